@@ -1,0 +1,110 @@
+//! Reading integers out of a byte slice in either byte order, with bounds checked.
+//!
+//! Invariant: no method panics, whatever the offset; out of bounds is
+//! [`DecodeError::Truncated`](crate::DecodeError::Truncated).
+
+use crate::{DecodeError, Result};
+
+/// Byte order in which a block was written; the `B` bit of a block pointer says which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ByteOrder {
+    /// Least significant byte first (x86, arm64).
+    Little,
+    /// Most significant byte first (SPARC, POWER).
+    Big,
+}
+
+/// A named byte slice with the byte order of its integers. `what` names the structure in errors.
+#[derive(Debug, Clone, Copy)]
+pub struct Bytes<'a> {
+    data: &'a [u8],
+    order: ByteOrder,
+    what: &'static str,
+}
+
+impl<'a> Bytes<'a> {
+    /// A view of `data`, called `what` in errors.
+    pub fn new(data: &'a [u8], order: ByteOrder, what: &'static str) -> Self {
+        Bytes { data, order, what }
+    }
+
+    /// The byte order of the view.
+    pub fn order(&self) -> ByteOrder {
+        self.order
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty()
+    }
+
+    /// Bytes `at..at + len`.
+    pub fn slice(&self, at: usize, len: usize) -> Result<&'a [u8]> {
+        let end = at.checked_add(len).filter(|&e| e <= self.data.len());
+        match end {
+            Some(end) => Ok(&self.data[at..end]),
+            None => Err(DecodeError::Truncated {
+                what: self.what,
+                need: at.saturating_add(len),
+                have: self.data.len(),
+            }),
+        }
+    }
+
+    /// A view of bytes `at..at + len`, under a new name.
+    pub fn sub(&self, at: usize, len: usize, what: &'static str) -> Result<Bytes<'a>> {
+        Ok(Bytes { data: self.slice(at, len)?, order: self.order, what })
+    }
+
+    fn array<const N: usize>(&self, at: usize) -> Result<[u8; N]> {
+        let mut a = [0; N];
+        a.copy_from_slice(self.slice(at, N)?);
+        Ok(a)
+    }
+
+    /// The byte at `at`.
+    pub fn u8(&self, at: usize) -> Result<u8> {
+        Ok(self.array::<1>(at)?[0])
+    }
+
+    /// The 16-bit integer at byte `at`.
+    pub fn u16(&self, at: usize) -> Result<u16> {
+        let a = self.array(at)?;
+        Ok(match self.order {
+            ByteOrder::Little => u16::from_le_bytes(a),
+            ByteOrder::Big => u16::from_be_bytes(a),
+        })
+    }
+
+    /// The 32-bit integer at byte `at`.
+    pub fn u32(&self, at: usize) -> Result<u32> {
+        let a = self.array(at)?;
+        Ok(match self.order {
+            ByteOrder::Little => u32::from_le_bytes(a),
+            ByteOrder::Big => u32::from_be_bytes(a),
+        })
+    }
+
+    /// The 64-bit integer at byte `at`.
+    pub fn u64(&self, at: usize) -> Result<u64> {
+        let a = self.array(at)?;
+        Ok(match self.order {
+            ByteOrder::Little => u64::from_le_bytes(a),
+            ByteOrder::Big => u64::from_be_bytes(a),
+        })
+    }
+
+    /// `N` 64-bit integers from byte `at`.
+    pub fn u64s<const N: usize>(&self, at: usize) -> Result<[u64; N]> {
+        let mut out = [0; N];
+        for (i, w) in out.iter_mut().enumerate() {
+            *w = self.u64(at.saturating_add(i * 8))?;
+        }
+        Ok(out)
+    }
+}
