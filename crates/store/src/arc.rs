@@ -1,0 +1,354 @@
+//! The adaptive replacement cache: physical blocks under a byte budget that holds.
+//!
+//! # Idea
+//!
+//! Blocks seen once (*recent*) and blocks seen again (*frequent*) are kept in two LRU lists. When a
+//! block is evicted its key stays in a *ghost* list of the side it came from. A miss that hits a
+//! ghost says that this side was cut too short: the target size of the recent side moves towards
+//! it by the block's size (scaled by how much longer the other ghost list is). A scan through a
+//! large file therefore cannot push out the working set, and a loop slightly larger than the
+//! recent side makes that side grow.
+//!
+//! # Structures
+//!
+//! Entries live in a slab of nodes; each of the four lists is doubly linked by slab indices; a hash
+//! map leads from key to node. Ghost nodes hold no data.
+//!
+//! # Invariants
+//!
+//! 1. Resident bytes never exceed the budget after a call returns.
+//! 2. Ghost bytes never exceed the budget, and there are never more ghosts than
+//!    [`MIN_GHOSTS`] or the resident entries, whichever is more.
+//! 3. `0 <= target <= budget`.
+//! 4. Every key is in exactly one list.
+
+use std::collections::HashMap;
+
+use cenote_format::abd::Abd;
+use cenote_format::blkptr::BlockPointer;
+
+/// Ghosts that are always allowed, however few entries are resident.
+pub const MIN_GHOSTS: usize = 1024;
+
+/// Identity of a physical block: its first DVA and when it was written (`BP_IDENTITY`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// First word of the first DVA.
+    pub dva0: u64,
+    /// Second word of the first DVA.
+    pub dva1: u64,
+    /// Physical birth transaction group.
+    pub birth: u64,
+}
+
+impl Key {
+    /// The key of the block `bp` names; `None` for holes and embedded blocks.
+    pub fn of(bp: &BlockPointer) -> Option<Key> {
+        if bp.is_hole() || bp.is_embedded() {
+            return None;
+        }
+        Some(Key { dva0: bp.0[0], dva1: bp.0[1], birth: bp.physical_birth() })
+    }
+}
+
+const NIL: usize = usize::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum List {
+    Recent,
+    Frequent,
+    RecentGhost,
+    FrequentGhost,
+}
+
+struct Node {
+    key: Key,
+    size: u64,
+    data: Option<Abd>,
+    list: List,
+    prev: usize,
+    next: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Ends {
+    head: usize,
+    tail: usize,
+    bytes: u64,
+    len: usize,
+}
+
+/// Sizes and counts of an [`ArcCache`], named as OpenZFS's `arcstats`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArcStats {
+    /// Lookups that found data.
+    pub hits: u64,
+    /// Lookups that did not.
+    pub misses: u64,
+    /// Bytes resident.
+    pub size: u64,
+    /// The budget, bytes.
+    pub c: u64,
+    /// Target of the recent side, bytes.
+    pub p: u64,
+    /// Resident bytes of the recent side.
+    pub mru_size: u64,
+    /// Resident bytes of the frequent side.
+    pub mfu_size: u64,
+    /// Misses whose key was still in the recent ghost list.
+    pub mru_ghost_hits: u64,
+    /// Misses whose key was still in the frequent ghost list.
+    pub mfu_ghost_hits: u64,
+}
+
+/// The cache. Not synchronised; the owner holds it in a mutex.
+pub struct ArcCache {
+    nodes: Vec<Node>,
+    free: Vec<usize>,
+    map: HashMap<Key, usize>,
+    lists: [Ends; 4],
+    stats: ArcStats,
+}
+
+impl ArcCache {
+    /// An empty cache that may hold `budget` bytes.
+    pub fn new(budget: u64) -> ArcCache {
+        ArcCache {
+            nodes: Vec::new(),
+            free: Vec::new(),
+            map: HashMap::new(),
+            lists: [Ends { head: NIL, tail: NIL, bytes: 0, len: 0 }; 4],
+            stats: ArcStats { c: budget, p: budget / 2, ..ArcStats::default() },
+        }
+    }
+
+    /// The block's bytes if they are resident; a hit makes the block frequent.
+    pub fn get(&mut self, key: &Key) -> Option<Abd> {
+        let found = self.map.get(key).copied();
+        if let Some(i) = found
+            && let Some(data) = self.nodes[i].data.clone()
+        {
+            self.stats.hits += 1;
+            self.move_to(i, List::Frequent);
+            return Some(data);
+        }
+        self.stats.misses += 1;
+        None
+    }
+
+    /// Whether the block is resident; no effect on the lists.
+    pub fn contains(&self, key: &Key) -> bool {
+        self.map.get(key).is_some_and(|&i| self.nodes[i].data.is_some())
+    }
+
+    /// Adds a block after a miss. A block larger than a quarter of the budget is not kept: it
+    /// would push out too much for one reader.
+    pub fn insert(&mut self, key: Key, data: Abd) {
+        let size = data.len() as u64;
+        if size > self.stats.c / 4 {
+            return;
+        }
+        let list = match self.map.get(&key).copied() {
+            Some(i) if self.nodes[i].data.is_some() => return,
+            Some(i) => {
+                let ghost = self.nodes[i].list;
+                self.adapt(ghost, size);
+                self.remove(i);
+                List::Frequent
+            }
+            None => List::Recent,
+        };
+        self.make_room(size);
+        let node = Node { key, size, data: Some(data), list, prev: NIL, next: NIL };
+        let i = match self.free.pop() {
+            Some(i) => {
+                self.nodes[i] = node;
+                i
+            }
+            None => {
+                self.nodes.push(node);
+                self.nodes.len() - 1
+            }
+        };
+        self.map.insert(key, i);
+        self.link(i, list);
+        self.trim_ghosts();
+    }
+
+    /// Forgets everything but the counters and the target.
+    pub fn clear(&mut self) {
+        self.nodes.clear();
+        self.free.clear();
+        self.map.clear();
+        self.lists = [Ends { head: NIL, tail: NIL, bytes: 0, len: 0 }; 4];
+    }
+
+    /// Sizes and counts.
+    pub fn stats(&self) -> ArcStats {
+        let (recent, frequent) = (self.bytes(List::Recent), self.bytes(List::Frequent));
+        ArcStats { size: recent + frequent, mru_size: recent, mfu_size: frequent, ..self.stats }
+    }
+
+    fn bytes(&self, list: List) -> u64 {
+        self.lists[list as usize].bytes
+    }
+
+    /// Moves the target towards the side whose ghost was hit.
+    fn adapt(&mut self, ghost: List, size: u64) {
+        let (recent, frequent) = (self.bytes(List::RecentGhost), self.bytes(List::FrequentGhost));
+        if ghost == List::RecentGhost {
+            self.stats.mru_ghost_hits += 1;
+            let step = size * (frequent / recent.max(1)).clamp(1, 10);
+            self.stats.p = (self.stats.p + step).min(self.stats.c);
+        } else {
+            self.stats.mfu_ghost_hits += 1;
+            let step = size * (recent / frequent.max(1)).clamp(1, 10);
+            self.stats.p = self.stats.p.saturating_sub(step);
+        }
+    }
+
+    fn make_room(&mut self, size: u64) {
+        while self.bytes(List::Recent) + self.bytes(List::Frequent) + size > self.stats.c {
+            let recent = self.bytes(List::Recent) > self.stats.p
+                || self.lists[List::Frequent as usize].len == 0;
+            let (from, to) = if recent {
+                (List::Recent, List::RecentGhost)
+            } else {
+                (List::Frequent, List::FrequentGhost)
+            };
+            let victim = self.lists[from as usize].tail;
+            if victim == NIL {
+                return;
+            }
+            self.nodes[victim].data = None;
+            self.move_to(victim, to);
+        }
+    }
+
+    fn trim_ghosts(&mut self) {
+        loop {
+            let [recent, frequent, g1, g2] = self.lists;
+            let allowed = MIN_GHOSTS.max(recent.len + frequent.len);
+            if g1.bytes + g2.bytes <= self.stats.c && g1.len + g2.len <= allowed {
+                return;
+            }
+            let victim = if g1.bytes >= g2.bytes { g1.tail } else { g2.tail };
+            self.remove(victim);
+        }
+    }
+
+    fn remove(&mut self, i: usize) {
+        self.unlink(i);
+        self.map.remove(&self.nodes[i].key);
+        self.nodes[i].data = None;
+        self.free.push(i);
+    }
+
+    fn move_to(&mut self, i: usize, list: List) {
+        self.unlink(i);
+        self.link(i, list);
+    }
+
+    fn link(&mut self, i: usize, list: List) {
+        let ends = &mut self.lists[list as usize];
+        let old = ends.head;
+        ends.head = i;
+        if old == NIL {
+            ends.tail = i;
+        }
+        ends.bytes += self.nodes[i].size;
+        ends.len += 1;
+        if old != NIL {
+            self.nodes[old].prev = i;
+        }
+        let node = &mut self.nodes[i];
+        (node.list, node.prev, node.next) = (list, NIL, old);
+    }
+
+    fn unlink(&mut self, i: usize) {
+        let Node { prev, next, size, list, .. } = self.nodes[i];
+        let ends = &mut self.lists[list as usize];
+        if prev == NIL {
+            ends.head = next;
+        }
+        if next == NIL {
+            ends.tail = prev;
+        }
+        ends.bytes -= size;
+        ends.len -= 1;
+        if prev != NIL {
+            self.nodes[prev].next = next;
+        }
+        if next != NIL {
+            self.nodes[next].prev = prev;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key(n: u64) -> Key {
+        Key { dva0: 1, dva1: n, birth: 7 }
+    }
+
+    fn check(arc: &ArcCache) {
+        let s = arc.stats();
+        assert!(s.size <= s.c && s.p <= s.c);
+        let ghosts = arc.bytes(List::RecentGhost) + arc.bytes(List::FrequentGhost);
+        assert!(ghosts <= s.c);
+        let mut seen = 0;
+        for (which, ends) in arc.lists.iter().enumerate() {
+            let (mut at, mut bytes, mut len) = (ends.head, 0, 0);
+            while at != NIL {
+                let node = &arc.nodes[at];
+                assert_eq!(node.list as usize, which);
+                assert_eq!(node.data.is_some(), which < 2);
+                assert_eq!(arc.map[&node.key], at);
+                bytes += node.size;
+                len += 1;
+                at = node.next;
+            }
+            assert_eq!((bytes, len), (ends.bytes, ends.len));
+            seen += len;
+        }
+        assert_eq!(seen, arc.map.len());
+    }
+
+    proptest! {
+        #[test]
+        fn keeps_its_invariants(ops in prop::collection::vec((0u64..200, 1usize..3000), 1..600)) {
+            let mut arc = ArcCache::new(40_000);
+            for (n, size) in ops {
+                if arc.get(&key(n)).is_none() {
+                    arc.insert(key(n), Abd::from_vec(vec![n as u8; size]));
+                }
+                check(&arc);
+            }
+        }
+    }
+
+    #[test]
+    fn a_scan_does_not_push_out_the_working_set() {
+        let mut arc = ArcCache::new(100 * 1000);
+        let read = |arc: &mut ArcCache, n| {
+            let hit = arc.get(&key(n)).is_some();
+            if !hit {
+                arc.insert(key(n), Abd::from_vec(vec![0; 1000]));
+            }
+            hit
+        };
+        for _ in 0..3 {
+            (0..40).for_each(|n| {
+                read(&mut arc, n);
+            });
+        }
+        (1000..5000).for_each(|n| {
+            read(&mut arc, n);
+        });
+        let kept = (0..40).filter(|n| arc.contains(&key(*n))).count();
+        assert_eq!(kept, 40);
+    }
+}

@@ -1,0 +1,83 @@
+//! Where a block is in its owner's eyes, and why it could not be read.
+
+use cenote_format::DecodeError;
+use cenote_format::blkptr::BlockPointer;
+use cenote_vdev::VdevError;
+
+/// Which block of which object (`zbookmark_phys_t`), for errors and error logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Bookmark {
+    /// Dataset object number; 0 for the meta object set.
+    pub objset: u64,
+    /// Object number; 0 for the object set's own blocks.
+    pub object: u64,
+    /// Level in the tree: 0 is data, -1 the root block of an object set, -2 an intent log block.
+    pub level: i64,
+    /// Block number within the level.
+    pub blkid: u64,
+}
+
+impl Bookmark {
+    /// The root block of object set `objset` (`ZB_ROOT_OBJECT`, `ZB_ROOT_LEVEL`).
+    pub fn root(objset: u64) -> Bookmark {
+        Bookmark { objset, object: 0, level: -1, blkid: 0 }
+    }
+}
+
+impl std::fmt::Display for Bookmark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Bookmark { objset, object, level, blkid } = self;
+        write!(f, "objset {objset} object {object} level {level} block {blkid}")
+    }
+}
+
+/// Why a block could not be read: where (owner and devices) and what.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum BlockError {
+    /// No copy could be read from its devices.
+    #[error("{at}: {bp:?}: {source}")]
+    Vdev {
+        /// The block in its owner's eyes.
+        at: Bookmark,
+        /// The block pointer.
+        bp: BlockPointer,
+        /// What the last device said.
+        source: VdevError,
+    },
+    /// Copies were read, but none has the right checksum.
+    #[error("{at}: {bp:?}: checksum mismatch on every copy")]
+    Checksum {
+        /// The block in its owner's eyes.
+        at: Bookmark,
+        /// The block pointer.
+        bp: BlockPointer,
+    },
+    /// The bytes are right but do not unpack, or the pointer itself makes no sense.
+    #[error("{at}: {bp:?}: {source}")]
+    Decode {
+        /// The block in its owner's eyes.
+        at: Bookmark,
+        /// The block pointer.
+        bp: BlockPointer,
+        /// What does not decode.
+        source: DecodeError,
+    },
+    /// The block is encrypted.
+    #[error("{at}: the block is encrypted and native encryption is not supported")]
+    Encrypted {
+        /// The block in its owner's eyes.
+        at: Bookmark,
+    },
+}
+
+impl BlockError {
+    /// The block in its owner's eyes.
+    pub fn bookmark(&self) -> Bookmark {
+        match self {
+            BlockError::Vdev { at, .. }
+            | BlockError::Checksum { at, .. }
+            | BlockError::Decode { at, .. }
+            | BlockError::Encrypted { at } => *at,
+        }
+    }
+}

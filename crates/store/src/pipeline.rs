@@ -1,0 +1,531 @@
+//! The read pipeline: from a block pointer to the block it names.
+//!
+//! A read passes the stages drawn at the head of the crate. Two rules hold throughout:
+//!
+//! 1. **Nothing is trusted before it is checked.** Sizes in a pointer are checked against the
+//!    format's limits before a buffer is made; physical bytes are checked against the pointer's
+//!    checksum before they are cached or unpacked.
+//! 2. **Every copy is tried.** The vdev floor tries what redundancy it has within one DVA; here the
+//!    next DVA is tried if that fails. Only when none is left is the block lost, and then its
+//!    [`Bookmark`] is remembered for `zpool status -v`.
+//!
+//! # Gang blocks
+//!
+//! When no free segment was large enough, a block was split: its DVA leads to a gang header of 512
+//! bytes with up to three block pointers and a checksum of its own (`zio_gbh_phys_t`). These may be
+//! gangs again. The constituents' physical bytes, one after another, are the block's.
+//! Bound: a tree no deeper than [`GANG_DEPTH`], whose parts never sum to more than the whole.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
+
+use cenote_format::abd::Abd;
+use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer, Dva};
+use cenote_format::checksum::{Checksum, Salt};
+use cenote_format::compress::{Compression, decompress};
+use cenote_format::dmu::DmuType;
+use cenote_format::{ByteOrder, Bytes, DecodeError};
+use cenote_vdev::{BlockRead, VdevError, VdevTree};
+use parking_lot::{Mutex, RwLock};
+use rayon::prelude::*;
+
+use crate::arc::{ArcCache, ArcStats, Key};
+use crate::decoded::DecodedCache;
+use crate::error::{BlockError, Bookmark};
+use crate::flight::{Boarding, Flights};
+use crate::prefetch::Prefetcher;
+use crate::verify;
+
+/// Deepest tree of gang headers that is followed. A 16 MiB block in gangs of three 512-byte
+/// pieces needs fewer than 11.
+pub const GANG_DEPTH: usize = 16;
+/// Bytes of a gang header (`SPA_OLD_GANGBLOCKSIZE`).
+const GANG_HEADER: u64 = 512;
+/// Block pointers in a gang header.
+const GANG_POINTERS: usize = 3;
+/// Embedded type of plain data (`BP_EMBEDDED_TYPE_DATA`).
+const EMBEDDED_DATA: u8 = 0;
+/// Unreadable blocks that are remembered.
+const MAX_ERRORS: usize = 100_000;
+/// Batches of at least this many bytes are unpacked on all cores.
+const PARALLEL_BYTES: u64 = 256 << 10;
+
+/// A block as its owner sees it: unpacked, `lsize` bytes.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// The bytes.
+    pub data: Abd,
+    /// Byte order of the integers in it.
+    pub order: ByteOrder,
+}
+
+/// Figures of a [`Store`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StoreStats {
+    /// The ARC's sizes and counts.
+    pub arc: ArcStats,
+    /// Bytes of unpacked metadata that are kept.
+    pub decoded_bytes: u64,
+}
+
+/// The blocks of one pool.
+pub struct Store {
+    vdevs: Arc<VdevTree>,
+    salt: RwLock<Arc<Salt>>,
+    arc: Mutex<ArcCache>,
+    decoded: Mutex<DecodedCache>,
+    flights: Flights,
+    prefetcher: OnceLock<Prefetcher>,
+    errors: Mutex<BTreeSet<Bookmark>>,
+}
+
+/// What a pointer asks for, before any I/O.
+enum Start {
+    Done(Block),
+    Device(Key),
+}
+
+impl Store {
+    /// A store over `vdevs` whose ARC may hold `arc_bytes` bytes. Unpacked metadata gets an
+    /// eighth as much on top (1 MiB to 256 MiB).
+    pub fn new(vdevs: Arc<VdevTree>, arc_bytes: u64) -> Arc<Store> {
+        Arc::new(Store {
+            vdevs,
+            salt: RwLock::new(Arc::new(Salt::new([0; 32]))),
+            arc: Mutex::new(ArcCache::new(arc_bytes)),
+            decoded: Mutex::new(DecodedCache::new((arc_bytes / 8).clamp(1 << 20, 256 << 20))),
+            flights: Flights::default(),
+            prefetcher: OnceLock::new(),
+            errors: Mutex::default(),
+        })
+    }
+
+    /// Sets the pool's salt, known once the meta object set is open. Blocks of the MOS needed
+    /// before that never use a salted checksum.
+    pub fn set_salt(&self, salt: Salt) {
+        *self.salt.write() = Arc::new(salt);
+    }
+
+    /// The devices.
+    pub fn vdevs(&self) -> &Arc<VdevTree> {
+        &self.vdevs
+    }
+
+    /// Reads a block. A hole is `lsize` zeros.
+    pub fn read(&self, bp: &BlockPointer, at: Bookmark) -> Result<Block, BlockError> {
+        let key = match self.start(bp, at)? {
+            Start::Done(block) => return Ok(block),
+            Start::Device(key) => key,
+        };
+        let physical = self.physical(bp, at, key)?;
+        self.finish(bp, at, key, &physical)
+    }
+
+    /// Reads many blocks: misses go to the devices as one batch; checksums and unpacking use all
+    /// cores. Results are in the order of `reqs`.
+    pub fn read_many(&self, reqs: &[(BlockPointer, Bookmark)]) -> Vec<Result<Block, BlockError>> {
+        let starts: Vec<_> = reqs.iter().map(|(bp, at)| self.start(bp, *at)).collect();
+        let wanted = reqs.iter().zip(&starts).filter_map(|((bp, at), start)| match start {
+            Ok(Start::Device(key)) => Some((*bp, *at, *key)),
+            _ => None,
+        });
+        let wanted: Vec<_> = wanted.collect();
+        let mut physical = self.physical_many(&wanted).into_iter();
+        let paired: Vec<_> = starts
+            .into_iter()
+            .map(|start| match start {
+                Ok(Start::Device(key)) => (Ok(Start::Device(key)), physical.next()),
+                other => (other, None),
+            })
+            .collect();
+        let unpack =
+            |((bp, at), (start, bytes)): (&(BlockPointer, Bookmark), _)| match (start, bytes) {
+                (Ok(Start::Done(block)), _) => Ok(block),
+                (Ok(Start::Device(key)), Some(bytes)) => self.finish(bp, *at, key, &bytes?),
+                (Ok(Start::Device(_)), None) => Err(no_copy(bp, *at)),
+                (Err(e), _) => Err(e),
+            };
+        let bytes: u64 = wanted.iter().map(|(bp, ..)| bp.lsize()).sum();
+        if wanted.len() > 1 && bytes >= PARALLEL_BYTES {
+            reqs.par_iter().zip(paired).map(unpack).collect()
+        } else {
+            reqs.iter().zip(paired).map(unpack).collect()
+        }
+    }
+
+    /// Reads the physical bytes of every copy from the devices and verifies each on its own;
+    /// one result per DVA. Errors are not remembered. For a gang block each part is verified,
+    /// and the whole.
+    pub fn verify_all_copies(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+    ) -> Vec<Result<(), BlockError>> {
+        if let Err(e) = check(bp, at) {
+            return vec![Err(e)];
+        }
+        bp.dvas().map(|dva| self.fetch_copy(bp, dva, at, 0).map(drop)).collect()
+    }
+
+    /// The block pointers in the gang header of `bp`, for accounting.
+    pub fn gang_children(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+    ) -> Result<Vec<BlockPointer>, BlockError> {
+        let mut failure = no_copy(bp, at);
+        for dva in bp.dvas() {
+            match self.gang_header(bp, dva, at) {
+                Ok(children) => return Ok(children),
+                Err(e) => failure = e,
+            }
+        }
+        Err(failure)
+    }
+
+    /// Starts reading into the ARC in the background; what is cached already costs nothing.
+    pub fn prefetch(self: &Arc<Self>, reqs: Vec<(BlockPointer, Bookmark)>) {
+        let missing =
+            |bp: &BlockPointer| Key::of(bp).is_some_and(|key| !self.arc.lock().contains(&key));
+        let batch: Vec<_> = reqs.into_iter().filter(|(bp, _)| missing(bp)).collect();
+        if !batch.is_empty() {
+            self.prefetcher.get_or_init(Prefetcher::start).push(self, batch);
+        }
+    }
+
+    /// Reads a batch into the ARC; failures are left to the reader that needs the block.
+    pub(crate) fn load(&self, batch: &[(BlockPointer, Bookmark)]) {
+        let wanted: Vec<_> = batch
+            .iter()
+            .filter(|(bp, at)| check(bp, *at).is_ok())
+            .filter_map(|(bp, at)| Some((*bp, *at, Key::of(bp)?)))
+            .collect();
+        self.physical_many(&wanted);
+    }
+
+    /// Blocks that could not be read since the pool was opened (at most 100,000).
+    pub fn errors(&self) -> Vec<Bookmark> {
+        self.errors.lock().iter().copied().collect()
+    }
+
+    /// Forgets those blocks.
+    pub fn clear_errors(&self) {
+        self.errors.lock().clear();
+    }
+
+    /// Empties the caches, as an export and import would.
+    pub fn drop_caches(&self) {
+        self.arc.lock().clear();
+        self.decoded.lock().clear();
+    }
+
+    /// Sizes and counts of the caches.
+    pub fn stats(&self) -> StoreStats {
+        StoreStats { arc: self.arc.lock().stats(), decoded_bytes: self.decoded.lock().bytes() }
+    }
+
+    fn start(&self, bp: &BlockPointer, at: Bookmark) -> Result<Start, BlockError> {
+        check(bp, at)?;
+        if bp.is_hole() {
+            let data = Abd::from_vec(vec![0; bp.lsize() as usize]);
+            return Ok(Start::Done(Block { data, order: bp.byte_order() }));
+        }
+        if bp.is_encrypted() {
+            return Err(BlockError::Encrypted { at });
+        }
+        let Some(key) = Key::of(bp) else {
+            return embedded(bp).map(Start::Done).map_err(|source| BlockError::Decode {
+                at,
+                bp: *bp,
+                source,
+            });
+        };
+        if keeps_decoded(bp)
+            && let Some(block) = self.decoded.lock().get(&key)
+        {
+            return Ok(Start::Done(block));
+        }
+        Ok(Start::Device(key))
+    }
+
+    /// Unpacks physical bytes, and keeps the result if it is metadata.
+    fn finish(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        key: Key,
+        physical: &Abd,
+    ) -> Result<Block, BlockError> {
+        let data =
+            unpack(bp, physical).map_err(|source| BlockError::Decode { at, bp: *bp, source });
+        let block = Block { data: data.inspect_err(|e| self.remember(e))?, order: bp.byte_order() };
+        if keeps_decoded(bp) {
+            self.decoded.lock().insert(key, block.clone());
+        }
+        Ok(block)
+    }
+
+    /// The verified physical bytes of one block, from the ARC or the devices.
+    fn physical(&self, bp: &BlockPointer, at: Bookmark, key: Key) -> Result<Abd, BlockError> {
+        if let Some(data) = self.arc.lock().get(&key) {
+            return Ok(data);
+        }
+        match self.flights.board(key) {
+            Boarding::Passenger(flight) => {
+                flight.wait();
+                if let Some(data) = self.arc.lock().get(&key) {
+                    return Ok(data);
+                }
+                self.fetch(bp, at, 0).inspect_err(|e| self.remember(e))
+            }
+            Boarding::Pilot(_landing) => {
+                let data = self.fetch(bp, at, 0).inspect_err(|e| self.remember(e))?;
+                self.arc.lock().insert(key, data.clone());
+                Ok(data)
+            }
+        }
+    }
+
+    /// As [`Store::physical`], for a batch. Flights of others are waited for last.
+    fn physical_many(
+        &self,
+        wanted: &[(BlockPointer, Bookmark, Key)],
+    ) -> Vec<Result<Abd, BlockError>> {
+        let mut out: Vec<Option<Result<Abd, BlockError>>> = Vec::with_capacity(wanted.len());
+        let (mut mine, mut pilots) = (Vec::new(), Vec::new());
+        for (i, (_, _, key)) in wanted.iter().enumerate() {
+            let cached = self.arc.lock().get(key);
+            if cached.is_none()
+                && let Boarding::Pilot(pilot) = self.flights.board(*key)
+            {
+                mine.push(i);
+                pilots.push(pilot);
+            }
+            out.push(cached.map(Ok));
+        }
+        for (i, result) in mine.iter().zip(self.fetch_many(wanted, &mine)) {
+            if let Ok(data) = &result {
+                self.arc.lock().insert(wanted[*i].2, data.clone());
+            }
+            out[*i] = Some(result);
+        }
+        drop(pilots);
+        let rest = out.into_iter().zip(wanted);
+        rest.map(|(done, (bp, at, key))| done.unwrap_or_else(|| self.physical(bp, *at, *key)))
+            .collect()
+    }
+
+    /// Reads the blocks `mine` of `wanted`: the first copies as one batch, then what failed (and
+    /// gang blocks) one by one.
+    fn fetch_many(
+        &self,
+        wanted: &[(BlockPointer, Bookmark, Key)],
+        mine: &[usize],
+    ) -> Vec<Result<Abd, BlockError>> {
+        let salt = self.salt.read().clone();
+        let plain = |i: &&usize| wanted[**i].0.dva(0).is_some_and(|d| !d.gang);
+        let batch: Vec<usize> = mine.iter().filter(plain).copied().collect();
+        let checks: Vec<_> = batch
+            .iter()
+            .map(|i| {
+                let (bp, salt) = (&wanted[*i].0, &salt);
+                move |data: &Abd| verify::matches(bp, data, salt).unwrap_or(false)
+            })
+            .collect();
+        let reads: Vec<BlockRead<'_>> = batch
+            .iter()
+            .zip(&checks)
+            .filter_map(|(i, verify)| {
+                let (bp, dva) = (&wanted[*i].0, wanted[*i].0.dva(0)?);
+                let (vdev, offset, size) = (dva.vdev as u64, dva.offset, bp.psize());
+                Some(BlockRead { vdev, offset, size, txg: bp.physical_birth(), verify })
+            })
+            .collect();
+        let mut results = self.vdevs.read_many(&reads).into_iter();
+        mine.iter()
+            .map(|i| {
+                let (bp, at, _) = &wanted[*i];
+                let first = if batch.binary_search(i).is_ok() { results.next() } else { None };
+                match first {
+                    Some(Ok(data)) => Ok(data),
+                    Some(Err(_)) if bp.dva(1).is_some() => self.fetch(bp, *at, 1),
+                    Some(Err(source)) => Err(vdev_error(bp, *at, source)),
+                    None => self.fetch(bp, *at, 0),
+                }
+                .inspect_err(|e| self.remember(e))
+            })
+            .collect()
+    }
+
+    /// Reads from the devices, trying the copies from `first` on.
+    fn fetch(&self, bp: &BlockPointer, at: Bookmark, first: usize) -> Result<Abd, BlockError> {
+        let mut failure = no_copy(bp, at);
+        for dva in bp.dvas().skip(first) {
+            match self.fetch_copy(bp, dva, at, 0) {
+                Ok(data) => return Ok(data),
+                Err(e) => failure = e,
+            }
+        }
+        Err(failure)
+    }
+
+    /// Reads and verifies one copy.
+    fn fetch_copy(
+        &self,
+        bp: &BlockPointer,
+        dva: Dva,
+        at: Bookmark,
+        depth: usize,
+    ) -> Result<Abd, BlockError> {
+        if dva.gang {
+            return self.fetch_gang(bp, dva, at, depth);
+        }
+        let salt = self.salt.read().clone();
+        let verify = |data: &Abd| verify::matches(bp, data, &salt).unwrap_or(false);
+        self.vdevs
+            .read(dva.vdev as u64, dva.offset, bp.psize(), bp.physical_birth(), &verify)
+            .map_err(|source| vdev_error(bp, at, source))
+    }
+
+    fn fetch_gang(
+        &self,
+        bp: &BlockPointer,
+        dva: Dva,
+        at: Bookmark,
+        depth: usize,
+    ) -> Result<Abd, BlockError> {
+        let bad = |why: &str| BlockError::Decode {
+            at,
+            bp: *bp,
+            source: DecodeError::invalid("gang block", why),
+        };
+        if depth >= GANG_DEPTH {
+            return Err(bad("headers nested too deep"));
+        }
+        let mut whole = Vec::with_capacity(bp.psize() as usize);
+        for child in self.gang_header(bp, dva, at)? {
+            if child.is_hole() {
+                continue;
+            }
+            check(&child, at)?;
+            let nested = child.is_gang() && child.psize() >= bp.psize();
+            if nested || child.is_embedded() || whole.len() as u64 + child.psize() > bp.psize() {
+                return Err(bad("parts larger than the whole"));
+            }
+            let mut part = Err(no_copy(&child, at));
+            for dva in child.dvas() {
+                part = self.fetch_copy(&child, dva, at, depth + 1);
+                if part.is_ok() {
+                    break;
+                }
+            }
+            part?.chunks().for_each(|piece| whole.extend_from_slice(piece));
+        }
+        if whole.len() as u64 != bp.psize() {
+            return Err(bad("parts smaller than the whole"));
+        }
+        let whole = Abd::from_vec(whole);
+        let salt = self.salt.read().clone();
+        if !verify::matches(bp, &whole, &salt).unwrap_or(false) {
+            return Err(BlockError::Checksum { at, bp: *bp });
+        }
+        Ok(whole)
+    }
+
+    fn gang_header(
+        &self,
+        bp: &BlockPointer,
+        dva: Dva,
+        at: Bookmark,
+    ) -> Result<Vec<BlockPointer>, BlockError> {
+        let decode = |source| BlockError::Decode { at, bp: *bp, source };
+        let order = |data: &Abd| {
+            verify::gang_header(&data.bytes(), dva, bp.physical_birth()).ok().flatten()
+        };
+        let header = self
+            .vdevs
+            .read(dva.vdev as u64, dva.offset, GANG_HEADER, bp.physical_birth(), &|d| {
+                order(d).is_some()
+            })
+            .map_err(|source| vdev_error(bp, at, source))?;
+        let order = order(&header).ok_or(BlockError::Checksum { at, bp: *bp })?;
+        let bytes = header.bytes();
+        let view = Bytes::new(&bytes, order, "gang header");
+        (0..GANG_POINTERS)
+            .map(|i| BlockPointer::decode(&view, i * BLKPTR_SIZE).map_err(decode))
+            .collect()
+    }
+
+    fn remember(&self, error: &BlockError) {
+        let mut errors = self.errors.lock();
+        if errors.len() < MAX_ERRORS {
+            errors.insert(error.bookmark());
+        }
+    }
+}
+
+/// Whether the pointer makes sense: its sizes, its checksum and its compression.
+fn check(bp: &BlockPointer, at: Bookmark) -> Result<(), BlockError> {
+    let known = || {
+        bp.check()?;
+        if !bp.is_hole() && !bp.is_embedded() {
+            Checksum::from_u8(bp.checksum_type())?;
+        }
+        if !bp.is_hole() {
+            Compression::from_u8(bp.compression())?;
+        }
+        Ok(())
+    };
+    known().map_err(|source| BlockError::Decode { at, bp: *bp, source })
+}
+
+fn no_copy(bp: &BlockPointer, at: Bookmark) -> BlockError {
+    BlockError::Decode {
+        at,
+        bp: *bp,
+        source: DecodeError::invalid("block pointer", "no copy to read"),
+    }
+}
+
+fn vdev_error(bp: &BlockPointer, at: Bookmark, source: VdevError) -> BlockError {
+    match source {
+        VdevError::Checksum { .. } => BlockError::Checksum { at, bp: *bp },
+        source => BlockError::Vdev { at, bp: *bp, source },
+    }
+}
+
+/// Metadata that was compressed is kept unpacked; what was not is in the ARC as it is.
+fn keeps_decoded(bp: &BlockPointer) -> bool {
+    let packed = bp.compression() != Compression::Off as u8 && !bp.is_embedded() && !bp.is_hole();
+    packed && (bp.level() > 0 || DmuType(bp.object_type()).is_metadata())
+}
+
+fn unpack(bp: &BlockPointer, physical: &Abd) -> cenote_format::Result<Abd> {
+    let kind = Compression::from_u8(bp.compression())?;
+    let lsize = bp.lsize() as usize;
+    if kind == Compression::Off {
+        let why = || DecodeError::invalid("block pointer", "logical size above the physical");
+        return physical.slice(0, lsize).ok_or_else(why);
+    }
+    let mut data = vec![0; lsize];
+    decompress(kind, &physical.bytes(), &mut data)?;
+    Ok(Abd::from_vec(data))
+}
+
+/// The block in an embedded pointer, padded with zeros to its logical size.
+fn embedded(bp: &BlockPointer) -> cenote_format::Result<Block> {
+    if bp.checksum_type() != EMBEDDED_DATA {
+        let name = format!("embedded type {}", bp.checksum_type());
+        return Err(DecodeError::Unsupported { what: "block pointer", name });
+    }
+    let payload = bp.embedded_payload()?;
+    let mut data = vec![0; bp.lsize() as usize];
+    match Compression::from_u8(bp.compression())? {
+        Compression::Off => {
+            let n = payload.len().min(data.len());
+            data[..n].copy_from_slice(&payload[..n]);
+        }
+        kind => decompress(kind, &payload, &mut data)?,
+    }
+    Ok(Block { data: Abd::from_vec(data), order: bp.byte_order() })
+}

@@ -1,0 +1,50 @@
+//! Read-ahead in the background: a few threads that read blocks into the ARC.
+//!
+//! Requests that do not fit the queue are dropped: read-ahead is a hint, and a queue that grows
+//! would only serve blocks that the reader has passed already. The threads hold a weak reference,
+//! so a store that is dropped ends them.
+
+use std::sync::{Arc, Weak};
+
+use cenote_format::blkptr::BlockPointer;
+use crossbeam_channel::{Sender, bounded};
+
+use crate::error::Bookmark;
+use crate::pipeline::Store;
+
+/// Batches that may wait.
+const QUEUE: usize = 64;
+/// Reading threads.
+const THREADS: usize = 2;
+
+type Batch = (Weak<Store>, Vec<(BlockPointer, Bookmark)>);
+
+pub(crate) struct Prefetcher {
+    queue: Sender<Batch>,
+}
+
+impl Prefetcher {
+    pub(crate) fn start() -> Prefetcher {
+        let (queue, batches) = bounded::<Batch>(QUEUE);
+        for i in 0..THREADS {
+            let batches = batches.clone();
+            let work = move || {
+                for (store, batch) in batches {
+                    if let Some(store) = store.upgrade() {
+                        store.load(&batch);
+                    }
+                }
+            };
+            let name = format!("prefetch-{i}");
+            if let Err(e) = std::thread::Builder::new().name(name).spawn(work) {
+                tracing::warn!("no read-ahead thread: {e}");
+            }
+        }
+        Prefetcher { queue }
+    }
+
+    pub(crate) fn push(&self, store: &Arc<Store>, batch: Vec<(BlockPointer, Bookmark)>) {
+        // A full queue or no thread: the reader will read for itself.
+        let _ = self.queue.try_send((Arc::downgrade(store), batch));
+    }
+}

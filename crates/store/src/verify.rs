@@ -1,0 +1,54 @@
+//! Which bytes satisfy a block pointer.
+//!
+//! A block's checksum is in its pointer, computed over the physical bytes in the byte order of the
+//! writer. Two exceptions: gang headers and intent log blocks carry their checksum in themselves
+//! (`zio_eck_t`), seeded with where they are, and blocks of encrypted datasets keep only half of
+//! the checksum in the pointer, the other half being their MAC.
+
+use cenote_format::abd::Abd;
+use cenote_format::blkptr::{BlockPointer, Dva};
+use cenote_format::checksum::{self, Checksum, Salt};
+use cenote_format::dmu::DmuType;
+use cenote_format::{ByteOrder, Result};
+
+/// Whether `data` (the `psize` physical bytes) is the block that `bp` names.
+///
+/// Errors: the pointer's checksum function is unknown or cannot check a data block.
+pub fn matches(bp: &BlockPointer, data: &Abd, salt: &Salt) -> Result<bool> {
+    let kind = Checksum::from_u8(bp.checksum_type())?;
+    match kind {
+        Checksum::Off | Checksum::NoParity => return Ok(true),
+        Checksum::Zilog | Checksum::Zilog2 | Checksum::Label | Checksum::GangHeader => {
+            let found = checksum::verify_embedded(kind, &data.bytes(), bp.checksum())?;
+            return Ok(found.is_some());
+        }
+        _ => {}
+    }
+    let mut actual = checksum::compute(kind, data, bp.byte_order(), salt)?;
+    let mut expected = bp.checksum();
+    if bp.uses_crypt() && DmuType(bp.object_type()) != DmuType::OBJSET {
+        // Words 2 and 3 of the pointer are the MAC. Weak functions fold theirs into 0 and 1.
+        if !is_strong(kind) {
+            actual[0] ^= actual[2];
+            actual[1] ^= actual[3];
+        }
+        actual[2..].fill(0);
+        expected[2..].fill(0);
+    }
+    Ok(actual == expected)
+}
+
+/// Whether `header` is the gang header at `dva`, written in transaction group `birth`; its byte
+/// order if so.
+pub fn gang_header(header: &[u8], dva: Dva, birth: u64) -> Result<Option<ByteOrder>> {
+    let verifier = [dva.vdev as u64, dva.offset, birth, 0];
+    checksum::verify_embedded(Checksum::GangHeader, header, verifier)
+}
+
+/// Functions fit for deduplication (`ZCHECKSUM_FLAG_DEDUP`).
+fn is_strong(kind: Checksum) -> bool {
+    matches!(
+        kind,
+        Checksum::Sha256 | Checksum::Sha512 | Checksum::Skein | Checksum::Edonr | Checksum::Blake3
+    )
+}
