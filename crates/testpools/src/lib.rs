@@ -117,8 +117,7 @@ fn target_dir() -> PathBuf {
 fn unpack(name: &str, into: &Path) -> io::Result<()> {
     let single = packed_dir().join(format!("{name}.0.img.zst"));
     if single.exists() {
-        let size = 0; // Grows as it is written; the last block is always written.
-        return copy_sparse(&mut decoder(&single)?, &into.join(format!("{name}.0.img")), size);
+        return unpack_image(&single, &into.join(format!("{name}.0.img")));
     }
     let mut archive = tar::Archive::new(decoder(&packed_dir().join(format!("{name}.tar.zst")))?);
     for entry in archive.entries()? {
@@ -128,6 +127,11 @@ fn unpack(name: &str, into: &Path) -> io::Result<()> {
         copy_sparse(&mut entry, &into.join(file), size)?;
     }
     Ok(())
+}
+
+/// Unpacks one compressed device file, leaving holes for zeros.
+pub fn unpack_image(from: &Path, to: &Path) -> io::Result<()> {
+    copy_sparse(&mut decoder(from)?, to, 0)
 }
 
 fn decoder(path: &Path) -> io::Result<impl Read + use<>> {

@@ -1,0 +1,40 @@
+# Two commands: `make run` to try it, `make test` to check it. Both install what is missing.
+
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+CARGO ?= cargo
+
+.PHONY: help run build test check lint deny fuzz fuzz-long damage-long bench clean
+
+help:
+	@echo "make run          build, import a sample pool read-only, mount it, show it"
+	@echo "make test         all checks and tests (what CI runs)"
+	@echo "make build        the release binary: target/release/cenote"
+	@echo "make lint         rustfmt and clippy"
+	@echo "make deny         licences and sources of the dependencies"
+	@echo "make damage-long  thousands of damaged images instead of CI's sample"
+	@echo "make fuzz-long    coverage-guided fuzzing of every decoder"
+	@echo "make bench        reads and metadata walks against the raw device file"
+
+run:
+	scripts/setup.sh run
+	$(CARGO) build --release --locked -p cenote-cli -p cenote-testpools
+	scripts/run.sh
+
+build:
+	$(CARGO) build --release --locked -p cenote-cli
+
+test:
+	scripts/setup.sh test
+	$(MAKE) lint
+	$(CARGO) test --workspace --locked
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+deny:
+	command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
+	$(CARGO) deny check bans licenses sources
+
+clean:
+	$(CARGO) clean

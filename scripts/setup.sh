@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Installs what building, running or testing cenote needs and the machine lacks.
+#
+#   scripts/setup.sh run    a Rust toolchain, a C compiler, fuse3
+#   scripts/setup.sh test   the same, and OpenZFS's own zdb, which judges our pools
+#
+# For Debian 12, Ubuntu 24.04 and later, as root or as a user who can use sudo. Says what it does;
+# does nothing where nothing is missing.
+set -euo pipefail
+
+purpose=${1:-run}
+here=$(cd "$(dirname "$0")/.." && pwd)
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        die "'$*' needs root: become root, or install sudo"
+    fi
+}
+
+updated=
+apt_update() {
+    [ -n "$updated" ] && return
+    say "updating the package lists"
+    as_root apt-get update -qq
+    updated=yes
+}
+
+apt_install() {
+    command -v apt-get >/dev/null || die "no apt-get here: install $* by hand"
+    apt_update
+    say "installing $*"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+# OpenZFS's tools are in Debian's component "contrib". Where no source has it, add one that is a
+# copy of the machine's own Debian source with that component.
+add_contrib() {
+    [ -r /etc/os-release ] && . /etc/os-release
+    [ "${ID:-}" = debian ] || return 0
+    apt-cache policy zfsutils-linux 2>/dev/null | grep -q 'Candidate: [0-9]' && return 0
+    apt_update
+    apt-cache policy zfsutils-linux 2>/dev/null | grep -q 'Candidate: [0-9]' && return 0
+    local to=/etc/apt/sources.list.d/cenote-contrib
+    say "adding Debian's component contrib ($to)"
+    if [ -r /etc/apt/sources.list.d/debian.sources ]; then
+        sed 's/^Components:.*/Components: contrib/' /etc/apt/sources.list.d/debian.sources |
+            as_root tee "$to.sources" >/dev/null
+    else
+        sed -nE 's/^(deb (\[[^]]*\] )?[^ ]+ [^ ]+) .*\bmain\b.*/\1 contrib/p' /etc/apt/sources.list |
+            as_root tee "$to.list" >/dev/null
+    fi
+    updated=
+    apt_update
+}
+
+rust_is_new_enough() {
+    local want have
+    want=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$here/Cargo.toml")
+    have=$(cargo --version 2>/dev/null | awk '{print $2}') || return 1
+    [ -n "$have" ] && [ "$(printf '%s\n' "$want" "$have" | sort -V | head -n 1)" = "$want" ]
+}
+
+PATH="$HOME/.cargo/bin:$PATH"
+missing=()
+command -v cc >/dev/null || missing+=(gcc libc6-dev)
+command -v fusermount3 >/dev/null || missing+=(fuse3)
+if ! command -v rustup >/dev/null && ! rust_is_new_enough; then
+    command -v curl >/dev/null || missing+=(curl ca-certificates)
+fi
+[ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
+
+if ! rust_is_new_enough; then
+    if ! command -v rustup >/dev/null; then
+        say "installing a Rust toolchain with rustup, for $(id -un) only"
+        curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y -q --profile default --no-modify-path
+    else
+        say "updating the Rust toolchain"
+        rustup toolchain install stable --profile default
+    fi
+    rust_is_new_enough || die "$(cargo --version) is too old, and the newest stable one could not be installed"
+fi
+
+if [ "$purpose" = test ] && ! [ -x /sbin/zdb ] && ! command -v zdb >/dev/null; then
+    add_contrib
+    apt_install zfsutils-linux
+fi
