@@ -16,6 +16,7 @@
 //! |---|---|
 //! | [`pipeline`] | the read pipeline above |
 //! | [`arc`] | the adaptive replacement cache of physical blocks |
+//! | `tamper` | for tests: hostile blocks with right checksums |
 //! | [`verify`] | which bytes satisfy a block pointer's checksum |
 //! | [`rangetree`], [`histogram`] | free space of a metaslab in memory |
 //!
@@ -29,6 +30,8 @@ pub mod histogram;
 pub mod pipeline;
 mod prefetch;
 pub mod rangetree;
+#[cfg(feature = "tamper")]
+pub mod tamper;
 pub mod verify;
 
 pub use error::{BlockError, Bookmark};
