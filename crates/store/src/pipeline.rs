@@ -258,6 +258,8 @@ impl Store {
     ) -> Result<Block, BlockError> {
         let data =
             unpack(bp, physical).map_err(|source| BlockError::Decode { at, bp: *bp, source });
+        #[cfg(feature = "tamper")]
+        let data = data.map(|data| crate::tamper::apply(at, data));
         let block = Block { data: data.inspect_err(|e| self.remember(e))?, order: bp.byte_order() };
         if keeps_decoded(bp) {
             self.decoded.lock().insert(key, block.clone());
