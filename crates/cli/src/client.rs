@@ -1,0 +1,203 @@
+//! The user's end of the socket: finds or starts the daemon, sends it the command, and passes on
+//! what it answers.
+//!
+//! A connection that ends before the daemon's Hello was never accepted (the daemon was just about
+//! to end for want of work), so it is tried again; after the Hello nothing is repeated.
+
+use crate::context::Terminal;
+use crate::protocol::{Hello, Kind, Request, Run, read_frame, read_json, write_json};
+use crate::socket::Place;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::OpenOptions;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Environment variables that commands look at; the rest stays with the client.
+const ENVIRONMENT: &[&str] = &[
+    "HOME",
+    "TZ",
+    "ZPOOL_IMPORT_PATH",
+    "ZPOOL_STATUS_NON_NATIVE_ASHIFT_IGNORE",
+    "ZPOOL_VDEV_NAME_FOLLOW_LINKS",
+    "ZPOOL_VDEV_NAME_GUID",
+    "ZPOOL_VDEV_NAME_PATH",
+];
+
+/// How long a daemon may take to answer after it was started.
+const START: Duration = Duration::from_secs(15);
+
+/// What a command takes from the process that the user started.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// Working directory.
+    pub cwd: PathBuf,
+    /// Environment variables that commands look at.
+    pub env: BTreeMap<OsString, OsString>,
+    /// Terminal.
+    pub terminal: Terminal,
+    /// File mode creation mask.
+    pub umask: u32,
+}
+
+impl Caller {
+    /// This process.
+    pub fn of_process() -> io::Result<Caller> {
+        let env = ENVIRONMENT
+            .iter()
+            .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)))
+            .collect();
+        Ok(Caller { cwd: std::env::current_dir()?, env, terminal: terminal(), umask: umask() })
+    }
+}
+
+/// The mask can only be read by setting it; nothing else creates files at this moment.
+fn umask() -> u32 {
+    let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    rustix::process::umask(mask);
+    mask.as_raw_mode()
+}
+
+fn terminal() -> Terminal {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
+    Terminal {
+        out: io::stdout().is_terminal(),
+        err: io::stderr().is_terminal(),
+        width: size.map(|s| s.ws_col),
+        height: size.map(|s| s.ws_row),
+    }
+}
+
+/// A connection to a daemon that has said Hello.
+pub struct Connection {
+    stream: UnixStream,
+    /// What the daemon said of itself.
+    pub hello: Hello,
+}
+
+/// Connects to the daemon if one runs.
+pub fn connect(place: &Place) -> io::Result<Option<Connection>> {
+    for _ in 0..3 {
+        let mut stream = match UnixStream::connect(&place.socket) {
+            Ok(stream) => stream,
+            Err(e) if nobody_there(&e) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        match read_json::<Hello>(&mut stream, Kind::Hello) {
+            Ok(hello) => return Ok(Some(Connection { stream, hello })),
+            Err(e) if ended(&e) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(None)
+}
+
+fn nobody_there(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+fn ended(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
+}
+
+/// Connects to the daemon, starting it if none runs.
+pub fn connect_or_start(place: &Place) -> io::Result<Connection> {
+    place.prepare()?;
+    if let Some(connection) = connect(place)? {
+        return Ok(connection);
+    }
+    let mut child = start(place)?;
+    let deadline = Instant::now() + START;
+    let mut pause = Duration::from_millis(2);
+    loop {
+        if let Some(connection) = connect(place)? {
+            return Ok(connection);
+        }
+        // A daemon that finds another one running ends with success, and the other one answers.
+        if let Some(status) = child.try_wait()?
+            && !status.success()
+        {
+            return Err(io::Error::other(format!("the daemon ended: {}", last_words(&place.log))));
+        }
+        if Instant::now() >= deadline {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the daemon does not answer"));
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+/// Starts a daemon that survives this process: a session of its own, no terminal, its standard
+/// error in the log.
+fn start(place: &Place) -> io::Result<Child> {
+    let log = OpenOptions::new().create(true).append(true).mode(0o600).open(&place.log)?;
+    Command::new(std::env::current_exe()?)
+        .arg0("cenote")
+        .args(["daemon", "--foreground", "--detach"])
+        .env("CENOTE_SOCKET", &place.socket)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+}
+
+fn last_words(log: &Path) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    match text.trim_end().lines().next_back() {
+        Some(line) => format!("{line} (log: {})", log.display()),
+        None => format!("see {}", log.display()),
+    }
+}
+
+/// Has the daemon run a command for this process; returns its exit code.
+pub fn run(connection: Connection, tool: &str, args: &[OsString]) -> io::Result<i32> {
+    let ours = env!("CARGO_PKG_VERSION");
+    if connection.hello.version != ours {
+        return Err(io::Error::other(format!(
+            "the daemon (process {}) is version {}, this command is {ours}; \
+             run 'cenote daemon stop' first",
+            connection.hello.pid, connection.hello.version
+        )));
+    }
+    let caller = Caller::of_process()?;
+    let bytes = |s: &OsStr| s.as_bytes().to_vec();
+    let run = Run {
+        tool: tool.into(),
+        args: args.iter().map(|a| bytes(a)).collect(),
+        cwd: caller.cwd.into_os_string().into_vec(),
+        env: caller.env.iter().map(|(k, v)| (bytes(k), bytes(v))).collect(),
+        terminal: caller.terminal,
+        umask: caller.umask,
+    };
+    converse(connection, &Request::Run(run))
+}
+
+/// Sends a request and passes on what is answered; returns the exit code.
+pub fn converse(mut connection: Connection, request: &Request) -> io::Result<i32> {
+    let mut wire = Vec::new();
+    write_json(&mut wire, Kind::Request, request)?;
+    connection.stream.write_all(&wire)?;
+    let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
+    loop {
+        match read_frame(&mut connection.stream)? {
+            Some((Kind::Out, data)) => {
+                out.write_all(&data)?;
+                out.flush()?;
+            }
+            Some((Kind::Err, data)) => err.write_all(&data)?,
+            Some((Kind::Exit, data)) => return Ok(serde_json::from_slice(&data)?),
+            Some(_) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "unexpected message"));
+            }
+            None => return Err(io::Error::other("the daemon ended during the command")),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! `cenote daemon`: start, look at and stop the daemon by hand.
+
+use crate::client;
+use crate::protocol::Request;
+use crate::server;
+use crate::socket::Place;
+use clap::{Args, Subcommand};
+use std::io;
+
+/// Arguments of `cenote daemon`.
+#[derive(Debug, Args)]
+pub struct DaemonArgs {
+    /// Serve from this process instead of starting one in the background
+    #[arg(long)]
+    foreground: bool,
+    /// With --foreground: leave the terminal's session
+    #[arg(long, hide = true, requires = "foreground")]
+    detach: bool,
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Say whether the daemon runs, which pools it owns and which commands it runs
+    Status,
+    /// Unmount and export everything and end the daemon
+    Stop,
+}
+
+/// Runs `cenote daemon`; returns the exit code.
+pub fn run(args: &DaemonArgs) -> i32 {
+    let done = Place::of_process().and_then(|place| match args.action {
+        None if args.foreground => foreground(&place, args.detach),
+        None => client::connect_or_start(&place).map(|_| 0),
+        Some(Action::Status) => ask(&place, &Request::Status, 1),
+        Some(Action::Stop) => stop(&place),
+    });
+    done.unwrap_or_else(|e| {
+        eprintln!("cenote daemon: {e}");
+        1
+    })
+}
+
+fn foreground(place: &Place, detach: bool) -> io::Result<i32> {
+    tracing_subscriber::fmt().with_ansi(false).with_writer(io::stderr).init();
+    if detach {
+        // A session of its own: no terminal, and no signal that is meant for the user's command.
+        rustix::process::setsid()?;
+    }
+    if !server::serve(place)? {
+        tracing::info!("another daemon serves {}", place.socket.display());
+    }
+    Ok(0)
+}
+
+fn ask(place: &Place, request: &Request, absent: i32) -> io::Result<i32> {
+    match client::connect(place)? {
+        Some(connection) => client::converse(connection, request),
+        None => {
+            println!("no daemon is running");
+            Ok(absent)
+        }
+    }
+}
+
+/// Stops the daemon and waits until it is gone.
+fn stop(place: &Place) -> io::Result<i32> {
+    let code = ask(place, &Request::Stop, 0)?;
+    if let Ok(lock) = std::fs::File::open(&place.lock) {
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockShared)?;
+    }
+    Ok(code)
+}

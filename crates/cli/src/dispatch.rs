@@ -1,0 +1,168 @@
+//! From a command line to the function that runs it, and the process it runs in.
+
+use crate::client;
+use crate::context::Context;
+use crate::pools::PoolTable;
+use crate::socket::Place;
+use crate::{copy, daemon, list, zdb, zfs, zpool};
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Where a command runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Where {
+    /// In the user's process: it needs no imported pool.
+    Here,
+    /// In the daemon if there is one; else there are no imported pools, and the command says so
+    /// from the user's process.
+    DaemonIfRunning,
+    /// In the daemon, which is started if need be: the command imports pools.
+    Daemon,
+}
+
+#[derive(Debug, Parser)]
+#[command(name = "cenote", version, about = "OpenZFS pools in user space", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Tool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Tool {
+    /// Import, export and look at pools, as zpool(8)
+    #[command(disable_help_flag = true)]
+    Zpool {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// List, mount and look at datasets, as zfs(8)
+    #[command(disable_help_flag = true)]
+    Zfs {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// Look at the on-disk structures of a pool, as zdb(8)
+    #[command(disable_help_flag = true)]
+    Zdb {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// List files of a dataset without mounting it
+    Ls(list::LsArgs),
+    /// Write files of a dataset to standard output without mounting it
+    Cat(list::CatArgs),
+    /// Copy files out of a dataset without mounting it
+    Cp(copy::CpArgs),
+    /// Start, look at or stop the daemon that owns imported pools
+    Daemon(daemon::DaemonArgs),
+}
+
+/// The whole program: `argv` with the program's name in front; returns the exit code.
+pub fn main(argv: Vec<OsString>) -> i32 {
+    let mut argv = argv.into_iter();
+    let called = argv.next().unwrap_or_default();
+    let args: Vec<OsString> = argv.collect();
+    let name = Path::new(&called).file_name().and_then(|n| n.to_str()).unwrap_or("cenote");
+    match name {
+        "zpool" | "zfs" | "zdb" => launch(name, &args),
+        _ => match args.split_first() {
+            // The classic tools have their own habits, so clap does not look at their arguments.
+            Some((tool, rest)) if tool == "zpool" || tool == "zfs" || tool == "zdb" => {
+                launch(&tool.to_string_lossy(), rest)
+            }
+            _ => match parse(&args) {
+                Ok(Tool::Daemon(args)) => daemon::run(&args),
+                _ => launch("cenote", &args),
+            },
+        },
+    }
+}
+
+fn parse(args: &[OsString]) -> Result<Tool, clap::Error> {
+    let argv = std::iter::once(OsString::from("cenote")).chain(args.iter().cloned());
+    Cli::try_parse_from(argv).map(|cli| cli.command)
+}
+
+/// Runs a command where it belongs.
+fn launch(tool: &str, args: &[OsString]) -> i32 {
+    let ran = match place(tool, args) {
+        Where::Here => None,
+        Where::DaemonIfRunning => {
+            Some(Place::of_process().and_then(|place| client::connect(&place)))
+        }
+        Where::Daemon => {
+            Some(Place::of_process().and_then(|p| client::connect_or_start(&p).map(Some)))
+        }
+    };
+    let result = match ran {
+        Some(Ok(Some(connection))) => client::run(connection, tool, args),
+        None | Some(Ok(None)) => run_here(tool, args),
+        Some(Err(e)) => Err(e),
+    };
+    match result {
+        Ok(code) => code,
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => 1,
+        Err(e) => {
+            eprintln!("{tool}: {e}");
+            1
+        }
+    }
+}
+
+fn run_here(tool: &str, args: &[OsString]) -> std::io::Result<i32> {
+    let mut ctx = Context::of_process(Arc::new(PoolTable::default()))?;
+    Ok(run(tool, args, &mut ctx))
+}
+
+/// Where a command runs.
+pub fn place(tool: &str, args: &[OsString]) -> Where {
+    match tool {
+        "zpool" => zpool::place(args),
+        "zfs" => zfs::place(args),
+        "zdb" => Where::DaemonIfRunning,
+        _ => match parse(args) {
+            Ok(Tool::Ls(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
+            Ok(Tool::Cat(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
+            Ok(Tool::Cp(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
+            _ => Where::Here,
+        },
+    }
+}
+
+/// Runs a command in `ctx`; returns the exit code.
+pub fn run(tool: &str, args: &[OsString], ctx: &mut Context) -> i32 {
+    match tool {
+        "zpool" => zpool::run(args, ctx),
+        "zfs" => zfs::run(args, ctx),
+        "zdb" => zdb::run(args, ctx),
+        _ => run_cenote(args, ctx),
+    }
+}
+
+fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
+    match parse(args) {
+        Ok(Tool::Zpool { args }) => zpool::run(&args, ctx),
+        Ok(Tool::Zfs { args }) => zfs::run(&args, ctx),
+        Ok(Tool::Zdb { args }) => zdb::run(&args, ctx),
+        Ok(Tool::Ls(args)) => list::ls(&args, ctx),
+        Ok(Tool::Cat(args)) => list::cat(&args, ctx),
+        Ok(Tool::Cp(args)) => copy::cp(&args, ctx),
+        Ok(Tool::Daemon(_)) => {
+            ctx.complain("cenote daemon: only from the command line");
+            2
+        }
+        Err(e) => {
+            let text = e.render();
+            let to = if e.use_stderr() { &mut ctx.err } else { &mut ctx.out };
+            let styled = if e.use_stderr() { ctx.terminal.err } else { ctx.terminal.out };
+            let shown = match styled {
+                true => write!(to, "{}", text.ansi()),
+                false => write!(to, "{text}"),
+            };
+            let _ = shown.and_then(|()| ctx.out.flush());
+            e.exit_code()
+        }
+    }
+}

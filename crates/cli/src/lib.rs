@@ -1,0 +1,49 @@
+//! The `cenote` command: `zpool`, `zfs` and `zdb` as OpenZFS's users know them, reading of pools
+//! without mounting, and the daemon that owns imported pools.
+//!
+//! Floor 8 of cenote: argument parsing, columns and messages; no engine logic.
+//!
+//! ```text
+//! user's process                        daemon (one per user)
+//!   main ─ dispatch ─ client ══socket══ server ─ dispatch ─ command(args, Context)
+//!              └ no daemon needed: command(args, Context) right here
+//! ```
+//!
+//! A command is one function of its arguments and a [`context::Context`]; the same function runs
+//! in the daemon and in the user's process. [`dispatch::place`] says which command runs where.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`dispatch`] | tool and command by name; where it runs |
+//! | [`context`], [`pools`], [`mounts`] | what commands run in: streams, pools, mounts |
+//! | [`client`], [`server`], [`protocol`], [`socket`] | the two ends of the socket |
+//! | [`options`], [`outcome`] | `getopt` habits, usage errors, exit codes |
+//! | [`number`], [`clock`], [`table`] | how values, times and columns look |
+//! | [`vdevs`] | the vdev tree as it is shown |
+//! | [`zpool`], [`zfs`], [`zdb`] | the commands, one room per group |
+//! | [`locate`], [`list`], [`copy`] | `cenote ls`, `cat` and `cp` |
+//! | [`daemon`] | `cenote daemon` |
+
+pub mod client;
+pub mod clock;
+pub mod context;
+pub mod copy;
+pub mod daemon;
+pub mod dispatch;
+pub mod list;
+pub mod locate;
+pub mod mounts;
+pub mod number;
+pub mod options;
+pub mod outcome;
+pub mod pools;
+pub mod protocol;
+pub mod server;
+pub mod socket;
+pub mod table;
+pub mod vdevs;
+pub mod zdb;
+pub mod zfs;
+pub mod zpool;
+
+pub use dispatch::main;

@@ -1,0 +1,68 @@
+//! How a command ends: exit codes and the messages that go with them.
+//!
+//! 0 is success, 1 a failure, 2 a wrong command line (as `zpool` and `zfs` of OpenZFS have it).
+
+use crate::context::Context;
+use std::io;
+
+/// Why a command stopped early.
+#[derive(Debug)]
+pub enum Stop {
+    /// A wrong command line: the message, then the command's usage; exit code 2. The message may
+    /// be empty.
+    Usage(String),
+    /// A failure: the message; exit code 1.
+    Fail(String),
+    /// Everything was said already.
+    Said(i32),
+    /// The output could not be written.
+    Io(io::Error),
+}
+
+impl From<io::Error> for Stop {
+    fn from(e: io::Error) -> Stop {
+        Stop::Io(e)
+    }
+}
+
+/// Exit code of a command, or why it stopped.
+pub type Outcome = Result<i32, Stop>;
+
+/// A wrong command line.
+pub fn usage<T>(message: impl Into<String>) -> Result<T, Stop> {
+    Err(Stop::Usage(message.into()))
+}
+
+/// A failure.
+pub fn fail<T>(message: impl Into<String>) -> Result<T, Stop> {
+    Err(Stop::Fail(message.into()))
+}
+
+/// Turns an outcome into an exit code and says what there is to say. `usage` is the usage of the
+/// command that was running.
+pub fn conclude(outcome: Outcome, usage: &str, ctx: &mut Context) -> i32 {
+    let outcome = match (outcome, ctx.out.flush()) {
+        (Ok(_), Err(e)) => Err(Stop::Io(e)),
+        (outcome, _) => outcome,
+    };
+    match outcome {
+        Ok(code) | Err(Stop::Said(code)) => code,
+        Err(Stop::Usage(message)) => {
+            if !message.is_empty() {
+                ctx.complain(message);
+            }
+            ctx.complain(usage.trim_end_matches('\n'));
+            2
+        }
+        Err(Stop::Fail(message)) => {
+            ctx.complain(message);
+            1
+        }
+        // Whoever reads the output has had enough: nothing to say, and nobody to say it to.
+        Err(Stop::Io(e)) if e.kind() == io::ErrorKind::BrokenPipe => 1,
+        Err(Stop::Io(e)) => {
+            ctx.complain(format_args!("cannot write output: {e}"));
+            1
+        }
+    }
+}

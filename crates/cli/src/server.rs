@@ -1,0 +1,335 @@
+//! The daemon: owns imported pools and runs commands for clients.
+//!
+//! One daemon per socket: it holds the lock file as long as it lives, so a second one ends at
+//! once. One thread per connection; a connection is one command. A client that goes away cancels
+//! its command. The daemon ends by itself when it has owned no pool and run no command for
+//! [`IDLE`]; on SIGTERM, SIGINT or a Stop request it cancels what runs, unmounts everything and
+//! exports all pools first.
+//!
+//! Invariants: the socket file is removed before the listener is closed and before the lock is
+//! released, so whoever finds a socket file nobody answers on may remove it, given the lock. Only
+//! the daemon's own user and root are answered.
+
+use crate::context::{Cancel, Context};
+use crate::dispatch;
+use crate::pools::PoolTable;
+use crate::protocol::{Hello, Kind, MAX_DATA, Request, Run, read_frame, read_json};
+use crate::protocol::{write_frame, write_json};
+use crate::socket::Place;
+use rustix::event::{PollFd, PollFlags, poll};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A daemon without pools and commands ends after this long.
+const IDLE: Duration = Duration::from_secs(10);
+/// A client must have sent its request after this long.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long cancelled commands may take to end when the daemon ends.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What the connections share.
+struct Daemon {
+    pools: Arc<PoolTable>,
+    running: Mutex<Running>,
+    /// A byte written here wakes the main loop.
+    wake: Mutex<UnixStream>,
+}
+
+#[derive(Default)]
+struct Running {
+    next: u64,
+    commands: HashMap<u64, (String, Cancel)>,
+    stop: bool,
+}
+
+impl Daemon {
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        let mut wake = self.wake.lock().unwrap_or_else(PoisonError::into_inner);
+        // A full pipe wakes as well as a byte more.
+        let _ = wake.write(&[0]);
+    }
+}
+
+/// Serves until there is nothing to do or somebody says stop. Ok(false): another daemon runs.
+pub fn serve(place: &Place) -> io::Result<bool> {
+    place.prepare()?;
+    let Some(_lock) = lock(place)? else { return Ok(false) };
+    let listener = bind(place)?;
+    let (wake_in, wake_out) = UnixStream::pair()?;
+    wake_in.set_nonblocking(true)?;
+    wake_out.set_nonblocking(true)?;
+    let mut signals = Vec::new();
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        let (ours, handlers) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        handlers.set_nonblocking(true)?;
+        signal_hook::low_level::pipe::register(signal, handlers)?;
+        signals.push(ours);
+    }
+    let daemon = Arc::new(Daemon {
+        pools: Arc::new(PoolTable::default()),
+        running: Mutex::default(),
+        wake: Mutex::new(wake_out),
+    });
+    tracing::info!(socket = %place.socket.display(), pid = std::process::id(), "listening");
+    let result = serve_connections(&daemon, &listener, &wake_in, &signals);
+    let _ = std::fs::remove_file(&place.socket);
+    drop(listener);
+    finish(&daemon);
+    tracing::info!("ended");
+    result.map(|()| true)
+}
+
+/// The lock file, locked; `None` if another daemon has it.
+fn lock(place: &Place) -> io::Result<Option<File>> {
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(&place.lock)?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn bind(place: &Place) -> io::Result<UnixListener> {
+    match std::fs::remove_file(&place.socket) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+    let listener = UnixListener::bind(&place.socket);
+    rustix::process::umask(mask);
+    let listener = listener?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn serve_connections(
+    daemon: &Arc<Daemon>,
+    listener: &UnixListener,
+    wake: &UnixStream,
+    signals: &[UnixStream],
+) -> io::Result<()> {
+    let mut idle_since = Instant::now();
+    loop {
+        let busy = !daemon.running().commands.is_empty() || !daemon.pools.is_empty();
+        if busy {
+            idle_since = Instant::now();
+        }
+        let left = IDLE.saturating_sub(idle_since.elapsed());
+        if daemon.running().stop || (!busy && left.is_zero()) {
+            return Ok(());
+        }
+        let timeout = (!busy).then(|| rustix::event::Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        let mut waiting = vec![PollFd::new(listener, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
+        waiting.extend(signals.iter().map(|s| PollFd::new(s, PollFlags::IN)));
+        match poll(&mut waiting, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let signalled = waiting.iter().skip(2).any(|w| !w.revents().is_empty());
+        drop(waiting);
+        if signalled {
+            return Ok(());
+        }
+        drain(wake);
+        match listener.accept() {
+            Ok((stream, _)) => admit(daemon, stream),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => {
+                // Out of descriptors, most likely: the connections that exist will give some back.
+                tracing::warn!("accept: {e}");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+}
+
+fn drain(mut pipe: &UnixStream) {
+    let mut bytes = [0u8; 64];
+    while matches!(pipe.read(&mut bytes), Ok(n) if n > 0) {}
+}
+
+/// Gives a connection a thread.
+fn admit(daemon: &Arc<Daemon>, stream: UnixStream) {
+    let ours = rustix::process::geteuid();
+    match rustix::net::sockopt::socket_peercred(&stream) {
+        Ok(peer) if peer.uid == ours || peer.uid.is_root() => {}
+        Ok(peer) => return tracing::warn!(uid = peer.uid.as_raw(), "refused"),
+        Err(e) => return tracing::warn!("peer credentials: {e}"),
+    }
+    let cancel = Cancel::default();
+    let id = {
+        let mut running = daemon.running();
+        running.next += 1;
+        let id = running.next;
+        running.commands.insert(id, (String::new(), cancel.clone()));
+        id
+    };
+    let worker = Arc::clone(daemon);
+    let spawned = std::thread::Builder::new().name(format!("command-{id}")).spawn(move || {
+        if let Err(e) = converse(&worker, stream, id, cancel) {
+            tracing::debug!("connection {id}: {e}");
+        }
+        worker.running().commands.remove(&id);
+        worker.wake();
+    });
+    if let Err(e) = spawned {
+        tracing::warn!("thread: {e}");
+        daemon.running().commands.remove(&id);
+    }
+}
+
+/// One connection from Hello to Exit.
+fn converse(daemon: &Arc<Daemon>, mut stream: UnixStream, id: u64, cancel: Cancel) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let hello = Hello { version: env!("CARGO_PKG_VERSION").into(), pid: std::process::id() };
+    write_json(&mut stream, Kind::Hello, &hello)?;
+    let request: Request = read_json(&mut stream, Kind::Request)?;
+    stream.set_read_timeout(None)?;
+    watch(stream.try_clone()?, cancel.clone())?;
+    let wire = Arc::new(Mutex::new(stream));
+    let code = match request {
+        Request::Run(run) => {
+            let mut ctx = context(daemon, &wire, &run, cancel);
+            let args: Vec<OsString> = run.args.into_iter().map(OsString::from_vec).collect();
+            if let Some((title, _)) = daemon.running().commands.get_mut(&id) {
+                *title = title_of(&run.tool, &args);
+            }
+            run_guarded(&run.tool, &args, &mut ctx)
+        }
+        Request::Status => {
+            let mut out = Frames { wire: Arc::clone(&wire), kind: Kind::Out };
+            describe(daemon, id, &mut out)?;
+            0
+        }
+        Request::Stop => {
+            daemon.running().stop = true;
+            daemon.wake();
+            0
+        }
+    };
+    let mut wire = wire.lock().unwrap_or_else(PoisonError::into_inner);
+    write_json(&mut *wire, Kind::Exit, &code)?;
+    wire.shutdown(std::net::Shutdown::Both)
+}
+
+fn title_of(tool: &str, args: &[OsString]) -> String {
+    let args: Vec<_> = args.iter().map(|a| a.to_string_lossy()).collect();
+    format!("{tool} {}", args.join(" "))
+}
+
+/// Cancels the command when the client closes its end.
+fn watch(mut stream: UnixStream, cancel: Cancel) -> io::Result<()> {
+    let watcher = move || {
+        // The client says nothing after its request; whatever comes, it ends the command.
+        let _ = read_frame(&mut stream);
+        cancel.cancel();
+    };
+    std::thread::Builder::new().name("watch".into()).spawn(watcher)?;
+    Ok(())
+}
+
+fn context(
+    daemon: &Daemon,
+    wire: &Arc<Mutex<UnixStream>>,
+    run: &Run,
+    cancel: Cancel,
+) -> Context {
+    let frames = |kind| Frames { wire: Arc::clone(wire), kind };
+    let os = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
+    Context {
+        out: Box::new(BufWriter::with_capacity(64 << 10, frames(Kind::Out))),
+        err: Box::new(frames(Kind::Err)),
+        cwd: PathBuf::from(os(&run.cwd)),
+        env: run.env.iter().map(|(k, v)| (os(k), os(v))).collect(),
+        terminal: run.terminal,
+        umask: run.umask,
+        pools: Arc::clone(&daemon.pools),
+        cancel,
+    }
+}
+
+/// Runs a command so that a fault in it ends the command and not the daemon.
+fn run_guarded(tool: &str, args: &[OsString], ctx: &mut Context) -> i32 {
+    let ran = catch_unwind(AssertUnwindSafe(|| dispatch::run(tool, args, ctx)));
+    ran.unwrap_or_else(|_| {
+        tracing::error!("internal error in {}", title_of(tool, args));
+        ctx.complain("internal error: the command was aborted (see the daemon's log)");
+        134
+    })
+}
+
+/// Output of a command, as frames.
+struct Frames {
+    wire: Arc<Mutex<UnixStream>>,
+    kind: Kind,
+}
+
+impl Write for Frames {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        let part = data.get(..MAX_DATA).unwrap_or(data);
+        let mut wire = self.wire.lock().unwrap_or_else(PoisonError::into_inner);
+        write_frame(&mut *wire, self.kind, part)?;
+        Ok(part.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Answers a Status request.
+fn describe(daemon: &Daemon, own: u64, out: &mut dyn Write) -> io::Result<()> {
+    let mut text = format!("daemon: process {}, version {}\n", std::process::id(), env!("CARGO_PKG_VERSION"));
+    for imported in daemon.pools.all() {
+        let mounts = imported.mounts.list().len();
+        text += &format!("pool: {}, {mounts} mounted\n", imported.pool.name());
+    }
+    for (id, (title, _)) in &daemon.running().commands {
+        if *id != own {
+            text += &format!("running: {title}\n");
+        }
+    }
+    out.write_all(text.as_bytes())
+}
+
+/// Cancels what runs, then unmounts and exports everything.
+fn finish(daemon: &Daemon) {
+    for (_, cancel) in daemon.running().commands.values() {
+        cancel.cancel();
+    }
+    let deadline = Instant::now() + GRACE;
+    while !daemon.running().commands.is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for imported in daemon.pools.all() {
+        let name = imported.pool.name().to_string();
+        if let Err(e) = imported.mounts.unmount_all(true) {
+            tracing::warn!("{name}: {e}");
+        }
+        daemon.pools.remove(&name);
+        tracing::info!("exported {name}");
+    }
+}
