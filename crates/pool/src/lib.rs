@@ -1,4 +1,7 @@
 //! SKELETON of floor 5: the assembled pool.
+pub mod logsm;
+pub mod metaslab;
+pub mod spacemap;
 use cenote_dmu::ObjectSet;
 use cenote_dsl::{Dsl, PropValue};
 use cenote_format::{label::Uberblock, nvlist::NvList};

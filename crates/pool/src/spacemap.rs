@@ -1,0 +1,146 @@
+//! Space map objects: reading the log of allocations and frees out of the MOS.
+//!
+//! A [`SpaceMap`] is an object of the MOS whose entries ([`cenote_format::spacemap`]) describe the
+//! region `start..start + size` of one top-level vdev in units of `1 << shift` bytes, or, for log
+//! space maps, of all of them. [`SpaceMap::for_each`] replays it in order as byte ranges.
+//!
+//! Invariants: every range handed out lies inside the region; a map longer than its region can
+//! explain (see [`Region::max_length`]) is refused before it is read, so that the time a replay
+//! takes is bounded by the size of the devices.
+
+use cenote_dmu::{Error, Object, ObjectSet, Result};
+use cenote_format::Bytes;
+use cenote_format::spacemap::{Change, Entries, Entry, SpaceMapPhys, unit_bytes};
+use std::sync::Arc;
+
+/// The region that a space map describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    /// First byte, in the top-level vdev's allocatable space.
+    pub start: u64,
+    /// Bytes.
+    pub size: u64,
+    /// log2 of the bytes of a unit.
+    pub shift: u32,
+    /// Bytes of entries that are believed.
+    pub max_length: u64,
+}
+
+impl Region {
+    /// A region of one vdev. OpenZFS condenses a map long before it has as many bytes of entries
+    /// as the region has bytes of space; the constant covers regions too small for that rule.
+    pub fn new(start: u64, size: u64, shift: u32) -> Region {
+        Region { start, size, shift, max_length: size.saturating_add(64 << 20) }
+    }
+
+    /// The region of a log space map: every offset of every vdev, in units of sectors.
+    /// `pool_size` is the size of the pool's devices in bytes.
+    pub fn of_log(pool_size: u64) -> Region {
+        let max_length = pool_size.saturating_add(64 << 20);
+        Region { start: 0, size: u64::MAX, shift: cenote_format::SECTOR_SHIFT, max_length }
+    }
+}
+
+/// A range of space that changed hands, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpaceChange {
+    /// Allocated or freed.
+    pub change: Change,
+    /// Top-level vdev, where the entry names one.
+    pub vdev: Option<u32>,
+    /// First byte in the vdev.
+    pub start: u64,
+    /// End in the vdev.
+    pub end: u64,
+}
+
+/// An open space map.
+#[derive(Clone)]
+pub struct SpaceMap {
+    object: Object,
+    phys: SpaceMapPhys,
+    region: Region,
+}
+
+impl SpaceMap {
+    /// Opens object `number` of the MOS and reads its header.
+    pub fn open(mos: &Arc<ObjectSet>, number: u64, region: Region) -> Result<SpaceMap> {
+        let object = mos.object(number)?;
+        let phys = SpaceMapPhys::decode(&object.bonus()).map_err(|source| Error::Decode {
+            objset: mos.id(),
+            object: number,
+            source,
+        })?;
+        Ok(SpaceMap { object, phys, region })
+    }
+
+    /// The header.
+    pub fn phys(&self) -> &SpaceMapPhys {
+        &self.phys
+    }
+
+    /// Number of the object.
+    pub fn number(&self) -> u64 {
+        self.object.number()
+    }
+
+    /// The region that the map describes.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    fn corrupt(&self, why: String) -> Error {
+        let objset = self.object.objset().id();
+        Error::Corrupt { objset, object: self.number(), why: format!("space map: {why}") }
+    }
+
+    /// Calls `f` with every entry, debug entries and padding included, in order.
+    pub fn for_each_entry(&self, f: &mut dyn FnMut(&Entry) -> Result<()>) -> Result<()> {
+        let block_size = self.object.dnode().block_size;
+        let length = self.phys.length;
+        if length > self.region.max_length {
+            return Err(self.corrupt(format!("length {length:#x}")));
+        }
+        for blkid in 0..length.div_ceil(block_size) {
+            let Some(block) = self.object.block(blkid)? else {
+                return Err(self.corrupt(format!("block {blkid} is a hole")));
+            };
+            let data = block.data.bytes();
+            let len = (length - blkid * block_size).min(block_size);
+            let bytes = Bytes::new(&data, block.order, "space map block");
+            for entry in Entries::new(bytes, len as usize) {
+                let entry = entry.map_err(|source| Error::Decode {
+                    objset: self.object.objset().id(),
+                    object: self.number(),
+                    source,
+                })?;
+                f(&entry)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The range that `entry` describes, in bytes; `None` for debug entries. An error if it leaves
+    /// the region.
+    pub fn range(&self, entry: &Entry) -> Result<Option<SpaceChange>> {
+        let Entry::Range { change, vdev, offset, run } = *entry else { return Ok(None) };
+        let r = &self.region;
+        let bytes = |units| unit_bytes(units, r.shift).ok();
+        let range = bytes(offset).zip(bytes(run)).and_then(|(offset, len)| {
+            let end = offset.checked_add(len).filter(|end| *end <= r.size)?;
+            Some((r.start.checked_add(offset)?, r.start.checked_add(end)?))
+        });
+        match range {
+            Some((start, end)) => Ok(Some(SpaceChange { change, vdev, start, end })),
+            None => Err(self.corrupt(format!("{entry:?} leaves the region"))),
+        }
+    }
+
+    /// Calls `f` with every range, in order.
+    pub fn for_each(&self, f: &mut dyn FnMut(SpaceChange) -> Result<()>) -> Result<()> {
+        self.for_each_entry(&mut |entry| match self.range(entry)? {
+            Some(change) => f(change),
+            None => Ok(()),
+        })
+    }
+}
