@@ -1,0 +1,154 @@
+//! Directories: ZAPs whose values are an object number (low 48 bits) and a file type (top 4 bits).
+//!
+//! How names compare is in two places: the master node says what a lookup asks for (exact, or up to
+//! Unicode normalization and case), and each directory's ZAP says how its names were hashed. A file
+//! system without normalization and with case-sensitive names looks names up exactly.
+//!
+//! Directories that were used lately stay open, up to [`MAX_OPEN`] of them.
+
+use crate::error::show;
+use crate::fs::{CaseSensitivity, FileSystem};
+use crate::sa::ZplAttr;
+use crate::{Error, Result};
+use cenote_dmu::zap::{Match, Zap};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Directories kept open.
+const MAX_OPEN: usize = 64;
+/// Entries read at a time when a directory is searched.
+const BATCH: usize = 1024;
+/// Longest name that a directory can hold, in bytes.
+const MAX_NAME: usize = 1023;
+
+/// A directory entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name: any bytes but `/` and NUL.
+    pub name: Vec<u8>,
+    /// Object number.
+    pub ino: u64,
+    /// File type, as `DT_*`; 0 if the entry does not tell.
+    pub kind: u8,
+    /// Pass to [`FileSystem::readdir`] to go on after this entry.
+    pub cookie: u64,
+}
+
+/// Directories that are open, with the tick of their last use.
+#[derive(Default)]
+pub(crate) struct Directories(Mutex<(u64, HashMap<u64, (u64, Arc<Zap>)>)>);
+
+impl Directories {
+    fn get(&self, ino: u64) -> Option<Arc<Zap>> {
+        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (tick, map) = &mut *guard;
+        let (used, zap) = map.get_mut(&ino)?;
+        *tick = tick.wrapping_add(1);
+        *used = *tick;
+        Some(zap.clone())
+    }
+
+    fn put(&self, ino: u64, zap: Arc<Zap>) {
+        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (tick, map) = &mut *guard;
+        if map.len() >= MAX_OPEN
+            && let Some(oldest) = map.iter().min_by_key(|(_, (used, _))| *used).map(|(ino, _)| *ino)
+        {
+            map.remove(&oldest);
+        }
+        *tick = tick.wrapping_add(1);
+        map.insert(ino, (*tick, zap));
+    }
+}
+
+/// Object number in an entry's value (`ZFS_DIRENT_OBJ`).
+pub(crate) fn entry_object(value: u64) -> u64 {
+    value & 0x0000_ffff_ffff_ffff
+}
+
+/// File type in an entry's value (`ZFS_DIRENT_TYPE`).
+fn entry_kind(value: u64) -> u8 {
+    (value >> 60) as u8
+}
+
+impl FileSystem {
+    /// The entries of directory `ino`.
+    pub(crate) fn directory(&self, ino: u64) -> Result<Arc<Zap>> {
+        if let Some(zap) = self.directories.get(ino) {
+            return Ok(zap);
+        }
+        let z = self.znode(ino)?;
+        if !z.is_dir()? {
+            return Err(Error::NotDir(format!("object {ino}")));
+        }
+        let zap = Arc::new(Zap::open(z.object())?);
+        self.directories.put(ino, zap.clone());
+        Ok(zap)
+    }
+
+    /// The object called `name` in directory `dir`, honouring case sensitivity and normalization.
+    /// `.` and `..` are understood; the root is its own parent.
+    pub fn lookup(&self, dir: u64, name: &[u8]) -> Result<u64> {
+        let not_found = || Error::NotFound(show(name));
+        let zap = self.directory(dir)?;
+        match name {
+            b"." => return Ok(dir),
+            b".." if dir == self.root() => return Ok(dir),
+            b".." => return self.znode(dir)?.required(ZplAttr::Parent),
+            _ => {}
+        }
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(not_found());
+        }
+        if self.utf8_only() && std::str::from_utf8(name).is_err() {
+            return Err(Error::IllegalName(show(name)));
+        }
+        let case = self.case_sensitivity();
+        let found = if self.normalizes() || case != CaseSensitivity::Sensitive {
+            zap.lookup_norm(name, Match { fold_case: case == CaseSensitivity::Insensitive })?
+        } else {
+            zap.lookup(name)?
+        };
+        // A value of several integers starts with the object.
+        let value = found.and_then(|e| e.value.first().copied()).ok_or_else(not_found)?;
+        Ok(entry_object(value))
+    }
+
+    /// Up to `max` entries of a directory after `cookie` (0: from the start), without `.` and `..`,
+    /// in the order in which OpenZFS lists them. No entries: the end.
+    pub fn readdir(&self, dir: u64, cookie: u64, max: usize) -> Result<Vec<DirEntry>> {
+        let entries = self.directory(dir)?.entries_from(cookie, max)?;
+        entries
+            .into_iter()
+            .map(|e| {
+                let value = *e.value.first().filter(|_| e.int_size == 8).ok_or_else(|| {
+                    Error::Corrupt(
+                        dir,
+                        format!("directory entry {} without an object", show(&e.name)),
+                    )
+                })?;
+                Ok(DirEntry {
+                    name: e.name,
+                    ino: entry_object(value),
+                    kind: entry_kind(value),
+                    cookie: e.cursor,
+                })
+            })
+            .collect()
+    }
+
+    /// Name of the first entry of `dir` that leads to `ino`.
+    pub(crate) fn name_of(&self, dir: u64, ino: u64) -> Result<Vec<u8>> {
+        let mut cookie = 0;
+        loop {
+            let batch = self.readdir(dir, cookie, BATCH)?;
+            let Some(last) = batch.last() else {
+                return Err(Error::NotFound(format!("object {ino} in directory {dir}")));
+            };
+            cookie = last.cookie;
+            if let Some(entry) = batch.into_iter().find(|e| e.ino == ino) {
+                return Ok(entry.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Files and symbolic links: bytes, holes, the end.
+//!
+//! A file's object has whole blocks; its size attribute says where the file ends. Blocks that were
+//! never written are holes and read as zeros.
+//!
+//! A symbolic link's target is in the attribute `ZPL_SYMLINK` (bonus buffer or spill block); in ZPL
+//! versions before 5 it follows the `znode_phys_t` in the bonus buffer, or is in the object's data
+//! if it does not fit.
+
+use crate::error::show;
+use crate::fs::FileSystem;
+use crate::sa::ZplAttr;
+use crate::znode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use crate::{Error, Result};
+use cenote_dmu::{Object, Seek};
+
+/// Longest target of a symbolic link (`MAXPATHLEN` and a bit), in bytes.
+const MAX_TARGET: u64 = 64 << 10;
+
+/// An open regular file.
+#[derive(Clone)]
+pub struct File {
+    object: Object,
+    size: u64,
+}
+
+impl File {
+    /// Bytes in the file.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes of a data block.
+    pub fn block_size(&self) -> u64 {
+        self.object.dnode().block_size
+    }
+
+    /// The file's object.
+    pub fn object(&self) -> &Object {
+        &self.object
+    }
+
+    /// Reads from `offset`; returns the bytes read: fewer than asked for only at the end of the
+    /// file. Fails if any block in the range cannot be read.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let left = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let n = buf.len().min(left);
+        let Some(buf) = buf.get_mut(..n).filter(|b| !b.is_empty()) else { return Ok(0) };
+        self.object.read(offset, buf)?;
+        Ok(n)
+    }
+
+    /// Starts reading a range into the cache in the background.
+    pub fn prefetch(&self, offset: u64, len: u64) {
+        let len = len.min(self.size.saturating_sub(offset));
+        if len > 0 {
+            self.object.prefetch(offset, len);
+        }
+    }
+
+    /// Where the next hole (`hole`) or data begins at or after `offset`, by the rules of Linux's
+    /// `SEEK_HOLE` and `SEEK_DATA`: the end of the file is a hole; `None` is `ENXIO` (no more data,
+    /// or `offset` is not in the file).
+    pub fn seek(&self, offset: u64, hole: bool) -> Result<Option<u64>> {
+        if offset >= self.size {
+            return Ok(None);
+        }
+        let what = if hole { Seek::Hole } else { Seek::Data };
+        let found = self.object.seek(offset, what)?.map(|at| at.max(offset));
+        Ok(match found {
+            Some(at) if hole => Some(at.min(self.size)),
+            Some(at) => Some(at).filter(|at| *at < self.size),
+            None if hole => Some(self.size),
+            None => None,
+        })
+    }
+}
+
+impl FileSystem {
+    /// Opens a regular file.
+    pub fn open_file(&self, ino: u64) -> Result<File> {
+        let z = self.znode(ino)?;
+        match z.mode()? & S_IFMT {
+            S_IFREG => Ok(File { size: z.required(ZplAttr::Size)?, object: z.object().clone() }),
+            S_IFDIR => Err(Error::IsDir(format!("object {ino}"))),
+            _ => Err(Error::Invalid(format!("object {ino} is not a regular file"))),
+        }
+    }
+
+    /// Reads from a file; returns the bytes read (short at its end).
+    pub fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.open_file(ino)?.read(offset, buf)
+    }
+
+    /// `SEEK_DATA` and `SEEK_HOLE`; see [`File::seek`].
+    pub fn seek(&self, ino: u64, offset: u64, hole: bool) -> Result<Option<u64>> {
+        self.open_file(ino)?.seek(offset, hole)
+    }
+
+    /// The target of a symbolic link.
+    pub fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
+        let z = self.znode(ino)?;
+        if z.mode()? & S_IFMT != S_IFLNK {
+            return Err(Error::Invalid(format!("object {ino} is not a symbolic link")));
+        }
+        if z.is_sa() {
+            let target = z.bytes(ZplAttr::Symlink)?;
+            return target
+                .ok_or_else(|| Error::NotFound(format!("target of symbolic link, object {ino}")));
+        }
+        let size = z.required(ZplAttr::Size)?;
+        if let Some(target) = z.legacy_tail(size) {
+            return Ok(target.to_vec());
+        }
+        if size > MAX_TARGET {
+            return Err(Error::Corrupt(ino, format!("symbolic link of {size} bytes")));
+        }
+        let mut target = vec![0; size as usize];
+        z.object().read(0, &mut target)?;
+        Ok(target)
+    }
+
+    /// The target of a symbolic link as text, for messages.
+    pub(crate) fn show_link(&self, ino: u64) -> String {
+        self.readlink(ino).map_or_else(|_| format!("object {ino}"), |t| show(&t))
+    }
+}

@@ -1,0 +1,310 @@
+//! An open file system: the master node, and the attributes of its files.
+//!
+//! The master node (object 1) is a ZAP: `VERSION` of the layout, `ROOT`, `DELETE_QUEUE` (files that
+//! were unlinked while open), `SA_ATTRS`, `FUID` (domains of foreign user ids), and the properties
+//! fixed at creation that say how names compare: `casesensitivity` (0 sensitive, 1 insensitive,
+//! 2 mixed), `normalization` (0 none, else a Unicode normalization form) and `utf8only`.
+//!
+//! Nothing is kept per file: dnodes and blocks are cached below. Open directories are, in a small
+//! map (see `dir`).
+
+use crate::dir::Directories;
+use crate::sa::{Registry, ZplAttr};
+use crate::znode::{FLAG_PROJID, S_IFBLK, S_IFCHR, S_IFMT, Znode};
+use crate::{Error, Result};
+use cenote_dmu::{Object, ObjectSet, zap::Zap};
+use cenote_format::dmu::ObjsetType;
+use std::sync::Arc;
+
+/// The master node's object number.
+const MASTER_NODE: u64 = 1;
+/// The newest ZPL version.
+const MAX_VERSION: u64 = 5;
+/// The user that stands for those who have no number here (`nobody`).
+const NOBODY: u32 = 65534;
+
+/// Exact attributes of a file, as `stat` shows them under OpenZFS on Linux.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Object number.
+    pub ino: u64,
+    /// Transaction group of creation: tells apart files that had the same number.
+    pub gen_: u64,
+    /// File type and permissions: `st_mode`.
+    pub mode: u32,
+    /// Owner. An owner from another system's domain (a FUID) is 65534.
+    pub uid: u32,
+    /// Group, likewise.
+    pub gid: u32,
+    /// Link count. A directory's is 2 plus its directories.
+    pub nlink: u64,
+    /// Bytes; of a directory, its entries plus 2.
+    pub size: u64,
+    /// Space taken, in units of 512 bytes: data, metadata and the dnode.
+    pub blocks: u64,
+    /// Bytes of a data block.
+    pub blksize: u32,
+    /// Last access: seconds since 1970, nanoseconds.
+    pub atime: (i64, u32),
+    /// Last modification.
+    pub mtime: (i64, u32),
+    /// Last change of attributes.
+    pub ctime: (i64, u32),
+    /// Creation.
+    pub crtime: (i64, u32),
+    /// Of a device: Linux's major and minor number.
+    pub rdev: (u32, u32),
+    /// The directory the file was created in or last renamed to.
+    pub parent: u64,
+    /// `zp_flags` (`ZFS_READONLY`, `ZFS_IMMUTABLE`, …).
+    pub flags: u64,
+    /// Project id; 0 if none.
+    pub projid: u64,
+    /// The hidden directory of extended attributes; 0 if none.
+    pub xattr: u64,
+}
+
+impl Attr {
+    /// Whether the file is a directory.
+    pub fn is_dir(&self) -> bool {
+        u64::from(self.mode) & S_IFMT == crate::znode::S_IFDIR
+    }
+
+    /// Whether the file is a symbolic link.
+    pub fn is_symlink(&self) -> bool {
+        u64::from(self.mode) & S_IFMT == crate::znode::S_IFLNK
+    }
+
+    /// Whether the file is a regular file.
+    pub fn is_file(&self) -> bool {
+        u64::from(self.mode) & S_IFMT == crate::znode::S_IFREG
+    }
+}
+
+/// The `casesensitivity` property.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaseSensitivity {
+    /// Names differ if their case differs.
+    Sensitive,
+    /// They do not.
+    Insensitive,
+    /// They do, on Linux; other systems may ask otherwise.
+    Mixed,
+}
+
+/// Which extended attributes are shown: follows the properties of the dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Visibility {
+    /// `xattr` is not `off`: the `user` namespace is there.
+    pub xattr: bool,
+    /// `acltype` is `posix`: POSIX ACLs are there.
+    pub posix_acl: bool,
+}
+
+impl Default for Visibility {
+    /// Everything that is stored.
+    fn default() -> Visibility {
+        Visibility { xattr: true, posix_acl: true }
+    }
+}
+
+/// An open file system, live or snapshot. Shared by any number of threads.
+pub struct FileSystem {
+    os: Arc<ObjectSet>,
+    version: u64,
+    root: u64,
+    unlinked_set: Option<u64>,
+    shares: Option<u64>,
+    case: CaseSensitivity,
+    normalization: u64,
+    utf8_only: bool,
+    registry: Option<Registry>,
+    visibility: Visibility,
+    pub(crate) directories: Directories,
+}
+
+impl std::fmt::Debug for FileSystem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileSystem")
+            .field("objset", &self.os.id())
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FileSystem {
+    /// Opens the file system in `os`, with everything visible.
+    pub fn open(os: Arc<ObjectSet>) -> Result<Arc<FileSystem>> {
+        FileSystem::open_with(os, Visibility::default())
+    }
+
+    /// Opens the file system in `os`; `visibility` follows the properties of the dataset.
+    pub fn open_with(os: Arc<ObjectSet>, visibility: Visibility) -> Result<Arc<FileSystem>> {
+        if os.phys().kind != ObjsetType::Zfs {
+            return Err(Error::Invalid(format!("dataset {}: not a file system", os.id())));
+        }
+        let master = Zap::open(&os.object(MASTER_NODE)?)?;
+        let entry = |name: &str| Ok::<_, Error>(master.u64(name.as_bytes())?);
+        let required = |name: &str| {
+            entry(name)?
+                .ok_or_else(|| Error::Corrupt(MASTER_NODE, format!("master node without {name}")))
+        };
+        let version = required("VERSION")?;
+        if version == 0 || version > MAX_VERSION {
+            return Err(Error::Unsupported(format!("file system version {version}")));
+        }
+        let case = match entry("casesensitivity")?.unwrap_or(0) {
+            0 => CaseSensitivity::Sensitive,
+            1 => CaseSensitivity::Insensitive,
+            2 => CaseSensitivity::Mixed,
+            n => return Err(Error::Corrupt(MASTER_NODE, format!("casesensitivity {n}"))),
+        };
+        let registry = match entry("SA_ATTRS")?.filter(|_| version >= 5) {
+            Some(object) if object != 0 => Some(Registry::load(&os, object)?),
+            _ => None,
+        };
+        Ok(Arc::new(FileSystem {
+            version,
+            root: required("ROOT")?,
+            unlinked_set: entry("DELETE_QUEUE")?,
+            shares: entry("SHARES")?,
+            case,
+            normalization: entry("normalization")?.unwrap_or(0),
+            utf8_only: entry("utf8only")?.unwrap_or(0) != 0,
+            registry,
+            visibility,
+            directories: Directories::default(),
+            os,
+        }))
+    }
+
+    /// The object set.
+    pub fn objset(&self) -> &Arc<ObjectSet> {
+        &self.os
+    }
+
+    /// ZPL version, 1 to 5.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Root directory's object.
+    pub fn root(&self) -> u64 {
+        self.root
+    }
+
+    /// The ZAP of files that were unlinked while open (the delete queue).
+    pub fn unlinked_set(&self) -> Option<u64> {
+        self.unlinked_set
+    }
+
+    /// The directory shown as `.zfs/shares`, if there is one.
+    pub fn shares(&self) -> Option<u64> {
+        self.shares
+    }
+
+    /// How the case of names counts.
+    pub fn case_sensitivity(&self) -> CaseSensitivity {
+        self.case
+    }
+
+    /// Whether names are compared in a Unicode normalization form.
+    pub fn normalizes(&self) -> bool {
+        self.normalization != 0
+    }
+
+    /// Whether all names are UTF-8.
+    pub fn utf8_only(&self) -> bool {
+        self.utf8_only
+    }
+
+    /// What is shown of extended attributes.
+    pub fn visibility(&self) -> Visibility {
+        self.visibility
+    }
+
+    /// Number of objects in use, for `statfs`.
+    pub fn used_objects(&self) -> u64 {
+        self.os.root_bp().fill()
+    }
+
+    /// A file's object.
+    pub fn object(&self, ino: u64) -> Result<Object> {
+        Ok(self.os.object(ino)?)
+    }
+
+    /// A file's object with its attributes.
+    pub(crate) fn znode(&self, ino: u64) -> Result<Znode<'_>> {
+        // The numbers of the accounting dnodes are negative and never inodes.
+        if ino == 0 || ino > u64::MAX / 2 {
+            return Err(Error::NotFound(format!("object {ino}")));
+        }
+        Znode::open(self.os.object(ino)?, self.registry.as_ref())
+    }
+
+    /// Attributes of a file.
+    pub fn attr(&self, ino: u64) -> Result<Attr> {
+        self.attr_of(&self.znode(ino)?)
+    }
+
+    pub(crate) fn attr_of(&self, z: &Znode<'_>) -> Result<Attr> {
+        let mode = z.mode()?;
+        let flags = z.required(ZplAttr::Flags)?;
+        let dnode = z.object().dnode();
+        let is_device = matches!(mode & S_IFMT, S_IFBLK | S_IFCHR);
+        let rdev = if is_device { z.word(ZplAttr::Rdev)?.unwrap_or(0) } else { 0 };
+        let projid =
+            if flags & FLAG_PROJID != 0 { z.word(ZplAttr::ProjId)?.unwrap_or(0) } else { 0 };
+        Ok(Attr {
+            ino: z.object().number(),
+            gen_: z.required(ZplAttr::Gen)?,
+            mode: mode as u32 & 0o177_777,
+            uid: local_id(z.required(ZplAttr::Uid)?),
+            gid: local_id(z.required(ZplAttr::Gid)?),
+            nlink: z.required(ZplAttr::Links)? & u64::from(u32::MAX),
+            size: z.required(ZplAttr::Size)?,
+            // OpenZFS rounds to the nearest sector and counts the slots of the dnode itself.
+            blocks: (dnode.used.saturating_add(256) >> 9).saturating_add(dnode.slots()),
+            blksize: u32::try_from(dnode.block_size).unwrap_or(u32::MAX),
+            atime: z.time(ZplAttr::Atime)?,
+            mtime: z.time(ZplAttr::Mtime)?,
+            ctime: z.time(ZplAttr::Ctime)?,
+            crtime: z.time(ZplAttr::Crtime)?,
+            rdev: split_rdev(rdev),
+            parent: z.required(ZplAttr::Parent)?,
+            flags,
+            projid,
+            xattr: z.word(ZplAttr::Xattr)?.unwrap_or(0),
+        })
+    }
+}
+
+/// The user or group behind a stored id. The upper 32 bits of a FUID are the index of a domain
+/// (a Windows SID's authority), the lower the id in it; index 0 is the POSIX ids.
+fn local_id(fuid: u64) -> u32 {
+    u32::try_from(fuid).unwrap_or(NOBODY)
+}
+
+/// Major and minor number in a stored device number: the Linux kernel's own form, 12 and 20 bits.
+fn split_rdev(rdev: u64) -> (u32, u32) {
+    let dev = rdev as u32;
+    (dev >> 20, dev & 0xf_ffff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_are_split_like_the_kernel_does() {
+        assert_eq!(split_rdev(1 << 20 | 3), (1, 3));
+        assert_eq!(split_rdev(259 << 20 | 70000), (259, 70000));
+    }
+
+    #[test]
+    fn ids_of_foreign_domains_are_nobody() {
+        assert_eq!(local_id(1000), 1000);
+        assert_eq!(local_id(u64::from(u32::MAX)), u32::MAX);
+        assert_eq!(local_id(1 << 32 | 1000), NOBODY);
+    }
+}

@@ -1,0 +1,152 @@
+//! Extended attributes, by their Linux names.
+//!
+//! They are stored in two ways, and a file may use both: packed in the system attribute
+//! `ZPL_DXATTR` (`xattr=sa`), or as files in a hidden directory that the attribute `ZPL_XATTR` leads
+//! to (`xattr=dir`). The packed ones come first.
+//!
+//! OpenZFS on Linux stores names with their namespace (`user.`, `trusted.`, `security.`, and the two
+//! of POSIX ACLs). Other systems store `user` attributes without one, so a name with no namespace
+//! that is known here is shown as `user.NAME`; those of FreeBSD's system namespace (`freebsd:`) are
+//! hidden.
+
+use crate::fs::FileSystem;
+use crate::sa::ZplAttr;
+use crate::znode::{S_IFMT, S_IFREG, Znode};
+use crate::{Error, Result, acl};
+use cenote_format::sa::decode_xattrs;
+
+/// Largest value that is read, in bytes. Linux itself takes no more than 64 KiB.
+const MAX_VALUE: u64 = 16 << 20;
+/// Entries read at a time from a hidden directory.
+const BATCH: usize = 256;
+
+const USER: &[u8] = b"user.";
+const FOREIGN: &[u8] = b"freebsd:";
+/// Prefixes that cannot follow `user.`: the bare name would belong to another namespace.
+const RESERVED: [&[u8]; 5] = [FOREIGN, b"security.", b"system.", b"trusted.", USER];
+
+/// How a stored name is shown.
+enum Shown {
+    Hidden,
+    AsStored,
+    AsUser,
+}
+
+impl FileSystem {
+    /// Names of a file's extended attributes, those for the superuser (`trusted.`) included.
+    pub fn listxattr(&self, ino: u64) -> Result<Vec<Vec<u8>>> {
+        let z = self.znode(ino)?;
+        let mut names = Vec::new();
+        self.packed_xattrs(&z, |name, _| self.push_name(name, &mut names))?;
+        if let Some(dir) = self.xattr_dir(&z)? {
+            let mut cookie = 0;
+            loop {
+                let batch = self.readdir(dir, cookie, BATCH)?;
+                let Some(last) = batch.last() else { break };
+                cookie = last.cookie;
+                batch.iter().for_each(|e| self.push_name(&e.name, &mut names));
+            }
+        }
+        Ok(names)
+    }
+
+    /// Value of an extended attribute; `None` if there is none of this name (`ENODATA`).
+    pub fn getxattr(&self, ino: u64, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let visible = self.visibility();
+        if let Some(bare) = name.strip_prefix(USER) {
+            if !visible.xattr {
+                return Err(Error::Unsupported("extended attributes are off".into()));
+            }
+            if RESERVED.iter().any(|p| bare.starts_with(p)) {
+                return Err(Error::Invalid(crate::error::show(name)));
+            }
+            let z = self.znode(ino)?;
+            return match self.stored_xattr(&z, name)? {
+                Some(v) => Ok(Some(v)),
+                None => self.stored_xattr(&z, bare),
+            };
+        }
+        if acl::NAMES.contains(&name) {
+            if !visible.posix_acl {
+                return Err(Error::Unsupported("POSIX ACLs are off".into()));
+            }
+            let value = self.stored_xattr(&self.znode(ino)?, name)?;
+            return value.map_or(Ok(None), |v| acl::check(ino, v));
+        }
+        if !name.starts_with(b"trusted.") && !name.starts_with(b"security.") {
+            return Err(Error::Unsupported(crate::error::show(name)));
+        }
+        self.stored_xattr(&self.znode(ino)?, name)
+    }
+
+    fn shown(&self, name: &[u8]) -> Shown {
+        let visible = self.visibility();
+        let (shown, allowed) = if name.starts_with(USER) {
+            (Shown::AsStored, visible.xattr)
+        } else if name.starts_with(b"trusted.") || name.starts_with(b"security.") {
+            (Shown::AsStored, true)
+        } else if acl::NAMES.contains(&name) {
+            (Shown::AsStored, visible.posix_acl)
+        } else if name.starts_with(FOREIGN) {
+            (Shown::Hidden, false)
+        } else {
+            (Shown::AsUser, visible.xattr)
+        };
+        if allowed { shown } else { Shown::Hidden }
+    }
+
+    fn push_name(&self, stored: &[u8], names: &mut Vec<Vec<u8>>) {
+        let name = match self.shown(stored) {
+            Shown::Hidden => return,
+            Shown::AsStored => stored.to_vec(),
+            Shown::AsUser => [USER, stored].concat(),
+        };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+
+    /// Calls `f` with each name and value that is packed into the system attribute.
+    fn packed_xattrs(&self, z: &Znode<'_>, mut f: impl FnMut(&[u8], &[u8])) -> Result<()> {
+        let Some(packed) = z.bytes(ZplAttr::Dxattr)? else { return Ok(()) };
+        let pairs = decode_xattrs(&packed).map_err(Error::decode(z.object().number()))?;
+        pairs.into_iter().for_each(|(name, value)| f(name, value));
+        Ok(())
+    }
+
+    /// The hidden directory of extended attributes.
+    fn xattr_dir(&self, z: &Znode<'_>) -> Result<Option<u64>> {
+        Ok(z.word(ZplAttr::Xattr)?.filter(|dir| *dir != 0))
+    }
+
+    fn stored_xattr(&self, z: &Znode<'_>, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut found = None;
+        self.packed_xattrs(z, |n, value| {
+            if found.is_none() && n == name {
+                found = Some(value.to_vec());
+            }
+        })?;
+        let (None, Some(dir)) = (&found, self.xattr_dir(z)?) else { return Ok(found) };
+        let ino = match self.lookup(dir, name) {
+            Ok(ino) => ino,
+            Err(Error::NotFound(_)) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        self.xattr_file(ino).map(Some)
+    }
+
+    /// The contents of a file in a hidden directory.
+    fn xattr_file(&self, ino: u64) -> Result<Vec<u8>> {
+        let z = self.znode(ino)?;
+        let size = z.required(ZplAttr::Size)?;
+        if z.mode()? & S_IFMT != S_IFREG {
+            return Err(Error::Corrupt(ino, "an extended attribute that is not a file".into()));
+        }
+        if size > MAX_VALUE {
+            return Err(Error::Unsupported(format!("an extended attribute of {size} bytes")));
+        }
+        let mut value = vec![0; size as usize];
+        z.object().read(0, &mut value)?;
+        Ok(value)
+    }
+}

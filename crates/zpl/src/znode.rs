@@ -1,0 +1,203 @@
+//! A node of a file system: an object and its attributes, wherever they are kept.
+//!
+//! In ZPL versions 1 to 4 the bonus buffer is a `znode_phys_t` of fixed layout:
+//!
+//! ```text
+//! 0   atime mtime ctime crtime (two 64-bit integers each: seconds, nanoseconds)
+//! 64  gen mode size parent links xattr rdev flags uid gid (64 bits each)
+//! 144 extra attributes, padding, the ACL
+//! 264 the target of a short symbolic link
+//! ```
+//!
+//! From version 5 on it holds system attributes (see [`sa`](crate::sa)), and what does not fit goes
+//! to a spill block. Both kinds can occur in one file system, since an upgrade does not rewrite files;
+//! the type of the bonus buffer tells them apart.
+//!
+//! Invariant: a [`Znode`] has a mode; every other attribute is looked up when it is asked for.
+
+use crate::sa::{Registry, ZplAttr};
+use crate::{Error, Result};
+use cenote_dmu::Object;
+use cenote_format::{ByteOrder, Bytes, dmu::DmuType, sa::SaHeader, sa::SaValue};
+use std::borrow::Cow;
+use std::cell::OnceCell;
+
+/// Bytes of a `znode_phys_t`.
+const ZNODE_PHYS_SIZE: usize = 264;
+
+/// `zp_flags`: the node is an extended attribute (or the hidden directory of them).
+pub(crate) const FLAG_XATTR: u64 = 0x1;
+/// `zp_flags`: the node has a project id.
+pub(crate) const FLAG_PROJID: u64 = 0x0000_8000_0000_0000;
+
+/// File type bits of a mode.
+pub(crate) const S_IFMT: u64 = 0o170_000;
+/// A directory.
+pub(crate) const S_IFDIR: u64 = 0o040_000;
+/// A symbolic link.
+pub(crate) const S_IFLNK: u64 = 0o120_000;
+/// A regular file.
+pub(crate) const S_IFREG: u64 = 0o100_000;
+/// A block device.
+pub(crate) const S_IFBLK: u64 = 0o060_000;
+/// A character device.
+pub(crate) const S_IFCHR: u64 = 0o020_000;
+
+/// The values found in one buffer of system attributes.
+type Located = (SaHeader, Vec<SaValue>);
+
+/// An object with the means to read its attributes.
+pub(crate) struct Znode<'r> {
+    object: Object,
+    body: Body<'r>,
+}
+
+enum Body<'r> {
+    Legacy,
+    Sa { registry: &'r Registry, bonus: Located, spill: OnceCell<Option<(Vec<u8>, Located)>> },
+}
+
+impl<'r> Znode<'r> {
+    /// Reads the head of the attributes of `object`. Fails if it is not a node of a file system.
+    pub(crate) fn open(object: Object, registry: Option<&'r Registry>) -> Result<Znode<'r>> {
+        let number = object.number();
+        let body = match object.dnode().bonus_kind {
+            DmuType::ZNODE => Body::Legacy,
+            DmuType::SA => {
+                let registry = registry.ok_or_else(|| {
+                    Error::Corrupt(number, "system attributes without a registry".into())
+                })?;
+                let bonus = registry.locate(number, &object.dnode().bonus)?;
+                Body::Sa { registry, bonus, spill: OnceCell::new() }
+            }
+            // Other objects of the file system have no attributes: for a user there is no such file.
+            _ => return Err(Error::NotFound(format!("object {number}"))),
+        };
+        Ok(Znode { object, body })
+    }
+
+    /// The object.
+    pub(crate) fn object(&self) -> &Object {
+        &self.object
+    }
+
+    /// Whether the attributes are system attributes.
+    pub(crate) fn is_sa(&self) -> bool {
+        matches!(self.body, Body::Sa { .. })
+    }
+
+    /// The attribute's bytes and their byte order; `None` if the node does not have it.
+    fn raw(&self, attr: ZplAttr) -> Result<Option<(Cow<'_, [u8]>, ByteOrder)>> {
+        let number = self.object.number();
+        let bonus = &self.object.dnode().bonus;
+        match &self.body {
+            Body::Legacy => {
+                let Some((at, len)) = legacy_position(attr) else { return Ok(None) };
+                let b = Bytes::new(bonus, self.object.order(), "znode");
+                let bytes = b.slice(at, len).map_err(Error::decode(number))?;
+                Ok(Some((bytes.into(), b.order())))
+            }
+            Body::Sa { registry, bonus: located, spill } => {
+                let Some(id) = registry.number(attr) else { return Ok(None) };
+                if let Some(bytes) = find(bonus, located, id) {
+                    return Ok(Some((bytes.into(), located.0.order)));
+                }
+                let spill = match spill.get() {
+                    Some(s) => s,
+                    None => {
+                        let loaded = self.load_spill(registry)?;
+                        spill.get_or_init(|| loaded)
+                    }
+                };
+                Ok(spill.as_ref().and_then(|(data, located)| {
+                    find(data, located, id).map(|bytes| (bytes.into(), located.0.order))
+                }))
+            }
+        }
+    }
+
+    fn load_spill(&self, registry: &Registry) -> Result<Option<(Vec<u8>, Located)>> {
+        if self.object.dnode().spill.is_none_or(|bp| bp.is_hole()) {
+            return Ok(None);
+        }
+        let Some(block) = self.object.spill()? else { return Ok(None) };
+        let data = block.data.bytes().into_owned();
+        let located = registry.locate(self.object.number(), &data)?;
+        Ok(Some((data, located)))
+    }
+
+    /// An attribute of `N` 64-bit integers.
+    pub(crate) fn words<const N: usize>(&self, attr: ZplAttr) -> Result<Option<[u64; N]>> {
+        let Some((bytes, order)) = self.raw(attr)? else { return Ok(None) };
+        let words = Bytes::new(&bytes, order, "attribute").u64s(0);
+        Ok(Some(words.map_err(Error::decode(self.object.number()))?))
+    }
+
+    /// An attribute of one integer.
+    pub(crate) fn word(&self, attr: ZplAttr) -> Result<Option<u64>> {
+        Ok(self.words::<1>(attr)?.map(|[w]| w))
+    }
+
+    /// An attribute of one integer that every node has.
+    pub(crate) fn required(&self, attr: ZplAttr) -> Result<u64> {
+        self.word(attr)?.ok_or_else(|| self.missing(attr))
+    }
+
+    /// A time that every node has: seconds since 1970, nanoseconds.
+    pub(crate) fn time(&self, attr: ZplAttr) -> Result<(i64, u32)> {
+        let [sec, nsec] = self.words(attr)?.ok_or_else(|| self.missing(attr))?;
+        Ok((sec as i64, nsec.min(999_999_999) as u32))
+    }
+
+    /// An attribute of bytes.
+    pub(crate) fn bytes(&self, attr: ZplAttr) -> Result<Option<Vec<u8>>> {
+        Ok(self.raw(attr)?.map(|(bytes, _)| bytes.into_owned()))
+    }
+
+    /// The `len` bytes behind a `znode_phys_t`, where short symbolic links are; `None` if the
+    /// bonus buffer is too small to hold them.
+    pub(crate) fn legacy_tail(&self, len: u64) -> Option<&[u8]> {
+        let len = usize::try_from(len).ok()?;
+        self.object.dnode().bonus.get(ZNODE_PHYS_SIZE..)?.get(..len)
+    }
+
+    /// Mode with file type.
+    pub(crate) fn mode(&self) -> Result<u64> {
+        self.required(ZplAttr::Mode)
+    }
+
+    /// Whether it is a directory.
+    pub(crate) fn is_dir(&self) -> Result<bool> {
+        Ok(self.mode()? & S_IFMT == S_IFDIR)
+    }
+
+    fn missing(&self, attr: ZplAttr) -> Error {
+        Error::Corrupt(self.object.number(), format!("no attribute {attr:?}"))
+    }
+}
+
+fn find<'a>(data: &'a [u8], located: &Located, id: u16) -> Option<&'a [u8]> {
+    let value = located.1.iter().find(|v| v.id == id)?;
+    data.get(value.at..)?.get(..value.len)
+}
+
+/// Offset and length of an attribute in a `znode_phys_t`.
+fn legacy_position(attr: ZplAttr) -> Option<(usize, usize)> {
+    Some(match attr {
+        ZplAttr::Atime => (0, 16),
+        ZplAttr::Mtime => (16, 16),
+        ZplAttr::Ctime => (32, 16),
+        ZplAttr::Crtime => (48, 16),
+        ZplAttr::Gen => (64, 8),
+        ZplAttr::Mode => (72, 8),
+        ZplAttr::Size => (80, 8),
+        ZplAttr::Parent => (88, 8),
+        ZplAttr::Links => (96, 8),
+        ZplAttr::Xattr => (104, 8),
+        ZplAttr::Rdev => (112, 8),
+        ZplAttr::Flags => (120, 8),
+        ZplAttr::Uid => (128, 8),
+        ZplAttr::Gid => (136, 8),
+        ZplAttr::Symlink | ZplAttr::Dxattr | ZplAttr::ProjId => return None,
+    })
+}
