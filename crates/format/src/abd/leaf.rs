@@ -1,0 +1,107 @@
+//! The two shapes that hold bytes themselves: one allocation, or chunks from the slab.
+
+use std::sync::Arc;
+
+use super::slab::{CHUNK, Chunks};
+
+/// A range of a shared allocation.
+#[derive(Clone)]
+pub(super) struct Leaf {
+    memory: Memory,
+    /// First byte of the range within the memory.
+    at: usize,
+    /// Bytes in the range. `at + len` is within the memory, always.
+    len: usize,
+}
+
+#[derive(Clone)]
+enum Memory {
+    Linear(Arc<Vec<u8>>),
+    Scatter(Arc<Chunks>),
+}
+
+impl Leaf {
+    pub(super) fn linear(v: Vec<u8>) -> Leaf {
+        let len = v.len();
+        Leaf { memory: Memory::Linear(Arc::new(v)), at: 0, len }
+    }
+
+    /// The first `len` bytes of `chunks`, which hold at least so many.
+    pub(super) fn scatter(chunks: Chunks, len: usize) -> Leaf {
+        debug_assert!(len <= chunks.capacity());
+        Leaf { memory: Memory::Scatter(Arc::new(chunks)), at: 0, len }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn shape(&self) -> &'static str {
+        match self.memory {
+            Memory::Linear(_) => "linear",
+            Memory::Scatter(_) => "scatter",
+        }
+    }
+
+    /// Bytes `at..at + len` of this range; the caller has checked that they are in it.
+    pub(super) fn slice(&self, at: usize, len: usize) -> Leaf {
+        debug_assert!(at + len <= self.len);
+        Leaf { memory: self.memory.clone(), at: self.at + at, len }
+    }
+
+    /// The contiguous piece that starts at byte `at` of the range, as long as it goes.
+    fn piece(&self, at: usize) -> &[u8] {
+        let start = self.at + at;
+        let left = self.len - at;
+        match &self.memory {
+            Memory::Linear(v) => &v[start..start + left],
+            Memory::Scatter(chunks) => {
+                let within = start % CHUNK;
+                let take = left.min(CHUNK - within);
+                &chunks.get(start / CHUNK)[within..within + take]
+            }
+        }
+    }
+
+    pub(super) fn chunks(&self) -> Pieces<'_> {
+        Pieces { leaf: self, at: 0 }
+    }
+
+    pub(super) fn as_contiguous(&self) -> Option<&[u8]> {
+        if self.len == 0 {
+            return Some(&[]);
+        }
+        let piece = self.piece(0);
+        (piece.len() == self.len).then_some(piece)
+    }
+
+    /// Fills `dst` from byte `at`; the caller has checked that the range holds so many.
+    pub(super) fn copy_to(&self, at: usize, dst: &mut [u8]) {
+        let mut done = 0;
+        while done < dst.len() {
+            let piece = self.piece(at + done);
+            let take = piece.len().min(dst.len() - done);
+            dst[done..done + take].copy_from_slice(&piece[..take]);
+            done += take;
+        }
+    }
+}
+
+/// The contiguous pieces of a leaf.
+pub(super) struct Pieces<'a> {
+    leaf: &'a Leaf,
+    at: usize,
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.at >= self.leaf.len {
+            return None;
+        }
+        let piece = self.leaf.piece(self.at);
+        self.at += piece.len();
+        Some(piece)
+    }
+}
