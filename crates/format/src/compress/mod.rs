@@ -17,10 +17,10 @@
 //! buffers, or take memory or time beyond the size of its output.
 
 mod lzjb;
-mod zle;
-mod zstd;
 #[cfg(test)]
 mod tests;
+mod zle;
+mod zstd;
 
 use std::cell::RefCell;
 

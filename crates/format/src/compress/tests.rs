@@ -4,7 +4,9 @@ use super::*;
 use zstd_safe::FrameFormat;
 
 fn compressible(len: usize, seed: u64) -> Vec<u8> {
-    (0..len as u64).map(|i| ((i / 7 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as u8).collect()
+    (0..len as u64)
+        .map(|i| ((i / 7 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as u8)
+        .collect()
 }
 
 fn gzip(data: &[u8]) -> Vec<u8> {
@@ -158,7 +160,8 @@ fn lengths_that_lie() {
 
 #[test]
 fn zstd_header_layouts() {
-    let header = |tail: [u8; 4]| ZstdHeader::decode(&[&[0, 0, 0, 0], &tail[..]].concat()).map(|h| h.0);
+    let header =
+        |tail: [u8; 4]| ZstdHeader::decode(&[&[0, 0, 0, 0], &tail[..]].concat()).map(|h| h.0);
     let expected = ZstdHeader { size: 0, version: 10405, level: 3 };
     assert_eq!(header([3, 0, 0x28, 0xa5]), Ok(expected), "little-endian bit field");
     assert_eq!(header([0, 0x28, 0xa5, 3]), Ok(expected), "big-endian bit field");
