@@ -38,3 +38,13 @@ deny:
 
 clean:
 	$(CARGO) clean
+
+PEER := target/release/libzpool-peer
+
+# The peer is OpenZFS's own engine, as Debian packages it, with jemalloc preloaded (its best allocator).
+bench:
+	scripts/setup.sh bench
+	$(CARGO) build --release --locked -p cenote-bench
+	cc -O2 -D_GNU_SOURCE -I/usr/include/libspl -I/usr/include/libzfs -o $(PEER) \
+		crates/bench/peer/libzpool.c -lzpool -lnvpair -ljemalloc -lm -lpthread
+	target/release/cenote-bench read --peer $(PEER) $(BENCH_ARGS)

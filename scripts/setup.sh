@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh run    a Rust toolchain, a C compiler, fuse3
 #   scripts/setup.sh test   the same, and OpenZFS's own zdb, which judges our pools
+#   scripts/setup.sh bench  the same, and OpenZFS's engine as a library, the benchmarks' peer
 #
 # For Debian 12, Ubuntu 24.04 and later, as root or as a user who can use sudo. Says what it does;
 # does nothing where nothing is missing.
@@ -86,7 +87,14 @@ if ! rust_is_new_enough; then
     rust_is_new_enough || die "$(cargo --version) is too old, and the newest stable one could not be installed"
 fi
 
-if [ "$purpose" = test ] && ! [ -x /sbin/zdb ] && ! command -v zdb >/dev/null; then
+if [ "$purpose" != run ] && ! [ -x /sbin/zdb ] && ! command -v zdb >/dev/null; then
     add_contrib
     apt_install zfsutils-linux
+fi
+
+if [ "$purpose" = bench ] && ! [ -e /usr/include/libzfs/sys/dmu.h ]; then
+    apt_install libzfslinux-dev libzpool5linux
+fi
+if [ "$purpose" = bench ] && ! ldconfig -p | grep -q libjemalloc.so; then
+    apt_install libjemalloc-dev
 fi

@@ -1,0 +1,227 @@
+/*
+ * The peer of the read benchmark: OpenZFS's own engine in user space (libzpool).
+ *
+ *   libzpool-peer FILE SIZE_MIB CACHE_MIB
+ *
+ * Makes a pool `bench` on FILE with three objects of SIZE_MIB each in an object set `bench/data`:
+ * object "raw", 128 KiB blocks that do not compress; object "lz4", 128 KiB blocks that lz4 halves;
+ * object "small", 8 KiB blocks that do not compress. Exports, imports, reads them cold and warm,
+ * and prints one line of JSON per row. The pool stays, exported, for the other side to read.
+ *
+ * The object numbers are in the ZAP of object 1 of the object set, under those names.
+ */
+#include <sys/zfs_context.h>
+#include <sys/arc.h>
+#include <sys/dmu.h>
+#include <sys/dsl_prop.h>
+#include <sys/spa.h>
+#include <sys/txg.h>
+#include <sys/zap.h>
+#include <sys/zfeature.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+extern unsigned long zfs_arc_max, zfs_arc_min;
+extern char *spa_config_path;
+
+#define	POOL "bench"
+#define	DATASET "bench/data"
+
+struct object {
+	const char *name;
+	int block_size;
+	enum zio_compress compression;
+	uint64_t number;
+};
+
+static struct object objects[] = {
+	{ "raw", 128 << 10, ZIO_COMPRESS_OFF, 0 },
+	{ "lz4", 128 << 10, ZIO_COMPRESS_LZ4, 0 },
+	{ "small", 8 << 10, ZIO_COMPRESS_OFF, 0 },
+};
+
+static char *path;
+static uint64_t object_bytes;
+static uint64_t rng_state = 1;
+
+static uint64_t
+random64(void)
+{
+	rng_state ^= rng_state << 13;
+	rng_state ^= rng_state >> 7;
+	rng_state ^= rng_state << 17;
+	return (rng_state);
+}
+
+static double
+wall(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (t.tv_sec + t.tv_nsec / 1e9);
+}
+
+static double
+cpu(void)
+{
+	struct rusage r;
+	getrusage(RUSAGE_SELF, &r);
+	return (r.ru_utime.tv_sec + r.ru_stime.tv_sec +
+	    (r.ru_utime.tv_usec + r.ru_stime.tv_usec) / 1e6);
+}
+
+static void
+make_pool(void)
+{
+	nvlist_t *file = fnvlist_alloc(), *root = fnvlist_alloc();
+	nvlist_t *props = fnvlist_alloc();
+
+	fnvlist_add_string(file, ZPOOL_CONFIG_TYPE, VDEV_TYPE_FILE);
+	fnvlist_add_string(file, ZPOOL_CONFIG_PATH, path);
+	fnvlist_add_uint64(file, ZPOOL_CONFIG_ASHIFT, 12);
+	fnvlist_add_string(root, ZPOOL_CONFIG_TYPE, VDEV_TYPE_ROOT);
+	fnvlist_add_nvlist_array(root, ZPOOL_CONFIG_CHILDREN, &file, 1);
+	for (int i = 0; i < SPA_FEATURES; i++) {
+		char name[128];
+		snprintf(name, sizeof (name), "feature@%s",
+		    spa_feature_table[i].fi_uname);
+		fnvlist_add_uint64(props, name, 0);
+	}
+	VERIFY0(spa_create(POOL, root, props, NULL, NULL));
+	fnvlist_free(file);
+	fnvlist_free(root);
+	fnvlist_free(props);
+}
+
+static void
+fill_object(objset_t *os, struct object *o)
+{
+	char *block = malloc(o->block_size);
+
+	VERIFY0(dsl_prop_set_int(DATASET, "compression", ZPROP_SRC_LOCAL,
+	    o->compression));
+	for (uint64_t at = 0; at < object_bytes; at += o->block_size) {
+		int noise = o->block_size;
+		if (o->compression != ZIO_COMPRESS_OFF)
+			noise /= 2;
+		memset(block, 0, o->block_size);
+		for (int i = 0; i < noise; i += 8)
+			*(uint64_t *)(block + i) = random64();
+		dmu_tx_t *tx = dmu_tx_create(os);
+		dmu_tx_hold_write(tx, o->number, at, o->block_size);
+		VERIFY0(dmu_tx_assign(tx, TXG_WAIT));
+		dmu_write(os, o->number, at, o->block_size, block, tx);
+		dmu_tx_commit(tx);
+	}
+	free(block);
+	txg_wait_synced(dmu_objset_pool(os), 0);
+}
+
+static void
+make_objects(void)
+{
+	objset_t *os;
+
+	VERIFY0(dmu_objset_create(DATASET, DMU_OST_OTHER, 0, NULL, NULL, NULL));
+	VERIFY0(dmu_objset_own(DATASET, DMU_OST_OTHER, B_FALSE, B_FALSE, FTAG,
+	    &os));
+	dmu_tx_t *tx = dmu_tx_create(os);
+	dmu_tx_hold_bonus(tx, DMU_NEW_OBJECT);
+	dmu_tx_hold_zap(tx, DMU_NEW_OBJECT, B_TRUE, NULL);
+	VERIFY0(dmu_tx_assign(tx, TXG_WAIT));
+	VERIFY0(zap_create_claim(os, 1, DMU_OT_ZAP_OTHER, DMU_OT_NONE, 0, tx));
+	for (int i = 0; i < 3; i++) {
+		struct object *o = &objects[i];
+		o->number = dmu_object_alloc(os, DMU_OT_PLAIN_FILE_CONTENTS,
+		    o->block_size, DMU_OT_NONE, 0, tx);
+		VERIFY0(zap_add(os, 1, o->name, 8, 1, &o->number, tx));
+	}
+	dmu_tx_commit(tx);
+	for (int i = 0; i < 3; i++)
+		fill_object(os, &objects[i]);
+	dmu_objset_disown(os, B_FALSE, FTAG);
+}
+
+/* Exports and imports the pool: nothing is cached after it, here or by the host. */
+static void
+cycle(void)
+{
+	nvlist_t *config = NULL;
+
+	VERIFY0(spa_export(POOL, &config, B_FALSE, B_FALSE));
+	int fd = open(path, O_RDWR);
+	VERIFY(fd >= 0 && fdatasync(fd) == 0);
+	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	close(fd);
+	nvlist_t *found = spa_tryimport(config);
+	VERIFY(found != NULL);
+	VERIFY0(spa_import(POOL, found, NULL, 0));
+	nvlist_free(found);
+	nvlist_free(config);
+}
+
+static void
+read_row(objset_t *os, const char *row, struct object *o, int is_random)
+{
+	char *buf = malloc(o->block_size);
+	uint64_t blocks = object_bytes / o->block_size;
+	double w = wall(), c = cpu();
+
+	for (uint64_t i = 0; i < blocks; i++) {
+		uint64_t at = (is_random ? random64() % blocks : i) *
+		    o->block_size;
+		VERIFY0(dmu_read(os, o->number, at, o->block_size, buf,
+		    is_random ? DMU_READ_NO_PREFETCH : DMU_READ_PREFETCH));
+	}
+	w = wall() - w;
+	c = cpu() - c;
+	printf("{\"row\":\"%s\",\"bytes\":%llu,\"ops\":%llu,\"seconds\":%.4f,"
+	    "\"cpu_seconds\":%.4f}\n", row, (u_longlong_t)object_bytes,
+	    (u_longlong_t)blocks, w, c);
+	fflush(stdout);
+	free(buf);
+}
+
+static void
+cold_and_warm(const char *cold, const char *warm, int object, int is_random)
+{
+	objset_t *os;
+
+	cycle();
+	VERIFY0(dmu_objset_own(DATASET, DMU_OST_OTHER, B_TRUE, B_FALSE, FTAG,
+	    &os));
+	read_row(os, cold, &objects[object], is_random);
+	read_row(os, warm, &objects[object], is_random);
+	dmu_objset_disown(os, B_FALSE, FTAG);
+}
+
+int
+main(int argc, char **argv)
+{
+	if (argc != 4) {
+		fprintf(stderr, "usage: %s FILE SIZE_MIB CACHE_MIB\n", argv[0]);
+		return (2);
+	}
+	path = argv[1];
+	object_bytes = strtoull(argv[2], NULL, 10) << 20;
+	zfs_arc_max = strtoull(argv[3], NULL, 10) << 20;
+	zfs_arc_min = zfs_arc_max / 2;
+	int fd = open(path, O_CREAT | O_TRUNC | O_RDWR, 0600);
+	if (fd < 0 || ftruncate(fd, 4 * object_bytes + (256 << 20)) != 0) {
+		perror(path);
+		return (1);
+	}
+	close(fd);
+	spa_config_path = "/nonexistent/zpool.cache";
+	kernel_init(SPA_MODE_READ | SPA_MODE_WRITE);
+	make_pool();
+	make_objects();
+	cold_and_warm("sequential 128K cold", "sequential 128K warm", 0, 0);
+	cold_and_warm("sequential 128K lz4 cold", "sequential 128K lz4 warm", 1, 0);
+	cold_and_warm("random 8K cold", "random 8K warm", 2, 1);
+	VERIFY0(spa_export(POOL, NULL, B_FALSE, B_FALSE));
+	kernel_fini();
+	return (0);
+}
