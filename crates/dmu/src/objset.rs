@@ -1,0 +1,280 @@
+//! Object sets.
+//!
+//! The root block of an object set (`objset_phys_t`) holds the *meta dnode*. Its data blocks are
+//! arrays of slots of 512 bytes; object `n` is the dnode that starts in slot `n`. A dnode may take
+//! up to 32 slots, all in one block, and what lies in the slots after its first one can look like
+//! anything. So whether a slot starts a dnode is known only by going through the block's slots from
+//! its first.
+//!
+//! The accounting objects have dnodes of their own in the root block and go by the numbers
+//! [`USER_USED`], [`GROUP_USED`] and [`PROJECT_USED`].
+
+use crate::object::{Dnode, Object};
+use crate::seek::Seek;
+use crate::tree::Tree;
+use crate::zap::MicroZap;
+use crate::{Error, Result};
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::dmu::{
+    DNODE_BLOCK, DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys, ObjsetType, ZilHeader,
+};
+use cenote_format::{ByteOrder, Bytes};
+use cenote_store::{Block, Bookmark, Store};
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+use std::sync::Arc;
+
+/// Number of the meta dnode (`DMU_META_DNODE_OBJECT`).
+pub const META_DNODE: u64 = 0;
+/// Number of the object that maps users to space used (`DMU_USERUSED_OBJECT`).
+pub const USER_USED: u64 = u64::MAX;
+/// Number of the object that maps groups to space used.
+pub const GROUP_USED: u64 = u64::MAX - 1;
+/// Number of the object that maps projects to space used.
+pub const PROJECT_USED: u64 = u64::MAX - 2;
+
+/// Bytes of decoded dnodes, and of indexed micro ZAPs, that an object set keeps.
+const CACHE_BYTES: u64 = 4 << 20;
+/// Offset in a dnode of `dn_extra_slots`.
+const EXTRA_SLOTS_AT: usize = 12;
+
+#[derive(Clone)]
+pub(crate) struct Weigh;
+
+impl Weighter<u64, Arc<Dnode>> for Weigh {
+    fn weight(&self, _: &u64, dnode: &Arc<Dnode>) -> u64 {
+        (size_of::<Dnode>() + dnode.phys.pointers.len() * 128 + dnode.phys.bonus.len()) as u64
+    }
+}
+
+impl Weighter<u64, Arc<MicroZap>> for Weigh {
+    fn weight(&self, _: &u64, zap: &Arc<MicroZap>) -> u64 {
+        zap.memory() as u64
+    }
+}
+
+/// An open object set, for reading.
+pub struct ObjectSet {
+    store: Arc<Store>,
+    id: u64,
+    root: BlockPointer,
+    order: ByteOrder,
+    phys: ObjsetPhys,
+    dnodes: Cache<u64, Arc<Dnode>, Weigh>,
+    micro_zaps: Cache<u64, Arc<MicroZap>, Weigh>,
+}
+
+impl std::fmt::Debug for ObjectSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "objset {} at {:?}", self.id, self.root)
+    }
+}
+
+impl ObjectSet {
+    /// Opens the object set at `bp`; `id` is the dataset's object number (0 for the MOS), used in
+    /// bookmarks. A hole is an object set that was never written: it has no objects.
+    pub fn open(store: Arc<Store>, id: u64, bp: BlockPointer) -> Result<Arc<ObjectSet>> {
+        let (phys, order) = if bp.is_hole() {
+            (never_written(), ByteOrder::Little)
+        } else {
+            let at = Bookmark { objset: id, object: META_DNODE, level: -1, blkid: 0 };
+            let block = store.read(&bp, at)?;
+            let bytes = block.data.bytes();
+            let phys = ObjsetPhys::decode(&Bytes::new(&bytes, block.order, "object set"))
+                .map_err(|source| Error::Decode { objset: id, object: META_DNODE, source })?;
+            (phys, block.order)
+        };
+        let this = ObjectSet {
+            store,
+            id,
+            root: bp,
+            order,
+            phys,
+            dnodes: Cache::with_weighter(1024, CACHE_BYTES, Weigh),
+            micro_zaps: Cache::with_weighter(64, CACHE_BYTES, Weigh),
+        };
+        this.meta().check()?;
+        Ok(Arc::new(this))
+    }
+
+    /// The dataset's object number, 0 for the MOS.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Where the blocks come from.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// The block pointer of the root block.
+    pub fn root_bp(&self) -> &BlockPointer {
+        &self.root
+    }
+
+    /// The decoded root block.
+    pub fn phys(&self) -> &ObjsetPhys {
+        &self.phys
+    }
+
+    pub(crate) fn micro_zaps(&self) -> &Cache<u64, Arc<MicroZap>, Weigh> {
+        &self.micro_zaps
+    }
+
+    fn meta(&self) -> Tree<'_> {
+        Tree {
+            store: &self.store,
+            objset: self.id,
+            object: META_DNODE,
+            dnode: &self.phys.meta_dnode,
+        }
+    }
+
+    fn slots_per_block(&self) -> u64 {
+        (self.phys.meta_dnode.block_size / DNODE_SLOT as u64).max(1)
+    }
+
+    /// Number of dnode slots: every object's number is below.
+    pub fn max_object(&self) -> u64 {
+        self.phys.meta_dnode.max_block.saturating_add(1).saturating_mul(self.slots_per_block())
+    }
+
+    /// The object `number`. [`Error::NoObject`] if there is none, which includes numbers of slots
+    /// inside a larger dnode.
+    pub fn object(self: &Arc<Self>, number: u64) -> Result<Object> {
+        if let Some(dnode) = self.dnodes.get(&number) {
+            return Ok(Object::new(self.clone(), dnode));
+        }
+        let absent = Error::NoObject { objset: self.id, object: number };
+        let (blkid, slot) = (number / self.slots_per_block(), number % self.slots_per_block());
+        let Some(block) = self.meta().block(blkid)? else { return Err(absent) };
+        let data = block.data.bytes();
+        if !dnode_slots(&data).any(|s| s as u64 == slot) {
+            return Err(absent);
+        }
+        let bytes = Bytes::new(&data, block.order, "dnode");
+        let phys = DnodePhys::decode(&bytes, slot as usize * DNODE_SLOT);
+        let phys =
+            phys.map_err(|e| Error::Decode { objset: self.id, object: number, source: e })?;
+        let dnode = Arc::new(Dnode { number, phys: phys.ok_or(absent)?, order: block.order });
+        let object = Object::new(self.clone(), dnode.clone());
+        object.tree().check()?;
+        self.dnodes.insert(number, dnode);
+        Ok(object)
+    }
+
+    /// The meta dnode ([`META_DNODE`]) or an accounting object ([`USER_USED`], [`GROUP_USED`],
+    /// [`PROJECT_USED`]).
+    pub fn special(self: &Arc<Self>, number: u64) -> Result<Object> {
+        let phys = match number {
+            META_DNODE => Some(self.phys.meta_dnode.clone()),
+            USER_USED => self.phys.user_used.clone(),
+            GROUP_USED => self.phys.group_used.clone(),
+            PROJECT_USED => self.phys.project_used.clone(),
+            _ => None,
+        };
+        let phys = phys.ok_or(Error::NoObject { objset: self.id, object: number })?;
+        let dnode = Dnode { number, phys, order: self.order };
+        let object = Object::new(self.clone(), Arc::new(dnode));
+        object.tree().check()?;
+        Ok(object)
+    }
+
+    /// The number of the first object at or after `from`; `None` if there is none. Skips holes of
+    /// the meta dnode. A block of dnodes that cannot be read is an error; [`ObjectSet::next_dnode_block`]
+    /// tells where to go on.
+    pub fn next_object(self: &Arc<Self>, from: u64) -> Result<Option<u64>> {
+        let per_block = self.slots_per_block();
+        let mut from = from;
+        while let Some(blkid) = self.meta().next_block(from / per_block, Seek::Data)? {
+            if let Some(block) = self.meta().block(blkid)? {
+                let base = blkid.saturating_mul(per_block);
+                let found = first_slot_from(&block, from.saturating_sub(base));
+                if let Some(slot) = found {
+                    return Ok(Some(base.saturating_add(slot)));
+                }
+            }
+            from = self.next_dnode_block(blkid.saturating_mul(per_block));
+        }
+        Ok(None)
+    }
+
+    /// The number of the first slot in the block of dnodes after the one that holds slot `number`.
+    pub fn next_dnode_block(&self, number: u64) -> u64 {
+        let per_block = self.slots_per_block();
+        (number / per_block).saturating_add(1).saturating_mul(per_block)
+    }
+}
+
+fn first_slot_from(block: &Block, from: u64) -> Option<u64> {
+    dnode_slots(&block.data.bytes()).map(|s| s as u64).find(|s| *s >= from)
+}
+
+/// The slots of a block of dnodes in which a dnode starts.
+fn dnode_slots(block: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    let mut slot = 0usize;
+    std::iter::from_fn(move || {
+        loop {
+            let at = slot.checked_mul(DNODE_SLOT)?;
+            let kind = *block.get(at)?;
+            let here = slot;
+            if kind == DmuType::NONE.0 {
+                slot += 1;
+                continue;
+            }
+            let extra = *block.get(at + EXTRA_SLOTS_AT)?;
+            slot = slot.saturating_add(1 + usize::from(extra));
+            return Some(here);
+        }
+    })
+}
+
+/// The root block of an object set that was created but never written.
+fn never_written() -> ObjsetPhys {
+    let meta_dnode = DnodePhys {
+        kind: DmuType::DNODE,
+        indirect_shift: 0,
+        levels: 1,
+        bonus_kind: DmuType::NONE,
+        checksum: 0,
+        compress: 0,
+        flags: 0,
+        block_size: DNODE_BLOCK,
+        extra_slots: 0,
+        max_block: 0,
+        used: 0,
+        pointers: vec![BlockPointer::HOLE],
+        bonus: Vec::new(),
+        spill: None,
+    };
+    let zil = ZilHeader {
+        claim_txg: 0,
+        replay_seq: 0,
+        log: BlockPointer::HOLE,
+        claim_blk_seq: 0,
+        flags: 0,
+        claim_lr_seq: 0,
+    };
+    let (user_used, group_used, project_used) = (None, None, None);
+    let kind = ObjsetType::None;
+    ObjsetPhys { meta_dnode, zil, kind, flags: 0, user_used, group_used, project_used }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_inside_a_larger_dnode_start_nothing() {
+        let mut block = vec![0u8; 8 * DNODE_SLOT];
+        for (slot, kind, extra) in
+            [(1, 20u8, 2u8), (2, 19, 0), (3, 44, 0), (5, 19, 0), (7, 19, 200)]
+        {
+            block[slot * DNODE_SLOT] = kind;
+            block[slot * DNODE_SLOT + EXTRA_SLOTS_AT] = extra;
+        }
+        assert_eq!(dnode_slots(&block).collect::<Vec<_>>(), [1, 5, 7]);
+        assert_eq!(dnode_slots(&[]).count(), 0);
+        assert_eq!(dnode_slots(&[1; 12]).count(), 0);
+    }
+}

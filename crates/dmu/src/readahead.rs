@@ -1,0 +1,99 @@
+//! When to read ahead of a reader, and how far.
+//!
+//! An open file keeps a [`ReadAhead`]. Reads that follow each other (nearly: several threads of a
+//! mount may swap neighbours) open a window that doubles from 512 KiB to 16 MiB; the blocks in
+//! it are read in the background. A jump elsewhere closes the window, so that random readers cause
+//! no reads but their own.
+
+use crate::Object;
+use parking_lot::Mutex;
+
+/// First window, in bytes.
+const MIN_WINDOW: u64 = 512 << 10;
+/// Largest window, in bytes.
+const MAX_WINDOW: u64 = 16 << 20;
+
+/// State of one sequential reader.
+#[derive(Debug, Default)]
+pub struct ReadAhead {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct State {
+    /// Where the next read of a sequential reader starts.
+    expected: u64,
+    /// Bytes to be kept ahead of the reader; 0: not sequential.
+    window: u64,
+    /// End of what was asked for already.
+    ahead: u64,
+}
+
+impl ReadAhead {
+    /// A reader about which nothing is known.
+    pub fn new() -> ReadAhead {
+        ReadAhead::default()
+    }
+
+    /// Call before reading `len` bytes at `offset` of `object`: starts background reads of what
+    /// is likely to be read next.
+    pub fn before_read(&self, object: &Object, offset: u64, len: u64) {
+        if let Some((from, len)) = self.advance(offset, len) {
+            object.prefetch(from, len);
+        }
+    }
+
+    /// The range to be read ahead.
+    fn advance(&self, offset: u64, len: u64) -> Option<(u64, u64)> {
+        let mut state = self.state.lock();
+        let end = offset.saturating_add(len);
+        let slack = len.saturating_mul(8).min(MIN_WINDOW * 2);
+        let starts = offset == 0 && state.window == 0;
+        if !starts && offset.abs_diff(state.expected) > slack {
+            *state = State { expected: end, window: 0, ahead: end };
+            return None;
+        }
+        state.window = (state.window * 2).clamp(MIN_WINDOW, MAX_WINDOW);
+        state.expected = state.expected.max(end);
+        let from = state.ahead.max(state.expected);
+        let to = state.expected.saturating_add(state.window);
+        // Asking in pieces of half a window keeps the batches large.
+        if to.saturating_sub(from) < state.window / 2 {
+            return None;
+        }
+        state.ahead = to;
+        Some((from, to - from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sequential_reader_is_always_ahead_and_asks_for_nothing_twice() {
+        let r = ReadAhead::new();
+        let (mut asked_to, mut calls) = (0, 0);
+        for i in 0..1000u64 {
+            let offset = i * (128 << 10);
+            if let Some((from, len)) = r.advance(offset, 128 << 10) {
+                assert!(from >= asked_to && len <= MAX_WINDOW);
+                (asked_to, calls) = (from + len, calls + 1);
+            }
+            assert!(asked_to >= offset + (256 << 10), "{i}");
+        }
+        assert!(calls < 40, "{calls}");
+    }
+
+    #[test]
+    fn swapped_neighbours_are_sequential_and_jumps_are_not() {
+        let r = ReadAhead::new();
+        assert!(r.advance(0, 4096).is_some());
+        assert!(r.advance(8192, 4096).is_some() || r.state.lock().window > 0);
+        r.advance(4096, 4096);
+        assert!(r.state.lock().window > 0);
+        assert_eq!(r.advance(1 << 40, 4096), None);
+        assert_eq!(r.advance(1 << 30, 4096), None);
+        assert_eq!(r.advance(u64::MAX, u64::MAX), None);
+    }
+}

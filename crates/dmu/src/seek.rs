@@ -1,0 +1,96 @@
+//! Next data, next hole (`SEEK_DATA`, `SEEK_HOLE`).
+//!
+//! A depth-first search from the given block. A hole in an indirect block answers for its whole
+//! subtree; for holes, so does a pointer whose fill count says that the subtree is full. Hence the
+//! cost follows the number of indirect blocks on the way, not the size of the object.
+//!
+//! A hostile tree can reach one indirect block from many places and so pretend to be enormous. An
+//! indirect block that was searched from its first pointer in vain is not searched again.
+
+use crate::tree::{Node, Tree};
+use crate::{Object, Result};
+use cenote_format::blkptr::Dva;
+use cenote_format::dmu::DmuType;
+use std::collections::HashSet;
+
+/// Where data or a hole begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// Blocks that are stored.
+    Data,
+    /// Blocks that are not.
+    Hole,
+}
+
+impl Object {
+    /// Start of the next data or hole at or after byte `offset`: `offset` itself if it is inside
+    /// one, else the first byte of a block. `None` if there is none up to the last block.
+    pub fn seek(&self, offset: u64, what: Seek) -> Result<Option<u64>> {
+        let tree = self.tree();
+        let size = tree.dnode.block_size.max(1);
+        let found = tree.next_block(offset / size, what)?;
+        Ok(found.and_then(|blkid| blkid.checked_mul(size)).map(|start| start.max(offset)))
+    }
+}
+
+struct Search {
+    from: u64,
+    what: Seek,
+    in_vain: HashSet<Dva>,
+}
+
+impl Tree<'_> {
+    /// The first data block, or hole, from block `from` to the last one.
+    pub(crate) fn next_block(&self, from: u64, what: Seek) -> Result<Option<u64>> {
+        if from > self.dnode.max_block {
+            return Ok(None);
+        }
+        let mut search = Search { from, what, in_vain: HashSet::new() };
+        for node in self.roots() {
+            if let Some(found) = self.search(&node, &mut search)? {
+                return Ok(Some(found).filter(|b| *b <= self.dnode.max_block));
+            }
+        }
+        Ok(None)
+    }
+
+    fn search(&self, node: &Node, search: &mut Search) -> Result<Option<u64>> {
+        let span = self.span(node.level);
+        let first = node.blkid.saturating_mul(span);
+        let past = first.saturating_add(span);
+        if past <= search.from || first > self.dnode.max_block {
+            return Ok(None);
+        }
+        if node.bp.is_hole() {
+            return Ok((search.what == Seek::Hole).then_some(first.max(search.from)));
+        }
+        if node.level == 0 {
+            return Ok((search.what == Seek::Data).then_some(first));
+        }
+        if search.what == Seek::Hole && self.is_full(node) {
+            return Ok(None);
+        }
+        let whole = first >= search.from;
+        let key = node.bp.dva(0).filter(|_| whole);
+        if key.is_some_and(|dva| search.in_vain.contains(&dva)) {
+            return Ok(None);
+        }
+        let block = self.read_node(node)?;
+        let below = self.span(node.level - 1);
+        let index = search.from.saturating_sub(first) / below.max(1);
+        for index in index..self.fan_out() {
+            let child = self.child(node, &block, index)?;
+            if let Some(found) = self.search(&child, search)? {
+                return Ok(Some(found));
+            }
+        }
+        search.in_vain.extend(key);
+        Ok(None)
+    }
+
+    /// Whether the fill count says that no data block below is a hole. Blocks of dnodes count
+    /// dnodes instead.
+    fn is_full(&self, node: &Node) -> bool {
+        self.dnode.kind != DmuType::DNODE && node.bp.fill() >= self.span(node.level)
+    }
+}

@@ -1,0 +1,200 @@
+//! The tree of blocks below a dnode.
+//!
+//! A dnode of `levels` levels has 1 to 3 block pointers of level `levels - 1`. A pointer of level
+//! 0 leads to data; one of level *l* to an indirect block, which is an array of 2^`fan` pointers
+//! of level *l* - 1. Block `b` of level *l* is pointer `b mod 2^fan` of block `b >> fan` of level
+//! *l* + 1. A hole stands for a subtree of holes.
+//!
+//! Invariants: a pointer that is followed has the level and the size that its place demands; block
+//! numbers past `max_block` are holes.
+
+use crate::{Error, Result};
+use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
+use cenote_format::dmu::DnodePhys;
+use cenote_format::{Bytes, DecodeError};
+use cenote_store::{Block, Bookmark, Store};
+use std::sync::Arc;
+
+/// A dnode with what it takes to read the blocks below it.
+#[derive(Clone, Copy)]
+pub(crate) struct Tree<'a> {
+    pub(crate) store: &'a Arc<Store>,
+    pub(crate) objset: u64,
+    pub(crate) object: u64,
+    pub(crate) dnode: &'a DnodePhys,
+}
+
+/// A block pointer and its place: level and number within the level.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node {
+    pub(crate) level: u8,
+    pub(crate) blkid: u64,
+    pub(crate) bp: BlockPointer,
+}
+
+impl<'a> Tree<'a> {
+    /// log2 of the pointers in an indirect block.
+    pub(crate) fn fan(&self) -> u32 {
+        u32::from(self.dnode.indirect_shift).saturating_sub(BLKPTR_SIZE.trailing_zeros())
+    }
+
+    /// Level of the pointers in the dnode.
+    pub(crate) fn top(&self) -> u8 {
+        self.dnode.levels.saturating_sub(1)
+    }
+
+    /// Data blocks below one pointer of level `level`.
+    pub(crate) fn span(&self, level: u8) -> u64 {
+        1u64.checked_shl(self.fan().saturating_mul(level.into())).unwrap_or(u64::MAX)
+    }
+
+    /// The number, at level `up` levels higher, of the block above block `blkid`.
+    fn ancestor(&self, blkid: u64, up: u8) -> u64 {
+        blkid.checked_shr(self.fan().saturating_mul(up.into())).unwrap_or(0)
+    }
+
+    /// Checks that the tree is deep enough for the last block.
+    pub(crate) fn check(&self) -> Result<()> {
+        let d = self.dnode;
+        let roots = self.ancestor(d.max_block, self.top());
+        if roots < d.pointers.len() as u64 {
+            return Ok(());
+        }
+        let (levels, n) = (d.levels, d.pointers.len());
+        Err(self.corrupt(format!("{levels} levels, {n} pointers, but last block {}", d.max_block)))
+    }
+
+    pub(crate) fn corrupt(&self, why: impl Into<String>) -> Error {
+        Error::Corrupt { objset: self.objset, object: self.object, why: why.into() }
+    }
+
+    pub(crate) fn decode_error(&self, source: DecodeError) -> Error {
+        Error::Decode { objset: self.objset, object: self.object, source }
+    }
+
+    pub(crate) fn bookmark(&self, level: u8, blkid: u64) -> Bookmark {
+        Bookmark { objset: self.objset, object: self.object, level: level.into(), blkid }
+    }
+
+    /// The pointers in the dnode.
+    pub(crate) fn roots(&self) -> impl Iterator<Item = Node> + use<'a> {
+        let level = self.top();
+        (0u64..).zip(&self.dnode.pointers).map(move |(blkid, bp)| Node { level, blkid, bp: *bp })
+    }
+
+    /// Checks that a pointer that is not a hole fits its place.
+    pub(crate) fn check_node(&self, node: &Node) -> Result<()> {
+        let size = match node.level {
+            0 => self.dnode.block_size,
+            _ => 1 << self.dnode.indirect_shift.min(63),
+        };
+        let (level, lsize) = (node.bp.level(), node.bp.lsize());
+        if level == node.level && lsize == size {
+            return Ok(());
+        }
+        Err(self.corrupt(format!(
+            "block {} of level {}: pointer of level {level}, {lsize} bytes instead of {size}",
+            node.blkid, node.level
+        )))
+    }
+
+    /// Reads the block behind a pointer that is not a hole.
+    pub(crate) fn read_node(&self, node: &Node) -> Result<Block> {
+        self.check_node(node)?;
+        Ok(self.store.read(&node.bp, self.bookmark(node.level, node.blkid))?)
+    }
+
+    /// Pointer `index` of an indirect block. Decodes that pointer only.
+    fn child_pointer(&self, block: &Block, index: u64) -> Result<BlockPointer> {
+        let at = (index as usize).saturating_mul(BLKPTR_SIZE);
+        let mut copy = [0; BLKPTR_SIZE];
+        let bytes = match block.data.as_contiguous() {
+            Some(all) => all.get(at..at.saturating_add(BLKPTR_SIZE)),
+            None => block.data.copy_to(at, &mut copy).map(|()| copy.as_slice()),
+        };
+        let bytes =
+            bytes.ok_or_else(|| self.corrupt(format!("indirect block without pointer {index}")))?;
+        let bytes = Bytes::new(bytes, block.order, "indirect block");
+        BlockPointer::decode(&bytes, 0).map_err(|e| self.decode_error(e))
+    }
+
+    /// Pointers in an indirect block.
+    pub(crate) fn fan_out(&self) -> u64 {
+        1 << self.fan()
+    }
+
+    /// Pointer `index` of the indirect block behind `node`, with its place.
+    pub(crate) fn child(&self, node: &Node, block: &Block, index: u64) -> Result<Node> {
+        let blkid = node.blkid.saturating_mul(self.fan_out()).saturating_add(index);
+        let bp = self.child_pointer(block, index)?;
+        Ok(Node { level: node.level.saturating_sub(1), blkid, bp })
+    }
+
+    /// The pointers of the indirect block behind `node` that are not holes.
+    pub(crate) fn children(&self, node: &Node, block: &Block) -> Result<Vec<Node>> {
+        let children = (0..self.fan_out()).map(|index| self.child(node, block, index));
+        children.filter(|n| n.as_ref().map_or(true, |n| !n.bp.is_hole())).collect()
+    }
+
+    /// The pointer at (level, blkid); [`BlockPointer::HOLE`] below a hole and past the end.
+    pub(crate) fn pointer(&self, level: u8, blkid: u64) -> Result<BlockPointer> {
+        let top = self.top();
+        if level > top || blkid > self.ancestor(self.dnode.max_block, level) {
+            return Ok(BlockPointer::HOLE);
+        }
+        let root = self.ancestor(blkid, top - level);
+        let roots = &self.dnode.pointers;
+        let Some(bp) = usize::try_from(root).ok().and_then(|i| roots.get(i)) else {
+            return Ok(BlockPointer::HOLE);
+        };
+        let mut node = Node { level: top, blkid: root, bp: *bp };
+        while node.level > level {
+            if node.bp.is_hole() {
+                return Ok(BlockPointer::HOLE);
+            }
+            let block = self.read_node(&node)?;
+            let below = node.level - 1;
+            let child = self.ancestor(blkid, below - level);
+            let bp = self.child_pointer(&block, child & (self.fan_out() - 1))?;
+            node = Node { level: below, blkid: child, bp };
+        }
+        Ok(node.bp)
+    }
+
+    /// The data blocks that are not holes among `count` blocks from `first`.
+    pub(crate) fn data_pointers(&self, first: u64, count: u64) -> Result<Vec<Node>> {
+        let end = first.saturating_add(count).min(self.dnode.max_block.saturating_add(1));
+        let mut out = Vec::new();
+        if self.top() == 0 {
+            out.extend(self.roots().filter(|n| (first..end).contains(&n.blkid) && !n.bp.is_hole()));
+            return Ok(out);
+        }
+        let (fan, fan_out) = (self.fan(), self.fan_out());
+        let mut next = first;
+        while next < end {
+            let parent = Node { level: 1, blkid: next >> fan, bp: self.pointer(1, next >> fan)? };
+            let stop = end.min((parent.blkid + 1).saturating_mul(fan_out));
+            if !parent.bp.is_hole() {
+                let block = self.read_node(&parent)?;
+                for blkid in next..stop {
+                    let bp = self.child_pointer(&block, blkid & (fan_out - 1))?;
+                    if !bp.is_hole() {
+                        out.push(Node { level: 0, blkid, bp });
+                    }
+                }
+            }
+            next = stop;
+        }
+        Ok(out)
+    }
+
+    /// Data block `blkid`; `None` for a hole.
+    pub(crate) fn block(&self, blkid: u64) -> Result<Option<Block>> {
+        let bp = self.pointer(0, blkid)?;
+        if bp.is_hole() {
+            Ok(None)
+        } else {
+            self.read_node(&Node { level: 0, blkid, bp }).map(Some)
+        }
+    }
+}
