@@ -48,3 +48,6 @@ bench:
 	cc -O2 -D_GNU_SOURCE -I/usr/include/libspl -I/usr/include/libzfs -o $(PEER) \
 		crates/bench/peer/libzpool.c -lzpool -lnvpair -ljemalloc -lm -lpthread
 	target/release/cenote-bench read --peer $(PEER) $(BENCH_ARGS)
+
+damage-long:
+	CENOTE_TORTURE=long $(CARGO) test --locked -p cenote-torture -- --nocapture

@@ -1,0 +1,202 @@
+//! Tests that lose devices, damage images and tamper with blocks.
+//!
+//! What they demand is always the same: every byte that is delivered is right, whatever cannot be
+//! right is a clean error, and nothing panics, hangs or eats memory. This library holds what the
+//! tests share; they are in `tests/`:
+//!
+//! | test | damage |
+//! |---|---|
+//! | `devices` | devices removed, or overwritten with garbage, as many as the redundancy allows; and one more |
+//! | `images` | bytes flipped and images cut short at random |
+//! | `tamper` | blocks changed after their checksum was verified: what a hostile image could hold |
+//!
+//! They run a short version by default; `CENOTE_TORTURE=long` runs all of it (`make damage-long`).
+
+#![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use cenote_dmu::zap::Zap;
+
+use cenote_manifest_check::{
+    Checks, ZplTree, check_tree, check_volume, datasets_with_files, datasets_with_volume,
+};
+use cenote_pool::{ImportError, ImportOptions, Pool, discover};
+use cenote_zpl::{FileSystem, Volume};
+use serde_json::Value;
+
+/// Whether the long version was asked for.
+pub fn long() -> bool {
+    std::env::var("CENOTE_TORTURE").is_ok_and(|v| v == "long")
+}
+
+/// Imports the only pool in `dir`; `None` if no label is left that tells of one.
+pub fn import(dir: &Path) -> Option<Result<Arc<Pool>, ImportError>> {
+    let found = discover(&[dir.to_path_buf()]);
+    let options = ImportOptions {
+        readonly: true,
+        force: true,
+        arc_bytes: Some(32 << 20),
+        ..ImportOptions::default()
+    };
+    Some(Pool::import(found.first()?, &options))
+}
+
+/// What [`compare`] found wrong, a line each.
+pub fn compare(pool: &Pool, manifest: &Value) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for dataset in datasets_with_files(manifest) {
+        if let Err(e) = compare_tree(pool, dataset) {
+            wrong.push(format!("{}: {e}", dataset["name"]));
+        }
+    }
+    for dataset in datasets_with_volume(manifest) {
+        if let Err(e) = compare_volume(pool, dataset) {
+            wrong.push(format!("{}: {e}", dataset["name"]));
+        }
+    }
+    wrong
+}
+
+fn objset(pool: &Pool, dataset: &Value) -> Result<Arc<cenote_dmu::ObjectSet>, String> {
+    let name = dataset["name"].as_str().ok_or("no name")?;
+    let dsl = pool.dsl();
+    let found = dsl.find(name).map_err(|e| e.to_string())?.ok_or("no such dataset")?;
+    dsl.open_objset(&found).map_err(|e| e.to_string())
+}
+
+fn compare_tree(pool: &Pool, dataset: &Value) -> Result<(), String> {
+    let fs = FileSystem::open(objset(pool, dataset)?).map_err(|e| e.to_string())?;
+    check_tree(dataset, &ZplTree::new(fs), &Checks::EXACT).map(drop)
+}
+
+fn compare_volume(pool: &Pool, dataset: &Value) -> Result<(), String> {
+    let volume = Volume::open(objset(pool, dataset)?).map_err(|e| e.to_string())?;
+    check_volume(dataset, volume.size(), |at: u64, buf: &mut [u8]| {
+        volume.read(at, buf).map_err(|e| e.to_string())
+    })
+    .map(drop)
+}
+
+/// Those of [`compare`]'s lines that say that wrong data was delivered, rather than an error.
+/// Datasets without checksums are left out: nothing can tell what is right there.
+pub fn lies(wrong: &[String]) -> Vec<String> {
+    let lines = wrong.iter().filter(|w| !w.contains("off")).flat_map(|w| w.lines());
+    lines.filter(|l| l.contains(" is ") && !l.contains("is not listed")).map(String::from).collect()
+}
+
+/// Reads all there is: every dataset with its properties, every object of every object set,
+/// every file through the file system layer. Errors are fine; returns how many there were.
+pub fn exercise(pool: &Pool) -> usize {
+    let mut errors = 0;
+    pool.get_all();
+    errors += read_objects(pool.mos());
+    let dsl = pool.dsl();
+    let mut todo: Vec<_> = dsl.find(pool.name()).ok().flatten().into_iter().collect();
+    while let Some(dataset) = todo.pop() {
+        for more in [dsl.children(&dataset), dsl.snapshots(&dataset)] {
+            more.map_or_else(|_| errors += 1, |found| todo.extend(found));
+        }
+        errors += usize::from(dsl.get_all(&dataset).is_err());
+        errors += usize::from(dsl.bookmarks(&dataset).is_err());
+        match dsl.open_objset(&dataset) {
+            Ok(objset) => errors += read_objects(&objset) + read_files(&objset),
+            Err(_) => errors += 1,
+        }
+    }
+    errors
+}
+
+fn read_objects(objset: &Arc<cenote_dmu::ObjectSet>) -> usize {
+    let (mut errors, mut next) = (0, 0);
+    while let Ok(Some(number)) = objset.next_object(next) {
+        next = number + 1;
+        let Ok(object) = objset.object(number) else {
+            errors += 1;
+            continue;
+        };
+        let walked = object.walk(&mut |_, _, _| Ok(()));
+        errors += usize::from(walked.is_err()) + usize::from(object.spill().is_err());
+        if object.dnode().kind.is_zap() {
+            let entries = Zap::open(&object).and_then(|zap| zap.entries());
+            errors += usize::from(entries.is_err());
+        }
+    }
+    errors
+}
+
+fn read_files(objset: &Arc<cenote_dmu::ObjectSet>) -> usize {
+    let Ok(fs) = FileSystem::open(objset.clone()) else { return 1 };
+    let (mut errors, mut seen, mut dirs) = (0, HashSet::new(), vec![fs.root()]);
+    let mut buf = vec![0; 128 << 10];
+    while let Some(dir) = dirs.pop() {
+        let Ok(entries) = fs.readdir(dir, 0, 1000) else {
+            errors += 1;
+            continue;
+        };
+        for entry in entries {
+            if !seen.insert(entry.ino) {
+                continue;
+            }
+            let Ok(attr) = fs.attr(entry.ino) else {
+                errors += 1;
+                continue;
+            };
+            let xattrs = fs.listxattr(entry.ino).unwrap_or_default();
+            errors += xattrs.iter().filter(|name| fs.getxattr(entry.ino, name).is_err()).count();
+            let read = match attr.mode & 0o170000 {
+                0o040000 => {
+                    dirs.push(entry.ino);
+                    Ok(())
+                }
+                0o120000 => fs.readlink(entry.ino).map(drop),
+                _ => fs.read(entry.ino, 0, &mut buf).and(fs.seek(entry.ino, 0, true).map(drop)),
+            };
+            errors += usize::from(read.is_err());
+        }
+    }
+    errors
+}
+
+/// Ends the process if a variant runs for longer than `limit` or memory grows past 6 GiB: a
+/// decoder that loops or allocates what the disk tells it to.
+pub struct Watchdog {
+    variant: Arc<Mutex<(String, Instant)>>,
+}
+
+impl Watchdog {
+    /// Starts watching.
+    pub fn start(limit: Duration) -> Watchdog {
+        let variant = Arc::new(Mutex::new((String::new(), Instant::now())));
+        let watched = Arc::downgrade(&variant);
+        std::thread::spawn(move || {
+            while let Some(watched) = watched.upgrade() {
+                let (name, since) = watched.lock().unwrap().clone();
+                let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+                let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+                if since.elapsed() > limit || pages * 4096 > 6 << 30 {
+                    eprintln!("{name}: {:?}, {} MiB resident", since.elapsed(), pages >> 8);
+                    std::process::abort();
+                }
+                drop(watched);
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        Watchdog { variant }
+    }
+
+    /// The variant `name` begins.
+    pub fn variant(&self, name: String) {
+        *self.variant.lock().unwrap() = (name, Instant::now());
+    }
+}
+
+/// All sets of `k` numbers below `n`.
+pub fn combinations(n: usize, k: usize) -> Vec<Vec<usize>> {
+    let all = 0u32..1 << n;
+    let of_size = all.filter(|set| set.count_ones() as usize == k);
+    of_size.map(|set| (0..n).filter(|i| set >> i & 1 == 1).collect()).collect()
+}
