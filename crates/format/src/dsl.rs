@@ -16,6 +16,9 @@ pub const DS_FLAG_DEFER_DESTROY: u64 = 1 << 3;
 /// `ds_flags`: the file system's names are case-insensitive (compatibility flag, bit 16).
 pub const DS_FLAG_CI_DATASET: u64 = 1 << 16;
 
+/// `zbm_flags`: the sizes of the bookmarked snapshot and of what was freed since are recorded.
+pub const ZBM_FLAG_HAS_FBN: u64 = 1;
+
 /// `dsl_dir_phys_t`: a file system or volume with its snapshots, as an accounting unit.
 #[derive(Debug, Clone)]
 pub struct DslDirPhys {
@@ -219,6 +222,12 @@ pub struct BookmarkPhys {
     pub flags: u64,
     /// Bytes referenced by the snapshot (with feature `bookmark_written`).
     pub referenced: u64,
+    /// The same, physical sizes.
+    pub compressed: u64,
+    /// The same, logical sizes.
+    pub uncompressed: u64,
+    /// Bytes of that snapshot that were freed before the next snapshot was taken.
+    pub freed: u64,
     /// IV set guid, for raw sends (with feature `bookmark_v2`).
     pub ivset_guid: u64,
 }
@@ -237,6 +246,9 @@ impl BookmarkPhys {
             redaction: at(3),
             flags: at(4),
             referenced: at(5),
+            compressed: at(6),
+            uncompressed: at(7),
+            freed: at(8),
             ivset_guid: at(11),
         })
     }

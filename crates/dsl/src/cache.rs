@@ -1,0 +1,44 @@
+//! A map of bounded size that may forget.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Mutex, PoisonError};
+
+/// Remembers up to a number of values; forgets all of them when one more comes.
+pub(crate) struct Cache<K, V> {
+    map: Mutex<HashMap<K, V>>,
+    capacity: usize,
+}
+
+impl<K: Hash + Eq, V: Clone> Cache<K, V> {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Cache { map: Mutex::default(), capacity }
+    }
+
+    pub(crate) fn get(&self, key: &K) -> Option<V> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    pub(crate) fn put(&self, key: K, value: V) {
+        let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        if map.len() >= self.capacity {
+            map.clear();
+        }
+        map.insert(key, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_never_holds_more_than_its_capacity() {
+        let cache = Cache::new(3);
+        for i in 0..100 {
+            cache.put(i, i);
+            assert_eq!(cache.get(&i), Some(i));
+            assert!(cache.map.lock().unwrap().len() <= 3);
+        }
+    }
+}
