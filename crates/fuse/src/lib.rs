@@ -1,1 +1,185 @@
-//! SKELETON
+//! File systems as Linux programs see them: FUSE mounts.
+//!
+//! [`mount`] attaches one file system at a directory and serves it from several threads until it is
+//! unmounted. Mounts are read-only. As root the kernel's `mount` is called directly; other users go
+//! through the set-user-id helper `fusermount3`.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | `attach` | getting a mounted `/dev/fuse`, taking mounts away again |
+//! | `mountinfo` | what the kernel says is mounted |
+//! | [`watcher`] | a process that takes mounts away when the one that serves them dies |
+//! | `server` | answering the kernel's requests |
+//! | `tree` | inode numbers, the snapshots under `.zfs`, attributes |
+//! | `readahead` | reading ahead of sequential readers |
+//!
+//! # Inode numbers
+//!
+//! The kernel's node numbers are the inode numbers that `stat` shows. In the file system itself they
+//! are object numbers, as under OpenZFS. A snapshot is part of the same mount, so its files have
+//! the number of the snapshot (in order of first use) in the upper 16 bits. The control directories
+//! have the numbers that OpenZFS gives them.
+//!
+//! # Caching
+//!
+//! Nothing below a mount changes, so the kernel may keep names, attributes, directory listings, link
+//! targets and file contents as long as it likes.
+
+mod attach;
+mod mountinfo;
+mod readahead;
+mod server;
+mod tree;
+pub mod watcher;
+
+pub use attach::{Force, MountError, allows_other_users};
+pub use tree::{SnapDir, SnapshotEntry, Snapshots};
+pub use watcher::Watcher;
+
+use cenote_zpl::FileSystem;
+use fuser::{BackgroundSession, Config, Session, SessionACL};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Threads that answer requests: more than there are processors, so that slow reads do not keep
+/// quick ones waiting.
+const THREADS: usize = 8;
+/// How long an unmounted file system may take to say goodbye.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// What to mount, where and how.
+pub struct MountSpec {
+    /// Name of the dataset: the mount's source (`SOURCE` of `findmnt`).
+    pub dataset: String,
+    /// An existing directory.
+    pub mountpoint: PathBuf,
+    /// The file system.
+    pub fs: Arc<FileSystem>,
+    /// Its snapshots, for `.zfs/snapshot`; `None` if the file system is a snapshot itself.
+    pub snapshots: Option<Arc<dyn Snapshots>>,
+    /// The `snapdir` property.
+    pub snapdir: SnapDir,
+    /// Figures for `statfs`.
+    pub space: Space,
+    /// The `setuid` property: honour set-user-id bits. Only root gets this.
+    pub setuid: bool,
+    /// The `devices` property: device nodes work. Only root gets this.
+    pub devices: bool,
+    /// The `exec` property: programs can be run.
+    pub exec: bool,
+    /// Takes the mount away if this process dies.
+    pub watcher: Option<Arc<Watcher>>,
+}
+
+/// Figures for `statfs`, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Space {
+    /// The `referenced` property.
+    pub referenced: u64,
+    /// The `available` property.
+    pub available: u64,
+    /// The `recordsize` property: the unit in which space is shown.
+    pub record_size: u64,
+}
+
+/// A mounted file system. Dropping it unmounts by force.
+pub struct MountHandle {
+    dataset: String,
+    mountpoint: PathBuf,
+    device: Option<String>,
+    session: Option<BackgroundSession>,
+    watcher: Option<Arc<Watcher>>,
+}
+
+/// Mounts a file system. Returns when it can be used; requests are answered by threads of this
+/// process. File descriptors 0 to 2 have to be open.
+pub fn mount(spec: MountSpec) -> Result<MountHandle, MountError> {
+    let mountpoint = spec
+        .mountpoint
+        .canonicalize()
+        .map_err(|e| MountError::Mountpoint(spec.mountpoint.clone(), e.kind()))?;
+    let other_users = allows_other_users();
+    let device = attach::attach(&spec, &mountpoint, other_users)?;
+    let mut config = Config::default();
+    config.acl = if other_users { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(THREADS);
+    config.clone_fd = true;
+    let acl = config.acl;
+    let server = server::Server::new(&spec);
+    let session = Session::from_fd(server, device, acl, config).and_then(Session::spawn);
+    let id = mountinfo::device_at(&mountpoint);
+    let handle = |session| MountHandle {
+        dataset: spec.dataset.clone(),
+        mountpoint: mountpoint.clone(),
+        device: id.clone(),
+        session,
+        watcher: spec.watcher.clone(),
+    };
+    match session {
+        Ok(session) => {
+            if let Some(id) = &id {
+                attach::allow_large_readahead(id);
+                if let Some(watcher) = &spec.watcher {
+                    watcher.add(id);
+                }
+            }
+            Ok(handle(Some(session)))
+        }
+        Err(e) => {
+            // The mount is there but nobody serves it.
+            let _ = handle(None).unmount(Force::Yes);
+            Err(MountError::Session(e.to_string()))
+        }
+    }
+}
+
+impl MountHandle {
+    /// Name of the dataset.
+    pub fn dataset(&self) -> &str {
+        &self.dataset
+    }
+
+    /// Where it is mounted (without symbolic links).
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Whether it is still being served: not after someone else unmounted it.
+    pub fn is_mounted(&self) -> bool {
+        self.session.as_ref().is_some_and(|s| !s.guard.is_finished())
+    }
+
+    /// Unmounts. Without force, [`MountError::Busy`] says that files in it are open and the mount
+    /// stays; with force it goes away at once and whoever has files open in it gets errors.
+    pub fn unmount(&mut self, force: Force) -> Result<(), MountError> {
+        if let Some(device) = &self.device {
+            attach::detach(device, force)?;
+            if let Some(watcher) = &self.watcher {
+                watcher.remove(device);
+            }
+        }
+        self.device = None;
+        let Some(session) = self.session.take() else { return Ok(()) };
+        // The threads end when the kernel lets go. That takes longer if the mount is also visible
+        // in another mount namespace; then they go on serving it there.
+        let deadline = Instant::now() + GOODBYE;
+        while !session.guard.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if !session.guard.is_finished() {
+            tracing::info!(dataset = self.dataset, "unmounted, but still in use elsewhere");
+        } else if let Err(e) = session.join() {
+            tracing::warn!(dataset = self.dataset, "FUSE session: {e}");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for MountHandle {
+    fn drop(&mut self) {
+        if let Err(e) = self.unmount(Force::Yes) {
+            tracing::warn!(dataset = self.dataset, "unmount: {e}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Attaching to the kernel: a `/dev/fuse` descriptor that is mounted somewhere, and taking mounts
+//! away.
+//!
+//! Root mounts by the system call. Others ask `fusermount3`, which is set-user-id root: it mounts and
+//! hands the descriptor back over a socket, whose number it finds in `_FUSE_COMMFD` (here its
+//! standard input). Root in a container that may not mount takes the same way.
+
+use crate::{MountSpec, mountinfo};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::ffi::CString;
+use std::fs;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The helper for users other than root.
+const HELPER: &str = "fusermount3";
+/// What ordinary users may do with FUSE.
+const CONFIG: &str = "/etc/fuse.conf";
+
+/// Why mounting or unmounting failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum MountError {
+    /// The directory cannot be used.
+    #[error("cannot mount at '{path}': {why}", path = .0.display(), why = .1)]
+    Mountpoint(PathBuf, std::io::ErrorKind),
+    /// The kernel has no FUSE, or access to it is denied.
+    #[error("/dev/fuse: {0}: FUSE is needed for mounts (try 'modprobe fuse')")]
+    Device(Errno),
+    /// The system call failed.
+    #[error("cannot mount at '{path}': {why}", path = .0.display(), why = .1)]
+    Mount(PathBuf, Errno),
+    /// The helper is not installed.
+    #[error(
+        "cannot run fusermount3: {0}: it is needed to mount as an ordinary user (package fuse3)"
+    )]
+    NoHelper(std::io::ErrorKind),
+    /// The helper's message.
+    #[error("{0}")]
+    Helper(String),
+    /// The kernel did not agree with the server.
+    #[error("FUSE session: {0}")]
+    Session(String),
+    /// Files in the mount are in use.
+    #[error("'{path}': device is busy", path = .0.display())]
+    Busy(PathBuf),
+    /// The system call failed.
+    #[error("cannot unmount '{path}': {why}", path = .0.display(), why = .1)]
+    Unmount(PathBuf, Errno),
+}
+
+/// Whether to unmount what is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Force {
+    /// Fail if it is in use.
+    No,
+    /// Take it away at once.
+    Yes,
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Whether mounts of this process can be used by other users: those of root can, those of others
+/// if the administrator allows it.
+pub fn allows_other_users() -> bool {
+    let config = || fs::read_to_string(CONFIG).unwrap_or_default();
+    is_root() || config().lines().any(|l| l.trim() == "user_allow_other")
+}
+
+/// Mounts, and returns the descriptor through which the kernel talks.
+pub(crate) fn attach(
+    spec: &MountSpec,
+    mountpoint: &Path,
+    other_users: bool,
+) -> Result<OwnedFd, MountError> {
+    if is_root() {
+        match mount_directly(spec, mountpoint, other_users) {
+            Err(MountError::Mount(_, Errno::PERM)) => {}
+            result => return result,
+        }
+    }
+    mount_by_helper(spec, mountpoint, other_users)
+}
+
+fn mount_directly(
+    spec: &MountSpec,
+    mountpoint: &Path,
+    other_users: bool,
+) -> Result<OwnedFd, MountError> {
+    let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(MountError::Device)?;
+    let failed = |e| MountError::Mount(mountpoint.to_owned(), e);
+    let mode = fs::metadata(mountpoint)
+        .map_err(|e| MountError::Mountpoint(mountpoint.to_owned(), e.kind()))?
+        .mode();
+    let mut data = format!(
+        "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    if other_users {
+        data.push_str(",allow_other");
+    }
+    let mut flags = MountFlags::RDONLY;
+    for (allowed, flag) in [
+        (spec.setuid, MountFlags::NOSUID),
+        (spec.devices, MountFlags::NODEV),
+        (spec.exec, MountFlags::NOEXEC),
+    ] {
+        if !allowed {
+            flags |= flag;
+        }
+    }
+    let data = CString::new(data).map_err(|_| failed(Errno::INVAL))?;
+    rustix::mount::mount(
+        spec.dataset.as_str(),
+        mountpoint,
+        "fuse.zfs",
+        flags,
+        Some(data.as_c_str()),
+    )
+    .map_err(failed)?;
+    Ok(device)
+}
+
+fn mount_by_helper(
+    spec: &MountSpec,
+    mountpoint: &Path,
+    other_users: bool,
+) -> Result<OwnedFd, MountError> {
+    // A comma in an option is escaped; other characters of dataset names need nothing.
+    let name = spec.dataset.replace('\\', "\\\\").replace(',', "\\,");
+    let mut options = format!("ro,nosuid,nodev,default_permissions,subtype=zfs,fsname={name}");
+    if other_users {
+        options.push_str(",allow_other");
+    }
+    if !spec.exec {
+        options.push_str(",noexec");
+    }
+    let helper = |e: std::io::Error| MountError::NoHelper(e.kind());
+    let (ours, theirs) = UnixStream::pair().map_err(helper)?;
+    let child = Command::new(HELPER)
+        .arg("-o")
+        .arg(options)
+        .arg("--")
+        .arg(mountpoint)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(helper)?;
+    let received = receive_descriptor(&ours);
+    drop(ours);
+    let output = child.wait_with_output().map_err(helper)?;
+    received.ok_or_else(|| {
+        MountError::Helper(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    })
+}
+
+/// The descriptor that comes with the first byte on `socket`.
+fn receive_descriptor(socket: &UnixStream) -> Option<OwnedFd> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    rustix::io::retry_on_intr(|| {
+        recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)
+    })
+    .ok()?;
+    control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    })
+}
+
+/// Takes a mount away, everywhere it is visible in this namespace. Nothing to do is success.
+pub(crate) fn detach(device: &str, force: Force) -> Result<(), MountError> {
+    for mountpoint in mountinfo::mountpoints(device).into_iter().rev() {
+        if is_root() {
+            let flags =
+                if force == Force::Yes { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+            match rustix::mount::unmount(&mountpoint, flags | UnmountFlags::NOFOLLOW) {
+                Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+                Err(Errno::BUSY) => return Err(MountError::Busy(mountpoint)),
+                Err(Errno::PERM) => unmount_by_helper(mountpoint, force)?,
+                Err(e) => return Err(MountError::Unmount(mountpoint, e)),
+            }
+        } else {
+            unmount_by_helper(mountpoint, force)?;
+        }
+    }
+    if force == Force::Yes {
+        abort(device);
+    }
+    Ok(())
+}
+
+fn unmount_by_helper(mountpoint: PathBuf, force: Force) -> Result<(), MountError> {
+    let mut command = Command::new(HELPER);
+    command.arg("-u");
+    if force == Force::Yes {
+        command.arg("-z");
+    }
+    let output =
+        command.arg("--").arg(&mountpoint).env("LC_ALL", "C").stdin(Stdio::null()).output();
+    let output = output.map_err(|e| MountError::NoHelper(e.kind()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if message.contains("busy") {
+        Err(MountError::Busy(mountpoint))
+    } else {
+        Err(MountError::Helper(message))
+    }
+}
+
+/// Ends a connection whose mount is gone but still in use, so that its users get errors instead of
+/// waiting. The control file belongs to the user who mounted; where `fusectl` is not mounted the
+/// connection ends with its last user.
+fn abort(device: &str) {
+    if let Some((_, minor)) = device.split_once(':') {
+        let _ = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+    }
+}
+
+/// Lets the kernel read ahead in pieces of 1 MiB instead of 128 KiB. Needs root; without it files are
+/// read in smaller pieces.
+pub(crate) fn allow_large_readahead(device: &str) {
+    if is_root() {
+        let _ = fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), "1024");
+    }
+}

@@ -1,0 +1,74 @@
+//! What the kernel says is mounted: `/proc/self/mountinfo`.
+//!
+//! A line is `ID PARENT MAJOR:MINOR ROOT MOUNTPOINT OPTIONS [TAG…] - TYPE SOURCE SUPEROPTIONS`, with
+//! octal escapes in paths. Every FUSE mount has a device number of its own, which stays the same
+//! wherever the mount is moved or bound to: it is what identifies a mount here.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// A FUSE mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FuseMount {
+    /// `MAJOR:MINOR`.
+    device: String,
+    mountpoint: PathBuf,
+}
+
+/// Device of the FUSE mount that is on top at `mountpoint`.
+pub(crate) fn device_at(mountpoint: &Path) -> Option<String> {
+    mounts().into_iter().rev().find(|m| m.mountpoint == mountpoint).map(|m| m.device)
+}
+
+/// Every place where a FUSE mount is visible, innermost last.
+pub(crate) fn mountpoints(device: &str) -> Vec<PathBuf> {
+    mounts().into_iter().filter(|m| m.device == device).map(|m| m.mountpoint).collect()
+}
+
+fn mounts() -> Vec<FuseMount> {
+    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    text.split(|b| *b == b'\n').filter_map(parse).collect()
+}
+
+fn parse(line: &[u8]) -> Option<FuseMount> {
+    let mut fields = line.split(|b| *b == b' ');
+    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+    let mountpoint = unescape(fields.nth(1)?);
+    let kind = fields.skip_while(|f| *f != b"-").nth(1)?;
+    kind.starts_with(b"fuse")
+        .then(|| FuseMount { device, mountpoint: PathBuf::from(OsString::from_vec(mountpoint)) })
+}
+
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let octal =
+            tail.get(..3).filter(|_| *first == b'\\').and_then(|d| std::str::from_utf8(d).ok());
+        if let Some(byte) = octal.and_then(|d| u8::from_str_radix(d, 8).ok()) {
+            out.push(byte);
+            rest = tail.get(3..).unwrap_or_default();
+        } else {
+            out.push(*first);
+            rest = tail;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_parsed() {
+        let line = br"36 35 0:57 / /mnt/with\040space ro,nosuid shared:1 master:2 - fuse.zfs tank/a ro,user_id=0";
+        let want = FuseMount { device: "0:57".into(), mountpoint: "/mnt/with space".into() };
+        assert_eq!(parse(line), Some(want));
+        assert_eq!(parse(br"36 35 0:57 / /mnt rw - ext4 /dev/sda rw"), None);
+        assert_eq!(parse(b""), None);
+        assert_eq!(unescape(br"a\134b\12"), br"a\b\12");
+    }
+}

@@ -1,0 +1,538 @@
+//! Answers the kernel's requests.
+//!
+//! Each request is handled by the thread that received it; there are several, so that one that waits
+//! for a disk does not keep the others waiting. Requests that would change something are refused
+//! (the mount is read-only, so the kernel refuses most of them itself).
+
+use crate::readahead::ReadAhead;
+use crate::tree::{Node, Tree, file_type};
+use crate::{MountSpec, Space};
+use cenote_zpl::{Error, File};
+use fuser::{
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+/// How long the kernel may keep what it was told: nothing changes.
+const FOREVER: Duration = Duration::from_secs(24 * 3600);
+/// Name of the control directory.
+const CONTROL: &[u8] = b".zfs";
+/// Entries read from a directory at a time.
+const BATCH: usize = 128;
+/// Offsets of `.`, `..` and `.zfs` in a directory; those of entries follow.
+const FIRST_COOKIE: u64 = 3;
+/// Offset after the last entry.
+const END: u64 = i64::MAX as u64;
+/// Requests of read-ahead that the kernel may have under way.
+const MAX_BACKGROUND: u16 = 64;
+/// Largest read that is answered; the kernel asks for 1 MiB at most.
+const MAX_READ: u32 = 16 << 20;
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+/// ZFS names have at most 255 bytes unless the feature for longer ones is used.
+const NAME_MAX: u32 = 255;
+
+thread_local! {
+    /// The buffer that files are read into: each thread answers one request at a time.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An open file.
+struct Handle {
+    file: File,
+    ahead: ReadAhead,
+}
+
+/// The server of one mount.
+pub(crate) struct Server {
+    tree: Tree,
+    space: Space,
+    handles: RwLock<HashMap<u64, Arc<Handle>>>,
+    next_handle: AtomicU64,
+}
+
+/// A directory entry on its way to the kernel.
+struct Item<'a> {
+    name: &'a [u8],
+    ino: u64,
+    kind: FileType,
+    /// Offset of the entry after it.
+    next: u64,
+    node: Option<Node>,
+}
+
+fn errno(e: &Error) -> Errno {
+    Errno::from_i32(e.errno())
+}
+
+impl Server {
+    pub(crate) fn new(spec: &MountSpec) -> Server {
+        Server {
+            tree: Tree::new(spec.fs.clone(), spec.snapshots.clone(), spec.snapdir),
+            space: spec.space,
+            handles: RwLock::default(),
+            next_handle: AtomicU64::new(1),
+        }
+    }
+
+    fn lookup_node(&self, parent: INodeNo, name: &[u8]) -> Result<Node, Error> {
+        let text = || String::from_utf8_lossy(name).into_owned();
+        match self.tree.node(parent)? {
+            Node::File { fs, slot: 0, object }
+                if object == fs.root() && name == CONTROL && self.tree.has_control() =>
+            {
+                Ok(Node::Control)
+            }
+            Node::File { fs, slot, object } => {
+                let object = fs.lookup(object, name)?;
+                Ok(Node::File { fs, slot, object })
+            }
+            Node::Control => match name {
+                b"snapshot" => Ok(Node::Snapshots),
+                b"shares" => Ok(self.tree.shares()),
+                _ => Err(Error::NotFound(text())),
+            },
+            Node::Shares => Err(Error::NotFound(text())),
+            Node::Snapshots => self.tree.snapshot_root(&text()),
+        }
+    }
+
+    /// Lists a directory from `offset` on, until `emit` says that there is no more room.
+    fn list(
+        &self,
+        dir: INodeNo,
+        offset: u64,
+        emit: &mut dyn FnMut(Item<'_>) -> bool,
+    ) -> Result<(), Error> {
+        let node = self.tree.node(dir)?;
+        let mut dot = |name: &[u8], next: u64, node: Node| {
+            emit(Item {
+                name,
+                ino: self.tree.node_ino(&node),
+                kind: FileType::Directory,
+                next,
+                node: Some(node),
+            })
+        };
+        if offset < 1 && dot(b".", 1, node.clone()) {
+            return Ok(());
+        }
+        if offset < 2 && dot(b"..", 2, self.parent(&node)) {
+            return Ok(());
+        }
+        let control = matches!(&node, Node::File { fs, slot: 0, object } if *object == fs.root())
+            && self.tree.shows_control();
+        if offset < FIRST_COOKIE && control && dot(CONTROL, FIRST_COOKIE, Node::Control) {
+            return Ok(());
+        }
+        match node {
+            Node::File { fs, slot, object } => {
+                let mut cookie = offset.saturating_sub(FIRST_COOKIE);
+                while offset != END {
+                    let batch = fs.readdir(object, cookie, BATCH)?;
+                    let Some(last) = batch.last() else { break };
+                    cookie = last.cookie;
+                    for e in &batch {
+                        let item = Item {
+                            name: &e.name,
+                            ino: self.tree.ino(&fs, slot, e.ino),
+                            kind: file_type(e.kind.into()).unwrap_or(FileType::RegularFile),
+                            next: e.cookie.checked_add(FIRST_COOKIE).unwrap_or(END),
+                            node: Some(Node::File { fs: fs.clone(), slot, object: e.ino }),
+                        };
+                        if emit(item) {
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+            Node::Control => {
+                let entries =
+                    [(&b"snapshot"[..], Node::Snapshots), (b"shares", self.tree.shares())];
+                for ((name, node), at) in entries.into_iter().zip(FIRST_COOKIE..) {
+                    if offset <= at && dot(name, at + 1, node) {
+                        break;
+                    }
+                }
+            }
+            Node::Shares => {}
+            Node::Snapshots => {
+                let all = self.tree.snapshots.as_ref().map(|s| s.list()).unwrap_or_default();
+                for (entry, at) in all.iter().zip(FIRST_COOKIE..).filter(|(_, at)| *at >= offset) {
+                    let ino = self.tree.snapshot_ino(&entry.name)?;
+                    // Listing does not open every snapshot: no node, no attributes.
+                    let item = Item {
+                        name: entry.name.as_bytes(),
+                        ino,
+                        kind: FileType::Directory,
+                        next: at + 1,
+                        node: None,
+                    };
+                    if emit(item) {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory that `..` of a directory leads to.
+    fn parent(&self, node: &Node) -> Node {
+        let root = || Node::File { fs: self.tree.fs.clone(), slot: 0, object: self.tree.fs.root() };
+        match node {
+            Node::File { fs, slot, object } if *object == fs.root() => {
+                if *slot == 0 {
+                    root()
+                } else {
+                    Node::Snapshots
+                }
+            }
+            Node::File { fs, slot, object } => {
+                let object = fs.attr(*object).map_or(*object, |a| a.parent);
+                Node::File { fs: fs.clone(), slot: *slot, object }
+            }
+            Node::Control => root(),
+            Node::Shares | Node::Snapshots => Node::Control,
+        }
+    }
+
+    fn open_file(&self, ino: INodeNo) -> Result<u64, Error> {
+        let Node::File { fs, object, .. } = self.tree.node(ino)? else {
+            return Err(Error::IsDir(".zfs".into()));
+        };
+        let handle = Handle { file: fs.open_file(object)?, ahead: ReadAhead::default() };
+        let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        self.handles
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(number, Arc::new(handle));
+        Ok(number)
+    }
+
+    fn handle(&self, fh: FileHandle) -> Option<Arc<Handle>> {
+        self.handles.read().unwrap_or_else(PoisonError::into_inner).get(&fh.0).cloned()
+    }
+
+    /// Names of extended attributes, each ended by a NUL. Those for the superuser are shown to no
+    /// one else.
+    fn xattr_names(&self, req: &Request, ino: INodeNo) -> Result<Vec<u8>, Error> {
+        let Node::File { fs, object, .. } = self.tree.node(ino)? else { return Ok(Vec::new()) };
+        let mut list = Vec::new();
+        for name in fs.listxattr(object)? {
+            if req.uid() == 0 || !name.starts_with(b"trusted.") {
+                list.extend_from_slice(&name);
+                list.push(0);
+            }
+        }
+        Ok(list)
+    }
+}
+
+/// Answers a request for an extended attribute or a list of them.
+fn reply_xattr(value: &[u8], size: u32, reply: ReplyXattr) {
+    match u32::try_from(value.len()) {
+        Ok(len) if size == 0 => reply.size(len),
+        Ok(len) if len <= size => reply.data(value),
+        _ => reply.error(Errno::ERANGE),
+    }
+}
+
+/// Requests that would change something.
+macro_rules! refuse {
+    ($(fn $name:ident($($arg:ty),*) -> $reply:ty;)*) => { $(refuse!(@one $name [] [$($arg),*] $reply);)* };
+    (@one $name:ident [$($done:tt)*] [] $reply:ty) => {
+        fn $name(&self, _req: &Request, $($done)* reply: $reply) {
+            reply.error(Errno::EROFS);
+        }
+    };
+    (@one $name:ident [$($done:tt)*] [$arg:ty $(, $rest:ty)*] $reply:ty) => {
+        refuse!(@one $name [$($done)* _: $arg,] [$($rest),*] $reply);
+    };
+}
+
+impl Filesystem for Server {
+    refuse! {
+        fn setattr(
+            INodeNo, Option<u32>, Option<u32>, Option<u32>, Option<u64>, Option<TimeOrNow>, Option<TimeOrNow>,
+            Option<SystemTime>, Option<FileHandle>, Option<SystemTime>, Option<SystemTime>, Option<SystemTime>,
+            Option<BsdFileFlags>
+        ) -> ReplyAttr;
+        fn mknod(INodeNo, &OsStr, u32, u32, u32) -> ReplyEntry;
+        fn mkdir(INodeNo, &OsStr, u32, u32) -> ReplyEntry;
+        fn unlink(INodeNo, &OsStr) -> ReplyEmpty;
+        fn rmdir(INodeNo, &OsStr) -> ReplyEmpty;
+        fn symlink(INodeNo, &OsStr, &Path) -> ReplyEntry;
+        fn rename(INodeNo, &OsStr, INodeNo, &OsStr, RenameFlags) -> ReplyEmpty;
+        fn link(INodeNo, INodeNo, &OsStr) -> ReplyEntry;
+        fn write(INodeNo, FileHandle, u64, &[u8], WriteFlags, OpenFlags, Option<LockOwner>) -> ReplyWrite;
+        fn setxattr(INodeNo, &OsStr, &[u8], i32, u32) -> ReplyEmpty;
+        fn removexattr(INodeNo, &OsStr) -> ReplyEmpty;
+        fn create(INodeNo, &OsStr, u32, u32, i32) -> ReplyCreate;
+        fn fallocate(INodeNo, FileHandle, u64, u64, i32) -> ReplyEmpty;
+    }
+
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        let mut wanted = InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_CACHE_SYMLINKS;
+        // Makes the kernel check permissions by ACLs too. Where ACLs are off it must not ask.
+        if self.tree.fs.visibility().posix_acl {
+            wanted |= InitFlags::FUSE_POSIX_ACL;
+        }
+        // Each is an improvement that an older kernel may lack.
+        for flag in wanted.iter() {
+            if config.add_capabilities(flag).is_err() {
+                tracing::debug!(?flag, "not supported by the kernel");
+            }
+        }
+        let _ = config.set_max_background(MAX_BACKGROUND);
+        if let Err(most) = config.set_max_readahead(1 << 20) {
+            let _ = config.set_max_readahead(most);
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let found = self.lookup_node(parent, name.as_bytes()).and_then(|n| self.tree.attr(&n));
+        match found {
+            Ok((attr, generation)) => reply.entry(&FOREVER, &attr, Generation(generation)),
+            // Inode 0: the kernel may remember that there is no such name.
+            Err(Error::NotFound(_)) => reply.entry(
+                &FOREVER,
+                &self.tree.entry_attr(0, FileType::RegularFile),
+                Generation(0),
+            ),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        match self.tree.node(ino).and_then(|n| self.tree.attr(&n)) {
+            Ok((attr, _)) => reply.attr(&FOREVER, &attr),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        let target = match self.tree.node(ino) {
+            Ok(Node::File { fs, object, .. }) => fs.readlink(object),
+            Ok(_) => Err(Error::Invalid("not a symbolic link".into())),
+            Err(e) => Err(e),
+        };
+        match target {
+            Ok(target) => reply.data(&target),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if flags.acc_mode() != OpenAccMode::O_RDONLY {
+            return reply.error(Errno::EROFS);
+        }
+        match self.open_file(ino) {
+            Ok(number) => reply.opened(
+                FileHandle(number),
+                FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
+            ),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let Some(handle) = self.handle(fh) else { return reply.error(Errno::EBADF) };
+        let size = size.min(MAX_READ) as usize;
+        if let Some((from, len)) = handle.ahead.note(offset, size as u64) {
+            handle.file.prefetch(from, len);
+        }
+        BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            let buf = buffer.get_mut(..size).unwrap_or_default();
+            match handle.file.read(offset, buf) {
+                Ok(n) => reply.data(buf.get(..n).unwrap_or_default()),
+                Err(e) => {
+                    tracing::debug!(offset, size, "read: {e}");
+                    reply.error(errno(&e));
+                }
+            }
+        });
+    }
+
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.handles.write().unwrap_or_else(PoisonError::into_inner).remove(&fh.0);
+        reply.ok();
+    }
+
+    fn fsync(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+    }
+
+    fn fsyncdir(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+    }
+
+    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE);
+    }
+
+    fn readdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let mut some = false;
+        let result = self.list(ino, offset, &mut |item| {
+            let full =
+                reply.add(INodeNo(item.ino), item.next, item.kind, OsStr::from_bytes(item.name));
+            some |= !full;
+            full
+        });
+        match result {
+            // What was read is given out; the rest fails when it is asked for.
+            Err(e) if !some => reply.error(errno(&e)),
+            _ => reply.ok(),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let mut some = false;
+        let result = self.list(ino, offset, &mut |item| {
+            let known: Option<(FileAttr, u64)> =
+                item.node.as_ref().and_then(|n| self.tree.attr(n).ok());
+            let (ttl, (attr, generation)) = match known {
+                Some(known) => (FOREVER, known),
+                None => (Duration::ZERO, (self.tree.entry_attr(item.ino, item.kind), 0)),
+            };
+            let name = OsStr::from_bytes(item.name);
+            let full =
+                reply.add(INodeNo(item.ino), item.next, name, &ttl, &attr, Generation(generation));
+            some |= !full;
+            full
+        });
+        match result {
+            Err(e) if !some => reply.error(errno(&e)),
+            _ => reply.ok(),
+        }
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let unit = self.space.record_size.clamp(512, 16 << 20);
+        let referenced =
+            self.space.referenced.checked_next_multiple_of(unit).unwrap_or(self.space.referenced);
+        let available = self.space.available / unit;
+        let blocks = referenced.saturating_add(self.space.available) / unit;
+        let used_objects = self.tree.fs.used_objects();
+        let free_objects = (1u64 << 48).saturating_sub(used_objects).min(self.space.available >> 9);
+        let files = free_objects.saturating_add(used_objects);
+        let unit = u32::try_from(unit).unwrap_or(u32::MAX);
+        reply.statfs(blocks, available, available, files, free_objects, unit, NAME_MAX, unit);
+    }
+
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let value = match self.tree.node(ino) {
+            Ok(Node::File { fs, object, .. }) => fs.getxattr(object, name.as_bytes()),
+            Ok(_) => Ok(None),
+            Err(e) => Err(e),
+        };
+        match value {
+            Ok(Some(value)) => reply_xattr(&value, size, reply),
+            Ok(None) => reply.error(Errno::NO_XATTR),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        match self.xattr_names(req, ino) {
+            Ok(names) => reply_xattr(&names, size, reply),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn lseek(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let Some(handle) = self.handle(fh) else { return reply.error(Errno::EBADF) };
+        let (Ok(offset), SEEK_DATA | SEEK_HOLE) = (u64::try_from(offset), whence) else {
+            return reply.error(Errno::EINVAL);
+        };
+        match handle.file.seek(offset, whence == SEEK_HOLE) {
+            Ok(Some(at)) => reply.offset(i64::try_from(at).unwrap_or(i64::MAX)),
+            Ok(None) => reply.error(Errno::ENXIO),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+}
