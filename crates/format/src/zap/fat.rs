@@ -92,7 +92,8 @@ impl FatHeader {
             0 => 1u64 << (block_shift - 4),
             n => n.saturating_mul(1 << (block_shift - 3)),
         };
-        if 1u64 << shift > room || block.checked_add(blocks).is_none() || (blocks > 0 && block == 0) {
+        if 1u64 << shift > room || block.checked_add(blocks).is_none() || (blocks > 0 && block == 0)
+        {
             return bad(format!("pointer table of 2^{shift} in {blocks} blocks from {block}"));
         }
         let [free_block, leafs, entries, salt, norm_flags, flags] = b.u64s::<6>(56)?;

@@ -172,7 +172,8 @@ impl<'a> Leaf<'a> {
 
     /// The entries whose hash is `hash`, in the order of the chain.
     pub fn find(&self, hash: u64) -> impl Iterator<Item = Result<LeafEntry>> + use<'a> {
-        self.chain(self.bucket_of(hash)).filter(move |e| e.as_ref().map_or(true, |e| e.hash == hash))
+        self.chain(self.bucket_of(hash))
+            .filter(move |e| e.as_ref().map_or(true, |e| e.hash == hash))
     }
 
     /// All entries sorted by (hash, cd). `flags` are those of the ZAP. Fails where an entry does
@@ -395,7 +396,9 @@ mod tests {
             for v in [0, 1, 0x7f, 0xfb, 0xfc, 0xff] {
                 let mut damaged = b.b.clone();
                 damaged[at] = v;
-                let Ok(leaf) = Leaf::decode(Bytes::new(&damaged, b.order, "leaf")) else { continue };
+                let Ok(leaf) = Leaf::decode(Bytes::new(&damaged, b.order, "leaf")) else {
+                    continue;
+                };
                 for bucket in 0..leaf.buckets() {
                     for e in leaf.chain(bucket).flatten() {
                         let _ = (leaf.name(&e), leaf.value(&e), leaf.word_key(&e));

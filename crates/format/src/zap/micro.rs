@@ -45,7 +45,10 @@ impl<'a> Micro<'a> {
     /// Checks the header.
     pub fn decode(bytes: Bytes<'a>) -> Result<Micro<'a>> {
         if block_kind(&bytes)? != BlockKind::Micro {
-            return Err(DecodeError::invalid("micro ZAP", format!("block type {:#x}", bytes.u64(0)?)));
+            return Err(DecodeError::invalid(
+                "micro ZAP",
+                format!("block type {:#x}", bytes.u64(0)?),
+            ));
         }
         bytes.slice(0, ENTRY_SIZE)?;
         Ok(Micro { bytes, salt: bytes.u64(8)?, norm_flags: bytes.u64(16)? })
@@ -67,7 +70,9 @@ impl<'a> Micro<'a> {
                 value: self.bytes.u64(at)?,
                 cd: self.bytes.u32(at.saturating_add(8))?,
             })),
-            None => Err(DecodeError::invalid("micro ZAP", format!("entry {slot}: name without an end"))),
+            None => {
+                Err(DecodeError::invalid("micro ZAP", format!("entry {slot}: name without an end")))
+            }
         }
     }
 

@@ -1,13 +1,44 @@
-//! What Unicode has added or changed since version 5.0.
+//! What Unicode has added since version 5.0.
+//!
+//! The ranges run from one character that got a property later to another; between them lie only
+//! such characters, unassigned ones and ones without the property, for which the answer is of no
+//! consequence.
 
-/// Whether `c` has a decomposition or a combining class that Unicode 5.0 does not know.
-pub fn is_later(c: char) -> bool {
-    let _ = c;
-    false
+/// Characters that got a decomposition or a combining class after Unicode 5.0.
+#[rustfmt::skip]
+const DECOMPOSITIONS: [(u32, u32); 35] = [
+    (0x487, 0x487), (0x558, 0x558), (0x58b, 0x58c), (0x5c8, 0x5c9), (0x616, 0x61a),
+    (0x65f, 0x65f), (0x7fd, 0x8ff), (0x9fe, 0x9fe), (0xc3c, 0xc3c), (0xd3b, 0xd3c),
+    (0xeba, 0xeba), (0x103a, 0x108d), (0x135d, 0x135e), (0x1715, 0x1715), (0x1a60, 0x1af0),
+    (0x1baa, 0x1cf9), (0x1dcb, 0x1dfd), (0x2095, 0x209f), (0x20f0, 0x20f0), (0x2150, 0x2152),
+    (0x2189, 0x2189), (0x2c7c, 0x2cf1), (0x2d7f, 0x2dff), (0x3244, 0x3247), (0x32ff, 0x32ff),
+    (0xa66f, 0xa7f9), (0xa82c, 0xabed), (0xfa2e, 0xfa2f), (0xfa6b, 0xfa6d), (0xfe24, 0xfe2f),
+    (0x101fd, 0x107bf), (0x10ae5, 0x1d128), (0x1d250, 0x1d281), (0x1d6a6, 0x1d6a6),
+    (0x1df95, 0x1fbf9),
+];
+
+/// Characters that got an upper case after Unicode 5.0.
+#[rustfmt::skip]
+const UPPER_CASE: [(u32, u32); 24] = [
+    (0x19b, 0x19b), (0x23f, 0x240), (0x250, 0x252), (0x25c, 0x25c), (0x261, 0x261),
+    (0x264, 0x266), (0x26a, 0x26a), (0x26c, 0x26c), (0x271, 0x271), (0x282, 0x282),
+    (0x287, 0x287), (0x29d, 0x29e), (0x371, 0x377), (0x3d7, 0x3d7), (0x3f3, 0x3f3),
+    (0x515, 0x52f), (0x10d0, 0x1d79), (0x1d8e, 0x1d8e), (0x1efb, 0x1eff), (0x2c5f, 0x2c5f),
+    (0x2c73, 0x2c73), (0x2cec, 0x2cf3), (0x2d27, 0xabbf), (0x104d8, 0x1e943),
+];
+
+fn within(ranges: &[(u32, u32)], c: char) -> bool {
+    let c = c as u32;
+    let after = ranges.partition_point(|(first, _)| *first <= c);
+    after.checked_sub(1).and_then(|i| ranges.get(i)).is_some_and(|(_, last)| c <= *last)
 }
 
-/// Whether `c` has an upper case that Unicode 5.0 does not know.
+/// Whether `c` has no decomposition and no combining class in Unicode 5.0 though it has now.
+pub fn is_later(c: char) -> bool {
+    within(&DECOMPOSITIONS, c)
+}
+
+/// Whether `c` has no upper case in Unicode 5.0 though it has now.
 pub fn case_is_later(c: char) -> bool {
-    let _ = c;
-    false
+    within(&UPPER_CASE, c)
 }
