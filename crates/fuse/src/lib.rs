@@ -11,7 +11,6 @@
 //! | [`watcher`] | a process that takes mounts away when the one that serves them dies |
 //! | `server` | answering the kernel's requests |
 //! | `tree` | inode numbers, the snapshots under `.zfs`, attributes |
-//! | `readahead` | reading ahead of sequential readers |
 //!
 //! # Inode numbers
 //!
@@ -27,7 +26,6 @@
 
 mod attach;
 mod mountinfo;
-mod readahead;
 mod server;
 mod tree;
 pub mod watcher;

@@ -4,9 +4,9 @@
 //! for a disk does not keep the others waiting. Requests that would change something are refused
 //! (the mount is read-only, so the kernel refuses most of them itself).
 
-use crate::readahead::ReadAhead;
 use crate::tree::{Node, Tree, file_type};
 use crate::{MountSpec, Space};
+use cenote_dmu::readahead::ReadAhead;
 use cenote_zpl::{Error, File};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
@@ -211,7 +211,7 @@ impl Server {
         let Node::File { fs, object, .. } = self.tree.node(ino)? else {
             return Err(Error::IsDir(".zfs".into()));
         };
-        let handle = Handle { file: fs.open_file(object)?, ahead: ReadAhead::default() };
+        let handle = Handle { file: fs.open_file(object)?, ahead: ReadAhead::new() };
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
         self.handles
             .write()
@@ -364,9 +364,7 @@ impl Filesystem for Server {
     ) {
         let Some(handle) = self.handle(fh) else { return reply.error(Errno::EBADF) };
         let size = size.min(MAX_READ) as usize;
-        if let Some((from, len)) = handle.ahead.note(offset, size as u64) {
-            handle.file.prefetch(from, len);
-        }
+        handle.ahead.before_read(handle.file.object(), offset, size as u64);
         BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < size {
                 buffer.resize(size, 0);

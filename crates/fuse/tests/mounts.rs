@@ -1,0 +1,377 @@
+//! Sample pools seen through mounts, compared with what OpenZFS showed.
+//!
+//! These tests mount: they need `/dev/fuse`, and root or `fusermount3`. Parts that play another user
+//! or another process run this test program again (see `child`).
+
+use cenote_dsl::{Dataset, Dsl};
+use cenote_format::LABEL_START;
+use cenote_fuse::{
+    Force, MountError, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, Watcher,
+    mount,
+};
+use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};
+use cenote_pool::{ImportOptions, Pool, discover};
+use cenote_zpl::{FileSystem, Visibility};
+use rustix::fs::{SeekFrom, seek, statvfs};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{BufReader, ErrorKind, Read};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+fn import(dir: &Path, name: &str) -> Arc<Pool> {
+    let candidates = discover(&[dir.to_owned()]);
+    let candidate = candidates.iter().find(|c| c.name == name).unwrap();
+    let options = ImportOptions { readonly: true, force: true, ..ImportOptions::default() };
+    Pool::import(candidate, &options).unwrap()
+}
+
+fn open_fs(dsl: &Dsl, dataset: &Dataset) -> Result<Arc<FileSystem>, cenote_zpl::Error> {
+    let get = |name| dsl.get(dataset, name).unwrap().map(|p| p.exact).unwrap_or_default();
+    let visibility =
+        Visibility { xattr: get("xattr") != "off", posix_acl: get("acltype").starts_with("posix") };
+    FileSystem::open_with(dsl.open_objset(dataset)?, visibility)
+}
+
+struct DslSnapshots {
+    dsl: Arc<Dsl>,
+    dataset: Dataset,
+}
+
+impl Snapshots for DslSnapshots {
+    fn list(&self) -> Vec<SnapshotEntry> {
+        let all = self.dsl.snapshots(&self.dataset).unwrap();
+        let entry = |d: &Dataset| SnapshotEntry {
+            name: d.name.split_once('@').unwrap().1.to_owned(),
+            created: d.ds.creation_time as i64,
+        };
+        all.iter().map(entry).collect()
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<FileSystem>, cenote_zpl::Error> {
+        let full = format!("{}@{name}", self.dataset.name);
+        let found = self.dsl.find(&full)?.ok_or(cenote_zpl::Error::NotFound(full))?;
+        open_fs(&self.dsl, &found)
+    }
+}
+
+fn spec(pool: &Pool, name: &str, mountpoint: &Path) -> MountSpec {
+    let dsl = pool.dsl();
+    let dataset = dsl.find(name).unwrap().unwrap();
+    let number = |prop| dsl.get(&dataset, prop).unwrap().unwrap().exact.parse().unwrap();
+    let space = Space {
+        referenced: number("referenced"),
+        available: number("available"),
+        record_size: number("recordsize"),
+    };
+    MountSpec {
+        dataset: name.to_owned(),
+        mountpoint: mountpoint.to_owned(),
+        fs: open_fs(dsl, &dataset).unwrap(),
+        snapshots: Some(Arc::new(DslSnapshots { dsl: dsl.clone(), dataset })),
+        snapdir: SnapDir::Hidden,
+        space,
+        setuid: true,
+        devices: true,
+        exec: true,
+        watcher: None,
+    }
+}
+
+/// A mounted dataset of a sample pool, and the directory it is mounted in.
+struct Mounted {
+    handle: MountHandle,
+    dir: tempfile::TempDir,
+}
+
+impl Mounted {
+    fn new(pool: &Pool, name: &str, change: impl FnOnce(&mut MountSpec)) -> Mounted {
+        let dir = tempfile::tempdir().unwrap();
+        let mut spec = spec(pool, name, dir.path());
+        change(&mut spec);
+        Mounted { handle: mount(spec).unwrap(), dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+fn sample(name: &str) -> (Arc<Pool>, Value) {
+    let sample = cenote_testpools::pool(name);
+    (import(&sample.dir, name), sample.manifest())
+}
+
+fn is_mounted(dir: &Path) -> bool {
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    text.lines().any(|l| l.split(' ').nth(4) == dir.to_str())
+}
+
+/// Every dataset of a pool, through a mount, its snapshots below `.zfs`.
+fn compare(pool_name: &str) {
+    let (pool, manifest) = sample(pool_name);
+    let all = datasets_with_files(&manifest);
+    let mut failures = Vec::new();
+    for dataset in all.iter().filter(|d| d["type"] == "filesystem") {
+        let name = dataset["name"].as_str().unwrap();
+        let mut m = Mounted::new(&pool, name, |_| {});
+        let mut check = |dataset: &Value, at: PathBuf, checks: Checks| {
+            if let Err(e) = check_tree(dataset, &FsTree::new(at), &checks) {
+                failures.push(e);
+            }
+        };
+        check(dataset, m.dir.path().to_owned(), Checks::EXACT);
+        for snapshot in all
+            .iter()
+            .filter(|d| d["name"].as_str().unwrap().split_once('@').is_some_and(|(n, _)| n == name))
+        {
+            let short = snapshot["name"].as_str().unwrap().split_once('@').unwrap().1;
+            // Inode numbers of a snapshot have its number in front.
+            check(
+                snapshot,
+                m.path(".zfs/snapshot").join(short),
+                Checks { ino: false, ..Checks::EXACT },
+            );
+        }
+        m.handle.unmount(Force::No).unwrap();
+        assert!(!is_mounted(m.dir.path()));
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn basic_through_a_mount() {
+    compare("basic");
+}
+
+#[test]
+fn clones_through_a_mount() {
+    compare("clones");
+}
+
+#[test]
+fn large_dnodes_through_a_mount() {
+    compare("ldnode");
+}
+
+#[test]
+fn mirror_through_a_mount() {
+    compare("mir3");
+}
+
+#[test]
+fn the_control_directory() {
+    let (pool, _) = sample("clones");
+    let m = Mounted::new(&pool, "clones/gen", |_| {});
+    let names = |dir: PathBuf| {
+        let mut names: Vec<_> = fs::read_dir(dir)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    assert!(!names(m.path("")).contains(&".zfs".to_owned()));
+    let links = fs::metadata(m.path("")).unwrap().nlink();
+    assert_eq!(names(m.path(".zfs")), ["shares", "snapshot"]);
+    assert_eq!(names(m.path(".zfs/snapshot")), ["gen0", "gen3", "gen4", "gen5", "rsnap"]);
+    assert_eq!(fs::metadata(m.path(".zfs/snapshot")).unwrap().nlink(), 2 + 5);
+    assert_eq!(names(m.path(".zfs/shares")), [""; 0]);
+    assert_eq!(fs::metadata(m.path(".zfs")).unwrap().ino(), 0xffff_ffff_ffff);
+    assert!(!m.path(".zfs/snapshot/nosuch").exists());
+    assert!(!m.path(".zfs/nosuch").exists());
+    // A snapshot has no control directory of its own.
+    assert!(!m.path(".zfs/snapshot/gen0/.zfs").exists());
+    let up = fs::metadata(m.path(".zfs/snapshot/gen0/../..")).unwrap().ino();
+    assert_eq!(up, 0xffff_ffff_ffff);
+
+    let visible = Mounted::new(&pool, "clones/gen", |s| s.snapdir = SnapDir::Visible);
+    assert!(names(visible.path("")).contains(&".zfs".to_owned()));
+    assert_eq!(fs::metadata(visible.path("")).unwrap().nlink(), links + 1);
+    let disabled = Mounted::new(&pool, "clones/gen", |s| s.snapdir = SnapDir::Disabled);
+    assert!(!disabled.path(".zfs").exists());
+}
+
+#[test]
+fn data_and_holes() {
+    let (pool, manifest) = sample("basic");
+    let m = Mounted::new(&pool, "basic", |_| {});
+    let files = manifest["datasets"][0]["files"].as_array().unwrap();
+    let sparse = files.iter().find(|f| f["path"] == "sparse/tera").unwrap();
+    let file = File::open(m.path("sparse/tera")).unwrap();
+    let mut at = 0;
+    for extent in sparse["extents"].as_array().unwrap() {
+        let (start, len) = (extent[0].as_u64().unwrap(), extent[1].as_u64().unwrap());
+        assert_eq!(seek(&file, SeekFrom::Data(at)).unwrap(), start);
+        assert_eq!(seek(&file, SeekFrom::Data(start + 1)).unwrap(), start + 1);
+        at = seek(&file, SeekFrom::Hole(start)).unwrap();
+        assert_eq!(at, start + len);
+    }
+    assert_eq!(at, file.metadata().unwrap().len());
+    assert_eq!(seek(&file, SeekFrom::Hole(at)), Err(rustix::io::Errno::NXIO));
+    assert_eq!(seek(&file, SeekFrom::Data(at)), Err(rustix::io::Errno::NXIO));
+}
+
+#[test]
+fn nothing_can_be_changed() {
+    let (pool, _) = sample("basic");
+    let m = Mounted::new(&pool, "basic", |_| {});
+    let read_only =
+        |r: std::io::Result<()>| assert_eq!(r.unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
+    read_only(fs::write(m.path("new"), "x"));
+    read_only(fs::write(m.path("acl/f"), "x"));
+    read_only(fs::create_dir(m.path("newdir")));
+    read_only(fs::remove_file(m.path("acl/f")));
+    read_only(fs::rename(m.path("acl/f"), m.path("acl/g")));
+    read_only(fs::set_permissions(m.path("acl/f"), fs::Permissions::from_mode(0o600)));
+    read_only(xattr::set(m.path("acl/f"), "user.new", b"x"));
+}
+
+#[test]
+fn space_is_shown_as_openzfs_does() {
+    let (pool, manifest) = sample("basic");
+    let m = Mounted::new(&pool, "basic", |_| {});
+    let s = statvfs(m.dir.path()).unwrap();
+    let prop = |name: &str| -> u64 {
+        manifest["datasets"][0]["props"][name][0].as_str().unwrap().parse().unwrap()
+    };
+    let unit = prop("recordsize");
+    assert_eq!((s.f_bsize, s.f_frsize, s.f_namemax), (unit, unit, 255));
+    assert_eq!(s.f_bavail, s.f_bfree);
+    assert_eq!(s.f_blocks - s.f_bfree, prop("referenced").div_ceil(unit));
+    assert!(s.f_files - s.f_ffree > 5000);
+}
+
+#[test]
+fn mounts_in_use_are_busy() {
+    let (pool, _) = sample("basic");
+    let mut m = Mounted::new(&pool, "basic", |_| {});
+    let mut file = File::open(m.path("big/mix3m")).unwrap();
+    assert!(matches!(m.handle.unmount(Force::No), Err(MountError::Busy(_))));
+    assert!(m.handle.is_mounted());
+    let mut start = [0; 10];
+    file.read_exact(&mut start).unwrap();
+    m.handle.unmount(Force::Yes).unwrap();
+    assert!(!is_mounted(m.dir.path()));
+    drop(file);
+    // Unmounted behind its back.
+    let m = Mounted::new(&pool, "basic", |_| {});
+    assert!(Command::new("umount").arg(m.dir.path()).status().unwrap().success());
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while m.handle.is_mounted() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!m.handle.is_mounted());
+}
+
+/// A block that is damaged beyond repair is an error, and the only one in its file.
+#[test]
+fn only_bad_blocks_are_errors() {
+    let damaged = cenote_testpools::copy("basic");
+    let (block_size, bad, bp) = {
+        let pool = import(&damaged.pool.dir, "basic");
+        let fs = open_fs(pool.dsl(), &pool.dsl().find("basic/rec8k").unwrap().unwrap()).unwrap();
+        let file = fs.open_file(fs.resolve(b"f12m").unwrap()).unwrap();
+        (file.block_size(), 700, file.object().block_pointer(0, 700).unwrap())
+    };
+    for dva in bp.dvas() {
+        let image = File::options().write(true).open(&damaged.pool.files[0]).unwrap();
+        image.write_all_at(&vec![0x5a; dva.asize as usize], dva.offset + LABEL_START).unwrap();
+    }
+    let pool = import(&damaged.pool.dir, "basic");
+    let m = Mounted::new(&pool, "basic/rec8k", |_| {});
+    let file = File::open(m.path("f12m")).unwrap();
+    let blocks = file.metadata().unwrap().len() / block_size;
+    let mut buf = vec![0; block_size as usize];
+    let failing: Vec<u64> =
+        (0..blocks).filter(|b| file.read_exact_at(&mut buf, b * block_size).is_err()).collect();
+    assert_eq!(failing, [bad]);
+    let error = file.read_at(&mut buf, bad * block_size).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(5));
+}
+
+/// Runs this program again as `role`; see [`child`].
+fn child_command(role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .env("CENOTE_TEST_ROLE", role);
+    command
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Not a test: what this program does when a test runs it again.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var("CENOTE_TEST_ROLE") else { return };
+    if role == "watcher" {
+        cenote_fuse::watcher::watch(BufReader::new(std::io::stdin()));
+        return;
+    }
+    let dir = PathBuf::from(role);
+    let pool_dir = PathBuf::from(std::env::var("CENOTE_TEST_POOL").unwrap());
+    let pool = import(&pool_dir, "bclone");
+    let watcher = Arc::new(Watcher::start(child_command("watcher")).unwrap());
+    let mount_at = |sub: &str, dataset| {
+        let mut spec = spec(&pool, dataset, &dir.join(sub));
+        spec.watcher = Some(watcher.clone());
+        mount(spec).unwrap()
+    };
+    let _one = mount_at("one", "bclone");
+    let _two = mount_at("two", "bclone/second");
+    fs::write(dir.join("ready"), "").unwrap();
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+/// Two mounts by a process with this user id; `end` ends it.
+fn serve_and_end(uid: Option<u32>, end: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    for sub in ["one", "two"] {
+        fs::create_dir(dir.path().join(sub)).unwrap();
+        chown(dir.path().join(sub), uid, uid).unwrap();
+    }
+    chown(dir.path(), uid, uid).unwrap();
+    let sample = cenote_testpools::pool("bclone");
+    let mut command = child_command(dir.path().to_str().unwrap());
+    command.env("CENOTE_TEST_POOL", &sample.dir).stdout(Stdio::null());
+    if let Some(uid) = uid {
+        command.uid(uid).gid(uid);
+    }
+    let mut server = command.spawn().unwrap();
+    wait_until("the child mounts", || dir.path().join("ready").exists());
+    let mounts = || ["one", "two"].map(|s| is_mounted(&dir.path().join(s)));
+    assert_eq!(mounts(), [true, true]);
+    if uid.is_none() {
+        assert!(fs::read_dir(dir.path().join("one")).unwrap().count() > 3);
+    }
+    let _open = File::open(dir.path().join("two"));
+    assert!(Command::new("kill").args([end, &server.id().to_string()]).status().unwrap().success());
+    server.wait().unwrap();
+    wait_until("the mounts are gone", || mounts() == [false, false]);
+}
+
+#[test]
+fn mounts_go_with_their_server() {
+    serve_and_end(None, "-KILL");
+    serve_and_end(None, "-TERM");
+}
+
+/// The same for an ordinary user, who mounts by `fusermount3`.
+#[test]
+fn ordinary_users_can_mount() {
+    if rustix::process::geteuid().is_root() {
+        serve_and_end(Some(54321), "-KILL");
+    }
+}
