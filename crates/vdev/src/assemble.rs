@@ -1,0 +1,213 @@
+//! Building the tree of vdevs from the pool's config.
+//!
+//! The config nests `children` below the root. Each leaf's device is asked for by guid, and its
+//! labels must say that it is that leaf of this pool. A device that is there but not to be
+//! used (offline, faulted, with labels that do not fit) is kept nevertheless, as a last resort
+//! for data that nothing else has; its state says that it is not used.
+//!
+//! Everything in a config is checked here: what is not supported is refused by name before
+//! anything is read by it.
+
+use std::path::PathBuf;
+use std::sync::{Arc, RwLock};
+
+use cenote_format::LABEL_START;
+use cenote_format::label::{LABEL_END, LABEL_SIZE};
+use cenote_format::nvlist::NvList;
+
+use crate::device::Device;
+use crate::labels;
+use crate::state::{self, Aux, VdevState};
+use crate::stats::Stats;
+use crate::vdev::{Dtl, Kind, Vdev};
+use crate::{FindDevice, VdevError};
+
+/// Smallest device that may be a leaf (`SPA_MINDEVSIZE`).
+const MIN_DEVICE: u64 = 64 << 20;
+/// Most children of a RAID-Z vdev: as many as there are distinct powers of 2 in GF(2^8).
+const MAX_RAIDZ_CHILDREN: usize = 255;
+
+/// What a vdev has to know of those above it.
+#[derive(Clone, Copy)]
+struct Above {
+    /// 0 for the root, 1 for a top-level vdev.
+    depth: usize,
+    pool_guid: u64,
+    ashift: u32,
+    top_guid: u64,
+    /// Bytes that the parent needs each child to have allocatable.
+    min_asize: u64,
+}
+
+/// Builds the root from its config.
+pub(crate) fn root(config: &NvList, open: FindDevice<'_>) -> Result<Arc<Vdev>, VdevError> {
+    if config.str("type") != Some("root") {
+        return unsupported(format!("a vdev tree of type {:?}", config.str("type").unwrap_or("")));
+    }
+    let pool_guid = config.u64("guid").unwrap_or(0);
+    let above = Above { depth: 0, pool_guid, ashift: 0, top_guid: 0, min_asize: 0 };
+    build(config, 0, above, open)
+}
+
+fn unsupported<T>(what: impl Into<String>) -> Result<T, VdevError> {
+    Err(VdevError::Unsupported(what.into()))
+}
+
+/// Checks the `type` of a config.
+fn kind_of(config: &NvList, depth: usize) -> Result<Kind, VdevError> {
+    let name = config.str("type").unwrap_or("");
+    let kind = match (Kind::from_name(name), name) {
+        (Some(kind), _) => kind,
+        (None, "draid" | "dspare") => return unsupported("dRAID"),
+        (None, other) => return unsupported(format!("vdev type {other:?}")),
+    };
+    let fits = match kind {
+        Kind::Root => depth == 0,
+        Kind::RaidZ | Kind::Hole | Kind::Missing | Kind::Indirect => depth == 1,
+        _ => depth >= 1,
+    };
+    if fits { Ok(kind) } else { unsupported(format!("vdev type {name:?} at depth {depth}")) }
+}
+
+fn build(
+    config: &NvList,
+    position: u64,
+    above: Above,
+    open: FindDevice<'_>,
+) -> Result<Arc<Vdev>, VdevError> {
+    let kind = kind_of(config, above.depth)?;
+    let id = config.u64("id").unwrap_or(position);
+    if id != position {
+        return unsupported(format!("vdev with id {id} at position {position}"));
+    }
+    let guid = config.u64("guid").unwrap_or(0);
+    let child_configs = config.lists("children").unwrap_or(&[]);
+    let nparity = match kind {
+        Kind::RaidZ => raidz_parity(config, child_configs.len())?,
+        _ => 0,
+    };
+    let mut here = Above { depth: above.depth + 1, ..above };
+    if above.depth == 1 {
+        here.ashift = top_ashift(config, kind)?;
+        here.top_guid = guid;
+        here.min_asize = top_min_asize(config);
+    }
+    let own_min_asize = here.min_asize;
+    if kind == Kind::RaidZ {
+        here.min_asize = here.min_asize.div_ceil(child_configs.len().max(1) as u64);
+    }
+    let mut children = Vec::new();
+    for (i, c) in child_configs.iter().enumerate() {
+        children.push(build(c, i as u64, here, open)?);
+    }
+    let device = if kind.is_leaf() { open(guid, config) } else { None };
+    let state = match kind {
+        Kind::Hole | Kind::Indirect => VdevState::Healthy,
+        Kind::Missing => VdevState::CantOpen(Aux::Missing),
+        Kind::File | Kind::Disk => {
+            let whole = Above { min_asize: own_min_asize, ..here };
+            leaf_state(config, guid, whole, device.as_deref())
+        }
+        _ => state::of_interior(kind, nparity, &children),
+    };
+    let has_dtl = config.u64("DTL").unwrap_or(0) != 0;
+    Ok(Arc::new(Vdev {
+        kind,
+        guid,
+        id,
+        path: config.str("path").map(PathBuf::from),
+        children,
+        state,
+        config: config.clone(),
+        ashift: here.ashift,
+        nparity,
+        device,
+        dtl: RwLock::new(if has_dtl { Dtl::Unread } else { Dtl::Ranges(Vec::new()) }),
+        stats: Stats::default(),
+    }))
+}
+
+fn raidz_parity(config: &NvList, children: usize) -> Result<u64, VdevError> {
+    if config.contains("raidz_expanding") || config.contains("raidz_expand_txgs") {
+        return unsupported("expanded RAID-Z");
+    }
+    let nparity = config.u64("nparity").unwrap_or(1);
+    let fits =
+        (1..=3).contains(&nparity) && children as u64 > nparity && children <= MAX_RAIDZ_CHILDREN;
+    if fits {
+        Ok(nparity)
+    } else {
+        unsupported(format!("RAID-Z with {children} children and {nparity} of parity"))
+    }
+}
+
+fn top_ashift(config: &NvList, kind: Kind) -> Result<u32, VdevError> {
+    let ashift = config.u64("ashift").unwrap_or(0);
+    match (kind, u32::try_from(ashift)) {
+        (_, Ok(a @ 9..=16)) => Ok(a),
+        (Kind::Hole | Kind::Missing | Kind::Indirect, _) => Ok(0),
+        _ => unsupported(format!("ashift {ashift}")),
+    }
+}
+
+/// Allocatable bytes that a top-level vdev needs: its size in whole metaslabs.
+fn top_min_asize(config: &NvList) -> u64 {
+    let asize = config.u64("asize").unwrap_or(0);
+    match config.u64("metaslab_shift") {
+        Some(shift @ 1..=63) => asize >> shift << shift,
+        _ => asize,
+    }
+}
+
+fn flag(config: &NvList, name: &str) -> bool {
+    config.u64(name).unwrap_or(0) != 0
+}
+
+/// The state of a leaf, as opening and validating it come out.
+fn leaf_state(config: &NvList, guid: u64, above: Above, device: Option<&dyn Device>) -> VdevState {
+    // Faults found on another system count only if an administrator asked for them.
+    let external = config.str("aux_state") == Some("external");
+    if external && flag(config, "faulted") {
+        return VdevState::Faulted;
+    }
+    if flag(config, "offline") {
+        return VdevState::Offline;
+    }
+    let Some(device) = device else {
+        return match flag(config, "removed") {
+            true => VdevState::Removed,
+            false => VdevState::CantOpen(Aux::OpenFailed),
+        };
+    };
+    let size = device.size() / LABEL_SIZE * LABEL_SIZE;
+    if size < MIN_DEVICE {
+        return VdevState::CantOpen(Aux::TooSmall);
+    }
+    if size - LABEL_START - LABEL_END < above.min_asize {
+        return VdevState::CantOpen(Aux::BadLabel);
+    }
+    if let Some(aux) = label_fault(device, guid, above) {
+        return VdevState::CantOpen(aux);
+    }
+    if external && flag(config, "degraded") { VdevState::Degraded } else { VdevState::Healthy }
+}
+
+/// What is wrong with a leaf's labels: whether they say that it is this leaf of this pool.
+fn label_fault(device: &dyn Device, guid: u64, above: Above) -> Option<Aux> {
+    let configs = labels::read_configs(device).unwrap_or_default();
+    let Some(label) = labels::best_config(&configs) else { return Some(Aux::BadLabel) };
+    if label.u64("split_guid").is_some_and(|g| g == above.pool_guid) {
+        return Some(Aux::SplitPool);
+    }
+    let wrong_pool = above.pool_guid != 0 && label.u64("pool_guid") != Some(above.pool_guid);
+    let (own, top) = (label.u64("guid"), label.u64("top_guid"));
+    if wrong_pool || own.is_none() || top.is_none() || label.u64("state").is_none() {
+        return Some(Aux::CorruptData);
+    }
+    let original = label.list("vdev_tree").and_then(|t| t.u64("orig_guid"));
+    // A leaf that became a top-level vdev when its sibling was detached took over its parent's
+    // guid, which its label may not say yet; the top-level guid is the same either way.
+    let is_top = above.top_guid == guid;
+    let fits = own == Some(guid) || original == Some(guid) || (is_top && top == Some(guid));
+    (!fits).then_some(Aux::CorruptData)
+}

@@ -1,0 +1,186 @@
+//! Indirect vdevs: what is left of a top-level vdev that was removed from the pool.
+//!
+//! A mapping, kept in the meta object set, says where its data were copied to. A block that was
+//! one piece on the removed vdev may have been cut into several that lie apart, even on another
+//! vdev that was itself removed later: [`resolve`] follows mappings until it arrives at vdevs
+//! with data.
+//!
+//! A block in one piece is read as any other. Only the whole of a block in several pieces has a
+//! checksum: if it does not verify, the copies of each piece are compared, and combinations of
+//! those that differ are tried within a bound.
+//!
+//! Invariants: what is resolved has exactly the size asked for, in at most [`MAX_PIECES`]
+//! pieces, through at most [`MAX_HOPS`] mappings, whatever the mappings say.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use cenote_format::abd::Abd;
+
+use crate::submit::ReaderPool;
+use crate::tree::Place;
+use crate::vdev::{Kind, Trust, Vdev};
+use crate::{IndirectMap, VdevError, Verify, mirror, raidz};
+
+/// Most pieces that a block may be in: 16 MiB in sectors of 512 bytes.
+const MAX_PIECES: usize = 32 << 10;
+/// Most removed vdevs that a block may have come through.
+const MAX_HOPS: usize = 64;
+/// Combinations of copies tried (OpenZFS: `zfs_reconstruct_indirect_combinations_max`).
+const MAX_COMBINATIONS: usize = 4096;
+
+/// The mappings installed so far, by top-level vdev.
+pub(crate) type Maps = RwLock<HashMap<u64, Arc<dyn IndirectMap>>>;
+
+/// Finds where `place` really is: pieces on vdevs that hold data, in order.
+pub(crate) fn resolve<'a>(
+    tops: &'a [Arc<Vdev>],
+    maps: &Maps,
+    place: Place<'a>,
+) -> Result<Vec<Place<'a>>, VdevError> {
+    let mut pieces = vec![place];
+    for _ in 0..MAX_HOPS {
+        if pieces.iter().all(|p| p.vdev.vdev_kind() != Kind::Indirect) {
+            return Ok(pieces);
+        }
+        let mut next = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            if piece.vdev.vdev_kind() == Kind::Indirect {
+                remap(tops, maps, piece, &mut next)?;
+            } else {
+                next.push(piece);
+            }
+            if next.len() > MAX_PIECES {
+                return Err(place.error("the block is mapped to too many pieces"));
+            }
+        }
+        pieces = next;
+    }
+    Err(place.error("the mappings of removed vdevs go round in a circle"))
+}
+
+/// Appends the pieces that the mapping of one removed vdev gives for `place`.
+fn remap<'a>(
+    tops: &'a [Arc<Vdev>],
+    maps: &Maps,
+    place: Place<'a>,
+    out: &mut Vec<Place<'a>>,
+) -> Result<(), VdevError> {
+    let map = {
+        let maps = maps.read().unwrap_or_else(PoisonError::into_inner);
+        maps.get(&place.vdev.id()).cloned()
+    };
+    let map = map.ok_or_else(|| place.error("the mapping of the removed vdev is not loaded"))?;
+    let pieces = map.remap(place.offset, place.size as u64);
+    let pieces = pieces.ok_or_else(|| place.error("not in the mapping of the removed vdev"))?;
+    let mut left = place.size as u64;
+    for piece in pieces {
+        let vdev = crate::tree::top(tops, piece.vdev)?;
+        let rest = left.checked_sub(piece.size).filter(|_| piece.size > 0);
+        left = rest.ok_or_else(|| place.error("the mapping's pieces do not fit"))?;
+        out.push(Place { vdev, offset: piece.offset, size: piece.size as usize, txg: place.txg });
+    }
+    if left > 0 {
+        return Err(place.error("the mapping's pieces do not fit"));
+    }
+    Ok(())
+}
+
+/// What a piece may be: each different contents, with the leaves that hold it.
+struct Choices(Vec<(Abd, Vec<Arc<Vdev>>)>);
+
+/// Reads a block that is in several pieces; `whole` is what was asked for.
+pub(crate) fn read_split(
+    pool: &ReaderPool,
+    whole: Place<'_>,
+    pieces: &[Place<'_>],
+    verify: Verify<'_>,
+) -> Result<Abd, VdevError> {
+    let first: Vec<Abd> =
+        pieces.iter().map(|p| p.read(pool, &|_| true)).collect::<Result<_, _>>()?;
+    let block = join(first.iter());
+    if verify(&block) {
+        return Ok(block);
+    }
+    let choices: Vec<Choices> = pieces.iter().map(|p| all_contents(pool, p)).collect();
+    let checksum = VdevError::Checksum { vdev: whole.vdev.id(), offset: whole.offset };
+    let mut picks = vec![0; choices.len()];
+    for _ in 0..MAX_COMBINATIONS {
+        let parts: Option<Vec<&Abd>> =
+            choices.iter().zip(&picks).map(|(c, p)| Some(&c.0.get(*p)?.0)).collect();
+        let Some(parts) = parts else { break };
+        let block = join(parts);
+        if verify(&block) {
+            charge(&choices, &picks, whole.txg);
+            return Ok(block);
+        }
+        if !advance(&choices, &mut picks) {
+            break;
+        }
+    }
+    for choice in choices.iter().flat_map(|c| &c.0) {
+        charge_leaves(&choice.1, whole.txg);
+    }
+    Err(checksum)
+}
+
+fn join<'a>(parts: impl IntoIterator<Item = &'a Abd>) -> Abd {
+    let mut bytes = Vec::new();
+    for part in parts {
+        part.chunks().for_each(|c| bytes.extend_from_slice(c));
+    }
+    Abd::from_vec(bytes)
+}
+
+/// The different contents that the copies of a piece have.
+fn all_contents(pool: &ReaderPool, place: &Place<'_>) -> Choices {
+    let mut contents: Vec<(Abd, Vec<Arc<Vdev>>)> = Vec::new();
+    let copies = match place.vdev.vdev_kind() {
+        Kind::RaidZ => {
+            // Reconstruction needs a checksum to go by, which a piece does not have.
+            let read = raidz::Read::plan(place.vdev, place.offset, place.size, place.txg);
+            let block = read.and_then(|mut read| {
+                let results = crate::submit::read_leaves(pool, &read.first_reads());
+                read.finish(pool, results, &|_| true).ok()
+            });
+            block.into_iter().map(|b| (place.vdev.clone(), b)).collect()
+        }
+        _ => mirror::Read::plan(place.vdev, place.offset, place.size, place.txg).all_copies(pool),
+    };
+    for (leaf, bytes) in copies {
+        match contents.iter_mut().find(|(b, _)| b.bytes() == bytes.bytes()) {
+            Some((_, leaves)) => leaves.push(leaf),
+            None => contents.push((bytes, vec![leaf])),
+        }
+    }
+    Choices(contents)
+}
+
+/// Moves on to the next combination. `false` after the last one.
+fn advance(choices: &[Choices], picks: &mut [usize]) -> bool {
+    for (choice, pick) in choices.iter().zip(picks) {
+        *pick += 1;
+        if *pick < choice.0.len() {
+            return true;
+        }
+        *pick = 0;
+    }
+    false
+}
+
+/// Counts a checksum error at each leaf whose contents were not the ones that verified.
+fn charge(choices: &[Choices], picks: &[usize], txg: u64) {
+    for (choice, pick) in choices.iter().zip(picks) {
+        for (i, (_, leaves)) in choice.0.iter().enumerate() {
+            if i != *pick {
+                charge_leaves(leaves, txg);
+            }
+        }
+    }
+}
+
+fn charge_leaves(leaves: &[Arc<Vdev>], txg: u64) {
+    for leaf in leaves.iter().filter(|l| l.trust(txg).is_none_or(|t| t == Trust::Good)) {
+        leaf.stats.checksum_error();
+    }
+}

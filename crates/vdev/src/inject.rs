@@ -1,0 +1,169 @@
+//! Devices for tests: in memory, and faulty or slow ones around another device.
+//!
+//! They implement [`Device`] as files do, so that every path above can be driven through read
+//! errors, silent corruption, vanished devices and delays, deterministically.
+
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::device::{Device, ReadReq};
+
+/// A device in memory.
+pub struct MemDevice {
+    path: PathBuf,
+    bytes: Mutex<Vec<u8>>,
+}
+
+impl MemDevice {
+    /// A device that holds `bytes`; `path` is for messages.
+    pub fn new(path: impl Into<PathBuf>, bytes: Vec<u8>) -> Arc<MemDevice> {
+        Arc::new(MemDevice { path: path.into(), bytes: Mutex::new(bytes) })
+    }
+
+    /// The bytes, to look at or to change.
+    pub fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Device for MemDevice {
+    fn size(&self) -> u64 {
+        self.bytes().len() as u64
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn read_batch(&self, reqs: &mut [ReadReq]) {
+        let bytes = self.bytes();
+        for req in reqs {
+            let start = usize::try_from(req.offset).ok();
+            let range = start.and_then(|s| Some(s..s.checked_add(req.len)?));
+            let found = range.and_then(|r| bytes.get(r));
+            let eof = || io::ErrorKind::UnexpectedEof.into();
+            req.result = Some(found.map(<[u8]>::to_vec).ok_or_else(eof));
+        }
+    }
+}
+
+#[derive(Default)]
+struct Faults {
+    errors: Vec<Range<u64>>,
+    corrupt: Vec<(Range<u64>, u8)>,
+    missing: bool,
+    delay: Duration,
+}
+
+/// A device around another one whose reads can be made to fail, lie or take long.
+pub struct FaultyDevice {
+    inner: Arc<dyn Device>,
+    faults: Mutex<Faults>,
+    reads: AtomicU64,
+}
+
+impl FaultyDevice {
+    /// `inner` without faults.
+    pub fn new(inner: Arc<dyn Device>) -> Arc<FaultyDevice> {
+        Arc::new(FaultyDevice { inner, faults: Mutex::default(), reads: AtomicU64::new(0) })
+    }
+
+    fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads that touch `range` (bytes of the device) fail from now on.
+    pub fn fail(&self, range: Range<u64>) {
+        self.faults().errors.push(range);
+    }
+
+    /// Bytes of `range` read as they are XOR `mask` from now on, silently.
+    pub fn corrupt(&self, range: Range<u64>, mask: u8) {
+        self.faults().corrupt.push((range, mask));
+    }
+
+    /// Whether the device is gone: every read fails.
+    pub fn set_missing(&self, missing: bool) {
+        self.faults().missing = missing;
+    }
+
+    /// Every batch takes `delay` longer.
+    pub fn set_delay(&self, delay: Duration) {
+        self.faults().delay = delay;
+    }
+
+    /// Takes all faults away.
+    pub fn repair(&self) {
+        *self.faults() = Faults::default();
+    }
+
+    /// Number of reads that arrived here so far.
+    pub fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
+    a.start.max(b.start)..a.end.min(b.end)
+}
+
+impl Device for FaultyDevice {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+
+    fn read_batch(&self, reqs: &mut [ReadReq]) {
+        self.reads.fetch_add(reqs.len() as u64, Ordering::Relaxed);
+        let delay = self.faults().delay;
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
+        self.inner.read_batch(reqs);
+        let faults = self.faults();
+        for req in reqs {
+            let range = req.offset..req.offset.saturating_add(req.len as u64);
+            if faults.missing || faults.errors.iter().any(|e| !overlap(e, &range).is_empty()) {
+                req.result = Some(Err(io::Error::other("injected read error")));
+            }
+            let Some(Ok(data)) = &mut req.result else { continue };
+            for (bad, mask) in &faults.corrupt {
+                for at in overlap(bad, &range) {
+                    if let Some(b) = data.get_mut((at - range.start) as usize) {
+                        *b ^= mask;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::read_at;
+
+    #[test]
+    fn faults_apply_to_their_ranges_only() {
+        let dev = FaultyDevice::new(MemDevice::new("mem", vec![1; 100]));
+        dev.fail(10..20);
+        dev.corrupt(50..52, 0xff);
+        assert_eq!(read_at(&*dev, 0, 10).unwrap(), [1; 10]);
+        assert!(read_at(&*dev, 5, 6).is_err());
+        assert!(read_at(&*dev, 19, 2).is_err());
+        assert_eq!(read_at(&*dev, 49, 4).unwrap(), [1, 0xfe, 0xfe, 1]);
+        assert!(read_at(&*dev, 95, 6).is_err());
+        dev.set_missing(true);
+        assert!(read_at(&*dev, 0, 1).is_err());
+        dev.repair();
+        assert_eq!(read_at(&*dev, 0, 100).unwrap(), [1; 100]);
+        assert_eq!(dev.reads(), 7);
+    }
+}

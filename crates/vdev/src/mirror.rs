@@ -1,0 +1,118 @@
+//! Mirrors, and the single leaf as a mirror of one.
+//!
+//! Mirrors, replacing and spare vdevs hold the same data on every child, so below such a vdev all
+//! leaves are copies of each other. They are tried in order of trust until one verifies: first
+//! those that have the block's transaction group, then stale ones, last those that are out of
+//! use. Among equals the one with the fewest reads under way comes first, and among idle ones
+//! the choice goes by megabytes of the offset, so that sequential reads stay on one side for a
+//! while and still use all.
+
+use std::io;
+use std::sync::Arc;
+
+use cenote_format::abd::Abd;
+
+use crate::submit::{LeafRead, Piece, ReaderPool, read_leaves};
+use crate::vdev::{Kind, Trust, Vdev};
+use crate::{VdevError, Verify};
+
+/// The leaves below `vdev` that hold the same data, in the order in which to try them. Those
+/// without a device are left out.
+pub(crate) fn leaves_by_trust(vdev: &Arc<Vdev>, offset: u64, txg: u64) -> Vec<Arc<Vdev>> {
+    let mut leaves = Vec::new();
+    copies(vdev, &mut leaves);
+    let mut ranked: Vec<(Trust, u64, usize, Arc<Vdev>)> = Vec::with_capacity(leaves.len());
+    let n = leaves.len();
+    let turn = (offset >> 20) as usize % n.max(1);
+    for (i, leaf) in leaves.into_iter().enumerate() {
+        if let Some(trust) = leaf.trust(txg) {
+            let busy = leaf.stats.in_flight();
+            ranked.push((trust, busy, (i + n - turn) % n, leaf));
+        }
+    }
+    ranked.sort_by_key(|(trust, busy, order, _)| (*trust, *busy, *order));
+    ranked.into_iter().map(|(_, _, _, leaf)| leaf).collect()
+}
+
+fn copies(vdev: &Arc<Vdev>, out: &mut Vec<Arc<Vdev>>) {
+    if vdev.is_leaf() {
+        out.push(vdev.clone());
+    } else if vdev.vdev_kind().is_mirror_like() {
+        vdev.children().iter().for_each(|c| copies(c, out));
+    }
+}
+
+/// A block under way.
+pub(crate) struct Read<'a> {
+    vdev: &'a Arc<Vdev>,
+    offset: u64,
+    size: usize,
+    txg: u64,
+    leaves: Vec<Arc<Vdev>>,
+}
+
+impl<'a> Read<'a> {
+    /// Plans the read of `size` bytes at `offset`.
+    pub(crate) fn plan(vdev: &'a Arc<Vdev>, offset: u64, size: usize, txg: u64) -> Self {
+        let leaves = leaves_by_trust(vdev, offset, txg);
+        Read { vdev, offset, size, txg, leaves }
+    }
+
+    /// The read to submit first, if there is any device; its result goes to [`Read::finish`].
+    pub(crate) fn first_read(&self) -> Option<LeafRead> {
+        self.leaves.first().map(|leaf| self.read_of(leaf))
+    }
+
+    fn read_of(&self, leaf: &Arc<Vdev>) -> LeafRead {
+        LeafRead { leaf: leaf.clone(), offset: self.offset, len: self.size }
+    }
+
+    /// The block, given the result of [`Read::first_read`].
+    pub(crate) fn finish(
+        self,
+        pool: &ReaderPool,
+        first: Option<io::Result<Piece>>,
+        verify: Verify<'_>,
+    ) -> Result<Abd, VdevError> {
+        let (mut error, mut bad) = (None, false);
+        let mut result = first;
+        for (i, leaf) in self.leaves.iter().enumerate() {
+            if i > 0 {
+                result = read_leaves(pool, &[self.read_of(leaf)]).pop();
+            }
+            match result.take() {
+                Some(Ok(piece)) if verify(&piece.bytes) => return Ok(piece.into_own()),
+                Some(Ok(_)) => {
+                    bad = true;
+                    // A copy that was not expected to be right is no fault of the device.
+                    if leaf.trust(self.txg) == Some(Trust::Good) {
+                        leaf.stats.checksum_error();
+                    }
+                }
+                Some(Err(e)) => error = Some(e.to_string()),
+                None => {}
+            }
+        }
+        Err(self.failed(error, bad))
+    }
+
+    /// Every copy, as far as they can be read, with its leaf.
+    pub(crate) fn all_copies(&self, pool: &ReaderPool) -> Vec<(Arc<Vdev>, Abd)> {
+        let reads: Vec<LeafRead> = self.leaves.iter().map(|l| self.read_of(l)).collect();
+        let results = read_leaves(pool, &reads);
+        let copies = self.leaves.iter().zip(results);
+        copies.filter_map(|(l, r)| Some((l.clone(), r.ok()?.into_own()))).collect()
+    }
+
+    fn failed(&self, error: Option<String>, bad: bool) -> VdevError {
+        let (vdev, offset) = (self.vdev.id(), self.offset);
+        if bad {
+            return VdevError::Checksum { vdev, offset };
+        }
+        if self.vdev.vdev_kind() == Kind::Mirror {
+            self.vdev.stats.read_error();
+        }
+        let why = error.unwrap_or_else(|| "no device".into());
+        VdevError::Io { vdev, offset, why }
+    }
+}

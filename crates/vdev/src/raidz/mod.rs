@@ -1,0 +1,348 @@
+//! RAID-Z: reading a block from its columns, and reconstructing what is missing or wrong.
+//!
+//! A healthy block is read from its data columns alone. Columns that cannot be read, or that the
+//! child is known to have missed, are computed from parity. If the result does not verify,
+//! some child returned bad data without an error: then everything there is to read is read,
+//! and every combination of columns that the parity can make up for is taken to be the bad
+//! one, until the result verifies. A column that was read and turns out different from what
+//! verified counts as a checksum error of its child; if nothing verifies, every column that was
+//! read does.
+//!
+//! - [`map`]: where the columns are;
+//! - [`math`]: the arithmetic of parity.
+
+pub(crate) mod map;
+pub(crate) mod math;
+
+use std::io;
+use std::sync::Arc;
+
+use cenote_format::abd::Abd;
+
+use crate::submit::{LeafRead, Piece, ReaderPool, read_leaves};
+use crate::vdev::{Trust, Vdev};
+use crate::{VdevError, Verify, mirror};
+
+use map::Extent;
+
+/// Combinations of bad columns tried for one block, however small.
+const MIN_ATTEMPTS: u64 = 600;
+/// Combinations tried for one block at most.
+const MAX_ATTEMPTS: u64 = 10_000;
+/// Beyond [`MIN_ATTEMPTS`], combinations are tried only up to so many bytes of results.
+const ATTEMPT_BYTES: u64 = 16 << 30;
+
+/// One column of a block and what is known of it.
+struct Column {
+    extent: Extent,
+    child: Arc<Vdev>,
+    /// The leaves that hold it, the best first: more than one below a replacing or spare vdev.
+    leaves: Vec<Arc<Vdev>>,
+    /// How many of them were tried.
+    tried: usize,
+    trust: Option<Trust>,
+    data: Option<Abd>,
+}
+
+impl Column {
+    fn good(&self) -> bool {
+        self.trust == Some(Trust::Good)
+    }
+}
+
+/// A block under way.
+pub(crate) struct Read<'a> {
+    vdev: &'a Arc<Vdev>,
+    offset: u64,
+    size: usize,
+    nparity: usize,
+    columns: Vec<Column>,
+    /// Columns that [`Read::first_reads`] asked for.
+    asked: Vec<usize>,
+    /// Why a column could not be read, for the message.
+    error: Option<io::Error>,
+}
+
+impl<'a> Read<'a> {
+    /// Plans the read of `size` bytes at `offset`. `None` if there is no such place.
+    pub(crate) fn plan(vdev: &'a Arc<Vdev>, offset: u64, size: usize, txg: u64) -> Option<Self> {
+        let extents = vdev.geometry()?.columns(offset, size as u64)?;
+        let nparity = usize::try_from(vdev.nparity()).ok()?;
+        let column = |extent: Extent| {
+            let child = vdev.children().get(extent.child)?.clone();
+            let leaves = mirror::leaves_by_trust(&child, extent.offset, txg);
+            let trust = leaves.first().and_then(|l| l.trust(txg));
+            Some(Column { extent, child, leaves, tried: 0, trust, data: None })
+        };
+        let columns: Vec<Column> = extents.into_iter().map(column).collect::<Option<_>>()?;
+        let mut read =
+            Read { vdev, offset, size, nparity, columns, asked: Vec::new(), error: None };
+        read.asked = read.choose();
+        Some(read)
+    }
+
+    /// The columns to read first: all data if it is good, otherwise what there is of good
+    /// columns, and if they do not suffice, everything.
+    fn choose(&self) -> Vec<usize> {
+        let all = 0..self.columns.len();
+        let data = self.nparity..self.columns.len();
+        if data.clone().all(|c| self.columns[c].good()) {
+            return data.collect();
+        }
+        let good: Vec<usize> = all.clone().filter(|c| self.columns[*c].good()).collect();
+        if good.len() >= data.len() { good } else { all.collect() }
+    }
+
+    /// The reads to submit first; their results go to [`Read::finish`] in the same order.
+    pub(crate) fn first_reads(&mut self) -> Vec<LeafRead> {
+        let asked = std::mem::take(&mut self.asked);
+        let (asked, reads) = self.next_reads(asked);
+        self.asked = asked;
+        reads
+    }
+
+    /// A read of the next leaf of each of `columns` that has one left.
+    fn next_reads(&mut self, columns: Vec<usize>) -> (Vec<usize>, Vec<LeafRead>) {
+        let (mut asked, mut reads) = (Vec::new(), Vec::new());
+        for c in columns {
+            let column = &mut self.columns[c];
+            let Some(leaf) = column.leaves.get(column.tried).cloned() else { continue };
+            column.tried += 1;
+            asked.push(c);
+            reads.push(LeafRead { leaf, offset: column.extent.offset, len: column.extent.len });
+        }
+        (asked, reads)
+    }
+
+    fn store(&mut self, asked: &[usize], results: Vec<io::Result<Piece>>) {
+        for (c, result) in asked.iter().zip(results) {
+            match result {
+                Ok(piece) => self.columns[*c].data = Some(piece.bytes),
+                Err(e) => self.error = Some(e),
+            }
+        }
+    }
+
+    /// The block, given the results of [`Read::first_reads`].
+    pub(crate) fn finish(
+        mut self,
+        pool: &ReaderPool,
+        results: Vec<io::Result<Piece>>,
+        verify: Verify<'_>,
+    ) -> Result<Abd, VdevError> {
+        let asked = std::mem::take(&mut self.asked);
+        self.store(&asked, results);
+        // What was read of untrusted columns is used only where nothing else is left.
+        let missing = |c: &Column| c.data.is_none();
+        let doubtful = |c: &Column| c.data.is_none() || !c.good();
+        for unusable in [&doubtful as &dyn Fn(&Column) -> bool, &missing] {
+            if let Some(block) = self.attempt(&self.which(unusable), verify) {
+                return Ok(self.verified(block));
+            }
+        }
+        self.read_everything(pool);
+        if let Some(block) = self.attempt(&self.which(&doubtful), verify) {
+            return Ok(self.verified(block));
+        }
+        if let Some(block) = self.try_combinations(verify) {
+            return Ok(self.verified(block));
+        }
+        while self.read_other_copies(pool) {
+            if let Some(block) = self.try_combinations(verify) {
+                return Ok(self.verified(block));
+            }
+        }
+        Err(self.failed())
+    }
+
+    fn which(&self, unusable: &dyn Fn(&Column) -> bool) -> Vec<usize> {
+        (0..self.columns.len()).filter(|c| unusable(&self.columns[*c])).collect()
+    }
+
+    /// Reads every column that has no data from whatever leaf is left.
+    fn read_everything(&mut self, pool: &ReaderPool) {
+        loop {
+            let (asked, reads) = self.next_reads(self.which(&|c| c.data.is_none()));
+            if asked.is_empty() {
+                return;
+            }
+            let results = read_leaves(pool, &reads);
+            self.store(&asked, results);
+        }
+    }
+
+    /// Reads again from another leaf each column that has several. `false` if none is left.
+    fn read_other_copies(&mut self, pool: &ReaderPool) -> bool {
+        let (asked, reads) = self.next_reads((0..self.columns.len()).collect());
+        let results = read_leaves(pool, &reads);
+        self.store(&asked, results);
+        !asked.is_empty()
+    }
+
+    /// The block computed without the columns `unusable` (ascending), if that is possible and it
+    /// verifies.
+    fn attempt(&self, unusable: &[usize], verify: Verify<'_>) -> Option<Abd> {
+        let block = self.decode(unusable)?;
+        let abd = self.trimmed(Abd::from_vec(block))?;
+        verify(&abd).then_some(abd)
+    }
+
+    /// Without the padding of the last sector.
+    fn trimmed(&self, block: Abd) -> Option<Abd> {
+        if block.len() == self.size { Some(block) } else { block.slice(0, self.size) }
+    }
+
+    /// The data of all columns in order, those in `unusable` computed from parity.
+    fn decode(&self, unusable: &[usize]) -> Option<Vec<u8>> {
+        let (parity, data) = self.columns.split_at_checked(self.nparity)?;
+        let lost: Vec<usize> =
+            unusable.iter().filter_map(|c| c.checked_sub(self.nparity)).collect();
+        let usable = parity.iter().enumerate().filter(|(k, _)| !unusable.contains(k));
+        let parities: Vec<(usize, &[u8])> =
+            usable.filter_map(|(k, c)| Some((k, c.data.as_ref()?.as_contiguous()?))).collect();
+        if lost.len() > parities.len() {
+            return None;
+        }
+        let mut block = vec![0; data.iter().map(|c| c.extent.len).sum()];
+        let mut slices = Vec::with_capacity(data.len());
+        let mut rest = &mut block[..];
+        for (i, column) in data.iter().enumerate() {
+            let (mine, after) = rest.split_at_mut_checked(column.extent.len)?;
+            if !lost.contains(&i) {
+                column.data.as_ref()?.copy_to(0, mine)?;
+            }
+            slices.push(mine);
+            rest = after;
+        }
+        math::reconstruct(&mut slices, &lost, &parities)?;
+        Some(block)
+    }
+
+    /// Takes every combination of columns to be bad that parity can make up for, fewest first.
+    fn try_combinations(&self, verify: Verify<'_>) -> Option<Abd> {
+        let absent = self.which(&|c| c.data.is_none());
+        let present = self.which(&|c| c.data.is_some());
+        let budget = ATTEMPT_BYTES / self.size.max(1) as u64;
+        let mut budget = budget.clamp(MIN_ATTEMPTS, MAX_ATTEMPTS);
+        for count in 0..=self.nparity.checked_sub(absent.len())? {
+            let mut combination = Combination::first(count, present.len());
+            while let Some(chosen) = &combination {
+                let mut bad: Vec<usize> = chosen
+                    .picks
+                    .iter()
+                    .map(|i| present[*i])
+                    .chain(absent.iter().copied())
+                    .collect();
+                bad.sort_unstable();
+                // Without a bad data column the data are as they were read.
+                if count == 0 || bad.iter().any(|c| *c >= self.nparity) {
+                    budget = budget.checked_sub(1)?;
+                    if let Some(block) = self.attempt(&bad, verify) {
+                        return Some(block);
+                    }
+                }
+                combination = combination.and_then(Combination::next);
+            }
+        }
+        None
+    }
+
+    /// Charges the children whose columns differ from what verified.
+    fn verified(&self, block: Abd) -> Abd {
+        let data_columns = self.columns.get(self.nparity..).unwrap_or_default();
+        let parity_read = self.columns.iter().take(self.nparity).any(|c| c.data.is_some());
+        if !parity_read && data_columns.iter().all(|c| c.data.is_some()) {
+            // Everything that was read verified.
+            return block;
+        }
+        // Padding beyond the block is zeros.
+        let mut bytes = block.bytes().into_owned();
+        bytes.resize(data_columns.iter().map(|c| c.extent.len).sum(), 0);
+        let mut slices = Vec::with_capacity(data_columns.len());
+        let mut rest = &bytes[..];
+        for column in data_columns {
+            let (mine, after) = rest.split_at(column.extent.len.min(rest.len()));
+            self.charge_unless(column, mine);
+            slices.push(mine);
+            rest = after;
+        }
+        for (k, column) in self.columns.iter().take(self.nparity).enumerate() {
+            if column.data.is_some() {
+                let mut parity = vec![0; column.extent.len];
+                math::parity_of(k, slices.iter().copied(), &mut parity);
+                self.charge_unless(column, &parity);
+            }
+        }
+        block
+    }
+
+    /// A checksum error of the child, unless the column reads as it should or was not expected to.
+    fn charge_unless(&self, column: &Column, right: &[u8]) {
+        let wrong = column.data.as_ref().is_some_and(|d| d.as_contiguous() != Some(right));
+        if wrong && column.good() {
+            column.child.stats.checksum_error();
+        }
+    }
+
+    /// Nothing helped: the error, charged to whom it concerns.
+    fn failed(&self) -> VdevError {
+        let absent = self.columns.iter().filter(|c| c.data.is_none()).count();
+        let (vdev, offset) = (self.vdev.id(), self.offset);
+        if absent > self.nparity {
+            self.vdev.stats.read_error();
+            let cause = self.error.as_ref().map_or("not there".into(), |e| e.to_string());
+            let why = format!("{absent} of {} columns cannot be read: {cause}", self.columns.len());
+            return VdevError::Io { vdev, offset, why };
+        }
+        for column in self.columns.iter().filter(|c| c.data.is_some() && c.good()) {
+            column.child.stats.checksum_error();
+        }
+        VdevError::Checksum { vdev, offset }
+    }
+}
+
+/// `picks.len()` of `n` things, in lexicographic order.
+struct Combination {
+    picks: Vec<usize>,
+    n: usize,
+}
+
+impl Combination {
+    fn first(count: usize, n: usize) -> Option<Combination> {
+        (count <= n).then(|| Combination { picks: (0..count).collect(), n })
+    }
+
+    fn next(mut self) -> Option<Combination> {
+        let count = self.picks.len();
+        // The last pick that can still move up, and those after it right behind.
+        let moving = (0..count).rev().find(|i| self.picks[*i] < self.n - (count - i))?;
+        let base = self.picks[moving] + 1;
+        for (i, pick) in self.picks[moving..].iter_mut().enumerate() {
+            *pick = base + i;
+        }
+        Some(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Combination;
+
+    #[test]
+    fn combinations_are_complete() {
+        let all = |count, n| {
+            let mut out = Vec::new();
+            let mut c = Combination::first(count, n);
+            while let Some(now) = c {
+                out.push(now.picks.clone());
+                c = now.next();
+            }
+            out
+        };
+        assert_eq!(all(0, 3), [Vec::<usize>::new()]);
+        assert_eq!(all(2, 3), [[0, 1], [0, 2], [1, 2]]);
+        assert_eq!(all(3, 3), [[0, 1, 2]]);
+        assert_eq!(all(3, 6).len(), 20);
+        assert!(all(3, 2).is_empty());
+    }
+}

@@ -1,0 +1,117 @@
+//! Health of a vdev, and how that of its children adds up to it.
+//!
+//! A leaf's state comes from the config (taken offline, faulted by hand) and from opening it (is
+//! the device there, is it large enough, do its labels belong to this vdev). States add up
+//! towards the root as in OpenZFS: a mirror works with one child left, RAID-Z with as many
+//! missing as it has parity, the root needs every top-level vdev but log devices.
+
+use std::sync::Arc;
+
+use crate::vdev::{Kind, Vdev};
+
+/// Why a vdev is as it is (`vdev_state_t` with `vdev_aux_t`), worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VdevState {
+    /// Not opened.
+    Closed,
+    /// Taken offline by the administrator: not opened.
+    Offline,
+    /// Removed from the system.
+    Removed,
+    /// Opening it failed.
+    CantOpen(Aux),
+    /// Faulted by request.
+    Faulted,
+    /// Works, with something wrong below or about it.
+    Degraded,
+    /// Works.
+    Healthy,
+}
+
+/// What is wrong (`vdev_aux_t`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aux {
+    /// Nothing.
+    None,
+    /// The device is not there or did not open.
+    OpenFailed,
+    /// The label says that the device belongs elsewhere.
+    CorruptData,
+    /// Too few children work.
+    NoReplicas,
+    /// The guids of the vdevs do not add up to the uberblock's sum.
+    BadGuidSum,
+    /// The device is smaller than any vdev may be.
+    TooSmall,
+    /// No good label, or the device is too small for what its label says.
+    BadLabel,
+    /// The pool's version is newer than this software.
+    VersionNewer,
+    /// Faulted by an administrator or a diagnosis.
+    External,
+    /// The config has no description of this top-level vdev.
+    Missing,
+    /// The device was split off into another pool.
+    SplitPool,
+}
+
+impl VdevState {
+    /// Whether data may be read from a vdev in this state (`vdev_readable`).
+    pub fn readable(self) -> bool {
+        matches!(self, VdevState::Degraded | VdevState::Healthy)
+    }
+}
+
+/// Counts of children by what they mean to their parent.
+struct Tally {
+    children: usize,
+    offline: usize,
+    faulted: usize,
+    degraded: usize,
+    corrupt: bool,
+}
+
+fn tally(is_root: bool, children: &[Arc<Vdev>]) -> Tally {
+    let mut t =
+        Tally { children: children.len(), offline: 0, faulted: 0, degraded: 0, corrupt: false };
+    for child in children {
+        // There is nothing to read from these, so nothing is wrong with them.
+        if matches!(child.vdev_kind(), Kind::Hole | Kind::Indirect) {
+            continue;
+        }
+        match child.state() {
+            VdevState::Healthy => {}
+            VdevState::Degraded => t.degraded += 1,
+            // A pool goes on without its log device.
+            _ if is_root && child.is_log() => t.degraded += 1,
+            _ => t.faulted += 1,
+        }
+        t.offline += usize::from(child.state() == VdevState::Offline);
+        t.corrupt |= child.state() == VdevState::CantOpen(Aux::CorruptData);
+    }
+    t
+}
+
+/// The state of an interior vdev, given its children.
+pub(crate) fn of_interior(kind: Kind, nparity: u64, children: &[Arc<Vdev>]) -> VdevState {
+    let t = tally(kind == Kind::Root, children);
+    let allowed = match kind {
+        Kind::Root => 0,
+        Kind::RaidZ => usize::try_from(nparity).unwrap_or(usize::MAX),
+        _ => t.children.saturating_sub(1),
+    };
+    if t.children == 0 {
+        VdevState::CantOpen(Aux::BadLabel)
+    } else if t.faulted > allowed {
+        match kind {
+            Kind::Root if t.corrupt => VdevState::CantOpen(Aux::CorruptData),
+            Kind::Root | Kind::RaidZ => VdevState::CantOpen(Aux::NoReplicas),
+            _ if t.offline == t.children => VdevState::Offline,
+            _ => VdevState::CantOpen(Aux::NoReplicas),
+        }
+    } else if t.faulted + t.degraded > 0 {
+        VdevState::Degraded
+    } else {
+        VdevState::Healthy
+    }
+}

@@ -1,0 +1,265 @@
+//! Submitting reads to leaves: aggregation, one batch per device, devices in parallel.
+//!
+//! The reads of all blocks of a batch come together here. They are sorted by leaf and offset;
+//! small reads next to each other become one (their bytes are then handed out as slices of one
+//! buffer), large ones stay alone so that each gets a buffer of its own and nothing is copied.
+//! Each leaf's reads are submitted in a few batches, and those of all leaves run in parallel on
+//! the threads of a [`ReaderPool`]; the caller runs one of them itself, so that a single read
+//! costs no hand-over.
+
+use std::io;
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use cenote_format::LABEL_START;
+use cenote_format::abd::Abd;
+
+use crate::device::ReadReq;
+use crate::vdev::Vdev;
+
+/// Reads of at least this many bytes are not aggregated.
+const LARGE: usize = 64 << 10;
+/// Most bytes of an aggregated read (OpenZFS: `zfs_vdev_aggregation_limit`).
+const AGGREGATION_LIMIT: u64 = 1 << 20;
+/// Most bytes read for nothing between two reads (OpenZFS: `zfs_vdev_read_gap_limit`).
+const GAP_LIMIT: u64 = 32 << 10;
+/// A batch is split for a further thread only if that leaves each this many bytes.
+const SPLIT_BYTES: usize = 256 << 10;
+/// Threads of a pool of readers.
+const THREADS: usize = 8;
+
+/// One read of a leaf.
+pub(crate) struct LeafRead {
+    pub leaf: Arc<Vdev>,
+    /// Byte offset in the leaf's allocatable space.
+    pub offset: u64,
+    pub len: usize,
+}
+
+/// The bytes of a read.
+pub(crate) struct Piece {
+    pub bytes: Abd,
+    /// They are part of a larger buffer, which they keep from being freed.
+    shared: bool,
+}
+
+impl Piece {
+    /// The bytes in a buffer of their own.
+    pub(crate) fn into_own(self) -> Abd {
+        if self.shared { Abd::from_vec(self.bytes.bytes().into_owned()) } else { self.bytes }
+    }
+}
+
+/// Performs `reads`; the results are in their order. Counts operations, latencies and read errors
+/// at the leaves.
+pub(crate) fn read_leaves(pool: &ReaderPool, reads: &[LeafRead]) -> Vec<io::Result<Piece>> {
+    let mut order: Vec<usize> = (0..reads.len()).collect();
+    order.sort_by_key(|i| (Arc::as_ptr(&reads[*i].leaf), reads[*i].offset));
+    let mut results: Vec<io::Result<Piece>> =
+        reads.iter().map(|_| Err(io::Error::other("not read"))).collect();
+    let runs = aggregate(reads, &order);
+    let batches = split(reads, &order, runs);
+    for done in pool.run(batches) {
+        for (run, req) in done.runs.into_iter().zip(done.reqs) {
+            let members = &order[run.members.clone()];
+            hand_out(reads, members, &run, req, &mut results);
+        }
+    }
+    results
+}
+
+/// A physical read: the requests that it answers are `order[members]`.
+struct Run {
+    members: Range<usize>,
+    offset: u64,
+    len: u64,
+}
+
+/// Joins neighbouring small reads.
+fn aggregate(reads: &[LeafRead], order: &[usize]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (at, i) in order.iter().enumerate() {
+        let (read, len) = (&reads[*i], reads[*i].len as u64);
+        if let Some(run) = runs.last_mut()
+            && let Some(previous) = order.get(run.members.start)
+            && Arc::ptr_eq(&reads[*previous].leaf, &read.leaf)
+            && reads[*previous].len < LARGE
+            && read.len < LARGE
+        {
+            let run_end = run.offset.saturating_add(run.len);
+            let end = read.offset.saturating_add(len).max(run_end);
+            let gap = read.offset.saturating_sub(run_end);
+            if gap <= GAP_LIMIT && end - run.offset <= AGGREGATION_LIMIT {
+                run.len = end - run.offset;
+                run.members.end = at + 1;
+                continue;
+            }
+        }
+        runs.push(Run { members: at..at + 1, offset: read.offset, len });
+    }
+    runs
+}
+
+/// Reads for one device that are submitted together.
+struct Batch {
+    leaf: Arc<Vdev>,
+    runs: Vec<Run>,
+    reqs: Vec<ReadReq>,
+}
+
+/// Makes one batch for each leaf, or several where its device gains from that.
+fn split(reads: &[LeafRead], order: &[usize], runs: Vec<Run>) -> Vec<Batch> {
+    let mut batches: Vec<Batch> = Vec::new();
+    let mut iter = runs.into_iter().peekable();
+    while let Some(first) = iter.next() {
+        let leaf = reads[order[first.members.start]].leaf.clone();
+        let mut mine = vec![first];
+        while let Some(run) =
+            iter.next_if(|r| Arc::ptr_eq(&reads[order[r.members.start]].leaf, &leaf))
+        {
+            mine.push(run);
+        }
+        let bytes: u64 = mine.iter().map(|r| r.len).sum();
+        let concurrency = leaf.device().map_or(1, |d| d.concurrency()).max(1);
+        let pieces = (bytes as usize / SPLIT_BYTES).clamp(1, concurrency.min(mine.len()));
+        let per_batch = mine.len().div_ceil(pieces);
+        while !mine.is_empty() {
+            let rest = mine.split_off(per_batch.min(mine.len()));
+            let reqs = mine.iter().map(|r| request(&leaf, r)).collect();
+            batches.push(Batch { leaf: leaf.clone(), runs: mine, reqs });
+            mine = rest;
+        }
+    }
+    batches
+}
+
+/// The read of a run on the device. Beyond what a device can hold there is nothing to read:
+/// an offset that overflows becomes one that is out of range.
+fn request(leaf: &Vdev, run: &Run) -> ReadReq {
+    let offset = run.offset.saturating_add(LABEL_START);
+    let size = leaf.device().map_or(0, |d| d.size());
+    let inside = offset.checked_add(run.len).is_some_and(|end| end <= size);
+    let mut req = ReadReq::new(offset, run.len as usize);
+    if !inside {
+        let why = format!("{} bytes at {offset:#x} are beyond the device's end", run.len);
+        req.result = Some(Err(io::Error::new(io::ErrorKind::UnexpectedEof, why)));
+    }
+    req
+}
+
+impl Batch {
+    fn run(&mut self) {
+        let Some(device) = self.leaf.device() else { return };
+        self.leaf.stats.begin(self.reqs.len());
+        let started = Instant::now();
+        if self.reqs.iter().all(|r| r.result.is_none()) {
+            device.read_batch(&mut self.reqs);
+        } else {
+            // Some are refused beforehand: the device does not get to see those.
+            for req in self.reqs.iter_mut().filter(|r| r.result.is_none()) {
+                device.read_batch(std::slice::from_mut(req));
+            }
+        }
+        let elapsed = started.elapsed();
+        for req in &self.reqs {
+            match &req.result {
+                Some(Ok(data)) if data.len() == req.len => {
+                    self.leaf.stats.completed(req.len, elapsed);
+                }
+                _ => self.leaf.stats.failed(),
+            }
+        }
+    }
+}
+
+/// Gives each member of a run its bytes.
+fn hand_out(
+    reads: &[LeafRead],
+    members: &[usize],
+    run: &Run,
+    req: ReadReq,
+    results: &mut [io::Result<Piece>],
+) {
+    let want = req.len;
+    let outcome = req.take().and_then(|data| match data.len() == want {
+        true => Ok(Abd::from_vec(data)),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    });
+    for i in members {
+        let read = &reads[*i];
+        let at = (read.offset - run.offset) as usize;
+        results[*i] = match &outcome {
+            Ok(all) if members.len() == 1 => Ok(Piece { bytes: all.clone(), shared: false }),
+            Ok(all) => match all.slice(at, read.len) {
+                Some(bytes) => Ok(Piece { bytes, shared: true }),
+                None => Err(io::ErrorKind::UnexpectedEof.into()),
+            },
+            Err(e) => Err(io::Error::new(e.kind(), e.to_string())),
+        };
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Threads that run batches of reads. They start when they are first needed and end with the pool.
+pub(crate) struct ReaderPool {
+    jobs: OnceLock<Option<Mutex<Sender<Job>>>>,
+}
+
+impl ReaderPool {
+    pub(crate) fn new() -> ReaderPool {
+        ReaderPool { jobs: OnceLock::new() }
+    }
+
+    /// Runs all batches, one of them on the calling thread, and gives them back in any order.
+    fn run(&self, mut batches: Vec<Batch>) -> Vec<Batch> {
+        let Some(mut own) = batches.pop() else { return Vec::new() };
+        let (done, finished) = channel();
+        for mut batch in batches {
+            let done = done.clone();
+            self.submit(Box::new(move || {
+                batch.run();
+                // The receiver waits for all senders: it is still there.
+                let _ = done.send(batch);
+            }));
+        }
+        drop(done);
+        own.run();
+        std::iter::once(own).chain(finished).collect()
+    }
+
+    /// Hands a job to a thread, or runs it here if there are none.
+    fn submit(&self, job: Job) {
+        let Some(sender) = self.jobs.get_or_init(start_threads) else { return job() };
+        let sent = sender.lock().unwrap_or_else(PoisonError::into_inner).send(job);
+        if let Err(refused) = sent {
+            (refused.0)();
+        }
+    }
+}
+
+/// `None` if no thread can be started.
+fn start_threads() -> Option<Mutex<Sender<Job>>> {
+    let (sender, receiver) = channel::<Job>();
+    let receiver = Arc::new(Mutex::new(receiver));
+    let mut started = 0;
+    for i in 0..THREADS {
+        let receiver = receiver.clone();
+        let thread = std::thread::Builder::new().name(format!("vdev-read-{i}"));
+        started += usize::from(thread.spawn(move || work(&receiver)).is_ok());
+    }
+    (started > 0).then(|| Mutex::new(sender))
+}
+
+fn work(jobs: &Mutex<Receiver<Job>>) {
+    loop {
+        // The lock is held only while a job is taken.
+        let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        match job {
+            Ok(job) => job(),
+            Err(_) => return,
+        }
+    }
+}

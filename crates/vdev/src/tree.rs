@@ -1,0 +1,237 @@
+//! The assembled tree: reading blocks by DVA.
+//!
+//! A read goes through three steps. It is *resolved*: DVAs on removed vdevs are mapped to where
+//! the data are now. It is *planned*: which bytes of which leaves to read first. The reads of a
+//! whole batch are then submitted together, and each block is *finished*: verified, and if it is
+//! not right, read otherwise until it is or nothing is left to try.
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use cenote_format::MAX_BLOCK;
+use cenote_format::abd::Abd;
+use cenote_format::nvlist::NvList;
+
+use crate::indirect::{self, Maps};
+use crate::submit::{LeafRead, Piece, ReaderPool, read_leaves};
+use crate::vdev::{Kind, Vdev};
+use crate::{BlockRead, FindDevice, IndirectMap, VdevError, Verify, assemble, mirror, raidz};
+
+/// The assembled tree of vdevs of a pool.
+pub struct VdevTree {
+    root: Arc<Vdev>,
+    maps: Maps,
+    pool: ReaderPool,
+}
+
+/// Bytes of a top-level vdev.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub vdev: &'a Arc<Vdev>,
+    pub offset: u64,
+    pub size: usize,
+    pub txg: u64,
+}
+
+/// The top-level vdev `id`.
+pub(crate) fn top(tops: &[Arc<Vdev>], id: u64) -> Result<&Arc<Vdev>, VdevError> {
+    let found = usize::try_from(id).ok().and_then(|i| tops.get(i));
+    found.ok_or(VdevError::NoVdev(id))
+}
+
+/// A block under way.
+enum Plan<'a> {
+    Failed(VdevError),
+    Mirror(mirror::Read<'a>),
+    RaidZ(raidz::Read<'a>),
+    Split(Place<'a>, Vec<Place<'a>>),
+}
+
+impl<'a> Place<'a> {
+    /// An I/O error at this place.
+    pub(crate) fn error(&self, why: &str) -> VdevError {
+        VdevError::Io { vdev: self.vdev.id(), offset: self.offset, why: why.into() }
+    }
+
+    /// Plans the read of a place on a vdev that holds data.
+    fn plan(self) -> Plan<'a> {
+        let asize = self.vdev.asize();
+        let end = self.offset.checked_add(self.vdev.psize_to_asize(self.size as u64));
+        match self.vdev.vdev_kind() {
+            Kind::Hole | Kind::Missing | Kind::Indirect | Kind::Root => {
+                Plan::Failed(self.error(&format!("a {} vdev holds no data", self.vdev.kind())))
+            }
+            _ if asize != 0 && end.is_none_or(|end| end > asize) => {
+                Plan::Failed(self.error("beyond the end of the vdev"))
+            }
+            Kind::RaidZ => match raidz::Read::plan(self.vdev, self.offset, self.size, self.txg) {
+                Some(read) => Plan::RaidZ(read),
+                None => Plan::Failed(self.error("beyond the end of the vdev")),
+            },
+            _ => Plan::Mirror(mirror::Read::plan(self.vdev, self.offset, self.size, self.txg)),
+        }
+    }
+
+    /// Reads a place on a vdev that holds data.
+    pub(crate) fn read(self, pool: &ReaderPool, verify: Verify<'_>) -> Result<Abd, VdevError> {
+        let mut plan = self.plan();
+        let results = read_leaves(pool, &plan.first_reads());
+        plan.finish(pool, results, verify)
+    }
+}
+
+impl Plan<'_> {
+    fn first_reads(&mut self) -> Vec<LeafRead> {
+        match self {
+            Plan::Mirror(read) => read.first_read().into_iter().collect(),
+            Plan::RaidZ(read) => read.first_reads(),
+            Plan::Failed(_) | Plan::Split(..) => Vec::new(),
+        }
+    }
+
+    fn finish(
+        self,
+        pool: &ReaderPool,
+        results: Vec<io::Result<Piece>>,
+        verify: Verify<'_>,
+    ) -> Result<Abd, VdevError> {
+        match self {
+            Plan::Failed(error) => Err(error),
+            Plan::Mirror(read) => read.finish(pool, results.into_iter().next(), verify),
+            Plan::RaidZ(read) => read.finish(pool, results, verify),
+            Plan::Split(whole, pieces) => indirect::read_split(pool, whole, &pieces, verify),
+        }
+    }
+}
+
+impl VdevTree {
+    /// Builds the tree from the pool's `vdev_tree` nvlist; `open` finds a device by the leaf's guid
+    /// and config, `None` if it is missing.
+    ///
+    /// Errors: dRAID, expanded RAID-Z, unknown types and impossible shapes, refused by name.
+    pub fn build(config: &NvList, open: FindDevice<'_>) -> Result<Arc<VdevTree>, VdevError> {
+        let root = assemble::root(config, open)?;
+        let maps = RwLock::new(HashMap::new());
+        Ok(Arc::new(VdevTree { root, maps, pool: ReaderPool::new() }))
+    }
+
+    /// The root vdev.
+    pub fn root(&self) -> &Arc<Vdev> {
+        &self.root
+    }
+
+    /// The top-level vdev with the number that DVAs use.
+    pub fn top(&self, id: u64) -> Option<&Arc<Vdev>> {
+        top(self.root.children(), id).ok()
+    }
+
+    /// All leaves, in order of the config.
+    pub fn leaves(&self) -> Vec<Arc<Vdev>> {
+        let mut leaves = Vec::new();
+        self.root.collect_leaves(&mut leaves);
+        leaves
+    }
+
+    /// The vdev with this guid, at any level.
+    pub fn find(&self, guid: u64) -> Option<Arc<Vdev>> {
+        fn below(vdev: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
+            if vdev.guid() == guid {
+                return Some(vdev.clone());
+            }
+            vdev.children().iter().find_map(|c| below(c, guid))
+        }
+        below(&self.root, guid)
+    }
+
+    /// Installs the transaction groups that a leaf missed (half-open ranges of txgs, from its DTL
+    /// space map). Until then a leaf whose config names a DTL is taken to have missed all.
+    pub fn set_dtl(&self, leaf: u64, missing: Vec<Range<u64>>) -> Result<(), VdevError> {
+        let vdev = self.find(leaf).filter(|v| v.is_leaf()).ok_or(VdevError::NoVdev(leaf))?;
+        vdev.set_dtl(missing);
+        Ok(())
+    }
+
+    /// Installs the mapping of an indirect top-level vdev.
+    pub fn set_indirect(&self, vdev: u64, map: Box<dyn IndirectMap>) -> Result<(), VdevError> {
+        let top = top(self.root.children(), vdev)?;
+        if top.vdev_kind() != Kind::Indirect {
+            return Err(VdevError::NoVdev(vdev));
+        }
+        let mut maps = self.maps.write().unwrap_or_else(PoisonError::into_inner);
+        maps.insert(vdev, Arc::from(map));
+        Ok(())
+    }
+
+    /// Reads `size` bytes (a block's psize) at `offset` (a DVA's) of top-level vdev `vdev`, from
+    /// whichever copies pass `verify`. `txg` is the block's physical birth: copies on leaves that
+    /// missed it are tried last. Errors are counted at the vdevs that made them.
+    pub fn read(
+        &self,
+        vdev: u64,
+        offset: u64,
+        size: u64,
+        txg: u64,
+        verify: Verify<'_>,
+    ) -> Result<Abd, VdevError> {
+        let one = self.read_many(&[BlockRead { vdev, offset, size, txg, verify }]).pop();
+        one.unwrap_or(Err(VdevError::NoVdev(vdev)))
+    }
+
+    /// Reads a batch of blocks: the reads of all of them are aggregated and submitted together,
+    /// those of each device in parallel to the others. Results are in the order of `reqs`.
+    pub fn read_many(&self, reqs: &[BlockRead<'_>]) -> Vec<Result<Abd, VdevError>> {
+        let mut plans: Vec<(Plan<'_>, Range<usize>)> = Vec::with_capacity(reqs.len());
+        let mut reads = Vec::with_capacity(reqs.len());
+        for req in reqs {
+            let mut plan = self.plan(req);
+            let start = reads.len();
+            reads.append(&mut plan.first_reads());
+            plans.push((plan, start..reads.len()));
+        }
+        let mut results = read_leaves(&self.pool, &reads).into_iter();
+        let mut done = Vec::with_capacity(reqs.len());
+        for ((plan, range), req) in plans.into_iter().zip(reqs) {
+            let mine = results.by_ref().take(range.len()).collect();
+            done.push(plan.finish(&self.pool, mine, req.verify));
+        }
+        done
+    }
+
+    fn plan(&self, req: &BlockRead<'_>) -> Plan<'_> {
+        match self.resolve(req) {
+            Ok((_, pieces)) if pieces.len() == 1 => pieces[0].plan(),
+            Ok((whole, pieces)) => Plan::Split(whole, pieces),
+            Err(error) => Plan::Failed(error),
+        }
+    }
+
+    fn resolve(&self, req: &BlockRead<'_>) -> Result<(Place<'_>, Vec<Place<'_>>), VdevError> {
+        let tops = self.root.children();
+        let vdev = top(tops, req.vdev)?;
+        let place = Place { vdev, offset: req.offset, size: req.size as usize, txg: req.txg };
+        if req.size == 0 || req.size > MAX_BLOCK {
+            return Err(place.error(&format!("a block of {} bytes", req.size)));
+        }
+        Ok((place, indirect::resolve(tops, &self.maps, place)?))
+    }
+
+    /// Reads raw bytes without verification: of a leaf or mirror at any level, given by guid, or
+    /// of a top-level vdev, given by guid or number. `offset` counts from the first
+    /// allocatable byte.
+    pub fn read_raw(&self, vdev: u64, offset: u64, size: u64) -> Result<Abd, VdevError> {
+        let by_guid = self.find(vdev).filter(|_| vdev != 0);
+        let found = by_guid.or_else(|| self.top(vdev).cloned());
+        let found = found.ok_or(VdevError::NoVdev(vdev))?;
+        let is_top = self.top(found.id()).is_some_and(|t| Arc::ptr_eq(t, &found));
+        if is_top {
+            return self.read(found.id(), offset, size, 0, &|_| true);
+        }
+        let place = Place { vdev: &found, offset, size: size as usize, txg: 0 };
+        if size == 0 || size > MAX_BLOCK {
+            return Err(place.error(&format!("a read of {size} bytes")));
+        }
+        place.read(&self.pool, &|_| true)
+    }
+}

@@ -1,0 +1,314 @@
+//! A node of the vdev tree.
+//!
+//! The tree is as the pool's config describes it: the root, its top-level vdevs (which DVAs
+//! name by their id), and below them mirrors, RAID-Z, replacing and spare vdevs down to the
+//! leaves, which are files or disks. All but counters and DTLs is fixed once a tree is built.
+//!
+//! Invariants: only leaves have a device. A top-level vdev that holds data has an ashift from 9
+//! to 16; everything below it has the same. Offsets within a vdev are those of DVAs: byte 0
+//! is the first allocatable byte, on a leaf the byte at [`cenote_format::LABEL_START`] of the device.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use cenote_format::nvlist::NvList;
+use cenote_format::{SECTOR, SECTOR_SHIFT};
+
+use crate::device::Device;
+use crate::raidz::map::Geometry;
+use crate::state::VdevState;
+use crate::stats::{LATENCY_BUCKETS, LatencyHistogram, Stats};
+
+/// What a vdev is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Root,
+    Mirror,
+    Replacing,
+    Spare,
+    RaidZ,
+    File,
+    Disk,
+    Hole,
+    Missing,
+    Indirect,
+}
+
+impl Kind {
+    /// From the `type` of a config.
+    pub(crate) fn from_name(name: &str) -> Option<Kind> {
+        let all = [
+            Kind::Root,
+            Kind::Mirror,
+            Kind::Replacing,
+            Kind::Spare,
+            Kind::RaidZ,
+            Kind::File,
+            Kind::Disk,
+            Kind::Hole,
+            Kind::Missing,
+            Kind::Indirect,
+        ];
+        all.into_iter().find(|k| k.name() == name)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Root => "root",
+            Kind::Mirror => "mirror",
+            Kind::Replacing => "replacing",
+            Kind::Spare => "spare",
+            Kind::RaidZ => "raidz",
+            Kind::File => "file",
+            Kind::Disk => "disk",
+            Kind::Hole => "hole",
+            Kind::Missing => "missing",
+            Kind::Indirect => "indirect",
+        }
+    }
+
+    pub(crate) fn is_leaf(self) -> bool {
+        matches!(self, Kind::File | Kind::Disk)
+    }
+
+    /// Whether every child holds the same data.
+    pub(crate) fn is_mirror_like(self) -> bool {
+        matches!(self, Kind::Mirror | Kind::Replacing | Kind::Spare)
+    }
+}
+
+/// How far a copy on a leaf is to be trusted to be there and current; the best come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Trust {
+    /// The leaf works and has the transaction group.
+    Good,
+    /// The leaf works but may lack the transaction group.
+    Stale,
+    /// The leaf is not to be used (offline, faulted, a label that does not fit): the last
+    /// resort, whose data count only if they verify.
+    LastResort,
+}
+
+/// Transaction groups that a leaf missed (`DTL_MISSING`).
+#[derive(Debug)]
+pub(crate) enum Dtl {
+    /// The config says that there is a list, and it has not been read.
+    Unread,
+    /// Half-open ranges of txgs, sorted, not overlapping.
+    Ranges(Vec<Range<u64>>),
+}
+
+/// A node of the vdev tree.
+pub struct Vdev {
+    pub(crate) kind: Kind,
+    pub(crate) guid: u64,
+    pub(crate) id: u64,
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) children: Vec<Arc<Vdev>>,
+    pub(crate) state: VdevState,
+    pub(crate) config: NvList,
+    pub(crate) ashift: u32,
+    pub(crate) nparity: u64,
+    pub(crate) device: Option<Arc<dyn Device>>,
+    pub(crate) dtl: RwLock<Dtl>,
+    pub(crate) stats: Stats,
+}
+
+impl Vdev {
+    /// "root", "mirror", "raidz", "file", "disk", "replacing", "spare", "hole", "missing" or
+    /// "indirect": the `type` of the config.
+    pub fn kind(&self) -> &str {
+        self.kind.name()
+    }
+
+    pub(crate) fn vdev_kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Whether this is a file or disk.
+    pub fn is_leaf(&self) -> bool {
+        self.kind.is_leaf()
+    }
+
+    /// The guid; 0 for a hole.
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    /// The position within the parent; for a top-level vdev, the number that DVAs use.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The path of a leaf as the config has it.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// The path at which the device of a leaf was opened.
+    pub fn opened_path(&self) -> Option<&Path> {
+        self.device.as_ref().map(|d| d.path())
+    }
+
+    /// The device of a leaf, if one was found.
+    pub fn device(&self) -> Option<&Arc<dyn Device>> {
+        self.device.as_ref()
+    }
+
+    /// The children, in order of their ids.
+    pub fn children(&self) -> &[Arc<Vdev>] {
+        &self.children
+    }
+
+    /// The state.
+    pub fn state(&self) -> VdevState {
+        self.state
+    }
+
+    /// Numbers of (read, write, checksum) errors seen at this vdev itself.
+    pub fn errors(&self) -> (u64, u64, u64) {
+        let (read, checksum) = self.stats.errors();
+        (read, 0, checksum)
+    }
+
+    /// (read operations, write operations, bytes read, bytes written), of an interior vdev the
+    /// sums over its leaves.
+    pub fn io_stats(&self) -> (u64, u64, u64, u64) {
+        let (mut ops, mut bytes) = self.stats.reads();
+        for child in &self.children {
+            let (o, _, b, _) = child.io_stats();
+            ops += o;
+            bytes += b;
+        }
+        (ops, 0, bytes, 0)
+    }
+
+    /// Reads under way now.
+    pub fn active_reads(&self) -> u64 {
+        let below: u64 = self.children.iter().map(|c| c.active_reads()).sum();
+        self.stats.in_flight() + below
+    }
+
+    /// Latencies of the reads of the leaves.
+    pub fn read_latency(&self) -> LatencyHistogram {
+        let mut sum = [0; LATENCY_BUCKETS];
+        self.add_latency(&mut sum);
+        sum
+    }
+
+    fn add_latency(&self, sum: &mut LatencyHistogram) {
+        self.stats.add_latency(sum);
+        self.children.iter().for_each(|c| c.add_latency(sum));
+    }
+
+    /// The nvlist of the pool's config that this was built from.
+    pub fn config(&self) -> &NvList {
+        &self.config
+    }
+
+    /// log2 of the sector size of the top-level vdev; 0 for the root and for holes.
+    pub fn ashift(&self) -> u32 {
+        self.ashift
+    }
+
+    /// Allocatable bytes of a top-level vdev, as the config has it.
+    pub fn asize(&self) -> u64 {
+        self.config.u64("asize").unwrap_or(0)
+    }
+
+    /// Number of parity columns; 0 if this is not RAID-Z.
+    pub fn nparity(&self) -> u64 {
+        self.nparity
+    }
+
+    /// Whether this top-level vdev is a log device.
+    pub fn is_log(&self) -> bool {
+        self.config.u64("is_log").unwrap_or(0) != 0
+    }
+
+    /// The allocation class of a top-level vdev if it is not the normal one: "log", "special"
+    /// or "dedup".
+    pub fn alloc_bias(&self) -> Option<&str> {
+        self.config.str("alloc_bias")
+    }
+
+    /// Bytes allocated for a block of `psize` bytes: with RAID-Z parity and padding, rounded up to
+    /// sectors (`vdev_psize_to_asize`).
+    pub fn psize_to_asize(&self, psize: u64) -> u64 {
+        let below = self.children.iter().map(|c| c.psize_to_asize(psize)).max().unwrap_or(0);
+        let own = match self.geometry() {
+            Some(geometry) => geometry.asize(psize),
+            None => psize.div_ceil(self.sector()).saturating_mul(self.sector()),
+        };
+        own.max(below)
+    }
+
+    /// Bytes of `asize` allocated bytes that can hold data, by the ratio that a block of 128 KiB
+    /// would get (`vdev_deflated_space`).
+    pub fn deflate(&self, asize: u64) -> u64 {
+        if self.ashift == 0 {
+            return 0;
+        }
+        const OLD_MAX_BLOCK: u64 = 128 << 10;
+        let sectors = (self.psize_to_asize(OLD_MAX_BLOCK) >> SECTOR_SHIFT).max(1);
+        (asize >> SECTOR_SHIFT).saturating_mul(OLD_MAX_BLOCK / sectors)
+    }
+
+    fn sector(&self) -> u64 {
+        SECTOR.max(1 << self.ashift.min(63))
+    }
+
+    /// The layout of a RAID-Z vdev.
+    pub(crate) fn geometry(&self) -> Option<Geometry> {
+        if self.kind != Kind::RaidZ {
+            return None;
+        }
+        let (columns, nparity) = (self.children.len() as u64, self.nparity);
+        Some(Geometry { columns, nparity, ashift: self.ashift })
+    }
+
+    /// How far this leaf is to be trusted with blocks born in `txg`. `None`: it has no device.
+    pub(crate) fn trust(&self, txg: u64) -> Option<Trust> {
+        self.device.as_ref()?;
+        if !self.state.readable() {
+            return Some(Trust::LastResort);
+        }
+        let missing = match &*self.dtl.read().unwrap_or_else(PoisonError::into_inner) {
+            Dtl::Unread => true,
+            Dtl::Ranges(ranges) => {
+                let after = ranges.partition_point(|r| r.end <= txg);
+                ranges.get(after).is_some_and(|r| r.start <= txg)
+            }
+        };
+        Some(if missing { Trust::Stale } else { Trust::Good })
+    }
+
+    pub(crate) fn set_dtl(&self, mut missing: Vec<Range<u64>>) {
+        missing.retain(|r| !r.is_empty());
+        missing.sort_by_key(|r| r.start);
+        let mut merged: Vec<Range<u64>> = Vec::with_capacity(missing.len());
+        for r in missing {
+            match merged.last_mut() {
+                Some(last) if r.start <= last.end => last.end = last.end.max(r.end),
+                _ => merged.push(r),
+            }
+        }
+        *self.dtl.write().unwrap_or_else(PoisonError::into_inner) = Dtl::Ranges(merged);
+    }
+
+    /// Appends this vdev's leaves.
+    pub(crate) fn collect_leaves(self: &Arc<Vdev>, out: &mut Vec<Arc<Vdev>>) {
+        if self.is_leaf() {
+            out.push(self.clone());
+        }
+        self.children.iter().for_each(|c| c.collect_leaves(out));
+    }
+}
+
+impl std::fmt::Debug for Vdev {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{} ({}, {:?})", self.kind.name(), self.id, self.guid, self.state)?;
+        f.debug_list().entries(&self.children).finish()
+    }
+}
