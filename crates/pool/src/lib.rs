@@ -1,51 +1,314 @@
-//! SKELETON of floor 5: the assembled pool.
+//! The assembled pool: finding pools, importing them, their health, properties and history.
+//!
+//! Floor 5 of cenote: below it devices, blocks, objects and datasets; above it file systems and the
+//! commands.
+//!
+//! ```text
+//! discover ── Candidate ──┬── report ── ImportReport        (zpool import)
+//!                         └── Pool::import ── Pool ──┬── get, get_all      (zpool get)
+//!                                                    ├── status            (zpool status)
+//!                                                    ├── data_errors       (zpool status -v)
+//!                                                    ├── history           (zpool history)
+//!                                                    └── dsl, mos, store   (the floors below)
+//! ```
+//!
+//! | room | what |
+//! |---|---|
+//! | [`discover`](mod@discover) | labels of files and devices, put together to pools |
+//! | [`config`] | the nvlists that describe a pool and its vdevs |
+//! | [`import`] | choosing an uberblock, reading the MOS, rewinding |
+//! | [`host`] | host ids, multihost protection |
+//! | [`features`], [`compat`] | feature flags and compatibility sets |
+//! | [`indirect`], [`dtl`] | mappings of removed vdevs; what stale devices lack |
+//! | [`status`], [`scan`], [`errlog`] | health, scrubs, data errors |
+//! | [`props`], [`savings`] | pool properties, deduplication and cloning figures |
+//! | [`history`] | the log of commands |
+//! | [`spacemap`], [`logsm`], [`metaslab`] | free space |
+
+pub mod compat;
+pub mod config;
+mod devices;
+mod directory;
+pub mod discover;
+mod dtl;
+pub mod errlog;
+pub mod error;
+pub mod features;
+pub mod history;
+pub mod host;
+pub mod import;
+mod indirect;
 pub mod logsm;
 pub mod metaslab;
+pub mod props;
+pub mod savings;
+pub mod scan;
 pub mod spacemap;
-use cenote_dmu::ObjectSet;
-use cenote_dsl::{Dsl, PropValue};
-use cenote_format::{label::Uberblock, nvlist::NvList};
+pub mod status;
+pub mod time;
+
+pub use discover::{Candidate, discover};
+pub use error::ImportError;
+pub use import::{ImportOptions, Rewind};
+pub use status::{ImportReport, PoolStatus};
+
+use crate::devices::DeviceSet;
+use crate::directory::Directory;
+use crate::features::PoolFeatures;
+use crate::import::Loaded;
+use crate::metaslab::{AllocClass, PoolSpace};
+use crate::savings::Savings;
+use cenote_dmu::{ObjectSet, Result};
+use cenote_dsl::Dsl;
+use cenote_format::label::Uberblock;
+use cenote_format::nvlist::NvList;
 use cenote_store::Store;
-use std::{path::PathBuf, sync::Arc};
-
-/// How to import.
-#[derive(Clone, Debug, Default)]
-#[allow(missing_docs)]
-pub struct ImportOptions { pub new_name: Option<String>, pub readonly: bool, pub force: bool, pub altroot: Option<PathBuf>, pub rewind: bool, pub txg: Option<u64>, pub arc_bytes: Option<u64>, pub allow_missing_log: bool, pub hostid: Option<u32> }
-
-/// A pool that could be imported, assembled from the labels found.
-#[derive(Clone, Debug)]
-#[allow(missing_docs)]
-pub struct Candidate { pub name: String, pub guid: u64, pub state: u64, pub txg: u64, pub config: NvList, pub devices: Vec<cenote_vdev::DeviceLabels> }
-
-/// Searches directories and files for pools.
-pub fn discover(_dirs: &[PathBuf]) -> Vec<Candidate> { todo!() }
+use std::hash::{BuildHasher, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// An imported pool.
-pub struct Pool;
-impl Pool {
-    /// Imports read-only.
-    pub fn import(_c: &Candidate, _o: &ImportOptions) -> Result<Arc<Pool>, ImportError> { todo!() }
-    /// name
-    pub fn name(&self) -> &str { todo!() }
-    /// guid
-    pub fn guid(&self) -> u64 { todo!() }
-    /// store
-    pub fn store(&self) -> &Arc<Store> { todo!() }
-    /// MOS
-    pub fn mos(&self) -> &Arc<ObjectSet> { todo!() }
-    /// datasets
-    pub fn dsl(&self) -> &Arc<Dsl> { todo!() }
-    /// MOS config
-    pub fn config(&self) -> &NvList { todo!() }
-    /// the uberblock the pool was opened at
-    pub fn uberblock(&self) -> &Uberblock { todo!() }
-    /// pool property, like `zpool get` (native, feature@x, unsupported@x, user)
-    pub fn get(&self, _name: &str) -> Option<PropValue> { todo!() }
-    /// all pool properties in `zpool get all` order
-    pub fn get_all(&self) -> Vec<(String, PropValue)> { todo!() }
+pub struct Pool {
+    name: String,
+    guid: u64,
+    load_guid: u64,
+    altroot: Option<PathBuf>,
+    rewind: Option<Rewind>,
+    loaded: Loaded,
+    space: Option<PoolSpace>,
+    savings: Savings,
+    spares: Vec<NvList>,
+    caches: Vec<NvList>,
+    devices: DeviceSet,
 }
-/// Why an import failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ImportError { /// placeholder
- #[error("placeholder")] Placeholder }
+
+impl Pool {
+    /// Imports a pool read-only.
+    ///
+    /// # Errors
+    /// See [`ImportError`].
+    pub fn import(
+        candidate: &Candidate,
+        options: &ImportOptions,
+    ) -> std::result::Result<Arc<Pool>, ImportError> {
+        let imported = import::import(candidate, options)?;
+        let devices = DeviceSet::new(candidate);
+        let loaded = imported.loaded;
+        let (mos, vdevs) = (&loaded.mos, loaded.store.vdevs());
+        // Figures that cannot be read are shown as unknown; the data may be fine.
+        let space = PoolSpace::load(mos, &loaded.config)
+            .inspect_err(|e| tracing::warn!(pool = imported.name, "free space is not known: {e}"))
+            .ok();
+        let savings = Savings::load(mos, &loaded.directory, vdevs)
+            .inspect_err(|e| tracing::warn!(pool = imported.name, "savings are not known: {e}"))
+            .unwrap_or_default();
+        let aux = |name: &str| {
+            let list = loaded.directory.nvlist_of(name).ok().flatten().unwrap_or_default();
+            let mut configs = list.lists(name).unwrap_or_default().to_vec();
+            configs.iter_mut().for_each(|c| devices.place(c));
+            configs
+        };
+        let pool = Pool {
+            guid: candidate.guid,
+            load_guid: random(),
+            altroot: options.altroot.clone(),
+            rewind: imported.rewind,
+            spares: aux("spares"),
+            caches: aux("l2cache"),
+            name: imported.name,
+            loaded,
+            space,
+            savings,
+            devices,
+        };
+        pool.tell_dsl();
+        // What was met on the way to an open pool is no error of its data.
+        pool.store().clear_errors();
+        Ok(Arc::new(pool))
+    }
+
+    /// Tells the datasets how large the pool is and where it is mounted.
+    fn tell_dsl(&self) {
+        let altroot = self.altroot.as_ref().and_then(|p| p.to_str()).map(String::from);
+        self.dsl().set_altroot(altroot);
+        let Some(space) = &self.space else { return };
+        let vdevs = self.store().vdevs();
+        let of = |class| space.deflated(class, vdevs);
+        self.dsl().set_pool_space(cenote_dsl::PoolSpace {
+            normal: of(AllocClass::Normal).size,
+            nonallocating: space.deflated_non_allocating(AllocClass::Normal, vdevs).size,
+            embedded_log: of(AllocClass::EmbeddedLog).size,
+            special_allocated: of(AllocClass::Special)
+                .alloc
+                .saturating_add(of(AllocClass::Dedup).alloc),
+            dedup_saved: self.savings.dedup_saved(),
+            clone_saved: self.savings.clone_saved,
+            checkpoint: self.checkpoint_space().unwrap_or(0),
+        });
+    }
+
+    /// The name that the pool is imported under.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The pool's guid.
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    /// A number that is new with every import (`load_guid`).
+    pub fn load_guid(&self) -> u64 {
+        self.load_guid
+    }
+
+    /// The blocks.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.loaded.store
+    }
+
+    /// The meta object set.
+    pub fn mos(&self) -> &Arc<ObjectSet> {
+        &self.loaded.mos
+    }
+
+    /// The datasets.
+    pub fn dsl(&self) -> &Arc<Dsl> {
+        &self.loaded.dsl
+    }
+
+    /// The config out of the MOS, with the paths where devices were found.
+    pub fn config(&self) -> &NvList {
+        &self.loaded.config
+    }
+
+    /// The uberblock that the pool was opened at.
+    pub fn uberblock(&self) -> &Uberblock {
+        &self.loaded.uberblock
+    }
+
+    /// The features enabled.
+    pub fn features(&self) -> &PoolFeatures {
+        &self.loaded.features
+    }
+
+    /// The directory under which the pool's file systems are mounted.
+    pub fn altroot(&self) -> Option<&Path> {
+        self.altroot.as_deref()
+    }
+
+    /// How far the import had to step back; `None`: not at all.
+    pub fn rewind(&self) -> Option<&Rewind> {
+        self.rewind.as_ref()
+    }
+
+    /// Free space by vdev and metaslab; `None` if it could not be read.
+    pub fn space(&self) -> Option<&PoolSpace> {
+        self.space.as_ref()
+    }
+
+    /// What deduplication and block cloning save.
+    pub fn savings(&self) -> &Savings {
+        &self.savings
+    }
+
+    /// Configs of the hot spares.
+    pub fn spares(&self) -> &[NvList] {
+        &self.spares
+    }
+
+    /// Configs of the cache devices.
+    pub fn caches(&self) -> &[NvList] {
+        &self.caches
+    }
+
+    /// `ONLINE`, `DEGRADED`, …
+    pub fn health(&self) -> &'static str {
+        let root = self.store().vdevs().root();
+        status::state_name(root.state())
+    }
+
+    /// What `zpool status` shows.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub fn status(&self) -> Result<PoolStatus> {
+        PoolStatus::of(self)
+    }
+
+    /// The records of the pool's history, oldest first: see [`history::format_record`].
+    ///
+    /// # Errors
+    /// The history cannot be read.
+    pub fn history(&self) -> Result<Vec<NvList>> {
+        history::read(self.directory())
+    }
+
+    /// Bytes that only the checkpoint holds.
+    pub(crate) fn checkpoint_space(&self) -> Result<u64> {
+        let mut bytes = 0u64;
+        for v in self.space.iter().flat_map(|s| &s.vdevs).filter(|v| v.checkpoint_map != 0) {
+            let region = spacemap::Region::new(0, v.asize, v.ashift);
+            let map = spacemap::SpaceMap::open(self.mos(), v.checkpoint_map, region)?;
+            // The map records frees only, so what it says is allocated is below zero.
+            bytes = bytes.saturating_add(map.phys().alloc.unsigned_abs());
+        }
+        Ok(bytes)
+    }
+
+    /// Bytes by which devices have grown without being used (`expandsize`).
+    pub(crate) fn expandable(&self) -> u64 {
+        let tops = self.store().vdevs().root().children().iter();
+        tops.map(|v| expandable(v)).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes charged to a hidden directory below the root: `$FREE`, `$LEAK`.
+    pub(crate) fn directory_used(&self, name: &str) -> u64 {
+        let find = || {
+            let dsl = self.dsl();
+            let root = dsl.find(dsl.pool_name()).ok()??;
+            let children = cenote_dmu::zap::Zap::open(&self.mos().object(root.dir.children).ok()?);
+            let object = self.mos().object(children.ok()?.u64(name.as_bytes()).ok()??).ok()?;
+            cenote_format::dsl::DslDirPhys::decode(&object.bonus()).ok()
+        };
+        find().map_or(0, |dir| dir.used)
+    }
+
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.loaded.directory
+    }
+
+    pub(crate) fn mapping_bytes(&self) -> u64 {
+        self.loaded.mapping_bytes
+    }
+
+    pub(crate) fn has_device(&self, config: &NvList) -> bool {
+        self.devices.open(config::number(config, "guid")).is_some()
+    }
+}
+
+/// A random number, from the entropy that hash maps are seeded with.
+fn random() -> u64 {
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+/// What a top-level vdev could grow by, in whole metaslabs: the smallest growth of its devices, times
+/// their number for RAID-Z.
+fn expandable(top: &cenote_vdev::Vdev) -> u64 {
+    let shift = config::number(top.config(), "metaslab_shift").min(63);
+    let usable = |v: &cenote_vdev::Vdev| {
+        let device = v.device()?.size();
+        device.checked_sub(cenote_format::LABEL_START + cenote_format::label::LABEL_END)
+    };
+    let smallest = |children: &[Arc<cenote_vdev::Vdev>]| {
+        children.iter().map(|c| usable(c)).collect::<Option<Vec<_>>>()?.into_iter().min()
+    };
+    let children = top.children();
+    let now = match top.kind() {
+        _ if children.is_empty() => usable(top),
+        "raidz" => smallest(children).map(|s| s.saturating_mul(children.len() as u64)),
+        _ => smallest(children),
+    };
+    let growth = now.and_then(|n| n.checked_sub(top.asize())).unwrap_or(0);
+    growth >> shift << shift
+}

@@ -1,0 +1,118 @@
+//! The block reference table: blocks that are shared by cloning.
+//!
+//! For each top-level vdev that has any, the MOS's object directory has an object
+//! `com.fudosecurity:brt:vdev:ID` with `brt_vdev_phys_t` in its bonus; its data are 16-bit counts
+//! of entries per range of the vdev (to answer "no" without a lookup), and the bonus names a ZAP
+//! from a block's offset (one word) to the number of references *beyond the first*.
+
+use super::super::metaslab::directory;
+use cenote_dmu::zap::Zap;
+use cenote_dmu::{Error, ObjectSet, Result};
+use std::sync::Arc;
+
+/// The table of one vdev (`brt_vdev_phys_t`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Table {
+    /// Id of the top-level vdev.
+    pub vdev: u64,
+    /// The object in the directory.
+    pub object: u64,
+    /// ZAP of the entries.
+    pub entries: u64,
+    /// Number of ranges.
+    pub ranges: u64,
+    /// Number of entries.
+    pub count: u64,
+    /// Bytes of a range.
+    pub range_size: u64,
+    /// Bytes of the blocks in the table.
+    pub used: u64,
+    /// Bytes that sharing them saves.
+    pub saved: u64,
+}
+
+/// The tables of vdevs 0 to `vdevs - 1`.
+pub fn load(mos: &Arc<ObjectSet>, vdevs: u64) -> Result<Vec<Table>> {
+    let root = directory(mos)?;
+    let mut tables = Vec::new();
+    for vdev in 0..vdevs {
+        let name = format!("com.fudosecurity:brt:vdev:{vdev}");
+        let Some(number) = root.u64(name.as_bytes())? else { continue };
+        let object = mos.object(number)?;
+        let words = object.bonus().u64s::<7>(0).map_err(|e| Error::Corrupt {
+            objset: mos.id(),
+            object: number,
+            why: format!("block reference table: {e}"),
+        })?;
+        let [entries, ranges, _order, count, range_size, used, saved] = words;
+        tables.push(Table {
+            vdev,
+            object: number,
+            entries,
+            ranges,
+            count,
+            range_size,
+            used,
+            saved,
+        });
+    }
+    Ok(tables)
+}
+
+impl Table {
+    /// References to the block at `offset` beyond the first; `None` if it is not shared.
+    pub fn lookup(&self, mos: &Arc<ObjectSet>, offset: u64) -> Result<Option<u64>> {
+        if self.entries == 0 {
+            return Ok(None);
+        }
+        let zap = Zap::open(&mos.object(self.entries)?)?;
+        Ok(zap.lookup_words(&[offset])?.and_then(|e| refcount(e.int_size, &e.value)))
+    }
+
+    /// Calls `f(offset, references beyond the first)` with every entry.
+    pub fn for_each(
+        &self,
+        mos: &Arc<ObjectSet>,
+        f: &mut dyn FnMut(u64, u64) -> Result<()>,
+    ) -> Result<()> {
+        if self.entries == 0 {
+            return Ok(());
+        }
+        let zap = Zap::open(&mos.object(self.entries)?)?;
+        let mut cursor = 0;
+        loop {
+            let batch = zap.entries_from(cursor, 1000)?;
+            let Some(last) = batch.last() else { return Ok(()) };
+            cursor = last.cursor;
+            for entry in &batch {
+                let offset = entry.name.first_chunk::<8>().map(|b| u64::from_be_bytes(*b));
+                if let (Some(offset), Some(n)) = (offset, refcount(entry.int_size, &entry.value)) {
+                    f(offset, n)?;
+                }
+            }
+        }
+    }
+}
+
+/// The value of an entry: one integer, or, as the first releases wrote it, its eight bytes.
+fn refcount(int_size: u8, value: &[u64]) -> Option<u64> {
+    match (int_size, value) {
+        (8, [n]) => Some(*n),
+        (1, bytes) if bytes.len() == 8 => {
+            Some(bytes.iter().rev().fold(0, |n, b| n << 8 | (b & 0xff)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refcount;
+
+    #[test]
+    fn both_forms_of_a_count() {
+        assert_eq!(refcount(8, &[7]), Some(7));
+        assert_eq!(refcount(1, &[1, 2, 0, 0, 0, 0, 0, 0]), Some(0x201));
+        assert_eq!(refcount(1, &[1]), None);
+    }
+}
