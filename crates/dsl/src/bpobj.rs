@@ -13,16 +13,20 @@
 //! removed devices are all bpobjs. In a livelist the lowest bit of an entry's fill count says
 //! that the entry stands for a free.
 //!
-//! Invariants of a walk: no bpobj is visited twice, and an entry must lie in a block that is
-//! allocated, so that time and memory are bounded by what is stored.
+//! Invariants of a walk: no bpobj is visited twice, an entry lies in a block that is allocated,
+//! and no more blocks are read than the pool's devices can hold; so time and memory are bounded.
 
 use crate::corrupt;
 use cenote_dmu::{Error, Object, ObjectSet, Result};
-use cenote_format::Bytes;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
+use cenote_format::dmu::{DNODE_BLOCK, DNODE_SLOT};
 use cenote_format::dsl::BpobjPhys;
+use cenote_format::{Bytes, SECTOR};
 use std::collections::HashSet;
 use std::sync::Arc;
+
+/// Bytes of an entry in a list of sub-objects.
+const WORD: usize = size_of::<u64>();
 
 /// What a walk tells about an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,54 +62,113 @@ pub fn iterate(
     object: u64,
     f: &mut dyn FnMut(&BpobjEntry) -> Result<()>,
 ) -> Result<()> {
-    let mut visited = HashSet::new();
-    let mut waiting = vec![object];
-    while let Some(number) = waiting.pop() {
-        if !visited.insert(number) {
-            return Err(corrupt(mos, number, "block pointer list is part of itself"));
-        }
+    let mut walk = Walk::new(mos, object);
+    while let Some(number) = walk.waiting.pop() {
         let bpobj = mos.object(number)?;
         let phys = header_of(&bpobj)?;
-        own_entries(&bpobj, phys.entries, f)?;
+        walk.own_entries(&bpobj, phys.entries, f)?;
         if phys.subobjs != 0 {
-            sub_objects(&mos.object(phys.subobjs)?, phys.num_subobjs, &mut waiting)?;
+            walk.sub_objects(&mos.object(phys.subobjs)?, phys.num_subobjs)?;
         }
     }
     Ok(())
 }
 
-fn own_entries(
-    bpobj: &Object,
-    count: u64,
-    f: &mut dyn FnMut(&BpobjEntry) -> Result<()>,
-) -> Result<()> {
-    let mut entries = Vec::new();
-    for (blkid, in_block) in blocks_backwards(bpobj, count, BLKPTR_SIZE)? {
-        entries.clear();
-        with_block(bpobj, blkid, |bytes| {
-            for i in 0..in_block {
-                entries.push(BlockPointer::decode(bytes, i * BLKPTR_SIZE)?);
-            }
-            Ok(())
-        })?;
-        for bp in entries.iter().rev() {
-            f(&BpobjEntry { bp: *bp, freed: bp.0[11] & 1 != 0, bpobj: bpobj.number() })?;
-        }
-    }
-    Ok(())
+/// A walk and what it may still cost. Indirect blocks of a hostile pool may lead to the same
+/// blocks over and over; a list cannot have more blocks, nor the pool more objects, than fit
+/// onto the devices.
+struct Walk<'a> {
+    mos: &'a Arc<ObjectSet>,
+    waiting: Vec<u64>,
+    seen: HashSet<u64>,
+    blocks_left: u64,
+    objects_left: u64,
 }
 
-fn sub_objects(array: &Object, count: u64, out: &mut Vec<u64>) -> Result<()> {
-    const WORD: usize = size_of::<u64>();
-    for (blkid, in_block) in blocks_backwards(array, count, WORD)? {
-        with_block(array, blkid, |bytes| {
-            for i in 0..in_block {
-                out.push(bytes.u64(i * WORD)?);
-            }
-            Ok(())
-        })?;
+/// Dnodes that the best compression gets into a sector: a block of them.
+const DNODES_PER_SECTOR: u64 = DNODE_BLOCK / DNODE_SLOT as u64;
+
+impl<'a> Walk<'a> {
+    fn new(mos: &'a Arc<ObjectSet>, object: u64) -> Self {
+        let vdevs = mos.store().vdevs().root().children();
+        let sectors = vdevs.iter().fold(0u64, |sum, v| sum.saturating_add(v.asize())) / SECTOR;
+        Walk {
+            mos,
+            waiting: vec![object],
+            seen: HashSet::from([object]),
+            blocks_left: sectors,
+            objects_left: sectors.saturating_mul(DNODES_PER_SECTOR),
+        }
     }
-    Ok(())
+
+    fn own_entries(
+        &mut self,
+        bpobj: &Object,
+        count: u64,
+        f: &mut dyn FnMut(&BpobjEntry) -> Result<()>,
+    ) -> Result<()> {
+        let mut entries = Vec::new();
+        for (blkid, in_block) in blocks_backwards(bpobj, count, BLKPTR_SIZE)? {
+            entries.clear();
+            self.with_block(bpobj, blkid, |bytes| {
+                for i in 0..in_block {
+                    entries.push(BlockPointer::decode(bytes, i * BLKPTR_SIZE)?);
+                }
+                Ok(())
+            })?;
+            for bp in entries.iter().rev() {
+                f(&BpobjEntry { bp: *bp, freed: bp.0[11] & 1 != 0, bpobj: bpobj.number() })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sub_objects(&mut self, array: &Object, count: u64) -> Result<()> {
+        let mut numbers = Vec::new();
+        for (blkid, in_block) in blocks_backwards(array, count, WORD)? {
+            numbers.clear();
+            self.with_block(array, blkid, |bytes| {
+                for i in 0..in_block {
+                    numbers.push(bytes.u64(i * WORD)?);
+                }
+                Ok(())
+            })?;
+            for number in &numbers {
+                self.objects_left = match self.objects_left.checked_sub(1) {
+                    Some(left) if self.seen.insert(*number) => left,
+                    Some(_) => {
+                        return Err(corrupt(self.mos, *number, "listed twice in a list of blocks"));
+                    }
+                    None => return Err(corrupt(self.mos, *number, "too many lists of blocks")),
+                };
+                self.waiting.push(*number);
+            }
+        }
+        Ok(())
+    }
+
+    fn with_block(
+        &mut self,
+        object: &Object,
+        blkid: u64,
+        read: impl FnOnce(&Bytes<'_>) -> cenote_format::Result<()>,
+    ) -> Result<()> {
+        let bad = |why: String| Err(corrupt(self.mos, object.number(), why));
+        let Some(left) = self.blocks_left.checked_sub(1) else {
+            return bad("the list has more blocks than the pool".into());
+        };
+        let Some(block) = object.block(blkid)? else {
+            return bad(format!("block {blkid} of the list is missing"));
+        };
+        self.blocks_left = left;
+        let data = block.data.bytes();
+        let read = read(&Bytes::new(&data, block.order, "block pointer list"));
+        read.map_err(|source| Error::Decode {
+            objset: self.mos.id(),
+            object: object.number(),
+            source,
+        })
+    }
 }
 
 /// The data blocks that hold the first `count` items of `size` bytes, last one first, with the
@@ -126,21 +189,4 @@ fn blocks_backwards(
         let rest = count - blkid * per_block;
         (blkid, rest.min(per_block) as usize)
     }))
-}
-
-fn with_block(
-    object: &Object,
-    blkid: u64,
-    read: impl FnOnce(&Bytes<'_>) -> cenote_format::Result<()>,
-) -> Result<()> {
-    let Some(block) = object.block(blkid)? else {
-        let why = format!("block {blkid} of a list is missing");
-        return Err(corrupt(object.objset(), object.number(), why));
-    };
-    let data = block.data.bytes();
-    read(&Bytes::new(&data, block.order, "block pointer list")).map_err(|source| Error::Decode {
-        objset: object.objset().id(),
-        object: object.number(),
-        source,
-    })
 }

@@ -254,8 +254,9 @@ impl Dsl {
         }
         let mut clones = Vec::new();
         for entry in self.zap(d.ds.next_clones)?.entries()? {
+            // What is listed may be a snapshot of the clone: its oldest.
             if let Some(object) = entry.u64() {
-                clones.extend(self.by_object(object)?);
+                clones.extend(self.head(&*self.dir(self.read_dataset(object)?.dir)?)?);
             }
         }
         Ok(clones)

@@ -3,7 +3,7 @@
 use cenote_dsl::{Dataset, DatasetKind, Dsl, Source};
 use cenote_pool::{ImportOptions, Pool, discover};
 use serde_json::Value;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// Native encryption and dRAID.
@@ -52,6 +52,25 @@ fn every_name_below(dsl: &Dsl, d: &Dataset, names: &mut Vec<String>) {
     }
 }
 
+/// What became different between the making of the manifest and that of the image: exporting
+/// the pool wrote to its MOS, which the root file system is charged for, and volumes were made
+/// visible. Before `extensible_dataset`, the time of the last change of snapshots is forgotten.
+fn changed_later(pool: &str, d: &Dataset, property: &str, want: &str, have: &str) -> bool {
+    let near = |by: u64| match (want.parse::<u64>(), have.parse::<u64>()) {
+        (Ok(a), Ok(b)) => a.abs_diff(b) <= by,
+        _ => false,
+    };
+    let root = !d.name.contains(['/', '@', '#']);
+    match property {
+        "used" | "usedbychildren" | "logicalused" if root => near(128 << 10),
+        "compressratio" if root => true,
+        "available" => near(128 << 10),
+        "snapdev" => d.kind == DatasetKind::Volume && have == "visible",
+        "snapshots_changed" => pool == "legacyd" && have.is_empty(),
+        _ => false,
+    }
+}
+
 /// Differences between a dataset and the manifest, as lines.
 fn differences(dsl: &Dsl, pool: &str, dataset: &Value) -> Vec<String> {
     let name = text(dataset, "name").unwrap();
@@ -59,20 +78,20 @@ fn differences(dsl: &Dsl, pool: &str, dataset: &Value) -> Vec<String> {
     let (mut want, mut have) = (expected(dataset), found(dsl, &d));
     if UNREPLAYED.contains(&pool) {
         // Only what does not depend on the latest writes.
-        let fixed =
-            |_: &String, v: &mut (String, String)| v.1 != "-" || v.0.parse::<u64>().is_err();
-        let ratio = |k: &String| k.ends_with("ratio");
-        want.retain(|k, v| fixed(k, v) && !ratio(k));
-        have.retain(|k, v| fixed(k, v) && !ratio(k));
+        let fixed = |k: &String, v: &(String, String)| {
+            (v.1 != "-" || v.0.parse::<u64>().is_err()) && !k.ends_with("ratio")
+        };
+        want.retain(|k, v| fixed(k, v));
+        have.retain(|k, v| fixed(k, v));
     }
-    let names: HashSet<&String> = want.keys().chain(have.keys()).collect();
-    let mut lines: Vec<String> = names
+    let names: BTreeSet<&String> = want.keys().chain(have.keys()).collect();
+    let value = |v: Option<&(String, String)>| v.map_or(String::new(), |v| v.0.clone());
+    names
         .into_iter()
-        .filter(|n| want.get(*n) != have.get(*n))
-        .map(|n| format!("{name} {n}: {:?}, not {:?}", have.get(n), want.get(n)))
-        .collect();
-    lines.sort();
-    lines
+        .map(|n| (n, want.get(n), have.get(n)))
+        .filter(|(n, w, h)| w != h && !changed_later(pool, &d, n, &value(*w), &value(*h)))
+        .map(|(n, w, h)| format!("{name} {n}: {h:?}, not {w:?}"))
+        .collect()
 }
 
 fn mounted_as_in(manifest: &Value, dsl: &Dsl) {
@@ -181,7 +200,7 @@ fn written_since_a_snapshot_adds_up() {
 
 #[test]
 fn lists_of_block_pointers_add_up_to_their_sums() {
-    for name in ["clones", "removal", "mir3", "legacyd"] {
+    for name in ["clones", "removal", "streams", "legacyd"] {
         let pool = import(name);
         let dsl = pool.dsl();
         let manifest = cenote_testpools::pool(name).manifest();
@@ -211,17 +230,26 @@ fn lists_of_block_pointers_add_up_to_their_sums() {
 fn the_livelist_of_a_clone_holds_what_the_clone_owns() {
     let pool = import("clones");
     let dsl = pool.dsl();
-    let live = dsl.find("clones/live").unwrap().unwrap();
-    let list = dsl.livelist(&live).unwrap().expect("no livelist");
-    let (mut allocated, mut freed) = (0, 0);
-    dsl.iterate_deadlist(&list, &mut |entry| {
-        *if entry.freed { &mut freed } else { &mut allocated } += 1;
-        Ok(())
-    })
-    .unwrap();
-    assert!(allocated > freed);
-    let base = dsl.find("clones/base").unwrap().unwrap();
-    assert!(dsl.livelist(&base).unwrap().is_none());
+    let manifest = cenote_testpools::pool("clones").manifest();
+    let mut lists = 0;
+    for dataset in datasets(&manifest) {
+        let d = dsl.find(text(dataset, "name").unwrap()).unwrap().unwrap();
+        let Some(list) = dsl.livelist(&d).unwrap() else { continue };
+        assert!(dsl.origin(&d).unwrap().is_some(), "{} is no clone", d.name);
+        lists += 1;
+        // Frees cancel allocations; what remains is the clone's own.
+        let (mut allocated, mut freed) = (0i64, 0i64);
+        dsl.iterate_deadlist(&list, &mut |entry| {
+            let size = entry.bp.dvas().map(|d| d.asize as i64).sum::<i64>();
+            *if entry.freed { &mut freed } else { &mut allocated } += size;
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(allocated - freed, d.dir.used as i64, "{}", d.name);
+    }
+    // As many as zdb counts.
+    let zdb = cenote_testpools::pool("clones").zdb_text();
+    assert!(zdb.contains(&format!("Verified livelist feature refcount of {lists} is correct")));
 }
 
 #[test]
