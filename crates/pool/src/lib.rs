@@ -24,6 +24,7 @@
 //! | [`props`], [`savings`] | pool properties, deduplication and cloning figures |
 //! | [`history`] | the log of commands |
 //! | [`spacemap`], [`logsm`], [`metaslab`] | free space |
+//! | [`traverse`] | visiting every block, comparing with the space maps |
 
 pub mod compat;
 pub mod config;
@@ -46,6 +47,7 @@ pub mod scan;
 pub mod spacemap;
 pub mod status;
 pub mod time;
+pub mod traverse;
 
 pub use discover::{Candidate, discover};
 pub use error::ImportError;

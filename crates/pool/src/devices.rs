@@ -1,0 +1,67 @@
+//! The devices of a pool that a search found, by guid, opened when first needed.
+
+use crate::config;
+use crate::discover::Candidate;
+use cenote_format::label::Uberblock;
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_vdev::{Device, VdevError, VdevTree, open_device, read_labels};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+struct Found {
+    path: PathBuf,
+    device: OnceLock<Option<Arc<dyn Device>>>,
+}
+
+impl Found {
+    fn open(&self) -> Option<Arc<dyn Device>> {
+        self.device.get_or_init(|| open_device(&self.path).ok()).clone()
+    }
+}
+
+/// The devices.
+pub(crate) struct DeviceSet {
+    by_guid: HashMap<u64, Found>,
+}
+
+impl DeviceSet {
+    /// The devices of a candidate, spares and cache devices too.
+    pub fn new(c: &Candidate) -> DeviceSet {
+        let all = c.aux.iter().chain(&c.devices);
+        let by_guid = all.filter_map(|d| {
+            Some((d.config.u64("guid")?, Found { path: d.path.clone(), device: OnceLock::new() }))
+        });
+        DeviceSet { by_guid: by_guid.collect() }
+    }
+
+    /// The device with this guid.
+    pub fn open(&self, guid: u64) -> Option<Arc<dyn Device>> {
+        self.by_guid.get(&guid)?.open()
+    }
+
+    /// Sets the path of a leaf to where its device was found.
+    pub fn place(&self, leaf: &mut NvList) {
+        let found = leaf.u64("guid").and_then(|guid| self.by_guid.get(&guid));
+        if let Some(path) = found.and_then(|f| f.path.to_str()) {
+            config::set(leaf, "path", NvValue::String(path.into()));
+        }
+    }
+
+    /// A vdev tree over the devices.
+    pub fn build(&self, root: &NvList) -> Result<Arc<VdevTree>, VdevError> {
+        VdevTree::build(root, &mut |guid, _| self.open(guid))
+    }
+
+    /// The best uberblock that is on the devices now.
+    pub fn newest_uberblock(&self) -> Option<Uberblock> {
+        let mut best: Option<Uberblock> = None;
+        for found in self.by_guid.values() {
+            let Some(device) = found.open() else { continue };
+            let Ok(Some(labels)) = read_labels(device.as_ref()) else { continue };
+            let newest = Uberblock::best(labels.uberblocks.iter().map(|(_, _, ub)| ub)).cloned();
+            best = Uberblock::best(best.iter().chain(&newest)).cloned();
+        }
+        best
+    }
+}

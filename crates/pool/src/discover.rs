@@ -1,0 +1,283 @@
+//! Finding pools: reading the labels of files and devices and putting them together.
+//!
+//! A search looks at the entries of directories (not below them) and at single files. Of everything
+//! that is a block device or a regular file with room for a label, the four labels are read, several devices
+//! at a time. Devices whose labels name the same pool guid make a [`Candidate`].
+//!
+//! One device can be seen under several names (links under `/dev/disk`, partitions, copies of an
+//! image): the one with the newest label is taken, then the one whose path is the path in its label,
+//! then the one with most labels intact, then the one that the search found first.
+//!
+//! Invariants: a candidate's devices have distinct guids; its config is what [`config::assemble`]
+//! makes of them.
+
+use crate::config::{self, Membership, STATE_DESTROYED};
+use crate::error::ImportError;
+use crate::status::ImportReport;
+use cenote_format::nvlist::NvList;
+use cenote_vdev::{DeviceLabels, open_device, read_labels};
+use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Smallest file that is looked at: it has room for the first two labels. OpenZFS looks at none below
+/// 64 MiB, but an image may have lost its end.
+const MIN_DEVICE: u64 = 512 << 10;
+
+/// Devices looked at side by side.
+const THREADS: usize = 16;
+
+/// Where OpenZFS looks when it is not told where to.
+const DEFAULT_DIRS: [&str; 10] = [
+    "/dev/disk/by-vdev",
+    "/dev/mapper",
+    "/dev/disk/by-partlabel",
+    "/dev/disk/by-partuuid",
+    "/dev/disk/by-label",
+    "/dev/disk/by-uuid",
+    "/dev/disk/by-id",
+    "/dev/disk/by-path",
+    "/dev/zvol",
+    "/dev",
+];
+
+/// A pool that could be imported, assembled from the labels found.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Name of the pool, by its newest label.
+    pub name: String,
+    /// Guid of the pool.
+    pub guid: u64,
+    /// State of the pool: `config::STATE_*`.
+    pub state: u64,
+    /// Transaction group of the newest label.
+    pub txg: u64,
+    /// The untrusted config: see [`crate::config`].
+    pub config: NvList,
+    /// The devices found, each guid once.
+    pub devices: Vec<DeviceLabels>,
+    /// Spares and cache devices found by the same search: their labels name no pool.
+    pub aux: Vec<DeviceLabels>,
+}
+
+impl Candidate {
+    /// Whether the pool was destroyed; such pools are listed and imported only on request (`-D`).
+    pub fn is_destroyed(&self) -> bool {
+        self.state == STATE_DESTROYED
+    }
+
+    /// What `zpool import` shows about the pool: opens its devices and reads its MOS.
+    pub fn report(&self) -> ImportReport {
+        ImportReport::of(self, crate::host::system_hostid())
+    }
+}
+
+/// What a search found.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// The pools, by name, then by guid; destroyed ones too.
+    pub candidates: Vec<Candidate>,
+    /// Search paths that could not be looked at, and why.
+    pub errors: Vec<(PathBuf, String)>,
+}
+
+/// The pools in directories and files (the places where OpenZFS looks, if none are given), without
+/// the destroyed ones.
+pub fn discover(paths: &[PathBuf]) -> Vec<Candidate> {
+    let mut candidates = search(paths).candidates;
+    candidates.retain(|c| !c.is_destroyed());
+    candidates
+}
+
+/// Everything that is found in directories and files: see [`discover`].
+pub fn search(paths: &[PathBuf]) -> Found {
+    let mut found = Found::default();
+    let names = if paths.is_empty() { default_names() } else { names_in(paths, &mut found.errors) };
+    let devices = read_all(&by_identity(names));
+    let (members, aux): (Vec<_>, Vec<_>) =
+        devices.into_iter().partition(|s| Membership::of(&s.labels.config).is_some());
+    let aux: Vec<DeviceLabels> = aux.into_iter().map(|s| s.labels).collect();
+    let mut pools: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
+    for seen in members {
+        if let Some(m) = Membership::of(&seen.labels.config) {
+            pools.entry(m.pool).or_default().push(seen);
+        }
+    }
+    found.candidates =
+        pools.into_values().filter_map(|devices| candidate(devices, &aux)).collect();
+    found.candidates.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
+    found
+}
+
+/// The pool that a user names by name or by guid.
+pub fn find<'a>(candidates: &'a [Candidate], wanted: &str) -> Result<&'a Candidate, ImportError> {
+    let guid = wanted.parse::<u64>().ok();
+    let mut matching = candidates.iter().filter(|c| match guid {
+        Some(guid) => c.guid == guid,
+        None => c.name == wanted,
+    });
+    match (matching.next(), matching.next()) {
+        (Some(c), None) => Ok(c),
+        (None, _) => Err(ImportError::NotFound(wanted.into())),
+        (Some(_), Some(_)) => Err(ImportError::Ambiguous(wanted.into())),
+    }
+}
+
+/// A device with its labels, and its place in the search order.
+struct Seen {
+    order: usize,
+    labels: DeviceLabels,
+}
+
+impl Seen {
+    /// How good this name for a device is; greater is better.
+    fn merit(&self) -> (u64, bool, usize, std::cmp::Reverse<usize>) {
+        let txg = config::number(&self.labels.config, "txg");
+        let intact = self.labels.labels.iter().flatten().count();
+        (txg, at_home(&self.labels), intact, std::cmp::Reverse(self.order))
+    }
+}
+
+/// Whether the device is at the path that its label says.
+fn at_home(labels: &DeviceLabels) -> bool {
+    let (Some(tree), guid) = (labels.config.list("vdev_tree"), labels.config.u64("guid")) else {
+        return false;
+    };
+    let mut same = false;
+    config::for_each_leaf(tree, &mut |leaf| {
+        same |= leaf.u64("guid") == guid && config::path(leaf).as_ref() == Some(&labels.path);
+    });
+    same
+}
+
+fn candidate(devices: Vec<Seen>, aux: &[DeviceLabels]) -> Option<Candidate> {
+    let mut best: BTreeMap<u64, Seen> = BTreeMap::new();
+    for seen in devices {
+        let guid = config::number(&seen.labels.config, "guid");
+        match best.get(&guid) {
+            Some(other) if other.merit() >= seen.merit() => (),
+            _ => drop(best.insert(guid, seen)),
+        }
+    }
+    let devices: Vec<DeviceLabels> = best.into_values().map(|s| s.labels).collect();
+    let config = config::assemble(&devices)?;
+    Some(Candidate {
+        name: config.str("name")?.to_string(),
+        guid: config.u64("pool_guid")?,
+        state: config::number(&config, "state"),
+        txg: config::number(&config, "txg"),
+        config,
+        devices,
+        aux: aux.to_vec(),
+    })
+}
+
+/// The names to look at, in search order.
+fn names_in(paths: &[PathBuf], errors: &mut Vec<(PathBuf, String)>) -> Vec<PathBuf> {
+    let mut names = Vec::new();
+    for path in paths {
+        let listed = match std::fs::metadata(path) {
+            Ok(m) if m.is_dir() => entries(path),
+            Ok(_) => absolute(path).map(|p| vec![p]),
+            Err(e) => Err(e),
+        };
+        match listed {
+            Ok(mut list) => names.append(&mut list),
+            Err(e) => errors.push((path.clone(), e.to_string())),
+        }
+    }
+    names
+}
+
+/// A file's own name in its directory's real path: links to devices keep their names.
+fn absolute(path: &Path) -> std::io::Result<PathBuf> {
+    let whole = std::path::absolute(path)?;
+    match (whole.parent(), whole.file_name()) {
+        (Some(dir), Some(name)) => Ok(dir.canonicalize()?.join(name)),
+        _ => Ok(whole),
+    }
+}
+
+fn entries(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let dir = dir.canonicalize()?;
+    let mut list: Vec<PathBuf> =
+        std::fs::read_dir(&dir)?.filter_map(|e| Some(e.ok()?.path())).collect();
+    list.sort();
+    Ok(list)
+}
+
+/// Block devices under the directories where OpenZFS looks, and all others that the kernel knows.
+fn default_names() -> Vec<PathBuf> {
+    let mut names: Vec<PathBuf> = Vec::new();
+    for dir in DEFAULT_DIRS {
+        names.extend(entries(Path::new(dir)).unwrap_or_default());
+    }
+    for disk in entries(Path::new("/sys/block")).unwrap_or_default() {
+        let parts = entries(&disk).unwrap_or_default();
+        let parts = parts.into_iter().filter(|p| p.join("partition").exists());
+        for device in std::iter::once(disk).chain(parts) {
+            names.extend(device.file_name().map(|n| Path::new("/dev").join(n)));
+        }
+    }
+    names.retain(|n| std::fs::metadata(n).is_ok_and(|m| m.file_type().is_block_device()));
+    names
+}
+
+/// Groups names that lead to the same device; names that cannot be one are left out.
+fn by_identity(names: Vec<PathBuf>) -> Vec<(usize, Vec<PathBuf>)> {
+    let mut groups: Vec<(usize, Vec<PathBuf>)> = Vec::new();
+    let mut index: HashMap<(bool, u64, u64), usize> = HashMap::new();
+    for (order, name) in names.into_iter().enumerate() {
+        let Ok(meta) = std::fs::metadata(&name) else { continue };
+        let block = meta.file_type().is_block_device();
+        if !block && (!meta.is_file() || meta.len() < MIN_DEVICE) {
+            continue;
+        }
+        let identity = if block { (true, meta.rdev(), 0) } else { (false, meta.dev(), meta.ino()) };
+        let at = *index.entry(identity).or_insert(groups.len());
+        match groups.get_mut(at) {
+            Some((_, names)) => names.push(name),
+            None => groups.push((order, vec![name])),
+        }
+    }
+    groups
+}
+
+/// Reads the labels of all devices, several at a time; results in search order.
+fn read_all(groups: &[(usize, Vec<PathBuf>)]) -> Vec<Seen> {
+    let next = AtomicUsize::new(0);
+    let seen = Mutex::new(Vec::new());
+    let work = || {
+        while let Some((order, names)) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Some(labels) = read_one(names) {
+                let mut seen = seen.lock().unwrap_or_else(|e| e.into_inner());
+                seen.push(Seen { order: *order, labels });
+            }
+        }
+    };
+    std::thread::scope(|s| {
+        for _ in 1..THREADS.min(groups.len()) {
+            s.spawn(work);
+        }
+        work();
+    });
+    let mut seen = seen.into_inner().unwrap_or_else(|e| e.into_inner());
+    seen.sort_by_key(|s| s.order);
+    seen
+}
+
+/// The labels of the device that has these names, under the name that its label says, if that is
+/// among them.
+fn read_one(names: &[PathBuf]) -> Option<DeviceLabels> {
+    let device = open_device(names.first()?).ok()?;
+    let mut labels = read_labels(device.as_ref()).ok()??;
+    for name in names.iter().rev() {
+        labels.path.clone_from(name);
+        if at_home(&labels) {
+            break;
+        }
+    }
+    Some(labels)
+}

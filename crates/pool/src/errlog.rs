@@ -1,0 +1,247 @@
+//! Data errors: the persistent error logs of the MOS and what was seen since the import.
+//!
+//! The entries `errlog_last` and `errlog_scrub` of the object directory name ZAPs. Without the
+//! feature `head_errlog` each key is a block in a dataset; with it there is a ZAP for each file
+//! system, and its keys also say when the block was born:
+//!
+//! ```text
+//! old:  "objset:object:level:blkid"                       all numbers hexadecimal
+//! new:  "head dataset" -> ZAP of "object:level:blkid:birth"
+//! ```
+//!
+//! A block is shared by a file system, its snapshots and their clones as long as it was not
+//! rewritten. With `head_errlog` an error is therefore looked for in all of them: it counts where the
+//! block at that place still has that birth.
+//!
+//! Invariants: each dataset is looked at once per error; keys that do not parse are skipped.
+
+use crate::Pool;
+use cenote_dmu::Result;
+use cenote_dmu::zap::Zap;
+use cenote_dsl::{Dataset, Dsl};
+use cenote_store::Bookmark;
+use std::collections::{BTreeSet, HashSet};
+
+/// Snapshots and clones looked at for one error.
+const MAX_DATASETS: usize = 1 << 16;
+
+/// A damaged object: dataset object (0: the MOS) and object number.
+pub type DataError = (u64, u64);
+
+/// A damaged block, with its birth (0: not known).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Block {
+    object: u64,
+    level: i64,
+    blkid: u64,
+    birth: u64,
+}
+
+/// Four hexadecimal numbers with colons between.
+fn parse_key(name: &[u8]) -> Option<[u64; 4]> {
+    let text = std::str::from_utf8(name).ok()?;
+    let mut fields = text.split(':').map(|f| u64::from_str_radix(f, 16).ok());
+    let key = [fields.next()??, fields.next()??, fields.next()??, fields.next()??];
+    fields.next().is_none().then_some(key)
+}
+
+/// Levels are kept as 32-bit integers, negative ones too.
+fn level(n: u64) -> i64 {
+    i64::from(n as u32 as i32)
+}
+
+impl Pool {
+    fn error_logs(&self) -> Result<Vec<Zap>> {
+        let mut logs = Vec::new();
+        for name in ["errlog_last", "errlog_scrub"] {
+            logs.extend(self.directory().zap_of(name)?);
+        }
+        Ok(logs)
+    }
+
+    /// The ZAPs of `log` by file system, with the feature `head_errlog`.
+    fn head_logs(&self, log: &Zap) -> Result<Vec<(u64, Zap)>> {
+        let mut out = Vec::new();
+        for entry in log.entries()? {
+            let head = std::str::from_utf8(&entry.name).ok();
+            let head = head.and_then(|t| u64::from_str_radix(t, 16).ok());
+            let (Some(head), Some(object)) = (head, entry.u64()) else { continue };
+            out.push((head, Zap::open(&self.mos().object(object)?)?));
+        }
+        Ok(out)
+    }
+
+    /// Number of damaged blocks known: as OpenZFS's, only roughly the number of lines that
+    /// [`Pool::data_errors`] makes of them.
+    pub fn error_count(&self) -> Result<u64> {
+        let mut count = self.store().errors().len() as u64;
+        for log in self.error_logs()? {
+            if self.features().is_enabled("head_errlog") {
+                for (_, log) in self.head_logs(&log)? {
+                    count = count.saturating_add(log.entries()?.len() as u64);
+                }
+            } else {
+                count = count.saturating_add(log.entries()?.len() as u64);
+            }
+        }
+        Ok(count)
+    }
+
+    /// The damaged objects, sorted, each once.
+    pub fn data_errors(&self) -> Result<Vec<DataError>> {
+        let mut out = BTreeSet::new();
+        for log in self.error_logs()? {
+            if self.features().is_enabled("head_errlog") {
+                for (head, log) in self.head_logs(&log)? {
+                    for [object, l, blkid, birth] in keys(&log)? {
+                        let block = Block { object, level: level(l), blkid, birth };
+                        expand(self.dsl(), head, &block, &mut out);
+                    }
+                }
+            } else {
+                out.extend(keys(&log)?.into_iter().map(|[objset, object, ..]| (objset, object)));
+            }
+        }
+        for at in self.store().errors() {
+            self.seen_since_import(&at, &mut out);
+        }
+        Ok(out.into_iter().collect())
+    }
+
+    /// An error met while reading: it concerns whoever shares the block.
+    fn seen_since_import(&self, at: &Bookmark, out: &mut BTreeSet<DataError>) {
+        out.insert((at.objset, at.object));
+        if at.objset == 0 || !self.features().is_enabled("head_errlog") {
+            return;
+        }
+        let block = Block { object: at.object, level: at.level, blkid: at.blkid, birth: 0 };
+        let Ok(Some(dataset)) = self.dsl().by_object(at.objset) else { return };
+        if let Some(birth) = birth_in(self.dsl(), &dataset, &block) {
+            expand(self.dsl(), dataset.dir.head_dataset, &Block { birth, ..block }, out);
+        }
+    }
+
+    /// The damaged objects as `zpool status -v` names them. `path` gives the path of an object in a
+    /// file system (beginning with `/`), `mountpoint` where a dataset is mounted.
+    pub fn error_names(
+        &self,
+        path: &dyn Fn(&Dataset, u64) -> Option<String>,
+        mountpoint: &dyn Fn(&Dataset) -> Option<String>,
+    ) -> Result<Vec<String>> {
+        let name = |(objset, object): DataError| {
+            if objset == 0 {
+                return format!("<metadata>:<{object:#x}>");
+            }
+            let Ok(Some(dataset)) = self.dsl().by_object(objset) else {
+                return format!("<{objset:#x}>:<{object:#x}>");
+            };
+            match (path(&dataset, object), mountpoint(&dataset)) {
+                (Some(path), Some(mountpoint)) => format!("{mountpoint}{path}"),
+                (Some(path), None) => format!("{}:{path}", dataset.name),
+                (None, _) => format!("{}:<{object:#x}>", dataset.name),
+            }
+        };
+        Ok(self.data_errors()?.into_iter().map(name).collect())
+    }
+}
+
+fn keys(log: &Zap) -> Result<Vec<[u64; 4]>> {
+    Ok(log.entries()?.iter().filter_map(|e| parse_key(&e.name)).collect())
+}
+
+/// When the block at this place in a dataset was born; `None` if it is a hole or cannot be told.
+fn birth_in(dsl: &Dsl, dataset: &Dataset, block: &Block) -> Option<u64> {
+    let level = u8::try_from(block.level).ok()?;
+    let object = dsl.open_objset(dataset).ok()?.object(block.object).ok()?;
+    let bp = object.block_pointer(level, block.blkid).ok()?;
+    (!bp.is_hole()).then(|| bp.physical_birth())
+}
+
+/// Adds every dataset that has the damaged block, starting from the file system `head`.
+fn expand(dsl: &Dsl, head: u64, block: &Block, out: &mut BTreeSet<DataError>) {
+    let start = if head == 0 || block.birth == 0 { None } else { oldest_head(dsl, head, block) };
+    let Some(start) = start else {
+        out.insert((head, block.object));
+        return;
+    };
+    let mut seen = HashSet::new();
+    let mut waiting = vec![start];
+    while let Some(head) = waiting.pop() {
+        if seen.len() < MAX_DATASETS && seen.insert(head) {
+            waiting.extend(check_head(dsl, head, block, out));
+        }
+    }
+}
+
+/// The file system that the block was written to: clones share blocks older than themselves with
+/// where they come from.
+fn oldest_head(dsl: &Dsl, head: u64, block: &Block) -> Option<u64> {
+    let mut at = dsl.by_object(head).ok()??;
+    for _ in 0..MAX_DATASETS {
+        if at.ds.prev_snap == 0 || at.ds.prev_snap_txg <= block.birth {
+            break;
+        }
+        at = dsl.by_object(at.ds.prev_snap).ok()??;
+    }
+    Some(at.dir.head_dataset)
+}
+
+/// Checks a file system and its snapshots; returns clones that may share the block.
+fn check_head(
+    dsl: &Dsl,
+    head: u64,
+    block: &Block,
+    out: &mut BTreeSet<DataError>,
+) -> Vec<u64> {
+    let Ok(Some(dataset)) = dsl.by_object(head) else { return Vec::new() };
+    let birth = birth_in(dsl, &dataset, block);
+    let in_head = birth == Some(block.birth);
+    if in_head {
+        out.insert((head, block.object));
+    }
+    // A block rewritten since then can be in snapshots taken before that only.
+    let until = birth.filter(|_| !in_head).unwrap_or(u64::MAX);
+    let mut affected = HashSet::new();
+    let (mut snap, mut txg) = (dataset.ds.prev_snap, dataset.ds.prev_snap_txg);
+    for _ in 0..MAX_DATASETS {
+        if snap == 0 || txg <= block.birth {
+            break;
+        }
+        let Ok(Some(s)) = dsl.by_object(snap) else { break };
+        let own = s.dir.head_dataset == head && txg <= until;
+        if own && (in_head || birth_in(dsl, &s, block) == Some(block.birth)) {
+            out.insert((snap, block.object));
+            affected.insert(snap);
+        }
+        (snap, txg) = (s.ds.prev_snap, s.ds.prev_snap_txg);
+    }
+    clones_of(dsl, &dataset, &affected).unwrap_or_default()
+}
+
+fn clones_of(dsl: &Dsl, dataset: &Dataset, origins: &HashSet<u64>) -> Result<Vec<u64>> {
+    if dataset.dir.clones == 0 || origins.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut out = Vec::new();
+    for entry in Zap::open(&dsl.mos().object(dataset.dir.clones)?)?.entries()? {
+        let Some(clone) = entry.u64() else { continue };
+        if dsl.by_object(clone)?.is_some_and(|c| origins.contains(&c.dir.origin)) {
+            out.push(clone);
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_parse() {
+        assert_eq!(parse_key(b"36:2:0:1a"), Some([0x36, 2, 0, 0x1a]));
+        assert_eq!(level(parse_key(b"0:0:ffffffffffffffff:0").unwrap()[2]), -1);
+        for bad in [&b"36:2:0"[..], b"36:2:0:1:2", b"x:2:0:1", b"", b"\xff:1:1:1"] {
+            assert_eq!(parse_key(bad), None);
+        }
+    }
+}

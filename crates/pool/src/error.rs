@@ -1,0 +1,216 @@
+//! Why a pool cannot be imported.
+//!
+//! [`ImportError`]'s `Display` is what `zpool import` prints to standard error, in OpenZFS's words;
+//! [`ImportError::notes`] is what it prints to standard output besides: the features that are not
+//! understood, the devices that are missing, what a rewind would bring back.
+
+use crate::features::Unsupported;
+use crate::import::Rewind;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// The pool as a message names it: `'tank'`, or `'tank' as 'new'`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Name in the labels.
+    pub name: String,
+    /// Name it is to be imported under, where that is another.
+    pub new_name: Option<String>,
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "'{}'", self.name)?;
+        match &self.new_name {
+            Some(new) => write!(f, " as '{new}'"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A top-level vdev that cannot be used, with the devices it lacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingVdev {
+    /// Id of the top-level vdev.
+    pub id: u64,
+    /// Its name as `zpool status` shows it: `mirror-1`, or a path.
+    pub name: String,
+    /// Its guid.
+    pub guid: u64,
+    /// Guid and last known path of each device below it that could not be used.
+    pub devices: Vec<(u64, Option<PathBuf>)>,
+}
+
+/// Why a pool cannot be imported.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ImportError {
+    /// No pool of that name or guid was found.
+    #[error("cannot import '{0}': no such pool available")]
+    NotFound(String),
+    /// Several pools have that name.
+    #[error("cannot import '{0}': more than one matching pool\nimport by numeric ID instead")]
+    Ambiguous(String),
+    /// The new name is none that a pool can have.
+    #[error("cannot import '{name}': {why}")]
+    InvalidName {
+        /// The name asked for.
+        name: String,
+        /// The rule that it breaks.
+        why: String,
+    },
+    /// The caller did not ask for a read-only import.
+    #[error("cannot import {0}: read-write import is not supported yet; use -o readonly=on")]
+    ReadWrite(Target),
+    /// Rewinding to a checkpoint was asked for.
+    #[error("cannot import {0}: rewinding to a checkpoint is not supported yet")]
+    Checkpoint(Target),
+    /// The labels say that another system has the pool open.
+    #[error(
+        "cannot import '{name}': pool was previously in use from another system.\n\
+         Last accessed by {hostname} (hostid={hostid:x}) at {}\n\
+         The pool can be imported, use 'zpool import -f' to import the pool.",
+        crate::time::ctime(*.timestamp)
+    )]
+    OtherHost {
+        /// Name in the labels.
+        name: String,
+        /// Host that last wrote the labels.
+        hostname: String,
+        /// Its host id.
+        hostid: u64,
+        /// When the pool was last written: seconds since 1970.
+        timestamp: u64,
+    },
+    /// Another host is writing to the pool right now.
+    #[error(
+        "cannot import '{name}': pool is imported on {hostname} (hostid: 0x{hostid:x})\n\
+         Export the pool on the other system, then run 'zpool import'."
+    )]
+    Active {
+        /// Name in the labels.
+        name: String,
+        /// Host that holds the pool.
+        hostname: String,
+        /// Its host id.
+        hostid: u64,
+    },
+    /// The pool has `multihost=on` and this system has no host id.
+    #[error(
+        "Cannot import '{0}': pool has the multihost property on and the\n\
+         system's hostid is not set. Set a unique hostid with the zgenhostid(8) command."
+    )]
+    NoHostid(String),
+    /// A version that is neither understood by OpenZFS nor by this program.
+    #[error("cannot import '{name}': pool is formatted using an unsupported ZFS version")]
+    Version {
+        /// Name in the labels.
+        name: String,
+        /// Version of the on-disk format.
+        version: u64,
+    },
+    /// A format that OpenZFS understands and this program does not yet.
+    #[error("cannot import {target}: {what} is not supported yet")]
+    Unsupported {
+        /// The pool.
+        target: Target,
+        /// What: `dRAID`.
+        what: String,
+    },
+    /// Features that are needed for reading are not known.
+    #[error("cannot import {target}: unsupported version or feature")]
+    Features {
+        /// The pool.
+        target: Target,
+        /// The features.
+        features: Vec<Unsupported>,
+    },
+    /// Top-level vdevs without which the pool cannot be read are missing.
+    #[error("cannot import {target}: one or more devices is currently unavailable")]
+    MissingDevices {
+        /// The pool.
+        target: Target,
+        /// The vdevs.
+        vdevs: Vec<MissingVdev>,
+    },
+    /// Log devices are missing; the pool can be imported without them.
+    #[error("cannot import {target}: one or more devices is currently unavailable")]
+    MissingLogs {
+        /// The pool.
+        target: Target,
+        /// The vdevs.
+        vdevs: Vec<MissingVdev>,
+    },
+    /// No uberblock of the transaction group asked for, nor an older one, is there.
+    #[error("cannot import {target}: no uberblock of txg {txg} or before")]
+    NoTxg {
+        /// The pool.
+        target: Target,
+        /// Transaction group asked for.
+        txg: u64,
+    },
+    /// The pool's own metadata cannot be read.
+    #[error("cannot import {target}: I/O error")]
+    Damaged {
+        /// The pool.
+        target: Target,
+        /// What could not be read: where and why.
+        why: String,
+        /// The newest earlier state that can be opened, if there is one.
+        recovery: Option<Rewind>,
+    },
+}
+
+impl ImportError {
+    /// What is to be printed on standard output besides; complete lines.
+    pub fn notes(&self) -> Option<String> {
+        let mut out = String::new();
+        match self {
+            ImportError::Features { features, .. } => {
+                out.push_str(
+                    "This pool uses the following feature(s) not supported by this system:\n",
+                );
+                features.iter().for_each(|f| out.push_str(&f.line()));
+            }
+            ImportError::Version { version, .. } => {
+                let _ = writeln!(
+                    out,
+                    "The pool has version {version}; only pools with feature flags (version 5000) \
+                     are supported."
+                );
+            }
+            ImportError::MissingDevices { vdevs, .. } => {
+                out.push_str("The devices below are missing or corrupted:\n");
+                vdevs.iter().for_each(|v| write_missing(&mut out, v));
+            }
+            ImportError::MissingLogs { vdevs, .. } => {
+                out.push_str(
+                    "The devices below are missing or corrupted, use '-m' to import the pool \
+                     anyway:\n",
+                );
+                vdevs.iter().for_each(|v| write_missing(&mut out, v));
+                out.push('\n');
+            }
+            ImportError::Damaged { target, why, recovery } => {
+                match recovery {
+                    Some(r) => out.push_str(&r.explain(&target.name)),
+                    None => out.push_str(
+                        "\tEnsure all pool devices are present and accessible, then retry the \
+                         import.\n\tIf the problem persists, destroy and re-create the pool from \
+                         a backup source.\n",
+                    ),
+                }
+                let _ = writeln!(out, "\tCause: {why}");
+            }
+            _ => return None,
+        }
+        Some(out)
+    }
+}
+
+fn write_missing(out: &mut String, v: &MissingVdev) {
+    let _ = writeln!(out, "\t{} (top-level vdev {}, guid {})", v.name, v.id, v.guid);
+    for (guid, path) in &v.devices {
+        let path = path.as_ref().map_or_else(|| "unknown".into(), |p| p.display().to_string());
+        let _ = writeln!(out, "\t  guid {guid}, last path {path}");
+    }
+}

@@ -1,0 +1,144 @@
+//! The identity of this system, and whether another one holds a pool.
+//!
+//! A label carries the id and name of the host that last wrote it. A pool that was not exported and
+//! whose id is another host's may be in use there: it is imported only by force.
+//!
+//! With `multihost=on` (multi-modifier protection) the host that has the pool imported also writes
+//! uberblocks all the time, also when nothing changes, each with a new sequence number. An importer
+//! waits for as long as the fields of the uberblock tell that the other side could be silent, and
+//! gives up if the best uberblock changes meanwhile. Force does not override this.
+
+use cenote_format::label::Uberblock;
+use std::time::Duration;
+
+/// The host id of this system: `ZFS_HOSTID` in the environment, the parameter of a loaded kernel
+/// module, or `/etc/hostid`; 0 if it is not set.
+pub fn system_hostid() -> u32 {
+    let env = std::env::var("ZFS_HOSTID").ok().and_then(|v| parse_hex(&v));
+    let module = || {
+        let text = std::fs::read_to_string("/sys/module/spl/parameters/spl_hostid").ok()?;
+        text.trim().parse::<u32>().ok().filter(|v| *v != 0)
+    };
+    let file = || {
+        let bytes = std::fs::read("/etc/hostid").ok()?;
+        Some(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?))
+    };
+    env.or_else(module).or_else(file).unwrap_or(0)
+}
+
+fn parse_hex(text: &str) -> Option<u32> {
+    let digits = text.trim().trim_start_matches("0x");
+    u32::from_str_radix(digits, 16).ok().filter(|v| *v != 0)
+}
+
+/// Milliseconds between the writes of a host that does not say (`zfs_multihost_interval`).
+const INTERVAL: u64 = 1000;
+/// Intervals to wait (`zfs_multihost_import_intervals`).
+const IMPORT_INTERVALS: u64 = 20;
+/// Longest time that fields of an uberblock can make an importer wait.
+const MAX_WAIT: Duration = Duration::from_secs(3600);
+
+/// Whether the host that wrote the uberblock had `multihost=on`.
+pub fn multihost(ub: &Uberblock) -> bool {
+    ub.mmp_valid() && ub.mmp_delay != 0
+}
+
+/// How long the pool must be quiet before it may be taken for idle.
+pub fn quiet_time(ub: &Uberblock) -> Duration {
+    let minimum = Duration::from_millis(IMPORT_INTERVALS * INTERVAL);
+    let delay = Duration::from_nanos(ub.mmp_delay);
+    let wait = match (ub.mmp_interval(), ub.mmp_fail_intervals()) {
+        // The other side stops writing after that many failures; twice the time is safe.
+        (Some(interval), Some(fails)) if fails > 0 => {
+            let millis = u64::from(interval).saturating_mul(u64::from(fails));
+            Duration::from_millis(millis.saturating_mul(2))
+        }
+        (Some(interval), Some(_)) => {
+            let per = Duration::from_millis(u64::from(interval)).saturating_add(delay);
+            minimum.max(per.saturating_mul(IMPORT_INTERVALS as u32))
+        }
+        _ => {
+            let per = Duration::from_millis(INTERVAL).saturating_add(delay);
+            minimum.max(per.saturating_mul(IMPORT_INTERVALS as u32))
+        }
+    };
+    wait.min(MAX_WAIT)
+}
+
+/// Watches the pool for [`quiet_time`]: `newest` reads the best uberblock from the devices, `sleep`
+/// passes time. True if the pool stayed as `seen` is.
+pub fn stays_quiet(
+    seen: &Uberblock,
+    newest: &mut dyn FnMut() -> Option<Uberblock>,
+    sleep: &mut dyn FnMut(Duration),
+) -> bool {
+    let mut left = quiet_time(seen);
+    loop {
+        if newest().is_some_and(|ub| ub.rank() != seen.rank()) {
+            return false;
+        }
+        if left.is_zero() {
+            return true;
+        }
+        let step = left.min(Duration::from_secs(1));
+        sleep(step);
+        left -= step;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_format::{ByteOrder, blkptr::BlockPointer, label::MMP_MAGIC};
+
+    fn uberblock(mmp_delay: u64, mmp_config: u64) -> Uberblock {
+        Uberblock {
+            order: ByteOrder::Little,
+            version: 5000,
+            txg: 100,
+            guid_sum: 0,
+            timestamp: 1,
+            rootbp: BlockPointer::HOLE,
+            software_version: 5000,
+            mmp_magic: MMP_MAGIC,
+            mmp_delay,
+            mmp_config,
+            checkpoint_txg: 0,
+            raidz_reflow: 0,
+        }
+    }
+
+    #[test]
+    fn waits_as_long_as_the_other_side_may_be_silent() {
+        assert!(!multihost(&uberblock(0, 0)));
+        let never_suspends = uberblock(1_000_000_000, 0b111 | 1000 << 8);
+        assert!(multihost(&never_suspends));
+        assert_eq!(quiet_time(&never_suspends), Duration::from_secs(40));
+        let suspends = uberblock(1_000_000_000, 0b111 | 1000 << 8 | 10 << 48);
+        assert_eq!(quiet_time(&suspends), Duration::from_secs(20));
+        // Fields made to wait for ever do not.
+        assert_eq!(quiet_time(&uberblock(u64::MAX, 0)), MAX_WAIT);
+    }
+
+    #[test]
+    fn a_new_sequence_number_is_activity() {
+        let seen = uberblock(1, 0b111 | 1000 << 8 | 1 << 48 | 7 << 32);
+        let mut slept = Duration::ZERO;
+        assert!(stays_quiet(&seen, &mut || Some(seen.clone()), &mut |d| slept += d));
+        assert_eq!(slept, quiet_time(&seen));
+        let mut reads = 0;
+        let mut newest = || {
+            reads += 1;
+            let mut ub = seen.clone();
+            ub.mmp_config += u64::from(reads > 1) << 32;
+            Some(ub)
+        };
+        assert!(!stays_quiet(&seen, &mut newest, &mut |_| ()));
+    }
+
+    #[test]
+    fn hostids() {
+        assert_eq!(parse_hex("0x00bab10c"), Some(0xbab10c));
+        assert_eq!(parse_hex("zero"), None);
+    }
+}

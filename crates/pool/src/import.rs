@@ -1,0 +1,558 @@
+//! Importing a pool, read-only.
+//!
+//! ```text
+//! labels ── untrusted config ── vdev tree ── best uberblock ── MOS ── config, complete
+//!                                                                       │
+//!            datasets, features, properties ── MOS ── vdev tree, devices by guid
+//! ```
+//!
+//! The labels know only part of the pool each, and may be stale; but the MOS is stored three times
+//! over, so whatever tree they make is enough to read the complete config from it. The tree is then
+//! built anew with devices found by their guids, at the paths where they are now.
+//!
+//! An import chooses the uberblock with the greatest rank over all labels of all devices. A rewind
+//! (`-F`) goes on to earlier ones while the pool does not open; blocks freed in the last
+//! [`SAFE_REWIND`] transaction groups are never reused, so that far back is safe, and farther only
+//! checksums tell. `-T` starts at a given transaction group.
+//!
+//! Invariants: nothing is written; a [`Loaded`] pool has every top-level vdev (but logs the caller
+//! gave up), a guid sum that agrees with its uberblock, and no active feature that reading needs and
+//! this program does not know.
+
+use crate::config;
+use crate::devices::DeviceSet;
+use crate::directory::Directory;
+use crate::discover::Candidate;
+use crate::error::{ImportError, MissingVdev, Target};
+use crate::features::{PoolFeatures, Unsupported};
+use crate::host;
+use crate::indirect;
+use cenote_dmu::ObjectSet;
+use cenote_dsl::Dsl;
+use cenote_format::checksum::Salt;
+use cenote_format::label::Uberblock;
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_store::Store;
+use cenote_vdev::{Vdev, VdevError, VdevState, VdevTree};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The pool version that means "see the feature flags" (`SPA_VERSION_FEATURES`).
+pub const VERSION_FEATURES: u64 = 5000;
+
+/// Transaction groups whose freed blocks are not reused yet (`TXG_DEFER_SIZE`).
+const SAFE_REWIND: u64 = 2;
+
+/// Bytes of cache when the caller does not say.
+const DEFAULT_ARC: u64 = 256 << 20;
+
+/// How to import.
+#[derive(Clone, Debug, Default)]
+pub struct ImportOptions {
+    /// Import under this name.
+    pub new_name: Option<String>,
+    /// `-o readonly=on`; the only way so far.
+    pub readonly: bool,
+    /// `-f`: also if another system may have it.
+    pub force: bool,
+    /// `-R`: directory under which its file systems are mounted.
+    pub altroot: Option<PathBuf>,
+    /// `-F`: go back to an earlier state if the newest cannot be opened.
+    pub rewind: bool,
+    /// `-X`: as far back as there are uberblocks.
+    pub extreme_rewind: bool,
+    /// `-T`: open the state of this transaction group, or of the last one before it.
+    pub txg: Option<u64>,
+    /// Bytes for the cache; a moderate default if not given.
+    pub arc_bytes: Option<u64>,
+    /// `-m`: also if log devices are missing.
+    pub allow_missing_log: bool,
+    /// `--rewind-to-checkpoint`.
+    pub checkpoint: bool,
+    /// The id of this system, if it is not to be looked up.
+    pub hostid: Option<u32>,
+    /// Do not watch a `multihost=on` pool for activity: for inspection (`zdb`).
+    pub skip_activity_check: bool,
+}
+
+/// A step back to an earlier state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rewind {
+    /// Transaction group of the newest uberblock.
+    pub from_txg: u64,
+    /// Transaction group opened.
+    pub to_txg: u64,
+    /// When that was written: seconds since 1970.
+    pub to_time: u64,
+    /// Seconds of work given up, by the times in the two uberblocks.
+    pub lost_seconds: u64,
+}
+
+impl Rewind {
+    fn between(newest: &Uberblock, chosen: &Uberblock) -> Rewind {
+        Rewind {
+            from_txg: newest.txg,
+            to_txg: chosen.txg,
+            to_time: chosen.timestamp,
+            lost_seconds: newest.timestamp.saturating_sub(chosen.timestamp),
+        }
+    }
+
+    /// `5 minutes`, `30 seconds`; `None` if nothing was lost.
+    fn loss(&self) -> Option<String> {
+        match self.lost_seconds {
+            0 => None,
+            s if s > 120 => Some(format!("{} minutes", s.saturating_add(30) / 60)),
+            s => Some(format!("{s} seconds")),
+        }
+    }
+
+    /// What `zpool import -F` prints when it has stepped back.
+    pub fn done(&self, pool: &str) -> String {
+        let when = crate::time::ctime(self.to_time);
+        let mut text = format!("Pool {pool} returned to its state as of {when}.\n");
+        if let Some(loss) = self.loss() {
+            text.push_str(&format!("Discarded approximately {loss} of transactions.\n"));
+        }
+        text
+    }
+
+    /// What `zpool import` prints when it could step back but was not asked to.
+    pub fn explain(&self, pool: &str) -> String {
+        let when = crate::time::ctime(self.to_time);
+        let mut text = format!(
+            "\tRecovery is possible, but will result in some data loss.\n\
+             \tReturning the pool to its state as of {when}\n\tshould correct the problem.  "
+        );
+        if let Some(loss) = self.loss() {
+            text.push_str(&format!(
+                "Approximately {loss} of data\n\tmust be discarded, irreversibly.  "
+            ));
+        }
+        text.push_str(&format!(
+            "Recovery can be attempted\n\tby executing 'zpool import -F {pool}'.  \
+             A scrub of the pool\n\tis strongly recommended after recovery.\n"
+        ));
+        text
+    }
+}
+
+/// A pool whose MOS is open and whose config is complete.
+pub(crate) struct Loaded {
+    pub config: NvList,
+    pub store: Arc<Store>,
+    pub mos: Arc<ObjectSet>,
+    pub directory: Directory,
+    pub features: PoolFeatures,
+    pub dsl: Arc<Dsl>,
+    pub uberblock: Uberblock,
+    /// Bytes that the mappings of removed vdevs take.
+    pub mapping_bytes: u64,
+}
+
+/// What stopped a pool from being loaded.
+#[derive(Debug, Clone)]
+pub(crate) enum Cause {
+    Version(u64),
+    Unsupported(String),
+    Features(Vec<Unsupported>),
+    Missing(Vec<MissingVdev>),
+    MissingLogs(Vec<MissingVdev>),
+    GuidSum,
+    Damaged(String),
+}
+
+/// A pool that was not loaded, with as much of its tree as was there.
+pub(crate) struct Failure {
+    pub cause: Cause,
+    /// The config and the tree last built: the MOS's if that was read, else the labels'.
+    pub tree: Option<(NvList, Arc<VdevTree>)>,
+    /// The features, as far as they were read.
+    pub features: Option<PoolFeatures>,
+}
+
+impl From<Cause> for Failure {
+    fn from(cause: Cause) -> Failure {
+        Failure { cause, tree: None, features: None }
+    }
+}
+
+fn damaged(e: impl std::fmt::Display) -> Cause {
+    Cause::Damaged(e.to_string())
+}
+
+fn vdev_failure(e: VdevError) -> Cause {
+    match e {
+        VdevError::Unsupported(what) => Cause::Unsupported(what),
+        e => damaged(e),
+    }
+}
+
+/// The uberblocks of all labels, best first, one for each transaction group.
+pub(crate) fn uberblocks(c: &Candidate) -> Vec<Uberblock> {
+    let all = c.devices.iter().flat_map(|d| d.uberblocks.iter().map(|(_, _, ub)| ub));
+    let mut list: Vec<Uberblock> = all.filter(|ub| ub.txg > 0).cloned().collect();
+    list.sort_by_key(|ub| std::cmp::Reverse(ub.rank()));
+    list.dedup_by_key(|ub| ub.txg);
+    list
+}
+
+/// How to load: the parts of [`ImportOptions`] that matter once an uberblock is chosen.
+pub(crate) struct LoadOptions {
+    pub name: String,
+    pub arc_bytes: u64,
+    pub allow_missing_log: bool,
+}
+
+/// Opens the pool at an uberblock.
+pub(crate) fn load(
+    c: &Candidate,
+    devices: &DeviceSet,
+    ub: &Uberblock,
+    o: &LoadOptions,
+) -> Result<Loaded, Failure> {
+    check_label(c, ub)?;
+    let (config, tree) = trusted_tree(c, devices, ub)?;
+    let mut features = None;
+    open_trusted(&config, &tree, ub, o, &mut features).map_err(|cause| Failure {
+        cause,
+        tree: Some((config, tree)),
+        features,
+    })
+}
+
+/// What must hold before the MOS is read at all.
+fn check_label(c: &Candidate, ub: &Uberblock) -> Result<(), Cause> {
+    if ub.version != VERSION_FEATURES {
+        return Err(Cause::Version(ub.version));
+    }
+    if ub.reflow_offset() != 0 || ub.reflow_state() != 0 {
+        return Err(Cause::Unsupported("RAID-Z expansion in progress".into()));
+    }
+    let needed = c.config.list("features_for_read").map(|l| l.pairs.as_slice()).unwrap_or_default();
+    let unknown = needed.iter().filter(|(g, _)| cenote_format::features::by_guid(g).is_none());
+    let unknown: Vec<Unsupported> = unknown
+        .map(|(g, _)| Unsupported { guid: g.clone(), description: String::new() })
+        .collect();
+    if unknown.is_empty() { Ok(()) } else { Err(Cause::Features(unknown)) }
+}
+
+fn open_mos(
+    tree: &Arc<VdevTree>,
+    ub: &Uberblock,
+    arc_bytes: u64,
+) -> Result<(Arc<Store>, Arc<ObjectSet>, Directory), Cause> {
+    let store = Store::new(tree.clone(), arc_bytes);
+    let mos = ObjectSet::open(store.clone(), 0, ub.rootbp).map_err(damaged)?;
+    let directory = Directory::open(&mos).map_err(damaged)?;
+    Ok((store, mos, directory))
+}
+
+/// Reads the complete config through the tree that the labels make, and builds the tree it
+/// describes.
+fn trusted_tree(
+    c: &Candidate,
+    devices: &DeviceSet,
+    ub: &Uberblock,
+) -> Result<(NvList, Arc<VdevTree>), Failure> {
+    let untrusted = c.config.list("vdev_tree").cloned().unwrap_or_default();
+    let tree = devices.build(&untrusted).map_err(vdev_failure)?;
+    let read = || {
+        let (_, _, directory) = open_mos(&tree, ub, 16 << 20)?;
+        let config = directory.nvlist_of("config").map_err(damaged)?;
+        let mut config = config.ok_or_else(|| damaged("the MOS holds no config"))?;
+        if config.u64("pool_guid") != Some(c.guid) {
+            return Err(damaged("the MOS holds another pool's config"));
+        }
+        let Some(mut root) = config.list("vdev_tree").cloned() else {
+            return Err(damaged("the MOS's config has no vdev tree"));
+        };
+        config::for_each_leaf_mut(&mut root, &mut |leaf| devices.place(leaf));
+        let tree = devices.build(&root).map_err(vdev_failure)?;
+        config::set(&mut config, "vdev_tree", NvValue::NvList(root));
+        Ok((config, tree))
+    };
+    read().map_err(|cause| Failure {
+        // A tree that lacks whole vdevs explains a MOS that cannot be read.
+        cause: match (&cause, missing_tops(&tree)) {
+            (Cause::Damaged(_), missing) if !missing.is_empty() => Cause::Missing(missing),
+            _ => cause,
+        },
+        tree: Some((c.config.clone(), tree.clone())),
+        features: None,
+    })
+}
+
+fn open_trusted(
+    config: &NvList,
+    tree: &Arc<VdevTree>,
+    ub: &Uberblock,
+    o: &LoadOptions,
+    seen_features: &mut Option<PoolFeatures>,
+) -> Result<Loaded, Cause> {
+    let (logs, others): (Vec<_>, Vec<_>) = tree
+        .root()
+        .children()
+        .iter()
+        .filter(|v| is_missing(v))
+        .partition(|v| config::flag(v.config(), "is_log"));
+    if !others.is_empty() {
+        return Err(Cause::Missing(others.into_iter().map(|v| describe_missing(v)).collect()));
+    }
+    if !logs.is_empty() && !o.allow_missing_log {
+        return Err(Cause::MissingLogs(logs.into_iter().map(|v| describe_missing(v)).collect()));
+    }
+    let root = config.list("vdev_tree").cloned().unwrap_or_default();
+    if config::guid_sum(&root) != ub.guid_sum {
+        return Err(Cause::GuidSum);
+    }
+    let (store, mos, directory) = open_mos(tree, ub, o.arc_bytes)?;
+    let mapping_bytes = indirect::load_all(&mos, &directory, tree).map_err(damaged)?;
+    let features = PoolFeatures::load(&directory).map_err(damaged)?;
+    *seen_features = Some(features.clone());
+    let unknown = features.unsupported(true);
+    if !unknown.is_empty() {
+        return Err(Cause::Features(unknown));
+    }
+    if let Some(salt) = salt(&directory).map_err(damaged)? {
+        store.set_salt(Salt::new(salt));
+    }
+    crate::dtl::load_all(&mos, tree);
+    let dsl = Dsl::open(mos.clone(), &o.name).map_err(damaged)?;
+    Ok(Loaded {
+        config: config.clone(),
+        store,
+        mos,
+        directory,
+        features,
+        dsl,
+        uberblock: ub.clone(),
+        mapping_bytes,
+    })
+}
+
+/// The salt of the checksums that have one (`org.illumos:checksum_salt`).
+fn salt(directory: &Directory) -> cenote_dmu::Result<Option<[u8; 32]>> {
+    let entry = directory.entry("org.illumos:checksum_salt")?;
+    Ok(entry.and_then(|e| e.bytes().try_into().ok()))
+}
+
+fn is_missing(v: &Vdev) -> bool {
+    v.kind() == "missing" || matches!(v.state(), VdevState::CantOpen(_) | VdevState::Faulted)
+}
+
+fn missing_tops(tree: &VdevTree) -> Vec<MissingVdev> {
+    tree.root().children().iter().filter(|v| is_missing(v)).map(|v| describe_missing(v)).collect()
+}
+
+fn describe_missing(v: &Vdev) -> MissingVdev {
+    let mut devices = Vec::new();
+    collect_dead(v, &mut devices);
+    MissingVdev {
+        id: v.id(),
+        name: crate::status::vdev_name(v.config(), &Default::default()),
+        guid: v.guid(),
+        devices,
+    }
+}
+
+fn collect_dead(v: &Vdev, out: &mut Vec<(u64, Option<PathBuf>)>) {
+    if v.children().is_empty() && !matches!(v.state(), VdevState::Healthy | VdevState::Degraded) {
+        out.push((v.guid(), config::path(v.config())));
+    }
+    v.children().iter().for_each(|c| collect_dead(c, out));
+}
+
+/// An import that succeeded.
+pub(crate) struct Imported {
+    pub loaded: Loaded,
+    pub rewind: Option<Rewind>,
+    pub name: String,
+}
+
+/// Imports: see the head of this file.
+pub(crate) fn import(c: &Candidate, o: &ImportOptions) -> Result<Imported, ImportError> {
+    let target = Target { name: c.name.clone(), new_name: o.new_name.clone() };
+    if let Some(name) = &o.new_name {
+        check_name(name).map_err(|why| ImportError::InvalidName { name: name.clone(), why })?;
+    }
+    let version = config::number(&c.config, "version");
+    if version != VERSION_FEATURES {
+        return Err(ImportError::Version { name: c.name.clone(), version });
+    }
+    if !o.readonly {
+        return Err(ImportError::ReadWrite(target));
+    }
+    if o.checkpoint {
+        return Err(ImportError::Checkpoint(target));
+    }
+    let list = uberblocks(c);
+    let newest = list.first().ok_or_else(|| ImportError::Damaged {
+        target: target.clone(),
+        why: "no valid uberblock found".into(),
+        recovery: None,
+    })?;
+    let hostid = o.hostid.unwrap_or_else(host::system_hostid);
+    check_host(c, newest, hostid, o.force)?;
+    let devices = DeviceSet::new(c);
+    if !o.skip_activity_check {
+        check_activity(c, &devices, newest, hostid)?;
+    }
+    choose(c, &devices, &list, newest, o, &target)
+}
+
+/// Tries uberblocks until one opens or the options allow no more.
+fn choose(
+    c: &Candidate,
+    devices: &DeviceSet,
+    list: &[Uberblock],
+    newest: &Uberblock,
+    o: &ImportOptions,
+    target: &Target,
+) -> Result<Imported, ImportError> {
+    let name = o.new_name.clone().unwrap_or_else(|| c.name.clone());
+    let load_options = LoadOptions {
+        name: name.clone(),
+        arc_bytes: o.arc_bytes.unwrap_or(DEFAULT_ARC),
+        allow_missing_log: o.allow_missing_log,
+    };
+    let start = o.txg.unwrap_or(u64::MAX);
+    let tried: Vec<&Uberblock> = list.iter().filter(|ub| ub.txg <= start).collect();
+    let Some((&first, earlier)) = tried.split_first() else {
+        return Err(ImportError::NoTxg { target: target.clone(), txg: start });
+    };
+    let deep = o.extreme_rewind || o.txg.is_some();
+    let floor = if deep { 0 } else { newest.txg.saturating_sub(SAFE_REWIND) };
+    let done = |loaded: Loaded, ub: &Uberblock| Imported {
+        rewind: (ub.txg != newest.txg).then(|| Rewind::between(newest, ub)),
+        loaded,
+        name: name.clone(),
+    };
+    let cause = match load(c, devices, first, &load_options) {
+        Ok(loaded) => return Ok(done(loaded, first)),
+        Err(failure) => failure.cause,
+    };
+    if let Cause::Damaged(why) = &cause {
+        for ub in earlier.iter().filter(|ub| ub.txg >= floor) {
+            let Ok(loaded) = load(c, devices, ub, &load_options) else { continue };
+            if o.rewind || o.txg.is_some() {
+                return Ok(done(loaded, ub));
+            }
+            return Err(ImportError::Damaged {
+                target: target.clone(),
+                why: why.clone(),
+                recovery: Some(Rewind::between(newest, ub)),
+            });
+        }
+    }
+    Err(explain(cause, c, target))
+}
+
+fn explain(cause: Cause, c: &Candidate, target: &Target) -> ImportError {
+    let target = target.clone();
+    match cause {
+        Cause::Version(version) => ImportError::Version { name: c.name.clone(), version },
+        Cause::Unsupported(what) => ImportError::Unsupported { target, what },
+        Cause::Features(features) => ImportError::Features { target, features },
+        Cause::Missing(vdevs) => ImportError::MissingDevices { target, vdevs },
+        Cause::MissingLogs(vdevs) => ImportError::MissingLogs { target, vdevs },
+        Cause::GuidSum => ImportError::MissingDevices { target, vdevs: vec![] },
+        Cause::Damaged(why) => ImportError::Damaged { target, why, recovery: None },
+    }
+}
+
+fn check_host(
+    c: &Candidate,
+    ub: &Uberblock,
+    hostid: u32,
+    force: bool,
+) -> Result<(), ImportError> {
+    let theirs = config::number(&c.config, "hostid");
+    if force || c.state == config::STATE_EXPORTED || theirs == u64::from(hostid) {
+        return Ok(());
+    }
+    Err(ImportError::OtherHost {
+        name: c.name.clone(),
+        hostname: c.config.str("hostname").unwrap_or("<unknown>").to_string(),
+        hostid: theirs,
+        timestamp: ub.timestamp,
+    })
+}
+
+/// Whether OpenZFS would watch the pool for activity before it imports it.
+pub(crate) fn activity_check_required(c: &Candidate, ub: &Uberblock, hostid: u32) -> bool {
+    let same_host = hostid != 0 && config::number(&c.config, "hostid") == u64::from(hostid);
+    host::multihost(ub)
+        && !(same_host && c.state == config::STATE_EXPORTED)
+        && c.state != config::STATE_DESTROYED
+}
+
+fn check_activity(
+    c: &Candidate,
+    devices: &DeviceSet,
+    ub: &Uberblock,
+    hostid: u32,
+) -> Result<(), ImportError> {
+    if !activity_check_required(c, ub, hostid) {
+        return Ok(());
+    }
+    if hostid == 0 {
+        return Err(ImportError::NoHostid(c.name.clone()));
+    }
+    if host::stays_quiet(ub, &mut || devices.newest_uberblock(), &mut std::thread::sleep) {
+        return Ok(());
+    }
+    Err(ImportError::Active {
+        name: c.name.clone(),
+        hostname: c.config.str("hostname").unwrap_or("<unknown>").to_string(),
+        hostid: config::number(&c.config, "hostid"),
+    })
+}
+
+/// The rules for names of pools; the message says which is broken.
+fn check_name(name: &str) -> Result<(), String> {
+    let bad = name.chars().find(|c| !(c.is_ascii_alphanumeric() || "-_.: ".contains(*c)));
+    if name.len() >= 256 {
+        return Err("name is too long".into());
+    }
+    if let Some(c) = bad {
+        return Err(format!("invalid character '{c}' in pool name"));
+    }
+    let mut chars = name.chars();
+    let first = chars.next();
+    if !first.is_some_and(|c| c.is_ascii_alphabetic()) {
+        return Err("name must begin with a letter".into());
+    }
+    if first == Some('c') && chars.next().is_some_and(|c| c.is_ascii_digit()) {
+        return Err("pool name is reserved".into());
+    }
+    let reserved = ["mirror", "raidz", "draid", "spare"];
+    if name == "log" || reserved.iter().any(|r| name.starts_with(r)) {
+        return Err("name is reserved".into());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for good in ["tank", "a-b_c.d:e f", "cache", "logs"] {
+            assert_eq!(check_name(good), Ok(()), "{good}");
+        }
+        for bad in ["", "1tank", "c0pool", "mirror1", "log", "a/b", "a@b"] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn rewinds_say_what_is_lost() {
+        let r = Rewind { from_txg: 9, to_txg: 7, to_time: 0, lost_seconds: 300 };
+        assert!(r.done("tank").ends_with("Discarded approximately 5 minutes of transactions.\n"));
+        assert!(r.explain("tank").contains("zpool import -F tank"));
+        let r = Rewind { lost_seconds: 30, ..r };
+        assert!(r.explain("tank").contains("Approximately 30 seconds of data\n"));
+    }
+}

@@ -1,0 +1,94 @@
+//! The health of a pool, as `zpool status` shows it and as `zpool import` lists it.
+//!
+//! Both show a *reason* (the worst thing that is wrong, [`Reason`]) with an explanation and advice in
+//! OpenZFS's words, and the vdev tree with the state of each vdev in sections: data, dedup, special,
+//! logs, cache, spares. Here they are data; layout is the command's.
+//!
+//! [`ImportReport`] is made by opening a pool that is not imported; [`PoolStatus`] of an imported one.
+
+mod reason;
+mod report;
+mod tree;
+
+pub use reason::{Reason, Texts};
+pub use report::ImportReport;
+pub use tree::{ConfigTree, NameStyle, VdevLine, state_name, vdev_name};
+
+use crate::Pool;
+use crate::features::PoolFeatures;
+use crate::scan::{CheckpointStatus, RemovalStatus, ScanStatus};
+use cenote_dmu::Result;
+
+/// An imported pool's status.
+#[derive(Debug, Clone)]
+pub struct PoolStatus {
+    /// Name of the pool.
+    pub name: String,
+    /// `ONLINE`, `DEGRADED`, …
+    pub state: &'static str,
+    /// The worst thing that is wrong.
+    pub reason: Reason,
+    /// Explanation, advice and message id that belong to it.
+    pub texts: Texts,
+    /// The last scrub or resilver, if there was one.
+    pub scan: Option<ScanStatus>,
+    /// The last removal of a vdev.
+    pub removal: Option<RemovalStatus>,
+    /// The pool's checkpoint.
+    pub checkpoint: Option<CheckpointStatus>,
+    /// The vdevs.
+    pub tree: ConfigTree,
+    /// Data errors known, roughly: `Pool::data_errors` lists them.
+    pub error_count: u64,
+}
+
+impl PoolStatus {
+    pub(crate) fn of(pool: &Pool) -> Result<PoolStatus> {
+        let root = pool.store().vdevs().root();
+        let tree = ConfigTree::of_pool(pool);
+        let error_count = pool.error_count()?;
+        let scan = ScanStatus::load(pool.directory())?;
+        let compatibility = pool.config().str("compatibility");
+        let reason = reason::Facts {
+            importing: false,
+            root: root.state(),
+            tree: &tree,
+            resilvering: scan.as_ref().is_some_and(ScanStatus::is_resilvering),
+            other_host: false,
+            error_count,
+            errata: pool.config().u64("errata").unwrap_or(0),
+            features: pool.features(),
+            compatibility,
+        }
+        .reason();
+        Ok(PoolStatus {
+            name: pool.name().to_string(),
+            state: tree.root.state,
+            texts: reason.status_texts(),
+            reason,
+            scan,
+            removal: RemovalStatus::load(pool)?,
+            checkpoint: CheckpointStatus::load(pool)?,
+            tree,
+            error_count,
+        })
+    }
+}
+
+/// The features that a pool does not have although it could.
+fn outdated(features: &PoolFeatures, compatibility: Option<&str>) -> Reason {
+    let Some(wanted) = crate::compat::features(compatibility.unwrap_or("")) else {
+        return Reason::CompatibilityError;
+    };
+    for f in cenote_format::features::FEATURES.iter().filter(|f| f.upgrade) {
+        let (enabled, wanted) = (features.is_enabled(f.name), wanted.contains(f.name));
+        // Features of later releases than the one this program presents are not missed.
+        if wanted && !enabled && f.since <= crate::compat::RELEASE {
+            return Reason::FeaturesDisabled;
+        }
+        if !wanted && enabled {
+            return Reason::FeaturesUnwanted;
+        }
+    }
+    Reason::Ok
+}

@@ -1,0 +1,344 @@
+//! The vdev tree with states, by sections.
+
+use crate::Pool;
+use crate::config;
+use crate::devices::DeviceSet;
+use cenote_format::nvlist::NvList;
+use cenote_vdev::{Aux, Vdev, VdevState};
+use std::path::PathBuf;
+
+/// How vdevs are named.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NameStyle {
+    /// `-P`: full paths.
+    pub full_path: bool,
+    /// `-L`: what links lead to.
+    pub follow_links: bool,
+    /// `-g`: guids.
+    pub guid: bool,
+}
+
+/// A vdev's name by its config: `mirror-0`, `raidz2-1`, `sda`, `/images/1.img` (`zpool_vdev_name`).
+pub fn vdev_name(config: &NvList, style: &NameStyle) -> String {
+    let kind = config.str("type").unwrap_or("unknown");
+    let not_present = config::flag(config, "not_present");
+    if style.guid || not_present {
+        return config::number(config, "guid").to_string();
+    }
+    let Some(path) = config.str("path") else {
+        return format!("{}-{}", group_name(config, kind), config::number(config, "id"));
+    };
+    let resolved = style.follow_links.then(|| std::fs::canonicalize(path).ok()).flatten();
+    let path = resolved.as_ref().and_then(|p| p.to_str()).unwrap_or(path);
+    if style.full_path || kind != "disk" {
+        return path.to_string();
+    }
+    let name = strip_directory(path);
+    if config::flag(config, "whole_disk") { strip_partition(name) } else { name.to_string() }
+}
+
+/// `raidz2`, `draid1:2d:5c:1s`, `mirror`.
+fn group_name(config: &NvList, kind: &str) -> String {
+    let number = |name| config::number(config, name);
+    match kind {
+        "raidz" => format!("raidz{}", number("nparity")),
+        "draid" => format!(
+            "draid{}:{}d:{}c:{}s",
+            number("nparity"),
+            number("draid_ndata"),
+            config::children(config).len(),
+            number("draid_nspares")
+        ),
+        other => other.to_string(),
+    }
+}
+
+fn strip_directory(path: &str) -> &str {
+    for dir in ["/dev/disk/by-vdev/", "/dev/mapper/", "/dev/"] {
+        if let Some(name) = path.strip_prefix(dir).filter(|n| !n.contains('/')) {
+            return name;
+        }
+    }
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Takes the partition off a device's name: `sda1` → `sda`, `nvme0n1p1` → `nvme0n1`,
+/// `ata-X-part1` → `ata-X`.
+fn strip_partition(name: &str) -> String {
+    let digits = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let numbered = digits.len() < name.len();
+    let whole = match digits {
+        d if !numbered => d,
+        d if d.ends_with("-part") => d.trim_end_matches("-part"),
+        d if d.ends_with('p') && d.trim_end_matches('p').ends_with(|c: char| c.is_ascii_digit()) => {
+            d.trim_end_matches('p')
+        }
+        d if ["sd", "hd", "vd", "xvd"].iter().any(|p| d.starts_with(p)) => d,
+        _ => name,
+    };
+    whole.to_string()
+}
+
+/// A line of the tree.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VdevLine {
+    /// The vdev's config, with the path where its device was found: [`vdev_name`] names it.
+    pub config: NvList,
+    /// `ONLINE`, `DEGRADED`, `OFFLINE`, `UNAVAIL`, `FAULTED`, `REMOVED`, `AVAIL`, …
+    pub state: &'static str,
+    /// The state as the vdev itself has it; `None` where there is no open vdev behind the line.
+    pub vdev_state: Option<VdevState>,
+    /// What is wrong (`cannot open`), or where the device was (`was /dev/sda`).
+    pub note: Option<String>,
+    /// Numbers of read, write and checksum errors.
+    pub errors: (u64, u64, u64),
+    /// The vdevs below.
+    pub children: Vec<VdevLine>,
+}
+
+impl VdevLine {
+    /// The name to show.
+    pub fn name(&self, style: &NameStyle) -> String {
+        vdev_name(&self.config, style)
+    }
+
+    fn of_vdev(v: &Vdev, mark_absent: bool) -> VdevLine {
+        let (state, mut note) = describe(v.state(), v.config());
+        let mut config = v.config().clone();
+        if mark_absent && v.is_leaf() && matches!(v.state(), VdevState::CantOpen(_)) {
+            config::set(&mut config, "not_present", cenote_format::nvlist::NvValue::Uint64(1));
+        }
+        if config::flag(&config, "not_present") && v.is_leaf() {
+            note = v.path().map(|p| format!("was {}", p.display()));
+        }
+        VdevLine {
+            config,
+            state,
+            vdev_state: Some(v.state()),
+            note,
+            errors: v.errors(),
+            children: v.children().iter().map(|c| VdevLine::of_vdev(c, mark_absent)).collect(),
+        }
+    }
+
+    /// A line for a vdev that is described but was not opened.
+    pub(crate) fn of_config(config: &NvList, devices: &DeviceSet) -> VdevLine {
+        let children: Vec<VdevLine> =
+            config::children(config).iter().map(|c| VdevLine::of_config(c, devices)).collect();
+        let leaf = config.lists("children").is_none();
+        let found = devices.open(config::number(config, "guid")).is_some();
+        let absent = (leaf && !found) || children.iter().any(|c| c.state != "ONLINE");
+        let vdev_state = match (absent, leaf) {
+            (false, _) => VdevState::Healthy,
+            (true, true) => VdevState::CantOpen(Aux::OpenFailed),
+            (true, false) => VdevState::Degraded,
+        };
+        let (state, note) = describe(vdev_state, config);
+        VdevLine {
+            config: config.clone(),
+            state,
+            vdev_state: Some(vdev_state),
+            note,
+            errors: (0, 0, 0),
+            children,
+        }
+    }
+
+    /// Whether `f` holds for the state of any leaf; leaves below a `replacing` vdev do not count,
+    /// since their trouble is being mended.
+    pub(crate) fn any_leaf(&self, f: &dyn Fn(&VdevLine) -> bool) -> bool {
+        match self.config.str("type") {
+            Some("replacing") => false,
+            _ if self.children.is_empty() => f(self),
+            _ => self.children.iter().any(|c| c.any_leaf(f)),
+        }
+    }
+
+    fn is(&self, kind: &str) -> bool {
+        self.config.str("type") == Some(kind)
+    }
+}
+
+/// Name of a state: `ONLINE`, `DEGRADED`, `UNAVAIL`, … (`zpool_state_to_name`).
+pub fn state_name(state: VdevState) -> &'static str {
+    match state {
+        VdevState::Closed | VdevState::Offline => "OFFLINE",
+        VdevState::Removed => "REMOVED",
+        VdevState::CantOpen(Aux::CorruptData) | VdevState::Faulted => "FAULTED",
+        VdevState::CantOpen(Aux::SplitPool) => "SPLIT",
+        VdevState::CantOpen(_) => "UNAVAIL",
+        VdevState::Degraded => "DEGRADED",
+        VdevState::Healthy => "ONLINE",
+    }
+}
+
+/// Name of a state and what to say about it.
+pub(crate) fn describe(state: VdevState, config: &NvList) -> (&'static str, Option<String>) {
+    let note = match state {
+        VdevState::CantOpen(aux) => Some(aux_text(aux)),
+        VdevState::Faulted => Some(fault_text(config)),
+        VdevState::Degraded if config::flag(config, "degraded") => Some(fault_text(config)),
+        _ => None,
+    };
+    (state_name(state), note.map(String::from))
+}
+
+fn aux_text(aux: Aux) -> &'static str {
+    match aux {
+        Aux::OpenFailed => "cannot open",
+        Aux::BadGuidSum | Aux::Missing => "missing device",
+        Aux::NoReplicas => "insufficient replicas",
+        Aux::VersionNewer => "newer version",
+        Aux::BadLabel => "invalid label",
+        Aux::External => "external device fault",
+        Aux::SplitPool => "split into new pool",
+        Aux::None | Aux::CorruptData | Aux::TooSmall => "corrupted data",
+    }
+}
+
+/// Why a vdev was faulted, as its config has it.
+fn fault_text(config: &NvList) -> &'static str {
+    match config.str("aux_state") {
+        Some("external") => "external device fault",
+        _ => "too many errors",
+    }
+}
+
+/// The tree by sections.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConfigTree {
+    /// The pool itself, with the top-level vdevs that hold data.
+    pub root: VdevLine,
+    /// Top-level vdevs for deduplication tables.
+    pub dedup: Vec<VdevLine>,
+    /// Top-level vdevs for metadata and small blocks.
+    pub special: Vec<VdevLine>,
+    /// Top-level vdevs for intent logs.
+    pub logs: Vec<VdevLine>,
+    /// Cache devices.
+    pub cache: Vec<VdevLine>,
+    /// Hot spares.
+    pub spares: Vec<VdevLine>,
+}
+
+impl ConfigTree {
+    /// Sorts the children of a root line into sections. Holes and removed vdevs are left out.
+    pub(crate) fn new(mut root: VdevLine) -> ConfigTree {
+        let (mut dedup, mut special, mut logs) = (vec![], vec![], vec![]);
+        let mut data = Vec::new();
+        for child in std::mem::take(&mut root.children) {
+            if child.is("hole") || child.is("indirect") || config::flag(&child.config, "is_hole") {
+                continue;
+            }
+            match child.config.str("alloc_bias") {
+                _ if config::flag(&child.config, "is_log") => logs.push(child),
+                Some("dedup") => dedup.push(child),
+                Some("special") => special.push(child),
+                Some("log") => logs.push(child),
+                _ => data.push(child),
+            }
+        }
+        root.children = data;
+        ConfigTree { root, dedup, special, logs, cache: vec![], spares: vec![] }
+    }
+
+    /// The tree of open vdevs. `mark_absent`: name leaves that could not be opened by their guids,
+    /// as OpenZFS does in an imported pool.
+    pub(crate) fn of_root(root: &Vdev, mark_absent: bool) -> ConfigTree {
+        ConfigTree::new(VdevLine::of_vdev(root, mark_absent))
+    }
+
+    pub(crate) fn of_pool(pool: &Pool) -> ConfigTree {
+        let mut tree = ConfigTree::of_root(pool.store().vdevs().root(), true);
+        let active = |guid| tree.root.any_leaf(&|l| l.config.u64("guid") == Some(guid));
+        tree.spares = pool
+            .spares()
+            .iter()
+            .map(|c| VdevLine::spare(c, pool.has_device(c), active(config::number(c, "guid"))))
+            .collect();
+        tree.cache = pool.caches().iter().map(|c| VdevLine::aux(c, pool.has_device(c))).collect();
+        tree
+    }
+
+    /// All lines but those of spares.
+    pub(crate) fn any_leaf(&self, f: &dyn Fn(&VdevLine) -> bool) -> bool {
+        let sections = [&self.dedup, &self.special, &self.logs, &self.cache];
+        let data = self.root.children.iter();
+        data.chain(sections.into_iter().flatten()).any(|l| l.any_leaf(f))
+    }
+}
+
+impl VdevLine {
+    pub(crate) fn aux(config: &NvList, found: bool) -> VdevLine {
+        let state =
+            if found { VdevState::Healthy } else { VdevState::CantOpen(Aux::OpenFailed) };
+        let (name, note) = describe(state, config);
+        VdevLine {
+            config: config.clone(),
+            state: name,
+            vdev_state: Some(state),
+            note,
+            errors: (0, 0, 0),
+            children: vec![],
+        }
+    }
+
+    fn spare(config: &NvList, found: bool, in_use: bool) -> VdevLine {
+        let mut line = VdevLine::aux(config, found);
+        if in_use {
+            (line.state, line.note) = ("INUSE", Some("currently in use".into()));
+        } else if found {
+            line.state = "AVAIL";
+        }
+        line
+    }
+
+    /// The path that the vdev has or had.
+    pub fn path(&self) -> Option<PathBuf> {
+        config::path(&self.config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_format::nvlist::NvValue;
+
+    fn vdev(pairs: &[(&str, NvValue)]) -> NvList {
+        NvList { pairs: pairs.iter().map(|(n, v)| (n.to_string(), v.clone())).collect() }
+    }
+
+    fn s(v: &str) -> NvValue {
+        NvValue::String(v.into())
+    }
+
+    #[test]
+    fn names() {
+        let plain = NameStyle::default();
+        let n = NvValue::Uint64;
+        let raidz = vdev(&[("type", s("raidz")), ("id", n(3)), ("nparity", n(2)), ("guid", n(9))]);
+        assert_eq!(vdev_name(&raidz, &plain), "raidz2-3");
+        assert_eq!(vdev_name(&raidz, &NameStyle { guid: true, ..plain }), "9");
+        let disk = vdev(&[("type", s("disk")), ("path", s("/dev/sda1")), ("whole_disk", n(1))]);
+        assert_eq!(vdev_name(&disk, &plain), "sda");
+        assert_eq!(vdev_name(&disk, &NameStyle { full_path: true, ..plain }), "/dev/sda1");
+        let file = vdev(&[("type", s("file")), ("path", s("/images/1.img"))]);
+        assert_eq!(vdev_name(&file, &plain), "/images/1.img");
+        let gone = vdev(&[("type", s("file")), ("path", s("/x")), ("guid", n(5)), ("not_present", n(1))]);
+        assert_eq!(vdev_name(&gone, &plain), "5");
+    }
+
+    #[test]
+    fn partitions() {
+        for (name, whole) in [
+            ("sda1", "sda"),
+            ("nvme0n1p1", "nvme0n1"),
+            ("ata-WDC_X-part1", "ata-WDC_X"),
+            ("loop0", "loop0"),
+            ("wwn-0x5000", "wwn-0x5000"),
+            ("sdb", "sdb"),
+        ] {
+            assert_eq!(strip_partition(name), whole);
+        }
+    }
+}

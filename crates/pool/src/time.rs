@@ -1,0 +1,43 @@
+//! Points in time and durations as the commands print them, in the system's time zone.
+
+use jiff::{Timestamp, tz::TimeZone};
+
+fn local(secs: u64) -> Option<jiff::Zoned> {
+    let t = Timestamp::from_second(i64::try_from(secs).ok()?).ok()?;
+    Some(t.to_zoned(TimeZone::system()))
+}
+
+/// Seconds since 1970 as C's `ctime` prints them, without the newline:
+/// `Sat Nov 21 20:26:43 2026`. A time out of range is printed as a number.
+pub fn ctime(secs: u64) -> String {
+    local(secs).map_or_else(|| secs.to_string(), |t| t.strftime("%a %b %e %H:%M:%S %Y").to_string())
+}
+
+/// Seconds since 1970 as `zpool history` prints them: `2026-11-21.20:26:43`.
+pub fn history_time(secs: u64) -> String {
+    local(secs).map_or_else(|| secs.to_string(), |t| t.strftime("%F.%T").to_string())
+}
+
+/// A duration in seconds: `00:01:40`, or `2 days 00:01:40`.
+pub fn duration(secs: u64) -> String {
+    let (days, hours, mins) = (secs / 86400, secs / 3600 % 24, secs / 60 % 60);
+    let clock = format!("{hours:02}:{mins:02}:{:02}", secs % 60);
+    if days > 0 { format!("{days} days {clock}") } else { clock }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration(100), "00:01:40");
+        assert_eq!(duration(2 * 86400 + 3601), "2 days 01:00:01");
+    }
+
+    #[test]
+    fn impossible_times_do_not_panic() {
+        assert_eq!(ctime(u64::MAX), u64::MAX.to_string());
+        assert_eq!(ctime(1_700_000_000).len(), 24);
+    }
+}
