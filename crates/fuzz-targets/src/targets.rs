@@ -114,8 +114,10 @@ pub(crate) fn label(data: &[u8]) {
 /// A packed list.
 pub(crate) fn nvlist(data: &[u8]) {
     if let Ok(list) = NvList::decode(data) {
-        let again = NvList::decode(&list.encode());
-        assert_eq!(again.as_ref(), Ok(&list), "encoding loses something");
+        // Compared as encoded: a NaN does not equal itself.
+        let encoded = list.encode();
+        let again = NvList::decode(&encoded).map(|list| list.encode());
+        assert_eq!(again, Ok(encoded), "encoding loses something");
     }
     black_box(nvlist::decode_raw_names(data)).ok();
     black_box(sa_format::decode_xattrs(data)).ok();

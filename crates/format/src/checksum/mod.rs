@@ -25,6 +25,8 @@ mod edonr;
 mod embedded;
 mod fletcher;
 #[cfg(target_arch = "x86_64")]
+mod lanes;
+#[cfg(target_arch = "x86_64")]
 mod simd;
 mod skein;
 #[cfg(test)]

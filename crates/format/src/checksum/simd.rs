@@ -8,7 +8,7 @@
 
 use std::arch::x86_64::*;
 
-use super::fletcher::{Lanes, STRIDE};
+use super::lanes::{Lanes, STRIDE};
 use crate::ByteOrder;
 
 /// The lane sums of `data`, a multiple of [`STRIDE`] bytes; `None` if this processor lacks the
@@ -120,7 +120,7 @@ mod tests {
     /// covers the code for the older ones.
     #[test]
     fn variants_agree() {
-        let data: Vec<u8> = (0..STRIDE as u32 * 99).map(|i| (i * i >> 5) as u8).collect();
+        let data: Vec<u8> = (0..STRIDE as u32 * 99).map(|i| ((i * i) >> 5) as u8).collect();
         if !is_x86_feature_detected!("avx512f") || !is_x86_feature_detected!("avx2") {
             return;
         }

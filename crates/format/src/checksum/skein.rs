@@ -33,15 +33,6 @@ const ROTATIONS: [[u32; 4]; 8] = [
     [8, 35, 56, 22],
 ];
 
-/// Which words are mixed in each of four rounds: the permutation between rounds, followed through
-/// instead of moving words.
-const MIXES: [[(usize, usize); 4]; 4] = [
-    [(0, 1), (2, 3), (4, 5), (6, 7)],
-    [(2, 1), (4, 7), (6, 5), (0, 3)],
-    [(4, 1), (6, 3), (0, 5), (2, 7)],
-    [(6, 1), (0, 7), (2, 5), (4, 3)],
-];
-
 /// Skein-512 in progress.
 #[derive(Clone)]
 pub(super) struct Skein512 {
@@ -139,19 +130,18 @@ fn threefish(key: &[u64; 8], tweak: [u64; 2], mut x: [u64; 8]) -> [u64; 8] {
     let mut k = [0; 27];
     k[..8].copy_from_slice(key);
     k[8] = key.iter().fold(PARITY, |p, w| p ^ w);
+    k.copy_within(..9, 9);
+    k.copy_within(..9, 18);
     let mut t = [0; 21];
     t[..3].copy_from_slice(&[tweak[0], tweak[1], tweak[0] ^ tweak[1]]);
-    for i in 9..27 {
-        k[i] = k[i - 9];
-    }
     for i in 3..21 {
         t[i] = t[i - 3];
     }
     inject(&mut x, &k, &t, 0);
     for s in (0..18).step_by(2) {
-        four_rounds(&mut x, 0);
+        four_rounds::<0>(&mut x);
         inject(&mut x, &k, &t, s + 1);
-        four_rounds(&mut x, 4);
+        four_rounds::<4>(&mut x);
         inject(&mut x, &k, &t, s + 2);
     }
     x
@@ -167,13 +157,37 @@ fn inject(x: &mut [u64; 8], k: &[u64; 27], t: &[u64; 21], s: usize) {
     x[7] = x[7].wrapping_add(s as u64);
 }
 
+/// Rounds `FIRST` to `FIRST + 3`. Which words are mixed follows the permutation between rounds,
+/// instead of moving them; after four rounds they are back in their places.
 #[inline(always)]
-fn four_rounds(x: &mut [u64; 8], first: usize) {
-    for round in 0..4 {
-        for mix in 0..4 {
-            let (i, j) = MIXES[round][mix];
-            x[i] = x[i].wrapping_add(x[j]);
-            x[j] = x[j].rotate_left(ROTATIONS[first + round][mix]) ^ x[i];
-        }
-    }
+fn four_rounds<const FIRST: usize>(x: &mut [u64; 8]) {
+    round::<0, 1, 2, 3, 4, 5, 6, 7>(x, &ROTATIONS[FIRST]);
+    round::<2, 1, 4, 7, 6, 5, 0, 3>(x, &ROTATIONS[FIRST + 1]);
+    round::<4, 1, 6, 3, 0, 5, 2, 7>(x, &ROTATIONS[FIRST + 2]);
+    round::<6, 1, 0, 7, 2, 5, 4, 3>(x, &ROTATIONS[FIRST + 3]);
+}
+
+/// Four mixes: of words `A` and `B`, `C` and `D`, …
+#[inline(always)]
+fn round<
+    const A: usize,
+    const B: usize,
+    const C: usize,
+    const D: usize,
+    const E: usize,
+    const F: usize,
+    const G: usize,
+    const H: usize,
+>(
+    x: &mut [u64; 8],
+    rotations: &[u32; 4],
+) {
+    x[A] = x[A].wrapping_add(x[B]);
+    x[C] = x[C].wrapping_add(x[D]);
+    x[E] = x[E].wrapping_add(x[F]);
+    x[G] = x[G].wrapping_add(x[H]);
+    x[B] = x[B].rotate_left(rotations[0]) ^ x[A];
+    x[D] = x[D].rotate_left(rotations[1]) ^ x[C];
+    x[F] = x[F].rotate_left(rotations[2]) ^ x[E];
+    x[H] = x[H].rotate_left(rotations[3]) ^ x[G];
 }

@@ -5,7 +5,7 @@ use zstd_safe::FrameFormat;
 
 fn compressible(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64)
-        .map(|i| ((i / 7 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as u8)
+        .map(|i| (((i / 7) ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as u8)
         .collect()
 }
 
