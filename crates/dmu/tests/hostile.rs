@@ -103,7 +103,7 @@ fn tampered_metadata() {
             // Every fifth block of metadata or so; early rounds only what is not a root block.
             tamper::install(Some(Box::new(move |at, bytes| {
                 let mut s = state.load(Ordering::Relaxed);
-                let hit = random(&mut s) % 5 == 0 && (at.level >= 0 || round > 8);
+                let hit = random(&mut s).is_multiple_of(5) && (at.level >= 0 || round > 8);
                 if hit {
                     damage(bytes, &mut s);
                 }

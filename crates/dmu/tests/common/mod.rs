@@ -1,7 +1,9 @@
 //! Opens sample pools as far as this floor needs: labels, devices, meta object set, datasets.
 #![allow(dead_code, missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use cenote_dmu::zap::Zap;
 use cenote_dmu::{Error, ObjectSet};
+use cenote_format::checksum::Salt;
 use cenote_format::dmu::DmuType;
 use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::label::Uberblock;
@@ -50,7 +52,12 @@ pub fn mos(pool: &TestPool) -> Arc<ObjectSet> {
     let tree = VdevTree::build(&root, &mut |guid, _| devices.get(&guid).cloned()).unwrap();
     let store = Store::new(tree, 64 << 20);
     let best = Uberblock::best(&uberblocks).unwrap();
-    ObjectSet::open(store, 0, best.rootbp).unwrap()
+    let mos = ObjectSet::open(store, 0, best.rootbp).unwrap();
+    let directory = Zap::open(&mos.object(1).unwrap()).unwrap();
+    if let Some(salt) = directory.lookup(b"org.illumos:checksum_salt").unwrap() {
+        mos.store().set_salt(Salt::new(salt.bytes().try_into().unwrap()));
+    }
+    mos
 }
 
 /// All object sets of a pool, the MOS first. Encrypted ones are left out.
