@@ -143,12 +143,13 @@ impl Server {
                     let Some(last) = batch.last() else { break };
                     cookie = last.cookie;
                     for e in &batch {
+                        let node = Node::File { fs: fs.clone(), slot, object: e.ino };
                         let item = Item {
                             name: &e.name,
                             ino: self.tree.ino(&fs, slot, e.ino),
-                            kind: file_type(e.kind.into()).unwrap_or(FileType::RegularFile),
+                            kind: self.entry_kind(e.kind, &node),
                             next: e.cookie.checked_add(FIRST_COOKIE).unwrap_or(END),
-                            node: Some(Node::File { fs: fs.clone(), slot, object: e.ino }),
+                            node: Some(node),
                         };
                         if emit(item) {
                             return Ok(());
@@ -185,6 +186,13 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// A file's type by its directory entry, or by its mode in old file systems, whose entries do not
+    /// tell.
+    fn entry_kind(&self, kind: u8, node: &Node) -> FileType {
+        let by_mode = || self.tree.attr(node).map_or(FileType::RegularFile, |(a, _)| a.kind);
+        file_type(kind.into()).unwrap_or_else(by_mode)
     }
 
     /// The directory that `..` of a directory leads to.
