@@ -19,7 +19,7 @@
 //! opened at the best valid one of all devices, see [`Uberblock::rank`].
 
 use crate::blkptr::{BLKPTR_SIZE, BlockPointer};
-use crate::checksum::{Checksum, verify_embedded};
+use crate::checksum::{Checksum, EMBEDDED_SIZE, verify_embedded};
 use crate::nvlist::NvList;
 use crate::{ByteOrder, Bytes, DecodeError, Result};
 
@@ -39,8 +39,6 @@ pub const RING_OFFSET: u64 = 128 << 10;
 pub const RING_SIZE: usize = 128 << 10;
 /// Bytes at the end of a device after its allocatable space: two labels.
 pub const LABEL_END: u64 = 2 * LABEL_SIZE;
-/// Bytes of an embedded checksum: magic and four words (`zio_eck_t`).
-const EMBEDDED_CHECKSUM: usize = 40;
 
 const UBERBLOCK_MAGIC: u64 = 0x00ba_b10c;
 /// Magic of the multihost fields of an uberblock.
@@ -73,7 +71,7 @@ pub fn decode_config(data: &[u8], offset: u64) -> Result<Option<NvList>> {
     if verify_embedded(Checksum::Label, data, [offset, 0, 0, 0])?.is_none() {
         return Ok(None);
     }
-    NvList::decode(&data[..CONFIG_SIZE - EMBEDDED_CHECKSUM]).map(Some)
+    NvList::decode(&data[..CONFIG_SIZE - EMBEDDED_SIZE]).map(Some)
 }
 
 /// Verifies and decodes one slot of the ring: `data` is the whole slot, at byte `offset` of the

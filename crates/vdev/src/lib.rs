@@ -35,7 +35,11 @@ mod raidz;
 mod state;
 pub mod stats;
 mod submit;
+#[cfg(test)]
+mod testing;
 mod tree;
+#[cfg(test)]
+mod tree_tests;
 mod uring;
 mod vdev;
 

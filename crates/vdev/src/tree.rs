@@ -112,9 +112,11 @@ impl VdevTree {
     ///
     /// Errors: dRAID, expanded RAID-Z, unknown types and impossible shapes, refused by name.
     pub fn build(config: &NvList, open: FindDevice<'_>) -> Result<Arc<VdevTree>, VdevError> {
-        let root = assemble::root(config, open)?;
-        let maps = RwLock::new(HashMap::new());
-        Ok(Arc::new(VdevTree { root, maps, pool: ReaderPool::new() }))
+        Ok(Arc::new(VdevTree::with_root(assemble::root(config, open)?)))
+    }
+
+    pub(crate) fn with_root(root: Arc<Vdev>) -> VdevTree {
+        VdevTree { root, maps: RwLock::new(HashMap::new()), pool: ReaderPool::new() }
     }
 
     /// The root vdev.
