@@ -23,6 +23,10 @@ impl Object {
         let (mut at, mut rest) = (offset, buf);
         while !rest.is_empty() {
             let first = at / size;
+            if first > tree.dnode.max_block || at == u64::MAX {
+                rest.fill(0);
+                break;
+            }
             let past = first.saturating_add(batch).saturating_mul(size);
             let len = (past - at).min(rest.len() as u64).max(1) as usize;
             let (now, later) = rest.split_at_mut(len);
@@ -63,6 +67,7 @@ fn read_batch(tree: &Tree<'_>, at: u64, buf: &mut [u8]) -> Result<()> {
     let last = at.saturating_add(buf.len() as u64 - 1) / size;
     let nodes = tree.data_pointers(at / size, last - at / size + 1)?;
     let blocks = match nodes.as_slice() {
+        [] => Vec::new(),
         [one] => vec![tree.read_node(one)?],
         many => {
             many.iter().try_for_each(|n| tree.check_node(n))?;

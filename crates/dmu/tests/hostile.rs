@@ -98,12 +98,12 @@ fn tampered_metadata() {
         let mos = common::mos(&pool);
         let roots: Vec<_> =
             common::objsets(&mos).iter().map(|s| (s.id(), *s.root_bp())).take(6).collect();
-        for round in 0..12u64 {
+        for round in 0..120u64 {
             let state = AtomicU64::new(0x9e37_79b9_7f4a_7c15 ^ (round << 20));
             // Every fifth block of metadata or so; early rounds only what is not a root block.
             tamper::install(Some(Box::new(move |at, bytes| {
                 let mut s = state.load(Ordering::Relaxed);
-                let hit = random(&mut s).is_multiple_of(5) && (at.level >= 0 || round > 8);
+                let hit = random(&mut s).is_multiple_of(5) && (at.level >= 0 || round % 8 == 7);
                 if hit {
                     damage(bytes, &mut s);
                 }
