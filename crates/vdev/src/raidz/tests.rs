@@ -140,7 +140,7 @@ fn a_healthy_block_is_read_without_parity() {
 fn a_stale_child_is_not_asked_and_not_charged() {
     let b = block(1, 3, 9, 0, 4096);
     let stale = b.tree.top(0).unwrap().children()[1].guid();
-    b.tree.set_dtl(stale, vec![5..20]).unwrap();
+    b.tree.set_dtl(stale, vec![5..20, 30..31]).unwrap();
     b.leaves[1].corrupt(9);
     assert!(b.reads_right());
     assert_eq!(b.leaves[1].faults.reads(), 0);
