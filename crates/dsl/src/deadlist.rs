@@ -2,7 +2,7 @@
 //!
 //! The *deadlist* of a dataset holds the blocks that its previous snapshot references and it
 //! does not: what destroying that snapshot might free. It is a ZAP that maps a transaction group
-//! (in hexadecimal) to a [`bpobj`](crate::bpobj): entry *t* holds the blocks born after *t* and
+//! (in hexadecimal) to a [`bpobj`]: entry *t* holds the blocks born after *t* and
 //! not after the next entry's *t*. So the blocks born before some older snapshot are found, and
 //! their sizes summed up, without looking at a single block pointer. Pools older than version 26
 //! have one plain bpobj instead.

@@ -114,11 +114,18 @@ impl Dsl {
         if root_dir.parent != 0 {
             return Err(corrupt(&dsl.mos, root, "the root directory has a parent"));
         }
-        if let Some(origin) = dsl.child_object(&root_dir, "$ORIGIN")? {
-            let head = dsl.read_dataset(dsl.read_dir(origin)?.head_dataset)?;
-            dsl.origin_snap = Some(head.prev_snap);
-        }
+        // Without it everything looks like a clone, but can be read.
+        dsl.origin_snap = dsl.find_origin(&root_dir).unwrap_or_else(|e| {
+            tracing::warn!("$ORIGIN of {pool_name}: {e}");
+            None
+        });
         Ok(Arc::new(dsl))
+    }
+
+    fn find_origin(&self, root: &DslDirPhys) -> Result<Option<u64>> {
+        let Some(origin) = self.child_object(root, "$ORIGIN")? else { return Ok(None) };
+        let head = self.read_dataset(self.read_dir(origin)?.head_dataset)?;
+        Ok(Some(head.prev_snap))
     }
 
     /// The meta object set.

@@ -3,7 +3,7 @@
 
 use super::inherit::Value;
 use super::table::Property;
-use crate::{Dataset, DatasetKind, Dsl, name_of};
+use crate::{Dataset, DatasetKind, Dsl};
 use cenote_dmu::zap::Zap;
 use cenote_dmu::{Error, Result};
 use cenote_format::Bytes;
@@ -226,12 +226,6 @@ impl Dsl {
             source,
         })?;
         Ok(guid_list(&guids))
-    }
-
-    /// Names of a zapified object's fields, for listings of everything.
-    pub fn field_names(&self, object: u64) -> Result<Vec<String>> {
-        let Some(fields) = self.fields(object)? else { return Ok(Vec::new()) };
-        Ok(fields.entries()?.iter().map(name_of).collect())
     }
 }
 

@@ -2,10 +2,10 @@
 //!
 //! | kind | examples | from |
 //! |---|---|---|
-//! | native, stored | `compression`, `quota` | property ZAPs ([`inherit`]), the [`table`]'s default |
-//! | native, computed | `used`, `origin`, `version` | [`computed`] |
+//! | native, stored | `compression`, `quota` | property ZAPs (`inherit`), the [`table`]'s default |
+//! | native, computed | `used`, `origin`, `version` | `computed` |
 //! | user | `com.example:note` | property ZAPs |
-//! | of a user, group or project | `userused@alice` | [`userspace`] |
+//! | of a user, group or project | `userused@alice` | `userspace` |
 //! | relative | `written@snap`, `written#mark` | [`space`](crate::space) |
 //!
 //! Every value has an exact form (`zfs get -p`) and a human one, and a [`Source`].
@@ -224,12 +224,11 @@ impl Dsl {
         if d.kind == DatasetKind::Bookmark {
             return Ok(None);
         }
-        let (mark, name) = prop.split_at("written".len());
-        debug_assert_eq!(mark, "written");
-        let name = if name[1..].contains(['@', '#']) {
-            name[1..].to_string()
-        } else {
-            format!("{}{name}", d.head_name())
+        // The mark goes with a short name; a full name has its own.
+        let (_, marked) = prop.split_at("written".len());
+        let name = match marked.get(1..) {
+            Some(full) if full.contains(['@', '#']) => full.to_string(),
+            _ => format!("{}{marked}", d.head_name()),
         };
         let Some(earlier) = self.find(&name)? else { return Ok(None) };
         Ok(self.written_since(d, &earlier)?.map(|bytes| PropValue {

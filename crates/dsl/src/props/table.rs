@@ -3,7 +3,7 @@
 //! One row per property, in the order in which `zfs get all` lists them. Everything that depends
 //! on a property's kind (what applies to which dataset, what is inherited, how a column of
 //! `zfs list` looks) is decided by its row; how a value that is not simply stored comes about is
-//! in [`computed`](super::computed).
+//! in `computed`.
 
 use super::values::{self, Names};
 use crate::DatasetKind;
