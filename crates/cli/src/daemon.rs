@@ -16,6 +16,9 @@ pub struct DaemonArgs {
     /// With --foreground: leave the terminal's session
     #[arg(long, hide = true, requires = "foreground")]
     detach: bool,
+    /// Wait for the daemon that started this process to end, then take its mounts away
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    watch_mounts: bool,
     #[command(subcommand)]
     action: Option<Action>,
 }
@@ -30,6 +33,10 @@ enum Action {
 
 /// Runs `cenote daemon`; returns the exit code.
 pub fn run(args: &DaemonArgs) -> i32 {
+    if args.watch_mounts {
+        cenote_fuse::watcher::watch(io::stdin().lock());
+        return 0;
+    }
     let done = Place::of_process().and_then(|place| match args.action {
         None if args.foreground => foreground(&place, args.detach),
         None => client::connect_or_start(&place).map(|_| 0),

@@ -17,23 +17,24 @@
 //! | [`dispatch`] | tool and command by name; where it runs |
 //! | [`context`], [`pools`], [`mounts`] | what commands run in: streams, pools, mounts |
 //! | [`client`], [`server`], [`protocol`], [`socket`] | the two ends of the socket |
+//! | [`commands`] | tables of commands, usage messages |
 //! | [`options`], [`outcome`] | `getopt` habits, usage errors, exit codes |
-//! | [`number`], [`clock`], [`table`] | how values, times and columns look |
-//! | [`vdevs`] | the vdev tree as it is shown |
+//! | [`clock`], [`interval`], [`table`], [`vdevs`] | times, repeated reports, columns, the vdev tree |
 //! | [`zpool`], [`zfs`], [`zdb`] | the commands, one room per group |
 //! | [`locate`], [`list`], [`copy`] | `cenote ls`, `cat` and `cp` |
 //! | [`daemon`] | `cenote daemon` |
 
 pub mod client;
 pub mod clock;
+pub mod commands;
 pub mod context;
 pub mod copy;
 pub mod daemon;
 pub mod dispatch;
+pub mod interval;
 pub mod list;
 pub mod locate;
 pub mod mounts;
-pub mod number;
 pub mod options;
 pub mod outcome;
 pub mod pools;

@@ -145,8 +145,7 @@ mod tests {
         list.iter().map(OsString::from).collect()
     }
 
-    const SPEC: Spec =
-        Spec { short: "Hpo:r", refused: "jc:", refused_long: &["json-int"] };
+    const SPEC: Spec = Spec { short: "Hpo:r", refused: "jc:", refused_long: &["json-int"] };
 
     fn letters(p: &Parsed) -> String {
         p.options.iter().map(|o| o.letter).collect()

@@ -1,15 +1,19 @@
 //! The table of imported pools.
 //!
 //! The daemon has one; a command that runs in the user's own process has an empty one. An entry
-//! owns the pool and everything that hangs on it: its mounts and what was said at import.
+//! owns the pool and its mounts.
 //!
 //! Invariants: names in the table are unique, and so are pool guids; an entry leaves the table
-//! only when its mounts are gone (or were detached lazily by force).
+//! only when its mounts are gone (or were detached by force). Commands that import, export, mount
+//! or unmount hold [`PoolTable::change`] meanwhile, so that two of them never meet.
 
+use crate::mounts::{LazyWatcher, Mounts};
+use cenote_fuse::Watcher;
 use cenote_pool::Pool;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// An imported pool.
 pub struct Imported {
@@ -17,12 +21,28 @@ pub struct Imported {
     pub pool: Arc<Pool>,
     /// Alternate root (`-R`) that mountpoints lie under.
     pub altroot: Option<PathBuf>,
+    /// Its mounted file systems.
+    pub mounts: Arc<Mounts>,
+    /// When it was imported.
+    pub since: Instant,
+}
+
+impl Imported {
+    /// A pool with nothing mounted. From now on its datasets know what is mounted.
+    pub fn new(pool: Arc<Pool>, altroot: Option<PathBuf>) -> Imported {
+        let mounts = Arc::new(Mounts::default());
+        let lookup = Arc::downgrade(&mounts);
+        pool.dsl().set_mounts(Arc::new(move |name: &str| lookup.upgrade()?.options_of(name)));
+        Imported { pool, altroot, mounts, since: Instant::now() }
+    }
 }
 
 /// The imported pools by name.
 #[derive(Default)]
 pub struct PoolTable {
     pools: Mutex<BTreeMap<String, Arc<Imported>>>,
+    change: Mutex<()>,
+    watcher: LazyWatcher,
 }
 
 impl PoolTable {
@@ -30,9 +50,24 @@ impl PoolTable {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Held while pools are imported or exported and file systems mounted or unmounted.
+    pub fn change(&self) -> MutexGuard<'_, ()> {
+        self.change.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The process that takes mounts away should this one die; `start` starts it.
+    pub fn watcher(&self, start: impl FnOnce() -> Option<Arc<Watcher>>) -> Option<Arc<Watcher>> {
+        self.watcher.get(start)
+    }
+
     /// The pool imported under `name`.
     pub fn get(&self, name: &str) -> Option<Arc<Imported>> {
         self.lock().get(name).cloned()
+    }
+
+    /// The pool with this guid.
+    pub fn by_guid(&self, guid: u64) -> Option<Arc<Imported>> {
+        self.lock().values().find(|p| p.pool.guid() == guid).cloned()
     }
 
     /// All pools, sorted by name.

@@ -141,7 +141,8 @@ fn serve_connections(
             tv_sec: left.as_secs() as i64,
             tv_nsec: left.subsec_nanos().into(),
         });
-        let mut waiting = vec![PollFd::new(listener, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
+        let mut waiting =
+            vec![PollFd::new(listener, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
         waiting.extend(signals.iter().map(|s| PollFd::new(s, PollFlags::IN)));
         match poll(&mut waiting, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -201,7 +202,12 @@ fn admit(daemon: &Arc<Daemon>, stream: UnixStream) {
 }
 
 /// One connection from Hello to Exit.
-fn converse(daemon: &Arc<Daemon>, mut stream: UnixStream, id: u64, cancel: Cancel) -> io::Result<()> {
+fn converse(
+    daemon: &Arc<Daemon>,
+    mut stream: UnixStream,
+    id: u64,
+    cancel: Cancel,
+) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let hello = Hello { version: env!("CARGO_PKG_VERSION").into(), pid: std::process::id() };
@@ -251,12 +257,7 @@ fn watch(mut stream: UnixStream, cancel: Cancel) -> io::Result<()> {
     Ok(())
 }
 
-fn context(
-    daemon: &Daemon,
-    wire: &Arc<Mutex<UnixStream>>,
-    run: &Run,
-    cancel: Cancel,
-) -> Context {
+fn context(daemon: &Daemon, wire: &Arc<Mutex<UnixStream>>, run: &Run, cancel: Cancel) -> Context {
     let frames = |kind| Frames { wire: Arc::clone(wire), kind };
     let os = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
     Context {
@@ -302,7 +303,8 @@ impl Write for Frames {
 
 /// Answers a Status request.
 fn describe(daemon: &Daemon, own: u64, out: &mut dyn Write) -> io::Result<()> {
-    let mut text = format!("daemon: process {}, version {}\n", std::process::id(), env!("CARGO_PKG_VERSION"));
+    let mut text =
+        format!("daemon: process {}, version {}\n", std::process::id(), env!("CARGO_PKG_VERSION"));
     for imported in daemon.pools.all() {
         let mounts = imported.mounts.list().len();
         text += &format!("pool: {}, {mounts} mounted\n", imported.pool.name());

@@ -89,7 +89,8 @@ mod tests {
         let number = Column { header: "USED".into(), width: 5, right: true, flexible: false };
         let mut name = Column::text("NAME");
         name.fit("tank/home", false);
-        let mut table = Table { columns: vec![name, number, Column::text("MOUNT")], scripted: false };
+        let mut table =
+            Table { columns: vec![name, number, Column::text("MOUNT")], scripted: false };
         let mut out = Vec::new();
         table.header(&mut out).unwrap();
         table.row(&mut out, &["tank", "1.5K", "/tank"]).unwrap();

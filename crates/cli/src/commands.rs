@@ -1,0 +1,140 @@
+//! The command tables of `zpool` and `zfs`: names, usage messages, what runs where, and what is
+//! refused by name.
+
+use crate::context::Context;
+use crate::dispatch::Where;
+use crate::options::{Spec, parse};
+use crate::outcome::{Outcome, conclude, fail, usage as wrong};
+use std::ffi::OsString;
+
+/// The function behind a command.
+pub type Function = fn(&[OsString], &mut Context) -> Outcome;
+
+/// How a command runs.
+#[derive(Clone, Copy)]
+pub enum Runs {
+    /// It needs no imported pool.
+    Here(Function),
+    /// It works on imported pools.
+    Pools(Function),
+    /// It depends on the arguments.
+    Placed(fn(&[OsString]) -> Where, Function),
+    /// OpenZFS has it; it changes pools, which cenote does not do yet.
+    Writes,
+    /// OpenZFS has it and cenote does not yet.
+    Missing,
+}
+
+/// A command of a tool.
+#[derive(Clone, Copy)]
+pub struct Command {
+    /// Its name.
+    pub name: &'static str,
+    /// How it runs.
+    pub runs: Runs,
+    /// Its usage lines.
+    pub usage: &'static str,
+}
+
+/// One row of a table: name, how it runs, usage lines.
+pub const fn row(name: &'static str, runs: Runs, usage: &'static str) -> Option<Command> {
+    Some(Command { name, runs, usage })
+}
+
+/// A tool: `zpool` or `zfs`.
+pub struct Tool {
+    /// Its name.
+    pub name: &'static str,
+    /// Its commands in the order of the usage message; `None` is an empty line.
+    pub commands: &'static [Option<Command>],
+    /// The command a name stands for (`umount` for `unmount`).
+    pub canonical: fn(&str) -> &str,
+    /// End of the general usage message.
+    pub tail: &'static str,
+    /// End of a command's usage message.
+    pub command_tail: fn(&Command) -> String,
+}
+
+impl Tool {
+    fn find(&self, name: &str) -> Option<&'static Command> {
+        let name = (self.canonical)(name);
+        self.commands.iter().flatten().find(|c| c.name == name)
+    }
+
+    /// Where a command line runs.
+    pub fn place(&self, args: &[OsString]) -> Where {
+        let Some((name, rest)) = args.split_first() else { return Where::Here };
+        match self.find(&name.to_string_lossy()).map(|c| c.runs) {
+            Some(Runs::Pools(_)) => Where::DaemonIfRunning,
+            Some(Runs::Placed(place, _)) => place(rest),
+            _ => Where::Here,
+        }
+    }
+
+    /// Runs a command line; returns the exit code.
+    pub fn run(&self, args: &[OsString], ctx: &mut Context) -> i32 {
+        let Some((name, rest)) = args.split_first() else {
+            return conclude(wrong("missing command"), &self.usage(), ctx);
+        };
+        let name = name.to_string_lossy();
+        let shown = match name.as_ref() {
+            "-?" | "--help" => Some(self.usage()),
+            "-V" | "--version" => Some(version()),
+            "help" => Some(self.help(rest)),
+            _ => None,
+        };
+        if let Some(text) = shown {
+            let written = write!(ctx.out, "{text}").map(|()| 0);
+            return conclude(written.map_err(Into::into), "", ctx);
+        }
+        let Some(command) = self.find(&name) else {
+            let why = format!("unrecognized command '{name}'");
+            return conclude(wrong(why), &self.usage(), ctx);
+        };
+        let usage = self.command_usage(command);
+        if rest.first().is_some_and(|a| a == "--help" || a == "-?") {
+            return conclude(wrong(""), &usage, ctx);
+        }
+        let refused = |why: &str| fail(format!("{} {}: {why}", self.name, command.name));
+        let outcome = match command.runs {
+            Runs::Here(f) | Runs::Pools(f) | Runs::Placed(_, f) => f(rest, ctx),
+            Runs::Writes => refused("not supported yet: cenote opens pools read-only"),
+            Runs::Missing => refused("not supported yet"),
+        };
+        conclude(outcome, &usage, ctx)
+    }
+
+    fn help(&self, args: &[OsString]) -> String {
+        let name = args.first().map(|a| a.to_string_lossy().into_owned()).unwrap_or_default();
+        self.find(&name).map_or_else(|| self.usage(), |c| self.command_usage(c))
+    }
+
+    fn usage(&self) -> String {
+        let mut text = format!(
+            "usage: {} command args ...\nwhere 'command' is one of the following:\n\n",
+            self.name
+        );
+        for command in self.commands {
+            text += command.as_ref().map_or("\n", |c| c.usage);
+        }
+        text + self.tail
+    }
+
+    fn command_usage(&self, command: &Command) -> String {
+        format!("usage:\n{}{}", command.usage, (self.command_tail)(command))
+    }
+}
+
+fn version() -> String {
+    format!("cenote-{}\n", env!("CARGO_PKG_VERSION"))
+}
+
+/// `zpool version` and `zfs version`.
+pub fn print_version(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let spec = Spec { refused: "j", refused_long: &["json"], ..Spec::default() };
+    if !parse(args, spec)?.operands.is_empty() {
+        return wrong("too many arguments");
+    }
+    write!(ctx.out, "{}", version())?;
+    Ok(0)
+}

@@ -1,0 +1,185 @@
+//! Names of files inside datasets: `pool/fs[@snapshot][:/path]`, and opening them.
+//!
+//! The pool is one that the daemon has imported, or, with `-d DIR`, one that is found in DIR and
+//! opened for this command alone.
+
+use crate::context::Context;
+use crate::pools::Imported;
+use crate::zfs::select::{Kinds, Node, open};
+use cenote_dsl::DatasetKind;
+use cenote_pool::{ImportOptions, Pool, discover};
+use cenote_zpl::{FileSystem, Volume};
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Most symbolic links followed to reach a file.
+const MAX_LINKS: usize = 40;
+
+/// A name taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The dataset: `pool/fs@snapshot`.
+    pub dataset: String,
+    /// The path in it, starting with `/`.
+    pub path: Vec<u8>,
+}
+
+impl Name {
+    /// Takes `dataset:/path` apart; without `:/` the root directory is meant.
+    pub fn parse(text: &OsStr) -> Name {
+        let bytes = text.as_bytes();
+        let at = bytes.windows(2).position(|w| w == b":/");
+        let (dataset, path) = match at.and_then(|at| bytes.split_at_checked(at)) {
+            Some((dataset, rest)) => (dataset, rest.get(1..).unwrap_or_default()),
+            None => (bytes, &b"/"[..]),
+        };
+        Name { dataset: String::from_utf8_lossy(dataset).into_owned(), path: path.to_vec() }
+    }
+
+    /// The last component of the path; empty for the root directory.
+    pub fn file_name(&self) -> &[u8] {
+        self.path.rsplit(|b| *b == b'/').find(|c| !c.is_empty()).unwrap_or_default()
+    }
+
+    /// The name as the user wrote it.
+    pub fn show(&self) -> String {
+        format!("{}:{}", self.dataset, String::from_utf8_lossy(&self.path))
+    }
+}
+
+/// What a name leads to.
+#[derive(Clone)]
+pub enum Place {
+    /// A file or directory of a file system: its object.
+    File(Arc<FileSystem>, u64),
+    /// A volume.
+    Volume(Arc<Volume>),
+}
+
+/// Opens names for one command; pools found in directories stay open in between.
+pub struct Locator {
+    dirs: Vec<PathBuf>,
+    opened: HashMap<String, Arc<Imported>>,
+    filesystems: HashMap<String, Arc<FileSystem>>,
+}
+
+impl Locator {
+    /// `dirs` are the directories of `-d`, as the user wrote them.
+    pub fn new(dirs: &[OsString], ctx: &Context) -> Locator {
+        let dirs = dirs.iter().map(|d| ctx.path(d)).collect();
+        Locator { dirs, opened: HashMap::new(), filesystems: HashMap::new() }
+    }
+
+    /// Opens what `name` leads to. The error is for the user.
+    pub fn open(&mut self, name: &Name, follow: bool, ctx: &Context) -> Result<Place, String> {
+        let node = self.dataset(&name.dataset, ctx)?;
+        let cannot = |e: &dyn std::fmt::Display| format!("cannot open '{}': {e}", name.show());
+        let dsl = node.imported.pool.dsl();
+        let volume = dsl.get(&node.dataset, "volsize").map_err(|e| cannot(&e))?.is_some();
+        if node.dataset.kind == DatasetKind::Volume || volume {
+            if name.path != b"/" {
+                return Err(cannot(&"a volume has no files"));
+            }
+            let os = dsl.open_objset(&node.dataset).map_err(|e| cannot(&e))?;
+            return Ok(Place::Volume(Arc::new(Volume::open(os).map_err(|e| cannot(&e))?)));
+        }
+        let fs = match self.filesystems.get(&name.dataset) {
+            Some(fs) => Arc::clone(fs),
+            None => {
+                let os = dsl.open_objset(&node.dataset).map_err(|e| cannot(&e))?;
+                let fs = FileSystem::open(os).map_err(|e| cannot(&e))?;
+                self.filesystems.insert(name.dataset.clone(), Arc::clone(&fs));
+                fs
+            }
+        };
+        let ino = resolve(&fs, &name.path, follow).map_err(|e| cannot(&e))?;
+        Ok(Place::File(fs, ino))
+    }
+
+    fn dataset(&mut self, name: &str, ctx: &Context) -> Result<Node, String> {
+        if self.dirs.is_empty() {
+            return open(ctx, name, Kinds::DATASET);
+        }
+        let end = name.find(['/', '@', '#']).unwrap_or(name.len());
+        let (wanted, rest) = name.split_at(end);
+        let imported = match self.opened.get(wanted) {
+            Some(imported) => Arc::clone(imported),
+            None => {
+                let imported = Arc::new(Imported::new(self.import(wanted)?, None));
+                self.opened.insert(wanted.into(), Arc::clone(&imported));
+                imported
+            }
+        };
+        // A pool may be named by its guid; its datasets know its name only.
+        let full = format!("{}{rest}", imported.pool.name());
+        match imported.pool.dsl().find(&full) {
+            Ok(Some(dataset)) if Kinds::DATASET.meets(Kinds::of(&dataset)) => {
+                Ok(Node { imported, dataset })
+            }
+            Ok(Some(_)) => Err(format!(
+                "cannot open '{name}': operation not applicable to datasets of this type"
+            )),
+            Ok(None) => Err(format!("cannot open '{name}': dataset does not exist")),
+            Err(e) => Err(format!("cannot open '{name}': {e}")),
+        }
+    }
+
+    /// Opens a pool for reading, whoever used it last: nothing is written to it.
+    fn import(&self, wanted: &str) -> Result<Arc<Pool>, String> {
+        let found = discover::search(&self.dirs);
+        if let Some((path, why)) = found.errors.first() {
+            return Err(format!("cannot open '{}': {why}", path.display()));
+        }
+        let candidate = discover::find(&found.candidates, wanted).map_err(|e| e.to_string())?;
+        let options = ImportOptions {
+            readonly: true,
+            force: true,
+            allow_missing_log: true,
+            skip_activity_check: true,
+            ..ImportOptions::default()
+        };
+        Pool::import(candidate, &options).map_err(|e| e.to_string())
+    }
+}
+
+/// The object that a path leads to; a symbolic link at its end is followed if asked for.
+fn resolve(fs: &FileSystem, path: &[u8], follow: bool) -> Result<u64, cenote_zpl::Error> {
+    let mut path = path.to_vec();
+    for _ in 0..MAX_LINKS {
+        let ino = fs.resolve(&path)?;
+        if !follow || !fs.attr(ino)?.is_symlink() {
+            return Ok(ino);
+        }
+        let target = fs.readlink(ino)?;
+        if target.first() != Some(&b'/') {
+            while path.last().is_some_and(|b| *b != b'/') {
+                path.pop();
+            }
+        } else {
+            path.clear();
+        }
+        path.extend_from_slice(&target);
+    }
+    Err(cenote_zpl::Error::Loop(String::from_utf8_lossy(&path).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_taken_apart_at_the_first_colon_slash() {
+        let name = |text: &str| {
+            let name = Name::parse(OsStr::new(text));
+            (name.dataset, String::from_utf8(name.path).unwrap())
+        };
+        assert_eq!(name("tank/a@s:/x/y:/z"), ("tank/a@s".into(), "/x/y:/z".into()));
+        assert_eq!(name("tank"), ("tank".into(), "/".into()));
+        assert_eq!(name("tank:b"), ("tank:b".into(), "/".into()));
+        assert_eq!(Name::parse(OsStr::new("t:/a/b//")).file_name(), b"b");
+        assert_eq!(Name::parse(OsStr::new("t:/")).file_name(), b"");
+    }
+}

@@ -1,0 +1,480 @@
+//! Mounting the file systems of an imported pool, and taking the mounts away.
+//!
+//! A file system is mounted where its `mountpoint` property says (below the alternate root), read
+//! only. Directories that are missing are made, and removed again after unmounting. Parents are
+//! mounted before what lies below them and unmounted after it: mountpoints are sorted with `/` as
+//! the least character.
+//!
+//! Invariant: an entry of [`Mounts`] is a live mount or one that somebody else has unmounted and
+//! nobody has asked about since; [`Mounts::list`] and all that changes mounts drop the latter.
+
+use crate::context::Context;
+use crate::pools::Imported;
+use cenote_dsl::{Dataset, DatasetKind};
+use cenote_fuse::{Force, MountError, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots};
+use cenote_fuse::{Space, Watcher};
+use cenote_pool::Pool;
+use cenote_zpl::{FileSystem, Visibility};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Datasets below one another when everything is walked; OpenZFS allows names of 255 bytes.
+const MAX_DEPTH: usize = 128;
+
+/// A mounted file system, for listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The dataset.
+    pub dataset: String,
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+}
+
+struct Mounted {
+    listed: Listed,
+    options: String,
+    /// Directories made for the mountpoint, outermost first.
+    made: Vec<PathBuf>,
+    handle: MountHandle,
+}
+
+/// The mounts of a pool.
+#[derive(Default)]
+pub struct Mounts(Mutex<Vec<Mounted>>);
+
+/// Why something stays mounted; its text is for the user.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StaysMounted(String);
+
+impl Mounts {
+    fn lock(&self) -> MutexGuard<'_, Vec<Mounted>> {
+        let mut mounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        mounts.retain(|m| {
+            let live = m.handle.is_mounted();
+            if !live {
+                remove_made(&m.made);
+            }
+            live
+        });
+        mounts
+    }
+
+    /// What is mounted, in order of mounting.
+    pub fn list(&self) -> Vec<Listed> {
+        self.lock().iter().map(|m| m.listed.clone()).collect()
+    }
+
+    /// Mount options of a dataset, if it is mounted.
+    pub fn options_of(&self, dataset: &str) -> Option<String> {
+        self.lock().iter().find(|m| m.listed.dataset == dataset).map(|m| m.options.clone())
+    }
+
+    /// Whether a dataset is mounted.
+    pub fn has(&self, dataset: &str) -> bool {
+        self.options_of(dataset).is_some()
+    }
+
+    /// Unmounts everything.
+    pub fn unmount_all(&self, force: bool) -> Result<(), StaysMounted> {
+        self.unmount_where(force, |_| true)
+    }
+
+    /// Unmounts a dataset, and its descendants that are mounted below it.
+    pub fn unmount(&self, dataset: &str, force: bool) -> Result<(), StaysMounted> {
+        let inside = |name: &str| {
+            name.strip_prefix(dataset).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let root = self.list().into_iter().find(|m| m.dataset == dataset);
+        let Some(root) = root else { return Ok(()) };
+        self.unmount_where(force, |m| {
+            inside(&m.dataset) && m.mountpoint.starts_with(&root.mountpoint)
+        })
+    }
+
+    /// Unmounts what is chosen, innermost first.
+    fn unmount_where(
+        &self,
+        force: bool,
+        chosen: impl Fn(&Listed) -> bool,
+    ) -> Result<(), StaysMounted> {
+        let mut mounts = self.lock();
+        let mut order: Vec<Listed> =
+            mounts.iter().filter(|m| chosen(&m.listed)).map(|m| m.listed.clone()).collect();
+        order.sort_by_key(|m| std::cmp::Reverse(sort_key(&m.mountpoint)));
+        for listed in order {
+            let Some(at) = mounts.iter().position(|m| m.listed == listed) else { continue };
+            let how = if force { Force::Yes } else { Force::No };
+            if let Some(mounted) = mounts.get_mut(at)
+                && let Err(e) = mounted.handle.unmount(how)
+            {
+                let place = listed.mountpoint.display();
+                return Err(StaysMounted(match e {
+                    MountError::Busy(_) => {
+                        format!("cannot unmount '{place}': pool or dataset is busy")
+                    }
+                    e => format!("cannot unmount '{place}': {e}"),
+                }));
+            }
+            let gone = mounts.remove(at);
+            remove_made(&gone.made);
+        }
+        Ok(())
+    }
+}
+
+/// Removes directories that were made for a mountpoint, as far as they are empty.
+fn remove_made(made: &[PathBuf]) {
+    for dir in made.iter().rev() {
+        if fs::remove_dir(dir).is_err() {
+            return;
+        }
+    }
+}
+
+/// Makes a path sort behind its parents and before its parents' siblings: `/` sorts first.
+fn sort_key(path: &Path) -> Vec<Vec<u8>> {
+    use std::os::unix::ffi::OsStrExt;
+    path.components().map(|c| c.as_os_str().as_bytes().to_vec()).collect()
+}
+
+/// How to mount.
+#[derive(Clone, Debug, Default)]
+pub struct How {
+    /// `-O`: over a directory that is not empty, whatever the `overlay` property says.
+    pub overlay: bool,
+    /// `-o`: options, already split.
+    pub options: Vec<String>,
+}
+
+/// Why a file system is not mounted.
+#[derive(Debug)]
+pub enum NotMounted {
+    /// It is not meant to be (`mountpoint=none`, `canmount=off`, …): a message for those who asked
+    /// for it by name.
+    NotMeant(String),
+    /// It failed: the message.
+    Failed(String),
+}
+
+/// Mounts one file system. `explicit`: it was asked for by name, so `canmount=noauto` is no
+/// obstacle.
+pub fn mount_one(
+    imported: &Imported,
+    d: &Dataset,
+    explicit: bool,
+    how: &How,
+    ctx: &Context,
+) -> Result<(), NotMounted> {
+    let name = &d.name;
+    let mountpoint = check(imported, d, explicit)?;
+    if imported.mounts.has(name) {
+        let why = format!("cannot mount '{name}': filesystem already mounted");
+        return Err(NotMounted::NotMeant(why));
+    }
+    let failed = |what: &dyn std::fmt::Display, why: &dyn std::fmt::Display| {
+        NotMounted::Failed(format!("cannot mount '{what}': {why}"))
+    };
+    let settings = Settings::new(imported, d, how).map_err(|e| failed(name, &e))?;
+    let fs = open(imported, d, settings.visibility).map_err(|e| failed(name, &e))?;
+    let made = make_directories(&mountpoint).map_err(|e| {
+        failed(&mountpoint.display(), &format_args!("failed to create mountpoint: {}", plain(&e)))
+    })?;
+    let empty = fs::read_dir(&mountpoint).map(|mut entries| entries.next().is_none());
+    if !how.overlay && !settings.overlay && !empty.unwrap_or(true) {
+        return Err(failed(&mountpoint.display(), &"directory is not empty"));
+    }
+    let spec = MountSpec {
+        dataset: name.clone(),
+        mountpoint: mountpoint.clone(),
+        fs,
+        snapshots: Some(Arc::new(OfDataset {
+            pool: Arc::clone(&imported.pool),
+            dataset: d.clone(),
+        })),
+        snapdir: settings.snapdir,
+        space: settings.space,
+        setuid: settings.setuid,
+        devices: settings.devices,
+        exec: settings.exec,
+        watcher: watcher(ctx),
+    };
+    match cenote_fuse::mount(spec) {
+        Ok(handle) => {
+            let place = handle.mountpoint().to_path_buf();
+            let listed = Listed { dataset: name.clone(), mountpoint: place };
+            imported.mounts.lock().push(Mounted {
+                listed,
+                options: settings.options,
+                made,
+                handle,
+            });
+            Ok(())
+        }
+        Err(e) => {
+            remove_made(&made);
+            Err(failed(name, &e))
+        }
+    }
+}
+
+/// The error without Rust's "(os error 13)".
+fn plain(e: &io::Error) -> String {
+    let text = e.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_string()
+}
+
+/// Where to mount a file system, if it is meant to be mounted.
+fn check(imported: &Imported, d: &Dataset, explicit: bool) -> Result<PathBuf, NotMounted> {
+    let name = &d.name;
+    let not_meant = |why: &str| Err(NotMounted::NotMeant(format!("cannot mount '{name}': {why}")));
+    let value = |property: &str| match imported.pool.dsl().get(d, property) {
+        Ok(v) => Ok(v.map(|v| v.exact).unwrap_or_default()),
+        Err(e) => Err(NotMounted::Failed(format!("cannot mount '{name}': {e}"))),
+    };
+    if value("zoned")? == "on" {
+        return not_meant("dataset is exported to a local zone");
+    }
+    let mountpoint = value("mountpoint")?;
+    match mountpoint.as_str() {
+        "legacy" => {
+            return not_meant("legacy mountpoint\nuse mount(8) to mount this filesystem");
+        }
+        "none" | "" => return not_meant("no mountpoint set"),
+        _ => {}
+    }
+    match value("canmount")?.as_str() {
+        "off" => return not_meant("'canmount' property is set to 'off'"),
+        "noauto" if !explicit => return not_meant("'canmount' property is set to 'noauto'"),
+        _ => {}
+    }
+    if value("keystatus")? == "unavailable" {
+        return not_meant("encryption key not loaded");
+    }
+    Ok(PathBuf::from(mountpoint))
+}
+
+/// Properties and options that matter for a mount.
+struct Settings {
+    visibility: Visibility,
+    snapdir: SnapDir,
+    space: Space,
+    setuid: bool,
+    devices: bool,
+    exec: bool,
+    overlay: bool,
+    options: String,
+}
+
+impl Settings {
+    fn new(imported: &Imported, d: &Dataset, how: &How) -> Result<Settings, String> {
+        let value = |property: &str| match imported.pool.dsl().get(d, property) {
+            Ok(v) => Ok(v.map(|v| v.exact).unwrap_or_default()),
+            Err(e) => Err(e.to_string()),
+        };
+        let bytes = |property: &str| value(property).map(|v| v.parse().unwrap_or(0));
+        let mut settings = Settings {
+            visibility: Visibility {
+                xattr: value("xattr")? != "off",
+                posix_acl: value("acltype")? == "posix",
+            },
+            snapdir: match value("snapdir")?.as_str() {
+                "visible" => SnapDir::Visible,
+                "disabled" => SnapDir::Disabled,
+                _ => SnapDir::Hidden,
+            },
+            space: Space {
+                referenced: bytes("referenced")?,
+                available: bytes("available")?,
+                record_size: bytes("recordsize")?,
+            },
+            setuid: value("setuid")? != "off",
+            devices: value("devices")? != "off",
+            exec: value("exec")? != "off",
+            overlay: value("overlay")? != "off",
+            options: "ro".into(),
+        };
+        for option in &how.options {
+            settings.apply(option)?;
+        }
+        Ok(settings)
+    }
+
+    fn apply(&mut self, option: &str) -> Result<(), String> {
+        match option {
+            "ro" | "defaults" => return Ok(()),
+            // Nothing is written, so access times stay what they are.
+            "atime" | "noatime" | "relatime" | "norelatime" => {}
+            "exec" | "noexec" => self.exec = option == "exec",
+            "suid" | "setuid" => self.setuid = true,
+            "nosuid" | "nosetuid" => self.setuid = false,
+            "dev" | "devices" => self.devices = true,
+            "nodev" | "nodevices" => self.devices = false,
+            "xattr" | "noxattr" => self.visibility.xattr = option == "xattr",
+            "rw" => return Err("pool is read-only".into()),
+            _ => return Err(format!("unsupported option: {option}")),
+        }
+        self.options.push(',');
+        self.options.push_str(match option {
+            "setuid" => "suid",
+            "nosetuid" => "nosuid",
+            "devices" => "dev",
+            "nodevices" => "nodev",
+            other => other,
+        });
+        Ok(())
+    }
+}
+
+fn open(
+    imported: &Imported,
+    d: &Dataset,
+    v: Visibility,
+) -> Result<Arc<FileSystem>, cenote_zpl::Error> {
+    FileSystem::open_with(imported.pool.dsl().open_objset(d)?, v)
+}
+
+/// Makes a directory and its parents; returns those that were missing, outermost first.
+fn make_directories(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut missing = Vec::new();
+    for dir in path.ancestors() {
+        match fs::symlink_metadata(dir) {
+            Ok(_) => break,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => missing.push(dir.to_path_buf()),
+            Err(e) => return Err(e),
+        }
+    }
+    missing.reverse();
+    for (i, dir) in missing.iter().enumerate() {
+        if let Err(e) = DirBuilder::new().mode(0o755).create(dir) {
+            remove_made(missing.get(..i).unwrap_or_default());
+            return Err(e);
+        }
+    }
+    Ok(missing)
+}
+
+/// The process that takes mounts away if this one dies, started with the first mount.
+fn watcher(ctx: &Context) -> Option<Arc<Watcher>> {
+    let start = || {
+        let mut command = std::process::Command::new(std::env::current_exe()?);
+        command.args(["daemon", "--watch-mounts"]);
+        Watcher::start(command)
+    };
+    ctx.pools.watcher(|| match start() {
+        Ok(watcher) => Some(Arc::new(watcher)),
+        Err(e) => {
+            tracing::warn!("no process watches the mounts: {e}");
+            None
+        }
+    })
+}
+
+/// A watcher that is started when it is first needed.
+#[derive(Default)]
+pub struct LazyWatcher(OnceLock<Option<Arc<Watcher>>>);
+
+impl LazyWatcher {
+    /// The watcher, started by `start` if this is the first call.
+    pub fn get(&self, start: impl FnOnce() -> Option<Arc<Watcher>>) -> Option<Arc<Watcher>> {
+        self.0.get_or_init(start).clone()
+    }
+}
+
+/// The snapshots of a mounted file system.
+struct OfDataset {
+    pool: Arc<Pool>,
+    dataset: Dataset,
+}
+
+impl Snapshots for OfDataset {
+    fn list(&self) -> Vec<SnapshotEntry> {
+        let found = self.pool.dsl().snapshots(&self.dataset).unwrap_or_else(|e| {
+            tracing::warn!("snapshots of {}: {e}", self.dataset.name);
+            Vec::new()
+        });
+        let entry = |d: Dataset| {
+            let (_, name) = d.name.split_once('@')?;
+            let created = i64::try_from(d.ds.creation_time).unwrap_or(i64::MAX);
+            Some(SnapshotEntry { name: name.into(), created })
+        };
+        found.into_iter().filter_map(entry).collect()
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<FileSystem>, cenote_zpl::Error> {
+        let full = format!("{}@{name}", self.dataset.name);
+        let Some(snapshot) = self.pool.dsl().find(&full)? else {
+            return Err(cenote_zpl::Error::NotFound(full));
+        };
+        FileSystem::open(self.pool.dsl().open_objset(&snapshot)?)
+    }
+}
+
+/// The file systems of a pool (or at and below one of its datasets) that can be mounted, parents'
+/// mountpoints first. What cannot be read is said and left out.
+pub fn mountable(imported: &Imported, below: &Dataset, ctx: &mut Context) -> Vec<Dataset> {
+    let dsl = imported.pool.dsl();
+    let mut found = Vec::new();
+    let mut todo = vec![(below.clone(), 0)];
+    while let Some((d, depth)) = todo.pop() {
+        if d.kind != DatasetKind::Filesystem || depth > MAX_DEPTH {
+            continue;
+        }
+        match dsl.children(&d) {
+            Ok(children) => todo.extend(children.into_iter().map(|c| (c, depth + 1))),
+            Err(e) => ctx.complain(format_args!("cannot list what is in '{}': {e}", d.name)),
+        }
+        let mountpoint = match dsl.get(&d, "mountpoint") {
+            Ok(value) => value.map(|v| v.exact).unwrap_or_default(),
+            Err(e) => {
+                ctx.complain(format_args!("cannot mount '{}': {e}", d.name));
+                continue;
+            }
+        };
+        found.push((sort_key(Path::new(&mountpoint)), d));
+    }
+    found.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.name.cmp(&b.1.name)));
+    found.into_iter().map(|(_, d)| d).collect()
+}
+
+/// Mounts what is meant to be mounted; says what fails. Returns whether all went well.
+pub fn mount_all(imported: &Imported, below: &Dataset, how: &How, ctx: &mut Context) -> bool {
+    let mut good = true;
+    for d in mountable(imported, below, ctx) {
+        if ctx.cancelled() {
+            return false;
+        }
+        if let Err(NotMounted::Failed(message)) = mount_one(imported, &d, false, how, ctx) {
+            ctx.complain(message);
+            good = false;
+        }
+    }
+    good
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountpoints_sort_below_their_parents() {
+        let mut paths = ["/foo.bar", "/foo/baz", "/foo/bar/baz", "/", "/foo/bar", "/foo"];
+        paths.sort_by_key(|p| sort_key(Path::new(p)));
+        assert_eq!(paths, ["/", "/foo", "/foo/bar", "/foo/bar/baz", "/foo/baz", "/foo.bar"]);
+    }
+
+    #[test]
+    fn made_directories_are_removed_again() {
+        let tmp = tempfile::tempdir().unwrap();
+        let deep = tmp.path().join("a/b/c");
+        let made = make_directories(&deep).unwrap();
+        assert_eq!(made.len(), 3);
+        assert!(make_directories(&deep).unwrap().is_empty());
+        fs::write(tmp.path().join("a/file"), "x").unwrap();
+        remove_made(&made);
+        assert!(tmp.path().join("a").exists() && !tmp.path().join("a/b").exists());
+    }
+}

@@ -1,0 +1,112 @@
+//! The vdev tree in the order in which `zpool list -v` and `zpool iostat -v` show it: data first,
+//! then the sections dedup, special, logs, cache and spare.
+
+use crate::context::Context;
+use crate::pools::Imported;
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_pool::config;
+use cenote_pool::status::{NameStyle, vdev_name};
+use cenote_vdev::{Vdev, VdevState};
+use std::sync::Arc;
+
+/// A line below the pool's own.
+pub enum Item {
+    /// A section begins.
+    Section(&'static str),
+    /// A vdev.
+    Vdev {
+        /// Name as shown.
+        name: String,
+        /// Columns by which the name is indented.
+        depth: usize,
+        /// The vdev.
+        vdev: Arc<Vdev>,
+        /// Whether it is a top-level vdev.
+        top: bool,
+    },
+    /// A cache device or a spare: not part of the tree.
+    Aux {
+        /// Name as shown.
+        name: String,
+    },
+}
+
+/// How a command's `-g`, `-L` and `-P`, and the environment, want vdevs named.
+pub fn style(letters: &str, ctx: &Context) -> NameStyle {
+    let set = |name: &str| {
+        ctx.var(name).is_some_and(|v| !matches!(v.to_str(), Some("0" | "NO" | "no" | "off" | "")))
+    };
+    NameStyle {
+        full_path: letters.contains('P') || set("ZPOOL_VDEV_NAME_PATH"),
+        follow_links: letters.contains('L') || set("ZPOOL_VDEV_NAME_FOLLOW_LINKS"),
+        guid: letters.contains('g') || set("ZPOOL_VDEV_NAME_GUID"),
+    }
+}
+
+/// Name of a vdev; a device that is not there is called by its guid.
+fn name_of(vdev: &Vdev, style: &NameStyle) -> String {
+    let absent = vdev.is_leaf() && matches!(vdev.state(), VdevState::CantOpen(_));
+    if !absent {
+        return vdev_name(vdev.config(), style);
+    }
+    let mut described = vdev.config().clone();
+    config::set(&mut described, "not_present", NvValue::Uint64(1));
+    vdev_name(&described, style)
+}
+
+/// The lines below a pool's own. Holes are left out.
+pub fn items(imported: &Imported, style: &NameStyle) -> Vec<Item> {
+    let root = imported.pool.store().vdevs().root();
+    let mut items = Vec::new();
+    let tops = |class: Option<&'static str>| {
+        root.children().iter().filter(move |v| section(v) == class && v.kind() != "hole")
+    };
+    for top in tops(None) {
+        add(top, 2, true, style, &mut items);
+    }
+    for class in ["dedup", "special", "logs"] {
+        let mut members = tops(Some(class)).filter(|v| v.kind() != "indirect").peekable();
+        if members.peek().is_some() {
+            items.push(Item::Section(class));
+        }
+        members.for_each(|v| add(v, 2, true, style, &mut items));
+    }
+    for (title, configs) in [("cache", imported.pool.caches()), ("spare", imported.pool.spares())] {
+        if !configs.is_empty() {
+            items.push(Item::Section(title));
+        }
+        let aux = |c: &NvList| Item::Aux { name: vdev_name(c, style) };
+        items.extend(configs.iter().map(aux));
+    }
+    items
+}
+
+/// The section that a top-level vdev is shown in; `None` for data.
+fn section(top: &Vdev) -> Option<&'static str> {
+    match top.alloc_bias() {
+        _ if top.is_log() => Some("logs"),
+        Some("dedup") => Some("dedup"),
+        Some("special") => Some("special"),
+        Some("log") => Some("logs"),
+        _ => None,
+    }
+}
+
+fn add(vdev: &Arc<Vdev>, depth: usize, top: bool, style: &NameStyle, items: &mut Vec<Item>) {
+    let name = name_of(vdev, style);
+    items.push(Item::Vdev { name, depth, vdev: Arc::clone(vdev), top });
+    for child in vdev.children() {
+        add(child, depth.saturating_add(2), false, style, items);
+    }
+}
+
+/// Width that the names of a pool and its vdevs need.
+pub fn names_width(imported: &Imported, items: &[Item]) -> usize {
+    let width = |item: &Item| match item {
+        Item::Section(_) => 0,
+        Item::Vdev { name, depth, .. } => name.chars().count() + depth,
+        Item::Aux { name } => name.chars().count() + 2,
+    };
+    let own = imported.pool.name().chars().count();
+    items.iter().map(width).max().unwrap_or(0).max(own)
+}

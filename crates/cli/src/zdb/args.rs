@@ -1,0 +1,279 @@
+//! The command line of `zdb`.
+//!
+//! Every option is a letter that may be repeated to see more; `-v` adds one to all that were given.
+//! Without any option that asks for something, everything is shown once.
+
+use crate::outcome::{Stop, fail, usage};
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+/// Options that ask for a part of the output.
+const PARTS: &str = "bcCdDhilmMORrsTu";
+/// Options that change how.
+const MODES: &str = "AeFLPqv";
+/// What "everything" leaves out.
+const NOT_IN_ALL: &str = "lORrs";
+/// Letters and long names of `zdb`; a colon marks those with a value.
+const LONG: [(&str, &str); 46] = [
+    ("ignore-assertions", "A"),
+    ("block-stats", "b"),
+    ("backup", "B"),
+    ("checksum", "c"),
+    ("config", "C"),
+    ("datasets", "d"),
+    ("dedup-stats", "D"),
+    ("exported", "e"),
+    ("embedded-block-pointer", "E"),
+    ("file-layout", "f"),
+    ("automatic-rewind", "F"),
+    ("dump-debug-msg", "G"),
+    ("history", "h"),
+    ("scripting-mode", "H"),
+    ("intent-logs", "i"),
+    ("inflight", "I:"),
+    ("checkpointed-state", "k"),
+    ("key", "K:"),
+    ("label", "l"),
+    ("disable-leak-tracking", "L"),
+    ("metaslabs", "m"),
+    ("metaslab-groups", "M"),
+    ("numeric", "N"),
+    ("option", "o:"),
+    ("object-lookups", "O"),
+    ("path", "p:"),
+    ("parseable", "P"),
+    ("skip-label", "q"),
+    ("copy-object", "r"),
+    ("read-block", "R"),
+    ("io-stats", "s"),
+    ("simulate-dedup", "S"),
+    ("txg", "t:"),
+    ("brt-stats", "T"),
+    ("uberblock", "u"),
+    ("cachefile", "U:"),
+    ("verbose", "v"),
+    ("verbatim", "V"),
+    ("dump-blocks", "x:"),
+    ("extreme-rewind", "X"),
+    ("all-reconstruction", "Y"),
+    ("livelist", "y"),
+    ("zstd-headers", "Z"),
+    ("allocated-map", "allocated-map"),
+    ("bin", "bin"),
+    ("class", "class"),
+];
+
+/// What was asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Args {
+    counts: std::collections::BTreeMap<char, u32>,
+    verbose: u32,
+    all: bool,
+    /// `-p`: where to search.
+    pub search: Vec<PathBuf>,
+    /// `-t`: open the pool at this transaction group or the last one before it.
+    pub txg: Option<u64>,
+    /// The rest.
+    pub operands: Vec<String>,
+}
+
+impl Args {
+    /// How much of part `letter` is wanted; 0 for nothing.
+    pub fn level(&self, letter: char) -> u32 {
+        match self.counts.get(&letter) {
+            Some(n) => n + self.verbose,
+            None if self.all && PARTS.contains(letter) && !NOT_IN_ALL.contains(letter) => {
+                1 + self.verbose.max(1)
+            }
+            None => 0,
+        }
+    }
+
+    /// Whether option `letter` was given.
+    pub fn has(&self, letter: char) -> bool {
+        self.counts.contains_key(&letter)
+    }
+
+    /// A number for people, or exact with `-P`.
+    pub fn number(&self, n: u64) -> String {
+        if self.has('P') { n.to_string() } else { cenote_dsl::human::nicenum(n) }
+    }
+
+    /// A number of bytes for people, or exact with `-P`.
+    pub fn bytes(&self, n: u64) -> String {
+        if self.has('P') { n.to_string() } else { cenote_dsl::human::nicebytes(n) }
+    }
+
+    /// Takes the arguments apart.
+    pub fn parse(args: &[OsString]) -> Result<Args, Stop> {
+        let mut parsed = Args::default();
+        let mut parser = lexopt::Parser::from_args(args.iter().map(OsString::as_os_str));
+        while let Some(arg) = parser.next().map_err(|e| Stop::Usage(e.to_string()))? {
+            let spec = match arg {
+                lexopt::Arg::Value(v) => {
+                    parsed.operands.push(v.to_string_lossy().into_owned());
+                    continue;
+                }
+                lexopt::Arg::Short(letter) => find(|s| s.starts_with(letter) && s.len() <= 2),
+                lexopt::Arg::Long(name) => LONG.iter().find(|l| l.0 == name).map(|l| l.1),
+            };
+            let Some(spec) = spec else { return usage(arg.unexpected().to_string()) };
+            let value = match spec.ends_with(':') {
+                true => parser.value().map_err(|e| Stop::Usage(e.to_string()))?,
+                false => OsString::new(),
+            };
+            parsed.option(spec.trim_end_matches(':'), &value)?;
+        }
+        parsed.check()?;
+        Ok(parsed)
+    }
+
+    fn option(&mut self, name: &str, value: &OsStr) -> Result<(), Stop> {
+        let mut chars = name.chars();
+        let (Some(letter), None) = (chars.next(), chars.next()) else {
+            return fail(format!("zdb: --{name} is not supported"));
+        };
+        match letter {
+            'p' => self.search.push(PathBuf::from(value)),
+            't' => {
+                let text = value.to_string_lossy();
+                let txg = number(&text).filter(|t| *t >= 4);
+                let Some(txg) = txg else { return usage(format!("incorrect txg specified: {text}")) };
+                self.txg = Some(txg);
+            }
+            _ if PARTS.contains(letter) || MODES.contains(letter) => {
+                *self.counts.entry(letter).or_default() += 1;
+            }
+            _ => return fail(format!("zdb: option -{letter} is not supported")),
+        }
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<(), Stop> {
+        self.verbose = self.counts.get(&'v').copied().unwrap_or(0);
+        self.all = !self.counts.keys().any(|k| PARTS.contains(*k));
+        if !self.has('e') && !self.search.is_empty() {
+            return usage("-p option requires use of -e");
+        }
+        let needed = match () {
+            () if self.has('r') => 3,
+            () if self.has('R') || self.has('O') => 2,
+            () => 1,
+        };
+        if self.operands.len() < needed {
+            return usage("");
+        }
+        Ok(())
+    }
+}
+
+fn find(matches: impl Fn(&str) -> bool) -> Option<&'static str> {
+    LONG.iter().map(|l| l.1).find(|s| matches(s) && (s.len() == 1 || s.ends_with(':')))
+}
+
+/// A number as `strtoull` with base 0 reads it: decimal, `0x` hexadecimal, `0` octal.
+pub fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None if text.len() > 1 && text.starts_with('0') => u64::from_str_radix(text, 8).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// The usage message.
+pub const USAGE: &str = "\
+Usage:\tzdb [-AbcCdDFhiLmMPsTuv] [-e [-p <path> ...]] [-t <txg>]
+\t\t[<poolname>[/<dataset | objset id>] [<object | range> ...]]
+\tzdb -l [-Aqu] <device>
+\tzdb -m [-AFLP] [-e [-p <path> ...]] [-t <txg>]
+\t\t<poolname> [<vdev> [<metaslab> ...]]
+\tzdb -O <dataset> <path>
+\tzdb -r <dataset> <path> <destination>
+\tzdb -r -O <dataset> <object-id> <destination>
+\tzdb -R [-A] [-e [-p <path> ...]]
+\t\t<poolname> <vdev>:<offset>:<size>[:<flags>]
+
+    Dataset name must include at least one separator character '/' or '@'
+    If dataset name is specified, only that dataset is dumped
+    If object numbers or object number ranges are specified, only those
+    objects or ranges are dumped.
+
+    Object ranges take the form <start>:<end>[:<flags>]
+        start    Starting object number
+        end      Ending object number, or -1 for no upper bound
+        flags    Optional flags to select object types:
+            A     All objects (this is the default)
+            d     ZFS directories
+            f     ZFS files 
+            m     SPA space maps
+            z     ZAPs
+            -     Negate effect of next flag
+
+    Options to control amount of output:
+        -b --block-stats             block statistics
+        -c --checksum                checksum all metadata (twice for all data) blocks
+        -C --config                  config
+        -d --datasets                dataset(s)
+        -D --dedup-stats             dedup statistics
+        -h --history                 pool history
+        -i --intent-logs             intent logs
+        -l --label                   read label contents
+        -L --disable-leak-tracking   disable leak tracking (do not load spacemaps)
+        -m --metaslabs               metaslabs
+        -M --metaslab-groups         metaslab groups
+        -O --object-lookups          perform object lookups by path
+        -r --copy-object             copy an object by path to file
+        -R --read-block              read and display block from a device
+        -s --io-stats                report stats on zdb's I/O
+        -T --brt-stats               BRT statistics
+        -u --uberblock               uberblock
+        -v --verbose                 verbose (applies to all others)
+
+    Below options are intended for use with other options:
+        -A --ignore-assertions       accepted: there are no assertions to ignore
+        -e --exported                pool is exported/destroyed/has altroot/not in a cachefile
+        -F --automatic-rewind        attempt automatic rewind within safe range of transaction groups
+        -p --path==PATH              use one or more with -e to specify path to vdev dir
+        -P --parseable               print numbers in parseable form
+        -q --skip-label              don't print label contents
+        -t --txg=INTEGER             highest txg to use when searching for uberblocks
+Specify an option more than once (e.g. -bb) to make only that option verbose
+Default is to dump everything non-verbosely
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Args, Stop> {
+        Args::parse(&args.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn levels() {
+        let a = parse(&["-bcc", "--datasets", "-ep", "/tmp", "tank"]).unwrap();
+        assert_eq!((a.level('b'), a.level('c'), a.level('d'), a.level('m')), (1, 2, 1, 0));
+        assert_eq!((a.search.len(), &a.operands[..]), (1, &["tank".to_string()][..]));
+        let a = parse(&["-ivvvv", "tank"]).unwrap();
+        assert_eq!((a.level('i'), a.level('d')), (5, 0));
+        let a = parse(&["tank"]).unwrap();
+        assert_eq!((a.level('C'), a.level('d'), a.level('R'), a.level('l')), (2, 2, 0, 0));
+    }
+
+    #[test]
+    fn refusals_have_names() {
+        assert!(matches!(parse(&["-X", "tank"]), Err(Stop::Fail(m)) if m.contains("-X")));
+        assert!(matches!(parse(&["--bin", "tank"]), Err(Stop::Fail(m)) if m.contains("--bin")));
+        assert!(matches!(parse(&["-x", "dir", "tank"]), Err(Stop::Fail(m)) if m.contains("-x")));
+        assert!(matches!(parse(&["-p", "dir", "tank"]), Err(Stop::Usage(m)) if m.contains("-e")));
+        assert!(matches!(parse(&["-9", "tank"]), Err(Stop::Usage(_))));
+        assert!(matches!(parse(&["-R", "tank"]), Err(Stop::Usage(_))));
+        assert!(matches!(parse(&["-t", "1", "tank"]), Err(Stop::Usage(_))));
+    }
+
+    #[test]
+    fn numbers_like_strtoull() {
+        assert_eq!((number("10"), number("0x10"), number("010"), number("0")), (Some(10), Some(16), Some(8), Some(0)));
+        assert_eq!(number("x"), None);
+    }
+}

@@ -1,0 +1,113 @@
+//! `zfs list`.
+
+use crate::context::Context;
+use crate::options::{Spec, parse};
+use crate::outcome::{Outcome, Stop};
+use crate::table::{Column, Table};
+use crate::zfs::properties::{column, resolve, sort_key, visible};
+use crate::zfs::select::{Kinds, Node, Selection, depth, select};
+use cenote_dsl::props::is_user;
+use std::ffi::OsString;
+
+const DEFAULT: &str = "name,used,available,referenced,mountpoint";
+const SPEC: Spec =
+    Spec { short: "HS:d:o:prs:t:", refused: "j", refused_long: &["json", "json-int"] };
+
+/// Runs `zfs list`.
+pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse(args, SPEC)?;
+    let mut what = Selection { by_listsnapshots: true, ..Selection::of(Kinds::DATASET) };
+    let (mut scripted, mut literal, mut fields) = (false, false, DEFAULT.to_string());
+    for opt in &parsed.options {
+        match opt.letter {
+            'H' => scripted = true,
+            'p' => literal = true,
+            'r' => what.recurse = true,
+            'd' => (what.depth, what.recurse) = (Some(depth(&opt.text())?), true),
+            'o' => fields = opt.text(),
+            's' | 'S' => what.sort.push((sort_key(&opt.text())?, opt.letter == 'S')),
+            't' => {
+                what.kinds = Kinds::parse(&opt.text())?;
+                what.by_listsnapshots = false;
+            }
+            _ => {}
+        }
+    }
+    let names = parsed.names();
+    if fields == "space" && what.by_listsnapshots {
+        what.kinds = what.kinds.without(Kinds::SNAPSHOT);
+        what.by_listsnapshots = false;
+    }
+    let only_parts = what.kinds == Kinds::SNAPSHOT || what.kinds == Kinds::BOOKMARK;
+    if only_parts && !names.is_empty() && !what.recurse {
+        (what.recurse, what.depth) = (true, Some(1));
+    }
+    let mut properties = property_list(&fields)?;
+    let (nodes, good) = select(ctx, &names, &what);
+    if fields == "all" {
+        properties.extend(user_properties(&nodes, ctx));
+    }
+    let good = print(&nodes, &properties, scripted, literal, ctx)? && good;
+    if nodes.is_empty() && good && !scripted {
+        ctx.complain("no datasets available");
+    }
+    Ok(i32::from(!good))
+}
+
+/// The properties that `-o` names, by their own names.
+fn property_list(fields: &str) -> Result<Vec<String>, Stop> {
+    if fields == "all" {
+        let native = visible().map(|p| p.name.to_string());
+        return Ok(std::iter::once("name".to_string()).chain(native).collect());
+    }
+    resolve(fields)
+}
+
+/// User properties of any of the datasets, in order of appearance.
+fn user_properties(nodes: &[Node], ctx: &mut Context) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for node in nodes {
+        match node.imported.pool.dsl().get_all(&node.dataset) {
+            Ok(all) => {
+                for (name, _) in all {
+                    if is_user(&name) && !found.contains(&name) {
+                        found.push(name);
+                    }
+                }
+            }
+            Err(e) => ctx.complain(format_args!("'{}': {e}", node.dataset.name)),
+        }
+    }
+    found
+}
+
+fn print(
+    nodes: &[Node],
+    properties: &[String],
+    scripted: bool,
+    literal: bool,
+    ctx: &mut Context,
+) -> Result<bool, Stop> {
+    let mut columns: Vec<Column> = properties.iter().map(|p| column(p)).collect();
+    let mut good = true;
+    let mut rows = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let mut row = Vec::with_capacity(columns.len());
+        for (property, column) in properties.iter().zip(&mut columns) {
+            let (value, read) = node.value_or_complain(property, ctx);
+            good &= read;
+            let text = value.map_or("-".into(), |v| if literal { v.exact } else { v.human });
+            column.fit(&text, literal);
+            row.push(text);
+        }
+        rows.push(row);
+    }
+    let table = Table { columns, scripted };
+    if !rows.is_empty() {
+        table.header(&mut ctx.out)?;
+    }
+    for row in &rows {
+        table.row(&mut ctx.out, row)?;
+    }
+    Ok(good)
+}

@@ -1,0 +1,134 @@
+//! `zfs mount` and `zfs unmount`.
+
+use crate::context::Context;
+use crate::mounts::{How, Listed, NotMounted, mount_all, mount_one};
+use crate::options::{Spec, commas, parse};
+use crate::outcome::{Outcome, fail, usage};
+use crate::zfs::select::{Kinds, open};
+use std::ffi::OsString;
+
+const MOUNT: Spec = Spec { short: "aRvo:O", refused: "jlf", refused_long: &["json"] };
+const UNMOUNT: Spec = Spec { short: "af", refused: "u", refused_long: &[] };
+
+/// Runs `zfs mount`.
+pub fn mount(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse(args, MOUNT)?;
+    let mut how = How::default();
+    let (mut all, mut below) = (false, false);
+    for opt in &parsed.options {
+        match opt.letter {
+            'a' => all = true,
+            'R' => below = true,
+            'O' => how.overlay = true,
+            'o' if opt.value.is_empty() => return usage("empty mount options (-o) specified"),
+            'o' => how.options.extend(commas(&opt.value)),
+            // Progress: mounting takes no time worth showing.
+            _ => {}
+        }
+    }
+    let names = parsed.names();
+    match names.as_slice() {
+        [_, ..] if all => usage("too many arguments"),
+        [] if below => usage("no dataset provided"),
+        names if all || below => mount_many(names, &how, ctx),
+        [] if !how.options.is_empty() => usage("missing filesystem argument (specify -a for all)"),
+        [] => list(ctx),
+        [name] => mount_named(name, &how, ctx),
+        _ => usage("too many arguments"),
+    }
+}
+
+/// What is mounted, as `zfs mount` without arguments shows it.
+fn list(ctx: &mut Context) -> Outcome {
+    for Listed { dataset, mountpoint } in mounted(ctx) {
+        writeln!(ctx.out, "{dataset:<30}  {}", mountpoint.display())?;
+    }
+    Ok(0)
+}
+
+fn mounted(ctx: &Context) -> Vec<Listed> {
+    ctx.pools.all().iter().flat_map(|p| p.mounts.list()).collect()
+}
+
+fn mount_many(names: &[String], how: &How, ctx: &mut Context) -> Outcome {
+    let pools = ctx.pools.clone();
+    let _change = pools.change();
+    let mut good = true;
+    if names.is_empty() {
+        for imported in pools.all() {
+            match imported.pool.dsl().root() {
+                Ok(root) => good &= mount_all(&imported, &root, how, ctx),
+                Err(e) => return fail(format!("cannot open '{}': {e}", imported.pool.name())),
+            }
+        }
+    }
+    for name in names {
+        match open(ctx, name, Kinds::FILESYSTEM) {
+            Ok(node) => good &= mount_all(&node.imported, &node.dataset, how, ctx),
+            Err(message) => return usage(message),
+        }
+    }
+    Ok(i32::from(!good))
+}
+
+fn mount_named(name: &str, how: &How, ctx: &mut Context) -> Outcome {
+    let pools = ctx.pools.clone();
+    let _change = pools.change();
+    let node = match open(ctx, name, Kinds::FILESYSTEM) {
+        Ok(node) => node,
+        Err(message) => return fail(message),
+    };
+    match mount_one(&node.imported, &node.dataset, true, how, ctx) {
+        Ok(()) => Ok(0),
+        Err(NotMounted::NotMeant(message) | NotMounted::Failed(message)) => fail(message),
+    }
+}
+
+/// Runs `zfs unmount`.
+pub fn unmount(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse(args, UNMOUNT)?;
+    let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
+    let (all, force) = (has('a'), has('f'));
+    let names = parsed.names();
+    let pools = ctx.pools.clone();
+    let _change = pools.change();
+    match names.as_slice() {
+        [] if all => {
+            let mut code = 0;
+            for imported in pools.all() {
+                if let Err(e) = imported.mounts.unmount_all(force) {
+                    ctx.complain(e);
+                    code = 1;
+                }
+            }
+            Ok(code)
+        }
+        [] => usage("missing filesystem argument"),
+        [name] if !all => unmount_named(name, force, ctx),
+        _ => usage("too many arguments"),
+    }
+}
+
+fn unmount_named(name: &str, force: bool, ctx: &mut Context) -> Outcome {
+    let dataset = match name.starts_with('/') {
+        false => name.to_string(),
+        true => {
+            let path = std::fs::canonicalize(name).unwrap_or_else(|_| name.into());
+            match mounted(ctx).into_iter().find(|m| m.mountpoint == path) {
+                Some(m) => m.dataset,
+                None => return fail(format!("cannot unmount '{name}': not a ZFS filesystem")),
+            }
+        }
+    };
+    let node = match open(ctx, &dataset, Kinds::FILESYSTEM) {
+        Ok(node) => node,
+        Err(message) => return fail(message),
+    };
+    if !node.imported.mounts.has(&dataset) {
+        return fail(format!("cannot unmount '{dataset}': not currently mounted"));
+    }
+    match node.imported.mounts.unmount(&dataset, force) {
+        Ok(()) => Ok(0),
+        Err(e) => fail(e.to_string()),
+    }
+}

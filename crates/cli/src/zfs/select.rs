@@ -1,0 +1,384 @@
+//! Which datasets a command works on, and in which order.
+//!
+//! Names on the command line (or all pools) are opened, their descendants are walked as deep as
+//! asked, and everything of the wanted kinds is sorted: by the `-s`/`-S` properties first, then by
+//! name with snapshots behind their dataset in order of creation.
+
+use crate::context::Context;
+use crate::outcome::{Stop, usage};
+use crate::pools::Imported;
+use crate::zfs::properties::Key;
+use cenote_dmu::Error;
+use cenote_dsl::{Dataset, DatasetKind, PropValue};
+use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// A set of kinds of datasets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kinds(u8);
+
+impl Kinds {
+    /// File systems.
+    pub const FILESYSTEM: Kinds = Kinds(1);
+    /// Volumes.
+    pub const VOLUME: Kinds = Kinds(2);
+    /// Snapshots.
+    pub const SNAPSHOT: Kinds = Kinds(4);
+    /// Bookmarks.
+    pub const BOOKMARK: Kinds = Kinds(8);
+    /// Everything but bookmarks (`ZFS_TYPE_DATASET`).
+    pub const DATASET: Kinds = Kinds(7);
+    /// Everything.
+    pub const ALL: Kinds = Kinds(15);
+
+    /// Both sets together.
+    pub const fn with(self, other: Kinds) -> Kinds {
+        Kinds(self.0 | other.0)
+    }
+
+    /// This set without the other.
+    pub const fn without(self, other: Kinds) -> Kinds {
+        Kinds(self.0 & !other.0)
+    }
+
+    /// Whether the sets have something in common.
+    pub const fn meets(self, other: Kinds) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// The set of one dataset's kind.
+    pub fn of(d: &Dataset) -> Kinds {
+        match d.kind {
+            DatasetKind::Filesystem => Kinds::FILESYSTEM,
+            DatasetKind::Volume => Kinds::VOLUME,
+            DatasetKind::Snapshot => Kinds::SNAPSHOT,
+            DatasetKind::Bookmark => Kinds::BOOKMARK,
+        }
+    }
+
+    /// The argument of `-t`.
+    pub fn parse(list: &str) -> Result<Kinds, Stop> {
+        list.split(',').try_fold(Kinds(0), |all, word| {
+            Ok(all.with(match word {
+                "filesystem" | "fs" => Kinds::FILESYSTEM,
+                "volume" | "vol" => Kinds::VOLUME,
+                "snapshot" | "snap" => Kinds::SNAPSHOT,
+                "bookmark" => Kinds::BOOKMARK,
+                "all" => Kinds::ALL,
+                _ => return usage(format!("invalid type '{word}'")),
+            }))
+        })
+    }
+}
+
+/// A dataset with the pool it is in.
+#[derive(Clone)]
+pub struct Node {
+    /// Its pool.
+    pub imported: Arc<Imported>,
+    /// The dataset.
+    pub dataset: Dataset,
+}
+
+impl Node {
+    /// A property as this command's user sees it; `None` if the dataset does not have it.
+    pub fn value(&self, name: &str) -> Result<Option<PropValue>, Error> {
+        self.imported.pool.dsl().get(&self.dataset, name)
+    }
+
+    /// Like [`Node::value`]; a failure to read is said and shown as no value.
+    pub fn value_or_complain(&self, name: &str, ctx: &mut Context) -> (Option<PropValue>, bool) {
+        match self.value(name) {
+            Ok(value) => (value, true),
+            Err(e) => {
+                let d = &self.dataset.name;
+                ctx.complain(format_args!("cannot get property '{name}' of '{d}': {e}"));
+                (None, false)
+            }
+        }
+    }
+}
+
+/// What to select.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// Kinds to show.
+    pub kinds: Kinds,
+    /// Walk descendants.
+    pub recurse: bool,
+    /// How deep to walk them.
+    pub depth: Option<u32>,
+    /// Snapshots are shown where the pool's `listsnapshots` says so (not by [`Selection::kinds`]).
+    pub by_listsnapshots: bool,
+    /// Sort keys: property, descending.
+    pub sort: Vec<(String, bool)>,
+}
+
+impl Selection {
+    /// The named datasets of these kinds, and nothing below them.
+    pub fn of(kinds: Kinds) -> Selection {
+        Selection { kinds, recurse: false, depth: None, by_listsnapshots: false, sort: Vec::new() }
+    }
+}
+
+/// The argument of `-d`.
+pub fn depth(text: &str) -> Result<u32, Stop> {
+    match text.parse::<i64>() {
+        Ok(n) if n < 0 => usage("Depth can not be negative."),
+        Ok(n) => Ok(u32::try_from(n).unwrap_or(u32::MAX)),
+        Err(_) => usage(format!("{text} is not an integer")),
+    }
+}
+
+/// The datasets of a selection, sorted; and whether every name could be opened and read.
+pub fn select(ctx: &mut Context, names: &[String], what: &Selection) -> (Vec<Node>, bool) {
+    let everything = Selection { recurse: what.recurse || names.is_empty(), ..what.clone() };
+    let what = &everything;
+    let mut walk = Walk { ctx, what, nodes: Vec::new(), seen: HashSet::new(), good: true };
+    if names.is_empty() {
+        for imported in walk.ctx.pools.all() {
+            match imported.pool.dsl().root() {
+                Ok(dataset) => walk.visit(Node { imported, dataset }, 0),
+                Err(e) => walk.bad(format!("cannot open '{}': {e}", imported.pool.name())),
+            }
+        }
+        return walk.sorted();
+    }
+    let mut accepted = what.kinds;
+    if what.recurse {
+        accepted = accepted.with(Kinds::FILESYSTEM);
+        if what.kinds.meets(Kinds::SNAPSHOT.with(Kinds::BOOKMARK)) {
+            accepted = accepted.with(Kinds::VOLUME);
+        }
+    }
+    for name in names {
+        match open_or_path(walk.ctx, name, accepted) {
+            Ok(node) => walk.visit(node, 0),
+            Err(message) => walk.bad(message),
+        }
+    }
+    walk.sorted()
+}
+
+struct Walk<'a> {
+    ctx: &'a mut Context,
+    what: &'a Selection,
+    nodes: Vec<Node>,
+    seen: HashSet<String>,
+    good: bool,
+}
+
+impl Walk<'_> {
+    fn bad(&mut self, message: String) {
+        self.ctx.complain(message);
+        self.good = false;
+    }
+
+    fn shows_snapshots(&self, node: &Node) -> bool {
+        match self.what.by_listsnapshots {
+            false => self.what.kinds.meets(Kinds::SNAPSHOT),
+            true => node.imported.pool.get("listsnapshots").is_some_and(|v| v.exact == "on"),
+        }
+    }
+
+    /// Takes a dataset and what is below it.
+    fn visit(&mut self, node: Node, depth: u32) {
+        if self.ctx.cancelled() {
+            return;
+        }
+        let kind = Kinds::of(&node.dataset);
+        let snapshots = self.shows_snapshots(&node);
+        let wanted = self.what.kinds.meets(kind) || (kind == Kinds::SNAPSHOT && snapshots);
+        if wanted && self.seen.insert(node.dataset.name.clone()) {
+            self.nodes.push(node.clone());
+        }
+        let deeper = self.what.depth.is_none_or(|limit| depth < limit);
+        if !self.what.recurse || !deeper || kind.meets(Kinds::SNAPSHOT.with(Kinds::BOOKMARK)) {
+            return;
+        }
+        let below = depth.saturating_add(1);
+        // At the last level only file systems and volumes themselves are of interest.
+        let children = self.what.depth.is_none_or(|limit| below < limit)
+            || self.what.kinds.meets(Kinds::FILESYSTEM.with(Kinds::VOLUME));
+        let dsl = Arc::clone(node.imported.pool.dsl());
+        if kind == Kinds::FILESYSTEM && children {
+            self.visit_all(&node, dsl.children(&node.dataset), below);
+        }
+        if snapshots {
+            self.visit_all(&node, dsl.snapshots(&node.dataset), below);
+        }
+        if self.what.kinds.meets(Kinds::BOOKMARK) {
+            self.visit_all(&node, dsl.bookmarks(&node.dataset), below);
+        }
+    }
+
+    fn visit_all(&mut self, of: &Node, found: Result<Vec<Dataset>, Error>, depth: u32) {
+        match found {
+            Err(e) => self.bad(format!("cannot list what is in '{}': {e}", of.dataset.name)),
+            Ok(found) => {
+                for dataset in found {
+                    self.visit(Node { imported: Arc::clone(&of.imported), dataset }, depth);
+                }
+            }
+        }
+    }
+
+    fn sorted(mut self) -> (Vec<Node>, bool) {
+        let keys = std::mem::take(&mut self.nodes);
+        let mut keyed: Vec<(Vec<Option<Key>>, Node)> =
+            keys.into_iter().map(|node| (self.sort_keys(&node), node)).collect();
+        keyed.sort_by(|(a, x), (b, y)| {
+            let by_keys =
+                self.what.sort.iter().zip(a.iter().zip(b)).map(|((_, descending), pair)| {
+                    compare_keys(pair.0.as_ref(), pair.1.as_ref(), *descending)
+                });
+            by_keys
+                .into_iter()
+                .find(|o| o.is_ne())
+                .unwrap_or_else(|| compare_names(&x.dataset, &y.dataset))
+        });
+        (keyed.into_iter().map(|(_, node)| node).collect(), self.good)
+    }
+
+    fn sort_keys(&mut self, node: &Node) -> Vec<Option<Key>> {
+        let mut keys = Vec::new();
+        for (name, _) in &self.what.sort {
+            let (value, good) = node.value_or_complain(name, self.ctx);
+            self.good &= good;
+            keys.push(value.map(|v| Key::new(name, &v.exact)));
+        }
+        keys
+    }
+}
+
+/// Rows without the property go to the bottom whatever the direction.
+fn compare_keys(a: Option<&Key>, b: Option<&Key>, descending: bool) -> Ordering {
+    let order = match (a, b) {
+        (None, None) => return Ordering::Equal,
+        (None, Some(_)) => return Ordering::Greater,
+        (Some(_), None) => return Ordering::Less,
+        (Some(a), Some(b)) => a.cmp(b),
+    };
+    if descending { order.reverse() } else { order }
+}
+
+fn compare_names(a: &Dataset, b: &Dataset) -> Ordering {
+    let (x, y) = (a.name.split_once('@'), b.name.split_once('@'));
+    let head = |d: &'_ Dataset, split: Option<(&str, &str)>| {
+        split.map_or_else(|| d.name.clone(), |(head, _)| head.to_string())
+    };
+    head(a, x).cmp(&head(b, y)).then_with(|| match (x, y) {
+        (None, None) => Ordering::Equal,
+        (None, Some(_)) => Ordering::Less,
+        (Some(_), None) => Ordering::Greater,
+        (Some((_, m)), Some((_, n))) => {
+            a.ds.creation_txg.cmp(&b.ds.creation_txg).then_with(|| m.cmp(n))
+        }
+    })
+}
+
+/// Opens a dataset by name, or the file system that an absolute path (or one that starts with
+/// `./`) is in.
+fn open_or_path(ctx: &Context, name: &str, kinds: Kinds) -> Result<Node, String> {
+    if !name.starts_with('/') && !name.starts_with("./") {
+        return open(ctx, name, kinds);
+    }
+    let path =
+        std::fs::canonicalize(ctx.path(name)).map_err(|e| format!("cannot open '{name}': {e}"))?;
+    let mounted = ctx.pools.all().into_iter().flat_map(|p| p.mounts.list());
+    let around = mounted.filter(|m| path.starts_with(&m.mountpoint));
+    match around.max_by_key(|m| m.mountpoint.as_os_str().len()) {
+        Some(m) => open(ctx, &m.dataset, kinds),
+        None => Err(format!("'{name}': not a ZFS filesystem")),
+    }
+}
+
+/// Opens a dataset by name; the error is the message for the user.
+pub fn open(ctx: &Context, name: &str, kinds: Kinds) -> Result<Node, String> {
+    let cannot = |why: &str| Err(format!("cannot open '{name}': {why}"));
+    if let Some(why) = misnamed(name, kinds) {
+        return cannot(&why);
+    }
+    let pool = name.split(['/', '@', '#']).next().unwrap_or_default();
+    let Some(imported) = ctx.pools.get(pool) else {
+        return cannot("dataset does not exist");
+    };
+    let dataset = match imported.pool.dsl().find(name) {
+        Ok(Some(dataset)) => dataset,
+        Ok(None) if name.contains('#') => return cannot("no such pool or dataset"),
+        Ok(None) => return cannot("dataset does not exist"),
+        Err(e) => return cannot(&e.to_string()),
+    };
+    if !kinds.meets(Kinds::of(&dataset)) {
+        return cannot("operation not applicable to datasets of this type");
+    }
+    Ok(Node { imported, dataset })
+}
+
+/// Longest name of a dataset, in bytes (`ZFS_MAX_DATASET_NAME_LEN` less its NUL).
+const MAX_NAME: usize = 255;
+
+/// Why `name` cannot be the name of a dataset of these kinds.
+fn misnamed(name: &str, kinds: Kinds) -> Option<String> {
+    let only = |k: Kinds| kinds == k;
+    let why = if !kinds.meets(Kinds::SNAPSHOT) && name.contains('@') {
+        "snapshot delimiter '@' is not expected here"
+    } else if only(Kinds::SNAPSHOT) && !name.contains('@') {
+        "missing '@' delimiter in snapshot name"
+    } else if !kinds.meets(Kinds::BOOKMARK) && name.contains('#') {
+        "bookmark delimiter '#' is not expected here"
+    } else if only(Kinds::BOOKMARK) && !name.contains('#') {
+        "missing '#' delimiter in bookmark name"
+    } else if name.len() > MAX_NAME {
+        "name is too long"
+    } else if name.starts_with('/') {
+        "leading slash in name"
+    } else if name.ends_with('/') {
+        "trailing slash in name"
+    } else if name.matches(['@', '#']).count() > 1 {
+        "multiple '@' and/or '#' delimiters in name"
+    } else if name.split(['/', '@', '#']).any(str::is_empty) {
+        "empty component or misplaced '@' or '#' delimiter in name"
+    } else if name.split('/').any(|c| c == ".") {
+        "self reference, '.' is found in name"
+    } else if name.split('/').any(|c| c == "..") {
+        "parent reference, '..' is found in name"
+    } else {
+        let allowed = |c: &char| c.is_ascii_alphanumeric() || "-_.: %/@#".contains(*c);
+        return name
+            .chars()
+            .find(|c| !allowed(c))
+            .map(|c| format!("invalid character '{c}' in name"));
+    };
+    Some(why.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked_before_they_are_opened() {
+        let why = |name: &str, kinds| misnamed(name, kinds).unwrap_or_default();
+        assert_eq!(why("tank@s", Kinds::FILESYSTEM), "snapshot delimiter '@' is not expected here");
+        assert_eq!(why("tank", Kinds::SNAPSHOT), "missing '@' delimiter in snapshot name");
+        assert_eq!(
+            why("tank//a", Kinds::DATASET),
+            "empty component or misplaced '@' or '#' delimiter in name"
+        );
+        assert_eq!(why("tank/a!", Kinds::DATASET), "invalid character '!' in name");
+        assert_eq!(why("tank/", Kinds::DATASET), "trailing slash in name");
+        assert_eq!(why("tank/a b@s", Kinds::DATASET), "");
+        assert!(Kinds::parse("fs,snap").unwrap() == Kinds::FILESYSTEM.with(Kinds::SNAPSHOT));
+        assert!(matches!(Kinds::parse("x"), Err(Stop::Usage(m)) if m == "invalid type 'x'"));
+    }
+
+    #[test]
+    fn rows_without_a_value_sort_last() {
+        let n = |n| Some(Key::Number(n));
+        assert_eq!(compare_keys(n(1).as_ref(), n(2).as_ref(), false), Ordering::Less);
+        assert_eq!(compare_keys(n(1).as_ref(), n(2).as_ref(), true), Ordering::Greater);
+        assert_eq!(compare_keys(None, n(2).as_ref(), true), Ordering::Greater);
+    }
+}

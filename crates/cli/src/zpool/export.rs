@@ -1,0 +1,41 @@
+//! `zpool export`.
+
+use crate::context::Context;
+use crate::options::{Spec, parse};
+use crate::outcome::{Outcome, usage};
+use crate::zpool::select::select;
+use std::ffi::OsString;
+use std::sync::Arc;
+
+const SPEC: Spec = Spec { short: "af", refused: "F", refused_long: &[] };
+
+/// Runs `zpool export`.
+pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse(args, SPEC)?;
+    let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
+    let (all, force) = (has('a'), has('f'));
+    let names = parsed.names();
+    if all && !names.is_empty() {
+        return usage("too many arguments");
+    }
+    if !all && names.is_empty() {
+        return usage("missing pool argument");
+    }
+    let pools = Arc::clone(&ctx.pools);
+    let _change = pools.change();
+    let (found, mut good) = select(ctx, &names);
+    for imported in found {
+        let name = imported.pool.name();
+        match imported.mounts.unmount_all(force) {
+            Ok(()) => {
+                pools.remove(name);
+            }
+            Err(e) => {
+                ctx.complain(e);
+                ctx.complain(format_args!("cannot export '{name}': pool is busy"));
+                good = false;
+            }
+        }
+    }
+    Ok(i32::from(!good))
+}

@@ -1,0 +1,92 @@
+//! `zpool get`.
+
+use crate::context::Context;
+use crate::options::{Spec, parse};
+use crate::outcome::{Outcome, fail, usage};
+use crate::pools::Imported;
+use crate::zfs::get::{Field, Layout, Line};
+use crate::zpool::properties::{column, resolve, visible};
+use crate::zpool::select::{open, select};
+use cenote_dsl::PropValue;
+use std::ffi::OsString;
+
+const SPEC: Spec =
+    Spec { short: "Hpo:", refused: "j", refused_long: &["json", "json-int", "json-pool-key-guid"] };
+
+/// Runs `zpool get`.
+pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse(args, SPEC)?;
+    let (mut scripted, mut literal, mut fields) = (false, false, Field::DEFAULT.to_vec());
+    for opt in &parsed.options {
+        match opt.letter {
+            'H' => scripted = true,
+            'p' => literal = true,
+            'o' => fields = Field::parse(&opt.text(), Field::DEFAULT)?,
+            _ => {}
+        }
+    }
+    let mut names = parsed.names();
+    if names.is_empty() {
+        return usage("missing property argument");
+    }
+    let wanted = names.remove(0);
+    if let Some(first) = names.first()
+        && open(ctx, first).is_err()
+    {
+        return fail(format!("Cannot get properties of {first}: no such pool available."));
+    }
+    if names.iter().any(|name| open(ctx, name).is_err()) {
+        let first = names.first().map(String::as_str).unwrap_or_default();
+        return fail(format!("zpool get: properties of vdevs are not supported yet ('{first}')"));
+    }
+    let properties = if wanted == "all" { None } else { Some(resolve(&wanted)?) };
+    let (pools, good) = select(ctx, &names);
+    let mut lines = Vec::new();
+    for imported in &pools {
+        for (property, value) in values(imported, properties.as_deref()) {
+            let name = imported.pool.name().to_string();
+            let text = if literal { value.exact } else { value.human };
+            lines.push(Line { name, property, value: text, received: None, source: value.source });
+        }
+    }
+    let layout = layout(properties.as_deref(), &lines, fields, scripted, literal);
+    let longest = pools.iter().map(|p| p.pool.name().chars().count()).max().unwrap_or(0);
+    layout.print(&lines, longest, &mut ctx.out)?;
+    Ok(i32::from(!good))
+}
+
+/// Properties of a pool with their values; those it does not have are left out.
+fn values(imported: &Imported, properties: Option<&[String]>) -> Vec<(String, PropValue)> {
+    match properties {
+        None => imported.pool.get_all().into_iter().filter(|(n, _)| n != "name").collect(),
+        Some(names) => {
+            names.iter().filter_map(|n| Some((n.clone(), imported.pool.get(n)?))).collect()
+        }
+    }
+}
+
+/// The property and value columns are as wide as any property asked for needs.
+fn layout<'a>(
+    properties: Option<&'a [String]>,
+    lines: &'a [Line],
+    fields: Vec<Field>,
+    scripted: bool,
+    literal: bool,
+) -> Layout {
+    let mut asked: Vec<&'a str> = lines.iter().map(|l| l.property.as_str()).collect();
+    match properties {
+        Some(names) => asked.extend(names.iter().map(String::as_str)),
+        None => asked.extend(visible().map(|name| -> &'a str { name })),
+    }
+    let value = |line: &Line| match literal || column(&line.property).flexible {
+        true => line.value.chars().count(),
+        false => 0,
+    };
+    let widest = asked.iter().map(|p| column(p).width).chain(lines.iter().map(value));
+    Layout {
+        fields,
+        scripted,
+        property_width: asked.iter().map(|p| p.chars().count()).max().unwrap_or(0),
+        value_width: widest.max().unwrap_or(0),
+    }
+}

@@ -1,0 +1,300 @@
+//! `zpool import`: what could be imported, and importing it.
+
+use crate::clock::ctime;
+use crate::context::Context;
+use crate::dispatch::Where;
+use crate::mounts::{How, mount_all};
+use crate::options::{Spec, parse};
+use crate::outcome::{Outcome, Stop, fail, usage};
+use crate::pools::Imported;
+use cenote_pool::{Candidate, ImportOptions, Pool, Rewind, discover};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const SPEC: Spec =
+    Spec { short: "aDd:fFmnNo:R:T:X", refused: "c:ClstV", refused_long: &["rewind-to-checkpoint"] };
+
+/// A command line taken apart.
+#[derive(Debug, Default)]
+struct Request {
+    all: bool,
+    destroyed: bool,
+    dry_run: bool,
+    mount: bool,
+    paths: Vec<OsString>,
+    altroot: Option<PathBuf>,
+    how: How,
+    options: ImportOptions,
+    names: Vec<String>,
+}
+
+impl Request {
+    fn parse(args: &[OsString]) -> Result<Request, Stop> {
+        let parsed = parse(args, SPEC)?;
+        let mut r = Request { mount: true, names: parsed.names(), ..Request::default() };
+        for opt in parsed.options {
+            match opt.letter {
+                'a' => r.all = true,
+                'D' => r.destroyed = true,
+                'd' => r.paths.push(opt.value),
+                'f' => r.options.force = true,
+                'F' => r.options.rewind = true,
+                'm' => r.options.allow_missing_log = true,
+                'n' => r.dry_run = true,
+                'N' => r.mount = false,
+                'o' => r.property(&opt.text())?,
+                'R' => r.altroot = Some(opt.value.into()),
+                'T' => r.options.txg = Some(txg(&opt.text())?),
+                'X' => r.options.extreme_rewind = true,
+                _ => {}
+            }
+        }
+        if (r.dry_run || r.options.extreme_rewind) && !r.options.rewind {
+            return usage("-n or -X only meaningful with -F");
+        }
+        if r.names.len() > if r.all { 0 } else { 2 } {
+            return usage("too many arguments");
+        }
+        Ok(r)
+    }
+
+    /// `-o property=value`, or mount options.
+    fn property(&mut self, text: &str) -> Result<(), Stop> {
+        let Some((name, value)) = text.split_once('=') else {
+            self.how.options.extend(text.split(',').map(String::from));
+            return Ok(());
+        };
+        match (name, value) {
+            ("readonly", "on") => self.options.readonly = true,
+            ("readonly", "off") => self.options.readonly = false,
+            ("readonly", _) => {
+                return usage("property 'readonly' must be one of 'on | off'");
+            }
+            ("altroot", dir) => self.altroot = Some(dir.into()),
+            // No cache file is kept.
+            ("cachefile", "none") => {}
+            _ => return usage(format!("unsupported option: -o {text}")),
+        }
+        Ok(())
+    }
+
+    fn imports(&self) -> bool {
+        self.all || !self.names.is_empty()
+    }
+}
+
+fn txg(text: &str) -> Result<u64, Stop> {
+    let number = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    number.or_else(|_| usage("invalid txg value"))
+}
+
+/// Where a command line runs: importing starts the daemon, looking does not.
+pub fn place(args: &[OsString]) -> Where {
+    match Request::parse(args) {
+        Ok(r) if r.imports() && r.options.readonly && !r.dry_run => Where::Daemon,
+        Ok(_) => Where::DaemonIfRunning,
+        Err(_) => Where::Here,
+    }
+}
+
+/// Runs `zpool import`.
+pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let mut request = Request::parse(args)?;
+    if let Some(root) = &request.altroot {
+        if !root.is_absolute() {
+            let name = request.names.first().map(String::as_str).unwrap_or_default();
+            return fail(format!(
+                "cannot import pool '{name}': bad alternate root '{}'",
+                root.display()
+            ));
+        }
+        request.options.altroot = Some(root.clone());
+    }
+    let pools = Arc::clone(&ctx.pools);
+    let _change = request.imports().then(|| pools.change());
+    if let Some(name) = request.names.first()
+        && request.names.get(1).is_none_or(|new| new == name)
+        && taken(ctx, name)
+    {
+        return fail(format!(
+            "cannot import '{name}': a pool with that name already exists\n\
+             use the form 'zpool import <pool | id> <newpool>' to give it a new name"
+        ));
+    }
+    let candidates = search(&request, ctx);
+    match request.names.first() {
+        Some(name) => {
+            let found = discover::find(&candidates, name);
+            let candidate = found.map_err(|e| Stop::Fail(e.to_string()))?;
+            import(candidate, &request, ctx).map(|good| i32::from(!good))
+        }
+        None if candidates.is_empty() => {
+            ctx.complain("no pools available to import");
+            Ok(0)
+        }
+        None if request.all => {
+            let mut good = true;
+            for candidate in &candidates {
+                good &= import(candidate, &request, ctx)?;
+            }
+            Ok(i32::from(!good))
+        }
+        None => show(&candidates, ctx),
+    }
+}
+
+/// Whether a pool of this name or guid is imported.
+fn taken(ctx: &Context, name: &str) -> bool {
+    ctx.pools.get(name).is_some()
+        || name.parse().is_ok_and(|guid| ctx.pools.by_guid(guid).is_some())
+}
+
+/// The pools that are found and are not imported: destroyed ones or others, as asked.
+fn search(request: &Request, ctx: &mut Context) -> Vec<Candidate> {
+    let paths: Vec<PathBuf> = if request.paths.is_empty() {
+        let list = ctx.var("ZPOOL_IMPORT_PATH").unwrap_or_default().as_bytes();
+        let dirs = list.split(|b| *b == b':').filter(|d| !d.is_empty());
+        dirs.map(|d| ctx.path(OsString::from_vec(d.to_vec()))).collect()
+    } else {
+        request.paths.iter().map(|p| ctx.path(p)).collect()
+    };
+    let found = discover::search(&paths);
+    for (path, why) in &found.errors {
+        let why = why.split(" (os error").next().unwrap_or(why);
+        ctx.complain(format_args!("cannot open '{}': {why}", path.display()));
+    }
+    let mut candidates = found.candidates;
+    candidates
+        .retain(|c| c.is_destroyed() == request.destroyed && ctx.pools.by_guid(c.guid).is_none());
+    candidates
+}
+
+/// Lists what could be imported.
+fn show(candidates: &[Candidate], ctx: &mut Context) -> Outcome {
+    for (i, candidate) in candidates.iter().enumerate() {
+        if ctx.cancelled() {
+            return Ok(1);
+        }
+        let gap = if i > 0 { "\n" } else { "" };
+        write!(ctx.out, "{gap}{}", candidate.report().text())?;
+    }
+    Ok(0)
+}
+
+/// Imports one pool and mounts its file systems. Ok(false): it failed, and why was said.
+fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result<bool, Stop> {
+    let mut options = request.options.clone();
+    options.new_name = request.names.get(1).cloned();
+    let name = options.new_name.as_deref().unwrap_or(&candidate.name);
+    if ctx.pools.get(name).is_some() {
+        let target = match &options.new_name {
+            Some(new) => format!("'{}' as '{new}'", candidate.name),
+            None => format!("'{name}'"),
+        };
+        ctx.complain(format_args!("cannot import {target}: pool already exists"));
+        return Ok(false);
+    }
+    let pool = match Pool::import(candidate, &options) {
+        Ok(pool) => pool,
+        Err(e) => {
+            if let Some(notes) = e.notes() {
+                write!(ctx.out, "{notes}")?;
+                ctx.out.flush()?;
+            }
+            ctx.complain(e);
+            return Ok(false);
+        }
+    };
+    if let Some(rewind) = pool.rewind() {
+        let text = match request.dry_run {
+            true => would_return(rewind, &candidate.name, ctx),
+            false => rewind.done(&candidate.name),
+        };
+        write!(ctx.out, "{text}")?;
+    }
+    if request.dry_run {
+        return Ok(true);
+    }
+    let imported = Arc::new(Imported::new(pool, request.altroot.clone()));
+    if !ctx.pools.insert(Arc::clone(&imported)) {
+        ctx.complain(format_args!("cannot import '{}': pool already exists", candidate.name));
+        return Ok(false);
+    }
+    if request.mount {
+        let mounted = match imported.pool.dsl().root() {
+            Ok(root) => mount_all(&imported, &root, &request.how, ctx),
+            Err(e) => {
+                ctx.complain(format_args!("cannot open '{}': {e}", imported.pool.name()));
+                false
+            }
+        };
+        if !mounted {
+            ctx.complain("Import was successful, but unable to mount some datasets");
+        }
+    }
+    Ok(true)
+}
+
+/// What `-F -n` says about stepping back.
+fn would_return(rewind: &Rewind, name: &str, ctx: &Context) -> String {
+    let when = ctime(ctx, rewind.to_time);
+    let mut text = format!("Would be able to return {name} to its state as of {when}.\n");
+    match rewind.lost_seconds {
+        0 => {}
+        s if s > 120 => {
+            let minutes = s.saturating_add(30) / 60;
+            text += &format!("Would discard approximately {minutes} minutes of transactions.\n");
+        }
+        s => text += &format!("Would discard approximately {s} seconds of transactions.\n"),
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(list: &[&str]) -> Result<Request, Stop> {
+        Request::parse(&list.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn command_lines() {
+        let r = request(&["-d", "a", "-d", "b", "-o", "readonly=on", "-R", "/mnt", "tank", "new"])
+            .unwrap();
+        assert_eq!((r.paths.len(), r.options.readonly, r.names.len(), r.mount), (2, true, 2, true));
+        assert_eq!(request(&["-T", "0x10", "t"]).unwrap().options.txg, Some(16));
+        assert_eq!(
+            request(&["-o", "noexec,nosuid", "t"]).unwrap().how.options,
+            ["noexec", "nosuid"]
+        );
+        let why = |list: &[&str]| match request(list) {
+            Err(Stop::Usage(m)) => m,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(why(&["-n", "t"]), "-n or -X only meaningful with -F");
+        assert_eq!(why(&["-a", "t"]), "too many arguments");
+        assert_eq!(why(&["a", "b", "c"]), "too many arguments");
+        assert_eq!(why(&["-T", "x", "t"]), "invalid txg value");
+        assert_eq!(why(&["-t", "t"]), "unsupported option: -t");
+        assert_eq!(why(&["-o", "comment=x", "t"]), "unsupported option: -o comment=x");
+        assert_eq!(
+            why(&["--rewind-to-checkpoint", "t"]),
+            "unsupported option: --rewind-to-checkpoint"
+        );
+    }
+
+    #[test]
+    fn only_importing_starts_the_daemon() {
+        let place = |list: &[&str]| place(&list.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(place(&["-d", "x"]), Where::DaemonIfRunning);
+        assert_eq!(place(&["-o", "readonly=on", "tank"]), Where::Daemon);
+        assert_eq!(place(&["tank"]), Where::DaemonIfRunning);
+        assert_eq!(place(&["-q"]), Where::Here);
+    }
+}

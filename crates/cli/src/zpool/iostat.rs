@@ -1,0 +1,424 @@
+//! `zpool iostat`: space, operations and bandwidth per pool and vdev, latencies of reads.
+//!
+//! Figures are per second: since the import in the first report (all of them, for histograms),
+//! since the previous report in those that follow. Only reads of the devices are counted, for
+//! nothing is written; columns about other kinds of I/O stay empty.
+
+use crate::clock::Stamp;
+use crate::context::Context;
+use crate::interval::Schedule;
+use crate::options::{Spec, interval_and_count, parse};
+use crate::outcome::{Outcome, fail, usage};
+use crate::pools::Imported;
+use crate::vdevs::{Item, items, names_width, style};
+use crate::zpool::select::{open, select};
+use cenote_dsl::human::{nicenum, nicetime};
+use cenote_pool::status::NameStyle;
+use cenote_vdev::Vdev;
+use cenote_vdev::stats::LatencyHistogram;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Instant;
+
+const SPEC: Spec = Spec { short: "gHhlLnpPT:vwy", refused: "c:qr", refused_long: &[] };
+
+/// A group of columns: titles over several columns each, and the columns.
+struct Group {
+    top: &'static [(&'static str, usize)],
+    bottom: &'static [&'static str],
+    /// Width of a column with exact numbers.
+    exact_width: usize,
+}
+
+const BASIC: Group = Group {
+    top: &[("capacity", 2), ("operations", 2), ("bandwidth", 2)],
+    bottom: &["alloc", "free", "read", "write", "read", "write"],
+    exact_width: 15,
+};
+const LATENCY: Group = Group {
+    top: &[
+        ("total_wait", 2),
+        ("disk_wait", 2),
+        ("syncq_wait", 2),
+        ("asyncq_wait", 2),
+        ("scrub", 1),
+        ("trim", 1),
+        ("rebuild", 1),
+    ],
+    bottom: &[
+        "read", "write", "read", "write", "read", "write", "read", "write", "wait", "wait", "wait",
+    ],
+    exact_width: 10,
+};
+const HISTOGRAM: Group = Group {
+    top: &[("total_wait", 2), ("disk_wait", 2), ("syncq_wait", 2), ("asyncq_wait", 2)],
+    bottom: &[
+        "read", "write", "read", "write", "read", "write", "read", "write", "scrub", "trim",
+        "rebuild",
+    ],
+    exact_width: 10,
+};
+/// Columns of [`LATENCY`] and [`HISTOGRAM`] that reads fill: waiting is all at the device.
+const READ_COLUMNS: [usize; 2] = [0, 2];
+/// Width of a column otherwise.
+const WIDTH: usize = 5;
+
+/// What to show.
+struct Show {
+    verbose: bool,
+    scripted: bool,
+    literal: bool,
+    histogram: bool,
+    headers_once: bool,
+    skip_first: bool,
+    groups: Vec<&'static Group>,
+    style: NameStyle,
+}
+
+/// Counters of a vdev at a moment.
+#[derive(Clone)]
+struct Sample {
+    when: Instant,
+    io: (u64, u64, u64, u64),
+    latency: LatencyHistogram,
+}
+
+/// Runs `zpool iostat`.
+pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse(args, SPEC)?;
+    let letters: String = parsed.options.iter().map(|o| o.letter).collect();
+    if letters.contains('h') {
+        return usage("");
+    }
+    let mut schedule = Schedule::default();
+    for opt in parsed.options.iter().filter(|o| o.letter == 'T') {
+        schedule.stamp = Some(Stamp::from_arg(&opt.text()).map_or_else(|| usage(""), Ok)?);
+    }
+    let has = |letter| letters.contains(letter);
+    if has('w') && has('l') {
+        return usage("[-r|-w] isn't allowed with [-c|-l|-q]");
+    }
+    let show = Show {
+        verbose: has('v'),
+        scripted: has('H'),
+        literal: has('p'),
+        histogram: has('w'),
+        headers_once: has('n') || ctx.terminal.height.is_none() || !ctx.terminal.out,
+        skip_first: has('y'),
+        groups: match (has('w'), has('l')) {
+            (true, _) => vec![&HISTOGRAM],
+            (_, true) => vec![&BASIC, &LATENCY],
+            _ => vec![&BASIC],
+        },
+        style: style(&letters, ctx),
+    };
+    let mut names = parsed.names();
+    (schedule.interval, schedule.count) = interval_and_count(&mut names)?;
+    if names.iter().any(|name| open(ctx, name).is_err()) {
+        return fail("Unable to parse pools/vdevs list.\n");
+    }
+    let mut before = HashMap::new();
+    schedule.run(ctx, |number, ctx| {
+        let (pools, _) = select(ctx, &names);
+        if pools.is_empty() {
+            ctx.complain("no pools available");
+            return Ok(i32::from(schedule.interval.is_none()));
+        }
+        Report { show: &show, before: &mut before, number, names_width: 0 }.print(&pools, ctx)?;
+        Ok(0)
+    })
+}
+
+struct Report<'a> {
+    show: &'a Show,
+    /// Counters at the previous report, by guid of pool and vdev.
+    before: &'a mut HashMap<(u64, u64), Sample>,
+    number: u64,
+    names_width: usize,
+}
+
+impl Report<'_> {
+    fn print(&mut self, pools: &[Arc<Imported>], ctx: &mut Context) -> io::Result<()> {
+        let show = self.show;
+        let below: Vec<Vec<Item>> = pools
+            .iter()
+            .map(|p| if show.verbose { items(p, &show.style) } else { Vec::new() })
+            .collect();
+        let widest = pools.iter().zip(&below).map(|(p, i)| names_width(p, i)).max().unwrap_or(0);
+        // Long names push their own line and leave the others on the screen.
+        let room =
+            if ctx.terminal.out { usize::from(ctx.terminal.width.unwrap_or(80)) } else { 999 };
+        self.names_width = widest.min(room.saturating_sub(42)).max(10);
+        let skip = show.skip_first && self.number == 0;
+        let page = u64::from(ctx.terminal.height.unwrap_or(24).max(1));
+        let again = !show.headers_once && self.number.saturating_add(1).is_multiple_of(page);
+        let header = (self.number == 0 && !skip) || (skip != show.verbose) || again;
+        if header && !show.histogram && !show.scripted {
+            self.header(None, WIDTH, ctx)?;
+        }
+        for (imported, items) in pools.iter().zip(&below) {
+            self.pool(imported, items, skip, ctx)?;
+        }
+        if !skip && pools.len() > 1 && !show.verbose && !show.histogram && !show.scripted {
+            self.dashes(None, WIDTH, ctx)?;
+        }
+        Ok(())
+    }
+
+    fn pool(
+        &mut self,
+        imported: &Imported,
+        items: &[Item],
+        skip: bool,
+        ctx: &mut Context,
+    ) -> io::Result<()> {
+        let root = Arc::clone(imported.pool.store().vdevs().root());
+        let name = imported.pool.name();
+        let space = imported.pool.space().map(|s| s.pool()).map(|s| (s.alloc, s.free()));
+        self.vdev(imported, name, 0, &root, space, skip, ctx)?;
+        for item in items {
+            match item {
+                Item::Vdev { name, depth, vdev, top } => {
+                    let stats =
+                        imported.pool.space().filter(|_| *top).and_then(|s| s.vdev(vdev.id()));
+                    let space = stats.map(|s| (s.alloc, s.free()));
+                    self.vdev(imported, name, *depth, vdev, space, skip, ctx)?;
+                }
+                Item::Section(title) if !skip && !self.show.histogram && !self.show.scripted => {
+                    self.dashes(Some(title), WIDTH, ctx)?;
+                }
+                Item::Section(_) | Item::Aux { .. } => {}
+            }
+        }
+        if !skip && self.show.verbose && !self.show.histogram && !self.show.scripted {
+            self.dashes(None, WIDTH, ctx)?;
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)] // One line of output: all of it belongs together.
+    fn vdev(
+        &mut self,
+        imported: &Imported,
+        name: &str,
+        depth: usize,
+        vdev: &Vdev,
+        space: Option<(u64, u64)>,
+        skip: bool,
+        ctx: &mut Context,
+    ) -> io::Result<()> {
+        let now =
+            Sample { when: Instant::now(), io: vdev.io_stats(), latency: vdev.read_latency() };
+        let old = self.before.insert((imported.pool.guid(), vdev.guid()), now.clone());
+        if skip {
+            return Ok(());
+        }
+        let since = old.as_ref().map_or(imported.since, |o| o.when);
+        let seconds = now.when.duration_since(since).as_secs_f64().max(1e-9);
+        let scale = if self.show.histogram && old.is_none() { 1.0 } else { 1.0 / seconds };
+        let latency = difference(&now.latency, old.as_ref().map(|o| &o.latency));
+        if self.show.histogram {
+            return self.histogram(name, &latency, scale, ctx);
+        }
+        let rate = |new: u64, old: u64| (new.saturating_sub(old) as f64 * scale) as u64;
+        let was = old.map_or((0, 0, 0, 0), |o| o.io);
+        let mut cells = vec![
+            space.map_or_else(|| self.nothing(), |(alloc, _)| self.number(alloc)),
+            space.map_or_else(|| self.nothing(), |(_, free)| self.number(free)),
+            self.number(rate(now.io.0, was.0)),
+            self.number(rate(now.io.1, was.1)),
+            self.number(rate(now.io.2, was.2)),
+            self.number(rate(now.io.3, was.3)),
+        ];
+        let mut widths = vec![self.width(&BASIC); cells.len()];
+        if self.show.groups.len() > 1 {
+            let mean = mean_latency(&latency);
+            for at in 0..LATENCY.bottom.len() {
+                let ns = if READ_COLUMNS.contains(&at) { mean } else { 0 };
+                cells.push(match (self.show.literal, ns) {
+                    (true, 1..) => ns.to_string(),
+                    _ => nicetime(ns),
+                });
+                widths.push(self.width(&LATENCY));
+            }
+        }
+        self.line(name, depth, &cells, &widths, ctx)
+    }
+
+    fn line(
+        &self,
+        name: &str,
+        depth: usize,
+        cells: &[String],
+        widths: &[usize],
+        ctx: &mut Context,
+    ) -> io::Result<()> {
+        if self.show.scripted {
+            return writeln!(ctx.out, "{name}\t{}", cells.join("\t"));
+        }
+        let width = self.names_width.saturating_sub(depth);
+        write!(ctx.out, "{:depth$}{name:<width$}", "")?;
+        for (cell, width) in cells.iter().zip(widths) {
+            write!(ctx.out, "  {cell:>width$}")?;
+        }
+        writeln!(ctx.out)
+    }
+
+    fn number(&self, n: u64) -> String {
+        if self.show.literal { n.to_string() } else { nicenum(n) }
+    }
+
+    fn nothing(&self) -> String {
+        if self.show.literal { "0".into() } else { "-".into() }
+    }
+
+    fn width(&self, group: &Group) -> usize {
+        if self.show.literal { group.exact_width } else { WIDTH }
+    }
+
+    /// `-w`: one table per vdev.
+    fn histogram(
+        &self,
+        name: &str,
+        latency: &LatencyHistogram,
+        scale: f64,
+        ctx: &mut Context,
+    ) -> io::Result<()> {
+        let counts: Vec<u64> = latency.iter().map(|n| (*n as f64 * scale) as u64).collect();
+        let digits = counts.iter().max().map_or(1, |n| n.to_string().len());
+        let width = if self.show.literal { digits.max(WIDTH) } else { WIDTH };
+        writeln!(ctx.out)?;
+        match self.show.scripted {
+            true => writeln!(ctx.out, "{name}")?,
+            false => self.header(Some(name), width, ctx)?,
+        }
+        let names = self.names_width.max("latency".len());
+        for (bucket, count) in counts.iter().enumerate() {
+            let end = (1u64 << bucket).saturating_mul(2) - 1;
+            let cells = (0..HISTOGRAM.bottom.len())
+                .map(|at| self.number(if READ_COLUMNS.contains(&at) { *count } else { 0 }));
+            if self.show.scripted {
+                let cells: Vec<String> = cells.collect();
+                writeln!(ctx.out, "{end}\t{}", cells.join("\t"))?;
+                continue;
+            }
+            write!(ctx.out, "{:<names$}", nicetime(end))?;
+            for cell in cells {
+                write!(ctx.out, "  {cell:>width$}")?;
+            }
+            writeln!(ctx.out)?;
+        }
+        if !self.show.scripted {
+            let all = names + (width + 2) * HISTOGRAM.bottom.len();
+            writeln!(ctx.out, "{:-<all$}", "")?;
+        }
+        Ok(())
+    }
+
+    /// The two lines of titles and the line of dashes below; `vdev` is whose histogram it is.
+    fn header(
+        &self,
+        vdev: Option<&str>,
+        histogram_width: usize,
+        ctx: &mut Context,
+    ) -> io::Result<()> {
+        let title = if vdev.is_some() { "latency" } else { "pool" };
+        let names = self.names_width.max(title.len()).max(vdev.map_or(0, |v| v.chars().count()));
+        let column =
+            |group: &Group| if vdev.is_some() { histogram_width } else { self.width(group) };
+        write!(ctx.out, "{:<names$}", vdev.unwrap_or_default())?;
+        for group in &self.show.groups {
+            for (title, span) in group.top {
+                write!(ctx.out, "{}", centered(title, *span, column(group)))?;
+            }
+        }
+        write!(ctx.out, "\n{title:<names$}")?;
+        for group in &self.show.groups {
+            for title in group.bottom {
+                write!(ctx.out, "{}", centered(title, 1, column(group)))?;
+            }
+        }
+        writeln!(ctx.out)?;
+        self.dashes_of(names, None, &column, &mut ctx.out)
+    }
+
+    fn dashes(&self, section: Option<&str>, width: usize, ctx: &mut Context) -> io::Result<()> {
+        let names = self.names_width.max(section.map_or(0, str::len));
+        let column = |group: &Group| if self.show.histogram { width } else { self.width(group) };
+        self.dashes_of(names, section, &column, &mut ctx.out)
+    }
+
+    fn dashes_of(
+        &self,
+        names: usize,
+        section: Option<&str>,
+        column: &dyn Fn(&Group) -> usize,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        match section {
+            Some(title) => write!(out, "{title:<names$}")?,
+            None => write!(out, "{:-<names$}", "")?,
+        }
+        for group in &self.show.groups {
+            let width = column(group);
+            for _ in group.bottom {
+                match section {
+                    Some(_) => write!(out, "  {:>width$}", "-")?,
+                    None => write!(out, "  {:-<width$}", "")?,
+                }
+            }
+        }
+        writeln!(out)
+    }
+}
+
+/// A title over `span` columns of `width`, two spaces before it.
+fn centered(title: &str, span: usize, width: usize) -> String {
+    let whole = width * span + 2 * (span - 1);
+    let start = (whole / span).saturating_sub(title.len() / span);
+    let rest = whole.saturating_sub(start + title.len());
+    format!("  {:start$}{title}{:rest$}", "", "")
+}
+
+fn difference(new: &LatencyHistogram, old: Option<&LatencyHistogram>) -> LatencyHistogram {
+    let mut result = *new;
+    if let Some(old) = old {
+        result.iter_mut().zip(old).for_each(|(n, o)| *n = n.saturating_sub(*o));
+    }
+    result
+}
+
+/// The mean, each read taken to be in the middle of its bucket.
+fn mean_latency(histogram: &LatencyHistogram) -> u64 {
+    let (mut total, mut count) = (0u128, 0u128);
+    for (bucket, n) in histogram.iter().enumerate() {
+        let middle = (1u128 << bucket) + (1u128 << bucket) / 2;
+        total += u128::from(*n) * middle;
+        count += u128::from(*n);
+    }
+    total.checked_div(count).and_then(|mean| u64::try_from(mean).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn titles_stand_over_their_columns() {
+        assert_eq!(centered("capacity", 2, 5), "    capacity  ");
+        assert_eq!(centered("operations", 2, 5), "   operations ");
+        assert_eq!(centered("alloc", 1, 5), "  alloc");
+        assert_eq!(centered("free", 1, 5), "   free");
+    }
+
+    #[test]
+    fn mean_of_a_histogram() {
+        let mut h = [0; cenote_vdev::stats::LATENCY_BUCKETS];
+        assert_eq!(mean_latency(&h), 0);
+        h[3] = 1;
+        h[4] = 1;
+        assert_eq!(mean_latency(&h), (12 + 24) / 2);
+    }
+}

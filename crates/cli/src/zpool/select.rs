@@ -1,0 +1,68 @@
+//! Which pools a command works on.
+
+use crate::context::Context;
+use crate::pools::Imported;
+use std::sync::Arc;
+
+/// Longest name of a pool, in bytes: with room for `$ORIGIN@$ORIGIN` behind it.
+const MAX_NAME: usize = 256 - 2 - 2 * "$ORIGIN".len() - 1;
+
+/// The named pools, or all, sorted by name; and whether every name is that of a pool.
+pub fn select(ctx: &mut Context, names: &[String]) -> (Vec<Arc<Imported>>, bool) {
+    if names.is_empty() {
+        return (ctx.pools.all(), true);
+    }
+    let mut found: Vec<Arc<Imported>> = Vec::new();
+    let mut good = true;
+    for name in names {
+        match open(ctx, name) {
+            Ok(imported) if found.iter().any(|f| f.pool.guid() == imported.pool.guid()) => {}
+            Ok(imported) => found.push(imported),
+            Err(message) => {
+                ctx.complain(message);
+                good = false;
+            }
+        }
+    }
+    found.sort_by(|a, b| a.pool.name().cmp(b.pool.name()));
+    (found, good)
+}
+
+/// A pool by name; the error is the message for the user.
+pub fn open(ctx: &Context, name: &str) -> Result<Arc<Imported>, String> {
+    let cannot = |why: &str| Err(format!("cannot open '{name}': {why}"));
+    match misnamed(name) {
+        Some(why) => cannot(&why),
+        None => ctx.pools.get(name).map_or_else(|| cannot("no such pool"), Ok),
+    }
+}
+
+/// Why `name` cannot be the name of a pool.
+fn misnamed(name: &str) -> Option<String> {
+    let allowed = |c: &char| c.is_ascii_alphanumeric() || "-_.: ".contains(*c);
+    if name.len() > MAX_NAME {
+        Some("name is too long".into())
+    } else if let Some(c) = name.chars().find(|c| !allowed(c)) {
+        Some(format!("invalid character '{c}' in pool name"))
+    } else if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        Some("name must begin with a letter".into())
+    } else if ["mirror", "raidz", "draid"].contains(&name) {
+        Some("name is reserved".into())
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked() {
+        assert_eq!(misnamed("tank"), None);
+        assert_eq!(misnamed("tank/a").unwrap(), "invalid character '/' in pool name");
+        assert_eq!(misnamed("1tank").unwrap(), "name must begin with a letter");
+        assert_eq!(misnamed("mirror").unwrap(), "name is reserved");
+        assert_eq!(misnamed(&"x".repeat(300)).unwrap(), "name is too long");
+    }
+}

@@ -1,0 +1,225 @@
+//! `zpool status`.
+
+use crate::clock::{Stamp, ctime};
+use crate::context::Context;
+use crate::interval::Schedule;
+use crate::options::{Spec, interval_and_count, parse};
+use crate::outcome::{Outcome, Stop, usage};
+use crate::pools::Imported;
+use crate::vdevs::style;
+use crate::zpool::select::select;
+use cenote_dsl::Dataset;
+use cenote_dsl::human::nicenum;
+use cenote_pool::PoolStatus;
+use cenote_pool::status::{ConfigTree, NameStyle, VdevLine};
+use cenote_zpl::FileSystem;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::sync::Arc;
+
+const SPEC: Spec = Spec {
+    short: "egLPpT:vx",
+    refused: "c:jdDist",
+    refused_long: &["json", "json-int", "json-flat-vdevs", "json-pool-key-guid", "power"],
+};
+
+/// What to show.
+#[derive(Debug)]
+struct Show {
+    verbose: bool,
+    literal: bool,
+    only_troubled_pools: bool,
+    only_troubled_vdevs: bool,
+    style: NameStyle,
+}
+
+/// Runs `zpool status`.
+pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse(args, SPEC)?;
+    let letters: String = parsed.options.iter().map(|o| o.letter).collect();
+    let mut schedule = Schedule::default();
+    for opt in parsed.options.iter().filter(|o| o.letter == 'T') {
+        schedule.stamp = Some(Stamp::from_arg(&opt.text()).map_or_else(|| usage(""), Ok)?);
+    }
+    let show = Show {
+        verbose: letters.contains('v'),
+        literal: letters.contains('p'),
+        only_troubled_pools: letters.contains('x'),
+        only_troubled_vdevs: letters.contains('e'),
+        style: style(&letters, ctx),
+    };
+    let mut names = parsed.names();
+    (schedule.interval, schedule.count) = interval_and_count(&mut names)?;
+    schedule.run(ctx, |_, ctx| report(&names, &show, ctx))
+}
+
+fn report(names: &[String], show: &Show, ctx: &mut Context) -> Outcome {
+    let (pools, mut good) = select(ctx, names);
+    if pools.is_empty() && good {
+        ctx.complain("no pools available");
+        return Ok(0);
+    }
+    let mut first = true;
+    for imported in &pools {
+        let status = match imported.pool.status() {
+            Ok(status) => status,
+            Err(e) => {
+                ctx.complain(format_args!("cannot get status of '{}': {e}", imported.pool.name()));
+                good = false;
+                continue;
+            }
+        };
+        if show.only_troubled_pools && status.reason.is_healthy() {
+            if !names.is_empty() {
+                writeln!(ctx.out, "pool '{}' is healthy", status.name)?;
+                first = false;
+            }
+            continue;
+        }
+        if !std::mem::take(&mut first) {
+            writeln!(ctx.out)?;
+        }
+        print(imported, &status, show, ctx)?;
+    }
+    if show.only_troubled_pools && first && names.is_empty() && good {
+        writeln!(ctx.out, "all pools are healthy")?;
+    }
+    Ok(i32::from(!good))
+}
+
+fn print(imported: &Imported, s: &PoolStatus, show: &Show, ctx: &mut Context) -> Result<(), Stop> {
+    let mut text = format!("  pool: {}\n state: {}\n", s.name, s.state);
+    for (label, lines) in [("status", &s.texts.status), ("action", &s.texts.action)] {
+        if let Some(lines) = lines {
+            text += &format!("{label}: {lines}\n");
+        }
+    }
+    if let Some(id) = s.texts.msgid {
+        text += &format!("   see: https://openzfs.github.io/openzfs-docs/msg/{id}\n");
+    }
+    let time = |seconds: u64| ctime(ctx, seconds);
+    let scan = s.scan.as_ref().map(|x| x.text(&time));
+    let removal = s.removal.as_ref().map(|x| x.text(&time));
+    let checkpoint = s.checkpoint.as_ref().map(|x| x.text(&time));
+    for lines in [scan, removal, checkpoint].into_iter().flatten() {
+        text += &format!("{lines}\n");
+    }
+    text += &config(&s.tree, &s.name, show);
+    text += &errors(imported, s, show)?;
+    ctx.out.write_all(text.as_bytes())?;
+    Ok(())
+}
+
+/// The tree of vdevs with their states and errors.
+fn config(tree: &ConfigTree, pool: &str, show: &Show) -> String {
+    let sections = [
+        ("dedup", &tree.dedup),
+        ("special", &tree.special),
+        ("logs", &tree.logs),
+        ("cache", &tree.cache),
+        ("spares", &tree.spares),
+    ];
+    let all = tree.root.children.iter().chain(sections.iter().flat_map(|(_, lines)| lines.iter()));
+    let width = all.map(|line| width(line, 2, &show.style)).max().unwrap_or(0);
+    let width = width.max(pool.chars().count()).max(10);
+    let mut text = format!(
+        "config:\n\n\t{:<width$}  {:<8} {:>5} {:>5} {:>5}\n",
+        "NAME", "STATE", "READ", "WRITE", "CKSUM"
+    );
+    let mut printer = Printer { text: &mut text, width, show, spares: false };
+    printer.line(&tree.root, pool, 0);
+    for (title, lines) in sections {
+        if lines.is_empty() {
+            continue;
+        }
+        // OpenZFS puts a tab behind the titles of the classes of space.
+        let tab = if matches!(title, "cache" | "spares") { "" } else { "\t" };
+        printer.text.push_str(&format!("\t{title}{tab}\n"));
+        printer.spares = title == "spares";
+        for line in lines {
+            printer.line(line, &line.name(&show.style), 2);
+        }
+    }
+    text
+}
+
+fn width(line: &VdevLine, depth: usize, style: &NameStyle) -> usize {
+    let below = line.children.iter().map(|c| width(c, depth.saturating_add(2), style));
+    below.max().unwrap_or(0).max(line.name(style).chars().count().saturating_add(depth))
+}
+
+struct Printer<'a> {
+    text: &'a mut String,
+    width: usize,
+    show: &'a Show,
+    spares: bool,
+}
+
+impl Printer<'_> {
+    fn line(&mut self, line: &VdevLine, name: &str, depth: usize) {
+        if self.show.only_troubled_vdevs && depth > 0 && is_well(line) {
+            return;
+        }
+        let width = self.width.saturating_sub(depth);
+        let mut text = format!("\t{:depth$}{name:<width$}  {:<8}", "", line.state);
+        if !self.spares {
+            let number = |n: u64| if self.show.literal { n.to_string() } else { nicenum(n) };
+            let (read, write, checksum) = line.errors;
+            for n in [read, write, checksum] {
+                text += &format!(" {:>5}", number(n));
+            }
+        }
+        if let Some(note) = &line.note {
+            text += &format!("  {note}");
+        }
+        self.text.push_str(&text);
+        self.text.push('\n');
+        for child in &line.children {
+            self.line(child, &child.name(&self.show.style), depth.saturating_add(2));
+        }
+    }
+}
+
+/// Whether all leaves are online and without errors.
+fn is_well(line: &VdevLine) -> bool {
+    match line.children.as_slice() {
+        [] => line.state == "ONLINE" && line.errors == (0, 0, 0),
+        children => children.iter().all(is_well),
+    }
+}
+
+/// The last lines: which files are damaged.
+fn errors(imported: &Imported, s: &PoolStatus, show: &Show) -> Result<String, Stop> {
+    if s.error_count == 0 {
+        return Ok("\nerrors: No known data errors\n".into());
+    }
+    if !show.verbose {
+        return Ok(format!("\nerrors: {} data errors, use '-v' for a list\n", s.error_count));
+    }
+    let open: RefCell<HashMap<u64, Option<Arc<FileSystem>>>> = RefCell::default();
+    let path = |d: &Dataset, object: u64| {
+        let mut open = open.borrow_mut();
+        let fs = open.entry(d.ds_obj).or_insert_with(|| {
+            let os = imported.pool.dsl().open_objset(d).ok()?;
+            FileSystem::open(os).ok()
+        });
+        let path = fs.as_ref()?.path_of(object).ok()?;
+        Some(String::from_utf8_lossy(&path).into_owned())
+    };
+    let mountpoint = |d: &Dataset| {
+        let mounts = imported.mounts.list();
+        let mounted = mounts.into_iter().find(|m| m.dataset == d.name)?;
+        Some(mounted.mountpoint.display().to_string())
+    };
+    let names = imported
+        .pool
+        .error_names(&path, &mountpoint)
+        .map_err(|e| Stop::Fail(format!("errors: List of errors unavailable: {e}")))?;
+    let mut text =
+        String::from("\nerrors: Permanent errors have been detected in the following files:\n\n");
+    for name in names {
+        text += &format!("{:>7} {name}\n", "");
+    }
+    Ok(text)
+}
