@@ -6,8 +6,8 @@ mod common;
 use cenote_dmu::zap::{Match, Zap};
 use cenote_dmu::{Object, ObjectSet, Seek};
 use cenote_store::tamper;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// xorshift64: the same damage in every run.
@@ -90,8 +90,12 @@ fn use_set(set: &Arc<ObjectSet>) {
     }
 }
 
+/// The hook is one for the whole process.
+static HOOK: Mutex<()> = Mutex::new(());
+
 #[test]
 fn tampered_metadata() {
+    let _hook = HOOK.lock().unwrap();
     let start = Instant::now();
     for name in ["basic", "dedupold", "ldnode", "clones"] {
         let pool = cenote_testpools::pool(name);
@@ -121,4 +125,47 @@ fn tampered_metadata() {
         }
         assert!(start.elapsed() < Duration::from_secs(120), "{name}");
     }
+}
+
+/// Fills an indirect block with copies of its first pointer that is not a hole, so that a tree of
+/// four blocks looks like one of millions.
+fn repeat_first_pointer(block: &mut [u8]) {
+    let pointer = |b: &[u8]| b[..16].iter().any(|x| *x != 0);
+    if let Some(first) = block.chunks_exact(128).find(|b| pointer(b)).map(<[u8]>::to_vec) {
+        block.chunks_exact_mut(128).for_each(|b| b.copy_from_slice(&first));
+    }
+}
+
+#[test]
+fn a_tree_that_reaches_its_blocks_from_everywhere() {
+    let _hook = HOOK.lock().unwrap();
+    let pool = cenote_testpools::pool("basic");
+    let mos = common::mos(&pool);
+    let deep = |set: &Arc<ObjectSet>| {
+        let objects = common::objects(set).into_iter().map(|n| set.object(n).unwrap());
+        objects.into_iter().find(|o| o.dnode().levels >= 4)
+    };
+    let object = common::objsets(&mos).iter().find_map(deep).unwrap();
+    tamper::install(Some(Box::new(|at, bytes| {
+        let hit = at.level > 0 && at.object != 0;
+        if hit {
+            repeat_first_pointer(bytes);
+        }
+        hit
+    })));
+    mos.store().drop_caches();
+    let start = Instant::now();
+    assert!(object.dnode().max_block > 1 << 20);
+    assert_eq!(object.seek(4096, Seek::Data).unwrap(), Some(4096));
+    assert_eq!(object.seek(0, Seek::Hole).unwrap(), None);
+    let mut seen = 0u64;
+    let walked = object.walk(&mut |_, _, _| {
+        seen += 1;
+        Ok(())
+    });
+    assert!(walked.is_err_and(|e| e.to_string().contains("linked twice")));
+    assert!(seen < 10_000, "{seen}");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    tamper::install(None);
+    mos.store().drop_caches();
 }
