@@ -40,7 +40,7 @@ pub enum BlockError {
         /// The block in its owner's eyes.
         at: Bookmark,
         /// The block pointer.
-        bp: BlockPointer,
+        bp: Box<BlockPointer>,
         /// What the last device said.
         source: VdevError,
     },
@@ -50,7 +50,7 @@ pub enum BlockError {
         /// The block in its owner's eyes.
         at: Bookmark,
         /// The block pointer.
-        bp: BlockPointer,
+        bp: Box<BlockPointer>,
     },
     /// The bytes are right but do not unpack, or the pointer itself makes no sense.
     #[error("{at}: {bp:?}: {source}")]
@@ -58,7 +58,7 @@ pub enum BlockError {
         /// The block in its owner's eyes.
         at: Bookmark,
         /// The block pointer.
-        bp: BlockPointer,
+        bp: Box<BlockPointer>,
         /// What does not decode.
         source: DecodeError,
     },

@@ -236,7 +236,7 @@ impl Store {
         let Some(key) = Key::of(bp) else {
             return embedded(bp).map(Start::Done).map_err(|source| BlockError::Decode {
                 at,
-                bp: *bp,
+                bp: Box::new(*bp),
                 source,
             });
         };
@@ -256,8 +256,11 @@ impl Store {
         key: Key,
         physical: &Abd,
     ) -> Result<Block, BlockError> {
-        let data =
-            unpack(bp, physical).map_err(|source| BlockError::Decode { at, bp: *bp, source });
+        let data = unpack(bp, physical).map_err(|source| BlockError::Decode {
+            at,
+            bp: Box::new(*bp),
+            source,
+        });
         #[cfg(feature = "tamper")]
         let data = data.map(|data| crate::tamper::apply(at, data));
         let block = Block { data: data.inspect_err(|e| self.remember(e))?, order: bp.byte_order() };
@@ -398,7 +401,7 @@ impl Store {
     ) -> Result<Abd, BlockError> {
         let bad = |why: &str| BlockError::Decode {
             at,
-            bp: *bp,
+            bp: Box::new(*bp),
             source: DecodeError::invalid("gang block", why),
         };
         if depth >= GANG_DEPTH {
@@ -429,7 +432,7 @@ impl Store {
         let whole = Abd::from_vec(whole);
         let salt = self.salt.read().clone();
         if !verify::matches(bp, &whole, &salt).unwrap_or(false) {
-            return Err(BlockError::Checksum { at, bp: *bp });
+            return Err(BlockError::Checksum { at, bp: Box::new(*bp) });
         }
         Ok(whole)
     }
@@ -440,7 +443,7 @@ impl Store {
         dva: Dva,
         at: Bookmark,
     ) -> Result<Vec<BlockPointer>, BlockError> {
-        let decode = |source| BlockError::Decode { at, bp: *bp, source };
+        let decode = |source| BlockError::Decode { at, bp: Box::new(*bp), source };
         let order = |data: &Abd| {
             verify::gang_header(&data.bytes(), dva, bp.physical_birth()).ok().flatten()
         };
@@ -450,7 +453,7 @@ impl Store {
                 order(d).is_some()
             })
             .map_err(|source| vdev_error(bp, at, source))?;
-        let order = order(&header).ok_or(BlockError::Checksum { at, bp: *bp })?;
+        let order = order(&header).ok_or(BlockError::Checksum { at, bp: Box::new(*bp) })?;
         let bytes = header.bytes();
         let view = Bytes::new(&bytes, order, "gang header");
         (0..GANG_POINTERS)
@@ -478,21 +481,21 @@ fn check(bp: &BlockPointer, at: Bookmark) -> Result<(), BlockError> {
         }
         Ok(())
     };
-    known().map_err(|source| BlockError::Decode { at, bp: *bp, source })
+    known().map_err(|source| BlockError::Decode { at, bp: Box::new(*bp), source })
 }
 
 fn no_copy(bp: &BlockPointer, at: Bookmark) -> BlockError {
     BlockError::Decode {
         at,
-        bp: *bp,
+        bp: Box::new(*bp),
         source: DecodeError::invalid("block pointer", "no copy to read"),
     }
 }
 
 fn vdev_error(bp: &BlockPointer, at: Bookmark, source: VdevError) -> BlockError {
     match source {
-        VdevError::Checksum { .. } => BlockError::Checksum { at, bp: *bp },
-        source => BlockError::Vdev { at, bp: *bp, source },
+        VdevError::Checksum { .. } => BlockError::Checksum { at, bp: Box::new(*bp) },
+        source => BlockError::Vdev { at, bp: Box::new(*bp), source },
     }
 }
 

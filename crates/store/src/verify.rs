@@ -28,7 +28,7 @@ pub fn matches(bp: &BlockPointer, data: &Abd, salt: &Salt) -> Result<bool> {
     let mut expected = bp.checksum();
     if bp.uses_crypt() && DmuType(bp.object_type()) != DmuType::OBJSET {
         // Words 2 and 3 of the pointer are the MAC. Weak functions fold theirs into 0 and 1.
-        if !is_strong(kind) {
+        if !kind.is_dedup() {
             actual[0] ^= actual[2];
             actual[1] ^= actual[3];
         }
@@ -43,12 +43,4 @@ pub fn matches(bp: &BlockPointer, data: &Abd, salt: &Salt) -> Result<bool> {
 pub fn gang_header(header: &[u8], dva: Dva, birth: u64) -> Result<Option<ByteOrder>> {
     let verifier = [dva.vdev as u64, dva.offset, birth, 0];
     checksum::verify_embedded(Checksum::GangHeader, header, verifier)
-}
-
-/// Functions fit for deduplication (`ZCHECKSUM_FLAG_DEDUP`).
-fn is_strong(kind: Checksum) -> bool {
-    matches!(
-        kind,
-        Checksum::Sha256 | Checksum::Sha512 | Checksum::Skein | Checksum::Edonr | Checksum::Blake3
-    )
 }

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use cenote_pool::ImportError;
 use cenote_testpools::copy;
 use cenote_torture::{combinations, compare, import, lies, long};
 use cenote_vdev::{Vdev, VdevState};
@@ -94,7 +95,9 @@ fn silent_corruption(name: &str) {
         lost.iter().for_each(|i| overwrite(&temp.pool.files[*i], 4 << 20));
         let pool =
             import(&temp.pool.dir).unwrap().unwrap_or_else(|e| panic!("{name} {lost:?}: {e}"));
-        let wrong = compare(&pool, &temp.pool.manifest());
+        // Without checksums nothing can tell which side of the mirror is right.
+        let mut wrong = compare(&pool, &temp.pool.manifest());
+        wrong.retain(|line| !line.contains("cs_off"));
         assert!(wrong.is_empty(), "{name} with {lost:?} corrupted: {wrong:#?}");
         let stale_only = name.starts_with("degr") && lost.iter().all(|i| [0, 1, 3].contains(i));
         assert!(stale_only || checksum_errors(pool.store().vdevs().root()) > 0, "{name} {lost:?}");
@@ -132,13 +135,11 @@ fn too_few_devices_are_an_error_that_names_one() {
     {
         let temp = copy(name);
         lost.iter().for_each(|i| removed(&temp.pool.files[*i]));
-        let error =
-            import(&temp.pool.dir).unwrap().err().unwrap_or_else(|| panic!("{name} imported"));
-        let text = error.to_string();
-        assert!(
-            text.contains(&format!("{}.img", lost[0])) || text.contains("guid"),
-            "{name}: {text}"
-        );
+        let Some(Err(ImportError::MissingDevices { vdevs, .. })) = import(&temp.pool.dir) else {
+            panic!("{name} without {lost:?}: not refused for its missing devices");
+        };
+        let text = format!("{vdevs:?}");
+        assert!(text.contains(&format!("{}.img", lost[0])), "{name}: {text}");
     }
 }
 
