@@ -96,7 +96,16 @@ const SHIPPED: [(&[&str], &str); 25] = [
          large_blocks sha512 skein device_removal obsolete_counts zpool_checkpoint",
     ),
     (
-        &["freebsd-11.3", "freebsd-11.4", "freebsd-12.0", "freebsd-12.1", "freebsd-12.2", "freebsd-12.3", "freebsd-12.4", "freenas-11.3"],
+        &[
+            "freebsd-11.3",
+            "freebsd-11.4",
+            "freebsd-12.0",
+            "freebsd-12.1",
+            "freebsd-12.2",
+            "freebsd-12.3",
+            "freebsd-12.4",
+            "freenas-11.3",
+        ],
         "async_destroy empty_bpobj lz4_compress multi_vdev_crash_dump spacemap_histogram \
          enabled_txg hole_birth extensible_dataset embedded_data bookmarks filesystem_limits \
          large_blocks sha512 skein device_removal obsolete_counts zpool_checkpoint \
@@ -211,10 +220,7 @@ const SHIPPED: [(&[&str], &str); 25] = [
          project_quota device_removal obsolete_counts zpool_checkpoint spacemap_v2 \
          allocation_classes resilver_defer bookmark_v2",
     ),
-    (
-        &["zol-0.6.1"],
-        "async_destroy empty_bpobj lz4_compress",
-    ),
+    (&["zol-0.6.1"], "async_destroy empty_bpobj lz4_compress"),
     (
         &["zol-0.6.4"],
         "async_destroy empty_bpobj lz4_compress spacemap_histogram enabled_txg hole_birth \

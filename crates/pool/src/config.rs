@@ -126,7 +126,7 @@ fn placeholder(kind: &str, id: u64) -> NvList {
 }
 
 /// The top-level vdevs that the labels describe, each as its newest label has it, by id.
-fn top_levels<'a>(devices: &'a [DeviceLabels], limit: u64) -> BTreeMap<u64, (u64, &'a NvList)> {
+fn top_levels(devices: &[DeviceLabels], limit: u64) -> BTreeMap<u64, (u64, &NvList)> {
     let mut tops: BTreeMap<u64, (u64, &NvList)> = BTreeMap::new();
     for d in devices {
         let (Some(m), Some(tree)) = (Membership::of(&d.config), d.config.list("vdev_tree")) else {

@@ -105,8 +105,7 @@ pub fn search(paths: &[PathBuf]) -> Found {
             pools.entry(m.pool).or_default().push(seen);
         }
     }
-    found.candidates =
-        pools.into_values().filter_map(|devices| candidate(devices, &aux)).collect();
+    found.candidates = pools.into_values().filter_map(|devices| candidate(devices, &aux)).collect();
     found.candidates.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
     found
 }

@@ -47,3 +47,38 @@ fn load(mos: &Arc<ObjectSet>, object: u64) -> Result<Vec<Range<u64>>> {
     })?;
     Ok(missing.iter().map(|(start, end)| start..end).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The ranges of all leaves of a sample pool that have a log.
+    fn logs(name: &str) -> (u64, Vec<Vec<Range<u64>>>) {
+        let found = crate::discover(&[cenote_testpools::pool(name).dir]);
+        let options = crate::ImportOptions { readonly: true, ..Default::default() };
+        let pool = crate::Pool::import(&found[0], &options).unwrap();
+        let mut out = Vec::new();
+        config::for_each_leaf(pool.config().list("vdev_tree").unwrap(), &mut |leaf| {
+            if let Some(object) = leaf.u64("DTL") {
+                out.push(load(pool.mos(), object).unwrap());
+            }
+        });
+        (pool.uberblock().txg, out)
+    }
+
+    #[test]
+    fn stale_devices_miss_the_latest_groups() {
+        for (name, count) in [("degr", 1), ("degrz", 2), ("mir3", 0)] {
+            let (txg, logs) = logs(name);
+            assert_eq!(logs.len(), count, "{name}");
+            for missing in &logs {
+                let last = missing.last().unwrap();
+                assert!(last.start > 0 && last.start < last.end, "{name} {missing:?}");
+                assert!(last.end <= txg + 1, "{name} {missing:?} {txg}");
+            }
+        }
+        // The two stale members of degrz went at different times.
+        let (_, logs) = logs("degrz");
+        assert_ne!(logs[0][0].start, logs[1][0].start);
+    }
+}

@@ -187,12 +187,7 @@ fn oldest_head(dsl: &Dsl, head: u64, block: &Block) -> Option<u64> {
 }
 
 /// Checks a file system and its snapshots; returns clones that may share the block.
-fn check_head(
-    dsl: &Dsl,
-    head: u64,
-    block: &Block,
-    out: &mut BTreeSet<DataError>,
-) -> Vec<u64> {
+fn check_head(dsl: &Dsl, head: u64, block: &Block, out: &mut BTreeSet<DataError>) -> Vec<u64> {
     let Ok(Some(dataset)) = dsl.by_object(head) else { return Vec::new() };
     let birth = birth_in(dsl, &dataset, block);
     let in_head = birth == Some(block.birth);

@@ -35,7 +35,7 @@ pub struct MissingVdev {
     pub id: u64,
     /// Its name as `zpool status` shows it: `mirror-1`, or a path.
     pub name: String,
-    /// Its guid.
+    /// Its guid; 0 if the pool's own config could not be read and no label has it.
     pub guid: u64,
     /// Guid and last known path of each device below it that could not be used.
     pub devices: Vec<(u64, Option<PathBuf>)>,
@@ -208,8 +208,12 @@ impl ImportError {
 }
 
 fn write_missing(out: &mut String, v: &MissingVdev) {
-    let _ = writeln!(out, "\t{} (top-level vdev {}, guid {})", v.name, v.id, v.guid);
-    for (guid, path) in &v.devices {
+    let _ = match v.guid {
+        // The labels of other vdevs only tell that there is one.
+        0 => writeln!(out, "\ttop-level vdev {}, of which no device was found", v.id),
+        guid => writeln!(out, "\t{} (top-level vdev {}, guid {guid})", v.name, v.id),
+    };
+    for (guid, path) in v.devices.iter().filter(|(guid, _)| *guid != 0) {
         let path = path.as_ref().map_or_else(|| "unknown".into(), |p| p.display().to_string());
         let _ = writeln!(out, "\t  guid {guid}, last path {path}");
     }

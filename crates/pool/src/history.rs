@@ -121,7 +121,47 @@ fn decode_records(data: &[u8], out: &mut Vec<NvList>) -> std::result::Result<usi
 
 /// Names of the numbered events of pools from before version 5000 (`zfs_history_event_names`).
 const LEGACY_EVENTS: [&str; 41] = [
-    "invalid event", "pool create", "vdev add", "pool remove", "pool destroy", "pool export", "pool import", "vdev attach", "vdev replace", "vdev detach", "vdev online", "vdev offline", "vdev upgrade", "pool clear", "pool scrub", "pool property set", "create", "clone", "destroy", "destroy_begin_sync", "inherit", "property set", "quota set", "permission update", "permission remove", "permission who remove", "promote", "receive", "rename", "reservation set", "replay_inc_sync", "replay_full_sync", "rollback", "snapshot", "filesystem version upgrade", "refquota set", "refreservation set", "pool scrub done", "user hold", "user release", "pool split",
+    "invalid event",
+    "pool create",
+    "vdev add",
+    "pool remove",
+    "pool destroy",
+    "pool export",
+    "pool import",
+    "vdev attach",
+    "vdev replace",
+    "vdev detach",
+    "vdev online",
+    "vdev offline",
+    "vdev upgrade",
+    "pool clear",
+    "pool scrub",
+    "pool property set",
+    "create",
+    "clone",
+    "destroy",
+    "destroy_begin_sync",
+    "inherit",
+    "property set",
+    "quota set",
+    "permission update",
+    "permission remove",
+    "permission who remove",
+    "promote",
+    "receive",
+    "rename",
+    "reservation set",
+    "replay_inc_sync",
+    "replay_full_sync",
+    "rollback",
+    "snapshot",
+    "filesystem version upgrade",
+    "refquota set",
+    "refreservation set",
+    "pool scrub done",
+    "user hold",
+    "user release",
+    "pool split",
 ];
 
 /// A record as `zpool history` shows it: without the newline, `time` prints seconds since 1970 (as
@@ -277,7 +317,8 @@ mod tests {
 
     #[test]
     fn records_are_cut_out_of_a_stream() {
-        let packed = record(&[("history command", NvValue::String("zpool create".into()))]).encode();
+        let packed =
+            record(&[("history command", NvValue::String("zpool create".into()))]).encode();
         let mut data = Vec::new();
         for _ in 0..3 {
             data.extend((packed.len() as u64).to_le_bytes());

@@ -24,10 +24,11 @@ use crate::devices::DeviceSet;
 use crate::directory::Directory;
 use crate::discover::Candidate;
 use crate::error::{ImportError, MissingVdev, Target};
-use crate::features::{PoolFeatures, Unsupported};
+use crate::features::{self, PoolFeatures, Unsupported};
 use crate::host;
 use crate::indirect;
 use cenote_dmu::ObjectSet;
+use cenote_dmu::zap::Zap;
 use cenote_dsl::Dsl;
 use cenote_format::checksum::Salt;
 use cenote_format::label::Uberblock;
@@ -230,10 +231,12 @@ fn check_label(c: &Candidate, ub: &Uberblock) -> Result<(), Cause> {
         return Err(Cause::Unsupported("RAID-Z expansion in progress".into()));
     }
     let needed = c.config.list("features_for_read").map(|l| l.pairs.as_slice()).unwrap_or_default();
+    if let Some(what) = needed.iter().find_map(|(g, _)| features::unreadable(g)) {
+        return Err(Cause::Unsupported(what.into()));
+    }
     let unknown = needed.iter().filter(|(g, _)| cenote_format::features::by_guid(g).is_none());
-    let unknown: Vec<Unsupported> = unknown
-        .map(|(g, _)| Unsupported { guid: g.clone(), description: String::new() })
-        .collect();
+    let unknown: Vec<Unsupported> =
+        unknown.map(|(g, _)| Unsupported { guid: g.clone(), description: String::new() }).collect();
     if unknown.is_empty() { Ok(()) } else { Err(Cause::Features(unknown)) }
 }
 
@@ -258,7 +261,7 @@ fn trusted_tree(
     let untrusted = c.config.list("vdev_tree").cloned().unwrap_or_default();
     let tree = devices.build(&untrusted).map_err(vdev_failure)?;
     let read = || {
-        let (_, _, directory) = open_mos(&tree, ub, 16 << 20)?;
+        let (_, mos, directory) = open_mos(&tree, ub, 16 << 20)?;
         let config = directory.nvlist_of("config").map_err(damaged)?;
         let mut config = config.ok_or_else(|| damaged("the MOS holds no config"))?;
         if config.u64("pool_guid") != Some(c.guid) {
@@ -268,6 +271,7 @@ fn trusted_tree(
             return Err(damaged("the MOS's config has no vdev tree"));
         };
         config::for_each_leaf_mut(&mut root, &mut |leaf| devices.place(leaf));
+        add_biases(&mos, &mut root);
         let tree = devices.build(&root).map_err(vdev_failure)?;
         config::set(&mut config, "vdev_tree", NvValue::NvList(root));
         Ok((config, tree))
@@ -281,6 +285,26 @@ fn trusted_tree(
         tree: Some((c.config.clone(), tree.clone())),
         features: None,
     })
+}
+
+/// Notes in the configs of top-level vdevs which class of data they are for. The MOS's config does
+/// not say; the vdevs' ZAPs do (`org.zfsonlinux:allocation_bias` in `vdev_zap_top`).
+fn add_biases(mos: &Arc<ObjectSet>, root: &mut NvList) {
+    let Some((_, NvValue::NvListArray(tops))) =
+        root.pairs.iter_mut().find(|(n, _)| n == "children")
+    else {
+        return;
+    };
+    for top in tops {
+        let zap = top.u64("com.delphix:vdev_zap_top").filter(|n| *n != 0);
+        let bias = zap.and_then(|number| {
+            let zap = Zap::open(&mos.object(number).ok()?).ok()?;
+            zap.lookup(b"org.zfsonlinux:allocation_bias").ok()?
+        });
+        let Some(bias) = bias else { continue };
+        let name = crate::features::text(&bias.bytes());
+        config::set(top, "alloc_bias", NvValue::String(name));
+    }
 }
 
 fn open_trusted(
@@ -313,6 +337,9 @@ fn open_trusted(
     let unknown = features.unsupported(true);
     if !unknown.is_empty() {
         return Err(Cause::Features(unknown));
+    }
+    if let Some(what) = features.unreadable() {
+        return Err(Cause::Unsupported(what.into()));
     }
     if let Some(salt) = salt(&directory).map_err(damaged)? {
         store.set_salt(Salt::new(salt));
@@ -422,7 +449,7 @@ fn choose(
         return Err(ImportError::NoTxg { target: target.clone(), txg: start });
     };
     let deep = o.extreme_rewind || o.txg.is_some();
-    let floor = if deep { 0 } else { newest.txg.saturating_sub(SAFE_REWIND) };
+    let floor = if deep { 0 } else { first.txg.saturating_sub(SAFE_REWIND) };
     let done = |loaded: Loaded, ub: &Uberblock| Imported {
         rewind: (ub.txg != newest.txg).then(|| Rewind::between(newest, ub)),
         loaded,
@@ -433,7 +460,13 @@ fn choose(
         Err(failure) => failure.cause,
     };
     if let Cause::Damaged(why) = &cause {
-        for ub in earlier.iter().filter(|ub| ub.txg >= floor) {
+        // As OpenZFS does, one step is taken whatever its size; more only from within the floor.
+        let mut last = first;
+        for ub in earlier {
+            if last.txg < floor {
+                break;
+            }
+            last = ub;
             let Ok(loaded) = load(c, devices, ub, &load_options) else { continue };
             if o.rewind || o.txg.is_some() {
                 return Ok(done(loaded, ub));
@@ -461,12 +494,7 @@ fn explain(cause: Cause, c: &Candidate, target: &Target) -> ImportError {
     }
 }
 
-fn check_host(
-    c: &Candidate,
-    ub: &Uberblock,
-    hostid: u32,
-    force: bool,
-) -> Result<(), ImportError> {
+fn check_host(c: &Candidate, ub: &Uberblock, hostid: u32, force: bool) -> Result<(), ImportError> {
     let theirs = config::number(&c.config, "hostid");
     if force || c.state == config::STATE_EXPORTED || theirs == u64::from(hostid) {
         return Ok(());

@@ -89,11 +89,8 @@ fn corrupt(object: &Object, why: String) -> Error {
 
 /// Reads a mapping object.
 fn load(object: &Object) -> Result<Mapping> {
-    let decode = |source| Error::Decode {
-        objset: object.objset().id(),
-        object: object.number(),
-        source,
-    };
+    let decode =
+        |source| Error::Decode { objset: object.objset().id(), object: object.number(), source };
     let count = object.bonus().u64(16).map_err(decode)?;
     if count > MAX_ENTRIES {
         return Err(corrupt(object, format!("{count} entries")));
@@ -146,7 +143,9 @@ pub(crate) fn load_all(
     };
     let mut total = 0u64;
     // Every step takes a vdev out of `waiting`: the chain cannot go round.
-    while let Some(v) = next.and_then(|id| waiting.remove(&id)).or_else(|| waiting.pop_last().map(|(_, v)| v)) {
+    while let Some(v) =
+        next.and_then(|id| waiting.remove(&id)).or_else(|| waiting.pop_last().map(|(_, v)| v))
+    {
         total = total.saturating_add(load_vdev(mos, tree, v)?);
         next = v.config().u64("com.delphix:prev_indirect_vdev");
     }
@@ -180,7 +179,11 @@ mod tests {
     #[test]
     fn segments_split_and_join() {
         let m = Mapping {
-            segments: vec![segment(0x1000, 8, 1, 0x8000), segment(0x2000, 8, 2, 0), segment(0x4000, 1, 1, 0)],
+            segments: vec![
+                segment(0x1000, 8, 1, 0x8000),
+                segment(0x2000, 8, 2, 0),
+                segment(0x4000, 1, 1, 0),
+            ],
         };
         assert_eq!(remap(&m, 0x1200, 0x200), Some(vec![(1, 0x8200, 0x200)]));
         assert_eq!(remap(&m, 0x1e00, 0x400), Some(vec![(1, 0x8e00, 0x200), (2, 0, 0x200)]));

@@ -78,9 +78,7 @@ fn size(bytes: u64) -> PropValue {
 
 fn percent(n: Option<u64>) -> PropValue {
     match n {
-        Some(n) => {
-            PropValue { exact: n.to_string(), human: format!("{n}%"), source: Source::None }
-        }
+        Some(n) => PropValue { exact: n.to_string(), human: format!("{n}%"), source: Source::None },
         None => plain("-", Source::None),
     }
 }
@@ -136,7 +134,9 @@ impl Pool {
         if let Some((_, names, default)) = SETTINGS.iter().find(|(n, ..)| *n == name) {
             let (n, source) = self.number_setting(name, *default);
             let known = usize::try_from(n).ok().and_then(|n| names.get(n));
-            return Some(known.map_or_else(|| plain(n, source.clone()), |v| plain(v, source.clone())));
+            return Some(
+                known.map_or_else(|| plain(n, source.clone()), |v| plain(v, source.clone())),
+            );
         }
         self.fact(name).or_else(|| self.size_fact(name))
     }

@@ -108,12 +108,7 @@ impl Savings {
         self.dedup_tables = self.dedup_tables.saturating_add(sectors.saturating_mul(SECTOR));
     }
 
-    fn add_directory(
-        &mut self,
-        mos: &Arc<ObjectSet>,
-        zap: &Zap,
-        vdevs: &VdevTree,
-    ) -> Result<()> {
+    fn add_directory(&mut self, mos: &Arc<ObjectSet>, zap: &Zap, vdevs: &VdevTree) -> Result<()> {
         let (mut active, mut flushing) = (Log::new(), Log::new());
         for entry in zap.entries()? {
             let (Ok(name), Some(number)) = (std::str::from_utf8(&entry.name), entry.u64()) else {

@@ -80,8 +80,23 @@ impl ScanStatus {
     }
 
     fn of_scan(words: &[u64]) -> Option<ScanStatus> {
-        let &[func, state, _, _, _, _, _, start, end, to_examine, examined, skipped, processed, errors, ..] =
-            words
+        let &[
+            func,
+            state,
+            _,
+            _,
+            _,
+            _,
+            _,
+            start,
+            end,
+            to_examine,
+            examined,
+            skipped,
+            processed,
+            errors,
+            ..,
+        ] = words
         else {
             return None;
         };
@@ -174,7 +189,9 @@ impl ScanStatus {
             ScanState::Finished => {
                 let secs = self.end.saturating_sub(self.start);
                 let (d, h, m, s) = (secs / 86400, secs / 3600 % 24, secs / 60 % 60, secs % 60);
-                format!(" scrub: scrubbed {n} error blocks in {d} days {h:02}:{m:02}:{s:02} on {end}")
+                format!(
+                    " scrub: scrubbed {n} error blocks in {d} days {h:02}:{m:02}:{s:02} on {end}"
+                )
             }
             ScanState::Canceled => format!(" scrub: error scrub canceled on {end}"),
             ScanState::Scanning => {

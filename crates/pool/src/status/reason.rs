@@ -332,8 +332,7 @@ impl Reason {
                  \trequested by the 'compatibility' property."
             }
             Reason::FeaturesForRead(list) => {
-                let head =
-                    "The pool uses the following feature(s) not supported on this system:";
+                let head = "The pool uses the following feature(s) not supported on this system:";
                 return Some(listed(head, list));
             }
             Reason::FeaturesForWrite(list) => {
@@ -405,9 +404,7 @@ impl Reason {
                      \tbefore it can be safely imported."
                 );
             }
-            (_, Reason::NoHostid) => {
-                "Set a unique system hostid with the zgenhostid(8) command."
-            }
+            (_, Reason::NoHostid) => "Set a unique system hostid with the zgenhostid(8) command.",
             (_, Reason::CorruptPool) => {
                 "The pool cannot be imported due to missing or damaged devices.  Ensure\n\
                  \tall devices are present and not in use by another subsystem."

@@ -244,6 +244,11 @@ fn explain(failure: import::Failure, root_config: &NvList, devices: &DeviceSet) 
             opened.cause = Some(Reason::FeaturesForRead(list));
         }
         Cause::GuidSum => set_root(&mut opened, Aux::BadGuidSum, "missing device"),
+        // The labels do not tell what a vdev is of which no device was found.
+        Cause::Missing(list) if list.iter().any(|v| v.guid == 0) => {
+            set_root(&mut opened, Aux::CorruptData, "corrupted data");
+            opened.cause = Some(Reason::CorruptPool);
+        }
         Cause::Missing(_) | Cause::MissingLogs(_) => {
             if !matches!(opened.root, VdevState::CantOpen(_)) {
                 set_root(&mut opened, Aux::NoReplicas, "insufficient replicas");

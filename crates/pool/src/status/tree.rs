@@ -70,7 +70,9 @@ fn strip_partition(name: &str) -> String {
     let whole = match digits {
         d if !numbered => d,
         d if d.ends_with("-part") => d.trim_end_matches("-part"),
-        d if d.ends_with('p') && d.trim_end_matches('p').ends_with(|c: char| c.is_ascii_digit()) => {
+        d if d.ends_with('p')
+            && d.trim_end_matches('p').ends_with(|c: char| c.is_ascii_digit()) =>
+        {
             d.trim_end_matches('p')
         }
         d if ["sd", "hd", "vd", "xvd"].iter().any(|p| d.starts_with(p)) => d,
@@ -270,8 +272,7 @@ impl ConfigTree {
 
 impl VdevLine {
     pub(crate) fn aux(config: &NvList, found: bool) -> VdevLine {
-        let state =
-            if found { VdevState::Healthy } else { VdevState::CantOpen(Aux::OpenFailed) };
+        let state = if found { VdevState::Healthy } else { VdevState::CantOpen(Aux::OpenFailed) };
         let (name, note) = describe(state, config);
         VdevLine {
             config: config.clone(),
@@ -324,7 +325,8 @@ mod tests {
         assert_eq!(vdev_name(&disk, &NameStyle { full_path: true, ..plain }), "/dev/sda1");
         let file = vdev(&[("type", s("file")), ("path", s("/images/1.img"))]);
         assert_eq!(vdev_name(&file, &plain), "/images/1.img");
-        let gone = vdev(&[("type", s("file")), ("path", s("/x")), ("guid", n(5)), ("not_present", n(1))]);
+        let gone =
+            vdev(&[("type", s("file")), ("path", s("/x")), ("guid", n(5)), ("not_present", n(1))]);
         assert_eq!(vdev_name(&gone, &plain), "5");
     }
 
