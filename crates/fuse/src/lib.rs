@@ -104,32 +104,25 @@ pub fn mount(spec: MountSpec) -> Result<MountHandle, MountError> {
     config.n_threads = Some(THREADS);
     config.clone_fd = true;
     let acl = config.acl;
-    let server = server::Server::new(&spec);
-    let session = Session::from_fd(server, device, acl, config).and_then(Session::spawn);
-    let id = mountinfo::device_at(&mountpoint);
-    let handle = |session| MountHandle {
+    let id = mountinfo::device_at(&mountpoint).ok_or_else(|| {
+        MountError::Session("/proc/self/mountinfo does not show the mount".into())
+    })?;
+    if let Some(watcher) = &spec.watcher {
+        watcher.add(&id);
+    }
+    // From here on dropping the handle takes the mount away.
+    let mut handle = MountHandle {
         dataset: spec.dataset.clone(),
-        mountpoint: mountpoint.clone(),
-        device: id.clone(),
-        session,
+        mountpoint,
+        device: Some(id.clone()),
+        session: None,
         watcher: spec.watcher.clone(),
     };
-    match session {
-        Ok(session) => {
-            if let Some(id) = &id {
-                attach::allow_large_readahead(id);
-                if let Some(watcher) = &spec.watcher {
-                    watcher.add(id);
-                }
-            }
-            Ok(handle(Some(session)))
-        }
-        Err(e) => {
-            // The mount is there but nobody serves it.
-            let _ = handle(None).unmount(Force::Yes);
-            Err(MountError::Session(e.to_string()))
-        }
-    }
+    let server = server::Server::new(&spec);
+    let session = Session::from_fd(server, device, acl, config).and_then(Session::spawn);
+    handle.session = Some(session.map_err(|e| MountError::Session(e.to_string()))?);
+    attach::allow_large_readahead(&id);
+    Ok(handle)
 }
 
 impl MountHandle {

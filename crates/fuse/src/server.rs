@@ -136,9 +136,10 @@ impl Server {
             return Ok(());
         }
         match node {
+            Node::File { .. } if offset == END => {}
             Node::File { fs, slot, object } => {
                 let mut cookie = offset.saturating_sub(FIRST_COOKIE);
-                while offset != END {
+                loop {
                     let batch = fs.readdir(object, cookie, BATCH)?;
                     let Some(last) = batch.last() else { break };
                     cookie = last.cookie;

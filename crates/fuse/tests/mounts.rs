@@ -3,6 +3,8 @@
 //! These tests mount: they need `/dev/fuse`, and root or `fusermount3`. Parts that play another user
 //! or another process run this test program again (see `child`).
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use cenote_dsl::{Dataset, Dsl};
 use cenote_format::LABEL_START;
 use cenote_fuse::{

@@ -34,30 +34,38 @@ pub struct DirEntry {
     pub cookie: u64,
 }
 
-/// Directories that are open, with the tick of their last use.
+/// Directories that are open.
 #[derive(Default)]
-pub(crate) struct Directories(Mutex<(u64, HashMap<u64, (u64, Arc<Zap>)>)>);
+pub(crate) struct Directories(Mutex<Open>);
+
+/// Open directories by object number.
+#[derive(Default)]
+struct Open {
+    /// Uses so far.
+    tick: u64,
+    /// Each with the tick of its last use.
+    zaps: HashMap<u64, (u64, Arc<Zap>)>,
+}
 
 impl Directories {
     fn get(&self, ino: u64) -> Option<Arc<Zap>> {
-        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (tick, map) = &mut *guard;
-        let (used, zap) = map.get_mut(&ino)?;
-        *tick = tick.wrapping_add(1);
-        *used = *tick;
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.tick = open.tick.wrapping_add(1);
+        let tick = open.tick;
+        let (used, zap) = open.zaps.get_mut(&ino)?;
+        *used = tick;
         Some(zap.clone())
     }
 
     fn put(&self, ino: u64, zap: Arc<Zap>) {
-        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (tick, map) = &mut *guard;
-        if map.len() >= MAX_OPEN
-            && let Some(oldest) = map.iter().min_by_key(|(_, (used, _))| *used).map(|(ino, _)| *ino)
-        {
-            map.remove(&oldest);
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let oldest = open.zaps.iter().min_by_key(|(_, (used, _))| *used).map(|(ino, _)| *ino);
+        if let Some(oldest) = oldest.filter(|_| open.zaps.len() >= MAX_OPEN) {
+            open.zaps.remove(&oldest);
         }
-        *tick = tick.wrapping_add(1);
-        map.insert(ino, (*tick, zap));
+        open.tick = open.tick.wrapping_add(1);
+        let tick = open.tick;
+        open.zaps.insert(ino, (tick, zap));
     }
 }
 

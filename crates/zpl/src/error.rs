@@ -7,7 +7,7 @@ use cenote_store::BlockError;
 pub enum Error {
     /// Reading objects failed.
     #[error(transparent)]
-    Dmu(#[from] cenote_dmu::Error),
+    Dmu(Box<cenote_dmu::Error>),
     /// There is no such name (or object).
     #[error("no such file or directory: {0}")]
     NotFound(String),
@@ -34,6 +34,12 @@ pub enum Error {
     IllegalName(String),
 }
 
+impl From<cenote_dmu::Error> for Error {
+    fn from(e: cenote_dmu::Error) -> Error {
+        Error::Dmu(Box::new(e))
+    }
+}
+
 /// Result of an operation on a file system or volume.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -50,9 +56,13 @@ impl Error {
         const EILSEQ: i32 = 84;
         const EOPNOTSUPP: i32 = 95;
         match self {
-            Error::Dmu(cenote_dmu::Error::Block(BlockError::Encrypted { .. })) => EACCES,
-            Error::Dmu(cenote_dmu::Error::NoObject { .. }) | Error::NotFound(_) => ENOENT,
-            Error::Dmu(_) | Error::Corrupt(..) => EIO,
+            Error::Dmu(e) => match **e {
+                cenote_dmu::Error::Block(BlockError::Encrypted { .. }) => EACCES,
+                cenote_dmu::Error::NoObject { .. } => ENOENT,
+                _ => EIO,
+            },
+            Error::NotFound(_) => ENOENT,
+            Error::Corrupt(..) => EIO,
             Error::NotDir(_) => ENOTDIR,
             Error::IsDir(_) => EISDIR,
             Error::Loop(_) => ELOOP,

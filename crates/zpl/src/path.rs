@@ -6,11 +6,12 @@ use crate::sa::ZplAttr;
 use crate::znode::{FLAG_XATTR, S_IFLNK, S_IFMT};
 use crate::{Error, Result};
 use cenote_dmu::zap::Zap;
+use std::collections::HashSet;
 
 /// Symbolic links followed in one path, as in Linux.
 const MAX_LINKS: usize = 40;
-/// Components of a path: deeper ones are taken for a cycle.
-const MAX_DEPTH: usize = 8192;
+/// Components that are still to be gone through: more are taken for a loop.
+const MAX_PENDING: usize = 64 << 10;
 /// What stands for a hidden directory of extended attributes in a path.
 const XATTR_DIR: &[u8] = b"<xattrdir>";
 
@@ -43,7 +44,7 @@ impl FileSystem {
             }
             links += 1;
             let target = self.readlink(ino)?;
-            if links > MAX_LINKS || todo.len().saturating_add(target.len()) > MAX_DEPTH * 8 {
+            if links > MAX_LINKS || todo.len().saturating_add(target.len()) > MAX_PENDING {
                 return Err(Error::Loop(format!("{} (-> {})", show(path), self.show_link(ino))));
             }
             if target.first() == Some(&b'/') {
@@ -70,9 +71,11 @@ impl FileSystem {
             }
         }
         let mut names: Vec<Vec<u8>> = Vec::new();
+        // Every directory is searched once at most, so a cycle ends, soon.
+        let mut seen = HashSet::new();
         let mut at = ino;
         while at != self.root() {
-            if names.len() >= MAX_DEPTH {
+            if !seen.insert(at) {
                 return Err(Error::Corrupt(ino, "parent directories form a cycle".into()));
             }
             let z = self.znode(at)?;

@@ -14,9 +14,12 @@ use crate::sa::ZplAttr;
 use crate::znode::{S_IFMT, S_IFREG, Znode};
 use crate::{Error, Result, acl};
 use cenote_format::sa::decode_xattrs;
+use std::collections::HashSet;
 
 /// Largest value that is read, in bytes. Linux itself takes no more than 64 KiB.
 const MAX_VALUE: u64 = 16 << 20;
+/// Most names that are listed, in bytes. Linux itself lists no more than 64 KiB.
+const MAX_LIST: usize = 16 << 20;
 /// Entries read at a time from a hidden directory.
 const BATCH: usize = 256;
 
@@ -25,29 +28,44 @@ const FOREIGN: &[u8] = b"freebsd:";
 /// Prefixes that cannot follow `user.`: the bare name would belong to another namespace.
 const RESERVED: [&[u8]; 5] = [FOREIGN, b"security.", b"system.", b"trusted.", USER];
 
-/// How a stored name is shown.
-enum Shown {
-    Hidden,
-    AsStored,
-    AsUser,
+/// Names in the order they are found, each once.
+#[derive(Default)]
+struct Names {
+    list: Vec<Vec<u8>>,
+    seen: HashSet<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Names {
+    fn push(&mut self, name: Option<Vec<u8>>) {
+        if let Some(name) = name.filter(|n| self.seen.insert(n.clone())) {
+            self.bytes = self.bytes.saturating_add(name.len());
+            self.list.push(name);
+        }
+    }
 }
 
 impl FileSystem {
     /// Names of a file's extended attributes, those for the superuser (`trusted.`) included.
     pub fn listxattr(&self, ino: u64) -> Result<Vec<Vec<u8>>> {
         let z = self.znode(ino)?;
-        let mut names = Vec::new();
-        self.packed_xattrs(&z, |name, _| self.push_name(name, &mut names))?;
+        let mut names = Names::default();
+        self.packed_xattrs(&z, |name, _| names.push(self.shown_name(name)))?;
         if let Some(dir) = self.xattr_dir(&z)? {
             let mut cookie = 0;
             loop {
                 let batch = self.readdir(dir, cookie, BATCH)?;
                 let Some(last) = batch.last() else { break };
                 cookie = last.cookie;
-                batch.iter().for_each(|e| self.push_name(&e.name, &mut names));
+                batch.iter().for_each(|e| names.push(self.shown_name(&e.name)));
+                if names.bytes > MAX_LIST {
+                    return Err(Error::Unsupported(format!(
+                        "{MAX_LIST} bytes of names of extended attributes"
+                    )));
+                }
             }
         }
-        Ok(names)
+        Ok(names.list)
     }
 
     /// Value of an extended attribute; `None` if there is none of this name (`ENODATA`).
@@ -79,30 +97,18 @@ impl FileSystem {
         self.stored_xattr(&self.znode(ino)?, name)
     }
 
-    fn shown(&self, name: &[u8]) -> Shown {
+    /// The Linux name of a stored name; `None` if it is not shown.
+    fn shown_name(&self, stored: &[u8]) -> Option<Vec<u8>> {
         let visible = self.visibility();
-        let (shown, allowed) = if name.starts_with(USER) {
-            (Shown::AsStored, visible.xattr)
-        } else if name.starts_with(b"trusted.") || name.starts_with(b"security.") {
-            (Shown::AsStored, true)
-        } else if acl::NAMES.contains(&name) {
-            (Shown::AsStored, visible.posix_acl)
-        } else if name.starts_with(FOREIGN) {
-            (Shown::Hidden, false)
+        let as_stored = |allowed: bool| allowed.then(|| stored.to_vec());
+        if stored.starts_with(USER) {
+            as_stored(visible.xattr)
+        } else if stored.starts_with(b"trusted.") || stored.starts_with(b"security.") {
+            as_stored(true)
+        } else if acl::NAMES.contains(&stored) {
+            as_stored(visible.posix_acl)
         } else {
-            (Shown::AsUser, visible.xattr)
-        };
-        if allowed { shown } else { Shown::Hidden }
-    }
-
-    fn push_name(&self, stored: &[u8], names: &mut Vec<Vec<u8>>) {
-        let name = match self.shown(stored) {
-            Shown::Hidden => return,
-            Shown::AsStored => stored.to_vec(),
-            Shown::AsUser => [USER, stored].concat(),
-        };
-        if !names.contains(&name) {
-            names.push(name);
+            (visible.xattr && !stored.starts_with(FOREIGN)).then(|| [USER, stored].concat())
         }
     }
 

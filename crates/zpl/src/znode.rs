@@ -201,3 +201,35 @@ fn legacy_position(attr: ZplAttr) -> Option<(usize, usize)> {
         ZplAttr::Symlink | ZplAttr::Dxattr | ZplAttr::ProjId => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Offsets as in `znode_phys_t`: 4 times of 16 bytes, then words.
+    #[test]
+    fn old_attributes_are_where_the_structure_has_them() {
+        let words = [
+            ZplAttr::Gen,
+            ZplAttr::Mode,
+            ZplAttr::Size,
+            ZplAttr::Parent,
+            ZplAttr::Links,
+            ZplAttr::Xattr,
+            ZplAttr::Rdev,
+            ZplAttr::Flags,
+            ZplAttr::Uid,
+            ZplAttr::Gid,
+        ];
+        for (i, attr) in words.into_iter().enumerate() {
+            assert_eq!(legacy_position(attr), Some((64 + 8 * i, 8)));
+        }
+        for (i, attr) in [ZplAttr::Atime, ZplAttr::Mtime, ZplAttr::Ctime, ZplAttr::Crtime]
+            .into_iter()
+            .enumerate()
+        {
+            assert_eq!(legacy_position(attr), Some((16 * i, 16)));
+        }
+        assert_eq!(legacy_position(ZplAttr::ProjId), None);
+    }
+}
