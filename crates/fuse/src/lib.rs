@@ -10,6 +10,7 @@
 //! | `mountinfo` | what the kernel says is mounted |
 //! | [`watcher`] | a process that takes mounts away when the one that serves them dies |
 //! | `server` | answering the kernel's requests |
+//! | `flags` | file flags and project ids |
 //! | `tree` | inode numbers, the snapshots under `.zfs`, attributes |
 //!
 //! # Inode numbers
@@ -25,6 +26,7 @@
 //! targets and file contents as long as it likes.
 
 mod attach;
+mod flags;
 mod mountinfo;
 mod server;
 mod tree;

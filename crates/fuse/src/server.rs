@@ -4,15 +4,17 @@
 //! for a disk does not keep the others waiting. Requests that would change something are refused
 //! (the mount is read-only, so the kernel refuses most of them itself).
 
+use crate::flags;
 use crate::tree::{Node, Tree, file_type};
 use crate::{MountSpec, Space};
 use cenote_dmu::readahead::ReadAhead;
 use cenote_zpl::{Error, File};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -296,7 +298,8 @@ impl Filesystem for Server {
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_CACHE_SYMLINKS;
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_HAS_IOCTL_DIR;
         // Makes the kernel check permissions by ACLs too. Where ACLs are off it must not ask.
         if self.tree.fs.visibility().posix_acl {
             wanted |= InitFlags::FUSE_POSIX_ACL;
@@ -519,6 +522,29 @@ impl Filesystem for Server {
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         match self.xattr_names(req, ino) {
             Ok(names) => reply_xattr(&names, size, reply),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn ioctl(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        let attr = match self.tree.node(ino) {
+            Ok(Node::File { fs, object, .. }) => fs.attr(object),
+            Ok(_) => return reply.error(Errno::ENOTTY),
+            Err(e) => Err(e),
+        };
+        match attr.map(|a| flags::answer(cmd, &a)) {
+            Ok(Some(answer)) => reply.ioctl(0, &answer),
+            Ok(None) => reply.error(Errno::ENOTTY),
             Err(e) => reply.error(errno(&e)),
         }
     }

@@ -14,7 +14,7 @@ use cenote_fuse::{
 use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_zpl::{FileSystem, Visibility};
-use rustix::fs::{SeekFrom, seek, statvfs};
+use rustix::fs::{IFlags, SeekFrom, ioctl_getflags, seek, statvfs};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufReader, ErrorKind, Read};
@@ -232,6 +232,15 @@ fn nothing_can_be_changed() {
     read_only(fs::rename(m.path("acl/f"), m.path("acl/g")));
     read_only(fs::set_permissions(m.path("acl/f"), fs::Permissions::from_mode(0o600)));
     read_only(xattr::set(m.path("acl/f"), "user.new", b"x"));
+}
+
+#[test]
+fn files_have_flags() {
+    let (pool, _) = sample("basic");
+    let m = Mounted::new(&pool, "basic", |_| {});
+    for name in ["acl", "acl/f"] {
+        assert_eq!(ioctl_getflags(File::open(m.path(name)).unwrap()), Ok(IFlags::empty()));
+    }
 }
 
 #[test]
