@@ -1,5 +1,7 @@
 //! Pools with devices missing or damaged, of other hosts, of formats not known.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use cenote_dmu::ObjectSet;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;

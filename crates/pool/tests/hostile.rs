@@ -1,8 +1,10 @@
 //! Labels and metadata made to break the importer: a clean error or a working pool, in bounded time.
 
+#![allow(clippy::unwrap_used)]
+
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::{Candidate, ImportOptions, Pool, discover};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 fn options() -> ImportOptions {
@@ -105,32 +107,42 @@ impl Random {
 
 #[test]
 fn images_with_bytes_overwritten() {
-    let copy = cenote_testpools::copy("hole");
+    let copy = cenote_testpools::copy("degr");
     let mut random = Random(0x1234_5678_9abc_def1);
-    let original: Vec<Vec<u8>> =
-        copy.pool.files.iter().map(|f| std::fs::read(f).unwrap()).collect();
+    let files: Vec<(File, Vec<u8>)> = copy
+        .pool
+        .files
+        .iter()
+        .map(|f| (OpenOptions::new().write(true).open(f).unwrap(), std::fs::read(f).unwrap()))
+        .collect();
+    let mut spoiled = Vec::new();
     for round in 0..60 {
-        for (path, bytes) in copy.pool.files.iter().zip(&original) {
-            let file = OpenOptions::new().write(true).open(path).unwrap();
+        for (i, (file, bytes)) in files.iter().enumerate() {
             for _ in 0..1 + random.next(40) {
-                // Labels half of the time, metadata near the start of the space otherwise.
+                // Labels half of the time, anything otherwise.
                 let offset = match random.next(2) {
                     0 => random.next(512 << 10),
                     _ => random.next(bytes.len() as u64 - 512),
                 };
                 let len = 1 + random.next(512) as usize;
                 file.write_all_at(&vec![random.next(256) as u8; len], offset).unwrap();
+                spoiled.push((i, offset as usize, len));
             }
-            if round % 5 == 0 {
-                file.set_len(random.next(bytes.len() as u64)).unwrap();
-            }
+        }
+        if round % 20 == 19 {
+            let (file, bytes) = &files[2];
+            let len = random.next(bytes.len() as u64);
+            file.set_len(len).unwrap();
+            spoiled.push((2, len as usize, bytes.len() - len as usize));
         }
         for c in discover(std::slice::from_ref(&copy.pool.dir)) {
             exercise(&c);
         }
+        // Damage adds up over three rounds.
         if round % 3 == 2 {
-            for (path, bytes) in copy.pool.files.iter().zip(&original) {
-                std::fs::write(path, bytes).unwrap();
+            for (i, offset, len) in spoiled.drain(..) {
+                let (file, bytes) = &files[i];
+                file.write_all_at(&bytes[offset..offset + len], offset as u64).unwrap();
             }
         }
     }

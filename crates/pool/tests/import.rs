@@ -1,5 +1,7 @@
 //! Every sample pool imports, and shows what OpenZFS showed.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use cenote_pool::status::{NameStyle, VdevLine};
 use cenote_pool::{
     Candidate, ImportError, ImportOptions, Pool, PoolStatus, discover, history, time,
