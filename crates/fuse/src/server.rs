@@ -16,6 +16,7 @@ use fuser::{
     ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
+use rustix::fs::OFlags;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -370,19 +371,26 @@ impl Filesystem for Server {
         fh: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let Some(handle) = self.handle(fh) else { return reply.error(Errno::EBADF) };
         let size = size.min(MAX_READ) as usize;
+        let direct = OFlags::DIRECT.bits() as i32;
         handle.ahead.before_read(handle.file.object(), offset, size as u64);
         BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
             let buf = buffer.get_mut(..size).unwrap_or_default();
-            match handle.file.read(offset, buf) {
+            let mut result = handle.file.read(offset, buf);
+            // A direct read may end before a bad block. For the page cache a short answer would be
+            // the end of the file; the kernel asks again for smaller pieces when a large one fails.
+            if result.is_err() && flags.0 & direct != 0 {
+                result = handle.file.read_up_to_error(offset, buf);
+            }
+            match result {
                 Ok(n) => reply.data(buf.get(..n).unwrap_or_default()),
                 Err(e) => {
                     tracing::debug!(offset, size, "read: {e}");

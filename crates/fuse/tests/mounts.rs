@@ -14,11 +14,11 @@ use cenote_fuse::{
 use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_zpl::{FileSystem, Visibility};
-use rustix::fs::{IFlags, SeekFrom, ioctl_getflags, seek, statvfs};
+use rustix::fs::{IFlags, OFlags, SeekFrom, ioctl_getflags, seek, statvfs};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufReader, ErrorKind, Read};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -304,6 +304,14 @@ fn only_bad_blocks_are_errors() {
     assert_eq!(failing, [bad]);
     let error = file.read_at(&mut buf, bad * block_size).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(5));
+    // A large direct read ends before the block.
+    let direct = File::options()
+        .read(true)
+        .custom_flags(OFlags::DIRECT.bits() as i32)
+        .open(m.path("f12m"))
+        .unwrap();
+    let start = (bad - 20) * block_size;
+    assert_eq!(direct.read_at(&mut vec![0; 1 << 20], start).unwrap() as u64, 20 * block_size);
 }
 
 /// An ordinary user that every system has: `fusermount3` asks for the name.

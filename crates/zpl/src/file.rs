@@ -30,9 +30,9 @@ impl File {
         self.size
     }
 
-    /// Bytes of a data block.
+    /// Bytes of a data block; not 0.
     pub fn block_size(&self) -> u64 {
-        self.object.dnode().block_size
+        self.object.dnode().block_size.max(1)
     }
 
     /// The file's object.
@@ -48,6 +48,24 @@ impl File {
         let Some(buf) = buf.get_mut(..n).filter(|b| !b.is_empty()) else { return Ok(0) };
         self.object.read(offset, buf)?;
         Ok(n)
+    }
+
+    /// As [`File::read`], but gives what lies before the first block that cannot be read; fails only
+    /// if that is nothing.
+    pub fn read_up_to_error(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let mut done = 0;
+        while let Some(rest) = buf.get_mut(done..).filter(|b| !b.is_empty()) {
+            let at = offset.saturating_add(done as u64);
+            let to_boundary = self.block_size() - at % self.block_size();
+            let piece = rest.len().min(usize::try_from(to_boundary).unwrap_or(usize::MAX));
+            match self.read(at, rest.get_mut(..piece).unwrap_or_default()) {
+                Ok(0) => break,
+                Ok(n) => done = done.saturating_add(n),
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
     }
 
     /// Starts reading a range into the cache in the background.
