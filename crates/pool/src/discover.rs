@@ -30,7 +30,7 @@ const MIN_DEVICE: u64 = 512 << 10;
 const THREADS: usize = 16;
 
 /// Where OpenZFS looks when it is not told where to.
-const DEFAULT_DIRS: [&str; 10] = [
+pub(crate) const DEFAULT_DIRS: [&str; 9] = [
     "/dev/disk/by-vdev",
     "/dev/mapper",
     "/dev/disk/by-partlabel",
@@ -39,7 +39,6 @@ const DEFAULT_DIRS: [&str; 10] = [
     "/dev/disk/by-uuid",
     "/dev/disk/by-id",
     "/dev/disk/by-path",
-    "/dev/zvol",
     "/dev",
 ];
 

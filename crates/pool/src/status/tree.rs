@@ -53,13 +53,10 @@ fn group_name(config: &NvList, kind: &str) -> String {
     }
 }
 
+/// Takes off the directory, if it is one where devices are looked for (`zfs_strip_path`).
 fn strip_directory(path: &str) -> &str {
-    for dir in ["/dev/disk/by-vdev/", "/dev/mapper/", "/dev/"] {
-        if let Some(name) = path.strip_prefix(dir).filter(|n| !n.contains('/')) {
-            return name;
-        }
-    }
-    path.rsplit('/').next().unwrap_or(path)
+    let name = |dir: &&str| path.strip_prefix(dir)?.strip_prefix('/');
+    crate::discover::DEFAULT_DIRS.iter().find_map(name).unwrap_or(path)
 }
 
 /// Takes the partition off a device's name: `sda1` → `sda`, `nvme0n1p1` → `nvme0n1`,
@@ -323,6 +320,8 @@ mod tests {
         let disk = vdev(&[("type", s("disk")), ("path", s("/dev/sda1")), ("whole_disk", n(1))]);
         assert_eq!(vdev_name(&disk, &plain), "sda");
         assert_eq!(vdev_name(&disk, &NameStyle { full_path: true, ..plain }), "/dev/sda1");
+        let link = vdev(&[("type", s("disk")), ("path", s("/dev/disk/by-id/ata-X"))]);
+        assert_eq!(vdev_name(&link, &plain), "ata-X");
         let file = vdev(&[("type", s("file")), ("path", s("/images/1.img"))]);
         assert_eq!(vdev_name(&file, &plain), "/images/1.img");
         let gone =
