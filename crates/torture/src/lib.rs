@@ -16,6 +16,7 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,8 @@ use cenote_dmu::zap::Zap;
 use cenote_manifest_check::{
     Checks, ZplTree, check_tree, check_volume, datasets_with_files, datasets_with_volume,
 };
+use cenote_pool::metaslab::PoolSpace;
+use cenote_pool::traverse::{self, Event, Options, Subject, Verify};
 use cenote_pool::{ImportError, ImportOptions, Pool, discover};
 use cenote_zpl::{FileSystem, Volume};
 use serde_json::Value;
@@ -91,9 +94,10 @@ pub fn lies(wrong: &[String]) -> Vec<String> {
 /// Reads all there is: every dataset with its properties, every object of every object set,
 /// every file through the file system layer. Errors are fine; returns how many there were.
 pub fn exercise(pool: &Pool) -> usize {
-    let mut errors = 0;
+    let mut errors = account(pool) + read_objects(pool.mos());
     pool.get_all();
-    errors += read_objects(pool.mos());
+    errors += usize::from(pool.status().is_err()) + usize::from(pool.history().is_err());
+    errors += usize::from(pool.error_names(&|_, _| None, &|_| None).is_err());
     let dsl = pool.dsl();
     let mut todo: Vec<_> = dsl.find(pool.name()).ok().flatten().into_iter().collect();
     while let Some(dataset) = todo.pop() {
@@ -108,6 +112,23 @@ pub fn exercise(pool: &Pool) -> usize {
         }
     }
     errors
+}
+
+/// Accounts for every block, as `zdb -bcc` does.
+fn account(pool: &Pool) -> usize {
+    let Some(space) = pool.space() else { return 1 };
+    for vdev in &space.vdevs {
+        vdev.metaslabs.iter().for_each(|ms| drop(PoolSpace::load_free(pool.mos(), vdev, ms)));
+    }
+    let subject =
+        Subject { mos: pool.mos().clone(), config: pool.config(), uberblock: pool.uberblock() };
+    let options = Options { verify: Verify::All, leaks: true, workers: 2 };
+    let damaged = AtomicUsize::new(0);
+    let event = |_: Event<'_>| {
+        damaged.fetch_add(1, Ordering::Relaxed);
+    };
+    let ran = traverse::run(&subject, space, &options, &event, &|| false);
+    usize::from(ran.is_err()) + damaged.into_inner()
 }
 
 fn read_objects(objset: &Arc<cenote_dmu::ObjectSet>) -> usize {

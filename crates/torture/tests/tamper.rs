@@ -52,7 +52,7 @@ fn tampered_blocks_are_clean_errors() {
     for name in POOLS {
         let dir = pool(name).dir;
         for seed in 0..rounds {
-            for rarity in [3, 40] {
+            for rarity in [4, 40, 400] {
                 let what = format!("{name}, seed {seed}, one block in {rarity}");
                 watchdog.variant(what.clone());
                 tamper::install(Some(change(seed, rarity)));
