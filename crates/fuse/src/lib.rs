@@ -93,7 +93,7 @@ pub struct MountHandle {
 }
 
 /// Mounts a file system. Returns when it can be used; requests are answered by threads of this
-/// process. File descriptors 0 to 2 have to be open.
+/// process.
 pub fn mount(spec: MountSpec) -> Result<MountHandle, MountError> {
     let mountpoint = spec
         .mountpoint

@@ -8,7 +8,7 @@ use crate::flags;
 use crate::tree::{Node, Tree, file_type};
 use crate::{MountSpec, Space};
 use cenote_dmu::readahead::ReadAhead;
-use cenote_zpl::{Error, File};
+use cenote_zpl::{Error, File, ProjectSpace};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags,
@@ -40,6 +40,8 @@ const END: u64 = i64::MAX as u64;
 const MAX_BACKGROUND: u16 = 64;
 /// Largest read that is answered; the kernel asks for 1 MiB at most.
 const MAX_READ: u32 = 16 << 20;
+/// Objects that an object set can hold.
+const MAX_OBJECTS: u64 = 1 << 48;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 /// ZFS names have at most 255 bytes unless the feature for longer ones is used.
@@ -249,6 +251,37 @@ impl Server {
         }
         Ok(list)
     }
+}
+
+/// Figures of `statfs`; blocks are of `unit` bytes.
+struct StatFs {
+    unit: u64,
+    blocks: u64,
+    free: u64,
+    files: u64,
+    free_files: u64,
+}
+
+/// Space as OpenZFS shows it: what is used is rounded up to whole records, and a file takes at least
+/// 512 bytes. A project with a quota looks like a file system of that size.
+fn statfs(space: &Space, used_objects: u64, project: Option<ProjectSpace>) -> StatFs {
+    let unit = space.record_size.clamp(512, 16 << 20);
+    let referenced = space.referenced.checked_next_multiple_of(unit).unwrap_or(space.referenced);
+    let free_files = MAX_OBJECTS.saturating_sub(used_objects).min(space.available >> 9);
+    let mut s = StatFs {
+        unit,
+        blocks: referenced.saturating_add(space.available) / unit,
+        free: space.available / unit,
+        files: free_files.saturating_add(used_objects),
+        free_files,
+    };
+    if let Some((quota, p)) = project.and_then(|p| Some((p.quota?, p))) {
+        (s.blocks, s.free) = (quota / unit, quota.saturating_sub(p.used) / unit);
+    }
+    if let Some((quota, p)) = project.and_then(|p| Some((p.object_quota?, p))) {
+        (s.files, s.free_files) = (quota, quota.saturating_sub(p.objects));
+    }
+    s
 }
 
 /// Answers a request for an extended attribute or a list of them.
@@ -501,17 +534,14 @@ impl Filesystem for Server {
         }
     }
 
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let unit = self.space.record_size.clamp(512, 16 << 20);
-        let referenced =
-            self.space.referenced.checked_next_multiple_of(unit).unwrap_or(self.space.referenced);
-        let available = self.space.available / unit;
-        let blocks = referenced.saturating_add(self.space.available) / unit;
-        let used_objects = self.tree.fs.used_objects();
-        let free_objects = (1u64 << 48).saturating_sub(used_objects).min(self.space.available >> 9);
-        let files = free_objects.saturating_add(used_objects);
-        let unit = u32::try_from(unit).unwrap_or(u32::MAX);
-        reply.statfs(blocks, available, available, files, free_objects, unit, NAME_MAX, unit);
+    fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        let project = match self.tree.node(ino) {
+            Ok(Node::File { fs, object, .. }) => fs.bounding_project(object).unwrap_or_default(),
+            _ => None,
+        };
+        let s = statfs(&self.space, self.tree.fs.used_objects(), project);
+        let unit = u32::try_from(s.unit).unwrap_or(u32::MAX);
+        reply.statfs(s.blocks, s.free, s.free, s.files, s.free_files, unit, NAME_MAX, unit);
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -575,5 +605,24 @@ impl Filesystem for Server {
             Ok(None) => reply.error(Errno::ENXIO),
             Err(e) => reply.error(errno(&e)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_of_projects_bound_what_statfs_shows() {
+        let space = Space { referenced: 100_000, available: 10 << 20, record_size: 128 << 10 };
+        let s = statfs(&space, 50, None);
+        assert_eq!((s.blocks, s.free, s.files, s.free_files), (81, 80, 20480 + 50, 20480));
+        let p =
+            ProjectSpace { used: 1 << 20, objects: 7, quota: Some(4 << 20), object_quota: None };
+        let s = statfs(&space, 50, Some(p));
+        assert_eq!((s.blocks, s.free, s.free_files), (32, 24, 20480));
+        let s =
+            statfs(&space, 50, Some(ProjectSpace { quota: Some(1), object_quota: Some(10), ..p }));
+        assert_eq!((s.blocks, s.free, s.files, s.free_files), (0, 0, 10, 3));
     }
 }

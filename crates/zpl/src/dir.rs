@@ -125,24 +125,24 @@ impl FileSystem {
     /// Up to `max` entries of a directory after `cookie` (0: from the start), without `.` and `..`,
     /// in the order in which OpenZFS lists them. No entries: the end.
     pub fn readdir(&self, dir: u64, cookie: u64, max: usize) -> Result<Vec<DirEntry>> {
-        let entries = self.directory(dir)?.entries_from(cookie, max)?;
-        entries
-            .into_iter()
-            .map(|e| {
-                let value = *e.value.first().filter(|_| e.int_size == 8).ok_or_else(|| {
-                    Error::Corrupt(
-                        dir,
-                        format!("directory entry {} without an object", show(&e.name)),
-                    )
-                })?;
-                Ok(DirEntry {
+        let mut entries = Vec::new();
+        for e in self.directory(dir)?.entries_from(cookie, max)? {
+            match e.value.first() {
+                Some(value) if e.int_size == 8 => entries.push(DirEntry {
+                    ino: entry_object(*value),
+                    kind: entry_kind(*value),
                     name: e.name,
-                    ino: entry_object(value),
-                    kind: entry_kind(value),
                     cookie: e.cursor,
-                })
-            })
-            .collect()
+                }),
+                // What comes before a bad entry is listed.
+                _ if !entries.is_empty() => break,
+                _ => {
+                    let why = format!("directory entry {} without an object", show(&e.name));
+                    return Err(Error::Corrupt(dir, why));
+                }
+            }
+        }
+        Ok(entries)
     }
 
     /// Name of the first entry of `dir` that leads to `ino`.

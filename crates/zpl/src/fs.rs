@@ -115,6 +115,7 @@ pub struct FileSystem {
     root: u64,
     unlinked_set: Option<u64>,
     shares: Option<u64>,
+    project_quotas: (Option<u64>, Option<u64>),
     case: CaseSensitivity,
     normalization: u64,
     utf8_only: bool,
@@ -168,6 +169,7 @@ impl FileSystem {
             root: required("ROOT")?,
             unlinked_set: entry("DELETE_QUEUE")?,
             shares: entry("SHARES")?,
+            project_quotas: (entry("projectquota@")?, entry("projectobjquota@")?),
             case,
             normalization: entry("normalization")?.unwrap_or(0),
             utf8_only: entry("utf8only")?.unwrap_or(0) != 0,
@@ -201,6 +203,11 @@ impl FileSystem {
     /// The directory shown as `.zfs/shares`, if there is one.
     pub fn shares(&self) -> Option<u64> {
         self.shares
+    }
+
+    /// ZAPs of quotas of projects: of bytes, of objects.
+    pub(crate) fn project_quotas(&self) -> (Option<u64>, Option<u64>) {
+        self.project_quotas
     }
 
     /// How the case of names counts.

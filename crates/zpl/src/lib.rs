@@ -16,6 +16,7 @@
 //! | `xattr` | extended attributes: in a system attribute and in hidden directories |
 //! | `acl` | POSIX access control lists |
 //! | `path` | paths to objects and back |
+//! | `quota` | space and quotas of projects |
 //! | `volume` | volumes |
 //!
 //! What is shown is what Linux programs see of a file system mounted by OpenZFS on Linux.
@@ -26,7 +27,9 @@ mod error;
 mod file;
 mod fs;
 mod path;
+mod quota;
 mod sa;
+mod stored;
 mod volume;
 mod xattr;
 mod znode;
@@ -35,4 +38,6 @@ pub use dir::DirEntry;
 pub use error::{Error, Result};
 pub use file::File;
 pub use fs::{Attr, CaseSensitivity, FileSystem, Visibility};
+pub use quota::ProjectSpace;
+pub use stored::StoredAttrs;
 pub use volume::Volume;

@@ -6,7 +6,9 @@
 //! per file system, so only names are fixed. Attributes that this program has no name for are
 //! stepped over.
 //!
-//! Invariant: every attribute of a known layout has a definition; layouts are at most 1023.
+//! A layout that makes no sense is left out: files that use it cannot be read, others can.
+//!
+//! Invariant: every attribute of a known layout has a definition; there are at most 1024 layouts.
 
 use crate::{Error, Result};
 use cenote_dmu::{ObjectSet, zap::Zap};
@@ -92,27 +94,18 @@ impl Registry {
         if numbers[ZplAttr::Mode as usize].is_none() {
             return Err(Error::Corrupt(registry_obj, "SA registry without ZPL_MODE".into()));
         }
-        let (layouts_obj, layouts_zap) = child("LAYOUTS")?;
+        let (_, layouts_zap) = child("LAYOUTS")?;
         let mut layouts = HashMap::new();
         for entry in layouts_zap.entries_from(0, MAX_LAYOUTS)? {
-            let bad = |why: &str| {
-                Error::Corrupt(
-                    layouts_obj,
-                    format!("SA layout {}: {why}", crate::error::show(&entry.name)),
-                )
-            };
-            let number: u16 = std::str::from_utf8(&entry.name)
-                .ok()
-                .and_then(|n| n.parse().ok())
-                .ok_or_else(|| bad("not a number"))?;
-            let attrs = entry.value.iter().map(|w| {
-                u16::try_from(*w)
-                    .ok()
-                    .and_then(|id| defs.get(&id))
-                    .copied()
-                    .ok_or_else(|| bad("an attribute that is not registered"))
-            });
-            layouts.insert(number, attrs.collect::<Result<Vec<_>>>()?);
+            let number = std::str::from_utf8(&entry.name).ok().and_then(|n| n.parse::<u16>().ok());
+            let attrs: Option<Vec<AttrDef>> = entry
+                .value
+                .iter()
+                .map(|w| u16::try_from(*w).ok().and_then(|id| defs.get(&id)).copied())
+                .collect();
+            if let (Some(number), Some(attrs)) = (number, attrs) {
+                layouts.insert(number, attrs);
+            }
         }
         Ok(Registry { numbers, layouts })
     }

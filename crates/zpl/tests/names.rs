@@ -1,4 +1,4 @@
-//! Names and paths: how they compare, and back from objects to paths.
+//! Names and paths: how they compare, and back from objects to paths; the use of projects.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -93,4 +93,18 @@ fn paths_follow_links_but_not_the_last() {
     assert_eq!(fs.attr(1).unwrap_err().errno(), 2);
     assert_eq!(fs.attr(u64::MAX).unwrap_err().errno(), 2);
     assert_eq!(fs.attr(1 << 40).unwrap_err().errno(), 2);
+}
+
+#[test]
+fn projects_are_accounted() {
+    let (pool, manifest) = import();
+    let fs = open(&pool, "basic");
+    let space = fs.project_space(0).unwrap().unwrap();
+    let dataset = &datasets_with_files(&manifest)[0];
+    let referenced: u64 = dataset["props"]["referenced"][0].as_str().unwrap().parse().unwrap();
+    assert!(space.used.abs_diff(referenced) < referenced / 4, "{space:?}, referenced {referenced}");
+    assert!(space.objects >= 5300, "{space:?}");
+    assert_eq!((space.quota, space.object_quota), (None, None));
+    assert_eq!(fs.project_space(77).unwrap().unwrap().used, 0);
+    assert_eq!(fs.bounding_project(fs.root()).unwrap(), None);
 }
