@@ -161,7 +161,7 @@ pub fn assemble(devices: &[DeviceLabels]) -> Option<NvList> {
         Some((_, tree)) => (*tree).clone(),
         None => placeholder("missing", id),
     };
-    let root = NvList {
+    let mut root = NvList {
         pairs: vec![
             ("type".into(), NvValue::String("root".into())),
             ("id".into(), NvValue::Uint64(0)),
@@ -173,8 +173,18 @@ pub fn assemble(devices: &[DeviceLabels]) -> Option<NvList> {
     let own = ["vdev_tree", "top_guid", "guid", "is_spare", "is_log"];
     let shared = label.pairs.iter().filter(|(n, _)| !own.contains(&n.as_str())).cloned();
     let mut config = NvList { pairs: shared.collect() };
+    for_each_leaf_mut(&mut root, &mut |leaf| place(leaf, devices));
     set(&mut config, "vdev_tree", NvValue::NvList(root));
     Some(config)
+}
+
+/// Sets the path of a leaf to where its device was found.
+fn place(leaf: &mut NvList, devices: &[DeviceLabels]) {
+    let guid = leaf.u64("guid");
+    let found = devices.iter().find(|d| guid.is_some() && d.config.u64("guid") == guid);
+    if let Some(path) = found.and_then(|d| d.path.to_str()) {
+        set(leaf, "path", NvValue::String(path.into()));
+    }
 }
 
 #[cfg(test)]

@@ -48,8 +48,8 @@ impl DeviceSet {
         }
     }
 
-    /// A vdev tree over the devices. A device that the search did not come upon is looked for at its
-    /// last path; whether it is the right one its labels tell.
+    /// A vdev tree over the devices. A device that the search did not come upon is looked for at
+    /// its last path; whether it is the right one its labels tell.
     pub fn build(&self, root: &NvList) -> Result<Arc<VdevTree>, VdevError> {
         VdevTree::build(root, &mut |guid, leaf| {
             self.open(guid).or_else(|| open_device(&config::path(leaf)?).ok())

@@ -1,12 +1,12 @@
 //! Finding pools: reading the labels of files and devices and putting them together.
 //!
 //! A search looks at the entries of directories (not below them) and at single files. Of everything
-//! that is a block device or a regular file with room for a label, the four labels are read, several devices
-//! at a time. Devices whose labels name the same pool guid make a [`Candidate`].
+//! that is a block device or a regular file with room for a label, the four labels are read,
+//! several devices at a time. Devices whose labels name the same pool guid make a [`Candidate`].
 //!
 //! One device can be seen under several names (links under `/dev/disk`, partitions, copies of an
-//! image): the one with the newest label is taken, then the one whose path is the path in its label,
-//! then the one with most labels intact, then the one that the search found first.
+//! image): the one with the newest label is taken, then the one whose path is the path in its
+//! label, then the one with most labels intact, then the one that the search found first.
 //!
 //! Invariants: a candidate's devices have distinct guids; its config is what [`config::assemble`]
 //! makes of them.
@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Smallest file that is looked at: it has room for the first two labels. OpenZFS looks at none below
-/// 64 MiB, but an image may have lost its end.
+/// Smallest file that is looked at: it has room for the first two labels. OpenZFS looks at none
+/// below 64 MiB, but an image may have lost its end.
 const MIN_DEVICE: u64 = 512 << 10;
 
 /// Devices looked at side by side.

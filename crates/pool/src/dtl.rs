@@ -1,8 +1,8 @@
 //! Dirty time logs: which transaction groups a device missed.
 //!
 //! A leaf that was offline or absent while the pool was written to has, in its config, `DTL`: the
-//! number of a space map in the MOS whose ranges are transaction groups, not offsets. Blocks born in
-//! them are not on the device, and what is there instead is old; the vdev tree reads around it.
+//! number of a space map in the MOS whose ranges are transaction groups, not offsets. Blocks born
+//! in them are not on the device, and what is there instead is old; the vdev tree reads around it.
 
 use crate::config;
 use crate::spacemap::{Region, SpaceMap};

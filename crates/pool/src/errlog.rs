@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A block is shared by a file system, its snapshots and their clones as long as it was not
-//! rewritten. With `head_errlog` an error is therefore looked for in all of them: it counts where the
-//! block at that place still has that birth.
+//! rewritten. With `head_errlog` an error is therefore looked for in all of them: it counts where
+//! the block at that place still has that birth.
 //!
 //! Invariants: each dataset is looked at once per error; keys that do not parse are skipped.
 

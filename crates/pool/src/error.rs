@@ -129,7 +129,7 @@ pub enum ImportError {
     MissingDevices {
         /// The pool.
         target: Target,
-        /// The vdevs.
+        /// The vdevs; none if only the sum of all guids tells that something is missing.
         vdevs: Vec<MissingVdev>,
     },
     /// Log devices are missing; the pool can be imported without them.
@@ -178,6 +178,10 @@ impl ImportError {
                      are supported."
                 );
             }
+            ImportError::MissingDevices { vdevs, .. } if vdevs.is_empty() => out.push_str(
+                "The guids of the pool's vdevs do not add up to the sum in its uberblock: \
+                 devices are missing\nof which nothing else is known.\n",
+            ),
             ImportError::MissingDevices { vdevs, .. } => {
                 out.push_str("The devices below are missing or corrupted:\n");
                 vdevs.iter().for_each(|v| write_missing(&mut out, v));

@@ -16,8 +16,8 @@
 //! checksums tell. `-T` starts at a given transaction group.
 //!
 //! Invariants: nothing is written; a [`Loaded`] pool has every top-level vdev (but logs the caller
-//! gave up), a guid sum that agrees with its uberblock, and no active feature that reading needs and
-//! this program does not know.
+//! gave up), a guid sum that agrees with its uberblock, and no active feature that reading needs
+//! and this program does not know.
 
 use crate::config;
 use crate::devices::DeviceSet;
@@ -307,6 +307,19 @@ fn add_biases(mos: &Arc<ObjectSet>, root: &mut NvList) {
     }
 }
 
+/// Every top-level vdev must be there, but for logs that the caller gives up. A log that was taken
+/// offline is not missed.
+fn check_devices(tree: &VdevTree, allow_missing_log: bool) -> Result<(), Cause> {
+    let (logs, others): (Vec<_>, Vec<_>) =
+        tree.root().children().iter().filter(|v| is_missing(v)).partition(|v| v.is_log());
+    if !others.is_empty() {
+        return Err(Cause::Missing(others.into_iter().map(|v| describe_missing(v)).collect()));
+    }
+    let lost = logs.into_iter().filter(|v| matches!(v.state(), VdevState::CantOpen(_)));
+    let lost: Vec<MissingVdev> = lost.map(|v| describe_missing(v)).collect();
+    if lost.is_empty() || allow_missing_log { Ok(()) } else { Err(Cause::MissingLogs(lost)) }
+}
+
 fn open_trusted(
     config: &NvList,
     tree: &Arc<VdevTree>,
@@ -314,18 +327,7 @@ fn open_trusted(
     o: &LoadOptions,
     seen_features: &mut Option<PoolFeatures>,
 ) -> Result<Loaded, Cause> {
-    let (logs, others): (Vec<_>, Vec<_>) = tree
-        .root()
-        .children()
-        .iter()
-        .filter(|v| is_missing(v))
-        .partition(|v| config::flag(v.config(), "is_log"));
-    if !others.is_empty() {
-        return Err(Cause::Missing(others.into_iter().map(|v| describe_missing(v)).collect()));
-    }
-    if !logs.is_empty() && !o.allow_missing_log {
-        return Err(Cause::MissingLogs(logs.into_iter().map(|v| describe_missing(v)).collect()));
-    }
+    check_devices(tree, o.allow_missing_log)?;
     let root = config.list("vdev_tree").cloned().unwrap_or_default();
     if config::guid_sum(&root) != ub.guid_sum {
         return Err(Cause::GuidSum);
@@ -365,7 +367,7 @@ fn salt(directory: &Directory) -> cenote_dmu::Result<Option<[u8; 32]>> {
 }
 
 fn is_missing(v: &Vdev) -> bool {
-    v.kind() == "missing" || matches!(v.state(), VdevState::CantOpen(_) | VdevState::Faulted)
+    v.kind() == "missing" || !v.state().readable()
 }
 
 fn missing_tops(tree: &VdevTree) -> Vec<MissingVdev> {

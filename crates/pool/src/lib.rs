@@ -294,8 +294,8 @@ fn random() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
-/// What a top-level vdev could grow by, in whole metaslabs: the smallest growth of its devices, times
-/// their number for RAID-Z.
+/// What a top-level vdev could grow by, in whole metaslabs: the smallest growth of its devices,
+/// times their number for RAID-Z.
 fn expandable(top: &cenote_vdev::Vdev) -> u64 {
     let shift = config::number(top.config(), "metaslab_shift").min(63);
     let usable = |v: &cenote_vdev::Vdev| {

@@ -1,8 +1,8 @@
 //! Pool properties, as `zpool get` shows them: names, order, forms and sources of OpenZFS 2.3.
 //!
-//! Some are facts about the pool as it is open (sizes, health, what is saved), some are in the config
-//! (comment, compatibility), and the settings are in the ZAP that the entry `pool_props` of the
-//! object directory names, under the same names; what is not there has its default.
+//! Some are facts about the pool as it is open (sizes, health, what is saved), some are in the
+//! config (comment, compatibility), and the settings are in the ZAP that the entry `pool_props` of
+//! the object directory names, under the same names; what is not there has its default.
 //!
 //! After the native properties come user properties (names with a colon, in the same ZAP),
 //! `feature@NAME` for every feature and `unsupported@GUID` for features that are not known.

@@ -121,7 +121,8 @@ impl ScanStatus {
     }
 
     fn of_error_scrub(words: &[u64]) -> Option<ScanStatus> {
-        // dep_func, dep_state, dep_cursor, dep_start_time, dep_end_time, dep_to_examine, dep_examined, dep_errors
+        // dep_func, dep_state, dep_cursor, dep_start_time, dep_end_time, dep_to_examine,
+        // dep_examined, dep_errors
         let &[func, state, _, start, end, to_examine, examined, errors, ..] = words else {
             return None;
         };

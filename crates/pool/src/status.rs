@@ -1,10 +1,11 @@
 //! The health of a pool, as `zpool status` shows it and as `zpool import` lists it.
 //!
-//! Both show a *reason* (the worst thing that is wrong, [`Reason`]) with an explanation and advice in
-//! OpenZFS's words, and the vdev tree with the state of each vdev in sections: data, dedup, special,
-//! logs, cache, spares. Here they are data; layout is the command's.
+//! Both show a *reason* (the worst thing that is wrong, [`Reason`]) with an explanation and advice
+//! in OpenZFS's words, and the vdev tree with the state of each vdev in sections: data, dedup,
+//! special, logs, cache, spares. Here they are data; layout is the command's.
 //!
-//! [`ImportReport`] is made by opening a pool that is not imported; [`PoolStatus`] of an imported one.
+//! [`ImportReport`] is made by opening a pool that is not imported; [`PoolStatus`] of an imported
+//! one.
 
 mod reason;
 mod report;
@@ -18,6 +19,7 @@ use crate::Pool;
 use crate::features::PoolFeatures;
 use crate::scan::{CheckpointStatus, RemovalStatus, ScanStatus};
 use cenote_dmu::Result;
+use cenote_format::nvlist::NvList;
 
 /// An imported pool's status.
 #[derive(Debug, Clone)]
@@ -56,7 +58,7 @@ impl PoolStatus {
             resilvering: scan.as_ref().is_some_and(ScanStatus::is_resilvering),
             other_host: false,
             error_count,
-            errata: pool.config().u64("errata").unwrap_or(0),
+            errata: errata(pool.config(), pool.features()),
             features: pool.features(),
             compatibility,
         }
@@ -73,6 +75,16 @@ impl PoolStatus {
             error_count,
         })
     }
+}
+
+/// The known fault that has left its mark on a pool (`zpool_errata_t`), 0 for none: recorded in the
+/// config, or encryption from before bookmarks could tell that they are encrypted.
+fn errata(config: &NvList, features: &PoolFeatures) -> u64 {
+    const BOOKMARKS_OF_ENCRYPTED: u64 = 4;
+    if features.is_enabled("encryption") && !features.is_enabled("bookmark_v2") {
+        return BOOKMARKS_OF_ENCRYPTED;
+    }
+    crate::config::number(config, "errata")
 }
 
 /// The features that a pool does not have although it could.

@@ -394,3 +394,85 @@ fn damaged_files_are_listed_with_the_snapshots_that_share_them() {
     assert_eq!(status.texts.msgid, Some("ZFS-8000-8A"));
     assert_eq!(pool.error_count().unwrap(), 1);
 }
+
+/// Makes the newest uberblock one of a host with `multihost=on` that writes every millisecond.
+fn with_multihost(name: &str, seconds_ago: u64) -> Candidate {
+    let mut c = only(&cenote_testpools::pool(name));
+    let newest = uberblocks(&c)[0].rank();
+    for (_, _, ub) in c.devices.iter_mut().flat_map(|d| &mut d.uberblocks) {
+        if ub.rank() == newest {
+            ub.mmp_delay = 1;
+            ub.mmp_config = 0b101 | 1 << 8 | 1 << 48;
+            ub.timestamp -= seconds_ago;
+        }
+    }
+    c
+}
+
+#[test]
+fn multihost_pools_are_watched() {
+    let elsewhere = ImportOptions { hostid: Some(1), ..readonly() };
+    // What is on the devices is what was seen before: nobody writes.
+    let quiet = with_multihost("basic", 0);
+    Pool::import(&quiet, &elsewhere).unwrap();
+    let error = Pool::import(&quiet, &ImportOptions { hostid: Some(0), ..readonly() });
+    assert!(matches!(error.err().unwrap(), ImportError::NoHostid(_)));
+
+    let active = with_multihost("basic", 1);
+    let forced = ImportOptions { force: true, ..elsewhere };
+    let error = Pool::import(&active, &forced).err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "cannot import 'basic': pool is imported on guest (hostid: 0x12345678)\n\
+         Export the pool on the other system, then run 'zpool import'."
+    );
+    let inspect = ImportOptions { skip_activity_check: true, ..readonly() };
+    Pool::import(&active, &inspect).unwrap();
+    // The host that exported it need not wait.
+    Pool::import(&active, &readonly()).unwrap();
+}
+
+#[test]
+fn the_list_of_pools_is_laid_out_as_openzfs_does() {
+    let pool = cenote_testpools::pool("special");
+    let mut c = only(&pool);
+    let dir = pool.dir.canonicalize().unwrap();
+    let lines = |c: &Candidate| {
+        let text = c.report().text().replace(dir.to_str().unwrap(), "/dir");
+        // The names' column is as wide as the longest path here.
+        let squeezed = text.lines().map(|l| {
+            let start = l.len() - l.trim_start().len();
+            let words: Vec<&str> = l.split_whitespace().collect();
+            format!("{}{}\n", &l[..start], words.join(" "))
+        });
+        squeezed.collect::<String>()
+    };
+    assert_eq!(
+        lines(&c),
+        "  pool: special\n    id: 5293512467123093676\n state: ONLINE\n\
+         action: The pool can be imported using its name or numeric identifier.\n\
+         config:\n\n\
+         \tspecial ONLINE\n\
+         \t  /dir/special.0.img ONLINE\n\
+         \tspecial\n\
+         \t  mirror-1 ONLINE\n\
+         \t    /dir/special.1.img ONLINE\n\
+         \t    /dir/special.2.img ONLINE\n"
+    );
+    set(&mut c.config, "comment", NvValue::String("backup".into()));
+    c.state = cenote_pool::config::STATE_DESTROYED;
+    assert!(lines(&c).starts_with(
+        "   pool: special\n     id: 5293512467123093676\n  state: ONLINE (DESTROYED)\n \
+         action: The pool can be imported using its name or numeric identifier.\n\
+         comment: backup\n config:\n\n"
+    ));
+}
+
+#[test]
+fn offline_devices_are_listed_as_such() {
+    let report = only(&cenote_testpools::pool("degrz")).report();
+    assert_eq!((report.state, &report.reason), ("DEGRADED", &Reason::Offline));
+    let text = report.text();
+    assert!(text.contains("status: One or more devices are offlined.\n"), "{text}");
+    assert_eq!(text.matches("  OFFLINE\n").count(), 2, "{text}");
+}

@@ -62,7 +62,7 @@ impl ImportReport {
             resilvering: opened.resilvering,
             other_host: theirs != 0 && theirs != u64::from(hostid) && c.state == STATE_ACTIVE,
             error_count: 0,
-            errata: config::number(&c.config, "errata"),
+            errata: super::errata(&c.config, &opened.features),
             features: &opened.features,
             compatibility: None,
         };
