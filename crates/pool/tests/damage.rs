@@ -156,6 +156,13 @@ fn images_without_an_end_and_without_a_beginning() {
     assert_eq!(c.devices.len(), 3);
     assert_eq!(import(&c).unwrap().health(), "ONLINE");
 
+    // What lies behind the last metaslab is not needed.
+    let single = cenote_testpools::copy("basic");
+    let file = OpenOptions::new().write(true).open(&single.pool.files[0]).unwrap();
+    file.set_len((256 << 20) - (1 << 20)).unwrap();
+    let c = only(&single.pool);
+    assert_eq!((c.report().state, import(&c).unwrap().health()), ("ONLINE", "ONLINE"));
+
     // A device that is shorter than it was cannot be used whole.
     let file = OpenOptions::new().write(true).open(&copy.pool.files[1]).unwrap();
     file.set_len(len / 2).unwrap();
