@@ -211,8 +211,8 @@ mod tests {
 
     #[test]
     fn registry_values_split_into_their_fields() {
-        assert_eq!(AttrDef::decode(0x10_00_0005), AttrDef { id: 5, length: 16, swap: 0 });
-        assert_eq!(AttrDef::decode(0x00_03_0011), AttrDef { id: 17, length: 0, swap: 3 });
+        assert_eq!(AttrDef::decode(0x1000_0005), AttrDef { id: 5, length: 16, swap: 0 });
+        assert_eq!(AttrDef::decode(0x0003_0011), AttrDef { id: 17, length: 0, swap: 3 });
     }
 
     proptest! {

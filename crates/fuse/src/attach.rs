@@ -185,8 +185,8 @@ fn receive_descriptor(socket: &UnixStream) -> Option<OwnedFd> {
 }
 
 /// Takes a mount away, everywhere it is visible in this namespace. Nothing to do is success.
-pub(crate) fn detach(device: &str, force: Force) -> Result<(), MountError> {
-    for mountpoint in mountinfo::mountpoints(device).into_iter().rev() {
+pub(crate) fn detach(id: &str, force: Force) -> Result<(), MountError> {
+    for mountpoint in mountinfo::mountpoints(id).into_iter().rev() {
         if is_root() {
             let flags =
                 if force == Force::Yes { UnmountFlags::DETACH } else { UnmountFlags::empty() };
@@ -201,7 +201,7 @@ pub(crate) fn detach(device: &str, force: Force) -> Result<(), MountError> {
         }
     }
     if force == Force::Yes {
-        abort(device);
+        abort(id);
     }
     Ok(())
 }
@@ -229,16 +229,17 @@ fn unmount_by_helper(mountpoint: PathBuf, force: Force) -> Result<(), MountError
 /// Ends a connection whose mount is gone but still in use, so that its users get errors instead of
 /// waiting. The control file belongs to the user who mounted; where `fusectl` is not mounted the
 /// connection ends with its last user.
-fn abort(device: &str) {
-    if let Some((_, minor)) = device.split_once(':') {
+fn abort(id: &str) {
+    if let Some((_, minor)) = mountinfo::device(id).split_once(':') {
         let _ = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
     }
 }
 
 /// Lets the kernel read ahead in pieces of 1 MiB instead of 128 KiB. Needs root; without it files are
 /// read in smaller pieces.
-pub(crate) fn allow_large_readahead(device: &str) {
+pub(crate) fn allow_large_readahead(id: &str) {
     if is_root() {
+        let device = mountinfo::device(id);
         let _ = fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), "1024");
     }
 }

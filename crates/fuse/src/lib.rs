@@ -87,7 +87,8 @@ pub struct Space {
 pub struct MountHandle {
     dataset: String,
     mountpoint: PathBuf,
-    device: Option<String>,
+    /// What identifies the mount (see `mountinfo`), until it is unmounted.
+    id: Option<String>,
     session: Option<BackgroundSession>,
     watcher: Option<Arc<Watcher>>,
 }
@@ -106,7 +107,7 @@ pub fn mount(spec: MountSpec) -> Result<MountHandle, MountError> {
     config.n_threads = Some(THREADS);
     config.clone_fd = true;
     let acl = config.acl;
-    let id = mountinfo::device_at(&mountpoint).ok_or_else(|| {
+    let id = mountinfo::mount_at(&mountpoint).ok_or_else(|| {
         MountError::Session("/proc/self/mountinfo does not show the mount".into())
     })?;
     if let Some(watcher) = &spec.watcher {
@@ -116,7 +117,7 @@ pub fn mount(spec: MountSpec) -> Result<MountHandle, MountError> {
     let mut handle = MountHandle {
         dataset: spec.dataset.clone(),
         mountpoint,
-        device: Some(id.clone()),
+        id: Some(id.clone()),
         session: None,
         watcher: spec.watcher.clone(),
     };
@@ -146,13 +147,13 @@ impl MountHandle {
     /// Unmounts. Without force, [`MountError::Busy`] says that files in it are open and the mount
     /// stays; with force it goes away at once and whoever has files open in it gets errors.
     pub fn unmount(&mut self, force: Force) -> Result<(), MountError> {
-        if let Some(device) = &self.device {
-            attach::detach(device, force)?;
+        if let Some(id) = &self.id {
+            attach::detach(id, force)?;
             if let Some(watcher) = &self.watcher {
-                watcher.remove(device);
+                watcher.remove(id);
             }
         }
-        self.device = None;
+        self.id = None;
         let Some(session) = self.session.take() else { return Ok(()) };
         // The threads end when the kernel lets go. That takes longer if the mount is also visible
         // in another mount namespace; then they go on serving it there.

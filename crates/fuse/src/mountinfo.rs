@@ -1,8 +1,9 @@
 //! What the kernel says is mounted: `/proc/self/mountinfo`.
 //!
 //! A line is `ID PARENT MAJOR:MINOR ROOT MOUNTPOINT OPTIONS [TAG…] - TYPE SOURCE SUPEROPTIONS`, with
-//! octal escapes in paths. Every FUSE mount has a device number of its own, which stays the same
-//! wherever the mount is moved or bound to: it is what identifies a mount here.
+//! octal escapes in paths and sources. Every FUSE mount has a device number of its own, which stays
+//! the same wherever the mount is moved or bound to. Numbers are given again once they are free, so a
+//! mount is identified by its number together with its type and source: `0:57 fuse.zfs tank/home`.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,19 +13,19 @@ use std::path::{Path, PathBuf};
 /// A FUSE mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FuseMount {
-    /// `MAJOR:MINOR`.
-    device: String,
+    /// `MAJOR:MINOR TYPE SOURCE`.
+    id: String,
     mountpoint: PathBuf,
 }
 
-/// Device of the FUSE mount that is on top at `mountpoint`.
-pub(crate) fn device_at(mountpoint: &Path) -> Option<String> {
-    mounts().into_iter().rev().find(|m| m.mountpoint == mountpoint).map(|m| m.device)
+/// The FUSE mount that is on top at `mountpoint`.
+pub(crate) fn mount_at(mountpoint: &Path) -> Option<String> {
+    mounts().into_iter().rev().find(|m| m.mountpoint == mountpoint).map(|m| m.id)
 }
 
 /// Every place where a FUSE mount is visible, innermost last.
-pub(crate) fn mountpoints(device: &str) -> Vec<PathBuf> {
-    mounts().into_iter().filter(|m| m.device == device).map(|m| m.mountpoint).collect()
+pub(crate) fn mountpoints(id: &str) -> Vec<PathBuf> {
+    mounts().into_iter().filter(|m| m.id == id).map(|m| m.mountpoint).collect()
 }
 
 fn mounts() -> Vec<FuseMount> {
@@ -34,11 +35,18 @@ fn mounts() -> Vec<FuseMount> {
 
 fn parse(line: &[u8]) -> Option<FuseMount> {
     let mut fields = line.split(|b| *b == b' ');
-    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+    let device = fields.nth(2)?;
     let mountpoint = unescape(fields.nth(1)?);
-    let kind = fields.skip_while(|f| *f != b"-").nth(1)?;
-    kind.starts_with(b"fuse")
-        .then(|| FuseMount { device, mountpoint: PathBuf::from(OsString::from_vec(mountpoint)) })
+    let mut fields = fields.skip_while(|f| *f != b"-").skip(1);
+    let (kind, source) = (fields.next()?, fields.next()?);
+    let id = String::from_utf8_lossy(&[device, kind, source].join(&b' ')).into_owned();
+    let mountpoint = PathBuf::from(OsString::from_vec(mountpoint));
+    kind.starts_with(b"fuse").then_some(FuseMount { id, mountpoint })
+}
+
+/// `MAJOR:MINOR` of a mount.
+pub(crate) fn device(id: &str) -> &str {
+    id.split(' ').next().unwrap_or_default()
 }
 
 fn unescape(field: &[u8]) -> Vec<u8> {
@@ -65,8 +73,10 @@ mod tests {
     #[test]
     fn lines_are_parsed() {
         let line = br"36 35 0:57 / /mnt/with\040space ro,nosuid shared:1 master:2 - fuse.zfs tank/a ro,user_id=0";
-        let want = FuseMount { device: "0:57".into(), mountpoint: "/mnt/with space".into() };
+        let id = "0:57 fuse.zfs tank/a";
+        let want = FuseMount { id: id.into(), mountpoint: "/mnt/with space".into() };
         assert_eq!(parse(line), Some(want));
+        assert_eq!(device(id), "0:57");
         assert_eq!(parse(br"36 35 0:57 / /mnt rw - ext4 /dev/sda rw"), None);
         assert_eq!(parse(b""), None);
         assert_eq!(unescape(br"a\134b\12"), br"a\b\12");

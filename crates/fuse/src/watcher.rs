@@ -2,7 +2,7 @@
 //!
 //! When a FUSE server is killed its mounts stay behind, and every access to them fails. So a server
 //! starts a helper, usually its own program with a hidden argument, and holds the only writing end of
-//! a pipe to it. Each mount is announced on the pipe (`+DEVICE`), and each unmount (`-DEVICE`), one
+//! a pipe to it. Each mount is announced on the pipe (`+MOUNT`), and each unmount (`-MOUNT`), one
 //! per line. When the pipe closes, since the server has ended or been killed, the helper unmounts
 //! what is left and ends.
 //!
@@ -29,19 +29,19 @@ impl Watcher {
     }
 
     /// Announces a mount.
-    pub(crate) fn add(&self, device: &str) {
-        self.tell('+', device);
+    pub(crate) fn add(&self, mount: &str) {
+        self.tell('+', mount);
     }
 
     /// A mount is gone.
-    pub(crate) fn remove(&self, device: &str) {
-        self.tell('-', device);
+    pub(crate) fn remove(&self, mount: &str) {
+        self.tell('-', mount);
     }
 
-    fn tell(&self, sign: char, device: &str) {
+    fn tell(&self, sign: char, mount: &str) {
         let mut guard = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pipe) = &mut guard.0
-            && let Err(e) = pipe.write_all(format!("{sign}{device}\n").as_bytes())
+            && let Err(e) = pipe.write_all(format!("{sign}{mount}\n").as_bytes())
         {
             tracing::warn!("the process that watches mounts has ended: {e}");
         }
@@ -61,16 +61,16 @@ impl Drop for Watcher {
 pub fn watch(input: impl BufRead) {
     // Fails only for the leader of a process group, which a child is not.
     let _ = rustix::process::setsid();
-    let mut devices: Vec<String> = Vec::new();
+    let mut mounts: Vec<String> = Vec::new();
     for line in input.lines().map_while(Result::ok) {
-        if let Some(device) = line.strip_prefix('+') {
-            devices.push(device.to_owned());
-        } else if let Some(device) = line.strip_prefix('-') {
-            devices.retain(|d| d != device);
+        if let Some(mount) = line.strip_prefix('+') {
+            mounts.push(mount.to_owned());
+        } else if let Some(mount) = line.strip_prefix('-') {
+            mounts.retain(|m| m != mount);
         }
     }
     // A mount inside another one goes first.
-    for device in devices.iter().rev() {
-        let _ = detach(device, Force::Yes);
+    for mount in mounts.iter().rev() {
+        let _ = detach(mount, Force::Yes);
     }
 }
