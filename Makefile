@@ -3,7 +3,7 @@
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 
-.PHONY: help run build test check lint deny fuzz fuzz-long damage-long bench clean
+.PHONY: help run build test lint deny fuzz-long damage-long bench clean
 
 help:
 	@echo "make run          build, import a sample pool read-only, mount it, show it"
@@ -12,7 +12,7 @@ help:
 	@echo "make lint         rustfmt and clippy"
 	@echo "make deny         licences and sources of the dependencies"
 	@echo "make damage-long  thousands of damaged images instead of CI's sample"
-	@echo "make fuzz-long    coverage-guided fuzzing of every decoder"
+	@echo "make fuzz-long    coverage-guided fuzzing of every decoder (FUZZ_SECONDS each)"
 	@echo "make bench        reads and metadata walks against the raw device file"
 
 run:
@@ -26,6 +26,7 @@ build:
 test:
 	scripts/setup.sh test
 	$(MAKE) lint
+	$(if $(CI),$(MAKE) deny)
 	$(CARGO) test --workspace --locked
 
 lint:
@@ -38,6 +39,15 @@ deny:
 
 clean:
 	$(CARGO) clean
+
+FUZZ_SECONDS ?= 300
+
+fuzz-long:
+	command -v cargo-fuzz >/dev/null || $(CARGO) install cargo-fuzz --locked
+	$(CARGO) run --locked -p cenote-fuzz-targets --bin fuzz-seeds
+	for target in $$($(CARGO) fuzz list); do \
+		RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	done
 
 PEER := target/release/libzpool-peer
 
