@@ -1,8 +1,8 @@
 //! Devices: where bytes come from.
 //!
 //! A [`Device`] takes a batch of reads and completes all of them before it returns. Files and
-//! block devices are read with `pread`, or a batch at once with io_uring ([`crate::uring`])
-//! where that helps and is permitted; the devices of [`crate::inject`] wrap another one and
+//! block devices are read with `pread`, or a batch of small reads at once with io_uring
+//! (`crate::uring`) where that is permitted; the devices of [`crate::inject`] wrap another one and
 //! spoil or delay its reads.
 //!
 //! Invariants: a read is answered with exactly the bytes asked for or with an error; a device is
@@ -51,9 +51,10 @@ pub trait Device: Send + Sync {
     /// Performs the reads and sets each `result`. A read that comes out short is an error.
     fn read_batch(&self, reqs: &mut [ReadReq]);
 
-    /// How many batches at once this device gains from: 1 if it works on the requests of a batch
-    /// concurrently by itself.
-    fn concurrency(&self) -> usize {
+    /// In how many batches, submitted at once from several threads, a batch of `requests` reads of
+    /// `bytes` in all comes back soonest.
+    fn concurrency(&self, requests: usize, bytes: u64) -> usize {
+        let _ = (requests, bytes);
         1
     }
 }
@@ -113,8 +114,8 @@ impl Device for FileDevice {
     }
 
     fn read_batch(&self, reqs: &mut [ReadReq]) {
-        // One read gains nothing from a ring.
-        if reqs.len() > 1 && self.ring.read(&self.file, reqs) {
+        let bytes = reqs.iter().map(|r| r.len as u64).sum();
+        if suits_ring(reqs.len(), bytes) && self.ring.read(&self.file, reqs) {
             return;
         }
         for req in reqs {
@@ -122,9 +123,25 @@ impl Device for FileDevice {
         }
     }
 
-    fn concurrency(&self) -> usize {
-        4
+    fn concurrency(&self, requests: usize, bytes: u64) -> usize {
+        if !suits_ring(requests, bytes) {
+            (bytes / BYTES_PER_THREAD).clamp(1, 4) as usize
+        } else if Ring::permitted() {
+            1
+        } else {
+            (requests / 4).clamp(1, 8)
+        }
     }
+}
+
+/// Bytes of large reads that are worth a thread.
+const BYTES_PER_THREAD: u64 = 256 << 10;
+
+/// Whether io_uring is the way to do these reads. For many small ones, it has the device busy with
+/// all of them at once; large ones are copied out of the page cache faster by several threads.
+fn suits_ring(requests: usize, bytes: u64) -> bool {
+    const SMALL: u64 = 64 << 10;
+    requests > 1 && bytes / requests as u64 <= SMALL
 }
 
 /// Reads exactly `len` bytes at `offset` into a new buffer.

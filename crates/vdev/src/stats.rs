@@ -53,10 +53,12 @@ impl Stats {
         self.latency[bucket].fetch_add(1, Relaxed);
     }
 
-    /// One read of `begin`'s failed.
-    pub(crate) fn failed(&self) {
+    /// One read of `begin`'s failed; `counts` if that is an error of the device.
+    pub(crate) fn failed(&self, counts: bool) {
         self.in_flight.fetch_sub(1, Relaxed);
-        self.read_error();
+        if counts {
+            self.read_error();
+        }
     }
 
     pub(crate) fn read_error(&self) {

@@ -25,8 +25,6 @@ const LARGE: usize = 64 << 10;
 const AGGREGATION_LIMIT: u64 = 1 << 20;
 /// Most bytes read for nothing between two reads (OpenZFS: `zfs_vdev_read_gap_limit`).
 const GAP_LIMIT: u64 = 32 << 10;
-/// A batch is split for a further thread only if that leaves each this many bytes.
-const SPLIT_BYTES: usize = 256 << 10;
 /// Threads of a pool of readers.
 const THREADS: usize = 8;
 
@@ -60,14 +58,38 @@ pub(crate) fn read_leaves(pool: &ReaderPool, reads: &[LeafRead]) -> Vec<io::Resu
     let mut results: Vec<io::Result<Piece>> =
         reads.iter().map(|_| Err(io::Error::other("not read"))).collect();
     let runs = aggregate(reads, &order);
-    let batches = split(reads, &order, runs);
-    for done in pool.run(batches) {
-        for (run, req) in done.runs.into_iter().zip(done.reqs) {
-            let members = &order[run.members.clone()];
-            hand_out(reads, members, &run, req, &mut results);
-        }
+    let failed = perform(pool, reads, &order, runs, &mut results);
+    if !failed.is_empty() {
+        // One bad sector shall not cost its neighbours: each is read for itself.
+        let alone = |at: usize| {
+            let read = &reads[order[at]];
+            Run { members: at..at + 1, offset: read.offset, len: read.len as u64 }
+        };
+        let runs = failed.into_iter().flatten().map(alone).collect();
+        perform(pool, reads, &order, runs, &mut results);
     }
     results
+}
+
+/// Performs `runs`. Returns the members of those with several that failed, in ascending order.
+fn perform(
+    pool: &ReaderPool,
+    reads: &[LeafRead],
+    order: &[usize],
+    runs: Vec<Run>,
+    results: &mut [io::Result<Piece>],
+) -> Vec<Range<usize>> {
+    let mut failed = Vec::new();
+    for done in pool.run(split(reads, order, runs)) {
+        for (run, req) in done.runs.into_iter().zip(done.reqs) {
+            match req.take() {
+                Err(_) if run.members.len() > 1 => failed.push(run.members),
+                outcome => hand_out(reads, &order[run.members.clone()], &run, outcome, results),
+            }
+        }
+    }
+    failed.sort_by_key(|members| members.start);
+    failed
 }
 
 /// A physical read: the requests that it answers are `order[members]`.
@@ -122,8 +144,8 @@ fn split(reads: &[LeafRead], order: &[usize], runs: Vec<Run>) -> Vec<Batch> {
             mine.push(run);
         }
         let bytes: u64 = mine.iter().map(|r| r.len).sum();
-        let concurrency = leaf.device().map_or(1, |d| d.concurrency()).max(1);
-        let pieces = (bytes as usize / SPLIT_BYTES).clamp(1, concurrency.min(mine.len()));
+        let pieces = leaf.device().map_or(1, |d| d.concurrency(mine.len(), bytes));
+        let pieces = pieces.clamp(1, mine.len());
         let per_batch = mine.len().div_ceil(pieces);
         while !mine.is_empty() {
             let rest = mine.split_off(per_batch.min(mine.len()));
@@ -163,13 +185,17 @@ impl Batch {
             }
         }
         let elapsed = started.elapsed();
-        for req in &self.reqs {
+        for (req, run) in self.reqs.iter_mut().zip(&self.runs) {
             match &req.result {
                 Some(Ok(data)) if data.len() == req.len => {
                     self.leaf.stats.completed(req.len, elapsed);
+                    continue;
                 }
-                _ => self.leaf.stats.failed(),
+                Some(Ok(_)) => req.result = Some(Err(io::ErrorKind::UnexpectedEof.into())),
+                _ => {}
             }
+            // The members of an aggregated read are going to be read again.
+            self.leaf.stats.failed(run.members.len() == 1);
         }
     }
 }
@@ -179,14 +205,10 @@ fn hand_out(
     reads: &[LeafRead],
     members: &[usize],
     run: &Run,
-    req: ReadReq,
+    outcome: io::Result<Vec<u8>>,
     results: &mut [io::Result<Piece>],
 ) {
-    let want = req.len;
-    let outcome = req.take().and_then(|data| match data.len() == want {
-        true => Ok(Abd::from_vec(data)),
-        false => Err(io::ErrorKind::UnexpectedEof.into()),
-    });
+    let outcome = outcome.map(Abd::from_vec);
     for i in members {
         let read = &reads[*i];
         let at = (read.offset - run.offset) as usize;
@@ -258,7 +280,8 @@ fn work(jobs: &Mutex<Receiver<Job>>) {
         // The lock is held only while a job is taken.
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         match job {
-            Ok(job) => job(),
+            // A thread outlives a panic: others wait for it.
+            Ok(job) => drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(job))),
             Err(_) => return,
         }
     }

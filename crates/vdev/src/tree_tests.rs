@@ -145,6 +145,19 @@ fn small_neighbours_are_read_at_once() {
 }
 
 #[test]
+fn a_bad_sector_costs_only_its_block() {
+    let (t, disks) = mirror(1);
+    disks[0].faults.fail((4 << 20) + 1024..(4 << 20) + 1025);
+    let verify = |b: &cenote_format::abd::Abd| *b.bytes() == DATA[..512];
+    let ask = |i: u64| BlockRead { vdev: 0, offset: i * 512, size: 512, txg: 1, verify: &verify };
+    let reqs: Vec<BlockRead<'_>> = (0..5).map(ask).collect();
+    let good: Vec<bool> = t.read_many(&reqs).iter().map(Result::is_ok).collect();
+    assert_eq!(good, [true, true, false, true, true]);
+    assert_eq!(read_errors(&t), [1]);
+    assert_eq!(t.root().active_reads(), 0);
+}
+
+#[test]
 fn devices_of_a_batch_work_in_parallel() {
     let disks = leaves(6, 1 << 20);
     let t = tree(testing::files(&disks));

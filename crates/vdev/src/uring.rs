@@ -43,10 +43,15 @@ impl Ring {
         Ring(Mutex::new(None))
     }
 
+    /// Whether rings are to be had, as far as is known.
+    pub(crate) fn permitted() -> bool {
+        !REFUSED.load(Ordering::Relaxed)
+    }
+
     /// Performs `reqs` on `file`. `false`: nothing was done, since the ring is busy or there is
     /// none to be had.
     pub(crate) fn read(&self, file: &File, reqs: &mut [ReadReq]) -> bool {
-        if REFUSED.load(Ordering::Relaxed) {
+        if !Ring::permitted() {
             return false;
         }
         let mut slot = match self.0.try_lock() {
