@@ -138,7 +138,9 @@ impl Args {
             't' => {
                 let text = value.to_string_lossy();
                 let txg = number(&text).filter(|t| *t >= 4);
-                let Some(txg) = txg else { return usage(format!("incorrect txg specified: {text}")) };
+                let Some(txg) = txg else {
+                    return usage(format!("incorrect txg specified: {text}"));
+                };
                 self.txg = Some(txg);
             }
             _ if PARTS.contains(letter) || MODES.contains(letter) => {
@@ -273,7 +275,10 @@ mod tests {
 
     #[test]
     fn numbers_like_strtoull() {
-        assert_eq!((number("10"), number("0x10"), number("010"), number("0")), (Some(10), Some(16), Some(8), Some(0)));
+        assert_eq!(
+            (number("10"), number("0x10"), number("010"), number("0")),
+            (Some(10), Some(16), Some(8), Some(0))
+        );
         assert_eq!(number("x"), None);
     }
 }

@@ -33,7 +33,10 @@ pub fn run(args: &Args, ctx: &mut Context) -> Outcome {
     let device = match open_device(&path) {
         Ok(device) => device,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && !name.starts_with('/') => {
-            writeln!(ctx.out, "failed to find device {name}, try specifying absolute path instead")?;
+            writeln!(
+                ctx.out,
+                "failed to find device {name}, try specifying absolute path instead"
+            )?;
             return Ok(1);
         }
         Err(e) => {
@@ -105,7 +108,9 @@ fn read(device: &dyn Device, index: usize, ashift: &mut u32) -> Label {
     let slot = label::slot_size(*ashift);
     let slots = ring.chunks_exact(slot).zip(0u64..);
     label.uberblocks = slots
-        .map(|(data, i)| label::decode_slot(data, base + RING_OFFSET + i * slot as u64).ok().flatten())
+        .map(|(data, i)| {
+            label::decode_slot(data, base + RING_OFFSET + i * slot as u64).ok().flatten()
+        })
         .collect();
     label
 }
@@ -250,15 +255,23 @@ fn show_stats(args: &Args, ctx: &mut Context, config: &NvList) -> std::io::Resul
     stats.collect(config);
     let noise = size(&NvList::default());
     let mut rest = total;
-    for (name, list) in
-        [("integers:", &stats.integers), ("strings:", &stats.strings), ("booleans:", &stats.booleans)]
-    {
+    for (name, list) in [
+        ("integers:", &stats.integers),
+        ("strings:", &stats.strings),
+        ("booleans:", &stats.booleans),
+    ] {
         let bytes = size(list) - noise;
         rest = rest.saturating_sub(bytes);
         let count = list.pairs.len();
         writeln!(out, "{name:>12} {count:4} {bytes:6} bytes ({:5.2}%)", percent(bytes))?;
     }
-    writeln!(out, "{:>12} {:4} {rest:6} bytes ({:5.2}%)\n", "nvlists:", stats.lists, percent(rest))?;
+    writeln!(
+        out,
+        "{:>12} {:4} {rest:6} bytes ({:5.2}%)\n",
+        "nvlists:",
+        stats.lists,
+        percent(rest)
+    )?;
     if stats.leaf_count > 0 {
         let average = stats.leaf_total / stats.leaf_count;
         let count = stats.leaf_count;

@@ -58,7 +58,12 @@ impl Zdb<'_> {
         }
     }
 
-    fn vdev_metaslabs(&mut self, v: &VdevSpace, some: &[Metaslab], indirect: bool) -> Result<(), Stop> {
+    fn vdev_metaslabs(
+        &mut self,
+        v: &VdevSpace,
+        some: &[Metaslab],
+        indirect: bool,
+    ) -> Result<(), Stop> {
         let bias = match v.class {
             AllocClass::Log => "log",
             AllocClass::Special => "special",
@@ -71,9 +76,20 @@ impl Zdb<'_> {
         }
         let count = v.metaslabs.len();
         let out = self.out();
-        writeln!(out, "\n\t{:<10}{count:5}   {:<19}   {:<15}   {:<12}", "metaslabs", "offset", "spacemap", "free")?;
+        writeln!(
+            out,
+            "\n\t{:<10}{count:5}   {:<19}   {:<15}   {:<12}",
+            "metaslabs", "offset", "spacemap", "free"
+        )?;
         let line = |n: usize| "-".repeat(n);
-        writeln!(out, "\t{:>15}   {:>19}   {:>15}   {:>12}", line(15), line(19), line(15), line(12))?;
+        writeln!(
+            out,
+            "\t{:>15}   {:>19}   {:>15}   {:>12}",
+            line(15),
+            line(19),
+            line(15),
+            line(12)
+        )?;
         if indirect {
             self.indirect_vdev(v)?;
         }
@@ -100,8 +116,9 @@ impl Zdb<'_> {
         }
         let space = self.pool.clone();
         let active = |n: Option<u64>| n.is_some_and(|n| n > 0);
-        let (histograms, logs) =
-            space.space().map_or((false, false), |s| (active(s.histogram_feature), active(s.log_feature)));
+        let (histograms, logs) = space
+            .space()
+            .map_or((false, false), |s| (active(s.histogram_feature), active(s.log_feature)));
         if level > 1
             && histograms
             && let Some(header) = &ms.header
@@ -212,7 +229,7 @@ impl Zdb<'_> {
         writeln!(self.out(), "\nindirect mapping obj {number}:")?;
         writeln!(self.out(), "    vim_max_offset = 0x{:x}", mapping.max_offset)?;
         writeln!(self.out(), "    vim_bytes_mapped = 0x{:x}", mapping.bytes_mapped)?;
-        writeln!(self.out(), "    vim_count = {}\n", mapping.segments.len())?;
+        writeln!(self.out(), "    vim_count = {}", mapping.segments.len())?;
         if self.args.level('d') <= 5 && self.args.level('m') <= 3 {
             return Ok(());
         }

@@ -1,10 +1,281 @@
-//! `zdb`: the on-disk structures of a pool.
+//! `zdb`: what is on disk, as it is on disk.
+//!
+//! One room per part of the output:
+//!
+//! | room | options |
+//! |---|---|
+//! | [`args`] | the command line; what is refused |
+//! | [`labels`] | `-l` |
+//! | [`metaslabs`] | `-m`, `-M` |
+//! | [`objsets`], [`objects`], [`viewers`] | `-d`: datasets, objects, what is in them |
+//! | [`mos`] | `-d`: which objects of the MOS nobody refers to; feature counts |
+//! | [`intent_log`] | `-i` |
+//! | [`blocks`] | `-b`, `-c` |
+//! | [`dedup`] | `-D`, `-T` |
+//! | [`raw`] | `-R` |
+//! | [`files`] | `-O`, `-r` |
+//! | [`print`] | block pointers, lists, histograms |
+//!
+//! A pool that the daemon holds is looked at where it is; any other is opened read-only for as
+//! long as the command runs. The text is that of OpenZFS 2.3, line by line.
 
+pub mod args;
+pub mod blocks;
+pub mod dedup;
+pub mod files;
+pub mod intent_log;
+pub mod labels;
+pub mod metaslabs;
+pub mod mos;
+pub mod objects;
+pub mod objsets;
+pub mod print;
+pub mod raw;
+pub mod viewers;
+
+use crate::clock;
 use crate::context::Context;
+use crate::outcome::{Outcome, Stop, conclude, fail};
+use args::Args;
+use cenote_dmu::zap::Zap;
+use cenote_format::nvlist::NvList;
+use cenote_pool::traverse::Subject;
+use cenote_pool::{ImportOptions, Pool, discover};
 use std::ffi::OsString;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
 
-/// Runs `zdb`; returns the exit code.
-pub fn run(_args: &[OsString], ctx: &mut Context) -> i32 {
-    ctx.complain("zdb: not supported yet");
-    1
+/// A command that looks at one pool.
+pub struct Zdb<'a> {
+    ctx: &'a mut Context,
+    args: &'a Args,
+    pool: Arc<Pool>,
+    /// Something on disk is not as it should be.
+    damaged: bool,
+}
+
+/// An error of the floors below as the end of the command.
+fn failed(e: impl std::fmt::Display) -> Stop {
+    Stop::Fail(format!("zdb: {e}"))
+}
+
+/// `zdb`; returns the exit code.
+pub fn run(args: &[OsString], ctx: &mut Context) -> i32 {
+    // The output is many short lines.
+    let out = std::mem::replace(&mut ctx.out, Box::new(std::io::sink()));
+    ctx.out = Box::new(BufWriter::with_capacity(64 << 10, out));
+    let outcome = Args::parse(args).and_then(|args| dispatch(&args, ctx));
+    conclude(outcome, args::USAGE, ctx)
+}
+
+fn dispatch(args: &Args, ctx: &mut Context) -> Outcome {
+    if args.has('l') {
+        return labels::run(args, ctx);
+    }
+    let target = args.operands.first().cloned().unwrap_or_default();
+    let target = target.strip_suffix('/').unwrap_or(&target).to_string();
+    let end = target.find(['/', '@', '#']).unwrap_or(target.len());
+    let (name, dataset) = target.split_at(end);
+    let pool = open(args, ctx, name)?;
+    let name = pool.name().to_string();
+    let mut zdb = Zdb { ctx, args, pool, damaged: false };
+    let code = match dataset {
+        _ if args.has('R') => zdb.read_blocks()?,
+        _ if args.has('r') || args.has('O') => zdb.files(&format!("{name}{dataset}"))?,
+        "" | "/0" => match args.level('d') > 0 && args.operands.len() > 1 && args.level('m') == 0 {
+            true => zdb.mos_objects()?,
+            false => zdb.whole_pool()?,
+        },
+        _ => zdb.one_dataset(&format!("{name}{dataset}"))?,
+    };
+    Ok(if zdb.damaged && code == 0 { 3 } else { code })
+}
+
+/// The pool `name`: the daemon's, or one found and opened here.
+fn open(args: &Args, ctx: &mut Context, name: &str) -> Result<Arc<Pool>, Stop> {
+    if !args.has('e')
+        && args.txg.is_none()
+        && let Some(imported) = ctx.pools.get(name)
+    {
+        return Ok(imported.pool.clone());
+    }
+    let dirs: Vec<PathBuf> = match args.search.is_empty() {
+        false => args.search.iter().map(|p| ctx.path(p)).collect(),
+        true => vec![PathBuf::from("/dev")],
+    };
+    let candidates = discover(&dirs);
+    let wanted = candidates.iter().find(|c| c.name == name || c.guid.to_string() == name);
+    let Some(candidate) = wanted else {
+        return fail(format!("zdb: can't open '{name}': No such file or directory"));
+    };
+    let options = ImportOptions {
+        readonly: true,
+        force: true,
+        rewind: args.has('F'),
+        txg: args.txg,
+        allow_missing_log: true,
+        ..ImportOptions::default()
+    };
+    Pool::import(candidate, &options)
+        .map_err(|e| Stop::Fail(format!("zdb: can't open '{name}': {e}")))
+}
+
+impl Zdb<'_> {
+    fn out(&mut self) -> &mut dyn Write {
+        &mut *self.ctx.out
+    }
+
+    fn level(&self, letter: char) -> u32 {
+        self.args.level(letter)
+    }
+
+    /// A damaged structure: says so, goes on, and lets the command end with exit code 3.
+    fn complain(&mut self, what: impl std::fmt::Display) {
+        self.damaged = true;
+        self.ctx.complain(format_args!("zdb: {what}"));
+    }
+
+    fn ctime(&self, seconds: u64) -> String {
+        clock::ctime(self.ctx, seconds)
+    }
+
+    /// What a traversal needs to know of the pool.
+    fn subject<'a>(pool: &'a Pool) -> Subject<'a> {
+        Subject { mos: pool.mos().clone(), config: pool.config(), uberblock: pool.uberblock() }
+    }
+
+    /// The object directory of the MOS.
+    fn directory(&self) -> Result<Zap, Stop> {
+        let object = self.pool.mos().object(1).map_err(failed)?;
+        Zap::open(&object).map_err(failed)
+    }
+
+    /// Everything that is asked about the whole pool, in `zdb`'s order.
+    fn whole_pool(&mut self) -> Outcome {
+        if self.level('C') > 0 {
+            self.config()?;
+        }
+        if self.level('u') > 0 {
+            self.uberblock()?;
+        }
+        if self.level('D') > 0 {
+            self.dedup_tables()?;
+        }
+        if self.level('T') > 0 {
+            self.reference_tables()?;
+        }
+        let metaslabs = self.level('d') > 2 || self.level('m') > 0;
+        if metaslabs {
+            self.metaslabs()?;
+        }
+        if self.level('M') > 0 {
+            self.metaslab_groups()?;
+        }
+        if metaslabs {
+            self.log_space_maps()?;
+        }
+        let mut code = 0;
+        if self.level('d') > 0 || self.level('i') > 0 {
+            code = self.all_datasets()?;
+        }
+        if code == 0 && (self.level('b') > 0 || self.level('c') > 0) {
+            code = self.block_stats()?;
+        }
+        if self.level('s') > 0 {
+            self.io_stats()?;
+        }
+        if self.level('h') > 0 {
+            self.history()?;
+        }
+        Ok(code)
+    }
+
+    /// `-C`: the config in the MOS, as it is stored.
+    fn config(&mut self) -> Result<(), Stop> {
+        let number = self.directory()?.u64(b"config").map_err(failed)?.unwrap_or(0);
+        let object = self.pool.mos().object(number).map_err(failed)?;
+        let list = viewers::packed_nvlist(&object).map_err(failed)?;
+        writeln!(self.out(), "\nMOS Configuration:")?;
+        print::nvlist(self.out(), &list, 8)?;
+        Ok(())
+    }
+
+    /// `-u`: the uberblock that the pool was opened at.
+    fn uberblock(&mut self) -> Result<(), Stop> {
+        let ub = self.pool.uberblock().clone();
+        let time = self.ctime(ub.timestamp);
+        let rootbp = self.level('u') >= 4;
+        writeln!(self.out(), "\nUberblock:")?;
+        print::uberblock(self.out(), &ub, &time, rootbp)?;
+        writeln!(self.out())?;
+        Ok(())
+    }
+
+    /// `-h`: the log of commands.
+    fn history(&mut self) -> Result<(), Stop> {
+        let records = self.pool.history().map_err(failed)?;
+        writeln!(self.out(), "\nHistory:")?;
+        for record in &records {
+            let ctx = &*self.ctx;
+            let line = cenote_pool::history::format_record(record, true, false, &|t| {
+                clock::format(ctx, i64::try_from(t).unwrap_or(i64::MAX), "%Y-%m-%d.%H:%M:%S")
+            });
+            if let Some(line) = &line {
+                writeln!(self.out(), "{line}")?;
+            }
+            if self.level('h') > 1 {
+                if line.is_none() {
+                    writeln!(self.out(), "unrecognized record:")?;
+                }
+                print::nvlist(self.out(), record, 2)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `-s`: what the command itself has read.
+    fn io_stats(&mut self) -> Result<(), Stop> {
+        let pool = self.pool.clone();
+        let line = |name: &str, v: &cenote_vdev::Vdev| {
+            let (ops, writes, bytes, written) = v.io_stats();
+            let (re, we, ce) = v.errors();
+            let n = |n: u64| self.args.number(n);
+            format!(
+                "{name:<24} {:>7} {:>7} {:>7} {:>7} {:>5} {:>5} {:>5}",
+                n(ops),
+                n(writes),
+                n(bytes),
+                n(written),
+                n(re),
+                n(we),
+                n(ce)
+            )
+        };
+        let mut lines = vec![
+            format!("{:24} {:>15} {:>15} {:>17}", "", "operations", "bandwidth", "errors"),
+            format!(
+                "{:<24} {:>7} {:>7} {:>7} {:>7} {:>5} {:>5} {:>5}",
+                "description", "read", "write", "read", "write", "read", "write", "cksum"
+            ),
+            line(pool.name(), pool.store().vdevs().root()),
+        ];
+        let mut todo: Vec<_> =
+            pool.store().vdevs().root().children().iter().rev().map(|v| (1, v.clone())).collect();
+        while let Some((depth, v)) = todo.pop() {
+            let name = v.path().map_or_else(|| v.kind().to_string(), |p| p.display().to_string());
+            lines.push(line(&format!("{:1$}{name}", "", depth * 2), &v));
+            todo.extend(v.children().iter().rev().map(|c| (depth + 1, c.clone())));
+        }
+        writeln!(self.out())?;
+        for line in lines {
+            writeln!(self.out(), "{line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A list by name, or an empty one.
+pub(crate) fn lists<'a>(list: &'a NvList, name: &str) -> &'a [NvList] {
+    list.lists(name).unwrap_or_default()
 }

@@ -1,12 +1,12 @@
 //! The forms in which `zdb` prints block pointers, name-value lists, histograms and uberblocks.
 
+use cenote_format::ByteOrder;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::Checksum;
 use cenote_format::compress::Compression;
 use cenote_format::dmu::DmuType;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_format::ByteOrder;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
@@ -45,7 +45,11 @@ fn blkptr_type(bp: &BlockPointer) -> String {
 pub fn blkptr(bp: &BlockPointer) -> String {
     let (level, kind) = (bp.level(), blkptr_type(bp));
     if bp.is_hole() {
-        return format!("HOLE [L{level} {kind}] size={:x}L birth={}L", bp.lsize(), bp.logical_birth());
+        return format!(
+            "HOLE [L{level} {kind}] size={:x}L birth={}L",
+            bp.lsize(),
+            bp.logical_birth()
+        );
     }
     let compression = compression_name(bp.compression());
     if bp.is_embedded() {
@@ -106,7 +110,14 @@ pub fn blkptr_compact(bp: &BlockPointer, all: bool, freed: bool) -> String {
         out.push_str("0:0:0 ");
     }
     for d in bp.dvas().take(if all { 3 } else { 1 }) {
-        let _ = write!(out, "{}:{:x}:{:x}{} ", d.vdev, d.offset, d.asize, if d.gang { "G" } else { "" });
+        let _ = write!(
+            out,
+            "{}:{:x}:{:x}{} ",
+            d.vdev,
+            d.offset,
+            d.asize,
+            if d.gang { "G" } else { "" }
+        );
     }
     if bp.is_hole() {
         let _ = write!(out, "{:x}L B={}", bp.lsize(), bp.logical_birth());

@@ -1,0 +1,351 @@
+//! `zdb -D`: the deduplication tables; `-T`: the block reference tables.
+
+use super::print::{self, blkptr};
+use super::{Zdb, failed};
+use crate::outcome::Stop;
+use cenote_dmu::zap::Zap;
+use cenote_format::blkptr::BlockPointer;
+use cenote_pool::traverse::brt;
+use cenote_pool::traverse::ddt::{self, Entry, LOG_CHECKPOINT, LOG_FLUSHING, Table};
+
+/// Buckets of a histogram: one per power of two of the references.
+const BUCKETS: usize = 64;
+
+/// `ddt_stat_t`: blocks and bytes, once, and as often as they are referenced.
+#[derive(Clone, Copy, Default)]
+struct Stat([u64; 8]);
+
+impl Stat {
+    fn add(&mut self, other: &Stat) {
+        for (a, b) in self.0.iter_mut().zip(other.0) {
+            *a = a.saturating_add(b);
+        }
+    }
+}
+
+/// Stats by power of two of the references.
+#[derive(Clone)]
+struct Histogram(Vec<Stat>);
+
+impl Histogram {
+    fn new() -> Histogram {
+        Histogram(vec![Stat::default(); BUCKETS])
+    }
+
+    fn add(&mut self, other: &Histogram) {
+        self.0.iter_mut().zip(&other.0).for_each(|(a, b)| a.add(b));
+    }
+
+    fn total(&self) -> Stat {
+        self.0.iter().fold(Stat::default(), |mut sum, s| {
+            sum.add(s);
+            sum
+        })
+    }
+}
+
+impl Zdb<'_> {
+    /// `-D`.
+    pub fn dedup_tables(&mut self) -> Result<(), Stop> {
+        let pool = self.pool.clone();
+        let mut all = Histogram::new();
+        for table in ddt::load(pool.mos()).map_err(failed)? {
+            self.dedup_table(&table, &mut all)?;
+        }
+        let total = all.total();
+        if total.0[0] == 0 {
+            writeln!(self.out(), "All DDTs are empty")?;
+            return Ok(());
+        }
+        writeln!(self.out())?;
+        if self.level('D') > 1 {
+            writeln!(self.out(), "DDT histogram (aggregated over all DDTs):")?;
+            self.dedup_histogram(&all, Some(total))?;
+        }
+        let [_, _, _, dsize, _, ref_lsize, ref_psize, ref_dsize] = total.0.map(|n| n as f64);
+        let (dedup, compress, copies) =
+            (ref_dsize / dsize, ref_lsize / ref_psize, ref_dsize / ref_psize);
+        writeln!(
+            self.out(),
+            "dedup = {dedup:.2}, compress = {compress:.2}, copies = {copies:.2}, \
+             dedup * compress / copies = {:.2}\n",
+            dedup * compress / copies
+        )?;
+        Ok(())
+    }
+
+    fn dedup_table(&mut self, table: &Table, all: &mut Histogram) -> Result<(), Stop> {
+        let name = table.checksum.name();
+        let flags: Vec<&str> = [(ddt::FLAG_FLAT, "FLAT"), (ddt::FLAG_LOG, "LOG")]
+            .iter()
+            .filter(|(bit, _)| table.flags & bit != 0)
+            .map(|f| f.1)
+            .collect();
+        let flags =
+            if flags.is_empty() { String::new() } else { format!(" [{}]", flags.join(" ")) };
+        let kind = if table.version == 0 { "LEGACY" } else { "FDT" };
+        writeln!(
+            self.out(),
+            "DDT-{name}: version={} [{kind}]; flags=0x{:02x}{flags}; rootobj={}",
+            table.version,
+            table.flags,
+            table.directory
+        )?;
+        for stored in &table.stored {
+            self.stored_entries(table, stored, all)?;
+        }
+        for (n, log) in table.logs.iter().enumerate() {
+            self.dedup_log(table, n, log)?;
+            for entry in log.entries.values() {
+                self.count_entry(entry, all);
+            }
+        }
+        Ok(())
+    }
+
+    fn stored_entries(
+        &mut self,
+        table: &Table,
+        stored: &ddt::Stored,
+        all: &mut Histogram,
+    ) -> Result<(), Stop> {
+        let pool = self.pool.clone();
+        let mos = pool.mos();
+        let histogram = self.stored_histogram(&stored.name)?;
+        all.add(&histogram);
+        let object = mos.object(stored.object).map_err(failed)?;
+        let count = Zap::open(&object).map_err(failed)?.len();
+        if count == 0 {
+            return Ok(());
+        }
+        let dnode = object.dnode();
+        let filled = dnode.pointers.iter().filter(|p| !p.is_hole()).map(print::fill).sum::<u64>();
+        let name = &stored.name;
+        writeln!(
+            self.out(),
+            "{name}: dspace={}; mspace={}; entries={count}",
+            dnode.used.saturating_add(256) >> 9 << 9,
+            filled.saturating_mul(dnode.block_size)
+        )?;
+        if self.level('D') < 3 {
+            return Ok(());
+        }
+        writeln!(self.out(), "{name}: object={}", stored.object)?;
+        self.dedup_histogram(&histogram, None)?;
+        const UNIQUE: usize = 2;
+        if self.level('D') < 4 || (self.level('D') < 5 && stored.class == UNIQUE) {
+            return Ok(());
+        }
+        writeln!(self.out(), "{name} contents:\n")?;
+        let mut lines = Vec::new();
+        let mut index = 0;
+        table
+            .for_each_stored(mos, stored, &mut |entry| {
+                index += 1;
+                lines.extend(entry_lines(table, entry, index));
+                Ok(())
+            })
+            .map_err(failed)?;
+        for line in lines {
+            writeln!(self.out(), "{line}")?;
+        }
+        writeln!(self.out())?;
+        Ok(())
+    }
+
+    /// The histogram that is kept beside one of a table's ZAPs.
+    fn stored_histogram(&mut self, name: &str) -> Result<Histogram, Stop> {
+        let mut histogram = Histogram::new();
+        let Some(stats) = self.directory()?.u64(b"DDT-statistics").map_err(failed)? else {
+            return Ok(histogram);
+        };
+        let zap = Zap::open(&self.pool.mos().object(stats).map_err(failed)?).map_err(failed)?;
+        if let Some(entry) = zap.lookup(name.as_bytes()).map_err(failed)? {
+            let (words, _) = entry.value.as_chunks::<8>();
+            histogram.0.iter_mut().zip(words).for_each(|(stat, w)| stat.0 = *w);
+        }
+        Ok(histogram)
+    }
+
+    fn count_entry(&self, entry: &Entry, all: &mut Histogram) {
+        let vdevs = self.pool.store().vdevs();
+        let mut stat = Stat::default();
+        for phys in entry.phys.iter().filter(|p| p.birth != 0) {
+            let copies = phys.copies(entry.key.is_encrypted());
+            let deflated = copies.iter().filter_map(|d| {
+                let top = vdevs.root().children().iter().find(|v| v.id() == u64::from(d.vdev))?;
+                Some(top.deflate(d.asize))
+            });
+            let once = [1, entry.key.lsize(), entry.key.psize(), deflated.sum()];
+            let n = phys.refcount;
+            let often = once.map(|b: u64| b.saturating_mul(n));
+            stat.add(&Stat([
+                once[0], once[1], once[2], once[3], often[0], often[1], often[2], often[3],
+            ]));
+        }
+        if let Some(bucket) = stat.0[4].checked_ilog2()
+            && let Some(slot) = all.0.get_mut(bucket as usize)
+        {
+            slot.add(&stat);
+        }
+    }
+
+    fn dedup_log(&mut self, table: &Table, n: usize, log: &ddt::Log) -> Result<(), Stop> {
+        let known = [(LOG_FLUSHING, "FLUSHING"), (LOG_CHECKPOINT, "CHECKPOINT")];
+        let mut flags: Vec<&str> =
+            known.iter().filter(|(bit, _)| log.flags & bit != 0).map(|f| f.1).collect();
+        if log.flags & !(LOG_FLUSHING | LOG_CHECKPOINT) != 0 {
+            flags.push("UNKNOWN");
+        }
+        let flags =
+            if flags.is_empty() { String::new() } else { format!(" [{}]", flags.join(" ")) };
+        let name = table.checksum.name();
+        writeln!(
+            self.out(),
+            "DDT-log-{name}-{n}: flags=0x{:02x}{flags}; obj={}; len={}; txg={}; entries={}",
+            log.flags,
+            log.object,
+            log.length,
+            log.first_txg,
+            log.entries.len()
+        )?;
+        if let Some(c) = log.checkpoint {
+            let words: Vec<String> = c.0.iter().map(|w| format!("{w:016x}")).collect();
+            writeln!(self.out(), "    checkpoint: {}", words.join(":"))?;
+        }
+        if self.level('D') >= 4 {
+            let mut entries: Vec<&Entry> = log.entries.values().collect();
+            entries.sort_by_key(|e| e.key);
+            for (index, entry) in (0..).zip(entries) {
+                for line in entry_lines(table, entry, index) {
+                    writeln!(self.out(), "{line}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn dedup_histogram(&mut self, h: &Histogram, total: Option<Stat>) -> Result<(), Stop> {
+        let row = |w: [&str; 9]| {
+            format!(
+                "{:>6}   {:>6}   {:>5}   {:>5}   {:>5}   {:>6}   {:>5}   {:>5}   {:>5}",
+                w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8]
+            )
+        };
+        let line = |n: usize| "_".repeat(n);
+        writeln!(
+            self.out(),
+            "\nbucket              allocated                       referenced          "
+        )?;
+        writeln!(self.out(), "{}   {}   {}", line(6), line(30), line(30))?;
+        let titles =
+            ["refcnt", "blocks", "LSIZE", "PSIZE", "DSIZE", "blocks", "LSIZE", "PSIZE", "DSIZE"];
+        let dashes =
+            ["------", "------", "-----", "-----", "-----", "------", "-----", "-----", "-----"];
+        writeln!(self.out(), "{}\n{}", row(titles), row(dashes))?;
+        let buckets = h.0.iter().enumerate().map(|(i, s)| (self.args.number(1 << i), *s));
+        let rows: Vec<(String, Stat)> =
+            buckets.chain(total.map(|t| ("Total".to_string(), t))).collect();
+        for (name, stat) in rows.iter().filter(|(_, s)| s.0[0] != 0) {
+            let mut cells = vec![name.clone()];
+            for (i, n) in stat.0.iter().enumerate() {
+                cells.push(if i % 4 == 0 { self.args.number(*n) } else { self.args.bytes(*n) });
+            }
+            let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
+            if let Ok(cells) = <[&str; 9]>::try_from(cells) {
+                writeln!(self.out(), "{}", row(cells))?;
+            }
+        }
+        writeln!(self.out())?;
+        Ok(())
+    }
+
+    /// `-T`.
+    pub fn reference_tables(&mut self) -> Result<(), Stop> {
+        let pool = self.pool.clone();
+        if !pool.features().is_enabled("block_cloning") {
+            writeln!(self.out(), "BRT: unsupported on this pool")?;
+            return Ok(());
+        }
+        if !pool.features().is_active("block_cloning") {
+            writeln!(self.out(), "BRT: empty")?;
+            return Ok(());
+        }
+        let vdevs = pool.store().vdevs().root().children().len() as u64;
+        let tables = brt::load(pool.mos(), vdevs).map_err(failed)?;
+        let sum = |f: fn(&brt::Table) -> u64| tables.iter().map(f).fold(0, u64::saturating_add);
+        let (used, saved) = (sum(|t| t.used), sum(|t| t.saved));
+        let ratio = (u128::from(used) + u128::from(saved)) * 100;
+        let ratio = ratio.checked_div(u128::from(used)).unwrap_or(100);
+        let (u, s) = (self.args.bytes(used), self.args.bytes(saved));
+        writeln!(
+            self.out(),
+            "BRT: used {u}; saved {s}; ratio {}.{:02}x",
+            ratio / 100,
+            ratio % 100
+        )?;
+        if self.level('T') < 2 {
+            return Ok(());
+        }
+        for vdev in 0..vdevs {
+            let Some(t) = tables.iter().find(|t| t.vdev == vdev) else {
+                writeln!(self.out(), "BRT: vdev {vdev}: empty")?;
+                continue;
+            };
+            let (count, used, saved) =
+                (self.args.number(t.count), self.args.bytes(t.used), self.args.bytes(t.saved));
+            writeln!(self.out(), "BRT: vdev {vdev}: refcnt {count}; used {used}; saved {saved}")?;
+        }
+        match self.level('T') {
+            0..3 => return Ok(()),
+            3 => {}
+            _ => writeln!(self.out(), "\n{:<16} {:<10}", "DVA", "REFCNT")?,
+        }
+        for table in &tables {
+            self.references(table)?;
+        }
+        Ok(())
+    }
+
+    fn references(&mut self, table: &brt::Table) -> Result<(), Stop> {
+        let (mut counts, mut lines) = ([0u64; 64], Vec::new());
+        let vdev = table.vdev;
+        let all = self.level('T') > 3;
+        table
+            .for_each(self.pool.mos(), &mut |offset, refs| {
+                // Bucket `n` is for counts of `n` bits.
+                let bits = refs.checked_ilog2().map_or(0, |b| b as usize + 1).min(63);
+                counts[bits] += 1;
+                if all {
+                    lines.push(format!("{:<16} {refs:<10}", format!("{vdev}:{offset:x}")));
+                }
+                Ok(())
+            })
+            .map_err(failed)?;
+        for line in lines {
+            writeln!(self.out(), "{line}")?;
+        }
+        if !all {
+            writeln!(self.out(), "\nBRT: vdev {vdev}: DVAs with 2^n refcnts:")?;
+            print::histogram(self.out(), &counts, 0)?;
+        }
+        Ok(())
+    }
+}
+
+/// The variants of an entry, each as a block pointer.
+fn entry_lines(table: &Table, entry: &Entry, index: u64) -> Vec<String> {
+    let used = entry.phys.iter().enumerate().filter(|(_, p)| p.birth != 0);
+    used.map(|(i, phys)| {
+        let mut bp = BlockPointer::HOLE;
+        bp.0[..6].copy_from_slice(&phys.dvas);
+        let key = entry.key.0;
+        bp.0[6] =
+            key[4] & 0x7f_ffff_ffff | u64::from(table.checksum as u8) << 40 | 49 << 48 | 3 << 62;
+        bp.0[10] = phys.birth;
+        bp.0[11] = 1;
+        bp.0[12..].copy_from_slice(&key[..4]);
+        format!("index {index:x} refcnt {} phys {i} {}", phys.refcount, blkptr(&bp))
+    })
+    .collect()
+}

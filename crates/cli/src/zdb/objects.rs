@@ -1,0 +1,231 @@
+//! One object of `zdb -d`: its line, its bonus, its contents, its blocks.
+
+use super::print::{blkptr_compact, checksum_name, compression_name, fill, type_name};
+use super::{Zdb, failed};
+use crate::outcome::Stop;
+use cenote_dmu::{Object, Seek};
+use cenote_format::Bytes;
+use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
+use cenote_format::dmu::*;
+use cenote_store::Bookmark;
+
+/// Dnodes in a block of the meta dnode.
+const DNODES_PER_BLOCK: u64 = 32;
+
+impl Zdb<'_> {
+    /// Shows an object; `header` says whether the column titles are due.
+    pub fn object(&mut self, object: &Object, header: &mut bool) -> Result<(), Stop> {
+        let level = self.level('d');
+        if std::mem::replace(header, false) {
+            writeln!(
+                self.out(),
+                "\n{:>10}  {:>3}  {:>5}  {:>5}  {:>5}  {:>6}  {:>5}  {:>6}  {}",
+                "Object",
+                "lvl",
+                "iblk",
+                "dblk",
+                "dsize",
+                "dnsize",
+                "lsize",
+                "%full",
+                "type"
+            )?;
+        }
+        self.object_line(object)?;
+        let dnode = object.dnode();
+        if level >= 4 {
+            if dnode.bonus_kind != DmuType::NONE {
+                let size = self.args.number(dnode.bonus.len() as u64);
+                let name = type_name(dnode.bonus_kind);
+                writeln!(
+                    self.out(),
+                    "{:>10}  {:>3}  {:>5}  {:>5}  {:>5}  {:>5}  {size:>5}  {:>6}  {name}",
+                    "",
+                    "",
+                    "",
+                    "",
+                    "",
+                    "",
+                    "bonus"
+                )?;
+            }
+            let flag = |bit: u8, name: &'static str| if dnode.flags & bit != 0 { name } else { "" };
+            writeln!(
+                self.out(),
+                "\tdnode flags: {}{}{}{}",
+                flag(DNODE_FLAG_USED_BYTES, "USED_BYTES "),
+                flag(DNODE_FLAG_USERUSED_ACCOUNTED, "USERUSED_ACCOUNTED "),
+                flag(DNODE_FLAG_USEROBJUSED_ACCOUNTED, "USEROBJUSED_ACCOUNTED "),
+                flag(DNODE_FLAG_SPILL, "SPILL_BLKPTR")
+            )?;
+            writeln!(self.out(), "\tdnode maxblkid: {}", dnode.max_block)?;
+            if let Err(e) = self.view_bonus(object) {
+                self.cannot_show(object, e)?;
+            }
+            if let Err(e) = self.view_contents(object) {
+                self.cannot_show(object, e)?;
+            }
+            *header = true;
+        }
+        if level >= 5 {
+            if let Some(spill) = &dnode.spill {
+                writeln!(self.out(), "\nSpill block: {}", blkptr_compact(spill, level > 5, false))?;
+            }
+            self.block_tree(object)?;
+            self.segments(object)?;
+        }
+        Ok(())
+    }
+
+    /// A part of an object that cannot be read is reported and passed over; a failing output ends
+    /// the command.
+    fn cannot_show(&mut self, object: &Object, e: Stop) -> Result<(), Stop> {
+        match e {
+            Stop::Fail(why) => {
+                self.complain(format_args!("object {}: {why}", object.number()));
+                Ok(())
+            }
+            other => Err(other),
+        }
+    }
+
+    fn object_line(&mut self, object: &Object) -> Result<(), Stop> {
+        let (dnode, number) = (object.dnode(), object.number());
+        let n = |n: u64| self.args.number(n);
+        let indirect =
+            1u64.checked_shl(dnode.indirect_shift.into()).filter(|_| dnode.indirect_shift > 0);
+        let iblk = n(indirect.unwrap_or(0));
+        let lsize = dnode.max_block.saturating_add(1).saturating_mul(dnode.block_size);
+        // Rounded to sectors as `stat` does it.
+        let asize = dnode.used.saturating_add(256) >> 9 << 9;
+        let filled =
+            dnode.pointers.iter().filter(|p| !p.is_hole()).map(fill).fold(0, u64::saturating_add);
+        let per_block = if number == 0 { DNODES_PER_BLOCK } else { 1 };
+        // Integer arithmetic of C, but for the first factor.
+        let full =
+            100.0 * filled as f64 * dnode.block_size as f64 / per_block as f64 / lsize as f64;
+        let mut aux = String::new();
+        if dnode.checksum != 0 || self.level('d') >= 6 {
+            aux += &format!(" (K={})", checksum_name(dnode.checksum));
+        }
+        if dnode.compress != 0 || self.level('d') >= 6 {
+            aux += &format!(" (Z={})", compression_name(dnode.compress));
+        }
+        let (dblk, asize, lsize) = (n(dnode.block_size), n(asize), n(lsize));
+        let dnsize = n(dnode.slots() * DNODE_SLOT as u64);
+        let kind = type_name(dnode.kind);
+        writeln!(
+            self.out(),
+            "{:10}  {:3}  {iblk:>5}  {dblk:>5}  {asize:>5}  {dnsize:>6}  {lsize:>5}  {full:6.2}  {kind}{aux}",
+            number as i64,
+            dnode.levels,
+        )?;
+        Ok(())
+    }
+
+    /// All block pointers below the dnode.
+    fn block_tree(&mut self, object: &Object) -> Result<(), Stop> {
+        writeln!(self.out(), "Indirect blocks:")?;
+        let level = i64::from(object.dnode().levels) - 1;
+        for (blkid, bp) in (0u64..).zip(object.dnode().pointers.clone()) {
+            self.tree_block(object, &bp, level, blkid)?;
+        }
+        writeln!(self.out())?;
+        Ok(())
+    }
+
+    /// A block pointer at its place, then those below it. Levels fall by one, so this is no deeper
+    /// than the dnode says (at most 20).
+    fn tree_block(
+        &mut self,
+        object: &Object,
+        bp: &BlockPointer,
+        level: i64,
+        blkid: u64,
+    ) -> Result<(), Stop> {
+        if bp.logical_birth() == 0 {
+            return Ok(());
+        }
+        let dnode = object.dnode();
+        let per_level = u32::from(dnode.indirect_shift.saturating_sub(7));
+        let span = 1u64.checked_shl(per_level * level as u32).unwrap_or(0);
+        let offset = blkid.wrapping_mul(span).wrapping_mul(dnode.block_size);
+        let mut line = format!("{offset:16x} ");
+        for l in (-1..i64::from(dnode.levels)).rev() {
+            if l == level {
+                line += &format!("L{level:x}");
+            } else {
+                line.push(' ');
+            }
+        }
+        line += &blkptr_compact(bp, self.level('d') > 5, false);
+        if !bp.is_embedded() && !bp.is_hole() {
+            if bp.object_type() != dnode.kind.0 {
+                line += &format!(
+                    " (ERROR: Block pointer type ({}) does not match dnode type ({}))",
+                    bp.object_type(),
+                    dnode.kind.0
+                );
+                self.damaged = true;
+            }
+            if i64::from(bp.level()) != level {
+                line += &format!(
+                    " (ERROR: Block pointer level ({}) does not match bookmark level ({level}))",
+                    bp.level()
+                );
+                self.damaged = true;
+            }
+        }
+        writeln!(self.out(), "{line}")?;
+        if level == 0 || bp.is_hole() || bp.is_embedded() || self.ctx.cancelled() {
+            return Ok(());
+        }
+        let at = Bookmark { objset: object.objset().id(), object: object.number(), level, blkid };
+        let block = match object.objset().store().read(bp, at) {
+            Ok(block) => block,
+            Err(e) => {
+                self.complain(e);
+                return Ok(());
+            }
+        };
+        let data = block.data.bytes();
+        let b = Bytes::new(&data, block.order, "indirect block");
+        let count = data.len() / BLKPTR_SIZE;
+        let mut filled = 0u64;
+        for i in 0..count {
+            let child = BlockPointer::decode(&b, i * BLKPTR_SIZE).map_err(failed)?;
+            let id = blkid.wrapping_mul(count as u64).wrapping_add(i as u64);
+            self.tree_block(object, &child, level - 1, id)?;
+            if !child.is_hole() {
+                filled = filled.wrapping_add(fill(&child));
+            }
+        }
+        if filled != fill(bp) {
+            let stored = fill(bp);
+            writeln!(
+                self.out(),
+                "{offset:16x}: Block pointer fill ({stored}) does not match calculated value ({filled})"
+            )?;
+            self.damaged = true;
+        }
+        Ok(())
+    }
+
+    /// The ranges of the object that have data.
+    fn segments(&mut self, object: &Object) -> Result<(), Stop> {
+        let dnode = object.dnode();
+        let end = dnode.max_block.saturating_add(1).saturating_mul(dnode.block_size);
+        let mut at = 0;
+        while at < end {
+            let Some(start) = object.seek(at, Seek::Data).map_err(failed)? else { break };
+            let stop = object.seek(start, Seek::Hole).map_err(failed)?.unwrap_or(end);
+            let size = self.args.number(stop.saturating_sub(start));
+            writeln!(self.out(), "\t\tsegment [{start:016x}, {stop:016x}) size {size:>5}")?;
+            if stop <= start || self.ctx.cancelled() {
+                break;
+            }
+            at = stop;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,509 @@
+//! `zdb -d` and `-i`: the MOS and every dataset in the order in which their names are stored.
+
+use super::args::number;
+use super::print::{self, blkptr};
+use super::{Zdb, failed};
+use crate::outcome::{Outcome, Stop, fail};
+use cenote_dmu::zap::Zap;
+use cenote_dmu::{Object, ObjectSet};
+use cenote_dsl::Dataset;
+use cenote_dsl::bpobj;
+use cenote_format::dmu::{DmuType, ObjsetType};
+use cenote_format::dsl::DslDirPhys;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Object numbers of the accounting dnodes, as `zdb` prints them: -1, -2 and -3.
+pub const ACCOUNTING: [u64; 3] = [u64::MAX, u64::MAX - 1, u64::MAX - 2];
+
+/// Objects to show.
+struct Range {
+    start: u64,
+    end: u64,
+    kinds: Kinds,
+}
+
+/// Which types of objects to show.
+#[derive(Clone, Copy)]
+struct Kinds {
+    all: bool,
+    directory: bool,
+    file: bool,
+    space_map: bool,
+    zap: bool,
+    others: bool,
+}
+
+impl Kinds {
+    const ALL: Kinds =
+        Kinds { all: true, directory: true, file: true, space_map: true, zap: true, others: true };
+    const NONE: Kinds = Kinds {
+        all: false,
+        directory: false,
+        file: false,
+        space_map: false,
+        zap: false,
+        others: false,
+    };
+
+    fn matches(&self, kind: DmuType) -> bool {
+        self.all
+            || match kind {
+                DmuType::DIRECTORY_CONTENTS => self.directory,
+                DmuType::PLAIN_FILE_CONTENTS => self.file,
+                DmuType::SPACE_MAP => self.space_map,
+                k if k.is_zap() => self.zap,
+                _ => self.others,
+            }
+    }
+
+    fn parse(flags: &str) -> Option<Kinds> {
+        // Negated flags take away from everything, others add to nothing.
+        let mut kinds =
+            if flags.starts_with('-') { Kinds { all: false, ..Kinds::ALL } } else { Kinds::NONE };
+        let mut on = true;
+        for c in flags.chars() {
+            match c {
+                '-' => {
+                    on = false;
+                    continue;
+                }
+                'A' => {
+                    kinds = if on { Kinds { all: false, ..Kinds::ALL } } else { Kinds::NONE };
+                }
+                'd' => kinds.directory = on,
+                'f' => kinds.file = on,
+                'm' => kinds.space_map = on,
+                'z' => kinds.zap = on,
+                _ => return None,
+            }
+            on = true;
+        }
+        Some(kinds)
+    }
+}
+
+fn parse_range(text: &str) -> Result<Range, Stop> {
+    let bad = |why: &str| Stop::Fail(format!("zdb: Bad object or range: '{text}': {why}"));
+    let object = |t: &str| match t.strip_prefix('-') {
+        Some(n) => number(n).map(u64::wrapping_neg),
+        None => number(t),
+    };
+    let mut parts = text.splitn(3, ':');
+    let start =
+        parts.next().and_then(object).ok_or_else(|| bad("Invalid characters in object ID"))?;
+    let end = match parts.next() {
+        None => start,
+        Some(end) => object(end).ok_or_else(|| bad("Invalid characters in object ID"))?,
+    };
+    let kinds = match parts.next() {
+        None => Kinds::ALL,
+        Some(flags) => Kinds::parse(flags).ok_or_else(|| bad("Invalid flag(s)"))?,
+    };
+    if end < start {
+        return Err(bad("Start > end"));
+    }
+    Ok(Range { start, end, kinds })
+}
+
+fn kind_name(os: &ObjectSet) -> &'static str {
+    match os.phys().kind {
+        ObjsetType::None => "NONE",
+        ObjsetType::Meta => "META",
+        ObjsetType::Zfs => "ZPL",
+        ObjsetType::Zvol => "ZVOL",
+        ObjsetType::Other(4) => "OTHER",
+        ObjsetType::Other(5) => "ANY",
+        ObjsetType::Other(_) => "UNKNOWN",
+    }
+}
+
+impl Zdb<'_> {
+    /// Objects of the MOS that were asked for.
+    pub fn mos_objects(&mut self) -> Outcome {
+        let mos = self.pool.mos().clone();
+        self.objset(&mos, None)?;
+        Ok(0)
+    }
+
+    /// One dataset by name, or by the number of its object.
+    pub fn one_dataset(&mut self, name: &str) -> Outcome {
+        let pool = self.pool.clone();
+        let mut found = pool.dsl().find(name).map_err(failed)?;
+        if found.is_none()
+            && let Some(id) = name.split_once('/').and_then(|(_, id)| number(id))
+        {
+            found = pool.dsl().by_object(id).map_err(failed)?;
+        }
+        let Some(dataset) = found else {
+            return fail(format!("zdb: can't open '{name}': No such file or directory"));
+        };
+        if let Some(b) = dataset.bookmark {
+            self.bookmark(&dataset.name, &b)?;
+            return Ok(0);
+        }
+        let os = pool.dsl().open_objset(&dataset).map_err(failed)?;
+        self.objset(&os, Some(&dataset))?;
+        Ok(0)
+    }
+
+    /// The MOS, all datasets, and what must agree between them.
+    pub fn all_datasets(&mut self) -> Outcome {
+        let mos = self.pool.mos().clone();
+        self.objset(&mos, None)?;
+        if self.level('d') >= 3 {
+            self.pool_lists()?;
+        }
+        let datasets = self.datasets()?;
+        for dataset in &datasets {
+            match self.pool.dsl().open_objset(dataset) {
+                Ok(os) => self.objset(&os, Some(dataset))?,
+                Err(e) => {
+                    self.complain(format_args!("failed to hold dataset '{}': {e}", dataset.name))
+                }
+            }
+        }
+        self.consistency(&datasets)
+    }
+
+    /// Datasets in the order in which their names are stored: children first, then snapshots,
+    /// then the dataset itself.
+    pub fn datasets(&mut self) -> Result<Vec<Dataset>, Stop> {
+        let pool = self.pool.clone();
+        let Some(root) = pool.dsl().find(pool.name()).map_err(failed)? else {
+            return fail("zdb: no root dataset");
+        };
+        let mut out = Vec::new();
+        let mut seen = HashSet::new();
+        self.descend(root.dir_obj, &mut seen, &mut out)?;
+        Ok(out)
+    }
+
+    fn descend(
+        &mut self,
+        dir: u64,
+        seen: &mut HashSet<u64>,
+        out: &mut Vec<Dataset>,
+    ) -> Result<(), Stop> {
+        // Directories nest as deep as names are long; a cycle is damage.
+        let mut todo = vec![(dir, false)];
+        while let Some((dir, ready)) = todo.pop() {
+            let pool = self.pool.clone();
+            let object = pool.mos().object(dir).map_err(failed)?;
+            let phys = DslDirPhys::decode(&object.bonus()).map_err(failed)?;
+            if ready {
+                self.snapshots_and_head(&phys, out)?;
+                continue;
+            }
+            if !seen.insert(dir) {
+                self.complain(format_args!("directory {dir} is its own ancestor"));
+                continue;
+            }
+            todo.push((dir, true));
+            let children = Zap::open(&pool.mos().object(phys.children).map_err(failed)?);
+            let children = children.and_then(|z| z.entries()).map_err(failed)?;
+            let visible = children.iter().rev().filter(|c| !c.name.starts_with(b"$"));
+            todo.extend(visible.filter_map(|c| Some((c.u64()?, false))));
+        }
+        Ok(())
+    }
+
+    fn snapshots_and_head(&mut self, dir: &DslDirPhys, out: &mut Vec<Dataset>) -> Result<(), Stop> {
+        let pool = self.pool.clone();
+        let Some(head) = pool.dsl().by_object(dir.head_dataset).map_err(failed)? else {
+            return Ok(());
+        };
+        if head.ds.snap_names != 0 {
+            let names = Zap::open(&pool.mos().object(head.ds.snap_names).map_err(failed)?);
+            for entry in names.and_then(|z| z.entries()).map_err(failed)? {
+                let found =
+                    entry.u64().map(|o| pool.dsl().by_object(o)).transpose().map_err(failed)?;
+                out.extend(found.flatten());
+            }
+        }
+        out.push(head);
+        Ok(())
+    }
+
+    /// An object set: its line, its objects.
+    pub fn objset(&mut self, os: &Arc<ObjectSet>, dataset: Option<&Dataset>) -> Result<(), Stop> {
+        let level = self.level('d');
+        self.objset_line(os, dataset)?;
+        let ranges = self.args.operands.get(1..).unwrap_or_default().to_vec();
+        if level > 0 && !ranges.is_empty() && self.level('m') == 0 {
+            return self.ranges(os, &ranges);
+        }
+        if dataset.is_some() && (self.level('i') > 0 || level >= 2) {
+            self.intent_log(os)?;
+        }
+        if let Some(dataset) = dataset {
+            self.dataset_lists(dataset)?;
+        }
+        if level < 2 || os.root_bp().is_hole() {
+            return Ok(());
+        }
+        let mut header = true;
+        self.object(&os.special(0).map_err(failed)?, &mut header)?;
+        let phys = os.phys();
+        let accounting = [&phys.user_used, &phys.group_used, &phys.project_used];
+        for (_, number) in accounting.iter().zip(ACCOUNTING).filter(|(d, _)| d.is_some()) {
+            self.object(&os.special(number).map_err(failed)?, &mut header)?;
+        }
+        self.every_object(os, header)
+    }
+
+    fn every_object(&mut self, os: &Arc<ObjectSet>, mut header: bool) -> Result<(), Stop> {
+        let (mut used, mut max) = (0u64, 0u64);
+        let mut from = 1;
+        loop {
+            let number = match os.next_object(from) {
+                Ok(Some(number)) => number,
+                Ok(None) => break,
+                Err(e) => {
+                    self.complain(&e);
+                    from = os.next_dnode_block(from);
+                    continue;
+                }
+            };
+            let slots = match os.object(number) {
+                Ok(object) => {
+                    self.object(&object, &mut header)?;
+                    object.dnode().slots()
+                }
+                Err(e) => {
+                    self.complain(e);
+                    1
+                }
+            };
+            used += slots;
+            max = number.saturating_add(slots).saturating_sub(1);
+            from = number.saturating_add(slots);
+        }
+        let empty = (max as f64 - used as f64) * 100.0 / max as f64;
+        // What C prints for 0/0.
+        let empty = if empty.is_nan() { "      -nan".to_string() } else { format!("{empty:10.6}") };
+        writeln!(self.out(), "\n    Dnode slots:")?;
+        writeln!(self.out(), "\tTotal used:    {used:10}")?;
+        writeln!(self.out(), "\tMax used:      {max:10}")?;
+        writeln!(self.out(), "\tPercent empty: {empty}\n")?;
+        Ok(())
+    }
+
+    fn objset_line(&mut self, os: &Arc<ObjectSet>, dataset: Option<&Dataset>) -> Result<(), Stop> {
+        let (name, txg, bytes) = match dataset {
+            Some(d) => (d.name.clone(), d.ds.creation_txg, d.ds.referenced),
+            None => ("mos".to_string(), 4, self.mos_bytes()?),
+        };
+        let size = self.args.number(bytes);
+        let root = match self.level('d') >= 4 {
+            true => format!(", rootbp {}", blkptr(os.root_bp())),
+            false => String::new(),
+        };
+        let inconsistent = match dataset {
+            Some(d) if d.is_inconsistent() => " (inconsistent)",
+            _ => "",
+        };
+        let (kind, id, objects) = (kind_name(os), os.id(), print::fill(os.root_bp()));
+        writeln!(
+            self.out(),
+            "Dataset {name} [{kind}], ID {id}, cr_txg {txg}, {size}, {objects} objects{root}{inconsistent}"
+        )?;
+        Ok(())
+    }
+
+    /// Bytes that the MOS takes: those charged to its hidden directory.
+    fn mos_bytes(&mut self) -> Result<u64, Stop> {
+        let pool = self.pool.clone();
+        let Some(root) = pool.dsl().find(pool.name()).map_err(failed)? else { return Ok(0) };
+        let children = Zap::open(&pool.mos().object(root.dir.children).map_err(failed)?);
+        let number = children.and_then(|z| z.u64(b"$MOS")).map_err(failed)?;
+        let Some(number) = number else { return Ok(0) };
+        let object = pool.mos().object(number).map_err(failed)?;
+        Ok(DslDirPhys::decode(&object.bonus()).map_err(failed)?.used)
+    }
+
+    fn ranges(&mut self, os: &Arc<ObjectSet>, ranges: &[String]) -> Result<(), Stop> {
+        let mut header = true;
+        for text in ranges {
+            let range = parse_range(text)?;
+            if ACCOUNTING.contains(&range.start) || range.start == 0 {
+                self.shown(os.special(range.start), &range.kinds, &mut header)?;
+            } else if range.start == range.end {
+                self.shown(os.object(range.start), &range.kinds, &mut header)?;
+            }
+            if range.start == range.end {
+                continue;
+            }
+            let mut from = range.start.max(1);
+            while let Some(number) =
+                os.next_object(from).map_err(failed)?.filter(|n| *n <= range.end)
+            {
+                self.shown(os.object(number), &range.kinds, &mut header)?;
+                from = number.saturating_add(1);
+            }
+        }
+        Ok(())
+    }
+
+    fn shown(
+        &mut self,
+        object: cenote_dmu::Result<Object>,
+        kinds: &Kinds,
+        header: &mut bool,
+    ) -> Result<(), Stop> {
+        match object {
+            Ok(object) if kinds.matches(object.dnode().kind) => self.object(&object, header),
+            Ok(_) => Ok(()),
+            Err(e) => {
+                self.complain(e);
+                Ok(())
+            }
+        }
+    }
+
+    /// A dataset's deadlist, livelist and bookmarks.
+    fn dataset_lists(&mut self, dataset: &Dataset) -> Result<(), Stop> {
+        let pool = self.pool.clone();
+        let dsl = pool.dsl();
+        let deadlist = dsl.deadlist(dataset).map_err(failed)?;
+        self.deadlist(&deadlist, "Deadlist")?;
+        if let Some(livelist) = dsl.livelist(dataset).map_err(failed)? {
+            self.deadlist(&livelist, "Livelist")?;
+        }
+        if let Some(list) = dsl.remap_deadlist(dataset).map_err(failed)? {
+            writeln!(self.out(), "ds_remap_deadlist:")?;
+            self.deadlist(&list, "Deadlist")?;
+        }
+        if self.level('d') >= 4 && dataset.is_head() {
+            for b in dsl.bookmarks(dataset).map_err(failed)? {
+                if let Some(phys) = b.bookmark {
+                    self.bookmark(&b.name, &phys)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn bookmark(&mut self, name: &str, b: &cenote_format::dsl::BookmarkPhys) -> Result<(), Stop> {
+        let short = name.split('#').next_back().unwrap_or(name);
+        writeln!(
+            self.out(),
+            "\t#{short}: {{guid: {:x} creation_txg: {} creation_time: {} redaction_obj: {}}}",
+            b.guid,
+            b.creation_txg,
+            b.creation_time,
+            b.redaction
+        )?;
+        Ok(())
+    }
+
+    fn deadlist(&mut self, list: &cenote_dsl::deadlist::Deadlist, name: &str) -> Result<(), Stop> {
+        if self.level('d') < 3 {
+            return Ok(());
+        }
+        if list.is_plain {
+            return self.bpobj(list.object, "old-format deadlist", 0);
+        }
+        let n = |n: u64| self.args.number(n);
+        let total = list.total;
+        let (used, comp, uncomp) = (n(total.used), n(total.compressed), n(total.uncompressed));
+        let entries = n(list.lists.len() as u64);
+        writeln!(self.out(), "\n    {name}: {used} ({comp}/{uncomp} comp), {entries} entries")?;
+        if self.level('d') < 4 {
+            return Ok(());
+        }
+        writeln!(self.out())?;
+        for (txg, number) in &list.lists {
+            let line = format!("mintxg {txg} -> obj {number}");
+            match self.level('d') >= 5 {
+                true => self.bpobj(*number, &line, 0)?,
+                false => writeln!(self.out(), "{line}")?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A list of block pointers and those below it (`dump_full_bpobj`).
+    pub fn bpobj(&mut self, number: u64, name: &str, depth: usize) -> Result<(), Stop> {
+        let pool = self.pool.clone();
+        let mos = pool.mos();
+        let phys = bpobj::header(mos, number).map_err(failed)?;
+        let bonus = mos.object(number).map_err(failed)?.bonus().len();
+        let n = |n: u64| self.args.number(n);
+        let (bytes, comp, uncomp) = (n(phys.bytes), n(phys.compressed), n(phys.uncompressed));
+        let width = depth * 8;
+        let freed = if bonus >= 56 { format!("{} freed, ", phys.freed) } else { String::new() };
+        let entries = phys.entries;
+        if phys.subobjs == 0 {
+            writeln!(
+                self.out(),
+                "    {name:>width$}: object {number}, {entries} blkptrs, {freed}{bytes}"
+            )?;
+        } else {
+            writeln!(
+                self.out(),
+                "    {name:>width$}: object {number}, {entries} local blkptrs, {freed}{} subobjs in \
+                 object {}, {bytes} ({comp}/{uncomp} comp)",
+                phys.num_subobjs,
+                phys.subobjs
+            )?;
+            // Deeper ones would be damage; the entries below are bounded on their own.
+            if depth < 8 {
+                for sub in self.sub_objects(phys.subobjs, phys.num_subobjs)? {
+                    self.bpobj(sub, "subobj", depth + 1)?;
+                }
+            }
+        }
+        if depth == 0 && self.level('d') >= 5 {
+            let mut lines = Vec::new();
+            let all = self.level('d') > 5;
+            bpobj::iterate(mos, number, &mut |e| {
+                lines.push(print::blkptr_compact(&e.bp, all, e.freed));
+                Ok(())
+            })
+            .map_err(failed)?;
+            for line in lines {
+                writeln!(self.out(), "\t{line}")?;
+            }
+            writeln!(self.out())?;
+        }
+        Ok(())
+    }
+
+    /// The numbers of the bpobjs listed in object `number`.
+    pub fn sub_objects(&mut self, number: u64, count: u64) -> Result<Vec<u64>, Stop> {
+        const MAX: u64 = 1 << 20;
+        if count > MAX {
+            self.complain(format_args!("object {number}: {count} subobjs"));
+        }
+        let object = self.pool.mos().object(number).map_err(failed)?;
+        super::viewers::words(&object, count.min(MAX)).map_err(failed)
+    }
+
+    /// The pool's own lists: deferred frees and so on.
+    fn pool_lists(&mut self) -> Result<(), Stop> {
+        let directory = self.directory()?;
+        for (entry, name) in [
+            ("sync_bplist", "Deferred frees"),
+            ("free_bpobj", "Pool snapshot frees"),
+            ("com.delphix:obsolete_bpobj", "Pool obsolete blocks"),
+        ] {
+            if let Some(number) = directory.u64(entry.as_bytes()).map_err(failed)? {
+                self.bpobj(number, name, 0)?;
+            }
+        }
+        if let Some(number) = directory.u64(b"bptree_obj").map_err(failed)? {
+            let object = self.pool.mos().object(number).map_err(failed)?;
+            if let Ok([begin, end, bytes, comp, uncomp]) = object.bonus().u64s::<5>(0) {
+                let n = |n: u64| self.args.number(n);
+                let (bytes, comp, uncomp) = (n(bytes), n(comp), n(uncomp));
+                let count = end.saturating_sub(begin);
+                writeln!(
+                    self.out(),
+                    "\n    Pool dataset frees: {count} datasets, {bytes} ({comp}/{uncomp} comp)"
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
