@@ -1,0 +1,118 @@
+//! Runs the real binary with a daemon of its own.
+
+#![allow(dead_code)] // Each test file uses a part of it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+/// What a command did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Done {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Done {
+    /// Its output, if it succeeded and complained about nothing.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!((self.code, self.err.as_str()), (0, ""), "{}", self.out);
+        self.out
+    }
+
+    /// Its complaint, if it ended with `code`.
+    #[track_caller]
+    pub fn fails(self, code: i32) -> String {
+        assert_eq!(self.code, code, "{self:?}");
+        self.err.trim_end().to_string()
+    }
+}
+
+/// A place for a daemon, which is stopped at the end.
+pub struct Session {
+    pub dir: TempDir,
+}
+
+impl Session {
+    pub fn new() -> Session {
+        Session { dir: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Alternate root for imports.
+    pub fn root(&self) -> String {
+        self.path("root").to_str().unwrap().into()
+    }
+
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cenote"));
+        command
+            .env("CENOTE_SOCKET", self.path("socket"))
+            .env("TZ", "UTC")
+            .env_remove("ZPOOL_IMPORT_PATH")
+            .stdin(Stdio::null())
+            .current_dir(self.dir.path());
+        command
+    }
+
+    /// Runs `cenote` with the words of `line` (no quoting).
+    pub fn run(&self, line: &str) -> Done {
+        self.run_args(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
+    pub fn run_args(&self, args: &[&str]) -> Done {
+        let output = self.command().args(args).output().unwrap();
+        Done {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Imports a sample pool without mounting it.
+    #[track_caller]
+    pub fn import(&self, name: &str) {
+        let dir = cenote_testpools::pool(name).dir;
+        self.import_from(&dir, name);
+    }
+
+    #[track_caller]
+    pub fn import_from(&self, dir: &Path, name: &str) {
+        let dir = dir.display();
+        self.run(&format!("zpool import -f -N -o readonly=on -d {dir} {name}")).ok();
+    }
+
+    /// The daemon's process, if it runs.
+    pub fn daemon(&self) -> Option<i32> {
+        let status = self.run("daemon status");
+        let number = status.out.strip_prefix("daemon: process ")?.split(',').next()?;
+        number.parse().ok()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.run("daemon stop");
+    }
+}
+
+/// Whether file systems can be mounted here.
+pub fn can_mount() -> bool {
+    let able = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
+    if !able {
+        eprintln!("skipped: no FUSE, or not root");
+    }
+    able
+}
+
+/// What is mounted below `dir`.
+pub fn mounts_below(dir: &Path) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let points = table.lines().filter_map(|l| l.split(' ').nth(4));
+    points.filter(|p| Path::new(p).starts_with(dir)).map(String::from).collect()
+}

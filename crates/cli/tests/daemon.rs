@@ -1,0 +1,283 @@
+//! The daemon's life, and the mounts that live and die with it.
+
+mod common;
+
+use common::{Done, Session, can_mount, mounts_below};
+use rustix::process::{Pid, Signal, kill_process};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+#[track_caller]
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn signal(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+fn runs(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+#[track_caller]
+fn import_mounted(s: &Session, pool: &str) {
+    let dir = cenote_testpools::pool(pool).dir;
+    s.run(&format!("zpool import -f -o readonly=on -R {} -d {} {pool}", s.root(), dir.display()))
+        .ok();
+}
+
+#[test]
+fn import_mounts_and_export_unmounts() {
+    if !can_mount() {
+        return;
+    }
+    let s = Session::new();
+    import_mounted(&s, "degr");
+    let root = s.path("root");
+    assert_eq!(mounts_below(&root).len(), 5);
+    let listed = s.run("zfs mount").ok();
+    assert!(listed.contains(&format!("{:<30}  {}/degr\n", "degr", s.root())), "{listed}");
+    assert_eq!(s.run("zfs get -Ho value mounted degr/dg16k-lz4").ok(), "yes\n");
+    assert_eq!(s.run("zfs get -Ho value,source readonly degr").ok(), "on\ttemporary\n");
+    assert_eq!(s.run("zfs mount degr").fails(1), "cannot mount 'degr': filesystem already mounted");
+    let snapshot = root.join("degr/.zfs/snapshot/one");
+    let listed = s.run("ls -a degr@one:/").ok();
+    assert_eq!(std::fs::read_dir(&snapshot).unwrap().count() + 2, listed.lines().count());
+    assert!(std::fs::write(root.join("degr/new"), "x").is_err(), "mounts are read-only");
+
+    // By path, and by name with what is below it.
+    s.run(&format!("zfs unmount {}/degr/dg16k-lz4", s.root())).ok();
+    assert_eq!(mounts_below(&root).len(), 4);
+    assert_eq!(
+        s.run("zfs unmount degr/dg16k-lz4").fails(1),
+        "cannot unmount 'degr/dg16k-lz4': not currently mounted"
+    );
+    s.run("zfs mount degr/dg16k-lz4").ok();
+    s.run("zfs umount degr").ok();
+    assert_eq!(mounts_below(&root).len(), 0);
+    s.run("zfs mount -a").ok();
+    assert_eq!(mounts_below(&root).len(), 5);
+
+    // Somebody else may unmount, too.
+    let path = root.join("degr/dg16k-off");
+    assert!(std::process::Command::new("umount").arg(&path).status().unwrap().success());
+    wait_until("the mount is forgotten", || s.run("zfs mount").ok().lines().count() == 4);
+
+    s.run("zpool export degr").ok();
+    assert_eq!(mounts_below(&root).len(), 0);
+    assert!(!root.exists(), "directories made for the mounts are removed");
+}
+
+#[test]
+fn a_busy_pool_is_exported_by_force_only() {
+    if !can_mount() {
+        return;
+    }
+    let s = Session::new();
+    import_mounted(&s, "bclone");
+    let open = std::fs::File::open(s.path("root/bclone")).unwrap();
+    let said = s.run("zpool export bclone").fails(1);
+    assert!(said.contains("pool or dataset is busy"), "{said}");
+    assert!(said.ends_with("cannot export 'bclone': pool is busy"), "{said}");
+    assert_eq!(s.run("zpool list -Ho name").ok(), "bclone\n");
+    s.run("zpool export -f bclone").ok();
+    assert_eq!(mounts_below(&s.path("root")).len(), 0);
+    drop(open);
+}
+
+#[test]
+fn killed_daemons_leave_no_mounts() {
+    if !can_mount() {
+        return;
+    }
+    let s = Session::new();
+    import_mounted(&s, "degr");
+    let pid = s.daemon().unwrap();
+    signal(pid, Signal::KILL);
+    wait_until("the mounts vanish", || mounts_below(s.dir.path()).is_empty());
+    wait_until("the daemon is gone", || !runs(pid));
+    // Commands find no daemon behind the socket, and the next import starts another one.
+    assert_eq!(s.run("zpool list").ok(), "no pools available\n");
+    import_mounted(&s, "degr");
+    assert_ne!(s.daemon().unwrap(), pid);
+}
+
+#[test]
+fn sigterm_unmounts_and_exports() {
+    if !can_mount() {
+        return;
+    }
+    let s = Session::new();
+    import_mounted(&s, "degr");
+    let busy = std::fs::File::open(s.path("root/degr")).unwrap();
+    let pid = s.daemon().unwrap();
+    signal(pid, Signal::TERM);
+    wait_until("the daemon ends", || !runs(pid));
+    assert!(mounts_below(s.dir.path()).is_empty());
+    assert!(!s.path("socket").exists());
+    drop(busy);
+}
+
+#[test]
+fn only_one_daemon_and_none_without_work() {
+    let s = Session::new();
+    std::thread::scope(|scope| {
+        let starts: Vec<_> = (0..4).map(|_| scope.spawn(|| s.run("daemon"))).collect();
+        for start in starts {
+            start.join().unwrap().ok();
+        }
+    });
+    let pid = s.daemon().unwrap();
+    let second = s.run("daemon --foreground");
+    assert_eq!(second.code, 0, "{second:?}");
+    assert_eq!(s.daemon(), Some(pid));
+    assert_eq!(std::fs::metadata(s.path("socket")).unwrap().mode() & 0o777, 0o600);
+    wait_until("the daemon has nothing to do and ends", || !runs(pid));
+    assert_eq!(s.run("daemon status").out, "no daemon is running\n");
+    assert_eq!(s.run("daemon stop").code, 0);
+}
+
+#[test]
+fn a_client_that_goes_away_cancels_its_command() {
+    let s = Session::new();
+    s.import("degr");
+    let mut client = s
+        .command()
+        .args(["zpool", "iostat", "1"])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("the command runs", || {
+        s.run("daemon status").out.contains("running: zpool iostat 1")
+    });
+    client.kill().unwrap();
+    client.wait().unwrap();
+    wait_until("the command ends", || !s.run("daemon status").out.contains("running"));
+}
+
+/// Runs a command as the user `nobody`, with a daemon in `dir`.
+fn as_nobody(s: &Session, dir: &Path, line: &str) -> Done {
+    let mut command = s.command();
+    command.env("CENOTE_SOCKET", dir.join("socket")).current_dir("/").uid(65534).gid(65534);
+    let output = command.args(line.split_whitespace()).output().unwrap();
+    Done {
+        code: output.status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+#[test]
+fn ordinary_users_import_too() {
+    if !can_mount() {
+        return;
+    }
+    let s = Session::new();
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(s.dir.path(), open).unwrap();
+    let dir = s.path("nobody");
+    std::fs::create_dir(&dir).unwrap();
+    chown(&dir, Some(65534), Some(65534)).unwrap();
+    let pool = cenote_testpools::pool("bclone").dir;
+    let from = pool.display();
+    let probe = as_nobody(&s, &dir, &format!("ls -d {from} bclone"));
+    if probe.code != 0 {
+        eprintln!("skipped: the sample pools cannot be read by others: {probe:?}");
+        return;
+    }
+    // Without -R the mountpoint is below /, where an ordinary user can make no directory.
+    let done = as_nobody(&s, &dir, &format!("zpool import -f -o readonly=on -d {from} bclone"));
+    assert_eq!(done.code, 0, "{done:?}");
+    let why = "cannot mount '/bclone': failed to create mountpoint: Permission denied";
+    assert!(done.err.contains(why), "{done:?}");
+    assert!(done.err.ends_with("Import was successful, but unable to mount some datasets\n"));
+    assert_eq!(as_nobody(&s, &dir, "zpool list -Ho name").ok(), "bclone\n");
+    as_nobody(&s, &dir, "zpool export bclone").ok();
+    let root = dir.join("root");
+    let line = format!("zpool import -f -o readonly=on -R {} -d {from} bclone", root.display());
+    let done = as_nobody(&s, &dir, &line);
+    assert_eq!(done.code, 0, "{done:?}");
+    if done.err.is_empty() {
+        assert!(!mounts_below(&root).is_empty());
+        as_nobody(&s, &dir, "zpool export bclone").ok();
+        assert!(mounts_below(&root).is_empty());
+    } else {
+        eprintln!("mounts by fusermount3 do not work here: {}", done.err);
+    }
+    // Root may look at a user's daemon; another user may not.
+    as_nobody(&s, &dir, "daemon stop").ok();
+}
+
+#[test]
+fn damaged_files_are_named() {
+    let s = Session::new();
+    let copy = cenote_testpools::copy("basic");
+    // Damage data, not metadata: a piece of a file that is not compressed.
+    let image = &copy.pool.files[0];
+    let mut bytes = std::fs::read(image).unwrap();
+    let manifest = copy.pool.manifest();
+    let files = manifest["datasets"][0]["files"].as_array().unwrap().clone();
+    let size = |f: &serde_json::Value| f["size"].as_u64().unwrap_or(0);
+    let fitting = |f: &&serde_json::Value| {
+        f["type"] == "f"
+            && f["nlink"] == 1
+            && f["path"].is_string()
+            && (64 << 10..4 << 20).contains(&size(f))
+    };
+    let read = |path: &str| {
+        let name = format!("basic:/{path}");
+        s.command().args(["cat", "-d"]).arg(&copy.pool.dir).arg(name).output().unwrap().stdout
+    };
+    let found = files.iter().filter(fitting).find_map(|f| {
+        let path = f["path"].as_str().unwrap().trim_start_matches("./").to_string();
+        let whole = read(&path);
+        assert_eq!(whole.len() as u64, size(f));
+        Some((find_piece(&bytes, &whole)?, path, whole))
+    });
+    let (at, path, whole) = found.expect("a file with an uncompressed block");
+    bytes[at] ^= 0xff;
+    std::fs::write(image, &bytes).unwrap();
+
+    s.import_from(&copy.pool.dir, "basic");
+    assert!(s.run("zpool status basic").ok().contains("errors: No known data errors"));
+    let read = s.command().args(["cat", &format!("basic:/{path}")]).output().unwrap();
+    assert_eq!(read.status.code(), Some(1));
+    let status = s.run("zpool status basic").ok();
+    assert!(status.contains("data errors, use '-v' for a list"), "{status}");
+    let status = s.run("zpool status -v basic").ok();
+    assert!(status.contains("errors: Permanent errors have been detected in the following files:"));
+    assert!(status.contains(&format!("        basic:/{path}\n")), "{status}");
+    assert!(status.contains("One or more devices has experienced an error resulting in data"));
+    // The copy says so, leaves no half file, and with --salvage keeps the rest.
+    let to = s.path("copy");
+    let to = to.to_str().unwrap();
+    let from = format!("basic:/{path}");
+    let said = s.run_args(&["cp", "-q", &from, to]).fails(1);
+    assert!(said.contains("cannot read at byte"), "{said}");
+    assert!(!Path::new(to).exists());
+    let said = s.run_args(&["cp", "-q", "--salvage", &from, to]).fails(1);
+    assert!(said.contains("are lost"), "{said}");
+    let kept = std::fs::read(to).unwrap();
+    assert_eq!(kept.len(), whole.len());
+    let different = kept.iter().zip(&whole).filter(|(a, b)| a != b).count();
+    assert!(different > 0 && different <= 1 << 20, "{different} bytes differ");
+}
+
+/// Where a piece of `file` lies uncompressed in the image.
+fn find_piece(image: &[u8], file: &[u8]) -> Option<usize> {
+    const PIECE: usize = 64;
+    let start = file.chunks(4096).position(|c| {
+        c.len() == 4096 && c[..PIECE].iter().collect::<std::collections::HashSet<_>>().len() > 40
+    })? * 4096;
+    let piece = &file[start..start + PIECE];
+    // Blocks begin at multiples of the sector size, files' pages in them, too.
+    (0..image.len() - PIECE).step_by(4096).find(|at| &image[*at..*at + PIECE] == piece)
+}

@@ -1,0 +1,137 @@
+//! Messages, exit codes and usage of `zpool` and `zfs`, word for word.
+
+mod common;
+
+use common::Session;
+
+#[test]
+fn without_pools() {
+    let s = Session::new();
+    assert_eq!(s.run("zpool list").ok(), "no pools available\n");
+    assert_eq!(s.run("zpool list -H").ok(), "");
+    assert_eq!(s.run("zpool status").fails(0), "no pools available");
+    assert_eq!(s.run("zpool iostat").fails(1), "no pools available");
+    assert_eq!(s.run("zpool history").fails(0), "no pools available");
+    assert_eq!(s.run("zfs list").fails(0), "no datasets available");
+    assert_eq!(s.run("zfs list -H").ok(), "");
+    assert_eq!(s.run("zfs mount").ok(), "");
+    assert_eq!(s.run("zpool list tank").fails(1), "cannot open 'tank': no such pool");
+    assert_eq!(s.run("zpool status tank").fails(1), "cannot open 'tank': no such pool");
+    assert_eq!(s.run("zpool export tank").fails(1), "cannot open 'tank': no such pool");
+    assert_eq!(s.run("zfs list tank").fails(1), "cannot open 'tank': dataset does not exist");
+    assert_eq!(s.run("zfs unmount tank").fails(1), "cannot open 'tank': dataset does not exist");
+    assert_eq!(
+        s.run("zpool get all tank").fails(1),
+        "Cannot get properties of tank: no such pool available."
+    );
+    assert_eq!(s.daemon(), None, "nothing here needs a daemon");
+}
+
+#[test]
+fn usage_errors() {
+    let s = Session::new();
+    let first = |line: &str| s.run(line).fails(2).lines().next().unwrap().to_string();
+    assert_eq!(first("zpool"), "missing command");
+    assert_eq!(first("zpool frobnicate"), "unrecognized command 'frobnicate'");
+    assert_eq!(first("zfs frobnicate"), "unrecognized command 'frobnicate'");
+    assert_eq!(first("zpool list -q"), "invalid option 'q'");
+    assert_eq!(first("zpool list -o"), "missing argument for 'o' option");
+    assert_eq!(first("zpool list -j"), "unsupported option: -j");
+    assert_eq!(first("zpool list -o nosuch"), "bad property list: invalid property 'nosuch'");
+    assert_eq!(first("zpool export"), "missing pool argument");
+    assert_eq!(first("zpool export -a tank"), "too many arguments");
+    assert_eq!(first("zpool get"), "missing property argument");
+    assert_eq!(first("zpool status tank 0"), "interval cannot be zero");
+    assert_eq!(first("zfs get"), "missing property argument");
+    assert_eq!(first("zfs list -t nosuch"), "invalid type 'nosuch'");
+    assert_eq!(first("zfs list -d x"), "x is not an integer");
+    assert_eq!(first("zfs unmount"), "missing filesystem argument");
+    assert_eq!(first("zfs holds"), "usage:");
+    let text = s.run("zpool export").fails(2);
+    assert!(text.contains("usage:\n\texport [-af] <pool> ..."), "{text}");
+    let text = s.run("zfs list -q").fails(2);
+    assert!(text.contains("The following properties are supported:"), "{text}");
+    assert!(s.run("zpool --help").ok().starts_with("usage: zpool command args ..."));
+    assert!(s.run("zfs -?").ok().contains("\tlist [-Hp]"));
+    assert!(s.run("zpool version").ok().starts_with("cenote-"));
+    assert!(s.run("frobnicate").fails(2).contains("unrecognized subcommand"));
+}
+
+#[test]
+fn commands_of_the_future_are_refused_by_name() {
+    let s = Session::new();
+    assert_eq!(
+        s.run("zpool create tank /dev/sdz").fails(1),
+        "zpool create: not supported yet: cenote opens pools read-only"
+    );
+    assert_eq!(
+        s.run("zfs snapshot tank@now").fails(1),
+        "zfs snapshot: not supported yet: cenote opens pools read-only"
+    );
+    assert_eq!(s.run("zfs send tank@now").fails(1), "zfs send: not supported yet");
+    assert_eq!(s.run("zpool events").fails(1), "zpool events: not supported yet");
+    assert!(s.run("zpool comment=x tank").fails(1).starts_with("zpool set: not supported yet"));
+}
+
+#[test]
+fn names_that_cannot_be() {
+    let s = Session::new();
+    s.import("degr");
+    for (line, why) in [
+        (
+            "zfs list degr//x",
+            "'degr//x': empty component or misplaced '@' or '#' delimiter in name",
+        ),
+        ("zfs list /degr", ""),
+        ("zfs list degr@none", "'degr@none': dataset does not exist"),
+        ("zfs list degr/x!", "'degr/x!': invalid character '!' in name"),
+        ("zfs mount degr@one", "'degr@one': snapshot delimiter '@' is not expected here"),
+        ("zfs list degr#x", "'degr#x': bookmark delimiter '#' is not expected here"),
+        ("zfs get used degr#x", "'degr#x': no such pool or dataset"),
+        ("zfs list -t volume degr", "'degr': operation not applicable to datasets of this type"),
+        ("zpool list degr/x", "'degr/x': invalid character '/' in pool name"),
+        ("zpool list 1x", "'1x': name must begin with a letter"),
+    ] {
+        let said = s.run(line).fails(1);
+        let expected = format!("cannot open {why}");
+        assert!(why.is_empty() || said == expected, "{line}: {said}");
+    }
+}
+
+#[test]
+fn imports_that_are_refused() {
+    let s = Session::new();
+    let dir = cenote_testpools::pool("degr").dir;
+    let dir = dir.display();
+    let said = s.run(&format!("zpool import -d {dir} degr")).fails(1);
+    assert!(
+        said.starts_with("cannot import 'degr': ") && said.contains("-o readonly=on"),
+        "{said}"
+    );
+    let said = s.run(&format!("zpool import -o readonly=on -d {dir} tank")).fails(1);
+    assert_eq!(said, "cannot import 'tank': no such pool available");
+    let said = s.run(&format!("zpool import -o readonly=on -R rel -d {dir} degr")).fails(1);
+    assert_eq!(said, "cannot import pool 'degr': bad alternate root 'rel'");
+    let said = s.run("zpool import -d /nonexistent").fails(0);
+    assert_eq!(
+        said,
+        "cannot open '/nonexistent': No such file or directory\nno pools available to import"
+    );
+    s.import("degr");
+    let said = s.run(&format!("zpool import -o readonly=on -d {dir} degr")).fails(1);
+    assert!(
+        said.starts_with("cannot import 'degr': a pool with that name already exists"),
+        "{said}"
+    );
+    let said = s.run(&format!("zpool import -d {dir}")).fails(0);
+    assert_eq!(said, "no pools available to import");
+}
+
+#[test]
+fn formats_of_the_future_are_refused_by_name() {
+    let s = Session::new();
+    let dir = cenote_testpools::pool("dr1").dir;
+    let said = s.run(&format!("zpool import -o readonly=on -N -d {} dr1", dir.display())).fails(1);
+    assert!(said.to_lowercase().contains("draid"), "{said}");
+    assert_eq!(s.run("zpool list").ok(), "no pools available\n");
+}
