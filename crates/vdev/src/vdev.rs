@@ -228,7 +228,8 @@ impl Vdev {
     }
 
     /// The allocation class of a top-level vdev if it is not the normal one: "log", "special"
-    /// or "dedup".
+    /// or "dedup". The pool keeps it in the vdev's ZAP; it is here if who made the config put it
+    /// there.
     pub fn alloc_bias(&self) -> Option<&str> {
         self.config.str("alloc_bias")
     }

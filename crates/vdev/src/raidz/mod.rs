@@ -134,27 +134,37 @@ impl<'a> Read<'a> {
     ) -> Result<Abd, VdevError> {
         let asked = std::mem::take(&mut self.asked);
         self.store(&asked, results);
-        // What was read of untrusted columns is used only where nothing else is left.
-        let missing = |c: &Column| c.data.is_none();
         let doubtful = |c: &Column| c.data.is_none() || !c.good();
-        for unusable in [&doubtful as &dyn Fn(&Column) -> bool, &missing] {
-            if let Some(block) = self.attempt(&self.which(unusable), verify) {
-                return Ok(self.verified(block));
-            }
+        // What was read of untrusted columns is used only where nothing else is left.
+        let attempts = [self.which(&doubtful), self.which(&|c| c.data.is_none())];
+        if let Some(block) = self.attempt_each(&attempts, &[], verify) {
+            return Ok(self.verified(block));
         }
         self.read_everything(pool);
-        if let Some(block) = self.attempt(&self.which(&doubtful), verify) {
+        let tried = attempts;
+        if let Some(block) = self.attempt_each(&[self.which(&doubtful)], &tried, verify) {
             return Ok(self.verified(block));
         }
-        if let Some(block) = self.try_combinations(verify) {
-            return Ok(self.verified(block));
-        }
-        while self.read_other_copies(pool) {
+        loop {
             if let Some(block) = self.try_combinations(verify) {
                 return Ok(self.verified(block));
             }
+            if !self.read_other_copies(pool) {
+                return Err(self.failed());
+            }
         }
-        Err(self.failed())
+    }
+
+    /// The first of `sets` of unusable columns without which the block verifies, leaving out
+    /// those `tried` before.
+    fn attempt_each(
+        &self,
+        sets: &[Vec<usize>],
+        tried: &[Vec<usize>],
+        verify: Verify<'_>,
+    ) -> Option<Abd> {
+        let new = |i: &usize| !tried.contains(&sets[*i]) && !sets[..*i].contains(&sets[*i]);
+        (0..sets.len()).filter(new).find_map(|i| self.attempt(&sets[i], verify))
     }
 
     fn which(&self, unusable: &dyn Fn(&Column) -> bool) -> Vec<usize> {
