@@ -109,16 +109,20 @@ fn ratio(a: u64, b: u64) -> f64 {
     a as f64 / b as f64
 }
 
-/// Bytes allocated in a class and all its bytes, without unflushed changes.
-fn class(space: &PoolSpace, class: AllocClass) -> Option<(i128, i128)> {
+/// Bytes allocated in a class and all its bytes, without unflushed changes. To look for leaks
+/// `zdb` gives removed vdevs metaslabs again, so they count as part of the normal class (`removed`).
+fn class(space: &PoolSpace, class: AllocClass, removed: bool) -> Option<(i128, i128)> {
     let embedded = class == AllocClass::EmbeddedLog;
     let of = if embedded { AllocClass::Normal } else { class };
     let vdevs: Vec<_> = space.vdevs.iter().filter(|v| v.concrete && v.class == of).collect();
     if vdevs.is_empty() {
         return None;
     }
+    let gone = space.vdevs.iter().filter(|v| v.kind == "indirect" && v.class == class && removed);
+    let gone = gone.filter(|v| v.metaslab_shift > 0 && v.metaslab_shift < 64);
+    let gone = gone.map(|v| i128::from(v.asize >> v.metaslab_shift << v.metaslab_shift)).sum();
     let metaslabs = vdevs.iter().flat_map(|v| &v.metaslabs).filter(|m| m.embedded_log == embedded);
-    Some(metaslabs.fold((0, 0), |(alloc, size), m| {
+    Some(metaslabs.fold((0, gone), |(alloc, size), m| {
         (alloc + i128::from(m.flushed_alloc()), size + i128::from(m.size))
     }))
 }
@@ -265,6 +269,7 @@ impl Zdb<'_> {
     fn totals(&mut self, report: &Report, space: &PoolSpace) -> Result<(), Stop> {
         let t = report.blocks.total().clone();
         let (deduped, cloned) = (report.deduped, report.cloned);
+        let leaks = !self.args.has('L');
         let out = self.out();
         writeln!(out)?;
         writeln!(out, "\t{:<16} {:14}", "bp count:", t.count)?;
@@ -293,7 +298,7 @@ impl Zdb<'_> {
             ("Dedup class", AllocClass::Dedup),
             ("Embedded log class", AllocClass::EmbeddedLog),
         ] {
-            if let Some((alloc, size)) = class(space, which) {
+            if let Some((alloc, size)) = class(space, which, leaks) {
                 writeln!(out, "\t{label:<16} {alloc:14}     used: {}%", percent(alloc, size))?;
             }
         }

@@ -122,7 +122,7 @@ impl Zdb<'_> {
         let width = counts[0].to_string().len();
         for (name, count) in NAMES.iter().zip(counts) {
             if count > 0 || level >= 3 {
-                writeln!(self.out(), "\t\t {name:<19} {count:width$}")?;
+                writeln!(self.out(), "\t\t{name:<19} {count:width$}")?;
             }
         }
         writeln!(self.out())?;
@@ -246,6 +246,8 @@ impl Zdb<'_> {
         Ok(())
     }
 
+    /// `zdb` names the mask's bits as Solaris had them; Linux writes others, so the names may not
+    /// be those of the attributes that were set.
     fn setattr(&mut self, data: &Bytes<'_>) -> Result<(), Stop> {
         let w: [u64; 10] = data.u64s(RECORD_HEADER).map_err(failed)?;
         let [object, mask, mode, uid, gid, size, a0, a1, m0, m1] = w;
@@ -255,9 +257,9 @@ impl Zdb<'_> {
             (0x2, format!("AT_MODE  {mode:o}")),
             (0x4, format!("AT_UID   {uid}")),
             (0x8, format!("AT_GID   {gid}")),
-            (0x40, format!("AT_SIZE  {size}")),
-            (0x80, format!("AT_ATIME {a0}.{a1:09} {}", times[0])),
-            (0x100, format!("AT_MTIME {m0}.{m1:09} {}", times[1])),
+            (0x80, format!("AT_SIZE  {size}")),
+            (0x100, format!("AT_ATIME {a0}.{a1:09} {}", times[0])),
+            (0x200, format!("AT_MTIME {m0}.{m1:09} {}", times[1])),
         ] {
             if mask & bit != 0 {
                 writeln!(self.out(), "{TAB}{line}")?;

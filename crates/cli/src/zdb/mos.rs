@@ -7,8 +7,8 @@
 use super::{Zdb, failed, lists};
 use crate::outcome::{Outcome, Stop};
 use cenote_dmu::zap::Zap;
-use cenote_dsl::bpobj;
 use cenote_dsl::Dataset;
+use cenote_dsl::bpobj;
 use cenote_dsl::deadlist::Deadlist;
 use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
 use cenote_format::features::FEATURES;

@@ -233,7 +233,7 @@ impl Zdb<'_> {
         if level > 0 && !ranges.is_empty() && self.level('m') == 0 {
             return self.ranges(os, &ranges);
         }
-        if dataset.is_some() && (self.level('i') > 0 || level >= 2) {
+        if dataset.is_some_and(Dataset::is_head) && (self.level('i') > 0 || level >= 2) {
             self.intent_log(os)?;
         }
         if let Some(dataset) = dataset {
