@@ -131,6 +131,13 @@ impl Dsl {
         Ok(None)
     }
 
+    /// The value of a property that came to the dataset itself with a received stream, whether it
+    /// counts or not.
+    pub(super) fn stored_received(&self, d: &Dataset, name: &str) -> Result<Option<Value>> {
+        let own = self.levels(d)?.into_iter().next().filter(|(_, _, inherited)| !inherited);
+        Ok(own.and_then(|(props, ..)| props.get(name, RECEIVED).cloned()))
+    }
+
     /// The stored value of a native number, or its default.
     pub(crate) fn stored_number(&self, d: &Dataset, name: &str) -> Result<u64> {
         let native = super::table::find(name);

@@ -150,6 +150,23 @@ impl Dsl {
         Ok(all)
     }
 
+    /// The value that came with a received stream, hidden by a local one or not (the column
+    /// `RECEIVED` of `zfs get`).
+    ///
+    /// # Errors
+    /// The property lists cannot be read.
+    pub fn received(&self, d: &Dataset, prop: &str) -> Result<Option<PropValue>> {
+        if d.kind == DatasetKind::Bookmark {
+            return Ok(None);
+        }
+        let Some(value) = self.stored_received(d, prop)? else { return Ok(None) };
+        Ok(match (table::find(prop), value) {
+            (Some(property), value) => self.display(d, property, value, Source::Received),
+            (None, Value::Text(text)) => Some(plain(text, Source::Received)),
+            (None, Value::Number(_)) => None,
+        })
+    }
+
     fn native(&self, d: &Dataset, property: &Property) -> Result<Option<PropValue>> {
         if !property.applies_to.contains(d.kind) {
             return Ok(None);
