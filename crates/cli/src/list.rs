@@ -115,7 +115,10 @@ impl Lister<'_> {
     ) -> io::Result<()> {
         let attr = match fs.attr(ino) {
             Ok(attr) => attr,
-            Err(e) => return Ok(self.bad(format!("cannot read '{}': {e}", name.show()), ctx)),
+            Err(e) => {
+                self.bad(format!("cannot read '{}': {e}", name.show()), ctx);
+                return Ok(());
+            }
         };
         if !attr.is_dir() {
             let shown = name.show().into_bytes();

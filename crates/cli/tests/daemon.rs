@@ -1,5 +1,7 @@
 //! The daemon's life, and the mounts that live and die with it.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
 mod common;
 
 use common::{Done, Session, can_mount, mounts_below};

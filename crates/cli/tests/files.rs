@@ -1,5 +1,7 @@
 //! `cenote ls`, `cat` and `cp`, with and without a daemon.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
 mod common;
 
 use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};

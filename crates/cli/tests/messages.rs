@@ -1,5 +1,7 @@
 //! Messages, exit codes and usage of `zpool` and `zfs`, word for word.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
 mod common;
 
 use common::Session;

@@ -1,5 +1,7 @@
 //! Imported pools from separate processes, compared with what OpenZFS showed of them.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
 mod common;
 
 use common::{Done, Session};

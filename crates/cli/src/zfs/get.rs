@@ -205,6 +205,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     let properties = if wanted == "all" { None } else { Some(resolve(&wanted)?) };
     let (nodes, mut good) = select(ctx, &names, &what);
+    let received = fields.contains(&Field::Received);
     let mut lines = Vec::new();
     for node in &nodes {
         let values = match &properties {
@@ -212,7 +213,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             Some(properties) => Ok(named_values(node, properties, ctx, &mut good)),
         };
         match values {
-            Ok(values) => lines.extend(values.into_iter().map(|(p, v)| line(node, p, v, literal))),
+            Ok(values) => {
+                lines.extend(values.into_iter().map(|(p, v)| line(node, p, v, literal, received)))
+            }
             Err(e) => {
                 ctx.complain(format_args!("cannot get properties of '{}': {e}", node.dataset.name));
                 good = false;
@@ -240,10 +243,14 @@ fn named_values(node: &Node, properties: &[String], ctx: &mut Context, good: &mu
     properties.iter().map(value).collect()
 }
 
-fn line(node: &Node, property: String, v: PropValue, literal: bool) -> Line {
-    let value = if literal { v.exact } else { v.human };
-    let received = (v.source == Source::Received).then(|| value.clone());
-    Line { name: node.dataset.name.clone(), property, value, received, source: v.source }
+fn line(node: &Node, property: String, v: PropValue, literal: bool, received: bool) -> Line {
+    let text = |v: PropValue| if literal { v.exact } else { v.human };
+    let received = match received {
+        true => node.imported.pool.dsl().received(&node.dataset, &property).ok().flatten(),
+        false => None,
+    };
+    let (source, received) = (v.source.clone(), received.map(text));
+    Line { name: node.dataset.name.clone(), property, value: text(v), received, source }
 }
 
 /// Widths of the property and value columns: those of every property asked for, shown or not.
