@@ -83,7 +83,7 @@ fn survive(what: &str, victim: &Victim) {
 #[test]
 fn flipped_bits_never_lie() {
     let watchdog = Watchdog::start(Duration::from_secs(120));
-    let rounds = if long() { 600 } else { 12 };
+    let rounds = if long() { 1000 } else { 150 };
     for name in POOLS {
         let victim = Victim::new(name);
         for seed in 0..rounds {
@@ -105,7 +105,7 @@ fn flipped_bits_never_lie() {
 #[test]
 fn cut_images_never_lie() {
     let watchdog = Watchdog::start(Duration::from_secs(120));
-    let rounds = if long() { 60 } else { 4 };
+    let rounds = if long() { 200 } else { 20 };
     for name in POOLS {
         for seed in 0..rounds {
             let what = format!("{name}, cut with seed {seed}");
