@@ -8,6 +8,8 @@
 //! | blank lines at the end of a section | the samples have one between sections |
 //! | what follows `[cut]`, and the line before it | very long sections are not in the samples in full |
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use cenote_cli::context::{Cancel, Context, Terminal};
 use cenote_cli::pools::PoolTable;
 use cenote_testpools::TestPool;

@@ -8,6 +8,8 @@
 //! | log space maps, valid entries | `Log Space Map Obsolete Entry Statistics` of `zdb -m` |
 //! | blocks, bytes, sharing | `zdb -bcc` |
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use cenote_pool::metaslab::{AllocClass, PoolSpace};
 use cenote_pool::traverse::{self, Event, Options, Subject, Verify};
 use cenote_pool::{ImportOptions, Pool, discover};

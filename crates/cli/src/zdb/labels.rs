@@ -272,8 +272,7 @@ fn show_stats(args: &Args, ctx: &mut Context, config: &NvList) -> std::io::Resul
         stats.lists,
         percent(rest)
     )?;
-    if stats.leaf_count > 0 {
-        let average = stats.leaf_total / stats.leaf_count;
+    if let Some(average) = stats.leaf_total.checked_div(stats.leaf_count) {
         let count = stats.leaf_count;
         writeln!(out, "{:>12} {count:4} {average:6} bytes average", "leaf vdevs:")?;
         writeln!(out, "{:24} bytes largest", stats.leaf_largest)?;

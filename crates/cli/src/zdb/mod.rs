@@ -41,6 +41,7 @@ use cenote_dmu::zap::Zap;
 use cenote_format::nvlist::NvList;
 use cenote_pool::traverse::Subject;
 use cenote_pool::{ImportOptions, Pool, discover};
+use cenote_zpl::FileSystem;
 use std::ffi::OsString;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
@@ -53,6 +54,8 @@ pub struct Zdb<'a> {
     pool: Arc<Pool>,
     /// Something on disk is not as it should be.
     damaged: bool,
+    /// The file system whose files were looked at last, by dataset.
+    file_system: Option<(u64, Arc<FileSystem>)>,
 }
 
 /// An error of the floors below as the end of the command.
@@ -79,7 +82,7 @@ fn dispatch(args: &Args, ctx: &mut Context) -> Outcome {
     let (name, dataset) = target.split_at(end);
     let pool = open(args, ctx, name)?;
     let name = pool.name().to_string();
-    let mut zdb = Zdb { ctx, args, pool, damaged: false };
+    let mut zdb = Zdb { ctx, args, pool, damaged: false, file_system: None };
     let code = match dataset {
         _ if args.has('R') => zdb.read_blocks()?,
         _ if args.has('r') || args.has('O') => zdb.files(&format!("{name}{dataset}"))?,

@@ -3,11 +3,12 @@
 use super::print::{blkptr_compact, checksum_name, compression_name, fill, type_name};
 use super::{Zdb, failed};
 use crate::outcome::Stop;
-use cenote_dmu::{Object, Seek};
+use cenote_dmu::{Object, ObjectSet, Seek};
 use cenote_format::Bytes;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::*;
 use cenote_store::Bookmark;
+use std::sync::Arc;
 
 /// Dnodes in a block of the meta dnode.
 const DNODES_PER_BLOCK: u64 = 32;
@@ -17,19 +18,9 @@ impl Zdb<'_> {
     pub fn object(&mut self, object: &Object, header: &mut bool) -> Result<(), Stop> {
         let level = self.level('d');
         if std::mem::replace(header, false) {
-            writeln!(
-                self.out(),
-                "\n{:>10}  {:>3}  {:>5}  {:>5}  {:>5}  {:>6}  {:>5}  {:>6}  {}",
-                "Object",
-                "lvl",
-                "iblk",
-                "dblk",
-                "dsize",
-                "dnsize",
-                "lsize",
-                "%full",
-                "type"
-            )?;
+            // The widths of the columns below.
+            let titles = "    Object  lvl   iblk   dblk  dsize  dnsize  lsize   %full  type";
+            writeln!(self.out(), "\n{titles}")?;
         }
         self.object_line(object)?;
         let dnode = object.dnode();
@@ -211,16 +202,47 @@ impl Zdb<'_> {
         Ok(())
     }
 
+    fn segment(&mut self, start: u64, stop: u64) -> Result<(), Stop> {
+        let size = self.args.number(stop.saturating_sub(start));
+        writeln!(self.out(), "\t\tsegment [{start:016x}, {stop:016x}) size {size:>5}")?;
+        Ok(())
+    }
+
+    /// The ranges of the meta dnode that hold dnodes.
+    fn dnode_segments(&mut self, os: &Arc<ObjectSet>) -> Result<(), Stop> {
+        let slot = DNODE_SLOT as u64;
+        let (mut run, mut from) = (None, 1);
+        while let Some(number) = os.next_object(from).map_err(failed)? {
+            let slots = os.object(number).map_err(failed)?.dnode().slots();
+            let (start, end) = (number.saturating_mul(slot), (number + slots).saturating_mul(slot));
+            run = match run {
+                Some((first, last)) if last == start => Some((first, end)),
+                Some((first, last)) => {
+                    self.segment(first, last)?;
+                    Some((start, end))
+                }
+                None => Some((start, end)),
+            };
+            from = number + slots;
+        }
+        match run {
+            Some((first, last)) => self.segment(first, last),
+            None => Ok(()),
+        }
+    }
+
     /// The ranges of the object that have data.
     fn segments(&mut self, object: &Object) -> Result<(), Stop> {
         let dnode = object.dnode();
+        if dnode.kind == DmuType::DNODE && object.number() == 0 {
+            return self.dnode_segments(&object.objset().clone());
+        }
         let end = dnode.max_block.saturating_add(1).saturating_mul(dnode.block_size);
         let mut at = 0;
         while at < end {
             let Some(start) = object.seek(at, Seek::Data).map_err(failed)? else { break };
             let stop = object.seek(start, Seek::Hole).map_err(failed)?.unwrap_or(end);
-            let size = self.args.number(stop.saturating_sub(start));
-            writeln!(self.out(), "\t\tsegment [{start:016x}, {stop:016x}) size {size:>5}")?;
+            self.segment(start, stop)?;
             if stop <= start || self.ctx.cancelled() {
                 break;
             }

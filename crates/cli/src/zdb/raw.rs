@@ -53,10 +53,10 @@ impl Spec {
         if psize == 0 || psize > lsize || lsize > MAX_BLOCK {
             return bad("invalid size(s)");
         }
-        if psize % SECTOR != 0 || lsize % SECTOR != 0 {
+        if !psize.is_multiple_of(SECTOR) || !lsize.is_multiple_of(SECTOR) {
             return bad("size must be a multiple of sector size");
         }
-        if offset % SECTOR != 0 {
+        if !offset.is_multiple_of(SECTOR) {
             return bad("offset must be a multiple of sector size");
         }
         let flags = Flags::parse(parts.next().unwrap_or_default())?;
@@ -79,7 +79,7 @@ impl Flags {
                         digits.push(d);
                     }
                     let at = usize::from_str_radix(&digits, 16).unwrap_or(0);
-                    if at % BLKPTR_SIZE != 0 {
+                    if !at.is_multiple_of(BLKPTR_SIZE) {
                         return Err(format!(
                             "Block pointer offset 0x{at:x} must be divisible by 0x{BLKPTR_SIZE:x}"
                         ));

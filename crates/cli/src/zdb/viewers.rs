@@ -333,7 +333,12 @@ impl Zdb<'_> {
     /// A file's attributes.
     fn znode(&mut self, object: &Object) -> Result<(), Stop> {
         let number = object.number();
-        let fs = FileSystem::open(object.objset().clone()).map_err(failed)?;
+        let id = object.objset().id();
+        let fs = match &self.file_system {
+            Some((of, fs)) if *of == id => fs.clone(),
+            _ => FileSystem::open(object.objset().clone()).map_err(failed)?,
+        };
+        self.file_system = Some((id, fs.clone()));
         let attr = fs.attr(number).map_err(failed)?;
         if self.level('d') > 4 {
             let path = match fs.path_of(number) {

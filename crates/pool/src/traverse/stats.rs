@@ -20,7 +20,7 @@ pub const ALL_LEVELS: usize = LEVELS;
 pub const SIZE_BUCKETS: usize = 258;
 
 /// Sums over some blocks.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct BlockSums {
     /// Blocks.
     pub count: u64,
@@ -38,21 +38,6 @@ pub struct BlockSums {
     pub ditto_same_metaslab: u64,
     /// Blocks by physical size in sectors.
     pub by_size: Box<[u64]>,
-}
-
-impl Default for BlockSums {
-    fn default() -> Self {
-        BlockSums {
-            count: 0,
-            lsize: 0,
-            psize: 0,
-            asize: 0,
-            gangs: 0,
-            ditto_same_vdev: 0,
-            ditto_same_metaslab: 0,
-            by_size: Box::default(),
-        }
-    }
 }
 
 /// Physical bytes of a block on disk: 0 if it is embedded.
