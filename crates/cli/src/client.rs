@@ -81,14 +81,26 @@ pub struct Connection {
     pub hello: Hello,
 }
 
-/// Connects to the daemon if one runs.
+/// Connects to the daemon if one runs: one of this user's or of root's, in a directory where
+/// nobody else can put a socket.
 pub fn connect(place: &Place) -> io::Result<Option<Connection>> {
+    match place.check() {
+        Err(e) if nobody_there(&e) => return Ok(None),
+        checked => checked?,
+    }
     for _ in 0..3 {
         let mut stream = match UnixStream::connect(&place.socket) {
             Ok(stream) => stream,
             Err(e) if nobody_there(&e) => return Ok(None),
             Err(e) => return Err(e),
         };
+        let (ours, theirs) = (rustix::process::geteuid(), peer(&stream)?);
+        if theirs != ours && !theirs.is_root() && !ours.is_root() {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("{}: another user's daemon", place.socket.display()),
+            ));
+        }
         match read_json::<Hello>(&mut stream, Kind::Hello) {
             Ok(hello) => return Ok(Some(Connection { stream, hello })),
             Err(e) if ended(&e) => {}
@@ -96,6 +108,11 @@ pub fn connect(place: &Place) -> io::Result<Option<Connection>> {
         }
     }
     Ok(None)
+}
+
+/// Who is at the other end.
+fn peer(stream: &UnixStream) -> io::Result<rustix::process::Uid> {
+    Ok(rustix::net::sockopt::socket_peercred(stream)?.uid)
 }
 
 fn nobody_there(e: &io::Error) -> bool {

@@ -214,7 +214,16 @@ fn ordinary_users_import_too() {
     } else {
         eprintln!("mounts by fusermount3 do not work here: {}", done.err);
     }
-    // Root may look at a user's daemon; another user may not.
+    // Root may use a user's daemon, and a user root's; other users are not answered.
+    let probe = |uid: u32, daemon: &Path| {
+        let mut command = s.command();
+        command.env("CENOTE_SOCKET", daemon.join("socket")).current_dir("/").uid(uid).gid(uid);
+        command.args(["zpool", "list", "-Ho", "name"]).output().unwrap()
+    };
+    as_nobody(&s, &dir, "daemon").ok();
+    assert!(probe(0, &dir).status.success());
+    let other = probe(65533, &dir);
+    assert!(!other.status.success() && other.stdout.is_empty(), "{other:?}");
     as_nobody(&s, &dir, "daemon stop").ok();
 }
 

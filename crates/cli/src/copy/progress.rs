@@ -16,6 +16,10 @@ const SELDOM: Duration = Duration::from_secs(10);
 /// What was not kept is said so often, then only counted.
 const SAID: u64 = 10;
 
+/// The bar's line.
+const FORM: &str = "{bar:24} {percent:>3}% {binary_bytes} of {binary_total_bytes}  \
+                    {binary_bytes_per_sec}  {eta} left";
+
 /// How many files and bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Amount {
@@ -70,7 +74,10 @@ impl Progress {
         let bar = (!quiet && ctx.terminal.err).then(|| {
             let screen = Screen::new(ctx.terminal.width.unwrap_or(80));
             let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
-            let bar = ProgressBar::with_draw_target(None, target);
+            let bar = ProgressBar::with_draw_target(Some(0), target);
+            if let Ok(style) = ProgressStyle::with_template(FORM) {
+                bar.set_style(style);
+            }
             (bar, screen)
         });
         Progress { summary: Summary::default(), started: now, said: now, quiet, bar }
@@ -85,11 +92,6 @@ impl Progress {
     pub fn expect(&mut self, amount: Amount) {
         if let Some((bar, _)) = &self.bar {
             bar.set_length(bar.length().unwrap_or(0).saturating_add(amount.bytes));
-            let form = "{bar:24} {percent:>3}% {binary_bytes} of {binary_total_bytes}  \
-                        {binary_bytes_per_sec}  {eta} left";
-            if let Ok(style) = ProgressStyle::with_template(form) {
-                bar.set_style(style);
-            }
         }
     }
 

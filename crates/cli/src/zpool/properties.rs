@@ -90,8 +90,6 @@ const TABLE: &[Property] = &[
     setting("dedup_table_quota", "DDTQUOTA", "<size>"),
     Property { visible: false, ..number("dedupcached", "DEDUPCACHED", "-") },
     number("last_scrubbed_txg", "LAST_SCRUBBED_TXG", "<txg>"),
-    number("dedupused", "DEDUP_USED", "<size>"),
-    number("dedupsaved", "DEDUP_SAVED", "<size>"),
 ];
 
 /// The property called `name`, by its name or by its column's header in lower case.
