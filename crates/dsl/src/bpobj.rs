@@ -16,17 +16,20 @@
 //! Invariants of a walk: no bpobj is visited twice, an entry lies in a block that is allocated,
 //! and no more blocks are read than the pool's devices can hold; so time and memory are bounded.
 
-use crate::corrupt;
+use crate::{bounds, corrupt};
 use cenote_dmu::{Error, Object, ObjectSet, Result};
+use cenote_format::Bytes;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
-use cenote_format::dmu::{DNODE_BLOCK, DNODE_SLOT};
 use cenote_format::dsl::BpobjPhys;
-use cenote_format::{Bytes, SECTOR};
 use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Bytes of an entry in a list of sub-objects.
 const WORD: usize = size_of::<u64>();
+/// Word of a block pointer that holds its fill count.
+const FILL: usize = 11;
+/// Bit of the fill count: the entry of a livelist stands for a free (`BP_GET_FREE`).
+const FREED: u64 = 1;
 
 /// What a walk tells about an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,9 +77,7 @@ pub fn iterate(
     Ok(())
 }
 
-/// A walk and what it may still cost. Indirect blocks of a hostile pool may lead to the same
-/// blocks over and over; a list cannot have more blocks, nor the pool more objects, than fit
-/// onto the devices.
+/// A walk and what it may still cost: see [`bounds`].
 struct Walk<'a> {
     mos: &'a Arc<ObjectSet>,
     waiting: Vec<u64>,
@@ -85,19 +86,14 @@ struct Walk<'a> {
     objects_left: u64,
 }
 
-/// Dnodes that the best compression gets into a sector: a block of them.
-const DNODES_PER_SECTOR: u64 = DNODE_BLOCK / DNODE_SLOT as u64;
-
 impl<'a> Walk<'a> {
     fn new(mos: &'a Arc<ObjectSet>, object: u64) -> Self {
-        let vdevs = mos.store().vdevs().root().children();
-        let sectors = vdevs.iter().fold(0u64, |sum, v| sum.saturating_add(v.asize())) / SECTOR;
         Walk {
             mos,
             waiting: vec![object],
             seen: HashSet::from([object]),
-            blocks_left: sectors,
-            objects_left: sectors.saturating_mul(DNODES_PER_SECTOR),
+            blocks_left: bounds::max_blocks(mos),
+            objects_left: bounds::max_objects(mos),
         }
     }
 
@@ -117,7 +113,7 @@ impl<'a> Walk<'a> {
                 Ok(())
             })?;
             for bp in entries.iter().rev() {
-                f(&BpobjEntry { bp: *bp, freed: bp.0[11] & 1 != 0, bpobj: bpobj.number() })?;
+                f(&BpobjEntry { bp: *bp, freed: bp.0[FILL] & FREED != 0, bpobj: bpobj.number() })?;
             }
         }
         Ok(())

@@ -12,12 +12,14 @@
 //! *remap deadlist* belongs to removed devices.
 
 use crate::bpobj::{self, BpobjEntry};
-use crate::{Dataset, Dsl};
-use cenote_dmu::Result;
+use crate::{Dataset, Dsl, corrupt, number_in_name};
 use cenote_dmu::zap::Zap;
+use cenote_dmu::{Error, Object, ObjectSet, Result};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use cenote_format::dsl::DeadlistPhys;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Field of a zapified directory: a clone's livelist (`DD_FIELD_LIVELIST`).
 const LIVELIST: &str = "com.delphix:livelist";
@@ -58,41 +60,76 @@ pub struct Deadlist {
     pub is_plain: bool,
 }
 
-impl Dsl {
-    /// Opens the deadlist (or livelist, or remap deadlist) that is object `object` of the MOS.
-    pub fn deadlist_at(&self, object: u64) -> Result<Deadlist> {
-        let holder = self.mos.object(object)?;
-        let total = self.deadlist_total(object)?;
+impl Deadlist {
+    /// Opens the deadlist (or livelist, or remap deadlist) that is object `object` of `mos`.
+    pub fn open(mos: &Arc<ObjectSet>, object: u64) -> Result<Deadlist> {
+        let holder = mos.object(object)?;
+        let total = total_of(&holder)?;
         if holder.dnode().kind == DmuType::BPOBJ {
             return Ok(Deadlist { object, total, lists: Vec::new(), is_plain: true });
         }
         let mut lists = Vec::new();
         for entry in Zap::open(&holder)?.entries()? {
-            let txg = std::str::from_utf8(&entry.name).ok();
-            let txg = txg.and_then(|t| u64::from_str_radix(t, 16).ok());
-            match (txg, entry.u64()) {
+            match (number_in_name(&entry), entry.u64()) {
                 (Some(txg), Some(bpobj)) => lists.push((txg, bpobj)),
-                _ => return Err(self.corrupt(object, "bad deadlist entry")),
+                _ => return Err(corrupt(mos, object, "bad deadlist entry")),
             }
         }
         lists.sort_unstable();
         Ok(Deadlist { object, total, lists, is_plain: false })
     }
+}
+
+/// The sums over the deadlist that `holder` is.
+fn total_of(holder: &Object) -> Result<Sizes> {
+    if holder.dnode().kind == DmuType::BPOBJ {
+        return bpobj_sizes(holder.objset(), holder.number());
+    }
+    let phys = DeadlistPhys::decode(&holder.bonus()).map_err(|source| Error::Decode {
+        objset: holder.objset().id(),
+        object: holder.number(),
+        source,
+    })?;
+    Ok(Sizes { used: phys.used, compressed: phys.compressed, uncompressed: phys.uncompressed })
+}
+
+fn bpobj_sizes(mos: &Arc<ObjectSet>, object: u64) -> Result<Sizes> {
+    let phys = bpobj::header(mos, object)?;
+    Ok(Sizes { used: phys.bytes, compressed: phys.compressed, uncompressed: phys.uncompressed })
+}
+
+/// Calls `f` for every block that bpobj `object` of a livelist has as allocated and not as freed.
+/// A free is met before its allocation, so that only frees need be remembered.
+pub fn live_blocks(
+    mos: &Arc<ObjectSet>,
+    object: u64,
+    f: &mut dyn FnMut(&BlockPointer),
+) -> Result<()> {
+    let mut freed: HashMap<_, u64> = HashMap::new();
+    bpobj::iterate(mos, object, &mut |entry| {
+        // Entries of a block are told apart by where it is and when it was written.
+        let block = (entry.bp.0[0], entry.bp.0[1], entry.bp.logical_birth());
+        if entry.freed {
+            *freed.entry(block).or_default() += 1;
+            return Ok(());
+        }
+        match freed.get_mut(&block) {
+            Some(n) if *n > 0 => *n -= 1,
+            _ => f(&entry.bp),
+        }
+        Ok(())
+    })
+}
+
+impl Dsl {
+    /// Opens the deadlist (or livelist, or remap deadlist) that is object `object` of the MOS.
+    pub fn deadlist_at(&self, object: u64) -> Result<Deadlist> {
+        Deadlist::open(&self.mos, object)
+    }
 
     /// The sums over a deadlist alone.
     pub(crate) fn deadlist_total(&self, object: u64) -> Result<Sizes> {
-        let holder = self.mos.object(object)?;
-        if holder.dnode().kind == DmuType::BPOBJ {
-            return self.bpobj_sizes(object);
-        }
-        let phys = DeadlistPhys::decode(&holder.bonus());
-        let phys = phys.map_err(|e| self.undecodable(object, e))?;
-        Ok(Sizes { used: phys.used, compressed: phys.compressed, uncompressed: phys.uncompressed })
-    }
-
-    fn bpobj_sizes(&self, object: u64) -> Result<Sizes> {
-        let phys = bpobj::header(&self.mos, object)?;
-        Ok(Sizes { used: phys.bytes, compressed: phys.compressed, uncompressed: phys.uncompressed })
+        total_of(&self.mos.object(object)?)
     }
 
     /// The deadlist of a file system, volume or snapshot.
@@ -139,7 +176,7 @@ impl Dsl {
             return Ok(sum);
         }
         for (_, bpobj) in list.lists.iter().filter(|(t, _)| (after..until).contains(t)) {
-            sum.add(self.bpobj_sizes(*bpobj)?);
+            sum.add(bpobj_sizes(&self.mos, *bpobj)?);
         }
         Ok(sum)
     }

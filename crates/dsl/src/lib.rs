@@ -27,6 +27,7 @@
 //! | [`props`] | properties: table, inheritance, computed values, display |
 //! | [`space`] | space that is available, space written since a snapshot |
 //! | [`bpobj`], [`deadlist`] | lists of block pointers |
+//! | [`bounds`] | how much a pool can hold: when to stop |
 //! | [`human`] | numbers, sizes and dates for people |
 //!
 //! Invariants: a directory is reached only through the parent it names itself, so that a damaged
@@ -34,6 +35,7 @@
 //! followed for a bounded number of steps. What is read is never changed while the pool is
 //! open, so directories, property lists and object sets are cached without ever being checked.
 
+pub mod bounds;
 pub mod bpobj;
 mod cache;
 pub mod dataset;
@@ -221,4 +223,9 @@ fn corrupt(objset: &ObjectSet, object: u64, why: impl Into<String>) -> Error {
 /// Text of a ZAP's name; names of datasets, properties and holds are ASCII when they are sound.
 fn name_of(entry: &ZapEntry) -> String {
     String::from_utf8_lossy(&entry.name).into_owned()
+}
+
+/// The number that a ZAP's name is in hexadecimal; many maps of the MOS have such names.
+pub fn number_in_name(entry: &ZapEntry) -> Option<u64> {
+    std::str::from_utf8(&entry.name).ok().and_then(|name| u64::from_str_radix(name, 16).ok())
 }
