@@ -18,7 +18,7 @@
 
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_vdev::DeviceLabels;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 
 /// Top-level vdevs that a label may claim. OpenZFS has no such limit, but a block pointer can name
@@ -152,9 +152,9 @@ pub fn assemble(devices: &[DeviceLabels]) -> Option<NvList> {
     let tops = top_levels(devices, claimed.min(MAX_TOP_LEVEL));
     let known = tops.keys().next_back().map_or(0, |id| id + 1);
     let count = label.u64("vdev_children").filter(|n| *n <= MAX_TOP_LEVEL).unwrap_or(known);
-    let holes = match label.get("hole_array") {
-        Some(NvValue::Uint64Array(holes)) => holes.as_slice(),
-        _ => &[],
+    let holes: HashSet<u64> = match label.get("hole_array") {
+        Some(NvValue::Uint64Array(holes)) => holes.iter().copied().collect(),
+        _ => HashSet::new(),
     };
     let child = |id: u64| match tops.get(&id) {
         _ if holes.contains(&id) => placeholder("hole", id),

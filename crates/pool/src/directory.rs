@@ -1,11 +1,11 @@
 //! The MOS's object directory: the ZAP (object 1) through which everything else is found, and the
-//! packed nvlists that some of its entries lead to.
+//! plain forms of what its entries lead to: packed nvlists, arrays of integers.
 
 use cenote_dmu::zap::{Zap, ZapEntry};
 use cenote_dmu::{Error, Object, ObjectSet, Result};
-use cenote_format::DecodeError;
 use cenote_format::dmu::DmuType;
 use cenote_format::nvlist::NvList;
+use cenote_format::{Bytes, DecodeError};
 use std::sync::Arc;
 
 /// Object number of the object directory (`DMU_POOL_DIRECTORY_OBJECT`).
@@ -31,11 +31,6 @@ impl Directory {
     /// The entry `name`.
     pub fn entry(&self, name: &str) -> Result<Option<ZapEntry>> {
         self.zap.lookup(name.as_bytes())
-    }
-
-    /// All entries.
-    pub fn entries(&self) -> Result<Vec<ZapEntry>> {
-        self.zap.entries()
     }
 
     /// The integer `name`.
@@ -65,6 +60,46 @@ impl Directory {
     pub fn nvlist_of(&self, name: &str) -> Result<Option<NvList>> {
         self.object_of(name)?.map(|o| packed_nvlist(&o)).transpose()
     }
+
+    /// Uses of the feature `guid`; `None` if it is disabled or the pool has no features.
+    pub fn feature_uses(&self, guid: &str) -> Result<Option<u64>> {
+        for list in ["features_for_write", "features_for_read"] {
+            if let Some(zap) = self.zap_of(list)?
+                && let Some(uses) = zap.u64(guid.as_bytes())?
+            {
+                return Ok(Some(uses));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The first `count` 64-bit integers in object `number`, each in the byte order of its block;
+/// zeros in holes and past the end. The caller bounds `count`.
+pub(crate) fn read_array(mos: &Arc<ObjectSet>, number: u64, count: u64) -> Result<Vec<u64>> {
+    let object = mos.object(number)?;
+    let dnode = object.dnode();
+    let (per_block, last) = ((dnode.block_size / 8).max(1), dnode.max_block);
+    let mut out = Vec::new();
+    for blkid in 0..count.div_ceil(per_block).min(last.saturating_add(1)) {
+        let wanted = (count - blkid * per_block).min(per_block) as usize;
+        match object.block(blkid)? {
+            None => out.resize(out.len() + wanted, 0),
+            Some(block) => {
+                let data = block.data.bytes();
+                let bytes = Bytes::new(&data, block.order, "array of integers");
+                for i in 0..wanted {
+                    out.push(bytes.u64(i * 8).map_err(|source| Error::Decode {
+                        objset: mos.id(),
+                        object: number,
+                        source,
+                    })?);
+                }
+            }
+        }
+    }
+    out.resize(count as usize, 0);
+    Ok(out)
 }
 
 /// Decodes an object that holds a packed nvlist; its bonus buffer holds the length.

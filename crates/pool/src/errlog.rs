@@ -18,7 +18,7 @@
 use crate::Pool;
 use cenote_dmu::Result;
 use cenote_dmu::zap::Zap;
-use cenote_dsl::{Dataset, Dsl};
+use cenote_dsl::{Dataset, Dsl, number_in_name};
 use cenote_store::Bookmark;
 use std::collections::{BTreeSet, HashSet};
 
@@ -63,9 +63,9 @@ impl Pool {
     fn head_logs(&self, log: &Zap) -> Result<Vec<(u64, Zap)>> {
         let mut out = Vec::new();
         for entry in log.entries()? {
-            let head = std::str::from_utf8(&entry.name).ok();
-            let head = head.and_then(|t| u64::from_str_radix(t, 16).ok());
-            let (Some(head), Some(object)) = (head, entry.u64()) else { continue };
+            let (Some(head), Some(object)) = (number_in_name(&entry), entry.u64()) else {
+                continue;
+            };
             out.push((head, Zap::open(&self.mos().object(object)?)?));
         }
         Ok(out)

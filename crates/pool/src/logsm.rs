@@ -14,9 +14,10 @@
 //! than the metaslab's unflushed txg; the others are its unflushed changes. [`replay`] sorts all
 //! entries of all logs into these two, and the unflushed ones, oldest first, to their metaslabs.
 
-use crate::spacemap::{Region, SpaceChange, SpaceMap};
-use cenote_dmu::zap::Zap;
+use crate::directory::Directory;
+use crate::spacemap::{Region, SpaceChange, SpaceMap, max_length};
 use cenote_dmu::{Error, ObjectSet, Result};
+use cenote_dsl::number_in_name;
 use cenote_format::spacemap::SpaceMapPhys;
 use std::sync::Arc;
 
@@ -36,15 +37,15 @@ pub struct LogSpaceMap {
 }
 
 /// `(txg, space map object)` of every log, oldest first, from the MOS's object directory.
-pub fn list(mos: &Arc<ObjectSet>, directory: &Zap) -> Result<Vec<(u64, u64)>> {
-    let Some(zap) = directory.u64(b"com.delphix:log_spacemap_zap")? else { return Ok(Vec::new()) };
+pub(crate) fn list(mos: &Arc<ObjectSet>, directory: &Directory) -> Result<Vec<(u64, u64)>> {
+    let Some(zap) = directory.zap_of("com.delphix:log_spacemap_zap")? else {
+        return Ok(Vec::new());
+    };
     let mut logs = Vec::new();
-    for entry in Zap::open(&mos.object(zap)?)?.entries()? {
-        let txg =
-            std::str::from_utf8(&entry.name).ok().and_then(|s| u64::from_str_radix(s, 16).ok());
-        let (Some(txg), Some(object)) = (txg, entry.u64()) else {
+    for entry in zap.entries()? {
+        let (Some(txg), Some(object)) = (number_in_name(&entry), entry.u64()) else {
             let why = format!("log space map {:?}", String::from_utf8_lossy(&entry.name));
-            return Err(Error::Corrupt { objset: mos.id(), object: zap, why });
+            return Err(Error::Corrupt { objset: mos.id(), object: zap.object().number(), why });
         };
         logs.push((txg, object));
     }
@@ -52,17 +53,18 @@ pub fn list(mos: &Arc<ObjectSet>, directory: &Zap) -> Result<Vec<(u64, u64)>> {
     Ok(logs)
 }
 
-/// Replays all logs, oldest first. `apply(txg, change)` takes a change to its metaslab and says
-/// whether it was still valid; every change has its vdev set.
-pub fn replay(
+/// Replays all logs, oldest first. `apply(txg, vdev, change)` takes a change to its metaslab and
+/// says whether it was still valid. All logs together may be as long as one map.
+pub(crate) fn replay(
     mos: &Arc<ObjectSet>,
     logs: &[(u64, u64)],
-    pool_size: u64,
     apply: &mut dyn FnMut(u64, u32, SpaceChange) -> Result<bool>,
 ) -> Result<Vec<LogSpaceMap>> {
     let mut out = Vec::new();
+    let mut left = max_length(mos);
     for &(txg, object) in logs {
-        let map = SpaceMap::open(mos, object, Region::of_log(pool_size))?;
+        let map = SpaceMap::open(mos, object, Region { max_length: left, ..Region::of_log(left) })?;
+        left = left.saturating_sub(map.phys().length);
         let (mut entries, mut valid) = (0, 0);
         map.for_each(&mut |change| {
             let Some(vdev) = change.vdev else {

@@ -20,24 +20,30 @@
 //! pointers in the MOS's `sync_bplist`, whose space is still allocated.
 //!
 //! Invariants: in a loaded metaslab no byte is freed or allocated twice; a space map that says so
-//! is an error that names the metaslab.
+//! is an error that names the metaslab. All space maps together are no longer than the devices, so
+//! that replaying every one of them takes bounded time. Shifts are in the ranges that OpenZFS
+//! allows, or 0 where a vdev has none.
 
 pub mod stats;
 
+use crate::directory::{Directory, read_array};
 use crate::logsm::{self, LogSpaceMap};
-use crate::spacemap::{Region, SpaceChange, SpaceMap};
+use crate::spacemap::{Region, SpaceChange, SpaceMap, max_length};
 use cenote_dmu::zap::Zap;
 use cenote_dmu::{Error, ObjectSet, Result};
-use cenote_format::Bytes;
 use cenote_format::nvlist::NvList;
 use cenote_format::spacemap::{Change, SpaceMapPhys};
 use cenote_store::rangetree::{RangeError, RangeTree};
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Metaslabs of a vdev that are believed. OpenZFS makes at most 131,072, and more only where a
 /// small device has grown.
 const MAX_METASLABS: u64 = 1 << 20;
+/// Range of the log2 of a smallest allocation, and of the bytes of a metaslab.
+const ASHIFTS: RangeInclusive<u32> = 9..=16;
+const METASLAB_SHIFTS: RangeInclusive<u32> = 9..=63;
 /// A normal vdev with more metaslabs than this keeps one for the intent log
 /// (`zfs_embedded_slog_min_ms`).
 const EMBEDDED_LOG_MIN: u64 = 64;
@@ -165,68 +171,39 @@ fn corrupt(mos: &ObjectSet, object: u64, why: String) -> Error {
     Error::Corrupt { objset: mos.id(), object, why }
 }
 
-/// The MOS's object directory (object 1).
-pub(crate) fn directory(mos: &Arc<ObjectSet>) -> Result<Zap> {
-    Zap::open(&mos.object(1)?)
-}
-
-/// Refcount of the feature named `guid`; `None` if it is disabled or the pool has no features.
-pub(crate) fn feature_refcount(mos: &Arc<ObjectSet>, guid: &str) -> Result<Option<u64>> {
-    let directory = directory(mos)?;
-    for list in ["features_for_write", "features_for_read"] {
-        let Some(zap) = directory.u64(list.as_bytes())? else { continue };
-        if let Some(count) = Zap::open(&mos.object(zap)?)?.u64(guid.as_bytes())? {
-            return Ok(Some(count));
-        }
-    }
-    Ok(None)
-}
-
-/// The first `count` 64-bit integers in object `number`, each in the byte order of its block;
-/// zeros in holes and past the end.
-pub(crate) fn read_array(mos: &Arc<ObjectSet>, number: u64, count: u64) -> Result<Vec<u64>> {
-    let object = mos.object(number)?;
-    let dnode = object.dnode();
-    let (per_block, last) = ((dnode.block_size / 8).max(1), dnode.max_block);
-    let mut out = Vec::new();
-    for blkid in 0..count.div_ceil(per_block).min(last.saturating_add(1)) {
-        let wanted = (count - blkid * per_block).min(per_block) as usize;
-        match object.block(blkid)? {
-            None => out.resize(out.len() + wanted, 0),
-            Some(block) => {
-                let data = block.data.bytes();
-                let bytes = Bytes::new(&data, block.order, "array of integers");
-                for i in 0..wanted {
-                    out.push(bytes.u64(i * 8).map_err(|e| corrupt(mos, number, e.to_string()))?);
-                }
-            }
-        }
-    }
-    out.resize(count as usize, 0);
-    Ok(out)
-}
-
 impl PoolSpace {
     /// Reads the space of all vdevs in `config`, the pool's config from the MOS: headers of space
     /// maps, and all log space maps.
     pub fn load(mos: &Arc<ObjectSet>, config: &NvList) -> Result<PoolSpace> {
         let children = config.list("vdev_tree").and_then(|t| t.lists("children")).unwrap_or(&[]);
-        let histogram_feature = feature_refcount(mos, "com.delphix:spacemap_histogram")?;
-        let log_feature = feature_refcount(mos, "com.delphix:log_spacemap")?;
+        let directory = Directory::open(mos)?;
+        let histogram_feature = directory.feature_uses("com.delphix:spacemap_histogram")?;
+        let log_feature = directory.feature_uses("com.delphix:log_spacemap")?;
         let mut vdevs = Vec::with_capacity(children.len());
         for (id, child) in children.iter().enumerate() {
             vdevs.push(load_vdev(mos, id as u64, child, histogram_feature.is_some())?);
         }
         let mut space = PoolSpace { vdevs, logs: Vec::new(), histogram_feature, log_feature };
-        space.replay_logs(mos)?;
+        space.check_lengths(mos)?;
+        space.replay_logs(mos, &directory)?;
         Ok(space)
     }
 
-    fn replay_logs(&mut self, mos: &Arc<ObjectSet>) -> Result<()> {
-        let logs = logsm::list(mos, &directory(mos)?)?;
-        let size = self.vdevs.iter().fold(0u64, |sum, v| sum.saturating_add(v.asize));
+    /// Space maps may share blocks in a pool that is made to do harm, but not add up to more than
+    /// the devices hold.
+    fn check_lengths(&self, mos: &Arc<ObjectSet>) -> Result<()> {
+        let headers = self.vdevs.iter().flat_map(|v| &v.metaslabs).flat_map(|m| &m.header);
+        let total = headers.fold(0u64, |sum, h| sum.saturating_add(h.length));
+        if total > max_length(mos) {
+            return Err(corrupt(mos, 0, format!("space maps of {total} bytes")));
+        }
+        Ok(())
+    }
+
+    fn replay_logs(&mut self, mos: &Arc<ObjectSet>, directory: &Directory) -> Result<()> {
+        let logs = logsm::list(mos, directory)?;
         let vdevs = &mut self.vdevs;
-        self.logs = logsm::replay(mos, &logs, size, &mut |txg, vdev, change| {
+        self.logs = logsm::replay(mos, &logs, &mut |txg, vdev, change| {
             let bad = |why: String| {
                 let (start, end) = (change.start, change.end);
                 corrupt(
@@ -316,6 +293,12 @@ fn load_vdev(
     histograms: bool,
 ) -> Result<VdevSpace> {
     let number = |name: &str| config.u64(name).unwrap_or(0);
+    let shift = |name: &str, range: &RangeInclusive<u32>| match number(name) {
+        0 => Ok(0),
+        n => u32::try_from(n).ok().filter(|n| range.contains(n)).ok_or_else(|| {
+            corrupt(mos, number("metaslab_array"), format!("vdev {id}: {name} {n}"))
+        }),
+    };
     let kind = config.str("type").unwrap_or("").to_string();
     let top_zap = number("com.delphix:vdev_zap_top");
     let mut v = VdevSpace {
@@ -324,9 +307,9 @@ fn load_vdev(
         kind,
         class: if number("is_log") != 0 { AllocClass::Log } else { AllocClass::Normal },
         non_allocating: number("non_allocating") != 0,
-        ashift: number("ashift") as u32,
+        ashift: shift("ashift", &ASHIFTS)?,
         asize: number("asize"),
-        metaslab_shift: number("metaslab_shift") as u32,
+        metaslab_shift: shift("metaslab_shift", &METASLAB_SHIFTS)?,
         metaslab_array: number("metaslab_array"),
         top_zap,
         unflushed_object: 0,
@@ -362,8 +345,8 @@ fn load_top_zap(mos: &Arc<ObjectSet>, v: &mut VdevSpace) -> Result<()> {
 
 fn load_metaslabs(mos: &Arc<ObjectSet>, v: &mut VdevSpace, histograms: bool) -> Result<()> {
     let bad = |why: String| corrupt(mos, v.metaslab_array, format!("vdev {}: {why}", v.id));
-    if !(9..=63).contains(&v.metaslab_shift) || !(9..=16).contains(&v.ashift) {
-        return Err(bad(format!("metaslab_shift {}, ashift {}", v.metaslab_shift, v.ashift)));
+    if v.ashift == 0 {
+        return Err(bad("metaslabs, but no ashift".into()));
     }
     let count = v.asize >> v.metaslab_shift;
     if count > MAX_METASLABS {

@@ -80,24 +80,10 @@ impl ScanStatus {
     }
 
     fn of_scan(words: &[u64]) -> Option<ScanStatus> {
-        let &[
-            func,
-            state,
-            _,
-            _,
-            _,
-            _,
-            _,
-            start,
-            end,
-            to_examine,
-            examined,
-            skipped,
-            processed,
-            errors,
-            ..,
-        ] = words
-        else {
+        // Between the state and the times: the range of transaction groups, a bookmark of DDTs.
+        let (head, figures) = words.split_at_checked(7)?;
+        let &[func, state, ..] = head else { return None };
+        let &[start, end, to_examine, examined, skipped, processed, errors, ..] = figures else {
             return None;
         };
         let kind = match func {
@@ -106,7 +92,6 @@ impl ScanStatus {
             _ => return None,
         };
         let state = ScanState::of(state)?;
-        let (to_examine, examined) = (to_examine, examined);
         Some(ScanStatus {
             kind,
             state,

@@ -5,13 +5,22 @@
 //! space maps, of all of them. [`SpaceMap::for_each`] replays it in order as byte ranges.
 //!
 //! Invariants: every range handed out lies inside the region; a map longer than its region can
-//! explain (see [`Region::max_length`]) is refused before it is read, so that the time a replay
-//! takes is bounded by the size of the devices.
+//! explain (see [`Region::max_length`]) or than the devices can hold is refused before it is read,
+//! so that the time a replay takes is bounded.
 
 use cenote_dmu::{Error, Object, ObjectSet, Result};
+use cenote_dsl::bounds;
 use cenote_format::Bytes;
 use cenote_format::spacemap::{Change, Entries, Entry, SpaceMapPhys, unit_bytes};
 use std::sync::Arc;
+
+/// Bytes of entries that are believed however small a pool or a region is.
+const ALWAYS_BELIEVED: u64 = 64 << 20;
+
+/// Bytes of entries that a pool has room for.
+pub(crate) fn max_length(mos: &ObjectSet) -> u64 {
+    bounds::device_bytes(mos).saturating_add(ALWAYS_BELIEVED)
+}
 
 /// The region that a space map describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,15 +37,15 @@ pub struct Region {
 
 impl Region {
     /// A region of one vdev. OpenZFS condenses a map long before it has as many bytes of entries
-    /// as the region has bytes of space; the constant covers regions too small for that rule.
+    /// as the region has bytes of space; regions too small for that rule have the constant.
     pub fn new(start: u64, size: u64, shift: u32) -> Region {
-        Region { start, size, shift, max_length: size.saturating_add(64 << 20) }
+        Region { start, size, shift, max_length: size.saturating_add(ALWAYS_BELIEVED) }
     }
 
     /// The region of a log space map: every offset of every vdev, in units of sectors.
     /// `pool_size` is the size of the pool's devices in bytes.
     pub fn of_log(pool_size: u64) -> Region {
-        let max_length = pool_size.saturating_add(64 << 20);
+        let max_length = pool_size.saturating_add(ALWAYS_BELIEVED);
         Region { start: 0, size: u64::MAX, shift: cenote_format::SECTOR_SHIFT, max_length }
     }
 }
@@ -98,7 +107,7 @@ impl SpaceMap {
     pub fn for_each_entry(&self, f: &mut dyn FnMut(&Entry) -> Result<()>) -> Result<()> {
         let block_size = self.object.dnode().block_size;
         let length = self.phys.length;
-        if length > self.region.max_length {
+        if length > self.region.max_length.min(max_length(self.object.objset())) {
             return Err(self.corrupt(format!("length {length:#x}")));
         }
         for blkid in 0..length.div_ceil(block_size) {

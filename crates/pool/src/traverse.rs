@@ -24,10 +24,11 @@
 //!
 //! Invariants, which bound the time a hostile pool can take: a child's level is one less than its
 //! parent's; only blocks of the meta dnode are taken for dnodes; a block that leads to others is
-//! descended into once per object set, by the address of its first copy.
+//! descended into once, by the address of its first copy and its birth: no such block belongs to
+//! two trees, since what is older than a dataset's previous snapshot is passed over.
 
 pub mod account;
-pub mod bpobj;
+pub mod bptree;
 pub mod brt;
 pub mod claims;
 pub mod ddt;
@@ -36,11 +37,13 @@ pub mod stats;
 mod walk;
 pub mod zil;
 
-use crate::metaslab::{PoolSpace, directory};
+use crate::directory::Directory;
+use crate::metaslab::PoolSpace;
 use account::Account;
-use bpobj::Destroyed;
-use cenote_dmu::zap::Zap;
+use bptree::Destroyed;
 use cenote_dmu::{Error, ObjectSet, Result};
+use cenote_dsl::deadlist::{Deadlist, live_blocks};
+use cenote_dsl::{bounds, bpobj as lists};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use cenote_format::dsl::DslDatasetPhys;
@@ -50,6 +53,7 @@ use cenote_store::{BlockError, Bookmark, Store};
 use claims::{ClaimError, Claims, Leak, ObsoleteMismatch};
 use indirect::Mapping;
 use stats::BlockTable;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -275,7 +279,7 @@ pub fn run(
     let mut roots = Vec::new();
     prepare(subject, space, &mappings, &mut account, &mut roots, event);
     roots.push(Root { objset: 0, bp: *mos.root_bp(), min_txg: 0, with_log: false, freed_to: None });
-    if let Err(e) = datasets(mos, &mut roots) {
+    if let Err(e) = datasets(mos, &mut roots, &mut |e| account.damaged(&e, event)) {
         account.damaged(&e, event);
     }
     let account = walk::walk(subject, roots, account, options, event, &stopped);
@@ -293,29 +297,27 @@ fn prepare(
 ) {
     let mos = &subject.mos;
     let mut steps = || -> Result<()> {
-        let root = directory(mos)?;
-        account.obsolete_list(mos, &root)?;
+        let directory = Directory::open(mos)?;
+        account.obsolete_list(mos, &directory)?;
         for name in ["sync_bplist", "free_bpobj"] {
-            let Some(number) = root.u64(name.as_bytes())? else { continue };
-            bpobj::for_each(mos, number, &mut |bp, _| {
-                account.freed(subject.store(), bp, event);
+            let Some(number) = directory.u64(name)? else { continue };
+            lists::iterate(mos, number, &mut |entry| {
+                account.freed(subject.store(), &entry.bp, event);
                 Ok(())
             })?;
         }
-        account.removing(mos, space, mappings, &root)?;
-        if let Some(number) = root.u64(b"bptree_obj")? {
-            for Destroyed { bp, min_txg, resume } in bpobj::destroyed(mos, number)? {
+        account.removing(mos, space, mappings, &directory)?;
+        if let Some(number) = directory.u64("bptree_obj")? {
+            for Destroyed { bp, min_txg, resume } in bptree::destroyed(mos, number)? {
                 let freed_to = Some(resume);
                 roots.push(Root { objset: u64::MAX, bp, min_txg, with_log: false, freed_to });
             }
         }
-        if let Some(number) = root.u64(b"com.delphix:deleted_clones")? {
-            for entry in Zap::open(&mos.object(number)?)?.entries()? {
+        if let Some(clones) = directory.zap_of("com.delphix:deleted_clones")? {
+            for entry in clones.entries()? {
                 let Some(livelist) = entry.u64() else { continue };
-                for (_, list) in bpobj::deadlist(mos, livelist)? {
-                    for bp in bpobj::live_blocks(mos, list)? {
-                        account.freed(subject.store(), &bp, event);
-                    }
+                for (_, list) in Deadlist::open(mos, livelist)?.lists {
+                    live_blocks(mos, list, &mut |bp| account.freed(subject.store(), bp, event))?;
                 }
             }
         }
@@ -326,10 +328,20 @@ fn prepare(
     }
 }
 
-/// The roots of all datasets: objects of the MOS whose bonus is a `dsl_dataset_phys_t`.
-fn datasets(mos: &Arc<ObjectSet>, roots: &mut Vec<Root>) -> Result<()> {
+/// The roots of all datasets: objects of the MOS whose bonus is a `dsl_dataset_phys_t`. Datasets
+/// share a root block only where it is older than the previous snapshot of all but one; others that
+/// do are `damaged`.
+fn datasets(
+    mos: &Arc<ObjectSet>,
+    roots: &mut Vec<Root>,
+    damaged: &mut dyn FnMut(Error),
+) -> Result<()> {
+    let corrupt = |object, why: &str| Error::Corrupt { objset: mos.id(), object, why: why.into() };
+    let mut seen = HashSet::new();
+    let mut left = bounds::max_objects(mos);
     let mut from = 1;
     while let Some(number) = mos.next_object(from)? {
+        left = left.checked_sub(1).ok_or_else(|| corrupt(number, "more objects than fit"))?;
         from = number.saturating_add(1);
         let object = mos.object(number)?;
         if object.dnode().bonus_kind != DmuType::DSL_DATASET {
@@ -340,6 +352,11 @@ fn datasets(mos: &Arc<ObjectSet>, roots: &mut Vec<Root>) -> Result<()> {
             object: number,
             source,
         })?;
+        let own = walk::birth(&phys.bp) > phys.prev_snap_txg;
+        if !phys.bp.is_hole() && own && !seen.insert(account::address(&phys.bp)) {
+            damaged(corrupt(number, "another dataset has the same root block"));
+            continue;
+        }
         roots.push(Root {
             objset: number,
             bp: phys.bp,
@@ -349,4 +366,14 @@ fn datasets(mos: &Arc<ObjectSet>, roots: &mut Vec<Root>) -> Result<()> {
         });
     }
     Ok(())
+}
+
+/// The bpobjs of a deadlist or livelist.
+pub mod bpobj {
+    use super::{Arc, Deadlist, ObjectSet, Result};
+
+    /// The bpobjs of deadlist (or livelist) `number`: `(birth txg, bpobj)`, sorted.
+    pub fn deadlist(mos: &Arc<ObjectSet>, number: u64) -> Result<Vec<(u64, u64)>> {
+        Ok(Deadlist::open(mos, number)?.lists)
+    }
 }

@@ -3,10 +3,11 @@
 use super::claims::{ClaimError, Claims};
 use super::indirect::Mapping;
 use super::stats::{self, DEFERRED};
-use super::{Event, Found, Report, Subject, bpobj, brt, ddt};
-use crate::metaslab::{PoolSpace, VdevSpace, feature_refcount};
-use cenote_dmu::zap::Zap;
+use super::{Event, Found, Report, Subject, brt, ddt};
+use crate::directory::Directory;
+use crate::metaslab::{PoolSpace, VdevSpace};
 use cenote_dmu::{Error, ObjectSet, Result};
+use cenote_dsl::bpobj;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum::Checksum;
 use cenote_store::{Bookmark, Store};
@@ -21,10 +22,15 @@ const GANG_HEADER: u64 = 512;
 /// Gang blocks within gang blocks: 3 pointers each, and 16 MiB in pieces of 512 bytes.
 const MAX_GANG_DEPTH: u32 = 16;
 
-/// Address of a block: first copy and birth.
-pub(super) type Address = (u64, u64, u64);
+/// First copy and birth of a block: tells blocks apart.
+type Address = (u64, u64, u64);
 
-/// See the module's documentation.
+/// The address of the block that `bp` leads to.
+pub(super) fn address(bp: &BlockPointer) -> Address {
+    (bp.0[0], bp.0[1], bp.physical_birth())
+}
+
+/// The books; the account is kept while workers traverse, one block at a time.
 pub struct Account {
     /// The outcome so far.
     pub report: Report,
@@ -39,7 +45,8 @@ pub struct Account {
     clones: Vec<brt::Table>,
     /// References left to the cloned blocks met so far, by vdev and offset.
     cloned: HashMap<(u32, u64), u64>,
-    descended: HashSet<(u64, Address)>,
+    /// Blocks that lead to others and were descended into.
+    descended: HashSet<Address>,
     /// Bytes that the traversal is expected to account for.
     pub(super) total: u64,
 }
@@ -51,7 +58,8 @@ impl Account {
         claims: Option<Claims>,
     ) -> Result<Account> {
         let mos = subject.mos.clone();
-        let cloning = feature_refcount(&mos, "com.fudosecurity:block_cloning")?.unwrap_or(0) > 0;
+        let cloning = Directory::open(&mos)?.feature_uses("com.fudosecurity:block_cloning")?;
+        let cloning = cloning.is_some_and(|uses| uses > 0);
         let clones = if cloning { brt::load(&mos, space.vdevs.len() as u64)? } else { Vec::new() };
         let allocated = space.vdevs.iter().flat_map(|v| {
             v.metaslabs.iter().map(move |m| {
@@ -78,17 +86,22 @@ impl Account {
 
     pub(super) fn exclude_checkpoint(&mut self, mos: &Arc<ObjectSet>, v: &VdevSpace) -> Result<()> {
         if let Some(claims) = &mut self.claims {
-            self.report.checkpoint += claims.exclude_checkpoint(mos, v)?;
+            let bytes = claims.exclude_checkpoint(mos, v)?;
+            self.report.checkpoint = self.report.checkpoint.saturating_add(bytes);
         }
         Ok(())
     }
 
     /// Counts blocks on removed vdevs that became obsolete in the last transaction group.
-    pub(super) fn obsolete_list(&mut self, mos: &Arc<ObjectSet>, root: &Zap) -> Result<()> {
+    pub(super) fn obsolete_list(
+        &mut self,
+        mos: &Arc<ObjectSet>,
+        directory: &Directory,
+    ) -> Result<()> {
         let Some(claims) = &mut self.claims else { return Ok(()) };
-        let Some(number) = root.u64(b"com.delphix:obsolete_bpobj")? else { return Ok(()) };
-        bpobj::for_each(mos, number, &mut |bp, _| {
-            bp.dvas().for_each(|dva| claims.add_obsolete(&dva));
+        let Some(number) = directory.u64("com.delphix:obsolete_bpobj")? else { return Ok(()) };
+        bpobj::iterate(mos, number, &mut |entry| {
+            entry.bp.dvas().for_each(|dva| claims.add_obsolete(&dva));
             Ok(())
         })
     }
@@ -99,18 +112,18 @@ impl Account {
         mos: &Arc<ObjectSet>,
         space: &PoolSpace,
         mappings: &[Option<Mapping>],
-        root: &Zap,
+        directory: &Directory,
     ) -> Result<()> {
         const SCANNING: u64 = 1;
         let Some(claims) = &mut self.claims else { return Ok(()) };
-        let Some(entry) = root.lookup(b"com.delphix:removing")? else { return Ok(()) };
-        let [state, vdev, ..] = entry.value[..] else { return Ok(()) };
+        let Some(words) = directory.words("com.delphix:removing")? else { return Ok(()) };
+        let [state, vdev, ..] = words[..] else { return Ok(()) };
         let mapping = usize::try_from(vdev).ok().and_then(|i| mappings.get(i)?.as_ref());
         if state == SCANNING
             && let (Some(v), Some(mapping)) = (space.vdev_space(vdev), mapping)
             && v.concrete
         {
-            self.report.removing += claims.claim_removing(mos, v, mapping)?;
+            self.report.removing = claims.claim_removing(mos, v, mapping)?;
         }
         Ok(())
     }
@@ -120,9 +133,9 @@ impl Account {
         event(Event::Damaged(e));
     }
 
-    /// Whether a block that leads to others is met for the first time in its object set.
-    pub(super) fn first_descent(&mut self, objset: u64, bp: &BlockPointer) -> bool {
-        bp.is_embedded() || self.descended.insert((objset, (bp.0[0], bp.0[1], bp.physical_birth())))
+    /// Whether a block that leads to others is met for the first time.
+    pub(super) fn first_descent(&mut self, bp: &BlockPointer) -> bool {
+        self.descended.insert(address(bp))
     }
 
     /// A block in a list of freed blocks.

@@ -5,7 +5,7 @@
 //! of entries per range of the vdev (to answer "no" without a lookup), and the bonus names a ZAP
 //! from a block's offset (one word) to the number of references *beyond the first*.
 
-use super::super::metaslab::directory;
+use crate::directory::Directory;
 use cenote_dmu::zap::Zap;
 use cenote_dmu::{Error, ObjectSet, Result};
 use std::sync::Arc;
@@ -33,11 +33,11 @@ pub struct Table {
 
 /// The tables of vdevs 0 to `vdevs - 1`.
 pub fn load(mos: &Arc<ObjectSet>, vdevs: u64) -> Result<Vec<Table>> {
-    let root = directory(mos)?;
+    let directory = Directory::open(mos)?;
     let mut tables = Vec::new();
     for vdev in 0..vdevs {
         let name = format!("com.fudosecurity:brt:vdev:{vdev}");
-        let Some(number) = root.u64(name.as_bytes())? else { continue };
+        let Some(number) = directory.u64(&name)? else { continue };
         let object = mos.object(number)?;
         let words = object.bonus().u64s::<7>(0).map_err(|e| Error::Corrupt {
             objset: mos.id(),

@@ -6,10 +6,15 @@
 //! what remains at the end is leaked. A removed vdev starts with what its mapping covers, and a
 //! block on it claims both that and the space that the mapping leads to; what remains of the
 //! mapping is obsolete and must agree with the counts kept on disk.
+//!
+//! Invariant: mapped space is looked up only after it was claimed, and space that is said to be
+//! obsolete only once, so that all look-ups together take as long as the mapping and the lists are.
 
-use super::super::metaslab::{PoolSpace, VdevSpace};
-use super::super::spacemap::{Region, SpaceMap};
-use super::indirect::Mapping;
+use super::indirect::{Mapping, Segment};
+use crate::directory::Directory;
+use crate::metaslab::{PoolSpace, VdevSpace};
+use crate::spacemap::{Region, SpaceMap};
+use cenote_dmu::zap::Zap;
 use cenote_dmu::{Error, ObjectSet, Result};
 use cenote_format::blkptr::Dva;
 use cenote_format::spacemap::Change;
@@ -24,7 +29,10 @@ struct VdevClaims {
     shift: u32,
     ashift: u32,
     mapping: Option<Mapping>,
+    /// Obsolete bytes by segment of the mapping, as the disk has them.
     obsolete: Vec<u64>,
+    /// What of them is in lists and maps, not in counts.
+    obsolete_ranges: RangeTree,
     /// Whether the obsolete counts must agree (`com.delphix:obsolete_counts_are_precise`).
     precise: bool,
 }
@@ -104,6 +112,7 @@ impl Claims {
                 ashift: v.ashift,
                 mapping: None,
                 obsolete: Vec::new(),
+                obsolete_ranges: RangeTree::new(),
                 precise: false,
             };
             if let Some(mapping) = mapping.as_ref().filter(|_| !v.concrete) {
@@ -164,28 +173,35 @@ impl Claims {
         size: u64,
     ) -> std::result::Result<(), ClaimError> {
         let end = offset.checked_add(size).ok_or(ClaimError::Nowhere)?;
+        let pieces = self.take_mapped(vdev, offset, end)?;
+        self.claim_pieces(pieces)
+    }
+
+    /// Takes `start..end` out of `vdev`; where it is mapped to, if the vdev was removed.
+    fn take_mapped(
+        &mut self,
+        vdev: u64,
+        start: u64,
+        end: u64,
+    ) -> std::result::Result<Vec<(usize, Segment)>, ClaimError> {
+        let taken = self.take(vdev, start, end);
         let mapping = usize::try_from(vdev).ok().and_then(|i| self.vdevs.get(i)?.mapping.as_ref());
-        let pieces = match mapping {
-            Some(m) => m.pieces(offset, end).ok_or(ClaimError::NotMapped)?,
-            None => Vec::new(),
-        };
-        self.take(vdev, offset, end)?;
-        self.claim_pieces(pieces.into_iter().map(|(_, s)| (s.vdev, s.offset, s.size)).collect())
+        match (taken, mapping) {
+            (taken, None) => taken.map(|()| Vec::new()),
+            (Ok(()), Some(m)) => m.pieces(start, end).ok_or(ClaimError::NotMapped),
+            (Err(_), Some(m)) if !m.has_ends_of(start, end) => Err(ClaimError::NotMapped),
+            (Err(why), Some(_)) => Err(why),
+        }
     }
 
     /// Claims the destinations of mapped space. A destination may itself have been removed since,
     /// so this is a worklist; each step claims, hence it ends.
     fn claim_pieces(
         &mut self,
-        mut todo: Vec<(u32, u64, u64)>,
+        mut todo: Vec<(usize, Segment)>,
     ) -> std::result::Result<(), ClaimError> {
-        while let Some((vdev, offset, size)) = todo.pop() {
-            let mapping = self.vdevs.get(vdev as usize).and_then(|v| v.mapping.as_ref());
-            if let Some(m) = mapping {
-                let pieces = m.pieces(offset, offset + size).ok_or(ClaimError::NotMapped)?;
-                todo.extend(pieces.into_iter().map(|(_, s)| (s.vdev, s.offset, s.size)));
-            }
-            self.take(u64::from(vdev), offset, offset + size)?;
+        while let Some((_, s)) = todo.pop() {
+            todo.extend(self.take_mapped(s.vdev.into(), s.offset, s.offset + s.size)?);
         }
         Ok(())
     }
@@ -199,8 +215,9 @@ impl Claims {
     pub fn add_obsolete(&mut self, dva: &Dva) {
         if let Some(v) = self.vdevs.get_mut(dva.vdev as usize)
             && let Some(mapping) = &v.mapping
+            && let Some(end) = dva.offset.checked_add(dva.asize)
+            && v.obsolete_ranges.add(dva.offset, end).is_ok()
         {
-            let end = dva.offset.saturating_add(dva.asize);
             mapping.add_obsolete(&mut v.obsolete, dva.offset, end);
         }
     }
@@ -221,12 +238,8 @@ impl Claims {
                 if s >= e {
                     continue;
                 }
-                let pieces = mapping.pieces(s, e).ok_or(ClaimError::NotMapped).and_then(|p| {
-                    self.claim_pieces(
-                        p.into_iter().map(|(_, s)| (s.vdev, s.offset, s.size)).collect(),
-                    )
-                });
-                pieces.map_err(|why| {
+                let pieces = mapping.pieces(s, e).ok_or(ClaimError::NotMapped);
+                pieces.and_then(|p| self.claim_pieces(p)).map_err(|why| {
                     corrupt(mos, mapping.object, format!("{s:#x}-{e:#x}: {why:?}"))
                 })?;
                 sum += e - s;
@@ -293,25 +306,33 @@ impl VdevClaims {
         let mut counts = mapping.counts(mos)?;
         let mut maps = Vec::new();
         if v.top_zap != 0 {
-            let zap = cenote_dmu::zap::Zap::open(&mos.object(v.top_zap)?)?;
+            let zap = Zap::open(&mos.object(v.top_zap)?)?;
             maps.extend(zap.u64(b"com.delphix:indirect_obsolete_sm")?);
             self.precise = zap.u64(b"com.delphix:obsolete_counts_are_precise")?.unwrap_or(0) != 0;
         }
         // A condensing that was interrupted keeps the map that it was working from.
-        let root = super::super::metaslab::directory(mos)?;
-        if let Some(entry) = root.lookup(b"com.delphix:condensing_indirect")?
-            && let [vdev, _, prev] = entry.value[..]
-            && vdev == v.id
-            && prev != 0
+        let condensing = Directory::open(mos)?.words("com.delphix:condensing_indirect")?;
+        if let Some([vdev, _, prev]) = condensing.as_deref().and_then(|w| w.first_chunk::<3>())
+            && *vdev == v.id
+            && *prev != 0
         {
-            maps.push(prev);
+            maps.push(*prev);
         }
         for number in maps {
             let map = SpaceMap::open(mos, number, Region::new(0, v.asize, 0))?;
             map.for_each(&mut |c| {
-                if c.change == Change::Free || !mapping.add_obsolete(&mut counts, c.start, c.end) {
-                    let why = format!("obsolete space {:#x}-{:#x} is not mapped", c.start, c.end);
-                    return Err(corrupt(mos, number, why));
+                let bad = |why: &str| {
+                    let range = format!("{:#x}-{:#x}", c.start, c.end);
+                    Err(corrupt(mos, number, format!("obsolete space {range} {why}")))
+                };
+                if c.change == Change::Free {
+                    return bad("is freed");
+                }
+                if let Err(e) = self.obsolete_ranges.add(c.start, c.end) {
+                    return bad(&e.to_string());
+                }
+                if !mapping.add_obsolete(&mut counts, c.start, c.end) {
+                    return bad("is not mapped");
                 }
                 Ok(())
             })?;
@@ -328,7 +349,6 @@ fn corrupt(mos: &ObjectSet, object: u64, why: String) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::indirect::Segment;
     use super::*;
 
     fn claims() -> Claims {
@@ -350,6 +370,7 @@ mod tests {
             shift,
             ashift: 9,
             obsolete: vec![0; mapping.as_ref().map_or(0, |m| m.segments.len())],
+            obsolete_ranges: RangeTree::new(),
             mapping,
             precise: true,
         };

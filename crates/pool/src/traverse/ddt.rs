@@ -8,12 +8,20 @@
 //! (fast dedup) has a directory per checksum (`DDT-sha256`), one *flat* variant that can grow
 //! copies, and two logs whose entries are newer than the ZAPs'.
 //!
+//! A log is an object of records: a word (type, length), the key, the physical part. Later records
+//! replace earlier ones of the same key; those up to the key in the log's header (its checkpoint)
+//! are in the ZAPs already.
+//!
 //! Invariants: the flushing log's entries give way to those of the active log; both give way to
-//! nothing; a decoded entry always has [`Entry::phys`] of 4 (version 0) or 1 variants.
+//! nothing; a decoded entry always has [`Entry::phys`] of 4 (version 0) or 1 variants. A log is no
+//! longer than the devices have room for, and has no more entries than they have blocks, since each
+//! entry is about a block.
 
-use super::super::metaslab::directory;
+use crate::directory::Directory;
+use crate::spacemap::max_length;
 use cenote_dmu::zap::{Zap, ZapEntry};
 use cenote_dmu::{Error, ObjectSet, Result};
+use cenote_dsl::bounds;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum::Checksum;
 use cenote_format::compress::{self, Compression};
@@ -35,6 +43,8 @@ const FLAT_SIZE: usize = 72;
 const KEY_SIZE: usize = 40;
 /// Bytes of a log that are believed.
 const MAX_LOG: u64 = 4 << 30;
+/// Entries of a log that are believed however small the pool is.
+const FEW_ENTRIES: u64 = 1 << 16;
 
 /// What names a block: its checksum, and `lsize(16) | psize(16) | compression(7) | crypt(1)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -155,8 +165,8 @@ const CHECKSUMS: [Checksum; 5] =
 
 /// All tables of the pool. Logs are read, ZAPs are not.
 pub fn load(mos: &Arc<ObjectSet>) -> Result<Vec<Table>> {
-    let root = directory(mos)?;
-    if root.u64(b"DDT-statistics")?.is_none() {
+    let root = Directory::open(mos)?;
+    if root.u64("DDT-statistics")?.is_none() {
         return Ok(Vec::new());
     }
     let mut tables = Vec::new();
@@ -168,9 +178,9 @@ pub fn load(mos: &Arc<ObjectSet>) -> Result<Vec<Table>> {
     Ok(tables)
 }
 
-fn load_table(mos: &Arc<ObjectSet>, root: &Zap, checksum: Checksum) -> Result<Option<Table>> {
+fn load_table(mos: &Arc<ObjectSet>, root: &Directory, checksum: Checksum) -> Result<Option<Table>> {
     let name = checksum.name();
-    let own = root.u64(format!("DDT-{name}").as_bytes())?;
+    let own = root.u64(&format!("DDT-{name}"))?;
     let (directory, version, flags) = match own {
         None => (1, 0, 0),
         Some(object) => {
@@ -240,12 +250,13 @@ impl Table {
         let [info, length, first_txg, key @ ..] =
             object.bonus().u64s::<8>(0).map_err(|e| bad(e.to_string()))?;
         let flags = (info >> 8 & 0xff) as u8;
-        if info & 0xff != 1 || length > MAX_LOG {
+        if info & 0xff != 1 || length > MAX_LOG.min(max_length(mos)) {
             return Err(bad(format!("version {}, {length} bytes", info & 0xff)));
         }
         let checkpoint = (flags & LOG_CHECKPOINT != 0).then_some(Key(key));
         let mut log =
             Log { object: number, flags, length, first_txg, checkpoint, entries: HashMap::new() };
+        let most = bounds::max_blocks(mos).max(FEW_ENTRIES);
         for blkid in 0..length.div_ceil(object.dnode().block_size) {
             let Some(block) = object.block(blkid)? else {
                 return Err(bad(format!("block {blkid} is a hole")));
@@ -253,6 +264,9 @@ impl Table {
             let data = block.data.bytes();
             self.load_log_block(&mut log, &Bytes::new(&data, block.order, "dedup log"))
                 .map_err(|e| bad(e.to_string()))?;
+            if log.entries.len() as u64 > most {
+                return Err(bad(format!("more than {most} entries")));
+            }
         }
         Ok(log)
     }
@@ -334,5 +348,52 @@ impl Table {
                 f(&Entry { key, phys })?;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table_and_log() -> (Table, Log) {
+        let table = Table {
+            checksum: Checksum::Sha256,
+            version: 1,
+            flags: FLAG_FLAT | FLAG_LOG,
+            directory: 1,
+            stored: Vec::new(),
+            logs: Vec::new(),
+        };
+        let (entries, checkpoint) = (HashMap::new(), None);
+        (table, Log { object: 2, flags: 0, length: 0, first_txg: 0, checkpoint, entries })
+    }
+
+    fn record(key: u64, references: u64) -> Vec<u8> {
+        let mut words = vec![1 | 120 << 8, key, 0, 0, 0, 0];
+        words.extend([1 << 32 | 8, 0, 0, 0, 0, 0, references, 7, 0]);
+        words.iter().flat_map(|w: &u64| w.to_le_bytes()).collect()
+    }
+
+    fn read(data: &[u8]) -> cenote_format::Result<Log> {
+        let (table, mut log) = table_and_log();
+        table.load_log_block(&mut log, &Bytes::new(data, ByteOrder::Little, "test"))?;
+        Ok(log)
+    }
+
+    #[test]
+    fn later_records_replace_earlier_ones() {
+        let mut data = [record(1, 5), record(2, 1), record(1, 6)].concat();
+        data.resize(4096, 0);
+        let log = read(&data).unwrap();
+        let references = |key| log.entries[&Key([key, 0, 0, 0, 0])].phys[0].refcount;
+        assert_eq!((log.entries.len(), references(1), references(2)), (2, 6, 1));
+        let dva = log.entries[&Key([1, 0, 0, 0, 0])].phys[0].copies(false)[0];
+        assert_eq!((dva.vdev, dva.asize), (1, 4096));
+    }
+
+    #[test]
+    fn records_that_do_not_advance_are_refused() {
+        assert!(read(&1u64.to_le_bytes()).is_err());
+        assert!(read(&record(1, 1)[..100]).is_err());
     }
 }

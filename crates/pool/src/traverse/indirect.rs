@@ -7,6 +7,7 @@
 //! map (units of one byte), and those of the last transaction group in the MOS's obsolete bpobj.
 //! The births object says in which transaction group each part was copied.
 
+use crate::directory::read_array;
 use cenote_dmu::{Error, ObjectSet, Result};
 use cenote_format::Bytes;
 use cenote_format::SECTOR_SHIFT;
@@ -59,7 +60,7 @@ impl Mapping {
         if count > MAX_ENTRIES {
             return Err(bad(format!("{count} entries")));
         }
-        let words = super::super::metaslab::read_array(mos, number, count * 3)?;
+        let words = read_array(mos, number, count * 3)?;
         let mut segments = Vec::with_capacity(count as usize);
         let mut end = 0u64;
         for w in words.chunks_exact(3) {
@@ -84,6 +85,11 @@ impl Mapping {
         let i = self.segments.partition_point(|s| s.source <= offset).checked_sub(1)?;
         let s = self.segments.get(i)?;
         (offset < s.source + s.size).then_some(i)
+    }
+
+    /// Whether the first and the last byte of `start..end` are mapped.
+    pub(super) fn has_ends_of(&self, start: u64, end: u64) -> bool {
+        start < end && self.find(start).is_some() && self.find(end - 1).is_some()
     }
 
     /// The pieces `(segment's index, piece)` that hold `start..end`; `None` if some of it is not
@@ -142,7 +148,7 @@ pub fn births(mos: &Arc<ObjectSet>, object: u64) -> Result<Vec<(u64, u64)>> {
     if count > MAX_ENTRIES {
         return Err(corrupt(mos, object, format!("{count} births")));
     }
-    let words = super::super::metaslab::read_array(mos, object, count * 2)?;
+    let words = read_array(mos, object, count * 2)?;
     Ok(words.chunks_exact(2).map(|w| (w[0], w[1])).collect())
 }
 

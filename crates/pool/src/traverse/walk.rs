@@ -7,6 +7,7 @@ use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::{DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys};
 use cenote_format::{Bytes, DecodeError};
 use cenote_store::{Block, Bookmark};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -89,7 +90,7 @@ pub(super) fn walk(
 
 /// `BP_GET_BIRTH`: when the block was allocated for this tree. Blocks that 2.4 has rewritten say
 /// so in the top bit of word 8 and count from their physical birth.
-fn birth(bp: &BlockPointer) -> u64 {
+pub(super) fn birth(bp: &BlockPointer) -> u64 {
     let rewritten = !bp.is_embedded() && bp.0[8] >> 63 == 1;
     if rewritten { bp.physical_birth() } else { bp.logical_birth() }
 }
@@ -209,7 +210,7 @@ impl Walker<'_> {
             !(self.stopped)()
         });
         // Records may refer to one block several times.
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         let mut account = lock(&self.account);
         for f in found.iter().filter(|f| seen.insert(f.bp.dva(0))) {
             account.add(store, f, self.event);
@@ -344,7 +345,7 @@ impl Walker<'_> {
                     (None, _) => Some(Holds::Pointers { dnodes: leaves.is_some() }),
                 };
                 if let Some(holds) = holds
-                    && account.first_descent(at.objset, &bp)
+                    && account.first_descent(&bp)
                 {
                     tasks.push(Task::Descend { tree, at, bp, holds, indirect_shift });
                 }

@@ -1,0 +1,62 @@
+//! Datasets that were destroyed and whose blocks are freed in the background.
+//!
+//! The object directory's `bptree_obj` is an array of entries (`bptree_entry_phys_t`): the root block
+//! pointer of a dataset, the transaction group after which its blocks are its own, and how far the
+//! freeing has come. The bonus (`bptree_phys_t`) says which entries count: `begin..end`.
+
+use cenote_dmu::{Error, Object, ObjectSet, Result};
+use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
+use cenote_format::{Bytes, DecodeError};
+use cenote_store::Bookmark;
+use std::sync::Arc;
+
+/// Bytes of an entry.
+const ENTRY: usize = BLKPTR_SIZE + 40;
+/// Entries that are believed.
+const MAX_ENTRIES: u64 = 1 << 20;
+
+/// A destroyed dataset.
+#[derive(Debug, Clone)]
+pub struct Destroyed {
+    /// Its object set.
+    pub bp: BlockPointer,
+    /// Only blocks born after this transaction group are freed.
+    pub min_txg: u64,
+    /// Blocks before this one are freed already.
+    pub resume: Bookmark,
+}
+
+fn undecodable(object: &Object) -> impl Fn(DecodeError) -> Error {
+    let (objset, object) = (object.objset().id(), object.number());
+    move |source| Error::Decode { objset, object, source }
+}
+
+/// The destroyed datasets in the bptree `number`; those of which nothing is left are passed over.
+pub fn destroyed(mos: &Arc<ObjectSet>, number: u64) -> Result<Vec<Destroyed>> {
+    let object = mos.object(number)?;
+    let [begin, end] = object.bonus().u64s(0).map_err(undecodable(&object))?;
+    let count = end.saturating_sub(begin);
+    if count > MAX_ENTRIES {
+        let why = format!("{count} destroyed datasets");
+        return Err(Error::Corrupt { objset: mos.id(), object: number, why });
+    }
+    let order = object.block(0)?.map_or(object.order(), |b| b.order);
+    let mut out = Vec::new();
+    let mut entry = [0; ENTRY];
+    for i in begin..end {
+        // Entries cross blocks.
+        object.read(i.saturating_mul(ENTRY as u64), &mut entry)?;
+        let entry = decode(&Bytes::new(&entry, order, "block pointer tree"));
+        let entry = entry.map_err(undecodable(&object))?;
+        if !entry.bp.is_hole() {
+            out.push(entry);
+        }
+    }
+    Ok(out)
+}
+
+fn decode(b: &Bytes<'_>) -> cenote_format::Result<Destroyed> {
+    let [min_txg, objset, object, level, blkid] = b.u64s(BLKPTR_SIZE)?;
+    let resume = Bookmark { objset, object, level: level.cast_signed(), blkid };
+    Ok(Destroyed { bp: BlockPointer::decode(b, 0)?, min_txg, resume })
+}
