@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use cenote_cli::context::{Cancel, Context, Terminal};
-use cenote_cli::pools::PoolTable;
+use cenote_cli::pools::{Imported, PoolTable};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
@@ -26,6 +26,11 @@ impl Write for Buffer {
 
 /// Standard output, standard error and exit code of `zdb args`.
 fn zdb_bytes(args: &[&str]) -> (Vec<u8>, String, i32) {
+    zdb_with(PoolTable::default(), args)
+}
+
+/// The same where pools are imported.
+fn zdb_with(pools: PoolTable, args: &[&str]) -> (Vec<u8>, String, i32) {
     let (out, err) = (Buffer::default(), Buffer::default());
     let mut ctx = Context {
         out: Box::new(out.clone()),
@@ -34,7 +39,7 @@ fn zdb_bytes(args: &[&str]) -> (Vec<u8>, String, i32) {
         env: BTreeMap::from([(OsString::from("TZ"), OsString::from("UTC"))]),
         terminal: Terminal::default(),
         umask: 0o022,
-        pools: Arc::new(PoolTable::default()),
+        pools: Arc::new(pools),
         cancel: Cancel::default(),
     };
     let args: Vec<OsString> = args.iter().map(OsString::from).collect();
@@ -108,6 +113,25 @@ fn every_level_of_detail_of_every_pool() {
     }
 }
 
+/// A pool that is imported is looked at without a search.
+#[test]
+fn an_imported_pool() {
+    let files = cenote_testpools::pool("basic");
+    let found = cenote_pool::discover(std::slice::from_ref(&files.dir));
+    let options = cenote_pool::ImportOptions {
+        new_name: Some("other".into()),
+        readonly: true,
+        ..Default::default()
+    };
+    let pool = cenote_pool::Pool::import(&found[0], &options).unwrap();
+    let table = PoolTable::default();
+    assert!(table.insert(Arc::new(Imported::new(pool, None))));
+    let (out, err, code) = zdb_with(table, &["-d", "other"]);
+    let out = String::from_utf8(out).unwrap();
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.contains("Dataset other/xdir [ZPL], ID 150"), "{out}");
+}
+
 #[test]
 fn object_ranges() {
     let lines = |rest: &[&str]| {
@@ -118,11 +142,14 @@ fn object_ranges() {
     };
     assert_eq!(lines(&["basic/ci", "34"]), ["34"]);
     assert_eq!(lines(&["basic/ci", "32:36"]), ["32", "33", "34", "35", "36"]);
-    let zaps = lines(&["basic/ci", "1:-1:z"]);
-    assert!(zaps.contains(&"32".to_string()) && zaps.contains(&"34".to_string()));
-    let files = lines(&["basic/ci", "1:-1:f"]);
-    assert!(!files.is_empty() && files.iter().all(|f| !zaps.contains(f)));
-    assert_eq!(lines(&["basic", "34"]).len(), 0, "the MOS has its own object 34");
+    let some = |flags: &str| lines(&["basic/ci", &format!("1:-1:{flags}")]);
+    let (files, directories) = (some("f"), some("d"));
+    assert!(!files.is_empty() && directories.contains(&"34".to_string()));
+    assert!(files.iter().all(|f| !directories.contains(f)));
+    let rest = some("A-f-d");
+    assert!(rest.contains(&"32".to_string()) && !rest.contains(&"34".to_string()));
+    assert_eq!(rest.len() + files.len() + directories.len(), some("A").len());
+    assert_eq!(lines(&["basic", "32"]), ["32"], "the MOS has an object 32 of its own");
     let (_, err, code) = of("basic", &["-dd"], &["basic/ci", "5:1"]);
     assert_eq!(code, 1);
     assert!(err.contains("Bad object or range"), "{err}");

@@ -136,7 +136,7 @@ fn uberblocks() {
 
 #[test]
 fn labels() {
-    for pool in pools() {
+    for pool in cenote_testpools::names().iter().map(|n| cenote_testpools::pool(n)) {
         let expected = pool.zdb_section(" -l ");
         let (out, _, code) = zdb(&["-l", pool.files[0].to_str().unwrap()]);
         compare(&pool.name, "-l", &expected, &out);

@@ -98,7 +98,7 @@ fn read(device: &dyn Device, index: usize, ashift: &mut u32) -> Label {
             label.checksum_ok = true;
             label.config = Some(config);
         }
-        Ok(None) => label.config = NvList::decode(&data).ok(),
+        Ok(None) => label.config = NvList::decode(&data).ok().filter(|c| !c.pairs.is_empty()),
         Err(_) => label.checksum_ok = true,
     }
     if let Some(config) = &label.config {

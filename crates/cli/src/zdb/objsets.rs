@@ -23,63 +23,51 @@ struct Range {
     kinds: Kinds,
 }
 
-/// Which types of objects to show.
-#[derive(Clone, Copy)]
+/// Which types of objects to show, as `A`, `d`, `f`, `m` and `z` say; none of them: all.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Kinds {
-    all: bool,
     directory: bool,
     file: bool,
     space_map: bool,
     zap: bool,
+    /// All types that have no letter.
     others: bool,
 }
 
 impl Kinds {
     const ALL: Kinds =
-        Kinds { all: true, directory: true, file: true, space_map: true, zap: true, others: true };
-    const NONE: Kinds = Kinds {
-        all: false,
-        directory: false,
-        file: false,
-        space_map: false,
-        zap: false,
-        others: false,
-    };
+        Kinds { directory: true, file: true, space_map: true, zap: true, others: true };
 
     fn matches(&self, kind: DmuType) -> bool {
-        self.all
+        *self == Kinds::default()
             || match kind {
                 DmuType::DIRECTORY_CONTENTS => self.directory,
                 DmuType::PLAIN_FILE_CONTENTS => self.file,
                 DmuType::SPACE_MAP => self.space_map,
-                k if k.is_zap() => self.zap,
+                // Types with a name of their own ("DSL props") are no ZAPs here.
+                k if print::type_name(k) == "zap" => self.zap,
                 _ => self.others,
             }
     }
 
-    fn parse(flags: &str) -> Option<Kinds> {
-        // Negated flags take away from everything, others add to nothing.
-        let mut kinds =
-            if flags.starts_with('-') { Kinds { all: false, ..Kinds::ALL } } else { Kinds::NONE };
-        let mut on = true;
-        for c in flags.chars() {
+    fn parse(flags: &str) -> Result<Kinds, &'static str> {
+        let mut kinds = Kinds::default();
+        let mut flags = flags.chars();
+        while let Some(mut c) = flags.next() {
+            let on = c != '-';
+            if !on {
+                c = flags.next().ok_or("Invalid trailing negation operator")?;
+            }
             match c {
-                '-' => {
-                    on = false;
-                    continue;
-                }
-                'A' => {
-                    kinds = if on { Kinds { all: false, ..Kinds::ALL } } else { Kinds::NONE };
-                }
+                'A' => kinds = if on { Kinds::ALL } else { Kinds::default() },
                 'd' => kinds.directory = on,
                 'f' => kinds.file = on,
                 'm' => kinds.space_map = on,
                 'z' => kinds.zap = on,
-                _ => return None,
+                _ => return Err("Invalid flag"),
             }
-            on = true;
         }
-        Some(kinds)
+        Ok(kinds)
     }
 }
 
@@ -90,18 +78,15 @@ fn parse_range(text: &str) -> Result<Range, Stop> {
         None => number(t),
     };
     let mut parts = text.splitn(3, ':');
-    let start =
-        parts.next().and_then(object).ok_or_else(|| bad("Invalid characters in object ID"))?;
+    let start = parts.next().and_then(object);
+    let start = start.ok_or_else(|| bad("Invalid characters in object ID"))?;
     let end = match parts.next() {
         None => start,
-        Some(end) => object(end).ok_or_else(|| bad("Invalid characters in object ID"))?,
+        Some(end) => object(end).ok_or_else(|| bad("Invalid characters in end object ID"))?,
     };
-    let kinds = match parts.next() {
-        None => Kinds::ALL,
-        Some(flags) => Kinds::parse(flags).ok_or_else(|| bad("Invalid flag(s)"))?,
-    };
+    let kinds = Kinds::parse(parts.next().unwrap_or_default()).map_err(bad)?;
     if end < start {
-        return Err(bad("Start > end"));
+        return Err(bad("Start object ID may not exceed end object ID"));
     }
     Ok(Range { start, end, kinds })
 }
