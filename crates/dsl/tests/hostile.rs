@@ -8,10 +8,10 @@
 
 use cenote_dsl::{Dataset, Dsl};
 use cenote_format::dmu::DmuType;
-use cenote_pool::{ImportOptions, Pool, discover};
+use cenote_manifest_check::{import, try_import};
+use cenote_pool::Pool;
 use cenote_store::{Bookmark, tamper};
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Variants per pool.
@@ -19,12 +19,6 @@ const VARIANTS: u64 = 120;
 /// No variant may take longer than this, in a debug build.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 const DNODE: usize = 512;
-
-fn import(name: &str) -> Option<Arc<Pool>> {
-    let candidates = discover(&[cenote_testpools::pool(name).dir]);
-    let options = ImportOptions { readonly: true, force: true, ..ImportOptions::default() };
-    Pool::import(candidates.iter().find(|c| c.name == name)?, &options).ok()
-}
 
 /// Objects of the MOS whose data belong to this floor.
 fn objects_of_interest(pool: &Pool) -> HashSet<u64> {
@@ -138,14 +132,15 @@ fn ask_everything(dsl: &Dsl, d: &Dataset) -> usize {
 fn any_metadata_gives_an_answer_or_an_error() {
     let mut answered = 0;
     for name in ["clones", "streams", "legacyd"] {
-        let clean = import(name).unwrap();
+        let sample = cenote_testpools::pool(name);
+        let clean = import(name);
         let objects = objects_of_interest(&clean);
         let max = objects.iter().max().unwrap() + 8;
         assert!(objects.len() > 50);
         for seed in 0..VARIANTS {
             let start = Instant::now();
             tamper::install(Some(tamper_with(seed, objects.clone(), max)));
-            if let Some(pool) = import(name) {
+            if let Ok(pool) = try_import(&sample) {
                 for object in 0..max {
                     let _ = pool.dsl().by_object(object);
                 }

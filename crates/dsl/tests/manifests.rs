@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use cenote_dsl::deadlist::live_blocks;
 use cenote_dsl::{Dataset, DatasetKind, Dsl, Source};
-use cenote_pool::{ImportOptions, Pool, discover};
+use cenote_format::blkptr::BlockPointer;
+use cenote_manifest_check::import;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -12,14 +14,6 @@ use std::sync::Arc;
 const UNSUPPORTED: [&str; 2] = ["crypt", "dr1"];
 /// The manifest shows them after a replay of the intent log that a read-only import leaves out.
 const UNREPLAYED: [&str; 3] = ["fragcrash", "zilmain", "zilslog"];
-
-fn import(name: &str) -> Arc<Pool> {
-    let dir = cenote_testpools::pool(name).dir;
-    let candidates = discover(&[dir]);
-    let candidate = candidates.iter().find(|c| c.name == name).expect("no such pool");
-    let options = ImportOptions { readonly: true, force: true, ..ImportOptions::default() };
-    Pool::import(candidate, &options).unwrap_or_else(|e| panic!("{name}: {e}"))
-}
 
 fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key).and_then(Value::as_str)
@@ -250,6 +244,12 @@ fn the_livelist_of_a_clone_holds_what_the_clone_owns() {
         })
         .unwrap();
         assert_eq!(allocated - freed, d.dir.used as i64, "{}", d.name);
+        let mut live = 0;
+        for (_, bpobj) in &list.lists {
+            let mut add = |bp: &BlockPointer| live += bp.dvas().map(|d| d.asize).sum::<u64>();
+            live_blocks(dsl.mos(), *bpobj, &mut add).unwrap();
+        }
+        assert_eq!(live, d.dir.used, "{}", d.name);
     }
     // As many as zdb counts.
     let zdb = cenote_testpools::pool("clones").zdb_text();

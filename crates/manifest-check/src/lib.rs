@@ -3,14 +3,16 @@
 //! A manifest lists, for every dataset that was mounted, every file with everything that OpenZFS
 //! showed of it. The same comparison serves file systems read through the library ([`ZplTree`]),
 //! mounted directories and copies ([`FsTree`]); what a copy cannot have (inode numbers, change times)
-//! is left out by [`Checks`].
+//! is left out by [`Checks`]. [`import`] opens the pool that a manifest belongs to.
 //!
 //! For tests only.
 
 mod fs_tree;
+mod sample;
 mod zpl_tree;
 
 pub use fs_tree::FsTree;
+pub use sample::{import, try_import};
 pub use zpl_tree::ZplTree;
 
 use base64::{Engine, engine::general_purpose::STANDARD};

@@ -10,11 +10,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use cenote_manifest_check::{import, try_import};
+use cenote_pool::Pool;
 use cenote_pool::metaslab::{AllocClass, PoolSpace};
 use cenote_pool::traverse::{self, Event, Options, Subject, Verify};
-use cenote_pool::{ImportOptions, Pool, discover};
-use cenote_testpools::TestPool;
-use std::sync::Arc;
 use std::sync::Mutex;
 
 /// Not imported yet: dRAID, and native encryption.
@@ -22,13 +21,6 @@ const REFUSED: [&str; 2] = ["dr1", "crypt"];
 
 fn names() -> Vec<String> {
     cenote_testpools::names().into_iter().filter(|n| !REFUSED.contains(&n.as_str())).collect()
-}
-
-fn import(pool: &TestPool) -> Arc<Pool> {
-    let found = discover(std::slice::from_ref(&pool.dir));
-    let candidate = found.iter().find(|c| c.name == pool.name).unwrap();
-    let options = ImportOptions { readonly: true, force: true, ..ImportOptions::default() };
-    Pool::import(candidate, &options).unwrap_or_else(|e| panic!("{}: {e}", pool.name))
 }
 
 fn subject(pool: &Pool) -> Subject<'_> {
@@ -50,7 +42,7 @@ fn flushed_alloc(space: &PoolSpace, class: AllocClass) -> i128 {
 fn sizes_and_fragmentation() {
     for name in names() {
         let files = cenote_testpools::pool(&name);
-        let pool = import(&files);
+        let pool = import(&name);
         let space = pool.space().unwrap();
         let props = &files.manifest()["pool_props"];
         let number = |key: &str| props[key].as_str().unwrap().parse::<u64>().ok();
@@ -131,7 +123,7 @@ fn metaslabs() {
     let mut compared = 0;
     for name in names() {
         let files = cenote_testpools::pool(&name);
-        let pool = import(&files);
+        let pool = import(&name);
         let space = pool.space().unwrap();
         let text = files.zdb_text();
         for level in [" -m ", " -mm ", " -mmm "] {
@@ -178,7 +170,7 @@ fn metaslabs() {
 fn log_space_maps() {
     for name in names() {
         let files = cenote_testpools::pool(&name);
-        let pool = import(&files);
+        let pool = import(&name);
         let logs = &pool.space().unwrap().logs;
         let text = files.zdb_section(" -m ");
         let expected: Vec<String> =
@@ -202,7 +194,7 @@ fn log_space_maps() {
 fn every_block_is_accounted_for() {
     for name in names() {
         let files = cenote_testpools::pool(&name);
-        let pool = import(&files);
+        let pool = import(&name);
         let text = files.zdb_section(" -bcc ");
         let complaints = Mutex::new(Vec::new());
         let options = Options { verify: Verify::All, leaks: true, workers: 2 };
@@ -249,7 +241,7 @@ fn every_block_is_accounted_for() {
 #[test]
 fn damage_is_found() {
     let copy = cenote_testpools::copy("basic");
-    let pool = import(&copy.pool);
+    let pool = try_import(&copy.pool).unwrap();
     let space = pool.space().unwrap();
     let victim = Mutex::new(None);
     let options = Options { verify: Verify::Nothing, leaks: false, workers: 2 };
@@ -285,7 +277,7 @@ fn damage_is_found() {
 /// A traversal that is told to stop does.
 #[test]
 fn cancelled() {
-    let pool = import(&cenote_testpools::pool("basic"));
+    let pool = import("basic");
     let space = pool.space().unwrap();
     let options = Options { verify: Verify::All, leaks: false, workers: 2 };
     let report = traverse::run(&subject(&pool), space, &options, &|_| {}, &|| true).unwrap();

@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_manifest_check::import;
+use cenote_pool::metaslab::PoolSpace;
+use cenote_pool::traverse::{self, Options, Subject, Verify};
 use cenote_pool::{Candidate, ImportOptions, Pool, discover};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -91,6 +94,32 @@ fn configs_with_any_value_replaced() {
             }
         }
     }
+}
+
+/// The config out of the MOS says where free space is recorded, and what removed vdevs map to.
+#[test]
+fn space_with_any_number_replaced() {
+    let mut accounted = 0;
+    for name in ["removal", "fraglogsm"] {
+        let pool = import(name);
+        for at in 0..count(pool.config()) {
+            for n in [0, 1, 8, 64, 1 << 40, u64::MAX] {
+                let mut config = pool.config().clone();
+                mutate(&mut config, &mut at.clone(), &NvValue::Uint64(n));
+                let Ok(space) = PoolSpace::load(pool.mos(), &config) else { continue };
+                let _ = (space.pool(), space.vdevs.iter().map(|v| v.histogram()).count());
+                // Most values are none of the traversal's business; it takes its time.
+                if at % 7 == 0 {
+                    let (mos, uberblock) = (pool.mos().clone(), pool.uberblock());
+                    let subject = Subject { mos, config: &config, uberblock };
+                    let options = Options { verify: Verify::Nothing, leaks: true, workers: 2 };
+                    let report = traverse::run(&subject, &space, &options, &|_| (), &|| false);
+                    accounted += u64::from(report.is_ok());
+                }
+            }
+        }
+    }
+    assert!(accounted > 0);
 }
 
 /// A small generator of pseudorandom numbers (xorshift).

@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use cenote_manifest_check::import;
 use cenote_pool::status::{NameStyle, VdevLine};
 use cenote_pool::{
     Candidate, ImportError, ImportOptions, Pool, PoolStatus, discover, history, time,
 };
 use cenote_testpools::TestPool;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 fn readonly() -> ImportOptions {
     ImportOptions { readonly: true, force: true, ..ImportOptions::default() }
@@ -18,11 +18,6 @@ fn only(pool: &TestPool) -> Candidate {
     let mut found = discover(std::slice::from_ref(&pool.dir));
     assert_eq!(found.len(), 1, "{}", pool.name);
     found.remove(0)
-}
-
-fn import(name: &str) -> Arc<Pool> {
-    let c = only(&cenote_testpools::pool(name));
-    Pool::import(&c, &readonly()).unwrap_or_else(|e| panic!("{name}: {e}\n{:?}", e.notes()))
 }
 
 #[test]

@@ -3,20 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use cenote_manifest_check::{
-    Checks, ZplTree, check_tree, check_volume, datasets_with_files, datasets_with_volume,
+    Checks, ZplTree, check_tree, check_volume, datasets_with_files, datasets_with_volume, import,
 };
-use cenote_pool::{ImportOptions, Pool, discover};
+use cenote_pool::Pool;
 use cenote_zpl::{FileSystem, Visibility, Volume};
 use serde_json::Value;
 use std::sync::Arc;
-
-fn import(name: &str) -> (Arc<Pool>, Value) {
-    let sample = cenote_testpools::pool(name);
-    let candidates = discover(std::slice::from_ref(&sample.dir));
-    let candidate = candidates.iter().find(|c| c.name == name).unwrap();
-    let options = ImportOptions { readonly: true, force: true, ..ImportOptions::default() };
-    (Pool::import(candidate, &options).unwrap(), sample.manifest())
-}
 
 fn property(dataset: &Value, name: &str) -> Option<String> {
     dataset["props"][name][0].as_str().map(String::from)
@@ -34,7 +26,7 @@ fn open(pool: &Pool, dataset: &Value) -> Arc<FileSystem> {
 
 /// Compares all datasets; returns how many files were compared.
 fn check(name: &str) -> usize {
-    let (pool, manifest) = import(name);
+    let (pool, manifest) = (import(name), cenote_testpools::pool(name).manifest());
     let mut files = 0;
     let mut failures = Vec::new();
     for dataset in datasets_with_files(&manifest) {
@@ -73,7 +65,7 @@ pools! {
 
 /// Crash images whose intent logs were never replayed: what was synced is there.
 fn reads_without_its_log(name: &str) {
-    let (pool, manifest) = import(name);
+    let (pool, manifest) = (import(name), cenote_testpools::pool(name).manifest());
     for dataset in datasets_with_files(&manifest) {
         let fs = open(&pool, dataset);
         let mut dirs = vec![fs.root()];

@@ -2,17 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use cenote_manifest_check::{datasets_with_files, file_path};
-use cenote_pool::{ImportOptions, Pool, discover};
+use cenote_manifest_check::{datasets_with_files, file_path, import};
+use cenote_pool::Pool;
 use cenote_zpl::{CaseSensitivity, Error, FileSystem};
 use serde_json::Value;
 use std::sync::Arc;
 
-fn import() -> (Arc<Pool>, Value) {
-    let sample = cenote_testpools::pool("basic");
-    let candidates = discover(std::slice::from_ref(&sample.dir));
-    let options = ImportOptions { readonly: true, force: true, ..ImportOptions::default() };
-    (Pool::import(&candidates[0], &options).unwrap(), sample.manifest())
+fn sample() -> (Arc<Pool>, Value) {
+    (import("basic"), cenote_testpools::pool("basic").manifest())
 }
 
 fn open(pool: &Pool, name: &str) -> Arc<FileSystem> {
@@ -22,7 +19,7 @@ fn open(pool: &Pool, name: &str) -> Arc<FileSystem> {
 
 #[test]
 fn every_file_has_its_path() {
-    let (pool, manifest) = import();
+    let (pool, manifest) = sample();
     for dataset in datasets_with_files(&manifest) {
         let fs = open(&pool, dataset["name"].as_str().unwrap());
         // A search of a directory takes its time: in a large one, every fiftieth.
@@ -41,7 +38,7 @@ fn every_file_has_its_path() {
 
 #[test]
 fn case_and_normalization_do_not_count_where_they_should_not() {
-    let (pool, manifest) = import();
+    let (pool, manifest) = sample();
     let fs = open(&pool, "basic/ci");
     assert_eq!(fs.case_sensitivity(), CaseSensitivity::Insensitive);
     assert!(fs.normalizes() && fs.utf8_only());
@@ -78,7 +75,7 @@ fn decompose(path: &str) -> String {
 
 #[test]
 fn paths_follow_links_but_not_the_last() {
-    let (pool, manifest) = import();
+    let (pool, manifest) = sample();
     let fs = open(&pool, "basic");
     let files = manifest["datasets"][0]["files"].as_array().unwrap();
     let link = files.iter().find(|f| f["type"] == "l").unwrap();
@@ -97,7 +94,7 @@ fn paths_follow_links_but_not_the_last() {
 
 #[test]
 fn projects_are_accounted() {
-    let (pool, manifest) = import();
+    let (pool, manifest) = sample();
     let fs = open(&pool, "basic");
     let space = fs.project_space(0).unwrap().unwrap();
     let dataset = &datasets_with_files(&manifest)[0];

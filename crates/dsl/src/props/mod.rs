@@ -10,8 +10,9 @@
 //!
 //! Every value has an exact form (`zfs get -p`) and a human one, and a [`Source`].
 //!
-//! Not offered: `receive_resume_token`, which is always absent; the properties of the
-//! development version after OpenZFS 2.4.
+//! Not offered: `receive_resume_token`, which OpenZFS shows of a dataset whose receive was
+//! interrupted and which is absent here; the properties of the development version after
+//! OpenZFS 2.4.
 
 mod computed;
 mod display;
