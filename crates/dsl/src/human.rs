@@ -80,16 +80,21 @@ pub fn ratio(hundredths: u64) -> String {
 
 /// Seconds since 1970 as `zfs get creation` prints them: `Sat Nov 21 19:36 2026`.
 pub fn date(seconds: u64) -> String {
-    local(seconds, "%a %b %e %k:%M %Y", &TimeZone::system())
+    local_time(seconds, "%a %b %e %k:%M %Y")
 }
 
 /// Seconds since 1970 with seconds, as `zfs get snapshots_changed` prints them:
 /// `Sat Nov 21 19:36:05 2026`.
 pub fn date_with_seconds(seconds: u64) -> String {
-    local(seconds, "%a %b %e %k:%M:%S %Y", &TimeZone::system())
+    local_time(seconds, "%a %b %e %k:%M:%S %Y")
 }
 
-/// The plain number where the calendar does not reach.
+/// Seconds since 1970 in the system's time zone, by a format of `strftime`; the plain number where
+/// the calendar does not reach.
+pub fn local_time(seconds: u64, format: &str) -> String {
+    local(seconds, format, &TimeZone::system())
+}
+
 fn local(seconds: u64, format: &str, zone: &TimeZone) -> String {
     i64::try_from(seconds)
         .ok()

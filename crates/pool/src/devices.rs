@@ -1,6 +1,7 @@
 //! The devices of a pool that a search found, by guid, opened when first needed.
 
 use crate::config;
+use crate::directory::Directory;
 use crate::discover::Candidate;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
@@ -46,6 +47,15 @@ impl DeviceSet {
         if let Some(path) = found.and_then(|f| f.path.to_str()) {
             config::set(leaf, "path", NvValue::String(path.into()));
         }
+    }
+
+    /// The configs in the list `name` of the object directory (`spares`, `l2cache`), with the paths
+    /// where their devices were found; none if the list cannot be read.
+    pub fn listed(&self, directory: &Directory, name: &str) -> Vec<NvList> {
+        let list = directory.nvlist_of(name).ok().flatten().unwrap_or_default();
+        let mut configs = list.lists(name).unwrap_or_default().to_vec();
+        configs.iter_mut().for_each(|c| self.place(c));
+        configs
     }
 
     /// A vdev tree over the devices. A device that the search did not come upon is looked for at

@@ -263,14 +263,9 @@ fn whereabouts(record: &NvList) -> String {
     out
 }
 
-/// The name of a local user.
 fn user_name(uid: u64) -> Option<String> {
-    let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
-    passwd.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_string())
-    })
+    let uid = nix::unistd::Uid::from_raw(u32::try_from(uid).ok()?);
+    Some(nix::unistd::User::from_uid(uid).ok()??.name)
 }
 
 /// An nvlist, indented, a line for each pair.

@@ -104,19 +104,13 @@ impl Pool {
         let savings = Savings::load(mos, &loaded.directory, vdevs)
             .inspect_err(|e| tracing::warn!(pool = imported.name, "savings are not known: {e}"))
             .unwrap_or_default();
-        let aux = |name: &str| {
-            let list = loaded.directory.nvlist_of(name).ok().flatten().unwrap_or_default();
-            let mut configs = list.lists(name).unwrap_or_default().to_vec();
-            configs.iter_mut().for_each(|c| devices.place(c));
-            configs
-        };
         let pool = Pool {
             guid: candidate.guid,
             load_guid: random(),
             altroot: options.altroot.clone(),
             rewind: imported.rewind,
-            spares: aux("spares"),
-            caches: aux("l2cache"),
+            spares: devices.listed(&loaded.directory, "spares"),
+            caches: devices.listed(&loaded.directory, "l2cache"),
             name: imported.name,
             loaded,
             space,

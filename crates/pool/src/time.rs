@@ -1,21 +1,16 @@
 //! Points in time and durations as the commands print them, in the system's time zone.
 
-use jiff::{Timestamp, tz::TimeZone};
-
-fn local(secs: u64) -> Option<jiff::Zoned> {
-    let t = Timestamp::from_second(i64::try_from(secs).ok()?).ok()?;
-    Some(t.to_zoned(TimeZone::system()))
-}
+use cenote_dsl::human::local_time;
 
 /// Seconds since 1970 as C's `ctime` prints them, without the newline:
 /// `Sat Nov 21 20:26:43 2026`. A time out of range is printed as a number.
 pub fn ctime(secs: u64) -> String {
-    local(secs).map_or_else(|| secs.to_string(), |t| t.strftime("%a %b %e %H:%M:%S %Y").to_string())
+    local_time(secs, "%a %b %e %H:%M:%S %Y")
 }
 
 /// Seconds since 1970 as `zpool history` prints them: `2026-11-21.20:26:43`.
 pub fn history_time(secs: u64) -> String {
-    local(secs).map_or_else(|| secs.to_string(), |t| t.strftime("%F.%T").to_string())
+    local_time(secs, "%F.%T")
 }
 
 /// A duration in seconds: `00:01:40`, or `2 days 00:01:40`.

@@ -107,7 +107,8 @@ fn space_with_any_number_replaced() {
                 let mut config = pool.config().clone();
                 mutate(&mut config, &mut at.clone(), &NvValue::Uint64(n));
                 let Ok(space) = PoolSpace::load(pool.mos(), &config) else { continue };
-                let _ = (space.pool(), space.vdevs.iter().map(|v| v.histogram()).count());
+                let _ =
+                    (space.pool(), space.vdevs.iter().map(|v| v.histogram()).collect::<Vec<_>>());
                 // Most values are none of the traversal's business; it takes its time.
                 if at % 7 == 0 {
                     let (mos, uberblock) = (pool.mos().clone(), pool.uberblock());

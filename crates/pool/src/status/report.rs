@@ -290,13 +290,7 @@ fn in_use(config: &NvList, devices: &DeviceSet, cause: Reason) -> Opened {
 }
 
 fn add_aux(tree: &mut ConfigTree, directory: &Directory, devices: &DeviceSet) {
-    let list = |name: &str| {
-        let list = directory.nvlist_of(name).ok().flatten().unwrap_or_default();
-        let mut configs = list.lists(name).unwrap_or_default().to_vec();
-        configs.iter_mut().for_each(|c| devices.place(c));
-        configs
-    };
     let line = |c: &NvList| VdevLine::aux(c, devices.open(config::number(c, "guid")).is_some());
-    tree.spares = list("spares").iter().map(line).collect();
-    tree.cache = list("l2cache").iter().map(line).collect();
+    tree.spares = devices.listed(directory, "spares").iter().map(line).collect();
+    tree.cache = devices.listed(directory, "l2cache").iter().map(line).collect();
 }
