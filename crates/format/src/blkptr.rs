@@ -186,7 +186,7 @@ impl BlockPointer {
     /// Whether the sizes are within the format's limits, so that buffers may be sized by them.
     pub fn check(&self) -> Result<()> {
         let bad = |why: String| Err(DecodeError::invalid("block pointer", why));
-        if self.is_hole() {
+        if self.is_hole() && self.lsize() <= MAX_BLOCK {
             return Ok(());
         }
         if self.lsize() > MAX_BLOCK || self.psize() > MAX_BLOCK {

@@ -15,6 +15,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`pipeline`] | the read pipeline above |
+//! | [`gang`] | blocks in several pieces |
 //! | [`arc`] | the adaptive replacement cache of physical blocks |
 //! | `tamper` | for tests: hostile blocks with right checksums |
 //! | [`verify`] | which bytes satisfy a block pointer's checksum |
@@ -26,6 +27,7 @@ pub mod arc;
 mod decoded;
 mod error;
 mod flight;
+pub mod gang;
 pub mod histogram;
 pub mod pipeline;
 mod prefetch;

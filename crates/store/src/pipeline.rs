@@ -8,41 +8,28 @@
 //! 2. **Every copy is tried.** The vdev floor tries what redundancy it has within one DVA; here the
 //!    next DVA is tried if that fails. Only when none is left is the block lost, and then its
 //!    [`Bookmark`] is remembered for `zpool status -v`.
-//!
-//! # Gang blocks
-//!
-//! When no free segment was large enough, a block was split: its DVA leads to a gang header of 512
-//! bytes with up to three block pointers and a checksum of its own (`zio_gbh_phys_t`). These may be
-//! gangs again. The constituents' physical bytes, one after another, are the block's.
-//! Bound: a tree no deeper than [`GANG_DEPTH`], whose parts never sum to more than the whole.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use cenote_format::abd::Abd;
-use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer, Dva};
+use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum::{Checksum, Salt};
 use cenote_format::compress::{Compression, decompress};
 use cenote_format::dmu::DmuType;
-use cenote_format::{ByteOrder, Bytes, DecodeError};
+use cenote_format::{ByteOrder, DecodeError};
 use cenote_vdev::{BlockRead, VdevError, VdevTree};
 use parking_lot::{Mutex, RwLock};
 use rayon::prelude::*;
 
-use crate::arc::{ArcCache, ArcStats, Key};
+use crate::arc::{Access, ArcCache, ArcStats, Key};
 use crate::decoded::DecodedCache;
 use crate::error::{BlockError, Bookmark};
 use crate::flight::{Boarding, Flights};
+use crate::gang::Assembly;
 use crate::prefetch::Prefetcher;
 use crate::verify;
 
-/// Deepest tree of gang headers that is followed. A 16 MiB block in gangs of three 512-byte
-/// pieces needs fewer than 11.
-pub const GANG_DEPTH: usize = 16;
-/// Bytes of a gang header (`SPA_OLD_GANGBLOCKSIZE`).
-const GANG_HEADER: u64 = 512;
-/// Block pointers in a gang header.
-const GANG_POINTERS: usize = 3;
 /// Embedded type of plain data (`BP_EMBEDDED_TYPE_DATA`).
 const EMBEDDED_DATA: u8 = 0;
 /// Unreadable blocks that are remembered.
@@ -85,6 +72,17 @@ enum Start {
     Device(Key),
 }
 
+/// A block to be read.
+type Wanted = (BlockPointer, Bookmark, Key);
+
+/// Where a wanted block is.
+enum Found {
+    Cached(Abd),
+    /// Another thread (or the same batch) is reading it.
+    Flying,
+    Missing,
+}
+
 impl Store {
     /// A store over `vdevs` whose ARC may hold `arc_bytes` bytes. Unpacked metadata gets an
     /// eighth as much on top (1 MiB to 256 MiB).
@@ -117,8 +115,8 @@ impl Store {
             Start::Done(block) => return Ok(block),
             Start::Device(key) => key,
         };
-        let physical = self.physical(bp, at, key)?;
-        self.finish(bp, at, key, &physical)
+        let physical = self.physical(bp, at, key);
+        self.finish(bp, at, key, physical)
     }
 
     /// Reads many blocks: misses go to the devices as one batch; checksums and unpacking use all
@@ -141,7 +139,7 @@ impl Store {
         let unpack =
             |((bp, at), (start, bytes)): (&(BlockPointer, Bookmark), _)| match (start, bytes) {
                 (Ok(Start::Done(block)), _) => Ok(block),
-                (Ok(Start::Device(key)), Some(bytes)) => self.finish(bp, *at, key, &bytes?),
+                (Ok(Start::Device(key)), Some(bytes)) => self.finish(bp, *at, key, bytes),
                 (Ok(Start::Device(_)), None) => Err(no_copy(bp, *at)),
                 (Err(e), _) => Err(e),
             };
@@ -164,7 +162,7 @@ impl Store {
         if let Err(e) = check(bp, at) {
             return vec![Err(e)];
         }
-        bp.dvas().map(|dva| self.fetch_copy(bp, dva, at, 0).map(drop)).collect()
+        bp.dvas().map(|dva| self.fetch_copy(bp, dva, at).map(drop)).collect()
     }
 
     /// The block pointers in the gang header of `bp`, for accounting.
@@ -175,7 +173,7 @@ impl Store {
     ) -> Result<Vec<BlockPointer>, BlockError> {
         let mut failure = no_copy(bp, at);
         for dva in bp.dvas() {
-            match self.gang_header(bp, dva, at) {
+            match Assembly::new(self, bp, at).header(bp, dva) {
                 Ok(children) => return Ok(children),
                 Err(e) => failure = e,
             }
@@ -193,14 +191,21 @@ impl Store {
         }
     }
 
-    /// Reads a batch into the ARC; failures are left to the reader that needs the block.
+    /// Reads a batch into the ARC, but for what is there or on its way; failures are left to the
+    /// reader that needs the block, and not remembered.
     pub(crate) fn load(&self, batch: &[(BlockPointer, Bookmark)]) {
-        let wanted: Vec<_> = batch
-            .iter()
-            .filter(|(bp, at)| check(bp, *at).is_ok())
-            .filter_map(|(bp, at)| Some((*bp, *at, Key::of(bp)?)))
-            .collect();
-        self.physical_many(&wanted);
+        let sound = batch.iter().filter(|(bp, at)| check(bp, *at).is_ok());
+        let wanted: Vec<_> = sound.filter_map(|(bp, at)| Some((*bp, *at, Key::of(bp)?))).collect();
+        let (mut mine, mut pilots) = (Vec::new(), Vec::new());
+        for wanted in &wanted {
+            if !self.arc.lock().contains(&wanted.2)
+                && let Boarding::Pilot(pilot) = self.flights.board(wanted.2)
+            {
+                mine.push(*wanted);
+                pilots.push(pilot);
+            }
+        }
+        self.fetch_many(&mine, Access::Ahead);
     }
 
     /// Blocks that could not be read since the pool was opened (at most 100,000).
@@ -248,22 +253,25 @@ impl Store {
         Ok(Start::Device(key))
     }
 
-    /// Unpacks physical bytes, and keeps the result if it is metadata.
+    /// Unpacks what was read and keeps the result if it is metadata; remembers an error.
     fn finish(
         &self,
         bp: &BlockPointer,
         at: Bookmark,
         key: Key,
-        physical: &Abd,
+        physical: Result<Abd, BlockError>,
     ) -> Result<Block, BlockError> {
-        let data = unpack(bp, physical).map_err(|source| BlockError::Decode {
-            at,
-            bp: Box::new(*bp),
-            source,
+        let unpacked = physical.and_then(|physical| {
+            unpack(bp, &physical).map_err(|source| BlockError::Decode {
+                at,
+                bp: Box::new(*bp),
+                source,
+            })
         });
         #[cfg(feature = "tamper")]
-        let data = data.map(|data| crate::tamper::apply(at, data));
-        let block = Block { data: data.inspect_err(|e| self.remember(e))?, order: bp.byte_order() };
+        let unpacked = unpacked.map(|data| crate::tamper::apply(at, data));
+        let data = unpacked.inspect_err(|e| self.remember(e))?;
+        let block = Block { data, order: bp.byte_order() };
         if keeps_decoded(bp) {
             self.decoded.lock().insert(key, block.clone());
         }
@@ -275,98 +283,95 @@ impl Store {
         if let Some(data) = self.arc.lock().get(&key) {
             return Ok(data);
         }
-        match self.flights.board(key) {
+        let landing = match self.flights.board(key) {
             Boarding::Passenger(flight) => {
                 flight.wait();
-                if let Some(data) = self.arc.lock().get(&key) {
-                    return Ok(data);
-                }
-                self.fetch(bp, at, 0).inspect_err(|e| self.remember(e))
+                None
             }
-            Boarding::Pilot(_landing) => {
-                let data = self.fetch(bp, at, 0).inspect_err(|e| self.remember(e))?;
-                self.arc.lock().insert(key, data.clone());
-                Ok(data)
-            }
+            Boarding::Pilot(landing) => Some(landing),
+        };
+        // Another flight may have landed in the meantime.
+        let landed = {
+            let mut arc = self.arc.lock();
+            if arc.contains(&key) { arc.get(&key) } else { None }
+        };
+        if let Some(data) = landed {
+            return Ok(data);
         }
+        let data = self.fetch(bp, at, 0)?;
+        if landing.is_some() {
+            self.arc.lock().insert(key, data.clone(), Access::Demand);
+        }
+        Ok(data)
     }
 
     /// As [`Store::physical`], for a batch. Flights of others are waited for last.
-    fn physical_many(
-        &self,
-        wanted: &[(BlockPointer, Bookmark, Key)],
-    ) -> Vec<Result<Abd, BlockError>> {
-        let mut out: Vec<Option<Result<Abd, BlockError>>> = Vec::with_capacity(wanted.len());
+    fn physical_many(&self, wanted: &[Wanted]) -> Vec<Result<Abd, BlockError>> {
         let (mut mine, mut pilots) = (Vec::new(), Vec::new());
-        for (i, (_, _, key)) in wanted.iter().enumerate() {
-            let cached = self.arc.lock().get(key);
-            if cached.is_none()
-                && let Boarding::Pilot(pilot) = self.flights.board(*key)
-            {
-                mine.push(i);
-                pilots.push(pilot);
+        let mut look = |request: &Wanted| {
+            if let Some(data) = self.arc.lock().get(&request.2) {
+                return Found::Cached(data);
             }
-            out.push(cached.map(Ok));
-        }
-        for (i, result) in mine.iter().zip(self.fetch_many(wanted, &mine)) {
-            if let Ok(data) = &result {
-                self.arc.lock().insert(wanted[*i].2, data.clone());
+            match self.flights.board(request.2) {
+                Boarding::Passenger(_) => Found::Flying,
+                Boarding::Pilot(pilot) => {
+                    mine.push(*request);
+                    pilots.push(pilot);
+                    Found::Missing
+                }
             }
-            out[*i] = Some(result);
-        }
+        };
+        let found: Vec<Found> = wanted.iter().map(&mut look).collect();
+        let mut read = self.fetch_many(&mine, Access::Demand).into_iter();
         drop(pilots);
-        let rest = out.into_iter().zip(wanted);
-        rest.map(|(done, (bp, at, key))| done.unwrap_or_else(|| self.physical(bp, *at, *key)))
-            .collect()
+        let take = |(found, (bp, at, key)): (Found, &Wanted)| match found {
+            Found::Cached(data) => Ok(data),
+            Found::Missing => read.next().unwrap_or_else(|| Err(no_copy(bp, *at))),
+            Found::Flying => self.physical(bp, *at, *key),
+        };
+        found.into_iter().zip(wanted).map(take).collect()
     }
 
-    /// Reads the blocks `mine` of `wanted`: the first copies as one batch, then what failed (and
-    /// gang blocks) one by one.
-    fn fetch_many(
-        &self,
-        wanted: &[(BlockPointer, Bookmark, Key)],
-        mine: &[usize],
-    ) -> Vec<Result<Abd, BlockError>> {
+    /// Reads blocks from the devices into the ARC: the first copies as one batch, then what failed
+    /// (and gang blocks) one by one.
+    fn fetch_many(&self, wanted: &[Wanted], access: Access) -> Vec<Result<Abd, BlockError>> {
         let salt = self.salt.read().clone();
-        let plain = |i: &&usize| wanted[**i].0.dva(0).is_some_and(|d| !d.gang);
-        let batch: Vec<usize> = mine.iter().filter(plain).copied().collect();
-        let checks: Vec<_> = batch
-            .iter()
-            .map(|i| {
-                let (bp, salt) = (&wanted[*i].0, &salt);
+        let first = |(bp, ..): &Wanted| bp.dva(0).filter(|dva| !dva.gang);
+        let plain = wanted.iter().filter(|request| first(request).is_some());
+        let checks: Vec<_> = plain
+            .map(|(bp, ..)| {
+                let salt = &salt;
                 move |data: &Abd| verify::matches(bp, data, salt).unwrap_or(false)
             })
             .collect();
-        let reads: Vec<BlockRead<'_>> = batch
-            .iter()
+        let plain = wanted.iter().filter_map(|request| Some((&request.0, first(request)?)));
+        let reads: Vec<BlockRead<'_>> = plain
             .zip(&checks)
-            .filter_map(|(i, verify)| {
-                let (bp, dva) = (&wanted[*i].0, wanted[*i].0.dva(0)?);
-                let (vdev, offset, size) = (dva.vdev as u64, dva.offset, bp.psize());
-                Some(BlockRead { vdev, offset, size, txg: bp.physical_birth(), verify })
+            .map(|((bp, dva), verify)| {
+                let (vdev, offset, size) = (dva.vdev.into(), dva.offset, bp.psize());
+                BlockRead { vdev, offset, size, txg: bp.physical_birth(), verify }
             })
             .collect();
         let mut results = self.vdevs.read_many(&reads).into_iter();
-        mine.iter()
-            .map(|i| {
-                let (bp, at, _) = &wanted[*i];
-                let first = if batch.binary_search(i).is_ok() { results.next() } else { None };
-                match first {
-                    Some(Ok(data)) => Ok(data),
-                    Some(Err(_)) if bp.dva(1).is_some() => self.fetch(bp, *at, 1),
-                    Some(Err(source)) => Err(vdev_error(bp, *at, source)),
-                    None => self.fetch(bp, *at, 0),
-                }
-                .inspect_err(|e| self.remember(e))
-            })
-            .collect()
+        let mut finish = |request: &Wanted| {
+            let (bp, at, key) = request;
+            let data = match first(request).and_then(|_| results.next()) {
+                Some(Ok(data)) => data,
+                Some(Err(_)) if bp.dva(1).is_some() => self.fetch(bp, *at, 1)?,
+                Some(Err(source)) => return Err(vdev_error(bp, *at, source)),
+                None => self.fetch(bp, *at, 0)?,
+            };
+            self.arc.lock().insert(*key, data.clone(), access);
+            Ok(data)
+        };
+        wanted.iter().map(&mut finish).collect()
     }
 
     /// Reads from the devices, trying the copies from `first` on.
     fn fetch(&self, bp: &BlockPointer, at: Bookmark, first: usize) -> Result<Abd, BlockError> {
         let mut failure = no_copy(bp, at);
         for dva in bp.dvas().skip(first) {
-            match self.fetch_copy(bp, dva, at, 0) {
+            match self.fetch_copy(bp, dva, at) {
                 Ok(data) => return Ok(data),
                 Err(e) => failure = e,
             }
@@ -375,90 +380,32 @@ impl Store {
     }
 
     /// Reads and verifies one copy.
-    fn fetch_copy(
+    fn fetch_copy(&self, bp: &BlockPointer, dva: Dva, at: Bookmark) -> Result<Abd, BlockError> {
+        if dva.gang {
+            Assembly::new(self, bp, at).copy(bp, dva, 0)
+        } else {
+            self.fetch_plain(bp, dva, at)
+        }
+    }
+
+    /// Reads and verifies a copy that is in one piece.
+    pub(crate) fn fetch_plain(
         &self,
         bp: &BlockPointer,
         dva: Dva,
         at: Bookmark,
-        depth: usize,
     ) -> Result<Abd, BlockError> {
-        if dva.gang {
-            return self.fetch_gang(bp, dva, at, depth);
-        }
-        let salt = self.salt.read().clone();
-        let verify = |data: &Abd| verify::matches(bp, data, &salt).unwrap_or(false);
+        let (vdev, txg) = (u64::from(dva.vdev), bp.physical_birth());
+        let verify = |data: &Abd| self.is_right(bp, data);
         self.vdevs
-            .read(dva.vdev as u64, dva.offset, bp.psize(), bp.physical_birth(), &verify)
+            .read(vdev, dva.offset, bp.psize(), txg, &verify)
             .map_err(|source| vdev_error(bp, at, source))
     }
 
-    fn fetch_gang(
-        &self,
-        bp: &BlockPointer,
-        dva: Dva,
-        at: Bookmark,
-        depth: usize,
-    ) -> Result<Abd, BlockError> {
-        let bad = |why: &str| BlockError::Decode {
-            at,
-            bp: Box::new(*bp),
-            source: DecodeError::invalid("gang block", why),
-        };
-        if depth >= GANG_DEPTH {
-            return Err(bad("headers nested too deep"));
-        }
-        let mut whole = Vec::with_capacity(bp.psize() as usize);
-        for child in self.gang_header(bp, dva, at)? {
-            if child.is_hole() {
-                continue;
-            }
-            check(&child, at)?;
-            let nested = child.is_gang() && child.psize() >= bp.psize();
-            if nested || child.is_embedded() || whole.len() as u64 + child.psize() > bp.psize() {
-                return Err(bad("parts larger than the whole"));
-            }
-            let mut part = Err(no_copy(&child, at));
-            for dva in child.dvas() {
-                part = self.fetch_copy(&child, dva, at, depth + 1);
-                if part.is_ok() {
-                    break;
-                }
-            }
-            part?.chunks().for_each(|piece| whole.extend_from_slice(piece));
-        }
-        if whole.len() as u64 != bp.psize() {
-            return Err(bad("parts smaller than the whole"));
-        }
-        let whole = Abd::from_vec(whole);
+    /// Whether `data` are the physical bytes of the block that `bp` names.
+    pub(crate) fn is_right(&self, bp: &BlockPointer, data: &Abd) -> bool {
         let salt = self.salt.read().clone();
-        if !verify::matches(bp, &whole, &salt).unwrap_or(false) {
-            return Err(BlockError::Checksum { at, bp: Box::new(*bp) });
-        }
-        Ok(whole)
-    }
-
-    fn gang_header(
-        &self,
-        bp: &BlockPointer,
-        dva: Dva,
-        at: Bookmark,
-    ) -> Result<Vec<BlockPointer>, BlockError> {
-        let decode = |source| BlockError::Decode { at, bp: Box::new(*bp), source };
-        let order = |data: &Abd| {
-            verify::gang_header(&data.bytes(), dva, bp.physical_birth()).ok().flatten()
-        };
-        let header = self
-            .vdevs
-            .read(dva.vdev as u64, dva.offset, GANG_HEADER, bp.physical_birth(), &|d| {
-                order(d).is_some()
-            })
-            .map_err(|source| vdev_error(bp, at, source))?;
-        let order = order(&header).ok_or(BlockError::Checksum { at, bp: Box::new(*bp) })?;
-        let bytes = header.bytes();
-        let view = Bytes::new(&bytes, order, "gang header");
-        (0..GANG_POINTERS)
-            .map(|i| BlockPointer::decode(&view, i * BLKPTR_SIZE).map_err(decode))
-            .collect()
+        verify::matches(bp, data, &salt).unwrap_or(false)
     }
 
     fn remember(&self, error: &BlockError) {
@@ -470,7 +417,7 @@ impl Store {
 }
 
 /// Whether the pointer makes sense: its sizes, its checksum and its compression.
-fn check(bp: &BlockPointer, at: Bookmark) -> Result<(), BlockError> {
+pub(crate) fn check(bp: &BlockPointer, at: Bookmark) -> Result<(), BlockError> {
     let known = || {
         bp.check()?;
         if !bp.is_hole() && !bp.is_embedded() {
@@ -484,7 +431,7 @@ fn check(bp: &BlockPointer, at: Bookmark) -> Result<(), BlockError> {
     known().map_err(|source| BlockError::Decode { at, bp: Box::new(*bp), source })
 }
 
-fn no_copy(bp: &BlockPointer, at: Bookmark) -> BlockError {
+pub(crate) fn no_copy(bp: &BlockPointer, at: Bookmark) -> BlockError {
     BlockError::Decode {
         at,
         bp: Box::new(*bp),
@@ -492,7 +439,7 @@ fn no_copy(bp: &BlockPointer, at: Bookmark) -> BlockError {
     }
 }
 
-fn vdev_error(bp: &BlockPointer, at: Bookmark, source: VdevError) -> BlockError {
+pub(crate) fn vdev_error(bp: &BlockPointer, at: Bookmark, source: VdevError) -> BlockError {
     match source {
         VdevError::Checksum { .. } => BlockError::Checksum { at, bp: Box::new(*bp) },
         source => BlockError::Vdev { at, bp: Box::new(*bp), source },

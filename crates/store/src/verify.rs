@@ -6,10 +6,12 @@
 //! the checksum in the pointer, the other half being their MAC.
 
 use cenote_format::abd::Abd;
-use cenote_format::blkptr::{BlockPointer, Dva};
+use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::{self, Checksum, Salt};
 use cenote_format::dmu::DmuType;
-use cenote_format::{ByteOrder, Result};
+use cenote_format::{Bytes, Result};
+
+use crate::gang::OLD_HEADER;
 
 /// Whether `data` (the `psize` physical bytes) is the block that `bp` names.
 ///
@@ -38,9 +40,14 @@ pub fn matches(bp: &BlockPointer, data: &Abd, salt: &Salt) -> Result<bool> {
     Ok(actual == expected)
 }
 
-/// Whether `header` is the gang header at `dva`, written in transaction group `birth`; its byte
-/// order if so.
-pub fn gang_header(header: &[u8], dva: Dva, birth: u64) -> Result<Option<ByteOrder>> {
-    let verifier = [dva.vdev as u64, dva.offset, birth, 0];
-    checksum::verify_embedded(Checksum::GangHeader, header, verifier)
+/// The gang header of `bp` that `data` starts with, in the byte order in which it was written;
+/// `None` if there is none. A header as large as `data` is looked for first, then an old one.
+pub fn gang_header<'d>(bp: &BlockPointer, data: &'d [u8]) -> Option<Bytes<'d>> {
+    let first = bp.dva(0)?;
+    let verifier = [first.vdev.into(), first.offset, bp.physical_birth(), 0];
+    let sized = |header: &'d [u8]| {
+        let order = checksum::verify_embedded(Checksum::GangHeader, header, verifier).ok()??;
+        Some(Bytes::new(header, order, "gang header"))
+    };
+    sized(data).or_else(|| sized(data.get(..OLD_HEADER)?))
 }

@@ -1,0 +1,159 @@
+//! Gang blocks: blocks that were split because no free segment was large enough.
+//!
+//! The DVA of a gang block leads to a *gang header*, an array of block pointers with a checksum of
+//! its own at the end (`zio_gbh_phys_t`):
+//!
+//! ```text
+//! pointer 0 (128) | pointer 1 (128) | … | padding | magic (8) | checksum (32)
+//! ```
+//!
+//! The old header is 512 bytes and holds three pointers. With the feature `dynamic_gang_header` a
+//! header may fill the smallest allocation that each of its copies' vdevs has. Nothing on disk says
+//! which of the two a header is but the header itself: it is the size at which its checksum fits.
+//!
+//! The physical bytes of the constituents, one after another, are those of the block; holes count
+//! nothing. A constituent may be a gang block again, smaller than the whole.
+//!
+//! Every copy of a header has the same bytes, so its checksum is seeded with the place of the first
+//! copy whichever of them is read.
+//!
+//! Bounds for hostile headers: the tree is no deeper than [`GANG_DEPTH`], its parts never sum to
+//! more than the whole, and all attempts together read no more than [`READS_PER_BYTE`] times the
+//! block and [`READS_EXTRA`], which copies that fail in an honest pool stay far below.
+
+use cenote_format::abd::Abd;
+use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer, Dva};
+use cenote_format::checksum::EMBEDDED_SIZE;
+use cenote_format::{Bytes, DecodeError, SECTOR};
+
+use crate::error::{BlockError, Bookmark};
+use crate::pipeline::{Store, check, no_copy, vdev_error};
+use crate::verify;
+
+/// Deepest tree of gang headers that is followed. A 16 MiB block in gangs of three 512-byte
+/// pieces needs fewer than 11.
+pub const GANG_DEPTH: usize = 16;
+/// Bytes that may be read for each byte of a gang block, failed attempts included.
+const READS_PER_BYTE: u64 = 16;
+/// Bytes that may be read in addition to those.
+const READS_EXTRA: u64 = 1 << 20;
+/// Bytes of the old header (`SPA_OLD_GANGBLOCKSIZE`).
+pub(crate) const OLD_HEADER: usize = SECTOR as usize;
+/// log2 of the largest header.
+const MAX_HEADER_SHIFT: u32 = 16;
+
+/// The reading of one gang block.
+pub(crate) struct Assembly<'a> {
+    store: &'a Store,
+    at: Bookmark,
+    /// Bytes that may still be read.
+    left: u64,
+}
+
+impl<'a> Assembly<'a> {
+    /// For the block that `bp` names, whose sizes were checked.
+    pub(crate) fn new(store: &'a Store, bp: &BlockPointer, at: Bookmark) -> Assembly<'a> {
+        let left = bp.psize().saturating_mul(READS_PER_BYTE).saturating_add(READS_EXTRA);
+        Assembly { store, at, left }
+    }
+
+    /// Reads and verifies the copy of `bp` at `dva`, `depth` headers below the block.
+    pub(crate) fn copy(
+        &mut self,
+        bp: &BlockPointer,
+        dva: Dva,
+        depth: usize,
+    ) -> Result<Abd, BlockError> {
+        if !dva.gang {
+            self.charge(bp, bp.psize())?;
+            return self.store.fetch_plain(bp, dva, self.at);
+        }
+        if depth >= GANG_DEPTH {
+            return Err(self.bad(bp, "headers nested too deep"));
+        }
+        let (mut parts, mut len) = (Vec::new(), 0u64);
+        for child in self.header(bp, dva)?.iter().filter(|c| !c.is_hole()) {
+            check(child, self.at)?;
+            len = len.saturating_add(child.psize());
+            let nested = child.is_gang() && child.psize() >= bp.psize();
+            if nested || child.is_embedded() || len > bp.psize() {
+                return Err(self.bad(bp, "parts larger than the whole"));
+            }
+            parts.push(self.any_copy(child, depth + 1)?);
+        }
+        if len != bp.psize() {
+            return Err(self.bad(bp, "parts smaller than the whole"));
+        }
+        let whole = Abd::gang(parts);
+        if self.store.is_right(bp, &whole) {
+            Ok(whole)
+        } else {
+            Err(BlockError::Checksum { at: self.at, bp: Box::new(*bp) })
+        }
+    }
+
+    fn any_copy(&mut self, bp: &BlockPointer, depth: usize) -> Result<Abd, BlockError> {
+        let mut failure = no_copy(bp, self.at);
+        for dva in bp.dvas() {
+            match self.copy(bp, dva, depth) {
+                Ok(data) => return Ok(data),
+                Err(e) => failure = e,
+            }
+        }
+        Err(failure)
+    }
+
+    /// The block pointers in the gang header at `dva`.
+    pub(crate) fn header(
+        &mut self,
+        bp: &BlockPointer,
+        dva: Dva,
+    ) -> Result<Vec<BlockPointer>, BlockError> {
+        let size = self.header_size(bp);
+        self.charge(bp, size)?;
+        let vdevs = self.store.vdevs();
+        let good = |data: &Abd| verify::gang_header(bp, &data.bytes()).is_some();
+        let data = vdevs
+            .read(dva.vdev.into(), dva.offset, size, bp.physical_birth(), &good)
+            .map_err(|source| vdev_error(bp, self.at, source))?;
+        let data = data.bytes();
+        let Some(header) = verify::gang_header(bp, &data) else {
+            return Err(BlockError::Checksum { at: self.at, bp: Box::new(*bp) });
+        };
+        self.pointers(bp, &header)
+    }
+
+    fn pointers(
+        &self,
+        bp: &BlockPointer,
+        header: &Bytes<'_>,
+    ) -> Result<Vec<BlockPointer>, BlockError> {
+        let count = header.len().saturating_sub(EMBEDDED_SIZE) / BLKPTR_SIZE;
+        let pointer = |i: usize| BlockPointer::decode(header, i.saturating_mul(BLKPTR_SIZE));
+        let pointers: Result<Vec<_>, _> = (0..count).map(pointer).collect();
+        pointers.map_err(|source| BlockError::Decode { at: self.at, bp: Box::new(*bp), source })
+    }
+
+    /// Bytes of the largest header that `bp` can have: the smallest allocation of the vdevs that
+    /// its copies are on (`vdev_gang_header_psize`).
+    fn header_size(&self, bp: &BlockPointer) -> u64 {
+        let tops = bp.dvas().filter_map(|dva| self.store.vdevs().top(dva.vdev.into()));
+        let shift = tops.map(|top| top.ashift()).min().unwrap_or(0);
+        (1u64 << shift.min(MAX_HEADER_SHIFT)).max(OLD_HEADER as u64)
+    }
+
+    fn charge(&mut self, bp: &BlockPointer, bytes: u64) -> Result<(), BlockError> {
+        match self.left.checked_sub(bytes) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(self.bad(bp, "too many copies that do not fit together")),
+        }
+    }
+
+    fn bad(&self, bp: &BlockPointer, why: &str) -> BlockError {
+        let source = DecodeError::invalid("gang block", why);
+        BlockError::Decode { at: self.at, bp: Box::new(*bp), source }
+    }
+}
