@@ -66,6 +66,8 @@ fn umask() -> u32 {
 
 fn terminal() -> Terminal {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
+    // A terminal that does not know its size says 0.
+    let size = size.filter(|s| s.ws_col > 0 && s.ws_row > 0);
     Terminal {
         out: io::stdout().is_terminal(),
         err: io::stderr().is_terminal(),
