@@ -7,15 +7,6 @@ use crate::directory::Directory;
 use cenote_dmu::Result;
 use cenote_format::features::{self, Feature};
 
-/// Features that are known but whose formats cannot be read yet: guid, what it is called.
-const UNREADABLE: [(&str, &str); 1] =
-    [("com.klarasystems:dynamic_gang_header", "the feature dynamic_gang_header")];
-
-/// What is called by name when a pool uses the feature `guid` and it cannot be read yet.
-pub(crate) fn unreadable(guid: &str) -> Option<&'static str> {
-    UNREADABLE.iter().find(|(g, _)| *g == guid).map(|(_, what)| *what)
-}
-
 /// A feature that is in use and not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsupported {
@@ -98,11 +89,6 @@ impl PoolFeatures {
     /// Whether the feature with this short name is active.
     pub fn is_active(&self, name: &str) -> bool {
         self.list.iter().any(|f| f.uses > 0 && f.known.is_some_and(|k| k.name == name))
-    }
-
-    /// An active feature that is known and cannot be read yet.
-    pub(crate) fn unreadable(&self) -> Option<&'static str> {
-        self.list.iter().filter(|f| f.uses > 0).find_map(|f| unreadable(&f.guid))
     }
 
     /// Active features that are not known, of those needed for reading or of those needed for

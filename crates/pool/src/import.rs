@@ -24,7 +24,7 @@ use crate::devices::DeviceSet;
 use crate::directory::Directory;
 use crate::discover::Candidate;
 use crate::error::{ImportError, MissingVdev, Target};
-use crate::features::{self, PoolFeatures, Unsupported};
+use crate::features::{PoolFeatures, Unsupported};
 use crate::host;
 use crate::indirect;
 use cenote_dmu::ObjectSet;
@@ -231,9 +231,6 @@ fn check_label(c: &Candidate, ub: &Uberblock) -> Result<(), Cause> {
         return Err(Cause::Unsupported("RAID-Z expansion in progress".into()));
     }
     let needed = c.config.list("features_for_read").map(|l| l.pairs.as_slice()).unwrap_or_default();
-    if let Some(what) = needed.iter().find_map(|(g, _)| features::unreadable(g)) {
-        return Err(Cause::Unsupported(what.into()));
-    }
     let unknown = needed.iter().filter(|(g, _)| cenote_format::features::by_guid(g).is_none());
     let unknown: Vec<Unsupported> =
         unknown.map(|(g, _)| Unsupported { guid: g.clone(), description: String::new() }).collect();
@@ -339,9 +336,6 @@ fn open_trusted(
     let unknown = features.unsupported(true);
     if !unknown.is_empty() {
         return Err(Cause::Features(unknown));
-    }
-    if let Some(what) = features.unreadable() {
-        return Err(Cause::Unsupported(what.into()));
     }
     if let Some(salt) = salt(&directory).map_err(damaged)? {
         store.set_salt(Salt::new(salt));
