@@ -45,6 +45,9 @@ pub enum MountError {
     /// The helper's message.
     #[error("{0}")]
     Helper(String),
+    /// A file system cannot be served inside another one's mount.
+    #[error("cannot mount at '{path}': {why}", path = .0.display(), why = .1)]
+    Graft(PathBuf, String),
     /// The kernel did not agree with the server.
     #[error("FUSE session: {0}")]
     Session(String),
@@ -74,6 +77,14 @@ fn is_root() -> bool {
 pub fn allows_other_users() -> bool {
     let config = || fs::read_to_string(CONFIG).unwrap_or_default();
     is_root() || config().lines().any(|l| l.trim() == "user_allow_other")
+}
+
+/// Whether this process can mount inside its own mounts. An ordinary user may only mount at a
+/// directory that is theirs to write, which none in a read-only mount is; there [`Graft`]s do.
+///
+/// [`Graft`]: crate::Graft
+pub fn can_nest() -> bool {
+    is_root()
 }
 
 /// Mounts, and returns the descriptor through which the kernel talks.

@@ -12,35 +12,40 @@
 //! | `server` | answering the kernel's requests |
 //! | `flags` | file flags and project ids |
 //! | `tree` | inode numbers, the snapshots under `.zfs`, attributes |
+//! | `graft` | file systems that are served inside another one's mount |
 //!
 //! # Inode numbers
 //!
 //! The kernel's node numbers are the inode numbers that `stat` shows. In the file system itself they
-//! are object numbers, as under OpenZFS. A snapshot is part of the same mount, so its files have
-//! the number of the snapshot (in order of first use) in the upper 16 bits. The control directories
+//! are object numbers, as under OpenZFS. Snapshots and grafts are part of the same mount, so their
+//! files have the number of the snapshot or graft (in order of first use) in the upper 16 bits. The control directories
 //! have the numbers that OpenZFS gives them.
 //!
 //! # Caching
 //!
 //! Nothing below a mount changes, so the kernel may keep names, attributes, directory listings, link
-//! targets and file contents as long as it likes.
+//! targets and file contents as long as it likes. Only grafts come and go: the kernel is told to
+//! forget the names that they change.
 
 mod attach;
 mod flags;
+mod graft;
 mod mountinfo;
 mod server;
 mod tree;
 pub mod watcher;
 
-pub use attach::{Force, MountError, allows_other_users};
+pub use attach::{Force, MountError, allows_other_users, can_nest};
+pub use graft::{Graft, resolve};
 pub use tree::{SnapDir, SnapshotEntry, Snapshots};
 pub use watcher::Watcher;
 
 use cenote_zpl::FileSystem;
 use fuser::{BackgroundSession, Config, Session, SessionACL};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use tree::Tree;
 
 /// Threads that answer requests: more than there are processors, so that slow reads do not keep
 /// quick ones waiting.
@@ -90,6 +95,8 @@ pub struct MountHandle {
     /// What identifies the mount (see `mountinfo`), until it is unmounted.
     id: Option<String>,
     session: Option<BackgroundSession>,
+    /// What is served, while it is.
+    tree: Weak<Tree>,
     watcher: Option<Arc<Watcher>>,
 }
 
@@ -113,17 +120,23 @@ pub fn mount(spec: MountSpec) -> Result<MountHandle, MountError> {
     if let Some(watcher) = &spec.watcher {
         watcher.add(&id);
     }
+    let server = server::Server::new(&spec);
+    let tree = Arc::downgrade(server.tree());
     // From here on dropping the handle takes the mount away.
     let mut handle = MountHandle {
         dataset: spec.dataset.clone(),
         mountpoint,
         id: Some(id.clone()),
         session: None,
+        tree,
         watcher: spec.watcher.clone(),
     };
-    let server = server::Server::new(&spec);
     let session = Session::from_fd(server, device, acl, config).and_then(Session::spawn);
-    handle.session = Some(session.map_err(|e| MountError::Session(e.to_string()))?);
+    let session = session.map_err(|e| MountError::Session(e.to_string()))?;
+    if let Some(tree) = handle.tree.upgrade() {
+        let _ = tree.notifier.set(session.notifier());
+    }
+    handle.session = Some(session);
     attach::allow_large_readahead(&id);
     Ok(handle)
 }
@@ -144,9 +157,21 @@ impl MountHandle {
         self.session.as_ref().is_some_and(|s| !s.guard.is_finished())
     }
 
-    /// Unmounts. Without force, [`MountError::Busy`] says that files in it are open and the mount
-    /// stays; with force it goes away at once and whoever has files open in it gets errors.
+    /// Serves another file system inside this mount, without a mount of its own. `spec.mountpoint`
+    /// is a path below this mountpoint as [`resolve`] gives it, and need not exist; `setuid`,
+    /// `devices` and `watcher` do not matter.
+    pub fn graft(&self, spec: &MountSpec) -> Result<Graft, MountError> {
+        Graft::new(self, spec)
+    }
+
+    /// Unmounts. Without force, [`MountError::Busy`] says that files in it are open or that there
+    /// are grafts in it, and the mount stays; with force it goes away at once with its grafts, and
+    /// whoever has files open in it gets errors.
     pub fn unmount(&mut self, force: Force) -> Result<(), MountError> {
+        let tree = self.tree.upgrade();
+        if force == Force::No && tree.as_ref().is_some_and(|t| t.has_grafts()) {
+            return Err(MountError::Busy(self.mountpoint.clone()));
+        }
         if let Some(id) = &self.id {
             attach::detach(id, force)?;
             if let Some(watcher) = &self.watcher {
@@ -154,6 +179,9 @@ impl MountHandle {
             }
         }
         self.id = None;
+        if let Some(tree) = tree {
+            tree.remove_all();
+        }
         let Some(session) = self.session.take() else { return Ok(()) };
         // The threads end when the kernel lets go. That takes longer if the mount is also visible
         // in another mount namespace; then they go on serving it there.

@@ -5,8 +5,9 @@
 //! (the mount is read-only, so the kernel refuses most of them itself).
 
 use crate::flags;
-use crate::tree::{Node, Tree, file_type};
-use crate::{MountSpec, Space};
+use crate::graft::InUse;
+use crate::tree::{CONTROL, Node, Tree, entry_attr, file_type, ino};
+use crate::{MountSpec, Space, can_nest};
 use cenote_dmu::readahead::ReadAhead;
 use cenote_zpl::{Error, File, ProjectSpace};
 use fuser::{
@@ -28,14 +29,12 @@ use std::time::{Duration, SystemTime};
 
 /// How long the kernel may keep what it was told: nothing changes.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
-/// Name of the control directory.
-const CONTROL: &[u8] = b".zfs";
 /// Entries read from a directory at a time.
 const BATCH: usize = 128;
 /// Offsets of `.`, `..` and `.zfs` in a directory; those of entries follow.
 const FIRST_COOKIE: u64 = 3;
-/// Offset after the last entry.
-const END: u64 = i64::MAX as u64;
+/// Offset after the file system's own entries; those that lead to grafts follow, at their slots.
+const ADDED: u64 = i64::MAX as u64 - (1 << 16);
 /// Requests of read-ahead that the kernel may have under way.
 const MAX_BACKGROUND: u16 = 64;
 /// Largest read that is answered; the kernel asks for 1 MiB at most.
@@ -46,6 +45,8 @@ const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 /// ZFS names have at most 255 bytes unless the feature for longer ones is used.
 const NAME_MAX: u32 = 255;
+/// Flag of an `open` that is part of running a program.
+const FMODE_EXEC: i32 = 0x20;
 
 thread_local! {
     /// The buffer that files are read into: each thread answers one request at a time.
@@ -56,13 +57,16 @@ thread_local! {
 struct Handle {
     file: File,
     ahead: ReadAhead,
+    used: InUse,
 }
 
 /// The server of one mount.
 pub(crate) struct Server {
-    tree: Tree,
-    space: Space,
+    tree: Arc<Tree>,
     handles: RwLock<HashMap<u64, Arc<Handle>>>,
+    /// Open directories of grafts.
+    directories: RwLock<HashMap<u64, InUse>>,
+    /// Number of the next open file or directory.
     next_handle: AtomicU64,
 }
 
@@ -83,33 +87,16 @@ fn errno(e: &Error) -> Errno {
 impl Server {
     pub(crate) fn new(spec: &MountSpec) -> Server {
         Server {
-            tree: Tree::new(spec.fs.clone(), spec.snapshots.clone(), spec.snapdir),
-            space: spec.space,
+            tree: Arc::new(Tree::new(spec)),
             handles: RwLock::default(),
+            directories: RwLock::default(),
             next_handle: AtomicU64::new(1),
         }
     }
 
-    fn lookup_node(&self, parent: INodeNo, name: &[u8]) -> Result<Node, Error> {
-        let text = || String::from_utf8_lossy(name).into_owned();
-        match self.tree.node(parent)? {
-            Node::File { fs, slot: 0, object }
-                if object == fs.root() && name == CONTROL && self.tree.has_control() =>
-            {
-                Ok(Node::Control)
-            }
-            Node::File { fs, slot, object } => {
-                let object = fs.lookup(object, name)?;
-                Ok(Node::File { fs, slot, object })
-            }
-            Node::Control => match name {
-                b"snapshot" => Ok(Node::Snapshots),
-                b"shares" => Ok(self.tree.shares()),
-                _ => Err(Error::NotFound(text())),
-            },
-            Node::Shares => Err(Error::NotFound(text())),
-            Node::Snapshots => self.tree.snapshot_root(&text()),
-        }
+    /// What is served.
+    pub(crate) fn tree(&self) -> &Arc<Tree> {
+        &self.tree
     }
 
     /// Lists a directory from `offset` on, until `emit` says that there is no more room.
@@ -121,62 +108,50 @@ impl Server {
     ) -> Result<(), Error> {
         let node = self.tree.node(dir)?;
         let mut dot = |name: &[u8], next: u64, node: Node| {
-            emit(Item {
-                name,
-                ino: self.tree.node_ino(&node),
-                kind: FileType::Directory,
-                next,
-                node: Some(node),
-            })
+            emit(Item { name, ino: node.ino(), kind: FileType::Directory, next, node: Some(node) })
         };
         if offset < 1 && dot(b".", 1, node.clone()) {
             return Ok(());
         }
-        if offset < 2 && dot(b"..", 2, self.parent(&node)) {
+        if offset < 2 && dot(b"..", 2, self.tree.parent(&node)) {
             return Ok(());
         }
-        let control = matches!(&node, Node::File { fs, slot: 0, object } if *object == fs.root())
-            && self.tree.shows_control();
-        if offset < FIRST_COOKIE && control && dot(CONTROL, FIRST_COOKIE, Node::Control) {
+        let control = node.is_branch_root() && node.branch().shows_control();
+        if offset < FIRST_COOKIE
+            && control
+            && dot(CONTROL, FIRST_COOKIE, Node::Control(node.branch().clone()))
+        {
             return Ok(());
         }
-        match node {
-            Node::File { .. } if offset == END => {}
-            Node::File { fs, slot, object } => {
-                let mut cookie = offset.saturating_sub(FIRST_COOKIE);
-                loop {
-                    let batch = fs.readdir(object, cookie, BATCH)?;
-                    let Some(last) = batch.last() else { break };
-                    cookie = last.cookie;
-                    for e in &batch {
-                        let node = Node::File { fs: fs.clone(), slot, object: e.ino };
-                        let item = Item {
-                            name: &e.name,
-                            ino: self.tree.ino(&fs, slot, e.ino),
-                            kind: self.entry_kind(e.kind, &node),
-                            next: e.cookie.checked_add(FIRST_COOKIE).unwrap_or(END),
-                            node: Some(node),
-                        };
-                        if emit(item) {
-                            return Ok(());
-                        }
+        match &node {
+            Node::File { .. } | Node::Made(_) => {
+                if self.list_entries(&node, offset, emit)? {
+                    return Ok(());
+                }
+                for (slot, name, node) in self.tree.additions(&node) {
+                    let next = ADDED.saturating_add(slot.into());
+                    let (ino, kind) = (node.ino(), FileType::Directory);
+                    if offset < next
+                        && emit(Item { name: &name, ino, kind, next, node: Some(node) })
+                    {
+                        break;
                     }
                 }
             }
-            Node::Control => {
-                let entries =
-                    [(&b"snapshot"[..], Node::Snapshots), (b"shares", self.tree.shares())];
+            Node::Control(branch) => {
+                let snapshots = Node::Snapshots(branch.clone());
+                let entries = [(&b"snapshot"[..], snapshots), (b"shares", branch.shares())];
                 for ((name, node), at) in entries.into_iter().zip(FIRST_COOKIE..) {
                     if offset <= at && dot(name, at + 1, node) {
                         break;
                     }
                 }
             }
-            Node::Shares => {}
-            Node::Snapshots => {
-                let all = self.tree.snapshots.as_ref().map(|s| s.list()).unwrap_or_default();
+            Node::Shares(_) => {}
+            Node::Snapshots(branch) => {
+                let all = branch.list_snapshots();
                 for (entry, at) in all.iter().zip(FIRST_COOKIE..).filter(|(_, at)| *at >= offset) {
-                    let ino = self.tree.snapshot_ino(&entry.name)?;
+                    let ino = self.tree.snapshot_ino(branch, &entry.name)?;
                     // Listing does not open every snapshot: no node, no attributes.
                     let item = Item {
                         name: entry.name.as_bytes(),
@@ -194,6 +169,40 @@ impl Server {
         Ok(())
     }
 
+    /// Lists the entries that a directory has in its file system. Returns whether there was no more
+    /// room.
+    fn list_entries(
+        &self,
+        node: &Node,
+        offset: u64,
+        emit: &mut dyn FnMut(Item<'_>) -> bool,
+    ) -> Result<bool, Error> {
+        let Node::File { branch, fs, slot, object } = node else { return Ok(false) };
+        if offset >= ADDED {
+            return Ok(false);
+        }
+        let mut cookie = offset.saturating_sub(FIRST_COOKIE);
+        loop {
+            let batch = fs.readdir(*object, cookie, BATCH)?;
+            let Some(last) = batch.last() else { return Ok(false) };
+            cookie = last.cookie;
+            for e in &batch {
+                let own = ino(fs, *slot, e.ino);
+                let (branch, fs) = (branch.clone(), fs.clone());
+                let file = Node::File { branch, fs, slot: *slot, object: e.ino };
+                let node = self.tree.top(file);
+                let ino = node.ino();
+                // What covers a directory is a directory.
+                let kind =
+                    if ino == own { self.entry_kind(e.kind, &node) } else { FileType::Directory };
+                let next = e.cookie.saturating_add(FIRST_COOKIE).min(ADDED);
+                if emit(Item { name: &e.name, ino, kind, next, node: Some(node) }) {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
     /// A file's type by its directory entry, or by its mode in old file systems, whose entries do not
     /// tell.
     fn entry_kind(&self, kind: u8, node: &Node) -> FileType {
@@ -201,31 +210,16 @@ impl Server {
         file_type(kind.into()).unwrap_or_else(by_mode)
     }
 
-    /// The directory that `..` of a directory leads to.
-    fn parent(&self, node: &Node) -> Node {
-        let root = || Node::File { fs: self.tree.fs.clone(), slot: 0, object: self.tree.fs.root() };
-        match node {
-            Node::File { fs, slot, object } if *object == fs.root() => {
-                if *slot == 0 {
-                    root()
-                } else {
-                    Node::Snapshots
-                }
-            }
-            Node::File { fs, slot, object } => {
-                let object = fs.attr(*object).map_or(*object, |a| a.parent);
-                Node::File { fs: fs.clone(), slot: *slot, object }
-            }
-            Node::Control => root(),
-            Node::Shares | Node::Snapshots => Node::Control,
+    fn open_file(&self, ino: INodeNo, run: bool) -> Result<u64, Errno> {
+        let node = self.tree.node(ino).map_err(|e| errno(&e))?;
+        let Node::File { branch, fs, object, .. } = &node else { return Err(Errno::EISDIR) };
+        // The kernel knows what may be run from the mount as a whole.
+        if run && !branch.exec {
+            return Err(Errno::EACCES);
         }
-    }
-
-    fn open_file(&self, ino: INodeNo) -> Result<u64, Error> {
-        let Node::File { fs, object, .. } = self.tree.node(ino)? else {
-            return Err(Error::IsDir(".zfs".into()));
-        };
-        let handle = Handle { file: fs.open_file(object)?, ahead: ReadAhead::new() };
+        let used = self.tree.enter(branch).map_err(|e| errno(&e))?;
+        let file = fs.open_file(*object).map_err(|e| errno(&e))?;
+        let handle = Handle { file, ahead: ReadAhead::new(), used };
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
         self.handles
             .write()
@@ -234,8 +228,27 @@ impl Server {
         Ok(number)
     }
 
-    fn handle(&self, fh: FileHandle) -> Option<Arc<Handle>> {
-        self.handles.read().unwrap_or_else(PoisonError::into_inner).get(&fh.0).cloned()
+    /// The number of an open directory: 0 in the mounted file system, where the kernel keeps count
+    /// of what is open.
+    fn open_directory(&self, ino: INodeNo) -> Result<u64, Error> {
+        let node = self.tree.node(ino)?;
+        if node.branch().slot == 0 {
+            return Ok(0);
+        }
+        let used = self.tree.enter(node.branch())?;
+        let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        self.directories.write().unwrap_or_else(PoisonError::into_inner).insert(number, used);
+        Ok(number)
+    }
+
+    /// An open file; an error after its file system was taken away by force.
+    fn handle(&self, fh: FileHandle) -> Result<Arc<Handle>, Errno> {
+        let handles = self.handles.read().unwrap_or_else(PoisonError::into_inner);
+        match handles.get(&fh.0) {
+            Some(handle) if handle.used.is_gone() => Err(Errno::EIO),
+            Some(handle) => Ok(handle.clone()),
+            None => Err(Errno::EBADF),
+        }
     }
 
     /// Names of extended attributes, each ended by a NUL. Those for the superuser are shown to no
@@ -334,8 +347,9 @@ impl Filesystem for Server {
             | InitFlags::FUSE_READDIRPLUS_AUTO
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_HAS_IOCTL_DIR;
-        // Makes the kernel check permissions by ACLs too. Where ACLs are off it must not ask.
-        if self.tree.fs.visibility().posix_acl {
+        // Makes the kernel check permissions by ACLs too. Where ACLs are off it need not ask, but it
+        // must be able to for grafts.
+        if self.tree.root.fs.visibility().posix_acl || !can_nest() {
             wanted |= InitFlags::FUSE_POSIX_ACL;
         }
         // Each is an improvement that an older kernel may lack.
@@ -352,15 +366,23 @@ impl Filesystem for Server {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = self.lookup_node(parent, name.as_bytes()).and_then(|n| self.tree.attr(&n));
+        let parent = self.tree.node(parent);
+        // A graft makes the kernel forget the name of the directory that it covers. It cannot make
+        // it forget all ways to write that name, so the kernel is to keep none.
+        let folds = parent.as_ref().is_ok_and(Node::folds_names);
+        let found = parent
+            .and_then(|p| self.tree.lookup(&p, name.as_bytes()))
+            .and_then(|node| self.tree.attr(&node));
         match found {
-            Ok((attr, generation)) => reply.entry(&FOREVER, &attr, Generation(generation)),
+            Ok((attr, generation)) => {
+                let keep = !folds || attr.kind != FileType::Directory;
+                let entry = if keep { FOREVER } else { Duration::ZERO };
+                reply.entry_with_ttls(&FOREVER, &entry, &attr, Generation(generation));
+            }
             // Inode 0: the kernel may remember that there is no such name.
-            Err(Error::NotFound(_)) => reply.entry(
-                &FOREVER,
-                &self.tree.entry_attr(0, FileType::RegularFile),
-                Generation(0),
-            ),
+            Err(Error::NotFound(_)) => {
+                reply.entry(&FOREVER, &entry_attr(0, FileType::RegularFile), Generation(0));
+            }
             Err(e) => reply.error(errno(&e)),
         }
     }
@@ -388,12 +410,12 @@ impl Filesystem for Server {
         if flags.acc_mode() != OpenAccMode::O_RDONLY {
             return reply.error(Errno::EROFS);
         }
-        match self.open_file(ino) {
+        match self.open_file(ino, flags.0 & FMODE_EXEC != 0) {
             Ok(number) => reply.opened(
                 FileHandle(number),
                 FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
             ),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(e),
         }
     }
 
@@ -408,7 +430,10 @@ impl Filesystem for Server {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let Some(handle) = self.handle(fh) else { return reply.error(Errno::EBADF) };
+        let handle = match self.handle(fh) {
+            Ok(handle) => handle,
+            Err(e) => return reply.error(e),
+        };
         let size = size.min(MAX_READ) as usize;
         let direct = OFlags::DIRECT.bits() as i32;
         handle.ahead.before_read(handle.file.object(), offset, size as u64);
@@ -480,8 +505,28 @@ impl Filesystem for Server {
         reply.ok();
     }
 
-    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE);
+    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        match self.open_directory(ino) {
+            Ok(number) => reply.opened(
+                FileHandle(number),
+                FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+            ),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn releasedir(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        if fh.0 != 0 {
+            self.directories.write().unwrap_or_else(PoisonError::into_inner).remove(&fh.0);
+        }
+        reply.ok();
     }
 
     fn readdir(
@@ -520,7 +565,7 @@ impl Filesystem for Server {
                 item.node.as_ref().and_then(|n| self.tree.attr(n).ok());
             let (ttl, (attr, generation)) = match known {
                 Some(known) => (FOREVER, known),
-                None => (Duration::ZERO, (self.tree.entry_attr(item.ino, item.kind), 0)),
+                None => (Duration::ZERO, (entry_attr(item.ino, item.kind), 0)),
             };
             let name = OsStr::from_bytes(item.name);
             let full =
@@ -535,11 +580,16 @@ impl Filesystem for Server {
     }
 
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        let project = match self.tree.node(ino) {
-            Ok(Node::File { fs, object, .. }) => fs.bounding_project(object).unwrap_or_default(),
+        let node = match self.tree.node(ino) {
+            Ok(node) => node,
+            Err(e) => return reply.error(errno(&e)),
+        };
+        let project = match &node {
+            Node::File { fs, object, .. } => fs.bounding_project(*object).unwrap_or_default(),
             _ => None,
         };
-        let s = statfs(&self.space, self.tree.fs.used_objects(), project);
+        let branch = node.branch();
+        let s = statfs(&branch.space, branch.fs.used_objects(), project);
         let unit = u32::try_from(s.unit).unwrap_or(u32::MAX);
         reply.statfs(s.blocks, s.free, s.free, s.files, s.free_files, unit, NAME_MAX, unit);
     }
@@ -596,7 +646,10 @@ impl Filesystem for Server {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        let Some(handle) = self.handle(fh) else { return reply.error(Errno::EBADF) };
+        let handle = match self.handle(fh) {
+            Ok(handle) => handle,
+            Err(e) => return reply.error(e),
+        };
         let (Ok(offset), SEEK_DATA | SEEK_HOLE) = (u64::try_from(offset), whence) else {
             return reply.error(Errno::EINVAL);
         };

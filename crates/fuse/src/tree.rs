@@ -1,25 +1,29 @@
-//! The tree of one mount: the file system, its control directory, its snapshots; inode numbers and
-//! attributes.
+//! The tree of one mount: file systems, their control directories, their snapshots; inode numbers,
+//! attributes and names.
 //!
 //! ```text
-//! inode number      upper 16 bits          lower 48 bits
-//!   1               0                      the root directory (the kernel's name for it)
-//!   a file          0: the file system     object number
-//!   in a snapshot   1 to 65535: the        object number; 0: the snapshot's root directory
-//!                   snapshot's slot
-//!   .zfs etc.       0                      all ones (and one and two less)
+//! inode number      upper 16 bits            lower 48 bits
+//!   1               0                        the mounted file system's root directory (the
+//!                                            kernel's name for it)
+//!   a file          0: the file system that  object number; 0: the root directory of what has
+//!                   is mounted; else a slot  the slot
+//!   .zfs etc.       slot of the file system  all ones (and one and two less)
 //! ```
 //!
-//! A snapshot gets its slot when its name is first seen and is opened when something in it is first
-//! asked for. Slots are never given to another snapshot while the mount lasts.
+//! A slot holds a snapshot, a file system that is grafted into the tree (see `graft`), or a directory
+//! that a graft needs and the file system around it lacks. A snapshot gets its slot when its name is
+//! first seen and is opened when something in it is first asked for. Slots are never given to
+//! anything else while the mount lasts.
 
-use cenote_zpl::{Attr, Error, FileSystem};
-use fuser::{FileAttr, FileType, INodeNo};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use crate::MountSpec;
+use crate::graft::{Branch, Made, Slot, Snapshot, Table};
+use cenote_zpl::{Attr, CaseSensitivity, Error, FileSystem};
+use fuser::{FileAttr, FileType, INodeNo, Notifier};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The kernel's number of the root directory.
-const FUSE_ROOT: u64 = 1;
+pub(crate) const FUSE_ROOT: u64 = 1;
 const OBJECT_BITS: u32 = 48;
 const OBJECT_MASK: u64 = (1 << OBJECT_BITS) - 1;
 /// `.zfs` (`ZFSCTL_INO_ROOT`).
@@ -28,8 +32,8 @@ const INO_CONTROL: u64 = OBJECT_MASK;
 const INO_SHARES: u64 = OBJECT_MASK - 1;
 /// `.zfs/snapshot`.
 const INO_SNAPSHOTS: u64 = OBJECT_MASK - 2;
-/// Slots for snapshots.
-const MAX_SNAPSHOTS: usize = u16::MAX as usize;
+/// Name of the control directory.
+pub(crate) const CONTROL: &[u8] = b".zfs";
 
 /// The `snapdir` property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,189 +66,272 @@ pub trait Snapshots: Send + Sync {
 /// What an inode number stands for.
 #[derive(Clone)]
 pub(crate) enum Node {
-    /// A file of the file system or of a snapshot.
-    File { fs: Arc<FileSystem>, slot: u16, object: u64 },
+    /// A file of a file system or of one of its snapshots.
+    File {
+        /// The file system, also if the file is in a snapshot of it.
+        branch: Arc<Branch>,
+        /// What the file is in: the file system or the snapshot.
+        fs: Arc<FileSystem>,
+        slot: u16,
+        object: u64,
+    },
     /// `.zfs`.
-    Control,
+    Control(Arc<Branch>),
     /// `.zfs/shares`.
-    Shares,
+    Shares(Arc<Branch>),
     /// `.zfs/snapshot`.
-    Snapshots,
+    Snapshots(Arc<Branch>),
+    /// A directory that only leads to grafts.
+    Made(Arc<Made>),
 }
 
-struct Slot {
-    name: String,
-    fs: OnceLock<Arc<FileSystem>>,
+impl Node {
+    /// The file system that this is in.
+    pub(crate) fn branch(&self) -> &Arc<Branch> {
+        match self {
+            Node::File { branch, .. } => branch,
+            Node::Control(branch) | Node::Shares(branch) | Node::Snapshots(branch) => branch,
+            Node::Made(made) => &made.place.branch,
+        }
+    }
+
+    /// Whether this is the root directory of a file system, not of a snapshot.
+    pub(crate) fn is_branch_root(&self) -> bool {
+        matches!(self, Node::File { branch, fs, slot, object }
+            if *slot == branch.slot && *object == fs.root())
+    }
+
+    /// Whether a name in this directory may be written in several ways.
+    pub(crate) fn folds_names(&self) -> bool {
+        matches!(self, Node::File { fs, .. }
+            if fs.normalizes() || fs.case_sensitivity() != CaseSensitivity::Sensitive)
+    }
+
+    /// Inode number.
+    pub(crate) fn ino(&self) -> u64 {
+        match self {
+            Node::File { fs, slot, object, .. } => ino(fs, *slot, *object),
+            Node::Control(branch) => in_slot(branch.slot, INO_CONTROL),
+            Node::Shares(branch) => in_slot(branch.slot, INO_SHARES),
+            Node::Snapshots(branch) => in_slot(branch.slot, INO_SNAPSHOTS),
+            Node::Made(made) => in_slot(made.slot, 0),
+        }
+    }
+}
+
+/// The slot in an inode number.
+pub(crate) fn slot_of(ino: u64) -> u16 {
+    (ino >> OBJECT_BITS) as u16
+}
+
+fn in_slot(slot: u16, object: u64) -> u64 {
+    u64::from(slot) << OBJECT_BITS | object
+}
+
+/// Inode number of an object.
+pub(crate) fn ino(fs: &FileSystem, slot: u16, object: u64) -> u64 {
+    let object = if slot != 0 && object == fs.root() { 0 } else { object & OBJECT_MASK };
+    in_slot(slot, object)
+}
+
+/// A node of a file system; object 0 is its root directory.
+fn in_branch(branch: &Arc<Branch>, object: u64) -> Node {
+    match object {
+        0 => branch.root(),
+        INO_CONTROL => Node::Control(branch.clone()),
+        INO_SHARES => Node::Shares(branch.clone()),
+        INO_SNAPSHOTS => Node::Snapshots(branch.clone()),
+        _ => {
+            Node::File { branch: branch.clone(), fs: branch.fs.clone(), slot: branch.slot, object }
+        }
+    }
 }
 
 /// The tree of a mount.
 pub(crate) struct Tree {
-    pub(crate) fs: Arc<FileSystem>,
-    pub(crate) snapshots: Option<Arc<dyn Snapshots>>,
-    pub(crate) snapdir: SnapDir,
-    slots: RwLock<Vec<Arc<Slot>>>,
-    mounted: SystemTime,
+    /// The file system that is mounted.
+    pub(crate) root: Arc<Branch>,
+    pub(crate) table: RwLock<Table>,
+    /// Held by who grafts or takes away.
+    pub(crate) change: Mutex<()>,
+    /// Tells the kernel of changes, once the mount is served.
+    pub(crate) notifier: OnceLock<Notifier>,
 }
 
-fn not_found(what: impl Into<String>) -> Error {
+pub(crate) fn not_found(what: impl Into<String>) -> Error {
     Error::NotFound(what.into())
 }
 
 impl Tree {
-    pub(crate) fn new(
-        fs: Arc<FileSystem>,
-        snapshots: Option<Arc<dyn Snapshots>>,
-        snapdir: SnapDir,
-    ) -> Tree {
-        Tree { fs, snapshots, snapdir, slots: RwLock::default(), mounted: SystemTime::now() }
+    pub(crate) fn new(spec: &MountSpec) -> Tree {
+        Tree {
+            root: Arc::new(Branch::new(spec, 0, None)),
+            table: RwLock::default(),
+            change: Mutex::default(),
+            notifier: OnceLock::new(),
+        }
     }
 
-    /// Whether there is a `.zfs`.
-    pub(crate) fn has_control(&self) -> bool {
-        self.snapshots.is_some() && self.snapdir != SnapDir::Disabled
-    }
-
-    /// Whether `.zfs` is listed in the root directory.
-    pub(crate) fn shows_control(&self) -> bool {
-        self.snapshots.is_some() && self.snapdir == SnapDir::Visible
+    pub(crate) fn table(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What an inode number stands for.
     pub(crate) fn node(&self, ino: INodeNo) -> Result<Node, Error> {
-        let live = |object| Node::File { fs: self.fs.clone(), slot: 0, object };
-        Ok(match ino.0 {
-            FUSE_ROOT => live(self.fs.root()),
-            INO_CONTROL => Node::Control,
-            INO_SHARES => Node::Shares,
-            INO_SNAPSHOTS => Node::Snapshots,
-            n if n <= OBJECT_MASK => live(n),
-            n => self.snapshot_node((n >> OBJECT_BITS) as u16, n & OBJECT_MASK)?,
-        })
+        let (slot, object) = (slot_of(ino.0), ino.0 & OBJECT_MASK);
+        if ino.0 == FUSE_ROOT {
+            return Ok(self.root.root());
+        }
+        if slot == 0 {
+            return Ok(in_branch(&self.root, object));
+        }
+        let found = self.table().slot(slot).cloned();
+        match found {
+            Some(Slot::Graft(branch)) => Ok(in_branch(&branch, object)),
+            Some(Slot::Made(made)) if object == 0 => Ok(Node::Made(made)),
+            Some(Slot::Snapshot(snapshot)) => snapshot.node(slot, object),
+            _ => Err(not_found(format!("inode {:#x}", ino.0))),
+        }
     }
 
-    /// A node in the snapshot in `slot`, opening it if need be; object 0 is its root directory.
-    fn snapshot_node(&self, slot: u16, object: u64) -> Result<Node, Error> {
-        let entry = {
-            let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
-            usize::from(slot).checked_sub(1).and_then(|i| slots.get(i).cloned())
-        };
-        let (Some(entry), Some(snapshots)) = (entry, &self.snapshots) else {
-            return Err(not_found(format!("snapshot {slot}")));
-        };
-        let fs = match entry.fs.get() {
-            Some(fs) => fs.clone(),
-            None => {
-                let opened = snapshots.open(&entry.name)?;
-                entry.fs.get_or_init(|| opened).clone()
+    /// The node called `name` in a directory.
+    pub(crate) fn lookup(&self, parent: &Node, name: &[u8]) -> Result<Node, Error> {
+        let text = || String::from_utf8_lossy(name).into_owned();
+        match parent {
+            Node::File { branch, .. }
+                if name == CONTROL && parent.is_branch_root() && branch.has_control() =>
+            {
+                Ok(Node::Control(branch.clone()))
             }
-        };
-        let object = if object == 0 { fs.root() } else { object };
-        Ok(Node::File { fs, slot, object })
+            Node::File { branch, fs, slot, object } => match fs.lookup(*object, name) {
+                Ok(object) => Ok(self.top(Node::File {
+                    branch: branch.clone(),
+                    fs: fs.clone(),
+                    slot: *slot,
+                    object,
+                })),
+                Err(e @ Error::NotFound(_)) => self.added(parent, name).ok_or(e),
+                Err(e) => Err(e),
+            },
+            Node::Control(branch) => match name {
+                b"snapshot" => Ok(Node::Snapshots(branch.clone())),
+                b"shares" => Ok(branch.shares()),
+                _ => Err(not_found(text())),
+            },
+            Node::Shares(_) => Err(not_found(text())),
+            Node::Snapshots(branch) => self.node(INodeNo(self.snapshot_ino(branch, &text())?)),
+            Node::Made(_) => self.added(parent, name).ok_or_else(|| not_found(text())),
+        }
     }
 
-    /// The root directory of a snapshot by its name.
-    pub(crate) fn snapshot_root(&self, name: &str) -> Result<Node, Error> {
-        self.snapshot_node(self.slot(name)?, 0)
+    /// The directory that `..` of a directory leads to.
+    pub(crate) fn parent(&self, node: &Node) -> Node {
+        match node {
+            Node::File { branch, .. } if node.is_branch_root() => match &branch.place {
+                Some(place) => self.node(INodeNo(place.dir)).unwrap_or_else(|_| node.clone()),
+                None => node.clone(),
+            },
+            Node::File { branch, fs, object, .. } if *object == fs.root() => {
+                Node::Snapshots(branch.clone())
+            }
+            Node::File { branch, fs, slot, object } => {
+                let object = fs.attr(*object).map_or(*object, |a| a.parent);
+                Node::File { branch: branch.clone(), fs: fs.clone(), slot: *slot, object }
+            }
+            Node::Control(branch) => branch.root(),
+            Node::Shares(branch) | Node::Snapshots(branch) => Node::Control(branch.clone()),
+            Node::Made(made) => self.node(INodeNo(made.place.dir)).unwrap_or_else(|_| node.clone()),
+        }
     }
 
     /// Inode number of the root directory of a snapshot.
-    pub(crate) fn snapshot_ino(&self, name: &str) -> Result<u64, Error> {
-        Ok(u64::from(self.slot(name)?) << OBJECT_BITS)
-    }
-
-    fn slot(&self, name: &str) -> Result<u16, Error> {
-        let position = |slots: &[Arc<Slot>]| slots.iter().position(|s| s.name == name);
-        let number = |i: usize| u16::try_from(i.saturating_add(1)).map_err(|_| not_found(name));
-        if let Some(i) = position(&self.slots.read().unwrap_or_else(PoisonError::into_inner)) {
-            return number(i);
+    pub(crate) fn snapshot_ino(&self, branch: &Arc<Branch>, name: &str) -> Result<u64, Error> {
+        let key = (branch.slot, name.to_owned());
+        if let Some(slot) = self.table().snapshots.get(&key) {
+            return Ok(in_slot(*slot, 0));
         }
-        let known =
-            self.snapshots.as_ref().is_some_and(|s| s.list().iter().any(|e| e.name == name));
-        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(i) = position(&slots) {
-            return number(i);
-        }
-        if !known || slots.len() >= MAX_SNAPSHOTS {
+        if !branch.list_snapshots().iter().any(|e| e.name == name) {
             return Err(not_found(name));
         }
-        slots.push(Arc::new(Slot { name: name.to_owned(), fs: OnceLock::new() }));
-        number(slots.len() - 1)
-    }
-
-    /// Inode number of an object.
-    pub(crate) fn ino(&self, fs: &FileSystem, slot: u16, object: u64) -> u64 {
-        let object = if slot != 0 && object == fs.root() { 0 } else { object & OBJECT_MASK };
-        u64::from(slot) << OBJECT_BITS | object
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = table.snapshots.get(&key) {
+            return Ok(in_slot(*slot, 0));
+        }
+        if branch.is_gone() {
+            return Err(not_found(name));
+        }
+        let snapshot = Snapshot::new(branch.clone(), name.to_owned());
+        let slot = table.push(|_| Slot::Snapshot(Arc::new(snapshot)));
+        let slot = slot.ok_or_else(|| not_found(name))?;
+        table.snapshots.insert(key, slot);
+        Ok(in_slot(slot, 0))
     }
 
     /// Attributes of a node, and the generation of its inode number.
     pub(crate) fn attr(&self, node: &Node) -> Result<(FileAttr, u64), Error> {
-        let snapshots = || self.snapshots.as_ref().map(|s| s.list()).unwrap_or_default();
+        let fixed = |links, changed| Ok((fixed_attr(node, links, changed), 0));
         match node {
-            Node::File { fs, slot, object } => {
+            Node::File { branch, fs, object, .. } => {
                 let mut a = fs.attr(*object)?;
                 // The listed control directory counts as a link of the root directory.
-                if *slot == 0 && *object == fs.root() && self.shows_control() {
-                    a.nlink = a.nlink.saturating_add(1);
-                }
+                let control = node.is_branch_root() && branch.shows_control();
+                let more = u64::from(control).saturating_add(self.table().added_to(node));
+                a.nlink = a.nlink.saturating_add(more);
                 let generation = a.gen_;
-                Ok((file_attr(&a, self.ino(fs, *slot, *object))?, generation))
+                Ok((file_attr(&a, node.ino())?, generation))
             }
-            Node::Control => Ok((self.control_attr(INO_CONTROL, 2, self.mounted), 0)),
-            Node::Shares => Ok((self.control_attr(INO_SHARES, 2, self.mounted), 0)),
-            Node::Snapshots => {
-                let all = snapshots();
+            Node::Control(branch) | Node::Shares(branch) => fixed(2, branch.since),
+            Node::Snapshots(branch) => {
+                let all = branch.list_snapshots();
                 let newest = all.iter().map(|s| s.created).max();
-                let changed = newest.map_or(self.mounted, |sec| system_time((sec, 0)));
-                let links = u32::try_from(all.len()).unwrap_or(u32::MAX).saturating_add(2);
-                Ok((self.control_attr(INO_SNAPSHOTS, links, changed), 0))
+                let changed = newest.map_or(branch.since, |sec| system_time((sec, 0)));
+                fixed((all.len() as u64).saturating_add(2), changed)
             }
+            Node::Made(made) => fixed(self.table().added_to(node).saturating_add(2), made.since),
         }
     }
+}
 
-    /// Attributes of a control directory, or of a snapshot's root directory that was not opened yet.
-    pub(crate) fn control_attr(&self, ino: u64, nlink: u32, changed: SystemTime) -> FileAttr {
-        FileAttr {
-            ino: INodeNo(ino),
-            size: 2,
-            blocks: 0,
-            atime: self.mounted,
-            mtime: changed,
-            ctime: changed,
-            crtime: changed,
-            kind: FileType::Directory,
-            perm: 0o555,
-            nlink,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: 512,
-            flags: 0,
-        }
+/// Attributes of a directory that is in no file system.
+fn fixed_attr(node: &Node, links: u64, changed: SystemTime) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(node.ino()),
+        size: 2,
+        blocks: 0,
+        atime: node.branch().since,
+        mtime: changed,
+        ctime: changed,
+        crtime: changed,
+        kind: FileType::Directory,
+        perm: 0o555,
+        nlink: u32::try_from(links).unwrap_or(u32::MAX),
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 512,
+        flags: 0,
     }
+}
 
-    /// Attributes that tell no more than a directory entry does, for a file whose own cannot be
-    /// read. To be used with a time to live of zero.
-    pub(crate) fn entry_attr(&self, ino: u64, kind: FileType) -> FileAttr {
-        FileAttr { kind, perm: 0, ..self.control_attr(ino, 1, UNIX_EPOCH) }
-    }
-
-    /// The control directory `.zfs/shares`: the file system's own directory if it has one.
-    pub(crate) fn shares(&self) -> Node {
-        match self.fs.shares() {
-            Some(object) if object != 0 => Node::File { fs: self.fs.clone(), slot: 0, object },
-            _ => Node::Shares,
-        }
-    }
-
-    /// Inode number of a node.
-    pub(crate) fn node_ino(&self, node: &Node) -> u64 {
-        match node {
-            Node::File { fs, slot, object } => self.ino(fs, *slot, *object),
-            Node::Control => INO_CONTROL,
-            Node::Shares => INO_SHARES,
-            Node::Snapshots => INO_SNAPSHOTS,
-        }
+/// Attributes that tell no more than a directory entry does, for a file whose own cannot be read and
+/// for a snapshot that was not opened yet. To be used with a time to live of zero.
+pub(crate) fn entry_attr(ino: u64, kind: FileType) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(ino),
+        size: 2,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind,
+        perm: 0,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 512,
+        flags: 0,
     }
 }
 

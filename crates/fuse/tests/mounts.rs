@@ -5,114 +5,22 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use cenote_dsl::{Dataset, Dsl};
+mod common;
+
 use cenote_format::LABEL_START;
-use cenote_fuse::{
-    Force, MountError, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, Watcher,
-    mount,
-};
+use cenote_fuse::{Force, MountError, SnapDir, Watcher, mount};
 use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};
-use cenote_pool::{ImportOptions, Pool, discover};
-use cenote_zpl::{FileSystem, Visibility};
+use common::{Mounted, import, is_mounted, names, open_fs, sample, spec};
 use rustix::fs::{IFlags, OFlags, SeekFrom, ioctl_getflags, seek, statvfs};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufReader, ErrorKind, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-fn import(dir: &Path, name: &str) -> Arc<Pool> {
-    let candidates = discover(&[dir.to_owned()]);
-    let candidate = candidates.iter().find(|c| c.name == name).unwrap();
-    let options = ImportOptions { readonly: true, force: true, ..ImportOptions::default() };
-    Pool::import(candidate, &options).unwrap()
-}
-
-fn open_fs(dsl: &Dsl, dataset: &Dataset) -> Result<Arc<FileSystem>, cenote_zpl::Error> {
-    let get = |name| dsl.get(dataset, name).unwrap().map(|p| p.exact).unwrap_or_default();
-    let visibility =
-        Visibility { xattr: get("xattr") != "off", posix_acl: get("acltype").starts_with("posix") };
-    FileSystem::open_with(dsl.open_objset(dataset)?, visibility)
-}
-
-struct DslSnapshots {
-    dsl: Arc<Dsl>,
-    dataset: Dataset,
-}
-
-impl Snapshots for DslSnapshots {
-    fn list(&self) -> Vec<SnapshotEntry> {
-        let all = self.dsl.snapshots(&self.dataset).unwrap();
-        let entry = |d: &Dataset| SnapshotEntry {
-            name: d.name.split_once('@').unwrap().1.to_owned(),
-            created: d.ds.creation_time as i64,
-        };
-        all.iter().map(entry).collect()
-    }
-
-    fn open(&self, name: &str) -> Result<Arc<FileSystem>, cenote_zpl::Error> {
-        let full = format!("{}@{name}", self.dataset.name);
-        let found = self.dsl.find(&full)?.ok_or(cenote_zpl::Error::NotFound(full))?;
-        open_fs(&self.dsl, &found)
-    }
-}
-
-fn spec(pool: &Pool, name: &str, mountpoint: &Path) -> MountSpec {
-    let dsl = pool.dsl();
-    let dataset = dsl.find(name).unwrap().unwrap();
-    let number = |prop| dsl.get(&dataset, prop).unwrap().unwrap().exact.parse().unwrap();
-    let space = Space {
-        referenced: number("referenced"),
-        available: number("available"),
-        record_size: number("recordsize"),
-    };
-    MountSpec {
-        dataset: name.to_owned(),
-        mountpoint: mountpoint.to_owned(),
-        fs: open_fs(dsl, &dataset).unwrap(),
-        snapshots: Some(Arc::new(DslSnapshots { dsl: dsl.clone(), dataset })),
-        snapdir: SnapDir::Hidden,
-        space,
-        setuid: true,
-        devices: true,
-        exec: true,
-        watcher: None,
-    }
-}
-
-/// A mounted dataset of a sample pool, and the directory it is mounted in.
-struct Mounted {
-    handle: MountHandle,
-    dir: tempfile::TempDir,
-}
-
-impl Mounted {
-    fn new(pool: &Pool, name: &str, change: impl FnOnce(&mut MountSpec)) -> Mounted {
-        let dir = tempfile::tempdir().unwrap();
-        let mut spec = spec(pool, name, dir.path());
-        change(&mut spec);
-        Mounted { handle: mount(spec).unwrap(), dir }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-}
-
-fn sample(name: &str) -> (Arc<Pool>, Value) {
-    let sample = cenote_testpools::pool(name);
-    (import(&sample.dir, name), sample.manifest())
-}
-
-fn is_mounted(dir: &Path) -> bool {
-    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-    let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    text.lines().any(|l| l.split(' ').nth(4) == dir.to_str())
-}
 
 /// Every dataset of a pool, through a mount, its snapshots below `.zfs`.
 fn compare(pool_name: &str) {
@@ -170,14 +78,6 @@ fn mirror_through_a_mount() {
 fn the_control_directory() {
     let (pool, _) = sample("clones");
     let m = Mounted::new(&pool, "clones/gen", |_| {});
-    let names = |dir: PathBuf| {
-        let mut names: Vec<_> = fs::read_dir(dir)
-            .unwrap()
-            .map(|e| e.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
-    };
     assert!(!names(m.path("")).contains(&".zfs".to_owned()));
     let links = fs::metadata(m.path("")).unwrap().nlink();
     assert_eq!(names(m.path(".zfs")), ["shares", "snapshot"]);

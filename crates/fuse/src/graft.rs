@@ -1,0 +1,588 @@
+//! Grafts: file systems that are served inside another one's mount, without a mount of their own.
+//!
+//! An ordinary user can mount at a directory of theirs, but not inside that mount: the directories in
+//! it belong to whom the pool says, and nothing in it can be written, so `fusermount3` refuses. A
+//! file system that belongs there is grafted instead. The mount's tree then has several *branches*:
+//! the file system that is mounted, in slot 0, and one for each graft.
+//!
+//! ```text
+//!   mount ─ slot 0: tank        covers: tank's inode of `home`  → branch in slot 1
+//!             home/   ────────▶ slot 1: tank/home
+//!             var/              added:  tank's inode of `var`   → `lib`, a made directory, slot 2
+//!               lib/  ────────▶ slot 2  added:  slot 2's inode  → `db`, branch in slot 3
+//!                 db/ ────────▶ slot 3: tank/db
+//! ```
+//!
+//! Where the mountpoint is a directory of the tree, the graft *covers* it: whoever is led to the
+//! directory, by name or by a listing, is led to the root directory of the graft. Where it is
+//! missing, an entry is *added* to the directory around it; the tree makes directories on the way
+//! there, if they are missing too.
+//!
+//! The kernel keeps what it was told about names and directories. So after each change it is told to
+//! forget the changed entry and the listing around it.
+//!
+//! Invariants:
+//! - What is covered, and the directory that an entry is added to, is older (has a smaller slot)
+//!   than what covers it or is added. So following covers ends.
+//! - A branch that is gone has nothing in the table, neither have its snapshots or what was in it.
+//!   `gone` is set under the table's lock, and users are counted under it, so none is overlooked.
+//! - Nobody waits for the kernel while holding the table's lock: the kernel may be waiting for an
+//!   answer that needs it.
+//!
+//! A graft is part of its mount in the kernel's eyes: `nosuid` and `nodev` hold anyway for ordinary
+//! users, and a mount that allows no programs to be run allows none in its grafts.
+
+use crate::tree::{FUSE_ROOT, Node, Tree, not_found, slot_of};
+use crate::{Force, MountError, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space};
+use cenote_zpl::{Error, FileSystem};
+use fuser::{FileType, INodeNo};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLockWriteGuard, Weak};
+use std::time::SystemTime;
+
+/// Slots of a mount.
+const MAX_SLOTS: usize = u16::MAX as usize;
+
+/// A file system in the tree: the one that is mounted, or a graft.
+pub(crate) struct Branch {
+    pub(crate) slot: u16,
+    pub(crate) fs: Arc<FileSystem>,
+    snapshots: Option<Arc<dyn Snapshots>>,
+    snapdir: SnapDir,
+    pub(crate) space: Space,
+    /// Whether programs may be run.
+    pub(crate) exec: bool,
+    /// When it was mounted or grafted.
+    pub(crate) since: SystemTime,
+    /// Where a graft is.
+    pub(crate) place: Option<Place>,
+    /// Open files, and open directories of grafts.
+    users: AtomicUsize,
+    gone: AtomicBool,
+}
+
+/// Where a graft or a made directory appears.
+pub(crate) struct Place {
+    /// The branch that the place is in.
+    pub(crate) branch: Arc<Branch>,
+    /// Inode number of the directory around it.
+    pub(crate) dir: u64,
+    /// Name in that directory.
+    name: Vec<u8>,
+    /// Inode number of what is covered; otherwise the entry is added.
+    covered: Option<u64>,
+}
+
+/// A directory that leads to a graft.
+pub(crate) struct Made {
+    pub(crate) slot: u16,
+    pub(crate) place: Place,
+    pub(crate) since: SystemTime,
+}
+
+/// A snapshot whose name was seen.
+pub(crate) struct Snapshot {
+    branch: Arc<Branch>,
+    name: String,
+    fs: OnceLock<Arc<FileSystem>>,
+}
+
+/// What has a slot.
+#[derive(Clone)]
+pub(crate) enum Slot {
+    Snapshot(Arc<Snapshot>),
+    Graft(Arc<Branch>),
+    Made(Arc<Made>),
+    Gone,
+}
+
+/// Slots and where they lead to each other.
+#[derive(Default)]
+pub(crate) struct Table {
+    /// Slots from 1 on.
+    slots: Vec<Slot>,
+    /// Slots of snapshots by the slot of their file system and their name.
+    pub(crate) snapshots: HashMap<(u16, String), u16>,
+    /// Grafts by the inode numbers of the directories that they cover.
+    covers: HashMap<u64, Arc<Branch>>,
+    /// Added entries, slot and name, by the inode number of the directory.
+    added: HashMap<u64, BTreeMap<u16, Vec<u8>>>,
+}
+
+impl Table {
+    pub(crate) fn slot(&self, slot: u16) -> Option<&Slot> {
+        usize::from(slot).checked_sub(1).and_then(|i| self.slots.get(i))
+    }
+
+    /// Fills a new slot; `None` if there are no more.
+    pub(crate) fn push(&mut self, new: impl FnOnce(u16) -> Slot) -> Option<u16> {
+        let number = self.slots.len().checked_add(1).filter(|n| *n <= MAX_SLOTS)?;
+        let number = u16::try_from(number).ok()?;
+        self.slots.push(new(number));
+        Some(number)
+    }
+
+    /// Entries that are added to a directory.
+    pub(crate) fn added_to(&self, dir: &Node) -> u64 {
+        if self.added.is_empty() {
+            return 0;
+        }
+        self.added.get(&dir.ino()).map_or(0, |entries| entries.len() as u64)
+    }
+
+    /// The slots of a branch and of all that is in it, and whether grafts are among these.
+    fn within(&self, branch: &Branch) -> (HashSet<u16>, bool) {
+        let mut slots = HashSet::from([branch.slot]);
+        let mut grafts = false;
+        // What is in something has a greater slot.
+        for (number, slot) in (1..).zip(&self.slots) {
+            let around = match slot {
+                Slot::Snapshot(s) => Some(&s.branch),
+                Slot::Graft(b) => b.place.as_ref().map(|p| &p.branch),
+                Slot::Made(m) => Some(&m.place.branch),
+                Slot::Gone => None,
+            };
+            if around.is_some_and(|b| slots.contains(&b.slot)) {
+                grafts |= matches!(slot, Slot::Graft(_));
+                slots.insert(number);
+            }
+        }
+        (slots, grafts)
+    }
+
+    /// Forgets slots and what leads there. Users of grafts among them get errors from now on.
+    fn forget(&mut self, slots: &HashSet<u16>) {
+        for (number, slot) in (1..).zip(&mut self.slots) {
+            if slots.contains(&number)
+                && let Slot::Graft(branch) = std::mem::replace(slot, Slot::Gone)
+            {
+                branch.gone.store(true, Ordering::SeqCst);
+            }
+        }
+        self.snapshots.retain(|_, slot| !slots.contains(slot));
+        self.covers.retain(|_, branch| !slots.contains(&branch.slot));
+        self.added.retain(|ino, entries| {
+            entries.retain(|slot, _| !slots.contains(slot));
+            !entries.is_empty() && !slots.contains(&slot_of(*ino))
+        });
+    }
+
+    /// Takes away directories that were made for a graft that is gone from `place`, as far as they
+    /// lead nowhere. Returns the outermost entry that is gone, as directory and name.
+    fn tidy<'a>(&mut self, mut place: &'a Place, made: &'a [Arc<Made>]) -> &'a Place {
+        loop {
+            let ino = place.covered.unwrap_or(place.dir);
+            let inside = made.iter().find(|m| m.slot == slot_of(ino));
+            let Some(m) = inside else { return place };
+            if self.added.contains_key(&ino) || self.covers.contains_key(&ino) {
+                return place;
+            }
+            self.forget(&HashSet::from([m.slot]));
+            place = &m.place;
+        }
+    }
+
+    fn made(&self) -> Vec<Arc<Made>> {
+        let made = |slot: &Slot| match slot {
+            Slot::Made(m) => Some(m.clone()),
+            _ => None,
+        };
+        self.slots.iter().filter_map(made).collect()
+    }
+}
+
+impl Branch {
+    pub(crate) fn new(spec: &MountSpec, slot: u16, place: Option<Place>) -> Branch {
+        Branch {
+            slot,
+            fs: spec.fs.clone(),
+            snapshots: spec.snapshots.clone(),
+            snapdir: spec.snapdir,
+            space: spec.space,
+            exec: spec.exec,
+            since: SystemTime::now(),
+            place,
+            users: AtomicUsize::new(0),
+            gone: AtomicBool::new(false),
+        }
+    }
+
+    /// The root directory.
+    pub(crate) fn root(self: &Arc<Self>) -> Node {
+        let object = self.fs.root();
+        Node::File { branch: self.clone(), fs: self.fs.clone(), slot: self.slot, object }
+    }
+
+    /// Whether there is a `.zfs`.
+    pub(crate) fn has_control(&self) -> bool {
+        self.snapshots.is_some() && self.snapdir != SnapDir::Disabled
+    }
+
+    /// Whether `.zfs` is listed in the root directory.
+    pub(crate) fn shows_control(&self) -> bool {
+        self.snapshots.is_some() && self.snapdir == SnapDir::Visible
+    }
+
+    pub(crate) fn list_snapshots(&self) -> Vec<SnapshotEntry> {
+        self.snapshots.as_ref().map(|s| s.list()).unwrap_or_default()
+    }
+
+    /// The control directory `.zfs/shares`: the file system's own directory if it has one.
+    pub(crate) fn shares(self: &Arc<Self>) -> Node {
+        match self.fs.shares() {
+            Some(object) if object != 0 => {
+                Node::File { branch: self.clone(), fs: self.fs.clone(), slot: self.slot, object }
+            }
+            _ => Node::Shares(self.clone()),
+        }
+    }
+
+    /// Whether it was taken away.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::SeqCst)
+    }
+}
+
+impl Snapshot {
+    pub(crate) fn new(branch: Arc<Branch>, name: String) -> Snapshot {
+        Snapshot { branch, name, fs: OnceLock::new() }
+    }
+
+    /// A node in the snapshot, opening it if need be; object 0 is its root directory.
+    pub(crate) fn node(&self, slot: u16, object: u64) -> Result<Node, Error> {
+        let fs = match (self.fs.get(), &self.branch.snapshots) {
+            (Some(fs), _) => fs.clone(),
+            (None, Some(snapshots)) => {
+                let opened = snapshots.open(&self.name)?;
+                self.fs.get_or_init(|| opened).clone()
+            }
+            (None, None) => return Err(not_found(&self.name)),
+        };
+        let object = if object == 0 { fs.root() } else { object };
+        Ok(Node::File { branch: self.branch.clone(), fs, slot, object })
+    }
+}
+
+/// Someone who has a file or directory of a branch open.
+pub(crate) struct InUse(Arc<Branch>);
+
+impl InUse {
+    /// Whether the branch was taken away meanwhile.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.is_gone()
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Where a path in the tree ends: the last directory that is there, and names that are missing.
+struct Walk<'a> {
+    /// The directory around `end`.
+    dir: Node,
+    end: Node,
+    /// Name of `end` in `dir`.
+    name: Vec<u8>,
+    missing: Vec<&'a OsStr>,
+}
+
+impl Tree {
+    fn table_mut(&self) -> RwLockWriteGuard<'_, Table> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers someone who opens something in a branch.
+    pub(crate) fn enter(&self, branch: &Arc<Branch>) -> Result<InUse, Error> {
+        let _table = self.table();
+        if branch.is_gone() {
+            return Err(not_found("the file system was unmounted"));
+        }
+        branch.users.fetch_add(1, Ordering::SeqCst);
+        Ok(InUse(branch.clone()))
+    }
+
+    /// What is shown in place of `node`: the root directory of the graft that covers it, or itself.
+    pub(crate) fn top(&self, mut node: Node) -> Node {
+        let table = self.table();
+        if table.covers.is_empty() {
+            return node;
+        }
+        while let Some(branch) = table.covers.get(&node.ino()) {
+            node = branch.root();
+        }
+        node
+    }
+
+    /// What an added entry leads to.
+    pub(crate) fn added(&self, dir: &Node, name: &[u8]) -> Option<Node> {
+        self.additions(dir).into_iter().find(|(_, n, _)| n == name).map(|(_, _, node)| node)
+    }
+
+    /// The entries that are added to a directory: slot, name and what they lead to.
+    pub(crate) fn additions(&self, dir: &Node) -> Vec<(u16, Vec<u8>, Node)> {
+        let found: Vec<_> = {
+            let table = self.table();
+            let entries = table.added.get(&dir.ino());
+            let entry = |(slot, name): (&u16, &Vec<u8>)| match table.slot(*slot)? {
+                Slot::Graft(branch) => Some((*slot, name.clone(), branch.root())),
+                Slot::Made(made) => Some((*slot, name.clone(), Node::Made(made.clone()))),
+                _ => None,
+            };
+            entries.into_iter().flatten().filter_map(entry).collect()
+        };
+        found.into_iter().map(|(slot, name, node)| (slot, name, self.top(node))).collect()
+    }
+
+    /// Whether file systems are grafted into this one.
+    pub(crate) fn has_grafts(&self) -> bool {
+        self.table().within(&self.root).1
+    }
+
+    /// Follows a path as far as it leads.
+    fn walk<'a>(&self, path: &'a Path) -> Result<Walk<'a>, String> {
+        let root = self.root.root();
+        let mut walk = Walk { dir: root.clone(), end: root, name: Vec::new(), missing: Vec::new() };
+        for component in path.components() {
+            let Component::Normal(name) = component else {
+                return Err("not a plain path".into());
+            };
+            if !walk.missing.is_empty() {
+                walk.missing.push(name);
+                continue;
+            }
+            match self.lookup(&walk.end, name.as_bytes()) {
+                Ok(node) => {
+                    self.check(&node)?;
+                    walk.dir = std::mem::replace(&mut walk.end, node);
+                    walk.name = name.as_bytes().to_vec();
+                }
+                Err(Error::NotFound(_)) => walk.missing.push(name),
+                Err(e) => return Err(e.to_string()),
+            }
+        }
+        if walk.end.ino() == self.root.root().ino() && walk.missing.is_empty() {
+            return Err("another file system is mounted there".into());
+        }
+        Ok(walk)
+    }
+
+    /// Whether a node is a directory that grafts can be at or in.
+    fn check(&self, node: &Node) -> Result<(), String> {
+        match node {
+            Node::Made(_) => Ok(()),
+            Node::File { branch, slot, .. } if *slot == branch.slot => match self.attr(node) {
+                Ok((attr, _)) if attr.kind == FileType::Directory => Ok(()),
+                Ok(_) => Err("not a directory".into()),
+                Err(e) => Err(e.to_string()),
+            },
+            _ => Err("a control directory or snapshot is in the way".into()),
+        }
+    }
+
+    /// Grafts a file system at a path below the root directory.
+    fn graft(&self, spec: &MountSpec, path: &Path) -> Result<Arc<Branch>, String> {
+        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let walk = self.walk(path)?;
+        // The entry that changes in the file system: the kernel may know it by its own name, too.
+        let mut changed = vec![match walk.missing.first() {
+            Some(name) => (walk.end.ino(), name.as_bytes().to_vec()),
+            None => (walk.dir.ino(), walk.name.clone()),
+        }];
+        if let (Node::File { fs, object, .. }, true, true) =
+            (&walk.end, walk.missing.is_empty(), walk.dir.folds_names())
+            && let Ok(path) = fs.path_of(*object)
+        {
+            let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
+            changed.push((walk.dir.ino(), name.to_vec()));
+        }
+        let branch = self.attach(spec, &walk).ok_or("too many file systems were mounted here")?;
+        for (dir, name) in &changed {
+            self.announce(*dir, name);
+        }
+        Ok(branch)
+    }
+
+    /// Enters a graft into the table. `None`: there are no more slots.
+    fn attach(&self, spec: &MountSpec, walk: &Walk<'_>) -> Option<Arc<Branch>> {
+        let mut table = self.table_mut();
+        let around = walk.end.branch().clone();
+        let graft = |table: &mut Table, place| {
+            let mut new = None;
+            table.push(|slot| {
+                let branch = Arc::new(Branch::new(spec, slot, Some(place)));
+                new = Some(branch.clone());
+                Slot::Graft(branch)
+            })?;
+            new
+        };
+        let Some((last, missing)) = walk.missing.split_last() else {
+            let (dir, name, ino) = (walk.dir.ino(), walk.name.clone(), walk.end.ino());
+            let place = Place { branch: around, dir, name, covered: Some(ino) };
+            let branch = graft(&mut table, place)?;
+            table.covers.insert(ino, branch.clone());
+            return Some(branch);
+        };
+        if MAX_SLOTS.saturating_sub(table.slots.len()) < walk.missing.len() {
+            return None;
+        }
+        let mut dir = walk.end.ino();
+        let place = |dir, name: &OsStr| {
+            let name = name.as_bytes().to_vec();
+            Place { branch: around.clone(), dir, name, covered: None }
+        };
+        for name in missing {
+            let (place, since) = (place(dir, name), SystemTime::now());
+            let slot = table.push(|slot| Slot::Made(Arc::new(Made { slot, place, since })))?;
+            table.added.entry(dir).or_default().insert(slot, name.as_bytes().to_vec());
+            if let Some(Slot::Made(made)) = table.slot(slot) {
+                dir = Node::Made(made.clone()).ino();
+            }
+        }
+        let branch = graft(&mut table, place(dir, last))?;
+        table.added.entry(dir).or_default().insert(branch.slot, last.as_bytes().to_vec());
+        Some(branch)
+    }
+
+    /// Takes a graft away; with force, those in it as well. False: it is in use, and stays.
+    fn remove(&self, branch: &Branch, force: Force) -> bool {
+        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(place) = &branch.place else { return false };
+        let mut table = self.table_mut();
+        if branch.is_gone() {
+            return true;
+        }
+        let (slots, grafts) = table.within(branch);
+        let used = grafts || branch.users.load(Ordering::SeqCst) > 0;
+        if used && force == Force::No {
+            return false;
+        }
+        table.forget(&slots);
+        let made = table.made();
+        let outermost = table.tidy(place, &made);
+        drop(table);
+        self.announce(outermost.dir, &outermost.name);
+        true
+    }
+
+    /// Takes all grafts away, from a mount that is gone.
+    pub(crate) fn remove_all(&self) {
+        let mut table = self.table_mut();
+        let (mut slots, _) = table.within(&self.root);
+        slots.remove(&0);
+        table.forget(&slots);
+    }
+
+    /// Makes the kernel forget an entry and the listing of its directory.
+    fn announce(&self, dir: u64, name: &[u8]) {
+        let Some(notifier) = self.notifier.get() else { return };
+        let dir = INodeNo(if dir == self.root.root().ino() { FUSE_ROOT } else { dir });
+        let told = notifier
+            .inval_entry(dir, OsStr::from_bytes(name))
+            .and_then(|()| notifier.inval_inode(dir, 0, 0));
+        if let Err(e) = told {
+            tracing::debug!("the kernel did not forget an entry: {e}");
+        }
+    }
+}
+
+/// A file system that is served inside another one's mount. Dropping it takes it away by force.
+pub struct Graft {
+    dataset: String,
+    mountpoint: PathBuf,
+    /// The tree that it is in, while that is served.
+    tree: Weak<Tree>,
+    branch: Arc<Branch>,
+}
+
+impl Graft {
+    pub(crate) fn new(host: &MountHandle, spec: &MountSpec) -> Result<Graft, MountError> {
+        let failed = |why: String| MountError::Graft(spec.mountpoint.clone(), why);
+        let path = spec.mountpoint.strip_prefix(&host.mountpoint);
+        let path = path.map_err(|_| failed("not inside the mount".into()))?;
+        let tree = host.tree.upgrade().ok_or_else(|| failed("not mounted".into()))?;
+        let branch = tree.graft(spec, path).map_err(failed)?;
+        Ok(Graft {
+            dataset: spec.dataset.clone(),
+            mountpoint: spec.mountpoint.clone(),
+            tree: host.tree.clone(),
+            branch,
+        })
+    }
+
+    /// Name of the dataset.
+    pub fn dataset(&self) -> &str {
+        &self.dataset
+    }
+
+    /// Where it is served.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Whether it is still being served.
+    pub fn is_mounted(&self) -> bool {
+        self.tree.strong_count() > 0 && !self.branch.is_gone()
+    }
+
+    /// Takes it away. Without force, [`MountError::Busy`] says that files or directories in it are
+    /// open, that a process works in one, or that there are grafts in it, and it stays; with force
+    /// it goes away with what is in it, and whoever has files open gets errors.
+    pub fn unmount(&mut self, force: Force) -> Result<(), MountError> {
+        let Some(tree) = self.tree.upgrade() else { return Ok(()) };
+        let busy = || MountError::Busy(self.mountpoint.clone());
+        if force == Force::No && !self.branch.is_gone() && someone_works_below(&self.mountpoint) {
+            return Err(busy());
+        }
+        if tree.remove(&self.branch, force) { Ok(()) } else { Err(busy()) }
+    }
+}
+
+impl Drop for Graft {
+    fn drop(&mut self) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.remove(&self.branch, Force::Yes);
+        }
+    }
+}
+
+/// Whether a process has its working directory in `path`. The kernel tells a FUSE server nothing of
+/// that; those processes of others that cannot be looked at cannot get into the mount, either.
+fn someone_works_below(path: &Path) -> bool {
+    let Ok(processes) = fs::read_dir("/proc") else { return false };
+    let works = |process: fs::DirEntry| fs::read_link(process.path().join("cwd"));
+    processes.flatten().flat_map(works).any(|cwd| cwd.starts_with(path))
+}
+
+/// A path without symbolic links as far as it exists; the rest as it is.
+pub fn resolve(path: &Path) -> PathBuf {
+    let found = path.ancestors().find_map(|a| Some((a.canonicalize().ok()?, a)));
+    let Some((real, prefix)) = found else { return path.to_owned() };
+    match path.strip_prefix(prefix) {
+        Ok(rest) if rest.as_os_str().is_empty() => real,
+        Ok(rest) => real.join(rest),
+        Err(_) => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_resolve_as_far_as_they_exist() {
+        let tmp = tempfile::tempdir().unwrap();
+        let real = tmp.path().canonicalize().unwrap();
+        fs::create_dir(real.join("dir")).unwrap();
+        std::os::unix::fs::symlink("dir", real.join("link")).unwrap();
+        assert_eq!(resolve(&real.join("link")), real.join("dir"));
+        assert_eq!(resolve(&real.join("link/a/b")), real.join("dir/a/b"));
+    }
+}
