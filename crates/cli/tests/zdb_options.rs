@@ -2,57 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use cenote_cli::context::{Cancel, Context, Terminal};
+mod zdb_support;
+
 use cenote_cli::pools::{Imported, PoolTable};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex};
-
-#[derive(Clone, Default)]
-struct Buffer(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Buffer {
-    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(data);
-        Ok(data.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Standard output, standard error and exit code of `zdb args`.
-fn zdb_bytes(args: &[&str]) -> (Vec<u8>, String, i32) {
-    zdb_with(PoolTable::default(), args)
-}
-
-/// The same where pools are imported.
-fn zdb_with(pools: PoolTable, args: &[&str]) -> (Vec<u8>, String, i32) {
-    let (out, err) = (Buffer::default(), Buffer::default());
-    let mut ctx = Context {
-        out: Box::new(out.clone()),
-        err: Box::new(err.clone()),
-        cwd: std::env::temp_dir(),
-        env: BTreeMap::from([(OsString::from("TZ"), OsString::from("UTC"))]),
-        terminal: Terminal::default(),
-        umask: 0o022,
-        pools: Arc::new(pools),
-        cancel: Cancel::default(),
-    };
-    let args: Vec<OsString> = args.iter().map(OsString::from).collect();
-    let code = cenote_cli::zdb::run(&args, &mut ctx);
-    drop(ctx);
-    let (out, err) = (out.0.lock().unwrap().clone(), err.0.lock().unwrap().clone());
-    (out, String::from_utf8_lossy(&err).into_owned(), code)
-}
-
-fn zdb(args: &[&str]) -> (String, String, i32) {
-    let (out, err, code) = zdb_bytes(args);
-    (String::from_utf8_lossy(&out).into_owned(), err, code)
-}
+use std::sync::Arc;
+use zdb_support::{zdb, zdb_with};
 
 /// `zdb -e -p DIR options… pool rest…` of a sample pool.
 fn of(pool: &str, options: &[&str], rest: &[&str]) -> (String, String, i32) {
@@ -168,7 +124,10 @@ fn raw_blocks() {
     assert!(out.contains(&format!("fletcher4\tcksum={sum}")), "{out}");
     let files = cenote_testpools::pool("basic");
     let dir = files.dir.to_str().unwrap();
-    let (raw, _, _) = zdb_bytes(&["-e", "-p", dir, "-R", "basic", &format!("{address}:{size}:r")]);
+    let (raw, _, _) = zdb_with(
+        PoolTable::default(),
+        &["-e", "-p", dir, "-R", "basic", &format!("{address}:{size}:r")],
+    );
     let offset = u64::from_str_radix(address.split(':').nth(1).unwrap(), 16).unwrap();
     let mut expected = vec![0; raw.len()];
     let image = std::fs::File::open(&files.files[0]).unwrap();

@@ -10,13 +10,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use cenote_cli::context::{Cancel, Context, Terminal};
-use cenote_cli::pools::PoolTable;
+mod zdb_support;
+
 use cenote_testpools::TestPool;
-use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::io::Write;
-use std::sync::{Arc, Mutex};
+use zdb_support::zdb;
 
 /// Not imported yet: dRAID, and native encryption.
 const REFUSED: [&str; 2] = ["dr1", "crypt"];
@@ -24,45 +21,6 @@ const REFUSED: [&str; 2] = ["dr1", "crypt"];
 /// Intent logs with a block without records, which the check of `zilog2` checksums refuses.
 const EMPTY_LOG_BLOCK: [(&str, &str); 3] =
     [("zilmain", "-dd"), ("zilmain", "-ivvvv"), ("zilslog", "-dd")];
-
-#[derive(Clone, Default)]
-struct Buffer(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Buffer {
-    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(data);
-        Ok(data.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Buffer {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
-    }
-}
-
-/// Standard output, standard error and exit code of `zdb args`.
-fn zdb(args: &[&str]) -> (String, String, i32) {
-    let (out, err) = (Buffer::default(), Buffer::default());
-    let mut ctx = Context {
-        out: Box::new(out.clone()),
-        err: Box::new(err.clone()),
-        cwd: std::env::current_dir().unwrap(),
-        env: BTreeMap::from([(OsString::from("TZ"), OsString::from("UTC"))]),
-        terminal: Terminal::default(),
-        umask: 0o022,
-        pools: Arc::new(PoolTable::default()),
-        cancel: Cancel::default(),
-    };
-    let args: Vec<OsString> = args.iter().map(OsString::from).collect();
-    let code = cenote_cli::zdb::run(&args, &mut ctx);
-    drop(ctx);
-    (out.text(), err.text(), code)
-}
 
 /// The lines that are compared.
 fn facts(text: &str) -> Vec<String> {

@@ -136,7 +136,8 @@ impl Zdb<'_> {
     /// A damaged structure: says so, goes on, and lets the command end with exit code 3.
     fn complain(&mut self, what: impl std::fmt::Display) {
         self.damaged = true;
-        self.ctx.complain(format_args!("zdb: {what}"));
+        let what = what.to_string();
+        self.ctx.complain(format_args!("zdb: {}", what.trim_start_matches("zdb: ")));
     }
 
     fn ctime(&self, seconds: u64) -> String {

@@ -4,6 +4,7 @@
 //! directories, from vdevs, from the deduplication and reference tables. What is allocated and not
 //! reached is *leaked*. A feature's count must equal the number of things that use it.
 
+use super::objects::Numbers;
 use super::{Zdb, failed, lists};
 use crate::outcome::{Outcome, Stop};
 use cenote_dmu::zap::Zap;
@@ -346,9 +347,8 @@ impl Zdb<'_> {
         let mos = self.pool.mos().clone();
         let mut missing = refs.objects.clone();
         let mut differ = false;
-        let mut from = 1;
-        while let Some(number) = mos.next_object(from).map_err(failed)? {
-            from = number.saturating_add(1);
+        let mut numbers = Numbers::new(&mos, 1);
+        while let Some(number) = numbers.advance()? {
             if !missing.remove(&number) {
                 let kind = mos.object(number).map_err(failed)?.dnode().kind;
                 let name = super::print::type_name(kind);

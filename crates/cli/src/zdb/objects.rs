@@ -5,13 +5,53 @@ use super::{Zdb, failed};
 use crate::outcome::Stop;
 use cenote_dmu::{Object, ObjectSet, Seek};
 use cenote_format::Bytes;
-use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
+use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer, Dva};
 use cenote_format::dmu::*;
 use cenote_store::Bookmark;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Dnodes in a block of the meta dnode.
 const DNODES_PER_BLOCK: u64 = 32;
+
+/// The numbers of an object set's objects, in order. A damaged tree of dnode blocks may show the
+/// same dnodes over and over: after as many objects as fit onto the devices there is an error.
+pub struct Numbers<'a> {
+    os: &'a Arc<ObjectSet>,
+    from: u64,
+    left: u64,
+}
+
+impl<'a> Numbers<'a> {
+    /// The objects from number `from` on.
+    pub fn new(os: &'a Arc<ObjectSet>, from: u64) -> Numbers<'a> {
+        Numbers { os, from, left: cenote_dsl::bounds::max_objects(os) }
+    }
+
+    /// The next one; `None` after the last. An unreadable block of dnodes is an error and is passed
+    /// over by the next one.
+    pub fn advance(&mut self) -> Result<Option<u64>, Stop> {
+        let Some(left) = self.left.checked_sub(1) else {
+            return Err(failed(format_args!("objset {}: more objects than fit", self.os.id())));
+        };
+        self.left = left;
+        match self.os.next_object(self.from) {
+            Ok(found) => {
+                self.from = found.map_or(u64::MAX, |n| n.saturating_add(1));
+                Ok(found)
+            }
+            Err(e) => {
+                self.from = self.os.next_dnode_block(self.from);
+                Err(failed(e))
+            }
+        }
+    }
+
+    /// Whether [`Numbers::advance`] may be called after an error.
+    pub fn goes_on(&self) -> bool {
+        self.left > 0
+    }
+}
 
 impl Zdb<'_> {
     /// Shows an object; `header` says whether the column titles are due.
@@ -118,21 +158,24 @@ impl Zdb<'_> {
     fn block_tree(&mut self, object: &Object) -> Result<(), Stop> {
         writeln!(self.out(), "Indirect blocks:")?;
         let level = i64::from(object.dnode().levels) - 1;
+        let mut seen = HashSet::new();
         for (blkid, bp) in (0u64..).zip(object.dnode().pointers.clone()) {
-            self.tree_block(object, &bp, level, blkid)?;
+            self.tree_block(object, &bp, level, blkid, &mut seen)?;
         }
         writeln!(self.out())?;
         Ok(())
     }
 
     /// A block pointer at its place, then those below it. Levels fall by one, so this is no deeper
-    /// than the dnode says (at most 20).
+    /// than the dnode says (at most 20). A block that leads to others belongs to one place; if it
+    /// is met at a second one, what is below it is not shown again (`seen`).
     fn tree_block(
         &mut self,
         object: &Object,
         bp: &BlockPointer,
         level: i64,
         blkid: u64,
+        seen: &mut HashSet<Dva>,
     ) -> Result<(), Stop> {
         if bp.logical_birth() == 0 {
             return Ok(());
@@ -171,6 +214,10 @@ impl Zdb<'_> {
         if level == 0 || bp.is_hole() || bp.is_embedded() || self.ctx.cancelled() {
             return Ok(());
         }
+        if bp.dva(0).is_some_and(|dva| !seen.insert(dva)) {
+            self.complain(format_args!("object {}: a block is in two places", object.number()));
+            return Ok(());
+        }
         let at = Bookmark { objset: object.objset().id(), object: object.number(), level, blkid };
         let block = match object.objset().store().read(bp, at) {
             Ok(block) => block,
@@ -186,7 +233,7 @@ impl Zdb<'_> {
         for i in 0..count {
             let child = BlockPointer::decode(&b, i * BLKPTR_SIZE).map_err(failed)?;
             let id = blkid.wrapping_mul(count as u64).wrapping_add(i as u64);
-            self.tree_block(object, &child, level - 1, id)?;
+            self.tree_block(object, &child, level - 1, id, seen)?;
             if !child.is_hole() {
                 filled = filled.wrapping_add(fill(&child));
             }
@@ -211,8 +258,8 @@ impl Zdb<'_> {
     /// The ranges of the meta dnode that hold dnodes.
     fn dnode_segments(&mut self, os: &Arc<ObjectSet>) -> Result<(), Stop> {
         let slot = DNODE_SLOT as u64;
-        let (mut run, mut from) = (None, 1);
-        while let Some(number) = os.next_object(from).map_err(failed)? {
+        let (mut run, mut numbers) = (None, Numbers::new(os, 1));
+        while let Some(number) = numbers.advance()? {
             let slots = os.object(number).map_err(failed)?.dnode().slots();
             let (start, end) = (number.saturating_mul(slot), (number + slots).saturating_mul(slot));
             run = match run {
@@ -223,7 +270,6 @@ impl Zdb<'_> {
                 }
                 None => Some((start, end)),
             };
-            from = number + slots;
         }
         match run {
             Some((first, last)) => self.segment(first, last),

@@ -1,6 +1,7 @@
 //! `zdb -d` and `-i`: the MOS and every dataset in the order in which their names are stored.
 
 use super::args::number;
+use super::objects::Numbers;
 use super::print::{self, blkptr};
 use super::{Zdb, failed};
 use crate::outcome::{Outcome, Stop, fail};
@@ -239,16 +240,19 @@ impl Zdb<'_> {
 
     fn every_object(&mut self, os: &Arc<ObjectSet>, mut header: bool) -> Result<(), Stop> {
         let (mut used, mut max) = (0u64, 0u64);
-        let mut from = 1;
-        loop {
-            let number = match os.next_object(from) {
+        let mut numbers = Numbers::new(os, 1);
+        while !self.ctx.cancelled() {
+            let number = match numbers.advance() {
                 Ok(Some(number)) => number,
                 Ok(None) => break,
-                Err(e) => {
-                    self.complain(&e);
-                    from = os.next_dnode_block(from);
-                    continue;
+                Err(Stop::Fail(why)) => {
+                    self.complain(why);
+                    if numbers.goes_on() {
+                        continue;
+                    }
+                    break;
                 }
+                Err(other) => return Err(other),
             };
             let slots = match os.object(number) {
                 Ok(object) => {
@@ -262,7 +266,6 @@ impl Zdb<'_> {
             };
             used += slots;
             max = number.saturating_add(slots).saturating_sub(1);
-            from = number.saturating_add(slots);
         }
         let empty = (max as f64 - used as f64) * 100.0 / max as f64;
         // What C prints for 0/0.
@@ -319,12 +322,9 @@ impl Zdb<'_> {
             if range.start == range.end {
                 continue;
             }
-            let mut from = range.start.max(1);
-            while let Some(number) =
-                os.next_object(from).map_err(failed)?.filter(|n| *n <= range.end)
-            {
+            let mut numbers = Numbers::new(os, range.start.max(1));
+            while let Some(number) = numbers.advance()?.filter(|n| *n <= range.end) {
                 self.shown(os.object(number), &range.kinds, &mut header)?;
-                from = number.saturating_add(1);
             }
         }
         Ok(())
