@@ -13,7 +13,8 @@
 //! rewritten. With `head_errlog` an error is therefore looked for in all of them: it counts where
 //! the block at that place still has that birth.
 //!
-//! Invariants: each dataset is looked at once per error; keys that do not parse are skipped.
+//! Invariants: each dataset is looked at once per error, and so many for all errors together; keys
+//! that do not parse are skipped.
 
 use crate::Pool;
 use cenote_dmu::Result;
@@ -22,8 +23,9 @@ use cenote_dsl::{Dataset, Dsl, number_in_name};
 use cenote_store::Bookmark;
 use std::collections::{BTreeSet, HashSet};
 
-/// Snapshots and clones looked at for one error.
-const MAX_DATASETS: usize = 1 << 16;
+/// Datasets looked at for all errors together. What is not looked at is not named: the log of a
+/// pool made to do harm would go on for ever.
+const MAX_DATASETS: usize = 1 << 20;
 
 /// A damaged object: dataset object (0: the MOS) and object number.
 pub type DataError = (u64, u64);
@@ -89,35 +91,36 @@ impl Pool {
 
     /// The damaged objects, sorted, each once.
     pub fn data_errors(&self) -> Result<Vec<DataError>> {
-        let mut out = BTreeSet::new();
+        let mut search = Search { dsl: self.dsl(), left: MAX_DATASETS, found: BTreeSet::new() };
         for log in self.error_logs()? {
             if self.features().is_enabled("head_errlog") {
                 for (head, log) in self.head_logs(&log)? {
                     for [object, l, blkid, birth] in keys(&log)? {
                         let block = Block { object, level: level(l), blkid, birth };
-                        expand(self.dsl(), head, &block, &mut out);
+                        search.expand(head, &block);
                     }
                 }
             } else {
-                out.extend(keys(&log)?.into_iter().map(|[objset, object, ..]| (objset, object)));
+                let objects = keys(&log)?.into_iter().map(|[objset, object, ..]| (objset, object));
+                search.found.extend(objects);
             }
         }
         for at in self.store().errors() {
-            self.seen_since_import(&at, &mut out);
+            self.seen_since_import(&at, &mut search);
         }
-        Ok(out.into_iter().collect())
+        Ok(search.found.into_iter().collect())
     }
 
     /// An error met while reading: it concerns whoever shares the block.
-    fn seen_since_import(&self, at: &Bookmark, out: &mut BTreeSet<DataError>) {
-        out.insert((at.objset, at.object));
+    fn seen_since_import(&self, at: &Bookmark, search: &mut Search<'_>) {
+        search.found.insert((at.objset, at.object));
         if at.objset == 0 || !self.features().is_enabled("head_errlog") {
             return;
         }
         let block = Block { object: at.object, level: at.level, blkid: at.blkid, birth: 0 };
         let Ok(Some(dataset)) = self.dsl().by_object(at.objset) else { return };
         if let Some(birth) = birth_in(self.dsl(), &dataset, &block) {
-            expand(self.dsl(), dataset.dir.head_dataset, &Block { birth, ..block }, out);
+            search.expand(dataset.dir.head_dataset, &Block { birth, ..block });
         }
     }
 
@@ -157,74 +160,79 @@ fn birth_in(dsl: &Dsl, dataset: &Dataset, block: &Block) -> Option<u64> {
     (!bp.is_hole()).then(|| bp.physical_birth())
 }
 
-/// Adds every dataset that has the damaged block, starting from the file system `head`.
-fn expand(dsl: &Dsl, head: u64, block: &Block, out: &mut BTreeSet<DataError>) {
-    let start = if head == 0 || block.birth == 0 { None } else { oldest_head(dsl, head, block) };
-    let Some(start) = start else {
-        out.insert((head, block.object));
-        return;
-    };
-    let mut seen = HashSet::new();
-    let mut waiting = vec![start];
-    while let Some(head) = waiting.pop() {
-        if seen.len() < MAX_DATASETS && seen.insert(head) {
-            waiting.extend(check_head(dsl, head, block, out));
-        }
-    }
+/// The search for all datasets that have damaged blocks.
+struct Search<'a> {
+    dsl: &'a Dsl,
+    /// Datasets that may still be looked at.
+    left: usize,
+    found: BTreeSet<DataError>,
 }
 
-/// The file system that the block was written to: clones share blocks older than themselves with
-/// where they come from.
-fn oldest_head(dsl: &Dsl, head: u64, block: &Block) -> Option<u64> {
-    let mut at = dsl.by_object(head).ok()??;
-    for _ in 0..MAX_DATASETS {
-        if at.ds.prev_snap == 0 || at.ds.prev_snap_txg <= block.birth {
-            break;
-        }
-        at = dsl.by_object(at.ds.prev_snap).ok()??;
+impl Search<'_> {
+    fn dataset(&mut self, object: u64) -> Option<Dataset> {
+        self.left = self.left.checked_sub(1)?;
+        self.dsl.by_object(object).ok()?
     }
-    Some(at.dir.head_dataset)
-}
 
-/// Checks a file system and its snapshots; returns clones that may share the block.
-fn check_head(dsl: &Dsl, head: u64, block: &Block, out: &mut BTreeSet<DataError>) -> Vec<u64> {
-    let Ok(Some(dataset)) = dsl.by_object(head) else { return Vec::new() };
-    let birth = birth_in(dsl, &dataset, block);
-    let in_head = birth == Some(block.birth);
-    if in_head {
-        out.insert((head, block.object));
-    }
-    // A block rewritten since then can be in snapshots taken before that only.
-    let until = birth.filter(|_| !in_head).unwrap_or(u64::MAX);
-    let mut affected = HashSet::new();
-    let (mut snap, mut txg) = (dataset.ds.prev_snap, dataset.ds.prev_snap_txg);
-    for _ in 0..MAX_DATASETS {
-        if snap == 0 || txg <= block.birth {
-            break;
+    /// Adds every dataset that has the damaged block, starting from the file system `head`.
+    fn expand(&mut self, head: u64, block: &Block) {
+        let known = head != 0 && block.birth != 0;
+        let Some(start) = known.then(|| self.oldest_head(head, block)).flatten() else {
+            self.found.insert((head, block.object));
+            return;
+        };
+        let mut seen = HashSet::new();
+        let mut waiting = vec![start];
+        while let Some(head) = waiting.pop() {
+            if seen.insert(head) {
+                waiting.extend(self.check_head(head, block));
+            }
         }
-        let Ok(Some(s)) = dsl.by_object(snap) else { break };
-        let own = s.dir.head_dataset == head && txg <= until;
-        if own && (in_head || birth_in(dsl, &s, block) == Some(block.birth)) {
-            out.insert((snap, block.object));
-            affected.insert(snap);
-        }
-        (snap, txg) = (s.ds.prev_snap, s.ds.prev_snap_txg);
     }
-    clones_of(dsl, &dataset, &affected).unwrap_or_default()
-}
 
-fn clones_of(dsl: &Dsl, dataset: &Dataset, origins: &HashSet<u64>) -> Result<Vec<u64>> {
-    if dataset.dir.clones == 0 || origins.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut out = Vec::new();
-    for entry in Zap::open(&dsl.mos().object(dataset.dir.clones)?)?.entries()? {
-        let Some(clone) = entry.u64() else { continue };
-        if dsl.by_object(clone)?.is_some_and(|c| origins.contains(&c.dir.origin)) {
-            out.push(clone);
+    /// The file system that the block was written to: clones share blocks older than themselves
+    /// with where they come from.
+    fn oldest_head(&mut self, head: u64, block: &Block) -> Option<u64> {
+        let mut at = self.dataset(head)?;
+        while at.ds.prev_snap != 0 && at.ds.prev_snap_txg > block.birth {
+            at = self.dataset(at.ds.prev_snap)?;
         }
+        Some(at.dir.head_dataset)
     }
-    Ok(out)
+
+    /// Checks a file system and its snapshots; returns clones that may share the block.
+    fn check_head(&mut self, head: u64, block: &Block) -> Vec<u64> {
+        let Some(dataset) = self.dataset(head) else { return Vec::new() };
+        let birth = birth_in(self.dsl, &dataset, block);
+        let in_head = birth == Some(block.birth);
+        if in_head {
+            self.found.insert((head, block.object));
+        }
+        // A block rewritten since then can be in snapshots taken before that only.
+        let until = birth.filter(|_| !in_head).unwrap_or(u64::MAX);
+        let mut affected = HashSet::new();
+        let (mut snap, mut txg) = (dataset.ds.prev_snap, dataset.ds.prev_snap_txg);
+        while snap != 0 && txg > block.birth {
+            let Some(s) = self.dataset(snap) else { break };
+            let own = s.dir.head_dataset == head && txg <= until;
+            if own && (in_head || birth_in(self.dsl, &s, block) == Some(block.birth)) {
+                self.found.insert((snap, block.object));
+                affected.insert(snap);
+            }
+            (snap, txg) = (s.ds.prev_snap, s.ds.prev_snap_txg);
+        }
+        self.clones_of(&dataset, &affected).unwrap_or_default()
+    }
+
+    fn clones_of(&mut self, dataset: &Dataset, origins: &HashSet<u64>) -> Result<Vec<u64>> {
+        if dataset.dir.clones == 0 || origins.is_empty() {
+            return Ok(Vec::new());
+        }
+        let clones = Zap::open(&self.dsl.mos().object(dataset.dir.clones)?)?.entries()?;
+        let mut out: Vec<u64> = clones.iter().filter_map(|e| e.u64()).collect();
+        out.retain(|c| self.dataset(*c).is_some_and(|c| origins.contains(&c.dir.origin)));
+        Ok(out)
+    }
 }
 
 #[cfg(test)]
