@@ -184,19 +184,16 @@ impl ObjectSet {
     /// the meta dnode. A block of dnodes that cannot be read is an error; [`ObjectSet::next_dnode_block`]
     /// tells where to go on.
     pub fn next_object(self: &Arc<Self>, from: u64) -> Result<Option<u64>> {
-        let per_block = self.slots_per_block();
-        let mut from = from;
-        while let Some(blkid) = self.meta().next_block(from / per_block, Seek::Data)? {
-            if let Some(block) = self.meta().block(blkid)? {
-                let base = blkid.saturating_mul(per_block);
-                let found = first_slot_from(&block, from.saturating_sub(base));
-                if let Some(slot) = found {
-                    return Ok(Some(base.saturating_add(slot)));
-                }
-            }
-            from = self.next_dnode_block(blkid.saturating_mul(per_block));
-        }
-        Ok(None)
+        let (per_block, meta) = (self.slots_per_block(), self.meta());
+        let mut found = None;
+        meta.next_block(from / per_block, Seek::Data, &mut |node| {
+            let block = meta.read_node(node)?;
+            let base = node.blkid.saturating_mul(per_block);
+            let slot = first_slot_from(&block, from.saturating_sub(base));
+            found = slot.map(|slot| base.saturating_add(slot));
+            Ok(found.is_some())
+        })?;
+        Ok(found)
     }
 
     /// The number of the first slot in the block of dnodes after the one that holds slot `number`.

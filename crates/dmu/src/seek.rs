@@ -4,8 +4,8 @@
 //! subtree; for holes, so does a pointer whose fill count says that the subtree is full. Hence the
 //! cost follows the number of indirect blocks on the way, not the size of the object.
 //!
-//! A hostile tree can reach one indirect block from many places and so pretend to be enormous. An
-//! indirect block that was searched from its first pointer in vain is not searched again.
+//! A hostile tree can reach one block from many places and so pretend to be enormous. A block that
+//! was searched from its start in vain is not searched again.
 
 use crate::tree::{Node, Tree};
 use crate::{Object, Result};
@@ -28,24 +28,35 @@ impl Object {
     pub fn seek(&self, offset: u64, what: Seek) -> Result<Option<u64>> {
         let tree = self.tree();
         let size = tree.dnode.block_size.max(1);
-        let found = tree.next_block(offset / size, what)?;
+        let found = tree.next_block(offset / size, what, &mut |_| Ok(true))?;
         Ok(found.and_then(|blkid| blkid.checked_mul(size)).map(|start| start.max(offset)))
     }
 }
 
-struct Search {
+/// Whether a data block is one that is searched for.
+pub(crate) type Accept<'a> = dyn FnMut(&Node) -> Result<bool> + 'a;
+
+struct Search<'a, 'b> {
     from: u64,
     what: Seek,
+    accept: &'a mut Accept<'b>,
     in_vain: HashSet<Dva>,
 }
 
 impl Tree<'_> {
-    /// The first data block, or hole, from block `from` to the last one.
-    pub(crate) fn next_block(&self, from: u64, what: Seek) -> Result<Option<u64>> {
+    /// The first data block that `accept` wants, or the first hole, from block `from` to the last
+    /// one. What `accept` says of a block must not depend on the place it is reached from, but for
+    /// block `from`.
+    pub(crate) fn next_block(
+        &self,
+        from: u64,
+        what: Seek,
+        accept: &mut Accept<'_>,
+    ) -> Result<Option<u64>> {
         if from > self.dnode.max_block {
             return Ok(None);
         }
-        let mut search = Search { from, what, in_vain: HashSet::new() };
+        let mut search = Search { from, what, accept, in_vain: HashSet::new() };
         for node in self.roots() {
             if let Some(found) = self.search(&node, &mut search)? {
                 return Ok(Some(found).filter(|b| *b <= self.dnode.max_block));
@@ -54,7 +65,7 @@ impl Tree<'_> {
         Ok(None)
     }
 
-    fn search(&self, node: &Node, search: &mut Search) -> Result<Option<u64>> {
+    fn search(&self, node: &Node, search: &mut Search<'_, '_>) -> Result<Option<u64>> {
         let span = self.span(node.level);
         let first = node.blkid.saturating_mul(span);
         let past = first.saturating_add(span);
@@ -64,16 +75,33 @@ impl Tree<'_> {
         if node.bp.is_hole() {
             return Ok((search.what == Seek::Hole).then_some(first.max(search.from)));
         }
-        if node.level == 0 {
-            return Ok((search.what == Seek::Data).then_some(first));
-        }
         if search.what == Seek::Hole && self.is_full(node) {
             return Ok(None);
         }
-        let whole = first >= search.from;
+        if node.level == 0 && search.what == Seek::Hole {
+            return Ok(None);
+        }
+        let whole = first > search.from;
         let key = node.bp.dva(0).filter(|_| whole);
         if key.is_some_and(|dva| search.in_vain.contains(&dva)) {
             return Ok(None);
+        }
+        let found = self.search_block(node, first, search)?;
+        if found.is_none() {
+            search.in_vain.extend(key);
+        }
+        Ok(found)
+    }
+
+    /// Searches the block behind `node`, whose first data block is `first`.
+    fn search_block(
+        &self,
+        node: &Node,
+        first: u64,
+        search: &mut Search<'_, '_>,
+    ) -> Result<Option<u64>> {
+        if node.level == 0 {
+            return Ok((search.accept)(node)?.then_some(first));
         }
         let block = self.read_node(node)?;
         let below = self.span(node.level - 1);
@@ -84,7 +112,6 @@ impl Tree<'_> {
                 return Ok(Some(found));
             }
         }
-        search.in_vain.extend(key);
         Ok(None)
     }
 

@@ -5,8 +5,8 @@
 //! of level *l* - 1. Block `b` of level *l* is pointer `b mod 2^fan` of block `b >> fan` of level
 //! *l* + 1. A hole stands for a subtree of holes.
 //!
-//! Invariants: a pointer that is followed has the level and the size that its place demands; block
-//! numbers past `max_block` are holes.
+//! Invariants: a pointer that is followed has the level and the size that its place demands, and one
+//! that leads to pointers leads to a stored block; block numbers past `max_block` are holes.
 
 use crate::{Error, Result};
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
@@ -89,6 +89,11 @@ impl<'a> Tree<'a> {
             _ => 1 << self.dnode.indirect_shift.min(63),
         };
         let (level, lsize) = (node.bp.level(), node.bp.lsize());
+        if level > 0 && node.bp.is_embedded() {
+            // OpenZFS embeds data only. A few bytes of embedded pointers could stand for a tree
+            // of any size, nothing of which is stored.
+            return Err(self.corrupt(format!("block {} of level {level}: embedded", node.blkid)));
+        }
         if level == node.level && lsize == size {
             return Ok(());
         }

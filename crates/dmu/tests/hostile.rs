@@ -169,3 +169,58 @@ fn a_tree_that_reaches_its_blocks_from_everywhere() {
     tamper::install(None);
     mos.store().drop_caches();
 }
+
+#[test]
+fn indirect_blocks_inside_of_pointers() {
+    let _hook = HOOK.lock().unwrap();
+    let pool = cenote_testpools::pool("basic");
+    let mos = common::mos(&pool);
+    let deep = |set: &Arc<ObjectSet>| {
+        let objects = common::objects(set).into_iter().map(|n| set.object(n).unwrap());
+        objects.into_iter().find(|o| o.dnode().levels >= 4)
+    };
+    let object = common::objsets(&mos).iter().find_map(deep).unwrap();
+    tamper::install(Some(Box::new(|at, bytes| {
+        let hit = at.level > 1 && at.object != 0;
+        if hit {
+            // The bit of word 6 that says "embedded".
+            bytes.chunks_exact_mut(128).for_each(|pointer| pointer[52] |= 0x80);
+        }
+        hit
+    })));
+    mos.store().drop_caches();
+    let walked = object.walk(&mut |_, _, _| Ok(()));
+    assert!(walked.is_err_and(|e| e.to_string().ends_with("embedded")));
+    assert!(object.seek(0, Seek::Data).is_err());
+    tamper::install(None);
+    mos.store().drop_caches();
+}
+
+#[test]
+fn empty_blocks_of_dnodes_without_end() {
+    let _hook = HOOK.lock().unwrap();
+    let pool = cenote_testpools::pool("basic");
+    let mos = common::mos(&pool);
+    let levels = |set: &ObjectSet| set.phys().meta_dnode.levels;
+    let sets = common::objsets(&mos);
+    let deep = sets.iter().find(|set| levels(set) >= 6).unwrap();
+    tamper::install(Some(Box::new(|at, bytes| {
+        match at.level {
+            // The number of the meta dnode's last block.
+            -1 => bytes[16..24].copy_from_slice(&(1u64 << 40).to_le_bytes()),
+            0 if at.object == 0 => bytes.fill(0),
+            _ if at.object == 0 => repeat_first_pointer(bytes),
+            _ => return false,
+        }
+        true
+    })));
+    mos.store().drop_caches();
+    let start = Instant::now();
+    let set = ObjectSet::open(mos.store().clone(), deep.id(), *deep.root_bp()).unwrap();
+    assert!(set.max_object() > 1 << 40);
+    assert_eq!(set.next_object(1).unwrap(), None);
+    assert_eq!(set.next_object(1 << 41).unwrap(), None);
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    tamper::install(None);
+    mos.store().drop_caches();
+}
