@@ -5,14 +5,18 @@
 //! mounted before what lies below them and unmounted after it: mountpoints are sorted with `/` as
 //! the least character.
 //!
+//! A mountpoint inside another mount of this process is a matter of who runs it: root mounts there,
+//! for other users the file system is grafted into that mount (see [`Graft`]), where no directory
+//! need be made.
+//!
 //! Invariant: an entry of [`Mounts`] is a live mount or one that somebody else has unmounted and
 //! nobody has asked about since; [`Mounts::list`] and all that changes mounts drop the latter.
 
 use crate::context::Context;
 use crate::pools::Imported;
 use cenote_dsl::{Dataset, DatasetKind};
-use cenote_fuse::{Force, MountError, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots};
-use cenote_fuse::{Space, Watcher};
+use cenote_fuse::{Force, Graft, MountError, MountHandle, MountSpec};
+use cenote_fuse::{SnapDir, SnapshotEntry, Snapshots, Space, Watcher};
 use cenote_pool::Pool;
 use cenote_zpl::{FileSystem, Visibility};
 use std::fs::{self, DirBuilder};
@@ -38,7 +42,36 @@ struct Mounted {
     options: String,
     /// Directories made for the mountpoint, outermost first.
     made: Vec<PathBuf>,
-    handle: MountHandle,
+    handle: Handle,
+}
+
+/// What keeps a file system mounted.
+enum Handle {
+    Mount(MountHandle),
+    Graft(Graft),
+}
+
+impl Handle {
+    fn mountpoint(&self) -> &Path {
+        match self {
+            Handle::Mount(mount) => mount.mountpoint(),
+            Handle::Graft(graft) => graft.mountpoint(),
+        }
+    }
+
+    fn is_mounted(&self) -> bool {
+        match self {
+            Handle::Mount(mount) => mount.is_mounted(),
+            Handle::Graft(graft) => graft.is_mounted(),
+        }
+    }
+
+    fn unmount(&mut self, force: Force) -> Result<(), MountError> {
+        match self {
+            Handle::Mount(mount) => mount.unmount(force),
+            Handle::Graft(graft) => graft.unmount(force),
+        }
+    }
 }
 
 /// The mounts of a pool.
@@ -76,6 +109,22 @@ impl Mounts {
     /// Whether a dataset is mounted.
     pub fn has(&self, dataset: &str) -> bool {
         self.options_of(dataset).is_some()
+    }
+
+    /// Length of the longest mountpoint around `path`, without counting grafts.
+    fn around(&self, path: &Path) -> Option<usize> {
+        let mounts = self.lock();
+        let around = mounts.iter().filter_map(|m| mount_around(m, path));
+        around.map(|mount| mount.mountpoint().components().count()).max()
+    }
+
+    /// Grafts into the innermost mount around the mountpoint.
+    fn graft(&self, spec: &MountSpec) -> Result<Handle, MountError> {
+        let mounts = self.lock();
+        let around = mounts.iter().filter_map(|m| mount_around(m, &spec.mountpoint));
+        let innermost = around.max_by_key(|mount| mount.mountpoint().components().count());
+        let gone = || MountError::Mountpoint(spec.mountpoint.clone(), io::ErrorKind::NotFound);
+        Ok(Handle::Graft(innermost.ok_or_else(gone)?.graft(spec)?))
     }
 
     /// Unmounts everything.
@@ -124,6 +173,25 @@ impl Mounts {
         }
         Ok(())
     }
+}
+
+/// The mount, if it is none of grafts and around `path`.
+fn mount_around<'a>(mounted: &'a Mounted, path: &Path) -> Option<&'a MountHandle> {
+    match &mounted.handle {
+        Handle::Mount(mount) => path.starts_with(mount.mountpoint()).then_some(mount),
+        Handle::Graft(_) => None,
+    }
+}
+
+/// The mounts, of whichever pool, that a file system is to be grafted into; `None` if it is to have
+/// a mount of its own.
+fn host(mountpoint: &Path, ctx: &Context) -> Option<Arc<Mounts>> {
+    if cenote_fuse::can_nest() {
+        return None;
+    }
+    let around = |pool: Arc<Imported>| Some((pool.mounts.around(mountpoint)?, pool.mounts.clone()));
+    let all = ctx.pools.all().into_iter().filter_map(around);
+    all.max_by_key(|(depth, _)| *depth).map(|(_, mounts)| mounts)
 }
 
 /// Removes directories that were made for a mountpoint, as far as they are empty.
@@ -180,16 +248,22 @@ pub fn mount_one(
     };
     let settings = Settings::new(imported, d, how).map_err(|e| failed(name, &e))?;
     let fs = open(imported, d, settings.visibility).map_err(|e| failed(name, &e))?;
-    let made = make_directories(&mountpoint).map_err(|e| {
-        failed(&mountpoint.display(), &format_args!("failed to create mountpoint: {}", plain(&e)))
-    })?;
+    let resolved = cenote_fuse::resolve(&mountpoint);
+    let host = host(&resolved, ctx);
+    let made = match &host {
+        Some(_) => Vec::new(),
+        None => make_directories(&mountpoint).map_err(|e| {
+            let why = format!("failed to create mountpoint: {}", plain(&e));
+            failed(&mountpoint.display(), &why)
+        })?,
+    };
     let empty = fs::read_dir(&mountpoint).map(|mut entries| entries.next().is_none());
     if !how.overlay && !settings.overlay && !empty.unwrap_or(true) {
         return Err(failed(&mountpoint.display(), &"directory is not empty"));
     }
     let spec = MountSpec {
         dataset: name.clone(),
-        mountpoint: mountpoint.clone(),
+        mountpoint: resolved,
         fs,
         snapshots: Some(Arc::new(OfDataset {
             pool: Arc::clone(&imported.pool),
@@ -202,7 +276,11 @@ pub fn mount_one(
         exec: settings.exec,
         watcher: watcher(ctx),
     };
-    match cenote_fuse::mount(spec) {
+    let mounted = match host {
+        Some(mounts) => mounts.graft(&spec),
+        None => cenote_fuse::mount(spec).map(Handle::Mount),
+    };
+    match mounted {
         Ok(handle) => {
             let place = handle.mountpoint().to_path_buf();
             let listed = Listed { dataset: name.clone(), mountpoint: place };

@@ -1,0 +1,191 @@
+//! An ordinary user imports pools and sees all file systems in them, though the kernel lets them
+//! mount only the outermost: the others are served inside that mount.
+//!
+//! Only that user gets into the mount, so what looks into it is this program, run again as the user
+//! (see [`child`]).
+
+mod common;
+
+use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};
+use cenote_testpools::TestPool;
+use common::{Done, Session, can_mount, mounts_below};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// An ordinary user that every system has: `fusermount3` asks for the name.
+const NOBODY: u32 = 65534;
+/// What an ordinary user sees of the file systems inside the outermost one: inode numbers have a
+/// slot in front, and attributes for the superuser are not shown.
+const SEEN: Checks = Checks { ino: false, xattrs: false, ..Checks::EXACT };
+
+/// A daemon of `nobody`.
+struct Nobody {
+    session: Session,
+    root: PathBuf,
+}
+
+impl Nobody {
+    /// `None`, and why, where the user cannot mount or not read the samples.
+    fn new(pool: &TestPool) -> Option<Nobody> {
+        let everyone = can_mount() && fs::metadata("/dev/fuse").unwrap().mode() & 0o6 == 0o6;
+        let helper = Command::new("fusermount3").arg("-V").stdout(Stdio::null()).status();
+        if !everyone || !helper.is_ok_and(|s| s.success()) {
+            eprintln!("skipped: needs root, fusermount3 and a /dev/fuse that is open to everyone");
+            return None;
+        }
+        let session = Session::new();
+        fs::set_permissions(session.dir.path(), Permissions::from_mode(0o755)).unwrap();
+        let own = session.path("own");
+        fs::create_dir(&own).unwrap();
+        chown(&own, Some(NOBODY), Some(NOBODY)).unwrap();
+        let nobody = Nobody { session, root: own.join("root") };
+        let probe = nobody.run(&format!("ls -d {} {}", pool.dir.display(), pool.name));
+        if probe.code != 0 {
+            eprintln!("skipped: the sample pools cannot be read by others: {probe:?}");
+            return None;
+        }
+        Some(nobody)
+    }
+
+    fn run(&self, line: &str) -> Done {
+        let mut command = self.session.command();
+        command.env("CENOTE_SOCKET", self.session.path("own/socket")).current_dir("/");
+        command.uid(NOBODY).gid(NOBODY).args(line.split_whitespace());
+        let output = command.output().unwrap();
+        Done {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    fn import(&self, pool: &TestPool) {
+        let (root, from) = (self.root.display(), pool.dir.display());
+        let name = &pool.name;
+        self.run(&format!("zpool import -f -o readonly=on -R {root} -d {from} {name}")).ok();
+        assert_eq!(mounts_below(&self.root), [self.root.join(name).to_str().unwrap()]);
+    }
+
+    /// Compares the file system `dataset` with the manifest of `pool`.
+    #[track_caller]
+    fn check(&self, pool: &TestPool, dataset: &str) {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "child", "--nocapture"])
+            .env("CENOTE_TEST_POOL", &pool.name)
+            .env("CENOTE_TEST_DATASET", dataset)
+            .env("CENOTE_TEST_ROOT", &self.root);
+        let output = command.uid(NOBODY).gid(NOBODY).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{dataset}: {said}");
+    }
+
+    /// Runs a program of the system.
+    fn system(&self, program: &str, arg: &Path) -> Done {
+        let output = Command::new(program).arg(arg).uid(NOBODY).gid(NOBODY).output().unwrap();
+        Done {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Someone with a working directory there.
+    fn sit(&self, at: &Path) -> Child {
+        let mut cat = Command::new("cat");
+        cat.current_dir(at).stdin(Stdio::piped()).stdout(Stdio::null());
+        // The parent, root, cannot go there itself: the child does, as the user.
+        cat.uid(NOBODY).gid(NOBODY).spawn().unwrap()
+    }
+}
+
+impl Drop for Nobody {
+    fn drop(&mut self) {
+        let _ = self.run("daemon stop");
+    }
+}
+
+/// Not a test: what this program does when a test runs it again.
+#[test]
+fn child() {
+    let Ok(name) = std::env::var("CENOTE_TEST_POOL") else { return };
+    let dataset = std::env::var("CENOTE_TEST_DATASET").unwrap();
+    let root = PathBuf::from(std::env::var("CENOTE_TEST_ROOT").unwrap());
+    let manifest = TestPool { name, dir: PathBuf::new(), files: Vec::new() }.manifest();
+    let all = datasets_with_files(&manifest);
+    let found = all.iter().find(|d| d["name"] == *dataset).unwrap();
+    let compared = check_tree(found, &FsTree::new(root.join(dataset)), &SEEN).unwrap();
+    assert!(compared.files > 0);
+}
+
+#[test]
+fn every_file_system_is_seen() {
+    let pool = cenote_testpools::pool("rz2");
+    let Some(nobody) = Nobody::new(&pool) else { return };
+    nobody.import(&pool);
+    let manifest = pool.manifest();
+    let mut mounted = 1;
+    for dataset in datasets_with_files(&manifest) {
+        let name = dataset["name"].as_str().unwrap();
+        if name.contains('/') && !name.contains('@') {
+            nobody.check(&pool, name);
+            assert_eq!(nobody.run(&format!("zfs get -Ho value mounted {name}")).ok(), "yes\n");
+            mounted += 1;
+        }
+    }
+    let listed = nobody.run("zfs mount").ok();
+    assert_eq!(listed.lines().count(), mounted);
+    let line = format!("{:<30}  {}\n", "rz2/bs4k-lz4", nobody.path("rz2/bs4k-lz4").display());
+    assert!(listed.contains(&line), "{listed}");
+    nobody.run("zpool export rz2").ok();
+    assert!(mounts_below(&nobody.root).is_empty());
+    assert!(!nobody.root.exists(), "directories made for the mount are removed");
+}
+
+#[test]
+fn file_systems_come_and_go() {
+    let pool = cenote_testpools::pool("basic");
+    let Some(nobody) = Nobody::new(&pool) else { return };
+    nobody.import(&pool);
+    let ci = nobody.path("basic/ci");
+    let listed = || nobody.system("ls", &ci).ok();
+    nobody.check(&pool, "basic/ci");
+    nobody.run("zfs unmount basic/ci").ok();
+    assert_eq!(listed(), "");
+    assert_eq!(nobody.run("zfs get -Ho value mounted basic/ci").ok(), "no\n");
+    nobody.run("zfs mount basic/ci").ok();
+    nobody.check(&pool, "basic/ci");
+    let again = nobody.run("zfs mount basic/ci").fails(1);
+    assert_eq!(again, "cannot mount 'basic/ci': filesystem already mounted");
+
+    // By path, and only if nobody is there.
+    let mut sitting = nobody.sit(&ci);
+    let busy = format!("cannot unmount '{}': pool or dataset is busy", ci.display());
+    assert_eq!(nobody.run(&format!("zfs unmount {}", ci.display())).fails(1), busy);
+    assert!(listed().contains("README"));
+    let export = nobody.run("zpool export basic").fails(1);
+    assert!(export.ends_with("cannot export 'basic': pool is busy"), "{export}");
+    nobody.run("zfs unmount -f basic/ci").ok();
+    assert_eq!(listed(), "");
+    drop(sitting.stdin.take());
+    sitting.wait().unwrap();
+
+    // What is in a file system is unmounted with it.
+    nobody.run("zfs mount -a").ok();
+    assert!(listed().contains("README"));
+    nobody.run("zfs unmount basic").ok();
+    assert!(mounts_below(&nobody.root).is_empty());
+    assert_eq!(nobody.run("zfs mount").ok(), "");
+    nobody.run("zfs mount -a").ok();
+    assert_eq!(nobody.run("zfs mount").ok().lines().count(), 4);
+    nobody.check(&pool, "basic/ci");
+    nobody.run("zpool export basic").ok();
+    assert!(mounts_below(&nobody.root).is_empty());
+}
