@@ -8,6 +8,9 @@ use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};
 use common::Session;
 use std::path::Path;
 
+/// Refused by name, or shown in the manifest as after replay of an intent log.
+const LEFT_OUT: [&str; 4] = ["crypt", "dr1", "zilmain", "zilslog"];
+
 /// A directory for copies, on a file system that holds large extended attributes if there is one.
 fn scratch() -> (tempfile::TempDir, bool) {
     let memory = Path::new("/dev/shm");
@@ -27,7 +30,7 @@ fn scratch() -> (tempfile::TempDir, bool) {
 fn copies_agree_with_the_manifest() {
     let root = rustix::process::geteuid().is_root();
     let s = Session::new();
-    for name in ["basic", "clones", "bclone", "ldnode", "rz2", "compat21"] {
+    for name in cenote_testpools::names().iter().filter(|n| !LEFT_OUT.contains(&n.as_str())) {
         let pool = cenote_testpools::pool(name);
         let manifest = pool.manifest();
         for dataset in datasets_with_files(&manifest) {
@@ -49,7 +52,8 @@ fn copies_agree_with_the_manifest() {
                 nlink: true,
                 ..Checks::COPY
             };
-            if root && xattrs {
+            // OpenZFS lost a link's target when it received this one.
+            if root && xattrs && from != "streams/quirkcopy-e" {
                 done.ok();
             }
             check_tree(dataset, &FsTree::new(&to), &checks)

@@ -27,7 +27,7 @@ pub const EMBEDDED_SIZE: usize = 40;
 const ZILOG2_USED: usize = 136;
 const ZILOG2_TRAILER: usize = 144;
 /// Bytes of a `zil_chain_t`.
-const ZILOG2_HEADER: u64 = 192;
+const ZILOG2_HEADER: u64 = 184;
 /// `ZIL_MIN_BLKSZ`
 const ZILOG2_UNIT: u64 = 4096;
 
