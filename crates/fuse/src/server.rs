@@ -45,6 +45,8 @@ const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 /// ZFS names have at most 255 bytes unless the feature for longer ones is used.
 const NAME_MAX: u32 = 255;
+/// How names of attributes that hold ACLs start.
+const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 /// Flag of an `open` that is part of running a program.
 const FMODE_EXEC: i32 = 0x20;
 
@@ -203,6 +205,12 @@ impl Server {
         }
     }
 
+    /// Whether the kernel checks permissions by ACLs. It does so in the whole mount or nowhere; where
+    /// there may be grafts, some of them may have ACLs.
+    fn kernel_asks_for_acls(&self) -> bool {
+        self.tree.root.fs.visibility().posix_acl || !can_nest()
+    }
+
     /// A file's type by its directory entry, or by its mode in old file systems, whose entries do not
     /// tell.
     fn entry_kind(&self, kind: u8, node: &Node) -> FileType {
@@ -347,9 +355,8 @@ impl Filesystem for Server {
             | InitFlags::FUSE_READDIRPLUS_AUTO
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_HAS_IOCTL_DIR;
-        // Makes the kernel check permissions by ACLs too. Where ACLs are off it need not ask, but it
-        // must be able to for grafts.
-        if self.tree.root.fs.visibility().posix_acl || !can_nest() {
+        // Makes the kernel check permissions by ACLs too.
+        if self.kernel_asks_for_acls() {
             wanted |= InitFlags::FUSE_POSIX_ACL;
         }
         // Each is an improvement that an older kernel may lack.
@@ -603,6 +610,12 @@ impl Filesystem for Server {
         match value {
             Ok(Some(value)) => reply_xattr(&value, size, reply),
             Ok(None) => reply.error(Errno::NO_XATTR),
+            // For the kernel any other error would be one of the permission check.
+            Err(Error::Unsupported(_))
+                if name.as_bytes().starts_with(ACL_PREFIX) && self.kernel_asks_for_acls() =>
+            {
+                reply.error(Errno::NO_XATTR);
+            }
             Err(e) => reply.error(errno(&e)),
         }
     }

@@ -297,6 +297,24 @@ fn each_graft_has_its_own_settings() {
     }
 }
 
+#[test]
+fn programs_run_where_they_may() {
+    let (pool, _) = sample("basic");
+    let m = Mounted::new(&pool, "basic/ci", |_| {});
+    let mut at = spec(&pool, "basic", &m.handle.mountpoint().join("Dir"));
+    let run = || {
+        let program = m.path("Dir/many/entry-00001-6");
+        let result = Command::new("sh").arg("-c").arg(program).stderr(Stdio::null()).status();
+        result.unwrap().code()
+    };
+    for (exec, forbidden) in [(true, false), (false, true)] {
+        at.exec = exec;
+        let _graft = m.handle.graft(&at).unwrap();
+        // The shell says 126: permission denied.
+        assert_eq!(run() == Some(126), forbidden);
+    }
+}
+
 /// Reads and listings go on while file systems come and go.
 #[test]
 fn coming_and_going_under_load() {
