@@ -28,6 +28,7 @@
 
 use std::collections::HashMap;
 
+use ahash::RandomState;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 
@@ -120,7 +121,7 @@ pub struct ArcStats {
 pub struct ArcCache {
     nodes: Vec<Node>,
     free: Vec<usize>,
-    map: HashMap<Key, usize>,
+    map: HashMap<Key, usize, RandomState>,
     lists: [Ends; 4],
     stats: ArcStats,
 }
@@ -131,7 +132,7 @@ impl ArcCache {
         ArcCache {
             nodes: Vec::new(),
             free: Vec::new(),
-            map: HashMap::new(),
+            map: HashMap::default(),
             lists: [Ends { head: NIL, tail: NIL, bytes: 0, len: 0 }; 4],
             stats: ArcStats { c: budget, p: budget / 2, ..ArcStats::default() },
         }

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use ahash::RandomState;
 use parking_lot::{Condvar, Mutex};
 
 use crate::arc::Key;
@@ -30,7 +31,7 @@ impl Flight {
 
 #[derive(Default)]
 pub(crate) struct Flights {
-    flying: Mutex<HashMap<Key, Arc<Flight>>>,
+    flying: Mutex<HashMap<Key, Arc<Flight>, RandomState>>,
 }
 
 pub(crate) enum Boarding<'a> {

@@ -23,7 +23,7 @@ use parking_lot::{Mutex, RwLock};
 use rayon::prelude::*;
 
 use crate::arc::{Access, ArcCache, ArcStats, Key};
-use crate::decoded::DecodedCache;
+use crate::decoded::{self, DecodedCache};
 use crate::error::{BlockError, Bookmark};
 use crate::flight::{Boarding, Flights};
 use crate::gang::Assembly;
@@ -60,7 +60,7 @@ pub struct Store {
     vdevs: Arc<VdevTree>,
     salt: RwLock<Arc<Salt>>,
     arc: Mutex<ArcCache>,
-    decoded: Mutex<DecodedCache>,
+    decoded: DecodedCache,
     flights: Flights,
     prefetcher: OnceLock<Prefetcher>,
     errors: Mutex<BTreeSet<Bookmark>>,
@@ -91,7 +91,7 @@ impl Store {
             vdevs,
             salt: RwLock::new(Arc::new(Salt::new([0; 32]))),
             arc: Mutex::new(ArcCache::new(arc_bytes)),
-            decoded: Mutex::new(DecodedCache::new((arc_bytes / 8).clamp(1 << 20, 256 << 20))),
+            decoded: decoded::cache((arc_bytes / 8).clamp(1 << 20, 256 << 20)),
             flights: Flights::default(),
             prefetcher: OnceLock::new(),
             errors: Mutex::default(),
@@ -221,12 +221,12 @@ impl Store {
     /// Empties the caches, as an export and import would.
     pub fn drop_caches(&self) {
         self.arc.lock().clear();
-        self.decoded.lock().clear();
+        self.decoded.clear();
     }
 
     /// Sizes and counts of the caches.
     pub fn stats(&self) -> StoreStats {
-        StoreStats { arc: self.arc.lock().stats(), decoded_bytes: self.decoded.lock().bytes() }
+        StoreStats { arc: self.arc.lock().stats(), decoded_bytes: self.decoded.weight() }
     }
 
     fn start(&self, bp: &BlockPointer, at: Bookmark) -> Result<Start, BlockError> {
@@ -246,7 +246,7 @@ impl Store {
             });
         };
         if keeps_decoded(bp)
-            && let Some(block) = self.decoded.lock().get(&key)
+            && let Some(block) = self.decoded.get(&key)
         {
             return Ok(Start::Done(block));
         }
@@ -273,7 +273,7 @@ impl Store {
         let data = unpacked.inspect_err(|e| self.remember(e))?;
         let block = Block { data, order: bp.byte_order() };
         if keeps_decoded(bp) {
-            self.decoded.lock().insert(key, block.clone());
+            self.decoded.insert(key, block.clone());
         }
         Ok(block)
     }
