@@ -52,7 +52,7 @@ fn copies_agree_with_the_manifest() {
                 nlink: true,
                 ..Checks::COPY
             };
-            if from == "streams/quirkcopy-e" {
+            if from.starts_with("streams/quirkcopy-e") {
                 // OpenZFS lost a link's target when it received this one: there is nothing to copy.
                 assert!(done.fails(1).contains("elink"));
                 continue;
