@@ -9,7 +9,7 @@
 //! anything is read by it.
 
 use std::path::PathBuf;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use cenote_format::LABEL_START;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
@@ -124,6 +124,7 @@ fn build(
         device,
         dtl: RwLock::new(if has_dtl { Dtl::Unread } else { Dtl::Ranges(Vec::new()) }),
         stats: Stats::default(),
+        written: Mutex::default(),
     }))
 }
 

@@ -1,18 +1,30 @@
-//! Devices: where bytes come from.
+//! Devices: where bytes come from and go to.
 //!
-//! A [`Device`] takes a batch of reads and completes all of them before it returns. Files and
-//! block devices are read with `pread`, or a batch of small reads at once with io_uring
-//! (`crate::uring`) where that is permitted; the devices of [`crate::inject`] wrap another one and
-//! spoil or delay its reads.
+//! A [`Device`] takes a batch of reads or writes and completes all of them before it returns. Files
+//! and block devices are read with `pread`, or a batch of small reads at once with io_uring
+//! (`crate::uring`) where that is permitted, and written with `pwritev`, straight from the pieces
+//! of an [`Abd`]; the devices of [`crate::inject`] wrap another one and spoil, delay or lose what
+//! goes through them.
 //!
-//! Invariants: a read is answered with exactly the bytes asked for or with an error; a device is
-//! only ever opened read-only.
+//! Writes go through the page cache, and a write that was answered is durable only after the next
+//! [`Device::flush`] that succeeded. io_uring is not used for them: a buffered write to a file
+//! holds the file's lock while it copies, and one that io_uring cannot finish at once is handed to
+//! a thread of the kernel's, so that batches of writes of 4 to 8 KiB took longer that way than
+//! one `pwritev` after the other.
+//!
+//! Invariants: a read is answered with exactly the bytes asked for or with an error; a write
+//! that was answered well is complete, and none goes beyond the device's size. A device is opened
+//! read-only unless it is asked for with [`open_device_rw`], and no two processes (nor one process
+//! twice) have it open for writing at the same time.
 
-use std::fs::File;
-use std::io::{self, ErrorKind, Seek, SeekFrom};
-use std::os::unix::fs::FileTypeExt;
+use std::fs::{File, FileType, OpenOptions};
+use std::io::{self, ErrorKind, IoSlice, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use cenote_format::abd::Abd;
+use rustix::fs::{FlockOperation, OFlags};
 
 use crate::uring::Ring;
 
@@ -40,6 +52,29 @@ impl ReadReq {
     }
 }
 
+/// One physical write. `result` is filled in by [`Device::write_batch`].
+#[derive(Debug)]
+pub struct WriteReq {
+    /// Byte offset on the device.
+    pub offset: u64,
+    /// The bytes to write.
+    pub data: Abd,
+    /// The completion: written as a whole, or why not. `None` until the batch is done.
+    pub result: Option<io::Result<()>>,
+}
+
+impl WriteReq {
+    /// A write of `data` at byte `offset`.
+    pub fn new(offset: u64, data: Abd) -> WriteReq {
+        WriteReq { offset, data, result: None }
+    }
+
+    /// Takes the completion; a device that set none failed the write.
+    pub fn take(self) -> io::Result<()> {
+        self.result.unwrap_or_else(|| Err(io::Error::other("the device did not answer")))
+    }
+}
+
 /// A device: submit a batch, get completions.
 pub trait Device: Send + Sync {
     /// Size in bytes.
@@ -50,6 +85,28 @@ pub trait Device: Send + Sync {
 
     /// Performs the reads and sets each `result`. A read that comes out short is an error.
     fn read_batch(&self, reqs: &mut [ReadReq]);
+
+    /// Whether the device was opened for writing.
+    fn writable(&self) -> bool {
+        false
+    }
+
+    /// Performs the writes, in no particular order, and sets each `result`. What a write that
+    /// failed, or whose result was not seen, leaves in its place is not defined. Writes that were
+    /// answered survive the loss of power only after a [`Device::flush`].
+    fn write_batch(&self, reqs: &mut [WriteReq]) {
+        for req in reqs {
+            req.result = Some(Err(ErrorKind::ReadOnlyFilesystem.into()));
+        }
+    }
+
+    /// Makes all writes that were answered before the call durable.
+    ///
+    /// After an error none of the writes since the last flush is known to be durable, and to
+    /// flush again does not help: the kernel may have dropped what it could not write.
+    fn flush(&self) -> io::Result<()> {
+        Err(ErrorKind::ReadOnlyFilesystem.into())
+    }
 
     /// In how many batches, submitted at once from several threads, a batch of `requests` reads of
     /// `bytes` in all comes back soonest.
@@ -72,14 +129,42 @@ pub(crate) fn read_at(dev: &dyn Device, offset: u64, len: usize) -> io::Result<V
 ///
 /// Errors: those of opening it, and `InvalidInput` for anything else (a directory, a terminal).
 pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
-    let mut file = File::open(path)?;
-    let kind = file.metadata()?.file_type();
-    if !kind.is_file() && !kind.is_block_device() {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "not a file or block device"));
+    FileDevice::new(File::open(path)?, path, false)
+}
+
+/// Opens a file, block device or partition for reading and writing, for this caller alone: a block
+/// device with `O_EXCL`, which excludes mounts, other pools and whoever else asks for it so; a file
+/// with an exclusive lock (`flock`). Both last until the device is dropped. [`open_device`] is
+/// not kept out.
+///
+/// Errors: those of opening it, `InvalidInput` for anything else (a directory, a terminal) and
+/// `ResourceBusy` if it is in use.
+pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
+    let kind = path.metadata()?.file_type();
+    check_kind(kind)?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    if kind.is_block_device() {
+        options.custom_flags(OFlags::EXCL.bits().cast_signed());
     }
-    // The end of a block device is its size.
-    let size = file.seek(SeekFrom::End(0))?;
-    Ok(Arc::new(FileDevice { file, size, path: path.to_path_buf(), ring: Ring::new() }))
+    let file = options.open(path)?;
+    // The path may have changed its meaning in between.
+    if file.metadata()?.file_type() != kind {
+        return Err(ErrorKind::ResourceBusy.into());
+    }
+    if kind.is_file() {
+        let busy = || io::Error::new(ErrorKind::ResourceBusy, "in use by another process");
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|e| if e == rustix::io::Errno::WOULDBLOCK { busy() } else { e.into() })?;
+    }
+    FileDevice::new(file, path, true)
+}
+
+fn check_kind(kind: FileType) -> io::Result<()> {
+    if kind.is_file() || kind.is_block_device() {
+        return Ok(());
+    }
+    Err(io::Error::new(ErrorKind::InvalidInput, "not a file or block device"))
 }
 
 /// The path of the first partition of the whole disk `disk`, where OpenZFS puts the pool when it
@@ -101,7 +186,27 @@ struct FileDevice {
     file: File,
     size: u64,
     path: PathBuf,
+    writable: bool,
     ring: Ring,
+}
+
+impl FileDevice {
+    fn new(mut file: File, path: &Path, writable: bool) -> io::Result<Arc<dyn Device>> {
+        check_kind(file.metadata()?.file_type())?;
+        // The end of a block device is its size.
+        let size = file.seek(SeekFrom::End(0))?;
+        let path = path.to_path_buf();
+        Ok(Arc::new(FileDevice { file, size, path, writable, ring: Ring::new() }))
+    }
+
+    fn write(&self, req: &WriteReq) -> io::Result<()> {
+        let end = req.offset.checked_add(req.data.len() as u64);
+        if end.is_none_or(|end| end > self.size) {
+            // A file would grow.
+            return Err(io::Error::new(ErrorKind::InvalidInput, "a write beyond the end"));
+        }
+        pwrite(&self.file, req.offset, &req.data)
+    }
 }
 
 impl Device for FileDevice {
@@ -120,6 +225,32 @@ impl Device for FileDevice {
         }
         for req in reqs {
             req.result = Some(pread(&self.file, req.offset, req.len));
+        }
+    }
+
+    fn writable(&self) -> bool {
+        self.writable
+    }
+
+    fn write_batch(&self, reqs: &mut [WriteReq]) {
+        for req in reqs {
+            req.result = Some(match self.writable {
+                true => self.write(req),
+                false => Err(ErrorKind::ReadOnlyFilesystem.into()),
+            });
+        }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        if !self.writable {
+            return Err(ErrorKind::ReadOnlyFilesystem.into());
+        }
+        loop {
+            // Of a block device too, this empties the page cache and then the device's own cache.
+            match rustix::fs::fdatasync(&self.file) {
+                Err(rustix::io::Errno::INTR) => {}
+                result => return Ok(result?),
+            }
         }
     }
 
@@ -142,6 +273,27 @@ const BYTES_PER_THREAD: u64 = 256 << 10;
 fn suits_ring(requests: usize, bytes: u64) -> bool {
     const SMALL: u64 = 64 << 10;
     requests > 1 && bytes / requests as u64 <= SMALL
+}
+
+/// Writes all of `data` at `offset`.
+fn pwrite(file: &File, offset: u64, data: &Abd) -> io::Result<()> {
+    /// Most pieces that the kernel takes at once (`IOV_MAX`).
+    const PIECES: usize = 1024;
+    let mut slices = data.io_slices();
+    let mut rest = &mut slices[..];
+    let mut at = offset;
+    while !rest.is_empty() {
+        match rustix::io::pwritev(file, &rest[..rest.len().min(PIECES)], at) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                at = at.checked_add(n as u64).ok_or(ErrorKind::InvalidInput)?;
+                IoSlice::advance_slices(&mut rest, n);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Reads exactly `len` bytes at `offset` into a new buffer.
@@ -218,8 +370,58 @@ mod tests {
         assert!(read_at(&*dev, 999, 2).is_err());
     }
 
+    fn write_at(dev: &dyn Device, offset: u64, data: Abd) -> io::Result<()> {
+        let mut req = [WriteReq::new(offset, data)];
+        dev.write_batch(&mut req);
+        let [req] = req;
+        req.take()
+    }
+
+    #[test]
+    fn what_is_written_is_there() {
+        let f = file_of(&[0; 1 << 20]);
+        let dev = open_device_rw(f.path()).unwrap();
+        assert!(dev.writable());
+        // More pieces than one system call takes.
+        let pieces: Vec<Abd> = (0..3000u32).map(|i| Abd::from_vec(vec![i as u8; 7])).collect();
+        let data = Abd::gang(pieces);
+        let before = cenote_format::abd::copies();
+        write_at(&*dev, 12345, data.clone()).unwrap();
+        assert_eq!(cenote_format::abd::copies().since(&before).bytes, 0);
+        dev.flush().unwrap();
+        assert_eq!(read_at(&*dev, 12345, 21000).unwrap(), data.to_vec());
+        assert_eq!(std::fs::read(f.path()).unwrap()[12345..33345], data.to_vec());
+        assert_eq!(read_at(&*dev, 12344, 1).unwrap(), [0]);
+        assert_eq!(read_at(&*dev, 33345, 1).unwrap(), [0]);
+    }
+
+    #[test]
+    fn a_file_does_not_grow() {
+        let f = file_of(&[7; 1000]);
+        let dev = open_device_rw(f.path()).unwrap();
+        assert!(write_at(&*dev, 999, Abd::from_vec(vec![1, 2])).is_err());
+        assert!(write_at(&*dev, u64::MAX, Abd::from_vec(vec![1, 2])).is_err());
+        assert!(write_at(&*dev, 998, Abd::from_vec(vec![1, 2])).is_ok());
+        assert_eq!(std::fs::metadata(f.path()).unwrap().len(), 1000);
+    }
+
+    #[test]
+    fn one_writer_at_a_time() {
+        let f = file_of(&[7; 1000]);
+        let first = open_device_rw(f.path()).unwrap();
+        let refused = open_device_rw(f.path()).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::ResourceBusy);
+        let reader = open_device(f.path()).unwrap();
+        assert!(!reader.writable() && reader.flush().is_err());
+        assert!(write_at(&*reader, 0, Abd::from_vec(vec![1])).is_err());
+        drop(first);
+        open_device_rw(f.path()).unwrap();
+    }
+
     #[test]
     fn a_directory_is_not_a_device() {
+        assert!(open_device_rw(Path::new("/")).is_err());
+        assert!(open_device_rw(Path::new("/dev/null")).is_err());
         assert!(open_device(Path::new("/")).is_err());
         assert!(open_device(Path::new("/dev/null")).is_err());
         assert!(open_device(Path::new("/no/such/file")).is_err());

@@ -17,7 +17,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use cenote_format::abd::Abd;
 
-use crate::submit::ReaderPool;
+use crate::submit::IoPool;
 use crate::tree::Place;
 use crate::vdev::{Kind, Trust, Vdev};
 use crate::{IndirectMap, VdevError, Verify, mirror, raidz};
@@ -91,7 +91,7 @@ struct Choices(Vec<(Abd, Vec<Arc<Vdev>>)>);
 
 /// Reads a block that is in several pieces; `whole` is what was asked for.
 pub(crate) fn read_split(
-    pool: &ReaderPool,
+    pool: &IoPool,
     whole: Place<'_>,
     pieces: &[Place<'_>],
     verify: Verify<'_>,
@@ -133,7 +133,7 @@ fn join<'a>(parts: impl IntoIterator<Item = &'a Abd>) -> Abd {
 }
 
 /// The different contents that the copies of a piece have.
-fn all_contents(pool: &ReaderPool, place: &Place<'_>) -> Choices {
+fn all_contents(pool: &IoPool, place: &Place<'_>) -> Choices {
     let mut contents: Vec<(Abd, Vec<Arc<Vdev>>)> = Vec::new();
     let copies = match place.vdev.vdev_kind() {
         Kind::RaidZ => {

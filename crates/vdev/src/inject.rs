@@ -1,7 +1,7 @@
 //! Devices for tests: in memory, and faulty or slow ones around another device.
 //!
-//! They implement [`Device`] as files do, so that every path above can be driven through read
-//! errors, silent corruption, vanished devices and delays, deterministically.
+//! They implement [`Device`] as files do, so that every path above can be driven through I/O
+//! errors, silent corruption, vanished devices, delays and the loss of power, deterministically.
 
 use std::io;
 use std::ops::Range;
@@ -10,7 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::device::{Device, ReadReq};
+use crate::device::{Device, ReadReq, WriteReq};
+
+mod crash;
+
+pub use crash::{CrashDevice, Power};
 
 /// A device in memory.
 pub struct MemDevice {
@@ -49,27 +53,56 @@ impl Device for MemDevice {
             req.result = Some(found.map(<[u8]>::to_vec).ok_or_else(eof));
         }
     }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn write_batch(&self, reqs: &mut [WriteReq]) {
+        let mut bytes = self.bytes();
+        for req in reqs {
+            req.result = Some(put(&mut bytes, req));
+        }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Does a write to what `bytes` holds.
+fn put(bytes: &mut [u8], req: &WriteReq) -> io::Result<()> {
+    let start = usize::try_from(req.offset).ok();
+    let range = start.and_then(|s| Some(s..s.checked_add(req.data.len())?));
+    let place = range.and_then(|r| bytes.get_mut(r)).ok_or(io::ErrorKind::InvalidInput)?;
+    req.data.copy_to(0, place).ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
 #[derive(Default)]
 struct Faults {
     errors: Vec<Range<u64>>,
+    write_errors: Vec<Range<u64>>,
+    flush_errors: bool,
     corrupt: Vec<(Range<u64>, u8)>,
     missing: bool,
     delay: Duration,
 }
 
-/// A device around another one whose reads can be made to fail, lie or take long.
+/// A device around another one that can be made to fail, lie or take long, and that counts what
+/// arrives.
 pub struct FaultyDevice {
     inner: Arc<dyn Device>,
     faults: Mutex<Faults>,
     reads: AtomicU64,
+    writes: AtomicU64,
+    flushes: AtomicU64,
 }
 
 impl FaultyDevice {
     /// `inner` without faults.
     pub fn new(inner: Arc<dyn Device>) -> Arc<FaultyDevice> {
-        Arc::new(FaultyDevice { inner, faults: Mutex::default(), reads: AtomicU64::new(0) })
+        let (reads, writes, flushes) = Default::default();
+        Arc::new(FaultyDevice { inner, faults: Mutex::default(), reads, writes, flushes })
     }
 
     fn faults(&self) -> MutexGuard<'_, Faults> {
@@ -81,12 +114,22 @@ impl FaultyDevice {
         self.faults().errors.push(range);
     }
 
+    /// Writes that touch `range` (bytes of the device) fail from now on, and change nothing.
+    pub fn fail_writes(&self, range: Range<u64>) {
+        self.faults().write_errors.push(range);
+    }
+
+    /// Whether flushes fail from now on.
+    pub fn set_flush_errors(&self, fail: bool) {
+        self.faults().flush_errors = fail;
+    }
+
     /// Bytes of `range` read as they are XOR `mask` from now on, silently.
     pub fn corrupt(&self, range: Range<u64>, mask: u8) {
         self.faults().corrupt.push((range, mask));
     }
 
-    /// Whether the device is gone: every read fails.
+    /// Whether the device is gone: everything fails.
     pub fn set_missing(&self, missing: bool) {
         self.faults().missing = missing;
     }
@@ -105,6 +148,27 @@ impl FaultyDevice {
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
     }
+
+    /// Number of writes that arrived here so far.
+    pub fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Relaxed)
+    }
+
+    /// Number of flushes that arrived here so far.
+    pub fn flushes(&self) -> u64 {
+        self.flushes.load(Ordering::Relaxed)
+    }
+
+    fn pause(&self) {
+        let delay = self.faults().delay;
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
+    }
+}
+
+fn hits(bad: &[Range<u64>], range: &Range<u64>) -> bool {
+    bad.iter().any(|b| !overlap(b, range).is_empty())
 }
 
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
@@ -122,15 +186,12 @@ impl Device for FaultyDevice {
 
     fn read_batch(&self, reqs: &mut [ReadReq]) {
         self.reads.fetch_add(reqs.len() as u64, Ordering::Relaxed);
-        let delay = self.faults().delay;
-        if !delay.is_zero() {
-            std::thread::sleep(delay);
-        }
+        self.pause();
         self.inner.read_batch(reqs);
         let faults = self.faults();
         for req in reqs {
             let range = req.offset..req.offset.saturating_add(req.len as u64);
-            if faults.missing || faults.errors.iter().any(|e| !overlap(e, &range).is_empty()) {
+            if faults.missing || hits(&faults.errors, &range) {
                 req.result = Some(Err(io::Error::other("injected read error")));
             }
             let Some(Ok(data)) = &mut req.result else { continue };
@@ -142,6 +203,37 @@ impl Device for FaultyDevice {
                 }
             }
         }
+    }
+
+    fn writable(&self) -> bool {
+        self.inner.writable()
+    }
+
+    fn write_batch(&self, reqs: &mut [WriteReq]) {
+        self.writes.fetch_add(reqs.len() as u64, Ordering::Relaxed);
+        self.pause();
+        for req in reqs {
+            let range = req.offset..req.offset.saturating_add(req.data.len() as u64);
+            let fails = {
+                let faults = self.faults();
+                faults.missing || hits(&faults.write_errors, &range)
+            };
+            if fails {
+                req.result = Some(Err(io::Error::other("injected write error")));
+            } else {
+                self.inner.write_batch(std::slice::from_mut(req));
+            }
+        }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        self.pause();
+        let fails = {
+            let faults = self.faults();
+            faults.missing || faults.flush_errors
+        };
+        if fails { Err(io::Error::other("injected flush error")) } else { self.inner.flush() }
     }
 }
 

@@ -27,6 +27,17 @@ pub struct DeviceLabels {
     pub uberblocks: Vec<(usize, usize, Uberblock)>,
 }
 
+impl DeviceLabels {
+    /// The config that belongs to the uberblock of `txg`: of the good labels that are not newer
+    /// the one with the highest `txg`, the first of equals. A label is newer than the newest
+    /// uberblock where committing a transaction group was cut short.
+    pub fn config_as_of(&self, txg: u64) -> Option<&NvList> {
+        let of = |c: &NvList| c.u64("txg").unwrap_or(0);
+        let old_enough = self.labels.iter().flatten().filter(|c| of(c) <= txg);
+        old_enough.reduce(|a, b| if of(b) > of(a) { b } else { a })
+    }
+}
+
 /// Reads and checks the four labels. `Ok(None)`: the device carries no ZFS label.
 ///
 /// Errors: when none of the labels could be read at all.
@@ -85,7 +96,7 @@ fn read_uberblocks(dev: &dyn Device, ashift: u32) -> Vec<(usize, usize, Uberbloc
 }
 
 /// Reads `len` bytes at byte `within` of each label: (label, offset on the device, bytes).
-fn read_parts(
+pub(crate) fn read_parts(
     dev: &dyn Device,
     within: u64,
     len: usize,

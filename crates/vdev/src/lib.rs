@@ -1,19 +1,23 @@
 //! Devices, labels and the tree of vdevs: floor 1 of cenote.
 //!
-//! This crate reads. Its callers name a block by DVA (top-level vdev, offset, size) and hand in a
+//! Callers name a block by DVA (top-level vdev, offset, size). To read it they hand in a
 //! function that says whether bytes are the block they want; this crate finds bytes that pass
 //! it, from whichever copies and parity there are, and counts the errors of those that were
-//! wrong. It knows nothing of block pointers or checksums.
+//! wrong. To write it they hand in its bytes, which go to every copy and column that can be
+//! written. It knows nothing of block pointers or checksums.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`device`] | the trait of devices, files and block devices |
 //! | `uring` | batches of reads by io_uring; the only module with unsafe code |
-//! | [`inject`] | devices in memory, faulty and slow ones, for tests |
-//! | [`labels`] | the four labels of a device |
+//! | [`inject`] | devices in memory, faulty, slow and forgetful ones, for tests |
+//! | [`labels`] | reading the four labels of a device |
+//! | [`label_init`] | the labels of a new device, clearing them, whose they are |
+//! | [`label_sync`] | committing a transaction group: labels and uberblocks |
 //! | `state` | health, and how it adds up to the root |
 //! | `vdev`, `assemble` | a node of the tree; building the tree from a config |
 //! | `tree` | reading blocks |
+//! | [`write`] | writing blocks, making them durable |
 //! | `submit` | aggregation, batches, parallel devices |
 //! | `mirror`, `raidz`, `indirect` | copies, columns and parity, removed vdevs |
 //! | [`stats`] | counters |
@@ -24,11 +28,23 @@
 //! plans which bytes of which leaves to read first, submits the reads of the whole batch
 //! together, and finishes each block: verified as read, or else by trying other copies or
 //! reconstructing columns.
+//!
+//! # The path of a write
+//!
+//! [`VdevTree::write_many`] lays each block out as columns (one of a leaf or mirror, parity and
+//! data of RAID-Z), submits the writes of the whole batch together, and takes a block as written
+//! if enough columns are. [`VdevTree::flush_all`] makes durable what was written, and
+//! [`VdevTree::sync_labels`] then commits it.
 
 mod assemble;
 pub mod device;
 mod indirect;
 pub mod inject;
+mod label_encode;
+pub mod label_init;
+pub mod label_sync;
+#[cfg(test)]
+mod label_sync_tests;
 pub mod labels;
 mod mirror;
 mod raidz;
@@ -42,12 +58,16 @@ mod tree;
 mod tree_tests;
 mod uring;
 mod vdev;
+pub mod write;
 
-pub use device::{Device, ReadReq, first_partition, open_device};
+pub use device::{Device, ReadReq, WriteReq, first_partition, open_device, open_device_rw};
+pub use label_init::{LabelOwner, LabelState, clear_labels, init_labels, label_owner};
+pub use label_sync::LabelUpdate;
 pub use labels::{DeviceLabels, read_labels};
 pub use state::{Aux, VdevState};
 pub use tree::VdevTree;
 pub use vdev::Vdev;
+pub use write::BlockWrite;
 
 use std::sync::Arc;
 
@@ -57,10 +77,10 @@ use cenote_format::nvlist::NvList;
 /// Finds the device of a leaf by the leaf's guid and config; `None` if it is missing.
 pub type FindDevice<'a> = &'a mut dyn FnMut(u64, &NvList) -> Option<Arc<dyn Device>>;
 
-/// Error of a vdev read or of building the tree.
+/// Error of reading or writing a vdev or of building the tree.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum VdevError {
-    /// No copy could be read.
+    /// No copy could be read, or too little of it written.
     #[error("vdev {vdev} offset {offset:#x}: {why}")]
     Io {
         /// Id of the top-level vdev.
@@ -77,6 +97,30 @@ pub enum VdevError {
         vdev: u64,
         /// Byte offset on it.
         offset: u64,
+    },
+    /// What was written to a top-level vdev could not be made durable.
+    #[error("vdev {vdev}: flush: {why}")]
+    Flush {
+        /// Id of the top-level vdev.
+        vdev: u64,
+        /// What went wrong.
+        why: String,
+    },
+    /// The labels of a top-level vdev could not be written.
+    #[error("vdev {vdev}: label: {why}")]
+    Label {
+        /// Id of the top-level vdev.
+        vdev: u64,
+        /// What went wrong.
+        why: String,
+    },
+    /// The uberblock could not be written anywhere.
+    #[error("uberblock of txg {txg}: {why}")]
+    Uberblock {
+        /// Its transaction group.
+        txg: u64,
+        /// What went wrong.
+        why: String,
     },
     /// There is no vdev with this id or guid.
     #[error("no such vdev: {0}")]

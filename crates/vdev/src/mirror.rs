@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use cenote_format::abd::Abd;
 
-use crate::submit::{LeafRead, Piece, ReaderPool, read_leaves};
+use crate::submit::{IoPool, LeafRead, Piece, read_leaves};
 use crate::vdev::{Kind, Trust, Vdev};
 use crate::{VdevError, Verify};
 
@@ -26,7 +26,7 @@ pub(crate) fn leaves_by_trust(vdev: &Arc<Vdev>, offset: u64, txg: u64) -> Vec<Ar
     let turn = (offset >> 20) as usize % n.max(1);
     for (i, leaf) in leaves.into_iter().enumerate() {
         if let Some(trust) = leaf.trust(txg) {
-            let busy = leaf.stats.in_flight();
+            let busy = leaf.stats.reads.in_flight();
             ranked.push((trust, busy, (i + n - turn) % n, leaf));
         }
     }
@@ -34,7 +34,8 @@ pub(crate) fn leaves_by_trust(vdev: &Arc<Vdev>, offset: u64, txg: u64) -> Vec<Ar
     ranked.into_iter().map(|(_, _, _, leaf)| leaf).collect()
 }
 
-fn copies(vdev: &Arc<Vdev>, out: &mut Vec<Arc<Vdev>>) {
+/// Appends the leaves below `vdev` that hold the same data.
+pub(crate) fn copies(vdev: &Arc<Vdev>, out: &mut Vec<Arc<Vdev>>) {
     if vdev.is_leaf() {
         out.push(vdev.clone());
     } else if vdev.vdev_kind().is_mirror_like() {
@@ -70,7 +71,7 @@ impl<'a> Read<'a> {
     /// The block, given the result of [`Read::first_read`].
     pub(crate) fn finish(
         self,
-        pool: &ReaderPool,
+        pool: &IoPool,
         first: Option<io::Result<Piece>>,
         verify: Verify<'_>,
     ) -> Result<Abd, VdevError> {
@@ -97,7 +98,7 @@ impl<'a> Read<'a> {
     }
 
     /// Every copy, as far as they can be read, with its leaf.
-    pub(crate) fn all_copies(&self, pool: &ReaderPool) -> Vec<(Arc<Vdev>, Abd)> {
+    pub(crate) fn all_copies(&self, pool: &IoPool) -> Vec<(Arc<Vdev>, Abd)> {
         let reads: Vec<LeafRead> = self.leaves.iter().map(|l| self.read_of(l)).collect();
         let results = read_leaves(pool, &reads);
         let copies = self.leaves.iter().zip(results);
@@ -110,7 +111,7 @@ impl<'a> Read<'a> {
             return VdevError::Checksum { vdev, offset };
         }
         if self.vdev.vdev_kind() == Kind::Mirror {
-            self.vdev.stats.read_error();
+            self.vdev.stats.reads.error();
         }
         let why = error.unwrap_or_else(|| "no device".into());
         VdevError::Io { vdev, offset, why }

@@ -4,7 +4,7 @@
 //! small reads next to each other become one (their bytes are then handed out as slices of one
 //! buffer), large ones stay alone so that each gets a buffer of its own and nothing is copied.
 //! Each leaf's reads are submitted in a few batches, and those of all leaves run in parallel on
-//! the threads of a [`ReaderPool`]; the caller runs one of them itself, so that a single read
+//! the threads of a [`IoPool`]; the caller runs one of them itself, so that a single read
 //! costs no hand-over.
 
 use std::io;
@@ -25,7 +25,7 @@ const LARGE: usize = 64 << 10;
 const AGGREGATION_LIMIT: u64 = 1 << 20;
 /// Most bytes read for nothing between two reads (OpenZFS: `zfs_vdev_read_gap_limit`).
 const GAP_LIMIT: u64 = 32 << 10;
-/// Threads of a pool of readers.
+/// Threads of a pool.
 const THREADS: usize = 8;
 
 /// One read of a leaf.
@@ -52,7 +52,7 @@ impl Piece {
 
 /// Performs `reads`; the results are in their order. Counts operations, latencies and read errors
 /// at the leaves.
-pub(crate) fn read_leaves(pool: &ReaderPool, reads: &[LeafRead]) -> Vec<io::Result<Piece>> {
+pub(crate) fn read_leaves(pool: &IoPool, reads: &[LeafRead]) -> Vec<io::Result<Piece>> {
     let mut order: Vec<usize> = (0..reads.len()).collect();
     order.sort_by_key(|i| (Arc::as_ptr(&reads[*i].leaf), reads[*i].offset));
     let mut results: Vec<io::Result<Piece>> =
@@ -73,7 +73,7 @@ pub(crate) fn read_leaves(pool: &ReaderPool, reads: &[LeafRead]) -> Vec<io::Resu
 
 /// Performs `runs`. Returns the members of those with several that failed, in ascending order.
 fn perform(
-    pool: &ReaderPool,
+    pool: &IoPool,
     reads: &[LeafRead],
     order: &[usize],
     runs: Vec<Run>,
@@ -171,10 +171,10 @@ fn request(leaf: &Vdev, run: &Run) -> ReadReq {
     req
 }
 
-impl Batch {
+impl Work for Batch {
     fn run(&mut self) {
         let Some(device) = self.leaf.device() else { return };
-        self.leaf.stats.begin(self.reqs.len());
+        self.leaf.stats.reads.begin(self.reqs.len());
         let started = Instant::now();
         if self.reqs.iter().all(|r| r.result.is_none()) {
             device.read_batch(&mut self.reqs);
@@ -188,14 +188,14 @@ impl Batch {
         for (req, run) in self.reqs.iter_mut().zip(&self.runs) {
             match &req.result {
                 Some(Ok(data)) if data.len() == req.len => {
-                    self.leaf.stats.completed(req.len, elapsed);
+                    self.leaf.stats.reads.completed(req.len, elapsed);
                     continue;
                 }
                 Some(Ok(_)) => req.result = Some(Err(io::ErrorKind::UnexpectedEof.into())),
                 _ => {}
             }
             // The members of an aggregated read are going to be read again.
-            self.leaf.stats.failed(run.members.len() == 1);
+            self.leaf.stats.reads.failed(run.members.len() == 1);
         }
     }
 }
@@ -225,18 +225,24 @@ fn hand_out(
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that run batches of reads. They start when they are first needed and end with the pool.
-pub(crate) struct ReaderPool {
+/// Something to do on a thread of a pool.
+pub(crate) trait Work: Send + 'static {
+    /// Does it; the results are kept within.
+    fn run(&mut self);
+}
+
+/// Threads that run batches of reads or writes. They start when they are first needed and end with the pool.
+pub(crate) struct IoPool {
     jobs: OnceLock<Option<Mutex<Sender<Job>>>>,
 }
 
-impl ReaderPool {
-    pub(crate) fn new() -> ReaderPool {
-        ReaderPool { jobs: OnceLock::new() }
+impl IoPool {
+    pub(crate) fn new() -> IoPool {
+        IoPool { jobs: OnceLock::new() }
     }
 
     /// Runs all batches, one of them on the calling thread, and gives them back in any order.
-    fn run(&self, mut batches: Vec<Batch>) -> Vec<Batch> {
+    pub(crate) fn run<W: Work>(&self, mut batches: Vec<W>) -> Vec<W> {
         let Some(mut own) = batches.pop() else { return Vec::new() };
         let (done, finished) = channel();
         for mut batch in batches {
@@ -269,7 +275,7 @@ fn start_threads() -> Option<Mutex<Sender<Job>>> {
     let mut started = 0;
     for i in 0..THREADS {
         let receiver = receiver.clone();
-        let thread = std::thread::Builder::new().name(format!("vdev-read-{i}"));
+        let thread = std::thread::Builder::new().name(format!("vdev-io-{i}"));
         started += usize::from(thread.spawn(move || work(&receiver)).is_ok());
     }
     (started > 0).then(|| Mutex::new(sender))

@@ -1,11 +1,12 @@
 //! Small trees over devices in memory, for the unit tests of this crate.
 
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 use cenote_format::nvlist::NvList;
 
+use crate::device::Device;
 use crate::inject::{FaultyDevice, MemDevice};
 use crate::raidz::math;
 use crate::state::VdevState;
@@ -55,6 +56,15 @@ pub(crate) fn vdev(
     children: Vec<Arc<Vdev>>,
     leaf: Option<&Leaf>,
 ) -> Arc<Vdev> {
+    vdev_on(shape, id, children, leaf.map(|l| l.faults.clone() as Arc<dyn Device>))
+}
+
+fn vdev_on(
+    shape: Shape,
+    id: u64,
+    children: Vec<Arc<Vdev>>,
+    device: Option<Arc<dyn Device>>,
+) -> Arc<Vdev> {
     Arc::new(Vdev {
         kind: shape.kind,
         guid: 1000 * children.len() as u64 + id,
@@ -65,9 +75,10 @@ pub(crate) fn vdev(
         config: NvList::default(),
         ashift: shape.ashift,
         nparity: shape.nparity,
-        device: leaf.map(|l| l.faults.clone() as Arc<dyn crate::Device>),
+        device,
         dtl: RwLock::new(Dtl::Ranges(Vec::new())),
         stats: Stats::default(),
+        written: Mutex::default(),
     })
 }
 
@@ -77,6 +88,10 @@ fn healthy(kind: Kind, nparity: u64, ashift: u32) -> Shape {
 
 pub(crate) fn file(id: u64, leaf: &Leaf) -> Arc<Vdev> {
     vdev(healthy(Kind::File, 0, 9), id, Vec::new(), Some(leaf))
+}
+
+pub(crate) fn file_on(id: u64, device: Arc<dyn Device>) -> Arc<Vdev> {
+    vdev_on(healthy(Kind::File, 0, 9), id, Vec::new(), Some(device))
 }
 
 pub(crate) fn files(leaves: &[Leaf]) -> Vec<Arc<Vdev>> {

@@ -5,7 +5,6 @@
 //! whole batch are then submitted together, and each block is *finished*: verified, and if it is
 //! not right, read otherwise until it is or nothing is left to try.
 
-use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -15,15 +14,17 @@ use cenote_format::abd::Abd;
 use cenote_format::nvlist::NvList;
 
 use crate::indirect::{self, Maps};
-use crate::submit::{LeafRead, Piece, ReaderPool, read_leaves};
+use crate::submit::{IoPool, LeafRead, Piece, read_leaves};
 use crate::vdev::{Kind, Vdev};
+use crate::write::Writer;
 use crate::{BlockRead, FindDevice, IndirectMap, VdevError, Verify, assemble, mirror, raidz};
 
 /// The assembled tree of vdevs of a pool.
 pub struct VdevTree {
     root: Arc<Vdev>,
     maps: Maps,
-    pool: ReaderPool,
+    pool: IoPool,
+    pub(crate) writer: Writer,
 }
 
 /// Bytes of a top-level vdev.
@@ -75,7 +76,7 @@ impl<'a> Place<'a> {
     }
 
     /// Reads a place on a vdev that holds data.
-    pub(crate) fn read(self, pool: &ReaderPool, verify: Verify<'_>) -> Result<Abd, VdevError> {
+    pub(crate) fn read(self, pool: &IoPool, verify: Verify<'_>) -> Result<Abd, VdevError> {
         let mut plan = self.plan();
         let results = read_leaves(pool, &plan.first_reads());
         plan.finish(pool, results, verify)
@@ -93,7 +94,7 @@ impl Plan<'_> {
 
     fn finish(
         self,
-        pool: &ReaderPool,
+        pool: &IoPool,
         results: Vec<io::Result<Piece>>,
         verify: Verify<'_>,
     ) -> Result<Abd, VdevError> {
@@ -116,7 +117,7 @@ impl VdevTree {
     }
 
     pub(crate) fn with_root(root: Arc<Vdev>) -> VdevTree {
-        VdevTree { root, maps: RwLock::new(HashMap::new()), pool: ReaderPool::new() }
+        VdevTree { root, maps: RwLock::default(), pool: IoPool::new(), writer: Writer::new() }
     }
 
     /// The root vdev.

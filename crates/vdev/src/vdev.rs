@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use cenote_format::nvlist::NvList;
 use cenote_format::{SECTOR, SECTOR_SHIFT};
@@ -18,7 +18,8 @@ use cenote_format::{SECTOR, SECTOR_SHIFT};
 use crate::device::Device;
 use crate::raidz::map::Geometry;
 use crate::state::VdevState;
-use crate::stats::{LATENCY_BUCKETS, LatencyHistogram, Stats};
+use crate::stats::{Io, LATENCY_BUCKETS, LatencyHistogram, Stats};
+use crate::write::Written;
 
 /// What a vdev is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +100,20 @@ pub(crate) enum Dtl {
     Ranges(Vec<Range<u64>>),
 }
 
+/// The same txgs as sorted ranges that do not touch.
+pub(crate) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.retain(|r| !r.is_empty());
+    ranges.sort_by_key(|r| r.start);
+    let mut merged: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for r in ranges {
+        match merged.last_mut() {
+            Some(last) if r.start <= last.end => last.end = last.end.max(r.end),
+            _ => merged.push(r),
+        }
+    }
+    merged
+}
+
 /// A node of the vdev tree.
 pub struct Vdev {
     pub(crate) kind: Kind,
@@ -113,6 +128,8 @@ pub struct Vdev {
     pub(crate) device: Option<Arc<dyn Device>>,
     pub(crate) dtl: RwLock<Dtl>,
     pub(crate) stats: Stats,
+    /// What of a leaf's writes is not known to be durable.
+    pub(crate) written: Mutex<Written>,
 }
 
 impl Vdev {
@@ -168,38 +185,53 @@ impl Vdev {
 
     /// Numbers of (read, write, checksum) errors seen at this vdev itself.
     pub fn errors(&self) -> (u64, u64, u64) {
-        let (read, checksum) = self.stats.errors();
-        (read, 0, checksum)
+        self.stats.errors()
     }
 
     /// (read operations, write operations, bytes read, bytes written), of an interior vdev the
     /// sums over its leaves.
     pub fn io_stats(&self) -> (u64, u64, u64, u64) {
-        let (mut ops, mut bytes) = self.stats.reads();
+        let ((mut reads, mut bytes_read), (mut writes, mut bytes_written)) =
+            (self.stats.reads.done(), self.stats.writes.done());
         for child in &self.children {
-            let (o, _, b, _) = child.io_stats();
-            ops += o;
-            bytes += b;
+            let (r, w, br, bw) = child.io_stats();
+            reads += r;
+            writes += w;
+            bytes_read += br;
+            bytes_written += bw;
         }
-        (ops, 0, bytes, 0)
+        (reads, writes, bytes_read, bytes_written)
     }
 
     /// Reads under way now.
     pub fn active_reads(&self) -> u64 {
         let below: u64 = self.children.iter().map(|c| c.active_reads()).sum();
-        self.stats.in_flight() + below
+        self.stats.reads.in_flight() + below
+    }
+
+    /// Writes under way now.
+    pub fn active_writes(&self) -> u64 {
+        let below: u64 = self.children.iter().map(|c| c.active_writes()).sum();
+        self.stats.writes.in_flight() + below
     }
 
     /// Latencies of the reads of the leaves.
     pub fn read_latency(&self) -> LatencyHistogram {
         let mut sum = [0; LATENCY_BUCKETS];
-        self.add_latency(&mut sum);
+        self.add_latency(&mut sum, |s| &s.reads);
         sum
     }
 
-    fn add_latency(&self, sum: &mut LatencyHistogram) {
-        self.stats.add_latency(sum);
-        self.children.iter().for_each(|c| c.add_latency(sum));
+    /// Latencies of the writes of the leaves.
+    pub fn write_latency(&self) -> LatencyHistogram {
+        let mut sum = [0; LATENCY_BUCKETS];
+        self.add_latency(&mut sum, |s| &s.writes);
+        sum
+    }
+
+    fn add_latency(&self, sum: &mut LatencyHistogram, which: fn(&Stats) -> &Io) {
+        which(&self.stats).add_latency(sum);
+        self.children.iter().for_each(|c| c.add_latency(sum, which));
     }
 
     /// The nvlist of the pool's config that this was built from.
@@ -286,16 +318,33 @@ impl Vdev {
     }
 
     pub(crate) fn set_dtl(&self, mut missing: Vec<Range<u64>>) {
-        missing.retain(|r| !r.is_empty());
-        missing.sort_by_key(|r| r.start);
-        let mut merged: Vec<Range<u64>> = Vec::with_capacity(missing.len());
-        for r in missing {
-            match merged.last_mut() {
-                Some(last) if r.start <= last.end => last.end = last.end.max(r.end),
-                _ => merged.push(r),
-            }
+        // What was missed since the list was stored stays missing.
+        missing.extend_from_slice(self.written().missed());
+        *self.dtl.write().unwrap_or_else(PoisonError::into_inner) = Dtl::Ranges(merged(missing));
+    }
+
+    /// From now on the leaf counts as lacking the transaction groups `txgs`.
+    pub(crate) fn add_missing(&self, txgs: Range<u64>) {
+        if txgs.is_empty() {
+            return;
         }
-        *self.dtl.write().unwrap_or_else(PoisonError::into_inner) = Dtl::Ranges(merged);
+        self.written().add_missed(txgs.clone());
+        let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
+        if let Dtl::Ranges(ranges) = &mut *dtl
+            && !ranges.iter().any(|r| r.start <= txgs.start && txgs.end <= r.end)
+        {
+            ranges.push(txgs);
+            *ranges = merged(std::mem::take(ranges));
+        }
+    }
+
+    pub(crate) fn written(&self) -> MutexGuard<'_, Written> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this is a leaf that takes writes (`vdev_writeable`).
+    pub fn writable(&self) -> bool {
+        self.state.readable() && self.device.as_ref().is_some_and(|d| d.writable())
     }
 
     /// Appends this vdev's leaves.

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use cenote_format::abd::Abd;
 
-use crate::submit::{LeafRead, Piece, ReaderPool, read_leaves};
+use crate::submit::{IoPool, LeafRead, Piece, read_leaves};
 use crate::vdev::{Trust, Vdev};
 use crate::{VdevError, Verify, mirror};
 
@@ -128,7 +128,7 @@ impl<'a> Read<'a> {
     /// The block, given the results of [`Read::first_reads`].
     pub(crate) fn finish(
         mut self,
-        pool: &ReaderPool,
+        pool: &IoPool,
         results: Vec<io::Result<Piece>>,
         verify: Verify<'_>,
     ) -> Result<Abd, VdevError> {
@@ -172,7 +172,7 @@ impl<'a> Read<'a> {
     }
 
     /// Reads every column that has no data from whatever leaf is left.
-    fn read_everything(&mut self, pool: &ReaderPool) {
+    fn read_everything(&mut self, pool: &IoPool) {
         loop {
             let (asked, reads) = self.next_reads(self.which(&|c| c.data.is_none()));
             if asked.is_empty() {
@@ -184,7 +184,7 @@ impl<'a> Read<'a> {
     }
 
     /// Reads again from another leaf each column that has several. `false` if none is left.
-    fn read_other_copies(&mut self, pool: &ReaderPool) -> bool {
+    fn read_other_copies(&mut self, pool: &IoPool) -> bool {
         let (asked, reads) = self.next_reads((0..self.columns.len()).collect());
         let results = read_leaves(pool, &reads);
         self.store(&asked, results);
@@ -301,7 +301,7 @@ impl<'a> Read<'a> {
         let absent = self.columns.iter().filter(|c| c.data.is_none()).count();
         let (vdev, offset) = (self.vdev.id(), self.offset);
         if absent > self.nparity {
-            self.vdev.stats.read_error();
+            self.vdev.stats.reads.error();
             let cause = self.error.as_ref().map_or("not there".into(), |e| e.to_string());
             let why = format!("{absent} of {} columns cannot be read: {cause}", self.columns.len());
             return VdevError::Io { vdev, offset, why };

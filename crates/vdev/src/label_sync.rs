@@ -1,0 +1,267 @@
+//! Committing a transaction group: labels and uberblocks, in an order that survives a crash at any
+//! point (`vdev_config_sync`).
+//!
+//! Each leaf has four labels, of which L0 and L2 are *even* and L1 and L3 are *odd*. Committing the
+//! transaction group `T` with [`VdevTree::sync_labels`] takes these steps, each of which ends with
+//! a flush and is begun only after that flush succeeded:
+//!
+//! 1. flush what was written of `T` (to log devices nothing was);
+//! 2. write the even labels, of txg `T`, of the top-level vdevs whose configs changed;
+//! 3. write the uberblock of `T` to all four labels;
+//! 4. write the odd labels.
+//!
+//! # Why the pool can be opened after a crash
+//!
+//! A pool is opened at the best valid uberblock, and a label counts for it if its txg is not higher
+//! than the uberblock's ([`crate::DeviceLabels::config_as_of`]). Slots and configs carry checksums,
+//! so one that was torn counts as absent. Let `S` be the uberblock before `T`.
+//!
+//! - During 1 and 2, no uberblock of `T` exists: the best is `S`. Even labels that were written are
+//!   too new for it, even labels that were torn do not verify; the odd ones, untouched and
+//!   durable since the last commit, are what they were.
+//! - During 3, some uberblocks of `T` may exist. If none does, it is as during 2: the slot of `T` is
+//!   that of a transaction group as many back as there are slots, so that `S` is not overwritten.
+//!   If any does, `T` is the best; its blocks are durable since step 1, the even labels since
+//!   step 2. The odd ones are those of `S`, older and still right where nothing changed, and the
+//!   newest that is not too new is taken.
+//! - During 4, the uberblock of `T` is durable, as are the even labels.
+//!
+//! On a leaf that could not take an even label (and only there; every top-level vdev needs one
+//! leaf that did) the previous labels stay as they are until step 4 and are too old, which others'
+//! labels show. Devices lose writes in any order and any part of them between two flushes, hence
+//! the flush after each step and not only before the uberblock.
+//!
+//! Failure leaves a state that is as good as that after a crash. The same transaction group can
+//! then be committed again: every step writes the same bytes to the same places.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cenote_format::label::{self, Uberblock};
+use cenote_format::nvlist::{NvList, NvValue};
+
+use crate::device::WriteReq;
+use crate::submit::Work;
+use crate::tree;
+use crate::vdev::Vdev;
+use crate::write::submit;
+use crate::{VdevError, VdevTree, label_encode};
+
+const EVEN: [usize; 2] = [0, 2];
+const ODD: [usize; 2] = [1, 3];
+const ALL: [usize; 4] = [0, 1, 2, 3];
+
+/// What commits a transaction group.
+#[derive(Clone, Debug)]
+pub struct LabelUpdate<'a> {
+    /// The uberblock; its txg is the transaction group.
+    pub uberblock: &'a Uberblock,
+    /// The top-level vdevs (by id) that get the uberblock, on every leaf that can be written. Only
+    /// such as the pool knows already: it must be findable by them.
+    pub uberblock_on: &'a [u64],
+    /// The top-level vdevs (by id) whose labels are rewritten, with the config to write: what all
+    /// labels of the pool have (version, name, state, pool_guid, hostid, ..., features_for_read) and
+    /// the `vdev_tree` of this top-level vdev. `txg`, `guid` and `top_guid` are set here.
+    pub labels: &'a [(u64, NvList)],
+    /// Whether the last slot of the ring belongs to multihost protection (the property is on).
+    pub multihost: bool,
+}
+
+impl VdevTree {
+    /// Makes every block that was written so far durable (but those on log devices), then commits the update; when this
+    /// returns `Ok` the pool opens at the update's uberblock, whatever happens.
+    ///
+    /// Errors: something that was written may be lost (the pool must not be committed), a config
+    /// does not fit a label, no leaf of a top-level vdev (other than a log device) could take its
+    /// label, or none at all the uberblock. Each is tried twice. Until the uberblock is durable,
+    /// the pool opens at the one before. Leaves that failed count write errors.
+    pub fn sync_labels(&self, update: &LabelUpdate<'_>) -> Result<(), VdevError> {
+        let needed = self.root().children().iter().filter(|t| !t.is_log()).map(|t| t.id());
+        self.flush_tops(&needed.collect::<Vec<u64>>())?;
+        let configs = self.leaf_configs(update)?;
+        twice(|| self.write_configs(update, &configs, &EVEN))?;
+        twice(|| self.write_uberblock(update))?;
+        twice(|| self.write_configs(update, &configs, &ODD))
+    }
+
+    /// Packed configs of the leaves to write, by guid.
+    fn leaf_configs(&self, update: &LabelUpdate<'_>) -> Result<HashMap<u64, Vec<u8>>, VdevError> {
+        let mut configs = HashMap::new();
+        for (id, config) in update.labels {
+            let top = tree::top(self.root().children(), *id)?;
+            for leaf in writable_leaves(top) {
+                let config = leaf_config(config, update.uberblock.txg, top, &leaf);
+                let packed = config.encode();
+                // Whether it fits does not depend on the place.
+                label_encode::config_area(&packed, 0)
+                    .map_err(|why| VdevError::Label { vdev: *id, why })?;
+                configs.insert(leaf.guid(), packed);
+            }
+        }
+        Ok(configs)
+    }
+
+    /// Writes the labels `which` of the update and flushes them.
+    fn write_configs(
+        &self,
+        update: &LabelUpdate<'_>,
+        configs: &HashMap<u64, Vec<u8>>,
+        which: &[usize],
+    ) -> Result<(), VdevError> {
+        let mut jobs = Vec::new();
+        for (id, _) in update.labels {
+            for leaf in writable_leaves(tree::top(self.root().children(), *id)?) {
+                let Some(packed) = configs.get(&leaf.guid()) else { continue };
+                let encode = |at| label_encode::config_area(packed, at);
+                let reqs = requests(&leaf, which, label::CONFIG_OFFSET, encode);
+                let reqs = reqs.map_err(|why| VdevError::Label { vdev: *id, why })?;
+                jobs.push(Labels::new(*id, leaf, reqs));
+            }
+        }
+        let durable = self.write_labels(jobs);
+        for (id, _) in update.labels {
+            let top = tree::top(self.root().children(), *id)?;
+            // A pool does without its log devices.
+            if !top.is_log() && !durable.contains(id) {
+                let why = "could not be written to any device".into();
+                return Err(VdevError::Label { vdev: *id, why });
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the uberblock and flushes it.
+    fn write_uberblock(&self, update: &LabelUpdate<'_>) -> Result<(), VdevError> {
+        let txg = update.uberblock.txg;
+        let mut jobs = Vec::new();
+        for id in update.uberblock_on {
+            let top = tree::top(self.root().children(), *id)?;
+            let ashift = top.ashift();
+            let within = slot_offset(txg, ashift, update.multihost);
+            for leaf in writable_leaves(top) {
+                let encode = |at| label_encode::slot(update.uberblock, ashift, at);
+                let reqs = requests(&leaf, &ALL, within, encode);
+                let reqs = reqs.map_err(|why| VdevError::Uberblock { txg, why })?;
+                jobs.push(Labels::new(*id, leaf, reqs));
+            }
+        }
+        if self.write_labels(jobs).is_empty() {
+            let why = "could not be written to any device".into();
+            return Err(VdevError::Uberblock { txg, why });
+        }
+        Ok(())
+    }
+
+    /// Performs the writes, then flushes the leaves. Returns the top-level vdevs on which at least
+    /// one write is durable.
+    fn write_labels(&self, jobs: Vec<Labels>) -> Vec<u64> {
+        let done = self.writer.pool.run(jobs);
+        let tops: Vec<u64> = done.iter().map(|job| job.top).collect();
+        // Blocks written meanwhile are another one's concern, who is told by a flush of his own.
+        if let Err(error) = self.flush_tops(&tops) {
+            tracing::warn!(%error, "while labels were written");
+        }
+        done.iter().filter(|job| job.durable()).map(|job| job.top).collect()
+    }
+}
+
+/// Byte offset in a label of the slot for the uberblock of `txg`.
+fn slot_offset(txg: u64, ashift: u32, multihost: bool) -> u64 {
+    let size = label::slot_size(ashift);
+    let slots = label::RING_SIZE / size - usize::from(multihost);
+    label::RING_OFFSET + txg % slots as u64 * size as u64
+}
+
+/// A device that fails once may have been reset; one that fails twice is taken at its word.
+fn twice(mut step: impl FnMut() -> Result<(), VdevError>) -> Result<(), VdevError> {
+    step().or_else(|error| {
+        tracing::warn!(%error, "trying again");
+        step()
+    })
+}
+
+fn writable_leaves(top: &Arc<Vdev>) -> Vec<Arc<Vdev>> {
+    let mut leaves = Vec::new();
+    top.collect_leaves(&mut leaves);
+    leaves.retain(|l| l.writable());
+    leaves
+}
+
+/// The config in the labels of `leaf`, from the one of its top-level vdev.
+fn leaf_config(config: &NvList, txg: u64, top: &Vdev, leaf: &Vdev) -> NvList {
+    let mut own = config.clone();
+    let mut pairs = vec![("top_guid", top.guid()), ("guid", leaf.guid())];
+    if leaf.config().u64("is_spare").is_some_and(|s| s != 0) {
+        pairs.push(("is_spare", 1));
+    }
+    if leaf.is_log() {
+        pairs.push(("is_log", 1));
+    }
+    own.pairs.retain(|(name, _)| pairs.iter().all(|(n, _)| n != name));
+    let before = own.pairs.iter().position(|(name, _)| name == "vdev_children");
+    let at = before.unwrap_or(own.pairs.len());
+    let pairs = pairs.into_iter().map(|(n, v)| (n.to_string(), NvValue::Uint64(v)));
+    own.pairs.splice(at..at, pairs);
+    own.set("txg", NvValue::Uint64(txg));
+    own
+}
+
+/// Writes to byte `within` of the labels `which`; `encode` makes the bytes for an offset on the
+/// device.
+fn requests(
+    leaf: &Vdev,
+    which: &[usize],
+    within: u64,
+    encode: impl Fn(u64) -> Result<cenote_format::abd::Abd, String>,
+) -> Result<Vec<WriteReq>, String> {
+    let size = leaf.device().map_or(0, |d| d.size());
+    let places = which.iter().filter_map(|l| Some(label::label_offset(size, *l)? + within));
+    places.map(|at| Ok(WriteReq::new(at, encode(at)?))).collect()
+}
+
+/// Writes to the labels of one leaf.
+struct Labels {
+    /// Id of the top-level vdev.
+    top: u64,
+    leaf: Arc<Vdev>,
+    reqs: Vec<WriteReq>,
+    /// Flushes of the leaf that had failed before.
+    flush_failures: u64,
+}
+
+impl Labels {
+    fn new(top: u64, leaf: Arc<Vdev>, reqs: Vec<WriteReq>) -> Labels {
+        let flush_failures = leaf.written().flush_failures();
+        Labels { top, leaf, reqs, flush_failures }
+    }
+
+    /// Whether, after a flush, at least one of the writes is durable.
+    fn durable(&self) -> bool {
+        let written = self.reqs.iter().any(|r| matches!(r.result, Some(Ok(()))));
+        written && self.leaf.written().flush_failures() == self.flush_failures
+    }
+}
+
+impl Work for Labels {
+    fn run(&mut self) {
+        self.leaf.written().mark();
+        submit(&self.leaf, &mut self.reqs, |_| true);
+        self.leaf.written().mark();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_go_round() {
+        // 128 slots of 1 KiB, 32 of 4 KiB; multihost keeps the last one.
+        assert_eq!(slot_offset(0, 9, false), 128 << 10);
+        assert_eq!(slot_offset(127, 9, false), (128 << 10) + 127 * 1024);
+        assert_eq!(slot_offset(128, 9, false), 128 << 10);
+        assert_eq!(slot_offset(127, 9, true), 128 << 10);
+        assert_eq!(slot_offset(33, 12, false), (128 << 10) + 4096);
+        assert_eq!(slot_offset(33, 12, true), (128 << 10) + 2 * 4096);
+    }
+}

@@ -1,0 +1,313 @@
+//! Writing blocks, and making durable what was written.
+//!
+//! A block is laid out as *columns*. On a leaf or mirror it is one column, which goes to every
+//! leaf below; on RAID-Z it is the columns of [`crate::raidz::map`], parity first, each of which goes
+//! to one child (and to all leaves below that, where the child is being replaced). The writes of a
+//! whole batch are then submitted together. A column is written if at least one leaf took it; a
+//! block is written if no more columns than its vdev can make up for are not: none, or as many as
+//! RAID-Z has parity. Skipped sectors of a RAID-Z allocation are not written.
+//!
+//! # What happens to errors
+//!
+//! None is dropped. A leaf that failed a write counts a write error; a leaf that failed or was not
+//! there to be written *missed* the block's transaction group: from then on reads trust it less
+//! with blocks of that group, and [`VdevTree::take_missed`] hands the group to whoever keeps the
+//! dirty time log. A block that too little was written of fails for its caller.
+//!
+//! # Durability
+//!
+//! What was written is durable after [`VdevTree::flush_all`]. A flush that fails may have lost
+//! any write since the last one (the kernel drops pages that it cannot write, and says so once),
+//! so that leaf missed every transaction group written to it since. Blocks that were reported
+//! as written may then have lost more columns than their vdev can make up for, which is not
+//! known by block: if it *may* have happened (see [`lossy`]), the top-level vdev has *lost* data,
+//! and no flush of it succeeds any more. Whoever asks next may be someone else than the one who
+//! wrote the block, and to flush again would report success. Such a pool goes on by being
+//! opened again at its last uberblock.
+//!
+//! Between a write and its flush another flush may come and fail. So that no block slips through:
+//!
+//! - A write during which a flush of its leaf failed counts as failed. So at the end of a batch,
+//!   when every failed write has been marked at its leaf, no flush of a leaf that took the block
+//!   has failed yet.
+//! - From then on a flush that fails finds, at the other leaves, the marks of what they lack. Marks
+//!   are taken off only by a flush of the whole top-level vdev that began after they were made.
+//! - Flushes of a tree run one at a time.
+//!
+//! Invariants: nothing is written outside a leaf's allocatable space; blocks start at a sector of
+//! their vdev and are filled up with zeros to a whole one. Blocks of one batch do not overlap.
+
+mod leaf;
+mod parity;
+mod submit;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cenote_format::MAX_BLOCK;
+use cenote_format::abd::Abd;
+
+use crate::submit::{IoPool, Work};
+use crate::tree::{self, VdevTree};
+use crate::vdev::{Kind, Vdev, merged};
+use crate::{VdevError, mirror};
+
+pub(crate) use leaf::Written;
+use parity::Columns;
+pub(crate) use submit::submit;
+use submit::{LeafWrite, write_leaves};
+
+/// One block of a batch.
+#[derive(Clone, Debug)]
+pub struct BlockWrite {
+    /// Id of the top-level vdev.
+    pub vdev: u64,
+    /// Byte offset on it, as in the DVA: a multiple of its sector size.
+    pub offset: u64,
+    /// The block: psize bytes. It is filled up with zeros to a whole sector.
+    pub data: Abd,
+    /// Transaction group of its birth, which leaves that cannot be written miss. 0: none.
+    pub txg: u64,
+}
+
+/// What a tree has for writing.
+pub(crate) struct Writer {
+    /// Apart from the readers', so that reads do not wait behind flushes.
+    pub pool: IoPool,
+    /// Held during a flush: the top-level vdevs that lost data, and why.
+    lost: Mutex<HashMap<u64, String>>,
+}
+
+impl Writer {
+    pub(crate) fn new() -> Writer {
+        Writer { pool: IoPool::new(), lost: Mutex::default() }
+    }
+}
+
+/// A block under way: for each column the positions of its writes in the batch.
+struct Plan<'a> {
+    vdev: &'a Arc<Vdev>,
+    columns: Vec<Range<usize>>,
+    /// How many columns may fail.
+    tolerance: usize,
+}
+
+impl VdevTree {
+    /// Writes a batch of blocks: the writes of all of them are aggregated and submitted together,
+    /// those of each device in parallel to the others. Results are in the order of `blocks`.
+    ///
+    /// `Ok` means that the block can be read back; it is durable after [`VdevTree::flush_all`].
+    pub fn write_many(&self, blocks: &[BlockWrite]) -> Vec<Result<(), VdevError>> {
+        let laid_out = self.lay_out(blocks);
+        let mut writes = Vec::with_capacity(blocks.len());
+        let plans: Vec<Result<Plan<'_>, VdevError>> = blocks
+            .iter()
+            .zip(laid_out)
+            .map(|(block, columns)| Ok(self.plan_write(block, columns?, &mut writes)?))
+            .collect();
+        let results = write_leaves(&self.writer.pool, &writes);
+        let finish = |(block, plan): (&BlockWrite, Result<Plan<'_>, VdevError>)| {
+            plan.and_then(|plan| plan.finish(block, &results))
+        };
+        blocks.iter().zip(plans).map(finish).collect()
+    }
+
+    /// The columns of each block.
+    fn lay_out(&self, blocks: &[BlockWrite]) -> Vec<Result<Columns, VdevError>> {
+        let mut columns: Vec<Result<Columns, VdevError>> =
+            blocks.iter().map(|b| parity::lay_out(self.check(b)?, b)).collect();
+        parity::generate(&self.writer.pool, columns.iter_mut().flatten().collect());
+        columns
+    }
+
+    /// The vdev that a block goes to, if the block is one that can be there.
+    fn check(&self, block: &BlockWrite) -> Result<&Arc<Vdev>, VdevError> {
+        let vdev = tree::top(self.root().children(), block.vdev)?;
+        let (size, asize) = (block.data.len() as u64, vdev.asize());
+        let end = block.offset.checked_add(vdev.psize_to_asize(size));
+        if matches!(vdev.vdev_kind(), Kind::Hole | Kind::Missing | Kind::Indirect | Kind::Root) {
+            return Err(error(block, format!("a {} vdev takes no data", vdev.kind())));
+        }
+        if size == 0 || size > MAX_BLOCK {
+            return Err(error(block, format!("a block of {size} bytes")));
+        }
+        if !block.offset.is_multiple_of(1 << vdev.ashift().min(63)) {
+            return Err(error(block, "not at a sector"));
+        }
+        match end {
+            Some(end) if asize == 0 || end <= asize => Ok(vdev),
+            _ => Err(error(block, "beyond the end of the vdev")),
+        }
+    }
+
+    /// Appends the writes of a block.
+    fn plan_write(
+        &self,
+        block: &BlockWrite,
+        columns: Columns,
+        writes: &mut Vec<LeafWrite>,
+    ) -> Result<Plan<'_>, VdevError> {
+        let vdev = tree::top(self.root().children(), block.vdev)?;
+        let mut plan = Plan { vdev, columns: Vec::new(), tolerance: columns.tolerance };
+        for (child, offset, data) in columns.into_parts() {
+            let start = writes.len();
+            let mut leaves = Vec::new();
+            mirror::copies(&child, &mut leaves);
+            for leaf in leaves {
+                if leaf.writable() {
+                    let (data, txg) = (data.clone(), block.txg);
+                    writes.push(LeafWrite { leaf, offset, data, txg });
+                } else {
+                    missed(&leaf, block.txg);
+                }
+            }
+            plan.columns.push(start..writes.len());
+        }
+        Ok(plan)
+    }
+
+    /// Makes durable every block that [`VdevTree::write_many`] reported as written before this
+    /// call. Devices that nothing was written to since they were last flushed are left alone.
+    ///
+    /// Errors: [`VdevError::Flush`] if some of these blocks, or of those written before, may be
+    /// lost (others may be durable). It stays so: see the module's comment.
+    pub fn flush_all(&self) -> Result<(), VdevError> {
+        self.flush(self.root().children().iter().collect())
+    }
+
+    /// As [`VdevTree::flush_all`], for the blocks of some top-level vdevs, given by id.
+    pub fn flush_tops(&self, tops: &[u64]) -> Result<(), VdevError> {
+        let all = self.root().children();
+        self.flush(tops.iter().map(|id| tree::top(all, *id)).collect::<Result<_, _>>()?)
+    }
+
+    fn flush(&self, tops: Vec<&Arc<Vdev>>) -> Result<(), VdevError> {
+        let mut lost = self.writer.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leaves = Vec::new();
+        tops.iter().for_each(|t| t.collect_leaves(&mut leaves));
+        // The marks before the counts: a write marks its leaf last.
+        let marked = |l: &Arc<Vdev>| l.written().take_failed().then(|| l.guid());
+        let marked: Vec<u64> = leaves.iter().filter_map(marked).collect();
+        let job = |leaf: Arc<Vdev>| {
+            let seen = leaf.written().dirty()?;
+            Some(Flush { leaf, seen, result: Ok(()) })
+        };
+        let jobs = leaves.into_iter().filter_map(job).collect();
+        let mut lacking: HashMap<u64, String> = HashMap::new();
+        for done in self.writer.pool.run(jobs) {
+            if let Some(why) = done.finish() {
+                lacking.insert(done.leaf.guid(), why);
+            }
+        }
+        for top in &tops {
+            let mut below = Vec::new();
+            top.collect_leaves(&mut below);
+            let Some(why) = below.iter().find_map(|l| lacking.get(&l.guid())) else { continue };
+            let lacks = |l: &Vdev| lacking.contains_key(&l.guid()) || marked.contains(&l.guid());
+            if lossy(top, &lacks) {
+                top.stats.writes.error();
+                tracing::error!(vdev = ?top, why, "written data may be lost");
+                lost.insert(top.id(), why.clone());
+            }
+        }
+        match tops.iter().find_map(|t| Some((t.id(), lost.get(&t.id())?.clone()))) {
+            Some((vdev, why)) => Err(VdevError::Flush { vdev, why }),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the transaction groups (half-open ranges) that each leaf, given by guid, missed since
+    /// this was last called: because it failed a write or a flush, or was not there. They belong
+    /// into the leaf's dirty time log (`DTL_MISSING`) in the same transaction group.
+    pub fn take_missed(&self) -> Vec<(u64, Vec<Range<u64>>)> {
+        let missed = |l: Arc<Vdev>| (l.guid(), merged(l.written().take_missed()));
+        self.leaves().into_iter().map(missed).filter(|(_, m)| !m.is_empty()).collect()
+    }
+}
+
+/// Whether blocks reported as written to `vdev` since the last flush may be lost, given which
+/// leaves lack some of them because a flush or write failed. Those may be others than what a leaf
+/// lacks that is not written at all; taking all of them together errs on the safe side.
+fn lossy(vdev: &Vdev, lacks: &dyn Fn(&Vdev) -> bool) -> bool {
+    if vdev.is_leaf() {
+        return !vdev.writable() || lacks(vdev) || vdev.written().failed_writes();
+    }
+    let lossy_children = vdev.children().iter().filter(|c| lossy(c, lacks)).count();
+    match vdev.vdev_kind() {
+        Kind::RaidZ => lossy_children as u64 > vdev.nparity(),
+        _ => lossy_children == vdev.children().len(),
+    }
+}
+
+fn error(block: &BlockWrite, why: impl Into<String>) -> VdevError {
+    VdevError::Io { vdev: block.vdev, offset: block.offset, why: why.into() }
+}
+
+/// `leaf` does not have what was written in `txg`.
+fn missed(leaf: &Vdev, txg: u64) {
+    if txg != 0 {
+        leaf.add_missing(txg..txg.saturating_add(1));
+    }
+}
+
+impl Plan<'_> {
+    /// The outcome of the block, given the results of the batch.
+    fn finish(self, block: &BlockWrite, results: &[io::Result<()>]) -> Result<(), VdevError> {
+        let mut lost = 0;
+        let mut cause = None;
+        for column in &self.columns {
+            let mine = results.get(column.clone()).unwrap_or_default();
+            cause = cause.or_else(|| mine.iter().find_map(|r| r.as_ref().err()));
+            lost += usize::from(!mine.iter().any(Result::is_ok));
+        }
+        if lost <= self.tolerance {
+            return Ok(());
+        }
+        if !self.vdev.is_leaf() {
+            self.vdev.stats.writes.error();
+        }
+        let cause = cause.map_or("no device to write to".to_string(), io::Error::to_string);
+        let of = self.columns.len();
+        Err(error(
+            block,
+            match of {
+                1 => cause,
+                _ => format!("{lost} of {of} columns cannot be written: {cause}"),
+            },
+        ))
+    }
+}
+
+/// A flush of one device.
+struct Flush {
+    leaf: Arc<Vdev>,
+    /// The write that the leaf had got to: see [`Written::dirty`].
+    seen: u64,
+    result: io::Result<()>,
+}
+
+impl Flush {
+    /// Takes note of the outcome. If blocks may be lost on the leaf: why.
+    fn finish(&self) -> Option<String> {
+        let Err(error) = &self.result else {
+            self.leaf.written().flushed(self.seen);
+            return None;
+        };
+        tracing::warn!(leaf = ?self.leaf, %error, "flush failed");
+        self.leaf.stats.writes.error();
+        let lost = self.leaf.written().flush_failed()?;
+        self.leaf.add_missing(lost);
+        Some(error.to_string())
+    }
+}
+
+impl Work for Flush {
+    fn run(&mut self) {
+        let gone = || Err(io::ErrorKind::NotFound.into());
+        self.result = self.leaf.device().map_or_else(gone, |d| d.flush());
+    }
+}

@@ -1,0 +1,215 @@
+//! Submitting writes to leaves: aggregation, one batch per device, devices in parallel.
+//!
+//! As for reads (`crate::submit`), with these differences: only writes that follow one another
+//! without a gap become one, which takes no copy, since the pieces of both are handed to the
+//! kernel as they are; large ones join too; and each device gets one batch, since writes to one
+//! file exclude each other in the kernel anyway.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use cenote_format::LABEL_START;
+use cenote_format::abd::Abd;
+use cenote_format::label::{LABEL_END, LABEL_SIZE};
+
+use crate::device::WriteReq;
+use crate::submit::{IoPool, Work};
+use crate::vdev::Vdev;
+
+/// Most bytes of an aggregated write (OpenZFS: `zfs_vdev_aggregation_limit`).
+const AGGREGATION_LIMIT: u64 = 1 << 20;
+
+/// One write to a leaf.
+pub(super) struct LeafWrite {
+    pub leaf: Arc<Vdev>,
+    /// Byte offset in the leaf's allocatable space.
+    pub offset: u64,
+    pub data: Abd,
+    pub txg: u64,
+}
+
+/// Performs `writes`; the results are in their order. Counts operations, latencies and write
+/// errors at the leaves, and what they missed.
+pub(super) fn write_leaves(pool: &IoPool, writes: &[LeafWrite]) -> Vec<io::Result<()>> {
+    let mut order: Vec<usize> = (0..writes.len()).collect();
+    order.sort_by_key(|i| (Arc::as_ptr(&writes[*i].leaf), writes[*i].offset));
+    let failures = |w: &LeafWrite| w.leaf.written().flush_failures();
+    let failures_before: Vec<u64> = writes.iter().map(failures).collect();
+    let mut results: Vec<io::Result<()>> =
+        writes.iter().map(|_| Err(io::Error::other("not written"))).collect();
+    let failed = perform(pool, writes, &order, aggregate(writes, &order), &mut results);
+    if !failed.is_empty() {
+        // One bad sector shall not cost its neighbours: each is written for itself.
+        let mut failed: Vec<usize> = failed.into_iter().flatten().collect();
+        failed.sort_unstable();
+        let runs = failed.into_iter().map(|at| at..at + 1).collect();
+        perform(pool, writes, &order, runs, &mut results);
+    }
+    for (write, result) in writes.iter().zip(&results) {
+        if result.is_err() {
+            write.leaf.written().write_failed();
+            super::missed(&write.leaf, write.txg);
+        }
+    }
+    // Last, when all is marked that other leaves lack.
+    for ((write, result), before) in writes.iter().zip(&mut results).zip(failures_before) {
+        if result.is_ok() && failures(write) != before {
+            *result = Err(io::Error::other("a flush failed meanwhile"));
+            write.leaf.written().write_failed();
+            super::missed(&write.leaf, write.txg);
+        }
+    }
+    results
+}
+
+/// Joins neighbouring writes: ranges of positions in `order`.
+fn aggregate(writes: &[LeafWrite], order: &[usize]) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    // Where the last run ends, and its bytes.
+    let (mut end, mut bytes) = (0u64, 0u64);
+    for (at, i) in order.iter().enumerate() {
+        let (write, len) = (&writes[*i], writes[*i].data.len() as u64);
+        let follows = runs.last().and_then(|r| order.get(r.start)).is_some_and(|first| {
+            Arc::ptr_eq(&writes[*first].leaf, &write.leaf) && write.offset == end
+        });
+        match runs.last_mut() {
+            Some(run) if follows && bytes + len <= AGGREGATION_LIMIT => {
+                run.end = at + 1;
+                bytes += len;
+            }
+            _ => {
+                runs.push(at..at + 1);
+                bytes = len;
+            }
+        }
+        end = write.offset.saturating_add(len);
+    }
+    runs
+}
+
+/// Performs `runs`. Returns those with several members that failed.
+fn perform(
+    pool: &IoPool,
+    writes: &[LeafWrite],
+    order: &[usize],
+    runs: Vec<Range<usize>>,
+    results: &mut [io::Result<()>],
+) -> Vec<Range<usize>> {
+    let mut failed = Vec::new();
+    for done in pool.run(batches(writes, order, runs)) {
+        for (run, req) in done.runs.into_iter().zip(done.reqs) {
+            match req.take() {
+                Err(_) if run.len() > 1 => failed.push(run),
+                outcome => {
+                    for i in order.get(run).unwrap_or_default() {
+                        results[*i] = match &outcome {
+                            Ok(()) => Ok(()),
+                            Err(e) => Err(io::Error::new(e.kind(), e.to_string())),
+                        };
+                    }
+                }
+            }
+        }
+    }
+    failed
+}
+
+/// Writes for one device that are submitted together.
+struct Batch {
+    leaf: Arc<Vdev>,
+    runs: Vec<Range<usize>>,
+    reqs: Vec<WriteReq>,
+    txgs: Range<u64>,
+}
+
+/// Makes one batch for each leaf.
+fn batches(writes: &[LeafWrite], order: &[usize], runs: Vec<Range<usize>>) -> Vec<Batch> {
+    let mut batches: Vec<Batch> = Vec::new();
+    for run in runs {
+        let members = order.get(run.clone()).unwrap_or_default();
+        let Some(first) = members.first().map(|i| &writes[*i]) else { continue };
+        let mut txgs = 0..0;
+        for txg in members.iter().map(|i| writes[*i].txg).filter(|txg| *txg != 0) {
+            txgs = join(txgs, txg..txg.saturating_add(1));
+        }
+        let data = match members {
+            [_] => first.data.clone(),
+            _ => Abd::gang(members.iter().map(|i| writes[*i].data.clone()).collect()),
+        };
+        let req = request(&first.leaf, first.offset, data);
+        match batches.last_mut() {
+            Some(batch) if Arc::ptr_eq(&batch.leaf, &first.leaf) => {
+                batch.txgs = join(batch.txgs.clone(), txgs);
+                batch.runs.push(run);
+                batch.reqs.push(req);
+            }
+            _ => {
+                let leaf = first.leaf.clone();
+                batches.push(Batch { leaf, runs: vec![run], reqs: vec![req], txgs });
+            }
+        }
+    }
+    batches
+}
+
+/// The smallest range that holds both.
+fn join(a: Range<u64>, b: Range<u64>) -> Range<u64> {
+    match (a.is_empty(), b.is_empty()) {
+        (true, _) => b,
+        (_, true) => a,
+        _ => a.start.min(b.start)..a.end.max(b.end),
+    }
+}
+
+/// The write on the device. One that would touch the labels is refused.
+fn request(leaf: &Vdev, offset: u64, data: Abd) -> WriteReq {
+    let size = leaf.device().map_or(0, |d| d.size());
+    let data_end = (size / LABEL_SIZE * LABEL_SIZE).saturating_sub(LABEL_END);
+    let offset = offset.saturating_add(LABEL_START);
+    let end = offset.checked_add(data.len() as u64);
+    let inside = end.is_some_and(|end| end <= data_end);
+    let mut req = WriteReq::new(offset, data);
+    if !inside {
+        let why = format!("{} bytes at {offset:#x} are beyond the device's end", req.data.len());
+        req.result = Some(Err(io::Error::new(io::ErrorKind::InvalidInput, why)));
+    }
+    req
+}
+
+impl Work for Batch {
+    fn run(&mut self) {
+        self.leaf.written().mark_blocks(self.txgs.clone());
+        let members = |run: &Range<usize>| run.len();
+        submit(&self.leaf, &mut self.reqs, |i| self.runs.get(i).map_or(1, members) == 1);
+        self.leaf.written().mark_blocks(self.txgs.clone());
+    }
+}
+
+/// Has `leaf`'s device perform those of `reqs` that have no result yet. Counts them at the leaf; a
+/// failure of request `i` counts as an error if `counts(i)`.
+pub(crate) fn submit(leaf: &Vdev, reqs: &mut [WriteReq], counts: impl Fn(usize) -> bool) {
+    let Some(device) = leaf.device() else { return };
+    let stats = &leaf.stats.writes;
+    stats.begin(reqs.len());
+    let started = Instant::now();
+    if reqs.iter().all(|r| r.result.is_none()) {
+        device.write_batch(reqs);
+    } else {
+        // Some are refused beforehand: the device does not get to see those.
+        for req in reqs.iter_mut().filter(|r| r.result.is_none()) {
+            device.write_batch(std::slice::from_mut(req));
+        }
+    }
+    let elapsed = started.elapsed();
+    for (i, req) in reqs.iter().enumerate() {
+        match &req.result {
+            Some(Ok(())) => stats.completed(req.data.len(), elapsed),
+            failure => {
+                stats.failed(counts(i));
+                tracing::debug!(?leaf, offset = req.offset, ?failure, "write failed");
+            }
+        }
+    }
+}
