@@ -4,6 +4,8 @@
 //! Only that user gets into the mount, so what looks into it is this program, run again as the user
 //! (see [`child`]).
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod common;
 
 use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};
