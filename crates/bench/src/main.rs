@@ -11,9 +11,7 @@ mod measure;
 mod read;
 mod report;
 
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
 
 use clap::{Parser, Subcommand};
 
@@ -50,15 +48,7 @@ pub struct ReadArgs {
     peer: PathBuf,
 }
 
-/// The C library's settings for a process with a large cache, and where it reads them.
-const MALLOC: (&str, &str) = ("GLIBC_TUNABLES", cenote_store::MALLOC_TUNABLES);
-
 fn main() -> anyhow::Result<()> {
-    if std::env::var_os(MALLOC.0).is_none() {
-        let (name, value) = MALLOC;
-        let mut again = Command::new(std::env::current_exe()?);
-        return Err(again.args(std::env::args_os().skip(1)).env(name, value).exec().into());
-    }
     match Args::parse().what {
         What::Read(args) => read::run(&args),
     }

@@ -74,7 +74,6 @@ fn peer(args: &ReadArgs, image: &Path) -> anyhow::Result<Vec<Run>> {
     let out = Command::new(&args.peer)
         .arg(image)
         .args([args.size.to_string(), args.cache.to_string()])
-        .env_remove(crate::MALLOC.0)
         .output()
         .with_context(|| format!("running {}", args.peer.display()))?;
     if !out.status.success() {

@@ -38,14 +38,3 @@ pub mod tamper;
 pub mod verify;
 
 pub use error::{BlockError, Bookmark};
-
-/// What the environment variable `GLIBC_TUNABLES` should say when a process with a large ARC is
-/// started; glibc reads it once, before `main`.
-///
-/// A block that is read for the first time costs as much in page faults as in everything else, for
-/// the memory it goes to is new. With these settings glibc asks for huge pages, takes blocks of
-/// any size from its heaps instead of mapping each one, and gives memory back in large pieces
-/// only. On other C libraries they do nothing.
-pub const MALLOC_TUNABLES: &str = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432:\
-    glibc.malloc.trim_threshold=67108864";
-pub use pipeline::{Block, Store, StoreStats};
