@@ -38,3 +38,4 @@ pub mod tamper;
 pub mod verify;
 
 pub use error::{BlockError, Bookmark};
+pub use pipeline::{Block, Store, StoreStats};
