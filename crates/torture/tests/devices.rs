@@ -1,5 +1,7 @@
 //! Devices removed or overwritten with garbage: within the redundancy every byte reads.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;

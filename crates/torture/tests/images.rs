@@ -1,5 +1,7 @@
 //! Bytes flipped and images cut short: the pool is refused, or what it delivers is right.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
