@@ -27,11 +27,11 @@
 //!
 //! Between a write and its flush another flush may come and fail. So that no block slips through:
 //!
-//! - A write during which a flush of its leaf failed counts as failed. So at the end of a batch,
-//!   when every failed write has been marked at its leaf, no flush of a leaf that took the block
-//!   has failed yet.
-//! - From then on a flush that fails finds, at the other leaves, the marks of what they lack. Marks
-//!   are taken off only by a flush of the whole top-level vdev that began after they were made.
+//! - A write fails if a flush of its leaf was found to have failed since the batch began. That is
+//!   looked up last, when every failed write of the batch has been marked at its leaf.
+//! - So if a flush of a leaf that took the block is found to have failed later, the other leaves
+//!   carry the marks of what they lack, which are looked at after that. Marks are taken off only by
+//!   a flush of the whole top-level vdev that began after they were made.
 //! - Flushes of a tree run one at a time.
 //!
 //! Invariants: nothing is written outside a leaf's allocatable space; blocks start at a sector of
