@@ -1,4 +1,4 @@
-//! Decompression of blocks (`zio_compress_table`).
+//! Compression and decompression of blocks (`zio_compress_table`).
 //!
 //! A block pointer says how a block is compressed and how long it is before (`psize`, in sectors or
 //! bytes) and after (`lsize`) decompression. How long the compressed data really is, is known only
@@ -17,6 +17,7 @@
 //! buffers, or take memory or time beyond the size of its output.
 
 mod lzjb;
+mod pack;
 #[cfg(test)]
 mod tests;
 mod zle;
@@ -26,6 +27,7 @@ use std::cell::RefCell;
 
 use crate::{ByteOrder, Bytes, DecodeError, Result};
 
+pub use pack::{LEVEL_DEFAULT, ZSTD_DEFAULT_LEVEL, compress, is_zero, max_compressed_size};
 pub use zstd::{ZSTD_HEADER_SIZE, ZstdHeader};
 
 /// `enum zio_compress`.
