@@ -228,6 +228,10 @@ pub struct BookmarkPhys {
     pub uncompressed: u64,
     /// Bytes of that snapshot that were freed before the next snapshot was taken.
     pub freed: u64,
+    /// The same, physical sizes.
+    pub freed_compressed: u64,
+    /// The same, logical sizes.
+    pub freed_uncompressed: u64,
     /// IV set guid, for raw sends (with feature `bookmark_v2`).
     pub ivset_guid: u64,
 }
@@ -249,6 +253,8 @@ impl BookmarkPhys {
             compressed: at(6),
             uncompressed: at(7),
             freed: at(8),
+            freed_compressed: at(9),
+            freed_uncompressed: at(10),
             ivset_guid: at(11),
         })
     }

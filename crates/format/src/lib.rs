@@ -13,6 +13,7 @@
 //! | [`compress`] | `zio_compress` functions |
 //! | [`dmu`] | `dmu_object_type_t`, `dnode_phys_t`, `objset_phys_t`, `zil_header_t` |
 //! | [`dsl`] | `dsl_dir_phys_t`, `dsl_dataset_phys_t`, deadlists, bookmarks, `bpobj_phys_t` |
+//! | [`encode`] | the same structures, written |
 //! | [`label`] | `vdev_label_t`, `uberblock_t` |
 //! | [`nvlist`] | packed nvlists, XDR encoding |
 //! | [`sa`] | system attribute headers (`sa_hdr_phys_t`) and layouts |
@@ -26,6 +27,7 @@ pub mod checksum;
 pub mod compress;
 pub mod dmu;
 pub mod dsl;
+pub mod encode;
 pub mod features;
 pub mod label;
 pub mod nvlist;
