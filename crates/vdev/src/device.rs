@@ -129,7 +129,7 @@ pub(crate) fn read_at(dev: &dyn Device, offset: u64, len: usize) -> io::Result<V
 ///
 /// Errors: those of opening it, and `InvalidInput` for anything else (a directory, a terminal).
 pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
-    FileDevice::new(File::open(path)?, path, false)
+    FileDevice::open(File::open(path)?, path, false)
 }
 
 /// Opens a file, block device or partition for reading and writing, for this caller alone: a block
@@ -157,7 +157,7 @@ pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|e| if e == rustix::io::Errno::WOULDBLOCK { busy() } else { e.into() })?;
     }
-    FileDevice::new(file, path, true)
+    FileDevice::open(file, path, true)
 }
 
 fn check_kind(kind: FileType) -> io::Result<()> {
@@ -191,7 +191,7 @@ struct FileDevice {
 }
 
 impl FileDevice {
-    fn new(mut file: File, path: &Path, writable: bool) -> io::Result<Arc<dyn Device>> {
+    fn open(mut file: File, path: &Path, writable: bool) -> io::Result<Arc<dyn Device>> {
         check_kind(file.metadata()?.file_type())?;
         // The end of a block device is its size.
         let size = file.seek(SeekFrom::End(0))?;

@@ -3,7 +3,7 @@
 //! A new device gets all four labels at once (`vdev_label_init`), with a config whose `txg` is 0,
 //! which says that no transaction group of the pool includes it yet, and an empty ring of uberblocks;
 //! committing the first one ([`crate::VdevTree::sync_labels`]) completes them. The first 8 KiB
-//! of a label are left alone, the boot environment is cleared.
+//! of a label are left alone, the boot environment becomes an empty one.
 //!
 //! Whose a device is, and which labels there are to clear, is asked of labels that may be
 //! damaged: their checksums are not looked at, any config that decodes and names a device and a
@@ -14,11 +14,11 @@ use std::io;
 use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 use cenote_format::checksum::EMBEDDED_SIZE;
+use cenote_format::encode::label::encode_label;
 use cenote_format::label::{self, BOOTENV_OFFSET, CONFIG_OFFSET, LABEL_SIZE};
 use cenote_format::nvlist::NvList;
 
 use crate::device::{Device, WriteReq};
-use crate::label_encode;
 use crate::labels::read_parts;
 
 /// Bytes of the header of a cache device (`l2arc_dev_hdr_phys_t`), at the start of its space.
@@ -124,16 +124,13 @@ fn owners(dev: &dyn Device) -> io::Result<Vec<(u64, LabelOwner)>> {
 /// small for labels or the config is too large for one.
 pub fn init_labels(dev: &dyn Device, config: &NvList) -> io::Result<()> {
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
-    let packed = config.encode();
     let mut reqs = Vec::new();
     for l in 0..label::LABELS {
         let at = label::label_offset(dev.size(), l);
         let at = at.ok_or_else(|| invalid("the device is too small".into()))?;
-        // The boot environment, the config and the ring follow one another.
-        let boot_env = Abd::from_vec(vec![0; (CONFIG_OFFSET - BOOTENV_OFFSET) as usize]);
-        let area = label_encode::config_area(&packed, at + CONFIG_OFFSET).map_err(invalid)?;
-        let ring = Abd::from_vec(vec![0; label::RING_SIZE]);
-        reqs.push(WriteReq::new(at + BOOTENV_OFFSET, Abd::gang(vec![boot_env, area, ring])));
+        let whole = encode_label(config, [], 0, at).map_err(|e| invalid(e.to_string()))?;
+        let written = whole.get(BOOTENV_OFFSET as usize..).unwrap_or_default().to_vec();
+        reqs.push(WriteReq::new(at + BOOTENV_OFFSET, Abd::from_vec(written)));
     }
     write_all(dev, reqs)
 }

@@ -31,12 +31,18 @@
 //! labels show. Devices lose writes in any order and any part of them between two flushes, hence
 //! the flush after each step and not only before the uberblock.
 //!
+//! A crash in 3 or 4 leaves odd labels that are one commit behind. So the first commit after a pool
+//! is opened must rewrite the labels of all its top-level vdevs.
+//!
 //! Failure leaves a state that is as good as that after a crash. The same transaction group can
 //! then be committed again: every step writes the same bytes to the same places.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use cenote_format::abd::Abd;
+use cenote_format::encode::EncodeError;
+use cenote_format::encode::label::{encode_config, encode_slot, slot_of};
 use cenote_format::label::{self, Uberblock};
 use cenote_format::nvlist::{NvList, NvValue};
 
@@ -45,7 +51,7 @@ use crate::submit::Work;
 use crate::tree;
 use crate::vdev::Vdev;
 use crate::write::submit;
-use crate::{VdevError, VdevTree, label_encode};
+use crate::{VdevError, VdevTree};
 
 const EVEN: [usize; 2] = [0, 2];
 const ODD: [usize; 2] = [1, 3];
@@ -84,18 +90,17 @@ impl VdevTree {
         twice(|| self.write_configs(update, &configs, &ODD))
     }
 
-    /// Packed configs of the leaves to write, by guid.
-    fn leaf_configs(&self, update: &LabelUpdate<'_>) -> Result<HashMap<u64, Vec<u8>>, VdevError> {
+    /// Configs of the leaves to write, by guid.
+    fn leaf_configs(&self, update: &LabelUpdate<'_>) -> Result<HashMap<u64, NvList>, VdevError> {
         let mut configs = HashMap::new();
         for (id, config) in update.labels {
             let top = tree::top(self.root().children(), *id)?;
             for leaf in writable_leaves(top) {
                 let config = leaf_config(config, update.uberblock.txg, top, &leaf);
-                let packed = config.encode();
                 // Whether it fits does not depend on the place.
-                label_encode::config_area(&packed, 0)
-                    .map_err(|why| VdevError::Label { vdev: *id, why })?;
-                configs.insert(leaf.guid(), packed);
+                encode_config(&config, 0)
+                    .map_err(|e| VdevError::Label { vdev: *id, why: e.to_string() })?;
+                configs.insert(leaf.guid(), config);
             }
         }
         Ok(configs)
@@ -105,14 +110,14 @@ impl VdevTree {
     fn write_configs(
         &self,
         update: &LabelUpdate<'_>,
-        configs: &HashMap<u64, Vec<u8>>,
+        configs: &HashMap<u64, NvList>,
         which: &[usize],
     ) -> Result<(), VdevError> {
         let mut jobs = Vec::new();
         for (id, _) in update.labels {
             for leaf in writable_leaves(tree::top(self.root().children(), *id)?) {
-                let Some(packed) = configs.get(&leaf.guid()) else { continue };
-                let encode = |at| label_encode::config_area(packed, at);
+                let Some(config) = configs.get(&leaf.guid()) else { continue };
+                let encode = |at| encode_config(config, at);
                 let reqs = requests(&leaf, which, label::CONFIG_OFFSET, encode);
                 let reqs = reqs.map_err(|why| VdevError::Label { vdev: *id, why })?;
                 jobs.push(Labels::new(*id, leaf, reqs));
@@ -139,7 +144,7 @@ impl VdevTree {
             let ashift = top.ashift();
             let within = slot_offset(txg, ashift, update.multihost);
             for leaf in writable_leaves(top) {
-                let encode = |at| label_encode::slot(update.uberblock, ashift, at);
+                let encode = |at| encode_slot(update.uberblock, ashift, at);
                 let reqs = requests(&leaf, &ALL, within, encode);
                 let reqs = reqs.map_err(|why| VdevError::Uberblock { txg, why })?;
                 jobs.push(Labels::new(*id, leaf, reqs));
@@ -167,9 +172,7 @@ impl VdevTree {
 
 /// Byte offset in a label of the slot for the uberblock of `txg`.
 fn slot_offset(txg: u64, ashift: u32, multihost: bool) -> u64 {
-    let size = label::slot_size(ashift);
-    let slots = label::RING_SIZE / size - usize::from(multihost);
-    label::RING_OFFSET + txg % slots as u64 * size as u64
+    label::RING_OFFSET + (slot_of(txg, ashift, multihost) * label::slot_size(ashift)) as u64
 }
 
 /// A device that fails once may have been reset; one that fails twice is taken at its word.
@@ -212,11 +215,12 @@ fn requests(
     leaf: &Vdev,
     which: &[usize],
     within: u64,
-    encode: impl Fn(u64) -> Result<cenote_format::abd::Abd, String>,
+    encode: impl Fn(u64) -> Result<Vec<u8>, EncodeError>,
 ) -> Result<Vec<WriteReq>, String> {
     let size = leaf.device().map_or(0, |d| d.size());
     let places = which.iter().filter_map(|l| Some(label::label_offset(size, *l)? + within));
-    places.map(|at| Ok(WriteReq::new(at, encode(at)?))).collect()
+    let request = |at| Ok(WriteReq::new(at, Abd::from_vec(encode(at)?)));
+    places.map(request).collect::<Result<_, EncodeError>>().map_err(|e| e.to_string())
 }
 
 /// Writes to the labels of one leaf.

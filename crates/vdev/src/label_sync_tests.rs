@@ -243,7 +243,7 @@ fn a_device_comes_and_goes() {
     assert_eq!(labels.labels.iter().flatten().count(), 4);
     assert!(labels.uberblocks.is_empty());
     assert_eq!(dev.bytes()[..8 << 10], [0xaa; 8 << 10]);
-    assert_eq!(dev.bytes()[8 << 10..16 << 10], [0; 8 << 10]);
+    assert_eq!(dev.bytes()[8 << 10..15 << 10], [0; 7 << 10]);
     // Not part of the pool before its first transaction group.
     assert!(label_owner(&*dev).unwrap().is_none());
     new.set("txg", NvValue::Uint64(4));

@@ -40,7 +40,6 @@ mod assemble;
 pub mod device;
 mod indirect;
 pub mod inject;
-mod label_encode;
 pub mod label_init;
 pub mod label_sync;
 #[cfg(test)]

@@ -107,7 +107,7 @@ impl VdevTree {
         let plans: Vec<Result<Plan<'_>, VdevError>> = blocks
             .iter()
             .zip(laid_out)
-            .map(|(block, columns)| Ok(self.plan_write(block, columns?, &mut writes)?))
+            .map(|(block, columns)| self.plan_write(block, columns?, &mut writes))
             .collect();
         let results = write_leaves(&self.writer.pool, &writes);
         let finish = |(block, plan): (&BlockWrite, Result<Plan<'_>, VdevError>)| {

@@ -19,7 +19,7 @@ use crate::vdev::Vdev;
 /// Bytes of parity computed at a time.
 const STRIP: usize = 4 << 10;
 /// Bytes of blocks that are worth a thread.
-const BYTES_PER_THREAD: usize = 256 << 10;
+const BYTES_PER_THREAD: usize = 1 << 20;
 
 /// A block as columns.
 pub(super) struct Columns {
