@@ -62,7 +62,9 @@ pub struct TempPool {
 pub fn names() -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(packed_dir())
         .unwrap()
-        .filter_map(|e| e.unwrap().file_name().to_str()?.strip_suffix(".manifest.json").map(String::from))
+        .filter_map(|e| {
+            e.unwrap().file_name().to_str()?.strip_suffix(".manifest.json").map(String::from)
+        })
         .collect();
     names.sort();
     names
@@ -82,7 +84,8 @@ pub fn pool(name: &str) -> TestPool {
         unpack(name, &partial).unwrap_or_else(|e| panic!("unpacking {name}: {e}"));
         fs::rename(&partial, &dir).unwrap();
     }
-    let files = (0..).map(|i| dir.join(format!("{name}.{i}.img"))).take_while(|p| p.exists()).collect();
+    let files =
+        (0..).map(|i| dir.join(format!("{name}.{i}.img"))).take_while(|p| p.exists()).collect();
     TestPool { name: name.into(), dir, files }
 }
 
@@ -111,7 +114,8 @@ fn packed_dir() -> PathBuf {
 }
 
 fn target_dir() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_dir().join("target"), PathBuf::from)
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| workspace_dir().join("target"), PathBuf::from)
 }
 
 fn unpack(name: &str, into: &Path) -> io::Result<()> {

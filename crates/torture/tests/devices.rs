@@ -1,6 +1,6 @@
 //! Devices removed or overwritten with garbage: within the redundancy every byte reads.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;

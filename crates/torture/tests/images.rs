@@ -1,6 +1,6 @@
 //! Bytes flipped and images cut short: the pool is refused, or what it delivers is right.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
