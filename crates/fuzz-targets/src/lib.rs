@@ -1,4 +1,4 @@
-//! Fuzzing the decoders of the on-disk format.
+//! Fuzzing the decoders of the on-disk format, and what changes blocks in place.
 //!
 //! A target ([`TARGETS`]) is a plain function of bytes that must return, whatever the bytes are:
 //! no panic, no endless loop, no memory beyond a small multiple of the input. Where there is an
@@ -12,6 +12,7 @@
 //! - `cargo test -p cenote-fuzz-targets` drives all of them for some seconds with seeds from the
 //!   sample pools ([`seeds`]) and a deterministic mutator ([`mutate`]).
 
+mod change;
 pub mod mutate;
 pub mod seeds;
 mod targets;
@@ -38,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "sa", run: targets::sa },
     Target { name: "spacemap", run: targets::spacemap },
     Target { name: "zap", run: targets::zap },
+    Target { name: "zap_change", run: change::zap_change },
 ];
 
 /// Runs the target `name` on `data`; what the wrappers in `fuzz/` call.

@@ -99,6 +99,8 @@ impl Collector {
             _ if kind.is_zap() => {
                 let first = data.first_chunk::<8>().map_or(0, |w| u64::from_le_bytes(*w));
                 self.add("zap", first, &[order, 0, 0], data);
+                let ops = [0, 1, 2, 3, 60, 61, 62, 63, 0, 1, 2, 60, 240, 255, 240, 128];
+                self.add("zap_change", first, &ops, data);
             }
             _ => {}
         }

@@ -1,7 +1,6 @@
 //! Uberblocks, configs and whole labels, sealed with their embedded checksums.
 
 use super::{EncodeError, Result, embedded, push_words, put};
-use crate::ByteOrder;
 use crate::checksum::{Checksum, EMBEDDED_SIZE};
 use crate::label::{
     BOOTENV_OFFSET, CONFIG_OFFSET, CONFIG_SIZE, LABEL_SIZE, RING_OFFSET, RING_SIZE, Uberblock,
@@ -85,16 +84,10 @@ pub fn encode_label<'a>(
     Ok(out)
 }
 
-impl Uberblock {
-    /// The same uberblock as this program would write it: little-endian.
-    pub fn to_little_endian(&self) -> Uberblock {
-        Uberblock { order: ByteOrder::Little, ..self.clone() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ByteOrder;
     use crate::blkptr::BlockPointer;
     use crate::checksum::verify_embedded;
     use crate::label::{decode_config, decode_slot};

@@ -173,6 +173,12 @@ impl<'a> LeafMut<'a> {
         self.u16(PREFIX_LEN).unwrap_or(0).into()
     }
 
+    /// The smallest hash that belongs here.
+    pub fn first_hash(&self) -> u64 {
+        let shift = 64 - self.prefix_len().min(64);
+        self.prefix().unwrap_or(0).checked_shl(shift).unwrap_or(0)
+    }
+
     fn prefix(&self) -> Result<u64> {
         Ok(self.bytes().u64(PREFIX)?)
     }
