@@ -76,7 +76,9 @@ impl BlockPointer {
 
     /// Whether the contents are encrypted: level 0 of an encrypted object type.
     pub fn is_encrypted(&self) -> bool {
-        self.uses_crypt() && self.level() == 0 && crate::dmu::DmuType(self.object_type()).is_encrypted()
+        self.uses_crypt()
+            && self.level() == 0
+            && crate::dmu::DmuType(self.object_type()).is_encrypted()
     }
 
     /// Level in the tree of indirect blocks; 0 is data.

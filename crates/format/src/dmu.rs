@@ -303,7 +303,11 @@ impl DnodePhys {
             },
             pointers,
             bonus: b.slice(bonus_at, bonus_len)?.to_vec(),
-            spill: if has_spill { Some(BlockPointer::decode(b, at + size - BLKPTR_SIZE)?) } else { None },
+            spill: if has_spill {
+                Some(BlockPointer::decode(b, at + size - BLKPTR_SIZE)?)
+            } else {
+                None
+            },
         }))
     }
 
@@ -372,7 +376,10 @@ impl ObjsetPhys {
             return Err(DecodeError::invalid(WHAT, "no meta dnode"));
         };
         if meta_dnode.kind != DmuType::DNODE || meta_dnode.block_size % DNODE_SLOT as u64 != 0 {
-            return Err(DecodeError::invalid(WHAT, format!("meta dnode of type {:?}", meta_dnode.kind)));
+            return Err(DecodeError::invalid(
+                WHAT,
+                format!("meta dnode of type {:?}", meta_dnode.kind),
+            ));
         }
         let zil = ZilHeader {
             claim_txg: b.u64(512)?,
@@ -389,7 +396,9 @@ impl ObjsetPhys {
             3 => ObjsetType::Zvol,
             n => ObjsetType::Other(n),
         };
-        let at = |at: usize| if b.len() >= at + DNODE_SLOT { DnodePhys::decode(b, at) } else { Ok(None) };
+        let at = |at: usize| {
+            if b.len() >= at + DNODE_SLOT { DnodePhys::decode(b, at) } else { Ok(None) }
+        };
         Ok(ObjsetPhys {
             meta_dnode,
             zil,
