@@ -196,11 +196,20 @@ impl VdevTree {
             let seen = leaf.written().dirty()?;
             Some(Flush { leaf, seen, result: Ok(()) })
         };
-        let jobs = leaves.into_iter().filter_map(job).collect();
+        let jobs: Vec<Flush> = leaves.into_iter().filter_map(job).collect();
+        let submitted: Vec<Arc<Vdev>> = jobs.iter().map(|j| j.leaf.clone()).collect();
+        let mut done = self.writer.pool.run(jobs);
+        // One that panicked did not come back.
+        for leaf in submitted {
+            if !done.iter().any(|d| Arc::ptr_eq(&d.leaf, &leaf)) {
+                let result = Err(io::Error::other("the flush did not end"));
+                done.push(Flush { leaf, seen: 0, result });
+            }
+        }
         let mut lacking: HashMap<u64, String> = HashMap::new();
-        for done in self.writer.pool.run(jobs) {
-            if let Some(why) = done.finish() {
-                lacking.insert(done.leaf.guid(), why);
+        for flush in done {
+            if let Some(why) = flush.finish() {
+                lacking.insert(flush.leaf.guid(), why);
             }
         }
         for top in &tops {
