@@ -17,7 +17,7 @@
 //! | `state` | health, and how it adds up to the root |
 //! | `vdev`, `assemble` | a node of the tree; building the tree from a config |
 //! | `tree` | reading blocks |
-//! | [`write`] | writing blocks, making them durable |
+//! | [`mod@write`] | writing blocks, making them durable |
 //! | `submit` | aggregation, batches, parallel devices |
 //! | `mirror`, `raidz`, `indirect` | copies, columns and parity, removed vdevs |
 //! | [`stats`] | counters |

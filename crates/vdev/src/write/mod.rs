@@ -1,7 +1,7 @@
 //! Writing blocks, and making durable what was written.
 //!
 //! A block is laid out as *columns*. On a leaf or mirror it is one column, which goes to every
-//! leaf below; on RAID-Z it is the columns of [`crate::raidz::map`], parity first, each of which goes
+//! leaf below; on RAID-Z it is the columns of `crate::raidz::map`, parity first, each of which goes
 //! to one child (and to all leaves below that, where the child is being replaced). The writes of a
 //! whole batch are then submitted together. A column is written if at least one leaf took it; a
 //! block is written if no more columns than its vdev can make up for are not: none, or as many as
@@ -20,7 +20,7 @@
 //! any write since the last one (the kernel drops pages that it cannot write, and says so once),
 //! so that leaf missed every transaction group written to it since. Blocks that were reported
 //! as written may then have lost more columns than their vdev can make up for, which is not
-//! known by block: if it *may* have happened (see [`lossy`]), the top-level vdev has *lost* data,
+//! known by block: if it *may* have happened (see `lossy`), the top-level vdev has *lost* data,
 //! and no flush of it succeeds any more. Whoever asks next may be someone else than the one who
 //! wrote the block, and to flush again would report success. Such a pool goes on by being
 //! opened again at its last uberblock.
