@@ -358,7 +358,7 @@ impl State {
 
     fn view(&self) -> View {
         let weight = match &self.free {
-            Some(free) => Weight::of(&free.histogram()),
+            Some(free) => free.weight(),
             None => Weight::of(&self.histogram),
         };
         let largest = self.free.as_ref().map(FreeSpace::largest).or(self.largest);
@@ -390,7 +390,9 @@ impl State {
         self.allocated = self.allocated.saturating_sub(tree.space());
         for (start, end) in tree.iter() {
             if let Some(free) = &mut self.free {
-                let _ = free.add(start, end);
+                if let Err(e) = free.add(start, end) {
+                    tracing::error!("freed in txg {freed_in}: {e}");
+                }
                 continue;
             }
             if let Some(noted) = &mut self.loading {

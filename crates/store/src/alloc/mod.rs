@@ -1,8 +1,63 @@
-//! Allocation.
+//! Where blocks go: free space, metaslabs, classes, and the changes of each txg.
+//!
+//! # Idea
+//!
+//! A top-level vdev is divided into metaslabs, each with a space map on disk (which the pool reads
+//! and writes) and a set of free segments in memory while it is *loaded*. An [`Allocator`] finds
+//! room for blocks in loaded metaslabs, keeps back what is freed for two txgs, and hands out what
+//! changed in each txg and metaslab for the pool to write down.
+//!
+//! ```text
+//!   Allocator ── Class (normal, log, special, dedup) ── Group (a top-level vdev) ── Metaslab
+//!      │           rotor: whose turn it is              order by weight, active     FreeSpace
+//!      └─ LoadMetaslab (the pool)                       metaslab per allocator      allocs, frees
+//! ```
+//!
+//! # Algorithm
+//!
+//! A block's class is tried, then those it falls back to. Within a class the *rotor* stands at one
+//! group until that has had its share, which follows its free space. Further copies begin at the
+//! next group. Within a group an allocator goes on with its active metaslab, or else takes the
+//! heaviest one that may hold the block, which is known without loading it. Within a metaslab a
+//! block goes to the first segment near where the last block of the same alignment ended, or, if
+//! little is free or only in small pieces, to a segment of just its size. A block for which there
+//! is no segment is returned to the caller, who can divide it.
+//!
+//! # Locks
+//!
+//! Each metaslab has one, each group has one for its order, each rotor one. No two are ever held
+//! together, and none while a space map is read: an allocation is never behind a load unless
+//! nothing that is loaded can serve it.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`FreeSpace`], [`Loading`] | free segments of one metaslab, sparse or dense |
+//! | [`Metaslab`] | what becomes of its space over txgs |
+//! | [`Weight`] | how good it is, known from a histogram |
+//! | [`Group`] | the metaslabs of one vdev |
+//! | [`Allocator`] | classes, copies, changes |
+//! | [`LoadMetaslab`] | what the pool implements |
 
+mod allocator;
 mod bits;
 mod dense;
+mod group;
+mod loader;
+mod metaslab;
 mod space;
 mod sparse;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+mod weight;
 
+pub use allocator::{
+    AllocError, AllocatedSize, Allocator, Class, MAX_COPIES, Options, Request, SpaceFigures,
+    slop_space,
+};
+pub use group::{Group, VdevInfo};
+pub use loader::{LoadMetaslab, Loaded};
+pub use metaslab::{Changes, Metaslab, MetaslabInfo, TXG_DEFER_SIZE};
 pub use space::{Extent, FreeSpace, Loading, SEGMENT_BITS};
+pub use weight::Weight;

@@ -22,6 +22,7 @@
 use super::bits;
 use super::dense::Dense;
 use super::sparse::Sparse;
+use super::weight::Weight;
 use crate::histogram::Histogram;
 use crate::rangetree::RangeError;
 
@@ -142,6 +143,14 @@ impl FreeSpace {
     pub fn histogram(&self) -> Histogram {
         let counts: Vec<u64> = self.counts.iter().map(|c| u64::from(*c)).collect();
         Histogram::from_shifted(&counts, self.extent.shift)
+    }
+
+    /// The [`Weight`] of these segments.
+    pub fn weight(&self) -> Weight {
+        let used = self.counts.iter().rposition(|count| *count > 0);
+        used.map_or_else(Weight::default, |log| {
+            Weight::new(log as u32 + self.extent.shift, self.counts[log].into())
+        })
     }
 
     /// Segments `(start, end)` in order.
@@ -399,6 +408,7 @@ mod tests {
         let mut histogram = Histogram::default();
         bytes.iter().for_each(|(s, e)| histogram.add(e - s));
         assert_eq!(space.histogram(), histogram);
+        assert_eq!(space.weight(), Weight::of(&histogram));
         let largest = runs.iter().map(|(s, e)| e - s).max().unwrap_or(0);
         assert_eq!(space.largest(), (largest as u64) << SHIFT);
 

@@ -17,11 +17,16 @@ pub struct Weight {
 }
 
 impl Weight {
+    /// The weight of `count` segments of `1 << log` bytes up to twice that, and none larger.
+    pub(super) fn new(log: u32, count: u64) -> Weight {
+        Weight { bucket: log + 1, count }
+    }
+
     /// The weight of free segments that are counted so.
     pub fn of(histogram: &Histogram) -> Weight {
-        let counts = histogram.counts().iter().zip(1u32..).rev();
-        let mut used = counts.filter(|(count, _)| **count > 0);
-        used.next().map_or_else(Weight::default, |(count, bucket)| Weight { bucket, count: *count })
+        let counts = histogram.counts();
+        let used = counts.iter().rposition(|count| *count > 0);
+        used.map_or_else(Weight::default, |log| Weight::new(log as u32, counts[log]))
     }
 
     /// Whether a segment of `size` bytes may be there.

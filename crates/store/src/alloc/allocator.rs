@@ -1,0 +1,489 @@
+//! The allocator: classes of vdevs, copies, and the changes of each txg.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use cenote_format::blkptr::Dva;
+use parking_lot::Mutex;
+
+use super::group::{Choice, Group, Outcome, VdevInfo, Want};
+use super::loader::{Background, LoadMetaslab};
+use super::metaslab::{Changes, Metaslab};
+use crate::rangetree::RangeError;
+
+/// Bytes per disk of data that one vdev gets before the next (`metaslab_aliquot`).
+const ALIQUOT: u64 = 2 << 20;
+/// Metaslabs of each vdev that are loaded ahead (`metaslab_preload_limit`).
+const PRELOAD: usize = 10;
+/// Most copies of a block (`SPA_DVAS_PER_BP`).
+pub const MAX_COPIES: usize = 3;
+/// 1/32 of a pool is not for users (`spa_slop_shift`).
+const SLOP_SHIFT: u32 = 5;
+const MIN_SLOP: u64 = 128 << 20;
+const MAX_SLOP: u64 = 128 << 30;
+
+/// What vdevs are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Everything that no other class is for.
+    Normal,
+    /// The intent log.
+    Log,
+    /// Metadata and small blocks.
+    Special,
+    /// Deduplication tables.
+    Dedup,
+}
+
+impl Class {
+    /// The classes that a block for this one may go to, in order.
+    pub fn fallbacks(self) -> &'static [Class] {
+        match self {
+            Class::Normal => &[Class::Normal],
+            Class::Log => &[Class::Log, Class::Normal],
+            Class::Special => &[Class::Special, Class::Normal],
+            Class::Dedup => &[Class::Dedup, Class::Special, Class::Normal],
+        }
+    }
+}
+
+/// Says how many bytes a block takes on a vdev.
+pub trait AllocatedSize: Send + Sync {
+    /// Bytes allocated on top-level vdev `vdev` for `psize` bytes, with parity and padding; `None`
+    /// if there is no such vdev.
+    fn psize_to_asize(&self, vdev: u64, psize: u64) -> Option<u64>;
+}
+
+/// What is to be allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Physical bytes.
+    pub psize: u64,
+    /// Copies: 1 to [`MAX_COPIES`].
+    pub copies: usize,
+    /// The class it should go to.
+    pub class: Class,
+    /// Which of the allocators' metaslabs to use; any number (it is taken modulo how many there
+    /// are). Blocks that belong together should have the same.
+    pub allocator: usize,
+    /// Whether the DVAs are those of a gang header.
+    pub gang: bool,
+    /// The vdev to start at rather than the next in turn.
+    pub near: Option<u64>,
+}
+
+/// Why nothing was allocated or freed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AllocError {
+    /// No free segment is large enough; `largest` bytes (physical) of the class asked for, or of
+    /// one that it falls back to, would do. The block can be written as a gang.
+    #[error("no free segment of the size, the largest holds {largest} bytes")]
+    NoSegment {
+        /// Largest block for which there is sure to be room, in physical bytes.
+        largest: u64,
+    },
+    /// There is not even room for a sector (`ENOSPC`).
+    #[error("out of space")]
+    NoSpace,
+    /// The request makes no sense: no bytes, or a number of copies that cannot be.
+    #[error("a request for {psize} bytes in {copies} copies")]
+    BadRequest {
+        /// Bytes asked for.
+        psize: u64,
+        /// Copies asked for.
+        copies: usize,
+    },
+    /// The vdev is not one that is allocated from.
+    #[error("vdev {0} has no metaslabs")]
+    NoVdev(u64),
+    /// The range is free already, or is not in one metaslab.
+    #[error("vdev {vdev}: {source}")]
+    Range {
+        /// Id of the top-level vdev.
+        vdev: u64,
+        /// What is wrong.
+        source: RangeError,
+    },
+    /// A pool that cannot be: vdevs named twice, or metaslabs of impossible sizes.
+    #[error("vdev {0}: impossible metaslabs")]
+    BadVdev(u64),
+}
+
+/// Bytes of a class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceFigures {
+    /// In all its metaslabs.
+    pub space: u64,
+    /// Not allocatable: allocated, or freed and kept back.
+    pub allocated: u64,
+    /// Of these, freed by txgs that are on disk, and kept back.
+    pub deferred: u64,
+}
+
+/// How an [`Allocator`] works.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Number of allocators (`spa_num_allocators`).
+    pub allocators: usize,
+    /// Whether metaslabs are loaded ahead by a thread. If not, [`Allocator::preload`] loads them
+    /// itself, and everything happens in the calling threads in a fixed order.
+    pub background: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { allocators: 4, background: true }
+    }
+}
+
+#[derive(Default)]
+struct Rotor {
+    group: usize,
+    /// Bytes allocated since the rotor came to the group.
+    bytes: u64,
+}
+
+#[derive(Default)]
+struct ClassGroups {
+    groups: Vec<Arc<Group>>,
+    /// One per allocator.
+    rotors: Vec<Mutex<Rotor>>,
+}
+
+/// Space of one pool; see the documentation of [`crate::alloc`].
+pub struct Allocator {
+    classes: BTreeMap<Class, ClassGroups>,
+    vdevs: BTreeMap<u64, Arc<Group>>,
+    sizes: Arc<dyn AllocatedSize>,
+    loader: Arc<dyn LoadMetaslab>,
+    options: Options,
+    background: OnceLock<Background>,
+    /// The last txg that is known to be on disk.
+    synced: AtomicU64,
+}
+
+impl Allocator {
+    /// An allocator over the vdevs of each class.
+    ///
+    /// Errors: [`AllocError::BadVdev`].
+    pub fn new(
+        vdevs: &[(Class, VdevInfo)],
+        sizes: Arc<dyn AllocatedSize>,
+        loader: Arc<dyn LoadMetaslab>,
+        options: Options,
+    ) -> Result<Arc<Allocator>, AllocError> {
+        let mut classes: BTreeMap<Class, ClassGroups> = BTreeMap::new();
+        let mut by_id = BTreeMap::new();
+        for (class, info) in vdevs {
+            let group = Arc::new(Group::new(info).ok_or(AllocError::BadVdev(info.id))?);
+            if by_id.insert(info.id, group.clone()).is_some() {
+                return Err(AllocError::BadVdev(info.id));
+            }
+            classes.entry(*class).or_default().groups.push(group);
+        }
+        let options = Options { allocators: options.allocators.max(1), ..options };
+        for class in classes.values_mut() {
+            class.rotors.resize_with(options.allocators, Mutex::default);
+            class.balance();
+        }
+        Ok(Arc::new(Allocator {
+            classes,
+            vdevs: by_id,
+            sizes,
+            loader,
+            options,
+            background: OnceLock::new(),
+            synced: AtomicU64::new(0),
+        }))
+    }
+
+    /// Allocates `request.copies` DVAs in `txg`, on different vdevs if there are so many, else far
+    /// apart.
+    ///
+    /// Errors: nothing is allocated if not all copies can be.
+    pub fn allocate(
+        self: &Arc<Self>,
+        txg: u64,
+        request: &Request,
+    ) -> Result<(Class, Vec<Dva>), AllocError> {
+        let Request { psize, copies, class, .. } = *request;
+        if psize == 0 || copies == 0 || copies > MAX_COPIES {
+            return Err(AllocError::BadRequest { psize, copies });
+        }
+        for class in class.fallbacks() {
+            if let Some(dvas) = self.in_class(*class, txg, request) {
+                return Ok((*class, dvas));
+            }
+        }
+        let largest = class.fallbacks().iter().map(|c| self.largest(*c, psize)).max().unwrap_or(0);
+        if largest == 0 { Err(AllocError::NoSpace) } else { Err(AllocError::NoSegment { largest }) }
+    }
+
+    fn in_class(self: &Arc<Self>, class: Class, txg: u64, request: &Request) -> Option<Vec<Dva>> {
+        let class = self.classes.get(&class)?;
+        let mut dvas = Vec::with_capacity(request.copies);
+        while dvas.len() < request.copies {
+            match self.one(class, txg, request, &dvas) {
+                Some(dva) => dvas.push(dva),
+                None => {
+                    dvas.iter().for_each(|dva| drop(self.unallocate(txg, dva)));
+                    return None;
+                }
+            }
+        }
+        Some(dvas)
+    }
+
+    /// Allocates one copy, less and less choosy.
+    fn one(
+        self: &Arc<Self>,
+        class: &ClassGroups,
+        txg: u64,
+        request: &Request,
+        copies: &[Dva],
+    ) -> Option<Dva> {
+        use Choice::{Any, Apart, Far};
+        // A load is waited for only when nothing loaded will do; but rather than having two
+        // copies close to each other.
+        let order: &[(Choice, bool)] = match copies {
+            [] => &[(Far, false), (Any, false), (Far, true), (Any, true)],
+            _ => &[
+                (Far, false),
+                (Far, true),
+                (Apart, false),
+                (Apart, true),
+                (Any, false),
+                (Any, true),
+            ],
+        };
+        let first = class.start(request, copies)?;
+        let count = class.groups.len();
+        for (choice, load) in order {
+            for i in (first..first + count).map(|i| i % count) {
+                let group = class.groups.get(i)?;
+                let size = self.sizes.psize_to_asize(group.vdev(), request.psize)?;
+                let here = copies.iter().filter(|dva| u64::from(dva.vdev) == group.vdev());
+                let here: Vec<u64> = here.map(|dva| dva.offset).collect();
+                // Few metaslabs are not divided among allocators.
+                let allocator = request.allocator % self.options.allocators;
+                let enough = allocator < group.metaslabs().len() / 3;
+                let allocator = if enough { allocator } else { 0 };
+                let want = Want { txg, size, allocator, copies: &here, choice: *choice };
+                if let Some(offset) = self.in_group(group, &want, *load) {
+                    class.rotate(request, copies, i, size);
+                    let vdev = u32::try_from(group.vdev()).ok()?;
+                    return Some(Dva { vdev, offset, asize: size, gang: request.gang });
+                }
+            }
+        }
+        None
+    }
+
+    fn in_group(self: &Arc<Self>, group: &Group, want: &Want<'_>, load: bool) -> Option<u64> {
+        // Each load tells the weight of one more metaslab, so this ends.
+        for _ in 0..=group.metaslabs().len() {
+            let ahead = |metaslab| {
+                if !load {
+                    self.request_load(group.vdev(), metaslab);
+                }
+            };
+            match group.alloc(want, ahead) {
+                Outcome::Got(offset) => return Some(offset),
+                Outcome::Load(metaslab) if load => {
+                    if !self.load(group.vdev(), metaslab) {
+                        return None;
+                    }
+                }
+                Outcome::Load(_) | Outcome::Nothing => return None,
+            }
+        }
+        None
+    }
+
+    /// The most physical bytes below `psize` that are sure to fit in a segment of the class.
+    fn largest(&self, class: Class, psize: u64) -> u64 {
+        let groups = self.classes.get(&class).map_or(&[][..], |class| &class.groups);
+        let fit = |group: &Arc<Group>| {
+            let room = group.largest();
+            let fits = |sectors: u64| {
+                let bytes = sectors << cenote_format::SECTOR_SHIFT;
+                let asize = self.sizes.psize_to_asize(group.vdev(), bytes);
+                asize.is_some_and(|asize| asize <= room)
+            };
+            let (mut low, mut high) = (0, psize >> cenote_format::SECTOR_SHIFT);
+            while low < high {
+                let middle = (low + high).div_ceil(2);
+                if fits(middle) { low = middle } else { high = middle - 1 }
+            }
+            low << cenote_format::SECTOR_SHIFT
+        };
+        groups.iter().map(fit).max().unwrap_or(0)
+    }
+
+    /// Takes back an allocation of `txg` that nothing was written to.
+    pub fn unallocate(&self, txg: u64, dva: &Dva) -> Result<(), AllocError> {
+        let (group, metaslab, end) = self.place(dva)?;
+        let range = |source| AllocError::Range { vdev: dva.vdev.into(), source };
+        let view = metaslab.unalloc(txg, dva.offset, end).map_err(range)?;
+        group.allocated.fetch_sub(dva.asize, Ordering::Relaxed);
+        group.note(metaslab.id() as usize, view);
+        Ok(())
+    }
+
+    /// Frees a DVA in `txg`. Its space is used again when `txg` and
+    /// [`TXG_DEFER_SIZE`](super::TXG_DEFER_SIZE) more are on disk.
+    ///
+    /// Errors: the DVA is not where space is allocated, or is free already.
+    pub fn free(&self, txg: u64, dva: &Dva) -> Result<(), AllocError> {
+        let (_, metaslab, end) = self.place(dva)?;
+        let range = |source| AllocError::Range { vdev: dva.vdev.into(), source };
+        metaslab.free(txg, dva.offset, end).map_err(range)
+    }
+
+    fn place(&self, dva: &Dva) -> Result<(&Arc<Group>, &Metaslab, u64), AllocError> {
+        let vdev = u64::from(dva.vdev);
+        let group = self.vdevs.get(&vdev).ok_or(AllocError::NoVdev(vdev))?;
+        let (start, end) = (dva.offset, dva.offset.saturating_add(dva.asize));
+        let absent = AllocError::Range { vdev, source: RangeError::Absent { start, end } };
+        Ok((group, group.metaslab_at(start).ok_or(absent)?, end))
+    }
+
+    /// The changes of `txg` since the last call, of each metaslab that has any. A pass of a sync
+    /// writes them to space maps, which makes changes for the next pass.
+    pub fn take_changes(&self, txg: u64) -> Vec<Changes> {
+        let metaslabs = self.vdevs.values().flat_map(|group| group.metaslabs());
+        metaslabs.filter_map(|metaslab| metaslab.take_changes(txg)).collect()
+    }
+
+    /// `txg` is on disk, with all its changes. Frees that have waited long enough come back into
+    /// circulation, and metaslabs that are worth it are loaded ahead.
+    pub fn sync_done(self: &Arc<Self>, txg: u64) {
+        self.synced.fetch_max(txg, Ordering::Relaxed);
+        for group in self.vdevs.values() {
+            let best = group.best(PRELOAD);
+            for (i, metaslab) in group.metaslabs().iter().enumerate() {
+                let keep = best.contains(&i) || group.is_active(i);
+                let (deferred, view) = metaslab.sync_done(txg, keep);
+                group.deferred.fetch_add(deferred.came, Ordering::Relaxed);
+                group.deferred.fetch_sub(deferred.went, Ordering::Relaxed);
+                group.note(i, view);
+            }
+            let allocated = group.metaslabs().iter().map(Metaslab::allocated).sum();
+            group.allocated.store(allocated, Ordering::Relaxed);
+        }
+        self.classes.values().for_each(ClassGroups::balance);
+        self.preload();
+    }
+
+    /// Loads the best metaslabs of each vdev, in the background if there is one.
+    pub fn preload(self: &Arc<Self>) {
+        for group in self.vdevs.values() {
+            for metaslab in group.worth_loading(PRELOAD) {
+                if self.options.background {
+                    self.request_load(group.vdev(), metaslab);
+                } else {
+                    self.load(group.vdev(), metaslab);
+                }
+            }
+        }
+    }
+
+    fn request_load(self: &Arc<Self>, vdev: u64, metaslab: u64) {
+        if self.options.background {
+            self.background.get_or_init(Background::start).request(self, vdev, metaslab);
+        }
+    }
+
+    /// Loads a metaslab in this thread; whether it is loaded now.
+    pub(super) fn load(&self, vdev: u64, metaslab: u64) -> bool {
+        let Some(group) = self.vdevs.get(&vdev) else { return false };
+        let Some(found) = group.metaslabs().get(metaslab as usize) else { return false };
+        match found.load(self.synced.load(Ordering::Relaxed), &*self.loader) {
+            Ok(view) => {
+                group.note(metaslab as usize, view);
+                true
+            }
+            Err(why) => {
+                tracing::warn!("vdev {vdev} metaslab {metaslab} cannot be loaded: {why}");
+                // Nothing can be allocated there.
+                group.note(metaslab as usize, Default::default());
+                false
+            }
+        }
+    }
+
+    /// The vdevs that are allocated from.
+    pub fn groups(&self) -> impl Iterator<Item = &Arc<Group>> {
+        self.vdevs.values()
+    }
+
+    /// Bytes of a class.
+    pub fn figures(&self, class: Class) -> SpaceFigures {
+        let mut sum = SpaceFigures::default();
+        for group in self.classes.get(&class).iter().flat_map(|class| &class.groups) {
+            sum.space += group.space();
+            sum.allocated += group.allocated();
+            sum.deferred += group.deferred.load(Ordering::Relaxed);
+        }
+        sum
+    }
+}
+
+/// Bytes of a pool of `space` usable bytes that are kept for the pool's own needs, so that a full
+/// pool can still free (`spa_get_slop_space`).
+pub fn slop_space(space: u64) -> u64 {
+    (space >> SLOP_SHIFT).min(MAX_SLOP).max(MIN_SLOP.min(space / 2))
+}
+
+impl ClassGroups {
+    /// The group to begin with: for a further copy the one after the last copy's.
+    fn start(&self, request: &Request, copies: &[Dva]) -> Option<usize> {
+        let find = |vdev: u64| self.groups.iter().position(|group| group.vdev() == vdev);
+        let next = copies.last().and_then(|dva| find(dva.vdev.into())).map(|i| i + 1);
+        let near = request.near.filter(|_| copies.is_empty()).and_then(find);
+        let rotor = self.rotor(request)?.lock().group;
+        next.or(near).unwrap_or(rotor).checked_rem(self.groups.len())
+    }
+
+    fn rotor(&self, request: &Request) -> Option<&Mutex<Rotor>> {
+        self.rotors.get(request.allocator.checked_rem(self.rotors.len())?)
+    }
+
+    /// Moves the rotor on if group `i`, at which it stood, has had its share.
+    fn rotate(&self, request: &Request, copies: &[Dva], i: usize, size: u64) {
+        if request.near.is_some() || !copies.is_empty() {
+            return;
+        }
+        let (Some(rotor), Some(group)) = (self.rotor(request), self.groups.get(i)) else { return };
+        let mut rotor = rotor.lock();
+        if rotor.group != i {
+            *rotor = Rotor { group: i, bytes: 0 };
+        }
+        rotor.bytes = rotor.bytes.saturating_add(size);
+        // Go on as long as the next block would mostly fit.
+        if rotor.bytes.saturating_add(size / 2) >= group.aliquot.load(Ordering::Relaxed) {
+            *rotor = Rotor { group: (i + 1) % self.groups.len().max(1), bytes: 0 };
+        }
+    }
+
+    /// Shares out turns: by the number of disks, by size, and by the fraction that is free, so
+    /// that all vdevs fill up at the same time.
+    fn balance(&self) {
+        let count = self.groups.len().max(1) as u128;
+        let sum = |f: fn(&Group) -> u64| self.groups.iter().map(|g| u128::from(f(g))).sum::<u128>();
+        let free = |g: &Group| g.space().saturating_sub(g.allocated());
+        let (disks, space, all_free) = (sum(Group::width), sum(Group::space), sum(free));
+        let base = u128::from(ALIQUOT) * disks / count;
+        for group in &self.groups {
+            let (own, own_free) = (u128::from(group.space()), u128::from(free(group)));
+            // base * (own / mean space) * (own free fraction / free fraction) reduces to this.
+            let share = if space == 0 || all_free == 0 || own == 0 {
+                base
+            } else {
+                base * count * own_free / all_free
+            };
+            group.aliquot.store(u64::try_from(share).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! The metaslabs of one top-level vdev, and which of them is next.
+//!
+//! Metaslabs are kept in order of their weight, the best first. An allocator that is given one
+//! makes it its *active* one and goes on with it until the largest segments have become
+//! [`SWITCH_THRESHOLD`] powers of two smaller than they were; so allocators do not mix their blocks
+//! in one metaslab, and each has one per copy of a block.
+//!
+//! The order has a lock of its own, held only to choose and to note a new weight; it is never held
+//! together with a metaslab's, and neither is while a metaslab is loaded.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::metaslab::{Attempt, Metaslab, MetaslabInfo, View};
+use super::space::Extent;
+use super::weight::Weight;
+
+/// Powers of two by which an active metaslab's largest segments may shrink before another one is
+/// taken (`zfs_metaslab_switch_threshold`).
+const SWITCH_THRESHOLD: u32 = 2;
+/// Metaslabs that are looked at for one allocation (`zfs_metaslab_find_max_tries`).
+const MAX_TRIES: usize = 100;
+/// Copies of one block on one vdev keep a distance of this fraction of it.
+const DITTO_FRACTION: u64 = 8;
+
+/// What a pool tells of a top-level vdev to allocate from.
+#[derive(Clone, Debug)]
+pub struct VdevInfo {
+    /// Its id.
+    pub id: u64,
+    /// log2 of its sector size.
+    pub ashift: u32,
+    /// Disks of data in it: its children without parity; 1 for mirrors and single disks.
+    pub width: u64,
+    /// log2 of the bytes of a metaslab.
+    pub ms_shift: u32,
+    /// Its metaslabs, in order.
+    pub metaslabs: Vec<MetaslabInfo>,
+}
+
+/// How choosy an allocation is. Each is less so than the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Choice {
+    /// Copies are far apart, and metaslabs of other allocators are left alone.
+    Far,
+    /// Copies are in different metaslabs.
+    Apart,
+    /// Anything.
+    Any,
+}
+
+/// What a group is asked for.
+pub(super) struct Want<'a> {
+    pub txg: u64,
+    /// Bytes to allocate on this vdev.
+    pub size: u64,
+    pub allocator: usize,
+    /// Offsets of the block's copies on this vdev.
+    pub copies: &'a [u64],
+    pub choice: Choice,
+}
+
+impl Want<'_> {
+    fn slot(&self) -> Slot {
+        (self.allocator, self.copies.len())
+    }
+}
+
+/// Allocator, and how many copies of the block are on the vdev already.
+type Slot = (usize, usize);
+
+#[derive(Default)]
+struct Order {
+    views: Vec<View>,
+    sorted: BTreeSet<(Reverse<Weight>, usize)>,
+    /// The active metaslab of a slot, and its weight when it became that.
+    active: BTreeMap<Slot, (usize, Weight)>,
+    owners: BTreeMap<usize, Slot>,
+}
+
+/// What came of a group's attempt.
+pub(super) enum Outcome {
+    Got(u64),
+    /// Nothing that is loaded will do; this metaslab may when it is loaded.
+    Load(u64),
+    Nothing,
+}
+
+/// The metaslabs of one top-level vdev.
+pub struct Group {
+    vdev: u64,
+    ms_shift: u32,
+    width: u64,
+    metaslabs: Vec<Metaslab>,
+    order: Mutex<Order>,
+    pub(super) allocated: AtomicU64,
+    pub(super) deferred: AtomicU64,
+    /// Bytes after which the rotor moves on.
+    pub(super) aliquot: AtomicU64,
+}
+
+impl Group {
+    /// `None` if the metaslabs are not what can be.
+    pub(super) fn new(info: &VdevInfo) -> Option<Group> {
+        let size = 1u64.checked_shl(info.ms_shift)?;
+        let mut metaslabs = Vec::with_capacity(info.metaslabs.len());
+        for (id, known) in (0u64..).zip(&info.metaslabs) {
+            let extent = Extent { start: id.checked_mul(size)?, size, shift: info.ashift };
+            super::space::FreeSpace::new(extent).ok()?;
+            metaslabs.push(Metaslab::new(info.id, id, extent, known.clone()));
+        }
+        let mut order = Order::default();
+        for (i, metaslab) in metaslabs.iter().enumerate() {
+            let view = metaslab.view();
+            order.sorted.insert((Reverse(view.weight), i));
+            order.views.push(view);
+        }
+        let allocated = AtomicU64::new(metaslabs.iter().map(Metaslab::allocated).sum());
+        Some(Group {
+            vdev: info.id,
+            ms_shift: info.ms_shift,
+            width: info.width.max(1),
+            metaslabs,
+            order: Mutex::new(order),
+            allocated,
+            deferred: AtomicU64::new(0),
+            aliquot: AtomicU64::new(0),
+        })
+    }
+
+    /// Id of the top-level vdev.
+    pub fn vdev(&self) -> u64 {
+        self.vdev
+    }
+
+    /// Disks of data.
+    pub(super) fn width(&self) -> u64 {
+        self.width
+    }
+
+    /// The metaslabs, in order.
+    pub fn metaslabs(&self) -> &[Metaslab] {
+        &self.metaslabs
+    }
+
+    /// Bytes in all metaslabs.
+    pub fn space(&self) -> u64 {
+        (self.metaslabs.len() as u64) << self.ms_shift
+    }
+
+    /// Bytes of them that are not allocatable.
+    pub fn allocated(&self) -> u64 {
+        self.allocated.load(Ordering::Relaxed)
+    }
+
+    /// The metaslab of offset `at`.
+    pub(super) fn metaslab_at(&self, at: u64) -> Option<&Metaslab> {
+        self.metaslabs.get(usize::try_from(at >> self.ms_shift).ok()?)
+    }
+
+    /// The largest allocation that is sure to succeed.
+    pub(super) fn largest(&self) -> u64 {
+        self.order.lock().views.iter().map(View::surely_holds).max().unwrap_or(0)
+    }
+
+    /// Allocates from loaded metaslabs. Unloaded ones that would have been preferred are passed to
+    /// `ahead`.
+    pub(super) fn alloc(&self, want: &Want<'_>, mut ahead: impl FnMut(u64)) -> Outcome {
+        let (mut tried, mut to_load) = (BTreeSet::new(), None);
+        while let Some(i) = self.choose(want, &tried) {
+            tried.insert(i);
+            let Some(metaslab) = self.metaslabs.get(i) else { break };
+            let (attempt, view) = metaslab.alloc(want.txg, want.size);
+            self.note(i, view);
+            match attempt {
+                Attempt::Got(offset) => {
+                    self.allocated.fetch_add(want.size, Ordering::Relaxed);
+                    self.activate(i, want, view);
+                    return Outcome::Got(offset);
+                }
+                Attempt::TooSmall => {}
+                Attempt::Unloaded => {
+                    ahead(i as u64);
+                    to_load.get_or_insert(i as u64);
+                }
+            }
+        }
+        to_load.map_or(Outcome::Nothing, Outcome::Load)
+    }
+
+    /// The best metaslab that was not tried. Only the first unloaded one is offered: what can
+    /// serve at once comes before a second load.
+    fn choose(&self, want: &Want<'_>, tried: &BTreeSet<usize>) -> Option<usize> {
+        if tried.len() >= MAX_TRIES && want.choice < Choice::Any {
+            return None;
+        }
+        let order = self.order.lock();
+        if let Some((i, _)) = order.active.get(&want.slot())
+            && !tried.contains(i)
+            && order.views.get(*i).is_some_and(|view| view.loaded && view.may_hold(want.size))
+            && self.far_enough(*i, want)
+        {
+            return Some(*i);
+        }
+        let waiting = |i: &usize| order.views.get(*i).is_some_and(|v| !v.loaded);
+        let one_waits = tried.iter().any(waiting);
+        let fits = |i: &usize| {
+            let view = order.views.get(*i).copied().unwrap_or_default();
+            let others = order.owners.get(i).is_some_and(|slot| *slot != want.slot());
+            !tried.contains(i)
+                && view.may_hold(want.size)
+                && (view.loaded || !one_waits)
+                && (!others || want.choice == Choice::Any)
+                && self.far_enough(*i, want)
+        };
+        let mut best = order.sorted.iter().map(|(_, i)| *i);
+        best.find(fits)
+    }
+
+    fn far_enough(&self, i: usize, want: &Want<'_>) -> bool {
+        let start = (i as u64) << self.ms_shift;
+        let far = |copy: &u64| match want.choice {
+            Choice::Far => start.abs_diff(copy >> self.ms_shift << self.ms_shift) >= self.far(),
+            Choice::Apart => copy >> self.ms_shift != i as u64,
+            Choice::Any => true,
+        };
+        want.copies.iter().all(far)
+    }
+
+    fn far(&self) -> u64 {
+        (self.space() / DITTO_FRACTION).max(1 << self.ms_shift)
+    }
+
+    /// Makes a metaslab the active one of the slot that allocated from it, or has the slot let go
+    /// of it when its large segments are used up.
+    fn activate(&self, i: usize, want: &Want<'_>, view: View) {
+        let mut order = self.order.lock();
+        let slot = want.slot();
+        if order.owners.get(&i).is_some_and(|owner| *owner != slot) {
+            return;
+        }
+        match order.active.get(&slot).copied() {
+            Some((active, since)) if active == i => {
+                if view.weight.steps_below(since) >= SWITCH_THRESHOLD {
+                    order.active.remove(&slot);
+                    order.owners.remove(&i);
+                }
+            }
+            before => {
+                if let Some((active, _)) = before {
+                    order.owners.remove(&active);
+                }
+                order.active.insert(slot, (i, view.weight));
+                order.owners.insert(i, slot);
+            }
+        }
+    }
+
+    /// Notes what has become of a metaslab.
+    pub(super) fn note(&self, i: usize, view: View) {
+        let mut order = self.order.lock();
+        let Some(before) = order.views.get_mut(i) else { return };
+        let old = std::mem::replace(before, view);
+        if old.weight != view.weight {
+            order.sorted.remove(&(Reverse(old.weight), i));
+            order.sorted.insert((Reverse(view.weight), i));
+        }
+    }
+
+    /// Whether the metaslab is some allocator's active one.
+    pub(super) fn is_active(&self, i: usize) -> bool {
+        self.order.lock().owners.contains_key(&i)
+    }
+
+    /// The best `n` metaslabs.
+    pub(super) fn best(&self, n: usize) -> Vec<usize> {
+        self.order.lock().sorted.iter().take(n).map(|(_, i)| *i).collect()
+    }
+
+    /// Those of the best `n` metaslabs that are not loaded, though there is space in them.
+    pub(super) fn worth_loading(&self, n: usize) -> Vec<u64> {
+        let best = self.best(n);
+        let order = self.order.lock();
+        let view = |i: &usize| order.views.get(*i).copied().unwrap_or_default();
+        let worth = |i: &usize| !view(i).loaded && view(i).surely_holds() > 0;
+        best.into_iter().filter(worth).map(|i| i as u64).collect()
+    }
+}

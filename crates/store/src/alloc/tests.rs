@@ -1,0 +1,341 @@
+//! The allocator against a model: blocks never overlap, freed space waits, and what is handed out
+//! to be written down is what happened.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cenote_format::blkptr::Dva;
+use proptest::prelude::*;
+
+use super::testing::{Maps, Sectors, allocator, sync, vdev};
+use super::*;
+use crate::rangetree::RangeTree;
+
+fn request(psize: u64) -> Request {
+    Request { psize, copies: 1, class: Class::Normal, allocator: 0, gang: false, near: None }
+}
+
+/// What should be so: ranges in use per vdev, live blocks, and what waits since which txg.
+#[derive(Default)]
+struct Model {
+    used: BTreeMap<u64, RangeTree>,
+    live: Vec<(u64, Vec<Dva>)>,
+    waiting: Vec<(u64, Dva)>,
+    /// Bytes on disk after each txg, per vdev.
+    births: BTreeMap<u64, i64>,
+}
+
+impl Model {
+    fn take(&mut self, txg: u64, dvas: Vec<Dva>) {
+        for d in &dvas {
+            let used = self.used.entry(d.vdev.into()).or_default();
+            used.add(d.offset, d.offset + d.asize).expect("space that is in use");
+            *self.births.entry(txg).or_default() += d.asize as i64;
+        }
+        self.live.push((txg, dvas));
+    }
+
+    fn drop_block(&mut self, txg: u64, dvas: Vec<Dva>) {
+        for d in dvas {
+            *self.births.entry(txg).or_default() -= d.asize as i64;
+            self.waiting.push((txg, d));
+        }
+    }
+
+    fn synced(&mut self, txg: u64) {
+        let (done, waiting) =
+            self.waiting.drain(..).partition(|(freed, _)| freed + TXG_DEFER_SIZE <= txg);
+        self.waiting = waiting;
+        for (_, d) in Vec::<(u64, Dva)>::clone(&done) {
+            self.used
+                .get_mut(&d.vdev.into())
+                .unwrap()
+                .remove(d.offset, d.offset + d.asize)
+                .unwrap();
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    /// Sectors, copies, class, allocator, and whether in the txg that is not being synced yet.
+    Alloc(u64, usize, u8, usize, bool),
+    Free(usize, bool),
+    Pass,
+    Sync,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let size = prop_oneof![4 => 1..9u64, 2 => 16..257u64, 1 => 256..1500u64];
+    prop_oneof![
+        12 => (size, 1..4usize, 0..4u8, 0..4usize, any::<bool>())
+            .prop_map(|(s, c, k, a, l)| Op::Alloc(s, c, k, a, l)),
+        6 => (any::<usize>(), any::<bool>()).prop_map(|(i, l)| Op::Free(i, l)),
+        1 => Just(Op::Pass),
+        2 => Just(Op::Sync),
+    ]
+}
+
+fn check_sum(a: &Allocator, maps: &Maps, model: &Model, txg: u64) {
+    let expected: i64 = model.births.range(..=txg).map(|(_, bytes)| bytes).sum();
+    let on_disk: u64 = a.groups().map(|g| maps.space(g.vdev())).sum();
+    assert_eq!(on_disk as i64, expected, "bytes on disk after txg {txg}");
+    for group in a.groups() {
+        let used = model.used.get(&group.vdev()).map_or(0, RangeTree::space);
+        assert_eq!(group.allocated(), used, "vdev {}", group.vdev());
+        for m in group.metaslabs() {
+            let Some(free) = m.free_after(txg) else { continue };
+            let on_disk = maps.allocated(group.vdev(), m.id());
+            assert_eq!(free.space() + on_disk.space(), m.extent().size, "metaslab {}", m.id());
+            assert!(on_disk.iter().all(|(s, e)| free.overlap(s, e).is_none()));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn nothing_overlaps_and_frees_wait(ops in prop::collection::vec(op(), 1..300)) {
+        let (a, maps) = allocator(&[
+            (Class::Normal, vdev(0, 18, 8)),
+            (Class::Normal, vdev(1, 19, 3)),
+            (Class::Special, vdev(2, 18, 2)),
+            (Class::Log, vdev(3, 18, 1)),
+        ]);
+        let (mut model, mut txg) = (Model::default(), 10);
+        let classes = [Class::Normal, Class::Special, Class::Log, Class::Dedup];
+        for op in ops {
+            match op {
+                Op::Alloc(sectors, copies, class, allocator, later) => {
+                    let class = classes[class as usize];
+                    let psize = sectors * 512;
+                    let want = Request { psize, copies, class, allocator, gang: false, near: None };
+                    match a.allocate(txg + u64::from(later), &want) {
+                        Ok((class, dvas)) => {
+                            prop_assert_eq!(dvas.len(), copies);
+                            prop_assert!(want.class.fallbacks().contains(&class));
+                            prop_assert!(dvas.iter().all(|d| d.asize == psize));
+                            model.take(txg + u64::from(later), dvas);
+                        }
+                        Err(AllocError::NoSegment { largest }) => {
+                            let smaller = Request { psize: largest, copies: 1, ..want };
+                            let (_, dvas) = a.allocate(txg, &smaller).unwrap();
+                            model.take(txg, dvas);
+                        }
+                        Err(e) => prop_assert_eq!(e, AllocError::NoSpace),
+                    }
+                }
+                Op::Free(i, later) if !model.live.is_empty() => {
+                    let (birth, dvas) = model.live.swap_remove(i % model.live.len());
+                    let txg = birth.max(txg + u64::from(later));
+                    for d in &dvas {
+                        a.free(txg, d).unwrap();
+                        prop_assert!(a.free(txg, d).is_err(), "freed twice");
+                    }
+                    model.drop_block(txg, dvas);
+                }
+                Op::Free(..) => {}
+                Op::Pass => maps.write(&a.take_changes(txg)),
+                Op::Sync => {
+                    sync(&a, &maps, txg);
+                    model.synced(txg);
+                    check_sum(&a, &maps, &model, txg);
+                    txg += 1;
+                }
+            }
+        }
+        // All of it comes back.
+        for (birth, dvas) in std::mem::take(&mut model.live) {
+            dvas.iter().for_each(|d| a.free(birth.max(txg), d).unwrap());
+            model.drop_block(birth.max(txg), dvas);
+        }
+        for txg in txg..txg + 5 {
+            sync(&a, &maps, txg);
+            model.synced(txg);
+            check_sum(&a, &maps, &model, txg);
+        }
+        prop_assert_eq!(a.figures(Class::Normal).allocated, 0);
+        prop_assert_eq!(a.figures(Class::Normal).deferred, 0);
+    }
+}
+
+#[test]
+fn a_full_pool_says_so_and_recovers() {
+    let (a, maps) = allocator(&[(Class::Normal, vdev(0, 20, 4))]);
+    let (mut live, mut txg) = (Vec::new(), 1);
+    let full = loop {
+        match a.allocate(txg, &request(128 << 10)) {
+            Ok((_, dvas)) => live.extend(dvas),
+            Err(e) => break e,
+        }
+        if live.len() % 7 == 0 {
+            sync(&a, &maps, txg);
+            txg += 1;
+        }
+    };
+    assert_eq!((full, live.len()), (AllocError::NoSpace, 32));
+    live.sort_by_key(|d| d.offset);
+    // Every second block is freed: still no room until the frees have waited.
+    for d in live.iter().step_by(2) {
+        a.free(txg, d).unwrap();
+    }
+    for _ in 0..TXG_DEFER_SIZE {
+        sync(&a, &maps, txg);
+        txg += 1;
+        assert_eq!(a.allocate(txg, &request(512)), Err(AllocError::NoSpace));
+    }
+    sync(&a, &maps, txg);
+    let largest = a.allocate(txg + 1, &request(256 << 10));
+    assert_eq!(largest, Err(AllocError::NoSegment { largest: 128 << 10 }));
+    for _ in 0..16 {
+        a.allocate(txg + 1, &request(128 << 10)).unwrap();
+    }
+    assert_eq!(a.allocate(txg + 1, &request(512)), Err(AllocError::NoSpace));
+}
+
+#[test]
+fn copies_are_on_different_vdevs_or_far_apart() {
+    let (a, _) = allocator(&[(Class::Normal, vdev(0, 20, 16)), (Class::Normal, vdev(1, 20, 16))]);
+    for _ in 0..50 {
+        let (_, d) = a.allocate(1, &Request { copies: 2, ..request(4096) }).unwrap();
+        assert_ne!(d[0].vdev, d[1].vdev);
+    }
+    let (a, _) = allocator(&[(Class::Normal, vdev(0, 20, 16))]);
+    for _ in 0..50 {
+        let (_, d) = a.allocate(1, &Request { copies: 3, ..request(4096) }).unwrap();
+        for (x, y) in [(0, 1), (0, 2), (1, 2)] {
+            // Two metaslabs, less the one in which they are.
+            assert!(d[x].offset.abs_diff(d[y].offset) > 1 << 20);
+        }
+    }
+}
+
+#[test]
+fn vdevs_fill_up_at_the_same_time() {
+    let (a, maps) = allocator(&[(Class::Normal, vdev(0, 24, 8)), (Class::Normal, vdev(1, 24, 24))]);
+    for txg in 1..30 {
+        for _ in 0..96 {
+            a.allocate(txg, &request(128 << 10)).unwrap();
+        }
+        sync(&a, &maps, txg);
+    }
+    let full: Vec<u64> = a.groups().map(|g| g.allocated() * 100 / g.space()).collect();
+    assert!(full[0].abs_diff(full[1]) <= 15, "{full:?} percent");
+}
+
+#[test]
+fn classes_fall_back() {
+    let (a, _) = allocator(&[(Class::Normal, vdev(0, 20, 4)), (Class::Special, vdev(1, 18, 2))]);
+    let special = Request { class: Class::Special, ..request(64 << 10) };
+    let classes: Vec<Class> = (0..12).map(|_| a.allocate(1, &special).unwrap().0).collect();
+    assert_eq!(classes[..8], [Class::Special; 8]);
+    assert_eq!(classes[8..], [Class::Normal; 4]);
+    for class in [Class::Dedup, Class::Log] {
+        assert_eq!(a.allocate(1, &Request { class, ..special }).unwrap().0, Class::Normal);
+    }
+}
+
+#[test]
+fn requests_that_make_no_sense() {
+    let (a, _) = allocator(&[(Class::Normal, vdev(0, 20, 4))]);
+    for (psize, copies) in [(0, 1), (512, 0), (512, 4)] {
+        assert!(a.allocate(1, &Request { copies, ..request(psize) }).is_err());
+    }
+    let dva = |vdev, offset, asize| Dva { vdev, offset, asize, gang: false };
+    for d in [dva(1, 0, 512), dva(0, 1 << 40, 512), dva(0, 1 << 19, 1 << 20), dva(0, 0, 5)] {
+        assert!(a.free(1, &d).is_err(), "{d:?}");
+        assert!(a.unallocate(1, &d).is_err(), "{d:?}");
+    }
+    assert!(a.free(1, &dva(0, u64::MAX - 511, 512)).is_err());
+}
+
+#[test]
+fn a_metaslab_that_cannot_serve_is_not_loaded() {
+    let mut info = vdev(0, 30, 3);
+    for m in &mut info.metaslabs {
+        m.allocated = 1 << 29;
+        m.histogram = Some(crate::histogram::Histogram::from_shifted(&[0, 7, 9], 12));
+    }
+    struct Never;
+    impl LoadMetaslab for Never {
+        fn load(&self, _: u64, _: u64, _: Extent) -> Result<Loaded, String> {
+            panic!("loaded")
+        }
+    }
+    let options = Options { background: false, ..Options::default() };
+    let vdevs = [(Class::Normal, info)];
+    let a = Allocator::new(&vdevs, Arc::new(Sectors(9)), Arc::new(Never), options).unwrap();
+    let found = a.allocate(1, &request(32 << 10));
+    assert_eq!(found, Err(AllocError::NoSegment { largest: 16 << 10 }));
+}
+
+#[test]
+fn frees_during_a_load_are_not_lost() {
+    let (a, maps) = allocator(&[(Class::Normal, vdev(0, 20, 1))]);
+    let (_, dvas) = a.allocate(1, &request(64 << 10)).unwrap();
+    let (_, kept) = a.allocate(1, &request(64 << 10)).unwrap();
+    // So long unused that it is unloaded, but for being the active one: load another allocator.
+    sync(&a, &maps, 1);
+    let vdevs = [(Class::Normal, vdev(0, 20, 1))];
+    let options = Options { background: false, ..Options::default() };
+    let mut info = vdevs;
+    info[0].1.metaslabs[0].allocated = 128 << 10;
+    let b = Allocator::new(&info, Arc::new(Sectors(9)), maps.clone(), options).unwrap();
+    let (during, disk) = (b.clone(), maps.clone());
+    let freed = dvas.clone();
+    *maps.pause.lock() = Some(Box::new(move || {
+        during.free(2, &freed[0]).unwrap();
+        for txg in 2..6 {
+            disk.write(&during.take_changes(txg));
+            disk.commit(txg);
+            for group in during.groups() {
+                for m in group.metaslabs() {
+                    m.sync_done(txg, true);
+                }
+            }
+        }
+    }));
+    let metaslab = &b.groups().next().unwrap().metaslabs()[0];
+    assert!(b.load(0, 0));
+    *maps.pause.lock() = None;
+    let free = metaslab.free_after(6).unwrap();
+    assert!(free.contains(dvas[0].offset, dvas[0].offset + dvas[0].asize));
+    assert!(free.overlap(kept[0].offset, kept[0].offset + kept[0].asize).is_none());
+    assert_eq!(metaslab.allocated(), 64 << 10);
+}
+
+#[test]
+fn threads_allocate_while_metaslabs_load() {
+    let maps = Arc::new(Maps::default());
+    *maps.pause.lock() = Some(Box::new(|| std::thread::sleep(std::time::Duration::from_millis(3))));
+    let vdevs = [(Class::Normal, vdev(0, 20, 12)), (Class::Normal, vdev(1, 20, 12))];
+    let options = Options::default();
+    let a = Allocator::new(&vdevs, Arc::new(Sectors(9)), maps.clone(), options).unwrap();
+    let work = |n: usize| {
+        let a = &a;
+        move || {
+            let want = |psize| Request { allocator: n, ..request(psize) };
+            let sizes = (1..400u64).map(|i| (i * 7 % 29 + 1) * 512);
+            let got = sizes.map(|psize| a.allocate(1, &want(psize)).unwrap().1[0]);
+            got.collect::<Vec<Dva>>()
+        }
+    };
+    let all: Vec<Dva> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|n| scope.spawn(work(n))).collect();
+        threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
+    });
+    let mut used = BTreeMap::<u32, RangeTree>::new();
+    for d in all {
+        used.entry(d.vdev).or_default().add(d.offset, d.offset + d.asize).unwrap();
+    }
+    let expected: u64 = used.values().map(RangeTree::space).sum();
+    assert_eq!(a.figures(Class::Normal).allocated, expected);
+}
+
+#[test]
+fn slop() {
+    assert_eq!(slop_space(64 << 20), 32 << 20);
+    assert_eq!(slop_space(1 << 30), 128 << 20);
+    assert_eq!(slop_space(1 << 40), 32 << 30);
+    assert_eq!(slop_space(1 << 50), 128 << 30);
+}
