@@ -4,7 +4,7 @@ set -euo pipefail
 
 here=$(cd "$(dirname "$0")/.." && pwd)
 bin=$here/target/release/cenote
-play=${CENOTE_PLAY:-${XDG_RUNTIME_DIR:-/tmp}/cenote-sample-$(id -u)}
+play=${CENOTE_PLAY:-$here/target/sample}
 sample=basic
 
 mkdir -p "$play"
