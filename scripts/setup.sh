@@ -67,7 +67,7 @@ rust_is_new_enough() {
     [ -n "$have" ] && [ "$(printf '%s\n' "$want" "$have" | sort -V | head -n 1)" = "$want" ]
 }
 
-PATH="$HOME/.cargo/bin:$PATH"
+PATH="$HOME/.cargo/bin:$PATH:/usr/sbin:/sbin"
 missing=()
 command -v cc >/dev/null || missing+=(gcc libc6-dev)
 command -v fusermount3 >/dev/null || missing+=(fuse3)
