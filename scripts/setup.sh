@@ -76,6 +76,13 @@ if ! command -v rustup >/dev/null && ! rust_is_new_enough; then
 fi
 [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
 
+# Where udev does not run (containers, rescue systems), nobody gave the device its usual mode.
+[ -e /dev/fuse ] || as_root modprobe fuse || say "no /dev/fuse: mounting will not work here"
+if [ -e /dev/fuse ] && [ "$(stat -c %a /dev/fuse)" != 666 ]; then
+    say "opening /dev/fuse to all users, as udev does"
+    as_root chmod 666 /dev/fuse
+fi
+
 if ! rust_is_new_enough; then
     if ! command -v rustup >/dev/null; then
         say "installing a Rust toolchain with rustup, for $(id -un) only"
