@@ -194,6 +194,14 @@ impl ArcCache {
         self.trim_ghosts();
     }
 
+    /// Puts a block that was just written in place of what may be there under its key.
+    pub fn replace(&mut self, key: Key, data: Abd) {
+        if let Some(i) = self.map.get(&key).copied() {
+            self.remove(i);
+        }
+        self.insert(key, data, Access::Demand);
+    }
+
     /// Forgets everything but the counters and the target.
     pub fn clear(&mut self) {
         self.nodes.clear();

@@ -20,6 +20,8 @@
 //! | `tamper` | for tests: hostile blocks with right checksums |
 //! | [`verify`] | which bytes satisfy a block pointer's checksum |
 //! | [`rangetree`], [`histogram`] | free space of a metaslab in memory |
+//! | [`alloc`] | where blocks go: metaslabs, classes, the changes of each txg |
+//! | [`write`] | the write pipeline |
 //!
 //! A block is verified before it enters the ARC and never after; what the ARC holds is right.
 
@@ -36,6 +38,7 @@ pub mod rangetree;
 #[cfg(feature = "tamper")]
 pub mod tamper;
 pub mod verify;
+pub mod write;
 
 pub use error::{BlockError, Bookmark};
 pub use pipeline::{Block, Store, StoreStats};

@@ -104,6 +104,19 @@ impl Store {
         *self.salt.write() = Arc::new(salt);
     }
 
+    /// The pool's salt.
+    pub(crate) fn salt(&self) -> Arc<Salt> {
+        self.salt.read().clone()
+    }
+
+    /// Takes in the physical bytes of a block that was just written.
+    pub(crate) fn written(&self, bp: &BlockPointer, physical: Abd) {
+        if let Some(key) = Key::of(bp) {
+            self.decoded.remove(&key);
+            self.arc.lock().replace(key, physical);
+        }
+    }
+
     /// The devices.
     pub fn vdevs(&self) -> &Arc<VdevTree> {
         &self.vdevs

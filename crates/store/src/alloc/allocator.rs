@@ -356,7 +356,7 @@ impl Allocator {
         metaslabs.filter_map(|metaslab| metaslab.take_changes(txg)).collect()
     }
 
-    /// `txg` is on disk, with all its changes. Frees that have waited long enough come back into
+    /// `txg` is on disk, with all its changes, the last of which were taken before. Frees that have waited long enough come back into
     /// circulation, and metaslabs that are worth it are loaded ahead.
     pub fn sync_done(self: &Arc<Self>, txg: u64) {
         self.synced.fetch_max(txg, Ordering::Relaxed);
@@ -411,6 +411,17 @@ impl Allocator {
                 false
             }
         }
+    }
+
+    /// Whether space is allocated from the vdev.
+    pub fn has_vdev(&self, vdev: u64) -> bool {
+        self.vdevs.contains_key(&vdev)
+    }
+
+    /// Bytes of the smallest sector of all vdevs.
+    pub fn smallest(&self) -> u64 {
+        let shifts = self.vdevs.values().map(|group| group.ashift());
+        1 << shifts.min().unwrap_or(cenote_format::SECTOR_SHIFT)
     }
 
     /// The vdevs that are allocated from.

@@ -92,6 +92,7 @@ pub(super) enum Outcome {
 /// The metaslabs of one top-level vdev.
 pub struct Group {
     vdev: u64,
+    ashift: u32,
     ms_shift: u32,
     width: u64,
     metaslabs: Vec<Metaslab>,
@@ -121,6 +122,7 @@ impl Group {
         let allocated = AtomicU64::new(metaslabs.iter().map(Metaslab::allocated).sum());
         Some(Group {
             vdev: info.id,
+            ashift: info.ashift,
             ms_shift: info.ms_shift,
             width: info.width.max(1),
             metaslabs,
@@ -134,6 +136,11 @@ impl Group {
     /// Id of the top-level vdev.
     pub fn vdev(&self) -> u64 {
         self.vdev
+    }
+
+    /// log2 of the sector size.
+    pub fn ashift(&self) -> u32 {
+        self.ashift
     }
 
     /// Disks of data.

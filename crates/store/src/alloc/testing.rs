@@ -11,10 +11,13 @@ use super::{
 };
 use crate::rangetree::RangeTree;
 
-/// What is allocated on disk: the txg, and the tree of each metaslab.
+/// The last txg on disk, and what is allocated in each metaslab.
+type Disk = (u64, BTreeMap<(u64, u64), RangeTree>);
+
+/// Space maps.
 #[derive(Default)]
 pub(crate) struct Maps {
-    disk: Mutex<(u64, BTreeMap<(u64, u64), RangeTree>)>,
+    disk: Mutex<Disk>,
     /// Called in the middle of each load, after the map was read.
     pub pause: Mutex<Option<Box<dyn Fn() + Send>>>,
 }

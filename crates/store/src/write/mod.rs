@@ -1,0 +1,349 @@
+//! The write pipeline: from blocks to block pointers.
+//!
+//! # Idea
+//!
+//! A sync writes the dirty blocks of one level at a time, all of them in one batch:
+//!
+//! ```text
+//! write_many(blocks) ─ pack, on all cores: ── zeros ──────────────────────> hole
+//!                      compress, checksum ─── tiny ───────────────────────> embedded pointer
+//!                    ─ the same as before (strong checksum) ──────────────> the old pointer
+//!                    ─ place, in one sweep: in place in late passes, else allocate,
+//!                      divided (gang) if no segment is large enough
+//!                    ─ one batch to the devices ──> ARC ──────────────────> new pointers
+//! ```
+//!
+//! There is no state machine per block: each stage is done for the whole batch before the next.
+//!
+//! # Rules of the format that are kept here
+//!
+//! - A block is stored compressed only if that saves an eighth, in whole sectors.
+//! - From pass [`DONT_COMPRESS`] of a sync on blocks that were born in it are not compressed any
+//!   more, so that their size does not change, and from pass [`REWRITE`] on a block whose size did
+//!   not change is written in place. So a sync ends: there comes a pass that allocates nothing.
+//! - Every write is little-endian. A pointer's birth is the txg; its physical birth is not recorded
+//!   apart.
+//! - All copies of a block have to be written. If one cannot be, the block is not written.
+//!
+//! # Invariants
+//!
+//! - A request that fails leaves no space allocated.
+//! - Space that is written to was allocated in the same txg: nothing that an older uberblock can
+//!   reach is overwritten.
+
+mod devices;
+mod pack;
+mod place;
+
+use std::sync::Arc;
+
+use cenote_format::abd::Abd;
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::checksum::{Checksum, Salt};
+use cenote_format::compress::{Compression, LEVEL_DEFAULT};
+use cenote_format::dmu::DmuType;
+use cenote_format::encode::EncodeError;
+use cenote_format::{DecodeError, SECTOR};
+use cenote_vdev::{BlockWrite, VdevError};
+use rayon::prelude::*;
+
+use crate::alloc::{AllocError, Allocator, Class};
+use crate::error::{BlockError, Bookmark};
+use crate::gang::GANG_DEPTH;
+use crate::pipeline::Store;
+use pack::{Packed, Physical, pack};
+use place::Placement;
+
+pub use devices::BlockDevices;
+
+/// First pass of a sync in which rewritten blocks are not compressed
+/// (`zfs_sync_pass_dont_compress`).
+pub const DONT_COMPRESS: u32 = 8;
+/// First pass in which blocks are rewritten in place (`zfs_sync_pass_rewrite`).
+pub const REWRITE: u32 = 2;
+
+/// How a block is to be written (`zio_prop_t`).
+#[derive(Clone, Debug)]
+pub struct WriteProps {
+    /// Type of the object.
+    pub object_type: DmuType,
+    /// Level in the tree of indirect blocks; 0 is data.
+    pub level: u8,
+    /// Checksum function; not `On` or `Inherit`.
+    pub checksum: Checksum,
+    /// Compression function; not `On` or `Inherit`.
+    pub compression: Compression,
+    /// Its level, for zstd.
+    pub compression_level: u8,
+    /// Copies: 1 to 3.
+    pub copies: usize,
+    /// Copies of gang headers, if more.
+    pub gang_copies: usize,
+    /// Which vdevs it should go to.
+    pub class: Class,
+    /// Blocks (dnodes, for blocks of dnodes) below.
+    pub fill: u64,
+    /// Whether tiny blocks go into their pointer (feature `embedded_data`).
+    pub embed: bool,
+    /// Whether holes have a birth (feature `hole_birth`).
+    pub hole_birth: bool,
+    /// Whether a block with the same strong checksum as before need not be written.
+    pub nopwrite: bool,
+}
+
+impl Default for WriteProps {
+    fn default() -> WriteProps {
+        WriteProps {
+            object_type: DmuType::NONE,
+            level: 0,
+            checksum: Checksum::Fletcher4,
+            compression: Compression::Off,
+            compression_level: LEVEL_DEFAULT,
+            copies: 1,
+            gang_copies: 1,
+            class: Class::Normal,
+            fill: 1,
+            embed: false,
+            hole_birth: true,
+            nopwrite: false,
+        }
+    }
+}
+
+/// One block of a batch.
+#[derive(Clone, Debug)]
+pub struct WriteRequest {
+    /// The block as its owner sees it: a multiple of 512 bytes, at most 16 MiB.
+    pub data: Abd,
+    /// The block in its owner's eyes.
+    pub at: Bookmark,
+    /// How to write it.
+    pub props: WriteProps,
+    /// What is there now.
+    pub previous: BlockPointer,
+    /// Pass of the sync, from 1.
+    pub pass: u32,
+}
+
+impl WriteRequest {
+    /// Whether the block was written in this txg already.
+    fn rewrites(&self, txg: u64) -> bool {
+        !self.previous.is_hole() && self.previous.logical_birth() == txg
+    }
+}
+
+/// Why a block was not written or freed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum WriteError {
+    /// There is no space for it.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// Its properties or size are not what can be written.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// The same, found by another part of the format.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// A gang header that is to be rewritten or freed cannot be read.
+    #[error(transparent)]
+    Block(#[from] BlockError),
+    /// The devices failed.
+    #[error(transparent)]
+    Vdev(#[from] VdevError),
+}
+
+/// Writes and frees the blocks of one pool.
+pub struct Writer {
+    store: Arc<Store>,
+    allocator: Arc<Allocator>,
+    devices: Arc<dyn BlockDevices>,
+}
+
+/// A block between the stages.
+enum Stage {
+    Done(Result<BlockPointer, WriteError>),
+    /// Its writes are the next so many of the batch.
+    Writing(Flying),
+}
+
+struct Flying {
+    bp: BlockPointer,
+    physical: Physical,
+    writes: usize,
+    taken: Vec<cenote_format::blkptr::Dva>,
+}
+
+impl Writer {
+    /// A writer into what `store` reads; space comes from `allocator`.
+    pub fn new(
+        store: Arc<Store>,
+        allocator: Arc<Allocator>,
+        devices: Arc<dyn BlockDevices>,
+    ) -> Writer {
+        Writer { store, allocator, devices }
+    }
+
+    /// The allocator.
+    pub fn allocator(&self) -> &Arc<Allocator> {
+        &self.allocator
+    }
+
+    /// Writes a batch of blocks in `txg`; their pointers in the order of `requests`. What was
+    /// there before is not freed: if the pointer is another one, that is for the caller to do.
+    ///
+    /// The blocks are durable when the devices were flushed.
+    pub fn write_many(
+        &self,
+        txg: u64,
+        requests: &[WriteRequest],
+    ) -> Vec<Result<BlockPointer, WriteError>> {
+        let (salt, unit) = (self.store.salt(), self.unit());
+        let packed: Vec<_> = self.pack_all(requests, txg, unit, &salt);
+        let mut batch = Vec::with_capacity(requests.len());
+        let staged: Vec<Stage> = requests
+            .iter()
+            .zip(packed)
+            .map(|(request, packed)| self.place(request, packed, txg, &mut batch))
+            .collect();
+        let mut results = self.devices.write_many(&batch).into_iter();
+        staged.into_iter().map(|stage| self.finish(stage, txg, &mut results)).collect()
+    }
+
+    fn pack_all(
+        &self,
+        requests: &[WriteRequest],
+        txg: u64,
+        unit: u64,
+        salt: &Salt,
+    ) -> Vec<Result<Packed, WriteError>> {
+        match requests {
+            [one] => vec![pack(one, txg, unit, salt)],
+            many => many.par_iter().map(|request| pack(request, txg, unit, salt)).collect(),
+        }
+    }
+
+    /// Finds the block's place and adds its writes to the batch.
+    fn place(
+        &self,
+        request: &WriteRequest,
+        packed: Result<Packed, WriteError>,
+        txg: u64,
+        batch: &mut Vec<BlockWrite>,
+    ) -> Stage {
+        let physical = match packed {
+            Ok(Packed::Physical(physical)) => physical,
+            Ok(Packed::Pointer(bp)) => return Stage::Done(Ok(bp)),
+            Err(e) => return Stage::Done(Err(e)),
+        };
+        if self.is_nop(request, &physical, txg) {
+            return Stage::Done(Ok(request.previous));
+        }
+        let previous = &request.previous;
+        let in_place = request.rewrites(txg)
+            && request.pass >= REWRITE
+            && !previous.is_embedded()
+            && previous.psize() == physical.psize()
+            && previous.dvas().count() >= request.props.copies;
+        let mut placement = Placement::new(self, request, txg);
+        let placed = match in_place {
+            true => placement.rewrite(previous, &physical, request),
+            false => placement.place(&physical),
+        };
+        let Placement { writes, taken, .. } = placement;
+        match placed {
+            Err(e) => Stage::Done(Err(e)),
+            Ok(bp) => {
+                let flying = Flying { bp, physical, writes: writes.len(), taken };
+                batch.extend(writes);
+                Stage::Writing(flying)
+            }
+        }
+    }
+
+    /// Whether the block is what is there already (`zio_nop_write`).
+    fn is_nop(&self, request: &WriteRequest, physical: &Physical, txg: u64) -> bool {
+        let (props, previous) = (&request.props, &request.previous);
+        let strong = props.checksum.is_dedup() || props.checksum == Checksum::Edonr;
+        props.nopwrite
+            && strong
+            && props.level == 0
+            && props.compression != Compression::Off
+            && !previous.is_hole()
+            && !previous.is_embedded()
+            && !previous.uses_crypt()
+            && !previous.is_dedup()
+            && previous.logical_birth() != txg
+            && previous.byte_order() == cenote_format::ByteOrder::Little
+            && previous.checksum_type() == props.checksum as u8
+            && previous.compression() == physical.compression as u8
+            && previous.object_type() == props.object_type.0
+            && previous.lsize() == physical.lsize
+            && previous.psize() == physical.psize()
+            && previous.dvas().count() == props.copies
+            && previous.checksum() == physical.sum
+            // What is on a removed vdev goes to one that is there.
+            && previous.dvas().all(|dva| self.allocator.has_vdev(dva.vdev.into()))
+    }
+
+    fn finish(
+        &self,
+        stage: Stage,
+        txg: u64,
+        results: &mut impl Iterator<Item = Result<(), VdevError>>,
+    ) -> Result<BlockPointer, WriteError> {
+        let Flying { bp, physical, writes, taken } = match stage {
+            Stage::Done(result) => return result,
+            Stage::Writing(flying) => flying,
+        };
+        let lost = || Err(VdevError::Unsupported("a batch of writes without answers".into()));
+        let mine: Vec<_> = (0..writes).map(|_| results.next().unwrap_or_else(lost)).collect();
+        if let Some(failed) = mine.into_iter().find_map(Result::err) {
+            for dva in taken {
+                // Some of it may have been written, so it waits as anything that was.
+                self.allocator.free(txg, &dva)?;
+            }
+            return Err(failed.into());
+        }
+        self.store.written(&bp, physical.data);
+        Ok(bp)
+    }
+
+    /// Frees a block in `txg`, with its gang headers and their parts; nothing for holes and
+    /// embedded blocks.
+    ///
+    /// Errors: what cannot be freed; the rest is freed all the same.
+    pub fn free(&self, txg: u64, bp: &BlockPointer, at: Bookmark) -> Result<(), WriteError> {
+        self.free_at(txg, bp, at, 0)
+    }
+
+    fn free_at(
+        &self,
+        txg: u64,
+        bp: &BlockPointer,
+        at: Bookmark,
+        depth: usize,
+    ) -> Result<(), WriteError> {
+        if bp.is_hole() || bp.is_embedded() {
+            return Ok(());
+        }
+        let mut result = Ok(());
+        if bp.is_gang() {
+            let children = match depth < GANG_DEPTH {
+                true => self.store.gang_children(bp, at)?,
+                false => return Err(DecodeError::invalid("gang block", "nested too deep").into()),
+            };
+            for child in children {
+                result = result.and(self.free_at(txg, &child, at, depth + 1));
+            }
+        }
+        for dva in bp.dvas() {
+            result = result.and(self.allocator.free(txg, &dva).map_err(WriteError::from));
+        }
+        result
+    }
+
+    /// Bytes of the smallest sector of the pool, which all sizes are rounded up to.
+    fn unit(&self) -> u64 {
+        self.allocator.smallest().max(SECTOR)
+    }
+}

@@ -1,0 +1,95 @@
+//! The first stage of a write: from a block as its owner sees it to physical bytes.
+//!
+//! Nothing here depends on any other block, so a batch is packed on all cores.
+
+use cenote_format::abd::Abd;
+use cenote_format::blkptr::{BlockPointer, EMBEDDED_PAYLOAD};
+use cenote_format::checksum::{self, Salt};
+use cenote_format::compress::{Compression, compress, is_zero, max_compressed_size};
+use cenote_format::dmu::DmuType;
+use cenote_format::{ByteOrder, DecodeError, MAX_BLOCK, SECTOR};
+
+use super::{DONT_COMPRESS, WriteError, WriteRequest};
+
+/// A block that is ready to be placed.
+pub(super) enum Packed {
+    /// It needs no space: a hole or an embedded block.
+    Pointer(BlockPointer),
+    /// It does.
+    Physical(Physical),
+}
+
+/// Physical bytes and what a pointer says of them.
+#[derive(Clone)]
+pub(super) struct Physical {
+    pub data: Abd,
+    pub lsize: u64,
+    pub compression: Compression,
+    pub sum: [u64; 4],
+}
+
+impl Physical {
+    pub(super) fn psize(&self) -> u64 {
+        self.data.len() as u64
+    }
+}
+
+/// Packs the block of a request. `unit` is the size of the smallest sector of the pool.
+pub(super) fn pack(
+    request: &WriteRequest,
+    txg: u64,
+    unit: u64,
+    salt: &Salt,
+) -> Result<Packed, WriteError> {
+    let (props, data) = (&request.props, &request.data);
+    let lsize = data.len() as u64;
+    if lsize == 0 || lsize > MAX_BLOCK || !lsize.is_multiple_of(SECTOR) {
+        let why = format!("a block of {lsize} bytes");
+        return Err(DecodeError::invalid("block to be written", why).into());
+    }
+    let late = request.rewrites(txg) && request.pass >= DONT_COMPRESS;
+    let wanted = if late { Compression::Off } else { props.compression };
+    if wanted == Compression::Off {
+        return physical(request, data.clone(), lsize, Compression::Off, salt);
+    }
+    if data.chunks().all(is_zero) {
+        return hole(request, txg, lsize).map(Packed::Pointer);
+    }
+    let bytes = data.bytes();
+    let limit = max_compressed_size(wanted, bytes.len(), unit as usize, unit as usize);
+    let Some(mut packed) = compress(wanted, props.compression_level, &bytes, limit) else {
+        return physical(request, data.clone(), lsize, Compression::Off, salt);
+    };
+    // The pointers of dnodes and object sets have to hold a fill count.
+    let fill = matches!(props.object_type, DmuType::DNODE | DmuType::OBJSET);
+    if packed.len() <= EMBEDDED_PAYLOAD && props.embed && props.level == 0 && !fill {
+        let bp = BlockPointer::embedded(props.object_type, wanted, lsize, &packed, txg)?;
+        return Ok(Packed::Pointer(bp));
+    }
+    let psize = packed.len().next_multiple_of(unit as usize);
+    if psize as u64 >= lsize {
+        return physical(request, data.clone(), lsize, Compression::Off, salt);
+    }
+    packed.resize(psize, 0);
+    physical(request, Abd::from_vec(packed), lsize, wanted, salt)
+}
+
+fn hole(request: &WriteRequest, txg: u64, lsize: u64) -> Result<BlockPointer, WriteError> {
+    let props = &request.props;
+    // A block that was never written has no birth to be remembered.
+    if !props.hole_birth || request.previous.logical_birth() == 0 {
+        return Ok(BlockPointer::HOLE);
+    }
+    Ok(BlockPointer::hole(props.object_type, props.level, lsize, txg)?)
+}
+
+fn physical(
+    request: &WriteRequest,
+    data: Abd,
+    lsize: u64,
+    compression: Compression,
+    salt: &Salt,
+) -> Result<Packed, WriteError> {
+    let sum = checksum::compute(request.props.checksum, &data, ByteOrder::Little, salt)?;
+    Ok(Packed::Physical(Physical { data, lsize, compression, sum }))
+}

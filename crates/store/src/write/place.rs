@@ -1,0 +1,250 @@
+//! The second stage of a write: where the bytes go.
+//!
+//! A [`Placement`] collects, for one block, the writes that make it up, the space that was taken
+//! for them, and in the end its pointer. If a block cannot be placed, all its space is given back.
+//!
+//! # Gang blocks
+//!
+//! If no free segment holds a block, it is divided into up to three parts behind a header (see
+//! [`crate::gang`] for the layout). Each part takes the largest segment there is, if that leaves
+//! no more for the rest than they can hold between them in equal parts; else it gets its equal
+//! share as a gang block of its own. So a block is divided into no more parts than it has to be
+//! for as long as there are few.
+
+use cenote_format::abd::Abd;
+use cenote_format::blkptr::{BlockPointer, Dva};
+use cenote_format::checksum;
+use cenote_format::compress::Compression;
+use cenote_format::dmu::DmuType;
+use cenote_format::encode::blkptr::{BlockProps, encode_gang_header, gang_pointers};
+use cenote_format::{ByteOrder, SECTOR};
+use cenote_vdev::BlockWrite;
+
+use super::pack::Physical;
+use super::{WriteError, WriteProps, WriteRequest, Writer};
+use crate::alloc::{AllocError, Class, Request};
+use crate::gang::GANG_DEPTH;
+
+/// Bytes of a gang header (`SPA_OLD_GANGBLOCKSIZE`).
+const HEADER: u64 = SECTOR;
+
+/// A block on its way to the devices.
+pub(super) struct Placement<'a> {
+    writer: &'a Writer,
+    props: &'a WriteProps,
+    txg: u64,
+    allocator: usize,
+    pub writes: Vec<BlockWrite>,
+    /// Space taken for it.
+    pub taken: Vec<Dva>,
+}
+
+impl<'a> Placement<'a> {
+    pub(super) fn new(writer: &'a Writer, request: &'a WriteRequest, txg: u64) -> Placement<'a> {
+        // Blocks of one region of one object are kept together.
+        let at = &request.at;
+        let region = at.objset ^ at.object.rotate_left(20) ^ at.blkid >> 20;
+        let allocator = (region.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize;
+        let props = &request.props;
+        Placement { writer, props, txg, allocator, writes: Vec::new(), taken: Vec::new() }
+    }
+
+    /// Finds space for the block; its pointer.
+    pub(super) fn place(&mut self, physical: &Physical) -> Result<BlockPointer, WriteError> {
+        let placed = match self.allocate(self.props.class, physical.psize(), self.props.copies) {
+            Ok((_, dvas)) => Ok(dvas),
+            Err(AllocError::NoSegment { .. }) if physical.psize() > self.writer.unit() => {
+                self.gang(self.props.class, &physical.data, 0)
+            }
+            Err(e) => Err(e.into()),
+        };
+        let pointer = placed.and_then(|dvas| {
+            if !dvas.iter().any(|dva| dva.gang) {
+                self.write(&dvas, &physical.data);
+            }
+            self.pointer(physical, &dvas)
+        });
+        pointer.inspect_err(|_| self.undo())
+    }
+
+    /// Gives back the space of a block that nothing was written of.
+    fn undo(&mut self) {
+        self.writes.clear();
+        for dva in self.taken.drain(..) {
+            if let Err(e) = self.writer.allocator.unallocate(self.txg, &dva) {
+                tracing::error!("{dva:?} cannot be given back: {e}");
+            }
+        }
+    }
+
+    fn allocate(
+        &mut self,
+        class: Class,
+        psize: u64,
+        copies: usize,
+    ) -> Result<(Class, Vec<Dva>), AllocError> {
+        let allocator = self.allocator;
+        let request = Request { psize, copies, class, allocator, gang: false, near: None };
+        let found = self.writer.allocator.allocate(self.txg, &request)?;
+        self.taken.extend(&found.1);
+        Ok(found)
+    }
+
+    fn write(&mut self, dvas: &[Dva], data: &Abd) {
+        let txg = self.txg;
+        self.writes.extend(dvas.iter().map(|dva| {
+            let (vdev, offset) = (dva.vdev.into(), dva.offset);
+            BlockWrite { vdev, offset, data: data.clone(), txg }
+        }));
+    }
+
+    fn pointer(&self, physical: &Physical, dvas: &[Dva]) -> Result<BlockPointer, WriteError> {
+        Ok(BlockPointer::new(&BlockProps {
+            kind: self.props.object_type,
+            level: self.props.level,
+            checksum: self.props.checksum,
+            compression: physical.compression,
+            lsize: physical.lsize,
+            psize: physical.psize(),
+            dedup: false,
+            dvas,
+            logical_birth: self.txg,
+            physical_birth: 0,
+            fill: self.props.fill,
+            sum: physical.sum,
+        })?)
+    }
+
+    /// The pointer in a gang header to a part of the block.
+    fn part(&self, data: &Abd, dvas: &[Dva]) -> Result<BlockPointer, WriteError> {
+        let checksum = self.props.checksum;
+        let salt = self.writer.store.salt();
+        Ok(BlockPointer::new(&BlockProps {
+            kind: DmuType::NONE,
+            level: 0,
+            checksum,
+            compression: Compression::Off,
+            lsize: data.len() as u64,
+            psize: data.len() as u64,
+            dedup: false,
+            dvas,
+            logical_birth: self.txg,
+            physical_birth: 0,
+            fill: 0,
+            sum: checksum::compute(checksum, data, ByteOrder::Little, &salt)?,
+        })?)
+    }
+
+    /// Divides `data`; the DVAs of the header.
+    fn gang(&mut self, class: Class, data: &Abd, depth: usize) -> Result<Vec<Dva>, WriteError> {
+        if depth >= GANG_DEPTH {
+            return Err(AllocError::NoSpace.into());
+        }
+        // The header is as precious as all that is behind it.
+        let copies = self.props.gang_copies.max(self.props.copies);
+        let (class, mut header) = self.allocate(class, HEADER, copies)?;
+        header.iter_mut().for_each(|dva| dva.gang = true);
+        let mut parts = Vec::new();
+        let (mut at, pointers) = (0, gang_pointers(HEADER as usize));
+        while at < data.len() {
+            let left = (data.len() - at) as u64;
+            let share = left.div_ceil((pointers - parts.len()).max(1) as u64);
+            let share = share.next_multiple_of(self.writer.unit()).min(left);
+            let (size, found) = self.allocate_part(class, share, left)?;
+            let part = slice(data, at, size as usize)?;
+            let dvas = match found {
+                Some(dvas) => {
+                    self.write(&dvas, &part);
+                    dvas
+                }
+                None => self.gang(class, &part, depth + 1)?,
+            };
+            parts.push(self.part(&part, &dvas)?);
+            at += part.len();
+        }
+        self.write_header(&parts, &header)?;
+        Ok(header)
+    }
+
+    /// Allocates as much as there is between `share` and `left` bytes; without DVAs if there is
+    /// not that much in one piece.
+    fn allocate_part(
+        &mut self,
+        class: Class,
+        share: u64,
+        left: u64,
+    ) -> Result<(u64, Option<Vec<Dva>>), WriteError> {
+        let unit = self.writer.unit();
+        let mut size = left;
+        loop {
+            match self.allocate(class, size, self.props.copies) {
+                Ok((_, dvas)) => return Ok((size, Some(dvas))),
+                Err(AllocError::NoSegment { largest }) => {
+                    // One segment may be there, but not one for each copy.
+                    let fits = (largest / unit * unit).min(size.saturating_sub(unit));
+                    size = match fits >= share {
+                        true => fits,
+                        false if size > share => share,
+                        false if share > unit => return Ok((share, None)),
+                        false => return Err(AllocError::NoSpace.into()),
+                    };
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    fn write_header(&mut self, parts: &[BlockPointer], dvas: &[Dva]) -> Result<(), WriteError> {
+        let first = dvas.first().ok_or(AllocError::NoSpace)?;
+        let header = encode_gang_header(parts, HEADER as usize, first, self.txg)?;
+        self.write(dvas, &Abd::from_vec(header));
+        Ok(())
+    }
+
+    /// Writes new contents of the same size to where the block is already; its new pointer.
+    pub(super) fn rewrite(
+        &mut self,
+        previous: &BlockPointer,
+        physical: &Physical,
+        request: &WriteRequest,
+    ) -> Result<BlockPointer, WriteError> {
+        let dvas: Vec<Dva> = previous.dvas().collect();
+        if previous.is_gang() {
+            self.rewrite_gang(previous, &physical.data, request, 0)?;
+        } else {
+            self.write(&dvas, &physical.data);
+        }
+        self.pointer(physical, &dvas)
+    }
+
+    fn rewrite_gang(
+        &mut self,
+        gang: &BlockPointer,
+        data: &Abd,
+        request: &WriteRequest,
+        depth: usize,
+    ) -> Result<(), WriteError> {
+        if depth >= GANG_DEPTH {
+            return Err(AllocError::NoSpace.into());
+        }
+        let (mut parts, mut at) = (Vec::new(), 0);
+        let children = self.writer.store.gang_children(gang, request.at)?;
+        for child in children.iter().filter(|child| !child.is_hole()) {
+            let part = slice(data, at, child.psize() as usize)?;
+            let dvas: Vec<Dva> = child.dvas().collect();
+            if child.is_gang() {
+                self.rewrite_gang(child, &part, request, depth + 1)?;
+            } else {
+                self.write(&dvas, &part);
+            }
+            parts.push(self.part(&part, &dvas)?);
+            at += part.len();
+        }
+        self.write_header(&parts, &gang.dvas().collect::<Vec<_>>())
+    }
+}
+
+fn slice(data: &Abd, at: usize, len: usize) -> Result<Abd, WriteError> {
+    let why = || cenote_format::DecodeError::invalid("gang block", "parts beyond the whole");
+    Ok(data.slice(at, len).ok_or_else(why)?)
+}
