@@ -21,7 +21,7 @@
 //! | [`verify`] | which bytes satisfy a block pointer's checksum |
 //! | [`rangetree`], [`histogram`] | free space of a metaslab in memory |
 //! | [`alloc`] | where blocks go: metaslabs, classes, the changes of each txg |
-//! | [`write`] | the write pipeline |
+//! | [`mod@write`] | the write pipeline |
 //!
 //! A block is verified before it enters the ARC and never after; what the ARC holds is right.
 
