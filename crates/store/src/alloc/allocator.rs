@@ -356,8 +356,9 @@ impl Allocator {
         metaslabs.filter_map(|metaslab| metaslab.take_changes(txg)).collect()
     }
 
-    /// `txg` is on disk, with all its changes, the last of which were taken before. Frees that have waited long enough come back into
-    /// circulation, and metaslabs that are worth it are loaded ahead.
+    /// `txg` is on disk, with all its changes, the last of which were taken before. Frees that
+    /// have waited long enough come back into circulation, and metaslabs that are worth it are
+    /// loaded ahead.
     pub fn sync_done(self: &Arc<Self>, txg: u64) {
         self.synced.fetch_max(txg, Ordering::Relaxed);
         for group in self.vdevs.values() {
