@@ -9,7 +9,7 @@ help:
 	@echo "make run          build, import a sample pool read-only, mount it, show it"
 	@echo "make test         all checks and tests (what CI runs)"
 	@echo "make build        the release binary: target/release/cenote"
-	@echo "make lint         rustfmt and clippy"
+	@echo "make lint         rustfmt, clippy, links in the documentation"
 	@echo "make deny         licences and sources of the dependencies"
 	@echo "make damage-long  thousands of damaged images instead of CI's sample"
 	@echo "make fuzz-long    coverage-guided fuzzing of every decoder (FUZZ_SECONDS each)"
@@ -32,6 +32,7 @@ test:
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
 
 deny:
 	command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked

@@ -1,7 +1,7 @@
 //! Reading integers out of a byte slice in either byte order, with bounds checked.
 //!
 //! Invariant: no method panics, whatever the offset; out of bounds is
-//! [`DecodeError::Truncated`](crate::DecodeError::Truncated).
+//! [`DecodeError::Truncated`].
 
 use crate::{DecodeError, Result};
 

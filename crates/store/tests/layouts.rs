@@ -1,6 +1,6 @@
 //! Blocks written through the allocator and the write pipeline to every layout of devices, and
 //! read back whole, with as many devices lost or silently wrong as the layout stands.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
 

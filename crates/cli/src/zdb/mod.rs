@@ -14,7 +14,7 @@
 //! | [`dedup`] | `-D`, `-T` |
 //! | [`raw`] | `-R` |
 //! | [`files`] | `-O`, `-r` |
-//! | [`print`] | block pointers, lists, histograms |
+//! | [`mod@print`] | block pointers, lists, histograms |
 //!
 //! A pool that the daemon holds is looked at where it is; any other is opened read-only for as
 //! long as the command runs. The text is that of OpenZFS 2.3, line by line.
