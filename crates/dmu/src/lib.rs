@@ -33,6 +33,7 @@ pub mod readahead;
 mod seek;
 mod tree;
 mod walk;
+pub mod write;
 pub mod zap;
 
 pub use object::Object;

@@ -1,0 +1,72 @@
+//! Sets of block numbers, as disjoint ranges.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Disjoint, non-adjacent ranges: start to end.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ranges(BTreeMap<u64, u64>);
+
+impl Ranges {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds a range, which joins those that it touches.
+    pub(super) fn insert(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let Range { mut start, mut end } = range;
+        while let Some((&s, &e)) = self.0.range(..=end).next_back().filter(|(_, e)| **e >= start) {
+            self.0.remove(&s);
+            (start, end) = (start.min(s), end.max(e));
+        }
+        self.0.insert(start, end);
+    }
+
+    /// The range that starts last at or before `block`.
+    fn before(&self, block: u64) -> Option<Range<u64>> {
+        self.0.range(..=block).next_back().map(|(s, e)| *s..*e)
+    }
+
+    pub(super) fn contains(&self, block: u64) -> bool {
+        self.before(block).is_some_and(|r| r.contains(&block))
+    }
+
+    /// Whether all of `range` is in the set.
+    pub(super) fn covers(&self, range: &Range<u64>) -> bool {
+        self.before(range.start).is_some_and(|r| r.end >= range.end)
+    }
+
+    /// Whether some of `range` is in the set.
+    pub(super) fn touches(&self, range: &Range<u64>) -> bool {
+        let last = self.0.range(..range.end).next_back();
+        last.is_some_and(|(_, end)| *end > range.start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_join() {
+        let mut set = Ranges::default();
+        for r in [10..20, 30..40, 50..60, 20..25, 5..5, 35..52] {
+            set.insert(r);
+        }
+        assert_eq!(set.0.into_iter().collect::<Vec<_>>(), [(10, 25), (30, 60)]);
+    }
+
+    #[test]
+    fn what_is_inside() {
+        let mut set = Ranges::default();
+        set.insert(10..20);
+        set.insert(30..u64::MAX);
+        assert!(set.contains(10) && set.contains(19) && !set.contains(20) && !set.contains(9));
+        assert!(set.covers(&(12..20)) && !set.covers(&(12..21)) && set.covers(&(30..31)));
+        assert!(set.touches(&(0..11)) && !set.touches(&(0..10)) && !set.touches(&(20..30)));
+        assert!(set.touches(&(19..30)));
+    }
+}

@@ -1,0 +1,574 @@
+//! The sync of an object set: the trees of blocks below all changed objects, level by level.
+//!
+//! Each changed object becomes a [`Work`]. For all of them at once:
+//!
+//! 1. *Grow*: if the last block's number needs more levels, the dnode's pointers move into a new
+//!    indirect block, above which there may be further new ones.
+//! 2. *Load*, from the top down: the indirect blocks above dirty blocks and above the ends of freed
+//!    ranges, one batch of reads for each level. A pointer below which all is freed, and nothing is
+//!    dirty, becomes a hole at once.
+//! 3. *Kill* what is below those pointers, reading their indirect blocks in batches.
+//! 4. *Write*, from the bottom up: one batch of all dirty data and spill blocks, then one for each
+//!    level. An indirect block of holes is written as zeros, so that it becomes a hole.
+//!
+//! Then the dnodes are put into their blocks, which are the dirty blocks of the meta dnode: the
+//! same again for this one object. Last comes the root block.
+//!
+//! Invariants: every loaded indirect block's ancestors are loaded, too; what takes a block's place
+//! is in `born`, and the block in `killed`, exactly if they are not the same block on disk.
+
+use super::object::OpenObject;
+use super::ranges::Ranges;
+use super::sink::{BlockSink, NewBlock};
+use super::slots::{PER_BLOCK, starts};
+use super::{OpenObjectSet, Result, Synced, WriteError};
+use crate::object::SPILL_BLKID;
+use crate::objset::META_DNODE;
+use crate::tree::{Node, Tree};
+use crate::{Error, ObjectSet};
+use cenote_format::ByteOrder;
+use cenote_format::abd::Abd;
+use cenote_format::blkptr::{BlockPointer, Dva};
+use cenote_format::dmu::{
+    DNODE_BLOCK, DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DNODE_SLOT, DmuType, DnodePhys,
+};
+use cenote_format::encode::blkptr::encode_pointers;
+use cenote_store::{Block, Bookmark, Store};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+/// Bytes of a root block (`OBJSET_PHYS_SIZE_V3`).
+const ROOT_SIZE: usize = 4096;
+/// Indirect blocks that are read at once for what is below them.
+const KILL_BATCH: usize = 64;
+
+/// Levels that a tree of `pointers` pointers needs for block number `last`, if an indirect block
+/// holds 2^`fan` pointers.
+pub(super) fn levels(last: u64, pointers: u64, fan: u32) -> u8 {
+    let (mut levels, mut blocks) = (1u8, u128::from(pointers));
+    while blocks <= u128::from(last) {
+        blocks <<= fan.max(1);
+        levels += 1;
+    }
+    levels
+}
+
+/// An indirect block that is being changed.
+#[derive(Debug)]
+struct Indirect {
+    pointers: Vec<BlockPointer>,
+    changed: bool,
+}
+
+/// An object in the sync.
+struct Work {
+    number: u64,
+    phys: DnodePhys,
+    dirty: BTreeMap<u64, Vec<u8>>,
+    freed: Ranges,
+    spill: Option<Option<Vec<u8>>>,
+    /// By level and number.
+    nodes: BTreeMap<(u8, u64), Indirect>,
+}
+
+/// Which block of which object: index of the work, level, number.
+#[derive(Clone, Copy)]
+struct At {
+    work: usize,
+    level: u8,
+    blkid: u64,
+}
+
+/// A pointer below which everything is freed.
+struct Doomed {
+    at: At,
+    bp: BlockPointer,
+}
+
+/// Whether two pointers mean the same block on disk.
+fn same_block(a: &BlockPointer, b: &BlockPointer) -> bool {
+    if a.is_embedded() || b.is_embedded() {
+        return a == b;
+    }
+    a.0[..6] == b.0[..6] && a.logical_birth() == b.logical_birth()
+}
+
+impl Work {
+    fn new(number: u64, object: OpenObject) -> Work {
+        let OpenObject { phys, dirty, freed, spill, .. } = object;
+        Work { number, phys, dirty, freed, spill, nodes: BTreeMap::new() }
+    }
+
+    fn tree<'t>(&'t self, store: &'t Arc<Store>, objset: u64) -> Tree<'t> {
+        Tree { store, objset, object: self.number, dnode: &self.phys }
+    }
+
+    fn top(&self) -> u8 {
+        self.phys.levels.saturating_sub(1)
+    }
+
+    fn fan(&self) -> u32 {
+        u32::from(self.phys.indirect_shift).saturating_sub(7)
+    }
+
+    /// Blocks that are below block `blkid` of `level`.
+    fn below(&self, level: u8, blkid: u64) -> std::ops::Range<u64> {
+        let shift = self.fan().saturating_mul(level.into());
+        let scale = |n: u64| match shift {
+            0..64 => u64::try_from(u128::from(n) << shift).unwrap_or(u64::MAX),
+            _ => u64::MAX,
+        };
+        let start = if blkid == 0 { 0 } else { scale(blkid) };
+        start..scale(blkid.saturating_add(1))
+    }
+
+    /// Takes what is in the dnode's pointers one or more levels down.
+    fn grow(&mut self) {
+        let old = self.phys.levels;
+        let needed = levels(self.phys.max_block, self.phys.pointers.len() as u64, self.fan());
+        if needed <= old {
+            return;
+        }
+        self.phys.levels = needed;
+        if self.phys.pointers.iter().all(|bp| *bp == BlockPointer::HOLE) {
+            return;
+        }
+        for level in old..needed {
+            let mut pointers = vec![BlockPointer::HOLE; 1 << self.fan()];
+            if level == old {
+                pointers.iter_mut().zip(&self.phys.pointers).for_each(|(to, from)| *to = *from);
+            }
+            self.nodes.insert((level, 0), Indirect { pointers, changed: true });
+        }
+        self.phys.pointers.fill(BlockPointer::HOLE);
+    }
+
+    /// The pointer to block `blkid` of `level`; a hole if what it would be in is not loaded.
+    fn pointer(&self, level: u8, blkid: u64) -> BlockPointer {
+        let found = if level == self.top() {
+            self.phys.pointers.get(blkid as usize)
+        } else {
+            let (parent, index) = self.parent(level, blkid);
+            self.nodes.get(&parent).and_then(|node| node.pointers.get(index))
+        };
+        found.copied().unwrap_or(BlockPointer::HOLE)
+    }
+
+    /// The indirect block that holds the pointer, and where.
+    fn parent(&self, level: u8, blkid: u64) -> ((u8, u64), usize) {
+        let fan = self.fan();
+        ((level + 1, blkid >> fan), (blkid & ((1 << fan) - 1)) as usize)
+    }
+
+    fn set_pointer(&mut self, level: u8, blkid: u64, bp: BlockPointer) {
+        let slot = if level == self.top() {
+            self.phys.pointers.get_mut(blkid as usize)
+        } else {
+            let (parent, index) = self.parent(level, blkid);
+            self.nodes.get_mut(&parent).and_then(|node| {
+                node.changed = true;
+                node.pointers.get_mut(index)
+            })
+        };
+        if let Some(slot) = slot {
+            *slot = bp;
+        }
+    }
+
+    /// The loaded pointers of `level` that are no holes.
+    fn stored(&self, level: u8) -> Vec<(u64, BlockPointer)> {
+        let numbered = |base: u64, pointers: &[BlockPointer]| {
+            let stored = (base..).zip(pointers.to_vec()).filter(|(_, bp)| !bp.is_hole());
+            stored.collect::<Vec<_>>()
+        };
+        if level == self.top() {
+            return numbered(0, &self.phys.pointers);
+        }
+        let fan = self.fan();
+        let parents = self.nodes.range((level + 1, 0)..=(level + 1, u64::MAX));
+        parents.flat_map(|((_, id), node)| numbered(id << fan, &node.pointers)).collect()
+    }
+
+    /// Frees what the freed ranges cover among the pointers of `level`; the numbers of the blocks
+    /// that must be loaded because part of what is below is freed or dirty.
+    fn look(&mut self, index: usize, run: &mut Run<'_>, level: u8) -> Result<BTreeSet<u64>> {
+        let shift = self.fan() * u32::from(level);
+        let mut wanted = BTreeSet::new();
+        if level > 0 {
+            let above = |b: &u64| b.checked_shr(shift).unwrap_or(0);
+            wanted.extend(self.dirty.keys().map(above));
+        }
+        if self.freed.is_empty() {
+            return Ok(wanted);
+        }
+        for (blkid, bp) in self.stored(level) {
+            let below = self.below(level, blkid);
+            let dirty = level > 0 && self.dirty.range(below.clone()).next().is_some();
+            if self.freed.covers(&below) && !dirty {
+                run.doomed.push(Doomed { at: At { work: index, level, blkid }, bp });
+                let hole = run.hole(self.phys.kind, level, &bp)?;
+                self.set_pointer(level, blkid, hole);
+            } else if level > 0 && self.freed.touches(&below) {
+                wanted.insert(blkid);
+            }
+        }
+        Ok(wanted)
+    }
+
+    fn count(&mut self, run: &Run<'_>, born: u64, killed: &BlockPointer) {
+        let used = self.phys.used.saturating_add(born);
+        self.phys.used = used.saturating_sub(run.sink.space(killed));
+    }
+}
+
+/// A sync under way.
+struct Run<'a> {
+    store: Arc<Store>,
+    objset: u64,
+    txg: u64,
+    sink: &'a dyn BlockSink,
+    doomed: Vec<Doomed>,
+    born: Vec<BlockPointer>,
+    killed: Vec<BlockPointer>,
+}
+
+impl Run<'_> {
+    /// The hole that takes the place of `bp`.
+    fn hole(&self, kind: DmuType, level: u8, bp: &BlockPointer) -> Result<BlockPointer> {
+        if !self.sink.hole_birth() {
+            return Ok(BlockPointer::HOLE);
+        }
+        Ok(BlockPointer::hole(kind, level, bp.lsize(), self.txg)?)
+    }
+
+    /// Syncs the blocks of `works`; their dnodes are up to date then.
+    fn run(&mut self, works: &mut [Work]) -> Result<()> {
+        works.iter_mut().for_each(Work::grow);
+        let top = works.iter().map(Work::top).max().unwrap_or(0);
+        for level in (0..=top).rev() {
+            self.load(works, level)?;
+        }
+        self.kill(works)?;
+        self.write_data(works)?;
+        for level in 1..=top {
+            self.write_indirect(works, level)?;
+        }
+        works.iter_mut().for_each(|w| w.phys.flags |= DNODE_FLAG_USED_BYTES);
+        Ok(())
+    }
+
+    fn load(&mut self, works: &mut [Work], level: u8) -> Result<()> {
+        let mut reads = Vec::new();
+        for (index, work) in works.iter_mut().enumerate() {
+            if work.top() < level {
+                continue;
+            }
+            for blkid in work.look(index, self, level)? {
+                if work.nodes.contains_key(&(level, blkid)) {
+                    continue;
+                }
+                let bp = work.pointer(level, blkid);
+                if !bp.is_hole() {
+                    reads.push((At { work: index, level, blkid }, bp));
+                    continue;
+                }
+                // What is below a hole is as old as the hole.
+                let child = match bp.logical_birth() {
+                    0 => BlockPointer::HOLE,
+                    birth => {
+                        let size = match level {
+                            1 => work.phys.block_size,
+                            _ => 1 << work.phys.indirect_shift,
+                        };
+                        BlockPointer::hole(work.phys.kind, level - 1, size, birth)?
+                    }
+                };
+                let pointers = vec![child; 1 << work.fan()];
+                work.nodes.insert((level, blkid), Indirect { pointers, changed: false });
+            }
+        }
+        let blocks = self.read(works, &reads)?;
+        for ((at, bp), block) in reads.into_iter().zip(blocks) {
+            let Some(work) = works.get_mut(at.work) else { continue };
+            let tree = work.tree(&self.store, self.objset);
+            let node = Node { level, blkid: at.blkid, bp };
+            let child = |i| tree.child(&node, &block, i).map(|n| n.bp);
+            let pointers = (0..tree.fan_out()).map(child).collect::<crate::Result<Vec<_>>>()?;
+            work.nodes.insert((level, at.blkid), Indirect { pointers, changed: false });
+        }
+        Ok(())
+    }
+
+    /// Reads indirect blocks.
+    fn read(&self, works: &[Work], reads: &[(At, BlockPointer)]) -> Result<Vec<Block>> {
+        let mut wanted = Vec::with_capacity(reads.len());
+        for (At { work, level, blkid }, bp) in reads {
+            let Some(work) = works.get(*work) else { continue };
+            let tree = work.tree(&self.store, self.objset);
+            tree.check_node(&Node { level: *level, blkid: *blkid, bp: *bp })?;
+            wanted.push((*bp, tree.bookmark(*level, *blkid)));
+        }
+        let blocks = self.store.read_many(&wanted).into_iter();
+        Ok(blocks.collect::<std::result::Result<Vec<_>, _>>()?)
+    }
+
+    /// Kills the doomed pointers and all below them: depth first, so that memory is bounded.
+    fn kill(&mut self, works: &mut [Work]) -> Result<()> {
+        let mut seen: HashSet<Dva> = HashSet::new();
+        let mut stack = std::mem::take(&mut self.doomed);
+        while !stack.is_empty() {
+            let mut reads = Vec::new();
+            while reads.len() < KILL_BATCH
+                && let Some(Doomed { at, bp }) = stack.pop()
+            {
+                let Some(work) = works.get_mut(at.work) else { continue };
+                work.count(self, 0, &bp);
+                self.killed.push(bp);
+                if at.level == 0 {
+                    continue;
+                }
+                if bp.dva(0).is_some_and(|dva| !seen.insert(dva)) {
+                    let why = format!("block {} of level {} is linked twice", at.blkid, at.level);
+                    return Err(work.tree(&self.store, self.objset).corrupt(why).into());
+                }
+                reads.push((at, bp));
+            }
+            let blocks = self.read(works, &reads)?;
+            for ((at, bp), block) in reads.into_iter().zip(blocks) {
+                let Some(work) = works.get(at.work) else { continue };
+                let tree = work.tree(&self.store, self.objset);
+                let node = Node { level: at.level, blkid: at.blkid, bp };
+                stack.extend(
+                    tree.children(&node, &block)?.into_iter().map(|n| Doomed {
+                        at: At { level: n.level, blkid: n.blkid, ..at },
+                        bp: n.bp,
+                    }),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a batch and takes note of what was born and what it replaced.
+    fn write(&mut self, blocks: Vec<NewBlock>) -> Result<Vec<(BlockPointer, BlockPointer)>> {
+        let previous: Vec<_> = blocks.iter().map(|b| b.previous).collect();
+        let written = match blocks.is_empty() {
+            true => Vec::new(),
+            false => self.sink.write_blocks(self.txg, blocks),
+        };
+        if written.len() != previous.len() {
+            let why = format!("{} of {} blocks were written", written.len(), previous.len());
+            return Err(WriteError::Sink(why.into()));
+        }
+        let mut out = Vec::with_capacity(written.len());
+        for (new, old) in written.into_iter().zip(previous) {
+            let new = new?;
+            if !same_block(&new, &old) {
+                self.born.extend(Some(new).filter(|bp| !bp.is_hole()));
+                self.killed.extend(Some(old).filter(|bp| !bp.is_hole()));
+            }
+            out.push((new, old));
+        }
+        Ok(out)
+    }
+
+    fn new_block(&self, work: &Work, at: At, data: Vec<u8>, fill: u64) -> NewBlock {
+        let (objset, object) = (self.objset, work.number);
+        NewBlock {
+            data: Abd::from_vec(data),
+            at: Bookmark { objset, object, level: at.level.into(), blkid: at.blkid },
+            kind: work.phys.kind,
+            level: at.level,
+            checksum: work.phys.checksum,
+            compress: work.phys.compress,
+            fill,
+            previous: work.pointer(at.level, at.blkid),
+        }
+    }
+
+    fn write_data(&mut self, works: &mut [Work]) -> Result<()> {
+        let (mut blocks, mut places) = (Vec::new(), Vec::new());
+        for (index, work) in works.iter_mut().enumerate() {
+            for (blkid, data) in std::mem::take(&mut work.dirty) {
+                let at = At { work: index, level: 0, blkid };
+                let fill = match work.phys.kind {
+                    DmuType::DNODE => starts(&data).len() as u64,
+                    _ => 1,
+                };
+                blocks.push(self.new_block(work, at, data, fill));
+                places.push(at);
+            }
+            let old = work.phys.spill.unwrap_or(BlockPointer::HOLE);
+            match work.spill.take() {
+                Some(Some(data)) => {
+                    let at = At { work: index, level: 0, blkid: SPILL_BLKID };
+                    let block = self.new_block(work, at, data, 1);
+                    // It goes by the type of what it continues.
+                    let kind = work.phys.bonus_kind;
+                    blocks.push(NewBlock { kind, previous: old, ..block });
+                    places.push(at);
+                }
+                Some(None) => {
+                    self.killed.extend(Some(old).filter(|bp| !bp.is_hole()));
+                    work.count(self, 0, &old);
+                    work.phys.spill = None;
+                    work.phys.flags &= !DNODE_FLAG_SPILL;
+                }
+                None => {}
+            }
+        }
+        self.place(works, blocks, &places)
+    }
+
+    fn write_indirect(&mut self, works: &mut [Work], level: u8) -> Result<()> {
+        let (mut blocks, mut places) = (Vec::new(), Vec::new());
+        for (index, work) in works.iter().enumerate() {
+            let size = 1usize << work.phys.indirect_shift;
+            for ((_, blkid), node) in work.nodes.range((level, 0)..=(level, u64::MAX)) {
+                if !node.changed {
+                    continue;
+                }
+                let stored = || node.pointers.iter().filter(|bp| !bp.is_hole());
+                let data = match stored().next() {
+                    Some(_) => encode_pointers(&node.pointers, size)?,
+                    None => vec![0; size],
+                };
+                let fill = stored().map(BlockPointer::fill).fold(0, u64::saturating_add);
+                let at = At { work: index, level, blkid: *blkid };
+                blocks.push(self.new_block(work, at, data, fill));
+                places.push(at);
+            }
+        }
+        self.place(works, blocks, &places)
+    }
+
+    /// Writes blocks and puts the new pointers where they belong.
+    fn place(&mut self, works: &mut [Work], blocks: Vec<NewBlock>, places: &[At]) -> Result<()> {
+        for ((new, old), at) in self.write(blocks)?.into_iter().zip(places) {
+            let Some(work) = works.get_mut(at.work) else { continue };
+            work.count(self, self.sink.space(&new), &old);
+            if at.level == 0 && at.blkid == SPILL_BLKID {
+                work.phys.spill = Some(new);
+                work.phys.flags |= DNODE_FLAG_SPILL;
+            } else {
+                work.set_pointer(at.level, at.blkid, new);
+            }
+        }
+        Ok(())
+    }
+
+    /// Kills everything below dnodes that are gone.
+    fn destroy(&mut self, gone: &[(u64, DnodePhys)]) -> Result<()> {
+        let work = |(number, phys): &(u64, DnodePhys)| Work {
+            number: *number,
+            phys: phys.clone(),
+            dirty: BTreeMap::new(),
+            freed: Ranges::default(),
+            spill: None,
+            nodes: BTreeMap::new(),
+        };
+        let mut works: Vec<Work> = gone.iter().map(work).collect();
+        for (index, work) in works.iter().enumerate() {
+            let spill = work.phys.spill.filter(|bp| !bp.is_hole());
+            self.killed.extend(spill);
+            for (blkid, bp) in work.stored(work.top()) {
+                self.doomed.push(Doomed { at: At { work: index, level: work.top(), blkid }, bp });
+            }
+        }
+        self.kill(&mut works)
+    }
+}
+
+impl OpenObjectSet {
+    /// Writes all changes as transaction group `txg` and goes on from there. Nothing is written if
+    /// there are no changes.
+    ///
+    /// Errors: blocks that cannot be read or written. The object set is of no use then, and what
+    /// was written is not referred to by anything.
+    pub fn sync(&mut self, txg: u64, sink: &dyn BlockSink) -> Result<Synced> {
+        self.usable()?;
+        self.failed = true;
+        let objects = std::mem::take(&mut self.objects);
+        let gone = std::mem::take(&mut self.doomed);
+        let changed = objects.into_iter().filter(|(_, object)| object.changed);
+        let mut works: Vec<Work> = changed.map(|(n, object)| Work::new(n, object)).collect();
+        let (store, objset) = (self.base.store().clone(), self.base.id());
+        let (doomed, born, killed) = Default::default();
+        let mut run = Run { store, objset, txg, sink, doomed, born, killed };
+        if self.changed || !works.is_empty() || !gone.is_empty() {
+            run.destroy(&gone)?;
+            run.run(&mut works)?;
+            let mut meta = [self.meta_work(&gone, &works)?];
+            run.run(&mut meta)?;
+            let [meta] = meta;
+            self.phys.meta_dnode = meta.phys;
+            let root = self.write_root(&mut run)?;
+            self.base = ObjectSet::open(run.store.clone(), objset, root)?;
+            self.changed = false;
+        }
+        self.failed = false;
+        let (root, phys) = (*self.base.root_bp(), self.phys.clone());
+        Ok(Synced { root, phys, born: run.born, killed: run.killed })
+    }
+
+    /// The meta dnode with the blocks that hold dnodes that changed or are gone.
+    fn meta_work(&self, gone: &[(u64, DnodePhys)], works: &[Work]) -> Result<Work> {
+        let mut dirty: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        let zeros = gone.iter().map(|(n, d)| (*n, vec![0; d.slots() as usize * DNODE_SLOT]));
+        for (number, bytes) in zeros {
+            self.put_dnode(&mut dirty, number, &bytes)?;
+        }
+        for work in works {
+            self.put_dnode(&mut dirty, work.number, &work.phys.encode()?)?;
+        }
+        let mut phys = self.phys.meta_dnode.clone();
+        let last = dirty.last_key_value().map_or(0, |(blkid, _)| *blkid);
+        phys.max_block = phys.max_block.max(last);
+        let (freed, spill, nodes) = (Ranges::default(), None, BTreeMap::new());
+        Ok(Work { number: META_DNODE, phys, dirty, freed, spill, nodes })
+    }
+
+    fn put_dnode(
+        &self,
+        dirty: &mut BTreeMap<u64, Vec<u8>>,
+        number: u64,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let (blkid, at) = (number / PER_BLOCK, (number % PER_BLOCK) as usize * DNODE_SLOT);
+        let block = match dirty.entry(blkid) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(match self.meta_tree().block(blkid)? {
+                Some(block) if block.order != ByteOrder::Little => {
+                    return Err(WriteError::ByteOrder(number));
+                }
+                Some(block) => block.data.to_vec(),
+                None => vec![0; DNODE_BLOCK as usize],
+            }),
+        };
+        let Some(slot) = block.get_mut(at..at + bytes.len()) else {
+            let why = "dnode beyond its block".into();
+            return Err(Error::Corrupt { objset: self.base.id(), object: number, why }.into());
+        };
+        slot.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn write_root(&self, run: &mut Run<'_>) -> Result<BlockPointer> {
+        let pointers = &self.phys.meta_dnode.pointers;
+        let stored = pointers.iter().filter(|bp| !bp.is_hole());
+        let block = NewBlock {
+            data: Abd::from_vec(self.phys.encode(ROOT_SIZE)?),
+            at: Bookmark::root(self.base.id()),
+            kind: DmuType::OBJSET,
+            level: 0,
+            checksum: 0,
+            compress: 0,
+            fill: stored.map(BlockPointer::fill).fold(0, u64::saturating_add),
+            previous: *self.base.root_bp(),
+        };
+        let written = run.write(vec![block])?;
+        let root = written.first().map(|(new, _)| *new).filter(|bp| !bp.is_hole());
+        root.ok_or_else(|| WriteError::Sink("the root block became a hole".into()))
+    }
+}

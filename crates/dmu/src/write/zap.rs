@@ -1,0 +1,432 @@
+//! Writing ZAPs.
+//!
+//! A ZAP begins as a micro ZAP and stays one as long as each value is one 64-bit integer, names are
+//! shorter than 50 bytes and there are no more entries than fit into a block of 128 KiB; the block
+//! grows by sectors. Then it becomes a fat ZAP: its entries, with their collision differentiators,
+//! move to leaves of 16 KiB. A leaf that is full is split; when a leaf has a single pointer only,
+//! the pointer table doubles, from within the header block to blocks of its own and on from there.
+//!
+//! What happens inside the blocks is in [`cenote_format::encode::zap`]; here blocks are fetched,
+//! and decided what to do when one is full. All changes are dirty blocks of the object.
+//!
+//! Invariant: block 0 and the index of a micro ZAP are changed together.
+
+use super::object::{OpenObject, Place};
+use super::{NewObject, OpenObjectSet, Result, WriteError};
+use cenote_format::encode::EncodeError;
+use cenote_format::encode::zap::fat::{double_pointers, format as format_fat, set_pointer};
+use cenote_format::encode::zap::leaf::LeafMut;
+use cenote_format::encode::zap::micro::{self, MicroIndex};
+use cenote_format::encode::zap::{FAT_BLOCK_SHIFT, Key, MAX_LONG_NAME, MAX_NAME, Value};
+use cenote_format::zap::fat::FatHeader;
+use cenote_format::zap::hash::{hash_name, hash_words};
+use cenote_format::zap::leaf::Leaf;
+use cenote_format::zap::micro::Micro;
+use cenote_format::zap::norm::normalize;
+use cenote_format::zap::{BlockKind, block_kind};
+use cenote_format::{ByteOrder, Bytes, DecodeError};
+use std::borrow::Cow;
+
+/// Steps that one insertion may take: leaves split, steps of the pointer table's growth. More than
+/// any hash can ask for.
+const MAX_STEPS: usize = 1 << 12;
+
+/// Salt and normalization of a new ZAP.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ZapFormat {
+    /// Start value of the hash: any odd number.
+    pub salt: u64,
+    /// Normalization flags, see [`cenote_format::zap::norm`].
+    pub norm_flags: u64,
+    /// `ZAP_FLAG_*`. With any of them the ZAP is a fat one from the start.
+    pub flags: u64,
+    /// log2 of the bytes of a block, if it is a fat one from the start: 9 to 19; 0 stands for 14.
+    pub block_shift: u32,
+}
+
+/// A ZAP of an object set that is being written.
+pub struct ZapMut<'a> {
+    set: &'a mut OpenObjectSet,
+    object: u64,
+    longest: usize,
+}
+
+impl<'a> ZapMut<'a> {
+    /// Allocates an object as `new` says (its block size is that of the micro ZAP, 512 bytes to
+    /// 128 KiB) and makes it an empty ZAP; returns its number.
+    pub fn create(set: &mut OpenObjectSet, new: &NewObject, format: ZapFormat) -> Result<u64> {
+        let object = set.allocate(new)?;
+        Self::format(set, object, format)?;
+        Ok(object)
+    }
+
+    /// Makes an object without data an empty ZAP.
+    pub fn format(set: &mut OpenObjectSet, object: u64, format: ZapFormat) -> Result<()> {
+        let kind = set.dnode(object)?.kind;
+        if !kind.is_zap() {
+            let why = format!("a {} is no ZAP", kind.name());
+            return Err(WriteError::Invalid { object, why });
+        }
+        let ZapFormat { salt, norm_flags, flags, block_shift } = format;
+        set.with(object, |o, place| {
+            if flags == 0 {
+                return Ok(micro::format(o.block_mut(place, 0)?, salt, norm_flags)?);
+            }
+            let shift = if block_shift == 0 { FAT_BLOCK_SHIFT } else { block_shift };
+            let size = 1u64.checked_shl(shift).unwrap_or(u64::MAX);
+            o.set_block_size(place, size, o.phys.indirect_shift)?;
+            Fat::create(o, place, format).map(drop)
+        })
+    }
+
+    /// The ZAP in `object`.
+    pub fn open(set: &'a mut OpenObjectSet, object: u64) -> ZapMut<'a> {
+        ZapMut { set, object, longest: MAX_NAME }
+    }
+
+    /// Names may have up to 1023 bytes (directories, with the feature `longname`).
+    pub fn with_long_names(self) -> ZapMut<'a> {
+        ZapMut { longest: MAX_LONG_NAME, ..self }
+    }
+
+    fn run<T>(&mut self, f: impl FnOnce(&mut OpenObject, &Place) -> Result<T>) -> Result<T> {
+        self.set.with(self.object, f)
+    }
+
+    /// The value of `key`: bytes of each integer, and the integers.
+    pub fn lookup(&mut self, key: &Key<'_>) -> Result<Option<(u8, Vec<u64>)>> {
+        self.run(|object, place| lookup(object, place, key))
+    }
+
+    /// Adds an entry. Errors: [`WriteError::Exists`]; a key or value that no ZAP can hold.
+    pub fn add(&mut self, key: &Key<'_>, value: &Value<'_>) -> Result<()> {
+        self.put(key, value, true)
+    }
+
+    /// Adds an entry or gives it a new value.
+    pub fn update(&mut self, key: &Key<'_>, value: &Value<'_>) -> Result<()> {
+        self.put(key, value, false)
+    }
+
+    fn put(&mut self, key: &Key<'_>, value: &Value<'_>, only_new: bool) -> Result<()> {
+        key.check(self.longest)?;
+        value.check()?;
+        self.run(|object, place| {
+            if is_micro(object, place)? {
+                if put_micro(object, place, key, value, only_new)? {
+                    return Ok(());
+                }
+                upgrade(object, place)?;
+            }
+            let mut fat = Fat::open(object, place)?;
+            // The header has to fit the blocks even if there was no room in the end.
+            let done = fat.put(key, value, None, only_new);
+            fat.finish()?;
+            done
+        })
+    }
+
+    /// Removes an entry. Errors: [`WriteError::NoEntry`].
+    pub fn remove(&mut self, key: &Key<'_>) -> Result<()> {
+        let absent = WriteError::NoEntry(self.object);
+        self.run(|object, place| {
+            if !is_micro(object, place)? {
+                let mut fat = Fat::open(object, place)?;
+                let removed = fat.remove(key)?;
+                return if removed { fat.finish() } else { Err(absent) };
+            }
+            let Some(slot) = find_micro(object, place, key)? else { return Err(absent) };
+            change_micro(object, place, |index, block| index.remove(block, slot))
+        })
+    }
+
+    /// Adds `delta` to a value that is one 64-bit integer (wrapping); no entry is 0, and an entry
+    /// that becomes 0 is removed. Returns the new value.
+    pub fn increment(&mut self, key: &Key<'_>, delta: i64) -> Result<u64> {
+        let old = match self.lookup(key)? {
+            None => None,
+            Some((8, value)) if value.len() == 1 => value.first().copied(),
+            Some(_) => {
+                let why = "ZAP entry is not one 64-bit integer".into();
+                return Err(WriteError::Invalid { object: self.object, why });
+            }
+        };
+        let new = old.unwrap_or(0).wrapping_add_signed(delta);
+        match (old, new) {
+            (None, 0) => {}
+            (Some(_), 0) => self.remove(key)?,
+            _ => self.update(key, &Value::U64(&[new]))?,
+        }
+        Ok(new)
+    }
+}
+
+fn bytes(data: &[u8]) -> Bytes<'_> {
+    Bytes::new(data, ByteOrder::Little, "ZAP")
+}
+
+fn header_block<'o>(object: &'o OpenObject, place: &Place) -> Result<Cow<'o, [u8]>> {
+    block(object, place, 0)
+}
+
+/// A block of a ZAP, which cannot be a hole.
+fn block<'o>(object: &'o OpenObject, place: &Place, blkid: u64) -> Result<Cow<'o, [u8]>> {
+    if let Some(data) = object.dirty.get(&blkid) {
+        return Ok(Cow::Borrowed(data));
+    }
+    let block = object.block(place, blkid)?.map(Cow::Owned);
+    block.ok_or_else(|| DecodeError::invalid("ZAP", format!("no block {blkid}")).into())
+}
+
+fn is_micro(object: &OpenObject, place: &Place) -> Result<bool> {
+    Ok(block_kind(&bytes(&header_block(object, place)?))? == BlockKind::Micro)
+}
+
+fn index<'o>(object: &'o mut OpenObject, place: &Place) -> Result<&'o mut MicroIndex> {
+    let loaded = match object.micro.take() {
+        Some(index) => index,
+        None => MicroIndex::load(&header_block(object, place)?)?,
+    };
+    Ok(object.micro.insert(loaded))
+}
+
+fn find_micro(object: &mut OpenObject, place: &Place, key: &Key<'_>) -> Result<Option<u32>> {
+    let Key::Name(name) = key else { return Ok(None) };
+    index(object, place)?;
+    let block = header_block(object, place)?;
+    let index = object.micro.as_ref();
+    Ok(index.map(|index| index.find(&block, name)).transpose()?.flatten())
+}
+
+/// Changes block 0 and the index.
+fn change_micro<T>(
+    object: &mut OpenObject,
+    place: &Place,
+    f: impl FnOnce(&mut MicroIndex, &mut [u8]) -> std::result::Result<T, EncodeError>,
+) -> Result<T> {
+    index(object, place)?;
+    let Some(mut index) = object.micro.take() else { return Err(WriteError::Failed) };
+    let done = f(&mut index, object.block_mut(place, 0)?)?;
+    object.micro = Some(index);
+    Ok(done)
+}
+
+/// Adds or sets an entry; false if the ZAP has to become a fat one for it.
+fn put_micro(
+    object: &mut OpenObject,
+    place: &Place,
+    key: &Key<'_>,
+    value: &Value<'_>,
+    only_new: bool,
+) -> Result<bool> {
+    let found = find_micro(object, place, key)?;
+    if only_new && found.is_some() {
+        return Err(WriteError::Exists(place.object));
+    }
+    let (Key::Name(name), Value::U64([value]), true) = (key, value, micro::fits(key, value)) else {
+        return Ok(false);
+    };
+    if let Some(slot) = found {
+        change_micro(object, place, |index, block| index.set(block, slot, *value))?;
+        return Ok(true);
+    }
+    if index(object, place)?.is_full() {
+        let Some(len) = micro::grown(object.phys.block_size as usize, micro::MAX_SIZE) else {
+            return Ok(false);
+        };
+        object.set_block_size(place, len as u64, object.phys.indirect_shift)?;
+        index(object, place)?.resize(len);
+    }
+    // A full index here means too many entries of one hash. It is not changed then, but lost.
+    match change_micro(object, place, |index, block| index.insert(block, name, *value)) {
+        Ok(_) => Ok(true),
+        Err(WriteError::Encode(EncodeError::Full { .. })) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Makes a micro ZAP a fat one.
+fn upgrade(object: &mut OpenObject, place: &Place) -> Result<()> {
+    let old = header_block(object, place)?.into_owned();
+    let micro = Micro::decode(bytes(&old))?;
+    let (salt, norm_flags) = (micro.salt, micro.norm_flags);
+    object.micro = None;
+    object.set_block_size(place, 1 << FAT_BLOCK_SHIFT, object.phys.indirect_shift)?;
+    let mut fat =
+        Fat::create(object, place, ZapFormat { salt, norm_flags, ..ZapFormat::default() })?;
+    for entry in micro.entries() {
+        let (_, entry) = entry?;
+        fat.put(&Key::Name(entry.name), &Value::U64(&[entry.value]), Some(entry.cd), true)?;
+    }
+    fat.finish()
+}
+
+fn lookup(object: &mut OpenObject, place: &Place, key: &Key<'_>) -> Result<Option<(u8, Vec<u64>)>> {
+    if is_micro(object, place)? {
+        let Some(slot) = find_micro(object, place, key)? else { return Ok(None) };
+        let block = header_block(object, place)?;
+        let entry = Micro::decode(bytes(&block))?.entry(slot as usize)?;
+        return Ok(entry.map(|e| (8, vec![e.value])));
+    }
+    let fat = Fat::open(object, place)?;
+    let hash = fat.hash(key)?;
+    let data = block(fat.object, place, fat.leaf_number(hash)?)?;
+    let leaf = Leaf::decode(bytes(&data))?;
+    let wanted: Vec<u8> = match key {
+        Key::Name(name) => name.to_vec(),
+        Key::Words(words) => words.iter().flat_map(|w| w.to_be_bytes()).collect(),
+    };
+    for entry in leaf.find(hash) {
+        let entry = entry?;
+        let stored = match key {
+            Key::Name(_) => leaf.name(&entry)?,
+            Key::Words(_) => leaf.word_key(&entry)?,
+        };
+        if stored == wanted {
+            return Ok(Some((entry.int_size, leaf.value(&entry)?)));
+        }
+    }
+    Ok(None)
+}
+
+/// A fat ZAP that is being changed. The header is written by [`Fat::finish`].
+struct Fat<'o> {
+    object: &'o mut OpenObject,
+    place: &'o Place,
+    header: FatHeader,
+}
+
+impl<'o> Fat<'o> {
+    fn open(object: &'o mut OpenObject, place: &'o Place) -> Result<Fat<'o>> {
+        let header = FatHeader::decode(&bytes(&header_block(object, place)?))?;
+        if 1 << header.block_shift != object.phys.block_size {
+            return Err(DecodeError::invalid("ZAP", "blocks of another size").into());
+        }
+        Ok(Fat { object, place, header })
+    }
+
+    fn create(object: &'o mut OpenObject, place: &'o Place, f: ZapFormat) -> Result<Fat<'o>> {
+        let header = format_fat(object.block_mut(place, 0)?, f.salt, f.norm_flags, f.flags)?;
+        LeafMut::format(object.block_mut(place, 1)?, f.norm_flags != 0)?;
+        Ok(Fat { object, place, header })
+    }
+
+    fn finish(self) -> Result<()> {
+        Ok(self.header.encode(self.object.block_mut(self.place, 0)?)?)
+    }
+
+    fn block_mut(&mut self, blkid: u64) -> Result<&mut Vec<u8>> {
+        self.object.block_mut(self.place, blkid)
+    }
+
+    fn sorted(&self) -> bool {
+        self.header.norm_flags != 0
+    }
+
+    fn hash(&self, key: &Key<'_>) -> Result<u64> {
+        let (salt, flags) = (self.header.salt, self.header.flags);
+        let words = flags & cenote_format::zap::FLAG_UINT64_KEY != 0;
+        match key {
+            Key::Name(name) if !words => {
+                Ok(hash_name(salt, flags, &normalize(name, self.header.norm_flags)))
+            }
+            Key::Words(key) if words => Ok(hash_words(salt, flags, key)),
+            _ => Err(EncodeError::unrepresentable("ZAP key", "of the other kind").into()),
+        }
+    }
+
+    /// The number of the leaf of `hash`.
+    fn leaf_number(&self, hash: u64) -> Result<u64> {
+        let at = self.header.pointer_at(self.header.index(hash));
+        let blkid = bytes(&block(self.object, self.place, at.block)?).u64(at.offset)?;
+        if blkid == 0 || blkid >= self.header.free_block {
+            return Err(DecodeError::invalid("ZAP", format!("leaf block {blkid}")).into());
+        }
+        Ok(blkid)
+    }
+
+    fn leaf(&mut self, hash: u64) -> Result<LeafMut<'_>> {
+        let blkid = self.leaf_number(hash)?;
+        Ok(LeafMut::open(self.block_mut(blkid)?)?)
+    }
+
+    fn put(
+        &mut self,
+        key: &Key<'_>,
+        value: &Value<'_>,
+        cd: Option<u32>,
+        only_new: bool,
+    ) -> Result<()> {
+        let hash = self.hash(key)?;
+        for _ in 0..MAX_STEPS {
+            let object = self.place.object;
+            let mut leaf = self.leaf(hash)?;
+            let (done, added) = match leaf.find(hash, key)? {
+                Some(_) if only_new => return Err(WriteError::Exists(object)),
+                Some(entry) => (leaf.replace(&entry, value), 0),
+                None => (leaf.insert(hash, key, value, cd).map(drop), 1),
+            };
+            let (prefix_len, free) = (leaf.prefix_len(), leaf.free_chunks());
+            match done {
+                Err(EncodeError::Full { .. }) => self.split(hash, prefix_len)?,
+                Err(e) => return Err(e.into()),
+                Ok(()) => {
+                    self.header.entries = self.header.entries.saturating_add(added);
+                    if self.header.wants_growth(prefix_len, free) && self.header.may_grow() {
+                        self.grow_table()?;
+                    }
+                    return Ok(());
+                }
+            }
+        }
+        Err(EncodeError::Full { what: "ZAP" }.into())
+    }
+
+    fn remove(&mut self, key: &Key<'_>) -> Result<bool> {
+        let hash = self.hash(key)?;
+        let mut leaf = self.leaf(hash)?;
+        let Some(entry) = leaf.find(hash, key)? else { return Ok(false) };
+        leaf.remove(&entry)?;
+        self.header.entries = self.header.entries.saturating_sub(1);
+        Ok(true)
+    }
+
+    /// Takes a step towards a pointer table of twice the size.
+    fn grow_table(&mut self) -> Result<()> {
+        let half = 1usize << (self.header.block_shift - 1);
+        if self.header.table.blocks == 0 {
+            let target = self.header.leave_embedded()?;
+            let header = block(self.object, self.place, 0)?;
+            let pointers = header.get(half..).unwrap_or_default().to_vec();
+            // What is in the header's second half means nothing from now on.
+            return Ok(double_pointers(&pointers, self.block_mut(target)?)?);
+        }
+        let step = self.header.grow_step()?;
+        let source = block(self.object, self.place, step.source)?.into_owned();
+        for (target, part) in step.targets.into_iter().zip(source.chunks(half)) {
+            double_pointers(part, self.block_mut(target)?)?;
+        }
+        self.object.free_blocks(step.freed.start, step.freed.end);
+        Ok(())
+    }
+
+    /// Splits the leaf of `hash`, which has a prefix of `prefix_len` bits.
+    fn split(&mut self, hash: u64, prefix_len: u32) -> Result<()> {
+        if prefix_len >= self.header.table.shift {
+            return self.grow_table();
+        }
+        let pointers = self.header.split_pointers(hash, prefix_len)?;
+        let sorted = self.sorted();
+        let mut data = vec![0; 1 << self.header.block_shift];
+        let mut leaf = self.leaf(hash)?;
+        leaf.split(&mut LeafMut::format(&mut data, sorted)?, sorted)?;
+        let new = self.header.allocate_leaf()?;
+        *self.block_mut(new)? = data;
+        for index in pointers {
+            for at in self.header.pointer_writes(index) {
+                set_pointer(self.block_mut(at.block)?, at.offset, new)?;
+            }
+        }
+        Ok(())
+    }
+}

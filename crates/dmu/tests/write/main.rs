@@ -1,0 +1,483 @@
+//! Object sets written at random, over several transaction groups, and compared in full with a
+//! simple model by the reading path after each.
+#![allow(clippy::unwrap_used)]
+
+mod check;
+mod sink;
+
+use std::collections::BTreeMap;
+
+use cenote_dmu::ObjectSet;
+use cenote_dmu::write::zap::ZapFormat;
+use cenote_dmu::write::{NewObject, OpenObjectSet, WriteError, ZapMut};
+use cenote_format::dmu::{DmuType, ObjsetType};
+use cenote_format::encode::zap::{Key, Value};
+use cenote_format::zap::FLAG_HASH64;
+use check::{Entries, Pieces, everything};
+use proptest::prelude::*;
+use sink::MemSink;
+
+#[derive(Default)]
+struct Model {
+    bonus: Vec<u8>,
+    block_size: u64,
+    max_block: u64,
+    data: Pieces,
+    spill: Option<Vec<u8>>,
+    zap: Option<Entries>,
+}
+
+impl Model {
+    fn overwrite(&mut self, mut at: u64, mut data: &[u8]) {
+        while !data.is_empty() {
+            let (piece, skip) = (at / 512, (at % 512) as usize);
+            let (now, later) = data.split_at(data.len().min(512 - skip));
+            let stored = self.data.entry(piece).or_insert_with(|| vec![0; 512]);
+            stored[skip..skip + now.len()].copy_from_slice(now);
+            if stored.iter().all(|b| *b == 0) {
+                self.data.remove(&piece);
+            }
+            at += now.len() as u64;
+            data = later;
+        }
+    }
+
+    fn write(&mut self, at: u64, data: &[u8]) {
+        self.max_block = self.max_block.max((at + data.len() as u64 - 1) / self.block_size);
+        self.overwrite(at, data);
+    }
+
+    fn free(&mut self, at: u64, len: u64) {
+        let end = at.saturating_add(len).min((self.max_block + 1) * self.block_size);
+        if at >= end {
+            return;
+        }
+        let inside: Vec<u64> = self.data.range(at / 512..end.div_ceil(512)).map(|p| *p.0).collect();
+        for piece in inside {
+            let (from, to) = (at.max(piece * 512), end.min(piece * 512 + 512));
+            self.overwrite(from, &vec![0; (to - from) as usize]);
+        }
+        let (first, last) = (at.div_ceil(self.block_size), end / self.block_size);
+        if first < last && last > self.max_block {
+            self.max_block = first.saturating_sub(1);
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Create { zap: bool, blocks: u64, slots: usize, bonus: usize },
+    Free,
+    Write { at: u64, len: usize, byte: u8 },
+    Hole { at: u64, len: u64 },
+    Truncate { at: u64 },
+    Bonus { len: usize, byte: u8 },
+    BlockSize { blocks: u64 },
+    Spill { sectors: usize, byte: u8 },
+    Put { name: u8, long: bool, len: usize, value: u64 },
+    Remove { name: u8 },
+    Increment { name: u8, delta: i64 },
+    Many { count: u16 },
+    Sync,
+}
+
+fn place() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        3 => 0u64..3000,
+        3 => 0u64..200_000,
+        1 => (1u64 << 40)..(1 << 40) + 100_000,
+        1 => (0u64..400).prop_map(|n| n * 512),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        3 => (any::<bool>(), 1u64..5, 1usize..6, 0usize..320)
+            .prop_map(|(zap, blocks, slots, bonus)| Op::Create { zap, blocks, slots, bonus }),
+        1 => Just(Op::Free),
+        8 => (place(), 1usize..5000, 0u8..4)
+            .prop_map(|(at, len, byte)| Op::Write { at, len, byte }),
+        3 => (place(), prop_oneof![1u64..1000, 1u64..200_000, Just(1 << 39)])
+            .prop_map(|(at, len)| Op::Hole { at, len }),
+        2 => place().prop_map(|at| Op::Truncate { at }),
+        1 => (0usize..400, any::<u8>()).prop_map(|(len, byte)| Op::Bonus { len, byte }),
+        1 => (1u64..9).prop_map(|blocks| Op::BlockSize { blocks }),
+        1 => (0usize..4, 1u8..5).prop_map(|(sectors, byte)| Op::Spill { sectors, byte }),
+        6 => (any::<u8>(), prop::bool::weighted(0.02), prop_oneof![20 => Just(1usize), 1 => 0usize..9],
+            any::<u64>()).prop_map(|(name, long, len, value)| Op::Put { name, long, len, value }),
+        2 => any::<u8>().prop_map(|name| Op::Remove { name }),
+        1 => (any::<u8>(), -2i64..3).prop_map(|(name, delta)| Op::Increment { name, delta }),
+        1 => (1u16..400).prop_map(|count| Op::Many { count }),
+        2 => Just(Op::Sync),
+    ]
+}
+
+struct Test {
+    sink: MemSink,
+    set: OpenObjectSet,
+    model: BTreeMap<u64, Model>,
+    txg: u64,
+}
+
+impl Test {
+    fn new(kind: ObjsetType) -> Test {
+        let sink = MemSink::new(96 << 20);
+        let set = OpenObjectSet::create(sink.store.clone(), 7, kind).unwrap();
+        Test { sink, set, model: BTreeMap::new(), txg: 10 }
+    }
+
+    fn sync(&mut self) {
+        self.txg += 1;
+        let synced = self.set.sync(self.txg, &self.sink).unwrap();
+        let live = self.sink.follow(&synced);
+        self.sink.store.drop_caches();
+        let set = ObjectSet::open(self.sink.store.clone(), 7, synced.root).unwrap();
+        let found = everything(&set, &live);
+        assert!(found.keys().eq(self.model.keys()));
+        for ((number, seen), model) in found.iter().zip(self.model.values()) {
+            assert_eq!(seen.dnode.bonus, model.bonus, "bonus of {number}");
+            assert_eq!(seen.spill, model.spill, "spill of {number}");
+            assert_eq!(seen.zap, model.zap, "entries of {number}");
+            if model.zap.is_none() {
+                assert_eq!(seen.dnode.max_block, model.max_block, "last block of {number}");
+                assert_eq!(seen.dnode.block_size, model.block_size);
+                assert!(seen.data == model.data, "data of {number}");
+            }
+        }
+    }
+
+    /// One of the objects that are, or are not, ZAPs.
+    fn pick(&self, which: usize, zap: bool) -> Option<u64> {
+        let fit = self.model.iter().filter(|(_, m)| m.zap.is_some() == zap);
+        let all: Vec<u64> = fit.map(|(n, _)| *n).collect();
+        all.get(which % all.len().max(1)).copied()
+    }
+
+    fn create(&mut self, zap: bool, blocks: u64, slots: usize, bonus: usize) {
+        let kind = if zap { DmuType::DIRECTORY_CONTENTS } else { DmuType::PLAIN_FILE_CONTENTS };
+        let new = NewObject {
+            bonus_kind: DmuType::SA,
+            bonus: vec![1; bonus],
+            dnode_size: slots * 512,
+            indirect_shift: 12,
+            ..NewObject::new(kind, blocks * 512)
+        };
+        // Without system attributes there may be three pointers.
+        let new = NewObject {
+            bonus_kind: if slots.is_multiple_of(2) { DmuType::ZNODE } else { DmuType::SA },
+            ..new
+        };
+        let format = ZapFormat { salt: 77, ..ZapFormat::default() };
+        let number = match zap {
+            true => ZapMut::create(&mut self.set, &new, format).unwrap(),
+            false => self.set.allocate(&new).unwrap(),
+        };
+        let taken = self.model.range(number..number + slots as u64).count();
+        assert!(taken == 0 && number % 32 + slots as u64 <= 32);
+        assert!(matches!(self.set.claim(number, &new), Err(WriteError::Taken(_))));
+        let model = Model {
+            bonus: vec![1; bonus],
+            block_size: blocks * 512,
+            zap: zap.then(Entries::new),
+            ..Model::default()
+        };
+        self.model.insert(number, model);
+    }
+
+    fn put(&mut self, n: u64, name: &[u8], value: &[u64]) {
+        let mut zap = ZapMut::open(&mut self.set, n);
+        let entries = self.model.get_mut(&n).unwrap().zap.as_mut().unwrap();
+        if entries.contains_key(name) {
+            let again = zap.add(&Key::Name(name), &Value::U64(value));
+            assert!(matches!(again, Err(WriteError::Exists(_))));
+        }
+        zap.update(&Key::Name(name), &Value::U64(value)).unwrap();
+        entries.insert(name.to_vec(), (8, value.to_vec()));
+        assert_eq!(zap.lookup(&Key::Name(name)).unwrap(), Some((8, value.to_vec())));
+    }
+
+    fn on_data(&mut self, n: u64, op: &Op) {
+        let model = self.model.get_mut(&n).unwrap();
+        match *op {
+            Op::Write { at, len, byte } => {
+                let data: Vec<u8> = (0..len).map(|i| byte * (1 + i as u8 % 5)).collect();
+                self.set.write(n, at, &data).unwrap();
+                model.write(at, &data);
+                let mut back = vec![9; len + 700];
+                self.set.read(n, at, &mut back).unwrap();
+                let stored = |i: usize, b: &u8| {
+                    let piece = model.data.get(&((at + i as u64) / 512));
+                    piece.map_or(0, |p| p[((at + i as u64) % 512) as usize]) == *b
+                };
+                assert!(back.iter().enumerate().all(|(i, b)| stored(i, b)), "{len} bytes at {at}");
+            }
+            Op::Hole { at, len } => {
+                self.set.free_range(n, at, len).unwrap();
+                model.free(at, len);
+            }
+            Op::Truncate { at } => {
+                self.set.truncate(n, at).unwrap();
+                model.free(at, u64::MAX);
+            }
+            Op::BlockSize { blocks } => {
+                let done = self.set.set_block_size(n, blocks * 512, 12);
+                assert_eq!(done.is_ok(), model.max_block == 0);
+                if done.is_ok() {
+                    model.block_size = blocks * 512;
+                    model.data.split_off(&blocks);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_any(&mut self, n: u64, op: &Op) {
+        let model = self.model.get_mut(&n).unwrap();
+        match *op {
+            Op::Free => {
+                self.set.free(n).unwrap();
+                assert!(self.set.dnode(n).is_err());
+                self.model.remove(&n);
+            }
+            Op::Bonus { len, byte } => {
+                let done = self.set.set_bonus(n, DmuType::SA, &vec![byte; len]);
+                // One pointer and a spill pointer leave the least room: 192 bytes.
+                assert!(done.is_ok() || len > 192);
+                if done.is_ok() {
+                    model.bonus = vec![byte; len];
+                }
+            }
+            Op::Spill { sectors, byte } => {
+                let data = (sectors > 0).then(|| vec![byte; sectors * 512]);
+                if self.set.set_spill(n, data.clone()).is_ok() {
+                    model.spill = data;
+                }
+                assert_eq!(self.set.spill(n).unwrap(), model.spill);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_zap(&mut self, n: u64, op: &Op) {
+        match *op {
+            Op::Put { name, long, len, value } => {
+                let name = format!("{}{name}", if long { "x".repeat(60) } else { "n".into() });
+                self.put(n, name.as_bytes(), &vec![value; len]);
+            }
+            Op::Many { count } => {
+                for i in 0..u64::from(count) {
+                    self.put(n, format!("one of many {}", i * 7 % 1500).as_bytes(), &[i]);
+                }
+            }
+            Op::Remove { name } => {
+                let name = format!("n{name}").into_bytes();
+                let entries = self.model.get_mut(&n).unwrap().zap.as_mut().unwrap();
+                let removed = ZapMut::open(&mut self.set, n).remove(&Key::Name(&name));
+                assert_eq!(removed.is_ok(), entries.remove(&name).is_some());
+            }
+            Op::Increment { name, delta } => {
+                let name = format!("count {}", name % 4).into_bytes();
+                let entries = self.model.get_mut(&n).unwrap().zap.as_mut().unwrap();
+                let old = entries.remove(&name).map_or(0, |(_, v)| v[0]);
+                let new = old.wrapping_add_signed(delta);
+                let mut zap = ZapMut::open(&mut self.set, n);
+                assert_eq!(zap.increment(&Key::Name(&name), delta).unwrap(), new);
+                if new != 0 {
+                    entries.insert(name, (8, vec![new]));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn apply(&mut self, which: usize, op: &Op) {
+        match op {
+            Op::Sync => self.sync(),
+            Op::Create { zap, blocks, slots, bonus } => self.create(*zap, *blocks, *slots, *bonus),
+            Op::Free | Op::Bonus { .. } | Op::Spill { .. } => {
+                if let Some(n) = self.pick(which, which.is_multiple_of(2)) {
+                    self.on_any(n, op);
+                }
+            }
+            Op::Put { .. } | Op::Remove { .. } | Op::Increment { .. } | Op::Many { .. } => {
+                if let Some(n) = self.pick(which, true) {
+                    self.on_zap(n, op);
+                }
+            }
+            _ => {
+                if let Some(n) = self.pick(which, false) {
+                    self.on_data(n, op);
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn an_object_set_is_what_was_done_to_it(
+        ops in prop::collection::vec((0usize..1000, op()), 1..90), meta: bool,
+    ) {
+        let mut test = Test::new(if meta { ObjsetType::Meta } else { ObjsetType::Zfs });
+        test.create(false, 1, 1, 0);
+        test.create(true, 1, 1, 0);
+        for (which, op) in &ops {
+            test.apply(*which, op);
+        }
+        test.sync();
+        // Nothing changed, so nothing is written.
+        let root = *test.set.synced().root_bp();
+        let synced = test.set.sync(99, &test.sink).unwrap();
+        prop_assert!(synced.root == root && synced.born.is_empty() && synced.killed.is_empty());
+        for n in test.model.keys() {
+            test.set.free(*n).unwrap();
+        }
+        test.model.clear();
+        test.sync();
+    }
+}
+
+#[test]
+fn many_objects_and_their_numbers() {
+    let mut test = Test::new(ObjsetType::Meta);
+    for i in 0..1500 {
+        test.create(false, 1, 1 + i % 5, 0);
+    }
+    test.sync();
+    assert_eq!(test.set.synced().phys().meta_dnode.levels, 2);
+    let numbers: Vec<u64> = test.model.keys().copied().collect();
+    for n in numbers.iter().step_by(3) {
+        test.set.free(*n).unwrap();
+        test.model.remove(n);
+    }
+    // Freed numbers are used again, also by an object set that was opened anew.
+    test.create(false, 1, 1, 0);
+    assert!(test.model.contains_key(&numbers[0]));
+    test.sync();
+    test.set = OpenObjectSet::open(test.set.synced().clone()).unwrap();
+    test.create(false, 1, 1, 0);
+    assert!(test.model.keys().max() <= numbers.last());
+    test.sync();
+}
+
+#[test]
+fn a_fat_zap_through_all_stages_of_its_table() {
+    let mut test = Test::new(ObjsetType::Zfs);
+    let new = NewObject::new(DmuType::DIRECTORY_CONTENTS, 512);
+    let format = ZapFormat { salt: 1, flags: FLAG_HASH64, block_shift: 9, ..ZapFormat::default() };
+    let n = ZapMut::create(&mut test.set, &new, format).unwrap();
+    let model = Model { block_size: 512, zap: Some(Entries::new()), ..Model::default() };
+    test.model.insert(n, model);
+    for round in 0..5u64 {
+        for i in 0..1200 {
+            test.put(
+                n,
+                format!("entry {}", i + round * 900).as_bytes(),
+                &vec![i; 1 + i as usize % 3],
+            );
+        }
+        test.sync();
+    }
+    let object = test.set.synced().object(n).unwrap();
+    let stats = cenote_dmu::zap::Zap::open(&object).unwrap().describe();
+    assert!(stats.fat.is_some() && object.dnode().max_block > 500);
+}
+
+#[test]
+fn a_micro_zap_becomes_a_fat_one_when_it_is_full() {
+    let mut test = Test::new(ObjsetType::Zfs);
+    test.create(true, 1, 1, 0);
+    let n = *test.model.keys().next().unwrap();
+    let micro = |test: &Test| {
+        let object = test.set.synced().object(n).unwrap();
+        (cenote_dmu::zap::Zap::open(&object).unwrap().is_micro(), object.dnode().block_size)
+    };
+    // 2,048 times 64 bytes, of which the header takes one.
+    for i in 0..2047u64 {
+        test.put(n, format!("entry {i}").as_bytes(), &[i]);
+    }
+    test.sync();
+    assert_eq!(micro(&test), (true, 128 << 10));
+    test.put(n, b"one more", &[5]);
+    test.sync();
+    assert_eq!(micro(&test), (false, 16 << 10));
+    // It does not become a micro ZAP again.
+    for i in 0..2040u64 {
+        let name = format!("entry {i}").into_bytes();
+        ZapMut::open(&mut test.set, n).remove(&Key::Name(&name)).unwrap();
+        test.model.get_mut(&n).unwrap().zap.as_mut().unwrap().remove(&name);
+    }
+    test.sync();
+    assert_eq!(micro(&test), (false, 16 << 10));
+}
+
+#[test]
+fn levels_are_written_in_one_batch_each() {
+    let mut test = Test::new(ObjsetType::Meta);
+    for _ in 0..20 {
+        test.create(false, 1, 1, 0);
+    }
+    let numbers: Vec<u64> = test.model.keys().copied().collect();
+    for n in numbers {
+        for at in [0u64, 20_000, 600_000] {
+            test.on_data(n, &Op::Write { at, len: 600, byte: 1 });
+        }
+    }
+    test.sync();
+    // Data, three levels above (1,173 blocks, 32 pointers each), dnodes, the root block.
+    assert_eq!(test.sink.batches.lock().unwrap().0, 1 + 3 + 1 + 1);
+}
+
+#[test]
+fn after_a_failure_the_object_set_is_of_no_use() {
+    let mut test = Test::new(ObjsetType::Zfs);
+    test.create(false, 1, 1, 0);
+    test.sync();
+    let n = *test.model.keys().next().unwrap();
+    let root = *test.set.synced().root_bp();
+    test.set.write(n, 0, &[1; 512]).unwrap();
+    test.sink.batches.lock().unwrap().1 = true;
+    assert!(matches!(test.set.sync(50, &test.sink), Err(WriteError::Sink(_))));
+    assert!(matches!(test.set.write(n, 0, &[1; 512]), Err(WriteError::Failed)));
+    assert!(matches!(test.set.sync(51, &test.sink), Err(WriteError::Failed)));
+    test.sink.batches.lock().unwrap().1 = false;
+    let base = ObjectSet::open(test.sink.store.clone(), 7, root).unwrap();
+    test.set = OpenObjectSet::open(base).unwrap();
+    test.on_data(n, &Op::Write { at: 100, len: 900, byte: 3 });
+    test.sync();
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let mut test = Test::new(ObjsetType::Zfs);
+    test.create(false, 1, 1, 0);
+    let n = *test.model.keys().next().unwrap();
+    let good = NewObject::new(DmuType::PLAIN_FILE_CONTENTS, 512);
+    for bad in [
+        NewObject { block_size: 513, ..good.clone() },
+        NewObject { block_size: 32 << 20, ..good.clone() },
+        NewObject { dnode_size: 700, ..good.clone() },
+        NewObject { dnode_size: 17 << 10, ..good.clone() },
+        NewObject { bonus: vec![0; 321], ..good.clone() },
+        NewObject { indirect_shift: 18, ..good.clone() },
+        NewObject { kind: DmuType::NONE, ..good.clone() },
+    ] {
+        assert!(test.set.allocate(&bad).is_err(), "{bad:?}");
+    }
+    let wide = NewObject { dnode_size: 1024, ..good.clone() };
+    assert!(test.set.claim(31, &wide).is_err() && test.set.claim(u64::MAX, &good).is_err());
+    assert!(test.set.claim(0, &good).is_err() && test.set.claim(1 << 20, &good).is_ok());
+    assert!(test.set.write(n, u64::MAX - 5, &[1; 10]).is_err());
+    assert!(test.set.set_spill(n, Some(vec![0; 100])).is_err());
+    // Three pointers leave no room for a fourth one.
+    let three = test.set.allocate(&good).unwrap();
+    assert_eq!(test.set.dnode(three).unwrap().pointers.len(), 3);
+    assert!(test.set.set_spill(three, Some(vec![1; 512])).is_err());
+    assert!(test.set.set_block_size(n, 512, 11).is_err());
+    assert!(ZapMut::open(&mut test.set, n).add(&Key::Name(b"x"), &Value::U64(&[1])).is_err());
+    assert!(ZapMut::format(&mut test.set, n, ZapFormat::default()).is_err());
+    let mut zap = ZapMut::open(&mut test.set, n).with_long_names();
+    assert!(zap.add(&Key::Name(&[b'a'; 2000]), &Value::U64(&[1])).is_err());
+}
