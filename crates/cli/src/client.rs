@@ -5,8 +5,9 @@
 //! to end for want of work), so it is tried again; after the Hello nothing is repeated.
 
 use crate::context::Terminal;
+use crate::outcome::plain;
 use crate::protocol::{Hello, Kind, Request, Run, read_frame, read_json, write_json};
-use crate::socket::Place;
+use crate::socket::{Place, at};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
@@ -94,7 +95,7 @@ pub fn connect(place: &Place) -> io::Result<Option<Connection>> {
         let mut stream = match UnixStream::connect(&place.socket) {
             Ok(stream) => stream,
             Err(e) if nobody_there(&e) => return Ok(None),
-            Err(e) => return Err(e),
+            Err(e) => return Err(at(&place.socket, e)),
         };
         let (ours, theirs) = (rustix::process::geteuid(), peer(&stream)?);
         if theirs != ours && !theirs.is_root() && !ours.is_root() {
@@ -155,7 +156,8 @@ pub fn connect_or_start(place: &Place) -> io::Result<Connection> {
 /// Starts a daemon that survives this process: a session of its own, no terminal, its standard
 /// error in the log.
 fn start(place: &Place) -> io::Result<Child> {
-    let log = OpenOptions::new().create(true).append(true).mode(0o600).open(&place.log)?;
+    let log = OpenOptions::new().create(true).append(true).mode(0o600).open(&place.log);
+    let log = log.map_err(|e| at(&place.log, e))?;
     Command::new(std::env::current_exe()?)
         .arg0("cenote")
         .args(["daemon", "--foreground", "--detach"])
@@ -174,6 +176,11 @@ fn last_words(log: &Path) -> String {
         Some(line) => format!("{line} (log: {})", log.display()),
         None => format!("see {}", log.display()),
     }
+}
+
+/// Says that it was the output that failed; a reader that has gone away stays recognizable.
+fn output(e: io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("cannot write output: {}", plain(&e)))
 }
 
 /// Has the daemon run a command for this process; returns its exit code.
@@ -208,10 +215,10 @@ pub fn converse(mut connection: Connection, request: &Request) -> io::Result<i32
     loop {
         match read_frame(&mut connection.stream)? {
             Some((Kind::Out, data)) => {
-                out.write_all(&data)?;
-                out.flush()?;
+                out.write_all(&data).and_then(|()| out.flush()).map_err(output)?;
             }
-            Some((Kind::Err, data)) => err.write_all(&data)?,
+            // What cannot be complained about shows in the exit code all the same.
+            Some((Kind::Err, data)) => drop(err.write_all(&data)),
             Some((Kind::Exit, data)) => return Ok(serde_json::from_slice(&data)?),
             Some(_) => {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "unexpected message"));

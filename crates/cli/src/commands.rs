@@ -36,6 +36,13 @@ pub struct Command {
     pub usage: &'static str,
 }
 
+impl Command {
+    /// Whether cenote has it.
+    fn works(&self) -> bool {
+        !matches!(self.runs, Runs::Writes | Runs::Missing)
+    }
+}
+
 /// One row of a table: name, how it runs, usage lines.
 pub const fn row(name: &'static str, runs: Runs, usage: &'static str) -> Option<Command> {
     Some(Command { name, runs, usage })
@@ -114,9 +121,16 @@ impl Tool {
             "usage: {} command args ...\nwhere 'command' is one of the following:\n\n",
             self.name
         );
-        for command in self.commands {
-            text += command.as_ref().map_or("\n", |c| c.usage);
+        // An empty line between groups, none where a whole group is left out.
+        for group in self.commands.split(Option::is_none) {
+            let works = group.iter().flatten().filter(|c| c.works());
+            let lines: String = works.map(|c| c.usage).collect();
+            if !lines.is_empty() {
+                text += &lines;
+                text.push('\n');
+            }
         }
+        text += &format!("The other commands of {} are refused by name.\n", self.name);
         text + self.tail
     }
 

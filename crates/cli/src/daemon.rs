@@ -1,11 +1,12 @@
 //! `cenote daemon`: start, look at and stop the daemon by hand.
 
 use crate::client;
+use crate::outcome::plain;
 use crate::protocol::Request;
 use crate::server;
 use crate::socket::Place;
 use clap::{Args, Subcommand};
-use std::io;
+use std::io::{self, Write};
 
 /// Arguments of `cenote daemon`.
 #[derive(Debug, Args)]
@@ -44,7 +45,7 @@ pub fn run(args: &DaemonArgs) -> i32 {
         Some(Action::Stop) => stop(&place),
     });
     done.unwrap_or_else(|e| {
-        eprintln!("cenote daemon: {e}");
+        let _ = writeln!(io::stderr(), "cenote daemon: {}", plain(&e));
         1
     })
 }

@@ -2,11 +2,13 @@
 
 use crate::client;
 use crate::context::Context;
+use crate::outcome::plain;
 use crate::pools::PoolTable;
 use crate::socket::Place;
 use crate::{copy, daemon, list, zdb, zfs, zpool};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -105,7 +107,8 @@ fn launch(tool: &str, args: &[OsString]) -> i32 {
         Ok(code) => code,
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => 1,
         Err(e) => {
-            eprintln!("{tool}: {e}");
+            // Standard error may be closed or full: the exit code says it too.
+            let _ = writeln!(std::io::stderr(), "{tool}: {}", plain(&e));
             1
         }
     }
@@ -161,8 +164,10 @@ fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
                 true => write!(to, "{}", text.ansi()),
                 false => write!(to, "{text}"),
             };
-            let _ = shown.and_then(|()| ctx.out.flush());
-            e.exit_code()
+            match shown.and_then(|()| ctx.out.flush()) {
+                Ok(()) => e.exit_code(),
+                Err(_) => e.exit_code().max(1),
+            }
         }
     }
 }

@@ -13,6 +13,7 @@
 //! nobody has asked about since; [`Mounts::list`] and all that changes mounts drop the latter.
 
 use crate::context::Context;
+use crate::outcome::plain;
 use crate::pools::Imported;
 use cenote_dsl::{Dataset, DatasetKind};
 use cenote_fuse::{Force, Graft, MountError, MountHandle, MountSpec};
@@ -297,12 +298,6 @@ pub fn mount_one(
             Err(failed(name, &e))
         }
     }
-}
-
-/// The error without Rust's "(os error 13)".
-fn plain(e: &io::Error) -> String {
-    let text = e.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_string()
 }
 
 /// Where to mount a file system, if it is meant to be mounted.

@@ -28,6 +28,12 @@ impl From<io::Error> for Stop {
 /// Exit code of a command, or why it stopped.
 pub type Outcome = Result<i32, Stop>;
 
+/// The error in the system's words, without Rust's "(os error 28)".
+pub fn plain(e: &io::Error) -> String {
+    let text = e.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_string()
+}
+
 /// A wrong command line.
 pub fn usage<T>(message: impl Into<String>) -> Result<T, Stop> {
     Err(Stop::Usage(message.into()))
@@ -61,7 +67,7 @@ pub fn conclude(outcome: Outcome, usage: &str, ctx: &mut Context) -> i32 {
         // Whoever reads the output has had enough: nothing to say, and nobody to say it to.
         Err(Stop::Io(e)) if e.kind() == io::ErrorKind::BrokenPipe => 1,
         Err(Stop::Io(e)) => {
-            ctx.complain(format_args!("cannot write output: {e}"));
+            ctx.complain(format_args!("cannot write output: {}", plain(&e)));
             1
         }
     }

@@ -15,17 +15,17 @@ use crate::dispatch;
 use crate::pools::PoolTable;
 use crate::protocol::{Hello, Kind, MAX_DATA, Request, Run, read_frame, read_json};
 use crate::protocol::{write_frame, write_json};
-use crate::socket::Place;
+use crate::socket::{Place, at};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -109,16 +109,23 @@ fn lock(place: &Place) -> io::Result<Option<File>> {
 }
 
 fn bind(place: &Place) -> io::Result<UnixListener> {
-    match std::fs::remove_file(&place.socket) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
+    remove_stale(&place.socket).map_err(|e| at(&place.socket, e))?;
     let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
     let listener = UnixListener::bind(&place.socket);
     rustix::process::umask(mask);
-    let listener = listener?;
+    let listener = listener.map_err(|e| at(&place.socket, e))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// Removes the socket of a daemon that is no more, and nothing that is not a socket.
+fn remove_stale(socket: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(socket) {
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(socket),
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "exists and is not a socket")),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+    }
 }
 
 fn serve_connections(

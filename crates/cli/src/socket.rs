@@ -7,6 +7,7 @@
 //! by others without the sticky bit.) Beside the socket lie its lock file, held by the daemon as
 //! long as it lives, and its log.
 
+use crate::outcome::plain;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -83,8 +84,8 @@ impl Place {
 }
 
 /// Puts the path in front of the error.
-fn at(path: &Path, e: io::Error) -> io::Error {
-    io::Error::new(e.kind(), format!("{}: {e}", path.display()))
+pub fn at(path: &Path, e: io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("{}: {}", path.display(), plain(&e)))
 }
 
 #[cfg(test)]

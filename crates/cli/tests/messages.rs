@@ -137,3 +137,74 @@ fn formats_of_the_future_are_refused_by_name() {
     assert!(said.to_lowercase().contains("draid"), "{said}");
     assert_eq!(s.run("zpool list").ok(), "no pools available\n");
 }
+
+#[test]
+fn usage_lists_what_works() {
+    let s = Session::new();
+    for (tool, there, absent) in
+        [("zpool", "\timport ", "\tcreate "), ("zfs", "\tholds ", "\tsend ")]
+    {
+        let text = s.run(&format!("{tool} --help")).ok();
+        assert!(text.contains(there) && !text.contains(absent), "{text}");
+        assert!(text.contains(&format!("The other commands of {tool} are refused by name.\n")));
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written() {
+    let s = Session::new();
+    s.import("degr");
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let done = s.command().args(["zfs", "list"]).stdout(full()).output().unwrap();
+    assert_eq!(
+        (done.status.code(), String::from_utf8_lossy(&done.stderr).as_ref()),
+        (Some(1), "zfs: cannot write output: No space left on device\n")
+    );
+    for line in [&["zpool", "list", "nope"][..], &["zfs", "list", "nope"]] {
+        let done = s.command().args(line).stderr(full()).output().unwrap();
+        assert_eq!(done.status.code(), Some(1), "{line:?}");
+    }
+    let done = s.command().arg("--help").stdout(full()).output().unwrap();
+    assert_eq!(done.status.code(), Some(1));
+}
+
+#[test]
+fn a_socket_path_that_is_something_else_is_left_alone() {
+    let s = Session::new();
+    std::fs::write(s.path("socket"), "precious").unwrap();
+    let dir = cenote_testpools::pool("degr").dir;
+    let said = s.run(&format!("zpool import -N -o readonly=on -d {} degr", dir.display())).fails(1);
+    assert!(said.contains("socket: exists and is not a socket"), "{said}");
+    assert_eq!(std::fs::read_to_string(s.path("socket")).unwrap(), "precious");
+}
+
+#[test]
+fn vdevs_are_told_from_what_does_not_exist() {
+    let s = Session::new();
+    s.import("degr");
+    let said = s.run("zpool get all degr nope").fails(2);
+    let expected = "Expected a list of vdevs in \"degr\", but got:\n\tnope (unknown)\n";
+    assert!(said.starts_with(expected), "{said}");
+    assert_eq!(
+        s.run("zpool get all degr mirror-0").fails(1),
+        "zpool get: properties of vdevs are not supported yet ('mirror-0')"
+    );
+    assert_eq!(s.run("zpool iostat nope").fails(1), "Unable to parse pools/vdevs list.");
+    let said = s.run("zpool iostat degr nope").fails(2);
+    assert!(said.contains("\tnope (unknown)\n"), "{said}");
+    let said = s.run("zpool iostat mirror-0").fails(1);
+    assert!(said.contains("single vdevs are not supported yet ('mirror-0')"), "{said}");
+}
+
+#[test]
+fn repeated_reports() {
+    let s = Session::new();
+    s.import("degr");
+    let text = s.run("zpool status degr 0.01 2").ok();
+    assert!(text.contains("data errors\n\n  pool: degr\n"), "{text}");
+    // The report since the import is left out and not counted.
+    for line in ["zpool iostat -y degr 0.01 1", "zpool iostat -y degr"] {
+        let text = s.run(line).ok();
+        assert_eq!(text.lines().filter(|l| l.starts_with("degr ")).count(), 1, "{line}: {text}");
+    }
+}

@@ -32,7 +32,6 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             }
             Err(e) => {
                 ctx.complain(e);
-                ctx.complain(format_args!("cannot export '{name}': pool is busy"));
                 good = false;
             }
         }

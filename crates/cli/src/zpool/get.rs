@@ -6,7 +6,7 @@ use crate::outcome::{Outcome, fail, usage};
 use crate::pools::Imported;
 use crate::zfs::get::{Field, Layout, Line};
 use crate::zpool::properties::{column, resolve, visible};
-use crate::zpool::select::{open, select};
+use crate::zpool::select::{IN_THIS_POOL, kind, open, select};
 use cenote_dsl::PropValue;
 use std::ffi::OsString;
 
@@ -36,8 +36,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         return fail(format!("Cannot get properties of {first}: no such pool available."));
     }
     if names.iter().any(|name| open(ctx, name).is_err()) {
-        let first = names.first().map(String::as_str).unwrap_or_default();
-        return fail(format!("zpool get: properties of vdevs are not supported yet ('{first}')"));
+        return vdevs(&names, ctx);
     }
     let properties = if wanted == "all" { None } else { Some(resolve(&wanted)?) };
     let (pools, good) = select(ctx, &names);
@@ -53,6 +52,25 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let longest = pools.iter().map(|p| p.pool.name().chars().count()).max().unwrap_or(0);
     layout.print(&lines, longest, &mut ctx.out)?;
     Ok(i32::from(!good))
+}
+
+/// What is said when a pool is followed by something that is not a pool: vdevs have properties,
+/// which are not supported yet; the rest is named as what it is.
+fn vdevs(names: &[String], ctx: &mut Context) -> Outcome {
+    let Some((pool, others)) = names.split_first() else { return Ok(0) };
+    let kinds: Vec<&str> = others.iter().map(|name| kind(ctx, pool, name)).collect();
+    let whole = matches!(others, [one] if one == "all-vdevs" || one == "root");
+    if whole || kinds.iter().all(|k| *k == IN_THIS_POOL) {
+        return fail(format!(
+            "zpool get: properties of vdevs are not supported yet ('{}')",
+            others.join("', '")
+        ));
+    }
+    let mut text = format!("Expected a list of vdevs in \"{pool}\", but got:\n");
+    for (name, kind) in others.iter().zip(kinds) {
+        text += &format!("\t{name} ({kind})\n");
+    }
+    usage(text)
 }
 
 /// Properties of a pool with their values; those it does not have are left out.

@@ -11,7 +11,7 @@ use crate::options::{Spec, interval_and_count, parse};
 use crate::outcome::{Outcome, fail, usage};
 use crate::pools::Imported;
 use crate::vdevs::{Item, items, names_width, style};
-use crate::zpool::select::{open, select};
+use crate::zpool::select::{IN_THIS_POOL, kind, open, select};
 use cenote_dsl::human::{nicenum, nicetime};
 use cenote_pool::status::NameStyle;
 use cenote_vdev::Vdev;
@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const SPEC: Spec = Spec { short: "gHhlLnpPT:vwy", refused: "c:qr", refused_long: &[] };
 
@@ -117,7 +117,15 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let mut names = parsed.names();
     (schedule.interval, schedule.count) = interval_and_count(&mut names)?;
     if names.iter().any(|name| open(ctx, name).is_err()) {
-        return fail("Unable to parse pools/vdevs list.\n");
+        return vdevs(&names, ctx);
+    }
+    if show.skip_first {
+        // The report that is left out is not counted, and there is one after it.
+        schedule.count = match schedule.interval {
+            Some(_) => schedule.count.map(|n| n.saturating_add(1)),
+            None => Some(2),
+        };
+        schedule.interval.get_or_insert(Duration::ZERO);
     }
     let mut before = HashMap::new();
     schedule.run(ctx, |number, ctx| {
@@ -129,6 +137,30 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         Report { show: &show, before: &mut before, number, names_width: 0 }.print(&pools, ctx)?;
         Ok(0)
     })
+}
+
+/// What is said when not all names are those of pools: single vdevs cannot be chosen yet.
+fn vdevs(names: &[String], ctx: &Context) -> Outcome {
+    let Some(first) = names.first() else { return Ok(0) };
+    let is_pool = open(ctx, first).is_ok();
+    let others = if is_pool { names.get(1..).unwrap_or_default() } else { names };
+    let kinds: Vec<&str> = others.iter().map(|name| kind(ctx, first, name)).collect();
+    let is_vdev = |k: &&str| *k == IN_THIS_POOL || (!is_pool && *k != "pool" && *k != "unknown");
+    if kinds.iter().all(is_vdev) {
+        return fail(format!(
+            "zpool iostat: single vdevs are not supported yet ('{}'); use -v with the pool",
+            others.join("', '")
+        ));
+    }
+    if !is_pool {
+        return fail("Unable to parse pools/vdevs list.\n");
+    }
+    let mut text =
+        format!("Expected either a list of pools, or list of vdevs in \"{first}\", but got:\n");
+    for (name, kind) in others.iter().zip(kinds) {
+        text += &format!("\t{name} ({kind})\n");
+    }
+    usage(text)
 }
 
 struct Report<'a> {

@@ -2,6 +2,8 @@
 
 use crate::context::Context;
 use crate::pools::Imported;
+use crate::vdevs::{Item, items};
+use cenote_pool::status::NameStyle;
 use std::sync::Arc;
 
 /// Longest name of a pool, in bytes: with room for `$ORIGIN@$ORIGIN` behind it.
@@ -34,6 +36,33 @@ pub fn open(ctx: &Context, name: &str) -> Result<Arc<Imported>, String> {
     match misnamed(name) {
         Some(why) => cannot(&why),
         None => ctx.pools.get(name).map_or_else(|| cannot("no such pool"), Ok),
+    }
+}
+
+/// [`kind`] of a vdev of the pool in question.
+pub const IN_THIS_POOL: &str = "vdev in this pool";
+
+/// What `name` is, seen from `pool`.
+pub fn kind(ctx: &Context, pool: &str, name: &str) -> &'static str {
+    let has = |imported: &Imported| {
+        let styles = [
+            NameStyle::default(),
+            NameStyle { full_path: true, ..NameStyle::default() },
+            NameStyle { guid: true, ..NameStyle::default() },
+        ];
+        styles.iter().flat_map(|style| items(imported, style)).any(|item| match item {
+            Item::Vdev { name: vdev, .. } | Item::Aux { name: vdev } => vdev == name,
+            Item::Section(_) => false,
+        })
+    };
+    if open(ctx, name).is_ok() {
+        "pool"
+    } else if open(ctx, pool).is_ok_and(|p| has(&p)) {
+        IN_THIS_POOL
+    } else if ctx.pools.all().iter().any(|p| has(p)) {
+        "vdev in another pool"
+    } else {
+        "unknown"
     }
 }
 

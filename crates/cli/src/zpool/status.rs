@@ -51,16 +51,17 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     };
     let mut names = parsed.names();
     (schedule.interval, schedule.count) = interval_and_count(&mut names)?;
-    schedule.run(ctx, |_, ctx| report(&names, &show, ctx))
+    let mut first = true;
+    schedule.run(ctx, |_, ctx| report(&names, &show, &mut first, ctx))
 }
 
-fn report(names: &[String], show: &Show, ctx: &mut Context) -> Outcome {
+/// One report; `first`: nothing was shown before it.
+fn report(names: &[String], show: &Show, first: &mut bool, ctx: &mut Context) -> Outcome {
     let (pools, mut good) = select(ctx, names);
     if pools.is_empty() && good {
         ctx.complain("no pools available");
         return Ok(0);
     }
-    let mut first = true;
     for imported in &pools {
         let status = match imported.pool.status() {
             Ok(status) => status,
@@ -73,16 +74,16 @@ fn report(names: &[String], show: &Show, ctx: &mut Context) -> Outcome {
         if show.only_troubled_pools && status.reason.is_healthy() {
             if !names.is_empty() {
                 writeln!(ctx.out, "pool '{}' is healthy", status.name)?;
-                first = false;
+                *first = false;
             }
             continue;
         }
-        if !std::mem::take(&mut first) {
+        if !std::mem::take(first) {
             writeln!(ctx.out)?;
         }
         print(imported, &status, show, ctx)?;
     }
-    if show.only_troubled_pools && first && names.is_empty() && good {
+    if show.only_troubled_pools && *first && names.is_empty() && good {
         writeln!(ctx.out, "all pools are healthy")?;
     }
     Ok(i32::from(!good))

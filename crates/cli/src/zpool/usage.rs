@@ -12,16 +12,16 @@ pub const DETACH: &str = "\tdetach <pool> <device>\n";
 pub const EXPORT: &str = "\texport [-af] <pool> ...\n";
 pub const HISTORY: &str = "\thistory [-il] [<pool>] ...\n";
 pub const IMPORT: &str = "\timport [-d dir] [-D]\n\
-    \timport [-o mntopts] [-o property=value] ... \n\
-    \t    [-d dir | -c cachefile] [-D] [-l] [-f] [-m] [-N] [-R root] [-F [-n]] -a\n\
-    \timport [-o mntopts] [-o property=value] ... \n\
-    \t    [-d dir | -c cachefile] [-D] [-l] [-f] [-m] [-N] [-R root] [-F [-n]]\n\
-    \t    [--rewind-to-checkpoint] <pool | id> [newpool]\n";
-pub const IOSTAT: &str = "\tiostat [[[-c [script1,script2,...][-lq]]|[-rw]] [-T d | u] [-ghHLpPvy]\n\
-    \t    [[pool ...]|[pool vdev ...]|[vdev ...]] [[-n] interval [count]]\n";
+    \timport -o readonly=on [-o mntopts] [-o property=value] ... \n\
+    \t    [-d dir] [-D] [-f] [-m] [-N] [-R root] [-F [-n] [-X] | -T txg] -a\n\
+    \timport -o readonly=on [-o mntopts] [-o property=value] ... \n\
+    \t    [-d dir] [-D] [-f] [-m] [-N] [-R root] [-F [-n] [-X] | -T txg]\n\
+    \t    <pool | id> [newpool]\n";
+pub const IOSTAT: &str = "\tiostat [[-l]|[-w]] [-T d | u] [-ghHLpPvy]\n\
+    \t    [pool ...] [[-n] interval [count]]\n";
 pub const LABELCLEAR: &str = "\tlabelclear [-f] <vdev>\n";
-pub const LIST: &str = "\tlist [-gHLpPv] [-o property[,...]] [-j [--json-int, --json-pool-key-guid]] ...\n\
-    \t    [-T d|u] [pool] [interval [count]]\n";
+pub const LIST: &str = "\tlist [-gHLpPv] [-o property[,...]] [-T d|u] [pool] ...\n\
+    \t    [interval [count]]\n";
 pub const PREFETCH: &str = "\tprefetch [-t <type>] <pool>\n";
 pub const OFFLINE: &str = "\toffline [--power]|[[-f][-t]] <pool> <device> ...\n";
 pub const ONLINE: &str = "\tonline [--power][-e] <pool> <device> ...\n";
@@ -33,13 +33,11 @@ pub const SCRUB: &str = "\tscrub [-e | -s | -p | -t | -C [-t] | [-S date] [-E da
     \t    <-a | <pool> [<pool> ...]>\n";
 pub const RESILVER: &str = "\tresilver <pool> ...\n";
 pub const TRIM: &str = "\ttrim [-dw] [-r <rate>] [-c | -s] <-a | <pool> [<device> ...]>\n";
-pub const STATUS: &str = "\tstatus [-DdegiLPpstvx] [-c script1[,script2,...]] ...\n\
-    \t    [-j|--json [--json-flat-vdevs] [--json-int] [--json-pool-key-guid]] ...\n\
-    \t    [-T d|u] [--power] [pool] [interval [count]]\n";
+pub const STATUS: &str = "\tstatus [-egLPpvx] [-T d|u] [pool] ... [interval [count]]\n";
 pub const UPGRADE: &str = "\tupgrade\n\tupgrade -v\n\tupgrade [-V version] <-a | pool ...>\n";
 pub const EVENTS: &str = "\tevents [-vHf [pool] | -c]\n";
-pub const GET: &str = "\tget [-Hp] [-j [--json-int, --json-pool-key-guid]] ...\n\
-    \t    [-o \"all\" | field[,...]] <\"all\" | property[,...]> <pool> ...\n";
+pub const GET: &str = "\tget [-Hp] [-o \"all\" | field[,...]]\n\
+    \t    <\"all\" | property[,...]> <pool> ...\n";
 pub const SET: &str = "\tset <property=value> <pool>\n\tset <vdev_property=value> <pool> <vdev>\n";
 pub const SPLIT: &str = "\tsplit [-gLnPl] [-R altroot] [-o mntopts]\n\
     \t    [-o property=value] <pool> <newpool> [<device> ...]\n";
@@ -47,6 +45,6 @@ pub const REGUID: &str = "\treguid [-g guid] <pool>\n";
 pub const SYNC: &str = "\tsync [pool] ...\n";
 pub const CONDENSE: &str =
     "\tcondense [-t <type>] [-c | -w] [-a | <pool> ...]\n\tcondense --types\n";
-pub const VERSION: &str = "\tversion [-j]\n";
+pub const VERSION: &str = "\tversion\n";
 pub const WAIT: &str = "\twait [-Hp] [-T d|u] [-t <activity>[,...]] <pool> [interval]\n";
 pub const DDTPRUNE: &str = "\tddtprune -d|-p <amount> <pool>\n";
