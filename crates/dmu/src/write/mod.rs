@@ -39,7 +39,7 @@ pub mod zap;
 pub use sink::{BlockSink, NewBlock};
 pub use zap::ZapMut;
 
-use crate::objset::META_DNODE;
+use crate::objset::{META_DNODE, PROJECT_USED};
 use crate::tree::Tree;
 use crate::{Error, ObjectSet};
 use cenote_format::DecodeError;
@@ -180,21 +180,28 @@ pub struct OpenObjectSet {
 }
 
 impl OpenObjectSet {
-    /// Opens an object set for writing. Errors: dnode blocks of other than 16 KiB.
+    /// Opens an object set for writing. Errors: it was never written ([create](Self::create) it);
+    /// dnode blocks of other than 16 KiB, or an impossible indirect block shift.
     pub fn open(base: Arc<ObjectSet>) -> Result<OpenObjectSet> {
-        let phys = base.phys().clone();
-        if phys.meta_dnode.block_size != DNODE_BLOCK {
-            let why = format!("dnode blocks of {} bytes", phys.meta_dnode.block_size);
+        let meta = &base.phys().meta_dnode;
+        if meta.block_size != DNODE_BLOCK || !object::sound_shift(meta) {
+            let (size, shift) = (meta.block_size, meta.indirect_shift);
+            let why = format!("dnode blocks of {size} bytes, indirect block shift {shift}");
             return Err(WriteError::Invalid { object: META_DNODE, why });
         }
+        Ok(Self::around(base))
+    }
+
+    fn around(base: Arc<ObjectSet>) -> OpenObjectSet {
+        let phys = base.phys().clone();
         let (slots, objects, doomed) = Default::default();
-        Ok(OpenObjectSet { base, phys, slots, objects, doomed, changed: false, failed: false })
+        OpenObjectSet { base, phys, slots, objects, doomed, changed: false, failed: false }
     }
 
     /// A new object set with number `id`. Those of data sets get a meta dnode of as many levels as
     /// it could ever need; that of the pool grows.
     pub fn create(store: Arc<Store>, id: u64, kind: ObjsetType) -> Result<OpenObjectSet> {
-        let mut this = Self::open(ObjectSet::open(store, id, BlockPointer::HOLE)?)?;
+        let mut this = Self::around(ObjectSet::open(store, id, BlockPointer::HOLE)?);
         let meta = &mut this.phys.meta_dnode;
         meta.indirect_shift = MAX_INDIRECT_SHIFT;
         meta.pointers = vec![BlockPointer::HOLE; MAX_POINTERS];
@@ -261,8 +268,28 @@ impl OpenObjectSet {
         Ok(())
     }
 
+    /// Creates an accounting object ([`USER_USED`](crate::objset::USER_USED) and so on), whose
+    /// dnode is in the root block. Such an object cannot be freed.
+    ///
+    /// Errors: [`WriteError::Taken`] if it is there already, or the number is none of them; a dnode
+    /// of more than one slot.
+    pub fn create_accounting(&mut self, number: u64, new: &NewObject) -> Result<()> {
+        self.usable()?;
+        let object = OpenObject::create(new)?;
+        let there = self.objects.contains_key(&number) || self.base.special(number).is_ok();
+        if number < PROJECT_USED || there || object.phys.slots() != 1 {
+            return Err(WriteError::Taken(number));
+        }
+        self.objects.insert(number, object);
+        Ok(())
+    }
+
     /// Frees an object with all its blocks. Its number may be used again at once.
     pub fn free(&mut self, number: u64) -> Result<()> {
+        if number >= PROJECT_USED {
+            let why = "accounting objects stay".into();
+            return Err(WriteError::Invalid { object: number, why });
+        }
         let object = self.object(number)?;
         let (slots, on_disk) = (object.phys.slots(), object.on_disk.then(|| object.disk.clone()));
         self.objects.remove(&number);
@@ -284,7 +311,11 @@ impl OpenObjectSet {
                 let objset = self.base.id();
                 return Err(Error::NoObject { objset, object: number }.into());
             }
-            let open = OpenObject::open(&self.base.object(number)?)?;
+            let object = match number {
+                PROJECT_USED.. => self.base.special(number)?,
+                _ => self.base.object(number)?,
+            };
+            let open = OpenObject::open(&object)?;
             self.objects.insert(number, open);
         }
         let objset = self.base.id();

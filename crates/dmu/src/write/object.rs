@@ -65,6 +65,11 @@ fn sizes_fit(block_size: u64, indirect_shift: u8) -> bool {
         && (MIN_INDIRECT_SHIFT..=MAX_INDIRECT_SHIFT).contains(&indirect_shift)
 }
 
+/// Whether indirect blocks are of a size that the format has; with one level nobody else asks.
+pub(super) fn sound_shift(dnode: &DnodePhys) -> bool {
+    (10..=24).contains(&dnode.indirect_shift)
+}
+
 impl OpenObject {
     fn around(disk: DnodePhys, on_disk: bool) -> OpenObject {
         let (dirty, freed, spill, micro) = Default::default();
@@ -110,8 +115,12 @@ impl OpenObject {
         Ok(OpenObject::around(disk, false))
     }
 
-    /// Errors: the dnode is in the other byte order.
+    /// Errors: the dnode is in the other byte order, or could not grow.
     pub(super) fn open(object: &Object) -> Result<OpenObject> {
+        if !sound_shift(object.dnode()) {
+            let why = format!("indirect block shift {}", object.dnode().indirect_shift);
+            return Err(WriteError::Invalid { object: object.number(), why });
+        }
         if object.order() != ByteOrder::Little {
             return Err(WriteError::ByteOrder(object.number()));
         }

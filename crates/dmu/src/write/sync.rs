@@ -23,7 +23,7 @@ use super::sink::{BlockSink, NewBlock};
 use super::slots::{PER_BLOCK, starts};
 use super::{OpenObjectSet, Result, Synced, WriteError};
 use crate::object::SPILL_BLKID;
-use crate::objset::META_DNODE;
+use crate::objset::{GROUP_USED, META_DNODE, PROJECT_USED, USER_USED};
 use crate::tree::{Node, Tree};
 use crate::{Error, ObjectSet};
 use cenote_format::ByteOrder;
@@ -499,6 +499,15 @@ impl OpenObjectSet {
         if self.changed || !works.is_empty() || !gone.is_empty() {
             run.destroy(&gone)?;
             run.run(&mut works)?;
+            // The dnodes of accounting objects are in the root block.
+            let special = works.split_off(works.partition_point(|w| w.number < PROJECT_USED));
+            for Work { number, phys, .. } in special {
+                match number {
+                    USER_USED => self.phys.user_used = Some(phys),
+                    GROUP_USED => self.phys.group_used = Some(phys),
+                    _ => self.phys.project_used = Some(phys),
+                }
+            }
             let mut meta = [self.meta_work(&gone, &works)?];
             run.run(&mut meta)?;
             let [meta] = meta;

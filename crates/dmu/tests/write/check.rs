@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use cenote_dmu::objset::{GROUP_USED, PROJECT_USED, USER_USED};
 use cenote_dmu::zap::Zap;
 use cenote_dmu::{Object, ObjectSet};
 use cenote_format::blkptr::BlockPointer;
@@ -91,6 +92,11 @@ pub fn everything(set: &Arc<ObjectSet>, live: &HashSet<BlockPointer>) -> BTreeMa
     }
     let in_block = |blkid: u64| out.range(blkid * 32..(blkid + 1) * 32).count() as u64;
     walk(&set.special(0).unwrap(), &in_block, &mut reached);
+    for number in [USER_USED, GROUP_USED, PROJECT_USED] {
+        if let Ok(object) = set.special(number) {
+            walk(&object, &|_| 1, &mut reached);
+        }
+    }
     assert_eq!(set.root_bp().fill(), out.len() as u64);
     assert_eq!(&reached, live);
     out

@@ -8,8 +8,10 @@ mod sink;
 use std::collections::BTreeMap;
 
 use cenote_dmu::ObjectSet;
+use cenote_dmu::objset::{GROUP_USED, PROJECT_USED, USER_USED};
 use cenote_dmu::write::zap::ZapFormat;
 use cenote_dmu::write::{NewObject, OpenObjectSet, WriteError, ZapMut};
+use cenote_dmu::zap::Zap;
 use cenote_format::dmu::{DmuType, ObjsetType};
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::zap::FLAG_HASH64;
@@ -381,7 +383,7 @@ fn a_fat_zap_through_all_stages_of_its_table() {
         test.sync();
     }
     let object = test.set.synced().object(n).unwrap();
-    let stats = cenote_dmu::zap::Zap::open(&object).unwrap().describe();
+    let stats = Zap::open(&object).unwrap().describe();
     assert!(stats.fat.is_some() && object.dnode().max_block > 500);
 }
 
@@ -392,7 +394,7 @@ fn a_micro_zap_becomes_a_fat_one_when_it_is_full() {
     let n = *test.model.keys().next().unwrap();
     let micro = |test: &Test| {
         let object = test.set.synced().object(n).unwrap();
-        (cenote_dmu::zap::Zap::open(&object).unwrap().is_micro(), object.dnode().block_size)
+        (Zap::open(&object).unwrap().is_micro(), object.dnode().block_size)
     };
     // 2,048 times 64 bytes, of which the header takes one.
     for i in 0..2047u64 {
@@ -411,6 +413,33 @@ fn a_micro_zap_becomes_a_fat_one_when_it_is_full() {
     }
     test.sync();
     assert_eq!(micro(&test), (false, 16 << 10));
+}
+
+#[test]
+fn accounting_objects_are_in_the_root_block() {
+    let mut test = Test::new(ObjsetType::Zfs);
+    let new = NewObject::new(DmuType::USERGROUP_USED, 512);
+    assert!(test.set.create_accounting(77, &new).is_err());
+    for number in [USER_USED, GROUP_USED, PROJECT_USED] {
+        test.set.create_accounting(number, &new).unwrap();
+        assert!(matches!(test.set.create_accounting(number, &new), Err(WriteError::Taken(_))));
+        ZapMut::format(&mut test.set, number, ZapFormat { salt: 5, ..ZapFormat::default() })
+            .unwrap();
+    }
+    for round in 1..4u64 {
+        for (number, name) in [(USER_USED, b"1000"), (PROJECT_USED, b"5555")] {
+            let mut zap = ZapMut::open(&mut test.set, number);
+            assert_eq!(zap.increment(&Key::Name(name), 512).unwrap(), round * 512);
+        }
+        test.sync();
+        let used = Zap::open(&test.set.synced().special(USER_USED).unwrap()).unwrap();
+        assert_eq!(used.u64(b"1000").unwrap(), Some(round * 512));
+    }
+    let group = test.set.synced().special(GROUP_USED).unwrap();
+    assert!(Zap::open(&group).unwrap().is_empty());
+    assert!(
+        test.set.create_accounting(USER_USED, &new).is_err() && test.set.free(USER_USED).is_err()
+    );
 }
 
 #[test]
