@@ -213,7 +213,12 @@ pub fn converse(mut connection: Connection, request: &Request) -> io::Result<i32
     connection.stream.write_all(&wire)?;
     let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
     loop {
-        match read_frame(&mut connection.stream)? {
+        let frame = match read_frame(&mut connection.stream) {
+            // It was killed in the middle of a message.
+            Err(e) if ended(&e) => None,
+            read => read?,
+        };
+        match frame {
             Some((Kind::Out, data)) => {
                 out.write_all(&data).and_then(|()| out.flush()).map_err(output)?;
             }
