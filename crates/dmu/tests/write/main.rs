@@ -15,6 +15,7 @@ use cenote_dmu::zap::Zap;
 use cenote_format::dmu::{DmuType, ObjsetType};
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::zap::FLAG_HASH64;
+use cenote_format::zap::norm::TO_UPPER;
 use check::{Entries, Pieces, everything};
 use proptest::prelude::*;
 use sink::MemSink;
@@ -440,6 +441,33 @@ fn accounting_objects_are_in_the_root_block() {
     assert!(
         test.set.create_accounting(USER_USED, &new).is_err() && test.set.free(USER_USED).is_err()
     );
+}
+
+#[test]
+fn directory_cookies_survive_the_upgrade() {
+    let mut test = Test::new(ObjsetType::Zfs);
+    let new = NewObject::new(DmuType::DIRECTORY_CONTENTS, 512);
+    let format = ZapFormat { salt: 9, norm_flags: TO_UPPER, ..ZapFormat::default() };
+    let n = ZapMut::create(&mut test.set, &new, format).unwrap();
+    let model = Model { block_size: 512, zap: Some(Entries::new()), ..Model::default() };
+    test.model.insert(n, model);
+    // Names of the same hash; the first one's collision differentiator becomes free.
+    for name in ["name", "Name", "NAME"] {
+        test.put(n, name.as_bytes(), &[1]);
+    }
+    ZapMut::open(&mut test.set, n).remove(&Key::Name(b"name")).unwrap();
+    test.model.get_mut(&n).unwrap().zap.as_mut().unwrap().remove(b"name".as_slice());
+    test.sync();
+    let open = |test: &Test| Zap::open(&test.set.synced().object(n).unwrap()).unwrap();
+    let before = open(&test);
+    assert!(before.is_micro());
+    test.put(n, b"two integers", &[1, 2]);
+    test.sync();
+    let after = open(&test);
+    assert!(!after.is_micro() && after.norm_flags() == TO_UPPER);
+    for entry in before.entries().unwrap() {
+        assert_eq!(after.lookup(&entry.name).unwrap(), Some(entry));
+    }
 }
 
 #[test]
