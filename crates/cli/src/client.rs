@@ -162,6 +162,9 @@ fn start(place: &Place) -> io::Result<Child> {
         .arg0("cenote")
         .args(["daemon", "--foreground", "--detach"])
         .env("CENOTE_SOCKET", &place.socket)
+        // Every FUSE thread has a buffer of 16 MiB, of which a read-only mount uses a page. glibc
+        // must map such buffers, or they end up in its heaps and all of them is resident.
+        .env("MALLOC_MMAP_THRESHOLD_", "4194304")
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
