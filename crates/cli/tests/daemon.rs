@@ -87,8 +87,7 @@ fn a_busy_pool_is_exported_by_force_only() {
     import_mounted(&s, "bclone");
     let open = std::fs::File::open(s.path("root/bclone")).unwrap();
     let said = s.run("zpool export bclone").fails(1);
-    assert!(said.contains("pool or dataset is busy"), "{said}");
-    assert!(said.ends_with("cannot export 'bclone': pool is busy"), "{said}");
+    assert!(said.ends_with("/root/bclone': pool or dataset is busy"), "{said}");
     assert_eq!(s.run("zpool list -Ho name").ok(), "bclone\n");
     s.run("zpool export -f bclone").ok();
     assert_eq!(mounts_below(&s.path("root")).len(), 0);
