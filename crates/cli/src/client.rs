@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 /// Environment variables that commands look at; the rest stays with the client.
 const ENVIRONMENT: &[&str] = &[
+    "CENOTE_ARC_MAX",
     "HOME",
     "TZ",
     "ZPOOL_IMPORT_PATH",

@@ -93,6 +93,24 @@ fn txg(text: &str) -> Result<u64, Stop> {
     number.or_else(|_| usage("invalid txg value"))
 }
 
+/// A number of bytes, perhaps with a suffix K, M, G or T.
+fn size(text: &str) -> Result<u64, Stop> {
+    let digits = text.trim_end_matches(['K', 'M', 'G', 'T', 'k', 'm', 'g', 't']);
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" => Some(0),
+        "K" => Some(10),
+        "M" => Some(20),
+        "G" => Some(30),
+        "T" => Some(40),
+        _ => None,
+    };
+    let bytes = digits.parse::<u64>().ok().zip(shift).and_then(|(n, s)| n.checked_mul(1 << s));
+    match bytes {
+        Some(bytes) => Ok(bytes),
+        None => fail(format!("bad size '{text}' in CENOTE_ARC_MAX: a number of bytes, as in 512M")),
+    }
+}
+
 /// Where a command line runs: importing starts the daemon, looking does not.
 pub fn place(args: &[OsString]) -> Where {
     match Request::parse(args) {
@@ -105,6 +123,9 @@ pub fn place(args: &[OsString]) -> Where {
 /// Runs `zpool import`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let mut request = Request::parse(args)?;
+    if let Some(text) = ctx.var("CENOTE_ARC_MAX") {
+        request.options.arc_bytes = Some(size(&text.to_string_lossy())?);
+    }
     if let Some(root) = &request.altroot {
         if !root.is_absolute() {
             let name = request.names.first().map(String::as_str).unwrap_or_default();
@@ -261,6 +282,17 @@ mod tests {
 
     fn request(list: &[&str]) -> Result<Request, Stop> {
         Request::parse(&list.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn sizes() {
+        let of = |text| size(text).ok();
+        assert_eq!(of("4096"), Some(4096));
+        assert_eq!(of("512M"), Some(512 << 20));
+        assert_eq!(of("2g"), Some(2 << 30));
+        for bad in ["", "M", "1MM", "-1", "x", "18446744073709551615T"] {
+            assert_eq!(of(bad), None, "{bad}");
+        }
     }
 
     #[test]
