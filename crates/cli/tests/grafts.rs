@@ -172,8 +172,7 @@ fn file_systems_come_and_go() {
     let busy = format!("cannot unmount '{}': pool or dataset is busy", ci.display());
     assert_eq!(nobody.run(&format!("zfs unmount {}", ci.display())).fails(1), busy);
     assert!(listed().contains("README"));
-    let export = nobody.run("zpool export basic").fails(1);
-    assert!(export.ends_with("cannot export 'basic': pool is busy"), "{export}");
+    assert_eq!(nobody.run("zpool export basic").fails(1), busy);
     nobody.run("zfs unmount -f basic/ci").ok();
     assert_eq!(listed(), "");
     drop(sitting.stdin.take());
