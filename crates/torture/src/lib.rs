@@ -15,6 +15,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,6 +29,7 @@ use cenote_manifest_check::{
 use cenote_pool::metaslab::PoolSpace;
 use cenote_pool::traverse::{self, Event, Options, Subject, Verify};
 use cenote_pool::{ImportError, ImportOptions, Pool, discover};
+use cenote_store::tamper;
 use cenote_zpl::{FileSystem, Volume};
 use serde_json::Value;
 
@@ -180,6 +182,38 @@ fn read_files(objset: &Arc<cenote_dmu::ObjectSet>) -> usize {
         }
     }
     errors
+}
+
+/// Opens a sample pool whose blocks are changed as `data` says, and reads all there is: a fuzz
+/// target for every decoder above the format, with the pools as its seeds. The first byte chooses the
+/// pool; then each 6 bytes are a change: which of 65,536 classes of blocks, where in them (16 bits
+/// each), a value and how it goes in.
+pub fn fuzz_pool(data: &[u8]) {
+    const POOLS: [&str; 6] = ["bclone", "clones", "dedup", "hole", "ldnode", "removal"];
+    let Some((first, changes)) = data.split_first() else { return };
+    let name = POOLS[usize::from(*first) % POOLS.len()];
+    let changes: Vec<[u8; 6]> = changes.chunks_exact(6).map(|c| c.try_into().unwrap()).collect();
+    tamper::install(Some(Box::new(move |at, bytes| {
+        let mut hash = DefaultHasher::new();
+        at.hash(&mut hash);
+        let class = (hash.finish() as u16).to_le_bytes();
+        let mut changed = false;
+        // The low bit of the last byte says whether half of the class counts, so that one change
+        // can reach many blocks.
+        for [c0, c1, o0, o1, value, how] in &changes {
+            let hit = class[0] == *c0 && (how & 1 == 1 || class[1] == *c1);
+            let place = usize::from(u16::from_le_bytes([*o0, *o1])) % bytes.len().max(1);
+            if let Some(byte) = bytes.get_mut(place).filter(|_| hit) {
+                *byte = if how & 2 == 0 { *value } else { *byte ^ *value };
+                changed = true;
+            }
+        }
+        changed
+    })));
+    if let Some(Ok(pool)) = import(&cenote_testpools::pool(name).dir) {
+        exercise(&pool);
+    }
+    tamper::install(None);
 }
 
 /// Ends the process if a variant runs for longer than `limit` or memory grows past 6 GiB: a

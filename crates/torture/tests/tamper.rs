@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cenote_store::tamper;
 use cenote_testpools::pool;
-use cenote_torture::{Watchdog, exercise, import, long};
+use cenote_torture::{Watchdog, exercise, fuzz_pool, import, long};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -64,5 +64,18 @@ fn tampered_blocks_are_clean_errors() {
                 assert!(survived.is_ok(), "{what}: panicked");
             }
         }
+    }
+}
+
+/// The fuzz target `pool`, for a moment.
+#[test]
+fn the_fuzz_target_of_whole_pools_returns() {
+    let _turn = ONE_AT_A_TIME.lock().unwrap();
+    let watchdog = Watchdog::start(Duration::from_secs(120));
+    for seed in 0..40 {
+        watchdog.variant(format!("fuzz target, seed {seed}"));
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let input: Vec<u8> = (0..1 + 6 * 100).map(|_| rng.random()).collect();
+        fuzz_pool(&input);
     }
 }
