@@ -7,7 +7,7 @@ CARGO ?= cargo
 
 help:
 	@echo "make run          build, import a sample pool read-only, mount it, show it"
-	@echo "make test         all checks and tests (what CI runs)"
+	@echo "make test         lints and tests (in CI also make deny)"
 	@echo "make build        the release binary: target/release/cenote"
 	@echo "make lint         rustfmt, clippy, links in the documentation"
 	@echo "make deny         licences and sources of the dependencies"
