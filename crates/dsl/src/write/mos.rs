@@ -1,0 +1,1 @@
+//! Objects of the MOS, read and written as structures.
