@@ -31,6 +31,7 @@ mod quota;
 mod sa;
 mod stored;
 mod volume;
+mod write;
 mod xattr;
 mod znode;
 
@@ -41,3 +42,7 @@ pub use fs::{Attr, CaseSensitivity, FileSystem, Visibility};
 pub use quota::ProjectSpace;
 pub use stored::StoredAttrs;
 pub use volume::Volume;
+pub use write::{
+    Allocate, Atime, Clock, CreateProps, InUse, NewNode, NodeKind, Removed, RenameFlags, SetAttr,
+    SetTime, SetXattr, Settings, Time, flags, format, format_volume,
+};
