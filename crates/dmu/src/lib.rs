@@ -19,6 +19,8 @@
 //! | `walk` | every block pointer of an object |
 //! | [`readahead`] | when to read ahead, how far |
 //! | [`zap`] | names to values |
+//! | [`mod@write`] | changing an object set, transaction group by transaction group |
+//! | [`live`] | an object set in use: many readers, changes, syncs |
 //!
 //! Invariants:
 //! - A pointer found in an indirect block is used only if its level and size are those that its
@@ -26,6 +28,7 @@
 //! - Time and memory are bounded by what is really stored: searches skip whole subtrees of holes,
 //!   and an indirect block that a hostile tree reaches twice is searched once.
 
+pub mod live;
 pub mod object;
 pub mod objset;
 mod read;

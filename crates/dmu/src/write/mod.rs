@@ -41,10 +41,12 @@ pub use zap::ZapMut;
 
 use crate::objset::{META_DNODE, PROJECT_USED};
 use crate::tree::Tree;
-use crate::{Error, ObjectSet};
+use crate::{Error, Object, ObjectSet};
 use cenote_format::DecodeError;
 use cenote_format::blkptr::BlockPointer;
-use cenote_format::dmu::{DNODE_BLOCK, DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys, ObjsetType};
+use cenote_format::dmu::{
+    DNODE_BLOCK, DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys, ObjsetType, ZilHeader,
+};
 use cenote_format::encode::EncodeError;
 use cenote_store::{BlockError, Store};
 use object::OpenObject;
@@ -94,6 +96,18 @@ pub enum WriteError {
     /// The block was written by a machine of the other byte order, and cannot be turned.
     #[error("object {0}: changing big-endian data is not supported")]
     ByteOrder(u64),
+    /// There is no space for the change.
+    #[error("out of space")]
+    NoSpace,
+    /// A quota does not allow the change.
+    #[error("quota exceeded")]
+    Quota,
+    /// The dataset or the pool is read-only.
+    #[error("read-only")]
+    ReadOnly,
+    /// The pool has stopped writing.
+    #[error("pool I/O is currently suspended: {0}")]
+    Suspended(String),
     /// An earlier sync failed.
     #[error("object set failed to sync")]
     Failed,
@@ -164,6 +178,20 @@ pub struct Synced {
     /// Blocks that are not referred to any more, the former root block included: to be freed, or
     /// for a deadlist. Blocks of the same txg may be among them, from an earlier pass.
     pub killed: Vec<BlockPointer>,
+    /// Objects whose dnode was written or freed, in the order of their numbers, accounting objects
+    /// left out.
+    pub changed: Vec<ObjectChange>,
+}
+
+/// What a sync did to an object.
+#[derive(Debug, Clone)]
+pub struct ObjectChange {
+    /// Its number.
+    pub object: u64,
+    /// The dnode before the sync, if there was one.
+    pub before: Option<DnodePhys>,
+    /// The dnode now; `None` if it was freed.
+    pub after: Option<DnodePhys>,
 }
 
 /// An object set that is being written.
@@ -217,6 +245,56 @@ impl OpenObjectSet {
     /// The object set as the last sync left it.
     pub fn synced(&self) -> &Arc<ObjectSet> {
         &self.base
+    }
+
+    /// The dataset's object number, 0 for the MOS.
+    pub fn id(&self) -> u64 {
+        self.base.id()
+    }
+
+    /// The object as it is now, pending changes included. It stays as it is however the object set
+    /// is changed further.
+    pub fn view(&mut self, number: u64) -> crate::Result<Object> {
+        match number {
+            PROJECT_USED.. | META_DNODE => self.base.special(number),
+            _ => self.base.object(number),
+        }
+    }
+
+    /// The number of the first object at or after `from`, pending changes included.
+    pub fn next_object(&mut self, from: u64) -> crate::Result<Option<u64>> {
+        self.base.next_object(from)
+    }
+
+    /// Whether a sync would write anything.
+    pub fn is_dirty(&self) -> bool {
+        self.changed || !self.doomed.is_empty() || self.objects.values().any(|o| o.changed)
+    }
+
+    /// Bytes of data that are to be written.
+    pub fn dirty_bytes(&self) -> u64 {
+        let blocks = self.objects.values().flat_map(|o| o.dirty.values());
+        blocks.map(|block| block.len() as u64).sum()
+    }
+
+    /// Changes the header of the intent log.
+    pub fn set_zil_header(&mut self, zil: ZilHeader) {
+        self.phys.zil = zil;
+        self.changed = true;
+    }
+
+    /// Moves all pending changes into an object set of their own, which is to be synced and then
+    /// given to [`OpenObjectSet::thaw`]. This one goes on collecting changes; it reads through the
+    /// frozen ones. There can only be one frozen set at a time.
+    pub fn freeze(&mut self) -> OpenObjectSet {
+        let fresh = Self::around(self.base.clone());
+        std::mem::replace(self, fresh)
+    }
+
+    /// Stands on what was synced from now on.
+    pub fn thaw(&mut self, synced: &OpenObjectSet) {
+        self.base = synced.base.clone();
+        self.phys = synced.phys.clone();
     }
 
     /// `os_flags`, to be changed with care.

@@ -518,7 +518,8 @@ impl OpenObjectSet {
         }
         self.failed = false;
         let (root, phys) = (*self.base.root_bp(), self.phys.clone());
-        Ok(Synced { root, phys, born: run.born, killed: run.killed })
+        let changed = Vec::new();
+        Ok(Synced { root, phys, born: run.born, killed: run.killed, changed })
     }
 
     /// The meta dnode with the blocks that hold dnodes that changed or are gone.

@@ -1,0 +1,137 @@
+//! Object sets in use: read by many, changed by some, synced again and again.
+//!
+//! # Idea
+//!
+//! A [`LiveObjectSet`] is an [`OpenObjectSet`] behind one lock. A change asks the gate (whoever runs
+//! the transaction groups) for a place in the open txg, then runs under the lock. The txg thread
+//! [freezes](LiveObjectSet::freeze) what was collected, writes it while further changes come in, and
+//! then lets the object set [stand](LiveObjectSet::thaw) on what was written.
+//!
+//! Reading takes the lock only to see what is pending. What is on disk is read without it, from the
+//! object set that the last txg left.
+//!
+//! # Invariants
+//!
+//! - Changes of one [`LiveObjectSet::transact`] are in one txg.
+//! - An [`Object`] is as it was when it was looked up, however it is changed afterwards. The blocks on
+//!   disk that it stands on can be overwritten once they were freed, some txgs later; then reads
+//!   fail. [`LiveObjectSet::read`] goes on with the new state.
+
+use crate::write::{OpenObjectSet, Result, WriteError};
+use crate::{Object, ObjectSet};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// What a change is going to cost, at most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Logical bytes that are to be written.
+    pub write: u64,
+    /// Objects that are to be created.
+    pub objects: u64,
+    /// Whether the change frees more than it takes: it may then use space that is reserved for
+    /// such changes.
+    pub frees: bool,
+}
+
+/// A place in the open txg: the txg is not synced before this is dropped.
+pub struct Entered {
+    txg: u64,
+    _hold: Box<dyn Send>,
+}
+
+impl Entered {
+    /// A place in `txg`, which stays open until `hold` is dropped.
+    pub fn new(txg: u64, hold: impl Send + 'static) -> Entered {
+        Entered { txg, _hold: Box::new(hold) }
+    }
+
+    /// The open txg.
+    pub fn txg(&self) -> u64 {
+        self.txg
+    }
+}
+
+/// Who lets changes into transaction groups.
+pub trait TxgGate: Send + Sync {
+    /// Enters the open txg with a change of object set `objset`; waits as long as changes come
+    /// faster than they can be written.
+    ///
+    /// Errors: [`WriteError::NoSpace`], [`WriteError::Quota`], [`WriteError::ReadOnly`],
+    /// [`WriteError::Suspended`].
+    fn enter(&self, objset: u64, cost: &Cost) -> Result<Entered>;
+}
+
+/// An object set in use.
+pub struct LiveObjectSet {
+    id: u64,
+    gate: Arc<dyn TxgGate>,
+    set: Mutex<OpenObjectSet>,
+}
+
+impl LiveObjectSet {
+    /// Puts `set` to use.
+    pub fn new(set: OpenObjectSet, gate: Arc<dyn TxgGate>) -> Arc<LiveObjectSet> {
+        Arc::new(LiveObjectSet { id: set.id(), gate, set: Mutex::new(set) })
+    }
+
+    /// The dataset's object number.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The object set as the last txg left it.
+    pub fn base(&self) -> Arc<ObjectSet> {
+        self.set.lock().synced().clone()
+    }
+
+    /// The object `number` as it is now, pending changes included.
+    pub fn object(&self, number: u64) -> crate::Result<Object> {
+        self.set.lock().view(number)
+    }
+
+    /// The number of the first object at or after `from`.
+    pub fn next_object(&self, from: u64) -> crate::Result<Option<u64>> {
+        self.set.lock().next_object(from)
+    }
+
+    /// Reads from object `number` into `buf` from byte `offset`; zeros in holes and past the last
+    /// block.
+    pub fn read(&self, number: u64, offset: u64, buf: &mut [u8]) -> crate::Result<()> {
+        self.object(number)?.read(offset, buf)
+    }
+
+    /// Makes a change: enters the open txg, then calls `f` with the object set and the txg.
+    ///
+    /// If `f` fails, what it has changed so far stays changed.
+    pub fn transact<T, E: From<WriteError>>(
+        &self,
+        cost: Cost,
+        f: impl FnOnce(&mut OpenObjectSet, u64) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        let entered = self.gate.enter(self.id, &cost)?;
+        let done = f(&mut self.set.lock(), entered.txg());
+        drop(entered);
+        done
+    }
+
+    /// Whether anything is to be written.
+    pub fn is_dirty(&self) -> bool {
+        self.set.lock().is_dirty()
+    }
+
+    /// Bytes that are to be written.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.set.lock().dirty_bytes()
+    }
+
+    /// See [`OpenObjectSet::freeze`].
+    pub fn freeze(&self) -> OpenObjectSet {
+        self.set.lock().freeze()
+    }
+
+    /// See [`OpenObjectSet::thaw`].
+    pub fn thaw(&self, synced: &OpenObjectSet) {
+        self.set.lock().thaw(synced);
+    }
+}
