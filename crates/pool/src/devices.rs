@@ -5,9 +5,9 @@ use crate::directory::Directory;
 use crate::discover::Candidate;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_vdev::{Device, VdevError, VdevTree, open_device, read_labels};
+use cenote_vdev::{Device, VdevError, VdevTree, open_device, open_device_rw, read_labels};
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 struct Found {
@@ -15,30 +15,40 @@ struct Found {
     device: OnceLock<Option<Arc<dyn Device>>>,
 }
 
-impl Found {
-    fn open(&self) -> Option<Arc<dyn Device>> {
-        self.device.get_or_init(|| open_device(&self.path).ok()).clone()
-    }
-}
-
 /// The devices.
 pub(crate) struct DeviceSet {
     by_guid: HashMap<u64, Found>,
+    /// Devices are opened for writing.
+    writable: bool,
 }
 
 impl DeviceSet {
     /// The devices of a candidate, spares and cache devices too.
-    pub fn new(c: &Candidate) -> DeviceSet {
+    pub fn new(c: &Candidate, writable: bool) -> DeviceSet {
         let all = c.aux.iter().chain(&c.devices);
         let by_guid = all.filter_map(|d| {
             Some((d.config.u64("guid")?, Found { path: d.path.clone(), device: OnceLock::new() }))
         });
-        DeviceSet { by_guid: by_guid.collect() }
+        DeviceSet { by_guid: by_guid.collect(), writable }
+    }
+
+    /// Devices that are open already, by guid.
+    pub fn of_open(devices: impl IntoIterator<Item = (u64, PathBuf, Arc<dyn Device>)>) -> DeviceSet {
+        let by_guid = devices.into_iter().map(|(guid, path, device)| {
+            (guid, Found { path, device: OnceLock::from(Some(device)) })
+        });
+        DeviceSet { by_guid: by_guid.collect(), writable: true }
+    }
+
+    fn open_path(&self, path: &Path) -> Option<Arc<dyn Device>> {
+        let open = if self.writable { open_device_rw } else { open_device };
+        open(path).ok()
     }
 
     /// The device with this guid.
     pub fn open(&self, guid: u64) -> Option<Arc<dyn Device>> {
-        self.by_guid.get(&guid)?.open()
+        let found = self.by_guid.get(&guid)?;
+        found.device.get_or_init(|| self.open_path(&found.path)).clone()
     }
 
     /// Sets the path of a leaf to where its device was found.
@@ -62,15 +72,15 @@ impl DeviceSet {
     /// its last path; whether it is the right one its labels tell.
     pub fn build(&self, root: &NvList) -> Result<Arc<VdevTree>, VdevError> {
         VdevTree::build(root, &mut |guid, leaf| {
-            self.open(guid).or_else(|| open_device(&config::path(leaf)?).ok())
+            self.open(guid).or_else(|| self.open_path(&config::path(leaf)?))
         })
     }
 
     /// The best uberblock that is on the devices now.
     pub fn newest_uberblock(&self) -> Option<Uberblock> {
         let mut best: Option<Uberblock> = None;
-        for found in self.by_guid.values() {
-            let Some(device) = found.open() else { continue };
+        for guid in self.by_guid.keys() {
+            let Some(device) = self.open(*guid) else { continue };
             let Ok(Some(labels)) = read_labels(device.as_ref()) else { continue };
             let newest = Uberblock::best(labels.uberblocks.iter().map(|(_, _, ub)| ub)).cloned();
             best = Uberblock::best(best.iter().chain(&newest)).cloned();

@@ -394,7 +394,11 @@ pub(crate) struct Imported {
 }
 
 /// Imports: see the head of this file.
-pub(crate) fn import(c: &Candidate, o: &ImportOptions) -> Result<Imported, ImportError> {
+pub(crate) fn import(
+    c: &Candidate,
+    devices: &DeviceSet,
+    o: &ImportOptions,
+) -> Result<Imported, ImportError> {
     let target = Target { name: c.name.clone(), new_name: o.new_name.clone() };
     if let Some(name) = &o.new_name {
         check_name(name).map_err(|why| ImportError::InvalidName { name: name.clone(), why })?;
@@ -402,9 +406,6 @@ pub(crate) fn import(c: &Candidate, o: &ImportOptions) -> Result<Imported, Impor
     let version = config::number(&c.config, "version");
     if version != VERSION_FEATURES {
         return Err(ImportError::Version { name: c.name.clone(), version });
-    }
-    if !o.readonly {
-        return Err(ImportError::ReadWrite(target));
     }
     if o.checkpoint {
         return Err(ImportError::Checkpoint(target));
@@ -417,11 +418,10 @@ pub(crate) fn import(c: &Candidate, o: &ImportOptions) -> Result<Imported, Impor
     })?;
     let hostid = o.hostid.unwrap_or_else(host::system_hostid);
     check_host(c, newest, hostid, o.force)?;
-    let devices = DeviceSet::new(c);
     if !o.skip_activity_check {
-        check_activity(c, &devices, newest, hostid)?;
+        check_activity(c, devices, newest, hostid)?;
     }
-    choose(c, &devices, &list, newest, o, &target)
+    choose(c, devices, &list, newest, o, &target)
 }
 
 /// Tries uberblocks until one opens or the options allow no more.

@@ -32,6 +32,7 @@ mod devices;
 mod directory;
 pub mod discover;
 mod dtl;
+pub mod engine;
 pub mod errlog;
 pub mod error;
 pub mod features;
@@ -57,7 +58,7 @@ pub use status::{ImportReport, PoolStatus};
 use crate::devices::DeviceSet;
 use crate::directory::Directory;
 use crate::features::PoolFeatures;
-use crate::import::Loaded;
+use crate::import::{Imported, Loaded};
 use crate::metaslab::{AllocClass, PoolSpace};
 use crate::savings::Savings;
 use cenote_dmu::{ObjectSet, Result};
@@ -67,9 +68,10 @@ use cenote_format::nvlist::NvList;
 use cenote_store::Store;
 use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-/// An imported pool.
+/// An imported pool, as it is after one transaction group. What is being written is in
+/// [`engine::Engine`], which hands out a new one after each.
 pub struct Pool {
     name: String,
     guid: u64,
@@ -77,11 +79,12 @@ pub struct Pool {
     altroot: Option<PathBuf>,
     rewind: Option<Rewind>,
     loaded: Loaded,
-    space: Option<PoolSpace>,
-    savings: Savings,
+    readonly: bool,
+    space: OnceLock<Option<PoolSpace>>,
+    savings: OnceLock<Savings>,
     spares: Vec<NvList>,
     caches: Vec<NvList>,
-    devices: DeviceSet,
+    devices: Arc<DeviceSet>,
 }
 
 impl Pool {
@@ -93,41 +96,65 @@ impl Pool {
         candidate: &Candidate,
         options: &ImportOptions,
     ) -> std::result::Result<Arc<Pool>, ImportError> {
-        let imported = import::import(candidate, options)?;
-        let devices = DeviceSet::new(candidate);
+        if !options.readonly {
+            let (name, new_name) = (candidate.name.clone(), options.new_name.clone());
+            return Err(ImportError::ReadWrite(error::Target { name, new_name }));
+        }
+        let devices = Arc::new(DeviceSet::new(candidate, false));
+        let imported = import::import(candidate, &devices, options)?;
+        let pool = Pool::around(Origin::of(candidate, options), imported, devices);
+        pool.tell_dsl();
+        Ok(Arc::new(pool))
+    }
+
+    fn around(origin: Origin, imported: Imported, devices: Arc<DeviceSet>) -> Pool {
         let loaded = imported.loaded;
-        let (mos, vdevs) = (&loaded.mos, loaded.store.vdevs());
-        // Figures that cannot be read are shown as unknown; the data may be fine.
-        let space = PoolSpace::load(mos, &loaded.config)
-            .inspect_err(|e| tracing::warn!(pool = imported.name, "free space is not known: {e}"))
-            .ok();
-        let savings = Savings::load(mos, &loaded.directory, vdevs)
-            .inspect_err(|e| tracing::warn!(pool = imported.name, "savings are not known: {e}"))
-            .unwrap_or_default();
-        let pool = Pool {
-            guid: candidate.guid,
+        // What was met on the way to an open pool is no error of its data.
+        loaded.store.clear_errors();
+        Pool {
+            guid: origin.guid,
             load_guid: random(),
-            altroot: options.altroot.clone(),
+            altroot: origin.altroot,
+            readonly: origin.readonly,
             rewind: imported.rewind,
             spares: devices.listed(&loaded.directory, "spares"),
             caches: devices.listed(&loaded.directory, "l2cache"),
             name: imported.name,
             loaded,
-            space,
-            savings,
+            space: OnceLock::new(),
+            savings: OnceLock::new(),
             devices,
-        };
-        pool.tell_dsl();
-        // What was met on the way to an open pool is no error of its data.
-        pool.store().clear_errors();
-        Ok(Arc::new(pool))
+        }
+    }
+
+    /// The same pool after another transaction group.
+    pub(crate) fn after(&self, loaded: Loaded) -> Pool {
+        Pool {
+            name: self.name.clone(),
+            guid: self.guid,
+            load_guid: self.load_guid,
+            altroot: self.altroot.clone(),
+            readonly: self.readonly,
+            rewind: self.rewind,
+            spares: self.devices.listed(&loaded.directory, "spares"),
+            caches: self.devices.listed(&loaded.directory, "l2cache"),
+            loaded,
+            space: OnceLock::new(),
+            savings: OnceLock::new(),
+            devices: self.devices.clone(),
+        }
+    }
+
+    /// Tells the datasets where they are mounted.
+    pub(crate) fn tell_altroot(&self) {
+        let altroot = self.altroot.as_ref().and_then(|p| p.to_str()).map(String::from);
+        self.dsl().set_altroot(altroot);
     }
 
     /// Tells the datasets how large the pool is and where it is mounted.
     fn tell_dsl(&self) {
-        let altroot = self.altroot.as_ref().and_then(|p| p.to_str()).map(String::from);
-        self.dsl().set_altroot(altroot);
-        let Some(space) = &self.space else { return };
+        self.tell_altroot();
+        let Some(space) = self.space() else { return };
         let vdevs = self.store().vdevs();
         let of = |class| space.deflated(class, vdevs);
         self.dsl().set_pool_space(cenote_dsl::PoolSpace {
@@ -137,8 +164,8 @@ impl Pool {
             special_allocated: of(AllocClass::Special)
                 .alloc
                 .saturating_add(of(AllocClass::Dedup).alloc),
-            dedup_saved: self.savings.dedup_saved(),
-            clone_saved: self.savings.clone_saved,
+            dedup_saved: self.savings().dedup_saved(),
+            clone_saved: self.savings().clone_saved,
             checkpoint: self.checkpoint_space().unwrap_or(0),
         });
     }
@@ -200,12 +227,26 @@ impl Pool {
 
     /// Free space by vdev and metaslab; `None` if it could not be read.
     pub fn space(&self) -> Option<&PoolSpace> {
-        self.space.as_ref()
+        let load = || {
+            PoolSpace::load(self.mos(), &self.loaded.config)
+                .inspect_err(|e| tracing::warn!(pool = self.name, "free space is not known: {e}"))
+                .ok()
+        };
+        self.space.get_or_init(load).as_ref()
     }
 
     /// What deduplication and block cloning save.
     pub fn savings(&self) -> &Savings {
-        &self.savings
+        self.savings.get_or_init(|| {
+            Savings::load(self.mos(), &self.loaded.directory, self.store().vdevs())
+                .inspect_err(|e| tracing::warn!(pool = self.name, "savings are not known: {e}"))
+                .unwrap_or_default()
+        })
+    }
+
+    /// Whether nothing can be changed: it was imported read-only.
+    pub fn readonly(&self) -> bool {
+        self.readonly
     }
 
     /// Configs of the hot spares.
@@ -243,7 +284,7 @@ impl Pool {
     /// Bytes that only the checkpoint holds.
     pub(crate) fn checkpoint_space(&self) -> Result<u64> {
         let mut bytes = 0u64;
-        for v in self.space.iter().flat_map(|s| &s.vdevs).filter(|v| v.checkpoint_map != 0) {
+        for v in self.space().into_iter().flat_map(|s| &s.vdevs).filter(|v| v.checkpoint_map != 0) {
             let region = spacemap::Region::new(0, v.asize, v.ashift);
             let map = spacemap::SpaceMap::open(self.mos(), v.checkpoint_map, region)?;
             // The map records frees only, so what it says is allocated is below zero.
@@ -280,6 +321,20 @@ impl Pool {
 
     pub(crate) fn has_device(&self, config: &NvList) -> bool {
         self.devices.open(config::number(config, "guid")).is_some()
+    }
+}
+
+/// Where a pool comes from.
+pub(crate) struct Origin {
+    guid: u64,
+    altroot: Option<PathBuf>,
+    readonly: bool,
+}
+
+impl Origin {
+    fn of(candidate: &Candidate, options: &ImportOptions) -> Origin {
+        let altroot = options.altroot.clone();
+        Origin { guid: candidate.guid, altroot, readonly: options.readonly }
     }
 }
 

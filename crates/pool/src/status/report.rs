@@ -52,7 +52,7 @@ struct Opened {
 
 impl ImportReport {
     pub(crate) fn of(c: &Candidate, hostid: u32) -> ImportReport {
-        let devices = DeviceSet::new(c);
+        let devices = DeviceSet::new(c, false);
         let opened = open(c, &devices, hostid);
         let theirs = config::number(&c.config, "hostid");
         let facts = Facts {

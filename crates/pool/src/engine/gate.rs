@@ -1,0 +1,338 @@
+//! The gate through which changes enter a transaction group, and how fast.
+//!
+//! ```text
+//!   enter ── open ──────> quiescing ─────> syncing ─────> synced
+//!            changes      no new ones,     written by
+//!            enter        those inside     the sync
+//!                         leave            thread
+//! ```
+//!
+//! One transaction group is *open*. The sync thread *closes* it: whoever is inside may finish, who
+//! comes later waits for the moment in which every open dataset hands its changes over, and then
+//! enters the next group, while the closed one is written.
+//!
+//! # The throttle
+//!
+//! Dirty bytes are those that entered groups that are not on disk yet. From [`DELAY_FROM`] percent
+//! of the limit on, each change is delayed by `SCALE * (dirty - from) / (limit - dirty)`, which grows
+//! smoothly, so that changes come as fast as the devices take them and no one waits for a whole
+//! group. At the limit changes wait. From [`SYNC_FROM`] percent on the open group is closed
+//! without waiting for its time.
+//!
+//! Invariants: the number of the open group only grows; a group is closed only when no one is
+//! inside; what waits here holds no other lock.
+
+use cenote_dmu::write::WriteError;
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Percent of the limit from which changes are delayed (`zfs_delay_min_dirty_percent`).
+const DELAY_FROM: u64 = 60;
+/// Percent of the limit from which the open group is closed (`zfs_dirty_data_sync_percent`).
+const SYNC_FROM: u64 = 20;
+/// Delay of a change half way between the start of the delays and the limit (`zfs_delay_scale`).
+const SCALE: Duration = Duration::from_micros(500);
+/// Longest delay of one change.
+const MAX_DELAY: Duration = Duration::from_millis(100);
+
+/// What is known of the groups.
+#[derive(Debug, Default)]
+struct State {
+    open: u64,
+    inside: usize,
+    closing: bool,
+    synced: u64,
+    /// Bytes that entered each group that is not on disk.
+    dirty: BTreeMap<u64, u64>,
+    /// Highest group that someone waits for.
+    wanted: u64,
+    /// There is something to write in the open group.
+    work: bool,
+    /// The sync thread is to end.
+    ending: bool,
+    /// Why nothing can be written any more.
+    failed: Option<String>,
+}
+
+impl State {
+    fn dirty(&self) -> u64 {
+        self.dirty.values().sum()
+    }
+
+    fn failure(&self) -> Option<WriteError> {
+        self.failed.clone().map(WriteError::Suspended)
+    }
+}
+
+/// The gate of a pool.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Most dirty bytes.
+    limit: u64,
+}
+
+/// What the sync thread is to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Close the open group and write it.
+    Sync,
+    /// End.
+    End,
+}
+
+/// Someone inside the open group.
+pub(crate) struct Inside {
+    gate: Arc<Gate>,
+    /// The group.
+    pub txg: u64,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let mut state = self.gate.state.lock();
+        state.inside -= 1;
+        if state.inside == 0 {
+            self.gate.changed.notify_all();
+        }
+    }
+}
+
+impl Gate {
+    /// A gate whose first open group follows `synced`, the last one on disk.
+    pub fn new(synced: u64, limit: u64) -> Arc<Gate> {
+        let state = State { open: synced + 1, synced, ..State::default() };
+        Arc::new(Gate { state: Mutex::new(state), changed: Condvar::new(), limit: limit.max(1) })
+    }
+
+    /// Enters the open group with `bytes` to be written.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn enter(self: &Arc<Self>, bytes: u64) -> Result<Inside, WriteError> {
+        self.delay(bytes);
+        let mut state = self.state.lock();
+        loop {
+            if let Some(e) = state.failure() {
+                return Err(e);
+            }
+            let full = bytes > 0 && state.dirty() >= self.limit;
+            if !state.closing && !full {
+                break;
+            }
+            if full {
+                state.wanted = state.wanted.max(state.open);
+                self.changed.notify_all();
+            }
+            self.changed.wait(&mut state);
+        }
+        let txg = state.open;
+        state.inside += 1;
+        *state.dirty.entry(txg).or_default() += bytes;
+        state.work = true;
+        if state.dirty.get(&txg).copied().unwrap_or(0) >= self.limit / 100 * SYNC_FROM
+            && state.wanted < txg
+        {
+            state.wanted = txg;
+            self.changed.notify_all();
+        }
+        Ok(Inside { gate: self.clone(), txg })
+    }
+
+    /// Sleeps as long as the throttle says.
+    fn delay(&self, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        let dirty = self.state.lock().dirty();
+        let from = self.limit / 100 * DELAY_FROM;
+        let over = dirty.saturating_sub(from);
+        if over == 0 {
+            return;
+        }
+        let left = self.limit.saturating_sub(dirty).max(1);
+        let factor = over as f64 / left as f64;
+        let delay = SCALE.mul_f64(factor.min(1e6)).min(MAX_DELAY);
+        std::thread::sleep(delay);
+    }
+
+    /// The group that is open.
+    pub fn open_txg(&self) -> u64 {
+        self.state.lock().open
+    }
+
+    /// The last group on disk.
+    pub fn synced_txg(&self) -> u64 {
+        self.state.lock().synced
+    }
+
+    /// Bytes that are not on disk yet.
+    pub fn dirty(&self) -> u64 {
+        self.state.lock().dirty()
+    }
+
+    /// Notes that the open group has something to write besides what entered, and returns it.
+    pub fn note_work(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.work = true;
+        state.open
+    }
+
+    /// Waits until all that has entered so far is on disk; if nothing has, nothing is written.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn wait_synced(&self) -> Result<(), WriteError> {
+        let mut state = self.state.lock();
+        let last = if state.work || state.closing { state.open } else { state.open - 1 };
+        self.wait_in(&mut state, last)
+    }
+
+    /// Waits until group `txg` is on disk.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn wait_for(&self, txg: u64) -> Result<(), WriteError> {
+        let mut state = self.state.lock();
+        self.wait_in(&mut state, txg)
+    }
+
+    fn wait_in(
+        &self,
+        state: &mut parking_lot::MutexGuard<'_, State>,
+        txg: u64,
+    ) -> Result<(), WriteError> {
+        state.wanted = state.wanted.max(txg);
+        self.changed.notify_all();
+        while state.synced < txg {
+            if let Some(e) = state.failure() {
+                return Err(e);
+            }
+            self.changed.wait(state);
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something to do: the open group is wanted, or has had something to
+    /// write for as long as `interval`.
+    pub fn next_turn(&self, interval: Duration) -> Turn {
+        let until = Instant::now() + interval;
+        let mut state = self.state.lock();
+        loop {
+            if state.failed.is_some() {
+                if state.ending {
+                    return Turn::End;
+                }
+                self.changed.wait(&mut state);
+                continue;
+            }
+            if state.wanted >= state.open {
+                return Turn::Sync;
+            }
+            if state.ending {
+                return if state.work { Turn::Sync } else { Turn::End };
+            }
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                if state.work {
+                    return Turn::Sync;
+                }
+                self.changed.wait(&mut state);
+            }
+        }
+    }
+
+    /// Closes the open group and waits until no one is inside; `hand_over` then takes what it
+    /// holds, and the next group opens. Returns the closed group.
+    pub fn close<T>(&self, hand_over: impl FnOnce(u64) -> T) -> (u64, T) {
+        let mut state = self.state.lock();
+        state.closing = true;
+        while state.inside > 0 {
+            self.changed.wait(&mut state);
+        }
+        let txg = state.open;
+        // Nobody can enter: the state need not be held.
+        drop(state);
+        let taken = hand_over(txg);
+        let mut state = self.state.lock();
+        state.open += 1;
+        state.closing = false;
+        state.work = false;
+        self.changed.notify_all();
+        (txg, taken)
+    }
+
+    /// Group `txg` is on disk.
+    pub fn synced(&self, txg: u64) {
+        let mut state = self.state.lock();
+        state.synced = txg;
+        state.dirty.retain(|t, _| *t > txg);
+        self.changed.notify_all();
+    }
+
+    /// Nothing can be written any more.
+    pub fn fail(&self, why: String) {
+        let mut state = self.state.lock();
+        state.failed.get_or_insert(why);
+        self.changed.notify_all();
+    }
+
+    /// Why nothing can be written any more.
+    pub fn failure(&self) -> Option<String> {
+        self.state.lock().failed.clone()
+    }
+
+    /// Lets the sync thread end once all is written.
+    pub fn end(&self) {
+        self.state.lock().ending = true;
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_while_a_group_closes_enters_the_next() {
+        let gate = Gate::new(9, 1 << 20);
+        let first = gate.enter(1).unwrap();
+        assert_eq!(first.txg, 10);
+        let other = gate.clone();
+        let closer = std::thread::spawn(move || other.close(|txg| txg));
+        while !gate.state.lock().closing {
+            std::thread::yield_now();
+        }
+        let other = gate.clone();
+        let late = std::thread::spawn(move || other.enter(1).unwrap().txg);
+        drop(first);
+        assert_eq!(closer.join().unwrap(), (10, 10));
+        assert_eq!(late.join().unwrap(), 11);
+        gate.synced(10);
+        assert_eq!((gate.synced_txg(), gate.dirty()), (10, 1));
+    }
+
+    #[test]
+    fn at_the_limit_changes_wait_and_ask_for_a_sync() {
+        let gate = Gate::new(0, 1000);
+        drop(gate.enter(1000).unwrap());
+        assert_eq!(gate.next_turn(Duration::from_secs(60)), Turn::Sync);
+        let other = gate.clone();
+        let waiting = std::thread::spawn(move || other.enter(10).unwrap().txg);
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!waiting.is_finished());
+        let (txg, ()) = gate.close(|_| ());
+        gate.synced(txg);
+        assert_eq!(waiting.join().unwrap(), 2);
+    }
+
+    #[test]
+    fn a_failure_reaches_everyone() {
+        let gate = Gate::new(0, 1000);
+        gate.fail("device is gone".into());
+        assert!(gate.enter(1).is_err());
+        assert!(gate.wait_for(1).is_err());
+    }
+}

@@ -1,0 +1,4 @@
+//! Writing a pool.
+mod gate;
+mod policy;
+mod space;

@@ -1,0 +1,248 @@
+//! How blocks are written: from what a block is and the properties of its dataset to the checksum,
+//! compression, copies and class of vdevs of the write pipeline (`dmu_write_policy`).
+//!
+//! Metadata is written with one copy more than data (`redundant_metadata`), is compressed with lz4
+//! whatever the property says, and has a checksum fit for metadata. The MOS has three copies of
+//! everything. Large blocks of data follow the dataset's properties.
+
+use super::space::deflated;
+use cenote_dmu::write::{BlockSink, NewBlock, Result, WriteError};
+use cenote_dsl::{Dataset, Dsl};
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::checksum::Checksum;
+use cenote_format::compress::{Compression, LEVEL_DEFAULT};
+use cenote_format::dmu::DmuType;
+use cenote_store::alloc::{Class, MAX_COPIES};
+use cenote_store::write::{WriteProps, WriteRequest, Writer};
+use cenote_vdev::VdevTree;
+
+/// Which metadata of a dataset gets an additional copy (`redundant_metadata`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Redundant {
+    /// All of it.
+    All,
+    /// Indirect blocks above the lowest ones, and what is not a file's.
+    Most,
+    /// Only what is not a file's.
+    Some,
+    /// None.
+    None,
+}
+
+/// The properties of a dataset (or of the MOS) that say how its blocks are written.
+#[derive(Clone, Debug)]
+pub(crate) struct Policy {
+    pub checksum: Checksum,
+    pub compression: Compression,
+    pub level: u8,
+    pub copies: usize,
+    pub redundant: Redundant,
+    /// `special_small_blocks`: data blocks of up to so many bytes are for the special class.
+    pub small_blocks: u64,
+}
+
+/// What holds for all of the pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Abilities {
+    /// Feature `embedded_data`.
+    pub embed: bool,
+    /// Feature `hole_birth`.
+    pub hole_birth: bool,
+    /// Feature `lz4_compress`: lz4 is what compresses metadata.
+    pub lz4: bool,
+}
+
+impl Policy {
+    /// How the MOS is written.
+    pub fn of_mos() -> Policy {
+        Policy {
+            checksum: Checksum::Fletcher4,
+            compression: Compression::On,
+            level: LEVEL_DEFAULT,
+            copies: MAX_COPIES,
+            redundant: Redundant::All,
+            small_blocks: 0,
+        }
+    }
+
+    /// How the blocks of `dataset` are written, by its properties.
+    ///
+    /// # Errors
+    /// A property cannot be read.
+    pub fn of(dsl: &Dsl, dataset: &Dataset) -> cenote_dmu::Result<Policy> {
+        let get = |name: &str| {
+            let value = dsl.get(dataset, name)?;
+            Ok::<_, cenote_dmu::Error>(value.map(|v| v.exact).unwrap_or_default())
+        };
+        let (compression, level) = compression_named(&get("compression")?);
+        Ok(Policy {
+            checksum: checksum_named(&get("checksum")?),
+            compression,
+            level,
+            copies: get("copies")?.parse().unwrap_or(1).clamp(1, MAX_COPIES),
+            redundant: match get("redundant_metadata")?.as_str() {
+                "most" => Redundant::Most,
+                "some" => Redundant::Some,
+                "none" => Redundant::None,
+                _ => Redundant::All,
+            },
+            small_blocks: get("special_small_blocks")?.parse().unwrap_or(0),
+        })
+    }
+
+    fn props(&self, block: &NewBlock, abilities: Abilities) -> WriteProps {
+        let metadata = block.level > 0 || block.kind.is_metadata();
+        let own = Compression::from_u8(block.compress).ok();
+        let (compression, level) = match own {
+            _ if metadata => (Compression::On, LEVEL_DEFAULT),
+            Some(own) if own != Compression::Inherit => (own, LEVEL_DEFAULT),
+            _ => (self.compression, self.level),
+        };
+        let compression = match compression {
+            Compression::On | Compression::Inherit if abilities.lz4 => Compression::Lz4,
+            Compression::On | Compression::Inherit => Compression::Lzjb,
+            other => other,
+        };
+        let own = Checksum::from_u8(block.checksum).ok();
+        let checksum = match own.filter(|c| *c != Checksum::Inherit).unwrap_or(self.checksum) {
+            Checksum::On => Checksum::Fletcher4,
+            Checksum::Off | Checksum::NoParity | Checksum::Fletcher2 if metadata => {
+                Checksum::Fletcher4
+            }
+            other => other,
+        };
+        let copies = (self.copies + usize::from(self.doubles(block, metadata))).min(MAX_COPIES);
+        let small = !metadata && block.data.len() as u64 <= self.small_blocks;
+        let fills = matches!(block.kind, DmuType::DNODE | DmuType::OBJSET);
+        WriteProps {
+            object_type: block.kind,
+            level: block.level,
+            checksum,
+            compression,
+            compression_level: level,
+            copies,
+            gang_copies: copies.max(if metadata { 2 } else { 1 }),
+            class: if metadata || small { Class::Special } else { Class::Normal },
+            fill: block.fill,
+            embed: abilities.embed && block.level == 0 && !fills,
+            hole_birth: abilities.hole_birth,
+            nopwrite: !metadata,
+        }
+    }
+
+    /// Whether the block gets a copy more than data.
+    fn doubles(&self, block: &NewBlock, metadata: bool) -> bool {
+        match self.redundant {
+            Redundant::All => metadata,
+            Redundant::Most => block.level >= 2 || block.kind.is_metadata(),
+            Redundant::Some => is_critical(block),
+            Redundant::None => false,
+        }
+    }
+}
+
+/// Whether the loss of the block would lose more than one file (`DMU_OT_IS_CRITICAL`).
+fn is_critical(block: &NewBlock) -> bool {
+    let of_a_file = [DmuType::DIRECTORY_CONTENTS, DmuType::SA].contains(&block.kind);
+    let dnodes = block.kind == DmuType::DNODE && block.level == 0;
+    block.kind.is_metadata() && !of_a_file && !dnodes
+}
+
+/// The checksum function that a value of the property `checksum` names.
+fn checksum_named(name: &str) -> Checksum {
+    match name {
+        "off" => Checksum::Off,
+        "noparity" => Checksum::NoParity,
+        "fletcher2" => Checksum::Fletcher2,
+        "sha256" => Checksum::Sha256,
+        "sha512" => Checksum::Sha512,
+        "skein" => Checksum::Skein,
+        "edonr" => Checksum::Edonr,
+        "blake3" => Checksum::Blake3,
+        _ => Checksum::Fletcher4,
+    }
+}
+
+/// The compression function and level that a value of the property `compression` names.
+fn compression_named(name: &str) -> (Compression, u8) {
+    let default = |kind| (kind, LEVEL_DEFAULT);
+    if let Some(level) = name.strip_prefix("gzip-").and_then(|n| n.parse::<u8>().ok()) {
+        let kind = Compression::from_u8(Compression::Gzip1 as u8 + level.clamp(1, 9) - 1);
+        return default(kind.unwrap_or(Compression::Gzip6));
+    }
+    if let Some(n) = name.strip_prefix("zstd-fast-").and_then(|n| n.parse::<u64>().ok()) {
+        return (Compression::Zstd, zstd_fast(n));
+    }
+    if let Some(level) = name.strip_prefix("zstd-").and_then(|n| n.parse::<u8>().ok()) {
+        return (Compression::Zstd, level.clamp(1, 19));
+    }
+    match name {
+        "off" => default(Compression::Off),
+        "lzjb" => default(Compression::Lzjb),
+        "gzip" => default(Compression::Gzip6),
+        "zle" => default(Compression::Zle),
+        "lz4" => default(Compression::Lz4),
+        "zstd" => default(Compression::Zstd),
+        "zstd-fast" => (Compression::Zstd, zstd_fast(1)),
+        _ => default(Compression::On),
+    }
+}
+
+/// The number that stands for `zstd-fast-N` (`enum zio_zstd_levels`): 1 to 10, then tens to 100,
+/// then 500 and 1000.
+fn zstd_fast(n: u64) -> u8 {
+    const BASE: u8 = 102;
+    let step = match n {
+        0..=10 => n.max(1),
+        11..=100 => 10 + n / 10 - 1,
+        101..=500 => 20,
+        _ => 21,
+    };
+    BASE + step as u8
+}
+
+/// Writes the blocks of one object set in one pass.
+pub(crate) struct Sink<'a> {
+    pub writer: &'a Writer,
+    pub tree: &'a VdevTree,
+    pub policy: &'a Policy,
+    pub abilities: Abilities,
+    pub pass: u32,
+}
+
+impl BlockSink for Sink<'_> {
+    fn write_blocks(&self, txg: u64, blocks: Vec<NewBlock>) -> Vec<Result<BlockPointer>> {
+        let request = |block: NewBlock| WriteRequest {
+            props: self.policy.props(&block, self.abilities),
+            data: block.data,
+            at: block.at,
+            previous: block.previous,
+            pass: self.pass,
+        };
+        let requests: Vec<WriteRequest> = blocks.into_iter().map(request).collect();
+        let written = self.writer.write_many(txg, &requests);
+        written.into_iter().map(|r| r.map_err(|e| WriteError::Sink(Box::new(e)))).collect()
+    }
+
+    fn space(&self, bp: &BlockPointer) -> u64 {
+        deflated(self.tree, bp)
+    }
+
+    fn hole_birth(&self) -> bool {
+        self.abilities.hole_birth
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_compression() {
+        assert_eq!(compression_named("gzip-9").0, Compression::Gzip9);
+        assert_eq!(compression_named("zstd-7"), (Compression::Zstd, 7));
+        assert_eq!(compression_named("zstd-fast-1"), (Compression::Zstd, 103));
+        assert_eq!(compression_named("zstd-fast-500").1, 122);
+        assert_eq!(compression_named("on").0, Compression::On);
+    }
+}
