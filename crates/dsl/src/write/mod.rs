@@ -120,6 +120,9 @@ pub struct Tx<'a> {
     pub now: u64,
     /// What a block counts for: see [`Sizes`].
     pub space: &'a dyn Fn(&BlockPointer) -> Sizes,
+    /// The pool's bytes for datasets (see [`PoolSpace::usable`](crate::PoolSpace::usable)); `None`:
+    /// quotas and reservations are not checked against the pool's size.
+    pub usable: Option<u64>,
     /// Blocks that are free from this txg on. The caller takes them.
     pub frees: Vec<BlockPointer>,
 }

@@ -7,15 +7,8 @@ use super::{Result, Tx};
 pub fn set_quota(tx: &mut Tx<'_>, dir_obj: u64, quota: u64) -> Result<()> {
     Err(super::DslWriteError::Unsupported("this".into()))
 }
-/// Sets the reservation of a directory, in bytes. `usable` is the pool's space (see
-/// [`PoolSpace::usable`](crate::PoolSpace::usable)), if it is to be checked.
-/// Errors: `NoSpace` if there is less left.
-pub fn set_reservation(
-    tx: &mut Tx<'_>,
-    dir_obj: u64,
-    bytes: u64,
-    usable: Option<u64>,
-) -> Result<()> {
+/// Sets the reservation of a directory, in bytes. Errors: `NoSpace` if there is less left.
+pub fn set_reservation(tx: &mut Tx<'_>, dir_obj: u64, bytes: u64) -> Result<()> {
     Err(super::DslWriteError::Unsupported("this".into()))
 }
 /// Sets the refquota of a head, in bytes; 0: none. Errors: `NoSpace` if it is less than what is
@@ -24,16 +17,11 @@ pub fn set_refquota(tx: &mut Tx<'_>, ds_obj: u64, quota: u64) -> Result<()> {
     Err(super::DslWriteError::Unsupported("this".into()))
 }
 /// Sets the refreservation of a head, in bytes. Errors: `NoSpace`.
-pub fn set_refreservation(
-    tx: &mut Tx<'_>,
-    ds_obj: u64,
-    bytes: u64,
-    usable: Option<u64>,
-) -> Result<()> {
+pub fn set_refreservation(tx: &mut Tx<'_>, ds_obj: u64, bytes: u64) -> Result<()> {
     Err(super::DslWriteError::Unsupported("this".into()))
 }
-/// Bytes that may be written to the head `ds_obj` now, if `usable` bytes of the pool are for
-/// datasets.
-pub fn available(tx: &mut Tx<'_>, ds_obj: u64, usable: u64) -> Result<u64> {
+/// Bytes that may be written to the head `ds_obj` now; without [`Tx::usable`] as far as quotas
+/// tell.
+pub fn available(tx: &mut Tx<'_>, ds_obj: u64) -> Result<u64> {
     Err(super::DslWriteError::Unsupported("this".into()))
 }
