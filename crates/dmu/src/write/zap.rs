@@ -13,6 +13,7 @@
 
 use super::object::{OpenObject, Place};
 use super::{NewObject, OpenObjectSet, Result, WriteError};
+use cenote_format::dmu::DmuType;
 use cenote_format::encode::EncodeError;
 use cenote_format::encode::zap::fat::{double_pointers, format as format_fat, set_pointer};
 use cenote_format::encode::zap::leaf::LeafMut;
@@ -76,6 +77,20 @@ impl<'a> ZapMut<'a> {
             let size = 1u64.checked_shl(shift).unwrap_or(u64::MAX);
             o.set_block_size(place, size, o.phys.indirect_shift)?;
             Fat::create(o, place, format).map(drop)
+        })
+    }
+
+    /// Makes an object of another type, with nothing but a bonus buffer, an empty ZAP of type `kind`
+    /// (`dmu_object_zapify`).
+    pub fn zapify(set: &mut OpenObjectSet, object: u64, kind: DmuType, salt: u64) -> Result<()> {
+        if !kind.is_zap() || set.dnode(object)?.max_block != 0 {
+            let why = format!("cannot become a {}", kind.name());
+            return Err(WriteError::Invalid { object, why });
+        }
+        set.with(object, |o, place| {
+            micro::format(o.block_mut(place, 0)?, salt, 0)?;
+            o.phys.kind = kind;
+            Ok(())
         })
     }
 
