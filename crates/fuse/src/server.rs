@@ -443,7 +443,9 @@ impl Filesystem for Server {
         };
         let size = size.min(MAX_READ) as usize;
         let direct = OFlags::DIRECT.bits() as i32;
-        handle.ahead.before_read(handle.file.object(), offset, size as u64);
+        if let Ok(object) = handle.file.object() {
+            handle.ahead.before_read(&object, offset, size as u64);
+        }
         BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < size {
                 buffer.resize(size, 0);

@@ -188,7 +188,7 @@ fn only_bad_blocks_are_errors() {
         let pool = import(&damaged.pool.dir, "basic");
         let fs = open_fs(pool.dsl(), &pool.dsl().find("basic/rec8k").unwrap().unwrap()).unwrap();
         let file = fs.open_file(fs.resolve(b"f12m").unwrap()).unwrap();
-        (file.block_size(), 700, file.object().block_pointer(0, 700).unwrap())
+        (file.block_size(), 700, file.object().unwrap().block_pointer(0, 700).unwrap())
     };
     for dva in bp.dvas() {
         let image = File::options().write(true).open(&damaged.pool.files[0]).unwrap();

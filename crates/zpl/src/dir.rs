@@ -4,7 +4,8 @@
 //! Unicode normalization and case), and each directory's ZAP says how its names were hashed. A file
 //! system without normalization and with case-sensitive names looks names up exactly.
 //!
-//! Directories that were used lately stay open, up to [`MAX_OPEN`] of them.
+//! Directories that were used lately stay open, up to [`MAX_OPEN`] of them; in a live file system
+//! until they change.
 
 use crate::error::show;
 use crate::fs::{CaseSensitivity, FileSystem};
@@ -43,6 +44,8 @@ pub(crate) struct Directories(Mutex<Open>);
 struct Open {
     /// Uses so far.
     tick: u64,
+    /// Changes so far.
+    changes: u64,
     /// Each with the tick of its last use.
     zaps: HashMap<u64, (u64, Arc<Zap>)>,
 }
@@ -57,8 +60,24 @@ impl Directories {
         Some(zap.clone())
     }
 
-    fn put(&self, ino: u64, zap: Arc<Zap>) {
+    /// How many changes there were.
+    fn changes(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).changes
+    }
+
+    /// The directory is being changed: it has to be opened anew.
+    pub(crate) fn forget(&self, ino: u64) {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.changes = open.changes.wrapping_add(1);
+        open.zaps.remove(&ino);
+    }
+
+    /// Keeps a directory that was opened after `changes` changes, if there was none since.
+    fn put(&self, ino: u64, zap: Arc<Zap>, changes: u64) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.changes != changes {
+            return;
+        }
         let oldest = open.zaps.iter().min_by_key(|(_, (used, _))| *used).map(|(ino, _)| *ino);
         if let Some(oldest) = oldest.filter(|_| open.zaps.len() >= MAX_OPEN) {
             open.zaps.remove(&oldest);
@@ -85,12 +104,13 @@ impl FileSystem {
         if let Some(zap) = self.directories.get(ino) {
             return Ok(zap);
         }
+        let changes = self.directories.changes();
         let z = self.znode(ino)?;
         if !z.is_dir()? {
             return Err(Error::NotDir(format!("object {ino}")));
         }
         let zap = Arc::new(Zap::open(z.object())?);
-        self.directories.put(ino, zap.clone());
+        self.directories.put(ino, zap.clone(), changes);
         Ok(zap)
     }
 

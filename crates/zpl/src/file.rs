@@ -9,44 +9,68 @@
 
 use crate::error::show;
 use crate::fs::FileSystem;
-use crate::sa::ZplAttr;
-use crate::znode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use crate::sa::{SharedRegistry, ZplAttr};
+use crate::znode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Znode};
 use crate::{Error, Result};
+use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::{Object, Seek};
+use std::sync::Arc;
 
 /// Longest target of a symbolic link (`MAXPATHLEN` and a bit), in bytes.
 const MAX_TARGET: u64 = 64 << 10;
 
-/// An open regular file.
+/// An open regular file. In a live file system it shows the file as it is at each call.
 #[derive(Clone)]
-pub struct File {
-    object: Object,
-    size: u64,
+pub struct File(Inner);
+
+#[derive(Clone)]
+enum Inner {
+    Fixed { object: Object, size: u64 },
+    Live { live: Arc<LiveObjectSet>, registry: Option<Arc<SharedRegistry>>, ino: u64 },
 }
 
 impl File {
-    /// Bytes in the file.
+    /// Bytes in the file; 0 if it cannot be told.
     pub fn size(&self) -> u64 {
-        self.size
+        self.now().map_or(0, |(_, size)| size)
     }
 
     /// Bytes of a data block; not 0.
     pub fn block_size(&self) -> u64 {
-        self.object.dnode().block_size.max(1)
+        self.object().map_or(512, |object| object.dnode().block_size.max(1))
     }
 
-    /// The file's object.
-    pub fn object(&self) -> &Object {
-        &self.object
+    /// The file's object, as it is now.
+    pub fn object(&self) -> Result<Object> {
+        match &self.0 {
+            Inner::Fixed { object, .. } => Ok(object.clone()),
+            Inner::Live { live, ino, .. } => Ok(live.object(*ino)?),
+        }
+    }
+
+    /// The object and the file's size.
+    fn now(&self) -> Result<(Object, u64)> {
+        match &self.0 {
+            Inner::Fixed { object, size } => Ok((object.clone(), *size)),
+            Inner::Live { live, registry, ino } => {
+                let object = live.object(*ino)?;
+                let z = Znode::open(object, registry.as_ref().map(|r| r.current()))?;
+                Ok((z.object().clone(), z.required(ZplAttr::Size)?))
+            }
+        }
     }
 
     /// Reads from `offset`; returns the bytes read: fewer than asked for only at the end of the
     /// file. Fails if any block in the range cannot be read.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let left = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let (object, size) = self.now()?;
+        let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
         let n = buf.len().min(left);
         let Some(buf) = buf.get_mut(..n).filter(|b| !b.is_empty()) else { return Ok(0) };
-        self.object.read(offset, buf)?;
+        match &self.0 {
+            Inner::Fixed { .. } => object.read(offset, buf)?,
+            Inner::Live { live, ino, .. } => live.read(*ino, offset, buf)?,
+        }
         Ok(n)
     }
 
@@ -70,9 +94,10 @@ impl File {
 
     /// Starts reading a range into the cache in the background.
     pub fn prefetch(&self, offset: u64, len: u64) {
-        let len = len.min(self.size.saturating_sub(offset));
+        let Ok((object, size)) = self.now() else { return };
+        let len = len.min(size.saturating_sub(offset));
         if len > 0 {
-            self.object.prefetch(offset, len);
+            object.prefetch(offset, len);
         }
     }
 
@@ -80,15 +105,16 @@ impl File {
     /// `SEEK_HOLE` and `SEEK_DATA`: the end of the file is a hole; `None` is `ENXIO` (no more data,
     /// or `offset` is not in the file).
     pub fn seek(&self, offset: u64, hole: bool) -> Result<Option<u64>> {
-        if offset >= self.size {
+        let (object, size) = self.now()?;
+        if offset >= size {
             return Ok(None);
         }
         let what = if hole { Seek::Hole } else { Seek::Data };
-        let found = self.object.seek(offset, what)?.map(|at| at.max(offset));
+        let found = object.seek(offset, what)?.map(|at| at.max(offset));
         Ok(match found {
-            Some(at) if hole => Some(at.min(self.size)),
-            Some(at) => Some(at).filter(|at| *at < self.size),
-            None if hole => Some(self.size),
+            Some(at) if hole => Some(at.min(size)),
+            Some(at) => Some(at).filter(|at| *at < size),
+            None if hole => Some(size),
             None => None,
         })
     }
@@ -99,7 +125,15 @@ impl FileSystem {
     pub fn open_file(&self, ino: u64) -> Result<File> {
         let z = self.znode(ino)?;
         match z.mode()? & S_IFMT {
-            S_IFREG => Ok(File { size: z.required(ZplAttr::Size)?, object: z.object().clone() }),
+            S_IFREG => Ok(File(match self.source.live() {
+                None => {
+                    Inner::Fixed { size: z.required(ZplAttr::Size)?, object: z.object().clone() }
+                }
+                Some(live) => {
+                    let registry = self.registry().cloned();
+                    Inner::Live { live: live.clone(), registry, ino }
+                }
+            })),
             S_IFDIR => Err(Error::IsDir(format!("object {ino}"))),
             _ => Err(Error::Invalid(format!("object {ino} is not a regular file"))),
         }

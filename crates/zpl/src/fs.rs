@@ -5,19 +5,27 @@
 //! fixed at creation that say how names compare: `casesensitivity` (0 sensitive, 1 insensitive,
 //! 2 mixed), `normalization` (0 none, else a Unicode normalization form) and `utf8only`.
 //!
+//! The objects come from a fixed object set (a snapshot, or a dataset as a txg left it) or from a
+//! live one, whose pending changes are seen at once.
+//!
 //! Nothing is kept per file: dnodes and blocks are cached below. Open directories are, in a small
 //! map (see `dir`).
 
 use crate::dir::Directories;
-use crate::sa::{Registry, ZplAttr};
+use crate::sa::{Registry, SharedRegistry, ZplAttr};
+use crate::source::Source;
+use crate::write::Settings;
 use crate::znode::{FLAG_PROJID, S_IFBLK, S_IFCHR, S_IFMT, Znode};
 use crate::{Error, Result};
+use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::{Object, ObjectSet, zap::Zap};
 use cenote_format::dmu::ObjsetType;
-use std::sync::Arc;
+use cenote_format::zap::norm::TO_UPPER;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// The master node's object number.
-const MASTER_NODE: u64 = 1;
+pub(crate) const MASTER_NODE: u64 = 1;
 /// The newest ZPL version.
 const MAX_VERSION: u64 = 5;
 /// The user that stands for those who have no number here (`nobody`).
@@ -110,7 +118,7 @@ impl Default for Visibility {
 
 /// An open file system, live or snapshot. Shared by any number of threads.
 pub struct FileSystem {
-    os: Arc<ObjectSet>,
+    pub(crate) source: Source,
     version: u64,
     root: u64,
     unlinked_set: Option<u64>,
@@ -119,15 +127,17 @@ pub struct FileSystem {
     case: CaseSensitivity,
     normalization: u64,
     utf8_only: bool,
-    registry: Option<Registry>,
-    visibility: Visibility,
+    registry: Option<Arc<SharedRegistry>>,
+    settings: RwLock<Arc<Settings>>,
     pub(crate) directories: Directories,
+    /// Files without a name that may get one.
+    pub(crate) unnamed: Mutex<HashSet<u64>>,
 }
 
 impl std::fmt::Debug for FileSystem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FileSystem")
-            .field("objset", &self.os.id())
+            .field("objset", &self.source.id())
             .field("version", &self.version)
             .finish_non_exhaustive()
     }
@@ -141,10 +151,20 @@ impl FileSystem {
 
     /// Opens the file system in `os`; `visibility` follows the properties of the dataset.
     pub fn open_with(os: Arc<ObjectSet>, visibility: Visibility) -> Result<Arc<FileSystem>> {
-        if os.phys().kind != ObjsetType::Zfs {
-            return Err(Error::Invalid(format!("dataset {}: not a file system", os.id())));
+        let settings = Settings { visibility, read_only: true, ..Settings::default() };
+        Self::open_source(Source::Fixed(os), settings)
+    }
+
+    /// Opens a file system that is in use. Nobody else may change its files.
+    pub fn open_live(live: Arc<LiveObjectSet>, settings: Settings) -> Result<Arc<FileSystem>> {
+        Self::open_source(Source::Live(live), settings)
+    }
+
+    fn open_source(source: Source, settings: Settings) -> Result<Arc<FileSystem>> {
+        if source.base().phys().kind != ObjsetType::Zfs {
+            return Err(Error::Invalid(format!("dataset {}: not a file system", source.id())));
         }
-        let master = Zap::open(&os.object(MASTER_NODE)?)?;
+        let master = Zap::open(&source.object(MASTER_NODE)?)?;
         let entry = |name: &str| Ok::<_, Error>(master.u64(name.as_bytes())?);
         let required = |name: &str| {
             entry(name)?
@@ -161,7 +181,9 @@ impl FileSystem {
             n => return Err(Error::Corrupt(MASTER_NODE, format!("casesensitivity {n}"))),
         };
         let registry = match entry("SA_ATTRS")?.filter(|_| version >= 5) {
-            Some(object) if object != 0 => Some(Registry::load(&os, object)?),
+            Some(object) if object != 0 => {
+                Some(Arc::new(SharedRegistry::new(Registry::load(&source, object)?)))
+            }
             _ => None,
         };
         Ok(Arc::new(FileSystem {
@@ -174,15 +196,31 @@ impl FileSystem {
             normalization: entry("normalization")?.unwrap_or(0),
             utf8_only: entry("utf8only")?.unwrap_or(0) != 0,
             registry,
-            visibility,
+            settings: RwLock::new(Arc::new(settings)),
             directories: Directories::default(),
-            os,
+            unnamed: Mutex::default(),
+            source,
         }))
     }
 
-    /// The object set.
-    pub fn objset(&self) -> &Arc<ObjectSet> {
-        &self.os
+    /// The object set; of a live file system as the last txg left it.
+    pub fn objset(&self) -> Arc<ObjectSet> {
+        self.source.base()
+    }
+
+    /// Changes the properties that can change. Open files follow.
+    pub fn set_settings(&self, settings: Settings) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    /// The properties that can change.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether files can be changed: a live file system of version 5, not `readonly`.
+    pub fn is_writable(&self) -> bool {
+        self.source.live().is_some() && self.version >= 5 && !self.settings().read_only
     }
 
     /// ZPL version, 1 to 5.
@@ -227,26 +265,39 @@ impl FileSystem {
 
     /// What is shown of extended attributes.
     pub fn visibility(&self) -> Visibility {
-        self.visibility
+        self.settings().visibility
     }
 
     /// Number of objects in use, for `statfs`.
     pub fn used_objects(&self) -> u64 {
-        self.os.root_bp().fill()
+        self.source.base().root_bp().fill()
     }
 
     /// A file's object.
     pub fn object(&self, ino: u64) -> Result<Object> {
-        Ok(self.os.object(ino)?)
+        Ok(self.source.object(ino)?)
+    }
+
+    /// The registry of system attributes; a file system before version 5 has none.
+    pub(crate) fn registry(&self) -> Option<&Arc<SharedRegistry>> {
+        self.registry.as_ref()
+    }
+
+    /// `normalization`, and folding of case where names are ever compared without it: the flags of
+    /// new directories.
+    pub(crate) fn norm_flags(&self) -> u64 {
+        norm_flags(self.normalization, self.case)
     }
 
     /// A file's object with its attributes.
-    pub(crate) fn znode(&self, ino: u64) -> Result<Znode<'_>> {
+    pub(crate) fn znode(&self, ino: u64) -> Result<Znode> {
         // The numbers of the accounting dnodes are negative and never inodes.
         if ino == 0 || ino > u64::MAX / 2 {
             return Err(Error::NotFound(format!("object {ino}")));
         }
-        Znode::open(self.os.object(ino)?, self.registry.as_ref())
+        // The registry has the layout of every object that can be seen before.
+        let object = self.source.object(ino)?;
+        Znode::open(object, self.registry.as_ref().map(|r| r.current()))
     }
 
     /// Attributes of a file.
@@ -254,7 +305,7 @@ impl FileSystem {
         self.attr_of(&self.znode(ino)?)
     }
 
-    pub(crate) fn attr_of(&self, z: &Znode<'_>) -> Result<Attr> {
+    pub(crate) fn attr_of(&self, z: &Znode) -> Result<Attr> {
         let mode = z.mode()?;
         let flags = z.required(ZplAttr::Flags)?;
         let dnode = z.object().dnode();
@@ -283,6 +334,14 @@ impl FileSystem {
             projid,
             xattr: z.word(ZplAttr::Xattr)?.unwrap_or(0),
         })
+    }
+}
+
+/// Flags of directories' ZAPs.
+pub(crate) fn norm_flags(normalization: u64, case: CaseSensitivity) -> u64 {
+    match case {
+        CaseSensitivity::Sensitive => normalization,
+        CaseSensitivity::Insensitive | CaseSensitivity::Mixed => normalization | TO_UPPER,
     }
 }
 

@@ -29,6 +29,7 @@ mod fs;
 mod path;
 mod quota;
 mod sa;
+mod source;
 mod stored;
 mod volume;
 mod write;

@@ -36,7 +36,7 @@ impl FileSystem {
         if self.objset().phys().project_used.is_none() {
             return Ok(None);
         }
-        let used = Zap::open(&self.objset().special(PROJECT_USED)?)?;
+        let used = Zap::open(&self.source.special(PROJECT_USED)?)?;
         let name = format!("{project:x}");
         let quota = |table: Option<u64>| -> Result<Option<u64>> {
             let Some(table) = table.filter(|t| *t != 0) else { return Ok(None) };

@@ -10,10 +10,12 @@
 //!
 //! Invariant: every attribute of a known layout has a definition; there are at most 1024 layouts.
 
+use crate::source::Source;
 use crate::{Error, Result};
-use cenote_dmu::{ObjectSet, zap::Zap};
+use cenote_dmu::zap::Zap;
 use cenote_format::sa::{AttrDef, SaHeader, SaValue, locate};
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// The attributes that files have (`zpl_attr_t`), by what they mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +74,7 @@ pub(crate) struct Registry {
 
 impl Registry {
     /// Reads the registry that the SA master node `object` leads to.
-    pub(crate) fn load(os: &Arc<ObjectSet>, object: u64) -> Result<Registry> {
+    pub(crate) fn load(os: &Source, object: u64) -> Result<Registry> {
         let master = Zap::open(&os.object(object)?)?;
         let child = |name: &str| -> Result<(u64, Zap)> {
             let number = master
@@ -123,5 +125,20 @@ impl Registry {
     /// The number of an attribute in this file system, if it has ever been used.
     pub(crate) fn number(&self, attr: ZplAttr) -> Option<u16> {
         self.numbers[attr as usize]
+    }
+}
+
+/// The registry of a file system in use: layouts are added, none goes.
+#[derive(Debug)]
+pub(crate) struct SharedRegistry(RwLock<Arc<Registry>>);
+
+impl SharedRegistry {
+    pub(crate) fn new(registry: Registry) -> SharedRegistry {
+        SharedRegistry(RwLock::new(Arc::new(registry)))
+    }
+
+    /// The registry as it is now.
+    pub(crate) fn current(&self) -> Arc<Registry> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -1,62 +1,78 @@
 //! Volumes: a block device in an object set. Object 1 holds the bytes, object 2 is a ZAP whose entry
 //! `size` is the size of the device.
 
+use crate::source::Source;
 use crate::{Error, Result};
+use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::{Object, ObjectSet, Seek, zap::Zap};
 use cenote_format::dmu::ObjsetType;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-const DATA: u64 = 1;
-const PROPERTIES: u64 = 2;
+pub(crate) const DATA: u64 = 1;
+pub(crate) const PROPERTIES: u64 = 2;
+/// Entry of the properties.
+pub(crate) const SIZE: &[u8] = b"size";
 
-/// An open volume, live or snapshot.
+/// An open volume, live or snapshot. Shared by any number of threads.
 pub struct Volume {
-    data: Object,
-    size: u64,
+    pub(crate) source: Source,
+    pub(crate) size: AtomicU64,
+    block_size: u64,
 }
 
 impl Volume {
     /// Opens the volume in `os`.
     pub fn open(os: Arc<ObjectSet>) -> Result<Volume> {
-        if os.phys().kind != ObjsetType::Zvol {
-            return Err(Error::Invalid(format!("dataset {}: not a volume", os.id())));
+        Volume::open_source(Source::Fixed(os))
+    }
+
+    /// Opens a volume that is in use. Nobody else may change it.
+    pub fn open_live(live: Arc<LiveObjectSet>) -> Result<Volume> {
+        Volume::open_source(Source::Live(live))
+    }
+
+    fn open_source(source: Source) -> Result<Volume> {
+        if source.base().phys().kind != ObjsetType::Zvol {
+            return Err(Error::Invalid(format!("dataset {}: not a volume", source.id())));
         }
-        let size = Zap::open(&os.object(PROPERTIES)?)?
-            .u64(b"size")?
+        let size = Zap::open(&source.object(PROPERTIES)?)?
+            .u64(SIZE)?
             .ok_or_else(|| Error::Corrupt(PROPERTIES, "volume without a size".into()))?;
-        Ok(Volume { data: os.object(DATA)?, size })
+        let block_size = source.object(DATA)?.dnode().block_size;
+        Ok(Volume { source, size: AtomicU64::new(size), block_size })
     }
 
     /// The property `volsize`, in bytes.
     pub fn size(&self) -> u64 {
-        self.size
+        self.size.load(Ordering::Acquire)
     }
 
     /// Bytes of a data block: the property `volblocksize`.
     pub fn block_size(&self) -> u64 {
-        self.data.dnode().block_size
+        self.block_size
     }
 
-    /// The object that holds the bytes.
-    pub fn object(&self) -> &Object {
-        &self.data
+    /// The object that holds the bytes, as it is now.
+    pub fn object(&self) -> Result<Object> {
+        Ok(self.source.object(DATA)?)
     }
 
     /// Reads from `offset`; returns the bytes read: fewer than asked for only at the end.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let left = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let left = usize::try_from(self.size().saturating_sub(offset)).unwrap_or(usize::MAX);
         let n = buf.len().min(left);
         let Some(buf) = buf.get_mut(..n).filter(|b| !b.is_empty()) else { return Ok(0) };
-        self.data.read(offset, buf)?;
+        self.source.read(DATA, offset, buf)?;
         Ok(n)
     }
 
     /// Where the next data begins at or after `offset`; `None` if there is none.
     pub fn next_data(&self, offset: u64) -> Result<Option<u64>> {
         Ok(self
-            .data
+            .object()?
             .seek(offset, Seek::Data)?
             .map(|at| at.max(offset))
-            .filter(|at| *at < self.size))
+            .filter(|at| *at < self.size()))
     }
 }

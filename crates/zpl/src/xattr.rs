@@ -113,7 +113,7 @@ impl FileSystem {
     }
 
     /// Calls `f` with each name and value that is packed into the system attribute.
-    fn packed_xattrs(&self, z: &Znode<'_>, mut f: impl FnMut(&[u8], &[u8])) -> Result<()> {
+    fn packed_xattrs(&self, z: &Znode, mut f: impl FnMut(&[u8], &[u8])) -> Result<()> {
         let Some(packed) = z.bytes(ZplAttr::Dxattr)? else { return Ok(()) };
         let pairs = decode_xattrs(&packed).map_err(Error::decode(z.object().number()))?;
         pairs.into_iter().for_each(|(name, value)| f(name, value));
@@ -121,11 +121,11 @@ impl FileSystem {
     }
 
     /// The hidden directory of extended attributes.
-    fn xattr_dir(&self, z: &Znode<'_>) -> Result<Option<u64>> {
+    fn xattr_dir(&self, z: &Znode) -> Result<Option<u64>> {
         Ok(z.word(ZplAttr::Xattr)?.filter(|dir| *dir != 0))
     }
 
-    fn stored_xattr(&self, z: &Znode<'_>, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn stored_xattr(&self, z: &Znode, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut found = None;
         self.packed_xattrs(z, |n, value| {
             if found.is_none() && n == name {

@@ -21,6 +21,7 @@ use cenote_dmu::Object;
 use cenote_format::{ByteOrder, Bytes, dmu::DmuType, sa::SaHeader, sa::SaValue};
 use std::borrow::Cow;
 use std::cell::OnceCell;
+use std::sync::Arc;
 
 /// Bytes of a `znode_phys_t`.
 const ZNODE_PHYS_SIZE: usize = 264;
@@ -47,19 +48,19 @@ pub(crate) const S_IFCHR: u64 = 0o020_000;
 type Located = (SaHeader, Vec<SaValue>);
 
 /// An object with the means to read its attributes.
-pub(crate) struct Znode<'r> {
+pub(crate) struct Znode {
     object: Object,
-    body: Body<'r>,
+    body: Body,
 }
 
-enum Body<'r> {
+enum Body {
     Legacy,
-    Sa { registry: &'r Registry, bonus: Located, spill: OnceCell<Option<(Vec<u8>, Located)>> },
+    Sa { registry: Arc<Registry>, bonus: Located, spill: OnceCell<Option<(Vec<u8>, Located)>> },
 }
 
-impl<'r> Znode<'r> {
+impl Znode {
     /// Reads the head of the attributes of `object`. Fails if it is not a node of a file system.
-    pub(crate) fn open(object: Object, registry: Option<&'r Registry>) -> Result<Znode<'r>> {
+    pub(crate) fn open(object: Object, registry: Option<Arc<Registry>>) -> Result<Znode> {
         let number = object.number();
         let body = match object.dnode().bonus_kind {
             DmuType::ZNODE => Body::Legacy,

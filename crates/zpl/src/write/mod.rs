@@ -1,5 +1,4 @@
-//! SKELETON: what changes a file system: signatures. `FileSystem::open_live(Arc<LiveObjectSet>, Settings)` and
-//! `Volume::open_live(Arc<LiveObjectSet>)` come with `dmu::live`.
+//! SKELETON: what changes a file system: signatures.
 
 use crate::fs::{Attr, FileSystem};
 use crate::{CaseSensitivity, Result, Visibility};
@@ -283,21 +282,6 @@ pub type InUse<'a> = &'a dyn Fn(u64) -> bool;
 
 #[allow(unused_variables)]
 impl FileSystem {
-    /// Changes the properties that can change. Open files follow.
-    pub fn set_settings(&self, settings: Settings) {
-        todo!()
-    }
-
-    /// The properties that can change.
-    pub fn settings(&self) -> Settings {
-        todo!()
-    }
-
-    /// Whether files can be changed: a live file system, not `readonly`.
-    pub fn is_writable(&self) -> bool {
-        todo!()
-    }
-
     /// Largest length of a file in bytes.
     pub fn max_size(&self) -> u64 {
         i64::MAX as u64
