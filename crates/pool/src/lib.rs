@@ -45,6 +45,7 @@ pub mod metaslab;
 pub mod props;
 pub mod savings;
 pub mod scan;
+pub mod space_write;
 pub mod spacemap;
 pub mod status;
 pub mod time;

@@ -181,6 +181,16 @@ impl Metaslab {
         self.state.lock().view()
     }
 
+    /// All free segments by size, those that are kept back included, which count apart from what
+    /// they border on; `None` if not loaded.
+    pub fn free_histogram(&self) -> Option<Histogram> {
+        let state = self.state.lock();
+        let mut sum = state.free.as_ref()?.histogram();
+        let kept = state.freed.values().chain(state.defer.values());
+        kept.for_each(|tree| sum.merge(&tree.histogram()));
+        Some(sum)
+    }
+
     /// What is free once `txg` is on disk, for writing the space map anew; `None` if not loaded.
     pub fn free_after(&self, txg: u64) -> Option<RangeTree> {
         let state = self.state.lock();

@@ -1,0 +1,169 @@
+//! Free space of metaslabs for the allocator, out of the last synced MOS.
+//!
+//! The view is an immutable MOS and its txg; loads go on reading the one that they began with
+//! while the engine shows a newer one. A load that takes longer than two txgs may find blocks
+//! overwritten, since what it reads is not kept for it: then it begins anew with the view of that
+//! time. A space map is replayed block by block into a bitmap, so that memory is bounded by the
+//! metaslab's sectors.
+
+use crate::metaslab::{PoolSpace, Unflushed};
+use crate::spacemap::{Region, SpaceMap};
+use cenote_dmu::{Error, ObjectSet};
+use cenote_format::Bytes;
+use cenote_format::spacemap::Change;
+use cenote_store::alloc::{Extent, LoadMetaslab, Loaded, Loading};
+use cenote_store::rangetree::RangeError;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Times that a load begins anew.
+const MAX_TRIES: usize = 8;
+
+/// The space maps as they are on disk.
+#[derive(Clone, Default)]
+struct View {
+    /// `None`: nothing was ever written.
+    mos: Option<Arc<ObjectSet>>,
+    txg: u64,
+    /// Metaslab array of each vdev, and the txg that creates it.
+    arrays: BTreeMap<u64, (u64, u64)>,
+    /// Changes that are only in log space maps, by vdev and metaslab, and the txg that flushes
+    /// them.
+    unflushed: Arc<HashMap<(u64, u64), Unflushed>>,
+    flushed_in: Option<u64>,
+}
+
+/// Reads metaslabs; see the module's documentation.
+pub struct Loader {
+    view: RwLock<Arc<View>>,
+}
+
+impl std::fmt::Debug for Loader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loader").field("txg", &self.view().txg).finish_non_exhaustive()
+    }
+}
+
+impl Loader {
+    pub(super) fn new(mos: Option<Arc<ObjectSet>>, txg: u64) -> Loader {
+        Loader { view: RwLock::new(Arc::new(View { mos, txg, ..View::default() })) }
+    }
+
+    fn view(&self) -> Arc<View> {
+        self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn change(&self, f: impl FnOnce(&mut View)) {
+        let mut shared = self.view.write().unwrap_or_else(PoisonError::into_inner);
+        f(Arc::make_mut(&mut shared));
+    }
+
+    /// `txg` is on disk, and `mos` is the MOS that it wrote. To be called before the allocator's
+    /// `sync_done` for it.
+    pub fn advance(&self, mos: Arc<ObjectSet>, txg: u64) {
+        self.change(|view| {
+            (view.mos, view.txg) = (Some(mos), txg);
+            if view.flushed_in.is_some_and(|flushed| flushed <= txg) {
+                view.unflushed = Arc::default();
+            }
+        });
+    }
+
+    pub(super) fn add_vdev(&self, vdev: u64, array: u64, since: u64) {
+        self.change(|view| {
+            view.arrays.insert(vdev, (array, since));
+        });
+    }
+
+    pub(super) fn set_unflushed(&self, space: &PoolSpace) {
+        let of = |v: &crate::metaslab::VdevSpace| {
+            let id = v.id;
+            let all: Vec<_> = v.unflushed.iter().map(|(ms, u)| ((id, *ms), u.clone())).collect();
+            all
+        };
+        let unflushed: HashMap<_, _> = space.vdevs.iter().flat_map(of).collect();
+        self.change(|view| view.unflushed = Arc::new(unflushed));
+    }
+
+    pub(super) fn set_flushed_in(&self, txg: u64) {
+        self.change(|view| view.flushed_in = Some(txg));
+    }
+}
+
+impl LoadMetaslab for Loader {
+    fn load(&self, vdev: u64, metaslab: u64, extent: Extent) -> Result<Loaded, String> {
+        let mut view = self.view();
+        for _ in 0..MAX_TRIES {
+            match view.load(vdev, metaslab, extent) {
+                Ok(free) => return Ok(Loaded { free, txg: view.txg }),
+                Err(e) => {
+                    let now = self.view();
+                    if now.txg == view.txg {
+                        return Err(e);
+                    }
+                    view = now;
+                }
+            }
+        }
+        Err("the space map is changed faster than it can be read".into())
+    }
+}
+
+impl View {
+    fn load(&self, vdev: u64, metaslab: u64, extent: Extent) -> Result<Loading, String> {
+        let mut free = Loading::new(extent, true).map_err(|e| e.to_string())?;
+        let (array, since) =
+            self.arrays.get(&vdev).copied().ok_or_else(|| format!("no vdev {vdev}"))?;
+        let Some(mos) = self.mos.as_ref().filter(|_| since <= self.txg) else {
+            return Ok(free);
+        };
+        self.replay(mos, array, metaslab, &mut free).map_err(|e| e.to_string())?;
+        if let Some(unflushed) = self.unflushed.get(&(vdev, metaslab)) {
+            let unsound = |e: RangeError| format!("unflushed changes: {e}");
+            unflushed.allocs.iter().try_for_each(|(s, e)| free.alloc(s, e)).map_err(unsound)?;
+            unflushed.frees.iter().try_for_each(|(s, e)| free.free(s, e)).map_err(unsound)?;
+        }
+        Ok(free)
+    }
+
+    fn replay(
+        &self,
+        mos: &Arc<ObjectSet>,
+        array: u64,
+        metaslab: u64,
+        free: &mut Loading,
+    ) -> cenote_dmu::Result<()> {
+        let number = array_entry(mos, array, metaslab)?;
+        if number == 0 {
+            return Ok(());
+        }
+        let Extent { start, size, shift } = free.extent();
+        let map = SpaceMap::open(mos, number, Region::new(start, size, shift))?;
+        map.for_each(&mut |c| {
+            let done = match c.change {
+                Change::Alloc => free.alloc(c.start, c.end),
+                Change::Free => free.free(c.start, c.end),
+            };
+            done.map_err(|e| Error::Corrupt {
+                objset: mos.id(),
+                object: number,
+                why: format!("space map: {e}"),
+            })
+        })
+    }
+}
+
+/// Integer `index` of an object that is an array; 0 in a hole.
+fn array_entry(mos: &Arc<ObjectSet>, array: u64, index: u64) -> cenote_dmu::Result<u64> {
+    let object = mos.object(array)?;
+    let block_size = object.dnode().block_size.max(8);
+    let at = index.saturating_mul(8);
+    let Some(block) = object.block(at / block_size)? else { return Ok(0) };
+    let data = block.data.bytes();
+    let bytes = Bytes::new(&data, block.order, "array of integers");
+    bytes.u64((at % block_size) as usize).map_err(|source| Error::Decode {
+        objset: mos.id(),
+        object: array,
+        source,
+    })
+}
