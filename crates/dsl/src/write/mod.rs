@@ -123,6 +123,8 @@ pub struct Tx<'a> {
     /// The pool's bytes for datasets (see [`PoolSpace::usable`](crate::PoolSpace::usable)); `None`:
     /// quotas and reservations are not checked against the pool's size.
     pub usable: Option<u64>,
+    /// The name that the pool is imported under: with it, names of datasets are limited in length.
+    pub pool: &'a str,
     /// Blocks that are free from this txg on. The caller takes them.
     pub frees: Vec<BlockPointer>,
 }
