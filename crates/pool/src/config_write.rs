@@ -250,8 +250,7 @@ impl PoolConfig {
             let shift = u32::try_from(config::number(t, "ashift")).unwrap_or(0);
             t.u64("min_alloc").unwrap_or_else(|| 1u64.checked_shl(shift).unwrap_or(0))
         });
-        let (low, high) =
-            units.fold((u64::MAX, 0), |(low, high), n| (low.min(n), high.max(n)));
+        let (low, high) = units.fold((u64::MAX, 0), |(low, high), n| (low.min(n), high.max(n)));
         (low, high)
     }
 }
@@ -337,7 +336,7 @@ fn sync_nvlist(mos: &mut OpenObjectSet, name: &str, list: &NvList) -> Result<()>
     let (block, mut bonus) = (dnode.block_size, dnode.bonus.clone());
     let mut packed = list.encode();
     let len = packed.len() as u64;
-    packed.resize(len.next_multiple_of(block) as usize, 0);
+    packed.resize(len.div_ceil(block.max(1)).saturating_mul(block) as usize, 0);
     mos.write(object, 0, &packed)?;
     mos.truncate(object, packed.len() as u64)?;
     if let Some(at) = bonus.get_mut(..8) {

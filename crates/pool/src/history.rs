@@ -16,6 +16,10 @@
 //!
 //! A record is its length (64 bits, little-endian whatever the machine) and a packed nvlist.
 
+mod write;
+
+pub use write::{append, command, create, internal, version};
+
 use crate::directory::Directory;
 use cenote_dmu::{Error, Object, Result};
 use cenote_format::nvlist::{NvList, NvValue};
@@ -51,11 +55,7 @@ impl Ring {
             Error::Decode { objset: object.objset().id(), object: object.number(), source }
         })?;
         let ring = Ring { object, create_len, size, bof, eof };
-        let sane = create_len < size
-            && size <= MAX_RING
-            && create_len <= bof
-            && bof <= eof
-            && eof - bof <= size - create_len;
+        let sane = sane(create_len, size, bof, eof);
         if sane { Ok(ring) } else { Err(ring.corrupt("impossible offsets".into())) }
     }
 
@@ -97,6 +97,15 @@ impl Ring {
         }
         Ok(())
     }
+}
+
+/// Whether the offsets in the bonus buffer can be.
+fn sane(create_len: u64, size: u64, bof: u64, eof: u64) -> bool {
+    create_len < size
+        && size <= MAX_RING
+        && create_len <= bof
+        && bof <= eof
+        && eof - bof <= size - create_len
 }
 
 /// Where in the ring a logical offset past the records of `zpool create` lies.

@@ -28,6 +28,8 @@
 
 pub mod compat;
 pub mod config;
+pub mod config_write;
+pub mod create;
 mod devices;
 mod directory;
 pub mod discover;

@@ -7,6 +7,10 @@
 //! After the native properties come user properties (names with a colon, in the same ZAP),
 //! `feature@NAME` for every feature and `unsupported@GUID` for features that are not known.
 
+mod write;
+
+pub use write::{PropChange, PropContext, PropError, When, apply, parse};
+
 use crate::Pool;
 use crate::compat::RELEASE;
 use crate::features::text;

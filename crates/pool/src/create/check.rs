@@ -1,0 +1,284 @@
+//! What speaks against using devices: that others use them, and that redundancy does not match.
+//!
+//! Most of it `-f` overrides. A device of a pool that is imported it does not, nor a spare in use.
+
+use super::devices::LeafKind;
+use super::layout::{Found, Leaf};
+use super::{Class, CreateError, CreateSpec, Redundancy};
+use crate::config;
+use cenote_format::nvlist::NvList;
+use cenote_vdev::{LabelOwner, LabelState, label_owner};
+use std::collections::HashSet;
+use std::path::Path;
+
+/// Bytes by which devices of a group may differ in size.
+const FUZZ: u64 = 16 << 20;
+
+/// Who uses a device, and whether `-f` takes it from them.
+fn user(spec: &CreateSpec<'_>, leaf: &Leaf, owner: &LabelOwner) -> Option<(String, bool)> {
+    let path = leaf.path.display();
+    let part = |state: &str, pool: &str| format!("{path} is part of {state} pool '{pool}'");
+    let name = owner.pool_name.as_deref().unwrap_or_default();
+    let with = |has: fn(&super::Imported) -> &Vec<u64>| {
+        spec.imported.iter().find(|p| has(p).contains(&owner.guid))
+    };
+    let spare_of = |pool: &str| format!("{path} is reserved as a hot spare for pool {pool}");
+    let imported = spec.imported.iter().find(|p| Some(p.guid) == owner.pool_guid);
+    match owner.state {
+        LabelState::Exported => match imported {
+            Some(pool) => Some((part("active", &pool.name), false)),
+            None => Some((part("exported", name), true)),
+        },
+        LabelState::Active => match imported {
+            None => Some((part("potentially active", name), true)),
+            // A device that was taken out while it was away is free.
+            Some(pool) if !pool.devices.contains(&owner.guid) => None,
+            Some(pool) if config::flag(&owner.config, "is_spare") => {
+                (!leaf.spare).then(|| (spare_of(&pool.name), false))
+            }
+            Some(pool) => Some((part("active", &pool.name), false)),
+        },
+        LabelState::Spare => match with(|p| &p.spares) {
+            Some(pool) if !leaf.spare => Some((spare_of(&pool.name), false)),
+            _ => None,
+        },
+        LabelState::Cache => with(|p| &p.caches).map(|p| (part("unknown", &p.name), false)),
+        LabelState::Destroyed => None,
+    }
+}
+
+fn owner(spec: &CreateSpec<'_>, path: &Path) -> Option<LabelOwner> {
+    label_owner(spec.devices.open(path).ok()?.as_ref()).ok()?
+}
+
+/// Refuses devices that are part of other pools.
+pub(super) fn in_use(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
+    let mut errors = Vec::new();
+    for leaf in found.all() {
+        let Some(owner) = owner(spec, &leaf.path) else { continue };
+        match user(spec, leaf, &owner) {
+            Some((_, true)) if spec.force => {}
+            Some((error, _)) => errors.push(error),
+            None => {}
+        }
+    }
+    overridable(spec, errors)
+}
+
+fn overridable(spec: &CreateSpec<'_>, errors: Vec<String>) -> Result<(), CreateError> {
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(CreateError::Override { forced: spec.force, errors })
+}
+
+/// The guid of a spare that an imported pool has already: it is shared, and stays as it is.
+pub(super) fn shared_spare(spec: &CreateSpec<'_>, leaf: &Leaf) -> Option<u64> {
+    let owner = owner(spec, &leaf.path)?;
+    let in_some = spec.imported.iter().any(|p| p.spares.contains(&owner.guid));
+    in_some.then_some(owner.guid)
+}
+
+/// Refuses a device that is named twice.
+pub(super) fn same_device(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
+    let mut seen = HashSet::new();
+    match found.all().all(|leaf| seen.insert(leaf.facts.identity)) {
+        true => Ok(()),
+        false => Err(refers_to_same(spec)),
+    }
+}
+
+pub(super) fn refers_to_same(spec: &CreateSpec<'_>) -> CreateError {
+    spec.refuse(match spec.pool {
+        None => {
+            "one or more vdevs refer to the same device, or one of\n\
+             the devices is part of an active md or lvm device"
+        }
+        Some(_) => "one or more vdevs refer to the same device",
+    })
+}
+
+/// What a top-level vdev withstands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Level<'a> {
+    kind: &'a str,
+    children: u64,
+    parity: u64,
+}
+
+impl<'a> Level<'a> {
+    /// The RAID-Z and the mirror, if that is what the two are.
+    fn raidz_and_mirror(self, other: Level<'a>) -> Option<(Level<'a>, Level<'a>)> {
+        match (self.kind, other.kind) {
+            ("raidz", "mirror") => Some((self, other)),
+            ("mirror", "raidz") => Some((other, self)),
+            _ => None,
+        }
+    }
+}
+
+/// One device of a group, as far as it matters here.
+struct Member<'a> {
+    kind: &'a str,
+    /// Bytes; 0: not known.
+    size: u64,
+}
+
+/// Refuses groups whose redundancy differs among them or from what the pool has, unless forced;
+/// and new pools without a vdev for data.
+pub(super) fn replication(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
+    if !spec.force {
+        levels(spec, found)?;
+    }
+    let normal = found.tops.iter().any(|(top, _)| top.class == Class::Normal);
+    if spec.pool.is_none() && !normal {
+        if found.tops.is_empty() {
+            return Err(CreateError::spec("at least one toplevel vdev must be specified"));
+        }
+        let error = "at least one general top-level vdev must be specified".to_string();
+        return overridable(spec, vec![error]);
+    }
+    Ok(())
+}
+
+fn levels(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
+    let now = match spec.pool.and_then(|p| p.list("vdev_tree")) {
+        None => None,
+        // A pool that does not match itself sets no standard.
+        Some(root) => match of_pool(spec, root) {
+            None => return Ok(()),
+            level => level,
+        },
+    };
+    let mut errors = Vec::new();
+    let mut last: Option<Level<'_>> = None;
+    for (top, leaves) in found.tops.iter().filter(|(top, _)| top.class != Class::Log) {
+        let kind = |leaf: &Leaf| match leaf.facts.kind {
+            LeafKind::File => "file",
+            LeafKind::Disk => "disk",
+        };
+        let members: Vec<Member<'_>> =
+            leaves.iter().map(|l| Member { kind: kind(l), size: l.size }).collect();
+        let (name, parity) = match (top.redundancy, leaves.first()) {
+            (Redundancy::Single, Some(leaf)) => (kind(leaf), 0),
+            (Redundancy::RaidZ(parity), _) => ("raidz", u64::from(parity)),
+            _ => ("mirror", 0),
+        };
+        let level = Level { kind: name, children: members.len() as u64, parity };
+        errors.extend(group_error(level, &members));
+        errors.extend(last.and_then(|last| differ(last, level)));
+        last = Some(level);
+    }
+    overridable(spec, errors)?;
+    match (now, last) {
+        (Some(now), Some(new)) => {
+            overridable(spec, differ_from_pool(now, new).into_iter().collect())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the pool's vdevs withstand, if they all agree.
+fn of_pool<'a>(spec: &CreateSpec<'_>, root: &'a NvList) -> Option<Level<'a>> {
+    let mut last = None;
+    for top in config::children(root) {
+        let kind = top.str("type").unwrap_or_default();
+        if config::flag(top, "is_log") || matches!(kind, "hole" | "indirect") {
+            continue;
+        }
+        let children = config::children(top);
+        let size = |child: &NvList| {
+            let path = config::path(child)?;
+            Some(spec.devices.open(&path).ok()?.size())
+        };
+        let member = |child: &'a NvList| Member {
+            kind: child.str("type").unwrap_or_default(),
+            size: size(child).unwrap_or(0),
+        };
+        let members: Vec<Member<'_>> = children.iter().map(member).collect();
+        let level = Level {
+            kind,
+            children: (children.len() as u64).max(1),
+            parity: config::number(top, "nparity"),
+        };
+        // Files beside disks are no reason to disregard a pool.
+        let uneven = sizes_differ(&members);
+        if uneven || last.is_some_and(|last| differ(last, level).is_some()) {
+            return None;
+        }
+        last = Some(level);
+    }
+    last
+}
+
+fn sizes_differ(members: &[Member<'_>]) -> bool {
+    let sizes: Vec<u64> = members.iter().map(|m| m.size).filter(|s| *s != 0).collect();
+    sizes.windows(2).any(|w| matches!(w, [a, b] if a.abs_diff(*b) > FUZZ))
+}
+
+/// What is wrong with a group by itself; one thing is enough.
+fn group_error(level: Level<'_>, members: &[Member<'_>]) -> Option<String> {
+    let kind = level.kind;
+    for (i, pair) in members.windows(2).enumerate() {
+        let [a, b] = pair else { continue };
+        if a.kind != b.kind {
+            return Some(format!(
+                "mismatched replication level: {kind} contains both files and devices"
+            ));
+        }
+        if sizes_differ(members.get(..i + 2).unwrap_or_default()) {
+            return Some(format!("{kind} contains devices of different sizes"));
+        }
+    }
+    None
+}
+
+/// How two new groups differ.
+fn differ(a: Level<'_>, b: Level<'_>) -> Option<String> {
+    let what = if let Some((raidz, mirror)) = a.raidz_and_mirror(b) {
+        let copies = mirror.children.saturating_sub(1);
+        if raidz.parity == copies {
+            return None;
+        }
+        format!(
+            "raidz and mirror vdevs with different redundancy, {} vs. {copies} ({}-way) are present",
+            raidz.parity, mirror.children
+        )
+    } else if a.kind != b.kind {
+        format!("both {} and {} vdevs are present", a.kind, b.kind)
+    } else if a.parity != b.parity {
+        format!("both {} and {} device parity {} vdevs are present", a.parity, b.parity, b.kind)
+    } else if a.children != b.children {
+        format!("both {}-way and {}-way {} vdevs are present", a.children, b.children, b.kind)
+    } else {
+        return None;
+    };
+    Some(format!("mismatched replication level: {what}"))
+}
+
+/// How what is added differs from what the pool has.
+fn differ_from_pool(now: Level<'_>, new: Level<'_>) -> Option<String> {
+    let what = if let Some((raidz, mirror)) = now.raidz_and_mirror(new) {
+        let copies = mirror.children.saturating_sub(1);
+        if raidz.parity == copies {
+            return None;
+        }
+        format!(
+            "pool and new vdev with different redundancy, raidz and mirror vdevs, {} vs. {copies} \
+             ({}-way)",
+            raidz.parity, mirror.children
+        )
+    } else if now.kind != new.kind {
+        format!("pool uses {} and new vdev is {}", now.kind, new.kind)
+    } else if now.parity != new.parity {
+        format!("pool uses {} device parity and new vdev uses {}", now.parity, new.parity)
+    } else if now.children != new.children {
+        format!(
+            "pool uses {}-way {} and new vdev uses {}-way {}",
+            now.children, now.kind, new.children, new.kind
+        )
+    } else {
+        return None;
+    };
+    Some(format!("mismatched replication level: {what}"))
+}

@@ -1,0 +1,169 @@
+//! Which features a pool gets.
+//!
+//! By default all that this program can write, as far as OpenZFS 2.1 knows them, so that pools can
+//! be moved to any system that is in use. `-o compatibility=` names another set, `-d` enables none, and
+//! `-o feature@NAME=` adds or leaves out single ones.
+
+use cenote_format::features::{FEATURES, Feature, by_guid, by_name};
+use std::collections::HashSet;
+
+/// The release of OpenZFS whose features new pools have, if nothing else is asked for.
+const DEFAULT_RELEASE: (u8, u8) = (2, 1);
+
+/// Features that pools can have, but this program cannot write.
+const NOT_WRITABLE: [&str; 11] = [
+    "encryption",
+    "redaction_bookmarks",
+    "redacted_datasets",
+    "redaction_list_spill",
+    "draid",
+    "raidz_expansion",
+    "block_cloning",
+    "fast_dedup",
+    "dynamic_gang_header",
+    "block_cloning_endian",
+    "physical_rewrite",
+];
+
+/// Whether this program can write pools in which the feature is active.
+pub fn writable(feature: &Feature) -> bool {
+    !NOT_WRITABLE.contains(&feature.name)
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct FeatureChoice<'a> {
+    /// `-d`: none but those asked for by name.
+    pub none: bool,
+    /// `-o compatibility=`.
+    pub compatibility: Option<&'a str>,
+    /// `-o feature@NAME=enabled` (true) or `=disabled`.
+    pub named: &'a [(String, bool)],
+}
+
+/// The features to be enabled, in the order in which to do so, and warnings (complete lines).
+///
+/// # Errors
+/// A feature that is not known or cannot be written, a compatibility file that cannot be read: the
+/// reason, in OpenZFS's words.
+pub fn choose_features(
+    choice: &FeatureChoice<'_>,
+) -> Result<(Vec<&'static Feature>, Vec<String>), String> {
+    let requested = requested(choice.compatibility)?;
+    let mut warnings = Vec::new();
+    let mut chosen: HashSet<&str> = HashSet::new();
+    if !choice.none {
+        let by_default = FEATURES.iter().filter(|f| writable(f) && requested.contains(f.name));
+        chosen.extend(by_default.map(|f| f.guid));
+    }
+    for (name, enabled) in choice.named {
+        let feature = by_name(name).filter(|f| writable(f));
+        let feature = feature.ok_or_else(|| format!("feature '{name}' unsupported by kernel"))?;
+        if !enabled {
+            chosen.remove(feature.guid);
+            continue;
+        }
+        let in_set = choice.compatibility.is_none() || requested.contains(feature.name);
+        if chosen.insert(feature.guid) && !in_set {
+            warnings.push(format!(
+                "Warning: feature \"{name}\" enabled but is not in specified 'compatibility' \
+                 feature set."
+            ));
+        }
+    }
+    // Every feature comes after those it depends on.
+    let mut out: Vec<&'static Feature> = Vec::new();
+    for feature in FEATURES.iter().filter(|f| chosen.contains(f.guid)) {
+        add(feature, &mut out);
+    }
+    Ok((out, warnings))
+}
+
+fn add(feature: &'static Feature, out: &mut Vec<&'static Feature>) {
+    if out.iter().any(|f| f.guid == feature.guid) {
+        return;
+    }
+    // The table has no circles: its own test goes through it.
+    feature.depends_on.iter().filter_map(|g| by_guid(g)).for_each(|f| add(f, out));
+    out.push(feature);
+}
+
+/// The names in the set that the property `compatibility` asks for.
+fn requested(compatibility: Option<&str>) -> Result<HashSet<&'static str>, String> {
+    match compatibility {
+        None | Some("" | "off") => {
+            let known = FEATURES.iter().filter(|f| f.since <= DEFAULT_RELEASE);
+            Ok(known.map(|f| f.name).collect())
+        }
+        Some(names) => check_compatibility(names),
+    }
+}
+
+/// The features of a value of the property `compatibility`.
+///
+/// # Errors
+/// What OpenZFS says of one that is not good.
+pub(crate) fn check_compatibility(value: &str) -> Result<HashSet<&'static str>, String> {
+    crate::compat::features(value).ok_or_else(|| {
+        let bad = value.split(',').filter(|n| crate::compat::features(n).is_none());
+        let names: String = bad.map(|n| format!("{n} ")).collect();
+        format!("could not read/parse feature file(s): {names}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(choice: &FeatureChoice<'_>) -> Vec<&'static str> {
+        choose_features(choice).unwrap().0.iter().map(|f| f.name).collect()
+    }
+
+    #[test]
+    fn by_default_what_openzfs_2_1_knows() {
+        let all = names(&FeatureChoice::default());
+        assert!(all.contains(&"zstd_compress") && all.contains(&"log_spacemap"));
+        assert!(!all.contains(&"draid") && !all.contains(&"blake3"));
+        for f in choose_features(&FeatureChoice::default()).unwrap().0 {
+            for needed in f.depends_on {
+                let at = |guid: &str| all.iter().position(|n| by_name(n).unwrap().guid == guid);
+                assert!(at(needed) < at(f.guid), "{}", f.name);
+            }
+        }
+    }
+
+    #[test]
+    fn choices() {
+        let none = FeatureChoice { none: true, ..Default::default() };
+        assert!(names(&none).is_empty());
+        let legacy = FeatureChoice { compatibility: Some("legacy"), ..Default::default() };
+        assert!(names(&legacy).is_empty());
+        let named = [("bookmarks".to_string(), true)];
+        let one = FeatureChoice { named: &named, ..none.clone() };
+        assert_eq!(names(&one), ["extensible_dataset", "bookmarks"]);
+        let named = [("zstd_compress".to_string(), false)];
+        let without = FeatureChoice { named: &named, ..Default::default() };
+        assert!(!names(&without).contains(&"zstd_compress"));
+        let later = FeatureChoice { compatibility: Some("openzfs-2.3"), ..Default::default() };
+        assert!(names(&later).contains(&"blake3"));
+    }
+
+    #[test]
+    fn refusals_and_warnings() {
+        let named = [("no_such".to_string(), true)];
+        let choice = FeatureChoice { named: &named, ..Default::default() };
+        assert_eq!(
+            choose_features(&choice).unwrap_err(),
+            "feature 'no_such' unsupported by kernel"
+        );
+        let named = [("blake3".to_string(), true)];
+        let choice =
+            FeatureChoice { named: &named, compatibility: Some("grub2"), ..Default::default() };
+        let (features, warnings) = choose_features(&choice).unwrap();
+        assert!(features.iter().any(|f| f.name == "blake3"));
+        assert!(warnings[0].starts_with("Warning: feature \"blake3\" enabled"));
+        let choice = FeatureChoice { compatibility: Some("nope,grub2"), ..Default::default() };
+        let error = choose_features(&choice).unwrap_err();
+        assert_eq!(error, "could not read/parse feature file(s): nope ");
+    }
+}

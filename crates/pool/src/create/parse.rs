@@ -1,0 +1,191 @@
+//! The arguments of `zpool create` and `zpool add`.
+
+use super::{Class, CreateError, Layout, Redundancy, VdevSpec};
+use std::path::PathBuf;
+
+/// Most devices in a RAID-Z vdev.
+const MAX_RAIDZ: usize = 255;
+
+/// A word that begins a group of devices.
+enum Group {
+    Vdev(Redundancy),
+    Class(Class),
+    Spares,
+    Caches,
+}
+
+/// What kind of group a word begins; `None`: it is a device.
+fn group(word: &str) -> Result<Option<Group>, CreateError> {
+    Ok(Some(match word {
+        "mirror" => Group::Vdev(Redundancy::Mirror),
+        "raidz" | "raidz1" => Group::Vdev(Redundancy::RaidZ(1)),
+        "raidz2" => Group::Vdev(Redundancy::RaidZ(2)),
+        "raidz3" => Group::Vdev(Redundancy::RaidZ(3)),
+        "log" => Group::Class(Class::Log),
+        "special" => Group::Class(Class::Special),
+        "dedup" => Group::Class(Class::Dedup),
+        "spare" => Group::Spares,
+        "cache" => Group::Caches,
+        _ if is_draid(word) => {
+            return Err(CreateError::spec("dRAID is not supported yet"));
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// `draid`, `draid2:4d:11c:1s`.
+fn is_draid(word: &str) -> bool {
+    let Some(rest) = word.strip_prefix("draid") else { return false };
+    let rest = rest.strip_prefix(['1', '2', '3']).unwrap_or(rest);
+    rest.is_empty() || rest.starts_with(':')
+}
+
+/// What the arguments that name vdevs ask for.
+///
+/// # Errors
+/// [`CreateError::Spec`], in the words of `zpool`.
+pub fn parse(args: &[String]) -> Result<Layout, CreateError> {
+    let mut layout = Layout::default();
+    let mut class = Class::Normal;
+    let (mut seen_logs, mut seen_spares, mut seen_caches) = (false, false, false);
+    let mut rest = args;
+    while let Some((word, after)) = rest.split_first() {
+        let Some(group) = group(word)? else {
+            let devices = vec![PathBuf::from(word)];
+            layout.tops.push(VdevSpec { redundancy: Redundancy::Single, devices, class });
+            rest = after;
+            continue;
+        };
+        if let Group::Class(new) = group {
+            if new == Class::Log && std::mem::replace(&mut seen_logs, true) {
+                return Err(once("log"));
+            }
+            class = new;
+            rest = after;
+            continue;
+        }
+        let (devices, after) = devices(after)?;
+        rest = after;
+        match group {
+            Group::Spares => {
+                if std::mem::replace(&mut seen_spares, true) {
+                    return Err(once("spare"));
+                }
+                enough(word, devices.len(), 1)?;
+                (layout.spares, class) = (devices, Class::Normal);
+            }
+            Group::Caches => {
+                if std::mem::replace(&mut seen_caches, true) {
+                    return Err(once("cache"));
+                }
+                enough(word, devices.len(), 1)?;
+                (layout.caches, class) = (devices, Class::Normal);
+            }
+            Group::Vdev(redundancy) => {
+                check_group(word, redundancy, devices.len(), class)?;
+                layout.tops.push(VdevSpec { redundancy, devices, class });
+            }
+            Group::Class(_) => {}
+        }
+    }
+    if layout == Layout::default() && !seen_logs {
+        return Err(CreateError::spec("at least one toplevel vdev must be specified"));
+    }
+    if seen_logs && !layout.tops.iter().any(|t| t.class == Class::Log) {
+        return Err(CreateError::spec("log requires at least 1 device"));
+    }
+    Ok(layout)
+}
+
+/// The devices up to the next group.
+fn devices(args: &[String]) -> Result<(Vec<PathBuf>, &[String]), CreateError> {
+    let mut count = args.len();
+    for (i, word) in args.iter().enumerate() {
+        if group(word)?.is_some() {
+            count = i;
+            break;
+        }
+    }
+    let (devices, rest) = args.split_at(count);
+    Ok((devices.iter().map(PathBuf::from).collect(), rest))
+}
+
+fn check_group(
+    word: &str,
+    redundancy: Redundancy,
+    devices: usize,
+    class: Class,
+) -> Result<(), CreateError> {
+    match redundancy {
+        Redundancy::RaidZ(parity) => {
+            if class == Class::Log {
+                return Err(CreateError::spec("unsupported 'log' device: raidz"));
+            }
+            enough(word, devices, usize::from(parity) + 1)?;
+            if devices > MAX_RAIDZ {
+                let why = format!("{word} supports no more than {MAX_RAIDZ} devices");
+                return Err(CreateError::spec(why));
+            }
+            Ok(())
+        }
+        _ => enough(word, devices, 2),
+    }
+}
+
+fn once(what: &str) -> CreateError {
+    CreateError::spec(format!("'{what}' can be specified only once"))
+}
+
+fn enough(word: &str, devices: usize, least: usize) -> Result<(), CreateError> {
+    if devices >= least {
+        return Ok(());
+    }
+    Err(CreateError::spec(format!("{word} requires at least {least} devices")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Layout, CreateError> {
+        let args: Vec<String> = line.split_whitespace().map(String::from).collect();
+        parse(&args)
+    }
+
+    #[test]
+    fn layouts() {
+        let l =
+            parsed("mirror /a /b raidz2 /c /d /e log /f cache /g /h spare /i special mirror /j /k")
+                .unwrap();
+        let shape: Vec<(Redundancy, usize, Class)> =
+            l.tops.iter().map(|t| (t.redundancy, t.devices.len(), t.class)).collect();
+        assert_eq!(
+            shape,
+            [
+                (Redundancy::Mirror, 2, Class::Normal),
+                (Redundancy::RaidZ(2), 3, Class::Normal),
+                (Redundancy::Single, 1, Class::Log),
+                (Redundancy::Mirror, 2, Class::Special),
+            ]
+        );
+        assert_eq!((l.spares.len(), l.caches.len()), (1, 2));
+        assert_eq!(parsed("/a /b log mirror /c /d").unwrap().tops.len(), 3);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for (line, why) in [
+            ("", "at least one toplevel vdev must be specified"),
+            ("mirror /a", "mirror requires at least 2 devices"),
+            ("raidz3 /a /b /c", "raidz3 requires at least 4 devices"),
+            ("/a log", "log requires at least 1 device"),
+            ("/a log /b log /c", "'log' can be specified only once"),
+            ("/a spare /b spare /c", "'spare' can be specified only once"),
+            ("/a log raidz /b /c", "unsupported 'log' device: raidz"),
+            ("draid2:4d:8c:1s /a /b", "dRAID is not supported yet"),
+        ] {
+            let text = parsed(line).unwrap_err().to_string();
+            assert_eq!(text, format!("invalid vdev specification: {why}"), "{line}");
+        }
+    }
+}

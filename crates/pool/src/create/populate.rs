@@ -1,0 +1,78 @@
+//! What is in the MOS of a new pool besides its directories, datasets, vdevs and space maps.
+
+use super::CreateError;
+use crate::config_write::{self, DIRECTORY, PoolConfig, set_entry};
+use crate::history;
+use crate::import::VERSION_FEATURES;
+use crate::props::{PropChange, apply};
+use cenote_dmu::write::ZapMut;
+use cenote_dsl::write::{Result, Tx, bpobj, features};
+use cenote_format::encode::zap::{Key, Value};
+use cenote_format::features::Feature;
+use cenote_format::nvlist::NvList;
+use cenote_vdev::VdevTree;
+
+/// Bytes of the blocks of the list of frees that are put off.
+const BPOBJ_BLOCK: u64 = 16 << 10;
+
+/// What a new pool is to be.
+pub struct NewPool<'a> {
+    /// Its vdevs.
+    pub tree: &'a VdevTree,
+    /// Features to enable, in order: see [`super::choose_features`].
+    pub features: &'a [&'static Feature],
+    /// Properties, see [`crate::props::parse`]. Features among them may be left out.
+    pub props: &'a [PropChange],
+    /// Configs of the spares.
+    pub spares: &'a [NvList],
+    /// Configs of the cache devices.
+    pub caches: &'a [NvList],
+    /// For checksums that are salted: see [`new_salt`](super::new_salt).
+    pub salt: [u8; 32],
+}
+
+/// Makes everything of a new pool's MOS that is not a directory, dataset, vdev or space map. The
+/// object directory and the ZAPs of features are there
+/// ([`create_pool_dirs`](cenote_dsl::write::pool::create_pool_dirs)). The caller writes the config
+/// ([`config_write::sync_config`]) when the vdevs have their objects.
+///
+/// # Errors
+/// Those of changing the MOS; a feature that is not known.
+pub fn populate(tx: &mut Tx<'_>, new: &NewPool<'_>, config: &mut PoolConfig) -> Result<()> {
+    history::create(tx.mos, data_space(new.tree))?;
+    let record = history::version("create", tx.txg, tx.now);
+    history::append(tx.mos, &record)?;
+    set_entry(tx.mos, "creation_version", VERSION_FEATURES)?;
+    set_entry(tx.mos, "deflate", 1)?;
+    let deferred = bpobj::create(tx, BPOBJ_BLOCK)?;
+    set_entry(tx.mos, "sync_bplist", deferred)?;
+    let name = Key::Name(b"org.illumos:checksum_salt");
+    ZapMut::open(tx.mos, DIRECTORY).update(&name, &Value::U8(&new.salt))?;
+    for feature in new.features {
+        features::enable(tx, feature.guid)?;
+    }
+    for change in new.props {
+        apply(tx, config, change)?;
+    }
+    config_write::sync_aux(tx.mos, "spares", new.spares)?;
+    config_write::sync_aux(tx.mos, "l2cache", new.caches)?;
+    config.refresh_features(tx.mos)?;
+    Ok(())
+}
+
+/// Bytes for data: of the vdevs that hold any, in whole metaslabs.
+fn data_space(tree: &VdevTree) -> u64 {
+    let tops = tree.root().children().iter().filter(|t| t.alloc_bias().is_none() && !t.is_log());
+    tops.map(|t| t.deflate(t.asize())).fold(0, u64::saturating_add)
+}
+
+/// A new salt.
+///
+/// # Errors
+/// The system gives no random numbers.
+pub fn new_salt() -> std::result::Result<[u8; 32], CreateError> {
+    let mut salt = [0; 32];
+    let why = |e| CreateError::Spec(format!("no random numbers: {e}"));
+    getrandom::fill(&mut salt).map_err(why)?;
+    Ok(salt)
+}
