@@ -90,7 +90,7 @@ pub struct Dsl {
     names: Cache<(u64, u64), Arc<str>>,
     kinds: Cache<u64, DatasetKind>,
     objsets: Cache<u64, Arc<ObjectSet>>,
-    around: RwLock<Surroundings>,
+    around: Arc<RwLock<Surroundings>>,
 }
 
 impl Dsl {
@@ -99,6 +99,23 @@ impl Dsl {
     /// # Errors
     /// The object directory or the root directory cannot be read.
     pub fn open(mos: Arc<ObjectSet>, pool_name: &str) -> Result<Arc<Dsl>> {
+        Dsl::open_within(mos, pool_name, Arc::default())
+    }
+
+    /// The datasets after another transaction group, whose MOS is `mos`. What one of the two is
+    /// told of the pool's size and of mounts, the other knows as well.
+    ///
+    /// # Errors
+    /// As for [`Dsl::open`].
+    pub fn after(&self, mos: Arc<ObjectSet>) -> Result<Arc<Dsl>> {
+        Dsl::open_within(mos, &self.pool, self.around.clone())
+    }
+
+    fn open_within(
+        mos: Arc<ObjectSet>,
+        pool_name: &str,
+        around: Arc<RwLock<Surroundings>>,
+    ) -> Result<Arc<Dsl>> {
         let directory = Zap::open(&mos.object(OBJECT_DIRECTORY)?)?;
         let Some(root) = directory.u64(b"root_dataset")? else {
             return Err(corrupt(&mos, OBJECT_DIRECTORY, "no root_dataset"));
@@ -112,7 +129,7 @@ impl Dsl {
             names: Cache::new(CACHED_DIRS),
             kinds: Cache::new(CACHED_DIRS),
             objsets: Cache::new(OPEN_OBJSETS),
-            around: RwLock::default(),
+            around,
         };
         let root_dir = dsl.read_dir(root)?;
         if root_dir.parent != 0 {

@@ -61,6 +61,14 @@ pub enum ImportError {
     /// The caller did not ask for a read-only import.
     #[error("cannot import {0}: read-write import is not supported yet; use -o readonly=on")]
     ReadWrite(Target),
+    /// The pool uses something that this software cannot write.
+    #[error("cannot import {target}: {what} is not supported for writing; use -o readonly=on")]
+    NotWritable {
+        /// The pool.
+        target: Target,
+        /// What it uses.
+        what: String,
+    },
     /// Rewinding to a checkpoint was asked for.
     #[error("cannot import {0}: rewinding to a checkpoint is not supported yet")]
     Checkpoint(Target),

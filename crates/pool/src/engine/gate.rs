@@ -174,11 +174,17 @@ impl Gate {
         self.state.lock().dirty()
     }
 
-    /// Notes that the open group has something to write besides what entered, and returns it.
-    pub fn note_work(&self) -> u64 {
+    /// There is something to write besides what entered, in the open group, but it can wait.
+    pub fn note_work(&self) {
+        self.state.lock().work = true;
+    }
+
+    /// Asks for the open group to be written.
+    pub fn ask(&self) {
         let mut state = self.state.lock();
         state.work = true;
-        state.open
+        state.wanted = state.wanted.max(state.open);
+        self.changed.notify_all();
     }
 
     /// Waits until all that has entered so far is on disk; if nothing has, nothing is written.

@@ -1,4 +1,274 @@
-//! Writing a pool.
+//! Writing a pool: transaction groups, from the changes that enter them to the uberblock that makes
+//! them durable.
+//!
+//! # Idea
+//!
+//! ```text
+//!  LiveObjectSet ── gate ── open group        sync task ── queue
+//!        │                                          │
+//!        │  close: every open dataset hands over    │
+//!        ▼  what it collected (freeze)              ▼
+//!  ┌──────────────────────── one sync ────────────────────────────┐
+//!  │ pass 1   datasets ── accounting ── sync tasks ── destroying  │
+//!  │ passes   frees ── space maps ── config ── MOS   until nothing │
+//!  │                                                  is changed   │
+//!  │ commit   flush ── labels ── uberblock ── labels               │
+//!  └───────────────────────────────────────────────────────────────┘
+//!        ▼
+//!  a new view (Pool) ── datasets go on from what was written (thaw) ── who waits wakes up
+//! ```
+//!
+//! An [`Engine`] owns a pool that is imported for writing. One thread writes transaction groups, one
+//! after another; while it writes one, changes enter the next. What changes the MOS (creating a
+//! dataset, a snapshot, a property) is a *sync task*: a function that runs in that thread, in the
+//! first pass, on the pending MOS, and has the whole pool to itself.
+//!
+//! | room | what |
+//! |---|---|
+//! | `gate` | the open group, the throttle |
+//! | `datasets` | datasets that are open for writing; space that is left to each |
+//! | [`task`] | sync tasks |
+//! | `sync` | one transaction group: its passes |
+//! | `commit` | config, uberblock, labels |
+//! | `accounting` | what users, groups and projects use |
+//! | `policy` | how blocks are written |
+//! | [`open`] | importing for writing, creating |
+//! | `capable` | what this software can write to |
+//! | [`figures`] | what each transaction group did |
+//!
+//! # Why it ends, and what a crash leaves
+//!
+//! Writing the MOS allocates, which changes space maps, which are in the MOS. From the second pass
+//! on blocks written in this group are rewritten in place if their size did not change, and frees
+//! are put on a list for the next group (`sync_bplist`) instead of into space maps; from the eighth
+//! on nothing is compressed, so that sizes do not change. So there comes a pass that changes
+//! nothing ([`MAX_PASSES`] bounds it).
+//!
+//! Nothing that the last uberblock reaches is overwritten: space freed in a group is allocated
+//! again two groups later. So a crash at any write leaves the last committed group.
+//!
+//! # Failure
+//!
+//! If a sync fails (a device, a MOS that cannot be read), what it has in memory is worth nothing:
+//! the pool is *suspended*. Nothing enters it any more, waiting changes fail, and the pool goes on
+//! when it is imported again.
+//!
+//! # Invariants
+//!
+//! - The MOS is changed by the sync thread only.
+//! - A [`Pool`] view is of a group that is on disk.
+//! - Locks are taken in this order: gate, dataset, queue; the core's lock is the sync thread's.
+
+mod accounting;
+mod capable;
+mod commit;
+mod datasets;
+pub mod figures;
 mod gate;
+pub mod open;
 mod policy;
 mod space;
+mod sync;
+pub mod task;
+
+pub use figures::TxgFigures;
+pub use task::{EngineError, SyncContext};
+
+use crate::Pool;
+use crate::space_write::Loader;
+use cenote_dmu::live::LiveObjectSet;
+use cenote_store::alloc::{Allocator, Class};
+use cenote_store::write::Writer;
+use cenote_vdev::VdevTree;
+use datasets::Datasets;
+use figures::History;
+use gate::{Gate, Turn};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use sync::Core;
+use task::Queue;
+
+/// Passes after which a sync has failed.
+pub const MAX_PASSES: u32 = 64;
+
+/// How an engine works.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineOptions {
+    /// Longest time that changes wait in the open transaction group (`zfs_txg_timeout`).
+    pub txg_timeout: Duration,
+    /// Most dirty bytes (`zfs_dirty_data_max`).
+    pub dirty_max: u64,
+    /// Blocks of destroyed datasets that are freed in one transaction group.
+    pub free_budget: u64,
+    /// Everything in the calling threads, in a fixed order: for tests that run from a seed.
+    pub deterministic: bool,
+}
+
+impl Default for EngineOptions {
+    fn default() -> EngineOptions {
+        EngineOptions {
+            txg_timeout: Duration::from_secs(5),
+            dirty_max: default_dirty_max(),
+            free_budget: 100_000,
+            deterministic: false,
+        }
+    }
+}
+
+/// A tenth of the memory, at most 4 GiB (`zfs_dirty_data_max_percent`).
+fn default_dirty_max() -> u64 {
+    const MOST: u64 = 4 << 30;
+    const UNKNOWN: u64 = 256 << 20;
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map_or(UNKNOWN, |kib| (kib.saturating_mul(1024) / 10).clamp(64 << 20, MOST))
+}
+
+/// What the sync thread and everybody else share.
+pub(crate) struct Shared {
+    pub gate: Arc<Gate>,
+    pub view: RwLock<Arc<Pool>>,
+    pub tree: Arc<VdevTree>,
+    pub allocator: Arc<Allocator>,
+    pub loader: Arc<Loader>,
+    /// What each vdev that is allocated from is for.
+    pub classes: HashMap<u64, Class>,
+    pub writer: Writer,
+    pub datasets: Datasets,
+    pub queue: Queue,
+    pub history: History,
+    pub options: EngineOptions,
+}
+
+impl Shared {
+    /// The pool as the last transaction group left it.
+    pub fn view(&self) -> Arc<Pool> {
+        self.view.read().clone()
+    }
+
+    /// What a vdev is for.
+    pub fn class_of(&self, vdev: u64) -> Class {
+        self.classes.get(&vdev).copied().unwrap_or(Class::Normal)
+    }
+}
+
+/// A pool that is imported for writing.
+pub struct Engine {
+    shared: Arc<Shared>,
+    core: Arc<Mutex<Core>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Engine {
+    fn start(shared: Arc<Shared>, core: Core) -> Arc<Engine> {
+        let core = Arc::new(Mutex::new(core));
+        let (theirs, its_core) = (shared.clone(), core.clone());
+        let run = move || run(&theirs, &its_core);
+        let thread = std::thread::Builder::new().name("txg-sync".into()).spawn(run);
+        let thread = thread
+            .inspect_err(|e| shared.gate.fail(format!("no thread for transaction groups: {e}")))
+            .ok();
+        Arc::new(Engine { shared, core, thread: Mutex::new(thread) })
+    }
+
+    /// The pool as the last transaction group left it.
+    pub fn pool(&self) -> Arc<Pool> {
+        self.shared.view()
+    }
+
+    /// Opens the head dataset `ds_obj` for writing, or finds it open.
+    ///
+    /// # Errors
+    /// It is no head, cannot be read, or is one that this software cannot write.
+    pub fn live(&self, ds_obj: u64) -> Result<Arc<LiveObjectSet>, EngineError> {
+        self.shared.datasets.open(&self.shared, ds_obj)
+    }
+
+    /// Forgets an open dataset, once all of it is on disk.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn close(&self, ds_obj: u64) -> Result<(), EngineError> {
+        self.sync()?;
+        self.shared.datasets.close(ds_obj);
+        Ok(())
+    }
+
+    /// Waits until everything that was changed so far is on disk.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn sync(&self) -> Result<(), EngineError> {
+        Ok(self.shared.gate.wait_synced()?)
+    }
+
+    /// Runs `change` in syncing context and waits until its transaction group is on disk.
+    ///
+    /// # Errors
+    /// Those of `change`; the pool is suspended.
+    pub fn sync_task<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        self.shared.queue.run(&self.shared.gate, change)
+    }
+
+    /// Why nothing can be written any more; `None`: all is well.
+    pub fn suspended(&self) -> Option<String> {
+        self.shared.gate.failure()
+    }
+
+    /// What the last transaction groups did, oldest first.
+    pub fn figures(&self) -> Vec<TxgFigures> {
+        self.shared.history.all()
+    }
+
+    /// Bytes that are not on disk yet.
+    pub fn dirty(&self) -> u64 {
+        self.shared.gate.dirty()
+    }
+
+    /// Writes everything, marks the pool as exported (or destroyed) in its labels, and ends.
+    /// Nothing may be mounted.
+    ///
+    /// # Errors
+    /// The pool is suspended: it then stays as the last transaction group left it.
+    pub fn export(&self, destroyed: bool) -> Result<(), EngineError> {
+        self.sync()?;
+        self.shared.gate.end();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+        if let Some(why) = self.suspended() {
+            return Err(EngineError::Suspended(why));
+        }
+        self.core.lock().mark_exported(&self.shared, destroyed)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shared.gate.end();
+        if let Some(thread) = self.thread.lock().take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The sync thread.
+fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
+    while shared.gate.next_turn(shared.options.txg_timeout) == Turn::Sync {
+        let mut core = core.lock();
+        if let Err(e) = core.sync(shared) {
+            tracing::error!("transaction group {}: {e}", shared.gate.synced_txg() + 1);
+            shared.gate.fail(e.to_string());
+            shared.queue.fail_all(&e.to_string());
+        }
+    }
+}

@@ -65,6 +65,11 @@ impl Policy {
         }
     }
 
+    /// How the first blocks of a new dataset are written: all are metadata.
+    pub fn of_new() -> Policy {
+        Policy { copies: 1, ..Policy::of_mos() }
+    }
+
     /// How the blocks of `dataset` are written, by its properties.
     ///
     /// # Errors

@@ -1,0 +1,124 @@
+//! The end of a transaction group: flush, labels, uberblock; then the view of it.
+
+use super::Shared;
+use super::figures::TxgFigures;
+use super::sync::{Core, now};
+use super::task::EngineError;
+use crate::config::{self, STATE_DESTROYED, STATE_EXPORTED};
+use crate::directory::Directory;
+use crate::features::PoolFeatures;
+use crate::import::{Loaded, VERSION_FEATURES};
+use cenote_dmu::write::WriteError;
+use cenote_dsl::PoolSpace;
+use cenote_dsl::write::DslWriteError;
+use cenote_format::label::{MMP_MAGIC, Uberblock};
+use cenote_format::{ByteOrder, nvlist::NvValue};
+use cenote_store::alloc::Class;
+use cenote_vdev::LabelUpdate;
+use std::sync::Arc;
+
+/// A group whose blocks are all written.
+pub(super) struct Committed {
+    pub txg: u64,
+    pub figures: TxgFigures,
+    pub destroying: bool,
+}
+
+fn device(e: cenote_vdev::VdevError) -> DslWriteError {
+    WriteError::Sink(Box::new(e)).into()
+}
+
+impl Core {
+    /// Makes group `txg` what the pool opens at, and shows it.
+    pub(super) fn commit(&mut self, shared: &Shared, done: Committed) -> Result<(), EngineError> {
+        let txg = done.txg;
+        let uberblock = self.next_uberblock(txg);
+        let labels = match self.config_dirty {
+            true => self.config.all_labels(txg),
+            false => Vec::new(),
+        };
+        let tops: Vec<u64> = shared.allocator.groups().map(|g| g.vdev()).collect();
+        let (uberblock_on, labels) = (tops.as_slice(), labels.as_slice());
+        let update =
+            LabelUpdate { uberblock: &uberblock, uberblock_on, labels, multihost: false };
+        shared.tree.sync_labels(&update).map_err(device)?;
+        self.config_dirty = false;
+        self.uberblock = uberblock;
+        self.show(shared)?;
+        shared.allocator.sync_done(txg);
+        shared.datasets.synced(txg);
+        tracing::debug!(txg, passes = done.figures.passes.len(), done.destroying, "synced");
+        shared.history.add(done.figures);
+        Ok(())
+    }
+
+    fn next_uberblock(&self, txg: u64) -> Uberblock {
+        let vdevs = &self.config.vdev_tree;
+        Uberblock {
+            order: ByteOrder::Little,
+            version: VERSION_FEATURES,
+            txg,
+            guid_sum: config::guid_sum(vdevs),
+            timestamp: now(),
+            rootbp: *self.mos.synced().root_bp(),
+            software_version: VERSION_FEATURES,
+            mmp_magic: MMP_MAGIC,
+            mmp_delay: 0,
+            mmp_config: 0,
+            ..self.uberblock.clone()
+        }
+    }
+
+    /// Lets everybody see the pool as this group leaves it.
+    fn show(&self, shared: &Shared) -> Result<(), EngineError> {
+        let before = shared.view();
+        let mos = self.mos.synced().clone();
+        let directory = Directory::open(&mos)?;
+        let mut config = self.config.mos(self.uberblock.txg);
+        config::set(&mut config, "vdev_tree", NvValue::NvList(self.config.vdev_tree.clone()));
+        let dsl = before.dsl().after(mos.clone())?;
+        dsl.set_pool_space(pool_space(shared));
+        let loaded = Loaded {
+            config,
+            store: before.store().clone(),
+            features: PoolFeatures::load(&directory)?,
+            directory,
+            dsl,
+            mos: mos.clone(),
+            uberblock: self.uberblock.clone(),
+            mapping_bytes: before.mapping_bytes(),
+        };
+        shared.loader.advance(mos, self.uberblock.txg);
+        *shared.view.write() = Arc::new(before.after(loaded));
+        Ok(())
+    }
+
+    /// Marks the pool as exported or destroyed. The sync thread has ended.
+    pub(super) fn mark_exported(
+        &mut self,
+        shared: &Arc<Shared>,
+        destroyed: bool,
+    ) -> Result<(), EngineError> {
+        self.config.state = if destroyed { STATE_DESTROYED } else { STATE_EXPORTED };
+        self.config_dirty = true;
+        self.sync(shared)
+    }
+}
+
+/// The pool's size, as datasets are told.
+pub(super) fn pool_space(shared: &Shared) -> PoolSpace {
+    let sum = |class: Class, of: &dyn Fn(&cenote_store::alloc::Group) -> u64| {
+        let groups = shared.allocator.groups().filter(|g| shared.class_of(g.vdev()) == class);
+        let deflated = groups.map(|g| {
+            shared.tree.top(g.vdev()).map_or(0, |top| top.deflate(of(g)))
+        });
+        deflated.fold(0, u64::saturating_add)
+    };
+    PoolSpace {
+        normal: sum(Class::Normal, &|g| g.space()),
+        special_allocated: sum(Class::Special, &|g| g.allocated())
+            .saturating_add(sum(Class::Dedup, &|g| g.allocated())),
+        ..PoolSpace::default()
+    }
+}
+

@@ -1,0 +1,143 @@
+//! Importing a pool for writing.
+//!
+//! The pool is opened as for reading, but with devices that can be written, and refused if it uses
+//! something that this software cannot write. Then the first transaction group is written at once:
+//! it says in every label that this host has the pool, brings log space maps into the metaslabs'
+//! own, and goes on with what was being destroyed.
+//!
+//! Its number is above that of every uberblock that is on the devices, also when the import stepped
+//! back: what was given up must never look newer than what is written from now on.
+
+use super::commit::pool_space;
+use super::datasets::Datasets;
+use super::figures::History;
+use super::gate::Gate;
+use super::sync::Core;
+use super::task::{EngineError, Queue};
+use super::{Engine, EngineOptions, Shared, capable};
+use crate::config_write::PoolConfig;
+use crate::devices::DeviceSet;
+use crate::error::{ImportError, Target};
+use crate::import::{self, ImportOptions};
+use crate::space_write::SpaceMaps;
+use crate::{Candidate, Origin, Pool, config, host};
+use cenote_dmu::write::OpenObjectSet;
+use cenote_format::label::Uberblock;
+use cenote_store::alloc::{Allocator, Options};
+use cenote_store::write::Writer;
+use parking_lot::RwLock;
+use std::sync::Arc;
+
+impl Engine {
+    /// Imports a pool for writing.
+    ///
+    /// # Errors
+    /// See [`ImportError`].
+    pub fn import(
+        candidate: &Candidate,
+        options: &ImportOptions,
+        engine: EngineOptions,
+    ) -> Result<Arc<Engine>, ImportError> {
+        let devices = Arc::new(DeviceSet::new(candidate, true));
+        let imported = import::import(candidate, &devices, options)?;
+        let name = imported.name.clone();
+        let pool = Pool::around(Origin::of(candidate, options), imported, devices);
+        let target =
+            || Target { name: candidate.name.clone(), new_name: options.new_name.clone() };
+        let refused = |e: EngineError| match e {
+            EngineError::Unsupported(what) => ImportError::NotWritable { target: target(), what },
+            e => ImportError::Damaged { target: target(), why: e.to_string(), recovery: None },
+        };
+        pool.tell_altroot();
+        capable::check_pool(&pool).map_err(refused)?;
+        let newest = import::uberblocks(candidate).iter().map(|ub| ub.txg).max();
+        let synced = newest.unwrap_or(0).max(pool.uberblock().txg);
+        let mut config = PoolConfig::from_mos(pool.config());
+        config.name = name;
+        config.state = config::STATE_ACTIVE;
+        config.set_host(options.hostid.unwrap_or_else(host::system_hostid));
+        let engine = Engine::over(pool, config, synced, engine).map_err(refused)?;
+        engine.first().map_err(refused)?;
+        Ok(engine)
+    }
+
+    /// An engine over a pool that was read.
+    fn over(
+        pool: Pool,
+        config: PoolConfig,
+        synced: u64,
+        options: EngineOptions,
+    ) -> Result<Arc<Engine>, EngineError> {
+        let unknown = || EngineError::Unsupported("a pool whose space is not known".into());
+        let space = pool.space().ok_or_else(unknown)?;
+        let (mos, txg) = (pool.mos(), pool.uberblock().txg);
+        let maps = SpaceMaps::open(space, pool.config(), mos, txg)
+            .map_err(|e| EngineError::Unsupported(e.to_string()))?;
+        let mos = OpenObjectSet::open(mos.clone())?;
+        let core = Core::new(mos, maps, config, pool.uberblock().clone());
+        Engine::assemble(pool, core, synced, options)
+    }
+
+    /// Puts together what was opened or created.
+    pub(super) fn assemble(
+        pool: Pool,
+        core: Core,
+        synced: u64,
+        options: EngineOptions,
+    ) -> Result<Arc<Engine>, EngineError> {
+        let store = pool.store().clone();
+        let tree = store.vdevs().clone();
+        let vdevs = core.maps.allocator_vdevs(pool.space(), &tree);
+        let classes = vdevs.iter().map(|(class, info)| (info.id, *class)).collect();
+        let background = !options.deterministic;
+        let allocators = if background { Options::default().allocators } else { 1 };
+        let loader = core.maps.loader();
+        let how = Options { allocators, background };
+        let allocator = Allocator::new(&vdevs, tree.clone(), loader.clone(), how)
+            .map_err(|e| EngineError::Unsupported(e.to_string()))?;
+        allocator.preload();
+        let shared = Arc::new(Shared {
+            gate: Gate::new(synced, options.dirty_max),
+            view: RwLock::new(Arc::new(pool)),
+            writer: Writer::new(store, allocator.clone(), tree.clone()),
+            tree,
+            allocator,
+            loader,
+            classes,
+            datasets: Datasets::default(),
+            queue: Queue::default(),
+            history: History::default(),
+            options,
+        });
+        shared.view().dsl().set_pool_space(pool_space(&shared));
+        Ok(Engine::start(shared, core))
+    }
+
+    /// Writes the first transaction group.
+    pub(super) fn first(&self) -> Result<(), EngineError> {
+        self.shared.gate.ask();
+        self.sync()
+    }
+}
+
+impl Core {
+    /// The state of a pool whose first transaction group is to be written.
+    pub(super) fn new(
+        mos: OpenObjectSet,
+        maps: SpaceMaps,
+        config: PoolConfig,
+        uberblock: Uberblock,
+    ) -> Core {
+        Core {
+            mos,
+            maps,
+            config,
+            uberblock,
+            config_dirty: true,
+            frees: Vec::new(),
+            uncharged: None,
+            destroying: true,
+            missed: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! One transaction group: its passes. See the head of the [module](super).
+
+use super::commit::Committed;
+use super::figures::{PassFigures, TxgFigures};
+use super::policy::{Abilities, Policy, Sink};
+use super::task::EngineError;
+use super::{MAX_PASSES, Shared, SyncContext, accounting, space};
+use crate::config_write::{self, PoolConfig};
+use crate::space_write::{SpaceMaps, write_dtls};
+use cenote_dmu::live::LiveObjectSet;
+use cenote_dmu::write::{BlockSink, OpenObjectSet, Synced, WriteError};
+use cenote_dsl::bpobj;
+use cenote_dsl::write::{DslWriteError, Result, Tx};
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::dsl::BpobjPhys;
+use cenote_format::label::Uberblock;
+use cenote_store::Bookmark;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Entry of the object directory: blocks that the next group frees (`DMU_POOL_SYNC_BPOBJ`).
+const DEFERRED: &str = "sync_bplist";
+/// The MOS's object set number.
+const MOS: u64 = 0;
+
+/// What the sync thread owns.
+pub(crate) struct Core {
+    /// The MOS.
+    pub mos: OpenObjectSet,
+    /// Space on disk.
+    pub maps: SpaceMaps,
+    /// What the config says.
+    pub config: PoolConfig,
+    /// The last uberblock.
+    pub uberblock: Uberblock,
+    /// The config and all labels are to be written.
+    pub config_dirty: bool,
+    /// Blocks that are to be freed.
+    pub frees: Vec<BlockPointer>,
+    /// What the last sync of the MOS itself wrote and freed, not yet charged to it.
+    pub uncharged: Option<Synced>,
+    /// Destroyed datasets are still being freed.
+    pub destroying: bool,
+    /// What devices missed in this group, by leaf.
+    pub missed: Vec<(u64, Vec<Range<u64>>)>,
+}
+
+/// The number that errors of the MOS are reported under.
+fn mos_bookmark() -> Bookmark {
+    Bookmark { objset: MOS, object: 0, level: 0, blkid: 0 }
+}
+
+/// Seconds since 1970.
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// The datasets of a transaction group, with what they handed over.
+type Frozen = Vec<(Arc<LiveObjectSet>, OpenObjectSet)>;
+
+impl Core {
+    /// Writes the open transaction group.
+    ///
+    /// # Errors
+    /// The pool has to be suspended.
+    pub fn sync(&mut self, shared: &Arc<Shared>) -> std::result::Result<(), EngineError> {
+        let begun = Instant::now();
+        let (txg, mut frozen) = shared.gate.close(|_| shared.datasets.freeze());
+        let tasks = shared.queue.take();
+        let idle = frozen.is_empty() && tasks.is_empty();
+        if idle && !self.config_dirty && !self.destroying && !self.maps.has_logs() {
+            shared.gate.synced(txg);
+            return Ok(());
+        }
+        self.missed.clear();
+        let mut figures = TxgFigures { txg, ..TxgFigures::default() };
+        let abilities = self.abilities()?;
+        self.free_deferred(shared, txg)?;
+        self.sync_datasets(shared, txg, abilities, &mut frozen, &mut figures)?;
+        let view = shared.view();
+        let usable = view.dsl().usable_space().unwrap_or(None);
+        let sizes = |bp: &BlockPointer| space::sizes(&shared.tree, bp);
+        let mut context = SyncContext {
+            tx: Tx {
+                mos: &mut self.mos,
+                txg,
+                now: now(),
+                space: &sizes,
+                usable,
+                pool: view.name(),
+                frees: std::mem::take(&mut self.frees),
+            },
+            config: &mut self.config,
+            config_changed: self.config_dirty,
+            shared,
+            abilities,
+        };
+        for task in tasks {
+            task(&mut context)?;
+        }
+        self.destroying =
+            cenote_dsl::write::free::destroy_step(&mut context.tx, shared.options.free_budget)?;
+        self.config_dirty = context.config_changed;
+        self.frees = context.tx.frees;
+        self.passes(shared, txg, abilities, usable, &mut figures)?;
+        figures.total = begun.elapsed();
+        let committed = Committed { txg, figures, destroying: self.destroying };
+        self.commit(shared, committed)?;
+        for (live, synced) in &frozen {
+            live.thaw(synced);
+        }
+        shared.gate.synced(txg);
+        if self.destroying {
+            shared.gate.ask();
+        }
+        Ok(())
+    }
+
+    /// What the pool's features allow.
+    fn abilities(&mut self) -> Result<Abilities> {
+        let view = self.mos.synced().clone();
+        let features = crate::features::PoolFeatures::load(&crate::directory::Directory::open(&view)?)?;
+        Ok(Abilities {
+            embed: features.is_enabled("embedded_data"),
+            hole_birth: features.is_enabled("hole_birth"),
+            lz4: features.is_active("lz4_compress"),
+        })
+    }
+
+    /// Frees what the last group left to this one.
+    fn free_deferred(&mut self, shared: &Shared, txg: u64) -> Result<()> {
+        let Some(object) = config_write::entry(&mut self.mos, DEFERRED)? else { return Ok(()) };
+        let base = self.mos.synced().clone();
+        if bpobj::header(&base, object)?.entries == 0 {
+            return Ok(());
+        }
+        let mut blocks = Vec::new();
+        bpobj::iterate(&base, object, &mut |entry| {
+            blocks.push(entry.bp);
+            Ok(())
+        })?;
+        free_now(shared, txg, &blocks)?;
+        let (len, kind) = {
+            let dnode = self.mos.dnode(object)?;
+            (dnode.bonus.len(), dnode.bonus_kind)
+        };
+        let empty = BpobjPhys {
+            entries: 0,
+            bytes: 0,
+            compressed: 0,
+            uncompressed: 0,
+            subobjs: 0,
+            num_subobjs: 0,
+            freed: 0,
+        };
+        self.mos.truncate(object, 0)?;
+        Ok(self.mos.set_bonus(object, kind, &empty.encode(len)?)?)
+    }
+
+    fn sync_datasets(
+        &mut self,
+        shared: &Shared,
+        txg: u64,
+        abilities: Abilities,
+        frozen: &mut Frozen,
+        figures: &mut TxgFigures,
+    ) -> Result<()> {
+        let begun = Instant::now();
+        let view = shared.view();
+        let sizes = |bp: &BlockPointer| space::sizes(&shared.tree, bp);
+        for (live, set) in frozen {
+            let dataset = view.dsl().by_object(live.id())?.ok_or(DslWriteError::NotFound)?;
+            let policy = Policy::of(view.dsl(), &dataset)?;
+            let (writer, tree) = (&shared.writer, &*shared.tree);
+            let sink = Sink { writer, tree, policy: &policy, abilities, pass: 1 };
+            let mut tx = Tx {
+                mos: &mut self.mos,
+                txg,
+                now: now(),
+                space: &sizes,
+                usable: None,
+                pool: view.name(),
+                frees: std::mem::take(&mut self.frees),
+            };
+            accounting::sync_dataset(&mut tx, set, live.id(), &sink)?;
+            self.frees = tx.frees;
+        }
+        figures.datasets = begun.elapsed();
+        Ok(())
+    }
+
+    /// Space maps, config and MOS, until nothing is changed any more.
+    fn passes(
+        &mut self,
+        shared: &Shared,
+        txg: u64,
+        abilities: Abilities,
+        usable: Option<u64>,
+        figures: &mut TxgFigures,
+    ) -> Result<()> {
+        let policy = Policy::of_mos();
+        for pass in 1..=MAX_PASSES {
+            let begun = Instant::now();
+            self.charge(shared, txg, usable)?;
+            let frees = std::mem::take(&mut self.frees);
+            if pass == 1 {
+                free_now(shared, txg, &frees)?;
+            } else {
+                self.defer(shared, txg, &frees)?;
+            }
+            self.sync_space(shared, txg, pass)?;
+            if self.config.refresh_features(&mut self.mos)? {
+                self.config_dirty = true;
+            }
+            if pass == 1 && self.config_dirty {
+                config_write::sync_config(&mut self.mos, &self.config.mos(txg))?;
+            }
+            if !self.mos.is_dirty() {
+                return Ok(());
+            }
+            let (writer, tree) = (&shared.writer, &*shared.tree);
+            let sink = Sink { writer, tree, policy: &policy, abilities, pass };
+            let synced = self.mos.sync(txg, &sink as &dyn BlockSink)?;
+            self.frees.extend(&synced.killed);
+            figures.passes.push(PassFigures {
+                time: begun.elapsed(),
+                blocks: synced.born.len() as u64,
+            });
+            if !synced.born.is_empty() || !synced.killed.is_empty() {
+                self.uncharged = Some(synced);
+            }
+        }
+        let why = format!("no end after {MAX_PASSES} passes");
+        Err(WriteError::Invalid { object: 0, why }.into())
+    }
+
+    /// Space maps, and what devices missed.
+    fn sync_space(&mut self, shared: &Shared, txg: u64, pass: u32) -> Result<()> {
+        let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
+            count_feature(mos, txg, guid, delta)
+        };
+        self.missed.extend(shared.tree.take_missed());
+        let (mos, vdevs) = (&mut self.mos, &mut self.config.vdev_tree);
+        if write_dtls(mos, txg, pass, vdevs, &self.missed, &mut count)? {
+            self.config_dirty = true;
+        }
+        self.maps.sync_changes(&mut self.mos, txg, pass, &shared.allocator, &mut count)?;
+        Ok(())
+    }
+
+    /// Charges the MOS for what the last pass wrote of it.
+    fn charge(&mut self, shared: &Shared, txg: u64, usable: Option<u64>) -> Result<()> {
+        let Some(synced) = self.uncharged.take() else { return Ok(()) };
+        let sizes = |bp: &BlockPointer| space::sizes(&shared.tree, bp);
+        let mos = &mut self.mos;
+        let mut tx = Tx { mos, txg, now: now(), space: &sizes, usable, pool: "", frees: Vec::new() };
+        cenote_dsl::write::pool::charge_mos(&mut tx, &synced)
+    }
+
+    /// Leaves blocks to the next group.
+    fn defer(&mut self, shared: &Shared, txg: u64, blocks: &[BlockPointer]) -> Result<()> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let object = config_write::entry(&mut self.mos, DEFERRED)?.ok_or(DslWriteError::NotFound)?;
+        let sizes = |bp: &BlockPointer| space::sizes(&shared.tree, bp);
+        let mos = &mut self.mos;
+        let mut tx = Tx { mos, txg, now: now(), space: &sizes, usable: None, pool: "", frees: Vec::new() };
+        cenote_dsl::write::bpobj::enqueue(&mut tx, object, blocks)
+    }
+}
+
+/// Adds to the number of uses of a feature.
+pub(super) fn count_feature(
+    mos: &mut OpenObjectSet,
+    txg: u64,
+    guid: &str,
+    delta: i64,
+) -> std::result::Result<(), WriteError> {
+    let space = |_: &BlockPointer| Default::default();
+    let (now, usable, pool) = (now(), None, "");
+    let mut tx = Tx { mos, txg, now, space: &space, usable, pool, frees: Vec::new() };
+    let step = match delta {
+        0.. => cenote_dsl::write::features::increment,
+        _ => cenote_dsl::write::features::decrement,
+    };
+    for _ in 0..delta.unsigned_abs() {
+        step(&mut tx, guid).map_err(|e| match e {
+            DslWriteError::Write(e) => e,
+            e => WriteError::Sink(Box::new(e)),
+        })?;
+    }
+    Ok(())
+}
+
+/// Frees blocks in this group.
+fn free_now(shared: &Shared, txg: u64, blocks: &[BlockPointer]) -> Result<()> {
+    for bp in blocks {
+        shared
+            .writer
+            .free(txg, bp, mos_bookmark())
+            .map_err(|e| WriteError::Sink(Box::new(e)))?;
+    }
+    Ok(())
+}

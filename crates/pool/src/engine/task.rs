@@ -1,0 +1,148 @@
+//! Sync tasks: functions that change the MOS, run by the sync thread in the first pass.
+//!
+//! A task checks and changes in one go, on the pending MOS, after the datasets of its transaction
+//! group were written. So it sees everything that happened before, and nothing can come between
+//! its checks and its changes. A task that refuses has changed nothing; one that fails in the
+//! middle ([`DslWriteError::Write`]) takes the transaction group with it.
+
+use super::gate::Gate;
+use super::policy::{Abilities, Policy, Sink};
+use super::{Shared, accounting};
+use crate::config_write::PoolConfig;
+use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dsl::write::{DslWriteError, Tx};
+use cenote_format::dmu::ObjsetType;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+/// How often who waits looks whether the pool is suspended.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Why something was not done to a pool.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The change was refused.
+    #[error(transparent)]
+    Dsl(#[from] DslWriteError),
+    /// What is there could not be read.
+    #[error(transparent)]
+    Read(#[from] cenote_dmu::Error),
+    /// The pool or dataset has something that this software cannot write.
+    #[error("{0} is not supported for writing")]
+    Unsupported(String),
+    /// Nothing can be written any more.
+    #[error("pool I/O is currently suspended: {0}")]
+    Suspended(String),
+}
+
+impl From<WriteError> for EngineError {
+    fn from(e: WriteError) -> EngineError {
+        match e {
+            WriteError::Suspended(why) => EngineError::Suspended(why),
+            other => EngineError::Dsl(other.into()),
+        }
+    }
+}
+
+/// What a sync task works on.
+pub struct SyncContext<'a> {
+    /// The pending MOS.
+    pub tx: Tx<'a>,
+    /// The pool's config. Whoever changes it sets [`SyncContext::config_changed`].
+    pub config: &'a mut PoolConfig,
+    /// The config and all labels are to be written.
+    pub config_changed: bool,
+    pub(super) shared: &'a Shared,
+    pub(super) abilities: Abilities,
+}
+
+impl SyncContext<'_> {
+    /// Makes the object set of the new head `ds_obj`: `fill` puts into it what every object set of
+    /// its kind has.
+    ///
+    /// # Errors
+    /// Those of `fill`; a device failed.
+    pub fn create_objset(
+        &mut self,
+        ds_obj: u64,
+        kind: ObjsetType,
+        fill: impl FnOnce(&mut OpenObjectSet) -> Result<(), WriteError>,
+    ) -> cenote_dsl::write::Result<()> {
+        let store = self.tx.mos.synced().store().clone();
+        let mut os = OpenObjectSet::create(store, ds_obj, kind)?;
+        fill(&mut os)?;
+        let policy = Policy::of_new();
+        let sink = Sink {
+            writer: &self.shared.writer,
+            tree: &self.shared.tree,
+            policy: &policy,
+            abilities: self.abilities,
+            pass: 1,
+        };
+        accounting::sync_dataset(&mut self.tx, &mut os, ds_obj, &sink)
+    }
+}
+
+/// A task that waits for its turn. Returns whether the group may go on.
+type Task = Box<dyn FnOnce(&mut SyncContext<'_>) -> Result<(), DslWriteError> + Send>;
+
+/// Tasks that wait.
+#[derive(Default)]
+pub(crate) struct Queue {
+    waiting: Mutex<VecDeque<Task>>,
+}
+
+impl Queue {
+    /// See [`super::Engine::sync_task`].
+    pub fn run<T: Send + 'static>(
+        &self,
+        gate: &Gate,
+        change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let (tell, told) = mpsc::sync_channel(1);
+        let task: Task = Box::new(move |context| {
+            let done = change(context);
+            // The caller learns why it failed from the gate: the whole group fails.
+            let fatal = match &done {
+                Err(DslWriteError::Write(e)) => Some(e.to_string()),
+                _ => None,
+            };
+            let _ = tell.send((context.tx.txg, done));
+            match fatal {
+                Some(why) => Err(DslWriteError::Write(WriteError::Suspended(why))),
+                None => Ok(()),
+            }
+        });
+        if let Some(why) = gate.failure() {
+            return Err(EngineError::Suspended(why));
+        }
+        self.waiting.lock().push_back(task);
+        gate.ask();
+        let suspended = || EngineError::Suspended(gate.failure().unwrap_or_default());
+        let (txg, done) = loop {
+            match told.recv_timeout(PATIENCE) {
+                Ok(told) => break told,
+                Err(RecvTimeoutError::Timeout) if gate.failure().is_none() => {}
+                Err(_) => return Err(suspended()),
+            }
+        };
+        let done = done?;
+        gate.wait_for(txg)?;
+        Ok(done)
+    }
+
+    /// The tasks that wait, for one transaction group.
+    pub fn take(&self) -> VecDeque<Task> {
+        std::mem::take(&mut self.waiting.lock())
+    }
+
+    /// Nothing will be run any more: whoever waits is told.
+    pub fn fail_all(&self, why: &str) {
+        let dropped = self.take();
+        if !dropped.is_empty() {
+            tracing::warn!("{} changes are lost: {why}", dropped.len());
+        }
+    }
+}
