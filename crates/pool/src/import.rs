@@ -45,7 +45,7 @@ pub const VERSION_FEATURES: u64 = 5000;
 const SAFE_REWIND: u64 = 2;
 
 /// Bytes of cache when the caller does not say.
-const DEFAULT_ARC: u64 = 256 << 20;
+pub(crate) const DEFAULT_ARC: u64 = 256 << 20;
 
 /// How to import.
 #[derive(Clone, Debug, Default)]

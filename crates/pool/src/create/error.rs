@@ -23,6 +23,9 @@ pub enum CreateError {
         /// The reason.
         why: String,
     },
+    /// It was begun, and failed.
+    #[error("cannot create pool: {0}")]
+    Failed(String),
 }
 
 fn heading(forced: bool) -> &'static str {

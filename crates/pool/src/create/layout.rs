@@ -47,6 +47,11 @@ impl Prepared {
         self.devices.get(&guid).cloned()
     }
 
+    /// All new devices that were opened, by guid, with their paths.
+    pub fn devices(&self) -> impl Iterator<Item = (u64, PathBuf, Arc<dyn Device>)> {
+        self.devices.iter().map(|(guid, device)| (*guid, device.path().into(), device.clone()))
+    }
+
     /// The tree of a new pool over its devices. They must have their labels: see
     /// [`write_labels`](super::write_labels). When adding, `existing` finds the devices that the
     /// pool has.

@@ -76,9 +76,8 @@ pub(super) fn check_dataset(
     dataset: &Dataset,
     set: &ObjectSet,
 ) -> Result<(), EngineError> {
-    let unsupported = |what: &str| {
-        Err(EngineError::Unsupported(format!("'{}': {what}", dataset.name)))
-    };
+    let unsupported =
+        |what: &str| Err(EngineError::Unsupported(format!("'{}': {what}", dataset.name)));
     if !set.phys().zil.log.is_hole() {
         return unsupported("an intent log that was not replayed");
     }

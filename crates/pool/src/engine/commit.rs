@@ -1,16 +1,16 @@
 //! The end of a transaction group: flush, labels, uberblock; then the view of it.
 
-use super::Shared;
 use super::figures::TxgFigures;
 use super::sync::{Core, now};
 use super::task::EngineError;
+use super::{Disk, Shared};
 use crate::config::{self, STATE_DESTROYED, STATE_EXPORTED};
 use crate::directory::Directory;
 use crate::features::PoolFeatures;
 use crate::import::{Loaded, VERSION_FEATURES};
 use cenote_dmu::write::WriteError;
-use cenote_dsl::PoolSpace;
 use cenote_dsl::write::DslWriteError;
+use cenote_dsl::{Dsl, PoolSpace};
 use cenote_format::label::{MMP_MAGIC, Uberblock};
 use cenote_format::{ByteOrder, nvlist::NvValue};
 use cenote_store::alloc::Class;
@@ -32,20 +32,14 @@ impl Core {
     /// Makes group `txg` what the pool opens at, and shows it.
     pub(super) fn commit(&mut self, shared: &Shared, done: Committed) -> Result<(), EngineError> {
         let txg = done.txg;
-        let uberblock = self.next_uberblock(txg);
-        let labels = match self.config_dirty {
-            true => self.config.all_labels(txg),
-            false => Vec::new(),
-        };
-        let tops: Vec<u64> = shared.allocator.groups().map(|g| g.vdev()).collect();
-        let (uberblock_on, labels) = (tops.as_slice(), labels.as_slice());
-        let update =
-            LabelUpdate { uberblock: &uberblock, uberblock_on, labels, multihost: false };
-        shared.tree.sync_labels(&update).map_err(device)?;
-        self.config_dirty = false;
-        self.uberblock = uberblock;
-        self.show(shared)?;
-        shared.allocator.sync_done(txg);
+        self.write_labels(&shared.disk, txg)?;
+        let before = shared.view();
+        let dsl = before.dsl().after(self.mos.synced().clone())?;
+        dsl.set_pool_space(pool_space(&shared.disk));
+        let view = before.after(self.loaded(before.mapping_bytes(), dsl)?);
+        shared.disk.loader.advance(view.mos().clone(), txg);
+        *shared.view.write() = Arc::new(view);
+        shared.disk.allocator.sync_done(txg);
         shared.datasets.synced(txg);
         tracing::debug!(txg, passes = done.figures.passes.len(), done.destroying, "synced");
         shared.history.add(done.figures);
@@ -69,28 +63,38 @@ impl Core {
         }
     }
 
-    /// Lets everybody see the pool as this group leaves it.
-    fn show(&self, shared: &Shared) -> Result<(), EngineError> {
-        let before = shared.view();
+    /// Makes everything durable, then the uberblock that leads to it.
+    pub(super) fn write_labels(&mut self, disk: &Disk, txg: u64) -> Result<(), EngineError> {
+        let uberblock = self.next_uberblock(txg);
+        let labels = match self.config_dirty {
+            true => self.config.all_labels(txg),
+            false => Vec::new(),
+        };
+        let tops: Vec<u64> = disk.allocator.groups().map(|g| g.vdev()).collect();
+        let (uberblock_on, labels) = (tops.as_slice(), labels.as_slice());
+        let update = LabelUpdate { uberblock: &uberblock, uberblock_on, labels, multihost: false };
+        disk.tree.sync_labels(&update).map_err(device)?;
+        self.config_dirty = false;
+        self.uberblock = uberblock;
+        Ok(())
+    }
+
+    /// The pool as the last group left it.
+    pub(super) fn loaded(&self, mapping_bytes: u64, dsl: Arc<Dsl>) -> Result<Loaded, EngineError> {
         let mos = self.mos.synced().clone();
         let directory = Directory::open(&mos)?;
         let mut config = self.config.mos(self.uberblock.txg);
         config::set(&mut config, "vdev_tree", NvValue::NvList(self.config.vdev_tree.clone()));
-        let dsl = before.dsl().after(mos.clone())?;
-        dsl.set_pool_space(pool_space(shared));
-        let loaded = Loaded {
+        Ok(Loaded {
             config,
-            store: before.store().clone(),
+            store: mos.store().clone(),
             features: PoolFeatures::load(&directory)?,
             directory,
             dsl,
-            mos: mos.clone(),
+            mos,
             uberblock: self.uberblock.clone(),
-            mapping_bytes: before.mapping_bytes(),
-        };
-        shared.loader.advance(mos, self.uberblock.txg);
-        *shared.view.write() = Arc::new(before.after(loaded));
-        Ok(())
+            mapping_bytes,
+        })
     }
 
     /// Marks the pool as exported or destroyed. The sync thread has ended.
@@ -106,12 +110,10 @@ impl Core {
 }
 
 /// The pool's size, as datasets are told.
-pub(super) fn pool_space(shared: &Shared) -> PoolSpace {
+pub(super) fn pool_space(disk: &Disk) -> PoolSpace {
     let sum = |class: Class, of: &dyn Fn(&cenote_store::alloc::Group) -> u64| {
-        let groups = shared.allocator.groups().filter(|g| shared.class_of(g.vdev()) == class);
-        let deflated = groups.map(|g| {
-            shared.tree.top(g.vdev()).map_or(0, |top| top.deflate(of(g)))
-        });
+        let groups = disk.allocator.groups().filter(|g| disk.class_of(g.vdev()) == class);
+        let deflated = groups.map(|g| disk.tree.top(g.vdev()).map_or(0, |top| top.deflate(of(g))));
         deflated.fold(0, u64::saturating_add)
     };
     PoolSpace {
@@ -121,4 +123,3 @@ pub(super) fn pool_space(shared: &Shared) -> PoolSpace {
         ..PoolSpace::default()
     }
 }
-

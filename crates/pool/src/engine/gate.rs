@@ -159,11 +159,6 @@ impl Gate {
         std::thread::sleep(delay);
     }
 
-    /// The group that is open.
-    pub fn open_txg(&self) -> u64 {
-        self.state.lock().open
-    }
-
     /// The last group on disk.
     pub fn synced_txg(&self) -> u64 {
         self.state.lock().synced
@@ -172,11 +167,6 @@ impl Gate {
     /// Bytes that are not on disk yet.
     pub fn dirty(&self) -> u64 {
         self.state.lock().dirty()
-    }
-
-    /// There is something to write besides what entered, in the open group, but it can wait.
-    pub fn note_work(&self) {
-        self.state.lock().work = true;
     }
 
     /// Asks for the open group to be written.

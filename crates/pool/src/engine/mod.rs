@@ -32,7 +32,8 @@
 //! | `commit` | config, uberblock, labels |
 //! | `accounting` | what users, groups and projects use |
 //! | `policy` | how blocks are written |
-//! | [`open`] | importing for writing, creating |
+//! | [`open`] | importing for writing |
+//! | `create` | a new pool |
 //! | `capable` | what this software can write to |
 //! | [`figures`] | what each transaction group did |
 //!
@@ -62,6 +63,7 @@
 mod accounting;
 mod capable;
 mod commit;
+mod create;
 mod datasets;
 pub mod figures;
 mod gate;
@@ -71,6 +73,7 @@ mod space;
 mod sync;
 pub mod task;
 
+pub use create::CreateRequest;
 pub use figures::TxgFigures;
 pub use task::{EngineError, SyncContext};
 
@@ -128,16 +131,21 @@ fn default_dirty_max() -> u64 {
     kib.map_or(UNKNOWN, |kib| (kib.saturating_mul(1024) / 10).clamp(64 << 20, MOST))
 }
 
-/// What the sync thread and everybody else share.
-pub(crate) struct Shared {
-    pub gate: Arc<Gate>,
-    pub view: RwLock<Arc<Pool>>,
+/// Where blocks go.
+pub(crate) struct Disk {
     pub tree: Arc<VdevTree>,
     pub allocator: Arc<Allocator>,
     pub loader: Arc<Loader>,
     /// What each vdev that is allocated from is for.
     pub classes: HashMap<u64, Class>,
     pub writer: Writer,
+}
+
+/// What the sync thread and everybody else share.
+pub(crate) struct Shared {
+    pub gate: Arc<Gate>,
+    pub view: RwLock<Arc<Pool>>,
+    pub disk: Disk,
     pub datasets: Datasets,
     pub queue: Queue,
     pub history: History,
@@ -149,7 +157,9 @@ impl Shared {
     pub fn view(&self) -> Arc<Pool> {
         self.view.read().clone()
     }
+}
 
+impl Disk {
     /// What a vdev is for.
     pub fn class_of(&self, vdev: u64) -> Class {
         self.classes.get(&vdev).copied().unwrap_or(Class::Normal)

@@ -14,15 +14,17 @@ use super::figures::History;
 use super::gate::Gate;
 use super::sync::Core;
 use super::task::{EngineError, Queue};
-use super::{Engine, EngineOptions, Shared, capable};
+use super::{Disk, Engine, EngineOptions, Shared, capable};
 use crate::config_write::PoolConfig;
 use crate::devices::DeviceSet;
 use crate::error::{ImportError, Target};
 use crate::import::{self, ImportOptions};
+use crate::metaslab::PoolSpace;
 use crate::space_write::SpaceMaps;
 use crate::{Candidate, Origin, Pool, config, host};
 use cenote_dmu::write::OpenObjectSet;
 use cenote_format::label::Uberblock;
+use cenote_store::Store;
 use cenote_store::alloc::{Allocator, Options};
 use cenote_store::write::Writer;
 use parking_lot::RwLock;
@@ -42,8 +44,7 @@ impl Engine {
         let imported = import::import(candidate, &devices, options)?;
         let name = imported.name.clone();
         let pool = Pool::around(Origin::of(candidate, options), imported, devices);
-        let target =
-            || Target { name: candidate.name.clone(), new_name: options.new_name.clone() };
+        let target = || Target { name: candidate.name.clone(), new_name: options.new_name.clone() };
         let refused = |e: EngineError| match e {
             EngineError::Unsupported(what) => ImportError::NotWritable { target: target(), what },
             e => ImportError::Damaged { target: target(), why: e.to_string(), recovery: None },
@@ -75,7 +76,8 @@ impl Engine {
             .map_err(|e| EngineError::Unsupported(e.to_string()))?;
         let mos = OpenObjectSet::open(mos.clone())?;
         let core = Core::new(mos, maps, config, pool.uberblock().clone());
-        Engine::assemble(pool, core, synced, options)
+        let disk = Disk::new(pool.store(), pool.space(), &core, options)?;
+        Engine::assemble(pool, core, synced, options, disk)
     }
 
     /// Puts together what was opened or created.
@@ -84,10 +86,39 @@ impl Engine {
         core: Core,
         synced: u64,
         options: EngineOptions,
+        disk: Disk,
     ) -> Result<Arc<Engine>, EngineError> {
-        let store = pool.store().clone();
+        let shared = Arc::new(Shared {
+            gate: Gate::new(synced, options.dirty_max),
+            view: RwLock::new(Arc::new(pool)),
+            disk,
+            datasets: Datasets::default(),
+            queue: Queue::default(),
+            history: History::default(),
+            options,
+        });
+        shared.view().dsl().set_pool_space(pool_space(&shared.disk));
+        Ok(Engine::start(shared, core))
+    }
+
+    /// Writes the first transaction group.
+    pub(super) fn first(&self) -> Result<(), EngineError> {
+        self.shared.gate.ask();
+        self.sync()
+    }
+}
+
+impl Disk {
+    /// The devices of `store`, with the free space that `core` knows. `space` is what an imported
+    /// pool has.
+    pub(super) fn new(
+        store: &Arc<Store>,
+        space: Option<&PoolSpace>,
+        core: &Core,
+        options: EngineOptions,
+    ) -> Result<Disk, EngineError> {
         let tree = store.vdevs().clone();
-        let vdevs = core.maps.allocator_vdevs(pool.space(), &tree);
+        let vdevs = core.maps.allocator_vdevs(space, &tree);
         let classes = vdevs.iter().map(|(class, info)| (info.id, *class)).collect();
         let background = !options.deterministic;
         let allocators = if background { Options::default().allocators } else { 1 };
@@ -96,27 +127,8 @@ impl Engine {
         let allocator = Allocator::new(&vdevs, tree.clone(), loader.clone(), how)
             .map_err(|e| EngineError::Unsupported(e.to_string()))?;
         allocator.preload();
-        let shared = Arc::new(Shared {
-            gate: Gate::new(synced, options.dirty_max),
-            view: RwLock::new(Arc::new(pool)),
-            writer: Writer::new(store, allocator.clone(), tree.clone()),
-            tree,
-            allocator,
-            loader,
-            classes,
-            datasets: Datasets::default(),
-            queue: Queue::default(),
-            history: History::default(),
-            options,
-        });
-        shared.view().dsl().set_pool_space(pool_space(&shared));
-        Ok(Engine::start(shared, core))
-    }
-
-    /// Writes the first transaction group.
-    pub(super) fn first(&self) -> Result<(), EngineError> {
-        self.shared.gate.ask();
-        self.sync()
+        let writer = Writer::new(store.clone(), allocator.clone(), tree.clone());
+        Ok(Disk { tree, allocator, loader, classes, writer })
     }
 }
 

@@ -4,8 +4,9 @@ use super::commit::Committed;
 use super::figures::{PassFigures, TxgFigures};
 use super::policy::{Abilities, Policy, Sink};
 use super::task::EngineError;
-use super::{MAX_PASSES, Shared, SyncContext, accounting, space};
+use super::{Disk, MAX_PASSES, Shared, SyncContext, accounting, space};
 use crate::config_write::{self, PoolConfig};
+use crate::space_write::map::feature_uses;
 use crate::space_write::{SpaceMaps, write_dtls};
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::{BlockSink, OpenObjectSet, Synced, WriteError};
@@ -75,12 +76,12 @@ impl Core {
         }
         self.missed.clear();
         let mut figures = TxgFigures { txg, ..TxgFigures::default() };
-        let abilities = self.abilities()?;
-        self.free_deferred(shared, txg)?;
+        let abilities = self.pending_features()?;
+        self.free_deferred(&shared.disk, txg)?;
         self.sync_datasets(shared, txg, abilities, &mut frozen, &mut figures)?;
         let view = shared.view();
         let usable = view.dsl().usable_space().unwrap_or(None);
-        let sizes = |bp: &BlockPointer| space::sizes(&shared.tree, bp);
+        let sizes = |bp: &BlockPointer| space::sizes(&shared.disk.tree, bp);
         let mut context = SyncContext {
             tx: Tx {
                 mos: &mut self.mos,
@@ -93,7 +94,7 @@ impl Core {
             },
             config: &mut self.config,
             config_changed: self.config_dirty,
-            shared,
+            disk: &shared.disk,
             abilities,
         };
         for task in tasks {
@@ -103,7 +104,7 @@ impl Core {
             cenote_dsl::write::free::destroy_step(&mut context.tx, shared.options.free_budget)?;
         self.config_dirty = context.config_changed;
         self.frees = context.tx.frees;
-        self.passes(shared, txg, abilities, usable, &mut figures)?;
+        self.passes(&shared.disk, txg, abilities, usable, &mut figures)?;
         figures.total = begun.elapsed();
         let committed = Committed { txg, figures, destroying: self.destroying };
         self.commit(shared, committed)?;
@@ -118,18 +119,17 @@ impl Core {
     }
 
     /// What the pool's features allow.
-    fn abilities(&mut self) -> Result<Abilities> {
-        let view = self.mos.synced().clone();
-        let features = crate::features::PoolFeatures::load(&crate::directory::Directory::open(&view)?)?;
+    pub(super) fn pending_features(&mut self) -> Result<Abilities> {
+        let mut uses = |guid: &str| feature_uses(&mut self.mos, guid);
         Ok(Abilities {
-            embed: features.is_enabled("embedded_data"),
-            hole_birth: features.is_enabled("hole_birth"),
-            lz4: features.is_active("lz4_compress"),
+            embed: uses("com.delphix:embedded_data")?.is_some(),
+            hole_birth: uses("com.delphix:hole_birth")?.is_some(),
+            lz4: uses("org.illumos:lz4_compress")?.is_some_and(|n| n > 0),
         })
     }
 
     /// Frees what the last group left to this one.
-    fn free_deferred(&mut self, shared: &Shared, txg: u64) -> Result<()> {
+    fn free_deferred(&mut self, disk: &Disk, txg: u64) -> Result<()> {
         let Some(object) = config_write::entry(&mut self.mos, DEFERRED)? else { return Ok(()) };
         let base = self.mos.synced().clone();
         if bpobj::header(&base, object)?.entries == 0 {
@@ -140,7 +140,7 @@ impl Core {
             blocks.push(entry.bp);
             Ok(())
         })?;
-        free_now(shared, txg, &blocks)?;
+        free_now(disk, txg, &blocks)?;
         let (len, kind) = {
             let dnode = self.mos.dnode(object)?;
             (dnode.bonus.len(), dnode.bonus_kind)
@@ -168,11 +168,11 @@ impl Core {
     ) -> Result<()> {
         let begun = Instant::now();
         let view = shared.view();
-        let sizes = |bp: &BlockPointer| space::sizes(&shared.tree, bp);
+        let sizes = |bp: &BlockPointer| space::sizes(&shared.disk.tree, bp);
         for (live, set) in frozen {
             let dataset = view.dsl().by_object(live.id())?.ok_or(DslWriteError::NotFound)?;
             let policy = Policy::of(view.dsl(), &dataset)?;
-            let (writer, tree) = (&shared.writer, &*shared.tree);
+            let (writer, tree) = (&shared.disk.writer, &*shared.disk.tree);
             let sink = Sink { writer, tree, policy: &policy, abilities, pass: 1 };
             let mut tx = Tx {
                 mos: &mut self.mos,
@@ -191,9 +191,9 @@ impl Core {
     }
 
     /// Space maps, config and MOS, until nothing is changed any more.
-    fn passes(
+    pub(super) fn passes(
         &mut self,
-        shared: &Shared,
+        disk: &Disk,
         txg: u64,
         abilities: Abilities,
         usable: Option<u64>,
@@ -202,14 +202,14 @@ impl Core {
         let policy = Policy::of_mos();
         for pass in 1..=MAX_PASSES {
             let begun = Instant::now();
-            self.charge(shared, txg, usable)?;
+            self.charge(disk, txg, usable)?;
             let frees = std::mem::take(&mut self.frees);
             if pass == 1 {
-                free_now(shared, txg, &frees)?;
+                free_now(disk, txg, &frees)?;
             } else {
-                self.defer(shared, txg, &frees)?;
+                self.defer(disk, txg, &frees)?;
             }
-            self.sync_space(shared, txg, pass)?;
+            self.sync_space(disk, txg, pass)?;
             if self.config.refresh_features(&mut self.mos)? {
                 self.config_dirty = true;
             }
@@ -219,14 +219,13 @@ impl Core {
             if !self.mos.is_dirty() {
                 return Ok(());
             }
-            let (writer, tree) = (&shared.writer, &*shared.tree);
+            let (writer, tree) = (&disk.writer, &*disk.tree);
             let sink = Sink { writer, tree, policy: &policy, abilities, pass };
             let synced = self.mos.sync(txg, &sink as &dyn BlockSink)?;
             self.frees.extend(&synced.killed);
-            figures.passes.push(PassFigures {
-                time: begun.elapsed(),
-                blocks: synced.born.len() as u64,
-            });
+            figures
+                .passes
+                .push(PassFigures { time: begun.elapsed(), blocks: synced.born.len() as u64 });
             if !synced.born.is_empty() || !synced.killed.is_empty() {
                 self.uncharged = Some(synced);
             }
@@ -236,37 +235,39 @@ impl Core {
     }
 
     /// Space maps, and what devices missed.
-    fn sync_space(&mut self, shared: &Shared, txg: u64, pass: u32) -> Result<()> {
-        let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
-            count_feature(mos, txg, guid, delta)
-        };
-        self.missed.extend(shared.tree.take_missed());
+    fn sync_space(&mut self, disk: &Disk, txg: u64, pass: u32) -> Result<()> {
+        let mut count =
+            |mos: &mut OpenObjectSet, guid: &str, delta: i64| count_feature(mos, txg, guid, delta);
+        self.missed.extend(disk.tree.take_missed());
         let (mos, vdevs) = (&mut self.mos, &mut self.config.vdev_tree);
         if write_dtls(mos, txg, pass, vdevs, &self.missed, &mut count)? {
             self.config_dirty = true;
         }
-        self.maps.sync_changes(&mut self.mos, txg, pass, &shared.allocator, &mut count)?;
+        self.maps.sync_changes(&mut self.mos, txg, pass, &disk.allocator, &mut count)?;
         Ok(())
     }
 
     /// Charges the MOS for what the last pass wrote of it.
-    fn charge(&mut self, shared: &Shared, txg: u64, usable: Option<u64>) -> Result<()> {
+    fn charge(&mut self, disk: &Disk, txg: u64, usable: Option<u64>) -> Result<()> {
         let Some(synced) = self.uncharged.take() else { return Ok(()) };
-        let sizes = |bp: &BlockPointer| space::sizes(&shared.tree, bp);
+        let sizes = |bp: &BlockPointer| space::sizes(&disk.tree, bp);
         let mos = &mut self.mos;
-        let mut tx = Tx { mos, txg, now: now(), space: &sizes, usable, pool: "", frees: Vec::new() };
+        let mut tx =
+            Tx { mos, txg, now: now(), space: &sizes, usable, pool: "", frees: Vec::new() };
         cenote_dsl::write::pool::charge_mos(&mut tx, &synced)
     }
 
     /// Leaves blocks to the next group.
-    fn defer(&mut self, shared: &Shared, txg: u64, blocks: &[BlockPointer]) -> Result<()> {
+    fn defer(&mut self, disk: &Disk, txg: u64, blocks: &[BlockPointer]) -> Result<()> {
         if blocks.is_empty() {
             return Ok(());
         }
-        let object = config_write::entry(&mut self.mos, DEFERRED)?.ok_or(DslWriteError::NotFound)?;
-        let sizes = |bp: &BlockPointer| space::sizes(&shared.tree, bp);
+        let object =
+            config_write::entry(&mut self.mos, DEFERRED)?.ok_or(DslWriteError::NotFound)?;
+        let sizes = |bp: &BlockPointer| space::sizes(&disk.tree, bp);
         let mos = &mut self.mos;
-        let mut tx = Tx { mos, txg, now: now(), space: &sizes, usable: None, pool: "", frees: Vec::new() };
+        let mut tx =
+            Tx { mos, txg, now: now(), space: &sizes, usable: None, pool: "", frees: Vec::new() };
         cenote_dsl::write::bpobj::enqueue(&mut tx, object, blocks)
     }
 }
@@ -295,12 +296,9 @@ pub(super) fn count_feature(
 }
 
 /// Frees blocks in this group.
-fn free_now(shared: &Shared, txg: u64, blocks: &[BlockPointer]) -> Result<()> {
+fn free_now(disk: &Disk, txg: u64, blocks: &[BlockPointer]) -> Result<()> {
     for bp in blocks {
-        shared
-            .writer
-            .free(txg, bp, mos_bookmark())
-            .map_err(|e| WriteError::Sink(Box::new(e)))?;
+        disk.writer.free(txg, bp, mos_bookmark()).map_err(|e| WriteError::Sink(Box::new(e)))?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@
 
 use super::gate::Gate;
 use super::policy::{Abilities, Policy, Sink};
-use super::{Shared, accounting};
+use super::{Disk, accounting};
 use crate::config_write::PoolConfig;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::write::{DslWriteError, Tx};
@@ -54,7 +54,7 @@ pub struct SyncContext<'a> {
     pub config: &'a mut PoolConfig,
     /// The config and all labels are to be written.
     pub config_changed: bool,
-    pub(super) shared: &'a Shared,
+    pub(super) disk: &'a Disk,
     pub(super) abilities: Abilities,
 }
 
@@ -75,8 +75,8 @@ impl SyncContext<'_> {
         fill(&mut os)?;
         let policy = Policy::of_new();
         let sink = Sink {
-            writer: &self.shared.writer,
-            tree: &self.shared.tree,
+            writer: &self.disk.writer,
+            tree: &self.disk.tree,
             policy: &policy,
             abilities: self.abilities,
             pass: 1,

@@ -1,0 +1,211 @@
+//! A new pool: its first transaction group.
+//!
+//! Devices get labels of transaction group 0 first, which say whose they are but not that there is a
+//! pool. Then the MOS is filled, all of it pending: directories, features, the vdevs' objects, the
+//! root file system. One sync writes it, and the uberblock at its end makes the pool.
+
+use super::commit::pool_space;
+use super::sync::{Core, count_feature, now};
+use super::task::EngineError;
+use super::{Disk, Engine, EngineOptions, SyncContext, TxgFigures, space};
+use crate::config_write::PoolConfig;
+use crate::create::{self, CreateError, CreateSpec, FIRST_TXG, NewPool, Prepared};
+use crate::devices::DeviceSet;
+use crate::import::{DEFAULT_ARC, Imported, VERSION_FEATURES};
+use crate::props::PropChange;
+use crate::space_write::SpaceMaps;
+use crate::{Origin, Pool, config};
+use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dsl::Dsl;
+use cenote_dsl::write::props::{self, NewValue, Target};
+use cenote_dsl::write::{Tx, pool};
+use cenote_format::ByteOrder;
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::checksum::Salt;
+use cenote_format::dmu::ObjsetType;
+use cenote_format::features::Feature;
+use cenote_format::label::{MMP_MAGIC, Uberblock};
+use cenote_format::nvlist::NvValue;
+use cenote_store::Store;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What a new pool is to be.
+pub struct CreateRequest<'a> {
+    /// Its name and vdevs.
+    pub spec: CreateSpec<'a>,
+    /// Features to enable: see [`create::choose_features`].
+    pub features: &'a [&'static Feature],
+    /// Properties of the pool.
+    pub props: &'a [PropChange],
+    /// Properties of the root file system.
+    pub root_props: &'a [(String, NewValue)],
+    /// `-R`.
+    pub altroot: Option<PathBuf>,
+    /// Bytes for the cache; a moderate default if not given.
+    pub arc_bytes: Option<u64>,
+}
+
+fn failed(e: impl std::fmt::Display) -> CreateError {
+    CreateError::Failed(e.to_string())
+}
+
+/// Nothing points to anything yet.
+fn no_uberblock() -> Uberblock {
+    Uberblock {
+        order: ByteOrder::Little,
+        version: VERSION_FEATURES,
+        txg: 0,
+        guid_sum: 0,
+        timestamp: 0,
+        rootbp: BlockPointer::HOLE,
+        software_version: VERSION_FEATURES,
+        mmp_magic: MMP_MAGIC,
+        mmp_delay: 0,
+        mmp_config: 0,
+        checkpoint_txg: 0,
+        raidz_reflow: 0,
+    }
+}
+
+impl Engine {
+    /// Creates a pool; `format` puts into the root file system what every file system has.
+    ///
+    /// # Errors
+    /// See [`CreateError`]. Nothing is written to devices that are in use.
+    pub fn create(
+        request: &CreateRequest<'_>,
+        engine: EngineOptions,
+        format: impl FnOnce(&mut OpenObjectSet) -> Result<(), WriteError>,
+    ) -> Result<Arc<Engine>, CreateError> {
+        let prepared = create::prepare(&request.spec)?;
+        let name = request.spec.name;
+        let mut config = PoolConfig::new(name, prepared.pool_guid, prepared.root.clone());
+        create::write_labels(&prepared, &config).map_err(failed)?;
+        let tree = prepared.tree(&mut |_, _| None).map_err(failed)?;
+        let salt = create::new_salt()?;
+        let store = Store::new(tree, request.arc_bytes.unwrap_or(DEFAULT_ARC));
+        store.set_salt(Salt::new(salt));
+        let mut mos = OpenObjectSet::create(store.clone(), 0, ObjsetType::Meta).map_err(failed)?;
+        let root_ds = fill_mos(&mut mos, &store, request, &prepared, &mut config, salt)?;
+        let maps = vdev_objects(&mut mos, &prepared, &mut config)?;
+        let mut core = Core::new(mos, maps, config, no_uberblock());
+        let disk = Disk::new(&store, None, &core, engine).map_err(failed)?;
+        core.write_first(&disk, root_ds, format).map_err(failed)?;
+        let pool = core.first_view(&disk, request, &prepared).map_err(failed)?;
+        Engine::assemble(pool, core, FIRST_TXG, engine, disk).map_err(failed)
+    }
+}
+
+/// Everything of the MOS but the vdevs' objects; returns the head of the root file system.
+fn fill_mos(
+    mos: &mut OpenObjectSet,
+    store: &Store,
+    request: &CreateRequest<'_>,
+    prepared: &Prepared,
+    config: &mut PoolConfig,
+    salt: [u8; 32],
+) -> Result<u64, CreateError> {
+    let tree = store.vdevs().clone();
+    let sizes = |bp: &BlockPointer| space::sizes(&tree, bp);
+    let mut tx = Tx {
+        mos,
+        txg: FIRST_TXG,
+        now: now(),
+        space: &sizes,
+        usable: None,
+        pool: request.spec.name,
+        frees: Vec::new(),
+    };
+    let dirs = pool::create_pool_dirs(&mut tx).map_err(failed)?;
+    let new = NewPool {
+        tree: &tree,
+        features: request.features,
+        props: request.props,
+        spares: &prepared.spares,
+        caches: &prepared.caches,
+        salt,
+    };
+    create::populate(&mut tx, &new, config).map_err(failed)?;
+    for (name, value) in request.root_props {
+        props::set(&mut tx, Target::Dir(dirs.root_dir), name, value).map_err(failed)?;
+    }
+    Ok(dirs.root_ds)
+}
+
+/// The objects of the vdevs: ZAPs and arrays of metaslabs.
+fn vdev_objects(
+    mos: &mut OpenObjectSet,
+    prepared: &Prepared,
+    config: &mut PoolConfig,
+) -> Result<SpaceMaps, CreateError> {
+    let mut maps = SpaceMaps::create();
+    let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
+        count_feature(mos, FIRST_TXG, guid, delta)
+    };
+    let tops = config.vdev_tree.pairs.iter_mut().find(|(name, _)| name == "children");
+    let Some((_, NvValue::NvListArray(tops))) = tops else {
+        return Err(failed("no vdevs"));
+    };
+    for top in tops.iter_mut().filter(|t| prepared.new_tops.contains(&config::number(t, "id"))) {
+        maps.init_vdev(mos, FIRST_TXG, top, &mut count).map_err(failed)?;
+    }
+    Ok(maps)
+}
+
+impl Core {
+    /// Writes the first transaction group.
+    fn write_first(
+        &mut self,
+        disk: &Disk,
+        root_ds: u64,
+        format: impl FnOnce(&mut OpenObjectSet) -> Result<(), WriteError>,
+    ) -> Result<(), EngineError> {
+        let features = self.pending_features()?;
+        let sizes = |bp: &BlockPointer| space::sizes(&disk.tree, bp);
+        let pool = self.config.name.clone();
+        let mut context = SyncContext {
+            tx: Tx {
+                mos: &mut self.mos,
+                txg: FIRST_TXG,
+                now: now(),
+                space: &sizes,
+                usable: None,
+                pool: &pool,
+                frees: Vec::new(),
+            },
+            config: &mut self.config,
+            config_changed: true,
+            disk,
+            abilities: features,
+        };
+        context.create_objset(root_ds, ObjsetType::Zfs, format)?;
+        self.frees = context.tx.frees;
+        let mut figures = TxgFigures { txg: FIRST_TXG, ..TxgFigures::default() };
+        self.passes(disk, FIRST_TXG, features, None, &mut figures)?;
+        self.write_labels(disk, FIRST_TXG)
+    }
+
+    /// The pool as its first transaction group left it.
+    fn first_view(
+        &self,
+        disk: &Disk,
+        request: &CreateRequest<'_>,
+        prepared: &Prepared,
+    ) -> Result<Pool, EngineError> {
+        let mos = self.mos.synced().clone();
+        let name = request.spec.name.to_string();
+        let dsl = Dsl::open(mos.clone(), &name)?;
+        dsl.set_pool_space(pool_space(disk));
+        let loaded = self.loaded(0, dsl)?;
+        let devices = DeviceSet::of_open(prepared.devices());
+        let origin =
+            Origin { guid: prepared.pool_guid, altroot: request.altroot.clone(), readonly: false };
+        let imported = Imported { loaded, rewind: None, name };
+        let pool = Pool::around(origin, imported, Arc::new(devices));
+        pool.tell_altroot();
+        disk.loader.advance(mos, FIRST_TXG);
+        disk.allocator.sync_done(FIRST_TXG);
+        Ok(pool)
+    }
+}
