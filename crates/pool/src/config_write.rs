@@ -346,8 +346,53 @@ fn sync_nvlist(mos: &mut OpenObjectSet, name: &str, list: &NvList) -> Result<()>
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use cenote_dmu::write::zap::ZapFormat;
+    use cenote_format::dmu::ObjsetType;
+    use cenote_store::Store;
+    use cenote_vdev::VdevTree;
+
+    /// A new MOS that has an object directory and no devices.
+    pub(crate) fn empty_mos() -> OpenObjectSet {
+        let mut root = NvList::default();
+        root.set("type", NvValue::String("root".into()));
+        root.set("guid", NvValue::Uint64(1));
+        let tree = VdevTree::build(&root, &mut |_, _| None).unwrap();
+        let mut mos =
+            OpenObjectSet::create(Store::new(tree, 1 << 20), 0, ObjsetType::Meta).unwrap();
+        mos.claim(DIRECTORY, &NewObject::new(DmuType::OBJECT_DIRECTORY, 512)).unwrap();
+        let format = ZapFormat { salt: 1, ..ZapFormat::default() };
+        ZapMut::format(&mut mos, DIRECTORY, format).unwrap();
+        mos
+    }
+
+    /// The packed nvlist that an entry of the object directory names.
+    fn packed(mos: &mut OpenObjectSet, name: &str) -> NvList {
+        let object = entry(mos, name).unwrap().unwrap();
+        let bonus = mos.dnode(object).unwrap().bonus.clone();
+        let mut bytes = vec![0; u64::from_le_bytes(bonus.try_into().unwrap()) as usize];
+        mos.read(object, 0, &mut bytes).unwrap();
+        NvList::decode(&bytes).unwrap()
+    }
+
+    #[test]
+    fn the_mos_holds_what_was_written_last() {
+        let mut mos = empty_mos();
+        let mut long = pool();
+        long.comment = Some("x".repeat(100_000));
+        for config in [pool().mos(4), long.mos(5), pool().mos(6)] {
+            sync_config(&mut mos, &config).unwrap();
+            assert_eq!(packed(&mut mos, "config"), config);
+        }
+        sync_aux(&mut mos, "spares", &[]).unwrap();
+        assert_eq!(entry(&mut mos, "spares").unwrap(), None);
+        let spare = NvList { pairs: vec![n("guid", 7)] };
+        sync_aux(&mut mos, "spares", std::slice::from_ref(&spare)).unwrap();
+        assert_eq!(packed(&mut mos, "spares").lists("spares"), Some(&[spare][..]));
+        sync_aux(&mut mos, "spares", &[]).unwrap();
+        assert_eq!(packed(&mut mos, "spares").lists("spares"), Some(&[][..]));
+    }
 
     fn n(name: &str, v: u64) -> (String, NvValue) {
         (name.into(), NvValue::Uint64(v))

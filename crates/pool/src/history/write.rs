@@ -190,3 +190,69 @@ impl Ends {
 fn word(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |w, b| w << 8 | u64::from(*b))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config_write::tests::empty_mos;
+
+    /// All records as they would be read.
+    fn records(mos: &mut OpenObjectSet) -> (Vec<NvList>, Ends) {
+        let object = entry(mos, "history").unwrap().unwrap();
+        let ends = Ends::of(mos, object).unwrap();
+        let mut out = Vec::new();
+        for (from, to) in [(0, ends.create_len), (ends.bof, ends.eof)] {
+            let mut data = vec![0; (to - from) as usize];
+            for (i, byte) in data.iter_mut().enumerate() {
+                let at = from + i as u64;
+                let at = if at < ends.create_len { at } else { ends.place(at).0 };
+                mos.read(object, at, std::slice::from_mut(byte)).unwrap();
+            }
+            let used = super::super::decode_records(&data, &mut out).unwrap();
+            assert_eq!(used, data.len());
+        }
+        (out, ends)
+    }
+
+    #[test]
+    fn the_first_command_is_kept_and_the_oldest_others_go() {
+        let mut mos = empty_mos();
+        create(&mut mos, 0).unwrap();
+        append(&mut mos, &version("create", 4, 1)).unwrap();
+        append(&mut mos, &command("zpool create tank /a", 0, 2)).unwrap();
+        let (first, ends) = records(&mut mos);
+        assert_eq!((first.len(), ends.bof, ends.eof), (2, ends.create_len, ends.create_len));
+        let line = |i: u64| format!("zfs create tank/{i} {}", "x".repeat(i as usize % 977));
+        let count = 600;
+        for i in 0..count {
+            append(&mut mos, &command(&line(i), 1000, i)).unwrap();
+        }
+        let (all, ends) = records(&mut mos);
+        assert!(ends.lost > 0 && ends.eof > 2 * ends.size);
+        assert_eq!(all.len() as u64 + ends.lost, 2 + count);
+        assert_eq!(all[1].str("history command"), Some("zpool create tank /a"));
+        for (i, record) in all[2..].iter().enumerate() {
+            let i = i as u64 + ends.lost;
+            assert_eq!(record.str("history command"), Some(line(i).as_str()));
+            assert_eq!(record.u64("history who"), Some(1000));
+        }
+    }
+
+    #[test]
+    fn records_too_long_are_left_out() {
+        let mut mos = empty_mos();
+        append(&mut mos, &command("first", 0, 0)).unwrap();
+        append(&mut mos, &command(&"x".repeat(MIN_RING as usize), 0, 0)).unwrap();
+        assert_eq!(records(&mut mos).0.len(), 1);
+    }
+
+    #[test]
+    fn records_say_what_openzfs_says() {
+        let record = internal("snapshot", " ", Some(("tank@a", 77)), 9, 5);
+        let time = |t: u64| format!("T{t}");
+        let line = super::super::format_record(&record, true, false, &time).unwrap();
+        assert_eq!(line, "T5 [txg:9] snapshot tank@a (77)  ");
+        let record = command("zfs list", 3, 5);
+        assert_eq!(record.str("history zone"), Some("linux"));
+    }
+}
