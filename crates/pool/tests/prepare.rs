@@ -182,6 +182,17 @@ fn sectors_decide_on_ashift() {
     assert!(error.starts_with("invalid 'ashift=17' property: only values between 9 and 16"));
 }
 
+#[test]
+fn disks_with_file_systems_are_spared() {
+    let shelf = Shelf::of(&[("/disk1", 64)]);
+    shelf.devices[Path::new("/disk1")].bytes()[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);
+    let error = Try::with(&shelf).go("/disk1").err().unwrap();
+    assert_eq!(error, format!("{OVERRIDE}/disk1 contains a filesystem of type 'ext2'"));
+    let p = Try { force: true, ..Try::with(&shelf) }.go("/disk1").unwrap();
+    write_labels(&p, &pool_of(&p)).unwrap();
+    assert_eq!(shelf.devices[Path::new("/disk1")].bytes()[0x438], 0);
+}
+
 const OVERRIDE: &str = "invalid vdev specification\nuse '-f' to override the following errors:\n";
 
 #[test]

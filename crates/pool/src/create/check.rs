@@ -4,6 +4,7 @@
 
 use super::devices::LeafKind;
 use super::layout::{Found, Leaf};
+use super::probe;
 use super::{Class, CreateError, CreateSpec, Redundancy};
 use crate::config;
 use cenote_format::nvlist::NvList;
@@ -51,11 +52,23 @@ fn owner(spec: &CreateSpec<'_>, path: &Path) -> Option<LabelOwner> {
     label_owner(spec.devices.open(path).ok()?.as_ref()).ok()?
 }
 
-/// Refuses devices that are part of other pools.
+/// What is on a disk that belongs to no pool; `-f` overrides it.
+fn content(spec: &CreateSpec<'_>, leaf: &Leaf) -> Option<String> {
+    if spec.force || leaf.facts.kind != LeafKind::Disk {
+        return None;
+    }
+    let found = probe::content(spec.devices.open(&leaf.path).ok()?.as_ref())?;
+    Some(format!("{} contains a filesystem of type '{found}'", leaf.path.display()))
+}
+
+/// Refuses devices that are part of other pools, and disks with something else on them.
 pub(super) fn in_use(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
     let mut errors = Vec::new();
     for leaf in found.all() {
-        let Some(owner) = owner(spec, &leaf.path) else { continue };
+        let Some(owner) = owner(spec, &leaf.path) else {
+            errors.extend(content(spec, leaf));
+            continue;
+        };
         match user(spec, leaf, &owner) {
             Some((_, true)) if spec.force => {}
             Some((error, _)) => errors.push(error),

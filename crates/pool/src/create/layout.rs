@@ -11,9 +11,10 @@ use super::{ASHIFTS, Class, CreateError, CreateSpec, MIN_DEVICE, Redundancy, Vde
 use crate::config::{self, STATE_L2CACHE, STATE_SPARE};
 use crate::config_write::PoolConfig;
 use crate::space_write::plan::{plan, top_level_asize};
+use cenote_format::abd::Abd;
 use cenote_format::label::LABEL_SIZE;
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_vdev::{Device, VdevError, VdevTree, init_labels, label_owner};
+use cenote_vdev::{Device, VdevError, VdevTree, WriteReq, init_labels, label_owner};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -430,7 +431,7 @@ pub(super) fn write_labels(prepared: &Prepared, pool: &PoolConfig) -> io::Result
             let Some(device) = prepared.device(guid) else { return };
             if result.is_ok() {
                 let own = device_label(&config, &tree, guid, is_log, prepared.txg);
-                result = init_labels(device.as_ref(), &own);
+                result = label(device.as_ref(), leaf, &own);
             }
         });
         result?;
@@ -439,10 +440,21 @@ pub(super) fn write_labels(prepared: &Prepared, pool: &PoolConfig) -> io::Result
     let caches = prepared.caches.iter().map(|c| (c, STATE_L2CACHE));
     for (list, state) in spares.chain(caches) {
         if let Some(device) = prepared.device(config::number(list, "guid")) {
-            init_labels(device.as_ref(), &aux_label(list, state))?;
+            label(device.as_ref(), list, &aux_label(list, state))?;
         }
     }
     Ok(())
+}
+
+/// Writes the labels of one device. What was at the start of a disk goes, lest something else be
+/// seen there.
+fn label(device: &dyn Device, leaf: &NvList, config: &NvList) -> io::Result<()> {
+    if leaf.str("type") == Some("disk") {
+        let mut blank = [WriteReq::new(0, Abd::from_vec(vec![0; 4096]))];
+        device.write_batch(&mut blank);
+        blank.into_iter().try_for_each(WriteReq::take)?;
+    }
+    init_labels(device, config)
 }
 
 /// The first label of a device: that of its top-level vdev, with what is its own.

@@ -20,6 +20,7 @@
 //! | `parse` | the arguments of `zpool create` and `zpool add` |
 //! | `devices` | opening, sizes, sectors |
 //! | `check` | devices in use, redundancy that does not match |
+//! | `probe` | file systems that are on disks |
 //! | `layout` | guids, sizes, the config of the vdevs |
 //! | `features` | which features are enabled |
 //! | `populate` | the MOS of the first transaction group |
@@ -35,6 +36,7 @@ mod features;
 mod layout;
 mod parse;
 mod populate;
+mod probe;
 
 pub use devices::{LeafKind, OpenDevices, Opened, SystemDevices};
 pub use error::CreateError;
