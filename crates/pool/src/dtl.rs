@@ -44,7 +44,7 @@ fn load_below(mos: &Arc<ObjectSet>, tree: &VdevTree, v: &Vdev) {
     v.children().iter().for_each(|c| load_below(mos, tree, c));
 }
 
-fn load(mos: &Arc<ObjectSet>, object: u64) -> Result<Vec<Range<u64>>> {
+pub(crate) fn load(mos: &Arc<ObjectSet>, object: u64) -> Result<Vec<Range<u64>>> {
     let region = Region { start: 0, size: u64::MAX, shift: 0, max_length: MAX_LENGTH };
     let mut missing = RangeTree::new();
     SpaceMap::open(mos, object, region)?.for_each(&mut |c| {

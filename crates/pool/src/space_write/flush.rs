@@ -7,6 +7,7 @@
 //!
 //! The histograms of the space maps' headers have unflushed changes in them already.
 
+use super::loader::UnflushedChanges;
 use super::map::{Covered, DIRECTORY_OBJECT, Free, Maps, zap_u64};
 use super::{CountFeature, SpaceMaps, Stats, invalid};
 use crate::directory::Directory;
@@ -28,12 +29,12 @@ pub(super) struct Logs {
     list: u64,
     /// The logs.
     maps: Vec<u64>,
-    /// Changes by vdev and metaslab.
-    unflushed: Vec<(u64, u64, Unflushed)>,
+    /// The changes.
+    pub(super) unflushed: Arc<UnflushedChanges>,
     /// Top ZAP and array of unflushed txgs of each vdev that has one.
     arrays: Vec<(u64, u64)>,
-    /// Uses of the feature.
-    uses: u64,
+    /// Whether the feature is: OpenZFS counts one use however many logs there are.
+    active: bool,
 }
 
 impl Logs {
@@ -44,19 +45,16 @@ impl Logs {
     ) -> cenote_dmu::Result<Option<Logs>> {
         let list = Directory::open(mos)?.u64(LOGS)?.unwrap_or(0);
         let maps: Vec<u64> = space.logs.iter().map(|log| log.object).collect();
-        let (mut unflushed, mut arrays) = (Vec::new(), Vec::new());
+        let with_array = space.vdevs.iter().filter(|v| v.unflushed_object != 0);
+        let arrays: Vec<_> = with_array.map(|v| (v.top_zap, v.unflushed_object)).collect();
+        let mut unflushed = UnflushedChanges::new();
         for v in &space.vdevs {
-            if v.unflushed_object != 0 {
-                arrays.push((v.top_zap, v.unflushed_object));
-            }
-            let mut of_vdev: Vec<_> =
-                v.unflushed.iter().map(|(ms, u)| (v.id, *ms, u.clone())).collect();
-            of_vdev.sort_by_key(|(_, ms, _)| *ms);
-            unflushed.extend(of_vdev);
+            unflushed.extend(v.unflushed.iter().map(|(ms, u)| ((v.id, *ms), u.clone())));
         }
-        let uses = space.log_feature.unwrap_or(0);
-        let any = list != 0 || !arrays.is_empty() || uses != 0;
-        Ok(any.then_some(Logs { list, maps, unflushed, arrays, uses }))
+        let unflushed = Arc::new(unflushed);
+        let active = space.log_feature.is_some_and(|uses| uses != 0);
+        let any = list != 0 || !arrays.is_empty() || active;
+        Ok(any.then_some(Logs { list, maps, unflushed, arrays, active }))
     }
 }
 
@@ -80,7 +78,7 @@ impl SpaceMaps {
         let mut stats = Stats::default();
         let Some(logs) = self.logs.take() else { return Ok(stats) };
         let mut maps = Maps::open(mos, txg, pass, count)?;
-        for (vdev, id, unflushed) in &logs.unflushed {
+        for ((vdev, id), unflushed) in &*logs.unflushed {
             let v = self.vdevs.get(vdev);
             let place = v.and_then(|v| Some((v.covered(*id)?, *v.maps.get(*id as usize)?)));
             let Some((covered, object)) = place.filter(|(_, object)| *object != 0) else {
@@ -91,9 +89,8 @@ impl SpaceMaps {
         for object in &logs.maps {
             maps.free(*object)?;
         }
-        if logs.uses != 0 {
-            let uses = i64::try_from(logs.uses).unwrap_or(i64::MAX);
-            maps.count(FEATURE, -uses)?;
+        if logs.active {
+            maps.count(FEATURE, -1)?;
         }
         unlink(maps.mos(), &logs)?;
         stats.maps = stats.maps.max(1);

@@ -6,18 +6,21 @@
 //! time. A space map is replayed block by block into a bitmap, so that memory is bounded by the
 //! metaslab's sectors.
 
-use crate::metaslab::{PoolSpace, Unflushed};
+use crate::metaslab::Unflushed;
 use crate::spacemap::{Region, SpaceMap};
 use cenote_dmu::{Error, ObjectSet};
 use cenote_format::Bytes;
 use cenote_format::spacemap::Change;
 use cenote_store::alloc::{Extent, LoadMetaslab, Loaded, Loading};
 use cenote_store::rangetree::RangeError;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Times that a load begins anew.
 const MAX_TRIES: usize = 8;
+
+/// Changes that are only in log space maps, by vdev and metaslab.
+pub(super) type UnflushedChanges = BTreeMap<(u64, u64), Unflushed>;
 
 /// The space maps as they are on disk.
 #[derive(Clone, Default)]
@@ -27,9 +30,8 @@ struct View {
     txg: u64,
     /// Metaslab array of each vdev, and the txg that creates it.
     arrays: BTreeMap<u64, (u64, u64)>,
-    /// Changes that are only in log space maps, by vdev and metaslab, and the txg that flushes
-    /// them.
-    unflushed: Arc<HashMap<(u64, u64), Unflushed>>,
+    /// Changes that are only in log space maps, and the txg that flushes them.
+    unflushed: Arc<UnflushedChanges>,
     flushed_in: Option<u64>,
 }
 
@@ -75,14 +77,8 @@ impl Loader {
         });
     }
 
-    pub(super) fn set_unflushed(&self, space: &PoolSpace) {
-        let of = |v: &crate::metaslab::VdevSpace| {
-            let id = v.id;
-            let all: Vec<_> = v.unflushed.iter().map(|(ms, u)| ((id, *ms), u.clone())).collect();
-            all
-        };
-        let unflushed: HashMap<_, _> = space.vdevs.iter().flat_map(of).collect();
-        self.change(|view| view.unflushed = Arc::new(unflushed));
+    pub(super) fn set_unflushed(&self, unflushed: Arc<UnflushedChanges>) {
+        self.change(|view| view.unflushed = unflushed);
     }
 
     pub(super) fn set_flushed_in(&self, txg: u64) {

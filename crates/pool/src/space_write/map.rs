@@ -242,7 +242,7 @@ impl<'a> Maps<'a> {
         Ok(tree)
     }
 
-    /// Whether the map is much longer than what it would take to write down the free segments
+    /// Whether the map is much longer than what it would take to write down what is allocated
     /// (`metaslab_should_condense`); only in the first pass.
     pub(crate) fn worth_condensing(
         &mut self,
@@ -277,6 +277,9 @@ impl<'a> Maps<'a> {
             };
             bytes = bytes.saturating_add(count.saturating_mul(each));
         }
+        // What is allocated is written down, in runs of their own.
+        let all = covered.size.checked_shr(covered.shift).unwrap_or(0);
+        bytes = bytes.saturating_add((all / run).saturating_mul(words * 8));
         // A word of padding in each block.
         bytes.saturating_add((bytes / block_size.max(1)).saturating_add(1).saturating_mul(8))
     }

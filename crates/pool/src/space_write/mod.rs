@@ -49,6 +49,8 @@ mod flush;
 pub mod loader;
 pub(crate) mod map;
 pub mod plan;
+#[cfg(test)]
+mod tests;
 mod vdev;
 
 pub use crate::dtl::write_dtls;
@@ -76,7 +78,7 @@ pub const CONDENSE_BLOCKS: u64 = 4;
 /// Bytes of a block of a metaslab's space map (`zfs_metaslab_sm_blksz_no_log`).
 const MAP_BLOCK: u64 = 16 << 10;
 
-/// Adds to the refcount of a feature, given by its guid, in the pending MOS.
+/// Adds 1 or -1 to the refcount of a feature, given by its guid, in the pending MOS.
 pub type CountFeature<'a> = &'a mut dyn FnMut(&mut OpenObjectSet, &str, i64) -> Result<()>;
 
 /// Why the space of a pool cannot be written to.
@@ -193,8 +195,8 @@ impl SpaceMaps {
             vdevs.insert(v.id, VdevMaps { class, ashift, ms_shift, array, maps });
         }
         let logs = Logs::open(space, mos)?;
-        if logs.is_some() {
-            loader.set_unflushed(space);
+        if let Some(logs) = &logs {
+            loader.set_unflushed(logs.unflushed.clone());
         }
         Ok(SpaceMaps { vdevs, logs, loader })
     }

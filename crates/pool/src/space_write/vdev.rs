@@ -20,6 +20,8 @@ const BIAS: &str = "org.zfsonlinux:allocation_bias";
 const CLASSES: &str = "org.zfsonlinux:allocation_classes";
 /// Largest block of a metaslab array.
 const MAX_ARRAY_BLOCK: u64 = 16 << 10;
+/// Most metaslabs; no plan has as many.
+const MAX_METASLABS: u64 = 1 << 20;
 
 impl SpaceMaps {
     /// Creates in the pending MOS what a new top-level vdev needs, and enters the numbers into its
@@ -40,7 +42,8 @@ impl SpaceMaps {
         let (id, ashift) = (config::number(config, "id"), shift("ashift"));
         let (asize, ms_shift) = (config::number(config, "asize"), shift("metaslab_shift"));
         let metaslabs = asize.checked_shr(ms_shift).unwrap_or(0);
-        if !(9..=16).contains(&ashift) || metaslabs == 0 || self.vdevs.contains_key(&id) {
+        let sound = (9..=16).contains(&ashift) && (1..=MAX_METASLABS).contains(&metaslabs);
+        if !sound || self.vdevs.contains_key(&id) {
             return invalid(0, format!("vdev {id}: {asize} bytes, ashift {ashift}, {ms_shift}"));
         }
         let bias = match (config.str("alloc_bias"), config::flag(config, "is_log")) {
