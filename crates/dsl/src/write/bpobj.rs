@@ -1,17 +1,322 @@
 //! Writing lists of block pointers.
+//!
+//! Entries and sub-lists are only ever added to, and taken from, the end. A list that is added whole
+//! to another one becomes a sub-list, unless it is small: then its entries are copied.
+//!
+//! With the feature `empty_bpobj` all deadlists share one empty list (`empty_bpobj` of the object
+//! directory) until they have something to hold. The feature's count of uses is that of references
+//! to it; it is freed with the last one.
+//!
+//! Invariants: a header's sums are those of its own entries and of all lists below it; an entry's
+//! fill count and checksum are zero, since that compresses better.
 
-use super::{Result, Tx};
-use cenote_format::blkptr::BlockPointer;
+use super::mos::corrupt;
+use super::{DslWriteError, Result, Sizes, Tx, features, pool};
+use cenote_dmu::write::NewObject;
+use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
+use cenote_format::dmu::DmuType;
+use cenote_format::dsl::BpobjPhys;
+use cenote_format::{ByteOrder, Bytes};
+
+const EMPTY_BPOBJ: &str = "com.delphix:empty_bpobj";
+const LIVELIST: &str = "com.delphix:livelist";
+/// Entry of the object directory.
+const EMPTY_ENTRY: &str = "empty_bpobj";
+/// Bytes of a header without and with a count of freed entries (`BPOBJ_SIZE_V2`, `V3`).
+const HEADER: usize = 48;
+const HEADER_WITH_FREED: usize = 56;
+/// Bytes of a block of a list (`SPA_OLD_MAXBLOCKSIZE`).
+pub(super) const BLOCK: u64 = 128 << 10;
+/// Bytes of an entry of a list of sub-lists.
+const WORD: u64 = 8;
+/// Sub-lists within each other that are followed.
+const MAX_NESTING: usize = 1 << 12;
+/// Entries that are read at once.
+const BATCH: u64 = BLOCK / BLKPTR_SIZE as u64;
 
 /// Allocates an empty list with blocks of `block_size` bytes (`bpobj_alloc`).
 pub fn create(tx: &mut Tx<'_>, block_size: u64) -> Result<u64> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    let livelists = features::is_active(tx, LIVELIST)?;
+    let header = if livelists { HEADER_WITH_FREED } else { HEADER };
+    Ok(tx.mos.allocate(&NewObject {
+        bonus_kind: DmuType::BPOBJ_HDR,
+        bonus: vec![0; header],
+        ..NewObject::new(DmuType::BPOBJ, block_size)
+    })?)
 }
+
+/// The shared empty list; `None` if it is not in use.
+pub(super) fn shared_empty(tx: &mut Tx<'_>) -> Result<Option<u64>> {
+    pool::entry(tx, EMPTY_ENTRY)
+}
+
+/// An empty list that is not to be changed before it is replaced (`bpobj_alloc_empty`).
+pub(super) fn create_empty(tx: &mut Tx<'_>) -> Result<u64> {
+    let Some(uses) = features::count(tx, EMPTY_BPOBJ)? else { return create(tx, BLOCK) };
+    let empty = match shared_empty(tx)? {
+        Some(empty) => empty,
+        None if uses == 0 => {
+            let empty = create(tx, BLOCK)?;
+            pool::set_entry(tx, EMPTY_ENTRY, empty)?;
+            empty
+        }
+        None => return Err(corrupt(0, "no empty_bpobj")),
+    };
+    features::increment(tx, EMPTY_BPOBJ)?;
+    Ok(empty)
+}
+
+/// Gives back a reference to the shared empty list (`bpobj_decr_empty`).
+pub(super) fn release_empty(tx: &mut Tx<'_>) -> Result<()> {
+    features::decrement(tx, EMPTY_BPOBJ)?;
+    if !features::is_active(tx, EMPTY_BPOBJ)?
+        && let Some(empty) = shared_empty(tx)?
+    {
+        pool::remove_entry(tx, EMPTY_ENTRY)?;
+        tx.mos.free(empty)?;
+    }
+    Ok(())
+}
+
+/// The header, and how many bytes of it there are.
+fn header(tx: &mut Tx<'_>, object: u64) -> Result<(BpobjPhys, usize)> {
+    let dnode = tx.mos.dnode(object)?;
+    if dnode.kind != DmuType::BPOBJ || dnode.bonus_kind != DmuType::BPOBJ_HDR {
+        return Err(corrupt(object, "no list of block pointers"));
+    }
+    let bonus = dnode.bonus.clone();
+    if bonus.len() < HEADER {
+        return Err(DslWriteError::Unsupported("a block pointer list of an old version".into()));
+    }
+    let phys = BpobjPhys::decode(&Bytes::new(&bonus, ByteOrder::Little, "bpobj"))?;
+    Ok((phys, bonus.len()))
+}
+
+fn set_header(tx: &mut Tx<'_>, object: u64, phys: &BpobjPhys, len: usize) -> Result<()> {
+    let bonus = phys.encode(len)?;
+    Ok(tx.mos.set_bonus(object, DmuType::BPOBJ_HDR, &bonus)?)
+}
+
+/// The sums over a list (`bpobj_space`).
+pub(super) fn space(tx: &mut Tx<'_>, object: u64) -> Result<Sizes> {
+    let (phys, _) = header(tx, object)?;
+    let (used, compressed, uncompressed) = (phys.bytes, phys.compressed, phys.uncompressed);
+    Ok(Sizes { used, compressed, uncompressed })
+}
+
+/// Whether a list has neither entries nor sub-lists.
+pub(super) fn is_empty(tx: &mut Tx<'_>, object: u64) -> Result<bool> {
+    let (phys, _) = header(tx, object)?;
+    Ok(phys.entries == 0 && phys.num_subobjs == 0)
+}
+
+/// A block pointer as lists hold it.
+fn stored(bp: &BlockPointer) -> BlockPointer {
+    let mut out = *bp;
+    if bp.is_embedded() {
+        // The payload is not needed, but sizes and birth are.
+        out = BlockPointer::HOLE;
+        (out.0[6], out.0[10]) = (bp.0[6], bp.0[10]);
+    } else if !bp.is_dedup() {
+        out.0[12..].fill(0);
+    }
+    out.0[11] = 0;
+    out
+}
+
+fn add_sizes(phys: &mut BpobjPhys, sizes: Sizes) {
+    phys.bytes = phys.bytes.wrapping_add(sizes.used);
+    phys.compressed = phys.compressed.wrapping_add(sizes.compressed);
+    phys.uncompressed = phys.uncompressed.wrapping_add(sizes.uncompressed);
+}
+
+fn take_sizes(phys: &mut BpobjPhys, sizes: Sizes) {
+    phys.bytes = phys.bytes.wrapping_sub(sizes.used);
+    phys.compressed = phys.compressed.wrapping_sub(sizes.compressed);
+    phys.uncompressed = phys.uncompressed.wrapping_sub(sizes.uncompressed);
+}
+
 /// Adds block pointers to a list (`bpobj_enqueue`).
 pub fn enqueue(tx: &mut Tx<'_>, object: u64, blocks: &[BlockPointer]) -> Result<()> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    if blocks.is_empty() {
+        return Ok(());
+    }
+    let (mut phys, len) = header(tx, object)?;
+    let mut data = Vec::with_capacity(blocks.len() * BLKPTR_SIZE);
+    for bp in blocks {
+        add_sizes(&mut phys, (tx.space)(bp));
+        data.extend(stored(bp).0.iter().flat_map(|w| w.to_le_bytes()));
+    }
+    tx.mos.write(object, phys.entries.wrapping_mul(BLKPTR_SIZE as u64), &data)?;
+    phys.entries = phys.entries.wrapping_add(blocks.len() as u64);
+    set_header(tx, object, &phys, len)
 }
+
+/// Whether all data of an object is in its first block.
+fn one_block(tx: &mut Tx<'_>, object: u64) -> Result<bool> {
+    Ok(tx.mos.dnode(object)?.max_block == 0)
+}
+
+fn read(tx: &mut Tx<'_>, object: u64, from: u64, len: u64) -> Result<Vec<u8>> {
+    let mut data = vec![0; usize::try_from(len).unwrap_or(0)];
+    tx.mos.read(object, from, &mut data)?;
+    Ok(data)
+}
+
+/// The bytes of `count` items of `size` bytes each, which are in the first block.
+fn first_block(tx: &mut Tx<'_>, object: u64, count: u64, size: u64) -> Result<Vec<u8>> {
+    match count.checked_mul(size) {
+        Some(len) if len <= tx.mos.dnode(object)?.block_size => read(tx, object, 0, len),
+        _ => Err(corrupt(object, format!("{count} items in one block"))),
+    }
+}
+
+/// Appends to the list of sub-lists, which is created if need be.
+fn append_lists(tx: &mut Tx<'_>, phys: &mut BpobjPhys, lists: &[u8]) -> Result<()> {
+    if phys.subobjs == 0 {
+        phys.subobjs = tx.mos.allocate(&NewObject::new(DmuType::BPOBJ_SUBOBJ, BLOCK))?;
+    }
+    tx.mos.write(phys.subobjs, phys.num_subobjs.wrapping_mul(WORD), lists)?;
+    phys.num_subobjs = phys.num_subobjs.wrapping_add(lists.len() as u64 / WORD);
+    Ok(())
+}
+
+/// Adds all that is in the list `sub` to the list `object`, which takes over `sub`
+/// (`bpobj_enqueue_subobj`).
+pub(super) fn enqueue_list(tx: &mut Tx<'_>, object: u64, sub: u64) -> Result<()> {
+    if shared_empty(tx)? == Some(sub) {
+        return release_empty(tx);
+    }
+    if object == sub {
+        return Err(corrupt(object, "list is to be part of itself"));
+    }
+    if is_empty(tx, sub)? {
+        return free(tx, sub);
+    }
+    let (mut phys, len) = header(tx, object)?;
+    let (mut below, below_len) = header(tx, sub)?;
+    add_sizes(&mut phys, space(tx, sub)?);
+    let few_lists = below.subobjs == 0 || one_block(tx, below.subobjs)?;
+    let few_entries = few_lists && one_block(tx, sub)?;
+    if few_lists && below.subobjs != 0 {
+        let lists = first_block(tx, below.subobjs, below.num_subobjs, WORD)?;
+        append_lists(tx, &mut phys, &lists)?;
+        tx.mos.free(below.subobjs)?;
+        (below.subobjs, below.num_subobjs) = (0, 0);
+        if !few_entries {
+            for list in lists.chunks_exact(WORD as usize) {
+                let list = list.try_into().map(u64::from_le_bytes).unwrap_or_default();
+                take_sizes(&mut below, space(tx, list)?);
+            }
+            set_header(tx, sub, &below, below_len)?;
+        }
+    }
+    if few_entries {
+        let entries = first_block(tx, sub, below.entries, BLKPTR_SIZE as u64)?;
+        tx.mos.write(object, phys.entries.wrapping_mul(BLKPTR_SIZE as u64), &entries)?;
+        phys.entries = phys.entries.wrapping_add(below.entries);
+        tx.mos.free(sub)?;
+    } else {
+        append_lists(tx, &mut phys, &sub.to_le_bytes())?;
+    }
+    set_header(tx, object, &phys, len)
+}
+
 /// Frees a list with its sub-lists, not the blocks in it (`bpobj_free`).
 pub fn free(tx: &mut Tx<'_>, object: u64) -> Result<()> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    let mut waiting = vec![object];
+    while let Some(list) = waiting.pop() {
+        let (phys, _) = header(tx, list)?;
+        if phys.subobjs != 0 {
+            let room = tx.mos.dnode(phys.subobjs)?;
+            let room = room.max_block.saturating_add(1).saturating_mul(room.block_size);
+            if phys.num_subobjs.saturating_mul(WORD) > room {
+                return Err(corrupt(list, format!("{} lists in it", phys.num_subobjs)));
+            }
+            for i in 0..phys.num_subobjs {
+                waiting.push(list_at(tx, phys.subobjs, i)?);
+            }
+            tx.mos.free(phys.subobjs)?;
+        }
+        // A list that is in there twice is not found again, which ends the walk.
+        tx.mos.free(list)?;
+    }
+    Ok(())
+}
+
+fn list_at(tx: &mut Tx<'_>, subobjs: u64, index: u64) -> Result<u64> {
+    let mut word = [0; WORD as usize];
+    tx.mos.read(subobjs, index.wrapping_mul(WORD), &mut word)?;
+    Ok(u64::from_le_bytes(word))
+}
+
+/// Takes up to `budget` block pointers out of a list and the lists below it, which are freed when
+/// they are empty. Fewer than `budget` means that the list is empty.
+pub(super) fn take(tx: &mut Tx<'_>, object: u64, budget: u64) -> Result<Vec<BlockPointer>> {
+    let mut taken = Vec::new();
+    let mut path = vec![object];
+    while let Some(&list) = path.last() {
+        let (phys, len) = header(tx, list)?;
+        let left = budget.saturating_sub(taken.len() as u64);
+        if phys.entries > 0 {
+            if left == 0 {
+                break;
+            }
+            let sizes = take_entries(tx, list, (phys, len), left, &mut taken)?;
+            for above in path.iter().rev().skip(1) {
+                let (mut phys, len) = header(tx, *above)?;
+                take_sizes(&mut phys, sizes);
+                set_header(tx, *above, &phys, len)?;
+            }
+        } else if phys.num_subobjs > 0 {
+            let last = list_at(tx, phys.subobjs, phys.num_subobjs - 1)?;
+            if path.len() >= MAX_NESTING || path.contains(&last) {
+                return Err(corrupt(list, "lists within each other"));
+            }
+            path.push(last);
+        } else {
+            path.pop();
+            if let Some(&above) = path.last() {
+                drop_last(tx, above, list, &phys)?;
+            }
+        }
+    }
+    Ok(taken)
+}
+
+/// Takes up to `left` entries from the end of a list's own; their sizes.
+fn take_entries(
+    tx: &mut Tx<'_>,
+    list: u64,
+    (mut phys, len): (BpobjPhys, usize),
+    left: u64,
+    taken: &mut Vec<BlockPointer>,
+) -> Result<Sizes> {
+    let count = phys.entries.min(left).min(BATCH);
+    let from = (phys.entries - count).wrapping_mul(BLKPTR_SIZE as u64);
+    let data = read(tx, list, from, count * BLKPTR_SIZE as u64)?;
+    let bytes = Bytes::new(&data, ByteOrder::Little, "block pointer list");
+    let mut sizes = Sizes::default();
+    for i in (0..count as usize).rev() {
+        let bp = BlockPointer::decode(&bytes, i * BLKPTR_SIZE)?;
+        sizes.add((tx.space)(&bp));
+        taken.push(bp);
+    }
+    phys.entries -= count;
+    take_sizes(&mut phys, sizes);
+    tx.mos.truncate(list, from)?;
+    set_header(tx, list, &phys, len)?;
+    Ok(sizes)
+}
+
+/// Frees the empty list `last`, the last one in `list`.
+fn drop_last(tx: &mut Tx<'_>, list: u64, last: u64, last_phys: &BpobjPhys) -> Result<()> {
+    let (mut phys, len) = header(tx, list)?;
+    phys.num_subobjs = phys.num_subobjs.saturating_sub(1);
+    tx.mos.free_range(phys.subobjs, phys.num_subobjs.wrapping_mul(WORD), WORD)?;
+    set_header(tx, list, &phys, len)?;
+    if last_phys.subobjs != 0 {
+        tx.mos.free(last_phys.subobjs)?;
+    }
+    Ok(tx.mos.free(last)?)
 }

@@ -1,22 +1,57 @@
 //! File systems and volumes.
+//!
+//! Every dataset but `$ORIGIN` itself starts as a clone: of `$ORIGIN@$ORIGIN`, which is empty, or of
+//! the snapshot that it is a clone of for users, too. Its deadlist has the keys of its origin's
+//! snapshots.
+//!
+//! What a sync of its contents does ([`synced`]): a block that is born is charged to the head. A
+//! block that is killed goes on the deadlist if the previous snapshot has it, and becomes part of
+//! what snapshots use (unless a clone's origin has it, which is charged elsewhere); if the one
+//! before that has it not, it is unique to the previous snapshot. Other killed blocks are free.
+//!
+//! A clone's livelist (of what was born and killed in it) is an aid for destroying it fast. This
+//! software does not keep it: it is dropped when the clone is written first, as OpenZFS does with
+//! clones that have little in common with their origins any more.
 
-use super::props::NewValue;
-use super::{Result, Tx};
-use cenote_dmu::write::Synced;
+use super::mos::{SMALL_BLOCK, random, random_fsid};
+use super::props::{self, NewValue, Target};
+use super::space::{self, Delta, Part, charged};
+use super::{DslWriteError, Result, Sizes, Tx};
+use super::{bookmarks, deadlist, destroy, features, limits, names, pool};
+use cenote_dmu::write::{NewObject, Synced};
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::dmu::DmuType;
+use cenote_format::dsl::{
+    DD_FLAG_USED_BREAKDOWN, DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT, DS_FLAG_UNIQUE_ACCURATE,
+    DslDatasetPhys, DslDirPhys,
+};
+use cenote_format::encode::dsl::{DATASET_SIZE, DIR_SIZE};
+use cenote_format::zap::norm::TO_UPPER;
+
+/// Type of the ZAP of a directory's clones (`DMU_OT_DSL_CLONES`).
+const DIR_CLONES: DmuType = DmuType(52);
+const LIVELIST_FEATURE: &str = "com.delphix:livelist";
+/// Field of a clone's directory.
+const LIVELIST: &str = "com.delphix:livelist";
+/// Largest block that any pool may have.
+const OLD_MAX_BLOCK: u64 = 128 << 10;
 
 /// A new dataset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Created {
     /// The directory.
     pub dir_obj: u64,
-    /// The head. Its object set is still to be written (of a clone: is that of the origin).
+    /// The head. Its object set is still to be written. That of a clone is its origin's, whose
+    /// intent log header has to be cleared if it is not empty.
     pub ds_obj: u64,
 }
 
 /// Creates the directory `name` (one component) in `parent_dir`, with a head and its properties.
 /// With the snapshot object `origin` it is a clone.
 ///
-/// Errors: `Exists`, `TooLong`, `Invalid` name or property, `Limit`, `NoSpace` for a reservation.
+/// Errors: `Exists`, `TooLong`, `Invalid` name or property, `NoSpace` for a reservation or
+/// refreservation. After an error about a property the dataset must not stay: the transaction group
+/// must not be completed, unless the caller destroys it.
 pub fn create(
     tx: &mut Tx<'_>,
     parent_dir: u64,
@@ -24,10 +59,312 @@ pub fn create(
     props: &[(&str, NewValue)],
     origin: Option<u64>,
 ) -> Result<Created> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    names::check(name)?;
+    let parent = tx.dir(parent_dir)?;
+    if parent.head_dataset == 0 {
+        return Err(DslWriteError::Invalid("parent is not a filesystem".into()));
+    }
+    if tx.zap_number(parent.children, name)?.is_some() {
+        return Err(DslWriteError::Exists);
+    }
+    destroy::refuse_encrypted(tx, parent_dir)?;
+    let (len, depth) = names::length(tx, parent_dir)?;
+    names::fits(len, name.len())?;
+    if depth >= names::MAX_NESTING {
+        return Err(DslWriteError::TooLong);
+    }
+    if let Some(origin) = origin {
+        tx.snapshot(origin)?;
+    }
+    for (name, value) in props {
+        props::check(name, value)?;
+    }
+    let start = match origin {
+        Some(origin) => Some(origin),
+        None => pool::origin_snap(tx)?,
+    };
+    let dir_obj = create_dir(tx, Some((parent_dir, name)))?;
+    let ds_obj = create_head(tx, dir_obj, start)?;
+    limits::start(tx, dir_obj)?;
+    for (name, value) in props {
+        props::apply(tx, Target::Dir(dir_obj), name, value)?;
+    }
+    Ok(Created { dir_obj, ds_obj })
 }
+
+/// A new directory, in its parent and with its name (`dsl_dir_create_sync`).
+pub(super) fn create_dir(tx: &mut Tx<'_>, parent: Option<(u64, &str)>) -> Result<u64> {
+    let object = tx.mos.allocate(&NewObject {
+        bonus_kind: DmuType::DSL_DIR,
+        bonus: vec![0; DIR_SIZE],
+        ..NewObject::new(DmuType::DSL_DIR, SMALL_BLOCK)
+    })?;
+    let mut dir = DslDirPhys {
+        creation_time: tx.now,
+        head_dataset: 0,
+        parent: 0,
+        origin: 0,
+        children: 0,
+        used: 0,
+        compressed: 0,
+        uncompressed: 0,
+        quota: 0,
+        reserved: 0,
+        props: 0,
+        deleg: 0,
+        flags: DD_FLAG_USED_BREAKDOWN,
+        used_breakdown: [0; 5],
+        clones: 0,
+    };
+    if let Some((parent, name)) = parent {
+        let children = tx.dir(parent)?.children;
+        tx.zap_add(children, name, object)?;
+        dir.parent = parent;
+        limits::adjust(tx, parent, limits::FILESYSTEMS, 1)?;
+    }
+    dir.props = tx.plain_zap(DmuType::DSL_PROPS)?;
+    dir.children = tx.plain_zap(DmuType::DSL_DIR_CHILD_MAP)?;
+    tx.set_dir(object, &dir)?;
+    Ok(object)
+}
+
+/// A dataset's object.
+pub(super) fn allocate(tx: &mut Tx<'_>) -> Result<u64> {
+    Ok(tx.mos.allocate(&NewObject {
+        bonus_kind: DmuType::DSL_DATASET,
+        bonus: vec![0; DATASET_SIZE],
+        ..NewObject::new(DmuType::DSL_DATASET, SMALL_BLOCK)
+    })?)
+}
+
+/// The head of a new directory (`dsl_dataset_create_sync_dd`).
+pub(super) fn create_head(tx: &mut Tx<'_>, dir_obj: u64, origin: Option<u64>) -> Result<u64> {
+    let object = allocate(tx)?;
+    let snap_names = NewObject::new(DmuType::DSL_DS_SNAP_MAP, SMALL_BLOCK);
+    let mut ds = DslDatasetPhys {
+        dir: dir_obj,
+        prev_snap: 0,
+        prev_snap_txg: 0,
+        next_snap: 0,
+        snap_names: tx.new_zap(&snap_names, TO_UPPER)?,
+        num_children: 0,
+        creation_time: tx.now,
+        creation_txg: pool_txg(tx),
+        deadlist: 0,
+        referenced: 0,
+        compressed: 0,
+        uncompressed: 0,
+        unique: 0,
+        fsid_guid: random_fsid()?,
+        guid: random()?,
+        flags: DS_FLAG_UNIQUE_ACCURATE,
+        bp: BlockPointer::HOLE,
+        next_clones: 0,
+        props: 0,
+        userrefs: 0,
+    };
+    match origin {
+        None => ds.deadlist = deadlist::create(tx)?,
+        Some(origin) => start_from(tx, (object, &mut ds), origin)?,
+    }
+    tx.set_dataset(object, &ds)?;
+    tx.edit_dir(dir_obj, |dir| {
+        dir.head_dataset = object;
+        dir.origin = origin.unwrap_or(0);
+    })?;
+    Ok(object)
+}
+
+/// The creation of what comes with the pool itself is in txg 1.
+fn pool_txg(tx: &Tx<'_>) -> u64 {
+    const INITIAL: u64 = 4;
+    if tx.txg == INITIAL { 1 } else { tx.txg }
+}
+
+/// Makes the new head `ds` a clone of the snapshot `origin`.
+fn start_from(
+    tx: &mut Tx<'_>,
+    (object, ds): (u64, &mut DslDatasetPhys),
+    origin: u64,
+) -> Result<()> {
+    let mut from = tx.snapshot(origin)?;
+    ds.prev_snap = origin;
+    ds.prev_snap_txg = from.creation_txg;
+    ds.referenced = from.referenced;
+    ds.compressed = from.compressed;
+    ds.uncompressed = from.uncompressed;
+    ds.bp = from.bp;
+    ds.flags |= from.flags & (DS_FLAG_INCONSISTENT | DS_FLAG_CI_DATASET);
+    features::inherit(tx, origin, object)?;
+    let from_dir = tx.dir(from.dir)?;
+    let head = tx.dataset(from_dir.head_dataset)?;
+    ds.deadlist = deadlist::clone(tx, head.deadlist, ds.prev_snap_txg)?;
+    from.num_children = from.num_children.saturating_add(1);
+    if from.next_clones == 0 {
+        from.next_clones = tx.plain_zap(DmuType::NEXT_CLONES)?;
+    }
+    tx.zap_set(from.next_clones, &format!("{object:x}"), object)?;
+    tx.set_dataset(origin, &from)?;
+    let clones = match from_dir.clones {
+        0 => {
+            let clones = tx.plain_zap(DIR_CLONES)?;
+            tx.edit_dir(from.dir, |dir| dir.clones = clones)?;
+            clones
+        }
+        clones => clones,
+    };
+    tx.zap_set(clones, &format!("{object:x}"), object)
+}
+
+/// The transaction group of the snapshot that a directory's head is a clone of; 0 if it is none
+/// (`dd_origin_txg`).
+pub(super) fn origin_txg(tx: &mut Tx<'_>, dir: &DslDirPhys) -> Result<u64> {
+    if dir.origin == 0 || Some(dir.origin) == pool::origin_snap(tx)? {
+        return Ok(0);
+    }
+    Ok(tx.dataset(dir.origin)?.creation_txg)
+}
+
+/// Whether a block counts: holes do not, and neither do those left out of redacted datasets.
+pub(super) fn counts(bp: &BlockPointer) -> bool {
+    const REDACTED: u8 = 2;
+    let redacted = bp.is_embedded() && bp.checksum_type() == REDACTED;
+    !bp.is_hole() && !redacted
+}
+
+/// Features that blocks call for.
+fn features_of(born: &[BlockPointer]) -> Vec<&'static str> {
+    let mut guids = Vec::new();
+    for bp in born.iter().filter(|bp| counts(bp)) {
+        if bp.lsize() > OLD_MAX_BLOCK {
+            guids.push("org.open-zfs:large_blocks");
+        }
+        let checksum = if bp.is_embedded() { 0 } else { bp.checksum_type() };
+        guids.extend(match checksum {
+            11 => Some("org.illumos:sha512"),
+            12 => Some("org.illumos:skein"),
+            13 => Some("org.illumos:edonr"),
+            14 => Some("org.openzfs:blake3"),
+            _ => None,
+        });
+        guids.extend((bp.compression() == 16).then_some("org.freebsd:zstd_compress"));
+        guids.sort_unstable();
+        guids.dedup();
+    }
+    guids
+}
+
+/// What happens to the blocks that a sync killed.
+struct Killed {
+    /// Sums over those that the previous snapshot does not have, which are free.
+    free: Sizes,
+    /// Those that it has.
+    dead: Vec<BlockPointer>,
+    dead_sizes: Sizes,
+    /// Bytes of those that only the previous snapshot still has.
+    unique_to_previous: u64,
+    /// Bytes of those that become part of what snapshots use.
+    to_snapshots: u64,
+}
+
 /// Accounts for a sync of a head's object set: its new root block, the blocks born, the blocks
 /// killed. To be called once for every sync (every pass) of it.
+///
+/// Errors: `Invalid` for a snapshot; `Unsupported` for deadlists of the oldest format.
 pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    let mut ds = tx.head(ds_obj)?;
+    drop_livelist(tx, ds.dir)?;
+    for guid in features_of(&synced.born) {
+        features::activate_dataset_feature(tx, ds_obj, guid)?;
+    }
+    let reserved = space::refreservation(tx, &ds)?;
+    let mut born = Sizes::default();
+    synced.born.iter().filter(|bp| counts(bp)).for_each(|bp| born.add((tx.space)(bp)));
+    let killed = sort_killed(tx, (ds_obj, &ds), &synced.killed)?;
+
+    let unique = born.used.wrapping_sub(killed.free.used) as i64;
+    let charge = charged(ds.unique, unique, reserved);
+    ds.unique = ds.unique.wrapping_add_signed(unique);
+    let gone = [killed.free, killed.dead_sizes];
+    let sum = |of: fn(&Sizes) -> u64| gone.iter().map(of).fold(0, u64::wrapping_add);
+    ds.referenced = ds.referenced.wrapping_add(born.used).wrapping_sub(sum(|s| s.used));
+    ds.compressed = ds.compressed.wrapping_add(born.compressed).wrapping_sub(sum(|s| s.compressed));
+    ds.uncompressed =
+        ds.uncompressed.wrapping_add(born.uncompressed).wrapping_sub(sum(|s| s.uncompressed));
+    ds.bp = synced.root;
+    tx.set_dataset(ds_obj, &ds)?;
+
+    let delta = Delta {
+        used: charge,
+        compressed: born.compressed.wrapping_sub(killed.free.compressed) as i64,
+        uncompressed: born.uncompressed.wrapping_sub(killed.free.uncompressed) as i64,
+    };
+    space::charge_from(tx, ds.dir, delta, unique, (Part::RefReservation, Part::Head))?;
+    space::shift(tx, ds.dir, killed.to_snapshots, Part::Head, Part::Snapshots)?;
+    deadlist::insert(tx, ds.deadlist, &killed.dead)?;
+    if killed.unique_to_previous > 0 {
+        tx.edit_dataset(ds.prev_snap, |prev| {
+            prev.unique = prev.unique.wrapping_add(killed.unique_to_previous);
+        })?;
+    }
+    bookmarks::blocks_killed(tx, (ds_obj, &ds), &synced.killed)
+}
+
+/// Sorts killed blocks, and frees those that are free.
+fn sort_killed(
+    tx: &mut Tx<'_>,
+    (ds_obj, ds): (u64, &DslDatasetPhys),
+    blocks: &[BlockPointer],
+) -> Result<Killed> {
+    let dir = tx.dir(ds.dir)?;
+    let origin_txg = origin_txg(tx, &dir)?;
+    // Birth from which on a block is unique to the previous snapshot, if that is of this dataset.
+    let unique_after = match ds.prev_snap {
+        0 => None,
+        prev => {
+            let prev = tx.dataset(prev)?;
+            (prev.next_snap == ds_obj).then_some(prev.prev_snap_txg)
+        }
+    };
+    let mut out = Killed {
+        free: Sizes::default(),
+        dead: Vec::new(),
+        dead_sizes: Sizes::default(),
+        unique_to_previous: 0,
+        to_snapshots: 0,
+    };
+    for bp in blocks.iter().filter(|bp| counts(bp)) {
+        let (birth, sizes) = (deadlist::birth(bp), (tx.space)(bp));
+        if birth > ds.prev_snap_txg {
+            out.free.add(sizes);
+            tx.free(bp);
+            continue;
+        }
+        out.dead.push(*bp);
+        out.dead_sizes.add(sizes);
+        if unique_after.is_some_and(|txg| birth > txg) {
+            out.unique_to_previous = out.unique_to_previous.wrapping_add(sizes.used);
+        }
+        if birth > origin_txg {
+            out.to_snapshots = out.to_snapshots.wrapping_add(sizes.used);
+        }
+    }
+    Ok(out)
+}
+
+/// Drops the livelist of a clone (`dsl_dir_remove_livelist`).
+pub(super) fn drop_livelist(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
+    let Some(livelist) = tx.field_number(dir_obj, LIVELIST)? else { return Ok(()) };
+    tx.zap_remove(dir_obj, LIVELIST)?;
+    deadlist::free(tx, livelist)?;
+    features::decrement(tx, LIVELIST_FEATURE)
+}
+
+impl Tx<'_> {
+    /// Has a block freed, if there is one on disk.
+    pub(super) fn free(&mut self, bp: &BlockPointer) {
+        if !bp.is_hole() && !bp.is_embedded() {
+            self.frees.push(*bp);
+        }
+    }
 }

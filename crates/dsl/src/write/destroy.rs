@@ -1,18 +1,321 @@
 //! Destroying snapshots and datasets.
+//!
+//! *A snapshot.* What only it has are those blocks on the deadlist of the next snapshot (or head)
+//! that were born after the previous one: their lists become part of the pool's `free_bpobj` whole.
+//! What was on its own deadlist goes to the next one's. The key of its txg goes from the deadlists of
+//! the head and of all clones of later snapshots. Its neighbours' unique space grows.
+//!
+//! *A dataset.* It has no snapshots of its own any more; what it has beyond its origin is all that
+//! was born after it. Its root block goes on the queue `bptree_obj`, and the tree is walked in the
+//! txgs to come, see [`free`](super::free).
 
-use super::{Result, Tx};
+use super::free::queue_tree;
+use super::mos::{DIRECTORY, MAX_DEPTH, corrupt};
+use super::space::{self, Delta, Part};
+use super::{
+    DslWriteError, Result, Sizes, Tx, bookmarks, dataset, deadlist, features, limits, names, pool,
+    props, snapshot,
+};
+use cenote_dmu::ObjectSet;
+use cenote_format::dsl::{DS_FLAG_DEFER_DESTROY, DslDatasetPhys};
+
+const ASYNC_DESTROY: &str = "com.delphix:async_destroy";
+const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
+/// Field of a directory: the key of an encrypted dataset.
+const CRYPTO_KEY: &str = "com.datto:crypto_key_obj";
+/// Field of a dataset: its blocks' old places on removed devices.
+const REMAP_DEADLIST: &str = "com.delphix:remap_deadlist";
+
+/// Errors: `Unsupported` for an encrypted dataset.
+pub(super) fn refuse_encrypted(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
+    match tx.field(dir_obj, CRYPTO_KEY)? {
+        Some(_) => Err(DslWriteError::Unsupported("changing encrypted datasets".into())),
+        None => Ok(()),
+    }
+}
+
+/// Errors: `Unsupported` for datasets that take more than is done here.
+pub(super) fn refuse_unsupported(tx: &mut Tx<'_>, ds_obj: u64, dir_obj: u64) -> Result<()> {
+    refuse_encrypted(tx, dir_obj)?;
+    match tx.field(ds_obj, REMAP_DEADLIST)? {
+        Some(_) => {
+            Err(DslWriteError::Unsupported("a dataset with blocks on removed devices".into()))
+        }
+        None => Ok(()),
+    }
+}
+
+fn holds(tx: &mut Tx<'_>, ds: &DslDatasetPhys) -> Result<usize> {
+    Ok(tx.zap_entries(ds.userrefs)?.len())
+}
 
 /// Destroys a snapshot. With `defer`, one that is held or has clones is marked instead, to go with
 /// the last of them; returns whether it is gone.
 ///
-/// Errors: `Held`, `HasClones`.
+/// Errors: `Held`, `HasClones`, `Unsupported`.
 pub fn destroy_snapshot(tx: &mut Tx<'_>, snap_obj: u64, defer: bool) -> Result<bool> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    let snap = tx.snapshot(snap_obj)?;
+    let (held, has_clones) = (holds(tx, &snap)? > 0, snap.num_children > 1);
+    if defer && (held || has_clones) {
+        tx.edit_dataset(snap_obj, |ds| ds.flags |= DS_FLAG_DEFER_DESTROY)?;
+        return Ok(false);
+    }
+    if held {
+        return Err(DslWriteError::Held);
+    }
+    if has_clones {
+        return Err(DslWriteError::HasClones);
+    }
+    let head_obj = tx.dir(snap.dir)?.head_dataset;
+    for object in [snap_obj, snap.next_snap, head_obj] {
+        refuse_unsupported(tx, object, snap.dir)?;
+    }
+    remove_snapshot(tx, snap_obj, &snap, head_obj)?;
+    Ok(true)
 }
+
+/// Destroys a snapshot without checks (`dsl_destroy_snapshot_sync_impl`).
+fn remove_snapshot(
+    tx: &mut Tx<'_>,
+    snap_obj: u64,
+    snap: &DslDatasetPhys,
+    head_obj: u64,
+) -> Result<()> {
+    let next = tx.dataset(snap.next_snap)?;
+    if next.prev_snap != snap_obj {
+        return Err(corrupt(snap_obj, "the next snapshot has another one before it"));
+    }
+    let keep_keys = bookmarks::snapshot_destroyed(tx, head_obj, snap, next.deadlist)?;
+    features::deactivate_all(tx, snap_obj)?;
+    let linear = unlink(tx, snap_obj, snap)?;
+    tx.edit_dataset(snap.next_snap, |next| {
+        next.prev_snap = snap.prev_snap;
+        next.prev_snap_txg = snap.prev_snap_txg;
+    })?;
+    move_blocks(tx, snap, next.deadlist, linear)?;
+    if !keep_keys {
+        remove_clones_key(tx, snap.dir, snap.creation_txg)?;
+    }
+    if next.num_children > 0 {
+        let after = tx.dataset(next.next_snap)?.deadlist;
+        let shared = deadlist::range(tx, after, snap.prev_snap_txg, snap.creation_txg)?;
+        tx.edit_dataset(snap.next_snap, |next| {
+            next.unique = next.unique.wrapping_add(shared.used);
+        })?;
+        if !keep_keys {
+            let head = tx.dataset(head_obj)?.deadlist;
+            deadlist::remove_key(tx, head, snap.creation_txg)?;
+        }
+    } else {
+        recount_head(tx, snap.next_snap)?;
+    }
+    let head = tx.dataset(head_obj)?;
+    let name = names::name_in(tx, head.snap_names, snap_obj)?;
+    tx.zap_remove(head.snap_names, &name)?;
+    snapshot::changed(tx, snap.dir)?;
+    limits::adjust(tx, snap.dir, limits::SNAPSHOTS, -1)?;
+    props::clear_bootfs(tx, snap_obj)?;
+    for zap in [snap.next_clones, snap.props, snap.userrefs] {
+        if zap != 0 {
+            tx.mos.free(zap)?;
+        }
+    }
+    tx.free_zapified(snap_obj)
+}
+
+/// Takes a snapshot out of what its previous one says comes after it; whether that is of the same
+/// dataset.
+fn unlink(tx: &mut Tx<'_>, snap_obj: u64, snap: &DslDatasetPhys) -> Result<bool> {
+    if snap.prev_snap == 0 {
+        return Ok(false);
+    }
+    let mut prev = tx.dataset(snap.prev_snap)?;
+    if prev.next_snap == snap_obj {
+        prev.next_snap = snap.next_snap;
+        tx.set_dataset(snap.prev_snap, &prev)?;
+        return Ok(true);
+    }
+    if prev.next_clones != 0 {
+        tx.zap_remove(prev.next_clones, &format!("{snap_obj:x}"))?;
+        tx.zap_set(prev.next_clones, &format!("{:x}", snap.next_snap), snap.next_snap)?;
+    }
+    Ok(false)
+}
+
+/// Moves what only the snapshot has to the pool's list of blocks to be freed, and its deadlist to
+/// `next`'s. `linear`: the previous snapshot is of the same dataset.
+fn move_blocks(tx: &mut Tx<'_>, snap: &DslDatasetPhys, next: u64, linear: bool) -> Result<()> {
+    if linear {
+        let before = tx.dataset(snap.prev_snap)?.prev_snap_txg;
+        let shared = deadlist::range(tx, next, before, snap.prev_snap_txg)?;
+        tx.edit_dataset(snap.prev_snap, |prev| {
+            prev.unique = prev.unique.wrapping_add(shared.used);
+        })?;
+    }
+    let freed = deadlist::range(tx, next, snap.prev_snap_txg, u64::MAX)?;
+    space::charge(tx, snap.dir, Part::Snapshots, Delta::less(freed))?;
+    let Some(free) = pool::entry(tx, pool::FREE_BPOBJ)? else {
+        return Err(corrupt(DIRECTORY, "no free_bpobj"));
+    };
+    deadlist::move_from(tx, next, snap.prev_snap_txg, free)?;
+    pool::charge_free(tx, Delta::more(freed))?;
+    deadlist::merge(tx, next, snap.deadlist)?;
+    deadlist::free(tx, snap.deadlist)
+}
+
+/// Removes the key of a destroyed snapshot from the deadlists of clones of later snapshots, and of
+/// their clones.
+fn remove_clones_key(tx: &mut Tx<'_>, dir_obj: u64, key: u64) -> Result<()> {
+    let mut waiting = vec![(dir_obj, 0usize)];
+    while let Some((object, depth)) = waiting.pop() {
+        if depth > MAX_DEPTH {
+            return Err(corrupt(object, "clones of each other"));
+        }
+        let clones = tx.dir(object)?.clones;
+        for clone in tx.zap_entries(clones)?.iter().filter_map(|e| e.u64()) {
+            let clone = tx.dataset(clone)?;
+            let dir = tx.dir(clone.dir)?;
+            if dataset::origin_txg(tx, &dir)? > key {
+                deadlist::remove_key(tx, clone.deadlist, key)?;
+                waiting.push((clone.dir, depth + 1));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Computes anew what is unique to a head whose previous snapshot changed, and what its
+/// refreservation keeps.
+fn recount_head(tx: &mut Tx<'_>, head_obj: u64) -> Result<()> {
+    let mut head = tx.dataset(head_obj)?;
+    let shared = match head.prev_snap {
+        0 => 0,
+        prev => tx.dataset(prev)?.referenced,
+    };
+    let dead = deadlist::total(tx, head.deadlist)?.used;
+    let old = head.unique;
+    head.unique = head.referenced.wrapping_sub(shared.wrapping_sub(dead));
+    tx.set_dataset(head_obj, &head)?;
+    let reserved = space::refreservation(tx, &head)?;
+    let less = head.unique.saturating_sub(old).min(reserved.saturating_sub(old)) as i64;
+    space::charge(tx, head.dir, Part::RefReservation, Delta::used(less.wrapping_neg()))
+}
+
 /// Destroys a file system or volume, with its directory. Its blocks are freed by
-/// [`destroy_step`](super::free::destroy_step).
+/// [`destroy_step`](super::free::destroy_step). If it is the last that a snapshot marked for
+/// destruction was kept for, that goes, too.
 ///
-/// Errors: `HasChildren`, `HasSnapshots`, `Unsupported` without the feature `async_destroy`.
+/// Errors: `HasSnapshots`, `HasChildren`, `Invalid` for the pool itself, `Busy` if there is an intent
+/// log, which has to be destroyed before; `Unsupported` without the feature `async_destroy`.
 pub fn destroy_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    let ds = tx.head(ds_obj)?;
+    let dir = tx.dir(ds.dir)?;
+    if dir.parent == 0 || dir.head_dataset != ds_obj {
+        return Err(DslWriteError::Invalid("is no dataset that can be destroyed".into()));
+    }
+    refuse_unsupported(tx, ds_obj, ds.dir)?;
+    let prev = if ds.prev_snap == 0 { None } else { Some(tx.dataset(ds.prev_snap)?) };
+    if prev.as_ref().is_some_and(|prev| prev.next_snap == ds_obj) {
+        return Err(DslWriteError::HasSnapshots);
+    }
+    if !tx.zap_is_empty(dir.children)? {
+        return Err(DslWriteError::HasChildren);
+    }
+    if !features::is_enabled(tx, ASYNC_DESTROY)? {
+        return Err(DslWriteError::Unsupported("destroying without async_destroy".into()));
+    }
+    let contents = ObjectSet::open(tx.mos.synced().store().clone(), ds_obj, ds.bp)?;
+    if !contents.phys().zil.log.is_hole() {
+        return Err(DslWriteError::Busy);
+    }
+    // Whether the origin goes with its last clone.
+    let mut with_origin = false;
+    if let Some(prev) = &prev {
+        let marked = prev.flags & DS_FLAG_DEFER_DESTROY != 0 && prev.num_children == 2;
+        with_origin = marked && holds(tx, prev)? == 0;
+    }
+    remove_head(tx, ds_obj)?;
+    if with_origin {
+        destroy_snapshot(tx, ds.prev_snap, false)?;
+    }
+    Ok(())
+}
+
+/// Destroys a head without checks (`dsl_destroy_head_sync_impl`).
+fn remove_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
+    let ds = tx.head(ds_obj)?;
+    dataset::drop_livelist(tx, ds.dir)?;
+    if space::refreservation(tx, &ds)? != 0 {
+        space::set_refreservation(tx, ds_obj, 0)?;
+    }
+    features::deactivate_all(tx, ds_obj)?;
+    leave_origin(tx, ds_obj, &ds)?;
+    // A clone's deadlist holds what its origin still has.
+    deadlist::free(tx, ds.deadlist)?;
+    let dir = tx.dir(ds.dir)?;
+    let all = Sizes { used: dir.used, compressed: dir.compressed, uncompressed: dir.uncompressed };
+    queue_tree(tx, &ds.bp, ds.prev_snap_txg, all)?;
+    space::charge(tx, ds.dir, Part::Head, Delta::less(all))?;
+    pool::charge_free(tx, Delta::more(all))?;
+    tx.edit_dir(ds.dir, |dir| dir.head_dataset = 0)?;
+    tx.mos.free(ds.snap_names)?;
+    bookmarks::free(tx, ds_obj)?;
+    props::clear_bootfs(tx, ds_obj)?;
+    tx.free_zapified(ds_obj)?;
+    remove_dir(tx, ds.dir)?;
+    remove_errors(tx, ds_obj)
+}
+
+/// The head is no clone of its origin any more.
+fn leave_origin(tx: &mut Tx<'_>, ds_obj: u64, ds: &DslDatasetPhys) -> Result<()> {
+    if ds.prev_snap == 0 {
+        return Ok(());
+    }
+    let name = format!("{ds_obj:x}");
+    let mut origin = tx.dataset(ds.prev_snap)?;
+    if origin.next_clones != 0 {
+        tx.zap_remove(origin.next_clones, &name)?;
+    }
+    origin.num_children = origin.num_children.saturating_sub(1);
+    tx.set_dataset(ds.prev_snap, &origin)?;
+    let clones = tx.dir(origin.dir)?.clones;
+    if clones != 0 {
+        tx.zap_remove(clones, &name)?;
+    }
+    Ok(())
+}
+
+/// Destroys a directory without head and children (`dsl_dir_destroy_sync`).
+fn remove_dir(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
+    space::reserve(tx, dir_obj, 0)?;
+    let dir = tx.dir(dir_obj)?;
+    limits::adjust(tx, dir.parent, limits::FILESYSTEMS, -1)?;
+    let siblings = tx.dir(dir.parent)?.children;
+    let name = names::name_in(tx, siblings, dir_obj)?;
+    tx.zap_remove(siblings, &name)?;
+    for permissions in tx.zap_entries(dir.deleg)?.iter().filter_map(|e| e.u64()) {
+        tx.mos.free(permissions)?;
+    }
+    for zap in [dir.children, dir.props, dir.clones, dir.deleg] {
+        if zap != 0 {
+            tx.mos.free(zap)?;
+        }
+    }
+    tx.free_zapified(dir_obj)
+}
+
+/// Forgets the errors of a dataset (`spa_delete_dataset_errlog`).
+fn remove_errors(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
+    if !features::is_enabled(tx, HEAD_ERRLOG)? {
+        return Ok(());
+    }
+    let name = format!("{ds_obj:x}");
+    for log in ["errlog_last", "errlog_scrub"] {
+        let Some(log) = pool::entry(tx, log)?.filter(|log| *log != 0) else { continue };
+        if let Some(errors) = tx.zap_number(log, &name)? {
+            tx.zap_remove(log, &name)?;
+            tx.mos.free(errors)?;
+        }
+    }
+    Ok(())
 }

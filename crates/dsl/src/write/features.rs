@@ -1,39 +1,182 @@
 //! Feature flags: which are enabled, and how many uses each has.
+//!
+//! The counts are in two ZAPs of the MOS, one for features that every reader must know and one for
+//! those that only writers must. A dataset that uses a feature has an entry of the feature's guid
+//! among its fields; most have the value 0, and `redacted_datasets` an array. Snapshots and clones
+//! take the entries of what they were made from, and each counts as a use.
+//!
+//! With `enabled_txg` another ZAP says when each feature was enabled, and each entry is a use of
+//! `enabled_txg` itself.
 
-use super::{Result, Tx};
+use super::mos::{DIRECTORY, ZAP_METADATA, corrupt};
+use super::{DslWriteError, Result, Tx, pool};
+use cenote_format::encode::zap::Value;
+use cenote_format::features::{FEATURES, Feature, by_guid};
+
+const FOR_READ: &str = "features_for_read";
+const FOR_WRITE: &str = "features_for_write";
+const DESCRIPTIONS: &str = "feature_descriptions";
+const ENABLED_TXG_ZAP: &str = "feature_enabled_txg";
+const ENABLED_TXG: &str = "com.delphix:enabled_txg";
+/// Features that are active from when they are enabled (`ZFEATURE_FLAG_ACTIVATE_ON_ENABLE`).
+const ACTIVE_AT_ONCE: [&str; 5] = [
+    "org.illumos:lz4_compress",
+    "com.delphix:hole_birth",
+    "com.delphix:spacemap_v2",
+    "com.delphix:embedded_data",
+    "com.delphix:head_errlog",
+];
 
 /// Creates the three ZAPs of features, if they are not there.
 pub fn create_objects(tx: &mut Tx<'_>) -> Result<()> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    for name in [FOR_READ, FOR_WRITE, DESCRIPTIONS] {
+        if pool::entry(tx, name)?.is_none() {
+            let zap = tx.plain_zap(ZAP_METADATA)?;
+            pool::set_entry(tx, name, zap)?;
+        }
+    }
+    Ok(())
 }
+
+fn known(guid: &str) -> Result<&'static Feature> {
+    by_guid(guid).ok_or_else(|| DslWriteError::Unsupported(format!("feature {guid}")))
+}
+
+/// The ZAP that counts the uses of a feature.
+fn counts(tx: &mut Tx<'_>, feature: &Feature) -> Result<Option<u64>> {
+    pool::entry(tx, if feature.readonly_compatible { FOR_WRITE } else { FOR_READ })
+}
+
 /// Enables a feature and all that it depends on; those that are active from the start become so.
-/// Nothing happens if it is enabled. Errors: [`Unsupported`](super::DslWriteError::Unsupported)
-/// for a guid that is not in the table.
+/// Nothing happens if it is enabled.
+///
+/// Errors: `Unsupported` for a guid that is not in the table; the ZAPs of features are not there.
 pub fn enable(tx: &mut Tx<'_>, guid: &str) -> Result<()> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    let feature = known(guid)?;
+    let (Some(counts), Some(descriptions)) = (counts(tx, feature)?, pool::entry(tx, DESCRIPTIONS)?)
+    else {
+        return Err(corrupt(DIRECTORY, "no feature flags"));
+    };
+    if tx.zap_get(counts, guid)?.is_some() {
+        return Ok(());
+    }
+    // The table has no circles: its own test goes through it.
+    for needed in feature.depends_on {
+        enable(tx, needed)?;
+    }
+    let text: Vec<u8> = feature.description.bytes().chain([0]).collect();
+    tx.zap_put(descriptions, guid, &Value::U8(&text))?;
+    tx.zap_set(counts, guid, u64::from(ACTIVE_AT_ONCE.contains(&guid)))?;
+    if is_enabled(tx, ENABLED_TXG)? {
+        let zap = match pool::entry(tx, ENABLED_TXG_ZAP)? {
+            Some(zap) => zap,
+            None => {
+                let zap = tx.plain_zap(ZAP_METADATA)?;
+                pool::set_entry(tx, ENABLED_TXG_ZAP, zap)?;
+                zap
+            }
+        };
+        increment(tx, ENABLED_TXG)?;
+        let txg = tx.txg;
+        tx.zap_set(zap, guid, txg)?;
+    }
+    Ok(())
 }
+
 /// The number of uses of an enabled feature: `None` if it is not enabled.
 pub fn count(tx: &mut Tx<'_>, guid: &str) -> Result<Option<u64>> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    match counts(tx, known(guid)?)? {
+        Some(counts) => tx.zap_number(counts, guid),
+        None => Ok(None),
+    }
 }
+
 /// Whether a feature is enabled.
 pub fn is_enabled(tx: &mut Tx<'_>, guid: &str) -> Result<bool> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    Ok(count(tx, guid)?.is_some())
 }
+
+/// Whether a feature is enabled and has uses.
+pub(super) fn is_active(tx: &mut Tx<'_>, guid: &str) -> Result<bool> {
+    Ok(count(tx, guid)?.is_some_and(|n| n > 0))
+}
+
+fn change(tx: &mut Tx<'_>, guid: &str, delta: i64) -> Result<()> {
+    let counts = counts(tx, known(guid)?)?.unwrap_or_default();
+    let old = if counts == 0 { None } else { tx.zap_number(counts, guid)? };
+    let Some(old) = old else {
+        return Err(DslWriteError::Unsupported(format!("feature {guid} (it is not enabled)")));
+    };
+    let Some(new) = old.checked_add_signed(delta) else {
+        return Err(corrupt(counts, format!("feature {guid} has {old} uses")));
+    };
+    tx.zap_set(counts, guid, new)
+}
+
 /// One use more. Errors: not enabled.
 pub fn increment(tx: &mut Tx<'_>, guid: &str) -> Result<()> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    change(tx, guid, 1)
 }
+
 /// One use less. Errors: not enabled, no uses.
 pub fn decrement(tx: &mut Tx<'_>, guid: &str) -> Result<()> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    change(tx, guid, -1)
 }
+
 /// Notes that a dataset uses a feature, and counts it; nothing happens if that is noted already.
+/// Errors: not enabled.
 pub fn activate_dataset_feature(tx: &mut Tx<'_>, ds_obj: u64, guid: &str) -> Result<()> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    activate_with(tx, ds_obj, guid, &[0])
 }
+
+fn activate_with(tx: &mut Tx<'_>, ds_obj: u64, guid: &str, value: &[u64]) -> Result<()> {
+    if tx.field(ds_obj, guid)?.is_some() {
+        return Ok(());
+    }
+    increment(tx, guid)?;
+    tx.zapify(ds_obj)?;
+    tx.zap_put(ds_obj, guid, &Value::U64(value))
+}
+
+/// The features that a dataset uses, with the values of their entries.
+pub(super) fn of_dataset(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Vec<(&'static str, Vec<u64>)>> {
+    let mut used = Vec::new();
+    if !tx.is_zapified(ds_obj)? {
+        return Ok(used);
+    }
+    for feature in FEATURES.iter().filter(|f| f.per_dataset) {
+        if let Some((8, value)) = tx.zap_get(ds_obj, feature.guid)? {
+            used.push((feature.guid, value));
+        }
+    }
+    Ok(used)
+}
+
+/// Gives the dataset `to` the features of `from`.
+pub(super) fn inherit(tx: &mut Tx<'_>, from: u64, to: u64) -> Result<()> {
+    for (guid, value) in of_dataset(tx, from)? {
+        activate_with(tx, to, guid, &value)?;
+    }
+    Ok(())
+}
+
+/// Takes all features from a dataset, which is about to be freed.
+pub(super) fn deactivate_all(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
+    for (guid, _) in of_dataset(tx, ds_obj)? {
+        tx.zap_remove(ds_obj, guid)?;
+        decrement(tx, guid)?;
+    }
+    Ok(())
+}
+
 /// The guids of active features that the labels have to list (`features_for_read` in the label):
 /// to be compared with the labels before each config is written.
 pub fn label_features(tx: &mut Tx<'_>) -> Result<Vec<&'static str>> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    let mut active = Vec::new();
+    for feature in FEATURES.iter().filter(|f| f.needed_for_mos) {
+        if is_active(tx, feature.guid)? {
+            active.push(feature.guid);
+        }
+    }
+    Ok(active)
 }

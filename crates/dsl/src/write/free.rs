@@ -1,13 +1,477 @@
 //! Freeing what was destroyed, some in each txg.
+//!
+//! Two things wait: the list `free_bpobj`, of blocks that destroyed snapshots had, and the queue
+//! `bptree_obj`, of root blocks of destroyed datasets. The directory `$FREE` is charged for all of
+//! it, less with each block freed. While there is a queue, `async_destroy` is active.
+//!
+//! The queue's entries lie one after the other in the object's data, from number `begin` to `end` of
+//! the header in the bonus buffer:
+//!
+//! ```text
+//! header   begin end bytes compressed uncompressed
+//! entry    root block pointer (128) | only blocks born after this txg | bookmark (4 words)
+//! ```
+//!
+//! A tree is walked in the order of its blocks, and a block is freed after all that is below it, so
+//! that the walk can be taken up again: the *bookmark* is the first block of level 0 that was not
+//! freed yet. Everything before it in that order, and every indirect block that has nothing from
+//! there on, is gone and must not be read.
+//!
+//! A tree that cannot be read in full stays in the queue with its bookmark; those behind it are
+//! freed all the same, and marked as done.
 
-use super::{Result, Tx};
+use super::mos::{WORDS_METADATA, corrupt};
+use super::space::Delta;
+use super::{Result, Sizes, Tx, bpobj, dataset, deadlist, features, pool};
+use crate::bounds;
+use cenote_dmu::object::SPILL_BLKID;
+use cenote_dmu::write::NewObject;
+use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
+use cenote_format::dmu::{DNODE_SLOT, DnodePhys, ObjsetPhys};
+use cenote_format::{ByteOrder, Bytes};
+use cenote_store::{Block, Bookmark, Store};
+use std::sync::Arc;
+
+const ASYNC_DESTROY: &str = "com.delphix:async_destroy";
+/// Entry of the object directory.
+const QUEUE: &str = "bptree_obj";
+/// Bytes of the queue's header and of an entry.
+const HEADER: usize = 40;
+const ENTRY: usize = BLKPTR_SIZE + 40;
+/// Number by which the object sets of destroyed datasets go in bookmarks.
+const DESTROYED: u64 = u64::MAX;
+/// Accounting objects in the order in which they are walked.
+const PROJECT_USED: u64 = u64::MAX - 2;
+const GROUP_USED: u64 = u64::MAX - 1;
+const USER_USED: u64 = u64::MAX;
+/// The meta dnode.
+const META: u64 = 0;
+/// Dnodes in a block of them.
+const DNODES: u64 = 32;
+/// Deepest tree of an object.
+const MAX_LEVELS: u8 = 20;
+
+/// The queue's header.
+struct Header {
+    begin: u64,
+    end: u64,
+    sizes: Sizes,
+}
+
+impl Header {
+    fn read(tx: &mut Tx<'_>, queue: u64) -> Result<Header> {
+        let bonus = tx.mos.dnode(queue)?.bonus.clone();
+        let bytes = Bytes::new(&bonus, ByteOrder::Little, "queue of destroyed datasets");
+        let [begin, end, used, compressed, uncompressed] = bytes.u64s(0)?;
+        Ok(Header { begin, end, sizes: Sizes { used, compressed, uncompressed } })
+    }
+
+    fn write(&self, tx: &mut Tx<'_>, queue: u64) -> Result<()> {
+        let Sizes { used, compressed, uncompressed } = self.sizes;
+        let words = [self.begin, self.end, used, compressed, uncompressed];
+        let bonus: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        Ok(tx.mos.set_bonus(queue, WORDS_METADATA, &bonus)?)
+    }
+}
+
+/// An entry of the queue.
+struct Entry {
+    root: BlockPointer,
+    after_txg: u64,
+    resume: Option<Mark>,
+}
+
+/// Where a walk is taken up again: a block of level 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Mark {
+    object: u64,
+    blkid: u64,
+}
+
+fn entry_offset(index: u64) -> u64 {
+    index.wrapping_mul(ENTRY as u64)
+}
+
+impl Entry {
+    fn read(tx: &mut Tx<'_>, queue: u64, index: u64) -> Result<Entry> {
+        let mut data = [0; ENTRY];
+        tx.mos.read(queue, entry_offset(index), &mut data)?;
+        let bytes = Bytes::new(&data, ByteOrder::Little, "destroyed dataset");
+        let root = BlockPointer::decode(&bytes, 0)?;
+        let [after_txg, objset, object, _, blkid] = bytes.u64s(BLKPTR_SIZE)?;
+        let resume = (objset == DESTROYED).then_some(Mark { object, blkid });
+        Ok(Entry { root, after_txg, resume })
+    }
+
+    fn write(&self, tx: &mut Tx<'_>, queue: u64, index: u64) -> Result<()> {
+        let mark = match self.resume {
+            Some(Mark { object, blkid }) => [DESTROYED, object, 0, blkid],
+            None => [0; 4],
+        };
+        let words = self.root.0.iter().chain([&self.after_txg]).chain(&mark);
+        let data: Vec<u8> = words.flat_map(|w| w.to_le_bytes()).collect();
+        Ok(tx.mos.write(queue, entry_offset(index), &data)?)
+    }
+}
+
+/// Puts a destroyed dataset on the queue: all below `root` that was born after `after_txg`, so many
+/// bytes.
+pub(super) fn queue_tree(
+    tx: &mut Tx<'_>,
+    root: &BlockPointer,
+    after_txg: u64,
+    sizes: Sizes,
+) -> Result<()> {
+    let queue = match pool::entry(tx, QUEUE)? {
+        Some(queue) => queue,
+        None => {
+            features::increment(tx, ASYNC_DESTROY)?;
+            let queue = tx.mos.allocate(&NewObject {
+                bonus_kind: WORDS_METADATA,
+                bonus: vec![0; HEADER],
+                ..NewObject::new(WORDS_METADATA, bpobj::BLOCK)
+            })?;
+            pool::set_entry(tx, QUEUE, queue)?;
+            queue
+        }
+    };
+    let mut header = Header::read(tx, queue)?;
+    Entry { root: *root, after_txg, resume: None }.write(tx, queue, header.end)?;
+    header.end = header.end.wrapping_add(1);
+    header.sizes.add(sizes);
+    header.write(tx, queue)
+}
 
 /// Frees up to `budget` blocks of what is waiting (`free_bpobj` and `bptree_obj` of the object
-/// directory); true if there is more. Progress is in the MOS.
+/// directory); true if there is more that can be freed. Progress is in the MOS. To be called once
+/// in a txg, after the sync tasks.
 pub fn destroy_step(tx: &mut Tx<'_>, budget: u64) -> Result<bool> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    let mut left = budget;
+    if let Some(list) = pool::entry(tx, pool::FREE_BPOBJ)? {
+        let blocks = bpobj::take(tx, list, left)?;
+        left = left.saturating_sub(blocks.len() as u64);
+        let mut sum = Sizes::default();
+        for bp in &blocks {
+            sum.add((tx.space)(bp));
+            tx.free(bp);
+        }
+        pool::charge_free(tx, Delta::less(sum))?;
+        if !bpobj::is_empty(tx, list)? {
+            return Ok(true);
+        }
+    }
+    match pool::entry(tx, QUEUE)? {
+        Some(queue) => free_trees(tx, queue, left),
+        None => Ok(false),
+    }
 }
+
 /// Bytes that are waiting to be freed (pool property `freeing`).
 pub fn freeing(tx: &mut Tx<'_>) -> Result<u64> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    pool::free_dir_used(tx)
+}
+
+fn free_trees(tx: &mut Tx<'_>, queue: u64, budget: u64) -> Result<bool> {
+    let mut header = Header::read(tx, queue)?;
+    let (mut left, mut failed, mut paused) = (budget, false, false);
+    let room = tx.mos.dnode(queue)?;
+    let room = room.max_block.saturating_add(1).saturating_mul(room.block_size);
+    if header.end.saturating_mul(ENTRY as u64) > room || header.begin > header.end {
+        return Err(corrupt(queue, "bad queue of destroyed datasets"));
+    }
+    for index in header.begin..header.end {
+        let mut entry = Entry::read(tx, queue, index)?;
+        let mut walk = Walk::new(tx, &entry, left);
+        let done = walk.root(&entry.root);
+        let (freed, sum, resume) = (walk.freed, walk.sum, walk.stopped_at);
+        left = walk.left;
+        header.sizes.used = header.sizes.used.wrapping_sub(sum.used);
+        header.sizes.compressed = header.sizes.compressed.wrapping_sub(sum.compressed);
+        header.sizes.uncompressed = header.sizes.uncompressed.wrapping_sub(sum.uncompressed);
+        freed.iter().for_each(|bp| tx.free(bp));
+        pool::charge_free(tx, Delta::less(sum))?;
+        match done {
+            Err(stop) => {
+                entry.resume = resume.or(entry.resume);
+                entry.write(tx, queue, index)?;
+                if let Stop::Failed(why) = stop {
+                    tracing::warn!("destroyed dataset {index} cannot be freed in full: {why}");
+                    failed = true;
+                    continue;
+                }
+                paused = true;
+                break;
+            }
+            // Not the first any more: it is marked, so that nothing is walked again.
+            Ok(()) if failed => {
+                entry.after_txg = u64::MAX;
+                entry.write(tx, queue, index)?;
+            }
+            Ok(()) => {
+                header.begin = header.begin.wrapping_add(1);
+                tx.mos.free_range(queue, entry_offset(index), ENTRY as u64)?;
+            }
+        }
+    }
+    header.write(tx, queue)?;
+    if header.begin == header.end {
+        features::decrement(tx, ASYNC_DESTROY)?;
+        pool::remove_entry(tx, QUEUE)?;
+        tx.mos.free(queue)?;
+    }
+    Ok(paused)
+}
+
+/// Why a walk ended early.
+enum Stop {
+    Paused,
+    Failed(String),
+}
+
+type Step = std::result::Result<(), Stop>;
+
+fn failed(why: impl ToString) -> Stop {
+    Stop::Failed(why.to_string())
+}
+
+/// A block in a walk.
+#[derive(Clone, Copy)]
+struct At {
+    object: u64,
+    level: u8,
+    blkid: u64,
+    /// log2 of the pointers of an indirect block of the object.
+    fan: u32,
+}
+
+impl At {
+    /// The first block of level 0 below the block `blkid` of this level.
+    fn first(&self, blkid: u64) -> u64 {
+        let shift = self.fan.saturating_mul(self.level.into());
+        let scaled = u128::from(blkid).checked_shl(shift).unwrap_or(u128::MAX);
+        if blkid == 0 { 0 } else { u64::try_from(scaled).unwrap_or(u64::MAX) }
+    }
+
+    /// Whether all of the block, and what is below, comes before `mark`.
+    fn is_before(&self, mark: Mark) -> bool {
+        let end = self.first(self.blkid.saturating_add(1));
+        let own = match self.object {
+            META => (end.saturating_mul(DNODES), 0),
+            object => (object, end),
+        };
+        let other = match mark.object {
+            META => (mark.blkid.saturating_mul(DNODES), 0),
+            object => (object, mark.blkid),
+        };
+        if own != other {
+            return own < other;
+        }
+        // The higher one comes first; blocks of dnodes are above the objects in them.
+        let height = |object: u64, level: u8| (object == META, level);
+        height(self.object, self.level) >= height(mark.object, 0)
+    }
+}
+
+/// A walk through the tree of a destroyed dataset.
+struct Walk<'t> {
+    store: Arc<Store>,
+    space: &'t dyn Fn(&BlockPointer) -> Sizes,
+    after_txg: u64,
+    resume: Option<Mark>,
+    /// Blocks of level 0 that may still be freed.
+    left: u64,
+    /// Blocks that may still be read.
+    reads_left: u64,
+    freed: Vec<BlockPointer>,
+    sum: Sizes,
+    stopped_at: Option<Mark>,
+}
+
+impl<'t> Walk<'t> {
+    fn new(tx: &Tx<'t>, entry: &Entry, left: u64) -> Walk<'t> {
+        let mos = tx.mos.synced();
+        Walk {
+            store: mos.store().clone(),
+            space: tx.space,
+            after_txg: entry.after_txg,
+            resume: entry.resume,
+            left,
+            reads_left: bounds::max_blocks(mos),
+            freed: Vec::new(),
+            sum: Sizes::default(),
+            stopped_at: None,
+        }
+    }
+
+    /// Whether a block was born too early to be freed here, or is none.
+    fn is_foreign(&self, bp: &BlockPointer) -> bool {
+        bp.logical_birth() == 0 || deadlist::birth(bp) <= self.after_txg || !dataset::counts(bp)
+    }
+
+    fn free(&mut self, bp: &BlockPointer) {
+        self.sum.add((self.space)(bp));
+        self.freed.push(*bp);
+    }
+
+    fn read(&mut self, bp: &BlockPointer, at: Bookmark) -> std::result::Result<Block, Stop> {
+        let Some(left) = self.reads_left.checked_sub(1) else {
+            return Err(failed("more blocks than the pool has"));
+        };
+        self.reads_left = left;
+        self.store.read(bp, at).map_err(failed)
+    }
+
+    /// The root block and all below it.
+    fn root(&mut self, bp: &BlockPointer) -> Step {
+        if self.is_foreign(bp) {
+            return Ok(());
+        }
+        let at = Bookmark { objset: DESTROYED, object: META, level: -1, blkid: 0 };
+        let block = self.read(bp, at)?;
+        let data = block.data.bytes();
+        let phys = ObjsetPhys::decode(&Bytes::new(&data, block.order, "object set"));
+        let phys = phys.map_err(failed)?;
+        self.dnode(META, &phys.meta_dnode)?;
+        let accounting = [
+            (PROJECT_USED, &phys.project_used),
+            (GROUP_USED, &phys.group_used),
+            (USER_USED, &phys.user_used),
+        ];
+        for (number, dnode) in accounting {
+            if let Some(dnode) = dnode {
+                self.dnode(number, dnode)?;
+            }
+        }
+        self.free(bp);
+        Ok(())
+    }
+
+    fn dnode(&mut self, object: u64, dnode: &DnodePhys) -> Step {
+        if object != META && self.resume.is_some_and(|mark| object < mark.object) {
+            return Ok(());
+        }
+        if dnode.levels == 0 || dnode.levels > MAX_LEVELS {
+            self.stop_before(object);
+            return Err(failed(format!("object {object} of {} levels", dnode.levels)));
+        }
+        let fan = u32::from(dnode.indirect_shift).saturating_sub(7);
+        for (blkid, bp) in (0..).zip(&dnode.pointers) {
+            self.visit(bp, At { object, level: dnode.levels - 1, blkid, fan })?;
+        }
+        match &dnode.spill {
+            Some(bp) => self.visit(bp, At { object, level: 0, blkid: SPILL_BLKID, fan }),
+            None => Ok(()),
+        }
+    }
+
+    /// The walk goes on with this object; those before it are done.
+    fn stop_before(&mut self, object: u64) {
+        self.stopped_at = Some(Mark { object: object.max(1), blkid: 0 });
+    }
+
+    fn visit(&mut self, bp: &BlockPointer, at: At) -> Step {
+        if self.resume.is_some_and(|mark| at.is_before(mark)) || self.is_foreign(bp) {
+            return Ok(());
+        }
+        let here = Mark { object: at.object, blkid: at.blkid };
+        // What is below the block where the walk stopped was freed before.
+        let resumed = at.level == 0 && self.resume == Some(here);
+        let below = if resumed { Ok(()) } else { self.below(bp, at) };
+        let done = below.and_then(|()| {
+            if at.level == 0 {
+                self.left = self.left.checked_sub(1).ok_or(Stop::Paused)?;
+            }
+            self.free(bp);
+            Ok(())
+        });
+        if let Err(stop) = &done
+            && self.stopped_at.is_none()
+        {
+            self.stopped_at = Some(stopped(stop, at));
+        }
+        done
+    }
+
+    /// What is below a block: blocks below an indirect one, or objects in a block of dnodes.
+    fn below(&mut self, bp: &BlockPointer, at: At) -> Step {
+        if at.level == 0 && at.object != META {
+            return Ok(());
+        }
+        let (level, blkid) = (at.level.into(), at.blkid);
+        let block =
+            self.read(bp, Bookmark { objset: DESTROYED, object: at.object, level, blkid })?;
+        let data = block.data.bytes();
+        let bytes = Bytes::new(&data, block.order, "block of a destroyed dataset");
+        if at.level > 0 {
+            for i in 0..data.len() / BLKPTR_SIZE {
+                let child = BlockPointer::decode(&bytes, i * BLKPTR_SIZE).map_err(failed)?;
+                let blkid = at.blkid.checked_shl(at.fan).unwrap_or(0).saturating_add(i as u64);
+                self.visit(&child, At { level: at.level - 1, blkid, ..at })?;
+            }
+            return Ok(());
+        }
+        let mut slot = 0;
+        while slot < data.len() / DNODE_SLOT {
+            let number = at.blkid.wrapping_mul(DNODES).wrapping_add(slot as u64);
+            let dnode = DnodePhys::decode(&bytes, slot * DNODE_SLOT).map_err(|e| {
+                self.stop_before(number);
+                failed(e)
+            })?;
+            slot += 1;
+            if let Some(dnode) = dnode {
+                slot += usize::from(dnode.extra_slots);
+                if number != META {
+                    self.dnode(number, &dnode)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where to go on after a stop at a block, below which nothing was freed if it failed.
+fn stopped(stop: &Stop, at: At) -> Mark {
+    match stop {
+        // The first object in the block of dnodes: the block itself would mean that they are done.
+        Stop::Failed(_) if at.object == META => {
+            let first = at.first(at.blkid).saturating_mul(DNODES);
+            Mark { object: first.max(1), blkid: 0 }
+        }
+        _ => Mark { object: at.object, blkid: at.first(at.blkid) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(object: u64, level: u8, blkid: u64) -> At {
+        At { object, level, blkid, fan: 10 }
+    }
+
+    #[test]
+    fn blocks_come_in_the_order_of_the_walk() {
+        let mark = Mark { object: 40, blkid: 1030 };
+        // Blocks of dnodes: 0 has objects up to 31, 1 those up to 63.
+        assert!(at(META, 0, 0).is_before(mark));
+        assert!(!at(META, 0, 1).is_before(mark) && !at(META, 1, 0).is_before(mark));
+        // Blocks of the object and of its neighbours.
+        assert!(at(40, 0, 1029).is_before(mark) && !at(40, 0, 1030).is_before(mark));
+        assert!(at(40, 1, 0).is_before(mark) && !at(40, 1, 1).is_before(mark));
+        assert!(at(39, 2, 0).is_before(mark) && !at(41, 0, 0).is_before(mark));
+        assert!(!at(USER_USED, 0, 0).is_before(mark));
+        // Stopped at a block of dnodes itself: all before it is done, and so are its objects.
+        let mark = Mark { object: META, blkid: 2 };
+        assert!(at(META, 0, 1).is_before(mark) && !at(META, 0, 2).is_before(mark));
+        assert!(at(META, 0, 0).is_before(Mark { object: PROJECT_USED, blkid: 0 }));
+    }
+
+    #[test]
+    fn a_block_of_dnodes_that_failed_is_gone_through_again() {
+        let mark = stopped(&failed("bad"), at(META, 0, 3));
+        assert_eq!(mark, Mark { object: 96, blkid: 0 });
+        assert!(!at(META, 0, 3).is_before(mark) && at(META, 0, 2).is_before(mark));
+        assert_eq!(stopped(&failed("bad"), at(META, 0, 0)), Mark { object: 1, blkid: 0 });
+        assert_eq!(stopped(&Stop::Paused, at(META, 0, 3)), Mark { object: META, blkid: 3 });
+    }
 }

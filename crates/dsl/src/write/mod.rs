@@ -22,15 +22,21 @@
 //! | [`props`] | properties |
 //! | [`space`] | accounting of space up the tree; quotas and reservations |
 //! | [`bpobj`], [`deadlist`] | lists of block pointers |
+//! | `bookmarks` | what becomes of bookmarks |
+//! | `limits` | counts of file systems and snapshots |
+//! | `names` | what names may be |
 //! | `mos` | objects of the MOS, read and written as structures |
 
+mod bookmarks;
 pub mod bpobj;
 pub mod dataset;
 pub mod deadlist;
 pub mod destroy;
 pub mod features;
 pub mod free;
+mod limits;
 mod mos;
+mod names;
 pub mod pool;
 pub mod props;
 pub mod rename;
@@ -72,9 +78,9 @@ pub enum DslWriteError {
     /// A quota would be exceeded, or is less than what is used.
     #[error("out of quota")]
     Quota,
-    /// The limit on file systems or snapshots is reached.
-    #[error("limit on file systems or snapshots is exceeded")]
-    Limit,
+    /// A snapshot was taken in this transaction group already: to be tried in the next one.
+    #[error("try again in the next transaction group")]
+    Again,
     /// A name is too long.
     #[error("dataset name is too long")]
     TooLong,

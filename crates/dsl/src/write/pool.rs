@@ -1,6 +1,28 @@
 //! What every pool has: its directories and lists.
+//!
+//! | in the root directory | |
+//! |---|---|
+//! | `$MOS` | what the MOS itself uses |
+//! | `$FREE` | what is waiting to be freed |
+//! | `$ORIGIN` | an empty dataset; its snapshot is what every dataset starts from |
 
-use super::{Result, Tx};
+use super::dataset::{create_dir, create_head};
+use super::mos::DIRECTORY;
+use super::space::{Delta, Part};
+use super::{DslWriteError, Result, Sizes, Tx, bpobj, features, rename, snapshot, space};
+use cenote_dmu::write::zap::ZapFormat;
+use cenote_dmu::write::{NewObject, Synced, WriteError, ZapMut};
+use cenote_format::dmu::DmuType;
+
+/// Entries of the object directory.
+const ROOT: &str = "root_dataset";
+pub(super) const FREE_BPOBJ: &str = "free_bpobj";
+/// Directories that users do not see.
+const MOS_DIR: &str = "$MOS";
+const FREE_DIR: &str = "$FREE";
+pub(super) const ORIGIN: &str = "$ORIGIN";
+/// What [`DIRECTORY`] starts with.
+const DIRECTORY_BLOCK: u64 = 512;
 
 /// Objects of a new pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,20 +38,96 @@ pub struct PoolDirs {
 }
 
 /// Makes the object directory (object 1), the ZAPs of features, and the directories of a new pool
-/// in an empty MOS.
+/// in an empty MOS. Features may be enabled afterwards, in the same transaction group.
 pub fn create_pool_dirs(tx: &mut Tx<'_>) -> Result<PoolDirs> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    let directory = NewObject::new(DmuType::OBJECT_DIRECTORY, DIRECTORY_BLOCK);
+    match tx.mos.claim(DIRECTORY, &directory) {
+        Ok(()) => {
+            let salt = super::mos::random()? | 1;
+            ZapMut::format(tx.mos, DIRECTORY, ZapFormat { salt, ..ZapFormat::default() })?;
+        }
+        // The caller, or `features::create_objects`, was there before.
+        Err(WriteError::Taken(_)) if entry(tx, ROOT)?.is_none() => {}
+        Err(WriteError::Taken(_)) => return Err(DslWriteError::Exists),
+        Err(e) => return Err(e.into()),
+    }
+    let root_dir = create_dir(tx, None)?;
+    set_entry(tx, ROOT, root_dir)?;
+    create_dir(tx, Some((root_dir, MOS_DIR)))?;
+    create_dir(tx, Some((root_dir, FREE_DIR)))?;
+    let free_bpobj = bpobj::create(tx, bpobj::BLOCK)?;
+    set_entry(tx, FREE_BPOBJ, free_bpobj)?;
+    let origin_dir = create_dir(tx, Some((root_dir, ORIGIN)))?;
+    let origin_ds = create_head(tx, origin_dir, None)?;
+    let origin_snap = snapshot::take(tx, origin_ds, ORIGIN)?;
+    features::create_objects(tx)?;
+    let root_ds = create_head(tx, root_dir, Some(origin_snap))?;
+    Ok(PoolDirs { root_dir, root_ds, free_bpobj, origin_snap })
 }
+
 /// A number in the object directory.
 pub fn entry(tx: &mut Tx<'_>, name: &str) -> Result<Option<u64>> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    tx.zap_number(DIRECTORY, name)
 }
+
 /// Sets a number in the object directory.
 pub fn set_entry(tx: &mut Tx<'_>, name: &str, value: u64) -> Result<()> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    tx.zap_set(DIRECTORY, name, value)
 }
+
+/// Removes an entry of the object directory.
+pub fn remove_entry(tx: &mut Tx<'_>, name: &str) -> Result<()> {
+    tx.zap_remove(DIRECTORY, name).map(drop)
+}
+
+/// The root directory.
+pub(super) fn root_dir(tx: &mut Tx<'_>) -> Result<u64> {
+    entry(tx, ROOT)?.ok_or(DslWriteError::NotFound)
+}
+
+/// The snapshot `$ORIGIN@$ORIGIN`; `None` in pools from before there was one.
+pub(super) fn origin_snap(tx: &mut Tx<'_>) -> Result<Option<u64>> {
+    let root = root_dir(tx)?;
+    let Some(dir) = rename::find_child(tx, root, ORIGIN)? else { return Ok(None) };
+    let head = tx.dir(dir)?.head_dataset;
+    Ok(Some(tx.dataset(head)?.prev_snap))
+}
+
+/// Charges `$FREE` for what is waiting to be freed, or is not any more.
+pub(super) fn charge_free(tx: &mut Tx<'_>, delta: Delta) -> Result<()> {
+    charge_special(tx, FREE_DIR, delta)
+}
+
+fn charge_special(tx: &mut Tx<'_>, name: &str, delta: Delta) -> Result<()> {
+    let root = root_dir(tx)?;
+    let dir = rename::find_child(tx, root, name)?.ok_or(DslWriteError::NotFound)?;
+    space::charge(tx, dir, Part::Head, delta)
+}
+
+/// What is waiting to be freed, as `$FREE` says.
+pub(super) fn free_dir_used(tx: &mut Tx<'_>) -> Result<u64> {
+    let root = root_dir(tx)?;
+    match rename::find_child(tx, root, FREE_DIR)? {
+        Some(dir) => Ok(tx.dir(dir)?.used),
+        None => Ok(0),
+    }
+}
+
 /// Charges the pool's own directory `$MOS` for what an earlier sync of the MOS itself wrote and
 /// freed: in the next pass, or in the next txg if that was the last pass.
-pub fn charge_mos(tx: &mut Tx<'_>, synced: &cenote_dmu::write::Synced) -> Result<()> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+pub fn charge_mos(tx: &mut Tx<'_>, synced: &Synced) -> Result<()> {
+    let mut delta = Delta::default();
+    let mut add = |d: Delta| {
+        delta.used = delta.used.wrapping_add(d.used);
+        delta.compressed = delta.compressed.wrapping_add(d.compressed);
+        delta.uncompressed = delta.uncompressed.wrapping_add(d.uncompressed);
+    };
+    let sum = |blocks: &[cenote_format::blkptr::BlockPointer]| {
+        let mut sum = Sizes::default();
+        blocks.iter().filter(|bp| !bp.is_hole()).for_each(|bp| sum.add((tx.space)(bp)));
+        sum
+    };
+    add(Delta::more(sum(&synced.born)));
+    add(Delta::less(sum(&synced.killed)));
+    charge_special(tx, MOS_DIR, delta)
 }

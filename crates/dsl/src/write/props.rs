@@ -1,6 +1,27 @@
 //! Setting properties.
+//!
+//! A local value is an entry of the property ZAP of a directory, or of a snapshot (which gets a ZAP
+//! with its first property and loses it with the last): a number as one integer, a string as bytes
+//! with a NUL. A few values of old properties are unknown to older software: they are stored beside
+//! the default (`$iuv`), which older software finds.
+//!
+//! Quotas and reservations are properties with an effect on accounting: setting them goes through
+//! [`space`]. Some properties are not stored here but in the contents of the dataset
+//! ([`in_contents`]): they are for whoever owns those.
 
-use super::{Result, Tx};
+use super::{DslWriteError, Result, Tx, limits, space};
+use crate::human::nicebytes;
+use crate::props::table::{Property, Type, find};
+use crate::props::{is_user, table};
+use cenote_format::encode::zap::{MAX_NAME, MAX_VALUE, Value};
+
+const INHERIT: &str = "$inherit";
+const RECEIVED: &str = "$recvd";
+const UNKNOWN_BEFORE: &str = "$iuv";
+const HAS_RECEIVED: &str = "$hasrecvd";
+/// Largest block (`recordsize`, `volblocksize`), and the smallest.
+const MAX_RECORD: u64 = 16 << 20;
+const MIN_RECORD: u64 = 512;
 
 /// Where a property is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,25 +41,286 @@ pub enum NewValue {
     Text(String),
 }
 
+/// Whether a property is kept in the contents of a dataset, so that it can neither be set nor
+/// inherited here.
+pub fn in_contents(name: &str) -> bool {
+    const QUOTAS: [&str; 6] = [
+        "defaultuserquota",
+        "defaultgroupquota",
+        "defaultprojectquota",
+        "defaultuserobjquota",
+        "defaultgroupobjquota",
+        "defaultprojectobjquota",
+    ];
+    matches!(
+        name,
+        "version" | "volsize" | "volblocksize" | "normalization" | "utf8only" | "casesensitivity"
+    ) || QUOTAS.contains(&name)
+}
+
+fn invalid<T>(why: String) -> Result<T> {
+    Err(DslWriteError::Invalid(why))
+}
+
+/// A number with an optional suffix (`128K`, `1.5G`, `10MB`), powers of 1024.
+fn parse_size(text: &str) -> Result<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (digits, suffix) = text.split_at(end);
+    let too_large = || DslWriteError::Invalid("numeric value is too large".into());
+    if !digits.starts_with(|c: char| c.is_ascii_digit()) && !digits.starts_with('.') {
+        return invalid(format!("bad numeric value '{text}'"));
+    }
+    let upper = suffix.to_ascii_uppercase();
+    let unit = match upper.strip_suffix("IB").or(upper.strip_suffix('B')).unwrap_or(&upper) {
+        "" => 0,
+        letter => match "KMGTPEZ".find(letter).filter(|_| letter.len() == 1) {
+            Some(power) => power as u32 + 1,
+            None => return invalid(format!("invalid numeric suffix '{suffix}'")),
+        },
+    };
+    let shift = unit * 10;
+    if digits.contains('.') {
+        let Ok(number) = digits.parse::<f64>() else {
+            return invalid(format!("bad numeric value '{text}'"));
+        };
+        let scaled = number * 2f64.powi(shift as i32);
+        return if scaled < u64::MAX as f64 { Ok(scaled as u64) } else { Err(too_large()) };
+    }
+    let number: u64 = digits.parse().map_err(|_| too_large())?;
+    let scaled = 1u64.checked_shl(shift).and_then(|unit| number.checked_mul(unit));
+    scaled.ok_or_else(too_large)
+}
+
 /// The value that a user gives a property as text (`128K`, `on`, `none`), as it is stored.
 ///
 /// Errors: `Invalid`, with the words of OpenZFS.
 pub fn parse(name: &str, value: &str) -> Result<NewValue> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    let Some(property) = find(name) else {
+        let text = NewValue::Text(value.into());
+        return check(name, &text).map(|()| text);
+    };
+    let parsed = match property.kind {
+        Type::Text(_) => NewValue::Text(value.into()),
+        Type::Index(_, names) => match names.iter().find(|(n, _)| *n == value) {
+            Some((_, number)) => NewValue::Number(*number),
+            None => return invalid(format!("'{name}' must be one of '{}'", property.values)),
+        },
+        Type::Number(_) => NewValue::Number(parse_number(name, value)?),
+    };
+    check(name, &parsed)?;
+    Ok(parsed)
 }
+
+fn parse_number(name: &str, value: &str) -> Result<u64> {
+    let limit = matches!(name, "filesystem_limit" | "snapshot_limit");
+    if value == "none" {
+        return Ok(if limit { u64::MAX } else { 0 });
+    }
+    match parse_size(value)? {
+        0 if matches!(name, "quota" | "refquota") => {
+            invalid("use 'none' to disable quota/refquota".into())
+        }
+        number => Ok(number),
+    }
+}
+
+/// Whether a value may be given to a property when a dataset is created. Errors: `Invalid`.
+pub(super) fn check(name: &str, value: &NewValue) -> Result<()> {
+    if name.len() + INHERIT.len() >= MAX_NAME {
+        return Err(DslWriteError::TooLong);
+    }
+    if let NewValue::Text(text) = value
+        && (text.len() >= MAX_VALUE || text.contains('\0'))
+    {
+        return invalid(format!("'{name}' is too long"));
+    }
+    let Some(property) = find(name) else {
+        return match value {
+            NewValue::Text(_) if is_user(name) => Ok(()),
+            NewValue::Number(_) if is_user(name) => invalid(format!("'{name}' must be a string")),
+            _ => invalid(format!("invalid property '{name}'")),
+        };
+    };
+    if property.is_readonly() && !property.is_setonce() || in_contents(name) {
+        return invalid(format!("'{name}' is readonly"));
+    }
+    match (property.kind, value) {
+        (Type::Text(_), NewValue::Text(text)) => check_text(name, text),
+        (Type::Number(_), NewValue::Number(number)) => check_number(name, *number),
+        (Type::Index(..), NewValue::Number(number)) if property.value_name(*number).is_some() => {
+            Ok(())
+        }
+        (Type::Text(_), _) => invalid(format!("'{name}' must be a string")),
+        (Type::Number(_), _) => invalid(format!("'{name}' must be a number")),
+        (Type::Index(..), _) => invalid(format!("'{name}' must be one of '{}'", property.values)),
+    }
+}
+
+fn check_text(name: &str, text: &str) -> Result<()> {
+    if name == "mountpoint" && !text.starts_with('/') && !matches!(text, "none" | "legacy") {
+        return invalid(format!("'{name}' must be an absolute path, 'none', or 'legacy'"));
+    }
+    Ok(())
+}
+
+fn check_number(name: &str, number: u64) -> Result<()> {
+    let power = number.is_power_of_two() && (MIN_RECORD..=MAX_RECORD).contains(&number);
+    match name {
+        "recordsize" if !power => {
+            let most = nicebytes(MAX_RECORD);
+            invalid(format!("'{name}' must be power of 2 from 512B to {most}"))
+        }
+        "special_small_blocks" if number > MAX_RECORD => {
+            let most = nicebytes(MAX_RECORD);
+            invalid(format!("'{name}' must be between 0B and {most}"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Sets a property. Quotas and reservations go to where the accounting is, all others into the
 /// property ZAP.
 ///
-/// Errors: `Invalid` for a read-only property or a value of the wrong type; those of
-/// [`space`](super::space).
+/// Errors: `Invalid` for a read-only property, one that is set at creation only, one that is
+/// [kept in the contents](in_contents), or a value of the wrong type; those of [`space`].
 pub fn set(tx: &mut Tx<'_>, target: Target, name: &str, value: &NewValue) -> Result<()> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    if find(name).is_some_and(Property::is_setonce) {
+        return invalid(format!("'{name}' is readonly"));
+    }
+    check(name, value)?;
+    if let Target::Snapshot(object) = target {
+        tx.snapshot(object)?;
+        if find(name).is_some() {
+            return invalid("this property can not be modified for snapshots".into());
+        }
+    }
+    apply(tx, target, name, value)
 }
-/// Removes a local value.
+
+/// Sets a property that was checked.
+pub(super) fn apply(tx: &mut Tx<'_>, target: Target, name: &str, value: &NewValue) -> Result<()> {
+    if let (Target::Dir(dir), NewValue::Number(number)) = (target, value) {
+        let head = tx.dir(dir)?.head_dataset;
+        match name {
+            "quota" => return space::set_quota(tx, dir, *number),
+            "reservation" => return space::set_reservation(tx, dir, *number),
+            "refquota" => return space::set_refquota(tx, head, *number),
+            "refreservation" => return space::set_refreservation(tx, head, *number),
+            "filesystem_limit" | "snapshot_limit" if *number != u64::MAX => {
+                limits::activate(tx, dir)?;
+            }
+            _ => {}
+        }
+    }
+    store(tx, target, name, value)
+}
+
+/// The property ZAP.
+fn zap_of(tx: &mut Tx<'_>, target: Target) -> Result<u64> {
+    match target {
+        Target::Dir(object) => Ok(tx.dir(object)?.props),
+        Target::Snapshot(object) => Ok(tx.dataset(object)?.props),
+    }
+}
+
+/// Stores a local value (`dsl_prop_set_sync_impl`).
+pub(super) fn store(tx: &mut Tx<'_>, target: Target, name: &str, value: &NewValue) -> Result<()> {
+    let mut zap = zap_of(tx, target)?;
+    if let (0, Target::Snapshot(object)) = (zap, target) {
+        zap = tx.plain_zap(cenote_format::dmu::DmuType::DSL_PROPS)?;
+        tx.edit_dataset(object, |ds| ds.props = zap)?;
+    }
+    tx.zap_remove(zap, &format!("{name}{INHERIT}"))?;
+    let beside = format!("{name}{UNKNOWN_BEFORE}");
+    let number = match value {
+        NewValue::Text(text) => {
+            let bytes: Vec<u8> = text.bytes().chain([0]).collect();
+            return tx.zap_put(zap, name, &Value::U8(&bytes));
+        }
+        NewValue::Number(number) => *number,
+    };
+    if !unknown_before(name, number) {
+        tx.zap_remove(zap, &beside)?;
+        return tx.zap_set(zap, name, number);
+    }
+    tx.zap_set(zap, &beside, number)?;
+    let default = match find(name).map(|p| p.kind) {
+        Some(Type::Index(default, _) | Type::Number(default)) => default,
+        _ => 0,
+    };
+    tx.zap_set(zap, name, default)
+}
+
+/// Whether older software does not know the value (`dsl_prop_set_iuv`).
+fn unknown_before(name: &str, number: u64) -> bool {
+    match name {
+        "redundant_metadata" => matches!(number, 2 | 3),
+        "snapdir" => number == 2,
+        _ => false,
+    }
+}
+
+/// Removes a local value, so that the property is inherited or has its default. Of a quota or
+/// reservation that means none.
+///
+/// Errors: `Invalid` for a property that cannot be set.
 pub fn inherit(tx: &mut Tx<'_>, target: Target, name: &str) -> Result<()> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    let native = find(name);
+    if native.is_some_and(Property::is_readonly) || in_contents(name) {
+        return invalid(format!("'{name}' is readonly"));
+    }
+    if native.is_none() && !is_user(name) {
+        return invalid(format!("invalid property '{name}'"));
+    }
+    if let (Target::Dir(_), Some(_)) = (target, native)
+        && matches!(name, "quota" | "reservation" | "refquota" | "refreservation")
+    {
+        apply(tx, target, name, &NewValue::Number(0))?;
+    }
+    let zap = zap_of(tx, target)?;
+    if zap == 0 {
+        return Ok(());
+    }
+    tx.zap_remove(zap, name)?;
+    tx.zap_remove(zap, &format!("{name}{UNKNOWN_BEFORE}"))?;
+    if tx.zap_get(zap, HAS_RECEIVED)?.is_some() {
+        tx.zap_set(zap, &format!("{name}{INHERIT}"), 0)?;
+    }
+    if let Target::Snapshot(object) = target
+        && tx.zap_is_empty(zap)?
+    {
+        tx.edit_dataset(object, |ds| ds.props = 0)?;
+        tx.mos.free(zap)?;
+    }
+    Ok(())
 }
-/// The number of a property set at `dir_obj` itself.
+
+/// The number of a property that is set, or was received, at `dir_obj` itself.
 pub fn local_number(tx: &mut Tx<'_>, dir_obj: u64, name: &str) -> Result<Option<u64>> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    let zap = tx.dir(dir_obj)?.props;
+    if zap == 0 {
+        return Ok(None);
+    }
+    let newer = tx.zap_number(zap, &format!("{name}{UNKNOWN_BEFORE}"))?;
+    let known = |n: &u64| table::find(name).is_some_and(|p| p.value_name(*n).is_some());
+    if let Some(number) = newer.filter(known) {
+        return Ok(Some(number));
+    }
+    if let Some(number) = tx.zap_number(zap, name)? {
+        return Ok(Some(number));
+    }
+    if tx.zap_get(zap, &format!("{name}{INHERIT}"))?.is_some() {
+        return Ok(None);
+    }
+    tx.zap_number(zap, &format!("{name}{RECEIVED}"))
+}
+
+/// Takes the pool's property `bootfs` away from a dataset that is being destroyed.
+pub(super) fn clear_bootfs(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
+    if let Some(zap) = super::pool::entry(tx, "pool_props")?
+        && tx.zap_number(zap, "bootfs")? == Some(ds_obj)
+    {
+        tx.zap_remove(zap, "bootfs")?;
+    }
+    Ok(())
 }

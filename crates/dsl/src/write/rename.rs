@@ -1,23 +1,108 @@
-//! Moving directories.
+//! Finding and moving directories.
 
-use super::{Result, Tx};
+use super::space::{self, Delta, Part, charged};
+use super::{DslWriteError, Result, Tx, destroy, limits, names};
 
 /// Moves the directory `dir_obj` into `new_parent` as `name`.
 ///
-/// Errors: `Exists`, `TooLong` (of any descendant or snapshot), `Invalid` (below itself),
-/// `NoSpace`/`Quota` (the new parents have no room), `Limit`.
+/// Errors: `Exists`, `TooLong` (of any descendant or snapshot), `Invalid` name, or a place that is
+/// below itself, `NoSpace` if the new parents have no room.
 pub fn rename(tx: &mut Tx<'_>, dir_obj: u64, new_parent: u64, name: &str) -> Result<()> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    names::check(name)?;
+    let mut dir = tx.dir(dir_obj)?;
+    let (parent, target) = (dir.parent, tx.dir(new_parent)?);
+    if parent == 0 || dir.head_dataset == 0 || target.head_dataset == 0 {
+        return Err(DslWriteError::Invalid("cannot be renamed".into()));
+    }
+    destroy::refuse_encrypted(tx, dir_obj)?;
+    if tx.zap_number(target.children, name)?.is_some() {
+        return Err(DslWriteError::Exists);
+    }
+    check_lengths(tx, dir_obj, new_parent, name)?;
+    if new_parent != parent {
+        check_room(tx, dir_obj, new_parent)?;
+        move_counts(tx, dir_obj, new_parent)?;
+        for (at, sign) in [(parent, -1), (new_parent, 1)] {
+            let delta = Delta {
+                used: (dir.used as i64).wrapping_mul(sign),
+                compressed: (dir.compressed as i64).wrapping_mul(sign),
+                uncompressed: (dir.uncompressed as i64).wrapping_mul(sign),
+            };
+            space::charge(tx, at, Part::Children, delta)?;
+            let unused = dir.reserved.saturating_sub(dir.used) as i64;
+            space::charge(tx, at, Part::ChildReservations, Delta::used(unused.wrapping_mul(sign)))?;
+        }
+    }
+    let old_names = tx.dir(parent)?.children;
+    let old = names::name_in(tx, old_names, dir_obj)?;
+    tx.zap_remove(old_names, &old)?;
+    dir = tx.dir(dir_obj)?;
+    dir.parent = new_parent;
+    tx.set_dir(dir_obj, &dir)?;
+    tx.zap_add(target.children, name, dir_obj)
 }
+
+fn check_lengths(tx: &mut Tx<'_>, dir_obj: u64, new_parent: u64, name: &str) -> Result<()> {
+    let (_, old_depth) = names::length(tx, dir_obj)?;
+    let (len, depth) = names::length(tx, new_parent)?;
+    let (longest, deepest) = names::longest_below(tx, dir_obj)?;
+    names::fits(len, name.len().saturating_add(longest))?;
+    if depth >= old_depth && depth + deepest >= names::MAX_NESTING {
+        return Err(DslWriteError::TooLong);
+    }
+    Ok(())
+}
+
+/// Whether there is room for a directory elsewhere.
+fn check_room(tx: &mut Tx<'_>, dir_obj: u64, new_parent: u64) -> Result<()> {
+    let from = tx.ancestry(dir_obj)?;
+    let to = tx.ancestry(new_parent)?;
+    if to.iter().any(|(object, _)| *object == dir_obj) {
+        let why = "New dataset name cannot be a descendant of current dataset name";
+        return Err(DslWriteError::Invalid(why.into()));
+    }
+    let space = from.first().map_or(0, |(_, dir)| dir.used.max(dir.reserved));
+    // How much less the first directory that both are in would use if it were gone.
+    let mut less = (space as i64).wrapping_neg();
+    let mut common = None;
+    for (object, dir) in from.iter().skip(1) {
+        if to.iter().any(|(other, _)| other == object) {
+            common = Some((*object, less.unsigned_abs()));
+            break;
+        }
+        less = charged(dir.used, less, dir.reserved);
+    }
+    if space::available_to_dir(tx, new_parent, common)? < space {
+        return Err(DslWriteError::NoSpace);
+    }
+    Ok(())
+}
+
+fn move_counts(tx: &mut Tx<'_>, dir_obj: u64, new_parent: u64) -> Result<()> {
+    let (filesystems, snapshots) = limits::moved(tx, dir_obj)?;
+    let parent = tx.dir(dir_obj)?.parent;
+    for (at, sign) in [(parent, -1), (new_parent, 1)] {
+        limits::adjust(tx, at, limits::FILESYSTEMS, filesystems.wrapping_mul(sign))?;
+        limits::adjust(tx, at, limits::SNAPSHOTS, snapshots.wrapping_mul(sign))?;
+    }
+    Ok(())
+}
+
 /// The child `name` of a directory.
 pub fn find_child(tx: &mut Tx<'_>, dir_obj: u64, name: &str) -> Result<Option<u64>> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    let children = tx.dir(dir_obj)?.children;
+    if children == 0 { Ok(None) } else { tx.zap_number(children, name) }
 }
+
 /// The directory of a full name `pool/a/b`, whose first component is not looked at.
 pub fn find_dir(tx: &mut Tx<'_>, name: &str) -> Result<Option<u64>> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    names::dir_of(tx, name)
 }
-/// The head of a directory.
+
+/// The head of a directory. Errors: `NotFound` if it has none.
 pub fn head_of(tx: &mut Tx<'_>, dir_obj: u64) -> Result<u64> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    match tx.dir(dir_obj)?.head_dataset {
+        0 => Err(DslWriteError::NotFound),
+        head => Ok(head),
+    }
 }

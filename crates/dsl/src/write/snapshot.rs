@@ -1,20 +1,158 @@
 //! Taking and renaming snapshots.
+//!
+//! A snapshot takes over the head's root block, its deadlist and its place in the chain. The head
+//! gets a new, empty deadlist, with a key more, and nothing is unique to it any more: what was
+//! unique could only be freed by destroying the snapshot, too. A refreservation is then charged
+//! anew.
 
-use super::{Result, Tx};
+use super::mos::{random, random_fsid};
+use super::space::{self, Delta, Part};
+use super::{DslWriteError, Result, Tx, bookmarks, dataset, deadlist, features, limits, names};
+use super::{destroy, pool};
+use crate::name_of;
+use cenote_dmu::zap::{Match, Zap};
+use cenote_format::dsl::{
+    DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT, DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys,
+};
+use cenote_format::encode::zap::Value;
+
+/// Field of a directory: when the list of its snapshots changed, in seconds and nanoseconds.
+const SNAPSHOTS_CHANGED: &str = "com.ixsystems:snapshots_changed";
+const EXTENSIBLE: &str = "com.delphix:extensible_dataset";
 
 /// Takes a snapshot of the head `ds_obj` as its last sync left it, and returns its object. The
 /// head's contents must have been synced in this txg before, if they were changed.
 ///
-/// Errors: `Exists`, `TooLong`, `Invalid` name, `Limit`, `NoSpace` (a refreservation that what is
-/// left could not honour), `Quota`.
+/// Errors: `Exists`, `TooLong`, `Invalid` name, `Again` if one was taken in this txg, `Busy` if the
+/// contents are incomplete, `NoSpace` if a refreservation could not be honoured, `Unsupported`.
 pub fn snapshot(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    names::check(name)?;
+    let ds = tx.head(ds_obj)?;
+    destroy::refuse_unsupported(tx, ds_obj, ds.dir)?;
+    if ds.prev_snap_txg >= tx.txg {
+        return Err(DslWriteError::Again);
+    }
+    if find(tx, &ds, name)?.is_some() {
+        return Err(DslWriteError::Exists);
+    }
+    if ds.flags & DS_FLAG_INCONSISTENT != 0 {
+        return Err(DslWriteError::Busy);
+    }
+    let (len, _) = names::length(tx, ds.dir)?;
+    names::fits(len, name.len())?;
+    let reserved = space::refreservation(tx, &ds)?.min(ds.unique);
+    if reserved > space::available_to_dir(tx, ds.dir, None)? {
+        return Err(DslWriteError::NoSpace);
+    }
+    take(tx, ds_obj, name)
 }
+
+/// Takes a snapshot without checks (`dsl_dataset_snapshot_sync_impl`).
+pub(super) fn take(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
+    let mut ds = tx.head(ds_obj)?;
+    limits::adjust(tx, ds.dir, limits::SNAPSHOTS, 1)?;
+    // That of $ORIGIN must be older than any dataset.
+    let txg = if name == pool::ORIGIN { 1 } else { tx.txg };
+    let snap = DslDatasetPhys {
+        next_snap: ds_obj,
+        snap_names: 0,
+        num_children: 1,
+        creation_time: tx.now,
+        creation_txg: txg,
+        unique: ds.unique,
+        fsid_guid: random_fsid()?,
+        guid: random()?,
+        next_clones: 0,
+        props: 0,
+        userrefs: 0,
+        ..ds.clone()
+    };
+    let snap_obj = dataset::allocate(tx)?;
+    tx.set_dataset(snap_obj, &snap)?;
+    features::inherit(tx, ds_obj, snap_obj)?;
+    put_before(tx, ds_obj, ds.prev_snap, snap_obj)?;
+
+    let again = space::refreservation(tx, &ds)?.min(ds.unique);
+    space::charge(tx, ds.dir, Part::RefReservation, Delta::used(again as i64))?;
+
+    let new = deadlist::clone(tx, ds.deadlist, u64::MAX)?;
+    deadlist::add_key(tx, new, ds.prev_snap_txg)?;
+    for key in bookmarks::keys(tx, (ds_obj, &ds))? {
+        deadlist::add_key(tx, new, key)?;
+    }
+    ds.deadlist = new;
+    ds.prev_snap = snap_obj;
+    ds.prev_snap_txg = txg;
+    ds.unique = 0;
+    ds.flags |= DS_FLAG_UNIQUE_ACCURATE;
+    tx.set_dataset(ds_obj, &ds)?;
+    tx.zap_add(ds.snap_names, name, snap_obj)?;
+    changed(tx, ds.dir)?;
+    Ok(snap_obj)
+}
+
+/// Puts the new snapshot `snap` between a head and its previous snapshot.
+fn put_before(tx: &mut Tx<'_>, head: u64, prev_obj: u64, snap: u64) -> Result<()> {
+    if prev_obj == 0 {
+        return Ok(());
+    }
+    let mut prev = tx.dataset(prev_obj)?;
+    if prev.next_snap == head {
+        prev.next_snap = snap;
+        return tx.set_dataset(prev_obj, &prev);
+    }
+    // The head is a clone that had no snapshot yet.
+    if prev.next_clones != 0 {
+        tx.zap_remove(prev.next_clones, &format!("{head:x}"))?;
+        tx.zap_set(prev.next_clones, &format!("{snap:x}"), snap)?;
+    }
+    Ok(())
+}
+
+/// Notes that the list of snapshots of a directory changed (`dsl_dir_snap_cmtime_update`).
+pub(super) fn changed(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
+    if !features::is_enabled(tx, EXTENSIBLE)? {
+        return Ok(());
+    }
+    tx.zapify(dir_obj)?;
+    let now = tx.now;
+    tx.zap_put(dir_obj, SNAPSHOTS_CHANGED, &Value::U64(&[now, 0]))
+}
+
+/// The stored name and the object of a snapshot.
+pub(super) fn find(
+    tx: &mut Tx<'_>,
+    head: &DslDatasetPhys,
+    name: &str,
+) -> Result<Option<(String, u64)>> {
+    let names = Zap::open(&tx.view(head.snap_names)?)?;
+    let entry = if head.flags & DS_FLAG_CI_DATASET != 0 {
+        names.lookup_norm(name.as_bytes(), Match::default())?
+    } else {
+        names.lookup(name.as_bytes())?
+    };
+    Ok(entry.and_then(|e| e.u64().map(|object| (name_of(&e), object))))
+}
+
 /// Renames a snapshot of the head `ds_obj`.
+///
+/// Errors: `NotFound`, `Exists`, `TooLong`, `Invalid` name.
 pub fn rename_snapshot(tx: &mut Tx<'_>, ds_obj: u64, from: &str, to: &str) -> Result<()> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    names::check(to)?;
+    let ds = tx.head(ds_obj)?;
+    let (old, object) = find(tx, &ds, from)?.ok_or(DslWriteError::NotFound)?;
+    if find(tx, &ds, to)?.is_some() {
+        return Err(DslWriteError::Exists);
+    }
+    let (len, _) = names::length(tx, ds.dir)?;
+    names::fits(len, to.len())?;
+    tx.zap_remove(ds.snap_names, &old)?;
+    tx.zap_add(ds.snap_names, to, object)?;
+    changed(tx, ds.dir)
 }
+
 /// The object of the snapshot `name` of the head `ds_obj`.
 pub fn find_snapshot(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<Option<u64>> {
-    Err(super::DslWriteError::Unsupported("this".into()))
+    let ds = tx.head(ds_obj)?;
+    Ok(find(tx, &ds, name)?.map(|(_, object)| object))
 }
