@@ -1,6 +1,8 @@
 //! Errors of the POSIX floor and the numbers that system calls return for them.
 
+use cenote_dmu::write::WriteError;
 use cenote_store::BlockError;
+use std::sync::Arc;
 
 /// Errors of file systems and volumes; [`Error::errno`] gives what a system call returns.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -32,6 +34,46 @@ pub enum Error {
     /// A name that is not UTF-8, in a file system that only has UTF-8 names.
     #[error("not UTF-8: {0}")]
     IllegalName(String),
+    /// Changing objects failed.
+    #[error(transparent)]
+    Write(Arc<WriteError>),
+    /// There is something of that name.
+    #[error("file exists: {0}")]
+    Exists(String),
+    /// A directory with entries.
+    #[error("directory not empty: {0}")]
+    NotEmpty(String),
+    /// A name of more than 255 bytes, or a symbolic link's target that is too long.
+    #[error("name too long: {0}")]
+    NameTooLong(String),
+    /// The file system cannot be changed.
+    #[error("read-only file system")]
+    ReadOnly,
+    /// A file's flags forbid the change.
+    #[error("operation not permitted: {0}")]
+    NotPermitted(String),
+    /// A file or value would be too large.
+    #[error("too large: {0}")]
+    TooLarge(String),
+    /// The file would leave its project.
+    #[error("in another project: {0}")]
+    CrossesProject(String),
+    /// There is no extended attribute of that name.
+    #[error("no such attribute: {0}")]
+    NoAttribute(String),
+    /// The kind of file cannot have this.
+    #[error("not allowed: {0}")]
+    Denied(String),
+}
+
+impl From<WriteError> for Error {
+    fn from(e: WriteError) -> Error {
+        match e {
+            WriteError::Read(e) => e.into(),
+            WriteError::ReadOnly => Error::ReadOnly,
+            e => Error::Write(Arc::new(e)),
+        }
+    }
 }
 
 impl From<cenote_dmu::Error> for Error {
@@ -46,15 +88,25 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// The Linux error number.
     pub fn errno(&self) -> i32 {
+        const EPERM: i32 = 1;
         const ENOENT: i32 = 2;
         const EIO: i32 = 5;
         const EACCES: i32 = 13;
+        const EEXIST: i32 = 17;
+        const EXDEV: i32 = 18;
         const ENOTDIR: i32 = 20;
         const EISDIR: i32 = 21;
         const EINVAL: i32 = 22;
+        const EFBIG: i32 = 27;
+        const ENOSPC: i32 = 28;
+        const EROFS: i32 = 30;
+        const ENAMETOOLONG: i32 = 36;
+        const ENOTEMPTY: i32 = 39;
         const ELOOP: i32 = 40;
+        const ENODATA: i32 = 61;
         const EILSEQ: i32 = 84;
         const EOPNOTSUPP: i32 = 95;
+        const EDQUOT: i32 = 122;
         match self {
             Error::Dmu(e) => match **e {
                 cenote_dmu::Error::Block(BlockError::Encrypted { .. }) => EACCES,
@@ -69,6 +121,22 @@ impl Error {
             Error::Unsupported(_) => EOPNOTSUPP,
             Error::Invalid(_) => EINVAL,
             Error::IllegalName(_) => EILSEQ,
+            Error::Write(e) => match **e {
+                WriteError::NoSpace | WriteError::NoSlots => ENOSPC,
+                WriteError::Quota => EDQUOT,
+                WriteError::ReadOnly => EROFS,
+                WriteError::ByteOrder(_) => EOPNOTSUPP,
+                _ => EIO,
+            },
+            Error::Exists(_) => EEXIST,
+            Error::NotEmpty(_) => ENOTEMPTY,
+            Error::NameTooLong(_) => ENAMETOOLONG,
+            Error::ReadOnly => EROFS,
+            Error::NotPermitted(_) => EPERM,
+            Error::TooLarge(_) => EFBIG,
+            Error::CrossesProject(_) => EXDEV,
+            Error::NoAttribute(_) => ENODATA,
+            Error::Denied(_) => EACCES,
         }
     }
 

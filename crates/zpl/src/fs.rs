@@ -21,7 +21,7 @@ use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::{Object, ObjectSet, zap::Zap};
 use cenote_format::dmu::ObjsetType;
 use cenote_format::zap::norm::TO_UPPER;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// The master node's object number.
@@ -130,8 +130,8 @@ pub struct FileSystem {
     registry: Option<Arc<SharedRegistry>>,
     settings: RwLock<Arc<Settings>>,
     pub(crate) directories: Directories,
-    /// Files without a name that may get one.
-    pub(crate) unnamed: Mutex<HashSet<u64>>,
+    /// Files that are in use without a name; whether they may get one.
+    pub(crate) orphans: Mutex<HashMap<u64, bool>>,
 }
 
 impl std::fmt::Debug for FileSystem {
@@ -198,7 +198,7 @@ impl FileSystem {
             registry,
             settings: RwLock::new(Arc::new(settings)),
             directories: Directories::default(),
-            unnamed: Mutex::default(),
+            orphans: Mutex::default(),
             source,
         }))
     }

@@ -34,31 +34,47 @@ pub(crate) enum ZplAttr {
     Flags,
     Uid,
     Gid,
+    DaclCount,
     Symlink,
+    DaclAces,
     Dxattr,
     ProjId,
 }
 
-/// Names in the registry, in the order of [`ZplAttr`].
-const NAMES: [&str; 17] = [
-    "ZPL_ATIME",
-    "ZPL_MTIME",
-    "ZPL_CTIME",
-    "ZPL_CRTIME",
-    "ZPL_GEN",
-    "ZPL_MODE",
-    "ZPL_SIZE",
-    "ZPL_PARENT",
-    "ZPL_LINKS",
-    "ZPL_XATTR",
-    "ZPL_RDEV",
-    "ZPL_FLAGS",
-    "ZPL_UID",
-    "ZPL_GID",
-    "ZPL_SYMLINK",
-    "ZPL_DXATTR",
-    "ZPL_PROJID",
+/// `SA_UINT64_ARRAY`, `SA_UINT8_ARRAY`, `SA_ACL`: how the values turn between byte orders.
+const WORDS: u8 = 0;
+const BYTES: u8 = 3;
+const ACL: u8 = 4;
+
+/// The attributes of OpenZFS with the lengths of their values (0: each has its own) and how they
+/// turn. A new registry gives them numbers in this order.
+pub(crate) const TABLE: [(&str, u16, u8, Option<ZplAttr>); 22] = [
+    ("ZPL_ATIME", 16, WORDS, Some(ZplAttr::Atime)),
+    ("ZPL_MTIME", 16, WORDS, Some(ZplAttr::Mtime)),
+    ("ZPL_CTIME", 16, WORDS, Some(ZplAttr::Ctime)),
+    ("ZPL_CRTIME", 16, WORDS, Some(ZplAttr::Crtime)),
+    ("ZPL_GEN", 8, WORDS, Some(ZplAttr::Gen)),
+    ("ZPL_MODE", 8, WORDS, Some(ZplAttr::Mode)),
+    ("ZPL_SIZE", 8, WORDS, Some(ZplAttr::Size)),
+    ("ZPL_PARENT", 8, WORDS, Some(ZplAttr::Parent)),
+    ("ZPL_LINKS", 8, WORDS, Some(ZplAttr::Links)),
+    ("ZPL_XATTR", 8, WORDS, Some(ZplAttr::Xattr)),
+    ("ZPL_RDEV", 8, WORDS, Some(ZplAttr::Rdev)),
+    ("ZPL_FLAGS", 8, WORDS, Some(ZplAttr::Flags)),
+    ("ZPL_UID", 8, WORDS, Some(ZplAttr::Uid)),
+    ("ZPL_GID", 8, WORDS, Some(ZplAttr::Gid)),
+    ("ZPL_PAD", 32, WORDS, None),
+    ("ZPL_ZNODE_ACL", 88, BYTES, None),
+    ("ZPL_DACL_COUNT", 8, WORDS, Some(ZplAttr::DaclCount)),
+    ("ZPL_SYMLINK", 0, BYTES, Some(ZplAttr::Symlink)),
+    ("ZPL_SCANSTAMP", 32, BYTES, None),
+    ("ZPL_DACL_ACES", 0, ACL, Some(ZplAttr::DaclAces)),
+    ("ZPL_DXATTR", 0, BYTES, Some(ZplAttr::Dxattr)),
+    ("ZPL_PROJID", 8, WORDS, Some(ZplAttr::ProjId)),
 ];
+
+/// Attributes that this program knows the meaning of.
+const KNOWN: usize = ZplAttr::ProjId as usize + 1;
 
 /// Layout numbers have 10 bits.
 const MAX_LAYOUTS: usize = 1024;
@@ -66,10 +82,15 @@ const MAX_LAYOUTS: usize = 1024;
 const MAX_ATTRS: usize = 1024;
 
 /// The registry and the layouts of a file system.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Registry {
-    numbers: [Option<u16>; NAMES.len()],
+    numbers: [Option<u16>; KNOWN],
+    defs: HashMap<u16, AttrDef>,
     layouts: HashMap<u16, Vec<AttrDef>>,
+    /// Numbers of layouts are below, of those too that make no sense.
+    next_layout: u16,
+    /// The ZAPs of attributes and of layouts.
+    pub(crate) objects: (u64, u64),
 }
 
 impl Registry {
@@ -83,33 +104,77 @@ impl Registry {
             Ok((number, Zap::open(&os.object(number)?)?))
         };
         let (registry_obj, registry) = child("REGISTRY")?;
-        let mut numbers = [None; NAMES.len()];
-        let mut defs = HashMap::new();
+        let (layouts_obj, layouts_zap) = child("LAYOUTS")?;
+        let mut this = Registry::empty((registry_obj, layouts_obj));
         for entry in registry.entries_from(0, MAX_ATTRS)? {
             let word = entry.value.first().copied().unwrap_or_default();
-            let def = AttrDef::decode(word);
-            defs.insert(def.id, def);
-            if let Some(i) = NAMES.iter().position(|n| n.as_bytes() == entry.name) {
-                numbers[i] = Some(def.id);
-            }
+            this.define(&entry.name, AttrDef::decode(word));
         }
-        if numbers[ZplAttr::Mode as usize].is_none() {
+        if this.numbers[ZplAttr::Mode as usize].is_none() {
             return Err(Error::Corrupt(registry_obj, "SA registry without ZPL_MODE".into()));
         }
-        let (_, layouts_zap) = child("LAYOUTS")?;
-        let mut layouts = HashMap::new();
         for entry in layouts_zap.entries_from(0, MAX_LAYOUTS)? {
             let number = std::str::from_utf8(&entry.name).ok().and_then(|n| n.parse::<u16>().ok());
             let attrs: Option<Vec<AttrDef>> = entry
                 .value
                 .iter()
-                .map(|w| u16::try_from(*w).ok().and_then(|id| defs.get(&id)).copied())
+                .map(|w| u16::try_from(*w).ok().and_then(|id| this.defs.get(&id)).copied())
                 .collect();
-            if let (Some(number), Some(attrs)) = (number, attrs) {
-                layouts.insert(number, attrs);
+            let Some(number) = number else { continue };
+            this.next_layout = this.next_layout.max(number.saturating_add(1));
+            if let Some(attrs) = attrs {
+                this.add_layout(number, attrs);
             }
         }
-        Ok(Registry { numbers, layouts })
+        Ok(this)
+    }
+
+    /// A registry of nothing, kept in two ZAPs.
+    pub(crate) fn empty(objects: (u64, u64)) -> Registry {
+        let (defs, layouts) = Default::default();
+        // 0 and 1 are not for the registry.
+        Registry { numbers: [None; KNOWN], defs, layouts, next_layout: 2, objects }
+    }
+
+    /// Takes note of an attribute.
+    pub(crate) fn define(&mut self, name: &[u8], def: AttrDef) {
+        self.defs.insert(def.id, def);
+        let known = TABLE.iter().find(|(n, ..)| n.as_bytes() == name);
+        if let Some((_, _, _, Some(attr))) = known {
+            self.numbers[*attr as usize] = Some(def.id);
+        }
+    }
+
+    /// The definition of an attribute, if it has been registered.
+    pub(crate) fn def(&self, attr: ZplAttr) -> Option<AttrDef> {
+        self.number(attr).and_then(|id| self.defs.get(&id)).copied()
+    }
+
+    /// A number that no attribute has.
+    pub(crate) fn free_attr(&self) -> u16 {
+        self.defs.keys().max().map_or(0, |id| id.saturating_add(1))
+    }
+
+    /// The number of the layout of exactly these attributes.
+    pub(crate) fn find_layout(&self, attrs: &[AttrDef]) -> Option<u16> {
+        let same = self.layouts.iter().filter(|(_, l)| l.as_slice() == attrs);
+        same.map(|(number, _)| *number).filter(|n| *n > 1).min()
+    }
+
+    /// A number that no layout has.
+    pub(crate) fn free_layout(&self) -> u16 {
+        self.next_layout
+    }
+
+    /// Takes note of a layout.
+    pub(crate) fn add_layout(&mut self, number: u16, attrs: Vec<AttrDef>) {
+        self.next_layout = self.next_layout.max(number.saturating_add(1));
+        self.layouts.insert(number, attrs);
+    }
+
+    /// The attributes of a layout.
+    pub(crate) fn layout(&self, number: u16) -> Option<&[AttrDef]> {
+        self.layouts.get(&number).map(Vec::as_slice)
     }
 
     /// Finds the values in a bonus buffer or spill block of `object`.
@@ -140,5 +205,10 @@ impl SharedRegistry {
     /// The registry as it is now.
     pub(crate) fn current(&self) -> Arc<Registry> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Shows what was added to it.
+    pub(crate) fn publish(&self, registry: Registry) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(registry);
     }
 }

@@ -23,10 +23,10 @@ const MAX_LIST: usize = 16 << 20;
 /// Entries read at a time from a hidden directory.
 const BATCH: usize = 256;
 
-const USER: &[u8] = b"user.";
+pub(crate) const USER: &[u8] = b"user.";
 const FOREIGN: &[u8] = b"freebsd:";
 /// Prefixes that cannot follow `user.`: the bare name would belong to another namespace.
-const RESERVED: [&[u8]; 5] = [FOREIGN, b"security.", b"system.", b"trusted.", USER];
+pub(crate) const RESERVED: [&[u8]; 5] = [FOREIGN, b"security.", b"system.", b"trusted.", USER];
 
 /// Names in the order they are found, each once.
 #[derive(Default)]

@@ -199,7 +199,11 @@ fn legacy_position(attr: ZplAttr) -> Option<(usize, usize)> {
         ZplAttr::Flags => (120, 8),
         ZplAttr::Uid => (128, 8),
         ZplAttr::Gid => (136, 8),
-        ZplAttr::Symlink | ZplAttr::Dxattr | ZplAttr::ProjId => return None,
+        ZplAttr::DaclCount
+        | ZplAttr::DaclAces
+        | ZplAttr::Symlink
+        | ZplAttr::Dxattr
+        | ZplAttr::ProjId => return None,
     })
 }
 

@@ -1,9 +1,52 @@
-//! SKELETON: what changes a file system: signatures.
+//! Changing file systems and volumes.
+//!
+//! # Idea
+//!
+//! Every operation is one transaction on the live object set, or one for every 16 MiB of data. Under
+//! the object set's lock everything that can be wrong is checked first; then the change is made, in
+//! memory. There is no other state than the object set: attributes are decoded, changed and encoded
+//! again by each operation.
+//!
+//! | module | what |
+//! |---|---|
+//! | `context` | what a change works with |
+//! | `node` | a node's attributes: bonus buffer, spill block, layouts |
+//! | `legacy` | nodes from before version 5 become nodes of today |
+//! | `names` | entries of directories |
+//! | `create`, `remove`, `rename`, `setattr`, `data`, `xattr` | the operations |
+//! | `acl` | access control lists of new and changed nodes |
+//! | `format` | new file systems and volumes |
+//! | `volume` | contents and size of volumes |
+//!
+//! # Invariants
+//!
+//! - A node's link count is that of its entries (a directory's: 2 and its directories); a directory's
+//!   size is 2 and its entries. A node without a name is in the unlinked set.
+//! - An operation that fails has changed nothing, unless reading or writing an object failed.
+//! - Permissions are not checked here, but what the files' own flags forbid is.
 
-use crate::fs::{Attr, FileSystem};
-use crate::{CaseSensitivity, Result, Visibility};
-use cenote_dmu::write::OpenObjectSet;
-use std::sync::Arc;
+mod acl;
+mod context;
+mod create;
+mod data;
+mod format;
+mod legacy;
+mod names;
+mod node;
+mod remove;
+mod rename;
+mod setattr;
+mod volume;
+mod xattr;
+
+pub use format::{format, format_volume};
+
+use crate::fs::FileSystem;
+use crate::{CaseSensitivity, Error, Result, Visibility};
+use cenote_dmu::live::Cost;
+use context::{Cx, NameRules};
+use std::collections::HashMap;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A time: seconds since 1970, nanoseconds.
@@ -192,7 +235,7 @@ pub struct Removed {
     pub ino: u64,
     /// Names that are left; of a directory 0.
     pub nlink: u64,
-    /// It is in use: it goes when [`FileSystem::release`] is called.
+    /// It is in use without a name: it goes when [`FileSystem::release`] is called.
     pub orphan: bool,
 }
 
@@ -264,145 +307,45 @@ impl Default for CreateProps {
     }
 }
 
-/// Makes an empty object set (of type [`Zfs`](cenote_format::dmu::ObjsetType::Zfs)) a file system.
-pub fn format(os: &mut OpenObjectSet, props: &CreateProps, txg: u64) -> Result<()> {
-    let _ = (os, props, txg);
-    todo!()
-}
-
-/// Makes an empty object set (of type [`Zvol`](cenote_format::dmu::ObjsetType::Zvol)) a volume of
-/// `size` bytes in blocks of `block_size` bytes.
-pub fn format_volume(os: &mut OpenObjectSet, size: u64, block_size: u64) -> Result<()> {
-    let _ = (os, size, block_size);
-    todo!()
-}
-
 /// Tells whether a file is in use: has handles, or the kernel knows its number.
 pub type InUse<'a> = &'a dyn Fn(u64) -> bool;
 
-#[allow(unused_variables)]
 impl FileSystem {
-    /// Largest length of a file in bytes.
-    pub fn max_size(&self) -> u64 {
-        i64::MAX as u64
+    /// Files that are in use without a name, by number; whether they may get a name.
+    fn orphans(&self) -> MutexGuard<'_, HashMap<u64, bool>> {
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Creates a node called `name` in directory `dir`.
-    /// Errors: `EEXIST`, `ENAMETOOLONG`, `EILSEQ`, `ENOSPC`, `EDQUOT`, `EROFS`, `EPERM` (flags).
-    pub fn create(&self, dir: u64, name: &[u8], node: &NewNode) -> Result<Attr> {
-        todo!()
-    }
-
-    /// Creates a regular file without a name (`O_TMPFILE`) that inherits from `dir`. It is in the
-    /// unlinked set until [`FileSystem::link`] gives it a name.
-    pub fn tmpfile(&self, dir: u64, node: &NewNode) -> Result<Attr> {
-        todo!()
-    }
-
-    /// Gives a file, no directory, one more name.
-    pub fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attr> {
-        todo!()
-    }
-
-    /// Takes a name away from what is no directory. With the last name the file goes, or, if
-    /// `in_use`, becomes an orphan.
-    pub fn unlink(&self, dir: u64, name: &[u8], in_use: InUse<'_>) -> Result<Removed> {
-        todo!()
-    }
-
-    /// Removes an empty directory.
-    pub fn rmdir(&self, dir: u64, name: &[u8], in_use: InUse<'_>) -> Result<Removed> {
-        todo!()
-    }
-
-    /// Renames; returns what was at the new name and lost it.
-    pub fn rename(
-        &self,
-        dir: u64,
-        name: &[u8],
-        new_dir: u64,
-        new_name: &[u8],
-        flags: RenameFlags,
-        in_use: InUse<'_>,
-    ) -> Result<Option<Removed>> {
-        todo!()
-    }
-
-    /// The last use of a file ended: frees an orphan.
-    pub fn release(&self, ino: u64) -> Result<()> {
-        todo!()
-    }
-
-    /// Frees the orphans that a crash left behind: call it when the file system is mounted.
-    /// Returns how many there were.
-    pub fn drain_unlinked(&self) -> Result<u64> {
-        todo!()
-    }
-
-    /// Changes attributes.
-    pub fn setattr(&self, ino: u64, set: &SetAttr) -> Result<Attr> {
-        todo!()
-    }
-
-    /// Notes that a file was read, if `atime` and `relatime` want it noted.
-    pub fn touch_atime(&self, ino: u64) -> Result<()> {
-        todo!()
-    }
-
-    /// Writes at byte `offset`; the file gets longer if need be. All is written or nothing, in one
-    /// transaction for each block or so. `clear_ids`: takes away the set-user-id and set-group-id
-    /// bits, as a write by someone without privilege does.
-    pub fn write(&self, ino: u64, offset: u64, data: &[u8], clear_ids: bool) -> Result<usize> {
-        todo!()
-    }
-
-    /// As [`FileSystem::write`] at the end of the file; returns the offset.
-    pub fn append(&self, ino: u64, data: &[u8], clear_ids: bool) -> Result<u64> {
-        todo!()
-    }
-
-    /// `fallocate`.
-    pub fn allocate(&self, ino: u64, offset: u64, len: u64, what: Allocate) -> Result<()> {
-        todo!()
-    }
-
-    /// Copies within the file system; returns the bytes copied, fewer only at the end of `from`.
-    pub fn copy_range(
-        &self,
-        from: u64,
-        from_offset: u64,
-        to: u64,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        todo!()
-    }
-
-    /// Sets an extended attribute; POSIX ACLs change the permission bits.
-    pub fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
-        todo!()
-    }
-
-    /// Removes an extended attribute; `ENODATA` if there is none.
-    pub fn remove_xattr(&self, ino: u64, name: &[u8]) -> Result<()> {
-        todo!()
-    }
-}
-
-#[allow(unused_variables)]
-impl crate::Volume {
-    /// Writes at byte `offset`. Errors: past the end.
-    pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        todo!()
-    }
-
-    /// Makes zeros of a range; whole blocks are freed (discard, write zeroes).
-    pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        todo!()
-    }
-
-    /// Changes the size; a multiple of the block size. What is past a smaller size is freed.
-    pub fn resize(&self, size: u64) -> Result<()> {
-        todo!()
+    /// Makes a change in one transaction. If `f` fails, what it has changed so far stays changed.
+    fn change<T>(&self, cost: Cost, f: impl FnOnce(&mut Cx<'_>) -> Result<T>) -> Result<T> {
+        let live = self.source.live().ok_or(Error::ReadOnly)?;
+        let settings = self.settings();
+        if settings.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let Some(registry) = self.registry() else {
+            let version = self.version();
+            return Err(Error::Unsupported(format!("changing a file system of version {version}")));
+        };
+        live.transact(cost, |os, txg| {
+            let mut cx = Cx {
+                os,
+                txg,
+                now: settings.clock.now(),
+                registry,
+                settings: &settings,
+                names: NameRules {
+                    flags: self.norm_flags(),
+                    case: self.case_sensitivity(),
+                    utf8_only: self.utf8_only(),
+                },
+                unlinked_set: self.unlinked_set(),
+                changed_dirs: Vec::new(),
+            };
+            let done = f(&mut cx);
+            // Still under the lock: nobody can have opened the new state before.
+            cx.changed_dirs.iter().for_each(|dir| self.directories.forget(*dir));
+            done
+        })
     }
 }

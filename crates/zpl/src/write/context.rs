@@ -1,0 +1,49 @@
+//! What a change works with: the object set in the open txg, and what is true for all of it.
+
+use super::{Settings, Time};
+use crate::fs::CaseSensitivity;
+use crate::sa::SharedRegistry;
+use cenote_dmu::write::OpenObjectSet;
+
+/// How names are compared, and which there may be.
+#[derive(Clone, Copy)]
+pub(crate) struct NameRules {
+    /// Normalization flags of directories.
+    pub(crate) flags: u64,
+    /// `casesensitivity`.
+    pub(crate) case: CaseSensitivity,
+    /// Names are UTF-8.
+    pub(crate) utf8_only: bool,
+}
+
+/// One change of a file system.
+pub(crate) struct Cx<'a> {
+    /// The object set, under its lock.
+    pub(crate) os: &'a mut OpenObjectSet,
+    /// The open txg.
+    pub(crate) txg: u64,
+    /// The time of the change.
+    pub(crate) now: Time,
+    /// The registry of system attributes.
+    pub(crate) registry: &'a SharedRegistry,
+    /// The properties, as they are now.
+    pub(crate) settings: &'a Settings,
+    /// How names are compared.
+    pub(crate) names: NameRules,
+    /// The ZAP of unlinked nodes.
+    pub(crate) unlinked_set: Option<u64>,
+    /// Directories whose entries were changed.
+    pub(crate) changed_dirs: Vec<u64>,
+}
+
+impl Cx<'_> {
+    /// A salt for the hash of a new ZAP: different for each, the same when all is done again.
+    pub(crate) fn salt(&self, object: u64) -> u64 {
+        let mut x = object ^ self.txg.rotate_left(32) ^ (self.now.0 as u64).rotate_left(17);
+        x ^= u64::from(self.now.1).rotate_left(40);
+        // The finalizer of splitmix64.
+        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ x >> 31) | 1
+    }
+}

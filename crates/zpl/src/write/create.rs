@@ -1,0 +1,248 @@
+//! New nodes.
+
+use super::context::Cx;
+use super::names::{self, check_new_name};
+use super::node::{MODIFIED, NodeMut};
+use super::{NewNode, NodeKind, acl};
+use crate::fs::{Attr, FileSystem};
+use crate::sa::ZplAttr;
+use crate::znode::{FLAG_PROJID, FLAG_XATTR, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG};
+use crate::{Error, Result};
+use cenote_dmu::live::Cost;
+use cenote_dmu::write::zap::ZapFormat;
+use cenote_dmu::write::{MAX_INDIRECT_SHIFT, NewObject, ZapMut};
+use cenote_format::SECTOR;
+use cenote_format::dmu::DmuType;
+
+const S_IFIFO: u64 = 0o010_000;
+const S_IFSOCK: u64 = 0o140_000;
+const S_ISGID: u64 = 0o2000;
+/// `zp_flags`: new nodes in the directory get its project, and directories the flag.
+const FLAG_PROJECT_INHERIT: u64 = super::flags::PROJECT_INHERIT;
+/// Longest target of a symbolic link.
+const MAX_TARGET: usize = 4095;
+/// What creating a node writes, at most, in bytes: its dnode, leaves of directories.
+pub(super) const CREATE: u64 = 64 << 10;
+
+/// The attributes that a new node is given.
+pub(super) struct Fresh<'a> {
+    /// `st_mode`, final.
+    pub(super) mode: u64,
+    pub(super) uid: u64,
+    pub(super) gid: u64,
+    /// The directory it is in; 0 for itself.
+    pub(super) parent: u64,
+    pub(super) links: u64,
+    /// More flags than those that all nodes have.
+    pub(super) flags: u64,
+    pub(super) projid: u64,
+    pub(super) rdev: Option<u64>,
+    pub(super) target: Option<&'a [u8]>,
+}
+
+/// Creates a node; it is in no directory yet.
+pub(super) fn create_node(cx: &mut Cx<'_>, fresh: &Fresh<'_>) -> Result<u64> {
+    let mut node = describe(cx, fresh)?;
+    let dnode_size = cx.settings.dnode_size;
+    let (bonus, spill) = node.buffers(cx, dnode_size)?;
+    let is_dir = fresh.mode & crate::znode::S_IFMT == S_IFDIR;
+    let new = NewObject {
+        indirect_shift: MAX_INDIRECT_SHIFT,
+        bonus_kind: DmuType::SA,
+        bonus,
+        dnode_size,
+        ..NewObject::new(
+            if is_dir { DmuType::DIRECTORY_CONTENTS } else { DmuType::PLAIN_FILE_CONTENTS },
+            SECTOR,
+        )
+    };
+    let ino = cx.os.allocate(&new)?;
+    if spill.is_some() {
+        cx.os.set_spill(ino, spill)?;
+    }
+    if is_dir {
+        let (salt, norm_flags) = (cx.salt(ino), cx.names.flags);
+        ZapMut::format(cx.os, ino, ZapFormat { salt, norm_flags, ..ZapFormat::default() })?;
+    }
+    if fresh.parent == 0 {
+        let mut node = NodeMut::load(cx, ino)?;
+        node.set(cx, ZplAttr::Parent, &[ino])?;
+        node.store(cx)?;
+    }
+    Ok(ino)
+}
+
+/// The attributes in the order in which OpenZFS has them.
+fn describe(cx: &mut Cx<'_>, fresh: &Fresh<'_>) -> Result<NodeMut> {
+    let mode = fresh.mode;
+    let is_dir = mode & crate::znode::S_IFMT == S_IFDIR;
+    let project = cx.settings.project_quota;
+    let mut flags = acl::flags_for(MODIFIED | fresh.flags, mode);
+    if is_dir {
+        flags |= acl::FLAG_AUTO_INHERIT;
+    }
+    if project {
+        flags |= FLAG_PROJID;
+    }
+    let size = if is_dir { 2 } else { fresh.target.map_or(0, <[u8]>::len) as u64 };
+    let time = [cx.now.0 as u64, u64::from(cx.now.1)];
+    let gen_ = cx.txg;
+    let mut node = NodeMut::empty(0);
+    for (attr, value) in [
+        (ZplAttr::Mode, mode),
+        (ZplAttr::Size, size),
+        (ZplAttr::Gen, gen_),
+        (ZplAttr::Uid, fresh.uid),
+        (ZplAttr::Gid, fresh.gid),
+        (ZplAttr::Parent, fresh.parent),
+        (ZplAttr::Flags, flags),
+    ] {
+        node.set(cx, attr, &[value])?;
+    }
+    for attr in [ZplAttr::Atime, ZplAttr::Mtime, ZplAttr::Ctime, ZplAttr::Crtime] {
+        node.set(cx, attr, &time)?;
+    }
+    node.set(cx, ZplAttr::Links, &[fresh.links])?;
+    if project {
+        node.set(cx, ZplAttr::ProjId, &[fresh.projid])?;
+    }
+    if let Some(rdev) = fresh.rdev {
+        node.set(cx, ZplAttr::Rdev, &[rdev])?;
+    }
+    let (count, aces) = acl::trivial(mode);
+    node.set(cx, ZplAttr::DaclCount, &[count])?;
+    node.set_bytes(cx, ZplAttr::DaclAces, &aces)?;
+    if let Some(target) = fresh.target {
+        node.set_bytes(cx, ZplAttr::Symlink, target)?;
+    }
+    Ok(node)
+}
+
+/// What can be said of a request before the transaction.
+fn check(node: &NewNode) -> Result<()> {
+    match &node.kind {
+        NodeKind::Symlink(target) if target.len() > MAX_TARGET => {
+            Err(Error::NameTooLong(format!("target of {} bytes", target.len())))
+        }
+        NodeKind::Symlink(target) if target.is_empty() || target.contains(&0) => {
+            Err(Error::Invalid("target of a symbolic link".into()))
+        }
+        NodeKind::CharDevice(major, minor) | NodeKind::BlockDevice(major, minor)
+            if *major >= 1 << 12 || *minor >= 1 << 20 =>
+        {
+            Err(Error::Invalid(format!("device {major}:{minor}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Creates a node that inherits from `dir`. `links`: 0 for a file without a name.
+fn inherit(cx: &mut Cx<'_>, dir: &NodeMut, new: &NewNode, links: u64) -> Result<u64> {
+    let (kind, rdev, target) = match &new.kind {
+        NodeKind::File => (S_IFREG, None, None),
+        NodeKind::Dir => (S_IFDIR, None, None),
+        NodeKind::Symlink(target) => (S_IFLNK, None, Some(target.as_slice())),
+        NodeKind::Fifo => (S_IFIFO, None, None),
+        NodeKind::Socket => (S_IFSOCK, None, None),
+        NodeKind::CharDevice(major, minor) => (S_IFCHR, Some((*major, *minor)), None),
+        NodeKind::BlockDevice(major, minor) => (S_IFBLK, Some((*major, *minor)), None),
+    };
+    let (dir_mode, dir_flags) = (dir.mode(cx)?, dir.flags(cx)?);
+    let mut gid = u64::from(new.gid);
+    let mut mode = u64::from(new.mode) & 0o7777;
+    if dir_mode & S_ISGID != 0 {
+        gid = dir.required(cx, ZplAttr::Gid)?;
+    }
+    if kind == S_IFDIR && dir_mode & S_ISGID != 0 {
+        mode |= S_ISGID;
+    } else if !new.keep_setgid {
+        mode &= !S_ISGID;
+    }
+    let default = match kind {
+        S_IFLNK => None,
+        _ => super::xattr::default_acl(cx, dir)?,
+    };
+    let mut access = None;
+    if kind == S_IFLNK {
+        mode = 0o777;
+    } else if let Some(default) = &default {
+        let mut list = default.clone();
+        mode = mode & !0o777 | list.inherit(mode & 0o777);
+        access = Some(list).filter(acl::PosixAcl::says_more);
+    } else {
+        mode &= !u64::from(new.umask & 0o777);
+    }
+    let inherits = dir_flags & FLAG_PROJECT_INHERIT != 0;
+    let projid = if inherits { dir.word(cx, ZplAttr::ProjId).unwrap_or(0) } else { 0 };
+    let mut flags = 0;
+    if inherits && matches!(kind, S_IFREG | S_IFDIR) {
+        flags |= FLAG_PROJECT_INHERIT;
+    }
+    let fresh = Fresh {
+        mode: kind | mode,
+        uid: new.uid.into(),
+        gid,
+        parent: dir.ino,
+        links: if kind == S_IFDIR { 2 } else { links },
+        flags: flags | dir_flags & FLAG_XATTR,
+        projid,
+        rdev: rdev.map(|(major, minor)| u64::from(major) << 20 | u64::from(minor)),
+        target,
+    };
+    let ino = create_node(cx, &fresh)?;
+    if let Some(default) = default.filter(|_| kind == S_IFDIR) {
+        super::xattr::store(cx, ino, crate::acl::NAMES[1], Some(&default.encode()))?;
+    }
+    if let Some(access) = access {
+        super::xattr::store(cx, ino, crate::acl::NAMES[0], Some(&access.encode()))?;
+    }
+    Ok(ino)
+}
+
+impl FileSystem {
+    /// Creates a node called `name` in directory `dir`.
+    ///
+    /// Errors: [`Error::Exists`], [`Error::NameTooLong`], [`Error::IllegalName`],
+    /// [`Error::NotPermitted`] by the directory's flags, and those of every change: no space, quota,
+    /// read-only.
+    pub fn create(&self, dir: u64, name: &[u8], node: &NewNode) -> Result<Attr> {
+        check(node)?;
+        let long = match &node.kind {
+            NodeKind::Symlink(target) => target.len() as u64,
+            _ => 0,
+        };
+        let cost = Cost { write: CREATE.saturating_add(long), objects: 1, frees: false };
+        let ino = self.change(cost, |cx| {
+            check_new_name(cx, name)?;
+            let parent = names::writable_dir(cx, dir)?;
+            if names::find(cx, dir, name, false)?.is_some() {
+                return Err(Error::Exists(crate::error::show(name)));
+            }
+            let ino = inherit(cx, &parent, node, 1)?;
+            let is_dir = node.kind == NodeKind::Dir;
+            if let Err(e) = names::add(cx, dir, name, ino) {
+                cx.os.free(ino)?;
+                return Err(e);
+            }
+            names::count(cx, dir, 1, i64::from(is_dir))?;
+            Ok(ino)
+        })?;
+        self.attr(ino)
+    }
+
+    /// Creates a regular file without a name (`O_TMPFILE`) that inherits from `dir`. It is in the
+    /// unlinked set until [`FileSystem::link`] gives it a name.
+    pub fn tmpfile(&self, dir: u64, node: &NewNode) -> Result<Attr> {
+        if node.kind != NodeKind::File {
+            return Err(Error::Invalid("only regular files can be without a name".into()));
+        }
+        let ino = self.change(Cost { write: CREATE, objects: 1, frees: false }, |cx| {
+            let parent = names::writable_dir(cx, dir)?;
+            let ino = inherit(cx, &parent, node, 0)?;
+            super::remove::remember(cx, ino)?;
+            self.orphans().insert(ino, true);
+            Ok(ino)
+        })?;
+        self.attr(ino)
+    }
+}

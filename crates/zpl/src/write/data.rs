@@ -1,0 +1,276 @@
+//! Contents of files.
+//!
+//! A file has one block until it is longer than `recordsize`; this block is as large as the file
+//! (in sectors) and grows with it. From the second block on the size of blocks, a power of two, is
+//! fixed. A file whose block is larger than the `recordsize` of today keeps it.
+//!
+//! Invariant: what is in the last block past the end of the file is zeros.
+
+use super::Allocate;
+use super::context::Cx;
+use super::flags::{APPEND_ONLY, IMMUTABLE};
+use super::node::NodeMut;
+use super::setattr::{set_mode, without_ids};
+use crate::fs::FileSystem;
+use crate::sa::ZplAttr;
+use crate::znode::{S_IFDIR, S_IFMT, S_IFREG};
+use crate::{Error, Result};
+use cenote_dmu::live::Cost;
+use cenote_format::SECTOR;
+
+/// Most bytes that are written in one transaction: the largest block.
+const CHUNK: usize = 16 << 20;
+/// Bytes that are copied at once.
+const COPY: u64 = 4 << 20;
+/// Longest file.
+pub(super) const MAX_SIZE: u64 = i64::MAX as u64;
+/// `zp_flags`: `ZFS_SPARSE`.
+const FLAG_SPARSE: u64 = 0x0000_2000_0000_0000;
+
+/// Where to write.
+#[derive(Clone, Copy)]
+enum Offset {
+    At(u64),
+    End,
+}
+
+/// The block size that a file gets which has blocks of `now` bytes and is to be `end` bytes long.
+fn grown(now: u64, record_size: u64, size: u64, end: u64) -> u64 {
+    let settled = now.is_power_of_two() && now >= record_size;
+    if end <= now || settled || size > now {
+        return now;
+    }
+    let most = if now > record_size { now.next_power_of_two() } else { record_size };
+    let whole = end.checked_next_multiple_of(SECTOR).unwrap_or(u64::MAX);
+    most.min(whole).max(now)
+}
+
+/// Lets the block of a file of one block grow, if it is to be `end` bytes long.
+fn grow(cx: &mut Cx<'_>, ino: u64, size: u64, end: u64) -> Result<()> {
+    let record_size = cx.settings.record_size.clamp(SECTOR, cenote_format::MAX_BLOCK);
+    let dnode = cx.os.dnode(ino)?;
+    let (now, shift) = (dnode.block_size, dnode.indirect_shift);
+    let new = grown(now, record_size, size, end);
+    if new != now && dnode.max_block == 0 {
+        cx.os.set_block_size(ino, new, shift)?;
+    }
+    let now = cx.os.dnode(ino)?.block_size;
+    if end > now && !now.is_power_of_two() {
+        return Err(Error::Corrupt(ino, format!("several blocks of {now} bytes")));
+    }
+    Ok(())
+}
+
+/// A regular file that may be changed, and its size.
+fn writable(cx: &mut Cx<'_>, ino: u64) -> Result<(NodeMut, u64)> {
+    let node = NodeMut::load(cx, ino)?;
+    match node.mode(cx)? & S_IFMT {
+        S_IFREG => {}
+        S_IFDIR => return Err(Error::IsDir(format!("object {ino}"))),
+        _ => return Err(Error::Invalid(format!("object {ino} is not a regular file"))),
+    }
+    if node.flags(cx)? & IMMUTABLE != 0 {
+        return Err(Error::NotPermitted(format!("object {ino} is immutable")));
+    }
+    let size = node.required(cx, ZplAttr::Size)?;
+    Ok((node, size))
+}
+
+fn not_appended<T>(ino: u64) -> Result<T> {
+    Err(Error::NotPermitted(format!("object {ino} is append-only")))
+}
+
+/// Writes `data` into a file of `size` bytes; its attributes are for the caller.
+pub(super) fn put(cx: &mut Cx<'_>, ino: u64, size: u64, offset: u64, data: &[u8]) -> Result<()> {
+    let end = offset.saturating_add(data.len() as u64);
+    if end > MAX_SIZE {
+        return Err(Error::TooLarge(format!("object {ino}")));
+    }
+    grow(cx, ino, size, size.max(end))?;
+    Ok(cx.os.write(ino, offset, data)?)
+}
+
+/// Makes a file `size` bytes long.
+pub(super) fn resize(cx: &mut Cx<'_>, node: &mut NodeMut, size: u64) -> Result<()> {
+    let ino = node.ino;
+    let now = node.required(cx, ZplAttr::Size)?;
+    if size < now {
+        cx.os.truncate(ino, size)?;
+        if size == 0 {
+            let flags = node.flags(cx)? & !FLAG_SPARSE;
+            node.set(cx, ZplAttr::Flags, &[flags])?;
+        }
+    } else if size > now {
+        grow(cx, ino, now, size)?;
+    }
+    node.set(cx, ZplAttr::Size, &[size])
+}
+
+fn write_chunk(
+    cx: &mut Cx<'_>,
+    ino: u64,
+    offset: Offset,
+    data: &[u8],
+    clear_ids: bool,
+) -> Result<u64> {
+    let (mut node, size) = writable(cx, ino)?;
+    let at = match offset {
+        Offset::At(at) => at,
+        Offset::End => size,
+    };
+    if at < size && node.flags(cx)? & APPEND_ONLY != 0 {
+        return not_appended(ino);
+    }
+    put(cx, ino, size, at, data)?;
+    let end = at.saturating_add(data.len() as u64);
+    if end > size {
+        node.set(cx, ZplAttr::Size, &[end])?;
+    }
+    let mode = node.mode(cx)?;
+    if clear_ids && without_ids(mode) != mode {
+        set_mode(cx, &mut node, without_ids(mode))?;
+    }
+    node.modified(cx)?;
+    node.store(cx)?;
+    Ok(at)
+}
+
+/// Makes zeros in a file.
+fn zero(cx: &mut Cx<'_>, ino: u64, offset: u64, len: u64, keep_size: bool) -> Result<()> {
+    let (mut node, size) = writable(cx, ino)?;
+    if node.flags(cx)? & APPEND_ONLY != 0 {
+        return not_appended(ino);
+    }
+    let end = offset.saturating_add(len);
+    if offset < size {
+        // Up to the end of the file, what is behind is zeros anyway.
+        let inside = if end >= size { u64::MAX } else { len };
+        cx.os.free_range(ino, offset, inside)?;
+    }
+    if end > size && !keep_size {
+        resize(cx, &mut node, end)?;
+    }
+    node.modified(cx)?;
+    node.store(cx)
+}
+
+impl FileSystem {
+    /// Largest length of a file in bytes.
+    pub fn max_size(&self) -> u64 {
+        MAX_SIZE
+    }
+
+    fn write_at(&self, ino: u64, offset: Offset, data: &[u8], clear_ids: bool) -> Result<u64> {
+        let (mut first, mut done) = (None, 0usize);
+        for chunk in data.chunks(CHUNK) {
+            let offset = match (first, offset) {
+                (Some(first), _) => Offset::At(done as u64 + first),
+                (None, offset) => offset,
+            };
+            let cost = Cost { write: chunk.len() as u64 + 4096, objects: 0, frees: false };
+            let at = self.change(cost, |cx| write_chunk(cx, ino, offset, chunk, clear_ids))?;
+            first = first.or(Some(at));
+            done += chunk.len();
+        }
+        Ok(first.unwrap_or(0))
+    }
+
+    /// Writes at byte `offset`; the file gets longer if need be. Up to 16 MiB are written as a whole
+    /// or not at all. `clear_ids`: takes away the set-user-id and set-group-id bits, as a write by
+    /// someone without privilege does. Returns the bytes written: all.
+    ///
+    /// Errors: [`Error::TooLarge`] past the [largest length](FileSystem::max_size).
+    pub fn write(&self, ino: u64, offset: u64, data: &[u8], clear_ids: bool) -> Result<usize> {
+        self.write_at(ino, Offset::At(offset), data, clear_ids)?;
+        Ok(data.len())
+    }
+
+    /// As [`FileSystem::write`] at the end of the file; returns the offset.
+    pub fn append(&self, ino: u64, data: &[u8], clear_ids: bool) -> Result<u64> {
+        self.write_at(ino, Offset::End, data, clear_ids)
+    }
+
+    /// `fallocate`. Space cannot be reserved in a file system that never overwrites.
+    pub fn allocate(&self, ino: u64, offset: u64, len: u64, what: Allocate) -> Result<()> {
+        let end = offset.checked_add(len).filter(|end| *end <= MAX_SIZE);
+        let Some(end) = end.filter(|_| len > 0) else {
+            return match len {
+                0 => Err(Error::Invalid("fallocate of nothing".into())),
+                _ => Err(Error::TooLarge(format!("object {ino}"))),
+            };
+        };
+        let frees = matches!(what, Allocate::PunchHole | Allocate::Zero | Allocate::ZeroKeepSize);
+        let cost = Cost { write: 64 << 10, objects: 0, frees };
+        self.change(cost, |cx| match what {
+            Allocate::KeepSize => writable(cx, ino).map(drop),
+            Allocate::PunchHole | Allocate::ZeroKeepSize => zero(cx, ino, offset, len, true),
+            Allocate::Zero => zero(cx, ino, offset, len, false),
+            Allocate::Extend => {
+                let (mut node, size) = writable(cx, ino)?;
+                if end > size {
+                    resize(cx, &mut node, end)?;
+                    node.modified(cx)?;
+                    node.store(cx)?;
+                }
+                Ok(())
+            }
+        })
+    }
+
+    /// Copies within the file system, in transactions of some MiB; returns the bytes copied, fewer
+    /// than asked for at the end of `from`, or before an error. Errors: [`Error::Invalid`] if the
+    /// ranges overlap.
+    pub fn copy_range(
+        &self,
+        from: u64,
+        from_offset: u64,
+        to: u64,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let source = self.open_file(from)?;
+        if from == to && from_offset.abs_diff(to_offset) < len {
+            return Err(Error::Invalid("ranges overlap".into()));
+        }
+        let mut buf = vec![0; usize::try_from(len.min(COPY)).unwrap_or(0)];
+        let mut done = 0u64;
+        while done < len {
+            let want = usize::try_from((len - done).min(COPY)).unwrap_or(0);
+            let part = buf.get_mut(..want).unwrap_or_default();
+            let copied = source.read(from_offset.saturating_add(done), part).and_then(|n| {
+                let part = part.get(..n).unwrap_or_default();
+                self.write(to, to_offset.saturating_add(done), part, false)
+            });
+            match copied {
+                Ok(0) => break,
+                Ok(n) => done = done.saturating_add(n as u64),
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::grown;
+
+    #[test]
+    fn blocks_grow_with_the_file() {
+        const K: u64 = 1024;
+        // One block of whole sectors, up to the record size.
+        assert_eq!(grown(512, 128 * K, 0, 100), 512);
+        assert_eq!(grown(512, 128 * K, 0, 700), 1024);
+        assert_eq!(grown(1536, 128 * K, 1500, 5000), 5120);
+        assert_eq!(grown(5120, 128 * K, 5000, 1 << 40), 128 * K);
+        // Several blocks, or as large as a record: fixed.
+        assert_eq!(grown(128 * K, 128 * K, 128 * K, 1 << 30), 128 * K);
+        assert_eq!(grown(8 * K, 128 * K, 9 * K, 1 << 30), 8 * K);
+        assert_eq!(grown(128 * K, 1 << 20, 100 * K, 200 * K), 200 * K);
+        // Larger than today's records: up to the next power of two.
+        assert_eq!(grown(100 * K, 16 * K, 100 * K, 1 << 30), 128 * K);
+        assert_eq!(grown(100 * K, 16 * K, 100 * K, 101 * K), 101 * K);
+        assert_eq!(grown(64 * K, 16 * K, 10, 1 << 30), 64 * K);
+    }
+}

@@ -1,0 +1,127 @@
+//! Entries of directories that are being changed.
+
+use super::context::Cx;
+use super::flags::{APPEND_ONLY, IMMUTABLE};
+use super::node::NodeMut;
+use crate::dir::entry_object;
+use crate::error::show;
+use crate::fs::CaseSensitivity;
+use crate::sa::ZplAttr;
+use crate::{Error, Result};
+use cenote_dmu::write::ZapMut;
+use cenote_dmu::zap::{Match, Zap};
+use cenote_format::encode::zap::{Key, Value};
+
+/// Longest name in bytes.
+const MAX_NAME: usize = 255;
+
+/// What a directory has under a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// The name as it is stored.
+    pub(super) name: Vec<u8>,
+    /// The object.
+    pub(super) ino: u64,
+}
+
+/// Whether a name may be given.
+pub(super) fn check_new_name(cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+    if matches!(name, b"" | b"." | b"..") {
+        return Err(Error::Exists(show(name)));
+    }
+    if name.len() > MAX_NAME {
+        return Err(Error::NameTooLong(show(name)));
+    }
+    if name.contains(&b'/') || name.contains(&0) {
+        return Err(Error::Invalid(show(name)));
+    }
+    if cx.names.utf8_only && std::str::from_utf8(name).is_err() {
+        return Err(Error::IllegalName(show(name)));
+    }
+    Ok(())
+}
+
+/// The directory, which must be one that can get and lose entries.
+pub(super) fn writable_dir(cx: &mut Cx<'_>, dir: u64) -> Result<NodeMut> {
+    let node = NodeMut::load(cx, dir)?;
+    if !node.is_dir(cx)? {
+        return Err(Error::NotDir(format!("object {dir}")));
+    }
+    if node.flags(cx)? & IMMUTABLE != 0 {
+        return Err(Error::NotPermitted(format!("directory {dir} is immutable")));
+    }
+    if node.word(cx, ZplAttr::Links) == Some(0) {
+        return Err(Error::NotFound(format!("directory {dir} was removed")));
+    }
+    Ok(node)
+}
+
+/// As [`writable_dir`], and names may be taken away.
+pub(super) fn shrinkable_dir(cx: &mut Cx<'_>, dir: u64) -> Result<NodeMut> {
+    let node = writable_dir(cx, dir)?;
+    if node.flags(cx)? & APPEND_ONLY != 0 {
+        return Err(Error::NotPermitted(format!("directory {dir} is append-only")));
+    }
+    Ok(node)
+}
+
+/// Looks a name up. `exact_case`: where case does not count, it does this time.
+pub(super) fn find(
+    cx: &mut Cx<'_>,
+    dir: u64,
+    name: &[u8],
+    exact_case: bool,
+) -> Result<Option<Entry>> {
+    if name.is_empty() || name.len() > MAX_NAME {
+        return Ok(None);
+    }
+    if cx.names.flags == 0 {
+        let found = ZapMut::open(cx.os, dir).lookup(&Key::Name(name))?;
+        let value = found.and_then(|(_, value)| value.first().copied());
+        return Ok(value.map(|v| Entry { name: name.to_vec(), ino: entry_object(v) }));
+    }
+    let fold_case = cx.names.case == CaseSensitivity::Insensitive && !exact_case;
+    let zap = Zap::open(&cx.os.view(dir)?)?;
+    let found = zap.lookup_norm(name, Match { fold_case })?;
+    Ok(found.and_then(|e| {
+        let ino = entry_object(*e.value.first()?);
+        Some(Entry { name: e.name, ino })
+    }))
+}
+
+/// The value of an entry: object and type.
+fn value(cx: &mut Cx<'_>, ino: u64) -> Result<u64> {
+    let mode = NodeMut::load(cx, ino)?.mode(cx)?;
+    Ok(ino | (mode >> 12 & 0xf) << 60)
+}
+
+/// Adds an entry.
+pub(super) fn add(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64) -> Result<()> {
+    let value = value(cx, ino)?;
+    cx.changed_dirs.push(dir);
+    Ok(ZapMut::open(cx.os, dir).add(&Key::Name(name), &Value::U64(&[value]))?)
+}
+
+/// Lets an entry lead to another object.
+pub(super) fn replace(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64) -> Result<()> {
+    let value = value(cx, ino)?;
+    cx.changed_dirs.push(dir);
+    Ok(ZapMut::open(cx.os, dir).update(&Key::Name(name), &Value::U64(&[value]))?)
+}
+
+/// Removes the entry that is stored under exactly this name.
+pub(super) fn remove(cx: &mut Cx<'_>, dir: u64, name: &[u8]) -> Result<()> {
+    cx.changed_dirs.push(dir);
+    Ok(ZapMut::open(cx.os, dir).remove(&Key::Name(name))?)
+}
+
+/// Notes that a directory got (or lost) entries, some of them directories.
+pub(super) fn count(cx: &mut Cx<'_>, dir: u64, entries: i64, dirs: i64) -> Result<()> {
+    let mut node = NodeMut::load(cx, dir)?;
+    let size = node.required(cx, ZplAttr::Size)?.saturating_add_signed(entries);
+    let links = node.required(cx, ZplAttr::Links)?.saturating_add_signed(dirs);
+    node.set(cx, ZplAttr::Size, &[size])?;
+    node.set(cx, ZplAttr::Links, &[links])?;
+    node.modified(cx)?;
+    node.store(cx)
+}

@@ -1,0 +1,393 @@
+//! A node's attributes, to be changed and stored.
+//!
+//! A [`NodeMut`] holds the values of all attributes, those of the spill block too, in the order of
+//! their layouts. Setting a value of the same length keeps the layout; everything else makes a new
+//! list, for which a layout is found or registered when the node is stored. What does not fit into
+//! the bonus buffer goes to the spill block, and comes back when there is room again.
+//!
+//! Attributes whose meaning is not known here are kept.
+//!
+//! Invariant: nothing is changed in the object set before [`NodeMut::store`].
+
+use super::Time;
+use super::context::Cx;
+use super::legacy;
+use crate::sa::{Registry, TABLE, ZplAttr};
+use crate::znode::{S_IFDIR, S_IFMT};
+use crate::{Error, Result};
+use cenote_dmu::write::ZapMut;
+use cenote_format::blkptr::BLKPTR_SIZE;
+use cenote_format::dmu::{DNODE_CORE, DNODE_SLOT, DmuType, DnodePhys};
+use cenote_format::encode::sa::{bonus_attrs, encode_attrs, spill_block_size};
+use cenote_format::encode::zap::{Key, Value};
+use cenote_format::sa::{AttrDef, SaHeader, locate};
+use cenote_format::{ByteOrder, Bytes};
+
+/// Largest layout number (10 bits).
+const MAX_LAYOUT: u16 = 0x3ff;
+
+/// `zp_flags`, set by every change of contents: `ZFS_ARCHIVE | ZFS_AV_MODIFIED`.
+pub(super) const MODIFIED: u64 = ARCHIVE | 0x0000_0400_0000_0000;
+/// `ZFS_ARCHIVE`, set by every change.
+pub(super) const ARCHIVE: u64 = 0x0000_0008_0000_0000;
+
+/// One attribute: its value is `len` bytes at `at` in [`NodeMut::data`].
+#[derive(Clone, Copy)]
+struct Field {
+    def: AttrDef,
+    at: usize,
+    len: usize,
+}
+
+/// The attributes of a node.
+pub(crate) struct NodeMut {
+    /// Object number; 0 as long as there is none.
+    pub(crate) ino: u64,
+    data: Vec<u8>,
+    fields: Vec<Field>,
+    /// Fields that are in the bonus buffer; the others are in the spill block.
+    split: usize,
+    /// Whether the fields or their lengths are others than those stored.
+    reshaped: bool,
+    /// Whether a value in the bonus buffer, in the spill block was changed.
+    changed: (bool, bool),
+    /// Another object that goes when the node is stored: where old nodes kept a long ACL.
+    pub(super) also_free: Option<u64>,
+    /// What is in the data of an old symbolic link goes.
+    pub(super) clear_data: bool,
+}
+
+impl NodeMut {
+    /// A node without attributes.
+    pub(super) fn empty(ino: u64) -> NodeMut {
+        let (data, fields) = Default::default();
+        NodeMut {
+            ino,
+            data,
+            fields,
+            split: 0,
+            reshaped: true,
+            changed: (false, false),
+            also_free: None,
+            clear_data: false,
+        }
+    }
+
+    /// Reads the attributes of `ino`. Errors: [`Error::NotFound`] if it is not a node.
+    pub(crate) fn load(cx: &mut Cx<'_>, ino: u64) -> Result<NodeMut> {
+        if ino == 0 || ino > u64::MAX / 2 {
+            return Err(Error::NotFound(format!("object {ino}")));
+        }
+        let registry = cx.registry.current();
+        let dnode = cx.os.dnode(ino)?;
+        match dnode.bonus_kind {
+            DmuType::SA => {}
+            DmuType::ZNODE => return legacy::load(cx, ino),
+            _ => return Err(Error::NotFound(format!("object {ino}"))),
+        }
+        let mut node = NodeMut::empty(ino);
+        node.take(&registry, &dnode.bonus)?;
+        node.split = node.fields.len();
+        if let Some(spill) = cx.os.spill(ino)? {
+            node.take(&registry, &spill)?;
+        }
+        node.reshaped = false;
+        Ok(node)
+    }
+
+    /// Takes in the values of a buffer.
+    fn take(&mut self, registry: &Registry, buffer: &[u8]) -> Result<()> {
+        let header = SaHeader::decode(buffer).map_err(Error::decode(self.ino))?;
+        if header.order != ByteOrder::Little {
+            return Err(Error::Unsupported(format!("changing big-endian object {}", self.ino)));
+        }
+        let unknown =
+            || Error::Corrupt(self.ino, format!("SA layout {} is not defined", header.layout));
+        let layout = registry.layout(header.layout).ok_or_else(unknown)?;
+        let values = locate(buffer, &header, layout).map_err(Error::decode(self.ino))?;
+        let base = self.data.len();
+        self.data.extend_from_slice(buffer);
+        for (def, value) in layout.iter().zip(values) {
+            let at = base.saturating_add(value.at);
+            self.fields.push(Field { def: *def, at, len: value.len });
+        }
+        Ok(())
+    }
+
+    fn field(&self, cx: &Cx<'_>, attr: ZplAttr) -> Option<usize> {
+        let id = cx.registry.current().number(attr)?;
+        self.fields.iter().position(|f| f.def.id == id)
+    }
+
+    fn value(&self, index: usize) -> &[u8] {
+        let field = self.fields.get(index);
+        let value = field.and_then(|f| self.data.get(f.at..f.at.saturating_add(f.len)));
+        value.unwrap_or_default()
+    }
+
+    /// The bytes of an attribute.
+    pub(crate) fn bytes(&self, cx: &Cx<'_>, attr: ZplAttr) -> Option<&[u8]> {
+        self.field(cx, attr).map(|index| self.value(index))
+    }
+
+    /// An attribute of one integer.
+    pub(crate) fn word(&self, cx: &Cx<'_>, attr: ZplAttr) -> Option<u64> {
+        let bytes = self.bytes(cx, attr)?;
+        Bytes::new(bytes, ByteOrder::Little, "attribute").u64(0).ok()
+    }
+
+    /// An attribute of one integer that every node has.
+    pub(crate) fn required(&self, cx: &Cx<'_>, attr: ZplAttr) -> Result<u64> {
+        let absent = || Error::Corrupt(self.ino, format!("no attribute {attr:?}"));
+        self.word(cx, attr).ok_or_else(absent)
+    }
+
+    /// Mode with file type.
+    pub(crate) fn mode(&self, cx: &Cx<'_>) -> Result<u64> {
+        self.required(cx, ZplAttr::Mode)
+    }
+
+    /// Whether it is a directory.
+    pub(crate) fn is_dir(&self, cx: &Cx<'_>) -> Result<bool> {
+        Ok(self.mode(cx)? & S_IFMT == S_IFDIR)
+    }
+
+    /// `zp_flags`.
+    pub(crate) fn flags(&self, cx: &Cx<'_>) -> Result<u64> {
+        self.required(cx, ZplAttr::Flags)
+    }
+
+    /// Sets an attribute of bytes; one that the node has not comes last.
+    pub(crate) fn set_bytes(&mut self, cx: &mut Cx<'_>, attr: ZplAttr, value: &[u8]) -> Result<()> {
+        let at = self.fields.len();
+        self.set_at(cx, attr, value, at)
+    }
+
+    /// As [`NodeMut::set_bytes`]; one that the node has not comes before field `index`.
+    fn set_at(&mut self, cx: &mut Cx<'_>, attr: ZplAttr, value: &[u8], index: usize) -> Result<()> {
+        if let Some(found) = self.field(cx, attr) {
+            let in_bonus = found < self.split;
+            let Some(field) = self.fields.get_mut(found) else { return Ok(()) };
+            if field.len == value.len() {
+                if let Some(old) = self.data.get_mut(field.at..field.at + field.len) {
+                    old.copy_from_slice(value);
+                }
+                self.changed.0 |= in_bonus;
+                self.changed.1 |= !in_bonus;
+                return Ok(());
+            }
+            (field.at, field.len) = (self.data.len(), value.len());
+        } else {
+            let def = cx.attribute(attr)?;
+            let field = Field { def, at: self.data.len(), len: value.len() };
+            self.fields.insert(index.min(self.fields.len()), field);
+        }
+        self.data.extend_from_slice(value);
+        self.reshaped = true;
+        Ok(())
+    }
+
+    /// Sets an attribute of integers.
+    pub(crate) fn set(&mut self, cx: &mut Cx<'_>, attr: ZplAttr, words: &[u64]) -> Result<()> {
+        let mut bytes = [0u8; 16];
+        for (to, word) in bytes.chunks_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        self.set_bytes(cx, attr, bytes.get(..words.len() * 8).unwrap_or_default())
+    }
+
+    /// Sets a time.
+    pub(crate) fn set_time(&mut self, cx: &mut Cx<'_>, attr: ZplAttr, time: Time) -> Result<()> {
+        self.set(cx, attr, &[time.0 as u64, u64::from(time.1)])
+    }
+
+    /// Sets the project. It has its place after the link count, where those who count space find
+    /// it; a node that had none gets a flag that tells them.
+    pub(crate) fn set_project(&mut self, cx: &mut Cx<'_>, projid: u64) -> Result<()> {
+        let flags = self.flags(cx)? | crate::znode::FLAG_PROJID;
+        self.set(cx, ZplAttr::Flags, &[flags])?;
+        let order = [
+            ZplAttr::Mode,
+            ZplAttr::Size,
+            ZplAttr::Gen,
+            ZplAttr::Uid,
+            ZplAttr::Gid,
+            ZplAttr::Parent,
+            ZplAttr::Flags,
+            ZplAttr::Atime,
+            ZplAttr::Mtime,
+            ZplAttr::Ctime,
+            ZplAttr::Crtime,
+            ZplAttr::Links,
+        ];
+        for (place, attr) in order.into_iter().enumerate() {
+            if let Some(index) = self.field(cx, attr).filter(|index| *index != place) {
+                let field = self.fields.remove(index);
+                self.fields.insert(place.min(self.fields.len()), field);
+                self.reshaped = true;
+            }
+        }
+        self.set_at(cx, ZplAttr::ProjId, &projid.to_le_bytes(), order.len())
+    }
+
+    /// Takes an attribute away.
+    pub(crate) fn remove(&mut self, cx: &Cx<'_>, attr: ZplAttr) {
+        if let Some(index) = self.field(cx, attr) {
+            self.fields.remove(index);
+            self.reshaped = true;
+        }
+    }
+
+    /// Notes a change of contents: mtime, ctime, flags.
+    pub(crate) fn modified(&mut self, cx: &mut Cx<'_>) -> Result<()> {
+        self.set_time(cx, ZplAttr::Mtime, cx.now)?;
+        self.set_time(cx, ZplAttr::Ctime, cx.now)?;
+        let flags = self.flags(cx)? | MODIFIED;
+        self.set(cx, ZplAttr::Flags, &[flags])
+    }
+
+    /// Notes a change of attributes: ctime, flags.
+    pub(crate) fn touched(&mut self, cx: &mut Cx<'_>) -> Result<()> {
+        self.set_time(cx, ZplAttr::Ctime, cx.now)?;
+        let flags = self.flags(cx)? | ARCHIVE;
+        self.set(cx, ZplAttr::Flags, &[flags])
+    }
+
+    /// The buffer of some of the fields.
+    fn encode(&self, cx: &mut Cx<'_>, from: usize, to: usize) -> Result<Vec<u8>> {
+        let fields = self.fields.get(from..to).unwrap_or_default();
+        let defs: Vec<AttrDef> = fields.iter().map(|f| f.def).collect();
+        let layout = cx.layout(&defs)?;
+        let values: Vec<(AttrDef, &[u8])> =
+            (from..to).zip(defs).map(|(i, def)| (def, self.value(i))).collect();
+        encode_attrs(layout, &values).map_err(|e| too_large(self.ino, &e))
+    }
+
+    fn encode_spill(&self, cx: &mut Cx<'_>) -> Result<Option<Vec<u8>>> {
+        if self.split >= self.fields.len() {
+            return Ok(None);
+        }
+        let mut spill = self.encode(cx, self.split, self.fields.len())?;
+        let size = spill_block_size(spill.len()).map_err(|e| too_large(self.ino, &e))?;
+        spill.resize(size, 0);
+        Ok(Some(spill))
+    }
+
+    /// Divides the fields between a bonus buffer with room for `room` bytes and a spill block.
+    fn arrange(&mut self, room: usize) -> Result<()> {
+        let lengths: Vec<(AttrDef, usize)> = self.fields.iter().map(|f| (f.def, f.len)).collect();
+        if let Some((_, len)) = lengths.iter().find(|(_, len)| *len > usize::from(u16::MAX)) {
+            return Err(Error::TooLarge(format!("object {}: attribute of {len} bytes", self.ino)));
+        }
+        self.split = bonus_attrs(&lengths, room).map_err(|e| too_large(self.ino, &e))?;
+        Ok(())
+    }
+
+    /// Whether the attributes have a place, if there is room for `room` bytes in the dnode.
+    pub(crate) fn fits(&mut self, cx: &mut Cx<'_>) -> Result<()> {
+        let room = room(cx.os.dnode(self.ino)?);
+        let split = self.split;
+        let fits = self.arrange(room);
+        self.split = split;
+        fits
+    }
+
+    /// Stores what was changed.
+    pub(crate) fn store(mut self, cx: &mut Cx<'_>) -> Result<()> {
+        let ino = self.ino;
+        if !self.reshaped {
+            if self.changed.0 {
+                let bonus = self.encode(cx, 0, self.split)?;
+                cx.os.set_bonus(ino, DmuType::SA, &bonus)?;
+            }
+            if self.changed.1 {
+                let spill = self.encode_spill(cx)?;
+                cx.os.set_spill(ino, spill)?;
+            }
+            return Ok(());
+        }
+        let room = room(cx.os.dnode(ino)?);
+        self.arrange(room)?;
+        let bonus = self.encode(cx, 0, self.split)?;
+        match self.encode_spill(cx)? {
+            None => {
+                if cx.os.spill(ino)?.is_some() {
+                    cx.os.set_spill(ino, None)?;
+                }
+                cx.os.set_bonus(ino, DmuType::SA, &bonus)?;
+            }
+            spill => {
+                cx.os.set_bonus(ino, DmuType::SA, &bonus)?;
+                cx.os.set_spill(ino, spill)?;
+            }
+        }
+        if let Some(object) = self.also_free {
+            cx.os.free(object)?;
+        }
+        if self.clear_data {
+            cx.os.truncate(ino, 0)?;
+        }
+        Ok(())
+    }
+
+    /// The buffers of a new node whose dnode is of `dnode_size` bytes: bonus and spill.
+    pub(super) fn buffers(
+        &mut self,
+        cx: &mut Cx<'_>,
+        dnode_size: usize,
+    ) -> Result<(Vec<u8>, Option<Vec<u8>>)> {
+        self.arrange(dnode_size.saturating_sub(DNODE_CORE + BLKPTR_SIZE))?;
+        Ok((self.encode(cx, 0, self.split)?, self.encode_spill(cx)?))
+    }
+}
+
+fn too_large(ino: u64, e: &impl std::fmt::Display) -> Error {
+    Error::TooLarge(format!("object {ino}: {e}"))
+}
+
+/// Bytes of bonus buffer that a dnode has room for, if it has no spill pointer.
+fn room(dnode: &DnodePhys) -> usize {
+    let slots = usize::from(dnode.extra_slots).saturating_add(1);
+    let taken = DNODE_CORE.saturating_add(dnode.pointers.len().saturating_mul(BLKPTR_SIZE));
+    slots.saturating_mul(DNODE_SLOT).saturating_sub(taken)
+}
+
+impl Cx<'_> {
+    /// The definition of an attribute, which is registered if need be.
+    pub(super) fn attribute(&mut self, attr: ZplAttr) -> Result<AttrDef> {
+        let registry = self.registry.current();
+        if let Some(def) = registry.def(attr) {
+            return Ok(def);
+        }
+        let Some((name, length, swap, _)) = TABLE.iter().find(|(.., a)| *a == Some(attr)) else {
+            return Err(Error::Unsupported(format!("attribute {attr:?}")));
+        };
+        let def = AttrDef { id: registry.free_attr(), length: *length, swap: *swap };
+        let mut registry = Registry::clone(&registry);
+        let key = Key::Name(name.as_bytes());
+        ZapMut::open(self.os, registry.objects.0).add(&key, &Value::U64(&[def.encode()]))?;
+        registry.define(name.as_bytes(), def);
+        self.registry.publish(registry);
+        Ok(def)
+    }
+
+    /// The number of the layout of exactly these attributes, which is registered if need be.
+    fn layout(&mut self, attrs: &[AttrDef]) -> Result<u16> {
+        let registry = self.registry.current();
+        if let Some(number) = registry.find_layout(attrs) {
+            return Ok(number);
+        }
+        let number = registry.free_layout();
+        if number > MAX_LAYOUT {
+            return Err(Error::Unsupported("more than 1022 layouts of attributes".into()));
+        }
+        let mut registry = Registry::clone(&registry);
+        let ids: Vec<u16> = attrs.iter().map(|a| a.id).collect();
+        let name = number.to_string();
+        ZapMut::open(self.os, registry.objects.1)
+            .add(&Key::Name(name.as_bytes()), &Value::U16(&ids))?;
+        registry.add_layout(number, attrs.to_vec());
+        self.registry.publish(registry);
+        Ok(number)
+    }
+}

@@ -1,0 +1,237 @@
+//! Names that are taken away, and nodes that go with their last one.
+//!
+//! A node that is in use when it loses its last name becomes an *orphan*: it is noted in the unlinked
+//! set (a ZAP: name the object's number in hexadecimal, value the number), and freed when its use
+//! ends, or, after a crash, when the file system is mounted again. All other nodes are freed in the
+//! same transaction.
+
+use super::context::Cx;
+use super::flags::{APPEND_ONLY, IMMUTABLE, NO_UNLINK};
+use super::node::NodeMut;
+use super::{InUse, Removed, names};
+use crate::dir::entry_object;
+use crate::error::show;
+use crate::fs::{Attr, FileSystem};
+use crate::sa::ZplAttr;
+use crate::{Error, Result};
+use cenote_dmu::live::Cost;
+use cenote_dmu::write::{WriteError, ZapMut};
+use cenote_dmu::zap::Zap;
+use cenote_format::encode::zap::{Key, Value};
+
+/// What removing a name writes, at most, in bytes.
+const REMOVE: Cost = Cost { write: 64 << 10, objects: 0, frees: true };
+/// Orphans that are looked up at once.
+const BATCH: usize = 256;
+
+/// Notes a node in the unlinked set.
+pub(super) fn remember(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
+    let Some(set) = cx.unlinked_set else {
+        return Err(Error::Unsupported("a file system without an unlinked set".into()));
+    };
+    let name = format!("{ino:x}");
+    Ok(ZapMut::open(cx.os, set).update(&Key::Name(name.as_bytes()), &Value::U64(&[ino]))?)
+}
+
+/// Takes a node out of the unlinked set, if it is there.
+pub(super) fn forget(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
+    let Some(set) = cx.unlinked_set else { return Ok(()) };
+    let name = format!("{ino:x}");
+    match ZapMut::open(cx.os, set).remove(&Key::Name(name.as_bytes())) {
+        Err(WriteError::NoEntry(_)) => Ok(()),
+        done => Ok(done?),
+    }
+}
+
+/// Whether the node's flags let it lose a name.
+pub(super) fn check_removable(cx: &Cx<'_>, node: &NodeMut) -> Result<()> {
+    if node.flags(cx)? & (IMMUTABLE | APPEND_ONLY | NO_UNLINK) != 0 {
+        return Err(Error::NotPermitted(format!("flags of object {}", node.ino)));
+    }
+    Ok(())
+}
+
+/// Whether a directory can go.
+pub(super) fn check_empty(cx: &Cx<'_>, dir: &NodeMut) -> Result<()> {
+    if dir.required(cx, ZplAttr::Size)? == 2 {
+        return Ok(());
+    }
+    Err(Error::NotEmpty(format!("object {}", dir.ino)))
+}
+
+/// Frees a node with its hidden directory of extended attributes.
+fn destroy(cx: &mut Cx<'_>, node: &NodeMut) -> Result<()> {
+    if let Some(dir) = node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0) {
+        destroy_xattrs(cx, dir)?;
+    }
+    if let Some(object) = node.also_free {
+        cx.os.free(object)?;
+    }
+    cx.changed_dirs.push(node.ino);
+    cx.os.free(node.ino)?;
+    forget(cx, node.ino)
+}
+
+/// Frees a hidden directory with all that is in it.
+fn destroy_xattrs(cx: &mut Cx<'_>, dir: u64) -> Result<()> {
+    let hidden = NodeMut::load(cx, dir)?;
+    if hidden.flags(cx)? & crate::znode::FLAG_XATTR == 0 || !hidden.is_dir(cx)? {
+        return Err(Error::Corrupt(dir, "not a directory of extended attributes".into()));
+    }
+    for entry in Zap::open(&cx.os.view(dir)?)?.entries()? {
+        let ino = entry_object(entry.value.first().copied().unwrap_or(0));
+        let file = NodeMut::load(cx, ino)?;
+        if let Some(object) = file.also_free {
+            cx.os.free(object)?;
+        }
+        cx.os.free(ino)?;
+    }
+    if let Some(object) = hidden.also_free {
+        cx.os.free(object)?;
+    }
+    cx.changed_dirs.push(dir);
+    cx.os.free(dir)?;
+    forget(cx, dir)
+}
+
+impl FileSystem {
+    /// Takes one name's worth of links from a node whose entry is gone.
+    pub(super) fn drop_link(
+        &self,
+        cx: &mut Cx<'_>,
+        mut node: NodeMut,
+        in_use: InUse<'_>,
+    ) -> Result<Removed> {
+        let ino = node.ino;
+        let links = node.required(cx, ZplAttr::Links)?;
+        let nlink = if node.is_dir(cx)? { 0 } else { links.saturating_sub(1) };
+        node.set(cx, ZplAttr::Links, &[nlink])?;
+        if nlink > 0 {
+            node.touched(cx)?;
+            node.store(cx)?;
+            return Ok(Removed { ino, nlink, orphan: false });
+        }
+        if !in_use(ino) {
+            destroy(cx, &node)?;
+            return Ok(Removed { ino, nlink, orphan: false });
+        }
+        node.set_time(cx, ZplAttr::Ctime, cx.now)?;
+        node.store(cx)?;
+        remember(cx, ino)?;
+        self.orphans().insert(ino, false);
+        Ok(Removed { ino, nlink, orphan: true })
+    }
+
+    fn remove(&self, dir: u64, name: &[u8], is_dir: bool, in_use: InUse<'_>) -> Result<Removed> {
+        self.change(REMOVE, |cx| {
+            names::shrinkable_dir(cx, dir)?;
+            let entry = names::find(cx, dir, name, false)?;
+            let entry = entry.ok_or_else(|| Error::NotFound(show(name)))?;
+            let node = NodeMut::load(cx, entry.ino)?;
+            match (node.is_dir(cx)?, is_dir) {
+                (true, false) => return Err(Error::IsDir(show(name))),
+                (false, true) => return Err(Error::NotDir(show(name))),
+                (true, true) => check_empty(cx, &node)?,
+                (false, false) => {}
+            }
+            check_removable(cx, &node)?;
+            names::remove(cx, dir, &entry.name)?;
+            names::count(cx, dir, -1, -i64::from(is_dir))?;
+            self.drop_link(cx, node, in_use)
+        })
+    }
+
+    /// Takes a name away from what is no directory. With the last name the node goes, or, if
+    /// `in_use` says so, becomes an orphan.
+    pub fn unlink(&self, dir: u64, name: &[u8], in_use: InUse<'_>) -> Result<Removed> {
+        self.remove(dir, name, false, in_use)
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, dir: u64, name: &[u8], in_use: InUse<'_>) -> Result<Removed> {
+        self.remove(dir, name, true, in_use)
+    }
+
+    /// The last use of a file ended: frees it if it is an orphan. Cheap if it is none. What `in_use`
+    /// asks must know of the end before this is called.
+    pub fn release(&self, ino: u64) -> Result<()> {
+        if self.orphans().remove(&ino).is_none() {
+            return Ok(());
+        }
+        let freed = self.change(REMOVE, |cx| {
+            let node = NodeMut::load(cx, ino)?;
+            if node.required(cx, ZplAttr::Links)? == 0 {
+                destroy(cx, &node)?;
+            }
+            Ok(())
+        });
+        // It stays in the unlinked set, for the next mount.
+        freed.or_else(|e| if matches!(e, Error::NotFound(_)) { Ok(()) } else { Err(e) })
+    }
+
+    /// Frees the orphans that a crash left behind: call it when the file system is mounted, before
+    /// files are in use. Returns how many there were. Those that cannot be freed stay.
+    pub fn drain_unlinked(&self) -> Result<u64> {
+        let Some(set) = self.unlinked_set() else { return Ok(0) };
+        let (mut cursor, mut freed) = (0, 0);
+        loop {
+            let batch = Zap::open(&self.object(set)?)?.entries_from(cursor, BATCH)?;
+            let Some(last) = batch.last() else { return Ok(freed) };
+            cursor = last.cursor;
+            for ino in batch.iter().filter_map(|e| e.u64()) {
+                if self.orphans().contains_key(&ino) {
+                    continue;
+                }
+                let done = self.change(REMOVE, |cx| match NodeMut::load(cx, ino) {
+                    Ok(node) if node.required(cx, ZplAttr::Links)? == 0 => destroy(cx, &node),
+                    // Something else has the number.
+                    Ok(_) | Err(Error::NotFound(_)) => forget(cx, ino),
+                    Err(Error::Dmu(e)) if matches!(*e, cenote_dmu::Error::NoObject { .. }) => {
+                        forget(cx, ino)
+                    }
+                    Err(e) => Err(e),
+                });
+                match done {
+                    Ok(()) => freed += 1,
+                    Err(Error::Corrupt(..) | Error::Dmu(_) | Error::Unsupported(_)) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+    }
+
+    /// Gives a file, no directory, one more name; a file of [`FileSystem::tmpfile`] its first.
+    pub fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attr> {
+        let cost = Cost { write: super::create::CREATE, objects: 0, frees: false };
+        self.change(cost, |cx| {
+            names::check_new_name(cx, name)?;
+            let parent = names::writable_dir(cx, dir)?;
+            let mut node = NodeMut::load(cx, ino)?;
+            if node.is_dir(cx)? {
+                return Err(Error::NotPermitted(format!("object {ino} is a directory")));
+            }
+            if node.flags(cx)? & (IMMUTABLE | APPEND_ONLY) != 0 {
+                return Err(Error::NotPermitted(format!("flags of object {ino}")));
+            }
+            super::rename::check_project(cx, &parent, &node)?;
+            let links = node.required(cx, ZplAttr::Links)?;
+            if links == 0 && self.orphans().get(&ino) != Some(&true) {
+                return Err(Error::NotFound(format!("object {ino} was unlinked")));
+            }
+            if names::find(cx, dir, name, false)?.is_some() {
+                return Err(Error::Exists(show(name)));
+            }
+            names::add(cx, dir, name, ino)?;
+            names::count(cx, dir, 1, 0)?;
+            if links == 0 {
+                forget(cx, ino)?;
+                self.orphans().remove(&ino);
+            }
+            node.set(cx, ZplAttr::Links, &[links.saturating_add(1)])?;
+            node.set(cx, ZplAttr::Parent, &[dir])?;
+            node.touched(cx)?;
+            node.store(cx)
+        })?;
+        self.attr(ino)
+    }
+}

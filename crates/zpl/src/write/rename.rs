@@ -1,0 +1,240 @@
+//! Renaming.
+//!
+//! The entry of the new name is made first: of all changes it is the one that can still fail (a ZAP
+//! cannot hold endlessly many names of the same hash).
+
+use super::context::Cx;
+use super::names::{self, Entry};
+use super::node::NodeMut;
+use super::remove::{check_empty, check_removable};
+use super::{InUse, Removed, RenameFlags};
+use crate::error::show;
+use crate::fs::{CaseSensitivity, FileSystem};
+use crate::sa::ZplAttr;
+use crate::{Error, Result};
+use cenote_dmu::live::Cost;
+use cenote_format::zap::norm::{TO_UPPER, normalize};
+use std::collections::HashSet;
+
+/// `zp_flags`: `ZFS_AV_MODIFIED`.
+const FLAG_AV_MODIFIED: u64 = 0x0000_0400_0000_0000;
+const FLAG_PROJECT_INHERIT: u64 = super::flags::PROJECT_INHERIT;
+
+/// A directory that hands its project on takes nothing of another project.
+pub(super) fn check_project(cx: &Cx<'_>, dir: &NodeMut, node: &NodeMut) -> Result<()> {
+    let project = |n: &NodeMut| n.word(cx, ZplAttr::ProjId).unwrap_or(0);
+    if dir.flags(cx)? & FLAG_PROJECT_INHERIT != 0 && project(dir) != project(node) {
+        return Err(Error::CrossesProject(format!("object {}", node.ino)));
+    }
+    Ok(())
+}
+
+/// Fails if `dir` is `below` or somewhere below it.
+fn check_not_inside(cx: &mut Cx<'_>, root: u64, dir: u64, below: u64) -> Result<()> {
+    let (mut at, mut seen) = (dir, HashSet::new());
+    loop {
+        if at == below {
+            return Err(Error::Invalid(format!("directory {dir} is inside of {below}")));
+        }
+        if at == root {
+            return Ok(());
+        }
+        if !seen.insert(at) {
+            return Err(Error::Corrupt(dir, "parent directories form a cycle".into()));
+        }
+        at = NodeMut::load(cx, at)?.required(cx, ZplAttr::Parent)?;
+    }
+}
+
+/// One end of a renaming.
+struct End<'a> {
+    dir: NodeMut,
+    name: &'a [u8],
+}
+
+/// A node with its entry.
+struct Found {
+    entry: Entry,
+    node: NodeMut,
+    is_dir: bool,
+}
+
+fn found(cx: &mut Cx<'_>, end: &End<'_>, exact: bool) -> Result<Option<Found>> {
+    let Some(entry) = names::find(cx, end.dir.ino, end.name, exact)? else { return Ok(None) };
+    let node = NodeMut::load(cx, entry.ino)?;
+    let is_dir = node.is_dir(cx)?;
+    Ok(Some(Found { entry, node, is_dir }))
+}
+
+/// Moves a node: it has its new entry already.
+fn settle(cx: &mut Cx<'_>, mut node: NodeMut, dir: &NodeMut) -> Result<()> {
+    let mut flags = node.flags(cx)? | FLAG_AV_MODIFIED;
+    flags |= dir.flags(cx)? & FLAG_PROJECT_INHERIT;
+    node.set(cx, ZplAttr::Flags, &[flags])?;
+    node.set(cx, ZplAttr::Parent, &[dir.ino])?;
+    node.touched(cx)?;
+    node.store(cx)
+}
+
+impl FileSystem {
+    /// Renames `name` in `dir` to `new_name` in `new_dir`; returns what was there and lost its name.
+    /// Two names of the same file: nothing is done.
+    ///
+    /// Errors: [`Error::Invalid`] for a directory that would be inside of itself, and for a
+    /// whiteout; [`Error::NotDir`], [`Error::IsDir`], [`Error::NotEmpty`] by what is there;
+    /// [`Error::Exists`] with `no_replace`; [`Error::NotFound`] with `exchange`;
+    /// [`Error::CrossesProject`]; and those of creating and removing.
+    pub fn rename(
+        &self,
+        dir: u64,
+        name: &[u8],
+        new_dir: u64,
+        new_name: &[u8],
+        flags: RenameFlags,
+        in_use: InUse<'_>,
+    ) -> Result<Option<Removed>> {
+        if flags.whiteout || flags.exchange && flags.no_replace {
+            return Err(Error::Invalid("flags of rename".into()));
+        }
+        let cost = Cost { write: 2 * super::create::CREATE, objects: 0, frees: false };
+        self.change(cost, |cx| {
+            names::check_new_name(cx, new_name)?;
+            let source = End { dir: names::shrinkable_dir(cx, dir)?, name };
+            let target = End { dir: names::writable_dir(cx, new_dir)?, name: new_name };
+            self.rename_in(cx, &source, &target, flags, in_use)
+        })
+    }
+
+    fn rename_in(
+        &self,
+        cx: &mut Cx<'_>,
+        source: &End<'_>,
+        target: &End<'_>,
+        flags: RenameFlags,
+        in_use: InUse<'_>,
+    ) -> Result<Option<Removed>> {
+        let not_found = |name: &[u8]| Error::NotFound(show(name));
+        let same_dir = source.dir.ino == target.dir.ino;
+        let same = |norm| normalize(source.name, norm) == normalize(target.name, norm);
+        // A name may be given another case.
+        let folds = cx.names.case == CaseSensitivity::Insensitive;
+        let exact = same_dir && folds && same(cx.names.flags);
+        let moved = found(cx, source, exact)?.ok_or_else(|| not_found(source.name))?;
+        if same_dir && same(cx.names.flags & !TO_UPPER) {
+            return Ok(None);
+        }
+        let there = found(cx, target, exact)?;
+        self.check_rename(cx, source, target, &moved, there.as_ref(), flags)?;
+        match there {
+            Some(there) if there.entry.ino == moved.entry.ino => Ok(None),
+            Some(there) if flags.exchange => {
+                exchange(cx, source, target, moved, there)?;
+                Ok(None)
+            }
+            there => self.move_entry(cx, source, target, moved, there, in_use),
+        }
+    }
+
+    /// All that can be said before anything is changed.
+    fn check_rename(
+        &self,
+        cx: &mut Cx<'_>,
+        source: &End<'_>,
+        target: &End<'_>,
+        moved: &Found,
+        there: Option<&Found>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        check_removable(cx, &moved.node)?;
+        let same_dir = source.dir.ino == target.dir.ino;
+        if !same_dir {
+            check_project(cx, &target.dir, &moved.node)?;
+        }
+        if moved.is_dir && !same_dir {
+            check_not_inside(cx, self.root(), target.dir.ino, moved.entry.ino)?;
+        }
+        let Some(there) = there else {
+            return if flags.exchange { Err(Error::NotFound(show(target.name))) } else { Ok(()) };
+        };
+        if flags.no_replace {
+            return Err(Error::Exists(show(target.name)));
+        }
+        if there.entry.ino == moved.entry.ino {
+            return Ok(());
+        }
+        // What was there loses this name.
+        names::shrinkable_dir(cx, target.dir.ino)?;
+        check_removable(cx, &there.node)?;
+        if flags.exchange {
+            if !same_dir {
+                check_project(cx, &source.dir, &there.node)?;
+            }
+            if there.is_dir && !same_dir {
+                check_not_inside(cx, self.root(), source.dir.ino, there.entry.ino)?;
+            }
+            return Ok(());
+        }
+        match (moved.is_dir, there.is_dir) {
+            (true, false) => Err(Error::NotDir(show(target.name))),
+            (false, true) => Err(Error::IsDir(show(target.name))),
+            (true, true) => check_empty(cx, &there.node),
+            (false, false) => Ok(()),
+        }
+    }
+
+    fn move_entry(
+        &self,
+        cx: &mut Cx<'_>,
+        source: &End<'_>,
+        target: &End<'_>,
+        moved: Found,
+        there: Option<Found>,
+        in_use: InUse<'_>,
+    ) -> Result<Option<Removed>> {
+        let (from, to) = (source.dir.ino, target.dir.ino);
+        match &there {
+            Some(old) if old.entry.name == target.name => {
+                names::replace(cx, to, target.name, moved.entry.ino)?;
+            }
+            Some(old) => {
+                names::add(cx, to, target.name, moved.entry.ino)?;
+                names::remove(cx, to, &old.entry.name)?;
+            }
+            None => names::add(cx, to, target.name, moved.entry.ino)?,
+        }
+        names::remove(cx, from, &moved.entry.name)?;
+        let dirs = i64::from(moved.is_dir);
+        let entries_gone = i64::from(there.is_some());
+        let dirs_gone = i64::from(there.as_ref().is_some_and(|t| t.is_dir));
+        if from == to {
+            names::count(cx, from, -entries_gone, -dirs_gone)?;
+        } else {
+            names::count(cx, from, -1, -dirs)?;
+            names::count(cx, to, 1 - entries_gone, dirs - dirs_gone)?;
+        }
+        settle(cx, moved.node, &target.dir)?;
+        there.map(|old| self.drop_link(cx, old.node, in_use)).transpose()
+    }
+}
+
+/// Lets two nodes change places.
+fn exchange(
+    cx: &mut Cx<'_>,
+    source: &End<'_>,
+    target: &End<'_>,
+    moved: Found,
+    there: Found,
+) -> Result<()> {
+    let (from, to) = (source.dir.ino, target.dir.ino);
+    names::replace(cx, to, &there.entry.name, moved.entry.ino)?;
+    names::replace(cx, from, &moved.entry.name, there.entry.ino)?;
+    let dirs = i64::from(moved.is_dir) - i64::from(there.is_dir);
+    if from == to {
+        names::count(cx, from, 0, 0)?;
+    } else {
+        names::count(cx, from, 0, -dirs)?;
+        names::count(cx, to, 0, dirs)?;
+    }
+    settle(cx, moved.node, &target.dir)?;
+    settle(cx, there.node, &source.dir)
+}

@@ -1,0 +1,206 @@
+//! Attributes that are set.
+
+use super::context::Cx;
+use super::flags::{APPEND_ONLY, IMMUTABLE, NO_DUMP, NO_UNLINK, PROJECT_INHERIT};
+use super::node::NodeMut;
+use super::{Atime, SetAttr, SetTime, Time, acl, data};
+use crate::fs::{Attr, FileSystem};
+use crate::sa::ZplAttr;
+use crate::znode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Znode};
+use crate::{Error, Result};
+use cenote_dmu::live::Cost;
+use cenote_dmu::zap::Zap;
+
+/// The flags that [`SetAttr::flags`] sets.
+const SETTABLE: u64 = IMMUTABLE | APPEND_ONLY | NO_UNLINK | NO_DUMP | PROJECT_INHERIT;
+const DAY: i64 = 24 * 60 * 60;
+const S_ISUID: u64 = 0o4000;
+const S_ISGID: u64 = 0o2000;
+
+/// The mode without what a change by someone without privilege takes away. The set-group-id bit
+/// without group execution is a mark for mandatory locking, and stays.
+pub(super) fn without_ids(mode: u64) -> u64 {
+    let group = if mode & 0o010 != 0 { S_ISGID } else { 0 };
+    if mode & S_IFMT == S_IFREG { mode & !(S_ISUID | group) } else { mode }
+}
+
+/// Sets the mode with the list that says the same.
+pub(super) fn set_mode(cx: &mut Cx<'_>, node: &mut NodeMut, mode: u64) -> Result<()> {
+    let flags = acl::flags_for(node.flags(cx)?, mode);
+    let (count, aces) = acl::trivial(mode);
+    node.set(cx, ZplAttr::Mode, &[mode])?;
+    node.set(cx, ZplAttr::Flags, &[flags])?;
+    node.set(cx, ZplAttr::DaclCount, &[count])?;
+    node.set_bytes(cx, ZplAttr::DaclAces, &aces)
+}
+
+/// What the flags of the node forbid.
+fn check_flags(cx: &Cx<'_>, node: &NodeMut, set: &SetAttr) -> Result<()> {
+    let flags = node.flags(cx)?;
+    let now = [set.atime, set.mtime].into_iter().flatten().any(|t| t == SetTime::Now);
+    let to = [set.atime, set.mtime].into_iter().flatten().any(|t| t != SetTime::Now);
+    let owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+    let strict = owner || set.size.is_some() || set.projid.is_some() || to;
+    let forbidden = match flags & (IMMUTABLE | APPEND_ONLY) {
+        0 => false,
+        APPEND_ONLY => strict,
+        _ => strict || now,
+    };
+    if forbidden {
+        return Err(Error::NotPermitted(format!("flags of object {}", node.ino)));
+    }
+    Ok(())
+}
+
+/// What the kind of the node forbids.
+fn check_kind(cx: &Cx<'_>, node: &NodeMut, set: &SetAttr) -> Result<()> {
+    let kind = node.mode(cx)? & S_IFMT;
+    let is_file_or_dir = matches!(kind, S_IFREG | S_IFDIR);
+    match kind {
+        S_IFDIR if set.size.is_some() => {
+            return Err(Error::IsDir(format!("object {}", node.ino)));
+        }
+        S_IFREG => {}
+        _ if set.size.is_some() => {
+            return Err(Error::Invalid(format!("length of object {}", node.ino)));
+        }
+        S_IFLNK if set.mode.is_some() => {
+            return Err(Error::Unsupported("permissions of a symbolic link".into()));
+        }
+        _ => {}
+    }
+    let project = set.projid.is_some() || set.flags.is_some_and(|f| f & PROJECT_INHERIT != 0);
+    if project && (!cx.settings.project_quota || !is_file_or_dir) {
+        return Err(Error::Unsupported("projects".into()));
+    }
+    if set.projid == Some(u32::MAX) || set.flags.is_some_and(|f| f & !SETTABLE != 0) {
+        return Err(Error::Invalid("project or flags".into()));
+    }
+    if set.size.is_some_and(|size| size > i64::MAX as u64) {
+        return Err(Error::TooLarge(format!("object {}", node.ino)));
+    }
+    Ok(())
+}
+
+/// Sets owner, group and project of a hidden directory and its files.
+fn set_owner_of_xattrs(cx: &mut Cx<'_>, dir: u64, set: &SetAttr) -> Result<()> {
+    let entries = Zap::open(&cx.os.view(dir)?)?.entries()?;
+    let files = entries.iter().filter_map(|e| e.value.first());
+    let files: Vec<u64> = files.map(|v| crate::dir::entry_object(*v)).collect();
+    for ino in files.into_iter().chain([dir]) {
+        let mut node = NodeMut::load(cx, ino)?;
+        set_owner(cx, &mut node, set)?;
+        node.store(cx)?;
+    }
+    Ok(())
+}
+
+fn set_owner(cx: &mut Cx<'_>, node: &mut NodeMut, set: &SetAttr) -> Result<()> {
+    if let Some(uid) = set.uid {
+        node.set(cx, ZplAttr::Uid, &[uid.into()])?;
+    }
+    if let Some(gid) = set.gid {
+        node.set(cx, ZplAttr::Gid, &[gid.into()])?;
+    }
+    match set.projid {
+        Some(projid) => node.set_project(cx, projid.into()),
+        None => Ok(()),
+    }
+}
+
+impl Cx<'_> {
+    fn time(&self, set: SetTime) -> Time {
+        match set {
+            SetTime::Now => self.now,
+            SetTime::To(time) => time,
+        }
+    }
+}
+
+/// Applies all of `set`.
+fn apply(cx: &mut Cx<'_>, ino: u64, set: &SetAttr) -> Result<()> {
+    let mut node = NodeMut::load(cx, ino)?;
+    check_kind(cx, &node, set)?;
+    check_flags(cx, &node, set)?;
+    let hidden = node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0);
+    if let Some(size) = set.size {
+        data::resize(cx, &mut node, size)?;
+    }
+    let old = node.mode(cx)?;
+    let mut mode = set.mode.map_or(old, |m| old & S_IFMT | u64::from(m) & 0o7777);
+    if set.clear_ids && set.mode.is_none() {
+        mode = without_ids(mode);
+    }
+    let mut access = None;
+    if mode != old || set.mode.is_some() {
+        set_mode(cx, &mut node, mode)?;
+        access = super::xattr::access_acl(cx, &node)?;
+    }
+    set_owner(cx, &mut node, set)?;
+    if let Some(flags) = set.flags {
+        let flags = node.flags(cx)? & !SETTABLE | flags;
+        node.set(cx, ZplAttr::Flags, &[flags])?;
+    }
+    if set.size.is_some() {
+        node.set_time(cx, ZplAttr::Mtime, cx.now)?;
+    }
+    for (attr, time) in [(ZplAttr::Atime, set.atime), (ZplAttr::Mtime, set.mtime)] {
+        if let Some(time) = time {
+            let time = cx.time(time);
+            node.set_time(cx, attr, time)?;
+        }
+    }
+    let ctime = set.ctime.unwrap_or(cx.now);
+    node.set_time(cx, ZplAttr::Ctime, ctime)?;
+    node.store(cx)?;
+    if let Some(mut list) = access {
+        list.set_mode(mode);
+        super::xattr::store(cx, ino, crate::acl::NAMES[0], Some(&list.encode()))?;
+    }
+    match hidden {
+        Some(dir) if set.uid.is_some() || set.gid.is_some() || set.projid.is_some() => {
+            set_owner_of_xattrs(cx, dir, set)
+        }
+        _ => Ok(()),
+    }
+}
+
+impl FileSystem {
+    /// Changes attributes.
+    ///
+    /// Errors: [`Error::NotPermitted`] if the file is immutable or append-only; [`Error::IsDir`] or
+    /// [`Error::Invalid`] for the length of what is no file; [`Error::Unsupported`] for projects of
+    /// what has none.
+    pub fn setattr(&self, ino: u64, set: &SetAttr) -> Result<Attr> {
+        let frees = set.size.is_some();
+        let cost = Cost { write: 64 << 10, objects: 0, frees };
+        self.change(cost, |cx| apply(cx, ino, set))?;
+        self.attr(ino)
+    }
+
+    /// Notes that a file was read, if `atime` and `relatime` want it noted.
+    pub fn touch_atime(&self, ino: u64) -> Result<()> {
+        let settings = self.settings();
+        if settings.atime == Atime::Off || !self.is_writable() {
+            return Ok(());
+        }
+        let now = settings.clock.now();
+        let stale = |z: &Znode| -> Result<bool> {
+            let atime = z.time(ZplAttr::Atime)?;
+            let (mtime, ctime) = (z.time(ZplAttr::Mtime)?, z.time(ZplAttr::Ctime)?);
+            let old = now.0.saturating_sub(atime.0) >= DAY;
+            Ok(settings.atime == Atime::On && now != atime
+                || old
+                || mtime >= atime
+                || ctime >= atime)
+        };
+        if !stale(&self.znode(ino)?)? {
+            return Ok(());
+        }
+        self.change(Cost { write: 4 << 10, objects: 0, frees: false }, |cx| {
+            let mut node = NodeMut::load(cx, ino)?;
+            node.set_time(cx, ZplAttr::Atime, now)?;
+            node.store(cx)
+        })
+    }
+}

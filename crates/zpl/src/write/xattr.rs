@@ -1,0 +1,340 @@
+//! Extended attributes that are set.
+//!
+//! With `xattr=sa` they go into the system attribute, as long as there is room: a value of at most
+//! 32 KiB, all together 64 KiB. All others are files in the hidden directory, which is made when it
+//! is needed first and then stays. A name is in one of the two places only.
+//!
+//! An access list (POSIX ACL) that says no more than the permission bits is not stored; in any case
+//! the permission bits follow it.
+
+use super::acl::PosixAcl;
+use super::context::Cx;
+use super::create::{CREATE, Fresh, create_node};
+use super::flags::{APPEND_ONLY, IMMUTABLE};
+use super::node::NodeMut;
+use super::setattr::set_mode;
+use super::{SetXattr, data, names};
+use crate::acl::NAMES;
+use crate::error::show;
+use crate::fs::FileSystem;
+use crate::sa::ZplAttr;
+use crate::xattr::{RESERVED, USER};
+use crate::znode::{FLAG_XATTR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use crate::{Error, Result};
+use cenote_dmu::live::Cost;
+use cenote_format::encode::sa::encode_xattrs;
+use cenote_format::sa::decode_xattrs;
+
+/// `DXATTR_MAX_ENTRY_SIZE`: largest value among the system attributes.
+const MAX_PACKED_VALUE: usize = 32 << 10;
+/// `DXATTR_MAX_SA_SIZE`: when all are larger nothing is added.
+const MAX_PACKED: usize = 64 << 10;
+/// Largest value (`XATTR_SIZE_MAX` of Linux).
+const MAX_VALUE: usize = 64 << 10;
+/// Longest name (`XATTR_NAME_MAX`).
+const MAX_NAME: usize = 255;
+const S_ISGID: u64 = 0o2000;
+
+/// Names and values.
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn packed(cx: &Cx<'_>, node: &NodeMut) -> Result<Pairs> {
+    let Some(value) = node.bytes(cx, ZplAttr::Dxattr) else { return Ok(Vec::new()) };
+    let pairs = decode_xattrs(value).map_err(Error::decode(node.ino))?;
+    Ok(pairs.into_iter().map(|(n, v)| (n.to_vec(), v.to_vec())).collect())
+}
+
+fn hidden_dir(cx: &Cx<'_>, node: &NodeMut) -> Option<u64> {
+    node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0)
+}
+
+/// Where an attribute is.
+#[derive(Clone, Copy, Default)]
+struct Where {
+    packed: bool,
+    /// The file in the hidden directory.
+    file: Option<u64>,
+}
+
+fn locate(cx: &mut Cx<'_>, node: &NodeMut, name: &[u8]) -> Result<Where> {
+    let packed = packed(cx, node)?.iter().any(|(n, _)| n == name);
+    let file = match hidden_dir(cx, node) {
+        Some(dir) => names::find(cx, dir, name, false)?.map(|e| e.ino),
+        None => None,
+    };
+    Ok(Where { packed, file })
+}
+
+/// The value of an attribute.
+fn value(cx: &mut Cx<'_>, node: &NodeMut, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    if let Some((_, value)) = packed(cx, node)?.into_iter().find(|(n, _)| n == name) {
+        return Ok(Some(value));
+    }
+    let Some(file) = locate(cx, node, name)?.file else { return Ok(None) };
+    let file = NodeMut::load(cx, file)?;
+    let size = file.required(cx, ZplAttr::Size)?;
+    if size > MAX_VALUE as u64 {
+        return Err(Error::Unsupported(format!("an extended attribute of {size} bytes")));
+    }
+    let mut value = vec![0; size as usize];
+    cx.os.read(file.ino, 0, &mut value)?;
+    Ok(Some(value))
+}
+
+/// The default list that a directory hands down, if POSIX lists are on.
+pub(super) fn default_acl(cx: &mut Cx<'_>, dir: &NodeMut) -> Result<Option<PosixAcl>> {
+    if !cx.settings.visibility.posix_acl || dir.flags(cx)? & FLAG_XATTR != 0 {
+        return Ok(None);
+    }
+    let value = value(cx, dir, NAMES[1])?;
+    value.map_or(Ok(None), |v| PosixAcl::decode(&v))
+}
+
+/// The access list of a node that says more than its mode, if POSIX lists are on.
+pub(super) fn access_acl(cx: &mut Cx<'_>, node: &NodeMut) -> Result<Option<PosixAcl>> {
+    if !cx.settings.visibility.posix_acl || node.mode(cx)? & S_IFMT == S_IFLNK {
+        return Ok(None);
+    }
+    let value = value(cx, node, NAMES[0])?;
+    value.map_or(Ok(None), |v| PosixAcl::decode(&v))
+}
+
+/// Changes the packed attributes; false if there is no room.
+fn pack(cx: &mut Cx<'_>, node: &mut NodeMut, name: &[u8], value: Option<&[u8]>) -> Result<bool> {
+    let mut pairs = packed(cx, node)?;
+    let before = node.bytes(cx, ZplAttr::Dxattr).map_or(0, <[u8]>::len);
+    if value.is_some_and(|v| v.len() > MAX_PACKED_VALUE || before > MAX_PACKED) {
+        return Ok(false);
+    }
+    let old = node.bytes(cx, ZplAttr::Dxattr).map(<[u8]>::to_vec);
+    pairs.retain(|(n, _)| n != name);
+    pairs.extend(value.map(|v| (name.to_vec(), v.to_vec())));
+    let refs: Vec<(&[u8], &[u8])> = pairs.iter().map(|(n, v)| (&n[..], &v[..])).collect();
+    let Ok(bytes) = encode_xattrs(&refs) else { return Ok(false) };
+    node.set_bytes(cx, ZplAttr::Dxattr, &bytes)?;
+    match node.fits(cx) {
+        Ok(()) => Ok(true),
+        Err(Error::TooLarge(_)) if value.is_some() => {
+            match old {
+                Some(old) => node.set_bytes(cx, ZplAttr::Dxattr, &old)?,
+                None => node.remove(cx, ZplAttr::Dxattr),
+            }
+            Ok(false)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// The hidden directory, which is made if there is none.
+fn make_hidden_dir(cx: &mut Cx<'_>, node: &mut NodeMut) -> Result<u64> {
+    if let Some(dir) = hidden_dir(cx, node) {
+        return Ok(dir);
+    }
+    let dir = create_hidden(cx, node, node.ino, S_IFDIR | 0o1777, 2)?;
+    node.set(cx, ZplAttr::Xattr, &[dir])?;
+    Ok(dir)
+}
+
+fn create_hidden(cx: &mut Cx<'_>, of: &NodeMut, parent: u64, mode: u64, links: u64) -> Result<u64> {
+    let fresh = Fresh {
+        mode,
+        uid: of.required(cx, ZplAttr::Uid)?,
+        gid: of.required(cx, ZplAttr::Gid)?,
+        parent,
+        links,
+        flags: FLAG_XATTR,
+        projid: of.word(cx, ZplAttr::ProjId).unwrap_or(0),
+        rdev: None,
+        target: None,
+    };
+    create_node(cx, &fresh)
+}
+
+/// Writes an attribute as a file of the hidden directory.
+fn put_file(cx: &mut Cx<'_>, node: &mut NodeMut, name: &[u8], value: &[u8]) -> Result<()> {
+    let dir = make_hidden_dir(cx, node)?;
+    let ino = match names::find(cx, dir, name, false)? {
+        Some(entry) => entry.ino,
+        None => {
+            let ino = create_hidden(cx, node, dir, S_IFREG | 0o644, 1)?;
+            names::add(cx, dir, name, ino)?;
+            names::count(cx, dir, 1, 0)?;
+            ino
+        }
+    };
+    let mut file = NodeMut::load(cx, ino)?;
+    data::resize(cx, &mut file, 0)?;
+    data::put(cx, ino, 0, 0, value)?;
+    file.set(cx, ZplAttr::Size, &[value.len() as u64])?;
+    file.modified(cx)?;
+    file.store(cx)
+}
+
+fn remove_file(cx: &mut Cx<'_>, node: &NodeMut, name: &[u8]) -> Result<()> {
+    let Some(dir) = hidden_dir(cx, node) else { return Ok(()) };
+    let Some(entry) = names::find(cx, dir, name, false)? else { return Ok(()) };
+    names::remove(cx, dir, &entry.name)?;
+    names::count(cx, dir, -1, 0)?;
+    Ok(cx.os.free(entry.ino)?)
+}
+
+/// Puts an attribute (of its stored name) where it belongs, or takes it away.
+fn put(cx: &mut Cx<'_>, node: &mut NodeMut, name: &[u8], value: Option<&[u8]>) -> Result<()> {
+    let at = locate(cx, node, name)?;
+    let Some(value) = value else {
+        if at.packed {
+            pack(cx, node, name, None)?;
+        }
+        return if at.file.is_some() { remove_file(cx, node, name) } else { Ok(()) };
+    };
+    if cx.settings.xattr_sa && pack(cx, node, name, Some(value))? {
+        return if at.file.is_some() { remove_file(cx, node, name) } else { Ok(()) };
+    }
+    put_file(cx, node, name, value)?;
+    if at.packed {
+        pack(cx, node, name, None)?;
+    }
+    Ok(())
+}
+
+/// As [`put`], for a node that is not being changed otherwise.
+pub(super) fn store(cx: &mut Cx<'_>, ino: u64, name: &[u8], value: Option<&[u8]>) -> Result<()> {
+    let mut node = NodeMut::load(cx, ino)?;
+    put(cx, &mut node, name, value)?;
+    node.store(cx)
+}
+
+/// The node whose attributes may be changed.
+fn writable(cx: &mut Cx<'_>, ino: u64) -> Result<NodeMut> {
+    let node = NodeMut::load(cx, ino)?;
+    if node.flags(cx)? & (IMMUTABLE | APPEND_ONLY) != 0 {
+        return Err(Error::NotPermitted(format!("flags of object {ino}")));
+    }
+    Ok(node)
+}
+
+/// Sets or removes a POSIX list; the mode follows.
+fn set_acl(
+    cx: &mut Cx<'_>,
+    node: &mut NodeMut,
+    name: &[u8],
+    value: Option<&[u8]>,
+    how: SetXattr,
+) -> Result<()> {
+    let mode = node.mode(cx)?;
+    let list = value.map_or(Ok(None), PosixAcl::decode)?;
+    if mode & S_IFMT == S_IFLNK {
+        return Err(Error::Unsupported("lists of symbolic links".into()));
+    }
+    if name == NAMES[1] {
+        if mode & S_IFMT != S_IFDIR {
+            return match list {
+                Some(_) => Err(Error::Denied("a default list of what is no directory".into())),
+                None => Ok(()),
+            };
+        }
+        return put(cx, node, name, list.map(|l| l.encode()).as_deref());
+    }
+    if let Some(list) = &list {
+        let mut new = mode & !0o777 | list.mode();
+        if how.clear_setgid {
+            new &= !S_ISGID;
+        }
+        if new != mode {
+            set_mode(cx, node, new)?;
+        }
+    }
+    put(cx, node, name, list.filter(PosixAcl::says_more).map(|l| l.encode()).as_deref())
+}
+
+/// Sets or removes an attribute of one of the namespaces.
+fn change(
+    cx: &mut Cx<'_>,
+    ino: u64,
+    name: &[u8],
+    value: Option<&[u8]>,
+    how: SetXattr,
+) -> Result<()> {
+    let mut node = writable(cx, ino)?;
+    let exists = locate(cx, &node, name)?;
+    let mut exists = exists.packed || exists.file.is_some();
+    // Other systems store the names of users without the namespace.
+    let bare = name.strip_prefix(USER);
+    let mut bare_exists = false;
+    if let Some(bare) = bare {
+        let at = locate(cx, &node, bare)?;
+        bare_exists = at.packed || at.file.is_some();
+        exists |= bare_exists;
+    }
+    let is_acl = NAMES.contains(&name);
+    if how.create && exists {
+        return Err(Error::Exists(show(name)));
+    }
+    // Removing a list that is not there is fine.
+    if !exists && (how.replace || value.is_none() && !is_acl) {
+        return Err(Error::NoAttribute(show(name)));
+    }
+    if let Some(bare) = bare.filter(|_| bare_exists) {
+        put(cx, &mut node, bare, None)?;
+    }
+    if is_acl {
+        set_acl(cx, &mut node, name, value, how)?;
+    } else {
+        put(cx, &mut node, name, value)?;
+    }
+    node.touched(cx)?;
+    node.store(cx)
+}
+
+impl FileSystem {
+    fn check_xattr_name(&self, name: &[u8]) -> Result<()> {
+        let visible = self.visibility();
+        if name.len() > MAX_NAME {
+            return Err(Error::Invalid(show(name)));
+        }
+        if let Some(bare) = name.strip_prefix(USER) {
+            if !visible.xattr {
+                return Err(Error::Unsupported("extended attributes are off".into()));
+            }
+            if bare.is_empty() || RESERVED.iter().any(|p| bare.starts_with(p)) {
+                return Err(Error::Invalid(show(name)));
+            }
+            return Ok(());
+        }
+        if NAMES.contains(&name) {
+            return match visible.posix_acl {
+                true => Ok(()),
+                false => Err(Error::Unsupported("POSIX ACLs are off".into())),
+            };
+        }
+        let prefixes: [&[u8]; 2] = [b"trusted.", b"security."];
+        match prefixes.iter().find_map(|p| name.strip_prefix(*p)) {
+            Some(b"") => Err(Error::Invalid(show(name))),
+            Some(_) => Ok(()),
+            None => Err(Error::Unsupported(show(name))),
+        }
+    }
+
+    /// Sets an extended attribute; POSIX ACLs change the permission bits.
+    ///
+    /// Errors: [`Error::Exists`] and [`Error::NoAttribute`] by `how`; [`Error::Unsupported`] for a
+    /// namespace that is off; [`Error::Invalid`] for a name or list that makes no sense;
+    /// [`Error::TooLarge`] for more than 64 KiB; [`Error::NotPermitted`] by the file's flags.
+    pub fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        self.check_xattr_name(name)?;
+        if value.len() > MAX_VALUE {
+            return Err(Error::TooLarge(show(name)));
+        }
+        let write = CREATE.saturating_add(2 * value.len() as u64);
+        let cost = Cost { write, objects: 2, frees: false };
+        self.change(cost, |cx| change(cx, ino, name, Some(value), how))
+    }
+
+    /// Removes an extended attribute. Errors: [`Error::NoAttribute`] if there is none; those of
+    /// [`FileSystem::set_xattr`].
+    pub fn remove_xattr(&self, ino: u64, name: &[u8]) -> Result<()> {
+        self.check_xattr_name(name)?;
+        let cost = Cost { write: CREATE, objects: 0, frees: true };
+        self.change(cost, |cx| change(cx, ino, name, None, SetXattr::default()))
+    }
+}
