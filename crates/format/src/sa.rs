@@ -25,6 +25,7 @@
 //!
 //! Invariant: everything returned lies within the buffer that was given.
 
+use crate::dmu::DmuType;
 use crate::{ByteOrder, Bytes, DecodeError, Result};
 
 /// `SA_MAGIC`.
@@ -154,6 +155,48 @@ pub fn decode_xattrs(data: &[u8]) -> Result<Vec<(&[u8], &[u8])>> {
     }
 }
 
+/// Whom a file's space is counted for (`zfs_file_info_t`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileInfo {
+    /// Owner, as it is stored: the upper 32 bits are the index of a domain.
+    pub uid: u64,
+    /// Group, likewise.
+    pub gid: u64,
+    /// Project; 0 if the file has none.
+    pub projid: u64,
+}
+
+/// Whom the space of an object with this bonus buffer is counted for; `None` if it is no file, or
+/// the buffer makes no sense. `order` is that of the dnode.
+///
+/// In every layout that files have, the first seven attributes are mode, size, generation, owner,
+/// group, parent and flags, and the project, if the flags say that there is one, has its place too.
+pub fn file_info(kind: DmuType, bonus: &[u8], order: ByteOrder) -> Option<FileInfo> {
+    const UID: usize = 24;
+    const GID: usize = 32;
+    const FLAGS: usize = 48;
+    const PROJID: usize = 128;
+    const FLAG_PROJID: u64 = 0x0000_8000_0000_0000;
+    const WHAT: &str = "owner of a file";
+    match kind {
+        DmuType::ZNODE => {
+            let b = Bytes::new(bonus, order, WHAT);
+            Some(FileInfo { uid: b.u64(128).ok()?, gid: b.u64(136).ok()?, projid: 0 })
+        }
+        DmuType::SA => {
+            let header = SaHeader::decode(bonus).ok()?;
+            if header.size < LENGTHS_AT + 2 {
+                return None;
+            }
+            let b = Bytes::new(bonus.get(header.size..)?, header.order, WHAT);
+            let has_project = b.u64(FLAGS).ok()? & FLAG_PROJID != 0;
+            let projid = if has_project { b.u64(PROJID).ok()? } else { 0 };
+            Some(FileInfo { uid: b.u64(UID).ok()?, gid: b.u64(GID).ok()?, projid })
+        }
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,6 +256,30 @@ mod tests {
     fn registry_values_split_into_their_fields() {
         assert_eq!(AttrDef::decode(0x1000_0005), AttrDef { id: 5, length: 16, swap: 0 });
         assert_eq!(AttrDef::decode(0x0003_0011), AttrDef { id: 17, length: 0, swap: 3 });
+    }
+
+    #[test]
+    fn owners_are_where_the_accounting_looks() {
+        for order in [ByteOrder::Little, ByteOrder::Big] {
+            let little = order == ByteOrder::Little;
+            let word = |n: u64| if little { n.to_le_bytes() } else { n.to_be_bytes() };
+            let mut v =
+                if little { SA_MAGIC.to_le_bytes() } else { SA_MAGIC.to_be_bytes() }.to_vec();
+            let info = 2u16 | 1 << 10;
+            v.extend(if little { info.to_le_bytes() } else { info.to_be_bytes() });
+            v.extend([0; 2]);
+            (0..17).for_each(|n| v.extend(word(if n == 6 { 1 << 47 } else { 100 + n })));
+            let found = file_info(DmuType::SA, &v, ByteOrder::Little);
+            assert_eq!(found, Some(FileInfo { uid: 103, gid: 104, projid: 116 }));
+            v[8 + 48..][..8].fill(0);
+            let found = file_info(DmuType::SA, &v, ByteOrder::Little);
+            assert_eq!(found, Some(FileInfo { uid: 103, gid: 104, projid: 0 }));
+            assert_eq!(file_info(DmuType::SA, &v[..50], order), None);
+            let old: Vec<u8> = (0..33).flat_map(word).collect();
+            let found = file_info(DmuType::ZNODE, &old, order);
+            assert_eq!(found, Some(FileInfo { uid: 16, gid: 17, projid: 0 }));
+            assert_eq!(file_info(DmuType::DSL_DIR, &old, order), None);
+        }
     }
 
     proptest! {
