@@ -10,7 +10,10 @@ use cenote_dmu::write::{NewObject, ZapMut};
 use cenote_dmu::zap::Zap;
 use cenote_format::dmu::DmuType;
 use cenote_format::spacemap::{DebugAction, Entry};
+use cenote_store::alloc::{Extent, LoadMetaslab};
+use cenote_store::rangetree::RangeTree;
 use rig::{CLASSES, HISTOGRAM, LOGGING, Rig, TWO_WORDS, Top, count};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const MIB: u64 = 1 << 20;
 const ALL: [(&str, u64); 4] = [(HISTOGRAM, 0), (TWO_WORDS, 1), (LOGGING, 0), (CLASSES, 0)];
@@ -78,6 +81,47 @@ fn maps_say_what_the_allocator_did() {
         }
         work(&mut rig, 3);
     }
+}
+
+#[test]
+fn loads_are_of_one_txg_while_others_are_written() {
+    let mut rig = Rig::new(&[Top(9, 64 * MIB, 1)], &ALL, None);
+    rig.sync();
+    let (loader, history) = (rig.maps.loader(), rig.history.clone());
+    let store = rig.mos.synced().store().clone();
+    let done = AtomicBool::new(false);
+    let loads = std::thread::scope(|scope| {
+        let work = || {
+            let mut loads = 0;
+            while !done.load(Ordering::Relaxed) {
+                for ms in 0..3 {
+                    let (start, size) = (ms << 24, 1 << 24);
+                    store.drop_caches();
+                    let loaded = loader.load(0, ms, Extent { start, size, shift: 9 }).unwrap();
+                    let mut free = RangeTree::new();
+                    free.add(start, start + size).unwrap();
+                    let history = history.lock().unwrap();
+                    for (s, e) in history[&loaded.txg].get(&0).unwrap().iter() {
+                        free.clear(s, e);
+                    }
+                    assert!(loaded.free.finish().iter().eq(free.iter()), "txg {}", loaded.txg);
+                    loads += 1;
+                }
+            }
+            loads
+        };
+        let threads = [scope.spawn(work), scope.spawn(work)];
+        for _ in 0..60 {
+            for _ in 0..40 {
+                rig.alloc(512, 1);
+            }
+            (0..20).for_each(|i| rig.free(i));
+            rig.sync();
+        }
+        done.store(true, Ordering::Relaxed);
+        threads.map(|t| t.join().unwrap())
+    });
+    assert!(loads.iter().all(|n| *n > 0));
 }
 
 #[test]

@@ -18,6 +18,7 @@ use cenote_store::{Bookmark, Store};
 use cenote_vdev::inject::MemDevice;
 use cenote_vdev::{Device, init_labels};
 use std::collections::HashMap;
+use std::sync::Mutex;
 
 pub const HISTOGRAM: &str = "com.delphix:spacemap_histogram";
 pub const TWO_WORDS: &str = "com.delphix:spacemap_v2";
@@ -90,8 +91,12 @@ pub struct Rig {
     pub live: Vec<Dva>,
     pub stats: Stats,
     pub passes: u32,
+    /// What was allocated on disk after each txg.
+    pub history: History,
     state: u64,
 }
+
+pub type History = Arc<Mutex<BTreeMap<u64, HashMap<u64, RangeTree>>>>;
 
 fn vdev(id: u64, Top(ashift, size, devices): Top, shift: Option<u32>) -> NvList {
     let n = NvValue::Uint64;
@@ -159,7 +164,7 @@ impl Rig {
         }
         let config = list(&[("vdev_tree", NvValue::NvList(root))]);
         let writer = writer(&maps, None, &tree, mos.synced().store());
-        let (allocated, deferred, live) = Default::default();
+        let (allocated, deferred, live, history) = Default::default();
         let (stats, passes, txg) = (Stats::default(), 0, 3);
         let state = 12345;
         Rig {
@@ -174,6 +179,7 @@ impl Rig {
             live,
             stats,
             passes,
+            history,
             state,
         }
     }
@@ -250,6 +256,7 @@ impl Rig {
             let synced = self.mos.sync(txg, &sink).unwrap();
             self.account(synced);
         }
+        self.history.lock().unwrap().insert(self.txg, self.allocated.clone());
         self.maps.loader().advance(self.mos.synced().clone(), self.txg);
         self.allocator().clone().sync_done(self.txg);
     }

@@ -6,11 +6,14 @@ use crate::traverse::{self, Subject, Verify};
 use crate::{ImportOptions, Pool, discover};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::Salt;
+use cenote_format::dmu::DmuType;
+use cenote_format::nvlist::NvValue;
 use cenote_store::alloc::Request;
 use cenote_store::write::Writer;
 use cenote_store::{Bookmark, Store};
 use cenote_vdev::{Device, open_device_rw, read_labels};
 use std::collections::HashMap;
+use std::ops::Range;
 
 struct Sample {
     pool: Arc<Pool>,
@@ -53,6 +56,11 @@ fn open(temp: &cenote_testpools::TempPool) -> Sample {
 impl Sample {
     /// Syncs a txg; frees of all passes at once, so that nothing is left over.
     fn sync(&mut self) {
+        self.sync_with(&mut |_, _, _| {}, false);
+    }
+
+    /// The same, with something more in each pass; `dirty`: though there is nothing else to sync.
+    fn sync_with(&mut self, more: &mut dyn FnMut(&mut OpenObjectSet, &VdevTree, u32), dirty: bool) {
         self.txg += 1;
         self.passes = 0;
         let at = Bookmark { objset: 0, object: 0, level: 0, blkid: 0 };
@@ -61,6 +69,11 @@ impl Sample {
             assert!(self.passes < 20);
             let (txg, pass) = (self.txg, self.passes);
             let allocator = self.writer.allocator().clone();
+            if dirty && pass == 1 {
+                let bonus = self.mos.dnode(1).unwrap().bonus.clone();
+                self.mos.set_bonus(1, DmuType::NONE, &bonus).unwrap();
+            }
+            more(&mut self.mos, &self.tree, pass);
             self.maps.sync_changes(&mut self.mos, txg, pass, &allocator, &mut count).unwrap();
             if !self.mos.is_dirty() {
                 break;
@@ -148,6 +161,57 @@ fn pools_of_openzfs_are_written_to() {
             sample.check(&config);
         }
         assert_eq!(sample.tree.take_missed(), []);
+    }
+}
+
+/// The log of the leaf `guid` as it is on disk.
+fn log_of(mos: &Arc<ObjectSet>, config: &NvList, guid: u64) -> Vec<Range<u64>> {
+    let mut log = Vec::new();
+    config::for_each_leaf(config.list("vdev_tree").unwrap(), &mut |leaf| {
+        if leaf.u64("guid") == Some(guid) {
+            log = crate::dtl::load(mos, leaf.u64("DTL").unwrap()).unwrap();
+        }
+    });
+    log
+}
+
+#[test]
+fn degraded_pools_note_what_devices_miss() {
+    for (name, stale) in [("degr", 1), ("degrz", 2)] {
+        let temp = cenote_testpools::copy(name);
+        let mut sample = open(&temp);
+        let mut config = sample.pool.config().clone();
+        let first = sample.txg + 1;
+        for _ in 0..3 {
+            let (txg, at) = (sample.txg + 1, sample.mos.synced().clone());
+            let mut missed = Vec::new();
+            // As the engine does: what a pass finds is written in the next.
+            sample.sync_with(
+                &mut |mos, tree, pass| {
+                    let now = tree.take_missed();
+                    missed.extend(now.iter().map(|(guid, _)| *guid));
+                    let NvValue::NvList(root) =
+                        &mut config.pairs.iter_mut().find(|p| p.0 == "vdev_tree").unwrap().1
+                    else {
+                        panic!()
+                    };
+                    assert!(!write_dtls(mos, txg, pass, root, &now, &mut count).unwrap(), "{name}");
+                },
+                true,
+            );
+            missed.sort_unstable();
+            missed.dedup();
+            assert_eq!(missed.len(), stale, "{name}");
+            for guid in missed {
+                let (before, after) =
+                    (log_of(&at, &config, guid), log_of(sample.mos.synced(), &config, guid));
+                assert!(after.iter().any(|r| r.contains(&first) && r.contains(&txg)), "{after:?}");
+                let has =
+                    |r: &Range<u64>| after.iter().any(|a| a.start <= r.start && r.end <= a.end);
+                assert!(before.iter().all(has));
+            }
+            sample.check(&config);
+        }
     }
 }
 
