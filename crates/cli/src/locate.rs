@@ -4,7 +4,7 @@
 //! opened for this command alone.
 
 use crate::context::Context;
-use crate::pools::Imported;
+use crate::pools::{Imported, Opened};
 use crate::zfs::select::{Kinds, Node, open};
 use cenote_dsl::DatasetKind;
 use cenote_pool::{ImportOptions, Pool, discover};
@@ -77,7 +77,8 @@ impl Locator {
     pub fn open(&mut self, name: &Name, follow: bool, ctx: &Context) -> Result<Place, String> {
         let node = self.dataset(&name.dataset, ctx)?;
         let cannot = |e: &dyn std::fmt::Display| format!("cannot open '{}': {e}", name.show());
-        let dsl = node.imported.pool.dsl();
+        let pool = node.imported.pool();
+        let dsl = pool.dsl();
         let volume = dsl.get(&node.dataset, "volsize").map_err(|e| cannot(&e))?.is_some();
         if node.dataset.kind == DatasetKind::Volume || volume {
             if name.path != b"/" {
@@ -108,14 +109,15 @@ impl Locator {
         let imported = match self.opened.get(wanted) {
             Some(imported) => Arc::clone(imported),
             None => {
-                let imported = Arc::new(Imported::new(self.import(wanted)?, None));
+                let imported =
+                    Arc::new(Imported::new(Opened::ReadOnly(self.import(wanted)?), None));
                 self.opened.insert(wanted.into(), Arc::clone(&imported));
                 imported
             }
         };
         // A pool may be named by its guid; its datasets know its name only.
-        let full = format!("{}{rest}", imported.pool.name());
-        match imported.pool.dsl().find(&full) {
+        let full = format!("{}{rest}", imported.name());
+        match imported.pool().dsl().find(&full) {
             Ok(Some(dataset)) if Kinds::DATASET.meets(Kinds::of(&dataset)) => {
                 Ok(Node { imported, dataset })
             }

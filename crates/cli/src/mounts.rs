@@ -14,11 +14,10 @@
 
 use crate::context::Context;
 use crate::outcome::plain;
-use crate::pools::Imported;
+use crate::pools::{Imported, Opened};
 use cenote_dsl::{Dataset, DatasetKind};
 use cenote_fuse::{Force, Graft, MountError, MountHandle, MountSpec};
 use cenote_fuse::{SnapDir, SnapshotEntry, Snapshots, Space, Watcher};
-use cenote_pool::Pool;
 use cenote_zpl::{FileSystem, Visibility};
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -267,7 +266,7 @@ pub fn mount_one(
         mountpoint: resolved,
         fs,
         snapshots: Some(Arc::new(OfDataset {
-            pool: Arc::clone(&imported.pool),
+            pool: imported.opened().clone(),
             dataset: d.clone(),
         })),
         snapdir: settings.snapdir,
@@ -304,7 +303,7 @@ pub fn mount_one(
 fn check(imported: &Imported, d: &Dataset, explicit: bool) -> Result<PathBuf, NotMounted> {
     let name = &d.name;
     let not_meant = |why: &str| Err(NotMounted::NotMeant(format!("cannot mount '{name}': {why}")));
-    let value = |property: &str| match imported.pool.dsl().get(d, property) {
+    let value = |property: &str| match imported.pool().dsl().get(d, property) {
         Ok(v) => Ok(v.map(|v| v.exact).unwrap_or_default()),
         Err(e) => Err(NotMounted::Failed(format!("cannot mount '{name}': {e}"))),
     };
@@ -344,7 +343,7 @@ struct Settings {
 
 impl Settings {
     fn new(imported: &Imported, d: &Dataset, how: &How) -> Result<Settings, String> {
-        let value = |property: &str| match imported.pool.dsl().get(d, property) {
+        let value = |property: &str| match imported.pool().dsl().get(d, property) {
             Ok(v) => Ok(v.map(|v| v.exact).unwrap_or_default()),
             Err(e) => Err(e.to_string()),
         };
@@ -407,7 +406,7 @@ fn open(
     d: &Dataset,
     v: Visibility,
 ) -> Result<Arc<FileSystem>, cenote_zpl::Error> {
-    FileSystem::open_with(imported.pool.dsl().open_objset(d)?, v)
+    FileSystem::open_with(imported.pool().dsl().open_objset(d)?, v)
 }
 
 /// Makes a directory and its parents; returns those that were missing, outermost first.
@@ -459,13 +458,13 @@ impl LazyWatcher {
 
 /// The snapshots of a mounted file system.
 struct OfDataset {
-    pool: Arc<Pool>,
+    pool: Opened,
     dataset: Dataset,
 }
 
 impl Snapshots for OfDataset {
     fn list(&self) -> Vec<SnapshotEntry> {
-        let found = self.pool.dsl().snapshots(&self.dataset).unwrap_or_else(|e| {
+        let found = self.pool.pool().dsl().snapshots(&self.dataset).unwrap_or_else(|e| {
             tracing::warn!("snapshots of {}: {e}", self.dataset.name);
             Vec::new()
         });
@@ -479,17 +478,18 @@ impl Snapshots for OfDataset {
 
     fn open(&self, name: &str) -> Result<Arc<FileSystem>, cenote_zpl::Error> {
         let full = format!("{}@{name}", self.dataset.name);
-        let Some(snapshot) = self.pool.dsl().find(&full)? else {
+        let Some(snapshot) = self.pool.pool().dsl().find(&full)? else {
             return Err(cenote_zpl::Error::NotFound(full));
         };
-        FileSystem::open(self.pool.dsl().open_objset(&snapshot)?)
+        FileSystem::open(self.pool.pool().dsl().open_objset(&snapshot)?)
     }
 }
 
 /// The file systems of a pool (or at and below one of its datasets) that can be mounted, parents'
 /// mountpoints first. What cannot be read is said and left out.
 pub fn mountable(imported: &Imported, below: &Dataset, ctx: &mut Context) -> Vec<Dataset> {
-    let dsl = imported.pool.dsl();
+    let pool = imported.pool();
+    let dsl = pool.dsl();
     let mut found = Vec::new();
     let mut todo = vec![(below.clone(), 0)];
     while let Some((d, depth)) = todo.pop() {

@@ -1,7 +1,9 @@
 //! The table of imported pools.
 //!
 //! The daemon has one; a command that runs in the user's own process has an empty one. An entry
-//! owns the pool and its mounts.
+//! owns the pool and its mounts. A pool that is written is an [`Engine`], which hands out a new
+//! [`Pool`] after each transaction group: so a command asks [`Imported::pool`] once for each report
+//! that it makes, and holds on to that.
 //!
 //! Invariants: names in the table are unique, and so are pool guids; an entry leaves the table
 //! only when its mounts are gone (or were detached by force). Commands that import, export, mount
@@ -10,15 +12,44 @@
 use crate::mounts::{LazyWatcher, Mounts};
 use cenote_fuse::Watcher;
 use cenote_pool::Pool;
+use cenote_pool::engine::Engine;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+/// How a pool is open.
+#[derive(Clone)]
+pub enum Opened {
+    /// As it is on its devices: nothing will change.
+    ReadOnly(Arc<Pool>),
+    /// For writing.
+    Writable(Arc<Engine>),
+}
+
+impl Opened {
+    /// The pool as its last transaction group left it.
+    pub fn pool(&self) -> Arc<Pool> {
+        match self {
+            Opened::ReadOnly(pool) => Arc::clone(pool),
+            Opened::Writable(engine) => engine.pool(),
+        }
+    }
+
+    /// What writes the pool; `None`: it is read-only.
+    pub fn engine(&self) -> Option<&Arc<Engine>> {
+        match self {
+            Opened::ReadOnly(_) => None,
+            Opened::Writable(engine) => Some(engine),
+        }
+    }
+}
+
 /// An imported pool.
 pub struct Imported {
-    /// The pool.
-    pub pool: Arc<Pool>,
+    opened: Opened,
+    name: String,
+    guid: u64,
     /// Alternate root (`-R`) that mountpoints lie under.
     pub altroot: Option<PathBuf>,
     /// Its mounted file systems.
@@ -29,11 +60,38 @@ pub struct Imported {
 
 impl Imported {
     /// A pool with nothing mounted. From now on its datasets know what is mounted.
-    pub fn new(pool: Arc<Pool>, altroot: Option<PathBuf>) -> Imported {
+    pub fn new(opened: Opened, altroot: Option<PathBuf>) -> Imported {
         let mounts = Arc::new(Mounts::default());
         let lookup = Arc::downgrade(&mounts);
+        let pool = opened.pool();
         pool.dsl().set_mounts(Arc::new(move |name: &str| lookup.upgrade()?.options_of(name)));
-        Imported { pool, altroot, mounts, since: Instant::now() }
+        let (name, guid) = (pool.name().to_string(), pool.guid());
+        Imported { opened, name, guid, altroot, mounts, since: Instant::now() }
+    }
+
+    /// The name that the pool is imported under.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The pool's guid.
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    /// How the pool is open.
+    pub fn opened(&self) -> &Opened {
+        &self.opened
+    }
+
+    /// The pool as its last transaction group left it.
+    pub fn pool(&self) -> Arc<Pool> {
+        self.opened.pool()
+    }
+
+    /// What writes the pool; `None`: it is imported read-only.
+    pub fn engine(&self) -> Option<&Arc<Engine>> {
+        self.opened.engine()
     }
 }
 
@@ -67,7 +125,7 @@ impl PoolTable {
 
     /// The pool with this guid.
     pub fn by_guid(&self, guid: u64) -> Option<Arc<Imported>> {
-        self.lock().values().find(|p| p.pool.guid() == guid).cloned()
+        self.lock().values().find(|p| p.guid() == guid).cloned()
     }
 
     /// All pools, sorted by name.
@@ -78,9 +136,9 @@ impl PoolTable {
     /// Adds a pool; false if its name or guid is taken.
     pub fn insert(&self, imported: Arc<Imported>) -> bool {
         let mut pools = self.lock();
-        let name = imported.pool.name().to_string();
-        let guid = imported.pool.guid();
-        if pools.contains_key(&name) || pools.values().any(|p| p.pool.guid() == guid) {
+        let name = imported.name().to_string();
+        let guid = imported.guid();
+        if pools.contains_key(&name) || pools.values().any(|p| p.guid() == guid) {
             return false;
         }
         pools.insert(name, imported);

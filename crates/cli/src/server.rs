@@ -314,7 +314,7 @@ fn describe(daemon: &Daemon, own: u64, out: &mut dyn Write) -> io::Result<()> {
         format!("daemon: process {}, version {}\n", std::process::id(), env!("CARGO_PKG_VERSION"));
     for imported in daemon.pools.all() {
         let mounts = imported.mounts.list().len();
-        text += &format!("pool: {}, {mounts} mounted\n", imported.pool.name());
+        text += &format!("pool: {}, {mounts} mounted\n", imported.name());
     }
     for (id, (title, _)) in &daemon.running().commands {
         if *id != own {
@@ -334,9 +334,12 @@ fn finish(daemon: &Daemon) {
         std::thread::sleep(Duration::from_millis(5));
     }
     for imported in daemon.pools.all() {
-        let name = imported.pool.name().to_string();
+        let name = imported.name().to_string();
         if let Err(e) = imported.mounts.unmount_all(true) {
             tracing::warn!("{name}: {e}");
+        }
+        if let Err(e) = crate::zpool::export::close(&imported, false) {
+            tracing::warn!("{e}");
         }
         daemon.pools.remove(&name);
         tracing::info!("exported {name}");

@@ -56,7 +56,8 @@ fn name_of(vdev: &Vdev, style: &NameStyle) -> String {
 
 /// The lines below a pool's own. Holes are left out.
 pub fn items(imported: &Imported, style: &NameStyle) -> Vec<Item> {
-    let root = imported.pool.store().vdevs().root();
+    let pool = imported.pool();
+    let root = pool.store().vdevs().root();
     let mut items = Vec::new();
     let tops = |class: Option<&'static str>| {
         root.children().iter().filter(move |v| section(v) == class && v.kind() != "hole")
@@ -71,7 +72,7 @@ pub fn items(imported: &Imported, style: &NameStyle) -> Vec<Item> {
         }
         members.for_each(|v| add(v, 2, true, style, &mut items));
     }
-    for (title, configs) in [("cache", imported.pool.caches()), ("spare", imported.pool.spares())] {
+    for (title, configs) in [("cache", pool.caches()), ("spare", pool.spares())] {
         if !configs.is_empty() {
             items.push(Item::Section(title));
         }
@@ -107,6 +108,6 @@ pub fn names_width(imported: &Imported, items: &[Item]) -> usize {
         Item::Vdev { name, depth, .. } => name.chars().count() + depth,
         Item::Aux { name } => name.chars().count() + 2,
     };
-    let own = imported.pool.name().chars().count();
+    let own = imported.name().chars().count();
     items.iter().map(width).max().unwrap_or(0).max(own)
 }

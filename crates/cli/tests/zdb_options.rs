@@ -4,7 +4,7 @@
 
 mod zdb_support;
 
-use cenote_cli::pools::{Imported, PoolTable};
+use cenote_cli::pools::{Imported, Opened, PoolTable};
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ fn an_imported_pool() {
     };
     let pool = cenote_pool::Pool::import(&found[0], &options).unwrap();
     let table = PoolTable::default();
-    assert!(table.insert(Arc::new(Imported::new(pool, None))));
+    assert!(table.insert(Arc::new(Imported::new(Opened::ReadOnly(pool), None))));
     let (out, err, code) = zdb_with(table, &["-d", "other"]);
     let out = String::from_utf8(out).unwrap();
     assert_eq!((code, err.as_str()), (0, ""));

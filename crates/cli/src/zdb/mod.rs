@@ -101,7 +101,7 @@ fn open(args: &Args, ctx: &mut Context, name: &str) -> Result<Arc<Pool>, Stop> {
         && args.txg.is_none()
         && let Some(imported) = ctx.pools.get(name)
     {
-        return Ok(imported.pool.clone());
+        return Ok(imported.pool());
     }
     let dirs: Vec<PathBuf> = match args.search.is_empty() {
         false => args.search.iter().map(|p| ctx.path(p)).collect(),

@@ -209,7 +209,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let mut lines = Vec::new();
     for node in &nodes {
         let values = match &properties {
-            None => node.imported.pool.dsl().get_all(&node.dataset),
+            None => node.imported.pool().dsl().get_all(&node.dataset),
             Some(properties) => Ok(named_values(node, properties, ctx, &mut good)),
         };
         match values {
@@ -246,7 +246,7 @@ fn named_values(node: &Node, properties: &[String], ctx: &mut Context, good: &mu
 fn line(node: &Node, property: String, v: PropValue, literal: bool, received: bool) -> Line {
     let text = |v: PropValue| if literal { v.exact } else { v.human };
     let received = match received {
-        true => node.imported.pool.dsl().received(&node.dataset, &property).ok().flatten(),
+        true => node.imported.pool().dsl().received(&node.dataset, &property).ok().flatten(),
         false => None,
     };
     let (source, received) = (v.source.clone(), received.map(text));

@@ -35,7 +35,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         good &= opened;
         let at = format!("@{snapshot}");
         for node in nodes.iter().filter(|n| n.dataset.name.ends_with(&at)) {
-            match node.imported.pool.dsl().holds(&node.dataset) {
+            match node.imported.pool().dsl().holds(&node.dataset) {
                 Ok(tags) => {
                     found = true;
                     let name = &node.dataset.name;

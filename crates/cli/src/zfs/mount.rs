@@ -56,9 +56,9 @@ fn mount_many(names: &[String], how: &How, ctx: &mut Context) -> Outcome {
     let mut good = true;
     if names.is_empty() {
         for imported in pools.all() {
-            match imported.pool.dsl().root() {
+            match imported.pool().dsl().root() {
                 Ok(root) => good &= mount_all(&imported, &root, how, ctx),
-                Err(e) => return fail(format!("cannot open '{}': {e}", imported.pool.name())),
+                Err(e) => return fail(format!("cannot open '{}': {e}", imported.name())),
             }
         }
     }

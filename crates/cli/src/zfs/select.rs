@@ -84,7 +84,7 @@ pub struct Node {
 impl Node {
     /// A property as this command's user sees it; `None` if the dataset does not have it.
     pub fn value(&self, name: &str) -> Result<Option<PropValue>, Error> {
-        self.imported.pool.dsl().get(&self.dataset, name)
+        self.imported.pool().dsl().get(&self.dataset, name)
     }
 
     /// Like [`Node::value`]; a failure to read is said and shown as no value.
@@ -138,9 +138,9 @@ pub fn select(ctx: &mut Context, names: &[String], what: &Selection) -> (Vec<Nod
     let mut walk = Walk { ctx, what, nodes: Vec::new(), seen: HashSet::new(), good: true };
     if names.is_empty() {
         for imported in walk.ctx.pools.all() {
-            match imported.pool.dsl().root() {
+            match imported.pool().dsl().root() {
                 Ok(dataset) => walk.visit(Node { imported, dataset }, 0),
-                Err(e) => walk.bad(format!("cannot open '{}': {e}", imported.pool.name())),
+                Err(e) => walk.bad(format!("cannot open '{}': {e}", imported.name())),
             }
         }
         return walk.sorted();
@@ -178,7 +178,7 @@ impl Walk<'_> {
     fn shows_snapshots(&self, node: &Node) -> bool {
         match self.what.by_listsnapshots {
             false => self.what.kinds.meets(Kinds::SNAPSHOT),
-            true => node.imported.pool.get("listsnapshots").is_some_and(|v| v.exact == "on"),
+            true => node.imported.pool().get("listsnapshots").is_some_and(|v| v.exact == "on"),
         }
     }
 
@@ -201,7 +201,7 @@ impl Walk<'_> {
         // At the last level only file systems and volumes themselves are of interest.
         let children = self.what.depth.is_none_or(|limit| below < limit)
             || self.what.kinds.meets(Kinds::FILESYSTEM.with(Kinds::VOLUME));
-        let dsl = Arc::clone(node.imported.pool.dsl());
+        let dsl = Arc::clone(node.imported.pool().dsl());
         if kind == Kinds::FILESYSTEM && children {
             self.visit_all(&node, dsl.children(&node.dataset), below);
         }
@@ -304,7 +304,7 @@ pub fn open(ctx: &Context, name: &str, kinds: Kinds) -> Result<Node, String> {
     let Some(imported) = ctx.pools.get(pool) else {
         return cannot("dataset does not exist");
     };
-    let dataset = match imported.pool.dsl().find(name) {
+    let dataset = match imported.pool().dsl().find(name) {
         Ok(Some(dataset)) => dataset,
         Ok(None) if name.contains('#') => return cannot("no such pool or dataset"),
         Ok(None) => return cannot("dataset does not exist"),

@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::outcome::{Outcome, usage};
+use crate::pools::Imported;
 use crate::zpool::select::select;
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -25,16 +26,25 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let _change = pools.change();
     let (found, mut good) = select(ctx, &names);
     for imported in found {
-        let name = imported.pool.name();
-        match imported.mounts.unmount_all(force) {
+        let name = imported.name();
+        let unmounted = imported.mounts.unmount_all(force).map_err(|e| e.to_string());
+        let closed = unmounted.and_then(|()| close(&imported, false));
+        match closed {
             Ok(()) => {
                 pools.remove(name);
             }
-            Err(e) => {
-                ctx.complain(e);
+            Err(message) => {
+                ctx.complain(message);
                 good = false;
             }
         }
     }
     Ok(i32::from(!good))
+}
+
+/// Writes what a pool without mounts still holds, and lets go of it. The error is for the user.
+pub fn close(imported: &Imported, destroyed: bool) -> Result<(), String> {
+    let Some(engine) = imported.engine() else { return Ok(()) };
+    let what = if destroyed { "destroy" } else { "export" };
+    engine.export(destroyed).map_err(|e| format!("cannot {what} '{}': {e}", imported.name()))
 }

@@ -43,13 +43,13 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let mut lines = Vec::new();
     for imported in &pools {
         for (property, value) in values(imported, properties.as_deref()) {
-            let name = imported.pool.name().to_string();
+            let name = imported.name().to_string();
             let text = if literal { value.exact } else { value.human };
             lines.push(Line { name, property, value: text, received: None, source: value.source });
         }
     }
     let layout = layout(properties.as_deref(), &lines, fields, scripted, literal);
-    let longest = pools.iter().map(|p| p.pool.name().chars().count()).max().unwrap_or(0);
+    let longest = pools.iter().map(|p| p.name().chars().count()).max().unwrap_or(0);
     layout.print(&lines, longest, &mut ctx.out)?;
     Ok(i32::from(!good))
 }
@@ -76,9 +76,9 @@ fn vdevs(names: &[String], ctx: &mut Context) -> Outcome {
 /// Properties of a pool with their values; those it does not have are left out.
 fn values(imported: &Imported, properties: Option<&[String]>) -> Vec<(String, PropValue)> {
     match properties {
-        None => imported.pool.get_all().into_iter().filter(|(n, _)| n != "name").collect(),
+        None => imported.pool().get_all().into_iter().filter(|(n, _)| n != "name").collect(),
         Some(names) => {
-            names.iter().filter_map(|n| Some((n.clone(), imported.pool.get(n)?))).collect()
+            names.iter().filter_map(|n| Some((n.clone(), imported.pool().get(n)?))).collect()
         }
     }
 }

@@ -20,9 +20,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         ctx.complain("no pools available");
     }
     for imported in pools {
-        let name = imported.pool.name();
+        let name = imported.name();
         writeln!(ctx.out, "History for '{name}':")?;
-        let records = match imported.pool.history() {
+        let records = match imported.pool().history() {
             Ok(records) => records,
             Err(e) => {
                 ctx.complain(format_args!("cannot get history for '{name}': {e}"));

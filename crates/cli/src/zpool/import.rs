@@ -6,7 +6,8 @@ use crate::dispatch::Where;
 use crate::mounts::{How, mount_all};
 use crate::options::{Spec, parse};
 use crate::outcome::{Outcome, Stop, fail, usage};
-use crate::pools::Imported;
+use crate::pools::{Imported, Opened};
+use cenote_pool::engine::{Engine, EngineOptions};
 use cenote_pool::{Candidate, ImportOptions, Pool, Rewind, discover};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -114,7 +115,7 @@ fn size(text: &str) -> Result<u64, Stop> {
 /// Where a command line runs: importing starts the daemon, looking does not.
 pub fn place(args: &[OsString]) -> Where {
     match Request::parse(args) {
-        Ok(r) if r.imports() && r.options.readonly && !r.dry_run => Where::Daemon,
+        Ok(r) if r.imports() && !r.dry_run => Where::Daemon,
         Ok(_) => Where::DaemonIfRunning,
         Err(_) => Where::Here,
     }
@@ -220,8 +221,16 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
         ctx.complain(format_args!("cannot import {target}: pool already exists"));
         return Ok(false);
     }
-    let pool = match Pool::import(candidate, &options) {
-        Ok(pool) => pool,
+    // Looking how far a rewind would have to go changes nothing.
+    options.readonly |= request.dry_run;
+    let opened = match options.readonly {
+        true => Pool::import(candidate, &options).map(Opened::ReadOnly),
+        false => {
+            Engine::import(candidate, &options, EngineOptions::default()).map(Opened::Writable)
+        }
+    };
+    let opened = match opened {
+        Ok(opened) => opened,
         Err(e) => {
             if let Some(notes) = e.notes() {
                 write!(ctx.out, "{notes}")?;
@@ -231,7 +240,7 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
             return Ok(false);
         }
     };
-    if let Some(rewind) = pool.rewind() {
+    if let Some(rewind) = opened.pool().rewind() {
         let text = match request.dry_run {
             true => would_return(rewind, &candidate.name, ctx),
             false => rewind.done(&candidate.name),
@@ -241,16 +250,16 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
     if request.dry_run {
         return Ok(true);
     }
-    let imported = Arc::new(Imported::new(pool, request.altroot.clone()));
+    let imported = Arc::new(Imported::new(opened, request.altroot.clone()));
     if !ctx.pools.insert(Arc::clone(&imported)) {
         ctx.complain(format_args!("cannot import '{}': pool already exists", candidate.name));
         return Ok(false);
     }
     if request.mount {
-        let mounted = match imported.pool.dsl().root() {
+        let mounted = match imported.pool().dsl().root() {
             Ok(root) => mount_all(&imported, &root, &request.how, ctx),
             Err(e) => {
-                ctx.complain(format_args!("cannot open '{}': {e}", imported.pool.name()));
+                ctx.complain(format_args!("cannot open '{}': {e}", imported.name()));
                 false
             }
         };

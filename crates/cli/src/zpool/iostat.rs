@@ -206,15 +206,15 @@ impl Report<'_> {
         skip: bool,
         ctx: &mut Context,
     ) -> io::Result<()> {
-        let root = Arc::clone(imported.pool.store().vdevs().root());
-        let name = imported.pool.name();
-        let space = imported.pool.space().map(|s| s.pool()).map(|s| (s.alloc, s.free()));
+        let pool = imported.pool();
+        let root = Arc::clone(pool.store().vdevs().root());
+        let name = imported.name();
+        let space = pool.space().map(|s| s.pool()).map(|s| (s.alloc, s.free()));
         self.vdev(imported, name, 0, &root, space, skip, ctx)?;
         for item in items {
             match item {
                 Item::Vdev { name, depth, vdev, top } => {
-                    let stats =
-                        imported.pool.space().filter(|_| *top).and_then(|s| s.vdev(vdev.id()));
+                    let stats = pool.space().filter(|_| *top).and_then(|s| s.vdev(vdev.id()));
                     let space = stats.map(|s| (s.alloc, s.free()));
                     self.vdev(imported, name, *depth, vdev, space, skip, ctx)?;
                 }
@@ -243,7 +243,7 @@ impl Report<'_> {
     ) -> io::Result<()> {
         let now =
             Sample { when: Instant::now(), io: vdev.io_stats(), latency: vdev.read_latency() };
-        let old = self.before.insert((imported.pool.guid(), vdev.guid()), now.clone());
+        let old = self.before.insert((imported.guid(), vdev.guid()), now.clone());
         if skip {
             return Ok(());
         }

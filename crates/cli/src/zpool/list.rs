@@ -82,7 +82,7 @@ fn report(names: &[String], show: &Show, number: u64, ctx: &mut Context) -> Outc
     for imported in &pools {
         let mut row = Vec::new();
         for (property, column) in show.properties.iter().zip(&mut columns) {
-            let value = imported.pool.get(property);
+            let value = imported.pool().get(property);
             let text = value.map_or("-".into(), |v| if show.literal { v.exact } else { v.human });
             column.fit(&text, show.literal);
             row.push(text);
@@ -179,7 +179,7 @@ impl Figures {
             return Figures { size: None, space: None, health: "-" };
         };
         let space = match top {
-            true => imported.pool.space().and_then(|s| s.vdev(vdev.id())),
+            true => imported.pool().space().and_then(|s| s.vdev(vdev.id())),
             false => None,
         };
         let device = vdev.device().map(|d| d.size() / LABEL * LABEL);

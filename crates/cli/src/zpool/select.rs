@@ -18,7 +18,7 @@ pub fn select(ctx: &mut Context, names: &[String]) -> (Vec<Arc<Imported>>, bool)
     let mut good = true;
     for name in names {
         match open(ctx, name) {
-            Ok(imported) if found.iter().any(|f| f.pool.guid() == imported.pool.guid()) => {}
+            Ok(imported) if found.iter().any(|f| f.guid() == imported.guid()) => {}
             Ok(imported) => found.push(imported),
             Err(message) => {
                 ctx.complain(message);
@@ -26,7 +26,7 @@ pub fn select(ctx: &mut Context, names: &[String]) -> (Vec<Arc<Imported>>, bool)
             }
         }
     }
-    found.sort_by(|a, b| a.pool.name().cmp(b.pool.name()));
+    found.sort_by(|a, b| a.name().cmp(b.name()));
     (found, good)
 }
 

@@ -63,10 +63,10 @@ fn report(names: &[String], show: &Show, first: &mut bool, ctx: &mut Context) ->
         return Ok(0);
     }
     for imported in &pools {
-        let status = match imported.pool.status() {
+        let status = match imported.pool().status() {
             Ok(status) => status,
             Err(e) => {
-                ctx.complain(format_args!("cannot get status of '{}': {e}", imported.pool.name()));
+                ctx.complain(format_args!("cannot get status of '{}': {e}", imported.name()));
                 good = false;
                 continue;
             }
@@ -202,7 +202,7 @@ fn errors(imported: &Imported, s: &PoolStatus, show: &Show) -> Result<String, St
     let path = |d: &Dataset, object: u64| {
         let mut open = open.borrow_mut();
         let fs = open.entry(d.ds_obj).or_insert_with(|| {
-            let os = imported.pool.dsl().open_objset(d).ok()?;
+            let os = imported.pool().dsl().open_objset(d).ok()?;
             FileSystem::open(os).ok()
         });
         let path = fs.as_ref()?.path_of(object).ok()?;
@@ -214,7 +214,7 @@ fn errors(imported: &Imported, s: &PoolStatus, show: &Show) -> Result<String, St
         Some(mounted.mountpoint.display().to_string())
     };
     let names = imported
-        .pool
+        .pool()
         .error_names(&path, &mountpoint)
         .map_err(|e| Stop::Fail(format!("errors: List of errors unavailable: {e}")))?;
     let mut text =

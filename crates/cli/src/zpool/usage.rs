@@ -12,9 +12,9 @@ pub const DETACH: &str = "\tdetach <pool> <device>\n";
 pub const EXPORT: &str = "\texport [-af] <pool> ...\n";
 pub const HISTORY: &str = "\thistory [-il] [<pool>] ...\n";
 pub const IMPORT: &str = "\timport [-d dir] [-D]\n\
-    \timport -o readonly=on [-o mntopts] [-o property=value] ... \n\
+    \timport [-o mntopts] [-o property=value] ... \n\
     \t    [-d dir] [-D] [-f] [-m] [-N] [-R root] [-F [-n] [-X] | -T txg] -a\n\
-    \timport -o readonly=on [-o mntopts] [-o property=value] ... \n\
+    \timport [-o mntopts] [-o property=value] ... \n\
     \t    [-d dir] [-D] [-f] [-m] [-N] [-R root] [-F [-n] [-X] | -T txg]\n\
     \t    <pool | id> [newpool]\n";
 pub const IOSTAT: &str = "\tiostat [[-l]|[-w]] [-T d | u] [-ghHLpPvy]\n\
