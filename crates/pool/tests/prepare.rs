@@ -312,6 +312,29 @@ fn devices_of_others_are_refused() {
              /exported is part of exported pool 'other'"
         ))
     );
+    let clear = |name: &str, force| clear_label(Path::new(name), force, &imported, &shelf);
+    for (name, why) in [
+        ("/imported", "/imported is a member (ACTIVE) of pool \"other\""),
+        ("/spare", "/spare is a member (SPARE) of pool \"other\""),
+        ("/free", "failed to clear label for /free"),
+        ("/no", "failed to open /no: entity not found"),
+        ("no", "failed to find device no, try specifying absolute path instead"),
+        (
+            "/exported",
+            "use '-f' to override the following error:\n\
+             /exported is a member of exported pool \"other\"",
+        ),
+    ] {
+        assert_eq!(clear(name, false), Err(why.into()));
+    }
+    assert_eq!(clear("/exported", true), Ok(()));
+    assert_eq!(clear("/destroyed", false), Ok(()));
+    assert_eq!(go("/exported", false), None);
+    init_labels(
+        shelf.get(Path::new("/exported")).unwrap().as_ref(),
+        &owned(config::STATE_EXPORTED, 2, 12),
+    )
+    .unwrap();
     // A spare is shared between pools as it is.
     let p = Try { imported: &imported, ..Try::with(&shelf) }.go("/free spare /spare").unwrap();
     assert_eq!(p.spares[0].u64("guid"), Some(16));

@@ -5,7 +5,7 @@
 use super::devices::LeafKind;
 use super::layout::{Found, Leaf};
 use super::probe;
-use super::{Class, CreateError, CreateSpec, Redundancy};
+use super::{Class, CreateError, CreateSpec, Imported, Redundancy};
 use crate::config;
 use cenote_format::nvlist::NvList;
 use cenote_vdev::{LabelOwner, LabelState, label_owner};
@@ -15,37 +15,60 @@ use std::path::Path;
 /// Bytes by which devices of a group may differ in size.
 const FUZZ: u64 = 16 << 20;
 
-/// Who uses a device, and whether `-f` takes it from them.
-fn user(spec: &CreateSpec<'_>, leaf: &Leaf, owner: &LabelOwner) -> Option<(String, bool)> {
-    let path = leaf.path.display();
-    let part = |state: &str, pool: &str| format!("{path} is part of {state} pool '{pool}'");
+/// A pool that a device belongs to, by its name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum User<'a> {
+    /// It is imported.
+    Active(&'a str),
+    /// It is imported, and the device a spare of it.
+    Spare(&'a str),
+    /// It is imported, and the device a cache device of it.
+    Cache(&'a str),
+    /// It was exported.
+    Exported(&'a str),
+    /// It is imported elsewhere, or was not exported.
+    Potential(&'a str),
+}
+
+/// Who uses a device with this label.
+pub(super) fn user<'a>(owner: &'a LabelOwner, imported: &'a [Imported]) -> Option<User<'a>> {
     let name = owner.pool_name.as_deref().unwrap_or_default();
-    let with = |has: fn(&super::Imported) -> &Vec<u64>| {
-        spec.imported.iter().find(|p| has(p).contains(&owner.guid))
+    let with = |has: fn(&Imported) -> &Vec<u64>| {
+        imported.iter().find(|p| has(p).contains(&owner.guid)).map(|p| p.name.as_str())
     };
-    let spare_of = |pool: &str| format!("{path} is reserved as a hot spare for pool {pool}");
-    let imported = spec.imported.iter().find(|p| Some(p.guid) == owner.pool_guid);
-    match owner.state {
-        LabelState::Exported => match imported {
-            Some(pool) => Some((part("active", &pool.name), false)),
-            None => Some((part("exported", name), true)),
-        },
-        LabelState::Active => match imported {
-            None => Some((part("potentially active", name), true)),
-            // A device that was taken out while it was away is free.
-            Some(pool) if !pool.devices.contains(&owner.guid) => None,
-            Some(pool) if config::flag(&owner.config, "is_spare") => {
-                (!leaf.spare).then(|| (spare_of(&pool.name), false))
-            }
-            Some(pool) => Some((part("active", &pool.name), false)),
-        },
-        LabelState::Spare => match with(|p| &p.spares) {
-            Some(pool) if !leaf.spare => Some((spare_of(&pool.name), false)),
-            _ => None,
-        },
-        LabelState::Cache => with(|p| &p.caches).map(|p| (part("unknown", &p.name), false)),
-        LabelState::Destroyed => None,
+    let pool = imported.iter().find(|p| Some(p.guid) == owner.pool_guid);
+    match (owner.state, pool) {
+        (LabelState::Exported, None) => Some(User::Exported(name)),
+        (LabelState::Exported, Some(pool)) => Some(User::Active(&pool.name)),
+        (LabelState::Active, None) => Some(User::Potential(name)),
+        // A device that was taken out while it was away is free.
+        (LabelState::Active, Some(pool)) if !pool.devices.contains(&owner.guid) => None,
+        (LabelState::Active, Some(pool)) if config::flag(&owner.config, "is_spare") => {
+            Some(User::Spare(&pool.name))
+        }
+        (LabelState::Active, Some(pool)) => Some(User::Active(&pool.name)),
+        (LabelState::Spare, _) => with(|p| &p.spares).map(User::Spare),
+        (LabelState::Cache, _) => with(|p| &p.caches).map(User::Cache),
+        (LabelState::Destroyed, _) => None,
     }
+}
+
+/// What speaks against taking a device from its user; `None`: nothing.
+fn objection(spec: &CreateSpec<'_>, leaf: &Leaf, user: &User<'_>) -> Option<String> {
+    let path = leaf.path.display();
+    let (state, pool) = match *user {
+        User::Potential(_) | User::Exported(_) if spec.force => return None,
+        // Spares are shared.
+        User::Spare(_) if leaf.spare => return None,
+        User::Spare(pool) => {
+            return Some(format!("{path} is reserved as a hot spare for pool {pool}"));
+        }
+        User::Active(pool) => ("active", pool),
+        User::Cache(pool) => ("unknown", pool),
+        User::Exported(pool) => ("exported", pool),
+        User::Potential(pool) => ("potentially active", pool),
+    };
+    Some(format!("{path} is part of {state} pool '{pool}'"))
 }
 
 fn owner(spec: &CreateSpec<'_>, path: &Path) -> Option<LabelOwner> {
@@ -69,11 +92,8 @@ pub(super) fn in_use(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateE
             errors.extend(content(spec, leaf));
             continue;
         };
-        match user(spec, leaf, &owner) {
-            Some((_, true)) if spec.force => {}
-            Some((error, _)) => errors.push(error),
-            None => {}
-        }
+        let user = user(&owner, spec.imported);
+        errors.extend(user.and_then(|user| objection(spec, leaf, &user)));
     }
     overridable(spec, errors)
 }

@@ -20,6 +20,7 @@
 //! | `parse` | the arguments of `zpool create` and `zpool add` |
 //! | `devices` | opening, sizes, sectors |
 //! | `check` | devices in use, redundancy that does not match |
+//! | `clear` | taking the labels off again |
 //! | `probe` | file systems that are on disks |
 //! | `layout` | guids, sizes, the config of the vdevs |
 //! | `features` | which features are enabled |
@@ -30,6 +31,7 @@
 //! the pool lives, holes stay holes.
 
 mod check;
+mod clear;
 mod devices;
 mod error;
 mod features;
@@ -38,6 +40,7 @@ mod parse;
 mod populate;
 mod probe;
 
+pub use clear::clear_label;
 pub use devices::{LeafKind, OpenDevices, Opened, SystemDevices};
 pub use error::CreateError;
 pub(crate) use features::check_compatibility;
