@@ -11,10 +11,13 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`objset`] | object sets, finding dnodes, the cache of dnodes |
+//! | [`objset`] | object sets, finding dnodes |
+//! | `cache` | decoded dnodes and indexed micro ZAPs, from sync to sync |
 //! | [`object`] | objects: bonus, spill, blocks |
 //! | `tree` | from a block number to its pointer, through the indirect blocks |
 //! | `read` | bytes of an object: ranges, batches, prefetch |
+//! | `overlay` | pending changes above what is on disk |
+//! | `ranges` | sets of block numbers |
 //! | `seek` | next data, next hole |
 //! | `walk` | every block pointer of an object |
 //! | [`readahead`] | when to read ahead, how far |
@@ -28,9 +31,12 @@
 //! - Time and memory are bounded by what is really stored: searches skip whole subtrees of holes,
 //!   and an indirect block that a hostile tree reaches twice is searched once.
 
+mod cache;
 pub mod live;
 pub mod object;
 pub mod objset;
+mod overlay;
+mod ranges;
 mod read;
 pub mod readahead;
 mod seek;

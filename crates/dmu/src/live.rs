@@ -17,10 +17,16 @@
 //!   disk that it stands on can be overwritten once they were freed, some txgs later; then reads
 //!   fail. [`LiveObjectSet::read`] goes on with the new state.
 
-use crate::write::{OpenObjectSet, Result, WriteError};
+use crate::write::{OpenObjectSet, Result, WriteError, on_disk};
 use crate::{Object, ObjectSet};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A block that was freed in a txg is not overwritten in this one, nor in the next.
+const MOVES: u64 = 1;
+/// Times that something is read.
+const TRIES: u32 = 10;
 
 /// What a change is going to cost, at most.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -67,12 +73,15 @@ pub struct LiveObjectSet {
     id: u64,
     gate: Arc<dyn TxgGate>,
     set: Mutex<OpenObjectSet>,
+    /// How often the object set moved on to what was written.
+    moves: AtomicU64,
 }
 
 impl LiveObjectSet {
     /// Puts `set` to use.
     pub fn new(set: OpenObjectSet, gate: Arc<dyn TxgGate>) -> Arc<LiveObjectSet> {
-        Arc::new(LiveObjectSet { id: set.id(), gate, set: Mutex::new(set) })
+        let id = set.id();
+        Arc::new(LiveObjectSet { id, gate, set: Mutex::new(set), moves: AtomicU64::new(0) })
     }
 
     /// The dataset's object number.
@@ -85,9 +94,10 @@ impl LiveObjectSet {
         self.set.lock().synced().clone()
     }
 
-    /// The object `number` as it is now, pending changes included.
+    /// The object `number` as it is now, pending changes included; also an accounting object or the
+    /// meta dnode.
     pub fn object(&self, number: u64) -> crate::Result<Object> {
-        self.set.lock().view(number)
+        self.retry(|| self.look(number, None))
     }
 
     /// The number of the first object at or after `from`.
@@ -98,7 +108,45 @@ impl LiveObjectSet {
     /// Reads from object `number` into `buf` from byte `offset`; zeros in holes and past the last
     /// block.
     pub fn read(&self, number: u64, offset: u64, buf: &mut [u8]) -> crate::Result<()> {
-        self.object(number)?.read(offset, buf)
+        self.retry(|| self.look(number, Some((offset, buf.len() as u64)))?.read(offset, buf))
+    }
+
+    /// Reads the blocks that a write of `len` bytes at `offset` would change in part, so that they are
+    /// in the cache when it is made under the lock.
+    pub fn warm(&self, number: u64, offset: u64, len: u64) -> crate::Result<()> {
+        let object = self.object(number)?;
+        let size = object.dnode().block_size.max(1);
+        let end = offset.saturating_add(len);
+        let partly = |at: u64| (!at.is_multiple_of(size)).then_some(at / size);
+        let mut blocks = [partly(offset), partly(end)].into_iter().flatten();
+        blocks.try_for_each(|blkid| object.block(blkid).map(drop))
+    }
+
+    /// The object; what is on disk is read without the lock.
+    fn look(&self, number: u64, range: Option<(u64, u64)>) -> crate::Result<Object> {
+        let base = {
+            let set = self.set.lock();
+            if let Some(object) = set.pending_view(number, range)? {
+                return Ok(object);
+            }
+            set.synced().clone()
+        };
+        on_disk(&base, number)
+    }
+
+    /// Reads until what was read was not free to be overwritten meanwhile.
+    fn retry<T>(&self, mut read: impl FnMut() -> crate::Result<T>) -> crate::Result<T> {
+        let mut tries = 0;
+        loop {
+            let before = self.moves.load(Ordering::Acquire);
+            let done = read();
+            let moved = self.moves.load(Ordering::Acquire).wrapping_sub(before);
+            let stale = if done.is_ok() { moved > MOVES } else { moved > 0 };
+            tries += 1;
+            if !stale || tries >= TRIES {
+                return done;
+            }
+        }
     }
 
     /// Makes a change: enters the open txg, then calls `f` with the object set and the txg.
@@ -132,6 +180,8 @@ impl LiveObjectSet {
 
     /// See [`OpenObjectSet::thaw`].
     pub fn thaw(&self, synced: &OpenObjectSet) {
-        self.set.lock().thaw(synced);
+        let mut set = self.set.lock();
+        set.thaw(synced);
+        self.moves.fetch_add(1, Ordering::Release);
     }
 }

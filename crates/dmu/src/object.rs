@@ -1,5 +1,10 @@
 //! An object: a dnode and the blocks below it.
+//!
+//! An object of an object set that is being written may have an overlay of pending changes. Whatever
+//! reads the object reads through it; only [`Object::walk`] does not, since what is pending has no
+//! pointers.
 
+use crate::overlay::{Overlay, Pending, pending_pointer};
 use crate::tree::Tree;
 use crate::{ObjectSet, Result};
 use cenote_format::blkptr::BlockPointer;
@@ -12,7 +17,7 @@ use std::sync::Arc;
 pub const SPILL_BLKID: u64 = u64::MAX - 1;
 
 /// A decoded dnode with its number and the byte order that its bonus buffer is in.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Dnode {
     pub(crate) number: u64,
     pub(crate) phys: DnodePhys,
@@ -24,6 +29,7 @@ pub(crate) struct Dnode {
 pub struct Object {
     objset: Arc<ObjectSet>,
     dnode: Arc<Dnode>,
+    overlay: Option<Arc<Overlay>>,
 }
 
 impl std::fmt::Debug for Object {
@@ -34,16 +40,42 @@ impl std::fmt::Debug for Object {
 
 impl Object {
     pub(crate) fn new(objset: Arc<ObjectSet>, dnode: Arc<Dnode>) -> Object {
-        Object { objset, dnode }
+        Object { objset, dnode, overlay: None }
     }
 
+    /// The object as `dnode` and `overlay` say that it is going to be.
+    pub(crate) fn pending(
+        objset: Arc<ObjectSet>,
+        dnode: Arc<Dnode>,
+        overlay: Arc<Overlay>,
+    ) -> Object {
+        Object { objset, dnode, overlay: Some(overlay) }
+    }
+
+    /// The tree of blocks on disk.
     pub(crate) fn tree(&self) -> Tree<'_> {
+        let on_disk = self.overlay.as_ref().map_or(&self.dnode, |overlay| &overlay.disk);
         Tree {
             store: self.objset.store(),
             objset: self.objset.id(),
             object: self.dnode.number,
-            dnode: &self.dnode.phys,
+            dnode: &on_disk.phys,
         }
+    }
+
+    pub(crate) fn overlay(&self) -> Option<&Overlay> {
+        self.overlay.as_deref()
+    }
+
+    /// The tree of blocks on disk, if anything of it can be seen.
+    pub(crate) fn visible_tree(&self) -> Option<Tree<'_>> {
+        let tree = self.tree();
+        let same_size = tree.dnode.block_size == self.dnode.phys.block_size;
+        Some(tree).filter(|_| same_size || self.overlay.is_none())
+    }
+
+    pub(crate) fn arc_dnode(&self) -> &Arc<Dnode> {
+        &self.dnode
     }
 
     /// The object's number: 0 for the meta dnode, `u64::MAX` and below for the accounting objects.
@@ -73,6 +105,10 @@ impl Object {
 
     /// The spill block, if there is one.
     pub fn spill(&self) -> Result<Option<Block>> {
+        if let Some(pending) = self.overlay().and_then(Overlay::spill) {
+            let order = ByteOrder::Little;
+            return Ok(pending.clone().map(|data| Block { data, order }));
+        }
         let Some(bp) = self.dnode.phys.spill.filter(|bp| !bp.is_hole()) else { return Ok(None) };
         let (objset, object) = (self.objset.id(), self.dnode.number);
         let at = Bookmark { objset, object, level: 0, blkid: SPILL_BLKID };
@@ -80,13 +116,30 @@ impl Object {
     }
 
     /// The block pointer of block `blkid` of level `level`; a hole where an ancestor is a hole, past
-    /// the last block, and above the top level.
+    /// the last block, and above the top level. For a data block that is pending, some pointer that
+    /// is no hole and cannot be read; for indirect blocks the pointer on disk.
     pub fn block_pointer(&self, level: u8, blkid: u64) -> Result<BlockPointer> {
-        self.tree().pointer(level, blkid)
+        if let Some(overlay) = self.overlay().filter(|_| level == 0) {
+            match overlay.block(blkid) {
+                Some(Pending::Data(data)) => {
+                    return Ok(pending_pointer(self.dnode.phys.kind, data.len()));
+                }
+                Some(Pending::Hole) => return Ok(BlockPointer::HOLE),
+                None => {}
+            }
+        }
+        let tree = self.visible_tree();
+        tree.map_or(Ok(BlockPointer::HOLE), |tree| tree.pointer(level, blkid))
     }
 
     /// Data block `blkid`; `None` for a hole.
     pub fn block(&self, blkid: u64) -> Result<Option<Block>> {
-        self.tree().block(blkid)
+        match self.overlay().and_then(|overlay| overlay.block(blkid)) {
+            Some(Pending::Data(data)) => {
+                Ok(Some(Block { data: data.clone(), order: ByteOrder::Little }))
+            }
+            Some(Pending::Hole) => Ok(None),
+            None => self.visible_tree().map_or(Ok(None), |tree| tree.block(blkid)),
+        }
     }
 }

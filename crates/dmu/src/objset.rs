@@ -9,6 +9,7 @@
 //! The accounting objects have dnodes of their own in the root block and go by the numbers
 //! [`USER_USED`], [`GROUP_USED`] and [`PROJECT_USED`].
 
+use crate::cache::ObjectCache;
 use crate::object::{Dnode, Object};
 use crate::seek::Seek;
 use crate::tree::Tree;
@@ -20,8 +21,7 @@ use cenote_format::dmu::{
 };
 use cenote_format::{ByteOrder, Bytes};
 use cenote_store::{Block, Bookmark, Store};
-use quick_cache::Weighter;
-use quick_cache::sync::Cache;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Number of the meta dnode (`DMU_META_DNODE_OBJECT`).
@@ -33,25 +33,8 @@ pub const GROUP_USED: u64 = u64::MAX - 1;
 /// Number of the object that maps projects to space used.
 pub const PROJECT_USED: u64 = u64::MAX - 2;
 
-/// Bytes of decoded dnodes, and of indexed micro ZAPs, that an object set keeps.
-const CACHE_BYTES: u64 = 4 << 20;
 /// Offset in a dnode of `dn_extra_slots`.
 const EXTRA_SLOTS_AT: usize = 12;
-
-#[derive(Clone)]
-pub(crate) struct Weigh;
-
-impl Weighter<u64, Arc<Dnode>> for Weigh {
-    fn weight(&self, _: &u64, dnode: &Arc<Dnode>) -> u64 {
-        (size_of::<Dnode>() + dnode.phys.pointers.len() * 128 + dnode.phys.bonus.len()) as u64
-    }
-}
-
-impl Weighter<u64, Arc<MicroZap>> for Weigh {
-    fn weight(&self, _: &u64, zap: &Arc<MicroZap>) -> u64 {
-        zap.memory() as u64
-    }
-}
 
 /// An open object set, for reading.
 pub struct ObjectSet {
@@ -60,8 +43,7 @@ pub struct ObjectSet {
     root: BlockPointer,
     order: ByteOrder,
     phys: ObjsetPhys,
-    dnodes: Cache<u64, Arc<Dnode>, Weigh>,
-    micro_zaps: Cache<u64, Arc<MicroZap>, Weigh>,
+    cache: ObjectCache,
 }
 
 impl std::fmt::Debug for ObjectSet {
@@ -84,15 +66,7 @@ impl ObjectSet {
                 .map_err(|source| Error::Decode { objset: id, object: META_DNODE, source })?;
             (phys, block.order)
         };
-        let this = ObjectSet {
-            store,
-            id,
-            root: bp,
-            order,
-            phys,
-            dnodes: Cache::with_weighter(1024, CACHE_BYTES, Weigh),
-            micro_zaps: Cache::with_weighter(64, CACHE_BYTES, Weigh),
-        };
+        let this = ObjectSet { store, id, root: bp, order, phys, cache: ObjectCache::new() };
         this.meta().check()?;
         Ok(Arc::new(this))
     }
@@ -117,8 +91,34 @@ impl ObjectSet {
         &self.phys
     }
 
-    pub(crate) fn micro_zaps(&self) -> &Cache<u64, Arc<MicroZap>, Weigh> {
-        &self.micro_zaps
+    /// The object set as a sync has left it, at `root`, which was just written: nothing is read.
+    pub(crate) fn synced(&self, root: BlockPointer, phys: ObjsetPhys) -> Arc<ObjectSet> {
+        let cache = ObjectCache::new();
+        let (store, id, order) = (self.store.clone(), self.id, ByteOrder::Little);
+        Arc::new(ObjectSet { store, id, root, order, phys, cache })
+    }
+
+    /// `synced`, which came out of syncs of this object set, with this one's cache. The syncs wrote
+    /// the dnodes in `written`, and freed those without one.
+    pub(crate) fn succeeded_by(
+        &self,
+        synced: &ObjectSet,
+        written: &BTreeMap<u64, Option<Arc<Dnode>>>,
+    ) -> Arc<ObjectSet> {
+        // Accounting objects do not go by their numbers here.
+        let kept = |n: u64, dnode| Some(dnode).filter(|_| n < PROJECT_USED).flatten();
+        let cache = self.cache.next(written.iter().map(|(n, d)| (*n, kept(*n, d.as_ref()))));
+        let ObjectSet { store, id, root, order, phys, .. } = synced;
+        let (store, phys) = (store.clone(), phys.clone());
+        Arc::new(ObjectSet { store, id: *id, root: *root, order: *order, phys, cache })
+    }
+
+    pub(crate) fn micro_zap(&self, number: u64) -> Option<Arc<MicroZap>> {
+        self.cache.micro_zap(number)
+    }
+
+    pub(crate) fn keep_micro_zap(&self, number: u64, zap: &Arc<MicroZap>) {
+        self.cache.keep_micro_zap(number, zap);
     }
 
     fn meta(&self) -> Tree<'_> {
@@ -142,7 +142,7 @@ impl ObjectSet {
     /// The object `number`. [`Error::NoObject`] if there is none, which includes numbers of slots
     /// inside a larger dnode.
     pub fn object(self: &Arc<Self>, number: u64) -> Result<Object> {
-        if let Some(dnode) = self.dnodes.get(&number) {
+        if let Some(dnode) = self.cache.dnode(number) {
             return Ok(Object::new(self.clone(), dnode));
         }
         let absent = Error::NoObject { objset: self.id, object: number };
@@ -159,7 +159,7 @@ impl ObjectSet {
         let dnode = Arc::new(Dnode { number, phys: phys.ok_or(absent)?, order: block.order });
         let object = Object::new(self.clone(), dnode.clone());
         object.tree().check()?;
-        self.dnodes.insert(number, dnode);
+        self.cache.keep_dnode(number, &dnode);
         Ok(object)
     }
 

@@ -17,20 +17,19 @@ impl Object {
     /// Reads into `buf` from byte `offset`; zeros in holes and past the last block. Fails if any
     /// block of the range cannot be read; `buf` then holds nothing of use.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let tree = self.tree();
-        let size = tree.dnode.block_size.max(1);
+        let size = self.dnode().block_size.max(1);
         let batch = (BATCH / size).max(1);
         let (mut at, mut rest) = (offset, buf);
         while !rest.is_empty() {
             let first = at / size;
-            if first > tree.dnode.max_block || at == u64::MAX {
+            if first > self.dnode().max_block || at == u64::MAX {
                 rest.fill(0);
                 break;
             }
             let past = first.saturating_add(batch).saturating_mul(size);
             let len = (past - at).min(rest.len() as u64).max(1) as usize;
             let (now, later) = rest.split_at_mut(len);
-            read_batch(&tree, at, now)?;
+            self.read_batch(at, now)?;
             at = at.saturating_add(len as u64);
             rest = later;
         }
@@ -40,17 +39,74 @@ impl Object {
     /// Starts background reads of the blocks that hold `len` bytes (at most 64 MiB) from byte
     /// `offset`. Errors are left for the read that needs the block.
     pub fn prefetch(&self, offset: u64, len: u64) {
-        let tree = self.tree();
-        let size = tree.dnode.block_size.max(1);
+        let size = self.dnode().block_size.max(1);
         let len = len.min(PREFETCH);
-        if len == 0 {
-            return;
-        }
+        let Some(tree) = self.visible_tree().filter(|_| len > 0) else { return };
         let (first, last) = (offset / size, offset.saturating_add(len - 1) / size);
-        let Ok(nodes) = tree.data_pointers(first, last - first + 1) else { return };
+        let Ok(nodes) = self.stored(&tree, first, last) else { return };
         let wanted: Vec<_> = requests(&tree, &nodes).collect();
         if !wanted.is_empty() && nodes.iter().all(|n| tree.check_node(n).is_ok()) {
             self.objset().store().prefetch(wanted);
+        }
+    }
+
+    /// The data blocks on disk, from `first` to `last`, that are no holes and are still as they are
+    /// on disk.
+    fn stored(&self, tree: &Tree<'_>, first: u64, last: u64) -> Result<Vec<Node>> {
+        let mut nodes = tree.data_pointers(first, last - first + 1)?;
+        if let Some(overlay) = self.overlay() {
+            nodes.retain(|n| overlay.is_clean(n.blkid));
+        }
+        Ok(nodes)
+    }
+
+    fn read_batch(&self, at: u64, buf: &mut [u8]) -> Result<()> {
+        let size = self.dnode().block_size.max(1);
+        let (first, last) = (at / size, at.saturating_add(buf.len() as u64 - 1) / size);
+        let mut blocks = self.overlay().map_or_else(Vec::new, |o| o.data(first..=last));
+        if (blocks.len() as u64) <= last - first
+            && let Some(tree) = self.visible_tree()
+        {
+            let nodes = self.stored(&tree, first, last)?;
+            let read = read_nodes(&tree, &nodes)?;
+            let pending = !blocks.is_empty();
+            blocks.extend(nodes.iter().map(|n| n.blkid).zip(read));
+            if pending {
+                blocks.sort_unstable_by_key(|(blkid, _)| *blkid);
+            }
+        }
+        let mut filled = 0;
+        for (blkid, block) in &blocks {
+            filled = self.place(at, buf, filled, *blkid, block)?;
+        }
+        if let Some(tail) = buf.get_mut(filled..) {
+            tail.fill(0);
+        }
+        Ok(())
+    }
+
+    /// Copies what `buf` (which starts at byte `at` of the object and is filled up to `filled`)
+    /// wants of block `blkid`, zeros before it, and returns how far `buf` is filled then.
+    fn place(
+        &self,
+        at: u64,
+        buf: &mut [u8],
+        filled: usize,
+        blkid: u64,
+        block: &Block,
+    ) -> Result<usize> {
+        let size = self.dnode().block_size;
+        let start = blkid.saturating_mul(size);
+        let skip = at.saturating_sub(start) as usize;
+        let to = (start.saturating_sub(at) as usize).min(buf.len());
+        let len = (size as usize).saturating_sub(skip).min(buf.len() - to);
+        if let Some(gap) = buf.get_mut(filled..to) {
+            gap.fill(0);
+        }
+        let copied = buf.get_mut(to..to + len).and_then(|dst| block.data.copy_to(skip, dst));
+        match copied {
+            Some(()) => Ok(to + len),
+            None => Err(self.tree().corrupt(format!("block {blkid}: {} bytes", block.data.len()))),
         }
     }
 }
@@ -62,50 +118,16 @@ fn requests<'t>(
     nodes.iter().map(|n| (n.bp, tree.bookmark(n.level, n.blkid)))
 }
 
-fn read_batch(tree: &Tree<'_>, at: u64, buf: &mut [u8]) -> Result<()> {
-    let size = tree.dnode.block_size.max(1);
-    let last = at.saturating_add(buf.len() as u64 - 1) / size;
-    let nodes = tree.data_pointers(at / size, last - at / size + 1)?;
-    let blocks = match nodes.as_slice() {
-        [] => Vec::new(),
-        [one] => vec![tree.read_node(one)?],
+/// Reads data blocks, as one batch.
+fn read_nodes(tree: &Tree<'_>, nodes: &[Node]) -> Result<Vec<Block>> {
+    match nodes {
+        [] => Ok(Vec::new()),
+        [one] => Ok(vec![tree.read_node(one)?]),
         many => {
             many.iter().try_for_each(|n| tree.check_node(n))?;
             let wanted: Vec<_> = requests(tree, many).collect();
             let read = tree.store.read_many(&wanted);
-            read.into_iter().collect::<std::result::Result<Vec<_>, _>>()?
+            Ok(read.into_iter().collect::<std::result::Result<Vec<_>, _>>()?)
         }
-    };
-    let mut filled = 0;
-    for (node, block) in nodes.iter().zip(&blocks) {
-        filled = place(tree, at, buf, filled, node.blkid, block)?;
-    }
-    if let Some(tail) = buf.get_mut(filled..) {
-        tail.fill(0);
-    }
-    Ok(())
-}
-
-/// Copies what `buf` (which starts at byte `at` of the object and is filled up to `filled`) wants
-/// of block `blkid`, zeros before it, and returns how far `buf` is filled then.
-fn place(
-    tree: &Tree<'_>,
-    at: u64,
-    buf: &mut [u8],
-    filled: usize,
-    blkid: u64,
-    block: &Block,
-) -> Result<usize> {
-    let start = blkid.saturating_mul(tree.dnode.block_size);
-    let skip = at.saturating_sub(start) as usize;
-    let to = (start.saturating_sub(at) as usize).min(buf.len());
-    let len = (tree.dnode.block_size as usize).saturating_sub(skip).min(buf.len() - to);
-    if let Some(gap) = buf.get_mut(filled..to) {
-        gap.fill(0);
-    }
-    let copied = buf.get_mut(to..to + len).and_then(|dst| block.data.copy_to(skip, dst));
-    match copied {
-        Some(()) => Ok(to + len),
-        None => Err(tree.corrupt(format!("block {blkid}: {} bytes", block.data.len()))),
     }
 }

@@ -4,9 +4,12 @@
 //! subtree; for holes, so does a pointer whose fill count says that the subtree is full. Hence the
 //! cost follows the number of indirect blocks on the way, not the size of the object.
 //!
+//! With pending changes, the search goes from run to run of blocks that are dirty, freed or on disk.
+//!
 //! A hostile tree can reach one block from many places and so pretend to be enormous. A block that
 //! was searched from its start in vain is not searched again.
 
+use crate::overlay::{Overlay, Pending};
 use crate::tree::{Node, Tree};
 use crate::{Object, Result};
 use cenote_format::blkptr::Dva;
@@ -26,10 +29,49 @@ impl Object {
     /// Start of the next data or hole at or after byte `offset`: `offset` itself if it is inside
     /// one, else the first byte of a block. `None` if there is none up to the last block.
     pub fn seek(&self, offset: u64, what: Seek) -> Result<Option<u64>> {
-        let tree = self.tree();
-        let size = tree.dnode.block_size.max(1);
-        let found = tree.next_block(offset / size, what, &mut |_| Ok(true))?;
+        let size = self.dnode().block_size.max(1);
+        let found = match self.overlay() {
+            None => self.tree().next_block(offset / size, what, &mut |_| Ok(true))?,
+            Some(overlay) => self.seek_pending(overlay, offset / size, what)?,
+        };
         Ok(found.and_then(|blkid| blkid.checked_mul(size)).map(|start| start.max(offset)))
+    }
+
+    /// The first block from `from` on that is data, or a hole, among pending changes and what is on
+    /// disk: run by run of blocks for which the answer comes from the same place.
+    fn seek_pending(&self, overlay: &Overlay, from: u64, what: Seek) -> Result<Option<u64>> {
+        let mut blkid = from;
+        while blkid <= self.dnode().max_block {
+            let state = overlay.block(blkid);
+            match (&state, what) {
+                (Some(Pending::Data(_)), Seek::Data) | (Some(Pending::Hole), Seek::Hole) => {
+                    return Ok(Some(blkid));
+                }
+                _ => {}
+            }
+            let end = overlay.next_change(blkid);
+            if state.is_none() {
+                let found = self.seek_on_disk(blkid, what)?;
+                if let Some(found) = found.filter(|b| *b < end) {
+                    return Ok(Some(found).filter(|b| *b <= self.dnode().max_block));
+                }
+            }
+            if end == u64::MAX {
+                break;
+            }
+            blkid = end;
+        }
+        Ok(None)
+    }
+
+    /// As if nothing were pending. Past the end there are holes.
+    fn seek_on_disk(&self, from: u64, what: Seek) -> Result<Option<u64>> {
+        let Some(tree) = self.visible_tree() else {
+            return Ok(Some(from).filter(|_| what == Seek::Hole));
+        };
+        let found = tree.next_block(from, what, &mut |_| Ok(true))?;
+        let past = tree.dnode.max_block.saturating_add(1).max(from);
+        Ok(found.or(Some(past).filter(|_| what == Seek::Hole)))
     }
 }
 

@@ -17,7 +17,7 @@ const BATCH: u64 = 4 << 20;
 pub type Visit<'f> = dyn FnMut(i64, u64, &BlockPointer) -> Result<()> + 'f;
 
 impl Object {
-    /// Calls `f` for every block pointer below the dnode that is not a hole. An indirect block
+    /// Calls `f` for every block pointer below the dnode on disk that is not a hole. An indirect block
     /// that cannot be read does not end the walk: the rest is walked, and the first such error
     /// is returned at the end. An error of `f` ends it at once.
     pub fn walk(&self, f: &mut Visit<'_>) -> Result<()> {

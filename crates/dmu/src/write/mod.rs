@@ -7,8 +7,9 @@
 //! blocks that are to be freed. [`OpenObjectSet::sync`] writes all of it, level by level over all
 //! objects at once (see `sync`), and the object set goes on from the new root block.
 //!
-//! The caller serialises: an object set is changed, then synced, then changed again. There is no
-//! open transaction group beside a syncing one yet.
+//! An object set is changed, then synced, then changed again: so it goes for the meta object set.
+//! For data sets that are in use, the pending changes are *frozen* into a second [`OpenObjectSet`],
+//! which is synced while the first goes on collecting changes on top (see `freeze`).
 //!
 //! | module | what |
 //! |---|---|
@@ -16,21 +17,21 @@
 //! | `slots` | which dnode slots are free |
 //! | [`sink`] | who writes blocks: the floor below |
 //! | `sync` | the tree of blocks, level by level |
-//! | `ranges` | sets of block numbers |
+//! | `freeze` | what is pending: views of it, freezing it, standing on what was written |
 //! | [`zap`] | ZAPs: entries, growth from micro to fat, splits |
 //!
 //! # Invariants
 //!
 //! - Pointers, levels and space used of a changed dnode are those on disk until the sync.
 //! - A block that is dirty is the whole block. It takes precedence over a range that is freed,
-//!   which takes precedence over what is on disk.
+//!   which takes precedence over what is frozen, which does over what is on disk.
 //! - Whatever is written is little-endian. Structures in the other byte order that would have to
 //!   be turned, and cannot be by this floor (dnodes, for their bonus buffers), are refused.
 //! - After a sync that failed the object set is of no use; it must be opened anew from the root
 //!   block that is valid.
 
+mod freeze;
 mod object;
-mod ranges;
 pub mod sink;
 mod slots;
 mod sync;
@@ -39,16 +40,20 @@ pub mod zap;
 pub use sink::{BlockSink, NewBlock};
 pub use zap::ZapMut;
 
+use crate::object::Dnode;
 use crate::objset::{META_DNODE, PROJECT_USED};
 use crate::tree::Tree;
-use crate::{Error, Object, ObjectSet};
+use crate::{Error, ObjectSet};
 use cenote_format::DecodeError;
+use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{
     DNODE_BLOCK, DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys, ObjsetType, ZilHeader,
 };
 use cenote_format::encode::EncodeError;
 use cenote_store::{BlockError, Store};
+use freeze::Found;
+pub(crate) use freeze::on_disk;
 use object::OpenObject;
 use slots::Slots;
 use std::collections::BTreeMap;
@@ -194,16 +199,44 @@ pub struct ObjectChange {
     pub after: Option<DnodePhys>,
 }
 
+/// Objects that are open, by number.
+type Objects = BTreeMap<u64, OpenObject>;
+/// Objects that are to be freed, with their dnodes on disk; without one if it is being written.
+type Doomed = BTreeMap<u64, Option<Arc<Dnode>>>;
+
+/// What was frozen and is being written by another object set.
+#[derive(Clone)]
+struct Frozen {
+    objects: Arc<Objects>,
+    doomed: Arc<Doomed>,
+}
+
 /// An object set that is being written.
 pub struct OpenObjectSet {
     base: Arc<ObjectSet>,
     phys: ObjsetPhys,
     slots: Slots,
-    objects: BTreeMap<u64, OpenObject>,
-    /// Objects on disk that are to be freed.
-    doomed: Vec<(u64, DnodePhys)>,
+    objects: Objects,
+    doomed: Doomed,
+    /// Bytes that are to be written.
+    dirty: u64,
+    /// Objects that there are more than on disk.
+    more: i64,
+    /// What is set in the root block, and was not frozen.
+    flags: Option<u64>,
+    zil: Option<ZilHeader>,
+    /// `DNODE_FLAG_*_ACCOUNTED` for whatever is written.
+    accounted: u8,
     /// Whether the root block has to be written.
     changed: bool,
+    /// What stands between the changes and the base.
+    frozen: Option<Frozen>,
+    /// What this set is to write for another one, and has not yet made its own.
+    inherited: Option<Frozen>,
+    /// Whether this is a frozen set.
+    syncing: bool,
+    /// The dnodes that a frozen set has written; `None` for those it freed.
+    written: BTreeMap<u64, Option<Arc<Dnode>>>,
     failed: bool,
 }
 
@@ -222,8 +255,25 @@ impl OpenObjectSet {
 
     fn around(base: Arc<ObjectSet>) -> OpenObjectSet {
         let phys = base.phys().clone();
-        let (slots, objects, doomed) = Default::default();
-        OpenObjectSet { base, phys, slots, objects, doomed, changed: false, failed: false }
+        let (slots, objects, doomed, written) = Default::default();
+        OpenObjectSet {
+            base,
+            phys,
+            slots,
+            objects,
+            doomed,
+            dirty: 0,
+            more: 0,
+            flags: None,
+            zil: None,
+            accounted: 0,
+            changed: false,
+            frozen: None,
+            inherited: None,
+            syncing: false,
+            written,
+            failed: false,
+        }
     }
 
     /// A new object set with number `id`. Those of data sets get a meta dnode of as many levels as
@@ -252,55 +302,32 @@ impl OpenObjectSet {
         self.base.id()
     }
 
-    /// The object as it is now, pending changes included. It stays as it is however the object set
-    /// is changed further.
-    pub fn view(&mut self, number: u64) -> crate::Result<Object> {
-        match number {
-            PROJECT_USED.. | META_DNODE => self.base.special(number),
-            _ => self.base.object(number),
-        }
-    }
-
-    /// The number of the first object at or after `from`, pending changes included.
-    pub fn next_object(&mut self, from: u64) -> crate::Result<Option<u64>> {
-        self.base.next_object(from)
-    }
-
-    /// Whether a sync would write anything.
-    pub fn is_dirty(&self) -> bool {
-        self.changed || !self.doomed.is_empty() || self.objects.values().any(|o| o.changed)
-    }
-
-    /// Bytes of data that are to be written.
-    pub fn dirty_bytes(&self) -> u64 {
-        let blocks = self.objects.values().flat_map(|o| o.dirty.values());
-        blocks.map(|block| block.len() as u64).sum()
-    }
-
-    /// Changes the header of the intent log.
-    pub fn set_zil_header(&mut self, zil: ZilHeader) {
-        self.phys.zil = zil;
-        self.changed = true;
-    }
-
-    /// Moves all pending changes into an object set of their own, which is to be synced and then
-    /// given to [`OpenObjectSet::thaw`]. This one goes on collecting changes; it reads through the
-    /// frozen ones. There can only be one frozen set at a time.
-    pub fn freeze(&mut self) -> OpenObjectSet {
-        let fresh = Self::around(self.base.clone());
-        std::mem::replace(self, fresh)
-    }
-
-    /// Stands on what was synced from now on.
-    pub fn thaw(&mut self, synced: &OpenObjectSet) {
-        self.base = synced.base.clone();
-        self.phys = synced.phys.clone();
+    /// `os_flags`.
+    pub fn flags(&self) -> u64 {
+        self.phys.flags
     }
 
     /// `os_flags`, to be changed with care.
     pub fn set_flags(&mut self, flags: u64) {
-        self.phys.flags = flags;
+        (self.phys.flags, self.flags) = (flags, Some(flags));
         self.changed = true;
+    }
+
+    /// The header of the intent log.
+    pub fn zil_header(&self) -> &ZilHeader {
+        &self.phys.zil
+    }
+
+    /// Changes the header of the intent log.
+    pub fn set_zil_header(&mut self, zil: ZilHeader) {
+        (self.phys.zil, self.zil) = (zil, Some(zil));
+        self.changed = true;
+    }
+
+    /// Sets the flags (`DNODE_FLAG_USERUSED_ACCOUNTED`, `DNODE_FLAG_USEROBJUSED_ACCOUNTED`) that
+    /// each dnode gets when it is written, because it is accounted for from then on.
+    pub fn set_accounted(&mut self, flags: u8) {
+        self.accounted = flags;
     }
 
     fn meta_tree(&self) -> Tree<'_> {
@@ -316,17 +343,32 @@ impl OpenObjectSet {
         if self.failed { Err(WriteError::Failed) } else { Ok(()) }
     }
 
+    /// Objects come and go in the open set only.
+    fn may_allocate(&self) -> Result<()> {
+        if self.syncing {
+            let why = "the object set is being written".into();
+            return Err(WriteError::Invalid { object: META_DNODE, why });
+        }
+        self.usable()
+    }
+
+    fn insert(&mut self, number: u64, object: OpenObject) {
+        self.dirty = self.dirty.saturating_add(object.bytes());
+        self.objects.insert(number, object);
+    }
+
     /// Allocates an object and returns its number: the first free one.
     ///
-    /// Errors: sizes that the format does not have, no free number.
+    /// Errors: sizes that the format does not have, no free number; the set is a frozen one.
     pub fn allocate(&mut self, new: &NewObject) -> Result<u64> {
-        self.usable()?;
-        let object = OpenObject::create(new)?;
-        let mut slots = std::mem::take(&mut self.slots);
-        let taken = slots.take_any(object.phys.slots(), &self.meta_tree());
-        self.slots = slots;
+        self.may_allocate()?;
+        let slots = OpenObject::create(0, new)?.phys().slots();
+        let mut map = std::mem::take(&mut self.slots);
+        let taken = map.take_any(slots, &self.meta_tree());
+        self.slots = map;
         let number = taken?;
-        self.objects.insert(number, object);
+        self.insert(number, OpenObject::create(number, new)?);
+        self.more += 1;
         Ok(number)
     }
 
@@ -334,15 +376,16 @@ impl OpenObjectSet {
     ///
     /// Errors: [`WriteError::Taken`] if it or one of the slots that it would take is not free.
     pub fn claim(&mut self, number: u64, new: &NewObject) -> Result<()> {
-        self.usable()?;
-        let object = OpenObject::create(new)?;
+        self.may_allocate()?;
+        let object = OpenObject::create(number, new)?;
         let mut slots = std::mem::take(&mut self.slots);
-        let taken = slots.take(number, object.phys.slots(), &self.meta_tree());
+        let taken = slots.take(number, object.phys().slots(), &self.meta_tree());
         self.slots = slots;
         if !taken? {
             return Err(WriteError::Taken(number));
         }
-        self.objects.insert(number, object);
+        self.insert(number, object);
+        self.more += 1;
         Ok(())
     }
 
@@ -353,12 +396,15 @@ impl OpenObjectSet {
     /// of more than one slot.
     pub fn create_accounting(&mut self, number: u64, new: &NewObject) -> Result<()> {
         self.usable()?;
-        let object = OpenObject::create(new)?;
-        let there = self.objects.contains_key(&number) || self.base.special(number).is_ok();
-        if number < PROJECT_USED || there || object.phys.slots() != 1 {
+        self.settle();
+        let object = OpenObject::create(number, new)?;
+        let frozen = self.frozen.as_ref().is_some_and(|f| f.objects.contains_key(&number));
+        let there =
+            frozen || self.objects.contains_key(&number) || self.base.special(number).is_ok();
+        if number < PROJECT_USED || there || object.phys().slots() != 1 {
             return Err(WriteError::Taken(number));
         }
-        self.objects.insert(number, object);
+        self.insert(number, object);
         Ok(())
     }
 
@@ -368,32 +414,44 @@ impl OpenObjectSet {
             let why = "accounting objects stay".into();
             return Err(WriteError::Invalid { object: number, why });
         }
+        self.may_allocate()?;
         let object = self.object(number)?;
-        let (slots, on_disk) = (object.phys.slots(), object.on_disk.then(|| object.disk.clone()));
-        self.objects.remove(&number);
+        let (slots, bytes) = (object.phys().slots(), object.bytes());
+        let below = match object.stands_on_frozen() {
+            true => Some(None),
+            false => object.disk().map(|dnode| Some(dnode.clone())),
+        };
         // The bitmap has to be there before a slot can be given back.
         let mut map = std::mem::take(&mut self.slots);
         let known = map.take(number, slots, &self.meta_tree());
         self.slots = map;
         known?;
         self.slots.give(number, slots);
-        self.doomed.extend(on_disk.map(|dnode| (number, dnode)));
+        self.objects.remove(&number);
+        self.doomed.extend(below.map(|dnode| (number, dnode)));
+        self.dirty = self.dirty.saturating_sub(bytes);
+        self.more -= 1;
         Ok(())
     }
 
-    /// The object, taken in from disk if need be.
+    /// Makes what was inherited this set's own.
+    fn settle(&mut self) {
+        let Some(Frozen { objects, doomed }) = self.inherited.take() else { return };
+        self.objects = Arc::unwrap_or_clone(objects);
+        self.doomed = Arc::unwrap_or_clone(doomed);
+    }
+
+    /// The object, taken in from what is frozen or on disk if need be.
     fn object(&mut self, number: u64) -> Result<&mut OpenObject> {
         self.usable()?;
+        self.settle();
         if !self.objects.contains_key(&number) {
-            if self.doomed.iter().any(|(n, _)| *n == number) {
-                let objset = self.base.id();
-                return Err(Error::NoObject { objset, object: number }.into());
-            }
-            let object = match number {
-                PROJECT_USED.. => self.base.special(number)?,
-                _ => self.base.object(number)?,
+            let open = match self.find(number)? {
+                Found::Frozen(object) => OpenObject::above(object),
+                Found::OnDisk(object) => OpenObject::open(&object)?,
+                // Not there, as was just seen.
+                Found::Open(_) => return Err(WriteError::Failed),
             };
-            let open = OpenObject::open(&object)?;
             self.objects.insert(number, open);
         }
         let objset = self.base.id();
@@ -409,12 +467,17 @@ impl OpenObjectSet {
     ) -> Result<T> {
         let store = self.base.store().clone();
         let place = object::Place { store, objset: self.base.id(), object: number };
-        f(self.object(number)?, &place)
+        let object = self.object(number)?;
+        let before = object.bytes();
+        let done = f(object, &place);
+        let after = object.bytes();
+        self.dirty = self.dirty.saturating_add(after).saturating_sub(before);
+        done
     }
 
     /// The dnode as it will be; its pointers, levels and space used as they are on disk.
     pub fn dnode(&mut self, number: u64) -> Result<&DnodePhys> {
-        Ok(&self.object(number)?.phys)
+        Ok(self.object(number)?.phys())
     }
 
     /// Changes the bonus buffer. Errors: more than there is room for.
@@ -442,13 +505,23 @@ impl OpenObjectSet {
 
     /// Reads into `buf` from byte `offset`; zeros in holes and past the last block.
     pub fn read(&mut self, number: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.with(number, |object, place| object.read(place, offset, buf))
+        self.usable()?;
+        let object = match self.pending_view(number, Some((offset, buf.len() as u64)))? {
+            Some(object) => object,
+            None => on_disk(&self.base, number)?,
+        };
+        Ok(object.read(offset, buf)?)
     }
 
     /// Writes `data` at byte `offset`. Blocks that are written in part are read first.
     /// Errors: the end would be beyond 2^63 bytes.
     pub fn write(&mut self, number: u64, offset: u64, data: &[u8]) -> Result<()> {
         self.with(number, |object, place| object.write(place, offset, data))
+    }
+
+    /// As [`OpenObjectSet::write`], but whole blocks are shared instead of copied.
+    pub fn write_abd(&mut self, number: u64, offset: u64, data: &Abd) -> Result<()> {
+        self.with(number, |object, place| object.write_abd(place, offset, data))
     }
 
     /// Makes zeros of `len` bytes from `offset`: whole blocks become holes, parts of blocks are

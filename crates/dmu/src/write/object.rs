@@ -1,17 +1,18 @@
 //! The changes of one object in a transaction group.
 
-use super::ranges::Ranges;
 use super::{MAX_INDIRECT_SHIFT, MAX_POINTERS, MIN_INDIRECT_SHIFT, NewObject, Result, WriteError};
-use crate::Object;
-use crate::object::SPILL_BLKID;
+use crate::object::{Dnode, SPILL_BLKID};
+use crate::overlay::{Layer, Overlay, Pending, pending_pointer};
 use crate::tree::Tree;
+use crate::{Object, ObjectSet};
+use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
-use cenote_format::dmu::{DNODE_CORE, DNODE_FLAG_USED_BYTES, DNODE_SLOT, DmuType, DnodePhys};
-use cenote_format::encode::zap::micro::MicroIndex;
+use cenote_format::dmu::{
+    DNODE_CORE, DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DNODE_SLOT, DmuType, DnodePhys,
+};
 use cenote_format::encode::zap::to_little_endian;
 use cenote_format::{ByteOrder, MAX_BLOCK, SECTOR};
 use cenote_store::{Block, Bookmark, Store};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Largest spill block (`SPA_OLD_MAXBLOCKSIZE`).
@@ -32,25 +33,15 @@ impl Place {
     }
 }
 
-/// An object and its changes.
-#[derive(Debug)]
+/// An object and its changes. Cheap to clone: what is large is shared.
+#[derive(Debug, Clone)]
 pub(super) struct OpenObject {
-    /// The dnode on disk; of a new object, one without blocks.
-    pub(super) disk: DnodePhys,
-    /// Whether there is one on disk.
-    pub(super) on_disk: bool,
-    /// The dnode as it will be. Pointers, levels and space used are those of `disk`.
-    pub(super) phys: DnodePhys,
-    /// Dirty blocks, whole ones, of the size that `phys` says.
-    pub(super) dirty: BTreeMap<u64, Vec<u8>>,
-    /// Blocks that are to be freed before the dirty ones are written.
-    pub(super) freed: Ranges,
-    /// What the spill block is to be.
-    pub(super) spill: Option<Option<Vec<u8>>>,
+    /// The dnode as it will be. Pointers, levels and space used are those on disk.
+    dnode: Arc<Dnode>,
+    /// The changes, and what they stand on.
+    pub(super) pending: Overlay,
     /// Whether anything was changed.
     pub(super) changed: bool,
-    /// The index of a micro ZAP, as long as block 0 is changed by no one else.
-    pub(super) micro: Option<MicroIndex>,
 }
 
 /// Bytes of bonus buffer that a dnode has room for; `None` if there is none for the pointers.
@@ -71,13 +62,94 @@ pub(super) fn sound_shift(dnode: &DnodePhys) -> bool {
 }
 
 impl OpenObject {
-    fn around(disk: DnodePhys, on_disk: bool) -> OpenObject {
-        let (dirty, freed, spill, micro) = Default::default();
-        let (phys, changed) = (disk.clone(), !on_disk);
-        OpenObject { disk, on_disk, phys, dirty, freed, spill, changed, micro }
+    fn around(disk: Arc<Dnode>, on_disk: bool) -> OpenObject {
+        let (top, under, micro) = Default::default();
+        let (dnode, changed) = (disk.clone(), !on_disk);
+        OpenObject { dnode, pending: Overlay { top, under, disk, on_disk, micro }, changed }
     }
 
-    pub(super) fn create(new: &NewObject) -> Result<OpenObject> {
+    /// The object on top of what is frozen of it.
+    pub(super) fn above(frozen: &OpenObject) -> OpenObject {
+        let mut this = frozen.clone();
+        if this.changed {
+            this.pending.under = Some(std::mem::take(&mut this.pending.top));
+            this.changed = false;
+        }
+        this
+    }
+
+    /// Stands on `disk`, which is what was frozen of it and was then written.
+    pub(super) fn stand_on(&mut self, disk: &Arc<Dnode>) {
+        let dnode = &mut Arc::make_mut(&mut self.dnode).phys;
+        let DnodePhys { levels, used, flags, pointers, spill, .. } = disk.phys.clone();
+        (dnode.levels, dnode.used, dnode.flags) = (levels, used, flags);
+        (dnode.pointers, dnode.spill) = (pointers, spill);
+        self.pending.disk = disk.clone();
+        self.pending.on_disk = true;
+        self.pending.under = None;
+    }
+
+    /// The dnode as it will be.
+    pub(super) fn phys(&self) -> &DnodePhys {
+        &self.dnode.phys
+    }
+
+    /// The dnode as it will be, to be changed.
+    pub(super) fn phys_mut(&mut self) -> &mut DnodePhys {
+        self.changed = true;
+        &mut Arc::make_mut(&mut self.dnode).phys
+    }
+
+    /// The dnode on disk.
+    pub(super) fn disk(&self) -> Option<&Arc<Dnode>> {
+        Some(&self.pending.disk).filter(|_| self.pending.on_disk)
+    }
+
+    /// Whether part of it is frozen.
+    pub(super) fn stands_on_frozen(&self) -> bool {
+        self.pending.under.is_some()
+    }
+
+    /// Bytes that are to be written for it, its dnode included.
+    pub(super) fn bytes(&self) -> u64 {
+        match self.changed {
+            true => {
+                self.pending.top.bytes().saturating_add(self.phys().slots() * DNODE_SLOT as u64)
+            }
+            false => 0,
+        }
+    }
+
+    /// The object as it is now, for readers.
+    pub(super) fn view(&self, base: &Arc<ObjectSet>) -> Object {
+        self.shown(base, || self.pending.clone())
+    }
+
+    /// As [`OpenObject::view`], good for reading some bytes only.
+    pub(super) fn view_of(&self, base: &Arc<ObjectSet>, offset: u64, len: u64) -> Object {
+        let size = self.phys().block_size.max(1);
+        let blocks = offset / size..=offset.saturating_add(len) / size;
+        self.shown(base, || self.pending.within(&blocks))
+    }
+
+    fn shown(&self, base: &Arc<ObjectSet>, pending: impl FnOnce() -> Overlay) -> Object {
+        if !self.changed && !self.stands_on_frozen() {
+            return Object::new(base.clone(), self.dnode.clone());
+        }
+        let mut dnode = self.dnode.clone();
+        if let Some(spill) = self.pending.spill() {
+            let kind = dnode.phys.bonus_kind;
+            let spill = spill.as_ref().map(|data| pending_pointer(kind, data.len()));
+            let mut phys = dnode.phys.clone();
+            phys.flags &= !DNODE_FLAG_SPILL;
+            phys.flags |= if spill.is_some() { DNODE_FLAG_SPILL } else { 0 };
+            let (number, order) = (dnode.number, dnode.order);
+            dnode = Arc::new(Dnode { number, order, phys: DnodePhys { spill, ..phys } });
+        }
+        Object::pending(base.clone(), dnode, Arc::new(pending()))
+    }
+
+    pub(super) fn create(number: u64, new: &NewObject) -> Result<OpenObject> {
         let bad = |why: String| Err(WriteError::Invalid { object: 0, why });
         let slots = new.dnode_size / DNODE_SLOT;
         if !new.dnode_size.is_multiple_of(DNODE_SLOT) || !(1..=32).contains(&slots) {
@@ -95,7 +167,7 @@ impl OpenObject {
             DmuType::SA => 1,
             _ => (1 + spare / BLKPTR_SIZE).min(MAX_POINTERS),
         };
-        let disk = DnodePhys {
+        let phys = DnodePhys {
             kind: new.kind,
             indirect_shift: new.indirect_shift,
             levels: 1,
@@ -111,8 +183,9 @@ impl OpenObject {
             bonus: new.bonus.clone(),
             spill: None,
         };
-        disk.encode()?;
-        Ok(OpenObject::around(disk, false))
+        phys.encode()?;
+        let dnode = Dnode { number, phys, order: ByteOrder::Little };
+        Ok(OpenObject::around(Arc::new(dnode), false))
     }
 
     /// Errors: the dnode is in the other byte order, or could not grow.
@@ -124,21 +197,22 @@ impl OpenObject {
         if object.order() != ByteOrder::Little {
             return Err(WriteError::ByteOrder(object.number()));
         }
-        Ok(OpenObject::around(object.dnode().clone(), true))
+        Ok(OpenObject::around(object.arc_dnode().clone(), true))
     }
 
     fn tree<'t>(&'t self, place: &'t Place) -> Tree<'t> {
         let (objset, object) = (place.objset, place.object);
-        Tree { store: &place.store, objset, object, dnode: &self.disk }
+        Tree { store: &place.store, objset, object, dnode: &self.pending.disk.phys }
     }
 
     pub(super) fn set_bonus(&mut self, place: &Place, kind: DmuType, bonus: &[u8]) -> Result<()> {
         if !self.has_room(bonus.len(), self.has_spill()) || !kind.is_valid() {
             return place.invalid(format!("bonus of {} bytes, type {}", bonus.len(), kind.0));
         }
-        self.phys.bonus = bonus.to_vec();
-        self.phys.bonus_kind = kind;
-        self.changed = true;
+        let phys = self.phys_mut();
+        phys.bonus.clear();
+        phys.bonus.extend_from_slice(bonus);
+        phys.bonus_kind = kind;
         Ok(())
     }
 
@@ -146,42 +220,49 @@ impl OpenObject {
         if !sizes_fit(size, shift) {
             return place.invalid(format!("blocks of {size} bytes, indirect block shift {shift}"));
         }
-        if self.phys.max_block != 0 {
+        if self.phys().max_block != 0 {
             return place.invalid("has more than one block");
         }
-        if shift != self.phys.indirect_shift && self.phys.levels != 1 {
+        if shift != self.phys().indirect_shift && (self.phys().levels != 1 || self.will_grow()) {
             return place.invalid("has indirect blocks");
         }
-        if size != self.phys.block_size {
-            if let Some(mut data) = self.block(place, 0)? {
+        if size != self.phys().block_size {
+            if let Some(data) = self.block(place, 0)? {
+                let mut data = data.to_vec();
                 data.resize(size as usize, 0);
-                self.dirty.insert(0, data);
+                self.pending.top.put(0, Abd::from_vec(data));
             }
-            self.phys.block_size = size;
+            self.phys_mut().block_size = size;
         }
-        self.phys.indirect_shift = shift;
-        self.changed = true;
+        self.phys_mut().indirect_shift = shift;
         Ok(())
+    }
+
+    /// Whether what is frozen has so many blocks that it gets indirect blocks.
+    fn will_grow(&self) -> bool {
+        let last = self.pending.under.as_ref().and_then(Layer::last);
+        last.is_some_and(|last| last >= self.phys().pointers.len() as u64)
     }
 
     /// Whether the dnode has room for a bonus buffer of `bonus` bytes.
     fn has_room(&self, bonus: usize, spill: bool) -> bool {
-        let slots = usize::from(self.phys.extra_slots) + 1;
-        bonus_room(slots, self.phys.pointers.len(), spill).is_some_and(|room| bonus <= room)
+        let slots = usize::from(self.phys().extra_slots) + 1;
+        bonus_room(slots, self.phys().pointers.len(), spill).is_some_and(|room| bonus <= room)
     }
 
     fn has_spill(&self) -> bool {
-        match &self.spill {
+        match self.pending.spill() {
             Some(pending) => pending.is_some(),
-            None => self.disk.spill.is_some(),
+            None => self.pending.disk.phys.spill.is_some(),
         }
     }
 
     pub(super) fn spill(&self, place: &Place) -> Result<Option<Vec<u8>>> {
-        if let Some(pending) = &self.spill {
-            return Ok(pending.clone());
+        if let Some(pending) = self.pending.spill() {
+            return Ok(pending.as_ref().map(Abd::to_vec));
         }
-        let Some(bp) = self.disk.spill.filter(|bp| !bp.is_hole()) else { return Ok(None) };
+        let on_disk = self.pending.disk.phys.spill;
+        let Some(bp) = on_disk.filter(|bp| !bp.is_hole()) else { return Ok(None) };
         let (objset, object) = (place.objset, place.object);
         let at = Bookmark { objset, object, level: 0, blkid: SPILL_BLKID };
         Ok(Some(place.store.read(&bp, at)?.data.to_vec()))
@@ -193,91 +274,86 @@ impl OpenObject {
             if len == 0 || !len.is_multiple_of(SECTOR as usize) || len > MAX_SPILL {
                 return place.invalid(format!("spill block of {len} bytes"));
             }
-            if !self.has_room(self.phys.bonus.len(), true) {
+            if !self.has_room(self.phys().bonus.len(), true) {
                 return place.invalid("no room for a spill pointer");
             }
         }
-        self.spill = Some(data);
+        self.pending.top.spill = Some(data.map(Abd::from_vec));
         self.changed = true;
         Ok(())
     }
 
     /// The bytes of a block read from disk, little-endian.
-    fn turn(&self, place: &Place, block: &Block) -> Result<Vec<u8>> {
-        let mut data = block.data.to_vec();
-        let kind = self.phys.kind;
-        if block.order == ByteOrder::Big {
-            if kind.is_zap() {
-                to_little_endian(&mut data, ByteOrder::Big)?;
-            } else if !matches!(kind, DmuType::PLAIN_FILE_CONTENTS | DmuType::ZVOL) {
-                return Err(WriteError::ByteOrder(place.object));
-            }
+    fn turn(&self, place: &Place, block: Block) -> Result<Abd> {
+        let kind = self.phys().kind;
+        if block.order == ByteOrder::Little
+            || matches!(kind, DmuType::PLAIN_FILE_CONTENTS | DmuType::ZVOL)
+        {
+            return Ok(block.data);
         }
-        Ok(data)
+        if !kind.is_zap() {
+            return Err(WriteError::ByteOrder(place.object));
+        }
+        let mut data = block.data.to_vec();
+        to_little_endian(&mut data, ByteOrder::Big)?;
+        Ok(Abd::from_vec(data))
     }
 
     /// Block `blkid` as it is now; `None` for a hole.
-    pub(super) fn block(&self, place: &Place, blkid: u64) -> Result<Option<Vec<u8>>> {
-        if let Some(data) = self.dirty.get(&blkid) {
-            return Ok(Some(data.clone()));
+    pub(super) fn block(&self, place: &Place, blkid: u64) -> Result<Option<Abd>> {
+        match self.pending.block(blkid) {
+            Some(Pending::Data(data)) => return Ok(Some(data.clone())),
+            Some(Pending::Hole) => return Ok(None),
+            None => {}
         }
-        if self.freed.contains(blkid) {
+        let tree = self.tree(place);
+        if tree.dnode.block_size != self.phys().block_size {
             return Ok(None);
         }
-        let read = self.tree(place).block(blkid)?;
-        read.map(|block| self.turn(place, &block)).transpose()
+        tree.block(blkid)?.map(|block| self.turn(place, block)).transpose()
     }
 
-    /// Block `blkid`, which is to be changed.
-    pub(super) fn block_mut(&mut self, place: &Place, blkid: u64) -> Result<&mut Vec<u8>> {
-        let size = self.phys.block_size;
-        let end = blkid.checked_add(1).and_then(|end| end.checked_mul(size));
-        if end.is_none_or(|end| end > MAX_OFFSET) {
-            return place.invalid(format!("block {blkid} is too far"));
-        }
-        let loaded = if self.dirty.contains_key(&blkid) {
-            None
-        } else {
-            Some(self.block(place, blkid)?.unwrap_or_else(|| vec![0; size as usize]))
-        };
-        self.phys.max_block = self.phys.max_block.max(blkid);
-        self.changed = true;
-        Ok(self.dirty.entry(blkid).or_insert_with(|| loaded.unwrap_or_default()))
+    /// Replaces block `blkid`, which was not too far; the index of a micro ZAP stays.
+    fn put(&mut self, blkid: u64, data: Abd) {
+        self.pending.top.put(blkid, data);
+        let phys = self.phys_mut();
+        phys.max_block = phys.max_block.max(blkid);
     }
 
-    pub(super) fn read(&self, place: &Place, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let (mut at, mut rest) = (offset, buf);
-        while !rest.is_empty() {
-            let size = self.phys.block_size;
-            let (blkid, skip) = (at / size, (at % size) as usize);
-            let len = rest.len().min(size as usize - skip);
-            let (now, later) = rest.split_at_mut(len);
-            match self.block(place, blkid)? {
-                Some(data) => match data.get(skip..skip + len) {
-                    Some(src) => now.copy_from_slice(src),
-                    None => return place.invalid(format!("block {blkid} is short")),
-                },
-                None => now.fill(0),
-            }
-            at = at.saturating_add(len as u64);
-            rest = later;
+    fn check_end(&self, place: &Place, blkid: u64) -> Result<()> {
+        let end = blkid.checked_add(1).and_then(|end| end.checked_mul(self.phys().block_size));
+        match end {
+            Some(end) if end <= MAX_OFFSET => Ok(()),
+            _ => place.invalid(format!("block {blkid} is too far")),
         }
+    }
+
+    /// Makes `data`, which is as long as a block, block `blkid`.
+    pub(super) fn put_block(&mut self, place: &Place, blkid: u64, data: Vec<u8>) -> Result<()> {
+        self.check_end(place, blkid)?;
+        self.put(blkid, Abd::from_vec(data));
         Ok(())
     }
 
-    pub(super) fn write(&mut self, place: &Place, offset: u64, data: &[u8]) -> Result<()> {
-        if offset.checked_add(data.len() as u64).is_none_or(|end| end > MAX_OFFSET) {
-            return place.invalid(format!("{} bytes at {offset}", data.len()));
+    /// Block `blkid`, which is to be changed.
+    pub(super) fn block_mut(&mut self, place: &Place, blkid: u64) -> Result<&mut [u8]> {
+        if self.pending.top.dirty(blkid).is_none() {
+            self.check_end(place, blkid)?;
+            let size = self.phys().block_size as usize;
+            let loaded = self.block(place, blkid)?;
+            self.put(blkid, loaded.unwrap_or_else(|| Abd::from_vec(vec![0; size])));
         }
-        self.micro = None;
-        let (size, mut at, mut rest) = (self.phys.block_size, offset, data);
+        self.pending.top.dirty_mut(blkid).ok_or(WriteError::Failed)
+    }
+
+    pub(super) fn write(&mut self, place: &Place, offset: u64, data: &[u8]) -> Result<()> {
+        self.check_write(place, offset, data.len())?;
+        let (size, mut at, mut rest) = (self.phys().block_size, offset, data);
         while !rest.is_empty() {
             let (blkid, skip) = (at / size, (at % size) as usize);
             let (now, later) = rest.split_at(rest.len().min(size as usize - skip));
             if now.len() as u64 == size {
-                self.phys.max_block = self.phys.max_block.max(blkid);
-                self.changed = true;
-                self.dirty.insert(blkid, now.to_vec());
+                self.put(blkid, Abd::copy_of(now));
             } else if let Some(dst) = self.block_mut(place, blkid)?.get_mut(skip..skip + now.len())
             {
                 dst.copy_from_slice(now);
@@ -288,14 +364,40 @@ impl OpenObject {
         Ok(())
     }
 
+    /// As [`OpenObject::write`], but shares whole blocks instead of copying them.
+    pub(super) fn write_abd(&mut self, place: &Place, offset: u64, data: &Abd) -> Result<()> {
+        self.check_write(place, offset, data.len())?;
+        let (size, mut done) = (self.phys().block_size, 0);
+        while done < data.len() {
+            let at = offset + done as u64;
+            let (blkid, skip) = (at / size, (at % size) as usize);
+            let len = (data.len() - done).min(size as usize - skip);
+            if let Some(whole) = data.slice(done, len).filter(|_| len as u64 == size) {
+                self.put(blkid, whole);
+            } else if let Some(dst) = self.block_mut(place, blkid)?.get_mut(skip..skip + len) {
+                data.copy_to(done, dst);
+            }
+            done += len;
+        }
+        Ok(())
+    }
+
+    fn check_write(&mut self, place: &Place, offset: u64, len: usize) -> Result<()> {
+        if offset.checked_add(len as u64).is_none_or(|end| end > MAX_OFFSET) {
+            return place.invalid(format!("{len} bytes at {offset}"));
+        }
+        self.pending.micro = None;
+        Ok(())
+    }
+
     pub(super) fn free_range(&mut self, place: &Place, offset: u64, len: u64) -> Result<()> {
-        let size = self.phys.block_size;
-        let past = self.phys.max_block.saturating_add(1).saturating_mul(size);
+        let (size, max_block) = (self.phys().block_size, self.phys().max_block);
+        let past = max_block.saturating_add(1).saturating_mul(size);
         let end = offset.saturating_add(len).min(past);
         if offset >= end {
             return Ok(());
         }
-        self.micro = None;
+        self.pending.micro = None;
         let (first, last) = (offset.div_ceil(size), end / size);
         if first > last {
             return self.zero(place, first - 1, (offset % size) as usize, (end % size) as usize);
@@ -315,21 +417,18 @@ impl OpenObject {
         if first >= end {
             return;
         }
-        let mut inside = self.dirty.split_off(&first);
-        self.dirty.append(&mut inside.split_off(&end));
-        let mut range = first..end;
-        if end > self.phys.max_block {
-            // So that whatever is on disk past the end goes too.
-            range.end = u64::MAX;
-            self.phys.max_block = first.saturating_sub(1);
+        // Whatever is on disk past the end goes too.
+        let rest = end > self.phys().max_block;
+        self.pending.top.free(first, end, rest);
+        let phys = self.phys_mut();
+        if rest {
+            phys.max_block = first.saturating_sub(1);
         }
-        self.freed.insert(range);
-        self.changed = true;
     }
 
     /// Zeroes a part of a block, unless it is a hole.
     fn zero(&mut self, place: &Place, blkid: u64, from: usize, to: usize) -> Result<()> {
-        if !self.dirty.contains_key(&blkid) && self.block(place, blkid)?.is_none() {
+        if self.pending.top.dirty(blkid).is_none() && self.block(place, blkid)?.is_none() {
             return Ok(());
         }
         if let Some(part) = self.block_mut(place, blkid)?.get_mut(from..to) {

@@ -18,21 +18,22 @@
 //! is in `born`, and the block in `killed`, exactly if they are not the same block on disk.
 
 use super::object::OpenObject;
-use super::ranges::Ranges;
 use super::sink::{BlockSink, NewBlock};
 use super::slots::{PER_BLOCK, starts};
-use super::{OpenObjectSet, Result, Synced, WriteError};
-use crate::object::SPILL_BLKID;
+use super::{ObjectChange, OpenObjectSet, Result, Synced, WriteError};
+use crate::Error;
+use crate::object::{Dnode, SPILL_BLKID};
 use crate::objset::{GROUP_USED, META_DNODE, PROJECT_USED, USER_USED};
+use crate::ranges::Ranges;
 use crate::tree::{Node, Tree};
-use crate::{Error, ObjectSet};
-use cenote_format::ByteOrder;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::dmu::{
     DNODE_BLOCK, DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DNODE_SLOT, DmuType, DnodePhys,
+    ObjsetPhys,
 };
 use cenote_format::encode::blkptr::encode_pointers;
+use cenote_format::{ByteOrder, Bytes};
 use cenote_store::{Block, Bookmark, Store};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -65,9 +66,9 @@ struct Indirect {
 struct Work {
     number: u64,
     phys: DnodePhys,
-    dirty: BTreeMap<u64, Vec<u8>>,
+    dirty: BTreeMap<u64, Abd>,
     freed: Ranges,
-    spill: Option<Option<Vec<u8>>>,
+    spill: Option<Option<Abd>>,
     /// By level and number.
     nodes: BTreeMap<(u8, u64), Indirect>,
 }
@@ -96,7 +97,8 @@ fn same_block(a: &BlockPointer, b: &BlockPointer) -> bool {
 
 impl Work {
     fn new(number: u64, object: OpenObject) -> Work {
-        let OpenObject { phys, dirty, freed, spill, .. } = object;
+        let phys = object.phys().clone();
+        let (dirty, freed, spill) = object.pending.top.into_parts();
         Work { number, phys, dirty, freed, spill, nodes: BTreeMap::new() }
     }
 
@@ -373,10 +375,10 @@ impl Run<'_> {
         Ok(out)
     }
 
-    fn new_block(&self, work: &Work, at: At, data: Vec<u8>, fill: u64) -> NewBlock {
+    fn new_block(&self, work: &Work, at: At, data: Abd, fill: u64) -> NewBlock {
         let (objset, object) = (self.objset, work.number);
         NewBlock {
-            data: Abd::from_vec(data),
+            data,
             at: Bookmark { objset, object, level: at.level.into(), blkid: at.blkid },
             kind: work.phys.kind,
             level: at.level,
@@ -393,7 +395,7 @@ impl Run<'_> {
             for (blkid, data) in std::mem::take(&mut work.dirty) {
                 let at = At { work: index, level: 0, blkid };
                 let fill = match work.phys.kind {
-                    DmuType::DNODE => starts(&data).len() as u64,
+                    DmuType::DNODE => starts(&data.bytes()).len() as u64,
                     _ => 1,
                 };
                 blocks.push(self.new_block(work, at, data, fill));
@@ -436,7 +438,7 @@ impl Run<'_> {
                 };
                 let fill = stored().map(BlockPointer::fill).fold(0, u64::saturating_add);
                 let at = At { work: index, level, blkid: *blkid };
-                blocks.push(self.new_block(work, at, data, fill));
+                blocks.push(self.new_block(work, at, Abd::from_vec(data), fill));
                 places.push(at);
             }
         }
@@ -459,10 +461,10 @@ impl Run<'_> {
     }
 
     /// Kills everything below dnodes that are gone.
-    fn destroy(&mut self, gone: &[(u64, DnodePhys)]) -> Result<()> {
-        let work = |(number, phys): &(u64, DnodePhys)| Work {
+    fn destroy(&mut self, gone: &BTreeMap<u64, Arc<Dnode>>) -> Result<()> {
+        let work = |(number, dnode): (&u64, &Arc<Dnode>)| Work {
             number: *number,
-            phys: phys.clone(),
+            phys: dnode.phys.clone(),
             dirty: BTreeMap::new(),
             freed: Ranges::default(),
             spill: None,
@@ -485,47 +487,73 @@ impl OpenObjectSet {
     /// there are no changes.
     ///
     /// Errors: blocks that cannot be read or written. The object set is of no use then, and what
-    /// was written is not referred to by anything.
+    /// was written is not referred to by anything. While part of it is frozen, it cannot be synced.
     pub fn sync(&mut self, txg: u64, sink: &dyn BlockSink) -> Result<Synced> {
         self.usable()?;
+        if self.frozen.is_some() {
+            let why = "part of the object set is frozen".into();
+            return Err(WriteError::Invalid { object: META_DNODE, why });
+        }
         self.failed = true;
+        self.settle();
+        let dirty = self.is_dirty();
         let objects = std::mem::take(&mut self.objects);
-        let gone = std::mem::take(&mut self.doomed);
-        let changed = objects.into_iter().filter(|(_, object)| object.changed);
-        let mut works: Vec<Work> = changed.map(|(n, object)| Work::new(n, object)).collect();
+        let gone: BTreeMap<u64, Arc<Dnode>> = std::mem::take(&mut self.doomed)
+            .into_iter()
+            .filter_map(|(number, dnode)| Some((number, dnode?)))
+            .collect();
+        let mut changed = changes(&objects, &gone);
+        let objects = objects.into_iter().filter(|(_, object)| object.changed);
+        let mut works: Vec<Work> = objects.map(|(n, object)| Work::new(n, object)).collect();
         let (store, objset) = (self.base.store().clone(), self.base.id());
         let (doomed, born, killed) = Default::default();
         let mut run = Run { store, objset, txg, sink, doomed, born, killed };
-        if self.changed || !works.is_empty() || !gone.is_empty() {
+        if dirty {
             run.destroy(&gone)?;
             run.run(&mut works)?;
-            // The dnodes of accounting objects are in the root block.
-            let special = works.split_off(works.partition_point(|w| w.number < PROJECT_USED));
-            for Work { number, phys, .. } in special {
-                match number {
-                    USER_USED => self.phys.user_used = Some(phys),
-                    GROUP_USED => self.phys.group_used = Some(phys),
-                    _ => self.phys.project_used = Some(phys),
-                }
-            }
+            self.set_dnodes(&mut works, &mut changed);
             let mut meta = [self.meta_work(&gone, &works)?];
             run.run(&mut meta)?;
             let [meta] = meta;
             self.phys.meta_dnode = meta.phys;
-            let root = self.write_root(&mut run)?;
-            self.base = ObjectSet::open(run.store.clone(), objset, root)?;
-            self.changed = false;
+            self.write_root(&mut run)?;
         }
         self.failed = false;
         let (root, phys) = (*self.base.root_bp(), self.phys.clone());
-        let changed = Vec::new();
         Ok(Synced { root, phys, born: run.born, killed: run.killed, changed })
     }
 
+    /// Takes note of the dnodes that were written; those of accounting objects are in the root
+    /// block, and not in `works` any more.
+    fn set_dnodes(&mut self, works: &mut Vec<Work>, changed: &mut [ObjectChange]) {
+        for change in changed.iter() {
+            self.written.insert(change.object, None);
+        }
+        for work in works.iter_mut() {
+            if work.number < PROJECT_USED {
+                work.phys.flags |= self.accounted;
+            }
+            let (number, phys, order) = (work.number, work.phys.clone(), ByteOrder::Little);
+            self.written.insert(number, Some(Arc::new(Dnode { number, phys, order })));
+        }
+        for change in changed {
+            let written = self.written.get(&change.object).and_then(Option::as_ref);
+            change.after = written.map(|dnode| dnode.phys.clone());
+        }
+        let special = works.split_off(works.partition_point(|w| w.number < PROJECT_USED));
+        for Work { number, phys, .. } in special {
+            match number {
+                USER_USED => self.phys.user_used = Some(phys),
+                GROUP_USED => self.phys.group_used = Some(phys),
+                _ => self.phys.project_used = Some(phys),
+            }
+        }
+    }
+
     /// The meta dnode with the blocks that hold dnodes that changed or are gone.
-    fn meta_work(&self, gone: &[(u64, DnodePhys)], works: &[Work]) -> Result<Work> {
+    fn meta_work(&self, gone: &BTreeMap<u64, Arc<Dnode>>, works: &[Work]) -> Result<Work> {
         let mut dirty: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
-        let zeros = gone.iter().map(|(n, d)| (*n, vec![0; d.slots() as usize * DNODE_SLOT]));
+        let zeros = gone.iter().map(|(n, d)| (*n, vec![0; d.phys.slots() as usize * DNODE_SLOT]));
         for (number, bytes) in zeros {
             self.put_dnode(&mut dirty, number, &bytes)?;
         }
@@ -535,6 +563,7 @@ impl OpenObjectSet {
         let mut phys = self.phys.meta_dnode.clone();
         let last = dirty.last_key_value().map_or(0, |(blkid, _)| *blkid);
         phys.max_block = phys.max_block.max(last);
+        let dirty = dirty.into_iter().map(|(n, block)| (n, Abd::from_vec(block))).collect();
         let (freed, spill, nodes) = (Ranges::default(), None, BTreeMap::new());
         Ok(Work { number: META_DNODE, phys, dirty, freed, spill, nodes })
     }
@@ -564,11 +593,15 @@ impl OpenObjectSet {
         Ok(())
     }
 
-    fn write_root(&self, run: &mut Run<'_>) -> Result<BlockPointer> {
+    /// Writes the root block and goes on from it.
+    fn write_root(&mut self, run: &mut Run<'_>) -> Result<()> {
         let pointers = &self.phys.meta_dnode.pointers;
         let stored = pointers.iter().filter(|bp| !bp.is_hole());
+        let data = self.phys.encode(ROOT_SIZE)?;
+        // As who reads it will see it.
+        let phys = ObjsetPhys::decode(&Bytes::new(&data, ByteOrder::Little, "object set"))?;
         let block = NewBlock {
-            data: Abd::from_vec(self.phys.encode(ROOT_SIZE)?),
+            data: Abd::from_vec(data),
             at: Bookmark::root(self.base.id()),
             kind: DmuType::OBJSET,
             level: 0,
@@ -579,6 +612,27 @@ impl OpenObjectSet {
         };
         let written = run.write(vec![block])?;
         let root = written.first().map(|(new, _)| *new).filter(|bp| !bp.is_hole());
-        root.ok_or_else(|| WriteError::Sink("the root block became a hole".into()))
+        let root = root.ok_or_else(|| WriteError::Sink("the root block became a hole".into()))?;
+        self.go_on_from(root, phys);
+        Ok(())
     }
+}
+
+/// What is going to change, with the dnodes that there were.
+fn changes(
+    objects: &BTreeMap<u64, OpenObject>,
+    gone: &BTreeMap<u64, Arc<Dnode>>,
+) -> Vec<ObjectChange> {
+    let mut before: BTreeMap<u64, Option<&Arc<Dnode>>> =
+        gone.iter().map(|(number, dnode)| (*number, Some(dnode))).collect();
+    for (number, object) in objects.range(..PROJECT_USED).filter(|(_, object)| object.changed) {
+        before.entry(*number).or_insert_with(|| object.disk());
+    }
+    let phys = |dnode: &Arc<Dnode>| dnode.phys.clone();
+    let change = |(object, before): (u64, Option<&Arc<Dnode>>)| ObjectChange {
+        object,
+        before: before.map(phys),
+        after: None,
+    };
+    before.into_iter().map(change).collect()
 }

@@ -13,6 +13,8 @@
 
 use super::object::{OpenObject, Place};
 use super::{NewObject, OpenObjectSet, Result, WriteError};
+use crate::zap::{Match, Zap, ZapEntry};
+use cenote_format::abd::Abd;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::EncodeError;
 use cenote_format::encode::zap::fat::{double_pointers, format as format_fat, set_pointer};
@@ -26,7 +28,7 @@ use cenote_format::zap::micro::Micro;
 use cenote_format::zap::norm::normalize;
 use cenote_format::zap::{BlockKind, block_kind};
 use cenote_format::{ByteOrder, Bytes, DecodeError};
-use std::borrow::Cow;
+use std::sync::Arc;
 
 /// Steps that one insertion may take: leaves split, steps of the pointer table's growth. More than
 /// any hash can ask for.
@@ -75,7 +77,8 @@ impl<'a> ZapMut<'a> {
             }
             let shift = if block_shift == 0 { FAT_BLOCK_SHIFT } else { block_shift };
             let size = 1u64.checked_shl(shift).unwrap_or(u64::MAX);
-            o.set_block_size(place, size, o.phys.indirect_shift)?;
+            let indirect = o.phys().indirect_shift;
+            o.set_block_size(place, size, indirect)?;
             Fat::create(o, place, format).map(drop)
         })
     }
@@ -89,7 +92,7 @@ impl<'a> ZapMut<'a> {
         }
         set.with(object, |o, place| {
             micro::format(o.block_mut(place, 0)?, salt, 0)?;
-            o.phys.kind = kind;
+            o.phys_mut().kind = kind;
             Ok(())
         })
     }
@@ -155,6 +158,22 @@ impl<'a> ZapMut<'a> {
         })
     }
 
+    /// The first entry whose name matches under the ZAP's own normalization; in one without
+    /// normalization, under no other name than `name`.
+    pub fn matching(&mut self, name: &[u8], how: Match) -> Result<Option<ZapEntry>> {
+        Ok(Zap::open(&self.set.view(self.object)?)?.lookup_norm(name, how)?)
+    }
+
+    /// Removes the first entry whose name matches (see [`ZapMut::matching`]), and returns it.
+    /// Errors: [`WriteError::NoEntry`].
+    pub fn remove_matching(&mut self, name: &[u8], how: Match) -> Result<ZapEntry> {
+        let Some(entry) = self.matching(name, how)? else {
+            return Err(WriteError::NoEntry(self.object));
+        };
+        self.remove(&Key::Name(&entry.name))?;
+        Ok(entry)
+    }
+
     /// Adds `delta` to a value that is one 64-bit integer (wrapping); no entry is 0, and an entry
     /// that becomes 0 is removed. Returns the new value.
     pub fn increment(&mut self, key: &Key<'_>, delta: i64) -> Result<u64> {
@@ -180,49 +199,42 @@ fn bytes(data: &[u8]) -> Bytes<'_> {
     Bytes::new(data, ByteOrder::Little, "ZAP")
 }
 
-fn header_block<'o>(object: &'o OpenObject, place: &Place) -> Result<Cow<'o, [u8]>> {
-    block(object, place, 0)
-}
-
 /// A block of a ZAP, which cannot be a hole.
-fn block<'o>(object: &'o OpenObject, place: &Place, blkid: u64) -> Result<Cow<'o, [u8]>> {
-    if let Some(data) = object.dirty.get(&blkid) {
-        return Ok(Cow::Borrowed(data));
-    }
-    let block = object.block(place, blkid)?.map(Cow::Owned);
+fn block(object: &OpenObject, place: &Place, blkid: u64) -> Result<Abd> {
+    let block = object.block(place, blkid)?;
     block.ok_or_else(|| DecodeError::invalid("ZAP", format!("no block {blkid}")).into())
 }
 
 fn is_micro(object: &OpenObject, place: &Place) -> Result<bool> {
-    Ok(block_kind(&bytes(&header_block(object, place)?))? == BlockKind::Micro)
+    Ok(block_kind(&bytes(&block(object, place, 0)?.bytes()))? == BlockKind::Micro)
 }
 
-fn index<'o>(object: &'o mut OpenObject, place: &Place) -> Result<&'o mut MicroIndex> {
-    let loaded = match object.micro.take() {
-        Some(index) => index,
-        None => MicroIndex::load(&header_block(object, place)?)?,
-    };
-    Ok(object.micro.insert(loaded))
+/// The index of a micro ZAP, loaded if need be.
+fn index(object: &mut OpenObject, place: &Place) -> Result<Arc<MicroIndex>> {
+    if let Some(index) = &object.pending.micro {
+        return Ok(index.clone());
+    }
+    let loaded = Arc::new(MicroIndex::load(&block(object, place, 0)?.bytes())?);
+    object.pending.micro = Some(loaded.clone());
+    Ok(loaded)
 }
 
 fn find_micro(object: &mut OpenObject, place: &Place, key: &Key<'_>) -> Result<Option<u32>> {
     let Key::Name(name) = key else { return Ok(None) };
-    index(object, place)?;
-    let block = header_block(object, place)?;
-    let index = object.micro.as_ref();
-    Ok(index.map(|index| index.find(&block, name)).transpose()?.flatten())
+    let index = index(object, place)?;
+    Ok(index.find(&block(object, place, 0)?.bytes(), name)?)
 }
 
-/// Changes block 0 and the index.
+/// Changes block 0 and the index. If that fails, the index is not known any more.
 fn change_micro<T>(
     object: &mut OpenObject,
     place: &Place,
     f: impl FnOnce(&mut MicroIndex, &mut [u8]) -> std::result::Result<T, EncodeError>,
 ) -> Result<T> {
-    index(object, place)?;
-    let Some(mut index) = object.micro.take() else { return Err(WriteError::Failed) };
-    let done = f(&mut index, object.block_mut(place, 0)?)?;
-    object.micro = Some(index);
+    drop(index(object, place)?);
+    let Some(mut index) = object.pending.micro.take() else { return Err(WriteError::Failed) };
+    let done = f(Arc::make_mut(&mut index), object.block_mut(place, 0)?)?;
+    object.pending.micro = Some(index);
     Ok(done)
 }
 
@@ -246,11 +258,14 @@ fn put_micro(
         return Ok(true);
     }
     if index(object, place)?.is_full() {
-        let Some(len) = micro::grown(object.phys.block_size as usize, micro::MAX_SIZE) else {
+        let (size, indirect) = (object.phys().block_size, object.phys().indirect_shift);
+        let Some(len) = micro::grown(size as usize, micro::MAX_SIZE) else {
             return Ok(false);
         };
-        object.set_block_size(place, len as u64, object.phys.indirect_shift)?;
-        index(object, place)?.resize(len);
+        object.set_block_size(place, len as u64, indirect)?;
+        if let Some(index) = &mut object.pending.micro {
+            Arc::make_mut(index).resize(len);
+        }
     }
     // A full index here means too many entries of one hash. It is not changed then, but lost.
     match change_micro(object, place, |index, block| index.insert(block, name, *value)) {
@@ -262,11 +277,13 @@ fn put_micro(
 
 /// Makes a micro ZAP a fat one.
 fn upgrade(object: &mut OpenObject, place: &Place) -> Result<()> {
-    let old = header_block(object, place)?.into_owned();
+    let old = block(object, place, 0)?;
+    let old = old.bytes();
     let micro = Micro::decode(bytes(&old))?;
     let (salt, norm_flags) = (micro.salt, micro.norm_flags);
-    object.micro = None;
-    object.set_block_size(place, 1 << FAT_BLOCK_SHIFT, object.phys.indirect_shift)?;
+    object.pending.micro = None;
+    let indirect = object.phys().indirect_shift;
+    object.set_block_size(place, 1 << FAT_BLOCK_SHIFT, indirect)?;
     let mut fat =
         Fat::create(object, place, ZapFormat { salt, norm_flags, ..ZapFormat::default() })?;
     for entry in micro.entries() {
@@ -279,13 +296,15 @@ fn upgrade(object: &mut OpenObject, place: &Place) -> Result<()> {
 fn lookup(object: &mut OpenObject, place: &Place, key: &Key<'_>) -> Result<Option<(u8, Vec<u64>)>> {
     if is_micro(object, place)? {
         let Some(slot) = find_micro(object, place, key)? else { return Ok(None) };
-        let block = header_block(object, place)?;
+        let block = block(object, place, 0)?;
+        let block = block.bytes();
         let entry = Micro::decode(bytes(&block))?.entry(slot as usize)?;
         return Ok(entry.map(|e| (8, vec![e.value])));
     }
     let fat = Fat::open(object, place)?;
     let hash = fat.hash(key)?;
     let data = block(fat.object, place, fat.leaf_number(hash)?)?;
+    let data = data.bytes();
     let leaf = Leaf::decode(bytes(&data))?;
     let wanted: Vec<u8> = match key {
         Key::Name(name) => name.to_vec(),
@@ -313,8 +332,8 @@ struct Fat<'o> {
 
 impl<'o> Fat<'o> {
     fn open(object: &'o mut OpenObject, place: &'o Place) -> Result<Fat<'o>> {
-        let header = FatHeader::decode(&bytes(&header_block(object, place)?))?;
-        if 1 << header.block_shift != object.phys.block_size {
+        let header = FatHeader::decode(&bytes(&block(object, place, 0)?.bytes()))?;
+        if 1 << header.block_shift != object.phys().block_size {
             return Err(DecodeError::invalid("ZAP", "blocks of another size").into());
         }
         Ok(Fat { object, place, header })
@@ -330,7 +349,7 @@ impl<'o> Fat<'o> {
         Ok(self.header.encode(self.object.block_mut(self.place, 0)?)?)
     }
 
-    fn block_mut(&mut self, blkid: u64) -> Result<&mut Vec<u8>> {
+    fn block_mut(&mut self, blkid: u64) -> Result<&mut [u8]> {
         self.object.block_mut(self.place, blkid)
     }
 
@@ -353,7 +372,7 @@ impl<'o> Fat<'o> {
     /// The number of the leaf of `hash`.
     fn leaf_number(&self, hash: u64) -> Result<u64> {
         let at = self.header.pointer_at(self.header.index(hash));
-        let blkid = bytes(&block(self.object, self.place, at.block)?).u64(at.offset)?;
+        let blkid = bytes(&block(self.object, self.place, at.block)?.bytes()).u64(at.offset)?;
         if blkid == 0 || blkid >= self.header.free_block {
             return Err(DecodeError::invalid("ZAP", format!("leaf block {blkid}")).into());
         }
@@ -412,12 +431,12 @@ impl<'o> Fat<'o> {
         if self.header.table.blocks == 0 {
             let target = self.header.leave_embedded()?;
             let header = block(self.object, self.place, 0)?;
-            let pointers = header.get(half..).unwrap_or_default().to_vec();
+            let pointers = header.bytes().get(half..).unwrap_or_default().to_vec();
             // What is in the header's second half means nothing from now on.
             return Ok(double_pointers(&pointers, self.block_mut(target)?)?);
         }
         let step = self.header.grow_step()?;
-        let source = block(self.object, self.place, step.source)?.into_owned();
+        let source = block(self.object, self.place, step.source)?.to_vec();
         for (target, part) in step.targets.into_iter().zip(source.chunks(half)) {
             double_pointers(part, self.block_mut(target)?)?;
         }
@@ -436,7 +455,7 @@ impl<'o> Fat<'o> {
         let mut leaf = self.leaf(hash)?;
         leaf.split(&mut LeafMut::format(&mut data, sorted)?, sorted)?;
         let new = self.header.allocate_leaf()?;
-        *self.block_mut(new)? = data;
+        self.object.put_block(self.place, new, data)?;
         for index in pointers {
             for at in self.header.pointer_writes(index) {
                 set_pointer(self.block_mut(at.block)?, at.offset, new)?;

@@ -1,13 +1,18 @@
 //! An open micro ZAP: its entries, sorted by hash.
+//!
+//! One that is being changed comes with an index of its own, see [`PendingMicro`].
 
 use super::cursor::Position;
 use super::{Wanted, ZapEntry};
 use crate::{Object, Result};
-use cenote_format::Bytes;
+use cenote_format::abd::Abd;
+use cenote_format::encode::zap::micro::MicroIndex;
 use cenote_format::zap::hash::hash_name;
 use cenote_format::zap::micro::Micro;
 use cenote_format::zap::norm::normalize;
+use cenote_format::{ByteOrder, Bytes};
 use cenote_store::Block;
+use std::sync::Arc;
 
 /// A decoded micro ZAP. Names lie in one string of bytes.
 #[derive(Debug)]
@@ -89,4 +94,86 @@ impl MicroZap {
     pub(crate) fn entries_from(&self, position: Position, max: usize) -> Vec<ZapEntry> {
         self.from(position).take(max).map(|e| self.show(e)).collect()
     }
+}
+
+/// A micro ZAP with pending changes: the block as it is now, and the index that is kept by who
+/// changes it.
+#[derive(Debug)]
+pub(crate) struct PendingMicro {
+    pub(crate) salt: u64,
+    pub(crate) norm_flags: u64,
+    block: Abd,
+    index: Arc<MicroIndex>,
+}
+
+impl PendingMicro {
+    pub(crate) fn open(
+        object: &Object,
+        block: &Block,
+        index: Arc<MicroIndex>,
+    ) -> Result<PendingMicro> {
+        let data = block.data.bytes();
+        let micro = Micro::decode(Bytes::new(&data, block.order, "micro ZAP"))
+            .map_err(|e| object.tree().decode_error(e))?;
+        let (salt, norm_flags) = (micro.salt, micro.norm_flags);
+        Ok(PendingMicro { salt, norm_flags, block: block.data.clone(), index })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// The entries from `position` on that `wanted` says, up to `max`; ends where it says `None`.
+    fn select(
+        &self,
+        position: Position,
+        max: usize,
+        wanted: impl Fn(u32, &[u8]) -> Option<bool>,
+    ) -> cenote_format::Result<Vec<ZapEntry>> {
+        let data = self.block.bytes();
+        let micro = Micro::decode(Bytes::new(&data, ByteOrder::Little, "micro ZAP"))?;
+        let mut out = Vec::new();
+        for (hash, cd, slot) in self.index.entries_from(upper(position.hash), position.cd) {
+            let Some(entry) = micro.entry(slot as usize)? else { continue };
+            if out.len() >= max {
+                break;
+            }
+            match wanted(hash, entry.name) {
+                None => break,
+                Some(false) => {}
+                Some(true) => {
+                    let at = Position { hash: u64::from(hash) << 32, cd };
+                    out.push(ZapEntry {
+                        name: entry.name.to_vec(),
+                        int_size: 8,
+                        value: vec![entry.value],
+                        cursor: at.pack_next(0),
+                    });
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    pub(crate) fn find(
+        &self,
+        hash: u64,
+        wanted: &Wanted<'_>,
+    ) -> cenote_format::Result<Option<ZapEntry>> {
+        let same = |h: u32, name: &[u8]| (h == upper(hash)).then(|| wanted.is(name));
+        Ok(self.select(Position { hash, cd: 0 }, 1, same)?.pop())
+    }
+
+    pub(crate) fn entries_from(
+        &self,
+        position: Position,
+        max: usize,
+    ) -> cenote_format::Result<Vec<ZapEntry>> {
+        self.select(position, max, |_, _| Some(true))
+    }
+}
+
+/// The half of a hash that is kept.
+fn upper(hash: u64) -> u32 {
+    (hash >> 32) as u32
 }

@@ -1,7 +1,8 @@
 //! ZAPs: tables in objects, from names (or arrays of 64-bit words) to arrays of integers.
 //!
 //! [`Zap::open`] looks at the first block. A *micro* ZAP is indexed once, by hash, and the index
-//! is kept in the object set's cache, so that neither a lookup nor a listing scans the block. A *fat*
+//! is kept in the object set's cache (that of one with pending changes, by the open object), so that
+//! neither a lookup nor a listing scans the block. A *fat*
 //! ZAP is read as it is used: a lookup reads one pointer of the pointer table and one leaf.
 //!
 //! Both list their entries in the order of (hash, collision differentiator), see [`cursor`].
@@ -25,6 +26,7 @@ use cenote_format::zap::norm::{TO_UPPER, flags_valid, normalize};
 use cenote_format::zap::{BlockKind, FLAG_UINT64_KEY, block_kind};
 use cursor::Position;
 use fat::FatZap;
+use micro::PendingMicro;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -100,14 +102,17 @@ pub struct Zap {
 #[derive(Clone, Debug)]
 enum Body {
     Micro(Arc<MicroZap>),
+    Pending(Arc<PendingMicro>),
     Fat(Arc<FatZap>),
 }
 
 impl Zap {
     /// Opens the ZAP in `object`.
     pub fn open(object: &Object) -> Result<Zap> {
-        let cache = object.objset().micro_zaps();
-        if let Some(micro) = cache.get(&object.number()) {
+        // An index may only be kept for what is on disk.
+        let cached = object.overlay().is_none_or(|o| o.on_disk && o.is_clean(0));
+        let objset = object.objset();
+        if let Some(micro) = objset.micro_zap(object.number()).filter(|_| cached) {
             return Ok(Zap { object: object.clone(), body: Body::Micro(micro) });
         }
         let tree = object.tree();
@@ -120,11 +125,18 @@ impl Zap {
         let data = block.data.bytes();
         let bytes = Bytes::new(&data, block.order, "ZAP");
         let body = match block_kind(&bytes).map_err(|e| tree.decode_error(e))? {
-            BlockKind::Micro => {
-                let micro = Arc::new(MicroZap::open(object, &block)?);
-                cache.insert(object.number(), micro.clone());
-                Body::Micro(micro)
-            }
+            BlockKind::Micro => match object.overlay().and_then(|o| o.micro.clone()) {
+                Some(index) if !cached => {
+                    Body::Pending(Arc::new(PendingMicro::open(object, &block, index)?))
+                }
+                _ => {
+                    let micro = Arc::new(MicroZap::open(object, &block)?);
+                    if cached {
+                        objset.keep_micro_zap(object.number(), &micro);
+                    }
+                    Body::Micro(micro)
+                }
+            },
             _ => Body::Fat(Arc::new(FatZap::open(object, &block)?)),
         };
         let zap = Zap { object: object.clone(), body };
@@ -143,13 +155,13 @@ impl Zap {
 
     /// Whether it is a micro ZAP.
     pub fn is_micro(&self) -> bool {
-        matches!(self.body, Body::Micro(_))
+        matches!(self.body, Body::Micro(_) | Body::Pending(_))
     }
 
     /// `ZAP_FLAG_*`; a micro ZAP has none.
     pub fn flags(&self) -> u64 {
         match &self.body {
-            Body::Micro(_) => 0,
+            Body::Micro(_) | Body::Pending(_) => 0,
             Body::Fat(fat) => fat.header.flags,
         }
     }
@@ -163,6 +175,7 @@ impl Zap {
     pub fn norm_flags(&self) -> u64 {
         match &self.body {
             Body::Micro(micro) => micro.norm_flags,
+            Body::Pending(micro) => micro.norm_flags,
             Body::Fat(fat) => fat.header.norm_flags,
         }
     }
@@ -171,6 +184,7 @@ impl Zap {
     pub fn len(&self) -> u64 {
         match &self.body {
             Body::Micro(micro) => micro.len() as u64,
+            Body::Pending(micro) => micro.len() as u64,
             Body::Fat(fat) => fat.header.entries,
         }
     }
@@ -183,6 +197,7 @@ impl Zap {
     fn salt(&self) -> u64 {
         match &self.body {
             Body::Micro(micro) => micro.salt,
+            Body::Pending(micro) => micro.salt,
             Body::Fat(fat) => fat.header.salt,
         }
     }
@@ -210,6 +225,7 @@ impl Zap {
         let hash = hash_name(self.salt(), self.flags(), &normalize(name, self.norm_flags()));
         match &self.body {
             Body::Micro(micro) => Ok(micro.find(hash, wanted)),
+            Body::Pending(micro) => self.decoded(micro.find(hash, wanted)),
             Body::Fat(fat) => fat.find(&self.object, hash, wanted),
         }
     }
@@ -245,6 +261,7 @@ impl Zap {
         let Some(position) = Position::unpack(cursor, self.flags()) else { return Ok(Vec::new()) };
         match &self.body {
             Body::Micro(micro) => Ok(micro.entries_from(position, max)),
+            Body::Pending(micro) => self.decoded(micro.entries_from(position, max)),
             Body::Fat(fat) => fat.entries_from(&self.object, position, max),
         }
     }
@@ -280,7 +297,7 @@ impl Zap {
     /// read are left out.
     pub fn describe(&self) -> Describe {
         let fat = match &self.body {
-            Body::Micro(_) => None,
+            Body::Micro(_) | Body::Pending(_) => None,
             Body::Fat(fat) => Some(fat.stats(&self.object)),
         };
         Describe {
@@ -291,6 +308,10 @@ impl Zap {
             flags: self.flags(),
             fat,
         }
+    }
+
+    fn decoded<T>(&self, result: cenote_format::Result<T>) -> Result<T> {
+        result.map_err(|e| self.object.tree().decode_error(e))
     }
 
     fn error(&self, why: impl Into<String>) -> Error {

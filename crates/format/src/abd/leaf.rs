@@ -43,6 +43,14 @@ impl Leaf {
         }
     }
 
+    /// The bytes, if they are all of one allocation that nobody shares.
+    pub(super) fn owned_mut(&mut self) -> Option<&mut [u8]> {
+        match &mut self.memory {
+            Memory::Linear(v) if v.len() == self.len => Arc::get_mut(v).map(Vec::as_mut_slice),
+            _ => None,
+        }
+    }
+
     /// Bytes `at..at + len` of this range; the caller has checked that they are in it.
     pub(super) fn slice(&self, at: usize, len: usize) -> Leaf {
         debug_assert!(at + len <= self.len);

@@ -12,7 +12,7 @@
 //! - *gang*: a sequence of the other two, for example the pieces of a gang block or of a file read.
 //!
 //! Invariants:
-//! - The bytes of an `Abd` never change. An [`AbdMut`] has one owner and is filled; `freeze` turns
+//! - The bytes of an `Abd` never change, but through the only holder's [`Abd::make_mut`]. An [`AbdMut`] has one owner and is filled; `freeze` turns
 //!   it into an `Abd` without copying.
 //! - A gang holds no gang and no empty part; nesting is flattened when it is built, so walking one
 //!   never recurses.
@@ -196,6 +196,22 @@ impl Abd {
             out.extend_from_slice(chunk);
         }
         out
+    }
+
+    /// The bytes, to be changed: in place if this is the only holder of one contiguous allocation,
+    /// else in a (counted) copy, which takes the place of what was shared.
+    pub fn make_mut(&mut self) -> &mut [u8] {
+        let owned = match &mut self.0 {
+            Shape::One(leaf) => leaf.owned_mut().is_some(),
+            Shape::Gang(..) => false,
+        };
+        if !owned {
+            *self = Abd::from_vec(self.to_vec());
+        }
+        match &mut self.0 {
+            Shape::One(leaf) => leaf.owned_mut().unwrap_or_default(),
+            Shape::Gang(..) => &mut [],
+        }
     }
 
     /// Copies bytes `at..at + dst.len()` into `dst`; counted. `None`, and nothing is copied, if

@@ -107,3 +107,22 @@ fn gangs_are_flat_and_shared() {
     assert_eq!(Abd::gang(vec![]).len(), 0);
     assert_eq!(Abd::gang(vec![a]).as_contiguous(), Some(&[1; 10][..]));
 }
+
+#[test]
+fn what_is_shared_is_copied_before_it_is_changed() {
+    let mut a = Abd::from_vec(vec![1; 100]);
+    let before = a.as_contiguous().unwrap().as_ptr();
+    a.make_mut()[3] = 2;
+    assert_eq!(a.as_contiguous().unwrap().as_ptr(), before);
+    let b = a.clone();
+    a.make_mut()[4] = 3;
+    assert_eq!((b.bytes()[4], a.bytes()[3], a.bytes()[4]), (1, 2, 3));
+    let mut part = a.slice(3, 2).unwrap();
+    drop(a);
+    part.make_mut()[0] = 9;
+    assert_eq!(*part.bytes(), [9, 3]);
+    let mut gang = Abd::gang(vec![b.clone(), part]);
+    gang.make_mut()[101] = 7;
+    assert_eq!((gang.len(), gang.bytes()[100], gang.bytes()[101]), (102, 9, 7));
+    assert!(Abd::empty().make_mut().is_empty());
+}

@@ -119,6 +119,12 @@ impl MicroIndex {
         self.entries.range((hash, 0)..=(hash, u32::MAX)).map(|((_, cd), slot)| (*cd, *slot))
     }
 
+    /// The entries from a place in their order on: upper half of the hash, collision
+    /// differentiator, slot.
+    pub fn entries_from(&self, hash: u32, cd: u32) -> impl Iterator<Item = (u32, u32, u32)> + '_ {
+        self.entries.range((hash, cd)..).map(|((hash, cd), slot)| (*hash, *cd, *slot))
+    }
+
     /// The slot of the entry called exactly `name`.
     pub fn find(&self, block: &[u8], name: &[u8]) -> Result<Option<u32>> {
         self.find_by(block, name, |stored| stored == name)

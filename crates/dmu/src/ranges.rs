@@ -5,15 +5,15 @@ use std::ops::Range;
 
 /// Disjoint, non-adjacent ranges: start to end.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ranges(BTreeMap<u64, u64>);
+pub(crate) struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Adds a range, which joins those that it touches.
-    pub(super) fn insert(&mut self, range: Range<u64>) {
+    pub(crate) fn insert(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
@@ -30,17 +30,27 @@ impl Ranges {
         self.0.range(..=block).next_back().map(|(s, e)| *s..*e)
     }
 
-    pub(super) fn contains(&self, block: u64) -> bool {
+    pub(crate) fn contains(&self, block: u64) -> bool {
         self.before(block).is_some_and(|r| r.contains(&block))
     }
 
+    /// The end of the range that `block` is in.
+    pub(crate) fn end_of(&self, block: u64) -> Option<u64> {
+        self.before(block).filter(|r| r.contains(&block)).map(|r| r.end)
+    }
+
+    /// Where the next range begins after `block`.
+    pub(crate) fn next_start(&self, block: u64) -> Option<u64> {
+        self.0.range(block.checked_add(1)?..).next().map(|(start, _)| *start)
+    }
+
     /// Whether all of `range` is in the set.
-    pub(super) fn covers(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn covers(&self, range: &Range<u64>) -> bool {
         self.before(range.start).is_some_and(|r| r.end >= range.end)
     }
 
     /// Whether some of `range` is in the set.
-    pub(super) fn touches(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn touches(&self, range: &Range<u64>) -> bool {
         let last = self.0.range(..range.end).next_back();
         last.is_some_and(|(_, end)| *end > range.start)
     }
@@ -68,5 +78,10 @@ mod tests {
         assert!(set.covers(&(12..20)) && !set.covers(&(12..21)) && set.covers(&(30..31)));
         assert!(set.touches(&(0..11)) && !set.touches(&(0..10)) && !set.touches(&(20..30)));
         assert!(set.touches(&(19..30)));
+        assert_eq!((set.end_of(10), set.end_of(20), set.end_of(9)), (Some(20), None, None));
+        assert_eq!(
+            (set.next_start(9), set.next_start(10), set.next_start(30)),
+            (Some(10), Some(30), None)
+        );
     }
 }

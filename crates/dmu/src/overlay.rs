@@ -1,0 +1,199 @@
+//! Changes of an object that are not on disk yet, above what is.
+//!
+//! There are up to two layers: what the open transaction group changed, and below it what a frozen
+//! one changed that is just being written. A layer has *dirty* blocks and *freed* ranges; a dirty
+//! block takes precedence over a freed range of its layer, and a layer over what is below it.
+//!
+//! An overlay is a snapshot: whoever changes an object copies what others still hold. Blocks and
+//! tables are shared until then.
+//!
+//! Invariant: a block that can be seen has the size that the pending dnode says. If the one on disk
+//! says another, nothing that is on disk can be seen.
+
+use crate::object::Dnode;
+use crate::ranges::Ranges;
+use cenote_format::ByteOrder;
+use cenote_format::abd::Abd;
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::dmu::DmuType;
+use cenote_format::encode::zap::micro::MicroIndex;
+use cenote_store::Block;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// What one transaction group changed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Layer {
+    dirty: Arc<BTreeMap<u64, Abd>>,
+    freed: Arc<Ranges>,
+    /// What the spill block is to be.
+    pub(crate) spill: Option<Option<Abd>>,
+    /// Bytes of dirty blocks.
+    bytes: u64,
+}
+
+impl Layer {
+    pub(crate) fn dirty(&self, blkid: u64) -> Option<&Abd> {
+        self.dirty.get(&blkid)
+    }
+
+    /// The last dirty block.
+    pub(crate) fn last(&self) -> Option<u64> {
+        self.dirty.last_key_value().map(|(blkid, _)| *blkid)
+    }
+
+    /// Bytes that are to be written.
+    pub(crate) fn bytes(&self) -> u64 {
+        let spill = self.spill.iter().flatten().map(|data| data.len() as u64);
+        self.bytes.saturating_add(spill.sum())
+    }
+
+    /// Replaces a block.
+    pub(crate) fn put(&mut self, blkid: u64, data: Abd) {
+        self.bytes = self.bytes.saturating_add(data.len() as u64);
+        let old = Arc::make_mut(&mut self.dirty).insert(blkid, data);
+        self.bytes = self.bytes.saturating_sub(old.map_or(0, |data| data.len() as u64));
+    }
+
+    /// A dirty block, to be changed.
+    pub(crate) fn dirty_mut(&mut self, blkid: u64) -> Option<&mut [u8]> {
+        Arc::make_mut(&mut self.dirty).get_mut(&blkid).map(Abd::make_mut)
+    }
+
+    /// Frees the blocks from `first` to before `end`; with `rest` also all after.
+    pub(crate) fn free(&mut self, first: u64, end: u64, rest: bool) {
+        let end = if rest { u64::MAX } else { end };
+        let inside: Vec<u64> = self.dirty.range(first..end).map(|(blkid, _)| *blkid).collect();
+        if !inside.is_empty() {
+            let dirty = Arc::make_mut(&mut self.dirty);
+            for blkid in inside {
+                let gone = dirty.remove(&blkid);
+                self.bytes = self.bytes.saturating_sub(gone.map_or(0, |data| data.len() as u64));
+            }
+        }
+        Arc::make_mut(&mut self.freed).insert(first..end);
+    }
+
+    /// The dirty blocks and freed ranges, to be written.
+    pub(crate) fn into_parts(self) -> (BTreeMap<u64, Abd>, Ranges, Option<Option<Abd>>) {
+        let freed = Arc::unwrap_or_clone(self.freed);
+        (Arc::unwrap_or_clone(self.dirty), freed, self.spill)
+    }
+
+    /// The layer as far as it concerns some blocks.
+    fn within(&self, blocks: &RangeInclusive<u64>) -> Layer {
+        let dirty: BTreeMap<u64, Abd> =
+            self.dirty.range(blocks.clone()).map(|(blkid, data)| (*blkid, data.clone())).collect();
+        Layer { dirty: Arc::new(dirty), freed: self.freed.clone(), spill: None, bytes: 0 }
+    }
+
+    fn next_dirty(&self, from: u64) -> Option<u64> {
+        self.dirty.range(from..).next().map(|(blkid, _)| *blkid)
+    }
+}
+
+/// What is pending for a block.
+pub(crate) enum Pending<'a> {
+    /// These bytes, little-endian.
+    Data(&'a Abd),
+    /// A hole.
+    Hole,
+}
+
+/// The changes of an object.
+#[derive(Debug, Clone)]
+pub(crate) struct Overlay {
+    /// The open transaction group's.
+    pub(crate) top: Layer,
+    /// The frozen one's, if it changed the object.
+    pub(crate) under: Option<Layer>,
+    /// The dnode on disk; of a new object, one without blocks.
+    pub(crate) disk: Arc<Dnode>,
+    /// Whether there is one on disk.
+    pub(crate) on_disk: bool,
+    /// The index of a micro ZAP, if it is known.
+    pub(crate) micro: Option<Arc<MicroIndex>>,
+}
+
+impl Overlay {
+    fn layers(&self) -> impl Iterator<Item = &Layer> {
+        std::iter::once(&self.top).chain(&self.under)
+    }
+
+    /// What is pending for block `blkid`; `None` if it is as on disk.
+    pub(crate) fn block(&self, blkid: u64) -> Option<Pending<'_>> {
+        for layer in self.layers() {
+            if let Some(data) = layer.dirty.get(&blkid) {
+                return Some(Pending::Data(data));
+            }
+            if layer.freed.contains(blkid) {
+                return Some(Pending::Hole);
+            }
+        }
+        None
+    }
+
+    /// Whether block `blkid` is as on disk.
+    pub(crate) fn is_clean(&self, blkid: u64) -> bool {
+        self.block(blkid).is_none()
+    }
+
+    /// The pending spill block: `Some(None)` if it is to be removed.
+    pub(crate) fn spill(&self) -> Option<&Option<Abd>> {
+        self.layers().find_map(|layer| layer.spill.as_ref())
+    }
+
+    /// The pending data among some blocks.
+    pub(crate) fn data(&self, blocks: RangeInclusive<u64>) -> Vec<(u64, Block)> {
+        let shown = |blkid: u64| match self.block(blkid) {
+            Some(Pending::Data(data)) => {
+                Some((blkid, Block { data: data.clone(), order: ByteOrder::Little }))
+            }
+            _ => None,
+        };
+        let numbers = |layer: &Layer| {
+            let numbers = layer.dirty.range(blocks.clone()).map(|(blkid, _)| *blkid);
+            numbers.collect::<Vec<_>>()
+        };
+        let mut all: Vec<u64> = self.layers().flat_map(numbers).collect();
+        if self.under.is_some() {
+            all.sort_unstable();
+            all.dedup();
+        }
+        all.into_iter().filter_map(shown).collect()
+    }
+
+    /// The first block after `blkid`, whose state is known, that may be in another state.
+    pub(crate) fn next_change(&self, blkid: u64) -> u64 {
+        let next = |layer: &Layer| {
+            let dirty = layer.next_dirty(blkid.saturating_add(1));
+            let freed = layer.freed.next_start(blkid).into_iter().chain(layer.freed.end_of(blkid));
+            freed.chain(dirty).min()
+        };
+        self.layers().filter_map(next).min().unwrap_or(u64::MAX)
+    }
+
+    /// The overlay as far as it concerns some blocks.
+    pub(crate) fn within(&self, blocks: &RangeInclusive<u64>) -> Overlay {
+        Overlay {
+            top: self.top.within(blocks),
+            under: self.under.as_ref().map(|layer| layer.within(blocks)),
+            disk: self.disk.clone(),
+            on_disk: self.on_disk,
+            micro: None,
+        }
+    }
+}
+
+/// What stands for the pointer to a block that is not on disk yet. It is no hole, has the right
+/// type and size, and nothing can be read through it: it is embedded, of a type that there is not.
+pub(crate) fn pending_pointer(kind: DmuType, size: usize) -> BlockPointer {
+    const LITTLE_ENDIAN: u64 = 1 << 63;
+    const EMBEDDED: u64 = 1 << 39;
+    const NO_TYPE: u64 = 0xff << 40;
+    let length = (size as u64).saturating_sub(1) & 0x1ff_ffff;
+    let mut bp = BlockPointer::HOLE;
+    bp.0[6] = LITTLE_ENDIAN | EMBEDDED | NO_TYPE | u64::from(kind.0) << 48 | length;
+    bp
+}

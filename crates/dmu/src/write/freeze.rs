@@ -1,0 +1,210 @@
+//! What is pending in an object set: looking at it, freezing it, standing on what was written.
+//!
+//! ```text
+//!   open set     changes of the open txg  ─┐ reads look here first,
+//!                what is frozen, shared  <─┤ then here,
+//!                base                    <─┘ then on disk
+//!   frozen set   the same changes, and the same base, until it is synced
+//! ```
+//!
+//! [`OpenObjectSet::freeze`] hands all changes, by sharing them, to a second set. That one is synced,
+//! several times if need be, and [`OpenObjectSet::thaw`] then makes its result the base of the open
+//! set. What the open set changed in the meantime stays, but its dnodes get the pointers, levels
+//! and space used that were written. Of an object that was freed in the open set while it was being
+//! written, the dnode that has to be freed is known only then.
+//!
+//! # Invariants
+//!
+//! - A number that is doomed and not among the objects of the same layer is not there, whatever is
+//!   below.
+//! - Only the open set allocates and frees, so that numbers are given once.
+//! - Without changes in between, the open set shows the same before and after a thaw.
+
+use super::object::OpenObject;
+use super::{Frozen, OpenObjectSet};
+use crate::objset::{META_DNODE, PROJECT_USED};
+use crate::{Error, Object, ObjectSet, Result};
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::dmu::ObjsetPhys;
+use std::sync::Arc;
+
+/// Where an object is found.
+pub(super) enum Found<'a> {
+    /// Among the open ones.
+    Open(&'a OpenObject),
+    /// Among the frozen ones.
+    Frozen(&'a OpenObject),
+    /// Nothing is pending.
+    OnDisk(Object),
+}
+
+/// Where pending changes of an object are, if there are any.
+enum Seen<'a> {
+    Open(&'a OpenObject),
+    Frozen(&'a OpenObject),
+    Gone,
+    Clean,
+}
+
+impl OpenObjectSet {
+    fn seen(&self, number: u64) -> Seen<'_> {
+        let frozen = self.frozen.as_ref().or(self.inherited.as_ref());
+        if let Some(object) = self.objects.get(&number) {
+            return Seen::Open(object);
+        }
+        if self.doomed.contains_key(&number) {
+            return Seen::Gone;
+        }
+        match frozen {
+            Some(f) => match f.objects.get(&number) {
+                Some(object) => Seen::Frozen(object),
+                None if f.doomed.contains_key(&number) => Seen::Gone,
+                None => Seen::Clean,
+            },
+            None => Seen::Clean,
+        }
+    }
+
+    pub(super) fn find(&self, number: u64) -> Result<Found<'_>> {
+        match self.seen(number) {
+            Seen::Open(object) => Ok(Found::Open(object)),
+            Seen::Frozen(object) => Ok(Found::Frozen(object)),
+            Seen::Gone => Err(Error::NoObject { objset: self.id(), object: number }),
+            Seen::Clean => on_disk(&self.base, number).map(Found::OnDisk),
+        }
+    }
+
+    /// The object as it is now, pending changes included; also an accounting object or the meta
+    /// dnode. It stays as it is however the object set is changed further.
+    pub fn view(&mut self, number: u64) -> Result<Object> {
+        match self.find(number)? {
+            Found::Open(object) | Found::Frozen(object) => Ok(object.view(&self.base)),
+            Found::OnDisk(object) => Ok(object),
+        }
+    }
+
+    /// The object if anything of it is pending, good for reading a range (offset and length in
+    /// bytes) if there is one.
+    pub(crate) fn pending_view(
+        &self,
+        number: u64,
+        range: Option<(u64, u64)>,
+    ) -> Result<Option<Object>> {
+        match (self.seen(number), range) {
+            (Seen::Open(object) | Seen::Frozen(object), Some((offset, len))) => {
+                Ok(Some(object.view_of(&self.base, offset, len)))
+            }
+            (Seen::Open(object) | Seen::Frozen(object), None) => Ok(Some(object.view(&self.base))),
+            (Seen::Gone, _) => Err(Error::NoObject { objset: self.id(), object: number }),
+            (Seen::Clean, _) => Ok(None),
+        }
+    }
+
+    /// The number of the first object at or after `from`, pending changes included.
+    pub fn next_object(&mut self, from: u64) -> Result<Option<u64>> {
+        let mut on_disk = self.base.next_object(from)?;
+        while let Some(number) = on_disk
+            && matches!(self.seen(number), Seen::Gone)
+        {
+            on_disk = self.base.next_object(number.saturating_add(1))?;
+        }
+        let open = self.objects.range(from..PROJECT_USED).next().map(|(number, _)| *number);
+        let frozen = self.frozen.as_ref().or(self.inherited.as_ref()).and_then(|f| {
+            let mut numbers = f.objects.range(from..PROJECT_USED).map(|(number, _)| *number);
+            numbers.find(|number| !matches!(self.seen(*number), Seen::Gone))
+        });
+        Ok(on_disk.into_iter().chain(open).chain(frozen).min())
+    }
+
+    /// Number of objects: what the root block says, and pending changes.
+    pub fn object_count(&self) -> u64 {
+        self.base.root_bp().fill().saturating_add_signed(self.more)
+    }
+
+    /// Whether a sync would write anything.
+    pub fn is_dirty(&self) -> bool {
+        self.changed || self.dirty > 0 || !self.doomed.is_empty() || self.inherited.is_some()
+    }
+
+    /// Bytes of dirty blocks and dnodes, what is frozen left out.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty
+    }
+
+    /// Moves all pending changes into an object set of their own, which is to be synced (several
+    /// times, if accounting objects have to be changed after the first) and then given to
+    /// [`OpenObjectSet::thaw`]. This one goes on collecting changes, and shows them on top of what is
+    /// frozen. Objects cannot be allocated or freed in the frozen set.
+    ///
+    /// There can only be one frozen set at a time: with a second one both are of no use.
+    pub fn freeze(&mut self) -> OpenObjectSet {
+        let mut syncing = Self::around(self.base.clone());
+        syncing.syncing = true;
+        self.failed |= self.frozen.is_some();
+        syncing.failed = self.failed;
+        syncing.phys = self.phys.clone();
+        syncing.accounted = self.accounted;
+        syncing.dirty = std::mem::take(&mut self.dirty);
+        syncing.changed = std::mem::take(&mut self.changed);
+        (self.flags, self.zil) = (None, None);
+        let frozen = Frozen {
+            objects: Arc::new(std::mem::take(&mut self.objects)),
+            doomed: Arc::new(std::mem::take(&mut self.doomed)),
+        };
+        if syncing.is_dirty() || !frozen.doomed.is_empty() {
+            syncing.inherited = Some(frozen.clone());
+        }
+        self.frozen = Some(frozen);
+        syncing
+    }
+
+    /// Stands on what was synced of the frozen set from now on. If that failed, this object set is
+    /// of no use either.
+    pub fn thaw(&mut self, synced: &OpenObjectSet) {
+        self.frozen = None;
+        self.failed |= synced.failed || synced.is_dirty();
+        self.base = self.base.succeeded_by(&synced.base, &synced.written);
+        self.phys = synced.phys.clone();
+        self.phys.flags = self.flags.unwrap_or(self.phys.flags);
+        self.phys.zil = self.zil.unwrap_or(self.phys.zil);
+        // What did not change is as well on disk now.
+        self.objects.retain(|_, object| object.changed);
+        for (number, object) in &mut self.objects {
+            if object.stands_on_frozen()
+                && let Some(Some(dnode)) = synced.written.get(number)
+            {
+                object.stand_on(dnode);
+            }
+        }
+        for (number, dnode) in self.doomed.iter_mut().filter(|(_, dnode)| dnode.is_none()) {
+            *dnode = synced.written.get(number).cloned().flatten();
+        }
+        self.more = self.doomed.len() as i64;
+        self.more = self.objects.range(..PROJECT_USED).filter(|(_, o)| o.disk().is_none()).count()
+            as i64
+            - self.more;
+    }
+
+    /// Goes on from the root block that was just written.
+    pub(super) fn go_on_from(&mut self, root: BlockPointer, phys: ObjsetPhys) {
+        let synced = self.base.synced(root, phys.clone());
+        self.phys = phys;
+        self.changed = false;
+        (self.dirty, self.more) = (0, 0);
+        if self.syncing {
+            // The set that this was frozen from takes care of the cache.
+            self.base = synced;
+        } else {
+            self.base = self.base.succeeded_by(&synced, &std::mem::take(&mut self.written));
+            (self.flags, self.zil) = (None, None);
+        }
+    }
+}
+
+/// The object as it is on disk, accounting objects and the meta dnode included.
+pub(crate) fn on_disk(base: &Arc<ObjectSet>, number: u64) -> Result<Object> {
+    match number {
+        PROJECT_USED.. | META_DNODE => base.special(number),
+        _ => base.object(number),
+    }
+}
