@@ -14,7 +14,7 @@ use crate::space_write::plan::{plan, top_level_asize};
 use cenote_format::abd::Abd;
 use cenote_format::label::LABEL_SIZE;
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_vdev::{Device, VdevError, VdevTree, WriteReq, init_labels, label_owner};
+use cenote_vdev::{Device, FindDevice, VdevError, VdevTree, WriteReq, init_labels, label_owner};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -59,10 +59,7 @@ impl Prepared {
     ///
     /// # Errors
     /// See [`VdevTree::build`].
-    pub fn tree(
-        &self,
-        existing: &mut dyn FnMut(u64, &NvList) -> Option<Arc<dyn Device>>,
-    ) -> Result<Arc<VdevTree>, VdevError> {
+    pub fn tree(&self, existing: FindDevice<'_>) -> Result<Arc<VdevTree>, VdevError> {
         VdevTree::build(&self.root, &mut |guid, leaf| {
             self.device(guid).or_else(|| existing(guid, leaf))
         })
