@@ -6,6 +6,7 @@
 //! standard input). Root in a container that may not mount takes the same way.
 
 use crate::{MountSpec, mountinfo};
+use cenote_zpl::Atime;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -122,8 +123,9 @@ fn mount_directly(
     if other_users {
         data.push_str(",allow_other");
     }
-    let mut flags = MountFlags::RDONLY;
+    let mut flags = access_times(spec);
     for (allowed, flag) in [
+        (spec.fs.is_writable(), MountFlags::RDONLY),
         (spec.setuid, MountFlags::NOSUID),
         (spec.devices, MountFlags::NODEV),
         (spec.exec, MountFlags::NOEXEC),
@@ -144,6 +146,16 @@ fn mount_directly(
     Ok(device)
 }
 
+/// The `atime` property as the kernel shows it. The server does what it says.
+fn access_times(spec: &MountSpec) -> MountFlags {
+    match spec.fs.settings().atime {
+        _ if !spec.fs.is_writable() => MountFlags::empty(),
+        Atime::Off => MountFlags::NOATIME,
+        Atime::Relative => MountFlags::RELATIME,
+        Atime::On => MountFlags::STRICTATIME,
+    }
+}
+
 fn mount_by_helper(
     spec: &MountSpec,
     mountpoint: &Path,
@@ -151,7 +163,9 @@ fn mount_by_helper(
 ) -> Result<OwnedFd, MountError> {
     // A comma in an option is escaped; other characters of dataset names need nothing.
     let name = spec.dataset.replace('\\', "\\\\").replace(',', "\\,");
-    let mut options = format!("ro,nosuid,nodev,default_permissions,subtype=zfs,fsname={name}");
+    let access = if spec.fs.is_writable() { "rw" } else { "ro" };
+    let mut options =
+        format!("{access},nosuid,nodev,default_permissions,subtype=zfs,fsname={name}");
     if other_users {
         options.push_str(",allow_other");
     }

@@ -32,16 +32,20 @@
 //! A graft is part of its mount in the kernel's eyes: `nosuid` and `nodev` hold anyway for ordinary
 //! users, and a mount that allows no programs to be run allows none in its grafts.
 
+use crate::inodes;
+use crate::syncer::{SyncHook, SyncPolicy};
 use crate::tree::{FUSE_ROOT, Node, Tree, not_found, slot_of};
-use crate::{Force, MountError, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space};
+use crate::{
+    Force, MountError, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, SpaceHook,
+};
 use cenote_zpl::{Error, FileSystem};
-use fuser::{FileType, INodeNo};
+use fuser::{FileType, INodeNo, Notifier};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLockWriteGuard, Weak};
 use std::time::SystemTime;
 
@@ -54,7 +58,9 @@ pub(crate) struct Branch {
     pub(crate) fs: Arc<FileSystem>,
     snapshots: Option<Arc<dyn Snapshots>>,
     snapdir: SnapDir,
-    pub(crate) space: Space,
+    space: SpaceHook,
+    sync: SyncHook,
+    policy: AtomicU8,
     /// Whether programs may be run.
     pub(crate) exec: bool,
     /// When it was mounted or grafted.
@@ -161,7 +167,7 @@ impl Table {
             if slots.contains(&number)
                 && let Slot::Graft(branch) = std::mem::replace(slot, Slot::Gone)
             {
-                branch.gone.store(true, Ordering::SeqCst);
+                branch.set_gone();
             }
         }
         self.snapshots.retain(|_, slot| !slots.contains(slot));
@@ -203,7 +209,9 @@ impl Branch {
             fs: spec.fs.clone(),
             snapshots: spec.snapshots.clone(),
             snapdir: spec.snapdir,
-            space: spec.space,
+            space: spec.space.clone(),
+            sync: spec.sync.clone(),
+            policy: AtomicU8::new(spec.sync_policy as u8),
             exec: spec.exec,
             since: SystemTime::now(),
             place,
@@ -245,6 +253,32 @@ impl Branch {
     /// Whether it was taken away.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::SeqCst)
+    }
+
+    /// Whoever uses it gets errors from now on.
+    pub(crate) fn set_gone(&self) {
+        self.gone.store(true, Ordering::SeqCst);
+    }
+
+    /// Figures for `statfs`.
+    pub(crate) fn space(&self) -> Space {
+        (self.space)()
+    }
+
+    /// What waits until changes are on disk.
+    pub(crate) fn sync_hook(&self) -> &SyncHook {
+        &self.sync
+    }
+
+    /// The `sync` property.
+    pub(crate) fn sync_policy(&self) -> SyncPolicy {
+        let is = |policy: SyncPolicy| self.policy.load(Ordering::Relaxed) == policy as u8;
+        [SyncPolicy::Always, SyncPolicy::Disabled].into_iter().find(|p| is(*p)).unwrap_or_default()
+    }
+
+    /// Changes the `sync` property.
+    pub(crate) fn set_sync_policy(&self, policy: SyncPolicy) {
+        self.policy.store(policy as u8, Ordering::Relaxed);
     }
 }
 
@@ -319,6 +353,18 @@ impl Tree {
             node = branch.root();
         }
         node
+    }
+
+    /// Whether names in the tree lead elsewhere than in the file systems that they are in.
+    pub(crate) fn leads_elsewhere(&self) -> bool {
+        let table = self.table();
+        !table.covers.is_empty() || !table.added.is_empty()
+    }
+
+    /// Whether something is mounted at this directory, so that it has to keep its name.
+    pub(crate) fn is_covered(&self, node: &Node) -> bool {
+        let table = self.table();
+        !table.covers.is_empty() && table.covers.contains_key(&node.ino())
     }
 
     /// What an added entry leads to.
@@ -468,6 +514,7 @@ impl Tree {
         let made = table.made();
         let outermost = table.tidy(place, &made);
         drop(table);
+        self.release_orphans(|ino| slots.contains(&slot_of(ino)));
         self.announce(outermost.dir, &outermost.name);
         true
     }
@@ -478,18 +525,59 @@ impl Tree {
         let (mut slots, _) = table.within(&self.root);
         slots.remove(&0);
         table.forget(&slots);
+        drop(table);
+        self.root.set_gone();
+        self.release_orphans(|_| true);
+    }
+
+    /// Lets go of files without names whose numbers the kernel will not forget any more.
+    pub(crate) fn release_orphans(&self, of: impl Fn(u64) -> bool) {
+        self.inodes.take_orphans(of).into_iter().for_each(inodes::release);
+    }
+
+    /// Makes the kernel forget what it knows of a file system: names, attributes, contents.
+    pub(crate) fn invalidate(&self, branch: &Arc<Branch>) {
+        let mut known = self.inodes.known(|ino| slot_of(ino) == branch.slot);
+        known.push(branch.root().ino());
+        for ino in known {
+            if let Ok(Node::File { fs, object, .. }) = self.node(INodeNo(ino)) {
+                let mut cookie = 0;
+                while let Ok(batch) = fs.readdir(object, cookie, 128)
+                    && let Some(last) = batch.last()
+                {
+                    cookie = last.cookie;
+                    batch.iter().for_each(|e| self.announce(ino, &e.name));
+                }
+            }
+            self.tell(|notifier| notifier.inval_inode(self.kernels(ino), 0, 0));
+        }
+    }
+
+    /// Makes the kernel ask for a file's attributes when it needs them next.
+    pub(crate) fn attr_changed(&self, ino: u64) {
+        self.tell(|notifier| notifier.inval_inode(self.kernels(ino), -1, 0));
+    }
+
+    /// The kernel's own number.
+    fn kernels(&self, ino: u64) -> INodeNo {
+        INodeNo(if ino == self.root.root().ino() { FUSE_ROOT } else { ino })
+    }
+
+    fn tell(&self, what: impl FnOnce(&Notifier) -> std::io::Result<()>) {
+        if let Some(notifier) = self.notifier.get()
+            && let Err(e) = what(notifier)
+        {
+            tracing::debug!("the kernel did not forget: {e}");
+        }
     }
 
     /// Makes the kernel forget an entry and the listing of its directory.
     fn announce(&self, dir: u64, name: &[u8]) {
-        let Some(notifier) = self.notifier.get() else { return };
-        let dir = INodeNo(if dir == self.root.root().ino() { FUSE_ROOT } else { dir });
-        let told = notifier
-            .inval_entry(dir, OsStr::from_bytes(name))
-            .and_then(|()| notifier.inval_inode(dir, 0, 0));
-        if let Err(e) = told {
-            tracing::debug!("the kernel did not forget an entry: {e}");
-        }
+        let dir = self.kernels(dir);
+        self.tell(|notifier| {
+            notifier.inval_entry(dir, OsStr::from_bytes(name))?;
+            notifier.inval_inode(dir, 0, 0)
+        });
     }
 }
 
@@ -530,6 +618,18 @@ impl Graft {
     /// Whether it is still being served.
     pub fn is_mounted(&self) -> bool {
         self.tree.strong_count() > 0 && !self.branch.is_gone()
+    }
+
+    /// The `sync` property has changed.
+    pub fn set_sync_policy(&self, policy: SyncPolicy) {
+        self.branch.set_sync_policy(policy);
+    }
+
+    /// As [`MountHandle::invalidate`].
+    pub fn invalidate(&self) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.invalidate(&self.branch);
+        }
     }
 
     /// Takes it away. Without force, [`MountError::Busy`] says that files or directories in it are

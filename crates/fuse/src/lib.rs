@@ -1,8 +1,9 @@
 //! File systems as Linux programs see them: FUSE mounts.
 //!
 //! [`mount`] attaches one file system at a directory and serves it from several threads until it is
-//! unmounted. Mounts are read-only. As root the kernel's `mount` is called directly; other users go
-//! through the set-user-id helper `fusermount3`.
+//! unmounted. A mount can be written to if its file system can (a live one that is not `readonly`);
+//! snapshots in it cannot. As root the kernel's `mount` is called directly; other users go through
+//! the set-user-id helper `fusermount3`.
 //!
 //! | module | what lives there |
 //! |---|---|
@@ -10,6 +11,9 @@
 //! | `mountinfo` | what the kernel says is mounted |
 //! | [`watcher`] | a process that takes mounts away when the one that serves them dies |
 //! | `server` | answering the kernel's requests |
+//! | `syncer` | waiting until changes are on disk |
+//! | `inodes` | what the kernel knows, and files without names |
+//! | `caller` | groups and capabilities of whoever sent a request |
 //! | `flags` | file flags and project ids |
 //! | `tree` | inode numbers, the snapshots under `.zfs`, attributes |
 //! | `graft` | file systems that are served inside another one's mount |
@@ -23,20 +27,34 @@
 //!
 //! # Caching
 //!
-//! Nothing below a mount changes, so the kernel may keep names, attributes, directory listings, link
-//! targets and file contents as long as it likes. Only grafts come and go: the kernel is told to
-//! forget the names that they change.
+//! Whatever changes below a mount changes through it, so the kernel may keep names (also that there is
+//! none), attributes, directory listings, link targets and file contents as long as it likes: it
+//! knows itself what its requests change, and every answer carries the new attributes. What changes
+//! without a request (grafts that come and go, bits that a write takes away, access times of files
+//! that the kernel has in memory) it is told. Two things it may keep for a moment only: how much
+//! space a file takes is not known before it is on disk, and in a file system in which a name can be
+//! written in several ways a change under one of them is a change under all.
+//!
+//! Writes go through at once, in pieces of up to 1 MiB; the kernel keeps the pages to read from. It
+//! could collect them (`FUSE_WRITEBACK_CACHE`), but then what `write` promises under OpenZFS would
+//! not hold: that a full pool or a quota is reported by the `write` that meets it, that a snapshot
+//! has all that was written before it, that under `sync=always` it is on disk, and that only the end
+//! of an append-only file is written. It also costs small files two more requests each.
 
 mod attach;
+mod caller;
 mod flags;
 mod graft;
+mod inodes;
 mod mountinfo;
 mod server;
+mod syncer;
 mod tree;
 pub mod watcher;
 
 pub use attach::{Force, MountError, allows_other_users, can_nest};
 pub use graft::{Graft, resolve};
+pub use syncer::{SyncHook, SyncPolicy};
 pub use tree::{SnapDir, SnapshotEntry, Snapshots};
 pub use watcher::Watcher;
 
@@ -65,8 +83,13 @@ pub struct MountSpec {
     pub snapshots: Option<Arc<dyn Snapshots>>,
     /// The `snapdir` property.
     pub snapdir: SnapDir,
-    /// Figures for `statfs`.
-    pub space: Space,
+    /// Figures for `statfs`, as they are when it is called.
+    pub space: SpaceHook,
+    /// Waits until all changes so far are on disk. Called for `fsync` and the like, from a thread of
+    /// its own, once for all who wait.
+    pub sync: SyncHook,
+    /// The `sync` property.
+    pub sync_policy: SyncPolicy,
     /// The `setuid` property: honour set-user-id bits. Only root gets this.
     pub setuid: bool,
     /// The `devices` property: device nodes work. Only root gets this.
@@ -76,6 +99,9 @@ pub struct MountSpec {
     /// Takes the mount away if this process dies.
     pub watcher: Option<Arc<Watcher>>,
 }
+
+/// Tells the figures for `statfs`.
+pub type SpaceHook = Arc<dyn Fn() -> Space + Send + Sync>;
 
 /// Figures for `statfs`, in bytes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -164,6 +190,22 @@ impl MountHandle {
         Graft::new(self, spec)
     }
 
+    /// The `sync` property has changed.
+    pub fn set_sync_policy(&self, policy: SyncPolicy) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.root.set_sync_policy(policy);
+        }
+    }
+
+    /// Makes the kernel forget what it knows of the file system, grafts not included: for changes
+    /// that do not come through the mount, such as a rollback. To be called before such a change,
+    /// while the old names can be listed, and after it.
+    pub fn invalidate(&self) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.invalidate(&tree.root);
+        }
+    }
+
     /// Unmounts. Without force, [`MountError::Busy`] says that files in it are open or that there
     /// are grafts in it, and the mount stays; with force it goes away at once with its grafts, and
     /// whoever has files open in it gets errors.
@@ -179,9 +221,6 @@ impl MountHandle {
             }
         }
         self.id = None;
-        if let Some(tree) = tree {
-            tree.remove_all();
-        }
         let Some(session) = self.session.take() else { return Ok(()) };
         // The threads end when the kernel lets go. That takes longer if the mount is also visible
         // in another mount namespace; then they go on serving it there.
@@ -193,6 +232,9 @@ impl MountHandle {
             tracing::info!(dataset = self.dataset, "unmounted, but still in use elsewhere");
         } else if let Err(e) = session.join() {
             tracing::warn!(dataset = self.dataset, "FUSE session: {e}");
+        }
+        if let Some(tree) = tree {
+            tree.remove_all();
         }
         Ok(())
     }

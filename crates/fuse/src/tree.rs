@@ -17,6 +17,7 @@
 
 use crate::MountSpec;
 use crate::graft::{Branch, Made, Slot, Snapshot, Table};
+use crate::inodes::Inodes;
 use cenote_zpl::{Attr, CaseSensitivity, Error, FileSystem};
 use fuser::{FileAttr, FileType, INodeNo, Notifier};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
@@ -101,6 +102,11 @@ impl Node {
             if *slot == branch.slot && *object == fs.root())
     }
 
+    /// Whether this may be different when it is looked at again: it is not in a snapshot.
+    pub(crate) fn may_change(&self) -> bool {
+        matches!(self, Node::File { branch, slot, .. } if *slot == branch.slot)
+    }
+
     /// Whether a name in this directory may be written in several ways.
     pub(crate) fn folds_names(&self) -> bool {
         matches!(self, Node::File { fs, .. }
@@ -156,6 +162,10 @@ pub(crate) struct Tree {
     pub(crate) change: Mutex<()>,
     /// Tells the kernel of changes, once the mount is served.
     pub(crate) notifier: OnceLock<Notifier>,
+    /// Whether the kernel lets changes through: the mounted file system can be changed.
+    pub(crate) changes: bool,
+    /// The numbers that the kernel knows of what can change.
+    pub(crate) inodes: Inodes,
 }
 
 pub(crate) fn not_found(what: impl Into<String>) -> Error {
@@ -169,6 +179,8 @@ impl Tree {
             table: RwLock::default(),
             change: Mutex::default(),
             notifier: OnceLock::new(),
+            changes: spec.fs.is_writable(),
+            inodes: Inodes::default(),
         }
     }
 
@@ -267,19 +279,20 @@ impl Tree {
         Ok(in_slot(slot, 0))
     }
 
+    /// Attributes of a file as the kernel is told them, and the generation of its inode number.
+    pub(crate) fn attr_of(&self, node: &Node, mut attr: Attr) -> Result<(FileAttr, u64), Error> {
+        // The listed control directory counts as a link of the root directory.
+        let control = node.is_branch_root() && node.branch().shows_control();
+        let added = if attr.is_dir() { self.table().added_to(node) } else { 0 };
+        attr.nlink = attr.nlink.saturating_add(u64::from(control)).saturating_add(added);
+        Ok((file_attr(&attr, node.ino())?, attr.gen_))
+    }
+
     /// Attributes of a node, and the generation of its inode number.
     pub(crate) fn attr(&self, node: &Node) -> Result<(FileAttr, u64), Error> {
         let fixed = |links, changed| Ok((fixed_attr(node, links, changed), 0));
         match node {
-            Node::File { branch, fs, object, .. } => {
-                let mut a = fs.attr(*object)?;
-                // The listed control directory counts as a link of the root directory.
-                let control = node.is_branch_root() && branch.shows_control();
-                let more = u64::from(control).saturating_add(self.table().added_to(node));
-                a.nlink = a.nlink.saturating_add(more);
-                let generation = a.gen_;
-                Ok((file_attr(&a, node.ino())?, generation))
-            }
+            Node::File { fs, object, .. } => self.attr_of(node, fs.attr(*object)?),
             Node::Control(branch) | Node::Shares(branch) => fixed(2, branch.since),
             Node::Snapshots(branch) => {
                 let all = branch.list_snapshots();

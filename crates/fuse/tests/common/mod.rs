@@ -3,7 +3,9 @@
 #![allow(dead_code)] // Each test file uses a part of it.
 
 use cenote_dsl::{Dataset, Dsl};
-use cenote_fuse::{MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, mount};
+use cenote_fuse::{
+    MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, SyncPolicy, mount,
+};
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_zpl::{FileSystem, Visibility};
 use serde_json::Value;
@@ -62,7 +64,9 @@ pub fn spec(pool: &Pool, name: &str, mountpoint: &Path) -> MountSpec {
         fs: open_fs(dsl, &dataset).unwrap(),
         snapshots: Some(Arc::new(DslSnapshots { dsl: dsl.clone(), dataset })),
         snapdir: SnapDir::Hidden,
-        space,
+        space: Arc::new(move || space),
+        sync: Arc::new(|| Ok(())),
+        sync_policy: SyncPolicy::Standard,
         setuid: true,
         devices: true,
         exec: true,

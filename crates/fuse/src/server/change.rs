@@ -1,0 +1,328 @@
+//! Names that come, go and move.
+
+use super::data::OPENED;
+use super::handles::Handle;
+use super::reply::Entry;
+use super::{Server, errno};
+use crate::caller::Caller;
+use crate::graft::Branch;
+use crate::inodes;
+use crate::tree::{CONTROL, Node};
+use cenote_zpl::{Error, FileSystem, NewNode, NodeKind, Removed, RenameFlags};
+use fuser::{Errno, Generation, INodeNo, ReplyCreate, ReplyEmpty, ReplyEntry};
+use rustix::fs::FileType;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+/// Set-group-id bit of a file that its group may run.
+const SETGID_RUN: u32 = 0o2010;
+
+/// A file or directory that can be changed.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) branch: &'a Arc<Branch>,
+    pub(super) fs: &'a Arc<FileSystem>,
+    pub(super) object: u64,
+}
+
+impl Target<'_> {
+    /// A file of the same file system.
+    fn other(&self, object: u64) -> Node {
+        let slot = self.branch.slot;
+        Node::File { branch: self.branch.clone(), fs: self.fs.clone(), slot, object }
+    }
+}
+
+/// A node that someone wants to create.
+pub(super) struct Wanted {
+    pub(super) kind: NodeKind,
+    pub(super) mode: u32,
+    pub(super) umask: u32,
+}
+
+/// Major and minor number in the form in which device numbers cross the border to the kernel.
+fn device(rdev: u32) -> (u32, u32) {
+    (rdev >> 8 & 0xfff, rdev & 0xff | rdev >> 12 & 0xf_ff00)
+}
+
+/// What `mknod` is to make.
+pub(super) fn node_kind(mode: u32, rdev: u32) -> Result<NodeKind, Errno> {
+    let (major, minor) = device(rdev);
+    match FileType::from_raw_mode(mode) {
+        FileType::RegularFile => Ok(NodeKind::File),
+        FileType::Fifo => Ok(NodeKind::Fifo),
+        FileType::Socket => Ok(NodeKind::Socket),
+        FileType::CharacterDevice => Ok(NodeKind::CharDevice(major, minor)),
+        FileType::BlockDevice => Ok(NodeKind::BlockDevice(major, minor)),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+impl Server {
+    /// What a change of `node` is made on. Control directories and snapshots cannot be changed, nor
+    /// can file systems that are `readonly`.
+    pub(super) fn changeable<'a>(&self, node: &'a Node) -> Result<Target<'a>, Errno> {
+        match node {
+            Node::File { branch, .. } if branch.is_gone() => Err(Errno::EIO),
+            Node::File { branch, fs, object, .. }
+                if node.may_change() && self.tree.changes && fs.is_writable() =>
+            {
+                Ok(Target { branch, fs, object: *object })
+            }
+            _ => Err(Errno::EROFS),
+        }
+    }
+
+    /// A name that is to lead to something new must not be one that the tree adds.
+    fn free_name(&self, dir: &Node, name: &OsStr) -> Result<(), Errno> {
+        let name = name.as_bytes();
+        let control = dir.is_branch_root() && dir.branch().has_control() && name == CONTROL;
+        if control || self.tree.added(dir, name).is_some() {
+            return Err(Errno::EEXIST);
+        }
+        Ok(())
+    }
+
+    /// A name that is to lead to nothing or something else must not lead to a control directory, and
+    /// nothing may be mounted there.
+    fn removable(&self, dir: &Node, target: &Target<'_>, name: &OsStr) -> Result<(), Errno> {
+        let bytes = name.as_bytes();
+        if dir.is_branch_root() && dir.branch().has_control() && bytes == CONTROL {
+            return Err(Errno::EPERM);
+        }
+        if !self.tree.leads_elsewhere() {
+            return Ok(());
+        }
+        let node = match target.fs.lookup(target.object, bytes) {
+            Ok(object) => target.other(object),
+            Err(Error::NotFound(_)) if self.tree.added(dir, bytes).is_some() => {
+                return Err(Errno::EBUSY);
+            }
+            Err(_) => return Ok(()),
+        };
+        if self.tree.is_covered(&node) {
+            return Err(Errno::EBUSY);
+        }
+        if !self.tree.additions(&node).is_empty() {
+            return Err(Errno::ENOTEMPTY);
+        }
+        Ok(())
+    }
+
+    /// As [`Server::removable`], for what stays.
+    fn movable(&self, dir: &Node, target: &Target<'_>, name: &OsStr) -> Result<(), Errno> {
+        self.removable(dir, target, name).or_else(|e| match e {
+            Errno::ENOTEMPTY => Ok(()),
+            e => Err(e),
+        })
+    }
+
+    /// Creates a node.
+    fn create_node(
+        &self,
+        who: Caller,
+        parent: INodeNo,
+        name: &OsStr,
+        wanted: Wanted,
+    ) -> Result<(Node, Entry), Errno> {
+        let dir = self.tree.node(parent).map_err(|e| errno(&e))?;
+        let target = self.changeable(&dir)?;
+        self.free_name(&dir, name)?;
+        let Wanted { kind, mode, umask } = wanted;
+        let keep_setgid = kind == NodeKind::Dir
+            || mode & SETGID_RUN != SETGID_RUN
+            || target.fs.attr(target.object).is_ok_and(|dir| {
+                let inherits = dir.mode & 0o2000 != 0;
+                who.keeps_setgid(if inherits { dir.gid } else { who.gid })
+            });
+        let (uid, gid) = (who.uid, who.gid);
+        let new = NewNode { kind, mode: mode & 0o7777, umask, uid, gid, keep_setgid };
+        let attr = target.fs.create(target.object, name.as_bytes(), &new).map_err(|e| errno(&e))?;
+        let node = target.other(attr.ino);
+        let entry = self.new_entry(&dir, &node, attr)?;
+        Ok((node, entry))
+    }
+
+    /// `mknod`, `mkdir`, `symlink`.
+    pub(super) fn reply_make(
+        &self,
+        who: Caller,
+        parent: INodeNo,
+        name: &OsStr,
+        wanted: Result<Wanted, Errno>,
+        reply: ReplyEntry,
+    ) {
+        match wanted.and_then(|wanted| self.create_node(who, parent, name, wanted)) {
+            Ok((node, entry)) => {
+                self.changed(node.branch(), reply, move |reply| entry.reply(reply));
+            }
+            Err(e) => reply.error(e),
+        }
+    }
+
+    /// `open` of a file that is not there.
+    pub(super) fn reply_create(
+        &self,
+        who: Caller,
+        parent: INodeNo,
+        name: &OsStr,
+        wanted: Wanted,
+        reply: ReplyCreate,
+    ) {
+        let made = self.create_node(who, parent, name, wanted).and_then(|(node, entry)| {
+            let Node::File { branch, fs, object, .. } = &node else { return Err(Errno::EIO) };
+            let used = self.tree.enter(branch).map_err(|e| errno(&e))?;
+            let handle = Handle::new(node.clone(), fs.clone(), *object, used, true);
+            Ok((node, entry, self.handles.open(handle)))
+        });
+        match made {
+            Ok((node, entry, fh)) => {
+                // What is written to it makes the kernel ask for its attributes anyway.
+                let ttl = entry.kept.name;
+                self.changed(node.branch(), reply, move |reply| {
+                    let generation = Generation(entry.generation);
+                    reply.created(&ttl, &entry.attr, generation, fh, OPENED);
+                });
+            }
+            Err(e) => reply.error(e),
+        }
+    }
+
+    pub(super) fn reply_link(
+        &self,
+        ino: INodeNo,
+        parent: INodeNo,
+        name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let linked = self.tree.node(parent).map_err(|e| errno(&e)).and_then(|dir| {
+            let node = self.tree.node(ino).map_err(|e| errno(&e))?;
+            let (target, file) = (self.changeable(&dir)?, self.changeable(&node)?);
+            if !Arc::ptr_eq(target.fs, file.fs) {
+                return Err(Errno::EXDEV);
+            }
+            self.free_name(&dir, name)?;
+            let linked = target.fs.link(file.object, target.object, name.as_bytes());
+            let entry = self.new_entry(&dir, &node, linked.map_err(|e| errno(&e))?)?;
+            Ok((node, entry))
+        });
+        match linked {
+            Ok((node, entry)) => {
+                self.changed(node.branch(), reply, move |reply| entry.reply(reply));
+            }
+            Err(e) => reply.error(e),
+        }
+    }
+
+    /// `unlink`, `rmdir`.
+    pub(super) fn reply_remove(
+        &self,
+        parent: INodeNo,
+        name: &OsStr,
+        directory: bool,
+        reply: ReplyEmpty,
+    ) {
+        let removed = self.tree.node(parent).map_err(|e| errno(&e)).and_then(|dir| {
+            let target = self.changeable(&dir)?;
+            self.removable(&dir, &target, name)?;
+            let in_use = |object| self.tree.inodes.knows(target.other(object).ino());
+            let removed = if directory {
+                target.fs.rmdir(target.object, name.as_bytes(), &in_use)
+            } else {
+                target.fs.unlink(target.object, name.as_bytes(), &in_use)
+            };
+            self.lost_a_name(&target, removed.map_err(|e| errno(&e))?);
+            Ok(dir)
+        });
+        match removed {
+            Ok(dir) => self.changed(dir.branch(), reply, ReplyEmpty::ok),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    /// Remembers a file that lost its last name until the kernel has forgotten it.
+    fn lost_a_name(&self, target: &Target<'_>, removed: Removed) {
+        if removed.orphan {
+            let orphan = (target.fs.clone(), removed.ino);
+            let unknown = self.tree.inodes.orphan(target.other(removed.ino).ino(), orphan);
+            unknown.into_iter().for_each(inodes::release);
+        }
+    }
+
+    pub(super) fn reply_rename(
+        &self,
+        (parent, name): (INodeNo, &OsStr),
+        (new_parent, new_name): (INodeNo, &OsStr),
+        flags: fuser::RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let node = |ino| self.tree.node(ino).map_err(|e| errno(&e));
+        let renamed = node(parent).and_then(|dir| {
+            let new_dir = node(new_parent)?;
+            self.rename((&dir, name), (&new_dir, new_name), flags)?;
+            Ok(dir)
+        });
+        match renamed {
+            Ok(dir) => self.changed(dir.branch(), reply, ReplyEmpty::ok),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    fn rename(
+        &self,
+        (dir, name): (&Node, &OsStr),
+        (new_dir, new_name): (&Node, &OsStr),
+        flags: fuser::RenameFlags,
+    ) -> Result<(), Errno> {
+        let known = fuser::RenameFlags::RENAME_NOREPLACE
+            | fuser::RenameFlags::RENAME_EXCHANGE
+            | fuser::RenameFlags::RENAME_WHITEOUT;
+        if !known.contains(flags) {
+            return Err(Errno::EINVAL);
+        }
+        let (from, to) = (self.changeable(dir)?, self.changeable(new_dir)?);
+        if !Arc::ptr_eq(from.fs, to.fs) {
+            return Err(Errno::EXDEV);
+        }
+        let no_replace = flags.contains(fuser::RenameFlags::RENAME_NOREPLACE);
+        if no_replace {
+            self.free_name(new_dir, new_name)?;
+        }
+        let exchange = flags.contains(fuser::RenameFlags::RENAME_EXCHANGE);
+        // A directory that grafts are in can move; one that is covered cannot.
+        self.movable(dir, &from, name)?;
+        if exchange {
+            self.movable(new_dir, &to, new_name)?;
+        } else {
+            self.removable(new_dir, &to, new_name)?;
+        }
+        let how = RenameFlags {
+            no_replace,
+            exchange,
+            whiteout: flags.contains(fuser::RenameFlags::RENAME_WHITEOUT),
+        };
+        let in_use = |object| self.tree.inodes.knows(from.other(object).ino());
+        let (old, new) = (name.as_bytes(), new_name.as_bytes());
+        let lost = from.fs.rename(from.object, old, to.object, new, how, &in_use);
+        if let Some(removed) = lost.map_err(|e| errno(&e))? {
+            self.lost_a_name(&to, removed);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_come_as_the_kernel_writes_them() {
+        // /dev/null is 1:3; 259:70000 needs the upper bits of the minor number.
+        assert_eq!(device(0x103), (1, 3));
+        let (major, minor) = (0xfff & 259, 70000);
+        assert_eq!(device((minor & 0xff) | major << 8 | (minor & !0xff) << 12), (259, 70000));
+        assert_eq!(node_kind(0o020_666, 0x103).ok(), Some(NodeKind::CharDevice(1, 3)));
+        assert!(node_kind(0o040_755, 0).is_err());
+    }
+}

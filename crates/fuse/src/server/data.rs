@@ -1,0 +1,433 @@
+//! Open files and their contents.
+
+use super::handles::Handle;
+use super::{Server, errno, missing};
+use crate::SyncPolicy;
+use crate::caller::Caller;
+use crate::tree::Node;
+use cenote_zpl::{Allocate, Atime, Attr, Error, SetAttr, flags};
+use fuser::{
+    Errno, FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyData, ReplyEmpty,
+    ReplyLseek, ReplyOpen, ReplyWrite, WriteFlags,
+};
+use rustix::fs::{FallocateFlags, OFlags};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// Largest read that is answered; the kernel asks for 1 MiB at most.
+const MAX_READ: u32 = 16 << 20;
+/// Most bytes copied for one request; the caller asks again for the rest.
+const MAX_COPY: u64 = 16 << 20;
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+/// Flag of an `open` that is part of running a program.
+const FMODE_EXEC: i32 = 0x20;
+/// What an open file is told to the kernel as: its pages stay valid, and there is nothing to be done
+/// when a descriptor is closed.
+pub(super) const OPENED: FopenFlags = FopenFlags::FOPEN_KEEP_CACHE.union(FopenFlags::FOPEN_NOFLUSH);
+/// A day in seconds: an access time older than this is always brought up to date.
+const DAY: i64 = 24 * 3600;
+/// Percent of space that `fallocate` wants to be there for what it promises
+/// (`zfs_fallocate_reserve_percent`).
+const RESERVE_PERCENT: u64 = 110;
+
+thread_local! {
+    /// The buffer that files are read into: each thread answers one request at a time.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+fn has(flags: OpenFlags, flag: OFlags) -> bool {
+    OFlags::from_bits_retain(flags.0.cast_unsigned()).contains(flag)
+}
+
+/// Whether a read is worth an access time: as `relatime` has it.
+fn is_stale(attr: &Attr, now: i64) -> bool {
+    attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.saturating_sub(attr.atime.0) > DAY
+}
+
+impl Server {
+    pub(super) fn reply_open(&self, who: Caller, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match self.open_file(who, ino, flags) {
+            Ok((fh, true, node)) => {
+                self.changed(node.branch(), reply, move |reply| reply.opened(fh, OPENED));
+            }
+            Ok((fh, false, _)) => reply.opened(fh, OPENED),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    /// Opens a file; tells whether that changed it.
+    fn open_file(
+        &self,
+        who: Caller,
+        ino: INodeNo,
+        flags: OpenFlags,
+    ) -> Result<(FileHandle, bool, Node), Errno> {
+        let node = self.tree.node(ino).map_err(|e| errno(&e))?;
+        let Node::File { branch, fs, object, .. } = &node else { return Err(Errno::EISDIR) };
+        // The kernel knows what may be run from the mount as a whole.
+        if flags.0 & FMODE_EXEC != 0 && !branch.exec {
+            return Err(Errno::EACCES);
+        }
+        let truncate = has(flags, OFlags::TRUNC);
+        let write = flags.acc_mode() != OpenAccMode::O_RDONLY || truncate;
+        if write {
+            self.changeable(&node)?;
+        }
+        let used = self.tree.enter(branch).map_err(|e| errno(&e))?;
+        let may_change = self.tree.changes && node.may_change();
+        let notes_access = may_change && !has(flags, OFlags::NOATIME);
+        if may_change {
+            let attr = fs.attr(*object).map_err(|e| missing(&e))?;
+            if write {
+                may_write(&attr, flags)?;
+            }
+            if truncate {
+                self.truncate(who, &node, *object)?;
+            } else if !write && notes_access {
+                self.note_open(&node, &attr);
+            }
+        } else {
+            // Fails for what is no regular file.
+            fs.open_file(*object).map_err(|e| errno(&e))?;
+        }
+        let handle = Handle::new(node.clone(), fs.clone(), *object, used, notes_access);
+        Ok((self.handles.open(handle), truncate, node))
+    }
+
+    /// What the kernel has in memory is read without a request. So a file is taken as read when it is
+    /// opened to be read, if that makes a difference.
+    fn note_open(&self, node: &Node, attr: &Attr) {
+        let Node::File { fs, object, .. } = node else { return };
+        let settings = fs.settings();
+        let wanted = match settings.atime {
+            Atime::Off => false,
+            Atime::Relative => is_stale(attr, settings.clock.now().0),
+            Atime::On => true,
+        };
+        if wanted && fs.is_writable() {
+            match fs.touch_atime(*object) {
+                Ok(()) => self.tree.attr_changed(node.ino()),
+                Err(e) => tracing::debug!(object, "access time: {e}"),
+            }
+        }
+    }
+
+    /// As [`Server::note_open`], for a directory.
+    pub(super) fn note_listing(&self, node: &Node) {
+        if let Node::File { fs, object, .. } = node
+            && self.tree.changes
+            && node.may_change()
+            && fs.settings().atime != Atime::Off
+            && let Ok(attr) = fs.attr(*object)
+        {
+            self.note_open(node, &attr);
+        }
+    }
+
+    /// Notes that something was read from a file.
+    pub(super) fn note_access(&self, node: &Node) {
+        if let Node::File { fs, object, .. } = node
+            && self.tree.changes
+            && node.may_change()
+            && fs.is_writable()
+            && let Err(e) = fs.touch_atime(*object)
+        {
+            tracing::debug!(object, "access time: {e}");
+        }
+    }
+
+    fn truncate(&self, who: Caller, node: &Node, object: u64) -> Result<(), Errno> {
+        let Node::File { fs, .. } = node else { return Err(Errno::EISDIR) };
+        let ino = node.ino();
+        let clear_ids = self.tree.inodes.is_setid(ino) && !who.keeps_ids();
+        let set = SetAttr { size: Some(0), clear_ids, ..SetAttr::default() };
+        fs.setattr(object, &set).map_err(|e| missing(&e))?;
+        if clear_ids {
+            self.ids_cleared(ino);
+        }
+        Ok(())
+    }
+
+    /// A change took away the set-user-id and set-group-id bits: the kernel has to ask again.
+    fn ids_cleared(&self, ino: u64) {
+        self.tree.inodes.clear_setid(ino);
+        self.tree.attr_changed(ino);
+    }
+
+    /// Takes away the set-user-id and set-group-id bits, for a change by someone without privilege
+    /// that does not do it itself.
+    fn clear_ids(&self, who: Caller, handle: &Handle) -> Result<(), Errno> {
+        let ino = handle.node.ino();
+        if !self.tree.inodes.is_setid(ino) || who.keeps_ids() {
+            return Ok(());
+        }
+        let attr = handle.fs.attr(handle.object).map_err(|e| missing(&e))?;
+        // Without the right to run it for the group, the bit means something else.
+        let bits = if attr.mode & 0o010 != 0 { 0o6000 } else { 0o4000 };
+        let set = SetAttr { mode: Some(attr.mode & 0o7777 & !bits), ..SetAttr::default() };
+        handle.fs.setattr(handle.object, &set).map_err(|e| missing(&e))?;
+        self.ids_cleared(ino);
+        Ok(())
+    }
+
+    pub(super) fn reply_read(
+        &self,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        flags: OpenFlags,
+        reply: ReplyData,
+    ) {
+        let handle = match self.handles.get(fh) {
+            Ok(handle) => handle,
+            Err(e) => return reply.error(e),
+        };
+        let size = size.min(MAX_READ) as usize;
+        let opened = handle.file().and_then(|file| Ok((file, file.object()?)));
+        let (file, object) = match opened {
+            Ok(opened) => opened,
+            Err(e) => return reply.error(errno(&e)),
+        };
+        handle.ahead.before_read(&object, offset, size as u64);
+        BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            let buf = buffer.get_mut(..size).unwrap_or_default();
+            let mut result = file.read(offset, buf);
+            // A direct read may end before a bad block. For the page cache a short answer would be
+            // the end of the file; the kernel asks again for smaller pieces when a large one fails.
+            if result.is_err() && has(flags, OFlags::DIRECT) {
+                result = file.read_up_to_error(offset, buf);
+            }
+            match result {
+                Ok(n) => {
+                    if handle.notes_access {
+                        self.note_access(&handle.node);
+                    }
+                    reply.data(buf.get(..n).unwrap_or_default());
+                }
+                Err(e) => {
+                    tracing::debug!(offset, size, "read: {e}");
+                    reply.error(errno(&e));
+                }
+            }
+        });
+    }
+
+    pub(super) fn reply_readlink(&self, ino: INodeNo, reply: ReplyData) {
+        let (node, target) = match self.tree.node(ino) {
+            Ok(node) => match &node {
+                Node::File { fs, object, .. } => (Some(node.clone()), fs.readlink(*object)),
+                _ => (None, Err(Error::Invalid("not a symbolic link".into()))),
+            },
+            Err(e) => (None, Err(e)),
+        };
+        match target {
+            Ok(target) => {
+                node.iter().for_each(|node| self.note_access(node));
+                reply.data(&target);
+            }
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    pub(super) fn reply_write(
+        &self,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+        reply: ReplyWrite,
+    ) {
+        let handle = match self.handle_to_change(fh) {
+            Ok(handle) => handle,
+            Err(e) => return reply.error(e),
+        };
+        let ino = handle.node.ino();
+        // The kernel gives the flag to everyone without privilege.
+        let clear_ids =
+            flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) && self.tree.inodes.is_setid(ino);
+        // The offset holds for files opened to be appended to as well: the kernel knows the end.
+        match handle.fs.write(handle.object, offset, data, clear_ids) {
+            Ok(n) => {
+                if clear_ids {
+                    self.ids_cleared(ino);
+                }
+                let n = u32::try_from(n).unwrap_or(u32::MAX);
+                self.changed(handle.node.branch(), reply, move |reply| reply.written(n));
+            }
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    pub(super) fn handle_to_change(&self, fh: FileHandle) -> Result<Arc<Handle>, Errno> {
+        let handle = self.handles.get(fh)?;
+        self.changeable(&handle.node)?;
+        Ok(handle)
+    }
+
+    /// `fsync` of a file or directory.
+    pub(super) fn reply_fsync(&self, ino: INodeNo, reply: ReplyEmpty) {
+        match self.tree.node(ino) {
+            Ok(node)
+                if self.changeable(&node).is_ok()
+                    && node.branch().sync_policy() != SyncPolicy::Disabled =>
+            {
+                self.when_on_disk(node.branch(), reply, ReplyEmpty::ok);
+            }
+            Ok(_) => reply.ok(),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    pub(super) fn reply_fallocate(
+        &self,
+        who: Caller,
+        fh: FileHandle,
+        (offset, len): (u64, u64),
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let done = self.handle_to_change(fh).and_then(|handle| {
+            self.fallocate(who, &handle, (offset, len), mode)?;
+            Ok(handle)
+        });
+        match done {
+            Ok(handle) => self.changed(handle.node.branch(), reply, ReplyEmpty::ok),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    fn fallocate(
+        &self,
+        who: Caller,
+        handle: &Handle,
+        (offset, len): (u64, u64),
+        mode: i32,
+    ) -> Result<(), Errno> {
+        let mode = FallocateFlags::from_bits_retain(mode.cast_unsigned());
+        let keep = FallocateFlags::KEEP_SIZE;
+        let what = match mode {
+            m if m.is_empty() => Allocate::Extend,
+            m if m == keep => Allocate::KeepSize,
+            m if m == keep | FallocateFlags::PUNCH_HOLE => Allocate::PunchHole,
+            m if m == FallocateFlags::ZERO_RANGE => Allocate::Zero,
+            m if m == keep | FallocateFlags::ZERO_RANGE => Allocate::ZeroKeepSize,
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
+        if matches!(what, Allocate::Extend | Allocate::KeepSize) {
+            // Space cannot be set aside, but there has to be enough now.
+            let s = self.figures(&handle.node);
+            let most = s.free.saturating_mul(s.unit.saturating_mul(100) / RESERVE_PERCENT);
+            if len > most {
+                return Err(Errno::ENOSPC);
+            }
+        }
+        self.clear_ids(who, handle)?;
+        handle.fs.allocate(handle.object, offset, len, what).map_err(|e| missing(&e))
+    }
+
+    pub(super) fn reply_copy(
+        &self,
+        who: Caller,
+        (from, from_offset): (FileHandle, u64),
+        (to, to_offset): (FileHandle, u64),
+        len: u64,
+        reply: ReplyWrite,
+    ) {
+        let copied = self.handles.get(from).and_then(|from| {
+            let to = self.handle_to_change(to)?;
+            if !Arc::ptr_eq(&from.fs, &to.fs) {
+                // The kernel copies by itself then.
+                return Err(Errno::EXDEV);
+            }
+            self.clear_ids(who, &to)?;
+            let len = len.min(MAX_COPY);
+            let n = to
+                .fs
+                .copy_range(from.object, from_offset, to.object, to_offset, len)
+                .map_err(|e| missing(&e))?;
+            Ok((to, u32::try_from(n).unwrap_or(u32::MAX)))
+        });
+        match copied {
+            Ok((to, n)) => self.changed(to.node.branch(), reply, move |reply| reply.written(n)),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    pub(super) fn reply_lseek(&self, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let handle = match self.handles.get(fh) {
+            Ok(handle) => handle,
+            Err(e) => return reply.error(e),
+        };
+        let (Ok(offset), SEEK_DATA | SEEK_HOLE) = (u64::try_from(offset), whence) else {
+            return reply.error(Errno::EINVAL);
+        };
+        match handle.file().and_then(|file| file.seek(offset, whence == SEEK_HOLE)) {
+            Ok(Some(at)) => reply.offset(i64::try_from(at).unwrap_or(i64::MAX)),
+            Ok(None) => reply.error(Errno::ENXIO),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+}
+
+/// Whether a file's flags let it be opened to be written to.
+fn may_write(attr: &Attr, open: OpenFlags) -> Result<(), Errno> {
+    let appends = has(open, OFlags::APPEND) && !has(open, OFlags::TRUNC);
+    if attr.flags & flags::IMMUTABLE != 0 || attr.flags & flags::APPEND_ONLY != 0 && !appends {
+        return Err(Errno::EPERM);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attr(atime: i64, mtime: i64, ctime: i64) -> Attr {
+        Attr {
+            ino: 7,
+            gen_: 1,
+            mode: 0o100_644,
+            uid: 0,
+            gid: 0,
+            nlink: 1,
+            size: 0,
+            blocks: 1,
+            blksize: 512,
+            atime: (atime, 0),
+            mtime: (mtime, 0),
+            ctime: (ctime, 0),
+            crtime: (0, 0),
+            rdev: (0, 0),
+            parent: 34,
+            flags: 0,
+            projid: 0,
+            xattr: 0,
+        }
+    }
+
+    #[test]
+    fn access_times_are_stale_after_a_change_and_after_a_day() {
+        let now = 10 * DAY;
+        assert!(is_stale(&attr(5, 5, 1), now));
+        assert!(is_stale(&attr(now, now - 5, now + 1), now));
+        assert!(!is_stale(&attr(now - 1, now - 5, now - 5), now));
+        assert!(is_stale(&attr(now - DAY - 1, 0, 0), now));
+    }
+
+    #[test]
+    fn flags_keep_files_from_being_opened() {
+        let flags = |f| Attr { flags: f, ..attr(0, 0, 0) };
+        let open = |f: OFlags| OpenFlags(f.bits() as i32);
+        let append = open(OFlags::WRONLY | OFlags::APPEND);
+        assert!(may_write(&flags(0), open(OFlags::WRONLY)).is_ok());
+        assert!(may_write(&flags(flags::IMMUTABLE), append).is_err());
+        assert!(may_write(&flags(flags::APPEND_ONLY), append).is_ok());
+        assert!(may_write(&flags(flags::APPEND_ONLY), open(OFlags::WRONLY)).is_err());
+        let both = open(OFlags::WRONLY | OFlags::APPEND | OFlags::TRUNC);
+        assert!(may_write(&flags(flags::APPEND_ONLY), both).is_err());
+    }
+}

@@ -1,0 +1,237 @@
+//! Directories: names and what they lead to.
+//!
+//! Offsets of entries: 1 and 2 follow `.` and `..`, 3 follows `.zfs`; those of the file system's own
+//! entries are its cookies and a bit more; at the end are entries that lead to grafts, by their slots.
+
+use super::reply::Entry;
+use super::{Server, errno};
+use crate::tree::{CONTROL, Node, entry_attr, file_type, ino};
+use cenote_zpl::Error;
+use fuser::{
+    FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEntry, ReplyOpen,
+};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+/// Entries read from a directory at a time.
+const BATCH: usize = 128;
+/// Offsets of `.`, `..` and `.zfs` in a directory; those of entries follow.
+const FIRST_COOKIE: u64 = 3;
+/// Offset after the file system's own entries; those that lead to grafts follow, at their slots.
+const ADDED: u64 = i64::MAX as u64 - (1 << 16);
+
+/// A directory entry on its way to the kernel.
+struct Item<'a> {
+    name: &'a [u8],
+    ino: u64,
+    kind: FileType,
+    /// Offset of the entry after it.
+    next: u64,
+    node: Option<Node>,
+}
+
+impl Server {
+    /// Lists a directory from `offset` on, until `emit` says that there is no more room.
+    fn list(
+        &self,
+        dir: INodeNo,
+        offset: u64,
+        emit: &mut dyn FnMut(Item<'_>) -> bool,
+    ) -> Result<(), Error> {
+        let node = self.tree.node(dir)?;
+        let mut dot = |name: &[u8], next: u64, node: Node| {
+            emit(Item { name, ino: node.ino(), kind: FileType::Directory, next, node: Some(node) })
+        };
+        if offset < 1 && dot(b".", 1, node.clone()) {
+            return Ok(());
+        }
+        if offset < 2 && dot(b"..", 2, self.tree.parent(&node)) {
+            return Ok(());
+        }
+        let control = node.is_branch_root() && node.branch().shows_control();
+        if offset < FIRST_COOKIE
+            && control
+            && dot(CONTROL, FIRST_COOKIE, Node::Control(node.branch().clone()))
+        {
+            return Ok(());
+        }
+        match &node {
+            Node::File { .. } | Node::Made(_) => {
+                if self.list_entries(&node, offset, emit)? {
+                    return Ok(());
+                }
+                for (slot, name, node) in self.tree.additions(&node) {
+                    let next = ADDED.saturating_add(slot.into());
+                    let (ino, kind) = (node.ino(), FileType::Directory);
+                    if offset < next
+                        && emit(Item { name: &name, ino, kind, next, node: Some(node) })
+                    {
+                        break;
+                    }
+                }
+            }
+            Node::Control(branch) => {
+                let snapshots = Node::Snapshots(branch.clone());
+                let entries = [(&b"snapshot"[..], snapshots), (b"shares", branch.shares())];
+                for ((name, node), at) in entries.into_iter().zip(FIRST_COOKIE..) {
+                    if offset <= at && dot(name, at + 1, node) {
+                        break;
+                    }
+                }
+            }
+            Node::Shares(_) => {}
+            Node::Snapshots(branch) => {
+                let all = branch.list_snapshots();
+                for (entry, at) in all.iter().zip(FIRST_COOKIE..).filter(|(_, at)| *at >= offset) {
+                    let ino = self.tree.snapshot_ino(branch, &entry.name)?;
+                    // Listing does not open every snapshot: no node, no attributes.
+                    let item = Item {
+                        name: entry.name.as_bytes(),
+                        ino,
+                        kind: FileType::Directory,
+                        next: at + 1,
+                        node: None,
+                    };
+                    if emit(item) {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists the entries that a directory has in its file system. Returns whether there was no more
+    /// room.
+    fn list_entries(
+        &self,
+        node: &Node,
+        offset: u64,
+        emit: &mut dyn FnMut(Item<'_>) -> bool,
+    ) -> Result<bool, Error> {
+        let Node::File { branch, fs, slot, object } = node else { return Ok(false) };
+        if offset >= ADDED {
+            return Ok(false);
+        }
+        let mut cookie = offset.saturating_sub(FIRST_COOKIE);
+        loop {
+            let batch = fs.readdir(*object, cookie, BATCH)?;
+            let Some(last) = batch.last() else { return Ok(false) };
+            cookie = last.cookie;
+            for e in &batch {
+                let own = ino(fs, *slot, e.ino);
+                let (branch, fs) = (branch.clone(), fs.clone());
+                let file = Node::File { branch, fs, slot: *slot, object: e.ino };
+                let node = self.tree.top(file);
+                let ino = node.ino();
+                // What covers a directory is a directory.
+                let kind =
+                    if ino == own { self.entry_kind(e.kind, &node) } else { FileType::Directory };
+                let next = e.cookie.saturating_add(FIRST_COOKIE).min(ADDED);
+                if emit(Item { name: &e.name, ino, kind, next, node: Some(node) }) {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// A file's type by its directory entry, or by its mode in old file systems, whose entries do not
+    /// tell.
+    fn entry_kind(&self, kind: u8, node: &Node) -> FileType {
+        let by_mode = || self.tree.attr(node).map_or(FileType::RegularFile, |(a, _)| a.kind);
+        file_type(kind.into()).unwrap_or_else(by_mode)
+    }
+
+    /// The number of an open directory: 0 in the mounted file system, where the kernel keeps count
+    /// of what is open.
+    fn open_directory(&self, ino: INodeNo) -> Result<FileHandle, Error> {
+        let node = self.tree.node(ino)?;
+        self.note_listing(&node);
+        if node.branch().slot == 0 {
+            return Ok(FileHandle(0));
+        }
+        let used = self.tree.enter(node.branch())?;
+        Ok(self.handles.open_directory(used))
+    }
+
+    pub(super) fn reply_lookup(&self, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let parent = match self.tree.node(parent) {
+            Ok(parent) => parent,
+            Err(e) => return reply.error(errno(&e)),
+        };
+        let found = self
+            .tree
+            .lookup(&parent, name.as_bytes())
+            .and_then(|node| self.tree.attr(&node).map(|attr| (node, attr)));
+        match found {
+            Ok((node, attr)) => self.entry(&parent, &node, attr).reply(reply),
+            // Inode 0: the kernel may remember that there is no such name.
+            Err(Error::NotFound(_)) if self.keeps_names(&parent) || !self.tree.changes => {
+                let none = entry_attr(0, FileType::RegularFile);
+                reply.entry(&super::FOREVER, &none, Generation(0));
+            }
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    pub(super) fn reply_opendir(&self, ino: INodeNo, reply: ReplyOpen) {
+        match self.open_directory(ino) {
+            Ok(fh) => reply.opened(fh, FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    pub(super) fn reply_readdir(&self, ino: INodeNo, offset: u64, mut reply: ReplyDirectory) {
+        let mut some = false;
+        let result = self.list(ino, offset, &mut |item| {
+            let full =
+                reply.add(INodeNo(item.ino), item.next, item.kind, OsStr::from_bytes(item.name));
+            some |= !full;
+            full
+        });
+        match result {
+            // What was read is given out; the rest fails when it is asked for.
+            Err(e) if !some => reply.error(errno(&e)),
+            _ => reply.ok(),
+        }
+    }
+
+    pub(super) fn reply_readdirplus(
+        &self,
+        ino: INodeNo,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let mut some = false;
+        let parent = self.tree.node(ino);
+        let keeps = parent.is_ok_and(|p| self.keeps_names(&p));
+        let result = self.list(ino, offset, &mut |item| {
+            let known = item.node.as_ref().and_then(|n| Some((n, self.tree.attr(n).ok()?)));
+            let entry = match known {
+                Some((node, attr)) => self.entry_in(keeps, node, attr),
+                None => Entry::unknown(entry_attr(item.ino, item.kind)),
+            };
+            // The kernel counts no lookups for the two.
+            let counted = entry.counted.filter(|_| !matches!(item.name, b"." | b".."));
+            let name = OsStr::from_bytes(item.name);
+            // Before the kernel can know it.
+            if let Some(ino) = counted {
+                self.tree.inodes.learn(ino);
+                self.told(&entry.attr);
+            }
+            let (attr, generation) = (&entry.attr, Generation(entry.generation));
+            let ttl = entry.kept.both();
+            let full = reply.add(INodeNo(item.ino), item.next, name, &ttl, attr, generation);
+            if full && let Some(ino) = counted {
+                self.forget_inode(ino, 1);
+            }
+            some |= !full;
+            full
+        });
+        match result {
+            Err(e) if !some => reply.error(errno(&e)),
+            _ => reply.ok(),
+        }
+    }
+}

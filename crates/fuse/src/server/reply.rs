@@ -1,0 +1,153 @@
+//! Answers: what the kernel may keep of them and for how long, and answers that wait until changes
+//! are on disk.
+
+use super::{FOREVER, Server, errno};
+use crate::SyncPolicy;
+use crate::graft::Branch;
+use crate::tree::Node;
+use cenote_zpl::Attr;
+use fuser::{
+    Errno, FileAttr, FileType, Generation, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyOpen, ReplyWrite,
+};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// A file that changed so recently may not be on disk yet, and how much space it takes may change
+/// without a request.
+const UNSETTLED: Duration = Duration::from_secs(30);
+/// How long the attributes of such a file may be kept.
+const A_MOMENT: Duration = Duration::from_secs(1);
+
+/// How long the kernel may keep something.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kept {
+    /// Attributes.
+    pub(super) attr: Duration,
+    /// What a name leads to.
+    pub(super) name: Duration,
+}
+
+impl Kept {
+    /// Where there is one number for both.
+    pub(super) fn both(self) -> Duration {
+        self.attr.min(self.name)
+    }
+}
+
+/// A file as the kernel is told about it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) attr: FileAttr,
+    pub(super) generation: u64,
+    pub(super) kept: Kept,
+    /// The number, if it is one that is counted.
+    pub(super) counted: Option<u64>,
+}
+
+impl Entry {
+    /// For what cannot be looked at: nothing is kept.
+    pub(super) fn unknown(attr: FileAttr) -> Entry {
+        let kept = Kept { attr: Duration::ZERO, name: Duration::ZERO };
+        Entry { attr, generation: 0, kept, counted: None }
+    }
+
+    pub(super) fn reply(self, reply: ReplyEntry) {
+        let Kept { attr, name } = self.kept;
+        reply.entry_with_ttls(&attr, &name, &self.attr, Generation(self.generation));
+    }
+}
+
+/// An answer that can be an error.
+pub(super) trait Answer: Send + 'static {
+    fn fail(self, e: Errno);
+}
+
+macro_rules! answers {
+    ($($reply:ty),*) => { $(
+        impl Answer for $reply {
+            fn fail(self, e: Errno) {
+                self.error(e);
+            }
+        }
+    )* };
+}
+
+answers!(ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyWrite);
+
+impl Server {
+    /// How long attributes may be kept.
+    pub(super) fn attr_kept(&self, node: &Node, attr: &FileAttr) -> Duration {
+        let settled = !self.tree.changes
+            || attr.kind != FileType::RegularFile
+            || !node.may_change()
+            || SystemTime::now().duration_since(attr.ctime).is_ok_and(|age| age > UNSETTLED);
+        if settled { FOREVER } else { A_MOMENT }
+    }
+
+    /// Whether the kernel may keep what the names in a directory lead to. Not if they can be written
+    /// in several ways: it cannot know which of them a change is about.
+    pub(super) fn keeps_names(&self, dir: &Node) -> bool {
+        !dir.folds_names()
+    }
+
+    /// What the kernel is told of a node that it is led to by a name in `parent`. It counts as told.
+    pub(super) fn entry(&self, parent: &Node, node: &Node, attr: (FileAttr, u64)) -> Entry {
+        let entry = self.entry_in(self.keeps_names(parent), node, attr);
+        if let Some(ino) = entry.counted {
+            self.tree.inodes.learn(ino);
+            self.told(&entry.attr);
+        }
+        entry
+    }
+
+    /// As [`Server::entry`]; the caller counts.
+    pub(super) fn entry_in(&self, keeps: bool, node: &Node, attr: (FileAttr, u64)) -> Entry {
+        let (attr, generation) = attr;
+        // A graft makes the kernel forget the name of the directory that it covers. It cannot make
+        // it forget all ways to write that name.
+        let keeps = keeps || !self.tree.changes && attr.kind != FileType::Directory;
+        let name = if keeps { FOREVER } else { Duration::ZERO };
+        let counted = (self.tree.changes && node.may_change()).then(|| node.ino());
+        Entry { attr, generation, kept: Kept { attr: self.attr_kept(node, &attr), name }, counted }
+    }
+
+    /// What the kernel is told of a new node.
+    pub(super) fn new_entry(&self, dir: &Node, node: &Node, attr: Attr) -> Result<Entry, Errno> {
+        let attr = self.tree.attr_of(node, attr).map_err(|e| errno(&e))?;
+        Ok(self.entry(dir, node, attr))
+    }
+
+    /// Remembers what the kernel is told of a file's mode.
+    pub(super) fn told(&self, attr: &FileAttr) {
+        if attr.perm & 0o6000 != 0 && attr.kind == FileType::RegularFile {
+            self.tree.inodes.tell_setid(attr.ino.0);
+        }
+    }
+
+    /// Answers a change, under `sync=always` when it is on disk.
+    pub(super) fn changed<R: Answer>(
+        &self,
+        branch: &Arc<Branch>,
+        reply: R,
+        answer: impl FnOnce(R) + Send + 'static,
+    ) {
+        match branch.sync_policy() {
+            SyncPolicy::Always => self.when_on_disk(branch, reply, answer),
+            SyncPolicy::Standard | SyncPolicy::Disabled => answer(reply),
+        }
+    }
+
+    /// Answers when everything that was changed so far is on disk.
+    pub(super) fn when_on_disk<R: Answer>(
+        &self,
+        branch: &Arc<Branch>,
+        reply: R,
+        answer: impl FnOnce(R) + Send + 'static,
+    ) {
+        self.syncer.wait(branch.sync_hook(), move |result| match result {
+            Ok(()) => answer(reply),
+            Err(e) => reply.fail(errno(e)),
+        });
+    }
+}

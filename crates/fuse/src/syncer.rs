@@ -1,0 +1,146 @@
+//! Waiting until changes are on disk, without keeping the threads that answer requests.
+//!
+//! A request that has to wait (`fsync`, any change under `sync=always`) leaves its answer in a queue.
+//! One thread takes all that are queued, calls the file system's [`SyncHook`] once for all of them,
+//! and lets them go: whatever came before the call is covered by it. So any number of waiting
+//! programs cost one wait, and reads go on meanwhile.
+
+use cenote_zpl::Error;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// Waits until all changes of a file system so far are on disk.
+pub type SyncHook = Arc<dyn Fn() -> Result<(), Error> + Send + Sync>;
+
+/// The `sync` property.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SyncPolicy {
+    /// Programs say what has to be on disk.
+    #[default]
+    Standard,
+    /// Every change has to be on disk before it is answered.
+    Always,
+    /// Nothing has to.
+    Disabled,
+}
+
+/// What is to be done when changes are on disk, or could not be written.
+type Answer = Box<dyn FnOnce(&Result<(), Error>) + Send>;
+
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<(SyncHook, Answer)>,
+    running: bool,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    more: Condvar,
+}
+
+/// The queue and its thread, which is started when it is first needed.
+#[derive(Default)]
+pub(crate) struct Syncer {
+    shared: Arc<Shared>,
+}
+
+impl Syncer {
+    /// Calls `answer`, from another thread, once everything that changed before is on disk.
+    pub(crate) fn wait(
+        &self,
+        hook: &SyncHook,
+        answer: impl FnOnce(&Result<(), Error>) + Send + 'static,
+    ) {
+        let mut queue = self.shared.lock();
+        if !queue.running {
+            let shared = self.shared.clone();
+            let name = "fuse-sync".to_owned();
+            match thread::Builder::new().name(name).spawn(move || shared.run()) {
+                Ok(_) => queue.running = true,
+                Err(e) => {
+                    drop(queue);
+                    tracing::warn!("no thread to wait for syncs: {e}");
+                    return answer(&hook());
+                }
+            }
+        }
+        queue.waiting.push((hook.clone(), Box::new(answer)));
+        self.shared.more.notify_one();
+    }
+}
+
+impl Drop for Syncer {
+    /// The thread ends when all have their answers.
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.more.notify_one();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        while let Some(mut batch) = self.next() {
+            // The file systems of one mount wait one after another.
+            while let Some((hook, _)) = batch.first() {
+                let hook = hook.clone();
+                let (same, others): (Vec<_>, Vec<_>) =
+                    batch.into_iter().partition(|(h, _)| Arc::ptr_eq(h, &hook));
+                let result = hook();
+                same.into_iter().for_each(|(_, answer)| answer(&result));
+                batch = others;
+            }
+        }
+    }
+
+    /// All that wait; `None` when there will be no more.
+    fn next(&self) -> Option<Vec<(SyncHook, Answer)>> {
+        let mut queue = self.lock();
+        while queue.waiting.is_empty() {
+            if queue.closed {
+                return None;
+            }
+            queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        Some(std::mem::take(&mut queue.waiting))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn those_who_wait_together_cost_one_sync() {
+        let syncs = Arc::new(AtomicUsize::new(0));
+        let counted = syncs.clone();
+        let slow: SyncHook = Arc::new(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+            thread::sleep(Duration::from_millis(50));
+            Ok(())
+        });
+        let failing: SyncHook = Arc::new(|| Err(Error::Invalid("no".into())));
+        let syncer = Syncer::default();
+        let (tx, rx) = mpsc::channel();
+        for i in 0..21 {
+            let tx = tx.clone();
+            let hook = if i == 20 { &failing } else { &slow };
+            syncer.wait(hook, move |r| tx.send((i, r.is_ok())).unwrap());
+        }
+        drop((tx, syncer));
+        let mut answers: Vec<_> = rx.iter().collect();
+        answers.sort_unstable();
+        let want: Vec<_> = (0..21).map(|i| (i, i != 20)).collect();
+        assert_eq!(answers, want);
+        assert!(syncs.load(Ordering::SeqCst) <= 2);
+    }
+}
