@@ -260,11 +260,23 @@ fn unknown_before(name: &str, number: u64) -> bool {
     }
 }
 
-/// Removes a local value, so that the property is inherited or has its default. Of a quota or
-/// reservation that means none.
+/// Removes a local value, so that the property is inherited or has its default (`zfs inherit`); a
+/// received value does not count any more either. Of a quota or reservation that means none.
 ///
 /// Errors: `Invalid` for a property that cannot be set.
 pub fn inherit(tx: &mut Tx<'_>, target: Target, name: &str) -> Result<()> {
+    remove(tx, target, name, false)
+}
+
+/// Removes a local value, so that a received one counts, or else the property is inherited
+/// (`zfs inherit -S`).
+///
+/// Errors: `Invalid` for a property that cannot be set.
+pub fn revert(tx: &mut Tx<'_>, target: Target, name: &str) -> Result<()> {
+    remove(tx, target, name, true)
+}
+
+fn remove(tx: &mut Tx<'_>, target: Target, name: &str, to_received: bool) -> Result<()> {
     let native = find(name);
     if native.is_some_and(Property::is_readonly) || in_contents(name) {
         return invalid(format!("'{name}' is readonly"));
@@ -272,19 +284,24 @@ pub fn inherit(tx: &mut Tx<'_>, target: Target, name: &str) -> Result<()> {
     if native.is_none() && !is_user(name) {
         return invalid(format!("invalid property '{name}'"));
     }
-    if let (Target::Dir(_), Some(_)) = (target, native)
-        && matches!(name, "quota" | "reservation" | "refquota" | "refreservation")
-    {
-        apply(tx, target, name, &NewValue::Number(0))?;
-    }
     let zap = zap_of(tx, target)?;
     if zap == 0 {
         return Ok(());
     }
+    if let Target::Dir(dir) = target
+        && matches!(name, "quota" | "reservation" | "refquota" | "refreservation")
+    {
+        let received = tx.zap_number(zap, &format!("{name}{RECEIVED}"))?;
+        let number = received.filter(|_| to_received).unwrap_or(0);
+        apply(tx, Target::Dir(dir), name, &NewValue::Number(number))?;
+    }
     tx.zap_remove(zap, name)?;
     tx.zap_remove(zap, &format!("{name}{UNKNOWN_BEFORE}"))?;
-    if tx.zap_get(zap, HAS_RECEIVED)?.is_some() {
-        tx.zap_set(zap, &format!("{name}{INHERIT}"), 0)?;
+    let inherited = format!("{name}{INHERIT}");
+    if to_received {
+        tx.zap_remove(zap, &inherited)?;
+    } else if tx.zap_get(zap, HAS_RECEIVED)?.is_some() {
+        tx.zap_set(zap, &inherited, 0)?;
     }
     if let Target::Snapshot(object) = target
         && tx.zap_is_empty(zap)?
