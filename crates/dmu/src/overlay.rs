@@ -166,6 +166,9 @@ impl Overlay {
 
     /// The first block after `blkid`, whose state is known, that may be in another state.
     pub(crate) fn next_change(&self, blkid: u64) -> u64 {
+        if let Some(Pending::Data(_)) = self.block(blkid) {
+            return blkid.saturating_add(1);
+        }
         let next = |layer: &Layer| {
             let dirty = layer.next_dirty(blkid.saturating_add(1));
             let freed = layer.freed.next_start(blkid).into_iter().chain(layer.freed.end_of(blkid));

@@ -7,20 +7,20 @@ mod sink;
 
 use std::collections::BTreeMap;
 
-use cenote_dmu::ObjectSet;
 use cenote_dmu::objset::{GROUP_USED, PROJECT_USED, USER_USED};
 use cenote_dmu::write::zap::ZapFormat;
-use cenote_dmu::write::{NewObject, OpenObjectSet, WriteError, ZapMut};
-use cenote_dmu::zap::Zap;
+use cenote_dmu::write::{NewObject, OpenObjectSet, Synced, WriteError, ZapMut};
+use cenote_dmu::zap::{Match, Zap};
+use cenote_dmu::{Object, ObjectSet, Seek};
 use cenote_format::dmu::{DmuType, ObjsetType};
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::zap::FLAG_HASH64;
 use cenote_format::zap::norm::TO_UPPER;
-use check::{Entries, Pieces, everything};
+use check::{Entries, Pieces, everything, pieces};
 use proptest::prelude::*;
 use sink::MemSink;
 
-#[derive(Default)]
+#[derive(Default, Clone, Debug)]
 struct Model {
     bonus: Vec<u8>,
     block_size: u64,
@@ -67,6 +67,84 @@ impl Model {
     }
 }
 
+impl Model {
+    /// What is seen of an object with pending changes.
+    fn compare(&self, object: &Object) {
+        let dnode = object.dnode();
+        assert_eq!(dnode.bonus, self.bonus);
+        assert_eq!(object.spill().unwrap().map(|b| b.data.to_vec()), self.spill);
+        assert_eq!(dnode.spill.is_some_and(|bp| !bp.is_hole()), self.spill.is_some());
+        if let Some(entries) = &self.zap {
+            let zap = Zap::open(object).unwrap();
+            assert_eq!(zap.len(), entries.len() as u64);
+            let listed = zap.entries().unwrap();
+            let shown = listed.iter().map(|e| (e.name.clone(), (e.int_size, e.value.clone())));
+            assert_eq!(&shown.collect::<Entries>(), entries);
+            for entry in listed.iter().step_by(1 + listed.len() / 40) {
+                assert_eq!(zap.lookup(&entry.name).unwrap().as_ref(), Some(entry));
+                let how = Match { fold_case: true };
+                assert_eq!(zap.lookup_norm(&entry.name, how).unwrap().as_ref(), Some(entry));
+                let rest = zap.entries_from(entry.cursor, 1).unwrap();
+                let next = listed.iter().skip_while(|e| *e != entry).nth(1);
+                assert_eq!(rest.first(), next);
+            }
+            assert_eq!(zap.lookup(b"not there").unwrap(), None);
+            return;
+        }
+        assert_eq!((dnode.block_size, dnode.max_block), (self.block_size, self.max_block));
+        let size = dnode.block_size;
+        let (mut data, mut at) = (Pieces::new(), 0);
+        while let Some(start) = object.seek(at, Seek::Data).unwrap() {
+            assert_eq!(
+                object.seek(at, Seek::Hole).unwrap(),
+                (start > at).then_some(at).or_else(|| {
+                    let next = object.seek(start, Seek::Hole).unwrap();
+                    assert!(next.is_none_or(|n| n > start));
+                    next
+                })
+            );
+            let end = object.seek(start, Seek::Hole).unwrap();
+            let end = end.unwrap_or((dnode.max_block + 1) * size);
+            assert!(end > start && start % size == 0 && end % size == 0);
+            for blkid in start / size..end / size {
+                assert!(object.block(blkid).unwrap().is_some());
+                assert!(!object.block_pointer(0, blkid).unwrap().is_hole());
+            }
+            assert!(end / size > dnode.max_block || object.block(end / size).unwrap().is_none());
+            let from = start.saturating_sub(700);
+            let mut bytes = vec![7; (end - from) as usize + 900];
+            object.read(from, &mut bytes).unwrap();
+            assert!(bytes[(end - from) as usize..].len() == 900);
+            data.extend(pieces(start, &bytes[(start - from) as usize..(end - from) as usize]));
+            at = end;
+        }
+        assert!(data == self.data);
+        let mut all = vec![7; 70_000];
+        object.read(300, &mut all).unwrap();
+        let piece = |at: u64| self.data.get(&(at / 512)).map_or(0, |p| p[(at % 512) as usize]);
+        assert!((300..).zip(&all).all(|(at, b)| piece(at) == *b));
+    }
+}
+
+/// What a sync has written, as a reader finds it.
+fn verify(sink: &MemSink, synced: &Synced, models: &BTreeMap<u64, Model>) {
+    let live = sink.follow(synced);
+    sink.store.drop_caches();
+    let set = ObjectSet::open(sink.store.clone(), 7, synced.root).unwrap();
+    let found = everything(&set, &live);
+    assert!(found.keys().eq(models.keys()));
+    for ((number, seen), model) in found.iter().zip(models.values()) {
+        assert_eq!(seen.dnode.bonus, model.bonus, "bonus of {number}");
+        assert_eq!(seen.spill, model.spill, "spill of {number}");
+        assert_eq!(seen.zap, model.zap, "entries of {number}");
+        if model.zap.is_none() {
+            assert_eq!(seen.dnode.max_block, model.max_block, "last block of {number}");
+            assert_eq!(seen.dnode.block_size, model.block_size);
+            assert!(seen.data == model.data, "data of {number}");
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Op {
     Create { zap: bool, blocks: u64, slots: usize, bonus: usize },
@@ -82,6 +160,10 @@ enum Op {
     Increment { name: u8, delta: i64 },
     Many { count: u16 },
     Sync,
+    Freeze,
+    SyncFrozen,
+    Thaw,
+    Look,
 }
 
 fn place() -> impl Strategy<Value = u64> {
@@ -97,7 +179,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => (any::<bool>(), 1u64..5, 1usize..6, 0usize..320)
             .prop_map(|(zap, blocks, slots, bonus)| Op::Create { zap, blocks, slots, bonus }),
-        1 => Just(Op::Free),
+        2 => Just(Op::Free),
         8 => (place(), 1usize..5000, 0u8..4)
             .prop_map(|(at, len, byte)| Op::Write { at, len, byte }),
         3 => (place(), prop_oneof![1u64..1000, 1u64..200_000, Just(1 << 39)])
@@ -111,7 +193,11 @@ fn op() -> impl Strategy<Value = Op> {
         2 => any::<u8>().prop_map(|name| Op::Remove { name }),
         1 => (any::<u8>(), -2i64..3).prop_map(|(name, delta)| Op::Increment { name, delta }),
         1 => (1u16..400).prop_map(|count| Op::Many { count }),
-        2 => Just(Op::Sync),
+        1 => Just(Op::Sync),
+        3 => Just(Op::Freeze),
+        3 => Just(Op::SyncFrozen),
+        3 => Just(Op::Thaw),
+        2 => Just(Op::Look),
     ]
 }
 
@@ -119,6 +205,10 @@ struct Test {
     sink: MemSink,
     set: OpenObjectSet,
     model: BTreeMap<u64, Model>,
+    /// What is frozen, and what it should be; whether it was synced.
+    frozen: Option<(OpenObjectSet, BTreeMap<u64, Model>, bool)>,
+    /// What was seen some time ago.
+    seen: Vec<(Object, Model)>,
     txg: u64,
 }
 
@@ -126,27 +216,71 @@ impl Test {
     fn new(kind: ObjsetType) -> Test {
         let sink = MemSink::new(96 << 20);
         let set = OpenObjectSet::create(sink.store.clone(), 7, kind).unwrap();
-        Test { sink, set, model: BTreeMap::new(), txg: 10 }
+        let (model, frozen, seen) = Default::default();
+        Test { sink, set, model, frozen, seen, txg: 10 }
     }
 
     fn sync(&mut self) {
+        self.thaw();
         self.txg += 1;
         let synced = self.set.sync(self.txg, &self.sink).unwrap();
-        let live = self.sink.follow(&synced);
-        self.sink.store.drop_caches();
-        let set = ObjectSet::open(self.sink.store.clone(), 7, synced.root).unwrap();
-        let found = everything(&set, &live);
-        assert!(found.keys().eq(self.model.keys()));
-        for ((number, seen), model) in found.iter().zip(self.model.values()) {
-            assert_eq!(seen.dnode.bonus, model.bonus, "bonus of {number}");
-            assert_eq!(seen.spill, model.spill, "spill of {number}");
-            assert_eq!(seen.zap, model.zap, "entries of {number}");
-            if model.zap.is_none() {
-                assert_eq!(seen.dnode.max_block, model.max_block, "last block of {number}");
-                assert_eq!(seen.dnode.block_size, model.block_size);
-                assert!(seen.data == model.data, "data of {number}");
-            }
+        verify(&self.sink, &synced, &self.model);
+    }
+
+    fn freeze(&mut self) {
+        if self.frozen.is_none() {
+            self.frozen = Some((self.set.freeze(), self.model.clone(), false));
+            assert!(!self.set.is_dirty() && self.set.dirty_bytes() == 0);
         }
+    }
+
+    fn sync_frozen(&mut self) {
+        self.txg += 1;
+        if let Some((set, model, done)) = &mut self.frozen {
+            let synced = set.sync(self.txg, &self.sink).unwrap();
+            assert!(!set.is_dirty() && (synced.changed.is_empty() || !*done));
+            for change in &synced.changed {
+                assert_eq!(change.after.is_some(), model.contains_key(&change.object));
+                let before = self.set.synced().object(change.object);
+                assert_eq!(change.before.is_some(), before.is_ok());
+            }
+            verify(&self.sink, &synced, model);
+            *done = true;
+        }
+    }
+
+    fn thaw(&mut self) {
+        self.sync_frozen();
+        if let Some((set, ..)) = self.frozen.take() {
+            self.set.thaw(&set);
+            assert_eq!(self.set.synced().root_bp(), set.synced().root_bp());
+            self.look();
+        }
+    }
+
+    /// Everything is as it should be, pending or not, and was as it should have been.
+    fn look(&mut self) {
+        let mut next = 0;
+        let mut numbers = Vec::new();
+        while let Some(number) = self.set.next_object(next).unwrap() {
+            numbers.push(number);
+            next = number + 1;
+        }
+        assert!(numbers.iter().eq(self.model.keys()));
+        assert_eq!(self.set.object_count(), numbers.len() as u64);
+        for (n, model) in &self.model {
+            let object = self.set.view(*n).unwrap();
+            model.compare(&object);
+            self.seen.push((object, model.clone()));
+        }
+        for gone in [1, 2, 3, 40].iter().filter(|n| !self.model.contains_key(n)) {
+            assert!(self.set.view(*gone).is_err() && self.set.dnode(*gone).is_err());
+        }
+        for (object, model) in &self.seen {
+            model.compare(object);
+        }
+        let drop = self.seen.len().saturating_sub(5);
+        self.seen.drain(..drop);
     }
 
     /// One of the objects that are, or are not, ZAPs.
@@ -296,6 +430,10 @@ impl Test {
     fn apply(&mut self, which: usize, op: &Op) {
         match op {
             Op::Sync => self.sync(),
+            Op::Freeze => self.freeze(),
+            Op::SyncFrozen => self.sync_frozen(),
+            Op::Thaw => self.thaw(),
+            Op::Look => self.look(),
             Op::Create { zap, blocks, slots, bonus } => self.create(*zap, *blocks, *slots, *bonus),
             Op::Free | Op::Bonus { .. } | Op::Spill { .. } => {
                 if let Some(n) = self.pick(which, which.is_multiple_of(2)) {
