@@ -26,6 +26,7 @@
 //! | [`spacemap`], [`logsm`], [`metaslab`] | free space |
 //! | [`traverse`] | visiting every block, comparing with the space maps |
 
+pub mod change;
 pub mod compat;
 pub mod config;
 pub mod config_write;

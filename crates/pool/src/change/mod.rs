@@ -1,0 +1,160 @@
+//! The changes that users make to datasets: creating, destroying, renaming, properties, snapshots.
+//!
+//! # Idea
+//!
+//! A [`Changes`] is the pool as a user changes it. Each change is looked at twice. First on the view
+//! of the last transaction group, where names are checked and values are parsed, so that wrong ones
+//! are refused in the words that users know. Then in one sync task: there it finds everything again
+//! by name, checks again what can have changed meanwhile, does it, and writes the record of history.
+//! So a change is there as a whole or not at all, whatever else happens at the same time.
+//!
+//! What is in an object set is the floor above's: a new file system or volume is filled, and a
+//! volume resized, by its [`Contents`].
+//!
+//! | room | what |
+//! |---|---|
+//! | [`names`] | what names may be |
+//! | [`props`] | properties: which may be set to what |
+//! | `create` | new file systems and volumes |
+//! | `destroy` | destroying; what goes with it, what that frees |
+//! | `rename` | renaming |
+//! | `set` | setting and inheriting properties |
+//! | `snapshot` | taking and renaming snapshots |
+//! | [`reserve`] | what a volume needs to be able to be filled |
+//! | `error` | refusals |
+//!
+//! Invariants: a task that refuses has changed nothing; records of history are in the transaction
+//! group of what they tell of.
+
+mod create;
+mod destroy;
+mod error;
+pub mod names;
+pub mod props;
+mod rename;
+pub mod reserve;
+mod set;
+mod snapshot;
+
+pub use create::{Format, Kind, NewDataset, default_block_size, missing_ancestors};
+pub use destroy::{Dependent, Dependents, dependents, reclaimed, snapshots_of};
+pub use error::{ChangeError, Result};
+pub use set::Failed;
+pub use snapshot::NewSnapshot;
+
+use crate::engine::{Engine, SyncContext};
+use crate::history;
+use cenote_dmu::live::LiveObjectSet;
+use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dsl::write::{DslWriteError, Tx, rename as dirs, snapshot as snaps};
+use cenote_format::nvlist::NvList;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// What is in the object sets of file systems and volumes: the floor above.
+pub trait Contents: Send + Sync {
+    /// Puts into a new object set what every one of its kind has.
+    ///
+    /// # Errors
+    /// The object set could not be changed.
+    fn fill(
+        &self,
+        os: &mut OpenObjectSet,
+        format: &Format,
+        txg: u64,
+    ) -> std::result::Result<(), WriteError>;
+
+    /// Changes the size of a volume, in bytes.
+    ///
+    /// # Errors
+    /// The object set could not be changed.
+    fn resize(&self, volume: Arc<LiveObjectSet>, size: u64) -> std::result::Result<(), WriteError>;
+}
+
+/// The command that a change is part of, for the history.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// Its words, joined by blanks.
+    pub line: String,
+    /// Number of the user who gave it.
+    pub who: u64,
+}
+
+/// The datasets of a pool, to be changed.
+pub struct Changes {
+    engine: Arc<Engine>,
+    contents: Arc<dyn Contents>,
+    /// The command that is not recorded yet.
+    command: Mutex<Option<Command>>,
+}
+
+/// What a sync task of a change says: done, or refused; the outer error ends the transaction group.
+type Outcome<T> = std::result::Result<Result<T>, DslWriteError>;
+
+impl Changes {
+    /// The datasets of `engine`'s pool. With `command`, the first change that is made is recorded as
+    /// made by that command.
+    pub fn new(
+        engine: Arc<Engine>,
+        contents: Arc<dyn Contents>,
+        command: Option<Command>,
+    ) -> Changes {
+        Changes { engine, contents, command: Mutex::new(command) }
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Does `change` in syncing context, and records the command.
+    fn task<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut SyncContext<'_>) -> Outcome<T> + Send + 'static,
+    ) -> Result<T> {
+        let command = self.command.lock().take();
+        let again = command.clone();
+        let done = self.engine.sync_task(move |context| {
+            let done = match change(context) {
+                Ok(done) => done,
+                Err(DslWriteError::Write(e)) => return Err(e.into()),
+                Err(refused) => Err(refused.into()),
+            };
+            if let (Ok(_), Some(command)) = (&done, command) {
+                let record = history::command(&command.line, command.who, context.tx.now);
+                history::append(context.tx.mos, &record)?;
+            }
+            Ok(done)
+        });
+        let done = done.map_err(ChangeError::from).flatten();
+        if done.is_err() {
+            *self.command.lock() = again;
+        }
+        done
+    }
+}
+
+/// Writes a record of what happened to a dataset.
+fn record(
+    tx: &mut Tx<'_>,
+    what: &str,
+    message: &str,
+    (name, object): (&str, u64),
+) -> std::result::Result<(), DslWriteError> {
+    let record: NvList = history::internal(what, message, Some((name, object)), tx.txg, tx.now);
+    Ok(history::append(tx.mos, &record)?)
+}
+
+/// The directory and head of a name, as they are now.
+fn find_head(tx: &mut Tx<'_>, name: &str) -> std::result::Result<(u64, u64), DslWriteError> {
+    let dir = dirs::find_dir(tx, name)?.ok_or(DslWriteError::NotFound)?;
+    Ok((dir, dirs::head_of(tx, dir)?))
+}
+
+/// The snapshot of a name, as it is now, and the head that it is of.
+fn find_snapshot(tx: &mut Tx<'_>, name: &str) -> std::result::Result<(u64, u64), DslWriteError> {
+    let (head, short) = name.split_once('@').ok_or(DslWriteError::NotFound)?;
+    let (_, head) = find_head(tx, head)?;
+    let snapshot = snaps::find_snapshot(tx, head, short)?.ok_or(DslWriteError::NotFound)?;
+    Ok((head, snapshot))
+}
