@@ -168,6 +168,9 @@ impl FileSystem {
                 (None, offset) => offset,
             };
             let cost = Cost { write: chunk.len() as u64 + 4096, objects: 0, frees: false };
+            if let (Offset::At(at), Some(live)) = (offset, self.source.live()) {
+                live.warm(ino, at, chunk.len() as u64)?;
+            }
             let at = self.change(cost, |cx| write_chunk(cx, ino, offset, chunk, clear_ids))?;
             first = first.or(Some(at));
             done += chunk.len();
@@ -229,6 +232,8 @@ impl FileSystem {
         len: u64,
     ) -> Result<u64> {
         let source = self.open_file(from)?;
+        // What the copy itself adds to the file is not copied.
+        let len = len.min(source.size().saturating_sub(from_offset));
         if from == to && from_offset.abs_diff(to_offset) < len {
             return Err(Error::Invalid("ranges overlap".into()));
         }

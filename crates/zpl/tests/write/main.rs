@@ -1,0 +1,11 @@
+//! File systems changed at random, over several transaction groups, and compared in full with a
+//! simple model: as they are live, and as they are read from disk afterwards.
+#![allow(clippy::unwrap_used)]
+
+mod acl;
+mod model;
+mod names;
+mod random;
+mod sink;
+mod special;
+mod world;

@@ -1,0 +1,78 @@
+//! A live file system over a pool in memory, with transaction groups on demand.
+
+use crate::sink::MemSink;
+use cenote_dmu::ObjectSet;
+use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
+use cenote_dmu::write::{OpenObjectSet, Result};
+use cenote_format::dmu::ObjsetType;
+use cenote_zpl::{Clock, CreateProps, FileSystem, Settings, Time, format};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub const OBJSET: u64 = 54;
+
+#[derive(Default)]
+pub struct Gate(pub AtomicU64);
+
+impl TxgGate for Gate {
+    fn enter(&self, objset: u64, _: &Cost) -> Result<Entered> {
+        assert_eq!(objset, OBJSET);
+        Ok(Entered::new(self.0.load(Ordering::SeqCst), ()))
+    }
+}
+
+pub struct World {
+    pub sink: MemSink,
+    pub gate: Arc<Gate>,
+    pub live: Arc<LiveObjectSet>,
+    pub fs: Arc<FileSystem>,
+    pub ticks: Arc<AtomicU64>,
+    pub settings: Settings,
+}
+
+/// The time after so many ticks.
+pub fn time(ticks: u64) -> Time {
+    (1_700_000_000 + ticks as i64, (ticks % 1000) as u32)
+}
+
+impl World {
+    pub fn new(props: &CreateProps, settings: Settings) -> World {
+        let sink = MemSink::new(4 << 30);
+        let gate = Arc::new(Gate(AtomicU64::new(10)));
+        let mut os = OpenObjectSet::create(sink.store.clone(), OBJSET, ObjsetType::Zfs).unwrap();
+        format(&mut os, props, 10).unwrap();
+        sink.follow(&os.sync(10, &sink).unwrap());
+        gate.0.store(11, Ordering::SeqCst);
+        let ticks = Arc::new(AtomicU64::new(0));
+        let clock = ticks.clone();
+        let clock = Clock::new(move || time(clock.load(Ordering::SeqCst)));
+        let settings = Settings { clock, ..settings };
+        let live = LiveObjectSet::new(os, gate.clone());
+        let fs = FileSystem::open_live(live.clone(), settings.clone()).unwrap();
+        World { sink, gate, live, fs, ticks, settings }
+    }
+
+    pub fn tick(&self) -> u64 {
+        self.ticks.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Syncs a txg; `during` happens while it is being written, in the next one.
+    pub fn sync(&self, during: impl FnOnce()) -> Arc<ObjectSet> {
+        let mut frozen = self.live.freeze();
+        let txg = self.gate.0.fetch_add(1, Ordering::SeqCst);
+        during();
+        self.sink.follow(&frozen.sync(txg, &self.sink).unwrap());
+        self.live.thaw(&frozen);
+        // From its root block, without anything cached.
+        let root = *frozen.synced().root_bp();
+        ObjectSet::open(self.sink.store.clone(), OBJSET, root).unwrap()
+    }
+
+    /// As after an export: everything anew from disk.
+    pub fn reopen(&mut self) {
+        let os = self.sync(|| {});
+        let set = OpenObjectSet::open(os).unwrap();
+        self.live = LiveObjectSet::new(set, self.gate.clone());
+        self.fs = FileSystem::open_live(self.live.clone(), self.settings.clone()).unwrap();
+    }
+}
