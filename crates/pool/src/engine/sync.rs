@@ -200,6 +200,7 @@ impl Core {
         figures: &mut TxgFigures,
     ) -> Result<()> {
         let policy = Policy::of_mos();
+        let mut written = false;
         for pass in 1..=MAX_PASSES {
             let begun = Instant::now();
             self.charge(disk, txg, usable)?;
@@ -209,11 +210,12 @@ impl Core {
             } else {
                 self.defer(disk, txg, &frees)?;
             }
-            self.sync_space(disk, txg, pass)?;
-            if self.config.refresh_features(&mut self.mos)? {
-                self.config_dirty = true;
+            let renewed = self.sync_space(disk, txg, pass)?;
+            if renewed || self.config.refresh_features(&mut self.mos)? {
+                (self.config_dirty, written) = (true, false);
             }
-            if pass == 1 && self.config_dirty {
+            if self.config_dirty && !written {
+                written = true;
                 config_write::sync_config(&mut self.mos, &self.config.mos(txg))?;
             }
             if !self.mos.is_dirty() {
@@ -234,17 +236,15 @@ impl Core {
         Err(WriteError::Invalid { object: 0, why }.into())
     }
 
-    /// Space maps, and what devices missed.
-    fn sync_space(&mut self, disk: &Disk, txg: u64, pass: u32) -> Result<()> {
+    /// Space maps, and what devices missed. Returns whether the config changed.
+    fn sync_space(&mut self, disk: &Disk, txg: u64, pass: u32) -> Result<bool> {
         let mut count =
             |mos: &mut OpenObjectSet, guid: &str, delta: i64| count_feature(mos, txg, guid, delta);
         self.missed.extend(disk.tree.take_missed());
         let (mos, vdevs) = (&mut self.mos, &mut self.config.vdev_tree);
-        if write_dtls(mos, txg, pass, vdevs, &self.missed, &mut count)? {
-            self.config_dirty = true;
-        }
+        let renewed = write_dtls(mos, txg, pass, vdevs, &self.missed, &mut count)?;
         self.maps.sync_changes(&mut self.mos, txg, pass, &disk.allocator, &mut count)?;
-        Ok(())
+        Ok(renewed)
     }
 
     /// Charges the MOS for what the last pass wrote of it.
