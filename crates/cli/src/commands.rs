@@ -19,8 +19,6 @@ pub enum Runs {
     Pools(Function),
     /// It depends on the arguments.
     Placed(fn(&[OsString]) -> Where, Function),
-    /// OpenZFS has it; it changes pools, which cenote does not do yet.
-    Writes,
     /// OpenZFS has it and cenote does not yet.
     Missing,
 }
@@ -39,7 +37,7 @@ pub struct Command {
 impl Command {
     /// Whether cenote has it.
     fn works(&self) -> bool {
-        !matches!(self.runs, Runs::Writes | Runs::Missing)
+        !matches!(self.runs, Runs::Missing)
     }
 }
 
@@ -102,12 +100,18 @@ impl Tool {
         if rest.first().is_some_and(|a| a == "--help" || a == "-?") {
             return conclude(wrong(""), &usage, ctx);
         }
+        ctx.line = std::iter::once(self.name.into())
+            .chain(args.iter().map(|a| a.to_string_lossy()))
+            .collect::<Vec<_>>()
+            .join(" ");
         let refused = |why: &str| fail(format!("{} {}: {why}", self.name, command.name));
         let outcome = match command.runs {
             Runs::Here(f) | Runs::Pools(f) | Runs::Placed(_, f) => f(rest, ctx),
-            Runs::Writes => refused("not supported yet: cenote opens pools read-only"),
             Runs::Missing => refused("not supported yet"),
         };
+        if let (Some(pool), Ok(0)) = (ctx.take_changed(), &outcome) {
+            pool.record(&ctx.line);
+        }
         conclude(outcome, &usage, ctx)
     }
 

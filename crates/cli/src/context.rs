@@ -8,7 +8,8 @@
 //! that works for longer than a moment looks at [`Context::cancelled`] now and then, which turns
 //! true when the client has gone away or was interrupted.
 
-use crate::pools::PoolTable;
+use crate::client::Caller;
+use crate::pools::{Imported, PoolTable};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -63,22 +64,53 @@ pub struct Context {
     pub pools: Arc<PoolTable>,
     /// Stops the command.
     pub cancel: Cancel,
+    /// The command line as it goes into the history of pools: `zpool set comment=x tank`.
+    pub line: String,
+    /// The pool that the command has changed.
+    changed: Option<Arc<Imported>>,
+}
+
+/// Where a command's output goes.
+pub struct Streams {
+    /// Standard output.
+    pub out: Box<dyn Write + Send>,
+    /// Standard error.
+    pub err: Box<dyn Write + Send>,
 }
 
 impl Context {
-    /// A context on this process's own streams, directory and environment.
-    pub fn of_process(pools: Arc<PoolTable>) -> io::Result<Context> {
-        let caller = crate::client::Caller::of_process()?;
-        Ok(Context {
-            out: Box::new(io::stdout()),
-            err: Box::new(io::stderr()),
+    /// A context for `caller`, with its output on `streams`.
+    pub fn new(streams: Streams, caller: Caller, pools: Arc<PoolTable>, cancel: Cancel) -> Context {
+        Context {
+            out: streams.out,
+            err: streams.err,
             cwd: caller.cwd,
             env: caller.env,
             terminal: caller.terminal,
             umask: caller.umask,
             pools,
-            cancel: Cancel::default(),
-        })
+            cancel,
+            line: String::new(),
+            changed: None,
+        }
+    }
+
+    /// A context on this process's own streams, directory and environment.
+    pub fn of_process(pools: Arc<PoolTable>) -> io::Result<Context> {
+        let caller = Caller::of_process()?;
+        let streams = Streams { out: Box::new(io::stdout()), err: Box::new(io::stderr()) };
+        Ok(Context::new(streams, caller, pools, Cancel::default()))
+    }
+
+    /// Notes that the command has changed a pool: if it succeeds, it goes into the history of the
+    /// pool that it changed last.
+    pub fn changed(&mut self, imported: &Arc<Imported>) {
+        self.changed = Some(Arc::clone(imported));
+    }
+
+    /// The pool that was changed; forgets it.
+    pub fn take_changed(&mut self) -> Option<Arc<Imported>> {
+        self.changed.take()
     }
 
     /// `path` as seen from the user's directory.

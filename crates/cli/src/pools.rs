@@ -12,7 +12,8 @@
 use crate::mounts::{LazyWatcher, Mounts};
 use cenote_fuse::Watcher;
 use cenote_pool::Pool;
-use cenote_pool::engine::Engine;
+use cenote_pool::engine::{Engine, EngineError};
+use cenote_pool::history;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,6 +70,25 @@ impl Imported {
         Imported { opened, name, guid, altroot, mounts, since: Instant::now() }
     }
 
+    /// What writes the pool. The error is what comes after `cannot …: `.
+    pub fn writable(&self) -> Result<&Arc<Engine>, String> {
+        self.engine().ok_or_else(|| "pool is read-only".into())
+    }
+
+    /// Puts a command line into the pool's history. A command that has done its work does not fail
+    /// for that.
+    pub fn record(&self, line: &str) {
+        let Some(engine) = self.engine() else { return };
+        let (line, who) = (line.to_string(), u64::from(rustix::process::getuid().as_raw()));
+        let recorded = engine.sync_task(move |context| {
+            let record = history::command(&line, who, context.tx.now);
+            Ok(history::append(context.tx.mos, &record)?)
+        });
+        if let Err(e) = recorded {
+            tracing::warn!("history of {}: {e}", self.name);
+        }
+    }
+
     /// The name that the pool is imported under.
     pub fn name(&self) -> &str {
         &self.name
@@ -92,6 +112,15 @@ impl Imported {
     /// What writes the pool; `None`: it is imported read-only.
     pub fn engine(&self) -> Option<&Arc<Engine>> {
         self.opened.engine()
+    }
+}
+
+/// Why the engine did not do something, in OpenZFS's words: what comes after `cannot …: `.
+pub fn reason(e: &EngineError) -> String {
+    match e {
+        // The cause is in the daemon's log.
+        EngineError::Suspended(_) => "pool I/O is currently suspended".into(),
+        e => e.to_string(),
     }
 }
 

@@ -10,7 +10,8 @@
 //! released, so whoever finds a socket file nobody answers on may remove it, given the lock. Only
 //! the daemon's own user and root are answered.
 
-use crate::context::{Cancel, Context};
+use crate::client::Caller;
+use crate::context::{Cancel, Context, Streams};
 use crate::dispatch;
 use crate::pools::PoolTable;
 use crate::protocol::{Hello, Kind, MAX_DATA, Request, Run, read_frame, read_json};
@@ -267,16 +268,17 @@ fn watch(mut stream: UnixStream, cancel: Cancel) -> io::Result<()> {
 fn context(daemon: &Daemon, wire: &Arc<Mutex<UnixStream>>, run: &Run, cancel: Cancel) -> Context {
     let frames = |kind| Frames { wire: Arc::clone(wire), kind };
     let os = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
-    Context {
+    let streams = Streams {
         out: Box::new(BufWriter::with_capacity(64 << 10, frames(Kind::Out))),
         err: Box::new(frames(Kind::Err)),
+    };
+    let caller = Caller {
         cwd: PathBuf::from(os(&run.cwd)),
         env: run.env.iter().map(|(k, v)| (os(k), os(v))).collect(),
         terminal: run.terminal,
         umask: run.umask,
-        pools: Arc::clone(&daemon.pools),
-        cancel,
-    }
+    };
+    Context::new(streams, caller, Arc::clone(&daemon.pools), cancel)
 }
 
 /// Runs a command so that a fault in it ends the command and not the daemon.

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, dead_code)]
 
-use cenote_cli::context::{Cancel, Context, Terminal};
+use cenote_cli::client::Caller;
+use cenote_cli::context::{Cancel, Context, Streams, Terminal};
 use cenote_cli::pools::PoolTable;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -26,16 +27,14 @@ impl Write for Buffer {
 /// Standard output, standard error and exit code of `zdb args` where `pools` are imported.
 pub fn zdb_with(pools: PoolTable, args: &[&str]) -> (Vec<u8>, String, i32) {
     let (out, err) = (Buffer::default(), Buffer::default());
-    let mut ctx = Context {
-        out: Box::new(out.clone()),
-        err: Box::new(err.clone()),
+    let streams = Streams { out: Box::new(out.clone()), err: Box::new(err.clone()) };
+    let caller = Caller {
         cwd: std::env::temp_dir(),
         env: BTreeMap::from([(OsString::from("TZ"), OsString::from("UTC"))]),
         terminal: Terminal::default(),
         umask: 0o022,
-        pools: Arc::new(pools),
-        cancel: Cancel::default(),
     };
+    let mut ctx = Context::new(streams, caller, Arc::new(pools), Cancel::default());
     let args: Vec<OsString> = args.iter().map(OsString::from).collect();
     let code = cenote_cli::zdb::run(&args, &mut ctx);
     drop(ctx);
