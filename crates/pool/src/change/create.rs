@@ -5,7 +5,7 @@ use super::{ChangeError, Changes, Contents, Result, dirs, names, record, reserve
 use crate::Pool;
 use crate::engine::SyncContext;
 use cenote_dmu::write::WriteError;
-use cenote_dsl::write::props::NewValue;
+use cenote_dsl::write::props::{NewValue, in_contents};
 use cenote_dsl::write::{DslWriteError, Tx, dataset, destroy, features};
 use cenote_dsl::{Dataset, DatasetKind, Dsl};
 use cenote_format::dmu::{DmuType, ObjsetType};
@@ -102,6 +102,26 @@ pub fn missing_ancestors(pool: &Pool, name: &str) -> Result<Vec<String>> {
     Ok(missing)
 }
 
+/// The root file system of a new pool: the properties that are stored, and what is in it.
+///
+/// # Errors
+/// A property is not right.
+pub fn root_filesystem(
+    list: &[(String, String)],
+    project_quota: bool,
+) -> Result<(Vec<(String, NewValue)>, Format)> {
+    let settings = props::check(list, On::New(DatasetKind::Filesystem))?;
+    let value = |name: &str| chosen(&settings, name).unwrap_or(0);
+    let format = Format::Filesystem {
+        case: value("casesensitivity"),
+        normalization: value("normalization"),
+        utf8_only: value("utf8only") != 0,
+        project_quota,
+    };
+    let stored = settings.into_iter().filter(|s| !in_contents(&s.name));
+    Ok((stored.map(|s| (s.name, s.value)).collect(), format))
+}
+
 /// What is known before the sync task.
 struct Plan {
     parent: String,
@@ -170,7 +190,7 @@ impl Changes {
             }
         };
         let insensitive = matches!(format, Format::Filesystem { case: INSENSITIVE, .. });
-        settings.retain(|s| !cenote_dsl::write::props::in_contents(&s.name));
+        settings.retain(|s| !in_contents(&s.name));
         let (accounted, stored) = settings.into_iter().partition(set::is_accounted);
         Ok(Plan {
             parent: parent.into(),

@@ -36,7 +36,9 @@ pub mod reserve;
 mod set;
 mod snapshot;
 
-pub use create::{Format, Kind, NewDataset, default_block_size, missing_ancestors};
+pub use create::{
+    Format, Kind, NewDataset, default_block_size, missing_ancestors, root_filesystem,
+};
 pub use destroy::{Dependent, Dependents, dependents, reclaimed, snapshots_of};
 pub use error::{ChangeError, Result};
 pub use set::Failed;

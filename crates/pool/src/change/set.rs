@@ -9,15 +9,11 @@ use super::props::{self, On, Setting, ZSTD};
 use super::{ChangeError, Changes, Result, find_head, find_snapshot, record, reserve};
 use crate::Pool;
 use crate::engine::SyncContext;
-use cenote_dmu::write::{WriteError, ZapMut};
 use cenote_dsl::props::is_user;
 use cenote_dsl::props::table::Property;
-use cenote_dsl::write::props::{NewValue, Target, inherit, set};
+use cenote_dsl::write::props::{NewValue, Target, inherit, revert, set};
 use cenote_dsl::write::{DslWriteError, Tx, features};
 use cenote_dsl::{Dataset, DatasetKind};
-use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
-use cenote_format::encode::zap::Key;
-use cenote_format::{ByteOrder, Bytes};
 
 /// A property that could not be set.
 #[derive(Debug)]
@@ -147,12 +143,6 @@ impl Changes {
         let dataset = view.dsl().find(name)?.ok_or(ChangeError::NotFound)?;
         let native = props::find(property);
         check_inherit(native, property, &dataset, received)?;
-        if received
-            && is_accounted(&Setting::number(property, 0))
-            && view.dsl().received(&dataset, property)?.is_some()
-        {
-            return Err(ChangeError::Unsupported(format!("received '{property}'")));
-        }
         let property = native.map_or(property, |p| p.name).to_string();
         let (full, snapshot) = (name.to_string(), dataset.kind == DatasetKind::Snapshot);
         self.task(move |context| {
@@ -164,41 +154,13 @@ impl Changes {
                 let (dir, head) = find_head(tx, &full)?;
                 (Target::Dir(dir), head)
             };
-            inherit(tx, target, &property)?;
-            if received {
-                revert(tx, target, &property).map_err(fatal)?;
+            match received {
+                true => revert(tx, target, &property)?,
+                false => inherit(tx, target, &property)?,
             }
             record(tx, "inherit", &format!("{property}="), (&full, object))?;
             Ok(Ok(()))
         })
-    }
-}
-
-/// Lets the value count that a property was received with: removes the note that it does not.
-fn revert(
-    tx: &mut Tx<'_>,
-    target: Target,
-    property: &str,
-) -> std::result::Result<(), DslWriteError> {
-    let bonus =
-        |tx: &mut Tx<'_>, object| Ok::<_, DslWriteError>(tx.mos.dnode(object)?.bonus.clone());
-    let zap = match target {
-        Target::Dir(dir) => {
-            let bonus = bonus(tx, dir)?;
-            DslDirPhys::decode(&Bytes::new(&bonus, ByteOrder::Little, "DSL directory"))?.props
-        }
-        Target::Snapshot(snapshot) => {
-            let bonus = bonus(tx, snapshot)?;
-            DslDatasetPhys::decode(&Bytes::new(&bonus, ByteOrder::Little, "DSL dataset"))?.props
-        }
-    };
-    if zap == 0 {
-        return Ok(());
-    }
-    let note = format!("{property}$inherit");
-    match ZapMut::open(tx.mos, zap).remove(&Key::Name(note.as_bytes())) {
-        Ok(()) | Err(WriteError::NoEntry(_)) => Ok(()),
-        Err(e) => Err(e.into()),
     }
 }
 
