@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod check;
+mod live;
 mod sink;
 
 use std::collections::BTreeMap;

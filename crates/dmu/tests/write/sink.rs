@@ -89,6 +89,11 @@ impl MemSink {
         })?)
     }
 
+    /// Loses all that was written.
+    pub fn forget(&self) {
+        self.memory.bytes()[LABEL_START as usize..].fill(0);
+    }
+
     /// Follows what a sync did; returns the blocks that should be there now.
     pub fn follow(&self, synced: &Synced) -> HashSet<BlockPointer> {
         let mut live = self.live.lock().unwrap();

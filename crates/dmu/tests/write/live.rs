@@ -1,0 +1,215 @@
+//! Object sets in use: read and changed by several threads while they are synced.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
+use cenote_dmu::write::zap::ZapFormat;
+use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError, ZapMut};
+use cenote_dmu::zap::{Match, Zap};
+use cenote_dmu::{Error, ObjectSet};
+use cenote_format::abd::Abd;
+use cenote_format::dmu::{DmuType, ObjsetType};
+use cenote_format::encode::zap::{Key, Value};
+use cenote_format::zap::norm::TO_UPPER;
+
+use crate::sink::MemSink;
+
+/// Lets everything in, but for what is too large.
+struct Gate(AtomicU64);
+
+impl TxgGate for Gate {
+    fn enter(&self, objset: u64, cost: &Cost) -> Result<Entered> {
+        assert_eq!(objset, 7);
+        match cost.write {
+            0..1_000_000 => Ok(Entered::new(self.0.load(Ordering::SeqCst), ())),
+            _ => Err(WriteError::NoSpace),
+        }
+    }
+}
+
+struct Live {
+    sink: MemSink,
+    set: Arc<LiveObjectSet>,
+    gate: Arc<Gate>,
+}
+
+const COST: Cost = Cost { write: 1, objects: 1, frees: false };
+
+impl Live {
+    fn new() -> Live {
+        let sink = MemSink::new(96 << 20);
+        let mut set = OpenObjectSet::create(sink.store.clone(), 7, ObjsetType::Zfs).unwrap();
+        let gate = Arc::new(Gate(AtomicU64::new(5)));
+        set.sync(4, &sink).unwrap();
+        let set = LiveObjectSet::new(set, gate.clone());
+        Live { sink, set, gate }
+    }
+
+    fn change<T>(&self, f: impl FnOnce(&mut OpenObjectSet) -> Result<T>) -> T {
+        self.set.transact(COST, |os, _| f(os)).unwrap()
+    }
+
+    fn sync(&self) -> Arc<ObjectSet> {
+        let txg = self.gate.0.fetch_add(1, Ordering::SeqCst);
+        let mut frozen = self.set.freeze();
+        frozen.sync(txg, &self.sink).unwrap();
+        self.set.thaw(&frozen);
+        self.set.base()
+    }
+
+    fn file(&self) -> u64 {
+        let new =
+            NewObject { indirect_shift: 12, ..NewObject::new(DmuType::PLAIN_FILE_CONTENTS, 1024) };
+        self.change(|os| os.allocate(&new))
+    }
+}
+
+#[test]
+fn readers_see_whole_changes_while_others_write_and_sync() {
+    let live = Live::new();
+    let files: Vec<u64> = (0..3).map(|_| live.file()).collect();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writers: Vec<_> = files
+            .iter()
+            .map(|n| {
+                let live = &live;
+                scope.spawn(move || {
+                    for version in 1..250u64 {
+                        // Six blocks, the first and the last in part; sometimes freed before.
+                        let data = version.to_le_bytes().repeat(700);
+                        live.set.warm(*n, 48 * 1000, 5600).unwrap();
+                        live.change(|os| {
+                            if version % 7 == 0 {
+                                os.truncate(*n, 0)?;
+                            }
+                            os.write(*n, 48 * 1000, &data)
+                        });
+                    }
+                })
+            })
+            .collect();
+        for n in &files {
+            let (live, done) = (&live, &done);
+            scope.spawn(move || {
+                let mut last = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let mut data = vec![1; 5600];
+                    live.set.read(*n, 48 * 1000, &mut data).unwrap();
+                    let version = u64::from_le_bytes(data[..8].try_into().unwrap());
+                    assert!(version >= last && data == version.to_le_bytes().repeat(700));
+                    last = version;
+                }
+                assert!(last > 0);
+            });
+        }
+        while !writers.iter().all(|w| w.is_finished()) {
+            live.sync();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    live.sink.store.drop_caches();
+    let base = live.sync();
+    let set = ObjectSet::open(live.sink.store.clone(), 7, *base.root_bp()).unwrap();
+    for n in files {
+        let mut data = vec![1; 5600];
+        set.object(n).unwrap().read(48 * 1000, &mut data).unwrap();
+        assert_eq!(data, 249u64.to_le_bytes().repeat(700));
+    }
+}
+
+#[test]
+fn what_did_not_change_is_not_read_again() {
+    let live = Live::new();
+    let files: Vec<u64> = (0..200).map(|_| live.file()).collect();
+    live.change(|os| files.iter().try_for_each(|n| os.write(*n, 0, &[1; 600])));
+    let base = live.sync();
+    for n in &files {
+        live.set.object(*n).unwrap();
+    }
+    live.change(|os| os.write(files[3], 0, &[2; 600]));
+    live.change(|os| os.free(files[5]));
+    let next = live.sync();
+    // Nothing can be read from disk any more, and nothing has to be.
+    live.sink.store.drop_caches();
+    live.sink.forget();
+    for n in files.iter().filter(|n| **n != files[5]) {
+        assert_eq!(live.set.object(*n).unwrap().dnode().max_block, 0);
+        assert_eq!(next.object(*n).unwrap().number(), *n);
+    }
+    let birth = |set: &Arc<ObjectSet>| set.object(files[3]).unwrap().dnode().pointers[0];
+    assert!(birth(&next).logical_birth() == 6);
+    // The old one has no cache any more.
+    assert!(matches!(base.object(files[4]), Err(Error::Block(_))));
+}
+
+#[test]
+fn a_refused_change_is_none() {
+    let live = Live::new();
+    let cost = Cost { write: 2_000_000, ..COST };
+    let refused: Result<()> = live.set.transact(cost, |_, _| unreachable!());
+    assert!(matches!(refused, Err(WriteError::NoSpace)));
+    assert!(!live.set.is_dirty() && live.set.dirty_bytes() == 0);
+    let n = live.file();
+    assert!(live.set.is_dirty() && live.set.next_object(0).unwrap() == Some(n));
+    assert_eq!(live.set.transact(COST, |_, txg| Ok::<_, WriteError>(txg)).unwrap(), 5);
+}
+
+#[test]
+fn a_frozen_set_neither_allocates_nor_frees_and_must_be_synced() {
+    let live = Live::new();
+    let n = live.file();
+    let mut frozen = live.set.freeze();
+    let new = NewObject::new(DmuType::PLAIN_FILE_CONTENTS, 512);
+    assert!(frozen.allocate(&new).is_err() && frozen.free(n).is_err());
+    assert!(frozen.claim(9, &new).is_err());
+    let user = NewObject::new(DmuType::USERGROUP_USED, 512);
+    frozen.create_accounting(u64::MAX, &user).unwrap();
+    live.change(|os| {
+        assert!(os.sync(6, &live.sink).is_err());
+        os.free(n)
+    });
+    live.set.thaw(&frozen);
+    assert!(live.set.transact(COST, |os, _| os.free(n)).is_err());
+}
+
+#[test]
+fn whole_blocks_are_shared() {
+    let live = Live::new();
+    let n = live.file();
+    live.change(|os| os.write(n, 2048, &[1; 4096]));
+    let data = Abd::from_vec((0..6000u32).map(|i| i as u8).collect());
+    live.change(|os| os.write_abd(n, 100, &data));
+    let mut back = vec![0; 6200];
+    live.set.read(n, 0, &mut back).unwrap();
+    assert_eq!(&back[100..6100], &*data.bytes());
+    assert!(back[..100].iter().all(|b| *b == 0) && back[6100..6144].iter().all(|b| *b == 1));
+    live.change(|os| os.write(n, 1500, &[9]));
+    assert_eq!(data.bytes()[1400], 1400u32 as u8);
+}
+
+#[test]
+fn names_that_match() {
+    let live = Live::new();
+    let new = NewObject::new(DmuType::DIRECTORY_CONTENTS, 512);
+    let format = ZapFormat { salt: 3, norm_flags: TO_UPPER, ..ZapFormat::default() };
+    let n = live.change(|os| ZapMut::create(os, &new, format));
+    for fat in [false, true] {
+        let value: &[u64] = if fat { &[1, 2] } else { &[1] };
+        live.change(|os| ZapMut::open(os, n).add(&Key::Name(b"Name"), &Value::U64(value)));
+        assert_eq!(Zap::open(&live.set.object(n).unwrap()).unwrap().is_micro(), !fat);
+        live.change(|os| {
+            let mut zap = ZapMut::open(os, n);
+            assert!(zap.matching(b"name", Match::default())?.is_none());
+            let fold = Match { fold_case: true };
+            assert_eq!(zap.matching(b"nAME", fold)?.unwrap().name, b"Name");
+            assert!(zap.remove_matching(b"other", fold).is_err());
+            assert_eq!(zap.remove_matching(b"NAME", fold)?.value, value);
+            assert!(zap.lookup(&Key::Name(b"Name"))?.is_none());
+            Ok(())
+        });
+        live.sync();
+    }
+}
