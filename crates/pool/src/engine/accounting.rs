@@ -1,12 +1,39 @@
 //! Writing a dataset, and counting what its users use.
 //!
 //! A file system keeps, for each user, group and project, the bytes and the number of objects that
-//! are theirs, in objects of their own. They are brought up to date by what a sync changed, which
-//! is then written by a second sync of the object set in the same transaction group.
+//! are theirs, in ZAPs of their own: the id in hexadecimal is the name of the bytes, and with the
+//! prefix `obj-` that of the objects. A dnode's flags say whether it is in there. They are brought
+//! up to date by what a sync changed (its dnodes before and after), and a second sync of the object
+//! set in the same transaction group writes them.
+//!
+//! Invariant: an object set whose flags say that its counting is complete is counted at every sync;
+//! one that does not say so is left as it is.
 
 use super::policy::Sink;
-use cenote_dmu::write::OpenObjectSet;
-use cenote_dsl::write::{Result, Tx, dataset};
+use cenote_dmu::objset::{GROUP_USED, PROJECT_USED, USER_USED};
+use cenote_dmu::write::zap::ZapFormat;
+use cenote_dmu::write::{NewObject, ObjectChange, OpenObjectSet, WriteError, ZapMut};
+use cenote_dsl::write::{Result, Tx, dataset, features};
+use cenote_format::ByteOrder;
+use cenote_format::dmu::{
+    DNODE_FLAG_USEROBJUSED_ACCOUNTED, DNODE_FLAG_USERUSED_ACCOUNTED, DNODE_SLOT, DmuType, DnodePhys,
+};
+use cenote_format::encode::zap::Key;
+use cenote_format::sa::file_info;
+use std::collections::BTreeMap;
+
+/// Flags of an object set: bytes, objects, and projects are counted (`OBJSET_FLAG_*_COMPLETE`).
+const BYTES: u64 = 1;
+const OBJECTS: u64 = 1 << 1;
+const PROJECTS: u64 = 1 << 2;
+/// Features without which objects and projects are not counted.
+const OBJECTS_FEATURE: &str = "org.zfsonlinux:userobj_accounting";
+const PROJECTS_FEATURE: &str = "org.zfsonlinux:project_quota";
+/// Block of a new ZAP of what is used.
+const USED_BLOCK: u64 = 512;
+
+/// What is to be added to each name of each object.
+type Deltas = BTreeMap<(u64, String), i64>;
 
 /// Writes an object set and accounts for it.
 pub(super) fn sync_dataset(
@@ -15,6 +42,102 @@ pub(super) fn sync_dataset(
     ds_obj: u64,
     sink: &Sink<'_>,
 ) -> Result<()> {
+    let counted = set.synced().phys().flags;
+    sync_counted(tx, set, ds_obj, sink, counted)
+}
+
+/// The same for a new file system: it is counted from the start.
+pub(super) fn sync_new(
+    tx: &mut Tx<'_>,
+    set: &mut OpenObjectSet,
+    ds_obj: u64,
+    sink: &Sink<'_>,
+) -> Result<()> {
+    let mut counted = BYTES;
+    for (flag, guid) in [(OBJECTS, OBJECTS_FEATURE), (PROJECTS, PROJECTS_FEATURE)] {
+        if features::is_enabled(tx, guid)? {
+            features::activate_dataset_feature(tx, ds_obj, guid)?;
+            counted |= flag;
+        }
+    }
+    set.set_flags(counted);
+    sync_counted(tx, set, ds_obj, sink, counted)
+}
+
+fn sync_counted(
+    tx: &mut Tx<'_>,
+    set: &mut OpenObjectSet,
+    ds_obj: u64,
+    sink: &Sink<'_>,
+    counted: u64,
+) -> Result<()> {
+    set.set_accounted(dnode_flags(counted));
+    let synced = set.sync(tx.txg, sink)?;
+    dataset::synced(tx, ds_obj, &synced)?;
+    let deltas = deltas(&synced.changed, counted);
+    if deltas.is_empty() {
+        return Ok(());
+    }
+    apply(set, &deltas)?;
     let synced = set.sync(tx.txg, sink)?;
     dataset::synced(tx, ds_obj, &synced)
+}
+
+/// The flags of dnodes that are counted in an object set.
+fn dnode_flags(counted: u64) -> u8 {
+    let flag = |wanted: u64, flag: u8| if counted & wanted == wanted { flag } else { 0 };
+    flag(BYTES, DNODE_FLAG_USERUSED_ACCOUNTED)
+        | flag(BYTES | OBJECTS, DNODE_FLAG_USEROBJUSED_ACCOUNTED)
+}
+
+fn deltas(changed: &[ObjectChange], counted: u64) -> Deltas {
+    let mut deltas = Deltas::new();
+    if counted & BYTES == 0 {
+        return deltas;
+    }
+    let special = |object: u64| object == 0 || object >= PROJECT_USED;
+    for change in changed.iter().filter(|change| !special(change.object)) {
+        let sides = [(&change.before, -1), (&change.after, 1)];
+        for (dnode, sign) in sides.into_iter().filter_map(|(d, s)| Some((d.as_ref()?, s))) {
+            count(&mut deltas, dnode, sign, counted);
+        }
+    }
+    deltas.retain(|_, delta| *delta != 0);
+    deltas
+}
+
+/// Counts a dnode for or against its owners.
+fn count(deltas: &mut Deltas, dnode: &DnodePhys, sign: i64, counted: u64) {
+    let Some(owner) = file_info(dnode.bonus_kind, &dnode.bonus, ByteOrder::Little) else { return };
+    let used = i64::try_from(dnode.used).unwrap_or(i64::MAX).saturating_add(DNODE_SLOT as i64);
+    let mut owners = vec![(USER_USED, owner.uid), (GROUP_USED, owner.gid)];
+    if counted & PROJECTS != 0 {
+        owners.push((PROJECT_USED, owner.projid));
+    }
+    for (object, id) in owners {
+        if dnode.flags & DNODE_FLAG_USERUSED_ACCOUNTED != 0 {
+            let sum = deltas.entry((object, format!("{id:x}"))).or_default();
+            *sum = sum.wrapping_add(sign.wrapping_mul(used));
+        }
+        if dnode.flags & DNODE_FLAG_USEROBJUSED_ACCOUNTED != 0 {
+            *deltas.entry((object, format!("obj-{id:x}"))).or_default() += sign;
+        }
+    }
+}
+
+fn apply(set: &mut OpenObjectSet, deltas: &Deltas) -> Result<()> {
+    for ((object, name), delta) in deltas {
+        let new = NewObject::new(DmuType::USERGROUP_USED, USED_BLOCK);
+        match set.create_accounting(*object, &new) {
+            Ok(()) => ZapMut::format(
+                set,
+                *object,
+                ZapFormat { salt: crate::random() | 1, ..Default::default() },
+            )?,
+            Err(WriteError::Taken(_)) => {}
+            Err(e) => return Err(e.into()),
+        }
+        ZapMut::open(set, *object).increment(&Key::Name(name.as_bytes()), *delta)?;
+    }
+    Ok(())
 }

@@ -81,6 +81,9 @@ impl SyncContext<'_> {
             abilities: self.abilities,
             pass: 1,
         };
+        if kind == ObjsetType::Zfs {
+            return accounting::sync_new(&mut self.tx, &mut os, ds_obj, &sink);
+        }
         accounting::sync_dataset(&mut self.tx, &mut os, ds_obj, &sink)
     }
 }
