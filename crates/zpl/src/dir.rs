@@ -4,8 +4,7 @@
 //! Unicode normalization and case), and each directory's ZAP says how its names were hashed. A file
 //! system without normalization and with case-sensitive names looks names up exactly.
 //!
-//! Directories that were used lately stay open, up to [`MAX_OPEN`] of them; in a live file system
-//! until they change.
+//! In a fixed file system directories that were used lately stay open, up to [`MAX_OPEN`] of them.
 
 use crate::error::show;
 use crate::fs::{CaseSensitivity, FileSystem};
@@ -44,8 +43,6 @@ pub(crate) struct Directories(Mutex<Open>);
 struct Open {
     /// Uses so far.
     tick: u64,
-    /// Changes so far.
-    changes: u64,
     /// Each with the tick of its last use.
     zaps: HashMap<u64, (u64, Arc<Zap>)>,
 }
@@ -60,24 +57,8 @@ impl Directories {
         Some(zap.clone())
     }
 
-    /// How many changes there were.
-    fn changes(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).changes
-    }
-
-    /// The directory is being changed: it has to be opened anew.
-    pub(crate) fn forget(&self, ino: u64) {
+    fn put(&self, ino: u64, zap: Arc<Zap>) {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        open.changes = open.changes.wrapping_add(1);
-        open.zaps.remove(&ino);
-    }
-
-    /// Keeps a directory that was opened after `changes` changes, if there was none since.
-    fn put(&self, ino: u64, zap: Arc<Zap>, changes: u64) {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.changes != changes {
-            return;
-        }
         let oldest = open.zaps.iter().min_by_key(|(_, (used, _))| *used).map(|(ino, _)| *ino);
         if let Some(oldest) = oldest.filter(|_| open.zaps.len() >= MAX_OPEN) {
             open.zaps.remove(&oldest);
@@ -101,16 +82,19 @@ fn entry_kind(value: u64) -> u8 {
 impl FileSystem {
     /// The entries of directory `ino`.
     pub(crate) fn directory(&self, ino: u64) -> Result<Arc<Zap>> {
-        if let Some(zap) = self.directories.get(ino) {
+        // What is pending has its index at hand; keeping it would make each change copy it.
+        let keep = self.source.live().is_none();
+        if let Some(zap) = self.directories.get(ino).filter(|_| keep) {
             return Ok(zap);
         }
-        let changes = self.directories.changes();
         let z = self.znode(ino)?;
         if !z.is_dir()? {
             return Err(Error::NotDir(format!("object {ino}")));
         }
         let zap = Arc::new(Zap::open(z.object())?);
-        self.directories.put(ino, zap.clone(), changes);
+        if keep {
+            self.directories.put(ino, zap.clone());
+        }
         Ok(zap)
     }
 

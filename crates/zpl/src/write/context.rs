@@ -32,8 +32,6 @@ pub(crate) struct Cx<'a> {
     pub(crate) names: NameRules,
     /// The ZAP of unlinked nodes.
     pub(crate) unlinked_set: Option<u64>,
-    /// Directories whose entries were changed.
-    pub(crate) changed_dirs: Vec<u64>,
 }
 
 impl Cx<'_> {

@@ -80,7 +80,6 @@ pub fn format(os: &mut OpenObjectSet, props: &CreateProps, txg: u64) -> Result<(
         settings: &settings,
         names: NameRules { flags, case: props.case, utf8_only },
         unlinked_set: Some(unlinked_set),
-        changed_dirs: Vec::new(),
     };
     let root = Fresh {
         mode: S_IFDIR | u64::from(props.mode) & 0o7777,

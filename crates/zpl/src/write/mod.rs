@@ -340,12 +340,8 @@ impl FileSystem {
                     utf8_only: self.utf8_only(),
                 },
                 unlinked_set: self.unlinked_set(),
-                changed_dirs: Vec::new(),
             };
-            let done = f(&mut cx);
-            // Still under the lock: nobody can have opened the new state before.
-            cx.changed_dirs.iter().for_each(|dir| self.directories.forget(*dir));
-            done
+            f(&mut cx)
         })
     }
 }

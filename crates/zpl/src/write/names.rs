@@ -98,20 +98,17 @@ fn value(cx: &mut Cx<'_>, ino: u64) -> Result<u64> {
 /// Adds an entry.
 pub(super) fn add(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64) -> Result<()> {
     let value = value(cx, ino)?;
-    cx.changed_dirs.push(dir);
     Ok(ZapMut::open(cx.os, dir).add(&Key::Name(name), &Value::U64(&[value]))?)
 }
 
 /// Lets an entry lead to another object.
 pub(super) fn replace(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64) -> Result<()> {
     let value = value(cx, ino)?;
-    cx.changed_dirs.push(dir);
     Ok(ZapMut::open(cx.os, dir).update(&Key::Name(name), &Value::U64(&[value]))?)
 }
 
 /// Removes the entry that is stored under exactly this name.
 pub(super) fn remove(cx: &mut Cx<'_>, dir: u64, name: &[u8]) -> Result<()> {
-    cx.changed_dirs.push(dir);
     Ok(ZapMut::open(cx.os, dir).remove(&Key::Name(name))?)
 }
 

@@ -67,7 +67,6 @@ fn destroy(cx: &mut Cx<'_>, node: &NodeMut) -> Result<()> {
     if let Some(object) = node.also_free {
         cx.os.free(object)?;
     }
-    cx.changed_dirs.push(node.ino);
     cx.os.free(node.ino)?;
     forget(cx, node.ino)
 }
@@ -89,7 +88,6 @@ fn destroy_xattrs(cx: &mut Cx<'_>, dir: u64) -> Result<()> {
     if let Some(object) = hidden.also_free {
         cx.os.free(object)?;
     }
-    cx.changed_dirs.push(dir);
     cx.os.free(dir)?;
     forget(cx, dir)
 }

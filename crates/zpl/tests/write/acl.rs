@@ -1,0 +1,98 @@
+//! Permissions and lists: what follows what.
+
+use crate::world::World;
+use cenote_zpl::{CreateProps, NewNode, NodeKind, SetAttr, SetXattr, Settings};
+
+const ACCESS: &[u8] = b"system.posix_acl_access";
+const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut out = vec![2, 0, 0, 0];
+    for (tag, perm, id) in entries {
+        out.extend(tag.to_le_bytes());
+        out.extend(perm.to_le_bytes());
+        out.extend(id.to_le_bytes());
+    }
+    out
+}
+
+fn new(kind: NodeKind, mode: u32) -> NewNode {
+    NewNode { kind, mode, umask: 0o077, uid: 1000, gid: 100, keep_setgid: false }
+}
+
+fn set(world: &World, ino: u64, name: &[u8], value: &[u8]) -> Result<(), i32> {
+    world.fs.set_xattr(ino, name, value, SetXattr::default()).map_err(|e| e.errno())
+}
+
+#[test]
+fn lists_and_modes_follow_each_other() {
+    for xattr_sa in [true, false] {
+        let settings = Settings { xattr_sa, ..Settings::default() };
+        let world = World::new(&CreateProps::default(), settings);
+        let fs = &world.fs;
+        let mode = |ino| fs.attr(ino).unwrap().mode & 0o7777;
+        let dir = fs.create(fs.root(), b"d", &new(NodeKind::Dir, 0o755)).unwrap().ino;
+        assert_eq!(mode(dir), 0o700);
+        let full = list(&[(1, 7, !0), (2, 6, 5), (4, 5, !0), (16, 7, !0), (32, 5, !0)]);
+        set(&world, dir, DEFAULT, &full).unwrap();
+        // The umask does not count, the list does.
+        let file = fs.create(dir, b"f", &new(NodeKind::File, 0o666)).unwrap().ino;
+        assert_eq!(mode(file), 0o664);
+        let expected = list(&[(1, 6, !0), (2, 6, 5), (4, 5, !0), (16, 6, !0), (32, 4, !0)]);
+        assert_eq!(fs.getxattr(file, ACCESS).unwrap(), Some(expected));
+        assert_eq!(fs.getxattr(file, DEFAULT).unwrap(), None);
+        let sub = fs.create(dir, b"sub", &new(NodeKind::Dir, 0o777)).unwrap().ino;
+        assert_eq!(fs.getxattr(sub, DEFAULT).unwrap(), Some(full.clone()));
+        let link = fs.create(dir, b"l", &new(NodeKind::Symlink(b"t".to_vec()), 0)).unwrap();
+        assert_eq!((link.mode, fs.listxattr(link.ino).unwrap().len()), (0o120_777, 0));
+        // chmod changes the mask.
+        fs.setattr(file, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap();
+        let expected = list(&[(1, 6, !0), (2, 6, 5), (4, 5, !0), (16, 0, !0), (32, 0, !0)]);
+        assert_eq!(fs.getxattr(file, ACCESS).unwrap(), Some(expected));
+        // A list that says no more than a mode is one.
+        set(&world, file, ACCESS, &list(&[(1, 7, !0), (4, 5, !0), (32, 1, !0)])).unwrap();
+        assert_eq!((mode(file), fs.getxattr(file, ACCESS).unwrap()), (0o751, None));
+        set(&world, file, ACCESS, &full).unwrap();
+        assert_eq!(mode(file), 0o775);
+        fs.remove_xattr(file, ACCESS).unwrap();
+        fs.remove_xattr(file, ACCESS).unwrap();
+        assert_eq!((mode(file), fs.listxattr(file).unwrap().len()), (0o775, 0));
+        assert_eq!(set(&world, file, DEFAULT, &full), Err(13));
+        assert_eq!(set(&world, file, ACCESS, &list(&[(1, 7, !0)])), Err(22));
+        assert_eq!(set(&world, file, ACCESS, b"junk"), Err(22));
+        world.sync(|| {});
+    }
+}
+
+#[test]
+fn the_group_of_a_directory_is_handed_down() {
+    let world = World::new(&CreateProps::default(), Settings::default());
+    let fs = &world.fs;
+    let dir = fs.create(fs.root(), b"d", &new(NodeKind::Dir, 0o755)).unwrap().ino;
+    let change = SetAttr { mode: Some(0o2770), gid: Some(77), ..SetAttr::default() };
+    assert_eq!(fs.setattr(dir, &change).unwrap().mode & 0o7777, 0o2770);
+    let sub = fs.create(dir, b"sub", &new(NodeKind::Dir, 0o777)).unwrap();
+    assert_eq!((sub.gid, sub.mode & 0o7777), (77, 0o2700));
+    let file = fs.create(dir, b"f", &new(NodeKind::File, 0o2777)).unwrap();
+    assert_eq!((file.gid, file.mode & 0o7777), (77, 0o700));
+    let may = NewNode { keep_setgid: true, ..new(NodeKind::File, 0o6777) };
+    assert_eq!(fs.create(dir, b"g", &may).unwrap().mode & 0o7777, 0o6700);
+}
+
+#[test]
+fn writing_takes_set_ids_away() {
+    let world = World::new(&CreateProps::default(), Settings::default());
+    let fs = &world.fs;
+    let file = fs.create(fs.root(), b"f", &new(NodeKind::File, 0)).unwrap().ino;
+    let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    for (before, after) in [(0o6755, 0o755), (0o6744, 0o2744), (0o1755, 0o1755)] {
+        fs.setattr(file, &mode(before)).unwrap();
+        fs.write(file, 0, b"x", false).unwrap();
+        assert_eq!(fs.attr(file).unwrap().mode & 0o7777, before);
+        fs.write(file, 0, b"x", true).unwrap();
+        assert_eq!(fs.attr(file).unwrap().mode & 0o7777, after);
+        fs.setattr(file, &mode(before)).unwrap();
+        let chown = SetAttr { uid: Some(1), clear_ids: true, ..SetAttr::default() };
+        assert_eq!(fs.setattr(file, &chown).unwrap().mode & 0o7777, after);
+    }
+}

@@ -1,0 +1,93 @@
+//! Names that compare otherwise than by their bytes.
+
+use crate::world::World;
+use cenote_format::zap::norm::{NFC, NFD};
+use cenote_zpl::{CaseSensitivity, CreateProps, Error, NewNode, NodeKind, RenameFlags, Settings};
+
+fn file() -> NewNode {
+    NewNode { kind: NodeKind::File, mode: 0o644, umask: 0, uid: 0, gid: 0, keep_setgid: true }
+}
+
+fn errno<T>(done: Result<T, Error>) -> Result<T, i32> {
+    done.map_err(|e| e.errno())
+}
+
+fn listed(world: &World) -> Vec<String> {
+    let fs = &world.fs;
+    let entries = fs.readdir(fs.root(), 0, 100).unwrap();
+    let mut names: Vec<String> =
+        entries.into_iter().map(|e| String::from_utf8(e.name).unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn case_does_not_count() {
+    let case = CaseSensitivity::Insensitive;
+    let world = World::new(&CreateProps { case, ..CreateProps::default() }, Settings::default());
+    let (fs, root, idle) = (&world.fs, world.fs.root(), |_| false);
+    let flags = RenameFlags::default();
+    let ino = fs.create(root, b"Foo", &file()).unwrap().ino;
+    assert_eq!(errno(fs.create(root, b"fOO", &file())).map(drop), Err(17));
+    assert_eq!(fs.lookup(root, b"foo").unwrap(), ino);
+    // To another case: the same file, the name as it is given.
+    fs.rename(root, b"Foo", root, b"FOO", flags, &idle).unwrap();
+    assert_eq!(listed(&world), ["FOO"]);
+    // From a name that is not quite the stored one: there is none of that case.
+    assert_eq!(errno(fs.rename(root, b"foo", root, b"fOO", flags, &idle)).map(drop), Err(2));
+    world.sync(|| {});
+    fs.rename(root, b"foo", root, b"bar", flags, &idle).unwrap();
+    fs.create(root, b"Foo", &file()).unwrap();
+    let gone = fs.rename(root, b"bAR", root, b"fOo", flags, &idle).unwrap().unwrap();
+    assert_eq!((gone.nlink, listed(&world)), (0, vec!["fOo".to_owned()]));
+    assert_eq!(fs.unlink(root, b"FOO", &idle).unwrap().ino, ino);
+    assert_eq!(listed(&world), [""; 0]);
+}
+
+#[test]
+fn case_counts_when_it_is_mixed() {
+    let case = CaseSensitivity::Mixed;
+    let world = World::new(&CreateProps { case, ..CreateProps::default() }, Settings::default());
+    let (fs, root) = (&world.fs, world.fs.root());
+    for name in [&b"foo"[..], b"Foo", b"FOO"] {
+        fs.create(root, name, &file()).unwrap();
+        assert_eq!(errno(fs.create(root, name, &file())).map(drop), Err(17));
+    }
+    fs.unlink(root, b"Foo", &|_| false).unwrap();
+    assert_eq!(listed(&world), ["FOO", "foo"]);
+}
+
+#[test]
+fn forms_do_not_count() {
+    for normalization in [NFC, NFD] {
+        let props = CreateProps { normalization, ..CreateProps::default() };
+        let world = World::new(&props, Settings::default());
+        let (fs, root, idle) = (&world.fs, world.fs.root(), |_| false);
+        let (composed, decomposed) = ("caf\u{e9}".as_bytes(), "cafe\u{301}".as_bytes());
+        let ino = fs.create(root, composed, &file()).unwrap().ino;
+        assert_eq!(errno(fs.create(root, decomposed, &file())).map(drop), Err(17));
+        assert_eq!(errno(fs.create(root, "CAF\u{c9}".as_bytes(), &file())).map(drop), Ok(()));
+        // The same name: nothing is done.
+        let flags = RenameFlags::default();
+        assert_eq!(fs.rename(root, composed, root, decomposed, flags, &idle).unwrap(), None);
+        assert_eq!(fs.unlink(root, decomposed, &idle).unwrap().ino, ino);
+        assert_eq!(errno(fs.create(root, b"\xff", &file())).map(drop), Err(84));
+        world.sync(|| {});
+    }
+}
+
+#[test]
+fn names_that_cannot_be() {
+    let world = World::new(&CreateProps::default(), Settings::default());
+    let (fs, root) = (&world.fs, world.fs.root());
+    for (name, errno) in
+        [(&b""[..], 17), (b".", 17), (b"..", 17), (b"a/b", 22), (b"a\0", 22), (&[b'x'; 256], 36)]
+    {
+        assert_eq!(fs.create(root, name, &file()).unwrap_err().errno(), errno, "{name:?}");
+    }
+    fs.create(root, b"\xff\xfe", &file()).unwrap();
+    let props = CreateProps { utf8_only: true, ..CreateProps::default() };
+    let world = World::new(&props, Settings::default());
+    assert_eq!(errno(world.fs.create(world.fs.root(), b"\xff", &file())).map(drop), Err(84));
+    assert_eq!(world.fs.create(99, b"x", &file()).unwrap_err().errno(), 2);
+}

@@ -1,6 +1,6 @@
 //! Random operations.
 
-use crate::model::{Body, Done, ENODATA, EEXIST, Model, Node};
+use crate::model::{Body, Done, EEXIST, ENODATA, Model, Node};
 use crate::world::{World, time};
 use cenote_dmu::ObjectSet;
 use cenote_zpl::{
@@ -356,7 +356,8 @@ impl Test {
                 self.model.node(ino).open = true;
             }
             Op::Release { node } => {
-                let open = self.model.nodes.iter().filter(|(i, n)| n.open && **i != self.model.root);
+                let open =
+                    self.model.nodes.iter().filter(|(i, n)| n.open && **i != self.model.root);
                 let open: Vec<u64> = open.map(|(i, _)| *i).collect();
                 if !open.is_empty() {
                     let ino = *node.get(&open);
@@ -392,7 +393,8 @@ impl Test {
                     gid: 100,
                     keep_setgid: true,
                 };
-                let name = format!("late{}", world.gate.0.load(std::sync::atomic::Ordering::SeqCst));
+                let name =
+                    format!("late{}", world.gate.0.load(std::sync::atomic::Ordering::SeqCst));
                 let ino = world.fs.create(world.fs.root(), name.as_bytes(), &new).unwrap().ino;
                 world.fs.write(ino, 0, name.as_bytes(), false).unwrap();
                 late = Some((ino, name));
