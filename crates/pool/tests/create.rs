@@ -1,0 +1,222 @@
+//! Pools of every layout are created, exported and judged by OpenZFS's `zdb`, and read again. Where
+//! `zdb` is not installed these tests fail.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use cenote_dmu::write::zap::ZapFormat;
+use cenote_dmu::write::{NewObject, OpenObjectSet, WriteError, ZapMut};
+use cenote_format::dmu::DmuType;
+use cenote_pool::create::{
+    CreateSpec, FIRST_TXG, FeatureChoice, SystemDevices, choose_features, parse,
+};
+use cenote_pool::engine::{CreateRequest, Engine, EngineOptions};
+use cenote_pool::props::{PropContext, When};
+use cenote_pool::{ImportOptions, Pool, discover, history, props};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+const SIZE: u64 = 64 << 20;
+
+/// A directory of sparse files, and what is to be made of them.
+struct Making<'a> {
+    dir: tempfile::TempDir,
+    ashift: u64,
+    features: FeatureChoice<'a>,
+    props: &'a [(&'a str, &'a str)],
+}
+
+impl Making<'_> {
+    fn new(ashift: u64) -> Making<'static> {
+        let dir = tempfile::tempdir().unwrap();
+        Making { dir, ashift, features: FeatureChoice::default(), props: &[] }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Creates a pool of a layout in which single letters are files, and exports it.
+    fn create(&self, line: &str) {
+        let word = |word: &str| {
+            if word.len() > 1 {
+                return word.to_string();
+            }
+            let path = self.path().join(word);
+            std::fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
+            path.display().to_string()
+        };
+        let args: Vec<String> = line.split_whitespace().map(word).collect();
+        let layout = parse(&args).unwrap();
+        let (features, _) = choose_features(&self.features).unwrap();
+        let context =
+            PropContext { when: When::Create, pool: "tank", hostid: 1, dataset: &|_: &str| None };
+        let changes = self.props.iter().map(|(n, v)| props::parse(n, v, &context).unwrap());
+        let request = CreateRequest {
+            spec: CreateSpec {
+                name: "tank",
+                layout: &layout,
+                ashift: self.ashift,
+                force: true,
+                pool: None,
+                txg: FIRST_TXG,
+                imported: &[],
+                devices: &SystemDevices,
+            },
+            features: &features,
+            props: &changes.collect::<Vec<_>>(),
+            root_props: &[],
+            altroot: None,
+            arc_bytes: None,
+        };
+        let engine = Engine::create(&request, EngineOptions::default(), format).unwrap();
+        let command = format!("zpool create tank {line}");
+        let note = move |ctx: &mut cenote_pool::engine::SyncContext<'_>| {
+            let record = history::command(&command, 0, ctx.tx.now);
+            Ok(history::append(ctx.tx.mos, &record)?)
+        };
+        engine.sync_task(note).unwrap();
+        engine.export(false).unwrap();
+    }
+
+    fn zdb(&self, args: &[&str]) -> String {
+        let dir = self.path().display().to_string();
+        let mut zdb = Command::new("/sbin/zdb");
+        let out = zdb.args(["-e", "-p", &dir]).args(args).arg("tank").output();
+        let out = out.expect("OpenZFS's zdb is not installed (Debian: zfsutils-linux)");
+        let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "zdb {args:?}: {text}");
+        let bad = ["ERROR", "error:", "ASSERT", "can't", "cannot", "leaked space", "failed"];
+        let complaint = text.lines().find(|l| bad.iter().any(|b| l.contains(b)));
+        assert_eq!(complaint, None, "zdb {args:?}");
+        text.into_owned()
+    }
+
+    /// OpenZFS finds nothing wrong.
+    fn judge(&self) {
+        let text = self.zdb(&["-bcc"]);
+        assert!(text.contains("No leaks (block sum matches space maps exactly)"), "{text}");
+        self.zdb(&["-Cmuihdddd"]);
+    }
+
+    fn open(&self) -> Arc<Pool> {
+        let found = discover(&[self.path().to_path_buf()]);
+        let found = found.iter().find(|c| c.name == "tank").unwrap();
+        let options = ImportOptions { readonly: true, ..ImportOptions::default() };
+        Pool::import(found, &options).unwrap()
+    }
+}
+
+/// A root file system that holds no more than a ZAP.
+fn format(os: &mut OpenObjectSet) -> Result<(), WriteError> {
+    let format = ZapFormat { salt: 1, ..ZapFormat::default() };
+    ZapMut::create(os, &NewObject::new(DmuType::MASTER_NODE, 512), format).map(drop)
+}
+
+fn value(pool: &Pool, name: &str) -> String {
+    pool.get(name).unwrap().exact
+}
+
+fn make(ashift: u64, line: &str) {
+    let making = Making::new(ashift);
+    making.create(line);
+    making.judge();
+    let pool = making.open();
+    assert_eq!(pool.health(), "ONLINE");
+    let history = pool.history().unwrap();
+    let command = format!("zpool create tank {line}");
+    assert!(history.iter().any(|r| r.str("history command") == Some(command.as_str())));
+}
+
+#[test]
+fn stripes() {
+    make(9, "a");
+    make(12, "a");
+    make(9, "a b c");
+}
+
+#[test]
+fn mirrors() {
+    make(12, "mirror a b");
+    make(9, "mirror a b c mirror d e f");
+}
+
+#[test]
+fn raidz() {
+    make(9, "raidz a b");
+    make(12, "raidz1 a b c");
+    make(9, "raidz2 a b c d e");
+    make(12, "raidz2 a b c d");
+    make(9, "raidz3 a b c d e");
+    make(12, "raidz3 a b c d e f g");
+}
+
+#[test]
+fn logs_and_classes() {
+    make(12, "a log b");
+    make(9, "mirror a b log mirror c d");
+    make(12, "a b special c");
+    make(9, "mirror a b special mirror c d dedup mirror e f log g");
+}
+
+#[test]
+fn spares_and_caches() {
+    let making = Making::new(12);
+    making.create("mirror a b spare c cache d e");
+    making.judge();
+    let pool = making.open();
+    assert_eq!((pool.spares().len(), pool.caches().len()), (1, 2));
+}
+
+#[test]
+fn properties_are_set() {
+    let making = Making {
+        props: &[
+            ("comment", "made here"),
+            ("failmode", "continue"),
+            ("autotrim", "on"),
+            ("ashift", "12"),
+            ("org.example:who", "me"),
+        ],
+        ..Making::new(12)
+    };
+    making.create("a");
+    making.judge();
+    let pool = making.open();
+    for (name, value_set) in making.props {
+        assert_eq!(value(&pool, name), *value_set, "{name}");
+    }
+    let events = pool.history().unwrap();
+    let set = |what: &str| events.iter().any(|r| r.str("history internal str") == Some(what));
+    assert!(set("comment=made here") && set("failmode=1"));
+}
+
+#[test]
+fn features_are_chosen() {
+    for (features, enabled, not) in [
+        (FeatureChoice { none: true, ..Default::default() }, vec![], "bookmarks"),
+        (
+            FeatureChoice { compatibility: Some("zol-0.6.4"), ..Default::default() },
+            vec!["bookmarks", "embedded_data"],
+            "large_blocks",
+        ),
+        (
+            FeatureChoice {
+                none: true,
+                named: &[("allocation_classes".to_string(), true)],
+                ..Default::default()
+            },
+            vec!["allocation_classes"],
+            "hole_birth",
+        ),
+    ] {
+        let making = Making { features, ..Making::new(9) };
+        making.create("a");
+        making.judge();
+        let pool = making.open();
+        for name in enabled {
+            assert_ne!(value(&pool, &format!("feature@{name}")), "disabled", "{name}");
+        }
+        assert_eq!(value(&pool, &format!("feature@{not}")), "disabled");
+    }
+}
