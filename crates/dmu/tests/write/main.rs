@@ -106,7 +106,7 @@ impl Model {
             );
             let end = object.seek(start, Seek::Hole).unwrap();
             let end = end.unwrap_or((dnode.max_block + 1) * size);
-            assert!(end > start && start % size == 0 && end % size == 0);
+            assert!(end > start && start.is_multiple_of(size) && end.is_multiple_of(size));
             for blkid in start / size..end / size {
                 assert!(object.block(blkid).unwrap().is_some());
                 assert!(!object.block_pointer(0, blkid).unwrap().is_hole());
