@@ -31,6 +31,9 @@ pub(crate) const DIRECTORY: u64 = 1;
 /// Bytes of the blocks of objects that hold packed nvlists (`SPA_CONFIG_BLOCKSIZE`).
 const NVLIST_BLOCK: u64 = 16 << 10;
 
+/// Longest packed nvlist that is believed.
+const MAX_NVLIST: u64 = 64 << 20;
+
 /// Pairs of a vdev that only the MOS's config has.
 const MOS_ONLY: [&str; 4] = [
     "com.delphix:vdev_zap_leaf",
@@ -313,6 +316,24 @@ pub fn sync_aux(mos: &mut OpenObjectSet, which: &str, devices: &[NvList]) -> Res
     let devices = devices.iter().map(|d| without(d, &|name| NOTES.contains(&name)));
     list.set(which, NvValue::NvListArray(devices.collect()));
     sync_nvlist(mos, which, &list)
+}
+
+/// The list of spares (`which` is `"spares"`) or cache devices (`"l2cache"`) in the pending MOS.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn aux(mos: &mut OpenObjectSet, which: &str) -> Result<Vec<NvList>> {
+    let Some(object) = entry(mos, which)? else { return Ok(Vec::new()) };
+    let dnode = mos.dnode(object)?;
+    let len = dnode.bonus.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+    if len > MAX_NVLIST {
+        let why = format!("a list of {len} bytes");
+        return Err(WriteError::Invalid { object, why });
+    }
+    let mut packed = vec![0; len as usize];
+    mos.read(object, 0, &mut packed)?;
+    let list = NvList::decode(&packed)?;
+    Ok(list.lists(which).unwrap_or_default().to_vec())
 }
 
 /// Packs `list` into the object that the entry `name` of the object directory names.

@@ -6,18 +6,20 @@ use crate::discover::Candidate;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_vdev::{Device, VdevError, VdevTree, open_device, open_device_rw, read_labels};
+use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+#[derive(Clone)]
 struct Found {
     path: PathBuf,
-    device: OnceLock<Option<Arc<dyn Device>>>,
+    device: Arc<OnceLock<Option<Arc<dyn Device>>>>,
 }
 
 /// The devices.
 pub(crate) struct DeviceSet {
-    by_guid: HashMap<u64, Found>,
+    by_guid: RwLock<HashMap<u64, Found>>,
     /// Devices are opened for writing.
     writable: bool,
 }
@@ -27,17 +29,30 @@ impl DeviceSet {
     pub fn new(c: &Candidate, writable: bool) -> DeviceSet {
         let all = c.aux.iter().chain(&c.devices);
         let by_guid = all.filter_map(|d| {
-            Some((d.config.u64("guid")?, Found { path: d.path.clone(), device: OnceLock::new() }))
+            Some((d.config.u64("guid")?, Found { path: d.path.clone(), device: Arc::default() }))
         });
-        DeviceSet { by_guid: by_guid.collect(), writable }
+        DeviceSet { by_guid: RwLock::new(by_guid.collect()), writable }
     }
 
     /// Devices that are open already, by guid.
-    pub fn of_open(devices: impl IntoIterator<Item = (u64, PathBuf, Arc<dyn Device>)>) -> DeviceSet {
-        let by_guid = devices.into_iter().map(|(guid, path, device)| {
-            (guid, Found { path, device: OnceLock::from(Some(device)) })
+    pub fn of_open(
+        devices: impl IntoIterator<Item = (u64, PathBuf, Arc<dyn Device>)>,
+    ) -> DeviceSet {
+        let set = DeviceSet { by_guid: RwLock::default(), writable: true };
+        set.insert(devices);
+        set
+    }
+
+    /// Adds devices that are open.
+    pub fn insert(&self, devices: impl IntoIterator<Item = (u64, PathBuf, Arc<dyn Device>)>) {
+        let found = devices.into_iter().map(|(guid, path, device)| {
+            (guid, Found { path, device: Arc::new(OnceLock::from(Some(device))) })
         });
-        DeviceSet { by_guid: by_guid.collect(), writable: true }
+        self.by_guid.write().extend(found);
+    }
+
+    fn found(&self, guid: u64) -> Option<Found> {
+        self.by_guid.read().get(&guid).cloned()
     }
 
     fn open_path(&self, path: &Path) -> Option<Arc<dyn Device>> {
@@ -47,14 +62,14 @@ impl DeviceSet {
 
     /// The device with this guid.
     pub fn open(&self, guid: u64) -> Option<Arc<dyn Device>> {
-        let found = self.by_guid.get(&guid)?;
+        let found = self.found(guid)?;
         found.device.get_or_init(|| self.open_path(&found.path)).clone()
     }
 
     /// Sets the path of a leaf to where its device was found.
     pub fn place(&self, leaf: &mut NvList) {
-        let found = leaf.u64("guid").and_then(|guid| self.by_guid.get(&guid));
-        if let Some(path) = found.and_then(|f| f.path.to_str()) {
+        let found = leaf.u64("guid").and_then(|guid| self.found(guid));
+        if let Some(path) = found.as_ref().and_then(|f| f.path.to_str()) {
             config::set(leaf, "path", NvValue::String(path.into()));
         }
     }
@@ -79,8 +94,9 @@ impl DeviceSet {
     /// The best uberblock that is on the devices now.
     pub fn newest_uberblock(&self) -> Option<Uberblock> {
         let mut best: Option<Uberblock> = None;
-        for guid in self.by_guid.keys() {
-            let Some(device) = self.open(*guid) else { continue };
+        let guids: Vec<u64> = self.by_guid.read().keys().copied().collect();
+        for guid in guids {
+            let Some(device) = self.open(guid) else { continue };
             let Ok(Some(labels)) = read_labels(device.as_ref()) else { continue };
             let newest = Uberblock::best(labels.uberblocks.iter().map(|(_, _, ub)| ub)).cloned();
             best = Uberblock::best(best.iter().chain(&newest)).cloned();

@@ -19,6 +19,7 @@
 //! | [`arc`] | the adaptive replacement cache of physical blocks |
 //! | `tamper` | for tests: hostile blocks with right checksums |
 //! | [`verify`] | which bytes satisfy a block pointer's checksum |
+//! | `versions` | what is replaced while it is in use |
 //! | [`rangetree`], [`histogram`] | free space of a metaslab in memory |
 //! | [`alloc`] | where blocks go: metaslabs, classes, the changes of each txg |
 //! | [`mod@write`] | the write pipeline |
@@ -38,6 +39,7 @@ pub mod rangetree;
 #[cfg(feature = "tamper")]
 pub mod tamper;
 pub mod verify;
+mod versions;
 pub mod write;
 
 pub use error::{BlockError, Bookmark};

@@ -10,6 +10,7 @@
 //!    [`Bookmark`] is remembered for `zpool status -v`.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 
 use cenote_format::abd::Abd;
@@ -29,6 +30,7 @@ use crate::flight::{Boarding, Flights};
 use crate::gang::Assembly;
 use crate::prefetch::Prefetcher;
 use crate::verify;
+use crate::versions::Versions;
 
 /// Embedded type of plain data (`BP_EMBEDDED_TYPE_DATA`).
 const EMBEDDED_DATA: u8 = 0;
@@ -57,7 +59,7 @@ pub struct StoreStats {
 
 /// The blocks of one pool.
 pub struct Store {
-    vdevs: Arc<VdevTree>,
+    vdevs: Versions<Arc<VdevTree>>,
     salt: RwLock<Arc<Salt>>,
     arc: Mutex<ArcCache>,
     decoded: DecodedCache,
@@ -88,7 +90,7 @@ impl Store {
     /// eighth as much on top (1 MiB to 256 MiB).
     pub fn new(vdevs: Arc<VdevTree>, arc_bytes: u64) -> Arc<Store> {
         Arc::new(Store {
-            vdevs,
+            vdevs: Versions::new(vdevs),
             salt: RwLock::new(Arc::new(Salt::new([0; 32]))),
             arc: Mutex::new(ArcCache::new(arc_bytes)),
             decoded: decoded::cache((arc_bytes / 8).clamp(1 << 20, 256 << 20)),
@@ -119,7 +121,14 @@ impl Store {
 
     /// The devices.
     pub fn vdevs(&self) -> &Arc<VdevTree> {
-        &self.vdevs
+        self.vdevs.newest()
+    }
+
+    /// From now on `tree`, which has all that the one before has ([`VdevTree::extended`]), is what
+    /// is read. What is being read goes on with the tree that it began with.
+    pub fn replace_vdevs(&self, tree: &Arc<VdevTree>) {
+        let replaced: Result<(), Infallible> = self.vdevs.replace(|_| Ok(tree.clone()));
+        let Ok(()) = replaced;
     }
 
     /// Reads a block. A hole is `lsize` zeros.
@@ -365,7 +374,7 @@ impl Store {
                 BlockRead { vdev, offset, size, txg: bp.physical_birth(), verify }
             })
             .collect();
-        let mut results = self.vdevs.read_many(&reads).into_iter();
+        let mut results = self.vdevs().read_many(&reads).into_iter();
         let mut finish = |request: &Wanted| {
             let (bp, at, key) = request;
             let data = match first(request).and_then(|_| results.next()) {
@@ -410,7 +419,7 @@ impl Store {
     ) -> Result<Abd, BlockError> {
         let (vdev, txg) = (u64::from(dva.vdev), bp.physical_birth());
         let verify = |data: &Abd| self.is_right(bp, data);
-        self.vdevs
+        self.vdevs()
             .read(vdev, dva.offset, bp.psize(), txg, &verify)
             .map_err(|source| vdev_error(bp, at, source))
     }

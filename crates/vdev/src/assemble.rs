@@ -41,12 +41,57 @@ struct Above {
 
 /// Builds the root from its config.
 pub(crate) fn root(config: &NvList, open: FindDevice<'_>) -> Result<Arc<Vdev>, VdevError> {
-    if config.str("type") != Some("root") {
-        return unsupported(format!("a vdev tree of type {:?}", config.str("type").unwrap_or("")));
+    build(config, 0, Above::root(config)?, open)
+}
+
+/// Builds the root from a config that has more top-level vdevs than `old`, whose vdevs are shared.
+pub(crate) fn extended(
+    old: &Arc<Vdev>,
+    config: &NvList,
+    open: FindDevice<'_>,
+) -> Result<Arc<Vdev>, VdevError> {
+    let above = Above::root(config)?;
+    let configs = config.lists("children").unwrap_or(&[]);
+    let mut tops = old.children.clone();
+    let guid = |config: &NvList| config.u64("guid").unwrap_or(0);
+    let same = configs.len() >= tops.len()
+        && guid(config) == old.guid
+        && tops.iter().zip(configs).all(|(top, config)| top.guid == guid(config));
+    if !same {
+        return unsupported("a config of other vdevs");
     }
-    let pool_guid = config.u64("guid").unwrap_or(0);
-    let above = Above { depth: 0, pool_guid, ashift: 0, top_guid: 0, min_asize: 0 };
-    build(config, 0, above, open)
+    let here = Above { depth: above.depth + 1, ..above };
+    for (i, c) in configs.iter().enumerate().skip(tops.len()) {
+        tops.push(build(c, i as u64, here, open)?);
+    }
+    let dtl = RwLock::new(Dtl::Ranges(Vec::new()));
+    Ok(Arc::new(Vdev {
+        kind: Kind::Root,
+        guid: old.guid,
+        id: old.id,
+        path: None,
+        state: state::of_interior(Kind::Root, 0, &tops),
+        children: tops,
+        config: config.clone(),
+        ashift: 0,
+        nparity: 0,
+        device: None,
+        dtl,
+        stats: Stats::default(),
+        written: Mutex::default(),
+    }))
+}
+
+impl Above {
+    /// What the root has to know.
+    fn root(config: &NvList) -> Result<Above, VdevError> {
+        if config.str("type") != Some("root") {
+            let kind = config.str("type").unwrap_or("");
+            return unsupported(format!("a vdev tree of type {kind:?}"));
+        }
+        let pool_guid = config.u64("guid").unwrap_or(0);
+        Ok(Above { depth: 0, pool_guid, ashift: 0, top_guid: 0, min_asize: 0 })
+    }
 }
 
 fn unsupported<T>(what: impl Into<String>) -> Result<T, VdevError> {

@@ -22,9 +22,9 @@ use crate::{BlockRead, FindDevice, IndirectMap, VdevError, Verify, assemble, mir
 /// The assembled tree of vdevs of a pool.
 pub struct VdevTree {
     root: Arc<Vdev>,
-    maps: Maps,
-    pool: IoPool,
-    pub(crate) writer: Writer,
+    maps: Arc<Maps>,
+    pool: Arc<IoPool>,
+    pub(crate) writer: Arc<Writer>,
 }
 
 /// Bytes of a top-level vdev.
@@ -117,7 +117,24 @@ impl VdevTree {
     }
 
     pub(crate) fn with_root(root: Arc<Vdev>) -> VdevTree {
-        VdevTree { root, maps: RwLock::default(), pool: IoPool::new(), writer: Writer::new() }
+        let (maps, pool) = (Arc::new(RwLock::default()), Arc::new(IoPool::new()));
+        VdevTree { root, maps, pool, writer: Arc::new(Writer::new()) }
+    }
+
+    /// A tree that has more top-level vdevs: those of this one, shared with it (devices, counters,
+    /// what is known to be durable and what was missed), and after them those that `config`, the
+    /// config of the whole new root, has besides. `open` finds the devices of the new ones. Both
+    /// trees can be used side by side.
+    ///
+    /// Errors: those of [`VdevTree::build`]; the config has other vdevs where this tree has some.
+    pub fn extended(
+        &self,
+        config: &NvList,
+        open: FindDevice<'_>,
+    ) -> Result<Arc<VdevTree>, VdevError> {
+        let root = assemble::extended(&self.root, config, open)?;
+        let (maps, pool) = (self.maps.clone(), self.pool.clone());
+        Ok(Arc::new(VdevTree { root, maps, pool, writer: self.writer.clone() }))
     }
 
     /// The root vdev.

@@ -48,6 +48,25 @@ impl Prepared {
         self.devices.get(&guid).cloned()
     }
 
+    /// The transaction group that creates the vdevs is another one than was thought.
+    pub(crate) fn set_txg(&mut self, txg: u64) {
+        fn set(vdev: &mut NvList, txg: u64) {
+            if vdev.contains("create_txg") {
+                vdev.set("create_txg", NvValue::Uint64(txg));
+            }
+            let children = vdev.pairs.iter_mut().find(|(name, _)| name == "children");
+            if let Some((_, NvValue::NvListArray(children))) = children {
+                children.iter_mut().for_each(|c| set(c, txg));
+            }
+        }
+        self.txg = txg;
+        let tops = self.root.pairs.iter_mut().find(|(name, _)| name == "children");
+        if let Some((_, NvValue::NvListArray(tops))) = tops {
+            let new = |t: &&mut NvList| self.new_tops.contains(&config::number(t, "id"));
+            tops.iter_mut().filter(new).for_each(|top| set(top, txg));
+        }
+    }
+
     /// All new devices that were opened, by guid, with their paths.
     pub fn devices(&self) -> impl Iterator<Item = (u64, PathBuf, Arc<dyn Device>)> {
         self.devices.iter().map(|(guid, device)| (*guid, device.path().into(), device.clone()))

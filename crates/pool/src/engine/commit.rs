@@ -33,6 +33,7 @@ impl Core {
     pub(super) fn commit(&mut self, shared: &Shared, done: Committed) -> Result<(), EngineError> {
         let txg = done.txg;
         self.write_labels(&shared.disk, txg)?;
+        shared.disk.join_added()?;
         let before = shared.view();
         let dsl = before.dsl().after(self.mos.synced().clone())?;
         dsl.set_pool_space(pool_space(&shared.disk));
@@ -73,7 +74,7 @@ impl Core {
         let tops: Vec<u64> = disk.allocator.groups().map(|g| g.vdev()).collect();
         let (uberblock_on, labels) = (tops.as_slice(), labels.as_slice());
         let update = LabelUpdate { uberblock: &uberblock, uberblock_on, labels, multihost: false };
-        disk.tree.sync_labels(&update).map_err(device)?;
+        disk.tree().sync_labels(&update).map_err(device)?;
         self.config_dirty = false;
         self.uberblock = uberblock;
         Ok(())
@@ -112,8 +113,10 @@ impl Core {
 /// The pool's size, as datasets are told.
 pub(super) fn pool_space(disk: &Disk) -> PoolSpace {
     let sum = |class: Class, of: &dyn Fn(&cenote_store::alloc::Group) -> u64| {
-        let groups = disk.allocator.groups().filter(|g| disk.class_of(g.vdev()) == class);
-        let deflated = groups.map(|g| disk.tree.top(g.vdev()).map_or(0, |top| top.deflate(of(g))));
+        let groups =
+            disk.allocator.groups().filter(|g| disk.allocator.class_of(g.vdev()) == Some(class));
+        let deflated =
+            groups.map(|g| disk.tree().top(g.vdev()).map_or(0, |top| top.deflate(of(g))));
         deflated.fold(0, u64::saturating_add)
     };
     PoolSpace {

@@ -162,7 +162,7 @@ impl Core {
         format: impl FnOnce(&mut OpenObjectSet) -> Result<(), WriteError>,
     ) -> Result<(), EngineError> {
         let features = self.pending_features()?;
-        let sizes = |bp: &BlockPointer| space::sizes(&disk.tree, bp);
+        let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
         let pool = self.config.name.clone();
         let mut context = SyncContext {
             tx: Tx {
@@ -176,6 +176,7 @@ impl Core {
             },
             config: &mut self.config,
             config_changed: true,
+            maps: &mut self.maps,
             disk,
             abilities: features,
         };

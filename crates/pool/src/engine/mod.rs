@@ -34,6 +34,7 @@
 //! | `policy` | how blocks are written |
 //! | [`open`] | importing for writing |
 //! | `create` | a new pool |
+//! | `add` | vdevs, spares and cache devices that join the pool |
 //! | `capable` | what this software can write to |
 //! | [`figures`] | what each transaction group did |
 //!
@@ -61,6 +62,7 @@
 //! - Locks are taken in this order: gate, dataset, queue; the core's lock is the sync thread's.
 
 mod accounting;
+mod add;
 mod capable;
 mod commit;
 mod create;
@@ -80,14 +82,14 @@ pub use task::{EngineError, SyncContext};
 use crate::Pool;
 use crate::space_write::Loader;
 use cenote_dmu::live::LiveObjectSet;
-use cenote_store::alloc::{Allocator, Class};
+use cenote_store::Store;
+use cenote_store::alloc::{Allocator, Class, VdevInfo};
 use cenote_store::write::Writer;
 use cenote_vdev::VdevTree;
 use datasets::Datasets;
 use figures::History;
 use gate::{Gate, Turn};
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -133,12 +135,12 @@ fn default_dirty_max() -> u64 {
 
 /// Where blocks go.
 pub(crate) struct Disk {
-    pub tree: Arc<VdevTree>,
+    pub store: Arc<Store>,
     pub allocator: Arc<Allocator>,
     pub loader: Arc<Loader>,
-    /// What each vdev that is allocated from is for.
-    pub classes: HashMap<u64, Class>,
     pub writer: Writer,
+    /// Vdevs that the group that is being written adds.
+    pub added: Mutex<Vec<(Class, VdevInfo)>>,
 }
 
 /// What the sync thread and everybody else share.
@@ -160,9 +162,9 @@ impl Shared {
 }
 
 impl Disk {
-    /// What a vdev is for.
-    pub fn class_of(&self, vdev: u64) -> Class {
-        self.classes.get(&vdev).copied().unwrap_or(Class::Normal)
+    /// The devices.
+    pub fn tree(&self) -> &Arc<VdevTree> {
+        self.store.vdevs()
     }
 }
 

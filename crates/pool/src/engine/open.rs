@@ -27,7 +27,7 @@ use cenote_format::label::Uberblock;
 use cenote_store::Store;
 use cenote_store::alloc::{Allocator, Options};
 use cenote_store::write::Writer;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 
 impl Engine {
@@ -117,18 +117,17 @@ impl Disk {
         core: &Core,
         options: EngineOptions,
     ) -> Result<Disk, EngineError> {
-        let tree = store.vdevs().clone();
-        let vdevs = core.maps.allocator_vdevs(space, &tree);
-        let classes = vdevs.iter().map(|(class, info)| (info.id, *class)).collect();
+        let vdevs = core.maps.allocator_vdevs(space, store.vdevs());
         let background = !options.deterministic;
         let allocators = if background { Options::default().allocators } else { 1 };
         let loader = core.maps.loader();
         let how = Options { allocators, background };
-        let allocator = Allocator::new(&vdevs, tree.clone(), loader.clone(), how)
+        let allocator = Allocator::new(&vdevs, store.clone(), loader.clone(), how)
             .map_err(|e| EngineError::Unsupported(e.to_string()))?;
         allocator.preload();
-        let writer = Writer::new(store.clone(), allocator.clone(), tree.clone());
-        Ok(Disk { tree, allocator, loader, classes, writer })
+        let writer = Writer::new(store.clone(), allocator.clone(), store.clone());
+        let (store, added) = (store.clone(), Mutex::default());
+        Ok(Disk { store, allocator, loader, writer, added })
     }
 }
 

@@ -81,7 +81,7 @@ impl Core {
         self.sync_datasets(shared, txg, abilities, &mut frozen, &mut figures)?;
         let view = shared.view();
         let usable = view.dsl().usable_space().unwrap_or(None);
-        let sizes = |bp: &BlockPointer| space::sizes(&shared.disk.tree, bp);
+        let sizes = |bp: &BlockPointer| space::sizes(shared.disk.tree(), bp);
         let mut context = SyncContext {
             tx: Tx {
                 mos: &mut self.mos,
@@ -94,6 +94,7 @@ impl Core {
             },
             config: &mut self.config,
             config_changed: self.config_dirty,
+            maps: &mut self.maps,
             disk: &shared.disk,
             abilities,
         };
@@ -168,11 +169,11 @@ impl Core {
     ) -> Result<()> {
         let begun = Instant::now();
         let view = shared.view();
-        let sizes = |bp: &BlockPointer| space::sizes(&shared.disk.tree, bp);
+        let sizes = |bp: &BlockPointer| space::sizes(shared.disk.tree(), bp);
         for (live, set) in frozen {
             let dataset = view.dsl().by_object(live.id())?.ok_or(DslWriteError::NotFound)?;
             let policy = Policy::of(view.dsl(), &dataset)?;
-            let (writer, tree) = (&shared.disk.writer, &*shared.disk.tree);
+            let (writer, tree) = (&shared.disk.writer, &**shared.disk.tree());
             let sink = Sink { writer, tree, policy: &policy, abilities, pass: 1 };
             let mut tx = Tx {
                 mos: &mut self.mos,
@@ -221,7 +222,7 @@ impl Core {
             if !self.mos.is_dirty() {
                 return Ok(());
             }
-            let (writer, tree) = (&disk.writer, &*disk.tree);
+            let (writer, tree) = (&disk.writer, &**disk.tree());
             let sink = Sink { writer, tree, policy: &policy, abilities, pass };
             let synced = self.mos.sync(txg, &sink as &dyn BlockSink)?;
             self.frees.extend(&synced.killed);
@@ -240,7 +241,7 @@ impl Core {
     fn sync_space(&mut self, disk: &Disk, txg: u64, pass: u32) -> Result<bool> {
         let mut count =
             |mos: &mut OpenObjectSet, guid: &str, delta: i64| count_feature(mos, txg, guid, delta);
-        self.missed.extend(disk.tree.take_missed());
+        self.missed.extend(disk.tree().take_missed());
         let (mos, vdevs) = (&mut self.mos, &mut self.config.vdev_tree);
         let renewed = write_dtls(mos, txg, pass, vdevs, &self.missed, &mut count)?;
         self.maps.sync_changes(&mut self.mos, txg, pass, &disk.allocator, &mut count)?;
@@ -250,7 +251,7 @@ impl Core {
     /// Charges the MOS for what the last pass wrote of it.
     fn charge(&mut self, disk: &Disk, txg: u64, usable: Option<u64>) -> Result<()> {
         let Some(synced) = self.uncharged.take() else { return Ok(()) };
-        let sizes = |bp: &BlockPointer| space::sizes(&disk.tree, bp);
+        let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
         let mos = &mut self.mos;
         let mut tx =
             Tx { mos, txg, now: now(), space: &sizes, usable, pool: "", frees: Vec::new() };
@@ -264,7 +265,7 @@ impl Core {
         }
         let object =
             config_write::entry(&mut self.mos, DEFERRED)?.ok_or(DslWriteError::NotFound)?;
-        let sizes = |bp: &BlockPointer| space::sizes(&disk.tree, bp);
+        let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
         let mos = &mut self.mos;
         let mut tx =
             Tx { mos, txg, now: now(), space: &sizes, usable: None, pool: "", frees: Vec::new() };

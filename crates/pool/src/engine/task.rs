@@ -9,6 +9,7 @@ use super::gate::Gate;
 use super::policy::{Abilities, Policy, Sink};
 use super::{Disk, accounting};
 use crate::config_write::PoolConfig;
+use crate::space_write::SpaceMaps;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::write::{DslWriteError, Tx};
 use cenote_format::dmu::ObjsetType;
@@ -54,6 +55,7 @@ pub struct SyncContext<'a> {
     pub config: &'a mut PoolConfig,
     /// The config and all labels are to be written.
     pub config_changed: bool,
+    pub(super) maps: &'a mut SpaceMaps,
     pub(super) disk: &'a Disk,
     pub(super) abilities: Abilities,
 }
@@ -76,7 +78,7 @@ impl SyncContext<'_> {
         let policy = Policy::of_new();
         let sink = Sink {
             writer: &self.disk.writer,
-            tree: &self.disk.tree,
+            tree: self.disk.tree(),
             policy: &policy,
             abilities: self.abilities,
             pass: 1,

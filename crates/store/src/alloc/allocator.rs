@@ -11,6 +11,7 @@ use super::group::{Choice, Group, Outcome, VdevInfo, Want};
 use super::loader::{Background, LoadMetaslab};
 use super::metaslab::{Changes, Metaslab};
 use crate::rangetree::RangeError;
+use crate::versions::Versions;
 
 /// Bytes per disk of data that one vdev gets before the next (`metaslab_aliquot`).
 const ALIQUOT: u64 = 2 << 20;
@@ -144,17 +145,22 @@ struct Rotor {
     bytes: u64,
 }
 
-#[derive(Default)]
 struct ClassGroups {
     groups: Vec<Arc<Group>>,
     /// One per allocator.
     rotors: Vec<Mutex<Rotor>>,
 }
 
+/// The vdevs that there are.
+#[derive(Clone, Default)]
+struct Layout {
+    classes: BTreeMap<Class, Arc<ClassGroups>>,
+    vdevs: BTreeMap<u64, (Class, Arc<Group>)>,
+}
+
 /// Space of one pool; see the documentation of [`crate::alloc`].
 pub struct Allocator {
-    classes: BTreeMap<Class, ClassGroups>,
-    vdevs: BTreeMap<u64, Arc<Group>>,
+    layout: Versions<Layout>,
     sizes: Arc<dyn AllocatedSize>,
     loader: Arc<dyn LoadMetaslab>,
     options: Options,
@@ -173,29 +179,32 @@ impl Allocator {
         loader: Arc<dyn LoadMetaslab>,
         options: Options,
     ) -> Result<Arc<Allocator>, AllocError> {
-        let mut classes: BTreeMap<Class, ClassGroups> = BTreeMap::new();
-        let mut by_id = BTreeMap::new();
-        for (class, info) in vdevs {
-            let group = Arc::new(Group::new(info).ok_or(AllocError::BadVdev(info.id))?);
-            if by_id.insert(info.id, group.clone()).is_some() {
-                return Err(AllocError::BadVdev(info.id));
-            }
-            classes.entry(*class).or_default().groups.push(group);
-        }
         let options = Options { allocators: options.allocators.max(1), ..options };
-        for class in classes.values_mut() {
-            class.rotors.resize_with(options.allocators, Mutex::default);
-            class.balance();
-        }
+        let layout = vdevs.iter().try_fold(Layout::default(), |layout, (class, info)| {
+            layout.with(*class, info, options.allocators)
+        })?;
         Ok(Arc::new(Allocator {
-            classes,
-            vdevs: by_id,
+            layout: Versions::new(layout),
             sizes,
             loader,
             options,
             background: OnceLock::new(),
             synced: AtomicU64::new(0),
         }))
+    }
+
+    /// From now on there is one more vdev. It has to be in the pool that is on disk: what the last
+    /// uberblock leads to may be allocated there at once.
+    ///
+    /// Errors: [`AllocError::BadVdev`].
+    pub fn add_vdev(self: &Arc<Self>, class: Class, info: &VdevInfo) -> Result<(), AllocError> {
+        self.layout.replace(|layout| layout.with(class, info, self.options.allocators))?;
+        self.preload();
+        Ok(())
+    }
+
+    fn layout(&self) -> &Layout {
+        self.layout.newest()
     }
 
     /// Allocates `request.copies` DVAs in `txg`, on different vdevs if there are so many, else far
@@ -221,7 +230,7 @@ impl Allocator {
     }
 
     fn in_class(self: &Arc<Self>, class: Class, txg: u64, request: &Request) -> Option<Vec<Dva>> {
-        let class = self.classes.get(&class)?;
+        let class = self.layout().classes.get(&class)?;
         let mut dvas = Vec::with_capacity(request.copies);
         while dvas.len() < request.copies {
             match self.one(class, txg, request, &dvas) {
@@ -303,7 +312,7 @@ impl Allocator {
 
     /// The most physical bytes below `psize` that are sure to fit in a segment of the class.
     fn largest(&self, class: Class, psize: u64) -> u64 {
-        let groups = self.classes.get(&class).map_or(&[][..], |class| &class.groups);
+        let groups = self.layout().classes.get(&class).map_or(&[][..], |class| &class.groups);
         let fit = |group: &Arc<Group>| {
             let room = group.largest();
             let fits = |sectors: u64| {
@@ -343,7 +352,7 @@ impl Allocator {
 
     fn place(&self, dva: &Dva) -> Result<(&Arc<Group>, &Metaslab, u64), AllocError> {
         let vdev = u64::from(dva.vdev);
-        let group = self.vdevs.get(&vdev).ok_or(AllocError::NoVdev(vdev))?;
+        let (_, group) = self.layout().vdevs.get(&vdev).ok_or(AllocError::NoVdev(vdev))?;
         let (start, end) = (dva.offset, dva.offset.saturating_add(dva.asize));
         let absent = AllocError::Range { vdev, source: RangeError::Absent { start, end } };
         Ok((group, group.metaslab_at(start).ok_or(absent)?, end))
@@ -352,7 +361,7 @@ impl Allocator {
     /// The changes of `txg` since the last call, of each metaslab that has any. A pass of a sync
     /// writes them to space maps, which makes changes for the next pass.
     pub fn take_changes(&self, txg: u64) -> Vec<Changes> {
-        let metaslabs = self.vdevs.values().flat_map(|group| group.metaslabs());
+        let metaslabs = self.groups().flat_map(|group| group.metaslabs());
         metaslabs.filter_map(|metaslab| metaslab.take_changes(txg)).collect()
     }
 
@@ -361,7 +370,7 @@ impl Allocator {
     /// loaded ahead.
     pub fn sync_done(self: &Arc<Self>, txg: u64) {
         self.synced.fetch_max(txg, Ordering::Relaxed);
-        for group in self.vdevs.values() {
+        for group in self.groups() {
             let best = group.best(PRELOAD);
             for (i, metaslab) in group.metaslabs().iter().enumerate() {
                 let keep = best.contains(&i) || group.is_active(i);
@@ -373,13 +382,13 @@ impl Allocator {
             let allocated = group.metaslabs().iter().map(Metaslab::allocated).sum();
             group.allocated.store(allocated, Ordering::Relaxed);
         }
-        self.classes.values().for_each(ClassGroups::balance);
+        self.layout().classes.values().for_each(|class| class.balance());
         self.preload();
     }
 
     /// Loads the best metaslabs of each vdev, in the background if there is one.
     pub fn preload(self: &Arc<Self>) {
-        for group in self.vdevs.values() {
+        for group in self.groups() {
             for metaslab in group.worth_loading(PRELOAD) {
                 if self.options.background {
                     self.request_load(group.vdev(), metaslab);
@@ -398,7 +407,7 @@ impl Allocator {
 
     /// Loads a metaslab in this thread; whether it is loaded now.
     pub(super) fn load(&self, vdev: u64, metaslab: u64) -> bool {
-        let Some(group) = self.vdevs.get(&vdev) else { return false };
+        let Some((_, group)) = self.layout().vdevs.get(&vdev) else { return false };
         let Some(found) = group.metaslabs().get(metaslab as usize) else { return false };
         match found.load(self.synced.load(Ordering::Relaxed), &*self.loader) {
             Ok(view) => {
@@ -416,24 +425,29 @@ impl Allocator {
 
     /// Whether space is allocated from the vdev.
     pub fn has_vdev(&self, vdev: u64) -> bool {
-        self.vdevs.contains_key(&vdev)
+        self.layout().vdevs.contains_key(&vdev)
     }
 
     /// Bytes of the smallest sector of all vdevs.
     pub fn smallest(&self) -> u64 {
-        let shifts = self.vdevs.values().map(|group| group.ashift());
+        let shifts = self.groups().map(|group| group.ashift());
         1 << shifts.min().unwrap_or(cenote_format::SECTOR_SHIFT)
     }
 
     /// The vdevs that are allocated from.
     pub fn groups(&self) -> impl Iterator<Item = &Arc<Group>> {
-        self.vdevs.values()
+        self.layout().vdevs.values().map(|(_, group)| group)
+    }
+
+    /// What a vdev is for; `None` if it is not allocated from.
+    pub fn class_of(&self, vdev: u64) -> Option<Class> {
+        self.layout().vdevs.get(&vdev).map(|(class, _)| *class)
     }
 
     /// Bytes of a class.
     pub fn figures(&self, class: Class) -> SpaceFigures {
         let mut sum = SpaceFigures::default();
-        for group in self.classes.get(&class).iter().flat_map(|class| &class.groups) {
+        for group in self.layout().classes.get(&class).iter().flat_map(|class| &class.groups) {
             sum.space += group.space();
             sum.allocated += group.allocated();
             sum.deferred += group.deferred.load(Ordering::Relaxed);
@@ -446,6 +460,25 @@ impl Allocator {
 /// pool can still free (`spa_get_slop_space`).
 pub fn slop_space(space: u64) -> u64 {
     (space >> SLOP_SHIFT).min(MAX_SLOP).max(MIN_SLOP.min(space / 2))
+}
+
+impl Layout {
+    /// This one with one more vdev.
+    fn with(&self, class: Class, info: &VdevInfo, allocators: usize) -> Result<Layout, AllocError> {
+        let bad = || AllocError::BadVdev(info.id);
+        let group = Arc::new(Group::new(info).ok_or_else(bad)?);
+        let mut new = self.clone();
+        if new.vdevs.insert(info.id, (class, group.clone())).is_some() {
+            return Err(bad());
+        }
+        let mut groups = self.classes.get(&class).map_or_else(Vec::new, |c| c.groups.clone());
+        groups.push(group);
+        let rotors = std::iter::repeat_with(Mutex::default).take(allocators).collect();
+        let of_class = ClassGroups { groups, rotors };
+        of_class.balance();
+        new.classes.insert(class, Arc::new(of_class));
+        Ok(new)
+    }
 }
 
 impl ClassGroups {

@@ -3,6 +3,7 @@
 use cenote_vdev::{BlockWrite, VdevError, VdevTree};
 
 use crate::alloc::AllocatedSize;
+use crate::pipeline::Store;
 
 /// Devices that take blocks.
 pub trait BlockDevices: AllocatedSize {
@@ -19,5 +20,18 @@ impl AllocatedSize for VdevTree {
 impl BlockDevices for VdevTree {
     fn write_many(&self, writes: &[BlockWrite]) -> Vec<Result<(), VdevError>> {
         VdevTree::write_many(self, writes)
+    }
+}
+
+/// The devices that a store reads, as they are at the time.
+impl AllocatedSize for Store {
+    fn psize_to_asize(&self, vdev: u64, psize: u64) -> Option<u64> {
+        AllocatedSize::psize_to_asize(&**self.vdevs(), vdev, psize)
+    }
+}
+
+impl BlockDevices for Store {
+    fn write_many(&self, writes: &[BlockWrite]) -> Vec<Result<(), VdevError>> {
+        VdevTree::write_many(self.vdevs(), writes)
     }
 }

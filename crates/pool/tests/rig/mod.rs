@@ -1,0 +1,153 @@
+//! Pools on sparse files, with a file system that is written to.
+
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_pool::create::{
+    CreateSpec, FIRST_TXG, FeatureChoice, SystemDevices, choose_features, parse,
+};
+use cenote_pool::engine::{CreateRequest, Engine, EngineOptions};
+use cenote_pool::{ImportOptions, discover};
+use cenote_zpl::{CreateProps, FileSystem, NewNode, NodeKind, Settings};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+/// A directory of sparse files; a pool of some of them.
+pub struct Rig {
+    dir: tempfile::TempDir,
+    size: u64,
+}
+
+impl Rig {
+    /// Files are to be of this size.
+    pub fn new(size: u64) -> Rig {
+        Rig { dir: tempfile::tempdir().unwrap(), size }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// A word of a command line: single letters become files.
+    pub fn word(&self, word: &str) -> String {
+        if word.len() > 1 {
+            return word.to_string();
+        }
+        let path = self.file(word);
+        if !path.exists() {
+            std::fs::File::create(&path).unwrap().set_len(self.size).unwrap();
+        }
+        path.display().to_string()
+    }
+
+    pub fn create(&self, line: &str, ashift: u64) -> Arc<Engine> {
+        self.create_with(line, ashift, EngineOptions::default())
+    }
+
+    pub fn create_with(&self, line: &str, ashift: u64, options: EngineOptions) -> Arc<Engine> {
+        let args: Vec<String> = line.split_whitespace().map(|w| self.word(w)).collect();
+        let choice = FeatureChoice { none: false, compatibility: None, named: &[] };
+        let (features, _) = choose_features(&choice).unwrap();
+        let request = CreateRequest {
+            spec: CreateSpec {
+                name: "tank",
+                layout: &parse(&args).unwrap(),
+                ashift,
+                force: true,
+                pool: None,
+                txg: FIRST_TXG,
+                imported: &[],
+                devices: &SystemDevices,
+            },
+            features: &features,
+            props: &[],
+            root_props: &[],
+            altroot: None,
+            arc_bytes: None,
+        };
+        Engine::create(&request, options, format).unwrap()
+    }
+
+    pub fn import(&self) -> Arc<Engine> {
+        let found = discover(&[self.path().to_path_buf()]);
+        let options = ImportOptions { force: true, ..ImportOptions::default() };
+        Engine::import(&found[0], &options, EngineOptions::default()).unwrap()
+    }
+
+    /// OpenZFS finds nothing wrong.
+    pub fn judge(&self) {
+        for options in ["-bcc", "-d", "-mm", "-C"] {
+            let out = Command::new("/usr/sbin/zdb")
+                .args(["-e", "-p", self.path().to_str().unwrap(), options, "tank"])
+                .output()
+                .expect("OpenZFS's zdb is not installed (Debian: zfsutils-linux)");
+            let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+            let bad = ["leaked space", "double alloc", "ERROR", "error:", "mismatch", "ASSERT"];
+            let complaint = bad.iter().find(|b| text.contains(**b));
+            assert!(out.status.success() && complaint.is_none(), "zdb {options}: {text}");
+            if options == "-bcc" {
+                assert!(text.contains("No leaks (block sum matches space maps exactly)"), "{text}");
+            }
+        }
+    }
+}
+
+/// A file system with nothing in it.
+fn format(os: &mut OpenObjectSet) -> Result<(), WriteError> {
+    let formatted = cenote_zpl::format(os, &CreateProps::default(), FIRST_TXG);
+    formatted.map_err(|e| WriteError::Sink(Box::new(e)))
+}
+
+/// The root file system.
+pub fn open(engine: &Engine) -> Arc<FileSystem> {
+    let root = engine.pool().dsl().root().unwrap();
+    FileSystem::open_live(engine.live(root.ds_obj).unwrap(), Settings::default()).unwrap()
+}
+
+pub const NODE: NewNode = NewNode {
+    kind: NodeKind::File,
+    mode: 0o644,
+    umask: 0o022,
+    uid: 1000,
+    gid: 100,
+    keep_setgid: true,
+};
+
+/// What is in a file: bytes that do not compress.
+pub fn bytes(file: u64, len: usize) -> Vec<u8> {
+    let mut state = file.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+/// Writes files of these numbers.
+pub fn fill(fs: &FileSystem, files: Range<u64>, len: usize) {
+    for i in files {
+        let file = fs.create(fs.root(), format!("file {i}").as_bytes(), &NODE).unwrap();
+        fs.write(file.ino, 0, &bytes(i, len), false).unwrap();
+    }
+}
+
+/// Reads them back.
+pub fn check(fs: &FileSystem, files: Range<u64>, len: usize) {
+    for i in files {
+        let ino = fs.lookup(fs.root(), format!("file {i}").as_bytes()).unwrap();
+        let mut data = vec![0; len + 1];
+        let n = fs.read(ino, 0, &mut data).unwrap();
+        assert_eq!(n, len, "file {i}");
+        assert!(data[..n] == bytes(i, len), "file {i}");
+    }
+}
