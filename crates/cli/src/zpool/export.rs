@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::outcome::{Outcome, usage};
-use crate::pools::Imported;
+use crate::pools::{Imported, reason};
 use crate::zpool::select::select;
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -27,8 +27,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let (found, mut good) = select(ctx, &names);
     for imported in found {
         let name = imported.name();
-        let unmounted = imported.mounts.unmount_all(force).map_err(|e| e.to_string());
-        let closed = unmounted.and_then(|()| close(&imported, false));
+        let closed = export(&imported, force, ctx);
         match closed {
             Ok(()) => {
                 pools.remove(name);
@@ -42,9 +41,22 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     Ok(i32::from(!good))
 }
 
+fn export(imported: &Imported, force: bool, ctx: &Context) -> Result<(), String> {
+    imported.mounts.unmount_all(force).map_err(|e| e.to_string())?;
+    let suspended = imported.engine().is_some_and(|e| e.suspended().is_some());
+    if suspended && force {
+        // Nothing more can be written: it stays as the last transaction group left it.
+        return Ok(());
+    }
+    imported.record(&ctx.line);
+    close(imported, false)
+}
+
 /// Writes what a pool without mounts still holds, and lets go of it. The error is for the user.
 pub fn close(imported: &Imported, destroyed: bool) -> Result<(), String> {
     let Some(engine) = imported.engine() else { return Ok(()) };
     let what = if destroyed { "destroy" } else { "export" };
-    engine.export(destroyed).map_err(|e| format!("cannot {what} '{}': {e}", imported.name()))
+    engine
+        .export(destroyed)
+        .map_err(|e| format!("cannot {what} '{}': {}", imported.name(), reason(&e)))
 }

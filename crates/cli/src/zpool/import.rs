@@ -112,6 +112,11 @@ fn size(text: &str) -> Result<u64, Stop> {
     }
 }
 
+/// Bytes for the cache of a pool, where the user says.
+pub fn arc_bytes(ctx: &Context) -> Result<Option<u64>, Stop> {
+    ctx.var("CENOTE_ARC_MAX").map(|text| size(&text.to_string_lossy())).transpose()
+}
+
 /// Where a command line runs: importing starts the daemon, looking does not.
 pub fn place(args: &[OsString]) -> Where {
     match Request::parse(args) {
@@ -124,9 +129,7 @@ pub fn place(args: &[OsString]) -> Where {
 /// Runs `zpool import`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let mut request = Request::parse(args)?;
-    if let Some(text) = ctx.var("CENOTE_ARC_MAX") {
-        request.options.arc_bytes = Some(size(&text.to_string_lossy())?);
-    }
+    request.options.arc_bytes = arc_bytes(ctx)?;
     if let Some(root) = &request.altroot {
         if !root.is_absolute() {
             let name = request.names.first().map(String::as_str).unwrap_or_default();

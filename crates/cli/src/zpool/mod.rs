@@ -2,25 +2,37 @@
 //!
 //! | module | commands |
 //! |---|---|
+//! | [`create`], [`destroy`] | `zpool create`, `zpool destroy` |
 //! | [`import`] | `zpool import`, with and without a name |
 //! | [`export`] | `zpool export` |
 //! | [`list`] | `zpool list` |
 //! | [`status`] | `zpool status` |
-//! | [`get`] | `zpool get` |
+//! | [`get`], [`set`] | `zpool get`, `zpool set` |
+//! | [`upgrade`] | `zpool upgrade` |
+//! | [`sync`] | `zpool sync` |
+//! | [`labelclear`] | `zpool labelclear` |
 //! | [`history`] | `zpool history` |
 //! | [`iostat`] | `zpool iostat` |
+//! | [`layout`] | the layout that `-n` shows |
 //! | [`properties`] | the table of pool properties and their columns |
 //! | [`select`] | which pools a command works on |
 
+pub mod create;
+pub mod destroy;
 pub mod export;
 pub mod get;
 pub mod history;
 pub mod import;
 pub mod iostat;
+pub mod labelclear;
+pub mod layout;
 pub mod list;
 pub mod properties;
 pub mod select;
+pub mod set;
 pub mod status;
+pub mod sync;
+pub mod upgrade;
 mod usage;
 
 use crate::commands::{Command, Runs, Tool, print_version, row};
@@ -33,13 +45,13 @@ const TOOL: Tool = Tool {
     commands: &[
         row("version", Runs::Here(print_version), usage::VERSION),
         None,
-        row("create", Runs::Missing, usage::CREATE),
-        row("destroy", Runs::Missing, usage::DESTROY),
+        row("create", Runs::Placed(create::place, create::run), usage::CREATE),
+        row("destroy", Runs::Pools(destroy::run), usage::DESTROY),
         None,
         row("add", Runs::Missing, usage::ADD),
         row("remove", Runs::Missing, usage::REMOVE),
         None,
-        row("labelclear", Runs::Missing, usage::LABELCLEAR),
+        row("labelclear", Runs::Pools(labelclear::run), usage::LABELCLEAR),
         None,
         row("checkpoint", Runs::Missing, usage::CHECKPOINT),
         row("prefetch", Runs::Missing, usage::PREFETCH),
@@ -66,16 +78,16 @@ const TOOL: Tool = Tool {
         None,
         row("import", Runs::Placed(import::place, import::run), usage::IMPORT),
         row("export", Runs::Pools(export::run), usage::EXPORT),
-        row("upgrade", Runs::Missing, usage::UPGRADE),
+        row("upgrade", Runs::Pools(upgrade::run), usage::UPGRADE),
         row("reguid", Runs::Missing, usage::REGUID),
         None,
         row("history", Runs::Pools(history::run), usage::HISTORY),
         row("events", Runs::Missing, usage::EVENTS),
         None,
         row("get", Runs::Pools(get::run), usage::GET),
-        row("set", Runs::Missing, usage::SET),
+        row("set", Runs::Pools(set::run), usage::SET),
         None,
-        row("sync", Runs::Missing, usage::SYNC),
+        row("sync", Runs::Pools(sync::run), usage::SYNC),
         None,
         row("wait", Runs::Missing, usage::WAIT),
         None,

@@ -82,6 +82,16 @@ fn misnamed(name: &str) -> Option<String> {
     }
 }
 
+/// Refuses a name that no new pool can have: more is reserved than for pools that are there.
+pub fn check_new(name: &str) -> Result<(), String> {
+    let reserved = ["mirror", "raidz", "draid", "spare"].iter().any(|r| name.starts_with(r));
+    match misnamed(name) {
+        Some(why) => Err(why),
+        None if reserved || name == "log" => Err("name is reserved".into()),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -256,7 +256,7 @@ fn complete_names(settings: &mut Vec<Setting>) -> Result<()> {
 }
 
 /// The feature that a value needs to be enabled; none if that is not the case.
-pub(super) fn feature_for(setting: &Setting) -> Option<&'static str> {
+pub fn feature_for(setting: &Setting) -> Option<&'static str> {
     const COMPRESSION_KINDS: u64 = 0x7f;
     const OLD_MAX_BLOCK: u64 = 128 << 10;
     match (setting.name.as_str(), setting.as_number()?) {

@@ -1,0 +1,45 @@
+//! `zpool destroy`.
+
+use crate::context::Context;
+use crate::options::{Spec, parse};
+use crate::outcome::{Outcome, fail, usage};
+use crate::zpool::export::close;
+use crate::zpool::select::open;
+use std::ffi::OsString;
+use std::sync::Arc;
+
+const SPEC: Spec = Spec { short: "f", refused: "", refused_long: &[] };
+
+/// Runs `zpool destroy`.
+pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse(args, SPEC)?;
+    let force = !parsed.options.is_empty();
+    let names = parsed.names();
+    let name = match names.as_slice() {
+        [] => return usage("missing pool argument"),
+        [name] => name,
+        _ => return usage("too many arguments"),
+    };
+    let pools = Arc::clone(&ctx.pools);
+    let _change = pools.change();
+    let imported = match open(ctx, name) {
+        Ok(imported) => imported,
+        Err(message) if name.contains('/') => {
+            return fail(format!("{message}\nuse 'zfs destroy' to destroy a dataset"));
+        }
+        Err(message) => return fail(message),
+    };
+    if imported.engine().is_none() {
+        return fail(format!("cannot destroy '{name}': one or more devices is read only"));
+    }
+    if let Err(e) = imported.mounts.unmount_all(force) {
+        ctx.complain(e);
+        return fail(format!("could not destroy '{name}': could not unmount datasets"));
+    }
+    imported.record(&ctx.line);
+    if let Err(message) = close(&imported, true) {
+        return fail(message);
+    }
+    pools.remove(name);
+    Ok(0)
+}

@@ -1,0 +1,114 @@
+//! `zpool labelclear`.
+
+use crate::context::Context;
+use crate::options::{Spec, parse};
+use crate::outcome::{Outcome, fail, plain, usage};
+use crate::zpool::create::in_use;
+use cenote_pool::create::{OpenDevices, SystemDevices};
+use cenote_vdev::{LabelOwner, LabelState, clear_labels, label_owner};
+use cenote_vdev::{open_device, open_device_rw};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const SPEC: Spec = Spec { short: "f", refused: "", refused_long: &[] };
+
+/// Exit code where no label could be cleared.
+const NOT_CLEARED: i32 = 255;
+
+/// Whose a device is.
+enum User {
+    /// Nobody's.
+    Nobody,
+    /// A pool's that is imported: what it is there, and the pool.
+    Imported(&'static str, String),
+    /// A pool's that is not imported; `exported` or `potentially active`, and its name.
+    Other(&'static str, String),
+}
+
+/// Runs `zpool labelclear`.
+pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse(args, SPEC)?;
+    let force = !parsed.options.is_empty();
+    let arg = match parsed.operands.as_slice() {
+        [] => return usage("missing vdev name"),
+        [name] => Path::new(name),
+        _ => return usage("too many arguments"),
+    };
+    let pools = Arc::clone(&ctx.pools);
+    let _change = pools.change();
+    let path = find(arg, ctx)?;
+    let shown = path.display();
+    let device = match open_device(&path) {
+        Ok(device) => device,
+        Err(e) => return fail(format!("failed to open {shown}: {}", plain(&e))),
+    };
+    let Ok(owner) = label_owner(device.as_ref()) else {
+        return fail(format!("failed to read label from {shown}"));
+    };
+    drop(device);
+    match owner.map_or(User::Nobody, |owner| user(&owner, ctx)) {
+        User::Imported(state, pool) => {
+            let advice = match force {
+                true => ". Offline the disk first to clear its label.",
+                false => "",
+            };
+            return fail(format!("{shown} is a member ({state}) of pool \"{pool}\"{advice}"));
+        }
+        User::Other(state, pool) if !force => {
+            return fail(format!(
+                "use '-f' to override the following error:\n\
+                 {shown} is a member of {state} pool \"{pool}\""
+            ));
+        }
+        User::Other(..) | User::Nobody => {}
+    }
+    let device = match open_device_rw(&path) {
+        Ok(device) => device,
+        Err(e) => return fail(format!("failed to open {shown}: {}", plain(&e))),
+    };
+    if matches!(clear_labels(device.as_ref()), Ok(1..)) {
+        return Ok(0);
+    }
+    ctx.complain(format_args!("failed to clear label for {shown}"));
+    Ok(NOT_CLEARED)
+}
+
+/// A path, from the user's directory, or the short name of a device.
+fn find(arg: &Path, ctx: &Context) -> Result<PathBuf, crate::outcome::Stop> {
+    let path = ctx.path(arg);
+    if arg.is_absolute() || path.exists() {
+        return Ok(path);
+    }
+    match SystemDevices.find(arg) {
+        Ok((path, _)) => Ok(path),
+        Err(_) => fail(format!(
+            "failed to find device {}, try specifying absolute path instead",
+            arg.display()
+        )),
+    }
+}
+
+fn user(owner: &LabelOwner, ctx: &Context) -> User {
+    let imported = in_use(&ctx.pools);
+    let pool = imported.iter().find(|p| Some(p.guid) == owner.pool_guid);
+    let name = owner.pool_name.clone().unwrap_or_default();
+    let aux = |state, has: &dyn Fn(&&cenote_pool::create::Imported) -> bool| {
+        let pool = imported.iter().find(has);
+        pool.map_or(User::Nobody, |p| User::Imported(state, p.name.clone()))
+    };
+    match (owner.state, pool) {
+        (LabelState::Destroyed, _) => User::Nobody,
+        (LabelState::Spare, _) => aux("SPARE", &|p| p.spares.contains(&owner.guid)),
+        (LabelState::Cache, _) => aux("L2CACHE", &|p| p.caches.contains(&owner.guid)),
+        (LabelState::Active | LabelState::Exported, Some(pool)) => {
+            match pool.devices.contains(&owner.guid) {
+                true => User::Imported("ACTIVE", pool.name.clone()),
+                // It was taken out of the pool while it was away.
+                false => User::Nobody,
+            }
+        }
+        (LabelState::Exported, None) => User::Other("exported", name),
+        (LabelState::Active, None) => User::Other("potentially active", name),
+    }
+}

@@ -1,0 +1,171 @@
+//! `zpool upgrade`: features that are not enabled, and enabling them.
+
+use crate::context::Context;
+use crate::options::{Spec, parse};
+use crate::outcome::{Outcome, Stop, usage};
+use crate::pools::Imported;
+use crate::zpool::select::select;
+use crate::zpool::set::{compatibility_set, set};
+use cenote_format::features::{FEATURES, Feature};
+use cenote_pool::create::writable;
+use cenote_pool::import::VERSION_FEATURES;
+use std::ffi::OsString;
+use std::sync::Arc;
+
+const SPEC: Spec = Spec { short: "avV:", refused: "", refused_long: &[] };
+
+/// Versions before feature flags.
+const LEGACY: std::ops::RangeInclusive<u64> = 1..=28;
+
+/// Runs `zpool upgrade`.
+pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse(args, SPEC)?;
+    let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
+    let (all, versions) = (has('a'), has('v'));
+    let names = parsed.names();
+    let mut version = None;
+    for opt in parsed.options.iter().filter(|o| o.letter == 'V') {
+        version = match opt.text().parse().ok() {
+            Some(v) if v == VERSION_FEATURES || LEGACY.contains(&v) => Some(v),
+            _ => return usage(format!("invalid version '{}'", opt.text())),
+        };
+    }
+    if version.is_some() && !all && names.is_empty() {
+        return usage("-V option is incompatible with other arguments");
+    }
+    if versions && (all || !names.is_empty()) {
+        return usage("-v option is incompatible with other arguments");
+    }
+    if all && !names.is_empty() {
+        return usage("-a option should not be used along with a pool name");
+    }
+    write!(ctx.out, "This system supports ZFS pool feature flags.\n\n")?;
+    if versions {
+        return print_features(ctx);
+    }
+    if !all && names.is_empty() {
+        return list(ctx);
+    }
+    let version = version.unwrap_or(VERSION_FEATURES);
+    let (pools, mut good) = select(ctx, &names);
+    let mut nothing = true;
+    for imported in pools {
+        if version < VERSION_FEATURES {
+            if !all {
+                write!(
+                    ctx.out,
+                    "Pool '{}' is already formatted using more current version \
+                     '{VERSION_FEATURES}'.\n\n",
+                    imported.name()
+                )?;
+            }
+            continue;
+        }
+        match enable_all(&imported, ctx) {
+            Ok(0) if all => {}
+            Ok(0) => writeln!(
+                ctx.out,
+                "Pool '{}' already has all supported and requested features enabled.",
+                imported.name()
+            )?,
+            Ok(_) => {
+                nothing = false;
+                writeln!(ctx.out)?;
+                imported.record(&ctx.line);
+            }
+            Err(Stop::Fail(message)) => {
+                ctx.complain(message);
+                (good, nothing) = (false, false);
+            }
+            Err(stop) => return Err(stop),
+        }
+    }
+    if all && nothing && good {
+        match version {
+            VERSION_FEATURES => write!(
+                ctx.out,
+                "All pools are already formatted using feature flags.\n\n\
+                 Every feature flags pool already has all supported and requested features \
+                 enabled.\n"
+            )?,
+            version => writeln!(
+                ctx.out,
+                "All pools are already formatted with version {version} or higher."
+            )?,
+        }
+    }
+    Ok(i32::from(!good))
+}
+
+/// The features that this program can write and a pool does not have.
+fn missing(imported: &Imported) -> Vec<&'static Feature> {
+    let pool = imported.pool();
+    let disabled = |f: &&Feature| writable(f) && pool.features().get(f.guid).is_none();
+    FEATURES.iter().filter(disabled).collect()
+}
+
+/// Enables what is missing and asked for; returns how many that were.
+fn enable_all(imported: &Arc<Imported>, ctx: &mut Context) -> Result<usize, Stop> {
+    let pool = imported.pool();
+    let wanted = compatibility_set(pool.config().str("compatibility").unwrap_or_default())?;
+    let mut count = 0usize;
+    for feature in missing(imported).into_iter().filter(|f| f.upgrade && wanted(f.name)) {
+        set(imported, &format!("feature@{}", feature.name), "enabled")?;
+        if count == 0 {
+            writeln!(ctx.out, "Enabled the following features on '{}':", imported.name())?;
+        }
+        writeln!(ctx.out, "  {}", feature.name)?;
+        count = count.saturating_add(1);
+    }
+    Ok(count)
+}
+
+/// What could be enabled.
+fn list(ctx: &mut Context) -> Outcome {
+    write!(ctx.out, "All pools are formatted using feature flags.\n\n")?;
+    let mut first = true;
+    for imported in ctx.pools.all() {
+        let missing = missing(&imported);
+        if missing.is_empty() {
+            continue;
+        }
+        if std::mem::take(&mut first) {
+            write!(ctx.out, "{DISABLED}")?;
+        }
+        writeln!(ctx.out, "{}", imported.name())?;
+        for feature in missing {
+            let mark = if feature.upgrade { "" } else { "(*)" };
+            writeln!(ctx.out, "      {}{mark}", feature.name)?;
+        }
+    }
+    match first {
+        true => writeln!(
+            ctx.out,
+            "Every feature flags pool has all supported and requested features enabled."
+        )?,
+        false => writeln!(ctx.out)?,
+    }
+    Ok(0)
+}
+
+const DISABLED: &str = "\n\
+    Some supported features are not enabled on the following pools. Once a\n\
+    feature is enabled the pool may become incompatible with software\n\
+    that does not support the feature. See zpool-features(7) for details.\n\n\
+    Note that the pool 'compatibility' feature can be used to inhibit\n\
+    feature upgrades.\n\n\
+    Features marked with (*) are not applied automatically on upgrade, and\n\
+    must be applied explicitly with zpool-set(7).\n\n\
+    POOL  FEATURE\n\
+    ---------------\n";
+
+/// `-v`: the features that this program can write.
+fn print_features(ctx: &mut Context) -> Outcome {
+    write!(ctx.out, "The following features are supported:\n\nFEAT DESCRIPTION\n{:-<61}\n", "")?;
+    for feature in FEATURES.iter().filter(|f| writable(f)) {
+        let note = if feature.readonly_compatible { " (read-only compatible)" } else { "" };
+        writeln!(ctx.out, "{:<37}{note}\n     {}", feature.name, feature.description)?;
+    }
+    writeln!(ctx.out)?;
+    Ok(0)
+}
