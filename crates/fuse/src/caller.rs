@@ -77,6 +77,6 @@ mod tests {
         assert_eq!(Status::parse("CapEff:\tffffffffffffffef"), Status::default());
         let me = Caller { uid: 1, gid: 7, pid: std::process::id() };
         assert!(me.keeps_setgid(7));
-        assert_eq!(Caller { pid: 0, ..me }.keeps_ids(), false);
+        assert!(!Caller { pid: 0, ..me }.keeps_ids());
     }
 }

@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use cenote_fuse::{MountSpec, SnapDir, Space, mount};
+use cenote_fuse::{MountSpec, SnapDir, Space, SyncPolicy, mount};
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_store::tamper;
 use cenote_zpl::FileSystem;
@@ -42,7 +42,9 @@ fn readable(users: [u32; 2]) -> [bool; 2] {
         fs,
         snapshots: None,
         snapdir: SnapDir::Hidden,
-        space: Space::default(),
+        space: Arc::new(Space::default),
+        sync: Arc::new(|| Ok(())),
+        sync_policy: SyncPolicy::Standard,
         setuid: false,
         devices: false,
         exec: false,

@@ -162,10 +162,7 @@ impl Server {
         if !self.tree.inodes.is_setid(ino) || who.keeps_ids() {
             return Ok(());
         }
-        let attr = handle.fs.attr(handle.object).map_err(|e| missing(&e))?;
-        // Without the right to run it for the group, the bit means something else.
-        let bits = if attr.mode & 0o010 != 0 { 0o6000 } else { 0o4000 };
-        let set = SetAttr { mode: Some(attr.mode & 0o7777 & !bits), ..SetAttr::default() };
+        let set = SetAttr { clear_ids: true, ..SetAttr::default() };
         handle.fs.setattr(handle.object, &set).map_err(|e| missing(&e))?;
         self.ids_cleared(ino);
         Ok(())

@@ -1,0 +1,143 @@
+//! What is where: snapshots and read-only file systems in a mount that can be written to, grafts,
+//! invalidation.
+
+use crate::world::{World, file_system, settings, spec};
+use cenote_fuse::{Force, SnapDir};
+use cenote_zpl::{CreateProps, NewNode, NodeKind, Settings};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+const EXDEV: i32 = 18;
+const EROFS: i32 = 30;
+const EBUSY: i32 = 16;
+
+fn errno<T: std::fmt::Debug>(r: std::io::Result<T>) -> i32 {
+    r.unwrap_err().raw_os_error().unwrap()
+}
+
+fn nothing_changes(dir: &Path, file: &str) {
+    assert_eq!(errno(File::create(dir.join("new"))), EROFS);
+    assert_eq!(errno(fs::create_dir(dir.join("new"))), EROFS);
+    assert_eq!(errno(std::os::unix::fs::symlink("x", dir.join("new"))), EROFS);
+    assert_eq!(errno(fs::remove_file(dir.join(file))), EROFS);
+    assert_eq!(errno(fs::rename(dir.join(file), dir.join("new"))), EROFS);
+    assert_eq!(errno(fs::hard_link(dir.join(file), dir.join("new"))), EROFS);
+    assert_eq!(errno(OpenOptions::new().write(true).open(dir.join(file))), EROFS);
+    assert_eq!(errno(File::create(dir.join(file))), EROFS);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    assert_eq!(errno(fs::set_permissions(dir.join(file), mode)), EROFS);
+    assert_eq!(errno(xattr::set(dir.join(file), "user.x", b"x")), EROFS);
+    assert_eq!(fs::read(dir.join(file)).unwrap(), b"text");
+    File::open(dir.join(file)).unwrap().sync_all().unwrap();
+}
+
+/// A file system with one file.
+fn with_file() -> (Arc<crate::world::Store>, Arc<cenote_zpl::FileSystem>) {
+    let (store, fs) = file_system(settings(), &CreateProps::default());
+    let (uid, gid) = (0, 0);
+    let kind = NodeKind::File;
+    let node = NewNode { kind, mode: 0o644, umask: 0, uid, gid, keep_setgid: true };
+    let ino = fs.create(fs.root(), b"file", &node).unwrap().ino;
+    fs.write(ino, 0, b"text", false).unwrap();
+    (store, fs)
+}
+
+#[test]
+fn snapshots_cannot_be_changed() {
+    let w = World::with(settings(), &CreateProps::default(), |s| {
+        let (store, fs) = with_file();
+        *s = spec(&store, &fs, s.mountpoint.clone());
+        s.snapdir = SnapDir::Visible;
+    });
+    nothing_changes(&w.path(".zfs/snapshot/then"), "file");
+    for dir in [".zfs", ".zfs/snapshot"] {
+        assert_eq!(errno(fs::create_dir(w.path(dir).join("x"))), EROFS);
+    }
+    assert_eq!(errno(fs::remove_dir(w.path(".zfs"))), 1);
+    assert!(fs::create_dir(w.path(".zfs")).is_err());
+    let then = w.path(".zfs/snapshot/then/file");
+    assert_eq!(errno(fs::hard_link(&then, w.path("link"))), EROFS);
+    assert_eq!(errno(fs::rename(w.path("file"), then.with_file_name("x"))), EROFS);
+    // What is in the mount goes its own way.
+    fs::write(w.path("file"), "changed").unwrap();
+    assert_eq!(fs::read(&then).unwrap(), b"text");
+    // Copies out of a snapshot.
+    fs::copy(&then, w.path("copy")).unwrap();
+    assert_eq!(fs::read(w.path("copy")).unwrap(), b"text");
+}
+
+#[test]
+fn read_only_file_systems_cannot_be_changed() {
+    let (store, fs) = with_file();
+    fs.set_settings(Settings { read_only: true, ..settings() });
+    let dir = tempfile::tempdir().unwrap();
+    let mut handle = cenote_fuse::mount(spec(&store, &fs, dir.path().to_owned())).unwrap();
+    nothing_changes(dir.path(), "file");
+    handle.unmount(Force::No).unwrap();
+    // Made read-only while it is mounted.
+    let w = World::new();
+    fs::write(w.path("file"), "text").unwrap();
+    let open = OpenOptions::new().write(true).open(w.path("file")).unwrap();
+    w.fs.set_settings(Settings { read_only: true, ..settings() });
+    nothing_changes(w.dir.path(), "file");
+    assert_eq!(errno(open.set_len(0)), EROFS);
+}
+
+#[test]
+fn grafts_are_other_file_systems() {
+    let w = World::new();
+    fs::create_dir_all(w.path("home/sub")).unwrap();
+    fs::write(w.path("file"), "outer").unwrap();
+    let (store, inner) = with_file();
+    let graft = |name: &str, fs| {
+        w.handle.graft(&spec(&store, fs, w.dir.path().canonicalize().unwrap().join(name)))
+    };
+    let mut live = graft("home", &inner).unwrap();
+    // Written to through the mount of the other.
+    fs::write(w.path("home/new"), "inner").unwrap();
+    let mut got = [0; 5];
+    inner.read(inner.resolve(b"new").unwrap(), 0, &mut got).unwrap();
+    assert_eq!(&got, b"inner");
+    assert_eq!(errno(fs::rename(w.path("home/new"), w.path("new"))), EXDEV);
+    assert_eq!(errno(fs::hard_link(w.path("file"), w.path("home/link"))), EXDEV);
+    assert_eq!(fs::copy(w.path("file"), w.path("home/copy")).unwrap(), 5);
+    fs::remove_file(w.path("home/new")).unwrap();
+    // The mountpoint stays where it is.
+    assert_eq!(errno(fs::remove_dir(w.path("home"))), EBUSY);
+    assert_eq!(errno(fs::rename(w.path("home"), w.path("other"))), EBUSY);
+    // An open file without a name goes with its graft.
+    let open = File::create(w.path("home/gone")).unwrap();
+    fs::remove_file(w.path("home/gone")).unwrap();
+    assert!(live.unmount(Force::No).is_err());
+    live.unmount(Force::Yes).unwrap();
+    let set = inner.object(inner.unlinked_set().unwrap()).unwrap();
+    assert_eq!(cenote_dmu::zap::Zap::open(&set).unwrap().iter().count(), 0);
+    assert_eq!(errno((&open).write_all(b"x")), 5);
+    assert!(open.set_len(1).is_err());
+    drop(open);
+    assert!(w.path("home/sub").exists());
+    inner.set_settings(Settings { read_only: true, ..settings() });
+    let _fixed = graft("home", &inner).unwrap();
+    nothing_changes(&w.path("home"), "file");
+    fs::write(w.path("file"), "still").unwrap();
+}
+
+#[test]
+fn changes_behind_the_kernels_back_are_seen_after_invalidation() {
+    let w = World::new();
+    fs::create_dir(w.path("d")).unwrap();
+    fs::write(w.path("d/old"), "1").unwrap();
+    fs::write(w.path("d/same"), "before").unwrap();
+    assert!(!w.path("d/new").exists());
+    fs::read(w.path("d/same")).unwrap();
+    let d = w.fs.resolve(b"d").unwrap();
+    w.handle.invalidate();
+    w.fs.rename(d, b"old", d, b"new", Default::default(), &|_| true).unwrap();
+    w.fs.write(w.fs.resolve(b"d/same").unwrap(), 0, b"afterwards", false).unwrap();
+    w.handle.invalidate();
+    assert!(w.path("d/new").exists() && !w.path("d/old").exists());
+    assert_eq!(fs::read(w.path("d/same")).unwrap(), b"afterwards");
+    assert_eq!(fs::read_dir(w.path("d")).unwrap().count(), 2);
+}
