@@ -59,7 +59,7 @@ pub(super) fn take(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
         num_children: 1,
         creation_time: tx.now,
         creation_txg: txg,
-        unique: ds.unique,
+        unique: 0,
         fsid_guid: random_fsid()?,
         guid: random()?,
         next_clones: 0,
