@@ -1,8 +1,12 @@
 //! Datasets.
 
+use crate::contents::settings;
+use crate::pool::{changed, owned};
 use crate::{DatasetKind, Error, FileSystem, Pool, Result, Source, Volume};
+use cenote_pool::change::{ChangeError, Dependents, dependents};
 
-/// A file system, volume, snapshot or bookmark.
+/// A file system, volume, snapshot or bookmark. What it is called and what is said of it is as it was
+/// when it was looked up.
 #[derive(Clone)]
 pub struct Dataset {
     pool: Pool,
@@ -32,35 +36,36 @@ impl Dataset {
     /// A property, native (`used`) or user (`com.example:note`), as `zfs get -p` shows it; `None`
     /// if the dataset does not have it.
     pub fn property(&self, name: &str) -> Result<Option<String>> {
-        Ok(self.pool.0.dsl().get(&self.inner, name)?.map(|v| v.exact))
+        Ok(self.pool.view().dsl().get(&self.inner, name)?.map(|v| v.exact))
     }
 
     /// All properties with their sources, as `zfs get -p all` shows them.
     pub fn properties(&self) -> Result<Vec<(String, String, Source)>> {
-        let all = self.pool.0.dsl().get_all(&self.inner)?;
+        let all = self.pool.view().dsl().get_all(&self.inner)?;
         Ok(all.into_iter().map(|(name, v)| (name, v.exact, v.source)).collect())
     }
 
     /// File systems and volumes directly below, by name.
     pub fn children(&self) -> Result<Vec<Dataset>> {
-        Ok(self.wrap(self.pool.0.dsl().children(&self.inner)?))
+        Ok(self.wrap(self.pool.view().dsl().children(&self.inner)?))
     }
 
     /// Snapshots, oldest first.
     pub fn snapshots(&self) -> Result<Vec<Dataset>> {
-        Ok(self.wrap(self.pool.0.dsl().snapshots(&self.inner)?))
+        Ok(self.wrap(self.pool.view().dsl().snapshots(&self.inner)?))
     }
 
     /// Bookmarks.
     pub fn bookmarks(&self) -> Result<Vec<Dataset>> {
-        Ok(self.wrap(self.pool.0.dsl().bookmarks(&self.inner)?))
+        Ok(self.wrap(self.pool.view().dsl().bookmarks(&self.inner)?))
     }
 
     fn wrap(&self, list: Vec<cenote_dsl::Dataset>) -> Vec<Dataset> {
         list.into_iter().map(|d| Dataset::new(&self.pool, d)).collect()
     }
 
-    /// The files of a file system or of a snapshot of one.
+    /// The files of a file system or of a snapshot of one. Those of a file system in a pool that is
+    /// open for writing can be changed.
     ///
     /// # Errors
     /// [`Error::Kind`] if it has no files.
@@ -68,11 +73,20 @@ impl Dataset {
         if self.is_bookmark() || self.is_volume()? {
             return Err(Error::Kind { name: self.name().into(), wanted: "file system" });
         }
-        let os = self.pool.0.dsl().open_objset(&self.inner)?;
-        Ok(FileSystem::new(&self.pool, cenote_zpl::FileSystem::open(os)?))
+        let view = self.pool.view();
+        if self.inner.is_head()
+            && let Ok(engine) = self.pool.engine()
+        {
+            let settings = settings(&view, &self.inner)?;
+            let set = self.pool.live().files(engine, &self.inner, settings)?;
+            return FileSystem::live(&self.pool, set);
+        }
+        let os = view.dsl().open_objset(&self.inner)?;
+        Ok(FileSystem::fixed(&self.pool, cenote_zpl::FileSystem::open(os)?))
     }
 
-    /// The contents of a volume or of a snapshot of one.
+    /// The contents of a volume or of a snapshot of one. Those of a volume in a pool that is open for
+    /// writing can be changed.
     ///
     /// # Errors
     /// [`Error::Kind`] if it is something else.
@@ -80,8 +94,118 @@ impl Dataset {
         if self.is_bookmark() || !self.is_volume()? {
             return Err(Error::Kind { name: self.name().into(), wanted: "volume" });
         }
-        let os = self.pool.0.dsl().open_objset(&self.inner)?;
-        Ok(Volume::new(&self.pool, cenote_zpl::Volume::open(os)?))
+        if self.inner.is_head()
+            && let Ok(engine) = self.pool.engine()
+        {
+            let set = self.pool.live().volume(engine, &self.inner)?;
+            let read_only = self.property("readonly")?.as_deref() == Some("on");
+            return Volume::live(&self.pool, set, read_only);
+        }
+        let os = self.pool.view().dsl().open_objset(&self.inner)?;
+        Ok(Volume::fixed(&self.pool, cenote_zpl::Volume::open(os)?))
+    }
+
+    /// Sets properties, as `zfs set` takes them. File systems that are open follow.
+    ///
+    /// # Errors
+    /// [`Error::Change`]: the first that could not be set; [`Error::ReadOnly`]; [`Error::Busy`]: the
+    /// size of a volume that is open.
+    pub fn set(&self, props: &[(&str, &str)]) -> Result<()> {
+        let changes = self.pool.changes()?;
+        let resized = props.iter().any(|(name, _)| *name == "volsize");
+        if resized && self.pool.live().is_open(self.inner.ds_obj) {
+            return Err(Error::Busy(self.name().into()));
+        }
+        let done = changes.set(self.name(), &owned(props));
+        self.pool.properties_changed();
+        match done.map_err(|e| changed(self.name(), e))?.into_iter().next() {
+            Some(failed) => {
+                Err(changed(&format!("{}: {}", self.name(), failed.name), failed.error))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Lets a property be inherited, or have its default.
+    ///
+    /// # Errors
+    /// [`Error::Change`]; [`Error::ReadOnly`].
+    pub fn inherit(&self, property: &str) -> Result<()> {
+        let done = self.pool.changes()?.inherit(self.name(), property, false);
+        self.pool.properties_changed();
+        done.map_err(|e| changed(self.name(), e))
+    }
+
+    /// Takes the snapshot `name` (without what comes before `@`).
+    ///
+    /// # Errors
+    /// [`Error::Change`]; [`Error::ReadOnly`].
+    pub fn snapshot(&self, name: &str) -> Result<Dataset> {
+        let full = format!("{}@{name}", self.name());
+        self.pool.snapshot([full.as_str()])?;
+        self.pool.dataset(&full)
+    }
+
+    /// Gives it another name: a full one in the same pool; for a snapshot what comes after `@`.
+    ///
+    /// # Errors
+    /// [`Error::Change`]; [`Error::ReadOnly`].
+    pub fn rename(&self, to: &str) -> Result<Dataset> {
+        let changes = self.pool.changes()?;
+        if self.kind() == DatasetKind::Snapshot {
+            let done = changes.rename_snapshot(self.name(), to, false);
+            done.map_err(|(name, e)| changed(&name, e))?;
+            return self.pool.dataset(&format!("{}@{to}", self.inner.head_name()));
+        }
+        changes.rename(self.name(), to).map_err(|e| changed(self.name(), e))?;
+        self.pool.dataset(to)
+    }
+
+    /// Destroys it. What it has is freed in the background.
+    ///
+    /// # Errors
+    /// [`Error::Change`]: something depends on it (snapshots, what is below it, clones);
+    /// [`Error::Busy`]: it is open for writing; [`Error::ReadOnly`].
+    pub fn destroy(self) -> Result<()> {
+        self.destroy_one(&self.inner)
+    }
+
+    /// Destroys it with its snapshots and all that is below it. Clones that are elsewhere are in the
+    /// way.
+    ///
+    /// # Errors
+    /// As [`Dataset::destroy`]. What was destroyed before stays so.
+    pub fn destroy_all(self) -> Result<()> {
+        let view = self.pool.view();
+        let all: Dependents =
+            dependents(view.dsl(), &self.inner).map_err(|e| changed(self.name(), e))?;
+        if let Some(clone) = all.iter().find(|d| d.elsewhere) {
+            return Err(changed(&clone.dataset.name, ChangeError::Cloned));
+        }
+        for open in all.iter().filter(|d| self.pool.live().is_open(d.dataset.ds_obj)) {
+            return Err(Error::Busy(open.dataset.name.clone()));
+        }
+        for dependent in &all {
+            self.destroy_one(&dependent.dataset)?;
+        }
+        self.destroy_one(&self.inner)
+    }
+
+    fn destroy_one(&self, d: &cenote_dsl::Dataset) -> Result<()> {
+        let changes = self.pool.changes()?;
+        let failed = |e| changed(&d.name, e);
+        match d.kind {
+            DatasetKind::Bookmark => Err(failed(ChangeError::Unsupported("this".into()))),
+            DatasetKind::Snapshot => {
+                let done = changes.destroy_snapshots(std::slice::from_ref(&d.name), false);
+                match done.map_err(|all| all.into_iter().next()) {
+                    Ok(()) => Ok(()),
+                    Err(first) => Err(failed(first.map_or(ChangeError::Busy, |(_, e)| e))),
+                }
+            }
+            _ if self.pool.live().is_open(d.ds_obj) => Err(Error::Busy(d.name.clone())),
+            _ => changes.destroy(&d.name).map_err(failed),
+        }
     }
 
     fn is_bookmark(&self) -> bool {

@@ -1,23 +1,33 @@
 //! Contents of files.
 
+use crate::live::Handle;
 use crate::{Pool, Result};
-use std::io::{self, Read, Seek, SeekFrom};
+use cenote_zpl::{Allocate, SetAttr};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::sync::Arc;
 
 /// Bytes asked for ahead of sequential reads.
 const AHEAD: u64 = 4 << 20;
 
-/// An open file. Clones share nothing but the file: each has its own position.
+/// An open file. Clones share nothing but the file: each has its own position. A file that is removed
+/// while it is open can be used until the last handle goes.
 #[derive(Clone)]
 pub struct File {
     inner: cenote_zpl::File,
     position: u64,
+    /// Of a file that can be changed.
+    handle: Option<Arc<Handle>>,
     /// Keeps the pool open.
     _pool: Pool,
 }
 
 impl File {
-    pub(crate) fn new(pool: &Pool, inner: cenote_zpl::File) -> File {
-        File { inner, position: 0, _pool: pool.clone() }
+    pub(crate) fn new(pool: &Pool, inner: cenote_zpl::File, handle: Option<Arc<Handle>>) -> File {
+        File { inner, position: 0, handle, _pool: pool.clone() }
+    }
+
+    fn writable(&self) -> Result<&Handle> {
+        Ok(self.handle.as_deref().ok_or(cenote_zpl::Error::ReadOnly)?)
     }
 
     /// Bytes in the file.
@@ -28,6 +38,45 @@ impl File {
     /// Reads at `offset`; returns bytes read, fewer than asked for only at the end of the file.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         Ok(self.inner.read(offset, buf)?)
+    }
+
+    /// Writes all of `data` at `offset`; the file gets longer if need be.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let handle = self.writable()?;
+        let (fs, mut at, mut rest) = (handle.fs()?, offset, data);
+        while !rest.is_empty() {
+            let n = fs.write(handle.ino(), at, rest, false)?;
+            if n == 0 {
+                return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+            }
+            at = at.saturating_add(n as u64);
+            rest = rest.get(n..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Writes all of `data` at the end of the file; returns where that was.
+    pub fn append(&self, data: &[u8]) -> Result<u64> {
+        let handle = self.writable()?;
+        Ok(handle.fs()?.append(handle.ino(), data, false)?)
+    }
+
+    /// Makes the file so long: cuts it off, or adds a hole.
+    pub fn set_len(&self, size: u64) -> Result<()> {
+        let handle = self.writable()?;
+        handle.fs()?.setattr(handle.ino(), &SetAttr { size: Some(size), ..SetAttr::default() })?;
+        Ok(())
+    }
+
+    /// Makes a hole; the file's length stays.
+    pub fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
+        let handle = self.writable()?;
+        Ok(handle.fs()?.allocate(handle.ino(), offset, len, Allocate::PunchHole)?)
+    }
+
+    /// Waits until all changes of the file system are on disk.
+    pub fn sync(&self) -> Result<()> {
+        self.writable()?.set().sync()
     }
 
     /// Start of the next data at or after `offset`; `None`: only a hole is left.
@@ -48,6 +97,19 @@ impl Read for File {
         self.position = self.position.saturating_add(n as u64);
         self.inner.prefetch(self.position, AHEAD);
         Ok(n)
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.write_at(self.position, data).map_err(io::Error::from)?;
+        self.position = self.position.saturating_add(data.len() as u64);
+        Ok(data.len())
+    }
+
+    /// Does nothing: what was written can be read at once. [`File::sync`] waits for the disk.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! File systems and their directories.
 
-use crate::{File, Metadata, Pool, Result};
+use crate::live::LiveSet;
+use crate::{Error, File, Metadata, Pool, Result};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -11,25 +12,42 @@ const BATCH: usize = 512;
 
 /// The files of a file system or snapshot. Paths begin at its root directory, with or without a
 /// slash; symbolic links on the way are followed, one at the end is not.
+///
+/// The methods that change something are in the second half of this page. They fail with `EROFS` in
+/// snapshots, in pools that are open for reading, and where the property `readonly` is set.
 #[derive(Clone)]
 pub struct FileSystem {
+    pub(crate) inner: Arc<cenote_zpl::FileSystem>,
+    /// Keeps the dataset open for writing.
+    pub(crate) set: Option<Arc<LiveSet>>,
+    /// Goes last.
     pool: Pool,
-    inner: Arc<cenote_zpl::FileSystem>,
 }
 
 impl FileSystem {
-    pub(crate) fn new(pool: &Pool, inner: Arc<cenote_zpl::FileSystem>) -> FileSystem {
-        FileSystem { pool: pool.clone(), inner }
+    pub(crate) fn fixed(pool: &Pool, inner: Arc<cenote_zpl::FileSystem>) -> FileSystem {
+        FileSystem { inner, set: None, pool: pool.clone() }
     }
 
-    fn find(&self, path: &Path) -> Result<u64> {
+    pub(crate) fn live(pool: &Pool, set: Arc<LiveSet>) -> Result<FileSystem> {
+        let not_files = || Error::Kind { name: pool.name().into(), wanted: "file system" };
+        let inner = set.fs().ok_or_else(not_files)?.clone();
+        Ok(FileSystem { inner, set: Some(set), pool: pool.clone() })
+    }
+
+    /// An open file of this file system.
+    pub(crate) fn file(&self, ino: u64) -> Result<File> {
+        let handle = self.set.as_ref().map(|set| set.hold(ino));
+        Ok(File::new(&self.pool, self.inner.open_file(ino)?, handle))
+    }
+
+    pub(crate) fn find(&self, path: &Path) -> Result<u64> {
         Ok(self.inner.resolve(path.as_os_str().as_bytes())?)
     }
 
-    /// Opens a regular file.
+    /// Opens a regular file, for reading and, where that can be, for writing.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
-        let file = self.inner.open_file(self.find(path.as_ref())?)?;
-        Ok(File::new(&self.pool, file))
+        self.file(self.find(path.as_ref())?)
     }
 
     /// The whole contents of a file.
@@ -142,6 +160,6 @@ impl DirEntry {
 
     /// Opens the file.
     pub fn open(&self) -> Result<File> {
-        Ok(File::new(&self.fs.pool, self.fs.inner.open_file(self.ino)?))
+        self.fs.file(self.ino)
     }
 }

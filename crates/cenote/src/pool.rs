@@ -1,9 +1,14 @@
 //! Pools.
 
+use crate::contents::{Files, settings};
+use crate::live::Registry;
 use crate::{Dataset, Datasets, Error, Result};
+use cenote_pool::change::{ChangeError, Changes, Kind, NewDataset, NewSnapshot};
+use cenote_pool::engine::{Engine, EngineOptions};
 use cenote_pool::{Candidate, ImportOptions, discover};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A pool that a search found and that can be opened.
 #[derive(Clone, Debug)]
@@ -37,17 +42,66 @@ impl Found {
         })
     }
 
-    /// Opens the pool as `zpool import` would; [`ImportOptions::readonly`] must be set.
+    /// Opens the pool for writing. It is refused if another system may be using it: if it was not
+    /// exported there.
+    pub fn open_writable(&self) -> Result<Pool> {
+        self.open_with(&ImportOptions::default())
+    }
+
+    /// Opens the pool as `zpool import` would.
     pub fn open_with(&self, options: &ImportOptions) -> Result<Pool> {
-        Ok(Pool(cenote_pool::Pool::import(&self.0, options)?))
+        Ok(match options.readonly {
+            true => Pool::around(Opened::ReadOnly(cenote_pool::Pool::import(&self.0, options)?)),
+            false => {
+                let engine = Engine::import(&self.0, options, EngineOptions::default())?;
+                Pool::around(Opened::Writable(engine))
+            }
+        })
     }
 }
 
-/// An open pool.
+enum Opened {
+    ReadOnly(Arc<cenote_pool::Pool>),
+    Writable(Arc<Engine>),
+}
+
+struct Inner {
+    name: String,
+    opened: Opened,
+    live: Arc<Registry>,
+    exported: AtomicBool,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let Opened::Writable(engine) = &self.opened else { return };
+        if !self.exported.load(Ordering::SeqCst)
+            && let Err(e) = engine.export(false)
+        {
+            tracing::warn!("{}: {e}", self.name);
+        }
+    }
+}
+
+/// An open pool. One that is open for writing is exported when the last of what came from it goes,
+/// if it was not before.
 #[derive(Clone)]
-pub struct Pool(pub(crate) Arc<cenote_pool::Pool>);
+pub struct Pool(Arc<Inner>);
 
 impl Pool {
+    fn around(opened: Opened) -> Pool {
+        let name = match &opened {
+            Opened::ReadOnly(pool) => pool.name().to_string(),
+            Opened::Writable(engine) => engine.pool().name().to_string(),
+        };
+        let exported = AtomicBool::new(false);
+        Pool(Arc::new(Inner { name, opened, live: Arc::default(), exported }))
+    }
+
+    pub(crate) fn writable(engine: Arc<Engine>) -> Pool {
+        Pool::around(Opened::Writable(engine))
+    }
+
     /// The pools on the devices and in the images that `paths` name, or that lie in the
     /// directories that they name.
     pub fn find<P: Into<PathBuf>>(paths: impl IntoIterator<Item = P>) -> Vec<Found> {
@@ -55,39 +109,60 @@ impl Pool {
         discover(&paths).into_iter().map(Found).collect()
     }
 
-    /// Finds and opens the pool called `name`, or with that guid in decimal.
+    /// Finds and opens for reading the pool called `name`, or with that guid in decimal.
     ///
     /// # Errors
     /// No such pool, several of that name, or it cannot be opened.
     pub fn open<P: Into<PathBuf>>(paths: impl IntoIterator<Item = P>, name: &str) -> Result<Pool> {
+        Pool::find_one(paths, name)?.open()
+    }
+
+    /// Finds and opens for writing the pool called `name`, or with that guid in decimal.
+    ///
+    /// # Errors
+    /// As [`Pool::open`]; another system may be using it; it has something that this software cannot
+    /// write.
+    pub fn open_writable<P: Into<PathBuf>>(
+        paths: impl IntoIterator<Item = P>,
+        name: &str,
+    ) -> Result<Pool> {
+        Pool::find_one(paths, name)?.open_writable()
+    }
+
+    fn find_one<P: Into<PathBuf>>(paths: impl IntoIterator<Item = P>, name: &str) -> Result<Found> {
         let paths: Vec<PathBuf> = paths.into_iter().map(Into::into).collect();
         let candidates = discover(&paths);
-        Found(discover::find(&candidates, name)?.clone()).open()
+        Ok(Found(discover::find(&candidates, name)?.clone()))
     }
 
     /// Its name.
     pub fn name(&self) -> &str {
-        self.0.name()
+        &self.0.name
     }
 
     /// Its guid.
     pub fn guid(&self) -> u64 {
-        self.0.guid()
+        self.view().guid()
     }
 
     /// `ONLINE`, or what is wrong: `DEGRADED`, …
     pub fn health(&self) -> &'static str {
-        self.0.health()
+        self.view().health()
+    }
+
+    /// Whether it is open for writing.
+    pub fn is_writable(&self) -> bool {
+        self.engine().is_ok()
     }
 
     /// A property as `zpool get -p` shows it; `None` if pools have no such property.
     pub fn property(&self, name: &str) -> Option<String> {
-        self.0.get(name).map(|v| v.exact)
+        self.view().get(name).map(|v| v.exact)
     }
 
     /// All properties as `zpool get -p all` shows them.
     pub fn properties(&self) -> Vec<(String, String)> {
-        self.0.get_all().into_iter().map(|(name, v)| (name, v.exact)).collect()
+        self.view().get_all().into_iter().map(|(name, v)| (name, v.exact)).collect()
     }
 
     /// The dataset called `name`: `pool/fs`, `pool/fs@snapshot`, `pool/fs#bookmark`.
@@ -95,7 +170,7 @@ impl Pool {
     /// # Errors
     /// [`Error::NoDataset`], or the pool's metadata cannot be read.
     pub fn dataset(&self, name: &str) -> Result<Dataset> {
-        match self.0.dsl().find(name)? {
+        match self.view().dsl().find(name)? {
             Some(dataset) => Ok(Dataset::new(self, dataset)),
             None => Err(Error::NoDataset(name.into())),
         }
@@ -103,7 +178,7 @@ impl Pool {
 
     /// The pool's root file system.
     pub fn root(&self) -> Result<Dataset> {
-        Ok(Dataset::new(self, self.0.dsl().root()?))
+        Ok(Dataset::new(self, self.view().dsl().root()?))
     }
 
     /// All file systems and volumes, parents before their children, without snapshots. Where a
@@ -112,8 +187,105 @@ impl Pool {
         Datasets::below(self.root())
     }
 
-    /// The engine's own view of the pool, for what this crate does not offer.
-    pub fn engine(&self) -> &Arc<cenote_pool::Pool> {
-        &self.0
+    /// Creates the file system `name` (`pool/a/b`, whose parent is there) with properties as
+    /// `zfs create -o` takes them.
+    ///
+    /// # Errors
+    /// [`Error::Change`]; [`Error::ReadOnly`].
+    pub fn create_filesystem(&self, name: &str, props: &[(&str, &str)]) -> Result<Dataset> {
+        self.create(name, Kind::Filesystem, props)
     }
+
+    /// Creates the volume `name` of `size` bytes, rounded up to whole blocks. All of it is reserved;
+    /// with the property `refreservation` as `none` nothing is.
+    ///
+    /// # Errors
+    /// [`Error::Change`]; [`Error::ReadOnly`].
+    pub fn create_volume(&self, name: &str, size: u64, props: &[(&str, &str)]) -> Result<Dataset> {
+        self.create(name, Kind::Volume { size, sparse: false }, props)
+    }
+
+    fn create(&self, name: &str, kind: Kind, props: &[(&str, &str)]) -> Result<Dataset> {
+        let new = NewDataset { name: name.into(), kind, props: owned(props) };
+        self.changes()?.create(&new).map_err(|error| changed(name, error))?;
+        self.dataset(name)
+    }
+
+    /// Takes snapshots (`pool/a@x`, `pool/b@y`): all of the same moment, or none.
+    ///
+    /// # Errors
+    /// [`Error::Change`]; [`Error::ReadOnly`].
+    pub fn snapshot<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<()> {
+        let names: Vec<String> = names.into_iter().map(String::from).collect();
+        let done = self.changes()?.snapshot(&NewSnapshot { names, props: Vec::new() });
+        done.map_err(|(name, error)| changed(name.as_deref().unwrap_or(self.name()), error))
+    }
+
+    /// Waits until everything that was changed so far is on disk.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; the pool cannot be written any more.
+    pub fn sync(&self) -> Result<()> {
+        Ok(self.engine()?.sync()?)
+    }
+
+    /// Writes everything and marks the pool as exported, so that any system may import it. File
+    /// systems and volumes that were opened for writing must be gone before. From then on the pool
+    /// can only be read.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]; the pool cannot be written any more.
+    pub fn export(&self) -> Result<()> {
+        let engine = self.engine()?;
+        if let Some(name) = self.0.live.anything() {
+            return Err(Error::Busy(name));
+        }
+        self.0.exported.store(true, Ordering::SeqCst);
+        Ok(engine.export(false)?)
+    }
+
+    /// The pool as its last transaction group left it, for what this crate does not offer.
+    pub fn view(&self) -> Arc<cenote_pool::Pool> {
+        match &self.0.opened {
+            Opened::ReadOnly(pool) => pool.clone(),
+            Opened::Writable(engine) => engine.pool(),
+        }
+    }
+
+    /// What writes the pool, for what this crate does not offer.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]: it is open for reading, or was exported.
+    pub fn engine(&self) -> Result<&Arc<Engine>> {
+        match &self.0.opened {
+            Opened::Writable(engine) if !self.0.exported.load(Ordering::SeqCst) => Ok(engine),
+            _ => Err(Error::ReadOnly),
+        }
+    }
+
+    pub(crate) fn live(&self) -> &Arc<Registry> {
+        &self.0.live
+    }
+
+    pub(crate) fn changes(&self) -> Result<Changes> {
+        Ok(Changes::new(self.engine()?.clone(), Arc::new(Files), None))
+    }
+
+    /// Lets open file systems know that properties were changed.
+    pub(crate) fn properties_changed(&self) {
+        let view = self.view();
+        self.live().refresh(|id| {
+            let dataset = view.dsl().by_object(id).ok()??;
+            settings(&view, &dataset).ok()
+        });
+    }
+}
+
+/// An error of a change to the dataset `name`.
+pub(crate) fn changed(name: &str, error: ChangeError) -> Error {
+    Error::Change { name: name.into(), error }
+}
+
+pub(crate) fn owned(props: &[(&str, &str)]) -> Vec<(String, String)> {
+    props.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
 }

@@ -1,0 +1,96 @@
+//! What new file systems and volumes have in them, and how the properties of a dataset show in its
+//! file system: the floor of files, for whoever changes datasets.
+
+use cenote_dmu::live::LiveObjectSet;
+use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dsl::Dataset;
+use cenote_pool::change::{Contents, Format};
+use cenote_zpl::{
+    Atime, CaseSensitivity, Clock, CreateProps, Settings, Visibility, Volume, format, format_volume,
+};
+use std::sync::Arc;
+
+/// Bytes of a dnode with `dnodesize=auto`.
+const AUTO_DNODE: usize = 1024;
+const ENOSPC: i32 = 28;
+const EDQUOT: i32 = 122;
+/// Bytes of an ordinary dnode.
+const DNODE: usize = 512;
+
+/// Files and volumes, for [`cenote_pool::change::Changes`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Files;
+
+impl Contents for Files {
+    fn fill(&self, os: &mut OpenObjectSet, what: &Format, txg: u64) -> Result<(), WriteError> {
+        let done = match *what {
+            Format::Filesystem { case, normalization, utf8_only, project_quota } => {
+                let props = CreateProps {
+                    case: match case {
+                        1 => CaseSensitivity::Insensitive,
+                        2 => CaseSensitivity::Mixed,
+                        _ => CaseSensitivity::Sensitive,
+                    },
+                    normalization,
+                    utf8_only,
+                    project_quota,
+                    uid: rustix::process::geteuid().as_raw(),
+                    gid: rustix::process::getegid().as_raw(),
+                    time: Clock::default().now(),
+                    ..CreateProps::default()
+                };
+                format(os, &props, txg)
+            }
+            Format::Volume { size, block_size } => format_volume(os, size, block_size),
+        };
+        done.map_err(failed)
+    }
+
+    fn resize(&self, volume: Arc<LiveObjectSet>, size: u64) -> Result<(), WriteError> {
+        Volume::open_live(volume).and_then(|v| v.resize(size)).map_err(failed)
+    }
+}
+
+fn failed(e: cenote_zpl::Error) -> WriteError {
+    match e {
+        cenote_zpl::Error::ReadOnly => WriteError::ReadOnly,
+        e => match e.errno() {
+            ENOSPC => WriteError::NoSpace,
+            EDQUOT => WriteError::Quota,
+            _ => WriteError::Sink(Box::new(e)),
+        },
+    }
+}
+
+/// How the properties of a file system show in its files.
+///
+/// # Errors
+/// A property cannot be read.
+pub fn settings(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Result<Settings> {
+    let value = |name: &str| {
+        let value = pool.dsl().get(dataset, name)?;
+        Ok::<_, cenote_dmu::Error>(value.map(|v| v.exact).unwrap_or_default())
+    };
+    let xattr = value("xattr")?;
+    Ok(Settings {
+        visibility: Visibility { xattr: xattr != "off", posix_acl: value("acltype")? == "posix" },
+        xattr_sa: xattr != "dir",
+        atime: match (value("atime")?.as_str(), value("relatime")?.as_str()) {
+            ("off", _) => Atime::Off,
+            (_, "on") => Atime::Relative,
+            _ => Atime::On,
+        },
+        dnode_size: match value("dnodesize")?.as_str() {
+            "legacy" | "" => DNODE,
+            "auto" => AUTO_DNODE,
+            // `1k` to `16k`.
+            kib => {
+                kib.trim_end_matches('k').parse().map_or(DNODE, |n: usize| n.saturating_mul(1024))
+            }
+        },
+        record_size: value("recordsize")?.parse().unwrap_or(128 << 10),
+        project_quota: pool.features().is_enabled("project_quota"),
+        read_only: value("readonly")? == "on",
+        ..Settings::default()
+    })
+}

@@ -1,0 +1,121 @@
+//! New pools.
+
+use crate::contents::Files;
+use crate::{Pool, Result};
+use cenote_pool::change::{Contents, root_filesystem};
+use cenote_pool::create::{
+    CreateError, CreateSpec, FIRST_TXG, FeatureChoice, SystemDevices, choose_features, parse,
+};
+use cenote_pool::engine::{CreateRequest, Engine, EngineOptions};
+use cenote_pool::props::{PropChange, PropContext, When};
+
+/// A pool that is to be created, as `zpool create` does it.
+///
+/// ```no_run
+/// # fn main() -> cenote::Result<()> {
+/// let pool = cenote::CreatePool::new("tank", ["mirror", "/images/a", "/images/b"])
+///     .filesystem_property("compression", "zstd")
+///     .create()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct CreatePool {
+    name: String,
+    vdevs: Vec<String>,
+    props: Vec<(String, String)>,
+    fs_props: Vec<(String, String)>,
+    force: bool,
+}
+
+impl CreatePool {
+    /// A pool of these devices: paths of files (which must be there, with at least 64 MiB) and block
+    /// devices, with the words of `zpool create` between them (`mirror`, `raidz2`, `log`).
+    pub fn new(
+        name: impl Into<String>,
+        vdevs: impl IntoIterator<Item = impl Into<String>>,
+    ) -> CreatePool {
+        CreatePool {
+            name: name.into(),
+            vdevs: vdevs.into_iter().map(Into::into).collect(),
+            props: Vec::new(),
+            fs_props: Vec::new(),
+            force: false,
+        }
+    }
+
+    /// Sets a property of the pool (`ashift`, `autotrim`, `feature@edonr`, `compatibility`).
+    pub fn property(mut self, name: impl Into<String>, value: impl Into<String>) -> CreatePool {
+        self.props.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets a property of the root file system, which those below it inherit.
+    pub fn filesystem_property(
+        mut self,
+        name: impl Into<String>,
+        value: impl Into<String>,
+    ) -> CreatePool {
+        self.fs_props.push((name.into(), value.into()));
+        self
+    }
+
+    /// Takes devices that have been part of another pool.
+    pub fn force(mut self) -> CreatePool {
+        self.force = true;
+        self
+    }
+
+    /// Creates the pool and opens it for writing.
+    ///
+    /// # Errors
+    /// [`crate::Error::Create`]: a device cannot be used, a property is not right.
+    pub fn create(self) -> Result<Pool> {
+        let refused =
+            |why: String| CreateError::Refused { what: format!("create '{}'", self.name), why };
+        let layout = parse(&self.vdevs)?;
+        let context =
+            PropContext { when: When::Create, pool: &self.name, hostid: 0, dataset: &|_| None };
+        let (mut props, mut named) = (Vec::new(), Vec::new());
+        let (mut ashift, mut compatibility) = (0, None);
+        for (name, value) in &self.props {
+            let change = cenote_pool::props::parse(name, value, &context);
+            let change = change.map_err(|e| refused(e.to_string()))?;
+            match &change {
+                PropChange::Number("ashift", n) => ashift = *n,
+                PropChange::Feature(feature) => named.push((feature.name.to_string(), true)),
+                PropChange::NoFeature(feature) => named.push((feature.name.to_string(), false)),
+                PropChange::Compatibility(set) => compatibility = Some(set.clone()),
+                _ => {}
+            }
+            props.push(change);
+        }
+        let choice =
+            FeatureChoice { none: false, compatibility: compatibility.as_deref(), named: &named };
+        let (features, warnings) = choose_features(&choice).map_err(refused)?;
+        warnings.iter().for_each(|w| tracing::warn!("{w}"));
+        let project_quota = features.iter().any(|f| f.name == "project_quota");
+        let (root_props, format) =
+            root_filesystem(&self.fs_props, project_quota).map_err(|e| refused(e.to_string()))?;
+        let request = CreateRequest {
+            spec: CreateSpec {
+                name: &self.name,
+                layout: &layout,
+                ashift,
+                force: self.force,
+                pool: None,
+                txg: FIRST_TXG,
+                imported: &[],
+                devices: &SystemDevices,
+            },
+            features: &features,
+            props: &props,
+            root_props: &root_props,
+            altroot: None,
+            arc_bytes: None,
+        };
+        let engine = Engine::create(&request, EngineOptions::default(), |os| {
+            Files.fill(os, &format, FIRST_TXG)
+        })?;
+        Ok(Pool::writable(engine))
+    }
+}
