@@ -5,6 +5,7 @@
 mod acl;
 mod model;
 mod names;
+mod openzfs;
 mod random;
 mod sink;
 mod special;

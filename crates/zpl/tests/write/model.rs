@@ -44,7 +44,7 @@ impl Node {
     pub fn entries(&self) -> &BTreeMap<Vec<u8>, u64> {
         match &self.body {
             Body::Dir(entries) => entries,
-            _ => panic!("no directory"),
+            body => unreachable!("no directory: {body:?}"),
         }
     }
 
@@ -95,7 +95,7 @@ impl Model {
     fn entries(&mut self, dir: u64) -> &mut BTreeMap<Vec<u8>, u64> {
         match &mut self.node(dir).body {
             Body::Dir(entries) => entries,
-            _ => panic!("no directory"),
+            body => unreachable!("no directory: {body:?}"),
         }
     }
 
@@ -247,7 +247,7 @@ impl Model {
     pub fn modify(&mut self, ino: u64, f: impl FnOnce(&mut Vec<u8>)) {
         let now = self.now;
         let node = self.node(ino);
-        let Body::File(data) = &mut node.body else { panic!("no file") };
+        let Body::File(data) = &mut node.body else { unreachable!("no file") };
         f(data);
         (node.mtime, node.ctime) = (now, now);
     }
