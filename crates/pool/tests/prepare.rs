@@ -183,6 +183,29 @@ fn sectors_decide_on_ashift() {
 }
 
 #[test]
+fn classes_need_their_feature() {
+    let shelf = Shelf::of(&[]);
+    let layout = layout("/a special /b");
+    let spec = CreateSpec {
+        name: "tank",
+        layout: &layout,
+        ashift: 0,
+        force: false,
+        pool: None,
+        txg: FIRST_TXG,
+        imported: &[],
+        devices: &shelf,
+    };
+    let check = |none| {
+        let choice = FeatureChoice { none, ..FeatureChoice::default() };
+        check_features(&spec, &choose_features(&choice).unwrap().0).map_err(|e| e.to_string())
+    };
+    assert_eq!(check(false), Ok(()));
+    let why = "cannot create 'tank': operation not supported on this type of pool";
+    assert_eq!(check(true), Err(why.into()));
+}
+
+#[test]
 fn disks_with_file_systems_are_spared() {
     let shelf = Shelf::of(&[("/disk1", 64)]);
     shelf.devices[Path::new("/disk1")].bytes()[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);
@@ -312,29 +335,6 @@ fn devices_of_others_are_refused() {
              /exported is part of exported pool 'other'"
         ))
     );
-    let clear = |name: &str, force| clear_label(Path::new(name), force, &imported, &shelf);
-    for (name, why) in [
-        ("/imported", "/imported is a member (ACTIVE) of pool \"other\""),
-        ("/spare", "/spare is a member (SPARE) of pool \"other\""),
-        ("/free", "failed to clear label for /free"),
-        ("/no", "failed to open /no: entity not found"),
-        ("no", "failed to find device no, try specifying absolute path instead"),
-        (
-            "/exported",
-            "use '-f' to override the following error:\n\
-             /exported is a member of exported pool \"other\"",
-        ),
-    ] {
-        assert_eq!(clear(name, false), Err(why.into()));
-    }
-    assert_eq!(clear("/exported", true), Ok(()));
-    assert_eq!(clear("/destroyed", false), Ok(()));
-    assert_eq!(go("/exported", false), None);
-    init_labels(
-        shelf.get(Path::new("/exported")).unwrap().as_ref(),
-        &owned(config::STATE_EXPORTED, 2, 12),
-    )
-    .unwrap();
     // A spare is shared between pools as it is.
     let p = Try { imported: &imported, ..Try::with(&shelf) }.go("/free spare /spare").unwrap();
     assert_eq!(p.spares[0].u64("guid"), Some(16));

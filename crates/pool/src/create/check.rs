@@ -16,8 +16,7 @@ use std::path::Path;
 const FUZZ: u64 = 16 << 20;
 
 /// A pool that a device belongs to, by its name.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum User<'a> {
+enum User<'a> {
     /// It is imported.
     Active(&'a str),
     /// It is imported, and the device a spare of it.
@@ -31,7 +30,7 @@ pub(super) enum User<'a> {
 }
 
 /// Who uses a device with this label.
-pub(super) fn user<'a>(owner: &'a LabelOwner, imported: &'a [Imported]) -> Option<User<'a>> {
+fn user<'a>(owner: &'a LabelOwner, imported: &'a [Imported]) -> Option<User<'a>> {
     let name = owner.pool_name.as_deref().unwrap_or_default();
     let with = |has: fn(&Imported) -> &Vec<u64>| {
         imported.iter().find(|p| has(p).contains(&owner.guid)).map(|p| p.name.as_str())

@@ -4,6 +4,7 @@
 //! be moved to any system that is in use. `-o compatibility=` names another set, `-d` enables none, and
 //! `-o feature@NAME=` adds or leaves out single ones.
 
+use super::{Class, CreateError, CreateSpec};
 use cenote_format::features::{FEATURES, Feature, by_guid, by_name};
 use std::collections::HashSet;
 
@@ -77,6 +78,18 @@ pub fn choose_features(
         add(feature, &mut out);
     }
     Ok((out, warnings))
+}
+
+/// Refuses a layout that needs a feature which the pool does not get.
+///
+/// # Errors
+/// [`CreateError::Refused`].
+pub fn check_features(spec: &CreateSpec<'_>, features: &[&Feature]) -> Result<(), CreateError> {
+    let classes = spec.layout.tops.iter().any(|t| matches!(t.class, Class::Special | Class::Dedup));
+    if classes && !features.iter().any(|f| f.name == "allocation_classes") {
+        return Err(spec.refuse("operation not supported on this type of pool"));
+    }
+    Ok(())
 }
 
 fn add(feature: &'static Feature, out: &mut Vec<&'static Feature>) {

@@ -194,7 +194,7 @@ fn not_found(name: &Path, error: &io::Error) -> CreateError {
 }
 
 /// What the system says of an error, without its number.
-pub(super) fn words(error: &io::Error) -> String {
+fn words(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(n) => nix::errno::Errno::from_raw(n).desc().to_string(),
         None => error.to_string(),

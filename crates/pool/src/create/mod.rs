@@ -20,7 +20,6 @@
 //! | `parse` | the arguments of `zpool create` and `zpool add` |
 //! | `devices` | opening, sizes, sectors |
 //! | `check` | devices in use, redundancy that does not match |
-//! | `clear` | taking the labels off again |
 //! | `probe` | file systems that are on disks |
 //! | `layout` | guids, sizes, the config of the vdevs |
 //! | `features` | which features are enabled |
@@ -31,7 +30,6 @@
 //! the pool lives, holes stay holes.
 
 mod check;
-mod clear;
 mod devices;
 mod error;
 mod features;
@@ -40,11 +38,10 @@ mod parse;
 mod populate;
 mod probe;
 
-pub use clear::clear_label;
 pub use devices::{LeafKind, OpenDevices, Opened, SystemDevices};
 pub use error::CreateError;
 pub(crate) use features::check_compatibility;
-pub use features::{FeatureChoice, choose_features, writable};
+pub use features::{FeatureChoice, check_features, choose_features, writable};
 pub use layout::Prepared;
 pub use parse::parse;
 pub use populate::{NewPool, new_salt, populate};

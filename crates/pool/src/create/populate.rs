@@ -6,7 +6,7 @@ use crate::history;
 use crate::import::VERSION_FEATURES;
 use crate::props::{PropChange, apply};
 use cenote_dmu::write::ZapMut;
-use cenote_dsl::write::{Result, Tx, bpobj, features};
+use cenote_dsl::write::{Result, Tx, bpobj};
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::features::Feature;
 use cenote_format::nvlist::NvList;
@@ -21,7 +21,7 @@ pub struct NewPool<'a> {
     pub tree: &'a VdevTree,
     /// Features to enable, in order: see [`super::choose_features`].
     pub features: &'a [&'static Feature],
-    /// Properties, see [`crate::props::parse`]. Features among them may be left out.
+    /// Properties, see [`crate::props::parse`]; features among them count for nothing.
     pub props: &'a [PropChange],
     /// Configs of the spares.
     pub spares: &'a [NvList],
@@ -48,11 +48,10 @@ pub fn populate(tx: &mut Tx<'_>, new: &NewPool<'_>, config: &mut PoolConfig) -> 
     set_entry(tx.mos, "sync_bplist", deferred)?;
     let name = Key::Name(b"org.illumos:checksum_salt");
     ZapMut::open(tx.mos, DIRECTORY).update(&name, &Value::U8(&new.salt))?;
-    for feature in new.features {
-        features::enable(tx, feature.guid)?;
-    }
-    for change in new.props {
-        apply(tx, config, change)?;
+    let wanted = |c: &&PropChange| !matches!(c, PropChange::Feature(_));
+    let features = new.features.iter().map(|f| PropChange::Feature(f));
+    for change in new.props.iter().filter(wanted).cloned().chain(features) {
+        apply(tx, config, &change)?;
     }
     config_write::sync_aux(tx.mos, "spares", new.spares)?;
     config_write::sync_aux(tx.mos, "l2cache", new.caches)?;

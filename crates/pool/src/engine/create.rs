@@ -79,6 +79,7 @@ impl Engine {
         format: impl FnOnce(&mut OpenObjectSet) -> Result<(), WriteError>,
     ) -> Result<Arc<Engine>, CreateError> {
         let prepared = create::prepare(&request.spec)?;
+        create::check_features(&request.spec, request.features)?;
         let name = request.spec.name;
         let mut config = PoolConfig::new(name, prepared.pool_guid, prepared.root.clone());
         create::write_labels(&prepared, &config).map_err(failed)?;
