@@ -12,6 +12,7 @@
 //! map (see `dir`).
 
 use crate::dir::Directories;
+use crate::quota::Quotas;
 use crate::sa::{Registry, SharedRegistry, ZplAttr};
 use crate::source::Source;
 use crate::write::Settings;
@@ -123,7 +124,7 @@ pub struct FileSystem {
     root: u64,
     unlinked_set: Option<u64>,
     shares: Option<u64>,
-    project_quotas: (Option<u64>, Option<u64>),
+    quotas: Quotas,
     case: CaseSensitivity,
     normalization: u64,
     utf8_only: bool,
@@ -191,7 +192,11 @@ impl FileSystem {
             root: required("ROOT")?,
             unlinked_set: entry("DELETE_QUEUE")?,
             shares: entry("SHARES")?,
-            project_quotas: (entry("projectquota@")?, entry("projectobjquota@")?),
+            quotas: Quotas {
+                user: (entry("userquota@")?, entry("userobjquota@")?),
+                group: (entry("groupquota@")?, entry("groupobjquota@")?),
+                project: (entry("projectquota@")?, entry("projectobjquota@")?),
+            },
             case,
             normalization: entry("normalization")?.unwrap_or(0),
             utf8_only: entry("utf8only")?.unwrap_or(0) != 0,
@@ -243,9 +248,9 @@ impl FileSystem {
         self.shares
     }
 
-    /// ZAPs of quotas of projects: of bytes, of objects.
-    pub(crate) fn project_quotas(&self) -> (Option<u64>, Option<u64>) {
-        self.project_quotas
+    /// ZAPs of quotas.
+    pub(crate) fn quotas(&self) -> Quotas {
+        self.quotas
     }
 
     /// How the case of names counts.

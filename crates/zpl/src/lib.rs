@@ -16,8 +16,10 @@
 //! | `xattr` | extended attributes: in a system attribute and in hidden directories |
 //! | `acl` | POSIX access control lists |
 //! | `path` | paths to objects and back |
-//! | `quota` | space and quotas of projects |
+//! | `quota` | space of projects, tables of quotas |
 //! | `volume` | volumes |
+//! | `source` | fixed and live object sets |
+//! | `write` | all that changes file systems and volumes, and makes new ones |
 //!
 //! What is shown is what Linux programs see of a file system mounted by OpenZFS on Linux.
 

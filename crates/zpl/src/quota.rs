@@ -1,9 +1,9 @@
-//! Space used by projects, and their quotas.
+//! Quotas of users, groups and projects, and the space that projects use.
 //!
 //! The object set counts what each project uses in a ZAP of its own (the accounting object -3): the
 //! entry named by the project's id, in hexadecimal, is its bytes, the one with `obj-` in front its
 //! number of objects. Quotas are in ZAPs with the same names, which the master node's entries
-//! `projectquota@` and `projectobjquota@` lead to.
+//! `projectquota@` and `projectobjquota@` lead to. Users (-1) and groups (-2) have the same.
 //!
 //! A directory that hands its project on to new files is shown as a file system of its own by
 //! `statfs`: as large as the quota.
@@ -16,6 +16,14 @@ use cenote_dmu::zap::Zap;
 const FLAG_PROJINHERIT: u64 = 0x0000_4000_0000_0000;
 /// The accounting object of projects (`DMU_PROJECTUSED_OBJECT`, -3).
 const PROJECT_USED: u64 = u64::MAX - 2;
+
+/// ZAPs of quotas of users, groups and projects: of bytes, of objects. What was never set has none.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Quotas {
+    pub(crate) user: (Option<u64>, Option<u64>),
+    pub(crate) group: (Option<u64>, Option<u64>),
+    pub(crate) project: (Option<u64>, Option<u64>),
+}
 
 /// What a project uses and may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +50,7 @@ impl FileSystem {
             let Some(table) = table.filter(|t| *t != 0) else { return Ok(None) };
             Ok(Zap::open(&self.object(table)?)?.u64(name.as_bytes())?.filter(|q| *q != 0))
         };
-        let (bytes_table, objects_table) = self.project_quotas();
+        let (bytes_table, objects_table) = self.quotas().project;
         Ok(Some(ProjectSpace {
             used: used.u64(name.as_bytes())?.unwrap_or(0),
             objects: used.u64(format!("obj-{name}").as_bytes())?.unwrap_or(0),

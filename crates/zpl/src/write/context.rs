@@ -2,6 +2,7 @@
 
 use super::{Settings, Time};
 use crate::fs::CaseSensitivity;
+use crate::quota::Quotas;
 use crate::sa::SharedRegistry;
 use cenote_dmu::write::OpenObjectSet;
 
@@ -30,6 +31,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) settings: &'a Settings,
     /// How names are compared.
     pub(crate) names: NameRules,
+    /// ZAPs of quotas.
+    pub(crate) quotas: Quotas,
     /// The ZAP of unlinked nodes.
     pub(crate) unlinked_set: Option<u64>,
 }

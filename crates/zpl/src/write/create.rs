@@ -189,6 +189,7 @@ fn inherit(cx: &mut Cx<'_>, dir: &NodeMut, new: &NewNode, links: u64) -> Result<
         rdev: rdev.map(|(major, minor)| u64::from(major) << 20 | u64::from(minor)),
         target,
     };
+    super::quota::check(cx, fresh.uid, gid, projid, true)?;
     let ino = create_node(cx, &fresh)?;
     if let Some(default) = default.filter(|_| kind == S_IFDIR) {
         super::xattr::store(cx, ino, crate::acl::NAMES[1], Some(&default.encode()))?;

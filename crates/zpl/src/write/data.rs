@@ -121,6 +121,9 @@ fn write_chunk(
     if at < size && node.flags(cx)? & APPEND_ONLY != 0 {
         return not_appended(ino);
     }
+    let id = |attr| node.word(cx, attr).unwrap_or(0);
+    let (uid, gid, projid) = (id(ZplAttr::Uid), id(ZplAttr::Gid), id(ZplAttr::ProjId));
+    super::quota::check(cx, uid, gid, projid, false)?;
     put(cx, ino, size, at, data)?;
     let end = at.saturating_add(data.len() as u64);
     if end > size {

@@ -4,6 +4,7 @@ use super::context::{Cx, NameRules};
 use super::create::{Fresh, create_node};
 use super::{CreateProps, Settings};
 use crate::fs::{CaseSensitivity, MASTER_NODE, norm_flags};
+use crate::quota::Quotas;
 use crate::sa::{Registry, SharedRegistry, TABLE};
 use crate::volume::{DATA, PROPERTIES, SIZE};
 use crate::znode::S_IFDIR;
@@ -79,6 +80,7 @@ pub fn format(os: &mut OpenObjectSet, props: &CreateProps, txg: u64) -> Result<(
         registry: &registry,
         settings: &settings,
         names: NameRules { flags, case: props.case, utf8_only },
+        quotas: Quotas::default(),
         unlinked_set: Some(unlinked_set),
     };
     let root = Fresh {

@@ -15,6 +15,7 @@
 //! | `names` | entries of directories |
 //! | `create`, `remove`, `rename`, `setattr`, `data`, `xattr` | the operations |
 //! | `acl` | access control lists of new and changed nodes |
+//! | `quota` | quotas of users, groups and projects |
 //! | `format` | new file systems and volumes |
 //! | `volume` | contents and size of volumes |
 //!
@@ -33,6 +34,7 @@ mod format;
 mod legacy;
 mod names;
 mod node;
+mod quota;
 mod remove;
 mod rename;
 mod setattr;
@@ -339,6 +341,7 @@ impl FileSystem {
                     case: self.case_sensitivity(),
                     utf8_only: self.utf8_only(),
                 },
+                quotas: self.quotas(),
                 unlinked_set: self.unlinked_set(),
             };
             f(&mut cx)

@@ -117,11 +117,24 @@ impl Cx<'_> {
     }
 }
 
+/// Fails if a new owner has no room for one more object.
+fn check_quota(cx: &mut Cx<'_>, node: &NodeMut, set: &SetAttr) -> Result<()> {
+    let changed = |attr, new: Option<u32>| {
+        let new = new.map(u64::from);
+        new.filter(|_| node.word(cx, attr) != new)
+    };
+    let uid = changed(ZplAttr::Uid, set.uid);
+    let gid = changed(ZplAttr::Gid, set.gid);
+    let projid = changed(ZplAttr::ProjId, set.projid);
+    super::quota::check_new(cx, uid, gid, projid)
+}
+
 /// Applies all of `set`.
 fn apply(cx: &mut Cx<'_>, ino: u64, set: &SetAttr) -> Result<()> {
     let mut node = NodeMut::load(cx, ino)?;
     check_kind(cx, &node, set)?;
     check_flags(cx, &node, set)?;
+    check_quota(cx, &node, set)?;
     let hidden = node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0);
     if let Some(size) = set.size {
         data::resize(cx, &mut node, size)?;

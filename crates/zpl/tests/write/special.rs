@@ -3,6 +3,8 @@
 use crate::sink::MemSink;
 use crate::world::{Gate, OBJSET, World};
 use cenote_dmu::live::LiveObjectSet;
+use cenote_dmu::objset::USER_USED;
+use cenote_dmu::write::zap::ZapFormat;
 use cenote_dmu::write::{NewObject, OpenObjectSet, ZapMut};
 use cenote_dmu::{Object, ObjectSet};
 use cenote_format::ByteOrder;
@@ -365,4 +367,41 @@ fn what_is_no_directory_has_no_zap() {
     assert_eq!(errno(fs.write(1, 0, b"x", false)), 2);
     assert_eq!(errno(fs.setattr(2, &SetAttr::default())), 2);
     assert_eq!(errno(fs.write(fs.root(), 0, b"x", false)), 21);
+}
+
+#[test]
+fn quotas_that_are_full() {
+    let world = world();
+    let root = world.fs.root();
+    let file = world.fs.create(root, b"f", &new(NodeKind::File)).unwrap().ino;
+    let other = NewNode { uid: 9, ..new(NodeKind::File) };
+    let other = world.fs.create(root, b"o", &other).unwrap().ino;
+    // Quotas are set by the dataset's commands, what is used is counted when a txg is synced.
+    let put = |os: &mut OpenObjectSet, zap, name: &str, value| {
+        let key = Key::Name(name.as_bytes());
+        ZapMut::open(os, zap).update(&key, &Value::U64(&[value]))
+    };
+    let set = |os: &mut OpenObjectSet, _| {
+        let kind = NewObject::new(DmuType(38), 512);
+        let quota = ZapMut::create(os, &kind, ZapFormat { salt: 1, ..ZapFormat::default() })?;
+        put(os, 1, "userquota@", quota)?;
+        put(os, 1, "userobjquota@", quota)?;
+        put(os, quota, "7", 1000)?;
+        os.create_accounting(USER_USED, &NewObject::new(DmuType::USERGROUP_USED, 512))?;
+        ZapMut::format(os, USER_USED, ZapFormat { salt: 3, ..ZapFormat::default() })?;
+        put(os, USER_USED, "7", 1000)
+    };
+    world.live.transact(Default::default(), set).unwrap();
+    world.sync(|| {});
+    let fs = FileSystem::open_live(world.live.clone(), world.settings.clone()).unwrap();
+    assert_eq!(errno(fs.write(file, 0, b"x", false)), 122);
+    assert_eq!(errno(fs.create(root, b"g", &new(NodeKind::File))), 122);
+    let chown = SetAttr { uid: Some(7), ..SetAttr::default() };
+    assert_eq!(errno(fs.setattr(other, &chown)), 122);
+    assert_eq!(fs.setattr(file, &chown).unwrap().uid, 7);
+    fs.write(other, 0, b"x", false).unwrap();
+    fs.unlink(root, b"f", &|_| false).unwrap();
+    let free = |os: &mut OpenObjectSet, _| put(os, USER_USED, "7", 999);
+    world.live.transact(Default::default(), free).unwrap();
+    fs.create(root, b"g", &new(NodeKind::File)).unwrap();
 }
