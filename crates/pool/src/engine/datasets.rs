@@ -1,18 +1,37 @@
 //! Datasets that are open for writing, and what is left for each to write.
 //!
-//! A change says what it will write at most. What was written since the last committed group is
-//! not in any figure on disk yet, so it is counted here as *pending*, as if nothing compressed.
-//! If available space (quotas and reservations included) does not hold pending bytes and the new
-//! ones, the change waits for the open group to be committed, which turns estimates into figures;
-//! if there is nothing pending, it is refused. Changes that free may go beyond that, into half of
-//! the space that is kept back, so that a full pool can be emptied.
+//! # Idea
+//!
+//! A change says what it will write. What was written since the last committed group is in no
+//! figure on disk yet, so it is counted here as *pending*, as if nothing compressed. What it will
+//! take in the end depends on the sizes of blocks, on copies, parity and padding, so pending bytes
+//! count [several times](inflation) against the pool's space (`spa_asize_inflation`). Where that does
+//! not fit any more, changes wait for the open group to be committed, which turns estimates into
+//! figures; so groups get smaller as a pool fills up. A change is refused if there is no room for it
+//! while nothing is pending.
+//!
+//! ```text
+//!  pool:  ├──── used ────┼─ deferred ─┼─ pending ──── x inflation ──>    ┊ slop ... half ...┤
+//!                                                                       ^ changes          ^ frees
+//! ```
+//!
+//! Space that was freed counts as used as long as it is kept back
+//! ([`cenote_store::alloc::TXG_DEFER_SIZE`]); before a change is refused for that, groups are
+//! committed until it is not. Changes that free may go beyond that, into half of the space that is
+//! kept back (*slop*), so that a full pool can be emptied.
+//!
+//! Quotas are about figures, not about space that has to be there: pending bytes count once.
 
 use super::Shared;
 use super::capable;
+use super::commit::pool_space;
 use super::task::EngineError;
+use crate::Pool;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
 use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_store::alloc::{Class, MAX_COPIES, TXG_DEFER_SIZE};
+use cenote_vdev::VdevTree;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -21,14 +40,33 @@ use std::sync::{Arc, Weak};
 const OBJECT_BYTES: u64 = 4096;
 /// A change writes indirect blocks besides data: one part in so many.
 const INDIRECT_SHARE: u64 = 64;
+/// Small blocks: how much more than their size these take is what matters when there is little space.
+const SMALL_BLOCK: u64 = 4096;
+/// Groups that are committed for the sake of one change, so that freed space comes back.
+const PATIENCE: u64 = TXG_DEFER_SIZE + 1;
+
+/// Bytes that the pool has.
+#[derive(Clone, Copy)]
+struct Room {
+    /// For changes.
+    normal: u64,
+    /// For changes that free.
+    emptying: u64,
+    /// For what is on its way when changes are refused already.
+    beyond: u64,
+    /// Bytes that come back by themselves.
+    deferred: u64,
+    /// How many times its size a block may take.
+    inflation: u64,
+}
 
 /// Space that is left.
 #[derive(Default)]
 struct Left {
     /// Group that the figures are of.
     txg: u64,
-    /// Bytes that the pool has for datasets, and those that each dataset may still write.
-    pool: Option<u64>,
+    /// Bytes that the pool has, and those that each dataset may still write.
+    pool: Option<Room>,
     datasets: HashMap<u64, Option<u64>>,
     /// Bytes that entered since, by group and dataset.
     pending: BTreeMap<u64, HashMap<u64, u64>>,
@@ -69,10 +107,31 @@ impl TxgGate for Door {
     }
 }
 
-/// Bytes that a change may take at most.
+/// Bytes that a change writes.
 fn estimate(cost: &Cost) -> u64 {
     let data = cost.write.saturating_add(cost.write / INDIRECT_SHARE);
     data.saturating_add(cost.objects.saturating_mul(OBJECT_BYTES))
+}
+
+/// How many times its size a block may take, compared with the pool's deflated size: parity and
+/// padding of small blocks, in as many copies as there can be, and as much again for what leads to
+/// it.
+fn inflation(tree: &VdevTree) -> u64 {
+    let of = |top: &Arc<cenote_vdev::Vdev>| {
+        top.deflate(top.psize_to_asize(SMALL_BLOCK)).div_ceil(SMALL_BLOCK)
+    };
+    let worst = tree.root().children().iter().map(of).max().unwrap_or(1).max(1);
+    worst.saturating_mul(2 * MAX_COPIES as u64)
+}
+
+/// Whether there is room for a change.
+enum Verdict {
+    Room,
+    /// Not while so much is pending.
+    Later,
+    /// Not before freed space comes back.
+    Deferred(WriteError),
+    No(WriteError),
 }
 
 impl Datasets {
@@ -103,12 +162,19 @@ impl Datasets {
         self.open.lock().remove(&ds_obj);
     }
 
-    /// Takes over what every open dataset collected. Nobody is inside the gate.
-    pub fn freeze(&self) -> Vec<(Arc<LiveObjectSet>, OpenObjectSet)> {
+    /// Takes over what every open dataset collected in group `txg`. Nobody is inside the gate.
+    pub fn freeze(&self, txg: u64) -> Vec<(Arc<LiveObjectSet>, OpenObjectSet)> {
         let open = self.open.lock();
         let dirty = open.values().filter(|live| live.is_dirty());
         let mut frozen: Vec<_> = dirty.map(|live| (live.clone(), live.freeze())).collect();
         frozen.sort_by_key(|(live, _)| live.id());
+        drop(open);
+        let mut left = self.left.lock();
+        for (live, set) in &frozen {
+            // A change of a few bytes writes a whole block.
+            let known = left.pending.entry(txg).or_default().entry(live.id()).or_default();
+            *known = (*known).max(set.dirty_bytes());
+        }
         frozen
     }
 
@@ -116,6 +182,8 @@ impl Datasets {
     pub fn synced(&self, txg: u64) {
         let mut left = self.left.lock();
         left.pending.retain(|t, _| *t > txg);
+        // What is freed counts as deferred from now on.
+        left.txg = 0;
     }
 
     /// Waits until there is room for a change, or refuses it.
@@ -126,40 +194,63 @@ impl Datasets {
         cost: &Cost,
         bytes: u64,
     ) -> Result<(), WriteError> {
-        if bytes == 0 || cost.frees {
+        if bytes == 0 {
             return Ok(());
         }
+        let mut committed = 0;
         loop {
-            let refused = match self.missing(shared, objset, bytes)? {
-                None => return Ok(()),
-                Some(refused) => refused,
-            };
-            let waiting = self.left.lock().pending();
-            if waiting == 0 {
-                return Err(refused);
+            match self.verdict(shared, objset, cost.frees, bytes)? {
+                Verdict::Room => return Ok(()),
+                Verdict::Later => {}
+                Verdict::Deferred(_) if committed < PATIENCE => {
+                    committed += 1;
+                    shared.gate.ask();
+                }
+                Verdict::Deferred(refused) | Verdict::No(refused) => return Err(refused),
             }
             shared.gate.wait_synced()?;
         }
     }
 
-    /// Why there is no room for a change; `None` if there is.
-    fn missing(
+    fn verdict(
         &self,
         shared: &Shared,
         objset: u64,
+        frees: bool,
         bytes: u64,
-    ) -> Result<Option<WriteError>, WriteError> {
+    ) -> Result<Verdict, WriteError> {
         let view = shared.view();
+        let live = self.open.lock().get(&objset).cloned();
+        let dirty = live.map_or(0, |live| live.dirty_bytes());
         let mut left = self.left.lock();
         if left.txg != view.uberblock().txg {
             left.txg = view.uberblock().txg;
             left.pool = None;
             left.datasets.clear();
         }
-        let dsl = view.dsl();
-        if left.pool.is_none() {
-            left.pool = dsl.available(&dsl.root()?)?;
+        let room = match left.pool {
+            Some(room) => room,
+            None => *left.pool.insert(Room::of(shared, &view)?),
+        };
+        let own = left.pending_of(objset).max(dirty);
+        let pending = left.pending().max(dirty);
+        let (limit, inflation) = (if frees { room.emptying } else { room.normal }, room.inflation);
+        // A single change is let in if it fits as it is, if only there is space for it in the end.
+        let fits = pending.saturating_add(bytes).saturating_mul(inflation) <= limit
+            || pending == 0
+                && bytes <= limit
+                && bytes.saturating_mul(inflation / 2) <= limit.saturating_add(room.beyond);
+        if !fits {
+            return Ok(match pending {
+                0 if room.deferred > 0 => Verdict::Deferred(WriteError::NoSpace),
+                0 => Verdict::No(WriteError::NoSpace),
+                _ => Verdict::Later,
+            });
         }
+        if frees {
+            return Ok(Verdict::Room);
+        }
+        let dsl = view.dsl();
         let dataset = match left.datasets.get(&objset) {
             Some(known) => *known,
             None => {
@@ -169,14 +260,14 @@ impl Datasets {
                 found
             }
         };
-        let over = |available: Option<u64>, pending: u64| {
-            available.is_some_and(|available| pending.saturating_add(bytes) > available)
-        };
-        if over(dataset, left.pending_of(objset)) {
-            let pool_has_less = left.pool.zip(dataset).is_some_and(|(pool, own)| pool <= own);
-            return Ok(Some(if pool_has_less { WriteError::NoSpace } else { WriteError::Quota }));
-        }
-        Ok(over(left.pool, left.pending()).then_some(WriteError::NoSpace))
+        Ok(match dataset {
+            Some(available) if own.saturating_add(bytes) > available => match own {
+                0 if room.normal <= available => Verdict::No(WriteError::NoSpace),
+                0 => Verdict::No(WriteError::Quota),
+                _ => Verdict::Later,
+            },
+            _ => Verdict::Room,
+        })
     }
 
     fn charge(&self, txg: u64, objset: u64, bytes: u64) {
@@ -184,5 +275,22 @@ impl Datasets {
             let mut left = self.left.lock();
             *left.pending.entry(txg).or_default().entry(objset).or_default() += bytes;
         }
+    }
+}
+
+impl Room {
+    /// What the last group on disk left.
+    fn of(shared: &Shared, view: &Pool) -> Result<Room, WriteError> {
+        let (disk, dsl) = (&shared.disk, view.dsl());
+        let used = dsl.root()?.dir.used;
+        let usable = dsl.usable_space()?.unwrap_or(u64::MAX);
+        let slop = pool_space(disk).slop();
+        let deferred = disk.allocator.figures(Class::Normal).deferred;
+        let left = |kept: u64| {
+            usable.saturating_add(slop - kept).saturating_sub(used).saturating_sub(deferred)
+        };
+        let (normal, emptying) = (left(slop), left(slop / 2));
+        let inflation = inflation(disk.tree());
+        Ok(Room { normal, emptying, beyond: emptying - normal, deferred, inflation })
     }
 }

@@ -67,9 +67,11 @@ impl Core {
     /// The pool has to be suspended.
     pub fn sync(&mut self, shared: &Arc<Shared>) -> std::result::Result<(), EngineError> {
         let begun = Instant::now();
-        let (txg, mut frozen) = shared.gate.close(|_| shared.datasets.freeze());
+        let (txg, mut frozen) = shared.gate.close(|txg| shared.datasets.freeze(txg));
         let tasks = shared.queue.take();
-        let idle = frozen.is_empty() && tasks.is_empty();
+        // Freed space comes back when further groups are on disk.
+        let deferred = shared.disk.allocator.deferred() > 0;
+        let idle = frozen.is_empty() && tasks.is_empty() && !deferred;
         if idle && !self.config_dirty && !self.destroying && !self.maps.has_logs() {
             shared.gate.synced(txg);
             return Ok(());

@@ -444,6 +444,11 @@ impl Allocator {
         self.layout().vdevs.get(&vdev).map(|(class, _)| *class)
     }
 
+    /// Bytes that were freed by txgs that are on disk, and are kept back.
+    pub fn deferred(&self) -> u64 {
+        self.groups().map(|group| group.deferred.load(Ordering::Relaxed)).sum()
+    }
+
     /// Bytes of a class.
     pub fn figures(&self, class: Class) -> SpaceFigures {
         let mut sum = SpaceFigures::default();

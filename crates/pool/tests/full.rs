@@ -1,0 +1,124 @@
+//! Pools and file systems that are filled until nothing fits any more, emptied and filled again:
+//! changes are refused, but never in the middle of a transaction group. OpenZFS's `zdb` judges the
+//! pools. Where it is not installed these tests fail.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod rig;
+
+use cenote_pool::engine::Engine;
+use cenote_zpl::{Error, FileSystem};
+use rig::{NODE, Rig, bytes, open};
+use std::collections::BTreeMap;
+
+/// Files by number, with their sizes.
+type Files = BTreeMap<u64, usize>;
+
+/// Writes files of the sizes that `size` says until there is no space.
+fn fill(fs: &FileSystem, files: &mut Files, size: &dyn Fn(u64) -> usize) -> Error {
+    let first = files.keys().next_back().map_or(0, |n| n + 1);
+    for n in first.. {
+        let name = format!("file {n}");
+        let file = match fs.create(fs.root(), name.as_bytes(), &NODE) {
+            Ok(file) => file,
+            Err(e) => return e,
+        };
+        let data = bytes(n, size(n));
+        let mut done = 0;
+        while done < data.len() {
+            let end = data.len().min(done + (1 << 20));
+            if let Err(e) = fs.write(file.ino, done as u64, &data[done..end], false) {
+                files.insert(n, done);
+                return e;
+            }
+            done = end;
+        }
+        files.insert(n, done);
+    }
+    unreachable!()
+}
+
+fn empty(fs: &FileSystem, files: &mut Files, gone: &dyn Fn(u64) -> bool) {
+    let numbers: Vec<u64> = files.keys().copied().filter(|n| gone(*n)).collect();
+    for n in numbers {
+        fs.unlink(fs.root(), format!("file {n}").as_bytes(), &|_| false).unwrap();
+        files.remove(&n);
+    }
+}
+
+fn check(fs: &FileSystem, files: &Files) {
+    for (n, len) in files {
+        let ino = fs.lookup(fs.root(), format!("file {n}").as_bytes()).unwrap();
+        let mut data = vec![0; len + 1];
+        assert_eq!(fs.read(ino, 0, &mut data).unwrap(), *len, "file {n}");
+        data.truncate(*len);
+        assert!(data == bytes(*n, *len), "file {n}");
+    }
+}
+
+fn no_space(e: &Error) {
+    assert!(e.to_string().contains("space"), "{e}");
+}
+
+fn rounds(engine: &Engine) -> Files {
+    let fs = open(engine);
+    let mut files = Files::new();
+    let sizes: [&dyn Fn(u64) -> usize; 4] = [
+        &|_| 3 << 20,
+        &|n| 600 + (n as usize * 37) % 3000,
+        &|n| if n % 50 == 0 { 1 << 20 } else { (n as usize * 511) % 20_000 },
+        &|_| 130_000,
+    ];
+    for (round, size) in sizes.into_iter().enumerate() {
+        no_space(&fill(&fs, &mut files, size));
+        assert!(files.len() > 4, "round {round}: {}", files.len());
+        assert_eq!(engine.suspended(), None, "round {round}");
+        // It stays full.
+        engine.sync().unwrap();
+        no_space(&fill(&fs, &mut files, &|_| 8 << 20));
+        check(&fs, &files);
+        empty(&fs, &mut files, &|n| round == 1 || n % 3 != round as u64 % 3);
+    }
+    engine.sync().unwrap();
+    check(&fs, &files);
+    files
+}
+
+fn life(line: &str, ashift: u64) {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create(line, ashift);
+    let files = rounds(&engine);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+    let engine = rig.import();
+    check(&open(&engine), &files);
+    engine.export(false).unwrap();
+}
+
+#[test]
+fn single_devices() {
+    life("a", 12);
+    life("a b", 9);
+}
+
+#[test]
+fn mirrors() {
+    life("mirror a b", 12);
+}
+
+#[test]
+fn raidz() {
+    life("raidz1 a b c", 12);
+    life("raidz2 a b c d", 12);
+}
+
+#[test]
+fn raidz_of_three_parities() {
+    life("raidz3 a b c d e", 12);
+}
+
+#[test]
+fn special_vdevs() {
+    life("a special b", 12);
+}
