@@ -3,7 +3,7 @@
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 
-.PHONY: help run build test lint deny fuzz-long damage-long bench clean
+.PHONY: help run build test lint deny fuzz-long damage-long bench bench-build bench-write clean
 
 help:
 	@echo "make run          build, import a sample pool read-only, mount it, show it"
@@ -14,6 +14,7 @@ help:
 	@echo "make damage-long  thousands of damaged images instead of CI's sample"
 	@echo "make fuzz-long    coverage-guided fuzzing of every decoder (FUZZ_SECONDS each)"
 	@echo "make bench        reads and metadata walks against the raw device file"
+	@echo "make bench-write  writes against OpenZFS's own engine"
 
 run:
 	scripts/setup.sh run
@@ -53,12 +54,17 @@ fuzz-long:
 PEER := target/release/libzpool-peer
 
 # The peer is OpenZFS's own engine, as Debian packages it, with jemalloc preloaded (its best allocator).
-bench:
+bench-build:
 	scripts/setup.sh bench
 	$(CARGO) build --release --locked -p cenote-bench
 	cc -O2 -D_GNU_SOURCE -I/usr/include/libspl -I/usr/include/libzfs -o $(PEER) \
 		crates/bench/peer/libzpool.c -lzpool -lnvpair -ljemalloc -lm -lpthread
+
+bench: bench-build
 	target/release/cenote-bench read --peer $(PEER) $(BENCH_ARGS)
+
+bench-write: bench-build
+	target/release/cenote-bench write --peer $(PEER) $(BENCH_ARGS)
 
 damage-long:
 	CENOTE_TORTURE=long $(CARGO) test --locked -p cenote-torture -- --nocapture

@@ -1,9 +1,14 @@
 /*
- * The peer of the read benchmark: OpenZFS's own engine in user space (libzpool).
+ * The peer of the benchmarks: OpenZFS's own engine in user space (libzpool).
  *
- *   libzpool-peer FILE SIZE_MIB CACHE_MIB
+ *   libzpool-peer read FILE SIZE_MIB CACHE_MIB
+ *   libzpool-peer write FILE SIZE_MIB OVERWRITES
  *
- * Makes a pool `bench` on FILE with three objects of SIZE_MIB each in an object set `bench/data`:
+ * `write` makes a pool on FILE for each row, writes SIZE_MIB in 128 KiB (noise, then what lz4
+ * halves), overwrites a quarter of that OVERWRITES times at random in 8 KiB, each until it is on
+ * disk, and prints one line of JSON per row.
+ *
+ * `read` makes a pool `bench` on FILE with three objects of SIZE_MIB each in an object set `bench/data`:
  * object "raw", 128 KiB blocks that do not compress; object "lz4", 128 KiB blocks that lz4 halves;
  * object "small", 8 KiB blocks that do not compress. Exports, imports, reads them cold and warm,
  * and prints one line of JSON per row. The pool stays, exported, for the other side to read.
@@ -21,6 +26,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 
 extern unsigned long zfs_arc_max, zfs_arc_min;
@@ -197,16 +203,148 @@ cold_and_warm(const char *cold, const char *warm, int object, int is_random)
 	dmu_objset_disown(os, B_FALSE, FTAG);
 }
 
+static void
+print_row(const char *row, uint64_t bytes, uint64_t ops, double w, double c)
+{
+	printf("{\"row\":\"%s\",\"bytes\":%llu,\"ops\":%llu,\"seconds\":%.4f,"
+	    "\"cpu_seconds\":%.4f}\n", row, (u_longlong_t)bytes,
+	    (u_longlong_t)ops, wall() - w, cpu() - c);
+	fflush(stdout);
+}
+
+static void
+write_block(objset_t *os, struct object *o, uint64_t at, const char *block)
+{
+	dmu_tx_t *tx = dmu_tx_create(os);
+	dmu_tx_hold_write(tx, o->number, at, o->block_size);
+	VERIFY0(dmu_tx_assign(tx, TXG_WAIT));
+	dmu_write(os, o->number, at, o->block_size, block, tx);
+	dmu_tx_commit(tx);
+}
+
+static char *
+noise(size_t len, size_t of)
+{
+	char *block = calloc(1, of);
+	for (size_t i = 0; i < len; i += 8)
+		*(uint64_t *)(block + i) = random64();
+	return (block);
+}
+
+/* A file whose blocks are there already: no one is to measure how the host allocates. */
+static void
+make_file(uint64_t size)
+{
+	size_t mib = 1 << 20;
+	char *zeros = calloc(1, mib);
+	int fd = open(path, O_CREAT | O_TRUNC | O_RDWR, 0600);
+	VERIFY(fd >= 0);
+	for (uint64_t at = 0; at < size; at += mib)
+		VERIFY3S(pwrite(fd, zeros, mib, at), ==, mib);
+	close(fd);
+	free(zeros);
+}
+
+#define	OWNER	((void *)objects)
+
+/* A fresh pool with one object of each kind; the object set is held until `drop_pool`. */
+static objset_t *
+fresh_pool(enum zio_compress compression)
+{
+	objset_t *os;
+
+	make_file(2 * object_bytes + (256 << 20));
+	make_pool();
+	VERIFY0(dmu_objset_create(DATASET, DMU_OST_OTHER, 0, NULL, NULL, NULL));
+	VERIFY0(dsl_prop_set_int(DATASET, "compression", ZPROP_SRC_LOCAL,
+	    compression));
+	VERIFY0(dmu_objset_own(DATASET, DMU_OST_OTHER, B_FALSE, B_FALSE, OWNER,
+	    &os));
+	dmu_tx_t *tx = dmu_tx_create(os);
+	dmu_tx_hold_bonus(tx, DMU_NEW_OBJECT);
+	VERIFY0(dmu_tx_assign(tx, TXG_WAIT));
+	for (int i = 0; i < 3; i++)
+		objects[i].number = dmu_object_alloc(os,
+		    DMU_OT_PLAIN_FILE_CONTENTS, objects[i].block_size,
+		    DMU_OT_NONE, 0, tx);
+	dmu_tx_commit(tx);
+	txg_wait_synced(dmu_objset_pool(os), 0);
+	return (os);
+}
+
+static void
+drop_pool(objset_t *os)
+{
+	dmu_objset_disown(os, B_FALSE, OWNER);
+	VERIFY0(spa_destroy(POOL));
+}
+
+static void
+sequential_row(const char *row, struct object *o, size_t noisy)
+{
+	objset_t *os = fresh_pool(o->compression);
+	char *block = noise(noisy, o->block_size);
+	double w = wall(), c = cpu();
+
+	for (uint64_t at = 0; at < object_bytes; at += o->block_size) {
+		*(uint64_t *)block = at + 1;
+		write_block(os, o, at, block);
+	}
+	txg_wait_synced(dmu_objset_pool(os), 0);
+	print_row(row, object_bytes, object_bytes / o->block_size, w, c);
+	free(block);
+	drop_pool(os);
+}
+
+static void
+overwrites_row(const char *row, struct object *o, uint64_t count)
+{
+	objset_t *os = fresh_pool(ZIO_COMPRESS_OFF);
+	uint64_t bytes = object_bytes / 4;
+	char *block = noise(o->block_size, o->block_size);
+
+	for (uint64_t at = 0; at < bytes; at += o->block_size)
+		write_block(os, o, at, block);
+	txg_wait_synced(dmu_objset_pool(os), 0);
+	double w = wall(), c = cpu();
+	for (uint64_t i = 0; i < count; i++) {
+		*(uint64_t *)block = random64();
+		write_block(os, o, random64() % (bytes / o->block_size) *
+		    o->block_size, block);
+	}
+	txg_wait_synced(dmu_objset_pool(os), 0);
+	print_row(row, count * o->block_size, count, w, c);
+	free(block);
+	drop_pool(os);
+}
+
+static int
+write_rows(uint64_t count)
+{
+	kernel_init(SPA_MODE_READ | SPA_MODE_WRITE);
+	sequential_row("sequential 128K", &objects[0], 128 << 10);
+	sequential_row("sequential 128K lz4", &objects[1], 64 << 10);
+	overwrites_row("random 8K overwrites", &objects[2], count);
+	kernel_fini();
+	return (0);
+}
+
 int
 main(int argc, char **argv)
 {
-	if (argc != 4) {
-		fprintf(stderr, "usage: %s FILE SIZE_MIB CACHE_MIB\n", argv[0]);
+	if (argc != 5) {
+		fprintf(stderr, "usage: %s read FILE SIZE_MIB CACHE_MIB\n"
+		    "       %s write FILE SIZE_MIB OVERWRITES\n", argv[0], argv[0]);
 		return (2);
 	}
-	path = argv[1];
-	object_bytes = strtoull(argv[2], NULL, 10) << 20;
-	zfs_arc_max = strtoull(argv[3], NULL, 10) << 20;
+	path = argv[2];
+	object_bytes = strtoull(argv[3], NULL, 10) << 20;
+	spa_config_path = "/nonexistent/zpool.cache";
+	if (strcmp(argv[1], "write") == 0) {
+		zfs_arc_max = 256 << 20;
+		return (write_rows(strtoull(argv[4], NULL, 10)));
+	}
+	zfs_arc_max = strtoull(argv[4], NULL, 10) << 20;
 	zfs_arc_min = zfs_arc_max / 2;
 	int fd = open(path, O_CREAT | O_TRUNC | O_RDWR, 0600);
 	if (fd < 0 || ftruncate(fd, 4 * object_bytes + (256 << 20)) != 0) {
@@ -214,7 +352,6 @@ main(int argc, char **argv)
 		return (1);
 	}
 	close(fd);
-	spa_config_path = "/nonexistent/zpool.cache";
 	kernel_init(SPA_MODE_READ | SPA_MODE_WRITE);
 	make_pool();
 	make_objects();

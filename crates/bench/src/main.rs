@@ -1,3 +1,5 @@
+//! `cenote-bench write`: see [`write`].
+//!
 //! `cenote-bench read`: reads through the library, beside the raw device file and beside OpenZFS's
 //! own engine, in one run.
 //!
@@ -10,6 +12,7 @@
 mod measure;
 mod read;
 mod report;
+mod write;
 
 use std::path::PathBuf;
 
@@ -26,6 +29,31 @@ struct Args {
 enum What {
     /// Sequential and random reads, cold and warm, and metadata walks.
     Read(ReadArgs),
+    /// Sequential writes, random overwrites and small files, through the library.
+    Write(WriteArgs),
+}
+
+/// What `write` runs on.
+#[derive(clap::Args)]
+pub struct WriteArgs {
+    /// Directory for the pools' device files: twice --size each, and a little.
+    #[arg(long, default_value = "/dev/shm/cenote-bench")]
+    dir: PathBuf,
+    /// MiB of the sequential rows; a quarter of it is overwritten at random.
+    #[arg(long, default_value_t = 1024)]
+    size: u64,
+    /// Number of random overwrites of 8 KiB.
+    #[arg(long, default_value_t = 100_000)]
+    overwrites: u64,
+    /// Number of small files.
+    #[arg(long, default_value_t = 100_000)]
+    files: usize,
+    /// Runs of each row; the median counts.
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// The peer's program.
+    #[arg(long)]
+    peer: Option<PathBuf>,
 }
 
 /// What `read` runs on.
@@ -51,5 +79,6 @@ pub struct ReadArgs {
 fn main() -> anyhow::Result<()> {
     match Args::parse().what {
         What::Read(args) => read::run(&args),
+        What::Write(args) => write::run(&args),
     }
 }

@@ -72,6 +72,7 @@ pub fn run(args: &ReadArgs) -> anyhow::Result<()> {
 /// Runs the peer, which makes the pool, and returns its rows.
 fn peer(args: &ReadArgs, image: &Path) -> anyhow::Result<Vec<Run>> {
     let out = Command::new(&args.peer)
+        .arg("read")
         .arg(image)
         .args([args.size.to_string(), args.cache.to_string()])
         .output()
