@@ -77,7 +77,9 @@ pub struct MountSpec {
     pub dataset: String,
     /// An existing directory.
     pub mountpoint: PathBuf,
-    /// The file system.
+    /// The file system. If it [can be changed](FileSystem::is_writable) so can the mount, and what is
+    /// grafted into it; that is settled when it is mounted. Its unlinked set should have been
+    /// [drained](FileSystem::drain_unlinked).
     pub fs: Arc<FileSystem>,
     /// Its snapshots, for `.zfs/snapshot`; `None` if the file system is a snapshot itself.
     pub snapshots: Option<Arc<dyn Snapshots>>,
@@ -199,7 +201,7 @@ impl MountHandle {
 
     /// Makes the kernel forget what it knows of the file system, grafts not included: for changes
     /// that do not come through the mount, such as a rollback. To be called before such a change,
-    /// while the old names can be listed, and after it.
+    /// while the old names can be listed, and after it; not while requests are held up.
     pub fn invalidate(&self) {
         if let Some(tree) = self.tree.upgrade() {
             tree.invalidate(&tree.root);

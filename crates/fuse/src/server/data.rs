@@ -13,6 +13,7 @@ use fuser::{
 use rustix::fs::{FallocateFlags, OFlags};
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Largest read that is answered; the kernel asks for 1 MiB at most.
 const MAX_READ: u32 = 16 << 20;
@@ -38,6 +39,11 @@ thread_local! {
 
 fn has(flags: OpenFlags, flag: OFlags) -> bool {
     OFlags::from_bits_retain(flags.0.cast_unsigned()).contains(flag)
+}
+
+/// Seconds since 1970.
+fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs())
 }
 
 /// Whether a read is worth an access time: as `relatime` has it.
@@ -200,7 +206,7 @@ impl Server {
             }
             match result {
                 Ok(n) => {
-                    if handle.notes_access {
+                    if handle.notes_access(seconds()) {
                         self.note_access(&handle.node);
                     }
                     reply.data(buf.get(..n).unwrap_or_default());
@@ -267,15 +273,18 @@ impl Server {
 
     /// `fsync` of a file or directory.
     pub(super) fn reply_fsync(&self, ino: INodeNo, reply: ReplyEmpty) {
-        match self.tree.node(ino) {
-            Ok(node)
-                if self.changeable(&node).is_ok()
-                    && node.branch().sync_policy() != SyncPolicy::Disabled =>
-            {
-                self.when_on_disk(node.branch(), reply, ReplyEmpty::ok);
-            }
-            Ok(_) => reply.ok(),
-            Err(e) => reply.error(errno(&e)),
+        let node = match self.tree.node(ino) {
+            Ok(node) => node,
+            Err(e) => return reply.error(errno(&e)),
+        };
+        // Also if it has become read-only meanwhile.
+        let may_be_dirty = self.tree.changes && node.may_change();
+        if may_be_dirty && node.branch().is_gone() {
+            reply.error(Errno::EIO);
+        } else if may_be_dirty && node.branch().sync_policy() != SyncPolicy::Disabled {
+            self.when_on_disk(node.branch(), reply, ReplyEmpty::ok);
+        } else {
+            reply.ok();
         }
     }
 

@@ -22,7 +22,9 @@ pub(super) struct Handle {
     pub(super) ahead: ReadAhead,
     used: InUse,
     /// Whether reading changes the access time, if the file system's properties want it.
-    pub(super) notes_access: bool,
+    notes_access: bool,
+    /// The second in which it was changed last.
+    noted: AtomicU64,
 }
 
 impl Handle {
@@ -34,7 +36,15 @@ impl Handle {
         notes_access: bool,
     ) -> Handle {
         let (file, ahead) = (OnceLock::new(), ReadAhead::new());
-        Handle { node, fs, object, file, ahead, used, notes_access }
+        let noted = AtomicU64::new(0);
+        Handle { node, fs, object, file, ahead, used, notes_access, noted }
+    }
+
+    /// Whether a read in this second is to change the access time. Once a second is enough.
+    pub(super) fn notes_access(&self, second: u64) -> bool {
+        self.notes_access
+            && self.noted.load(Ordering::Relaxed) != second
+            && self.noted.swap(second, Ordering::Relaxed) != second
     }
 
     /// The file to read from.

@@ -80,9 +80,13 @@ fn read_only_file_systems_cannot_be_changed() {
     let w = World::new();
     fs::write(w.path("file"), "text").unwrap();
     let open = OpenOptions::new().write(true).open(w.path("file")).unwrap();
+    open.set_len(4).unwrap();
     w.fs.set_settings(Settings { read_only: true, ..settings() });
     nothing_changes(w.dir.path(), "file");
     assert_eq!(errno(open.set_len(0)), EROFS);
+    let before = w.store.syncs.load(std::sync::atomic::Ordering::SeqCst);
+    open.sync_all().unwrap();
+    assert!(w.store.syncs.load(std::sync::atomic::Ordering::SeqCst) > before);
 }
 
 #[test]
@@ -140,4 +144,46 @@ fn changes_behind_the_kernels_back_are_seen_after_invalidation() {
     assert!(w.path("d/new").exists() && !w.path("d/old").exists());
     assert_eq!(fs::read(w.path("d/same")).unwrap(), b"afterwards");
     assert_eq!(fs::read_dir(w.path("d")).unwrap().count(), 2);
+}
+
+/// A user who has no privilege.
+const USER: u32 = 65534;
+
+/// Not a test: what this program does for [`ordinary_users_can_write`], as an ordinary user.
+#[test]
+fn child() {
+    if std::env::var("CENOTE_TEST_ROLE").is_err() {
+        return;
+    }
+    let props = CreateProps { uid: USER, gid: USER, ..CreateProps::default() };
+    let w = World::with(settings(), &props, |_| {});
+    fs::create_dir(w.path("d")).unwrap();
+    fs::write(w.path("d/f"), "text").unwrap();
+    fs::rename(w.path("d/f"), w.path("g")).unwrap();
+    assert_eq!(fs::read(w.path("g")).unwrap(), b"text");
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&fs::metadata(w.path("g")).unwrap()), USER);
+    assert_eq!(errno(std::os::unix::fs::chown(w.path("g"), Some(0), None)), 1);
+    // A graft in it is changed just as well.
+    let (store, inner) = file_system(settings(), &props);
+    let at = w.dir.path().canonicalize().unwrap().join("d");
+    let graft = w.handle.graft(&spec(&store, &inner, at)).unwrap();
+    fs::write(w.path("d/inner"), "text").unwrap();
+    assert!(inner.resolve(b"inner").is_ok());
+    drop(graft);
+    let disk = w.unmount();
+    assert!(disk.resolve(b"g").is_ok());
+}
+
+#[test]
+fn ordinary_users_can_write() {
+    use std::os::unix::process::CommandExt;
+    let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata("/dev/fuse").unwrap());
+    if !rustix::process::geteuid().is_root() || mode & 0o6 != 0o6 {
+        eprintln!("not tested: needs root, and a /dev/fuse that is open to everyone");
+        return;
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "places::child", "--nocapture"]).env("CENOTE_TEST_ROLE", "user");
+    let output = command.uid(USER).gid(USER).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
