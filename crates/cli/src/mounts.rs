@@ -1,7 +1,7 @@
 //! Mounting the file systems of an imported pool, and taking the mounts away.
 //!
-//! A file system is mounted where its `mountpoint` property says (below the alternate root), read
-//! only. Directories that are missing are made, and removed again after unmounting. Parents are
+//! A file system is mounted where its `mountpoint` property says (below the alternate root). One of a
+//! pool that is imported for writing is open for writing while it is mounted. Directories that are missing are made, and removed again after unmounting. Parents are
 //! mounted before what lies below them and unmounted after it: mountpoints are sorted with `/` as
 //! the least character.
 //!
@@ -9,16 +9,26 @@
 //! for other users the file system is grafted into that mount (see [`Graft`]), where no directory
 //! need be made.
 //!
+//! | room | what |
+//! |---|---|
+//! | `settings` | what properties and options say about a mount |
+//! | [`moving`] | mounts that follow changes of properties and names |
+//!
 //! Invariant: an entry of [`Mounts`] is a live mount or one that somebody else has unmounted and
 //! nobody has asked about since; [`Mounts::list`] and all that changes mounts drop the latter.
 
+pub mod moving;
+mod settings;
+
 use crate::context::Context;
 use crate::outcome::plain;
-use crate::pools::{Imported, Opened};
+use crate::pools::{Imported, Opened, reason};
 use cenote_dsl::{Dataset, DatasetKind};
 use cenote_fuse::{Force, Graft, MountError, MountHandle, MountSpec};
-use cenote_fuse::{SnapDir, SnapshotEntry, Snapshots, Space, Watcher};
-use cenote_zpl::{FileSystem, Visibility};
+use cenote_fuse::{SnapshotEntry, Snapshots, Space, SpaceHook, SyncHook, SyncPolicy, Watcher};
+use cenote_pool::engine::{Engine, EngineError};
+use cenote_zpl::FileSystem;
+use settings::Settings;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -39,10 +49,32 @@ pub struct Listed {
 
 struct Mounted {
     listed: Listed,
+    /// The dataset's object, which it keeps when it is renamed.
+    id: u64,
     options: String,
+    /// How it was asked to be mounted.
+    how: How,
+    settings: Settings,
     /// Directories made for the mountpoint, outermost first.
     made: Vec<PathBuf>,
     handle: Handle,
+    fs: Arc<FileSystem>,
+    /// What has the dataset open for writing.
+    engine: Option<Arc<Engine>>,
+    /// Whether the kernel lets changes through.
+    writable: bool,
+}
+
+impl Mounted {
+    /// What is to be done once it is not mounted any more.
+    fn gone(&self) {
+        remove_made(&self.made);
+        if let Some(engine) = &self.engine
+            && let Err(e) = engine.close(self.id)
+        {
+            tracing::warn!("{}: {e}", self.listed.dataset);
+        }
+    }
 }
 
 /// What keeps a file system mounted.
@@ -72,6 +104,13 @@ impl Handle {
             Handle::Graft(graft) => graft.unmount(force),
         }
     }
+
+    fn set_sync_policy(&self, policy: SyncPolicy) {
+        match self {
+            Handle::Mount(mount) => mount.set_sync_policy(policy),
+            Handle::Graft(graft) => graft.set_sync_policy(policy),
+        }
+    }
 }
 
 /// The mounts of a pool.
@@ -89,7 +128,7 @@ impl Mounts {
         mounts.retain(|m| {
             let live = m.handle.is_mounted();
             if !live {
-                remove_made(&m.made);
+                m.gone();
             }
             live
         });
@@ -168,8 +207,7 @@ impl Mounts {
                     e => format!("cannot unmount '{place}': {e}"),
                 }));
             }
-            let gone = mounts.remove(at);
-            remove_made(&gone.made);
+            mounts.remove(at).gone();
         }
         Ok(())
     }
@@ -247,7 +285,6 @@ pub fn mount_one(
         NotMounted::Failed(format!("cannot mount '{what}': {why}"))
     };
     let settings = Settings::new(imported, d, how).map_err(|e| failed(name, &e))?;
-    let fs = open(imported, d, settings.visibility).map_err(|e| failed(name, &e))?;
     let resolved = cenote_fuse::resolve(&mountpoint);
     let host = host(&resolved, ctx);
     let made = match &host {
@@ -261,16 +298,24 @@ pub fn mount_one(
     if !how.overlay && !settings.overlay && !empty.unwrap_or(true) {
         return Err(failed(&mountpoint.display(), &"directory is not empty"));
     }
+    let (fs, engine) = match open(imported, d, &settings) {
+        Ok(opened) => opened,
+        Err(e) => {
+            remove_made(&made);
+            return Err(failed(name, &e));
+        }
+    };
+    let opened = imported.opened();
+    let writable = fs.is_writable();
     let spec = MountSpec {
         dataset: name.clone(),
         mountpoint: resolved,
-        fs,
-        snapshots: Some(Arc::new(OfDataset {
-            pool: imported.opened().clone(),
-            dataset: d.clone(),
-        })),
+        fs: Arc::clone(&fs),
+        snapshots: Some(Arc::new(OfDataset { pool: opened.clone(), id: d.ds_obj })),
         snapdir: settings.snapdir,
-        space: settings.space,
+        space: space_of(opened, d.ds_obj, settings.record_size),
+        sync: sync_of(opened),
+        sync_policy: settings.sync,
         setuid: settings.setuid,
         devices: settings.devices,
         exec: settings.exec,
@@ -286,14 +331,25 @@ pub fn mount_one(
             let listed = Listed { dataset: name.clone(), mountpoint: place };
             imported.mounts.lock().push(Mounted {
                 listed,
-                options: settings.options,
+                id: d.ds_obj,
+                options: settings.options.clone(),
+                how: how.clone(),
+                settings,
                 made,
                 handle,
+                fs,
+                engine,
+                writable,
             });
             Ok(())
         }
         Err(e) => {
             remove_made(&made);
+            drop(fs);
+            if let Some(engine) = engine {
+                // That it could not be mounted is what matters.
+                let _ = engine.close(d.ds_obj);
+            }
             Err(failed(name, &e))
         }
     }
@@ -329,84 +385,65 @@ fn check(imported: &Imported, d: &Dataset, explicit: bool) -> Result<PathBuf, No
     Ok(PathBuf::from(mountpoint))
 }
 
-/// Properties and options that matter for a mount.
-struct Settings {
-    visibility: Visibility,
-    snapdir: SnapDir,
-    space: Space,
-    setuid: bool,
-    devices: bool,
-    exec: bool,
-    overlay: bool,
-    options: String,
-}
-
-impl Settings {
-    fn new(imported: &Imported, d: &Dataset, how: &How) -> Result<Settings, String> {
-        let value = |property: &str| match imported.pool().dsl().get(d, property) {
-            Ok(v) => Ok(v.map(|v| v.exact).unwrap_or_default()),
-            Err(e) => Err(e.to_string()),
-        };
-        let bytes = |property: &str| value(property).map(|v| v.parse().unwrap_or(0));
-        let mut settings = Settings {
-            visibility: Visibility {
-                xattr: value("xattr")? != "off",
-                posix_acl: value("acltype")? == "posix",
-            },
-            snapdir: match value("snapdir")?.as_str() {
-                "visible" => SnapDir::Visible,
-                "disabled" => SnapDir::Disabled,
-                _ => SnapDir::Hidden,
-            },
-            space: Space {
-                referenced: bytes("referenced")?,
-                available: bytes("available")?,
-                record_size: bytes("recordsize")?,
-            },
-            setuid: value("setuid")? != "off",
-            devices: value("devices")? != "off",
-            exec: value("exec")? != "off",
-            overlay: value("overlay")? != "off",
-            options: "ro".into(),
-        };
-        for option in &how.options {
-            settings.apply(option)?;
-        }
-        Ok(settings)
-    }
-
-    fn apply(&mut self, option: &str) -> Result<(), String> {
-        match option {
-            "ro" | "defaults" => return Ok(()),
-            // Nothing is written, so access times stay what they are.
-            "atime" | "noatime" | "relatime" | "norelatime" => {}
-            "exec" | "noexec" => self.exec = option == "exec",
-            "suid" | "setuid" => self.setuid = true,
-            "nosuid" | "nosetuid" => self.setuid = false,
-            "dev" | "devices" => self.devices = true,
-            "nodev" | "nodevices" => self.devices = false,
-            "xattr" | "noxattr" => self.visibility.xattr = option == "xattr",
-            "rw" => return Err("pool is read-only".into()),
-            _ => return Err(format!("unsupported option: {option}")),
-        }
-        self.options.push(',');
-        self.options.push_str(match option {
-            "setuid" => "suid",
-            "nosetuid" => "nosuid",
-            "devices" => "dev",
-            "nodevices" => "nodev",
-            other => other,
-        });
-        Ok(())
-    }
-}
-
+/// Opens a file system, for writing if the pool is; then with what has it open.
 fn open(
     imported: &Imported,
     d: &Dataset,
-    v: Visibility,
-) -> Result<Arc<FileSystem>, cenote_zpl::Error> {
-    FileSystem::open_with(imported.pool().dsl().open_objset(d)?, v)
+    settings: &Settings,
+) -> Result<(Arc<FileSystem>, Option<Arc<Engine>>), String> {
+    let words = |e: cenote_zpl::Error| e.to_string();
+    let fixed = || {
+        let os = imported.pool().dsl().open_objset(d).map_err(|e| e.to_string())?;
+        let fs = FileSystem::open_with(os, settings.files.visibility).map_err(words)?;
+        Ok((fs, None))
+    };
+    let Some(engine) = imported.engine() else { return fixed() };
+    let live = match engine.live(d.ds_obj) {
+        Ok(live) => live,
+        Err(EngineError::Unsupported(_)) if settings.files.read_only => return fixed(),
+        Err(e) => return Err(reason(&e)),
+    };
+    let opened = FileSystem::open_live(live, settings.files.clone()).and_then(|fs| {
+        if fs.is_writable() {
+            fs.drain_unlinked()?;
+        }
+        Ok(fs)
+    });
+    match opened {
+        Ok(fs) => Ok((fs, Some(Arc::clone(engine)))),
+        Err(e) => {
+            // That it cannot be opened is what matters.
+            let _ = engine.close(d.ds_obj);
+            Err(words(e))
+        }
+    }
+}
+
+/// Figures for `statfs`, as they are when it is called.
+fn space_of(opened: &Opened, id: u64, record_size: u64) -> SpaceHook {
+    let opened = opened.clone();
+    Arc::new(move || {
+        let pool = opened.pool();
+        let figures = || {
+            let dataset = pool.dsl().by_object(id).ok()??;
+            let available = pool.dsl().available(&dataset).ok()??;
+            Some((dataset.ds.referenced, available))
+        };
+        let (referenced, available) = figures().unwrap_or_default();
+        Space { referenced, available, record_size }
+    })
+}
+
+/// Waits until what was changed is on disk.
+fn sync_of(opened: &Opened) -> SyncHook {
+    let engine = opened.engine().cloned();
+    Arc::new(move || {
+        let Some(engine) = &engine else { return Ok(()) };
+        engine.sync().map_err(|e| match e {
+            EngineError::Read(e) => e.into(),
+            e => cenote_dmu::write::WriteError::Suspended(e.to_string()).into(),
+        })
+    })
 }
 
 /// Makes a directory and its parents; returns those that were missing, outermost first.
@@ -456,16 +493,21 @@ impl LazyWatcher {
     }
 }
 
-/// The snapshots of a mounted file system.
+/// The snapshots of a mounted file system, as they are when they are asked for.
 struct OfDataset {
     pool: Opened,
-    dataset: Dataset,
+    id: u64,
 }
 
 impl Snapshots for OfDataset {
     fn list(&self) -> Vec<SnapshotEntry> {
-        let found = self.pool.pool().dsl().snapshots(&self.dataset).unwrap_or_else(|e| {
-            tracing::warn!("snapshots of {}: {e}", self.dataset.name);
+        let pool = self.pool.pool();
+        let list = || match pool.dsl().by_object(self.id)? {
+            Some(dataset) => pool.dsl().snapshots(&dataset),
+            None => Ok(Vec::new()),
+        };
+        let found = list().unwrap_or_else(|e| {
+            tracing::warn!("snapshots of dataset {}: {e}", self.id);
             Vec::new()
         });
         let entry = |d: Dataset| {
@@ -477,11 +519,11 @@ impl Snapshots for OfDataset {
     }
 
     fn open(&self, name: &str) -> Result<Arc<FileSystem>, cenote_zpl::Error> {
-        let full = format!("{}@{name}", self.dataset.name);
-        let Some(snapshot) = self.pool.pool().dsl().find(&full)? else {
-            return Err(cenote_zpl::Error::NotFound(full));
-        };
-        FileSystem::open(self.pool.pool().dsl().open_objset(&snapshot)?)
+        let pool = self.pool.pool();
+        let missing = || cenote_zpl::Error::NotFound(name.into());
+        let head = pool.dsl().by_object(self.id)?.ok_or_else(missing)?;
+        let snapshot = pool.dsl().find(&format!("{}@{name}", head.name))?.ok_or_else(missing)?;
+        FileSystem::open(pool.dsl().open_objset(&snapshot)?)
     }
 }
 

@@ -2,6 +2,9 @@
 //!
 //! | module | commands |
 //! |---|---|
+//! | [`create`], [`destroy`], [`rename`], [`snapshot`] | the commands of these names |
+//! | [`set`] | `zfs set`, `zfs inherit` |
+//! | [`change`] | what these have in common |
 //! | [`list`] | `zfs list` |
 //! | [`get`] | `zfs get` |
 //! | [`mount`] | `zfs mount`, `zfs unmount` |
@@ -9,12 +12,18 @@
 //! | [`select`] | which datasets a command works on, and in which order |
 //! | [`properties`] | the table of dataset properties and their columns |
 
+pub mod change;
+pub mod create;
+pub mod destroy;
 pub mod get;
 pub mod holds;
 pub mod list;
 pub mod mount;
 pub mod properties;
+pub mod rename;
 pub mod select;
+pub mod set;
+pub mod snapshot;
 mod usage;
 
 use crate::commands::{Command, Runs, Tool, print_version, row};
@@ -27,22 +36,22 @@ const TOOL: Tool = Tool {
     commands: &[
         row("version", Runs::Here(print_version), usage::VERSION),
         None,
-        row("create", Runs::Missing, usage::CREATE),
-        row("destroy", Runs::Missing, usage::DESTROY),
+        row("create", Runs::Pools(create::run), usage::CREATE),
+        row("destroy", Runs::Pools(destroy::run), usage::DESTROY),
         None,
-        row("snapshot", Runs::Missing, usage::SNAPSHOT),
+        row("snapshot", Runs::Pools(snapshot::run), usage::SNAPSHOT),
         row("rollback", Runs::Missing, usage::ROLLBACK),
         row("clone", Runs::Missing, usage::CLONE),
         row("promote", Runs::Missing, usage::PROMOTE),
-        row("rename", Runs::Missing, usage::RENAME),
+        row("rename", Runs::Pools(rename::run), usage::RENAME),
         row("bookmark", Runs::Missing, usage::BOOKMARK),
         row("diff", Runs::Missing, usage::DIFF),
         None,
         row("list", Runs::Pools(list::run), usage::LIST),
         None,
-        row("set", Runs::Missing, usage::SET),
+        row("set", Runs::Pools(set::set), usage::SET),
         row("get", Runs::Pools(get::run), usage::GET),
-        row("inherit", Runs::Missing, usage::INHERIT),
+        row("inherit", Runs::Pools(set::inherit), usage::INHERIT),
         row("upgrade", Runs::Missing, usage::UPGRADE),
         None,
         row("userspace", Runs::Missing, usage::USERSPACE),

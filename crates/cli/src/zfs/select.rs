@@ -10,6 +10,7 @@ use crate::pools::Imported;
 use crate::zfs::properties::Key;
 use cenote_dmu::Error;
 use cenote_dsl::{Dataset, DatasetKind, PropValue};
+use cenote_pool::change::names::{self, Expected};
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -316,42 +317,14 @@ pub fn open(ctx: &Context, name: &str, kinds: Kinds) -> Result<Node, String> {
     Ok(Node { imported, dataset })
 }
 
-/// Longest name of a dataset, in bytes (`ZFS_MAX_DATASET_NAME_LEN` less its NUL).
-const MAX_NAME: usize = 255;
-
 /// Why `name` cannot be the name of a dataset of these kinds.
 fn misnamed(name: &str, kinds: Kinds) -> Option<String> {
-    let only = |k: Kinds| kinds == k;
-    let why = if !kinds.meets(Kinds::SNAPSHOT) && name.contains('@') {
-        "snapshot delimiter '@' is not expected here"
-    } else if only(Kinds::SNAPSHOT) && !name.contains('@') {
-        "missing '@' delimiter in snapshot name"
-    } else if !kinds.meets(Kinds::BOOKMARK) && name.contains('#') {
-        "bookmark delimiter '#' is not expected here"
-    } else if only(Kinds::BOOKMARK) && !name.contains('#') {
-        "missing '#' delimiter in bookmark name"
-    } else if name.len() > MAX_NAME {
-        "name is too long"
-    } else if name.starts_with('/') {
-        "leading slash in name"
-    } else if name.ends_with('/') {
-        "trailing slash in name"
-    } else if name.matches(['@', '#']).count() > 1 {
-        "multiple '@' and/or '#' delimiters in name"
-    } else if name.split(['/', '@', '#']).any(str::is_empty) {
-        "empty component or misplaced '@' or '#' delimiter in name"
-    } else if name.split('/').any(|c| c == ".") {
-        "self reference, '.' is found in name"
-    } else if name.split('/').any(|c| c == "..") {
-        "parent reference, '..' is found in name"
-    } else {
-        let allowed = |c: &char| c.is_ascii_alphanumeric() || "-_.: %/@#".contains(*c);
-        return name
-            .chars()
-            .find(|c| !allowed(c))
-            .map(|c| format!("invalid character '{c}' in name"));
+    let expected = Expected {
+        head: kinds.meets(Kinds::FILESYSTEM.with(Kinds::VOLUME)),
+        snapshot: kinds.meets(Kinds::SNAPSHOT),
+        bookmark: kinds.meets(Kinds::BOOKMARK),
     };
-    Some(why.into())
+    names::misnamed(name, expected)
 }
 
 #[cfg(test)]

@@ -63,7 +63,10 @@ pub fn misnamed(name: &str, expected: Expected) -> Option<String> {
 }
 
 /// Checks a name that something is to get.
-pub(super) fn check_new(name: &str, expected: Expected) -> Result<(), ChangeError> {
+///
+/// # Errors
+/// [`ChangeError::Name`].
+pub fn check_new(name: &str, expected: Expected) -> Result<(), ChangeError> {
     if !name.contains(['@', '#']) || expected.snapshot {
         // What is between `%` is for receives and ranges.
         if name.contains('%') {

@@ -1,0 +1,152 @@
+//! Mounts that follow changes of properties and names.
+//!
+//! A change of a mountpoint or of a name goes in three steps: what it concerns is unmounted,
+//! innermost first, if that can be; the change is made; what was mounted is mounted where it now
+//! belongs. If the change is refused, everything comes back to where it was.
+//!
+//! Other properties take effect in the file system as it is, unless the kernel keeps to them itself
+//! (`exec`, `setuid`, `devices`, a mount that it knows as read-only): then it is mounted anew.
+
+use super::{How, Mounts, NotMounted, Settings, StaysMounted, mount_one};
+use crate::context::Context;
+use crate::pools::Imported;
+use cenote_dsl::{Dataset, DatasetKind, Source};
+
+/// File systems that were unmounted for a change.
+#[derive(Default)]
+pub struct Away(Vec<(u64, How)>);
+
+impl Away {
+    /// Mounts them again, where they belong now. Says what fails; returns whether all went well.
+    pub fn back(self, imported: &Imported, ctx: &mut Context) -> bool {
+        let mut good = true;
+        // They were unmounted innermost first.
+        for (id, how) in self.0.into_iter().rev() {
+            let Ok(Some(dataset)) = imported.pool().dsl().by_object(id) else { continue };
+            match mount_one(imported, &dataset, true, &how, ctx) {
+                Ok(()) | Err(NotMounted::NotMeant(_)) => {}
+                Err(NotMounted::Failed(message)) => {
+                    ctx.complain(message);
+                    good = false;
+                }
+            }
+        }
+        good
+    }
+}
+
+impl Mounts {
+    /// Unmounts those of the datasets that are mounted, innermost first. If one is busy, those that
+    /// were unmounted are in the error, to come [back](Away::back).
+    pub fn take_away(&self, datasets: &[u64], force: bool) -> Result<Away, (Away, StaysMounted)> {
+        let mut away = Away::default();
+        loop {
+            let mounts = self.lock();
+            let concerned = mounts.iter().filter(|m| datasets.contains(&m.id));
+            let innermost = concerned.max_by_key(|m| super::sort_key(&m.listed.mountpoint));
+            let Some((id, how)) = innermost.map(|m| (m.id, m.how.clone())) else {
+                return Ok(away);
+            };
+            let name = innermost.map(|m| m.listed.dataset.clone());
+            drop(mounts);
+            if let Err(e) = self.unmount_where(force, |m| Some(&m.dataset) == name.as_ref()) {
+                return Err((away, e));
+            }
+            away.0.push((id, how));
+        }
+    }
+
+    /// Unmounts a dataset, if it is mounted.
+    pub fn unmount_one(&self, dataset: &str, force: bool) -> Result<(), StaysMounted> {
+        self.unmount_where(force, |m| m.dataset == dataset)
+    }
+
+    /// A dataset, and what is below it, has another name.
+    pub fn renamed(&self, from: &str, to: &str) {
+        for mounted in self.lock().iter_mut() {
+            let name = &mounted.listed.dataset;
+            if let Some(rest) = name.strip_prefix(from)
+                && (rest.is_empty() || rest.starts_with('/'))
+            {
+                mounted.listed.dataset = format!("{to}{rest}");
+            }
+        }
+    }
+}
+
+/// A dataset and all below it.
+pub fn family(imported: &Imported, dataset: &Dataset) -> Result<Vec<Dataset>, cenote_dmu::Error> {
+    let pool = imported.pool();
+    let mut family = vec![dataset.clone()];
+    let mut at = 0;
+    while let Some(next) = family.get(at).cloned() {
+        family.extend(pool.dsl().children(&next)?);
+        at += 1;
+    }
+    Ok(family)
+}
+
+/// A file system and those below it that have its mountpoint's name in theirs.
+pub fn with_mountpoint_of(
+    imported: &Imported,
+    dataset: &Dataset,
+) -> Result<Vec<Dataset>, cenote_dmu::Error> {
+    let pool = imported.pool();
+    let mut all = vec![dataset.clone()];
+    let mut at = 0;
+    while let Some(next) = all.get(at).cloned() {
+        for child in pool.dsl().children(&next)? {
+            let own = pool.dsl().get(&child, "mountpoint")?;
+            let inherits = own.is_some_and(|v| v.source != Source::Local);
+            if child.kind == DatasetKind::Filesystem && inherits {
+                all.push(child);
+            }
+        }
+        at += 1;
+    }
+    Ok(all)
+}
+
+/// Lets mounted file systems follow properties that have changed. Says what fails; returns whether
+/// all went well.
+pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
+    // Without options, so that they are not taken for values of properties.
+    let mut mounts = imported.mounts.lock();
+    let all: Vec<(u64, How)> = mounts.iter().map(|m| (m.id, m.how.clone())).collect();
+    mounts.iter_mut().for_each(|m| m.options.clear());
+    drop(mounts);
+    let mut anew = Vec::new();
+    for (id, how) in all {
+        let pool = imported.pool();
+        let dataset = pool.dsl().by_object(id);
+        let settings = match dataset {
+            Ok(Some(dataset)) => Settings::new(imported, &dataset, &how),
+            Ok(None) => Err("dataset does not exist".into()),
+            Err(e) => Err(e.to_string()),
+        };
+        let mut mounts = imported.mounts.lock();
+        let Some(mounted) = mounts.iter_mut().find(|m| m.id == id) else { continue };
+        let settings = settings.unwrap_or_else(|e| {
+            tracing::warn!("{}: {e}", mounted.listed.dataset);
+            mounted.settings.clone()
+        });
+        if !mounted.settings.follows(&settings, mounted.writable) {
+            anew.push(id);
+        }
+        mounted.fs.set_settings(settings.files.clone());
+        mounted.handle.set_sync_policy(settings.sync);
+        mounted.options = settings.options.clone();
+        mounted.settings = settings;
+    }
+    let mut good = true;
+    for id in anew {
+        match imported.mounts.take_away(&[id], false) {
+            Ok(away) => good &= away.back(imported, ctx),
+            Err((_, e)) => {
+                ctx.complain(e);
+                good = false;
+            }
+        }
+    }
+    good
+}

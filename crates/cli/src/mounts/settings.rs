@@ -1,0 +1,115 @@
+//! What properties and mount options say about a mount.
+
+use super::How;
+use crate::pools::Imported;
+use cenote_dsl::Dataset;
+use cenote_fuse::{SnapDir, SyncPolicy};
+use cenote_zpl::Atime;
+
+/// Properties and options that matter for a mount.
+#[derive(Clone)]
+pub(super) struct Settings {
+    /// What the file system itself goes by.
+    pub(super) files: cenote_zpl::Settings,
+    pub(super) snapdir: SnapDir,
+    pub(super) sync: SyncPolicy,
+    pub(super) record_size: u64,
+    pub(super) setuid: bool,
+    pub(super) devices: bool,
+    pub(super) exec: bool,
+    pub(super) overlay: bool,
+    /// As `mount` lists them.
+    pub(super) options: String,
+}
+
+impl Settings {
+    /// As they are for a file system that is not mounted, or whose mount is said to have no options:
+    /// those that it has would be taken for values of properties.
+    pub(super) fn new(imported: &Imported, d: &Dataset, how: &How) -> Result<Settings, String> {
+        let pool = imported.pool();
+        let value = |property: &str| match pool.dsl().get(d, property) {
+            Ok(v) => Ok(v.map(|v| v.exact).unwrap_or_default()),
+            Err(e) => Err(e.to_string()),
+        };
+        let files = cenote::contents::settings(&pool, d).map_err(|e| e.to_string())?;
+        let mut settings = Settings {
+            snapdir: match value("snapdir")?.as_str() {
+                "visible" => SnapDir::Visible,
+                "disabled" => SnapDir::Disabled,
+                _ => SnapDir::Hidden,
+            },
+            sync: match value("sync")?.as_str() {
+                "always" => SyncPolicy::Always,
+                "disabled" => SyncPolicy::Disabled,
+                _ => SyncPolicy::Standard,
+            },
+            record_size: files.record_size,
+            setuid: value("setuid")? != "off",
+            devices: value("devices")? != "off",
+            exec: value("exec")? != "off",
+            overlay: value("overlay")? != "off",
+            options: String::new(),
+            files,
+        };
+        let mut listed = String::new();
+        for option in &how.options {
+            settings.apply(option, imported, &mut listed)?;
+        }
+        if imported.engine().is_none() {
+            settings.files.read_only = true;
+        }
+        let first = if settings.files.read_only { "ro" } else { "rw" };
+        settings.options = format!("{first}{listed}");
+        Ok(settings)
+    }
+
+    fn apply(
+        &mut self,
+        option: &str,
+        imported: &Imported,
+        listed: &mut String,
+    ) -> Result<(), String> {
+        match option {
+            "defaults" => return Ok(()),
+            "ro" => {
+                self.files.read_only = true;
+                return Ok(());
+            }
+            "rw" if imported.engine().is_none() => return Err("pool is read-only".into()),
+            "rw" => {
+                self.files.read_only = false;
+                return Ok(());
+            }
+            "atime" if self.files.atime == Atime::Off => self.files.atime = Atime::On,
+            "atime" => {}
+            "noatime" => self.files.atime = Atime::Off,
+            "relatime" => self.files.atime = Atime::Relative,
+            "norelatime" if self.files.atime == Atime::Relative => self.files.atime = Atime::On,
+            "norelatime" => {}
+            "exec" | "noexec" => self.exec = option == "exec",
+            "suid" | "setuid" => self.setuid = true,
+            "nosuid" | "nosetuid" => self.setuid = false,
+            "dev" | "devices" => self.devices = true,
+            "nodev" | "nodevices" => self.devices = false,
+            "xattr" | "noxattr" => self.files.visibility.xattr = option == "xattr",
+            _ => return Err(format!("unsupported option: {option}")),
+        }
+        listed.push(',');
+        listed.push_str(match option {
+            "setuid" => "suid",
+            "nosetuid" => "nosuid",
+            "devices" => "dev",
+            "nodevices" => "nodev",
+            other => other,
+        });
+        Ok(())
+    }
+
+    /// Whether a mount with these settings can become one with `new` without being mounted anew: the
+    /// kernel keeps to some of them itself.
+    pub(super) fn follows(&self, new: &Settings, writable_mount: bool) -> bool {
+        (self.setuid, self.devices, self.exec) == (new.setuid, new.devices, new.exec)
+            && self.snapdir == new.snapdir
+            && (new.files.read_only || writable_mount)
+    }
+}

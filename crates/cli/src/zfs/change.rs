@@ -1,0 +1,29 @@
+//! What the commands that change datasets have in common.
+
+use crate::context::Context;
+use crate::outcome::{Stop, fail};
+use crate::pools::Imported;
+use cenote::contents::Files;
+use cenote_pool::change::{Changes, Command};
+use std::sync::Arc;
+
+/// The datasets of a pool, to be changed by the command that is running. The error is what comes
+/// after `cannot …: `.
+pub fn changes(imported: &Imported, ctx: &Context) -> Result<Changes, String> {
+    let engine = imported.writable()?;
+    let who = u64::from(rustix::process::getuid().as_raw());
+    let command = Command { line: ctx.line.clone(), who };
+    Ok(Changes::new(Arc::clone(engine), Arc::new(Files), Some(command)))
+}
+
+/// Adds `name=value` to the properties.
+pub fn add_property(props: &mut Vec<(String, String)>, text: &str) -> Result<(), Stop> {
+    let Some((name, value)) = text.split_once('=') else {
+        return fail("missing '=' for property=value argument");
+    };
+    if props.iter().any(|(known, _)| known == name) {
+        return fail(format!("property '{name}' specified multiple times"));
+    }
+    props.push((name.into(), value.into()));
+    Ok(())
+}

@@ -1,0 +1,258 @@
+//! `zfs create`.
+
+use super::change::{add_property, changes};
+use crate::context::Context;
+use crate::mounts::{How, NotMounted, mount_one};
+use crate::options::{Spec, parse};
+use crate::outcome::{Outcome, Stop, fail, usage};
+use crate::pools::Imported;
+use cenote_dsl::DatasetKind;
+use cenote_pool::change::names::{Expected, check_new};
+use cenote_pool::change::{
+    ChangeError, Changes, Kind, NewDataset, default_block_size, missing_ancestors, props, reserve,
+};
+use std::ffi::OsString;
+use std::sync::Arc;
+
+const SPEC: Spec = Spec { short: "PV:b:nso:puv", refused: "", refused_long: &[] };
+
+/// What is asked for.
+#[derive(Default)]
+struct Request {
+    name: String,
+    /// `-V`.
+    size: Option<u64>,
+    /// `-b`.
+    block_size: Option<u64>,
+    sparse: bool,
+    /// `-p`: how often.
+    parents: u32,
+    props: Vec<(String, String)>,
+    dry_run: bool,
+    no_mount: bool,
+    verbose: bool,
+    parsable: bool,
+}
+
+impl Request {
+    fn parse(args: &[OsString]) -> Result<Request, Stop> {
+        let parsed = parse(args, SPEC).map_err(|stop| match stop {
+            Stop::Usage(why) if why.starts_with("missing argument") => {
+                Stop::Usage("missing size argument".into())
+            }
+            other => other,
+        })?;
+        let mut request = Request::default();
+        for opt in &parsed.options {
+            match opt.letter {
+                'V' => request.size = Some(number("volume size", &opt.text())?),
+                'b' => request.block_size = Some(number("volume block size", &opt.text())?),
+                'o' => add_property(&mut request.props, &opt.text())?,
+                'p' => request.parents += 1,
+                'P' => (request.verbose, request.parsable) = (true, true),
+                'n' => request.dry_run = true,
+                's' => request.sparse = true,
+                'u' => request.no_mount = true,
+                _ => request.verbose = true,
+            }
+        }
+        if (request.block_size.is_some() || request.sparse) && request.size.is_none() {
+            return usage("'-s' and '-b' can only be used when creating a volume");
+        }
+        if request.no_mount && request.size.is_some() {
+            return usage("'-u' can only be used when creating a filesystem");
+        }
+        let mut names = parsed.names();
+        request.name = match (names.pop(), names.is_empty()) {
+            (Some(name), true) => name,
+            (None, _) if request.size.is_some() => return usage("missing volume argument"),
+            (None, _) => return usage("missing filesystem argument"),
+            _ => return usage("too many arguments"),
+        };
+        Ok(request)
+    }
+
+    fn cannot(&self, why: impl std::fmt::Display) -> Stop {
+        let what = if self.dry_run { "verify" } else { "create" };
+        Stop::Fail(format!("cannot {what} '{}': {why}", self.name))
+    }
+
+    /// What is to be created. The size of a volume is a property like others, but comes first.
+    fn dataset(&self) -> NewDataset {
+        let kind = match self.size {
+            None => Kind::Filesystem,
+            Some(size) => Kind::Volume { size, sparse: self.sparse },
+        };
+        let mut props = self.props.clone();
+        if let Some(bytes) = self.block_size {
+            props.retain(|(name, _)| name != "volblocksize");
+            props.push(("volblocksize".into(), bytes.to_string()));
+        }
+        NewDataset { name: self.name.clone(), kind, props }
+    }
+}
+
+fn number(what: &str, text: &str) -> Result<u64, Stop> {
+    props::size(text).map_err(|e| Stop::Fail(format!("bad {what} '{text}': {e}")))
+}
+
+/// Runs `zfs create`.
+pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let request = Request::parse(args)?;
+    check_new(&request.name, Expected::HEAD).map_err(|e| request.cannot(e))?;
+    let Some((pool, _)) = request.name.split_once('/') else {
+        return Err(request.cannot("missing dataset name"));
+    };
+    let pools = Arc::clone(&ctx.pools);
+    let _change = pools.change();
+    let Some(imported) = pools.get(pool) else {
+        return match request.dry_run || request.size.is_some() {
+            true => fail(format!("cannot open '{pool}': no such pool")),
+            false => Err(request.cannot(ChangeError::NoPool(pool.into()))),
+        };
+    };
+    let changes = changes(&imported, ctx).map_err(|e| request.cannot(e))?;
+    let new = request.dataset();
+    if request.size.is_some() {
+        warn_of_small_blocks(&request, &imported, ctx);
+    }
+    if request.parents > 0 && !create_ancestors(&request, &imported, &changes, ctx)? {
+        return Ok(0);
+    }
+    if request.verbose {
+        show(&request, &imported, ctx)?;
+    }
+    if request.dry_run {
+        let ancestors = request.parents > 0;
+        match changes.check_create(&new) {
+            Err(ChangeError::NoParent) if ancestors => {}
+            checked => drop(checked.map_err(|e| request.cannot(e))?),
+        }
+        return Ok(0);
+    }
+    changes.create(&new).map_err(|e| match e {
+        ChangeError::NeedsUpgrade => {
+            request.cannot("pool must be upgraded to set this property or value")
+        }
+        e => request.cannot(e),
+    })?;
+    if !request.no_mount {
+        // It is created, whether it can be mounted or not.
+        mount(&imported, &request.name, ctx);
+    }
+    Ok(0)
+}
+
+/// Mounts what was created, if it is a file system that is meant to be.
+fn mount(imported: &Imported, name: &str, ctx: &mut Context) -> bool {
+    let dataset = match imported.pool().dsl().find(name) {
+        Ok(Some(dataset)) if dataset.kind == DatasetKind::Filesystem => dataset,
+        Ok(_) => return true,
+        Err(e) => {
+            ctx.complain(format_args!("cannot open '{name}': {e}"));
+            return false;
+        }
+    };
+    match mount_one(imported, &dataset, false, &How::default(), ctx) {
+        Ok(()) | Err(NotMounted::NotMeant(_)) => true,
+        Err(NotMounted::Failed(message)) => {
+            ctx.complain(message);
+            ctx.complain("filesystem successfully created, but not mounted");
+            false
+        }
+    }
+}
+
+/// `-p`: creates what is missing above. False: what is asked for is there already.
+fn create_ancestors(
+    request: &Request,
+    imported: &Imported,
+    changes: &Changes,
+    ctx: &mut Context,
+) -> Result<bool, Stop> {
+    let there = imported.pool().dsl().find(&request.name).map_err(|e| request.cannot(e))?;
+    if there.is_some_and(|d| (d.kind == DatasetKind::Volume) == request.size.is_some()) {
+        return Ok(false);
+    }
+    if request.verbose {
+        let name = &request.name;
+        match (request.parsable, request.dry_run) {
+            (true, _) => writeln!(ctx.out, "create_ancestors\t{name}")?,
+            (_, true) => writeln!(ctx.out, "would create ancestors of {name}")?,
+            _ => writeln!(ctx.out, "create ancestors of {name}")?,
+        }
+    }
+    if !request.dry_run {
+        ancestors(&request.name, request.parents > 1, imported, changes, ctx)?;
+    }
+    Ok(true)
+}
+
+/// Creates and mounts the file systems that are missing above `name`; with `hidden` they are not to
+/// be mounted.
+pub fn ancestors(
+    name: &str,
+    hidden: bool,
+    imported: &Imported,
+    changes: &Changes,
+    ctx: &mut Context,
+) -> Result<(), Stop> {
+    let cannot = |name: &str, e: ChangeError| Stop::Fail(format!("cannot create '{name}': {e}"));
+    let missing = missing_ancestors(&imported.pool(), name).map_err(|e| cannot(name, e))?;
+    for ancestor in missing {
+        let props = if hidden { vec![("canmount".into(), "off".into())] } else { Vec::new() };
+        let new = NewDataset { name: ancestor.clone(), kind: Kind::Filesystem, props };
+        changes.create(&new).map_err(|e| cannot(&ancestor, e))?;
+        if !mount(imported, &ancestor, ctx) {
+            return Err(Stop::Said(1));
+        }
+    }
+    Ok(())
+}
+
+/// Says what is, or would be, created.
+fn show(request: &Request, imported: &Imported, ctx: &mut Context) -> Result<(), Stop> {
+    let name = &request.name;
+    match (request.parsable, request.dry_run) {
+        (true, _) => writeln!(ctx.out, "create\t{name}")?,
+        (_, true) => writeln!(ctx.out, "would create {name}")?,
+        _ => writeln!(ctx.out, "create {name}")?,
+    }
+    let mut shown = Vec::new();
+    if let Some(size) = request.size {
+        let pool = imported.pool();
+        let default = default_block_size(&pool);
+        let block = request.block_size.unwrap_or(default).max(1);
+        let size = size.checked_next_multiple_of(block).unwrap_or(size);
+        shown.push(("volsize".to_string(), size.to_string()));
+        if request.block_size.is_some() || default != reserve::DEFAULT_BLOCK {
+            shown.push(("volblocksize".into(), block.to_string()));
+        }
+        shown.extend(request.props.iter().cloned());
+        if !request.sparse && !request.props.iter().any(|(name, _)| name == "refreservation") {
+            let reserved = reserve::of_volume(pool.config(), size, block, 1);
+            shown.push(("refreservation".into(), reserved.to_string()));
+        }
+    } else {
+        shown.extend(request.props.iter().cloned());
+    }
+    for (name, value) in shown {
+        match request.parsable {
+            true => writeln!(ctx.out, "property\t{name}\t{value}")?,
+            false => writeln!(ctx.out, "\t{name}={value}")?,
+        }
+    }
+    Ok(())
+}
+
+/// Blocks that are smaller than what the pool allocates waste space.
+fn warn_of_small_blocks(request: &Request, imported: &Imported, ctx: &mut Context) {
+    let Some(block) = request.block_size else { return };
+    let (least, better) = (reserve::DEFAULT_BLOCK, default_block_size(&imported.pool()));
+    if block < least {
+        ctx.complain(format_args!(
+            "Warning: volblocksize ({block}) is less than the default minimum block size \
+             ({least}).\nTo reduce wasted space a volblocksize of {better} is recommended."
+        ));
+    }
+}

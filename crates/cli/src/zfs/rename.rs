@@ -1,0 +1,124 @@
+//! `zfs rename`.
+
+use super::change::changes;
+use super::create::ancestors;
+use crate::context::Context;
+use crate::mounts::moving::{Away, family};
+use crate::options::{Spec, parse};
+use crate::outcome::{Outcome, Stop, fail, usage};
+use crate::zfs::select::{Kinds, Node, open};
+use cenote_dsl::DatasetKind;
+use cenote_pool::change::names::{Expected, check_new};
+use cenote_pool::change::{ChangeError, Changes};
+use std::ffi::OsString;
+use std::sync::Arc;
+
+const SPEC: Spec = Spec { short: "pruf", refused: "", refused_long: &[] };
+
+/// Runs `zfs rename`.
+pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse(args, SPEC)?;
+    let count = |letter| parsed.options.iter().filter(|o| o.letter == letter).count();
+    let (parents, recursive) = (count('p'), count('r') > 0);
+    let (stay, force) = (count('u') > 0, count('f') > 0);
+    let names = parsed.names();
+    let (from, to) = match names.as_slice() {
+        [] => return usage("missing source dataset argument"),
+        [_] => return usage("missing target dataset argument"),
+        [from, to] => (from, to),
+        _ => return usage("too many arguments"),
+    };
+    if recursive && parents > 0 {
+        return usage("-p and -r options are mutually exclusive");
+    }
+    if stay && parents > 0 {
+        return usage("-u and -p options are mutually exclusive");
+    }
+    if recursive && !from.contains('@') {
+        return usage("source dataset for recursive rename must be a snapshot");
+    }
+    let kinds = match (stay, parents > 0) {
+        (true, _) => Kinds::FILESYSTEM,
+        (_, true) => Kinds::FILESYSTEM.with(Kinds::VOLUME),
+        _ => Kinds::DATASET,
+    };
+    let pools = Arc::clone(&ctx.pools);
+    let _change = pools.change();
+    let node = open(ctx, from, kinds).map_err(Stop::Fail)?;
+    let cannot = |e: String| Stop::Fail(format!("cannot rename '{from}': {e}"));
+    let changes = changes(&node.imported, ctx).map_err(cannot)?;
+    if parents > 0 && check_new(to, Expected::HEAD).is_ok() {
+        ancestors(to, parents > 1, &node.imported, &changes, ctx)?;
+    }
+    if from == to {
+        return Ok(0);
+    }
+    match node.dataset.kind {
+        DatasetKind::Snapshot => snapshot(&node, &changes, to, recursive),
+        _ => head(&node, &changes, to, stay, force, ctx),
+    }
+}
+
+fn snapshot(node: &Node, changes: &Changes, to: &str, recursive: bool) -> Outcome {
+    let (head, from) = (node.dataset.head_name(), &node.dataset.name);
+    let short = match to.split_once('@') {
+        None => to,
+        Some((other, short)) if other.is_empty() || other == head => short,
+        Some(_) => {
+            let why = "snapshots must be part of same dataset";
+            return fail(format!("cannot rename to '{to}': {why}"));
+        }
+    };
+    let full = format!("{head}@{short}");
+    if let Err(e) = check_new(&full, Expected::SNAPSHOT) {
+        return fail(format!("cannot rename to '{full}': {e}"));
+    }
+    match changes.rename_snapshot(from, short, recursive) {
+        Ok(()) => Ok(0),
+        Err((name, ChangeError::Exists)) if recursive => fail(format!(
+            "cannot rename '{name}': a child dataset already has a snapshot with the new name"
+        )),
+        Err((name, e)) => fail(format!("cannot rename '{name}': {e}")),
+    }
+}
+
+fn head(
+    node: &Node,
+    changes: &Changes,
+    to: &str,
+    stay: bool,
+    force: bool,
+    ctx: &mut Context,
+) -> Outcome {
+    let (imported, from) = (&node.imported, &node.dataset.name);
+    changes.check_rename(from, to).map_err(|e| match e {
+        ChangeError::NoParent | ChangeError::ParentKind | ChangeError::NoPool(_) => {
+            Stop::Fail(format!("cannot create '{to}': {e}"))
+        }
+        e => Stop::Fail(format!("cannot rename to '{to}': {e}")),
+    })?;
+    let cannot = |e: &dyn std::fmt::Display| Stop::Fail(format!("cannot rename '{from}': {e}"));
+    let pool = imported.pool();
+    let mountpoint = pool.dsl().get(&node.dataset, "mountpoint").map_err(|e| cannot(&e))?;
+    let stay = stay || mountpoint.is_some_and(|v| matches!(v.exact.as_str(), "legacy" | "none"));
+    let mut away = Away::default();
+    if !stay {
+        let all = family(imported, &node.dataset).map_err(|e| cannot(&e))?;
+        let ids: Vec<u64> = all.iter().map(|d| d.ds_obj).collect();
+        away = match imported.mounts.take_away(&ids, force) {
+            Ok(away) => away,
+            Err((away, e)) => {
+                ctx.complain(e);
+                away.back(imported, ctx);
+                return Ok(1);
+            }
+        };
+    }
+    let done = changes.rename(from, to);
+    if done.is_ok() {
+        imported.mounts.renamed(from, to);
+    }
+    let back = away.back(imported, ctx);
+    done.map_err(|e| cannot(&e))?;
+    Ok(i32::from(!back))
+}

@@ -1,0 +1,224 @@
+//! `zfs set` and `zfs inherit`.
+
+use super::change::{add_property, changes};
+use crate::context::Context;
+use crate::mounts::moving::{Away, refresh, with_mountpoint_of};
+use crate::mounts::{How, NotMounted, mount_one};
+use crate::options::{Spec, parse};
+use crate::outcome::{Outcome, fail, usage};
+use crate::pools::Imported;
+use crate::zfs::select::{Kinds, Node, Selection, select};
+use cenote_dsl::props::is_user;
+use cenote_dsl::{Dataset, DatasetKind};
+use cenote_pool::change::props::{On, check, find};
+use std::ffi::OsString;
+use std::sync::Arc;
+
+const SET: Spec = Spec { short: "u", refused: "", refused_long: &[] };
+const INHERIT: Spec = Spec { short: "rS", refused: "", refused_long: &[] };
+
+/// Runs `zfs set`, also as `zfs name=value dataset`.
+pub fn set(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse(args, SET)?;
+    let stay = !parsed.options.is_empty();
+    let operands = parsed.names();
+    match operands.as_slice() {
+        [] => return usage("missing arguments"),
+        [only] if only.contains('=') => return usage("missing dataset name(s)"),
+        [_] => return usage("missing property=value argument(s)"),
+        _ => {}
+    }
+    let Some(first) = operands.iter().position(|o| !o.contains('=')) else {
+        return usage("missing dataset name(s)");
+    };
+    let (settings, names) = operands.split_at(first);
+    if first > 0 && names.iter().any(|n| n.contains('=')) {
+        return usage("invalid argument order");
+    }
+    let mut list = Vec::new();
+    for setting in settings {
+        add_property(&mut list, setting)?;
+    }
+    let pools = Arc::clone(&ctx.pools);
+    let _change = pools.change();
+    let (nodes, mut good) = select(ctx, names, &Selection::of(Kinds::DATASET));
+    for node in nodes {
+        good &= set_one(&node, &list, stay, ctx);
+    }
+    Ok(i32::from(!good))
+}
+
+fn set_one(node: &Node, list: &[(String, String)], stay: bool, ctx: &mut Context) -> bool {
+    let (imported, dataset) = (&node.imported, &node.dataset);
+    let name = &dataset.name;
+    let pool = imported.pool();
+    // Before anything is unmounted.
+    let checked = check(list, On::There(pool.dsl(), dataset)).map_err(|e| e.to_string());
+    let changes = match checked
+        .and_then(|_| changes(imported, ctx).map_err(|_| "dataset is read-only".to_string()))
+    {
+        Ok(changes) => changes,
+        Err(why) => {
+            ctx.complain(format_args!("cannot set property for '{name}': {why}"));
+            return false;
+        }
+    };
+    let sets =
+        |property: &str| list.iter().any(|(n, _)| find(n).is_some_and(|p| p.name == property));
+    let moves = sets("mountpoint") && !stay && dataset.kind == DatasetKind::Filesystem;
+    let hides = list.iter().any(|(n, value)| n == "canmount" && value == "off");
+    let change = |ctx: &mut Context| {
+        let refused = match changes.set(name, list) {
+            Ok(failed) => failed.into_iter().map(|f| f.error).collect(),
+            Err(e) => vec![e],
+        };
+        for e in &refused {
+            ctx.complain(format_args!("cannot set property for '{name}': {e}"));
+        }
+        refused.is_empty()
+    };
+    let mut good = match moves {
+        true => moved(imported, dataset, ctx, change),
+        false => change(ctx),
+    };
+    if good
+        && hides
+        && !stay
+        && let Err(e) = imported.mounts.unmount_one(name, false)
+    {
+        ctx.complain(e);
+        good = false;
+    }
+    if !refresh(imported, ctx) {
+        ctx.complain("property may be set but unable to remount filesystem");
+        good = false;
+    }
+    good
+}
+
+/// Makes a change that concerns the mountpoint of a file system and of those that inherit it.
+fn moved(
+    imported: &Imported,
+    dataset: &Dataset,
+    ctx: &mut Context,
+    change: impl FnOnce(&mut Context) -> bool,
+) -> bool {
+    let away = take_away(imported, dataset, ctx);
+    let Some(away) = away else { return false };
+    let mut good = change(ctx);
+    let changed = good;
+    good &= away.back(imported, ctx);
+    if !changed {
+        return good;
+    }
+    // What was not mounted may have a place now.
+    let concerned = match with_mountpoint_of(imported, dataset) {
+        Ok(concerned) => concerned,
+        Err(e) => {
+            ctx.complain(format_args!("cannot list what is in '{}': {e}", dataset.name));
+            return false;
+        }
+    };
+    for d in concerned {
+        let again = imported.pool().dsl().find(&d.name).ok().flatten();
+        let Some(d) = again.filter(|d| !imported.mounts.has(&d.name)) else { continue };
+        if let Err(NotMounted::Failed(message)) =
+            mount_one(imported, &d, false, &How::default(), ctx)
+        {
+            ctx.complain(message);
+            good = false;
+        }
+    }
+    good
+}
+
+/// Unmounts a file system and those that inherit its mountpoint. If that cannot be, says so.
+fn take_away(imported: &Imported, dataset: &Dataset, ctx: &mut Context) -> Option<Away> {
+    let concerned = match with_mountpoint_of(imported, dataset) {
+        Ok(concerned) => concerned,
+        Err(e) => {
+            ctx.complain(format_args!("cannot list what is in '{}': {e}", dataset.name));
+            return None;
+        }
+    };
+    let ids: Vec<u64> = concerned.iter().map(|d| d.ds_obj).collect();
+    match imported.mounts.take_away(&ids, false) {
+        Ok(away) => Some(away),
+        Err((away, e)) => {
+            ctx.complain(e);
+            away.back(imported, ctx);
+            None
+        }
+    }
+}
+
+/// Runs `zfs inherit`.
+pub fn inherit(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse(args, INHERIT)?;
+    let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
+    let (recurse, received) = (has('r'), has('S'));
+    let operands = parsed.names();
+    let (property, names) = match operands.split_first() {
+        None => return usage("missing property argument"),
+        Some((_, [])) => return usage("missing dataset argument"),
+        Some(split) => split,
+    };
+    let native = find(property);
+    match native {
+        None if !is_user(property) => return usage(format!("invalid property '{property}'")),
+        None => {}
+        Some(p) if p.is_readonly() => return fail(format!("{property} property is read-only")),
+        Some(p) if !p.is_inheritable() && !received => {
+            let mut text = format!("'{property}' property cannot be inherited");
+            if matches!(p.name, "quota" | "reservation" | "refquota" | "refreservation") {
+                text += &format!(
+                    "\nuse 'zfs set {property}=none' to clear\n\
+                     use 'zfs inherit -S {property}' to revert to received value"
+                );
+            }
+            return fail(text);
+        }
+        Some(p) if received && matches!(p.name, "volsize" | "version") => {
+            return fail(format!("'{property}' property cannot be reverted to a received value"));
+        }
+        Some(_) => {}
+    }
+    let pools = Arc::clone(&ctx.pools);
+    let _change = pools.change();
+    let what = Selection { recurse, ..Selection::of(Kinds::DATASET) };
+    let (nodes, mut good) = select(ctx, names, &what);
+    for node in nodes {
+        let applies = native.is_none_or(|p| {
+            p.applies_to.contains(node.dataset.kind) && node.dataset.kind != DatasetKind::Snapshot
+        });
+        if applies || !recurse {
+            good &= inherit_one(&node, property, received, ctx);
+        }
+    }
+    Ok(i32::from(!good))
+}
+
+fn inherit_one(node: &Node, property: &str, received: bool, ctx: &mut Context) -> bool {
+    let (imported, name) = (&node.imported, &node.dataset.name);
+    let changes = match changes(imported, ctx) {
+        Ok(changes) => changes,
+        Err(why) => {
+            ctx.complain(format_args!("cannot inherit {property} for '{name}': {why}"));
+            return false;
+        }
+    };
+    let change = |ctx: &mut Context| match changes.inherit(name, property, received) {
+        Ok(()) => true,
+        Err(e) => {
+            ctx.complain(format_args!("cannot inherit {property} for '{name}': {e}"));
+            false
+        }
+    };
+    let moves = find(property).is_some_and(|p| p.name == "mountpoint")
+        && node.dataset.kind == DatasetKind::Filesystem;
+    let good = match moves {
+        true => moved(imported, &node.dataset, ctx, change),
+        false => change(ctx),
+    };
+    refresh(imported, ctx) && good
+}
