@@ -29,7 +29,10 @@ impl DeviceSet {
     pub fn new(c: &Candidate, writable: bool) -> DeviceSet {
         let all = c.aux.iter().chain(&c.devices);
         let by_guid = all.filter_map(|d| {
-            Some((d.config.u64("guid")?, Found { path: d.path.clone(), device: Arc::default() }))
+            let guid = d.config.u64("guid")?;
+            let open = c.opened.0.get(&guid).cloned();
+            let device = open.map(|device| OnceLock::from(Some(device))).unwrap_or_default();
+            Some((guid, Found { path: d.path.clone(), device: Arc::new(device) }))
         });
         DeviceSet { by_guid: RwLock::new(by_guid.collect()), writable }
     }

@@ -15,11 +15,12 @@ use crate::config::{self, Membership, STATE_DESTROYED};
 use crate::error::ImportError;
 use crate::status::ImportReport;
 use cenote_format::nvlist::NvList;
-use cenote_vdev::{DeviceLabels, open_device, read_labels};
+use cenote_vdev::{Device, DeviceLabels, open_device, read_labels};
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Smallest file that is looked at: it has room for the first two labels. OpenZFS looks at none
@@ -59,6 +60,18 @@ pub struct Candidate {
     pub devices: Vec<DeviceLabels>,
     /// Spares and cache devices found by the same search: their labels name no pool.
     pub aux: Vec<DeviceLabels>,
+    /// Devices that are open already: see [`on_devices`].
+    pub opened: Opened,
+}
+
+/// Devices that are open already, by guid.
+#[derive(Clone, Default)]
+pub struct Opened(pub HashMap<u64, Arc<dyn Device>>);
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
 }
 
 impl Candidate {
@@ -107,6 +120,21 @@ pub fn search(paths: &[PathBuf]) -> Found {
     found.candidates = pools.into_values().filter_map(|devices| candidate(devices, &aux)).collect();
     found.candidates.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
     found
+}
+
+/// The pools on devices that are open already, for this caller alone if they are to be written;
+/// destroyed ones too. An import uses these devices and opens none.
+pub fn on_devices(devices: &[Arc<dyn Device>]) -> Vec<Candidate> {
+    let mut opened = Opened::default();
+    let mut pools: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
+    for (order, device) in devices.iter().enumerate() {
+        let Ok(Some(labels)) = read_labels(device.as_ref()) else { continue };
+        let Some(m) = Membership::of(&labels.config) else { continue };
+        opened.0.insert(m.guid, device.clone());
+        pools.entry(m.pool).or_default().push(Seen { order, labels });
+    }
+    let found = pools.into_values().filter_map(|devices| candidate(devices, &[]));
+    found.map(|c| Candidate { opened: opened.clone(), ..c }).collect()
 }
 
 /// The pool that a user names by name or by guid.
@@ -169,6 +197,7 @@ fn candidate(devices: Vec<Seen>, aux: &[DeviceLabels]) -> Option<Candidate> {
         config,
         devices,
         aux: aux.to_vec(),
+        opened: Opened::default(),
     })
 }
 

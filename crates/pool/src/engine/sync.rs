@@ -114,10 +114,11 @@ impl Core {
         for (live, synced) in &frozen {
             live.thaw(synced);
         }
-        shared.gate.synced(txg);
+        // Asked before who waits is told, so that whoever then waits for everything waits for that.
         if self.destroying {
             shared.gate.ask();
         }
+        shared.gate.synced(txg);
         Ok(())
     }
 
