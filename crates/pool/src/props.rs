@@ -166,7 +166,7 @@ impl Pool {
             "version" => plain("-", Source::Default),
             "altroot" => text_or(self.altroot().and_then(|p| p.to_str()), "-"),
             "cachefile" => plain("none", Source::Local),
-            "readonly" => plain("on", Source::None),
+            "readonly" => plain(if self.readonly() { "on" } else { "off" }, Source::None),
             "comment" => text_or(config.str("comment"), "-"),
             "compatibility" => text_or(config.str("compatibility"), "off"),
             "bootfs" => {

@@ -92,10 +92,14 @@ fn outdated(features: &PoolFeatures, compatibility: Option<&str>) -> Reason {
     let Some(wanted) = crate::compat::features(compatibility.unwrap_or("")) else {
         return Reason::CompatibilityError;
     };
+    let expected = match compatibility {
+        None | Some("" | "off") => crate::create::by_default,
+        Some(_) => crate::create::writable,
+    };
     for f in cenote_format::features::FEATURES.iter().filter(|f| f.upgrade) {
         let (enabled, wanted) = (features.is_enabled(f.name), wanted.contains(f.name));
-        // Features of later releases than the one this program presents are not missed.
-        if wanted && !enabled && f.since <= crate::compat::RELEASE {
+        // What a new pool would not have either is not missed.
+        if wanted && !enabled && expected(f) {
             return Reason::FeaturesDisabled;
         }
         if !wanted && enabled {

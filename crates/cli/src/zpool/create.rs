@@ -154,16 +154,14 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let _change = pools.change();
     let layout = create::parse(&request.vdevs).map_err(|e| Stop::Fail(e.to_string()))?;
     let imported = in_use(&pools);
-    let ashift = match request.value("ashift") {
-        Some(text) => text.parse().map_err(|_| {
-            Stop::Fail(format!("invalid 'ashift={text}' property: it must be a number"))
-        })?,
+    let sectors = match request.value("ashift") {
+        Some(text) => ashift(text)?,
         None => 0,
     };
     let spec = CreateSpec {
         name: &request.name,
         layout: &layout,
-        ashift,
+        ashift: sectors,
         force: request.force,
         pool: None,
         txg: FIRST_TXG,
@@ -179,6 +177,11 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     drop(prepared);
     make(&request, spec, ctx)
+}
+
+/// The number that `ashift=` gives.
+pub fn ashift(text: &str) -> Result<u64, Stop> {
+    text.parse().or_else(|_| fail(format!("cannot parse 'ashift={text}': not a number")))
 }
 
 /// Creates the pool and mounts its root file system.

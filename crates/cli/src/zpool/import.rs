@@ -8,6 +8,7 @@ use crate::options::{Spec, parse};
 use crate::outcome::{Outcome, Stop, fail, usage};
 use crate::pools::{Imported, Opened};
 use cenote_pool::engine::{Engine, EngineOptions};
+use cenote_pool::history;
 use cenote_pool::{Candidate, ImportOptions, Pool, Rewind, discover};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -257,6 +258,16 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
     if !ctx.pools.insert(Arc::clone(&imported)) {
         ctx.complain(format_args!("cannot import '{}': pool already exists", candidate.name));
         return Ok(false);
+    }
+    if let Some(engine) = imported.engine() {
+        let noted = engine.sync_task(|context| {
+            let record = history::version("import", context.tx.txg, context.tx.now);
+            Ok(history::append(context.tx.mos, &record)?)
+        });
+        if let Err(e) = noted {
+            tracing::warn!("history of {name}: {e}");
+        }
+        ctx.changed(&imported);
     }
     if request.mount {
         let mounted = match imported.pool().dsl().root() {

@@ -1,8 +1,9 @@
-//! `zpool iostat`: space, operations and bandwidth per pool and vdev, latencies of reads.
+//! `zpool iostat`: space, operations and bandwidth per pool and vdev, latencies, queues.
 //!
 //! Figures are per second: since the import in the first report (all of them, for histograms),
-//! since the previous report in those that follow. Only reads of the devices are counted, for
-//! nothing is written; columns about other kinds of I/O stay empty.
+//! since the previous report in those that follow. There is no queue in front of the devices: all
+//! waiting is at the device, reads count as synchronous and writes as asynchronous ones. Columns
+//! about other kinds of I/O stay empty.
 
 use crate::clock::Stamp;
 use crate::context::Context;
@@ -22,7 +23,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const SPEC: Spec = Spec { short: "gHhlLnpPT:vwy", refused: "c:qr", refused_long: &[] };
+const SPEC: Spec = Spec { short: "gHhlLnpPqT:vwy", refused: "c:r", refused_long: &[] };
 
 /// A group of columns: titles over several columns each, and the columns.
 struct Group {
@@ -52,6 +53,22 @@ const LATENCY: Group = Group {
     ],
     exact_width: 10,
 };
+const QUEUES: Group = Group {
+    top: &[
+        ("syncq_read", 2),
+        ("syncq_write", 2),
+        ("asyncq_read", 2),
+        ("asyncq_write", 2),
+        ("scrubq_read", 2),
+        ("trimq_write", 2),
+        ("rebuildq_write", 2),
+    ],
+    bottom: &[
+        "pend", "activ", "pend", "activ", "pend", "activ", "pend", "activ", "pend", "activ",
+        "pend", "activ", "pend", "activ",
+    ],
+    exact_width: 10,
+};
 const HISTOGRAM: Group = Group {
     top: &[("total_wait", 2), ("disk_wait", 2), ("syncq_wait", 2), ("asyncq_wait", 2)],
     bottom: &[
@@ -62,6 +79,10 @@ const HISTOGRAM: Group = Group {
 };
 /// Columns of [`LATENCY`] and [`HISTOGRAM`] that reads fill: waiting is all at the device.
 const READ_COLUMNS: [usize; 2] = [0, 2];
+/// Columns that writes fill.
+const WRITE_COLUMNS: [usize; 2] = [1, 3];
+/// Columns of [`QUEUES`] for reads and writes that are at the device.
+const ACTIVE_COLUMNS: (usize, usize) = (1, 7);
 /// Width of a column otherwise.
 const WIDTH: usize = 5;
 
@@ -73,6 +94,8 @@ struct Show {
     histogram: bool,
     headers_once: bool,
     skip_first: bool,
+    latency: bool,
+    queues: bool,
     groups: Vec<&'static Group>,
     style: NameStyle,
 }
@@ -82,7 +105,36 @@ struct Show {
 struct Sample {
     when: Instant,
     io: (u64, u64, u64, u64),
-    latency: LatencyHistogram,
+    latency: Latency,
+}
+
+/// Histograms of what reads and writes took.
+#[derive(Clone)]
+struct Latency {
+    read: LatencyHistogram,
+    write: LatencyHistogram,
+}
+
+impl Latency {
+    fn of(vdev: &Vdev) -> Latency {
+        Latency { read: vdev.read_latency(), write: vdev.write_latency() }
+    }
+
+    fn since(&self, old: Option<&Latency>) -> Latency {
+        Latency {
+            read: difference(&self.read, old.map(|o| &o.read)),
+            write: difference(&self.write, old.map(|o| &o.write)),
+        }
+    }
+
+    /// The histogram that belongs in column `at`.
+    fn column(&self, at: usize) -> Option<&LatencyHistogram> {
+        match at {
+            at if READ_COLUMNS.contains(&at) => Some(&self.read),
+            at if WRITE_COLUMNS.contains(&at) => Some(&self.write),
+            _ => None,
+        }
+    }
 }
 
 /// Runs `zpool iostat`.
@@ -97,7 +149,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         schedule.stamp = Some(Stamp::from_arg(&opt.text()).map_or_else(|| usage(""), Ok)?);
     }
     let has = |letter| letters.contains(letter);
-    if has('w') && has('l') {
+    if has('w') && (has('l') || has('q')) {
         return usage("[-r|-w] isn't allowed with [-c|-l|-q]");
     }
     let show = Show {
@@ -107,11 +159,15 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         histogram: has('w'),
         headers_once: has('n') || ctx.terminal.height.is_none() || !ctx.terminal.out,
         skip_first: has('y'),
-        groups: match (has('w'), has('l')) {
-            (true, _) => vec![&HISTOGRAM],
-            (_, true) => vec![&BASIC, &LATENCY],
+        groups: match (has('w'), has('l'), has('q')) {
+            (true, ..) => vec![&HISTOGRAM],
+            (_, true, true) => vec![&BASIC, &LATENCY, &QUEUES],
+            (_, true, _) => vec![&BASIC, &LATENCY],
+            (_, _, true) => vec![&BASIC, &QUEUES],
             _ => vec![&BASIC],
         },
+        latency: has('l'),
+        queues: has('q'),
         style: style(&letters, ctx),
     };
     let mut names = parsed.names();
@@ -218,9 +274,12 @@ impl Report<'_> {
                     let space = stats.map(|s| (s.alloc, s.free()));
                     self.vdev(imported, name, *depth, vdev, space, skip, ctx)?;
                 }
+                // Spares do nothing.
+                Item::Section("spare") => break,
                 Item::Section(title) if !skip && !self.show.histogram && !self.show.scripted => {
                     self.dashes(Some(title), WIDTH, ctx)?;
                 }
+                Item::Aux { name } if !skip && !self.show.histogram => self.idle(name, ctx)?,
                 Item::Section(_) | Item::Aux { .. } => {}
             }
         }
@@ -228,6 +287,21 @@ impl Report<'_> {
             self.dashes(None, WIDTH, ctx)?;
         }
         Ok(())
+    }
+
+    /// The line of a cache device, which nothing is read from or written to.
+    fn idle(&self, name: &str, ctx: &mut Context) -> io::Result<()> {
+        let groups = self.show.groups.iter();
+        let widths: Vec<usize> =
+            groups.flat_map(|g| g.bottom.iter().map(|_| self.width(g))).collect();
+        let columns = BASIC.bottom.len()..BASIC.bottom.len() + LATENCY.bottom.len();
+        let cell = |at: usize| match at {
+            0 | 1 => self.nothing(),
+            at if self.show.latency && columns.contains(&at) => nicetime(0),
+            _ => self.number(0),
+        };
+        let cells: Vec<String> = (0..widths.len()).map(cell).collect();
+        self.line(name, 2, &cells, &widths, ctx)
     }
 
     #[allow(clippy::too_many_arguments)] // One line of output: all of it belongs together.
@@ -241,8 +315,7 @@ impl Report<'_> {
         skip: bool,
         ctx: &mut Context,
     ) -> io::Result<()> {
-        let now =
-            Sample { when: Instant::now(), io: vdev.io_stats(), latency: vdev.read_latency() };
+        let now = Sample { when: Instant::now(), io: vdev.io_stats(), latency: Latency::of(vdev) };
         let old = self.before.insert((imported.guid(), vdev.guid()), now.clone());
         if skip {
             return Ok(());
@@ -250,7 +323,7 @@ impl Report<'_> {
         let since = old.as_ref().map_or(imported.since, |o| o.when);
         let seconds = now.when.duration_since(since).as_secs_f64().max(1e-9);
         let scale = if self.show.histogram && old.is_none() { 1.0 } else { 1.0 / seconds };
-        let latency = difference(&now.latency, old.as_ref().map(|o| &o.latency));
+        let latency = now.latency.since(old.as_ref().map(|o| &o.latency));
         if self.show.histogram {
             return self.histogram(name, &latency, scale, ctx);
         }
@@ -265,15 +338,24 @@ impl Report<'_> {
             self.number(rate(now.io.3, was.3)),
         ];
         let mut widths = vec![self.width(&BASIC); cells.len()];
-        if self.show.groups.len() > 1 {
-            let mean = mean_latency(&latency);
+        if self.show.latency {
             for at in 0..LATENCY.bottom.len() {
-                let ns = if READ_COLUMNS.contains(&at) { mean } else { 0 };
+                let ns = latency.column(at).map_or(0, mean_latency);
                 cells.push(match (self.show.literal, ns) {
                     (true, 1..) => ns.to_string(),
                     _ => nicetime(ns),
                 });
                 widths.push(self.width(&LATENCY));
+            }
+        }
+        if self.show.queues {
+            for at in 0..QUEUES.bottom.len() {
+                cells.push(self.number(match at {
+                    at if at == ACTIVE_COLUMNS.0 => vdev.active_reads(),
+                    at if at == ACTIVE_COLUMNS.1 => vdev.active_writes(),
+                    _ => 0,
+                }));
+                widths.push(self.width(&QUEUES));
             }
         }
         self.line(name, depth, &cells, &widths, ctx)
@@ -314,12 +396,13 @@ impl Report<'_> {
     fn histogram(
         &self,
         name: &str,
-        latency: &LatencyHistogram,
+        latency: &Latency,
         scale: f64,
         ctx: &mut Context,
     ) -> io::Result<()> {
-        let counts: Vec<u64> = latency.iter().map(|n| (*n as f64 * scale) as u64).collect();
-        let digits = counts.iter().max().map_or(1, |n| n.to_string().len());
+        let scaled = |n: &u64| (*n as f64 * scale) as u64;
+        let most = latency.read.iter().chain(&latency.write).map(scaled).max();
+        let digits = most.map_or(1, |n| n.to_string().len());
         let width = if self.show.literal { digits.max(WIDTH) } else { WIDTH };
         writeln!(ctx.out)?;
         match self.show.scripted {
@@ -327,10 +410,10 @@ impl Report<'_> {
             false => self.header(Some(name), width, ctx)?,
         }
         let names = self.names_width.max("latency".len());
-        for (bucket, count) in counts.iter().enumerate() {
+        for bucket in 0..latency.read.len() {
             let end = (1u64 << bucket).saturating_mul(2) - 1;
-            let cells = (0..HISTOGRAM.bottom.len())
-                .map(|at| self.number(if READ_COLUMNS.contains(&at) { *count } else { 0 }));
+            let count = |at| latency.column(at).and_then(|h| h.get(bucket)).map_or(0, scaled);
+            let cells = (0..HISTOGRAM.bottom.len()).map(|at| self.number(count(at)));
             if self.show.scripted {
                 let cells: Vec<String> = cells.collect();
                 writeln!(ctx.out, "{end}\t{}", cells.join("\t"))?;
@@ -422,7 +505,7 @@ fn difference(new: &LatencyHistogram, old: Option<&LatencyHistogram>) -> Latency
     result
 }
 
-/// The mean, each read taken to be in the middle of its bucket.
+/// The mean, each operation taken to be in the middle of its bucket.
 fn mean_latency(histogram: &LatencyHistogram) -> u64 {
     let (mut total, mut count) = (0u128, 0u128);
     for (bucket, n) in histogram.iter().enumerate() {

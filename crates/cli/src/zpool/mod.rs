@@ -2,7 +2,7 @@
 //!
 //! | module | commands |
 //! |---|---|
-//! | [`create`], [`destroy`] | `zpool create`, `zpool destroy` |
+//! | [`create`], [`add`], [`destroy`] | `zpool create`, `zpool add`, `zpool destroy` |
 //! | [`import`] | `zpool import`, with and without a name |
 //! | [`export`] | `zpool export` |
 //! | [`list`] | `zpool list` |
@@ -17,6 +17,7 @@
 //! | [`properties`] | the table of pool properties and their columns |
 //! | [`select`] | which pools a command works on |
 
+pub mod add;
 pub mod create;
 pub mod destroy;
 pub mod export;
@@ -48,7 +49,7 @@ const TOOL: Tool = Tool {
         row("create", Runs::Placed(create::place, create::run), usage::CREATE),
         row("destroy", Runs::Pools(destroy::run), usage::DESTROY),
         None,
-        row("add", Runs::Missing, usage::ADD),
+        row("add", Runs::Pools(add::run), usage::ADD),
         row("remove", Runs::Missing, usage::REMOVE),
         None,
         row("labelclear", Runs::Pools(labelclear::run), usage::LABELCLEAR),

@@ -1,6 +1,6 @@
 //! Usage lines of the commands of `zpool`, as its users know them.
 
-pub const ADD: &str = "\tadd [-afgLnP] [-o property=value] <pool> <vdev> ...\n";
+pub const ADD: &str = "\tadd [-fgLnP] [-o property=value] <pool> <vdev> ...\n";
 pub const ATTACH: &str = "\tattach [-fsw] [-o property=value] <pool> <vdev> <new-device>\n";
 pub const CLEAR: &str = "\tclear [--power] <pool> [device]\n";
 pub const CREATE: &str = "\tcreate [-fnd] [-o property=value] ... \n\
@@ -17,7 +17,7 @@ pub const IMPORT: &str = "\timport [-d dir] [-D]\n\
     \timport [-o mntopts] [-o property=value] ... \n\
     \t    [-d dir] [-D] [-f] [-m] [-N] [-R root] [-F [-n] [-X] | -T txg]\n\
     \t    <pool | id> [newpool]\n";
-pub const IOSTAT: &str = "\tiostat [[-l]|[-w]] [-T d | u] [-ghHLpPvy]\n\
+pub const IOSTAT: &str = "\tiostat [[-lq]|[-w]] [-T d | u] [-ghHLpPvy]\n\
     \t    [pool ...] [[-n] interval [count]]\n";
 pub const LABELCLEAR: &str = "\tlabelclear [-f] <vdev>\n";
 pub const LIST: &str = "\tlist [-gHLpPv] [-o property[,...]] [-T d|u] [pool] ...\n\

@@ -12,12 +12,13 @@ use std::collections::HashSet;
 const DEFAULT_RELEASE: (u8, u8) = (2, 1);
 
 /// Features that pools can have, but this program cannot write.
-const NOT_WRITABLE: [&str; 11] = [
+const NOT_WRITABLE: [&str; 12] = [
     "encryption",
     "redaction_bookmarks",
     "redacted_datasets",
     "redaction_list_spill",
     "draid",
+    "draid_failure_domains",
     "raidz_expansion",
     "block_cloning",
     "fast_dedup",
@@ -29,6 +30,11 @@ const NOT_WRITABLE: [&str; 11] = [
 /// Whether this program can write pools in which the feature is active.
 pub fn writable(feature: &Feature) -> bool {
     !NOT_WRITABLE.contains(&feature.name)
+}
+
+/// Whether new pools have the feature if nothing else is asked for.
+pub fn by_default(feature: &Feature) -> bool {
+    writable(feature) && feature.since <= DEFAULT_RELEASE
 }
 
 /// What is asked for.
