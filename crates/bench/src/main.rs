@@ -9,6 +9,10 @@
 //! the data (where the directory is in memory, tmpfs, the page cache *is* the device). The raw row
 //! of the same kind reads the device file with the same request size and order.
 
+/// Large buffers come and go with every transaction group: an allocator that keeps pages for a while.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 mod measure;
 mod read;
 mod report;
