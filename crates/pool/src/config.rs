@@ -16,6 +16,7 @@
 //!
 //! Invariants: an assembled tree has at most [`MAX_TOP_LEVEL`] children, and child `i` has id `i`.
 
+use cenote_format::label::LABELS;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_vdev::DeviceLabels;
 use std::collections::{BTreeMap, HashSet};
@@ -178,6 +179,19 @@ pub fn assemble(devices: &[DeviceLabels]) -> Option<NvList> {
     Some(config)
 }
 
+/// The same as the labels had it when the uberblock of `txg` was written: what a commit that was cut
+/// short wrote is not counted. A device that has only newer labels is taken as it is.
+pub fn assemble_as_of(devices: &[DeviceLabels], txg: u64) -> Option<NvList> {
+    let as_of = |d: &DeviceLabels| DeviceLabels {
+        path: d.path.clone(),
+        size: d.size,
+        config: d.config_as_of(txg).unwrap_or(&d.config).clone(),
+        labels: [const { None }; LABELS],
+        uberblocks: Vec::new(),
+    };
+    assemble(&devices.iter().map(as_of).collect::<Vec<_>>())
+}
+
 /// Sets the path of a leaf to where its device was found.
 fn place(leaf: &mut NvList, devices: &[DeviceLabels]) {
     let guid = leaf.u64("guid");
@@ -240,6 +254,21 @@ mod tests {
     fn vdevs_beyond_the_newest_count_are_dropped() {
         let config = assemble(&[label(9, 8, 7, 107), label(10, 1, 0, 100)]).unwrap();
         assert_eq!(kinds(&config), ["file"]);
+    }
+
+    #[test]
+    fn labels_of_a_commit_that_was_cut_short_are_too_new() {
+        // The even labels say that vdev 1 joined in 10, but there is no uberblock of that.
+        let (before, after) = (label(9, 1, 0, 100), label(10, 2, 0, 100));
+        let mut torn = after.clone();
+        torn.labels = [Some(after.config), Some(before.config), None, None];
+        let mut new = label(10, 2, 1, 101);
+        let mut blank = new.config.clone();
+        set(&mut blank, "txg", NvValue::Uint64(0));
+        new.labels = [Some(new.config.clone()), Some(blank), None, None];
+        let devices = [torn, new];
+        let tops_at = |txg| kinds(&assemble_as_of(&devices, txg).unwrap()).len();
+        assert_eq!((tops_at(9), tops_at(10)), (1, 2));
     }
 
     #[test]

@@ -255,7 +255,9 @@ fn trusted_tree(
     devices: &DeviceSet,
     ub: &Uberblock,
 ) -> Result<(NvList, Arc<VdevTree>), Failure> {
-    let untrusted = c.config.list("vdev_tree").cloned().unwrap_or_default();
+    let as_of = config::assemble_as_of(&c.devices, ub.txg);
+    let labels = as_of.as_ref().unwrap_or(&c.config);
+    let untrusted = labels.list("vdev_tree").cloned().unwrap_or_default();
     let tree = devices.build(&untrusted).map_err(vdev_failure)?;
     let read = || {
         let (_, mos, directory) = open_mos(&tree, ub, 16 << 20)?;

@@ -72,7 +72,6 @@ fn vdevs_of_every_class_join_a_pool_in_use() {
     }
     let pool = engine.pool();
     assert_eq!((pool.spares().len(), pool.caches().len()), (3, 1));
-    rig.judge();
     drop((fs, pool));
     engine.export(false).unwrap();
     drop(engine);
@@ -113,6 +112,6 @@ fn what_was_prepared_for_other_vdevs_is_refused() {
     drop(fs);
     engine.export(false).unwrap();
     drop(engine);
-    rig.judge();
+    rig.judge_blocks();
     check(&open(&rig.import()), 0..8, 500_000);
 }

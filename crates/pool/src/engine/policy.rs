@@ -117,7 +117,6 @@ impl Policy {
             other => other,
         };
         let copies = (self.copies + usize::from(self.doubles(block, metadata))).min(MAX_COPIES);
-        let small = !metadata && block.data.len() as u64 <= self.small_blocks;
         let fills = matches!(block.kind, DmuType::DNODE | DmuType::OBJSET);
         WriteProps {
             object_type: block.kind,
@@ -127,7 +126,8 @@ impl Policy {
             compression_level: level,
             copies,
             gang_copies: copies.max(if metadata { 2 } else { 1 }),
-            class: if metadata || small { Class::Special } else { Class::Normal },
+            class: if metadata { Class::Special } else { Class::Normal },
+            small: self.small_blocks,
             fill: block.fill,
             embed: abilities.embed && block.level == 0 && !fills,
             hole_birth: abilities.hole_birth,

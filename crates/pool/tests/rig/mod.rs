@@ -4,7 +4,7 @@
 
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_pool::create::{
-    CreateSpec, FIRST_TXG, FeatureChoice, SystemDevices, choose_features, parse,
+    CreateSpec, FIRST_TXG, FeatureChoice, OpenDevices, SystemDevices, choose_features, parse,
 };
 use cenote_pool::engine::{CreateRequest, Engine, EngineOptions};
 use cenote_pool::{ImportOptions, discover};
@@ -51,6 +51,16 @@ impl Rig {
     }
 
     pub fn create_with(&self, line: &str, ashift: u64, options: EngineOptions) -> Arc<Engine> {
+        self.create_on(line, ashift, options, &SystemDevices)
+    }
+
+    pub fn create_on(
+        &self,
+        line: &str,
+        ashift: u64,
+        options: EngineOptions,
+        devices: &dyn OpenDevices,
+    ) -> Arc<Engine> {
         let args: Vec<String> = line.split_whitespace().map(|w| self.word(w)).collect();
         let choice = FeatureChoice { none: false, compatibility: None, named: &[] };
         let (features, _) = choose_features(&choice).unwrap();
@@ -63,7 +73,7 @@ impl Rig {
                 pool: None,
                 txg: FIRST_TXG,
                 imported: &[],
-                devices: &SystemDevices,
+                devices,
             },
             features: &features,
             props: &[],
@@ -82,7 +92,16 @@ impl Rig {
 
     /// OpenZFS finds nothing wrong.
     pub fn judge(&self) {
-        for options in ["-bcc", "-d", "-mm", "-C"] {
+        self.zdb(&["-bcc", "-d", "-mm", "-C"]);
+    }
+
+    /// OpenZFS finds nothing wrong with the blocks.
+    pub fn judge_blocks(&self) {
+        self.zdb(&["-bcc"]);
+    }
+
+    fn zdb(&self, lists: &[&str]) {
+        for options in lists.iter().copied() {
             let out = Command::new("/usr/sbin/zdb")
                 .args(["-e", "-p", self.path().to_str().unwrap(), options, "tank"])
                 .output()

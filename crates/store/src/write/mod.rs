@@ -81,6 +81,9 @@ pub struct WriteProps {
     pub gang_copies: usize,
     /// Which vdevs it should go to.
     pub class: Class,
+    /// A block of the normal class that has no more physical bytes than this goes to the special
+    /// class, unless that has only left what is reserved for metadata (`special_small_blocks`).
+    pub small: u64,
     /// Blocks (dnodes, for blocks of dnodes) below.
     pub fill: u64,
     /// Whether tiny blocks go into their pointer (feature `embedded_data`).
@@ -102,6 +105,7 @@ impl Default for WriteProps {
             copies: 1,
             gang_copies: 1,
             class: Class::Normal,
+            small: 0,
             fill: 1,
             embed: false,
             hole_birth: true,

@@ -28,6 +28,10 @@ use crate::gang::GANG_DEPTH;
 /// Bytes of a gang header (`SPA_OLD_GANGBLOCKSIZE`).
 const HEADER: u64 = SECTOR;
 
+/// Percent of the special class that small blocks of data leave to metadata
+/// (`zfs_special_class_metadata_reserve_pct`).
+const METADATA_RESERVE: u64 = 25;
+
 /// A block on its way to the devices.
 pub(super) struct Placement<'a> {
     writer: &'a Writer,
@@ -51,10 +55,11 @@ impl<'a> Placement<'a> {
 
     /// Finds space for the block; its pointer.
     pub(super) fn place(&mut self, physical: &Physical) -> Result<BlockPointer, WriteError> {
-        let placed = match self.allocate(self.props.class, physical.psize(), self.props.copies) {
+        let class = self.class(physical);
+        let placed = match self.allocate(class, physical.psize(), self.props.copies) {
             Ok((_, dvas)) => Ok(dvas),
             Err(AllocError::NoSegment { .. }) if physical.psize() > self.writer.unit() => {
-                self.gang(self.props.class, &physical.data, 0)
+                self.gang(class, &physical.data, 0)
             }
             Err(e) => Err(e.into()),
         };
@@ -65,6 +70,17 @@ impl<'a> Placement<'a> {
             self.pointer(physical, &dvas)
         });
         pointer.inspect_err(|_| self.undo())
+    }
+
+    /// Where the block should go, now that its size is known (`spa_preferred_class`).
+    fn class(&self, physical: &Physical) -> Class {
+        let small = physical.psize() <= self.props.small;
+        if self.props.class != Class::Normal || !small {
+            return self.props.class;
+        }
+        let special = self.writer.allocator.figures(Class::Special);
+        let open = special.space / 100 * (100 - METADATA_RESERVE);
+        if special.allocated < open { Class::Special } else { Class::Normal }
     }
 
     /// Gives back the space of a block that nothing was written of.

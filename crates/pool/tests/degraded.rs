@@ -1,0 +1,199 @@
+//! Pools that lack devices, or lose them, are written to; the devices come back. What they missed is
+//! on record, is not read from them, and OpenZFS's `zdb` agrees. Where it is not installed these
+//! tests fail.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod rig;
+
+use cenote_pool::config;
+use cenote_pool::create::{OpenDevices, Opened, SystemDevices};
+use cenote_pool::engine::{Engine, EngineOptions};
+use cenote_vdev::Device;
+use cenote_vdev::inject::FaultyDevice;
+use parking_lot::Mutex;
+use rig::{Rig, check, fill, open};
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const LEN: usize = 200_000;
+
+/// Moves devices out of sight.
+fn hide(rig: &Rig, names: &[&str]) -> tempfile::TempDir {
+    let place = tempfile::tempdir_in(rig.path().parent().unwrap()).unwrap();
+    for name in names {
+        std::fs::rename(rig.file(name), place.path().join(name)).unwrap();
+    }
+    place
+}
+
+fn bring_back(rig: &Rig, place: tempfile::TempDir, names: &[&str]) {
+    for name in names {
+        std::fs::rename(place.path().join(name), rig.file(name)).unwrap();
+    }
+}
+
+/// Leaves that have a list of what they missed, by name.
+fn behind(rig: &Rig, engine: &Engine) -> Vec<String> {
+    let pool = engine.pool();
+    let mut names = Vec::new();
+    config::for_each_leaf(pool.config().list("vdev_tree").unwrap(), &mut |leaf| {
+        if config::number(leaf, "DTL") != 0 {
+            let path = config::path(leaf).unwrap();
+            names.push(path.strip_prefix(rig.path()).unwrap_or(&path).display().to_string());
+        }
+    });
+    names
+}
+
+/// (read, write, checksum) errors of all devices together.
+fn errors(engine: &Engine) -> (u64, u64, u64) {
+    let leaves = engine.pool().store().vdevs().leaves();
+    let sum = |a: (u64, u64, u64), b: (u64, u64, u64)| (a.0 + b.0, a.1 + b.1, a.2 + b.2);
+    leaves.iter().map(|l| l.errors()).fold((0, 0, 0), sum)
+}
+
+/// Everything is read from devices, and nothing that is read is wrong.
+fn check_devices(engine: &Engine, files: u64) {
+    engine.pool().store().drop_caches();
+    check(&open(engine), 0..files, LEN);
+    assert_eq!(errors(engine), (0, 0, 0));
+    assert!(engine.pool().store().errors().is_empty());
+}
+
+fn missing_at_import(line: &str, ashift: u64, names: &[&str]) {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create(line, ashift);
+    fill(&open(&engine), 0..6, LEN);
+    engine.export(false).unwrap();
+    drop(engine);
+
+    let place = hide(&rig, names);
+    let engine = rig.import();
+    assert_eq!(engine.pool().health(), "DEGRADED");
+    fill(&open(&engine), 6..12, LEN);
+    engine.sync().unwrap();
+    assert_eq!(behind(&rig, &engine), names);
+    check_devices(&engine, 12);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+
+    // They come back as they were: their labels and what they hold are out of date.
+    bring_back(&rig, place, names);
+    let engine = rig.import();
+    assert_eq!(engine.pool().health(), "ONLINE");
+    check_devices(&engine, 12);
+    fill(&open(&engine), 12..18, LEN);
+    engine.sync().unwrap();
+    check_devices(&engine, 18);
+    assert_eq!(behind(&rig, &engine), names);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+
+    // A crash instead of an export, with other labels on all.
+    let engine = rig.import();
+    fill(&open(&engine), 18..20, LEN);
+    engine.sync().unwrap();
+    drop(engine);
+    let engine = rig.import();
+    check_devices(&engine, 20);
+    engine.export(false).unwrap();
+}
+
+#[test]
+fn mirrors_with_devices_missing() {
+    missing_at_import("mirror a b", 12, &["b"]);
+    missing_at_import("mirror a b c mirror d e", 9, &["a", "c", "e"]);
+}
+
+#[test]
+fn raidz_with_devices_missing() {
+    missing_at_import("raidz1 a b c", 9, &["a"]);
+    missing_at_import("raidz3 a b c d e f", 12, &["a", "c", "f"]);
+}
+
+/// Files that can be made to fail.
+#[derive(Default)]
+struct Faulty {
+    made: Mutex<HashMap<PathBuf, Arc<FaultyDevice>>>,
+}
+
+impl Faulty {
+    fn device(&self, rig: &Rig, name: &str) -> Arc<FaultyDevice> {
+        self.made.lock()[&rig.file(name)].clone()
+    }
+}
+
+impl OpenDevices for Faulty {
+    fn find(&self, name: &Path) -> io::Result<(PathBuf, Opened)> {
+        SystemDevices.find(name)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
+        SystemDevices.open(path)
+    }
+
+    fn open_rw(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
+        let device = FaultyDevice::new(SystemDevices.open_rw(path)?);
+        self.made.lock().insert(path.into(), device.clone());
+        Ok(device)
+    }
+}
+
+/// Devices fail while the pool is written to, in one way or another.
+fn failing(line: &str, names: &[&str], fault: &dyn Fn(&FaultyDevice)) {
+    let (rig, devices) = (Rig::new(64 << 20), Faulty::default());
+    let engine = rig.create_on(line, 12, EngineOptions::default(), &devices);
+    let fs = open(&engine);
+    fill(&fs, 0..4, LEN);
+    engine.sync().unwrap();
+    fill(&fs, 4..6, LEN);
+    names.iter().for_each(|name| fault(&devices.device(&rig, name)));
+    fill(&fs, 6..8, LEN);
+    engine.sync().unwrap();
+    fill(&fs, 8..12, LEN);
+    engine.sync().unwrap();
+    // What failed in the end of one group is put down in the next.
+    fill(&fs, 12..13, LEN);
+    engine.sync().unwrap();
+    assert_eq!(behind(&rig, &engine), names);
+    engine.pool().store().drop_caches();
+    check(&fs, 0..13, LEN);
+    // They work again, and the pool goes on with them.
+    names.iter().for_each(|name| devices.device(&rig, name).repair());
+    fill(&fs, 13..16, LEN);
+    drop(fs);
+    engine.export(false).unwrap();
+    drop((engine, devices));
+    rig.judge_blocks();
+    let engine = rig.import();
+    check_devices(&engine, 16);
+    engine.export(false).unwrap();
+}
+
+#[test]
+fn devices_that_fail_writes() {
+    for (line, names) in [
+        ("mirror a b", &["b"][..]),
+        ("raidz1 a b c", &["c"]),
+        ("raidz3 a b c d e", &["a", "b", "e"]),
+    ] {
+        failing(line, names, &|device| device.fail_writes(0..u64::MAX));
+    }
+}
+
+#[test]
+fn devices_that_go_away() {
+    failing("mirror a b", &["a"], &|device| device.set_missing(true));
+    failing("raidz2 a b c d e", &["a", "b"], &|device| device.set_missing(true));
+}
+
+#[test]
+fn devices_that_fail_flushes() {
+    failing("mirror a b", &["a"], &|device| device.set_flush_errors(true));
+    failing("raidz1 a b c", &["b"], &|device| device.set_flush_errors(true));
+}
