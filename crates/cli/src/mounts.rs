@@ -105,6 +105,13 @@ impl Handle {
         }
     }
 
+    fn snapshot_changed(&self, name: &str) {
+        match self {
+            Handle::Mount(mount) => mount.snapshot_changed(name),
+            Handle::Graft(graft) => graft.snapshot_changed(name),
+        }
+    }
+
     fn set_sync_policy(&self, policy: SyncPolicy) {
         match self {
             Handle::Mount(mount) => mount.set_sync_policy(policy),

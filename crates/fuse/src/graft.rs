@@ -553,6 +553,16 @@ impl Tree {
         }
     }
 
+    /// Forgets what was known of a snapshot's name, and makes the kernel forget it.
+    pub(crate) fn snapshot_changed(&self, branch: &Arc<Branch>, name: &str) {
+        let mut table = self.table_mut();
+        if let Some(slot) = table.snapshots.get(&(branch.slot, name.to_owned())).copied() {
+            table.forget(&HashSet::from([slot]));
+        }
+        drop(table);
+        self.announce(Node::Snapshots(branch.clone()).ino(), name.as_bytes());
+    }
+
     /// Makes the kernel ask for a file's attributes when it needs them next.
     pub(crate) fn attr_changed(&self, ino: u64) {
         self.tell(|notifier| notifier.inval_inode(self.kernels(ino), -1, 0));
@@ -623,6 +633,13 @@ impl Graft {
     /// The `sync` property has changed.
     pub fn set_sync_policy(&self, policy: SyncPolicy) {
         self.branch.set_sync_policy(policy);
+    }
+
+    /// As [`MountHandle::snapshot_changed`].
+    pub fn snapshot_changed(&self, name: &str) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.snapshot_changed(&self.branch, name);
+        }
     }
 
     /// As [`MountHandle::invalidate`].

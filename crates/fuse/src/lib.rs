@@ -199,6 +199,13 @@ impl MountHandle {
         }
     }
 
+    /// A snapshot of this name was taken or destroyed, or has got or lost the name.
+    pub fn snapshot_changed(&self, name: &str) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.snapshot_changed(&tree.root, name);
+        }
+    }
+
     /// Makes the kernel forget what it knows of the file system, grafts not included: for changes
     /// that do not come through the mount, such as a rollback. To be called before such a change,
     /// while the old names can be listed, and after it; not while requests are held up.

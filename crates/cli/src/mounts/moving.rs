@@ -7,7 +7,7 @@
 //! Other properties take effect in the file system as it is, unless the kernel keeps to them itself
 //! (`exec`, `setuid`, `devices`, a mount that it knows as read-only): then it is mounted anew.
 
-use super::{How, Mounts, NotMounted, Settings, StaysMounted, mount_one};
+use super::{How, Mounted, Mounts, NotMounted, Settings, StaysMounted, mount_one};
 use crate::context::Context;
 use crate::pools::Imported;
 use cenote_dsl::{Dataset, DatasetKind, Source};
@@ -36,13 +36,18 @@ impl Away {
 }
 
 impl Mounts {
-    /// Unmounts those of the datasets that are mounted, innermost first. If one is busy, those that
-    /// were unmounted are in the error, to come [back](Away::back).
+    /// Unmounts those of the datasets that are mounted, and what is mounted inside, innermost first.
+    /// If one is busy, those that were unmounted are in the error, to come [back](Away::back).
     pub fn take_away(&self, datasets: &[u64], force: bool) -> Result<Away, (Away, StaysMounted)> {
         let mut away = Away::default();
+        let mounts = self.lock();
+        let asked = mounts.iter().filter(|m| datasets.contains(&m.id));
+        let places: Vec<_> = asked.map(|m| m.listed.mountpoint.clone()).collect();
+        drop(mounts);
         loop {
             let mounts = self.lock();
-            let concerned = mounts.iter().filter(|m| datasets.contains(&m.id));
+            let inside = |m: &&Mounted| places.iter().any(|p| m.listed.mountpoint.starts_with(p));
+            let concerned = mounts.iter().filter(inside);
             let innermost = concerned.max_by_key(|m| super::sort_key(&m.listed.mountpoint));
             let Some((id, how)) = innermost.map(|m| (m.id, m.how.clone())) else {
                 return Ok(away);
@@ -59,6 +64,27 @@ impl Mounts {
     /// Unmounts a dataset, if it is mounted.
     pub fn unmount_one(&self, dataset: &str, force: bool) -> Result<(), StaysMounted> {
         self.unmount_where(force, |m| m.dataset == dataset)
+    }
+
+    /// Gives a mounted dataset further mount options. False: it is not mounted.
+    pub fn add_options(&self, dataset: &str, options: &[String]) -> bool {
+        let mut mounts = self.lock();
+        let Some(mounted) = mounts.iter_mut().find(|m| m.listed.dataset == dataset) else {
+            return false;
+        };
+        mounted.how.options.extend_from_slice(options);
+        true
+    }
+
+    /// Snapshots of these full names were taken or destroyed, or have got or lost the names.
+    pub fn snapshots_changed<'a>(&self, names: impl IntoIterator<Item = &'a String>) {
+        let mounts = self.lock();
+        for name in names {
+            let Some((head, short)) = name.split_once('@') else { continue };
+            if let Some(mounted) = mounts.iter().find(|m| m.listed.dataset == head) {
+                mounted.handle.snapshot_changed(short);
+            }
+        }
     }
 
     /// A dataset, and what is below it, has another name.

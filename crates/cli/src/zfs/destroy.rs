@@ -127,7 +127,7 @@ fn head(imported: &Imported, target: &Dataset, how: How, ctx: &mut Context) -> O
             continue;
         }
         // A clone goes before the snapshot that it is of, which goes before what has it.
-        let done = destroy_batch(changes, &mut batch, false, ctx)
+        let done = destroy_batch(imported, changes, &mut batch, false, ctx)
             && destroy_head(imported, changes, &dataset, how, ctx);
         good &= done;
         if !done && !how.recurse {
@@ -135,7 +135,7 @@ fn head(imported: &Imported, target: &Dataset, how: How, ctx: &mut Context) -> O
         }
     }
     if let Some(changes) = &changes {
-        good &= destroy_batch(changes, &mut batch, how.defer, ctx);
+        good &= destroy_batch(imported, changes, &mut batch, how.defer, ctx);
     }
     Ok(i32::from(!good))
 }
@@ -163,12 +163,15 @@ fn destroy_head(
 
 /// Destroys snapshots, all or none.
 fn destroy_batch(
+    imported: &Imported,
     changes: &Changes,
     batch: &mut Vec<String>,
     defer: bool,
     ctx: &mut Context,
 ) -> bool {
-    let Err(refused) = changes.destroy_snapshots(&std::mem::take(batch), defer) else {
+    let names = std::mem::take(batch);
+    let Err(refused) = changes.destroy_snapshots(&names, defer) else {
+        imported.mounts.snapshots_changed(&names);
         return true;
     };
     for (name, e) in refused {
@@ -231,18 +234,18 @@ fn snapshots(name: &str, list: &str, how: How, ctx: &mut Context) -> Outcome {
             how.say(&dataset.name, ctx)?;
             if dataset.kind == DatasetKind::Snapshot {
                 batch.push(dataset.name);
-            } else if !destroy_batch(&changes, &mut batch, false, ctx)
+            } else if !destroy_batch(imported, &changes, &mut batch, false, ctx)
                 || !destroy_head(imported, &changes, &dataset, how, ctx)
             {
                 return Ok(1);
             }
         }
     }
-    if !destroy_batch(&changes, &mut batch, false, ctx) {
+    if !destroy_batch(imported, &changes, &mut batch, false, ctx) {
         return Ok(1);
     }
     batch.extend(chosen.into_iter().map(|s| s.name));
-    Ok(i32::from(!destroy_batch(&changes, &mut batch, how.defer, ctx)))
+    Ok(i32::from(!destroy_batch(imported, &changes, &mut batch, how.defer, ctx)))
 }
 
 fn refuse_clones(

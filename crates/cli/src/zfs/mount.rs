@@ -1,6 +1,7 @@
 //! `zfs mount` and `zfs unmount`.
 
 use crate::context::Context;
+use crate::mounts::moving::refresh;
 use crate::mounts::{How, Listed, NotMounted, mount_all, mount_one};
 use crate::options::{Spec, commas, parse};
 use crate::outcome::{Outcome, fail, usage};
@@ -78,6 +79,13 @@ fn mount_named(name: &str, how: &How, ctx: &mut Context) -> Outcome {
         Ok(node) => node,
         Err(message) => return fail(message),
     };
+    if how.options.iter().any(|o| o == "remount") {
+        let others: Vec<String> = how.options.iter().filter(|o| *o != "remount").cloned().collect();
+        if !node.imported.mounts.add_options(&node.dataset.name, &others) {
+            return fail(format!("cannot mount '{name}': not currently mounted"));
+        }
+        return Ok(i32::from(!refresh(&node.imported, ctx)));
+    }
     match mount_one(&node.imported, &node.dataset, true, how, ctx) {
         Ok(()) => Ok(0),
         Err(NotMounted::NotMeant(message) | NotMounted::Failed(message)) => fail(message),

@@ -74,7 +74,16 @@ fn snapshot(node: &Node, changes: &Changes, to: &str, recursive: bool) -> Outcom
         return fail(format!("cannot rename to '{full}': {e}"));
     }
     match changes.rename_snapshot(from, short, recursive) {
-        Ok(()) => Ok(0),
+        Ok(()) => {
+            let old = from.split('@').nth(1).unwrap_or_default();
+            let below = |d: &str| d.strip_prefix(head).is_some_and(|rest| rest.starts_with('/'));
+            let mounted = node.imported.mounts.list().into_iter().map(|m| m.dataset);
+            let heads = mounted.filter(|d| d == head || (recursive && below(d)));
+            let names: Vec<String> =
+                heads.flat_map(|h| [format!("{h}@{old}"), format!("{h}@{short}")]).collect();
+            node.imported.mounts.snapshots_changed(&names);
+            Ok(0)
+        }
         Err((name, ChangeError::Exists)) if recursive => fail(format!(
             "cannot rename '{name}': a child dataset already has a snapshot with the new name"
         )),

@@ -57,8 +57,11 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         Ok(changes) => changes,
         Err(why) => return failed(names.into_iter().next(), &why),
     };
-    match changes.snapshot(&NewSnapshot { names, props }) {
-        Ok(()) => Ok(0),
+    match changes.snapshot(&NewSnapshot { names: names.clone(), props }) {
+        Ok(()) => {
+            node.imported.mounts.snapshots_changed(&names);
+            Ok(0)
+        }
         Err((name, e)) => failed(name, &e),
     }
 }

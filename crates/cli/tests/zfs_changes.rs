@@ -1,0 +1,370 @@
+//! Datasets are created, changed and destroyed by commands, mounted or not. OpenZFS's own `zdb` judges
+//! what is left.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
+mod common;
+
+use common::{Session, can_mount, mounts_below};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A pool in a file, with a daemon.
+struct Tank {
+    session: Session,
+    mounted: bool,
+}
+
+impl Tank {
+    fn new(options: &str) -> Tank {
+        let session = Session::new();
+        let disk = session.path("disk");
+        fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
+        let mounted = !options.contains("canmount=off");
+        let (root, disk) = (session.root(), disk.display().to_string());
+        session.run(&format!("zpool create -R {root} {options} tank {disk}")).ok();
+        Tank { session, mounted }
+    }
+
+    /// A pool of which nothing is mounted.
+    fn unmounted() -> Tank {
+        Tank::new("-O canmount=off -O mountpoint=none")
+    }
+
+    #[track_caller]
+    fn zfs(&self, line: &str) -> String {
+        self.session.run(&format!("zfs {line}")).ok()
+    }
+
+    #[track_caller]
+    fn refused(&self, line: &str) -> String {
+        self.session.run(&format!("zfs {line}")).fails(1)
+    }
+
+    #[track_caller]
+    fn get(&self, property: &str, dataset: &str) -> String {
+        self.zfs(&format!("get -Hpo value {property} {dataset}")).trim_end().to_string()
+    }
+
+    #[track_caller]
+    fn names(&self) -> Vec<String> {
+        self.zfs("list -Ho name -t all").lines().map(String::from).collect()
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.session.path("root").join(path)
+    }
+
+    /// Exports the pool; OpenZFS finds nothing wrong with it.
+    #[track_caller]
+    fn finish(self) {
+        self.session.run("zpool export tank").ok();
+        if self.mounted {
+            assert_eq!(mounts_below(self.session.dir.path()), [""; 0]);
+        }
+        let dir = self.session.dir.path().to_str().unwrap();
+        let output = Command::new("/usr/sbin/zdb")
+            .args(["-e", "-p", dir, "-bcc", "tank"])
+            .output()
+            .expect("zdb, of Debian's package zfsutils-linux");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}\n{errors}");
+        assert!(text.contains("No leaks (block sum matches space maps exactly)"), "{text}");
+    }
+}
+
+#[test]
+fn create_in_openzfs_words() {
+    let tank = Tank::unmounted();
+    tank.zfs("create -o compression=zstd-5 -o com.example:note=x tank/a");
+    assert_eq!(tank.get("compression,com.example:note", "tank/a"), "zstd-5\nx");
+    tank.zfs("create -p tank/b/c/d");
+    tank.zfs("create -p tank/b/c/d");
+    tank.zfs("create -pp tank/h/x");
+    assert_eq!(tank.get("canmount", "tank/h"), "off");
+    tank.zfs("create -o casesensitivity=insensitive -o normalization=formD tank/i");
+    tank.zfs("create tank/i/j");
+    let names = "casesensitivity,normalization,utf8only";
+    assert_eq!(tank.get(names, "tank/i/j"), "insensitive\nformD\non");
+    assert_eq!(tank.zfs("create -nv -o atime=off tank/z"), "would create tank/z\n\tatime=off\n");
+    assert_eq!(
+        tank.zfs("create -P -V 10M -b 32K tank/vol"),
+        "create\ttank/vol\nproperty\tvolsize\t10485760\nproperty\tvolblocksize\t32768\n\
+         property\trefreservation\t13369344\n"
+            .replace("13369344", &tank.get("refreservation", "tank/vol"))
+    );
+    tank.zfs("create -s -V 1G tank/sparse");
+    assert_eq!(tank.get("volsize,refreservation", "tank/sparse"), "1073741824\n0");
+
+    for (line, why) in [
+        ("create tank", "cannot create 'tank': missing dataset name"),
+        ("create tank/a", "cannot create 'tank/a': dataset already exists"),
+        ("create tank/x/y", "cannot create 'tank/x/y': parent does not exist"),
+        ("create tank/vol/y", "cannot create 'tank/vol/y': parent is not a filesystem"),
+        ("create pond/y", "cannot create 'pond/y': no such pool 'pond'"),
+        (
+            "create tank/a@b",
+            "cannot create 'tank/a@b': snapshot delimiter '@' is not expected here",
+        ),
+        ("create tank/a!", "cannot create 'tank/a!': invalid character '!' in name"),
+        ("create -o x tank/y", "missing '=' for property=value argument"),
+        ("create -o atime=on -o atime=off tank/y", "property 'atime' specified multiple times"),
+        ("create -o x=y tank/y", "cannot create 'tank/y': invalid property 'x'"),
+        ("create -o used=1 tank/y", "cannot create 'tank/y': 'used' is readonly"),
+        (
+            "create -o recordsize=5K tank/y",
+            "cannot create 'tank/y': 'recordsize' must be power of 2 from 512B to 16M",
+        ),
+        (
+            "create -o encryption=on tank/y",
+            "cannot create 'tank/y': native encryption is not supported",
+        ),
+        ("create -o reservation=1T tank/y", "cannot create 'tank/y': out of space"),
+        ("create -V 1T tank/y", "cannot create 'tank/y': out of space"),
+        ("create -V lots tank/y", "bad volume size 'lots': bad numeric value 'lots'"),
+        ("create -V 0 tank/y", "cannot create 'tank/y': volume size cannot be zero"),
+    ] {
+        assert_eq!(tank.refused(line), why, "{line}");
+    }
+    assert!(
+        tank.session.run("zfs create -s tank/y").fails(2).starts_with("'-s' and '-b' can only")
+    );
+    assert!(tank.session.run("zfs create").fails(2).starts_with("missing filesystem argument"));
+    assert!(!tank.names().contains(&"tank/y".to_string()));
+    let history = tank.session.run("zpool history tank").ok();
+    assert!(history.contains(" zfs create -p tank/b/c/d\n"), "{history}");
+    tank.finish();
+}
+
+#[test]
+fn snapshots_and_destroying() {
+    let tank = Tank::unmounted();
+    for name in ["a", "a/b", "a/b/c", "d"] {
+        tank.zfs(&format!("create tank/{name}"));
+    }
+    tank.zfs("snapshot -r -o com.example:why=test tank/a@one");
+    assert_eq!(tank.get("com.example:why", "tank/a/b/c@one"), "test");
+    for name in ["two", "three", "four", "five"] {
+        tank.zfs(&format!("snapshot tank/a@{name} tank/d@{name}"));
+    }
+    assert_eq!(
+        tank.refused("snapshot tank/d@six tank/a@one"),
+        "cannot create snapshot 'tank/a@one': dataset already exists\nno snapshots were created"
+    );
+    assert!(!tank.names().contains(&"tank/d@six".to_string()), "all or none");
+    assert_eq!(
+        tank.refused("snapshot tank/d@x tank/d@y"),
+        "cannot create snapshots : multiple snapshots of same fs not allowed\n\
+         no snapshots were created"
+    );
+    tank.zfs("rename tank/d@two deux");
+    tank.zfs("rename -r tank/a@one @uno");
+    assert!(tank.names().contains(&"tank/a/b/c@uno".to_string()));
+    assert_eq!(
+        tank.refused("rename tank/d@deux tank/a@deux"),
+        "cannot rename to 'tank/a@deux': snapshots must be part of same dataset"
+    );
+    assert_eq!(
+        tank.refused("rename tank/d@deux tank/d@three"),
+        "cannot rename 'tank/d@deux': dataset already exists"
+    );
+
+    assert_eq!(
+        tank.refused("destroy tank/a/b"),
+        "cannot destroy 'tank/a/b': filesystem has children\n\
+         use '-r' to destroy the following datasets:\n\
+         tank/a/b/c@uno\ntank/a/b/c\ntank/a/b@uno"
+    );
+    assert_eq!(
+        tank.refused("destroy tank"),
+        "cannot destroy 'tank': operation does not apply to pools\n\
+         use 'zfs destroy -r tank' to destroy all datasets in the pool\n\
+         use 'zpool destroy tank' to destroy the pool itself"
+    );
+    assert_eq!(
+        tank.refused("destroy tank/d@nine"),
+        "could not find any snapshots to destroy; check snapshot names."
+    );
+    assert_eq!(
+        tank.zfs("destroy -nv tank/d@deux%four,five"),
+        "would destroy tank/d@deux\nwould destroy tank/d@three\nwould destroy tank/d@four\n\
+         would destroy tank/d@five\nwould reclaim 0B\n"
+    );
+    tank.zfs("destroy tank/d@three%four");
+    let left =
+        |names: Vec<String>| names.into_iter().filter(|n| n.contains("d@")).collect::<Vec<_>>();
+    assert_eq!(left(tank.names()), ["tank/d@deux", "tank/d@five"]);
+    assert_eq!(
+        tank.zfs("destroy -rv tank/a/b"),
+        "will destroy tank/a/b/c@uno\nwill destroy tank/a/b/c\nwill destroy tank/a/b@uno\n\
+         will destroy tank/a/b\n"
+    );
+    tank.zfs("destroy -r tank/a@uno");
+    tank.zfs("destroy -r tank");
+    assert_eq!(tank.names(), ["tank"]);
+    tank.finish();
+}
+
+#[test]
+fn properties_in_openzfs_words() {
+    let tank = Tank::unmounted();
+    tank.zfs("create tank/a");
+    tank.zfs("create tank/a/b");
+    tank.zfs("create -V 10M tank/vol");
+    tank.zfs("set compression=lz4 atime=off com.example:x=y tank/a");
+    assert_eq!(
+        tank.zfs("get -Ho property,value,source compression,atime,com.example:x tank/a/b"),
+        "compression\tlz4\tinherited from tank/a\natime\toff\tinherited from tank/a\n\
+         com.example:x\ty\tinherited from tank/a\n"
+    );
+    tank.zfs("set quota=20M refquota=15M reservation=5M refreservation=3M tank/a/b");
+    assert_eq!(
+        tank.get("quota,refquota,reservation,refreservation", "tank/a/b"),
+        "20971520\n15728640\n5242880\n3145728"
+    );
+    let used: u64 = tank.get("used", "tank/a").parse().unwrap();
+    assert!(used > 5 << 20, "the reservation is charged: {used}");
+    for (line, why) in [
+        ("reservation=30M tank/a/b", "size is greater than available space"),
+        ("quota=1M tank/a/b", "size is less than current used or reserved space"),
+        ("volsize=10001K tank/vol", "'volsize' must be a multiple of volume block size (16K)"),
+        ("volblocksize=8K tank/vol", "'volblocksize' is readonly"),
+        ("recordsize=8K tank/vol", "'recordsize' does not apply to datasets of this type"),
+        ("version=4 tank/a", "Can not downgrade; already at version 5"),
+        ("atime=maybe tank/a", "'atime' must be one of 'on | off'"),
+        ("quota=0 tank/a", "use 'none' to disable quota/refquota"),
+        ("dedup=on tank/a", "deduplication is not supported"),
+    ] {
+        let name = line.split(' ').nth(1).unwrap();
+        assert_eq!(
+            tank.refused(&format!("set {line}")),
+            format!("cannot set property for '{name}': {why}"),
+            "{line}"
+        );
+    }
+    assert!(tank.session.run("zfs set atime=on").fails(2).starts_with("missing dataset name(s)"));
+    tank.zfs("inherit -r com.example:x tank/a");
+    tank.zfs("inherit compression tank/a");
+    assert_eq!(tank.get("compression,com.example:x", "tank/a"), "on\n-");
+    assert_eq!(
+        tank.refused("inherit quota tank/a"),
+        "'quota' property cannot be inherited\nuse 'zfs set quota=none' to clear\n\
+         use 'zfs inherit -S quota' to revert to received value"
+    );
+    tank.zfs("set quota=none reservation=none refreservation=none tank/a/b");
+    let reserved: u64 = tank.get("refreservation", "tank/vol").parse().unwrap();
+    tank.zfs("set volsize=20M tank/vol");
+    assert_eq!(tank.get("volsize", "tank/vol"), (20 << 20).to_string());
+    let more: u64 = tank.get("refreservation", "tank/vol").parse().unwrap();
+    // With 1280 blocks there is one more level of indirect blocks.
+    assert_eq!(more - reserved, (10 << 20) + (512 << 10));
+    tank.zfs("set refreservation=none tank/vol");
+    tank.zfs("set refreservation=auto tank/vol");
+    assert_eq!(tank.get("refreservation", "tank/vol"), more.to_string());
+    tank.zfs("snapshot tank/a@s");
+    tank.zfs("set com.example:of=snapshot tank/a@s");
+    assert_eq!(
+        tank.refused("set atime=on tank/a@s"),
+        "cannot set property for 'tank/a@s': this property can not be modified for snapshots"
+    );
+    let history = tank.session.run("zpool history -i tank").ok();
+    assert!(history.contains("] set tank/a ("), "{history}");
+    tank.finish();
+}
+
+#[test]
+fn mounts_follow_changes() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create tank/a");
+    tank.zfs("create tank/a/b");
+    fs::write(tank.path("tank/a/file"), "first").unwrap();
+    fs::write(tank.path("tank/a/b/file"), "below").unwrap();
+    // Snapshots show at once, with what was written just before.
+    tank.zfs("snapshot tank/a@one");
+    fs::write(tank.path("tank/a/file"), "second").unwrap();
+    let old = tank.path("tank/a/.zfs/snapshot/one/file");
+    assert_eq!(fs::read_to_string(&old).unwrap(), "first");
+    assert!(fs::write(&old, "x").is_err());
+    tank.zfs("snapshot tank/a@two");
+    let mut listed: Vec<_> = fs::read_dir(tank.path("tank/a/.zfs/snapshot"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    listed.sort();
+    assert_eq!(listed, ["one", "two"]);
+    // A new snapshot of an old name is the new one.
+    tank.zfs("destroy tank/a@one");
+    assert!(!old.exists());
+    tank.zfs("snapshot tank/a@one");
+    assert_eq!(fs::read_to_string(&old).unwrap(), "second");
+    // Properties take effect at once.
+    tank.zfs("set readonly=on tank/a");
+    assert!(fs::write(tank.path("tank/a/file"), "third").is_err());
+    assert!(fs::write(tank.path("tank/a/b/file"), "third").is_err(), "it is inherited");
+    tank.zfs("set readonly=off tank/a");
+    fs::write(tank.path("tank/a/file"), "third").unwrap();
+    tank.zfs("set exec=off tank");
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let point = tank.path("tank/a/b");
+    let line = table.lines().find(|l| l.split(' ').nth(4) == point.to_str()).unwrap();
+    assert!(line.contains("noexec"), "{line}");
+    tank.zfs("mount -o remount,ro tank/a/b");
+    assert!(fs::write(tank.path("tank/a/b/file"), "third").is_err());
+    assert_eq!(tank.zfs("get -Ho value,source readonly tank/a/b"), "on\ttemporary\n");
+    // Mountpoints follow, with what is below.
+    tank.zfs("set mountpoint=/elsewhere tank/a");
+    assert_eq!(fs::read_to_string(tank.path("elsewhere/b/file")).unwrap(), "below");
+    assert!(!tank.path("tank/a").exists());
+    tank.zfs("inherit mountpoint tank/a");
+    tank.zfs("rename tank/a tank/c");
+    assert_eq!(fs::read_to_string(tank.path("tank/c/b/file")).unwrap(), "below");
+    assert_eq!(fs::read_to_string(tank.path("tank/c/.zfs/snapshot/two/file")).unwrap(), "second");
+    tank.zfs("rename -u tank/c tank/d");
+    assert_eq!(fs::read_to_string(tank.path("tank/c/file")).unwrap(), "third");
+    assert_eq!(tank.get("mounted", "tank/d"), "yes");
+    tank.zfs("unmount tank/d");
+    tank.zfs("mount -a");
+    assert_eq!(fs::read_to_string(tank.path("tank/d/file")).unwrap(), "third");
+    // What is in use stays.
+    let held = fs::File::open(tank.path("tank/d/b/file")).unwrap();
+    let b = tank.path("tank/d/b");
+    assert_eq!(
+        tank.refused("destroy tank/d/b"),
+        format!("cannot unmount '{}': pool or dataset is busy", b.display())
+    );
+    assert_eq!(
+        tank.refused("rename tank/d tank/e"),
+        format!("cannot unmount '{}': pool or dataset is busy", b.display())
+    );
+    assert_eq!(fs::read_to_string(tank.path("tank/d/file")).unwrap(), "third");
+    drop(held);
+    tank.zfs("set canmount=off tank/d/b");
+    assert_eq!(tank.get("mounted", "tank/d/b"), "no");
+    tank.zfs("create -u tank/x");
+    assert_eq!(tank.get("mounted", "tank/x"), "no");
+    tank.zfs("destroy -r tank/d");
+    assert!(!tank.path("tank/d").exists());
+    fs::write(tank.path("tank/left"), vec![1; 100_000]).unwrap();
+    tank.finish();
+}
+
+#[test]
+fn a_pool_that_is_imported_read_only_stays_as_it_is() {
+    let session = Session::new();
+    session.import("compat21");
+    let why = |line: &str| session.run(&format!("zfs {line}")).fails(1);
+    assert_eq!(why("create compat21/x"), "cannot create 'compat21/x': pool is read-only");
+    assert_eq!(
+        why("set atime=off compat21"),
+        "cannot set property for 'compat21': dataset is read-only"
+    );
+    assert_eq!(
+        why("snapshot compat21@x"),
+        "cannot create snapshot 'compat21@x': pool is read-only"
+    );
+}
