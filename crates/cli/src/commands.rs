@@ -92,6 +92,8 @@ impl Tool {
             let written = write!(ctx.out, "{text}").map(|()| 0);
             return conclude(written.map_err(Into::into), "", ctx);
         }
+        // `zpool comment=x tank` is `zpool set comment=x tank`.
+        let rest = if name.contains('=') { args } else { rest };
         let Some(command) = self.find(&name) else {
             let why = format!("unrecognized command '{name}'");
             return conclude(wrong(why), &self.usage(), ctx);

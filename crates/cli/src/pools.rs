@@ -10,14 +10,19 @@
 //! or unmount hold [`PoolTable::change`] meanwhile, so that two of them never meet.
 
 use crate::mounts::{LazyWatcher, Mounts};
+use cenote_dsl::PropValue;
 use cenote_fuse::Watcher;
 use cenote_pool::Pool;
 use cenote_pool::engine::{Engine, EngineError};
 use cenote_pool::history;
+use cenote_pool::props::{self, PropChange};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+
+/// Health of a pool that nothing can be written to any more.
+pub const SUSPENDED: &str = "SUSPENDED";
 
 /// How a pool is open.
 #[derive(Clone)]
@@ -73,6 +78,36 @@ impl Imported {
     /// What writes the pool. The error is what comes after `cannot …: `.
     pub fn writable(&self) -> Result<&Arc<Engine>, String> {
         self.engine().ok_or_else(|| "pool is read-only".into())
+    }
+
+    /// Sets properties of the pool. The error is what comes after `cannot …: `.
+    pub fn set(&self, mut changes: Vec<PropChange>) -> Result<(), String> {
+        changes.retain(|change| !matches!(change, PropChange::Memory(..)));
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let done = self.writable()?.sync_task(move |context| {
+            for change in &changes {
+                context.config_changed |= props::apply(&mut context.tx, context.config, change)?;
+            }
+            Ok(())
+        });
+        done.map_err(|e| reason(&e))
+    }
+
+    /// A property of `pool`, which is this one's.
+    pub fn property(&self, pool: &Pool, name: &str) -> Option<PropValue> {
+        let value = pool.get(name)?;
+        if name == "health" && self.suspended() {
+            let suspended = String::from(SUSPENDED);
+            return Some(PropValue { exact: suspended.clone(), human: suspended, ..value });
+        }
+        Some(value)
+    }
+
+    /// Whether nothing can be written any more.
+    pub fn suspended(&self) -> bool {
+        self.engine().is_some_and(|engine| engine.suspended().is_some())
     }
 
     /// Puts a command line into the pool's history. A command that has done its work does not fail

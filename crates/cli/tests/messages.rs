@@ -62,17 +62,13 @@ fn usage_errors() {
 #[test]
 fn commands_of_the_future_are_refused_by_name() {
     let s = Session::new();
-    assert_eq!(
-        s.run("zpool create tank /dev/sdz").fails(1),
-        "zpool create: not supported yet: cenote opens pools read-only"
-    );
-    assert_eq!(
-        s.run("zfs snapshot tank@now").fails(1),
-        "zfs snapshot: not supported yet: cenote opens pools read-only"
-    );
+    for command in ["attach", "clear", "offline", "remove", "replace", "scrub", "split", "trim"] {
+        let said = s.run(&format!("zpool {command} tank a b")).fails(1);
+        assert_eq!(said, format!("zpool {command}: not supported yet"));
+    }
     assert_eq!(s.run("zfs send tank@now").fails(1), "zfs send: not supported yet");
     assert_eq!(s.run("zpool events").fails(1), "zpool events: not supported yet");
-    assert!(s.run("zpool comment=x tank").fails(1).starts_with("zpool set: not supported yet"));
+    assert_eq!(s.run("zpool comment=x tank").fails(22), "cannot open 'tank': is not a pool");
 }
 
 #[test]
@@ -105,11 +101,8 @@ fn imports_that_are_refused() {
     let s = Session::new();
     let dir = cenote_testpools::pool("degr").dir;
     let dir = dir.display();
-    let said = s.run(&format!("zpool import -d {dir} degr")).fails(1);
-    assert!(
-        said.starts_with("cannot import 'degr': ") && said.contains("-o readonly=on"),
-        "{said}"
-    );
+    let said = s.run(&format!("zpool import -o readonly=maybe -d {dir} degr")).fails(2);
+    assert!(said.starts_with("property 'readonly' must be one of 'on | off'\n"), "{said}");
     let said = s.run(&format!("zpool import -o readonly=on -d {dir} tank")).fails(1);
     assert_eq!(said, "cannot import 'tank': no such pool available");
     let said = s.run(&format!("zpool import -o readonly=on -R rel -d {dir} degr")).fails(1);
@@ -142,7 +135,7 @@ fn formats_of_the_future_are_refused_by_name() {
 fn usage_lists_what_works() {
     let s = Session::new();
     for (tool, there, absent) in
-        [("zpool", "\timport ", "\tcreate "), ("zfs", "\tholds ", "\tsend ")]
+        [("zpool", "\tcreate ", "\tscrub "), ("zfs", "\tholds ", "\tsend ")]
     {
         let text = s.run(&format!("{tool} --help")).ok();
         assert!(text.contains(there) && !text.contains(absent), "{text}");

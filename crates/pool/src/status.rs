@@ -19,6 +19,7 @@ use crate::Pool;
 use crate::features::PoolFeatures;
 use crate::scan::{CheckpointStatus, RemovalStatus, ScanStatus};
 use cenote_dmu::Result;
+use cenote_format::features::{FEATURES, Feature};
 use cenote_format::nvlist::NvList;
 
 /// An imported pool's status.
@@ -53,6 +54,7 @@ impl PoolStatus {
         let compatibility = pool.config().str("compatibility");
         let reason = reason::Facts {
             importing: false,
+            writable: !pool.readonly(),
             root: root.state(),
             tree: &tree,
             resilvering: scan.as_ref().is_some_and(ScanStatus::is_resilvering),
@@ -87,18 +89,19 @@ fn errata(config: &NvList, features: &PoolFeatures) -> u64 {
     crate::config::number(config, "errata")
 }
 
-/// The features that a pool does not have although it could.
-fn outdated(features: &PoolFeatures, compatibility: Option<&str>) -> Reason {
+/// The features that a pool does not have although it could. In a pool that is written only those are
+/// missed that new pools have.
+fn outdated(features: &PoolFeatures, compatibility: Option<&str>, writable: bool) -> Reason {
     let Some(wanted) = crate::compat::features(compatibility.unwrap_or("")) else {
         return Reason::CompatibilityError;
     };
-    let expected = match compatibility {
+    let expected: fn(&Feature) -> bool = match compatibility {
+        _ if !writable => |f| f.since <= crate::compat::RELEASE,
         None | Some("" | "off") => crate::create::by_default,
         Some(_) => crate::create::writable,
     };
-    for f in cenote_format::features::FEATURES.iter().filter(|f| f.upgrade) {
+    for f in FEATURES.iter().filter(|f| f.upgrade) {
         let (enabled, wanted) = (features.is_enabled(f.name), wanted.contains(f.name));
-        // What a new pool would not have either is not missed.
         if wanted && !enabled && expected(f) {
             return Reason::FeaturesDisabled;
         }

@@ -43,8 +43,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
 
 fn export(imported: &Imported, force: bool, ctx: &Context) -> Result<(), String> {
     imported.mounts.unmount_all(force).map_err(|e| e.to_string())?;
-    let suspended = imported.engine().is_some_and(|e| e.suspended().is_some());
-    if suspended && force {
+    if imported.suspended() && force {
         // Nothing more can be written: it stays as the last transaction group left it.
         return Ok(());
     }

@@ -75,12 +75,13 @@ fn vdevs(names: &[String], ctx: &mut Context) -> Outcome {
 
 /// Properties of a pool with their values; those it does not have are left out.
 fn values(imported: &Imported, properties: Option<&[String]>) -> Vec<(String, PropValue)> {
-    match properties {
-        None => imported.pool().get_all().into_iter().filter(|(n, _)| n != "name").collect(),
-        Some(names) => {
-            names.iter().filter_map(|n| Some((n.clone(), imported.pool().get(n)?))).collect()
-        }
-    }
+    let pool = imported.pool();
+    let names = match properties {
+        None => pool.get_all().into_iter().map(|(n, _)| n).filter(|n| n != "name").collect(),
+        Some(names) => names.to_vec(),
+    };
+    let value = |n: String| imported.property(&pool, &n).map(|value| (n, value));
+    names.into_iter().filter_map(value).collect()
 }
 
 /// The property and value columns are as wide as any property asked for needs.

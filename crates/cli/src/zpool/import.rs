@@ -7,8 +7,12 @@ use crate::mounts::{How, mount_all};
 use crate::options::{Spec, parse};
 use crate::outcome::{Outcome, Stop, fail, usage};
 use crate::pools::{Imported, Opened};
+use crate::zpool::create::refuse_unsupported;
+use crate::zpool::properties::find;
 use cenote_pool::engine::{Engine, EngineOptions};
 use cenote_pool::history;
+use cenote_pool::host::system_hostid;
+use cenote_pool::props::{self, PropChange, PropContext, When};
 use cenote_pool::{Candidate, ImportOptions, Pool, Rewind, discover};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const SPEC: Spec =
-    Spec { short: "aDd:fFmnNo:R:T:X", refused: "c:ClstV", refused_long: &["rewind-to-checkpoint"] };
+    Spec { short: "aDd:fFmnNo:R:sT:X", refused: "c:CltV", refused_long: &["rewind-to-checkpoint"] };
 
 /// A command line taken apart.
 #[derive(Debug, Default)]
@@ -29,6 +33,8 @@ struct Request {
     altroot: Option<PathBuf>,
     how: How,
     options: ImportOptions,
+    /// Properties to be set.
+    props: Vec<(String, String)>,
     names: Vec<String>,
 }
 
@@ -77,7 +83,11 @@ impl Request {
             ("altroot", dir) => self.altroot = Some(dir.into()),
             // No cache file is kept.
             ("cachefile", "none") => {}
-            _ => return usage(format!("unsupported option: -o {text}")),
+            ("tname" | "cachefile", _) => return usage(format!("unsupported option: -o {text}")),
+            _ if find(name).is_none() && !name.starts_with("feature@") => {
+                return fail(format!("property '{name}' is not a valid pool or vdev property"));
+            }
+            _ => self.props.push((name.into(), value.into())),
         }
         Ok(())
     }
@@ -225,6 +235,13 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
         ctx.complain(format_args!("cannot import {target}: pool already exists"));
         return Ok(false);
     }
+    let changes = match changes(name, &request.props) {
+        Ok(changes) => changes,
+        Err(why) => {
+            ctx.complain(format_args!("cannot import '{name}': {why}"));
+            return Ok(false);
+        }
+    };
     // Looking how far a rewind would have to go changes nothing.
     options.readonly |= request.dry_run;
     let opened = match options.readonly {
@@ -269,6 +286,9 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
         }
         ctx.changed(&imported);
     }
+    if let Err(why) = imported.set(changes) {
+        ctx.complain(format_args!("cannot set property for '{}': {why}", imported.name()));
+    }
     if request.mount {
         let mounted = match imported.pool().dsl().root() {
             Ok(root) => mount_all(&imported, &root, &request.how, ctx),
@@ -282,6 +302,17 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
         }
     }
     Ok(true)
+}
+
+/// The changes that `-o property=value` asks for.
+fn changes(name: &str, properties: &[(String, String)]) -> Result<Vec<PropChange>, String> {
+    let context =
+        PropContext { when: When::Import, pool: name, hostid: system_hostid(), dataset: &|_| None };
+    let change = |(property, value): &(String, String)| {
+        let change = props::parse(property, value, &context).map_err(|e| e.to_string())?;
+        refuse_unsupported(&change).map(|()| change)
+    };
+    properties.iter().map(change).collect()
 }
 
 /// What `-F -n` says about stepping back.
@@ -337,7 +368,7 @@ mod tests {
         assert_eq!(why(&["a", "b", "c"]), "too many arguments");
         assert_eq!(why(&["-T", "x", "t"]), "invalid txg value");
         assert_eq!(why(&["-t", "t"]), "unsupported option: -t");
-        assert_eq!(why(&["-o", "comment=x", "t"]), "unsupported option: -o comment=x");
+        assert_eq!(why(&["-o", "tname=x", "t"]), "unsupported option: -o tname=x");
         assert_eq!(
             why(&["--rewind-to-checkpoint", "t"]),
             "unsupported option: --rewind-to-checkpoint"
@@ -349,7 +380,8 @@ mod tests {
         let place = |list: &[&str]| place(&list.iter().map(OsString::from).collect::<Vec<_>>());
         assert_eq!(place(&["-d", "x"]), Where::DaemonIfRunning);
         assert_eq!(place(&["-o", "readonly=on", "tank"]), Where::Daemon);
-        assert_eq!(place(&["tank"]), Where::DaemonIfRunning);
+        assert_eq!(place(&["tank"]), Where::Daemon);
+        assert_eq!(place(&["-F", "-n", "tank"]), Where::DaemonIfRunning);
         assert_eq!(place(&["-q"]), Where::Here);
     }
 }

@@ -80,9 +80,9 @@ fn report(names: &[String], show: &Show, number: u64, ctx: &mut Context) -> Outc
     let mut columns: Vec<Column> = show.properties.iter().map(|p| column(p)).collect();
     let mut rows = Vec::new();
     for imported in &pools {
-        let mut row = Vec::new();
+        let (mut row, pool) = (Vec::new(), imported.pool());
         for (property, column) in show.properties.iter().zip(&mut columns) {
-            let value = imported.pool().get(property);
+            let value = imported.property(&pool, property);
             let text = value.map_or("-".into(), |v| if show.literal { v.exact } else { v.human });
             column.fit(&text, show.literal);
             row.push(text);

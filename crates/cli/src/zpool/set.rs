@@ -2,14 +2,14 @@
 
 use crate::context::Context;
 use crate::outcome::{Outcome, Stop, fail, usage};
-use crate::pools::{Imported, reason};
+use crate::pools::Imported;
 use crate::zpool::create::refuse_unsupported;
 use crate::zpool::select::{IN_THIS_POOL, kind, open};
 use cenote_dsl::DatasetKind;
 use cenote_format::features::{FEATURES, by_name};
 use cenote_pool::compat;
 use cenote_pool::host::system_hostid;
-use cenote_pool::props::{self, PropChange, PropContext, When};
+use cenote_pool::props::{self, PropContext, When};
 use std::ffi::OsString;
 use std::sync::Arc;
 
@@ -67,15 +67,8 @@ pub fn set(imported: &Imported, property: &str, value: &str) -> Result<(), Stop>
     };
     let change = props::parse(property, value, &context).map_err(|e| cannot(e.to_string()))?;
     refuse_unsupported(&change).map_err(cannot)?;
-    let engine = imported.writable().map_err(cannot)?;
-    if matches!(change, PropChange::Memory(..)) {
-        return Ok(());
-    }
-    let done = engine.sync_task(move |context| {
-        context.config_changed |= props::apply(&mut context.tx, context.config, &change)?;
-        Ok(())
-    });
-    done.map_err(|e| cannot(reason(&e)))
+    imported.writable().map_err(cannot)?;
+    imported.set(vec![change]).map_err(cannot)
 }
 
 /// What a pool's compatibility set has to say to a new one, and to a feature.

@@ -5,13 +5,13 @@ use crate::context::Context;
 use crate::interval::Schedule;
 use crate::options::{Spec, interval_and_count, parse};
 use crate::outcome::{Outcome, Stop, usage};
-use crate::pools::Imported;
+use crate::pools::{Imported, SUSPENDED};
 use crate::vdevs::style;
 use crate::zpool::select::select;
 use cenote_dsl::Dataset;
 use cenote_dsl::human::nicenum;
 use cenote_pool::PoolStatus;
-use cenote_pool::status::{ConfigTree, NameStyle, VdevLine};
+use cenote_pool::status::{ConfigTree, NameStyle, Texts, VdevLine};
 use cenote_zpl::FileSystem;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -64,6 +64,7 @@ fn report(names: &[String], show: &Show, first: &mut bool, ctx: &mut Context) ->
     }
     for imported in &pools {
         let status = match imported.pool().status() {
+            Ok(status) if imported.suspended() => suspended(status),
             Ok(status) => status,
             Err(e) => {
                 ctx.complain(format_args!("cannot get status of '{}': {e}", imported.name()));
@@ -71,7 +72,8 @@ fn report(names: &[String], show: &Show, first: &mut bool, ctx: &mut Context) ->
                 continue;
             }
         };
-        if show.only_troubled_pools && status.reason.is_healthy() {
+        let well = status.reason.is_healthy() && !imported.suspended();
+        if show.only_troubled_pools && well {
             if !names.is_empty() {
                 writeln!(ctx.out, "pool '{}' is healthy", status.name)?;
                 *first = false;
@@ -87,6 +89,20 @@ fn report(names: &[String], show: &Show, first: &mut bool, ctx: &mut Context) ->
         writeln!(ctx.out, "all pools are healthy")?;
     }
     Ok(i32::from(!good))
+}
+
+/// The status of a pool that nothing can be written to any more.
+fn suspended(status: PoolStatus) -> PoolStatus {
+    let texts = Texts {
+        status: Some("One or more devices are faulted in response to IO failures.".into()),
+        action: Some(
+            "Make sure the affected devices are connected, then run 'zpool export -f'\n\
+             \tand import the pool again."
+                .into(),
+        ),
+        msgid: Some("ZFS-8000-HC"),
+    };
+    PoolStatus { state: SUSPENDED, texts, ..status }
 }
 
 fn print(imported: &Imported, s: &PoolStatus, show: &Show, ctx: &mut Context) -> Result<(), Stop> {

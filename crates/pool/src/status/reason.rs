@@ -78,6 +78,8 @@ pub struct Texts {
 /// What the reason is found from.
 pub(crate) struct Facts<'a> {
     pub importing: bool,
+    /// The pool is imported for writing.
+    pub writable: bool,
     pub root: VdevState,
     pub tree: &'a ConfigTree,
     pub resilvering: bool,
@@ -140,7 +142,7 @@ impl Facts<'_> {
         } else if self.errata != 0 {
             Reason::Errata(self.errata)
         } else {
-            super::outdated(self.features, self.compatibility)
+            super::outdated(self.features, self.compatibility, self.writable)
         }
     }
 }

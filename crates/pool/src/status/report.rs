@@ -57,6 +57,7 @@ impl ImportReport {
         let theirs = config::number(&c.config, "hostid");
         let facts = Facts {
             importing: true,
+            writable: false,
             root: opened.root,
             tree: &opened.tree,
             resilvering: opened.resilvering,

@@ -1,0 +1,515 @@
+//! Pools are created, changed, exported, imported and destroyed by the real binary, and judged by
+//! OpenZFS's `zdb`. Where `zdb` is not installed these tests fail.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{Done, Session, can_mount};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const SIZE: u64 = 128 << 20;
+
+/// A place with sparse files to make pools of.
+struct Bench {
+    s: Session,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench { s: Session::new() }
+    }
+
+    fn devices(&self) -> PathBuf {
+        let dir = self.s.path("dev");
+        fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    /// A sparse file of this size, made anew.
+    fn file(&self, name: &str, size: u64) -> String {
+        let path = self.devices().join(name);
+        fs::File::create(&path).unwrap().set_len(size).unwrap();
+        path.to_str().unwrap().into()
+    }
+
+    /// `line` with each word of one letter made a file, which is there afterwards.
+    fn with_files(&self, line: &str) -> String {
+        let word = |word: &str| match word.len() {
+            1 if self.devices().join(word).exists() => {
+                self.devices().join(word).to_str().unwrap().to_string()
+            }
+            1 => self.file(word, SIZE),
+            _ => word.to_string(),
+        };
+        line.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
+    }
+
+    fn run(&self, line: &str) -> Done {
+        self.s.run(&self.with_files(line))
+    }
+
+    /// Output and complaint with the files' names as the lines have them.
+    fn short(&self, text: &str) -> String {
+        text.replace(&format!("{}/", self.devices().display()), "")
+    }
+
+    fn import(&self, pool: &str) {
+        let (dir, root) = (self.devices(), self.s.root());
+        self.s.run(&format!("zpool import -d {} -R {root} {pool}", dir.display())).ok();
+    }
+
+    /// OpenZFS finds nothing wrong with the exported pool `tank`.
+    #[track_caller]
+    fn judge(&self) {
+        judge(&self.devices());
+    }
+}
+
+fn zdb(dir: &Path, args: &[&str]) -> String {
+    let mut zdb = Command::new("/usr/sbin/zdb");
+    let out = zdb.args(["-e", "-p", dir.to_str().unwrap()]).args(args).arg("tank").output();
+    let out = out.expect("OpenZFS's zdb is not installed (Debian: zfsutils-linux)");
+    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "zdb {args:?}: {text}");
+    text.into_owned()
+}
+
+#[track_caller]
+fn judge(dir: &Path) {
+    let text = zdb(dir, &["-bcc"]);
+    assert!(text.contains("No leaks (block sum matches space maps exactly)"), "{text}");
+}
+
+/// Creates, exports, judges, imports and destroys.
+#[track_caller]
+fn round_trip(layout: &str, shown: &[&str]) {
+    let b = Bench::new();
+    let root = b.s.root();
+    let mount = if can_mount() { format!("-R {root}") } else { "-m none".into() };
+    b.run(&format!("zpool create -f {mount} tank {layout}")).ok();
+    let status = b.short(&b.run("zpool status tank").ok());
+    for line in shown {
+        assert!(status.contains(line), "{status}");
+    }
+    if can_mount() {
+        for i in 0..20u8 {
+            fs::write(Path::new(&root).join(format!("tank/{i}")), vec![i; 1 << 17]).unwrap();
+        }
+    }
+    b.run("zpool sync").ok();
+    b.run("zpool export tank").ok();
+    b.judge();
+    b.import("tank");
+    assert_eq!(b.short(&b.run("zpool status tank").ok()), status);
+    if can_mount() {
+        assert_eq!(fs::read(Path::new(&root).join("tank/7")).unwrap(), vec![7; 1 << 17]);
+        fs::remove_file(Path::new(&root).join("tank/8")).unwrap();
+    }
+    b.run("zpool export tank").ok();
+    b.judge();
+    b.import("tank");
+    b.run("zpool destroy tank").ok();
+    assert_eq!(b.run("zpool list").ok(), "no pools available\n");
+    let dir = b.devices();
+    let found = b.run(&format!("zpool import -D -d {}", dir.display())).ok();
+    assert!(found.contains("pool: tank") && found.contains("(DESTROYED)"), "{found}");
+}
+
+#[test]
+fn stripes() {
+    round_trip("a b c", &["tank  ", "\n\t  a  ", "\n\t  b  ", "\n\t  c  "]);
+}
+
+#[test]
+fn mirrors() {
+    round_trip("mirror a b mirror c d e", &["mirror-0", "mirror-1", "    e"]);
+}
+
+#[test]
+fn raidz1() {
+    round_trip("raidz a b c", &["raidz1-0"]);
+}
+
+#[test]
+fn raidz2() {
+    round_trip("raidz2 a b c d", &["raidz2-0"]);
+}
+
+#[test]
+fn raidz3() {
+    round_trip("raidz3 a b c d e", &["raidz3-0"]);
+}
+
+#[test]
+fn all_classes() {
+    round_trip(
+        "mirror a b special mirror c d dedup e log mirror f g cache h spare i",
+        &[
+            "special\t\n\t  mirror-1",
+            "dedup\t\n\t  e",
+            "logs\t\n\t  mirror-3",
+            "cache\n\t  h",
+            "spares\n\t  i",
+        ],
+    );
+}
+
+#[test]
+fn options_of_create() {
+    let b = Bench::new();
+    let root = b.s.root();
+    b.run(&format!(
+        "zpool create -o ashift=12 -o comment=mine -o compatibility=openzfs-2.1-linux \
+         -o feature@edonr=disabled -o feature@blake3=enabled -O compression=zstd-5 -O atime=off \
+         -O com.example:note=x -O casesensitivity=insensitive -m none -R {root} tank a"
+    ));
+    let get = |property: &str| {
+        let text = b.run(&format!("zpool get -H -p -o value {property} tank")).ok();
+        text.trim().to_string()
+    };
+    assert_eq!(get("ashift,comment,compatibility"), "12\nmine\nopenzfs-2.1-linux");
+    assert_eq!(get("feature@edonr"), "disabled");
+    assert_eq!(get("feature@blake3"), "enabled");
+    assert_eq!(get("altroot"), root);
+    assert_eq!(get("readonly"), "off");
+    let fs = b
+        .run(
+            "zfs get -H -o value,source \
+             compression,atime,com.example:note,casesensitivity,mountpoint tank",
+        )
+        .ok();
+    assert_eq!(fs, "zstd-5\tlocal\noff\tlocal\nx\tlocal\ninsensitive\t-\nnone\tlocal\n");
+    b.run("zpool export tank").ok();
+    b.judge();
+    assert!(zdb(&b.devices(), &["-C"]).contains("ashift: 12"));
+}
+
+#[test]
+fn without_features() {
+    let b = Bench::new();
+    b.run("zpool create -d -o compatibility=openzfs-2.1-linux -m none tank a").ok();
+    let states = b.run("zpool get -H -o property,value all tank").ok();
+    let on: Vec<&str> =
+        states.lines().filter(|l| l.starts_with("feature@") && !l.ends_with("disabled")).collect();
+    assert_eq!(on, [""; 0]);
+    let wants = b.run("zpool create -d -O checksum=sha512 -m none other b").fails(1);
+    assert_eq!(wants, "cannot create 'other': operation not supported on this type of pool");
+    b.run("zpool export tank").ok();
+    b.judge();
+    b.import("tank");
+    let said = b.run("zpool upgrade tank").ok();
+    assert!(
+        said.contains("Enabled the following features on 'tank':\n  async_destroy\n"),
+        "{said}"
+    );
+    let said = b.run("zpool upgrade -a").ok();
+    assert!(said.contains("Every feature flags pool already has all supported"), "{said}");
+    let said = b.run("zpool set feature@blake3=enabled tank").fails(1);
+    assert!(said.contains("as it is not specified in this pool's current compatibility set"));
+    b.run("zpool export tank").ok();
+    b.judge();
+}
+
+#[test]
+fn a_dry_run_creates_nothing() {
+    let b = Bench::new();
+    let line = "zpool create -n tank raidz2 a b c mirror d e";
+    let said = b.short(&b.run(line).fails(1));
+    assert_eq!(
+        said,
+        "invalid vdev specification\nuse '-f' to override the following errors:\n\
+         mismatched replication level: raidz and mirror vdevs with different redundancy, \
+         2 vs. 1 (2-way) are present"
+    );
+    let line = "zpool create -fn tank raidz2 a b c mirror d e special f log g cache h spare i";
+    let said = b.short(&b.run(line).ok());
+    assert_eq!(
+        said,
+        "would create 'tank' with the following layout:\n\n\ttank\n\t  raidz2\n\t    a\n\t    b\n\
+         \t    c\n\t  mirror\n\t    d\n\t    e\n\tspecial\n\t  f\n\tlogs\n\t  g\n\tcache\n\t  h\n\
+         \tspares\n\t  i\n"
+    );
+    let dir = b.devices();
+    let found = b.run(&format!("zpool import -d {}", dir.display()));
+    assert_eq!(found.err, "no pools available to import\n");
+    assert_eq!(b.s.daemon(), None);
+}
+
+#[test]
+fn what_cannot_be_created_is_refused_in_openzfs_words() {
+    let b = Bench::new();
+    let small = b.file("small", 32 << 20);
+    let said = |line: &str, code: i32| b.short(&b.run(line).fails(code));
+    assert!(said("zpool create", 2).starts_with("missing pool name argument\nusage:\n\tcreate ["));
+    assert!(said("zpool create tank", 2).starts_with("missing vdev specification\nusage:"));
+    assert_eq!(said("zpool create -o comment tank a", 1), "missing '=' for -o option");
+    assert_eq!(
+        said("zpool create -o nonsense=1 tank a", 1),
+        "property 'nonsense' is not a valid pool or vdev property"
+    );
+    assert_eq!(
+        said("zpool create -O nonsense=1 tank a", 1),
+        "property 'nonsense' is not a valid filesystem property"
+    );
+    assert_eq!(
+        said("zpool create -o ashift=12 -o ashift=9 tank a", 1),
+        "property 'ashift' specified multiple times"
+    );
+    assert_eq!(
+        said("zpool create -o ashift=20 tank a", 1),
+        "invalid 'ashift=20' property: only values between 9 and 16 are allowed."
+    );
+    assert_eq!(
+        said("zpool create ta/nk a", 1),
+        "cannot create 'ta/nk': invalid character '/' in pool name\n\
+         use 'zfs create' to create a dataset"
+    );
+    assert_eq!(
+        said("zpool create 1tank a", 1),
+        "cannot create '1tank': name must begin with a letter\npool name may have been omitted"
+    );
+    assert_eq!(
+        said("zpool create mirrors a", 1),
+        "cannot create 'mirrors': name is reserved\npool name may have been omitted"
+    );
+    assert_eq!(
+        said("zpool create -m relative tank a", 1),
+        "invalid mountpoint 'relative': must be an absolute path, 'legacy', or 'none'"
+    );
+    let full = b.s.dir.path().display().to_string();
+    assert_eq!(
+        said(&format!("zpool create -m {full} tank a"), 1),
+        format!(
+            "mountpoint '{full}' exists and is not empty\n\
+             use '-m' option to provide a different default"
+        )
+    );
+    assert_eq!(
+        said("zpool create -R rel tank a", 1),
+        "invalid alternate root 'rel': must be an absolute path"
+    );
+    assert_eq!(
+        said(&format!("zpool create -m none tank {small}"), 1),
+        "cannot create 'tank': one or more devices is less than the minimum size (64M)"
+    );
+    assert_eq!(
+        said("zpool create -m none tank mirror a", 1),
+        "invalid vdev specification: mirror requires at least 2 devices"
+    );
+    assert_eq!(
+        said("zpool create -o compatibility=nope -m none tank a", 1),
+        "Error: could not read/parse feature file(s): nope ".trim_end()
+    );
+    assert_eq!(
+        said("zpool create -o feature@nope=enabled -m none tank a", 1),
+        "cannot create 'tank': feature 'nope' unsupported by kernel"
+    );
+    assert_eq!(
+        said("zpool create -O recordsize=3K -m none tank a", 1),
+        "cannot create 'tank': 'recordsize' must be power of 2 from 512B to 16M"
+    );
+    b.run("zpool create -m none tank a").ok();
+    assert_eq!(said("zpool create -m none tank b", 1), "cannot create 'tank': pool already exists");
+    assert_eq!(
+        said("zpool create -m none other a", 1),
+        "invalid vdev specification\nuse '-f' to override the following errors:\n\
+         a is part of active pool 'tank'"
+    );
+    assert_eq!(
+        said("zpool create -f -m none other a", 1),
+        "invalid vdev specification\nthe following errors must be manually repaired:\n\
+         a is part of active pool 'tank'"
+    );
+    b.run("zpool export tank").ok();
+    assert_eq!(
+        said("zpool create -m none other a", 1),
+        "invalid vdev specification\nuse '-f' to override the following errors:\n\
+         a is part of exported pool 'tank'"
+    );
+    b.run("zpool create -f -m none other a").ok();
+}
+
+#[test]
+fn properties_are_set() {
+    let b = Bench::new();
+    b.run("zpool create -m none tank a").ok();
+    b.run("zpool set comment=hello tank").ok();
+    b.run("zpool autotrim=on tank").ok();
+    b.run("zpool set com.example:who=me tank").ok();
+    b.run("zpool set bootfs=tank tank").ok();
+    let properties = "comment,autotrim,com.example:who,bootfs";
+    let get = || b.run(&format!("zpool get -H -o value,source {properties} tank")).ok();
+    let expected = "hello\tlocal\non\tlocal\nme\tlocal\ntank\tlocal\n";
+    assert_eq!(get(), expected);
+    b.run("zpool export tank").ok();
+    b.judge();
+    b.import("tank");
+    assert_eq!(get(), expected);
+    let said = |line: &str, code| b.run(line).fails(code);
+    let cannot = "cannot set property for 'tank':";
+    assert_eq!(said("zpool set size=5 tank", 1), format!("{cannot} 'size' is readonly"));
+    assert_eq!(said("zpool set nope=5 tank", 1), format!("{cannot} invalid property 'nope'"));
+    assert_eq!(
+        said("zpool set autotrim=maybe tank", 1),
+        format!("{cannot} 'autotrim' must be one of 'on | off'")
+    );
+    assert_eq!(said("zpool set comment=x nope", 22), "cannot open 'nope': is not a pool");
+    assert!(said("zpool set", 2).starts_with("missing property=value argument\n"));
+    assert!(said("zpool set comment=x", 2).starts_with("missing pool name\n"));
+    assert!(said("zpool set comment tank", 2).starts_with("missing value in property=value"));
+    assert_eq!(
+        said("zpool set comment=x tank nodisk", 22),
+        "cannot find 'nodisk' in 'tank': device not in pool"
+    );
+    b.run("zpool export tank").ok();
+    let dir = b.devices();
+    b.run(&format!("zpool import -N -o readonly=on -d {} tank", dir.display())).ok();
+    assert_eq!(said("zpool set comment=x tank", 1), format!("{cannot} pool is read-only"));
+    assert_eq!(
+        said("zpool destroy tank", 1),
+        "cannot destroy 'tank': one or more devices is read only"
+    );
+    b.run("zpool sync tank").ok();
+}
+
+#[test]
+fn devices_are_added() {
+    let b = Bench::new();
+    let root = b.s.root();
+    let mount = if can_mount() { format!("-R {root}") } else { "-m none".into() };
+    b.run(&format!("zpool create {mount} tank mirror a b")).ok();
+    let said = b.short(&b.run("zpool add tank c").fails(1));
+    assert_eq!(
+        said,
+        "invalid vdev specification\nuse '-f' to override the following errors:\n\
+         mismatched replication level: pool uses mirror and new vdev is file"
+    );
+    let said = b.run("zpool add -o ashift=12 tank mirror c d").fails(1);
+    assert_eq!(
+        said,
+        "cannot add to 'tank': adding devices with different physical sector sizes is not allowed"
+    );
+    let plan = b.short(&b.run("zpool add -n tank mirror c d log e").ok());
+    assert_eq!(
+        plan,
+        "would update 'tank' to the following configuration:\n\n\ttank\n\t  mirror-0\n\t    a\n\
+         \t    b\n\t  mirror\n\t    c\n\t    d\n\tlogs\n\t  e\n"
+    );
+    b.run("zpool add tank mirror c d").ok();
+    b.run("zpool add tank cache e spare f").ok();
+    b.run("zpool add tank log g special mirror h i").ok();
+    if can_mount() {
+        for i in 0..40u8 {
+            fs::write(Path::new(&root).join(format!("tank/{i}")), vec![i; 1 << 20]).unwrap();
+        }
+    }
+    let status = b.short(&b.run("zpool status tank").ok());
+    for line in ["mirror-1", "logs\t\n\t  g", "mirror-3", "cache\n\t  e", "spares\n\t  f"] {
+        assert!(status.contains(line), "{status}");
+    }
+    let used = b.short(&b.run("zpool iostat -v tank").ok());
+    assert!(used.contains("mirror-1") && used.contains("cache") && !used.contains("spare"));
+    assert!(b.run("zpool add tank").fails(2).starts_with("missing vdev specification"));
+    assert_eq!(b.run("zpool add nope j").fails(1), "cannot open 'nope': no such pool");
+    b.run("zpool export tank").ok();
+    b.judge();
+    b.import("tank");
+    assert_eq!(b.short(&b.run("zpool status tank").ok()), status);
+}
+
+#[test]
+fn commands_go_into_the_history() {
+    let b = Bench::new();
+    b.run("zpool create -m none tank a").ok();
+    b.run("zpool set comment=x tank").ok();
+    b.run("zpool set nope=x tank").fails(1);
+    b.run("zpool list").ok();
+    b.run("zpool export tank").ok();
+    b.import("tank");
+    let history = b.short(&b.run("zpool history tank").ok());
+    let lines: Vec<&str> = history
+        .lines()
+        .map(|l| l.split_once(' ').filter(|_| l.starts_with("20")).map_or(l, |(_, rest)| rest))
+        .collect();
+    let import = format!("zpool import -d {} -R {} tank", b.devices().display(), b.s.root());
+    assert_eq!(
+        lines,
+        [
+            "History for 'tank':",
+            "zpool create -m none tank a",
+            "zpool set comment=x tank",
+            "zpool export tank",
+            &import,
+            "",
+        ]
+    );
+    let long = b.run("zpool history -il tank").ok();
+    let me = rustix::process::getuid().as_raw();
+    assert!(long.contains(&format!("zpool set comment=x tank [user {me} ")), "{long}");
+    assert!(long.contains("create pool version 5000; software version cenote-"), "{long}");
+    assert!(long.contains("import pool version 5000; software version cenote-"), "{long}");
+    assert!(long.contains("] set comment=x ["), "{long}");
+    b.run("zpool export tank").ok();
+    let told = zdb(&b.devices(), &["-h"]);
+    assert!(told.contains("zpool set comment=x tank"), "{told}");
+}
+
+#[test]
+fn labels_are_cleared() {
+    let b = Bench::new();
+    b.run("zpool create -m none tank a").ok();
+    let said = |line: &str, code| b.short(&b.run(line).fails(code));
+    assert_eq!(said("zpool labelclear a", 1), "a is a member (ACTIVE) of pool \"tank\"");
+    assert_eq!(
+        said("zpool labelclear -f a", 1),
+        "a is a member (ACTIVE) of pool \"tank\". Offline the disk first to clear its label."
+    );
+    b.run("zpool export tank").ok();
+    assert_eq!(
+        said("zpool labelclear a", 1),
+        "use '-f' to override the following error:\na is a member of exported pool \"tank\""
+    );
+    b.run("zpool labelclear -f a").ok();
+    assert_eq!(said("zpool labelclear a", 255), "failed to clear label for a");
+    assert_eq!(
+        said("zpool labelclear /nonexistent", 1),
+        "failed to open /nonexistent: No such file or directory"
+    );
+    assert!(said("zpool labelclear", 2).starts_with("missing vdev name\n"));
+    b.run("zpool create -m none tank a").ok();
+}
+
+#[test]
+fn reports_in_intervals_are_current() {
+    let b = Bench::new();
+    b.run("zpool create -m none tank a").ok();
+    let mut list = b.s.command();
+    let child = list
+        .args(["zpool", "list", "-Hp", "-o", "comment", "tank", "0.5", "6"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    b.run("zpool set comment=late tank").ok();
+    let out = child.wait_with_output().unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!((lines.len(), lines[0], lines[5]), (6, "-", "late"));
+}
+
+#[test]
+fn latencies_of_writes_are_shown() {
+    let b = Bench::new();
+    b.run("zpool create -m none tank a").ok();
+    b.run("zpool sync -f").ok();
+    let wide = b.run("zpool iostat -Hpwv tank").ok();
+    let writes = wide.lines().filter_map(|l| l.split('\t').nth(2)?.parse::<u64>().ok());
+    assert!(writes.sum::<u64>() > 0, "{wide}");
+    let long = b.run("zpool iostat -lq tank").ok();
+    let titles: Vec<&str> = long.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!(titles[3..6], ["total_wait", "disk_wait", "syncq_wait"]);
+    assert_eq!(titles.last(), Some(&"rebuildq_write"));
+}
