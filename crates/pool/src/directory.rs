@@ -33,6 +33,11 @@ impl Directory {
         self.zap.lookup(name.as_bytes())
     }
 
+    /// The names of all entries.
+    pub fn names(&self) -> Result<Vec<Vec<u8>>> {
+        Ok(self.zap.entries()?.into_iter().map(|e| e.name).collect())
+    }
+
     /// The integer `name`.
     pub fn u64(&self, name: &str) -> Result<Option<u64>> {
         Ok(self.entry(name)?.and_then(|e| e.u64()))

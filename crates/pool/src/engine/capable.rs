@@ -1,50 +1,36 @@
 //! What this software can write to.
 //!
 //! A pool may use features that reading understands and writing does not: changing such a pool
-//! would break what the feature promises (a deduplication table would count wrong, a livelist would
-//! miss blocks). Such a pool, or dataset, is refused by the feature's name.
+//! would break what the feature promises (a deduplication table would count wrong, a removed vdev
+//! would get blocks). Such a pool, or dataset, is refused by the feature's name.
+//!
+//! Invariant: what a new pool may have enabled and what may be in use differ by what is named here.
 
 use super::task::EngineError;
 use crate::Pool;
+use crate::create::writable;
 use cenote_dmu::ObjectSet;
 use cenote_dsl::Dataset;
 
-/// Features that may be active in a pool that is written to.
-const WRITABLE: [&str; 33] = [
-    "async_destroy",
-    "empty_bpobj",
-    "lz4_compress",
-    "multi_vdev_crash_dump",
-    "spacemap_histogram",
-    "enabled_txg",
-    "hole_birth",
-    "zpool_checkpoint",
-    "spacemap_v2",
-    "extensible_dataset",
-    "bookmarks",
-    "embedded_data",
-    "large_blocks",
-    "large_dnode",
-    "sha512",
-    "skein",
-    "edonr",
-    "userobj_accounting",
-    "encryption",
-    "project_quota",
-    "allocation_classes",
-    "resilver_defer",
-    "bookmark_v2",
-    "log_spacemap",
-    "livelist",
-    "device_rebuild",
-    "zstd_compress",
-    "zilsaxattr",
-    "head_errlog",
-    "blake3",
-    "vdev_zaps_v2",
-    "longname",
-    "large_microzap",
-];
+/// Features that do no harm while nothing uses them. In use they ask for more than is done here:
+/// frees that a checkpoint or a removed vdev has to be told of.
+const UNUSED_ONLY: [&str; 3] = ["zpool_checkpoint", "device_removal", "obsolete_counts"];
+/// What it is used by is refused one by one.
+const BY_DATASET: [&str; 1] = ["encryption"];
+/// Entry of the object directory that stays when there is no deduplication table any more.
+const DEDUP_STATISTICS: &[u8] = b"DDT-statistics";
+/// How the names of the entries of deduplication tables begin.
+const DEDUP: &[u8] = b"DDT-";
+/// The feature of an encrypted dataset.
+const ENCRYPTION: &str = "com.datto:encryption";
+/// Most datasets of a pool.
+const MAX_DATASETS: usize = 1 << 24;
+
+/// Whether a pool that uses the feature of this name can be written.
+fn in_use(name: &str) -> bool {
+    let known = cenote_format::features::by_name(name).is_some_and(writable);
+    known && !UNUSED_ONLY.contains(&name) || BY_DATASET.contains(&name)
+}
 
 /// Refuses a pool that cannot be written.
 ///
@@ -54,15 +40,46 @@ pub(super) fn check_pool(pool: &Pool) -> Result<(), EngineError> {
     let unsupported = |what: String| Err(EngineError::Unsupported(what));
     for feature in pool.features().list.iter().filter(|f| f.uses > 0) {
         let name = feature.known.map_or(feature.guid.as_str(), |known| known.name);
-        if !WRITABLE.contains(&name) {
+        if !in_use(name) {
             return unsupported(format!("active feature '{name}'"));
         }
+    }
+    // Deduplication is older than feature flags.
+    let table = |name: &[u8]| name.starts_with(DEDUP) && name != DEDUP_STATISTICS;
+    if pool.directory().names()?.iter().any(|name| table(name)) {
+        return unsupported("deduplication".into());
     }
     if pool.space().is_none() {
         return unsupported("a pool whose space maps cannot be read".into());
     }
     if crate::host::multihost(pool.uberblock()) {
         return unsupported("property 'multihost=on'".into());
+    }
+    check_logs(pool)
+}
+
+/// Refuses a pool with an intent log that is to be claimed: its blocks are in no space map yet, and
+/// would be overwritten.
+fn check_logs(pool: &Pool) -> Result<(), EngineError> {
+    let dsl = pool.dsl();
+    let (mut waiting, mut seen) = (vec![dsl.root()?], 0);
+    while let Some(dataset) = waiting.pop() {
+        seen += 1;
+        if seen > MAX_DATASETS {
+            return Err(EngineError::Unsupported("so many datasets".into()));
+        }
+        match dsl.open_objset(&dataset) {
+            Ok(set) => {
+                let zil = &set.phys().zil;
+                if !zil.log.is_hole() && zil.claim_txg == 0 {
+                    let what = format!("'{}': an intent log that was not replayed", dataset.name);
+                    return Err(EngineError::Unsupported(what));
+                }
+            }
+            // Its log is lost with it; the other datasets are not.
+            Err(e) => tracing::warn!("'{}' cannot be opened: {e}", dataset.name),
+        }
+        waiting.extend(dsl.children(&dataset)?);
     }
     Ok(())
 }
@@ -84,8 +101,27 @@ pub(super) fn check_dataset(
     if dataset.is_inconsistent() {
         return unsupported("an incomplete dataset");
     }
-    if pool.dsl().livelist(dataset)?.is_some() {
-        return unsupported("a clone with a livelist");
+    if pool.dsl().features(dataset)?.iter().any(|(guid, _)| guid == ENCRYPTION) {
+        return unsupported("native encryption");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_format::features::FEATURES;
+
+    #[test]
+    fn what_is_enabled_by_us_can_be_used_but_for_what_is_named() {
+        for feature in &FEATURES {
+            let name = feature.name;
+            if writable(feature) && !UNUSED_ONLY.contains(&name) {
+                assert!(in_use(name), "{name}");
+            }
+        }
+        for name in ["block_cloning", "fast_dedup", "draid", "raidz_expansion", "no_such"] {
+            assert!(!in_use(name), "{name}");
+        }
+    }
 }
