@@ -14,12 +14,12 @@ use cenote_format::compress::Compression;
 use cenote_format::dmu::DmuType;
 use cenote_store::alloc::{
     AllocError, AllocatedSize, Allocator, Class, Extent, LoadMetaslab, Loaded, Loading,
-    MetaslabInfo, Options, TXG_DEFER_SIZE, VdevInfo,
+    MetaslabInfo, Options, Request, TXG_DEFER_SIZE, VdevInfo,
 };
 use cenote_store::rangetree::RangeTree;
 use cenote_store::write::{BlockDevices, WriteError, WriteProps, WriteRequest, Writer};
 use cenote_vdev::{BlockWrite, VdevError};
-use common::{Pool, SIZE, at, pattern};
+use common::{BIRTH, Pool, SIZE, at, pattern};
 use proptest::prelude::*;
 
 const DATA: DmuType = DmuType(19);
@@ -74,13 +74,17 @@ struct Rig {
 
 impl Rig {
     fn new(ashifts: &[u64], arc_bytes: u64) -> Rig {
+        Rig::of_classes(ashifts, |_| Class::Normal, arc_bytes)
+    }
+
+    fn of_classes(ashifts: &[u64], class: impl Fn(u64) -> Class, arc_bytes: u64) -> Rig {
         let pool = Arc::new(Pool::new(ashifts, arc_bytes));
         let (writes, broken) = (AtomicU64::new(0), AtomicBool::new(false));
         let disks = Arc::new(Disks { pool: pool.clone(), writes, broken });
         let info = |(id, ashift): (u64, &u64)| {
             let metaslabs = vec![MetaslabInfo::default(); (SIZE >> 18) as usize];
             let ashift = *ashift as u32;
-            (Class::Normal, VdevInfo { id, ashift, width: 1, ms_shift: 18, metaslabs })
+            (class(id), VdevInfo { id, ashift, width: 1, ms_shift: 18, metaslabs })
         };
         let vdevs: Vec<_> = (0u64..).zip(ashifts).map(info).collect();
         let options = Options { background: false, ..Options::default() };
@@ -446,4 +450,90 @@ proptest! {
         (txg..=txg + TXG_DEFER_SIZE).for_each(|txg| rig.sync(txg));
         prop_assert_eq!(rig.used(), 0);
     }
+}
+
+/// What counts is the size after compression, and a quarter is left for metadata.
+#[test]
+fn small_blocks_go_to_the_special_class_while_there_is_room() {
+    let class = |id| if id == 0 { Class::Normal } else { Class::Special };
+    let rig = Rig::of_classes(&[9, 9], class, 1 << 20);
+    let vdev = |data: Vec<u8>, props: WriteProps| {
+        let bp = rig.write(BIRTH, request(data, props)).unwrap();
+        bp.dva(0).unwrap().vdev
+    };
+    let noise = |len: u64| (0..len).map(|i| (i * i * i >> 3) as u8).collect::<Vec<_>>();
+    let small = WriteProps { small: 4096, ..props() };
+    assert_eq!(vdev(noise(4096), small.clone()), 1);
+    assert_eq!(vdev(noise(4608), small.clone()), 0);
+    let packed = WriteProps { compression: Compression::Lz4, ..small.clone() };
+    let mut mostly_zeros = vec![0; 65536];
+    mostly_zeros[..2048].copy_from_slice(&noise(2048));
+    assert_eq!(vdev(mostly_zeros, packed), 1);
+    assert_eq!(vdev(noise(4096), props()), 0);
+    // Vdevs of this size have 8 metaslabs of 256 KiB.
+    let mut there = 0;
+    for _ in 0..600 {
+        there += u64::from(vdev(noise(4096), small.clone()));
+    }
+    let special = rig.writer.allocator().figures(Class::Special);
+    assert!(there < 600 && special.allocated * 100 / special.space == 75, "{there} {special:?}");
+    let metadata = WriteProps { class: Class::Special, ..props() };
+    assert_eq!(vdev(noise(4096), metadata), 1);
+}
+
+/// A vdev that joins is allocated from, and those that were there go on as they were.
+#[test]
+fn a_vdev_joins() {
+    let rig = Rig::of_classes(&[9, 9], |id| [Class::Normal, Class::Log][id as usize], 1 << 20);
+    let bp = rig.write(BIRTH, request(vec![1; 4096], props())).unwrap();
+    let info = |id, ashift, count| VdevInfo {
+        id,
+        ashift,
+        width: 1,
+        ms_shift: 18,
+        metaslabs: vec![MetaslabInfo::default(); count],
+    };
+    let allocator = rig.writer.allocator();
+    assert!(allocator.add_vdev(Class::Normal, &info(1, 9, 8)).is_err());
+    allocator.add_vdev(Class::Normal, &info(2, 12, 8)).unwrap();
+    assert_eq!(allocator.class_of(2), Some(Class::Normal));
+    assert_eq!(allocator.figures(Class::Normal).space, 16 << 18);
+    allocator.free(BIRTH, &bp.dva(0).unwrap()).unwrap();
+    let one = Request {
+        psize: 64 << 10,
+        copies: 2,
+        class: Class::Normal,
+        allocator: 0,
+        gang: false,
+        near: None,
+    };
+    let (_, dvas) = allocator.allocate(BIRTH, &one).unwrap();
+    let mut vdevs: Vec<u32> = dvas.iter().map(|dva| dva.vdev).collect();
+    vdevs.sort_unstable();
+    assert_eq!(vdevs, [0, 2]);
+    let changes = allocator.take_changes(BIRTH);
+    assert_eq!(changes.iter().map(|c| c.vdev).collect::<Vec<_>>(), [0, 2]);
+}
+
+/// A batch of several lots: results are in order, each is right, failures stay where they are.
+#[test]
+fn large_batches_are_written_in_lots() {
+    let rig = Rig::new(&[9], 1 << 20);
+    let lz4 = WriteProps { compression: Compression::Lz4, ..props() };
+    let contents = |i: u64| {
+        let mut data = vec![0; 1 << 20];
+        data[..700].copy_from_slice(&pattern(i, 700));
+        data
+    };
+    let mut requests: Vec<_> = (0..45).map(|i| request(contents(i), lz4.clone())).collect();
+    requests[20].data = Abd::from_vec(vec![1; 77]);
+    let written = rig.writer.write_many(BIRTH, &requests);
+    assert_eq!(written.len(), 45);
+    for (i, bp) in written.into_iter().enumerate() {
+        match bp {
+            Ok(bp) => assert_eq!(rig.read(&bp), contents(i as u64), "{i}"),
+            Err(_) => assert_eq!(i, 20),
+        }
+    }
+    assert!(rig.writer.write_many(BIRTH, &[]).is_empty());
 }

@@ -8,12 +8,15 @@
 //! write_many(blocks) ─ pack, on all cores: ── zeros ──────────────────────> hole
 //!                      compress, checksum ─── tiny ───────────────────────> embedded pointer
 //!                    ─ the same as before (strong checksum) ──────────────> the old pointer
-//!                    ─ place, in one sweep: in place in late passes, else allocate,
+//!                    ─ place, in order: in place in late passes, else allocate,
 //!                      divided (gang) if no segment is large enough
 //!                    ─ one batch to the devices ──> ARC ──────────────────> new pointers
 //! ```
 //!
-//! There is no state machine per block: each stage is done for the whole batch before the next.
+//! There is no state machine per block: each stage is done for a whole *lot* of blocks, of about
+//! [`LOT`] bytes, before the next; while one lot is being written the next one is packed. So
+//! processors and devices are busy at the same time, and no more than two lots of compressed
+//! blocks are in memory, however large the batch is. What is not compressed is never copied.
 //!
 //! # Rules of the format that are kept here
 //!
@@ -61,6 +64,9 @@ pub use devices::BlockDevices;
 pub const DONT_COMPRESS: u32 = 8;
 /// First pass in which blocks are rewritten in place (`zfs_sync_pass_rewrite`).
 pub const REWRITE: u32 = 2;
+
+/// Bytes of a lot.
+const LOT: usize = 16 << 20;
 
 /// How a block is to be written (`zio_prop_t`).
 #[derive(Clone, Debug)]
@@ -177,6 +183,17 @@ struct Flying {
     taken: Vec<cenote_format::blkptr::Dva>,
 }
 
+/// As many requests from the start as make up a lot, and the rest.
+fn first_lot(requests: &[WriteRequest]) -> (&[WriteRequest], &[WriteRequest]) {
+    let mut bytes = 0usize;
+    let fits = |request: &&WriteRequest| {
+        let before = bytes;
+        bytes = bytes.saturating_add(request.data.len());
+        before == 0 || bytes <= LOT
+    };
+    requests.split_at(requests.iter().take_while(fits).count())
+}
+
 impl Writer {
     /// A writer into what `store` reads; space comes from `allocator`.
     pub fn new(
@@ -202,15 +219,29 @@ impl Writer {
         requests: &[WriteRequest],
     ) -> Vec<Result<BlockPointer, WriteError>> {
         let (salt, unit) = (self.store.salt(), self.unit());
-        let packed: Vec<_> = self.pack_all(requests, txg, unit, &salt);
-        let mut batch = Vec::with_capacity(requests.len());
-        let staged: Vec<Stage> = requests
-            .iter()
-            .zip(packed)
-            .map(|(request, packed)| self.place(request, packed, txg, &mut batch))
-            .collect();
-        let mut results = self.devices.write_many(&batch).into_iter();
-        staged.into_iter().map(|stage| self.finish(stage, txg, &mut results)).collect()
+        let pack = |lot: &[WriteRequest]| self.pack_all(lot, txg, unit, &salt);
+        let mut written = Vec::with_capacity(requests.len());
+        let (mut lot, mut rest) = first_lot(requests);
+        let mut packed = pack(lot);
+        while !lot.is_empty() {
+            let (next, after) = first_lot(rest);
+            let mut batch = Vec::with_capacity(lot.len());
+            let place = |(request, packed)| self.place(request, packed, txg, &mut batch);
+            let staged: Vec<Stage> = lot.iter().zip(packed).map(place).collect();
+            let (mut next_packed, mut results) = (Vec::new(), Vec::new());
+            if next.is_empty() {
+                results = self.devices.write_many(&batch);
+            } else {
+                rayon::in_place_scope(|scope| {
+                    scope.spawn(|_| next_packed = pack(next));
+                    results = self.devices.write_many(&batch);
+                });
+            }
+            let mut results = results.into_iter();
+            written.extend(staged.into_iter().map(|s| self.finish(s, txg, &mut results)));
+            (lot, rest, packed) = (next, after, next_packed);
+        }
+        written
     }
 
     fn pack_all(
@@ -221,6 +252,7 @@ impl Writer {
         salt: &Salt,
     ) -> Vec<Result<Packed, WriteError>> {
         match requests {
+            [] => Vec::new(),
             [one] => vec![pack(one, txg, unit, salt)],
             many => many.par_iter().map(|request| pack(request, txg, unit, salt)).collect(),
         }
