@@ -6,6 +6,7 @@
 
 mod rig;
 
+use cenote_dsl::write::space::set_quota;
 use cenote_pool::engine::Engine;
 use cenote_zpl::{Error, FileSystem};
 use rig::{NODE, Rig, bytes, open};
@@ -119,4 +120,29 @@ fn raidz_of_three_parities() {
 #[test]
 fn special_vdevs() {
     life("a special b", 12);
+}
+
+#[test]
+fn a_quota() {
+    const QUOTA: u64 = 10 << 20;
+    let rig = Rig::new(128 << 20);
+    let engine = rig.create("raidz1 a b c", 12);
+    let dir = engine.pool().dsl().root().unwrap().dir_obj;
+    engine.sync_task(move |ctx| set_quota(&mut ctx.tx, dir, QUOTA)).unwrap();
+    let fs = open(&engine);
+    let mut files = Files::new();
+    for round in 0..3 {
+        let size = |n: u64| if round == 1 { 5000 + n as usize % 5000 } else { 700_000 };
+        let refused = fill(&fs, &mut files, &size);
+        assert!(refused.to_string().contains("uota"), "{refused}");
+        engine.sync().unwrap();
+        let used = engine.pool().dsl().root().unwrap().dir.used;
+        assert!((QUOTA * 3 / 4..QUOTA * 5 / 4).contains(&used), "round {round}: {used}");
+        check(&fs, &files);
+        empty(&fs, &mut files, &|n| n % 4 != round);
+    }
+    drop(fs);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
 }
