@@ -6,7 +6,7 @@ CARGO ?= cargo
 .PHONY: help run build test lint deny fuzz-long damage-long bench bench-build bench-write clean
 
 help:
-	@echo "make run          build, import a sample pool read-only, mount it, show it"
+	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
 	@echo "make test         lints and tests (in CI also make deny)"
 	@echo "make build        the release binary: target/release/cenote"
 	@echo "make lint         rustfmt, clippy, links in the documentation"
@@ -14,11 +14,11 @@ help:
 	@echo "make damage-long  thousands of damaged images instead of CI's sample"
 	@echo "make fuzz-long    coverage-guided fuzzing of every decoder (FUZZ_SECONDS each)"
 	@echo "make bench        reads and metadata walks against the raw device file"
-	@echo "make bench-write  writes against OpenZFS's own engine"
+	@echo "make bench-write  writes against OpenZFS's own engine; mounts against btrfs and zfs-fuse"
 
 run:
 	scripts/setup.sh run
-	$(CARGO) build --release --locked -p cenote-cli -p cenote-testpools
+	$(CARGO) build --release --locked -p cenote-cli
 	scripts/run.sh
 
 build:
@@ -56,7 +56,7 @@ PEER := target/release/libzpool-peer
 # The peer is OpenZFS's own engine, as Debian packages it, with jemalloc preloaded (its best allocator).
 bench-build:
 	scripts/setup.sh bench
-	$(CARGO) build --release --locked -p cenote-bench
+	$(CARGO) build --release --locked -p cenote-bench -p cenote-cli
 	cc -O2 -D_GNU_SOURCE -I/usr/include/libspl -I/usr/include/libzfs -o $(PEER) \
 		crates/bench/peer/libzpool.c -lzpool -lnvpair -ljemalloc -lm -lpthread
 

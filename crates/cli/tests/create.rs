@@ -7,6 +7,8 @@ mod common;
 
 use common::{Done, Session, can_mount};
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -512,4 +514,100 @@ fn latencies_of_writes_are_shown() {
     let titles: Vec<&str> = long.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(titles[3..6], ["total_wait", "disk_wait", "syncq_wait"]);
     assert_eq!(titles.last(), Some(&"rebuildq_write"));
+}
+
+#[test]
+fn ordinary_users_have_pools_too() {
+    if !can_mount() {
+        return;
+    }
+    const NOBODY: u32 = 65534;
+    let b = Bench::new();
+    fs::set_permissions(b.s.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let dir = b.s.path("nobody");
+    fs::create_dir(&dir).unwrap();
+    chown(&dir, Some(NOBODY), Some(NOBODY)).unwrap();
+    let as_nobody = |program: &str, line: &str| {
+        let mut command = match program {
+            "cenote" => b.s.command(),
+            program => Command::new(program),
+        };
+        command.env("CENOTE_SOCKET", dir.join("socket")).current_dir("/").uid(NOBODY).gid(NOBODY);
+        let output = command.args(line.split_whitespace()).output().unwrap();
+        Done {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    };
+    let (device, root) = (dir.join("disk"), dir.join("root"));
+    let (shown, mnt) = (device.display(), root.join("tank"));
+    as_nobody("truncate", &format!("-s 256M {shown}")).ok();
+    let done = as_nobody("cenote", &format!("zpool create -R {} tank {shown}", root.display()));
+    if done.code == 0 {
+        as_nobody("mkdir", mnt.join("dir").to_str().unwrap()).ok();
+        let copy = format!("/etc/passwd {}", mnt.join("dir/passwd").display());
+        as_nobody("cp", &copy).ok();
+        let read = as_nobody("cat", mnt.join("dir/passwd").to_str().unwrap()).ok();
+        assert_eq!(read, fs::read_to_string("/etc/passwd").unwrap());
+    } else {
+        eprintln!("mounts by fusermount3 do not work here: {}", done.err);
+    }
+    let history = as_nobody("cenote", "zpool history -l tank").ok();
+    assert!(history.contains(&format!("[user {NOBODY} ")), "{history}");
+    as_nobody("cenote", "zpool export tank").ok();
+    as_nobody("cenote", "daemon stop").ok();
+    judge(&dir);
+}
+
+/// A directory on a file system of its own that is soon full.
+struct Small(PathBuf);
+
+impl Small {
+    fn new(at: PathBuf, size: &str) -> Small {
+        fs::create_dir(&at).unwrap();
+        let mut mount = Command::new("mount");
+        let mounted = mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(&at);
+        assert!(mounted.status().unwrap().success());
+        Small(at)
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_pool_whose_device_fails_is_suspended() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let small = Small::new(b.s.path("small"), "16M");
+    let device = small.0.join("disk");
+    fs::File::create(&device).unwrap().set_len(SIZE).unwrap();
+    let root = b.s.root();
+    b.run(&format!("zpool create -O compression=off -R {root} tank {}", device.display())).ok();
+    let file = Path::new(&root).join("tank/large");
+    // The device cannot take all of this. Whether writing already fails is a matter of time.
+    let _ = fs::write(file, vec![7; 32 << 20]);
+    let said = b.run("zpool sync").fails(1);
+    assert_eq!(said, "sync 'tank' failed: pool I/O is currently suspended");
+    assert_eq!(b.run("zpool list -Ho health").ok(), "SUSPENDED\n");
+    let status = b.run("zpool status").ok();
+    assert!(status.contains(" state: SUSPENDED\nstatus: One or more devices are"), "{status}");
+    let why = "pool I/O is currently suspended";
+    assert_eq!(
+        b.run("zpool set comment=x tank").fails(1),
+        format!("cannot set property for 'tank': {why}")
+    );
+    b.run("zfs unmount -f tank");
+    assert_eq!(b.run("zpool export tank").fails(1), format!("cannot export 'tank': {why}"));
+    b.run("zpool export -f tank").ok();
+    // It is as the last transaction group left it.
+    b.run(&format!("zpool import -N -o readonly=on -d {} tank", small.0.display())).ok();
+    assert_eq!(b.run("zpool list -Ho health").ok(), "ONLINE\n");
+    b.run("zpool export tank").ok();
 }
