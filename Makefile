@@ -3,7 +3,7 @@
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 
-.PHONY: help run build test lint deny fuzz-long damage-long bench bench-build bench-write clean
+.PHONY: help run build test lint deny fuzz-long damage-long bench bench-build bench-write programs clean
 
 help:
 	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
@@ -13,6 +13,7 @@ help:
 	@echo "make deny         licences and sources of the dependencies"
 	@echo "make damage-long  thousands of damaged images instead of CI's sample"
 	@echo "make fuzz-long    coverage-guided fuzzing of every decoder (FUZZ_SECONDS each)"
+	@echo "make programs     real programs, and a daemon that is killed, for long"
 	@echo "make bench        reads and metadata walks against the raw device file"
 	@echo "make bench-write  writes against OpenZFS's own engine; mounts against btrfs and zfs-fuse"
 
@@ -68,3 +69,7 @@ bench-write: bench-build
 
 damage-long:
 	CENOTE_TORTURE=long $(CARGO) test --locked -p cenote-torture -- --nocapture
+
+programs:
+	scripts/setup.sh test
+	CI=1 CENOTE_PROGRAMS=long $(CARGO) test --locked -p cenote-cli --test programs -- --nocapture

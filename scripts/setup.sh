@@ -2,7 +2,8 @@
 # Installs what building, running or testing cenote needs and the machine lacks.
 #
 #   scripts/setup.sh run    a Rust toolchain, a C compiler, fuse3
-#   scripts/setup.sh test   the same, and OpenZFS's own zdb, which judges our pools
+#   scripts/setup.sh test   the same, OpenZFS's own zdb, which judges our pools, and the programs
+#                           that are tried on them
 #   scripts/setup.sh bench  the same, and OpenZFS's engine as a library, the benchmarks' peer
 #
 # For Debian 12, Ubuntu 24.04 and later, as root or as a user who can use sudo. Says what it does;
@@ -104,4 +105,23 @@ if [ "$purpose" = bench ] && ! [ -e /usr/include/libzfs/sys/dmu.h ]; then
 fi
 if [ "$purpose" = bench ] && ! ldconfig -p | grep -q libjemalloc.so; then
     apt_install libjemalloc-dev
+fi
+
+# What the tests of real programs run. Of PostgreSQL only the programs are wanted, no server.
+if [ "$purpose" = test ]; then
+    missing=()
+    for program in git make ar:binutils diff:diffutils ps:procps fio rsync sqlite3; do
+        command -v "${program%:*}" >/dev/null || missing+=("${program#*:}")
+    done
+    [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
+    if ! ls /usr/lib/postgresql/*/bin/pgbench >/dev/null 2>&1; then
+        apt_install postgresql-common
+        as_root sed -i 's/^#\?create_main_cluster.*/create_main_cluster = false/' \
+            /etc/postgresql-common/createcluster.conf
+        apt_install postgresql
+    fi
+    if ! command -v fsx >/dev/null; then
+        say "building fsx, the file system exerciser, for $(id -un) only"
+        cargo install --quiet --locked --debug fsx
+    fi
 fi

@@ -1,12 +1,12 @@
 //! The daemon is killed while programs work: what was synced is there afterwards.
 
 use crate::recorder::{Random, Recorder};
-use crate::rig::{Rig, can_run, run, times, wait_until};
+use crate::rig::{Rig, can_run, run, times};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Writers that sync what they write.
 const WRITERS: u64 = 2;
@@ -21,7 +21,15 @@ fn start(rig: &Rig, line: &str) -> Child {
 
 /// Waits for the end of what cannot go on.
 fn end(mut child: Child) {
-    wait_until("a program ends with its file system", || child.try_wait().unwrap().is_some());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            let mut ps = Command::new("ps");
+            ps.args(["-o", "pid,stat,wchan:32,time,args", "-g", &child.id().to_string()]);
+            panic!("these programs outlive their file system:\n{}", run(&mut ps));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Unpacks and removes the same tree, in parallel, forever.
