@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 /// Bytes of a dnode with `dnodesize=auto`.
 const AUTO_DNODE: usize = 1024;
+/// Largest block without the feature `large_blocks`.
+const OLD_MAX_BLOCK: u64 = 128 << 10;
 const ENOSPC: i32 = 28;
 const EDQUOT: i32 = 122;
 /// Bytes of an ordinary dnode.
@@ -72,6 +74,8 @@ pub fn settings(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Resu
         Ok::<_, cenote_dmu::Error>(value.map(|v| v.exact).unwrap_or_default())
     };
     let xattr = value("xattr")?;
+    let large_blocks = pool.features().is_enabled("large_blocks");
+    let most = if large_blocks { u64::MAX } else { OLD_MAX_BLOCK };
     Ok(Settings {
         visibility: Visibility { xattr: xattr != "off", posix_acl: value("acltype")? == "posix" },
         xattr_sa: xattr != "dir",
@@ -82,13 +86,14 @@ pub fn settings(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Resu
         },
         dnode_size: match value("dnodesize")?.as_str() {
             "legacy" | "" => DNODE,
+            _ if !pool.features().is_enabled("large_dnode") => DNODE,
             "auto" => AUTO_DNODE,
             // `1k` to `16k`.
             kib => {
                 kib.trim_end_matches('k').parse().map_or(DNODE, |n: usize| n.saturating_mul(1024))
             }
         },
-        record_size: value("recordsize")?.parse().unwrap_or(128 << 10),
+        record_size: value("recordsize")?.parse().unwrap_or(OLD_MAX_BLOCK).min(most),
         project_quota: pool.features().is_enabled("project_quota"),
         read_only: value("readonly")? == "on",
         ..Settings::default()

@@ -182,7 +182,7 @@ impl Dataset {
         if let Some(clone) = all.iter().find(|d| d.elsewhere) {
             return Err(changed(&clone.dataset.name, ChangeError::Cloned));
         }
-        for open in all.iter().filter(|d| self.pool.live().is_open(d.dataset.ds_obj)) {
+        if let Some(open) = all.iter().find(|d| self.pool.live().is_open(d.dataset.ds_obj)) {
             return Err(Error::Busy(open.dataset.name.clone()));
         }
         for dependent in &all {

@@ -157,6 +157,25 @@ fn datasets_come_and_go() {
 }
 
 #[test]
+fn features_are_in_use_from_when_they_are_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = CreatePool::new("tank", disks(dir.path(), 1)).create().unwrap();
+    let state = |feature: &str| pool.property(&format!("feature@{feature}")).unwrap();
+    let all = ["large_dnode", "large_blocks", "zstd_compress", "skein"];
+    assert!(all.iter().all(|f| state(f) == "enabled"));
+    let props = [("dnodesize", "2k"), ("recordsize", "1M"), ("checksum", "skein")];
+    let fs = pool.create_filesystem("tank/fs", &props).unwrap();
+    fs.set(&[("compression", "zstd")]).unwrap();
+    assert_eq!(state("zstd_compress"), "active");
+    fs.filesystem().unwrap().write("file", noise(2 << 20, 4)).unwrap();
+    assert!(all.iter().all(|f| state(f) == "active"));
+    fs.destroy().unwrap();
+    assert!(all.iter().all(|f| state(f) == "enabled"));
+    drop(pool);
+    zdb_is_content(dir.path(), "tank");
+}
+
+#[test]
 fn volumes_are_written() {
     let dir = tempfile::tempdir().unwrap();
     let pool = CreatePool::new("tank", disks(dir.path(), 1)).create().unwrap();
@@ -218,19 +237,23 @@ fn pools_of_several_devices() {
 
 #[test]
 fn a_pool_of_openzfs_is_changed() {
-    let name = "compat21";
+    let name = "mir3";
     let copy = cenote_testpools::copy(name);
     let options = cenote::ImportOptions { force: true, ..Default::default() };
-    let found = Pool::find([&copy.pool.dir]).into_iter().find(|f| f.name() == name).unwrap();
-    let pool = found.open_with(&options).unwrap();
-    let new = pool.create_filesystem(&format!("{name}/new"), &[]).unwrap();
+    let find = || Pool::find([&copy.pool.dir]).into_iter().find(|f| f.name() == name).unwrap();
+    let pool = find().open_with(&options).unwrap();
+    let before: Vec<String> = pool.datasets().map(|d| d.unwrap().name().to_string()).collect();
+    let new = pool.create_filesystem("mir3/new", &[]).unwrap();
     new.filesystem().unwrap().write("file", noise(200_000, 9)).unwrap();
-    let all: Vec<_> = pool.datasets().map(|d| d.unwrap()).collect();
-    let names: Vec<String> = all.iter().map(|d| format!("{}@cenote", d.name())).collect();
+    let names: Vec<String> = before.iter().map(|d| format!("{d}@cenote")).collect();
     pool.snapshot(names.iter().map(String::as_str)).unwrap();
-    new.rename(&format!("{name}/newer")).unwrap();
-    drop((new, all));
-    pool.export().unwrap();
-    drop(pool);
-    zdb_is_content(&copy.pool.dir, name);
+    new.rename("mir3/newer").unwrap();
+    drop((new, pool));
+
+    let pool = find().open().unwrap();
+    let newer = pool.dataset("mir3/newer").unwrap().filesystem().unwrap();
+    assert_eq!(newer.read("file").unwrap(), noise(200_000, 9));
+    for name in &before {
+        assert!(pool.dataset(&format!("{name}@cenote")).is_ok(), "{name}");
+    }
 }

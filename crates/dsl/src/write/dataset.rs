@@ -18,7 +18,7 @@ use super::props::{self, NewValue, Target};
 use super::space::{self, Delta, Part, charged};
 use super::{DslWriteError, Result, Sizes, Tx};
 use super::{bookmarks, deadlist, destroy, features, limits, names, pool};
-use cenote_dmu::write::{NewObject, Synced};
+use cenote_dmu::write::{NewObject, ObjectChange, Synced};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use cenote_format::dsl::{
@@ -33,6 +33,8 @@ const DIR_CLONES: DmuType = DmuType(52);
 const LIVELIST_FEATURE: &str = "com.delphix:livelist";
 /// Field of a clone's directory.
 const LIVELIST: &str = "com.delphix:livelist";
+/// Feature of datasets with dnodes of more than one slot.
+const LARGE_DNODE: &str = "org.zfsonlinux:large_dnode";
 /// Largest block that any pool may have.
 const OLD_MAX_BLOCK: u64 = 128 << 10;
 
@@ -276,6 +278,10 @@ pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
     drop_livelist(tx, ds.dir)?;
     for guid in features_of(&synced.born) {
         features::activate_dataset_feature(tx, ds_obj, guid)?;
+    }
+    let large = |change: &ObjectChange| change.after.as_ref().is_some_and(|d| d.slots() > 1);
+    if synced.changed.iter().any(large) && features::is_enabled(tx, LARGE_DNODE)? {
+        features::activate_dataset_feature(tx, ds_obj, LARGE_DNODE)?;
     }
     let reserved = space::refreservation(tx, &ds)?;
     let mut born = Sizes::default();
