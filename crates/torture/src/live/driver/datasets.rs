@@ -1,0 +1,205 @@
+//! Random changes to datasets.
+
+use super::super::lab::POOL;
+use super::super::model::Entry;
+use super::Driver;
+use cenote_pool::change::{ChangeError, Kind, NewDataset, NewSnapshot};
+use cenote_zpl::FileSystem;
+use rand::Rng;
+use std::sync::Arc;
+
+/// File systems, and snapshots of each, that there are at most.
+const MOST: usize = 5;
+
+/// Whether a change was refused for want of space.
+fn full(e: &ChangeError) -> bool {
+    matches!(e, ChangeError::NoSpace | ChangeError::QuotaTooSmall)
+}
+
+impl Driver {
+    /// Changes a dataset.
+    pub(super) fn change_datasets(&mut self) {
+        match self.rng.random_range(0..100) {
+            0..18 => self.create_dataset(),
+            18..28 => self.destroy(),
+            28..36 => self.rename_dataset(),
+            36..60 => self.snapshot(),
+            60..76 => self.destroy_snapshots(),
+            76..80 => self.rename_snapshot(),
+            _ => self.set(),
+        }
+    }
+
+    fn property(&mut self) -> (String, String) {
+        let of = |name: &str, value: &str| (name.to_string(), value.to_string());
+        match self.rng.random_range(0..8) {
+            0..3 => of("compression", self.pick(self.how.compressions).unwrap()),
+            3..5 => of("checksum", self.pick(self.how.checksums).unwrap()),
+            5 => {
+                let size = 512u64 << self.rng.random_range(0..11);
+                of("recordsize", &size.to_string())
+            }
+            6 => {
+                let copies = self.rng.random_range(1..=3).to_string();
+                of("copies", &copies)
+            }
+            _ => of("redundant_metadata", self.pick(&["all", "most", "some", "none"]).unwrap()),
+        }
+    }
+
+    fn leaf(&mut self) -> String {
+        let n = self.rng.random_range(0..6);
+        ["a", "b", "c", "d", "a dataset with a long name", "e"][n].to_string()
+    }
+
+    fn create_dataset(&mut self) {
+        let parent = self.any_dataset();
+        let name = format!("{parent}/{}", self.leaf());
+        if self.model.datasets.len() >= MOST || name.matches('/').count() > 3 {
+            return;
+        }
+        let props = if self.chance(50) { vec![self.property()] } else { Vec::new() };
+        let new = NewDataset { name: name.clone(), kind: Kind::Filesystem, props: props.clone() };
+        let there = self.model.datasets.contains_key(&name);
+        match self.changes.create(&new) {
+            Ok(()) => assert!(!there, "{name} was created again"),
+            Err(ChangeError::Exists) if there => return,
+            Err(e) if full(&e) => return,
+            Err(e) => panic!("create {name}: {e}"),
+        }
+        let pool = self.engine.pool();
+        let dataset = pool.dsl().find(&name).unwrap().unwrap();
+        let root = FileSystem::open(pool.dsl().open_objset(&dataset).unwrap()).unwrap().root();
+        let mut entry = Entry::new(root);
+        entry.props.extend(props);
+        self.model.datasets.insert(name, entry);
+    }
+
+    fn destroy(&mut self) {
+        let name = self.any_dataset();
+        if name == POOL {
+            return;
+        }
+        // As when it is unmounted.
+        let dataset = self.engine.pool().dsl().find(&name).unwrap().unwrap();
+        let was_open = self.open.remove(&name).is_some();
+        if was_open {
+            self.settle();
+            self.engine.close(dataset.ds_obj).unwrap();
+        }
+        let busy = self.model.children(&name) || !self.model.entry(&name).snapshots.is_empty();
+        match self.changes.destroy(&name) {
+            Ok(()) => {
+                assert!(!busy, "{name} had something that depends on it");
+                self.model.datasets.remove(&name);
+            }
+            Err(ChangeError::Busy | ChangeError::HasChildren(_)) if busy => {
+                if was_open {
+                    Arc::make_mut(&mut self.model.entry(&name).files).close_all();
+                }
+            }
+            Err(e) => panic!("destroy {name}: {e}"),
+        }
+    }
+
+    fn rename_dataset(&mut self) {
+        let (from, parent) = (self.any_dataset(), self.any_dataset());
+        let to = format!("{parent}/{}", self.leaf());
+        let below = parent == from || parent.starts_with(&format!("{from}/"));
+        let taken = self.model.datasets.contains_key(&to);
+        let right = from != POOL && !below && !taken;
+        match self.changes.rename(&from, &to) {
+            Ok(()) => assert!(right, "{from} was renamed to {to}"),
+            Err(e) => {
+                assert!(!right || full(&e), "rename {from} to {to}: {e}");
+                return;
+            }
+        }
+        let renamed = |name: &String| match name.strip_prefix(&from) {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{to}{rest}"),
+            _ => name.clone(),
+        };
+        let all = std::mem::take(&mut self.model.datasets);
+        self.model.datasets = all.into_iter().map(|(n, e)| (renamed(&n), e)).collect();
+        let open = std::mem::take(&mut self.open);
+        self.open = open.into_iter().map(|(n, fs)| (renamed(&n), fs)).collect();
+        self.refresh();
+    }
+
+    fn snapshot(&mut self) {
+        let short = format!("s{}", self.rng.random_range(0..8));
+        let heads: Vec<String> = match self.chance(25) {
+            true => self.model.datasets.keys().cloned().collect(),
+            false => vec![self.any_dataset()],
+        };
+        let has = |d: &Driver, h: &str| d.model.datasets[h].snapshots.contains_key(&short);
+        if heads.iter().any(|h| self.model.datasets[h].snapshots.len() >= MOST) {
+            return;
+        }
+        let there = heads.iter().any(|h| has(self, h));
+        let names = heads.iter().map(|h| format!("{h}@{short}")).collect();
+        match self.changes.snapshot(&NewSnapshot { names, props: Vec::new() }) {
+            Ok(()) => assert!(!there, "{short} was taken again"),
+            Err((_, ChangeError::Exists)) if there => return,
+            Err((_, e)) if full(&e) => return,
+            Err((name, e)) => panic!("snapshot {short} of {heads:?}: {name:?} {e}"),
+        }
+        for head in heads {
+            let entry = self.model.entry(&head);
+            entry.snapshots.insert(short.clone(), entry.files.clone());
+        }
+    }
+
+    fn some_snapshot(&mut self, head: &str) -> Option<String> {
+        let all: Vec<String> = self.model.entry(head).snapshots.keys().cloned().collect();
+        self.pick(&all)
+    }
+
+    fn destroy_snapshots(&mut self) {
+        let head = self.any_dataset();
+        let mut gone: Vec<String> = Vec::new();
+        for _ in 0..self.rng.random_range(1..3) {
+            gone.extend(self.some_snapshot(&head).filter(|s| !gone.contains(s)));
+        }
+        let names: Vec<String> = gone.iter().map(|s| format!("{head}@{s}")).collect();
+        let done = self.changes.destroy_snapshots(&names, false);
+        assert!(done.is_ok(), "destroy {names:?}: {done:?}");
+        gone.iter().for_each(|s| drop(self.model.entry(&head).snapshots.remove(s)));
+    }
+
+    fn rename_snapshot(&mut self) {
+        let head = self.any_dataset();
+        let Some(from) = self.some_snapshot(&head) else { return };
+        let to = format!("s{}", self.rng.random_range(0..8));
+        let there = self.model.entry(&head).snapshots.contains_key(&to);
+        match self.changes.rename_snapshot(&format!("{head}@{from}"), &to, false) {
+            Ok(()) => assert!(!there, "{from} was renamed to {to}"),
+            Err((_, e)) => {
+                assert!(there || full(&e), "rename {head}@{from} to {to}: {e}");
+                return;
+            }
+        }
+        let snapshots = &mut self.model.entry(&head).snapshots;
+        let files = snapshots.remove(&from).unwrap();
+        snapshots.insert(to, files);
+    }
+
+    fn set(&mut self) {
+        let name = self.any_dataset();
+        if self.chance(15) && name != POOL {
+            let quota = if self.chance(40) { 0 } else { self.rng.random_range(1..6) << 20 };
+            let text = if quota == 0 { "none".to_string() } else { quota.to_string() };
+            let list = [("quota".to_string(), text)];
+            let failed = self.changes.set(&name, &list).unwrap();
+            if failed.is_empty() {
+                self.model.entry(&name).props.insert("quota".into(), quota.to_string());
+            }
+            return;
+        }
+        let (property, value) = self.property();
+        let failed = self.changes.set(&name, &[(property.clone(), value.clone())]).unwrap();
+        assert!(failed.is_empty(), "set {property}={value} on {name}: {failed:?}");
+        self.model.entry(&name).props.insert(property, value);
+        self.refresh();
+    }
+}

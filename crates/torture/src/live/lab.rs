@@ -1,0 +1,198 @@
+//! Making and importing pools of disks in memory, and OpenZFS's judgement of them.
+
+use super::disk::{Disk, Image, Journal};
+use cenote_dmu::live::LiveObjectSet;
+use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_pool::change::{Contents, Format};
+use cenote_pool::create::{
+    CreateError, CreateSpec, FIRST_TXG, FeatureChoice, Layout, LeafKind, OpenDevices, Opened,
+    Redundancy, VdevSpec, choose_features,
+};
+use cenote_pool::discover::{Candidate, on_devices};
+use cenote_pool::engine::{CreateRequest, Engine, EngineOptions};
+use cenote_pool::{ImportError, ImportOptions};
+use cenote_vdev::Device;
+use cenote_zpl::{CreateProps, format};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The pool's name.
+pub const POOL: &str = "tank";
+
+/// What a pool is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// How its disks are put together: all in one vdev, or each by itself.
+    pub redundancy: Redundancy,
+    /// Number of disks.
+    pub disks: usize,
+    /// `ashift`.
+    pub ashift: u64,
+    /// Bytes of each.
+    pub size: u64,
+}
+
+/// How engines work here: nothing happens unless it is asked for.
+pub fn options() -> EngineOptions {
+    EngineOptions {
+        txg_timeout: Duration::from_secs(1 << 20),
+        dirty_max: 1 << 30,
+        free_budget: 40,
+        deterministic: true,
+    }
+}
+
+/// Disks.
+pub struct Lab {
+    disks: Vec<Arc<dyn Device>>,
+}
+
+impl OpenDevices for Lab {
+    fn find(&self, name: &Path) -> io::Result<(PathBuf, Opened)> {
+        let at = self.disks.iter().position(|d| d.path() == name);
+        let identity = (0, at.ok_or(io::ErrorKind::NotFound)? as u64);
+        let facts = Opened { kind: LeafKind::File, identity, logical_shift: 9, physical_shift: 9 };
+        Ok((name.to_path_buf(), facts))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
+        let found = self.disks.iter().find(|d| d.path() == path);
+        found.cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn open_rw(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
+        self.open(path)
+    }
+}
+
+impl Lab {
+    /// With these disks.
+    pub fn new(disks: Vec<Arc<dyn Device>>) -> Lab {
+        Lab { disks }
+    }
+
+    /// Makes a pool of all disks.
+    ///
+    /// # Errors
+    /// A disk failed.
+    pub fn create(&self, shape: &Shape) -> Result<Arc<Engine>, CreateError> {
+        let paths: Vec<PathBuf> = self.disks.iter().map(|d| d.path().to_path_buf()).collect();
+        let groups = match shape.redundancy {
+            Redundancy::Single => paths.into_iter().map(|p| vec![p]).collect(),
+            _ => vec![paths],
+        };
+        let top =
+            |devices| VdevSpec { redundancy: shape.redundancy, devices, class: Default::default() };
+        let layout = Layout { tops: groups.into_iter().map(top).collect(), ..Layout::default() };
+        let choice = FeatureChoice { none: false, compatibility: None, named: &[] };
+        let (features, _) = choose_features(&choice).unwrap();
+        let request = CreateRequest {
+            spec: CreateSpec {
+                name: POOL,
+                layout: &layout,
+                ashift: shape.ashift,
+                force: true,
+                pool: None,
+                txg: FIRST_TXG,
+                imported: &[],
+                devices: self,
+            },
+            features: &features,
+            props: &[],
+            root_props: &[],
+            altroot: None,
+            arc_bytes: Some(16 << 20),
+        };
+        let fill = |os: &mut OpenObjectSet| {
+            let made = format(os, &CreateProps::default(), FIRST_TXG);
+            made.map_err(|e| WriteError::Sink(Box::new(e)))
+        };
+        Engine::create(&request, options(), fill)
+    }
+
+    /// The pool on the disks.
+    pub fn find(&self) -> Option<Candidate> {
+        on_devices(&self.disks).into_iter().next()
+    }
+
+    /// Imports a pool for writing.
+    ///
+    /// # Errors
+    /// See [`ImportError`].
+    pub fn import(&self, candidate: &Candidate) -> Result<Arc<Engine>, ImportError> {
+        let force = true;
+        let arc_bytes = Some(16 << 20);
+        let how = ImportOptions { force, arc_bytes, hostid: Some(1), ..ImportOptions::default() };
+        Engine::import(candidate, &how, options())
+    }
+}
+
+/// Disks in memory.
+pub fn disks(images: &[Image], journal: Option<&Arc<Journal>>) -> Vec<Arc<Disk>> {
+    let disk = |(i, image): (usize, &Image)| Disk::new(i, image.clone(), journal.cloned());
+    images.iter().enumerate().map(disk).collect()
+}
+
+/// A lab with disks in memory.
+pub fn lab(disks: &[Arc<Disk>]) -> Lab {
+    Lab::new(disks.iter().map(|d| d.clone() as Arc<dyn Device>).collect())
+}
+
+/// What zdb thinks of the pool on these disks: leaks, blocks allocated twice, checksums.
+///
+/// # Errors
+/// What it said, and where the images are kept.
+pub fn judge(images: &[Image]) -> super::Verdict {
+    let dir = tempfile::tempdir().unwrap();
+    for (i, image) in images.iter().enumerate() {
+        image.save(&dir.path().join(format!("d{i}")));
+    }
+    let out = Command::new("zdb")
+        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .args(["-e", "-p", dir.path().to_str().unwrap(), "-bcc", POOL])
+        .output()
+        .expect("OpenZFS's zdb is not installed (Debian: zfsutils-linux)");
+    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+    let bad =
+        ["leaked space", "double alloc", "ERROR", "error:", "mismatch", "ASSERT", "rror counts"];
+    let wrong = |line: &&str| bad.iter().any(|b| line.contains(b));
+    let complaint = text.lines().find(wrong);
+    let clean = text.contains("No leaks (block sum matches space maps exactly)");
+    if out.status.success() && complaint.is_none() && clean {
+        return Ok(());
+    }
+    Err(format!("zdb -bcc ({:?}, images in {:?}): {text}", out.status, dir.keep()))
+}
+
+/// Keeps images for later and says where.
+pub fn keep(images: &[Image]) -> String {
+    let dir = tempfile::tempdir().unwrap().keep();
+    for (i, image) in images.iter().enumerate() {
+        image.save(&dir.join(format!("d{i}")));
+    }
+    dir.display().to_string()
+}
+
+/// Files for [`cenote_pool::change::Changes`], the same every time.
+pub struct Plain;
+
+impl Contents for Plain {
+    fn fill(&self, os: &mut OpenObjectSet, what: &Format, txg: u64) -> Result<(), WriteError> {
+        let done = match *what {
+            Format::Filesystem { project_quota, .. } => {
+                let props = CreateProps { project_quota, ..CreateProps::default() };
+                format(os, &props, txg)
+            }
+            Format::Volume { size, block_size } => cenote_zpl::format_volume(os, size, block_size),
+        };
+        done.map_err(|e| WriteError::Sink(Box::new(e)))
+    }
+
+    fn resize(&self, volume: Arc<LiveObjectSet>, size: u64) -> Result<(), WriteError> {
+        let resized = cenote_zpl::Volume::open_live(volume).and_then(|v| v.resize(size));
+        resized.map_err(|e| WriteError::Sink(Box::new(e)))
+    }
+}

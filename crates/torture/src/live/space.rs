@@ -1,0 +1,137 @@
+//! Whether what is counted adds up: what datasets reference, have for themselves and use, and what
+//! is used by users and groups, counted anew from the blocks and objects that are there.
+
+use super::{Verdict, demand};
+use cenote_dmu::objset::{GROUP_USED, META_DNODE, PROJECT_USED, USER_USED};
+use cenote_dmu::zap::Zap;
+use cenote_dmu::{Object, ObjectSet};
+use cenote_dsl::Dataset;
+use cenote_format::ByteOrder;
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::dmu::{DNODE_SLOT, DmuType};
+use cenote_format::sa::file_info;
+use cenote_pool::Pool;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// Objects of a file system that are no nodes: those that every one has.
+const OWN_OBJECTS: u64 = 8;
+
+fn failed(e: cenote_dmu::Error) -> String {
+    e.to_string()
+}
+
+/// Where a block is, with what it takes and when it was born.
+type Blocks = HashMap<(u32, u64), (u64, u64)>;
+
+/// The blocks of an object set.
+fn blocks(pool: &Pool, objset: &Arc<ObjectSet>) -> Result<Blocks, String> {
+    let tree = pool.store().vdevs();
+    let mut all = Blocks::new();
+    let mut add = |bp: &BlockPointer| {
+        let of = |d: &cenote_format::blkptr::Dva| {
+            tree.top(u64::from(d.vdev)).map_or(0, |t| t.deflate(d.asize))
+        };
+        let size = bp.dvas().map(|d| of(&d)).sum();
+        if let Some(first) = bp.dvas().next() {
+            all.insert((first.vdev, first.offset), (size, bp.logical_birth()));
+        }
+    };
+    add(objset.root_bp());
+    let mut walk = |object: Object| {
+        object.walk(&mut |_, _, bp| {
+            add(bp);
+            Ok(())
+        })
+    };
+    for special in [META_DNODE, USER_USED, GROUP_USED, PROJECT_USED] {
+        if let Ok(object) = objset.special(special) {
+            walk(object).map_err(failed)?;
+        }
+    }
+    let mut from = 1;
+    while let Some(number) = objset.next_object(from).map_err(failed)? {
+        walk(objset.object(number).map_err(failed)?).map_err(failed)?;
+        from = number + 1;
+    }
+    Ok(all)
+}
+
+/// Whether the figures of a file system and its snapshots are right. There are no clones, no
+/// reservations.
+///
+/// # Errors
+/// What is not as it should be.
+pub fn check_dataset(pool: &Pool, head: &Dataset, snapshots: &[Dataset]) -> Verdict {
+    let dsl = pool.dsl();
+    let mut all = Blocks::new();
+    for d in snapshots.iter().chain([head]) {
+        let own = blocks(pool, &dsl.open_objset(d).map_err(failed)?)?;
+        let sum: u64 = own.values().map(|(size, _)| size).sum();
+        demand!(sum == d.ds.referenced, "{} references {}, not {sum}", d.name, d.ds.referenced);
+        if d.is_head() {
+            let new = own.values().filter(|(_, birth)| *birth > d.ds.prev_snap_txg);
+            let unique: u64 = new.map(|(size, _)| size).sum();
+            demand!(unique == d.ds.unique, "unique is {}, not {unique}", d.ds.unique);
+        }
+        all.extend(own);
+    }
+    let held: u64 = all.values().map(|(size, _)| size).sum();
+    let [by_head, by_snapshots, by_children, ..] = head.dir.used_breakdown;
+    demand!(by_head == head.ds.referenced, "usedbydataset {by_head}, not {}", head.ds.referenced);
+    demand!(by_head + by_snapshots == held, "usedbysnapshots {by_snapshots} of {held}");
+    let sum: u64 = head.dir.used_breakdown.iter().sum();
+    demand!(sum == head.dir.used, "used {}, not {sum}", head.dir.used);
+    let children = dsl.children(head).map_err(failed)?;
+    let below: u64 = children.iter().map(|c| c.dir.used).sum();
+    // The root has hidden children.
+    let is_root = !head.name.contains('/');
+    let right = if is_root { by_children >= below } else { by_children == below };
+    demand!(right, "usedbychildren {by_children}, not {below}");
+    Ok(())
+}
+
+fn counted(objset: &Arc<ObjectSet>, which: u64) -> Result<BTreeMap<String, u64>, String> {
+    let object = match objset.special(which) {
+        Ok(object) if object.dnode().kind != DmuType::NONE => object,
+        _ => return Ok(BTreeMap::new()),
+    };
+    let entries = Zap::open(&object).and_then(|zap| zap.entries()).map_err(failed)?;
+    let number = |e: cenote_dmu::zap::ZapEntry| {
+        let name = String::from_utf8_lossy(&e.name).into_owned();
+        Some((name, e.u64().filter(|n| *n != 0)?))
+    };
+    Ok(entries.into_iter().filter_map(number).collect())
+}
+
+/// Whether a file system has no other nodes than `nodes`, and counts what their owners use.
+///
+/// # Errors
+/// What is not as it should be.
+pub fn check_owners(objset: &Arc<ObjectSet>, nodes: &BTreeSet<u64>) -> Verdict {
+    let mut used: BTreeMap<u64, BTreeMap<String, u64>> = BTreeMap::new();
+    let mut left = nodes.clone();
+    let mut from = 1;
+    while let Some(number) = objset.next_object(from).map_err(failed)? {
+        from = number + 1;
+        let known = left.remove(&number);
+        let object = objset.object(number).map_err(failed)?;
+        let dnode = object.dnode();
+        let info = file_info(dnode.bonus_kind, &dnode.bonus, ByteOrder::Little);
+        demand!(known || number <= OWN_OBJECTS, "object {number} is left over: {dnode:?}");
+        let Some(info) = info else { continue };
+        demand!(known, "object {number} is a node that nobody made");
+        let projid = (PROJECT_USED, info.projid);
+        for (which, id) in [(USER_USED, info.uid), (GROUP_USED, info.gid), projid] {
+            let sums = used.entry(which).or_default();
+            *sums.entry(format!("{id:x}")).or_default() += dnode.used + DNODE_SLOT as u64;
+            *sums.entry(format!("obj-{id:x}")).or_default() += 1;
+        }
+    }
+    demand!(left.is_empty(), "there are no objects {left:?}");
+    for which in [USER_USED, GROUP_USED, PROJECT_USED] {
+        let (is, want) = (counted(objset, which)?, used.remove(&which).unwrap_or_default());
+        demand!(is == want, "used (object {which:x}): {is:?}, not {want:?}");
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! Random changes to pools of every layout, against a model; OpenZFS's zdb finds nothing wrong.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use cenote_pool::create::Redundancy;
+use cenote_torture::live::disk::{Disk, Image};
+use cenote_torture::live::driver::{ALL, Driver, How, Seed};
+use cenote_torture::live::lab::{Lab, Shape, disks, judge, keep, lab};
+use cenote_torture::live::model::Model;
+use cenote_torture::{live, long};
+use std::sync::Arc;
+
+const fn shape(redundancy: Redundancy, disks: usize, ashift: u64) -> Shape {
+    Shape { redundancy, disks, ashift, size: 96 << 20 }
+}
+
+/// All layouts, each with small and large sectors.
+const SHAPES: [Shape; 12] = [
+    shape(Redundancy::Single, 1, 9),
+    shape(Redundancy::Single, 1, 12),
+    shape(Redundancy::Single, 3, 9),
+    shape(Redundancy::Single, 2, 12),
+    shape(Redundancy::Mirror, 2, 9),
+    shape(Redundancy::Mirror, 3, 12),
+    shape(Redundancy::RaidZ(1), 3, 9),
+    shape(Redundancy::RaidZ(1), 4, 12),
+    shape(Redundancy::RaidZ(2), 5, 9),
+    shape(Redundancy::RaidZ(2), 4, 12),
+    shape(Redundancy::RaidZ(3), 6, 9),
+    shape(Redundancy::RaidZ(3), 5, 12),
+];
+
+fn images(disks: &[Arc<Disk>]) -> Vec<Image> {
+    disks.iter().map(|d| d.image()).collect()
+}
+
+/// The pool is what the model says, for cenote and for OpenZFS.
+fn verify(disks: &[Arc<Disk>], lab: &Lab, model: &Model) {
+    let images = images(disks);
+    let found = lab.find().expect("the pool is gone");
+    let engine = lab.import(&found).unwrap();
+    if let Err(e) = model.compare(&engine.pool()) {
+        panic!("{e}; images in {}", keep(&images));
+    }
+    drop(engine);
+    if let Err(e) = judge(&images) {
+        panic!("{e}");
+    }
+}
+
+fn run(seed: u64, shape: &Shape, how: How, steps: u64) {
+    let _seed = Seed(format!("seed {seed}, {steps} steps on {shape:?}"));
+    let disks = disks(&vec![Image::new(shape.size); shape.disks], None);
+    let lab = lab(&disks);
+    let mut driver = Driver::of_new(seed, lab.create(shape).unwrap(), how);
+    for step in 1..=steps {
+        driver.step();
+        if step % (steps / 4).max(1) == 0 {
+            let same = driver.check();
+            assert!(same.is_ok(), "step {step}: {same:?}; images in {}", keep(&images(&disks)));
+            if step < steps {
+                driver.reimport(&lab);
+            }
+        }
+    }
+    let (model, _) = driver.export();
+    verify(&disks, &lab, &model);
+}
+
+/// Each layout from a few seeds. `CENOTE_SEED` runs a single one.
+#[test]
+fn pools_hold_what_was_put_in() {
+    if let Ok(seed) = std::env::var("CENOTE_SEED") {
+        let seed: u64 = seed.parse().unwrap();
+        let steps = std::env::var("CENOTE_STEPS").map_or(1500, |n| n.parse().unwrap());
+        return run(seed, &SHAPES[seed as usize % SHAPES.len()], ALL, steps);
+    }
+    let (rounds, steps) = if long() { (40, 1500) } else { (1, 250) };
+    live::side_by_side(0..rounds * SHAPES.len() as u64, |seed| {
+        run(seed, &SHAPES[seed as usize % SHAPES.len()], ALL, steps);
+    });
+}
