@@ -9,8 +9,10 @@
 use super::task::EngineError;
 use crate::Pool;
 use crate::create::writable;
+use crate::traverse::zil::{self, Item};
 use cenote_dmu::ObjectSet;
 use cenote_dsl::Dataset;
+use cenote_format::dmu::ZilHeader;
 
 /// Features that do no harm while nothing uses them. In use they ask for more than is done here:
 /// frees that a checkpoint or a removed vdev has to be told of.
@@ -23,6 +25,7 @@ const DEDUP_STATISTICS: &[u8] = b"DDT-statistics";
 const DEDUP: &[u8] = b"DDT-";
 /// The feature of an encrypted dataset.
 const ENCRYPTION: &str = "com.datto:encryption";
+const UNREPLAYED: &str = "an intent log that was not replayed";
 /// Most datasets of a pool.
 const MAX_DATASETS: usize = 1 << 24;
 
@@ -59,7 +62,7 @@ pub(super) fn check_pool(pool: &Pool) -> Result<(), EngineError> {
 }
 
 /// Refuses a pool with an intent log that is to be claimed: its blocks are in no space map yet, and
-/// would be overwritten.
+/// would be overwritten. A log without anything to be replayed has only blocks that are.
 fn check_logs(pool: &Pool) -> Result<(), EngineError> {
     let dsl = pool.dsl();
     let (mut waiting, mut seen) = (vec![dsl.root()?], 0);
@@ -71,8 +74,8 @@ fn check_logs(pool: &Pool) -> Result<(), EngineError> {
         match dsl.open_objset(&dataset) {
             Ok(set) => {
                 let zil = &set.phys().zil;
-                if !zil.log.is_hole() && zil.claim_txg == 0 {
-                    let what = format!("'{}': an intent log that was not replayed", dataset.name);
+                if zil.claim_txg == 0 && needs_replay(pool, &dataset, zil)? {
+                    let what = format!("'{}': {UNREPLAYED}", dataset.name);
                     return Err(EngineError::Unsupported(what));
                 }
             }
@@ -82,6 +85,31 @@ fn check_logs(pool: &Pool) -> Result<(), EngineError> {
         waiting.extend(dsl.children(&dataset)?);
     }
     Ok(())
+}
+
+/// Whether there are changes in the log of a dataset that are not in the dataset.
+fn needs_replay(pool: &Pool, dataset: &Dataset, zil: &ZilHeader) -> Result<bool, EngineError> {
+    if zil.log.is_hole() {
+        return Ok(false);
+    }
+    if is_encrypted(pool, dataset)? {
+        // It cannot be read.
+        return Ok(true);
+    }
+    let since = match zil.claim_txg {
+        0 => pool.uberblock().txg.saturating_add(1),
+        txg => txg,
+    };
+    let mut found = false;
+    zil::walk(pool.store(), zil, &mut |item| {
+        found = matches!(item, Item::Record(record) if record.txg >= since);
+        !found
+    });
+    Ok(found)
+}
+
+fn is_encrypted(pool: &Pool, dataset: &Dataset) -> Result<bool, EngineError> {
+    Ok(pool.dsl().features(dataset)?.iter().any(|(guid, _)| guid == ENCRYPTION))
 }
 
 /// Refuses a dataset that cannot be written.
@@ -95,14 +123,14 @@ pub(super) fn check_dataset(
 ) -> Result<(), EngineError> {
     let unsupported =
         |what: &str| Err(EngineError::Unsupported(format!("'{}': {what}", dataset.name)));
-    if !set.phys().zil.log.is_hole() {
-        return unsupported("an intent log that was not replayed");
+    if is_encrypted(pool, dataset)? {
+        return unsupported("native encryption");
+    }
+    if needs_replay(pool, dataset, &set.phys().zil)? {
+        return unsupported(UNREPLAYED);
     }
     if dataset.is_inconsistent() {
         return unsupported("an incomplete dataset");
-    }
-    if pool.dsl().features(dataset)?.iter().any(|(guid, _)| guid == ENCRYPTION) {
-        return unsupported("native encryption");
     }
     Ok(())
 }

@@ -1,0 +1,526 @@
+/*
+ * OpenZFS's own engine (libzpool) at work on a pool, by a script.
+ *
+ *   writer POOL FILE...  < script
+ *
+ * The pool is on the FILEs. A script has one command a line; after the first one that fails, the
+ * program ends with status 1 and says which. What it reads and writes are the bytes that follow
+ * from a seed, the same as the tests' own.
+ *
+ *   create KIND                     makes the pool: "stripe", "mirror", "raidz1", "raidz2"
+ *   import                          as `zpool import` does
+ *   export                          as `zpool export` does
+ *   crash                           ends at once; what was synced is on disk
+ *   sync                            waits for a transaction group
+ *   dataset NAME                    creates an object set of no special kind
+ *   write NAME OBJ BLOCK LEN SEED   creates the object if need be, writes all of it
+ *   check NAME OBJ LEN SEED         reads it and compares
+ *   punch NAME OBJ FROM LEN         frees a range
+ *   free NAME OBJ                   frees an object
+ *   names NAME OBJ FROM TO          creates the ZAP if need be, adds "name-N" = N
+ *   find NAME OBJ FROM TO           looks them up
+ *   snapshot NAME@SNAP, clone NAME@SNAP NAME, promote NAME, destroy NAME[@SNAP]
+ *   rename NAME NAME, bookmark NAME@SNAP NAME#MARK, hold NAME@SNAP TAG, release NAME@SNAP TAG
+ *   number NAME PROP N              sets a property that is a number or an index
+ *   string NAME PROP TEXT           sets one that is a text
+ *   quota, reservation, refreservation, limit NAME N
+ *   scrub                           reads everything; an error counts as failure
+ */
+#include <sys/zfs_context.h>
+#include <sys/dmu.h>
+#include <sys/dsl_prop.h>
+#include <sys/spa.h>
+#include <sys/txg.h>
+#include <sys/zap.h>
+#include <sys/zfeature.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Debian's headers lack one that those with these need. */
+extern int dsl_destroy_head(const char *);
+extern int dsl_destroy_snapshot(const char *, boolean_t);
+extern int dsl_dataset_promote(const char *, char *);
+extern int dsl_dataset_set_refreservation(const char *, zprop_source_t, uint64_t);
+extern int dsl_dataset_user_hold(nvlist_t *, minor_t, nvlist_t *);
+extern int dsl_dataset_user_release(nvlist_t *, nvlist_t *);
+extern int dsl_dir_rename(const char *, const char *);
+extern int dsl_dir_set_quota(const char *, zprop_source_t, uint64_t);
+extern int dsl_dir_set_reservation(const char *, zprop_source_t, uint64_t);
+extern int dsl_dir_activate_fs_ss_limit(const char *);
+extern int dsl_bookmark_create(nvlist_t *, nvlist_t *);
+extern boolean_t dsl_scan_scrubbing(const struct dsl_pool *);
+extern char *spa_config_path;
+
+#define	CHUNK	(128 << 10)
+#define	MAX_WORDS	8
+/* Where a label has its config, and how long that may be. */
+#define	CONFIG_AT	(16 << 10)
+#define	CONFIG_SIZE	((112 << 10) - 40)
+
+static char *pool;
+static char **files;
+static int file_count;
+
+/* Offsets of a file's system attributes behind their header, and a flag among them. */
+#define	GEN_AT		16
+#define	UID_AT		24
+#define	GID_AT		32
+#define	FLAGS_AT	48
+#define	PROJECT_AT	128
+#define	HAS_PROJECT	0x0000800000000000ULL
+#define	HEADER_MAGIC	0x2F505A
+
+static uint64_t
+word_at(const char *data, int at)
+{
+	uint64_t word;
+	memcpy(&word, data + at, 8);
+	return (word);
+}
+
+/* Whose a file is: without an answer, nothing is counted for its owners. */
+static int
+owner_of(dmu_object_type_t bonus, const void *data, zfs_file_info_t *info)
+{
+	uint32_t magic;
+	uint16_t layout;
+
+	memset(info, 0, sizeof (*info));
+	if (bonus != DMU_OT_SA)
+		return (ENOENT);
+	if (data == NULL)
+		return (EEXIST);
+	memcpy(&magic, data, sizeof (magic));
+	memcpy(&layout, (const char *)data + 4, sizeof (layout));
+	if (magic != HEADER_MAGIC)
+		return (magic == 0 ? 0 : EINVAL);
+	const char *attributes = (const char *)data + (layout >> 10) * 8;
+	info->zfi_user = word_at(attributes, UID_AT);
+	info->zfi_group = word_at(attributes, GID_AT);
+	info->zfi_generation = word_at(attributes, GEN_AT);
+	if (word_at(attributes, FLAGS_AT) & HAS_PROJECT)
+		info->zfi_project = word_at(attributes, PROJECT_AT);
+	return (0);
+}
+
+static uint64_t
+number(const char *text)
+{
+	return (strtoull(text, NULL, 0));
+}
+
+/* The bytes of a seed, in order. */
+static void
+noise(uint64_t *state, char *to, size_t len)
+{
+	for (size_t i = 0; i < len; i += 8) {
+		*state ^= *state << 13;
+		*state ^= *state >> 7;
+		*state ^= *state << 17;
+		memcpy(to + i, state, len - i < 8 ? len - i : 8);
+	}
+}
+
+static uint64_t
+seeded(uint64_t seed)
+{
+	return ((seed * 0x9e3779b97f4a7c15ULL) | 1);
+}
+
+static int
+create(const char *kind)
+{
+	nvlist_t *root = fnvlist_alloc(), *props = fnvlist_alloc();
+	nvlist_t **leaves = calloc(file_count, sizeof (nvlist_t *));
+
+	for (int i = 0; i < file_count; i++) {
+		leaves[i] = fnvlist_alloc();
+		fnvlist_add_string(leaves[i], ZPOOL_CONFIG_TYPE, VDEV_TYPE_FILE);
+		fnvlist_add_string(leaves[i], ZPOOL_CONFIG_PATH, files[i]);
+		fnvlist_add_uint64(leaves[i], ZPOOL_CONFIG_ASHIFT, 12);
+	}
+	fnvlist_add_string(root, ZPOOL_CONFIG_TYPE, VDEV_TYPE_ROOT);
+	if (strcmp(kind, "stripe") == 0) {
+		fnvlist_add_nvlist_array(root, ZPOOL_CONFIG_CHILDREN, leaves,
+		    file_count);
+	} else {
+		nvlist_t *top = fnvlist_alloc();
+		int raidz = strncmp(kind, "raidz", 5) == 0;
+		fnvlist_add_string(top, ZPOOL_CONFIG_TYPE,
+		    raidz ? VDEV_TYPE_RAIDZ : VDEV_TYPE_MIRROR);
+		if (raidz)
+			fnvlist_add_uint64(top, ZPOOL_CONFIG_NPARITY,
+			    number(kind + 5));
+		fnvlist_add_uint64(top, ZPOOL_CONFIG_ASHIFT, 12);
+		fnvlist_add_nvlist_array(top, ZPOOL_CONFIG_CHILDREN, leaves,
+		    file_count);
+		fnvlist_add_nvlist_array(root, ZPOOL_CONFIG_CHILDREN, &top, 1);
+	}
+	for (int i = 0; i < SPA_FEATURES; i++) {
+		char name[128];
+		snprintf(name, sizeof (name), "feature@%s",
+		    spa_feature_table[i].fi_uname);
+		fnvlist_add_uint64(props, name, 0);
+	}
+	return (spa_create(pool, root, props, NULL, NULL));
+}
+
+/* The config in the first label of a file. */
+static nvlist_t *
+label_of(const char *file)
+{
+	char *packed = malloc(CONFIG_SIZE);
+	nvlist_t *config = NULL;
+	int fd = open(file, O_RDONLY);
+
+	if (fd < 0 || pread(fd, packed, CONFIG_SIZE, CONFIG_AT) != CONFIG_SIZE ||
+	    nvlist_unpack(packed, CONFIG_SIZE, &config, 0) != 0)
+		config = NULL;
+	if (fd >= 0)
+		close(fd);
+	free(packed);
+	return (config);
+}
+
+static int
+import(void)
+{
+	nvlist_t *config = NULL, *root = fnvlist_alloc();
+	nvlist_t *tops[64] = { 0 };
+	uint64_t children = 0;
+
+	for (int i = 0; i < file_count; i++) {
+		nvlist_t *label = label_of(files[i]), *top;
+		if (label == NULL || !nvlist_exists(label, ZPOOL_CONFIG_POOL_GUID))
+			continue;
+		top = fnvlist_lookup_nvlist(label, ZPOOL_CONFIG_VDEV_TREE);
+		tops[fnvlist_lookup_uint64(top, ZPOOL_CONFIG_ID) % 64] = top;
+		children = fnvlist_lookup_uint64(label,
+		    ZPOOL_CONFIG_VDEV_CHILDREN);
+		config = fnvlist_dup(label);
+	}
+	if (config == NULL || children > 64)
+		return (ENOENT);
+	for (uint64_t i = 0; i < children; i++) {
+		if (tops[i] != NULL)
+			continue;
+		tops[i] = fnvlist_alloc();
+		fnvlist_add_string(tops[i], ZPOOL_CONFIG_TYPE, VDEV_TYPE_HOLE);
+		fnvlist_add_uint64(tops[i], ZPOOL_CONFIG_ID, i);
+		fnvlist_add_uint64(tops[i], ZPOOL_CONFIG_GUID, 0);
+	}
+	fnvlist_add_string(root, ZPOOL_CONFIG_TYPE, VDEV_TYPE_ROOT);
+	fnvlist_add_uint64(root, ZPOOL_CONFIG_ID, 0);
+	fnvlist_add_uint64(root, ZPOOL_CONFIG_GUID,
+	    fnvlist_lookup_uint64(config, ZPOOL_CONFIG_POOL_GUID));
+	fnvlist_add_nvlist_array(root, ZPOOL_CONFIG_CHILDREN, tops, children);
+	fnvlist_add_nvlist(config, ZPOOL_CONFIG_VDEV_TREE, root);
+	nvlist_t *found = spa_tryimport(config);
+	if (found == NULL)
+		return (EINVAL);
+	return (spa_import(pool, found, NULL, 0));
+}
+
+static int
+synced(void)
+{
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error == 0) {
+		txg_wait_synced(spa_get_dsl(spa), 0);
+		spa_close(spa, FTAG);
+	}
+	return (error);
+}
+
+/* Waits for a scrub of everything. */
+static int
+scrub(void)
+{
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	error = spa_scan(spa, POOL_SCAN_SCRUB);
+	while (error == 0 && dsl_scan_scrubbing(spa_get_dsl(spa)))
+		txg_wait_synced(spa_get_dsl(spa), 0);
+	if (error == 0 && spa_get_errlog_size(spa) != 0)
+		error = ECKSUM;
+	spa_close(spa, FTAG);
+	return (error);
+}
+
+static int
+assign(dmu_tx_t *tx)
+{
+	int error = dmu_tx_assign(tx, TXG_WAIT);
+	if (error != 0)
+		dmu_tx_abort(tx);
+	return (error);
+}
+
+static int
+write_object(objset_t *os, uint64_t object, char **args)
+{
+	uint64_t block = number(args[0]), len = number(args[1]);
+	uint64_t state = seeded(number(args[2]));
+	char *data = malloc(CHUNK);
+	int error = 0;
+
+	if (dmu_object_info(os, object, NULL) == ENOENT) {
+		dmu_tx_t *tx = dmu_tx_create(os);
+		dmu_tx_hold_bonus(tx, DMU_NEW_OBJECT);
+		if ((error = assign(tx)) == 0) {
+			error = dmu_object_claim(os, object,
+			    DMU_OT_PLAIN_FILE_CONTENTS, block, DMU_OT_NONE, 0, tx);
+			dmu_tx_commit(tx);
+		}
+	}
+	for (uint64_t at = 0; at < len && error == 0; at += CHUNK) {
+		uint64_t n = MIN(CHUNK, len - at);
+		noise(&state, data, n);
+		dmu_tx_t *tx = dmu_tx_create(os);
+		dmu_tx_hold_write(tx, object, at, n);
+		if ((error = assign(tx)) == 0) {
+			dmu_write(os, object, at, n, data, tx);
+			dmu_tx_commit(tx);
+		}
+	}
+	free(data);
+	return (error);
+}
+
+static int
+check_object(objset_t *os, uint64_t object, char **args)
+{
+	uint64_t len = number(args[0]), state = seeded(number(args[1]));
+	char *data = malloc(CHUNK), *want = malloc(CHUNK);
+	int error = 0;
+
+	for (uint64_t at = 0; at < len && error == 0; at += CHUNK) {
+		uint64_t n = MIN(CHUNK, len - at);
+		noise(&state, want, n);
+		error = dmu_read(os, object, at, n, data, DMU_READ_PREFETCH);
+		if (error == 0 && memcmp(data, want, n) != 0)
+			error = EILSEQ;
+	}
+	free(data);
+	free(want);
+	return (error);
+}
+
+static int
+add_names(objset_t *os, uint64_t object, char **args)
+{
+	int error = 0;
+
+	if (dmu_object_info(os, object, NULL) == ENOENT) {
+		dmu_tx_t *tx = dmu_tx_create(os);
+		dmu_tx_hold_zap(tx, DMU_NEW_OBJECT, B_TRUE, NULL);
+		if ((error = assign(tx)) == 0) {
+			error = zap_create_claim(os, object, DMU_OT_ZAP_OTHER,
+			    DMU_OT_NONE, 0, tx);
+			dmu_tx_commit(tx);
+		}
+	}
+	for (uint64_t i = number(args[0]); i < number(args[1]) && !error; i++) {
+		char name[32];
+		snprintf(name, sizeof (name), "name-%llu", (u_longlong_t)i);
+		dmu_tx_t *tx = dmu_tx_create(os);
+		dmu_tx_hold_zap(tx, object, B_TRUE, name);
+		if ((error = assign(tx)) == 0) {
+			error = zap_add(os, object, name, 8, 1, &i, tx);
+			dmu_tx_commit(tx);
+		}
+	}
+	return (error);
+}
+
+static int
+find_names(objset_t *os, uint64_t object, char **args)
+{
+	for (uint64_t i = number(args[0]); i < number(args[1]); i++) {
+		char name[32];
+		uint64_t value;
+		snprintf(name, sizeof (name), "name-%llu", (u_longlong_t)i);
+		int error = zap_lookup(os, object, name, 8, 1, &value);
+		if (error != 0 || value != i)
+			return (error != 0 ? error : EILSEQ);
+	}
+	return (0);
+}
+
+static int
+in_objset(char **words, int readonly, int (*what)(objset_t *, uint64_t, char **))
+{
+	objset_t *os;
+	int error = dmu_objset_own(words[1], DMU_OST_ANY, readonly, B_FALSE,
+	    FTAG, &os);
+
+	if (error != 0)
+		return (error);
+	error = what(os, number(words[2]), words + 3);
+	if (!readonly)
+		txg_wait_synced(dmu_objset_pool(os), 0);
+	dmu_objset_disown(os, B_FALSE, FTAG);
+	return (error);
+}
+
+static int
+punch(objset_t *os, uint64_t object, char **args)
+{
+	return (dmu_free_long_range(os, object, number(args[0]),
+	    number(args[1])));
+}
+
+static int
+free_object(objset_t *os, uint64_t object, char **args)
+{
+	(void) args;
+	return (dmu_free_long_object(os, object));
+}
+
+static int
+snapshot(char *name)
+{
+	char *at = strchr(name, '@');
+	if (at == NULL)
+		return (EINVAL);
+	*at = '\0';
+	return (dmu_objset_snapshot_one(name, at + 1));
+}
+
+static int
+bookmark(const char *of, const char *name)
+{
+	nvlist_t *wanted = fnvlist_alloc(), *errors = fnvlist_alloc();
+	fnvlist_add_string(wanted, name, of);
+	return (dsl_bookmark_create(wanted, errors));
+}
+
+static int
+hold(const char *name, const char *tag, int release)
+{
+	nvlist_t *wanted = fnvlist_alloc(), *errors = fnvlist_alloc();
+	if (!release) {
+		fnvlist_add_string(wanted, name, tag);
+		return (dsl_dataset_user_hold(wanted, 0, errors));
+	}
+	nvlist_t *tags = fnvlist_alloc();
+	fnvlist_add_boolean(tags, tag);
+	fnvlist_add_nvlist(wanted, name, tags);
+	return (dsl_dataset_user_release(wanted, errors));
+}
+
+/* Limits take effect for the datasets below. */
+static int
+limit(const char *name, uint64_t count)
+{
+	int error = dsl_dir_activate_fs_ss_limit(name);
+	if (error != 0)
+		return (error);
+	error = dsl_prop_set_int(name, "filesystem_limit", ZPROP_SRC_LOCAL, count);
+	return (error != 0 ? error :
+	    dsl_prop_set_int(name, "snapshot_limit", ZPROP_SRC_LOCAL, count));
+}
+
+static int
+run(char **w, int count)
+{
+	char conflict[ZFS_MAX_DATASET_NAME_LEN];
+#define	IS(name, args)	(strcmp(w[0], name) == 0 && count == (args) + 1)
+	if (IS("create", 1))
+		return (create(w[1]));
+	if (IS("import", 0))
+		return (import());
+	if (IS("export", 0))
+		return (spa_export(pool, NULL, B_FALSE, B_FALSE));
+	if (IS("crash", 0))
+		_exit(0);
+	if (IS("sync", 0))
+		return (synced());
+	if (IS("scrub", 0))
+		return (scrub());
+	if (IS("dataset", 1))
+		return (dmu_objset_create(w[1], DMU_OST_OTHER, 0, NULL, NULL, NULL));
+	if (IS("write", 5))
+		return (in_objset(w, B_FALSE, write_object));
+	if (IS("check", 4))
+		return (in_objset(w, B_TRUE, check_object));
+	if (IS("punch", 4))
+		return (in_objset(w, B_FALSE, punch));
+	if (IS("free", 2))
+		return (in_objset(w, B_FALSE, free_object));
+	if (IS("names", 4))
+		return (in_objset(w, B_FALSE, add_names));
+	if (IS("find", 4))
+		return (in_objset(w, B_TRUE, find_names));
+	if (IS("snapshot", 1))
+		return (snapshot(w[1]));
+	if (IS("clone", 2))
+		return (dmu_objset_clone(w[2], w[1]));
+	if (IS("promote", 1))
+		return (dsl_dataset_promote(w[1], conflict));
+	if (IS("destroy", 1))
+		return (strchr(w[1], '@') ? dsl_destroy_snapshot(w[1], B_FALSE) :
+		    dsl_destroy_head(w[1]));
+	if (IS("rename", 2))
+		return (dsl_dir_rename(w[1], w[2]));
+	if (IS("bookmark", 2))
+		return (bookmark(w[1], w[2]));
+	if (IS("hold", 2) || IS("release", 2))
+		return (hold(w[1], w[2], w[0][0] == 'r'));
+	if (IS("number", 3))
+		return (dsl_prop_set_int(w[1], w[2], ZPROP_SRC_LOCAL, number(w[3])));
+	if (IS("string", 3))
+		return (dsl_prop_set_string(w[1], w[2], ZPROP_SRC_LOCAL, w[3]));
+	if (IS("quota", 2))
+		return (dsl_dir_set_quota(w[1], ZPROP_SRC_LOCAL, number(w[2])));
+	if (IS("reservation", 2))
+		return (dsl_dir_set_reservation(w[1], ZPROP_SRC_LOCAL,
+		    number(w[2])));
+	if (IS("refreservation", 2))
+		return (dsl_dataset_set_refreservation(w[1], ZPROP_SRC_LOCAL,
+		    number(w[2])));
+	if (IS("limit", 2))
+		return (limit(w[1], number(w[2])));
+	return (ENOTSUP);
+}
+
+int
+main(int argc, char **argv)
+{
+	char line[1024], *words[MAX_WORDS];
+
+	if (argc < 3) {
+		fprintf(stderr, "usage: %s POOL FILE... < script\n", argv[0]);
+		return (2);
+	}
+	pool = argv[1];
+	files = argv + 2;
+	file_count = argc - 2;
+	spa_config_path = "/nonexistent/zpool.cache";
+	kernel_init(SPA_MODE_READ | SPA_MODE_WRITE);
+	dmu_objset_register_type(DMU_OST_ZFS, owner_of);
+	while (fgets(line, sizeof (line), stdin) != NULL) {
+		char *shown = strdup(line), *rest = NULL;
+		int count = 0;
+		for (char *word = strtok_r(line, " \n", &rest);
+		    word != NULL && count < MAX_WORDS;
+		    word = strtok_r(NULL, " \n", &rest))
+			words[count++] = word;
+		int error = count == 0 ? 0 : run(words, count);
+		if (error != 0) {
+			fprintf(stderr, "%s: %s (%d)\n", strtok(shown, "\n"),
+			    strerror(error), error);
+			_exit(1);
+		}
+		free(shown);
+	}
+	kernel_fini();
+	return (0);
+}
