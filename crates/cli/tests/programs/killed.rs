@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 /// Writers that sync what they write.
 const WRITERS: u64 = 2;
 
-/// Starts a line of shell in the pool, in a process group of its own.
-fn start(rig: &Rig, line: &str) -> Child {
+/// Starts a line of shell in a directory of the pool, in a process group of its own. It must not
+/// name the directory: that is another one when nothing is mounted.
+fn start(rig: &Rig, dir: &str, line: &str) -> Child {
     let mut shell = Command::new("sh");
     rig.at_home(&mut shell);
-    shell.args(["-ec", line]).current_dir("/").process_group(0);
+    shell.args(["-ec", line]).current_dir(rig.path(dir)).process_group(0);
     shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
@@ -24,9 +25,10 @@ fn end(mut child: Child) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > deadline {
-            let mut ps = Command::new("ps");
-            ps.args(["-o", "pid,stat,wchan:32,time,args", "-g", &child.id().to_string()]);
-            panic!("these programs outlive their file system:\n{}", run(&mut ps));
+            let all = run(Command::new("ps").args(["-eo", "pgid,pid,stat,wchan:32,time,args"]));
+            let group = child.id().to_string();
+            let left: Vec<_> = all.lines().filter(|l| l.trim().starts_with(&group)).collect();
+            panic!("these programs outlive their file system: {left:#?}");
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -34,28 +36,21 @@ fn end(mut child: Child) {
 
 /// Unpacks and removes the same tree, in parallel, forever.
 fn unpack(rig: &Rig, tar: &Path) -> Child {
-    let (dir, tar) = (rig.path("trees"), tar.display());
-    start(
-        rig,
-        &format!(
-            "cd {}; while :; do
-               mkdir -p a b; tar xf {tar} -C a & tar xf {tar} -C b; wait $!
-               mv a c; rm -r c & rm -r b; wait $!
-             done",
-            dir.display()
-        ),
-    )
+    let tar = tar.display();
+    let line = format!(
+        "while :; do
+           mkdir -p a b; tar xf {tar} -C a & tar xf {tar} -C b; wait $!
+           mv a c; rm -r c & rm -r b; wait $!
+         done"
+    );
+    start(rig, "trees", &line)
 }
 
+/// Reads and writes, now and then syncing.
 fn write_at_random(rig: &Rig) -> Child {
-    start(
-        rig,
-        &format!(
-            "exec fio --name=load --directory={} --rw=randrw --bs=4k-128k --size=24m --numjobs=2 \
-             --fsync=50 --ioengine=psync --fallocate=none --time_based --runtime=120",
-            rig.path("fio").display()
-        ),
-    )
+    let line = "exec fio --name=load --directory=. --rw=randrw --bs=4k-128k --size=24m --numjobs=2 \
+                --fsync=50 --ioengine=psync --fallocate=none --time_based --runtime=120";
+    start(rig, "fio", line)
 }
 
 #[test]
@@ -67,7 +62,8 @@ fn nothing_synced_is_lost() {
     let tar = rig.outside("crates.tar");
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     run(rig.program("tar").arg("cf").arg(&tar).arg("-C").arg(project).arg("crates"));
-    (rig.dir("trees"), rig.dir("fio"));
+    rig.dir("trees");
+    rig.dir("fio");
     let mut random = Random(0x5eed);
     let writer = |i| Recorder::new(rig.path(&format!("writer-{i}")), random.next() ^ i);
     let mut writers: Vec<_> = (0..WRITERS).map(writer).collect();

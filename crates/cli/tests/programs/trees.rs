@@ -51,7 +51,7 @@ fn a_program_is_built_and_runs() {
         let text =
             format!("#include <math.h>\ndouble f{i}(double x) {{ return sqrt(x) + {i}; }}\n");
         fs::write(dir.join(format!("f{i}.c")), text).unwrap();
-        write!(declared, "double f{i}(double);\n").unwrap();
+        writeln!(declared, "double f{i}(double);").unwrap();
         write!(calls, " + f{i}(4)").unwrap();
     }
     let main = format!(
