@@ -170,8 +170,9 @@ impl Changes {
     pub fn destroy(&self, name: &str) -> Result<()> {
         let name = name.to_string();
         self.task(move |context| {
+            let (_, head) = find_head(&mut context.tx, &name)?;
+            context.destroy_intent_log(head)?;
             let tx = &mut context.tx;
-            let (_, head) = find_head(tx, &name)?;
             let since = phys(tx, head)?.prev_snap_txg;
             destroy::destroy_head(tx, head)?;
             record(tx, "destroy", &format!("(bptree, mintxg={since})"), (&name, head))?;

@@ -34,6 +34,7 @@ use cenote_store::alloc::{Class, MAX_COPIES, TXG_DEFER_SIZE};
 use cenote_vdev::VdevTree;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Bytes that a new object is taken to need: its dnode and an entry in a directory, with copies.
@@ -85,19 +86,24 @@ impl Left {
 /// Datasets that are open for writing.
 #[derive(Default)]
 pub(crate) struct Datasets {
-    open: Mutex<HashMap<u64, Arc<LiveObjectSet>>>,
+    open: Mutex<HashMap<u64, (Arc<LiveObjectSet>, Arc<Door>)>>,
     left: Mutex<Left>,
 }
 
 /// What a dataset asks before it is changed.
 struct Door {
     shared: Weak<Shared>,
+    /// The dataset was closed: whoever still has it cannot change it.
+    closed: AtomicBool,
 }
 
 impl TxgGate for Door {
     fn enter(&self, objset: u64, cost: &Cost) -> Result<Entered, WriteError> {
         let ended = || WriteError::Suspended("the pool is exported".into());
         let shared = self.shared.upgrade().ok_or_else(ended)?;
+        if self.closed.load(Ordering::Acquire) {
+            return Err(WriteError::Suspended("the dataset was closed".into()));
+        }
         let bytes = estimate(cost);
         shared.datasets.reserve(&shared, objset, cost, bytes)?;
         let inside = shared.gate.enter(cost.write.saturating_add(cost.objects * OBJECT_BYTES))?;
@@ -142,7 +148,7 @@ impl Datasets {
         ds_obj: u64,
     ) -> Result<Arc<LiveObjectSet>, EngineError> {
         let mut open = self.open.lock();
-        if let Some(live) = open.get(&ds_obj) {
+        if let Some((live, _)) = open.get(&ds_obj) {
             return Ok(live.clone());
         }
         let view = shared.view();
@@ -151,10 +157,18 @@ impl Datasets {
         let dataset = dataset.ok_or(cenote_dsl::write::DslWriteError::NotFound)?;
         let base = ObjectSet::open(view.store().clone(), ds_obj, dataset.ds.bp)?;
         capable::check_dataset(&view, &dataset, &base)?;
-        let gate = Arc::new(Door { shared: Arc::downgrade(shared) });
-        let live = LiveObjectSet::new(OpenObjectSet::open(base)?, gate);
-        open.insert(ds_obj, live.clone());
+        let closed = AtomicBool::new(false);
+        let door = Arc::new(Door { shared: Arc::downgrade(shared), closed });
+        let live = LiveObjectSet::new(OpenObjectSet::open(base)?, door.clone());
+        open.insert(ds_obj, (live.clone(), door));
         Ok(live)
+    }
+
+    /// Lets nobody change an open dataset any more.
+    pub fn shut(&self, ds_obj: u64) {
+        if let Some((_, door)) = self.open.lock().get(&ds_obj) {
+            door.closed.store(true, Ordering::Release);
+        }
     }
 
     /// Forgets an open dataset.
@@ -165,7 +179,7 @@ impl Datasets {
     /// Takes over what every open dataset collected in group `txg`. Nobody is inside the gate.
     pub fn freeze(&self, txg: u64) -> Vec<(Arc<LiveObjectSet>, OpenObjectSet)> {
         let open = self.open.lock();
-        let dirty = open.values().filter(|live| live.is_dirty());
+        let dirty = open.values().map(|(live, _)| live).filter(|live| live.is_dirty());
         let mut frozen: Vec<_> = dirty.map(|live| (live.clone(), live.freeze())).collect();
         frozen.sort_by_key(|(live, _)| live.id());
         drop(open);
@@ -220,7 +234,7 @@ impl Datasets {
         bytes: u64,
     ) -> Result<Verdict, WriteError> {
         let view = shared.view();
-        let live = self.open.lock().get(&objset).cloned();
+        let live = self.open.lock().get(&objset).map(|(live, _)| live.clone());
         let dirty = live.map_or(0, |live| live.dirty_bytes());
         let mut left = self.left.lock();
         if left.txg != view.uberblock().txg {

@@ -36,6 +36,7 @@
 //! | `create` | a new pool |
 //! | `add` | vdevs, spares and cache devices that join the pool |
 //! | `capable` | what this software can write to |
+//! | `intent_log` | logs that OpenZFS left |
 //! | [`figures`] | what each transaction group did |
 //!
 //! # Why it ends, and what a crash leaves
@@ -69,6 +70,7 @@ mod create;
 mod datasets;
 pub mod figures;
 mod gate;
+mod intent_log;
 pub mod open;
 mod policy;
 mod space;
@@ -200,11 +202,13 @@ impl Engine {
         self.shared.datasets.open(&self.shared, ds_obj)
     }
 
-    /// Forgets an open dataset, once all of it is on disk.
+    /// Forgets an open dataset, once all of it is on disk. Whoever still holds it cannot change it
+    /// any more.
     ///
     /// # Errors
     /// The pool is suspended.
     pub fn close(&self, ds_obj: u64) -> Result<(), EngineError> {
+        self.shared.datasets.shut(ds_obj);
         self.sync()?;
         self.shared.datasets.close(ds_obj);
         Ok(())

@@ -174,7 +174,11 @@ impl Core {
         let view = shared.view();
         let sizes = |bp: &BlockPointer| space::sizes(shared.disk.tree(), bp);
         for (live, set) in frozen {
-            let dataset = view.dsl().by_object(live.id())?.ok_or(DslWriteError::NotFound)?;
+            let Some(dataset) = view.dsl().by_object(live.id())? else {
+                // It was destroyed while someone held on to it.
+                tracing::warn!("changes of dataset {}, which is gone, are dropped", live.id());
+                continue;
+            };
             let policy = Policy::of(view.dsl(), &dataset)?;
             let (writer, tree) = (&shared.disk.writer, &**shared.disk.tree());
             let sink = Sink { writer, tree, policy: &policy, abilities, pass: 1 };
