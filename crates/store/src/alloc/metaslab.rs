@@ -191,6 +191,18 @@ impl Metaslab {
         Some(sum)
     }
 
+    /// All free segments by size, as far as they are known: as [`free_histogram`] if loaded, else
+    /// as they were when it was unloaded, and what was freed since.
+    ///
+    /// [`free_histogram`]: Metaslab::free_histogram
+    pub fn known_histogram(&self) -> Histogram {
+        let state = self.state.lock();
+        let mut sum = state.histogram();
+        let kept = state.freed.values().chain(state.defer.values());
+        kept.for_each(|tree| sum.merge(&tree.histogram()));
+        sum
+    }
+
     /// What is free once `txg` is on disk, for writing the space map anew; `None` if not loaded.
     pub fn free_after(&self, txg: u64) -> Option<RangeTree> {
         let state = self.state.lock();

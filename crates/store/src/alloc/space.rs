@@ -425,7 +425,10 @@ mod tests {
                 if let Some(sure) = sure.min() {
                     // Within the class of the smallest that surely serves.
                     let found = ((end - start) >> SHIFT) as usize;
-                    assert!(found < sure * 3 / 2 + 2, "{found} for {len}, {sure} was there");
+                    let near = found < sure * 3 / 2 + 2;
+                    // Two classes of leaves count as one: see `dense`.
+                    let near = near || found < 512 && sure >= 256;
+                    assert!(near, "{found} for {len}, {sure} was there");
                 }
             }
         }
