@@ -66,12 +66,22 @@ pub fn destroy_snapshot(tx: &mut Tx<'_>, snap_obj: u64, defer: bool) -> Result<b
     if has_clones {
         return Err(DslWriteError::HasClones);
     }
+    check_snapshot(tx, snap_obj)?;
+    let head_obj = tx.dir(snap.dir)?.head_dataset;
+    remove_snapshot(tx, snap_obj, &snap, head_obj)?;
+    Ok(true)
+}
+
+/// Whether a snapshot is one that this software can destroy, be it in use or not.
+///
+/// Errors: `Unsupported`.
+pub fn check_snapshot(tx: &mut Tx<'_>, snap_obj: u64) -> Result<()> {
+    let snap = tx.snapshot(snap_obj)?;
     let head_obj = tx.dir(snap.dir)?.head_dataset;
     for object in [snap_obj, snap.next_snap, head_obj] {
         refuse_unsupported(tx, object, snap.dir)?;
     }
-    remove_snapshot(tx, snap_obj, &snap, head_obj)?;
-    Ok(true)
+    Ok(())
 }
 
 /// Destroys a snapshot without checks (`dsl_destroy_snapshot_sync_impl`).
@@ -201,29 +211,38 @@ fn recount_head(tx: &mut Tx<'_>, head_obj: u64) -> Result<()> {
     space::charge(tx, head.dir, Part::RefReservation, Delta::used(less.wrapping_neg()))
 }
 
-/// Destroys a file system or volume, with its directory. Its blocks are freed by
-/// [`destroy_step`](super::free::destroy_step). If it is the last that a snapshot marked for
-/// destruction was kept for, that goes, too.
+/// Whether a file system or volume can be destroyed, once it has no intent log.
 ///
-/// Errors: `HasSnapshots`, `HasChildren`, `Invalid` for the pool itself, `Busy` if there is an intent
-/// log, which has to be destroyed before; `Unsupported` without the feature `async_destroy`.
-pub fn destroy_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
+/// Errors: `HasSnapshots`, `HasChildren`, `Invalid` for the pool itself; `Unsupported`, also without
+/// the feature `async_destroy`.
+pub fn check_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
     let ds = tx.head(ds_obj)?;
     let dir = tx.dir(ds.dir)?;
     if dir.parent == 0 || dir.head_dataset != ds_obj {
         return Err(DslWriteError::Invalid("is no dataset that can be destroyed".into()));
     }
     refuse_unsupported(tx, ds_obj, ds.dir)?;
-    let prev = if ds.prev_snap == 0 { None } else { Some(tx.dataset(ds.prev_snap)?) };
-    if prev.as_ref().is_some_and(|prev| prev.next_snap == ds_obj) {
+    if ds.prev_snap != 0 && tx.dataset(ds.prev_snap)?.next_snap == ds_obj {
         return Err(DslWriteError::HasSnapshots);
     }
     if !tx.zap_is_empty(dir.children)? {
         return Err(DslWriteError::HasChildren);
     }
-    if !features::is_enabled(tx, ASYNC_DESTROY)? {
-        return Err(DslWriteError::Unsupported("destroying without async_destroy".into()));
+    match features::is_enabled(tx, ASYNC_DESTROY)? {
+        true => Ok(()),
+        false => Err(DslWriteError::Unsupported("destroying without async_destroy".into())),
     }
+}
+
+/// Destroys a file system or volume, with its directory. Its blocks are freed by
+/// [`destroy_step`](super::free::destroy_step). If it is the last that a snapshot marked for
+/// destruction was kept for, that goes, too.
+///
+/// Errors: those of [`check_head`]; `Busy` if there is an intent log, which has to be destroyed before.
+pub fn destroy_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
+    check_head(tx, ds_obj)?;
+    let ds = tx.head(ds_obj)?;
+    let prev = if ds.prev_snap == 0 { None } else { Some(tx.dataset(ds.prev_snap)?) };
     let contents = ObjectSet::open(tx.mos.synced().store().clone(), ds_obj, ds.bp)?;
     if !contents.phys().zil.log.is_hole() {
         return Err(DslWriteError::Busy);

@@ -146,7 +146,10 @@ impl Changes {
                 };
                 match in_the_way(tx, &name, snapshot)?.filter(|_| !defer) {
                     Some(why) => refused.push((name, why)),
-                    None => found.push((name, snapshot)),
+                    None => {
+                        destroy::check_snapshot(tx, snapshot)?;
+                        found.push((name, snapshot));
+                    }
                 }
             }
             if !refused.is_empty() {
@@ -171,10 +174,12 @@ impl Changes {
         let name = name.to_string();
         self.task(move |context| {
             let (_, head) = find_head(&mut context.tx, &name)?;
-            context.destroy_intent_log(head)?;
+            destroy::check_head(&mut context.tx, head)?;
+            context.retire(head)?;
+            context.destroy_intent_log(head).map_err(fatal)?;
             let tx = &mut context.tx;
             let since = phys(tx, head)?.prev_snap_txg;
-            destroy::destroy_head(tx, head)?;
+            destroy::destroy_head(tx, head).map_err(fatal)?;
             record(tx, "destroy", &format!("(bptree, mintxg={since})"), (&name, head))?;
             Ok(Ok(()))
         })

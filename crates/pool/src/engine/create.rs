@@ -179,6 +179,7 @@ impl Core {
             config_changed: true,
             maps: &mut self.maps,
             disk,
+            datasets: None,
             abilities: features,
         };
         context.create_objset(root_ds, ObjsetType::Zfs, format)?;

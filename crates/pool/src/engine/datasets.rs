@@ -25,15 +25,17 @@
 use super::Shared;
 use super::capable;
 use super::commit::pool_space;
+use super::gate::EXPORTED;
 use super::task::EngineError;
 use crate::Pool;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
 use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dsl::write::DslWriteError;
 use cenote_store::alloc::{Class, MAX_COPIES, TXG_DEFER_SIZE};
 use cenote_vdev::VdevTree;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -86,8 +88,18 @@ impl Left {
 /// Datasets that are open for writing.
 #[derive(Default)]
 pub(crate) struct Datasets {
-    open: Mutex<HashMap<u64, (Arc<LiveObjectSet>, Arc<Door>)>>,
+    open: Mutex<Open>,
     left: Mutex<Left>,
+}
+
+/// See [`Datasets`].
+#[derive(Default)]
+struct Open {
+    sets: HashMap<u64, (Arc<LiveObjectSet>, Arc<Door>)>,
+    /// Those whose changes are being written.
+    frozen: HashSet<u64>,
+    /// Those that are destroyed in the group that is being written: the view still has them.
+    retired: HashSet<u64>,
 }
 
 /// What a dataset asks before it is changed.
@@ -99,15 +111,17 @@ struct Door {
 
 impl TxgGate for Door {
     fn enter(&self, objset: u64, cost: &Cost) -> Result<Entered, WriteError> {
-        let ended = || WriteError::Suspended("the pool is exported".into());
+        let ended = || WriteError::Suspended(EXPORTED.into());
         let shared = self.shared.upgrade().ok_or_else(ended)?;
-        if self.closed.load(Ordering::Acquire) {
-            return Err(WriteError::Suspended("the dataset was closed".into()));
-        }
         let bytes = estimate(cost);
         shared.datasets.reserve(&shared, objset, cost, bytes)?;
         let inside = shared.gate.enter(cost.write.saturating_add(cost.objects * OBJECT_BYTES))?;
         let txg = inside.txg;
+        // Not before: whoever closes it waits for those who are inside, but not for those at the
+        // gate.
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(WriteError::Suspended("the dataset was closed".into()));
+        }
         shared.datasets.charge(txg, objset, bytes);
         Ok(Entered::new(txg, inside))
     }
@@ -148,40 +162,61 @@ impl Datasets {
         ds_obj: u64,
     ) -> Result<Arc<LiveObjectSet>, EngineError> {
         let mut open = self.open.lock();
-        if let Some((live, _)) = open.get(&ds_obj) {
-            return Ok(live.clone());
+        if let Some((live, door)) = open.sets.get(&ds_obj) {
+            return match door.closed.load(Ordering::SeqCst) {
+                true => Err(DslWriteError::Busy.into()),
+                false => Ok(live.clone()),
+            };
+        }
+        if open.retired.contains(&ds_obj) {
+            return Err(DslWriteError::NotFound.into());
         }
         let view = shared.view();
         let dataset = view.dsl().by_object(ds_obj)?;
         let dataset = dataset.filter(|d| d.is_head());
-        let dataset = dataset.ok_or(cenote_dsl::write::DslWriteError::NotFound)?;
+        let dataset = dataset.ok_or(DslWriteError::NotFound)?;
         let base = ObjectSet::open(view.store().clone(), ds_obj, dataset.ds.bp)?;
         capable::check_dataset(&view, &dataset, &base)?;
         let closed = AtomicBool::new(false);
         let door = Arc::new(Door { shared: Arc::downgrade(shared), closed });
         let live = LiveObjectSet::new(OpenObjectSet::open(base)?, door.clone());
-        open.insert(ds_obj, (live.clone(), door));
+        open.sets.insert(ds_obj, (live.clone(), door));
         Ok(live)
     }
 
     /// Lets nobody change an open dataset any more.
     pub fn shut(&self, ds_obj: u64) {
-        if let Some((_, door)) = self.open.lock().get(&ds_obj) {
-            door.closed.store(true, Ordering::Release);
+        if let Some((_, door)) = self.open.lock().sets.get(&ds_obj) {
+            door.closed.store(true, Ordering::SeqCst);
         }
     }
 
     /// Forgets an open dataset.
     pub fn close(&self, ds_obj: u64) {
-        self.open.lock().remove(&ds_obj);
+        self.open.lock().sets.remove(&ds_obj);
+    }
+
+    /// Forgets a dataset that is destroyed in the group that is being written, unless somebody has
+    /// it open: its number may be another dataset's soon. Returns whether it is forgotten.
+    pub fn retire(&self, ds_obj: u64) -> bool {
+        let mut open = self.open.lock();
+        // One reference is ours, one that of the sync which writes it.
+        let ours = 1 + usize::from(open.frozen.contains(&ds_obj));
+        if open.sets.get(&ds_obj).is_some_and(|(live, _)| Arc::strong_count(live) > ours) {
+            return false;
+        }
+        open.sets.remove(&ds_obj);
+        open.retired.insert(ds_obj);
+        true
     }
 
     /// Takes over what every open dataset collected in group `txg`. Nobody is inside the gate.
     pub fn freeze(&self, txg: u64) -> Vec<(Arc<LiveObjectSet>, OpenObjectSet)> {
-        let open = self.open.lock();
-        let dirty = open.values().map(|(live, _)| live).filter(|live| live.is_dirty());
+        let mut open = self.open.lock();
+        let dirty = open.sets.values().map(|(live, _)| live).filter(|live| live.is_dirty());
         let mut frozen: Vec<_> = dirty.map(|live| (live.clone(), live.freeze())).collect();
         frozen.sort_by_key(|(live, _)| live.id());
+        open.frozen = frozen.iter().map(|(live, _)| live.id()).collect();
         drop(open);
         let mut left = self.left.lock();
         for (live, set) in &frozen {
@@ -194,6 +229,11 @@ impl Datasets {
 
     /// Group `txg` is on disk.
     pub fn synced(&self, txg: u64) {
+        {
+            let mut open = self.open.lock();
+            open.frozen.clear();
+            open.retired.clear();
+        }
         let mut left = self.left.lock();
         left.pending.retain(|t, _| *t > txg);
         // What is freed counts as deferred from now on.
@@ -234,7 +274,7 @@ impl Datasets {
         bytes: u64,
     ) -> Result<Verdict, WriteError> {
         let view = shared.view();
-        let live = self.open.lock().get(&objset).map(|(live, _)| live.clone());
+        let live = self.open.lock().sets.get(&objset).map(|(live, _)| live.clone());
         let dirty = live.map_or(0, |live| live.dirty_bytes());
         let mut left = self.left.lock();
         if left.txg != view.uberblock().txg {

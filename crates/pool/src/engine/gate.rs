@@ -34,6 +34,8 @@ const DELAY_FROM: u64 = 60;
 const SYNC_FROM: u64 = 20;
 /// Delay of a change half way between the start of the delays and the limit (`zfs_delay_scale`).
 const SCALE: Duration = Duration::from_micros(500);
+/// Why nothing enters a pool that is not in use any more.
+pub(super) const EXPORTED: &str = "the pool is exported";
 /// Longest delay of one change.
 const MAX_DELAY: Duration = Duration::from_millis(100);
 
@@ -50,8 +52,10 @@ struct State {
     wanted: u64,
     /// There is something to write in the open group.
     work: bool,
-    /// The sync thread is to end.
+    /// Nothing may enter any more, and the sync thread is to end.
     ending: bool,
+    /// The sync thread has ended.
+    ended: bool,
     /// Why nothing can be written any more.
     failed: Option<String>,
 }
@@ -61,8 +65,10 @@ impl State {
         self.dirty.values().sum()
     }
 
+    /// Why nothing will be written any more.
     fn failure(&self) -> Option<WriteError> {
-        self.failed.clone().map(WriteError::Suspended)
+        let ended = || self.ended.then(|| EXPORTED.to_string());
+        self.failed.clone().or_else(ended).map(WriteError::Suspended)
     }
 }
 
@@ -111,13 +117,16 @@ impl Gate {
     /// Enters the open group with `bytes` to be written.
     ///
     /// # Errors
-    /// The pool is suspended.
+    /// The pool is suspended or exported.
     pub fn enter(self: &Arc<Self>, bytes: u64) -> Result<Inside, WriteError> {
         self.delay(bytes);
         let mut state = self.state.lock();
         loop {
             if let Some(e) = state.failure() {
                 return Err(e);
+            }
+            if state.ending {
+                return Err(WriteError::Suspended(EXPORTED.into()));
             }
             let full = bytes > 0 && state.dirty() >= self.limit;
             if !state.closing && !full {
@@ -268,6 +277,20 @@ impl Gate {
         self.changed.notify_all();
     }
 
+    /// Why nothing will be written any more, be it that the pool is exported.
+    pub fn closed(&self) -> Option<String> {
+        match self.state.lock().failure() {
+            Some(WriteError::Suspended(why)) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// The sync thread has ended: what still waits is not written.
+    pub fn ended(&self) {
+        self.state.lock().ended = true;
+        self.changed.notify_all();
+    }
+
     /// Nothing can be written any more.
     pub fn fail(&self, why: String) {
         let mut state = self.state.lock();
@@ -280,7 +303,7 @@ impl Gate {
         self.state.lock().failed.clone()
     }
 
-    /// Lets the sync thread end once all is written.
+    /// Lets nothing in any more, and the sync thread end once all is written.
     pub fn end(&self) {
         self.state.lock().ending = true;
         self.changed.notify_all();
@@ -322,6 +345,22 @@ mod tests {
         let (txg, ()) = gate.close(|_| ());
         gate.synced(txg);
         assert_eq!(waiting.join().unwrap(), 2);
+    }
+
+    #[test]
+    fn nobody_waits_for_an_engine_that_has_ended() {
+        let gate = Gate::new(5, 1000);
+        drop(gate.enter(1).unwrap());
+        gate.end();
+        assert!(gate.enter(1).is_err());
+        assert_eq!(gate.next_turn(Duration::ZERO), Turn::Sync);
+        let (txg, ()) = gate.close(|_| ());
+        gate.synced(txg);
+        assert_eq!(gate.next_turn(Duration::ZERO), Turn::End);
+        gate.ended();
+        gate.ask();
+        assert!(gate.wait_synced().is_err() && gate.wait_for(6).is_ok());
+        assert_eq!((gate.failure(), gate.closed().as_deref()), (None, Some(EXPORTED)));
     }
 
     #[test]

@@ -287,4 +287,5 @@ fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
             shared.queue.fail_all(&e.to_string());
         }
     }
+    shared.gate.ended();
 }

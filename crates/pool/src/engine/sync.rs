@@ -82,7 +82,7 @@ impl Core {
         self.free_deferred(&shared.disk, txg)?;
         self.sync_datasets(shared, txg, abilities, &mut frozen, &mut figures)?;
         let view = shared.view();
-        let usable = view.dsl().usable_space().unwrap_or(None);
+        let usable = view.dsl().usable_space()?;
         let sizes = |bp: &BlockPointer| space::sizes(shared.disk.tree(), bp);
         let mut context = SyncContext {
             tx: Tx {
@@ -98,6 +98,7 @@ impl Core {
             config_changed: self.config_dirty,
             maps: &mut self.maps,
             disk: &shared.disk,
+            datasets: Some(&shared.datasets),
             abilities,
         };
         for task in tasks {

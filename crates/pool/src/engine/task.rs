@@ -5,6 +5,7 @@
 //! its checks and its changes. A task that refuses has changed nothing; one that fails in the
 //! middle ([`DslWriteError::Write`]) takes the transaction group with it.
 
+use super::datasets::Datasets;
 use super::gate::Gate;
 use super::policy::{Abilities, Policy, Sink};
 use super::{Disk, accounting};
@@ -57,10 +58,24 @@ pub struct SyncContext<'a> {
     pub config_changed: bool,
     pub(super) maps: &'a mut SpaceMaps,
     pub(super) disk: &'a Disk,
+    /// Datasets that are open for writing; none while a pool is created.
+    pub(super) datasets: Option<&'a Datasets>,
     pub(super) abilities: Abilities,
 }
 
 impl SyncContext<'_> {
+    /// Makes sure that the head `ds_obj`, which is to be destroyed, is not changed any more: nobody
+    /// has it open for writing, and nobody can open it.
+    ///
+    /// # Errors
+    /// `Busy`: somebody has.
+    pub fn retire(&mut self, ds_obj: u64) -> cenote_dsl::write::Result<()> {
+        match self.datasets.is_none_or(|datasets| datasets.retire(ds_obj)) {
+            true => Ok(()),
+            false => Err(DslWriteError::Busy),
+        }
+    }
+
     /// Makes the object set of the new head `ds_obj`: `fill` puts into it what every object set of
     /// its kind has.
     ///
@@ -120,16 +135,16 @@ impl Queue {
                 None => Ok(()),
             }
         });
-        if let Some(why) = gate.failure() {
+        if let Some(why) = gate.closed() {
             return Err(EngineError::Suspended(why));
         }
         self.waiting.lock().push_back(task);
         gate.ask();
-        let suspended = || EngineError::Suspended(gate.failure().unwrap_or_default());
+        let suspended = || EngineError::Suspended(gate.closed().unwrap_or_default());
         let (txg, done) = loop {
             match told.recv_timeout(PATIENCE) {
                 Ok(told) => break told,
-                Err(RecvTimeoutError::Timeout) if gate.failure().is_none() => {}
+                Err(RecvTimeoutError::Timeout) if gate.closed().is_none() => {}
                 Err(_) => return Err(suspended()),
             }
         };

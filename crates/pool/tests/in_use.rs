@@ -1,0 +1,90 @@
+//! Datasets that are open for writing while they are closed or destroyed, or the pool is exported:
+//! what is not going to be written is refused.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod rig;
+
+use cenote_dmu::live::{Cost, LiveObjectSet};
+use cenote_dmu::write::WriteError;
+use cenote_dsl::write::{DslWriteError, dataset, destroy};
+use cenote_format::dmu::ObjsetType;
+use cenote_pool::engine::{Engine, EngineError};
+use cenote_zpl::{CreateProps, FileSystem, Settings};
+use rig::Rig;
+use std::sync::Arc;
+
+/// Creates a file system and returns its object.
+fn create(engine: &Engine, name: &'static str) -> u64 {
+    let root = engine.pool().dsl().root().unwrap().dir_obj;
+    let make = move |ctx: &mut cenote_pool::engine::SyncContext<'_>| {
+        let made = dataset::create(&mut ctx.tx, root, name, &[], None)?;
+        let txg = ctx.tx.txg;
+        ctx.create_objset(made.ds_obj, ObjsetType::Zfs, |os| {
+            let done = cenote_zpl::format(os, &CreateProps::default(), txg);
+            done.map_err(|e| WriteError::Sink(Box::new(e)))
+        })?;
+        Ok(made.ds_obj)
+    };
+    engine.sync_task(make).unwrap()
+}
+
+fn destroy(engine: &Engine, head: u64) -> Result<(), EngineError> {
+    engine.sync_task(move |ctx| {
+        ctx.retire(head)?;
+        destroy::destroy_head(&mut ctx.tx, head)
+    })
+}
+
+fn open(engine: &Engine, head: u64) -> Arc<FileSystem> {
+    FileSystem::open_live(engine.live(head).unwrap(), Settings::default()).unwrap()
+}
+
+fn change(live: &LiveObjectSet) -> Result<(), WriteError> {
+    let cost = Cost { write: 1, ..Cost::default() };
+    live.transact(cost, |_, _| Ok(()))
+}
+
+#[test]
+fn what_is_open_is_not_destroyed() {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("a", 12);
+    let head = create(&engine, "one");
+    let fs = open(&engine, head);
+    rig::fill(&fs, 0..3, 10_000);
+    assert!(matches!(destroy(&engine, head), Err(EngineError::Dsl(DslWriteError::Busy))));
+    rig::fill(&fs, 3..6, 10_000);
+    rig::check(&fs, 0..6, 10_000);
+    drop(fs);
+    // It was changed in the group that destroys it.
+    destroy(&engine, head).unwrap();
+    assert!(engine.live(head).is_err());
+    // Whatever its number, another one starts with what is its own.
+    for name in ["two", "three", "four"] {
+        let fs = open(&engine, create(&engine, name));
+        assert!(fs.lookup(fs.root(), b"file 1").is_err());
+        rig::fill(&fs, 0..2, 10_000);
+    }
+    engine.sync().unwrap();
+    assert_eq!(engine.suspended(), None);
+    engine.export(false).unwrap();
+    rig.judge();
+}
+
+#[test]
+fn what_is_closed_is_not_changed() {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("a", 12);
+    let head = create(&engine, "one");
+    let old = engine.live(head).unwrap();
+    change(&old).unwrap();
+    engine.close(head).unwrap();
+    assert!(change(&old).is_err());
+    let new = engine.live(head).unwrap();
+    change(&new).unwrap();
+    assert!(change(&old).is_err());
+    engine.export(false).unwrap();
+    assert!(change(&new).is_err());
+    assert!(engine.sync_task(|_| Ok(())).is_err());
+    assert_eq!(engine.suspended(), None);
+}
