@@ -70,7 +70,7 @@ fn fsx_finds_nothing() {
     let mut files: Vec<PathBuf> = Vec::new();
     for (i, (name, options)) in systems.iter().enumerate() {
         rig.cenote(&format!("zfs create {options} tank/{name}"));
-        for run in 0..times(2, 20) {
+        for run in 0..times(2, 6) {
             let file = rig.path(&format!("{name}/fsx-{run}"));
             let seed = (i as u64 + 1) * 1000 + run;
             let largest = [100_000, 3 << 20, 16 << 20][run as usize % 3];

@@ -1,6 +1,6 @@
 //! The daemon is killed while programs work: what was synced is there afterwards.
 
-use crate::recorder::{Random, Recorder};
+use crate::recorder::{Random, Recorder, check_files};
 use crate::rig::{Rig, can_run, run, times};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -53,12 +53,12 @@ fn write_at_random(rig: &Rig) -> Child {
     start(rig, "fio", line)
 }
 
-#[test]
-fn nothing_synced_is_lost() {
+/// Kills the daemon of a pool again and again under load.
+fn kill_again_and_again(layout: &str, rounds: u64) {
     if !can_run(&["fio", "tar", "zdb"]) {
         return;
     }
-    let rig = Rig::new("");
+    let rig = Rig::of(None, "", layout);
     let tar = rig.outside("crates.tar");
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     run(rig.program("tar").arg("cf").arg(&tar).arg("-C").arg(project).arg("crates"));
@@ -67,9 +67,10 @@ fn nothing_synced_is_lost() {
     let mut random = Random(0x5eed);
     let writer = |i| Recorder::new(rig.path(&format!("writer-{i}")), random.next() ^ i);
     let mut writers: Vec<_> = (0..WRITERS).map(writer).collect();
-    let rounds = times(4, 50);
     for round in 0..rounds {
         let before: u64 = writers.iter().map(|w| w.changes).sum();
+        rig.cenote(&format!("zfs snapshot tank@{round}"));
+        let snapshot: Vec<_> = writers.iter().map(Recorder::files).collect();
         let loads = [unpack(&rig, &tar), write_at_random(&rig)];
         let killed = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -83,7 +84,11 @@ fn nothing_synced_is_lost() {
                     assert!(killed.load(Ordering::Relaxed), "before the daemon died: {failed}");
                 });
             }
-            std::thread::sleep(Duration::from_millis(500 + random.below(1500)));
+            std::thread::sleep(Duration::from_millis(400 + random.below(1000)));
+            if round > 0 {
+                rig.cenote(&format!("zfs destroy tank@{}", round - 1));
+            }
+            std::thread::sleep(Duration::from_millis(random.below(500)));
             killed.store(true, Ordering::Relaxed);
             rig.kill();
         });
@@ -91,12 +96,27 @@ fn nothing_synced_is_lost() {
         rig.judge();
         rig.import();
         writers.iter_mut().for_each(Recorder::check);
+        for (i, files) in snapshot.iter().enumerate() {
+            check_files(&rig.path(&format!(".zfs/snapshot/{round}/writer-{i}")), files);
+        }
+        let listed = rig.cenote("zfs list -Ho name -t snapshot");
+        assert_eq!(listed, format!("tank@{round}\n"));
         let changes = writers.iter().map(|w| w.changes).sum::<u64>() - before;
-        eprintln!("round {} of {rounds}: {changes} changes were synced", round + 1);
+        eprintln!("{layout}: round {} of {rounds}: {changes} changes were synced", round + 1);
         assert!(changes > 0, "nothing was synced in round {round}");
         rig.shell("rm -rf trees/*");
     }
     rig.reimport();
     writers.iter_mut().for_each(Recorder::check);
     rig.finish();
+}
+
+#[test]
+fn nothing_synced_is_lost() {
+    kill_again_and_again("disk0", times(3, 50));
+}
+
+#[test]
+fn nothing_synced_is_lost_on_raid_z() {
+    kill_again_and_again("raidz2 disk0 disk1 disk2 disk3 disk4 log disk5", times(2, 50));
 }

@@ -11,13 +11,16 @@ const LARGEST: u64 = 400_000;
 /// Most files at a time.
 const MOST: usize = 60;
 
+/// What is in files, by their names.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
 /// A writer in a directory of its own.
 pub struct Recorder {
     dir: PathBuf,
     random: Random,
     next: u64,
     /// What is on disk, by name.
-    files: BTreeMap<String, Vec<u8>>,
+    files: Files,
     /// The files that are being changed: they may have changed or not.
     open: Vec<String>,
     /// Changes that came to disk.
@@ -125,6 +128,12 @@ impl Recorder {
         Ok(())
     }
 
+    /// What is on disk now, while nothing is being changed.
+    pub fn files(&self) -> Files {
+        assert!(self.open.is_empty());
+        self.files.clone()
+    }
+
     /// Compares what is there with what must be, and goes on from there.
     #[track_caller]
     pub fn check(&mut self) {
@@ -152,6 +161,17 @@ impl Recorder {
     }
 }
 
+/// Checks that a directory has these files and no others.
+#[track_caller]
+pub fn check_files(dir: &Path, wanted: &Files) {
+    for (name, content) in wanted {
+        let found = fs::read(dir.join(name)).unwrap();
+        let difference = difference(&found, content);
+        assert!(difference.is_none(), "{name} in {}: {difference:?}", dir.display());
+    }
+    assert_eq!(fs::read_dir(dir).unwrap().count(), wanted.len(), "{}", dir.display());
+}
+
 fn read_if_there(path: &Path) -> Option<Vec<u8>> {
     match fs::read(path) {
         Ok(content) => Some(content),
@@ -161,7 +181,7 @@ fn read_if_there(path: &Path) -> Option<Vec<u8>> {
 }
 
 /// Where two contents differ.
-pub fn difference(found: &[u8], wanted: &[u8]) -> Option<String> {
+fn difference(found: &[u8], wanted: &[u8]) -> Option<String> {
     if found == wanted {
         return None;
     }

@@ -78,11 +78,12 @@ pub struct Rig {
 impl Rig {
     /// Makes the pool; `options` are for `zpool create`.
     pub fn new(options: &str) -> Rig {
-        Rig::of(None, options)
+        Rig::of(None, options, "disk0")
     }
 
-    /// Makes the pool as an ordinary user.
-    pub fn of(user: Option<u32>, options: &str) -> Rig {
+    /// Makes the pool as an ordinary user, if one is named. In `layout` each word with a number in it
+    /// is a device, unless it starts with `raidz`.
+    pub fn of(user: Option<u32>, options: &str, layout: &str) -> Rig {
         let session = Session::new();
         fs::set_permissions(session.dir.path(), Permissions::from_mode(0o755)).unwrap();
         let rig = Rig { session, user };
@@ -91,11 +92,17 @@ impl Rig {
             fs::create_dir_all(&dir).unwrap();
             chown(&dir, user, user).unwrap();
         }
-        let disk = rig.outside("disks/disk.img");
-        fs::File::create(&disk).unwrap().set_len(DEVICE).unwrap();
-        chown(&disk, user, user).unwrap();
-        let (root, disk) = (rig.root(), disk.display().to_string());
-        rig.cenote(&format!("zpool create -R {root} {options} tank {disk}"));
+        let device = |word: &str| {
+            if word.starts_with("raidz") || !word.ends_with(|c: char| c.is_ascii_digit()) {
+                return word.to_string();
+            }
+            let disk = rig.outside("disks").join(word);
+            fs::File::create(&disk).unwrap().set_len(DEVICE).unwrap();
+            chown(&disk, user, user).unwrap();
+            disk.to_str().unwrap().into()
+        };
+        let layout: Vec<_> = layout.split(' ').map(device).collect();
+        rig.cenote(&format!("zpool create -R {} {options} tank {}", rig.root(), layout.join(" ")));
         assert!(!mounts_below(&rig.outside("root")).is_empty());
         rig
     }
@@ -143,10 +150,23 @@ impl Rig {
     /// A program that is to work in the pool; it is ended if it takes forever.
     pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new("timeout");
-        command.args(["-k", "5", PATIENCE]).arg(find(name).unwrap());
+        command.args(["-k", "5", PATIENCE]).arg(self.reachable(find(name).unwrap()));
         self.become_user(&mut command);
         self.at_home(&mut command);
         command
+    }
+
+    /// A program that whoever is to run it can reach, unlike those in root's home directory.
+    fn reachable(&self, program: PathBuf) -> PathBuf {
+        let home = std::env::var_os("HOME").unwrap_or_default();
+        if self.user.is_none() || !program.starts_with(&home) {
+            return program;
+        }
+        let copy = self.outside(program.file_name().unwrap().to_str().unwrap());
+        if !copy.exists() {
+            fs::copy(&program, &copy).unwrap();
+        }
+        copy
     }
 
     /// Gives a program surroundings that do not depend on who runs the test.
@@ -220,10 +240,10 @@ impl Rig {
     /// Keeps a pool that is not as it should be, where `CENOTE_PROGRAMS_KEEP` says.
     fn keep(&self, text: &str) -> String {
         if let Some(to) = std::env::var_os("CENOTE_PROGRAMS_KEEP") {
-            let to = Path::new(&to).join(format!("programs-{}.img", std::process::id()));
+            let to = Path::new(&to).join(format!("programs-{}", std::process::id()));
             let mut cp = Command::new("cp");
-            run(cp.arg("--sparse=always").arg(self.outside("disks/disk.img")).arg(&to));
-            return format!("{text}\n(kept as {})", to.display());
+            run(cp.args(["-r", "--sparse=always"]).arg(self.outside("disks")).arg(&to));
+            return format!("{text}\n(kept in {})", to.display());
         }
         text.into()
     }

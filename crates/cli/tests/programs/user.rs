@@ -17,7 +17,7 @@ fn an_ordinary_user_works_in_a_pool() {
         eprintln!("skipped: /dev/fuse is not open to everyone");
         return;
     }
-    let rig = Rig::of(Some(NOBODY), "");
+    let rig = Rig::of(Some(NOBODY), "", "disk0");
     rig.cenote("zfs create tank/inner");
     for (i, name) in ["fsx", "inner/fsx"].iter().enumerate() {
         exercise(&rig, &rig.path(name), 77 + i as u64, 1 << 20, times(500, 5000));
@@ -32,5 +32,9 @@ fn an_ordinary_user_works_in_a_pool() {
     assert_eq!(rig.shell("cat inner/d/f; stat -c %a inner/d/f inner/d/g"), "1\n600\n600\n");
     let owner = run(rig.program("stat").arg("-c").arg("%u").arg(rig.path("clone")));
     assert_eq!(owner.trim(), NOBODY.to_string());
+    rig.shell("cp -a clone synced; sync synced; cp -a clone lost");
+    rig.kill();
+    rig.import();
+    rig.shell("diff -r clone synced; git -C synced fsck --full");
     rig.finish();
 }
