@@ -2,8 +2,9 @@
 # Installs what building, running or testing cenote needs and the machine lacks.
 #
 #   scripts/setup.sh run    a Rust toolchain, a C compiler, fuse3
-#   scripts/setup.sh test   the same, OpenZFS's own zdb, which judges our pools, and the programs
-#                           that are tried on them
+#   scripts/setup.sh test   the same, OpenZFS's own zdb, which judges our pools, its engine as a
+#                           library, which takes turns with ours, and the programs that are tried
+#                           on them
 #   scripts/setup.sh bench  the same, and OpenZFS's engine as a library, the benchmarks' peer
 #
 # For Debian 12, Ubuntu 24.04 and later, as root or as a user who can use sudo. Says what it does;
@@ -100,7 +101,7 @@ if [ "$purpose" != run ] && ! [ -x /sbin/zdb ] && ! command -v zdb >/dev/null; t
     apt_install zfsutils-linux
 fi
 
-if [ "$purpose" = bench ] && ! [ -e /usr/include/libzfs/sys/dmu.h ]; then
+if [ "$purpose" != run ] && ! [ -e /usr/include/libzfs/sys/dmu.h ]; then
     apt_install libzfslinux-dev libzpool5linux
 fi
 if [ "$purpose" = bench ] && ! ldconfig -p | grep -q libjemalloc.so; then
