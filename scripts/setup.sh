@@ -5,7 +5,8 @@
 #   scripts/setup.sh test   the same, OpenZFS's own zdb, which judges our pools, its engine as a
 #                           library, which takes turns with ours, and the programs that are tried
 #                           on them
-#   scripts/setup.sh bench  the same, and OpenZFS's engine as a library, the benchmarks' peer
+#   scripts/setup.sh bench  the same, and the benchmarks' peers: OpenZFS's engine as a library,
+#                           btrfs-progs, and zfs-fuse (unpacked below target/, not installed)
 #
 # For Debian 12, Ubuntu 24.04 and later, as root or as a user who can use sudo. Says what it does;
 # does nothing where nothing is missing.
@@ -106,6 +107,30 @@ if [ "$purpose" != run ] && ! [ -e /usr/include/libzfs/sys/dmu.h ]; then
 fi
 if [ "$purpose" = bench ] && ! ldconfig -p | grep -q libjemalloc.so; then
     apt_install libjemalloc-dev
+fi
+
+if [ "$purpose" = bench ] && ! command -v mkfs.btrfs >/dev/null; then
+    apt_install btrfs-progs
+fi
+
+# Installing zfs-fuse would remove zfsutils-linux; it runs from where it is unpacked.
+unpack_zfs_fuse() {
+    local to=$1 package
+    apt_update
+    say "unpacking zfs-fuse below $to"
+    mkdir -p "$to.new/packages" && cd "$to.new/packages"
+    for package in zfs-fuse libfuse2 libfuse2t64; do
+        apt-get download -qq "$package" 2>/dev/null || true
+    done
+    for package in *.deb; do
+        [ -e "$package" ] && dpkg-deb -x "$package" "$to.new"
+    done
+    [ -x "$to.new/sbin/zfs-fuse" ] && mv "$to.new" "$to"
+}
+
+if [ "$purpose" = bench ] && ! [ -x "$here/target/zfs-fuse/sbin/zfs-fuse" ]; then
+    rm -rf "$here/target/zfs-fuse.new"
+    (unpack_zfs_fuse "$here/target/zfs-fuse") || say "no zfs-fuse here: its rows will be missing"
 fi
 
 # What the tests of real programs run. Of PostgreSQL only the programs are wanted, no server.

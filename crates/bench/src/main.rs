@@ -1,4 +1,4 @@
-//! `cenote-bench write`: see [`write`].
+//! `cenote-bench write`: see [`write`] (through the library) and [`mounted`] (through mounts).
 //!
 //! `cenote-bench read`: reads through the library, beside the raw device file and beside OpenZFS's
 //! own engine, in one run.
@@ -14,12 +14,16 @@
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 mod measure;
+mod mounted;
+mod noise;
 mod read;
 mod report;
 mod write;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -33,8 +37,11 @@ struct Args {
 enum What {
     /// Sequential and random reads, cold and warm, and metadata walks.
     Read(ReadArgs),
-    /// Sequential writes, random overwrites and small files, through the library.
+    /// Sequential writes, random overwrites and small files, through the library and through mounts.
     Write(WriteArgs),
+    /// The part of `write` that mounts things; `write` runs it in namespaces of its own.
+    #[command(hide = true)]
+    Mounted(mounted::InsideArgs),
 }
 
 /// What `write` runs on.
@@ -58,6 +65,71 @@ pub struct WriteArgs {
     /// The peer's program.
     #[arg(long)]
     peer: Option<PathBuf>,
+    /// Only the rows through the library, or only those through mounts.
+    #[arg(long)]
+    only: Option<Only>,
+    #[command(flatten)]
+    mount: MountArgs,
+}
+
+/// A part of the rows of `write`.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Only {
+    Library,
+    Mount,
+}
+
+/// What the rows through mounts run with.
+#[derive(clap::Args)]
+pub struct MountArgs {
+    /// MiB of the sequential rows through mounts; a quarter of it is written to at random. The device
+    /// files are three times as large and 2 GiB more.
+    #[arg(long, default_value_t = 512)]
+    mount_size: u64,
+    /// Number of random writes of 8 KiB through mounts.
+    #[arg(long, default_value_t = 20_000)]
+    mount_overwrites: u64,
+    /// Numbers of small files that are created through mounts.
+    #[arg(long, value_delimiter = ',', default_values_t = [20_000, 100_000])]
+    mount_files: Vec<usize>,
+    /// Number of files in the archive that is unpacked through mounts.
+    #[arg(long, default_value_t = 4000)]
+    tree: usize,
+    /// The program `cenote`; by default the one beside this program.
+    #[arg(long)]
+    cenote: Option<PathBuf>,
+    /// Where the package zfs-fuse, with libraries that the system lacks, was unpacked.
+    #[arg(long, default_value = "target/zfs-fuse")]
+    zfs_fuse: PathBuf,
+}
+
+impl MountArgs {
+    /// The program `cenote`.
+    fn program(&self) -> anyhow::Result<PathBuf> {
+        match &self.cenote {
+            Some(program) => Ok(program.clone()),
+            None => Ok(std::env::current_exe()?.with_file_name("cenote")),
+        }
+    }
+
+    /// The same arguments, for another process.
+    fn forwarded(&self) -> Vec<OsString> {
+        let files: Vec<String> = self.mount_files.iter().map(usize::to_string).collect();
+        let mut all: Vec<OsString> = Vec::new();
+        for (name, value) in [
+            ("--mount-size", self.mount_size.to_string().into()),
+            ("--mount-overwrites", self.mount_overwrites.to_string().into()),
+            ("--mount-files", files.join(",").into()),
+            ("--tree", self.tree.to_string().into()),
+            ("--zfs-fuse", self.zfs_fuse.clone().into_os_string()),
+        ] {
+            all.extend([name.into(), value]);
+        }
+        if let Some(cenote) = &self.cenote {
+            all.extend(["--cenote".into(), cenote.into()]);
+        }
+        all
+    }
 }
 
 /// What `read` runs on.
@@ -83,6 +155,20 @@ pub struct ReadArgs {
 fn main() -> anyhow::Result<()> {
     match Args::parse().what {
         What::Read(args) => read::run(&args),
-        What::Write(args) => write::run(&args),
+        What::Write(args) => write_rows(&args),
+        What::Mounted(args) => mounted::inside(&args),
     }
+}
+
+fn write_rows(args: &WriteArgs) -> anyhow::Result<()> {
+    std::fs::create_dir_all(&args.dir)?;
+    let dir = args.dir.canonicalize()?;
+    if args.only != Some(Only::Mount) {
+        write::run(args)?;
+    }
+    if args.only != Some(Only::Library) {
+        let rows = mounted::run(&args.mount, &dir, args.runs).context("rows through mounts")?;
+        report::print_mounted(&rows);
+    }
+    Ok(())
 }

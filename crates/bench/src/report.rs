@@ -1,6 +1,7 @@
 //! The table that `cenote-bench` prints.
 
 use crate::measure::Run;
+use crate::mounted::Rows;
 
 /// OpenZFS 2.4.4's libzpool without assertions, jemalloc preloaded, tmpfs, 2 cores: what is known
 /// of the engine at its best, beside the packaged build that runs here.
@@ -81,3 +82,74 @@ pub fn print_write(ours: &[Run], peer: &[Run]) {
     }
     println!("\n{KNOWN_WRITE}");
 }
+
+/// What is known of zfs-fuse beside btrfs, by the rows' names.
+const KNOWN_ZFS_FUSE: [(&str, f64); 6] = [
+    ("sequential write", 0.94),
+    ("sequential read, cold", 0.65),
+    ("random 8K writes", 0.94),
+    ("create 20000 files", 0.34),
+    ("untar", 0.23),
+    ("stat all, cold", 0.06),
+];
+
+/// Prints one line per row that any of the mounted file systems has.
+pub fn print_mounted(all: &[Rows]) {
+    println!(
+        "\n{:<24} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>6} {:>8} {:>8} {:>8}",
+        "through a mount",
+        "unit",
+        "cenote",
+        "btrfs",
+        "zfs-fuse",
+        "/ btrfs",
+        "/ zfs-f",
+        "zfs-f/btr",
+        "known",
+        "CPU us",
+        "btrfs",
+        "zfs-fuse"
+    );
+    let of = |system: &str| all.iter().find(|r| r.system == system).map_or(&[][..], |r| &r.rows);
+    let mut rows: Vec<&str> = Vec::new();
+    for run in all.iter().flat_map(|r| &r.rows) {
+        if !rows.contains(&run.row.as_str()) {
+            rows.push(&run.row);
+        }
+    }
+    for row in rows {
+        let [cenote, btrfs, zfs_fuse] =
+            ["cenote", "btrfs", "zfs-fuse"].map(|s| of(s).iter().find(|r| r.row == row));
+        let bytes = [cenote, btrfs, zfs_fuse].into_iter().flatten().any(|r| r.bytes > 0);
+        let number = |r: Option<&Run>| r.map_or("-".into(), |r| format!("{:.0}", rate(r)));
+        let micros = |r: Option<&Run>| {
+            r.map_or("-".into(), |r| format!("{:.1}", r.cpu_seconds * 1e6 / r.ops as f64))
+        };
+        let ratio = |a: Option<&Run>, b: Option<&Run>| match (a, b) {
+            (Some(a), Some(b)) => format!("{:.2}", rate(a) / rate(b)),
+            _ => "-".into(),
+        };
+        let known = KNOWN_ZFS_FUSE.iter().find(|(name, _)| *name == row);
+        println!(
+            "{:<24} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>6} {:>8} {:>8} {:>8}",
+            row,
+            if bytes { "MB/s" } else { "ops/s" },
+            number(cenote),
+            number(btrfs),
+            number(zfs_fuse),
+            ratio(cenote, btrfs),
+            ratio(cenote, zfs_fuse),
+            ratio(zfs_fuse, btrfs),
+            known.map_or("-".into(), |(_, known)| format!("{known:.2}")),
+            micros(cenote),
+            micros(btrfs),
+            micros(zfs_fuse),
+        );
+    }
+    println!("\n{MOUNTED}");
+}
+
+/// How to read the table.
+const MOUNTED: &str = "Known: zfs-fuse beside btrfs, as others measured it. CPU us/op: the program and \
+the daemon;\nwhat btrfs does in the kernel's own threads is not counted. Compressed rows: cenote lz4, \
+btrfs lzo,\nzfs-fuse lzjb. Calls of 1 MiB; all but reads and stat end when everything is on disk.";

@@ -21,6 +21,8 @@ use cenote_zpl::{CreateProps, FileSystem, NewNode, NodeKind, Settings};
 
 use crate::WriteArgs;
 use crate::measure::{Run, measure, medians};
+use crate::mounted::make_image;
+use crate::noise::Noise;
 use crate::report;
 
 /// Bytes of a small file.
@@ -59,16 +61,6 @@ fn peer(program: &Path, args: &WriteArgs) -> anyhow::Result<Vec<Run>> {
     let lines = String::from_utf8(out.stdout)?;
     let rows = lines.lines().filter(|l| l.starts_with('{'));
     rows.map(|l| serde_json::from_str(l).with_context(|| format!("peer's line {l:?}"))).collect()
-}
-
-/// A file for a pool, whose blocks are there already: no one is to measure how the host allocates.
-fn image(path: &Path, bytes: u64) -> anyhow::Result<()> {
-    let zeros = vec![0u8; 1 << 20];
-    let mut file = fs::File::create(path)?;
-    for _ in 0..bytes >> 20 {
-        std::io::Write::write_all(&mut file, &zeros)?;
-    }
-    Ok(())
 }
 
 fn create(path: PathBuf, compression: Compression) -> anyhow::Result<Arc<Engine>> {
@@ -110,23 +102,6 @@ fn node(kind: NodeKind) -> NewNode {
     NewNode { kind, mode: 0o755, umask: 0, uid: 0, gid: 0, keep_setgid: true }
 }
 
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn fill(&mut self, block: &mut [u8]) {
-        for word in block.chunks_exact_mut(8) {
-            word.copy_from_slice(&self.next().to_le_bytes());
-        }
-    }
-}
-
 fn our_rows(args: &WriteArgs) -> anyhow::Result<Vec<Run>> {
     let path = args.dir.join("cenote.img");
     let bytes = args.size << 20;
@@ -135,12 +110,12 @@ fn our_rows(args: &WriteArgs) -> anyhow::Result<Vec<Run>> {
         ("sequential 128K", 128 << 10, Compression::Off),
         ("sequential 128K lz4", 64 << 10, Compression::Lz4),
     ] {
-        image(&path, 2 * bytes + (256 << 20))?;
+        make_image(&path, 2 * bytes + (256 << 20))?;
         let engine = create(path.clone(), compression)?;
         rows.push(sequential(row, &engine, bytes, noise)?);
         finish(engine)?;
     }
-    image(&path, 2 * bytes + (256 << 20))?;
+    make_image(&path, 2 * bytes + (256 << 20))?;
     let engine = create(path.clone(), Compression::Off)?;
     rows.push(overwrites("random 8K overwrites", &engine, bytes / 4, args.overwrites)?);
     rows.extend(small_files(&engine, args.files)?);
