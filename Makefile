@@ -3,7 +3,7 @@
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 
-.PHONY: help run build test lint deny fuzz-long damage-long bench bench-build bench-write programs clean
+.PHONY: help run build test lint deny fuzz-long damage-long torture-long bench bench-build bench-write programs clean
 
 help:
 	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
@@ -12,6 +12,7 @@ help:
 	@echo "make lint         rustfmt, clippy, links in the documentation"
 	@echo "make deny         licences and sources of the dependencies"
 	@echo "make damage-long  thousands of damaged images instead of CI's sample"
+	@echo "make torture-long hours of random work, crashes and failing devices, judged by zdb"
 	@echo "make fuzz-long    coverage-guided fuzzing of every decoder (FUZZ_SECONDS each)"
 	@echo "make programs     real programs, and a daemon that is killed, for long"
 	@echo "make bench        reads and metadata walks against the raw device file"
@@ -68,7 +69,13 @@ bench-write: bench-build
 	target/release/cenote-bench write --peer $(PEER) $(BENCH_ARGS)
 
 damage-long:
-	CENOTE_TORTURE=long $(CARGO) test --locked -p cenote-torture -- --nocapture
+	CENOTE_TORTURE=long $(CARGO) test --locked -p cenote-torture \
+		--test devices --test images --test tamper -- --nocapture
+
+torture-long:
+	scripts/setup.sh test
+	CENOTE_TORTURE=long $(CARGO) test --locked -p cenote-torture \
+		--test random --test crash --test faults -- --nocapture
 
 programs:
 	scripts/setup.sh test

@@ -1,4 +1,5 @@
-//! Tests that lose devices, damage images and tamper with blocks.
+//! Tests that lose devices, damage images and tamper with blocks; and tests of pools that are
+//! written to, at random, through crashes and failures.
 //!
 //! What they demand is always the same: every byte that is delivered is right, whatever cannot be
 //! right is a clean error, and nothing panics, hangs or eats memory. This library holds what the
@@ -10,7 +11,16 @@
 //! | `images` | bytes flipped and images cut short at random |
 //! | `tamper` | blocks changed after their checksum was verified: what a hostile image could hold |
 //!
-//! They run a short version by default; `CENOTE_TORTURE=long` runs all of it (`make damage-long`).
+//! Those of [`live`] pools compare what is there with a model, and have OpenZFS's zdb judge it:
+//!
+//! | test | what happens |
+//! |---|---|
+//! | `random` | random changes to pools of every layout |
+//! | `crash` | the power goes at any moment, again after that |
+//! | `faults` | devices fail writes and flushes |
+//!
+//! They run a short version by default; `CENOTE_TORTURE=long` runs all of it (`make damage-long`,
+//! `make torture-long`). A failure names its seed; `CENOTE_SEED` runs that one.
 
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)]
 

@@ -253,7 +253,7 @@ fn a_crash_leaves_the_last_group() {
     let figures = Figures::default();
     let only = std::env::var("CENOTE_SEED").ok().map(|s| s.parse::<u64>().unwrap());
     let (rounds, steps, count, sample) = match long() {
-        true => (20, 200, 400, 400),
+        true => (4, 200, 400, 400),
         false => (1, 60, 204, 20),
     };
     let seeds = match only {

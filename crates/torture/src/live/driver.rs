@@ -8,6 +8,7 @@
 mod datasets;
 mod files;
 
+use super::demand;
 use super::files::{Files, errno};
 use super::lab::{Lab, POOL, Plain};
 use super::model::Model;
@@ -243,7 +244,11 @@ impl Driver {
             same.map_err(|e| format!("{name}, as it is open: {e}"))?;
         }
         self.settle();
-        self.model.compare(&self.engine.pool())
+        let pool = self.engine.pool();
+        // What was destroyed is freed, also if a crash came in between.
+        let freeing = pool.get("freeing").map(|v| v.exact);
+        demand!(freeing.as_deref() == Some("0"), "freeing {freeing:?}");
+        self.model.compare(&pool)
     }
 
     /// Exports the pool. Returns what it holds now, and what it held at each group.

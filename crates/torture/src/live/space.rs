@@ -57,6 +57,16 @@ fn blocks(pool: &Pool, objset: &Arc<ObjectSet>) -> Result<Blocks, String> {
     Ok(all)
 }
 
+/// Whether a snapshot has for itself what it says: `next` is what the one after it has.
+fn check_unique(snapshot: &Dataset, own: &Blocks, next: &Blocks) -> Verdict {
+    let since = snapshot.ds.prev_snap_txg;
+    let only = own.iter().filter(|(at, (_, birth))| *birth > since && !next.contains_key(at));
+    let unique: u64 = only.map(|(_, (size, _))| size).sum();
+    let is = snapshot.ds.unique;
+    demand!(is == unique, "unique of {} is {is}, not {unique}", snapshot.name);
+    Ok(())
+}
+
 /// Whether the figures of a file system and its snapshots are right. There are no clones, no
 /// reservations.
 ///
@@ -65,8 +75,12 @@ fn blocks(pool: &Pool, objset: &Arc<ObjectSet>) -> Result<Blocks, String> {
 pub fn check_dataset(pool: &Pool, head: &Dataset, snapshots: &[Dataset]) -> Verdict {
     let dsl = pool.dsl();
     let mut all = Blocks::new();
+    let mut last: Option<(&Dataset, Blocks)> = None;
     for d in snapshots.iter().chain([head]) {
         let own = blocks(pool, &dsl.open_objset(d).map_err(failed)?)?;
+        if let Some((snapshot, theirs)) = &last {
+            check_unique(snapshot, theirs, &own)?;
+        }
         let sum: u64 = own.values().map(|(size, _)| size).sum();
         demand!(sum == d.ds.referenced, "{} references {}, not {sum}", d.name, d.ds.referenced);
         if d.is_head() {
@@ -74,7 +88,8 @@ pub fn check_dataset(pool: &Pool, head: &Dataset, snapshots: &[Dataset]) -> Verd
             let unique: u64 = new.map(|(size, _)| size).sum();
             demand!(unique == d.ds.unique, "unique is {}, not {unique}", d.ds.unique);
         }
-        all.extend(own);
+        all.extend(&own);
+        last = Some((d, own));
     }
     let held: u64 = all.values().map(|(size, _)| size).sum();
     let [by_head, by_snapshots, by_children, ..] = head.dir.used_breakdown;
