@@ -1,5 +1,7 @@
 //! Pools that the engine writes, judged by OpenZFS's zdb.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_pool::create::{
     CreateSpec, FIRST_TXG, FeatureChoice, Layout, Redundancy, SystemDevices, VdevSpec,
