@@ -74,7 +74,7 @@ fn fsx_finds_nothing() {
             let file = rig.path(&format!("{name}/fsx-{run}"));
             let seed = (i as u64 + 1) * 1000 + run;
             let largest = [100_000, 3 << 20, 16 << 20][run as usize % 3];
-            exercise(&rig, &file, seed, largest, times(800, 10_000));
+            exercise(&rig, &file, seed, largest, times(600, 10_000));
             files.push(file);
         }
     }
