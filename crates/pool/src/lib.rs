@@ -53,6 +53,7 @@ pub mod spacemap;
 pub mod status;
 pub mod time;
 pub mod traverse;
+pub mod tunables;
 
 pub use discover::{Candidate, discover};
 pub use error::ImportError;

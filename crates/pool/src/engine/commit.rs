@@ -8,6 +8,7 @@ use crate::config::{self, STATE_DESTROYED, STATE_EXPORTED};
 use crate::directory::Directory;
 use crate::features::PoolFeatures;
 use crate::import::{Loaded, VERSION_FEATURES};
+use crate::tunables;
 use cenote_dmu::write::WriteError;
 use cenote_dsl::write::DslWriteError;
 use cenote_dsl::{Dsl, PoolSpace};
@@ -106,6 +107,9 @@ impl Core {
     ) -> Result<(), EngineError> {
         self.config.state = if destroyed { STATE_DESTROYED } else { STATE_EXPORTED };
         self.config_dirty = true;
+        if tunables::KEEP_LOGS_AT_EXPORT.get() == 0 {
+            self.maps.flush_all();
+        }
         self.sync(shared)
     }
 }

@@ -1,11 +1,9 @@
 //! What each transaction group did.
 
+use crate::tunables;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::time::Duration;
-
-/// Transaction groups that are remembered (`zfs_txg_history`).
-const REMEMBERED: usize = 100;
 
 /// One pass of a sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,10 +37,10 @@ impl History {
     /// Remembers a group.
     pub fn add(&self, group: TxgFigures) {
         let mut groups = self.groups.lock();
-        if groups.len() == REMEMBERED {
+        groups.push_back(group);
+        while groups.len() as u64 > tunables::TXG_HISTORY.get() {
             groups.pop_front();
         }
-        groups.push_back(group);
     }
 
     /// All that are remembered, oldest first.

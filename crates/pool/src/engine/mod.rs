@@ -43,7 +43,8 @@
 //!
 //! Writing the MOS allocates, which changes space maps, which are in the MOS. From the second pass
 //! on blocks written in this group are rewritten in place if their size did not change, and frees
-//! are put on a list for the next group (`sync_bplist`) instead of into space maps; from the eighth
+//! are put on a list for the next group (`sync_bplist`) instead of into space maps, unless all go
+//! to one log ([`crate::space_write`]); from the eighth
 //! on nothing is compressed, so that sizes do not change. So there comes a pass that changes
 //! nothing ([`MAX_PASSES`] bounds it).
 //!
@@ -83,6 +84,7 @@ pub use task::{EngineError, SyncContext};
 
 use crate::Pool;
 use crate::space_write::Loader;
+use crate::tunables;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_store::Store;
 use cenote_store::alloc::{Allocator, Class, VdevInfo};
@@ -117,22 +119,25 @@ pub struct EngineOptions {
 impl Default for EngineOptions {
     fn default() -> EngineOptions {
         EngineOptions {
-            txg_timeout: Duration::from_secs(5),
+            txg_timeout: Duration::from_secs(tunables::TXG_TIMEOUT.get()),
             dirty_max: default_dirty_max(),
-            free_budget: 100_000,
+            free_budget: tunables::ASYNC_BLOCK_MAX_BLOCKS.get(),
             deterministic: false,
         }
     }
 }
 
-/// A tenth of the memory, at most 4 GiB (`zfs_dirty_data_max_percent`).
+/// If nothing is set, a tenth of the memory, at most 4 GiB (`zfs_dirty_data_max_percent`).
 fn default_dirty_max() -> u64 {
     const MOST: u64 = 4 << 30;
     const UNKNOWN: u64 = 256 << 20;
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"));
-    let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
-    kib.map_or(UNKNOWN, |kib| (kib.saturating_mul(1024) / 10).clamp(64 << 20, MOST))
+    match tunables::DIRTY_DATA_MAX.get() {
+        0 => {
+            let memory = tunables::physical_memory();
+            memory.map_or(UNKNOWN, |bytes| (bytes / 10).clamp(64 << 20, MOST))
+        }
+        most => most,
+    }
 }
 
 /// Where blocks go.

@@ -214,7 +214,8 @@ impl Core {
             let begun = Instant::now();
             self.charge(disk, txg, usable)?;
             let frees = std::mem::take(&mut self.frees);
-            if pass == 1 {
+            // With logs all that is freed in a pass costs one block, so nothing is put off.
+            if pass == 1 || self.maps.logs_changes(&mut self.mos, txg)? {
                 free_now(disk, txg, &frees)?;
             } else {
                 self.defer(disk, txg, &frees)?;

@@ -3,9 +3,10 @@
 //! The view is an immutable MOS and its txg; loads go on reading the one that they began with
 //! while the engine shows a newer one. A load that takes longer than two txgs may find blocks
 //! overwritten, since what it reads is not kept for it: then it begins anew with the view of that
-//! time. A space map is replayed block by block into a bitmap, so that memory is bounded by the
+//! time. So it does if what it read was flushed to meanwhile (see `unflushed`). A space map is replayed block by block into a bitmap, so that memory is bounded by the
 //! metaslab's sectors.
 
+use super::unflushed::{Merged, UnflushedSpace};
 use crate::metaslab::Unflushed;
 use crate::spacemap::{Region, SpaceMap};
 use cenote_dmu::{Error, ObjectSet};
@@ -19,8 +20,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// Times that a load begins anew.
 const MAX_TRIES: usize = 8;
 
+/// A metaslab: the id of its vdev, its number.
+pub(super) type Place = (u64, u64);
+
 /// Changes that are only in log space maps, by vdev and metaslab.
-pub(super) type UnflushedChanges = BTreeMap<(u64, u64), Unflushed>;
+pub(super) type UnflushedChanges = BTreeMap<Place, Unflushed>;
 
 /// The space maps as they are on disk.
 #[derive(Clone, Default)]
@@ -38,6 +42,7 @@ struct View {
 /// Reads metaslabs; see the module's documentation.
 pub struct Loader {
     view: RwLock<Arc<View>>,
+    space: Arc<UnflushedSpace>,
 }
 
 impl std::fmt::Debug for Loader {
@@ -47,8 +52,12 @@ impl std::fmt::Debug for Loader {
 }
 
 impl Loader {
-    pub(super) fn new(mos: Option<Arc<ObjectSet>>, txg: u64) -> Loader {
-        Loader { view: RwLock::new(Arc::new(View { mos, txg, ..View::default() })) }
+    pub(super) fn new(
+        mos: Option<Arc<ObjectSet>>,
+        txg: u64,
+        space: Arc<UnflushedSpace>,
+    ) -> Loader {
+        Loader { view: RwLock::new(Arc::new(View { mos, txg, ..View::default() })), space }
     }
 
     fn view(&self) -> Arc<View> {
@@ -63,12 +72,15 @@ impl Loader {
     /// `txg` is on disk, and `mos` is the MOS that it wrote. To be called before the allocator's
     /// `sync_done` for it.
     pub fn advance(&self, mos: Arc<ObjectSet>, txg: u64) {
-        self.change(|view| {
-            (view.mos, view.txg) = (Some(mos), txg);
-            if view.flushed_in.is_some_and(|flushed| flushed <= txg) {
-                view.unflushed = Arc::default();
-            }
-        });
+        let show = || {
+            self.change(|view| {
+                (view.mos, view.txg) = (Some(mos), txg);
+                if view.flushed_in.is_some_and(|flushed| flushed <= txg) {
+                    view.unflushed = Arc::default();
+                }
+            });
+        };
+        self.space.advance(txg, show);
     }
 
     pub(super) fn add_vdev(&self, vdev: u64, array: u64, since: u64) {
@@ -88,17 +100,19 @@ impl Loader {
 
 impl LoadMetaslab for Loader {
     fn load(&self, vdev: u64, metaslab: u64, extent: Extent) -> Result<Loaded, String> {
+        let place = (vdev, metaslab);
+        let _loading = self.space.loading(place);
         let mut view = self.view();
         for _ in 0..MAX_TRIES {
-            match view.load(vdev, metaslab, extent) {
-                Ok(free) => return Ok(Loaded { free, txg: view.txg }),
-                Err(e) => {
-                    let now = self.view();
-                    if now.txg == view.txg {
-                        return Err(e);
-                    }
-                    view = now;
-                }
+            let loaded = view.load(vdev, metaslab, extent).and_then(|mut free| {
+                let merged = self.space.merge(place, view.txg, &mut free);
+                Ok((free, merged.map_err(|e| format!("unflushed changes: {e}"))?))
+            });
+            let now = self.view();
+            match loaded {
+                Ok((free, Merged::At(txg))) => return Ok(Loaded { free, txg }),
+                Err(e) if now.txg == view.txg => return Err(e),
+                Ok((_, Merged::Stale)) | Err(_) => view = now,
             }
         }
         Err("the space map is changed faster than it can be read".into())

@@ -5,6 +5,7 @@
 //! introduced by a debug entry for each kind of change, allocations before frees.
 
 use super::{CONDENSE_BLOCKS, CountFeature, invalid};
+use crate::tunables;
 use cenote_dmu::write::zap::ZapMut;
 use cenote_dmu::write::{NewObject, OpenObjectSet, Result};
 use cenote_format::dmu::{DmuType, DnodePhys};
@@ -22,13 +23,11 @@ use cenote_store::rangetree::RangeTree;
 const INDIRECT_SHIFT: u8 = 14;
 /// Object number of the object directory.
 pub(crate) const DIRECTORY_OBJECT: u64 = 1;
-/// A map this many times longer than it need be is condensed (`zfs_metaslab_condense_pct`).
-const CONDENSE_TIMES: u64 = 2;
 /// Passes that a debug entry can tell apart.
 const MAX_PASS: u32 = (1 << 10) - 1;
 
 const HISTOGRAM: &str = "com.delphix:spacemap_histogram";
-const TWO_WORDS: &str = "com.delphix:spacemap_v2";
+pub(super) const TWO_WORDS: &str = "com.delphix:spacemap_v2";
 
 /// What a map's entries are about.
 #[derive(Debug, Clone, Copy)]
@@ -101,6 +100,29 @@ impl<'a> Maps<'a> {
 
     pub(crate) fn txg(&self) -> u64 {
         self.txg
+    }
+
+    /// The pass, as debug entries tell it.
+    pub(super) fn debug_pass(&self) -> u16 {
+        self.pass.min(MAX_PASS) as u16
+    }
+
+    /// Bytes of a block of a map.
+    pub(super) fn block_size(&mut self, object: u64) -> Result<u64> {
+        Ok(self.dnode(object)?.block_size)
+    }
+
+    /// Writes into a map's header what segments are free.
+    pub(super) fn set_histogram(
+        &mut self,
+        object: u64,
+        covered: &Covered,
+        free: &Histogram,
+    ) -> Result<()> {
+        let mut header = self.header(object)?;
+        header.histogram = header.histogram.map(|_| [0; HISTOGRAM_BUCKETS]);
+        header.add_histogram(free.counts(), covered.shift);
+        self.mos.set_bonus(object, DmuType::SPACE_MAP_HEADER, &header.encode()?)
     }
 
     /// Adds to the refcount of a feature.
@@ -182,7 +204,7 @@ impl<'a> Maps<'a> {
         let at = header.length;
         let mut writer = EntryWriter::new(block_size, at, None, self.two_words)?;
         for (change, ranges) in changes.iter().filter(|(_, ranges)| !ranges.is_empty()) {
-            writer.debug(*change, self.pass.min(MAX_PASS) as u16, self.txg)?;
+            writer.debug(*change, self.debug_pass(), self.txg)?;
             for (start, end) in *ranges {
                 let (offset, run) = covered.units(object, *start, *end)?;
                 writer.range(*change, offset, run)?;
@@ -257,8 +279,8 @@ impl<'a> Maps<'a> {
         let length = self.header(object)?.length;
         let record = block_size.max(1u64.checked_shl(covered.shift).unwrap_or(u64::MAX));
         let optimal = self.optimal(covered, free, block_size);
-        Ok(length >= optimal.saturating_mul(CONDENSE_TIMES)
-            && length > record.saturating_mul(CONDENSE_BLOCKS))
+        let bound = u128::from(optimal) * u128::from(tunables::METASLAB_CONDENSE_PCT.get()) / 100;
+        Ok(u128::from(length) >= bound && length > record.saturating_mul(CONDENSE_BLOCKS))
     }
 
     /// Bytes of entries for so many segments, at most (`space_map_estimate_optimal_size`).
@@ -305,7 +327,7 @@ impl Covered {
     }
 
     /// Offset and length of a range in units.
-    fn units(&self, object: u64, start: u64, end: u64) -> Result<(u64, u64)> {
+    pub(super) fn units(&self, object: u64, start: u64, end: u64) -> Result<(u64, u64)> {
         let last = self.start.saturating_add(self.size);
         let unit = 1u64.checked_shl(self.shift).unwrap_or(0);
         let whole = unit != 0 && start.is_multiple_of(unit) && end.is_multiple_of(unit);

@@ -22,6 +22,9 @@
 //! | [`plan`] | sizes of new vdevs and of their metaslabs |
 //! | `vdev` | what a new top-level vdev has in the MOS: ZAPs, metaslab array |
 //! | `flush` | log space maps that OpenZFS left are brought into the metaslabs' own maps |
+//! | `log` | log space maps: what all metaslabs change in a txg |
+//! | `unflushed` | what each metaslab has unflushed, in memory |
+//! | `flushing` | how many metaslabs a txg flushes |
 //! | [`write_dtls`] | dirty time logs |
 //!
 //! # Structures
@@ -46,11 +49,14 @@
 //! - As long as there are log space maps, no map is written to before they are flushed.
 
 mod flush;
+mod flushing;
 pub mod loader;
+mod log;
 pub(crate) mod map;
 pub mod plan;
 #[cfg(test)]
 mod tests;
+mod unflushed;
 mod vdev;
 
 pub use crate::dtl::write_dtls;
@@ -59,24 +65,31 @@ pub use plan::{VdevPlan, plan, top_level_asize};
 
 use crate::config;
 use crate::directory::Directory;
-use crate::metaslab::{AllocClass, PoolSpace, VdevSpace};
+use crate::metaslab::{AllocClass, PoolSpace, Unflushed, VdevSpace};
 use cenote_dmu::ObjectSet;
 use cenote_dmu::write::{OpenObjectSet, Result, WriteError};
 use cenote_format::nvlist::NvList;
 use cenote_format::spacemap::Change;
 use cenote_store::alloc::{Allocator, Changes, Class, Group, Metaslab, MetaslabInfo, VdevInfo};
 use cenote_store::histogram::Histogram;
+use cenote_store::rangetree::RangeTree;
 use cenote_vdev::VdevTree;
 use flush::Logs;
+use flushing::Limits;
+use log::{LogSpace, LoggedPass};
 use map::{Covered, Free, Maps};
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::sync::Arc;
+use unflushed::UnflushedSpace;
 
 /// Maps of fewer blocks are never condensed (`zfs_metaslab_condense_block_threshold`).
 pub const CONDENSE_BLOCKS: u64 = 4;
 /// Bytes of a block of a metaslab's space map (`zfs_metaslab_sm_blksz_no_log`).
 const MAP_BLOCK: u64 = 16 << 10;
+
+/// Whether logs are kept and written; if not, those that are there are flushed.
+const LOGGING: bool = cfg!(test);
 
 /// Adds 1 or -1 to the refcount of a feature, given by its guid, in the pending MOS.
 pub type CountFeature<'a> = &'a mut dyn FnMut(&mut OpenObjectSet, &str, i64) -> Result<()>;
@@ -113,8 +126,12 @@ pub struct Stats {
     pub bytes: u64,
     /// Space maps written anew.
     pub condensed: u64,
-    /// Space map objects created.
+    /// Space map objects created, logs too.
     pub created: u64,
+    /// Metaslabs whose changes were brought from logs to their own maps.
+    pub flushed: u64,
+    /// Logs destroyed.
+    pub destroyed: u64,
 }
 
 impl Stats {
@@ -130,6 +147,8 @@ impl AddAssign for Stats {
         self.bytes += other.bytes;
         self.condensed += other.condensed;
         self.created += other.created;
+        self.flushed += other.flushed;
+        self.destroyed += other.destroyed;
     }
 }
 
@@ -143,6 +162,10 @@ struct VdevMaps {
     array: u64,
     /// What it holds.
     maps: Vec<u64>,
+    /// The vdev's top ZAP; 0 if it has none.
+    top_zap: u64,
+    /// The array of unflushed txgs; 0 if there is none.
+    unflushed: u64,
 }
 
 impl VdevMaps {
@@ -160,6 +183,11 @@ impl VdevMaps {
 pub struct SpaceMaps {
     vdevs: BTreeMap<u64, VdevMaps>,
     logs: Option<Logs>,
+    log: LogSpace,
+    unflushed: Arc<UnflushedSpace>,
+    limits: fn() -> Limits,
+    /// The last txg, and whether its changes are logged.
+    decided: (u64, bool),
     loader: Arc<Loader>,
 }
 
@@ -171,7 +199,21 @@ fn invalid<T>(object: u64, why: impl Into<String>) -> Result<T> {
 impl SpaceMaps {
     /// The space maps of a pool that is being created, which has no vdevs yet.
     pub fn create() -> SpaceMaps {
-        SpaceMaps { vdevs: BTreeMap::new(), logs: None, loader: Arc::new(Loader::new(None, 0)) }
+        SpaceMaps::new(None, 0, UnflushedSpace::default())
+    }
+
+    fn new(mos: Option<Arc<ObjectSet>>, txg: u64, unflushed: UnflushedSpace) -> SpaceMaps {
+        let unflushed = Arc::new(unflushed);
+        let loader = Arc::new(Loader::new(mos, txg, unflushed.clone()));
+        SpaceMaps {
+            vdevs: BTreeMap::new(),
+            logs: None,
+            log: LogSpace::default(),
+            unflushed,
+            limits: Limits::now,
+            decided: (0, false),
+            loader,
+        }
     }
 
     /// The space maps of an imported pool. `config` is the pool's config and `space` what was read
@@ -185,20 +227,77 @@ impl SpaceMaps {
         txg: u64,
     ) -> std::result::Result<SpaceMaps, OpenError> {
         check(space, config, &Directory::open(mos)?)?;
-        let loader = Arc::new(Loader::new(Some(mos.clone()), txg));
-        let mut vdevs = BTreeMap::new();
+        let active = LOGGING && space.log_feature.is_some_and(|uses| uses > 0);
+        let found = if active { unflushed_of(space) } else { Vec::new() };
+        let unflushed = UnflushedSpace::open(txg, active, found);
+        let mut maps = SpaceMaps::new(Some(mos.clone()), txg, unflushed);
         for v in space.vdevs.iter().filter(|v| v.concrete && v.metaslab_array != 0) {
-            loader.add_vdev(v.id, v.metaslab_array, 0);
-            let maps = v.metaslabs.iter().map(|ms| ms.space_map).collect();
-            let (ashift, ms_shift) = (v.ashift, v.metaslab_shift);
-            let (class, array) = (class_of(v), v.metaslab_array);
-            vdevs.insert(v.id, VdevMaps { class, ashift, ms_shift, array, maps });
+            maps.loader.add_vdev(v.id, v.metaslab_array, 0);
+            let objects = v.metaslabs.iter().map(|ms| ms.space_map).collect();
+            let of_vdev = VdevMaps {
+                class: class_of(v),
+                ashift: v.ashift,
+                ms_shift: v.metaslab_shift,
+                array: v.metaslab_array,
+                maps: objects,
+                top_zap: v.top_zap,
+                unflushed: v.unflushed_object,
+            };
+            maps.vdevs.insert(v.id, of_vdev);
         }
-        let logs = Logs::open(space, mos)?;
-        if let Some(logs) = &logs {
-            loader.set_unflushed(logs.unflushed.clone());
+        if active {
+            maps.log = logs_of(space, mos, txg)?;
+            maps.log.begin_with(maps.unflushed.memory().1);
+        } else {
+            maps.logs = Logs::open(space, mos)?;
         }
-        Ok(SpaceMaps { vdevs, logs, loader })
+        if let Some(logs) = &maps.logs {
+            maps.loader.set_unflushed(logs.unflushed.clone());
+        }
+        Ok(maps)
+    }
+
+    /// Whether the changes of a txg are logged, rather than appended to each metaslab's map. That
+    /// is so from the first txg after the feature is enabled.
+    pub fn logs_changes(&mut self, mos: &mut OpenObjectSet, txg: u64) -> Result<bool> {
+        if self.decided.0 != txg {
+            let zaps = self.vdevs.values().all(|v| v.top_zap != 0);
+            let logged = match map::feature_uses(mos, log::FEATURE)? {
+                _ if !LOGGING => false,
+                None => false,
+                Some(0) => zaps && map::feature_uses(mos, map::TWO_WORDS)?.is_some_and(|n| n > 0),
+                Some(_) => true,
+            };
+            self.decided = (txg, logged);
+            self.unflushed.log(logged);
+        }
+        Ok(self.decided.1)
+    }
+
+    /// The next txg flushes everything that there is in logs.
+    pub fn flush_all(&mut self) {
+        self.log.all = true;
+    }
+
+    /// What the map of a metaslab covers, and its object.
+    fn map_of(&self, (vdev, ms): (u64, u64)) -> Option<(Covered, u64)> {
+        let v = self.vdevs.get(&vdev)?;
+        Some((v.covered(ms)?, *v.maps.get(usize::try_from(ms).ok()?)?))
+    }
+
+    /// Makes an object the map of a metaslab.
+    fn set_map(&mut self, maps: &mut Maps<'_>, (vdev, ms): (u64, u64), object: u64) -> Result<()> {
+        let v = self.vdevs.get_mut(&vdev);
+        let array = v.as_ref().map_or(0, |v| v.array);
+        let slot = v.and_then(|v| v.maps.get_mut(usize::try_from(ms).ok()?));
+        match slot {
+            Some(slot) if *slot == object => Ok(()),
+            Some(slot) => {
+                *slot = object;
+                maps.set_array(array, ms, object)
+            }
+            None => invalid(array, format!("no metaslab {ms}")),
+        }
     }
 
     /// Reads metaslabs for an [`Allocator`]; see [`Loader::advance`].
@@ -246,6 +345,17 @@ impl SpaceMaps {
     ) -> Result<Stats> {
         let mut stats = self.flush_logs(mos, txg, pass, count)?;
         let changes = allocator.take_changes(txg);
+        if self.logs_changes(mos, txg)? {
+            // A txg that writes nothing has no log.
+            let first = pass == 1 && (mos.is_dirty() || self.log.all);
+            if changes.is_empty() && !first {
+                return Ok(stats);
+            }
+            let maps = Maps::open(mos, txg, pass, count)?;
+            let mut logged = LoggedPass { maps, space: self, allocator, stats };
+            logged.run(pass, &changes)?;
+            return Ok(logged.stats);
+        }
         if changes.is_empty() {
             return Ok(stats);
         }
@@ -385,6 +495,11 @@ fn condensed(
         tracing::warn!(object, "space map does not add up to what the allocator has");
         return Ok(None);
     }
+    Ok(Some(allocated(covered, &free)))
+}
+
+/// What is not free of what a map covers.
+fn allocated(covered: &Covered, free: &RangeTree) -> Vec<(u64, u64)> {
     let (mut allocated, mut at) = (Vec::new(), covered.start);
     for (start, end) in free.iter() {
         if at < start {
@@ -396,5 +511,36 @@ fn condensed(
     if at < end {
         allocated.push((at, end));
     }
-    Ok(Some(allocated))
+    allocated
+}
+
+/// What metaslabs of a pool with logs have unflushed.
+fn unflushed_of(space: &PoolSpace) -> Vec<((u64, u64), Unflushed)> {
+    let of = |v: &VdevSpace| {
+        let id = v.id;
+        v.unflushed.iter().map(move |(ms, u)| ((id, *ms), u.clone())).collect::<Vec<_>>()
+    };
+    space.vdevs.iter().flat_map(of).collect()
+}
+
+/// The logs of a pool.
+fn logs_of(
+    space: &PoolSpace,
+    mos: &Arc<ObjectSet>,
+    txg: u64,
+) -> std::result::Result<LogSpace, OpenError> {
+    let mut marks = Vec::new();
+    for v in space.vdevs.iter().filter(|v| v.concrete && v.metaslab_array != 0) {
+        for ms in v.metaslabs.iter().filter(|ms| ms.unflushed_txg != 0) {
+            if ms.unflushed_txg > txg || ms.space_map == 0 {
+                let why = format!("metaslab {}: unflushed since {}", ms.id, ms.unflushed_txg);
+                let (objset, object) = (mos.id(), v.unflushed_object);
+                return Err(cenote_dmu::Error::Corrupt { objset, object, why }.into());
+            }
+            let dirty = v.unflushed.get(&ms.id).is_some_and(|u| u.segments() > 0);
+            marks.push(((v.id, ms.id), ms.unflushed_txg, dirty));
+        }
+    }
+    let logs = space.logs.iter().map(|log| (log.txg, log.object, log.phys.length));
+    Ok(LogSpace::open(logs, marks))
 }

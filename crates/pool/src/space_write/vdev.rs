@@ -82,13 +82,15 @@ impl SpaceMaps {
         config.set("metaslab_array", NvValue::Uint64(array));
         let maps = vec![0; usize::try_from(metaslabs).unwrap_or(0)];
         self.loader.add_vdev(id, array, txg);
-        self.vdevs.insert(id, VdevMaps { class, ashift, ms_shift, array, maps });
+        let (top_zap, unflushed) = (top, 0);
+        let v = VdevMaps { class, ashift, ms_shift, array, maps, top_zap, unflushed };
+        self.vdevs.insert(id, v);
         Ok(())
     }
 }
 
 /// Creates a ZAP.
-fn new_zap(mos: &mut OpenObjectSet) -> Result<u64> {
+pub(super) fn new_zap(mos: &mut OpenObjectSet) -> Result<u64> {
     // The hash only has to differ from ZAP to ZAP.
     let salt = RandomState::new().build_hasher().finish() | 1;
     let format = ZapFormat { salt, ..ZapFormat::default() };
