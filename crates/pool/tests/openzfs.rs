@@ -261,6 +261,7 @@ fn turns(layout: &str, ashift: u64, props: &[(&str, &str)]) {
              promote tank/clone
              write tank/clone {file} 131072 {LEN} 96
              rename tank/more tank/moved
+             features
              free tank/theirs 10
              scrub
              export

@@ -24,6 +24,7 @@
  *   number NAME PROP N              sets a property that is a number or an index
  *   string NAME PROP TEXT           sets one that is a text
  *   quota, reservation, refreservation, limit NAME N
+ *   features                        enables all that there are
  *   scrub                           reads everything; an error counts as failure
  */
 #include <sys/zfs_context.h>
@@ -129,6 +130,18 @@ seeded(uint64_t seed)
 	return ((seed * 0x9e3779b97f4a7c15ULL) | 1);
 }
 
+/* Adds all features to properties of a pool. */
+static void
+all_features(nvlist_t *props)
+{
+	for (int i = 0; i < SPA_FEATURES; i++) {
+		char name[128];
+		snprintf(name, sizeof (name), "feature@%s",
+		    spa_feature_table[i].fi_uname);
+		fnvlist_add_uint64(props, name, 0);
+	}
+}
+
 static int
 create(const char *kind)
 {
@@ -158,12 +171,7 @@ create(const char *kind)
 		    file_count);
 		fnvlist_add_nvlist_array(root, ZPOOL_CONFIG_CHILDREN, &top, 1);
 	}
-	for (int i = 0; i < SPA_FEATURES; i++) {
-		char name[128];
-		snprintf(name, sizeof (name), "feature@%s",
-		    spa_feature_table[i].fi_uname);
-		fnvlist_add_uint64(props, name, 0);
-	}
+	all_features(props);
 	return (spa_create(pool, root, props, NULL, NULL));
 }
 
@@ -233,6 +241,21 @@ synced(void)
 		txg_wait_synced(spa_get_dsl(spa), 0);
 		spa_close(spa, FTAG);
 	}
+	return (error);
+}
+
+static int
+features(void)
+{
+	nvlist_t *props = fnvlist_alloc();
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	all_features(props);
+	error = spa_prop_set(spa, props);
+	spa_close(spa, FTAG);
 	return (error);
 }
 
@@ -443,6 +466,8 @@ run(char **w, int count)
 		_exit(0);
 	if (IS("sync", 0))
 		return (synced());
+	if (IS("features", 0))
+		return (features());
 	if (IS("scrub", 0))
 		return (scrub());
 	if (IS("dataset", 1))
