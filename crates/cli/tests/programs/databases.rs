@@ -8,6 +8,7 @@ use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Who is killed.
@@ -18,7 +19,8 @@ enum Victim {
 }
 
 /// Inserts rows one by one until something is killed; returns the number of the last row that
-/// SQLite said was there for good.
+/// SQLite said was there for good. What it says after the daemon's end does not count: it takes a
+/// directory that it cannot open any more to sync it for one that need not be synced.
 fn insert(rig: &Rig, db: &Path, first: u64, victim: Victim) -> u64 {
     let mut sqlite = Command::new("stdbuf");
     sqlite.args(["-oL", "sqlite3", "-batch"]).arg(db);
@@ -26,6 +28,7 @@ fn insert(rig: &Rig, db: &Path, first: u64, victim: Victim) -> u64 {
     sqlite.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut sqlite = sqlite.spawn().unwrap();
     let (mut stdin, stdout) = (sqlite.stdin.take().unwrap(), sqlite.stdout.take().unwrap());
+    let last = &AtomicU64::new(first - 1);
     std::thread::scope(|scope| {
         // It ends with the reader of what it writes.
         scope.spawn(move || {
@@ -40,17 +43,22 @@ fn insert(rig: &Rig, db: &Path, first: u64, victim: Victim) -> u64 {
             }
         });
         let reader = scope.spawn(move || {
-            let lines = BufReader::new(stdout).lines().map_while(Result::ok);
-            let rows = lines.filter_map(|l| l.strip_prefix("row|")?.parse().ok());
-            rows.last().unwrap_or(first - 1)
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if let Some(row) = line.strip_prefix("row|").and_then(|i| i.parse().ok()) {
+                    last.store(row, Ordering::SeqCst);
+                }
+            }
         });
-        std::thread::sleep(Duration::from_millis(700));
+        wait_until("rows are inserted", || last.load(Ordering::SeqCst) > first);
+        std::thread::sleep(Duration::from_millis(500));
+        let before = last.load(Ordering::SeqCst);
         if victim == Victim::Daemon {
             rig.kill();
         }
         sqlite.kill().unwrap();
         sqlite.wait().unwrap();
-        reader.join().unwrap()
+        reader.join().unwrap();
+        if victim == Victim::Daemon { before } else { last.load(Ordering::SeqCst) }
     })
 }
 
@@ -78,7 +86,8 @@ fn sqlite_keeps_what_it_committed() {
             let found = sql("SELECT count(*), max(i), sum(length(b) = size) FROM t;");
             let found: Vec<u64> = found.trim().split('|').map(|n| n.parse().unwrap_or(0)).collect();
             let (count, max) = (found[0], found[1]);
-            assert!(max >= last && count == max && found[2] == count, "{last}: {found:?}");
+            let good = max >= last && count == max && found[2] == count;
+            assert!(good, "{mode}, {victim:?} killed: row {last} was there, now {found:?}");
             assert!(last > next, "nothing was committed in round {round} of {mode}");
             next = max + 1;
         }
@@ -140,13 +149,20 @@ impl Postgres<'_> {
         let mut bench = self.program("pgbench");
         bench.args(["-n", "-c", "4", "-j", "2", "-T", "60", "-l", "--log-prefix"]).arg(&log);
         let mut bench = bench.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(1500));
+        // It is written in pieces.
+        wait_until("transactions are committed", || self.committed(round) > 0);
+        std::thread::sleep(Duration::from_millis(500));
         if victim == Victim::Daemon {
             self.rig.kill();
         }
         let _ = kill_process_group(leader, Signal::KILL);
         wait_until("PostgreSQL ends", || test_kill_process_group(leader).is_err());
         bench.wait().unwrap();
+        self.committed(round)
+    }
+
+    /// How many transactions `pgbench` has noted as committed in a round.
+    fn committed(&self, round: u64) -> u64 {
         let logs = fs::read_dir(self.rig.outside("pg")).unwrap().map(|e| e.unwrap());
         let prefix = format!("bench-{round}.");
         let logs = logs.filter(|e| e.file_name().to_str().unwrap().starts_with(&prefix));
