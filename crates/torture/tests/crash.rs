@@ -254,7 +254,7 @@ fn a_crash_leaves_the_last_group() {
     let only = std::env::var("CENOTE_SEED").ok().map(|s| s.parse::<u64>().unwrap());
     let (rounds, steps, count, sample) = match long() {
         true => (4, 200, 400, 400),
-        false => (1, 60, 204, 20),
+        false => (1, 60, 204, 21),
     };
     let seeds = match only {
         Some(seed) => seed..seed + 1,
