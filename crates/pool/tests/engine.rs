@@ -110,7 +110,7 @@ fn open(engine: &Engine) -> Arc<FileSystem> {
 }
 
 fn bytes(round: u64, len: u64) -> Vec<u8> {
-    (0..len).map(|i| (i * i * (round + 3) >> 5) as u8).collect()
+    (0..len).map(|i| ((i * i * (round + 3)) >> 5) as u8).collect()
 }
 
 fn fill(engine: &Engine, rounds: u64) {
