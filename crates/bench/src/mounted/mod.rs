@@ -6,7 +6,7 @@
 //! Mounts, daemons and loop devices are the business of a process of its own, which is the first in
 //! new process and mount namespaces (`unshare` of util-linux makes them, as root). However that
 //! process ends, the kernel kills whatever it has started, the mounts go with the last of them, and
-//! a loop device goes with its mount. `/run` and `/var/lib/zfs`, where zfs-fuse keeps its socket and
+//! a loop device goes with its mount. It ends when the process outside does. `/run` and `/var/lib/zfs`, where zfs-fuse keeps its socket and
 //! its cache, are private to it. The device files are in a directory that the process outside
 //! removes.
 
@@ -49,7 +49,10 @@ pub struct Rows {
 pub fn run(args: &MountArgs, dir: &Path, runs: usize) -> anyhow::Result<Vec<Rows>> {
     ensure!(nix::unistd::geteuid().is_root(), "mounts are measured as root only");
     let work = dir.join("mounted");
-    let mut command = Command::new("unshare");
+    end_on_signals(work.clone())?;
+    // `unshare` heeds no signals while it waits, but it ends with this process.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "unshare"]);
     command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
     command.arg(std::env::current_exe()?).arg("mounted").args(["--runs", &runs.to_string()]);
     command.arg("--work").arg(&work).args(args.forwarded());
@@ -120,6 +123,7 @@ fn measure_one(name: &str, args: &InsideArgs, archive: &Path) -> anyhow::Result<
         _ => Box::new(Cenote::create(&args.mount.program()?, &image, &mount)?),
     };
     let print = |run: Run| {
+        eprintln!("  {:<24} {:8.2} s", run.row, run.seconds);
         println!("{}", serde_json::to_string(&Line { system: name.into(), run })?);
         Ok(())
     };
@@ -140,7 +144,8 @@ pub fn make_image(path: &Path, bytes: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The first process of a namespace gets no signal that it does not wait for.
+/// Removes the device files on a signal, and ends. (The first process of a namespace gets no signal
+/// that it does not wait for.)
 fn end_on_signals(work: PathBuf) -> anyhow::Result<()> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
