@@ -208,7 +208,7 @@ impl SharedRegistry {
     }
 
     /// Shows what was added to it.
-    pub(crate) fn publish(&self, registry: Registry) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(registry);
+    pub(crate) fn publish(&self, registry: Arc<Registry>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = registry;
     }
 }

@@ -3,8 +3,9 @@
 use super::{Settings, Time};
 use crate::fs::CaseSensitivity;
 use crate::quota::Quotas;
-use crate::sa::SharedRegistry;
+use crate::sa::{Registry, SharedRegistry};
 use cenote_dmu::write::OpenObjectSet;
+use std::sync::Arc;
 
 /// How names are compared, and which there may be.
 #[derive(Clone, Copy)]
@@ -25,8 +26,10 @@ pub(crate) struct Cx<'a> {
     pub(crate) txg: u64,
     /// The time of the change.
     pub(crate) now: Time,
-    /// The registry of system attributes.
-    pub(crate) registry: &'a SharedRegistry,
+    /// Where others see the registry of system attributes.
+    pub(crate) shared: &'a SharedRegistry,
+    /// The registry as it is now: nobody else changes it meanwhile.
+    pub(crate) registry: Arc<Registry>,
     /// The properties, as they are now.
     pub(crate) settings: &'a Settings,
     /// How names are compared.
@@ -38,6 +41,12 @@ pub(crate) struct Cx<'a> {
 }
 
 impl Cx<'_> {
+    /// Shows what was added to the registry.
+    pub(crate) fn publish(&mut self, registry: Registry) {
+        self.registry = Arc::new(registry);
+        self.shared.publish(self.registry.clone());
+    }
+
     /// A salt for the hash of a new ZAP: different for each, the same when all is done again.
     pub(crate) fn salt(&self, object: u64) -> u64 {
         let mut x = object ^ self.txg.rotate_left(32) ^ (self.now.0 as u64).rotate_left(17);

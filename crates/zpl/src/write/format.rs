@@ -66,7 +66,7 @@ pub fn format(os: &mut OpenObjectSet, props: &CreateProps, txg: u64) -> Result<(
     put(os, MASTER_NODE, "SA_ATTRS", sa)?;
     let unlinked_set = new_zap(os, DmuType::UNLINKED_SET, salt(3))?;
     put(os, MASTER_NODE, "DELETE_QUEUE", unlinked_set)?;
-    let registry = SharedRegistry::new(new_registry(os, sa, [salt(4), salt(5)])?);
+    let shared = SharedRegistry::new(new_registry(os, sa, [salt(4), salt(5)])?);
     let settings = Settings {
         dnode_size: props.dnode_size,
         project_quota: props.project_quota,
@@ -77,7 +77,8 @@ pub fn format(os: &mut OpenObjectSet, props: &CreateProps, txg: u64) -> Result<(
         os,
         txg,
         now: props.time,
-        registry: &registry,
+        shared: &shared,
+        registry: shared.current(),
         settings: &settings,
         names: NameRules { flags, case: props.case, utf8_only },
         quotas: Quotas::default(),

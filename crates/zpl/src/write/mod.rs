@@ -325,7 +325,7 @@ impl FileSystem {
         if settings.read_only {
             return Err(Error::ReadOnly);
         }
-        let Some(registry) = self.registry() else {
+        let Some(shared) = self.registry() else {
             let version = self.version();
             return Err(Error::Unsupported(format!("changing a file system of version {version}")));
         };
@@ -334,7 +334,8 @@ impl FileSystem {
                 os,
                 txg,
                 now: settings.clock.now(),
-                registry,
+                shared,
+                registry: shared.current(),
                 settings: &settings,
                 names: NameRules {
                     flags: self.norm_flags(),

@@ -60,11 +60,11 @@ pub(crate) struct NodeMut {
 impl NodeMut {
     /// A node without attributes.
     pub(super) fn empty(ino: u64) -> NodeMut {
-        let (data, fields) = Default::default();
         NodeMut {
             ino,
-            data,
-            fields,
+            // As much as most nodes have.
+            data: Vec::with_capacity(DNODE_SLOT),
+            fields: Vec::with_capacity(TABLE.len()),
             split: 0,
             reshaped: true,
             changed: (false, false),
@@ -78,7 +78,7 @@ impl NodeMut {
         if ino == 0 || ino > u64::MAX / 2 {
             return Err(Error::NotFound(format!("object {ino}")));
         }
-        let registry = cx.registry.current();
+        let registry = cx.registry.clone();
         let dnode = cx.os.dnode(ino)?;
         match dnode.bonus_kind {
             DmuType::SA => {}
@@ -115,7 +115,7 @@ impl NodeMut {
     }
 
     fn field(&self, cx: &Cx<'_>, attr: ZplAttr) -> Option<usize> {
-        let id = cx.registry.current().number(attr)?;
+        let id = cx.registry.number(attr)?;
         self.fields.iter().position(|f| f.def.id == id)
     }
 
@@ -355,39 +355,37 @@ fn room(dnode: &DnodePhys) -> usize {
 impl Cx<'_> {
     /// The definition of an attribute, which is registered if need be.
     pub(super) fn attribute(&mut self, attr: ZplAttr) -> Result<AttrDef> {
-        let registry = self.registry.current();
-        if let Some(def) = registry.def(attr) {
+        if let Some(def) = self.registry.def(attr) {
             return Ok(def);
         }
         let Some((name, length, swap, _)) = TABLE.iter().find(|(.., a)| *a == Some(attr)) else {
             return Err(Error::Unsupported(format!("attribute {attr:?}")));
         };
+        let mut registry = Registry::clone(&self.registry);
         let def = AttrDef { id: registry.free_attr(), length: *length, swap: *swap };
-        let mut registry = Registry::clone(&registry);
         let key = Key::Name(name.as_bytes());
         ZapMut::open(self.os, registry.objects.0).add(&key, &Value::U64(&[def.encode()]))?;
         registry.define(name.as_bytes(), def);
-        self.registry.publish(registry);
+        self.publish(registry);
         Ok(def)
     }
 
     /// The number of the layout of exactly these attributes, which is registered if need be.
     fn layout(&mut self, attrs: &[AttrDef]) -> Result<u16> {
-        let registry = self.registry.current();
-        if let Some(number) = registry.find_layout(attrs) {
+        if let Some(number) = self.registry.find_layout(attrs) {
             return Ok(number);
         }
-        let number = registry.free_layout();
+        let number = self.registry.free_layout();
         if number > MAX_LAYOUT {
             return Err(Error::Unsupported("more than 1022 layouts of attributes".into()));
         }
-        let mut registry = Registry::clone(&registry);
+        let mut registry = Registry::clone(&self.registry);
         let ids: Vec<u16> = attrs.iter().map(|a| a.id).collect();
         let name = number.to_string();
         ZapMut::open(self.os, registry.objects.1)
             .add(&Key::Name(name.as_bytes()), &Value::U16(&ids))?;
         registry.add_layout(number, attrs.to_vec());
-        self.registry.publish(registry);
+        self.publish(registry);
         Ok(number)
     }
 }
