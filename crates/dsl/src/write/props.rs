@@ -170,9 +170,11 @@ fn check_number(name: &str, number: u64) -> Result<()> {
             let most = nicebytes(MAX_RECORD);
             invalid(format!("'{name}' must be power of 2 from 512B to {most}"))
         }
-        "special_small_blocks" if number > MAX_RECORD => {
+        // Newer releases take any size; those before 2.4 stop at an assertion when they open a
+        // dataset whose bound is no power of two.
+        "special_small_blocks" if number != 0 && !power => {
             let most = nicebytes(MAX_RECORD);
-            invalid(format!("'{name}' must be between 0B and {most}"))
+            invalid(format!("'{name}' must be zero or a power of 2 from 512B to {most}"))
         }
         _ => Ok(()),
     }
