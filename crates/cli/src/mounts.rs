@@ -1,9 +1,10 @@
 //! Mounting the file systems of an imported pool, and taking the mounts away.
 //!
 //! A file system is mounted where its `mountpoint` property says (below the alternate root). One of a
-//! pool that is imported for writing is open for writing while it is mounted. Directories that are missing are made, and removed again after unmounting. Parents are
-//! mounted before what lies below them and unmounted after it: mountpoints are sorted with `/` as
-//! the least character.
+//! pool that is imported for writing is open for writing while it is mounted. Directories that are
+//! missing are made; see [`Directory`] for when they are removed again. Parents are mounted before
+//! what lies below them and unmounted after it: mountpoints are sorted with `/` as the least
+//! character.
 //!
 //! A mountpoint inside another mount of this process is a matter of who runs it: root mounts there,
 //! for other users the file system is grafted into that mount (see [`Graft`]), where no directory
@@ -23,7 +24,7 @@ mod settings;
 use crate::context::Context;
 use crate::outcome::plain;
 use crate::pools::{Imported, Opened, reason};
-use cenote_dsl::{Dataset, DatasetKind};
+use cenote_dsl::{Dataset, DatasetKind, Source};
 use cenote_fuse::{Force, Graft, MountError, MountHandle, MountSpec};
 use cenote_fuse::{SnapshotEntry, Snapshots, Space, SpaceHook, SyncHook, SyncPolicy, Watcher};
 use cenote_pool::engine::{Engine, EngineError};
@@ -57,6 +58,9 @@ struct Mounted {
     settings: Settings,
     /// Directories made for the mountpoint, outermost first.
     made: Vec<PathBuf>,
+    /// Whether the mountpoint is where the file system's name puts it, so that nobody else can be
+    /// meant to have made its directory.
+    inherited: bool,
     handle: Handle,
     fs: Arc<FileSystem>,
     /// What has the dataset open for writing.
@@ -66,15 +70,43 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// What is to be done once it is not mounted any more.
-    fn gone(&self) {
-        remove_made(&self.made);
+    /// What is to be done once it is not mounted any more; `others` are the mounts that are left.
+    fn gone(&self, directory: Directory, others: &[Mounted]) {
+        let inside = |dir: &PathBuf| {
+            let around = |m: &Mounted| {
+                let place = &m.listed.mountpoint;
+                dir.starts_with(place) && dir != place
+            };
+            others.iter().any(around)
+        };
+        match directory {
+            Directory::Kept => {
+                let outside: Vec<PathBuf> =
+                    self.made.iter().filter(|dir| !inside(dir)).cloned().collect();
+                remove_made(&outside);
+            }
+            Directory::Removed if self.made.is_empty() && self.inherited => {
+                remove_made(std::slice::from_ref(&self.listed.mountpoint));
+            }
+            Directory::Removed => remove_made(&self.made),
+        }
         if let Some(engine) = &self.engine
             && let Err(e) = engine.close(self.id)
         {
             tracing::warn!("{}: {e}", self.listed.dataset);
         }
     }
+}
+
+/// What becomes of the directory of a mountpoint when its file system is unmounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Directory {
+    /// The file system may be mounted there again: a directory that was made inside a file system
+    /// stays, since that may be read-only by then. What was made elsewhere goes.
+    Kept,
+    /// The place is given up (`zfs destroy`, `zfs rename`, another `mountpoint`): it goes, if it is
+    /// empty and was made here or belongs to an inherited mountpoint.
+    Removed,
 }
 
 /// What keeps a file system mounted.
@@ -132,13 +164,12 @@ pub struct StaysMounted(String);
 impl Mounts {
     fn lock(&self) -> MutexGuard<'_, Vec<Mounted>> {
         let mut mounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        mounts.retain(|m| {
-            let live = m.handle.is_mounted();
-            if !live {
-                m.gone();
-            }
-            live
-        });
+        let all = std::mem::take(&mut *mounts);
+        let (live, dead): (Vec<_>, Vec<_>) = all.into_iter().partition(|m| m.handle.is_mounted());
+        *mounts = live;
+        for mounted in dead {
+            mounted.gone(Directory::Kept, &mounts);
+        }
         mounts
     }
 
@@ -175,7 +206,7 @@ impl Mounts {
 
     /// Unmounts everything.
     pub fn unmount_all(&self, force: bool) -> Result<(), StaysMounted> {
-        self.unmount_where(force, |_| true)
+        self.unmount_where(force, Directory::Kept, |_| true)
     }
 
     /// Unmounts a dataset, and its descendants that are mounted below it.
@@ -185,7 +216,7 @@ impl Mounts {
         };
         let root = self.list().into_iter().find(|m| m.dataset == dataset);
         let Some(root) = root else { return Ok(()) };
-        self.unmount_where(force, |m| {
+        self.unmount_where(force, Directory::Kept, |m| {
             inside(&m.dataset) && m.mountpoint.starts_with(&root.mountpoint)
         })
     }
@@ -194,6 +225,7 @@ impl Mounts {
     fn unmount_where(
         &self,
         force: bool,
+        directory: Directory,
         chosen: impl Fn(&Listed) -> bool,
     ) -> Result<(), StaysMounted> {
         let mut mounts = self.lock();
@@ -214,7 +246,8 @@ impl Mounts {
                     e => format!("cannot unmount '{place}': {e}"),
                 }));
             }
-            mounts.remove(at).gone();
+            let gone = mounts.remove(at);
+            gone.gone(directory, &mounts);
         }
         Ok(())
     }
@@ -305,6 +338,8 @@ pub fn mount_one(
     if !how.overlay && !settings.overlay && !empty.unwrap_or(true) {
         return Err(failed(&mountpoint.display(), &"directory is not empty"));
     }
+    let own = imported.pool().dsl().get(d, "mountpoint").ok().flatten();
+    let inherited = own.is_some_and(|v| matches!(v.source, Source::Default | Source::Inherited(_)));
     let (fs, engine) = match open(imported, d, &settings) {
         Ok(opened) => opened,
         Err(e) => {
@@ -343,6 +378,7 @@ pub fn mount_one(
                 how: how.clone(),
                 settings,
                 made,
+                inherited,
                 handle,
                 fs,
                 engine,

@@ -231,6 +231,10 @@ fn properties_in_openzfs_words() {
         ("quota=1M tank/a/b", "size is less than current used or reserved space"),
         ("volsize=10001K tank/vol", "'volsize' must be a multiple of volume block size (16K)"),
         ("volblocksize=8K tank/vol", "'volblocksize' is readonly"),
+        (
+            "special_small_blocks=3K tank/a",
+            "'special_small_blocks' must be zero or a power of 2 from 512B to 16M",
+        ),
         ("recordsize=8K tank/vol", "'recordsize' does not apply to datasets of this type"),
         ("version=4 tank/a", "Can not downgrade; already at version 5"),
         ("atime=maybe tank/a", "'atime' must be one of 'on | off'"),
@@ -350,6 +354,27 @@ fn mounts_follow_changes() {
     tank.zfs("destroy -r tank/d");
     assert!(!tank.path("tank/d").exists());
     fs::write(tank.path("tank/left"), vec![1; 100_000]).unwrap();
+    tank.finish();
+}
+
+#[test]
+fn directories_of_mountpoints_outlive_an_export() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create tank/a");
+    fs::write(tank.path("tank/a/file"), "kept").unwrap();
+    let (root, dir) = (tank.session.root(), tank.session.path("").display().to_string());
+    // Nothing can be made in a file system that is mounted read-only, nor need it be.
+    tank.session.run("zpool export tank").ok();
+    tank.session.run(&format!("zpool import -d {dir} -R {root} -o ro tank")).ok();
+    assert_eq!(fs::read_to_string(tank.path("tank/a/file")).unwrap(), "kept");
+    // With the file system its directory goes, whoever made it.
+    tank.session.run("zpool export tank").ok();
+    tank.session.run(&format!("zpool import -d {dir} -R {root} tank")).ok();
+    tank.zfs("destroy tank/a");
+    assert!(!tank.path("tank/a").exists());
     tank.finish();
 }
 

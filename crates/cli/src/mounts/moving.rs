@@ -7,7 +7,7 @@
 //! Other properties take effect in the file system as it is, unless the kernel keeps to them itself
 //! (`exec`, `setuid`, `devices`, a mount that it knows as read-only): then it is mounted anew.
 
-use super::{How, Mounted, Mounts, NotMounted, Settings, StaysMounted, mount_one};
+use super::{Directory, How, Mounted, Mounts, NotMounted, Settings, StaysMounted, mount_one};
 use crate::context::Context;
 use crate::pools::Imported;
 use cenote_dsl::{Dataset, DatasetKind, Source};
@@ -38,7 +38,12 @@ impl Away {
 impl Mounts {
     /// Unmounts those of the datasets that are mounted, and what is mounted inside, innermost first.
     /// If one is busy, those that were unmounted are in the error, to come [back](Away::back).
-    pub fn take_away(&self, datasets: &[u64], force: bool) -> Result<Away, (Away, StaysMounted)> {
+    pub fn take_away(
+        &self,
+        datasets: &[u64],
+        force: bool,
+        directory: Directory,
+    ) -> Result<Away, (Away, StaysMounted)> {
         let mut away = Away::default();
         let mounts = self.lock();
         let asked = mounts.iter().filter(|m| datasets.contains(&m.id));
@@ -54,7 +59,9 @@ impl Mounts {
             };
             let name = innermost.map(|m| m.listed.dataset.clone());
             drop(mounts);
-            if let Err(e) = self.unmount_where(force, |m| Some(&m.dataset) == name.as_ref()) {
+            if let Err(e) =
+                self.unmount_where(force, directory, |m| Some(&m.dataset) == name.as_ref())
+            {
                 return Err((away, e));
             }
             away.0.push((id, how));
@@ -62,8 +69,13 @@ impl Mounts {
     }
 
     /// Unmounts a dataset, if it is mounted.
-    pub fn unmount_one(&self, dataset: &str, force: bool) -> Result<(), StaysMounted> {
-        self.unmount_where(force, |m| m.dataset == dataset)
+    pub fn unmount_one(
+        &self,
+        dataset: &str,
+        force: bool,
+        directory: Directory,
+    ) -> Result<(), StaysMounted> {
+        self.unmount_where(force, directory, |m| m.dataset == dataset)
     }
 
     /// Gives a mounted dataset further mount options. False: it is not mounted.
@@ -166,7 +178,7 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
     }
     let mut good = true;
     for id in anew {
-        match imported.mounts.take_away(&[id], false) {
+        match imported.mounts.take_away(&[id], false, Directory::Kept) {
             Ok(away) => good &= away.back(imported, ctx),
             Err((_, e)) => {
                 ctx.complain(e);

@@ -100,10 +100,17 @@ fn number(what: &str, text: &str) -> Result<u64, Stop> {
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let request = Request::parse(args)?;
     check_new(&request.name, Expected::HEAD).map_err(|e| request.cannot(e))?;
-    let Some((pool, _)) = request.name.split_once('/') else {
-        return Err(request.cannot("missing dataset name"));
-    };
     let pools = Arc::clone(&ctx.pools);
+    let Some((pool, _)) = request.name.split_once('/') else {
+        // With -p what is there already is no error, and the file system of a pool is there.
+        return match request.parents > 0
+            && request.size.is_none()
+            && pools.get(&request.name).is_some()
+        {
+            true => Ok(0),
+            false => Err(request.cannot("missing dataset name")),
+        };
+    };
     let _change = pools.change();
     let Some(imported) = pools.get(pool) else {
         return match request.dry_run || request.size.is_some() {

@@ -2,6 +2,7 @@
 
 use super::change::changes;
 use crate::context::Context;
+use crate::mounts::Directory;
 use crate::mounts::moving::family;
 use crate::options::{Spec, parse};
 use crate::outcome::{Outcome, Stop, fail, usage};
@@ -148,7 +149,7 @@ fn destroy_head(
     ctx: &mut Context,
 ) -> bool {
     let name = &dataset.name;
-    if let Err(e) = imported.mounts.unmount_one(name, how.force) {
+    if let Err(e) = imported.mounts.unmount_one(name, how.force, Directory::Removed) {
         ctx.complain(e);
         return false;
     }

@@ -3,6 +3,7 @@
 use super::change::changes;
 use super::create::ancestors;
 use crate::context::Context;
+use crate::mounts::Directory;
 use crate::mounts::moving::{Away, family};
 use crate::options::{Spec, parse};
 use crate::outcome::{Outcome, Stop, fail, usage};
@@ -114,7 +115,7 @@ fn head(
     if !stay {
         let all = family(imported, &node.dataset).map_err(|e| cannot(&e))?;
         let ids: Vec<u64> = all.iter().map(|d| d.ds_obj).collect();
-        away = match imported.mounts.take_away(&ids, force) {
+        away = match imported.mounts.take_away(&ids, force, Directory::Removed) {
             Ok(away) => away,
             Err((away, e)) => {
                 ctx.complain(e);

@@ -3,7 +3,7 @@
 use super::change::{add_property, changes};
 use crate::context::Context;
 use crate::mounts::moving::{Away, refresh, with_mountpoint_of};
-use crate::mounts::{How, NotMounted, mount_one};
+use crate::mounts::{Directory, How, NotMounted, mount_one};
 use crate::options::{Spec, parse};
 use crate::outcome::{Outcome, fail, usage};
 use crate::pools::Imported;
@@ -84,7 +84,7 @@ fn set_one(node: &Node, list: &[(String, String)], stay: bool, ctx: &mut Context
     if good
         && hides
         && !stay
-        && let Err(e) = imported.mounts.unmount_one(name, false)
+        && let Err(e) = imported.mounts.unmount_one(name, false, Directory::Kept)
     {
         ctx.complain(e);
         good = false;
@@ -142,7 +142,7 @@ fn take_away(imported: &Imported, dataset: &Dataset, ctx: &mut Context) -> Optio
         }
     };
     let ids: Vec<u64> = concerned.iter().map(|d| d.ds_obj).collect();
-    match imported.mounts.take_away(&ids, false) {
+    match imported.mounts.take_away(&ids, false, Directory::Removed) {
         Ok(away) => Some(away),
         Err((away, e)) => {
             ctx.complain(e);
