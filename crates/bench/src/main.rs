@@ -1,4 +1,4 @@
-//! `cenote-bench write`: see [`write`] (through the library) and [`mounted`] (through mounts).
+//! `cenote-bench write`: see [`mod@write`] (through the library) and [`mounted`] (through mounts).
 //!
 //! `cenote-bench read`: reads through the library, beside the raw device file and beside OpenZFS's
 //! own engine, in one run.

@@ -29,7 +29,7 @@
 //! | [`bpobj`], [`deadlist`] | lists of block pointers |
 //! | [`bounds`] | how much a pool can hold: when to stop |
 //! | [`human`] | numbers, sizes and dates for people |
-//! | [`write`] | changing datasets, in syncing context |
+//! | [`mod@write`] | changing datasets, in syncing context |
 //!
 //! Invariants: a directory is reached only through the parent it names itself, so that a damaged
 //! pool cannot make a listing go in circles; chains of directories, origins and snapshots are
