@@ -40,16 +40,32 @@ pub struct Cost {
     pub frees: bool,
 }
 
+/// What keeps the open txg open.
+pub trait Hold: Send {
+    /// Tells how many bytes the change made dirty, which the gate knew only an upper bound of.
+    fn settle(&mut self, _bytes: u64) {}
+}
+
+/// A hold that does not care.
+struct Plain<T>(T);
+
+impl<T: Send> Hold for Plain<T> {}
+
 /// A place in the open txg: the txg is not synced before this is dropped.
 pub struct Entered {
     txg: u64,
-    _hold: Box<dyn Send>,
+    hold: Box<dyn Hold>,
 }
 
 impl Entered {
     /// A place in `txg`, which stays open until `hold` is dropped.
     pub fn new(txg: u64, hold: impl Send + 'static) -> Entered {
-        Entered { txg, _hold: Box::new(hold) }
+        Entered::settling(txg, Plain(hold))
+    }
+
+    /// As [`Entered::new`], for a gate that wants to know what changes made dirty.
+    pub fn settling(txg: u64, hold: impl Hold + 'static) -> Entered {
+        Entered { txg, hold: Box::new(hold) }
     }
 
     /// The open txg.
@@ -157,9 +173,13 @@ impl LiveObjectSet {
         cost: Cost,
         f: impl FnOnce(&mut OpenObjectSet, u64) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        let entered = self.gate.enter(self.id, &cost)?;
-        let done = f(&mut self.set.lock(), entered.txg());
-        drop(entered);
+        let mut entered = self.gate.enter(self.id, &cost)?;
+        let mut set = self.set.lock();
+        let before = set.dirty_bytes();
+        let done = f(&mut set, entered.txg());
+        let grown = set.dirty_bytes().saturating_sub(before);
+        drop(set);
+        entered.hold.settle(grown);
         done
     }
 

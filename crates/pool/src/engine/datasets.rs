@@ -123,7 +123,7 @@ impl TxgGate for Door {
             return Err(WriteError::Suspended("the dataset was closed".into()));
         }
         shared.datasets.charge(txg, objset, bytes);
-        Ok(Entered::new(txg, inside))
+        Ok(Entered::settling(txg, inside))
     }
 }
 

@@ -13,7 +13,8 @@
 //!
 //! # The throttle
 //!
-//! Dirty bytes are those that entered groups that are not on disk yet. From [`DELAY_FROM`] percent
+//! Dirty bytes are those that entered groups that are not on disk yet: at most so many while a change
+//! is being made, and what it really made dirty from then on. From [`DELAY_FROM`] percent
 //! of the limit on, each change is delayed by `SCALE * (dirty - from) / (limit - dirty)`, which grows
 //! smoothly, so that changes come as fast as the devices take them and no one waits for a whole
 //! group. At the limit changes wait. From [`SYNC_FROM`] percent on the open group is closed
@@ -22,8 +23,9 @@
 //! Invariants: the number of the open group only grows; a group is closed only when no one is
 //! inside; what waits here holds no other lock.
 
+use cenote_dmu::live::Hold;
 use cenote_dmu::write::WriteError;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,6 +38,9 @@ const SYNC_FROM: u64 = 20;
 const SCALE: Duration = Duration::from_micros(500);
 /// Why nothing enters a pool that is not in use any more.
 pub(super) const EXPORTED: &str = "the pool is exported";
+/// Bytes that a change counts for at least: so much memory an object may take that is being changed,
+/// or one that was freed and has to be remembered.
+const LEAST: u64 = 4096;
 /// Longest delay of one change.
 const MAX_DELAY: Duration = Duration::from_millis(100);
 
@@ -95,13 +100,26 @@ pub(crate) struct Inside {
     gate: Arc<Gate>,
     /// The group.
     pub txg: u64,
+    /// Bytes that it entered with and that turned out not to be written.
+    spare: u64,
+    bytes: u64,
+}
+
+impl Hold for Inside {
+    fn settle(&mut self, bytes: u64) {
+        self.spare = self.bytes.saturating_sub(bytes.max(LEAST));
+    }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
         let mut state = self.gate.state.lock();
         state.inside -= 1;
-        if state.inside == 0 {
+        if let Some(dirty) = state.dirty.get_mut(&self.txg) {
+            *dirty = dirty.saturating_sub(self.spare);
+        }
+        // Only who closes the group waits for this; everyone else is not to be woken.
+        if state.inside == 0 && state.closing {
             self.gate.changed.notify_all();
         }
     }
@@ -119,8 +137,7 @@ impl Gate {
     /// # Errors
     /// The pool is suspended or exported.
     pub fn enter(self: &Arc<Self>, bytes: u64) -> Result<Inside, WriteError> {
-        self.delay(bytes);
-        let mut state = self.state.lock();
+        let mut state = self.delay(bytes);
         loop {
             if let Some(e) = state.failure() {
                 return Err(e);
@@ -148,24 +165,24 @@ impl Gate {
             state.wanted = txg;
             self.changed.notify_all();
         }
-        Ok(Inside { gate: self.clone(), txg })
+        Ok(Inside { gate: self.clone(), txg, spare: 0, bytes })
     }
 
     /// Sleeps as long as the throttle says.
-    fn delay(&self, bytes: u64) {
-        if bytes == 0 {
-            return;
-        }
-        let dirty = self.state.lock().dirty();
+    fn delay(&self, bytes: u64) -> MutexGuard<'_, State> {
+        let state = self.state.lock();
+        let dirty = state.dirty();
         let from = self.limit / 100 * DELAY_FROM;
         let over = dirty.saturating_sub(from);
-        if over == 0 {
-            return;
+        if bytes == 0 || over == 0 {
+            return state;
         }
+        drop(state);
         let left = self.limit.saturating_sub(dirty).max(1);
         let factor = over as f64 / left as f64;
         let delay = SCALE.mul_f64(factor.min(1e6)).min(MAX_DELAY);
         std::thread::sleep(delay);
+        self.state.lock()
     }
 
     /// The last group on disk.
@@ -205,11 +222,7 @@ impl Gate {
         self.wait_in(&mut state, txg)
     }
 
-    fn wait_in(
-        &self,
-        state: &mut parking_lot::MutexGuard<'_, State>,
-        txg: u64,
-    ) -> Result<(), WriteError> {
+    fn wait_in(&self, state: &mut MutexGuard<'_, State>, txg: u64) -> Result<(), WriteError> {
         state.wanted = state.wanted.max(txg);
         self.changed.notify_all();
         while state.synced < txg {
@@ -345,6 +358,23 @@ mod tests {
         let (txg, ()) = gate.close(|_| ());
         gate.synced(txg);
         assert_eq!(waiting.join().unwrap(), 2);
+    }
+
+    #[test]
+    fn what_was_not_made_dirty_does_not_count() {
+        let gate = Gate::new(0, 1 << 20);
+        let mut inside = gate.enter(64 << 10).unwrap();
+        assert_eq!(gate.dirty(), 64 << 10);
+        inside.settle(30_000);
+        drop(inside);
+        assert_eq!(gate.dirty(), 30_000);
+        // Without an answer the bound counts.
+        drop(gate.enter(5000).unwrap());
+        assert_eq!(gate.dirty(), 35_000);
+        let mut inside = gate.enter(64 << 10).unwrap();
+        inside.settle(0);
+        drop(inside);
+        assert_eq!(gate.dirty(), 35_000 + LEAST);
     }
 
     #[test]
