@@ -2,8 +2,7 @@
 //!
 //! The pool is opened as for reading, but with devices that can be written, and refused if it uses
 //! something that this software cannot write. Then the first transaction group is written at once:
-//! it says in every label that this host has the pool, brings log space maps into the metaslabs'
-//! own, and goes on with what was being destroyed.
+//! it says in every label that this host has the pool, and goes on with what was being destroyed.
 //!
 //! Its number is above that of every uberblock that is on the devices, also when the import stepped
 //! back: what was given up must never look newer than what is written from now on.

@@ -72,7 +72,7 @@ impl Core {
         // Freed space comes back when further groups are on disk.
         let deferred = shared.disk.allocator.deferred() > 0;
         let idle = frozen.is_empty() && tasks.is_empty() && !deferred;
-        if idle && !self.config_dirty && !self.destroying && !self.maps.has_logs() {
+        if idle && !self.config_dirty && !self.destroying {
             shared.gate.synced(txg);
             return Ok(());
         }

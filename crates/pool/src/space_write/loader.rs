@@ -7,13 +7,11 @@
 //! metaslab's sectors.
 
 use super::unflushed::{Merged, UnflushedSpace};
-use crate::metaslab::Unflushed;
 use crate::spacemap::{Region, SpaceMap};
 use cenote_dmu::{Error, ObjectSet};
 use cenote_format::Bytes;
 use cenote_format::spacemap::Change;
 use cenote_store::alloc::{Extent, LoadMetaslab, Loaded, Loading};
-use cenote_store::rangetree::RangeError;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -23,9 +21,6 @@ const MAX_TRIES: usize = 8;
 /// A metaslab: the id of its vdev, its number.
 pub(super) type Place = (u64, u64);
 
-/// Changes that are only in log space maps, by vdev and metaslab.
-pub(super) type UnflushedChanges = BTreeMap<Place, Unflushed>;
-
 /// The space maps as they are on disk.
 #[derive(Clone, Default)]
 struct View {
@@ -34,9 +29,6 @@ struct View {
     txg: u64,
     /// Metaslab array of each vdev, and the txg that creates it.
     arrays: BTreeMap<u64, (u64, u64)>,
-    /// Changes that are only in log space maps, and the txg that flushes them.
-    unflushed: Arc<UnflushedChanges>,
-    flushed_in: Option<u64>,
 }
 
 /// Reads metaslabs; see the module's documentation.
@@ -52,11 +44,7 @@ impl std::fmt::Debug for Loader {
 }
 
 impl Loader {
-    pub(super) fn new(
-        mos: Option<Arc<ObjectSet>>,
-        txg: u64,
-        space: Arc<UnflushedSpace>,
-    ) -> Loader {
+    pub(super) fn new(mos: Option<Arc<ObjectSet>>, txg: u64, space: Arc<UnflushedSpace>) -> Loader {
         Loader { view: RwLock::new(Arc::new(View { mos, txg, ..View::default() })), space }
     }
 
@@ -73,12 +61,7 @@ impl Loader {
     /// `sync_done` for it.
     pub fn advance(&self, mos: Arc<ObjectSet>, txg: u64) {
         let show = || {
-            self.change(|view| {
-                (view.mos, view.txg) = (Some(mos), txg);
-                if view.flushed_in.is_some_and(|flushed| flushed <= txg) {
-                    view.unflushed = Arc::default();
-                }
-            });
+            self.change(|view| (view.mos, view.txg) = (Some(mos), txg));
         };
         self.space.advance(txg, show);
     }
@@ -87,14 +70,6 @@ impl Loader {
         self.change(|view| {
             view.arrays.insert(vdev, (array, since));
         });
-    }
-
-    pub(super) fn set_unflushed(&self, unflushed: Arc<UnflushedChanges>) {
-        self.change(|view| view.unflushed = unflushed);
-    }
-
-    pub(super) fn set_flushed_in(&self, txg: u64) {
-        self.change(|view| view.flushed_in = Some(txg));
     }
 }
 
@@ -128,11 +103,6 @@ impl View {
             return Ok(free);
         };
         self.replay(mos, array, metaslab, &mut free).map_err(|e| e.to_string())?;
-        if let Some(unflushed) = self.unflushed.get(&(vdev, metaslab)) {
-            let unsound = |e: RangeError| format!("unflushed changes: {e}");
-            unflushed.allocs.iter().try_for_each(|(s, e)| free.alloc(s, e)).map_err(unsound)?;
-            unflushed.frees.iter().try_for_each(|(s, e)| free.free(s, e)).map_err(unsound)?;
-        }
         Ok(free)
     }
 

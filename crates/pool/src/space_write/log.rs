@@ -34,7 +34,7 @@
 
 use super::flushing::{self, Growth, Limits, Rates, Row};
 use super::loader::Place;
-use super::map::{Covered, DIRECTORY_OBJECT, Free, Maps, zap_u64};
+use super::map::{Covered, DIRECTORY_OBJECT, Free, Maps, feature_uses, zap_u64};
 use super::vdev::new_zap;
 use super::{SpaceMaps, Stats, VdevMaps, invalid};
 use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError, ZapMut};
@@ -247,7 +247,9 @@ impl LoggedPass<'_, '_> {
                 let list = new_zap(self.maps.mos())?;
                 let name = Key::Name(LOGS.as_bytes());
                 ZapMut::open(self.maps.mos(), DIRECTORY_OBJECT).add(&name, &Value::U64(&[list]))?;
-                self.maps.count(FEATURE, 1)?;
+                if feature_uses(self.maps.mos(), FEATURE)? == Some(0) {
+                    self.maps.count(FEATURE, 1)?;
+                }
                 list
             }
         };

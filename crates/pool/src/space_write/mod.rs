@@ -3,7 +3,9 @@
 //! # Idea
 //!
 //! [`cenote_store::alloc`] knows what was allocated and freed; the [`SpaceMaps`] of a pool append
-//! that to the space map objects in the MOS, one per metaslab, in every pass of a sync:
+//! that to the space map objects in the MOS in every pass of a sync: to one for all metaslabs, the
+//! log of the txg, and later to each metaslab's own, or to these at once in a pool without the
+//! feature `log_spacemap`:
 //!
 //! ```text
 //! Allocator ── take_changes ──> SpaceMaps::sync_changes ──> space map objects, metaslab arrays
@@ -19,9 +21,8 @@
 //! |---|---|
 //! | `map` | one space map object: creating, appending, rewriting it |
 //! | [`loader`] | free space for the allocator, out of the last synced MOS |
-//! | [`plan`] | sizes of new vdevs and of their metaslabs |
+//! | [`mod@plan`] | sizes of new vdevs and of their metaslabs |
 //! | `vdev` | what a new top-level vdev has in the MOS: ZAPs, metaslab array |
-//! | `flush` | log space maps that OpenZFS left are brought into the metaslabs' own maps |
 //! | `log` | log space maps: what all metaslabs change in a txg |
 //! | `unflushed` | what each metaslab has unflushed, in memory |
 //! | `flushing` | how many metaslabs a txg flushes |
@@ -30,14 +31,16 @@
 //! # Structures
 //!
 //! On disk see [`crate::metaslab`] and [`crate::spacemap`]. In memory there are only the numbers of
-//! the space map objects; their headers are read from the pending MOS, which is the only truth.
+//! the space map objects; their headers are read from the pending MOS, which is the only truth. With
+//! logs there is what each metaslab has unflushed as well, which is what the logs say.
 //!
 //! # Condensing
 //!
 //! A space map is a log, so it grows. In the first pass of a sync a map that is more than twice as
 //! long as it need be, and longer than [`CONDENSE_BLOCKS`] blocks, is written anew: what is
 //! allocated after this pass, and nothing else. Only maps of loaded metaslabs are condensed, since
-//! their free space is in memory. A map of a form that is out of date (too small a header, blocks
+//! their free space is in memory. With logs a map is condensed when it is flushed, and then says
+//! what was allocated before this txg, the changes of which are in its log. A map of a form that is out of date (too small a header, blocks
 //! of another size) becomes another object then.
 //!
 //! # Invariants
@@ -45,10 +48,10 @@
 //! - A header's bytes allocated are what the entries add up to.
 //! - A header's histogram counts all free segments, those kept back included, which are not joined
 //!   with others. It is exact for loaded metaslabs; for others frees are added to what is there.
+//!   With logs that is so when the metaslab is flushed.
 //! - `spacemap_histogram` counts the space map objects that have a histogram.
-//! - As long as there are log space maps, no map is written to before they are flushed.
+//! - With logs, what is in a metaslab's own map is what it was before its unflushed txg.
 
-mod flush;
 mod flushing;
 pub mod loader;
 mod log;
@@ -74,7 +77,6 @@ use cenote_store::alloc::{Allocator, Changes, Class, Group, Metaslab, MetaslabIn
 use cenote_store::histogram::Histogram;
 use cenote_store::rangetree::RangeTree;
 use cenote_vdev::VdevTree;
-use flush::Logs;
 use flushing::Limits;
 use log::{LogSpace, LoggedPass};
 use map::{Covered, Free, Maps};
@@ -87,9 +89,6 @@ use unflushed::UnflushedSpace;
 pub const CONDENSE_BLOCKS: u64 = 4;
 /// Bytes of a block of a metaslab's space map (`zfs_metaslab_sm_blksz_no_log`).
 const MAP_BLOCK: u64 = 16 << 10;
-
-/// Whether logs are kept and written; if not, those that are there are flushed.
-const LOGGING: bool = cfg!(test);
 
 /// Adds 1 or -1 to the refcount of a feature, given by its guid, in the pending MOS.
 pub type CountFeature<'a> = &'a mut dyn FnMut(&mut OpenObjectSet, &str, i64) -> Result<()>;
@@ -182,7 +181,6 @@ impl VdevMaps {
 #[derive(Debug)]
 pub struct SpaceMaps {
     vdevs: BTreeMap<u64, VdevMaps>,
-    logs: Option<Logs>,
     log: LogSpace,
     unflushed: Arc<UnflushedSpace>,
     limits: fn() -> Limits,
@@ -207,7 +205,6 @@ impl SpaceMaps {
         let loader = Arc::new(Loader::new(mos, txg, unflushed.clone()));
         SpaceMaps {
             vdevs: BTreeMap::new(),
-            logs: None,
             log: LogSpace::default(),
             unflushed,
             limits: Limits::now,
@@ -227,7 +224,7 @@ impl SpaceMaps {
         txg: u64,
     ) -> std::result::Result<SpaceMaps, OpenError> {
         check(space, config, &Directory::open(mos)?)?;
-        let active = LOGGING && space.log_feature.is_some_and(|uses| uses > 0);
+        let active = space.log_feature.is_some_and(|uses| uses > 0);
         let found = if active { unflushed_of(space) } else { Vec::new() };
         let unflushed = UnflushedSpace::open(txg, active, found);
         let mut maps = SpaceMaps::new(Some(mos.clone()), txg, unflushed);
@@ -248,11 +245,6 @@ impl SpaceMaps {
         if active {
             maps.log = logs_of(space, mos, txg)?;
             maps.log.begin_with(maps.unflushed.memory().1);
-        } else {
-            maps.logs = Logs::open(space, mos)?;
-        }
-        if let Some(logs) = &maps.logs {
-            maps.loader.set_unflushed(logs.unflushed.clone());
         }
         Ok(maps)
     }
@@ -263,7 +255,6 @@ impl SpaceMaps {
         if self.decided.0 != txg {
             let zaps = self.vdevs.values().all(|v| v.top_zap != 0);
             let logged = match map::feature_uses(mos, log::FEATURE)? {
-                _ if !LOGGING => false,
                 None => false,
                 Some(0) => zaps && map::feature_uses(mos, map::TWO_WORDS)?.is_some_and(|n| n > 0),
                 Some(_) => true,
@@ -329,8 +320,8 @@ impl SpaceMaps {
         self.vdevs.iter().map(info).collect()
     }
 
-    /// Appends the changes that `allocator` has for `txg` to the space maps; in the first pass
-    /// condenses what is worth it, and flushes log space maps if there are any.
+    /// Writes down the changes that `allocator` has for `txg`; in the first pass flushes metaslabs,
+    /// and condenses what is worth it.
     ///
     /// Nothing may be allocated or freed in `txg` meanwhile.
     ///
@@ -343,7 +334,7 @@ impl SpaceMaps {
         allocator: &Allocator,
         count: CountFeature<'_>,
     ) -> Result<Stats> {
-        let mut stats = self.flush_logs(mos, txg, pass, count)?;
+        let mut stats = Stats::default();
         let changes = allocator.take_changes(txg);
         if self.logs_changes(mos, txg)? {
             // A txg that writes nothing has no log.

@@ -61,8 +61,29 @@ impl Rig {
         options: EngineOptions,
         devices: &dyn OpenDevices,
     ) -> Arc<Engine> {
+        self.create_as(line, ashift, options, devices, &[])
+    }
+
+    /// With some features more, or less.
+    pub fn create_choosing(
+        &self,
+        line: &str,
+        ashift: u64,
+        named: &[(String, bool)],
+    ) -> Arc<Engine> {
+        self.create_as(line, ashift, EngineOptions::default(), &SystemDevices, named)
+    }
+
+    fn create_as(
+        &self,
+        line: &str,
+        ashift: u64,
+        options: EngineOptions,
+        devices: &dyn OpenDevices,
+        named: &[(String, bool)],
+    ) -> Arc<Engine> {
         let args: Vec<String> = line.split_whitespace().map(|w| self.word(w)).collect();
-        let choice = FeatureChoice { none: false, compatibility: None, named: &[] };
+        let choice = FeatureChoice { none: false, compatibility: None, named };
         let (features, _) = choose_features(&choice).unwrap();
         let request = CreateRequest {
             spec: CreateSpec {

@@ -1,0 +1,261 @@
+//! Pools with log space maps, judged by OpenZFS's zdb: as they are in use, as a crash leaves them,
+//! exported, and with the feature enabled midway.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod rig;
+
+use cenote_pool::engine::{Engine, EngineOptions, SyncContext};
+use cenote_pool::metaslab::PoolSpace;
+use cenote_pool::{ImportOptions, Pool, discover, tunables};
+use cenote_zpl::FileSystem;
+use rig::Rig;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Tunables are of the process: tests that set them, or rely on them, take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+fn zdb(dir: &Path, options: &[&str]) -> String {
+    let out = Command::new("/usr/sbin/zdb")
+        .args(["-e", "-p", dir.to_str().unwrap()])
+        .args(options)
+        .arg("tank")
+        .output()
+        .expect("OpenZFS's zdb is not installed (Debian: zfsutils-linux)");
+    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+    let bad = ["leaked space", "double alloc", "ERROR", "error:", "mismatch", "ASSERT"];
+    let complaint = bad.iter().find(|b| text.contains(**b));
+    assert!(out.status.success() && complaint.is_none(), "zdb {options:?}: {text}");
+    text.into_owned()
+}
+
+/// OpenZFS finds nothing wrong, and what it says of the logs is what we say.
+fn judge(dir: &Path) -> PoolSpace {
+    let text = zdb(dir, &["-bccdm"]);
+    assert!(text.contains("No leaks (block sum matches space maps exactly)"), "{text}");
+    let found = discover(&[dir.to_path_buf()]);
+    let options = ImportOptions { readonly: true, force: true, ..Default::default() };
+    let pool = Pool::import(&found[0], &options).unwrap();
+    let space = PoolSpace::load(pool.mos(), pool.config()).unwrap();
+    // "20 valid entries out of 30 - txg 40"; the last line is the total.
+    let numbers = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let at = |i: usize| words.get(i).and_then(|w| w.parse::<u64>().ok()).unwrap();
+        (words.last().and_then(|w| w.parse::<u64>().ok()), at(0), at(5))
+    };
+    let said: Vec<_> = text.lines().filter(|l| l.contains("valid entries")).map(numbers).collect();
+    let mut ours: Vec<_> = space.logs.iter().map(|l| (Some(l.txg), l.valid, l.entries)).collect();
+    let sum = ours.iter().fold((None, 0, 0), |s, l| (None, s.1 + l.1, s.2 + l.2));
+    if space.log_feature.unwrap_or(0) > 0 {
+        ours.push(sum);
+        assert_eq!(said, ours, "{text}");
+    }
+    let unflushed = space.vdevs.iter().flat_map(|v| &v.metaslabs).map(|ms| ms.unflushed_txg);
+    let unflushed: Vec<u64> = unflushed.filter(|_| !space.logs.is_empty()).collect();
+    let said = text.lines().filter_map(|l| l.trim().strip_prefix("unflushed txg="));
+    assert_eq!(said.map(|l| l.parse::<u64>().unwrap()).collect::<Vec<_>>(), unflushed, "{text}");
+    space
+}
+
+/// The pool as a crash of now leaves it.
+fn crashed(rig: &Rig, engine: &Engine) -> tempfile::TempDir {
+    engine.sync().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(rig.path()).unwrap() {
+        let from = entry.unwrap().path();
+        let copy = Command::new("cp").arg("--sparse=always").arg(&from).arg(dir.path()).status();
+        assert!(copy.unwrap().success());
+    }
+    dir
+}
+
+fn import(dir: &Path) -> Arc<Engine> {
+    let found = discover(&[dir.to_path_buf()]);
+    let options = ImportOptions { force: true, ..ImportOptions::default() };
+    Engine::import(&found[0], &options, EngineOptions::default()).unwrap()
+}
+
+/// Files that are written anew all the time, txg by txg.
+fn overwrite(engine: &Engine, fs: &FileSystem, rounds: u64) {
+    for round in 0..rounds {
+        for i in [round % 7, round * 5 % 11, round * 3 % 13] {
+            let name = format!("file {i}");
+            let _ = fs.unlink(fs.root(), name.as_bytes(), &|_| false);
+            rig::fill(fs, i..i + 1, 150_000);
+        }
+        engine.sync().unwrap();
+    }
+}
+
+fn logs(engine: &Engine) -> usize {
+    let pool = engine.pool();
+    PoolSpace::load(pool.mos(), pool.config()).unwrap().logs.len()
+}
+
+fn life(line: &str, ashift: u64) {
+    let _turn = turn();
+    let rig = Rig::new(256 << 20);
+    let engine = rig.create(line, ashift);
+    let fs = rig::open(&engine);
+    overwrite(&engine, &fs, 3);
+    let early = crashed(&rig, &engine);
+    judge(early.path());
+    overwrite(&engine, &fs, 10);
+    assert!(logs(&engine) > 1);
+    let late = crashed(&rig, &engine);
+    assert!(judge(late.path()).logs.len() > 1);
+    drop(fs);
+    engine.export(false).unwrap();
+    drop(engine);
+    assert_eq!(judge(rig.path()).logs.len(), 1);
+    // The crashed one goes on.
+    for again in 0..2 {
+        let engine = import(late.path());
+        let before = logs(&engine);
+        assert!(before > 1 || again > 0);
+        let fs = rig::open(&engine);
+        overwrite(&engine, &fs, 3);
+        rig::check(&fs, 0..1, 150_000);
+        drop(fs);
+        engine.export(false).unwrap();
+        drop(engine);
+        assert_eq!(judge(late.path()).logs.len(), 1);
+    }
+}
+
+#[test]
+fn a_single_device() {
+    life("A", 12);
+}
+
+#[test]
+fn small_sectors_and_several_vdevs() {
+    life("A mirror B C", 9);
+}
+
+#[test]
+fn raidz() {
+    life("raidz1 A B C", 12);
+}
+
+#[test]
+fn classes() {
+    life("A special B log C", 12);
+}
+
+#[test]
+fn logs_are_kept_at_export_if_asked_for() {
+    let _turn = turn();
+    let rig = Rig::new(256 << 20);
+    let engine = rig.create("A", 12);
+    overwrite(&engine, &rig::open(&engine), 6);
+    tunables::KEEP_LOGS_AT_EXPORT.set(1).unwrap();
+    engine.export(false).unwrap();
+    tunables::KEEP_LOGS_AT_EXPORT.set(0).unwrap();
+    drop(engine);
+    assert!(judge(rig.path()).logs.len() > 1);
+    let engine = rig.import();
+    overwrite(&engine, &rig::open(&engine), 3);
+    engine.export(false).unwrap();
+    drop(engine);
+    assert_eq!(judge(rig.path()).logs.len(), 1);
+}
+
+#[test]
+fn limits_are_kept_and_may_be_changed() {
+    let _turn = turn();
+    let rig = Rig::new(256 << 20);
+    let engine = rig.create("A", 12);
+    let fs = rig::open(&engine);
+    tunables::MIN_METASLABS_TO_FLUSH.set(0).unwrap();
+    overwrite(&engine, &fs, 10);
+    assert!(logs(&engine) >= 10);
+    tunables::UNFLUSHED_LOG_TXG_MAX.set(5).unwrap();
+    for _ in 0..4 {
+        overwrite(&engine, &fs, 1);
+        assert!(logs(&engine) <= 5);
+    }
+    judge(crashed(&rig, &engine).path());
+    let set = [&tunables::UNFLUSHED_LOG_TXG_MAX, &tunables::MIN_METASLABS_TO_FLUSH];
+    set.iter().for_each(|t| t.set(t.default).unwrap());
+    drop(fs);
+    engine.export(false).unwrap();
+    judge(rig.path());
+}
+
+#[test]
+fn the_feature_is_enabled_midway() {
+    let _turn = turn();
+    let rig = Rig::new(256 << 20);
+    let named = [("log_spacemap".to_string(), false)];
+    let engine = rig.create_choosing("A B", 12, &named);
+    let fs = rig::open(&engine);
+    overwrite(&engine, &fs, 5);
+    assert_eq!((logs(&engine), judge(crashed(&rig, &engine).path()).log_feature), (0, None));
+    let enable = |ctx: &mut SyncContext<'_>| {
+        cenote_dsl::write::features::enable(&mut ctx.tx, "com.delphix:log_spacemap")
+    };
+    engine.sync_task(enable).unwrap();
+    for i in 0..3 {
+        let space = judge(crashed(&rig, &engine).path());
+        assert_eq!(space.log_feature, Some(1), "{i}");
+        overwrite(&engine, &fs, 2);
+    }
+    drop(fs);
+    engine.export(false).unwrap();
+    drop(engine);
+    judge(rig.path());
+}
+
+#[test]
+fn logs_of_openzfs_are_gone_on_with() {
+    let _turn = turn();
+    for name in ["fraglogsm", "fragcrash"] {
+        let temp = cenote_testpools::copy(name);
+        let before = {
+            let options = ImportOptions { readonly: true, force: true, ..Default::default() };
+            let found = discover(std::slice::from_ref(&temp.pool.dir));
+            let pool = Pool::import(&found[0], &options).unwrap();
+            PoolSpace::load(pool.mos(), pool.config()).unwrap().logs.len()
+        };
+        assert!(before > 1, "{name}");
+        for round in 0..2 {
+            let engine = import(&temp.pool.dir);
+            let now = logs(&engine);
+            assert!(round > 0 || now > 1 && now <= before + 1, "{name}: {before} {now}");
+            let fs = rig::open(&engine);
+            for i in 0..8 {
+                rig::fill(&fs, 9000 + i..9001 + i, 100_000);
+                engine.sync().unwrap();
+            }
+            rig::check(&fs, 9000..9008, 100_000);
+            for i in 9000..9008 {
+                fs.unlink(fs.root(), format!("file {i}").as_bytes(), &|_| false).unwrap();
+                engine.sync().unwrap();
+            }
+            drop(fs);
+            traverse(&engine.pool());
+            engine.export(false).unwrap();
+            traverse(&engine.pool());
+            assert_eq!(logs(&engine), 1, "{name}");
+        }
+    }
+}
+
+/// The space maps have exactly what there is.
+fn traverse(pool: &Pool) {
+    use cenote_pool::traverse::{Options, Subject, Verify, run};
+    let space = PoolSpace::load(pool.mos(), pool.config()).unwrap();
+    let subject =
+        Subject { mos: pool.mos().clone(), config: pool.config(), uberblock: pool.uberblock() };
+    let options = Options { verify: Verify::Metadata, leaks: true, workers: 2 };
+    let report = run(&subject, &space, &options, &|_| {}, &|| false).unwrap();
+    assert!(report.is_clean(), "{}: {:?}", pool.name(), report.leaks);
+    assert_eq!(report.found(), report.allocated, "{}", pool.name());
+}
