@@ -93,7 +93,7 @@ pub struct MountArgs {
     #[arg(long, value_delimiter = ',', default_values_t = [20_000, 100_000])]
     mount_files: Vec<usize>,
     /// Number of files in the archive that is unpacked through mounts.
-    #[arg(long, default_value_t = 4000)]
+    #[arg(long, default_value_t = 10_000)]
     tree: usize,
     /// The program `cenote`; by default the one beside this program.
     #[arg(long)]

@@ -12,6 +12,8 @@ use nix::unistd::syncfs;
 const POOL: &str = "benchmount";
 /// MiB of zfs-fuse's cache.
 const CACHE: &str = "512";
+/// Where zfs-fuse listens.
+const SOCKET: &str = "/run/zfs/zfs_socket";
 /// How long a daemon may take to start, and a mount to be let go.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -264,12 +266,14 @@ impl ZfsFuse {
         for dir in ["/run/zfs", "/run/lock"] {
             fs::create_dir_all(dir)?;
         }
+        // What an earlier daemon left would seem to be this one's.
+        let _ = fs::remove_file(SOCKET);
         let mut command = Self::command(root, "zfs-fuse")?;
         command.args(["--no-daemon", "--no-kstat-mount", "-m", CACHE, "-a", "3600", "-e", "3600"]);
         let daemon = Daemon::start(command.args(["-o", "default_permissions"]))?;
         let mut this =
             ZfsFuse { root: root.into(), image: image.into(), place: place.into(), daemon };
-        this.daemon.wait(|| Path::new("/run/zfs/zfs_socket").exists())?;
+        this.daemon.wait(|| Path::new(SOCKET).exists())?;
         let mut command = Self::command(root, "zpool")?;
         command.args(["create", "-f", "-m"]).arg(place).arg(POOL).arg(image);
         succeed(&mut command)?;
