@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Smallest file that is looked at: it has room for the first two labels. OpenZFS looks at none
 /// below 64 MiB, but an image may have lost its end.
