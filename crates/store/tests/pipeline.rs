@@ -171,9 +171,10 @@ fn readers_of_one_block_share_one_read() {
                 });
             }
         });
-        // What does not fit the cache is read by each for itself.
+        // What does not fit the cache is read by each for itself. A batch that is first reads both
+        // blocks at once.
         if arc > 4096 {
-            assert_eq!(pool.reads() - before, 2);
+            assert!((1..=2).contains(&(pool.reads() - before)));
         }
     }
 }
