@@ -3,26 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
 
 use cenote::{CreatePool, DatasetKind, Error, Pool, SetAttr};
+use cenote_testpools::judge;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
-use std::process::Command;
-
-/// What OpenZFS says of an exported pool: every block is read, and everything adds up.
-#[track_caller]
-fn zdb_is_content(dir: &Path, pool: &str) {
-    let output = Command::new("/usr/sbin/zdb")
-        .args(["-e", "-p", dir.to_str().unwrap(), "-bcc", pool])
-        .output()
-        .expect("zdb, of Debian's package zfsutils-linux");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}\n{errors}");
-    assert!(text.contains("No leaks (block sum matches space maps exactly)"), "{text}\n{errors}");
-    for bad in ["leaked", "mismatch", "errors:", "double alloc"] {
-        assert!(!errors.contains(bad), "{errors}");
-    }
-}
 
 fn disks(dir: &Path, count: usize) -> Vec<String> {
     let disk = |n| {
@@ -76,7 +60,7 @@ fn files_are_there_after_an_export() {
     pool.export().unwrap();
     assert!(matches!(pool.create_filesystem("tank/x", &[]), Err(Error::ReadOnly)));
     drop((home, pool));
-    zdb_is_content(dir.path(), "tank");
+    judge(dir.path(), "tank");
 
     let pool = Pool::open([dir.path()], "tank").unwrap();
     let files = pool.dataset("tank/home").unwrap().filesystem().unwrap();
@@ -144,7 +128,7 @@ fn datasets_come_and_go() {
     pool.dataset("tank/c/b").unwrap().destroy_all().unwrap();
     pool.export().unwrap();
     drop((a, b, c, pool));
-    zdb_is_content(dir.path(), "tank");
+    judge(dir.path(), "tank");
 
     let pool = Pool::open_writable([dir.path()], "tank").unwrap();
     assert_eq!(pool.datasets().count(), 2);
@@ -153,7 +137,7 @@ fn datasets_come_and_go() {
     assert_eq!(c.filesystem().unwrap().read("kept").unwrap(), noise(300_000, 1));
     c.destroy_all().unwrap();
     drop(pool);
-    zdb_is_content(dir.path(), "tank");
+    judge(dir.path(), "tank");
 }
 
 #[test]
@@ -172,7 +156,7 @@ fn features_are_in_use_from_when_they_are_used() {
     fs.destroy().unwrap();
     assert!(all.iter().all(|f| state(f) == "enabled"));
     drop(pool);
-    zdb_is_content(dir.path(), "tank");
+    judge(dir.path(), "tank");
 }
 
 #[test]
@@ -205,7 +189,7 @@ fn volumes_are_written() {
     assert_eq!(disk.volume().unwrap().size(), 64 << 20);
     pool.export().unwrap();
     drop((disk, pool));
-    zdb_is_content(dir.path(), "tank");
+    judge(dir.path(), "tank");
 }
 
 #[test]
@@ -228,7 +212,7 @@ fn pools_of_several_devices() {
             files.remove_file(format!("file{n}")).unwrap();
         }
         drop((root, files, pool));
-        zdb_is_content(dir.path(), "tank");
+        judge(dir.path(), "tank");
         let pool = Pool::open([dir.path()], "tank").unwrap();
         let old = pool.dataset("tank@s").unwrap().filesystem().unwrap();
         assert_eq!(old.read("file7").unwrap(), noise(50_007, 7));

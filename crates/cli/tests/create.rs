@@ -71,18 +71,12 @@ impl Bench {
 }
 
 fn zdb(dir: &Path, args: &[&str]) -> String {
-    let mut zdb = Command::new("/usr/sbin/zdb");
-    let out = zdb.args(["-e", "-p", dir.to_str().unwrap()]).args(args).arg("tank").output();
-    let out = out.expect("OpenZFS's zdb is not installed (Debian: zfsutils-linux)");
-    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "zdb {args:?}: {text}");
-    text.into_owned()
+    cenote_testpools::zdb(dir, "tank", args)
 }
 
 #[track_caller]
 fn judge(dir: &Path) {
-    let text = zdb(dir, &["-bcc"]);
-    assert!(text.contains("No leaks (block sum matches space maps exactly)"), "{text}");
+    cenote_testpools::judge(dir, "tank");
 }
 
 /// Creates, exports, judges, imports and destroys.

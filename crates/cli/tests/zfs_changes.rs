@@ -8,7 +8,6 @@ mod common;
 use common::{Session, can_mount, mounts_below};
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 /// A pool in a file, with a daemon.
 struct Tank {
@@ -63,15 +62,7 @@ impl Tank {
         if self.mounted {
             assert_eq!(mounts_below(self.session.dir.path()), [""; 0]);
         }
-        let dir = self.session.dir.path().to_str().unwrap();
-        let output = Command::new("/usr/sbin/zdb")
-            .args(["-e", "-p", dir, "-bcc", "tank"])
-            .output()
-            .expect("zdb, of Debian's package zfsutils-linux");
-        let text = String::from_utf8_lossy(&output.stdout);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{text}\n{errors}");
-        assert!(text.contains("No leaks (block sum matches space maps exactly)"), "{text}");
+        cenote_testpools::judge(self.session.dir.path(), "tank");
     }
 }
 

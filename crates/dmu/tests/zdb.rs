@@ -6,7 +6,6 @@ mod common;
 
 use cenote_dmu::zap::{FatStats, Zap};
 use std::collections::BTreeMap;
-use std::process::Command;
 
 /// What `zdb` printed about one ZAP.
 #[derive(Debug, Default, PartialEq)]
@@ -18,10 +17,7 @@ struct Printed {
 }
 
 fn zdb(pool: &cenote_testpools::TestPool) -> String {
-    let mut zdb = Command::new("/sbin/zdb");
-    zdb.args(["-e", "-p"]).arg(&pool.dir).args(["-dddd", &pool.name]);
-    let output = zdb.output().expect("OpenZFS's zdb is not installed (Debian: zfsutils-linux)");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    cenote_testpools::zdb(&pool.dir, &pool.name, &["-dddd"])
 }
 
 /// ZAPs by object set and object.

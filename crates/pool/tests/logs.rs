@@ -8,6 +8,7 @@ mod rig;
 use cenote_pool::engine::{Engine, EngineOptions, SyncContext};
 use cenote_pool::metaslab::PoolSpace;
 use cenote_pool::{ImportOptions, Pool, discover, tunables};
+use cenote_testpools::zdb;
 use cenote_zpl::FileSystem;
 use rig::Rig;
 use std::path::Path;
@@ -21,23 +22,9 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-fn zdb(dir: &Path, options: &[&str]) -> String {
-    let out = Command::new("/usr/sbin/zdb")
-        .args(["-e", "-p", dir.to_str().unwrap()])
-        .args(options)
-        .arg("tank")
-        .output()
-        .expect("OpenZFS's zdb is not installed (Debian: zfsutils-linux)");
-    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
-    let bad = ["leaked space", "double alloc", "ERROR", "error:", "mismatch", "ASSERT"];
-    let complaint = bad.iter().find(|b| text.contains(**b));
-    assert!(out.status.success() && complaint.is_none(), "zdb {options:?}: {text}");
-    text.into_owned()
-}
-
 /// OpenZFS finds nothing wrong, and what it says of the logs is what we say.
 fn judge(dir: &Path) -> PoolSpace {
-    let text = zdb(dir, &["-bccdm"]);
+    let text = zdb(dir, "tank", &["-bccdm"]);
     assert!(text.contains("No leaks (block sum matches space maps exactly)"), "{text}");
     let found = discover(&[dir.to_path_buf()]);
     let options = ImportOptions { readonly: true, force: true, ..Default::default() };

@@ -7,12 +7,12 @@ use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
 use cenote_pool::config_write::PoolConfig;
 use cenote_pool::create::*;
+use cenote_testpools::{zdb_command, zdb_output};
 use cenote_vdev::inject::MemDevice;
 use cenote_vdev::{Device, VdevState, VdevTree, init_labels, label_owner, read_labels};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -380,7 +380,7 @@ fn vdevs_are_added_behind_those_there_are() {
         )
     );
     assert!(adding.go("log /e").is_ok());
-    assert_eq!(adding.go("spare /e").unwrap().new_tops, []);
+    assert!(adding.go("spare /e").unwrap().new_tops.is_empty());
 }
 
 /// Files, as the system has them: held for one, found by full path only, and their labels read by
@@ -400,9 +400,7 @@ fn zdb_reads_the_labels_of_files() {
     // Held by another.
     let busy = go(a.clone()).err().unwrap();
     assert!(busy.contains("one or more vdevs refer to the same device"), "{busy}");
-    let output = Command::new("/sbin/zdb").args(["-l", &b]).output();
-    let output = output.expect("OpenZFS's zdb is not installed (Debian: zfsutils-linux)");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (_, text) = zdb_output(zdb_command(&["-l", &b]));
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let guid = |l: &NvList| format!("guid: {}", l.u64("guid").unwrap());
     let top = &config::children(&p.root)[0];

@@ -1,4 +1,5 @@
-//! The sample pools of the test suite: unpacks them once, hands out paths and private copies.
+//! The sample pools of the test suite: unpacks them once, hands out paths and private copies. And
+//! the judge of pools that tests wrote: OpenZFS's own `zdb`.
 //!
 //! `tests/pools` holds pools made by OpenZFS, compressed: `NAME.0.img.zst` for a pool of one file,
 //! `NAME.tar.zst` for a pool of several. They are unpacked sparsely into `target/test-pools/NAME/`
@@ -8,6 +9,10 @@
 //! Any failure here is a failure of the test that asked, so this crate panics with a clear message.
 
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)]
+
+mod judge;
+
+pub use judge::{judge, try_judge, try_zdb, zdb, zdb_command, zdb_output};
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};

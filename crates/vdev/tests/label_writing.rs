@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use cenote_testpools::{zdb_command, zdb_output};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use cenote_format::label::Uberblock;
@@ -16,9 +16,10 @@ use cenote_vdev::{
 };
 
 fn zdb(args: &[&str], file: &Path) -> (bool, String) {
-    let output = Command::new("/sbin/zdb").args(args).arg(file).output();
-    let output = output.expect("OpenZFS's zdb is not installed (Debian: zfsutils-linux)");
-    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    let mut zdb = zdb_command(args);
+    zdb.arg(file);
+    let (output, text) = zdb_output(zdb);
+    (output.status.success(), text)
 }
 
 /// The devices of a pool with their labels, those without any left out.
@@ -137,12 +138,8 @@ fn zdb_opens_the_pool_at_the_new_uberblock() {
     tree.sync_labels(&update).unwrap();
     drop(tree);
     let dir = pool.pool.files[0].parent().unwrap();
-    let mut zdb = Command::new("/sbin/zdb");
-    let output = zdb.args(["-e", "-p"]).arg(dir).args(["-u", "compat21"]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text} {errors}");
-    assert!(text.contains(&format!("\ttxg = {}\n", uberblock.txg)), "{text} {errors}");
+    let text = cenote_testpools::zdb(dir, "compat21", &["-u"]);
+    assert!(text.contains(&format!("\ttxg = {}\n", uberblock.txg)), "{text}");
 }
 
 #[test]

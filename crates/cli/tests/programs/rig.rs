@@ -14,9 +14,6 @@ const DEVICE: u64 = 2 << 30;
 /// Seconds that a program may take.
 const PATIENCE: &str = "300";
 /// What `zdb` says of a pool that is not as it should be.
-const COMPLAINTS: [&str; 6] =
-    ["leaked space", "double alloc", "ERROR", "error:", "mismatch", "ASSERT"];
-
 /// Whether there is time for a long test.
 pub fn long() -> bool {
     std::env::var("CENOTE_PROGRAMS").is_ok_and(|v| v == "long")
@@ -224,16 +221,8 @@ impl Rig {
     /// OpenZFS finds nothing wrong with the pool as it is on disk.
     #[track_caller]
     pub fn judge(&self) {
-        let mut zdb = Command::new(find("zdb").unwrap());
-        let output =
-            zdb.args(["-e", "-p"]).arg(self.outside("disks")).args(["-bcc", "tank"]).output();
-        let output = output.unwrap();
-        let text =
-            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        let complaint = COMPLAINTS.iter().find(|c| text.contains(**c));
-        let good = text.contains("No leaks (block sum matches space maps exactly)");
-        if !(output.status.success() && good && complaint.is_none()) {
-            panic!("zdb: {}", self.keep(&text));
+        if let Err(text) = cenote_testpools::try_judge(&self.outside("disks"), "tank") {
+            panic!("{}", self.keep(&text));
         }
     }
 

@@ -15,7 +15,6 @@ use cenote_vdev::Device;
 use cenote_zpl::{CreateProps, format};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -150,21 +149,8 @@ pub fn judge(images: &[Image]) -> super::Verdict {
     for (i, image) in images.iter().enumerate() {
         image.save(&dir.path().join(format!("d{i}")));
     }
-    let out = Command::new("zdb")
-        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-        .args(["-e", "-p", dir.path().to_str().unwrap(), "-bcc", POOL])
-        .output()
-        .expect("OpenZFS's zdb is not installed (Debian: zfsutils-linux)");
-    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
-    let bad =
-        ["leaked space", "double alloc", "ERROR", "error:", "mismatch", "ASSERT", "rror counts"];
-    let wrong = |line: &&str| bad.iter().any(|b| line.contains(b));
-    let complaint = text.lines().find(wrong);
-    let clean = text.contains("No leaks (block sum matches space maps exactly)");
-    if out.status.success() && complaint.is_none() && clean {
-        return Ok(());
-    }
-    Err(format!("zdb -bcc ({:?}, images in {:?}): {text}", out.status, dir.keep()))
+    cenote_testpools::try_judge(dir.path(), POOL)
+        .map_err(|text| format!("{text} (images in {:?})", dir.keep()))
 }
 
 /// Keeps images for later and says where.

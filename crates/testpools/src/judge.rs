@@ -1,0 +1,66 @@
+//! The independent judge: OpenZFS's own `zdb`, run on exported (or crashed) pools.
+//!
+//! Where it is not installed the test that asked fails.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// What `zdb` says of a pool that is not as it should be.
+const COMPLAINTS: [&str; 7] =
+    ["leaked space", "double alloc", "ERROR", "error:", "mismatch", "ASSERT", "rror counts"];
+/// What `zdb -b` says of a pool that is.
+const CLEAN: &str = "No leaks (block sum matches space maps exactly)";
+/// Let go of prefetched blocks at once: otherwise `zdb` waits seconds for them at its end.
+const QUICK: [&str; 2] = ["-o", "zfs_arc_min_prescient_prefetch_ms=1"];
+
+/// `zdb ARGS`.
+pub fn zdb_command(args: &[&str]) -> Command {
+    let mut zdb = Command::new("zdb");
+    zdb.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    zdb.args(args);
+    zdb
+}
+
+/// What a `zdb` that was run ended with, and printed on both channels.
+pub fn zdb_output(mut zdb: Command) -> (Output, String) {
+    let output = zdb.output().expect("OpenZFS's zdb is not installed (Debian: zfsutils-linux)");
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let text = text.into_owned();
+    (output, text)
+}
+
+/// `zdb -e -p DIR OPTIONS POOL`: what it printed.
+///
+/// # Errors
+/// The same, if it failed or complained.
+pub fn try_zdb(dir: &Path, pool: &str, options: &[&str]) -> Result<String, String> {
+    let mut zdb = zdb_command(&QUICK);
+    zdb.args(["-e", "-p"]).arg(dir).args(options).arg(pool);
+    let (output, text) = zdb_output(zdb);
+    let complaint = COMPLAINTS.iter().find(|c| text.contains(**c));
+    if !output.status.success() || complaint.is_some() {
+        return Err(format!("zdb {options:?} ({}, {complaint:?}): {text}", output.status));
+    }
+    Ok(text)
+}
+
+/// `zdb -e -p DIR OPTIONS POOL`: what it printed. The test fails if it failed or complained.
+#[track_caller]
+pub fn zdb(dir: &Path, pool: &str, options: &[&str]) -> String {
+    try_zdb(dir, pool, options).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Whether OpenZFS finds nothing wrong with any block of the pool: `zdb -bcc`.
+///
+/// # Errors
+/// What it said.
+pub fn try_judge(dir: &Path, pool: &str) -> Result<(), String> {
+    let text = try_zdb(dir, pool, &["-bcc"])?;
+    if text.contains(CLEAN) { Ok(()) } else { Err(format!("zdb -bcc: {text}")) }
+}
+
+/// OpenZFS finds nothing wrong with any block of the pool: `zdb -bcc`.
+#[track_caller]
+pub fn judge(dir: &Path, pool: &str) {
+    try_judge(dir, pool).unwrap_or_else(|e| panic!("{e}"));
+}
