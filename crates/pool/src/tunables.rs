@@ -153,6 +153,10 @@ tunables! {
         "Most memory for unflushed changes";
     UNFLUSHED_MAX_MEM_PPM "zfs_unflushed_max_mem_ppm" PerMillion 1000 (0, 1_000_000),
         "Most memory for unflushed changes, as a share of all memory";
+    VDEV_DEFAULT_MS_COUNT "zfs_vdev_default_ms_count" Count 200 SOME,
+        "Metaslabs that a large new top-level vdev is cut into";
+    VDEV_DEFAULT_MS_SHIFT "zfs_vdev_default_ms_shift" Count 29 (24, 34),
+        "log2 of the bytes of a metaslab of a new top-level vdev that is neither large nor small";
 }
 
 /// The tunable of that name.

@@ -8,21 +8,19 @@
 //! | to 2 PiB | one for every 16 GiB |
 //! | above | about 131,072 |
 //!
-//! No metaslab is smaller than 16 MiB, the largest block.
+//! No metaslab is smaller than 16 MiB, the largest block. The 512 MiB and the 200 are
+//! [tunables](crate::tunables).
 
+use crate::tunables;
 use cenote_format::LABEL_START;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
 
-/// log2 of the bytes of a metaslab of a middling vdev (`zfs_vdev_default_ms_shift`).
-const DEFAULT_SHIFT: u32 = 29;
 /// And of the largest there are, unless there would be too many (`zfs_vdev_max_ms_shift`).
 const MAX_SHIFT: u32 = 34;
 /// And of the smallest (`SPA_MAXBLOCKSHIFT`).
 const MIN_SHIFT: u32 = 24;
 /// Metaslabs of a small vdev (`zfs_vdev_min_ms_count`).
 const MIN_COUNT: u64 = 16;
-/// Metaslabs of a large vdev (`zfs_vdev_default_ms_count`).
-const DEFAULT_COUNT: u64 = 200;
 /// Most metaslabs (`zfs_vdev_ms_count_limit`).
 const MAX_COUNT: u64 = 1 << 17;
 
@@ -39,13 +37,14 @@ pub struct VdevPlan {
 
 /// Plans a top-level vdev of `asize` allocatable bytes (`vdev_metaslab_set_size`).
 pub fn plan(asize: u64) -> VdevPlan {
+    let default_count = tunables::VDEV_DEFAULT_MS_COUNT.get();
+    let default_shift = tunables::VDEV_DEFAULT_MS_SHIFT.get() as u32;
     // One more than log2 of an equal share: a power of two that is larger.
     let shift_for = |count: u64| (asize / count).checked_ilog2().map_or(0, |log| log + 1);
-    let by_default = asize >> DEFAULT_SHIFT;
-    let wanted = match by_default {
+    let wanted = match asize >> default_shift {
         ..MIN_COUNT => shift_for(MIN_COUNT),
-        MIN_COUNT..=DEFAULT_COUNT => DEFAULT_SHIFT,
-        _ => shift_for(DEFAULT_COUNT),
+        by_default if by_default <= default_count => default_shift,
+        _ => shift_for(default_count),
     };
     let ms_shift = match wanted {
         ..MIN_SHIFT => MIN_SHIFT,
