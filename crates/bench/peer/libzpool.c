@@ -3,6 +3,7 @@
  *
  *   libzpool-peer read FILE SIZE_MIB CACHE_MIB
  *   libzpool-peer write FILE SIZE_MIB OVERWRITES
+ *   libzpool-peer spacemap ...: see spacemap.c
  *
  * `write` makes a pool on FILE for each row, writes SIZE_MIB in 128 KiB (noise, then what lz4
  * halves), overwrites a quarter of that OVERWRITES times at random in 8 KiB, each until it is on
@@ -15,11 +16,9 @@
  *
  * The object numbers are in the ZAP of object 1 of the object set, under those names.
  */
-#include <sys/zfs_context.h>
+#include "peer.h"
 #include <sys/arc.h>
-#include <sys/dmu.h>
 #include <sys/dsl_prop.h>
-#include <sys/spa.h>
 #include <sys/txg.h>
 #include <sys/zap.h>
 #include <sys/zfeature.h>
@@ -31,9 +30,6 @@
 
 extern unsigned long zfs_arc_max, zfs_arc_min;
 extern char *spa_config_path;
-
-#define	POOL "bench"
-#define	DATASET "bench/data"
 
 struct object {
 	const char *name;
@@ -48,11 +44,11 @@ static struct object objects[] = {
 	{ "small", 8 << 10, ZIO_COMPRESS_OFF, 0 },
 };
 
-static char *path;
+char *path;
 static uint64_t object_bytes;
 static uint64_t rng_state = 1;
 
-static uint64_t
+uint64_t
 random64(void)
 {
 	rng_state ^= rng_state << 13;
@@ -61,7 +57,7 @@ random64(void)
 	return (rng_state);
 }
 
-static double
+double
 wall(void)
 {
 	struct timespec t;
@@ -69,7 +65,7 @@ wall(void)
 	return (t.tv_sec + t.tv_nsec / 1e9);
 }
 
-static double
+double
 cpu(void)
 {
 	struct rusage r;
@@ -78,8 +74,8 @@ cpu(void)
 	    (r.ru_utime.tv_usec + r.ru_stime.tv_usec) / 1e6);
 }
 
-static void
-make_pool(void)
+void
+make_pool(int with_log_space_maps)
 {
 	nvlist_t *file = fnvlist_alloc(), *root = fnvlist_alloc();
 	nvlist_t *props = fnvlist_alloc();
@@ -91,6 +87,8 @@ make_pool(void)
 	fnvlist_add_nvlist_array(root, ZPOOL_CONFIG_CHILDREN, &file, 1);
 	for (int i = 0; i < SPA_FEATURES; i++) {
 		char name[128];
+		if (i == SPA_FEATURE_LOG_SPACEMAP && !with_log_space_maps)
+			continue;
 		snprintf(name, sizeof (name), "feature@%s",
 		    spa_feature_table[i].fi_uname);
 		fnvlist_add_uint64(props, name, 0);
@@ -115,11 +113,7 @@ fill_object(objset_t *os, struct object *o)
 		memset(block, 0, o->block_size);
 		for (int i = 0; i < noise; i += 8)
 			*(uint64_t *)(block + i) = random64();
-		dmu_tx_t *tx = dmu_tx_create(os);
-		dmu_tx_hold_write(tx, o->number, at, o->block_size);
-		VERIFY0(dmu_tx_assign(tx, TXG_WAIT));
-		dmu_write(os, o->number, at, o->block_size, block, tx);
-		dmu_tx_commit(tx);
+		write_bytes(os, o->number, at, o->block_size, block);
 	}
 	free(block);
 	txg_wait_synced(dmu_objset_pool(os), 0);
@@ -212,17 +206,24 @@ print_row(const char *row, uint64_t bytes, uint64_t ops, double w, double c)
 	fflush(stdout);
 }
 
-static void
-write_block(objset_t *os, struct object *o, uint64_t at, const char *block)
+void
+write_bytes(objset_t *os, uint64_t object, uint64_t at, uint64_t len,
+    const char *data)
 {
 	dmu_tx_t *tx = dmu_tx_create(os);
-	dmu_tx_hold_write(tx, o->number, at, o->block_size);
+	dmu_tx_hold_write(tx, object, at, len);
 	VERIFY0(dmu_tx_assign(tx, TXG_WAIT));
-	dmu_write(os, o->number, at, o->block_size, block, tx);
+	dmu_write(os, object, at, len, data, tx);
 	dmu_tx_commit(tx);
 }
 
-static char *
+static void
+write_block(objset_t *os, struct object *o, uint64_t at, const char *block)
+{
+	write_bytes(os, o->number, at, o->block_size, block);
+}
+
+char *
 noise(size_t len, size_t of)
 {
 	char *block = calloc(1, of);
@@ -232,7 +233,7 @@ noise(size_t len, size_t of)
 }
 
 /* A file whose blocks are there already: no one is to measure how the host allocates. */
-static void
+void
 make_file(uint64_t size)
 {
 	size_t mib = 1 << 20;
@@ -254,7 +255,7 @@ fresh_pool(enum zio_compress compression)
 	objset_t *os;
 
 	make_file(2 * object_bytes + (256 << 20));
-	make_pool();
+	make_pool(1);
 	VERIFY0(dmu_objset_create(DATASET, DMU_OST_OTHER, 0, NULL, NULL, NULL));
 	VERIFY0(dsl_prop_set_int(DATASET, "compression", ZPROP_SRC_LOCAL,
 	    compression));
@@ -332,6 +333,11 @@ write_rows(uint64_t count)
 int
 main(int argc, char **argv)
 {
+	spa_config_path = "/nonexistent/zpool.cache";
+	if (argc > 3 && strcmp(argv[1], "spacemap") == 0) {
+		path = argv[2];
+		return (spacemap_rows(argc - 3, argv + 3));
+	}
 	if (argc != 5) {
 		fprintf(stderr, "usage: %s read FILE SIZE_MIB CACHE_MIB\n"
 		    "       %s write FILE SIZE_MIB OVERWRITES\n", argv[0], argv[0]);
@@ -339,7 +345,6 @@ main(int argc, char **argv)
 	}
 	path = argv[2];
 	object_bytes = strtoull(argv[3], NULL, 10) << 20;
-	spa_config_path = "/nonexistent/zpool.cache";
 	if (strcmp(argv[1], "write") == 0) {
 		zfs_arc_max = 256 << 20;
 		return (write_rows(strtoull(argv[4], NULL, 10)));
@@ -353,7 +358,7 @@ main(int argc, char **argv)
 	}
 	close(fd);
 	kernel_init(SPA_MODE_READ | SPA_MODE_WRITE);
-	make_pool();
+	make_pool(1);
 	make_objects();
 	cold_and_warm("sequential 128K cold", "sequential 128K warm", 0, 0);
 	cold_and_warm("sequential 128K lz4 cold", "sequential 128K lz4 warm", 1, 0);

@@ -1,5 +1,7 @@
 //! `cenote-bench write`: see [`mod@write`] (through the library) and [`mounted`] (through mounts).
 //!
+//! `cenote-bench spacemap`: see [`spacemap`].
+//!
 //! `cenote-bench read`: reads through the library, beside the raw device file and beside OpenZFS's
 //! own engine, in one run.
 //!
@@ -18,6 +20,7 @@ mod mounted;
 mod noise;
 mod read;
 mod report;
+mod spacemap;
 mod write;
 
 use std::ffi::OsString;
@@ -39,6 +42,11 @@ enum What {
     Read(ReadArgs),
     /// Sequential writes, random overwrites and small files, through the library and through mounts.
     Write(WriteArgs),
+    /// What transaction groups cost in a pool that has aged, with log space maps and without.
+    Spacemap(spacemap::SpaceMapArgs),
+    /// The part of `spacemap` that measures this software once.
+    #[command(hide = true)]
+    SpacemapOurs(spacemap::OursArgs),
     /// The part of `write` that mounts things; `write` runs it in namespaces of its own.
     #[command(hide = true)]
     Mounted(mounted::InsideArgs),
@@ -156,6 +164,8 @@ fn main() -> anyhow::Result<()> {
     match Args::parse().what {
         What::Read(args) => read::run(&args),
         What::Write(args) => write_rows(&args),
+        What::Spacemap(args) => spacemap::run(&args),
+        What::SpacemapOurs(args) => spacemap::run_ours(&args),
         What::Mounted(args) => mounted::inside(&args),
     }
 }

@@ -25,6 +25,8 @@ use crate::mounted::make_image;
 use crate::noise::Noise;
 use crate::report;
 
+/// Bytes of the cache.
+const ARC: u64 = 256 << 20;
 /// Bytes of a small file.
 const SMALL: usize = 1024;
 /// Small files in a directory.
@@ -63,11 +65,18 @@ fn peer(program: &Path, args: &WriteArgs) -> anyhow::Result<Vec<Run>> {
     rows.map(|l| serde_json::from_str(l).with_context(|| format!("peer's line {l:?}"))).collect()
 }
 
-fn create(path: PathBuf, compression: Compression) -> anyhow::Result<Arc<Engine>> {
+/// A pool on `path`; `features` are those that are (true) or are not to be enabled, of all.
+pub fn create(
+    path: PathBuf,
+    compression: Compression,
+    arc_bytes: u64,
+    features: &[(String, bool)],
+    options: EngineOptions,
+) -> anyhow::Result<Arc<Engine>> {
     let redundancy = Redundancy::Single;
     let tops = vec![VdevSpec { redundancy, devices: vec![path], class: Default::default() }];
     let layout = Layout { tops, ..Layout::default() };
-    let choice = FeatureChoice { none: false, compatibility: None, named: &[] };
+    let choice = FeatureChoice { none: false, compatibility: None, named: features };
     let (features, _) = choose_features(&choice).map_err(anyhow::Error::msg)?;
     let compression = NewValue::Number(compression as u64);
     let request = CreateRequest {
@@ -85,9 +94,9 @@ fn create(path: PathBuf, compression: Compression) -> anyhow::Result<Arc<Engine>
         props: &[],
         root_props: &[("compression".into(), compression)],
         altroot: None,
-        arc_bytes: Some(256 << 20),
+        arc_bytes: Some(arc_bytes),
     };
-    Ok(Engine::create(&request, EngineOptions::default(), |os| {
+    Ok(Engine::create(&request, options, |os| {
         cenote_zpl::format(os, &CreateProps::default(), FIRST_TXG)
             .map_err(|e| WriteError::Sink(Box::new(e)))
     })?)
@@ -111,12 +120,12 @@ fn our_rows(args: &WriteArgs) -> anyhow::Result<Vec<Run>> {
         ("sequential 128K lz4", 64 << 10, Compression::Lz4),
     ] {
         make_image(&path, 2 * bytes + (256 << 20))?;
-        let engine = create(path.clone(), compression)?;
+        let engine = create(path.clone(), compression, ARC, &[], EngineOptions::default())?;
         rows.push(sequential(row, &engine, bytes, noise)?);
         finish(engine)?;
     }
     make_image(&path, 2 * bytes + (256 << 20))?;
-    let engine = create(path.clone(), Compression::Off)?;
+    let engine = create(path.clone(), Compression::Off, ARC, &[], EngineOptions::default())?;
     rows.push(overwrites("random 8K overwrites", &engine, bytes / 4, args.overwrites)?);
     rows.extend(small_files(&engine, args.files)?);
     finish(engine)?;

@@ -1,0 +1,41 @@
+/*
+ * What the modes of the peer share.
+ */
+#ifndef PEER_H
+#define	PEER_H
+
+#include <sys/zfs_context.h>
+#include <sys/dmu.h>
+#include <sys/spa.h>
+
+#define	POOL "bench"
+#define	DATASET "bench/data"
+
+/* The device file. */
+extern char *path;
+
+uint64_t random64(void);
+double wall(void);
+double cpu(void);
+/* Fills `len` bytes of a new buffer of `of` bytes with what does not compress. */
+char *noise(size_t len, size_t of);
+void make_file(uint64_t size);
+void make_pool(int with_log_space_maps);
+void write_bytes(objset_t *os, uint64_t object, uint64_t at, uint64_t len,
+    const char *data);
+
+int spacemap_rows(int argc, char **argv);
+
+/* What a transaction group wrote, by kind of block, before aggregation. */
+enum kind { DATA, INDIRECT, SPACE_MAP, OTHER, KINDS };
+
+/* What stands in front of the engine's functions has counted so far. */
+struct counters {
+	uint64_t ios[KINDS], bytes[KINDS];
+	uint64_t device_writes, device_bytes;
+	uint64_t txgs, passes;
+	double sync_seconds, first_pass_seconds;
+};
+extern struct counters counted;
+
+#endif
