@@ -48,6 +48,7 @@ use cenote_format::nvlist::{NvList, NvValue};
 
 use crate::device::WriteReq;
 use crate::submit::Work;
+use crate::traffic::Content;
 use crate::tree;
 use crate::vdev::Vdev;
 use crate::write::submit;
@@ -161,6 +162,10 @@ impl VdevTree {
     /// one write is durable.
     fn write_labels(&self, jobs: Vec<Labels>) -> Vec<u64> {
         let done = self.writer.pool.run(jobs);
+        let written = |req: &&WriteReq| matches!(req.result, Some(Ok(())));
+        for req in done.iter().flat_map(|job| &job.reqs).filter(written) {
+            self.writer.writes.add(Content::Label, 1, req.data.len() as u64);
+        }
         let tops: Vec<u64> = done.iter().map(|job| job.top).collect();
         // Blocks written meanwhile are another one's concern, who is told by a flush of his own.
         if let Err(error) = self.flush_tops(&tops) {

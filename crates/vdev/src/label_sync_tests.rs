@@ -13,6 +13,7 @@ use cenote_format::nvlist::{NvList, NvValue};
 use crate::device::Device;
 use crate::inject::{CrashDevice, FaultyDevice, MemDevice, Power};
 use crate::testing;
+use crate::traffic::Content;
 use crate::vdev::Kind;
 use crate::{
     BlockWrite, LabelState, LabelUpdate, VdevError, VdevTree, clear_labels, init_labels,
@@ -122,7 +123,10 @@ fn powered(images: &[Vec<u8>], power: &Arc<Power>) -> Vec<Arc<CrashDevice>> {
 fn a_crash_at_any_point_of_a_commit() {
     let start = at_txg_10();
     let data = |txg: u64| Abd::from_vec(vec![txg as u8; 512]);
-    let block = |txg: u64| BlockWrite { vdev: 0, offset: txg * 512, data: data(txg), txg };
+    let block = |txg: u64| {
+        let (data, content) = (data(txg), Content::Data);
+        BlockWrite { vdev: 0, offset: txg * 512, data, txg, content }
+    };
     let run = |power: &Arc<Power>| {
         let devices = powered(&start, power);
         let tree = tree(&as_devices(&devices));

@@ -21,6 +21,7 @@
 //! | `submit` | aggregation, batches, parallel devices |
 //! | `mirror`, `raidz`, `indirect` | copies, columns and parity, removed vdevs |
 //! | [`stats`] | counters |
+//! | [`traffic`] | what was written, by what it carries |
 //!
 //! # The path of a read
 //!
@@ -52,6 +53,7 @@ pub mod stats;
 mod submit;
 #[cfg(test)]
 mod testing;
+pub mod traffic;
 mod tree;
 #[cfg(test)]
 mod tree_tests;

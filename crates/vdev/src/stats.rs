@@ -5,7 +5,7 @@
 //! copy that another one made good is no error of the mirror.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Number of buckets of a latency histogram (`VDEV_L_HISTO_BUCKETS`).
 pub const LATENCY_BUCKETS: usize = 37;
@@ -13,6 +13,60 @@ pub const LATENCY_BUCKETS: usize = 37;
 /// Latencies by power of two: bucket `i` counts reads (or writes) that took from `2^i` to
 /// `2^(i+1) - 1` ns. The first bucket also holds 0, the last one everything longer.
 pub type LatencyHistogram = [u64; LATENCY_BUCKETS];
+
+/// Counts what something took, without locks.
+#[derive(Debug)]
+pub struct Latencies {
+    counts: [AtomicU64; LATENCY_BUCKETS],
+    nanoseconds: AtomicU64,
+}
+
+/// What [`Latencies`] counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatencyFigures {
+    /// How often it took how long.
+    pub histogram: LatencyHistogram,
+    /// All of it.
+    pub total: Duration,
+}
+
+impl LatencyFigures {
+    /// How often it was done.
+    pub fn count(&self) -> u64 {
+        self.histogram.iter().sum()
+    }
+}
+
+impl Default for Latencies {
+    fn default() -> Latencies {
+        let counts = [const { AtomicU64::new(0) }; LATENCY_BUCKETS];
+        Latencies { counts, nanoseconds: AtomicU64::new(0) }
+    }
+}
+
+impl Latencies {
+    /// Counts once more what took `time`.
+    pub fn add(&self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = (ns.max(1).ilog2() as usize).min(LATENCY_BUCKETS - 1);
+        self.counts[bucket].fetch_add(1, Relaxed);
+        self.nanoseconds.fetch_add(ns, Relaxed);
+    }
+
+    /// Does something, and counts what that took.
+    pub fn time<T>(&self, f: impl FnOnce() -> T) -> T {
+        let started = Instant::now();
+        let done = f();
+        self.add(started.elapsed());
+        done
+    }
+
+    /// What was counted so far.
+    pub fn now(&self) -> LatencyFigures {
+        let total = Duration::from_nanos(self.nanoseconds.load(Relaxed));
+        LatencyFigures { histogram: self.counts.each_ref().map(|n| n.load(Relaxed)), total }
+    }
+}
 
 /// Counters of a vdev.
 #[derive(Default)]
@@ -23,25 +77,13 @@ pub(crate) struct Stats {
 }
 
 /// Counters of the reads or of the writes.
+#[derive(Default)]
 pub(crate) struct Io {
     ops: AtomicU64,
     bytes: AtomicU64,
     errors: AtomicU64,
     in_flight: AtomicU64,
-    latency: [AtomicU64; LATENCY_BUCKETS],
-}
-
-impl Default for Io {
-    fn default() -> Io {
-        let zero = || AtomicU64::new(0);
-        Io {
-            ops: zero(),
-            bytes: zero(),
-            errors: zero(),
-            in_flight: zero(),
-            latency: [const { AtomicU64::new(0) }; LATENCY_BUCKETS],
-        }
-    }
+    latency: Latencies,
 }
 
 impl Io {
@@ -55,9 +97,7 @@ impl Io {
         self.in_flight.fetch_sub(1, Relaxed);
         self.ops.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes as u64, Relaxed);
-        let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
-        let bucket = (ns.max(1).ilog2() as usize).min(LATENCY_BUCKETS - 1);
-        self.latency[bucket].fetch_add(1, Relaxed);
+        self.latency.add(latency);
     }
 
     /// One operation of `begin`'s failed; `counts` if that is an error of the device.
@@ -84,8 +124,8 @@ impl Io {
     }
 
     pub(crate) fn add_latency(&self, sum: &mut LatencyHistogram) {
-        for (s, n) in sum.iter_mut().zip(&self.latency) {
-            *s += n.load(Relaxed);
+        for (s, n) in sum.iter_mut().zip(self.latency.now().histogram) {
+            *s += n;
         }
     }
 }
@@ -120,5 +160,8 @@ mod tests {
         assert_eq!(s.reads.done(), (5, 401));
         assert_eq!(s.reads.in_flight(), 0);
         assert_eq!(s.writes.done(), (0, 0));
+        let figures = s.reads.latency.now();
+        assert_eq!((figures.count(), figures.histogram), (5, h));
+        assert_eq!(figures.total, Duration::from_secs(100_000) + Duration::from_nanos(2048));
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use cenote_format::abd::{Abd, AbdMut, copies};
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_vdev::traffic::Content;
 use cenote_vdev::{BlockWrite, VdevTree, init_labels, open_device_rw};
 
 fn list(pairs: &[(&str, NvValue)]) -> NvList {
@@ -60,6 +61,7 @@ fn blocks_go_from_their_buffers_to_the_files() {
         offset: i as u64 * asize,
         data: kinds[i % 3].clone(),
         txg: 5,
+        content: Content::Data,
     };
     let blocks: Vec<BlockWrite> = (0..30).map(block).collect();
     let before = copies();

@@ -1,6 +1,5 @@
 //! The end of a transaction group: flush, labels, uberblock; then the view of it.
 
-use super::figures::TxgFigures;
 use super::sync::{Core, now};
 use super::task::EngineError;
 use super::{Disk, Shared};
@@ -18,21 +17,13 @@ use cenote_store::alloc::Class;
 use cenote_vdev::LabelUpdate;
 use std::sync::Arc;
 
-/// A group whose blocks are all written.
-pub(super) struct Committed {
-    pub txg: u64,
-    pub figures: TxgFigures,
-    pub destroying: bool,
-}
-
 fn device(e: cenote_vdev::VdevError) -> DslWriteError {
     WriteError::Sink(Box::new(e)).into()
 }
 
 impl Core {
     /// Makes group `txg` what the pool opens at, and shows it.
-    pub(super) fn commit(&mut self, shared: &Shared, done: Committed) -> Result<(), EngineError> {
-        let txg = done.txg;
+    pub(super) fn commit(&mut self, shared: &Shared, txg: u64) -> Result<(), EngineError> {
         self.write_labels(&shared.disk, txg)?;
         shared.disk.join_added()?;
         let before = shared.view();
@@ -43,8 +34,6 @@ impl Core {
         *shared.view.write() = Arc::new(view);
         shared.disk.allocator.sync_done(txg);
         shared.datasets.synced(txg);
-        tracing::debug!(txg, passes = done.figures.passes.len(), done.destroying, "synced");
-        shared.history.add(done.figures);
         Ok(())
     }
 

@@ -5,9 +5,10 @@
 //! root file system. One sync writes it, and the uberblock at its end makes the pool.
 
 use super::commit::pool_space;
+use super::figures::Recorder;
 use super::sync::{Core, count_feature, now};
 use super::task::EngineError;
-use super::{Disk, Engine, EngineOptions, SyncContext, TxgFigures, space};
+use super::{Disk, Engine, EngineOptions, SyncContext, space};
 use crate::config_write::PoolConfig;
 use crate::create::{self, CreateError, CreateSpec, FIRST_TXG, NewPool, Prepared};
 use crate::devices::DeviceSet;
@@ -184,8 +185,8 @@ impl Core {
         };
         context.create_objset(root_ds, ObjsetType::Zfs, format)?;
         self.frees = context.tx.frees;
-        let mut figures = TxgFigures { txg: FIRST_TXG, ..TxgFigures::default() };
-        self.passes(disk, FIRST_TXG, features, None, &mut figures)?;
+        let mut recorder = Recorder::begin(disk, FIRST_TXG);
+        self.passes(disk, FIRST_TXG, features, None, &mut recorder)?;
         self.write_labels(disk, FIRST_TXG)
     }
 

@@ -1,50 +1,338 @@
-//! What each transaction group did.
+//! What each transaction group did, and each pass of its sync.
+//!
+//! # Idea
+//!
+//! The write pipeline counts blocks and the devices count operations, for ever upwards
+//! ([`cenote_vdev::traffic`]). The sync thread is the only one that writes blocks, so what was
+//! counted between two moments of it is what it wrote between them. A `Recorder` notes the counters
+//! when a group was closed, after each pass, and when the group is on disk:
+//!
+//! ```text
+//!  birth        closed             pass 1    pass 2 ...        commit          on disk
+//!    ├── open ────┼─ quiescing ─┼────┼─────────┼───── ... ┼────────┼──────────────┤
+//!                               ├ datasets ┤
+//!                               ├────────────────────── total ────────────────────┤
+//! ```
+//!
+//! - Pass 1 has in it what OpenZFS's has: the datasets, sync tasks, and the first pass over the MOS.
+//! - *Data* are blocks of level 0 of plain files and volumes; everything else is metadata, space maps
+//!   included (`DMU_OT_IS_METADATA`).
+//! - Blocks are what the write pipeline hands to the devices, bytes those of all copies. Writes are
+//!   what devices are asked for after aggregation, with mirroring, parity and padding.
+//! - Labels and uberblocks are apart: the commit writes them, no pass does.
+//! - Reads are everyone's while the group was being written.
+//!
+//! No group waits to be written: the thread that writes is the one that closes.
+//!
+//! # Invariant
+//!
+//! What the passes of a group wrote adds up to what the group wrote, labels excepted.
 
+use super::gate::Closed;
+use super::{Disk, Engine};
+use crate::space_write::{SpaceMaps, Stats};
 use crate::tunables;
+use cenote_vdev::stats::LatencyFigures;
+use cenote_vdev::traffic::{Amount, Traffic};
+use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::fmt::Write;
+use std::time::{Duration, Instant, SystemTime};
 
 /// One pass of a sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PassFigures {
     /// How long it took.
     pub time: Duration,
-    /// Blocks of the MOS that were written.
-    pub blocks: u64,
+    /// Blocks that were written, and their bytes in all copies.
+    pub blocks: Traffic,
+    /// Writes of devices.
+    pub writes: Traffic,
 }
 
 /// One transaction group.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxgFigures {
     /// Its number.
     pub txg: u64,
-    /// How long it took to write, the commit not included.
-    pub total: Duration,
-    /// How long the datasets took.
+    /// When it was opened.
+    pub birth: SystemTime,
+    /// The same, as time since the system started.
+    pub birth_uptime: Duration,
+    /// Dirty bytes when it was closed.
+    pub dirty: u64,
+    /// How long changes could enter it.
+    pub open: Duration,
+    /// How long those that were inside took to leave, and open datasets to hand over.
+    pub quiescing: Duration,
+    /// How long the datasets took to write.
     pub datasets: Duration,
+    /// How long labels and the new view took.
+    pub commit: Duration,
+    /// How long it took from when it was closed until it was on disk.
+    pub total: Duration,
     /// The passes.
     pub passes: Vec<PassFigures>,
+    /// Blocks that were written, and their bytes in all copies.
+    pub blocks: Traffic,
+    /// Writes of devices.
+    pub writes: Traffic,
+    /// Flushes of devices.
+    pub flushes: u64,
+    /// Reads of devices while it was written, whoever asked for them.
+    pub reads: Amount,
+    /// Metaslabs whose unflushed changes were brought from logs to their own maps.
+    pub flushed: u64,
+    /// Space maps that were written anew.
+    pub condensed: u64,
+    /// Log space maps that there are after it.
+    pub logs: u64,
+    /// Blocks of all of these.
+    pub log_blocks: u64,
+    /// Bytes of memory that unflushed changes take after it.
+    pub unflushed: u64,
+    /// Metaslabs that are loaded after it.
+    pub loaded: u64,
+    /// Loads of metaslabs since the group before.
+    pub loads: u64,
+    /// What these took.
+    pub load_time: Duration,
+}
+
+impl Default for TxgFigures {
+    fn default() -> TxgFigures {
+        TxgFigures {
+            txg: 0,
+            birth: SystemTime::UNIX_EPOCH,
+            birth_uptime: Duration::ZERO,
+            dirty: 0,
+            open: Duration::ZERO,
+            quiescing: Duration::ZERO,
+            datasets: Duration::ZERO,
+            commit: Duration::ZERO,
+            total: Duration::ZERO,
+            passes: Vec::new(),
+            blocks: Traffic::default(),
+            writes: Traffic::default(),
+            flushes: 0,
+            reads: Amount::default(),
+            flushed: 0,
+            condensed: 0,
+            logs: 0,
+            log_blocks: 0,
+            unflushed: 0,
+            loaded: 0,
+            loads: 0,
+            load_time: Duration::ZERO,
+        }
+    }
+}
+
+impl TxgFigures {
+    /// How long the first pass took.
+    pub fn first_pass(&self) -> Duration {
+        self.passes.first().map_or(Duration::ZERO, |pass| pass.time)
+    }
+
+    /// How long all passes took.
+    pub fn all_passes(&self) -> Duration {
+        self.passes.iter().map(|pass| pass.time).sum()
+    }
+
+    /// The first pass's part of all passes, from 0 to 1; `None` without passes.
+    pub fn first_pass_share(&self) -> Option<f64> {
+        let all = self.all_passes().as_secs_f64();
+        (all > 0.0).then(|| self.first_pass().as_secs_f64() / all)
+    }
+}
+
+/// A moment at which a group is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Birth {
+    pub at: Instant,
+    time: SystemTime,
+    uptime: Duration,
+}
+
+impl Birth {
+    /// Now.
+    pub fn now() -> Birth {
+        let uptime = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
+        Birth { at: Instant::now(), time: SystemTime::now(), uptime }
+    }
+}
+
+/// What the counters say at a moment.
+#[derive(Clone, Copy)]
+struct Reading {
+    at: Instant,
+    blocks: Traffic,
+    writes: Traffic,
+    flushes: u64,
+    reads: Amount,
+}
+
+impl Reading {
+    fn of(disk: &Disk) -> Reading {
+        let tree = disk.tree();
+        let (count, _, bytes, _) = tree.root().io_stats();
+        Reading {
+            at: Instant::now(),
+            blocks: disk.writer.written(),
+            writes: tree.written(),
+            flushes: tree.flushes(),
+            reads: Amount { count, bytes },
+        }
+    }
+}
+
+/// Collects the figures of a group that is being written.
+pub(super) struct Recorder {
+    figures: TxgFigures,
+    begun: Reading,
+    /// At the end of the last pass.
+    last: Reading,
+}
+
+impl Recorder {
+    /// Group `txg` begins to be written.
+    pub fn begin(disk: &Disk, txg: u64) -> Recorder {
+        let begun = Reading::of(disk);
+        let figures = TxgFigures { txg, ..TxgFigures::default() };
+        Recorder { figures, begun, last: begun }
+    }
+
+    /// How the group was closed.
+    pub fn closed(&mut self, closed: &Closed) {
+        self.figures.birth = closed.birth.time;
+        self.figures.birth_uptime = closed.birth.uptime;
+        self.figures.dirty = closed.dirty;
+        (self.figures.open, self.figures.quiescing) = (closed.open, closed.quiescing);
+    }
+
+    /// The datasets are written; they took so long.
+    pub fn datasets(&mut self, time: Duration) {
+        self.figures.datasets = time;
+    }
+
+    /// Space maps were written.
+    pub fn space(&mut self, stats: Stats) {
+        self.figures.flushed += stats.flushed;
+        self.figures.condensed += stats.condensed;
+    }
+
+    /// A pass ends.
+    pub fn pass(&mut self, disk: &Disk) {
+        let now = Reading::of(disk);
+        self.figures.passes.push(PassFigures {
+            time: now.at.duration_since(self.last.at),
+            blocks: now.blocks.since(&self.last.blocks),
+            writes: now.writes.since(&self.last.writes),
+        });
+        self.last = now;
+    }
+
+    /// The group is on disk; its commit took so long.
+    pub fn end(self, disk: &Disk, maps: &SpaceMaps, commit: Duration) -> TxgFigures {
+        let (now, begun) = (Reading::of(disk), self.begun);
+        let (logs, log_blocks) = maps.logs();
+        TxgFigures {
+            commit,
+            total: now.at.duration_since(begun.at),
+            blocks: now.blocks.since(&begun.blocks),
+            writes: now.writes.since(&begun.writes),
+            flushes: now.flushes.saturating_sub(begun.flushes),
+            reads: now.reads.since(begun.reads),
+            logs,
+            log_blocks,
+            unflushed: maps.unflushed_bytes(),
+            loaded: disk.allocator.loaded(),
+            ..self.figures
+        }
+    }
 }
 
 /// The last transaction groups.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    groups: Mutex<VecDeque<TxgFigures>>,
+    past: Mutex<Past>,
+}
+
+#[derive(Debug, Default)]
+struct Past {
+    groups: VecDeque<TxgFigures>,
+    /// Loads of metaslabs until the last group, and what they took.
+    loads: (u64, Duration),
 }
 
 impl History {
-    /// Remembers a group.
-    pub fn add(&self, group: TxgFigures) {
-        let mut groups = self.groups.lock();
-        groups.push_back(group);
-        while groups.len() as u64 > tunables::TXG_HISTORY.get() {
-            groups.pop_front();
+    /// Remembers a group. `loads` are all loads of metaslabs so far.
+    pub fn add(&self, mut group: TxgFigures, loads: &LatencyFigures) {
+        let mut past = self.past.lock();
+        let loads = (loads.count(), loads.total);
+        group.loads = loads.0.saturating_sub(past.loads.0);
+        group.load_time = loads.1.saturating_sub(past.loads.1);
+        past.loads = loads;
+        past.groups.push_back(group);
+        while past.groups.len() as u64 > tunables::TXG_HISTORY.get() {
+            past.groups.pop_front();
         }
     }
 
     /// All that are remembered, oldest first.
     pub fn all(&self) -> Vec<TxgFigures> {
-        self.groups.lock().iter().cloned().collect()
+        self.past.lock().groups.iter().cloned().collect()
     }
+}
+
+/// The remembered groups as the file `txgs` of OpenZFS's kstats shows them: a line of titles, then
+/// a line for each group, oldest first; times in nanoseconds, `birth` since the system started.
+/// The state is `C`, on disk, but for the last line: that of the group that is `O`, open.
+pub fn kstat_txgs(engine: &Engine) -> String {
+    let mut text = String::new();
+    let mut line = |cells: [&dyn std::fmt::Display; 12]| {
+        const WIDTHS: [usize; 12] = [8, 16, 5, 12, 12, 12, 8, 8, 12, 12, 12, 12];
+        let cells: Vec<String> = cells
+            .iter()
+            .zip(WIDTHS)
+            .map(|(cell, width)| format!("{:<width$}", cell.to_string()))
+            .collect();
+        // A string takes everything.
+        let _ = writeln!(text, "{}", cells.join(" "));
+    };
+    line([
+        &"txg",
+        &"birth",
+        &"state",
+        &"ndirty",
+        &"nread",
+        &"nwritten",
+        &"reads",
+        &"writes",
+        &"otime",
+        &"qtime",
+        &"wtime",
+        &"stime",
+    ]);
+    for group in engine.figures() {
+        let (written, passed) = (group.writes.total(), group.total);
+        line([
+            &group.txg,
+            &group.birth_uptime.as_nanos(),
+            &'C',
+            &group.dirty,
+            &group.reads.bytes,
+            &written.bytes,
+            &group.reads.count,
+            &written.count,
+            &group.open.as_nanos(),
+            &group.quiescing.as_nanos(),
+            &0,
+            &passed.as_nanos(),
+        ]);
+    }
+    let (txg, birth) = engine.shared.gate.open_group();
+    line([&txg, &birth.uptime.as_nanos(), &'O', &0, &0, &0, &0, &0, &0, &0, &0, &0]);
+    text
 }

@@ -23,6 +23,7 @@
 //! Invariants: the number of the open group only grows; a group is closed only when no one is
 //! inside; what waits here holds no other lock.
 
+use super::figures::Birth;
 use cenote_dmu::live::Hold;
 use cenote_dmu::write::WriteError;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -45,9 +46,10 @@ const LEAST: u64 = 4096;
 const MAX_DELAY: Duration = Duration::from_millis(100);
 
 /// What is known of the groups.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     open: u64,
+    birth: Birth,
     inside: usize,
     closing: bool,
     synced: u64,
@@ -66,6 +68,23 @@ struct State {
 }
 
 impl State {
+    /// Before anything has entered the group after `synced`.
+    fn new(synced: u64) -> State {
+        State {
+            open: synced + 1,
+            birth: Birth::now(),
+            inside: 0,
+            closing: false,
+            synced,
+            dirty: BTreeMap::new(),
+            wanted: 0,
+            work: false,
+            ending: false,
+            ended: false,
+            failed: None,
+        }
+    }
+
     fn dirty(&self) -> u64 {
         self.dirty.values().sum()
     }
@@ -84,6 +103,21 @@ pub(crate) struct Gate {
     changed: Condvar,
     /// Most dirty bytes.
     limit: u64,
+}
+
+/// A group that was closed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Closed {
+    /// Its number.
+    pub txg: u64,
+    /// When it was opened.
+    pub birth: Birth,
+    /// Its dirty bytes.
+    pub dirty: u64,
+    /// How long changes could enter it.
+    pub open: Duration,
+    /// How long those that were inside took to leave, and its changes to be handed over.
+    pub quiescing: Duration,
 }
 
 /// What the sync thread is to do.
@@ -128,8 +162,11 @@ impl Drop for Inside {
 impl Gate {
     /// A gate whose first open group follows `synced`, the last one on disk.
     pub fn new(synced: u64, limit: u64) -> Arc<Gate> {
-        let state = State { open: synced + 1, synced, ..State::default() };
-        Arc::new(Gate { state: Mutex::new(state), changed: Condvar::new(), limit: limit.max(1) })
+        Arc::new(Gate {
+            state: Mutex::new(State::new(synced)),
+            changed: Condvar::new(),
+            limit: limit.max(1),
+        })
     }
 
     /// Enters the open group with `bytes` to be written.
@@ -188,6 +225,12 @@ impl Gate {
     /// The last group on disk.
     pub fn synced_txg(&self) -> u64 {
         self.state.lock().synced
+    }
+
+    /// The open group, and when it was opened.
+    pub fn open_group(&self) -> (u64, Birth) {
+        let state = self.state.lock();
+        (state.open, state.birth)
     }
 
     /// Bytes that are not on disk yet.
@@ -264,8 +307,9 @@ impl Gate {
 
     /// Closes the open group and waits until no one is inside; `hand_over` then takes what it
     /// holds, and the next group opens. Returns the closed group.
-    pub fn close<T>(&self, hand_over: impl FnOnce(u64) -> T) -> (u64, T) {
+    pub fn close<T>(&self, hand_over: impl FnOnce(u64) -> T) -> (Closed, T) {
         let mut state = self.state.lock();
+        let closing = Instant::now();
         state.closing = true;
         while state.inside > 0 {
             self.changed.wait(&mut state);
@@ -275,11 +319,19 @@ impl Gate {
         drop(state);
         let taken = hand_over(txg);
         let mut state = self.state.lock();
+        let birth = std::mem::replace(&mut state.birth, Birth::now());
+        let closed = Closed {
+            txg,
+            birth,
+            dirty: state.dirty.get(&txg).copied().unwrap_or(0),
+            open: closing.saturating_duration_since(birth.at),
+            quiescing: state.birth.at.saturating_duration_since(closing),
+        };
         state.open += 1;
         state.closing = false;
         state.work = false;
         self.changed.notify_all();
-        (txg, taken)
+        (closed, taken)
     }
 
     /// Group `txg` is on disk.
@@ -333,14 +385,14 @@ mod tests {
         let first = gate.enter(1).unwrap();
         assert_eq!(first.txg, 10);
         let other = gate.clone();
-        let closer = std::thread::spawn(move || other.close(|txg| txg));
+        let closer = std::thread::spawn(move || other.close(|txg| txg).0.txg);
         while !gate.state.lock().closing {
             std::thread::yield_now();
         }
         let other = gate.clone();
         let late = std::thread::spawn(move || other.enter(1).unwrap().txg);
         drop(first);
-        assert_eq!(closer.join().unwrap(), (10, 10));
+        assert_eq!(closer.join().unwrap(), 10);
         assert_eq!(late.join().unwrap(), 11);
         gate.synced(10);
         assert_eq!((gate.synced_txg(), gate.dirty()), (10, 1));
@@ -355,8 +407,8 @@ mod tests {
         let waiting = std::thread::spawn(move || other.enter(10).unwrap().txg);
         std::thread::sleep(Duration::from_millis(20));
         assert!(!waiting.is_finished());
-        let (txg, ()) = gate.close(|_| ());
-        gate.synced(txg);
+        let (closed, ()) = gate.close(|_| ());
+        gate.synced(closed.txg);
         assert_eq!(waiting.join().unwrap(), 2);
     }
 
@@ -384,8 +436,8 @@ mod tests {
         gate.end();
         assert!(gate.enter(1).is_err());
         assert_eq!(gate.next_turn(Duration::ZERO), Turn::Sync);
-        let (txg, ()) = gate.close(|_| ());
-        gate.synced(txg);
+        let (closed, ()) = gate.close(|_| ());
+        gate.synced(closed.txg);
         assert_eq!(gate.next_turn(Duration::ZERO), Turn::End);
         gate.ended();
         gate.ask();

@@ -60,6 +60,7 @@ impl SyncContext<'_> {
             policy: &policy,
             abilities: self.abilities,
             pass: 1,
+            log: None,
         };
         accounting::sync_dataset(&mut self.tx, &mut set, ds_obj, &sink)
     }

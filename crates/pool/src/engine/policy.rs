@@ -15,6 +15,7 @@ use cenote_format::dmu::DmuType;
 use cenote_store::alloc::{Class, MAX_COPIES};
 use cenote_store::write::{WriteProps, WriteRequest, Writer};
 use cenote_vdev::VdevTree;
+use cenote_vdev::traffic::Content;
 
 /// Which metadata of a dataset gets an additional copy (`redundant_metadata`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +133,7 @@ impl Policy {
             embed: abilities.embed && block.level == 0 && !fills,
             hole_birth: abilities.hole_birth,
             nopwrite: !metadata,
+            content: if metadata { Content::Metadata } else { Content::Data },
         }
     }
 
@@ -213,12 +215,27 @@ pub(crate) struct Sink<'a> {
     pub policy: &'a Policy,
     pub abilities: Abilities,
     pub pass: u32,
+    /// Object of the log space map that is being written.
+    pub log: Option<u64>,
+}
+
+impl Sink<'_> {
+    fn props(&self, block: &NewBlock) -> WriteProps {
+        let props = self.policy.props(block, self.abilities);
+        match block.kind {
+            DmuType::SPACE_MAP if self.log == Some(block.at.object) => {
+                WriteProps { content: Content::LogSpaceMap, ..props }
+            }
+            DmuType::SPACE_MAP => WriteProps { content: Content::SpaceMap, ..props },
+            _ => props,
+        }
+    }
 }
 
 impl BlockSink for Sink<'_> {
     fn write_blocks(&self, txg: u64, blocks: Vec<NewBlock>) -> Vec<Result<BlockPointer>> {
         let request = |block: NewBlock| WriteRequest {
-            props: self.policy.props(&block, self.abilities),
+            props: self.props(&block),
             data: block.data,
             at: block.at,
             previous: block.previous,

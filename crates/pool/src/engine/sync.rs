@@ -1,7 +1,6 @@
 //! One transaction group: its passes. See the head of the [module](super).
 
-use super::commit::Committed;
-use super::figures::{PassFigures, TxgFigures};
+use super::figures::Recorder;
 use super::policy::{Abilities, Policy, Sink};
 use super::task::EngineError;
 use super::{Disk, MAX_PASSES, Shared, SyncContext, accounting, space};
@@ -66,8 +65,8 @@ impl Core {
     /// # Errors
     /// The pool has to be suspended.
     pub fn sync(&mut self, shared: &Arc<Shared>) -> std::result::Result<(), EngineError> {
-        let begun = Instant::now();
-        let (txg, mut frozen) = shared.gate.close(|txg| shared.datasets.freeze(txg));
+        let (closed, mut frozen) = shared.gate.close(|txg| shared.datasets.freeze(txg));
+        let txg = closed.txg;
         let tasks = shared.queue.take();
         // Freed space comes back when further groups are on disk.
         let deferred = shared.disk.allocator.deferred() > 0;
@@ -77,10 +76,13 @@ impl Core {
             return Ok(());
         }
         self.missed.clear();
-        let mut figures = TxgFigures { txg, ..TxgFigures::default() };
+        let mut recorder = Recorder::begin(&shared.disk, txg);
+        recorder.closed(&closed);
         let abilities = self.pending_features()?;
         self.free_deferred(&shared.disk, txg)?;
-        self.sync_datasets(shared, txg, abilities, &mut frozen, &mut figures)?;
+        let begun = Instant::now();
+        self.sync_datasets(shared, txg, abilities, &mut frozen)?;
+        recorder.datasets(begun.elapsed());
         let view = shared.view();
         let usable = view.dsl().usable_space()?;
         let sizes = |bp: &BlockPointer| space::sizes(shared.disk.tree(), bp);
@@ -108,10 +110,12 @@ impl Core {
             cenote_dsl::write::free::destroy_step(&mut context.tx, shared.options.free_budget)?;
         self.config_dirty = context.config_changed;
         self.frees = context.tx.frees;
-        self.passes(&shared.disk, txg, abilities, usable, &mut figures)?;
-        figures.total = begun.elapsed();
-        let committed = Committed { txg, figures, destroying: self.destroying };
-        self.commit(shared, committed)?;
+        self.passes(&shared.disk, txg, abilities, usable, &mut recorder)?;
+        let begun = Instant::now();
+        self.commit(shared, txg)?;
+        let figures = recorder.end(&shared.disk, &self.maps, begun.elapsed());
+        tracing::debug!(txg, passes = figures.passes.len(), self.destroying, "synced");
+        shared.history.add(figures, &shared.disk.allocator.load_latency());
         for (live, synced) in &frozen {
             live.thaw(synced);
         }
@@ -169,9 +173,7 @@ impl Core {
         txg: u64,
         abilities: Abilities,
         frozen: &mut Frozen,
-        figures: &mut TxgFigures,
     ) -> Result<()> {
-        let begun = Instant::now();
         let view = shared.view();
         let sizes = |bp: &BlockPointer| space::sizes(shared.disk.tree(), bp);
         for (live, set) in frozen {
@@ -182,7 +184,7 @@ impl Core {
             };
             let policy = Policy::of(view.dsl(), &dataset)?;
             let (writer, tree) = (&shared.disk.writer, &**shared.disk.tree());
-            let sink = Sink { writer, tree, policy: &policy, abilities, pass: 1 };
+            let sink = Sink { writer, tree, policy: &policy, abilities, pass: 1, log: None };
             let mut tx = Tx {
                 mos: &mut self.mos,
                 txg,
@@ -195,7 +197,6 @@ impl Core {
             accounting::sync_dataset(&mut tx, set, live.id(), &sink)?;
             self.frees = tx.frees;
         }
-        figures.datasets = begun.elapsed();
         Ok(())
     }
 
@@ -206,12 +207,11 @@ impl Core {
         txg: u64,
         abilities: Abilities,
         usable: Option<u64>,
-        figures: &mut TxgFigures,
+        recorder: &mut Recorder,
     ) -> Result<()> {
         let policy = Policy::of_mos();
         let mut written = false;
         for pass in 1..=MAX_PASSES {
-            let begun = Instant::now();
             self.charge(disk, txg, usable)?;
             let frees = std::mem::take(&mut self.frees);
             // With logs all that is freed in a pass costs one block, so nothing is put off.
@@ -220,7 +220,7 @@ impl Core {
             } else {
                 self.defer(disk, txg, &frees)?;
             }
-            let renewed = self.sync_space(disk, txg, pass)?;
+            let renewed = self.sync_space(disk, txg, pass, recorder)?;
             if renewed || self.config.refresh_features(&mut self.mos)? {
                 (self.config_dirty, written) = (true, false);
             }
@@ -232,12 +232,11 @@ impl Core {
                 return Ok(());
             }
             let (writer, tree) = (&disk.writer, &**disk.tree());
-            let sink = Sink { writer, tree, policy: &policy, abilities, pass };
+            let log = self.maps.log_of(txg);
+            let sink = Sink { writer, tree, policy: &policy, abilities, pass, log };
             let synced = self.mos.sync(txg, &sink as &dyn BlockSink)?;
             self.frees.extend(&synced.killed);
-            figures
-                .passes
-                .push(PassFigures { time: begun.elapsed(), blocks: synced.born.len() as u64 });
+            recorder.pass(disk);
             if !synced.born.is_empty() || !synced.killed.is_empty() {
                 self.uncharged = Some(synced);
             }
@@ -247,13 +246,21 @@ impl Core {
     }
 
     /// Space maps, and what devices missed. Returns whether the config changed.
-    fn sync_space(&mut self, disk: &Disk, txg: u64, pass: u32) -> Result<bool> {
+    fn sync_space(
+        &mut self,
+        disk: &Disk,
+        txg: u64,
+        pass: u32,
+        recorder: &mut Recorder,
+    ) -> Result<bool> {
         let mut count =
             |mos: &mut OpenObjectSet, guid: &str, delta: i64| count_feature(mos, txg, guid, delta);
         self.missed.extend(disk.tree().take_missed());
         let (mos, vdevs) = (&mut self.mos, &mut self.config.vdev_tree);
         let renewed = write_dtls(mos, txg, pass, vdevs, &self.missed, &mut count)?;
-        self.maps.sync_changes(&mut self.mos, txg, pass, &disk.allocator, &mut count)?;
+        let stats =
+            self.maps.sync_changes(&mut self.mos, txg, pass, &disk.allocator, &mut count)?;
+        recorder.space(stats);
         Ok(renewed)
     }
 

@@ -97,6 +97,7 @@ impl SyncContext<'_> {
             policy: &policy,
             abilities: self.abilities,
             pass: 1,
+            log: None,
         };
         if kind == ObjsetType::Zfs {
             return accounting::sync_new(&mut self.tx, &mut os, ds_obj, &sink);

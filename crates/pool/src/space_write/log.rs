@@ -115,6 +115,17 @@ impl LogSpace {
         space
     }
 
+    /// The object of the log of `txg`.
+    pub(super) fn object(&self, txg: u64) -> Option<u64> {
+        self.logs.get(&txg).map(|log| log.object).filter(|object| *object != 0)
+    }
+
+    /// Logs, and blocks of all of them.
+    pub(super) fn size(&self) -> (u64, u64) {
+        let logs = self.logs.values().filter(|log| log.object != 0);
+        logs.fold((0, 0), |(count, blocks), log| (count + 1, blocks + log.blocks))
+    }
+
     fn mark(&mut self, place: Place, txg: u64, dirty: bool) {
         if let Some(before) = self.marks.insert(place, Mark { txg, dirty }) {
             self.order.remove(&(before.txg, place));

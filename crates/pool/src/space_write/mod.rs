@@ -270,6 +270,21 @@ impl SpaceMaps {
         self.log.all = true;
     }
 
+    /// The object of the log of a txg; `None` if it has none.
+    pub fn log_of(&self, txg: u64) -> Option<u64> {
+        self.log.object(txg)
+    }
+
+    /// How many logs there are, and how many blocks they have together.
+    pub fn logs(&self) -> (u64, u64) {
+        self.log.size()
+    }
+
+    /// Bytes of memory that unflushed changes take, as of the last txg on disk.
+    pub fn unflushed_bytes(&self) -> u64 {
+        self.unflushed.memory().1
+    }
+
     /// What the map of a metaslab covers, and its object.
     fn map_of(&self, (vdev, ms): (u64, u64)) -> Option<(Covered, u64)> {
         let v = self.vdevs.get(&vdev)?;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cenote_format::blkptr::Dva;
+use cenote_vdev::stats::{Latencies, LatencyFigures};
 use parking_lot::Mutex;
 
 use super::group::{Choice, Group, Outcome, VdevInfo, Want};
@@ -167,6 +168,8 @@ pub struct Allocator {
     background: OnceLock<Background>,
     /// The last txg that is known to be on disk.
     synced: AtomicU64,
+    allocations: Latencies,
+    loads: Latencies,
 }
 
 impl Allocator {
@@ -190,6 +193,8 @@ impl Allocator {
             options,
             background: OnceLock::new(),
             synced: AtomicU64::new(0),
+            allocations: Latencies::default(),
+            loads: Latencies::default(),
         }))
     }
 
@@ -220,12 +225,23 @@ impl Allocator {
         if psize == 0 || copies == 0 || copies > MAX_COPIES {
             return Err(AllocError::BadRequest { psize, copies });
         }
+        self.allocations.time(|| self.allocate_in(class, txg, request))
+    }
+
+    /// As [`Allocator::allocate`], for a request that makes sense: in `class` or a fallback of it.
+    fn allocate_in(
+        self: &Arc<Self>,
+        class: Class,
+        txg: u64,
+        request: &Request,
+    ) -> Result<(Class, Vec<Dva>), AllocError> {
         for class in class.fallbacks() {
             if let Some(dvas) = self.in_class(*class, txg, request) {
                 return Ok((*class, dvas));
             }
         }
-        let largest = class.fallbacks().iter().map(|c| self.largest(*c, psize)).max().unwrap_or(0);
+        let largest =
+            class.fallbacks().iter().map(|c| self.largest(*c, request.psize)).max().unwrap_or(0);
         if largest == 0 { Err(AllocError::NoSpace) } else { Err(AllocError::NoSegment { largest }) }
     }
 
@@ -409,7 +425,7 @@ impl Allocator {
     pub(super) fn load(&self, vdev: u64, metaslab: u64) -> bool {
         let Some((_, group)) = self.layout().vdevs.get(&vdev) else { return false };
         let Some(found) = group.metaslabs().get(metaslab as usize) else { return false };
-        match found.load(self.synced.load(Ordering::Relaxed), &*self.loader) {
+        match found.load(self.synced.load(Ordering::Relaxed), &*self.loader, &self.loads) {
             Ok(view) => {
                 group.note(metaslab as usize, view);
                 true
@@ -447,6 +463,21 @@ impl Allocator {
     /// Bytes that were freed by txgs that are on disk, and are kept back.
     pub fn deferred(&self) -> u64 {
         self.groups().map(|group| group.deferred.load(Ordering::Relaxed)).sum()
+    }
+
+    /// What allocations took that made sense, waiting for metaslabs to be loaded included.
+    pub fn allocation_latency(&self) -> LatencyFigures {
+        self.allocations.now()
+    }
+
+    /// What loads of metaslabs took that succeeded.
+    pub fn load_latency(&self) -> LatencyFigures {
+        self.loads.now()
+    }
+
+    /// Metaslabs that are loaded now.
+    pub fn loaded(&self) -> u64 {
+        self.groups().map(|group| group.loaded()).sum()
     }
 
     /// Bytes of a class.

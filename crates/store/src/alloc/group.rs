@@ -277,6 +277,11 @@ impl Group {
         }
     }
 
+    /// Metaslabs that are loaded.
+    pub(super) fn loaded(&self) -> u64 {
+        self.order.lock().views.iter().filter(|view| view.loaded).count() as u64
+    }
+
     /// Whether the metaslab is some allocator's active one.
     pub(super) fn is_active(&self, i: usize) -> bool {
         self.order.lock().owners.contains_key(&i)

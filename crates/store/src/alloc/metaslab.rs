@@ -28,7 +28,9 @@
 //! - an unloaded metaslab has no allocs.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
+use cenote_vdev::stats::Latencies;
 use parking_lot::{Condvar, Mutex};
 
 use super::loader::{LoadMetaslab, Loaded};
@@ -314,10 +316,16 @@ impl Metaslab {
         (deferred, state.view())
     }
 
-    /// Brings the free space into memory, or waits for whoever does so.
+    /// Brings the free space into memory, or waits for whoever does so. A load is counted in
+    /// `loads`.
     ///
     /// Errors: the loader's.
-    pub(super) fn load(&self, txg: u64, loader: &dyn LoadMetaslab) -> Result<View, String> {
+    pub(super) fn load(
+        &self,
+        txg: u64,
+        loader: &dyn LoadMetaslab,
+        loads: &Latencies,
+    ) -> Result<View, String> {
         let mut state = self.state.lock();
         state.used = state.used.max(txg);
         while state.loading.is_some() {
@@ -330,7 +338,11 @@ impl Metaslab {
         drop(state);
         // The loader is the pool's code: if it panics, nobody must wait for it for ever.
         let mut landing = Landing { metaslab: self, result: Err("the loader panicked".into()) };
+        let started = Instant::now();
         landing.result = loader.load(self.vdev, self.id, self.extent);
+        if landing.result.is_ok() {
+            loads.add(started.elapsed());
+        }
         let failed = landing.result.as_ref().err().cloned();
         drop(landing);
         match failed {

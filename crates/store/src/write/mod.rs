@@ -47,6 +47,7 @@ use cenote_format::compress::{Compression, LEVEL_DEFAULT};
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::EncodeError;
 use cenote_format::{DecodeError, SECTOR};
+use cenote_vdev::traffic::{Content, Meter, Traffic};
 use cenote_vdev::{BlockWrite, VdevError};
 use rayon::prelude::*;
 
@@ -98,6 +99,8 @@ pub struct WriteProps {
     pub hole_birth: bool,
     /// Whether a block with the same strong checksum as before need not be written.
     pub nopwrite: bool,
+    /// What it is counted as.
+    pub content: Content,
 }
 
 impl Default for WriteProps {
@@ -116,6 +119,7 @@ impl Default for WriteProps {
             embed: false,
             hole_birth: true,
             nopwrite: false,
+            content: Content::Data,
         }
     }
 }
@@ -167,6 +171,7 @@ pub struct Writer {
     store: Arc<Store>,
     allocator: Arc<Allocator>,
     devices: Arc<dyn BlockDevices>,
+    written: Meter,
 }
 
 /// A block between the stages.
@@ -180,6 +185,9 @@ struct Flying {
     bp: BlockPointer,
     physical: Physical,
     writes: usize,
+    content: Content,
+    /// Of all writes.
+    bytes: u64,
     taken: Vec<cenote_format::blkptr::Dva>,
 }
 
@@ -201,12 +209,19 @@ impl Writer {
         allocator: Arc<Allocator>,
         devices: Arc<dyn BlockDevices>,
     ) -> Writer {
-        Writer { store, allocator, devices }
+        Writer { store, allocator, devices, written: Meter::default() }
     }
 
     /// The allocator.
     pub fn allocator(&self) -> &Arc<Allocator> {
         &self.allocator
+    }
+
+    /// Blocks that were written so far. Their bytes are those handed to the devices: of all copies,
+    /// of gang headers too, without parity, mirroring and padding. Holes, embedded blocks and
+    /// blocks that were there already are not written.
+    pub fn written(&self) -> Traffic {
+        self.written.now()
     }
 
     /// Writes a batch of blocks in `txg`; their pointers in the order of `requests`. What was
@@ -289,7 +304,9 @@ impl Writer {
         match placed {
             Err(e) => Stage::Done(Err(e)),
             Ok(bp) => {
-                let flying = Flying { bp, physical, writes: writes.len(), taken };
+                let (content, count) = (request.props.content, writes.len());
+                let bytes = writes.iter().map(|w| w.data.len() as u64).sum();
+                let flying = Flying { bp, physical, writes: count, content, bytes, taken };
                 batch.extend(writes);
                 Stage::Writing(flying)
             }
@@ -327,7 +344,7 @@ impl Writer {
         txg: u64,
         results: &mut impl Iterator<Item = Result<(), VdevError>>,
     ) -> Result<BlockPointer, WriteError> {
-        let Flying { bp, physical, writes, taken } = match stage {
+        let Flying { bp, physical, writes, content, bytes, taken } = match stage {
             Stage::Done(result) => return result,
             Stage::Writing(flying) => flying,
         };
@@ -340,6 +357,7 @@ impl Writer {
             }
             return Err(failed.into());
         }
+        self.written.add(content, 1, bytes);
         self.store.written(&bp, physical.data);
         Ok(bp)
     }

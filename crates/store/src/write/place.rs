@@ -107,10 +107,10 @@ impl<'a> Placement<'a> {
     }
 
     fn write(&mut self, dvas: &[Dva], data: &Abd) {
-        let txg = self.txg;
+        let (txg, content) = (self.txg, self.props.content);
         self.writes.extend(dvas.iter().map(|dva| {
             let (vdev, offset) = (dva.vdev.into(), dva.offset);
-            BlockWrite { vdev, offset, data: data.clone(), txg }
+            BlockWrite { vdev, offset, data: data.clone(), txg, content }
         }));
     }
 

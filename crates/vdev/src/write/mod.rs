@@ -46,12 +46,14 @@ mod tests;
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
 
 use crate::submit::{IoPool, Work};
+use crate::traffic::{Content, Meter, Traffic};
 use crate::tree::{self, VdevTree};
 use crate::vdev::{Kind, Vdev, merged};
 use crate::{VdevError, mirror};
@@ -72,19 +74,32 @@ pub struct BlockWrite {
     pub data: Abd,
     /// Transaction group of its birth, which leaves that cannot be written miss. 0: none.
     pub txg: u64,
+    /// What it is counted as.
+    pub content: Content,
 }
 
 /// What a tree has for writing.
 pub(crate) struct Writer {
     /// Apart from the readers', so that reads do not wait behind flushes.
     pub pool: IoPool,
+    /// Writes of devices that succeeded. One that carries several kinds of content counts as the
+    /// first of them, so that only those count as metadata that there would not be without it; its
+    /// bytes count as what they are.
+    pub writes: Meter,
+    /// Flushes of devices that succeeded.
+    flushes: AtomicU64,
     /// Held during a flush: the top-level vdevs that lost data, and why.
     lost: Mutex<HashMap<u64, String>>,
 }
 
 impl Writer {
     pub(crate) fn new() -> Writer {
-        Writer { pool: IoPool::new(), lost: Mutex::default() }
+        Writer {
+            pool: IoPool::new(),
+            writes: Meter::default(),
+            flushes: AtomicU64::new(0),
+            lost: Mutex::default(),
+        }
     }
 }
 
@@ -109,7 +124,7 @@ impl VdevTree {
             .zip(laid_out)
             .map(|(block, columns)| self.plan_write(block, columns?, &mut writes))
             .collect();
-        let results = write_leaves(&self.writer.pool, &writes);
+        let results = write_leaves(&self.writer, &writes);
         let finish = |(block, plan): (&BlockWrite, Result<Plan<'_>, VdevError>)| {
             plan.and_then(|plan| plan.finish(block, &results))
         };
@@ -159,8 +174,8 @@ impl VdevTree {
             mirror::copies(&child, &mut leaves);
             for leaf in leaves {
                 if leaf.writable() {
-                    let (data, txg) = (data.clone(), block.txg);
-                    writes.push(LeafWrite { leaf, offset, data, txg });
+                    let (data, txg, content) = (data.clone(), block.txg, block.content);
+                    writes.push(LeafWrite { leaf, offset, data, txg, content });
                 } else {
                     missed(&leaf, block.txg);
                 }
@@ -208,6 +223,7 @@ impl VdevTree {
         }
         let mut lacking: HashMap<u64, String> = HashMap::new();
         for flush in done {
+            self.writer.flushes.fetch_add(u64::from(flush.result.is_ok()), Relaxed);
             if let Some(why) = flush.finish() {
                 lacking.insert(flush.leaf.guid(), why);
             }
@@ -227,6 +243,17 @@ impl VdevTree {
             Some((vdev, why)) => Err(VdevError::Flush { vdev, why }),
             None => Ok(()),
         }
+    }
+
+    /// Writes of devices, after aggregation, that succeeded since the pool was opened; labels and
+    /// uberblocks too. A write that carries both counts as data, though its bytes are told apart.
+    pub fn written(&self) -> Traffic {
+        self.writer.writes.now()
+    }
+
+    /// Flushes of devices that succeeded since the pool was opened.
+    pub fn flushes(&self) -> u64 {
+        self.writer.flushes.load(Relaxed)
     }
 
     /// Takes the transaction groups (half-open ranges) that each leaf, given by guid, missed since

@@ -15,8 +15,10 @@ use cenote_format::abd::Abd;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
 
 use crate::device::WriteReq;
-use crate::submit::{IoPool, Work};
+use crate::submit::Work;
+use crate::traffic::{Content, Meter};
 use crate::vdev::Vdev;
+use crate::write::Writer;
 
 /// Most bytes of an aggregated write (OpenZFS: `zfs_vdev_aggregation_limit`).
 const AGGREGATION_LIMIT: u64 = 1 << 20;
@@ -28,24 +30,25 @@ pub(super) struct LeafWrite {
     pub offset: u64,
     pub data: Abd,
     pub txg: u64,
+    pub content: Content,
 }
 
 /// Performs `writes`; the results are in their order. Counts operations, latencies and write
 /// errors at the leaves, and what they missed.
-pub(super) fn write_leaves(pool: &IoPool, writes: &[LeafWrite]) -> Vec<io::Result<()>> {
+pub(super) fn write_leaves(writer: &Writer, writes: &[LeafWrite]) -> Vec<io::Result<()>> {
     let mut order: Vec<usize> = (0..writes.len()).collect();
     order.sort_by_key(|i| (Arc::as_ptr(&writes[*i].leaf), writes[*i].offset));
     let failures = |w: &LeafWrite| w.leaf.written().flush_failures();
     let failures_before: Vec<u64> = writes.iter().map(failures).collect();
     let mut results: Vec<io::Result<()>> =
         writes.iter().map(|_| Err(io::Error::other("not written"))).collect();
-    let failed = perform(pool, writes, &order, aggregate(writes, &order), &mut results);
+    let failed = perform(writer, writes, &order, aggregate(writes, &order), &mut results);
     if !failed.is_empty() {
         // One bad sector shall not cost its neighbours: each is written for itself.
         let mut failed: Vec<usize> = failed.into_iter().flatten().collect();
         failed.sort_unstable();
         let runs = failed.into_iter().map(|at| at..at + 1).collect();
-        perform(pool, writes, &order, runs, &mut results);
+        perform(writer, writes, &order, runs, &mut results);
     }
     for (write, result) in writes.iter().zip(&results) {
         if result.is_err() {
@@ -91,18 +94,21 @@ fn aggregate(writes: &[LeafWrite], order: &[usize]) -> Vec<Range<usize>> {
 
 /// Performs `runs`. Returns those with several members that failed.
 fn perform(
-    pool: &IoPool,
+    writer: &Writer,
     writes: &[LeafWrite],
     order: &[usize],
     runs: Vec<Range<usize>>,
     results: &mut [io::Result<()>],
 ) -> Vec<Range<usize>> {
     let mut failed = Vec::new();
-    for done in pool.run(batches(writes, order, runs)) {
+    for done in writer.pool.run(batches(writes, order, runs)) {
         for (run, req) in done.runs.into_iter().zip(done.reqs) {
             match req.take() {
                 Err(_) if run.len() > 1 => failed.push(run),
                 outcome => {
+                    if outcome.is_ok() {
+                        count(&writer.writes, writes, order.get(run.clone()).unwrap_or_default());
+                    }
                     for i in order.get(run).unwrap_or_default() {
                         results[*i] = match &outcome {
                             Ok(()) => Ok(()),
@@ -114,6 +120,17 @@ fn perform(
         }
     }
     failed
+}
+
+/// Counts one operation of a device, made of the writes at `members`.
+fn count(meter: &Meter, writes: &[LeafWrite], members: &[usize]) {
+    let contents = members.iter().map(|i| writes[*i].content);
+    if let Some(first) = contents.min() {
+        meter.add(first, 1, 0);
+    }
+    for write in members.iter().map(|i| &writes[*i]) {
+        meter.add(write.content, 0, write.data.len() as u64);
+    }
 }
 
 /// Writes for one device that are submitted together.

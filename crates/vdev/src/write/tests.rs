@@ -97,7 +97,7 @@ fn blocks(tree: &VdevTree, specs: &[(u64, usize, usize, u8)], txg: u64) -> Vec<B
         let bytes: Vec<u8> = (0..*size).map(|i| (i * 31 + i / 251) as u8 ^ seed).collect();
         let cut = bytes.chunks(size.div_ceil(*pieces)).map(|p| Abd::from_vec(p.to_vec()));
         let data = Abd::gang(cut.collect());
-        out.push(BlockWrite { vdev: 0, offset, data, txg });
+        out.push(BlockWrite { vdev: 0, offset, data, txg, content: Content::Data });
         offset += top.psize_to_asize(*size as u64);
     }
     out
@@ -227,7 +227,8 @@ fn mirror(n: usize) -> (VdevTree, Vec<Leaf>) {
 }
 
 fn block(offset: u64, size: usize, txg: u64) -> BlockWrite {
-    BlockWrite { vdev: 0, offset, data: Abd::from_vec(vec![offset as u8; size]), txg }
+    let data = Abd::from_vec(vec![offset as u8; size]);
+    BlockWrite { vdev: 0, offset, data, txg, content: Content::Data }
 }
 
 fn write(tree: &VdevTree, b: BlockWrite) -> Result<(), VdevError> {
