@@ -55,7 +55,7 @@ enum What {
 /// What `write` runs on.
 #[derive(clap::Args)]
 pub struct WriteArgs {
-    /// Directory for the pools' device files: twice --size each, and a little.
+    /// Directory for the device files of the rows through the library: twice --size, and a little.
     #[arg(long, default_value = "/dev/shm/cenote-bench")]
     dir: PathBuf,
     /// MiB of the sequential rows; a quarter of it is overwritten at random.
@@ -90,6 +90,10 @@ enum Only {
 /// What the rows through mounts run with.
 #[derive(clap::Args)]
 pub struct MountArgs {
+    /// Directory for the device files of what is mounted. On a disk, as the known figures were: in
+    /// memory the copy through FUSE is most of what is measured.
+    #[arg(long, default_value = "/var/tmp/cenote-bench")]
+    mount_dir: PathBuf,
     /// MiB of the sequential rows through mounts; a quarter of it is written to at random. The device
     /// files are three times as large and 2 GiB more.
     #[arg(long, default_value_t = 512)]
@@ -171,12 +175,12 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn write_rows(args: &WriteArgs) -> anyhow::Result<()> {
-    std::fs::create_dir_all(&args.dir)?;
-    let dir = args.dir.canonicalize()?;
     if args.only != Some(Only::Mount) {
         write::run(args)?;
     }
     if args.only != Some(Only::Library) {
+        std::fs::create_dir_all(&args.mount.mount_dir)?;
+        let dir = args.mount.mount_dir.canonicalize()?;
         let rows = mounted::run(&args.mount, &dir, args.runs).context("rows through mounts")?;
         report::print_mounted(&rows);
     }

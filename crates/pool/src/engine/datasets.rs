@@ -3,7 +3,8 @@
 //! # Idea
 //!
 //! A change says what it will write. What was written since the last committed group is in no
-//! figure on disk yet, so it is counted here as *pending*, as if nothing compressed. What it will
+//! figure on disk yet, so it is counted here as *pending*, as if nothing compressed: at most so much
+//! while the change is being made, and what it really made dirty from then on. What it will
 //! take in the end depends on the sizes of blocks, on copies, parity and padding, so pending bytes
 //! count [several times](inflation) against the pool's space (`spa_asize_inflation`). Where that does
 //! not fit any more, changes wait for the open group to be committed, which turns estimates into
@@ -25,11 +26,11 @@
 use super::Shared;
 use super::capable;
 use super::commit::pool_space;
-use super::gate::EXPORTED;
+use super::gate::{EXPORTED, Inside};
 use super::task::EngineError;
 use crate::Pool;
 use cenote_dmu::ObjectSet;
-use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
+use cenote_dmu::live::{Cost, Entered, Hold, LiveObjectSet, TxgGate};
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::write::DslWriteError;
 use cenote_store::alloc::{Class, MAX_COPIES, TXG_DEFER_SIZE};
@@ -123,7 +124,34 @@ impl TxgGate for Door {
             return Err(WriteError::Suspended("the dataset was closed".into()));
         }
         shared.datasets.charge(txg, objset, bytes);
-        Ok(Entered::settling(txg, inside))
+        let least = cost.objects.saturating_mul(OBJECT_BYTES);
+        Ok(Entered::settling(txg, Charged { inside, shared, objset, least, bytes, spare: 0 }))
+    }
+}
+
+/// A change that is being made: what it was charged with and turns out not to write is given back.
+struct Charged {
+    inside: Inside,
+    shared: Arc<Shared>,
+    objset: u64,
+    /// What it counts for at least, and what it was charged with.
+    least: u64,
+    bytes: u64,
+    spare: u64,
+}
+
+impl Hold for Charged {
+    fn settle(&mut self, bytes: u64) {
+        let cost = Cost { write: bytes, ..Cost::default() };
+        self.spare = self.bytes.saturating_sub(estimate(&cost).saturating_add(self.least));
+        self.inside.settle(bytes);
+    }
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        // The group cannot be closed before `inside` is dropped, which is after this.
+        self.shared.datasets.give_back(self.inside.txg, self.objset, self.spare);
     }
 }
 
@@ -328,6 +356,13 @@ impl Datasets {
         if bytes > 0 {
             let mut left = self.left.lock();
             *left.pending.entry(txg).or_default().entry(objset).or_default() += bytes;
+        }
+    }
+
+    fn give_back(&self, txg: u64, objset: u64, bytes: u64) {
+        let mut left = self.left.lock();
+        if let Some(known) = left.pending.get_mut(&txg).and_then(|group| group.get_mut(&objset)) {
+            *known = known.saturating_sub(bytes);
         }
     }
 }
