@@ -41,6 +41,7 @@ mod read;
 pub mod readahead;
 mod seek;
 mod tree;
+pub mod tunables;
 mod walk;
 pub mod write;
 pub mod zap;

@@ -5,13 +5,11 @@
 //! decompression use all cores. A batch is bounded in bytes: a huge range takes bounded memory.
 
 use crate::tree::{Node, Tree};
-use crate::{Object, Result};
+use crate::{Object, Result, tunables};
 use cenote_store::{Block, Bookmark};
 
 /// Bytes of data blocks in one batch.
 const BATCH: u64 = 32 << 20;
-/// Bytes that one call of [`Object::prefetch`] covers at most.
-const PREFETCH: u64 = 64 << 20;
 
 impl Object {
     /// Reads into `buf` from byte `offset`; zeros in holes and past the last block. Fails if any
@@ -36,11 +34,11 @@ impl Object {
         Ok(())
     }
 
-    /// Starts background reads of the blocks that hold `len` bytes (at most 64 MiB) from byte
+    /// Starts background reads of the blocks that hold `len` bytes (at most [`tunables::DMU_PREFETCH_MAX`]) from byte
     /// `offset`. Errors are left for the read that needs the block.
     pub fn prefetch(&self, offset: u64, len: u64) {
         let size = self.dnode().block_size.max(1);
-        let len = len.min(PREFETCH);
+        let len = len.min(tunables::DMU_PREFETCH_MAX.get());
         let Some(tree) = self.visible_tree().filter(|_| len > 0) else { return };
         let (first, last) = (offset / size, offset.saturating_add(len - 1) / size);
         let Ok(nodes) = self.stored(&tree, first, last) else { return };

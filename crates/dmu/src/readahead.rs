@@ -1,17 +1,12 @@
 //! When to read ahead of a reader, and how far.
 //!
 //! An open file keeps a [`ReadAhead`]. Reads that follow each other (nearly: several threads of a
-//! mount may swap neighbours) open a window that doubles from 512 KiB to 16 MiB; the blocks in
-//! it are read in the background. A jump elsewhere closes the window, so that random readers cause
+//! mount may swap neighbours) open a window that doubles from 512 KiB to 16 MiB
+//! ([`tunables`]); the blocks in it are read in the background. A jump elsewhere closes the window, so that random readers cause
 //! no reads but their own.
 
-use crate::Object;
+use crate::{Object, tunables};
 use parking_lot::Mutex;
-
-/// First window, in bytes.
-const MIN_WINDOW: u64 = 512 << 10;
-/// Largest window, in bytes.
-const MAX_WINDOW: u64 = 16 << 20;
 
 /// State of one sequential reader.
 #[derive(Debug, Default)]
@@ -38,6 +33,9 @@ impl ReadAhead {
     /// Call before reading `len` bytes at `offset` of `object`: starts background reads of what
     /// is likely to be read next.
     pub fn before_read(&self, object: &Object, offset: u64, len: u64) {
+        if tunables::PREFETCH_DISABLE.is_on() {
+            return;
+        }
         if let Some((from, len)) = self.advance(offset, len) {
             object.prefetch(from, len);
         }
@@ -45,15 +43,16 @@ impl ReadAhead {
 
     /// The range to be read ahead.
     fn advance(&self, offset: u64, len: u64) -> Option<(u64, u64)> {
+        let (least, most) = (tunables::MIN_DISTANCE.get(), tunables::MAX_DISTANCE.get());
         let mut state = self.state.lock();
         let end = offset.saturating_add(len);
-        let slack = len.saturating_mul(8).min(MIN_WINDOW * 2);
+        let slack = len.saturating_mul(8).min(least.saturating_mul(2));
         let starts = offset == 0 && state.window == 0;
         if !starts && offset.abs_diff(state.expected) > slack {
             *state = State { expected: end, window: 0, ahead: end };
             return None;
         }
-        state.window = (state.window * 2).clamp(MIN_WINDOW, MAX_WINDOW);
+        state.window = state.window.saturating_mul(2).max(least).min(most);
         state.expected = state.expected.max(end);
         let from = state.ahead.max(state.expected);
         let to = state.expected.saturating_add(state.window);
@@ -77,7 +76,7 @@ mod tests {
         for i in 0..1000u64 {
             let offset = i * (128 << 10);
             if let Some((from, len)) = r.advance(offset, 128 << 10) {
-                assert!(from >= asked_to && len <= MAX_WINDOW);
+                assert!(from >= asked_to && len <= tunables::MAX_DISTANCE.default);
                 (asked_to, calls) = (from + len, calls + 1);
             }
             assert!(asked_to >= offset + (256 << 10), "{i}");

@@ -45,6 +45,7 @@ pub mod dir;
 pub mod human;
 pub mod props;
 pub mod space;
+pub mod tunables;
 pub mod write;
 
 use cache::Cache;

@@ -11,14 +11,12 @@
 //! restricted to blocks that are as old as the snapshot.
 
 use crate::deadlist::Sizes;
-use crate::{Dataset, DatasetKind, Dsl, bpobj};
+use crate::{Dataset, DatasetKind, Dsl, bpobj, tunables};
 use cenote_dmu::Result;
 use cenote_format::dsl::{DslDatasetPhys, ZBM_FLAG_HAS_FBN};
 
 /// Entry of the object directory: the list of deferred frees.
 const DEFERRED_FREES: &[u8] = b"sync_bplist";
-/// log2 of the part of a pool that is kept back (`spa_slop_shift`).
-const SLOP_SHIFT: u32 = 5;
 /// Bounds of what is kept back, in bytes (`spa_min_slop`, `spa_max_slop`).
 const MIN_SLOP: u64 = 128 << 20;
 const MAX_SLOP: u64 = 128 << 30;
@@ -58,7 +56,8 @@ impl PoolSpace {
     /// The space that is kept back (`spa_get_slop_space`).
     pub fn slop(&self) -> u64 {
         let size = self.real_size();
-        let slop = (size >> SLOP_SHIFT).min(MAX_SLOP);
+        let share = size.checked_shr(tunables::SLOP_SHIFT.small()).unwrap_or(0);
+        let slop = share.min(MAX_SLOP);
         let slop = slop - self.embedded_log.min(slop >> 1);
         slop.max(MIN_SLOP.min(size >> 1))
     }

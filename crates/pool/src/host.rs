@@ -8,6 +8,7 @@
 //! waits for as long as the fields of the uberblock tell that the other side could be silent, and
 //! gives up if the best uberblock changes meanwhile. Force does not override this.
 
+use crate::tunables;
 use cenote_format::label::Uberblock;
 use std::time::Duration;
 
@@ -31,10 +32,6 @@ fn parse_hex(text: &str) -> Option<u32> {
     u32::from_str_radix(digits, 16).ok().filter(|v| *v != 0)
 }
 
-/// Milliseconds between the writes of a host that does not say (`zfs_multihost_interval`).
-const INTERVAL: u64 = 1000;
-/// Intervals to wait (`zfs_multihost_import_intervals`).
-const IMPORT_INTERVALS: u64 = 20;
 /// Longest time that fields of an uberblock can make an importer wait.
 const MAX_WAIT: Duration = Duration::from_secs(3600);
 
@@ -45,7 +42,9 @@ pub fn multihost(ub: &Uberblock) -> bool {
 
 /// How long the pool must be quiet before it may be taken for idle.
 pub fn quiet_time(ub: &Uberblock) -> Duration {
-    let minimum = Duration::from_millis(IMPORT_INTERVALS * INTERVAL);
+    let intervals = tunables::MULTIHOST_IMPORT_INTERVALS.small();
+    let usual = Duration::from_millis(tunables::MULTIHOST_INTERVAL.get());
+    let minimum = usual.saturating_mul(intervals);
     let delay = Duration::from_nanos(ub.mmp_delay);
     let wait = match (ub.mmp_interval(), ub.mmp_fail_intervals()) {
         // The other side stops writing after that many failures; twice the time is safe.
@@ -55,11 +54,11 @@ pub fn quiet_time(ub: &Uberblock) -> Duration {
         }
         (Some(interval), Some(_)) => {
             let per = Duration::from_millis(u64::from(interval)).saturating_add(delay);
-            minimum.max(per.saturating_mul(IMPORT_INTERVALS as u32))
+            minimum.max(per.saturating_mul(intervals))
         }
         _ => {
-            let per = Duration::from_millis(INTERVAL).saturating_add(delay);
-            minimum.max(per.saturating_mul(IMPORT_INTERVALS as u32))
+            let per = usual.saturating_add(delay);
+            minimum.max(per.saturating_mul(intervals))
         }
     };
     wait.min(MAX_WAIT)

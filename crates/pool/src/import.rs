@@ -27,6 +27,7 @@ use crate::error::{ImportError, MissingVdev, Target};
 use crate::features::{PoolFeatures, Unsupported};
 use crate::host;
 use crate::indirect;
+use crate::tunables;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::zap::Zap;
 use cenote_dsl::Dsl;
@@ -43,9 +44,6 @@ pub const VERSION_FEATURES: u64 = 5000;
 
 /// Transaction groups whose freed blocks are not reused yet (`TXG_DEFER_SIZE`).
 const SAFE_REWIND: u64 = 2;
-
-/// Bytes of cache when the caller does not say.
-pub(crate) const DEFAULT_ARC: u64 = 256 << 20;
 
 /// How to import.
 #[derive(Clone, Debug, Default)]
@@ -438,7 +436,7 @@ fn choose(
     let name = o.new_name.clone().unwrap_or_else(|| c.name.clone());
     let load_options = LoadOptions {
         name: name.clone(),
-        arc_bytes: o.arc_bytes.unwrap_or(DEFAULT_ARC),
+        arc_bytes: o.arc_bytes.unwrap_or_else(tunables::arc_max),
         allow_missing_log: o.allow_missing_log,
     };
     let start = o.txg.unwrap_or(u64::MAX);

@@ -38,9 +38,11 @@ mod prefetch;
 pub mod rangetree;
 #[cfg(feature = "tamper")]
 pub mod tamper;
+pub mod tunables;
 pub mod verify;
 mod versions;
 pub mod write;
 
+pub use cenote_vdev::{declare_tunables, tunable};
 pub use error::{BlockError, Bookmark};
 pub use pipeline::{Block, Store, StoreStats};

@@ -20,14 +20,12 @@ use cenote_format::abd::Abd;
 use crate::submit::IoPool;
 use crate::tree::Place;
 use crate::vdev::{Kind, Trust, Vdev};
-use crate::{IndirectMap, VdevError, Verify, mirror, raidz};
+use crate::{IndirectMap, VdevError, Verify, mirror, raidz, tunables};
 
 /// Most pieces that a block may be in: 16 MiB in sectors of 512 bytes.
 const MAX_PIECES: usize = 32 << 10;
 /// Most removed vdevs that a block may have come through.
 const MAX_HOPS: usize = 64;
-/// Combinations of copies tried (OpenZFS: `zfs_reconstruct_indirect_combinations_max`).
-const MAX_COMBINATIONS: usize = 4096;
 
 /// The mappings installed so far, by top-level vdev.
 pub(crate) type Maps = RwLock<HashMap<u64, Arc<dyn IndirectMap>>>;
@@ -105,7 +103,7 @@ pub(crate) fn read_split(
     let choices: Vec<Choices> = pieces.iter().map(|p| all_contents(pool, p)).collect();
     let checksum = VdevError::Checksum { vdev: whole.vdev.id(), offset: whole.offset };
     let mut picks = vec![0; choices.len()];
-    for _ in 0..MAX_COMBINATIONS {
+    for _ in 0..tunables::RECONSTRUCT_COMBINATIONS.get() {
         let parts: Option<Vec<&Abd>> =
             choices.iter().zip(&picks).map(|(c, p)| Some(&c.0.get(*p)?.0)).collect();
         let Some(parts) = parts else { break };

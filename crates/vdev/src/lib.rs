@@ -57,6 +57,8 @@ pub mod traffic;
 mod tree;
 #[cfg(test)]
 mod tree_tests;
+pub mod tunable;
+pub mod tunables;
 mod uring;
 mod vdev;
 pub mod write;

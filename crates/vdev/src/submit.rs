@@ -17,14 +17,11 @@ use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 
 use crate::device::ReadReq;
+use crate::tunables;
 use crate::vdev::Vdev;
 
 /// Reads of at least this many bytes are not aggregated.
 const LARGE: usize = 64 << 10;
-/// Most bytes of an aggregated read (OpenZFS: `zfs_vdev_aggregation_limit`).
-const AGGREGATION_LIMIT: u64 = 1 << 20;
-/// Most bytes read for nothing between two reads (OpenZFS: `zfs_vdev_read_gap_limit`).
-const GAP_LIMIT: u64 = 32 << 10;
 /// Threads of a pool.
 const THREADS: usize = 8;
 
@@ -101,6 +98,7 @@ struct Run {
 
 /// Joins neighbouring small reads.
 fn aggregate(reads: &[LeafRead], order: &[usize]) -> Vec<Run> {
+    let (most, widest) = (tunables::AGGREGATION_LIMIT.get(), tunables::READ_GAP_LIMIT.get());
     let mut runs: Vec<Run> = Vec::new();
     for (at, i) in order.iter().enumerate() {
         let (read, len) = (&reads[*i], reads[*i].len as u64);
@@ -113,7 +111,7 @@ fn aggregate(reads: &[LeafRead], order: &[usize]) -> Vec<Run> {
             let run_end = run.offset.saturating_add(run.len);
             let end = read.offset.saturating_add(len).max(run_end);
             let gap = read.offset.saturating_sub(run_end);
-            if gap <= GAP_LIMIT && end - run.offset <= AGGREGATION_LIMIT {
+            if gap <= widest && end - run.offset <= most {
                 run.len = end - run.offset;
                 run.members.end = at + 1;
                 continue;

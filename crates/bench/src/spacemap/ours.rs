@@ -50,7 +50,7 @@ pub fn rows(work: &Work, image: &Path, logs: bool) -> anyhow::Result<Vec<Measure
     tunables::VDEV_DEFAULT_MS_SHIFT.set(shift.max(tunables::VDEV_DEFAULT_MS_SHIFT.range.0))?;
     tunables::TXG_HISTORY.set(work.txgs + WARM)?;
     let options =
-        EngineOptions { txg_timeout: Duration::from_secs(3600), ..EngineOptions::default() };
+        EngineOptions { txg_timeout: Some(Duration::from_secs(3600)), ..EngineOptions::default() };
     let features = [("log_spacemap".to_string(), logs)];
     let image = image.to_path_buf();
     let engine = create(image, Compression::Off, work.cache << 20, &features, options)?;

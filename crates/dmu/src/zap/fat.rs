@@ -7,7 +7,7 @@
 
 use super::cursor::Position;
 use super::{Wanted, ZapEntry};
-use crate::{Object, Result};
+use crate::{Object, Result, tunables};
 use cenote_format::Bytes;
 use cenote_format::zap::FLAG_UINT64_KEY;
 use cenote_format::zap::fat::FatHeader;
@@ -120,7 +120,8 @@ impl FatZap {
         mut position: Position,
         max: usize,
     ) -> Result<Vec<ZapEntry>> {
-        if position == (Position { hash: 0, cd: 0 }) && self.header.free_block > 2 {
+        let starts = position == (Position { hash: 0, cd: 0 });
+        if starts && self.header.free_block > 2 && tunables::ZAP_ITERATE_PREFETCH.is_on() {
             let bytes = self.header.free_block.saturating_mul(1 << self.header.block_shift);
             object.prefetch(0, bytes.min(PREFETCH));
         }

@@ -13,6 +13,7 @@ use super::{DslWriteError, Result, Tx, limits, space};
 use crate::human::nicebytes;
 use crate::props::table::{Property, Type, find};
 use crate::props::{is_user, table};
+use crate::tunables;
 use cenote_format::encode::zap::{MAX_NAME, MAX_VALUE, Value};
 
 const INHERIT: &str = "$inherit";
@@ -166,8 +167,8 @@ fn check_text(name: &str, text: &str) -> Result<()> {
 fn check_number(name: &str, number: u64) -> Result<()> {
     let power = number.is_power_of_two() && (MIN_RECORD..=MAX_RECORD).contains(&number);
     match name {
-        "recordsize" if !power => {
-            let most = nicebytes(MAX_RECORD);
+        "recordsize" if !power || number > tunables::MAX_RECORDSIZE.get() => {
+            let most = nicebytes(tunables::MAX_RECORDSIZE.get());
             invalid(format!("'{name}' must be power of 2 from 512B to {most}"))
         }
         // Newer releases take any size; those before 2.4 stop at an assertion when they open a

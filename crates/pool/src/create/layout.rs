@@ -3,7 +3,7 @@
 //! `ashift` is chosen as OpenZFS does when it opens a vdev for the first time. A leaf has the one that
 //! was asked for, or that of its logical sectors if that is more; above it the largest counts. Where
 //! none was asked for, the top-level vdev takes that of the physical sectors instead, up to
-//! [`MAX_AUTO_ASHIFT`].
+//! [`VDEV_MAX_AUTO_ASHIFT`](tunables::VDEV_MAX_AUTO_ASHIFT).
 
 use super::check;
 use super::devices::{LeafKind, Opened};
@@ -11,6 +11,7 @@ use super::{ASHIFTS, Class, CreateError, CreateSpec, MIN_DEVICE, Redundancy, Vde
 use crate::config::{self, STATE_L2CACHE, STATE_SPARE};
 use crate::config_write::PoolConfig;
 use crate::space_write::plan::{plan, top_level_asize};
+use crate::tunables;
 use cenote_format::abd::Abd;
 use cenote_format::label::LABEL_SIZE;
 use cenote_format::nvlist::{NvList, NvValue};
@@ -19,9 +20,6 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Largest `ashift` that is chosen for the sake of physical sectors (`zfs_vdev_max_auto_ashift`).
-const MAX_AUTO_ASHIFT: u64 = 14;
 
 /// Devices that were opened, and what the config says of them.
 pub struct Prepared {
@@ -419,15 +417,15 @@ fn choose_ashift(asked: u64, leaves: &[Leaf]) -> Option<u64> {
     }
     let physical = facts().fold(0, |best, f| best_shift(logical, best, f.physical_shift));
     let chosen = match physical {
-        p if logical < p && p <= MAX_AUTO_ASHIFT => p,
-        _ => logical.max(*ASHIFTS.start()),
+        p if logical < p && p <= tunables::VDEV_MAX_AUTO_ASHIFT.get() => p,
+        _ => logical.max(tunables::VDEV_MIN_AUTO_ASHIFT.get()),
     };
     ASHIFTS.contains(&chosen).then_some(chosen)
 }
 
 /// The larger of two that is above `logical` and may be chosen; if none is, the larger.
 fn best_shift(logical: u64, a: u64, b: u64) -> u64 {
-    let fits = |s: u64| logical < s && s <= MAX_AUTO_ASHIFT;
+    let fits = |s: u64| logical < s && s <= tunables::VDEV_MAX_AUTO_ASHIFT.get();
     match (fits(a), fits(b)) {
         (true, false) => a,
         (false, true) => b,

@@ -14,16 +14,19 @@
 //! # The throttle
 //!
 //! Dirty bytes are those that entered groups that are not on disk yet: at most so many while a change
-//! is being made, and what it really made dirty from then on. From [`DELAY_FROM`] percent
-//! of the limit on, each change is delayed by `SCALE * (dirty - from) / (limit - dirty)`, which grows
-//! smoothly, so that changes come as fast as the devices take them and no one waits for a whole
-//! group. At the limit changes wait. From [`SYNC_FROM`] percent on the open group is closed
-//! without waiting for its time.
+//! is being made, and what it really made dirty from then on. From
+//! `zfs_delay_min_dirty_percent` of the limit on, each change is delayed by
+//! `zfs_delay_scale * (dirty - from) / (limit - dirty)`, which grows smoothly, so that changes come as
+//! fast as the devices take them and no one waits for a whole group. At the limit changes wait. From
+//! `zfs_dirty_data_sync_percent` on the open group is closed without waiting for its time. The limit is
+//! `zfs_dirty_data_max`, if the pool was not opened with one of its own. All these are asked for at
+//! each change.
 //!
 //! Invariants: the number of the open group only grows; a group is closed only when no one is
 //! inside; what waits here holds no other lock.
 
 use super::figures::Birth;
+use crate::tunables;
 use cenote_dmu::live::Hold;
 use cenote_dmu::write::WriteError;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -31,12 +34,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Percent of the limit from which changes are delayed (`zfs_delay_min_dirty_percent`).
-const DELAY_FROM: u64 = 60;
-/// Percent of the limit from which the open group is closed (`zfs_dirty_data_sync_percent`).
-const SYNC_FROM: u64 = 20;
-/// Delay of a change half way between the start of the delays and the limit (`zfs_delay_scale`).
-const SCALE: Duration = Duration::from_micros(500);
 /// Why nothing enters a pool that is not in use any more.
 pub(super) const EXPORTED: &str = "the pool is exported";
 /// Bytes that a change counts for at least: so much memory an object may take that is being changed,
@@ -44,6 +41,8 @@ pub(super) const EXPORTED: &str = "the pool is exported";
 const LEAST: u64 = 4096;
 /// Longest delay of one change.
 const MAX_DELAY: Duration = Duration::from_millis(100);
+/// While changes wait for their time, it is looked at again after this long: it may have become shorter.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// What is known of the groups.
 #[derive(Debug)]
@@ -57,8 +56,8 @@ struct State {
     dirty: BTreeMap<u64, u64>,
     /// Highest group that someone waits for.
     wanted: u64,
-    /// There is something to write in the open group.
-    work: bool,
+    /// Since when there has been something to write in the open group.
+    work: Option<Instant>,
     /// Nothing may enter any more, and the sync thread is to end.
     ending: bool,
     /// The sync thread has ended.
@@ -78,7 +77,7 @@ impl State {
             synced,
             dirty: BTreeMap::new(),
             wanted: 0,
-            work: false,
+            work: None,
             ending: false,
             ended: false,
             failed: None,
@@ -101,8 +100,8 @@ impl State {
 pub(crate) struct Gate {
     state: Mutex<State>,
     changed: Condvar,
-    /// Most dirty bytes.
-    limit: u64,
+    /// Most dirty bytes; `None`: as [`tunables::DIRTY_DATA_MAX`] says.
+    limit: Option<u64>,
 }
 
 /// A group that was closed.
@@ -161,12 +160,22 @@ impl Drop for Inside {
 
 impl Gate {
     /// A gate whose first open group follows `synced`, the last one on disk.
-    pub fn new(synced: u64, limit: u64) -> Arc<Gate> {
-        Arc::new(Gate {
-            state: Mutex::new(State::new(synced)),
-            changed: Condvar::new(),
-            limit: limit.max(1),
-        })
+    pub fn new(synced: u64, limit: Option<u64>) -> Arc<Gate> {
+        let state = Mutex::new(State::new(synced));
+        Arc::new(Gate { state, changed: Condvar::new(), limit })
+    }
+
+    /// Most dirty bytes at the moment.
+    fn limit(&self) -> u64 {
+        self.limit.unwrap_or_else(tunables::dirty_data_max).max(1)
+    }
+
+    /// There is something to write in the open group. The sync thread is woken if it did not know.
+    fn work(&self, state: &mut State) {
+        if state.work.is_none() {
+            state.work = Some(Instant::now());
+            self.changed.notify_all();
+        }
     }
 
     /// Enters the open group with `bytes` to be written.
@@ -182,7 +191,7 @@ impl Gate {
             if state.ending {
                 return Err(WriteError::Suspended(EXPORTED.into()));
             }
-            let full = bytes > 0 && state.dirty() >= self.limit;
+            let full = bytes > 0 && state.dirty() >= self.limit();
             if !state.closing && !full {
                 break;
             }
@@ -195,10 +204,9 @@ impl Gate {
         let txg = state.open;
         state.inside += 1;
         *state.dirty.entry(txg).or_default() += bytes;
-        state.work = true;
-        if state.dirty.get(&txg).copied().unwrap_or(0) >= self.limit / 100 * SYNC_FROM
-            && state.wanted < txg
-        {
+        self.work(&mut state);
+        let enough = percent(self.limit(), tunables::DIRTY_DATA_SYNC_PERCENT.get());
+        if state.wanted < txg && state.dirty.get(&txg).copied().unwrap_or(0) >= enough {
             state.wanted = txg;
             self.changed.notify_all();
         }
@@ -209,16 +217,17 @@ impl Gate {
     fn delay(&self, bytes: u64) -> MutexGuard<'_, State> {
         let state = self.state.lock();
         let dirty = state.dirty();
-        let from = self.limit / 100 * DELAY_FROM;
+        let limit = self.limit();
+        let from = percent(limit, tunables::DELAY_MIN_DIRTY_PERCENT.get());
         let over = dirty.saturating_sub(from);
         if bytes == 0 || over == 0 {
             return state;
         }
         drop(state);
-        let left = self.limit.saturating_sub(dirty).max(1);
+        let left = limit.saturating_sub(dirty).max(1);
         let factor = over as f64 / left as f64;
-        let delay = SCALE.mul_f64(factor.min(1e6)).min(MAX_DELAY);
-        std::thread::sleep(delay);
+        let delay = factor * tunables::DELAY_SCALE.get() as f64 / 1e9;
+        std::thread::sleep(Duration::from_secs_f64(delay.min(MAX_DELAY.as_secs_f64())));
         self.state.lock()
     }
 
@@ -241,7 +250,7 @@ impl Gate {
     /// Asks for the open group to be written.
     pub fn ask(&self) {
         let mut state = self.state.lock();
-        state.work = true;
+        self.work(&mut state);
         state.wanted = state.wanted.max(state.open);
         self.changed.notify_all();
     }
@@ -252,7 +261,7 @@ impl Gate {
     /// The pool is suspended.
     pub fn wait_synced(&self) -> Result<(), WriteError> {
         let mut state = self.state.lock();
-        let last = if state.work || state.closing { state.open } else { state.open - 1 };
+        let last = if state.work.is_some() || state.closing { state.open } else { state.open - 1 };
         self.wait_in(&mut state, last)
     }
 
@@ -278,9 +287,8 @@ impl Gate {
     }
 
     /// Waits until there is something to do: the open group is wanted, or has had something to
-    /// write for as long as `interval`.
-    pub fn next_turn(&self, interval: Duration) -> Turn {
-        let until = Instant::now() + interval;
+    /// write for as long as `interval` says, which is asked again and again.
+    pub fn next_turn(&self, interval: &dyn Fn() -> Duration) -> Turn {
         let mut state = self.state.lock();
         loop {
             if state.failed.is_some() {
@@ -294,14 +302,17 @@ impl Gate {
                 return Turn::Sync;
             }
             if state.ending {
-                return if state.work { Turn::Sync } else { Turn::End };
+                return if state.work.is_some() { Turn::Sync } else { Turn::End };
             }
-            if self.changed.wait_until(&mut state, until).timed_out() {
-                if state.work {
-                    return Turn::Sync;
-                }
+            let Some(since) = state.work else {
                 self.changed.wait(&mut state);
+                continue;
+            };
+            let left = interval().saturating_sub(since.elapsed());
+            if left.is_zero() {
+                return Turn::Sync;
             }
+            self.changed.wait_for(&mut state, left.min(LOOK));
         }
     }
 
@@ -329,7 +340,7 @@ impl Gate {
         };
         state.open += 1;
         state.closing = false;
-        state.work = false;
+        state.work = None;
         self.changed.notify_all();
         (closed, taken)
     }
@@ -375,13 +386,19 @@ impl Gate {
     }
 }
 
+/// So many percent of `limit`.
+fn percent(limit: u64, share: u64) -> u64 {
+    limit / 100 * share
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
     fn who_comes_while_a_group_closes_enters_the_next() {
-        let gate = Gate::new(9, 1 << 20);
+        let gate = Gate::new(9, Some(1 << 20));
         let first = gate.enter(1).unwrap();
         assert_eq!(first.txg, 10);
         let other = gate.clone();
@@ -400,9 +417,9 @@ mod tests {
 
     #[test]
     fn at_the_limit_changes_wait_and_ask_for_a_sync() {
-        let gate = Gate::new(0, 1000);
+        let gate = Gate::new(0, Some(1000));
         drop(gate.enter(1000).unwrap());
-        assert_eq!(gate.next_turn(Duration::from_secs(60)), Turn::Sync);
+        assert_eq!(gate.next_turn(&|| Duration::from_secs(60)), Turn::Sync);
         let other = gate.clone();
         let waiting = std::thread::spawn(move || other.enter(10).unwrap().txg);
         std::thread::sleep(Duration::from_millis(20));
@@ -414,7 +431,7 @@ mod tests {
 
     #[test]
     fn what_was_not_made_dirty_does_not_count() {
-        let gate = Gate::new(0, 1 << 20);
+        let gate = Gate::new(0, Some(1 << 20));
         let mut inside = gate.enter(64 << 10).unwrap();
         assert_eq!(gate.dirty(), 64 << 10);
         inside.settle(30_000);
@@ -431,14 +448,14 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_an_engine_that_has_ended() {
-        let gate = Gate::new(5, 1000);
+        let gate = Gate::new(5, Some(1000));
         drop(gate.enter(1).unwrap());
         gate.end();
         assert!(gate.enter(1).is_err());
-        assert_eq!(gate.next_turn(Duration::ZERO), Turn::Sync);
+        assert_eq!(gate.next_turn(&|| Duration::ZERO), Turn::Sync);
         let (closed, ()) = gate.close(|_| ());
         gate.synced(closed.txg);
-        assert_eq!(gate.next_turn(Duration::ZERO), Turn::End);
+        assert_eq!(gate.next_turn(&|| Duration::ZERO), Turn::End);
         gate.ended();
         gate.ask();
         assert!(gate.wait_synced().is_err() && gate.wait_for(6).is_ok());
@@ -446,8 +463,25 @@ mod tests {
     }
 
     #[test]
+    fn a_change_after_a_long_rest_has_its_time() {
+        let gate = Gate::new(0, Some(1 << 20));
+        let (other, hours) = (gate.clone(), Arc::new(AtomicU64::new(1)));
+        let left = hours.clone();
+        let interval = move || Duration::from_secs(3600 * left.load(Ordering::SeqCst));
+        let turn = std::thread::spawn(move || other.next_turn(&interval));
+        // The sync thread finds nothing to do and waits for something.
+        std::thread::sleep(Duration::from_millis(20));
+        drop(gate.enter(1).unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!turn.is_finished());
+        // The time may become shorter while it is waited for.
+        hours.store(0, Ordering::SeqCst);
+        assert_eq!(turn.join().unwrap(), Turn::Sync);
+    }
+
+    #[test]
     fn a_failure_reaches_everyone() {
-        let gate = Gate::new(0, 1000);
+        let gate = Gate::new(0, Some(1000));
         gate.fail("device is gone".into());
         assert!(gate.enter(1).is_err());
         assert!(gate.wait_for(1).is_err());

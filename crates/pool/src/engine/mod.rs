@@ -103,40 +103,27 @@ use task::Queue;
 /// Passes after which a sync has failed.
 pub const MAX_PASSES: u32 = 64;
 
-/// How an engine works.
-#[derive(Clone, Copy, Debug)]
+/// How an engine works. What is `None` is as its tunable says at the moment.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct EngineOptions {
-    /// Longest time that changes wait in the open transaction group (`zfs_txg_timeout`).
-    pub txg_timeout: Duration,
-    /// Most dirty bytes (`zfs_dirty_data_max`).
-    pub dirty_max: u64,
-    /// Blocks of destroyed datasets that are freed in one transaction group.
-    pub free_budget: u64,
+    /// Longest time that changes wait in the open transaction group ([`tunables::TXG_TIMEOUT`]).
+    pub txg_timeout: Option<Duration>,
+    /// Most dirty bytes ([`tunables::DIRTY_DATA_MAX`]).
+    pub dirty_max: Option<u64>,
+    /// Blocks of destroyed datasets that are freed in one transaction group
+    /// ([`tunables::ASYNC_BLOCK_MAX_BLOCKS`]).
+    pub free_budget: Option<u64>,
     /// Everything in the calling threads, in a fixed order: for tests that run from a seed.
     pub deterministic: bool,
 }
 
-impl Default for EngineOptions {
-    fn default() -> EngineOptions {
-        EngineOptions {
-            txg_timeout: Duration::from_secs(tunables::TXG_TIMEOUT.get()),
-            dirty_max: default_dirty_max(),
-            free_budget: tunables::ASYNC_BLOCK_MAX_BLOCKS.get(),
-            deterministic: false,
-        }
+impl EngineOptions {
+    fn txg_timeout(&self) -> Duration {
+        self.txg_timeout.unwrap_or_else(|| Duration::from_secs(tunables::TXG_TIMEOUT.get()))
     }
-}
 
-/// If nothing is set, a tenth of the memory, at most 4 GiB (`zfs_dirty_data_max_percent`).
-fn default_dirty_max() -> u64 {
-    const MOST: u64 = 4 << 30;
-    const UNKNOWN: u64 = 256 << 20;
-    match tunables::DIRTY_DATA_MAX.get() {
-        0 => {
-            let memory = tunables::physical_memory();
-            memory.map_or(UNKNOWN, |bytes| (bytes / 10).clamp(64 << 20, MOST))
-        }
-        most => most,
+    fn free_budget(&self) -> u64 {
+        self.free_budget.unwrap_or_else(|| tunables::ASYNC_BLOCK_MAX_BLOCKS.get())
     }
 }
 
@@ -284,7 +271,7 @@ impl Drop for Engine {
 
 /// The sync thread.
 fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
-    while shared.gate.next_turn(shared.options.txg_timeout) == Turn::Sync {
+    while shared.gate.next_turn(&|| shared.options.txg_timeout()) == Turn::Sync {
         let mut core = core.lock();
         if let Err(e) = core.sync(shared) {
             tracing::error!("transaction group {}: {e}", shared.gate.synced_txg() + 1);

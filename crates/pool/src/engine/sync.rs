@@ -7,6 +7,7 @@ use super::{Disk, MAX_PASSES, Shared, SyncContext, accounting, space};
 use crate::config_write::{self, PoolConfig};
 use crate::space_write::map::feature_uses;
 use crate::space_write::{SpaceMaps, write_dtls};
+use crate::tunables;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::{BlockSink, OpenObjectSet, Synced, WriteError};
 use cenote_dsl::bpobj;
@@ -107,7 +108,7 @@ impl Core {
             task(&mut context)?;
         }
         self.destroying =
-            cenote_dsl::write::free::destroy_step(&mut context.tx, shared.options.free_budget)?;
+            cenote_dsl::write::free::destroy_step(&mut context.tx, shared.options.free_budget())?;
         self.config_dirty = context.config_changed;
         self.frees = context.tx.frees;
         self.passes(&shared.disk, txg, abilities, usable, &mut recorder)?;
@@ -215,7 +216,8 @@ impl Core {
             self.charge(disk, txg, usable)?;
             let frees = std::mem::take(&mut self.frees);
             // With logs all that is freed in a pass costs one block, so nothing is put off.
-            if pass == 1 || self.maps.logs_changes(&mut self.mos, txg)? {
+            let at_once = u64::from(pass) < tunables::SYNC_PASS_DEFERRED_FREE.get();
+            if at_once || self.maps.logs_changes(&mut self.mos, txg)? {
                 free_now(disk, txg, &frees)?;
             } else {
                 self.defer(disk, txg, &frees)?;

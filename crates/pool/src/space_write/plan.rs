@@ -8,21 +8,15 @@
 //! | to 2 PiB | one for every 16 GiB |
 //! | above | about 131,072 |
 //!
-//! No metaslab is smaller than 16 MiB, the largest block. The 512 MiB and the 200 are
-//! [tunables](crate::tunables).
+//! So it is as long as the `zfs_vdev_*ms_*` of [`tunables`] have their defaults. No metaslab is smaller than
+//! 16 MiB, the largest block.
 
 use crate::tunables;
 use cenote_format::LABEL_START;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
 
-/// And of the largest there are, unless there would be too many (`zfs_vdev_max_ms_shift`).
-const MAX_SHIFT: u32 = 34;
-/// And of the smallest (`SPA_MAXBLOCKSHIFT`).
+/// log2 of the bytes of the smallest metaslab (`SPA_MAXBLOCKSHIFT`).
 const MIN_SHIFT: u32 = 24;
-/// Metaslabs of a small vdev (`zfs_vdev_min_ms_count`).
-const MIN_COUNT: u64 = 16;
-/// Most metaslabs (`zfs_vdev_ms_count_limit`).
-const MAX_COUNT: u64 = 1 << 17;
 
 /// The layout of a new top-level vdev.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,20 +31,21 @@ pub struct VdevPlan {
 
 /// Plans a top-level vdev of `asize` allocatable bytes (`vdev_metaslab_set_size`).
 pub fn plan(asize: u64) -> VdevPlan {
-    let default_count = tunables::VDEV_DEFAULT_MS_COUNT.get();
-    let default_shift = tunables::VDEV_DEFAULT_MS_SHIFT.get() as u32;
     // One more than log2 of an equal share: a power of two that is larger.
     let shift_for = |count: u64| (asize / count).checked_ilog2().map_or(0, |log| log + 1);
-    let wanted = match asize >> default_shift {
-        ..MIN_COUNT => shift_for(MIN_COUNT),
-        by_default if by_default <= default_count => default_shift,
-        _ => shift_for(default_count),
+    let (few, many) = (tunables::VDEV_MIN_MS_COUNT.get(), tunables::VDEV_DEFAULT_MS_COUNT.get());
+    let (usual, largest) =
+        (tunables::VDEV_DEFAULT_MS_SHIFT.small(), tunables::VDEV_MAX_MS_SHIFT.small());
+    let limit = tunables::VDEV_MS_COUNT_LIMIT.get();
+    let wanted = match asize >> usual {
+        by_default if by_default < few => shift_for(few),
+        by_default if by_default <= many => usual,
+        _ => shift_for(many),
     };
-    let ms_shift = match wanted {
-        ..MIN_SHIFT => MIN_SHIFT,
-        MIN_SHIFT..=MAX_SHIFT => wanted,
-        _ if asize >> MAX_SHIFT > MAX_COUNT => shift_for(MAX_COUNT),
-        _ => MAX_SHIFT,
+    let ms_shift = match wanted.max(MIN_SHIFT) {
+        shift if shift <= largest => shift,
+        _ if asize >> largest > limit => shift_for(limit),
+        _ => largest,
     };
     VdevPlan { asize, ms_shift, ms_count: asize >> ms_shift }
 }

@@ -12,18 +12,11 @@ use super::group::{Choice, Group, Outcome, VdevInfo, Want};
 use super::loader::{Background, LoadMetaslab};
 use super::metaslab::{Changes, Metaslab};
 use crate::rangetree::RangeError;
+use crate::tunables;
 use crate::versions::Versions;
 
-/// Bytes per disk of data that one vdev gets before the next (`metaslab_aliquot`).
-const ALIQUOT: u64 = 2 << 20;
-/// Metaslabs of each vdev that are loaded ahead (`metaslab_preload_limit`).
-const PRELOAD: usize = 10;
 /// Most copies of a block (`SPA_DVAS_PER_BP`).
 pub const MAX_COPIES: usize = 3;
-/// 1/32 of a pool is not for users (`spa_slop_shift`).
-const SLOP_SHIFT: u32 = 5;
-const MIN_SLOP: u64 = 128 << 20;
-const MAX_SLOP: u64 = 128 << 30;
 
 /// What vdevs are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -135,7 +128,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { allocators: 4, background: true }
+        Options { allocators: tunables::NUM_ALLOCATORS.count(), background: true }
     }
 }
 
@@ -387,7 +380,7 @@ impl Allocator {
     pub fn sync_done(self: &Arc<Self>, txg: u64) {
         self.synced.fetch_max(txg, Ordering::Relaxed);
         for group in self.groups() {
-            let best = group.best(PRELOAD);
+            let best = group.best(tunables::PRELOAD_LIMIT.count());
             for (i, metaslab) in group.metaslabs().iter().enumerate() {
                 let keep = best.contains(&i) || group.is_active(i);
                 let (deferred, view) = metaslab.sync_done(txg, keep);
@@ -404,8 +397,11 @@ impl Allocator {
 
     /// Loads the best metaslabs of each vdev, in the background if there is one.
     pub fn preload(self: &Arc<Self>) {
+        if !tunables::PRELOAD_ENABLED.is_on() {
+            return;
+        }
         for group in self.groups() {
-            for metaslab in group.worth_loading(PRELOAD) {
+            for metaslab in group.worth_loading(tunables::PRELOAD_LIMIT.count()) {
                 if self.options.background {
                     self.request_load(group.vdev(), metaslab);
                 } else {
@@ -492,12 +488,6 @@ impl Allocator {
     }
 }
 
-/// Bytes of a pool of `space` usable bytes that are kept for the pool's own needs, so that a full
-/// pool can still free (`spa_get_slop_space`).
-pub fn slop_space(space: u64) -> u64 {
-    (space >> SLOP_SHIFT).min(MAX_SLOP).max(MIN_SLOP.min(space / 2))
-}
-
 impl Layout {
     /// This one with one more vdev.
     fn with(&self, class: Class, info: &VdevInfo, allocators: usize) -> Result<Layout, AllocError> {
@@ -555,12 +545,14 @@ impl ClassGroups {
         let sum = |f: fn(&Group) -> u64| self.groups.iter().map(|g| u128::from(f(g))).sum::<u128>();
         let free = |g: &Group| g.space().saturating_sub(g.allocated());
         let (disks, space, all_free) = (sum(Group::width), sum(Group::space), sum(free));
-        let base = u128::from(ALIQUOT) * disks / count;
+        let base = u128::from(tunables::ALIQUOT.get()) * disks / count;
         for group in &self.groups {
             let (own, own_free) = (u128::from(group.space()), u128::from(free(group)));
             // base * (own / mean space) * (own free fraction / free fraction) reduces to this.
             let share = if space == 0 || all_free == 0 || own == 0 {
                 base
+            } else if !tunables::BIAS_ENABLED.is_on() {
+                base * count * own / space
             } else {
                 base * count * own_free / all_free
             };

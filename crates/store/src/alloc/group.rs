@@ -2,7 +2,7 @@
 //!
 //! Metaslabs are kept in order of their weight, the best first. An allocator that is given one
 //! makes it its *active* one and goes on with it until the largest segments have become
-//! [`SWITCH_THRESHOLD`] powers of two smaller than they were; so allocators do not mix their blocks
+//! [`SWITCH_THRESHOLD`](tunables::SWITCH_THRESHOLD) powers of two smaller than they were; so allocators do not mix their blocks
 //! in one metaslab, and each has one per copy of a block.
 //!
 //! The order has a lock of its own, held only to choose and to note a new weight; it is never held
@@ -17,12 +17,8 @@ use parking_lot::Mutex;
 use super::metaslab::{Attempt, Metaslab, MetaslabInfo, View};
 use super::space::Extent;
 use super::weight::Weight;
+use crate::tunables;
 
-/// Powers of two by which an active metaslab's largest segments may shrink before another one is
-/// taken (`zfs_metaslab_switch_threshold`).
-const SWITCH_THRESHOLD: u32 = 2;
-/// Metaslabs that are looked at for one allocation (`zfs_metaslab_find_max_tries`).
-const MAX_TRIES: usize = 100;
 /// Copies of one block on one vdev keep a distance of this fraction of it.
 const DITTO_FRACTION: u64 = 8;
 
@@ -201,7 +197,7 @@ impl Group {
     /// The best metaslab that was not tried. Only the first unloaded one is offered: what can
     /// serve at once comes before a second load.
     fn choose(&self, want: &Want<'_>, tried: &BTreeSet<usize>) -> Option<usize> {
-        if tried.len() >= MAX_TRIES && want.choice < Choice::Any {
+        if tried.len() >= tunables::FIND_MAX_TRIES.count() && want.choice < Choice::Any {
             return None;
         }
         let order = self.order.lock();
@@ -251,7 +247,7 @@ impl Group {
         }
         match order.active.get(&slot).copied() {
             Some((active, since)) if active == i => {
-                if view.weight.steps_below(since) >= SWITCH_THRESHOLD {
+                if view.weight.steps_below(since) >= tunables::SWITCH_THRESHOLD.small() {
                     order.active.remove(&slot);
                     order.owners.remove(&i);
                 }

@@ -38,17 +38,10 @@ use super::space::{Extent, FreeSpace};
 use super::weight::Weight;
 use crate::histogram::Histogram;
 use crate::rangetree::{RangeError, RangeTree};
+use crate::tunables;
 
 /// Txgs that must be on disk after that of a free before the space is used again.
 pub const TXG_DEFER_SIZE: u64 = 2;
-/// Below this largest segment a fit is searched by size (`metaslab_df_alloc_threshold`).
-const DF_ALLOC_THRESHOLD: u64 = 128 << 10;
-/// And below this percentage of free space (`metaslab_df_free_pct`).
-const DF_FREE_PCT: u64 = 4;
-/// How far from its cursor a first fit is searched (`metaslab_df_max_search`), bytes.
-const DF_MAX_SEARCH: u64 = 16 << 20;
-/// Txgs without an allocation after which a metaslab is unloaded (`metaslab_unload_delay`).
-const UNLOAD_DELAY: u64 = 32;
 
 /// What a pool knows of a metaslab before it is loaded.
 #[derive(Clone, Debug, Default)]
@@ -309,7 +302,7 @@ impl Metaslab {
             deferred.went += tree.space();
             state.mature(freed_in, &tree);
         }
-        let idle = state.used.saturating_add(UNLOAD_DELAY) < txg;
+        let idle = state.used.saturating_add(tunables::UNLOAD_DELAY.get()) < txg;
         if !keep && idle && state.allocs.is_empty() && state.free.is_some() {
             state.unload();
         }
@@ -403,10 +396,10 @@ impl State {
     fn take(&mut self, extent: Extent, txg: u64, size: u64) -> Option<u64> {
         let free = self.free.as_mut()?;
         let cursor = self.cursors.entry(size.trailing_zeros()).or_insert(extent.start);
-        let plenty = free.largest() >= DF_ALLOC_THRESHOLD
-            && free.space() / (extent.size / 100).max(1) >= DF_FREE_PCT;
+        let plenty = free.largest() >= tunables::DF_ALLOC_THRESHOLD.get()
+            && free.space() / (extent.size / 100).max(1) >= tunables::DF_FREE_PCT.get();
         let near = match plenty {
-            true => free.first_fit(*cursor, size, 1, DF_MAX_SEARCH),
+            true => free.first_fit(*cursor, size, 1, tunables::DF_MAX_SEARCH.get()),
             false => None,
         };
         let start = near.or_else(|| free.best_fit(size).map(|(start, _)| start))?;

@@ -54,7 +54,6 @@ mod weight;
 
 pub use allocator::{
     AllocError, AllocatedSize, Allocator, Class, MAX_COPIES, Options, Request, SpaceFigures,
-    slop_space,
 };
 pub use group::{Group, VdevInfo};
 pub use loader::{LoadMetaslab, Loaded};

@@ -331,11 +331,3 @@ fn threads_allocate_while_metaslabs_load() {
     let expected: u64 = used.values().map(RangeTree::space).sum();
     assert_eq!(a.figures(Class::Normal).allocated, expected);
 }
-
-#[test]
-fn slop() {
-    assert_eq!(slop_space(64 << 20), 32 << 20);
-    assert_eq!(slop_space(1 << 30), 128 << 20);
-    assert_eq!(slop_space(1 << 40), 32 << 30);
-    assert_eq!(slop_space(1 << 50), 128 << 30);
-}

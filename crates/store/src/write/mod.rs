@@ -21,8 +21,8 @@
 //! # Rules of the format that are kept here
 //!
 //! - A block is stored compressed only if that saves an eighth, in whole sectors.
-//! - From pass [`DONT_COMPRESS`] of a sync on blocks that were born in it are not compressed any
-//!   more, so that their size does not change, and from pass [`REWRITE`] on a block whose size did
+//! - From pass [`SYNC_PASS_DONT_COMPRESS`](tunables::SYNC_PASS_DONT_COMPRESS) of a sync on blocks that were born in it are not compressed any
+//!   more, so that their size does not change, and from pass [`SYNC_PASS_REWRITE`](tunables::SYNC_PASS_REWRITE) on a block whose size did
 //!   not change is written in place. So a sync ends: there comes a pass that allocates nothing.
 //! - Every write is little-endian. A pointer's birth is the txg; its physical birth is not recorded
 //!   apart.
@@ -55,16 +55,11 @@ use crate::alloc::{AllocError, Allocator, Class};
 use crate::error::{BlockError, Bookmark};
 use crate::gang::GANG_DEPTH;
 use crate::pipeline::Store;
+use crate::tunables;
 use pack::{Packed, Physical, pack};
 use place::Placement;
 
 pub use devices::BlockDevices;
-
-/// First pass of a sync in which rewritten blocks are not compressed
-/// (`zfs_sync_pass_dont_compress`).
-pub const DONT_COMPRESS: u32 = 8;
-/// First pass in which blocks are rewritten in place (`zfs_sync_pass_rewrite`).
-pub const REWRITE: u32 = 2;
 
 /// Bytes of a lot.
 const LOT: usize = 16 << 20;
@@ -291,7 +286,7 @@ impl Writer {
         }
         let previous = &request.previous;
         let in_place = request.rewrites(txg)
-            && request.pass >= REWRITE
+            && request.pass >= tunables::SYNC_PASS_REWRITE.small()
             && !previous.is_embedded()
             && previous.psize() == physical.psize()
             && previous.dvas().count() >= request.props.copies;
@@ -318,6 +313,7 @@ impl Writer {
         let (props, previous) = (&request.props, &request.previous);
         let strong = props.checksum.is_dedup() || props.checksum == Checksum::Edonr;
         props.nopwrite
+            && tunables::NOPWRITE_ENABLED.is_on()
             && strong
             && props.level == 0
             && props.compression != Compression::Off

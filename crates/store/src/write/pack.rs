@@ -9,7 +9,8 @@ use cenote_format::compress::{Compression, compress, is_zero, max_compressed_siz
 use cenote_format::dmu::DmuType;
 use cenote_format::{ByteOrder, DecodeError, MAX_BLOCK, SECTOR};
 
-use super::{DONT_COMPRESS, WriteError, WriteRequest};
+use super::{WriteError, WriteRequest};
+use crate::tunables;
 
 /// A block that is ready to be placed.
 pub(super) enum Packed {
@@ -47,7 +48,7 @@ pub(super) fn pack(
         let why = format!("a block of {lsize} bytes");
         return Err(DecodeError::invalid("block to be written", why).into());
     }
-    let late = request.rewrites(txg) && request.pass >= DONT_COMPRESS;
+    let late = request.rewrites(txg) && request.pass >= tunables::SYNC_PASS_DONT_COMPRESS.small();
     let wanted = if late { Compression::Off } else { props.compression };
     if wanted == Compression::Off {
         return physical(request, data.clone(), lsize, Compression::Off, salt);

@@ -24,13 +24,10 @@ use super::pack::Physical;
 use super::{WriteError, WriteProps, WriteRequest, Writer};
 use crate::alloc::{AllocError, Class, Request};
 use crate::gang::GANG_DEPTH;
+use crate::tunables;
 
 /// Bytes of a gang header (`SPA_OLD_GANGBLOCKSIZE`).
 const HEADER: u64 = SECTOR;
-
-/// Percent of the special class that small blocks of data leave to metadata
-/// (`zfs_special_class_metadata_reserve_pct`).
-const METADATA_RESERVE: u64 = 25;
 
 /// A block on its way to the devices.
 pub(super) struct Placement<'a> {
@@ -38,6 +35,10 @@ pub(super) struct Placement<'a> {
     props: &'a WriteProps,
     txg: u64,
     allocator: usize,
+    /// A number that looks random and is the same for the same block.
+    lot: u64,
+    /// The block is divided although there may be room for it in one piece.
+    forced: bool,
     pub writes: Vec<BlockWrite>,
     /// Space taken for it.
     pub taken: Vec<Dva>,
@@ -48,15 +49,21 @@ impl<'a> Placement<'a> {
         // Blocks of one region of one object are kept together.
         let at = &request.at;
         let region = at.objset ^ at.object.rotate_left(20) ^ at.blkid >> 20;
-        let allocator = (region.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize;
-        let props = &request.props;
-        Placement { writer, props, txg, allocator, writes: Vec::new(), taken: Vec::new() }
+        let mix = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+        let (allocator, lot) = (mix(region) as usize, mix(region ^ at.blkid ^ txg));
+        let (props, writes, taken) = (&request.props, Vec::new(), Vec::new());
+        Placement { writer, props, txg, allocator, lot, forced: false, writes, taken }
     }
 
     /// Finds space for the block; its pointer.
     pub(super) fn place(&mut self, physical: &Physical) -> Result<BlockPointer, WriteError> {
         let class = self.class(physical);
-        let placed = match self.allocate(class, physical.psize(), self.props.copies) {
+        self.forced = self.is_forced(physical.psize());
+        let whole = match self.forced {
+            true => Err(AllocError::NoSegment { largest: 0 }),
+            false => self.allocate(class, physical.psize(), self.props.copies),
+        };
+        let placed = match whole {
             Ok((_, dvas)) => Ok(dvas),
             Err(AllocError::NoSegment { .. }) if physical.psize() > self.writer.unit() => {
                 self.gang(class, &physical.data, 0)
@@ -72,6 +79,13 @@ impl<'a> Placement<'a> {
         pointer.inspect_err(|_| self.undo())
     }
 
+    /// Whether the block is one that is divided for the sake of a test.
+    fn is_forced(&self, psize: u64) -> bool {
+        psize >= tunables::FORCE_GANGING.get()
+            && psize > self.writer.unit()
+            && self.lot % 100 < tunables::FORCE_GANGING_PCT.get()
+    }
+
     /// Where the block should go, now that its size is known (`spa_preferred_class`).
     fn class(&self, physical: &Physical) -> Class {
         let small = physical.psize() <= self.props.small;
@@ -79,7 +93,7 @@ impl<'a> Placement<'a> {
             return self.props.class;
         }
         let special = self.writer.allocator.figures(Class::Special);
-        let open = special.space / 100 * (100 - METADATA_RESERVE);
+        let open = special.space / 100 * (100 - tunables::SPECIAL_RESERVE_PCT.get());
         if special.allocated < open { Class::Special } else { Class::Normal }
     }
 
@@ -191,7 +205,7 @@ impl<'a> Placement<'a> {
         left: u64,
     ) -> Result<(u64, Option<Vec<Dva>>), WriteError> {
         let unit = self.writer.unit();
-        let mut size = left;
+        let mut size = if self.forced { share } else { left };
         loop {
             match self.allocate(class, size, self.props.copies) {
                 Ok((_, dvas)) => return Ok((size, Some(dvas))),

@@ -37,9 +37,9 @@ pub struct Shape {
 /// How engines work here: nothing happens unless it is asked for.
 pub fn options() -> EngineOptions {
     EngineOptions {
-        txg_timeout: Duration::from_secs(1 << 20),
-        dirty_max: 1 << 30,
-        free_budget: 40,
+        txg_timeout: Some(Duration::from_secs(1 << 20)),
+        dirty_max: Some(1 << 30),
+        free_budget: Some(40),
         deterministic: true,
     }
 }

@@ -17,11 +17,9 @@ use cenote_format::label::{LABEL_END, LABEL_SIZE};
 use crate::device::WriteReq;
 use crate::submit::Work;
 use crate::traffic::{Content, Meter};
+use crate::tunables;
 use crate::vdev::Vdev;
 use crate::write::Writer;
-
-/// Most bytes of an aggregated write (OpenZFS: `zfs_vdev_aggregation_limit`).
-const AGGREGATION_LIMIT: u64 = 1 << 20;
 
 /// One write to a leaf.
 pub(super) struct LeafWrite {
@@ -69,6 +67,7 @@ pub(super) fn write_leaves(writer: &Writer, writes: &[LeafWrite]) -> Vec<io::Res
 
 /// Joins neighbouring writes: ranges of positions in `order`.
 fn aggregate(writes: &[LeafWrite], order: &[usize]) -> Vec<Range<usize>> {
+    let limit = tunables::AGGREGATION_LIMIT.get();
     let mut runs: Vec<Range<usize>> = Vec::new();
     // Where the last run ends, and its bytes.
     let (mut end, mut bytes) = (0u64, 0u64);
@@ -78,7 +77,7 @@ fn aggregate(writes: &[LeafWrite], order: &[usize]) -> Vec<Range<usize>> {
             Arc::ptr_eq(&writes[*first].leaf, &write.leaf) && write.offset == end
         });
         match runs.last_mut() {
-            Some(run) if follows && bytes + len <= AGGREGATION_LIMIT => {
+            Some(run) if follows && bytes + len <= limit => {
                 run.end = at + 1;
                 bytes += len;
             }

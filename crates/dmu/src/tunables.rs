@@ -1,0 +1,17 @@
+//! The tunables of this floor; see [`cenote_store::tunable`].
+
+use cenote_store::declare_tunables;
+use cenote_store::tunable::{ANY, SWITCH};
+
+declare_tunables! {
+    DMU_PREFETCH_MAX "dmu_prefetch_max" Now Bytes 67_108_864 ANY,
+        "Most data that is read ahead at one request";
+    ZAP_ITERATE_PREFETCH "zap_iterate_prefetch" Now Switch 1 SWITCH,
+        "Whether a large directory is read ahead when a listing of it starts";
+    MAX_DISTANCE "zfetch_max_distance" Now Bytes 16_777_216 ANY,
+        "Most data that is read ahead of a sequential reader";
+    MIN_DISTANCE "zfetch_min_distance" Now Bytes 524_288 ANY,
+        "Data that is read ahead at first of a reader that seems to be sequential";
+    PREFETCH_DISABLE "zfs_prefetch_disable" Now Switch 0 SWITCH,
+        "Whether nothing is read ahead of sequential readers";
+}
