@@ -24,6 +24,7 @@
 //! | [`props`], [`savings`] | pool properties, deduplication and cloning figures |
 //! | [`history`] | the log of commands |
 //! | [`spacemap`], [`logsm`], [`metaslab`] | free space |
+//! | [`map`] | the map of free space: metaslabs, and whose blocks they hold |
 //! | [`traverse`] | visiting every block, comparing with the space maps |
 
 pub mod change;
@@ -44,6 +45,7 @@ pub mod host;
 pub mod import;
 mod indirect;
 pub mod logsm;
+pub mod map;
 pub mod metaslab;
 pub mod props;
 pub mod savings;

@@ -34,6 +34,7 @@ use cenote_dmu::{Error, ObjectSet, Result};
 use cenote_format::nvlist::NvList;
 use cenote_format::spacemap::{Change, SpaceMapPhys};
 use cenote_store::rangetree::{RangeError, RangeTree};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -49,7 +50,8 @@ const METASLAB_SHIFTS: RangeInclusive<u32> = 9..=63;
 const EMBEDDED_LOG_MIN: u64 = 64;
 
 /// What a top-level vdev's space is for (`metaslab_class_t`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum AllocClass {
     /// Data and metadata.
     Normal,

@@ -97,6 +97,18 @@ pub enum Event<'a> {
     Loaded,
     /// A block was found.
     Block(&'a Found),
+    /// Some of a block's space: a copy, a gang header, or a copy of a gang block's constituent.
+    /// Space that several block pointers share comes once.
+    Placed {
+        /// The block.
+        found: &'a Found,
+        /// The top-level vdev that the pointer names; it may have been removed since.
+        vdev: u64,
+        /// First byte in the vdev.
+        offset: u64,
+        /// Bytes.
+        size: u64,
+    },
     /// A block cannot be read, or one copy of it is wrong.
     Unreadable {
         /// Which block.
@@ -143,6 +155,12 @@ impl Found {
         let kind = DmuType(bp.object_type());
         let row = if kind.is_new() { stats::OTHER } else { (kind.0 as usize).min(stats::OTHER) };
         Found { at, bp, kind: row }
+    }
+
+    /// Whether the block is part of an intent log, or was written for a record of one.
+    pub fn is_log(&self) -> bool {
+        let root = self.bp.object_type() == DmuType::OBJSET.0;
+        self.at.level == zil::ZIL_LEVEL || (self.at.level == -1 && !root)
     }
 }
 

@@ -77,7 +77,7 @@ impl Reporter<'_> {
                 writeln!(self.out, "damaged: {e}")
             }
             Event::Progress { done, total } => self.progress(*done, *total),
-            Event::Block(_) => Ok(()),
+            Event::Block(_) | Event::Placed { .. } => Ok(()),
         }
     }
 

@@ -94,6 +94,7 @@ use datasets::Datasets;
 use figures::History;
 use gate::{Gate, Turn};
 use parking_lot::{Mutex, RwLock};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -233,6 +234,13 @@ impl Engine {
     /// What the last transaction groups did, oldest first.
     pub fn figures(&self) -> Vec<TxgFigures> {
         self.shared.history.all()
+    }
+
+    /// The metaslabs whose free space is in memory: `(vdev, metaslab)`.
+    pub fn loaded_metaslabs(&self) -> HashSet<(u64, u64)> {
+        let groups = self.shared.disk.allocator.groups();
+        let metaslabs = groups.flat_map(|g| g.metaslabs().iter().map(move |m| (g.vdev(), m)));
+        metaslabs.filter(|(_, m)| m.is_loaded()).map(|(vdev, m)| (vdev, m.id())).collect()
     }
 
     /// Bytes that are not on disk yet.

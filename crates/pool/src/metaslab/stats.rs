@@ -39,19 +39,23 @@ impl SpaceStats {
     }
 }
 
+/// Fragmentation of free segments of these sizes; 0 if there are none.
+pub fn fragmentation_of(free: &Histogram) -> u64 {
+    let (mut total, mut weighted) = (0u128, 0u128);
+    for (i, count) in (0u32..).zip(free.counts()).skip(SECTOR_SHIFT as usize) {
+        let weight = WEIGHTS.get((i - SECTOR_SHIFT) as usize).copied().unwrap_or(0);
+        let space = u128::from(*count) << i;
+        total = total.saturating_add(space);
+        weighted = weighted.saturating_add(space.saturating_mul(u128::from(weight)));
+    }
+    weighted.checked_div(total).unwrap_or(0) as u64
+}
+
 /// Fragmentation of a metaslab from its space map's header. No space map: nothing is fragmented;
 /// a header without a histogram: unknown.
 pub(super) fn fragmentation(header: Option<&SpaceMapPhys>, shift: u32) -> Option<u64> {
     let Some(header) = header else { return Some(0) };
-    let (mut total, mut weighted) = (0u128, 0u128);
-    for (i, count) in header.histogram?.iter().enumerate() {
-        let i = i as u32 + shift;
-        let weight = WEIGHTS.get((i - SECTOR_SHIFT) as usize).copied().unwrap_or(0);
-        let space = u128::from(*count) << i;
-        total += space;
-        weighted += space * u128::from(weight);
-    }
-    Some(weighted.checked_div(total).unwrap_or(0) as u64)
+    Some(fragmentation_of(&Histogram::from_shifted(&header.histogram?, shift)))
 }
 
 impl VdevSpace {

@@ -47,6 +47,8 @@ pub struct Account {
     cloned: HashMap<(u32, u64), u64>,
     /// Blocks that lead to others and were descended into.
     descended: HashSet<Address>,
+    /// Gang blocks whose members were looked at.
+    gangs: HashSet<Address>,
     /// Bytes that the traversal is expected to account for.
     pub(super) total: u64,
 }
@@ -78,6 +80,7 @@ impl Account {
             clones,
             cloned: HashMap::new(),
             descended: HashSet::new(),
+            gangs: HashSet::new(),
             total: report.allocated.clamp(0, i128::from(u64::MAX)) as u64,
             mos,
             report,
@@ -158,7 +161,7 @@ impl Account {
         let shifts = &self.metaslab_shifts;
         self.report.blocks.add(&bp, found.kind, |vdev| shifts.get(vdev as usize).copied());
         if !shared && !bp.is_embedded() {
-            self.claim(store, found.at, &bp, MAX_GANG_DEPTH, event);
+            self.settle(store, found, &bp, MAX_GANG_DEPTH, event);
         }
     }
 
@@ -242,33 +245,35 @@ impl Account {
         top.map_or(GANG_HEADER, |v| v.psize_to_asize(GANG_HEADER))
     }
 
-    /// Claims the space of every copy, and of the constituents of gang blocks.
-    fn claim(
+    /// Says where every copy of `bp` lies, and the constituents of gang blocks; claims the space.
+    /// `bp` is the block that was found, or a constituent of it.
+    fn settle(
         &mut self,
         store: &Arc<Store>,
-        at: Bookmark,
+        found: &Found,
         bp: &BlockPointer,
         depth: u32,
         event: Notify<'_>,
     ) {
-        let Some(mut claims) = self.claims.take() else { return };
+        let at = found.at;
         let mut failure = None;
         for dva in bp.dvas() {
-            if let Err(why) = claims.claim_copy(&dva, self.own_size(&dva)) {
-                failure = Some(why);
-            }
+            let size = self.own_size(&dva);
+            let claimed = self.claims.as_mut().map_or(Ok(()), |c| c.claim_copy(&dva, size));
+            failure = claimed.err().or(failure);
+            let (vdev, offset) = (u64::from(dva.vdev), dva.offset);
+            event(Event::Placed { found, vdev, offset, size });
         }
-        self.claims = Some(claims);
         if let Some(why) = failure {
             self.report.not_claimed += 1;
             event(Event::NotClaimed { at, bp, why });
             return;
         }
-        if bp.is_gang() {
+        if bp.is_gang() && self.gangs.insert(address(bp)) {
             match store.gang_children(bp, at) {
                 Ok(children) if depth > 0 => {
                     for child in children.iter().filter(|c| !c.is_hole()) {
-                        self.claim(store, at, child, depth - 1, event);
+                        self.settle(store, found, child, depth - 1, event);
                     }
                 }
                 Ok(_) => {

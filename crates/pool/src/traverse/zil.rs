@@ -33,7 +33,7 @@ pub const TX_WRITE: u64 = 9;
 /// Object number in bookmarks of log blocks (`ZB_ZIL_OBJECT`).
 const ZIL_OBJECT: u64 = 0;
 /// Level in bookmarks of log blocks (`ZB_ZIL_LEVEL`).
-const ZIL_LEVEL: i64 = -2;
+pub(super) const ZIL_LEVEL: i64 = -2;
 
 /// A record of the log.
 #[derive(Debug, Clone, Copy)]
