@@ -3,7 +3,7 @@
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 
-.PHONY: help run build test lint deny fuzz-long damage-long torture-long bench bench-build bench-write bench-spacemap programs clean
+.PHONY: help run build test lint deny fuzz-long damage-long torture-long bench bench-build bench-write bench-alloc bench-spacemap programs clean
 
 help:
 	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
@@ -16,6 +16,7 @@ help:
 	@echo "make fuzz-long    coverage-guided fuzzing of every decoder (FUZZ_SECONDS each)"
 	@echo "make programs     real programs, and a daemon that is killed, for long"
 	@echo "make bench        reads and metadata walks against the raw device file"
+	@echo "make bench-alloc  spoiled metaslabs: loading their space maps, and allocations meanwhile"
 	@echo "make bench-write  writes against OpenZFS's own engine; mounts against btrfs and zfs-fuse"
 	@echo "make bench-spacemap  log space maps on and off, and OpenZFS's own engine, in a pool that has aged"
 
@@ -61,10 +62,13 @@ bench-build:
 	scripts/setup.sh bench
 	$(CARGO) build --release --locked -p cenote-bench -p cenote-cli
 	cc -O2 -DDEBUG -DZFS_DEBUG -D_GNU_SOURCE -I/usr/include/libspl -I/usr/include/libzfs -o $(PEER) \
-		crates/bench/peer/*.c -lzpool -lnvpair -ljemalloc -lm -lpthread
+		crates/bench/peer/*.c -lzpool -lzfs_core -lnvpair -ljemalloc -lm -lpthread
 
 bench: bench-build
 	target/release/cenote-bench read --peer $(PEER) $(BENCH_ARGS)
+
+bench-alloc: bench-build
+	target/release/cenote-bench alloc --peer $(PEER) $(BENCH_ARGS)
 
 bench-write: bench-build
 	target/release/cenote-bench write --peer $(PEER) $(BENCH_ARGS)

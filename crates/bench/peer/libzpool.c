@@ -4,6 +4,7 @@
  *   libzpool-peer read FILE SIZE_MIB CACHE_MIB
  *   libzpool-peer write FILE SIZE_MIB OVERWRITES
  *   libzpool-peer spacemap ...: see spacemap.c
+ *   libzpool-peer alloc ...: see alloc.c
  *
  * `write` makes a pool on FILE for each row, writes SIZE_MIB in 128 KiB (noise, then what lz4
  * halves), overwrites a quarter of that OVERWRITES times at random in 8 KiB, each until it is on
@@ -338,6 +339,8 @@ main(int argc, char **argv)
 		path = argv[2];
 		return (spacemap_rows(argc - 3, argv + 3));
 	}
+	if (argc > 1 && strcmp(argv[1], "alloc") == 0)
+		return (alloc_mode(argc - 2, argv + 2));
 	if (argc != 5) {
 		fprintf(stderr, "usage: %s read FILE SIZE_MIB CACHE_MIB\n"
 		    "       %s write FILE SIZE_MIB OVERWRITES\n", argv[0], argv[0]);

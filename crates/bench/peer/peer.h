@@ -25,6 +25,7 @@ void write_bytes(objset_t *os, uint64_t object, uint64_t at, uint64_t len,
     const char *data);
 
 int spacemap_rows(int argc, char **argv);
+int alloc_mode(int argc, char **argv);
 
 /* What a transaction group wrote, by kind of block, before aggregation. */
 enum kind { DATA, INDIRECT, SPACE_MAP, OTHER, KINDS };

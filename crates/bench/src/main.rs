@@ -1,5 +1,7 @@
 //! `cenote-bench write`: see [`mod@write`] (through the library) and [`mounted`] (through mounts).
 //!
+//! `cenote-bench alloc`: see [`mod@alloc`].
+//!
 //! `cenote-bench spacemap`: see [`spacemap`].
 //!
 //! `cenote-bench read`: reads through the library, beside the raw device file and beside OpenZFS's
@@ -15,6 +17,7 @@
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+mod alloc;
 mod measure;
 mod mounted;
 mod noise;
@@ -42,6 +45,8 @@ enum What {
     Read(ReadArgs),
     /// Sequential writes, random overwrites and small files, through the library and through mounts.
     Write(WriteArgs),
+    /// Spoiled metaslabs: loading their space maps, and allocations meanwhile.
+    Alloc(alloc::AllocArgs),
     /// What transaction groups cost in a pool that has aged, with log space maps and without.
     Spacemap(spacemap::SpaceMapArgs),
     /// The part of `spacemap` that measures this software once.
@@ -168,6 +173,7 @@ fn main() -> anyhow::Result<()> {
     match Args::parse().what {
         What::Read(args) => read::run(&args),
         What::Write(args) => write_rows(&args),
+        What::Alloc(args) => alloc::run(&args),
         What::Spacemap(args) => spacemap::run(&args),
         What::SpacemapOurs(args) => spacemap::run_ours(&args),
         What::Mounted(args) => mounted::inside(&args),

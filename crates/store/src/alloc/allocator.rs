@@ -418,7 +418,7 @@ impl Allocator {
     }
 
     /// Loads a metaslab in this thread; whether it is loaded now.
-    pub(super) fn load(&self, vdev: u64, metaslab: u64) -> bool {
+    pub fn load(&self, vdev: u64, metaslab: u64) -> bool {
         let Some((_, group)) = self.layout().vdevs.get(&vdev) else { return false };
         let Some(found) = group.metaslabs().get(metaslab as usize) else { return false };
         match found.load(self.synced.load(Ordering::Relaxed), &*self.loader, &self.loads) {

@@ -1,0 +1,130 @@
+//! `cenote-bench alloc`: spoiled metaslabs, and allocations while their space maps are loaded.
+//!
+//! A pool is made whose metaslabs of 16 GiB are spoiled ([`spoil`]) or full, but for the few that
+//! its own blocks are in. It is exported, judged by OpenZFS's `zdb`, and imported read-only; what
+//! is measured runs on an allocator over its space maps, which writes nothing.
+
+mod judge;
+mod load;
+mod report;
+mod spoil;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use cenote_format::compress::Compression;
+use cenote_pool::engine::EngineOptions;
+use cenote_pool::space_write::{Loader, SpaceMaps};
+use cenote_pool::{ImportOptions, Pool, discover};
+use cenote_store::alloc::{Allocator, Class, Options, VdevInfo};
+
+use crate::write::create;
+use report::Report;
+
+/// Name of the pool.
+const POOL: &str = "benchwrite";
+/// Bytes of the cache.
+const ARC: u64 = 1 << 30;
+/// Bytes of its device, nearly all of which are holes: 100 metaslabs of 16 GiB.
+const DEVICE: u64 = 1605 << 30;
+
+/// What `alloc` runs on.
+#[derive(clap::Args)]
+pub struct AllocArgs {
+    /// Directory for the pool's device file, which is sparse and takes 100 MiB per spoiled metaslab.
+    #[arg(long, default_value = "/dev/shm/cenote-bench")]
+    dir: PathBuf,
+    /// Number of spoiled metaslabs.
+    #[arg(long, default_value_t = 8)]
+    spoiled: usize,
+    /// What the free segments are made from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The peer's program.
+    #[arg(long)]
+    peer: Option<PathBuf>,
+    /// OpenZFS's zdb, which judges the pool.
+    #[arg(long, default_value = "/usr/sbin/zdb")]
+    zdb: PathBuf,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The pool, imported read-only.
+struct Spoiled {
+    pool: Arc<Pool>,
+    loader: Arc<Loader>,
+    vdevs: Vec<(Class, VdevInfo)>,
+    /// Numbers of the spoiled metaslabs.
+    metaslabs: Vec<u64>,
+}
+
+/// Runs everything and prints the report.
+pub fn run(args: &AllocArgs) -> anyhow::Result<()> {
+    let dir = args.dir.join("alloc");
+    fs::create_dir_all(&dir)?;
+    let image = dir.join("pool.img");
+    let measured = measure(args, &dir, &image);
+    let _ = fs::remove_file(&image);
+    let _ = fs::remove_dir(&dir);
+    report::print(&measured?, args.json)
+}
+
+fn measure(args: &AllocArgs, dir: &Path, image: &Path) -> anyhow::Result<Report> {
+    eprintln!("making a pool with {} spoiled metaslabs ...", args.spoiled);
+    let metaslabs = make(image, args)?;
+    eprintln!("zdb judges it ...");
+    let expected = spoil::Map::spoiled(args.seed.wrapping_add(metaslabs[0]))?;
+    judge::judge(&args.zdb, dir, &metaslabs, &expected)?;
+    let spoiled = import(dir, metaslabs)?;
+    eprintln!("loading ...");
+    let loads = load::loads(&spoiled, image, args.seed)?;
+    let peer = match &args.peer {
+        Some(program) => {
+            eprintln!("libzpool ...");
+            load::peer(program, dir)?
+        }
+        None => Vec::new(),
+    };
+    Ok(Report { records: expected.records, segments: expected.segments(), loads, peer })
+}
+
+/// Makes the pool, and exports it; the numbers of the spoiled metaslabs.
+fn make(image: &Path, args: &AllocArgs) -> anyhow::Result<Vec<u64>> {
+    let file = fs::File::create(image)?;
+    file.set_len(DEVICE).with_context(|| format!("{}: {DEVICE} bytes", image.display()))?;
+    // One allocator, so that the pool's own blocks are in few metaslabs.
+    let options = EngineOptions { deterministic: true, ..EngineOptions::default() };
+    let engine = create(image.to_path_buf(), Compression::Off, ARC, &[], options)?;
+    engine.sync()?;
+    let metaslabs = spoil::spoil(&engine, args.spoiled, args.seed)?;
+    engine.export(false)?;
+    Ok(metaslabs)
+}
+
+fn import(dir: &Path, metaslabs: Vec<u64>) -> anyhow::Result<Spoiled> {
+    let found = discover(&[dir.to_path_buf()]);
+    let candidate = found.iter().find(|c| c.name == POOL).context("the pool is not there")?;
+    let options = ImportOptions {
+        readonly: true,
+        force: true,
+        arc_bytes: Some(ARC),
+        ..ImportOptions::default()
+    };
+    let pool = Pool::import(candidate, &options)?;
+    let space = pool.space().context("no space maps")?;
+    let maps = SpaceMaps::open(space, pool.config(), pool.mos(), pool.uberblock().txg)?;
+    let vdevs = maps.allocator_vdevs(Some(space), pool.store().vdevs());
+    Ok(Spoiled { loader: maps.loader(), vdevs, metaslabs, pool })
+}
+
+impl Spoiled {
+    /// An allocator that has nothing loaded.
+    fn allocator(&self, vdevs: &[(Class, VdevInfo)]) -> anyhow::Result<Arc<Allocator>> {
+        let sizes = self.pool.store().clone();
+        Ok(Allocator::new(vdevs, sizes, self.loader.clone(), Options::default())?)
+    }
+}

@@ -1,0 +1,66 @@
+//! The table of `cenote-bench alloc`, with the aims beside.
+
+use serde::Serialize;
+
+use super::load::Load;
+
+/// Aims: seconds to load, bits of memory per sector.
+const LOAD_SECONDS: f64 = 0.1;
+const BITS_PER_SECTOR: f64 = 1.25;
+
+/// Everything that was measured.
+#[derive(Serialize)]
+pub struct Report {
+    /// Records of each spoiled metaslab's space map.
+    pub records: u64,
+    /// Its free segments.
+    pub segments: u64,
+    /// Loads of single metaslabs.
+    pub loads: Vec<Load>,
+    /// The peer's loads.
+    pub peer: Vec<Load>,
+}
+
+/// Median and maximum of a figure of some loads; `None` if there are none.
+fn of(loads: &[Load], cold: bool, figure: impl Fn(&Load) -> f64) -> Option<(f64, f64)> {
+    let mut all: Vec<f64> = loads.iter().filter(|l| l.cold == cold).map(figure).collect();
+    all.sort_by(f64::total_cmp);
+    Some((*all.get(all.len() / 2)?, *all.last()?))
+}
+
+/// Prints the report.
+pub fn print(report: &Report, json: bool) -> anyhow::Result<()> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(report)?);
+        return Ok(());
+    }
+    println!(
+        "A metaslab of 16 GiB, {} records, {} free segments, none above 168 KiB",
+        report.records, report.segments
+    );
+    println!("{:<36} {:>12} {:>12} {:>12} {:>10}", "", "median", "worst", "aim", "libzpool");
+    for (name, cold, figure, unit, aim) in [
+        (
+            "load, cold",
+            true,
+            (|l| l.seconds * 1e3) as fn(&Load) -> f64,
+            "ms",
+            Some(LOAD_SECONDS * 1e3),
+        ),
+        ("load, cached", false, |l| l.seconds * 1e3, "ms", Some(LOAD_SECONDS * 1e3)),
+        ("CPU time of a load, cold", true, |l| l.cpu_seconds * 1e3, "ms", None),
+        ("memory", true, |l| l.memory as f64 / 1024.0, "KiB", None),
+        ("memory per sector", true, |l| l.bits_per_sector, "bits", Some(BITS_PER_SECTOR)),
+    ] {
+        let number = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.2} {unit}"));
+        let ours = of(&report.loads, cold, figure);
+        println!(
+            "{name:<36} {:>12} {:>12} {:>12} {:>10}",
+            number(ours.map(|o| o.0)),
+            number(ours.map(|o| o.1)),
+            number(aim),
+            number(of(&report.peer, cold, figure).map(|p| p.0)),
+        );
+    }
+    Ok(())
+}
