@@ -22,6 +22,7 @@ use crate::{Object, ObjectSet};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// A block that was freed in a txg is not overwritten in this one, nor in the next.
 const MOVES: u64 = 1;
@@ -82,6 +83,9 @@ pub trait TxgGate: Send + Sync {
     /// Errors: [`WriteError::NoSpace`], [`WriteError::Quota`], [`WriteError::ReadOnly`],
     /// [`WriteError::Suspended`].
     fn enter(&self, objset: u64, cost: &Cost) -> Result<Entered>;
+
+    /// Tells how long a write call took, waiting included.
+    fn wrote(&self, _time: Duration) {}
 }
 
 /// An object set in use.
@@ -163,6 +167,15 @@ impl LiveObjectSet {
                 return done;
             }
         }
+    }
+
+    /// Makes a write call of a file or volume, which may be several changes, and tells the gate how
+    /// long it took.
+    pub fn write_call<T>(&self, write: impl FnOnce() -> T) -> T {
+        let started = Instant::now();
+        let done = write();
+        self.gate.wrote(started.elapsed());
+        done
     }
 
     /// Makes a change: enters the open txg, then calls `f` with the object set and the txg.

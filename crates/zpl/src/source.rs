@@ -54,6 +54,14 @@ impl Source {
         }
     }
 
+    /// Makes a write call, and counts what it takes.
+    pub(crate) fn write_call<T>(&self, write: impl FnOnce() -> T) -> T {
+        match self {
+            Source::Fixed(_) => write(),
+            Source::Live(live) => live.write_call(write),
+        }
+    }
+
     /// The dataset's object number.
     pub(crate) fn id(&self) -> u64 {
         match self {

@@ -39,6 +39,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Bytes that a new object is taken to need: its dnode and an entry in a directory, with copies.
 const OBJECT_BYTES: u64 = 4096;
@@ -126,6 +127,12 @@ impl TxgGate for Door {
         shared.datasets.charge(txg, objset, bytes);
         let least = cost.objects.saturating_mul(OBJECT_BYTES);
         Ok(Entered::settling(txg, Charged { inside, shared, objset, least, bytes, spare: 0 }))
+    }
+
+    fn wrote(&self, time: Duration) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.write_calls.add(time);
+        }
     }
 }
 

@@ -28,6 +28,10 @@
 //!
 //! What the passes of a group wrote adds up to what the group wrote, labels excepted.
 
+mod table;
+
+pub use table::{Figure, Kind, LATENCIES, LatencyFigure};
+
 use super::gate::Closed;
 use super::{Disk, Engine};
 use crate::space_write::{SpaceMaps, Stats};
@@ -264,6 +268,8 @@ struct Past {
     groups: VecDeque<TxgFigures>,
     /// Loads of metaslabs until the last group, and what they took.
     loads: (u64, Duration),
+    /// Of all groups since the pool was opened.
+    totals: Vec<(&'static Figure, u64)>,
 }
 
 impl History {
@@ -274,10 +280,21 @@ impl History {
         group.loads = loads.0.saturating_sub(past.loads.0);
         group.load_time = loads.1.saturating_sub(past.loads.1);
         past.loads = loads;
+        table::add(&mut past.totals, &group);
         past.groups.push_back(group);
         while past.groups.len() as u64 > tunables::TXG_HISTORY.get() {
             past.groups.pop_front();
         }
+    }
+
+    /// The figures of all groups together.
+    pub fn totals(&self) -> Vec<(&'static Figure, u64)> {
+        let past = self.past.lock();
+        if past.totals.is_empty() {
+            let nothing = TxgFigures::default().figures();
+            return nothing.into_iter().map(|(figure, _)| (figure, 0)).collect();
+        }
+        past.totals.clone()
     }
 
     /// All that are remembered, oldest first.

@@ -90,8 +90,9 @@ use cenote_store::Store;
 use cenote_store::alloc::{Allocator, Class, VdevInfo};
 use cenote_store::write::Writer;
 use cenote_vdev::VdevTree;
+use cenote_vdev::stats::Latencies;
 use datasets::Datasets;
-use figures::History;
+use figures::{Figure, History};
 use gate::{Gate, Turn};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashSet;
@@ -146,6 +147,8 @@ pub(crate) struct Shared {
     pub datasets: Datasets,
     pub queue: Queue,
     pub history: History,
+    /// What write calls of files and volumes took.
+    pub write_calls: Latencies,
     pub options: EngineOptions,
 }
 
@@ -241,6 +244,12 @@ impl Engine {
         let groups = self.shared.disk.allocator.groups();
         let metaslabs = groups.flat_map(|g| g.metaslabs().iter().map(move |m| (g.vdev(), m)));
         metaslabs.filter(|(_, m)| m.is_loaded()).map(|(vdev, m)| (vdev, m.id())).collect()
+    }
+
+    /// The figures of all transaction groups since the pool was imported (or created) together:
+    /// sums of what adds up, else those of the last group; zeros before the first group.
+    pub fn totals(&self) -> Vec<(&'static Figure, u64)> {
+        self.shared.history.totals()
     }
 
     /// Bytes that are not on disk yet.

@@ -26,6 +26,7 @@ use cenote_format::label::Uberblock;
 use cenote_store::Store;
 use cenote_store::alloc::{Allocator, Options};
 use cenote_store::write::Writer;
+use cenote_vdev::stats::Latencies;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 
@@ -94,6 +95,7 @@ impl Engine {
             datasets: Datasets::default(),
             queue: Queue::default(),
             history: History::default(),
+            write_calls: Latencies::default(),
             options,
         });
         shared.view().dsl().set_pool_space(pool_space(&shared.disk));

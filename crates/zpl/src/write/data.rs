@@ -187,13 +187,14 @@ impl FileSystem {
     ///
     /// Errors: [`Error::TooLarge`] past the [largest length](FileSystem::max_size).
     pub fn write(&self, ino: u64, offset: u64, data: &[u8], clear_ids: bool) -> Result<usize> {
-        self.write_at(ino, Offset::At(offset), data, clear_ids)?;
+        let at = Offset::At(offset);
+        self.source.write_call(|| self.write_at(ino, at, data, clear_ids))?;
         Ok(data.len())
     }
 
     /// As [`FileSystem::write`] at the end of the file; returns the offset.
     pub fn append(&self, ino: u64, data: &[u8], clear_ids: bool) -> Result<u64> {
-        self.write_at(ino, Offset::End, data, clear_ids)
+        self.source.write_call(|| self.write_at(ino, Offset::End, data, clear_ids))
     }
 
     /// `fallocate`. Space cannot be reserved in a file system that never overwrites.

@@ -27,6 +27,10 @@ impl Volume {
     /// Writes at byte `offset`, in transactions of up to 16 MiB. Errors: [`Error::Invalid`] past the
     /// end.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.source.write_call(|| self.write_chunks(offset, data))
+    }
+
+    fn write_chunks(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.check_range(offset, data.len() as u64)?;
         let mut at = offset;
         for chunk in data.chunks(CHUNK) {
