@@ -2,10 +2,10 @@
 
 use crate::client;
 use crate::context::Context;
-use crate::outcome::plain;
+use crate::outcome::{conclude, plain};
 use crate::pools::PoolTable;
 use crate::socket::Place;
-use crate::{copy, daemon, list, zdb, zfs, zpool};
+use crate::{copy, daemon, list, rewrite, zdb, zfs, zpool};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
@@ -57,6 +57,8 @@ enum Tool {
     Cat(list::CatArgs),
     /// Copy files out of a dataset without mounting it
     Cp(copy::CpArgs),
+    /// Write files of mounted file systems anew, as they are, to lay them out afresh
+    Rewrite(rewrite::RewriteArgs),
     /// Start, look at or stop the daemon that owns imported pools
     Daemon(daemon::DaemonArgs),
 }
@@ -152,6 +154,7 @@ fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
         Ok(Tool::Ls(args)) => list::ls(&args, ctx),
         Ok(Tool::Cat(args)) => list::cat(&args, ctx),
         Ok(Tool::Cp(args)) => copy::cp(&args, ctx),
+        Ok(Tool::Rewrite(args)) => conclude(rewrite::run(&args, ctx), "", ctx),
         Ok(Tool::Daemon(_)) => {
             ctx.complain("cenote daemon: only from the command line");
             2

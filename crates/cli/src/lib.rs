@@ -22,6 +22,8 @@
 //! | [`clock`], [`interval`], [`table`], [`vdevs`] | times, repeated reports, columns, the vdev tree |
 //! | [`zpool`], [`zfs`], [`zdb`] | the commands, one room per group |
 //! | [`locate`], [`list`], [`copy`] | `cenote ls`, `cat` and `cp` |
+//! | [`rewrite`] | `zfs rewrite`, `cenote rewrite` |
+//! | [`progress`] | a bar on the user's terminal |
 //! | [`daemon`] | `cenote daemon` |
 
 pub mod client;
@@ -38,7 +40,9 @@ pub mod mounts;
 pub mod options;
 pub mod outcome;
 pub mod pools;
+pub mod progress;
 pub mod protocol;
+pub mod rewrite;
 pub mod server;
 pub mod socket;
 pub mod table;

@@ -561,6 +561,17 @@ impl Snapshots for OfDataset {
         found.into_iter().filter_map(entry).collect()
     }
 
+    fn newest(&self) -> u64 {
+        match self.pool.pool().dsl().by_object(self.id) {
+            Ok(dataset) => dataset.map_or(0, |d| d.ds.prev_snap_txg),
+            Err(e) => {
+                // Whoever wants what snapshots share to be left alone is on the safe side.
+                tracing::warn!("snapshots of dataset {}: {e}", self.id);
+                u64::MAX
+            }
+        }
+    }
+
     fn open(&self, name: &str) -> Result<Arc<FileSystem>, cenote_zpl::Error> {
         let pool = self.pool.pool();
         let missing = || cenote_zpl::Error::NotFound(name.into());

@@ -17,7 +17,7 @@
 //!   disk that it stands on can be overwritten once they were freed, some txgs later; then reads
 //!   fail. [`LiveObjectSet::read`] goes on with the new state.
 
-use crate::write::{OpenObjectSet, Result, WriteError, on_disk};
+use crate::write::{Gather, OpenObjectSet, Result, WriteError, on_disk};
 use crate::{Object, ObjectSet};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -140,6 +140,19 @@ impl LiveObjectSet {
         let partly = |at: u64| (!at.is_multiple_of(size)).then_some(at / size);
         let mut blocks = [partly(offset), partly(end)].into_iter().flatten();
         blocks.try_for_each(|blkid| object.block(blkid).map(drop))
+    }
+
+    /// Reads the blocks of object `number` that hold `len` bytes from byte `offset`, to be written
+    /// anew ([`OpenObjectSet::rewrite`]): all but holes, embedded blocks, and blocks that were born in
+    /// txg `newer_than` or before.
+    pub fn gather(
+        &self,
+        number: u64,
+        offset: u64,
+        len: u64,
+        newer_than: u64,
+    ) -> crate::Result<Gather> {
+        self.retry(|| self.look(number, Some((offset, len)))?.gather(offset, len, newer_than))
     }
 
     /// The object; what is on disk is read without the lock.

@@ -27,6 +27,8 @@ use std::sync::Arc;
 pub(crate) struct Layer {
     dirty: Arc<BTreeMap<u64, Abd>>,
     freed: Arc<Ranges>,
+    /// Dirty blocks that get a new place even if they are what they were.
+    forced: Arc<Ranges>,
     /// What the spill block is to be.
     pub(crate) spill: Option<Option<Abd>>,
     /// Bytes of dirty blocks.
@@ -56,6 +58,11 @@ impl Layer {
         self.bytes = self.bytes.saturating_sub(old.map_or(0, |data| data.len() as u64));
     }
 
+    /// Has a dirty block written to a new place whatever it holds.
+    pub(crate) fn force(&mut self, blkid: u64) {
+        Arc::make_mut(&mut self.forced).insert(blkid..blkid.saturating_add(1));
+    }
+
     /// A dirty block, to be changed.
     pub(crate) fn dirty_mut(&mut self, blkid: u64) -> Option<&mut [u8]> {
         Arc::make_mut(&mut self.dirty).get_mut(&blkid).map(Abd::make_mut)
@@ -75,22 +82,34 @@ impl Layer {
         Arc::make_mut(&mut self.freed).insert(first..end);
     }
 
-    /// The dirty blocks and freed ranges, to be written.
-    pub(crate) fn into_parts(self) -> (BTreeMap<u64, Abd>, Ranges, Option<Option<Abd>>) {
-        let freed = Arc::unwrap_or_clone(self.freed);
-        (Arc::unwrap_or_clone(self.dirty), freed, self.spill)
+    /// What is to be written.
+    pub(crate) fn into_parts(self) -> Parts {
+        Parts {
+            dirty: Arc::unwrap_or_clone(self.dirty),
+            freed: Arc::unwrap_or_clone(self.freed),
+            forced: Arc::unwrap_or_clone(self.forced),
+            spill: self.spill,
+        }
     }
 
     /// The layer as far as it concerns some blocks.
     fn within(&self, blocks: &RangeInclusive<u64>) -> Layer {
         let dirty: BTreeMap<u64, Abd> =
             self.dirty.range(blocks.clone()).map(|(blkid, data)| (*blkid, data.clone())).collect();
-        Layer { dirty: Arc::new(dirty), freed: self.freed.clone(), spill: None, bytes: 0 }
+        Layer { dirty: Arc::new(dirty), freed: self.freed.clone(), ..Layer::default() }
     }
 
     fn next_dirty(&self, from: u64) -> Option<u64> {
         self.dirty.range(from..).next().map(|(blkid, _)| *blkid)
     }
+}
+
+/// What a layer has to be written.
+pub(crate) struct Parts {
+    pub(crate) dirty: BTreeMap<u64, Abd>,
+    pub(crate) freed: Ranges,
+    pub(crate) forced: Ranges,
+    pub(crate) spill: Option<Option<Abd>>,
 }
 
 /// What is pending for a block.

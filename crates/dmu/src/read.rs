@@ -117,7 +117,7 @@ fn requests<'t>(
 }
 
 /// Reads data blocks, as one batch.
-fn read_nodes(tree: &Tree<'_>, nodes: &[Node]) -> Result<Vec<Block>> {
+pub(crate) fn read_nodes(tree: &Tree<'_>, nodes: &[Node]) -> Result<Vec<Block>> {
     match nodes {
         [] => Ok(Vec::new()),
         [one] => Ok(vec![tree.read_node(one)?]),

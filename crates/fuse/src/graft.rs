@@ -236,6 +236,11 @@ impl Branch {
         self.snapshots.is_some() && self.snapdir == SnapDir::Visible
     }
 
+    /// The txg of the newest snapshot; 0 if there is none.
+    pub(crate) fn newest_snapshot(&self) -> u64 {
+        self.snapshots.as_ref().map_or(0, |s| s.newest())
+    }
+
     pub(crate) fn list_snapshots(&self) -> Vec<SnapshotEntry> {
         self.snapshots.as_ref().map(|s| s.list()).unwrap_or_default()
     }

@@ -15,6 +15,7 @@
 //! | `inodes` | what the kernel knows, and files without names |
 //! | `caller` | groups and capabilities of whoever sent a request |
 //! | `flags` | file flags and project ids |
+//! | `rewrite` | having files written anew as they are |
 //! | `tree` | inode numbers, the snapshots under `.zfs`, attributes |
 //! | `graft` | file systems that are served inside another one's mount |
 //!
@@ -47,6 +48,7 @@ mod flags;
 mod graft;
 mod inodes;
 mod mountinfo;
+mod rewrite;
 mod server;
 mod syncer;
 mod tree;
@@ -54,6 +56,7 @@ pub mod watcher;
 
 pub use attach::{Force, MountError, allows_other_users, can_nest};
 pub use graft::{Graft, resolve};
+pub use rewrite::{RewriteRange, file_system_of, is_control_directory, rewrite};
 pub use syncer::{SyncHook, SyncPolicy};
 pub use tree::{SnapDir, SnapshotEntry, Snapshots};
 pub use watcher::Watcher;

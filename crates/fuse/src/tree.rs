@@ -62,6 +62,8 @@ pub trait Snapshots: Send + Sync {
     fn list(&self) -> Vec<SnapshotEntry>;
     /// Opens a snapshot by its name (after the `@`).
     fn open(&self, name: &str) -> Result<Arc<FileSystem>, Error>;
+    /// The txg of the newest snapshot, which shares what was born in it or before; 0 if there is none.
+    fn newest(&self) -> u64;
 }
 
 /// What an inode number stands for.
@@ -128,6 +130,11 @@ impl Node {
 /// The slot in an inode number.
 pub(crate) fn slot_of(ino: u64) -> u16 {
     (ino >> OBJECT_BITS) as u16
+}
+
+/// Whether an inode number is that of `.zfs`.
+pub(crate) fn is_control(ino: u64) -> bool {
+    ino & OBJECT_MASK == INO_CONTROL
 }
 
 fn in_slot(slot: u16, object: u64) -> u64 {

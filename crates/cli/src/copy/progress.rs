@@ -3,22 +3,17 @@
 
 use crate::context::Context;
 use crate::outcome::Outcome;
+use crate::progress::Bar;
 use cenote_dsl::human::nicebytes;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use serde::Serialize;
 use std::fmt::Display;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Without a terminal, a line is written this often.
 const SELDOM: Duration = Duration::from_secs(10);
 /// What was not kept is said so often, then only counted.
 const SAID: u64 = 10;
-
-/// The bar's line.
-const FORM: &str = "{bar:24} {percent:>3}% {binary_bytes} of {binary_total_bytes}  \
-                    {binary_bytes_per_sec}  {eta} left";
 
 /// How many files and bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,7 +58,7 @@ pub struct Progress {
     started: Instant,
     said: Instant,
     quiet: bool,
-    bar: Option<(ProgressBar, Screen)>,
+    bar: Option<Bar>,
 }
 
 impl Progress {
@@ -71,15 +66,7 @@ impl Progress {
     pub fn new(quiet: bool, json: bool, ctx: &Context) -> Progress {
         let now = Instant::now();
         let quiet = quiet || json;
-        let bar = (!quiet && ctx.terminal.err).then(|| {
-            let screen = Screen::new(ctx.terminal.width.unwrap_or(80));
-            let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
-            let bar = ProgressBar::with_draw_target(Some(0), target);
-            if let Ok(style) = ProgressStyle::with_template(FORM) {
-                bar.set_style(style);
-            }
-            (bar, screen)
-        });
+        let bar = if quiet { None } else { Bar::on_terminal(ctx) };
         Progress { summary: Summary::default(), started: now, said: now, quiet, bar }
     }
 
@@ -90,8 +77,8 @@ impl Progress {
 
     /// There is this much more to copy.
     pub fn expect(&mut self, amount: Amount) {
-        if let Some((bar, _)) = &self.bar {
-            bar.set_length(bar.length().unwrap_or(0).saturating_add(amount.bytes));
+        if let Some(bar) = &self.bar {
+            bar.expect(amount.bytes);
         }
     }
 
@@ -100,10 +87,7 @@ impl Progress {
         self.summary.bytes = self.summary.bytes.saturating_add(bytes);
         self.summary.written = self.summary.written.saturating_add(written);
         match &self.bar {
-            Some((bar, screen)) => {
-                bar.inc(bytes);
-                screen.show(ctx);
-            }
+            Some(bar) => bar.advance(bytes, ctx),
             None if !self.quiet && self.said.elapsed() >= SELDOM => {
                 self.said = Instant::now();
                 let line = self.line();
@@ -132,10 +116,7 @@ impl Progress {
     fn say(&self, message: impl Display, ctx: &mut Context) {
         let message = format!("cenote cp: {message}");
         match &self.bar {
-            Some((bar, screen)) => {
-                bar.suspend(|| screen.text(&format!("{message}\n")));
-                screen.show(ctx);
-            }
+            Some(bar) => bar.say(message, ctx),
             None => ctx.complain(message),
         }
     }
@@ -149,9 +130,8 @@ impl Progress {
 
     /// Ends the show; returns the exit code.
     pub fn finish(mut self, json: bool, ctx: &mut Context) -> Outcome {
-        if let Some((bar, screen)) = &self.bar {
-            bar.finish_and_clear();
-            screen.show(ctx);
+        if let Some(bar) = &self.bar {
+            bar.finish(ctx);
         }
         self.summary.seconds = self.started.elapsed().as_secs_f64();
         let s = &self.summary;
@@ -172,80 +152,5 @@ impl Progress {
             ctx.complain(line);
         }
         Ok(i32::from(s.errors > 0))
-    }
-}
-
-/// A terminal for the bar that collects what is drawn, to be sent to the user's own terminal,
-/// which may be at the other end of a socket.
-#[derive(Clone, Debug)]
-struct Screen {
-    width: u16,
-    text: Arc<Mutex<String>>,
-}
-
-impl Screen {
-    fn new(width: u16) -> Screen {
-        Screen { width: width.max(20), text: Arc::default() }
-    }
-
-    fn text(&self, text: &str) {
-        self.text.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
-    }
-
-    /// Sends what has been drawn. A user who has gone away cancels the command by other means.
-    fn show(&self, ctx: &mut Context) {
-        let text = std::mem::take(&mut *self.text.lock().unwrap_or_else(PoisonError::into_inner));
-        if !text.is_empty() {
-            let _ = ctx.err.write_all(text.as_bytes()).and_then(|()| ctx.err.flush());
-        }
-    }
-
-    /// Moves the cursor: `A` up, `B` down, `C` right, `D` left.
-    fn step(&self, n: usize, direction: char) -> io::Result<()> {
-        if n > 0 {
-            self.text(&format!("\x1b[{n}{direction}"));
-        }
-        Ok(())
-    }
-}
-
-impl TermLike for Screen {
-    fn width(&self) -> u16 {
-        self.width
-    }
-
-    fn move_cursor_up(&self, n: usize) -> io::Result<()> {
-        self.step(n, 'A')
-    }
-
-    fn move_cursor_down(&self, n: usize) -> io::Result<()> {
-        self.step(n, 'B')
-    }
-
-    fn move_cursor_right(&self, n: usize) -> io::Result<()> {
-        self.step(n, 'C')
-    }
-
-    fn move_cursor_left(&self, n: usize) -> io::Result<()> {
-        self.step(n, 'D')
-    }
-
-    fn write_line(&self, s: &str) -> io::Result<()> {
-        self.text(&format!("{s}\n"));
-        Ok(())
-    }
-
-    fn write_str(&self, s: &str) -> io::Result<()> {
-        self.text(s);
-        Ok(())
-    }
-
-    fn clear_line(&self) -> io::Result<()> {
-        self.text("\r\x1b[2K");
-        Ok(())
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
     }
 }

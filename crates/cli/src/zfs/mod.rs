@@ -29,6 +29,7 @@ mod usage;
 use crate::commands::{Command, Runs, Tool, print_version, row};
 use crate::context::Context;
 use crate::dispatch::Where;
+use crate::rewrite;
 use std::ffi::OsString;
 
 const TOOL: Tool = Tool {
@@ -81,7 +82,7 @@ const TOOL: Tool = Tool {
         row("change-key", Runs::Missing, usage::CHANGE_KEY),
         None,
         row("program", Runs::Missing, usage::PROGRAM),
-        row("rewrite", Runs::Missing, usage::REWRITE),
+        row("rewrite", Runs::Here(rewrite::zfs), usage::REWRITE),
         row("wait", Runs::Missing, usage::WAIT),
         None,
         row("zone", Runs::Missing, usage::ZONE),

@@ -14,6 +14,7 @@
 //! | module | what |
 //! |---|---|
 //! | `object` | the changes of one object: blocks, ranges, bonus, sizes |
+//! | `rewrite` | blocks written anew as they are |
 //! | `slots` | which dnode slots are free |
 //! | [`sink`] | who writes blocks: the floor below |
 //! | `sync` | the tree of blocks, level by level |
@@ -32,11 +33,13 @@
 
 mod freeze;
 mod object;
+mod rewrite;
 pub mod sink;
 mod slots;
 mod sync;
 pub mod zap;
 
+pub use rewrite::Gather;
 pub use sink::{BlockSink, NewBlock};
 pub use zap::ZapMut;
 

@@ -200,7 +200,7 @@ impl OpenObject {
         Ok(OpenObject::around(object.arc_dnode().clone(), true))
     }
 
-    fn tree<'t>(&'t self, place: &'t Place) -> Tree<'t> {
+    pub(super) fn tree<'t>(&'t self, place: &'t Place) -> Tree<'t> {
         let (objset, object) = (place.objset, place.object);
         Tree { store: &place.store, objset, object, dnode: &self.pending.disk.phys }
     }
@@ -284,7 +284,7 @@ impl OpenObject {
     }
 
     /// The bytes of a block read from disk, little-endian.
-    fn turn(&self, place: &Place, block: Block) -> Result<Abd> {
+    pub(super) fn turn(&self, place: &Place, block: Block) -> Result<Abd> {
         let kind = self.phys().kind;
         if block.order == ByteOrder::Little
             || matches!(kind, DmuType::PLAIN_FILE_CONTENTS | DmuType::ZVOL)
@@ -314,7 +314,7 @@ impl OpenObject {
     }
 
     /// Replaces block `blkid`, which was not too far; the index of a micro ZAP stays.
-    fn put(&mut self, blkid: u64, data: Abd) {
+    pub(super) fn put(&mut self, blkid: u64, data: Abd) {
         self.pending.top.put(blkid, data);
         let phys = self.phys_mut();
         phys.max_block = phys.max_block.max(blkid);

@@ -26,6 +26,8 @@ pub struct NewBlock {
     pub fill: u64,
     /// The pointer that the new one replaces.
     pub previous: BlockPointer,
+    /// Whether the block has to get a new place even if its contents are what they were.
+    pub forced: bool,
 }
 
 /// Writes the blocks of a sync.

@@ -24,6 +24,7 @@ use super::{ObjectChange, OpenObjectSet, Result, Synced, WriteError};
 use crate::Error;
 use crate::object::{Dnode, SPILL_BLKID};
 use crate::objset::{GROUP_USED, META_DNODE, PROJECT_USED, USER_USED};
+use crate::overlay::Parts;
 use crate::ranges::Ranges;
 use crate::tree::{Node, Tree};
 use cenote_format::abd::Abd;
@@ -68,6 +69,8 @@ struct Work {
     phys: DnodePhys,
     dirty: BTreeMap<u64, Abd>,
     freed: Ranges,
+    /// Blocks that get a new place whatever they hold.
+    forced: Ranges,
     spill: Option<Option<Abd>>,
     /// By level and number.
     nodes: BTreeMap<(u8, u64), Indirect>,
@@ -98,8 +101,8 @@ fn same_block(a: &BlockPointer, b: &BlockPointer) -> bool {
 impl Work {
     fn new(number: u64, object: OpenObject) -> Work {
         let phys = object.phys().clone();
-        let (dirty, freed, spill) = object.pending.top.into_parts();
-        Work { number, phys, dirty, freed, spill, nodes: BTreeMap::new() }
+        let Parts { dirty, freed, forced, spill } = object.pending.top.into_parts();
+        Work { number, phys, dirty, freed, forced, spill, nodes: BTreeMap::new() }
     }
 
     fn tree<'t>(&'t self, store: &'t Arc<Store>, objset: u64) -> Tree<'t> {
@@ -386,6 +389,7 @@ impl Run<'_> {
             compress: work.phys.compress,
             fill,
             previous: work.pointer(at.level, at.blkid),
+            forced: at.level == 0 && work.forced.contains(at.blkid),
         }
     }
 
@@ -467,6 +471,7 @@ impl Run<'_> {
             phys: dnode.phys.clone(),
             dirty: BTreeMap::new(),
             freed: Ranges::default(),
+            forced: Ranges::default(),
             spill: None,
             nodes: BTreeMap::new(),
         };
@@ -564,8 +569,8 @@ impl OpenObjectSet {
         let last = dirty.last_key_value().map_or(0, |(blkid, _)| *blkid);
         phys.max_block = phys.max_block.max(last);
         let dirty = dirty.into_iter().map(|(n, block)| (n, Abd::from_vec(block))).collect();
-        let (freed, spill, nodes) = (Ranges::default(), None, BTreeMap::new());
-        Ok(Work { number: META_DNODE, phys, dirty, freed, spill, nodes })
+        let (freed, forced, spill, nodes) = Default::default();
+        Ok(Work { number: META_DNODE, phys, dirty, freed, forced, spill, nodes })
     }
 
     fn put_dnode(
@@ -609,6 +614,7 @@ impl OpenObjectSet {
             compress: 0,
             fill: stored.map(BlockPointer::fill).fold(0, u64::saturating_add),
             previous: *self.base.root_bp(),
+            forced: false,
         };
         let written = run.write(vec![block])?;
         let root = written.first().map(|(new, _)| *new).filter(|bp| !bp.is_hole());

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use cenote_dmu::objset::{GROUP_USED, PROJECT_USED, USER_USED};
 use cenote_dmu::write::zap::ZapFormat;
-use cenote_dmu::write::{NewObject, OpenObjectSet, Synced, WriteError, ZapMut};
+use cenote_dmu::write::{Gather, NewObject, OpenObjectSet, Synced, WriteError, ZapMut};
 use cenote_dmu::zap::{Match, Zap};
 use cenote_dmu::{Object, ObjectSet, Seek};
 use cenote_format::dmu::{DmuType, ObjsetType};
@@ -160,6 +160,8 @@ enum Op {
     Remove { name: u8 },
     Increment { name: u8, delta: i64 },
     Many { count: u16 },
+    Gather { at: u64, len: u64 },
+    Rewrite,
     Sync,
     Freeze,
     SyncFrozen,
@@ -194,6 +196,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => any::<u8>().prop_map(|name| Op::Remove { name }),
         1 => (any::<u8>(), -2i64..3).prop_map(|(name, delta)| Op::Increment { name, delta }),
         1 => (1u16..400).prop_map(|count| Op::Many { count }),
+        2 => (place(), 1u64..200_000).prop_map(|(at, len)| Op::Gather { at, len }),
+        2 => Just(Op::Rewrite),
         1 => Just(Op::Sync),
         3 => Just(Op::Freeze),
         3 => Just(Op::SyncFrozen),
@@ -210,6 +214,8 @@ struct Test {
     frozen: Option<(OpenObjectSet, BTreeMap<u64, Model>, bool)>,
     /// What was seen some time ago.
     seen: Vec<(Object, Model)>,
+    /// What is to be rewritten, of which object.
+    gathered: Option<(u64, Gather)>,
     txg: u64,
 }
 
@@ -217,8 +223,8 @@ impl Test {
     fn new(kind: ObjsetType) -> Test {
         let sink = MemSink::new(96 << 20);
         let set = OpenObjectSet::create(sink.store.clone(), 7, kind).unwrap();
-        let (model, frozen, seen) = Default::default();
-        Test { sink, set, model, frozen, seen, txg: 10 }
+        let (model, frozen, seen, gathered) = Default::default();
+        Test { sink, set, model, frozen, seen, gathered, txg: 10 }
     }
 
     fn sync(&mut self) {
@@ -349,6 +355,10 @@ impl Test {
                 };
                 assert!(back.iter().enumerate().all(|(i, b)| stored(i, b)), "{len} bytes at {at}");
             }
+            Op::Gather { at, len } => {
+                let object = self.set.view(n).unwrap();
+                self.gathered = Some((n, object.gather(at, len, 0).unwrap()));
+            }
             Op::Hole { at, len } => {
                 self.set.free_range(n, at, len).unwrap();
                 model.free(at, len);
@@ -367,6 +377,14 @@ impl Test {
             }
             _ => {}
         }
+    }
+
+    /// Rewrites what was gathered some time ago, which changes nothing.
+    fn rewrite(&mut self) {
+        let Some((n, gathered)) = self.gathered.take() else { return };
+        let done = self.set.rewrite(n, &gathered);
+        assert_eq!(done.is_ok(), self.model.contains_key(&n));
+        assert!(done.is_err() || done.unwrap() <= gathered.bytes());
     }
 
     fn on_any(&mut self, n: u64, op: &Op) {
@@ -430,6 +448,7 @@ impl Test {
 
     fn apply(&mut self, which: usize, op: &Op) {
         match op {
+            Op::Rewrite => self.rewrite(),
             Op::Sync => self.sync(),
             Op::Freeze => self.freeze(),
             Op::SyncFrozen => self.sync_frozen(),

@@ -9,7 +9,9 @@ use crate::graft::Branch;
 use crate::inodes;
 use crate::tree::{CONTROL, Node};
 use cenote_zpl::{Error, FileSystem, NewNode, NodeKind, Removed, RenameFlags};
-use fuser::{Errno, Generation, INodeNo, ReplyCreate, ReplyEmpty, ReplyEntry};
+use fuser::{
+    Errno, Generation, INodeNo, OpenAccMode, OpenFlags, ReplyCreate, ReplyEmpty, ReplyEntry,
+};
 use rustix::fs::FileType;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -168,12 +170,14 @@ impl Server {
         parent: INodeNo,
         name: &OsStr,
         wanted: Wanted,
+        flags: OpenFlags,
         reply: ReplyCreate,
     ) {
         let made = self.create_node(who, parent, name, wanted).and_then(|(node, entry)| {
             let Node::File { branch, fs, object, .. } = &node else { return Err(Errno::EIO) };
             let used = self.tree.enter(branch).map_err(|e| errno(&e))?;
-            let handle = Handle::new(node.clone(), fs.clone(), *object, used, true);
+            let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
+            let handle = Handle::new(node.clone(), fs.clone(), *object, used, writes, true);
             Ok((node, entry, self.handles.open(handle)))
         });
         match made {

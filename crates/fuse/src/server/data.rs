@@ -97,7 +97,7 @@ impl Server {
             // Fails for what is no regular file.
             fs.open_file(*object).map_err(|e| errno(&e))?;
         }
-        let handle = Handle::new(node.clone(), fs.clone(), *object, used, notes_access);
+        let handle = Handle::new(node.clone(), fs.clone(), *object, used, write, notes_access);
         Ok((self.handles.open(handle), truncate, node))
     }
 

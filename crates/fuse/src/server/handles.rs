@@ -21,6 +21,8 @@ pub(super) struct Handle {
     file: OnceLock<File>,
     pub(super) ahead: ReadAhead,
     used: InUse,
+    /// Whether it was opened to be written to.
+    pub(super) writes: bool,
     /// Whether reading changes the access time, if the file system's properties want it.
     notes_access: bool,
     /// The second in which it was changed last.
@@ -33,11 +35,17 @@ impl Handle {
         fs: Arc<FileSystem>,
         object: u64,
         used: InUse,
+        writes: bool,
         notes_access: bool,
     ) -> Handle {
         let (file, ahead) = (OnceLock::new(), ReadAhead::new());
         let noted = AtomicU64::new(0);
-        Handle { node, fs, object, file, ahead, used, notes_access, noted }
+        Handle { node, fs, object, file, ahead, used, writes, notes_access, noted }
+    }
+
+    /// Whether its file system was taken away by force.
+    pub(super) fn is_gone(&self) -> bool {
+        self.used.is_gone()
     }
 
     /// Whether a read in this second is to change the access time. Once a second is enough.
@@ -94,7 +102,7 @@ impl Handles {
     /// An open file; an error after its file system was taken away by force.
     pub(super) fn get(&self, fh: FileHandle) -> Result<Arc<Handle>, Errno> {
         match self.shard(fh.0).and_then(|shard| shard.get(&fh.0).cloned()) {
-            Some(handle) if handle.used.is_gone() => Err(Errno::EIO),
+            Some(handle) if handle.is_gone() => Err(Errno::EIO),
             Some(handle) => Ok(handle),
             None => Err(Errno::EBADF),
         }

@@ -11,6 +11,7 @@
 //! | `change` | names that come, go and move |
 //! | `attr` | `stat`, extended attributes, flags |
 //! | `data` | open files and their contents |
+//! | `rewrite` | files written anew as they are |
 //! | `space` | `statfs` |
 //! | `handles` | what is open |
 //! | `reply` | what the kernel may keep of an answer, and for how long |
@@ -24,10 +25,12 @@ mod data;
 mod handles;
 mod list;
 mod reply;
+mod rewrite;
 mod space;
 
 use crate::MountSpec;
 use crate::caller::Caller;
+use crate::RewriteRange;
 use crate::inodes;
 use crate::syncer::Syncer;
 use crate::tree::Tree;
@@ -217,11 +220,11 @@ impl Filesystem for Server {
         name: &OsStr,
         mode: u32,
         umask: u32,
-        _flags: i32,
+        flags: i32,
         reply: ReplyCreate,
     ) {
         let wanted = Wanted { kind: NodeKind::File, mode, umask };
-        self.reply_create(Caller::from(req), parent, name, wanted, reply);
+        self.reply_create(Caller::from(req), parent, name, wanted, OpenFlags(flags), reply);
     }
 
     fn link(&self, _req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -405,14 +408,17 @@ impl Filesystem for Server {
         &self,
         _req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         _flags: IoctlFlags,
         command: u32,
         data: &[u8],
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        self.reply_ioctl(ino, command, data, reply);
+        match RewriteRange::asked(command, data) {
+            Some(range) => self.reply_rewrite(fh, range, reply),
+            None => self.reply_ioctl(ino, command, data, reply),
+        }
     }
 
     fn fallocate(

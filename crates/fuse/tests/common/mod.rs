@@ -42,6 +42,10 @@ impl Snapshots for DslSnapshots {
         all.iter().map(entry).collect()
     }
 
+    fn newest(&self) -> u64 {
+        self.dataset.ds.prev_snap_txg
+    }
+
     fn open(&self, name: &str) -> Result<Arc<FileSystem>, cenote_zpl::Error> {
         let full = format!("{}@{name}", self.dataset.name);
         let found = self.dsl.find(&full)?.ok_or(cenote_zpl::Error::NotFound(full))?;

@@ -85,6 +85,10 @@ impl Snapshots for Then {
         vec![SnapshotEntry { name: "then".into(), created: 1_700_000_000 }]
     }
 
+    fn newest(&self) -> u64 {
+        0
+    }
+
     fn open(&self, _: &str) -> std::result::Result<Arc<FileSystem>, cenote_zpl::Error> {
         Ok(self.0.clone())
     }

@@ -132,7 +132,7 @@ impl Policy {
             fill: block.fill,
             embed: abilities.embed && block.level == 0 && !fills,
             hole_birth: abilities.hole_birth,
-            nopwrite: !metadata,
+            nopwrite: !metadata && !block.forced,
             content: if metadata { Content::Metadata } else { Content::Data },
         }
     }

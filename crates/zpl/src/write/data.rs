@@ -62,7 +62,7 @@ fn grow(cx: &mut Cx<'_>, ino: u64, size: u64, end: u64) -> Result<()> {
 }
 
 /// A regular file that may be changed, and its size.
-fn writable(cx: &mut Cx<'_>, ino: u64) -> Result<(NodeMut, u64)> {
+pub(super) fn writable(cx: &mut Cx<'_>, ino: u64) -> Result<(NodeMut, u64)> {
     let node = NodeMut::load(cx, ino)?;
     match node.mode(cx)? & S_IFMT {
         S_IFREG => {}

@@ -14,6 +14,7 @@
 //! | `legacy` | nodes from before version 5 become nodes of today |
 //! | `names` | entries of directories |
 //! | `create`, `remove`, `rename`, `setattr`, `data`, `xattr` | the operations |
+//! | `rewrite` | blocks of files written anew as they are |
 //! | `acl` | access control lists of new and changed nodes |
 //! | `quota` | quotas of users, groups and projects |
 //! | `format` | new file systems and volumes |
@@ -37,11 +38,13 @@ mod node;
 mod quota;
 mod remove;
 mod rename;
+mod rewrite;
 mod setattr;
 mod volume;
 mod xattr;
 
 pub use format::{format, format_volume};
+pub use rewrite::Rewrite;
 
 use crate::fs::FileSystem;
 use crate::{CaseSensitivity, Error, Result, Visibility};

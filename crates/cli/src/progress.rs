@@ -1,0 +1,131 @@
+//! A bar on the user's terminal, with rate and time left. The terminal may be at the other end of a
+//! socket: what is drawn is collected and goes out through the command's standard error.
+
+use crate::context::Context;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
+use std::fmt::Display;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The bar's line.
+const FORM: &str = "{bar:24} {percent:>3}% {binary_bytes} of {binary_total_bytes}  \
+                    {binary_bytes_per_sec}  {eta} left";
+
+/// A bar that counts bytes.
+pub struct Bar {
+    bar: ProgressBar,
+    screen: Screen,
+}
+
+impl Bar {
+    /// A bar, if standard error is a terminal.
+    pub fn on_terminal(ctx: &Context) -> Option<Bar> {
+        ctx.terminal.err.then(|| {
+            let screen = Screen::new(ctx.terminal.width.unwrap_or(80));
+            let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
+            let bar = ProgressBar::with_draw_target(Some(0), target);
+            if let Ok(style) = ProgressStyle::with_template(FORM) {
+                bar.set_style(style);
+            }
+            Bar { bar, screen }
+        })
+    }
+
+    /// There are so many bytes more to do.
+    pub fn expect(&self, bytes: u64) {
+        self.bar.set_length(self.bar.length().unwrap_or(0).saturating_add(bytes));
+    }
+
+    /// So many bytes are done.
+    pub fn advance(&self, bytes: u64, ctx: &mut Context) {
+        self.bar.inc(bytes);
+        self.screen.show(ctx);
+    }
+
+    /// Writes a line above the bar.
+    pub fn say(&self, message: impl Display, ctx: &mut Context) {
+        self.bar.suspend(|| self.screen.text(&format!("{message}\n")));
+        self.screen.show(ctx);
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self, ctx: &mut Context) {
+        self.bar.finish_and_clear();
+        self.screen.show(ctx);
+    }
+}
+
+/// A terminal for the bar that collects what is drawn, to be sent to the user's own terminal,
+/// which may be at the other end of a socket.
+#[derive(Clone, Debug)]
+struct Screen {
+    width: u16,
+    text: Arc<Mutex<String>>,
+}
+
+impl Screen {
+    fn new(width: u16) -> Screen {
+        Screen { width: width.max(20), text: Arc::default() }
+    }
+
+    fn text(&self, text: &str) {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
+    }
+
+    /// Sends what has been drawn. A user who has gone away cancels the command by other means.
+    fn show(&self, ctx: &mut Context) {
+        let text = std::mem::take(&mut *self.text.lock().unwrap_or_else(PoisonError::into_inner));
+        if !text.is_empty() {
+            let _ = ctx.err.write_all(text.as_bytes()).and_then(|()| ctx.err.flush());
+        }
+    }
+
+    /// Moves the cursor: `A` up, `B` down, `C` right, `D` left.
+    fn step(&self, n: usize, direction: char) -> io::Result<()> {
+        if n > 0 {
+            self.text(&format!("\x1b[{n}{direction}"));
+        }
+        Ok(())
+    }
+}
+
+impl TermLike for Screen {
+    fn width(&self) -> u16 {
+        self.width
+    }
+
+    fn move_cursor_up(&self, n: usize) -> io::Result<()> {
+        self.step(n, 'A')
+    }
+
+    fn move_cursor_down(&self, n: usize) -> io::Result<()> {
+        self.step(n, 'B')
+    }
+
+    fn move_cursor_right(&self, n: usize) -> io::Result<()> {
+        self.step(n, 'C')
+    }
+
+    fn move_cursor_left(&self, n: usize) -> io::Result<()> {
+        self.step(n, 'D')
+    }
+
+    fn write_line(&self, s: &str) -> io::Result<()> {
+        self.text(&format!("{s}\n"));
+        Ok(())
+    }
+
+    fn write_str(&self, s: &str) -> io::Result<()> {
+        self.text(s);
+        Ok(())
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.text("\r\x1b[2K");
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! Writing blocks anew as they are (`zfs rewrite`, `dmu_buf_will_dirty` without a change).
+//!
+//! # Idea
+//!
+//! What is on disk is [gathered](crate::live::LiveObjectSet::gather) without any lock: the blocks of
+//! a range with their pointers. Then, in a transaction, [`OpenObjectSet::rewrite`] makes those dirty
+//! that are still the same. A block whose pointer is another one by then was written meanwhile, and
+//! so has a new place already; one that became a hole stays a hole.
+//!
+//! Such a block is *forced*: the floor below must not leave it where it is because its contents are
+//! what they were (`nopwrite`).
+//!
+//! Invariant: a rewrite changes nothing that can be read, and only makes blocks dirty.
+
+use super::object::{OpenObject, Place};
+use super::{OpenObjectSet, Result};
+use crate::Object;
+use crate::overlay::Pending;
+use crate::read::read_nodes;
+use crate::tree::Node;
+use cenote_format::blkptr::BlockPointer;
+use cenote_store::Block;
+use std::collections::BTreeMap;
+
+/// A block as it was when it was gathered.
+struct Gathered {
+    blkid: u64,
+    /// The pointer on disk; a hole if there was none and the block was pending.
+    bp: BlockPointer,
+    block: Block,
+}
+
+/// Blocks of an object that are to be written anew.
+pub struct Gather {
+    block_size: u64,
+    blocks: Vec<Gathered>,
+}
+
+impl Gather {
+    /// Logical bytes of the blocks.
+    pub fn bytes(&self) -> u64 {
+        self.block_size.saturating_mul(self.blocks.len() as u64)
+    }
+}
+
+impl Object {
+    /// The data blocks that hold `len` bytes from byte `offset`: what is stored, or is going to be.
+    /// Left out are holes, embedded blocks, which have no place, and blocks on disk that were born in
+    /// `newer_than` or before. To be given to [`OpenObjectSet::rewrite`].
+    pub fn gather(&self, offset: u64, len: u64, newer_than: u64) -> crate::Result<Gather> {
+        let block_size = self.dnode().block_size.max(1);
+        let Some(last) = len.checked_sub(1).map(|len| offset.saturating_add(len) / block_size)
+        else {
+            return Ok(Gather { block_size, blocks: Vec::new() });
+        };
+        let first = offset / block_size;
+        let (mut nodes, mut pending) = (Vec::new(), BTreeMap::new());
+        if let Some(overlay) = self.overlay() {
+            pending.extend(overlay.data(first..=last));
+        }
+        let tree = self.visible_tree();
+        if let Some(tree) = &tree {
+            nodes = tree.data_pointers(first, (last - first).saturating_add(1))?;
+        }
+        let pointers: BTreeMap<u64, BlockPointer> = nodes.iter().map(|n| (n.blkid, n.bp)).collect();
+        nodes.retain(|n: &Node| {
+            let clean = self.overlay().is_none_or(|overlay| overlay.is_clean(n.blkid));
+            clean && !n.bp.is_embedded() && n.bp.logical_birth() > newer_than
+        });
+        let read = match &tree {
+            Some(tree) => read_nodes(tree, &nodes)?,
+            None => Vec::new(),
+        };
+        let clean = nodes.iter().map(|n| n.blkid).zip(read);
+        let with_pointer = |(blkid, block)| {
+            let bp = pointers.get(&blkid).copied().unwrap_or(BlockPointer::HOLE);
+            Gathered { blkid, bp, block }
+        };
+        let blocks = clean.chain(pending).map(with_pointer).collect();
+        Ok(Gather { block_size, blocks })
+    }
+}
+
+impl OpenObject {
+    /// Makes blocks that are still what was gathered dirty. Returns the bytes that are written anew.
+    fn rewrite(&mut self, place: &Place, gathered: &Gather) -> Result<u64> {
+        let size = self.phys().block_size;
+        if size != gathered.block_size {
+            // The one block of the object has grown: it was written meanwhile.
+            return Ok(0);
+        }
+        let mut bytes = 0u64;
+        for Gathered { blkid, bp, block } in &gathered.blocks {
+            let open = self.pending.top.dirty(*blkid).is_some();
+            let below = match self.pending.block(*blkid) {
+                _ if open => None,
+                Some(Pending::Hole) => continue,
+                Some(Pending::Data(frozen)) => Some(frozen.clone()),
+                None if bp.is_hole() || self.on_disk(place, *blkid)? != *bp => continue,
+                None => Some(self.turn(place, block.clone())?),
+            };
+            if let Some(data) = below {
+                self.put(*blkid, data);
+            }
+            self.pending.top.force(*blkid);
+            bytes = bytes.saturating_add(size);
+        }
+        Ok(bytes)
+    }
+
+    /// The pointer on disk of a block of which nothing is pending.
+    fn on_disk(&self, place: &Place, blkid: u64) -> Result<BlockPointer> {
+        let tree = self.tree(place);
+        match tree.dnode.block_size == self.phys().block_size {
+            true => Ok(tree.pointer(0, blkid)?),
+            false => Ok(BlockPointer::HOLE),
+        }
+    }
+}
+
+impl OpenObjectSet {
+    /// Has the blocks of an object written anew, at another place, as far as they are what was
+    /// gathered; nothing else about the object changes. Returns the bytes that are written: of whole
+    /// blocks, before compression.
+    pub fn rewrite(&mut self, number: u64, gathered: &Gather) -> Result<u64> {
+        self.with(number, |object, place| object.rewrite(place, gathered))
+    }
+}

@@ -1,0 +1,64 @@
+//! Having a range of a file written anew as it is.
+//!
+//! A program may ask for a whole file, which takes as long as it takes: so it is done by a thread of
+//! its own, and others are answered meanwhile.
+
+use super::{Server, missing};
+use crate::RewriteRange;
+use crate::server::handles::Handle;
+use cenote_zpl::Rewrite;
+use fuser::{Errno, FileHandle, ReplyIoctl};
+use std::sync::Arc;
+
+impl Server {
+    pub(super) fn reply_rewrite(
+        &self,
+        fh: FileHandle,
+        range: Result<RewriteRange, Errno>,
+        reply: ReplyIoctl,
+    ) {
+        let asked = range.and_then(|range| Ok((range, self.handle_to_rewrite(fh, &range)?)));
+        let (range, handle) = match asked {
+            Ok(asked) => asked,
+            Err(e) => return reply.error(e),
+        };
+        let work = move || match rewrite(&handle, &range) {
+            Ok(()) => reply.ioctl(0, &[]),
+            Err(e) => reply.error(e),
+        };
+        // If there can be no thread, the reply says so as it is dropped.
+        if let Err(e) = std::thread::Builder::new().name("rewrite".into()).spawn(work) {
+            tracing::warn!("thread: {e}");
+        }
+    }
+
+    fn handle_to_rewrite(
+        &self,
+        fh: FileHandle,
+        range: &RewriteRange,
+    ) -> Result<Arc<Handle>, Errno> {
+        let handle = self.handle_to_change(fh)?;
+        match range {
+            _ if !handle.writes => Err(Errno::EBADF),
+            range if range.physical => Err(Errno::EOPNOTSUPP),
+            _ => Ok(handle),
+        }
+    }
+}
+
+fn rewrite(handle: &Handle, range: &RewriteRange) -> Result<(), Errno> {
+    let newer_than = match range.skip_snapshots {
+        true => handle.node.branch().newest_snapshot(),
+        false => 0,
+    };
+    let what = Rewrite { offset: range.offset, length: range.length, newer_than };
+    let done = handle.fs.rewrite(handle.object, what, || !handle.is_gone());
+    match done {
+        Ok(_) if handle.is_gone() => Err(Errno::EIO),
+        Ok(_) => Ok(()),
+        Err(e) => {
+            tracing::debug!(object = handle.object, "rewrite: {e}");
+            Err(missing(&e))
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Rewriting files in place (`zfs rewrite`): their blocks are written anew, unmodified, so that they
+//! get a new place, and the compression, checksum and copies that the dataset has now.
+//!
+//! A range is done in transactions of some MiB. What is stored is read first, without any lock; what
+//! was changed by others meanwhile is left alone, since it was written anew by that. Contents, holes,
+//! length, times and the size of blocks stay. Blocks that a snapshot shares are there twice afterwards.
+
+use super::data::writable;
+use super::quota;
+use crate::fs::FileSystem;
+use crate::sa::ZplAttr;
+use crate::{Error, Result};
+use cenote_dmu::Seek;
+use cenote_dmu::live::Cost;
+
+/// Bytes that are rewritten in one transaction, unless a block is larger.
+const CHUNK: u64 = 8 << 20;
+
+/// What to rewrite.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rewrite {
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes; 0: up to the end of the file. What is past the end is ignored.
+    pub length: u64,
+    /// Blocks that were born in this txg or before stay where they are: that of the newest snapshot
+    /// for those that no snapshot shares, 0 for all.
+    pub newer_than: u64,
+}
+
+impl FileSystem {
+    /// Rewrites a range of a file: every block that has a byte in it. `proceed` is asked before each
+    /// transaction of some MiB; if it says no, the rest is left. Returns the bytes of the blocks that
+    /// are written anew.
+    ///
+    /// Errors: not a regular file; an immutable file; [`Error::ReadOnly`]; a quota that is full; what
+    /// reading and writing may fail with. What was rewritten up to then stays so.
+    pub fn rewrite(
+        &self,
+        ino: u64,
+        what: Rewrite,
+        mut proceed: impl FnMut() -> bool,
+    ) -> Result<u64> {
+        let live = self.source.live().ok_or(Error::ReadOnly)?;
+        let size = self.open_file(ino)?.size();
+        let length = if what.length == 0 { u64::MAX } else { what.length };
+        let end = what.offset.saturating_add(length).min(size);
+        let (mut at, mut done) = (what.offset, 0u64);
+        while at < end && proceed() {
+            let object = live.object(ino)?;
+            let Some(data) = object.seek(at, Seek::Data)?.filter(|data| *data < end) else { break };
+            let block = object.dnode().block_size.max(1);
+            let chunk = (CHUNK / block).max(1).saturating_mul(block);
+            let next = (data - data % block).saturating_add(chunk);
+            let found = live.gather(ino, data, next.min(end) - data, what.newer_than)?;
+            if found.bytes() > 0 {
+                let cost = Cost { write: found.bytes(), objects: 0, frees: false };
+                let rewritten = self.change(cost, |cx| {
+                    let (node, _) = writable(cx, ino)?;
+                    let id = |attr| node.word(cx, attr).unwrap_or(0);
+                    let ids = [ZplAttr::Uid, ZplAttr::Gid, ZplAttr::ProjId].map(id);
+                    let [uid, gid, project] = ids;
+                    quota::check(cx, uid, gid, project, false)?;
+                    Ok(cx.os.rewrite(ino, &found)?)
+                })?;
+                done = done.saturating_add(rewritten);
+            }
+            at = next;
+        }
+        Ok(done)
+    }
+}
