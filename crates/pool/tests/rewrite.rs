@@ -28,7 +28,7 @@ fn numbers(seed: u64) -> impl Iterator<Item = usize> {
 struct Files;
 
 impl Contents for Files {
-    fn format(
+    fn fill(
         &self,
         _: &mut cenote_dmu::write::OpenObjectSet,
         _: &Format,
@@ -140,8 +140,7 @@ impl Test {
 /// Number of pieces that the blocks lie in.
 fn pieces(pointers: &[BlockPointer]) -> usize {
     let places: Vec<_> = pointers.iter().filter_map(|bp| bp.dva(0)).collect();
-    let broken =
-        |w: &&[_]| matches!(w, [a, b] if !follows(a, b));
+    let broken = |w: &&[_]| matches!(w, [a, b] if !follows(a, b));
     1 + places.windows(2).filter(broken).count()
 }
 

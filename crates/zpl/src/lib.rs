@@ -46,6 +46,6 @@ pub use quota::ProjectSpace;
 pub use stored::StoredAttrs;
 pub use volume::Volume;
 pub use write::{
-    Allocate, Atime, Clock, CreateProps, InUse, NewNode, NodeKind, Removed, RenameFlags,
-    Rewrite, SetAttr, SetTime, SetXattr, Settings, Time, flags, format, format_volume,
+    Allocate, Atime, Clock, CreateProps, InUse, NewNode, NodeKind, Removed, RenameFlags, Rewrite,
+    SetAttr, SetTime, SetXattr, Settings, Time, flags, format, format_volume,
 };

@@ -29,8 +29,8 @@ mod rewrite;
 mod space;
 
 use crate::MountSpec;
-use crate::caller::Caller;
 use crate::RewriteRange;
+use crate::caller::Caller;
 use crate::inodes;
 use crate::syncer::Syncer;
 use crate::tree::Tree;

@@ -229,6 +229,13 @@ impl Engine {
         self.shared.queue.run(&self.shared.gate, change)
     }
 
+    /// Calls `f` with the pool and its allocator while no transaction group is being written: what
+    /// the allocator knows then is what is on disk.
+    pub fn at_rest<T>(&self, f: impl FnOnce(&Pool, &Allocator) -> T) -> T {
+        let _core = self.core.lock();
+        f(&self.pool(), &self.shared.disk.allocator)
+    }
+
     /// Why nothing can be written any more; `None`: all is well.
     pub fn suspended(&self) -> Option<String> {
         self.shared.gate.failure()

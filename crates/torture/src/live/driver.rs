@@ -13,7 +13,7 @@ use super::files::{Files, errno};
 use super::lab::{Lab, POOL, Plain};
 use super::model::Model;
 use cenote_pool::change::Changes;
-use cenote_pool::engine::Engine;
+use cenote_pool::engine::{Engine, SyncContext};
 use cenote_zpl::{Clock, FileSystem, Settings, Time};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -54,6 +54,12 @@ pub struct Driver {
     pub refused: u64,
     /// Compressions and checksums that are chosen.
     how: How,
+    /// Of how many looks at the pool one compares the free space of its metaslabs.
+    pub sample: u64,
+    /// Looks at the pool.
+    looks: u64,
+    /// Metaslabs whose free space was compared.
+    pub compared: usize,
 }
 
 /// Properties to be chosen from.
@@ -105,6 +111,9 @@ impl Driver {
             largest: 100_000,
             refused: 0,
             how,
+            sample: if crate::long() { 1 } else { 5 },
+            looks: 0,
+            compared: 0,
         };
         driver.start_clock();
         driver.settle();
@@ -155,7 +164,31 @@ impl Driver {
             };
             self.committed.insert(txg, states);
         }
+        if now > self.last {
+            self.compare_space();
+        }
         self.last = now;
+    }
+
+    /// Free space adds up in every metaslab, on disk and in memory.
+    fn compare_space(&mut self) {
+        self.looks += 1;
+        if self.looks % self.sample == 0 {
+            match super::space::check_metaslabs(&self.engine) {
+                Ok(compared) => self.compared += compared,
+                Err(why) => panic!("{why}"),
+            }
+        }
+    }
+
+    /// Enables the feature `log_spacemap`, as `zpool upgrade` does.
+    pub fn enable_logs(&mut self) {
+        let guid = "com.delphix:log_spacemap";
+        let enabled = self.engine.sync_task(move |ctx: &mut SyncContext<'_>| {
+            cenote_dsl::write::features::enable(&mut ctx.tx, guid)
+        });
+        enabled.unwrap();
+        self.note(&self.model.clone(), false);
     }
 
     /// Writes everything, until there is nothing more to write.

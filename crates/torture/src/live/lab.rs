@@ -34,6 +34,17 @@ pub struct Shape {
     pub size: u64,
 }
 
+/// What a pool does about log space maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logs {
+    /// It has the feature from the beginning.
+    On,
+    /// It never gets it.
+    Off,
+    /// It gets it while it is in use.
+    Midway,
+}
+
 /// How engines work here: nothing happens unless it is asked for.
 pub fn options() -> EngineOptions {
     EngineOptions {
@@ -78,6 +89,14 @@ impl Lab {
     /// # Errors
     /// A disk failed.
     pub fn create(&self, shape: &Shape) -> Result<Arc<Engine>, CreateError> {
+        self.create_with(shape, Logs::On)
+    }
+
+    /// As [`Lab::create`]; says whether it has log space maps from the beginning.
+    ///
+    /// # Errors
+    /// A disk failed.
+    pub fn create_with(&self, shape: &Shape, logs: Logs) -> Result<Arc<Engine>, CreateError> {
         let paths: Vec<PathBuf> = self.disks.iter().map(|d| d.path().to_path_buf()).collect();
         let groups = match shape.redundancy {
             Redundancy::Single => paths.into_iter().map(|p| vec![p]).collect(),
@@ -86,7 +105,8 @@ impl Lab {
         let top =
             |devices| VdevSpec { redundancy: shape.redundancy, devices, class: Default::default() };
         let layout = Layout { tops: groups.into_iter().map(top).collect(), ..Layout::default() };
-        let choice = FeatureChoice { none: false, compatibility: None, named: &[] };
+        let named = [("log_spacemap".to_string(), logs == Logs::On)];
+        let choice = FeatureChoice { none: false, compatibility: None, named: &named };
         let (features, _) = choose_features(&choice).unwrap();
         let request = CreateRequest {
             spec: CreateSpec {

@@ -7,8 +7,10 @@
 //! | [`files`] | a model of a file system |
 //! | [`model`] | a model of a pool: its datasets |
 //! | [`driver`] | random changes to both, all from one seed |
+//! | [`crash`] | crashes at any point, and what comes after |
 //! | [`space`] | whether what is counted adds up |
 
+pub mod crash;
 pub mod disk;
 pub mod driver;
 pub mod files;

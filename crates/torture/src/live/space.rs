@@ -11,6 +11,9 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{DNODE_SLOT, DmuType};
 use cenote_format::sa::file_info;
 use cenote_pool::Pool;
+use cenote_pool::engine::Engine;
+use cenote_pool::metaslab::PoolSpace;
+use cenote_store::alloc::Allocator;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -149,4 +152,57 @@ pub fn check_owners(objset: &Arc<ObjectSet>, nodes: &BTreeSet<u64>) -> Verdict {
         demand!(is == want, "used (object {which:x}): {is:?}, not {want:?}");
     }
     Ok(())
+}
+
+/// Whether free space adds up, for each metaslab: what its space map on disk says, and the unflushed
+/// changes of the logs, is what the allocator has as free, what it holds back because it was freed
+/// lately, and what it has not yet given back. Returns the number of metaslabs that were in memory and
+/// so were compared.
+///
+/// # Errors
+/// What does not add up.
+pub fn check_metaslabs(engine: &Engine) -> Result<usize, String> {
+    engine.at_rest(compare_metaslabs)
+}
+
+fn compare_metaslabs(pool: &Pool, allocator: &Allocator) -> Result<usize, String> {
+    let txg = pool.uberblock().txg;
+    let space = PoolSpace::load(pool.mos(), pool.config()).map_err(failed)?;
+    let logged: BTreeSet<u64> = space.logs.iter().map(|log| log.txg).collect();
+    let mut compared = 0;
+    for group in allocator.groups() {
+        let id = group.vdev();
+        let vdev = space.vdev_space(id).ok_or_else(|| format!("no vdev {id} on disk"))?;
+        let counts = (group.metaslabs().len(), vdev.metaslabs.len());
+        demand!(counts.0 == counts.1, "vdev {id}: {counts:?} metaslabs in memory and on disk");
+        for (known, ms) in group.metaslabs().iter().zip(&vdev.metaslabs) {
+            let place = format!("txg {txg}, vdev {id}, metaslab {}", ms.id);
+            let free = PoolSpace::load_free(pool.mos(), vdev, ms).map_err(failed)?;
+            let (alloc, rest) = (vdev.alloc_of(ms), ms.size - free.space());
+            demand!(alloc == rest, "{place}: {alloc} bytes counted, {rest} allocated");
+            let flushed = PoolSpace::load_flushed(pool.mos(), vdev, ms).map_err(failed)?;
+            let (alloc, rest) = (ms.flushed_alloc(), (ms.size - flushed.space()) as i64);
+            demand!(alloc == rest, "{place}: {alloc} bytes in the header, {rest} in the map");
+            let since = ms.unflushed_txg;
+            demand!(
+                since == 0 || logged.contains(&since),
+                "{place}: unflushed since {since}, of which there is no log ({logged:?})"
+            );
+            let Some(in_memory) = known.free_after(txg) else { continue };
+            compared += 1;
+            demand!(
+                in_memory == free,
+                "{place}: {} bytes free in memory, {} on disk",
+                in_memory.space(),
+                free.space()
+            );
+        }
+    }
+    Ok(compared)
+}
+
+/// Number of log space maps of a pool.
+pub fn logs(engine: &Engine) -> usize {
+    let pool = engine.pool();
+    PoolSpace::load(pool.mos(), pool.config()).map_or(0, |space| space.logs.len())
 }

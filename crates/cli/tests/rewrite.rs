@@ -1,0 +1,192 @@
+//! `zfs rewrite` and `cenote rewrite` on mounted file systems, as users run them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
+mod common;
+
+use common::{Done, Session, can_mount};
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A mounted pool in a file.
+struct Tank(Session);
+
+impl Tank {
+    fn new() -> Option<Tank> {
+        if !can_mount() {
+            return None;
+        }
+        let session = Session::new();
+        let disk = session.path("disk");
+        fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
+        let (root, disk) = (session.root(), disk.display().to_string());
+        session.run(&format!("zpool create -R {root} -O compression=off tank {disk}")).ok();
+        Some(Tank(session))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path("root/tank").join(name)
+    }
+
+    /// Runs `cenote` in the mounted file system.
+    fn run(&self, line: &str) -> Done {
+        let mut command = self.0.command();
+        command.current_dir(self.path("")).args(line.split_whitespace());
+        done(&mut command)
+    }
+
+    fn referenced(&self, dataset: &str) -> u64 {
+        self.0.run("zpool sync").ok();
+        let said = self.0.run(&format!("zfs get -Hpo value referenced {dataset}")).ok();
+        said.trim().parse().unwrap()
+    }
+
+    fn finish(self) {
+        self.0.run("zpool export tank").ok();
+        cenote_testpools::judge(self.0.dir.path(), "tank");
+    }
+}
+
+fn done(command: &mut std::process::Command) -> Done {
+    let output = command.output().unwrap();
+    Done {
+        code: output.status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+fn text(n: usize, len: usize) -> Vec<u8> {
+    format!("This is text number {n}, again. ").into_bytes().into_iter().cycle().take(len).collect()
+}
+
+#[test]
+fn a_tree_is_rewritten_with_new_properties_while_others_write() {
+    let Some(tank) = Tank::new() else { return };
+    tank.0.run("zfs create tank/inner").ok();
+    fs::create_dir(tank.path("dir")).unwrap();
+    let names = ["a", "dir/b", "dir/c", "inner/d"];
+    for (n, name) in names.iter().enumerate() {
+        fs::write(tank.path(name), text(n, 3_000_000)).unwrap();
+    }
+    std::os::unix::fs::symlink("a", tank.path("link")).unwrap();
+    fs::write(tank.path("empty"), "").unwrap();
+    let times = |name: &str| {
+        let m = fs::metadata(tank.path(name)).unwrap();
+        (m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec(), m.len(), m.ino())
+    };
+    let before: Vec<_> = names.iter().map(|name| times(name)).collect();
+    let (outer, inner) = (tank.referenced("tank"), tank.referenced("tank/inner"));
+    assert!(outer > 9_000_000 && inner > 3_000_000);
+    tank.0.run("zfs set compression=zstd tank").ok();
+
+    // One of the files is open, and written to all the time.
+    let busy = fs::File::options().read(true).write(true).create_new(true).open(tank.path("busy"));
+    let busy = busy.unwrap();
+    let (stop, mut want) = (AtomicBool::new(false), text(9, 2_000_000));
+    busy.write_all_at(&want, 0).unwrap();
+    let listed = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut n = 0usize;
+            while !stop.load(Ordering::Relaxed) {
+                let at = n * 37_777 % 1_900_000;
+                let part = text(n, 50_000);
+                busy.write_all_at(&part, at as u64).unwrap();
+                want[at..at + part.len()].copy_from_slice(&part);
+                n += 1;
+            }
+        });
+        let listed: Vec<Done> = (0..4).map(|_| tank.run("zfs rewrite -rvx .")).collect();
+        stop.store(true, Ordering::Relaxed);
+        listed
+    });
+    for done in listed {
+        assert_eq!(done.out, "./a\n./busy\n./empty\n./dir/b\n./dir/c\n", "{done:?}");
+        assert!(done.code == 0 && done.err.starts_with("5 files, "), "{done:?}");
+    }
+    let mut read = vec![0; want.len()];
+    busy.read_exact_at(&mut read, 0).unwrap();
+    assert!(read == want);
+    drop(busy);
+    fs::remove_file(tank.path("busy")).unwrap();
+    assert!(tank.referenced("tank") * 4 < outer);
+    assert_eq!(tank.referenced("tank/inner"), inner);
+    // A part of the inner one, then all of it, by the other name.
+    assert_eq!(tank.run("rewrite -o 0x100000 -l 1048576 inner/d").ok(), "");
+    let half = tank.referenced("tank/inner");
+    assert!(half < inner - 500_000 && half > inner / 2, "{half} of {inner}");
+    let said: serde_json::Value =
+        serde_json::from_str(&tank.run("rewrite -r --json inner").ok()).unwrap();
+    assert_eq!(
+        (&said["files"], &said["bytes"], &said["errors"]),
+        (&1.into(), &3_000_000.into(), &0.into())
+    );
+    assert!(tank.referenced("tank/inner") * 4 < inner);
+    for (n, name) in names.iter().enumerate() {
+        assert!(fs::read(tank.path(name)).unwrap() == text(n, 3_000_000), "{name}");
+        assert_eq!(times(name), before[n], "{name}");
+    }
+    // What is in a snapshot stays what it was, and blocks that it shares are left alone if asked for.
+    tank.0.run("zfs snapshot tank@then").ok();
+    let shared = || {
+        tank.0.run("zpool sync").ok();
+        tank.0.run("zfs get -Hpo value used tank@then").ok().trim().parse::<u64>().unwrap()
+    };
+    tank.run("zfs rewrite -CS a").ok();
+    assert!(shared() < 100_000);
+    tank.run("zfs rewrite a").ok();
+    assert!(shared() > 100_000, "{}", shared());
+    assert!(fs::read(tank.path(".zfs/snapshot/then/a")).unwrap() == text(0, 3_000_000));
+    tank.finish();
+}
+
+#[test]
+fn what_is_refused() {
+    let Some(tank) = Tank::new() else { return };
+    fs::write(tank.path("a"), text(1, 300_000)).unwrap();
+    fs::create_dir(tank.path("dir")).unwrap();
+    let first = |line: &str| tank.run(line).fails(2).lines().next().unwrap().to_string();
+    assert_eq!(first("zfs rewrite"), "missing file or directory target(s)");
+    assert_eq!(first("zfs rewrite -q a"), "invalid option 'q'");
+    assert_eq!(first("zfs rewrite -l 3x a"), "bad number '3x': invalid digit found in string");
+    assert!(first("rewrite -o x a").contains("bad number 'x'"), "{}", first("rewrite -o x a"));
+    assert_eq!(
+        tank.run("zfs rewrite -P a").fails(1),
+        "failed to rewrite a: physical rewrite (-P) needs the pool feature physical_rewrite, \
+         which is not supported"
+    );
+    // As OpenZFS has it this is no failure.
+    assert_eq!(tank.run("zfs rewrite dir").fails(0), "skipping dir: is a directory (use -r)");
+    let other = tank.0.path("other");
+    fs::write(&other, "x").unwrap();
+    let other = other.display();
+    assert_eq!(
+        tank.run(&format!("zfs rewrite {other} a")).fails(1),
+        format!("failed to rewrite {other}: not in a mounted file system of a pool")
+    );
+    let missing = tank.run("zfs rewrite nothing").fails(1);
+    assert_eq!(missing, "failed to look at nothing: No such file or directory");
+    // Whoever may not write the file may not have it rewritten.
+    let mut nobody = tank.0.command();
+    nobody.current_dir("/").uid(65534).gid(65534).args(["zfs", "rewrite"]).arg(tank.path("a"));
+    fs::set_permissions(tank.0.dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    match nobody.output() {
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let want = format!("failed to open {}: Permission denied\n", tank.path("a").display());
+            assert_eq!((output.status.code(), said), (Some(1), want));
+        }
+        Err(e) => eprintln!("skipped: other users cannot run the program: {e}"),
+    }
+    tank.0.run("zfs snapshot tank@then").ok();
+    let said = tank.run("zfs rewrite .zfs/snapshot/then/a").fails(1);
+    assert_eq!(said, "failed to open .zfs/snapshot/then/a: Read-only file system");
+    tank.0.run("zfs set readonly=on tank").ok();
+    let said = tank.run("zfs rewrite a").fails(1);
+    assert_eq!(said, "failed to open a: Read-only file system");
+    tank.finish();
+}

@@ -1,0 +1,268 @@
+//! Crashes of pools that are worked with: what happened, what a loss of power at some point of it
+//! leaves, and whether a pool can be had of that which is what it should be and goes on.
+//!
+//! A pool is made and worked with; its disks note everything: a [`Story`]. Then, for many points of
+//! that, the images are made that a crash there could have left: what was flushed, and any part of
+//! the rest. Each is imported, compared with what the model says of the transaction group that is
+//! newest on it, and written to again. Some crash once more during that, in the import itself or
+//! after it. zdb judges a sample.
+
+use super::disk::{Image, Journal, Replay};
+use super::driver::{ALL, Committed, Driver, Seed};
+use super::lab::{Logs, Shape, disks, judge, keep, lab};
+use super::{side_by_side, space};
+use cenote_format::label::Uberblock;
+use cenote_pool::discover::Candidate;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// What is to be done, and how often it is to crash.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// What the pool is made of.
+    pub shape: Shape,
+    /// What it does about log space maps.
+    pub logs: Logs,
+    /// Changes.
+    pub steps: u64,
+    /// Crashes.
+    pub points: usize,
+    /// Crashes of which zdb judges what is left.
+    pub sample: usize,
+}
+
+/// Something that was done, from beginning to end.
+pub struct Story {
+    first: Vec<Image>,
+    journal: Arc<Journal>,
+    committed: Committed,
+    /// Transaction groups that were committed, each with the number of operations until then.
+    known: Vec<(u64, usize)>,
+}
+
+impl Story {
+    /// The last group that had been committed when so many operations were done.
+    fn durable(&self, operations: usize) -> Option<u64> {
+        self.known.iter().rev().find(|(_, at)| *at <= operations).map(|(txg, _)| *txg)
+    }
+}
+
+/// Does `steps` changes, then exports.
+fn work(driver: &mut Driver, journal: &Journal, known: &mut Vec<(u64, usize)>, steps: u64) {
+    let mut mark = |driver: &Driver| {
+        let last = *driver.committed.keys().next_back().unwrap();
+        if known.last().is_none_or(|(txg, _)| *txg < last) {
+            known.push((last, journal.len()));
+        }
+    };
+    mark(driver);
+    for _ in 0..steps {
+        driver.step();
+        mark(driver);
+    }
+    driver.settle();
+    mark(driver);
+}
+
+fn tell(seed: u64, plan: &Plan) -> Story {
+    let Plan { shape, logs, steps, .. } = *plan;
+    let journal = Arc::new(Journal::default());
+    let first = vec![Image::new(shape.size); shape.disks];
+    let disks = disks(&first, Some(&journal));
+    let lab = lab(&disks);
+    let mut driver = Driver::of_new(seed, lab.create_with(&shape, logs).unwrap(), ALL);
+    driver.largest = 30_000;
+    let mut known = Vec::new();
+    work(&mut driver, &journal, &mut known, steps / 2);
+    if logs == Logs::Midway {
+        driver.enable_logs();
+    }
+    work(&mut driver, &journal, &mut known, steps - steps / 2);
+    // Exported and imported once in between.
+    driver.reimport(&lab);
+    work(&mut driver, &journal, &mut known, steps / 3);
+    let (_, committed) = driver.export();
+    Story { first, journal, committed, known }
+}
+
+/// What there is of a pool after a crash.
+pub struct Left {
+    /// What is on its disks.
+    pub images: Vec<Image>,
+    /// Group that was durable; `None` if the pool was not there yet.
+    pub durable: Option<u64>,
+}
+
+/// What was done.
+#[derive(Debug, Default)]
+pub struct Figures {
+    /// Crashes.
+    pub points: AtomicU64,
+    /// Crashes that left a pool.
+    pub pools: AtomicU64,
+    /// Crashes of which zdb judged what was left.
+    pub judged: AtomicU64,
+    /// Second crashes.
+    pub again: AtomicU64,
+    /// Most log space maps that a crash left.
+    pub logs: AtomicUsize,
+    /// Metaslabs whose free space was compared after crashes.
+    pub metaslabs: AtomicUsize,
+}
+
+fn newest(found: &Candidate) -> Option<u64> {
+    let all = found.devices.iter().flat_map(|d| &d.uberblocks).map(|(_, _, ub)| ub);
+    Uberblock::best(all).map(|ub| ub.txg)
+}
+
+/// One crash. Returns what the pool holds.
+pub fn recover(
+    left: &Left,
+    committed: &Committed,
+    journal: Option<&Arc<Journal>>,
+    seed: u64,
+) -> Option<(Driver, u64)> {
+    let disks = disks(&left.images, journal);
+    let lab = lab(&disks);
+    let wrong = |why: String| panic!("{why}; images in {}", keep(&left.images));
+    let found = lab.find();
+    let Some((found, txg)) = found.and_then(|c| Some((newest(&c)?, c))).map(|(t, c)| (c, t)) else {
+        if let Some(txg) = left.durable {
+            wrong(format!("the pool of group {txg} is gone"));
+        }
+        return None;
+    };
+    if left.durable.is_some_and(|durable| txg < durable) {
+        wrong(format!("group {txg} is the newest, but {:?} was committed", left.durable));
+    }
+    let engine = match lab.import(&found) {
+        Ok(engine) => engine,
+        Err(e) => {
+            wrong(format!("group {txg} cannot be imported: {e}"));
+            return None;
+        }
+    };
+    let Some(states) = committed.get(&txg) else {
+        wrong(format!("group {txg} was never committed"));
+        return None;
+    };
+    let mut model = None;
+    let mut whys = Vec::new();
+    for state in states {
+        match state.compare(&engine.pool()) {
+            Ok(()) => model = Some(state.clone()),
+            Err(e) => whys.push(e),
+        }
+    }
+    let Some(mut model) = model else {
+        wrong(format!("group {txg}: {}", whys.join("; ")));
+        return None;
+    };
+    model.close_all();
+    Some((Driver::new(seed, engine, model, ALL), txg))
+}
+
+/// What is to be done at one point.
+struct Point {
+    seed: u64,
+    left: Left,
+    /// Whether zdb is to judge it.
+    judge: bool,
+    /// Whether it crashes again.
+    again: bool,
+}
+
+fn survive(story: &Story, point: &Point, figures: &Figures) {
+    figures.points.fetch_add(1, Ordering::Relaxed);
+    let journal = Arc::new(Journal::default());
+    let recording = point.again.then_some(&journal);
+    let Some((mut driver, txg)) = recover(&point.left, &story.committed, recording, point.seed)
+    else {
+        return;
+    };
+    figures.pools.fetch_add(1, Ordering::Relaxed);
+    let kept = || keep(&point.left.images);
+    match space::check_metaslabs(driver.engine()) {
+        Ok(compared) => drop(figures.metaslabs.fetch_add(compared, Ordering::Relaxed)),
+        Err(why) => panic!("after a crash at group {txg}: {why}; images in {}", kept()),
+    }
+    figures.logs.fetch_max(space::logs(driver.engine()), Ordering::Relaxed);
+    if point.judge {
+        figures.judged.fetch_add(1, Ordering::Relaxed);
+        let verdict = judge(&point.left.images);
+        assert!(verdict.is_ok(), "after a crash at group {txg}: {verdict:?}");
+    }
+    let mut known = Vec::new();
+    // Before, all that is known is what had been imported.
+    let before = driver.committed.values().next().cloned().unwrap();
+    work(&mut driver, &journal, &mut known, 4);
+    let same = driver.check();
+    assert!(same.is_ok(), "after group {txg}: {same:?}; images in {}", kept());
+    if !point.again {
+        return;
+    }
+    let (_, mut committed) = driver.export();
+    committed.insert(txg, before);
+    let first = point.left.images.clone();
+    let story = Story { first, journal, committed, known };
+    let mut rng = SmallRng::seed_from_u64(point.seed);
+    for crash in 0..2 {
+        figures.again.fetch_add(1, Ordering::Relaxed);
+        // Mostly in the first group of the import.
+        let most = match crash {
+            0 => story.known.first().map_or(0, |(_, at)| *at),
+            _ => story.journal.len(),
+        };
+        let at = rng.random_range(0..=most);
+        let mut replay = Replay::new(story.first.clone(), &story.journal);
+        replay.advance(at);
+        let images = replay.crash(rng.random());
+        let left = Left { images, durable: Some(story.durable(at).unwrap_or(txg)) };
+        if let Some((mut driver, txg)) = recover(&left, &story.committed, None, rng.random()) {
+            (0..3).for_each(|_| driver.step());
+            let same = driver.check();
+            assert!(same.is_ok(), "after group {txg}: {same:?}; images in {}", keep(&left.images));
+        }
+    }
+}
+
+/// Points in a story: half of them anywhere, half where a group is being committed.
+fn choose(story: &Story, rng: &mut SmallRng, count: usize) -> Vec<usize> {
+    let end = story.journal.len();
+    let mut points = BTreeSet::new();
+    let commits: Vec<usize> = story.known.iter().map(|(_, at)| *at).chain([end]).collect();
+    while points.len() < count.min(end) {
+        let point = match rng.random_bool(0.5) {
+            true => rng.random_range(0..=end),
+            false => {
+                let commit = commits[rng.random_range(0..commits.len())];
+                commit.saturating_sub(rng.random_range(0..40))
+            }
+        };
+        points.insert(point);
+    }
+    points.into_iter().collect()
+}
+
+/// Tells a story and crashes it.
+pub fn matrix(seed: u64, plan: &Plan, figures: &Figures) {
+    let _seed = Seed(format!("seed {seed}, {plan:?}"));
+    let story = tell(seed, plan);
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0xc4a5);
+    let points = choose(&story, &mut rng, plan.points);
+    let mut replay = Replay::new(story.first.clone(), &story.journal);
+    let every = (plan.points / plan.sample.max(1)).max(1);
+    let points = points.into_iter().enumerate().map(|(i, at)| {
+        replay.advance(at);
+        let left = Left { images: replay.crash(rng.random()), durable: story.durable(at) };
+        let seed = rng.random();
+        Point { seed, left, judge: i % every == 0, again: i % 8 == 3 }
+    });
+    side_by_side(points, |point| {
+        let _seed = Seed(format!("seed {seed}, {plan:?}"));
+        survive(&story, &point, figures);
+    });
+}
