@@ -157,7 +157,7 @@ fn moved(before: &[BlockPointer], after: &[BlockPointer]) -> usize {
 #[test]
 fn a_file_lies_in_one_piece_again_and_is_the_same() {
     let test = Test::new("A");
-    let names = vec![("tank".to_string(), "then".to_string())];
+    let names = vec!["tank@then".to_string()];
     test.changes.snapshot(&NewSnapshot { names, props: vec![] }).unwrap();
     let (before, attr) = (test.pointers(), test.fs.attr(test.ino).unwrap());
     let referenced = |t: &Test| t.engine.pool().dsl().root().unwrap().ds.referenced;
