@@ -15,7 +15,7 @@ use cenote_fuse::{RewriteRange, file_system_of, is_control_directory};
 use clap::Args;
 use rustix::io::Errno;
 use serde::Serialize;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -145,7 +145,7 @@ impl Rewriter<'_> {
     /// Calls `f` with all files that a path stands for; what is wrong is left to `f`, too.
     fn walk(
         &mut self,
-        path: &OsString,
+        path: &OsStr,
         f: &mut dyn FnMut(&mut Self, &Path, io::Result<Metadata>) -> io::Result<()>,
     ) -> io::Result<()> {
         let top = PathBuf::from(path);
@@ -185,7 +185,7 @@ impl Rewriter<'_> {
     }
 
     /// Tells the bar how much there will be.
-    fn measure(&mut self, path: &OsString) {
+    fn measure(&mut self, path: &OsStr) {
         if self.bar.is_none() {
             return;
         }
@@ -198,7 +198,7 @@ impl Rewriter<'_> {
         });
     }
 
-    fn rewrite(&mut self, path: &OsString) -> io::Result<()> {
+    fn rewrite(&mut self, path: &OsStr) -> io::Result<()> {
         self.walk(path, &mut |this, path, found| match found {
             Ok(m) if m.is_file() => this.file(path, &m),
             Ok(m) => {

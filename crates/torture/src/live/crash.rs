@@ -186,7 +186,9 @@ fn survive(story: &Story, point: &Point, figures: &Figures) {
     figures.pools.fetch_add(1, Ordering::Relaxed);
     let kept = || keep(&point.left.images);
     match space::check_metaslabs(driver.engine()) {
-        Ok(compared) => drop(figures.metaslabs.fetch_add(compared, Ordering::Relaxed)),
+        Ok(compared) => {
+            figures.metaslabs.fetch_add(compared, Ordering::Relaxed);
+        }
         Err(why) => panic!("after a crash at group {txg}: {why}; images in {}", kept()),
     }
     figures.logs.fetch_max(space::logs(driver.engine()), Ordering::Relaxed);

@@ -173,7 +173,7 @@ impl Driver {
     /// Free space adds up in every metaslab, on disk and in memory.
     fn compare_space(&mut self) {
         self.looks += 1;
-        if self.looks % self.sample == 0 {
+        if self.looks.is_multiple_of(self.sample) {
             match super::space::check_metaslabs(&self.engine) {
                 Ok(compared) => self.compared += compared,
                 Err(why) => panic!("{why}"),
