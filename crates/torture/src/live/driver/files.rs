@@ -4,7 +4,7 @@ use super::super::files::errno::*;
 use super::super::files::{Body, Done, Files, Node};
 use super::{Driver, bytes, crowded, overwrite};
 use cenote_zpl::{
-    Allocate, FileSystem, NewNode, NodeKind, RenameFlags, SetAttr, SetTime, SetXattr,
+    Allocate, FileSystem, NewNode, NodeKind, RenameFlags, Rewrite, SetAttr, SetTime, SetXattr,
 };
 use rand::Rng;
 use std::collections::BTreeMap;
@@ -72,7 +72,8 @@ impl Driver {
             0..30 => self.remove(ds, fs),
             30..33 => self.link(ds, fs),
             33..42 => self.rename(ds, fs),
-            42..60 => self.write(ds, fs),
+            42..57 => self.write(ds, fs),
+            57..60 => self.rewrite(ds, fs),
             60..65 => self.resize(ds, fs),
             65..70 => self.allocate(ds, fs),
             70..73 => self.copy(ds, fs),
@@ -197,6 +198,17 @@ impl Driver {
         if !self.no_space(&done) {
             assert_eq!(done.unwrap(), len);
             self.files(ds).modify(ino, now, |old| overwrite(old, at as usize, &data));
+        }
+    }
+
+    /// Changes nothing that can be seen.
+    fn rewrite(&mut self, ds: &str, fs: &FileSystem) {
+        let Some(ino) = self.some(ds, Node::is_file) else { return };
+        let length = if self.chance(50) { 0 } else { self.len() as u64 };
+        let what = Rewrite { offset: self.place(), length, newer_than: 0 };
+        let done = fs.rewrite(ino, what, || true);
+        if !self.no_space(&done) {
+            done.unwrap();
         }
     }
 
