@@ -59,8 +59,10 @@ fn done(command: &mut std::process::Command) -> Done {
     }
 }
 
+/// Text that compresses well, but is not gone then.
 fn text(n: usize, len: usize) -> Vec<u8> {
-    format!("This is text number {n}, again. ").into_bytes().into_iter().cycle().take(len).collect()
+    let lines = (0..).map(|line| format!("Text number {n}, line {}. ", line * 7919));
+    lines.flat_map(String::into_bytes).take(len).collect()
 }
 
 #[test]

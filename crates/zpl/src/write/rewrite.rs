@@ -3,7 +3,7 @@
 //!
 //! A range is done in transactions of some MiB. What is stored is read first, without any lock; what
 //! was changed by others meanwhile is left alone, since it was written anew by that. Contents, holes,
-//! length, times and the size of blocks stay. Blocks that a snapshot shares are there twice afterwards.
+//! length, times and the size of blocks stay; a block that is embedded in its pointer has no place and stays, too. Blocks that a snapshot shares are there twice afterwards.
 
 use super::data::writable;
 use super::quota;
