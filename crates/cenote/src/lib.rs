@@ -68,6 +68,7 @@
 //! | [`FileSystem`] | directories, files, links, attributes of a file system or snapshot |
 //! | [`File`] | contents of a file: `Read`, `Write`, `Seek`, [`File::read_at`], [`File::write_at`], holes |
 //! | [`Volume`] | contents of a volume: `Read`, `Write`, `Seek`, [`Volume::read_at`], [`Volume::write_at`] |
+//! | [`tunables`] | numbers that may be changed while pools are in use, of the whole process |
 //! | [`contents`] | for those who change datasets with `cenote-pool` itself |
 //!
 //! Everything is cheap to clone and may be used from several threads. A pool stays open as long as
@@ -88,6 +89,7 @@ mod write;
 pub use cenote_dsl::{DatasetKind, Source};
 pub use cenote_pool::ImportOptions;
 pub use cenote_pool::change::ChangeError;
+pub use cenote_pool::tunables;
 pub use cenote_zpl::{Attr as Metadata, SetAttr, SetTime};
 pub use create::CreatePool;
 pub use dataset::{Dataset, Datasets};

@@ -52,6 +52,9 @@ pub fn run(args: &DaemonArgs) -> i32 {
 
 fn foreground(place: &Place, detach: bool) -> io::Result<i32> {
     tracing_subscriber::fmt().with_ansi(false).with_writer(io::stderr).init();
+    for warning in crate::tunables::startup::load() {
+        tracing::warn!("{warning}");
+    }
     if detach {
         // A session of its own: no terminal, and no signal that is meant for the user's command.
         rustix::process::setsid()?;

@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::outcome::{conclude, plain};
 use crate::pools::PoolTable;
 use crate::socket::Place;
+use crate::tunables::{self, startup};
 use crate::{copy, daemon, list, rewrite, zdb, zfs, zpool};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
@@ -59,6 +60,8 @@ enum Tool {
     Cp(copy::CpArgs),
     /// Write files of mounted file systems anew, as they are, to lay them out afresh
     Rewrite(rewrite::RewriteArgs),
+    /// List or set the numbers that may be changed while pools are in use
+    Tunables(tunables::TunablesArgs),
     /// Start, look at or stop the daemon that owns imported pools
     Daemon(daemon::DaemonArgs),
 }
@@ -118,6 +121,7 @@ fn launch(tool: &str, args: &[OsString]) -> i32 {
 
 fn run_here(tool: &str, args: &[OsString]) -> std::io::Result<i32> {
     let mut ctx = Context::of_process(Arc::new(PoolTable::default()))?;
+    startup::load();
     Ok(run(tool, args, &mut ctx))
 }
 
@@ -131,6 +135,7 @@ pub fn place(tool: &str, args: &[OsString]) -> Where {
             Ok(Tool::Ls(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
             Ok(Tool::Cat(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
             Ok(Tool::Cp(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
+            Ok(Tool::Tunables(a)) => a.place(),
             _ => Where::Here,
         },
     }
@@ -155,6 +160,7 @@ fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
         Ok(Tool::Cat(args)) => list::cat(&args, ctx),
         Ok(Tool::Cp(args)) => copy::cp(&args, ctx),
         Ok(Tool::Rewrite(args)) => conclude(rewrite::run(&args, ctx), "", ctx),
+        Ok(Tool::Tunables(args)) => tunables::run(&args, ctx),
         Ok(Tool::Daemon(_)) => {
             ctx.complain("cenote daemon: only from the command line");
             2

@@ -25,6 +25,7 @@
 //! | [`rewrite`] | `zfs rewrite`, `cenote rewrite` |
 //! | [`progress`] | a bar on the user's terminal |
 //! | [`daemon`] | `cenote daemon` |
+//! | [`tunables`] | `cenote tunables` |
 
 pub mod client;
 pub mod clock;
@@ -46,6 +47,7 @@ pub mod rewrite;
 pub mod server;
 pub mod socket;
 pub mod table;
+pub mod tunables;
 pub mod vdevs;
 pub mod zdb;
 pub mod zfs;

@@ -510,7 +510,7 @@ fn make_directories(path: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// The process that takes mounts away if this one dies, started with the first mount.
-fn watcher(ctx: &Context) -> Option<Arc<Watcher>> {
+pub(crate) fn watcher(ctx: &Context) -> Option<Arc<Watcher>> {
     let start = || {
         let mut command = std::process::Command::new(std::env::current_exe()?);
         command.args(["daemon", "--watch-mounts"]);

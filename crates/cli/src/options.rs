@@ -132,6 +132,20 @@ fn take_number(operands: &mut Vec<String>) -> Result<Option<f64>, Stop> {
     Ok(Some(value))
 }
 
+/// A number of bytes, perhaps with a suffix K, M, G or T; `None` if it is none.
+pub fn bytes(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(['K', 'M', 'G', 'T', 'k', 'm', 'g', 't']);
+    let shift = match text.get(digits.len()..)?.to_ascii_uppercase().as_str() {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
 fn duration(seconds: f64) -> std::time::Duration {
     // Anything longer than a year is for ever.
     std::time::Duration::from_secs_f64(seconds.clamp(0.001, 31_536_000.0))
@@ -172,6 +186,13 @@ mod tests {
         assert_eq!(why(&["-j"]), "unsupported option: -j");
         assert_eq!(why(&["--json-int"]), "unsupported option: --json-int");
         assert_eq!(why(&["--nonsense"]), "invalid option '--nonsense'");
+    }
+
+    #[test]
+    fn bytes_may_have_a_suffix() {
+        assert_eq!([bytes("7"), bytes("2k"), bytes("3G")], [Some(7), Some(2048), Some(3 << 30)]);
+        let none = ["", "M", "1KM", "-1", "1.5G", "1B", "18014398509481984K"];
+        assert!(none.iter().all(|text| bytes(text).is_none()));
     }
 
     #[test]

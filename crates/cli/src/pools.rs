@@ -10,6 +10,8 @@
 //! or unmount hold [`PoolTable::change`] meanwhile, so that two of them never meet.
 
 use crate::mounts::{LazyWatcher, Mounts};
+use crate::tunables::directory::Directories;
+use crate::tunables::startup;
 use cenote_dsl::PropValue;
 use cenote_fuse::Watcher;
 use cenote_pool::Pool;
@@ -165,6 +167,8 @@ pub struct PoolTable {
     pools: Mutex<BTreeMap<String, Arc<Imported>>>,
     change: Mutex<()>,
     watcher: LazyWatcher,
+    /// Mounts that show tunables and figures.
+    pub directories: Directories,
 }
 
 impl PoolTable {
@@ -214,8 +218,9 @@ impl PoolTable {
         self.lock().remove(name)
     }
 
-    /// Whether no pool is imported.
-    pub fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+    /// Whether something would be lost with this process: a pool, a directory of tunables, or values
+    /// that they were given.
+    pub fn in_use(&self) -> bool {
+        !self.lock().is_empty() || !self.directories.is_empty() || startup::changed()
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! One daemon per socket: it holds the lock file as long as it lives, so a second one ends at
 //! once. One thread per connection; a connection is one command. A client that goes away cancels
-//! its command. The daemon ends by itself when it has owned no pool and run no command for
-//! [`IDLE`]; on SIGTERM, SIGINT or a Stop request it cancels what runs, unmounts everything and
+//! its command. The daemon ends by itself when it has owned no pool, run no command, and had nothing
+//! of tunables to remember or to show for [`IDLE`]; on SIGTERM, SIGINT or a Stop request it cancels what runs, unmounts everything and
 //! exports all pools first.
 //!
 //! Invariants: the socket file is removed before the listener is closed and before the lock is
@@ -17,6 +17,7 @@ use crate::pools::PoolTable;
 use crate::protocol::{Hello, Kind, MAX_DATA, Request, Run, read_frame, read_json};
 use crate::protocol::{write_frame, write_json};
 use crate::socket::{Place, at};
+use crate::tunables::startup;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -137,7 +138,7 @@ fn serve_connections(
 ) -> io::Result<()> {
     let mut idle_since = Instant::now();
     loop {
-        let busy = !daemon.running().commands.is_empty() || !daemon.pools.is_empty();
+        let busy = !daemon.running().commands.is_empty() || daemon.pools.in_use();
         if busy {
             idle_since = Instant::now();
         }
@@ -318,6 +319,12 @@ fn describe(daemon: &Daemon, own: u64, out: &mut dyn Write) -> io::Result<()> {
         let mounts = imported.mounts.list().len();
         text += &format!("pool: {}, {mounts} mounted\n", imported.name());
     }
+    for dir in daemon.pools.directories.all() {
+        text += &format!("tunables: mounted at {}\n", dir.display());
+    }
+    if startup::changed() {
+        text += "tunables: not as they were at start\n";
+    }
     for (id, (title, _)) in &daemon.running().commands {
         if *id != own {
             text += &format!("running: {title}\n");
@@ -335,6 +342,7 @@ fn finish(daemon: &Daemon) {
     while !daemon.running().commands.is_empty() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
+    daemon.pools.directories.unmount_all();
     for imported in daemon.pools.all() {
         let name = imported.name().to_string();
         if let Err(e) = imported.mounts.unmount_all(true) {

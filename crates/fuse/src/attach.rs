@@ -5,8 +5,10 @@
 //! hands the descriptor back over a socket, whose number it finds in `_FUSE_COMMFD` (here its
 //! standard input). Root in a container that may not mount takes the same way.
 
+use crate::watcher::Watcher;
 use crate::{MountSpec, mountinfo};
 use cenote_zpl::Atime;
+use fuser::{BackgroundSession, Config, Filesystem, Notifier, Session, SessionACL};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -20,11 +22,15 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The helper for users other than root.
 const HELPER: &str = "fusermount3";
 /// What ordinary users may do with FUSE.
 const CONFIG: &str = "/etc/fuse.conf";
+/// How long an unmounted file system may take to say goodbye.
+const GOODBYE: Duration = Duration::from_secs(2);
 
 /// Why mounting or unmounting failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -69,6 +75,35 @@ pub enum Force {
     Yes,
 }
 
+/// A mount as the kernel sees it.
+pub(crate) struct Kind {
+    /// The mount's source (`SOURCE` of `findmnt`).
+    pub source: String,
+    /// What comes after `fuse.` in its type.
+    pub subtype: &'static str,
+    pub writable: bool,
+    pub setuid: bool,
+    pub devices: bool,
+    pub exec: bool,
+    /// Flags about access times.
+    pub times: MountFlags,
+}
+
+impl Kind {
+    /// The mount of a file system.
+    pub(crate) fn of(spec: &MountSpec) -> Kind {
+        Kind {
+            source: spec.dataset.clone(),
+            subtype: "zfs",
+            writable: spec.fs.is_writable(),
+            setuid: spec.setuid,
+            devices: spec.devices,
+            exec: spec.exec,
+            times: access_times(spec),
+        }
+    }
+}
+
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -90,21 +125,21 @@ pub fn can_nest() -> bool {
 
 /// Mounts, and returns the descriptor through which the kernel talks.
 pub(crate) fn attach(
-    spec: &MountSpec,
+    kind: &Kind,
     mountpoint: &Path,
     other_users: bool,
 ) -> Result<OwnedFd, MountError> {
     if is_root() {
-        match mount_directly(spec, mountpoint, other_users) {
+        match mount_directly(kind, mountpoint, other_users) {
             Err(MountError::Mount(_, Errno::PERM)) => {}
             result => return result,
         }
     }
-    mount_by_helper(spec, mountpoint, other_users)
+    mount_by_helper(kind, mountpoint, other_users)
 }
 
 fn mount_directly(
-    spec: &MountSpec,
+    kind: &Kind,
     mountpoint: &Path,
     other_users: bool,
 ) -> Result<OwnedFd, MountError> {
@@ -123,26 +158,21 @@ fn mount_directly(
     if other_users {
         data.push_str(",allow_other");
     }
-    let mut flags = access_times(spec);
+    let mut flags = kind.times;
     for (allowed, flag) in [
-        (spec.fs.is_writable(), MountFlags::RDONLY),
-        (spec.setuid, MountFlags::NOSUID),
-        (spec.devices, MountFlags::NODEV),
-        (spec.exec, MountFlags::NOEXEC),
+        (kind.writable, MountFlags::RDONLY),
+        (kind.setuid, MountFlags::NOSUID),
+        (kind.devices, MountFlags::NODEV),
+        (kind.exec, MountFlags::NOEXEC),
     ] {
         if !allowed {
             flags |= flag;
         }
     }
     let data = CString::new(data).map_err(|_| failed(Errno::INVAL))?;
-    rustix::mount::mount(
-        spec.dataset.as_str(),
-        mountpoint,
-        "fuse.zfs",
-        flags,
-        Some(data.as_c_str()),
-    )
-    .map_err(failed)?;
+    let fstype = format!("fuse.{}", kind.subtype);
+    rustix::mount::mount(kind.source.as_str(), mountpoint, fstype, flags, Some(data.as_c_str()))
+        .map_err(failed)?;
     Ok(device)
 }
 
@@ -157,19 +187,19 @@ fn access_times(spec: &MountSpec) -> MountFlags {
 }
 
 fn mount_by_helper(
-    spec: &MountSpec,
+    kind: &Kind,
     mountpoint: &Path,
     other_users: bool,
 ) -> Result<OwnedFd, MountError> {
     // A comma in an option is escaped; other characters of dataset names need nothing.
-    let name = spec.dataset.replace('\\', "\\\\").replace(',', "\\,");
-    let access = if spec.fs.is_writable() { "rw" } else { "ro" };
+    let name = kind.source.replace('\\', "\\\\").replace(',', "\\,");
+    let access = if kind.writable { "rw" } else { "ro" };
     let mut options =
-        format!("{access},nosuid,nodev,default_permissions,subtype=zfs,fsname={name}");
+        format!("{access},nosuid,nodev,default_permissions,subtype={},fsname={name}", kind.subtype);
     if other_users {
         options.push_str(",allow_other");
     }
-    if !spec.exec {
+    if !kind.exec {
         options.push_str(",noexec");
     }
     let helper = |e: std::io::Error| MountError::NoHelper(e.kind());
@@ -207,6 +237,103 @@ fn receive_descriptor(socket: &UnixStream) -> Option<OwnedFd> {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     })
+}
+
+/// A mount that is served by threads of this process. Dropping it unmounts by force.
+pub(crate) struct Served {
+    mountpoint: PathBuf,
+    /// What identifies the mount (see `mountinfo`), until it is unmounted.
+    id: Option<String>,
+    session: Option<BackgroundSession>,
+    watcher: Option<Arc<Watcher>>,
+}
+
+impl Served {
+    /// Mounts at `mountpoint`, which is without symbolic links, and has `threads` threads serve it.
+    pub(crate) fn new<S: Filesystem>(
+        server: S,
+        kind: &Kind,
+        mountpoint: &Path,
+        threads: usize,
+        watcher: Option<Arc<Watcher>>,
+    ) -> Result<Served, MountError> {
+        let other_users = allows_other_users();
+        let device = attach(kind, mountpoint, other_users)?;
+        let mut config = Config::default();
+        config.acl = if other_users { SessionACL::All } else { SessionACL::Owner };
+        config.n_threads = Some(threads);
+        config.clone_fd = true;
+        let acl = config.acl;
+        let id = mountinfo::mount_at(mountpoint).ok_or_else(|| {
+            MountError::Session("/proc/self/mountinfo does not show the mount".into())
+        })?;
+        if let Some(watcher) = &watcher {
+            watcher.add(&id);
+        }
+        // From here on dropping it takes the mount away.
+        let mountpoint = mountpoint.to_owned();
+        let mut served = Served { mountpoint, id: Some(id), session: None, watcher };
+        let session = Session::from_fd(server, device, acl, config).and_then(Session::spawn);
+        served.session = Some(session.map_err(|e| MountError::Session(e.to_string()))?);
+        Ok(served)
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// What identifies it, until it is unmounted.
+    pub(crate) fn id(&self) -> Option<&str> {
+        self.id.as_deref()
+    }
+
+    /// Tells the kernel what it does not know.
+    pub(crate) fn notifier(&self) -> Option<Notifier> {
+        self.session.as_ref().map(BackgroundSession::notifier)
+    }
+
+    /// Whether it is still being served: not after someone else unmounted it.
+    pub(crate) fn is_mounted(&self) -> bool {
+        self.session.as_ref().is_some_and(|s| !s.guard.is_finished())
+    }
+
+    /// Unmounts.
+    pub(crate) fn unmount(&mut self, force: Force) -> Result<(), MountError> {
+        if let Some(id) = &self.id {
+            detach(id, force)?;
+            if let Some(watcher) = &self.watcher {
+                watcher.remove(id);
+            }
+        }
+        self.id = None;
+        let Some(session) = self.session.take() else { return Ok(()) };
+        // The threads end when the kernel lets go. That takes longer if the mount is also visible
+        // in another mount namespace; then they go on serving it there.
+        let deadline = Instant::now() + GOODBYE;
+        while !session.guard.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if !session.guard.is_finished() {
+            tracing::info!("'{}' is unmounted, but in use elsewhere", self.mountpoint.display());
+        } else if let Err(e) = session.join() {
+            tracing::warn!("FUSE session of '{}': {e}", self.mountpoint.display());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Err(e) = self.unmount(Force::Yes) {
+            tracing::warn!("unmount of '{}': {e}", self.mountpoint.display());
+        }
+    }
+}
+
+/// `path` without symbolic links.
+pub(crate) fn directory(path: &Path) -> Result<PathBuf, MountError> {
+    path.canonicalize().map_err(|e| MountError::Mountpoint(path.to_owned(), e.kind()))
 }
 
 /// Takes a mount away, everywhere it is visible in this namespace. Nothing to do is success.

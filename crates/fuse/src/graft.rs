@@ -608,7 +608,7 @@ pub struct Graft {
 impl Graft {
     pub(crate) fn new(host: &MountHandle, spec: &MountSpec) -> Result<Graft, MountError> {
         let failed = |why: String| MountError::Graft(spec.mountpoint.clone(), why);
-        let path = spec.mountpoint.strip_prefix(&host.mountpoint);
+        let path = spec.mountpoint.strip_prefix(host.mountpoint());
         let path = path.map_err(|_| failed("not inside the mount".into()))?;
         let tree = host.tree.upgrade().ok_or_else(|| failed("not mounted".into()))?;
         let branch = tree.graft(spec, path).map_err(failed)?;

@@ -18,6 +18,7 @@
 //! | `rewrite` | having files written anew as they are |
 //! | `tree` | inode numbers, the snapshots under `.zfs`, attributes |
 //! | `graft` | file systems that are served inside another one's mount |
+//! | [`pseudo`] | a mount of small files that are made up when they are read |
 //!
 //! # Inode numbers
 //!
@@ -48,6 +49,7 @@ mod flags;
 mod graft;
 mod inodes;
 mod mountinfo;
+pub mod pseudo;
 mod rewrite;
 mod server;
 mod syncer;
@@ -61,18 +63,15 @@ pub use syncer::{SyncHook, SyncPolicy};
 pub use tree::{SnapDir, SnapshotEntry, Snapshots};
 pub use watcher::Watcher;
 
+use attach::{Kind, Served};
 use cenote_zpl::FileSystem;
-use fuser::{BackgroundSession, Config, Session, SessionACL};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 use tree::Tree;
 
 /// Threads that answer requests: more than there are processors, so that slow reads do not keep
 /// quick ones waiting.
 const THREADS: usize = 8;
-/// How long an unmounted file system may take to say goodbye.
-const GOODBYE: Duration = Duration::from_secs(2);
 
 /// What to mount, where and how.
 pub struct MountSpec {
@@ -122,54 +121,26 @@ pub struct Space {
 /// A mounted file system. Dropping it unmounts by force.
 pub struct MountHandle {
     dataset: String,
-    mountpoint: PathBuf,
-    /// What identifies the mount (see `mountinfo`), until it is unmounted.
-    id: Option<String>,
-    session: Option<BackgroundSession>,
+    served: Served,
     /// What is served, while it is.
     tree: Weak<Tree>,
-    watcher: Option<Arc<Watcher>>,
 }
 
 /// Mounts a file system. Returns when it can be used; requests are answered by threads of this
 /// process.
 pub fn mount(spec: MountSpec) -> Result<MountHandle, MountError> {
-    let mountpoint = spec
-        .mountpoint
-        .canonicalize()
-        .map_err(|e| MountError::Mountpoint(spec.mountpoint.clone(), e.kind()))?;
-    let other_users = allows_other_users();
-    let device = attach::attach(&spec, &mountpoint, other_users)?;
-    let mut config = Config::default();
-    config.acl = if other_users { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(THREADS);
-    config.clone_fd = true;
-    let acl = config.acl;
-    let id = mountinfo::mount_at(&mountpoint).ok_or_else(|| {
-        MountError::Session("/proc/self/mountinfo does not show the mount".into())
-    })?;
-    if let Some(watcher) = &spec.watcher {
-        watcher.add(&id);
-    }
+    let mountpoint = attach::directory(&spec.mountpoint)?;
     let server = server::Server::new(&spec);
     let tree = Arc::downgrade(server.tree());
-    // From here on dropping the handle takes the mount away.
-    let mut handle = MountHandle {
-        dataset: spec.dataset.clone(),
-        mountpoint,
-        id: Some(id.clone()),
-        session: None,
-        tree,
-        watcher: spec.watcher.clone(),
-    };
-    let session = Session::from_fd(server, device, acl, config).and_then(Session::spawn);
-    let session = session.map_err(|e| MountError::Session(e.to_string()))?;
-    if let Some(tree) = handle.tree.upgrade() {
-        let _ = tree.notifier.set(session.notifier());
+    let kind = Kind::of(&spec);
+    let served = Served::new(server, &kind, &mountpoint, THREADS, spec.watcher.clone())?;
+    if let (Some(tree), Some(notifier)) = (tree.upgrade(), served.notifier()) {
+        let _ = tree.notifier.set(notifier);
     }
-    handle.session = Some(session);
-    attach::allow_large_readahead(&id);
-    Ok(handle)
+    if let Some(id) = served.id() {
+        attach::allow_large_readahead(id);
+    }
+    Ok(MountHandle { dataset: spec.dataset.clone(), served, tree })
 }
 
 impl MountHandle {
@@ -180,12 +151,12 @@ impl MountHandle {
 
     /// Where it is mounted (without symbolic links).
     pub fn mountpoint(&self) -> &Path {
-        &self.mountpoint
+        self.served.mountpoint()
     }
 
     /// Whether it is still being served: not after someone else unmounted it.
     pub fn is_mounted(&self) -> bool {
-        self.session.as_ref().is_some_and(|s| !s.guard.is_finished())
+        self.served.is_mounted()
     }
 
     /// Serves another file system inside this mount, without a mount of its own. `spec.mountpoint`
@@ -224,38 +195,12 @@ impl MountHandle {
     pub fn unmount(&mut self, force: Force) -> Result<(), MountError> {
         let tree = self.tree.upgrade();
         if force == Force::No && tree.as_ref().is_some_and(|t| t.has_grafts()) {
-            return Err(MountError::Busy(self.mountpoint.clone()));
+            return Err(MountError::Busy(self.mountpoint().to_owned()));
         }
-        if let Some(id) = &self.id {
-            attach::detach(id, force)?;
-            if let Some(watcher) = &self.watcher {
-                watcher.remove(id);
-            }
-        }
-        self.id = None;
-        let Some(session) = self.session.take() else { return Ok(()) };
-        // The threads end when the kernel lets go. That takes longer if the mount is also visible
-        // in another mount namespace; then they go on serving it there.
-        let deadline = Instant::now() + GOODBYE;
-        while !session.guard.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        if !session.guard.is_finished() {
-            tracing::info!(dataset = self.dataset, "unmounted, but still in use elsewhere");
-        } else if let Err(e) = session.join() {
-            tracing::warn!(dataset = self.dataset, "FUSE session: {e}");
-        }
+        self.served.unmount(force)?;
         if let Some(tree) = tree {
             tree.remove_all();
         }
         Ok(())
-    }
-}
-
-impl Drop for MountHandle {
-    fn drop(&mut self) {
-        if let Err(e) = self.unmount(Force::Yes) {
-            tracing::warn!(dataset = self.dataset, "unmount: {e}");
-        }
     }
 }

@@ -19,11 +19,11 @@ declare_tunables! {
     DELAY_SCALE "zfs_delay_scale" Now Nanoseconds 500_000 SOME,
         "Delay of a change half way between the first delays and the most dirty data";
     DIRTY_DATA_MAX "zfs_dirty_data_max" Now Bytes 0 ANY,
-        "Most dirty data of a pool; 0: the next two say how much";
+        "Most dirty data of a pool; 0: zfs_dirty_data_max_percent says how much";
     DIRTY_DATA_MAX_MAX "zfs_dirty_data_max_max" Now Bytes 4_294_967_296 SOME,
-        "Most dirty data of a pool if zfs_dirty_data_max does not say";
+        "Most dirty data of a pool that zfs_dirty_data_max_percent can give";
     DIRTY_DATA_MAX_PERCENT "zfs_dirty_data_max_percent" Now Percent 10 (1, 100),
-        "The same as a share of the memory";
+        "Share of the memory for dirty data of a pool if zfs_dirty_data_max does not say";
     DIRTY_DATA_SYNC_PERCENT "zfs_dirty_data_sync_percent" Now Percent 20 (1, 100),
         "Share of the most dirty data at which a transaction group is closed";
     KEEP_LOGS_AT_EXPORT "zfs_keep_log_spacemaps_at_export" Now Switch 0 SWITCH,

@@ -4,7 +4,7 @@ use crate::clock::ctime;
 use crate::context::Context;
 use crate::dispatch::Where;
 use crate::mounts::{How, mount_all};
-use crate::options::{Spec, parse};
+use crate::options::{Spec, bytes, parse};
 use crate::outcome::{Outcome, Stop, fail, usage};
 use crate::pools::{Imported, Opened};
 use crate::zpool::create::refuse_unsupported;
@@ -105,22 +105,12 @@ fn txg(text: &str) -> Result<u64, Stop> {
     number.or_else(|_| usage("invalid txg value"))
 }
 
-/// A number of bytes, perhaps with a suffix K, M, G or T.
+/// The number of bytes that `CENOTE_ARC_MAX` says.
 fn size(text: &str) -> Result<u64, Stop> {
-    let digits = text.trim_end_matches(['K', 'M', 'G', 'T', 'k', 'm', 'g', 't']);
-    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" => Some(0),
-        "K" => Some(10),
-        "M" => Some(20),
-        "G" => Some(30),
-        "T" => Some(40),
-        _ => None,
-    };
-    let bytes = digits.parse::<u64>().ok().zip(shift).and_then(|(n, s)| n.checked_mul(1 << s));
-    match bytes {
-        Some(bytes) => Ok(bytes),
-        None => fail(format!("bad size '{text}' in CENOTE_ARC_MAX: a number of bytes, as in 512M")),
-    }
+    bytes(text).map_or_else(
+        || fail(format!("bad size '{text}' in CENOTE_ARC_MAX: a number of bytes, as in 512M")),
+        Ok,
+    )
 }
 
 /// Bytes for the cache of a pool, where the user says.
@@ -336,17 +326,6 @@ mod tests {
 
     fn request(list: &[&str]) -> Result<Request, Stop> {
         Request::parse(&list.iter().map(OsString::from).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn sizes() {
-        let of = |text| size(text).ok();
-        assert_eq!(of("4096"), Some(4096));
-        assert_eq!(of("512M"), Some(512 << 20));
-        assert_eq!(of("2g"), Some(2 << 30));
-        for bad in ["", "M", "1MM", "-1", "x", "18446744073709551615T"] {
-            assert_eq!(of(bad), None, "{bad}");
-        }
     }
 
     #[test]

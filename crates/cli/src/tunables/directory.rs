@@ -1,0 +1,154 @@
+//! Tunables and figures as files, for whoever reads and writes those of OpenZFS's module.
+//!
+//! ```text
+//! DIR/parameters/NAME          the value and a newline; writing a number sets it
+//! DIR/kstat/zfs/POOL/state     ONLINE, DEGRADED, …, or SUSPENDED
+//! DIR/kstat/zfs/POOL/guid      the pool's guid
+//! DIR/kstat/zfs/POOL/txgs      what the last transaction groups did; of pools that are written
+//! ```
+//!
+//! `DIR/parameters` is as `/sys/module/zfs/parameters`, `DIR/kstat/zfs` as `/proc/spl/kstat/zfs`. Names of
+//! pools come and go with the pools.
+//!
+//! The daemon serves the directories and remembers them, and takes them away when it ends.
+
+use crate::context::Context;
+use crate::mounts::watcher;
+use crate::outcome::{Outcome, fail};
+use crate::pools::{Imported, PoolTable};
+use cenote_fuse::Force;
+use cenote_fuse::pseudo::{Contents, Entry, Mount, Refusal};
+use cenote_pool::engine::figures::kstat_txgs;
+use cenote_pool::tunables;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// The directories that are mounted.
+#[derive(Default)]
+pub struct Directories(Mutex<Vec<Mount>>);
+
+impl Directories {
+    fn lock(&self) -> MutexGuard<'_, Vec<Mount>> {
+        let mut mounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        mounts.retain(Mount::is_mounted);
+        mounts
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Where they are.
+    pub fn all(&self) -> Vec<PathBuf> {
+        self.lock().iter().map(|m| m.mountpoint().to_owned()).collect()
+    }
+
+    /// Takes all of them away, in use or not.
+    pub fn unmount_all(&self) {
+        self.lock().clear();
+    }
+}
+
+/// `cenote tunables mount DIR`.
+pub(super) fn mount(ctx: &mut Context, dir: &OsStr) -> Outcome {
+    let dir = ctx.path(dir);
+    let watcher = watcher(ctx);
+    let pools = Arc::downgrade(&ctx.pools);
+    let mut mounts = ctx.pools.directories.lock();
+    if dir.canonicalize().is_ok_and(|dir| mounts.iter().any(|m| m.mountpoint() == dir)) {
+        return fail(format!("'{}' shows them already", dir.display()));
+    }
+    match Mount::new("cenote", &dir, Arc::new(Files { pools }), watcher) {
+        Ok(mount) => mounts.push(mount),
+        Err(e) => return fail(e.to_string()),
+    }
+    Ok(0)
+}
+
+/// `cenote tunables unmount DIR`.
+pub(super) fn unmount(ctx: &mut Context, dir: &OsStr) -> Outcome {
+    let dir = ctx.path(dir);
+    let mut mounts = ctx.pools.directories.lock();
+    let found = dir.canonicalize().ok().and_then(|dir| {
+        let at = mounts.iter().position(|m| m.mountpoint() == dir)?;
+        mounts.get_mut(at).map(|mount| (at, mount.unmount(Force::No)))
+    });
+    match found {
+        None => fail(format!("no tunables are mounted at '{}'", dir.display())),
+        Some((_, Err(e))) => fail(e.to_string()),
+        Some((at, Ok(()))) => {
+            mounts.remove(at);
+            Ok(0)
+        }
+    }
+}
+
+/// What the files are.
+struct Files {
+    pools: Weak<PoolTable>,
+}
+
+impl Files {
+    fn pool(&self, name: &str) -> Option<Arc<Imported>> {
+        self.pools.upgrade()?.get(name)
+    }
+}
+
+/// The parts of a path.
+fn parts(path: &Path) -> Option<Vec<&str>> {
+    path.iter().map(OsStr::to_str).collect()
+}
+
+impl Contents for Files {
+    fn list(&self, dir: &Path) -> Option<Vec<(String, Entry)>> {
+        let all = |names: &[&str], entry| names.iter().map(|n| (n.to_string(), entry)).collect();
+        match *parts(dir)?.as_slice() {
+            [] => Some(all(&["kstat", "parameters"], Entry::Directory)),
+            ["kstat"] => Some(all(&["zfs"], Entry::Directory)),
+            ["kstat", "zfs"] => {
+                let pools = self.pools.upgrade()?.all();
+                Some(pools.iter().map(|p| (p.name().to_string(), Entry::Directory)).collect())
+            }
+            ["kstat", "zfs", pool] => match self.pool(pool)?.engine() {
+                Some(_) => Some(all(&["guid", "state", "txgs"], Entry::File)),
+                None => Some(all(&["guid", "state"], Entry::File)),
+            },
+            ["parameters"] => {
+                let setting = |t: &&tunables::Tunable| (t.name.to_string(), Entry::Setting);
+                Some(tunables::all().iter().map(setting).collect())
+            }
+            _ => None,
+        }
+    }
+
+    fn read(&self, file: &Path) -> Option<String> {
+        match *parts(file)?.as_slice() {
+            ["parameters", name] => Some(format!("{}\n", tunables::find(name)?.get())),
+            ["kstat", "zfs", pool, name] => {
+                let imported = self.pool(pool)?;
+                match name {
+                    "guid" => Some(format!("{}\n", imported.guid())),
+                    "state" => {
+                        let health = imported.property(&imported.pool(), "health")?;
+                        Some(format!("{}\n", health.exact))
+                    }
+                    "txgs" => Some(kstat_txgs(imported.engine()?)),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
+    fn write(&self, file: &Path, text: &str) -> Result<(), Refusal> {
+        let parts = parts(file).unwrap_or_default();
+        let ["parameters", name] = *parts.as_slice() else { return Err(Refusal::ReadOnly) };
+        let tunable = tunables::find(name).ok_or(Refusal::ReadOnly)?;
+        let number = tunable.parse(text).map_err(|_| Refusal::Invalid)?;
+        tunable.set(number).map_err(|_| Refusal::Invalid)?;
+        tracing::info!("{name} is {number}");
+        Ok(())
+    }
+}
