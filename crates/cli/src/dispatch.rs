@@ -6,7 +6,7 @@ use crate::outcome::{conclude, plain};
 use crate::pools::PoolTable;
 use crate::socket::Place;
 use crate::tunables::{self, startup};
-use crate::{copy, daemon, list, rewrite, zdb, zfs, zpool};
+use crate::{copy, daemon, list, rewrite, txgs, zdb, zfs, zpool};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
@@ -62,6 +62,8 @@ enum Tool {
     Rewrite(rewrite::RewriteArgs),
     /// List or set the numbers that may be changed while pools are in use
     Tunables(tunables::TunablesArgs),
+    /// Show what the last transaction groups of imported pools did
+    Txgs(txgs::TxgsArgs),
     /// Start, look at or stop the daemon that owns imported pools
     Daemon(daemon::DaemonArgs),
 }
@@ -136,6 +138,7 @@ pub fn place(tool: &str, args: &[OsString]) -> Where {
             Ok(Tool::Cat(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
             Ok(Tool::Cp(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
             Ok(Tool::Tunables(a)) => a.place(),
+            Ok(Tool::Txgs(_)) => Where::DaemonIfRunning,
             _ => Where::Here,
         },
     }
@@ -161,6 +164,7 @@ fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
         Ok(Tool::Cp(args)) => copy::cp(&args, ctx),
         Ok(Tool::Rewrite(args)) => conclude(rewrite::run(&args, ctx), "", ctx),
         Ok(Tool::Tunables(args)) => tunables::run(&args, ctx),
+        Ok(Tool::Txgs(args)) => txgs::run(&args, ctx),
         Ok(Tool::Daemon(_)) => {
             ctx.complain("cenote daemon: only from the command line");
             2

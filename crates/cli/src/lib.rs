@@ -24,6 +24,7 @@
 //! | [`locate`], [`list`], [`copy`] | `cenote ls`, `cat` and `cp` |
 //! | [`rewrite`] | `zfs rewrite`, `cenote rewrite` |
 //! | [`progress`] | a bar on the user's terminal |
+//! | [`txgs`] | `cenote txgs`: figures of transaction groups |
 //! | [`daemon`] | `cenote daemon` |
 //! | [`tunables`] | `cenote tunables` |
 
@@ -48,6 +49,7 @@ pub mod server;
 pub mod socket;
 pub mod table;
 pub mod tunables;
+pub mod txgs;
 pub mod vdevs;
 pub mod zdb;
 pub mod zfs;
