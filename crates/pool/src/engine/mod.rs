@@ -241,6 +241,11 @@ impl Engine {
         self.shared.gate.failure()
     }
 
+    /// Where space comes from: to look at free space as it is in memory.
+    pub fn allocator(&self) -> &Arc<Allocator> {
+        &self.shared.disk.allocator
+    }
+
     /// What the last transaction groups did, oldest first.
     pub fn figures(&self) -> Vec<TxgFigures> {
         self.shared.history.all()

@@ -14,8 +14,10 @@ use crate::space_write::SpaceMaps;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::write::{DslWriteError, Tx};
 use cenote_format::dmu::ObjsetType;
+use cenote_store::alloc::Allocator;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
@@ -64,6 +66,13 @@ pub struct SyncContext<'a> {
 }
 
 impl SyncContext<'_> {
+    /// Where space comes from. For simulations of how a pool ages: extents that a task allocates
+    /// there in [`Tx::txg`] and frees again go to the space maps as those of blocks do, but no block
+    /// pointer refers to them.
+    pub fn allocator(&self) -> &Arc<Allocator> {
+        &self.disk.allocator
+    }
+
     /// Makes sure that the head `ds_obj`, which is to be destroyed, is not changed any more: nobody
     /// has it open for writing, and nobody can open it.
     ///

@@ -1,0 +1,51 @@
+//! Predicts when a workload spoils a pool.
+//!
+//! # Idea
+//!
+//! A pool that is rewritten in small pieces for months ends with no large free segments. To find out
+//! when, this crate has a pool age faster than time: it makes a real pool, on devices in memory that
+//! keep nothing but metadata, and has the engine's own allocator, space maps, logs and sync passes
+//! work through what a described workload would do to them. Only file data is missing: where a block
+//! would be written, an extent is allocated and nothing is sent to it.
+//!
+//! ```text
+//! Spec ── Workload ── which blocks are written and given up in each transaction group
+//!            │
+//!          Space ──── extents out of the pool's allocator, in a sync task
+//!            │
+//!        Simulation ─ the engine's passes: space maps, logs, MOS ── SparseDisk
+//!            │
+//!          Report ─── a row for each step, a verdict ── table, JSON, plot
+//! ```
+//!
+//! | module | what |
+//! |---|---|
+//! | [`spec`] | what is to be simulated |
+//! | [`device`] | devices of any size that keep metadata only |
+//! | `space` | extents for simulated blocks; gangs |
+//! | `indirect` | the model of metadata above data |
+//! | [`workload`] | random overwrite, time series |
+//! | [`sim`] | the pool and its transaction groups |
+//! | [`report`] | rows and verdict |
+//! | [`plot`] | the report as a picture |
+//!
+//! # How far to believe it
+//!
+//! Free space, space maps and what is written for them are the engine's own. Sizes and numbers of
+//! indirect blocks are a model, which a test compares with a pool that a real file is written to: fullness and fragmentation agree, free
+//! segments by size less so.
+//! There are no snapshots, and no reads that would compete with allocation.
+
+pub mod device;
+mod indirect;
+pub mod plot;
+pub mod report;
+pub mod sim;
+mod space;
+pub mod spec;
+pub mod workload;
+
+pub use report::{Report, Row, Verdict};
+pub use sim::{Progress, Simulation};
+pub use space::Tally;
+pub use spec::{AgeError, Series, Spec, Work};
