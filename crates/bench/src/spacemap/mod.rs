@@ -72,7 +72,8 @@ struct Work {
     dirty: Vec<u64>,
 }
 
-/// I/Os before aggregation, and their bytes.
+/// Blocks that go to the devices, before aggregation, and their bytes in all copies. The peer counts a
+/// block once for each copy.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Io {
     ios: u64,
@@ -83,7 +84,8 @@ struct Io {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Blocks {
     data: Io,
-    indirect: Io,
+    /// What is known apart from the others.
+    indirect: Option<Io>,
     space_map: Io,
     other: Io,
 }
@@ -104,8 +106,7 @@ struct Measured {
     sync_seconds: f64,
     first_pass_seconds: f64,
     passes: u64,
-    /// Where it is known.
-    blocks: Option<Blocks>,
+    blocks: Blocks,
     /// After aggregation.
     device_writes: u64,
     device_bytes: u64,

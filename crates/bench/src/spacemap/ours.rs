@@ -12,9 +12,10 @@ use cenote_format::compress::Compression;
 use cenote_format::dmu::DmuType;
 use cenote_pool::engine::{Engine, EngineOptions};
 use cenote_pool::tunables;
+use cenote_vdev::traffic::{Amount, Content, Traffic};
 use nix::sys::resource::{UsageWho, getrusage};
 
-use super::{Measured, Work};
+use super::{Blocks, Io, Measured, Work};
 use crate::measure::measure;
 use crate::noise::Noise;
 use crate::write::create;
@@ -148,8 +149,11 @@ impl Ager {
         let groups = self.engine.figures();
         let groups: Vec<_> = groups.iter().filter(|group| group.txg >= first).collect();
         let sync: Duration = groups.iter().map(|group| group.total).sum();
-        let late: Duration =
-            groups.iter().flat_map(|group| group.passes.iter().skip(1)).map(|p| p.time).sum();
+        let first_passes = groups.iter().filter_map(|group| group.passes.first());
+        let first_pass: Duration = first_passes.map(|pass| pass.time).sum();
+        let mut blocks = Traffic::default();
+        groups.iter().for_each(|group| blocks += group.blocks);
+        let io = |amount: Amount| Io { ios: amount.count, bytes: amount.bytes };
         let passes = groups.iter().map(|group| group.passes.len() as u64).sum();
         let pool = self.engine.pool();
         let space = pool.space().context("free space is not known")?;
@@ -166,9 +170,14 @@ impl Ager {
             seconds,
             cpu_seconds: run.cpu_seconds,
             sync_seconds: sync.as_secs_f64(),
-            first_pass_seconds: sync.saturating_sub(late).as_secs_f64(),
+            first_pass_seconds: first_pass.as_secs_f64(),
             passes,
-            blocks: None,
+            blocks: Blocks {
+                data: io(blocks.data()),
+                indirect: None,
+                space_map: io(blocks.space_maps()),
+                other: io(blocks.of(Content::Metadata)),
+            },
             device_writes: after.0 - before.0,
             device_bytes: after.1 - before.1,
             memory,

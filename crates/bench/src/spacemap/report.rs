@@ -11,7 +11,8 @@ full, ashift 12, 2 cores), log space maps on/off:
   32 MiB a group: 17,700/17,400 overwrites/s, pass 1 96%/85%, 19/1,598 space map I/Os and 3,980/4,782 device
                    writes a group, CPU 60/57 us an overwrite
 The packaged libzpool that runs here is older and checks its assertions: it is slower than that.
-Device writes are counted after aggregation, I/Os (a block counts once for each copy) before.";
+Device writes are counted after aggregation, I/Os before: libzpool's once for each copy of a block, cenote's
+once for all copies; bytes are of all copies.";
 
 /// Prints the measurements, and how they compare.
 pub fn print(sides: &[Side]) {
@@ -22,7 +23,7 @@ pub fn print(sides: &[Side]) {
         );
     }
     println!(
-        "{:<9} {:>5} {:>4} {:>9} {:>8} {:>7} {:>6} {:>9} {:>8} {:>8} {:>8} {:>8} {:>7} {:>8} {:>7} {:>6} {:>5} {:>7}",
+        "{:<9} {:>5} {:>4} {:>9} {:>8} {:>7} {:>6} {:>7} {:>8} {:>8} {:>7} {:>7} {:>6} {:>7} {:>7} {:>6} {:>5} {:>7}",
         "engine",
         "dirty",
         "logs",
@@ -59,14 +60,12 @@ pub fn print(sides: &[Side]) {
 
 fn line(engine: &str, row: &Measured) {
     let per = |n: u64| n as f64 / row.txgs.max(1) as f64;
-    let of = |get: &dyn Fn(&Blocks) -> f64| {
-        row.blocks.as_ref().map_or("-".into(), |blocks| format!("{:.0}", get(blocks)))
-    };
-    let meta = |b: &Blocks, get: fn(&Io) -> u64| {
-        [b.indirect, b.space_map, b.other].iter().map(get).sum::<u64>()
+    let Blocks { indirect, space_map, other, .. } = row.blocks;
+    let meta = |get: fn(&Io) -> u64| {
+        per([indirect.unwrap_or_default(), space_map, other].iter().map(get).sum())
     };
     println!(
-        "{:<9} {:>5} {:>4} {:>9.0} {:>8.2} {:>6.1}% {:>6.1} {:>9} {:>8} {:>8} {:>8} {:>8.0} {:>7.1} {:>8.2} {:>7.1} {:>6} {:>4.0}% {:>7}",
+        "{:<9} {:>5} {:>4} {:>9.0} {:>8.2} {:>6.1}% {:>6.1} {:>7.0} {:>8} {:>8.0} {:>7.1} {:>7.0} {:>6.1} {:>7.2} {:>7.1} {:>6} {:>4.0}% {:>7}",
         engine,
         format!("{}M", row.dirty >> 20),
         if row.logs { "on" } else { "off" },
@@ -74,10 +73,10 @@ fn line(engine: &str, row: &Measured) {
         row.sync_seconds * 1e3 / row.txgs.max(1) as f64,
         row.first_pass_seconds * 100.0 / row.sync_seconds,
         per(row.passes),
-        of(&|b| per(b.space_map.ios)),
-        of(&|b| per(b.indirect.ios)),
-        of(&|b| per(meta(b, |io| io.ios))),
-        row.blocks.map_or("-".into(), |b| format!("{:.1}", per(meta(&b, |io| io.bytes)) / 1e6)),
+        per(space_map.ios),
+        indirect.map_or("-".into(), |io| format!("{:.0}", per(io.ios))),
+        meta(|io| io.ios),
+        meta(|io| io.bytes) / 1e6,
         per(row.device_writes),
         per(row.device_bytes) / 1e6,
         row.device_writes as f64 / row.overwrites as f64,
