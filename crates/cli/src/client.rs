@@ -23,7 +23,10 @@ use std::time::{Duration, Instant};
 /// Environment variables that commands look at; the rest stays with the client.
 const ENVIRONMENT: &[&str] = &[
     "CENOTE_ARC_MAX",
+    "COLORTERM",
     "HOME",
+    "NO_COLOR",
+    "TERM",
     "TZ",
     "ZPOOL_IMPORT_PATH",
     "ZPOOL_STATUS_NON_NATIVE_ASHIFT_IGNORE",

@@ -6,7 +6,7 @@ use crate::outcome::{conclude, plain};
 use crate::pools::PoolTable;
 use crate::socket::Place;
 use crate::tunables::{self, startup};
-use crate::{copy, daemon, list, rewrite, txgs, zdb, zfs, zpool};
+use crate::{copy, daemon, list, map, rewrite, txgs, zdb, zfs, zpool};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
@@ -64,6 +64,8 @@ enum Tool {
     Tunables(tunables::TunablesArgs),
     /// Show what the last transaction groups of imported pools did
     Txgs(txgs::TxgsArgs),
+    /// Show the map of free space: every metaslab, how full, how fragmented, whose blocks
+    Map(map::MapArgs),
     /// Start, look at or stop the daemon that owns imported pools
     Daemon(daemon::DaemonArgs),
 }
@@ -139,6 +141,7 @@ pub fn place(tool: &str, args: &[OsString]) -> Where {
             Ok(Tool::Cp(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
             Ok(Tool::Tunables(a)) => a.place(),
             Ok(Tool::Txgs(_)) => Where::DaemonIfRunning,
+            Ok(Tool::Map(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
             _ => Where::Here,
         },
     }
@@ -165,6 +168,7 @@ fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
         Ok(Tool::Rewrite(args)) => conclude(rewrite::run(&args, ctx), "", ctx),
         Ok(Tool::Tunables(args)) => tunables::run(&args, ctx),
         Ok(Tool::Txgs(args)) => txgs::run(&args, ctx),
+        Ok(Tool::Map(args)) => map::map(&args, ctx),
         Ok(Tool::Daemon(_)) => {
             ctx.complain("cenote daemon: only from the command line");
             2

@@ -25,6 +25,7 @@
 //! | [`rewrite`] | `zfs rewrite`, `cenote rewrite` |
 //! | [`progress`] | a bar on the user's terminal |
 //! | [`txgs`] | `cenote txgs`: figures of transaction groups |
+//! | [`map`] | `cenote map`: the map of free space |
 //! | [`daemon`] | `cenote daemon` |
 //! | [`tunables`] | `cenote tunables` |
 
@@ -38,6 +39,7 @@ pub mod dispatch;
 pub mod interval;
 pub mod list;
 pub mod locate;
+pub mod map;
 pub mod mounts;
 pub mod options;
 pub mod outcome;

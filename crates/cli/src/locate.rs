@@ -110,7 +110,7 @@ impl Locator {
             Some(imported) => Arc::clone(imported),
             None => {
                 let imported =
-                    Arc::new(Imported::new(Opened::ReadOnly(self.import(wanted)?), None));
+                    Arc::new(Imported::new(Opened::ReadOnly(open_pool(&self.dirs, wanted)?), None));
                 self.opened.insert(wanted.into(), Arc::clone(&imported));
                 imported
             }
@@ -128,23 +128,24 @@ impl Locator {
             Err(e) => Err(format!("cannot open '{name}': {e}")),
         }
     }
+}
 
-    /// Opens a pool for reading, whoever used it last: nothing is written to it.
-    fn import(&self, wanted: &str) -> Result<Arc<Pool>, String> {
-        let found = discover::search(&self.dirs);
-        if let Some((path, why)) = found.errors.first() {
-            return Err(format!("cannot open '{}': {why}", path.display()));
-        }
-        let candidate = discover::find(&found.candidates, wanted).map_err(|e| e.to_string())?;
-        let options = ImportOptions {
-            readonly: true,
-            force: true,
-            allow_missing_log: true,
-            skip_activity_check: true,
-            ..ImportOptions::default()
-        };
-        Pool::import(candidate, &options).map_err(|e| e.to_string())
+/// Opens a pool out of `dirs` (or image files) for reading, whoever used it last: nothing is written
+/// to it. `wanted` is its name or guid. The error is for the user.
+pub fn open_pool(dirs: &[PathBuf], wanted: &str) -> Result<Arc<Pool>, String> {
+    let found = discover::search(dirs);
+    if let Some((path, why)) = found.errors.first() {
+        return Err(format!("cannot open '{}': {why}", path.display()));
     }
+    let candidate = discover::find(&found.candidates, wanted).map_err(|e| e.to_string())?;
+    let options = ImportOptions {
+        readonly: true,
+        force: true,
+        allow_missing_log: true,
+        skip_activity_check: true,
+        ..ImportOptions::default()
+    };
+    Pool::import(candidate, &options).map_err(|e| e.to_string())
 }
 
 /// The object that a path leads to; a symbolic link at its end is followed if asked for.

@@ -1,0 +1,48 @@
+//! What the user sees while block pointers are visited: a bar on a terminal, a line now and then
+//! otherwise.
+
+use crate::context::Context;
+use crate::progress::Bar;
+use cenote_dsl::human::nicebytes;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Without a terminal, a line is written this often.
+const SELDOM: Duration = Duration::from_secs(10);
+
+/// Shows how far a traversal is. Threads may share it.
+pub struct Progress<'a> {
+    shown: Mutex<(&'a mut Context, Instant)>,
+    bar: Option<Bar>,
+}
+
+impl<'a> Progress<'a> {
+    /// On the user's standard error.
+    pub fn new(ctx: &'a mut Context) -> Progress<'a> {
+        let bar = Bar::on_terminal(ctx);
+        Progress { shown: Mutex::new((ctx, Instant::now())), bar }
+    }
+
+    /// `done` bytes of blocks are accounted for, out of about `total`.
+    pub fn show(&self, done: u64, total: u64) {
+        let (ctx, said) = &mut *self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        match &self.bar {
+            Some(bar) => bar.set(done, total.max(done), ctx),
+            None if said.elapsed() >= SELDOM => {
+                *said = Instant::now();
+                let (done, total) = (nicebytes(done), nicebytes(total));
+                ctx.complain(format_args!("{done} of {total} of blocks accounted for"));
+            }
+            None => {}
+        }
+    }
+}
+
+impl Drop for Progress<'_> {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            let (ctx, _) = &mut *self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+            bar.finish(ctx);
+        }
+    }
+}
