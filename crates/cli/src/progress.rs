@@ -42,6 +42,13 @@ impl Bar {
         self.screen.show(ctx);
     }
 
+    /// So many bytes are done, out of so many.
+    pub fn set(&self, done: u64, total: u64, ctx: &mut Context) {
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+        self.screen.show(ctx);
+    }
+
     /// Writes a line above the bar.
     pub fn say(&self, message: impl Display, ctx: &mut Context) {
         self.bar.suspend(|| self.screen.text(&format!("{message}\n")));
