@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use super::group::{Choice, Group, Outcome, VdevInfo, Want};
 use super::loader::{Background, LoadMetaslab};
 use super::metaslab::{Changes, Metaslab};
+use crate::gang::OLD_HEADER;
 use crate::rangetree::RangeError;
 use crate::tunables;
 use crate::versions::Versions;
@@ -349,7 +350,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Frees a DVA in `txg`. Its space is used again when `txg` and
+    /// Frees a DVA in `txg`; of a gang block, which counts what its parts take as well, the header
+    /// only. Its space is used again when `txg` and
     /// [`TXG_DEFER_SIZE`](super::TXG_DEFER_SIZE) more are on disk.
     ///
     /// Errors: the DVA is not where space is allocated, or is free already.
@@ -362,7 +364,14 @@ impl Allocator {
     fn place(&self, dva: &Dva) -> Result<(&Arc<Group>, &Metaslab, u64), AllocError> {
         let vdev = u64::from(dva.vdev);
         let (_, group) = self.layout().vdevs.get(&vdev).ok_or(AllocError::NoVdev(vdev))?;
-        let (start, end) = (dva.offset, dva.offset.saturating_add(dva.asize));
+        let size = match dva.gang {
+            true => self
+                .sizes
+                .psize_to_asize(vdev, OLD_HEADER as u64)
+                .ok_or(AllocError::NoVdev(vdev))?,
+            false => dva.asize,
+        };
+        let (start, end) = (dva.offset, dva.offset.saturating_add(size));
         let absent = AllocError::Range { vdev, source: RangeError::Absent { start, end } };
         Ok((group, group.metaslab_at(start).ok_or(absent)?, end))
     }

@@ -11,23 +11,23 @@
 //! share as a gang block of its own. So a block is divided into no more parts than it has to be
 //! for as long as there are few.
 
+use cenote_format::ByteOrder;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum;
 use cenote_format::compress::Compression;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::blkptr::{BlockProps, encode_gang_header, gang_pointers};
-use cenote_format::{ByteOrder, SECTOR};
 use cenote_vdev::BlockWrite;
 
 use super::pack::Physical;
 use super::{WriteError, WriteProps, WriteRequest, Writer};
 use crate::alloc::{AllocError, Class, Request};
-use crate::gang::GANG_DEPTH;
+use crate::gang::{GANG_DEPTH, OLD_HEADER};
 use crate::tunables;
 
-/// Bytes of a gang header (`SPA_OLD_GANGBLOCKSIZE`).
-const HEADER: u64 = SECTOR;
+/// Bytes of a gang header.
+const HEADER: u64 = OLD_HEADER as u64;
 
 /// A block on its way to the devices.
 pub(super) struct Placement<'a> {
@@ -165,7 +165,8 @@ impl<'a> Placement<'a> {
         })?)
     }
 
-    /// Divides `data`; the DVAs of the header.
+    /// Divides `data`; the DVAs of the header. Each counts the bytes of that copy of all parts, too
+    /// (`zio_write_gang_member_ready`).
     fn gang(&mut self, class: Class, data: &Abd, depth: usize) -> Result<Vec<Dva>, WriteError> {
         if depth >= GANG_DEPTH {
             return Err(AllocError::NoSpace.into());
@@ -174,6 +175,7 @@ impl<'a> Placement<'a> {
         let copies = self.props.gang_copies.max(self.props.copies);
         let (class, mut header) = self.allocate(class, HEADER, copies)?;
         header.iter_mut().for_each(|dva| dva.gang = true);
+        let mut whole = header.clone();
         let mut parts = Vec::new();
         let (mut at, pointers) = (0, gang_pointers(HEADER as usize));
         while at < data.len() {
@@ -189,11 +191,12 @@ impl<'a> Placement<'a> {
                 }
                 None => self.gang(class, &part, depth + 1)?,
             };
+            whole.iter_mut().zip(&dvas).for_each(|(whole, dva)| whole.asize += dva.asize);
             parts.push(self.part(&part, &dvas)?);
             at += part.len();
         }
         self.write_header(&parts, &header)?;
-        Ok(header)
+        Ok(whole)
     }
 
     /// Allocates as much as there is between `share` and `left` bytes; without DVAs if there is
