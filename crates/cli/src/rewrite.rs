@@ -111,6 +111,9 @@ struct Summary {
     seconds: f64,
 }
 
+/// What is done with a file or directory, or with why it cannot be looked at.
+type Visit<'f, R> = dyn FnMut(&mut R, &Path, io::Result<Metadata>) -> io::Result<()> + 'f;
+
 struct Rewriter<'a> {
     args: &'a RewriteArgs,
     ctx: &'a mut Context,
@@ -143,11 +146,7 @@ impl Rewriter<'_> {
     }
 
     /// Calls `f` with all files that a path stands for; what is wrong is left to `f`, too.
-    fn walk(
-        &mut self,
-        path: &OsStr,
-        f: &mut dyn FnMut(&mut Self, &Path, io::Result<Metadata>) -> io::Result<()>,
-    ) -> io::Result<()> {
+    fn walk(&mut self, path: &OsStr, f: &mut Visit<'_, Self>) -> io::Result<()> {
         let top = PathBuf::from(path);
         let found = fs::symlink_metadata(self.ctx.path(&top));
         let directory = found.as_ref().ok().filter(|m| m.is_dir() && self.args.recursive);
