@@ -101,9 +101,14 @@ impl<'a> Bytes<'a> {
 
     /// `N` 64-bit integers from byte `at`.
     pub fn u64s<const N: usize>(&self, at: usize) -> Result<[u64; N]> {
+        // One check for all of them: indirect blocks are decoded by way of this.
+        let (words, _) = self.slice(at, N * 8)?.as_chunks::<8>();
         let mut out = [0; N];
-        for (i, w) in out.iter_mut().enumerate() {
-            *w = self.u64(at.saturating_add(i * 8))?;
+        for (to, word) in out.iter_mut().zip(words) {
+            *to = match self.order {
+                ByteOrder::Little => u64::from_le_bytes(*word),
+                ByteOrder::Big => u64::from_be_bytes(*word),
+            };
         }
         Ok(out)
     }

@@ -111,10 +111,14 @@ impl Store {
         self.salt.read().clone()
     }
 
-    /// Takes in the physical bytes of a block that was just written.
-    pub(crate) fn written(&self, bp: &BlockPointer, physical: Abd) {
+    /// Takes in the physical and the logical bytes of a block that was just written. Metadata is
+    /// kept unpacked: what changes in one transaction group is mostly changed in the next.
+    pub(crate) fn written(&self, bp: &BlockPointer, physical: Abd, logical: Abd) {
         if let Some(key) = Key::of(bp) {
-            self.decoded.remove(&key);
+            match keeps_decoded(bp) {
+                true => self.decoded.insert(key, Block { data: logical, order: bp.byte_order() }),
+                false => drop(self.decoded.remove(&key)),
+            }
             self.arc.lock().replace(key, physical);
         }
     }

@@ -8,12 +8,12 @@ declare_tunables! {
         "Data for each disk of a top-level vdev before the next one has its turn";
     BIAS_ENABLED "metaslab_bias_enabled" Now Switch 1 SWITCH,
         "Whether top-level vdevs with more free space have longer turns";
-    DF_ALLOC_THRESHOLD "metaslab_df_alloc_threshold" Now Bytes 131_072 ANY,
-        "A metaslab whose largest free segment is smaller is searched by size, not by place";
+    DF_ALLOC_THRESHOLD "metaslab_df_alloc_threshold" Now Bytes 0 ANY,
+        "In a metaslab whose largest free segment is smaller, segments are taken that just fit";
     DF_FREE_PCT "metaslab_df_free_pct" Now Percent 4 (0, 100),
-        "A metaslab with less free space is searched by size, not by place";
-    DF_MAX_SEARCH "metaslab_df_max_search" Now Bytes 16_777_216 ANY,
-        "How far from the last allocation a place is searched before it is searched by size";
+        "In a metaslab with less free space, segments are taken that just fit, not the largest";
+    DF_MAX_SEARCH "metaslab_df_max_search" Now Bytes 0 ANY,
+        "How far from the last allocation a segment is searched before the largest is taken";
     FORCE_GANGING "metaslab_force_ganging" Now Bytes 16_777_217 SOME,
         "Blocks of so many bytes on disk are written as gang blocks now and then, for tests";
     FORCE_GANGING_PCT "metaslab_force_ganging_pct" Now Percent 3 (0, 100),

@@ -66,6 +66,17 @@ use std::sync::Arc;
 pub const MIN_INDIRECT_SHIFT: u8 = 12;
 /// `DN_MAX_INDBLKSHIFT`: indirect blocks of 128 KiB, the default.
 pub const MAX_INDIRECT_SHIFT: u8 = 17;
+/// log2 of the bytes of the indirect blocks of an object with data blocks of `block_size` bytes:
+/// twice as large as those, from 4 KiB to 128 KiB.
+///
+/// OpenZFS takes 128 KiB for all, 1024 pointers. An overwrite at random writes an indirect block too,
+/// in two copies, so with data blocks of 8 KiB that is most of what a transaction group compresses and
+/// writes. OpenZFS reads objects with indirect blocks of any of these sizes.
+pub fn indirect_shift(block_size: u64) -> u8 {
+    let twice = block_size.saturating_mul(2).max(1).next_power_of_two().ilog2();
+    (twice as u8).clamp(MIN_INDIRECT_SHIFT, MAX_INDIRECT_SHIFT)
+}
+
 /// Largest number of pointers in a dnode (`DN_MAX_NBLKPTR`).
 const MAX_POINTERS: usize = 3;
 
@@ -159,12 +170,16 @@ pub struct NewObject {
 }
 
 impl NewObject {
-    /// An object of `kind` with no bonus buffer, in one slot, with blocks of `block_size` bytes.
+    /// An object of `kind` with no bonus buffer, in one slot, with blocks of `block_size` bytes, and
+    /// for files and volumes with indirect blocks that suit them ([`indirect_shift`]).
     pub fn new(kind: DmuType, block_size: u64) -> NewObject {
         NewObject {
             kind,
             block_size,
-            indirect_shift: MAX_INDIRECT_SHIFT,
+            indirect_shift: match kind {
+                DmuType::PLAIN_FILE_CONTENTS | DmuType::ZVOL => indirect_shift(block_size),
+                _ => MAX_INDIRECT_SHIFT,
+            },
             bonus_kind: DmuType::NONE,
             bonus: Vec::new(),
             dnode_size: DNODE_SLOT,

@@ -294,12 +294,9 @@ impl Run<'_> {
             }
         }
         let blocks = self.read(works, &reads)?;
-        for ((at, bp), block) in reads.into_iter().zip(blocks) {
+        for ((at, _), block) in reads.into_iter().zip(blocks) {
             let Some(work) = works.get_mut(at.work) else { continue };
-            let tree = work.tree(&self.store, self.objset);
-            let node = Node { level, blkid: at.blkid, bp };
-            let child = |i| tree.child(&node, &block, i).map(|n| n.bp);
-            let pointers = (0..tree.fan_out()).map(child).collect::<crate::Result<Vec<_>>>()?;
+            let pointers = work.tree(&self.store, self.objset).pointers(&block)?;
             work.nodes.insert((level, at.blkid), Indirect { pointers, changed: false });
         }
         Ok(())

@@ -5,6 +5,10 @@
 //! [`SWITCH_THRESHOLD`](tunables::SWITCH_THRESHOLD) powers of two smaller than they were; so allocators do not mix their blocks
 //! in one metaslab, and each has one per copy of a block.
 //!
+//! Allocators keep apart beyond that: a metaslab is at *home* with the allocator that had it last. One
+//! takes a metaslab of its own, or of nobody, as long as that has segments that its blocks can be
+//! written to in a row ([`CONTENT`]); then the best of all.
+//!
 //! The order has a lock of its own, held only to choose and to note a new weight; it is never held
 //! together with a metaslab's, and neither is while a metaslab is loaded.
 
@@ -19,6 +23,11 @@ use super::space::Extent;
 use super::weight::Weight;
 use crate::tunables;
 
+/// Blocks in a row that a segment of a metaslab at home has to have room for; all allocators but the
+/// first, which is that of data, go on with larger ones only.
+const CONTENT: u64 = 2;
+/// Bytes that segments of the others have to have.
+const CONTENT_OTHERS: u64 = 1 << 20;
 /// Copies of one block on one vdev keep a distance of this fraction of it.
 const DITTO_FRACTION: u64 = 8;
 
@@ -75,6 +84,8 @@ struct Order {
     /// The active metaslab of a slot, and its weight when it became that.
     active: BTreeMap<Slot, (usize, Weight)>,
     owners: BTreeMap<usize, Slot>,
+    /// The allocator that last had each metaslab.
+    home: BTreeMap<usize, usize>,
 }
 
 /// What came of a group's attempt.
@@ -219,8 +230,17 @@ impl Group {
                 && (!others || want.choice == Choice::Any)
                 && self.far_enough(*i, want)
         };
+        let content = match want.allocator {
+            0 => want.size.saturating_mul(CONTENT),
+            _ => CONTENT_OTHERS,
+        };
+        let own = |i: &usize| {
+            let at_home = order.home.get(i).is_none_or(|allocator| *allocator == want.allocator);
+            at_home && order.views.get(*i).is_some_and(|view| view.surely_holds() >= content)
+        };
         let mut best = order.sorted.iter().map(|(_, i)| *i);
-        best.find(fits)
+        let at_home = best.clone().find(|i| own(i) && fits(i));
+        at_home.or_else(|| best.find(fits))
     }
 
     fn far_enough(&self, i: usize, want: &Want<'_>) -> bool {
@@ -258,6 +278,7 @@ impl Group {
                 }
                 order.active.insert(slot, (i, view.weight));
                 order.owners.insert(i, slot);
+                order.home.insert(i, want.allocator);
             }
         }
     }

@@ -19,9 +19,9 @@
 //! group until that has had its share, which follows its free space. Further copies begin at the
 //! next group. Within a group an allocator goes on with its active metaslab, or else takes the
 //! heaviest one that may hold the block, which is known without loading it. Within a metaslab a
-//! block goes to the first segment near where the last block of the same alignment ended, or, if
-//! little is free or only in small pieces, to a segment of just its size. A block for which there
-//! is no segment is returned to the caller, who can divide it.
+//! block goes to where the last one ended, else to the largest segment, or, if little is free, to one
+//! of just its size. A block for which there is no segment is returned to the caller, who can divide
+//! it.
 //!
 //! # Locks
 //!

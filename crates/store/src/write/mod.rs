@@ -179,6 +179,7 @@ enum Stage {
 struct Flying {
     bp: BlockPointer,
     physical: Physical,
+    logical: Abd,
     writes: usize,
     content: Content,
     /// Of all writes.
@@ -301,7 +302,8 @@ impl Writer {
             Ok(bp) => {
                 let (content, count) = (request.props.content, writes.len());
                 let bytes = writes.iter().map(|w| w.data.len() as u64).sum();
-                let flying = Flying { bp, physical, writes: count, content, bytes, taken };
+                let logical = request.data.clone();
+                let flying = Flying { bp, physical, logical, writes: count, content, bytes, taken };
                 batch.extend(writes);
                 Stage::Writing(flying)
             }
@@ -340,7 +342,7 @@ impl Writer {
         txg: u64,
         results: &mut impl Iterator<Item = Result<(), VdevError>>,
     ) -> Result<BlockPointer, WriteError> {
-        let Flying { bp, physical, writes, content, bytes, taken } = match stage {
+        let Flying { bp, physical, logical, writes, content, bytes, taken } = match stage {
             Stage::Done(result) => return result,
             Stage::Writing(flying) => flying,
         };
@@ -354,7 +356,7 @@ impl Writer {
             return Err(failed.into());
         }
         self.written.add(content, 1, bytes);
-        self.store.written(&bp, physical.data);
+        self.store.written(&bp, physical.data, logical);
         Ok(bp)
     }
 

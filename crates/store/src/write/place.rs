@@ -29,6 +29,12 @@ use crate::tunables;
 /// Bytes of a gang header.
 const HEADER: u64 = OLD_HEADER as u64;
 
+/// The allocators of data and of metadata. A batch of data goes to one place, so that its writes
+/// join; and so does metadata, of which the next groups write most again: kept apart from data,
+/// which stays, it leaves whole metaslabs free behind it.
+const DATA: usize = 0;
+const METADATA: usize = 1;
+
 /// A block on its way to the devices.
 pub(super) struct Placement<'a> {
     writer: &'a Writer,
@@ -46,12 +52,13 @@ pub(super) struct Placement<'a> {
 
 impl<'a> Placement<'a> {
     pub(super) fn new(writer: &'a Writer, request: &'a WriteRequest, txg: u64) -> Placement<'a> {
-        // Blocks of one region of one object are kept together.
         let at = &request.at;
         let region = at.objset ^ at.object.rotate_left(20) ^ at.blkid >> 20;
         let mix = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
-        let (allocator, lot) = (mix(region) as usize, mix(region ^ at.blkid ^ txg));
+        let lot = mix(region ^ at.blkid ^ txg);
         let (props, writes, taken) = (&request.props, Vec::new(), Vec::new());
+        let metadata = props.level > 0 || props.object_type.is_metadata();
+        let allocator = if metadata { METADATA } else { DATA };
         Placement { writer, props, txg, allocator, lot, forced: false, writes, taken }
     }
 

@@ -10,7 +10,7 @@ use crate::znode::{FLAG_PROJID, FLAG_XATTR, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, 
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
 use cenote_dmu::write::zap::ZapFormat;
-use cenote_dmu::write::{MAX_INDIRECT_SHIFT, NewObject, ZapMut};
+use cenote_dmu::write::{NewObject, ZapMut};
 use cenote_format::SECTOR;
 use cenote_format::dmu::DmuType;
 
@@ -47,7 +47,6 @@ pub(super) fn create_node(cx: &mut Cx<'_>, fresh: &Fresh<'_>) -> Result<u64> {
     let (bonus, spill) = node.buffers(cx, dnode_size)?;
     let is_dir = fresh.mode & crate::znode::S_IFMT == S_IFDIR;
     let new = NewObject {
-        indirect_shift: MAX_INDIRECT_SHIFT,
         bonus_kind: DmuType::SA,
         bonus,
         dnode_size,

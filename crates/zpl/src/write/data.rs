@@ -16,6 +16,7 @@ use crate::sa::ZplAttr;
 use crate::znode::{S_IFDIR, S_IFMT, S_IFREG};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
+use cenote_dmu::write::indirect_shift;
 use cenote_format::SECTOR;
 
 /// Most bytes that are written in one transaction: the largest block.
@@ -49,10 +50,13 @@ fn grown(now: u64, record_size: u64, size: u64, end: u64) -> u64 {
 fn grow(cx: &mut Cx<'_>, ino: u64, size: u64, end: u64) -> Result<()> {
     let record_size = cx.settings.record_size.clamp(SECTOR, cenote_format::MAX_BLOCK);
     let dnode = cx.os.dnode(ino)?;
-    let (now, shift) = (dnode.block_size, dnode.indirect_shift);
+    let (now, levels, shift) = (dnode.block_size, dnode.levels, dnode.indirect_shift);
     let new = grown(now, record_size, size, end);
     if new != now && dnode.max_block == 0 {
-        cx.os.set_block_size(ino, new, shift)?;
+        let suits = if levels == 1 { indirect_shift(new) } else { shift };
+        // If it was larger and is being written so, it keeps its indirect blocks.
+        let done = cx.os.set_block_size(ino, new, suits);
+        done.or_else(|_| cx.os.set_block_size(ino, new, shift))?;
     }
     let now = cx.os.dnode(ino)?.block_size;
     if end > now && !now.is_power_of_two() {
