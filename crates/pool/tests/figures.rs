@@ -54,10 +54,10 @@ fn logs(group: &TxgFigures) {
 /// What was counted since the pool was opened is the sum of all groups.
 fn totals(engine: &Engine, groups: &[TxgFigures]) {
     for (i, (figure, total)) in engine.totals().into_iter().enumerate() {
-        let all = groups.iter().map(|g| g.figures()[i].1);
+        let mut all = groups.iter().map(|g| g.figures()[i].1);
         let expected = match figure.kind {
             Kind::Counter => all.sum(),
-            Kind::Gauge => all.last().unwrap(),
+            Kind::Gauge => all.next_back().unwrap(),
         };
         assert_eq!(total, expected, "{}", figure.name);
     }

@@ -122,7 +122,8 @@ mod tests {
         assert_eq!([0, 1, 5, 6, 99, 100, 200].map(step), [0, 1, 1, 2, 20, 20, 20]);
         assert_eq!([-100, -1, 0, 1, 100].map(change_step), [0, 9, 10, 11, 20]);
         assert_eq!((colour(0), colour(20)), ([68, 1, 84], [253, 231, 37]));
-        let brightness = |c: Rgb| c.map(u32::from).iter().zip([299, 587, 114]).map(|(c, w)| c * w);
+        let brightness =
+            |c: Rgb| c.map(u32::from).into_iter().zip([299, 587, 114]).map(|(c, w)| c * w);
         let scale: Vec<u32> = (0..STEPS).map(|s| brightness(colour(s)).sum()).collect();
         assert!(scale.is_sorted(), "{scale:?}");
         assert_eq!((change_colour(0), change_colour(20)), (LESS, MORE));
