@@ -47,10 +47,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLockWriteGuard, Weak};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Slots of a mount.
 const MAX_SLOTS: usize = u16::MAX as usize;
+/// How late the kernel may tell of a file or directory that was closed.
+const LATE_CLOSE: Duration = Duration::from_millis(200);
 
 /// A file system in the tree: the one that is mounted, or a graft.
 pub(crate) struct Branch {
@@ -663,7 +665,15 @@ impl Graft {
         if force == Force::No && !self.branch.is_gone() && someone_works_below(&self.mountpoint) {
             return Err(busy());
         }
-        if tree.remove(&self.branch, force) { Ok(()) } else { Err(busy()) }
+        // The kernel tells of a closed file or directory some time after the program was told.
+        let until = Instant::now() + LATE_CLOSE;
+        while !tree.remove(&self.branch, force) {
+            if Instant::now() >= until {
+                return Err(busy());
+            }
+            std::thread::sleep(LATE_CLOSE / 20);
+        }
+        Ok(())
     }
 }
 
