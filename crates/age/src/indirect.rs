@@ -2,8 +2,9 @@
 //!
 //! Rewriting a block rewrites its indirect block, and that one's, up to the dnode, once in each
 //! transaction group however many blocks below were rewritten. Indirect blocks have 128 KiB, 1,024
-//! pointers, are compressed and written twice. How far they compress depends on what is in the
-//! pointers: [`indirect_size`] is measured on pointers as the engine writes them (see its test).
+//! pointers, are compressed and written twice: so OpenZFS makes them. (The engine's own are smaller for
+//! files with small blocks.) How far they compress depends on what is in the pointers:
+//! [`indirect_size`] is an estimate.
 
 use crate::space::{Place, Space, Stop};
 

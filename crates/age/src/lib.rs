@@ -32,9 +32,9 @@
 //! # How far to believe it
 //!
 //! Free space, space maps and what is written for them are the engine's own. Sizes and numbers of
-//! indirect blocks are a model, which a test compares with a pool that a real file is written to: fullness and fragmentation agree, free
-//! segments by size less so.
-//! There are no snapshots, and no reads that would compete with allocation.
+//! indirect blocks are a model; a test compares fullness and fragmentation with those of a pool that a
+//! real file is written to. Free segments by size agree less: about a fifth of the free space is in
+//! segments of another size. There are no snapshots, and no reads that would compete with allocation.
 
 pub mod device;
 mod indirect;

@@ -6,7 +6,7 @@ use crate::outcome::{conclude, plain};
 use crate::pools::PoolTable;
 use crate::socket::Place;
 use crate::tunables::{self, startup};
-use crate::{copy, daemon, list, map, rewrite, txgs, zdb, zfs, zpool};
+use crate::{age, copy, daemon, list, map, rewrite, txgs, zdb, zfs, zpool};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
@@ -66,6 +66,8 @@ enum Tool {
     Txgs(txgs::TxgsArgs),
     /// Show the map of free space: every metaslab, how full, how fragmented, whose blocks
     Map(map::MapArgs),
+    /// Predict when a workload spoils a pool
+    Age(Box<age::AgeArgs>),
     /// Start, look at or stop the daemon that owns imported pools
     Daemon(daemon::DaemonArgs),
 }
@@ -169,6 +171,7 @@ fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
         Ok(Tool::Tunables(args)) => tunables::run(&args, ctx),
         Ok(Tool::Txgs(args)) => txgs::run(&args, ctx),
         Ok(Tool::Map(args)) => map::map(&args, ctx),
+        Ok(Tool::Age(args)) => age::age(&args, ctx),
         Ok(Tool::Daemon(_)) => {
             ctx.complain("cenote daemon: only from the command line");
             2

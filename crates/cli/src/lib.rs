@@ -26,9 +26,11 @@
 //! | [`progress`] | a bar on the user's terminal |
 //! | [`txgs`] | `cenote txgs`: figures of transaction groups |
 //! | [`map`] | `cenote map`: the map of free space |
+//! | [`age`] | `cenote age` |
 //! | [`daemon`] | `cenote daemon` |
 //! | [`tunables`] | `cenote tunables` |
 
+pub mod age;
 pub mod client;
 pub mod clock;
 pub mod commands;
