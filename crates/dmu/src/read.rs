@@ -34,6 +34,27 @@ impl Object {
         Ok(())
     }
 
+    /// Those of `count` blocks from block `first` on that are no holes, with their numbers, in
+    /// order; read as one batch, which the caller bounds.
+    pub fn blocks(&self, first: u64, count: u64) -> Result<Vec<(u64, Block)>> {
+        let Some(last) = first.checked_add(count).and_then(|end| end.checked_sub(1)) else {
+            return Ok(Vec::new());
+        };
+        let mut blocks = self.overlay().map_or_else(Vec::new, |o| o.data(first..=last));
+        if (blocks.len() as u64) < count
+            && let Some(tree) = self.visible_tree()
+        {
+            let nodes = self.stored(&tree, first, last)?;
+            let read = read_nodes(&tree, &nodes)?;
+            let pending = !blocks.is_empty();
+            blocks.extend(nodes.iter().map(|n| n.blkid).zip(read));
+            if pending {
+                blocks.sort_unstable_by_key(|(blkid, _)| *blkid);
+            }
+        }
+        Ok(blocks)
+    }
+
     /// Starts background reads of the blocks that hold `len` bytes (at most [`tunables::DMU_PREFETCH_MAX`]) from byte
     /// `offset`. Errors are left for the read that needs the block.
     pub fn prefetch(&self, offset: u64, len: u64) {
@@ -61,18 +82,7 @@ impl Object {
     fn read_batch(&self, at: u64, buf: &mut [u8]) -> Result<()> {
         let size = self.dnode().block_size.max(1);
         let (first, last) = (at / size, at.saturating_add(buf.len() as u64 - 1) / size);
-        let mut blocks = self.overlay().map_or_else(Vec::new, |o| o.data(first..=last));
-        if (blocks.len() as u64) <= last - first
-            && let Some(tree) = self.visible_tree()
-        {
-            let nodes = self.stored(&tree, first, last)?;
-            let read = read_nodes(&tree, &nodes)?;
-            let pending = !blocks.is_empty();
-            blocks.extend(nodes.iter().map(|n| n.blkid).zip(read));
-            if pending {
-                blocks.sort_unstable_by_key(|(blkid, _)| *blkid);
-            }
-        }
+        let blocks = self.blocks(first, last - first + 1)?;
         let mut filled = 0;
         for (blkid, block) in &blocks {
             filled = self.place(at, buf, filled, *blkid, block)?;

@@ -117,6 +117,7 @@ pub fn unit_bytes(units: u64, shift: u32) -> Result<u64> {
     }
 }
 
+#[inline]
 fn bits(word: u64, low: u32, len: u32) -> u64 {
     (word >> low) & (u64::MAX >> (64 - len))
 }
@@ -137,6 +138,7 @@ impl<'a> Entries<'a> {
         Entries { block, at: 0, end }
     }
 
+    #[inline]
     fn word(&mut self) -> Result<u64> {
         if self.at >= self.end {
             return Err(DecodeError::Truncated { what: WHAT, need: self.at + 8, have: self.end });
@@ -146,6 +148,7 @@ impl<'a> Entries<'a> {
         Ok(word)
     }
 
+    #[inline]
     fn entry(&mut self) -> Result<Entry> {
         let word = self.word()?;
         let change = |bit: u64| if bit == 0 { Change::Alloc } else { Change::Free };
@@ -181,6 +184,7 @@ impl<'a> Entries<'a> {
 impl Iterator for Entries<'_> {
     type Item = Result<Entry>;
 
+    #[inline]
     fn next(&mut self) -> Option<Result<Entry>> {
         if self.at >= self.end {
             return None;

@@ -12,8 +12,12 @@ use cenote_dmu::{Error, Object, ObjectSet, Result};
 use cenote_dsl::bounds;
 use cenote_format::Bytes;
 use cenote_format::spacemap::{Change, Entries, Entry, SpaceMapPhys, unit_bytes};
+use cenote_store::Block;
 use std::sync::Arc;
+use std::thread::{Builder, ScopedJoinHandle};
 
+/// Bytes of a map that are read at once.
+const BATCH: u64 = 4 << 20;
 /// Bytes of entries that are believed however small a pool or a region is.
 const ALWAYS_BELIEVED: u64 = 64 << 20;
 
@@ -103,28 +107,71 @@ impl SpaceMap {
         Error::Corrupt { objset, object: self.number(), why: format!("space map: {why}") }
     }
 
-    /// Calls `f` with every entry, debug entries and padding included, in order.
-    pub fn for_each_entry(&self, f: &mut dyn FnMut(&Entry) -> Result<()>) -> Result<()> {
-        let block_size = self.object.dnode().block_size;
+    /// Calls `f` with every entry, debug entries and padding included, in order. Blocks are read in
+    /// batches, one while the one before is gone through.
+    pub fn for_each_entry(
+        &self,
+        f: &mut (impl FnMut(&Entry) -> Result<()> + ?Sized),
+    ) -> Result<()> {
+        let block_size = self.object.dnode().block_size.max(8);
         let length = self.phys.length;
         if length > self.region.max_length.min(max_length(self.object.objset())) {
             return Err(self.corrupt(format!("length {length:#x}")));
         }
-        for blkid in 0..length.div_ceil(block_size) {
-            let Some(block) = self.object.block(blkid)? else {
-                return Err(self.corrupt(format!("block {blkid} is a hole")));
-            };
-            let data = block.data.bytes();
-            let len = (length - blkid * block_size).min(block_size);
-            let bytes = Bytes::new(&data, block.order, "space map block");
-            for entry in Entries::new(bytes, len as usize) {
-                let entry = entry.map_err(|source| Error::Decode {
-                    objset: self.object.objset().id(),
-                    object: self.number(),
-                    source,
-                })?;
-                f(&entry)?;
+        let (blocks, batch) = (length.div_ceil(block_size), (BATCH / block_size).max(1));
+        let read = |first: u64| self.object.blocks(first, batch.min(blocks - first));
+        let mut first = 0;
+        let mut now = if blocks > 0 { read(0)? } else { Vec::new() };
+        while first < blocks {
+            let next = first.saturating_add(batch);
+            let after = std::thread::scope(|scope| {
+                let ahead = (next < blocks).then(|| {
+                    let thread = Builder::new().name("space-map".into());
+                    thread.spawn_scoped(scope, || read(next))
+                });
+                for (expected, (blkid, block)) in (first..next.min(blocks)).zip(&now) {
+                    let len = (length - expected * block_size).min(block_size);
+                    match *blkid == expected {
+                        true => self.entries_of(block, len as usize, f)?,
+                        false => return Err(self.hole(expected)),
+                    }
+                }
+                match ahead.map(|thread| thread.map(ScopedJoinHandle::join)) {
+                    None => Ok(Vec::new()),
+                    Some(Ok(Ok(read))) => read,
+                    Some(Ok(Err(_))) => Err(self.corrupt("the reader panicked".into())),
+                    // There is no other thread.
+                    Some(Err(_)) => read(next),
+                }
+            });
+            let count = next.min(blocks) - first;
+            if (now.len() as u64) < count {
+                return Err(self.hole(first + now.len() as u64));
             }
+            (now, first) = (after?, next);
+        }
+        Ok(())
+    }
+
+    fn hole(&self, blkid: u64) -> Error {
+        self.corrupt(format!("block {blkid} is a hole"))
+    }
+
+    /// Calls `f` with the entries in the first `len` bytes of a block.
+    fn entries_of(
+        &self,
+        block: &Block,
+        len: usize,
+        f: &mut (impl FnMut(&Entry) -> Result<()> + ?Sized),
+    ) -> Result<()> {
+        let data = block.data.bytes();
+        for entry in Entries::new(Bytes::new(&data, block.order, "space map block"), len) {
+            let entry = entry.map_err(|source| Error::Decode {
+                objset: self.object.objset().id(),
+                object: self.number(),
+                source,
+            })?;
+            f(&entry)?;
         }
         Ok(())
     }
@@ -146,7 +193,7 @@ impl SpaceMap {
     }
 
     /// Calls `f` with every range, in order.
-    pub fn for_each(&self, f: &mut dyn FnMut(SpaceChange) -> Result<()>) -> Result<()> {
+    pub fn for_each(&self, f: &mut (impl FnMut(SpaceChange) -> Result<()> + ?Sized)) -> Result<()> {
         self.for_each_entry(&mut |entry| match self.range(entry)? {
             Some(change) => f(change),
             None => Ok(()),

@@ -10,7 +10,7 @@ use super::unflushed::{Merged, UnflushedSpace};
 use crate::spacemap::{Region, SpaceMap};
 use cenote_dmu::{Error, ObjectSet};
 use cenote_format::Bytes;
-use cenote_format::spacemap::Change;
+use cenote_format::spacemap::{Change, Entry};
 use cenote_store::alloc::{Extent, LoadMetaslab, Loaded, Loading};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -119,10 +119,12 @@ impl View {
         }
         let Extent { start, size, shift } = free.extent();
         let map = SpaceMap::open(mos, number, Region::new(start, size, shift))?;
-        map.for_each(&mut |c| {
-            let done = match c.change {
-                Change::Alloc => free.alloc(c.start, c.end),
-                Change::Free => free.free(c.start, c.end),
+        // Offsets count sectors of the metaslab, as the bitmap does.
+        map.for_each_entry(&mut |entry| {
+            let Entry::Range { change, offset, run, .. } = *entry else { return Ok(()) };
+            let done = match change {
+                Change::Alloc => free.alloc_sectors(offset, run),
+                Change::Free => free.free_sectors(offset, run),
             };
             done.map_err(|e| Error::Corrupt {
                 objset: mos.id(),

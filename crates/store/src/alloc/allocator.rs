@@ -164,6 +164,8 @@ pub struct Allocator {
     synced: AtomicU64,
     allocations: Latencies,
     loads: Latencies,
+    waits: AtomicU64,
+    in_vain: AtomicU64,
 }
 
 impl Allocator {
@@ -189,6 +191,8 @@ impl Allocator {
             synced: AtomicU64::new(0),
             allocations: Latencies::default(),
             loads: Latencies::default(),
+            waits: AtomicU64::new(0),
+            in_vain: AtomicU64::new(0),
         }))
     }
 
@@ -300,6 +304,7 @@ impl Allocator {
     }
 
     fn in_group(self: &Arc<Self>, group: &Group, want: &Want<'_>, load: bool) -> Option<u64> {
+        let mut waited = false;
         // Each load tells the weight of one more metaslab, so this ends.
         for _ in 0..=group.metaslabs().len() {
             let ahead = |metaslab| {
@@ -307,9 +312,15 @@ impl Allocator {
                     self.request_load(group.vdev(), metaslab);
                 }
             };
-            match group.alloc(want, ahead) {
+            let outcome = group.alloc(want, ahead);
+            if waited && !matches!(outcome, Outcome::Got(_)) {
+                self.in_vain.fetch_add(1, Ordering::Relaxed);
+            }
+            match outcome {
                 Outcome::Got(offset) => return Some(offset),
                 Outcome::Load(metaslab) if load => {
+                    self.waits.fetch_add(1, Ordering::Relaxed);
+                    waited = true;
                     if !self.load(group.vdev(), metaslab) {
                         return None;
                     }
@@ -420,6 +431,11 @@ impl Allocator {
         }
     }
 
+    /// Whether no metaslab is being loaded, or will be soon, by the thread that loads ahead.
+    pub fn is_settled(&self) -> bool {
+        self.background.get().is_none_or(Background::is_idle)
+    }
+
     fn request_load(self: &Arc<Self>, vdev: u64, metaslab: u64) {
         if self.options.background {
             self.background.get_or_init(Background::start).request(self, vdev, metaslab);
@@ -478,6 +494,12 @@ impl Allocator {
     /// What loads of metaslabs took that succeeded.
     pub fn load_latency(&self) -> LatencyFigures {
         self.loads.now()
+    }
+
+    /// How often an allocation waited for a load, and how often it had done so in vain: nothing
+    /// could serve it even then.
+    pub fn waits(&self) -> (u64, u64) {
+        (self.waits.load(Ordering::Relaxed), self.in_vain.load(Ordering::Relaxed))
     }
 
     /// Metaslabs that are loaded now.

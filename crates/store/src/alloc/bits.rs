@@ -101,6 +101,79 @@ pub(super) fn runs(
     })
 }
 
+/// Calls `f` with each maximal run of set bits of some words, as `(start, end)`, in order. A word
+/// costs a step, and so does a run: where runs are short this is far faster than [`runs`].
+pub(super) fn for_each_run(words: &[u64], mut f: impl FnMut(usize, usize)) {
+    let mut open = None;
+    for (i, word) in words.iter().enumerate() {
+        let (mut left, base) = (*word, i * WORD);
+        if let Some(start) = open {
+            if left == u64::MAX {
+                continue;
+            }
+            open = None;
+            f(start, base + left.trailing_ones() as usize);
+            // Adding one carries through the run at the bottom.
+            left &= left.wrapping_add(1);
+        }
+        while left != 0 {
+            let low = left.trailing_zeros();
+            let len = (left >> low).trailing_ones();
+            let start = base + low as usize;
+            if low + len == u64::BITS {
+                open = Some(start);
+                break;
+            }
+            f(start, start + len as usize);
+            left &= left.wrapping_add(1 << low);
+        }
+    }
+    if let Some(start) = open {
+        f(start, words.len() * WORD);
+    }
+}
+
+/// Sets bits `from..to` if all are clear; whether they were.
+#[inline]
+pub(super) fn set_clear(words: &mut [u64], from: usize, to: usize) -> bool {
+    if let Some((word, m)) = one_word(words, from, to) {
+        let clear = *word & m == 0;
+        *word |= if clear { m } else { 0 };
+        return clear;
+    }
+    let clear = all_clear(words, from, to);
+    if clear {
+        set(words, from, to);
+    }
+    clear
+}
+
+/// Clears bits `from..to` if all are set; whether they were.
+#[inline]
+pub(super) fn clear_set(words: &mut [u64], from: usize, to: usize) -> bool {
+    if let Some((word, m)) = one_word(words, from, to) {
+        let set = *word & m == m;
+        *word &= if set { !m } else { u64::MAX };
+        return set;
+    }
+    let set = all_set(words, from, to);
+    if set {
+        clear(words, from, to);
+    }
+    set
+}
+
+/// The word that bits `from..to` are in, and their mask, if there are such bits in one word.
+#[inline]
+fn one_word(words: &mut [u64], from: usize, to: usize) -> Option<(&mut u64, u64)> {
+    let low = from % WORD;
+    if from >= to || to - from > WORD - low {
+        return None;
+    }
+    let word = words.get_mut(from / WORD)?;
+    Some((word, mask(low, low + (to - from))))
+}
+
 /// Number of maximal runs of set bits.
 pub(super) fn count_runs(words: &[u64]) -> u64 {
     let mut before = 0;
@@ -141,7 +214,19 @@ mod tests {
             let mut again = vec![false; 320];
             runs(&words, 0, 320).for_each(|(s, e)| again[s..e].fill(true));
             prop_assert_eq!(&again, &model);
-            prop_assert_eq!(count_runs(&words), runs(&words, 0, 320).count() as u64);
+            let mut each = Vec::new();
+            for_each_run(&words, |s, e| each.push((s, e)));
+            prop_assert_eq!(&each, &runs(&words, 0, 320).collect::<Vec<_>>());
+            prop_assert_eq!(count_runs(&words), each.len() as u64);
+            let (clear, set) = (all_clear(&words, from, to), all_set(&words, from, to));
+            let (before, mut after) = (words.clone(), model.clone());
+            prop_assert_eq!(set_clear(&mut words, from, to), clear);
+            if clear { after[from..to].fill(true) }
+            prop_assert!((0..320).all(|i| all_set(&words, i, i + 1) == after[i]));
+            let mut words = before;
+            prop_assert_eq!(clear_set(&mut words, from, to), set);
+            if set { model[from..to].fill(false) }
+            prop_assert!((0..320).all(|i| all_set(&words, i, i + 1) == model[i]));
         }
     }
 }

@@ -66,7 +66,7 @@ fn class(len: usize) -> u32 {
 impl Leaf {
     fn of(words: &[u64]) -> Leaf {
         let mut leaf = Leaf::default();
-        for (start, end) in bits::runs(words, 0, LEAF) {
+        bits::for_each_run(words, |start, end| {
             let len = end - start;
             leaf.longest = leaf.longest.max(len as u16);
             if start == 0 {
@@ -78,7 +78,7 @@ impl Leaf {
             if start > 0 && end < LEAF {
                 leaf.classes |= 1 << class(len).min(LEAF_CLASSES);
             }
-        }
+        });
         leaf
     }
 }

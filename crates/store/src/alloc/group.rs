@@ -238,7 +238,9 @@ impl Group {
             let at_home = order.home.get(i).is_none_or(|allocator| *allocator == want.allocator);
             at_home && order.views.get(*i).is_some_and(|view| view.surely_holds() >= content)
         };
-        let mut best = order.sorted.iter().map(|(_, i)| *i);
+        // Further down the order no segment is large enough.
+        let heavy = order.sorted.iter().take_while(|(weight, _)| weight.0.may_hold(want.size));
+        let mut best = heavy.map(|(_, i)| *i);
         let at_home = best.clone().find(|i| own(i) && fits(i));
         at_home.or_else(|| best.find(fits))
     }

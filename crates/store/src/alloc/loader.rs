@@ -2,11 +2,15 @@
 //!
 //! Space maps are objects, so only the pool can read them: it implements [`LoadMetaslab`]. Metaslabs
 //! that will be needed soon are loaded by a thread ahead of need; an allocation waits for a load
-//! only if nothing that is loaded can serve it. Requests that do not fit the queue are dropped.
+//! only if nothing that is loaded can serve it, and then as long as there is a metaslab whose
+//! histogram leaves hope: no block is divided for want of a load. A metaslab is in the queue once;
+//! requests that do not fit are dropped.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 
 use crossbeam_channel::{Sender, bounded};
+use parking_lot::Mutex;
 
 use super::allocator::Allocator;
 use super::space::{Extent, Loading};
@@ -31,30 +35,49 @@ pub trait LoadMetaslab: Send + Sync {
     fn load(&self, vdev: u64, metaslab: u64, extent: Extent) -> Result<Loaded, String>;
 }
 
+/// Vdev and number of a metaslab.
+type Place = (u64, u64);
+
 /// The thread that loads ahead.
 pub(super) struct Background {
-    queue: Sender<(Weak<Allocator>, u64, u64)>,
+    queue: Sender<(Weak<Allocator>, Place)>,
+    /// What is in the queue, or being loaded by the thread.
+    asked: Arc<Mutex<BTreeSet<Place>>>,
 }
 
 impl Background {
     pub(super) fn start() -> Background {
-        let (queue, requests) = bounded::<(Weak<Allocator>, u64, u64)>(QUEUE);
+        let (queue, requests) = bounded::<(Weak<Allocator>, Place)>(QUEUE);
+        let asked = Arc::new(Mutex::new(BTreeSet::new()));
+        let done = asked.clone();
         let work = move || {
-            for (allocator, vdev, metaslab) in requests {
+            for (allocator, place) in requests {
                 if let Some(allocator) = allocator.upgrade() {
-                    allocator.load(vdev, metaslab);
+                    allocator.load(place.0, place.1);
                 }
+                done.lock().remove(&place);
             }
         };
         let thread = std::thread::Builder::new().name("metaslab-load".into());
         if let Err(e) = thread.spawn(work) {
             tracing::warn!("no thread to load metaslabs ahead: {e}");
         }
-        Background { queue }
+        Background { queue, asked }
     }
 
     pub(super) fn request(&self, allocator: &Arc<Allocator>, vdev: u64, metaslab: u64) {
+        let place = (vdev, metaslab);
+        if !self.asked.lock().insert(place) {
+            return;
+        }
         // A full queue or no thread: whoever needs the metaslab loads it.
-        let _ = self.queue.try_send((Arc::downgrade(allocator), vdev, metaslab));
+        if self.queue.try_send((Arc::downgrade(allocator), place)).is_err() {
+            self.asked.lock().remove(&place);
+        }
+    }
+
+    /// Whether nothing is in the queue or being loaded.
+    pub(super) fn is_idle(&self) -> bool {
+        self.asked.lock().is_empty()
     }
 }

@@ -338,7 +338,9 @@ impl Metaslab {
         // The loader is the pool's code: if it panics, nobody must wait for it for ever.
         let mut landing = Landing { metaslab: self, result: Err("the loader panicked".into()) };
         let started = Instant::now();
-        landing.result = loader.load(self.vdev, self.id, self.extent);
+        let loaded = loader.load(self.vdev, self.id, self.extent);
+        // Summing up takes long where there are many segments: not with the lock held.
+        landing.result = loaded.map(|Loaded { free, txg }| (free.finish(), txg));
         if landing.result.is_ok() {
             loads.add(started.elapsed());
         }
@@ -350,11 +352,10 @@ impl Metaslab {
         }
     }
 
-    fn finish_load(&self, result: Result<Loaded, String>) {
+    fn finish_load(&self, result: Result<(FreeSpace, u64), String>) {
         let mut state = self.state.lock();
         let matured = state.loading.take().unwrap_or_default();
-        if let Ok(Loaded { free, txg }) = result {
-            let mut free = free.finish();
+        if let Ok((mut free, txg)) = result {
             for (_, start, end) in matured.into_iter().filter(|(freed_in, ..)| *freed_in > txg) {
                 free.clear(start, end);
                 let _ = free.add(start, end);
@@ -374,7 +375,8 @@ impl Metaslab {
 /// Ends a load whatever happens.
 struct Landing<'a> {
     metaslab: &'a Metaslab,
-    result: Result<Loaded, String>,
+    /// Free space as it was after a txg.
+    result: Result<(FreeSpace, u64), String>,
 }
 
 impl Drop for Landing<'_> {

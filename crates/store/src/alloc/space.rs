@@ -327,24 +327,54 @@ impl Loading {
         self.extent
     }
 
-    /// Frees `start..end`, none of which may be free.
+    /// Frees bytes `start..end` of the vdev, none of which may be free.
     pub fn free(&mut self, start: u64, end: u64) -> Result<(), RangeError> {
         let (from, to) = self.extent.range(start, end)?;
-        if !bits::all_clear(&self.words, from, to) {
-            return Err(RangeError::Overlap { start, end, seg_start: start, seg_end: end });
-        }
-        bits::set(&mut self.words, from, to);
-        Ok(())
+        self.free_sectors(from as u64, (to - from) as u64)
     }
 
-    /// Allocates `start..end`, all of which must be free.
+    /// Allocates bytes `start..end` of the vdev, all of which must be free.
     pub fn alloc(&mut self, start: u64, end: u64) -> Result<(), RangeError> {
         let (from, to) = self.extent.range(start, end)?;
-        if !bits::all_set(&self.words, from, to) {
-            return Err(RangeError::Absent { start, end });
+        self.alloc_sectors(from as u64, (to - from) as u64)
+    }
+
+    /// Frees `len` sectors from sector `from` of the metaslab on, none of which may be free.
+    #[inline]
+    pub fn free_sectors(&mut self, from: u64, len: u64) -> Result<(), RangeError> {
+        match self.sectors_at(from, len) {
+            Some((at, to)) if bits::set_clear(&mut self.words, at, to) => Ok(()),
+            found => Err(self.wrong(from, len, found.is_some(), true)),
         }
-        bits::clear(&mut self.words, from, to);
-        Ok(())
+    }
+
+    /// Allocates `len` sectors from sector `from` of the metaslab on, all of which must be free.
+    #[inline]
+    pub fn alloc_sectors(&mut self, from: u64, len: u64) -> Result<(), RangeError> {
+        match self.sectors_at(from, len) {
+            Some((at, to)) if bits::clear_set(&mut self.words, at, to) => Ok(()),
+            found => Err(self.wrong(from, len, found.is_some(), false)),
+        }
+    }
+
+    /// `None` if there are no such sectors.
+    #[inline]
+    fn sectors_at(&self, from: u64, len: u64) -> Option<(usize, usize)> {
+        let to = from.checked_add(len).filter(|to| *to <= self.sectors as u64 && len > 0)?;
+        Some((from as usize, to as usize))
+    }
+
+    /// Why sectors could not be freed or allocated.
+    #[cold]
+    fn wrong(&self, from: u64, len: u64, inside: bool, freed: bool) -> RangeError {
+        let Extent { start, shift, .. } = self.extent;
+        let byte = |sector: u64| start.saturating_add(sector.saturating_mul(1 << shift));
+        let (start, end) = (byte(from), byte(from.saturating_add(len)));
+        match (inside, freed) {
+            (false, _) => RangeError::Empty { start, end },
+            (true, true) => RangeError::Overlap { start, end, seg_start: start, seg_end: end },
+            (true, false) => RangeError::Absent { start, end },
+        }
     }
 
     /// The free space, ready to be searched.
@@ -359,9 +389,7 @@ impl Loading {
             segments: 0,
             counts: [0; 32],
         };
-        for (start, end) in bits::runs(&words, 0, sectors) {
-            space.count(end - start, true);
-        }
+        bits::for_each_run(&words, |start, end| space.count(end - start, true));
         let dense = segments > ALWAYS_SPARSE && segments * SEGMENT_BITS > space.sectors;
         if dense {
             space.form = Form::Dense(Dense::new(words, sectors));

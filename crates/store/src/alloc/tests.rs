@@ -269,6 +269,45 @@ fn a_metaslab_that_cannot_serve_is_not_loaded() {
     assert_eq!(found, Err(AllocError::NoSegment { largest: 16 << 10 }));
 }
 
+/// A histogram bounds the largest segment from below only: on a pool that was just imported, with
+/// nothing loaded and a thread that loads ahead, each block that fits is allocated whole, and only
+/// what no metaslab holds is refused, after all of them were looked into.
+#[test]
+fn no_block_is_divided_for_want_of_a_load() {
+    struct Slow;
+    impl LoadMetaslab for Slow {
+        fn load(&self, _: u64, _: u64, extent: Extent) -> Result<Loaded, String> {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let mut free = Loading::new(extent, false).unwrap();
+            free.free(extent.start, extent.start + (24 << 10)).unwrap();
+            Ok(Loaded { free, txg: 0 })
+        }
+    }
+    let mut info = vdev(0, 20, 3);
+    for m in &mut info.metaslabs {
+        m.allocated = (1 << 20) - (24 << 10);
+        m.histogram = Some(crate::histogram::Histogram::from_shifted(&[0, 0, 1], 12));
+    }
+    let vdevs = [(Class::Normal, info)];
+    let new = || {
+        let options = Options { background: true, ..Options::default() };
+        Allocator::new(&vdevs, Arc::new(Sectors(9)), Arc::new(Slow), options).unwrap()
+    };
+    let a = new();
+    for _ in 0..3 {
+        a.allocate(1, &request(24 << 10)).unwrap();
+    }
+    assert!(a.waits().0 > 0);
+    assert_eq!(a.allocate(1, &request(512)), Err(AllocError::NoSpace));
+    let a = new();
+    let refused = AllocError::NoSegment { largest: 24 << 10 };
+    assert_eq!(a.allocate(1, &request(28 << 10)), Err(refused));
+    assert_eq!((a.loaded(), a.waits().1), (3, 3));
+    while !a.is_settled() {
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn frees_during_a_load_are_not_lost() {
     let (a, maps) = allocator(&[(Class::Normal, vdev(0, 20, 1))]);
