@@ -5,6 +5,7 @@
 //! is measured runs on an allocator over its space maps, which writes nothing.
 
 mod judge;
+mod latency;
 mod load;
 mod report;
 mod spoil;
@@ -39,6 +40,12 @@ pub struct AllocArgs {
     /// Number of spoiled metaslabs.
     #[arg(long, default_value_t = 8)]
     spoiled: usize,
+    /// Threads that allocate.
+    #[arg(long, default_value_t = 4)]
+    threads: usize,
+    /// Rounds in which they do.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
     /// What the free segments are made from.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -82,6 +89,8 @@ fn measure(args: &AllocArgs, dir: &Path, image: &Path) -> anyhow::Result<Report>
     let spoiled = import(dir, metaslabs)?;
     eprintln!("loading ...");
     let loads = load::loads(&spoiled, image, args.seed)?;
+    eprintln!("allocating ...");
+    let allocations = latency::rows(&spoiled, args.threads, args.rounds)?;
     let peer = match &args.peer {
         Some(program) => {
             eprintln!("libzpool ...");
@@ -89,7 +98,8 @@ fn measure(args: &AllocArgs, dir: &Path, image: &Path) -> anyhow::Result<Report>
         }
         None => Vec::new(),
     };
-    Ok(Report { records: expected.records, segments: expected.segments(), loads, peer })
+    let (records, segments) = (expected.records, expected.segments());
+    Ok(Report { records, segments, loads, peer, allocations })
 }
 
 /// Makes the pool, and exports it; the numbers of the spoiled metaslabs.

@@ -2,11 +2,14 @@
 
 use serde::Serialize;
 
+use super::latency::Row;
 use super::load::Load;
 
-/// Aims: seconds to load, bits of memory per sector.
+/// Aims: seconds to load, bits of memory per sector, microseconds of the slowest but one of ten
+/// thousand allocations.
 const LOAD_SECONDS: f64 = 0.1;
 const BITS_PER_SECTOR: f64 = 1.25;
+const P9999_MICROS: f64 = 1000.0;
 
 /// Everything that was measured.
 #[derive(Serialize)]
@@ -19,6 +22,8 @@ pub struct Report {
     pub loads: Vec<Load>,
     /// The peer's loads.
     pub peer: Vec<Load>,
+    /// Latencies of allocations.
+    pub allocations: Vec<Row>,
 }
 
 /// Median and maximum of a figure of some loads; `None` if there are none.
@@ -62,5 +67,34 @@ pub fn print(report: &Report, json: bool) -> anyhow::Result<()> {
             number(of(&report.peer, cold, figure).map(|p| p.0)),
         );
     }
+    print_rows(&report.allocations);
     Ok(())
+}
+
+fn print_rows(rows: &[Row]) {
+    println!(
+        "\n{:<38} {:>9} {:>8} {:>8} {:>9} {:>10} {:>10} {:>10} {:>6} {:>6} {:>8}",
+        "allocations, microseconds",
+        "count",
+        "p50",
+        "p99",
+        "p99.9",
+        "p99.99",
+        "on CPU",
+        "slowest",
+        "loads",
+        "waited",
+        "in vain"
+    );
+    for row in rows {
+        let [p50, p99, p999, p9999, slowest] = row.micros;
+        println!(
+            "{:<38} {:>9} {p50:>8.1} {p99:>8.1} {p999:>9.1} {p9999:>10.1} {:>10.1} {slowest:>10.1} {:>6} {:>6} {:>8}",
+            row.name, row.count, row.on_cpu_micros[3], row.loads, row.waits.0, row.waits.1,
+        );
+    }
+    println!(
+        "aim: p99.99 at most {P9999_MICROS:.0} while metaslabs are loaded, none in vain. \"On CPU\": \
+p99.99 of those during\nwhich the kernel did not take the processor away. libzpool's own: -"
+    );
 }
