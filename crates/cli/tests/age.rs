@@ -61,7 +61,7 @@ fn what_makes_no_sense_is_refused_by_name() {
         ("--workload random-overwrite --files 3", "--files is for --workload time-series"),
         ("--workload time-series --rate 1M/s", "--rate is for --workload random-overwrite"),
         ("--compressed 0.5", "--compressed is at least 1"),
-        ("--fill 120%", "120%"),
+        ("--fill 120%", "the fill is from 1% to 95%"),
         ("--size 1K", "cenote age"),
     ] {
         let out = age(args);
