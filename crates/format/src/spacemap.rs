@@ -17,7 +17,7 @@
 //!
 //! Invariant: decoding a block yields at most one item per word and stops at the first error.
 
-use crate::{Bytes, DecodeError, Result};
+use crate::{ByteOrder, Bytes, DecodeError, Result};
 
 /// Bytes of a header without a histogram (`SPACE_MAP_SIZE_V0`).
 pub const SPACE_MAP_SIZE_V0: usize = 24;
@@ -125,32 +125,34 @@ fn bits(word: u64, low: u32, len: u32) -> u64 {
 /// The entries of one block of a space map object, in order.
 #[derive(Debug, Clone)]
 pub struct Entries<'a> {
-    block: Bytes<'a>,
-    at: usize,
-    end: usize,
+    /// Words that are left.
+    words: std::slice::Iter<'a, [u8; 8]>,
+    order: ByteOrder,
+    /// Bytes of all words.
+    len: usize,
 }
 
 impl<'a> Entries<'a> {
     /// The entries in the first `len` bytes of `block` (all of it if `len` is larger). Bytes after
     /// the last whole word are ignored.
     pub fn new(block: Bytes<'a>, len: usize) -> Entries<'a> {
-        let end = block.len().min(len) & !7;
-        Entries { block, at: 0, end }
+        let data = block.slice(0, block.len().min(len)).unwrap_or_default();
+        let words = data.as_chunks::<8>().0;
+        Entries { words: words.iter(), order: block.order(), len: words.len() * 8 }
     }
 
-    #[inline]
-    fn word(&mut self) -> Result<u64> {
-        if self.at >= self.end {
-            return Err(DecodeError::Truncated { what: WHAT, need: self.at + 8, have: self.end });
-        }
-        let word = self.block.u64(self.at)?;
-        self.at += 8;
-        Ok(word)
+    // Maps have millions of entries: this has to become part of the loop that goes through them.
+    #[inline(always)]
+    fn word(&mut self) -> Option<u64> {
+        let word = *self.words.next()?;
+        Some(match self.order {
+            ByteOrder::Little => u64::from_le_bytes(word),
+            ByteOrder::Big => u64::from_be_bytes(word),
+        })
     }
 
-    #[inline]
-    fn entry(&mut self) -> Result<Entry> {
-        let word = self.word()?;
+    #[inline(always)]
+    fn entry(&mut self, word: u64) -> Result<Entry> {
         let change = |bit: u64| if bit == 0 { Change::Alloc } else { Change::Free };
         match bits(word, 62, 2) {
             2 => Ok(Entry::Debug {
@@ -163,7 +165,9 @@ impl<'a> Entries<'a> {
                 txg: bits(word, 0, 50),
             }),
             3 => {
-                let second = self.word()?;
+                let (need, have) = (self.len + 8, self.len);
+                let second =
+                    self.word().ok_or(DecodeError::Truncated { what: WHAT, need, have })?;
                 Ok(Entry::Range {
                     change: change(bits(second, 63, 1)),
                     vdev: Some(bits(word, 0, 24) as u32),
@@ -184,16 +188,11 @@ impl<'a> Entries<'a> {
 impl Iterator for Entries<'_> {
     type Item = Result<Entry>;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<Result<Entry>> {
-        if self.at >= self.end {
-            return None;
-        }
-        let entry = self.entry();
-        if entry.is_err() {
-            self.at = self.end;
-        }
-        Some(entry)
+        // Only at the last word can there be an error.
+        let word = self.word()?;
+        Some(self.entry(word))
     }
 }
 

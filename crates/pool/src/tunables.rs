@@ -8,6 +8,7 @@ use cenote_store::declare_tunables;
 use std::sync::OnceLock;
 
 pub use cenote_store::tunable::{ANY, Counts, Refused, SOME, SWITCH, Tunable, Unit};
+pub(crate) use cenote_store::tunables::physical_memory;
 
 declare_tunables! {
     ARC_MAX "zfs_arc_max" NextOpen Bytes 0 ANY,
@@ -127,16 +128,6 @@ fn edits(a: &[u8], b: &[u8]) -> usize {
         }
     }
     row.last().copied().unwrap_or_default()
-}
-
-/// Bytes of memory of this system; `None` if that cannot be found out.
-pub(crate) fn physical_memory() -> Option<u64> {
-    static MEMORY: OnceLock<Option<u64>> = OnceLock::new();
-    *MEMORY.get_or_init(|| {
-        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-        let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
-        line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
-    })
 }
 
 /// Bytes of cache of a pool for which the caller asks for none.

@@ -77,6 +77,18 @@ impl RangeTree {
         self.segments.iter().map(|(s, e)| (*s, *e))
     }
 
+    /// Segments that start at `from` or later, in order.
+    pub fn iter_from(&self, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.segments.range(from..).map(|(s, e)| (*s, *e))
+    }
+
+    /// The tree of segments that are in order, not empty, and neither overlap nor touch.
+    pub(crate) fn of_segments(segments: impl Iterator<Item = (u64, u64)>) -> RangeTree {
+        let mut space = 0;
+        let segments = segments.inspect(|(s, e)| space += e - s).collect();
+        RangeTree { segments, space }
+    }
+
     /// Bytes of the largest segment; 0 if there is none.
     pub fn largest(&self) -> u64 {
         self.iter().map(|(s, e)| e - s).max().unwrap_or(0)
@@ -220,6 +232,7 @@ mod tests {
         assert_eq!(t.space(), bitmap.iter().filter(|b| **b).count() as u64);
         assert_eq!(t.histogram().counts().iter().sum::<u64>(), t.len() as u64);
         assert_eq!(t.largest(), t.iter().map(|(s, e)| e - s).max().unwrap_or(0));
+        assert_eq!(&RangeTree::of_segments(t.iter()), t);
     }
 
     proptest! {
@@ -235,6 +248,8 @@ mod tests {
                 );
                 prop_assert_eq!(t.overlap(start, end).is_some(), any);
                 prop_assert_eq!(t.contains(start, end), all);
+                let later: Vec<_> = t.iter().filter(|(s, _)| *s >= start).collect();
+                prop_assert_eq!(t.iter_from(start).collect::<Vec<_>>(), later);
                 match op {
                     0 | 1 => {
                         let ok = t.add(start, end).is_ok();

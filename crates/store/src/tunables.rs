@@ -1,5 +1,7 @@
 //! The tunables of this floor; see [`crate::tunable`].
 
+use std::sync::OnceLock;
+
 use crate::tunable::{ANY, SOME, SWITCH};
 use cenote_vdev::declare_tunables;
 
@@ -24,10 +26,14 @@ declare_tunables! {
         "Best metaslabs of each top-level vdev that are loaded ahead and kept";
     UNLOAD_DELAY "metaslab_unload_delay" Now Count 32 ANY,
         "Transaction groups without an allocation after which a metaslab is unloaded";
+    UNLOAD_DELAY_MS "metaslab_unload_delay_ms" Now Milliseconds 600_000 ANY,
+        "How long a metaslab is kept loaded at least without an allocation";
     NUM_ALLOCATORS "spa_num_allocators" NextOpen Count 4 (1, 256),
         "Metaslabs of each top-level vdev that are allocated from at once";
     FIND_MAX_TRIES "zfs_metaslab_find_max_tries" Now Count 100 SOME,
         "Metaslabs that are looked at for one allocation before it is made less choosy";
+    MEM_LIMIT "zfs_metaslab_mem_limit" Now Percent 25 (0, 100),
+        "Share of memory beyond which a pool unloads the metaslabs that were used longest ago";
     SWITCH_THRESHOLD "zfs_metaslab_switch_threshold" Now Log2 2 (1, 64),
         "Powers of two by which largest segments shrink before another metaslab is taken";
     NOPWRITE_ENABLED "zfs_nopwrite_enabled" Now Switch 1 SWITCH,
@@ -38,4 +44,14 @@ declare_tunables! {
         "Pass of a sync from which on rewritten blocks are not compressed";
     SYNC_PASS_REWRITE "zfs_sync_pass_rewrite" Now Count 2 (1, 32),
         "Pass of a sync from which on blocks are rewritten in place";
+}
+
+/// Bytes of memory of this system; `None` if that cannot be found out.
+pub fn physical_memory() -> Option<u64> {
+    static MEMORY: OnceLock<Option<u64>> = OnceLock::new();
+    *MEMORY.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+        let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
+        line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+    })
 }

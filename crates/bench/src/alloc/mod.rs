@@ -9,6 +9,7 @@ mod latency;
 mod load;
 mod report;
 mod spoil;
+mod txgs;
 
 use std::fs;
 use std::path::{Path, PathBuf};

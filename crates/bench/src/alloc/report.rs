@@ -73,15 +73,17 @@ pub fn print(report: &Report, json: bool) -> anyhow::Result<()> {
 
 fn print_rows(rows: &[Row]) {
     println!(
-        "\n{:<38} {:>9} {:>8} {:>8} {:>9} {:>10} {:>10} {:>10} {:>6} {:>6} {:>8}",
+        "\n{:<40} {:>8} {:>7} {:>7} {:>8} {:>9} {:>9} {:>9} {:>6} {:>8} {:>5} {:>6} {:>7}",
         "allocations, microseconds",
         "count",
         "p50",
         "p99",
         "p99.9",
         "p99.99",
-        "on CPU",
         "slowest",
+        "CPU",
+        "locked",
+        "longest",
         "loads",
         "waited",
         "in vain"
@@ -89,12 +91,20 @@ fn print_rows(rows: &[Row]) {
     for row in rows {
         let [p50, p99, p999, p9999, slowest] = row.micros;
         println!(
-            "{:<38} {:>9} {p50:>8.1} {p99:>8.1} {p999:>9.1} {p9999:>10.1} {:>10.1} {slowest:>10.1} {:>6} {:>6} {:>8}",
-            row.name, row.count, row.on_cpu_micros[3], row.loads, row.waits.0, row.waits.1,
+            "{:<40} {:>8} {p50:>7.1} {p99:>7.1} {p999:>8.1} {p9999:>9.1} {slowest:>9.1} {:>9.1} {:>6} {:>8.1} {:>5} {:>6} {:>7}",
+            row.name,
+            row.count,
+            row.cpu_micros[3],
+            row.lock_waits.0,
+            row.lock_waits.2,
+            row.loads,
+            row.waits.0,
+            row.waits.1,
         );
     }
     println!(
-        "aim: p99.99 at most {P9999_MICROS:.0} while metaslabs are loaded, none in vain. \"On CPU\": \
-p99.99 of those during\nwhich the kernel did not take the processor away. libzpool's own: -"
+        "aim: p99.99 at most {P9999_MICROS:.0} while metaslabs are loaded, none in vain. CPU: p99.99 of \
+the thread's own CPU time.\nLocked: times that a lock was not free, and the longest wait for one. \
+libzpool's own: -"
     );
 }

@@ -8,9 +8,10 @@ use cenote_format::blkptr::Dva;
 use cenote_vdev::stats::{Latencies, LatencyFigures};
 use parking_lot::Mutex;
 
-use super::group::{Choice, Group, Outcome, VdevInfo, Want};
+use super::group::{Choice, Group, Outcome, ToLoad, VdevInfo, Want};
 use super::loader::{Background, LoadMetaslab};
 use super::metaslab::{Changes, Metaslab};
+use super::watched::LockWaits;
 use crate::gang::OLD_HEADER;
 use crate::rangetree::RangeError;
 use crate::tunables;
@@ -122,7 +123,7 @@ pub struct SpaceFigures {
 pub struct Options {
     /// Number of allocators (`spa_num_allocators`).
     pub allocators: usize,
-    /// Whether metaslabs are loaded ahead by a thread. If not, [`Allocator::preload`] loads them
+    /// Whether metaslabs are loaded ahead by a thread. If not, allocations wait for all loads and [`Allocator::preload`] loads them
     /// itself, and everything happens in the calling threads in a fixed order.
     pub background: bool,
 }
@@ -138,6 +139,17 @@ struct Rotor {
     group: usize,
     /// Bytes allocated since the rotor came to the group.
     bytes: u64,
+}
+
+/// How far an attempt goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Round {
+    /// Metaslabs that are loaded; others that would do are loaded ahead.
+    Loaded,
+    /// As well as those that are sure to do when they are loaded.
+    Loads,
+    /// Metaslabs whose histograms say no, but are not exact.
+    LastResort,
 }
 
 struct ClassGroups {
@@ -267,17 +279,19 @@ impl Allocator {
         copies: &[Dva],
     ) -> Option<Dva> {
         use Choice::{Any, Apart, Far};
+        use Round::{LastResort, Loaded, Loads};
         // A load is waited for only when nothing loaded will do; but rather than having two
         // copies close to each other.
-        let order: &[(Choice, bool)] = match copies {
-            [] => &[(Far, false), (Any, false), (Far, true), (Any, true)],
+        let order: &[(Choice, Round)] = match copies {
+            [] => &[(Far, Loaded), (Any, Loaded), (Far, Loads), (Any, Loads), (Any, LastResort)],
             _ => &[
-                (Far, false),
-                (Far, true),
-                (Apart, false),
-                (Apart, true),
-                (Any, false),
-                (Any, true),
+                (Far, Loaded),
+                (Far, Loads),
+                (Apart, Loaded),
+                (Apart, Loads),
+                (Any, Loaded),
+                (Any, Loads),
+                (Any, LastResort),
             ],
         };
         let first = class.start(request, copies)?;
@@ -293,12 +307,31 @@ impl Allocator {
                 let enough = allocator < group.metaslabs().len() / 3;
                 let allocator = if enough { allocator } else { 0 };
                 let want = Want { txg, size, allocator, copies: &here, choice: *choice };
-                if let Some(offset) = self.in_group(group, &want, *load) {
+                let found = match load {
+                    Round::Loaded | Round::Loads => {
+                        self.in_group(group, &want, *load == Round::Loads)
+                    }
+                    Round::LastResort => self.after_last_resort(group, &want),
+                };
+                if let Some(offset) = found {
                     class.rotate(request, copies, i, size);
                     let vdev = u32::try_from(group.vdev()).ok()?;
                     return Some(Dva { vdev, offset, asize: size, gang: request.gang });
                 }
             }
+        }
+        None
+    }
+
+    /// Loads what may have room for all that its histogram says, which each load makes exact.
+    fn after_last_resort(self: &Arc<Self>, group: &Group, want: &Want<'_>) -> Option<u64> {
+        while let Some(metaslab) = group.last_resort(want.size) {
+            self.waits.fetch_add(1, Ordering::Relaxed);
+            self.load(group.vdev(), metaslab);
+            match group.alloc(want, |_| {}) {
+                Outcome::Got(offset) => return Some(offset),
+                _ => self.in_vain.fetch_add(1, Ordering::Relaxed),
+            };
         }
         None
     }
@@ -318,10 +351,12 @@ impl Allocator {
             }
             match outcome {
                 Outcome::Got(offset) => return Some(offset),
-                Outcome::Load(metaslab) if load => {
+                Outcome::Load(ToLoad { id, sure })
+                    if load && (sure || !self.options.background) =>
+                {
                     self.waits.fetch_add(1, Ordering::Relaxed);
                     waited = true;
-                    if !self.load(group.vdev(), metaslab) {
+                    if !self.load(group.vdev(), id) {
                         return None;
                     }
                 }
@@ -417,7 +452,8 @@ impl Allocator {
 
     /// Loads the best metaslabs of each vdev, in the background if there is one.
     pub fn preload(self: &Arc<Self>) {
-        if !tunables::PRELOAD_ENABLED.is_on() {
+        // What is loaded beyond the limit would only push out what is in use.
+        if !tunables::PRELOAD_ENABLED.is_on() || self.memory() > memory_limit() {
             return;
         }
         for group in self.groups() {
@@ -446,6 +482,7 @@ impl Allocator {
     pub fn load(&self, vdev: u64, metaslab: u64) -> bool {
         let Some((_, group)) = self.layout().vdevs.get(&vdev) else { return false };
         let Some(found) = group.metaslabs().get(metaslab as usize) else { return false };
+        self.make_room(memory_limit());
         match found.load(self.synced.load(Ordering::Relaxed), &*self.loader, &self.loads) {
             Ok(view) => {
                 group.note(metaslab as usize, view);
@@ -456,6 +493,46 @@ impl Allocator {
                 // Nothing can be allocated there.
                 group.note(metaslab as usize, Default::default());
                 false
+            }
+        }
+    }
+
+    /// Bytes of memory of the metaslabs that are loaded.
+    pub fn memory(&self) -> u64 {
+        self.loaded_metaslabs().map(|(memory, ..)| memory).sum()
+    }
+
+    /// Memory, last txg of use, and place of each metaslab that is loaded.
+    fn loaded_metaslabs(&self) -> impl Iterator<Item = (u64, u64, &Group, &Metaslab)> {
+        let metaslabs = self.groups().flat_map(|group| {
+            let group: &Group = group;
+            group.metaslabs().iter().map(move |metaslab| (group, metaslab))
+        });
+        metaslabs.filter_map(|(group, metaslab)| {
+            let (used, memory) = metaslab.loaded_since()?;
+            Some((memory, used, group, metaslab))
+        })
+    }
+
+    /// Unloads metaslabs, those first that were not used for longest, as long as all that are
+    /// loaded take more than `limit` bytes. Active ones stay, and those with allocations that are
+    /// not on disk.
+    pub(super) fn make_room(&self, limit: u64) {
+        let mut all: Vec<_> = self.loaded_metaslabs().collect();
+        let mut memory: u64 = all.iter().map(|(memory, ..)| memory).sum();
+        if memory <= limit {
+            return;
+        }
+        all.sort_unstable_by_key(|(_, used, ..)| *used);
+        let synced = self.synced.load(Ordering::Relaxed);
+        for (bytes, _, group, metaslab) in all {
+            let i = metaslab.id() as usize;
+            if memory <= limit || group.is_active(i) {
+                continue;
+            }
+            if let Some(view) = metaslab.evict(synced) {
+                group.note(i, view);
+                memory -= bytes;
             }
         }
     }
@@ -502,6 +579,13 @@ impl Allocator {
         (self.waits.load(Ordering::Relaxed), self.in_vain.load(Ordering::Relaxed))
     }
 
+    /// Waits for the locks that allocations need, since the last call.
+    pub fn take_lock_waits(&self) -> LockWaits {
+        self.groups()
+            .map(|group| group.take_lock_waits())
+            .fold(LockWaits::default(), LockWaits::and)
+    }
+
     /// Metaslabs that are loaded now.
     pub fn loaded(&self) -> u64 {
         self.groups().map(|group| group.loaded()).sum()
@@ -517,6 +601,12 @@ impl Allocator {
         }
         sum
     }
+}
+
+/// Bytes of memory that loaded metaslabs may take.
+fn memory_limit() -> u64 {
+    let share = |memory: u64| (memory / 100).saturating_mul(tunables::MEM_LIMIT.get());
+    tunables::physical_memory().map_or(u64::MAX, share)
 }
 
 impl Layout {

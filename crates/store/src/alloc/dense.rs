@@ -155,6 +155,11 @@ impl Dense {
         size_of::<Dense>() + size_of_val(&*self.words) + size_of_val(&*self.leaves) + nodes
     }
 
+    /// The bitmap, with the bits beyond the last sector that fill up a leaf.
+    pub(super) fn words(&self) -> &[u64] {
+        &self.words
+    }
+
     pub(super) fn contains(&self, from: usize, to: usize) -> bool {
         bits::all_set(&self.words, from, to)
     }
@@ -237,11 +242,17 @@ impl Dense {
     /// A run of at least `len` sectors, of the smallest size class that has one, the first of its
     /// class. Runs of `len`'s own class that are too short are passed over only so often.
     pub(super) fn best_fit(&self, len: usize) -> Option<(usize, usize)> {
-        if self.longest() < len {
+        let longest = self.longest();
+        if longest < len {
             return None;
         }
-        let found = (class(len)..=CLASSES).find_map(|k| self.first_of_class(k, len));
-        found.or_else(|| {
+        // The longest runs are found on one path without trying others of their class.
+        let by_class = || {
+            (class(len)..=CLASSES)
+                .filter(|_| len < longest)
+                .find_map(|k| self.first_of_class(k, len))
+        };
+        by_class().or_else(|| {
             let start = self.first_fit(0, len)?;
             Some((start, self.run_end(start)))
         })

@@ -16,10 +16,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
-
 use super::metaslab::{Attempt, Metaslab, MetaslabInfo, View};
 use super::space::Extent;
+use super::watched::{LockWaits, Watched};
 use super::weight::Weight;
 use crate::tunables;
 
@@ -88,11 +87,19 @@ struct Order {
     home: BTreeMap<usize, usize>,
 }
 
+/// A metaslab that is not loaded.
+#[derive(Clone, Copy)]
+pub(super) struct ToLoad {
+    pub id: u64,
+    /// Whether the size asked for is sure to be there.
+    pub sure: bool,
+}
+
 /// What came of a group's attempt.
 pub(super) enum Outcome {
     Got(u64),
     /// Nothing that is loaded will do; this metaslab may when it is loaded.
-    Load(u64),
+    Load(ToLoad),
     Nothing,
 }
 
@@ -103,7 +110,7 @@ pub struct Group {
     ms_shift: u32,
     width: u64,
     metaslabs: Vec<Metaslab>,
-    order: Mutex<Order>,
+    order: Watched<Order>,
     pub(super) allocated: AtomicU64,
     pub(super) deferred: AtomicU64,
     /// Bytes after which the rotor moves on.
@@ -133,7 +140,7 @@ impl Group {
             ms_shift: info.ms_shift,
             width: info.width.max(1),
             metaslabs,
-            order: Mutex::new(order),
+            order: Watched::new(order),
             allocated,
             deferred: AtomicU64::new(0),
             aliquot: AtomicU64::new(0),
@@ -198,7 +205,8 @@ impl Group {
                 Attempt::TooSmall => {}
                 Attempt::Unloaded => {
                     ahead(i as u64);
-                    to_load.get_or_insert(i as u64);
+                    let sure = view.surely_holds() >= want.size;
+                    to_load.get_or_insert(ToLoad { id: i as u64, sure });
                 }
             }
         }
@@ -294,6 +302,21 @@ impl Group {
             order.sorted.remove(&(Reverse(old.weight), i));
             order.sorted.insert((Reverse(view.weight), i));
         }
+    }
+
+    /// The metaslab of which there is most hope that what was freed since it was unloaded joined to
+    /// `size` bytes, though its histogram has no such segment.
+    pub(super) fn last_resort(&self, size: u64) -> Option<u64> {
+        let order = self.order.lock();
+        let hopes = (0u64..).zip(&order.views);
+        let unseen = hopes.filter(|(_, view)| !view.loaded && view.hope >= size);
+        unseen.max_by_key(|(_, view)| view.hope).map(|(i, _)| i)
+    }
+
+    /// Waits for locks since the last call, of the metaslabs and of their order.
+    pub(super) fn take_lock_waits(&self) -> LockWaits {
+        let of_metaslabs = self.metaslabs.iter().map(Metaslab::take_lock_waits);
+        of_metaslabs.fold(self.order.take_waits(), LockWaits::and)
     }
 
     /// Metaslabs that are loaded.

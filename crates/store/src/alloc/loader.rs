@@ -1,10 +1,22 @@
 //! Loading metaslabs: asked of the floor above, in the background where that will do.
 //!
 //! Space maps are objects, so only the pool can read them: it implements [`LoadMetaslab`]. Metaslabs
-//! that will be needed soon are loaded by a thread ahead of need; an allocation waits for a load
-//! only if nothing that is loaded can serve it, and then as long as there is a metaslab whose
-//! histogram leaves hope: no block is divided for want of a load. A metaslab is in the queue once;
-//! requests that do not fit are dropped.
+//! that will be needed soon are loaded by a thread ahead of need. An allocation waits for a load only
+//! if nothing that is loaded can serve it, and the metaslab is sure to:
+//!
+//! | what is known of an unloaded metaslab | an allocation that nothing else serves |
+//! |---|---|
+//! | a segment of the size is there | waits for the load |
+//! | segments of the same power of two are there | is refused at once; the thread loads it |
+//! | none, but what was freed since may have joined to one | waits for the load, the last of all |
+//! | none | is refused at once |
+//!
+//! So no map is read in vain while an allocation waits, but for the third case, and there once: then
+//! the segments are known. A block that is refused is divided. A metaslab is in the queue once;
+//! requests that do not fit are dropped. Without a thread the second case is as the first.
+//!
+//! What is loaded is bounded by `zfs_metaslab_mem_limit`: before a load the metaslabs that were used
+//! longest ago are unloaded.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};

@@ -27,6 +27,17 @@
 //! during the load, but after the map was written, are noted and added when the load is done, and
 //! frees that the map has but that are still kept back are taken out.
 //!
+//! Allocations need the lock, so whatever takes time in proportion to a txg's frees or to the free
+//! segments is done without it, or in pieces of [`BATCH`] segments between which the lock is handed
+//! to whoever waits. The frees of a txg are handed on as whole sets (see [`Kept`]); what looks at
+//! all free space looks at a copy of the bitmap.
+//!
+//! A metaslab that was not allocated from for `metaslab_unload_delay` txgs and
+//! `metaslab_unload_delay_ms` is unloaded. What is freed in an unloaded one is counted in its
+//! histogram as segments of their own, though they may join with neighbours: how large such a
+//! segment can be at most is known too ([`View::hope`]), so that the metaslab is loaded to look when
+//! nothing else is left.
+//!
 //! Invariants:
 //! - free space, allocs, frees, freed and defer are disjoint but for this: frees of a block whose
 //!   allocation was not taken yet are in allocs as well;
@@ -34,13 +45,16 @@
 //! - an unloaded metaslab has no allocs.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cenote_vdev::stats::Latencies;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, MutexGuard};
 
+use super::kept::{Kept, Set};
 use super::loader::{LoadMetaslab, Loaded};
-use super::space::{Extent, FreeSpace};
+use super::space::{Extent, FreeSpace, Loading};
+use super::watched::{LockWaits, Watched};
 use super::weight::Weight;
 use crate::histogram::Histogram;
 use crate::rangetree::{RangeError, RangeTree};
@@ -48,6 +62,9 @@ use crate::tunables;
 
 /// Txgs that must be on disk after that of a free before the space is used again.
 pub const TXG_DEFER_SIZE: u64 = 2;
+
+/// Segments that are dealt with in one go with the lock held.
+const BATCH: usize = 32;
 
 /// What a pool knows of a metaslab before it is loaded.
 #[derive(Clone, Debug, Default)]
@@ -86,9 +103,13 @@ pub(super) struct View {
     /// Bytes of the largest free segment if it is known.
     pub largest: Option<u64>,
     pub loaded: bool,
+    /// Bytes that a segment may have at most that joined since the metaslab was unloaded; 0 if none
+    /// can have.
+    pub hope: u64,
 }
 
 impl View {
+    /// Whether there may be so large a segment, as far as the segments are known.
     pub(super) fn may_hold(&self, size: u64) -> bool {
         self.largest.map_or_else(|| self.weight.may_hold(size), |largest| size <= largest)
     }
@@ -105,16 +126,24 @@ struct State {
     loading: Option<Vec<(u64, u64, u64)>>,
     allocs: BTreeMap<u64, RangeTree>,
     frees: BTreeMap<u64, RangeTree>,
-    freed: BTreeMap<u64, RangeTree>,
-    defer: BTreeMap<u64, RangeTree>,
+    freed: Kept,
+    defer: Kept,
+    /// Bytes of the metaslab.
+    size: u64,
     allocated: u64,
     /// While not loaded: free segments that may be allocated, and the largest of them.
     histogram: Histogram,
     largest: Option<u64>,
+    /// Segments that came back since it was unloaded: how many, and their bytes.
+    came_back: (u64, u64),
+    /// Bytes that the largest of the other segments has at most.
+    others: u64,
     /// Where the last allocation ended.
     cursor: u64,
     /// Last txg in which this metaslab was allocated from or loaded for.
     used: u64,
+    /// The same as the last sync saw it, and when it saw it first.
+    seen: Option<(u64, Instant)>,
 }
 
 /// A metaslab; see the module's documentation.
@@ -122,7 +151,7 @@ pub struct Metaslab {
     vdev: u64,
     id: u64,
     extent: Extent,
-    state: Mutex<State>,
+    state: Watched<State>,
     loaded: Condvar,
 }
 
@@ -135,7 +164,8 @@ pub(super) struct Deferred {
 
 impl Metaslab {
     pub(super) fn new(vdev: u64, id: u64, extent: Extent, info: MetaslabInfo) -> Metaslab {
-        let mut state = State { allocated: info.allocated.min(extent.size), ..State::default() };
+        let allocated = info.allocated.min(extent.size);
+        let mut state = State { size: extent.size, allocated, ..State::default() };
         state.histogram = info.histogram.unwrap_or_else(|| {
             // All that is known is how much there is in all.
             let mut histogram = Histogram::default();
@@ -145,7 +175,10 @@ impl Metaslab {
         if state.allocated == extent.size {
             state.histogram = Histogram::default();
         }
-        Metaslab { vdev, id, extent, state: Mutex::new(state), loaded: Condvar::new() }
+        let top = state.histogram.counts().iter().rposition(|count| *count > 0);
+        let bound = top.map_or(0, |log| u64::MAX >> (63 - log.min(63)));
+        state.others = bound.min(extent.size - state.allocated);
+        Metaslab { vdev, id, extent, state: Watched::new(state), loaded: Condvar::new() }
     }
 
     /// Its number within the vdev.
@@ -178,6 +211,11 @@ impl Metaslab {
         self.state.lock().free.as_ref().map_or(0, FreeSpace::memory)
     }
 
+    /// Waits for its lock since the last call.
+    pub(super) fn take_lock_waits(&self) -> LockWaits {
+        self.state.take_waits()
+    }
+
     pub(super) fn view(&self) -> View {
         self.state.lock().view()
     }
@@ -186,10 +224,8 @@ impl Metaslab {
     /// they border on; `None` if not loaded.
     pub fn free_histogram(&self) -> Option<Histogram> {
         let state = self.state.lock();
-        let mut sum = state.free.as_ref()?.histogram();
-        let kept = state.freed.values().chain(state.defer.values());
-        kept.for_each(|tree| sum.merge(&tree.histogram()));
-        Some(sum)
+        let free = state.free.as_ref()?.histogram();
+        Some(with_kept(free, state))
     }
 
     /// All free segments by size, as far as they are known: as [`free_histogram`] if loaded, else
@@ -198,32 +234,27 @@ impl Metaslab {
     /// [`free_histogram`]: Metaslab::free_histogram
     pub fn known_histogram(&self) -> Histogram {
         let state = self.state.lock();
-        let mut sum = state.histogram();
-        let kept = state.freed.values().chain(state.defer.values());
-        kept.for_each(|tree| sum.merge(&tree.histogram()));
-        sum
+        let free = state.histogram();
+        with_kept(free, state)
     }
 
     /// What is free once `txg` is on disk, for writing the space map anew; `None` if not loaded.
     pub fn free_after(&self, txg: u64) -> Option<RangeTree> {
-        let state = self.state.lock();
-        let mut tree = RangeTree::new();
-        let pending = [&state.frees, &state.freed, &state.defer].into_iter();
-        let of_txg = |trees: &BTreeMap<u64, RangeTree>| {
-            let upto = trees.range(..=txg);
-            upto.flat_map(|(_, t)| t.iter().collect::<Vec<_>>()).collect::<Vec<_>>()
+        // The copy's memory is touched here rather than with the lock held.
+        let mut copy = Loading::new(self.extent, true).ok()?;
+        let (own, kept) = {
+            let state = self.state.lock();
+            state.free.as_ref()?.copy_to(&mut copy);
+            // What is not synced yet: mostly of the open group, and there are few allocations since
+            // it was opened.
+            let frees = state.frees.range(..=txg).flat_map(|(_, tree)| tree.iter());
+            let later = state.allocs.range(txg + 1..).flat_map(|(_, tree)| tree.iter());
+            let own: Vec<(u64, u64)> = frees.chain(later).collect();
+            (own, state.freed.sets(txg).chain(state.defer.sets(txg)).collect::<Vec<Set>>())
         };
-        let later = state.allocs.range(txg + 1..).flat_map(|(_, t)| t.iter());
-        let free = state.free.as_ref()?.iter();
-        for (start, end) in free.chain(pending.flat_map(of_txg)) {
-            tree.clear(start, end);
-            tree.add(start, end).ok()?;
-        }
-        for (start, end) in later {
-            tree.clear(start, end);
-            tree.add(start, end).ok()?;
-        }
-        Some(tree)
+        let kept = kept.iter().flat_map(Set::iter);
+        own.into_iter().chain(kept).for_each(|(start, end)| copy.fill(start, end, true));
+        Some(copy.segments())
     }
 
     /// Allocates `size` bytes in `txg`.
@@ -260,9 +291,9 @@ impl Metaslab {
             return Err(RangeError::Absent { start, end });
         }
         let mut state = self.state.lock();
-        let trees = [&state.frees, &state.freed, &state.defer];
-        let pending = trees.into_iter().flat_map(|trees| trees.values());
-        let clash = pending.filter_map(|tree| tree.overlap(start, end)).next();
+        let clash = state.frees.values().filter_map(|tree| tree.overlap(start, end)).next();
+        let clash = clash.or_else(|| state.freed.overlap(start, end));
+        let clash = clash.or_else(|| state.defer.overlap(start, end));
         let free = state.free.as_ref().is_some_and(|free| free.overlaps(start, end));
         if let Some((seg_start, seg_end)) = clash.or(free.then_some((start, end))) {
             return Err(RangeError::Overlap { start, end, seg_start, seg_end });
@@ -272,17 +303,21 @@ impl Metaslab {
 
     /// The changes of `txg` since the last call.
     pub(super) fn take_changes(&self, txg: u64) -> Option<Changes> {
-        let mut state = self.state.lock();
-        let mut allocs = state.allocs.remove(&txg).unwrap_or_default();
-        let freed = state.frees.remove(&txg).unwrap_or_default();
+        let (mut allocs, freed) = {
+            let mut state = self.state.lock();
+            let allocs = state.allocs.remove(&txg).unwrap_or_default();
+            let freed = Arc::new(state.frees.remove(&txg).unwrap_or_default());
+            if !freed.is_empty() {
+                state.freed.push(txg, freed.clone());
+            }
+            (allocs, freed)
+        };
         if allocs.is_empty() && freed.is_empty() {
             return None;
         }
         let mut frees = RangeTree::new();
-        let kept = state.freed.entry(txg).or_default();
         for (start, end) in freed.iter() {
-            // Both trees are sets and `freed` is disjoint from what was freed before.
-            let _ = kept.add(start, end);
+            // Both trees are sets.
             let _ = allocs.remove_xor_add(&mut frees, start, end);
         }
         let (vdev, metaslab) = (self.vdev, self.id);
@@ -293,26 +328,40 @@ impl Metaslab {
     /// `txg` is on disk: its frees begin to wait, and those that have waited long enough become
     /// allocatable. A metaslab that was not used for long is unloaded.
     pub(super) fn sync_done(&self, txg: u64, keep: bool) -> (Deferred, View) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let came = state.freed.hand_over(txg, &mut state.defer);
+        let mut deferred = Deferred { came, went: 0 };
+        let waited = txg.checked_sub(TXG_DEFER_SIZE);
+        while let Some((freed_in, segments)) = waited.and_then(|txg| guard.defer.pop(txg, BATCH)) {
+            deferred.went += segments.iter().map(|(start, end)| end - start).sum::<u64>();
+            guard.mature(freed_in, &segments);
+            MutexGuard::bump(&mut guard);
+        }
+        let idle = guard.is_idle(txg);
+        let unloaded = if idle && !keep { guard.unload() } else { None };
+        let view = guard.view();
+        drop(guard);
+        // Memory is given back without the lock.
+        drop(unloaded);
+        (deferred, view)
+    }
+
+    /// Unloads the metaslab if nothing was allocated there since `txg`, which is on disk; its view
+    /// then.
+    pub(super) fn evict(&self, txg: u64) -> Option<View> {
         let mut state = self.state.lock();
-        let mut deferred = Deferred::default();
-        if let Some(freed) = state.freed.remove(&txg).filter(|freed| !freed.is_empty()) {
-            deferred.came = freed.space();
-            state.defer.insert(txg, freed);
-        }
-        while let Some(first) = state.defer.first_entry() {
-            let (freed_in, waited) = (*first.key(), *first.key() + TXG_DEFER_SIZE <= txg);
-            if !waited {
-                break;
-            }
-            let tree = first.remove();
-            deferred.went += tree.space();
-            state.mature(freed_in, &tree);
-        }
-        let idle = state.used.saturating_add(tunables::UNLOAD_DELAY.get()) < txg;
-        if !keep && idle && state.allocs.is_empty() && state.free.is_some() {
-            state.unload();
-        }
-        (deferred, state.view())
+        let unloaded = if state.used <= txg { state.unload()? } else { return None };
+        let view = state.view();
+        drop(state);
+        drop(unloaded);
+        Some(view)
+    }
+
+    /// Last txg in which it was used, and bytes of memory that it takes; `None` if not loaded.
+    pub(super) fn loaded_since(&self) -> Option<(u64, u64)> {
+        let state = self.state.lock();
+        Some((state.used, state.free.as_ref()?.memory()))
     }
 
     /// Brings the free space into memory, or waits for whoever does so. A load is counted in
@@ -340,7 +389,10 @@ impl Metaslab {
         let started = Instant::now();
         let loaded = loader.load(self.vdev, self.id, self.extent);
         // Summing up takes long where there are many segments: not with the lock held.
-        landing.result = loaded.map(|Loaded { free, txg }| (free.finish(), txg));
+        landing.result = loaded.map(|Loaded { mut free, txg }| {
+            self.hold_back(&mut free, txg);
+            free.finish()
+        });
         if landing.result.is_ok() {
             loads.add(started.elapsed());
         }
@@ -352,31 +404,65 @@ impl Metaslab {
         }
     }
 
-    fn finish_load(&self, result: Result<(FreeSpace, u64), String>) {
-        let mut state = self.state.lock();
-        let matured = state.loading.take().unwrap_or_default();
-        if let Ok((mut free, txg)) = result {
-            for (_, start, end) in matured.into_iter().filter(|(freed_in, ..)| *freed_in > txg) {
+    /// Takes what is kept back out of the free space as a map has it that was written in `txg`, and
+    /// adds what is kept back no more, but was when the map was written.
+    fn hold_back(&self, free: &mut Loading, txg: u64) {
+        let (matured, kept) = {
+            let mut state = self.state.lock();
+            let matured = state.loading.as_mut().map(std::mem::take).unwrap_or_default();
+            let kept = state.freed.sets(u64::MAX).chain(state.defer.sets(u64::MAX));
+            (matured, kept.collect::<Vec<Set>>())
+        };
+        for (_, start, end) in matured.into_iter().filter(|(freed_in, ..)| *freed_in > txg) {
+            free.fill(start, end, true);
+        }
+        for (start, end) in kept.iter().flat_map(Set::iter) {
+            free.fill(start, end, false);
+        }
+    }
+
+    /// Everybody may use the free space now, in which all is held back that was kept back when
+    /// [`Metaslab::hold_back`] looked: what came back since is added.
+    fn finish_load(&self, result: Result<FreeSpace, String>) {
+        let mut result = result.ok();
+        let add = |free: &mut Option<FreeSpace>, matured: Vec<(u64, u64, u64)>| {
+            let Some(free) = free else { return };
+            for (_, start, end) in matured {
                 free.clear(start, end);
                 let _ = free.add(start, end);
             }
-            let held = [&state.freed, &state.defer, &state.frees, &state.allocs];
-            for (start, end) in held.into_iter().flat_map(|t| t.values()).flat_map(|t| t.iter()) {
-                free.clear(start, end);
-            }
+        };
+        let mut state = self.state.lock();
+        while let Some(matured) = state.loading.take_if(|noted| noted.len() > BATCH) {
+            state.loading = Some(Vec::new());
+            drop(state);
+            add(&mut result, matured);
+            state = self.state.lock();
+        }
+        add(&mut result, state.loading.take().unwrap_or_default());
+        if let Some(free) = result {
             state.allocated = self.extent.size - free.space();
             state.free = Some(free);
+            (state.came_back, state.others) = ((0, 0), 0);
         }
         drop(state);
         self.loaded.notify_all();
     }
 }
 
+/// `sum` and what is kept back. The lock is let go of.
+fn with_kept(mut sum: Histogram, state: MutexGuard<'_, State>) -> Histogram {
+    let kept: Vec<Set> = state.freed.sets(u64::MAX).chain(state.defer.sets(u64::MAX)).collect();
+    drop(state);
+    kept.iter().flat_map(Set::iter).for_each(|(start, end)| sum.add(end - start));
+    sum
+}
+
 /// Ends a load whatever happens.
 struct Landing<'a> {
     metaslab: &'a Metaslab,
-    /// Free space as it was after a txg.
-    result: Result<(FreeSpace, u64), String>,
+    /// Free space less what is kept back.
+    result: Result<FreeSpace, String>,
 }
 
 impl Drop for Landing<'_> {
@@ -397,7 +483,13 @@ impl State {
             None => Weight::of(&self.histogram),
         };
         let largest = self.free.as_ref().map(FreeSpace::largest).or(self.largest);
-        View { weight, largest, loaded: self.free.is_some() }
+        let hope = match self.came_back {
+            (0, _) => 0,
+            // All of it side by side, with the largest there were between and around.
+            (count, bytes) => (count + 1).saturating_mul(self.others).saturating_add(bytes),
+        };
+        let hope = hope.min(self.size.saturating_sub(self.allocated));
+        View { weight, largest, loaded: self.free.is_some(), hope }
     }
 
     /// Finds `size` bytes and takes them.
@@ -427,9 +519,9 @@ impl State {
     }
 
     /// What was freed in `freed_in` becomes allocatable.
-    fn mature(&mut self, freed_in: u64, tree: &RangeTree) {
-        self.allocated = self.allocated.saturating_sub(tree.space());
-        for (start, end) in tree.iter() {
+    fn mature(&mut self, freed_in: u64, segments: &[(u64, u64)]) {
+        for (start, end) in segments.iter().copied() {
+            self.allocated = self.allocated.saturating_sub(end - start);
             if let Some(free) = &mut self.free {
                 if let Err(e) = free.add(start, end) {
                     tracing::error!("freed in txg {freed_in}: {e}");
@@ -442,13 +534,29 @@ impl State {
             // It may join with others, so the largest segment is not known any more.
             self.histogram.add(end - start);
             self.largest = None;
+            self.came_back.0 += 1;
+            self.came_back.1 += end - start;
         }
     }
 
-    fn unload(&mut self) {
-        if let Some(free) = self.free.take() {
-            self.histogram = free.histogram();
-            self.largest = Some(free.largest());
-        }
+    /// Whether this metaslab was not used for long, now that `txg` is on disk.
+    fn is_idle(&mut self, txg: u64) -> bool {
+        let since = match self.seen {
+            Some((used, since)) if used == self.used => since,
+            _ => Instant::now(),
+        };
+        self.seen = Some((self.used, since));
+        let delay = Duration::from_millis(tunables::UNLOAD_DELAY_MS.get());
+        let txgs = self.used.saturating_add(tunables::UNLOAD_DELAY.get()) < txg;
+        txgs && since.elapsed() >= delay
+    }
+
+    /// Takes the free space out, unless there are allocations that were not handed out yet.
+    fn unload(&mut self) -> Option<FreeSpace> {
+        let free = self.free.take_if(|_| self.allocs.is_empty())?;
+        self.histogram = free.histogram();
+        (self.largest, self.others) = (Some(free.largest()), free.largest());
+        self.came_back = (0, 0);
+        Some(free)
     }
 }

@@ -27,7 +27,8 @@
 //!
 //! Each metaslab has one, each group has one for its order, each rotor one. No two are ever held
 //! together, and none while a space map is read: an allocation is never behind a load unless
-//! nothing that is loaded can serve it.
+//! nothing that is loaded can serve it. None is held for a time that goes with how much was freed or
+//! how many segments there are: a sync works on sets that it took along, on copies, and in pieces.
 //!
 //! | module | what |
 //! |---|---|
@@ -37,11 +38,13 @@
 //! | [`Group`] | the metaslabs of one vdev |
 //! | [`Allocator`] | classes, copies, changes |
 //! | [`LoadMetaslab`] | what the pool implements |
+//! | [`LockWaits`] | how long allocations wait for each other and for the sync |
 
 mod allocator;
 mod bits;
 mod dense;
 mod group;
+mod kept;
 mod loader;
 mod metaslab;
 mod space;
@@ -50,6 +53,7 @@ mod sparse;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod watched;
 mod weight;
 
 pub use allocator::{
@@ -59,4 +63,5 @@ pub use group::{Group, VdevInfo};
 pub use loader::{LoadMetaslab, Loaded};
 pub use metaslab::{Changes, Metaslab, MetaslabInfo, TXG_DEFER_SIZE};
 pub use space::{Extent, FreeSpace, Loading, SEGMENT_BITS};
+pub use watched::LockWaits;
 pub use weight::Weight;

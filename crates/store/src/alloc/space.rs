@@ -24,7 +24,7 @@ use super::dense::Dense;
 use super::sparse::Sparse;
 use super::weight::Weight;
 use crate::histogram::Histogram;
-use crate::rangetree::RangeError;
+use crate::rangetree::{RangeError, RangeTree};
 
 /// Bits of memory that a segment costs in sparse form: two B-trees with 8 bytes per entry in nodes
 /// that may be half empty.
@@ -161,6 +161,20 @@ impl FreeSpace {
         };
         let runs = sparse.into_iter().flatten().chain(dense.into_iter().flatten());
         runs.map(|(s, e)| (self.extent.byte(s), self.extent.byte(e)))
+    }
+
+    /// Replaces what is in `copy` by these segments, in time that goes with the sectors alone.
+    pub(super) fn copy_to(&self, copy: &mut Loading) {
+        match &self.form {
+            Form::Sparse(sparse) => {
+                copy.words.fill(0);
+                sparse.runs().for_each(|(s, e)| bits::set(&mut copy.words, s, e));
+            }
+            Form::Dense(dense) => {
+                let words = copy.words.iter_mut().zip(dense.words());
+                words.for_each(|(to, from)| *to = *from);
+            }
+        }
     }
 
     /// Whether every byte of `start..end` is free.
@@ -377,6 +391,24 @@ impl Loading {
         }
     }
 
+    /// Makes bytes `start..end` of the vdev free, or takes them, whatever they are now. What is
+    /// outside of the extent is left out.
+    pub(super) fn fill(&mut self, start: u64, end: u64, free: bool) {
+        let Ok((from, to)) = self.extent.range(start, end) else { return };
+        match free {
+            true => bits::set(&mut self.words, from, to),
+            false => bits::clear(&mut self.words, from, to),
+        }
+    }
+
+    /// The free segments.
+    pub(super) fn segments(&self) -> RangeTree {
+        let byte = |sector| self.extent.byte(sector);
+        let mut segments = Vec::with_capacity(bits::count_runs(&self.words) as usize);
+        bits::for_each_run(&self.words, |s, e| segments.push((byte(s), byte(e))));
+        RangeTree::of_segments(segments.into_iter())
+    }
+
     /// The free space, ready to be searched.
     pub fn finish(self) -> FreeSpace {
         let Loading { extent, words, sectors } = self;
@@ -533,7 +565,14 @@ mod tests {
                 loading.free(s, e).unwrap();
                 prop_assert!(loading.free(s, e).is_err());
             }
-            check(&loading.finish(), &model, from, len, 1);
+            let loaded = loading.finish();
+            check(&loaded, &model, from, len, 1);
+            let mut copy = Loading::new(extent(5000), true).unwrap();
+            loaded.copy_to(&mut copy);
+            prop_assert_eq!(copy.segments().iter().collect::<Vec<_>>(), space.iter().collect::<Vec<_>>());
+            copy.fill(at(from), at((from + len).min(5000)), align % 2 == 0);
+            model[from..(from + len).min(5000)].fill(align % 2 == 0);
+            check(&copy.finish(), &model, from, len, 1);
         }
 
         #[test]

@@ -63,6 +63,8 @@ enum Op {
     Free(usize, bool),
     Pass,
     Sync,
+    /// All that may be is unloaded.
+    Unload,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -73,6 +75,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (any::<usize>(), any::<bool>()).prop_map(|(i, l)| Op::Free(i, l)),
         1 => Just(Op::Pass),
         2 => Just(Op::Sync),
+        1 => Just(Op::Unload),
     ]
 }
 
@@ -136,6 +139,7 @@ proptest! {
                 }
                 Op::Free(..) => {}
                 Op::Pass => maps.write(&a.take_changes(txg)),
+                Op::Unload => a.make_room(0),
                 Op::Sync => {
                     sync(&a, &maps, txg);
                     model.synced(txg);
@@ -270,10 +274,10 @@ fn a_metaslab_that_cannot_serve_is_not_loaded() {
 }
 
 /// A histogram bounds the largest segment from below only: on a pool that was just imported, with
-/// nothing loaded and a thread that loads ahead, each block that fits is allocated whole, and only
-/// what no metaslab holds is refused, after all of them were looked into.
+/// nothing loaded and a thread that loads ahead, what surely fits waits for a load, and what may fit
+/// is refused at once, until the thread has had a look.
 #[test]
-fn no_block_is_divided_for_want_of_a_load() {
+fn no_load_is_waited_for_in_vain() {
     struct Slow;
     impl LoadMetaslab for Slow {
         fn load(&self, _: u64, _: u64, extent: Extent) -> Result<Loaded, String> {
@@ -293,19 +297,115 @@ fn no_block_is_divided_for_want_of_a_load() {
         let options = Options { background: true, ..Options::default() };
         Allocator::new(&vdevs, Arc::new(Sectors(9)), Arc::new(Slow), options).unwrap()
     };
+    let look = |a: &Arc<Allocator>| {
+        while !a.is_settled() {
+            std::thread::yield_now();
+        }
+    };
+    let refused = |kib: u64| Err(AllocError::NoSegment { largest: kib << 10 });
     let a = new();
     for _ in 0..3 {
+        assert_eq!(a.allocate(1, &request(24 << 10)), refused(16));
+        look(&a);
         a.allocate(1, &request(24 << 10)).unwrap();
     }
-    assert!(a.waits().0 > 0);
     assert_eq!(a.allocate(1, &request(512)), Err(AllocError::NoSpace));
+    assert_eq!(a.waits(), (0, 0));
     let a = new();
-    let refused = AllocError::NoSegment { largest: 24 << 10 };
-    assert_eq!(a.allocate(1, &request(28 << 10)), Err(refused));
-    assert_eq!((a.loaded(), a.waits().1), (3, 3));
-    while !a.is_settled() {
-        std::thread::yield_now();
+    for loaded in 0..3 {
+        let known = if loaded == 0 { 16 } else { 24 };
+        assert_eq!((a.loaded(), a.allocate(1, &request(28 << 10))), (loaded, refused(known)));
+        look(&a);
     }
+    assert_eq!((a.loaded(), a.waits()), (3, (0, 0)));
+    let a = new();
+    a.allocate(1, &request(16 << 10)).unwrap();
+    assert_eq!(a.waits(), (1, 0));
+    look(&a);
+}
+
+/// Two blocks side by side that are freed one after the other, in a metaslab that is not loaded, are
+/// two segments to its histogram. Who finds no room anywhere else has it loaded, once.
+#[test]
+fn what_joined_unseen_is_looked_for_last() {
+    let (a, maps) = allocator(&[(Class::Normal, vdev(0, 20, 4))]);
+    let full: Vec<Dva> = (0..64).map(|_| a.allocate(1, &request(64 << 10)).unwrap().1[0]).collect();
+    sync(&a, &maps, 1);
+    a.make_room(0);
+    let group = a.groups().next().unwrap();
+    let metaslabs = group.metaslabs();
+    let m = metaslabs.iter().find(|m| !m.is_loaded()).unwrap();
+    let start = m.extent().start;
+    let dva = |i: u64| full.iter().find(|dva| dva.offset == start + (i << 16)).unwrap();
+    // Without loads ahead.
+    let sync = |txg: u64| {
+        maps.write(&a.take_changes(txg));
+        maps.commit(txg);
+        for m in metaslabs {
+            group.note(m.id() as usize, m.sync_done(txg, true).1);
+        }
+    };
+    a.free(2, dva(4)).unwrap();
+    sync(2);
+    a.free(3, dva(5)).unwrap();
+    sync(3);
+    assert_eq!(
+        a.allocate(4, &request(128 << 10)),
+        Err(AllocError::NoSpace),
+        "what waits is no use"
+    );
+    (4..7).for_each(sync);
+    let loads = || a.load_latency().count();
+    let before = loads();
+    let refused = |kib: u64| Err(AllocError::NoSegment { largest: kib << 10 });
+    assert_eq!(a.allocate(7, &request(192 << 10)), refused(64));
+    assert_eq!(loads(), before, "there is no hope for that");
+    let (_, dvas) = a.allocate(7, &request(128 << 10)).unwrap();
+    assert_eq!((dvas[0].offset, loads()), (start + (4 << 16), before + 1));
+    assert_eq!(a.allocate(7, &request(128 << 10)), Err(AllocError::NoSpace));
+    assert_eq!(loads(), before + 1);
+}
+
+#[test]
+fn little_used_metaslabs_make_room() {
+    let (a, maps) = allocator(&[(Class::Normal, vdev(0, 20, 6))]);
+    let metaslabs = a.groups().next().unwrap().metaslabs();
+    let (_, dvas) = a.allocate(1, &request(4 << 10)).unwrap();
+    let active = (dvas[0].offset >> 20) as usize;
+    let others: Vec<usize> = (0..6).filter(|i| *i != active).collect();
+    for (txg, i) in (1..).zip(&others) {
+        sync(&a, &maps, txg);
+        metaslabs[*i].evict(txg);
+        assert!(a.load(0, *i as u64));
+    }
+    let memory = |all: &[usize]| all.iter().map(|i| metaslabs[*i].memory()).sum::<u64>();
+    assert_eq!((a.loaded(), a.memory()), (6, memory(&[0, 1, 2, 3, 4, 5])));
+    a.make_room(a.memory());
+    assert_eq!(a.loaded(), 6);
+    a.make_room(memory(&others[2..]) + memory(&[active]));
+    let is_loaded = |i: &usize| metaslabs[*i].is_loaded();
+    assert!(!others[..2].iter().any(is_loaded) && others[2..].iter().all(is_loaded));
+    assert_eq!(a.loaded(), 4);
+    // What is allocated since the last txg on disk is in no space map.
+    let used = others[4];
+    assert!(matches!(metaslabs[used].alloc(6, 4096).0, super::metaslab::Attempt::Got(_)));
+    a.make_room(0);
+    assert!(others.iter().all(|i| is_loaded(i) == (*i == used)) && is_loaded(&active));
+}
+
+#[test]
+fn idle_metaslabs_are_unloaded_when_txgs_and_time_have_passed() {
+    use crate::tunables::{PRELOAD_LIMIT, UNLOAD_DELAY, UNLOAD_DELAY_MS};
+    let count = PRELOAD_LIMIT.get() + 4;
+    let (a, maps) = allocator(&[(Class::Normal, vdev(0, 20, count as usize))]);
+    (0..count).for_each(|i| assert!(a.load(0, i)));
+    let last = UNLOAD_DELAY.get() + 4;
+    (1..=last).for_each(|txg| drop(sync(&a, &maps, txg)));
+    assert_eq!(a.loaded(), count, "the time has not passed");
+    UNLOAD_DELAY_MS.set(0).unwrap();
+    sync(&a, &maps, last + 1);
+    UNLOAD_DELAY_MS.reset();
+    assert_eq!(a.loaded(), count - 4, "the best ones are kept");
 }
 
 #[test]
