@@ -5,10 +5,10 @@
 //! hands the descriptor back over a socket, whose number it finds in `_FUSE_COMMFD` (here its
 //! standard input). Root in a container that may not mount takes the same way.
 
+use crate::session::{Filesystem, Notifier, Session, Users};
 use crate::watcher::Watcher;
 use crate::{MountSpec, mountinfo};
 use cenote_zpl::Atime;
-use fuser::{BackgroundSession, Config, Filesystem, Notifier, Session, SessionACL};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -244,7 +244,7 @@ pub(crate) struct Served {
     mountpoint: PathBuf,
     /// What identifies the mount (see `mountinfo`), until it is unmounted.
     id: Option<String>,
-    session: Option<BackgroundSession>,
+    session: Option<Session>,
     watcher: Option<Arc<Watcher>>,
 }
 
@@ -259,11 +259,8 @@ impl Served {
     ) -> Result<Served, MountError> {
         let other_users = allows_other_users();
         let device = attach(kind, mountpoint, other_users)?;
-        let mut config = Config::default();
-        config.acl = if other_users { SessionACL::All } else { SessionACL::Owner };
-        config.n_threads = Some(threads);
-        config.clone_fd = true;
-        let acl = config.acl;
+        let own = Users::Only(rustix::process::geteuid().as_raw());
+        let users = if other_users { Users::All } else { own };
         let id = mountinfo::mount_at(mountpoint).ok_or_else(|| {
             MountError::Session("/proc/self/mountinfo does not show the mount".into())
         })?;
@@ -273,7 +270,7 @@ impl Served {
         // From here on dropping it takes the mount away.
         let mountpoint = mountpoint.to_owned();
         let mut served = Served { mountpoint, id: Some(id), session: None, watcher };
-        let session = Session::from_fd(server, device, acl, config).and_then(Session::spawn);
+        let session = Session::start(server, device, users, threads);
         served.session = Some(session.map_err(|e| MountError::Session(e.to_string()))?);
         Ok(served)
     }
@@ -290,12 +287,12 @@ impl Served {
 
     /// Tells the kernel what it does not know.
     pub(crate) fn notifier(&self) -> Option<Notifier> {
-        self.session.as_ref().map(BackgroundSession::notifier)
+        self.session.as_ref().map(Session::notifier)
     }
 
     /// Whether it is still being served: not after someone else unmounted it.
     pub(crate) fn is_mounted(&self) -> bool {
-        self.session.as_ref().is_some_and(|s| !s.guard.is_finished())
+        self.session.as_ref().is_some_and(|s| !s.is_finished())
     }
 
     /// Unmounts.
@@ -311,10 +308,10 @@ impl Served {
         // The threads end when the kernel lets go. That takes longer if the mount is also visible
         // in another mount namespace; then they go on serving it there.
         let deadline = Instant::now() + GOODBYE;
-        while !session.guard.is_finished() && Instant::now() < deadline {
+        while !session.is_finished() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
-        if !session.guard.is_finished() {
+        if !session.is_finished() {
             tracing::info!("'{}' is unmounted, but in use elsewhere", self.mountpoint.display());
         } else if let Err(e) = session.join() {
             tracing::warn!("FUSE session of '{}': {e}", self.mountpoint.display());

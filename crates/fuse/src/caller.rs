@@ -4,7 +4,6 @@
 //! groups and capabilities of the caller, which requests do not carry; they are looked up in
 //! `/proc`, in the few cases where there is such a bit.
 
-use fuser::Request;
 use std::fs;
 
 /// `CAP_FSETID`: set-user-id and set-group-id bits survive changes.
@@ -18,13 +17,7 @@ pub(crate) struct Caller {
     /// Group id for file systems.
     pub(crate) gid: u32,
     /// Thread; 0 if it is in no process namespace of ours.
-    pid: u32,
-}
-
-impl From<&Request> for Caller {
-    fn from(request: &Request) -> Caller {
-        Caller { uid: request.uid(), gid: request.gid(), pid: request.pid() }
-    }
+    pub(crate) pid: u32,
 }
 
 impl Caller {

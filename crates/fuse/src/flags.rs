@@ -5,7 +5,7 @@
 //! change the flags that keep a file from being changed.
 
 use cenote_zpl::{Attr, SetAttr, flags};
-use fuser::Errno;
+use rustix::io::Errno;
 
 /// `FS_IOC_GETFLAGS`: answered by an `int`.
 const GET_FLAGS: u32 = 0x8008_6601;
@@ -67,9 +67,9 @@ pub(crate) fn change(command: u32, data: &[u8], attr: &Attr) -> Option<Result<Se
         SetAttr { flags, projid, ..SetAttr::default() }
     };
     Some(match asked {
-        None => Err(Errno::EINVAL),
-        Some(_) if projid == Some(NO_PROJECT) => Err(Errno::EINVAL),
-        Some(None) => Err(Errno::EOPNOTSUPP),
+        None => Err(Errno::INVAL),
+        Some(_) if projid == Some(NO_PROJECT) => Err(Errno::INVAL),
+        Some(None) => Err(Errno::OPNOTSUPP),
         Some(Some(asked)) => Ok(changed(asked)),
     })
 }

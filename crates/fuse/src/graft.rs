@@ -33,13 +33,15 @@
 //! users, and a mount that allows no programs to be run allows none in its grafts.
 
 use crate::inodes;
+use crate::session::{INodeNo, Notifier};
 use crate::syncer::{SyncHook, SyncPolicy};
 use crate::tree::{FUSE_ROOT, Node, Tree, not_found, slot_of};
 use crate::{
     Force, MountError, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, SpaceHook,
 };
-use cenote_zpl::{Error, FileSystem};
-use fuser::{FileType, INodeNo, Notifier};
+use cenote_zpl::{Clock, Error, FileSystem, Time};
+use rustix::fs::FileType;
+use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;
@@ -47,7 +49,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLockWriteGuard, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// Slots of a mount.
 const MAX_SLOTS: usize = u16::MAX as usize;
@@ -66,7 +68,7 @@ pub(crate) struct Branch {
     /// Whether programs may be run.
     pub(crate) exec: bool,
     /// When it was mounted or grafted.
-    pub(crate) since: SystemTime,
+    pub(crate) since: Time,
     /// Where a graft is.
     pub(crate) place: Option<Place>,
     /// Open files, and open directories of grafts.
@@ -90,7 +92,7 @@ pub(crate) struct Place {
 pub(crate) struct Made {
     pub(crate) slot: u16,
     pub(crate) place: Place,
-    pub(crate) since: SystemTime,
+    pub(crate) since: Time,
 }
 
 /// A snapshot whose name was seen.
@@ -215,7 +217,7 @@ impl Branch {
             sync: spec.sync.clone(),
             policy: AtomicU8::new(spec.sync_policy as u8),
             exec: spec.exec,
-            since: SystemTime::now(),
+            since: Clock::default().now(),
             place,
             users: AtomicUsize::new(0),
             gone: AtomicBool::new(false),
@@ -492,7 +494,7 @@ impl Tree {
             Place { branch: around.clone(), dir, name, covered: None }
         };
         for name in missing {
-            let (place, since) = (place(dir, name), SystemTime::now());
+            let (place, since) = (place(dir, name), Clock::default().now());
             let slot = table.push(|slot| Slot::Made(Arc::new(Made { slot, place, since })))?;
             table.added.entry(dir).or_default().insert(slot, name.as_bytes().to_vec());
             if let Some(Slot::Made(made)) = table.slot(slot) {
@@ -580,7 +582,7 @@ impl Tree {
         INodeNo(if ino == self.root.root().ino() { FUSE_ROOT } else { ino })
     }
 
-    fn tell(&self, what: impl FnOnce(&Notifier) -> std::io::Result<()>) {
+    fn tell(&self, what: impl FnOnce(&Notifier) -> Result<(), Errno>) {
         if let Some(notifier) = self.notifier.get()
             && let Err(e) = what(notifier)
         {
@@ -592,7 +594,7 @@ impl Tree {
     fn announce(&self, dir: u64, name: &[u8]) {
         let dir = self.kernels(dir);
         self.tell(|notifier| {
-            notifier.inval_entry(dir, OsStr::from_bytes(name))?;
+            notifier.inval_entry(dir, name)?;
             notifier.inval_inode(dir, 0, 0)
         });
     }

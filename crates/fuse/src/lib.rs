@@ -10,6 +10,7 @@
 //! | `attach` | getting a mounted `/dev/fuse`, taking mounts away again |
 //! | `mountinfo` | what the kernel says is mounted |
 //! | [`watcher`] | a process that takes mounts away when the one that serves them dies |
+//! | `session` | the protocol: requests in, answers out |
 //! | `server` | answering the kernel's requests |
 //! | `syncer` | waiting until changes are on disk |
 //! | `inodes` | what the kernel knows, and files without names |
@@ -52,6 +53,7 @@ mod mountinfo;
 pub mod pseudo;
 mod rewrite;
 mod server;
+mod session;
 mod syncer;
 mod tree;
 pub mod watcher;
@@ -59,6 +61,7 @@ pub mod watcher;
 pub use attach::{Force, MountError, allows_other_users, can_nest};
 pub use graft::{Graft, resolve};
 pub use rewrite::{RewriteRange, file_system_of, is_control_directory, rewrite};
+pub use session::is_request;
 pub use syncer::{SyncHook, SyncPolicy};
 pub use tree::{SnapDir, SnapshotEntry, Snapshots};
 pub use watcher::Watcher;

@@ -9,18 +9,22 @@
 
 use crate::Force;
 use crate::attach::{self, Kind, MountError, Served};
-use crate::watcher::Watcher;
-use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
+use crate::caller::Caller;
+use crate::session::{
+    Asked, FileAttr, FileHandle, Filesystem, Found, INodeNo, ReplyAttr, ReplyData, ReplyDirectory,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite,
 };
+use crate::watcher::Watcher;
+use cenote_zpl::{Clock, Time};
+use fuse_abi::linux::FOPEN_DIRECT_IO;
+use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// Threads that answer requests.
 const THREADS: usize = 2;
@@ -85,7 +89,7 @@ impl Mount {
             exec: false,
             times: MountFlags::NOATIME,
         };
-        let server = Server { contents, state: Mutex::default(), since: SystemTime::now() };
+        let server = Server { contents, state: Mutex::default(), since: Clock::default().now() };
         Ok(Mount(Served::new(server, &kind, &dir, THREADS, watcher)?))
     }
 
@@ -122,7 +126,7 @@ struct Server {
     contents: Arc<dyn Contents>,
     state: Mutex<State>,
     /// The time that files show.
-    since: SystemTime,
+    since: Time,
 }
 
 impl Server {
@@ -173,7 +177,6 @@ impl Server {
             atime: time,
             mtime: time,
             ctime: time,
-            crtime: time,
             kind,
             perm,
             nlink,
@@ -181,22 +184,21 @@ impl Server {
             gid: rustix::process::getegid().as_raw(),
             rdev: 0,
             blksize: 4096,
-            flags: 0,
         })
     }
 
     fn attr_of(&self, ino: INodeNo) -> Result<FileAttr, Errno> {
-        self.path(ino).and_then(|path| self.attr(&path)).ok_or(Errno::ENOENT)
+        self.path(ino).and_then(|path| self.attr(&path)).ok_or(Errno::NOENT)
     }
 
     /// Opens a file: its handle.
-    fn open_file(&self, ino: INodeNo, flags: OpenFlags) -> Result<u64, Errno> {
-        let path = self.path(ino).ok_or(Errno::ENOENT)?;
-        let text = match flags.acc_mode() {
-            OpenAccMode::O_WRONLY => self.entry(&path).map(|_| String::new()),
+    fn open_file(&self, ino: INodeNo, flags: OFlags) -> Result<u64, Errno> {
+        let path = self.path(ino).ok_or(Errno::NOENT)?;
+        let text = match flags & OFlags::RWMODE {
+            OFlags::WRONLY => self.entry(&path).map(|_| String::new()),
             _ => self.contents.read(&path),
         };
-        let text = text.ok_or(Errno::ENOENT)?;
+        let text = text.ok_or(Errno::NOENT)?;
         let mut state = self.state();
         state.last_handle += 1;
         let handle = state.last_handle;
@@ -205,79 +207,50 @@ impl Server {
     }
 
     fn write_file(&self, ino: INodeNo, offset: u64, data: &[u8]) -> Result<(), Errno> {
-        let path = self.path(ino).ok_or(Errno::ENOENT)?;
-        let text = std::str::from_utf8(data).ok().filter(|_| offset == 0).ok_or(Errno::EINVAL)?;
+        let path = self.path(ino).ok_or(Errno::NOENT)?;
+        let text = std::str::from_utf8(data).ok().filter(|_| offset == 0).ok_or(Errno::INVAL)?;
         self.contents.write(&path, text).map_err(|refusal| match refusal {
-            Refusal::Invalid => Errno::EINVAL,
-            Refusal::ReadOnly => Errno::EACCES,
+            Refusal::Invalid => Errno::INVAL,
+            Refusal::ReadOnly => Errno::ACCESS,
         })
     }
 }
 
 impl Filesystem for Server {
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let attr = self.path(parent).and_then(|dir| self.attr(&dir.join(name)));
+        let (name_kept, attr_kept) = (Duration::ZERO, Duration::ZERO);
         match attr {
-            Some(attr) => reply.entry(&Duration::ZERO, &attr, Generation(0)),
-            None => reply.error(Errno::ENOENT),
+            Some(attr) => reply.entry(&Found { attr, generation: 0, name_kept, attr_kept }),
+            None => reply.error(Errno::NOENT),
         }
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, ino: INodeNo, reply: ReplyAttr) {
         match self.attr_of(ino) {
-            Ok(attr) => reply.attr(&Duration::ZERO, &attr),
+            Ok(attr) => reply.attr(Duration::ZERO, &attr),
             Err(e) => reply.error(e),
         }
     }
 
-    fn setattr(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        _size: Option<u64>,
-        _atime: Option<TimeOrNow>,
-        _mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
+    fn setattr(&self, _who: Caller, ino: INodeNo, asked: Asked, reply: ReplyAttr) {
+        let Asked { mode: None, uid: None, gid: None, .. } = asked else {
+            return reply.error(self.attr_of(ino).err().unwrap_or(Errno::PERM));
+        };
         // A shell truncates what it is going to write.
-        match self.attr_of(ino) {
-            Ok(attr) if mode.is_none() && uid.is_none() && gid.is_none() => {
-                reply.attr(&Duration::ZERO, &attr);
-            }
-            Ok(_) => reply.error(Errno::EPERM),
-            Err(e) => reply.error(e),
-        }
+        self.getattr(ino, reply);
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _who: Caller, ino: INodeNo, flags: OFlags, reply: ReplyOpen) {
         match self.open_file(ino, flags) {
-            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO),
+            Ok(handle) => reply.opened(FileHandle(handle), FOPEN_DIRECT_IO),
             Err(e) => reply.error(e),
         }
     }
 
-    fn read(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
+    fn read(&self, fh: FileHandle, offset: u64, size: u32, _flags: OFlags, reply: ReplyData) {
         let Some(text) = self.state().open.get(&fh.0).cloned() else {
-            return reply.error(Errno::EBADF);
+            return reply.error(Errno::BADF);
         };
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
         let to = from.saturating_add(size as usize).min(text.len());
@@ -286,14 +259,11 @@ impl Filesystem for Server {
 
     fn write(
         &self,
-        _req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        _kill_ids: bool,
         reply: ReplyWrite,
     ) {
         match self.write_file(ino, offset, data) {
@@ -302,30 +272,14 @@ impl Filesystem for Server {
         }
     }
 
-    fn release(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn release(&self, fh: FileHandle, reply: ReplyEmpty) {
         self.state().open.remove(&fh.0);
         reply.ok();
     }
 
-    fn readdir(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
+    fn readdir(&self, ino: INodeNo, offset: u64, mut reply: ReplyDirectory) {
         let listed = self.path(ino).and_then(|dir| Some((self.contents.list(&dir)?, dir)));
-        let Some((names, dir)) = listed else { return reply.error(Errno::ENOENT) };
+        let Some((names, dir)) = listed else { return reply.error(Errno::NOENT) };
         let up = dir.parent().map_or(1, |parent| self.number(parent));
         let dots = [(ino.0, ".".into(), Entry::Directory), (up, "..".into(), Entry::Directory)];
         let numbered =
@@ -337,7 +291,7 @@ impl Filesystem for Server {
                 Entry::Directory => FileType::Directory,
                 Entry::File | Entry::Setting => FileType::RegularFile,
             };
-            if reply.add(INodeNo(number), next, kind, name) {
+            if reply.add(INodeNo(number), next, kind, name.as_bytes()) {
                 break;
             }
         }

@@ -14,7 +14,7 @@
 #![allow(unsafe_code)]
 
 use crate::tree::{is_control, slot_of};
-use fuser::Errno;
+use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 use std::fs::{File, Metadata};
 use std::io;
@@ -69,14 +69,14 @@ impl RewriteRange {
         let mut words = [0u64; 4];
         let (chunks, rest) = data.as_chunks::<8>();
         if chunks.len() != words.len() || !rest.is_empty() {
-            return Some(Err(Errno::EINVAL));
+            return Some(Err(Errno::INVAL));
         }
         for (word, bytes) in words.iter_mut().zip(chunks) {
             *word = u64::from_ne_bytes(*bytes);
         }
         let [offset, length, flags, argument] = words;
         if flags & !(PHYSICAL | SKIP_SNAPSHOT | SKIP_CLONED) != 0 || argument != 0 {
-            return Some(Err(Errno::EINVAL));
+            return Some(Err(Errno::INVAL));
         }
         Some(Ok(RewriteRange {
             offset,
@@ -132,12 +132,12 @@ mod tests {
             assert_eq!(RewriteRange::asked(0x4020_8303, &bytes), Some(Ok(range)));
             assert_eq!(RewriteRange::asked(0x4020_8304, &bytes), None);
             let short = bytes.get(..24).unwrap();
-            assert_eq!(RewriteRange::asked(0x4020_8303, short), Some(Err(Errno::EINVAL)));
+            assert_eq!(RewriteRange::asked(0x4020_8303, short), Some(Err(Errno::INVAL)));
         }
         for (at, value) in [(16, 8), (24, 1)] {
             let mut bytes = [0u8; 32];
             bytes[at] = value;
-            assert_eq!(RewriteRange::asked(0x4020_8303, &bytes), Some(Err(Errno::EINVAL)));
+            assert_eq!(RewriteRange::asked(0x4020_8303, &bytes), Some(Err(Errno::INVAL)));
         }
     }
 }

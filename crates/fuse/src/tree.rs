@@ -18,10 +18,10 @@
 use crate::MountSpec;
 use crate::graft::{Branch, Made, Slot, Snapshot, Table};
 use crate::inodes::Inodes;
-use cenote_zpl::{Attr, CaseSensitivity, Error, FileSystem};
-use fuser::{FileAttr, FileType, INodeNo, Notifier};
+use crate::session::{FileAttr, INodeNo, Notifier};
+use cenote_zpl::{Attr, CaseSensitivity, Error, FileSystem, Time};
+use rustix::fs::FileType;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The kernel's number of the root directory.
 pub(crate) const FUSE_ROOT: u64 = 1;
@@ -304,7 +304,7 @@ impl Tree {
             Node::Snapshots(branch) => {
                 let all = branch.list_snapshots();
                 let newest = all.iter().map(|s| s.created).max();
-                let changed = newest.map_or(branch.since, |sec| system_time((sec, 0)));
+                let changed = newest.map_or(branch.since, |sec| (sec, 0));
                 fixed((all.len() as u64).saturating_add(2), changed)
             }
             Node::Made(made) => fixed(self.table().added_to(node).saturating_add(2), made.since),
@@ -313,7 +313,7 @@ impl Tree {
 }
 
 /// Attributes of a directory that is in no file system.
-fn fixed_attr(node: &Node, links: u64, changed: SystemTime) -> FileAttr {
+fn fixed_attr(node: &Node, links: u64, changed: Time) -> FileAttr {
     FileAttr {
         ino: INodeNo(node.ino()),
         size: 2,
@@ -321,7 +321,6 @@ fn fixed_attr(node: &Node, links: u64, changed: SystemTime) -> FileAttr {
         atime: node.branch().since,
         mtime: changed,
         ctime: changed,
-        crtime: changed,
         kind: FileType::Directory,
         perm: 0o555,
         nlink: u32::try_from(links).unwrap_or(u32::MAX),
@@ -329,7 +328,6 @@ fn fixed_attr(node: &Node, links: u64, changed: SystemTime) -> FileAttr {
         gid: 0,
         rdev: 0,
         blksize: 512,
-        flags: 0,
     }
 }
 
@@ -340,10 +338,9 @@ pub(crate) fn entry_attr(ino: u64, kind: FileType) -> FileAttr {
         ino: INodeNo(ino),
         size: 2,
         blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
+        atime: (0, 0),
+        mtime: (0, 0),
+        ctime: (0, 0),
         kind,
         perm: 0,
         nlink: 1,
@@ -351,22 +348,13 @@ pub(crate) fn entry_attr(ino: u64, kind: FileType) -> FileAttr {
         gid: 0,
         rdev: 0,
         blksize: 512,
-        flags: 0,
     }
 }
 
-/// A file's type; `None` for a number that is none.
+/// A file's type by the upper bits of a mode; `None` for a number that is none.
 pub(crate) fn file_type(kind: u32) -> Option<FileType> {
-    Some(match kind {
-        1 => FileType::NamedPipe,
-        2 => FileType::CharDevice,
-        4 => FileType::Directory,
-        6 => FileType::BlockDevice,
-        8 => FileType::RegularFile,
-        10 => FileType::Symlink,
-        12 => FileType::Socket,
-        _ => return None,
-    })
+    let known = |kind: &FileType| *kind != FileType::Unknown;
+    Some(FileType::from_raw_mode((kind & 0xf) << 12)).filter(|k| kind <= 0xf && known(k))
 }
 
 fn file_attr(a: &Attr, ino: u64) -> Result<FileAttr, Error> {
@@ -378,10 +366,9 @@ fn file_attr(a: &Attr, ino: u64) -> Result<FileAttr, Error> {
         // The kernel's sizes are signed.
         size: a.size.min(i64::MAX as u64),
         blocks: a.blocks,
-        atime: system_time(a.atime),
-        mtime: system_time(a.mtime),
-        ctime: system_time(a.ctime),
-        crtime: system_time(a.crtime),
+        atime: a.atime,
+        mtime: a.mtime,
+        ctime: a.ctime,
         kind,
         perm: (a.mode & 0o7777) as u16,
         nlink: u32::try_from(a.nlink).unwrap_or(u32::MAX),
@@ -390,28 +377,5 @@ fn file_attr(a: &Attr, ino: u64) -> Result<FileAttr, Error> {
         // The form in which device numbers cross the border to the kernel.
         rdev: (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12),
         blksize: a.blksize,
-        flags: 0,
     })
-}
-
-/// A time in the form that `fuser` takes; one that cannot be expressed becomes 1970.
-fn system_time((sec, nsec): (i64, u32)) -> SystemTime {
-    let whole = Duration::from_secs(sec.unsigned_abs());
-    let base = if sec < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
-    base.and_then(|t| t.checked_add(Duration::from_nanos(nsec.into()))).unwrap_or(UNIX_EPOCH)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_before_1970_and_absurd_ones() {
-        let since = |t: SystemTime| t.duration_since(UNIX_EPOCH).map_err(|e| e.duration());
-        assert_eq!(since(system_time((5, 7))), Ok(Duration::new(5, 7)));
-        assert_eq!(since(system_time((-5, 7))), Err(Duration::new(4, 999_999_993)));
-        for sec in [i64::MIN, i64::MIN + 1, i64::MAX] {
-            system_time((sec, 999_999_999));
-        }
-    }
 }

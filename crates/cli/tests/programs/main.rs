@@ -14,4 +14,5 @@ mod killed;
 mod recorder;
 mod rig;
 mod trees;
+mod unnamed;
 mod user;

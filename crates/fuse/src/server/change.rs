@@ -7,12 +7,11 @@ use super::{Server, errno};
 use crate::caller::Caller;
 use crate::graft::Branch;
 use crate::inodes;
+use crate::session::{Found, INodeNo, Modes, ReplyCreate, ReplyEmpty, ReplyEntry};
 use crate::tree::{CONTROL, Node};
 use cenote_zpl::{Error, FileSystem, NewNode, NodeKind, Removed, RenameFlags};
-use fuser::{
-    Errno, Generation, INodeNo, OpenAccMode, OpenFlags, ReplyCreate, ReplyEmpty, ReplyEntry,
-};
-use rustix::fs::FileType;
+use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -39,8 +38,7 @@ impl Target<'_> {
 /// A node that someone wants to create.
 pub(super) struct Wanted {
     pub(super) kind: NodeKind,
-    pub(super) mode: u32,
-    pub(super) umask: u32,
+    pub(super) modes: Modes,
 }
 
 /// Major and minor number in the form in which device numbers cross the border to the kernel.
@@ -57,7 +55,7 @@ pub(super) fn node_kind(mode: u32, rdev: u32) -> Result<NodeKind, Errno> {
         FileType::Socket => Ok(NodeKind::Socket),
         FileType::CharacterDevice => Ok(NodeKind::CharDevice(major, minor)),
         FileType::BlockDevice => Ok(NodeKind::BlockDevice(major, minor)),
-        _ => Err(Errno::EINVAL),
+        _ => Err(Errno::INVAL),
     }
 }
 
@@ -66,13 +64,13 @@ impl Server {
     /// can file systems that are `readonly`.
     pub(super) fn changeable<'a>(&self, node: &'a Node) -> Result<Target<'a>, Errno> {
         match node {
-            Node::File { branch, .. } if branch.is_gone() => Err(Errno::EIO),
+            Node::File { branch, .. } if branch.is_gone() => Err(Errno::IO),
             Node::File { branch, fs, object, .. }
                 if node.may_change() && self.tree.changes && fs.is_writable() =>
             {
                 Ok(Target { branch, fs, object: *object })
             }
-            _ => Err(Errno::EROFS),
+            _ => Err(Errno::ROFS),
         }
     }
 
@@ -81,7 +79,7 @@ impl Server {
         let name = name.as_bytes();
         let control = dir.is_branch_root() && dir.branch().has_control() && name == CONTROL;
         if control || self.tree.added(dir, name).is_some() {
-            return Err(Errno::EEXIST);
+            return Err(Errno::EXIST);
         }
         Ok(())
     }
@@ -91,7 +89,7 @@ impl Server {
     fn removable(&self, dir: &Node, target: &Target<'_>, name: &OsStr) -> Result<(), Errno> {
         let bytes = name.as_bytes();
         if dir.is_branch_root() && dir.branch().has_control() && bytes == CONTROL {
-            return Err(Errno::EPERM);
+            return Err(Errno::PERM);
         }
         if !self.tree.leads_elsewhere() {
             return Ok(());
@@ -99,15 +97,15 @@ impl Server {
         let node = match target.fs.lookup(target.object, bytes) {
             Ok(object) => target.other(object),
             Err(Error::NotFound(_)) if self.tree.added(dir, bytes).is_some() => {
-                return Err(Errno::EBUSY);
+                return Err(Errno::BUSY);
             }
             Err(_) => return Ok(()),
         };
         if self.tree.is_covered(&node) {
-            return Err(Errno::EBUSY);
+            return Err(Errno::BUSY);
         }
         if !self.tree.additions(&node).is_empty() {
-            return Err(Errno::ENOTEMPTY);
+            return Err(Errno::NOTEMPTY);
         }
         Ok(())
     }
@@ -115,23 +113,22 @@ impl Server {
     /// As [`Server::removable`], for what stays.
     fn movable(&self, dir: &Node, target: &Target<'_>, name: &OsStr) -> Result<(), Errno> {
         self.removable(dir, target, name).or_else(|e| match e {
-            Errno::ENOTEMPTY => Ok(()),
+            Errno::NOTEMPTY => Ok(()),
             e => Err(e),
         })
     }
 
-    /// Creates a node.
+    /// Creates a node: in a directory, or a file without a name that inherits from it.
     fn create_node(
         &self,
         who: Caller,
         parent: INodeNo,
-        name: &OsStr,
+        name: Option<&OsStr>,
         wanted: Wanted,
     ) -> Result<(Node, Entry), Errno> {
         let dir = self.tree.node(parent).map_err(|e| errno(&e))?;
         let target = self.changeable(&dir)?;
-        self.free_name(&dir, name)?;
-        let Wanted { kind, mode, umask } = wanted;
+        let Wanted { kind, modes: Modes { mode, umask } } = wanted;
         let keep_setgid = kind == NodeKind::Dir
             || mode & SETGID_RUN != SETGID_RUN
             || target.fs.attr(target.object).is_ok_and(|dir| {
@@ -140,9 +137,21 @@ impl Server {
             });
         let (uid, gid) = (who.uid, who.gid);
         let new = NewNode { kind, mode: mode & 0o7777, umask, uid, gid, keep_setgid };
-        let attr = target.fs.create(target.object, name.as_bytes(), &new).map_err(|e| errno(&e))?;
-        let node = target.other(attr.ino);
+        let made = match name {
+            Some(name) => {
+                self.free_name(&dir, name)?;
+                target.fs.create(target.object, name.as_bytes(), &new)
+            }
+            None => target.fs.tmpfile(target.object, &new),
+        };
+        let attr = made.map_err(|e| errno(&e))?;
+        let ino = attr.ino;
+        let node = target.other(ino);
         let entry = self.new_entry(&dir, &node, attr)?;
+        if name.is_none() {
+            // If it is given a name, letting go of it changes nothing.
+            self.lost_a_name(&target, Removed { ino, nlink: 0, orphan: true });
+        }
         Ok((node, entry))
     }
 
@@ -155,39 +164,37 @@ impl Server {
         wanted: Result<Wanted, Errno>,
         reply: ReplyEntry,
     ) {
-        match wanted.and_then(|wanted| self.create_node(who, parent, name, wanted)) {
+        match wanted.and_then(|wanted| self.create_node(who, parent, Some(name), wanted)) {
             Ok((node, entry)) => {
-                self.changed(node.branch(), reply, move |reply| entry.reply(reply));
+                self.changed(node.branch(), reply, move |reply| reply.entry(&entry.found));
             }
             Err(e) => reply.error(e),
         }
     }
 
-    /// `open` of a file that is not there.
+    /// `open` of a file that is not there, or of one without a name (`O_TMPFILE`).
     pub(super) fn reply_create(
         &self,
         who: Caller,
         parent: INodeNo,
-        name: &OsStr,
-        wanted: Wanted,
-        flags: OpenFlags,
+        name: Option<&OsStr>,
+        modes: Modes,
+        flags: OFlags,
         reply: ReplyCreate,
     ) {
+        let wanted = Wanted { kind: NodeKind::File, modes };
         let made = self.create_node(who, parent, name, wanted).and_then(|(node, entry)| {
-            let Node::File { branch, fs, object, .. } = &node else { return Err(Errno::EIO) };
+            let Node::File { branch, fs, object, .. } = &node else { return Err(Errno::IO) };
             let used = self.tree.enter(branch).map_err(|e| errno(&e))?;
-            let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
+            let writes = flags & OFlags::RWMODE != OFlags::RDONLY;
             let handle = Handle::new(node.clone(), fs.clone(), *object, used, writes, true);
             Ok((node, entry, self.handles.open(handle)))
         });
         match made {
             Ok((node, entry, fh)) => {
                 // What is written to it makes the kernel ask for its attributes anyway.
-                let ttl = entry.kept.name;
-                self.changed(node.branch(), reply, move |reply| {
-                    let generation = Generation(entry.generation);
-                    reply.created(&ttl, &entry.attr, generation, fh, OPENED);
-                });
+                let found = Found { attr_kept: entry.found.name_kept, ..entry.found };
+                self.changed(node.branch(), reply, move |reply| reply.created(&found, fh, OPENED));
             }
             Err(e) => reply.error(e),
         }
@@ -204,7 +211,7 @@ impl Server {
             let node = self.tree.node(ino).map_err(|e| errno(&e))?;
             let (target, file) = (self.changeable(&dir)?, self.changeable(&node)?);
             if !Arc::ptr_eq(target.fs, file.fs) {
-                return Err(Errno::EXDEV);
+                return Err(Errno::XDEV);
             }
             self.free_name(&dir, name)?;
             let linked = target.fs.link(file.object, target.object, name.as_bytes());
@@ -213,7 +220,7 @@ impl Server {
         });
         match linked {
             Ok((node, entry)) => {
-                self.changed(node.branch(), reply, move |reply| entry.reply(reply));
+                self.changed(node.branch(), reply, move |reply| reply.entry(&entry.found));
             }
             Err(e) => reply.error(e),
         }
@@ -258,7 +265,7 @@ impl Server {
         &self,
         (parent, name): (INodeNo, &OsStr),
         (new_parent, new_name): (INodeNo, &OsStr),
-        flags: fuser::RenameFlags,
+        flags: rustix::fs::RenameFlags,
         reply: ReplyEmpty,
     ) {
         let node = |ino| self.tree.node(ino).map_err(|e| errno(&e));
@@ -277,23 +284,21 @@ impl Server {
         &self,
         (dir, name): (&Node, &OsStr),
         (new_dir, new_name): (&Node, &OsStr),
-        flags: fuser::RenameFlags,
+        flags: rustix::fs::RenameFlags,
     ) -> Result<(), Errno> {
-        let known = fuser::RenameFlags::RENAME_NOREPLACE
-            | fuser::RenameFlags::RENAME_EXCHANGE
-            | fuser::RenameFlags::RENAME_WHITEOUT;
-        if !known.contains(flags) {
-            return Err(Errno::EINVAL);
+        use rustix::fs::RenameFlags as Flags;
+        if !(Flags::NOREPLACE | Flags::EXCHANGE | Flags::WHITEOUT).contains(flags) {
+            return Err(Errno::INVAL);
         }
         let (from, to) = (self.changeable(dir)?, self.changeable(new_dir)?);
         if !Arc::ptr_eq(from.fs, to.fs) {
-            return Err(Errno::EXDEV);
+            return Err(Errno::XDEV);
         }
-        let no_replace = flags.contains(fuser::RenameFlags::RENAME_NOREPLACE);
+        let no_replace = flags.contains(Flags::NOREPLACE);
         if no_replace {
             self.free_name(new_dir, new_name)?;
         }
-        let exchange = flags.contains(fuser::RenameFlags::RENAME_EXCHANGE);
+        let exchange = flags.contains(Flags::EXCHANGE);
         // A directory that grafts are in can move; one that is covered cannot.
         self.movable(dir, &from, name)?;
         if exchange {
@@ -301,11 +306,7 @@ impl Server {
         } else {
             self.removable(new_dir, &to, new_name)?;
         }
-        let how = RenameFlags {
-            no_replace,
-            exchange,
-            whiteout: flags.contains(fuser::RenameFlags::RENAME_WHITEOUT),
-        };
+        let how = RenameFlags { no_replace, exchange, whiteout: flags.contains(Flags::WHITEOUT) };
         let in_use = |object| self.tree.inodes.knows(from.other(object).ino());
         let (old, new) = (name.as_bytes(), new_name.as_bytes());
         let lost = from.fs.rename(from.object, old, to.object, new, how, &in_use);

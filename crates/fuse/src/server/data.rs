@@ -4,13 +4,14 @@ use super::handles::Handle;
 use super::{Server, errno, missing};
 use crate::SyncPolicy;
 use crate::caller::Caller;
+use crate::session::{
+    FileHandle, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen, ReplyWrite,
+};
 use crate::tree::Node;
 use cenote_zpl::{Allocate, Atime, Attr, Error, SetAttr, flags};
-use fuser::{
-    Errno, FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyData, ReplyEmpty,
-    ReplyLseek, ReplyOpen, ReplyWrite, WriteFlags,
-};
+use fuse_abi::linux::{FOPEN_KEEP_CACHE, FOPEN_NOFLUSH};
 use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,13 +20,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const MAX_READ: u32 = 16 << 20;
 /// Most bytes copied for one request; the caller asks again for the rest.
 const MAX_COPY: u64 = 16 << 20;
-const SEEK_DATA: i32 = 3;
-const SEEK_HOLE: i32 = 4;
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
 /// Flag of an `open` that is part of running a program.
-const FMODE_EXEC: i32 = 0x20;
+const FMODE_EXEC: u32 = 0x20;
 /// What an open file is told to the kernel as: its pages stay valid, and there is nothing to be done
 /// when a descriptor is closed.
-pub(super) const OPENED: FopenFlags = FopenFlags::FOPEN_KEEP_CACHE.union(FopenFlags::FOPEN_NOFLUSH);
+pub(super) const OPENED: u32 = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH;
 /// A day in seconds: an access time older than this is always brought up to date.
 const DAY: i64 = 24 * 3600;
 /// Percent of space that `fallocate` wants to be there for what it promises
@@ -37,12 +38,8 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-fn has(flags: OpenFlags, flag: OFlags) -> bool {
-    OFlags::from_bits_retain(flags.0.cast_unsigned()).contains(flag)
-}
-
 /// Seconds since 1970.
-fn seconds() -> u64 {
+pub(super) fn seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs())
 }
 
@@ -52,7 +49,7 @@ fn is_stale(attr: &Attr, now: i64) -> bool {
 }
 
 impl Server {
-    pub(super) fn reply_open(&self, who: Caller, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    pub(super) fn reply_open(&self, who: Caller, ino: INodeNo, flags: OFlags, reply: ReplyOpen) {
         match self.open_file(who, ino, flags) {
             Ok((fh, true, node)) => {
                 self.changed(node.branch(), reply, move |reply| reply.opened(fh, OPENED));
@@ -67,22 +64,22 @@ impl Server {
         &self,
         who: Caller,
         ino: INodeNo,
-        flags: OpenFlags,
+        flags: OFlags,
     ) -> Result<(FileHandle, bool, Node), Errno> {
         let node = self.tree.node(ino).map_err(|e| errno(&e))?;
-        let Node::File { branch, fs, object, .. } = &node else { return Err(Errno::EISDIR) };
+        let Node::File { branch, fs, object, .. } = &node else { return Err(Errno::ISDIR) };
         // The kernel knows what may be run from the mount as a whole.
-        if flags.0 & FMODE_EXEC != 0 && !branch.exec {
-            return Err(Errno::EACCES);
+        if flags.bits() & FMODE_EXEC != 0 && !branch.exec {
+            return Err(Errno::ACCESS);
         }
-        let truncate = has(flags, OFlags::TRUNC);
-        let write = flags.acc_mode() != OpenAccMode::O_RDONLY || truncate;
+        let truncate = flags.contains(OFlags::TRUNC);
+        let write = flags & OFlags::RWMODE != OFlags::RDONLY || truncate;
         if write {
             self.changeable(&node)?;
         }
         let used = self.tree.enter(branch).map_err(|e| errno(&e))?;
         let may_change = self.tree.changes && node.may_change();
-        let notes_access = may_change && !has(flags, OFlags::NOATIME);
+        let notes_access = may_change && !flags.contains(OFlags::NOATIME);
         if may_change {
             let attr = fs.attr(*object).map_err(|e| missing(&e))?;
             if write {
@@ -144,7 +141,7 @@ impl Server {
     }
 
     fn truncate(&self, who: Caller, node: &Node, object: u64) -> Result<(), Errno> {
-        let Node::File { fs, .. } = node else { return Err(Errno::EISDIR) };
+        let Node::File { fs, .. } = node else { return Err(Errno::ISDIR) };
         let ino = node.ino();
         let clear_ids = self.tree.inodes.is_setid(ino) && !who.keeps_ids();
         let set = SetAttr { size: Some(0), clear_ids, ..SetAttr::default() };
@@ -179,7 +176,7 @@ impl Server {
         fh: FileHandle,
         offset: u64,
         size: u32,
-        flags: OpenFlags,
+        flags: OFlags,
         reply: ReplyData,
     ) {
         let handle = match self.handles.get(fh) {
@@ -201,7 +198,7 @@ impl Server {
             let mut result = file.read(offset, buf);
             // A direct read may end before a bad block. For the page cache a short answer would be
             // the end of the file; the kernel asks again for smaller pieces when a large one fails.
-            if result.is_err() && has(flags, OFlags::DIRECT) {
+            if result.is_err() && flags.contains(OFlags::DIRECT) {
                 result = file.read_up_to_error(offset, buf);
             }
             match result {
@@ -241,7 +238,7 @@ impl Server {
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        flags: WriteFlags,
+        kill_ids: bool,
         reply: ReplyWrite,
     ) {
         let handle = match self.handle_to_change(fh) {
@@ -249,9 +246,8 @@ impl Server {
             Err(e) => return reply.error(e),
         };
         let ino = handle.node.ino();
-        // The kernel gives the flag to everyone without privilege.
-        let clear_ids =
-            flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) && self.tree.inodes.is_setid(ino);
+        // The kernel says so of everyone without privilege.
+        let clear_ids = kill_ids && self.tree.inodes.is_setid(ino);
         // The offset holds for files opened to be appended to as well: the kernel knows the end.
         match handle.fs.write(handle.object, offset, data, clear_ids) {
             Ok(n) => {
@@ -280,7 +276,7 @@ impl Server {
         // Also if it has become read-only meanwhile.
         let may_be_dirty = self.tree.changes && node.may_change();
         if may_be_dirty && node.branch().is_gone() {
-            reply.error(Errno::EIO);
+            reply.error(Errno::IO);
         } else if may_be_dirty && node.branch().sync_policy() != SyncPolicy::Disabled {
             self.when_on_disk(node.branch(), reply, ReplyEmpty::ok);
         } else {
@@ -293,7 +289,7 @@ impl Server {
         who: Caller,
         fh: FileHandle,
         (offset, len): (u64, u64),
-        mode: i32,
+        mode: FallocateFlags,
         reply: ReplyEmpty,
     ) {
         let done = self.handle_to_change(fh).and_then(|handle| {
@@ -311,9 +307,8 @@ impl Server {
         who: Caller,
         handle: &Handle,
         (offset, len): (u64, u64),
-        mode: i32,
+        mode: FallocateFlags,
     ) -> Result<(), Errno> {
-        let mode = FallocateFlags::from_bits_retain(mode.cast_unsigned());
         let keep = FallocateFlags::KEEP_SIZE;
         let what = match mode {
             m if m.is_empty() => Allocate::Extend,
@@ -321,14 +316,14 @@ impl Server {
             m if m == keep | FallocateFlags::PUNCH_HOLE => Allocate::PunchHole,
             m if m == FallocateFlags::ZERO_RANGE => Allocate::Zero,
             m if m == keep | FallocateFlags::ZERO_RANGE => Allocate::ZeroKeepSize,
-            _ => return Err(Errno::EOPNOTSUPP),
+            _ => return Err(Errno::OPNOTSUPP),
         };
         if matches!(what, Allocate::Extend | Allocate::KeepSize) {
             // Space cannot be set aside, but there has to be enough now.
             let s = self.figures(&handle.node);
             let most = s.free.saturating_mul(s.unit.saturating_mul(100) / RESERVE_PERCENT);
             if len > most {
-                return Err(Errno::ENOSPC);
+                return Err(Errno::NOSPC);
             }
         }
         self.clear_ids(who, handle)?;
@@ -347,7 +342,7 @@ impl Server {
             let to = self.handle_to_change(to)?;
             if !Arc::ptr_eq(&from.fs, &to.fs) {
                 // The kernel copies by itself then.
-                return Err(Errno::EXDEV);
+                return Err(Errno::XDEV);
             }
             self.clear_ids(who, &to)?;
             let len = len.min(MAX_COPY);
@@ -363,27 +358,27 @@ impl Server {
         }
     }
 
-    pub(super) fn reply_lseek(&self, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    pub(super) fn reply_lseek(&self, fh: FileHandle, offset: u64, whence: u32, reply: ReplyLseek) {
         let handle = match self.handles.get(fh) {
             Ok(handle) => handle,
             Err(e) => return reply.error(e),
         };
-        let (Ok(offset), SEEK_DATA | SEEK_HOLE) = (u64::try_from(offset), whence) else {
-            return reply.error(Errno::EINVAL);
-        };
+        if offset > i64::MAX as u64 || !matches!(whence, SEEK_DATA | SEEK_HOLE) {
+            return reply.error(Errno::INVAL);
+        }
         match handle.file().and_then(|file| file.seek(offset, whence == SEEK_HOLE)) {
-            Ok(Some(at)) => reply.offset(i64::try_from(at).unwrap_or(i64::MAX)),
-            Ok(None) => reply.error(Errno::ENXIO),
+            Ok(Some(at)) => reply.offset(at.min(i64::MAX as u64)),
+            Ok(None) => reply.error(Errno::NXIO),
             Err(e) => reply.error(errno(&e)),
         }
     }
 }
 
 /// Whether a file's flags let it be opened to be written to.
-fn may_write(attr: &Attr, open: OpenFlags) -> Result<(), Errno> {
-    let appends = has(open, OFlags::APPEND) && !has(open, OFlags::TRUNC);
+fn may_write(attr: &Attr, open: OFlags) -> Result<(), Errno> {
+    let appends = open.contains(OFlags::APPEND) && !open.contains(OFlags::TRUNC);
     if attr.flags & flags::IMMUTABLE != 0 || attr.flags & flags::APPEND_ONLY != 0 && !appends {
-        return Err(Errno::EPERM);
+        return Err(Errno::PERM);
     }
     Ok(())
 }
@@ -427,13 +422,12 @@ mod tests {
     #[test]
     fn flags_keep_files_from_being_opened() {
         let flags = |f| Attr { flags: f, ..attr(0, 0, 0) };
-        let open = |f: OFlags| OpenFlags(f.bits() as i32);
-        let append = open(OFlags::WRONLY | OFlags::APPEND);
-        assert!(may_write(&flags(0), open(OFlags::WRONLY)).is_ok());
+        let append = OFlags::WRONLY | OFlags::APPEND;
+        assert!(may_write(&flags(0), OFlags::WRONLY).is_ok());
         assert!(may_write(&flags(flags::IMMUTABLE), append).is_err());
         assert!(may_write(&flags(flags::APPEND_ONLY), append).is_ok());
-        assert!(may_write(&flags(flags::APPEND_ONLY), open(OFlags::WRONLY)).is_err());
-        let both = open(OFlags::WRONLY | OFlags::APPEND | OFlags::TRUNC);
+        assert!(may_write(&flags(flags::APPEND_ONLY), OFlags::WRONLY).is_err());
+        let both = OFlags::WRONLY | OFlags::APPEND | OFlags::TRUNC;
         assert!(may_write(&flags(flags::APPEND_ONLY), both).is_err());
     }
 }

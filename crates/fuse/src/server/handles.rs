@@ -1,10 +1,11 @@
 //! Open files and directories, by the numbers that the kernel was given for them.
 
 use crate::graft::InUse;
+use crate::session::FileHandle;
 use crate::tree::Node;
 use cenote_dmu::readahead::ReadAhead;
 use cenote_zpl::{Error, File, FileSystem};
-use fuser::{Errno, FileHandle};
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -102,9 +103,9 @@ impl Handles {
     /// An open file; an error after its file system was taken away by force.
     pub(super) fn get(&self, fh: FileHandle) -> Result<Arc<Handle>, Errno> {
         match self.shard(fh.0).and_then(|shard| shard.get(&fh.0).cloned()) {
-            Some(handle) if handle.is_gone() => Err(Errno::EIO),
+            Some(handle) if handle.is_gone() => Err(Errno::IO),
             Some(handle) => Ok(handle),
-            None => Err(Errno::EBADF),
+            None => Err(Errno::BADF),
         }
     }
 

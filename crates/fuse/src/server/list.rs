@@ -4,13 +4,14 @@
 //! entries are its cookies and a bit more; at the end are entries that lead to grafts, by their slots.
 
 use super::reply::Entry;
-use super::{Server, errno};
+use super::{FOREVER, Server, errno};
+use crate::session::{
+    FileHandle, Found, INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry, ReplyOpen,
+};
 use crate::tree::{CONTROL, Node, entry_attr, file_type, ino};
 use cenote_zpl::Error;
-use fuser::{
-    FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEntry, ReplyOpen,
-};
+use fuse_abi::linux::{FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE};
+use rustix::fs::FileType;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -165,11 +166,11 @@ impl Server {
             .lookup(&parent, name.as_bytes())
             .and_then(|node| self.tree.attr(&node).map(|attr| (node, attr)));
         match found {
-            Ok((node, attr)) => self.entry(&parent, &node, attr).reply(reply),
+            Ok((node, attr)) => reply.entry(&self.entry(&parent, &node, attr).found),
             // Inode 0: the kernel may remember that there is no such name.
             Err(Error::NotFound(_)) if self.keeps_names(&parent) || !self.tree.changes => {
-                let none = entry_attr(0, FileType::RegularFile);
-                reply.entry(&super::FOREVER, &none, Generation(0));
+                let none = Entry::unknown(entry_attr(0, FileType::RegularFile)).found;
+                reply.entry(&Found { name_kept: FOREVER, ..none });
             }
             Err(e) => reply.error(errno(&e)),
         }
@@ -177,7 +178,7 @@ impl Server {
 
     pub(super) fn reply_opendir(&self, ino: INodeNo, reply: ReplyOpen) {
         match self.open_directory(ino) {
-            Ok(fh) => reply.opened(fh, FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE),
+            Ok(fh) => reply.opened(fh, FOPEN_CACHE_DIR | FOPEN_KEEP_CACHE),
             Err(e) => reply.error(errno(&e)),
         }
     }
@@ -185,8 +186,7 @@ impl Server {
     pub(super) fn reply_readdir(&self, ino: INodeNo, offset: u64, mut reply: ReplyDirectory) {
         let mut some = false;
         let result = self.list(ino, offset, &mut |item| {
-            let full =
-                reply.add(INodeNo(item.ino), item.next, item.kind, OsStr::from_bytes(item.name));
+            let full = reply.add(INodeNo(item.ino), item.next, item.kind, item.name);
             some |= !full;
             full
         });
@@ -214,15 +214,12 @@ impl Server {
             };
             // The kernel counts no lookups for the two.
             let counted = entry.counted.filter(|_| !matches!(item.name, b"." | b".."));
-            let name = OsStr::from_bytes(item.name);
             // Before the kernel can know it.
             if let Some(ino) = counted {
                 self.tree.inodes.learn(ino);
-                self.told(&entry.attr);
+                self.told(&entry.found.attr);
             }
-            let (attr, generation) = (&entry.attr, Generation(entry.generation));
-            let ttl = entry.kept.both();
-            let full = reply.add(INodeNo(item.ino), item.next, name, &ttl, attr, generation);
+            let full = reply.add(&entry.found, item.next, item.name);
             if full && let Some(ino) = counted {
                 self.forget_inode(ino, 1);
             }

@@ -32,30 +32,30 @@ use crate::MountSpec;
 use crate::RewriteRange;
 use crate::caller::Caller;
 use crate::inodes;
+use crate::session::{
+    Asked, FileHandle, Filesystem, INodeNo, Modes, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr,
+};
 use crate::syncer::Syncer;
 use crate::tree::Tree;
-use attr::Asked;
 use cenote_zpl::{Error, NodeKind};
 use change::{Wanted, node_kind};
-use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+use fuse_abi::linux::{
+    FUSE_ASYNC_DIO, FUSE_ATOMIC_O_TRUNC, FUSE_CACHE_SYMLINKS, FUSE_DO_READDIRPLUS, FUSE_DONT_MASK,
+    FUSE_HANDLE_KILLPRIV_V2, FUSE_HAS_IOCTL_DIR, FUSE_PARALLEL_DIROPS, FUSE_POSIX_ACL,
+    FUSE_READDIRPLUS_AUTO, fuse_kstatfs,
 };
 use handles::Handles;
+use rustix::fs::{FallocateFlags, OFlags, RenameFlags};
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// How long the kernel may keep what does not change without a request.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
-/// Requests of read-ahead that the kernel may have under way.
-const MAX_BACKGROUND: u16 = 64;
-/// Largest write that the kernel is to send.
-const MAX_WRITE: u32 = 1 << 20;
 /// ZFS names have at most 255 bytes unless the feature for longer ones is used.
 const NAME_MAX: u32 = 255;
 
@@ -67,14 +67,14 @@ pub(crate) struct Server {
 }
 
 fn errno(e: &Error) -> Errno {
-    Errno::from_i32(e.errno())
+    Errno::from_raw_os_error(e.errno())
 }
 
 /// The error of a request by number. A number that there is no file for any more makes the kernel
 /// follow the path again.
 fn missing(e: &Error) -> Errno {
     match errno(e) {
-        Errno::ENOENT => Errno::ESTALE,
+        Errno::NOENT => Errno::STALE,
         e => e,
     }
 }
@@ -98,323 +98,219 @@ impl Server {
 }
 
 impl Filesystem for Server {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        let mut wanted = InitFlags::FUSE_ASYNC_DIO
-            | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_CACHE_SYMLINKS
-            | InitFlags::FUSE_HAS_IOCTL_DIR;
+    fn wanted(&self) -> u64 {
+        let mut wanted = FUSE_ASYNC_DIO
+            | FUSE_PARALLEL_DIROPS
+            | FUSE_DO_READDIRPLUS
+            | FUSE_READDIRPLUS_AUTO
+            | FUSE_CACHE_SYMLINKS
+            | FUSE_HAS_IOCTL_DIR;
         if self.tree.changes {
             // Whether the umask counts depends on the directory's default ACL; whether a write takes
             // set-user-id bits away is known here without asking for every write.
-            wanted |= InitFlags::FUSE_ATOMIC_O_TRUNC
-                | InitFlags::FUSE_DONT_MASK
-                | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
+            wanted |= FUSE_ATOMIC_O_TRUNC | FUSE_DONT_MASK | FUSE_HANDLE_KILLPRIV_V2;
         }
         // Makes the kernel check permissions by ACLs too.
         if self.kernel_asks_for_acls() {
-            wanted |= InitFlags::FUSE_POSIX_ACL;
+            wanted |= FUSE_POSIX_ACL;
         }
-        // Each is an improvement that an older kernel may lack.
-        for flag in wanted.iter() {
-            if config.add_capabilities(flag).is_err() {
-                tracing::debug!(?flag, "not supported by the kernel");
-            }
-        }
-        let _ = config.set_max_write(MAX_WRITE);
-        let _ = config.set_max_background(MAX_BACKGROUND);
-        if let Err(most) = config.set_max_readahead(1 << 20) {
-            let _ = config.set_max_readahead(most);
-        }
-        Ok(())
+        wanted.into()
     }
 
-    fn destroy(&mut self) {
+    fn destroy(&self) {
         // The kernel does not say that it has forgotten everything.
         self.tree.release_orphans(|_| true);
     }
 
-    fn forget(&self, _req: &Request, ino: INodeNo, count: u64) {
+    fn forget(&self, ino: INodeNo, count: u64) {
         self.forget_inode(ino.0, count);
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.reply_lookup(parent, name, reply);
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, ino: INodeNo, reply: ReplyAttr) {
         self.reply_getattr(ino, reply);
     }
 
-    fn setattr(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let asked = Asked { mode, uid, gid, size, atime, mtime, ctime };
-        self.reply_setattr(req.into(), ino, asked, reply);
+    fn setattr(&self, who: Caller, ino: INodeNo, asked: Asked, reply: ReplyAttr) {
+        self.reply_setattr(who, ino, asked, reply);
     }
 
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+    fn readlink(&self, ino: INodeNo, reply: ReplyData) {
         self.reply_readlink(ino, reply);
     }
 
     fn mknod(
         &self,
-        req: &Request,
+        who: Caller,
         parent: INodeNo,
         name: &OsStr,
-        mode: u32,
-        umask: u32,
+        modes: Modes,
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let wanted = node_kind(mode, rdev).map(|kind| Wanted { kind, mode, umask });
-        self.reply_make(req.into(), parent, name, wanted, reply);
+        let wanted = node_kind(modes.mode, rdev).map(|kind| Wanted { kind, modes });
+        self.reply_make(who, parent, name, wanted, reply);
     }
 
-    fn mkdir(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        reply: ReplyEntry,
-    ) {
-        let wanted = Wanted { kind: NodeKind::Dir, mode, umask };
-        self.reply_make(req.into(), parent, name, Ok(wanted), reply);
+    fn mkdir(&self, who: Caller, parent: INodeNo, name: &OsStr, modes: Modes, reply: ReplyEntry) {
+        let wanted = Wanted { kind: NodeKind::Dir, modes };
+        self.reply_make(who, parent, name, Ok(wanted), reply);
     }
 
     fn symlink(
         &self,
-        req: &Request,
+        who: Caller,
         parent: INodeNo,
         name: &OsStr,
-        target: &Path,
+        target: &OsStr,
         reply: ReplyEntry,
     ) {
-        let kind = NodeKind::Symlink(target.as_os_str().as_bytes().to_vec());
-        let wanted = Wanted { kind, mode: 0o777, umask: 0 };
-        self.reply_make(req.into(), parent, name, Ok(wanted), reply);
+        let kind = NodeKind::Symlink(target.as_bytes().to_vec());
+        let wanted = Wanted { kind, modes: Modes { mode: 0o777, umask: 0 } };
+        self.reply_make(who, parent, name, Ok(wanted), reply);
     }
 
     fn create(
         &self,
-        req: &Request,
+        who: Caller,
         parent: INodeNo,
         name: &OsStr,
-        mode: u32,
-        umask: u32,
-        flags: i32,
+        modes: Modes,
+        flags: OFlags,
         reply: ReplyCreate,
     ) {
-        let wanted = Wanted { kind: NodeKind::File, mode, umask };
-        self.reply_create(Caller::from(req), parent, name, wanted, OpenFlags(flags), reply);
+        self.reply_create(who, parent, Some(name), modes, flags, reply);
     }
 
-    fn link(&self, _req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn tmpfile(
+        &self,
+        who: Caller,
+        parent: INodeNo,
+        modes: Modes,
+        flags: OFlags,
+        reply: ReplyCreate,
+    ) {
+        self.reply_create(who, parent, None, modes, flags, reply);
+    }
+
+    fn link(&self, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.reply_link(ino, parent, name, reply);
     }
 
-    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         self.reply_remove(parent, name, false, reply);
     }
 
-    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         self.reply_remove(parent, name, true, reply);
     }
 
     fn rename(
         &self,
-        _req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        new_parent: INodeNo,
-        new_name: &OsStr,
+        from: (INodeNo, &OsStr),
+        to: (INodeNo, &OsStr),
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.reply_rename((parent, name), (new_parent, new_name), flags, reply);
+        self.reply_rename(from, to, flags, reply);
     }
 
-    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        self.reply_open(req.into(), ino, flags, reply);
+    fn open(&self, who: Caller, ino: INodeNo, flags: OFlags, reply: ReplyOpen) {
+        self.reply_open(who, ino, flags, reply);
     }
 
-    fn read(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        size: u32,
-        flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
+    fn read(&self, fh: FileHandle, offset: u64, size: u32, flags: OFlags, reply: ReplyData) {
         self.reply_read(fh, offset, size, flags, reply);
     }
 
     fn write(
         &self,
-        _req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        kill_ids: bool,
         reply: ReplyWrite,
     ) {
-        self.reply_write(fh, offset, data, write_flags, reply);
+        self.reply_write(fh, offset, data, kill_ids, reply);
     }
 
-    fn flush(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _lock_owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
+    fn flush(&self, _ino: INodeNo, reply: ReplyEmpty) {
         reply.ok();
     }
 
-    fn release(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn release(&self, fh: FileHandle, reply: ReplyEmpty) {
         self.handles.close(fh);
         reply.ok();
     }
 
-    fn fsync(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        _datasync: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn fsync(&self, ino: INodeNo, reply: ReplyEmpty) {
         self.reply_fsync(ino, reply);
     }
 
-    fn fsyncdir(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        _datasync: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.reply_fsync(ino, reply);
-    }
-
-    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, ino: INodeNo, reply: ReplyOpen) {
         self.reply_opendir(ino, reply);
     }
 
-    fn releasedir(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        _flags: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
+    fn releasedir(&self, fh: FileHandle, reply: ReplyEmpty) {
         self.handles.close_directory(fh);
         reply.ok();
     }
 
-    fn readdir(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        reply: ReplyDirectory,
-    ) {
+    fn readdir(&self, ino: INodeNo, offset: u64, reply: ReplyDirectory) {
         self.reply_readdir(ino, offset, reply);
     }
 
-    fn readdirplus(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        reply: ReplyDirectoryPlus,
-    ) {
+    fn readdirplus(&self, ino: INodeNo, offset: u64, reply: ReplyDirectoryPlus) {
         self.reply_readdirplus(ino, offset, reply);
     }
 
-    fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, ino: INodeNo, reply: ReplyStatfs) {
         let s = match self.tree.node(ino) {
             Ok(node) => self.figures(&node),
             Err(e) => return reply.error(errno(&e)),
         };
         let unit = u32::try_from(s.unit).unwrap_or(u32::MAX);
-        reply.statfs(s.blocks, s.free, s.free, s.files, s.free_files, unit, NAME_MAX, unit);
+        reply.statfs(fuse_kstatfs {
+            blocks: s.blocks,
+            bfree: s.free,
+            bavail: s.free,
+            files: s.files,
+            ffree: s.free_files,
+            bsize: unit,
+            namelen: NAME_MAX,
+            frsize: unit,
+            ..fuse_kstatfs::default()
+        });
     }
 
     fn setxattr(
         &self,
-        req: &Request,
+        who: Caller,
         ino: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
+        attr: (&OsStr, &[u8]),
+        flags: u32,
         reply: ReplyEmpty,
     ) {
-        self.reply_setxattr(req.into(), ino, (name, value), flags, reply);
+        self.reply_setxattr(who, ino, attr, flags, reply);
     }
 
-    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         self.reply_getxattr(ino, name, size, reply);
     }
 
-    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.reply_listxattr(req, ino, size, reply);
+    fn listxattr(&self, who: Caller, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.reply_listxattr(who, ino, size, reply);
     }
 
-    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         self.reply_removexattr(ino, name, reply);
     }
 
-    fn ioctl(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
-        _flags: IoctlFlags,
-        command: u32,
-        data: &[u8],
-        _out_size: u32,
-        reply: ReplyIoctl,
-    ) {
+    fn ioctl(&self, ino: INodeNo, fh: FileHandle, command: u32, data: &[u8], reply: ReplyIoctl) {
         match RewriteRange::asked(command, data) {
             Some(range) => self.reply_rewrite(fh, range, reply),
             None => self.reply_ioctl(ino, command, data, reply),
@@ -423,42 +319,27 @@ impl Filesystem for Server {
 
     fn fallocate(
         &self,
-        req: &Request,
-        _ino: INodeNo,
+        who: Caller,
         fh: FileHandle,
-        offset: u64,
-        len: u64,
-        mode: i32,
+        range: (u64, u64),
+        mode: FallocateFlags,
         reply: ReplyEmpty,
     ) {
-        self.reply_fallocate(req.into(), fh, (offset, len), mode, reply);
+        self.reply_fallocate(who, fh, range, mode, reply);
     }
 
-    fn lseek(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
+    fn lseek(&self, fh: FileHandle, offset: u64, whence: u32, reply: ReplyLseek) {
         self.reply_lseek(fh, offset, whence, reply);
     }
 
     fn copy_file_range(
         &self,
-        req: &Request,
-        _ino_in: INodeNo,
-        fh_in: FileHandle,
-        offset_in: u64,
-        _ino_out: INodeNo,
-        fh_out: FileHandle,
-        offset_out: u64,
+        who: Caller,
+        from: (FileHandle, u64),
+        to: (FileHandle, u64),
         len: u64,
-        _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        self.reply_copy(req.into(), (fh_in, offset_in), (fh_out, offset_out), len, reply);
+        self.reply_copy(who, from, to, len, reply);
     }
 }

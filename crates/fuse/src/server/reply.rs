@@ -1,46 +1,31 @@
 //! Answers: what the kernel may keep of them and for how long, and answers that wait until changes
 //! are on disk.
 
+use super::data::seconds;
 use super::{FOREVER, Server, errno};
 use crate::SyncPolicy;
 use crate::graft::Branch;
+use crate::session::{
+    FileAttr, Found, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen,
+    ReplyWrite,
+};
 use crate::tree::Node;
 use cenote_zpl::Attr;
-use fuser::{
-    Errno, FileAttr, FileType, Generation, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyOpen, ReplyWrite,
-};
+use rustix::fs::FileType;
+use rustix::io::Errno;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-/// A file that changed so recently may not be on disk yet, and how much space it takes may change
-/// without a request.
-const UNSETTLED: Duration = Duration::from_secs(30);
+/// A file that changed in so many seconds may not be on disk yet, and how much space it takes may
+/// change without a request.
+const UNSETTLED: i64 = 30;
 /// How long the attributes of such a file may be kept.
 const A_MOMENT: Duration = Duration::from_secs(1);
-
-/// How long the kernel may keep something.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Kept {
-    /// Attributes.
-    pub(super) attr: Duration,
-    /// What a name leads to.
-    pub(super) name: Duration,
-}
-
-impl Kept {
-    /// Where there is one number for both.
-    pub(super) fn both(self) -> Duration {
-        self.attr.min(self.name)
-    }
-}
 
 /// A file as the kernel is told about it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
-    pub(super) attr: FileAttr,
-    pub(super) generation: u64,
-    pub(super) kept: Kept,
+    pub(super) found: Found,
     /// The number, if it is one that is counted.
     pub(super) counted: Option<u64>,
 }
@@ -48,13 +33,8 @@ pub(super) struct Entry {
 impl Entry {
     /// For what cannot be looked at: nothing is kept.
     pub(super) fn unknown(attr: FileAttr) -> Entry {
-        let kept = Kept { attr: Duration::ZERO, name: Duration::ZERO };
-        Entry { attr, generation: 0, kept, counted: None }
-    }
-
-    pub(super) fn reply(self, reply: ReplyEntry) {
-        let Kept { attr, name } = self.kept;
-        reply.entry_with_ttls(&attr, &name, &self.attr, Generation(self.generation));
+        let (name_kept, attr_kept) = (Duration::ZERO, Duration::ZERO);
+        Entry { found: Found { attr, generation: 0, name_kept, attr_kept }, counted: None }
     }
 }
 
@@ -81,7 +61,7 @@ impl Server {
         let settled = !self.tree.changes
             || attr.kind != FileType::RegularFile
             || !node.may_change()
-            || SystemTime::now().duration_since(attr.ctime).is_ok_and(|age| age > UNSETTLED);
+            || (seconds() as i64).saturating_sub(attr.ctime.0) > UNSETTLED;
         if settled { FOREVER } else { A_MOMENT }
     }
 
@@ -96,7 +76,7 @@ impl Server {
         let entry = self.entry_in(self.keeps_names(parent), node, attr);
         if let Some(ino) = entry.counted {
             self.tree.inodes.learn(ino);
-            self.told(&entry.attr);
+            self.told(&entry.found.attr);
         }
         entry
     }
@@ -107,9 +87,10 @@ impl Server {
         // A graft makes the kernel forget the name of the directory that it covers. It cannot make
         // it forget all ways to write that name.
         let keeps = keeps || !self.tree.changes && attr.kind != FileType::Directory;
-        let name = if keeps { FOREVER } else { Duration::ZERO };
+        let name_kept = if keeps { FOREVER } else { Duration::ZERO };
+        let attr_kept = self.attr_kept(node, &attr);
         let counted = (self.tree.changes && node.may_change()).then(|| node.ino());
-        Entry { attr, generation, kept: Kept { attr: self.attr_kept(node, &attr), name }, counted }
+        Entry { found: Found { attr, generation, name_kept, attr_kept }, counted }
     }
 
     /// What the kernel is told of a new node.

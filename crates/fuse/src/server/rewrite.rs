@@ -6,8 +6,9 @@
 use super::{Server, missing};
 use crate::RewriteRange;
 use crate::server::handles::Handle;
+use crate::session::{FileHandle, ReplyIoctl};
 use cenote_zpl::Rewrite;
-use fuser::{Errno, FileHandle, ReplyIoctl};
+use rustix::io::Errno;
 use std::sync::Arc;
 
 impl Server {
@@ -39,8 +40,8 @@ impl Server {
     ) -> Result<Arc<Handle>, Errno> {
         let handle = self.handle_to_change(fh)?;
         match range {
-            _ if !handle.writes => Err(Errno::EBADF),
-            range if range.physical => Err(Errno::EOPNOTSUPP),
+            _ if !handle.writes => Err(Errno::BADF),
+            range if range.physical => Err(Errno::OPNOTSUPP),
             _ => Ok(handle),
         }
     }
@@ -54,7 +55,7 @@ fn rewrite(handle: &Handle, range: &RewriteRange) -> Result<(), Errno> {
     let what = Rewrite { offset: range.offset, length: range.length, newer_than };
     let done = handle.fs.rewrite(handle.object, what, || !handle.is_gone());
     match done {
-        Ok(_) if handle.is_gone() => Err(Errno::EIO),
+        Ok(_) if handle.is_gone() => Err(Errno::IO),
         Ok(_) => Ok(()),
         Err(e) => {
             tracing::debug!(object = handle.object, "rewrite: {e}");

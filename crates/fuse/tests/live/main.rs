@@ -12,4 +12,5 @@ mod attrs;
 mod data;
 mod names;
 mod places;
+mod tmpfile;
 mod world;

@@ -1,0 +1,195 @@
+//! What a server of requests looks like: [`Filesystem`], and how requests come to it.
+
+use super::reply::{
+    Reply, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+};
+use super::request::{Asked, FileHandle, INodeNo, Operation};
+use crate::caller::Caller;
+use fuse_abi::linux::{fuse_in_header, fuse_kstatfs};
+use rustix::fs::{FallocateFlags, OFlags, RenameFlags};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+
+/// Default of requests that a server need not know: `ENOSYS`, after which the kernel does without
+/// where it can.
+macro_rules! unknown {
+    ($(fn $name:ident($($arg:ident: $kind:ty),*; $reply:ty);)*) => {
+        $(fn $name(&self, $($arg: $kind,)* reply: $reply) {
+            reply.error(Errno::NOSYS);
+        })*
+    };
+}
+
+/// The mode of something new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Modes {
+    /// What was asked for, with the type.
+    pub(crate) mode: u32,
+    /// What whoever asks wants to be taken away, if no ACL decides.
+    pub(crate) umask: u32,
+}
+
+/// Serves requests, several at a time. Of names nothing is known but that they have no NUL.
+pub(crate) trait Filesystem: Send + Sync + 'static {
+    /// What is asked of the kernel: `FUSE_*` flags of `fuse_init_out`, those of `flags2` above the
+    /// others. Those that it does not offer are left out.
+    fn wanted(&self) -> u64 {
+        0
+    }
+
+    /// There will be no more requests.
+    fn destroy(&self) {}
+
+    /// The kernel has forgotten as many times as `_count` that it was told a number.
+    fn forget(&self, _ino: INodeNo, _count: u64) {}
+
+    fn lookup(&self, parent: INodeNo, name: &OsStr, reply: ReplyEntry);
+    fn getattr(&self, ino: INodeNo, reply: ReplyAttr);
+    fn setattr(&self, who: Caller, ino: INodeNo, asked: Asked, reply: ReplyAttr);
+    fn open(&self, who: Caller, ino: INodeNo, flags: OFlags, reply: ReplyOpen);
+    fn read(&self, fh: FileHandle, offset: u64, size: u32, flags: OFlags, reply: ReplyData);
+    /// `kill_ids`: the writer may not keep set-user-id and set-group-id bits.
+    fn write(
+        &self,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        kill_ids: bool,
+        reply: ReplyWrite,
+    );
+    fn release(&self, fh: FileHandle, reply: ReplyEmpty);
+    fn readdir(&self, ino: INodeNo, offset: u64, reply: ReplyDirectory);
+
+    fn opendir(&self, _ino: INodeNo, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), 0);
+    }
+
+    fn releasedir(&self, _fh: FileHandle, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn statfs(&self, _ino: INodeNo, reply: ReplyStatfs) {
+        reply.statfs(fuse_kstatfs { bsize: 512, namelen: 255, ..fuse_kstatfs::default() });
+    }
+
+    unknown! {
+        fn readlink(_ino: INodeNo; ReplyData);
+        fn symlink(_who: Caller, _parent: INodeNo, _name: &OsStr, _target: &OsStr; ReplyEntry);
+        fn mknod(
+            _who: Caller, _parent: INodeNo, _name: &OsStr, _modes: Modes, _rdev: u32; ReplyEntry
+        );
+        fn mkdir(_who: Caller, _parent: INodeNo, _name: &OsStr, _modes: Modes; ReplyEntry);
+        fn unlink(_parent: INodeNo, _name: &OsStr; ReplyEmpty);
+        fn rmdir(_parent: INodeNo, _name: &OsStr; ReplyEmpty);
+        fn rename(
+            _from: (INodeNo, &OsStr), _to: (INodeNo, &OsStr), _flags: RenameFlags; ReplyEmpty
+        );
+        fn link(_ino: INodeNo, _parent: INodeNo, _name: &OsStr; ReplyEntry);
+        fn create(
+            _who: Caller, _parent: INodeNo, _name: &OsStr, _modes: Modes, _flags: OFlags; ReplyCreate
+        );
+        fn tmpfile(_who: Caller, _parent: INodeNo, _modes: Modes, _flags: OFlags; ReplyCreate);
+        fn flush(_ino: INodeNo; ReplyEmpty);
+        fn fsync(_ino: INodeNo; ReplyEmpty);
+        fn readdirplus(_ino: INodeNo, _offset: u64; ReplyDirectoryPlus);
+        fn setxattr(
+            _who: Caller, _ino: INodeNo, _attr: (&OsStr, &[u8]), _flags: u32; ReplyEmpty
+        );
+        fn getxattr(_ino: INodeNo, _name: &OsStr, _size: u32; ReplyXattr);
+        fn listxattr(_who: Caller, _ino: INodeNo, _size: u32; ReplyXattr);
+        fn removexattr(_ino: INodeNo, _name: &OsStr; ReplyEmpty);
+        fn ioctl(_ino: INodeNo, _fh: FileHandle, _command: u32, _data: &[u8]; ReplyIoctl);
+        fn fallocate(
+            _who: Caller, _fh: FileHandle, _range: (u64, u64), _mode: FallocateFlags; ReplyEmpty
+        );
+        fn lseek(_fh: FileHandle, _offset: u64, _whence: u32; ReplyLseek);
+        fn copy_file_range(
+            _who: Caller, _from: (FileHandle, u64), _to: (FileHandle, u64), _len: u64; ReplyWrite
+        );
+    }
+}
+
+/// Has a request served.
+pub(super) fn serve<F: Filesystem>(
+    fs: &F,
+    header: &fuse_in_header,
+    operation: Operation<'_>,
+    reply: Reply,
+) {
+    let ino = INodeNo(header.nodeid);
+    let who = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
+    match operation {
+        Operation::Init(_) => reply.error(Errno::IO),
+        // Nobody waits for an answer to these.
+        Operation::Forget(count) => {
+            reply.none();
+            fs.forget(ino, count);
+        }
+        Operation::BatchForget(all) => {
+            reply.none();
+            all.iter().for_each(|(ino, count)| fs.forget(ino, count));
+        }
+        // The end of requests is seen without it.
+        Operation::Destroy => ReplyEmpty(reply).ok(),
+        Operation::Lookup(name) => fs.lookup(ino, name, ReplyEntry(reply)),
+        Operation::GetAttr => fs.getattr(ino, ReplyAttr(reply)),
+        Operation::SetAttr(asked) => fs.setattr(who, ino, asked, ReplyAttr(reply)),
+        Operation::ReadLink => fs.readlink(ino, ReplyData(reply)),
+        Operation::Symlink { name, target } => {
+            fs.symlink(who, ino, name, target, ReplyEntry(reply));
+        }
+        Operation::MkNod { name, modes, rdev } => {
+            fs.mknod(who, ino, name, modes, rdev, ReplyEntry(reply));
+        }
+        Operation::MkDir { name, modes } => fs.mkdir(who, ino, name, modes, ReplyEntry(reply)),
+        Operation::Unlink(name) => fs.unlink(ino, name, ReplyEmpty(reply)),
+        Operation::RmDir(name) => fs.rmdir(ino, name, ReplyEmpty(reply)),
+        Operation::Rename { name, to, flags } => {
+            fs.rename((ino, name), to, flags, ReplyEmpty(reply));
+        }
+        Operation::Link { ino: old, name } => fs.link(old, ino, name, ReplyEntry(reply)),
+        Operation::Open(flags) => fs.open(who, ino, flags, ReplyOpen(reply)),
+        Operation::Create { name, modes, flags } => {
+            fs.create(who, ino, name, modes, flags, ReplyCreate(reply));
+        }
+        Operation::TmpFile { modes, flags } => {
+            fs.tmpfile(who, ino, modes, flags, ReplyCreate(reply));
+        }
+        Operation::Read { fh, offset, size, flags } => {
+            fs.read(fh, offset, size, flags, ReplyData(reply));
+        }
+        Operation::Write { fh, offset, data, kill_ids } => {
+            fs.write(ino, fh, offset, data, kill_ids, ReplyWrite(reply));
+        }
+        Operation::Flush => fs.flush(ino, ReplyEmpty(reply)),
+        Operation::Release(fh) => fs.release(fh, ReplyEmpty(reply)),
+        Operation::FSync => fs.fsync(ino, ReplyEmpty(reply)),
+        Operation::OpenDir => fs.opendir(ino, ReplyOpen(reply)),
+        Operation::ReadDir { offset, size } => {
+            fs.readdir(ino, offset, ReplyDirectory::new(reply, size));
+        }
+        Operation::ReadDirPlus { offset, size } => {
+            fs.readdirplus(ino, offset, ReplyDirectoryPlus::new(reply, size));
+        }
+        Operation::ReleaseDir(fh) => fs.releasedir(fh, ReplyEmpty(reply)),
+        Operation::StatFs => fs.statfs(ino, ReplyStatfs(reply)),
+        Operation::SetXattr { name, value, flags } => {
+            fs.setxattr(who, ino, (name, value), flags, ReplyEmpty(reply));
+        }
+        Operation::GetXattr { name, size } => fs.getxattr(ino, name, size, ReplyXattr(reply)),
+        Operation::ListXattr { size } => fs.listxattr(who, ino, size, ReplyXattr(reply)),
+        Operation::RemoveXattr(name) => fs.removexattr(ino, name, ReplyEmpty(reply)),
+        Operation::Ioctl { fh, command, data } => {
+            fs.ioctl(ino, fh, command, data, ReplyIoctl(reply));
+        }
+        Operation::Fallocate { fh, range, mode } => {
+            fs.fallocate(who, fh, range, mode, ReplyEmpty(reply));
+        }
+        Operation::Lseek { fh, offset, whence } => fs.lseek(fh, offset, whence, ReplyLseek(reply)),
+        Operation::CopyFileRange { from, to, len } => {
+            fs.copy_file_range(who, from, to, len, ReplyWrite(reply));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+use super::*;
+use fuse_abi::linux::{fuse_opcode, fuse_out_header};
+use std::ffi::OsStr;
+use std::io::Read;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// A server that knows no file.
+struct Nothing;
+
+impl Filesystem for Nothing {
+    fn lookup(&self, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
+        reply.error(Errno::NOENT);
+    }
+
+    fn getattr(&self, _: INodeNo, reply: ReplyAttr) {
+        reply.error(Errno::NOENT);
+    }
+
+    fn setattr(&self, _: crate::caller::Caller, _: INodeNo, _: Asked, reply: ReplyAttr) {
+        reply.error(Errno::NOENT);
+    }
+
+    fn open(&self, _: crate::caller::Caller, _: INodeNo, _: rustix::fs::OFlags, reply: ReplyOpen) {
+        reply.error(Errno::NOENT);
+    }
+
+    fn read(&self, _: FileHandle, _: u64, _: u32, _: rustix::fs::OFlags, reply: ReplyData) {
+        reply.error(Errno::BADF);
+    }
+
+    fn write(&self, _: INodeNo, _: FileHandle, _: u64, _: &[u8], _: bool, reply: ReplyWrite) {
+        reply.error(Errno::BADF);
+    }
+
+    fn release(&self, _: FileHandle, reply: ReplyEmpty) {
+        reply.error(Errno::BADF);
+    }
+
+    fn readdir(&self, _: INodeNo, _: u64, reply: ReplyDirectory) {
+        reply.error(Errno::NOENT);
+    }
+}
+
+/// The error that a request of user 7 is answered with; `None` if there is no answer.
+fn answered(users: Users, opcode: fuse_opcode, body: &[u8]) -> Option<i32> {
+    let (mut from, to) = std::io::pipe().unwrap();
+    let len = (size_of::<fuse_in_header>() + body.len()) as u32;
+    let header = fuse_in_header { len, opcode: opcode as u32, uid: 7, ..Default::default() };
+    let server = Server { fs: Nothing, device: Arc::new(to.into()), users };
+    server.handle(&[header.as_bytes(), body].concat());
+    drop(server);
+    let mut bytes = Vec::new();
+    from.read_to_end(&mut bytes).unwrap();
+    fuse_out_header::read_from_prefix(&bytes).ok().map(|(header, _)| -header.error)
+}
+
+#[test]
+fn requests_are_answered_or_not() {
+    let answered = |opcode, body: &[u8]| answered(Users::All, opcode, body);
+    assert_eq!(answered(fuse_opcode::FUSE_LOOKUP, b"a\0"), Some(2));
+    assert_eq!(answered(fuse_opcode::FUSE_LOOKUP, b"a"), Some(22));
+    assert_eq!(answered(fuse_opcode::FUSE_DESTROY, b""), Some(0));
+    assert_eq!(answered(fuse_opcode::FUSE_INTERRUPT, &[0; 8]), Some(38));
+    for unknown in [fuse_opcode::FUSE_BMAP, fuse_opcode::FUSE_STATX, fuse_opcode::FUSE_FSYNC] {
+        assert_eq!(answered(unknown, b""), Some(38));
+    }
+    // The kernel takes no answer to these, also if it makes no sense.
+    assert_eq!(answered(fuse_opcode::FUSE_FORGET, &[0; 8]), None);
+    assert_eq!(answered(fuse_opcode::FUSE_FORGET, b""), None);
+    assert_eq!(answered(fuse_opcode::FUSE_BATCH_FORGET, &[255; 8]), None);
+}
+
+#[test]
+fn others_are_kept_out_of_what_is_not_theirs() {
+    let lookup = |users| answered(users, fuse_opcode::FUSE_LOOKUP, b"a\0");
+    assert_eq!(lookup(Users::Only(7)), Some(2));
+    assert_eq!(lookup(Users::Only(8)), Some(13));
+    // What the kernel does by itself is let through.
+    assert_eq!(answered(Users::Only(8), fuse_opcode::FUSE_RELEASE, &[0; 24]), Some(9));
+    assert_eq!(answered(Users::Only(8), fuse_opcode::FUSE_FORGET, &[0; 8]), None);
+}
+
+#[test]
+fn data_starts_at_a_page_and_there_is_room_for_all() {
+    let buffer = Buffer::new();
+    let room = &buffer.bytes[buffer.start..];
+    let headers = size_of::<fuse_in_header>() + size_of::<fuse_write_in>();
+    assert_eq!(room[headers..].as_ptr().align_offset(rustix::param::page_size()), 0);
+    assert!(room.len() >= MAX_WRITE + HEADERS);
+}
