@@ -1,4 +1,5 @@
-//! Fuzzing the decoders of the on-disk format, and what changes blocks in place.
+//! Fuzzing the decoders of the on-disk format and of the kernel's requests, and what changes blocks in
+//! place.
 //!
 //! A target ([`TARGETS`]) is a plain function of bytes that must return, whatever the bytes are:
 //! no panic, no endless loop, no memory beyond a small multiple of the input. Where there is an
@@ -14,6 +15,7 @@
 
 mod change;
 pub mod mutate;
+mod request;
 pub mod seeds;
 mod targets;
 pub mod walk;
@@ -36,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "dsl", run: targets::dsl },
     Target { name: "label", run: targets::label },
     Target { name: "nvlist", run: targets::nvlist },
+    Target { name: "request", run: request::request },
     Target { name: "sa", run: targets::sa },
     Target { name: "spacemap", run: targets::spacemap },
     Target { name: "zap", run: targets::zap },

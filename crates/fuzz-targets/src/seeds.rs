@@ -20,7 +20,7 @@ const PER_KIND: usize = 12;
 /// Seeds by target.
 pub type Seeds = HashMap<&'static str, Vec<Vec<u8>>>;
 
-/// Collects seeds from the sample pools; the same in every run.
+/// Collects seeds from the sample pools, and makes those that are in no pool; the same in every run.
 pub fn collect() -> io::Result<Seeds> {
     let mut collector = Collector::default();
     for name in POOLS {
@@ -34,6 +34,7 @@ pub fn collect() -> io::Result<Seeds> {
             Ok(())
         })?;
     }
+    collector.seeds.insert("request", crate::request::seeds());
     Ok(collector.seeds)
 }
 
