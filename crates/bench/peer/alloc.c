@@ -40,8 +40,8 @@ allocated(void)
 	return (bytes);
 }
 
-static spa_t *
-import(char *directory, char *pool)
+spa_t *
+import_pool(char *directory, char *pool)
 {
 	char *paths[] = { directory };
 	importargs_t args = { .paths = 1, .path = paths, .can_be_active = B_TRUE };
@@ -54,6 +54,13 @@ import(char *directory, char *pool)
 	VERIFY0(spa_open(pool, &spa, FTAG));
 	nvlist_free(config);
 	return (spa);
+}
+
+int
+is_spoiled(metaslab_t *msp)
+{
+	uint64_t length = msp->ms_sm == NULL ? 0 : space_map_length(msp->ms_sm);
+	return (length / sizeof (uint64_t) >= SPOILED_RECORDS);
 }
 
 static void
@@ -92,13 +99,11 @@ alloc_mode(int argc, char **argv)
 	zfs_arc_max = 1ULL << 30;
 	zfs_arc_min = zfs_arc_max / 2;
 	kernel_init(SPA_MODE_READ);
-	spa_t *spa = import(argv[0], argv[1]);
+	spa_t *spa = import_pool(argv[0], argv[1]);
 	vdev_t *vd = spa->spa_root_vdev->vdev_child[0];
 	for (uint64_t m = 0; m < vd->vdev_ms_count; m++) {
 		metaslab_t *msp = vd->vdev_ms[m];
-		uint64_t length = msp->ms_sm == NULL ? 0 :
-		    space_map_length(msp->ms_sm);
-		if (length / sizeof (uint64_t) < SPOILED_RECORDS)
+		if (!is_spoiled(msp))
 			continue;
 		load_one(msp, 1);
 		load_one(msp, 0);

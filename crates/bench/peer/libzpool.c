@@ -5,6 +5,7 @@
  *   libzpool-peer write FILE SIZE_MIB OVERWRITES
  *   libzpool-peer spacemap ...: see spacemap.c
  *   libzpool-peer alloc ...: see alloc.c
+ *   libzpool-peer alloc-blocks ...: see blocks.c
  *
  * `write` makes a pool on FILE for each row, writes SIZE_MIB in 128 KiB (noise, then what lz4
  * halves), overwrites a quarter of that OVERWRITES times at random in 8 KiB, each until it is on
@@ -341,6 +342,8 @@ main(int argc, char **argv)
 	}
 	if (argc > 1 && strcmp(argv[1], "alloc") == 0)
 		return (alloc_mode(argc - 2, argv + 2));
+	if (argc > 1 && strcmp(argv[1], "alloc-blocks") == 0)
+		return (blocks_mode(argc - 2, argv + 2));
 	if (argc != 5) {
 		fprintf(stderr, "usage: %s read FILE SIZE_MIB CACHE_MIB\n"
 		    "       %s write FILE SIZE_MIB OVERWRITES\n", argv[0], argv[0]);

@@ -26,6 +26,11 @@ void write_bytes(objset_t *os, uint64_t object, uint64_t at, uint64_t len,
 
 int spacemap_rows(int argc, char **argv);
 int alloc_mode(int argc, char **argv);
+int blocks_mode(int argc, char **argv);
+
+/* Pools with spoiled metaslabs: see alloc.c. */
+spa_t *import_pool(char *directory, char *pool);
+int is_spoiled(struct metaslab *msp);
 
 /* What a transaction group wrote, by kind of block, before aggregation. */
 enum kind { DATA, INDIRECT, SPACE_MAP, OTHER, KINDS };

@@ -23,7 +23,7 @@ use cenote_store::alloc::{
     AllocError, Allocator, Class, LockWaits, MetaslabInfo, Request, VdevInfo,
 };
 use nix::time::{ClockId, clock_gettime};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Spoiled;
 use super::txgs::Txgs;
@@ -42,6 +42,8 @@ const QUIET: Duration = Duration::from_millis(300);
 /// Allocations of one kind.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
+    /// Short name.
+    pub key: String,
     /// What was done.
     pub name: String,
     /// Number of allocations.
@@ -57,6 +59,19 @@ pub struct Row {
     /// Allocations that waited for a load, and those that did so in vain.
     pub waits: (u64, u64),
     /// Allocations that were refused, as they had to be.
+    pub refused: u64,
+}
+
+/// Allocations of OpenZFS's own engine: what the peer prints.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PeerRow {
+    /// [`Row::key`] of the row that does the same.
+    pub name: String,
+    /// Number of allocations.
+    pub count: u64,
+    /// As [`Row::micros`].
+    pub micros: [f64; 5],
+    /// Allocations that were refused.
     pub refused: u64,
 }
 
@@ -87,10 +102,11 @@ fn percentiles(mut all: Vec<u32>) -> [f64; 5] {
 }
 
 impl Row {
-    fn of(name: &str, samples: &Samples, allocator: &Allocator, loads: u64) -> Row {
+    fn of((key, name): (&str, &str), samples: &Samples, allocator: &Allocator, loads: u64) -> Row {
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
         let waits = samples.waits;
         Row {
+            key: key.into(),
             name: name.into(),
             count: samples.all.len() as u64,
             micros: percentiles(samples.all.iter().map(|(wall, _)| *wall).collect()),
@@ -240,10 +256,10 @@ pub fn rows(spoiled: &Spoiled, count: usize, rounds: usize) -> anyhow::Result<Ve
         last = allocator;
     }
     let mut rows = vec![
-        Row::of("the first one, which waits for a load", &first, &last, rounds as u64),
-        Row::of("while metaslabs are loaded", &busy, &last, loads),
-        Row::of("when all are loaded", &quiet, &last, 0),
-        Row::of("while txgs with 100000 frees are synced", &synced, &last, 0),
+        Row::of(("first", "the first one, which waits for a load"), &first, &last, rounds as u64),
+        Row::of(("loading", "while metaslabs are loaded"), &busy, &last, loads),
+        Row::of(("loaded", "when all are loaded"), &quiet, &last, 0),
+        Row::of(("synced", "while txgs with 100000 frees are synced"), &synced, &last, 0),
     ];
     for kib in TOO_LARGE {
         let allocator = spoiled.allocator(&vdevs)?;
@@ -253,7 +269,7 @@ pub fn rows(spoiled: &Spoiled, count: usize, rounds: usize) -> anyhow::Result<Ve
         ensure!(samples.refused == samples.all.len() as u64, "{kib} KiB were allocated");
         let loads = allocator.load_latency().count();
         rows.push(Row::of(
-            &format!("{kib} KiB, which nothing can serve"),
+            (&kib.to_string(), &format!("{kib} KiB, which nothing can serve")),
             &samples,
             &allocator,
             loads,

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::spoil::{Map, SHIFT};
@@ -72,12 +73,19 @@ fn load(spoiled: &Spoiled, ms: u64, cold: bool, expected: &Map) -> anyhow::Resul
     })
 }
 
-/// The same by OpenZFS's own engine.
-pub fn peer(program: &Path, dir: &Path) -> anyhow::Result<Vec<Load>> {
+/// What OpenZFS's own engine says of the pool: `alloc` loads its metaslabs, `alloc-blocks` allocates
+/// from them with so many threads.
+pub fn peer<T: DeserializeOwned>(
+    program: &Path,
+    dir: &Path,
+    mode: &[&str],
+) -> anyhow::Result<Vec<T>> {
+    let (name, more) = mode.split_first().context("no mode")?;
     let out = Command::new(program)
-        .arg("alloc")
+        .arg(name)
         .arg(dir)
         .arg(POOL)
+        .args(more)
         .output()
         .with_context(|| format!("running {}", program.display()))?;
     if !out.status.success() {

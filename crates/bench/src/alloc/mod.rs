@@ -92,15 +92,16 @@ fn measure(args: &AllocArgs, dir: &Path, image: &Path) -> anyhow::Result<Report>
     let loads = load::loads(&spoiled, image, args.seed)?;
     eprintln!("allocating ...");
     let allocations = latency::rows(&spoiled, args.threads, args.rounds)?;
-    let peer = match &args.peer {
-        Some(program) => {
-            eprintln!("libzpool ...");
-            load::peer(program, dir)?
-        }
-        None => Vec::new(),
-    };
+    let (mut peer, mut peer_allocations) = (Vec::new(), Vec::new());
+    if let Some(program) = &args.peer {
+        eprintln!("libzpool ...");
+        peer = load::peer(program, dir, &["alloc"])?;
+        // This one writes to the pool, so it is the last.
+        let threads = args.threads.to_string();
+        peer_allocations = load::peer(program, dir, &["alloc-blocks", &threads])?;
+    }
     let (records, segments) = (expected.records, expected.segments());
-    Ok(Report { records, segments, loads, peer, allocations })
+    Ok(Report { records, segments, loads, peer, allocations, peer_allocations })
 }
 
 /// Makes the pool, and exports it; the numbers of the spoiled metaslabs.

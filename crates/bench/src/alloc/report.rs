@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::latency::Row;
+use super::latency::{PeerRow, Row};
 use super::load::Load;
 
 /// Aims: seconds to load, bits of memory per sector, microseconds of the slowest but one of ten
@@ -24,6 +24,8 @@ pub struct Report {
     pub peer: Vec<Load>,
     /// Latencies of allocations.
     pub allocations: Vec<Row>,
+    /// The peer's.
+    pub peer_allocations: Vec<PeerRow>,
 }
 
 /// Median and maximum of a figure of some loads; `None` if there are none.
@@ -67,11 +69,11 @@ pub fn print(report: &Report, json: bool) -> anyhow::Result<()> {
             number(of(&report.peer, cold, figure).map(|p| p.0)),
         );
     }
-    print_rows(&report.allocations);
+    print_rows(&report.allocations, &report.peer_allocations);
     Ok(())
 }
 
-fn print_rows(rows: &[Row]) {
+fn print_rows(rows: &[Row], peer: &[PeerRow]) {
     println!(
         "\n{:<40} {:>8} {:>7} {:>7} {:>8} {:>9} {:>9} {:>9} {:>6} {:>8} {:>5} {:>6} {:>7}",
         "allocations, microseconds",
@@ -101,10 +103,17 @@ fn print_rows(rows: &[Row]) {
             row.waits.0,
             row.waits.1,
         );
+        for row in peer.iter().filter(|peer| peer.name == row.key) {
+            let [p50, p99, p999, p9999, slowest] = row.micros;
+            println!(
+                "{:>40} {:>8} {p50:>7.1} {p99:>7.1} {p999:>8.1} {p9999:>9.1} {slowest:>9.1}",
+                "libzpool", row.count
+            );
+        }
     }
     println!(
         "aim: p99.99 at most {P9999_MICROS:.0} while metaslabs are loaded, none in vain. CPU: p99.99 of \
 the thread's own CPU time.\nLocked: times that a lock was not free, and the longest wait for one. \
-libzpool's own: -"
+libzpool loads nothing ahead here: who\nneeds a metaslab loads it."
     );
 }
