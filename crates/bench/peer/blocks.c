@@ -4,7 +4,8 @@
  *   libzpool-peer alloc-blocks DIRECTORY POOL THREADS
  *
  * Imports the exported pool for writing, and takes all metaslabs but the spoiled ones out of use, as
- * the other side does. A transaction is held open; in its group, threads call metaslab_alloc, and
+ * the other side does; of the spoiled ones all are unloaded but those that the import went on to
+ * allocate from. A transaction is held open; in its group, threads call metaslab_alloc, and
  * give back all but their last 64 blocks at once with metaslab_free, which the group's sync never
  * sees. First one block, then blocks of all sizes until all metaslabs are loaded, but a second at
  * least, then a second of it, then what nothing can serve. Prints one line of JSON for each. Nothing
@@ -178,7 +179,8 @@ blocks_mode(int argc, char **argv)
 			cv_wait(&msp->ms_load_cv, &msp->ms_lock);
 		if (!is_spoiled(msp))
 			msp->ms_disabled++;
-		else if (msp->ms_loaded)
+		else if (msp->ms_loaded &&
+		    !(msp->ms_weight & METASLAB_ACTIVE_MASK))
 			metaslab_unload(msp);
 		mutex_exit(&msp->ms_lock);
 	}
