@@ -8,6 +8,7 @@ use cenote_pool::engine::figures::{self, Kind, LATENCIES};
 use cenote_pool::engine::{Engine, TxgFigures};
 use cenote_vdev::traffic::{Content, Traffic};
 use rig::Rig;
+use std::sync::Arc;
 use std::time::Duration;
 
 const FILES: u64 = 5;
@@ -72,17 +73,43 @@ fn kstat(engine: &Engine, groups: &[TxgFigures]) {
         let (written, dirty) = (group.writes.total().bytes.to_string(), group.dirty.to_string());
         assert_eq!(words[0], group.txg.to_string());
         assert_eq!((words[2], words[3], words[5]), ("C", dirty.as_str(), written.as_str()));
+        let times = [group.open, group.quiescing, group.waiting, group.total];
+        assert_eq!(words[8..], times.map(|t| t.as_nanos().to_string()));
     }
     let births: Vec<u64> = lines[1..].iter().map(|words| words[1].parse().unwrap()).collect();
     assert!(births.is_sorted() && births[0] > 0);
     assert_eq!(lines.last().unwrap()[2], "O");
 }
 
+/// A new pool's first group counts like the others.
+fn first(engine: &Engine) {
+    let groups = engine.figures();
+    let [group] = &groups[..] else { panic!("{groups:?}") };
+    assert_eq!(group.txg, engine.pool().uberblock().txg);
+    assert!(group.blocks.metadata().count > 0 && group.open > Duration::ZERO, "{group:?}");
+    adds_up(group);
+    times(group);
+    totals(engine, &groups);
+    kstat(engine, &groups);
+}
+
+/// What the kstat says while a group is being written.
+fn while_writing(engine: &Arc<Engine>) {
+    let its = engine.clone();
+    let text = engine.sync_task(move |_| Ok(figures::kstat_txgs(&its))).unwrap();
+    let lines: Vec<Vec<&str>> = text.lines().map(|l| l.split_whitespace().collect()).collect();
+    let [.., done, writing, open] = &lines[..] else { panic!("{text}") };
+    assert_eq!((done[2], writing[2], open[2]), ("C", "S", "O"), "{text}");
+    assert!(writing[10] != "0" && writing[11] == "0", "{text}");
+    let [writing, open] = [writing, open].map(|line| line[0].parse::<u64>().unwrap());
+    assert_eq!((engine.pool().uberblock().txg, open), (writing, writing + 1), "{text}");
+}
+
 #[test]
 fn figures_add_up() {
     let rig = Rig::new(128 << 20);
     let engine = rig.create("raidz1 A B C", 12);
-    assert!(engine.totals().iter().all(|(_, total)| *total == 0));
+    first(&engine);
     let fs = rig::open(&engine);
     for round in 0..ROUNDS {
         if round > 0 {
@@ -108,7 +135,10 @@ fn figures_add_up() {
         }
     }
     assert!(groups.iter().any(|g| g.flushed > 0));
+    assert!(groups.iter().skip(1).all(|g| g.waiting > Duration::ZERO && g.waiting < g.total));
+    while_writing(&engine);
     assert!(groups.is_sorted_by(|a, b| a.txg < b.txg && a.birth_uptime <= b.birth_uptime));
+    let groups = engine.figures();
     totals(&engine, &groups);
     kstat(&engine, &groups);
     let took = |name: &str| LATENCIES.iter().find(|l| l.name == name).unwrap().of(&engine);

@@ -5,7 +5,8 @@
 //! root file system. One sync writes it, and the uberblock at its end makes the pool.
 
 use super::commit::pool_space;
-use super::figures::Recorder;
+use super::figures::{Birth, Recorder};
+use super::gate::Closed;
 use super::sync::{Core, count_feature, now};
 use super::task::EngineError;
 use super::{Disk, Engine, EngineOptions, SyncContext, space};
@@ -30,6 +31,7 @@ use cenote_format::nvlist::NvValue;
 use cenote_store::Store;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What a new pool is to be.
 pub struct CreateRequest<'a> {
@@ -79,6 +81,7 @@ impl Engine {
         engine: EngineOptions,
         format: impl FnOnce(&mut OpenObjectSet) -> Result<(), WriteError>,
     ) -> Result<Arc<Engine>, CreateError> {
+        let birth = Birth::now();
         let prepared = create::prepare(&request.spec)?;
         create::check_features(&request.spec, request.features)?;
         let name = request.spec.name;
@@ -93,9 +96,17 @@ impl Engine {
         let maps = vdev_objects(&mut mos, &prepared, &mut config)?;
         let mut core = Core::new(mos, maps, config, no_uberblock());
         let disk = Disk::new(&store, None, &core, engine).map_err(failed)?;
-        core.write_first(&disk, root_ds, format).map_err(failed)?;
+        let mut recorder = Recorder::begin(&disk, FIRST_TXG);
+        recorder.closed(&Closed::at_once(FIRST_TXG, birth));
+        core.write_first(&disk, root_ds, format, &mut recorder).map_err(failed)?;
+        let begun = Instant::now();
+        core.write_labels(&disk, FIRST_TXG).map_err(failed)?;
         let pool = core.first_view(&disk, request, &prepared).map_err(failed)?;
-        Engine::assemble(pool, core, FIRST_TXG, engine, disk).map_err(failed)
+        let figures = recorder.end(&disk, &core.maps, begun.elapsed());
+        let loads = disk.allocator.load_latency();
+        let engine = Engine::assemble(pool, core, FIRST_TXG, engine, disk).map_err(failed)?;
+        engine.shared.history.add(figures, &loads);
+        Ok(engine)
     }
 }
 
@@ -156,13 +167,15 @@ fn vdev_objects(
 }
 
 impl Core {
-    /// Writes the first transaction group.
+    /// Writes the first transaction group, but for labels and the uberblock.
     fn write_first(
         &mut self,
         disk: &Disk,
         root_ds: u64,
         format: impl FnOnce(&mut OpenObjectSet) -> Result<(), WriteError>,
+        recorder: &mut Recorder,
     ) -> Result<(), EngineError> {
+        let begun = Instant::now();
         let features = self.pending_features()?;
         let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
         let pool = self.config.name.clone();
@@ -185,9 +198,8 @@ impl Core {
         };
         context.create_objset(root_ds, ObjsetType::Zfs, format)?;
         self.frees = context.tx.frees;
-        let mut recorder = Recorder::begin(disk, FIRST_TXG);
-        self.passes(disk, FIRST_TXG, features, None, &mut recorder)?;
-        self.write_labels(disk, FIRST_TXG)
+        recorder.datasets(begun.elapsed());
+        Ok(self.passes(disk, FIRST_TXG, features, None, recorder)?)
     }
 
     /// The pool as its first transaction group left it.

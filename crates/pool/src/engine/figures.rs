@@ -8,10 +8,10 @@
 //! when a group was closed, after each pass, and when the group is on disk:
 //!
 //! ```text
-//!  birth        closed             pass 1    pass 2 ...        commit          on disk
-//!    ├── open ────┼─ quiescing ─┼────┼─────────┼───── ... ┼────────┼──────────────┤
-//!                               ├ datasets ┤
-//!                               ├────────────────────── total ────────────────────┤
+//!  birth     closed                        pass 1    pass 2 ...     commit      on disk
+//!    ├── open ──┼─ quiescing ─┼─ waiting ─┼────┼─────────┼───── ... ┼────────┼──────┤
+//!                                         ├ datasets ┤
+//!                                         ├──────────────── total ──────────────────┤
 //! ```
 //!
 //! - Pass 1 has in it what OpenZFS's has: the datasets, sync tasks, and the first pass over the MOS.
@@ -21,8 +21,8 @@
 //!   what devices are asked for after aggregation, with mirroring, parity and padding.
 //! - Labels and uberblocks are apart: the commit writes them, no pass does.
 //! - Reads are everyone's while the group was being written.
-//!
-//! No group waits to be written: the thread that writes is the one that closes.
+//! - A group hardly *waits* to be written: the thread that writes is the one that closes.
+//! - The first group of a new pool was open while everything in it was thought out.
 //!
 //! # Invariant
 //!
@@ -70,11 +70,13 @@ pub struct TxgFigures {
     pub open: Duration,
     /// How long those that were inside took to leave, and open datasets to hand over.
     pub quiescing: Duration,
+    /// How long it then waited to be written.
+    pub waiting: Duration,
     /// How long the datasets took to write.
     pub datasets: Duration,
     /// How long labels and the new view took.
     pub commit: Duration,
-    /// How long it took from when it was closed until it was on disk.
+    /// How long it took from when it began to be written until it was on disk.
     pub total: Duration,
     /// The passes.
     pub passes: Vec<PassFigures>,
@@ -113,6 +115,7 @@ impl Default for TxgFigures {
             dirty: 0,
             open: Duration::ZERO,
             quiescing: Duration::ZERO,
+            waiting: Duration::ZERO,
             datasets: Duration::ZERO,
             commit: Duration::ZERO,
             total: Duration::ZERO,
@@ -213,6 +216,12 @@ impl Recorder {
         self.figures.birth_uptime = closed.birth.uptime;
         self.figures.dirty = closed.dirty;
         (self.figures.open, self.figures.quiescing) = (closed.open, closed.quiescing);
+        self.figures.waiting = self.begun.at.saturating_duration_since(closed.at);
+    }
+
+    /// What is known so far.
+    pub fn so_far(&self) -> &TxgFigures {
+        &self.figures
     }
 
     /// The datasets are written; they took so long.
@@ -266,6 +275,8 @@ pub(crate) struct History {
 #[derive(Debug, Default)]
 struct Past {
     groups: VecDeque<TxgFigures>,
+    /// The group that is being written.
+    writing: Option<TxgFigures>,
     /// Loads of metaslabs until the last group, and what they took.
     loads: (u64, Duration),
     /// Of all groups since the pool was opened.
@@ -273,9 +284,15 @@ struct Past {
 }
 
 impl History {
+    /// A group is being written, and this is known of it.
+    pub fn writing(&self, group: &TxgFigures) {
+        self.past.lock().writing = Some(group.clone());
+    }
+
     /// Remembers a group. `loads` are all loads of metaslabs so far.
     pub fn add(&self, mut group: TxgFigures, loads: &LatencyFigures) {
         let mut past = self.past.lock();
+        past.writing = None;
         let loads = (loads.count(), loads.total);
         group.loads = loads.0.saturating_sub(past.loads.0);
         group.load_time = loads.1.saturating_sub(past.loads.1);
@@ -305,7 +322,8 @@ impl History {
 
 /// The remembered groups as the file `txgs` of OpenZFS's kstats shows them: a line of titles, then
 /// a line for each group, oldest first; times in nanoseconds, `birth` since the system started.
-/// The state is `C`, on disk, but for the last line: that of the group that is `O`, open.
+/// The state is `C`, on disk, but for the last lines: a group that is being written is `S`, and the
+/// last one `O`, open.
 pub fn kstat_txgs(engine: &Engine) -> String {
     let mut text = String::new();
     let mut line = |cells: [&dyn std::fmt::Display; 12]| {
@@ -332,12 +350,18 @@ pub fn kstat_txgs(engine: &Engine) -> String {
         &"wtime",
         &"stime",
     ]);
-    for group in engine.figures() {
+    let history = &engine.shared.history;
+    // In this order, so that a group that is done meanwhile is not missed.
+    let writing = history.past.lock().writing.clone();
+    let done: Vec<_> = history.all().into_iter().map(|group| ('C', group)).collect();
+    let newest = done.last().map_or(0, |(_, group)| group.txg);
+    let writing = writing.filter(|group| group.txg > newest).map(|group| ('S', group));
+    for (state, group) in done.into_iter().chain(writing) {
         let (written, passed) = (group.writes.total(), group.total);
         line([
             &group.txg,
             &group.birth_uptime.as_nanos(),
-            &'C',
+            &state,
             &group.dirty,
             &group.reads.bytes,
             &written.bytes,
@@ -345,7 +369,7 @@ pub fn kstat_txgs(engine: &Engine) -> String {
             &written.count,
             &group.open.as_nanos(),
             &group.quiescing.as_nanos(),
-            &0,
+            &group.waiting.as_nanos(),
             &passed.as_nanos(),
         ]);
     }

@@ -117,6 +117,17 @@ pub(crate) struct Closed {
     pub open: Duration,
     /// How long those that were inside took to leave, and its changes to be handed over.
     pub quiescing: Duration,
+    /// When they were.
+    pub at: Instant,
+}
+
+impl Closed {
+    /// A group that nothing but who opened it entered.
+    pub fn at_once(txg: u64, birth: Birth) -> Closed {
+        let at = Instant::now();
+        let open = at.saturating_duration_since(birth.at);
+        Closed { txg, birth, dirty: 0, open, quiescing: Duration::ZERO, at }
+    }
 }
 
 /// What the sync thread is to do.
@@ -337,6 +348,7 @@ impl Gate {
             dirty: state.dirty.get(&txg).copied().unwrap_or(0),
             open: closing.saturating_duration_since(birth.at),
             quiescing: state.birth.at.saturating_duration_since(closing),
+            at: state.birth.at,
         };
         state.open += 1;
         state.closing = false;

@@ -79,6 +79,7 @@ impl Core {
         self.missed.clear();
         let mut recorder = Recorder::begin(&shared.disk, txg);
         recorder.closed(&closed);
+        shared.history.writing(recorder.so_far());
         let abilities = self.pending_features()?;
         self.free_deferred(&shared.disk, txg)?;
         let begun = Instant::now();

@@ -72,13 +72,14 @@ static GROUP: &[Row<TxgFigures>] = table! {
     "open_time" Counter Nanoseconds |g| ns(g.open), "Time that changes could enter it";
     "quiescing_time" Counter Nanoseconds |g| ns(g.quiescing),
         "Time until all changes had left it and were handed over";
+    "waiting_time" Counter Nanoseconds |g| ns(g.waiting), "Time until it began to be written";
     "datasets_time" Counter Nanoseconds |g| ns(g.datasets), "Time to write datasets";
     "first_pass_time" Counter Nanoseconds |g| ns(g.first_pass()),
         "Time of the first pass, with datasets and sync tasks";
     "passes_time" Counter Nanoseconds |g| ns(g.all_passes()), "Time of all passes";
     "commit_time" Counter Nanoseconds |g| ns(g.commit),
         "Time of the commit: flushes, labels, uberblock, the new view";
-    "total_time" Counter Nanoseconds |g| ns(g.total), "Time from closed to on disk";
+    "total_time" Counter Nanoseconds |g| ns(g.total), "Time to write it, until it was on disk";
     "passes" Counter Count |g| g.passes.len() as u64, "Passes of the sync";
     "label_writes" Counter Count |g| g.writes.of(Content::Label).count,
         "Device writes of labels and uberblocks";
