@@ -7,7 +7,6 @@
 
 use cenote_zpl::Error;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
 /// Waits until all changes of a file system so far are on disk.
 pub type SyncHook = Arc<dyn Fn() -> Result<(), Error> + Send + Sync>;
@@ -57,8 +56,7 @@ impl Syncer {
         let mut queue = self.shared.lock();
         if !queue.running {
             let shared = self.shared.clone();
-            let name = "fuse-sync".to_owned();
-            match thread::Builder::new().name(name).spawn(move || shared.run()) {
+            match cenote_vdev::background("fuse-sync", move || shared.run()) {
                 Ok(_) => queue.running = true,
                 Err(e) => {
                     drop(queue);
@@ -125,7 +123,7 @@ mod tests {
         let counted = syncs.clone();
         let slow: SyncHook = Arc::new(move || {
             counted.fetch_add(1, Ordering::SeqCst);
-            thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
             Ok(())
         });
         let failing: SyncHook = Arc::new(|| Err(Error::Invalid("no".into())));

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
@@ -85,10 +85,23 @@ enum Found {
     Missing,
 }
 
+/// Has the threads that compress, decompress and verify start before anyone needs them. If the program
+/// has set up rayon's threads for itself, those are used.
+fn start_workers() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        let workers = rayon::ThreadPoolBuilder::new().thread_name(|i| format!("block-{i}"));
+        if let Err(e) = workers.start_handler(|_| cenote_vdev::run_anywhere()).build_global() {
+            tracing::debug!("rayon: {e}");
+        }
+    });
+}
+
 impl Store {
     /// A store over `vdevs` whose ARC may hold `arc_bytes` bytes. Unpacked metadata gets an
     /// eighth as much on top (1 MiB to 256 MiB).
     pub fn new(vdevs: Arc<VdevTree>, arc_bytes: u64) -> Arc<Store> {
+        start_workers();
         Arc::new(Store {
             vdevs: Versions::new(vdevs),
             salt: RwLock::new(Arc::new(Salt::new([0; 32]))),

@@ -35,8 +35,7 @@ impl Prefetcher {
                     }
                 }
             };
-            let name = format!("prefetch-{i}");
-            if let Err(e) = std::thread::Builder::new().name(name).spawn(work) {
+            if let Err(e) = cenote_vdev::background(format!("prefetch-{i}"), work) {
                 tracing::warn!("no read-ahead thread: {e}");
             }
         }

@@ -20,6 +20,7 @@
 //! | [`mod@write`] | writing blocks, making them durable |
 //! | `submit` | aggregation, batches, parallel devices |
 //! | `mirror`, `raidz`, `indirect` | copies, columns and parity, removed vdevs |
+//! | `background` | threads that work for others |
 //! | [`stats`] | counters |
 //! | [`traffic`] | what was written, by what it carries |
 //!
@@ -38,6 +39,7 @@
 //! [`VdevTree::sync_labels`] then commits it.
 
 mod assemble;
+mod background;
 pub mod device;
 mod indirect;
 pub mod inject;
@@ -63,6 +65,7 @@ mod uring;
 mod vdev;
 pub mod write;
 
+pub use background::{background, run_anywhere};
 pub use device::{Device, ReadReq, WriteReq, first_partition, open_device, open_device_rw};
 pub use label_init::{LabelOwner, LabelState, clear_labels, init_labels, label_owner};
 pub use label_sync::LabelUpdate;

@@ -16,6 +16,7 @@ use std::time::Instant;
 use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 
+use crate::background::background;
 use crate::device::ReadReq;
 use crate::tunables;
 use crate::vdev::Vdev;
@@ -273,8 +274,8 @@ fn start_threads() -> Option<Mutex<Sender<Job>>> {
     let mut started = 0;
     for i in 0..THREADS {
         let receiver = receiver.clone();
-        let thread = std::thread::Builder::new().name(format!("vdev-io-{i}"));
-        started += usize::from(thread.spawn(move || work(&receiver)).is_ok());
+        let thread = background(format!("vdev-io-{i}"), move || work(&receiver));
+        started += usize::from(thread.is_ok());
     }
     (started > 0).then(|| Mutex::new(sender))
 }

@@ -28,7 +28,7 @@ impl Server {
             Err(e) => reply.error(e),
         };
         // If there can be no thread, the reply says so as it is dropped.
-        if let Err(e) = std::thread::Builder::new().name("rewrite".into()).spawn(work) {
+        if let Err(e) = cenote_vdev::background("rewrite", work) {
             tracing::warn!("thread: {e}");
         }
     }

@@ -7,6 +7,7 @@
 //! 2. Threads read the same descriptor; the kernel gives each request to one of them. The thread that
 //!    read a request has it served, into a buffer of its own, and reads the next. Nothing is set aside
 //!    for a request but what its answer needs.
+//!    Which processor that happens on is chosen by `placement`.
 //! 3. An answer belongs to its request's number, so it may come from another thread, in any order.
 //! 4. When the mount is gone reading says `ENODEV`, and the threads end. The last one tells the server.
 //!
@@ -17,10 +18,12 @@
 //! | `reply` | answers |
 //! | `notify` | what the kernel is told unasked |
 //! | `init` | the first request |
+//! | `placement` | which processor requests are answered on |
 
 mod filesystem;
 mod init;
 mod notify;
+mod placement;
 mod reply;
 mod request;
 
@@ -33,6 +36,7 @@ pub(crate) use reply::{
 pub(crate) use request::{Asked, FileHandle, INodeNo};
 
 use fuse_abi::linux::{fuse_in_header, fuse_write_in};
+use placement::Placement;
 use reply::Reply;
 use request::Operation;
 use rustix::io::Errno;
@@ -83,7 +87,8 @@ impl Session {
     ) -> io::Result<Session> {
         let device = Arc::new(device);
         init::agree(&fs, &device, &mut Buffer::new())?;
-        let server = Arc::new(Server { fs, device: device.clone(), users });
+        let placement = Placement::new();
+        let server = Arc::new(Server { fs, device: device.clone(), users, placement });
         let start = |n| {
             let (server, name) = (server.clone(), format!("fuse-{n}"));
             std::thread::Builder::new().name(name).spawn(move || server.run())
@@ -119,11 +124,13 @@ struct Server<F: Filesystem> {
     fs: F,
     device: Arc<OwnedFd>,
     users: Users,
+    placement: Placement,
 }
 
 impl<F: Filesystem> Server<F> {
     /// Serves requests until there will be no more.
     fn run(&self) -> io::Result<()> {
+        self.placement.join();
         let mut buffer = Buffer::new();
         while let Some(bytes) = receive(&self.device, &mut buffer)? {
             self.handle(bytes);
@@ -141,7 +148,7 @@ impl<F: Filesystem> Server<F> {
             Ok(_) if !self.admits(&header) => Err(Errno::ACCESS),
             decoded => decoded,
         };
-        // Here a request is whole and not served yet: its thread (`header.pid`), opcode and size.
+        self.placement.received(&header, &operation);
         match operation {
             Ok(operation) => filesystem::serve(&self.fs, &header, operation, reply),
             Err(_) if !request::is_answered(header.opcode) => reply.none(),

@@ -46,7 +46,8 @@ fn answered(users: Users, opcode: fuse_opcode, body: &[u8]) -> Option<i32> {
     let (mut from, to) = std::io::pipe().unwrap();
     let len = (size_of::<fuse_in_header>() + body.len()) as u32;
     let header = fuse_in_header { len, opcode: opcode as u32, uid: 7, ..Default::default() };
-    let server = Server { fs: Nothing, device: Arc::new(to.into()), users };
+    let (device, placement) = (Arc::new(to.into()), Placement::new());
+    let server = Server { fs: Nothing, device, users, placement };
     server.handle(&[header.as_bytes(), body].concat());
     drop(server);
     let mut bytes = Vec::new();
