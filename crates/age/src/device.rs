@@ -5,9 +5,10 @@
 //! the simulation puts some, it *discards* what the engine had there before, so that memory holds
 //! what is in use and not what once was.
 
+use cenote_format::LABEL_START;
 use cenote_pool::create::{LeafKind, OpenDevices, Opened};
-use cenote_vdev::{Device, ReadReq, WriteReq};
-use std::collections::HashMap;
+use cenote_vdev::{Device, ReadReq, Vdev, WriteReq};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -64,7 +65,8 @@ impl Traffic {
 pub struct SparseDisk {
     path: PathBuf,
     size: u64,
-    chunks: Mutex<HashMap<u64, Chunk>>,
+    ashift: u32,
+    chunks: Mutex<BTreeMap<u64, Chunk>>,
     reads: AtomicU64,
     read: AtomicU64,
     writes: AtomicU64,
@@ -72,11 +74,12 @@ pub struct SparseDisk {
 }
 
 impl SparseDisk {
-    /// Device `number` of a pool, of `size` bytes.
-    pub fn new(number: u64, size: u64) -> Arc<SparseDisk> {
+    /// Device `number` of a pool, of `size` bytes, with sectors of `1 << ashift`.
+    pub fn new(number: u64, size: u64, ashift: u32) -> Arc<SparseDisk> {
         Arc::new(SparseDisk {
             path: PathBuf::from(format!("/simulated/{number}")),
             size,
+            ashift,
             chunks: Mutex::default(),
             reads: AtomicU64::new(0),
             read: AtomicU64::new(0),
@@ -85,7 +88,7 @@ impl SparseDisk {
         })
     }
 
-    fn chunks(&self) -> MutexGuard<'_, HashMap<u64, Chunk>> {
+    fn chunks(&self) -> MutexGuard<'_, BTreeMap<u64, Chunk>> {
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,8 +112,9 @@ impl SparseDisk {
     pub fn discard(&self, offset: u64, len: u64) {
         let (first, end) = (offset.div_ceil(PAGE as u64), (offset + len) / PAGE as u64);
         let mut chunks = self.chunks();
-        for number in first / CHUNK..end.div_ceil(CHUNK) {
-            let Some(chunk) = chunks.get_mut(&number) else { continue };
+        let mut at = first / CHUNK;
+        while let Some((number, chunk)) = chunks.range_mut(at..end.div_ceil(CHUNK)).next() {
+            let number = *number;
             let base = number * CHUNK;
             let pages = first.max(base) - base..end.min(base + CHUNK).saturating_sub(base);
             for page in pages {
@@ -121,6 +125,7 @@ impl SparseDisk {
             if chunk.0.iter().all(Option::is_none) {
                 chunks.remove(&number);
             }
+            at = number + 1;
         }
     }
 
@@ -241,14 +246,56 @@ impl Device for SparseDisk {
     }
 }
 
+/// The devices of a top-level vdev.
+pub(crate) struct Bay {
+    pub disks: Vec<Arc<SparseDisk>>,
+    /// What it does with blocks.
+    pub vdev: Arc<Vdev>,
+}
+
+impl Bay {
+    /// Whether it is a single device.
+    pub fn is_plain(&self) -> bool {
+        self.disks.len() == 1
+    }
+
+    /// Bytes that a block takes.
+    pub fn asize(&self, psize: u64) -> u64 {
+        match self.is_plain() {
+            true => psize.next_multiple_of(1 << self.vdev.ashift()),
+            false => self.vdev.psize_to_asize(psize),
+        }
+    }
+
+    /// Discards so many allocated bytes: RAID-Z lays sectors out over its devices in turns.
+    pub fn discard(&self, offset: u64, asize: u64) {
+        if let [disk] = &self.disks[..] {
+            return disk.discard(LABEL_START + offset, asize);
+        }
+        let (shift, count) = (self.vdev.ashift(), self.disks.len() as u64);
+        let (first, end) = (offset >> shift, (offset + asize) >> shift);
+        for (column, disk) in (0u64..).zip(&self.disks) {
+            // Sectors of this column below one sector of the vdev.
+            let below = |sector: u64| (sector + count - 1 - column) / count;
+            let (from, to) = (below(first) << shift, below(end) << shift);
+            disk.discard(LABEL_START + from, to - from);
+        }
+    }
+}
+
 /// The devices of a simulated pool, for creating it.
 pub(crate) struct Devices<'a>(pub &'a [Arc<SparseDisk>]);
 
 impl OpenDevices for Devices<'_> {
     fn find(&self, name: &Path) -> io::Result<(PathBuf, Opened)> {
-        let at = self.0.iter().position(|d| d.path == name);
-        let identity = (0, at.ok_or(io::ErrorKind::NotFound)? as u64);
-        let facts = Opened { kind: LeafKind::File, identity, logical_shift: 9, physical_shift: 9 };
+        let at = self.0.iter().position(|d| d.path == name).ok_or(io::ErrorKind::NotFound)?;
+        let shift = self.0.get(at).map_or(0, |disk| disk.ashift.into());
+        let facts = Opened {
+            kind: LeafKind::File,
+            identity: (0, at as u64),
+            logical_shift: shift,
+            physical_shift: shift,
+        };
         Ok((name.to_path_buf(), facts))
     }
 
@@ -268,7 +315,7 @@ mod tests {
 
     #[test]
     fn keeps_what_is_written_and_nothing_else() {
-        let disk = SparseDisk::new(0, 100 << 40);
+        let disk = SparseDisk::new(0, 100 << 40, 12);
         let at = (99 << 40) + 4000;
         let bytes: Vec<u8> = (0..10_000u32).map(|i| (i % 251) as u8 + 1).collect();
         disk.put(at, &bytes).unwrap();

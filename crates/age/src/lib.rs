@@ -21,6 +21,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`spec`] | what is to be simulated |
+//! | [`like`] | the free space of a pool that is there, to begin with |
 //! | [`device`] | devices of any size that keep metadata only |
 //! | `space` | extents for simulated blocks; gangs |
 //! | `indirect` | the model of metadata above data |
@@ -32,12 +33,13 @@
 //! # How far to believe it
 //!
 //! Free space, space maps and what is written for them are the engine's own. Sizes and numbers of
-//! indirect blocks are a model; a test compares fullness and fragmentation with those of a pool that a
-//! real file is written to. Free segments by size agree less: about a fifth of the free space is in
-//! segments of another size. There are no snapshots, and no reads that would compete with allocation.
+//! indirect blocks are a model; a test compares fullness, fragmentation and free segments by size with
+//! those of a pool that a real file is written to. There are no snapshots, and no reads that would
+//! compete with allocation.
 
 pub mod device;
 mod indirect;
+pub mod like;
 pub mod plot;
 pub mod report;
 pub mod sim;
@@ -45,7 +47,8 @@ mod space;
 pub mod spec;
 pub mod workload;
 
+pub use like::PoolModel;
 pub use report::{Report, Row, Verdict};
-pub use sim::{Progress, Simulation};
+pub use sim::{Event, Progress, Simulation, Watch};
 pub use space::Tally;
 pub use spec::{AgeError, Series, Spec, Work};

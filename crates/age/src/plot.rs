@@ -86,8 +86,8 @@ pub fn html(report: &Report, table: &str) -> Result<String, AgeError> {
     Ok(format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <title>How the pool ages</title></head>\n<body>\n\
-         <p>A pool is spoiled when more than {MOST}% of its metaslabs cannot hold a block of \
-         128 KiB.</p>\n{}\n<pre>{escaped}</pre>\n</body></html>\n",
+         <p>A pool is spoiled when more than {MOST}% of its metaslabs with free space cannot hold a \
+         block of 128 KiB.</p>\n{}\n<pre>{escaped}</pre>\n</body></html>\n",
         svg(report)?
     ))
 }

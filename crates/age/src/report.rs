@@ -4,7 +4,7 @@
 //! |---|---|
 //! | full | the allocator: what is not free, without what waits to become free |
 //! | fragmentation | space map headers, as `zpool list` has it |
-//! | spoiled | the allocator: metaslabs without a free segment of [`WHOLE`] bytes |
+//! | spoiled | the allocator: of the metaslabs with free space, those without a free segment of [`WHOLE`] bytes |
 //! | segments | the allocator: free segments by size |
 //! | records | space map headers and logs: entries, in units of 8 bytes |
 //! | metadata, written | devices: every write of the step, divided by its transaction groups |
@@ -27,7 +27,7 @@ use std::time::Duration;
 /// Bytes of the segment that a metaslab has to have free, not to be spoiled: those of the largest
 /// block of a file with the default `recordsize`.
 pub const WHOLE: u64 = 128 << 10;
-/// A pool is spoiled when this percentage of its metaslabs is.
+/// A pool is spoiled when this percentage of its metaslabs with free space is.
 pub const MOST: f64 = 50.0;
 /// Bytes of an entry of a space map.
 const ENTRY: f64 = 8.0;
@@ -72,7 +72,7 @@ pub struct Row {
     pub full: f64,
     /// Fragmentation in percent.
     pub fragmentation: Option<u64>,
-    /// Percentage of metaslabs that cannot hold [`WHOLE`] bytes.
+    /// Percentage of the metaslabs with free space that cannot hold [`WHOLE`] bytes in a row.
     pub spoiled: f64,
     /// Free segments of `1 << i` bytes up to twice that.
     pub segments: Vec<u64>,
@@ -135,6 +135,10 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// What became of it.
     pub verdict: Verdict,
+    /// Whether it became full, which ended the simulation.
+    pub full: bool,
+    /// Whether the simulation was stopped before its time.
+    pub interrupted: bool,
     /// How the simulation itself went.
     pub simulation: Cost,
 }
@@ -153,17 +157,20 @@ pub struct Cost {
 }
 
 impl Report {
-    pub(crate) fn new(spec: Spec, rows: Vec<Row>, memory: u64, full: bool, took: Took) -> Report {
-        let verdict = Verdict::of(&rows, full);
-        let seconds = took.aging.as_secs_f64();
-        let simulated = rows.last().map_or(0.0, |row| row.time);
-        let simulation = Cost {
-            fill_seconds: took.filling.as_secs_f64(),
-            seconds,
-            factor: simulated / seconds.max(1e-9),
-            memory,
-        };
-        Report { spec, rows, verdict, simulation }
+    /// Nothing simulated yet.
+    pub(crate) fn new(spec: Spec) -> Report {
+        let simulation = Cost { fill_seconds: 0.0, seconds: 0.0, factor: 0.0, memory: 0 };
+        let (rows, verdict) = (Vec::new(), Verdict::Well);
+        Report { spec, rows, verdict, full: false, interrupted: false, simulation }
+    }
+
+    /// Adds a row, after so much time of ageing, with so much memory in use.
+    pub(crate) fn add(&mut self, row: Row, aging: Duration, memory: u64) {
+        let seconds = aging.as_secs_f64();
+        let factor = row.time / seconds.max(1e-9);
+        self.simulation = Cost { seconds, factor, memory, ..self.simulation };
+        self.rows.push(row);
+        self.verdict = Verdict::of(&self.rows, self.full);
     }
 
     /// The report without anything that depends on the machine: equal for equal specifications.
@@ -173,12 +180,6 @@ impl Report {
         report.simulation = Cost { fill_seconds: 0.0, seconds: 0.0, factor: 0.0, memory: 0 };
         report
     }
-}
-
-/// Time that a simulation took.
-pub(crate) struct Took {
-    pub filling: Duration,
-    pub aging: Duration,
 }
 
 /// Counts that only grow.
@@ -213,10 +214,13 @@ impl Step {
         let allocated = figures.allocated - figures.deferred;
         let groups: Vec<_> = engine.allocator().groups().cloned().collect();
         let metaslabs: Vec<&Metaslab> = groups.iter().flat_map(|g| g.metaslabs()).collect();
-        let (mut segments, mut spoiled) = (Histogram::default(), 0u64);
+        let (mut segments, mut spoiled, mut with_space) = (Histogram::default(), 0u64, 0u64);
         for metaslab in &metaslabs {
             let histogram = metaslab.histogram();
-            spoiled += u64::from(!holds_whole(&histogram));
+            if histogram.counts().iter().any(|n| *n > 0) {
+                with_space += 1;
+                spoiled += u64::from(!holds_whole(&histogram));
+            }
             segments.merge(&histogram);
         }
         let pool = engine.pool();
@@ -233,7 +237,7 @@ impl Step {
             groups: self.groups,
             full: allocated as f64 * 100.0 / figures.space.max(1) as f64,
             fragmentation: space.pool().fragmentation,
-            spoiled: spoiled as f64 * 100.0 / count,
+            spoiled: spoiled as f64 * 100.0 / with_space.max(1) as f64,
             largest: used.map_or(0, |log| 1 << log),
             segments: segments
                 .counts()

@@ -7,21 +7,29 @@
 //! Modelled are indirect blocks and dnodes ([`crate::indirect`]), and that the pool holds
 //! nothing else.
 //!
+//! It begins with a pool that is filled in one go, or with the free space of one that is there
+//! ([`crate::like`]): then what is allocated there is claimed, metaslab by metaslab.
+//!
 //! One thread does it all, with one allocator and no loading ahead of need in the background, so that
 //! a seed leads to the same result. (The pool's guids are random as those of any pool.)
 
-use crate::device::{Devices, SparseDisk, Traffic};
-use crate::report::{Counts, Report, Row, Step, Took};
+use crate::device::{Bay, Devices, SparseDisk, Traffic};
+use crate::like::{PoolModel, VdevModel};
+use crate::report::{Counts, Report, Row, Step};
 use crate::space::{Books, Space, Stop, Tally};
 use crate::spec::{AgeError, Spec};
-use crate::workload::{Layout, Workload, workload};
+use crate::workload::{Cut, Layout, Workload, workload};
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::PoolSpace;
+use cenote_format::LABEL_START;
+use cenote_format::label::{LABEL_END, LABEL_SIZE};
 use cenote_pool::create::{
     CreateSpec, FIRST_TXG, FeatureChoice, Redundancy, VdevSpec, choose_features,
 };
 use cenote_pool::engine::{CreateRequest, Engine, EngineOptions, SyncContext};
-use cenote_store::alloc::{Allocator, Class, TXG_DEFER_SIZE};
+use cenote_pool::map::{self, MetaslabMap, SpaceMapReport, VdevMap};
+use cenote_pool::metaslab::AllocClass;
+use cenote_store::alloc::{Allocator, Class, Extent, Group, Metaslab, TXG_DEFER_SIZE};
 use cenote_vdev::Device;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,31 +45,73 @@ pub const POOL: &str = "simulated";
 struct World {
     workload: Box<dyn Workload>,
     books: Books,
-    disks: Vec<Arc<SparseDisk>>,
+    bays: Arc<Vec<Bay>>,
     sector: u64,
 }
 
 /// How far a simulation is.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Whether the pool is still being filled.
-    pub filling: bool,
+    /// While the pool is still being filled: bytes that are allocated, out of so many.
+    pub filling: Option<(u64, u64)>,
     /// Simulated time.
     pub simulated: Duration,
     /// Time that the simulation of it took.
     pub spent: Duration,
 }
 
+/// What happens while a simulation runs.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A transaction group is done.
+    Progress(Progress),
+    /// There is one more row: the report as it is now.
+    Row(&'a Report),
+}
+
+/// Is told what happens; whether to go on.
+pub type Watch<'a> = &'a mut dyn FnMut(Event<'_>) -> bool;
+
+/// Extents that are claimed in one transaction group.
+const CLAIM_BATCH: usize = 1 << 20;
+
+/// A top-level vdev of the pool that is made.
+struct Top {
+    redundancy: Redundancy,
+    devices: u64,
+    /// Bytes of a device.
+    size: u64,
+    ashift: u32,
+    metaslab_shift: Option<u32>,
+}
+
+impl Top {
+    /// One as large as `model`.
+    fn like(model: &VdevModel) -> Top {
+        let share = model.asize.div_ceil(model.devices).next_multiple_of(LABEL_SIZE);
+        Top {
+            redundancy: model.redundancy,
+            devices: model.devices,
+            size: share + LABEL_START + LABEL_END,
+            ashift: model.ashift,
+            metaslab_shift: Some(model.metaslab_shift),
+        }
+    }
+}
+
 /// A simulated pool.
 pub struct Simulation {
     spec: Spec,
     engine: Arc<Engine>,
-    disks: Vec<Arc<SparseDisk>>,
+    bays: Arc<Vec<Bay>>,
+    /// What is to be claimed yet.
+    model: Option<PoolModel>,
     world: Arc<Mutex<World>>,
     target: u64,
     /// Groups that were simulated since the pool was filled.
     groups: u64,
-    began: Instant,
+    /// How long it took to fill the pool, once it is.
+    filled: Option<Duration>,
 }
 
 /// A file system with nothing in it.
@@ -77,27 +127,34 @@ fn options() -> EngineOptions {
 }
 
 /// Makes the pool.
-fn create(spec: &Spec, disks: &[Arc<SparseDisk>]) -> Result<Arc<Engine>, AgeError> {
-    let top = |disk: &Arc<SparseDisk>| VdevSpec {
-        redundancy: Redundancy::Single,
-        devices: vec![disk.path().to_path_buf()],
-        class: Default::default(),
+fn create(logs: bool, tops: &[Top]) -> Result<(Arc<Engine>, Vec<Bay>), AgeError> {
+    let mut number = 0;
+    let mut disks = |top: &Top| -> Vec<_> {
+        let numbers = number..number + top.devices;
+        number = numbers.end;
+        numbers.map(|i| SparseDisk::new(i, top.size, top.ashift)).collect()
     };
-    let tops = disks.iter().map(top).collect();
-    let layout = cenote_pool::create::Layout { tops, ..Default::default() };
-    let named = [("log_spacemap".to_string(), spec.logs)];
+    let sets: Vec<Vec<_>> = tops.iter().map(&mut disks).collect();
+    let spec = |(top, disks): (&Top, &Vec<Arc<SparseDisk>>)| VdevSpec {
+        metaslab_shift: top.metaslab_shift,
+        ..VdevSpec::new(top.redundancy, disks.iter().map(|d| d.path().to_path_buf()).collect())
+    };
+    let specs = tops.iter().zip(&sets).map(spec).collect();
+    let layout = cenote_pool::create::Layout { tops: specs, ..Default::default() };
+    let named = [("log_spacemap".to_string(), logs)];
     let choice = FeatureChoice { none: false, compatibility: None, named: &named };
     let (features, _) = choose_features(&choice).map_err(AgeError::Spec)?;
+    let all: Vec<_> = sets.iter().flatten().cloned().collect();
     let request = CreateRequest {
         spec: CreateSpec {
             name: POOL,
             layout: &layout,
-            ashift: spec.ashift.into(),
+            ashift: 0,
             force: true,
             pool: None,
             txg: FIRST_TXG,
             imported: &[],
-            devices: &Devices(disks),
+            devices: &Devices(&all),
         },
         features: &features,
         props: &[],
@@ -105,7 +162,14 @@ fn create(spec: &Spec, disks: &[Arc<SparseDisk>]) -> Result<Arc<Engine>, AgeErro
         altroot: None,
         arc_bytes: Some(CACHE),
     };
-    Ok(Engine::create(&request, options(), format)?)
+    let engine = Engine::create(&request, options(), format)?;
+    let pool = engine.pool();
+    let bay = |(id, disks)| {
+        let vdev = pool.store().vdevs().top(id).cloned();
+        vdev.map(|vdev| Bay { disks, vdev }).ok_or_else(|| AgeError::Broken(format!("vdev {id}")))
+    };
+    let bays = (0u64..).zip(sets).map(bay).collect::<Result<_, _>>()?;
+    Ok((engine, bays))
 }
 
 impl Simulation {
@@ -116,29 +180,61 @@ impl Simulation {
     pub fn new(spec: Spec) -> Result<Simulation, AgeError> {
         spec.check()?;
         let size = (spec.size / spec.vdevs) >> 20 << 20;
-        let disks: Vec<_> = (0..spec.vdevs).map(|i| SparseDisk::new(i, size)).collect();
-        let engine = create(&spec, &disks)?;
+        let top = |_| Top {
+            redundancy: Redundancy::Single,
+            devices: 1,
+            size,
+            ashift: spec.ashift,
+            metaslab_shift: None,
+        };
+        let tops: Vec<Top> = (0..spec.vdevs).map(top).collect();
+        Simulation::of(spec, &tops, None)
+    }
+
+    /// Makes an empty pool that [`Simulation::fill`] has become like `model`. Of the specification
+    /// all counts that the pool does not say itself.
+    ///
+    /// # Errors
+    /// As [`Simulation::new`].
+    pub fn like(spec: Spec, model: PoolModel) -> Result<Simulation, AgeError> {
+        let spec = spec.like(&model);
+        spec.check()?;
+        let tops: Vec<Top> = model.vdevs.iter().map(Top::like).collect();
+        Simulation::of(spec, &tops, Some(model))
+    }
+
+    fn of(spec: Spec, tops: &[Top], model: Option<PoolModel>) -> Result<Simulation, AgeError> {
+        let (engine, bays) = create(spec.logs, tops)?;
         let groups: Vec<_> = engine.allocator().groups().cloned().collect();
-        let metaslab = groups.first().and_then(|g| Some((g, g.metaslabs().first()?.extent())));
-        let Some((group, extent)) = metaslab else {
+        let cut = |(group, bay): (&Arc<Group>, &Bay)| {
+            let extent = group.metaslabs().first().map(|m| m.extent())?;
+            Some(Cut {
+                ashift: group.ashift(),
+                ms_shift: extent.size.ilog2(),
+                metaslabs: group.metaslabs().len() as u64,
+                block: bay.asize(spec.allocated_block()),
+            })
+        };
+        let vdevs: Option<Vec<Cut>> = groups.iter().zip(&bays).map(cut).collect();
+        let Some(vdevs) = vdevs.filter(|vdevs| vdevs.len() == bays.len()) else {
             return Err(AgeError::Spec("a pool without metaslabs".into()));
         };
         let space = engine.allocator().figures(Class::Normal).space;
         let target = (space as f64 * spec.fill / 100.0) as u64;
-        let layout = Layout {
-            vdevs: spec.vdevs,
-            ms_shift: extent.size.ilog2(),
-            metaslabs: group.metaslabs().len() as u64,
-            target,
-        };
+        let bays = Arc::new(bays);
         let world = World {
-            workload: workload(&spec, &layout),
+            workload: workload(&spec, &Layout { vdevs, target }),
             books: Books::new().map_err(|e| AgeError::Spec(e.to_string()))?,
-            disks: disks.clone(),
-            sector: spec.sector(),
+            bays: bays.clone(),
+            sector: engine.allocator().smallest(),
         };
-        let (world, began) = (Arc::new(Mutex::new(world)), Instant::now());
-        Ok(Simulation { spec, engine, disks, world, target, groups: 0, began })
+        let world = Arc::new(Mutex::new(world));
+        Ok(Simulation { spec, engine, bays, model, world, target, groups: 0, filled: None })
+    }
+
+    /// What is simulated.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
     }
 
     /// The pool's engine.
@@ -168,12 +264,9 @@ impl Simulation {
         let world = self.world.clone();
         let task = move |context: &mut SyncContext<'_>| {
             let mut world = world.lock().unwrap_or_else(PoisonError::into_inner);
-            let World { workload, books, disks, sector } = &mut *world;
+            let World { workload, books, bays, sector } = &mut *world;
             let (allocator, txg) = (context.allocator(), context.tx.txg);
-            let mut space = Space { allocator, txg, disks, books, sector: *sector };
-            if full(allocator) {
-                return Ok(Err(Stop::Full));
-            }
+            let mut space = Space { allocator, txg, bays, books, sector: *sector };
             Ok(work(&mut **workload, &mut space))
         };
         match self.engine.sync_task(task)? {
@@ -183,25 +276,75 @@ impl Simulation {
         }
     }
 
-    /// Fills the pool.
+    /// Fills the pool, or has it become like the one that it is to be like. Whether it was done to
+    /// the end: `watch` may stop it.
     ///
     /// # Errors
-    /// The pool failed or is too small for the workload; `watch` said no.
-    pub fn fill(&mut self, watch: &mut dyn FnMut(Progress) -> bool) -> Result<(), AgeError> {
+    /// The pool failed or is too small for the workload.
+    pub fn fill(&mut self, watch: Watch<'_>) -> Result<bool, AgeError> {
         let begun = Instant::now();
+        if let Some(model) = self.model.take()
+            && !self.claim(model, begun, watch)?
+        {
+            return Ok(false);
+        }
         loop {
             let allocated = self.engine.allocator().figures(Class::Normal).allocated;
-            let room = self.target.saturating_sub(allocated);
+            let room = match self.spec.like {
+                Some(_) => 0,
+                None => self.target.saturating_sub(allocated),
+            };
             match self.sync(move |workload, space| workload.fill(room, space))? {
                 Some(true) => break,
                 Some(false) => {}
                 None => return Err(AgeError::Spec("the pool is too small for this".into())),
             }
-            self.tell(true, begun, watch)?;
+            if !self.tell(Some((allocated, self.target)), begun, watch) {
+                return Ok(false);
+            }
         }
         self.settle()?;
         self.world().books.latency.reset();
-        Ok(())
+        self.filled = Some(begun.elapsed());
+        Ok(true)
+    }
+
+    /// Claims what is allocated in the pool that this one is to be like.
+    fn claim(
+        &mut self,
+        model: PoolModel,
+        begun: Instant,
+        watch: Watch<'_>,
+    ) -> Result<bool, AgeError> {
+        let model = Arc::new(model);
+        let all = |model: &PoolModel| -> Vec<(usize, usize)> {
+            let of = |(i, v): (usize, &VdevModel)| (0..v.free.len()).map(move |m| (i, m));
+            model.vdevs.iter().enumerate().flat_map(of).collect()
+        };
+        let mut rest = all(&model).into_iter().peekable();
+        while rest.peek().is_some() {
+            let (mut batch, mut extents) = (Vec::new(), 0);
+            while extents < CLAIM_BATCH
+                && let Some((vdev, metaslab)) = rest.next()
+            {
+                extents += model.vdevs.get(vdev).map_or(0, |v| v.allocated(metaslab).count());
+                batch.push((vdev, metaslab));
+            }
+            let model = model.clone();
+            self.sync(move |workload, space| {
+                for (id, metaslab) in batch {
+                    let Some(vdev) = model.vdevs.get(id) else { continue };
+                    space.claim(id as u64, metaslab as u64, vdev.allocated(metaslab))?;
+                    workload.adopt(id as u64, &mut vdev.allocated(metaslab));
+                }
+                Ok(())
+            })?;
+            let allocated = self.engine.allocator().figures(Class::Normal).allocated;
+            if !self.tell(Some((allocated, self.target)), begun, watch) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Lets transaction groups pass until everything that was freed can be allocated again. No
@@ -216,14 +359,9 @@ impl Simulation {
         Ok(())
     }
 
-    fn tell(
-        &self,
-        filling: bool,
-        begun: Instant,
-        watch: &mut dyn FnMut(Progress) -> bool,
-    ) -> Result<(), AgeError> {
-        let progress = Progress { filling, simulated: self.simulated(), spent: begun.elapsed() };
-        if watch(progress) { Ok(()) } else { Err(AgeError::Cancelled) }
+    fn tell(&self, filling: Option<(u64, u64)>, begun: Instant, watch: Watch<'_>) -> bool {
+        let (simulated, spent) = (self.simulated(), begun.elapsed());
+        watch(Event::Progress(Progress { filling, simulated, spent }))
     }
 
     fn simulated(&self) -> Duration {
@@ -238,40 +376,93 @@ impl Simulation {
         let from = self.simulated();
         self.groups += 1;
         let to = self.simulated();
-        let done = self.sync(move |workload, space| workload.group(from, to, space))?;
+        let done = self.sync(move |workload, space| match full(space.allocator) {
+            true => Err(Stop::Full),
+            false => workload.group(from, to, space),
+        })?;
         Ok(done.is_some())
     }
 
-    fn traffic(&self) -> Traffic {
-        self.disks.iter().map(|d| d.traffic()).fold(Traffic::default(), Traffic::plus)
+    fn disks(&self) -> impl Iterator<Item = &Arc<SparseDisk>> {
+        self.bays.iter().flat_map(|bay| &bay.disks)
     }
 
-    /// Fills the pool and has it age; a row of the report for each step.
+    fn traffic(&self) -> Traffic {
+        self.disks().map(|d| d.traffic()).fold(Traffic::default(), Traffic::plus)
+    }
+
+    /// Fills the pool, if it is not yet, and has it age; a row of the report for each step. `watch` hears of every
+    /// transaction group and every row; if it says no, the report ends there, with a last row.
     ///
     /// # Errors
-    /// The pool failed; `watch` said no.
-    pub fn run(&mut self, watch: &mut dyn FnMut(Progress) -> bool) -> Result<Report, AgeError> {
-        self.fill(watch)?;
-        let filling = self.began.elapsed();
-        let begun = Instant::now();
-        let mut rows = vec![self.row(&Since::of(self))?];
-        let (mut since, mut full) = (Since::of(self), false);
-        let last = self.spec.groups();
-        while self.groups < last && !full {
-            full = !self.group()?;
-            let steps = |at: Duration| at.as_nanos() / self.spec.step.as_nanos().max(1);
-            let before = self
-                .spec
-                .txg
-                .saturating_mul(u32::try_from(self.groups.saturating_sub(1)).unwrap_or(u32::MAX));
-            if full || self.groups == last || steps(self.simulated()) > steps(before) {
-                rows.push(self.row(&since)?);
-                since = Since::of(self);
-            }
-            self.tell(false, begun, watch)?;
+    /// The pool failed.
+    pub fn run(&mut self, watch: Watch<'_>) -> Result<Report, AgeError> {
+        let mut report = Report::new(self.spec.clone());
+        if self.filled.is_none() && !self.fill(watch)? {
+            report.interrupted = true;
+            return Ok(report);
         }
-        let took = Took { filling, aging: begun.elapsed() };
-        Ok(Report::new(self.spec.clone(), rows, self.memory(), full, took))
+        report.simulation.fill_seconds = self.filled.unwrap_or_default().as_secs_f64();
+        let begun = Instant::now();
+        self.add_row(&mut report, &Since::of(self), begun)?;
+        let (mut since, mut full) = (Since::of(self), false);
+        let (last, mut on) = (self.spec.groups(), watch(Event::Row(&report)));
+        while self.groups < last && !full && on {
+            let before = self.simulated();
+            full = !self.group()?;
+            on = self.tell(None, begun, watch);
+            let steps = |at: Duration| at.as_nanos() / self.spec.step.as_nanos().max(1);
+            let over = full || !on || self.groups == last;
+            if over || steps(self.simulated()) > steps(before) {
+                report.full = full;
+                self.add_row(&mut report, &since, begun)?;
+                since = Since::of(self);
+                on &= watch(Event::Row(&report));
+            }
+        }
+        report.interrupted = !on && self.groups < last && !full;
+        Ok(report)
+    }
+
+    fn add_row(&self, report: &mut Report, since: &Since, begun: Instant) -> Result<(), AgeError> {
+        let row = self.row(since)?;
+        report.add(row, begun.elapsed(), self.memory());
+        Ok(())
+    }
+
+    /// The map of free space, as the allocator knows it: segments are exact where metaslabs are
+    /// loaded, and what waits to become free counts as allocated. `time` is when simulated time
+    /// began, in seconds since 1970.
+    pub fn map(&self, time: u64) -> SpaceMapReport {
+        let pool = self.engine.pool();
+        let vdev = |group: &Arc<Group>| {
+            let metaslab = |m: &Metaslab| {
+                let Extent { start, size, .. } = m.extent();
+                let map = MetaslabMap::new(m.id(), start, size, m.allocated());
+                let mut map = map.with_free_segments(&m.histogram());
+                map.loaded = m.is_loaded();
+                map
+            };
+            VdevMap {
+                id: group.vdev(),
+                name: format!("vdev-{}", group.vdev()),
+                class: AllocClass::Normal,
+                ashift: group.ashift(),
+                metaslab_shift: group.metaslabs().first().map_or(0, |m| m.extent().size.ilog2()),
+                fragmentation: None,
+                metaslabs: group.metaslabs().iter().map(metaslab).collect(),
+            }
+        };
+        SpaceMapReport {
+            version: map::VERSION,
+            pool: self.spec.like.clone().unwrap_or_else(|| POOL.into()),
+            guid: pool.guid(),
+            txg: pool.uberblock().txg,
+            time: time.saturating_add(self.simulated().as_secs()),
+            fragmentation: pool.space().and_then(|space| space.pool().fragmentation),
+            vdevs: self.engine.allocator().groups().map(vdev).collect(),
+            owners: None,
+        }
     }
 
     fn row(&self, since: &Since) -> Result<Row, AgeError> {
@@ -290,7 +481,7 @@ impl Simulation {
 
     /// Bytes of memory: of the devices' contents, and of what the workload knows.
     fn memory(&self) -> u64 {
-        let disks: u64 = self.disks.iter().map(|d| d.memory()).sum();
+        let disks: u64 = self.disks().map(|d| d.memory()).sum();
         let loaded = self.engine.allocator().groups().flat_map(|g| g.metaslabs());
         disks + self.world().workload.memory() + loaded.map(|m| m.memory()).sum::<u64>()
     }
@@ -302,7 +493,7 @@ impl Simulation {
     pub fn save(self, dir: &std::path::Path) -> Result<Vec<PathBuf>, AgeError> {
         self.engine.export(false)?;
         let mut paths = Vec::new();
-        for (i, disk) in self.disks.iter().enumerate() {
+        for (i, disk) in self.disks().enumerate() {
             let path = dir.join(format!("disk{i}"));
             disk.save(&path).map_err(|e| AgeError::Broken(format!("{}: {e}", path.display())))?;
             paths.push(path);

@@ -8,9 +8,11 @@
 //! A block for which there is no segment becomes a gang: a header of one sector and as many parts
 //! as it takes, each as large as there is room for. OpenZFS would put at most three parts behind a
 //! header and nest headers; here one header stands for all.
+//!
+//! Metaslabs are loaded ahead between two groups, as many as the engine's tunables say, and, where a
+//! thread in the background would do so in a running pool, after every [`PRELOAD`] requests.
 
-use crate::device::SparseDisk;
-use cenote_format::LABEL_START;
+use crate::device::Bay;
 use cenote_format::blkptr::Dva;
 use cenote_store::alloc::{AllocError, Allocator, Class, Request};
 use hdrhistogram::Histogram;
@@ -22,6 +24,12 @@ use std::time::Instant;
 const LONGEST: u64 = 60_000_000_000;
 /// Bytes that a gang header asks for.
 const HEADER: u64 = 512;
+/// Requests after which metaslabs are loaded ahead.
+const PRELOAD: u64 = 4096;
+/// One request of so many is timed.
+const TIMED: u64 = 4;
+/// Bytes of metadata that is allocated in a row while a pool is filled.
+const RUN: u64 = 1 << 20;
 
 /// Where a block is: its vdev in the highest byte, then its offset in units of 512 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -81,6 +89,8 @@ pub(crate) struct Books {
     pub gangs: u64,
     /// Bytes that are allocated to simulated blocks.
     pub held: u64,
+    /// Requests to the allocator.
+    requests: u64,
     /// Parts of each gang block.
     parts: HashMap<Place, Vec<(Place, u64)>>,
 }
@@ -94,6 +104,7 @@ impl Books {
             metadata: Tally::default(),
             gangs: 0,
             held: 0,
+            requests: 0,
             parts: HashMap::new(),
         })
     }
@@ -103,9 +114,9 @@ impl Books {
 pub(crate) struct Space<'a> {
     pub allocator: &'a Arc<Allocator>,
     pub txg: u64,
-    pub disks: &'a [Arc<SparseDisk>],
+    pub bays: &'a [Bay],
     pub books: &'a mut Books,
-    /// Bytes of a sector.
+    /// Bytes of the pool's smallest sector.
     pub sector: u64,
 }
 
@@ -114,34 +125,106 @@ impl Space<'_> {
     pub fn data(&mut self, size: u64) -> Result<Place, Stop> {
         let [place, _] = self.block(size, 1)?;
         self.books.data.blocks += 1;
-        self.books.data.bytes += size;
+        self.books.data.bytes += self.asize(place.vdev(), size);
         Ok(place)
+    }
+
+    /// Room in a row for data of up to `size` bytes, a multiple of `block`, and how many bytes it
+    /// has: fewer if the pool has no such segment, but at least one block.
+    pub fn extent(&mut self, size: u64, block: u64) -> Result<(Place, u64), Stop> {
+        let mut size = size;
+        loop {
+            match self.extents(size, 1) {
+                Ok([place, _]) => {
+                    self.books.data.blocks += 1;
+                    self.books.data.bytes += size;
+                    return Ok((place, size));
+                }
+                Err(AllocError::NoSegment { largest }) if largest >= block && size > block => {
+                    size = (largest / block * block).min(size - block);
+                }
+                Err(AllocError::NoSegment { .. }) => return Ok((self.data(block)?, block)),
+                Err(e) => return Err(stop(e)),
+            }
+        }
     }
 
     /// A block of metadata in two copies.
     pub fn metadata(&mut self, size: u64) -> Result<[Place; 2], Stop> {
         let places = self.block(size, 2)?;
-        self.books.metadata.blocks += 2;
-        self.books.metadata.bytes += 2 * size;
+        self.count_metadata(places, size, 1);
         Ok(places)
+    }
+
+    /// Blocks of metadata in a row, in two copies; where the first ones are. `None`: there is no
+    /// such room.
+    pub fn metadata_run(&mut self, size: u64, blocks: u64) -> Result<Option<[Place; 2]>, Stop> {
+        match self.extents(size * blocks, 2) {
+            Ok(places) => {
+                self.count_metadata(places, size, blocks);
+                Ok(Some(places))
+            }
+            Err(AllocError::NoSegment { .. }) => Ok(None),
+            Err(e) => Err(stop(e)),
+        }
+    }
+
+    fn count_metadata(&mut self, places: [Place; 2], size: u64, blocks: u64) {
+        self.books.metadata.blocks += 2 * blocks;
+        for place in places {
+            self.books.metadata.bytes += blocks * self.asize(place.vdev(), size);
+        }
+    }
+
+    /// How many blocks of `size` bytes may be allocated in a row and freed one by one.
+    pub fn run(&self, size: u64) -> usize {
+        match self.bays.iter().all(Bay::is_plain) {
+            true => (RUN / size.max(1)).max(1) as usize,
+            false => 1,
+        }
+    }
+
+    /// Bytes that a block takes on a vdev.
+    pub fn asize(&self, vdev: u64, size: u64) -> u64 {
+        self.bays.get(vdev as usize).map_or(size, |bay| bay.asize(size))
+    }
+
+    /// Allocates whatever is free of some ranges of a metaslab, in order, to whom they belong.
+    pub fn claim(
+        &mut self,
+        vdev: u64,
+        metaslab: u64,
+        ranges: impl Iterator<Item = (u64, u64)>,
+    ) -> Result<(), Stop> {
+        let claimed = self.allocator.claim(self.txg, vdev, metaslab, ranges).map_err(stop)?;
+        self.books.held += claimed;
+        Ok(())
     }
 
     /// Gives up a block; `size` is what it was allocated with.
     pub fn free(&mut self, place: Place, size: u64) -> Result<(), Stop> {
+        self.free_extent(place, self.asize(place.vdev(), size))
+    }
+
+    /// Gives up so many bytes of a vdev's space.
+    pub fn free_extent(&mut self, place: Place, asize: u64) -> Result<(), Stop> {
         if !self.books.parts.is_empty()
             && let Some(parts) = self.books.parts.remove(&place)
         {
-            self.release(place, self.sector)?;
-            return parts.into_iter().try_for_each(|(part, size)| self.release(part, size));
+            self.release(place, self.asize(place.vdev(), HEADER))?;
+            return parts.into_iter().try_for_each(|(part, size)| {
+                let asize = self.asize(part.vdev(), size);
+                self.release(part, asize)
+            });
         }
-        self.release(place, size)
+        self.release(place, asize)
     }
 
-    fn release(&mut self, place: Place, size: u64) -> Result<(), Stop> {
+    fn release(&mut self, place: Place, asize: u64) -> Result<(), Stop> {
         let vdev = u32::try_from(place.vdev()).unwrap_or(u32::MAX);
-        let dva = Dva { vdev, offset: place.offset(), asize: size, gang: false };
+        let dva = Dva { vdev, offset: place.offset(), asize, gang: false };
         self.allocator.free(self.txg, &dva).map_err(|e| Stop::Broken(e.to_string()))?;
-        self.books.held -= size;
+        self.books.held -= asize;
         Ok(())
     }
 
@@ -160,18 +243,28 @@ impl Space<'_> {
 
     /// Extents that the allocator has for a block.
     fn extents(&mut self, size: u64, copies: usize) -> Result<[Place; 2], AllocError> {
+        self.books.requests += 1;
+        if self.books.requests.is_multiple_of(PRELOAD) {
+            self.allocator.preload();
+        }
         let (class, near) = (Class::Normal, None);
         let request = Request { psize: size, copies, class, allocator: 0, gang: false, near };
-        let begun = Instant::now();
-        let found = self.allocator.allocate(self.txg, &request);
-        let took = begun.elapsed().as_nanos();
-        self.books.latency.saturating_record(u64::try_from(took).unwrap_or(u64::MAX));
+        let found = match self.books.requests.is_multiple_of(TIMED) {
+            true => {
+                let begun = Instant::now();
+                let found = self.allocator.allocate(self.txg, &request);
+                let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                self.books.latency.saturating_record(took);
+                found
+            }
+            false => self.allocator.allocate(self.txg, &request),
+        };
         let mut places = [Place::default(); 2];
         for (place, dva) in places.iter_mut().zip(found?.1) {
             *place = Place::new(dva.vdev.into(), dva.offset);
             self.books.held += dva.asize;
-            if let Some(disk) = self.disks.get(dva.vdev as usize) {
-                disk.discard(LABEL_START + dva.offset, dva.asize);
+            if let Some(bay) = self.bays.get(dva.vdev as usize) {
+                bay.discard(dva.offset, dva.asize);
             }
         }
         Ok(places)

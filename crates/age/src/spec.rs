@@ -1,13 +1,18 @@
 //! What is to be simulated.
 
+use crate::like::{PoolModel, VdevModel};
+use cenote_dmu::write::{MAX_INDIRECT_SHIFT, MIN_INDIRECT_SHIFT};
 use cenote_pool::create::{ASHIFTS, MIN_DEVICE};
 use serde::Serialize;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Most vdevs of a simulated pool.
 pub const MAX_VDEVS: u64 = 255;
 /// Sizes of a data block.
-const BLOCKS: std::ops::RangeInclusive<u64> = 512..=1 << 20;
+const BLOCKS: RangeInclusive<u64> = 512..=1 << 20;
+/// Sizes of an indirect block.
+const INDIRECT: RangeInclusive<u64> = 1 << MIN_INDIRECT_SHIFT..=1 << MAX_INDIRECT_SHIFT;
 
 /// Why nothing can be simulated.
 #[derive(Debug, thiserror::Error)]
@@ -24,9 +29,9 @@ pub enum AgeError {
     /// The pool is not as the simulation left it.
     #[error("the simulation has lost track: {0}")]
     Broken(String),
-    /// The caller had enough.
-    #[error("cancelled")]
-    Cancelled,
+    /// The pool that it is to be like cannot be taken for that.
+    #[error("{0}")]
+    Like(String),
     /// The plot could not be drawn.
     #[error("plot: {0}")]
     Plot(String),
@@ -70,6 +75,9 @@ pub enum Work {
 /// A simulation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Spec {
+    /// The pool whose free space it begins with; then size, vdevs, ashift, fill and logs are that
+    /// pool's ([`Spec::like`]).
+    pub like: Option<String>,
     /// Bytes of all devices.
     pub size: u64,
     /// Top-level vdevs, each a single device. (Mirrors of such devices age alike.)
@@ -80,6 +88,8 @@ pub struct Spec {
     pub fill: f64,
     /// Bytes of a data block.
     pub block: u64,
+    /// Bytes of an indirect block; `None`: as the engine makes them.
+    pub indirect: Option<u64>,
     /// What is done.
     pub work: Work,
     /// How long, in simulated time.
@@ -98,11 +108,13 @@ impl Default for Spec {
     fn default() -> Spec {
         let day = Duration::from_secs(86_400);
         Spec {
+            like: None,
             size: 100 << 40,
             vdevs: 8,
             ashift: 12,
             fill: 65.0,
             block: 8 << 10,
+            indirect: None,
             work: Work::TimeSeries(Series::default()),
             time: 30 * day,
             step: day,
@@ -114,6 +126,21 @@ impl Default for Spec {
 }
 
 impl Spec {
+    /// This one, but of a pool like `model`.
+    pub fn like(self, model: &PoolModel) -> Spec {
+        let sum = |of: fn(&VdevModel) -> u64| model.vdevs.iter().map(of).sum::<u64>();
+        let (space, free) = (sum(|v| v.usage().0), sum(|v| v.usage().1));
+        Spec {
+            like: Some(model.name.clone()),
+            size: sum(|v| v.asize),
+            vdevs: model.vdevs.len() as u64,
+            ashift: model.vdevs.iter().map(|v| v.ashift).max().unwrap_or(self.ashift),
+            fill: (space - free) as f64 * 100.0 / space.max(1) as f64,
+            logs: model.logs,
+            ..self
+        }
+    }
+
     /// Bytes of a sector.
     pub fn sector(&self) -> u64 {
         1 << self.ashift
@@ -137,13 +164,23 @@ impl Spec {
         let day = Duration::from_secs(86_400);
         let demands = [
             (self.vdevs >= 1 && self.vdevs <= MAX_VDEVS, "there are 1 to 255 vdevs"),
-            (self.size / self.vdevs.max(1) >= MIN_DEVICE, "a vdev has at least 64 MiB"),
+            (
+                self.like.is_some() || self.size / self.vdevs.max(1) >= MIN_DEVICE,
+                "a vdev has at least 64 MiB",
+            ),
             (self.size <= 1 << 55, "a pool has at most 32 PiB"),
             (ASHIFTS.contains(&u64::from(self.ashift)), "ashift is from 9 to 16"),
-            ((1.0..=95.0).contains(&self.fill), "the fill is from 1% to 95%"),
+            (
+                self.like.is_some() || (1.0..=95.0).contains(&self.fill),
+                "the fill is from 1% to 95%",
+            ),
             (
                 BLOCKS.contains(&self.block) && self.block.is_power_of_two(),
                 "a block is a power of two from 512 to 1M",
+            ),
+            (
+                self.indirect.is_none_or(|n| INDIRECT.contains(&n) && n.is_power_of_two()),
+                "an indirect block is a power of two from 4K to 128K",
             ),
             (
                 !self.txg.is_zero() && self.txg <= Duration::from_secs(3600),

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use cenote_age::{Series, Simulation, Spec, Work};
+use cenote_age::{Event, Series, Simulation, Spec, Work};
 use cenote_store::histogram::Histogram;
 use cenote_testpools::{judge, zdb};
 use cenote_zpl::{FileSystem, NewNode, NodeKind, Settings};
@@ -101,6 +101,21 @@ fn zdb_agrees_without_logs() {
 #[test]
 fn zdb_agrees_after_random_overwrite() {
     check_space_maps(Spec { logs: false, ..overwrite(20) });
+}
+
+/// Whoever watches may stop it: the group is finished, and what there is until then is reported.
+#[test]
+fn a_simulation_can_be_stopped() {
+    let mut groups = 0;
+    let stop = |event: Event<'_>| {
+        groups += u64::from(matches!(event, Event::Progress(p) if p.filling.is_none()));
+        groups < 3
+    };
+    let report = Simulation::new(overwrite(20)).unwrap().run(&mut { stop }).unwrap();
+    assert!(report.interrupted && report.rows.len() == 2, "{report:?}");
+    assert_eq!((report.rows[1].groups, report.rows[1].time), (3, 15.0));
+    let report = Simulation::new(overwrite(20)).unwrap().run(&mut |_| false).unwrap();
+    assert!(report.interrupted && report.rows.is_empty());
 }
 
 #[test]

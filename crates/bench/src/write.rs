@@ -74,7 +74,7 @@ pub fn create(
     options: EngineOptions,
 ) -> anyhow::Result<Arc<Engine>> {
     let redundancy = Redundancy::Single;
-    let tops = vec![VdevSpec { redundancy, devices: vec![path], class: Default::default() }];
+    let tops = vec![VdevSpec::new(redundancy, vec![path])];
     let layout = Layout { tops, ..Layout::default() };
     let choice = FeatureChoice { none: false, compatibility: None, named: features };
     let (features, _) = choose_features(&choice).map_err(anyhow::Error::msg)?;

@@ -4,7 +4,7 @@
 //! A connection that ends before the daemon's Hello was never accepted (the daemon was just about
 //! to end for want of work), so it is tried again; after the Hello nothing is repeated.
 
-use crate::context::Terminal;
+use crate::context::{Cancel, Terminal};
 use crate::outcome::plain;
 use crate::protocol::{Hello, Kind, Request, Run, read_frame, read_json, write_json};
 use crate::socket::{Place, at};
@@ -86,6 +86,26 @@ pub struct Connection {
     stream: UnixStream,
     /// What the daemon said of itself.
     pub hello: Hello,
+}
+
+impl Connection {
+    /// From now on an interrupt (SIGINT) asks the command to stop, and what it still says arrives; a
+    /// second one ends this process.
+    ///
+    /// # Errors
+    /// The signal cannot be caught.
+    pub fn ask_on_interrupt(&self) -> io::Result<()> {
+        // The daemon cancels a command whose client has closed its end.
+        let (stream, cancel) = (self.stream.try_clone()?, Cancel::default());
+        cancel.on_interrupt()?;
+        let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT])?;
+        std::thread::Builder::new().name("interrupt".into()).spawn(move || {
+            if signals.forever().next().is_some() {
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+            }
+        })?;
+        Ok(())
+    }
 }
 
 /// Connects to the daemon if one runs: one of this user's or of root's, in a directory where

@@ -40,6 +40,17 @@ impl Cancel {
         self.0.store(true, Ordering::SeqCst);
     }
 
+    /// From now on an interrupt (SIGINT) asks the command to stop; a second one ends the process.
+    ///
+    /// # Errors
+    /// The signal cannot be caught.
+    pub fn on_interrupt(&self) -> io::Result<()> {
+        let interrupt = signal_hook::consts::SIGINT;
+        signal_hook::flag::register_conditional_default(interrupt, Arc::clone(&self.0))?;
+        signal_hook::flag::register(interrupt, Arc::clone(&self.0))?;
+        Ok(())
+    }
+
     /// Whether the command was asked to stop.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::SeqCst)

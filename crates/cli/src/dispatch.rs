@@ -110,7 +110,11 @@ fn launch(tool: &str, args: &[OsString]) -> i32 {
         }
     };
     let result = match ran {
-        Some(Ok(Some(connection))) => client::run(connection, tool, args),
+        Some(Ok(Some(connection))) => {
+            let ready =
+                if ends_in_order(tool, args) { connection.ask_on_interrupt() } else { Ok(()) };
+            ready.and_then(|()| client::run(connection, tool, args))
+        }
         None | Some(Ok(None)) => run_here(tool, args),
         Some(Err(e)) => Err(e),
     };
@@ -125,9 +129,17 @@ fn launch(tool: &str, args: &[OsString]) -> i32 {
     }
 }
 
+/// Whether a command that is interrupted still has something to say.
+fn ends_in_order(tool: &str, args: &[OsString]) -> bool {
+    tool == "cenote" && matches!(parse(args), Ok(Tool::Age(_)))
+}
+
 fn run_here(tool: &str, args: &[OsString]) -> std::io::Result<i32> {
     let mut ctx = Context::of_process(Arc::new(PoolTable::default()))?;
     startup::load();
+    if ends_in_order(tool, args) {
+        ctx.cancel.on_interrupt()?;
+    }
     Ok(run(tool, args, &mut ctx))
 }
 
@@ -144,6 +156,7 @@ pub fn place(tool: &str, args: &[OsString]) -> Where {
             Ok(Tool::Tunables(a)) => a.place(),
             Ok(Tool::Txgs(_)) => Where::DaemonIfRunning,
             Ok(Tool::Map(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
+            Ok(Tool::Age(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
             _ => Where::Here,
         },
     }

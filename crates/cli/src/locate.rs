@@ -7,6 +7,7 @@ use crate::context::Context;
 use crate::pools::{Imported, Opened};
 use crate::zfs::select::{Kinds, Node, open};
 use cenote_dsl::DatasetKind;
+use cenote_pool::engine::Engine;
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_zpl::{FileSystem, Volume};
 use std::collections::HashMap;
@@ -47,6 +48,69 @@ impl Name {
     /// The name as the user wrote it.
     pub fn show(&self) -> String {
         format!("{}:{}", self.dataset, String::from_utf8_lossy(&self.path))
+    }
+}
+
+/// Where a command that looks at one pool finds it.
+#[derive(Debug, clap::Args)]
+pub struct Source {
+    /// Open a pool that is not imported, from devices in /dev or where -p says
+    #[arg(short)]
+    exported: bool,
+    /// With -e, open the pool from the devices in DIR (or the image file DIR)
+    #[arg(short = 'p', value_name = "DIR", requires = "exported")]
+    paths: Vec<OsString>,
+    /// Open the pool from the devices in DIR (or the image file DIR) instead of an imported one
+    #[arg(short = 'd', value_name = "DIR")]
+    dirs: Vec<OsString>,
+}
+
+/// Transaction groups that are tried while a pool is written so fast that its space maps are gone
+/// before they were read.
+const TRIES: usize = 5;
+
+impl Source {
+    /// Whether the command works on imported pools.
+    pub fn needs_imported_pool(&self) -> bool {
+        !self.exported && self.dirs.is_empty()
+    }
+
+    /// Whether it is said where the pool is.
+    pub fn is_given(&self) -> bool {
+        self.exported || !self.dirs.is_empty()
+    }
+
+    /// What `look` sees in the pool called `wanted`, and what writes the pool, if it is imported for
+    /// writing. The error is for the user.
+    pub fn read<T, E: std::fmt::Display>(
+        &self,
+        wanted: &str,
+        ctx: &mut Context,
+        look: &mut dyn FnMut(&Pool, &mut Context) -> Result<T, E>,
+    ) -> Result<(T, Option<Arc<Engine>>), String> {
+        if !self.needs_imported_pool() {
+            let named = self.dirs.iter().chain(&self.paths);
+            let mut dirs: Vec<PathBuf> = named.map(|d| ctx.path(d)).collect();
+            if dirs.is_empty() {
+                dirs.push(PathBuf::from("/dev"));
+            }
+            let pool = open_pool(&dirs, wanted)?;
+            return Ok((look(&pool, ctx).map_err(|e| e.to_string())?, None));
+        }
+        let by_guid = || wanted.parse().ok().and_then(|guid| ctx.pools.by_guid(guid));
+        let Some(imported) = ctx.pools.get(wanted).or_else(by_guid) else {
+            return Err(format!("cannot open '{wanted}': no such pool"));
+        };
+        let engine = imported.engine().cloned();
+        let mut tries = if engine.is_some() { TRIES } else { 1 };
+        loop {
+            tries -= 1;
+            match look(&imported.pool(), ctx) {
+                Ok(seen) => return Ok((seen, engine)),
+                Err(e) if tries == 0 => return Err(e.to_string()),
+                Err(e) => tracing::debug!("space of {wanted}: {e}"),
+            }
+        }
     }
 }
 

@@ -6,12 +6,37 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use std::fmt::Display;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The bar's line.
 const FORM: &str = "{bar:24} {percent:>3}% {binary_bytes} of {binary_total_bytes}  \
                     {binary_bytes_per_sec}  {eta} left";
 
-/// A bar that counts bytes.
+/// The line of a bar that says itself how far things are.
+const FORM_OF_OTHERS: &str = "{bar:24} {percent:>3}%  {msg}";
+/// Without a terminal, a line is written this often.
+const SELDOM: Duration = Duration::from_secs(10);
+
+/// Says when a line is due where there is no bar.
+pub struct Seldom(Instant);
+
+impl Seldom {
+    /// The first line is due after the usual time.
+    pub fn new() -> Seldom {
+        Seldom(Instant::now())
+    }
+
+    /// Whether it is time for a line.
+    pub fn is_due(&mut self) -> bool {
+        let due = self.0.elapsed() >= SELDOM;
+        if due {
+            self.0 = Instant::now();
+        }
+        due
+    }
+}
+
+/// A bar, of bytes unless it was made otherwise.
 pub struct Bar {
     bar: ProgressBar,
     screen: Screen,
@@ -20,11 +45,20 @@ pub struct Bar {
 impl Bar {
     /// A bar, if standard error is a terminal.
     pub fn on_terminal(ctx: &Context) -> Option<Bar> {
+        Bar::with_form(FORM, ctx)
+    }
+
+    /// A bar of something else, with a message beside it, if standard error is a terminal.
+    pub fn with_message(ctx: &Context) -> Option<Bar> {
+        Bar::with_form(FORM_OF_OTHERS, ctx)
+    }
+
+    fn with_form(form: &str, ctx: &Context) -> Option<Bar> {
         ctx.terminal.err.then(|| {
             let screen = Screen::new(ctx.terminal.width.unwrap_or(80));
             let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
             let bar = ProgressBar::with_draw_target(Some(0), target);
-            if let Ok(style) = ProgressStyle::with_template(FORM) {
+            if let Ok(style) = ProgressStyle::with_template(form) {
                 bar.set_style(style);
             }
             Bar { bar, screen }
@@ -47,6 +81,12 @@ impl Bar {
         self.bar.set_length(total);
         self.bar.set_position(done);
         self.screen.show(ctx);
+    }
+
+    /// So much is done, out of so much; `message` says what.
+    pub fn tell(&self, done: u64, total: u64, message: String, ctx: &mut Context) {
+        self.bar.set_message(message);
+        self.set(done, total, ctx);
     }
 
     /// Writes a line above the bar.

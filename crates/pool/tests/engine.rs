@@ -42,14 +42,10 @@ impl Place {
     fn create(&self, redundancy: Redundancy, ashift: u64) -> Arc<Engine> {
         let tops = match redundancy {
             Redundancy::Single => {
-                let one = |f: PathBuf| VdevSpec {
-                    redundancy,
-                    devices: vec![f],
-                    class: Default::default(),
-                };
+                let one = |f: PathBuf| VdevSpec::new(redundancy, vec![f]);
                 self.files().into_iter().map(one).collect()
             }
-            _ => vec![VdevSpec { redundancy, devices: self.files(), class: Default::default() }],
+            _ => vec![VdevSpec::new(redundancy, self.files())],
         };
         let layout = Layout { tops, ..Layout::default() };
         let choice = FeatureChoice { none: false, compatibility: None, named: &[] };

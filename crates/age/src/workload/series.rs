@@ -13,16 +13,16 @@
 //! files are updated one after the other, evenly over the five minutes, so that each transaction
 //! group has its share.
 //!
-//! At first each file has some number of blocks below 1,024 with one indirect block, and is at some
-//! point of its last block, both at random. The rest of what is allocated is other data, which was
-//! written at one go and stays; or, if the fullness is to be held, is deleted, the oldest first,
+//! At first each file has some number of blocks below [`FIRST_BLOCKS`], and is at some point of its
+//! last block, both at random. The rest of what is allocated is other data, which was written at
+//! one go, or is what a pool that was there already had, and stays; or, if the fullness is to be held, is deleted, the oldest first,
 //! and after it full blocks of the files in the order in which they became so.
 //!
-//! What is modelled of a file besides its data: its indirect blocks, and its dnode, of which 32
-//! share a block, with the indirect blocks above those.
+//! What is modelled of a file besides its data: the indirect blocks above its last block, and its
+//! dnode, of which 32 share a block, with the indirect blocks above those.
 
-use super::{FILL_BATCH, Layout, Workload};
-use crate::indirect::{Meta, POINTERS, Tree, indirect_size};
+use super::{FILL_BATCH, Layout, Portions, Workload};
+use crate::indirect::{Indirect, Meta, Tree};
 use crate::space::{Place, Space, Stop};
 use crate::spec::{Series, Spec};
 use rand::rngs::SmallRng;
@@ -36,6 +36,8 @@ const PACES: [Pace; 3] = [
     Pace { records: 1, updates: 1 },
     Pace { records: 1, updates: 36 },
 ];
+/// A file has fewer blocks at first.
+const FIRST_BLOCKS: u64 = 1024;
 /// Files whose dnodes share a block.
 const DNODES: u64 = 32;
 /// Bytes that such a block takes when compressed.
@@ -51,10 +53,6 @@ struct File {
     /// Bytes of the last block on disk.
     size: u32,
     last: Place,
-    /// The last indirect block, if there is more than one block.
-    lowest: Meta,
-    /// The indirect block above, if there is more than one of those.
-    above: Meta,
 }
 
 /// How often a kind of file gets a record: so many in so many updates.
@@ -76,6 +74,10 @@ impl Pace {
 struct Kind {
     pace: Pace,
     files: Vec<File>,
+    /// Levels of indirect blocks that a file may come to have.
+    depth: usize,
+    /// Of each file, the last indirect block of each level.
+    indirect: Vec<Meta>,
     /// Blocks of dnodes.
     dnodes: Vec<Meta>,
     /// Indirect blocks above these.
@@ -89,11 +91,12 @@ pub(super) struct Store {
     every: Duration,
     ratio: f64,
     sector: u64,
+    indirect: Indirect,
     kinds: Vec<Kind>,
     rng: SmallRng,
     /// Files of each kind that have begun.
     begun: usize,
-    extent: u64,
+    portions: Portions,
     hold: bool,
     /// Bytes that the simulation holds when it is filled.
     filled: u64,
@@ -103,11 +106,21 @@ pub(super) struct Store {
 
 impl Store {
     pub fn new(spec: &Spec, series: &Series, layout: &Layout) -> Store {
-        let kind = |(pace, count): (Pace, u64)| Kind {
-            pace,
-            files: vec![File::default(); count as usize],
-            dnodes: vec![Meta::default(); count.div_ceil(DNODES) as usize],
-            tree: Tree::new(count.div_ceil(DNODES)),
+        let (indirect, of_dnodes) = (Indirect::of_files(spec), Indirect::of_dnodes(spec));
+        let updates = spec.time.as_secs() / series.every.max(1) + 1;
+        let kind = |(pace, count): (Pace, u64)| {
+            let records = (updates.saturating_mul(pace.records) / pace.updates).saturating_add(1);
+            let blocks = FIRST_BLOCKS + records.saturating_mul(series.record) / spec.block + 1;
+            let depth = indirect.levels(blocks);
+            let dnodes = count.div_ceil(DNODES);
+            Kind {
+                pace,
+                files: vec![File::default(); count as usize],
+                depth,
+                indirect: vec![Meta::default(); count as usize * depth],
+                dnodes: vec![Meta::default(); dnodes as usize],
+                tree: Tree::new(dnodes, of_dnodes),
+            }
         };
         Store {
             block: spec.block,
@@ -115,10 +128,11 @@ impl Store {
             every: Duration::from_secs(series.every),
             ratio: series.ratio,
             sector: spec.sector(),
+            indirect,
             kinds: PACES.into_iter().zip(series.files).map(kind).collect(),
             rng: SmallRng::seed_from_u64(spec.seed),
             begun: 0,
-            extent: layout.fill_extent(spec.allocated_block()),
+            portions: layout.portions(spec.allocated_block()),
             hold: series.hold,
             filled: 0,
             oldest: VecDeque::new(),
@@ -147,13 +161,13 @@ impl Store {
 
     /// Gives file `index` of a kind its first blocks.
     fn begin(&mut self, kind: usize, index: usize, space: &mut Space<'_>) -> Result<(), Stop> {
-        let (records, blocks) = (self.records(), self.rng.random_range(1..POINTERS) as u32);
+        let (records, blocks) = (self.records(), self.rng.random_range(1..FIRST_BLOCKS) as u32);
         let Some(pace) = self.file(kind, index).map(|(pace, _)| pace) else { return Ok(()) };
         let updates = self.rng.random_range(1..=records * pace.updates / pace.records);
         let size = self.size(pace.written(updates - 1).1.min(records));
         let last = space.data(size)?;
         if let Some((_, file)) = self.file(kind, index) {
-            *file = File { updates, blocks, size: size as u32, last, ..File::default() };
+            *file = File { updates, blocks, size: size as u32, last };
         }
         Ok(())
     }
@@ -176,11 +190,19 @@ impl Store {
             }
             last = block;
             if self.hold {
-                self.oldest.push_back(old);
+                self.oldest.push_back((old.0, space.asize(old.0.vdev(), old.1)));
             }
-            if u64::from(file.blocks) % POINTERS == 0 {
-                // The indirect block is full, and stays.
-                file.lowest = Meta::default();
+            let mut below = u64::from(file.blocks);
+            if let Some(kind) = self.kinds.get_mut(kind) {
+                let levels = kind.indirect.iter_mut().skip(index * kind.depth).take(kind.depth);
+                for meta in levels {
+                    if !below.is_multiple_of(self.indirect.pointers()) {
+                        break;
+                    }
+                    // The indirect block is full, and stays.
+                    *meta = Meta::default();
+                    below /= self.indirect.pointers();
+                }
             }
             file.blocks += 1;
         }
@@ -193,22 +215,25 @@ impl Store {
 
     /// The metadata of files that were updated, level by level.
     fn update_metadata(&mut self, files: &[Named], space: &mut Space<'_>) -> Result<(), Stop> {
-        let sector = self.sector;
-        for level in 1..=2 {
+        let (indirect, deepest) = (self.indirect, self.kinds.iter().map(|kind| kind.depth).max());
+        let mut span = 1;
+        for level in 0..deepest.unwrap_or(0) {
             for (index, kind) in files {
-                let Some((_, file)) = self.file(*kind, *index) else { continue };
-                let blocks = u64::from(file.blocks);
-                if level == 1 && blocks > 1 {
-                    let used = (blocks - 1) % POINTERS + 1;
-                    file.lowest.rewrite(indirect_size(used, sector), space)?;
-                }
-                if level == 2 && blocks > POINTERS {
-                    let used = blocks.div_ceil(POINTERS).min(POINTERS);
-                    file.above.rewrite(indirect_size(used, sector), space)?;
+                let Some(kind) = self.kinds.get_mut(*kind).filter(|k| level < k.depth) else {
+                    continue;
+                };
+                let blocks = kind.files.get(*index).map_or(0, |file| u64::from(file.blocks));
+                let below = blocks.div_ceil(span);
+                if below > 1
+                    && let Some(meta) = kind.indirect.get_mut(index * kind.depth + level)
+                {
+                    let used = (below - 1) % indirect.pointers() + 1;
+                    meta.rewrite(indirect.size(used), space)?;
                 }
             }
+            span *= indirect.pointers();
         }
-        let size = DNODE_BLOCK.next_multiple_of(sector);
+        let size = DNODE_BLOCK.next_multiple_of(self.sector);
         for (number, kind) in self.kinds.iter_mut().enumerate() {
             let of_kind = files.iter().filter(|(_, k)| *k == number);
             let mut blocks: Vec<u64> = of_kind.map(|(i, _)| *i as u64 / DNODES).collect();
@@ -217,7 +242,7 @@ impl Store {
                 if let Some(dnodes) = kind.dnodes.get_mut(*at as usize) {
                     dnodes.rewrite(size, space)?;
                 }
-                *at /= POINTERS;
+                *at /= kind.tree.pointers();
             }
             kind.tree.rewrite(blocks, space)?;
         }
@@ -226,10 +251,10 @@ impl Store {
 
     /// Deletes the oldest data until no more is held than at first.
     fn delete(&mut self, space: &mut Space<'_>) -> Result<(), Stop> {
-        let piece = self.block.next_multiple_of(self.sector);
         while space.books.held > self.filled {
             let Some((place, bytes)) = self.oldest.pop_front() else { break };
-            space.free(place, bytes.min(piece))?;
+            let piece = space.asize(place.vdev(), self.block);
+            space.free_extent(place, bytes.min(piece))?;
             if bytes > piece {
                 self.oldest.push_front((place.after(piece), bytes - piece));
             }
@@ -248,6 +273,13 @@ fn turns(count: u64, every: Duration, from: Duration, to: Duration) -> impl Iter
 }
 
 impl Workload for Store {
+    fn adopt(&mut self, vdev: u64, ranges: &mut dyn Iterator<Item = (u64, u64)>) {
+        if self.hold {
+            let place = |(start, end)| (Place::new(vdev, start), end - start);
+            self.oldest.extend(ranges.map(place));
+        }
+    }
+
     fn fill(&mut self, room: u64, space: &mut Space<'_>) -> Result<bool, Stop> {
         let most = self.kinds.iter().map(|kind| kind.files.len()).max().unwrap_or(0);
         if self.begun < most {
@@ -262,17 +294,21 @@ impl Workload for Store {
             self.update_metadata(&files, space)?;
             return Ok(false);
         }
-        let mut left = room / self.block * self.block;
+        let block = self.block.next_multiple_of(self.sector);
+        let mut left = room / block * block;
+        let mut bytes = 0;
         for _ in 0..FILL_BATCH {
-            let bytes = self.extent.min(left);
-            if bytes == 0 {
+            if left == 0 {
                 self.filled = space.books.held;
                 return Ok(true);
             }
-            let place = space.data(bytes)?;
-            left -= bytes;
+            if bytes >= self.portions.group {
+                break;
+            }
+            let (place, found) = space.extent(self.portions.extent.min(left), block)?;
+            (left, bytes) = (left - found, bytes + found);
             if self.hold {
-                self.oldest.push_back((place, bytes));
+                self.oldest.push_back((place, found));
             }
         }
         Ok(false)
@@ -293,7 +329,10 @@ impl Workload for Store {
     }
 
     fn memory(&self) -> u64 {
-        let of = |kind: &Kind| size_of_val(&kind.files[..]) + size_of_val(&kind.dnodes[..]);
+        let of = |kind: &Kind| {
+            let metas = size_of_val(&kind.dnodes[..]) + size_of_val(&kind.indirect[..]);
+            size_of_val(&kind.files[..]) + metas
+        };
         let files: usize = self.kinds.iter().map(of).sum();
         (files + self.oldest.len() * size_of::<(Place, u64)>()) as u64
     }

@@ -1,25 +1,33 @@
 //! `cenote age`: predicting when a workload spoils a pool.
 //!
 //! The simulation is [`cenote_age`]; here are its arguments, its table, and what the user sees
-//! meanwhile. It runs in the user's process and touches no pool that is there.
+//! meanwhile. It runs in the user's process, or, if it begins with the free space of an imported pool,
+//! where that is: in the daemon. No pool is written to.
+//!
+//! It can be interrupted at any time: the transaction group is finished, and what there is until then
+//! is put out.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`values`] | sizes, percentages and times as the user writes them |
+//! | [`output`] | JSON, and files that are up to date after every row |
 //! | [`progress`] | what the user sees meanwhile |
 //! | [`show`] | the table and the sentence at its end |
 
+mod output;
 mod progress;
 mod show;
 mod values;
 
 use crate::context::Context;
-use crate::outcome::{Outcome, conclude, fail};
-use cenote_age::{AgeError, Series, Simulation, Spec, Work};
+use crate::locate::Source;
+use crate::outcome::{Outcome, Stop, conclude};
+use cenote_age::{Event, PoolModel, Report, Series, Simulation, Spec, Work};
+use cenote_pool::Pool;
 use clap::{Args, ValueEnum};
 use progress::Watch;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 use values::{percent, rate, size, time};
 
 /// What is done to the pool.
@@ -42,6 +50,15 @@ enum Switch {
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT)]
 pub struct AgeArgs {
+    /// Begin with the free space of this pool: its vdevs, metaslabs and what is allocated in them
+    #[arg(
+        long,
+        value_name = "POOL",
+        conflicts_with_all = ["size", "vdevs", "ashift", "fill", "logs"],
+    )]
+    like: Option<String>,
+    #[command(flatten)]
+    source: Source,
     /// Size of all devices
     #[arg(long, value_parser = size, default_value = "100T")]
     size: u64,
@@ -60,6 +77,10 @@ pub struct AgeArgs {
     /// Size of a data block
     #[arg(long, value_parser = size, default_value = "8K")]
     block: u64,
+    /// Size of an indirect block, such as the 128K that OpenZFS takes [default: as in pools that
+    /// cenote writes, twice that of a data block]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    indirect: Option<u64>,
     /// random-overwrite: data written, per second [default: 20M/s]
     #[arg(long, value_parser = rate)]
     rate: Option<u64>,
@@ -102,19 +123,27 @@ pub struct AgeArgs {
     /// Where randomness begins: the same seed has the same pool age in the same way
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Print the report as JSON
+    /// Print JSON: a line of what is simulated, one for each row as soon as there is one, and one
+    /// of the result
     #[arg(long)]
     json: bool,
-    /// Draw a plot
+    /// Draw a plot, anew for each row
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// Write a page with the plot and the table
+    /// Write a page with the plot and the table, anew for each row
     #[arg(long, value_name = "FILE.html")]
     html: Option<PathBuf>,
+    /// Write the map of free space, at first and at the end, as a page or, if FILE ends in .svg, as
+    /// a picture
+    #[arg(long, value_name = "FILE")]
+    map: Option<PathBuf>,
     /// Show no progress
     #[arg(short)]
     quiet: bool,
 }
+
+/// Exit code of a command that was interrupted, as shells have it.
+const INTERRUPTED: i32 = 130;
 
 const ABOUT: &str = "\
 Predict when a workload spoils a pool.
@@ -124,8 +153,14 @@ maps, log space maps and transaction groups do what they would do in a real pool
 time. File data is neither stored nor needed. Indirect blocks and dnodes are modelled and shown \
 apart from what is really written.
 
-A metaslab is spoiled when none of its free segments can hold a block of 128 KiB. A pool is spoiled \
-when more than half of its metaslabs are.
+With --like, the simulation begins with the free space of a pool that is there. Only its space maps \
+are read. What is allocated there is the file that random-overwrite works on; time-series begins \
+its files in what is free. Log, special and removed vdevs are left out.
+
+A metaslab is spoiled when it has free space, but no free segment that can hold a block of 128 KiB. A \
+pool is spoiled when more than half of its metaslabs with free space are.
+
+Interrupted, it finishes the transaction group, puts out what there is, and exits with 130.
 
 Columns: simulated time; space allocated; fragmentation as in zpool list; metaslabs that are \
 spoiled; the largest free segment, rounded down to a power of two; latency of an allocation, \
@@ -134,17 +169,27 @@ transaction group, writes of space maps and other metadata that were really made
 modelled, and time that it took here.";
 
 impl AgeArgs {
+    /// Whether the command works on imported pools.
+    pub fn needs_imported_pool(&self) -> bool {
+        self.like.is_some() && self.source.needs_imported_pool()
+    }
+
     fn spec(&self) -> Result<Spec, String> {
+        if self.like.is_none() && self.source.is_given() {
+            return Err("-d and -e say where the pool of --like is".into());
+        }
         let work = match self.workload {
             Workload::RandomOverwrite => self.overwrite()?,
             Workload::TimeSeries => Work::TimeSeries(self.series()?),
         };
         Ok(Spec {
+            like: None,
             size: self.size,
             vdevs: self.vdevs,
             ashift: self.ashift,
             fill: self.fill,
             block: self.block,
+            indirect: self.indirect,
             work,
             time: self.duration,
             step: self.step,
@@ -204,47 +249,51 @@ pub fn age(args: &AgeArgs, ctx: &mut Context) -> i32 {
     conclude(outcome, "", ctx)
 }
 
+fn wrong(why: impl std::fmt::Display) -> Stop {
+    Stop::Fail(format!("cenote age: {why}"))
+}
+
 fn age_all(args: &AgeArgs, ctx: &mut Context) -> Outcome {
-    let wrong = |why: String| fail(format!("cenote age: {why}"));
-    let spec = match args.spec() {
-        Ok(spec) => spec,
-        Err(why) => return wrong(why),
-    };
-    let total = spec.time;
-    let report = Simulation::new(spec).and_then(|mut simulation| {
-        let mut watch = Watch::new(total, args.quiet, ctx);
-        let report = simulation.run(&mut |progress| watch.look(progress, ctx));
-        watch.finish();
-        report
-    });
-    let report = match report {
-        Ok(report) => report,
-        Err(e) => return wrong(e.to_string()),
-    };
-    let text = show::text(&report)?;
-    match args.json {
-        true => {
-            let json = serde_json::to_string_pretty(&report).map_err(std::io::Error::from)?;
-            writeln!(ctx.out, "{json}")?;
+    let spec = args.spec().map_err(wrong)?;
+    let mut simulation = match &args.like {
+        None => Simulation::new(spec),
+        Some(pool) => {
+            let mut look = |pool: &Pool, _: &mut Context| PoolModel::of(pool);
+            let (model, _) = args.source.read(pool, ctx, &mut look).map_err(wrong)?;
+            Simulation::like(spec, model)
         }
-        false => write!(ctx.out, "{text}")?,
     }
-    if let Some(path) = &args.plot {
-        write_file(&ctx.path(path), cenote_age::plot::svg(&report))?;
-    }
-    if let Some(path) = &args.html {
-        write_file(&ctx.path(path), cenote_age::plot::html(&report, &text))?;
+    .map_err(wrong)?;
+    output::begin(simulation.spec(), args, ctx)?;
+    let report = run(&mut simulation, args, ctx)?;
+    output::end(&report, args, ctx)?;
+    if report.interrupted {
+        ctx.complain("cenote age: interrupted");
+        return Ok(INTERRUPTED);
     }
     Ok(0)
 }
 
-fn write_file(path: &Path, text: Result<String, AgeError>) -> Result<(), crate::outcome::Stop> {
-    let text = match text {
-        Ok(text) => text,
-        Err(e) => return fail(format!("cenote age: {e}")),
+/// Runs a simulation, putting out rows as they come; then writes the map, if it is wanted.
+fn run(simulation: &mut Simulation, args: &AgeArgs, ctx: &mut Context) -> Result<Report, Stop> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let total = simulation.spec().time;
+    let mut watch = Watch::new(total, args.quiet, ctx);
+    let mut done = Ok(());
+    let mut look = |event: Event<'_>| {
+        match event {
+            Event::Progress(progress) => watch.look(progress, ctx),
+            Event::Row(report) => done = output::row(report, args, ctx),
+        }
+        done.is_ok() && !ctx.cancelled()
     };
-    match std::fs::write(path, text) {
-        Ok(()) => Ok(()),
-        Err(e) => fail(format!("cenote age: '{}': {}", path.display(), crate::outcome::plain(&e))),
+    let filled = simulation.fill(&mut look).map_err(wrong)?;
+    let before = args.map.as_ref().filter(|_| filled).map(|_| simulation.map(now));
+    let report = simulation.run(&mut look).map_err(wrong)?;
+    watch.finish(ctx);
+    done?;
+    if let (Some(path), Some(before)) = (&args.map, before) {
+        output::map(path, before, simulation.map(now), ctx)?;
     }
+    Ok(report)
 }

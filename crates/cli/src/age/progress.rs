@@ -1,58 +1,46 @@
 //! What the user sees of a simulation while it runs: a bar on a terminal, a line now and then
-//! otherwise. The command runs in the user's own process, so the bar goes to its standard error.
+//! otherwise.
 
 use crate::context::Context;
+use crate::progress::{Bar, Seldom};
 use cenote_age::Progress;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::time::{Duration, Instant};
-
-/// Without a terminal, a line is written this often.
-const SELDOM: Duration = Duration::from_secs(10);
-const FORM: &str = "{bar:24} {percent:>3}%  {msg}";
+use std::time::Duration;
 
 /// Shows how far it is.
 pub(super) struct Watch {
     total: Duration,
     quiet: bool,
-    said: Instant,
-    bar: Option<ProgressBar>,
+    seldom: Seldom,
+    bar: Option<Bar>,
 }
 
 impl Watch {
     /// Of a simulation of so much time.
     pub fn new(total: Duration, quiet: bool, ctx: &Context) -> Watch {
-        let bar = (!quiet && ctx.terminal.err).then(|| {
-            let target = ProgressDrawTarget::stderr();
-            let bar = ProgressBar::with_draw_target(Some(total.as_secs()), target);
-            if let Ok(style) = ProgressStyle::with_template(FORM) {
-                bar.set_style(style);
-            }
-            bar
-        });
-        Watch { total, quiet, said: Instant::now(), bar }
+        let bar = if quiet { None } else { Bar::with_message(ctx) };
+        Watch { total, quiet, seldom: Seldom::new(), bar }
     }
 
-    /// Shows it; whether to go on.
-    pub fn look(&mut self, at: Progress, ctx: &mut Context) -> bool {
+    /// Shows it.
+    pub fn look(&mut self, at: Progress, ctx: &mut Context) {
+        let (done, total) = match at.filling {
+            Some((done, total)) => (done, total),
+            None => (at.simulated.as_secs(), self.total.as_secs()),
+        };
         match &self.bar {
-            Some(bar) => {
-                bar.set_position(at.simulated.as_secs());
-                bar.set_message(self.line(at));
-            }
-            None if !self.quiet && self.said.elapsed() >= SELDOM => {
-                self.said = Instant::now();
-                ctx.complain(self.line(at));
-            }
+            Some(bar) => bar.tell(done, total.max(done), self.line(at), ctx),
+            None if !self.quiet && self.seldom.is_due() => ctx.complain(self.line(at)),
             None => {}
         }
-        !ctx.cancelled()
     }
 
     fn line(&self, at: Progress) -> String {
-        if at.filling {
-            return format!("the pool is being filled, for {} s", at.spent.as_secs());
+        let spent = at.spent.as_secs_f64();
+        if let Some((done, total)) = at.filling {
+            let left = spent * total.saturating_sub(done) as f64 / done.max(1) as f64;
+            return format!("the pool is being filled, for {spent:.0} s, {left:.0} s left");
         }
-        let (simulated, spent) = (at.simulated.as_secs_f64(), at.spent.as_secs_f64());
+        let simulated = at.simulated.as_secs_f64();
         let factor = simulated / spent.max(1e-9);
         let left = (self.total.as_secs_f64() - simulated) / factor.max(1e-9);
         let days = simulated / 86_400.0;
@@ -60,9 +48,9 @@ impl Watch {
     }
 
     /// Takes the bar away.
-    pub fn finish(&self) {
+    pub fn finish(&self, ctx: &mut Context) {
         if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
+            bar.finish(ctx);
         }
     }
 }

@@ -55,6 +55,10 @@ pub(super) fn text(report: &Report) -> io::Result<String> {
     for row in &rows {
         table.row(&mut out, row)?;
     }
+    if report.rows.is_empty() {
+        writeln!(out, "Interrupted while the pool was filled.")?;
+        return Ok(String::from_utf8_lossy(&out).into_owned());
+    }
     segments(&mut out, report)?;
     writeln!(out, "\n{}", sentence(report))?;
     let cost = &report.simulation;
@@ -90,12 +94,13 @@ fn sentence(report: &Report) -> String {
     let last = report.rows.last().map_or(0.0, |row| row.time);
     match report.verdict {
         Verdict::Spoiled { after } => format!(
-            "Spoiled after {}: more than {MOST}% of the metaslabs cannot hold 128K.",
+            "Spoiled after {}: more than {MOST}% of the metaslabs with free space cannot hold 128K.",
             moment(after)
         ),
         Verdict::Full { after } => format!("Full after {}, before it was spoiled.", moment(after)),
         Verdict::Well => format!(
-            "Not spoiled within {}: no more than {MOST}% of the metaslabs cannot hold 128K.",
+            "Not spoiled within {}: no more than {MOST}% of the metaslabs with free space cannot \
+             hold 128K.",
             moment(last)
         ),
     }

@@ -22,17 +22,15 @@ pub mod terminal;
 pub mod view;
 
 use crate::context::Context;
-use crate::locate::open_pool;
+use crate::locate::Source;
 use crate::outcome::{Outcome, Stop, conclude, fail, plain};
 use cenote_pool::Pool;
-use cenote_pool::engine::Engine;
 use cenote_pool::map::SpaceMapReport;
 use clap::{Args, ValueEnum};
 use progress::Progress;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use terminal::{Drawing, Paint};
 use view::{By, Scene};
 
@@ -40,9 +38,6 @@ use view::{By, Scene};
 const COLUMNS: u16 = 80;
 /// Threads that visit block pointers.
 const WORKERS: usize = 4;
-/// Transaction groups that are tried while a pool is written so fast that their space maps are gone
-/// before they were read.
-const TRIES: usize = 5;
 
 /// When to use colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -91,15 +86,8 @@ pub struct MapArgs {
     /// Find out whose blocks there are even where no view needs it: for --json and --save
     #[arg(long)]
     owners: bool,
-    /// Open a pool that is not imported, from devices in /dev or where -p says
-    #[arg(short)]
-    exported: bool,
-    /// With -e, open the pool from the devices in DIR (or the image file DIR)
-    #[arg(short = 'p', value_name = "DIR", requires = "exported")]
-    paths: Vec<OsString>,
-    /// Open the pool from the devices in DIR (or the image file DIR) instead of an imported one
-    #[arg(short = 'd', value_name = "DIR")]
-    dirs: Vec<OsString>,
+    #[command(flatten)]
+    source: Source,
     /// Name of the pool
     pool: String,
 }
@@ -107,7 +95,7 @@ pub struct MapArgs {
 impl MapArgs {
     /// Whether the command works on imported pools.
     pub fn needs_imported_pool(&self) -> bool {
-        !self.exported && self.dirs.is_empty()
+        self.source.needs_imported_pool()
     }
 
     /// The view, where there can be one only.
@@ -211,29 +199,8 @@ fn write_file(file: &OsStr, data: &[u8], ctx: &Context) -> Result<(), Stop> {
 
 /// The report that the command is about.
 fn gather(args: &MapArgs, ctx: &mut Context) -> Result<SpaceMapReport, Stop> {
-    if !args.needs_imported_pool() {
-        let mut dirs: Vec<PathBuf> =
-            args.dirs.iter().chain(&args.paths).map(|d| ctx.path(d)).collect();
-        if dirs.is_empty() {
-            dirs.push(PathBuf::from("/dev"));
-        }
-        let pool = open_pool(&dirs, &args.pool).map_err(failed)?;
-        return of_pool(&pool, args, ctx).map_err(failed);
-    }
-    let by_guid = || args.pool.parse().ok().and_then(|guid| ctx.pools.by_guid(guid));
-    let Some(imported) = ctx.pools.get(&args.pool).or_else(by_guid) else {
-        return Err(failed(format_args!("cannot open '{}': no such pool", args.pool)));
-    };
-    let engine: Option<Arc<Engine>> = imported.engine().cloned();
-    let mut tries = if engine.is_some() { TRIES } else { 1 };
-    let mut report = loop {
-        tries -= 1;
-        match of_pool(&imported.pool(), args, ctx) {
-            Ok(report) => break report,
-            Err(e) if tries == 0 => return Err(failed(e)),
-            Err(e) => tracing::debug!("map of {}: {e}", args.pool),
-        }
-    };
+    let mut look = |pool: &Pool, ctx: &mut Context| of_pool(pool, args, ctx);
+    let (mut report, engine) = args.source.read(&args.pool, ctx, &mut look).map_err(failed)?;
     if let Some(engine) = engine {
         let loaded = engine.loaded_metaslabs();
         report.mark_loaded(|vdev, metaslab| loaded.contains(&(vdev, metaslab)));

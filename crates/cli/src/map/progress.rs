@@ -2,17 +2,13 @@
 //! otherwise.
 
 use crate::context::Context;
-use crate::progress::Bar;
+use crate::progress::{Bar, Seldom};
 use cenote_dsl::human::nicebytes;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-/// Without a terminal, a line is written this often.
-const SELDOM: Duration = Duration::from_secs(10);
 
 /// Shows how far a traversal is. Threads may share it.
 pub struct Progress<'a> {
-    shown: Mutex<(&'a mut Context, Instant)>,
+    shown: Mutex<(&'a mut Context, Seldom)>,
     bar: Option<Bar>,
 }
 
@@ -20,16 +16,15 @@ impl<'a> Progress<'a> {
     /// On the user's standard error.
     pub fn new(ctx: &'a mut Context) -> Progress<'a> {
         let bar = Bar::on_terminal(ctx);
-        Progress { shown: Mutex::new((ctx, Instant::now())), bar }
+        Progress { shown: Mutex::new((ctx, Seldom::new())), bar }
     }
 
     /// `done` bytes of blocks are accounted for, out of about `total`.
     pub fn show(&self, done: u64, total: u64) {
-        let (ctx, said) = &mut *self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let (ctx, seldom) = &mut *self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         match &self.bar {
             Some(bar) => bar.set(done, total.max(done), ctx),
-            None if said.elapsed() >= SELDOM => {
-                *said = Instant::now();
+            None if seldom.is_due() => {
                 let (done, total) = (nicebytes(done), nicebytes(total));
                 ctx.complain(format_args!("{done} of {total} of blocks accounted for"));
             }

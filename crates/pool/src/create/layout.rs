@@ -364,7 +364,8 @@ fn top_config(
         .ok_or_else(|| spec.refuse("block size out of range or does not match"))?;
     let plan = plan(top_level_asize(kind, sizes));
     list.set("metaslab_array", NvValue::Uint64(0));
-    list.set("metaslab_shift", NvValue::Uint64(plan.ms_shift.into()));
+    let shift = top.metaslab_shift.unwrap_or(plan.ms_shift);
+    list.set("metaslab_shift", NvValue::Uint64(shift.into()));
     list.set("ashift", NvValue::Uint64(ashift));
     list.set("asize", NvValue::Uint64(plan.asize));
     list.set("min_alloc", NvValue::Uint64(1 << ashift));

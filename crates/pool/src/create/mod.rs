@@ -104,6 +104,15 @@ pub struct VdevSpec {
     pub devices: Vec<PathBuf>,
     /// What it is for.
     pub class: Class,
+    /// log2 of the bytes of a metaslab; `None`: as suits its size.
+    pub metaslab_shift: Option<u32>,
+}
+
+impl VdevSpec {
+    /// Of these devices, for any blocks, cut up as suits its size.
+    pub fn new(redundancy: Redundancy, devices: Vec<PathBuf>) -> VdevSpec {
+        VdevSpec { redundancy, devices, class: Class::Normal, metaslab_shift: None }
+    }
 }
 
 /// The vdevs that are asked for.

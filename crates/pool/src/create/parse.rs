@@ -52,7 +52,7 @@ pub fn parse(args: &[String]) -> Result<Layout, CreateError> {
     while let Some((word, after)) = rest.split_first() {
         let Some(group) = group(word)? else {
             let devices = vec![PathBuf::from(word)];
-            layout.tops.push(VdevSpec { redundancy: Redundancy::Single, devices, class });
+            layout.tops.push(VdevSpec { class, ..VdevSpec::new(Redundancy::Single, devices) });
             rest = after;
             continue;
         };
@@ -83,7 +83,7 @@ pub fn parse(args: &[String]) -> Result<Layout, CreateError> {
             }
             Group::Vdev(redundancy) => {
                 check_group(word, redundancy, devices.len(), class)?;
-                layout.tops.push(VdevSpec { redundancy, devices, class });
+                layout.tops.push(VdevSpec { class, ..VdevSpec::new(redundancy, devices) });
             }
             Group::Class(_) => {}
         }

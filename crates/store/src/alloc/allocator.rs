@@ -386,6 +386,27 @@ impl Allocator {
         groups.iter().map(fit).max().unwrap_or(0)
     }
 
+    /// Allocates in `txg` whatever is free of `wanted`, disjoint ranges of a metaslab in order
+    /// (`metaslab_claim`); the bytes. For space of which it is known from elsewhere what it holds.
+    ///
+    /// Errors: there is no such metaslab, or it cannot be loaded.
+    pub fn claim(
+        &self,
+        txg: u64,
+        vdev: u64,
+        metaslab: u64,
+        wanted: impl Iterator<Item = (u64, u64)>,
+    ) -> Result<u64, AllocError> {
+        let group = self.layout().vdevs.get(&vdev).map(|(_, group)| group);
+        let group = group.filter(|_| self.load(vdev, metaslab)).ok_or(AllocError::NoVdev(vdev))?;
+        let found = group.metaslabs().get(metaslab as usize).ok_or(AllocError::NoVdev(vdev))?;
+        let (bytes, view) =
+            found.claim(txg, wanted).map_err(|source| AllocError::Range { vdev, source })?;
+        group.allocated.fetch_add(bytes, Ordering::Relaxed);
+        group.note(metaslab as usize, view);
+        Ok(bytes)
+    }
+
     /// Takes back an allocation of `txg` that nothing was written to.
     pub fn unallocate(&self, txg: u64, dva: &Dva) -> Result<(), AllocError> {
         let (group, metaslab, end) = self.place(dva)?;

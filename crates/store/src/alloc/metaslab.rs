@@ -44,7 +44,7 @@
 //! - `allocated` counts all bytes but the free ones, whether loaded or not;
 //! - an unloaded metaslab has no allocs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -266,6 +266,44 @@ impl Metaslab {
             Some(_) => state.take(self.extent, txg, size).map_or(Attempt::TooSmall, Attempt::Got),
         };
         (attempt, state.view())
+    }
+
+    /// Allocates in `txg` whatever is free of `wanted`, disjoint ranges in order (`metaslab_claim`);
+    /// the bytes. Ranges elsewhere are passed over.
+    ///
+    /// Errors: the metaslab is not loaded.
+    pub(super) fn claim(
+        &self,
+        txg: u64,
+        wanted: impl Iterator<Item = (u64, u64)>,
+    ) -> Result<(u64, View), RangeError> {
+        let mut state = self.state.lock();
+        state.used = state.used.max(txg);
+        let State { free, allocs, allocated, .. } = &mut *state;
+        let (start, end) = (self.extent.start, self.extent.start + self.extent.size);
+        let free = free.as_mut().ok_or(RangeError::Absent { start, end })?;
+        let mut segments: VecDeque<(u64, u64)> = free.iter().collect();
+        let mut claimed = 0;
+        for (start, end) in wanted {
+            while let Some((from, to)) = segments.pop_front() {
+                if to <= start {
+                    continue;
+                }
+                if from >= end {
+                    segments.push_front((from, to));
+                    break;
+                }
+                let (first, last) = (from.max(start), to.min(end));
+                free.remove(first, last)?;
+                let _ = allocs.entry(txg).or_default().add(first, last);
+                (claimed, *allocated) = (claimed + last - first, *allocated + last - first);
+                if to > end {
+                    segments.push_front((end, to));
+                    break;
+                }
+            }
+        }
+        Ok((claimed, state.view()))
     }
 
     /// Takes back an allocation of `txg` that nothing was written to.

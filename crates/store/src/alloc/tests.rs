@@ -470,3 +470,30 @@ fn threads_allocate_while_metaslabs_load() {
     let expected: u64 = used.values().map(RangeTree::space).sum();
     assert_eq!(a.figures(Class::Normal).allocated, expected);
 }
+
+/// Space that is claimed is allocated as any other: what was allocated already is left alone.
+#[test]
+fn a_claim_takes_what_is_free() {
+    let (allocator, maps) = allocator(&[(Class::Normal, vdev(0, 20, 4))]);
+    let (_, dvas) = allocator.allocate(1, &request(4096)).unwrap();
+    let (at, end) = (dvas[0].offset, dvas[0].offset + 4096);
+    let metaslab = at >> 20;
+    let base = metaslab << 20;
+    assert_eq!(at, base);
+    let wanted =
+        [(base + 1024, base + 2048), (base + 3072, base + 8192), (base + 9216, base + 9728)];
+    let elsewhere = (base + (1 << 20), base + (1 << 20) + 512);
+    let claimed = allocator.claim(1, 0, metaslab, wanted.into_iter().chain([elsewhere])).unwrap();
+    assert_eq!(claimed, 4096 + 512);
+    sync(&allocator, &maps, 1);
+    let allocated = maps.allocated(0, metaslab);
+    assert_eq!(
+        allocated.iter().collect::<Vec<_>>(),
+        [(base, base + 8192), (base + 9216, base + 9728)]
+    );
+    assert_eq!(end, base + 4096);
+    let group = allocator.groups().next().unwrap();
+    assert_eq!(group.allocated(), 8192 + 512);
+    assert!(allocator.claim(2, 0, 4, [(0, 512)].into_iter()).is_err());
+    assert!(allocator.claim(2, 7, 0, [(0, 512)].into_iter()).is_err());
+}

@@ -102,8 +102,7 @@ impl Lab {
             Redundancy::Single => paths.into_iter().map(|p| vec![p]).collect(),
             _ => vec![paths],
         };
-        let top =
-            |devices| VdevSpec { redundancy: shape.redundancy, devices, class: Default::default() };
+        let top = |devices| VdevSpec::new(shape.redundancy, devices);
         let layout = Layout { tops: groups.into_iter().map(top).collect(), ..Layout::default() };
         let named = [("log_spacemap".to_string(), logs == Logs::On)];
         let choice = FeatureChoice { none: false, compatibility: None, named: &named };
