@@ -22,7 +22,7 @@ pub struct Seldom(Instant);
 
 impl Seldom {
     /// The first line is due after the usual time.
-    pub fn new() -> Seldom {
+    pub fn begin() -> Seldom {
         Seldom(Instant::now())
     }
 

@@ -18,7 +18,7 @@ impl Watch {
     /// Of a simulation of so much time.
     pub fn new(total: Duration, quiet: bool, ctx: &Context) -> Watch {
         let bar = if quiet { None } else { Bar::with_message(ctx) };
-        Watch { total, quiet, seldom: Seldom::new(), bar }
+        Watch { total, quiet, seldom: Seldom::begin(), bar }
     }
 
     /// Shows it.

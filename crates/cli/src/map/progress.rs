@@ -16,7 +16,7 @@ impl<'a> Progress<'a> {
     /// On the user's standard error.
     pub fn new(ctx: &'a mut Context) -> Progress<'a> {
         let bar = Bar::on_terminal(ctx);
-        Progress { shown: Mutex::new((ctx, Seldom::new())), bar }
+        Progress { shown: Mutex::new((ctx, Seldom::begin())), bar }
     }
 
     /// `done` bytes of blocks are accounted for, out of about `total`.
