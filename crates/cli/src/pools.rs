@@ -17,7 +17,7 @@ use cenote_fuse::Watcher;
 use cenote_pool::Pool;
 use cenote_pool::engine::{Engine, EngineError};
 use cenote_pool::history;
-use cenote_pool::props::{self, PropChange};
+use cenote_pool::props::PropChange;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -88,13 +88,7 @@ impl Imported {
         if changes.is_empty() {
             return Ok(());
         }
-        let done = self.writable()?.sync_task(move |context| {
-            for change in &changes {
-                context.config_changed |= props::apply(&mut context.tx, context.config, change)?;
-            }
-            Ok(())
-        });
-        done.map_err(|e| reason(&e))
+        self.writable()?.set_properties(changes).map_err(|e| reason(&e))
     }
 
     /// A property of `pool`, which is this one's.

@@ -5,10 +5,11 @@
 
 mod rig;
 
-use cenote_pool::engine::{Engine, EngineOptions, SyncContext};
+use cenote_pool::engine::{Engine, EngineOptions};
 use cenote_pool::metaslab::PoolSpace;
+use cenote_pool::props::{self, PropContext, When};
 use cenote_pool::{ImportOptions, Pool, discover, tunables};
-use cenote_testpools::zdb;
+use cenote_testpools::{SpaceSaid, zdb};
 use cenote_zpl::FileSystem;
 use rig::Rig;
 use std::path::Path;
@@ -30,23 +31,16 @@ fn judge(dir: &Path) -> PoolSpace {
     let options = ImportOptions { readonly: true, force: true, ..Default::default() };
     let pool = Pool::import(&found[0], &options).unwrap();
     let space = PoolSpace::load(pool.mos(), pool.config()).unwrap();
-    // "20 valid entries out of 30 - txg 40"; the last line is the total.
-    let numbers = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let at = |i: usize| words.get(i).and_then(|w| w.parse::<u64>().ok()).unwrap();
-        (words.last().and_then(|w| w.parse::<u64>().ok()), at(0), at(5))
-    };
-    let said: Vec<_> = text.lines().filter(|l| l.contains("valid entries")).map(numbers).collect();
-    let mut ours: Vec<_> = space.logs.iter().map(|l| (Some(l.txg), l.valid, l.entries)).collect();
-    let sum = ours.iter().fold((None, 0, 0), |s, l| (None, s.1 + l.1, s.2 + l.2));
-    if space.log_feature.unwrap_or(0) > 0 {
-        ours.push(sum);
-        assert_eq!(said, ours, "{text}");
-    }
-    let unflushed = space.vdevs.iter().flat_map(|v| &v.metaslabs).map(|ms| ms.unflushed_txg);
-    let unflushed: Vec<u64> = unflushed.filter(|_| !space.logs.is_empty()).collect();
-    let said = text.lines().filter_map(|l| l.trim().strip_prefix("unflushed txg="));
-    assert_eq!(said.map(|l| l.parse::<u64>().unwrap()).collect::<Vec<_>>(), unflushed, "{text}");
+    let said = SpaceSaid::of(&text);
+    let logs: Vec<_> = said.logs.iter().map(|l| (l.txg, l.object, l.valid, l.entries)).collect();
+    let ours = space.logs.iter().map(|l| (l.txg, l.object, l.valid, l.entries));
+    assert_eq!(ours.collect::<Vec<_>>(), logs, "{text}");
+    let sum = logs.iter().fold((0, 0), |s, l| (s.0 + l.2, s.1 + l.3));
+    assert_eq!(said.total, sum, "{text}");
+    let metaslabs: Vec<_> = said.metaslabs.iter().map(|m| (m.alloc, m.unflushed_txg)).collect();
+    let ours = space.vdevs.iter().flat_map(|v| &v.metaslabs);
+    let ours: Vec<_> = ours.map(|m| (m.flushed_alloc(), m.unflushed_txg)).collect();
+    assert_eq!(ours, metaslabs, "{text}");
     space
 }
 
@@ -185,10 +179,9 @@ fn the_feature_is_enabled_midway() {
     let fs = rig::open(&engine);
     overwrite(&engine, &fs, 5);
     assert_eq!((logs(&engine), judge(crashed(&rig, &engine).path()).log_feature), (0, None));
-    let enable = |ctx: &mut SyncContext<'_>| {
-        cenote_dsl::write::features::enable(&mut ctx.tx, "com.delphix:log_spacemap")
-    };
-    engine.sync_task(enable).unwrap();
+    let context = PropContext { when: When::Set, pool: "tank", hostid: 1, dataset: &|_| None };
+    let change = props::parse("feature@log_spacemap", "enabled", &context).unwrap();
+    engine.set_properties(vec![change]).unwrap();
     for i in 0..3 {
         let space = judge(crashed(&rig, &engine).path());
         assert_eq!(space.log_feature, Some(1), "{i}");

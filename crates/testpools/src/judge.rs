@@ -2,6 +2,7 @@
 //!
 //! Where it is not installed the test that asked fails.
 
+use crate::SpaceSaid;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -55,8 +56,20 @@ pub fn zdb(dir: &Path, pool: &str, options: &[&str]) -> String {
 /// # Errors
 /// What it said.
 pub fn try_judge(dir: &Path, pool: &str) -> Result<(), String> {
-    let text = try_zdb(dir, pool, &["-bcc"])?;
-    if text.contains(CLEAN) { Ok(()) } else { Err(format!("zdb -bcc: {text}")) }
+    judged(dir, pool, "-bcc").map(drop)
+}
+
+/// As [`try_judge`]; what it says besides of metaslabs and log space maps (`-m`).
+///
+/// # Errors
+/// What it said.
+pub fn try_judge_space(dir: &Path, pool: &str) -> Result<SpaceSaid, String> {
+    Ok(SpaceSaid::of(&judged(dir, pool, "-bccm")?))
+}
+
+fn judged(dir: &Path, pool: &str, options: &str) -> Result<String, String> {
+    let text = try_zdb(dir, pool, &[options])?;
+    if text.contains(CLEAN) { Ok(text) } else { Err(format!("zdb {options}: {text}")) }
 }
 
 /// OpenZFS finds nothing wrong with any block of the pool: `zdb -bcc`.

@@ -11,8 +11,10 @@
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)]
 
 mod judge;
+mod space_said;
 
-pub use judge::{judge, try_judge, try_zdb, zdb, zdb_command, zdb_output};
+pub use judge::{judge, try_judge, try_judge_space, try_zdb, zdb, zdb_command, zdb_output};
+pub use space_said::{LogSaid, MetaslabSaid, SpaceSaid};
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};

@@ -83,6 +83,7 @@ pub use figures::TxgFigures;
 pub use task::{EngineError, SyncContext};
 
 use crate::Pool;
+use crate::props::{self, PropChange};
 use crate::space_write::Loader;
 use crate::tunables;
 use cenote_dmu::live::LiveObjectSet;
@@ -95,7 +96,6 @@ use datasets::Datasets;
 use figures::{Figure, History};
 use gate::{Gate, Turn};
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -229,6 +229,19 @@ impl Engine {
         self.shared.queue.run(&self.shared.gate, change)
     }
 
+    /// Sets properties of the pool, and enables features.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn set_properties(&self, changes: Vec<PropChange>) -> Result<(), EngineError> {
+        self.sync_task(move |context| {
+            for change in &changes {
+                context.config_changed |= props::apply(&mut context.tx, context.config, change)?;
+            }
+            Ok(())
+        })
+    }
+
     /// Calls `f` with the pool and its allocator while no transaction group is being written: what
     /// the allocator knows then is what is on disk.
     pub fn at_rest<T>(&self, f: impl FnOnce(&Pool, &Allocator) -> T) -> T {
@@ -249,13 +262,6 @@ impl Engine {
     /// What the last transaction groups did, oldest first.
     pub fn figures(&self) -> Vec<TxgFigures> {
         self.shared.history.all()
-    }
-
-    /// The metaslabs whose free space is in memory: `(vdev, metaslab)`.
-    pub fn loaded_metaslabs(&self) -> HashSet<(u64, u64)> {
-        let groups = self.shared.disk.allocator.groups();
-        let metaslabs = groups.flat_map(|g| g.metaslabs().iter().map(move |m| (g.vdev(), m)));
-        metaslabs.filter(|(_, m)| m.is_loaded()).map(|(vdev, m)| (vdev, m.id())).collect()
     }
 
     /// The figures of all transaction groups since the pool was imported (or created) together:

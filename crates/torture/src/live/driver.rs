@@ -13,7 +13,8 @@ use super::files::{Files, errno};
 use super::lab::{Lab, POOL, Plain};
 use super::model::Model;
 use cenote_pool::change::Changes;
-use cenote_pool::engine::{Engine, SyncContext};
+use cenote_pool::engine::Engine;
+use cenote_pool::props::{self, PropContext, When};
 use cenote_zpl::{Clock, FileSystem, Settings, Time};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -181,13 +182,12 @@ impl Driver {
         }
     }
 
-    /// Enables the feature `log_spacemap`, as `zpool upgrade` does.
+    /// Enables the feature `log_spacemap`, as `zpool set feature@log_spacemap=enabled` does.
     pub fn enable_logs(&mut self) {
-        let guid = "com.delphix:log_spacemap";
-        let enabled = self.engine.sync_task(move |ctx: &mut SyncContext<'_>| {
-            cenote_dsl::write::features::enable(&mut ctx.tx, guid)
-        });
-        enabled.unwrap();
+        let context =
+            PropContext { when: When::Set, pool: POOL, hostid: 1, dataset: &|_: &str| None };
+        let change = props::parse("feature@log_spacemap", "enabled", &context).unwrap();
+        self.engine.set_properties(vec![change]).unwrap();
         self.note(&self.model.clone(), false);
     }
 

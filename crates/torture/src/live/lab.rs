@@ -10,7 +10,10 @@ use cenote_pool::create::{
 };
 use cenote_pool::discover::{Candidate, on_devices};
 use cenote_pool::engine::{CreateRequest, Engine, EngineOptions};
-use cenote_pool::{ImportError, ImportOptions};
+use cenote_pool::logsm::LogSpaceMap;
+use cenote_pool::metaslab::{Metaslab, PoolSpace, VdevSpace};
+use cenote_pool::{ImportError, ImportOptions, Pool};
+use cenote_testpools::{LogSaid, MetaslabSaid, SpaceSaid};
 use cenote_vdev::Device;
 use cenote_zpl::{CreateProps, format};
 use std::io;
@@ -159,7 +162,8 @@ pub fn lab(disks: &[Arc<Disk>]) -> Lab {
     Lab::new(disks.iter().map(|d| d.clone() as Arc<dyn Device>).collect())
 }
 
-/// What zdb thinks of the pool on these disks: leaks, blocks allocated twice, checksums.
+/// What zdb thinks of the pool on these disks: leaks, blocks allocated twice, checksums; and of each
+/// metaslab and log space map, what we think.
 ///
 /// # Errors
 /// What it said, and where the images are kept.
@@ -168,8 +172,38 @@ pub fn judge(images: &[Image]) -> super::Verdict {
     for (i, image) in images.iter().enumerate() {
         image.save(&dir.path().join(format!("d{i}")));
     }
-    cenote_testpools::try_judge(dir.path(), POOL)
-        .map_err(|text| format!("{text} (images in {:?})", dir.keep()))
+    let agreed = cenote_testpools::try_judge_space(dir.path(), POOL)
+        .and_then(|said| same_space(&lab(&disks(images, None)), &said));
+    agreed.map_err(|text| format!("{text} (images in {:?})", dir.keep()))
+}
+
+/// Whether zdb has said of metaslabs and log space maps what is read here.
+fn same_space(lab: &Lab, said: &SpaceSaid) -> super::Verdict {
+    let found = lab.find().ok_or("there is no pool")?;
+    let options = ImportOptions { readonly: true, force: true, ..ImportOptions::default() };
+    let pool = Pool::import(&found, &options).map_err(|e| e.to_string())?;
+    let space = PoolSpace::load(pool.mos(), pool.config()).map_err(|e| e.to_string())?;
+    let of_vdev = |v: &VdevSpace, m: &Metaslab| MetaslabSaid {
+        vdev: v.id,
+        offset: m.start,
+        space_map: m.space_map,
+        length: m.header.as_ref().map_or(0, |h| h.length),
+        alloc: m.flushed_alloc(),
+        unflushed_txg: m.unflushed_txg,
+    };
+    let metaslabs = space.vdevs.iter().flat_map(|v| v.metaslabs.iter().map(move |m| (v, m)));
+    let metaslabs: Vec<_> = metaslabs.map(|(v, m)| of_vdev(v, m)).collect();
+    super::demand!(metaslabs == said.metaslabs, "{metaslabs:?}, but zdb -m: {:?}", said.metaslabs);
+    let of_log = |log: &LogSpaceMap| LogSaid {
+        txg: log.txg,
+        object: log.object,
+        length: log.phys.length,
+        valid: log.valid,
+        entries: log.entries,
+    };
+    let logs: Vec<_> = space.logs.iter().map(of_log).collect();
+    super::demand!(logs == said.logs, "{logs:?}, but zdb -m: {:?}", said.logs);
+    Ok(())
 }
 
 /// Keeps images for later and says where.
