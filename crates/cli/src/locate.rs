@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::pools::{Imported, Opened};
 use crate::zfs::select::{Kinds, Node, open};
 use cenote_dsl::DatasetKind;
-use cenote_pool::engine::Engine;
+use cenote_pool::map::InUse;
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_zpl::{FileSystem, Volume};
 use std::collections::HashMap;
@@ -65,8 +65,26 @@ pub struct Source {
     dirs: Vec<OsString>,
 }
 
-/// Transaction groups that are tried while a pool is written so fast that its space maps are gone
-/// before they were read.
+/// A pool that a command looks at.
+#[derive(Clone, Copy)]
+pub enum Seen<'a> {
+    /// Nothing writes it.
+    AtRest(&'a Pool),
+    /// It is imported for writing.
+    InUse(&'a InUse),
+}
+
+impl<'a> Seen<'a> {
+    /// The pool.
+    pub fn pool(self) -> &'a Pool {
+        match self {
+            Seen::AtRest(pool) => pool,
+            Seen::InUse(in_use) => in_use.pool(),
+        }
+    }
+}
+
+/// Transaction groups that are tried where a pool is so full that it cannot keep what they lead to.
 const TRIES: usize = 5;
 
 impl Source {
@@ -80,14 +98,14 @@ impl Source {
         self.exported || !self.dirs.is_empty()
     }
 
-    /// What `look` sees in the pool called `wanted`, and what writes the pool, if it is imported for
-    /// writing. The error is for the user.
+    /// What `look` sees in the pool called `wanted`. The error is for the user.
     pub fn read<T, E: std::fmt::Display>(
         &self,
         wanted: &str,
         ctx: &mut Context,
-        look: &mut dyn FnMut(&Pool, &mut Context) -> Result<T, E>,
-    ) -> Result<(T, Option<Arc<Engine>>), String> {
+        look: &mut dyn FnMut(Seen<'_>, &mut Context) -> Result<T, E>,
+    ) -> Result<T, String> {
+        let told = |e: E| e.to_string();
         if !self.needs_imported_pool() {
             let named = self.dirs.iter().chain(&self.paths);
             let mut dirs: Vec<PathBuf> = named.map(|d| ctx.path(d)).collect();
@@ -95,22 +113,24 @@ impl Source {
                 dirs.push(PathBuf::from("/dev"));
             }
             let pool = open_pool(&dirs, wanted)?;
-            return Ok((look(&pool, ctx).map_err(|e| e.to_string())?, None));
+            return look(Seen::AtRest(&pool), ctx).map_err(told);
         }
         let by_guid = || wanted.parse().ok().and_then(|guid| ctx.pools.by_guid(guid));
         let Some(imported) = ctx.pools.get(wanted).or_else(by_guid) else {
             return Err(format!("cannot open '{wanted}': no such pool"));
         };
-        let engine = imported.engine().cloned();
-        let mut tries = if engine.is_some() { TRIES } else { 1 };
-        loop {
-            tries -= 1;
-            match look(&imported.pool(), ctx) {
-                Ok(seen) => return Ok((seen, engine)),
-                Err(e) if tries == 0 => return Err(e.to_string()),
-                Err(e) => tracing::debug!("space of {wanted}: {e}"),
+        let Some(engine) = imported.engine().cloned() else {
+            return look(Seen::AtRest(&imported.pool()), ctx).map_err(told);
+        };
+        for _ in 1..TRIES {
+            let in_use = InUse::of(&engine);
+            let seen = look(Seen::InUse(&in_use), ctx);
+            if !in_use.is_gone() || ctx.cancelled() {
+                return seen.map_err(told);
             }
+            tracing::debug!("{wanted}: group {} is gone", in_use.pool().uberblock().txg);
         }
+        look(Seen::InUse(&InUse::of(&engine)), ctx).map_err(told)
     }
 }
 

@@ -264,8 +264,9 @@ fn a_pool_that_is_being_written() {
             assert!(now.metaslabs().any(|m| m.loaded));
             for m in now.metaslabs() {
                 let sum: u64 = m.owners.iter().map(|s| s.bytes).sum();
-                assert!(sum <= m.allocated, "{m:?}");
+                assert_eq!(sum, m.allocated, "{m:?}");
             }
+            assert_eq!(now.owners.as_ref().unwrap().missed, 0);
         }
         stop.store(true, Ordering::Relaxed);
     });

@@ -8,14 +8,21 @@
 //! | figure | from |
 //! |---|---|
 //! | allocated, free | the space map's header and the unflushed changes of log space maps: exact |
-//! | free segments, largest, fragmentation | the histogram in the space map's header: as of the metaslab's last flush, as OpenZFS shows them |
+//! | free segments, largest, fragmentation | the histogram in the space map's header; where there are unflushed changes, the segments themselves: in memory if the pool is in use, else replayed |
+//! | fragmentation of vdevs and the pool | headers, as `zpool list` has it |
 //! | owners | a traversal of every block pointer ([`owners`]) |
+//!
+//! A pool that is in use is looked at as one transaction group left it ([`InUse`]): nothing that this
+//! group leads to is overwritten meanwhile.
 //!
 //! Invariants of a report, which [`SpaceMapReport::check`] looks for in one that was read from a
 //! file: in every metaslab allocated and free bytes add up to its size; ids of vdevs and of a vdev's
 //! metaslabs ascend; shares name owners that are listed.
 
+mod in_use;
 pub mod owners;
+
+pub use in_use::InUse;
 
 use crate::Pool;
 use crate::metaslab::stats::fragmentation_of;
@@ -25,6 +32,7 @@ use cenote_dmu::Result;
 use cenote_store::histogram::Histogram;
 use owners::Owners;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 
 /// Version of the report; another one is not read.
 pub const VERSION: u32 = 1;
@@ -179,6 +187,11 @@ impl SpaceMapReport {
     /// # Errors
     /// The space maps cannot be read.
     pub fn of(pool: &Pool) -> Result<SpaceMapReport> {
+        SpaceMapReport::knowing(pool, &HashMap::new())
+    }
+
+    /// The same; the free segments of some metaslabs, `(vdev, metaslab)`, are known.
+    fn knowing(pool: &Pool, free: &HashMap<(u64, u64), Histogram>) -> Result<SpaceMapReport> {
         let loaded;
         let space = match pool.space() {
             Some(space) => space,
@@ -193,7 +206,10 @@ impl SpaceMapReport {
             let config = usize::try_from(v.id).ok().and_then(|i| configs.get(i));
             config.map_or_else(|| v.kind.clone(), |c| vdev_name(c, &NameStyle::default()))
         };
-        let with_space = space.vdevs.iter().filter(|v| v.concrete && !v.metaslabs.is_empty());
+        let mut vdevs = Vec::new();
+        for v in space.vdevs.iter().filter(|v| v.concrete && !v.metaslabs.is_empty()) {
+            vdevs.push(of_vdev(pool, v, name(v), free)?);
+        }
         Ok(SpaceMapReport {
             version: VERSION,
             pool: pool.name().to_string(),
@@ -201,18 +217,9 @@ impl SpaceMapReport {
             txg: pool.uberblock().txg,
             time: pool.uberblock().timestamp,
             fragmentation: space.pool().fragmentation,
-            vdevs: with_space.map(|v| of_vdev(v, name(v))).collect(),
+            vdevs,
             owners: None,
         })
-    }
-
-    /// Notes which metaslabs, `(vdev, metaslab)`, are in memory.
-    pub fn mark_loaded(&mut self, is_loaded: impl Fn(u64, u64) -> bool) {
-        for v in &mut self.vdevs {
-            for m in &mut v.metaslabs {
-                m.loaded = is_loaded(v.id, m.id);
-            }
-        }
     }
 
     /// All metaslabs.
@@ -290,19 +297,30 @@ impl SpaceMapReport {
     }
 }
 
-fn of_vdev(v: &VdevSpace, name: String) -> VdevMap {
-    VdevMap {
+fn of_vdev(
+    pool: &Pool,
+    v: &VdevSpace,
+    name: String,
+    free: &HashMap<(u64, u64), Histogram>,
+) -> Result<VdevMap> {
+    let metaslabs = v.metaslabs.iter().map(|m| of_metaslab(pool, v, m, free.get(&(v.id, m.id))));
+    Ok(VdevMap {
         id: v.id,
         name,
         class: v.class,
         ashift: v.ashift,
         metaslab_shift: v.metaslab_shift,
         fragmentation: v.fragmentation(),
-        metaslabs: v.metaslabs.iter().map(|m| of_metaslab(v, m)).collect(),
-    }
+        metaslabs: metaslabs.collect::<Result<_>>()?,
+    })
 }
 
-fn of_metaslab(v: &VdevSpace, m: &Metaslab) -> MetaslabMap {
+fn of_metaslab(
+    pool: &Pool,
+    v: &VdevSpace,
+    m: &Metaslab,
+    free: Option<&Histogram>,
+) -> Result<MetaslabMap> {
     let mut map = MetaslabMap::new(m.id, m.start, m.size, v.alloc_of(m));
     match &m.header {
         // Nothing was ever written to its space map: it is one free segment.
@@ -323,8 +341,16 @@ fn of_metaslab(v: &VdevSpace, m: &Metaslab) -> MetaslabMap {
     if let Some(unflushed) = v.unflushed.get(&m.id) {
         map.unflushed =
             UnflushedMap { allocated: unflushed.allocs.space(), freed: unflushed.frees.space() };
+        // The header is of the metaslab's last flush.
+        map = match free {
+            Some(free) => map.with_free_segments(free),
+            None => {
+                let free = PoolSpace::load_free(pool.mos(), v, m)?;
+                map.with_free_segments(&free.histogram())
+            }
+        };
     }
-    map
+    Ok(map)
 }
 
 #[cfg(test)]

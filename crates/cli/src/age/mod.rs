@@ -20,10 +20,9 @@ mod show;
 mod values;
 
 use crate::context::Context;
-use crate::locate::Source;
+use crate::locate::{Seen, Source};
 use crate::outcome::{Outcome, Stop, conclude};
 use cenote_age::{Event, PoolModel, Report, Series, Simulation, Spec, Work};
-use cenote_pool::Pool;
 use clap::{Args, ValueEnum};
 use progress::Watch;
 use std::path::PathBuf;
@@ -258,8 +257,8 @@ fn age_all(args: &AgeArgs, ctx: &mut Context) -> Outcome {
     let mut simulation = match &args.like {
         None => Simulation::new(spec),
         Some(pool) => {
-            let mut look = |pool: &Pool, _: &mut Context| PoolModel::of(pool);
-            let (model, _) = args.source.read(pool, ctx, &mut look).map_err(wrong)?;
+            let mut look = |seen: Seen<'_>, _: &mut Context| PoolModel::of(seen.pool());
+            let model = args.source.read(pool, ctx, &mut look).map_err(wrong)?;
             Simulation::like(spec, model)
         }
     }

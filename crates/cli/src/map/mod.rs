@@ -22,7 +22,7 @@ pub mod terminal;
 pub mod view;
 
 use crate::context::Context;
-use crate::locate::Source;
+use crate::locate::{Seen, Source};
 use crate::outcome::{Outcome, Stop, conclude, fail, plain};
 use cenote_pool::Pool;
 use cenote_pool::map::SpaceMapReport;
@@ -199,22 +199,29 @@ fn write_file(file: &OsStr, data: &[u8], ctx: &Context) -> Result<(), Stop> {
 
 /// The report that the command is about.
 fn gather(args: &MapArgs, ctx: &mut Context) -> Result<SpaceMapReport, Stop> {
-    let mut look = |pool: &Pool, ctx: &mut Context| of_pool(pool, args, ctx);
-    let (mut report, engine) = args.source.read(&args.pool, ctx, &mut look).map_err(failed)?;
-    if let Some(engine) = engine {
-        let loaded = engine.loaded_metaslabs();
-        report.mark_loaded(|vdev, metaslab| loaded.contains(&(vdev, metaslab)));
-    }
-    Ok(report)
+    let mut look = |seen: Seen<'_>, ctx: &mut Context| {
+        let mut report = match seen {
+            Seen::AtRest(pool) => SpaceMapReport::of(pool)?,
+            Seen::InUse(in_use) => in_use.report()?,
+        };
+        add_owners(&mut report, seen.pool(), args, ctx)?;
+        Ok::<_, cenote_dmu::Error>(report)
+    };
+    args.source.read(&args.pool, ctx, &mut look).map_err(failed)
 }
 
-fn of_pool(pool: &Pool, args: &MapArgs, ctx: &mut Context) -> cenote_dmu::Result<SpaceMapReport> {
-    let mut report = SpaceMapReport::of(pool)?;
+/// Looks for owners, if they are wanted.
+fn add_owners(
+    report: &mut SpaceMapReport,
+    pool: &Pool,
+    args: &MapArgs,
+    ctx: &mut Context,
+) -> cenote_dmu::Result<()> {
     if args.needs_owners() {
         let cancel = ctx.cancel.clone();
         let progress = Progress::new(ctx);
         let show = |done, total| progress.show(done, total);
         report.add_owners(pool, WORKERS, &show, &|| cancel.is_cancelled())?;
     }
-    Ok(report)
+    Ok(())
 }

@@ -293,6 +293,7 @@ impl Datasets {
                 Verdict::Later => {}
                 Verdict::Deferred(_) if committed < PATIENCE => {
                     committed += 1;
+                    shared.disk.allocator.let_go();
                     shared.gate.ask();
                 }
                 Verdict::Deferred(refused) | Verdict::No(refused) => return Err(refused),

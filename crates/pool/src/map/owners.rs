@@ -15,8 +15,8 @@
 //! owners is what is allocated in it, but for space that was leaked, that a removal under way has
 //! copied ahead, or that is below a structure that cannot be read ([`Owners::missed`]).
 //!
-//! While a pool is written, space that was freed after the traversal began is allocated anew after
-//! two transaction groups, and what was below it cannot be read any more: that is missed too.
+//! Of a pool in use, what was freed after the traversal began is kept from being allocated
+//! ([`InUse`](super::InUse)), or else what was below it could not be read any more.
 //!
 //! Memory: one counter per metaslab and owner that has something there. Steps through mappings of
 //! removed vdevs are as many as there are vdevs at most.

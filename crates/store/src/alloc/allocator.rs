@@ -9,6 +9,7 @@ use cenote_vdev::stats::{Latencies, LatencyFigures};
 use parking_lot::Mutex;
 
 use super::group::{Choice, Group, Outcome, ToLoad, VdevInfo, Want};
+use super::hold::{Hold, Holds};
 use super::loader::{Background, LoadMetaslab};
 use super::metaslab::{Changes, Metaslab};
 use super::watched::LockWaits;
@@ -172,6 +173,7 @@ pub struct Allocator {
     loader: Arc<dyn LoadMetaslab>,
     options: Options,
     background: OnceLock<Background>,
+    holds: Holds,
     /// The last txg that is known to be on disk.
     synced: AtomicU64,
     allocations: Latencies,
@@ -200,6 +202,7 @@ impl Allocator {
             loader,
             options,
             background: OnceLock::new(),
+            holds: Holds::default(),
             synced: AtomicU64::new(0),
             allocations: Latencies::default(),
             loads: Latencies::default(),
@@ -455,11 +458,15 @@ impl Allocator {
     /// loaded ahead.
     pub fn sync_done(self: &Arc<Self>, txg: u64) {
         self.synced.fetch_max(txg, Ordering::Relaxed);
+        if self.groups().any(|group| group.is_short()) {
+            self.holds.let_go();
+        }
+        let held = self.holds.oldest();
         for group in self.groups() {
             let best = group.best(tunables::PRELOAD_LIMIT.count());
             for (i, metaslab) in group.metaslabs().iter().enumerate() {
                 let keep = best.contains(&i) || group.is_active(i);
-                let (deferred, view) = metaslab.sync_done(txg, keep);
+                let (deferred, view) = metaslab.sync_done(txg, keep, held);
                 group.deferred.fetch_add(deferred.came, Ordering::Relaxed);
                 group.deferred.fetch_sub(deferred.went, Ordering::Relaxed);
                 group.note(i, view);
@@ -469,6 +476,17 @@ impl Allocator {
         }
         self.layout().classes.values().for_each(|class| class.balance());
         self.preload();
+    }
+
+    /// Keeps what is freed after `txg`, which is the last one on disk, from being allocated, until
+    /// the hold is dropped or space is short.
+    pub fn hold(&self, txg: u64) -> Hold {
+        self.holds.take(txg)
+    }
+
+    /// Lets all holds go: space is short.
+    pub fn let_go(&self) {
+        self.holds.let_go();
     }
 
     /// Loads the best metaslabs of each vdev, in the background if there is one.

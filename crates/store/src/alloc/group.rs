@@ -177,6 +177,12 @@ impl Group {
         self.allocated.load(Ordering::Relaxed)
     }
 
+    /// Whether more is kept back than can be allocated.
+    pub(super) fn is_short(&self) -> bool {
+        let left = self.space().saturating_sub(self.allocated());
+        self.deferred.load(Ordering::Relaxed) > left
+    }
+
     /// The metaslab of offset `at`.
     pub(super) fn metaslab_at(&self, at: u64) -> Option<&Metaslab> {
         self.metaslabs.get(usize::try_from(at >> self.ms_shift).ok()?)

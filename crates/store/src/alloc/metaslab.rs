@@ -13,7 +13,7 @@
 //!
 //! What was freed in a txg is kept back until two more are on disk ([`TXG_DEFER_SIZE`]), so that
 //! the pool can be opened as it was a few txgs ago, and so that a block's address and birth txg
-//! name one content for good. A block that is allocated and freed between two calls of
+//! name one content for good; for longer, while someone holds a txg ([`Hold`](super::Hold)). A block that is allocated and freed between two calls of
 //! `take_changes` is not handed out at all, but kept back all the same.
 //!
 //! Blocks are placed one after the other, and when the segment is used up, in the largest that there
@@ -364,13 +364,13 @@ impl Metaslab {
     }
 
     /// `txg` is on disk: its frees begin to wait, and those that have waited long enough become
-    /// allocatable. A metaslab that was not used for long is unloaded.
-    pub(super) fn sync_done(&self, txg: u64, keep: bool) -> (Deferred, View) {
+    /// allocatable, but none of txgs after `held`. A metaslab that was not used for long is unloaded.
+    pub(super) fn sync_done(&self, txg: u64, keep: bool, held: Option<u64>) -> (Deferred, View) {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let came = state.freed.hand_over(txg, &mut state.defer);
         let mut deferred = Deferred { came, went: 0 };
-        let waited = txg.checked_sub(TXG_DEFER_SIZE);
+        let waited = txg.checked_sub(TXG_DEFER_SIZE).map(|last| held.map_or(last, |h| h.min(last)));
         while let Some((freed_in, segments)) = waited.and_then(|txg| guard.defer.pop(txg, BATCH)) {
             deferred.went += segments.iter().map(|(start, end)| end - start).sum::<u64>();
             guard.mature(freed_in, &segments);

@@ -37,6 +37,7 @@
 //! | [`Weight`] | how good it is, known from a histogram |
 //! | [`Group`] | the metaslabs of one vdev |
 //! | [`Allocator`] | classes, copies, changes |
+//! | [`Hold`] | keeps frees back while someone reads an older group |
 //! | [`LoadMetaslab`] | what the pool implements |
 //! | [`LockWaits`] | how long allocations wait for each other and for the sync |
 
@@ -44,6 +45,7 @@ mod allocator;
 mod bits;
 mod dense;
 mod group;
+mod hold;
 mod kept;
 mod loader;
 mod metaslab;
@@ -60,6 +62,7 @@ pub use allocator::{
     AllocError, AllocatedSize, Allocator, Class, MAX_COPIES, Options, Request, SpaceFigures,
 };
 pub use group::{Group, VdevInfo};
+pub use hold::Hold;
 pub use loader::{LoadMetaslab, Loaded};
 pub use metaslab::{Changes, Metaslab, MetaslabInfo, TXG_DEFER_SIZE};
 pub use space::{Extent, FreeSpace, Loading, SEGMENT_BITS};

@@ -429,7 +429,7 @@ fn frees_during_a_load_are_not_lost() {
             disk.commit(txg);
             for group in during.groups() {
                 for m in group.metaslabs() {
-                    m.sync_done(txg, true);
+                    m.sync_done(txg, true, None);
                 }
             }
         }
