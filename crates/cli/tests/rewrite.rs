@@ -6,8 +6,9 @@ mod common;
 
 use common::{Done, Session, can_mount};
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -142,6 +143,72 @@ fn a_tree_is_rewritten_with_new_properties_while_others_write() {
     tank.run("zfs rewrite a").ok();
     assert!(shared() > 100_000, "{}", shared());
     assert!(fs::read(tank.path(".zfs/snapshot/then/a")).unwrap() == text(0, 3_000_000));
+    tank.finish();
+}
+
+/// A file system full of files that take a while to rewrite.
+fn many(tank: &Tank) -> Vec<String> {
+    let names: Vec<String> = (0..24).map(|n| format!("file{n}")).collect();
+    for (n, name) in names.iter().enumerate() {
+        fs::write(tank.path(name), text(n, 2_000_000)).unwrap();
+    }
+    names
+}
+
+/// Ctrl-C ends the command (which a shell shows as 130) and leaves every file as it was; what is not
+/// rewritten yet can be rewritten later.
+#[test]
+fn an_interrupted_rewrite_does_no_harm() {
+    let Some(tank) = Tank::new() else { return };
+    let names = many(&tank);
+    let before = tank.referenced("tank");
+    tank.0.run("zfs set compression=zstd tank").ok();
+    let mut command = tank.0.command();
+    command.current_dir(tank.path("")).args(["rewrite", "-rv", "."]);
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    // When the first file is done.
+    let mut first = [0; 1];
+    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&child),
+        rustix::process::Signal::INT,
+    )
+    .unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!((status.code(), status.signal()), (None, Some(2)));
+    let right = |names: &[String]| {
+        for (n, name) in names.iter().enumerate() {
+            assert!(fs::read(tank.path(name)).unwrap() == text(n, 2_000_000), "{name}");
+        }
+    };
+    right(&names);
+    let half = tank.referenced("tank");
+    assert!(half < before && half > before / 4, "{half} of {before}");
+    tank.run("rewrite -r .").ok();
+    right(&names);
+    assert!(tank.referenced("tank") < before / 4);
+    tank.finish();
+}
+
+/// On a terminal a bar is shown, which is taken away in the end.
+#[test]
+fn a_terminal_has_a_bar() {
+    let Some(tank) = Tank::new() else { return };
+    many(&tank);
+    let line = format!("{} rewrite -r .", env!("CARGO_BIN_EXE_cenote"));
+    // It gives the command a pseudo-terminal.
+    let mut command = std::process::Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).current_dir(tank.path(""));
+    for (name, value) in tank.0.command().get_envs() {
+        value.into_iter().for_each(|value| drop(command.env(name, value)));
+    }
+    let shown = done(command.stdin(std::process::Stdio::null()));
+    assert_eq!(shown.code, 0, "{shown:?}");
+    let (bar, last) = shown.out.rsplit_once("\x1b[2K").unwrap();
+    assert!(bar.contains("% ") && bar.contains(" left"), "{bar}");
+    assert!(bar.contains("100% 45.78 MiB of 45.78 MiB"), "{bar}");
+    assert!(last.starts_with("24 files, 45.8M, "), "{last}");
+    assert!(!tank.run("rewrite -rv .").err.contains('\x1b'));
     tank.finish();
 }
 
