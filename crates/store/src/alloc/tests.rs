@@ -342,7 +342,7 @@ fn what_joined_unseen_is_looked_for_last() {
         maps.write(&a.take_changes(txg));
         maps.commit(txg);
         for m in metaslabs {
-            group.note(m.id() as usize, m.sync_done(txg, true).1);
+            group.note(m.id() as usize, m.sync_done(txg, true, None).1);
         }
     };
     a.free(2, dva(4)).unwrap();
