@@ -112,7 +112,7 @@ fn old_fragmentation(lines: &[&str]) -> u64 {
         total += count << shift;
         weighted += (count << shift) * OLD_WEIGHTS[index];
     }
-    if total == 0 { 0 } else { weighted / total }
+    u64::checked_div(weighted, total).unwrap_or(0)
 }
 
 /// Our line in the words of OpenZFS 2.1; `next` are the lines after it.
