@@ -3,7 +3,8 @@
  *
  * Blocks are counted by kind where they enter a device's queue, device writes where they leave it
  * (below that the engine in user space makes two system calls of each, to be killed in between).
- * The first pass of a group ends when the second calls `dsl_pool_sync`.
+ * The first pass of a group ends when the second calls `dsl_pool_sync`, and the last when labels and
+ * uberblocks are written.
  */
 #include "peer.h"
 #include <sys/dsl_pool.h>
@@ -20,7 +21,7 @@ struct counters counted;
 
 /* Of the group that is being synced. */
 static int passes;
-static double second_pass;
+static double second_pass, labels;
 
 static enum kind
 kind_of(zio_t *zio)
@@ -63,6 +64,17 @@ dsl_pool_sync(dsl_pool_t *dp, uint64_t txg)
 	next(dp, txg);
 }
 
+int
+vdev_config_sync(vdev_t **svd, int count, uint64_t txg)
+{
+	static __typeof__(&vdev_config_sync) next;
+	if (next == NULL)
+		next = NEXT(vdev_config_sync);
+	if (labels == 0)
+		labels = wall();
+	return (next(svd, count, txg));
+}
+
 void
 spa_sync(spa_t *spa, uint64_t txg)
 {
@@ -72,12 +84,15 @@ spa_sync(spa_t *spa, uint64_t txg)
 	double begun = wall();
 	passes = 0;
 	second_pass = 0;
+	labels = 0;
 	next(spa, txg);
 	double ended = wall();
 	counted.txgs++;
 	counted.passes += passes;
 	counted.sync_seconds += ended - begun;
-	counted.first_pass_seconds += (passes > 1 ? second_pass : ended) - begun;
+	double passed = labels != 0 ? labels : ended;
+	counted.passes_seconds += passed - begun;
+	counted.first_pass_seconds += (passes > 1 ? second_pass : passed) - begun;
 }
 
 int

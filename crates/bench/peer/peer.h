@@ -40,7 +40,7 @@ struct counters {
 	uint64_t ios[KINDS], bytes[KINDS];
 	uint64_t device_writes, device_bytes;
 	uint64_t txgs, passes;
-	double sync_seconds, first_pass_seconds;
+	double sync_seconds, first_pass_seconds, passes_seconds;
 };
 extern struct counters counted;
 

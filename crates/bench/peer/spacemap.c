@@ -5,7 +5,7 @@
  *
  * Fills FILL_PCT of a pool on FILE with objects of 8 KiB blocks, overwrites AGE_PCT of them at
  * random, then overwrites DIRTY_MIB at random in each of TXGS transaction groups, and prints one
- * line of JSON for each DIRTY_MIB. LOGS (0 or 1): whether there are log space maps. The numbers
+ * line of JSON for each DIRTY_MIB, and lines `at DONE OF` (blocks written) in between. LOGS (0 or 1): whether there are log space maps. The numbers
  * drawn, and so the order of the work, are those of the other side.
  */
 #include "peer.h"
@@ -32,6 +32,16 @@ extern int zfs_txg_timeout, spa_asize_inflation;
 
 static objset_t *os;
 static uint64_t objects[OBJECTS], blocks;
+/* Blocks that are written, and that will be. */
+static uint64_t done, in_all;
+
+static void
+progress(uint64_t more)
+{
+	done += more;
+	printf("at %llu %llu\n", (u_longlong_t)done, (u_longlong_t)in_all);
+	fflush(stdout);
+}
 
 static void
 make_objects(void)
@@ -66,6 +76,7 @@ overwrite(uint64_t count, char *block)
 		write_bytes(os, objects[v % OBJECTS], at, BLOCK, block);
 	}
 	wait_synced();
+	progress(count);
 }
 
 static void
@@ -84,11 +95,12 @@ print_row(int logs, uint64_t dirty, uint64_t txgs, double seconds, double used,
 	getrusage(RUSAGE_SELF, &r);
 	printf("{\"logs\":%s,\"dirty\":%llu,\"txgs\":%llu,\"overwrites\":%llu,"
 	    "\"seconds\":%.4f,\"cpu_seconds\":%.4f,\"sync_seconds\":%.4f,"
-	    "\"first_pass_seconds\":%.4f,\"passes\":%llu,",
+	    "\"first_pass_seconds\":%.4f,\"passes_seconds\":%.4f,\"passes\":%llu,",
 	    logs ? "true" : "false", (u_longlong_t)dirty, (u_longlong_t)txgs,
 	    (u_longlong_t)(dirty / BLOCK * txgs), seconds, used,
 	    e->sync_seconds - b->sync_seconds,
 	    e->first_pass_seconds - b->first_pass_seconds,
+	    e->passes_seconds - b->passes_seconds,
 	    (u_longlong_t)(e->passes - b->passes));
 	static const char *names[KINDS] =
 	    { "data", "indirect", "space_map", "other" };
@@ -126,11 +138,15 @@ fill_and_age(uint64_t bytes, uint64_t percent, char *block)
 	uint64_t each = bytes / OBJECTS / FILL_BLOCK * FILL_BLOCK;
 
 	blocks = each / BLOCK;
-	for (uint64_t at = 0; at < each; at += FILL_BLOCK)
+	in_all += blocks * OBJECTS + blocks * OBJECTS * percent / 100;
+	for (uint64_t at = 0; at < each; at += FILL_BLOCK) {
 		for (int i = 0; i < OBJECTS; i++) {
 			*(uint64_t *)block = at;
 			write_bytes(os, objects[i], at, FILL_BLOCK, block);
 		}
+		if (at % (FILL_BLOCK * 64) == 0)
+			progress(MIN(each - at, FILL_BLOCK * 64) / BLOCK * OBJECTS);
+	}
 	wait_synced();
 	uint64_t left = blocks * OBJECTS * percent / 100;
 	while (left > 0) {
@@ -164,6 +180,8 @@ spacemap_rows(int argc, char **argv)
 	make_pool(logs);
 	make_objects();
 	char *block = noise(FILL_BLOCK, FILL_BLOCK);
+	for (int i = 6; i < argc; i++)
+		in_all += (txgs + WARM) * ((strtoull(argv[i], NULL, 10) << 20) / BLOCK);
 	fill_and_age(size * fill / 100, age, block);
 	for (int i = 6; i < argc; i++)
 		measure(logs, strtoull(argv[i], NULL, 10) << 20, txgs, block);

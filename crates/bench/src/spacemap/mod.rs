@@ -6,16 +6,25 @@
 //! them at random, so that free space is scattered over all metaslabs, and then overwrites so many
 //! MiB at random in each of some transaction groups, waiting for each. The numbers drawn are the same
 //! everywhere, and so is the order of the work. It prints one line of JSON ([`Measured`]) per
-//! amount. OpenZFS's `zdb` judges our pools in the end.
+//! amount, and lines `at DONE OF` (blocks written) from which the [`progress`] is shown. OpenZFS's
+//! `zdb` judges our pools in the end.
+//!
+//! The time of a sync begins when the group is closed (`spa_sync` is called) and ends when it is on
+//! disk and all is seen to. The first pass ends where the second begins: at its call of
+//! `dsl_pool_sync`, or at the end of our first pass over the MOS. The last pass ends where labels and
+//! uberblocks begin. So there are two shares of the first pass, in the passes and in the whole.
 
 mod ours;
+mod progress;
 mod report;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
+use progress::Progress;
 use serde::{Deserialize, Serialize};
 
 use crate::mounted::make_image;
@@ -105,11 +114,15 @@ struct Measured {
     /// Time in which groups were written, and in which their first passes were.
     sync_seconds: f64,
     first_pass_seconds: f64,
+    /// Time in which all passes of the groups were.
+    passes_seconds: f64,
     passes: u64,
     blocks: Blocks,
     /// After aggregation.
     device_writes: u64,
     device_bytes: u64,
+    /// Of the device writes those that carry data.
+    data_writes: Option<u64>,
     /// Most memory that the process ever had, in bytes.
     memory: u64,
     metaslabs: u64,
@@ -135,12 +148,12 @@ pub fn run(args: &SpaceMapArgs) -> anyhow::Result<()> {
     let image = args.work.dir.join("spacemap.img");
     for logs in [true, false].into_iter().filter(|logs| *logs || !args.only_logs) {
         for side in &mut sides {
-            eprintln!("{}, log space maps {} ...", side.name, if logs { "on" } else { "off" });
+            let name = format!("{}, log space maps {}", side.name, if logs { "on" } else { "off" });
             let command = match &args.peer {
                 Some(peer) if side.name == "libzpool" => theirs(&args.work, peer, &image, logs),
                 _ => ours_command(&args.work, logs)?,
             };
-            let rows = measured(command);
+            let rows = measured(command, name);
             let judged = match side.name {
                 "cenote" if rows.is_ok() && !args.no_check => ours::check(&args.work.dir),
                 _ => Ok(()),
@@ -190,16 +203,23 @@ fn theirs(work: &Work, peer: &PathBuf, image: &PathBuf, logs: bool) -> Command {
     command
 }
 
-fn measured(mut command: Command) -> anyhow::Result<Vec<Measured>> {
+/// Runs one process, whose progress is shown as that of `name`.
+fn measured(mut command: Command, name: String) -> anyhow::Result<Vec<Measured>> {
     let program = command.get_program().display().to_string();
-    let out = command.stderr(Stdio::inherit()).output().with_context(|| program.clone())?;
-    if !out.status.success() {
-        bail!("{program}: {}", out.status);
+    let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| program.clone())?;
+    let out = child.stdout.take().context("no output")?;
+    let (mut rows, mut progress) = (Vec::new(), Progress::new(name));
+    for line in BufReader::new(out).lines() {
+        let line = line?;
+        if line.starts_with('{') {
+            let row: Measured = serde_json::from_str(&line).with_context(|| line.clone())?;
+            rows.push(row);
+        } else {
+            progress.line(&line);
+        }
     }
-    let text = String::from_utf8(out.stdout)?;
-    let lines = text.lines().filter(|line| line.starts_with('{'));
-    let rows = lines.map(|line| serde_json::from_str(line).with_context(|| line.to_string()));
-    let rows: Vec<Measured> = rows.collect::<anyhow::Result<_>>()?;
+    let status = child.wait()?;
+    ensure!(status.success(), "{program}: {status}");
     ensure!(!rows.is_empty(), "{program} measured nothing");
     Ok(rows)
 }

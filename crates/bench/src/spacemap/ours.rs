@@ -42,6 +42,9 @@ struct Ager {
     blocks: u64,
     numbers: Noise,
     block: Vec<u8>,
+    /// Blocks that are written, and that will be.
+    done: u64,
+    in_all: u64,
 }
 
 /// Does the work and exports the pool.
@@ -64,7 +67,9 @@ pub fn rows(work: &Work, image: &Path, logs: bool) -> anyhow::Result<Vec<Measure
     let mut numbers = Noise(SEED);
     let mut block = vec![0; FILL_BLOCK as usize];
     numbers.fill(&mut block);
-    let mut ager = Ager { engine, set, objects: objects?, blocks: 0, numbers, block };
+    let measured: u64 = work.dirty.iter().map(|mib| (mib << 20) / BLOCK * (work.txgs + WARM)).sum();
+    let (objects, done, in_all) = (objects?, 0, measured);
+    let mut ager = Ager { engine, set, objects, blocks: 0, numbers, block, done, in_all };
     ager.fill_and_age((work.size << 20) / 100 * work.fill, work.age)?;
     let mut rows = Vec::new();
     for dirty in &work.dirty {
@@ -93,7 +98,14 @@ impl Ager {
             let object = self.objects.get((value % OBJECTS) as usize).copied();
             self.write(object.context("no such object")?, at, BLOCK)?;
         }
-        Ok(self.engine.sync()?)
+        self.engine.sync()?;
+        self.progress(count);
+        Ok(())
+    }
+
+    fn progress(&mut self, more: u64) {
+        self.done += more;
+        println!("at {} {}", self.done, self.in_all);
     }
 
     /// Makes the block unlike all others, at the cost of eight bytes.
@@ -106,14 +118,18 @@ impl Ager {
     fn fill_and_age(&mut self, bytes: u64, percent: u64) -> anyhow::Result<()> {
         let each = bytes / OBJECTS / FILL_BLOCK * FILL_BLOCK;
         self.blocks = each / BLOCK;
+        let mut left = self.blocks * OBJECTS * percent / 100;
+        self.in_all += self.blocks * OBJECTS + left;
         for at in (0..each).step_by(FILL_BLOCK as usize) {
             self.stamp(at);
             for object in self.objects.clone() {
                 self.write(object, at, FILL_BLOCK)?;
             }
+            if at % (FILL_BLOCK * 64) == 0 {
+                self.progress((each - at).min(FILL_BLOCK * 64) / BLOCK * OBJECTS);
+            }
         }
         self.engine.sync()?;
-        let mut left = self.blocks * OBJECTS * percent / 100;
         while left > 0 {
             let now = left.min(AGE_BYTES / BLOCK);
             self.overwrite(now)?;
@@ -151,8 +167,10 @@ impl Ager {
         let sync: Duration = groups.iter().map(|group| group.total).sum();
         let first_passes = groups.iter().filter_map(|group| group.passes.first());
         let first_pass: Duration = first_passes.map(|pass| pass.time).sum();
-        let mut blocks = Traffic::default();
+        let passes_time: Duration = groups.iter().map(|group| group.all_passes()).sum();
+        let (mut blocks, mut writes) = (Traffic::default(), Traffic::default());
         groups.iter().for_each(|group| blocks += group.blocks);
+        groups.iter().for_each(|group| writes += group.writes);
         let io = |amount: Amount| Io { ios: amount.count, bytes: amount.bytes };
         let passes = groups.iter().map(|group| group.passes.len() as u64).sum();
         let pool = self.engine.pool();
@@ -171,6 +189,7 @@ impl Ager {
             cpu_seconds: run.cpu_seconds,
             sync_seconds: sync.as_secs_f64(),
             first_pass_seconds: first_pass.as_secs_f64(),
+            passes_seconds: passes_time.as_secs_f64(),
             passes,
             blocks: Blocks {
                 data: io(blocks.data()),
@@ -180,6 +199,7 @@ impl Ager {
             },
             device_writes: after.0 - before.0,
             device_bytes: after.1 - before.1,
+            data_writes: Some(writes.data().count),
             memory,
             metaslabs: count,
             touched: metaslabs().filter(|(_, m)| m.space_map != 0).count() as u64,

@@ -12,7 +12,9 @@ full, ashift 12, 2 cores), log space maps on/off:
                    writes a group, CPU 60/57 us an overwrite
 The packaged libzpool that runs here is older and checks its assertions: it is slower than that.
 Device writes are counted after aggregation, I/Os before: libzpool's once for each copy of a block, cenote's
-once for all copies; bytes are of all copies.";
+once for all copies; bytes are of all copies. \"of data\" are the device writes that carry data.
+Pass 1 is the first pass's share of the whole sync, labels and uberblocks included, as in what is known of
+2.4.4; \"of passes\" is its share of all passes, which end where labels and uberblocks begin.";
 
 /// Prints the measurements, and how they compare.
 pub fn print(sides: &[Side]) {
@@ -23,19 +25,21 @@ pub fn print(sides: &[Side]) {
         );
     }
     println!(
-        "{:<9} {:>5} {:>4} {:>9} {:>8} {:>7} {:>6} {:>7} {:>8} {:>8} {:>7} {:>7} {:>6} {:>7} {:>7} {:>6} {:>5} {:>7}",
+        "{:<9} {:>5} {:>4} {:>9} {:>8} {:>7} {:>9} {:>6} {:>7} {:>8} {:>8} {:>7} {:>7} {:>7} {:>6} {:>7} {:>7} {:>6} {:>5} {:>7}",
         "engine",
         "dirty",
         "logs",
         "overwr/s",
         "sync ms",
         "pass 1",
+        "of passes",
         "passes",
         "sm I/Os",
         "indirect",
         "meta I/O",
         "meta MB",
         "dev wr.",
+        "of data",
         "dev MB",
         "wr./ovw",
         "CPU us",
@@ -65,19 +69,21 @@ fn line(engine: &str, row: &Measured) {
         per([indirect.unwrap_or_default(), space_map, other].iter().map(get).sum())
     };
     println!(
-        "{:<9} {:>5} {:>4} {:>9.0} {:>8.2} {:>6.1}% {:>6.1} {:>7.0} {:>8} {:>8.0} {:>7.1} {:>7.0} {:>6.1} {:>7.2} {:>7.1} {:>6} {:>4.0}% {:>7}",
+        "{:<9} {:>5} {:>4} {:>9.0} {:>8.2} {:>6.1}% {:>8.1}% {:>6.1} {:>7.0} {:>8} {:>8.0} {:>7.1} {:>7.0} {:>7} {:>6.1} {:>7.2} {:>7.1} {:>6} {:>4.0}% {:>7}",
         engine,
         format!("{}M", row.dirty >> 20),
         if row.logs { "on" } else { "off" },
         row.overwrites as f64 / row.seconds,
         row.sync_seconds * 1e3 / row.txgs.max(1) as f64,
         row.first_pass_seconds * 100.0 / row.sync_seconds,
+        row.first_pass_seconds * 100.0 / row.passes_seconds,
         per(row.passes),
         per(space_map.ios),
         indirect.map_or("-".into(), |io| format!("{:.0}", per(io.ios))),
         meta(|io| io.ios),
         meta(|io| io.bytes) / 1e6,
         per(row.device_writes),
+        row.data_writes.map_or("-".into(), |n| format!("{:.0}", per(n))),
         per(row.device_bytes) / 1e6,
         row.device_writes as f64 / row.overwrites as f64,
         row.cpu_seconds * 1e6 / row.overwrites as f64,
