@@ -473,6 +473,7 @@ impl Allocator {
             }
             let allocated = group.metaslabs().iter().map(Metaslab::allocated).sum();
             group.allocated.store(allocated, Ordering::Relaxed);
+            group.settle();
         }
         self.layout().classes.values().for_each(|class| class.balance());
         self.preload();

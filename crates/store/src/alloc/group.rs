@@ -5,9 +5,21 @@
 //! [`SWITCH_THRESHOLD`](tunables::SWITCH_THRESHOLD) powers of two smaller than they were; so allocators do not mix their blocks
 //! in one metaslab, and each has one per copy of a block.
 //!
-//! Allocators keep apart beyond that: a metaslab is at *home* with the allocator that had it last. One
-//! takes a metaslab of its own, or of nobody, as long as that has segments that its blocks can be
-//! written to in a row ([`CONTENT`]); then the best of all.
+//! Data and metadata keep apart beyond that: a metaslab is at *home* with one of them ([`Homes`]). A
+//! metaslab is *rich* if it has a segment that several blocks can be written to in a row ([`ROW`],
+//! [`METADATA_ROW`]). What is taken is the best, in this order:
+//!
+//! | | data | metadata |
+//! |---|---|---|
+//! | 1 | its own, if rich | its own, if rich |
+//! | 2 | nobody's, if rich | nobody's, if rich |
+//! | 3 | its own | any, if rich |
+//! | 4 | any | its own |
+//! | 5 | | any |
+//!
+//! Data lets go of its active metaslab when that is not rich any more: a hole that holds one block only
+//! costs a write of its own, and is worth more when one of its neighbours is free, too. Where no
+//! metaslab was rich, it goes on with what it took until the group is over.
 //!
 //! The order has a lock of its own, held only to choose and to note a new weight; it is never held
 //! together with a metaslab's, and neither is while a metaslab is loaded.
@@ -16,17 +28,17 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::homes::{Camp, Homes};
 use super::metaslab::{Attempt, Metaslab, MetaslabInfo, View};
 use super::space::Extent;
 use super::watched::{LockWaits, Watched};
 use super::weight::Weight;
 use crate::tunables;
 
-/// Blocks in a row that a segment of a metaslab at home has to have room for; all allocators but the
-/// first, which is that of data, go on with larger ones only.
-const CONTENT: u64 = 2;
-/// Bytes that segments of the others have to have.
-const CONTENT_OTHERS: u64 = 1 << 20;
+/// Blocks in a row that a segment of a metaslab that is rich to data has room for.
+const ROW: u64 = 2;
+/// Bytes of such a segment to metadata.
+const METADATA_ROW: u64 = 1 << 20;
 /// Copies of one block on one vdev keep a distance of this fraction of it.
 const DITTO_FRACTION: u64 = 8;
 
@@ -71,20 +83,47 @@ impl Want<'_> {
     fn slot(&self) -> Slot {
         (self.allocator, self.copies.len())
     }
+
+    fn camp(&self) -> Camp {
+        Camp::of(self.allocator)
+    }
+
+    /// Bytes of a segment that makes a metaslab rich.
+    fn row(&self) -> u64 {
+        match self.camp() {
+            Camp::Data => self.size.saturating_mul(ROW),
+            Camp::Metadata => METADATA_ROW,
+        }
+    }
 }
 
 /// Allocator, and how many copies of the block are on the vdev already.
 type Slot = (usize, usize);
 
+/// The active metaslab of a slot.
+#[derive(Clone, Copy)]
+struct Active {
+    metaslab: usize,
+    /// Its weight when it became that.
+    since: Weight,
+    /// It is to be left when it is not rich any more.
+    rich: bool,
+}
+
 #[derive(Default)]
 struct Order {
     views: Vec<View>,
     sorted: BTreeSet<(Reverse<Weight>, usize)>,
-    /// The active metaslab of a slot, and its weight when it became that.
-    active: BTreeMap<Slot, (usize, Weight)>,
+    active: BTreeMap<Slot, Active>,
     owners: BTreeMap<usize, Slot>,
-    /// The allocator that last had each metaslab.
-    home: BTreeMap<usize, usize>,
+    homes: Homes,
+}
+
+/// A metaslab to try.
+#[derive(Clone, Copy)]
+struct Candidate {
+    metaslab: usize,
+    rich: bool,
 }
 
 /// A metaslab that is not loaded.
@@ -197,7 +236,8 @@ impl Group {
     /// `ahead`.
     pub(super) fn alloc(&self, want: &Want<'_>, mut ahead: impl FnMut(u64)) -> Outcome {
         let (mut tried, mut to_load) = (BTreeSet::new(), None);
-        while let Some(i) = self.choose(want, &tried) {
+        while let Some(candidate) = self.choose(want, &tried) {
+            let i = candidate.metaslab;
             tried.insert(i);
             let Some(metaslab) = self.metaslabs.get(i) else { break };
             let (attempt, view) = metaslab.alloc(want.txg, want.size);
@@ -205,7 +245,7 @@ impl Group {
             match attempt {
                 Attempt::Got(offset) => {
                     self.allocated.fetch_add(want.size, Ordering::Relaxed);
-                    self.activate(i, want, view);
+                    self.activate(candidate, want, view);
                     return Outcome::Got(offset);
                 }
                 Attempt::TooSmall => {}
@@ -221,17 +261,17 @@ impl Group {
 
     /// The best metaslab that was not tried. Only the first unloaded one is offered: what can
     /// serve at once comes before a second load.
-    fn choose(&self, want: &Want<'_>, tried: &BTreeSet<usize>) -> Option<usize> {
+    fn choose(&self, want: &Want<'_>, tried: &BTreeSet<usize>) -> Option<Candidate> {
         if tried.len() >= tunables::FIND_MAX_TRIES.count() && want.choice < Choice::Any {
             return None;
         }
         let order = self.order.lock();
-        if let Some((i, _)) = order.active.get(&want.slot())
-            && !tried.contains(i)
-            && order.views.get(*i).is_some_and(|view| view.loaded && view.may_hold(want.size))
-            && self.far_enough(*i, want)
+        if let Some(Active { metaslab, rich, .. }) = order.active.get(&want.slot()).copied()
+            && !tried.contains(&metaslab)
+            && order.views.get(metaslab).is_some_and(|view| view.loaded && view.may_hold(want.size))
+            && self.far_enough(metaslab, want)
         {
-            return Some(*i);
+            return Some(Candidate { metaslab, rich });
         }
         let waiting = |i: &usize| order.views.get(*i).is_some_and(|v| !v.loaded);
         let one_waits = tried.iter().any(waiting);
@@ -244,19 +284,22 @@ impl Group {
                 && (!others || want.choice == Choice::Any)
                 && self.far_enough(*i, want)
         };
-        let content = match want.allocator {
-            0 => want.size.saturating_mul(CONTENT),
-            _ => CONTENT_OTHERS,
-        };
-        let own = |i: &usize| {
-            let at_home = order.home.get(i).is_none_or(|allocator| *allocator == want.allocator);
-            at_home && order.views.get(*i).is_some_and(|view| view.surely_holds() >= content)
-        };
+        let row = want.row();
+        let rich = |i: &usize| order.views.get(*i).is_some_and(|v| v.surely_holds() >= row);
+        let own = |i: &usize| order.homes.of(*i) == Some(want.camp());
+        let nobodys = |i: &usize| order.homes.of(*i).is_none();
         // Further down the order no segment is large enough.
         let heavy = order.sorted.iter().take_while(|(weight, _)| weight.0.may_hold(want.size));
-        let mut best = heavy.map(|(_, i)| *i);
-        let at_home = best.clone().find(|i| own(i) && fits(i));
-        at_home.or_else(|| best.find(fits))
+        let best = |wanted: &dyn Fn(&usize) -> bool| {
+            heavy.clone().map(|(_, i)| *i).find(|i| wanted(i) && fits(i))
+        };
+        let others = || best(&rich).filter(|_| want.camp() == Camp::Metadata);
+        let found = best(&|i| own(i) && rich(i))
+            .or_else(|| best(&|i| nobodys(i) && rich(i)))
+            .or_else(others)
+            .or_else(|| best(&own))
+            .or_else(|| best(&|_| true));
+        found.map(|metaslab| Candidate { metaslab, rich: rich(&metaslab) })
     }
 
     fn far_enough(&self, i: usize, want: &Want<'_>) -> bool {
@@ -275,28 +318,46 @@ impl Group {
 
     /// Makes a metaslab the active one of the slot that allocated from it, or has the slot let go
     /// of it when its large segments are used up.
-    fn activate(&self, i: usize, want: &Want<'_>, view: View) {
+    fn activate(&self, candidate: Candidate, want: &Want<'_>, view: View) {
+        let (i, slot) = (candidate.metaslab, want.slot());
         let mut order = self.order.lock();
-        let slot = want.slot();
         if order.owners.get(&i).is_some_and(|owner| *owner != slot) {
             return;
         }
         match order.active.get(&slot).copied() {
-            Some((active, since)) if active == i => {
-                if view.weight.steps_below(since) >= tunables::SWITCH_THRESHOLD.small() {
+            Some(Active { metaslab, since, rich }) if metaslab == i => {
+                let smaller = view.weight.steps_below(since);
+                let poor = want.camp() == Camp::Data && view.surely_holds() < want.row();
+                if smaller >= tunables::SWITCH_THRESHOLD.small() || (rich && poor) {
                     order.active.remove(&slot);
                     order.owners.remove(&i);
                 }
             }
             before => {
-                if let Some((active, _)) = before {
-                    order.owners.remove(&active);
+                if let Some(before) = before {
+                    order.owners.remove(&before.metaslab);
                 }
-                order.active.insert(slot, (i, view.weight));
+                let active = Active { metaslab: i, since: view.weight, rich: candidate.rich };
+                order.active.insert(slot, active);
                 order.owners.insert(i, slot);
-                order.home.insert(i, want.allocator);
+                order.homes.settle(i, want.camp());
             }
         }
+    }
+
+    /// A transaction group is over: metadata's homes are seen to, and what was taken for want of
+    /// something rich is let go of.
+    pub(super) fn settle(&self) {
+        let used: Vec<u64> = self.metaslabs.iter().map(Metaslab::allocated).collect();
+        let mut order = self.order.lock();
+        let Order { active, owners, homes, .. } = &mut *order;
+        active.retain(|_, active| {
+            if !active.rich {
+                owners.remove(&active.metaslab);
+            }
+            active.rich
+        });
+        homes.balance(&used, 1 << self.ms_shift, |i| owners.contains_key(&i));
     }
 
     /// Notes what has become of a metaslab.
@@ -335,9 +396,13 @@ impl Group {
         self.order.lock().owners.contains_key(&i)
     }
 
-    /// The best `n` metaslabs.
+    /// The best `n` metaslabs of metadata, and the best `n` of the others.
     pub(super) fn best(&self, n: usize) -> Vec<usize> {
-        self.order.lock().sorted.iter().take(n).map(|(_, i)| *i).collect()
+        let order = self.order.lock();
+        let metadata = |i: &usize| order.homes.of(*i) == Some(Camp::Metadata);
+        let all = order.sorted.iter().map(|(_, i)| *i);
+        let others = all.clone().filter(|i| !metadata(i)).take(n);
+        all.filter(metadata).take(n).chain(others).collect()
     }
 
     /// Those of the best `n` metaslabs that are not loaded, though there is space in them.

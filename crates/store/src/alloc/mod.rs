@@ -18,7 +18,8 @@
 //! A block's class is tried, then those it falls back to. Within a class the *rotor* stands at one
 //! group until that has had its share, which follows its free space. Further copies begin at the
 //! next group. Within a group an allocator goes on with its active metaslab, or else takes the
-//! heaviest one that may hold the block, which is known without loading it. Within a metaslab a
+//! heaviest one that may hold the block, which is known without loading it, and one of its kind first:
+//! data and metadata have metaslabs apart (`homes`). Within a metaslab a
 //! block goes to where the last one ended, else to the largest segment, or, if little is free, to one
 //! of just its size. A block for which there is no segment is returned to the caller, who can divide
 //! it.
@@ -46,6 +47,7 @@ mod bits;
 mod dense;
 mod group;
 mod hold;
+mod homes;
 mod kept;
 mod loader;
 mod metaslab;
