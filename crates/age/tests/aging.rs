@@ -43,9 +43,9 @@ fn series(logs: bool) -> Spec {
 /// A small file that is overwritten.
 fn overwrite(groups: u64) -> Spec {
     Spec {
-        size: 128 << 20,
+        size: 320 << 20,
         vdevs: 1,
-        fill: 50.0,
+        fill: 40.0,
         work: Work::RandomOverwrite { rate: 1 << 20 },
         time: seconds(5 * groups),
         step: seconds(5 * groups),

@@ -152,12 +152,22 @@ fn without_mean(line: &str) -> &str {
     }
 }
 
+/// How the second line of a failed assertion starts.
+const WORSE: &str = "ASSERT at ";
+
 /// Both print the same with `option`, of the pool or some of it.
 fn alike(dir: &Path, pool: &str, option: &str, some: &[&str]) {
     let mut args = vec!["-e", "-p", dir.to_str().unwrap(), option, pool];
     args.extend(some);
-    let (theirs, said) = cenote_testpools::zdb_output(cenote_testpools::zdb_command(&args));
+    // OpenZFS expects that a metaslab is no worse once it is loaded. Where allocations are not flushed
+    // yet its space map's histogram may promise more, and a build with assertions would stop there.
+    let theirs = [&["-A"], &args[..]].concat();
+    let (theirs, said) = cenote_testpools::zdb_output(cenote_testpools::zdb_command(&theirs));
     assert!(theirs.status.success(), "{args:?}: {said}");
+    let complaints = String::from_utf8_lossy(&theirs.stderr).into_owned();
+    let other =
+        |line: &&str| !(line.starts_with("weight <= msp->ms_weight") || line.starts_with(WORSE));
+    assert_eq!(complaints.lines().find(other), None, "{args:?}");
     let theirs = String::from_utf8(theirs.stdout).unwrap();
     let (ours, errors, code) = zdb_support::zdb(&args);
     assert_eq!((code, errors.as_str()), (0, ""), "{args:?}");
