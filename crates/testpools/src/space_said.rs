@@ -60,6 +60,8 @@ impl SpaceSaid {
         for line in text.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
             match words[..] {
+                // Newer versions say more of it in the same line.
+                ["vdev", id] => vdev = decimal(id),
                 ["vdev", id, ..] if line.contains("  metaslab shift ") => vdev = decimal(id),
                 ["metaslab", _, "offset", offset, "spacemap", object, ..] => {
                     let (offset, space_map) = (hex(offset), decimal(object));
