@@ -123,7 +123,12 @@ fn a_seed_leads_to_one_result() {
     let run = |seed| {
         let spec = Spec { seed, time: seconds(3_600), ..series(true) };
         let report = Simulation::new(spec).unwrap().run(&mut |_| true).unwrap();
-        serde_json::to_value(report.timeless()).unwrap()["rows"].clone()
+        // What there is of the pool's own metadata compresses as its guids have it, which are random.
+        let rows = serde_json::to_value(report.timeless()).unwrap()["rows"].clone();
+        let of_the_workload = |row: &serde_json::Value| {
+            ["groups", "data", "modelled", "gangs"].map(|name| row[name].clone())
+        };
+        rows.as_array().unwrap().iter().map(of_the_workload).collect::<Vec<_>>()
     };
     assert_eq!(run(7), run(7));
     assert_ne!(run(7), run(8));
