@@ -33,9 +33,9 @@
 //! # How far to believe it
 //!
 //! Free space, space maps and what is written for them are the engine's own. Sizes and numbers of
-//! indirect blocks are a model; a test compares fullness, fragmentation and free segments by size with
-//! those of a pool that a real file is written to. There are no snapshots, and no reads that would
-//! compete with allocation.
+//! indirect blocks are a model; a test compares fullness and fragmentation with those of a pool that a
+//! real file is written to. Of the free space there, up to a fifth was in segments of another size;
+//! why is not known. There are no snapshots, and no reads that would compete with allocation.
 
 pub mod device;
 mod indirect;
