@@ -19,7 +19,9 @@
 //! | `notify` | what the kernel is told unasked |
 //! | `init` | the first request |
 //! | `placement` | which processor requests are answered on |
+//! | `awake` | keeping the others from falling asleep meanwhile |
 
+mod awake;
 mod filesystem;
 mod init;
 mod notify;

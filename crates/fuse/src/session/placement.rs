@@ -9,10 +9,12 @@
 //! So while one thread alone sends small requests, one after the other, those that answer are put on
 //! the processor that it last ran on, and follow it. As soon as another one sends requests, or data in
 //! large pieces comes or goes, where working side by side is what counts, they run anywhere again:
-//! anywhere that the process was allowed to run when the mount was made.
+//! anywhere that the process was allowed to run when the mount was made. Meanwhile the other
+//! processors are kept from falling asleep ([`Awake`]).
 //!
 //! A caller from another process-id namespace is not seen, and not followed.
 
+use super::awake::Awake;
 use super::request::{Operation, is_anyones};
 use fuse_abi::linux::fuse_in_header;
 use rustix::io::Errno;
@@ -43,17 +45,21 @@ pub(super) struct Placement {
     streak: AtomicU32,
     /// The processor that the threads are on, or [`ANYWHERE`].
     on: AtomicUsize,
+    /// Keeps the others awake.
+    awake: Awake,
 }
 
 impl Placement {
     /// Nowhere in particular.
     pub(super) fn new() -> Placement {
+        let allowed = rustix::thread::sched_getaffinity(None).ok();
         Placement {
-            allowed: rustix::thread::sched_getaffinity(None).ok(),
+            allowed,
             threads: Mutex::default(),
             caller: AtomicU32::new(0),
             streak: AtomicU32::new(0),
             on: AtomicUsize::new(ANYWHERE),
+            awake: Awake::new(allowed.map_or(0, |set| set.count())),
         }
     }
 
@@ -82,6 +88,9 @@ impl Placement {
         let streak = self.streak.fetch_add(1, Relaxed);
         if streak >= ALONE && streak.is_multiple_of(AGAIN) && header.pid != 0 {
             self.follow(header.pid);
+        }
+        if self.on.load(Relaxed) != ANYWHERE {
+            self.awake.expect_more();
         }
     }
 
