@@ -36,6 +36,7 @@ pub mod histogram;
 pub mod pipeline;
 mod prefetch;
 pub mod rangetree;
+mod segments;
 #[cfg(feature = "tamper")]
 pub mod tamper;
 pub mod tunables;

@@ -9,7 +9,7 @@
 //! already there (or not there) means that the space maps it came from are wrong.
 
 use crate::histogram::Histogram;
-use std::collections::BTreeMap;
+use crate::segments::Segments;
 
 /// Why a range could not be added or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -47,7 +47,7 @@ pub enum RangeError {
 /// A set of bytes; see the module's documentation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RangeTree {
-    segments: BTreeMap<u64, u64>,
+    segments: Segments,
     space: u64,
 }
 
@@ -69,23 +69,23 @@ impl RangeTree {
 
     /// Whether there are no segments.
     pub fn is_empty(&self) -> bool {
-        self.segments.is_empty()
+        self.segments.len() == 0
     }
 
     /// Segments `(start, end)` in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.segments.iter().map(|(s, e)| (*s, *e))
+        self.segments.iter()
     }
 
     /// Segments that start at `from` or later, in order.
     pub fn iter_from(&self, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.segments.range(from..).map(|(s, e)| (*s, *e))
+        self.segments.iter_from(from)
     }
 
     /// The tree of segments that are in order, not empty, and neither overlap nor touch.
     pub(crate) fn of_segments(segments: impl Iterator<Item = (u64, u64)>) -> RangeTree {
         let mut space = 0;
-        let segments = segments.inspect(|(s, e)| space += e - s).collect();
+        let segments = Segments::of(segments.inspect(|(s, e)| space += e - s));
         RangeTree { segments, space }
     }
 
@@ -106,16 +106,18 @@ impl RangeTree {
         if start >= end {
             return None;
         }
-        let before = self.segments.range(..=start).next_back();
+        let before = self.segments.at_or_before(start);
+        let segment = |at| self.segments.get(at);
         before
-            .filter(|(_, e)| **e > start)
-            .or_else(|| self.segments.range(start..end).next())
-            .map(|(s, e)| (*s, *e))
+            .and_then(segment)
+            .filter(|(_, e)| *e > start)
+            .or_else(|| self.segments.after(before).and_then(segment).filter(|(s, _)| *s < end))
     }
 
     /// Whether every byte of `start..end` is in the tree.
     pub fn contains(&self, start: u64, end: u64) -> bool {
-        start < end && self.segments.range(..=start).next_back().is_some_and(|(_, e)| *e >= end)
+        let before = self.segments.at_or_before(start).and_then(|at| self.segments.get(at));
+        start < end && before.is_some_and(|(_, e)| e >= end)
     }
 
     /// Adds `start..end`, none of which may be in the tree. Joins neighbours.
@@ -123,19 +125,25 @@ impl RangeTree {
         if start >= end {
             return Err(RangeError::Empty { start, end });
         }
-        if let Some((seg_start, seg_end)) = self.overlap(start, end) {
+        let at = self.segments.at_or_before(start);
+        let next = self.segments.after(at);
+        let (before, after) =
+            (at.and_then(|at| self.segments.get(at)), next.and_then(|at| self.segments.get(at)));
+        let clash = before.filter(|(_, e)| *e > start).or(after.filter(|(s, _)| *s < end));
+        if let Some((seg_start, seg_end)) = clash {
             return Err(RangeError::Overlap { start, end, seg_start, seg_end });
         }
-        let (mut from, mut to) = (start, end);
-        if let Some(after) = self.segments.remove(&end) {
-            to = after;
+        let before = at.zip(before).filter(|(_, (_, e))| *e == start);
+        let after = next.zip(after).filter(|(_, (s, _))| *s == end);
+        match (before, after) {
+            (Some((at, (from, _))), Some((next, (_, to)))) => {
+                self.segments.set(at, (from, to));
+                self.segments.remove(next);
+            }
+            (Some((at, (from, _))), None) => self.segments.set(at, (from, end)),
+            (None, Some((next, (_, to)))) => self.segments.set(next, (start, to)),
+            (None, None) => self.segments.insert_after(at, (start, end)),
         }
-        if let Some((s, e)) = self.segments.range_mut(..start).next_back()
-            && *e == start
-        {
-            from = *s;
-        }
-        self.segments.insert(from, to);
         self.space += end - start;
         Ok(())
     }
@@ -163,13 +171,16 @@ impl RangeTree {
 
     /// Removes `start..end`, known to lie within one segment.
     fn cut(&mut self, start: u64, end: u64) {
-        let Some((&s, &e)) = self.segments.range(..=start).next_back() else { return };
-        self.segments.remove(&s);
-        if s < start {
-            self.segments.insert(s, start);
-        }
-        if end < e {
-            self.segments.insert(end, e);
+        let Some(at) = self.segments.at_or_before(start) else { return };
+        let Some((s, e)) = self.segments.get(at) else { return };
+        match (s < start, end < e) {
+            (true, true) => {
+                self.segments.set(at, (s, start));
+                self.segments.insert_after(Some(at), (end, e));
+            }
+            (true, false) => self.segments.set(at, (s, start)),
+            (false, true) => self.segments.set(at, (end, e)),
+            (false, false) => self.segments.remove(at),
         }
         self.space -= end - start;
     }
