@@ -3,6 +3,10 @@
 //! A pool is made whose metaslabs of 16 GiB are spoiled ([`spoil`]) or full, but for the few that
 //! its own blocks are in. It is exported, judged by OpenZFS's `zdb`, and imported read-only; what
 //! is measured runs on an allocator over its space maps, which writes nothing.
+//!
+//! By default one thread less allocates than there are processors, at least one: loading has a thread
+//! of its own. With more threads than processors it is the kernel's scheduler that decides how long the
+//! slowest allocations take.
 
 mod judge;
 mod latency;
@@ -11,9 +15,10 @@ mod report;
 mod spoil;
 mod txgs;
 
-use std::fs;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, thread};
 
 use anyhow::Context;
 use cenote_format::compress::Compression;
@@ -41,8 +46,9 @@ pub struct AllocArgs {
     /// Number of spoiled metaslabs.
     #[arg(long, default_value_t = 8)]
     spoiled: usize,
-    /// Threads that allocate.
-    #[arg(long, default_value_t = 4)]
+    /// Threads that allocate: by default one less than there are processors, which the thread that
+    /// loads has, but at least one.
+    #[arg(long, default_value_t = (processors() - 1).max(1), value_parser = at_least_one)]
     threads: usize,
     /// Rounds in which they do.
     #[arg(long, default_value_t = 5)]
@@ -59,6 +65,15 @@ pub struct AllocArgs {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
+}
+
+/// Processors that this program may run on; 1 if that is not known.
+fn processors() -> usize {
+    thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse::<NonZeroUsize>().map(NonZeroUsize::get).map_err(|e| e.to_string())
 }
 
 /// The pool, imported read-only.
@@ -105,7 +120,16 @@ fn measure(args: &AllocArgs, dir: &Path, image: &Path) -> anyhow::Result<Report>
         });
     }
     let (records, segments) = (expected.records, expected.segments());
-    Ok(Report { records, segments, loads, peer, allocations, peer_allocations })
+    Ok(Report {
+        records,
+        segments,
+        loads,
+        peer,
+        threads: args.threads,
+        processors: processors(),
+        allocations,
+        peer_allocations,
+    })
 }
 
 /// Makes the pool, and exports it; the numbers of the spoiled metaslabs.

@@ -22,6 +22,10 @@ pub struct Report {
     pub loads: Vec<Load>,
     /// The peer's loads.
     pub peer: Vec<Load>,
+    /// Threads that allocated.
+    pub threads: usize,
+    /// Processors that there were for them and for loading.
+    pub processors: usize,
     /// Latencies of allocations.
     pub allocations: Vec<Row>,
     /// The peer's.
@@ -69,13 +73,17 @@ pub fn print(report: &Report, json: bool) -> anyhow::Result<()> {
             number(of(&report.peer, cold, figure).map(|p| p.0)),
         );
     }
+    println!(
+        "\nAllocating threads: {}, beside one that loads; processors: {}",
+        report.threads, report.processors
+    );
     print_rows(&report.allocations, &report.peer_allocations);
     Ok(())
 }
 
 fn print_rows(rows: &[Row], peer: &[PeerRow]) {
     println!(
-        "\n{:<40} {:>8} {:>7} {:>7} {:>8} {:>9} {:>9} {:>9} {:>6} {:>8} {:>5} {:>6} {:>7}",
+        "{:<40} {:>8} {:>7} {:>7} {:>8} {:>9} {:>9} {:>9} {:>6} {:>8} {:>5} {:>6} {:>7}",
         "allocations, microseconds",
         "count",
         "p50",
