@@ -129,9 +129,9 @@ fn launch(tool: &str, args: &[OsString]) -> i32 {
     }
 }
 
-/// Whether a command that is interrupted still has something to say.
+/// Whether a command that is interrupted still has something to say, or a bar to take away.
 fn ends_in_order(tool: &str, args: &[OsString]) -> bool {
-    tool == "cenote" && matches!(parse(args), Ok(Tool::Age(_)))
+    tool == "cenote" && matches!(parse(args), Ok(Tool::Age(_) | Tool::Map(_)))
 }
 
 fn run_here(tool: &str, args: &[OsString]) -> std::io::Result<i32> {

@@ -1,9 +1,13 @@
 //! How a command ends: exit codes and the messages that go with them.
 //!
-//! 0 is success, 1 a failure, 2 a wrong command line (as `zpool` and `zfs` of OpenZFS have it).
+//! 0 is success, 1 a failure, 2 a wrong command line (as `zpool` and `zfs` of OpenZFS have it), 130 an
+//! interrupt (SIGINT) after which a command ended in order.
 
 use crate::context::Context;
 use std::io;
+
+/// Exit code of a command that was interrupted, as shells have it: 128 and the number of SIGINT.
+pub const INTERRUPTED: i32 = 130;
 
 /// Why a command stopped early.
 #[derive(Debug)]

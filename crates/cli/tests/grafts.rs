@@ -190,3 +190,42 @@ fn file_systems_come_and_go() {
     nobody.run("zpool export basic").ok();
     assert!(mounts_below(&nobody.root).is_empty());
 }
+
+/// `rewrite -x` leaves file systems alone that are served inside another's mount: the kernel takes them
+/// to be of the same device.
+#[test]
+fn a_rewrite_stays_in_its_file_system() {
+    let pool = cenote_testpools::pool("basic");
+    let Some(nobody) = Nobody::new(&pool) else { return };
+    let disk = nobody.session.path("own/disk");
+    fs::File::create(&disk).unwrap().set_len(128 << 20).unwrap();
+    chown(&disk, Some(NOBODY), Some(NOBODY)).unwrap();
+    let (root, shown) = (nobody.root.display(), disk.display());
+    nobody.run(&format!("zpool create -R {root} tank {shown}")).ok();
+    nobody.run("zfs create tank/inner").ok();
+    nobody.run("zfs create tank/inner/most").ok();
+    let tank = nobody.path("tank");
+    assert_eq!(mounts_below(&nobody.root), [tank.to_str().unwrap()]);
+    let write = "mkdir dir && for f in a dir/b inner/c inner/most/d; do echo $f > $f; done";
+    let mut sh = Command::new("sh");
+    // The directory is one that only this user may enter.
+    sh.args(["-c", &format!("cd {} && {write}", tank.display())]);
+    assert!(sh.current_dir("/").uid(NOBODY).gid(NOBODY).status().unwrap().success());
+    nobody.run("zpool sync tank").ok();
+    let tank = tank.display();
+    let rewritten = |line: &str| {
+        let done = nobody.run(line);
+        assert_eq!(done.code, 0, "{done:?}");
+        let below = |l: &str| l.strip_prefix(&format!("{tank}/")).map(String::from);
+        let mut names: Vec<String> = done.out.lines().filter_map(below).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(rewritten(&format!("zfs rewrite -rvx {tank}")), ["a", "dir/b"]);
+    assert_eq!(rewritten(&format!("zfs rewrite -rvx {tank}/inner")), ["inner/c"]);
+    assert_eq!(rewritten(&format!("zfs rewrite -rvx {tank}/inner/most")), ["inner/most/d"]);
+    let all = ["a", "dir/b", "inner/c", "inner/most/d"];
+    assert_eq!(rewritten(&format!("zfs rewrite -rv {tank}")), all);
+    nobody.run("zpool export tank").ok();
+    cenote_testpools::judge(&nobody.session.path("own"), "tank");
+}

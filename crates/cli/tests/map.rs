@@ -13,6 +13,8 @@ use cenote_pool::map::{MetaslabMap, Share, SpaceMapReport, VERSION, VdevMap};
 use cenote_pool::metaslab::AllocClass;
 use cenote_store::histogram::Histogram;
 use common::Session;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -280,4 +282,49 @@ fn a_pool_that_is_being_written() {
     let exported = session.run(&format!("map -e -p {image} live --json")).ok();
     assert!(report(&exported).metaslabs().all(|m| !m.loaded));
     cenote_testpools::judge(session.dir.path(), "live");
+}
+
+/// Ctrl-C on a terminal: nothing is printed or written, the bar is gone, and the terminal is as it was.
+/// The command is held up by the figures that it is to compare with, which come out of a pipe.
+#[test]
+fn an_interrupt_leaves_nothing_behind() {
+    let session = Session::new();
+    let dir = dir("fragnolog");
+    let then = session.run(&format!("map -d {dir} fragnolog --json")).ok();
+    let status = Command::new("mkfifo").arg(session.path("then.json")).status().unwrap();
+    assert!(status.success());
+    std::fs::create_dir(session.path("out")).unwrap();
+    let map = format!(
+        "{} map -d {dir} fragnolog --by owner --before then.json --save out/save --svg out/svg",
+        env!("CARGO_BIN_EXE_cenote")
+    );
+    let script = format!("stty -g; sh -c 'echo $$ > pid; exec {map}'; echo code $?; stty -g");
+    let mut command = Command::new("script");
+    command.args(["-qec", &script, "/dev/null"]).current_dir(session.dir.path());
+    for (name, value) in session.command().get_envs() {
+        if let Some(value) = value {
+            command.env(name, value);
+        }
+    }
+    // Where standard input has ended, `script` ends its session.
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    // Whoever opens one end of a pipe waits for the other: now the command is at work.
+    let mut pipe = std::fs::OpenOptions::new().write(true).open(session.path("then.json")).unwrap();
+    let pid = std::fs::read_to_string(session.path("pid")).unwrap().trim().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    pipe.write_all(then.as_bytes()).unwrap();
+    drop(pipe);
+    let mut shown = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut shown).unwrap();
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success(), "{shown}");
+    let lines: Vec<&str> = shown.lines().collect();
+    let [before, said @ .., code, after] = &lines[..] else { panic!("{shown}") };
+    assert_eq!((before, *code), (after, "code 130"), "{shown}");
+    // What was drawn has been cleared.
+    let said = said.join("\n");
+    let left = said.rsplit_once("\x1b[2K").map_or(&said[..], |(_, left)| left);
+    assert_eq!(left, "cenote map: interrupted", "{said:?}");
+    assert_eq!(std::fs::read_dir(session.path("out")).unwrap().count(), 0);
 }

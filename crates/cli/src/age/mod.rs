@@ -21,7 +21,7 @@ mod values;
 
 use crate::context::Context;
 use crate::locate::{Seen, Source};
-use crate::outcome::{Outcome, Stop, conclude};
+use crate::outcome::{INTERRUPTED, Outcome, Stop, conclude};
 use cenote_age::{Event, PoolModel, Report, Series, Simulation, Spec, Work};
 use clap::{Args, ValueEnum};
 use progress::Watch;
@@ -140,9 +140,6 @@ pub struct AgeArgs {
     #[arg(short)]
     quiet: bool,
 }
-
-/// Exit code of a command that was interrupted, as shells have it.
-const INTERRUPTED: i32 = 130;
 
 const ABOUT: &str = "\
 Predict when a workload spoils a pool.

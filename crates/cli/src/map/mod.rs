@@ -2,7 +2,8 @@
 //!
 //! Every metaslab is a cell, coloured by how full it is, how fragmented its free space is, or whose
 //! blocks it holds. The figures are [`cenote_pool::map::SpaceMapReport`]'s; here they are drawn, for
-//! a terminal or a browser, saved, and compared with figures that were saved before.
+//! a terminal or a browser, saved, and compared with figures that were saved before. An interrupt ends
+//! the command before it has put out anything.
 //!
 //! | module | what |
 //! |---|---|
@@ -23,7 +24,7 @@ pub mod view;
 
 use crate::context::Context;
 use crate::locate::{Seen, Source};
-use crate::outcome::{Outcome, Stop, conclude, fail, plain};
+use crate::outcome::{INTERRUPTED, Outcome, Stop, conclude, plain};
 use cenote_pool::Pool;
 use cenote_pool::map::SpaceMapReport;
 use clap::{Args, ValueEnum};
@@ -126,7 +127,8 @@ fn run(args: &MapArgs, ctx: &mut Context) -> Outcome {
     let mut before = args.before.as_deref().map(|file| read(file, ctx)).transpose()?;
     let mut report = gather(args, ctx)?;
     if ctx.cancelled() {
-        return fail("cenote map: interrupted");
+        ctx.complain("cenote map: interrupted");
+        return Err(Stop::Said(INTERRUPTED));
     }
     if let Some(id) = args.vdev {
         for r in before.iter_mut().chain([&mut report]) {
