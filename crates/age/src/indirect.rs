@@ -80,7 +80,7 @@ impl Meta {
         let old = std::mem::replace(self, Meta::new(at, size));
         if old.size > 0 {
             for place in old.at {
-                space.free(place, old.size.into())?;
+                space.free(place, old.size.into());
             }
         }
         Ok(())

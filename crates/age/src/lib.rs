@@ -33,9 +33,15 @@
 //! # How far to believe it
 //!
 //! Free space, space maps and what is written for them are the engine's own. Sizes and numbers of
-//! indirect blocks are a model; a test compares fullness and fragmentation with those of a pool that a
-//! real file is written to. Of the free space there, up to a fifth was in segments of another size;
-//! why is not known. There are no snapshots, and no reads that would compete with allocation.
+//! indirect blocks are a model; a test compares fullness, fragmentation and free segments by size with
+//! those of a pool that a real file is written to. Two such pools, with choices from different seeds,
+//! had 0.4% of the free space in segments of another size; a simulated one and a real one 1.5 to 1.9%,
+//! half of which was one segment at the edge between two sizes. There are no snapshots, and no reads
+//! that would compete with allocation.
+//!
+//! What matters most is that metadata, modelled or not, has metaslabs of its own as in any pool: without
+//! them, 40% full and overwritten twice, that pool had FRAG 52% rather than 36%, and half of its free
+//! space in segments of another size.
 
 pub mod device;
 mod indirect;

@@ -10,8 +10,8 @@
 //! It begins with a pool that is filled in one go, or with the free space of one that is there
 //! ([`crate::like`]): then what is allocated there is claimed, metaslab by metaslab.
 //!
-//! One thread does it all, with one allocator and no loading ahead of need in the background, so that
-//! a seed leads to the same result. (The pool's guids are random as those of any pool.)
+//! One thread does it all, with no loading ahead of need in the background, so that a seed leads to
+//! the same result. (The pool's guids are random as those of any pool.)
 
 use crate::device::{Bay, Devices, SparseDisk, Traffic};
 use crate::like::{PoolModel, VdevModel};
@@ -29,7 +29,8 @@ use cenote_pool::create::{
 use cenote_pool::engine::{CreateRequest, Engine, EngineOptions, SyncContext};
 use cenote_pool::map::{self, MetaslabMap, SpaceMapReport, VdevMap};
 use cenote_pool::metaslab::AllocClass;
-use cenote_store::alloc::{Allocator, Class, Extent, Group, Metaslab, TXG_DEFER_SIZE};
+use cenote_store::alloc::{Allocator, Class, Extent, Group, Metaslab, Options, TXG_DEFER_SIZE};
+use cenote_store::tunables;
 use cenote_vdev::Device;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -120,14 +121,24 @@ fn format(os: &mut OpenObjectSet) -> Result<(), WriteError> {
     formatted.map_err(|e| WriteError::Sink(Box::new(e)))
 }
 
-/// How the engine works: nothing happens unless it is asked for.
-fn options() -> EngineOptions {
+/// How the engine works: as in any pool, with metaslabs for data and others for metadata, but nothing
+/// happens unless it is asked for, and time is that of the transaction groups, which are `txg` apart.
+fn options(txg: Duration) -> EngineOptions {
     let never = Duration::from_secs(1 << 30);
-    EngineOptions { txg_timeout: Some(never), deterministic: true, ..EngineOptions::default() }
+    let unload =
+        Duration::from_millis(tunables::UNLOAD_DELAY_MS.get()).as_nanos() / txg.as_nanos().max(1);
+    let unload = u64::try_from(unload).unwrap_or(u64::MAX).max(tunables::UNLOAD_DELAY.get());
+    EngineOptions {
+        txg_timeout: Some(never),
+        allocators: Some(Options::default().allocators),
+        unload_after: Some(unload),
+        deterministic: true,
+        ..EngineOptions::default()
+    }
 }
 
 /// Makes the pool.
-fn create(logs: bool, tops: &[Top]) -> Result<(Arc<Engine>, Vec<Bay>), AgeError> {
+fn create(spec: &Spec, tops: &[Top]) -> Result<(Arc<Engine>, Vec<Bay>), AgeError> {
     let mut number = 0;
     let mut disks = |top: &Top| -> Vec<_> {
         let numbers = number..number + top.devices;
@@ -135,13 +146,13 @@ fn create(logs: bool, tops: &[Top]) -> Result<(Arc<Engine>, Vec<Bay>), AgeError>
         numbers.map(|i| SparseDisk::new(i, top.size, top.ashift)).collect()
     };
     let sets: Vec<Vec<_>> = tops.iter().map(&mut disks).collect();
-    let spec = |(top, disks): (&Top, &Vec<Arc<SparseDisk>>)| VdevSpec {
+    let vdev = |(top, disks): (&Top, &Vec<Arc<SparseDisk>>)| VdevSpec {
         metaslab_shift: top.metaslab_shift,
         ..VdevSpec::new(top.redundancy, disks.iter().map(|d| d.path().to_path_buf()).collect())
     };
-    let specs = tops.iter().zip(&sets).map(spec).collect();
+    let specs = tops.iter().zip(&sets).map(vdev).collect();
     let layout = cenote_pool::create::Layout { tops: specs, ..Default::default() };
-    let named = [("log_spacemap".to_string(), logs)];
+    let named = [("log_spacemap".to_string(), spec.logs)];
     let choice = FeatureChoice { none: false, compatibility: None, named: &named };
     let (features, _) = choose_features(&choice).map_err(AgeError::Spec)?;
     let all: Vec<_> = sets.iter().flatten().cloned().collect();
@@ -162,7 +173,7 @@ fn create(logs: bool, tops: &[Top]) -> Result<(Arc<Engine>, Vec<Bay>), AgeError>
         altroot: None,
         arc_bytes: Some(CACHE),
     };
-    let engine = Engine::create(&request, options(), format)?;
+    let engine = Engine::create(&request, options(spec.txg), format)?;
     let pool = engine.pool();
     let bay = |(id, disks)| {
         let vdev = pool.store().vdevs().top(id).cloned();
@@ -204,7 +215,7 @@ impl Simulation {
     }
 
     fn of(spec: Spec, tops: &[Top], model: Option<PoolModel>) -> Result<Simulation, AgeError> {
-        let (engine, bays) = create(spec.logs, tops)?;
+        let (engine, bays) = create(&spec, tops)?;
         let groups: Vec<_> = engine.allocator().groups().cloned().collect();
         let cut = |(group, bay): (&Arc<Group>, &Bay)| {
             let extent = group.metaslabs().first().map(|m| m.extent())?;
@@ -267,7 +278,9 @@ impl Simulation {
             let World { workload, books, bays, sector } = &mut *world;
             let (allocator, txg) = (context.allocator(), context.tx.txg);
             let mut space = Space { allocator, txg, bays, books, sector: *sector };
-            Ok(work(&mut **workload, &mut space))
+            let done = work(&mut **workload, &mut space);
+            // What was given up before the pool was full is free all the same.
+            Ok(space.hand_back().and(done))
         };
         match self.engine.sync_task(task)? {
             Ok(done) => Ok(Some(done)),

@@ -9,6 +9,11 @@
 //! as it takes, each as large as there is room for. OpenZFS would put at most three parts behind a
 //! header and nest headers; here one header stands for all.
 //!
+//! What a group frees is handed to the allocator at its end, sorted by place and on all processors:
+//! random overwrite frees a few blocks in each of thousands of metaslabs, whose sets would have to come
+//! from memory for each of them. As nothing that was freed is allocated again in the same group, the
+//! result is the same.
+//!
 //! Metaslabs are loaded ahead between two groups, as many as the engine's tunables say, and, where a
 //! thread in the background would do so in a running pool, after every [`PRELOAD`] requests.
 
@@ -16,6 +21,7 @@ use crate::device::Bay;
 use cenote_format::blkptr::Dva;
 use cenote_store::alloc::{AllocError, Allocator, Class, Request};
 use hdrhistogram::Histogram;
+use rayon::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,8 +34,13 @@ const HEADER: u64 = 512;
 const PRELOAD: u64 = 4096;
 /// One request of so many is timed.
 const TIMED: u64 = 4;
+/// Extents that are freed in one go.
+const FREES: usize = 2048;
 /// Bytes of metadata that is allocated in a row while a pool is filled.
 const RUN: u64 = 1 << 20;
+/// The engine's allocators of data and of metadata, which have metaslabs of their own.
+const DATA: usize = 0;
+const METADATA: usize = 1;
 
 /// Where a block is: its vdev in the highest byte, then its offset in units of 512 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -91,6 +102,8 @@ pub(crate) struct Books {
     pub held: u64,
     /// Requests to the allocator.
     requests: u64,
+    /// Extents, with their bytes, that this group frees.
+    freed: Vec<(Place, u64)>,
     /// Parts of each gang block.
     parts: HashMap<Place, Vec<(Place, u64)>>,
 }
@@ -105,6 +118,7 @@ impl Books {
             gangs: 0,
             held: 0,
             requests: 0,
+            freed: Vec::new(),
             parts: HashMap::new(),
         })
     }
@@ -123,7 +137,7 @@ pub(crate) struct Space<'a> {
 impl Space<'_> {
     /// A block of data, of so many bytes.
     pub fn data(&mut self, size: u64) -> Result<Place, Stop> {
-        let [place, _] = self.block(size, 1)?;
+        let [place, _] = self.block(size, 1, DATA)?;
         self.books.data.blocks += 1;
         self.books.data.bytes += self.asize(place.vdev(), size);
         Ok(place)
@@ -134,7 +148,7 @@ impl Space<'_> {
     pub fn extent(&mut self, size: u64, block: u64) -> Result<(Place, u64), Stop> {
         let mut size = size;
         loop {
-            match self.extents(size, 1) {
+            match self.extents(size, 1, DATA) {
                 Ok([place, _]) => {
                     self.books.data.blocks += 1;
                     self.books.data.bytes += size;
@@ -151,7 +165,7 @@ impl Space<'_> {
 
     /// A block of metadata in two copies.
     pub fn metadata(&mut self, size: u64) -> Result<[Place; 2], Stop> {
-        let places = self.block(size, 2)?;
+        let places = self.block(size, 2, METADATA)?;
         self.count_metadata(places, size, 1);
         Ok(places)
     }
@@ -159,7 +173,7 @@ impl Space<'_> {
     /// Blocks of metadata in a row, in two copies; where the first ones are. `None`: there is no
     /// such room.
     pub fn metadata_run(&mut self, size: u64, blocks: u64) -> Result<Option<[Place; 2]>, Stop> {
-        match self.extents(size * blocks, 2) {
+        match self.extents(size * blocks, 2, METADATA) {
             Ok(places) => {
                 self.count_metadata(places, size, blocks);
                 Ok(Some(places))
@@ -202,38 +216,50 @@ impl Space<'_> {
     }
 
     /// Gives up a block; `size` is what it was allocated with.
-    pub fn free(&mut self, place: Place, size: u64) -> Result<(), Stop> {
-        self.free_extent(place, self.asize(place.vdev(), size))
+    pub fn free(&mut self, place: Place, size: u64) {
+        self.free_extent(place, self.asize(place.vdev(), size));
     }
 
     /// Gives up so many bytes of a vdev's space.
-    pub fn free_extent(&mut self, place: Place, asize: u64) -> Result<(), Stop> {
+    pub fn free_extent(&mut self, place: Place, asize: u64) {
         if !self.books.parts.is_empty()
             && let Some(parts) = self.books.parts.remove(&place)
         {
-            self.release(place, self.asize(place.vdev(), HEADER))?;
-            return parts.into_iter().try_for_each(|(part, size)| {
-                let asize = self.asize(part.vdev(), size);
-                self.release(part, asize)
-            });
+            self.release(place, self.asize(place.vdev(), HEADER));
+            for (part, size) in parts {
+                self.release(part, self.asize(part.vdev(), size));
+            }
+            return;
         }
-        self.release(place, asize)
+        self.release(place, asize);
     }
 
-    fn release(&mut self, place: Place, asize: u64) -> Result<(), Stop> {
-        let vdev = u32::try_from(place.vdev()).unwrap_or(u32::MAX);
-        let dva = Dva { vdev, offset: place.offset(), asize, gang: false };
-        self.allocator.free(self.txg, &dva).map_err(|e| Stop::Broken(e.to_string()))?;
+    fn release(&mut self, place: Place, asize: u64) {
         self.books.held -= asize;
+        self.books.freed.push((place, asize));
+    }
+
+    /// Frees what this group has given up.
+    pub fn hand_back(&mut self) -> Result<(), Stop> {
+        let Space { allocator, txg, books, .. } = self;
+        books.freed.par_sort_unstable();
+        let free = |(place, asize): &(Place, u64)| {
+            let vdev = u32::try_from(place.vdev()).unwrap_or(u32::MAX);
+            let dva = Dva { vdev, offset: place.offset(), asize: *asize, gang: false };
+            allocator.free(*txg, &dva).map_err(|e| Stop::Broken(e.to_string()))
+        };
+        let pieces = books.freed.par_chunks(FREES);
+        pieces.try_for_each(|piece| piece.iter().try_for_each(free))?;
+        books.freed.clear();
         Ok(())
     }
 
-    fn block(&mut self, size: u64, copies: usize) -> Result<[Place; 2], Stop> {
-        match self.extents(size, copies) {
+    fn block(&mut self, size: u64, copies: usize, allocator: usize) -> Result<[Place; 2], Stop> {
+        match self.extents(size, copies, allocator) {
             Err(AllocError::NoSegment { .. }) if size > self.sector => {
                 let mut places = [Place::default(); 2];
                 for place in places.iter_mut().take(copies) {
-                    *place = self.gang(size)?;
+                    *place = self.gang(size, allocator)?;
                 }
                 Ok(places)
             }
@@ -242,13 +268,18 @@ impl Space<'_> {
     }
 
     /// Extents that the allocator has for a block.
-    fn extents(&mut self, size: u64, copies: usize) -> Result<[Place; 2], AllocError> {
+    fn extents(
+        &mut self,
+        size: u64,
+        copies: usize,
+        allocator: usize,
+    ) -> Result<[Place; 2], AllocError> {
         self.books.requests += 1;
         if self.books.requests.is_multiple_of(PRELOAD) {
             self.allocator.preload();
         }
         let (class, near) = (Class::Normal, None);
-        let request = Request { psize: size, copies, class, allocator: 0, gang: false, near };
+        let request = Request { psize: size, copies, class, allocator, gang: false, near };
         let found = match self.books.requests.is_multiple_of(TIMED) {
             true => {
                 let begun = Instant::now();
@@ -270,12 +301,12 @@ impl Space<'_> {
         Ok(places)
     }
 
-    fn gang(&mut self, size: u64) -> Result<Place, Stop> {
-        let [header, _] = self.extents(HEADER, 1).map_err(stop)?;
+    fn gang(&mut self, size: u64, allocator: usize) -> Result<Place, Stop> {
+        let [header, _] = self.extents(HEADER, 1, allocator).map_err(stop)?;
         let (mut parts, mut rest, mut piece) = (Vec::new(), size, size);
         while rest > 0 {
             piece = piece.min(rest);
-            match self.extents(piece, 1) {
+            match self.extents(piece, 1, allocator) {
                 Ok([part, _]) => {
                     parts.push((part, piece));
                     rest -= piece;

@@ -3,20 +3,33 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use cenote_age::sim::POOL;
 use cenote_age::{Event, Series, Simulation, Spec, Work};
+use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_pool::create::{
+    CreateSpec, FIRST_TXG, FeatureChoice, Layout, Redundancy, SystemDevices, VdevSpec,
+    choose_features,
+};
+use cenote_pool::engine::{CreateRequest, Engine, EngineOptions, SyncContext};
+use cenote_store::alloc::TXG_DEFER_SIZE;
 use cenote_store::histogram::Histogram;
 use cenote_testpools::{judge, zdb};
-use cenote_zpl::{FileSystem, NewNode, NodeKind, Settings};
+use cenote_zpl::{CreateProps, FileSystem, NewNode, NodeKind, Settings};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 const BLOCK: u64 = 8 << 10;
 /// How far a real pool may be from a simulated one: points of the percentage that is allocated, and
-/// of fragmentation. (Free segments by size differ more: a fifth of the free space is in segments of
-/// another size. That is printed, and not asserted.)
-const FULL_APART: f64 = 2.0;
-const FRAGMENTATION_APART: f64 = 4.0;
+/// of fragmentation, and the fraction of the free space that is in segments of another size. (Two real
+/// pools were 0.004 of it apart, real and simulated ones 0.015 and 0.019: one segment of a size that is
+/// next to the edge of a class is 0.007 of it.)
+const FULL_APART: f64 = 0.5;
+const FRAGMENTATION_APART: f64 = 2.0;
+const SHARES_APART: f64 = 0.03;
 /// What the last transaction group writes of the MOS is in its log only, which `zdb -m` leaves out.
 const LAST_LOG: u64 = 512 << 10;
 
@@ -78,9 +91,9 @@ fn check_space_maps(spec: Spec) {
     let held = simulation.held();
     let dir = tempfile::tempdir().unwrap();
     simulation.save(dir.path()).unwrap();
-    let allocated = space - free(&zdb(dir.path(), cenote_age::sim::POOL, &["-P", "-m"]));
+    let allocated = space - free(&zdb(dir.path(), POOL, &["-P", "-m"]));
     // What block pointers refer to, and what the simulation holds, is what is allocated.
-    let blocks = zdb(dir.path(), cenote_age::sim::POOL, &["-P", "-bbL"]);
+    let blocks = zdb(dir.path(), POOL, &["-P", "-bbL"]);
     let found = held + summary(&blocks, "bp allocated");
     match logs {
         true => assert!(allocated.abs_diff(found) < LAST_LOG, "{allocated}, not {found}"),
@@ -142,8 +155,7 @@ struct Shape {
     shares: Vec<f64>,
 }
 
-fn shape(simulation: &Simulation) -> Shape {
-    let engine = simulation.engine();
+fn shape(engine: &Engine) -> Shape {
     let (mut all, mut space, mut allocated) = (Histogram::default(), 0, 0);
     for group in engine.allocator().groups() {
         group.metaslabs().iter().for_each(|m| all.merge(&m.histogram()));
@@ -161,22 +173,63 @@ fn shape(simulation: &Simulation) -> Shape {
 const NODE: NewNode =
     NewNode { kind: NodeKind::File, mode: 0o644, umask: 0o022, uid: 0, gid: 0, keep_setgid: true };
 
-/// A file of random bytes is written and its blocks overwritten in a real pool as they are in a
-/// simulated one. Both are as full and as fragmented then, although one pool never saw a byte of data and has
-/// modelled indirect blocks.
-#[test]
-fn a_real_file_has_a_pool_age_alike() {
-    const GROUPS: u64 = 60;
-    let spec = overwrite(GROUPS);
+/// Of the free bytes the fraction that is in segments of another size.
+fn apart(a: &Shape, b: &Shape) -> f64 {
+    a.shares.iter().zip(&b.shares).map(|(a, b)| (a - b).abs()).sum::<f64>() / 2.0
+}
+
+/// Transaction groups of overwriting.
+const GROUPS: u64 = 60;
+
+/// A simulated pool that aged, its shape when it was filled, and its data blocks.
+fn age_simulated(spec: &Spec) -> (Simulation, Shape, u64) {
     let mut simulated = Simulation::new(spec.clone()).unwrap();
     simulated.fill(&mut |_| true).unwrap();
-    let (filled, blocks) = (shape(&simulated), simulated.data().bytes / BLOCK);
+    let (filled, blocks) = (shape(simulated.engine()), simulated.data().bytes / BLOCK);
     for _ in 0..GROUPS {
         assert!(simulated.group().unwrap());
     }
+    simulated.settle().unwrap();
+    (simulated, filled, blocks)
+}
 
-    let real = Simulation::new(spec.clone()).unwrap();
-    let engine = real.engine().clone();
+/// A pool in a file, as any other one, but with transaction groups only when they are asked for.
+fn create(dir: &Path, spec: &Spec) -> Arc<Engine> {
+    let path = dir.join("disk");
+    File::create_new(&path).unwrap().set_len(spec.size).unwrap();
+    let tops = vec![VdevSpec::new(Redundancy::Single, vec![path])];
+    let layout = Layout { tops, ..Layout::default() };
+    let choice = FeatureChoice { none: false, compatibility: None, named: &[] };
+    let (features, _) = choose_features(&choice).unwrap();
+    let request = CreateRequest {
+        spec: CreateSpec {
+            name: POOL,
+            layout: &layout,
+            ashift: u64::from(spec.ashift),
+            force: true,
+            pool: None,
+            txg: FIRST_TXG,
+            imported: &[],
+            devices: &SystemDevices,
+        },
+        features: &features,
+        props: &[],
+        root_props: &[],
+        altroot: None,
+        arc_bytes: None,
+    };
+    let options = EngineOptions { txg_timeout: Some(seconds(1 << 30)), ..EngineOptions::default() };
+    let format = |os: &mut OpenObjectSet| {
+        cenote_zpl::format(os, &CreateProps::default(), FIRST_TXG)
+            .map_err(|e| WriteError::Sink(Box::new(e)))
+    };
+    Engine::create(&request, options, format).unwrap()
+}
+
+/// A real pool in `dir`: a file of so many blocks of random bytes is written, and overwritten by the
+/// same choices as in the simulated one.
+fn age_real(dir: &Path, spec: &Spec, blocks: u64) -> Arc<Engine> {
+    let engine = create(dir, spec);
     let root = engine.pool().dsl().root().unwrap();
     let settings = Settings { record_size: BLOCK, ..Settings::default() };
     let fs = FileSystem::open_live(engine.live(root.ds_obj).unwrap(), settings).unwrap();
@@ -194,7 +247,6 @@ fn a_real_file_has_a_pool_age_alike() {
         }
     }
     engine.sync().unwrap();
-    // The same choices as the simulation's.
     let mut choose = SmallRng::seed_from_u64(spec.seed);
     for group in 0..GROUPS {
         let done = |n: u64| n * 5 * (1 << 20) / BLOCK;
@@ -204,18 +256,34 @@ fn a_real_file_has_a_pool_age_alike() {
         engine.sync().unwrap();
     }
     drop(fs);
+    for _ in 0..=TXG_DEFER_SIZE {
+        engine.sync_task(|_: &mut SyncContext<'_>| Ok(())).unwrap();
+    }
+    engine
+}
 
-    simulated.settle().unwrap();
-    real.settle().unwrap();
-    let (a, b) = (shape(&simulated), shape(&real));
-    let apart: f64 = a.shares.iter().zip(&b.shares).map(|(a, b)| (a - b).abs()).sum();
-    println!("simulated {a:.3?}\nreal {b:.3?}\nin segments of another size: {:.3}", apart / 2.0);
-    assert!(a.fragmentation > filled.fragmentation + 5.0, "nothing aged");
-    assert!((a.full - b.full).abs() < FULL_APART);
-    assert!((a.fragmentation - b.fragmentation).abs() <= FRAGMENTATION_APART);
-
-    let dir = tempfile::tempdir().unwrap();
-    drop(engine);
-    real.save(dir.path()).unwrap();
-    judge(dir.path(), cenote_age::sim::POOL);
+/// A file is really written and overwritten in one pool, and in another one that is only simulated,
+/// which never sees a byte of data and has modelled indirect blocks. Both are as full and as
+/// fragmented then, and have free segments of the same sizes.
+#[test]
+fn a_real_file_has_a_pool_age_alike() {
+    let mut last: Option<Shape> = None;
+    for seed in [1, 2] {
+        let spec = Spec { seed, ..overwrite(GROUPS) };
+        let (simulated, filled, blocks) = age_simulated(&spec);
+        let dir = tempfile::tempdir().unwrap();
+        let real = age_real(dir.path(), &spec, blocks);
+        let (a, b) = (shape(simulated.engine()), shape(&real));
+        println!("simulated {a:.3?}\nreal {b:.3?}\napart: {:.4}", apart(&a, &b));
+        if let Some(last) = &last {
+            println!("two real ones: {:.4}", apart(last, &b));
+        }
+        assert!(apart(&a, &filled) > 10.0 * SHARES_APART, "nothing aged");
+        assert!((a.full - b.full).abs() < FULL_APART);
+        assert!((a.fragmentation - b.fragmentation).abs() <= FRAGMENTATION_APART);
+        assert!(apart(&a, &b) < SHARES_APART);
+        last = Some(b);
+        real.export(false).unwrap();
+        judge(dir.path(), POOL);
+    }
 }

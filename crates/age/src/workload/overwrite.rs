@@ -105,7 +105,7 @@ impl Overwrite {
         for at in &mut chosen {
             let new = space.data(block)?;
             if let Some(place) = table.get_mut(*at as usize) {
-                space.free(std::mem::replace(place, new), block)?;
+                space.free(std::mem::replace(place, new), block);
             }
             *at /= pointers;
         }
@@ -119,7 +119,7 @@ impl Overwrite {
         for _ in 0..wanted {
             let Some(old) = map.take(&mut self.rng) else { break };
             new.push(space.data(self.block)?);
-            space.free(old, self.block)?;
+            space.free(old, self.block);
             lowest.push(self.rng.random_range(0..self.tree.lowest().max(1)));
         }
         for place in new {

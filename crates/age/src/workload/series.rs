@@ -185,7 +185,7 @@ impl Store {
             let old = (std::mem::replace(&mut file.last, new), u64::from(file.size));
             file.size = size as u32;
             if block == last {
-                space.free(old.0, old.1)?;
+                space.free(old.0, old.1);
                 continue;
             }
             last = block;
@@ -250,16 +250,15 @@ impl Store {
     }
 
     /// Deletes the oldest data until no more is held than at first.
-    fn delete(&mut self, space: &mut Space<'_>) -> Result<(), Stop> {
+    fn delete(&mut self, space: &mut Space<'_>) {
         while space.books.held > self.filled {
             let Some((place, bytes)) = self.oldest.pop_front() else { break };
             let piece = space.asize(place.vdev(), self.block);
-            space.free_extent(place, bytes.min(piece))?;
+            space.free_extent(place, bytes.min(piece));
             if bytes > piece {
                 self.oldest.push_front((place.after(piece), bytes - piece));
             }
         }
-        Ok(())
     }
 }
 
@@ -325,7 +324,10 @@ impl Workload for Store {
             self.update(*kind, *index, space)?;
         }
         self.update_metadata(&files, space)?;
-        if self.hold { self.delete(space) } else { Ok(()) }
+        if self.hold {
+            self.delete(space);
+        }
+        Ok(())
     }
 
     fn memory(&self) -> u64 {

@@ -115,6 +115,12 @@ pub struct EngineOptions {
     /// Blocks of destroyed datasets that are freed in one transaction group
     /// ([`tunables::ASYNC_BLOCK_MAX_BLOCKS`]).
     pub free_budget: Option<u64>,
+    /// Allocators, which have metaslabs of their own ([`cenote_store::tunables::NUM_ALLOCATORS`]; one
+    /// if `deterministic`). The first is for data, the second for metadata.
+    pub allocators: Option<usize>,
+    /// Transaction groups without use after which a metaslab is unloaded, for engines whose groups are
+    /// not as far apart as time has it; `None`: as tunables say.
+    pub unload_after: Option<u64>,
     /// Everything in the calling threads, in a fixed order: for tests that run from a seed.
     pub deterministic: bool,
 }

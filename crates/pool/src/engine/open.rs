@@ -120,9 +120,10 @@ impl Disk {
     ) -> Result<Disk, EngineError> {
         let vdevs = core.maps.allocator_vdevs(space, store.vdevs());
         let background = !options.deterministic;
-        let allocators = if background { Options::default().allocators } else { 1 };
+        let usual = if background { Options::default().allocators } else { 1 };
+        let allocators = options.allocators.unwrap_or(usual);
         let loader = core.maps.loader();
-        let how = Options { allocators, background };
+        let how = Options { allocators, background, unload_after: options.unload_after };
         let allocator = Allocator::new(&vdevs, store.clone(), loader.clone(), how)
             .map_err(|e| EngineError::Unsupported(e.to_string()))?;
         allocator.preload();

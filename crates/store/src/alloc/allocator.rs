@@ -127,11 +127,17 @@ pub struct Options {
     /// Whether metaslabs are loaded ahead by a thread. If not, allocations wait for all loads and [`Allocator::preload`] loads them
     /// itself, and everything happens in the calling threads in a fixed order.
     pub background: bool,
+    /// Txgs without use after which a metaslab is unloaded; `None`: as tunables say, by the clock too.
+    pub unload_after: Option<u64>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { allocators: tunables::NUM_ALLOCATORS.count(), background: true }
+        Options {
+            allocators: tunables::NUM_ALLOCATORS.count(),
+            background: true,
+            unload_after: None,
+        }
     }
 }
 
@@ -466,7 +472,8 @@ impl Allocator {
             let best = group.best(tunables::PRELOAD_LIMIT.count());
             for (i, metaslab) in group.metaslabs().iter().enumerate() {
                 let keep = best.contains(&i) || group.is_active(i);
-                let (deferred, view) = metaslab.sync_done(txg, keep, held);
+                let (deferred, view) =
+                    metaslab.sync_done(txg, keep, held, self.options.unload_after);
                 group.deferred.fetch_add(deferred.came, Ordering::Relaxed);
                 group.deferred.fetch_sub(deferred.went, Ordering::Relaxed);
                 group.note(i, view);

@@ -364,8 +364,15 @@ impl Metaslab {
     }
 
     /// `txg` is on disk: its frees begin to wait, and those that have waited long enough become
-    /// allocatable, but none of txgs after `held`. A metaslab that was not used for long is unloaded.
-    pub(super) fn sync_done(&self, txg: u64, keep: bool, held: Option<u64>) -> (Deferred, View) {
+    /// allocatable, but none of txgs after `held`. A metaslab that was not used for `unload_after`
+    /// txgs, or for as long as tunables say, is unloaded unless it is to be kept.
+    pub(super) fn sync_done(
+        &self,
+        txg: u64,
+        keep: bool,
+        held: Option<u64>,
+        unload_after: Option<u64>,
+    ) -> (Deferred, View) {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let came = state.freed.hand_over(txg, &mut state.defer);
@@ -376,7 +383,7 @@ impl Metaslab {
             guard.mature(freed_in, &segments);
             MutexGuard::bump(&mut guard);
         }
-        let idle = guard.is_idle(txg);
+        let idle = guard.is_idle(txg, unload_after);
         let unloaded = if idle && !keep { guard.unload() } else { None };
         let view = guard.view();
         drop(guard);
@@ -578,7 +585,10 @@ impl State {
     }
 
     /// Whether this metaslab was not used for long, now that `txg` is on disk.
-    fn is_idle(&mut self, txg: u64) -> bool {
+    fn is_idle(&mut self, txg: u64, after: Option<u64>) -> bool {
+        if let Some(after) = after {
+            return self.used.saturating_add(after) < txg;
+        }
         let since = match self.seen {
             Some((used, since)) if used == self.used => since,
             _ => Instant::now(),

@@ -342,7 +342,7 @@ fn what_joined_unseen_is_looked_for_last() {
         maps.write(&a.take_changes(txg));
         maps.commit(txg);
         for m in metaslabs {
-            group.note(m.id() as usize, m.sync_done(txg, true, None).1);
+            group.note(m.id() as usize, m.sync_done(txg, true, None, None).1);
         }
     };
     a.free(2, dva(4)).unwrap();
@@ -429,7 +429,7 @@ fn frees_during_a_load_are_not_lost() {
             disk.commit(txg);
             for group in during.groups() {
                 for m in group.metaslabs() {
-                    m.sync_done(txg, true, None);
+                    m.sync_done(txg, true, None, None);
                 }
             }
         }

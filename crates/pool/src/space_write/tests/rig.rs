@@ -381,7 +381,7 @@ pub fn writer(
     store: &Arc<Store>,
 ) -> Writer {
     let vdevs = maps.allocator_vdevs(space, tree);
-    let options = Options { allocators: 1, background: false };
+    let options = Options { allocators: 1, background: false, ..Options::default() };
     let allocator = Allocator::new(&vdevs, tree.clone(), maps.loader(), options).unwrap();
     Writer::new(store.clone(), allocator, tree.clone())
 }
