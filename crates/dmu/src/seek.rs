@@ -37,6 +37,12 @@ impl Object {
         Ok(found.and_then(|blkid| blkid.checked_mul(size)).map(|start| start.max(offset)))
     }
 
+    /// Where the last block that may be stored ends: what an object holds from there on is a hole.
+    pub fn blocks_end(&self) -> u64 {
+        let dnode = self.dnode();
+        dnode.max_block.saturating_add(1).saturating_mul(dnode.block_size.max(1))
+    }
+
     /// The first block from `from` on that is data, or a hole, among pending changes and what is on
     /// disk: run by run of blocks for which the answer comes from the same place.
     fn seek_pending(&self, overlay: &Overlay, from: u64, what: Seek) -> Result<Option<u64>> {

@@ -114,7 +114,7 @@ impl File {
         Ok(match found {
             Some(at) if hole => Some(at.min(size)),
             Some(at) => Some(at).filter(|at| *at < size),
-            None if hole => Some(size),
+            None if hole => Some(object.blocks_end().max(offset).min(size)),
             None => None,
         })
     }

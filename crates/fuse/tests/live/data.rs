@@ -145,6 +145,22 @@ fn holes_and_zeros() {
     assert!((80_000..=100_000).contains(&data), "{data}");
 }
 
+#[test]
+fn what_a_file_grew_by_is_a_hole() {
+    let w = World::new();
+    fs::write(w.path("f"), pattern(128 << 10, 3)).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(w.path("f")).unwrap();
+    file.set_len(1 << 30).unwrap();
+    for _ in 0..2 {
+        for (from, hole) in [(0, 128 << 10), (128 << 10, 128 << 10), (200_000, 200_000)] {
+            assert_eq!(seek(&file, SeekFrom::Hole(from)), Ok(hole));
+        }
+        assert_eq!(seek(&file, SeekFrom::Hole((1 << 30) - 1)), Ok((1 << 30) - 1));
+        assert_eq!(seek(&file, SeekFrom::Data(128 << 10)), Err(Errno::NXIO));
+        file.sync_all().unwrap();
+    }
+}
+
 /// Memory maps are no safe code here; Python has them.
 #[test]
 fn maps_are_shared_with_writers() {
