@@ -25,11 +25,11 @@ use crate::context::Context;
 use crate::outcome::plain;
 use crate::pools::{Imported, Opened, reason};
 use cenote_dsl::{Dataset, DatasetKind, Source};
-use cenote_fuse::{Force, Graft, MountError, MountHandle, MountSpec};
+use cenote_fuse::{Force, Graft, MountError, MountHandle, MountSpec, SnapDir};
 use cenote_fuse::{SnapshotEntry, Snapshots, Space, SpaceHook, SyncHook, SyncPolicy, Watcher};
 use cenote_pool::engine::{Engine, EngineError};
 use cenote_zpl::FileSystem;
-use settings::Settings;
+use settings::{Kernels, Settings};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -65,8 +65,10 @@ struct Mounted {
     fs: Arc<FileSystem>,
     /// What has the dataset open for writing.
     engine: Option<Arc<Engine>>,
-    /// Whether the kernel lets changes through.
-    writable: bool,
+    /// What the kernel was told last.
+    kernels: Kernels,
+    /// Whether what was unlinked but open when the file system was last in use has been freed.
+    drained: bool,
 }
 
 impl Mounted {
@@ -141,6 +143,21 @@ impl Handle {
         match self {
             Handle::Mount(mount) => mount.snapshot_changed(name),
             Handle::Graft(graft) => graft.snapshot_changed(name),
+        }
+    }
+
+    /// Tells the kernel; false: it cannot be told.
+    fn remount(&self, to: &Kernels) -> Result<bool, MountError> {
+        match self {
+            Handle::Mount(mount) => mount.remount(to.setuid, to.devices, to.exec),
+            Handle::Graft(_) => Ok(false),
+        }
+    }
+
+    fn set_snapdir(&self, snapdir: SnapDir) {
+        match self {
+            Handle::Mount(mount) => mount.set_snapdir(snapdir),
+            Handle::Graft(graft) => graft.set_snapdir(snapdir),
         }
     }
 
@@ -348,7 +365,7 @@ pub fn mount_one(
         }
     };
     let opened = imported.opened();
-    let writable = fs.is_writable();
+    let (kernels, drained) = (settings.kernels(), fs.is_writable());
     let spec = MountSpec {
         dataset: name.clone(),
         mountpoint: resolved,
@@ -382,7 +399,8 @@ pub fn mount_one(
                 handle,
                 fs,
                 engine,
-                writable,
+                kernels,
+                drained,
             });
             Ok(())
         }

@@ -7,6 +7,7 @@ mod common;
 
 use common::{Session, can_mount, mounts_below};
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 
 /// A pool in a file, with a daemon.
@@ -345,6 +346,65 @@ fn mounts_follow_changes() {
     tank.zfs("destroy -r tank/d");
     assert!(!tank.path("tank/d").exists());
     fs::write(tank.path("tank/left"), vec![1; 100_000]).unwrap();
+    tank.finish();
+}
+
+#[test]
+fn properties_reach_mounts_in_use() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create tank/a");
+    let (dir, file) = (tank.path("tank/a"), tank.path("tank/a/file"));
+    let shows = |option: &str| {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let line = table.lines().find(|l| l.split(' ').nth(4) == dir.to_str()).unwrap();
+        line.split(' ').nth(5).unwrap().split(',').any(|o| o == option)
+    };
+    fs::write(&file, "first").unwrap();
+    let held = fs::File::open(&file).unwrap();
+    for (property, option) in
+        [("exec", "noexec"), ("setuid", "nosuid"), ("devices", "nodev"), ("atime", "noatime")]
+    {
+        tank.zfs(&format!("set {property}=off tank/a"));
+        assert!(shows(option), "{property}");
+        tank.zfs(&format!("inherit {property} tank/a"));
+        assert!(!shows(option), "{property}");
+    }
+    tank.zfs("set readonly=on tank/a");
+    assert!(shows("ro") && fs::write(&file, "second").is_err());
+    tank.zfs("set readonly=off tank/a");
+    assert!(shows("rw"));
+    fs::write(&file, "second").unwrap();
+    let listed = || fs::read_dir(&dir).unwrap().any(|e| e.unwrap().file_name() == ".zfs");
+    assert!(!listed() && dir.join(".zfs").exists());
+    tank.zfs("set snapdir=visible tank/a");
+    assert!(listed());
+    tank.zfs("set snapdir=disabled tank/a");
+    assert!(!listed() && !dir.join(".zfs").exists());
+    tank.zfs("inherit snapdir tank/a");
+    assert!(!listed() && dir.join(".zfs").exists());
+    // The kernel does not take a mount from who writes; the file system refuses all the same.
+    let mut writer = fs::OpenOptions::new().append(true).open(&file).unwrap();
+    let why = tank.refused("set readonly=on tank/a");
+    let place = dir.display();
+    assert!(why.contains(&format!("cannot remount '{place}': pool or dataset is busy")), "{why}");
+    assert!(why.contains("property may be set but unable to remount filesystem"), "{why}");
+    assert!(writer.write_all(b"third").is_err() && shows("rw"));
+    drop(writer);
+    tank.zfs("set readonly=on tank/a");
+    assert!(shows("ro"));
+    drop(held);
+    // What was mounted read-only becomes writable in use.
+    tank.zfs("unmount tank/a");
+    tank.zfs("mount -o ro tank/a");
+    let held = fs::File::open(&file).unwrap();
+    assert!(shows("ro"));
+    tank.zfs("mount -o remount,rw tank/a");
+    assert!(shows("rw"));
+    fs::write(&file, "third").unwrap();
+    drop(held);
     tank.finish();
 }
 

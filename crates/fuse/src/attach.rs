@@ -8,7 +8,7 @@
 use crate::session::{Filesystem, Notifier, Session, Users};
 use crate::watcher::Watcher;
 use crate::{MountSpec, mountinfo};
-use cenote_zpl::Atime;
+use cenote_zpl::{Atime, FileSystem};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -99,8 +99,24 @@ impl Kind {
             setuid: spec.setuid,
             devices: spec.devices,
             exec: spec.exec,
-            times: access_times(spec),
+            times: access_times(&spec.fs),
         }
+    }
+
+    /// As the system call takes it.
+    fn flags(&self) -> MountFlags {
+        let mut flags = self.times;
+        for (allowed, flag) in [
+            (self.writable, MountFlags::RDONLY),
+            (self.setuid, MountFlags::NOSUID),
+            (self.devices, MountFlags::NODEV),
+            (self.exec, MountFlags::NOEXEC),
+        ] {
+            if !allowed {
+                flags |= flag;
+            }
+        }
+        flags
     }
 }
 
@@ -158,17 +174,7 @@ fn mount_directly(
     if other_users {
         data.push_str(",allow_other");
     }
-    let mut flags = kind.times;
-    for (allowed, flag) in [
-        (kind.writable, MountFlags::RDONLY),
-        (kind.setuid, MountFlags::NOSUID),
-        (kind.devices, MountFlags::NODEV),
-        (kind.exec, MountFlags::NOEXEC),
-    ] {
-        if !allowed {
-            flags |= flag;
-        }
-    }
+    let flags = kind.flags();
     let data = CString::new(data).map_err(|_| failed(Errno::INVAL))?;
     let fstype = format!("fuse.{}", kind.subtype);
     rustix::mount::mount(kind.source.as_str(), mountpoint, fstype, flags, Some(data.as_c_str()))
@@ -177,9 +183,9 @@ fn mount_directly(
 }
 
 /// The `atime` property as the kernel shows it. The server does what it says.
-fn access_times(spec: &MountSpec) -> MountFlags {
-    match spec.fs.settings().atime {
-        _ if !spec.fs.is_writable() => MountFlags::empty(),
+pub(crate) fn access_times(fs: &FileSystem) -> MountFlags {
+    match fs.settings().atime {
+        _ if !fs.is_writable() => MountFlags::empty(),
         Atime::Off => MountFlags::NOATIME,
         Atime::Relative => MountFlags::RELATIME,
         Atime::On => MountFlags::STRICTATIME,
@@ -293,6 +299,22 @@ impl Served {
     /// Whether it is still being served: not after someone else unmounted it.
     pub(crate) fn is_mounted(&self) -> bool {
         self.session.as_ref().is_some_and(|s| !s.is_finished())
+    }
+
+    /// Makes the mount another kind where it is, in use or not. False: this process cannot, since it
+    /// is not root or the mount is covered. [`MountError::Busy`]: files are open for writing, so it
+    /// cannot become read-only.
+    pub(crate) fn remount(&self, kind: &Kind) -> Result<bool, MountError> {
+        let at = &self.mountpoint;
+        if !is_root() || self.id.is_none() || mountinfo::mount_at(at) != self.id {
+            return Ok(false);
+        }
+        match rustix::mount::mount_remount(at, kind.flags(), c"") {
+            Ok(()) => Ok(true),
+            Err(Errno::PERM) => Ok(false),
+            Err(Errno::BUSY) => Err(MountError::Busy(at.clone())),
+            Err(e) => Err(MountError::Mount(at.clone(), e)),
+        }
     }
 
     /// Unmounts.

@@ -35,7 +35,7 @@
 use crate::inodes;
 use crate::session::{INodeNo, Notifier};
 use crate::syncer::{SyncHook, SyncPolicy};
-use crate::tree::{FUSE_ROOT, Node, Tree, not_found, slot_of};
+use crate::tree::{CONTROL, FUSE_ROOT, Node, Tree, not_found, slot_of};
 use crate::{
     Force, MountError, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, SpaceHook,
 };
@@ -61,7 +61,7 @@ pub(crate) struct Branch {
     pub(crate) slot: u16,
     pub(crate) fs: Arc<FileSystem>,
     snapshots: Option<Arc<dyn Snapshots>>,
-    snapdir: SnapDir,
+    snapdir: AtomicU8,
     space: SpaceHook,
     sync: SyncHook,
     policy: AtomicU8,
@@ -212,7 +212,7 @@ impl Branch {
             slot,
             fs: spec.fs.clone(),
             snapshots: spec.snapshots.clone(),
-            snapdir: spec.snapdir,
+            snapdir: AtomicU8::new(spec.snapdir as u8),
             space: spec.space.clone(),
             sync: spec.sync.clone(),
             policy: AtomicU8::new(spec.sync_policy as u8),
@@ -232,12 +232,12 @@ impl Branch {
 
     /// Whether there is a `.zfs`.
     pub(crate) fn has_control(&self) -> bool {
-        self.snapshots.is_some() && self.snapdir != SnapDir::Disabled
+        self.snapshots.is_some() && self.snapdir.load(Ordering::Relaxed) != SnapDir::Disabled as u8
     }
 
     /// Whether `.zfs` is listed in the root directory.
     pub(crate) fn shows_control(&self) -> bool {
-        self.snapshots.is_some() && self.snapdir == SnapDir::Visible
+        self.snapshots.is_some() && self.snapdir.load(Ordering::Relaxed) == SnapDir::Visible as u8
     }
 
     /// The txg of the newest snapshot; 0 if there is none.
@@ -572,6 +572,13 @@ impl Tree {
         self.announce(Node::Snapshots(branch.clone()).ino(), name.as_bytes());
     }
 
+    /// Shows or hides the control directory, and makes the kernel look again.
+    pub(crate) fn set_snapdir(&self, branch: &Arc<Branch>, snapdir: SnapDir) {
+        if branch.snapdir.swap(snapdir as u8, Ordering::Relaxed) != snapdir as u8 {
+            self.announce(branch.root().ino(), CONTROL);
+        }
+    }
+
     /// Makes the kernel ask for a file's attributes when it needs them next.
     pub(crate) fn attr_changed(&self, ino: u64) {
         self.tell(|notifier| notifier.inval_inode(self.kernels(ino), -1, 0));
@@ -648,6 +655,13 @@ impl Graft {
     pub fn snapshot_changed(&self, name: &str) {
         if let Some(tree) = self.tree.upgrade() {
             tree.snapshot_changed(&self.branch, name);
+        }
+    }
+
+    /// As [`MountHandle::set_snapdir`].
+    pub fn set_snapdir(&self, snapdir: SnapDir) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.set_snapdir(&self.branch, snapdir);
         }
     }
 

@@ -83,8 +83,8 @@ pub struct MountSpec {
     /// An existing directory.
     pub mountpoint: PathBuf,
     /// The file system. If it [can be changed](FileSystem::is_writable) so can the mount, and what is
-    /// grafted into it; that is settled when it is mounted. Its unlinked set should have been
-    /// [drained](FileSystem::drain_unlinked).
+    /// grafted into it; [`MountHandle::remount`] tells the kernel when that is another. Its unlinked
+    /// set should have been [drained](FileSystem::drain_unlinked) before it can be changed.
     pub fs: Arc<FileSystem>,
     /// Its snapshots, for `.zfs/snapshot`; `None` if the file system is a snapshot itself.
     pub snapshots: Option<Arc<dyn Snapshots>>,
@@ -174,6 +174,33 @@ impl MountHandle {
         if let Some(tree) = self.tree.upgrade() {
             tree.root.set_sync_policy(policy);
         }
+    }
+
+    /// The `snapdir` property has changed.
+    pub fn set_snapdir(&self, snapdir: SnapDir) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.set_snapdir(&tree.root, snapdir);
+        }
+    }
+
+    /// Tells the kernel what it keeps to itself: whether the file system can be changed and what
+    /// becomes of access times, which the file system knows, and the properties `setuid`, `devices`
+    /// and `exec`. False: only mounting anew does, since this process is not root.
+    /// [`MountError::Busy`]: files are open for writing, so the mount cannot become read-only.
+    pub fn remount(&self, setuid: bool, devices: bool, exec: bool) -> Result<bool, MountError> {
+        let Some(tree) = self.tree.upgrade() else { return Ok(false) };
+        let fs = &tree.root.fs;
+        let (writable, times) = (fs.is_writable(), attach::access_times(fs));
+        let source = self.dataset.clone();
+        self.served.remount(&Kind {
+            source,
+            subtype: "zfs",
+            writable,
+            setuid,
+            devices,
+            exec,
+            times,
+        })
     }
 
     /// A snapshot of this name was taken or destroyed, or has got or lost the name.

@@ -169,7 +169,7 @@ pub(crate) struct Tree {
     pub(crate) change: Mutex<()>,
     /// Tells the kernel of changes, once the mount is served.
     pub(crate) notifier: OnceLock<Notifier>,
-    /// Whether the kernel lets changes through: the mounted file system can be changed.
+    /// Whether the kernel may let changes through, now or later.
     pub(crate) changes: bool,
     /// The numbers that the kernel knows of what can change.
     pub(crate) inodes: Inodes,
@@ -186,7 +186,7 @@ impl Tree {
             table: RwLock::default(),
             change: Mutex::default(),
             notifier: OnceLock::new(),
-            changes: spec.fs.is_writable(),
+            changes: spec.fs.may_become_writable(),
             inodes: Inodes::default(),
         }
     }

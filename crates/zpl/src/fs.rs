@@ -225,7 +225,12 @@ impl FileSystem {
 
     /// Whether files can be changed: a live file system of version 5, not `readonly`.
     pub fn is_writable(&self) -> bool {
-        self.source.live().is_some() && self.version >= 5 && !self.settings().read_only
+        self.may_become_writable() && !self.settings().read_only
+    }
+
+    /// Whether nothing but the `readonly` property can keep files from being changed.
+    pub fn may_become_writable(&self) -> bool {
+        self.source.live().is_some() && self.version >= 5
     }
 
     /// ZPL version, 1 to 5.

@@ -4,13 +4,15 @@
 //! innermost first, if that can be; the change is made; what was mounted is mounted where it now
 //! belongs. If the change is refused, everything comes back to where it was.
 //!
-//! Other properties take effect in the file system as it is, unless the kernel keeps to them itself
-//! (`exec`, `setuid`, `devices`, a mount that it knows as read-only): then it is mounted anew.
+//! Other properties take effect in the file system as it is. Some the kernel keeps to itself (`exec`,
+//! `setuid`, `devices`, `readonly`, `atime`): where it can be told, which takes root and a mount that is
+//! no graft, it is, in use or not; where it cannot, the file system is mounted anew if need be.
 
 use super::{Directory, How, Mounted, Mounts, NotMounted, Settings, StaysMounted, mount_one};
 use crate::context::Context;
 use crate::pools::Imported;
 use cenote_dsl::{Dataset, DatasetKind, Source};
+use cenote_fuse::MountError;
 
 /// File systems that were unmounted for a change.
 #[derive(Default)]
@@ -32,6 +34,30 @@ impl Away {
             }
         }
         good
+    }
+}
+
+impl Mounted {
+    /// Lets the kernel go by the settings. False: only mounting anew does.
+    fn tell_kernel(&mut self) -> Result<bool, StaysMounted> {
+        let wanted = self.settings.kernels();
+        if self.kernels == wanted {
+            return Ok(true);
+        }
+        let place = self.listed.mountpoint.display();
+        let failed =
+            |why: &dyn std::fmt::Display| StaysMounted(format!("cannot remount '{place}': {why}"));
+        if !self.drained && self.fs.is_writable() {
+            self.fs.drain_unlinked().map_err(|e| failed(&e))?;
+            self.drained = true;
+        }
+        match self.handle.remount(&wanted) {
+            Ok(true) => self.kernels = wanted,
+            Ok(false) => return Ok(self.kernels.suffice_for(&wanted)),
+            Err(MountError::Busy(_)) => return Err(failed(&"pool or dataset is busy")),
+            Err(e) => return Err(failed(&e)),
+        }
+        Ok(true)
     }
 }
 
@@ -153,7 +179,7 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
     let all: Vec<(u64, How)> = mounts.iter().map(|m| (m.id, m.how.clone())).collect();
     mounts.iter_mut().for_each(|m| m.options.clear());
     drop(mounts);
-    let mut anew = Vec::new();
+    let (mut anew, mut failed) = (Vec::new(), Vec::new());
     for (id, how) in all {
         let pool = imported.pool();
         let dataset = pool.dsl().by_object(id);
@@ -168,15 +194,22 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
             tracing::warn!("{}: {e}", mounted.listed.dataset);
             mounted.settings.clone()
         });
-        if !mounted.settings.follows(&settings, mounted.writable) {
-            anew.push(id);
-        }
+        let changed = mounted.settings.kernels() != settings.kernels();
         mounted.fs.set_settings(settings.files.clone());
         mounted.handle.set_sync_policy(settings.sync);
+        mounted.handle.set_snapdir(settings.snapdir);
         mounted.options = settings.options.clone();
         mounted.settings = settings;
+        match mounted.tell_kernel() {
+            Ok(true) => {}
+            Ok(false) => anew.push(id),
+            // What could not be done before is not said again.
+            Err(e) if changed => failed.push(e),
+            Err(_) => {}
+        }
     }
-    let mut good = true;
+    let mut good = failed.is_empty();
+    failed.into_iter().for_each(|e| ctx.complain(e));
     for id in anew {
         match imported.mounts.take_away(&[id], false, Directory::Kept) {
             Ok(away) => good &= away.back(imported, ctx),

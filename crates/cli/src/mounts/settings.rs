@@ -105,11 +105,28 @@ impl Settings {
         Ok(())
     }
 
-    /// Whether a mount with these settings can become one with `new` without being mounted anew: the
-    /// kernel keeps to some of them itself.
-    pub(super) fn follows(&self, new: &Settings, writable_mount: bool) -> bool {
+    /// What the kernel keeps to itself.
+    pub(super) fn kernels(&self) -> Kernels {
+        let (read_only, atime) = (self.files.read_only, self.files.atime);
+        Kernels { setuid: self.setuid, devices: self.devices, exec: self.exec, read_only, atime }
+    }
+}
+
+/// What the kernel of a mount goes by itself, or shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kernels {
+    pub(super) setuid: bool,
+    pub(super) devices: bool,
+    pub(super) exec: bool,
+    pub(super) read_only: bool,
+    pub(super) atime: Atime,
+}
+
+impl Kernels {
+    /// Whether a mount that was told this does for `new` as well, though the kernel shows something
+    /// else.
+    pub(super) fn suffice_for(&self, new: &Kernels) -> bool {
         (self.setuid, self.devices, self.exec) == (new.setuid, new.devices, new.exec)
-            && self.snapdir == new.snapdir
-            && (new.files.read_only || writable_mount)
+            && (new.read_only || !self.read_only)
     }
 }
