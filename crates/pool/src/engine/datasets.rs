@@ -18,8 +18,8 @@
 //!
 //! Space that was freed counts as used as long as it is kept back
 //! ([`cenote_store::alloc::TXG_DEFER_SIZE`]); before a change is refused for that, groups are
-//! committed until it is not. Changes that free may go beyond that, into half of the space that is
-//! kept back (*slop*), so that a full pool can be emptied.
+//! committed until it is not. Changes that free may go beyond that, into half of the slop, so that a
+//! full pool can be emptied.
 //!
 //! Quotas are about figures, not about space that has to be there: pending bytes count once.
 
@@ -61,7 +61,8 @@ struct Room {
     beyond: u64,
     /// Bytes that come back by themselves.
     deferred: u64,
-    /// How many times its size a block may take.
+    /// How many times its size a block takes with padding, and may take at worst.
+    padding: u64,
     inflation: u64,
 }
 
@@ -168,15 +169,19 @@ fn estimate(cost: &Cost) -> u64 {
     data.saturating_add(cost.objects.saturating_mul(OBJECT_BYTES))
 }
 
-/// How many times its size a block may take, compared with the pool's deflated size: parity and
-/// padding of small blocks, in as many copies as there can be, and as much again for what leads to
-/// it.
-fn inflation(tree: &VdevTree) -> u64 {
+/// How many times its size one copy of a block takes, compared with the pool's deflated size: parity
+/// and padding of small blocks.
+fn padding(tree: &VdevTree) -> u64 {
     let of = |top: &Arc<cenote_vdev::Vdev>| {
         top.deflate(top.psize_to_asize(SMALL_BLOCK)).div_ceil(SMALL_BLOCK)
     };
-    let worst = tree.root().children().iter().map(of).max().unwrap_or(1).max(1);
-    worst.saturating_mul(2 * MAX_COPIES as u64)
+    tree.root().children().iter().map(of).max().unwrap_or(1).max(1)
+}
+
+/// How many times its size a block may take: as many copies as there can be, and as much again for what
+/// leads to it.
+fn inflation(padding: u64) -> u64 {
+    padding.saturating_mul(2 * MAX_COPIES as u64)
 }
 
 /// Whether there is room for a change.
@@ -325,8 +330,10 @@ impl Datasets {
         let own = left.pending_of(objset).max(dirty);
         let pending = left.pending().max(dirty);
         let (limit, inflation) = (if frees { room.emptying } else { room.normal }, room.inflation);
+        let all = pending.saturating_add(bytes);
         // A single change is let in if it fits as it is, if only there is space for it in the end.
-        let fits = pending.saturating_add(bytes).saturating_mul(inflation) <= limit
+        let fits = all.saturating_mul(room.padding) <= limit
+            && all.saturating_mul(inflation) <= limit.saturating_add(room.beyond / 2)
             || pending == 0
                 && bytes <= limit
                 && bytes.saturating_mul(inflation / 2) <= limit.saturating_add(room.beyond);
@@ -387,7 +394,8 @@ impl Room {
             usable.saturating_add(slop - kept).saturating_sub(used).saturating_sub(deferred)
         };
         let (normal, emptying) = (left(slop), left(slop / 2));
-        let inflation = inflation(disk.tree());
-        Ok(Room { normal, emptying, beyond: emptying - normal, deferred, inflation })
+        let padding = padding(disk.tree());
+        let inflation = inflation(padding);
+        Ok(Room { normal, emptying, beyond: emptying - normal, deferred, padding, inflation })
     }
 }
