@@ -49,6 +49,8 @@ pub struct Caller {
     pub terminal: Terminal,
     /// File mode creation mask.
     pub umask: u32,
+    /// Number of the user.
+    pub user: u32,
 }
 
 impl Caller {
@@ -58,7 +60,9 @@ impl Caller {
             .iter()
             .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)))
             .collect();
-        Ok(Caller { cwd: std::env::current_dir()?, env, terminal: terminal(), umask: umask() })
+        let user = rustix::process::getuid().as_raw();
+        let cwd = std::env::current_dir()?;
+        Ok(Caller { cwd, env, terminal: terminal(), umask: umask(), user })
     }
 }
 

@@ -112,7 +112,7 @@ impl Tool {
             Runs::Missing => refused("not supported yet"),
         };
         if let (Some(pool), Ok(0)) = (ctx.take_changed(), &outcome) {
-            pool.record(&ctx.line);
+            pool.record(ctx);
         }
         conclude(outcome, &usage, ctx)
     }

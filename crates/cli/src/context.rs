@@ -71,6 +71,8 @@ pub struct Context {
     pub terminal: Terminal,
     /// File mode creation mask of the user's process.
     pub umask: u32,
+    /// Number of the user.
+    pub user: u32,
     /// The imported pools. Empty in a process that is not the daemon.
     pub pools: Arc<PoolTable>,
     /// Stops the command.
@@ -99,6 +101,7 @@ impl Context {
             env: caller.env,
             terminal: caller.terminal,
             umask: caller.umask,
+            user: caller.user,
             pools,
             cancel,
             line: String::new(),

@@ -9,6 +9,7 @@
 //! only when its mounts are gone (or were detached by force). Commands that import, export, mount
 //! or unmount hold [`PoolTable::change`] meanwhile, so that two of them never meet.
 
+use crate::context::Context;
 use crate::mounts::{LazyWatcher, Mounts};
 use crate::tunables::directory::Directories;
 use crate::tunables::startup;
@@ -106,11 +107,11 @@ impl Imported {
         self.engine().is_some_and(|engine| engine.suspended().is_some())
     }
 
-    /// Puts a command line into the pool's history. A command that has done its work does not fail
-    /// for that.
-    pub fn record(&self, line: &str) {
+    /// Puts the command that runs into the pool's history. A command that has done its work does not
+    /// fail for that.
+    pub fn record(&self, ctx: &Context) {
         let Some(engine) = self.engine() else { return };
-        let (line, who) = (line.to_string(), u64::from(rustix::process::getuid().as_raw()));
+        let (line, who) = (ctx.line.clone(), u64::from(ctx.user));
         let recorded = engine.sync_task(move |context| {
             let record = history::command(&line, who, context.tx.now);
             Ok(history::append(context.tx.mos, &record)?)

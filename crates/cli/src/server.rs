@@ -183,11 +183,11 @@ fn drain(mut pipe: &UnixStream) {
 /// Gives a connection a thread.
 fn admit(daemon: &Arc<Daemon>, stream: UnixStream) {
     let ours = rustix::process::geteuid();
-    match rustix::net::sockopt::socket_peercred(&stream) {
-        Ok(peer) if peer.uid == ours || peer.uid.is_root() => {}
+    let user = match rustix::net::sockopt::socket_peercred(&stream) {
+        Ok(peer) if peer.uid == ours || peer.uid.is_root() => peer.uid.as_raw(),
         Ok(peer) => return tracing::warn!(uid = peer.uid.as_raw(), "refused"),
         Err(e) => return tracing::warn!("peer credentials: {e}"),
-    }
+    };
     let cancel = Cancel::default();
     let id = {
         let mut running = daemon.running();
@@ -198,7 +198,7 @@ fn admit(daemon: &Arc<Daemon>, stream: UnixStream) {
     };
     let worker = Arc::clone(daemon);
     let spawned = std::thread::Builder::new().name(format!("command-{id}")).spawn(move || {
-        if let Err(e) = converse(&worker, stream, id, cancel) {
+        if let Err(e) = converse(&worker, stream, (id, user), cancel) {
             tracing::debug!("connection {id}: {e}");
         }
         worker.running().commands.remove(&id);
@@ -210,11 +210,11 @@ fn admit(daemon: &Arc<Daemon>, stream: UnixStream) {
     }
 }
 
-/// One connection from Hello to Exit.
+/// One connection from Hello to Exit, of the user with number `user`.
 fn converse(
     daemon: &Arc<Daemon>,
     mut stream: UnixStream,
-    id: u64,
+    (id, user): (u64, u32),
     cancel: Cancel,
 ) -> io::Result<()> {
     stream.set_nonblocking(false)?;
@@ -227,7 +227,7 @@ fn converse(
     let wire = Arc::new(Mutex::new(stream));
     let code = match request {
         Request::Run(run) => {
-            let mut ctx = context(daemon, &wire, &run, cancel);
+            let mut ctx = context(daemon, &wire, (&run, user), cancel);
             let args: Vec<OsString> = run.args.into_iter().map(OsString::from_vec).collect();
             if let Some((title, _)) = daemon.running().commands.get_mut(&id) {
                 *title = title_of(&run.tool, &args);
@@ -266,7 +266,12 @@ fn watch(mut stream: UnixStream, cancel: Cancel) -> io::Result<()> {
     Ok(())
 }
 
-fn context(daemon: &Daemon, wire: &Arc<Mutex<UnixStream>>, run: &Run, cancel: Cancel) -> Context {
+fn context(
+    daemon: &Daemon,
+    wire: &Arc<Mutex<UnixStream>>,
+    (run, user): (&Run, u32),
+    cancel: Cancel,
+) -> Context {
     let frames = |kind| Frames { wire: Arc::clone(wire), kind };
     let os = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
     let streams = Streams {
@@ -278,6 +283,7 @@ fn context(daemon: &Daemon, wire: &Arc<Mutex<UnixStream>>, run: &Run, cancel: Ca
         env: run.env.iter().map(|(k, v)| (os(k), os(v))).collect(),
         terminal: run.terminal,
         umask: run.umask,
+        user,
     };
     Context::new(streams, caller, Arc::clone(&daemon.pools), cancel)
 }

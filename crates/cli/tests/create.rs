@@ -498,6 +498,33 @@ fn latencies_of_writes_are_shown() {
 }
 
 #[test]
+fn what_another_daemon_has_is_not_imported() {
+    let b = Bench::new();
+    let (one, two) = (b.file("a", 128 << 20), b.file("b", 128 << 20));
+    b.run(&format!("zpool create -O canmount=off tank mirror {one} {two}")).ok();
+    let import = |how: &str| {
+        let mut command = b.s.command();
+        command.env("CENOTE_SOCKET", b.s.path("other"));
+        let line = format!("zpool import {how} -N -d {} tank", b.devices().display());
+        let output = command.args(line.split(' ')).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    };
+    for how in ["-f", "-f -o readonly=off"] {
+        let (code, text) = import(how);
+        assert_eq!(code, Some(1), "{text}");
+        let words = "cannot import 'tank': one or more devices are already in use";
+        assert!(text.contains(words) && text.contains(&one) && text.contains(&two), "{text}");
+    }
+    b.run("zpool export tank").ok();
+    assert_eq!(import("-f").0, Some(0));
+    let mut end = b.s.command();
+    end.env("CENOTE_SOCKET", b.s.path("other"));
+    assert!(end.args(["daemon", "stop"]).status().unwrap().success());
+    judge(&b.devices());
+}
+
+#[test]
 fn ordinary_users_have_pools_too() {
     if !can_mount() {
         return;
@@ -536,6 +563,12 @@ fn ordinary_users_have_pools_too() {
     }
     let history = as_nobody("cenote", "zpool history -l tank").ok();
     assert!(history.contains(&format!("[user {NOBODY} ")), "{history}");
+    // Root is a user of this daemon as well.
+    let mut by_root = b.s.command();
+    by_root.env("CENOTE_SOCKET", dir.join("socket"));
+    assert!(by_root.args(["zpool", "set", "comment=x", "tank"]).status().unwrap().success());
+    let history = as_nobody("cenote", "zpool history -l tank").ok();
+    assert!(history.contains("zpool set comment=x tank [user 0 "), "{history}");
     as_nobody("cenote", "zpool export tank").ok();
     as_nobody("cenote", "daemon stop").ok();
     judge(&dir);

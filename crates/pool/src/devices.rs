@@ -8,13 +8,14 @@ use cenote_format::nvlist::{NvList, NvValue};
 use cenote_vdev::{Device, VdevError, VdevTree, open_device, open_device_rw, read_labels};
 use parking_lot::RwLock;
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 #[derive(Clone)]
 struct Found {
     path: PathBuf,
-    device: Arc<OnceLock<Option<Arc<dyn Device>>>>,
+    device: Arc<OnceLock<Result<Arc<dyn Device>, ErrorKind>>>,
 }
 
 /// The devices.
@@ -31,7 +32,7 @@ impl DeviceSet {
         let by_guid = all.filter_map(|d| {
             let guid = d.config.u64("guid")?;
             let open = c.opened.0.get(&guid).cloned();
-            let device = open.map(|device| OnceLock::from(Some(device))).unwrap_or_default();
+            let device = open.map(|device| OnceLock::from(Ok(device))).unwrap_or_default();
             Some((guid, Found { path: d.path.clone(), device: Arc::new(device) }))
         });
         DeviceSet { by_guid: RwLock::new(by_guid.collect()), writable }
@@ -49,7 +50,7 @@ impl DeviceSet {
     /// Adds devices that are open.
     pub fn insert(&self, devices: impl IntoIterator<Item = (u64, PathBuf, Arc<dyn Device>)>) {
         let found = devices.into_iter().map(|(guid, path, device)| {
-            (guid, Found { path, device: Arc::new(OnceLock::from(Some(device))) })
+            (guid, Found { path, device: Arc::new(OnceLock::from(Ok(device))) })
         });
         self.by_guid.write().extend(found);
     }
@@ -58,15 +59,27 @@ impl DeviceSet {
         self.by_guid.read().get(&guid).cloned()
     }
 
-    fn open_path(&self, path: &Path) -> Option<Arc<dyn Device>> {
+    fn open_path(&self, path: &Path) -> Result<Arc<dyn Device>, ErrorKind> {
         let open = if self.writable { open_device_rw } else { open_device };
-        open(path).ok()
+        open(path).map_err(|e| e.kind())
+    }
+
+    fn open_found(&self, found: &Found) -> Result<Arc<dyn Device>, ErrorKind> {
+        found.device.get_or_init(|| self.open_path(&found.path)).clone()
     }
 
     /// The device with this guid.
     pub fn open(&self, guid: u64) -> Option<Arc<dyn Device>> {
-        let found = self.found(guid)?;
-        found.device.get_or_init(|| self.open_path(&found.path)).clone()
+        self.open_found(&self.found(guid)?).ok()
+    }
+
+    /// Paths of those of these devices that another process has open for itself.
+    pub fn in_use(&self, guids: impl IntoIterator<Item = u64>) -> Vec<PathBuf> {
+        let found = guids.into_iter().filter_map(|guid| self.found(guid));
+        let in_use = |found: &Found| {
+            self.open_found(found).err().is_some_and(|kind| kind == ErrorKind::ResourceBusy)
+        };
+        found.filter(in_use).map(|found| found.path).collect()
     }
 
     /// Sets the path of a leaf to where its device was found.
@@ -90,7 +103,7 @@ impl DeviceSet {
     /// its last path; whether it is the right one its labels tell.
     pub fn build(&self, root: &NvList) -> Result<Arc<VdevTree>, VdevError> {
         VdevTree::build(root, &mut |guid, leaf| {
-            self.open(guid).or_else(|| self.open_path(&config::path(leaf)?))
+            self.open(guid).or_else(|| self.open_path(&config::path(leaf)?).ok())
         })
     }
 

@@ -140,6 +140,14 @@ pub enum ImportError {
         /// The vdevs; none if only the sum of all guids tells that something is missing.
         vdevs: Vec<MissingVdev>,
     },
+    /// Another process, which has the pool imported most likely, has devices for itself.
+    #[error("cannot import {target}: one or more devices are already in use")]
+    InUse {
+        /// The pool.
+        target: Target,
+        /// The devices.
+        paths: Vec<PathBuf>,
+    },
     /// Log devices are missing; the pool can be imported without them.
     #[error("cannot import {target}: one or more devices is currently unavailable")]
     MissingLogs {
@@ -193,6 +201,10 @@ impl ImportError {
             ImportError::MissingDevices { vdevs, .. } => {
                 out.push_str("The devices below are missing or corrupted:\n");
                 vdevs.iter().for_each(|v| write_missing(&mut out, v));
+            }
+            ImportError::InUse { paths, .. } => {
+                out.push_str("The devices below are in use:\n");
+                paths.iter().for_each(|p| out.push_str(&format!("\t{}\n", p.display())));
             }
             ImportError::MissingLogs { vdevs, .. } => {
                 out.push_str(

@@ -418,6 +418,11 @@ pub(crate) fn import(
     })?;
     let hostid = o.hostid.unwrap_or_else(host::system_hostid);
     check_host(c, newest, hostid, o.force)?;
+    // Not even those of a pool that could do without them: who has them may write to the others.
+    let paths = devices.in_use(c.devices.iter().filter_map(|d| d.config.u64("guid")));
+    if !paths.is_empty() {
+        return Err(ImportError::InUse { target, paths });
+    }
     if !o.skip_activity_check {
         check_activity(c, devices, newest, hostid)?;
     }

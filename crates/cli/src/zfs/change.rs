@@ -11,8 +11,7 @@ use std::sync::Arc;
 /// after `cannot …: `.
 pub fn changes(imported: &Imported, ctx: &Context) -> Result<Changes, String> {
     let engine = imported.writable()?;
-    let who = u64::from(rustix::process::getuid().as_raw());
-    let command = Command { line: ctx.line.clone(), who };
+    let command = Command { line: ctx.line.clone(), who: ctx.user.into() };
     Ok(Changes::new(Arc::clone(engine), Arc::new(Files), Some(command)))
 }
 

@@ -219,7 +219,7 @@ fn make(request: &Request, spec: CreateSpec<'_>, ctx: &mut Context) -> Outcome {
     })
     .map_err(|e| Stop::Fail(e.to_string()))?;
     let imported = Arc::new(Imported::new(Opened::Writable(engine), altroot));
-    imported.record(&ctx.line);
+    imported.record(ctx);
     if !ctx.pools.insert(Arc::clone(&imported)) {
         return Err(request.cannot("pool already exists"));
     }

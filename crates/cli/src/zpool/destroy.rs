@@ -36,7 +36,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         ctx.complain(e);
         return fail(format!("could not destroy '{name}': could not unmount datasets"));
     }
-    imported.record(&ctx.line);
+    imported.record(ctx);
     if let Err(message) = close(&imported, true) {
         return fail(message);
     }

@@ -47,7 +47,7 @@ fn export(imported: &Imported, force: bool, ctx: &Context) -> Result<(), String>
         // Nothing more can be written: it stays as the last transaction group left it.
         return Ok(());
     }
-    imported.record(&ctx.line);
+    imported.record(ctx);
     close(imported, false)
 }
 

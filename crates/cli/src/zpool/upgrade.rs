@@ -71,7 +71,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             Ok(_) => {
                 nothing = false;
                 writeln!(ctx.out)?;
-                imported.record(&ctx.line);
+                imported.record(ctx);
             }
             Err(Stop::Fail(message)) => {
                 ctx.complain(message);

@@ -33,6 +33,7 @@ pub fn zdb_with(pools: PoolTable, args: &[&str]) -> (Vec<u8>, String, i32) {
         env: BTreeMap::from([(OsString::from("TZ"), OsString::from("UTC"))]),
         terminal: Terminal::default(),
         umask: 0o022,
+        user: 0,
     };
     let mut ctx = Context::new(streams, caller, Arc::new(pools), Cancel::default());
     let args: Vec<OsString> = args.iter().map(OsString::from).collect();
