@@ -219,6 +219,7 @@ impl Locator {
 pub fn open_pool(dirs: &[PathBuf], wanted: &str) -> Result<Arc<Pool>, String> {
     let found = discover::search(dirs);
     if let Some((path, why)) = found.errors.first() {
+        let why = why.split(" (os error").next().unwrap_or(why);
         return Err(format!("cannot open '{}': {why}", path.display()));
     }
     let candidate = discover::find(&found.candidates, wanted).map_err(|e| e.to_string())?;

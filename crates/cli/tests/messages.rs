@@ -22,6 +22,12 @@ fn without_pools() {
     assert_eq!(s.run("zpool export tank").fails(1), "cannot open 'tank': no such pool");
     assert_eq!(s.run("zfs list tank").fails(1), "cannot open 'tank': dataset does not exist");
     assert_eq!(s.run("zfs unmount tank").fails(1), "cannot open 'tank': dataset does not exist");
+    let missing = "No such file or directory";
+    assert_eq!(s.run("zfs list /no/such").fails(1), format!("cannot open '/no/such': {missing}"));
+    assert_eq!(
+        s.run("ls -d /no/such tank").fails(1),
+        format!("cenote ls: cannot open '/no/such': {missing}")
+    );
     assert_eq!(
         s.run("zpool get all tank").fails(1),
         "Cannot get properties of tank: no such pool available."

@@ -5,7 +5,7 @@
 //! name with snapshots behind their dataset in order of creation.
 
 use crate::context::Context;
-use crate::outcome::{Stop, usage};
+use crate::outcome::{Stop, plain, usage};
 use crate::pools::Imported;
 use crate::zfs::properties::Key;
 use cenote_dmu::Error;
@@ -285,8 +285,8 @@ fn open_or_path(ctx: &Context, name: &str, kinds: Kinds) -> Result<Node, String>
     if !name.starts_with('/') && !name.starts_with("./") {
         return open(ctx, name, kinds);
     }
-    let path =
-        std::fs::canonicalize(ctx.path(name)).map_err(|e| format!("cannot open '{name}': {e}"))?;
+    let path = std::fs::canonicalize(ctx.path(name))
+        .map_err(|e| format!("cannot open '{name}': {}", plain(&e)))?;
     let mounted = ctx.pools.all().into_iter().flat_map(|p| p.mounts.list());
     let around = mounted.filter(|m| path.starts_with(&m.mountpoint));
     match around.max_by_key(|m| m.mountpoint.as_os_str().len()) {
