@@ -198,12 +198,12 @@ mod tests {
     fn indirect_blocks_are_as_the_engine_makes_them() {
         let spec = Spec::default();
         let of = |indirect: Indirect| (indirect.pointers(), indirect.levels(1 << 20));
-        assert_eq!(of(Indirect::of_files(&spec)), (1 << (indirect_shift(8 << 10) - 7), 3));
+        assert_eq!(of(Indirect::of_files(&spec)), (1 << (indirect_shift(8 << 10) - 7), 4));
         assert_eq!(of(Indirect::of_dnodes(&spec)), (1024, 2));
         let asked = Spec { indirect: Some(128 << 10), ..spec };
         assert_eq!(Indirect::of_files(&asked), Indirect::of_dnodes(&asked));
         let files = Indirect::of_files(&Spec::default());
-        assert_eq!([1, 2, 128, 129].map(|n| files.levels(n)), [0, 1, 1, 2]);
+        assert_eq!([1, 2, 64, 65].map(|n| files.levels(n)), [0, 1, 1, 2]);
         assert!(files.size(1) == 4096 && files.size(128) <= 16 << 10);
     }
 }

@@ -123,15 +123,6 @@ impl<'a> Tree<'a> {
         BlockPointer::decode(&bytes, 0).map_err(|e| self.decode_error(e))
     }
 
-    /// All pointers of an indirect block.
-    pub(crate) fn pointers(&self, block: &Block) -> Result<Vec<BlockPointer>> {
-        let bytes = block.data.bytes();
-        let bytes = Bytes::new(&bytes, block.order, "indirect block");
-        let pointer = |i: usize| BlockPointer::decode(&bytes, i.saturating_mul(BLKPTR_SIZE));
-        let all = (0..self.fan_out() as usize).map(pointer).collect::<std::result::Result<_, _>>();
-        all.map_err(|e| self.decode_error(e))
-    }
-
     /// Pointers in an indirect block.
     pub(crate) fn fan_out(&self) -> u64 {
         1 << self.fan()

@@ -202,6 +202,14 @@ impl ArcCache {
         self.insert(key, data, Access::Demand);
     }
 
+    /// Forgets a block, which will not be read again. Its bytes are given back to be dropped.
+    pub fn forget(&mut self, key: &Key) -> Option<Abd> {
+        let i = self.map.get(key).copied()?;
+        let data = self.nodes[i].data.take();
+        self.remove(i);
+        data
+    }
+
     /// Forgets everything but the counters and the target.
     pub fn clear(&mut self) {
         self.nodes.clear();
@@ -352,6 +360,11 @@ mod tests {
                 let access = if size % 3 == 0 { Access::Ahead } else { Access::Demand };
                 if arc.get(&key(n)).is_none() {
                     arc.insert(key(n), Abd::from_vec(vec![n as u8; size]), access);
+                }
+                if size % 7 == 0 {
+                    let had = arc.contains(&key(n));
+                    assert_eq!(arc.forget(&key(n)).is_some(), had);
+                    assert!(arc.get(&key(n)).is_none());
                 }
                 check(&arc);
             }

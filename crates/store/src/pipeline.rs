@@ -31,6 +31,7 @@ use crate::gang::Assembly;
 use crate::prefetch::Prefetcher;
 use crate::verify;
 use crate::versions::Versions;
+use crate::write::Behind;
 
 /// Embedded type of plain data (`BP_EMBEDDED_TYPE_DATA`).
 const EMBEDDED_DATA: u8 = 0;
@@ -66,6 +67,9 @@ pub struct Store {
     flights: Flights,
     prefetcher: OnceLock<Prefetcher>,
     errors: Mutex<BTreeSet<Bookmark>>,
+    behind: Arc<Behind>,
+    /// Blocks that were freed since the caches were last told.
+    freed: Mutex<Vec<Key>>,
 }
 
 /// What a pointer asks for, before any I/O.
@@ -110,6 +114,8 @@ impl Store {
             flights: Flights::default(),
             prefetcher: OnceLock::new(),
             errors: Mutex::default(),
+            behind: Arc::default(),
+            freed: Mutex::default(),
         })
     }
 
@@ -134,6 +140,28 @@ impl Store {
             }
             self.arc.lock().replace(key, physical);
         }
+    }
+
+    /// A block was freed: the caches will not need it when the txg is on disk.
+    pub(crate) fn freed(&self, bp: &BlockPointer) {
+        self.freed.lock().extend(Key::of(bp));
+    }
+
+    /// Has what was freed make room for other blocks in the caches. Whoever still reads an older state
+    /// of the pool reads it from the devices.
+    pub(crate) fn forget_freed(&self) {
+        let freed = std::mem::take(&mut *self.freed.lock());
+        for key in freed {
+            drop(self.decoded.remove(&key));
+            let forgotten = self.arc.lock().forget(&key);
+            // Memory is given back without the lock.
+            drop(forgotten);
+        }
+    }
+
+    /// What is written behind its caller's back.
+    pub(crate) fn behind(&self) -> &Arc<Behind> {
+        &self.behind
     }
 
     /// The devices.
@@ -210,6 +238,7 @@ impl Store {
         bp: &BlockPointer,
         at: Bookmark,
     ) -> Result<Vec<BlockPointer>, BlockError> {
+        self.behind.wait_for(bp.physical_birth());
         let mut failure = no_copy(bp, at);
         for dva in bp.dvas() {
             match Assembly::new(self, bp, at).header(bp, dva) {
@@ -222,8 +251,8 @@ impl Store {
 
     /// Starts reading into the ARC in the background; what is cached already costs nothing.
     pub fn prefetch(self: &Arc<Self>, reqs: Vec<(BlockPointer, Bookmark)>) {
-        let missing =
-            |bp: &BlockPointer| Key::of(bp).is_some_and(|key| !self.arc.lock().contains(&key));
+        let absent = |key: Key| !self.behind.may_hold(key.birth) && !self.arc.lock().contains(&key);
+        let missing = |bp: &BlockPointer| Key::of(bp).is_some_and(absent);
         let batch: Vec<_> = reqs.into_iter().filter(|(bp, _)| missing(bp)).collect();
         if !batch.is_empty() {
             self.prefetcher.get_or_init(Prefetcher::start).push(self, batch);
@@ -284,12 +313,14 @@ impl Store {
                 source,
             });
         };
-        if keeps_decoded(bp)
-            && let Some(block) = self.decoded.get(&key)
-        {
+        let unpacked = || self.decoded.get(&key).filter(|_| keeps_decoded(bp));
+        if let Some(block) = unpacked() {
             return Ok(Start::Done(block));
         }
-        Ok(Start::Device(key))
+        match self.behind.wait_for(key.birth).then(unpacked).flatten() {
+            Some(block) => Ok(Start::Done(block)),
+            None => Ok(Start::Device(key)),
+        }
     }
 
     /// Unpacks what was read and keeps the result if it is metadata; remembers an error.

@@ -17,6 +17,7 @@
 //! | `rewrite` | blocks written anew as they are |
 //! | `slots` | which dnode slots are free |
 //! | [`sink`] | who writes blocks: the floor below |
+//! | `indirect` | an indirect block while its pointers change |
 //! | `sync` | the tree of blocks, level by level |
 //! | `freeze` | what is pending: views of it, freezing it, standing on what was written |
 //! | [`zap`] | ZAPs: entries, growth from micro to fat, splits |
@@ -32,6 +33,7 @@
 //!   block that is valid.
 
 mod freeze;
+mod indirect;
 mod object;
 mod rewrite;
 pub mod sink;
@@ -66,15 +68,19 @@ use std::sync::Arc;
 pub const MIN_INDIRECT_SHIFT: u8 = 12;
 /// `DN_MAX_INDBLKSHIFT`: indirect blocks of 128 KiB, the default.
 pub const MAX_INDIRECT_SHIFT: u8 = 17;
-/// log2 of the bytes of the indirect blocks of an object with data blocks of `block_size` bytes:
-/// twice as large as those, from 4 KiB to 128 KiB.
+/// log2 of the bytes of the smallest indirect blocks that are made. They compress to a sector of
+/// 4 KiB, and smaller ones would take one as well.
+const SMALLEST_SHIFT: u8 = 13;
+/// log2 of the bytes of the indirect blocks of an object with data blocks of `block_size` bytes: as
+/// large as those, from 8 KiB to 128 KiB.
 ///
 /// OpenZFS takes 128 KiB for all, 1024 pointers. An overwrite at random writes an indirect block too,
 /// in two copies, so with data blocks of 8 KiB that is most of what a transaction group compresses and
 /// writes. OpenZFS reads objects with indirect blocks of any of these sizes.
 pub fn indirect_shift(block_size: u64) -> u8 {
-    let twice = block_size.saturating_mul(2).max(1).next_power_of_two().ilog2();
-    (twice as u8).clamp(MIN_INDIRECT_SHIFT, MAX_INDIRECT_SHIFT)
+    let same = block_size.checked_next_power_of_two().and_then(u64::checked_ilog2);
+    same.map_or(MAX_INDIRECT_SHIFT, |log| log.min(63) as u8)
+        .clamp(SMALLEST_SHIFT, MAX_INDIRECT_SHIFT)
 }
 
 /// Largest number of pointers in a dnode (`DN_MAX_NBLKPTR`).

@@ -17,6 +17,7 @@
 //! Invariants: every loaded indirect block's ancestors are loaded, too; what takes a block's place
 //! is in `born`, and the block in `killed`, exactly if they are not the same block on disk.
 
+use super::indirect::Indirect;
 use super::object::OpenObject;
 use super::sink::{BlockSink, NewBlock};
 use super::slots::{PER_BLOCK, starts};
@@ -33,15 +34,17 @@ use cenote_format::dmu::{
     DNODE_BLOCK, DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DNODE_SLOT, DmuType, DnodePhys,
     ObjsetPhys,
 };
-use cenote_format::encode::blkptr::encode_pointers;
 use cenote_format::{ByteOrder, Bytes};
 use cenote_store::{Block, Bookmark, Store};
+use rayon::prelude::*;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// Bytes of a root block (`OBJSET_PHYS_SIZE_V3`).
 const ROOT_SIZE: usize = 4096;
+/// Indirect blocks that are worth another thread.
+const PARALLEL: usize = 16;
 /// Indirect blocks that are read at once for what is below them.
 const KILL_BATCH: usize = 64;
 
@@ -54,13 +57,6 @@ pub(super) fn levels(last: u64, pointers: u64, fan: u32) -> u8 {
         levels += 1;
     }
     levels
-}
-
-/// An indirect block that is being changed.
-#[derive(Debug)]
-struct Indirect {
-    pointers: Vec<BlockPointer>,
-    changed: bool,
 }
 
 /// An object in the sync.
@@ -140,11 +136,12 @@ impl Work {
             return;
         }
         for level in old..needed {
-            let mut pointers = vec![BlockPointer::HOLE; 1 << self.fan()];
+            let mut node = Indirect::of(&BlockPointer::HOLE, 1 << self.fan());
             if level == old {
-                pointers.iter_mut().zip(&self.phys.pointers).for_each(|(to, from)| *to = *from);
+                self.phys.pointers.iter().enumerate().for_each(|(i, bp)| node.set(i, bp));
             }
-            self.nodes.insert((level, 0), Indirect { pointers, changed: true });
+            node.changed = true;
+            self.nodes.insert((level, 0), node);
         }
         self.phys.pointers.fill(BlockPointer::HOLE);
     }
@@ -152,12 +149,12 @@ impl Work {
     /// The pointer to block `blkid` of `level`; a hole if what it would be in is not loaded.
     fn pointer(&self, level: u8, blkid: u64) -> BlockPointer {
         let found = if level == self.top() {
-            self.phys.pointers.get(blkid as usize)
+            self.phys.pointers.get(blkid as usize).copied()
         } else {
             let (parent, index) = self.parent(level, blkid);
-            self.nodes.get(&parent).and_then(|node| node.pointers.get(index))
+            self.nodes.get(&parent).map(|node| node.get(index))
         };
-        found.copied().unwrap_or(BlockPointer::HOLE)
+        found.unwrap_or(BlockPointer::HOLE)
     }
 
     /// The indirect block that holds the pointer, and where.
@@ -167,32 +164,28 @@ impl Work {
     }
 
     fn set_pointer(&mut self, level: u8, blkid: u64, bp: BlockPointer) {
-        let slot = if level == self.top() {
-            self.phys.pointers.get_mut(blkid as usize)
-        } else {
-            let (parent, index) = self.parent(level, blkid);
-            self.nodes.get_mut(&parent).and_then(|node| {
-                node.changed = true;
-                node.pointers.get_mut(index)
-            })
-        };
-        if let Some(slot) = slot {
-            *slot = bp;
+        if level == self.top() {
+            if let Some(slot) = self.phys.pointers.get_mut(blkid as usize) {
+                *slot = bp;
+            }
+            return;
+        }
+        let (parent, index) = self.parent(level, blkid);
+        if let Some(node) = self.nodes.get_mut(&parent) {
+            node.set(index, &bp);
         }
     }
 
     /// The loaded pointers of `level` that are no holes.
     fn stored(&self, level: u8) -> Vec<(u64, BlockPointer)> {
-        let numbered = |base: u64, pointers: &[BlockPointer]| {
-            let stored = (base..).zip(pointers.to_vec()).filter(|(_, bp)| !bp.is_hole());
-            stored.collect::<Vec<_>>()
-        };
+        let stored = |(_, bp): &(u64, BlockPointer)| !bp.is_hole();
         if level == self.top() {
-            return numbered(0, &self.phys.pointers);
+            return (0..).zip(self.phys.pointers.iter().copied()).filter(stored).collect();
         }
         let fan = self.fan();
         let parents = self.nodes.range((level + 1, 0)..=(level + 1, u64::MAX));
-        parents.flat_map(|((_, id), node)| numbered(id << fan, &node.pointers)).collect()
+        let all = parents.flat_map(|((_, id), node)| (id << fan..).zip(node.pointers()));
+        all.filter(stored).collect()
     }
 
     /// Frees what the freed ranges cover among the pointers of `level`; the numbers of the blocks
@@ -289,15 +282,20 @@ impl Run<'_> {
                         BlockPointer::hole(work.phys.kind, level - 1, size, birth)?
                     }
                 };
-                let pointers = vec![child; 1 << work.fan()];
-                work.nodes.insert((level, blkid), Indirect { pointers, changed: false });
+                work.nodes.insert((level, blkid), Indirect::of(&child, 1 << work.fan()));
             }
         }
         let blocks = self.read(works, &reads)?;
-        for ((at, _), block) in reads.into_iter().zip(blocks) {
-            let Some(work) = works.get_mut(at.work) else { continue };
-            let pointers = work.tree(&self.store, self.objset).pointers(&block)?;
-            work.nodes.insert((level, at.blkid), Indirect { pointers, changed: false });
+        let (store, objset, all) = (&self.store, self.objset, &*works);
+        let copy = |((At { work, .. }, _), block): (&(At, BlockPointer), &Block)| {
+            Some(Indirect::read(&all.get(*work)?.tree(store, objset), block))
+        };
+        let pairs = reads.par_iter().zip(&blocks).with_min_len(PARALLEL);
+        let copies: Vec<Option<Result<Indirect>>> = pairs.map(copy).collect();
+        for ((at, _), node) in reads.into_iter().zip(copies) {
+            if let (Some(work), Some(node)) = (works.get_mut(at.work), node) {
+                work.nodes.insert((level, at.blkid), node?);
+            }
         }
         Ok(())
     }
@@ -425,24 +423,24 @@ impl Run<'_> {
     }
 
     fn write_indirect(&mut self, works: &mut [Work], level: u8) -> Result<()> {
-        let (mut blocks, mut places) = (Vec::new(), Vec::new());
-        for (index, work) in works.iter().enumerate() {
-            let size = 1usize << work.phys.indirect_shift;
-            for ((_, blkid), node) in work.nodes.range((level, 0)..=(level, u64::MAX)) {
-                if !node.changed {
-                    continue;
+        let (mut nodes, mut places) = (Vec::new(), Vec::new());
+        for (index, work) in works.iter_mut().enumerate() {
+            // What is above refers to these by the pointers that they get now.
+            let above = work.nodes.split_off(&(level + 1, 0));
+            for ((_, blkid), node) in std::mem::replace(&mut work.nodes, above) {
+                if node.changed {
+                    nodes.push(node);
+                    places.push(At { work: index, level, blkid });
                 }
-                let stored = || node.pointers.iter().filter(|bp| !bp.is_hole());
-                let data = match stored().next() {
-                    Some(_) => encode_pointers(&node.pointers, size)?,
-                    None => vec![0; size],
-                };
-                let fill = stored().map(BlockPointer::fill).fold(0, u64::saturating_add);
-                let at = At { work: index, level, blkid: *blkid };
-                blocks.push(self.new_block(work, at, Abd::from_vec(data), fill));
-                places.push(at);
             }
         }
+        let nodes = nodes.into_par_iter().with_min_len(PARALLEL);
+        let filled: Vec<(Vec<u8>, u64)> = nodes.map(Indirect::into_block).collect();
+        let block = |((data, fill), at): ((Vec<u8>, u64), &At)| {
+            let work = works.get(at.work)?;
+            Some(self.new_block(work, *at, Abd::from_vec(data), fill))
+        };
+        let blocks = filled.into_iter().zip(&places).filter_map(block).collect();
         self.place(works, blocks, &places)
     }
 

@@ -1,6 +1,6 @@
 //! The end of a transaction group: flush, labels, uberblock; then the view of it.
 
-use super::sync::{Core, now};
+use super::sync::{Core, landed, now};
 use super::task::EngineError;
 use super::{Disk, Shared};
 use crate::config::{self, STATE_DESTROYED, STATE_EXPORTED};
@@ -56,6 +56,8 @@ impl Core {
 
     /// Makes everything durable, then the uberblock that leads to it.
     pub(super) fn write_labels(&mut self, disk: &Disk, txg: u64) -> Result<(), EngineError> {
+        // What was written behind the passes' backs is flushed, too.
+        landed(disk)?;
         let uberblock = self.next_uberblock(txg);
         let labels = match self.config_dirty {
             true => self.config.all_labels(txg),

@@ -51,6 +51,10 @@
 //! Nothing that the last uberblock reaches is overwritten: space freed in a group is allocated
 //! again two groups later. So a crash at any write leaves the last committed group.
 //!
+//! Blocks are written while the sync thread goes on with those that lead to them
+//! ([`Writer::write_behind`]). A pass waits for all of them before it looks at what devices missed, and
+//! again before it ends.
+//!
 //! # Failure
 //!
 //! If a sync fails (a device, a MOS that cannot be read), what it has in memory is worth nothing:

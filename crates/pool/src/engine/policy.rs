@@ -242,7 +242,7 @@ impl BlockSink for Sink<'_> {
             pass: self.pass,
         };
         let requests: Vec<WriteRequest> = blocks.into_iter().map(request).collect();
-        let written = self.writer.write_many(txg, &requests);
+        let written = self.writer.write_behind(txg, &requests);
         written.into_iter().map(|r| r.map_err(|e| WriteError::Sink(Box::new(e)))).collect()
     }
 

@@ -121,6 +121,7 @@ impl Core {
         for (live, synced) in &frozen {
             live.thaw(synced);
         }
+        shared.disk.writer.forget_freed();
         // Asked before who waits is told, so that whoever then waits for everything waits for that.
         if self.destroying {
             shared.gate.ask();
@@ -238,6 +239,7 @@ impl Core {
             let log = self.maps.log_of(txg);
             let sink = Sink { writer, tree, policy: &policy, abilities, pass, log };
             let synced = self.mos.sync(txg, &sink as &dyn BlockSink)?;
+            landed(disk)?;
             self.frees.extend(&synced.killed);
             recorder.pass(disk);
             if !synced.born.is_empty() || !synced.killed.is_empty() {
@@ -256,15 +258,29 @@ impl Core {
         pass: u32,
         recorder: &mut Recorder,
     ) -> Result<bool> {
+        let mut renewed = self.sync_missed(disk, txg, pass)?;
+        let mut count =
+            |mos: &mut OpenObjectSet, guid: &str, delta: i64| count_feature(mos, txg, guid, delta);
+        let stats =
+            self.maps.sync_changes(&mut self.mos, txg, pass, &disk.allocator, &mut count)?;
+        recorder.space(stats);
+        // All that devices missed is known when all is written.
+        landed(disk)?;
+        let before = self.missed.len();
+        self.missed.extend(disk.tree().take_missed());
+        if self.missed.len() > before {
+            renewed |= self.sync_missed(disk, txg, pass)?;
+        }
+        Ok(renewed)
+    }
+
+    /// What devices missed so far. Returns whether the config changed.
+    fn sync_missed(&mut self, disk: &Disk, txg: u64, pass: u32) -> Result<bool> {
         let mut count =
             |mos: &mut OpenObjectSet, guid: &str, delta: i64| count_feature(mos, txg, guid, delta);
         self.missed.extend(disk.tree().take_missed());
         let (mos, vdevs) = (&mut self.mos, &mut self.config.vdev_tree);
-        let renewed = write_dtls(mos, txg, pass, vdevs, &self.missed, &mut count)?;
-        let stats =
-            self.maps.sync_changes(&mut self.mos, txg, pass, &disk.allocator, &mut count)?;
-        recorder.space(stats);
-        Ok(renewed)
+        Ok(write_dtls(mos, txg, pass, vdevs, &self.missed, &mut count)?)
     }
 
     /// Charges the MOS for what the last pass wrote of it.
@@ -315,10 +331,13 @@ pub(super) fn count_feature(
     Ok(())
 }
 
+/// Waits for all blocks that are being written.
+pub(super) fn landed(disk: &Disk) -> Result<()> {
+    Ok(disk.writer.landed().map_err(|e| WriteError::Sink(Box::new(e)))?)
+}
+
 /// Frees blocks in this group.
 fn free_now(disk: &Disk, txg: u64, blocks: &[BlockPointer]) -> Result<()> {
-    for bp in blocks {
-        disk.writer.free(txg, bp, mos_bookmark()).map_err(|e| WriteError::Sink(Box::new(e)))?;
-    }
-    Ok(())
+    let freed = disk.writer.free_many(txg, blocks, mos_bookmark());
+    Ok(freed.map_err(|e| WriteError::Sink(Box::new(e)))?)
 }

@@ -3,20 +3,25 @@
 //! # Structures
 //!
 //! ```text
-//!   changes of a pass ──> next ──── advance(txg) ────> now ──── flush ──> the metaslab's own map
-//!                         of the txg that is           as of the
-//!                         being written                last txg on disk
+//!   changes of a pass ──┬──> all ─────────────────── flush ──> the metaslab's own map
+//!                       │    until now, those of
+//!                       │    the txg that is being
+//!                       │    written included
+//!                       └──> fresh ── advance(txg) ──> forgotten
+//!                            those again, as a list
 //! ```
 //!
-//! `now` and `next` are pairs of range trees, allocs and frees. An alloc takes away what is in
-//! the frees and adds the rest to the allocs, a free the other way round. So the two are always
-//! disjoint, and hold each byte at most once however often it changed hands: what is there is what
-//! the map has to be told, no more.
+//! `all` is a pair of range trees, allocs and frees. An alloc takes away what is in the frees and adds
+//! the rest to the allocs, a free the other way round. So the two are always disjoint, and hold each
+//! byte at most once however often it changed hands: what is there is what the map has to be told,
+//! no more. Each change costs that once. What was unflushed after the last txg on disk, which only
+//! loads ask for, is `all` with the `fresh` ones undone, the last first; or, where the txg that is
+//! being written flushes the metaslab, what is kept of `all` as it was `before`.
 //!
 //! # Loading
 //!
 //! A metaslab's free space is its own map and then what is unflushed. The map is read without a
-//! lock, out of the MOS of some txg `v`; the changes are merged under the lock, as they are after
+//! lock, out of the MOS of some txg `v`; the changes are merged under the lock, as they were after
 //! the last txg `t` on disk, `t >= v`. The result is right as of `t` exactly if the map was not
 //! written to between `v` and `t`: each metaslab remembers the txg in which it was flushed last, and
 //! all of them the last txg that had no log. If it was, the load begins anew. A metaslab that is being loaded is not flushed, so that a load
@@ -25,8 +30,9 @@
 //! # Invariants
 //!
 //! - `allocs` and `frees` of a pair are disjoint.
-//! - `now` and `next` fit: no byte is allocated, or freed, in both. Changes that do not fit are
-//!   refused before they are written.
+//! - Changes fit: no byte is allocated, or freed, twice. What does not fit is refused before it is
+//!   written.
+//! - `before` is there exactly while the txg that is being written flushes the metaslab.
 
 use super::loader::Place;
 use crate::metaslab::Unflushed;
@@ -41,10 +47,10 @@ pub(super) const SEGMENT_BYTES: u64 = 32;
 
 #[derive(Debug, Default)]
 struct Entry {
-    now: Unflushed,
-    next: Unflushed,
-    /// The txg that is being written flushes `now`.
-    flushing: bool,
+    all: Unflushed,
+    /// Changes of the txg that is being written.
+    fresh: Vec<(Change, u64, u64)>,
+    before: Option<Unflushed>,
     /// Last txg on disk that flushed.
     flushed: u64,
 }
@@ -117,39 +123,32 @@ impl Unflushed {
 }
 
 impl Entry {
-    /// Adds a range to `next`, and checks that what this adds fits `now`.
+    /// Adds a range.
     fn change(&mut self, change: Change, start: u64, end: u64) -> Result<(), RangeError> {
-        let (from, to) = self.next.both(change);
+        let (from, to) = self.all.both(change);
         from.remove_xor_add(to, start, end)?;
-        if self.flushing {
-            return Ok(());
-        }
-        let (before, added) = match change {
-            Change::Alloc => (&self.now.allocs, &self.next.allocs),
-            Change::Free => (&self.now.frees, &self.next.frees),
-        };
-        let mut at = start;
-        while let Some((s, e)) = added.overlap(at, end) {
-            let (s, e) = (s.max(at), e.min(end));
-            if let Some((seg_start, seg_end)) = before.overlap(s, e) {
-                return Err(RangeError::Overlap { start: s, end: e, seg_start, seg_end });
-            }
-            at = e;
-        }
+        self.fresh.push((change, start, end));
         Ok(())
     }
 
     /// The txg is on disk.
-    fn advance(&mut self, txg: u64) -> Result<(), RangeError> {
-        if std::mem::take(&mut self.flushing) {
-            self.now = Unflushed::default();
+    fn advance(&mut self, txg: u64) {
+        if self.before.take().is_some() {
             self.flushed = txg;
         }
-        let next = std::mem::take(&mut self.next);
-        for (tree, change) in [(&next.allocs, Change::Alloc), (&next.frees, Change::Free)] {
-            for (start, end) in tree.iter() {
-                let (from, to) = self.now.both(change);
-                from.remove_xor_add(to, start, end)?;
+        self.fresh.clear();
+    }
+
+    /// Adds what was unflushed after the last txg on disk.
+    fn merge(&self, free: &mut Loading) -> Result<(), RangeError> {
+        let unflushed = self.before.as_ref().unwrap_or(&self.all);
+        unflushed.allocs.iter().try_for_each(|(s, e)| free.alloc(s, e))?;
+        unflushed.frees.iter().try_for_each(|(s, e)| free.free(s, e))?;
+        let fresh = self.fresh.iter().rev().filter(|_| self.before.is_none());
+        for (change, start, end) in fresh {
+            match change {
+                Change::Alloc => free.free(*start, *end)?,
+                Change::Free => free.alloc(*start, *end)?,
             }
         }
         Ok(())
@@ -159,7 +158,7 @@ impl Entry {
 impl UnflushedSpace {
     /// What a pool with logs has as of `txg`.
     pub fn open(txg: u64, logged: bool, found: Vec<(Place, Unflushed)>) -> UnflushedSpace {
-        let entry = |(place, now)| (place, Entry { now, ..Entry::default() });
+        let entry = |(place, all)| (place, Entry { all, ..Entry::default() });
         let metaslabs = found.into_iter().map(entry).collect();
         let state = State { logged, txg, metaslabs, ..State::default() };
         UnflushedSpace { state: Mutex::new(state) }
@@ -192,15 +191,16 @@ impl UnflushedSpace {
         let mut state = self.state.lock();
         state.touched.insert(place);
         let entry = state.metaslabs.entry(place).or_default();
-        entry.flushing = true;
-        (entry.now.allocs.iter().collect(), entry.now.frees.iter().collect())
+        let before = entry.before.insert(std::mem::take(&mut entry.all));
+        (before.allocs.iter().collect(), before.frees.iter().collect())
     }
 
-    /// Bytes of memory of each metaslab that has something unflushed, and of all of them.
+    /// Bytes of memory of each metaslab that has something unflushed, and of all of them, the changes
+    /// noted so far included.
     pub fn memory(&self) -> (BTreeMap<Place, u64>, u64) {
         let state = self.state.lock();
         let of = |(place, entry): (&Place, &Entry)| {
-            let segments = entry.now.segments();
+            let segments = entry.all.segments();
             (segments > 0).then_some((*place, segments.saturating_mul(SEGMENT_BYTES)))
         };
         let each: BTreeMap<Place, u64> = state.metaslabs.iter().filter_map(of).collect();
@@ -231,10 +231,7 @@ impl UnflushedSpace {
         if state.appended > read || entry.is_some_and(|e| e.flushed > read) {
             return Ok(Merged::Stale);
         }
-        if let Some(Entry { now, .. }) = entry {
-            now.allocs.iter().try_for_each(|(s, e)| free.alloc(s, e))?;
-            now.frees.iter().try_for_each(|(s, e)| free.free(s, e))?;
-        }
+        entry.map_or(Ok(()), |entry| entry.merge(free))?;
         Ok(Merged::At(state.txg.max(read)))
     }
 
@@ -242,10 +239,8 @@ impl UnflushedSpace {
     pub fn advance(&self, txg: u64, show: impl FnOnce()) {
         let mut state = self.state.lock();
         for place in std::mem::take(&mut state.touched) {
-            let Some(entry) = state.metaslabs.get_mut(&place) else { continue };
-            // Every change was checked before it was written.
-            if let Err(e) = entry.advance(txg) {
-                tracing::error!("vdev {}, metaslab {}: unflushed: {e}", place.0, place.1);
+            if let Some(entry) = state.metaslabs.get_mut(&place) {
+                entry.advance(txg);
             }
         }
         if std::mem::take(&mut state.appending) {
@@ -260,6 +255,7 @@ impl UnflushedSpace {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use cenote_store::alloc::Extent;
 
     fn changes(allocs: &[(u64, u64)], frees: &[(u64, u64)]) -> Changes {
         Changes { vdev: 0, metaslab: 3, allocs: allocs.to_vec(), frees: frees.to_vec() }
@@ -272,7 +268,6 @@ mod tests {
         space.change(&changes(&[(0, 4096)], &[])).unwrap();
         // A block of this txg that a later pass gives up again.
         space.change(&changes(&[], &[(1024, 2048), (8192, 9216)])).unwrap();
-        assert_eq!(space.memory().1, 0);
         space.advance(1, || {});
         assert_eq!(space.memory().1, 3 * SEGMENT_BYTES);
         space.change(&changes(&[(8192, 9216)], &[(0, 1024)])).unwrap();
@@ -281,6 +276,32 @@ mod tests {
         space.change(&changes(&[(1024, 2048)], &[(2048, 4096)])).unwrap();
         space.advance(3, || {});
         assert_eq!(space.flush((0, 3)), (vec![(1024, 2048)], vec![(2048, 4096)]));
+    }
+
+    #[test]
+    fn loads_see_the_last_txg_on_disk() {
+        let space = UnflushedSpace::default();
+        space.log(true);
+        let extent = Extent { start: 0, size: 1 << 20, shift: 9 };
+        // The map that was read has the first 16 KiB as allocated.
+        let unflushed = |txg| {
+            let mut free = Loading::new(extent, true).unwrap();
+            free.alloc(0, 16 << 10).unwrap();
+            assert_eq!(space.merge((0, 3), txg, &mut free).unwrap(), Merged::At(txg));
+            free.finish().iter().collect::<Vec<_>>()
+        };
+        let rest = (16 << 10, 1 << 20);
+        space.change(&changes(&[(16 << 10, 20 << 10)], &[(8 << 10, 12 << 10)])).unwrap();
+        assert_eq!(unflushed(0), [rest]);
+        // A later pass takes some of it back.
+        space.change(&changes(&[(8 << 10, 9 << 10)], &[(16 << 10, 17 << 10)])).unwrap();
+        assert_eq!(unflushed(0), [rest]);
+        space.advance(1, || {});
+        let now = [(9 << 10, 12 << 10), (16 << 10, 17 << 10), (20 << 10, 1 << 20)];
+        assert_eq!(unflushed(1), now);
+        space.flush((0, 3));
+        space.change(&changes(&[(9 << 10, 12 << 10)], &[])).unwrap();
+        assert_eq!(unflushed(1), now, "as it was before the flush");
     }
 
     #[test]

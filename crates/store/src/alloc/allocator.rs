@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use cenote_format::blkptr::Dva;
 use cenote_vdev::stats::{Latencies, LatencyFigures};
 use parking_lot::Mutex;
+use rayon::prelude::*;
 
 use super::group::{Choice, Group, Outcome, ToLoad, VdevInfo, Want};
 use super::hold::{Hold, Holds};
@@ -18,6 +19,8 @@ use crate::rangetree::RangeError;
 use crate::tunables;
 use crate::versions::Versions;
 
+/// Metaslabs whose changes are worth another thread.
+const METASLABS_PER_THREAD: usize = 16;
 /// Most copies of a block (`SPA_DVAS_PER_BP`).
 pub const MAX_COPIES: usize = 3;
 
@@ -455,8 +458,26 @@ impl Allocator {
     /// The changes of `txg` since the last call, of each metaslab that has any. A pass of a sync
     /// writes them to space maps, which makes changes for the next pass.
     pub fn take_changes(&self, txg: u64) -> Vec<Changes> {
-        let metaslabs = self.groups().flat_map(|group| group.metaslabs());
-        metaslabs.filter_map(|metaslab| metaslab.take_changes(txg)).collect()
+        let metaslabs: Vec<&Metaslab> = self.groups().flat_map(|group| group.metaslabs()).collect();
+        self.on_all_cores(&metaslabs, |_, metaslab| metaslab.take_changes(txg))
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// What `f` makes of all metaslabs and their positions, in order.
+    fn on_all_cores<'a, M: Sync, T: Send>(
+        &self,
+        metaslabs: &'a [M],
+        f: impl Fn(usize, &'a M) -> T + Sync,
+    ) -> Vec<T> {
+        match self.options.background {
+            true => {
+                let all = metaslabs.par_iter().with_min_len(METASLABS_PER_THREAD).enumerate();
+                all.map(|(i, metaslab)| f(i, metaslab)).collect()
+            }
+            false => metaslabs.iter().enumerate().map(|(i, metaslab)| f(i, metaslab)).collect(),
+        }
     }
 
     /// `txg` is on disk, with all its changes, the last of which were taken before. Frees that
@@ -470,10 +491,12 @@ impl Allocator {
         let held = self.holds.oldest();
         for group in self.groups() {
             let best = group.best(tunables::PRELOAD_LIMIT.count());
-            for (i, metaslab) in group.metaslabs().iter().enumerate() {
+            let unload_after = self.options.unload_after;
+            let done = self.on_all_cores(group.metaslabs(), |i, metaslab| {
                 let keep = best.contains(&i) || group.is_active(i);
-                let (deferred, view) =
-                    metaslab.sync_done(txg, keep, held, self.options.unload_after);
+                metaslab.sync_done(txg, keep, held, unload_after)
+            });
+            for (i, (deferred, view)) in done.into_iter().enumerate() {
                 group.deferred.fetch_add(deferred.came, Ordering::Relaxed);
                 group.deferred.fetch_sub(deferred.went, Ordering::Relaxed);
                 group.note(i, view);
@@ -512,6 +535,11 @@ impl Allocator {
                 }
             }
         }
+    }
+
+    /// Whether other threads work for those that call ([`Options::background`]).
+    pub fn works_in_background(&self) -> bool {
+        self.options.background
     }
 
     /// Whether no metaslab is being loaded, or will be soon, by the thread that loads ahead.

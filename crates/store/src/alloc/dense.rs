@@ -65,22 +65,71 @@ fn class(len: usize) -> u32 {
 
 impl Leaf {
     fn of(words: &[u64]) -> Leaf {
-        let mut leaf = Leaf::default();
-        bits::for_each_run(words, |start, end| {
-            let len = end - start;
-            leaf.longest = leaf.longest.max(len as u16);
-            if start == 0 {
-                leaf.prefix = len as u16;
-            }
-            if end == LEAF {
-                leaf.suffix = len as u16;
-            }
-            if start > 0 && end < LEAF {
-                leaf.classes |= 1 << class(len).min(LEAF_CLASSES);
-            }
-        });
-        leaf
+        let mut inner = [0; LEAF_WORDS];
+        inner.iter_mut().zip(words).for_each(|(to, from)| *to = *from);
+        let prefix = bits::next_clear(&inner, 0, LEAF);
+        let suffix = LEAF - bits::after_last_clear(&inner, 0, LEAF);
+        if prefix == LEAF {
+            return Leaf {
+                prefix: LEAF as u16,
+                suffix: LEAF as u16,
+                longest: LEAF as u16,
+                classes: 0,
+            };
+        }
+        bits::clear(&mut inner, 0, prefix);
+        bits::clear(&mut inner, LEAF - suffix, LEAF);
+        let (longest, classes) = inner_runs(&inner);
+        let longest = longest.max(prefix).max(suffix) as u16;
+        Leaf { prefix: prefix as u16, suffix: suffix as u16, longest, classes }
     }
+}
+
+/// Length of the longest run of set bits, and the classes that there are.
+///
+/// Runs are mostly short, so those of fewer than 8 are not looked at one by one: of each length it is
+/// found for all words at once where so many bits in a row begin.
+fn inner_runs(words: &[u64; LEAF_WORDS]) -> (usize, u16) {
+    // rows[n - 1] has a bit set where n set bits begin.
+    let mut rows = [*words; 8];
+    for n in 2..=8 {
+        // n bits begin where n / 2 do, and after these the rest.
+        let (half, rest) = (n / 2, n - n / 2);
+        rows[n - 1] = both_set(&rows[half - 1], &rows[rest - 1], half as u32);
+    }
+    let longest =
+        rows.iter().rposition(|row| row.iter().any(|word| *word != 0)).map_or(0, |n| n + 1);
+    let mut classes = 0;
+    for (len, (row, longer)) in (1..).zip(rows.iter().zip(rows.iter().skip(1))) {
+        // A run begins where the bit before is clear.
+        let mut before = 0;
+        let ends_there = words.iter().zip(row.iter().zip(longer)).any(|(word, (row, longer))| {
+            let start = word & !(word << 1 | before >> 63);
+            before = *word;
+            start & row & !longer != 0
+        });
+        classes |= u16::from(ends_there) << class(len);
+    }
+    if longest < rows.len() {
+        return (longest, classes);
+    }
+    let mut longest = longest;
+    bits::for_each_run(words, |start, end| {
+        let len = end - start;
+        longest = longest.max(len);
+        if len >= rows.len() {
+            classes |= 1 << class(len).min(LEAF_CLASSES);
+        }
+    });
+    (longest, classes)
+}
+
+/// The bits of `a` for which the bit of `b` so many places further on is set, too.
+fn both_set(a: &[u64; LEAF_WORDS], b: &[u64; LEAF_WORDS], further: u32) -> [u64; LEAF_WORDS] {
+    std::array::from_fn(|i| {
+        let next = b.get(i + 1).map_or(0, |next| next << (u64::BITS - further));
+        a[i] & (b[i] >> further | next)
+    })
 }
 
 impl From<Leaf> for Node {
@@ -407,6 +456,36 @@ fn of_class(run: usize, k: u32, len: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_leaf_sums_up_its_runs(
+            cuts in prop::collection::vec((1..20usize, 1..20usize), 0..60), long in 0..300usize,
+        ) {
+            let mut words = [0; LEAF_WORDS];
+            let mut at = cuts.len() % 2;
+            for (i, (gap, len)) in cuts.iter().enumerate() {
+                let len = if i == 3 { len + long } else { *len };
+                bits::set(&mut words, at.min(LEAF), (at + len).min(LEAF));
+                at += len + gap;
+            }
+            let (mut expected, mut longest) = (Leaf::default(), 0);
+            for (start, end) in bits::runs(&words, 0, LEAF) {
+                longest = longest.max(end - start);
+                match (start, end) {
+                    (0, _) | (_, LEAF) => {
+                        expected.prefix = if start == 0 { end as u16 } else { expected.prefix };
+                        expected.suffix = if end == LEAF { (end - start) as u16 } else { 0 };
+                    }
+                    _ => expected.classes |= 1 << class(end - start).min(LEAF_CLASSES),
+                }
+            }
+            let leaf = Leaf::of(&words);
+            let of = |l: Leaf| (l.prefix, l.suffix, l.longest, l.classes);
+            prop_assert_eq!(of(leaf), of(Leaf { longest: longest as u16, ..expected }));
+        }
+    }
 
     #[test]
     fn classes_are_half_powers_of_two() {

@@ -18,6 +18,9 @@
 //! processors and devices are busy at the same time, and no more than two lots of compressed
 //! blocks are in memory, however large the batch is. What is not compressed is never copied.
 //!
+//! A sync goes on with the pointers while their blocks are being written ([`Writer::write_behind`],
+//! `behind`), and waits for all of them before it says that a pass is over.
+//!
 //! # Rules of the format that are kept here
 //!
 //! - A block is stored compressed only if that saves an eighth, in whole sectors.
@@ -34,6 +37,7 @@
 //! - Space that is written to was allocated in the same txg: nothing that an older uberblock can
 //!   reach is overwritten.
 
+mod behind;
 mod devices;
 mod pack;
 mod place;
@@ -59,10 +63,14 @@ use crate::tunables;
 use pack::{Packed, Physical, pack};
 use place::Placement;
 
+pub(crate) use behind::Behind;
 pub use devices::BlockDevices;
 
 /// Bytes of a lot.
 const LOT: usize = 16 << 20;
+
+/// Blocks that are worth another thread to free them.
+const BLOCKS_PER_THREAD: usize = 64;
 
 /// How a block is to be written (`zio_prop_t`).
 #[derive(Clone, Debug)]
@@ -162,11 +170,12 @@ pub enum WriteError {
 }
 
 /// Writes and frees the blocks of one pool.
+#[derive(Clone)]
 pub struct Writer {
     store: Arc<Store>,
     allocator: Arc<Allocator>,
     devices: Arc<dyn BlockDevices>,
-    written: Meter,
+    written: Arc<Meter>,
 }
 
 /// A block between the stages.
@@ -174,6 +183,16 @@ enum Stage {
     Done(Result<BlockPointer, WriteError>),
     /// Its writes are the next so many of the batch.
     Writing(Flying),
+}
+
+impl Stage {
+    /// The pointer, before the block is written.
+    fn pointer(&self) -> Result<BlockPointer, WriteError> {
+        match self {
+            Stage::Done(result) => result.clone(),
+            Stage::Writing(flying) => Ok(flying.bp),
+        }
+    }
 }
 
 struct Flying {
@@ -205,7 +224,7 @@ impl Writer {
         allocator: Arc<Allocator>,
         devices: Arc<dyn BlockDevices>,
     ) -> Writer {
-        Writer { store, allocator, devices, written: Meter::default() }
+        Writer { store, allocator, devices, written: Arc::default() }
     }
 
     /// The allocator.
@@ -218,6 +237,56 @@ impl Writer {
     /// blocks that were there already are not written.
     pub fn written(&self) -> Traffic {
         self.written.now()
+    }
+
+    /// As [`Writer::write_many`], but that blocks are still being written when it returns: whether
+    /// they could be says [`Writer::landed`]. They can be read at once. Where everything happens in
+    /// the calling threads ([`alloc::Options`](crate::alloc::Options)) nothing is put off.
+    pub fn write_behind(
+        &self,
+        txg: u64,
+        requests: &[WriteRequest],
+    ) -> Vec<Result<BlockPointer, WriteError>> {
+        if !self.allocator.works_in_background() {
+            return self.write_many(txg, requests);
+        }
+        let (salt, unit) = (self.store.salt(), self.unit());
+        let mut pointers = Vec::with_capacity(requests.len());
+        let (mut lot, mut rest) = first_lot(requests);
+        while !lot.is_empty() {
+            let packed = self.pack_all(lot, txg, unit, &salt);
+            let mut batch = Vec::with_capacity(lot.len());
+            let place = |(request, packed)| self.place(request, packed, txg, &mut batch);
+            let staged: Vec<Stage> = lot.iter().zip(packed).map(place).collect();
+            pointers.extend(staged.iter().map(Stage::pointer));
+            self.start(txg, batch, staged);
+            (lot, rest) = first_lot(rest);
+        }
+        pointers
+    }
+
+    /// Has a batch written behind the caller's back.
+    fn start(&self, txg: u64, batch: Vec<BlockWrite>, staged: Vec<Stage>) {
+        if batch.is_empty() {
+            return;
+        }
+        let bytes = batch.iter().map(|write| write.data.len()).sum();
+        let writer = self.clone();
+        let write = move || {
+            let mut results = writer.devices.write_many(&batch).into_iter();
+            let finish = |stage| writer.finish(stage, txg, &mut results);
+            // All are seen to, whatever becomes of one.
+            let written: Vec<_> = staged.into_iter().map(finish).collect();
+            written.into_iter().try_for_each(|result| result.map(drop))
+        };
+        self.store.behind().push(txg, bytes, Box::new(write));
+    }
+
+    /// Waits for what [`Writer::write_behind`] began.
+    ///
+    /// Errors: a block could not be written, now or at any time before.
+    pub fn landed(&self) -> Result<(), WriteError> {
+        self.store.behind().landed()
     }
 
     /// Writes a batch of blocks in `txg`; their pointers in the order of `requests`. What was
@@ -368,6 +437,35 @@ impl Writer {
         self.free_at(txg, bp, at, 0)
     }
 
+    /// The txg in which blocks were freed is on disk and shown: they leave the caches, beside whatever
+    /// the caller does next.
+    pub fn forget_freed(&self) {
+        let store = self.store.clone();
+        match self.allocator.works_in_background() {
+            true => rayon::spawn(move || store.forget_freed()),
+            false => store.forget_freed(),
+        }
+    }
+
+    /// As [`Writer::free`], of many blocks of one owner, on all cores.
+    pub fn free_many(
+        &self,
+        txg: u64,
+        blocks: &[BlockPointer],
+        at: Bookmark,
+    ) -> Result<(), WriteError> {
+        if blocks.iter().any(BlockPointer::is_gang) {
+            // Their headers are read: not by the threads that may have to write them first.
+            self.landed()?;
+        }
+        let free = |bp| self.free(txg, bp, at);
+        if !self.allocator.works_in_background() {
+            return blocks.iter().map(free).fold(Ok(()), Result::and);
+        }
+        let blocks = blocks.par_iter().with_min_len(BLOCKS_PER_THREAD);
+        blocks.map(free).reduce(|| Ok(()), Result::and)
+    }
+
     fn free_at(
         &self,
         txg: u64,
@@ -391,6 +489,7 @@ impl Writer {
         for dva in bp.dvas() {
             result = result.and(self.allocator.free(txg, &dva).map_err(WriteError::from));
         }
+        self.store.freed(bp);
         result
     }
 

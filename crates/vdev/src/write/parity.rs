@@ -87,6 +87,10 @@ fn whole_sectors(data: &Abd, sector: usize) -> Abd {
 /// Computes the parity of all blocks that have any.
 pub(super) fn generate(pool: &IoPool, blocks: Vec<&mut Columns>) {
     let mut blocks: Vec<&mut Columns> = blocks.into_iter().filter(|b| b.needs_parity()).collect();
+    // How many processors there are is asked of the system each time, which takes long.
+    if blocks.is_empty() {
+        return;
+    }
     let bytes: usize = blocks.iter().map(|b| b.data_bytes()).sum();
     let threads = (bytes / BYTES_PER_THREAD).min(available_parallelism().map_or(1, |n| n.get()));
     if threads <= 1 {

@@ -1,0 +1,159 @@
+//! Batches that are written behind their caller's back.
+//!
+//! # Idea
+//!
+//! What a sync needs next of a block is its pointer, which is known as soon as it is packed and has a
+//! place. So batches are handed to one of the threads that pack blocks, which writes them and puts
+//! them into the caches, while the caller goes on with the blocks that lead to these.
+//!
+//! # Invariants
+//!
+//! - Batches are written one after the other in the order in which they came: of a block that is
+//!   written in place several times the last contents stay.
+//! - Not more than [`LOT`] bytes wait, unless it is one batch: who brings more waits.
+//! - A block that is under way is in no cache, and may not be on the devices either: whoever reads one
+//!   that may be among them waits until there are none ([`Behind::wait_for`]).
+//! - What fails first is told to all who ask from then on ([`Behind::landed`]).
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cenote_vdev::VdevError;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::{LOT, WriteError};
+
+/// Writes a batch.
+type Job = Box<dyn FnOnce() -> Result<(), WriteError> + Send>;
+
+#[derive(Default)]
+struct State {
+    /// Batches that wait, and their bytes.
+    jobs: VecDeque<(Job, usize)>,
+    bytes: usize,
+    /// A thread is at work.
+    running: bool,
+    failed: Option<WriteError>,
+}
+
+/// Batches under way; see the module's documentation.
+#[derive(Default)]
+pub(crate) struct Behind {
+    state: Mutex<State>,
+    /// A batch was taken up, or all are done.
+    changed: Condvar,
+    /// The oldest txg that blocks under way may be of; 0 if there are none.
+    txg: AtomicU64,
+}
+
+impl Behind {
+    /// Takes over a batch of `bytes` bytes of `txg`.
+    pub(super) fn push(self: &Arc<Self>, txg: u64, bytes: usize, job: Job) {
+        let mut state = self.state.lock();
+        while !state.jobs.is_empty() && state.bytes.saturating_add(bytes) > LOT {
+            self.changed.wait(&mut state);
+        }
+        if !state.running {
+            self.txg.store(txg, Ordering::Release);
+        }
+        state.jobs.push_back((job, bytes));
+        state.bytes = state.bytes.saturating_add(bytes);
+        if !std::mem::replace(&mut state.running, true) {
+            let this = self.clone();
+            drop(state);
+            rayon::spawn(move || this.run());
+        }
+    }
+
+    fn run(&self) {
+        let mut state = self.state.lock();
+        while let Some((job, bytes)) = state.jobs.pop_front() {
+            state.bytes = state.bytes.saturating_sub(bytes);
+            self.changed.notify_all();
+            let panicked =
+                |_| Err(VdevError::Unsupported("a batch of writes that panicked".into()).into());
+            let unlocked = || catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(panicked);
+            let done = MutexGuard::unlocked(&mut state, unlocked);
+            state.failed = state.failed.take().or(done.err());
+        }
+        state.running = false;
+        self.txg.store(0, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    fn wait(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        while state.running {
+            self.changed.wait(&mut state);
+        }
+        state
+    }
+
+    /// Whether a block that was born in txg `birth` may be under way.
+    pub(crate) fn may_hold(&self, birth: u64) -> bool {
+        let txg = self.txg.load(Ordering::Acquire);
+        txg != 0 && birth >= txg
+    }
+
+    /// Waits until nothing is under way, if a block that was born in txg `birth` may be; whether it
+    /// waited. Not for the threads that pack blocks: they could wait for what waits for them.
+    pub(crate) fn wait_for(&self, birth: u64) -> bool {
+        let may_be = self.may_hold(birth);
+        if may_be {
+            drop(self.wait());
+        }
+        may_be
+    }
+
+    /// Waits until nothing is under way.
+    ///
+    /// Errors: the first that there was.
+    pub(super) fn landed(&self) -> Result<(), WriteError> {
+        self.wait().failed.clone().map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn batches_are_written_in_order_and_whoever_needs_one_waits() {
+        let behind = Arc::new(Behind::default());
+        let (go, gate) = channel::<()>();
+        let (done, order) = channel();
+        behind.push(
+            7,
+            LOT,
+            Box::new(move || {
+                gate.recv().unwrap();
+                Ok(())
+            }),
+        );
+        for i in 0..3 {
+            let done = done.clone();
+            behind.push(7, 1, Box::new(move || done.send(i).map_or(Ok(()), |()| Ok(()))));
+        }
+        assert!(behind.may_hold(7) && behind.may_hold(8) && !behind.may_hold(6));
+        assert!(!behind.wait_for(6));
+        go.send(()).unwrap();
+        behind.wait_for(7);
+        assert_eq!(order.try_iter().collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(behind.landed().is_ok() && !behind.may_hold(7));
+    }
+
+    #[test]
+    fn a_failure_stays() {
+        let behind = Arc::new(Behind::default());
+        let why = || VdevError::Unsupported("no".into()).into();
+        behind.push(7, 1, Box::new(move || Err(why())));
+        behind.push(7, 1, Box::new(|| Ok(())));
+        assert!(behind.landed().is_err() && behind.landed().is_err());
+        let behind = Arc::new(Behind::default());
+        behind.push(8, 1, Box::new(|| panic!("for the test")));
+        assert!(behind.landed().is_err());
+    }
+}
