@@ -55,6 +55,7 @@ pub fn options() -> EngineOptions {
         dirty_max: Some(1 << 30),
         free_budget: Some(40),
         deterministic: true,
+        ..EngineOptions::default()
     }
 }
 
