@@ -41,7 +41,8 @@ fn a_crash_leaves_the_last_group() {
     for seed in seeds {
         let shape = SHAPES[seed as usize % SHAPES.len()];
         let logs = if seed % 2 == 1 { Logs::Off } else { Logs::On };
-        matrix(seed, &Plan { shape, logs, steps, points, sample }, &figures);
+        let in_order = seed % 3 == 1;
+        matrix(seed, &Plan { shape, logs, in_order, steps, points, sample }, &figures);
     }
     println!("{figures:?}");
 }

@@ -57,7 +57,11 @@ fn crash(logs: Logs, tuned: &'static [(&'static Tunable, u64)], first: u64) -> F
     let (rounds, steps, points, sample) = if long() { (9, 200, 300, 60) } else { (1, 48, 32, 4) };
     for seed in first..first + rounds {
         let shape = SHAPES[seed as usize % SHAPES.len()];
-        matrix(seed, &Plan { shape, logs, steps, points, sample }, &figures);
+        matrix(
+            seed,
+            &Plan { shape, logs, in_order: seed % 2 == 0, steps, points, sample },
+            &figures,
+        );
     }
     println!("{figures:?}");
     figures

@@ -26,6 +26,8 @@ pub struct Plan {
     pub shape: Shape,
     /// What it does about log space maps.
     pub logs: Logs,
+    /// Whether the pool is worked with in one thread, so that a seed leads to one result.
+    pub in_order: bool,
     /// Changes.
     pub steps: u64,
     /// Crashes.
@@ -72,7 +74,10 @@ fn tell(seed: u64, plan: &Plan) -> Story {
     let journal = Arc::new(Journal::default());
     let first = vec![Image::new(shape.size); shape.disks];
     let disks = disks(&first, Some(&journal));
-    let lab = lab(&disks);
+    let lab = match plan.in_order {
+        true => lab(&disks),
+        false => lab(&disks).on_all_processors(),
+    };
     let mut driver = Driver::of_new(seed, lab.create_with(&shape, logs).unwrap(), ALL);
     driver.largest = 30_000;
     let mut known = Vec::new();

@@ -48,13 +48,14 @@ pub enum Logs {
     Midway,
 }
 
-/// How engines work here: nothing happens unless it is asked for.
-pub fn options() -> EngineOptions {
+/// How engines work here: nothing happens unless it is asked for, and if `in_order` everything in the
+/// calling threads.
+fn options(in_order: bool) -> EngineOptions {
     EngineOptions {
         txg_timeout: Some(Duration::from_secs(1 << 20)),
         dirty_max: Some(1 << 30),
         free_budget: Some(40),
-        deterministic: true,
+        deterministic: in_order,
         ..EngineOptions::default()
     }
 }
@@ -62,6 +63,7 @@ pub fn options() -> EngineOptions {
 /// Disks.
 pub struct Lab {
     disks: Vec<Arc<dyn Device>>,
+    in_order: bool,
 }
 
 impl OpenDevices for Lab {
@@ -85,7 +87,12 @@ impl OpenDevices for Lab {
 impl Lab {
     /// With these disks.
     pub fn new(disks: Vec<Arc<dyn Device>>) -> Lab {
-        Lab { disks }
+        Lab { disks, in_order: true }
+    }
+
+    /// Engines work on all processors, as they do for users; a seed leads to one result no longer.
+    pub fn on_all_processors(self) -> Lab {
+        Lab { in_order: false, ..self }
     }
 
     /// Makes a pool of all disks.
@@ -132,7 +139,7 @@ impl Lab {
             let made = format(os, &CreateProps::default(), FIRST_TXG);
             made.map_err(|e| WriteError::Sink(Box::new(e)))
         };
-        Engine::create(&request, options(), fill)
+        Engine::create(&request, options(self.in_order), fill)
     }
 
     /// The pool on the disks.
@@ -148,7 +155,7 @@ impl Lab {
         let force = true;
         let arc_bytes = Some(16 << 20);
         let how = ImportOptions { force, arc_bytes, hostid: Some(1), ..ImportOptions::default() };
-        Engine::import(candidate, &how, options())
+        Engine::import(candidate, &how, options(self.in_order))
     }
 }
 
