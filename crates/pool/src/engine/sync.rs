@@ -121,12 +121,12 @@ impl Core {
         for (live, synced) in &frozen {
             live.thaw(synced);
         }
-        shared.disk.writer.forget_freed();
         // Asked before who waits is told, so that whoever then waits for everything waits for that.
         if self.destroying {
             shared.gate.ask();
         }
         shared.gate.synced(txg);
+        shared.disk.writer.forget_freed();
         Ok(())
     }
 

@@ -437,14 +437,9 @@ impl Writer {
         self.free_at(txg, bp, at, 0)
     }
 
-    /// The txg in which blocks were freed is on disk and shown: they leave the caches, beside whatever
-    /// the caller does next.
+    /// The txg in which blocks were freed is on disk and shown: they leave the caches.
     pub fn forget_freed(&self) {
-        let store = self.store.clone();
-        match self.allocator.works_in_background() {
-            true => rayon::spawn(move || store.forget_freed()),
-            false => store.forget_freed(),
-        }
+        self.store.forget_freed();
     }
 
     /// As [`Writer::free`], of many blocks of one owner, on all cores.
