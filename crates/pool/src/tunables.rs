@@ -25,6 +25,8 @@ declare_tunables! {
         "Most dirty data of a pool that zfs_dirty_data_max_percent can give";
     DIRTY_DATA_MAX_PERCENT "zfs_dirty_data_max_percent" Now Percent 10 (1, 100),
         "Share of the memory for dirty data of a pool if zfs_dirty_data_max does not say";
+    DIRTY_DATA_SYNC "zfs_dirty_data_sync" Now Bytes 67_108_864 ANY,
+        "Dirty data at which a transaction group is closed, if the share is not less; 0: only the share counts";
     DIRTY_DATA_SYNC_PERCENT "zfs_dirty_data_sync_percent" Now Percent 20 (1, 100),
         "Share of the most dirty data at which a transaction group is closed";
     KEEP_LOGS_AT_EXPORT "zfs_keep_log_spacemaps_at_export" Now Switch 0 SWITCH,
@@ -135,6 +137,15 @@ pub(crate) fn arc_max() -> u64 {
     match ARC_MAX.get() {
         0 => 256 << 20,
         bytes => bytes,
+    }
+}
+
+/// Dirty bytes, of at most `limit`, at which a transaction group is closed.
+pub(crate) fn dirty_data_sync(limit: u64) -> u64 {
+    let share = limit / 100 * DIRTY_DATA_SYNC_PERCENT.get();
+    match DIRTY_DATA_SYNC.get() {
+        0 => share,
+        bytes => bytes.min(share),
     }
 }
 

@@ -18,9 +18,10 @@
 //! `zfs_delay_min_dirty_percent` of the limit on, each change is delayed by
 //! `zfs_delay_scale * (dirty - from) / (limit - dirty)`, which grows smoothly, so that changes come as
 //! fast as the devices take them and no one waits for a whole group. At the limit changes wait. From
-//! `zfs_dirty_data_sync_percent` on the open group is closed without waiting for its time. The limit is
-//! `zfs_dirty_data_max`, if the pool was not opened with one of its own. All these are asked for at
-//! each change.
+//! `zfs_dirty_data_sync_percent` on, or `zfs_dirty_data_sync` if that is less, the open group is closed
+//! without waiting for its time: early, so that it is written while changes enter the next one, and who
+//! waits for all of it in the end waits for little. The limit is `zfs_dirty_data_max`, if the pool was
+//! not opened with one of its own. All these are asked for at each change.
 //!
 //! Invariants: the number of the open group only grows; a group is closed only when no one is
 //! inside; what waits here holds no other lock.
@@ -216,7 +217,7 @@ impl Gate {
         state.inside += 1;
         *state.dirty.entry(txg).or_default() += bytes;
         self.work(&mut state);
-        let enough = percent(self.limit(), tunables::DIRTY_DATA_SYNC_PERCENT.get());
+        let enough = tunables::dirty_data_sync(self.limit());
         if state.wanted < txg && state.dirty.get(&txg).copied().unwrap_or(0) >= enough {
             state.wanted = txg;
             self.changed.notify_all();
@@ -439,6 +440,18 @@ mod tests {
         let (closed, ()) = gate.close(|_| ());
         gate.synced(closed.txg);
         assert_eq!(waiting.join().unwrap(), 2);
+    }
+
+    #[test]
+    fn a_group_is_closed_when_it_has_its_fill() {
+        let fill = tunables::DIRTY_DATA_SYNC.default;
+        for (limit, fill) in [(fill * 100, fill), (fill, fill / 100 * 20)] {
+            let gate = Gate::new(0, Some(limit));
+            drop(gate.enter(fill - 1).unwrap());
+            assert_eq!(gate.state.lock().wanted, 0);
+            drop(gate.enter(1).unwrap());
+            assert_eq!(gate.next_turn(&|| Duration::from_secs(60)), Turn::Sync);
+        }
     }
 
     #[test]
