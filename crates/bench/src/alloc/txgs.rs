@@ -101,6 +101,7 @@ impl Txgs {
             metaslab.free_after(txg).context("not loaded")?;
         }
         allocator.sync_done(txg);
+        allocator.wait_matured();
         Ok(())
     }
 }

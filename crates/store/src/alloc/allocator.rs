@@ -12,7 +12,8 @@ use rayon::prelude::*;
 use super::group::{Choice, Group, Outcome, ToLoad, VdevInfo, Want};
 use super::hold::{Hold, Holds};
 use super::loader::{Background, LoadMetaslab};
-use super::metaslab::{Changes, Metaslab};
+use super::maturing::{Maturing, Work};
+use super::metaslab::{Changes, Metaslab, Synced, TXG_DEFER_SIZE};
 use super::watched::LockWaits;
 use crate::gang::OLD_HEADER;
 use crate::rangetree::RangeError;
@@ -182,6 +183,7 @@ pub struct Allocator {
     loader: Arc<dyn LoadMetaslab>,
     options: Options,
     background: OnceLock<Background>,
+    maturing: OnceLock<Maturing>,
     holds: Holds,
     /// The last txg that is known to be on disk.
     synced: AtomicU64,
@@ -211,6 +213,7 @@ impl Allocator {
             loader,
             options,
             background: OnceLock::new(),
+            maturing: OnceLock::new(),
             holds: Holds::default(),
             synced: AtomicU64::new(0),
             allocations: Latencies::default(),
@@ -271,8 +274,10 @@ impl Allocator {
         let class = self.layout().classes.get(&class)?;
         let mut dvas = Vec::with_capacity(request.copies);
         while dvas.len() < request.copies {
+            let on_its_way = self.maturing.get().is_some_and(Maturing::is_busy);
             match self.one(class, txg, request, &dvas) {
                 Some(dva) => dvas.push(dva),
+                None if on_its_way => self.wait_matured(),
                 None => {
                     dvas.iter().for_each(|dva| drop(self.unallocate(txg, dva)));
                     return None;
@@ -481,32 +486,42 @@ impl Allocator {
     }
 
     /// `txg` is on disk, with all its changes, the last of which were taken before. Frees that
-    /// have waited long enough come back into circulation, and metaslabs that are worth it are
-    /// loaded ahead.
+    /// have waited long enough come back into circulation (see `maturing`), and metaslabs that are
+    /// worth it are loaded ahead.
     pub fn sync_done(self: &Arc<Self>, txg: u64) {
+        self.wait_matured();
         self.synced.fetch_max(txg, Ordering::Relaxed);
         if self.groups().any(|group| group.is_short()) {
             self.holds.let_go();
         }
         let held = self.holds.oldest();
+        let due = txg.checked_sub(TXG_DEFER_SIZE).map(|last| held.map_or(last, |h| h.min(last)));
         for group in self.groups() {
-            let best = group.best(tunables::PRELOAD_LIMIT.count());
-            let unload_after = self.options.unload_after;
-            let done = self.on_all_cores(group.metaslabs(), |i, metaslab| {
-                let keep = best.contains(&i) || group.is_active(i);
-                metaslab.sync_done(txg, keep, held, unload_after)
-            });
-            for (i, (deferred, view)) in done.into_iter().enumerate() {
-                group.deferred.fetch_add(deferred.came, Ordering::Relaxed);
-                group.deferred.fetch_sub(deferred.went, Ordering::Relaxed);
-                group.note(i, view);
+            let mut used = Vec::with_capacity(group.metaslabs().len());
+            for metaslab in group.metaslabs() {
+                let Synced { came, due, allocated } = metaslab.sync_done(txg, due);
+                group.deferred.fetch_add(came, Ordering::Relaxed);
+                group.deferred.fetch_sub(due, Ordering::Relaxed);
+                used.push(allocated);
             }
-            let allocated = group.metaslabs().iter().map(Metaslab::allocated).sum();
-            group.allocated.store(allocated, Ordering::Relaxed);
-            group.settle();
+            group.allocated.store(used.iter().sum(), Ordering::Relaxed);
+            group.settle(&used);
         }
         self.layout().classes.values().for_each(|class| class.balance());
+        let groups = self.groups().cloned().collect();
+        let work = Work { groups, txg, due, unload_after: self.options.unload_after };
+        match self.options.background {
+            true => self.maturing.get_or_init(Maturing::start).give(work),
+            false => work.run(),
+        }
         self.preload();
+    }
+
+    /// Waits until all space that has waited long enough is in circulation.
+    pub fn wait_matured(&self) {
+        if let Some(maturing) = self.maturing.get() {
+            maturing.wait();
+        }
     }
 
     /// Keeps what is freed after `txg`, which is the last one on disk, from being allocated, until
@@ -542,9 +557,11 @@ impl Allocator {
         self.options.background
     }
 
-    /// Whether no metaslab is being loaded, or will be soon, by the thread that loads ahead.
+    /// Whether no metaslab is being loaded, or will be soon, by the thread that loads ahead, and all
+    /// space that has waited long enough is in circulation.
     pub fn is_settled(&self) -> bool {
         self.background.get().is_none_or(Background::is_idle)
+            && !self.maturing.get().is_some_and(Maturing::is_busy)
     }
 
     fn request_load(self: &Arc<Self>, vdev: u64, metaslab: u64) {
@@ -566,7 +583,7 @@ impl Allocator {
             Err(why) => {
                 tracing::warn!("vdev {vdev} metaslab {metaslab} cannot be loaded: {why}");
                 // Nothing can be allocated there.
-                group.note(metaslab as usize, Default::default());
+                group.give_up(metaslab as usize);
                 false
             }
         }

@@ -346,9 +346,8 @@ impl Group {
     }
 
     /// A transaction group is over: metadata's homes are seen to, and what was taken for want of
-    /// something rich is let go of.
-    pub(super) fn settle(&self) {
-        let used: Vec<u64> = self.metaslabs.iter().map(Metaslab::allocated).collect();
+    /// something rich is let go of. `used` has the bytes of each metaslab that are not allocatable.
+    pub(super) fn settle(&self, used: &[u64]) {
         let mut order = self.order.lock();
         let Order { active, owners, homes, .. } = &mut *order;
         active.retain(|_, active| {
@@ -357,13 +356,21 @@ impl Group {
             }
             active.rich
         });
-        homes.balance(&used, 1 << self.ms_shift, |i| owners.contains_key(&i));
+        homes.balance(used, 1 << self.ms_shift, |i| owners.contains_key(&i));
     }
 
-    /// Notes what has become of a metaslab.
+    /// Notes that nothing can be allocated from a metaslab.
+    pub(super) fn give_up(&self, i: usize) {
+        let number = self.order.lock().views.get(i).map_or(0, |view| view.number);
+        self.note(i, View { number, ..View::default() });
+    }
+
+    /// Notes what has become of a metaslab, unless something later is known.
     pub(super) fn note(&self, i: usize, view: View) {
         let mut order = self.order.lock();
-        let Some(before) = order.views.get_mut(i) else { return };
+        let Some(before) = order.views.get_mut(i).filter(|v| v.number <= view.number) else {
+            return;
+        };
         let old = std::mem::replace(before, view);
         if old.weight != view.weight {
             order.sorted.remove(&(Reverse(old.weight), i));

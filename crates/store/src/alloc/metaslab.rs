@@ -6,7 +6,7 @@
 //!           alloc(txg)                    take_changes(txg)
 //!   free ───────────────> allocs[txg] ────────────────────────> allocated, on disk
 //!    ^                                                              │ free(txg)
-//!    │ sync_done(txg + 2)                                           v
+//!    │ mature(txg + 2)                                              v
 //!  defer[txg] <────────── freed[txg] <──────────────────────── frees[txg]
 //!             sync_done(txg)          take_changes(txg)
 //! ```
@@ -106,6 +106,8 @@ pub(super) struct View {
     /// Bytes that a segment may have at most that joined since the metaslab was unloaded; 0 if none
     /// can have.
     pub hope: u64,
+    /// The later of two views of a metaslab has the higher number.
+    pub number: u64,
 }
 
 impl View {
@@ -140,6 +142,8 @@ struct State {
     others: u64,
     /// Where the last allocation ended.
     cursor: u64,
+    /// Views that were taken.
+    views: u64,
     /// Last txg in which this metaslab was allocated from or loaded for.
     used: u64,
     /// The same as the last sync saw it, and when it saw it first.
@@ -155,11 +159,15 @@ pub struct Metaslab {
     loaded: Condvar,
 }
 
-/// How much space came and went, in bytes.
+/// What a txg that is on disk leaves of a metaslab's space, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Deferred {
+pub(super) struct Synced {
+    /// Freed in it.
     pub came: u64,
-    pub went: u64,
+    /// Kept back until now.
+    pub due: u64,
+    /// Not allocatable when that is.
+    pub allocated: u64,
 }
 
 impl Metaslab {
@@ -363,23 +371,28 @@ impl Metaslab {
         Some(Changes { vdev, metaslab, allocs, frees })
     }
 
-    /// `txg` is on disk: its frees begin to wait, and those that have waited long enough become
-    /// allocatable, but none of txgs after `held`. A metaslab that was not used for `unload_after`
-    /// txgs, or for as long as tunables say, is unloaded unless it is to be kept.
-    pub(super) fn sync_done(
-        &self,
-        txg: u64,
-        keep: bool,
-        held: Option<u64>,
-        unload_after: Option<u64>,
-    ) -> (Deferred, View) {
+    /// `txg` is on disk: its frees begin to wait. Those of `due` and before have waited long enough,
+    /// and are to [mature](Metaslab::mature).
+    pub(super) fn sync_done(&self, txg: u64, due: Option<u64>) -> Synced {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let came = state.freed.hand_over(txg, &mut state.defer);
-        let mut deferred = Deferred { came, went: 0 };
-        let waited = txg.checked_sub(TXG_DEFER_SIZE).map(|last| held.map_or(last, |h| h.min(last)));
-        while let Some((freed_in, segments)) = waited.and_then(|txg| guard.defer.pop(txg, BATCH)) {
-            deferred.went += segments.iter().map(|(start, end)| end - start).sum::<u64>();
+        let due = due.map_or(0, |due| state.defer.bytes(due));
+        Synced { came, due, allocated: state.allocated.saturating_sub(due) }
+    }
+
+    /// What was freed in `due` and before becomes allocatable. `txg` is on disk; if the metaslab was
+    /// not used for `unload_after` txgs before, or for as long as tunables say, it is unloaded unless
+    /// it is to be kept.
+    pub(super) fn mature(
+        &self,
+        txg: u64,
+        due: Option<u64>,
+        keep: bool,
+        unload_after: Option<u64>,
+    ) -> View {
+        let mut guard = self.state.lock();
+        while let Some((freed_in, segments)) = due.and_then(|due| guard.defer.pop(due, BATCH)) {
             guard.mature(freed_in, &segments);
             MutexGuard::bump(&mut guard);
         }
@@ -389,7 +402,7 @@ impl Metaslab {
         drop(guard);
         // Memory is given back without the lock.
         drop(unloaded);
-        (deferred, view)
+        view
     }
 
     /// Unloads the metaslab if nothing was allocated there since `txg`, which is on disk; its view
@@ -522,7 +535,7 @@ impl State {
         self.free.as_ref().map_or_else(|| self.histogram.clone(), FreeSpace::histogram)
     }
 
-    fn view(&self) -> View {
+    fn view(&mut self) -> View {
         let weight = match &self.free {
             Some(free) => free.weight(),
             None => Weight::of(&self.histogram),
@@ -534,7 +547,8 @@ impl State {
             (count, bytes) => (count + 1).saturating_mul(self.others).saturating_add(bytes),
         };
         let hope = hope.min(self.size.saturating_sub(self.allocated));
-        View { weight, largest, loaded: self.free.is_some(), hope }
+        self.views += 1;
+        View { weight, largest, loaded: self.free.is_some(), hope, number: self.views }
     }
 
     /// Finds `size` bytes and takes them.

@@ -50,6 +50,7 @@ mod hold;
 mod homes;
 mod kept;
 mod loader;
+mod maturing;
 mod metaslab;
 mod space;
 mod sparse;

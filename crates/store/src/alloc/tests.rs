@@ -7,6 +7,7 @@ use std::sync::Arc;
 use cenote_format::blkptr::Dva;
 use proptest::prelude::*;
 
+use super::metaslab::View;
 use super::testing::{Maps, Sectors, allocator, sync, vdev};
 use super::*;
 use crate::rangetree::RangeTree;
@@ -324,6 +325,39 @@ fn no_load_is_waited_for_in_vain() {
     look(&a);
 }
 
+/// In a pool that is full all that waited long enough is found at once, though a thread gives it back.
+#[test]
+fn nothing_is_refused_for_what_is_on_its_way() {
+    let maps = Arc::new(Maps::default());
+    let vdevs = [(Class::Normal, vdev(0, 20, 4))];
+    let options = Options { background: true, ..Options::default() };
+    let a = Allocator::new(&vdevs, Arc::new(Sectors(9)), maps.clone(), options).unwrap();
+    let fill = |txg| {
+        let next = || a.allocate(txg, &request(512)).map(|(_, dvas)| dvas[0]);
+        std::iter::repeat_with(next).map_while(Result::ok).collect::<Vec<Dva>>()
+    };
+    let mut full = fill(1);
+    assert_eq!(full.len(), 4 << 11);
+    for round in 0..20 {
+        let txg = 1 + 3 * round;
+        let (go, stay): (Vec<_>, Vec<_>) =
+            full.iter().copied().enumerate().partition(|(i, _)| i % 3 == round as usize % 3);
+        go.iter().for_each(|(_, dva)| a.free(txg, dva).unwrap());
+        (0..=TXG_DEFER_SIZE).for_each(|n| drop(sync(&a, &maps, txg + n)));
+        assert_eq!(a.deferred(), 0);
+        let new = fill(txg + 3);
+        assert_eq!(new.len(), go.len(), "round {round}");
+        full = stay.into_iter().map(|(_, dva)| dva).chain(new).collect();
+    }
+}
+
+/// `txg` is on disk, and what has waited long enough comes back.
+fn synced(m: &Metaslab, txg: u64) -> View {
+    let due = txg.checked_sub(TXG_DEFER_SIZE);
+    m.sync_done(txg, due);
+    m.mature(txg, due, true, None)
+}
+
 /// Two blocks side by side that are freed one after the other, in a metaslab that is not loaded, are
 /// two segments to its histogram. Who finds no room anywhere else has it loaded, once.
 #[test]
@@ -342,7 +376,7 @@ fn what_joined_unseen_is_looked_for_last() {
         maps.write(&a.take_changes(txg));
         maps.commit(txg);
         for m in metaslabs {
-            group.note(m.id() as usize, m.sync_done(txg, true, None, None).1);
+            group.note(m.id() as usize, synced(m, txg));
         }
     };
     a.free(2, dva(4)).unwrap();
@@ -429,7 +463,7 @@ fn frees_during_a_load_are_not_lost() {
             disk.commit(txg);
             for group in during.groups() {
                 for m in group.metaslabs() {
-                    m.sync_done(txg, true, None, None);
+                    synced(m, txg);
                 }
             }
         }

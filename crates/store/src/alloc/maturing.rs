@@ -1,0 +1,110 @@
+//! Space that has waited long enough comes back into circulation beside the next transaction group.
+//!
+//! When a txg is on disk, all that was freed in another one, two before, may be allocated again. In a
+//! pool that is overwritten at random these are as many segments as the txg had blocks, all over the
+//! pool, and each has to be joined with its neighbours: a tenth of what the whole sync takes. Nobody
+//! needs the space at once, so a thread of its own does it while the next txg goes on:
+//!
+//! ```text
+//!   sync ───── sync_done(txg) ───────────────────────── sync_done(txg + 1) ──>
+//!                │  how much comes back is counted        ^ waits for the thread
+//!                v                                        │
+//!   thread      Work: each metaslab matures, is unloaded if it is idle
+//! ```
+//!
+//! To accounts the space is free from `sync_done` on. An allocation that finds no room waits for the
+//! thread and looks again ([`Maturing::wait`]), so that none is refused for what is on its way.
+//!
+//! Invariants: work of one txg at a time; work holds no part of the pool but its metaslabs, so that a
+//! pool that is exported meanwhile lets go of its devices.
+
+use std::sync::Arc;
+
+use crossbeam_channel::{Sender, bounded};
+use parking_lot::{Condvar, Mutex};
+
+use super::group::Group;
+use crate::tunables;
+
+/// What is to be done after a txg.
+pub(super) struct Work {
+    pub groups: Vec<Arc<Group>>,
+    /// The txg that is on disk.
+    pub txg: u64,
+    /// What was freed in this txg and before matures.
+    pub due: Option<u64>,
+    /// See [`Options::unload_after`](super::Options::unload_after).
+    pub unload_after: Option<u64>,
+}
+
+impl Work {
+    pub(super) fn run(&self) {
+        for group in &self.groups {
+            let best = group.best(tunables::PRELOAD_LIMIT.count());
+            for (i, metaslab) in group.metaslabs().iter().enumerate() {
+                let keep = best.contains(&i) || group.is_active(i);
+                group.note(i, metaslab.mature(self.txg, self.due, keep, self.unload_after));
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Whether there is work that is not done.
+    busy: Mutex<bool>,
+    done: Condvar,
+}
+
+/// Says that work is done, whatever becomes of it.
+struct Done(Arc<Shared>);
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        *self.0.busy.lock() = false;
+        self.0.done.notify_all();
+    }
+}
+
+/// The thread; see the module's documentation. It ends when this is dropped.
+pub(super) struct Maturing {
+    queue: Sender<(Work, Done)>,
+    shared: Arc<Shared>,
+}
+
+impl Maturing {
+    pub(super) fn start() -> Maturing {
+        let (queue, all) = bounded::<(Work, Done)>(1);
+        let thread = std::thread::Builder::new().name("metaslab-mature".into());
+        let run = move || all.into_iter().for_each(|(work, _done)| work.run());
+        if let Err(e) = thread.spawn(run) {
+            tracing::warn!("no thread to give back space: {e}");
+        }
+        Maturing { queue, shared: Arc::default() }
+    }
+
+    /// Has `work` done, after what is under way.
+    pub(super) fn give(&self, work: Work) {
+        self.wait();
+        *self.shared.busy.lock() = true;
+        let job = (work, Done(self.shared.clone()));
+        // Without a thread it is done here.
+        if let Err(refused) = self.queue.try_send(job) {
+            let (work, _done) = refused.into_inner();
+            work.run();
+        }
+    }
+
+    /// Whether something is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        *self.shared.busy.lock()
+    }
+
+    /// Waits until nothing is under way.
+    pub(super) fn wait(&self) {
+        let mut busy = self.shared.busy.lock();
+        while *busy {
+            self.shared.done.wait(&mut busy);
+        }
+    }
+}
