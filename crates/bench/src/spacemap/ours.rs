@@ -53,6 +53,8 @@ pub fn rows(work: &Work, image: &Path, logs: bool) -> anyhow::Result<Vec<Measure
     let shift = u64::from(((work.size << 20) / METASLABS).ilog2());
     tunables::VDEV_DEFAULT_MS_SHIFT.set(shift.max(tunables::VDEV_DEFAULT_MS_SHIFT.range.0))?;
     tunables::TXG_HISTORY.set(work.txgs + WARM)?;
+    // Groups are as large as is asked for.
+    tunables::DIRTY_DATA_SYNC.set(0)?;
     let options =
         EngineOptions { txg_timeout: Some(Duration::from_secs(3600)), ..EngineOptions::default() };
     let features = [("log_spacemap".to_string(), logs)];
