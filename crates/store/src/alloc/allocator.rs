@@ -463,26 +463,17 @@ impl Allocator {
     /// The changes of `txg` since the last call, of each metaslab that has any. A pass of a sync
     /// writes them to space maps, which makes changes for the next pass.
     pub fn take_changes(&self, txg: u64) -> Vec<Changes> {
-        let metaslabs: Vec<&Metaslab> = self.groups().flat_map(|group| group.metaslabs()).collect();
-        self.on_all_cores(&metaslabs, |_, metaslab| metaslab.take_changes(txg))
-            .into_iter()
-            .flatten()
-            .collect()
-    }
-
-    /// What `f` makes of all metaslabs and their positions, in order.
-    fn on_all_cores<'a, M: Sync, T: Send>(
-        &self,
-        metaslabs: &'a [M],
-        f: impl Fn(usize, &'a M) -> T + Sync,
-    ) -> Vec<T> {
-        match self.options.background {
+        let all = self.groups().flat_map(|group| group.metaslabs());
+        // In all passes but the first these are few.
+        let changed: Vec<&Metaslab> = all.filter(|metaslab| metaslab.has_changes(txg)).collect();
+        let changes: Vec<Option<Changes>> = match self.options.background {
             true => {
-                let all = metaslabs.par_iter().with_min_len(METASLABS_PER_THREAD).enumerate();
-                all.map(|(i, metaslab)| f(i, metaslab)).collect()
+                let changed = changed.par_iter().with_min_len(METASLABS_PER_THREAD);
+                changed.map(|metaslab| metaslab.take_changes(txg)).collect()
             }
-            false => metaslabs.iter().enumerate().map(|(i, metaslab)| f(i, metaslab)).collect(),
-        }
+            false => changed.iter().map(|metaslab| metaslab.take_changes(txg)).collect(),
+        };
+        changes.into_iter().flatten().collect()
     }
 
     /// `txg` is on disk, with all its changes, the last of which were taken before. Frees that
@@ -497,15 +488,14 @@ impl Allocator {
         let held = self.holds.oldest();
         let due = txg.checked_sub(TXG_DEFER_SIZE).map(|last| held.map_or(last, |h| h.min(last)));
         for group in self.groups() {
-            let mut used = Vec::with_capacity(group.metaslabs().len());
+            let mut sum = 0;
             for metaslab in group.metaslabs() {
                 let Synced { came, due, allocated } = metaslab.sync_done(txg, due);
                 group.deferred.fetch_add(came, Ordering::Relaxed);
                 group.deferred.fetch_sub(due, Ordering::Relaxed);
-                used.push(allocated);
+                sum += allocated;
             }
-            group.allocated.store(used.iter().sum(), Ordering::Relaxed);
-            group.settle(&used);
+            group.allocated.store(sum, Ordering::Relaxed);
         }
         self.layout().classes.values().for_each(|class| class.balance());
         let groups = self.groups().cloned().collect();

@@ -346,8 +346,9 @@ impl Group {
     }
 
     /// A transaction group is over: metadata's homes are seen to, and what was taken for want of
-    /// something rich is let go of. `used` has the bytes of each metaslab that are not allocatable.
-    pub(super) fn settle(&self, used: &[u64]) {
+    /// something rich is let go of.
+    pub(super) fn settle(&self) {
+        let used: Vec<u64> = self.metaslabs.iter().map(Metaslab::allocated).collect();
         let mut order = self.order.lock();
         let Order { active, owners, homes, .. } = &mut *order;
         active.retain(|_, active| {
@@ -356,7 +357,7 @@ impl Group {
             }
             active.rich
         });
-        homes.balance(used, 1 << self.ms_shift, |i| owners.contains_key(&i));
+        homes.balance(&used, 1 << self.ms_shift, |i| owners.contains_key(&i));
     }
 
     /// Notes that nothing can be allocated from a metaslab.

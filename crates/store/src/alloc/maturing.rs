@@ -9,7 +9,7 @@
 //!   sync ───── sync_done(txg) ───────────────────────── sync_done(txg + 1) ──>
 //!                │  how much comes back is counted        ^ waits for the thread
 //!                v                                        │
-//!   thread      Work: each metaslab matures, is unloaded if it is idle
+//!   thread      Work: each metaslab matures, is unloaded if it is idle; homes are seen to
 //! ```
 //!
 //! To accounts the space is free from `sync_done` on. An allocation that finds no room waits for the
@@ -45,6 +45,7 @@ impl Work {
                 let keep = best.contains(&i) || group.is_active(i);
                 group.note(i, metaslab.mature(self.txg, self.due, keep, self.unload_after));
             }
+            group.settle();
         }
     }
 }

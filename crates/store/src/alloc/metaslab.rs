@@ -347,6 +347,12 @@ impl Metaslab {
         state.frees.entry(txg).or_default().add(start, end)
     }
 
+    /// Whether there are changes of `txg` since the last [`Metaslab::take_changes`].
+    pub(super) fn has_changes(&self, txg: u64) -> bool {
+        let state = self.state.lock();
+        state.allocs.contains_key(&txg) || state.frees.contains_key(&txg)
+    }
+
     /// The changes of `txg` since the last call.
     pub(super) fn take_changes(&self, txg: u64) -> Option<Changes> {
         let (mut allocs, freed) = {

@@ -10,6 +10,7 @@
 //!
 //! - Batches are written one after the other in the order in which they came: of a block that is
 //!   written in place several times the last contents stay.
+//! - A small batch that has nothing to wait for is written by who brings it.
 //! - Not more than [`LOT`] bytes wait, unless it is one batch: who brings more waits.
 //! - A block that is under way is in no cache, and may not be on the devices either: whoever reads one
 //!   that may be among them waits until there are none ([`Behind::wait_for`]).
@@ -24,6 +25,9 @@ use cenote_vdev::VdevError;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{LOT, WriteError};
+
+/// Bytes of a batch that is worth another thread.
+const SMALL: usize = 128 << 10;
 
 /// Writes a batch.
 type Job = Box<dyn FnOnce() -> Result<(), WriteError> + Send>;
@@ -63,7 +67,11 @@ impl Behind {
         if !std::mem::replace(&mut state.running, true) {
             let this = self.clone();
             drop(state);
-            rayon::spawn(move || this.run());
+            // Waking a thread, and waiting for it, would take as long.
+            match bytes < SMALL {
+                true => this.run(),
+                false => rayon::spawn(move || this.run()),
+            }
         }
     }
 

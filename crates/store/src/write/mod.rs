@@ -71,6 +71,8 @@ const LOT: usize = 16 << 20;
 
 /// Blocks that are worth another thread to free them.
 const BLOCKS_PER_THREAD: usize = 64;
+/// Bytes that are worth another thread to pack.
+const WORTH_A_THREAD: usize = 64 << 10;
 
 /// How a block is to be written (`zio_prop_t`).
 #[derive(Clone, Debug)]
@@ -331,11 +333,11 @@ impl Writer {
         unit: u64,
         salt: &Salt,
     ) -> Vec<Result<Packed, WriteError>> {
-        match requests {
-            [] => Vec::new(),
-            [one] => vec![pack(one, txg, unit, salt)],
-            many => many.par_iter().map(|request| pack(request, txg, unit, salt)).collect(),
-        }
+        let bytes: usize = requests.iter().map(|request| request.data.len()).sum();
+        // Another thread is woken, and waited for, only where it is worth it.
+        let each = WORTH_A_THREAD.checked_div(bytes / requests.len().max(1)).unwrap_or(1);
+        let requests = requests.par_iter().with_min_len(each.max(1));
+        requests.map(|request| pack(request, txg, unit, salt)).collect()
     }
 
     /// Finds the block's place and adds its writes to the batch.
