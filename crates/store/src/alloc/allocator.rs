@@ -13,7 +13,7 @@ use super::group::{Choice, Group, Outcome, ToLoad, VdevInfo, Want};
 use super::hold::{Hold, Holds};
 use super::loader::{Background, LoadMetaslab};
 use super::maturing::{Maturing, Work};
-use super::metaslab::{Changes, Metaslab, Synced, TXG_DEFER_SIZE};
+use super::metaslab::{Changes, Metaslab, TXG_DEFER_SIZE};
 use super::watched::LockWaits;
 use crate::gang::OLD_HEADER;
 use crate::rangetree::RangeError;
@@ -463,17 +463,23 @@ impl Allocator {
     /// The changes of `txg` since the last call, of each metaslab that has any. A pass of a sync
     /// writes them to space maps, which makes changes for the next pass.
     pub fn take_changes(&self, txg: u64) -> Vec<Changes> {
-        let all = self.groups().flat_map(|group| group.metaslabs());
-        // In all passes but the first these are few.
-        let changed: Vec<&Metaslab> = all.filter(|metaslab| metaslab.has_changes(txg)).collect();
-        let changes: Vec<Option<Changes>> = match self.options.background {
-            true => {
-                let changed = changed.par_iter().with_min_len(METASLABS_PER_THREAD);
-                changed.map(|metaslab| metaslab.take_changes(txg)).collect()
-            }
-            false => changed.iter().map(|metaslab| metaslab.take_changes(txg)).collect(),
-        };
-        changes.into_iter().flatten().collect()
+        let mut all = Vec::new();
+        for group in self.groups() {
+            // In all passes but the first these are few.
+            let changed = group.metaslabs().iter().filter(|metaslab| metaslab.has_changes(txg));
+            let changed: Vec<&Metaslab> = changed.collect();
+            let changes: Vec<(Changes, u64)> = match self.options.background {
+                true => {
+                    let changed = changed.par_iter().with_min_len(METASLABS_PER_THREAD);
+                    changed.map(|metaslab| metaslab.take_changes(txg)).collect()
+                }
+                false => changed.iter().map(|metaslab| metaslab.take_changes(txg)).collect(),
+            };
+            group.keep_back(txg, changes.iter().map(|(_, kept)| kept).sum());
+            let changes = changes.into_iter().map(|(changes, _)| changes);
+            all.extend(changes.filter(|c| !c.allocs.is_empty() || !c.frees.is_empty()));
+        }
+        all
     }
 
     /// `txg` is on disk, with all its changes, the last of which were taken before. Frees that
@@ -487,16 +493,7 @@ impl Allocator {
         }
         let held = self.holds.oldest();
         let due = txg.checked_sub(TXG_DEFER_SIZE).map(|last| held.map_or(last, |h| h.min(last)));
-        for group in self.groups() {
-            let mut sum = 0;
-            for metaslab in group.metaslabs() {
-                let Synced { came, due, allocated } = metaslab.sync_done(txg, due);
-                group.deferred.fetch_add(came, Ordering::Relaxed);
-                group.deferred.fetch_sub(due, Ordering::Relaxed);
-                sum += allocated;
-            }
-            group.allocated.store(sum, Ordering::Relaxed);
-        }
+        self.groups().for_each(|group| group.account(txg, due));
         self.layout().classes.values().for_each(|class| class.balance());
         let groups = self.groups().cloned().collect();
         let work = Work { groups, txg, due, unload_after: self.options.unload_after };
@@ -567,6 +564,8 @@ impl Allocator {
         self.make_room(memory_limit());
         match found.load(self.synced.load(Ordering::Relaxed), &*self.loader, &self.loads) {
             Ok(view) => {
+                // Added modulo 2^64.
+                group.allocated.fetch_add(found.take_found() as u64, Ordering::Relaxed);
                 group.note(metaslab as usize, view);
                 true
             }

@@ -28,6 +28,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
+
 use super::homes::{Camp, Homes};
 use super::metaslab::{Attempt, Metaslab, MetaslabInfo, View};
 use super::space::Extent;
@@ -152,6 +154,8 @@ pub struct Group {
     order: Watched<Order>,
     pub(super) allocated: AtomicU64,
     pub(super) deferred: AtomicU64,
+    /// Bytes that are kept back, by the txg in which they were freed.
+    kept: Mutex<BTreeMap<u64, u64>>,
     /// Bytes after which the rotor moves on.
     pub(super) aliquot: AtomicU64,
 }
@@ -182,6 +186,7 @@ impl Group {
             order: Watched::new(order),
             allocated,
             deferred: AtomicU64::new(0),
+            kept: Mutex::default(),
             aliquot: AtomicU64::new(0),
         })
     }
@@ -214,6 +219,23 @@ impl Group {
     /// Bytes of them that are not allocatable.
     pub fn allocated(&self) -> u64 {
         self.allocated.load(Ordering::Relaxed)
+    }
+
+    /// So many bytes that were freed in `txg` are kept back from now on.
+    pub(super) fn keep_back(&self, txg: u64, bytes: u64) {
+        *self.kept.lock().entry(txg).or_default() += bytes;
+    }
+
+    /// `txg` is on disk, and what was freed in `due` and before is kept back no more.
+    pub(super) fn account(&self, txg: u64, due: Option<u64>) {
+        let mut kept = self.kept.lock();
+        if let Some(due) = due {
+            let later = kept.split_off(&(due + 1));
+            let went = std::mem::replace(&mut *kept, later).values().sum();
+            self.allocated.fetch_sub(went, Ordering::Relaxed);
+        }
+        let deferred = kept.range(..=txg).map(|(_, bytes)| bytes).sum();
+        self.deferred.store(deferred, Ordering::Relaxed);
     }
 
     /// Whether more is kept back than can be allocated.

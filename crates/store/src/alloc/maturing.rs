@@ -9,7 +9,7 @@
 //!   sync ───── sync_done(txg) ───────────────────────── sync_done(txg + 1) ──>
 //!                │  how much comes back is counted        ^ waits for the thread
 //!                v                                        │
-//!   thread      Work: each metaslab matures, is unloaded if it is idle; homes are seen to
+//!   thread      Work: each metaslab's frees begin to wait or come back; homes are seen to
 //! ```
 //!
 //! To accounts the space is free from `sync_done` on. An allocation that finds no room waits for the
@@ -43,7 +43,7 @@ impl Work {
             let best = group.best(tunables::PRELOAD_LIMIT.count());
             for (i, metaslab) in group.metaslabs().iter().enumerate() {
                 let keep = best.contains(&i) || group.is_active(i);
-                group.note(i, metaslab.mature(self.txg, self.due, keep, self.unload_after));
+                group.note(i, metaslab.sync_done(self.txg, self.due, keep, self.unload_after));
             }
             group.settle();
         }

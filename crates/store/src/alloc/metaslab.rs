@@ -6,7 +6,7 @@
 //!           alloc(txg)                    take_changes(txg)
 //!   free ───────────────> allocs[txg] ────────────────────────> allocated, on disk
 //!    ^                                                              │ free(txg)
-//!    │ mature(txg + 2)                                              v
+//!    │ sync_done(txg + 2)                                           v
 //!  defer[txg] <────────── freed[txg] <──────────────────────── frees[txg]
 //!             sync_done(txg)          take_changes(txg)
 //! ```
@@ -144,6 +144,8 @@ struct State {
     cursor: u64,
     /// Views that were taken.
     views: u64,
+    /// Bytes that a load found allocated beyond those that were known.
+    found: i64,
     /// Last txg in which this metaslab was allocated from or loaded for.
     used: u64,
     /// The same as the last sync saw it, and when it saw it first.
@@ -157,17 +159,6 @@ pub struct Metaslab {
     extent: Extent,
     state: Watched<State>,
     loaded: Condvar,
-}
-
-/// What a txg that is on disk leaves of a metaslab's space, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Synced {
-    /// Freed in it.
-    pub came: u64,
-    /// Kept back until now.
-    pub due: u64,
-    /// Not allocatable when that is.
-    pub allocated: u64,
 }
 
 impl Metaslab {
@@ -353,8 +344,8 @@ impl Metaslab {
         state.allocs.contains_key(&txg) || state.frees.contains_key(&txg)
     }
 
-    /// The changes of `txg` since the last call.
-    pub(super) fn take_changes(&self, txg: u64) -> Option<Changes> {
+    /// The changes of `txg` since the last call, and how many bytes are kept back from now on.
+    pub(super) fn take_changes(&self, txg: u64) -> (Changes, u64) {
         let (mut allocs, freed) = {
             let mut state = self.state.lock();
             let allocs = state.allocs.remove(&txg).unwrap_or_default();
@@ -364,9 +355,6 @@ impl Metaslab {
             }
             (allocs, freed)
         };
-        if allocs.is_empty() && freed.is_empty() {
-            return None;
-        }
         let mut frees = RangeTree::new();
         for (start, end) in freed.iter() {
             // Both trees are sets.
@@ -374,23 +362,13 @@ impl Metaslab {
         }
         let (vdev, metaslab) = (self.vdev, self.id);
         let (allocs, frees) = (allocs.iter().collect(), frees.iter().collect());
-        Some(Changes { vdev, metaslab, allocs, frees })
+        (Changes { vdev, metaslab, allocs, frees }, freed.space())
     }
 
-    /// `txg` is on disk: its frees begin to wait. Those of `due` and before have waited long enough,
-    /// and are to [mature](Metaslab::mature).
-    pub(super) fn sync_done(&self, txg: u64, due: Option<u64>) -> Synced {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        let came = state.freed.hand_over(txg, &mut state.defer);
-        let due = due.map_or(0, |due| state.defer.bytes(due));
-        Synced { came, due, allocated: state.allocated.saturating_sub(due) }
-    }
-
-    /// What was freed in `due` and before becomes allocatable. `txg` is on disk; if the metaslab was
-    /// not used for `unload_after` txgs before, or for as long as tunables say, it is unloaded unless
-    /// it is to be kept.
-    pub(super) fn mature(
+    /// `txg` is on disk: its frees begin to wait, and those of `due` and before become allocatable. If
+    /// the metaslab was not used for `unload_after` txgs, or for as long as tunables say, it is
+    /// unloaded unless it is to be kept.
+    pub(super) fn sync_done(
         &self,
         txg: u64,
         due: Option<u64>,
@@ -398,6 +376,8 @@ impl Metaslab {
         unload_after: Option<u64>,
     ) -> View {
         let mut guard = self.state.lock();
+        let state = &mut *guard;
+        state.freed.hand_over(txg, &mut state.defer);
         while let Some((freed_in, segments)) = due.and_then(|due| guard.defer.pop(due, BATCH)) {
             guard.mature(freed_in, &segments);
             MutexGuard::bump(&mut guard);
@@ -420,6 +400,11 @@ impl Metaslab {
         drop(state);
         drop(unloaded);
         Some(view)
+    }
+
+    /// Bytes that loads found allocated, since the last call, beyond those that were known.
+    pub(super) fn take_found(&self) -> i64 {
+        std::mem::take(&mut self.state.lock().found)
     }
 
     /// Last txg in which it was used, and bytes of memory that it takes; `None` if not loaded.
@@ -505,7 +490,9 @@ impl Metaslab {
         }
         add(&mut result, state.loading.take().unwrap_or_default());
         if let Some(free) = result {
-            state.allocated = self.extent.size - free.space();
+            let allocated = self.extent.size - free.space();
+            state.found += allocated.wrapping_sub(state.allocated) as i64;
+            state.allocated = allocated;
             state.free = Some(free);
             (state.came_back, state.others) = ((0, 0), 0);
         }
