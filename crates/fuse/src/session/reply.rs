@@ -2,7 +2,7 @@
 //!
 //! Each kind of request has a kind of answer, so that it cannot be given another one. An answer may
 //! be given by any thread at any time, and once: giving it uses it up. One that is dropped says `EIO`,
-//! so that nobody waits for ever. The kernel takes each in one `writev`: a `fuse_out_header` and what
+//! so that nobody waits for ever. The kernel takes each in one call: a `fuse_out_header` and what
 //! belongs to it.
 
 use super::request::{FileHandle, INodeNo};
@@ -14,7 +14,7 @@ use fuse_abi::linux::{
 };
 use rustix::fs::FileType;
 use rustix::io::Errno;
-use std::io::IoSlice;
+use std::io::{IoSlice, Write as _};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,9 @@ use zerocopy::IntoBytes;
 
 /// Most bytes for which a listing sets memory aside before it has entries.
 const LISTING: usize = 64 << 10;
+/// Largest message that is copied together before it is written, in bytes. The kernel looks up the
+/// pages of each part of a message anew, which takes longer than to copy so little.
+const SMALL: usize = 512;
 /// Last nanosecond of a second: what is on disk may say more, the kernel takes no more.
 const LAST_NANOSECOND: u32 = 999_999_999;
 
@@ -102,9 +105,15 @@ pub(super) fn write(
 ) -> Result<(), Errno> {
     let [first, second] = parts;
     let len = size_of::<fuse_out_header>() + first.len() + second.len();
-    let len = u32::try_from(len).map_err(|_| Errno::MSGSIZE)?;
-    let header = fuse_out_header { len, error, unique };
-    let slices = [header.as_bytes(), first, second].map(IoSlice::new);
+    let header =
+        fuse_out_header { len: u32::try_from(len).map_err(|_| Errno::MSGSIZE)?, error, unique };
+    let parts = [header.as_bytes(), first, second];
+    if let Some(room) = [0; SMALL].get_mut(..len) {
+        let mut rest = &mut *room;
+        parts.iter().try_for_each(|part| rest.write_all(part)).map_err(|_| Errno::MSGSIZE)?;
+        return rustix::io::retry_on_intr(|| rustix::io::write(device, &*room)).map(drop);
+    }
+    let slices = parts.map(IoSlice::new);
     let slices = if second.is_empty() { slices.get(..2).unwrap_or_default() } else { &slices };
     rustix::io::retry_on_intr(|| rustix::io::writev(device, slices)).map(drop)
 }
