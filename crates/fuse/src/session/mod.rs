@@ -7,7 +7,8 @@
 //! 2. Threads read the same descriptor; the kernel gives each request to one of them. The thread that
 //!    read a request has it served, into a buffer of its own, and reads the next. Nothing is set aside
 //!    for a request but what its answer needs.
-//!    Which processor that happens on is chosen by `placement`.
+//!    Which processor that happens on is chosen by `placement`, and by `turn` whether one thread is
+//!    enough.
 //! 3. An answer belongs to its request's number, so it may come from another thread, in any order.
 //! 4. When the mount is gone reading says `ENODEV`, and the threads end. The last one tells the server.
 //!
@@ -20,6 +21,7 @@
 //! | `init` | the first request |
 //! | `placement` | which processor requests are answered on |
 //! | `awake` | keeping the others from falling asleep meanwhile |
+//! | `turn` | which threads read requests |
 
 mod awake;
 mod filesystem;
@@ -28,6 +30,7 @@ mod notify;
 mod placement;
 mod reply;
 mod request;
+mod turn;
 
 pub(crate) use filesystem::{Filesystem, Modes};
 pub(crate) use notify::Notifier;
@@ -132,12 +135,13 @@ struct Server<F: Filesystem> {
 impl<F: Filesystem> Server<F> {
     /// Serves requests until there will be no more.
     fn run(&self) -> io::Result<()> {
-        self.placement.join();
+        let thread = self.placement.join();
         let mut buffer = Buffer::new();
-        while let Some(bytes) = receive(&self.device, &mut buffer)? {
+        loop {
+            thread.wait();
+            let Some(bytes) = receive(&self.device, &mut buffer)? else { return Ok(()) };
             self.handle(bytes);
         }
-        Ok(())
     }
 
     fn handle(&self, bytes: &[u8]) {
@@ -195,6 +199,8 @@ fn receive<'a>(device: &OwnedFd, buffer: &'a mut Buffer) -> io::Result<Option<&'
     let room = buffer.bytes.get_mut(buffer.start..).unwrap_or_default();
     loop {
         match rustix::io::read(device, &mut *room) {
+            // The other end of what stands for the device in tests is gone.
+            Ok(0) => return Ok(None),
             Ok(len) => return Ok(Some(room.get(..len).unwrap_or_default())),
             // The request that was to be read was taken back, or there was a signal.
             Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => {}

@@ -9,13 +9,14 @@
 //! So while one thread alone sends small requests, one after the other, those that answer are put on
 //! the processor that it last ran on, and follow it. As soon as another one sends requests, or data in
 //! large pieces comes or goes, where working side by side is what counts, they run anywhere again:
-//! anywhere that the process was allowed to run when the mount was made. Meanwhile the other
-//! processors are kept from falling asleep ([`Awake`]).
+//! anywhere that the process was allowed to run when the mount was made. Meanwhile one of them alone
+//! reads requests ([`Turn`]), and the other processors are kept from falling asleep ([`Awake`]).
 //!
 //! A caller from another process-id namespace is not seen, and not followed.
 
 use super::awake::Awake;
 use super::request::{Operation, is_anyones};
+use super::turn::Turn;
 use fuse_abi::linux::fuse_in_header;
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, Pid};
@@ -47,6 +48,8 @@ pub(super) struct Placement {
     on: AtomicUsize,
     /// Keeps the others awake.
     awake: Awake,
+    /// Which of the threads read.
+    turn: Turn,
 }
 
 impl Placement {
@@ -60,12 +63,15 @@ impl Placement {
             streak: AtomicU32::new(0),
             on: AtomicUsize::new(ANYWHERE),
             awake: Awake::new(allowed.map_or(0, |set| set.count())),
+            turn: Turn::default(),
         }
     }
 
     /// The current thread is one that answers requests.
-    pub(super) fn join(&self) {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(rustix::thread::gettid());
+    pub(super) fn join(&self) -> Member<'_> {
+        let thread = rustix::thread::gettid();
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        Member { turn: &self.turn, thread }
     }
 
     /// A request was received, and will be served next.
@@ -80,6 +86,7 @@ impl Placement {
         if bytes >= LARGE || header.pid != self.caller.load(Relaxed) {
             self.caller.store(header.pid, Relaxed);
             self.streak.store(0, Relaxed);
+            self.turn.end();
             if self.on.load(Relaxed) != ANYWHERE {
                 self.put(ANYWHERE);
             }
@@ -91,15 +98,19 @@ impl Placement {
         }
         if self.on.load(Relaxed) != ANYWHERE {
             self.awake.expect_more();
+            self.turn.received();
         }
     }
 
     fn follow(&self, caller: u32) {
         let Some(cpu) = last_ran_on(caller) else { return };
-        let allowed = self.allowed.as_ref().is_some_and(|set| set.is_set(cpu));
-        if allowed && self.on.load(Relaxed) != cpu {
+        if !self.allowed.as_ref().is_some_and(|set| set.is_set(cpu)) {
+            return;
+        }
+        if self.on.load(Relaxed) != cpu {
             self.put(cpu);
         }
+        self.turn.take(rustix::thread::gettid());
     }
 
     /// Puts all threads on a processor. Where that fails they stay where they are: it is about speed
@@ -120,6 +131,26 @@ impl Placement {
                 tracing::debug!(%e, "cannot choose a processor");
             }
         }
+    }
+}
+
+/// A thread that answers requests, until this is dropped.
+pub(super) struct Member<'a> {
+    turn: &'a Turn,
+    thread: Pid,
+}
+
+impl Member<'_> {
+    /// Returns when it is to read a request.
+    pub(super) fn wait(&self) {
+        self.turn.wait(self.thread);
+    }
+}
+
+impl Drop for Member<'_> {
+    /// It reads no more, so others have to.
+    fn drop(&mut self) {
+        self.turn.end();
     }
 }
 
@@ -172,12 +203,18 @@ mod tests {
             assert_eq!(processors(), 1);
             placement.received(&fuse_in_header { pid: me + 1, ..LOOKUP }, &Ok(Operation::GetAttr));
             assert_eq!(processors(), all);
-            many(&placement, me);
+            // Unless it stops for a moment one thread reads meanwhile.
+            let taken = || {
+                many(&placement, me);
+                placement.turn.is_taken()
+            };
+            assert!((0..1000).any(|_| taken()));
             assert_eq!(processors(), 1);
             let (fh, flags) = (FileHandle(1), OFlags::empty());
             let read = Operation::Read { fh, offset: 0, size: LARGE as u32, flags };
             placement.received(&fuse_in_header { pid: me, ..LOOKUP }, &Ok(read));
             assert_eq!(processors(), all);
+            assert!(!placement.turn.is_taken());
         };
         std::thread::spawn(test).join().unwrap();
     }

@@ -1,14 +1,23 @@
 use super::*;
 use fuse_abi::linux::{fuse_opcode, fuse_out_header};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::ffi::OsStr;
 use std::io::Read;
+use std::sync::Mutex;
+use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A server that knows no file.
-struct Nothing;
+#[derive(Clone, Default)]
+struct Nothing {
+    /// Lookups wait for it.
+    names: Arc<Mutex<()>>,
+}
 
 impl Filesystem for Nothing {
     fn lookup(&self, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
+        let _names = self.names.lock().unwrap();
         reply.error(Errno::NOENT);
     }
 
@@ -47,7 +56,7 @@ fn answered(users: Users, opcode: fuse_opcode, body: &[u8]) -> Option<i32> {
     let len = (size_of::<fuse_in_header>() + body.len()) as u32;
     let header = fuse_in_header { len, opcode: opcode as u32, uid: 7, ..Default::default() };
     let (device, placement) = (Arc::new(to.into()), Placement::new());
-    let server = Server { fs: Nothing, device, users, placement };
+    let server = Server { fs: Nothing::default(), device, users, placement };
     server.handle(&[header.as_bytes(), body].concat());
     drop(server);
     let mut bytes = Vec::new();
@@ -88,4 +97,57 @@ fn data_starts_at_a_page_and_there_is_room_for_all() {
     let headers = size_of::<fuse_in_header>() + size_of::<fuse_write_in>();
     assert_eq!(room[headers..].as_ptr().align_offset(rustix::param::page_size()), 0);
     assert!(room.len() >= MAX_WRITE + HEADERS);
+}
+
+/// What a kernel has to do with a server.
+struct Kernel(OwnedFd);
+
+impl Kernel {
+    fn ask(&self, unique: u64, opcode: fuse_opcode, body: &[u8]) {
+        let len = (size_of::<fuse_in_header>() + body.len()) as u32;
+        let pid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let (opcode, uid) = (opcode as u32, 7);
+        let header = fuse_in_header { len, opcode, unique, pid, uid, ..Default::default() };
+        rustix::io::write(&self.0, &[header.as_bytes(), body].concat()).unwrap();
+    }
+
+    /// The number of the next request that is answered.
+    fn answered(&self) -> u64 {
+        let mut bytes = [0; 64];
+        let len = rustix::io::read(&self.0, &mut bytes).unwrap();
+        fuse_out_header::read_from_prefix(&bytes[..len]).unwrap().0.unique
+    }
+}
+
+#[test]
+fn where_one_thread_answers_a_slow_request_keeps_no_other_waiting() {
+    const MANY: u64 = 1000;
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let (kernel, device) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+    set_socket_timeout(&kernel, Timeout::Recv, Some(Duration::from_secs(20))).unwrap();
+    let (kernel, fs) = (Kernel(kernel), Nothing::default());
+    let (device, placement) = (Arc::new(device), Placement::new());
+    let server = Arc::new(Server { fs: fs.clone(), device, users: Users::All, placement });
+    let run = |_| {
+        let server = server.clone();
+        std::thread::spawn(move || server.run())
+    };
+    let threads: Vec<_> = (0..3).map(run).collect();
+
+    // After so many one thread reads alone, unless something keeps it from running for a moment.
+    for unique in 1..=MANY {
+        kernel.ask(unique, fuse_opcode::FUSE_GETATTR, &[0; 16]);
+        assert_eq!(kernel.answered(), unique);
+    }
+    let names = fs.names.lock().unwrap();
+    kernel.ask(MANY + 1, fuse_opcode::FUSE_LOOKUP, b"a\0");
+    kernel.ask(MANY + 2, fuse_opcode::FUSE_GETATTR, &[0; 16]);
+    assert_eq!(kernel.answered(), MANY + 2);
+    drop(names);
+    assert_eq!(kernel.answered(), MANY + 1);
+
+    drop(kernel);
+    for thread in threads {
+        thread.join().unwrap().unwrap();
+    }
 }
