@@ -104,36 +104,20 @@ impl Want<'_> {
         }
     }
 
-    /// Of a metaslab at `home` with a segment of `largest` bytes.
-    fn rank(&self, largest: u64, home: Option<Camp>) -> Rank {
-        let (rich, own) = (largest >= self.row(), home == Some(self.camp()));
-        match self.camp() {
-            Camp::Data => {
-                let row = match (rich, own) {
-                    (true, true) => 1,
-                    (true, false) if home.is_none() => 2,
-                    (_, true) => 3,
-                    (_, false) => 4,
-                };
-                (row, Reverse(largest))
-            }
-            Camp::Metadata => {
-                let row = match (rich, own) {
-                    (true, true) => 1,
-                    (true, false) if home.is_none() => 2,
-                    (true, false) => 3,
-                    (false, true) => 4,
-                    (false, false) => 5,
-                };
-                (row, Reverse(0))
-            }
+    /// The row of the table in the module's documentation for a metaslab at `home`.
+    fn preference(&self, rich: bool, home: Option<Camp>) -> u8 {
+        let own = home == Some(self.camp());
+        match (self.camp(), rich, own) {
+            (_, true, true) => 1,
+            (_, true, false) if home.is_none() => 2,
+            (Camp::Data, _, true) => 3,
+            (Camp::Data, _, false) => 4,
+            (Camp::Metadata, true, false) => 3,
+            (Camp::Metadata, false, true) => 4,
+            (Camp::Metadata, false, false) => 5,
         }
     }
 }
-
-/// How good a metaslab is among those of a like weight or less, the best first: the row of the table,
-/// then how large the largest segment is if that matters.
-type Rank = (u8, Reverse<u64>);
 
 /// Allocator, and how many copies of the block are on the vdev already.
 type Slot = (usize, usize);
@@ -154,6 +138,8 @@ struct Active {
 struct Order {
     views: Vec<View>,
     sorted: BTreeSet<(Reverse<Weight>, usize)>,
+    /// By the bytes of a segment that is sure to be there.
+    by_largest: BTreeSet<(Reverse<u64>, usize)>,
     active: BTreeMap<Slot, Active>,
     owners: BTreeMap<usize, Slot>,
     homes: Homes,
@@ -214,6 +200,7 @@ impl Group {
         for (i, metaslab) in metaslabs.iter().enumerate() {
             let view = metaslab.view();
             order.sorted.insert((Reverse(view.weight), i));
+            order.by_largest.insert((Reverse(view.surely_holds()), i));
             order.views.push(view);
         }
         let allocated = AtomicU64::new(metaslabs.iter().map(Metaslab::allocated).sum());
@@ -348,17 +335,30 @@ impl Group {
                 && (!others || want.choice == Choice::Any)
                 && self.far_enough(*i, want)
         };
-        // Further down the order no segment is large enough.
-        let heavy = order.sorted.iter().take_while(|(weight, _)| weight.0.may_hold(want.size));
-        let mut best: Option<(Rank, Candidate)> = None;
-        for i in heavy.map(|(_, i)| *i) {
+        let mut best: Option<(u8, Candidate)> = None;
+        // Whether nothing that comes later is better; if it can be rich `rich_later` says.
+        let mut done_with = |i: usize, rich_later: bool| {
             let largest = order.views.get(i).map_or(0, View::surely_holds);
-            let rank = want.rank(largest, order.homes.of(i));
-            if best.is_none_or(|(so_far, _)| rank < so_far) && fits(&i) {
-                let rich = largest >= want.row();
-                best = Some((rank, Candidate { metaslab: i, rich, largest }));
+            let rich = largest >= want.row();
+            let preference = want.preference(rich, order.homes.of(i));
+            if best.is_none_or(|(so_far, _)| preference < so_far) && fits(&i) {
+                best = Some((preference, Candidate { metaslab: i, rich, largest }));
             }
-        }
+            let later = want.preference(rich_later, Some(want.camp()));
+            best.is_some_and(|(so_far, _)| so_far <= later)
+        };
+        match want.camp() {
+            Camp::Data => {
+                let mut all = order.by_largest.iter();
+                all.any(|(Reverse(largest), i)| done_with(*i, *largest >= want.row()))
+            }
+            Camp::Metadata => {
+                // Further down the order no segment is large enough.
+                let heavy = |(weight, _): &&(Reverse<Weight>, _)| weight.0.may_hold(want.size);
+                let mut all = order.sorted.iter().take_while(heavy);
+                all.any(|(Reverse(weight), i)| done_with(*i, weight.may_hold(want.row())))
+            }
+        };
         best.map(|(_, candidate)| candidate)
     }
 
@@ -438,6 +438,10 @@ impl Group {
         if old.weight != view.weight {
             order.sorted.remove(&(Reverse(old.weight), i));
             order.sorted.insert((Reverse(view.weight), i));
+        }
+        if old.surely_holds() != view.surely_holds() {
+            order.by_largest.remove(&(Reverse(old.surely_holds()), i));
+            order.by_largest.insert((Reverse(view.surely_holds()), i));
         }
     }
 

@@ -17,9 +17,9 @@
 //! `take_changes` is not handed out at all, but kept back all the same.
 //!
 //! Blocks are placed one after the other, and when the segment is used up, in the largest that there
-//! is: so the blocks of a batch are neighbours, and their writes join. In a pool two thirds full,
-//! overwritten at random for long, a batch of blocks of 8 KiB makes 0.33 writes a block then, against 0.42
-//! to 0.51 where the first segment that fits after the last is taken.
+//! is: so the blocks of a batch are neighbours, and their writes join. (In a pool two thirds full,
+//! overwritten at random for long, there were 0.33 writes a block of 8 KiB so, and 0.42 to 0.51 where the
+//! first segment that fits after the last was taken.)
 //! When little is free, large segments are spared.
 //!
 //! A metaslab is *loaded* while its free space is in memory. Loading reads the space map as it was
