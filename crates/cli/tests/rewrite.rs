@@ -22,7 +22,7 @@ impl Tank {
         }
         let session = Session::new();
         let disk = session.path("disk");
-        fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
+        fs::File::create(&disk).unwrap().set_len(1 << 30).unwrap();
         let (root, disk) = (session.root(), disk.display().to_string());
         session.run(&format!("zpool create -R {root} -O compression=off tank {disk}")).ok();
         Some(Tank(session))
@@ -146,9 +146,9 @@ fn a_tree_is_rewritten_with_new_properties_while_others_write() {
     tank.finish();
 }
 
-/// A file system full of files that take a while to rewrite.
-fn many(tank: &Tank) -> Vec<String> {
-    let names: Vec<String> = (0..24).map(|n| format!("file{n}")).collect();
+/// A file system with so many files that each take a while to rewrite.
+fn many(tank: &Tank, count: usize) -> Vec<String> {
+    let names: Vec<String> = (0..count).map(|n| format!("file{n}")).collect();
     for (n, name) in names.iter().enumerate() {
         fs::write(tank.path(name), text(n, 2_000_000)).unwrap();
     }
@@ -160,7 +160,8 @@ fn many(tank: &Tank) -> Vec<String> {
 #[test]
 fn an_interrupted_rewrite_does_no_harm() {
     let Some(tank) = Tank::new() else { return };
-    let names = many(&tank);
+    // Many more than are done before an idle processor is found for who interrupts.
+    let names = many(&tank, 120);
     let before = tank.referenced("tank");
     tank.0.run("zfs set compression=zstd tank").ok();
     let mut command = tank.0.command();
@@ -194,7 +195,7 @@ fn an_interrupted_rewrite_does_no_harm() {
 #[test]
 fn a_terminal_has_a_bar() {
     let Some(tank) = Tank::new() else { return };
-    many(&tank);
+    many(&tank, 24);
     let line = format!("{} rewrite -r .", env!("CARGO_BIN_EXE_cenote"));
     // It gives the command a pseudo-terminal.
     let mut command = std::process::Command::new("script");

@@ -476,8 +476,9 @@ impl Allocator {
                 false => changed.iter().map(|metaslab| metaslab.take_changes(txg)).collect(),
             };
             group.keep_back(txg, changes.iter().map(|(_, kept)| kept).sum());
-            let changes = changes.into_iter().map(|(changes, _)| changes);
-            all.extend(changes.filter(|c| !c.allocs.is_empty() || !c.frees.is_empty()));
+            // What was allocated and freed again changes nothing on disk but what is kept back.
+            let any = |(c, kept): &(Changes, u64)| *kept > 0 || !c.allocs.is_empty();
+            all.extend(changes.into_iter().filter(any).map(|(changes, _)| changes));
         }
         all
     }
