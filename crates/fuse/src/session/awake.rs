@@ -133,10 +133,11 @@ impl Shared {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn soon(what: impl Fn() -> bool) -> bool {
+    /// Whether something becomes true before long.
+    pub(in crate::session) fn soon(what: impl Fn() -> bool) -> bool {
         let start = Instant::now();
         while !what() && start.elapsed() < Duration::from_secs(20) {
             std::thread::sleep(Duration::from_millis(1));

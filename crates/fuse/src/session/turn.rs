@@ -145,17 +145,10 @@ fn number(thread: Pid) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::awake::tests::soon;
     use rustix::thread::gettid;
     use std::sync::atomic::AtomicBool;
     use std::time::Instant;
-
-    fn soon(what: impl Fn() -> bool) -> bool {
-        let start = Instant::now();
-        while !what() && start.elapsed() < Duration::from_secs(20) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        what()
-    }
 
     #[test]
     fn one_reads_while_requests_come_and_then_everyone() {
