@@ -22,10 +22,10 @@
 //! costs a write. If the largest of the vdev are used first, small ones stay until their neighbours
 //! are free, too; and they are the larger the more space there is to choose from, so data does not
 //! keep to its metaslabs when all they have is holes. In a pool two thirds full that was overwritten
-//! for long, a block of 8 KiB costs 0.31 writes so; 0.44 where data used up the heaviest metaslab's
-//! segments to the last two blocks, and took others when no such segments were left. Data lets go of its active
-//! metaslab as well when that is not rich any more. Where no metaslab was rich, it goes on with what it
-//! took until the group is over.
+//! for long, a block of 8 KiB costs 0.31 writes so; 0.43 where data used up the heaviest metaslab's
+//! segments to the last two blocks, and took others when no such segments were left. Data lets go of
+//! its active metaslab as well when that is not rich any more. Where no metaslab was rich, it goes on
+//! with what it took until the group is over.
 //!
 //! The order has a lock of its own, held only to choose and to note a new weight; it is never held
 //! together with a metaslab's, and neither is while a metaslab is loaded.

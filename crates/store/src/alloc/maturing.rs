@@ -2,8 +2,8 @@
 //!
 //! When a txg is on disk, all that was freed in another one, two before, may be allocated again. In a
 //! pool that is overwritten at random these are as many segments as the txg had blocks, all over the
-//! pool, and each has to be joined with its neighbours: a tenth of what the whole sync takes. Nobody
-//! needs the space at once, so a thread of its own does it while the next txg goes on:
+//! pool, and each has to be joined with its neighbours: three to six hundredths of what the whole sync
+//! took. Nobody needs the space at once, so a thread of its own does it while the next txg goes on:
 //!
 //! ```text
 //!   sync ───── sync_done(txg) ───────────────────────── sync_done(txg + 1) ──>

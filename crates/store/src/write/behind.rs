@@ -3,8 +3,8 @@
 //! # Idea
 //!
 //! What a sync needs next of a block is its pointer, which is known as soon as it is packed and has a
-//! place. So batches are handed to one of the threads that pack blocks, which writes them and puts
-//! them into the caches, while the caller goes on with the blocks that lead to these.
+//! place. So batches that are worth it are handed to one of the threads that pack blocks, which writes
+//! them and puts them into the caches, while the caller goes on with the blocks that lead to these.
 //!
 //! # Invariants
 //!

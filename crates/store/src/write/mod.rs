@@ -241,7 +241,7 @@ impl Writer {
         self.written.now()
     }
 
-    /// As [`Writer::write_many`], but that blocks are still being written when it returns: whether
+    /// As [`Writer::write_many`], but that blocks may still be being written when it returns: whether
     /// they could be says [`Writer::landed`]. They can be read at once. Where everything happens in
     /// the calling threads ([`alloc::Options`](crate::alloc::Options)) nothing is put off.
     pub fn write_behind(
