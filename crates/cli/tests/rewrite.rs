@@ -209,7 +209,8 @@ fn a_terminal_has_a_bar() {
     assert_eq!(shown.code, 0, "{shown:?}");
     let (bar, last) = shown.out.rsplit_once("\x1b[2K").unwrap();
     assert!(bar.contains("% ") && bar.contains(" left"), "{bar}");
-    assert!(bar.contains("100% 45.78 MiB of 45.78 MiB"), "{bar}");
+    // How far it had come when it was last drawn depends on the machine.
+    assert!(bar.contains(" of 45.78 MiB"), "{bar}");
     assert!(last.starts_with("24 files, 45.8M, "), "{last}");
     assert!(!tank.run("rewrite -rv .").err.contains('\x1b'));
     tank.finish();
