@@ -4,8 +4,14 @@
 //! `features_for_write` (guid → number of uses) and `feature_descriptions` (guid → text).
 
 use crate::directory::Directory;
-use cenote_dmu::Result;
+use cenote_dmu::zap::Zap;
+use cenote_dmu::{Object, Result};
+use cenote_format::blkptr::BlockPointer;
 use cenote_format::features::{self, Feature};
+use std::sync::Arc;
+
+/// The entries of the object directory that name the ZAPs: the texts, then the numbers of uses.
+const ZAPS: [&str; 3] = ["feature_descriptions", "features_for_read", "features_for_write"];
 
 /// A feature that is in use and not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,16 +53,42 @@ pub struct PoolFeature {
 pub struct PoolFeatures {
     /// In the order of the ZAPs, those for reading first.
     pub list: Vec<PoolFeature>,
+    /// What leads to the blocks of the ZAPs: as long as it stays the same, so do they.
+    roots: Vec<BlockPointer>,
+}
+
+/// The ZAPs' objects.
+fn objects(dir: &Directory) -> Result<[Option<Object>; ZAPS.len()]> {
+    let [descriptions, reading, writing] = ZAPS.map(|name| dir.object_of(name));
+    Ok([descriptions?, reading?, writing?])
+}
+
+fn roots(objects: &[Option<Object>]) -> impl Iterator<Item = &BlockPointer> {
+    objects.iter().flatten().flat_map(|object| &object.dnode().pointers)
 }
 
 impl PoolFeatures {
     /// Reads the three ZAPs.
     pub(crate) fn load(dir: &Directory) -> Result<PoolFeatures> {
-        let descriptions = dir.zap_of("feature_descriptions")?;
+        PoolFeatures::read(&objects(dir)?)
+    }
+
+    /// The same as they are in a later transaction group.
+    pub(crate) fn after(self: &Arc<Self>, dir: &Directory) -> Result<Arc<PoolFeatures>> {
+        let objects = objects(dir)?;
+        match roots(&objects).eq(&self.roots) {
+            true => Ok(self.clone()),
+            false => Ok(Arc::new(PoolFeatures::read(&objects)?)),
+        }
+    }
+
+    fn read(objects: &[Option<Object>; ZAPS.len()]) -> Result<PoolFeatures> {
+        let [descriptions, reading, writing] = objects;
+        let descriptions = descriptions.as_ref().map(Zap::open).transpose()?;
         let mut list = Vec::new();
-        for (zap, for_read) in [("features_for_read", true), ("features_for_write", false)] {
-            let Some(zap) = dir.zap_of(zap)? else { continue };
-            for entry in zap.entries()? {
+        for (object, for_read) in [(reading, true), (writing, false)] {
+            let Some(object) = object else { continue };
+            for entry in Zap::open(object)?.entries()? {
                 let guid = String::from_utf8_lossy(&entry.name).into_owned();
                 let known = features::by_guid(&guid);
                 // Only unknown features are ever described to the user.
@@ -73,7 +105,7 @@ impl PoolFeatures {
                 });
             }
         }
-        Ok(PoolFeatures { list })
+        Ok(PoolFeatures { list, roots: roots(objects).copied().collect() })
     }
 
     /// The enabled feature with this guid.
@@ -131,6 +163,7 @@ mod tests {
                 feature("com.example:reading", 2, true),
                 feature("com.example:writing", 1, false),
             ],
+            ..PoolFeatures::default()
         };
         let guids = |r| f.unsupported(r).into_iter().map(|u| u.guid).collect::<Vec<_>>();
         assert_eq!(guids(true), ["com.example:reading"]);

@@ -142,7 +142,7 @@ pub(crate) struct Loaded {
     pub store: Arc<Store>,
     pub mos: Arc<ObjectSet>,
     pub directory: Directory,
-    pub features: PoolFeatures,
+    pub features: Arc<PoolFeatures>,
     pub dsl: Arc<Dsl>,
     pub uberblock: Uberblock,
     /// Bytes that the mappings of removed vdevs take.
@@ -167,7 +167,7 @@ pub(crate) struct Failure {
     /// The config and the tree last built: the MOS's if that was read, else the labels'.
     pub tree: Option<(NvList, Arc<VdevTree>)>,
     /// The features, as far as they were read.
-    pub features: Option<PoolFeatures>,
+    pub features: Option<Arc<PoolFeatures>>,
 }
 
 impl From<Cause> for Failure {
@@ -322,7 +322,7 @@ fn open_trusted(
     tree: &Arc<VdevTree>,
     ub: &Uberblock,
     o: &LoadOptions,
-    seen_features: &mut Option<PoolFeatures>,
+    seen_features: &mut Option<Arc<PoolFeatures>>,
 ) -> Result<Loaded, Cause> {
     check_devices(tree, o.allow_missing_log)?;
     let root = config.list("vdev_tree").cloned().unwrap_or_default();
@@ -331,7 +331,7 @@ fn open_trusted(
     }
     let (store, mos, directory) = open_mos(tree, ub, o.arc_bytes)?;
     let mapping_bytes = indirect::load_all(&mos, &directory, tree).map_err(damaged)?;
-    let features = PoolFeatures::load(&directory).map_err(damaged)?;
+    let features = Arc::new(PoolFeatures::load(&directory).map_err(damaged)?);
     *seen_features = Some(features.clone());
     let unknown = features.unsupported(true);
     if !unknown.is_empty() {

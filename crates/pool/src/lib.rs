@@ -218,7 +218,7 @@ impl Pool {
     }
 
     /// The features enabled.
-    pub fn features(&self) -> &PoolFeatures {
+    pub fn features(&self) -> &Arc<PoolFeatures> {
         &self.loaded.features
     }
 

@@ -29,7 +29,8 @@ impl Core {
         let before = shared.view();
         let dsl = before.dsl().after(self.mos.synced().clone())?;
         dsl.set_pool_space(pool_space(&shared.disk));
-        let view = before.after(self.loaded(before.mapping_bytes(), dsl)?);
+        let loaded = self.loaded(before.mapping_bytes(), dsl, before.features())?;
+        let view = before.after(loaded);
         shared.disk.loader.advance(view.mos().clone(), txg);
         *shared.view.write() = Arc::new(view);
         shared.disk.allocator.sync_done(txg);
@@ -72,8 +73,13 @@ impl Core {
         Ok(())
     }
 
-    /// The pool as the last group left it.
-    pub(super) fn loaded(&self, mapping_bytes: u64, dsl: Arc<Dsl>) -> Result<Loaded, EngineError> {
+    /// The pool as the last group left it; `features` are those of the group before.
+    pub(super) fn loaded(
+        &self,
+        mapping_bytes: u64,
+        dsl: Arc<Dsl>,
+        features: &Arc<PoolFeatures>,
+    ) -> Result<Loaded, EngineError> {
         let mos = self.mos.synced().clone();
         let directory = Directory::open(&mos)?;
         let mut config = self.config.mos(self.uberblock.txg);
@@ -81,7 +87,7 @@ impl Core {
         Ok(Loaded {
             config,
             store: mos.store().clone(),
-            features: PoolFeatures::load(&directory)?,
+            features: features.after(&directory)?,
             directory,
             dsl,
             mos,

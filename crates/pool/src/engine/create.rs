@@ -213,7 +213,7 @@ impl Core {
         let name = request.spec.name.to_string();
         let dsl = Dsl::open(mos.clone(), &name)?;
         dsl.set_pool_space(pool_space(disk));
-        let loaded = self.loaded(0, dsl)?;
+        let loaded = self.loaded(0, dsl, &Arc::default())?;
         let devices = DeviceSet::of_open(prepared.devices());
         let origin =
             Origin { guid: prepared.pool_guid, altroot: request.altroot.clone(), readonly: false };

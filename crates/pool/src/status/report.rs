@@ -12,6 +12,7 @@ use crate::import::{self, Cause, LoadOptions, uberblocks};
 use crate::scan::ScanStatus;
 use cenote_format::nvlist::NvList;
 use cenote_vdev::{Aux, VdevState};
+use std::sync::Arc;
 
 /// A pool as `zpool import` lists it.
 #[derive(Debug, Clone)]
@@ -44,7 +45,7 @@ pub struct ImportReport {
 struct Opened {
     tree: ConfigTree,
     root: VdevState,
-    features: PoolFeatures,
+    features: Arc<PoolFeatures>,
     resilvering: bool,
     /// What is wrong that the tree does not show.
     cause: Option<Reason>,
@@ -276,7 +277,7 @@ fn unopened(config: &NvList, devices: &DeviceSet, aux: Aux, cause: Option<Reason
     let mut opened = Opened {
         tree: ConfigTree::new(VdevLine::of_config(config, devices)),
         root: VdevState::CantOpen(aux),
-        features: PoolFeatures::default(),
+        features: Arc::default(),
         resilvering: false,
         cause,
     };

@@ -525,17 +525,24 @@ impl Allocator {
 
     /// Loads the best metaslabs of each vdev, in the background if there is one.
     pub fn preload(self: &Arc<Self>) {
-        // What is loaded beyond the limit would only push out what is in use.
-        if !tunables::PRELOAD_ENABLED.is_on() || self.memory() > memory_limit() {
+        if !tunables::PRELOAD_ENABLED.is_on() {
             return;
         }
-        for group in self.groups() {
-            for metaslab in group.worth_loading(tunables::PRELOAD_LIMIT.count()) {
-                if self.options.background {
-                    self.request_load(group.vdev(), metaslab);
-                } else {
-                    self.load(group.vdev(), metaslab);
-                }
+        let worth = self.groups().flat_map(|group| {
+            let best = group.worth_loading(tunables::PRELOAD_LIMIT.count());
+            best.into_iter().map(|metaslab| (group.vdev(), metaslab))
+        });
+        let worth: Vec<(u64, u64)> = worth.collect();
+        // What is loaded beyond the limit would only push out what is in use. All metaslabs are
+        // asked for their memory only if there is something to load.
+        if worth.is_empty() || self.memory() > memory_limit() {
+            return;
+        }
+        for (vdev, metaslab) in worth {
+            if self.options.background {
+                self.request_load(vdev, metaslab);
+            } else {
+                self.load(vdev, metaslab);
             }
         }
     }

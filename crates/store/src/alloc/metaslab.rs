@@ -46,6 +46,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cenote_vdev::stats::Latencies;
@@ -159,6 +160,9 @@ pub struct Metaslab {
     extent: Extent,
     state: Watched<State>,
     loaded: Condvar,
+    /// Whether there may be changes that were not taken: a pass asks all metaslabs, and a lock each
+    /// would be most of what a pass with few changes costs.
+    changed: AtomicBool,
 }
 
 impl Metaslab {
@@ -177,7 +181,8 @@ impl Metaslab {
         let top = state.histogram.counts().iter().rposition(|count| *count > 0);
         let bound = top.map_or(0, |log| u64::MAX >> (63 - log.min(63)));
         state.others = bound.min(extent.size - state.allocated);
-        Metaslab { vdev, id, extent, state: Watched::new(state), loaded: Condvar::new() }
+        let (state, loaded, changed) = (Watched::new(state), Condvar::new(), AtomicBool::new(false));
+        Metaslab { vdev, id, extent, state, loaded, changed }
     }
 
     /// Its number within the vdev.
@@ -264,6 +269,9 @@ impl Metaslab {
             None => Attempt::Unloaded,
             Some(_) => state.take(self.extent, txg, size).map_or(Attempt::TooSmall, Attempt::Got),
         };
+        if let Attempt::Got(_) = attempt {
+            self.changed.store(true, Ordering::Relaxed);
+        }
         (attempt, state.view())
     }
 
@@ -283,6 +291,7 @@ impl Metaslab {
         let free = free.as_mut().ok_or(RangeError::Absent { start, end })?;
         let mut segments: VecDeque<(u64, u64)> = free.iter().collect();
         let mut claimed = 0;
+        self.changed.store(true, Ordering::Relaxed);
         for (start, end) in wanted {
             while let Some((from, to)) = segments.pop_front() {
                 if to <= start {
@@ -335,11 +344,15 @@ impl Metaslab {
         if let Some((seg_start, seg_end)) = clash.or(free.then_some((start, end))) {
             return Err(RangeError::Overlap { start, end, seg_start, seg_end });
         }
+        self.changed.store(true, Ordering::Relaxed);
         state.frees.entry(txg).or_default().add(start, end)
     }
 
     /// Whether there are changes of `txg` since the last [`Metaslab::take_changes`].
     pub(super) fn has_changes(&self, txg: u64) -> bool {
+        if !self.changed.load(Ordering::Relaxed) {
+            return false;
+        }
         let state = self.state.lock();
         state.allocs.contains_key(&txg) || state.frees.contains_key(&txg)
     }
@@ -353,6 +366,8 @@ impl Metaslab {
             if !freed.is_empty() {
                 state.freed.push(txg, freed.clone());
             }
+            let more = !state.allocs.is_empty() || !state.frees.is_empty();
+            self.changed.store(more, Ordering::Relaxed);
             (allocs, freed)
         };
         let mut frees = RangeTree::new();
