@@ -7,7 +7,7 @@
 //!                       │    until now, those of
 //!                       │    the txg that is being
 //!                       │    written included
-//!                       └──> fresh ── advance(txg) ──> forgotten
+//!                       └──> fresh ── advance(txg) ──> out of date
 //!                            those again, as a list
 //! ```
 //!
@@ -48,8 +48,9 @@ pub(super) const SEGMENT_BYTES: u64 = 32;
 #[derive(Debug, Default)]
 struct Entry {
     all: Unflushed,
-    /// Changes of the txg that is being written.
+    /// Changes of the txg that was being written when this was the last one on disk.
     fresh: Vec<(Change, u64, u64)>,
+    fresh_after: u64,
     before: Option<Unflushed>,
     /// Last txg on disk that flushed.
     flushed: u64,
@@ -66,8 +67,8 @@ struct State {
     /// Last txg on disk.
     txg: u64,
     metaslabs: BTreeMap<Place, Entry>,
-    /// Metaslabs that the txg that is being written changes or flushes.
-    touched: BTreeSet<Place>,
+    /// Metaslabs that the txg that is being written flushes.
+    flushing: BTreeSet<Place>,
     /// Loads under way.
     loading: BTreeMap<Place, usize>,
 }
@@ -123,6 +124,20 @@ impl Unflushed {
 }
 
 impl Entry {
+    /// What is fresh while the txg after `synced` is being written.
+    fn fresh(&self, synced: u64) -> &[(Change, u64, u64)] {
+        if self.fresh_after == synced { &self.fresh } else { &[] }
+    }
+
+    /// The txg after `synced` is about to change it. What is out of date by then is forgotten only
+    /// now, so that the end of a txg does not go through all metaslabs.
+    fn renew(&mut self, synced: u64) {
+        if self.fresh_after != synced {
+            self.fresh.clear();
+            self.fresh_after = synced;
+        }
+    }
+
     /// Adds a range.
     fn change(&mut self, change: Change, start: u64, end: u64) -> Result<(), RangeError> {
         let (from, to) = self.all.both(change);
@@ -131,20 +146,12 @@ impl Entry {
         Ok(())
     }
 
-    /// The txg is on disk.
-    fn advance(&mut self, txg: u64) {
-        if self.before.take().is_some() {
-            self.flushed = txg;
-        }
-        self.fresh.clear();
-    }
-
-    /// Adds what was unflushed after the last txg on disk.
-    fn merge(&self, free: &mut Loading) -> Result<(), RangeError> {
+    /// Adds what was unflushed after `synced`, the last txg on disk.
+    fn merge(&self, synced: u64, free: &mut Loading) -> Result<(), RangeError> {
         let unflushed = self.before.as_ref().unwrap_or(&self.all);
         unflushed.allocs.iter().try_for_each(|(s, e)| free.alloc(s, e))?;
         unflushed.frees.iter().try_for_each(|(s, e)| free.free(s, e))?;
-        let fresh = self.fresh.iter().rev().filter(|_| self.before.is_none());
+        let fresh = self.fresh(synced).iter().rev().filter(|_| self.before.is_none());
         for (change, start, end) in fresh {
             match change {
                 Change::Alloc => free.free(*start, *end)?,
@@ -176,8 +183,9 @@ impl UnflushedSpace {
     pub fn change(&self, changes: &Changes) -> Result<(), RangeError> {
         let place = (changes.vdev, changes.metaslab);
         let mut state = self.state.lock();
-        state.touched.insert(place);
+        let synced = state.txg;
         let entry = state.metaslabs.entry(place).or_default();
+        entry.renew(synced);
         let all = [(Change::Alloc, &changes.allocs), (Change::Free, &changes.frees)];
         for (change, ranges) in all {
             ranges.iter().try_for_each(|(start, end)| entry.change(change, *start, *end))?;
@@ -189,7 +197,7 @@ impl UnflushedSpace {
     /// called before the changes of that txg are noted.
     pub fn flush(&self, place: Place) -> Ranges {
         let mut state = self.state.lock();
-        state.touched.insert(place);
+        state.flushing.insert(place);
         let entry = state.metaslabs.entry(place).or_default();
         let before = entry.before.insert(std::mem::take(&mut entry.all));
         (before.allocs.iter().collect(), before.frees.iter().collect())
@@ -231,16 +239,16 @@ impl UnflushedSpace {
         if state.appended > read || entry.is_some_and(|e| e.flushed > read) {
             return Ok(Merged::Stale);
         }
-        entry.map_or(Ok(()), |entry| entry.merge(free))?;
+        entry.map_or(Ok(()), |entry| entry.merge(state.txg, free))?;
         Ok(Merged::At(state.txg.max(read)))
     }
 
     /// `txg` is on disk. `show` makes its MOS the one that is read from now on.
     pub fn advance(&self, txg: u64, show: impl FnOnce()) {
         let mut state = self.state.lock();
-        for place in std::mem::take(&mut state.touched) {
+        for place in std::mem::take(&mut state.flushing) {
             if let Some(entry) = state.metaslabs.get_mut(&place) {
-                entry.advance(txg);
+                (entry.before, entry.flushed) = (None, txg);
             }
         }
         if std::mem::take(&mut state.appending) {

@@ -181,7 +181,8 @@ impl Metaslab {
         let top = state.histogram.counts().iter().rposition(|count| *count > 0);
         let bound = top.map_or(0, |log| u64::MAX >> (63 - log.min(63)));
         state.others = bound.min(extent.size - state.allocated);
-        let (state, loaded, changed) = (Watched::new(state), Condvar::new(), AtomicBool::new(false));
+        let (state, loaded, changed) =
+            (Watched::new(state), Condvar::new(), AtomicBool::new(false));
         Metaslab { vdev, id, extent, state, loaded, changed }
     }
 
