@@ -114,7 +114,7 @@ impl Core {
         self.frees = context.tx.frees;
         self.passes(&shared.disk, txg, abilities, usable, &mut recorder)?;
         let begun = Instant::now();
-        self.commit(shared, txg)?;
+        let maturation = self.commit(shared, txg)?;
         let figures = recorder.end(&shared.disk, &self.maps, begun.elapsed());
         tracing::debug!(txg, passes = figures.passes.len(), self.destroying, "synced");
         shared.history.add(figures, &shared.disk.allocator.load_latency());
@@ -126,6 +126,7 @@ impl Core {
             shared.gate.ask();
         }
         shared.gate.synced(txg);
+        drop(maturation);
         shared.disk.writer.forget_freed();
         Ok(())
     }

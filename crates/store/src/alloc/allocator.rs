@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::group::{Choice, Group, Outcome, ToLoad, VdevInfo, Want};
 use super::hold::{Hold, Holds};
 use super::loader::{Background, LoadMetaslab};
-use super::maturing::{Maturing, Work};
+use super::maturing::{Maturation, Maturing, Work};
 use super::metaslab::{Changes, Metaslab, TXG_DEFER_SIZE};
 use super::watched::LockWaits;
 use crate::gang::OLD_HEADER;
@@ -484,9 +484,9 @@ impl Allocator {
     }
 
     /// `txg` is on disk, with all its changes, the last of which were taken before. Frees that
-    /// have waited long enough come back into circulation (see `maturing`), and metaslabs that are
-    /// worth it are loaded ahead.
-    pub fn sync_done(self: &Arc<Self>, txg: u64) {
+    /// have waited long enough count as free, and come back into circulation once what is returned is
+    /// dropped (see `maturing`); metaslabs that are worth it are loaded ahead.
+    pub fn sync_done(self: &Arc<Self>, txg: u64) -> Maturation {
         self.wait_matured();
         self.synced.fetch_max(txg, Ordering::Relaxed);
         if self.groups().any(|group| group.is_short()) {
@@ -498,11 +498,15 @@ impl Allocator {
         self.layout().classes.values().for_each(|class| class.balance());
         let groups = self.groups().cloned().collect();
         let work = Work { groups, txg, due, unload_after: self.options.unload_after };
-        match self.options.background {
+        let maturation = match self.options.background {
             true => self.maturing.get_or_init(Maturing::start).give(work),
-            false => work.run(),
-        }
+            false => {
+                work.run();
+                Maturation::over()
+            }
+        };
         self.preload();
+        maturation
     }
 
     /// Waits until all space that has waited long enough is in circulation.

@@ -6,11 +6,14 @@
 //! took. Nobody needs the space at once, so a thread of its own does it while the next txg goes on:
 //!
 //! ```text
-//!   sync ───── sync_done(txg) ───────────────────────── sync_done(txg + 1) ──>
-//!                │  how much comes back is counted        ^ waits for the thread
-//!                v                                        │
-//!   thread      Work: each metaslab's frees begin to wait or come back; homes are seen to
+//!   sync ───── sync_done(txg) ── whoever waits is told ───── sync_done(txg + 1) ──>
+//!                how much comes back is │ counted             ^ waits for the thread
+//!                                       v                     │
+//!   thread                 Work: each metaslab's frees begin to wait or come back; homes are seen to
 //! ```
+//!
+//! The thread begins when the sync drops what `sync_done` gave it ([`Maturation`]): one that is woken
+//! may run before the one that wakes it goes on, and nobody is to wait for that.
 //!
 //! To accounts the space is free from `sync_done` on. An allocation that finds no room waits for the
 //! thread and looks again ([`Maturing::wait`]), so that none is refused for what is on its way.
@@ -67,15 +70,39 @@ impl Drop for Done {
     }
 }
 
+type Job = (Work, Done);
+
+/// What is on its way back after a txg. The work begins when this is dropped; until then it counts as
+/// under way.
+pub struct Maturation(Option<(Sender<Job>, Job)>);
+
+impl Maturation {
+    /// Nothing is on its way any more.
+    pub(super) fn over() -> Maturation {
+        Maturation(None)
+    }
+}
+
+impl Drop for Maturation {
+    fn drop(&mut self) {
+        let Some((queue, job)) = self.0.take() else { return };
+        // Without a thread it is done here.
+        if let Err(refused) = queue.try_send(job) {
+            let (work, _done) = refused.into_inner();
+            work.run();
+        }
+    }
+}
+
 /// The thread; see the module's documentation. It ends when this is dropped.
 pub(super) struct Maturing {
-    queue: Sender<(Work, Done)>,
+    queue: Sender<Job>,
     shared: Arc<Shared>,
 }
 
 impl Maturing {
     pub(super) fn start() -> Maturing {
-        let (queue, all) = bounded::<(Work, Done)>(1);
+        let (queue, all) = bounded::<Job>(1);
         let thread = std::thread::Builder::new().name("metaslab-mature".into());
         let run = move || all.into_iter().for_each(|(work, _done)| work.run());
         if let Err(e) = thread.spawn(run) {
@@ -85,15 +112,10 @@ impl Maturing {
     }
 
     /// Has `work` done, after what is under way.
-    pub(super) fn give(&self, work: Work) {
+    pub(super) fn give(&self, work: Work) -> Maturation {
         self.wait();
         *self.shared.busy.lock() = true;
-        let job = (work, Done(self.shared.clone()));
-        // Without a thread it is done here.
-        if let Err(refused) = self.queue.try_send(job) {
-            let (work, _done) = refused.into_inner();
-            work.run();
-        }
+        Maturation(Some((self.queue.clone(), (work, Done(self.shared.clone())))))
     }
 
     /// Whether something is under way.

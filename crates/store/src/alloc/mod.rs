@@ -67,6 +67,7 @@ pub use allocator::{
 pub use group::{Group, VdevInfo};
 pub use hold::Hold;
 pub use loader::{LoadMetaslab, Loaded};
+pub use maturing::Maturation;
 pub use metaslab::{Changes, Metaslab, MetaslabInfo, TXG_DEFER_SIZE};
 pub use space::{Extent, FreeSpace, Loading, SEGMENT_BITS};
 pub use watched::LockWaits;
