@@ -584,6 +584,13 @@ impl Tree {
         self.tell(|notifier| notifier.inval_inode(self.kernels(ino), -1, 0));
     }
 
+    /// Makes the kernel forget `len` bytes of a file's contents.
+    pub(crate) fn contents_changed(&self, ino: u64, offset: u64, len: u64) {
+        let whole = i64::try_from(offset).ok().zip(i64::try_from(len).ok());
+        let (offset, len) = whole.unwrap_or((0, 0));
+        self.tell(|notifier| notifier.inval_inode(self.kernels(ino), offset, len));
+    }
+
     /// The kernel's own number.
     fn kernels(&self, ino: u64) -> INodeNo {
         INodeNo(if ino == self.root.root().ino() { FUSE_ROOT } else { ino })

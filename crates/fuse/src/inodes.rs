@@ -6,6 +6,8 @@
 //! forgotten the file system releases it. The kernel's `forget` for a number may arrive after the
 //! number has been told again for a new file: counts are added up, so that is no matter.
 //!
+//! Also counted is how many files are open past the kernel's pages (see `server::direct`).
+//!
 //! Only numbers of file systems that can be changed are counted. The table is cut in shards by number,
 //! so that requests for different files do not wait for each other; nothing else is done under a
 //! shard's lock.
@@ -28,6 +30,12 @@ struct Inode {
     orphan: Option<Orphan>,
     /// The kernel was told that it has set-user-id or set-group-id bits.
     setid: bool,
+    /// Files that are open past the kernel's pages.
+    direct: u64,
+    /// There were several of them at once.
+    shared: bool,
+    /// It was given capabilities meanwhile.
+    capable: bool,
 }
 
 /// The inode numbers that the kernel knows.
@@ -106,6 +114,56 @@ impl Inodes {
         }
     }
 
+    /// Does something with a number that the kernel knows; `None` if it does not.
+    fn with<T>(&self, ino: u64, what: impl FnOnce(&mut Inode) -> T) -> Option<T> {
+        self.shard(ino)?.get_mut(&ino).map(what)
+    }
+
+    /// A new file is opened past the pages. False: the kernel does not know it.
+    pub(crate) fn begin_direct(&self, ino: u64) -> bool {
+        self.with(ino, |inode| inode.direct += 1).is_some()
+    }
+
+    /// A file is opened; whether it has to be past the pages, as others have it open.
+    pub(crate) fn join_direct(&self, ino: u64) -> bool {
+        let joined = self.with(ino, |inode| {
+            if inode.direct > 0 {
+                (inode.direct, inode.shared) = (inode.direct + 1, true);
+            }
+            inode.direct > 0
+        });
+        joined == Some(true)
+    }
+
+    /// Counts one more if there were several, and tells whether there were.
+    pub(crate) fn join_shared_direct(&self, ino: u64) -> bool {
+        let joined = self.with(ino, |inode| {
+            inode.direct += u64::from(inode.shared);
+            inode.shared
+        });
+        joined == Some(true)
+    }
+
+    /// One of those that were counted is no more.
+    pub(crate) fn leave_direct(&self, ino: u64) {
+        self.with(ino, |inode| {
+            inode.direct = inode.direct.saturating_sub(1);
+            if inode.direct == 0 {
+                (inode.shared, inode.capable) = (false, false);
+            }
+        });
+    }
+
+    /// A file was given capabilities.
+    pub(crate) fn give_capability(&self, ino: u64) {
+        self.with(ino, |inode| inode.capable = inode.direct > 0);
+    }
+
+    /// Whether a file that is open past the pages was given capabilities since they were last taken.
+    pub(crate) fn take_capability(&self, ino: u64) -> bool {
+        self.with(ino, |inode| std::mem::take(&mut inode.capable)) == Some(true)
+    }
+
     /// The numbers that the kernel knows, of those that `of` chooses.
     pub(crate) fn known(&self, of: impl Fn(u64) -> bool) -> Vec<u64> {
         let mut all = Vec::new();
@@ -155,5 +213,25 @@ mod tests {
         inodes.forget(7, 1);
         assert!(!inodes.knows(7) && !inodes.is_setid(7) && inodes.knows(7 + SHARDS as u64));
         inodes.forget(7, u64::MAX);
+    }
+
+    #[test]
+    fn a_file_is_open_past_the_pages_for_all_or_for_nobody() {
+        let inodes = Inodes::default();
+        assert!(!inodes.begin_direct(7) && !inodes.join_direct(7));
+        inodes.learn(7);
+        assert!(!inodes.join_direct(7) && !inodes.join_shared_direct(7));
+        inodes.give_capability(7);
+        assert!(!inodes.take_capability(7), "not open this way");
+        assert!(inodes.begin_direct(7) && !inodes.join_shared_direct(7));
+        inodes.give_capability(7);
+        assert!(inodes.take_capability(7) && !inodes.take_capability(7));
+        assert!(inodes.join_direct(7));
+        inodes.leave_direct(7);
+        assert!(inodes.join_shared_direct(7), "pages of the other one may be there still");
+        inodes.leave_direct(7);
+        assert!(inodes.join_direct(7));
+        (0..2).for_each(|_| inodes.leave_direct(7));
+        assert!(!inodes.join_direct(7) && !inodes.join_shared_direct(7));
     }
 }

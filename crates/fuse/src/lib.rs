@@ -38,11 +38,12 @@
 //! space a file takes is not known before it is on disk, and in a file system in which a name can be
 //! written in several ways a change under one of them is a change under all.
 //!
-//! Writes go through at once, in pieces of up to 1 MiB; the kernel keeps the pages to read from. It
-//! could collect them (`FUSE_WRITEBACK_CACHE`), but then what `write` promises under OpenZFS would
-//! not hold: that a full pool or a quota is reported by the `write` that meets it, that a snapshot
-//! has all that was written before it, that under `sync=always` it is on disk, and that only the end
-//! of an append-only file is written. It also costs small files two more requests each.
+//! Writes go through at once, in pieces of up to 1 MiB; the kernel keeps the pages to read from, but
+//! those of new files that are opened to be written to only (`server::direct`). It could collect
+//! writes (`FUSE_WRITEBACK_CACHE`), but then what `write` promises under OpenZFS would not hold: that
+//! a full pool or a quota is reported by the `write` that meets it, that a snapshot has all that was
+//! written before it, that under `sync=always` it is on disk, and that only the end of an append-only
+//! file is written. It also costs small files two more requests each.
 
 mod attach;
 mod caller;

@@ -12,7 +12,7 @@ use crate::attach::{self, Kind, MountError, Served};
 use crate::caller::Caller;
 use crate::session::{
     Asked, FileAttr, FileHandle, Filesystem, Found, INodeNo, ReplyAttr, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Writing,
 };
 use crate::watcher::Watcher;
 use cenote_zpl::{Clock, Time};
@@ -263,7 +263,7 @@ impl Filesystem for Server {
         _fh: FileHandle,
         offset: u64,
         data: &[u8],
-        _kill_ids: bool,
+        _how: Writing,
         reply: ReplyWrite,
     ) {
         match self.write_file(ino, offset, data) {

@@ -1,5 +1,6 @@
 //! Attributes: of `stat`, extended ones, flags.
 
+use super::direct::CAPABILITY;
 use super::{Server, errno, missing};
 use crate::caller::Caller;
 use crate::flags;
@@ -147,6 +148,9 @@ impl Server {
                 clear_setgid,
             };
             target.fs.set_xattr(target.object, name, value, how).map_err(|e| errno(&e))?;
+            if name == CAPABILITY {
+                self.tree.inodes.give_capability(node.ino());
+            }
             Ok(node)
         });
         match set {

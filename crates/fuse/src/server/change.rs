@@ -1,6 +1,6 @@
 //! Names that come, go and move.
 
-use super::data::OPENED;
+use super::direct;
 use super::handles::Handle;
 use super::reply::Entry;
 use super::{Server, errno};
@@ -187,14 +187,16 @@ impl Server {
             let Node::File { branch, fs, object, .. } = &node else { return Err(Errno::IO) };
             let used = self.tree.enter(branch).map_err(|e| errno(&e))?;
             let writes = flags & OFlags::RWMODE != OFlags::RDONLY;
+            let direct = self.opens_new_directly(node.ino(), flags);
             let handle = Handle::new(node.clone(), fs.clone(), *object, used, writes, true);
-            Ok((node, entry, self.handles.open(handle)))
+            let fh = self.handles.open(handle.directly(direct));
+            Ok((node, entry, fh, direct::opened(direct)))
         });
         match made {
-            Ok((node, entry, fh)) => {
+            Ok((node, entry, fh, how)) => {
                 // What is written to it makes the kernel ask for its attributes anyway.
                 let found = Found { attr_kept: entry.found.name_kept, ..entry.found };
-                self.changed(node.branch(), reply, move |reply| reply.created(&found, fh, OPENED));
+                self.changed(node.branch(), reply, move |reply| reply.created(&found, fh, how));
             }
             Err(e) => reply.error(e),
         }

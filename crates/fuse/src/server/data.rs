@@ -1,11 +1,12 @@
 //! Open files and their contents.
 
+use super::direct;
 use super::handles::Handle;
 use super::{Server, errno, missing};
 use crate::SyncPolicy;
 use crate::caller::Caller;
 use crate::session::{
-    FileHandle, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen, ReplyWrite,
+    FileHandle, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen, ReplyWrite, Writing,
 };
 use crate::tree::Node;
 use cenote_zpl::{Allocate, Atime, Attr, Error, SetAttr, flags};
@@ -51,21 +52,21 @@ fn is_stale(attr: &Attr, now: i64) -> bool {
 impl Server {
     pub(super) fn reply_open(&self, who: Caller, ino: INodeNo, flags: OFlags, reply: ReplyOpen) {
         match self.open_file(who, ino, flags) {
-            Ok((fh, true, node)) => {
-                self.changed(node.branch(), reply, move |reply| reply.opened(fh, OPENED));
+            Ok((fh, how, true, node)) => {
+                self.changed(node.branch(), reply, move |reply| reply.opened(fh, how));
             }
-            Ok((fh, false, _)) => reply.opened(fh, OPENED),
+            Ok((fh, how, false, _)) => reply.opened(fh, how),
             Err(e) => reply.error(e),
         }
     }
 
-    /// Opens a file; tells whether that changed it.
+    /// Opens a file; tells what the kernel is told it as, and whether that changed it.
     fn open_file(
         &self,
         who: Caller,
         ino: INodeNo,
         flags: OFlags,
-    ) -> Result<(FileHandle, bool, Node), Errno> {
+    ) -> Result<(FileHandle, u32, bool, Node), Errno> {
         let node = self.tree.node(ino).map_err(|e| errno(&e))?;
         let Node::File { branch, fs, object, .. } = &node else { return Err(Errno::ISDIR) };
         // The kernel knows what may be run from the mount as a whole.
@@ -95,7 +96,9 @@ impl Server {
             fs.open_file(*object).map_err(|e| errno(&e))?;
         }
         let handle = Handle::new(node.clone(), fs.clone(), *object, used, write, notes_access);
-        Ok((self.handles.open(handle), truncate, node))
+        let direct = may_change && self.tree.inodes.join_direct(node.ino());
+        let fh = self.handles.open(handle.directly(direct));
+        Ok((fh, direct::opened(direct), truncate, node))
     }
 
     /// What the kernel has in memory is read without a request. So a file is taken as read when it is
@@ -238,24 +241,36 @@ impl Server {
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        kill_ids: bool,
+        how: Writing,
         reply: ReplyWrite,
     ) {
-        let handle = match self.handle_to_change(fh) {
+        let handle = self.handle_to_change(fh).and_then(|handle| {
+            self.drop_capability(&handle)?;
+            Ok(handle)
+        });
+        let handle = match handle {
             Ok(handle) => handle,
             Err(e) => return reply.error(e),
         };
         let ino = handle.node.ino();
         // The kernel says so of everyone without privilege.
-        let clear_ids = kill_ids && self.tree.inodes.is_setid(ino);
+        let clear_ids = how.kill_ids && self.tree.inodes.is_setid(ino);
         // The offset holds for files opened to be appended to as well: the kernel knows the end.
         match handle.fs.write(handle.object, offset, data, clear_ids) {
             Ok(n) => {
                 if clear_ids {
                     self.ids_cleared(ino);
                 }
+                self.written(&handle, offset, n as u64);
                 let n = u32::try_from(n).unwrap_or(u32::MAX);
-                self.changed(handle.node.branch(), reply, move |reply| reply.written(n));
+                let branch = handle.node.branch();
+                // Where pages are kept the kernel asks for this by `fsync`.
+                let wait = handle.direct && how.durable;
+                if wait && branch.sync_policy() != SyncPolicy::Disabled {
+                    self.when_on_disk(branch, reply, move |reply| reply.written(n));
+                } else {
+                    self.changed(branch, reply, move |reply| reply.written(n));
+                }
             }
             Err(e) => reply.error(errno(&e)),
         }

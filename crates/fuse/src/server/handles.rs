@@ -24,6 +24,8 @@ pub(super) struct Handle {
     used: InUse,
     /// Whether it was opened to be written to.
     pub(super) writes: bool,
+    /// Whether it is open past the kernel's pages.
+    pub(super) direct: bool,
     /// Whether reading changes the access time, if the file system's properties want it.
     notes_access: bool,
     /// The second in which it was changed last.
@@ -41,7 +43,13 @@ impl Handle {
     ) -> Handle {
         let (file, ahead) = (OnceLock::new(), ReadAhead::new());
         let noted = AtomicU64::new(0);
-        Handle { node, fs, object, file, ahead, used, writes, notes_access, noted }
+        let direct = false;
+        Handle { node, fs, object, file, ahead, used, writes, direct, notes_access, noted }
+    }
+
+    /// The same, past the kernel's pages or not.
+    pub(super) fn directly(self, direct: bool) -> Handle {
+        Handle { direct, ..self }
     }
 
     /// Whether its file system was taken away by force.
@@ -109,9 +117,8 @@ impl Handles {
         }
     }
 
-    pub(super) fn close(&self, fh: FileHandle) {
-        // What is dropped is dropped without the lock.
-        let _closed = self.shard(fh.0).and_then(|mut shard| shard.remove(&fh.0));
+    pub(super) fn close(&self, fh: FileHandle) -> Option<Arc<Handle>> {
+        self.shard(fh.0).and_then(|mut shard| shard.remove(&fh.0))
     }
 
     fn directories(&self) -> MutexGuard<'_, HashMap<u64, InUse>> {

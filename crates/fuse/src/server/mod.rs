@@ -13,6 +13,7 @@
 //! | `data` | open files and their contents |
 //! | `rewrite` | files written anew as they are |
 //! | `space` | `statfs` |
+//! | `direct` | new files that are only written to, past the kernel's pages |
 //! | `handles` | what is open |
 //! | `reply` | what the kernel may keep of an answer, and for how long |
 //!
@@ -22,6 +23,7 @@
 mod attr;
 mod change;
 mod data;
+mod direct;
 mod handles;
 mod list;
 mod reply;
@@ -35,16 +37,17 @@ use crate::inodes;
 use crate::session::{
     Asked, FileHandle, Filesystem, INodeNo, Modes, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Writing,
 };
 use crate::syncer::Syncer;
 use crate::tree::Tree;
 use cenote_zpl::{Error, NodeKind};
 use change::{Wanted, node_kind};
+use direct::Direct;
 use fuse_abi::linux::{
-    FUSE_ASYNC_DIO, FUSE_ATOMIC_O_TRUNC, FUSE_CACHE_SYMLINKS, FUSE_DO_READDIRPLUS, FUSE_DONT_MASK,
-    FUSE_HANDLE_KILLPRIV_V2, FUSE_HAS_IOCTL_DIR, FUSE_PARALLEL_DIROPS, FUSE_POSIX_ACL,
-    FUSE_READDIRPLUS_AUTO, fuse_kstatfs,
+    FUSE_ASYNC_DIO, FUSE_ATOMIC_O_TRUNC, FUSE_CACHE_SYMLINKS, FUSE_DIRECT_IO_ALLOW_MMAP,
+    FUSE_DO_READDIRPLUS, FUSE_DONT_MASK, FUSE_HANDLE_KILLPRIV_V2, FUSE_HAS_IOCTL_DIR,
+    FUSE_PARALLEL_DIROPS, FUSE_POSIX_ACL, FUSE_READDIRPLUS_AUTO, fuse_kstatfs,
 };
 use handles::Handles;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags};
@@ -64,6 +67,7 @@ pub(crate) struct Server {
     tree: Arc<Tree>,
     handles: Handles,
     syncer: Syncer,
+    direct: Direct,
 }
 
 fn errno(e: &Error) -> Errno {
@@ -81,8 +85,8 @@ fn missing(e: &Error) -> Errno {
 
 impl Server {
     pub(crate) fn new(spec: &MountSpec) -> Server {
-        let (handles, syncer) = (Handles::new(), Syncer::default());
-        Server { tree: Arc::new(Tree::new(spec)), handles, syncer }
+        let (handles, syncer, direct) = (Handles::new(), Syncer::default(), Direct::default());
+        Server { tree: Arc::new(Tree::new(spec)), handles, syncer, direct }
     }
 
     /// What is served.
@@ -99,7 +103,8 @@ impl Server {
 
 impl Filesystem for Server {
     fn wanted(&self) -> u64 {
-        let mut wanted = FUSE_ASYNC_DIO
+        let (mut wanted, mut more) = (0, 0);
+        wanted |= FUSE_ASYNC_DIO
             | FUSE_PARALLEL_DIROPS
             | FUSE_DO_READDIRPLUS
             | FUSE_READDIRPLUS_AUTO
@@ -109,12 +114,17 @@ impl Filesystem for Server {
             // Whether the umask counts depends on the directory's default ACL; whether a write takes
             // set-user-id bits away is known here without asking for every write.
             wanted |= FUSE_ATOMIC_O_TRUNC | FUSE_DONT_MASK | FUSE_HANDLE_KILLPRIV_V2;
+            more |= FUSE_DIRECT_IO_ALLOW_MMAP;
         }
         // Makes the kernel check permissions by ACLs too.
         if self.kernel_asks_for_acls() {
             wanted |= FUSE_POSIX_ACL;
         }
-        wanted.into()
+        u64::from(wanted) | more
+    }
+
+    fn agreed(&self, flags: u64) {
+        self.direct.agreed(flags);
     }
 
     fn destroy(&self) {
@@ -232,10 +242,10 @@ impl Filesystem for Server {
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        kill_ids: bool,
+        how: Writing,
         reply: ReplyWrite,
     ) {
-        self.reply_write(fh, offset, data, kill_ids, reply);
+        self.reply_write(fh, offset, data, how, reply);
     }
 
     fn flush(&self, _ino: INodeNo, reply: ReplyEmpty) {
@@ -243,7 +253,9 @@ impl Filesystem for Server {
     }
 
     fn release(&self, fh: FileHandle, reply: ReplyEmpty) {
-        self.handles.close(fh);
+        if let Some(handle) = self.handles.close(fh) {
+            self.closed(&handle);
+        }
         reply.ok();
     }
 

@@ -4,7 +4,7 @@ use super::reply::{
     Reply, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
     ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
-use super::request::{Asked, FileHandle, INodeNo, Operation};
+use super::request::{Asked, FileHandle, INodeNo, Operation, Writing};
 use crate::caller::Caller;
 use fuse_abi::linux::{fuse_in_header, fuse_kstatfs};
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags};
@@ -38,6 +38,9 @@ pub(crate) trait Filesystem: Send + Sync + 'static {
         0
     }
 
+    /// The kernel has agreed to these of the flags.
+    fn agreed(&self, _flags: u64) {}
+
     /// There will be no more requests.
     fn destroy(&self) {}
 
@@ -49,14 +52,13 @@ pub(crate) trait Filesystem: Send + Sync + 'static {
     fn setattr(&self, who: Caller, ino: INodeNo, asked: Asked, reply: ReplyAttr);
     fn open(&self, who: Caller, ino: INodeNo, flags: OFlags, reply: ReplyOpen);
     fn read(&self, fh: FileHandle, offset: u64, size: u32, flags: OFlags, reply: ReplyData);
-    /// `kill_ids`: the writer may not keep set-user-id and set-group-id bits.
     fn write(
         &self,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        kill_ids: bool,
+        how: Writing,
         reply: ReplyWrite,
     );
     fn release(&self, fh: FileHandle, reply: ReplyEmpty);
@@ -160,8 +162,8 @@ pub(super) fn serve<F: Filesystem>(
         Operation::Read { fh, offset, size, flags } => {
             fs.read(fh, offset, size, flags, ReplyData(reply));
         }
-        Operation::Write { fh, offset, data, kill_ids } => {
-            fs.write(ino, fh, offset, data, kill_ids, ReplyWrite(reply));
+        Operation::Write { fh, offset, data, how } => {
+            fs.write(ino, fh, offset, data, how, ReplyWrite(reply));
         }
         Operation::Flush => fs.flush(ino, ReplyEmpty(reply)),
         Operation::Release(fh) => fs.release(fh, ReplyEmpty(reply)),

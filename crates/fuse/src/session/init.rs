@@ -50,7 +50,9 @@ pub(super) fn agree<F: Filesystem>(
                 reply.init(&version());
             }
             Ok(Operation::Init(init)) if is_known(&init) => {
-                reply.init(&answer(&init, fs.wanted()));
+                let out = answer(&init, fs.wanted());
+                fs.agreed(both(out.flags, out.flags2));
+                reply.init(&out);
                 return Ok(());
             }
             Ok(Operation::Init(fuse_init_in { major, minor, .. })) => {
@@ -73,9 +75,13 @@ fn version() -> fuse_init_out {
     fuse_init_out { major, minor, ..fuse_init_out::default() }
 }
 
+/// Flags as one number.
+fn both(flags: u32, flags2: u32) -> u64 {
+    u64::from(flags) | u64::from(flags2) << 32
+}
+
 /// What is chosen of what the kernel offers.
 fn answer(init: &fuse_init_in, wanted: u64) -> fuse_init_out {
-    let both = |flags: u32, flags2: u32| u64::from(flags) | u64::from(flags2) << 32;
     let extended = init.flags & FUSE_INIT_EXT;
     let offered = both(init.flags, if extended != 0 { init.flags2 } else { 0 });
     let wanted = wanted | u64::from(ALWAYS);

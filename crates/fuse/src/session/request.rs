@@ -30,6 +30,16 @@ pub(crate) struct INodeNo(pub(crate) u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileHandle(pub(crate) u64);
 
+/// How something is to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Writing {
+    /// The writer may not keep set-user-id and set-group-id bits.
+    pub(crate) kill_ids: bool,
+    /// The writer has asked for it to be on disk then (`O_DSYNC` and more). The kernel sees to that
+    /// itself unless the file is open past its pages.
+    pub(crate) durable: bool,
+}
+
 /// What `setattr` is asked to change.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
@@ -83,7 +93,7 @@ pub(crate) enum Operation<'a> {
     Create { name: &'a OsStr, modes: Modes, flags: OFlags },
     TmpFile { modes: Modes, flags: OFlags },
     Read { fh: FileHandle, offset: u64, size: u32, flags: OFlags },
-    Write { fh: FileHandle, offset: u64, data: &'a [u8], kill_ids: bool },
+    Write { fh: FileHandle, offset: u64, data: &'a [u8], how: Writing },
     Flush,
     Release(FileHandle),
     FSync,
@@ -202,10 +212,13 @@ impl<'a> Operation<'a> {
                 Operation::Read { fh: FileHandle(fh), offset, size, flags: open_flags(flags) }
             }
             FUSE_WRITE => {
-                let fuse_write_in { fh, offset, size, write_flags, .. } = r.take()?;
-                let kill_ids = write_flags & FUSE_WRITE_KILL_SUIDGID != 0;
+                let fuse_write_in { fh, offset, size, write_flags, flags, .. } = r.take()?;
+                let how = Writing {
+                    kill_ids: write_flags & FUSE_WRITE_KILL_SUIDGID != 0,
+                    durable: open_flags(flags).contains(OFlags::DSYNC),
+                };
                 let data = r.bytes(size as usize)?;
-                Operation::Write { fh: FileHandle(fh), offset, data, kill_ids }
+                Operation::Write { fh: FileHandle(fh), offset, data, how }
             }
             FUSE_FLUSH => Operation::Flush,
             FUSE_RELEASE => Operation::Release(FileHandle(r.take::<fuse_release_in>()?.fh)),

@@ -37,7 +37,7 @@ impl Filesystem for Nothing {
         reply.error(Errno::BADF);
     }
 
-    fn write(&self, _: INodeNo, _: FileHandle, _: u64, _: &[u8], _: bool, reply: ReplyWrite) {
+    fn write(&self, _: INodeNo, _: FileHandle, _: u64, _: &[u8], _: Writing, reply: ReplyWrite) {
         reply.error(Errno::BADF);
     }
 

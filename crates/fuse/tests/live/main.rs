@@ -10,6 +10,7 @@ mod sink;
 
 mod attrs;
 mod data;
+mod direct;
 mod names;
 mod places;
 mod tmpfile;

@@ -80,14 +80,15 @@ fn what_the_kernel_asks_for_is_understood() {
     let want = Operation::Rename { name: name("x"), to: (INodeNo(3), name("y")), flags };
     understood(&request(FUSE_RENAME2, &[to.as_bytes(), b"x\0y\0"]), Ok(want));
     let write = fuse_write_in { fh: 5, offset: 6, size: 3, write_flags: 4, ..Default::default() };
-    let want = |kill_ids| {
-        let (fh, offset) = (FileHandle(5), 6);
-        Ok(Operation::Write { fh, offset, data: b"abc", kill_ids })
+    let want = |kill_ids, durable| {
+        let (fh, offset, how) = (FileHandle(5), 6, Writing { kill_ids, durable });
+        Ok(Operation::Write { fh, offset, data: b"abc", how })
     };
     // More than was said is left where it is.
-    understood(&request(FUSE_WRITE, &[write.as_bytes(), b"abcd"]), want(true));
-    let write = fuse_write_in { write_flags: FUSE_WRITE_CACHE, ..write };
-    understood(&request(FUSE_WRITE, &[write.as_bytes(), b"abc"]), want(false));
+    understood(&request(FUSE_WRITE, &[write.as_bytes(), b"abcd"]), want(true, false));
+    let flags = OFlags::SYNC.bits() | OFlags::WRONLY.bits();
+    let write = fuse_write_in { write_flags: FUSE_WRITE_CACHE, flags, ..write };
+    understood(&request(FUSE_WRITE, &[write.as_bytes(), b"abc"]), want(false, true));
 }
 
 #[test]

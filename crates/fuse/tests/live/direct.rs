@@ -1,0 +1,184 @@
+//! New files that are only written to, which the kernel keeps no pages of: others see what is written.
+
+use crate::world::World;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Opens a new file to be written to only.
+fn created(w: &World, name: &str) -> File {
+    OpenOptions::new().write(true).create_new(true).open(w.path(name)).unwrap()
+}
+
+/// A program that has mapped a page of a file, and tells its first byte for each line that it gets.
+struct Mapped {
+    child: Child,
+    ask: Option<ChildStdin>,
+    tell: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Mapped {
+    fn new(w: &World, name: &str, kind: &str) -> Mapped {
+        let script = format!(
+            "import mmap, sys
+f = open(sys.argv[1], 'rb')
+m = mmap.mmap(f.fileno(), 4096, mmap.{kind}, mmap.PROT_READ)
+for line in sys.stdin:
+    print(m[0], flush=True)
+"
+        );
+        let mut command = Command::new("python3");
+        command.args(["-c", &script]).arg(w.path(name));
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3");
+        let tell = BufReader::new(child.stdout.take().unwrap()).lines();
+        Mapped { ask: child.stdin.take(), child, tell }
+    }
+
+    fn sees(&mut self) -> u8 {
+        writeln!(self.ask.as_mut().unwrap()).unwrap();
+        self.tell.next().unwrap().unwrap().parse().unwrap()
+    }
+
+    fn end(mut self) {
+        drop(self.ask.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn who_has_mapped_a_new_file_sees_what_is_written() {
+    let w = World::new();
+    let out = created(&w, "f");
+    out.write_all_at(&[1; 8192], 0).unwrap();
+    let mut maps = ["MAP_SHARED", "MAP_PRIVATE"].map(|kind| Mapped::new(&w, "f", kind));
+    for i in 1..60 {
+        out.write_all_at(&[i], 0).unwrap();
+        for map in &mut maps {
+            let start = Instant::now();
+            while map.sees() != i {
+                assert!(start.elapsed() < Duration::from_secs(20), "{i} is not seen");
+            }
+        }
+    }
+    maps.into_iter().for_each(Mapped::end);
+    drop(out);
+    let mut want = vec![1; 8192];
+    want[0] = 59;
+    assert!(fs::read(w.path("f")).unwrap() == want);
+}
+
+#[test]
+fn a_reader_of_a_growing_file_reads_no_zeros() {
+    let w = World::new();
+    let mut out = created(&w, "f");
+    let done = AtomicBool::new(false);
+    let got = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let (mut input, mut got) = (File::open(w.path("f")).unwrap(), Vec::new());
+            loop {
+                let last = done.load(Ordering::SeqCst);
+                input.read_to_end(&mut got).unwrap();
+                // What comes and goes meanwhile sees all there is, too.
+                let all = fs::read(w.path("f")).unwrap();
+                assert!(all.starts_with(&got));
+                if last {
+                    return got;
+                }
+            }
+        });
+        for i in 0..5000u32 {
+            out.write_all(&[(i % 255 + 1) as u8; 77]).unwrap();
+        }
+        drop(out);
+        done.store(true, Ordering::SeqCst);
+        reader.join().unwrap()
+    });
+    assert_eq!(got.len(), 5000 * 77);
+    assert!(got.chunks(77).zip(0..).all(|(c, i)| c.iter().all(|b| *b == (i % 255 + 1) as u8)));
+}
+
+#[test]
+fn those_who_append_do_not_overwrite_each_other() {
+    let w = World::new();
+    let append = |new: bool| {
+        let mut options = OpenOptions::new();
+        options.append(true).create_new(new).open(w.path("f")).unwrap()
+    };
+    let first = append(true);
+    let files = [first, append(false), append(false)];
+    std::thread::scope(|scope| {
+        for (n, mut file) in files.into_iter().enumerate() {
+            scope.spawn(move || {
+                for i in 0..300 {
+                    file.write_all(format!("{n} {i:04}\n").as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    let text = fs::read_to_string(w.path("f")).unwrap();
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    let want: Vec<String> =
+        (0..3).flat_map(|n| (0..300).map(move |i| format!("{n} {i:04}"))).collect();
+    assert_eq!(lines, want);
+}
+
+#[test]
+fn a_write_takes_capabilities_and_set_id_bits_away() {
+    let w = World::new();
+    let mut out = created(&w, "f");
+    let name = "security.capability";
+    let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    for _ in 0..2 {
+        xattr::set(w.path("f"), name, &capability).unwrap();
+        assert!(xattr::get(w.path("f"), name).unwrap().is_some());
+        out.write_all(b"x").unwrap();
+        assert_eq!(xattr::get(w.path("f"), name).unwrap(), None);
+        out.write_all(b"x").unwrap();
+    }
+    fs::set_permissions(w.path(""), fs::Permissions::from_mode(0o777)).unwrap();
+    w.as_user(1000, "exec 3>g; chmod 4777 g; echo x >&3");
+    assert_eq!(fs::metadata(w.path("g")).unwrap().mode() & 0o7777, 0o777);
+}
+
+#[test]
+fn synchronous_writes_wait() {
+    let w = World::new();
+    let syncs = || w.store.syncs.load(Ordering::SeqCst);
+    for (name, flag) in [("f", rustix::fs::OFlags::SYNC), ("g", rustix::fs::OFlags::DSYNC)] {
+        let flags = flag.bits() as i32;
+        let mut options = OpenOptions::new();
+        let mut out = options.write(true).create_new(true).custom_flags(flags).open(w.path(name));
+        for _ in 0..3 {
+            let before = syncs();
+            out.as_mut().unwrap().write_all(b"x").unwrap();
+            assert!(syncs() > before);
+        }
+    }
+}
+
+/// A file without a name, which is given one while it is written to.
+#[test]
+fn files_that_are_named_later() {
+    let w = World::new();
+    let flags = rustix::fs::OFlags::TMPFILE.bits() as i32;
+    let mut out = match OpenOptions::new().write(true).custom_flags(flags).open(w.path("")) {
+        Ok(file) => file,
+        Err(e) => panic!("{e}"),
+    };
+    out.write_all(&[5; 5000]).unwrap();
+    let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&out));
+    let (here, follow) = (rustix::fs::CWD, rustix::fs::AtFlags::SYMLINK_FOLLOW);
+    rustix::fs::linkat(here, &own, here, w.path("f"), follow).unwrap();
+    let other = File::open(w.path("f")).unwrap();
+    out.write_all(&[6; 5000]).unwrap();
+    let mut got = vec![0; 10_000];
+    other.read_exact_at(&mut got, 0).unwrap();
+    assert!(got[..5000] == [5; 5000] && got[5000..] == [6; 5000]);
+    drop((out, other));
+    assert!(fs::read(w.path("f")).unwrap() == got);
+}
