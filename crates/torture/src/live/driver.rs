@@ -3,7 +3,9 @@
 //! The driver notes for each transaction group that was committed what the pool should hold at it.
 //! Engines here write a group only when they are asked to, or when there is no room for a change
 //! before. So a group has what was done until then; only of a change to datasets it is not known in
-//! which of its groups it is, if it takes several: then both states are good.
+//! which of its groups it is, if it takes several: then both states are good. And while a destroyed
+//! dataset is being freed one group follows the other beside what is done: each may have any of the
+//! states since that began.
 
 mod datasets;
 mod files;
@@ -12,6 +14,7 @@ use super::demand;
 use super::files::{Files, errno};
 use super::lab::{Lab, POOL, Plain};
 use super::model::Model;
+use cenote_pool::Pool;
 use cenote_pool::change::Changes;
 use cenote_pool::engine::Engine;
 use cenote_pool::props::{self, PropContext, When};
@@ -46,6 +49,8 @@ pub struct Driver {
     /// What it may hold at each transaction group.
     pub committed: Committed,
     last: u64,
+    /// While something is being freed: the states since that began.
+    meanwhile: Vec<Model>,
     /// File systems that are open, by name.
     open: BTreeMap<String, Arc<FileSystem>>,
     ticks: Arc<AtomicU64>,
@@ -89,6 +94,11 @@ pub const ALL: How = How {
     checksums: &["on", "off", "fletcher2", "fletcher4", "sha256", "sha512", "skein", "edonr"],
 };
 
+/// Whether what was destroyed is still being freed.
+fn is_freeing(pool: &Pool) -> bool {
+    pool.get("freeing").is_none_or(|v| v.exact != "0")
+}
+
 /// The time after so many ticks.
 fn time(ticks: u64) -> Time {
     (1_700_000_000 + ticks as i64, (ticks % 1000) as u32)
@@ -104,6 +114,7 @@ impl Driver {
             changes,
             committed: BTreeMap::from([(txg, vec![model.clone()])]),
             last: txg,
+            meanwhile: Vec::new(),
             model,
             engine,
             open: BTreeMap::new(),
@@ -156,14 +167,24 @@ impl Driver {
 
     /// Notes what the groups since `before` hold.
     fn note(&mut self, before: &Model, task: bool) {
-        let now = self.engine.pool().uberblock().txg;
+        let pool = self.engine.pool();
+        let now = pool.uberblock().txg;
+        if !self.meanwhile.is_empty() {
+            self.meanwhile.push(self.model.clone());
+        }
         for txg in self.last + 1..=now {
             let states = match task {
+                _ if !self.meanwhile.is_empty() => self.meanwhile.clone(),
                 false => vec![before.clone()],
                 true if txg == now => vec![self.model.clone()],
                 true => vec![before.clone(), self.model.clone()],
             };
             self.committed.insert(txg, states);
+        }
+        if !is_freeing(&pool) {
+            self.meanwhile.clear();
+        } else if self.meanwhile.is_empty() {
+            self.meanwhile.push(self.model.clone());
         }
         if now > self.last {
             self.compare_space();
@@ -279,8 +300,7 @@ impl Driver {
         self.settle();
         let pool = self.engine.pool();
         // What was destroyed is freed, also if a crash came in between.
-        let freeing = pool.get("freeing").map(|v| v.exact);
-        demand!(freeing.as_deref() == Some("0"), "freeing {freeing:?}");
+        demand!(!is_freeing(&pool), "freeing {:?}", pool.get("freeing").map(|v| v.exact));
         self.model.compare(&pool)
     }
 
