@@ -7,7 +7,8 @@
 //! MiB at random in each of some transaction groups, waiting for each. The numbers drawn are the same
 //! everywhere, and so is the order of the work. It prints one line of JSON ([`Measured`]) per
 //! amount, and lines `at DONE OF` (blocks written) from which the [`progress`] is shown. OpenZFS's
-//! `zdb` judges our pools in the end.
+//! `zdb` judges our pools in the end. All of that is done a few times by turns, since machines are now
+//! faster and now slower; of each row the run is shown that took neither the longest nor the shortest.
 //!
 //! The time of a sync begins when the group is closed (`spa_sync` is called) and ends when it is on
 //! disk and all is seen to. The first pass ends where the second begins: at its call of
@@ -18,6 +19,7 @@ mod ours;
 mod progress;
 mod report;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -43,6 +45,9 @@ pub struct SpaceMapArgs {
     /// Only with log space maps.
     #[arg(long)]
     only_logs: bool,
+    /// Times that everything is done, by turns.
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
 }
 
 /// What `spacemap-ours` runs on.
@@ -145,10 +150,22 @@ pub fn run(args: &SpaceMapArgs) -> anyhow::Result<()> {
     if args.peer.is_some() {
         sides.push(Side { name: "libzpool", rows: Vec::new() });
     }
+    ensure!(args.runs > 0, "--runs 0: there is nothing to be done");
+    for n in 1..=args.runs {
+        run_once(args, &mut sides, &format!("run {n} of {}", args.runs))?;
+    }
+    sides.iter_mut().for_each(|side| side.rows = medians(&side.rows));
+    report::print(&sides, args.runs);
+    Ok(())
+}
+
+/// Runs everything once and adds the rows.
+fn run_once(args: &SpaceMapArgs, sides: &mut [Side], which: &str) -> anyhow::Result<()> {
     let image = args.work.dir.join("spacemap.img");
     for logs in [true, false].into_iter().filter(|logs| *logs || !args.only_logs) {
-        for side in &mut sides {
-            let name = format!("{}, log space maps {}", side.name, if logs { "on" } else { "off" });
+        for side in &mut *sides {
+            let state = if logs { "on" } else { "off" };
+            let name = format!("{which}: {}, log space maps {state}", side.name);
             let command = match &args.peer {
                 Some(peer) if side.name == "libzpool" => theirs(&args.work, peer, &image, logs),
                 _ => ours_command(&args.work, logs)?,
@@ -163,8 +180,20 @@ pub fn run(args: &SpaceMapArgs) -> anyhow::Result<()> {
             judged?;
         }
     }
-    report::print(&sides);
     Ok(())
+}
+
+/// Of the runs of each row the one whose time is in the middle.
+fn medians(rows: &[Measured]) -> Vec<Measured> {
+    let mut same: BTreeMap<(u64, bool), Vec<&Measured>> = BTreeMap::new();
+    for row in rows {
+        same.entry((row.dirty, !row.logs)).or_default().push(row);
+    }
+    let middle = |mut runs: Vec<&Measured>| {
+        runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        runs.get((runs.len() - 1) / 2).copied().cloned()
+    };
+    same.into_values().filter_map(middle).collect()
 }
 
 /// The process that measures this software.

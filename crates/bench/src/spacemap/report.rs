@@ -17,11 +17,12 @@ Pass 1 is the first pass's share of the whole sync, labels and uberblocks includ
 2.4.4; \"of passes\" is its share of all passes, which end where labels and uberblocks begin.";
 
 /// Prints the measurements, and how they compare.
-pub fn print(sides: &[Side]) {
+pub fn print(sides: &[Side], runs: usize) {
     if let Some(row) = sides.iter().flat_map(|side| &side.rows).next() {
         let Measured { metaslabs, .. } = row;
         println!(
-            "{metaslabs} metaslabs, random 8 KiB overwrites; per transaction group unless said"
+            "{metaslabs} metaslabs, random 8 KiB overwrites; per transaction group unless said; {}",
+            if runs > 1 { format!("the median of {runs} runs") } else { "one run".into() }
         );
     }
     println!(
