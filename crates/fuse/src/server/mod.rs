@@ -103,13 +103,14 @@ impl Server {
 
 impl Filesystem for Server {
     fn wanted(&self) -> u64 {
-        let (mut wanted, mut more) = (0, 0);
-        wanted |= FUSE_ASYNC_DIO
+        let mut wanted = FUSE_ASYNC_DIO
             | FUSE_PARALLEL_DIROPS
             | FUSE_DO_READDIRPLUS
             | FUSE_READDIRPLUS_AUTO
             | FUSE_CACHE_SYMLINKS
             | FUSE_HAS_IOCTL_DIR;
+        // Those of the upper half.
+        let mut more = 0;
         if self.tree.changes {
             // Whether the umask counts depends on the directory's default ACL; whether a write takes
             // set-user-id bits away is known here without asking for every write.
