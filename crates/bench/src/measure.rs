@@ -67,15 +67,24 @@ pub fn measure_with(
 
 /// The run with the median wall time of each row, rows in order of first appearance.
 pub fn medians(runs: &[Run]) -> Vec<Run> {
-    let mut rows: Vec<&str> = Vec::new();
+    medians_by(runs, |run| &run.row, |run| run.seconds)
+}
+
+/// As [`medians`], of runs that say by `row` which row they are of, and by `seconds` what they took.
+pub fn medians_by<'a, T: Clone, K: PartialEq>(
+    runs: &'a [T],
+    row: impl Fn(&'a T) -> K,
+    seconds: impl Fn(&T) -> f64,
+) -> Vec<T> {
+    let mut rows: Vec<K> = Vec::new();
     for run in runs {
-        if !rows.contains(&run.row.as_str()) {
-            rows.push(&run.row);
+        if !rows.contains(&row(run)) {
+            rows.push(row(run));
         }
     }
-    let median = |row: &str| {
-        let mut of_row: Vec<&Run> = runs.iter().filter(|r| r.row == row).collect();
-        of_row.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let median = |wanted: K| {
+        let mut of_row: Vec<&T> = runs.iter().filter(|run| row(run) == wanted).collect();
+        of_row.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
         of_row[of_row.len() / 2].clone()
     };
     rows.into_iter().map(median).collect()

@@ -8,7 +8,7 @@
 //! everywhere, and so is the order of the work. It prints one line of JSON ([`Measured`]) per
 //! amount, and lines `at DONE OF` (blocks written) from which the [`progress`] is shown. OpenZFS's
 //! `zdb` judges our pools in the end. All of that is done a few times by turns, since machines are now
-//! faster and now slower; of each row the run is shown that took neither the longest nor the shortest.
+//! faster and now slower; of each row the run with the median time is shown.
 //!
 //! The time of a sync begins when the group is closed (`spa_sync` is called) and ends when it is on
 //! disk and all is seen to. The first pass ends where the second begins: at its call of
@@ -19,7 +19,6 @@ mod ours;
 mod progress;
 mod report;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -29,6 +28,7 @@ use anyhow::{Context, ensure};
 use progress::Progress;
 use serde::{Deserialize, Serialize};
 
+use crate::measure::medians_by;
 use crate::mounted::make_image;
 
 /// What `spacemap` runs on.
@@ -154,7 +154,9 @@ pub fn run(args: &SpaceMapArgs) -> anyhow::Result<()> {
     for n in 1..=args.runs {
         run_once(args, &mut sides, &format!("run {n} of {}", args.runs))?;
     }
-    sides.iter_mut().for_each(|side| side.rows = medians(&side.rows));
+    for side in &mut sides {
+        side.rows = medians_by(&side.rows, |row| (row.dirty, row.logs), |row| row.seconds);
+    }
     report::print(&sides, args.runs);
     Ok(())
 }
@@ -181,19 +183,6 @@ fn run_once(args: &SpaceMapArgs, sides: &mut [Side], which: &str) -> anyhow::Res
         }
     }
     Ok(())
-}
-
-/// Of the runs of each row the one whose time is in the middle.
-fn medians(rows: &[Measured]) -> Vec<Measured> {
-    let mut same: BTreeMap<(u64, bool), Vec<&Measured>> = BTreeMap::new();
-    for row in rows {
-        same.entry((row.dirty, !row.logs)).or_default().push(row);
-    }
-    let middle = |mut runs: Vec<&Measured>| {
-        runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        runs.get((runs.len() - 1) / 2).copied().cloned()
-    };
-    same.into_values().filter_map(middle).collect()
 }
 
 /// The process that measures this software.
