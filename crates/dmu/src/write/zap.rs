@@ -25,7 +25,7 @@ use cenote_format::zap::fat::FatHeader;
 use cenote_format::zap::hash::{hash_name, hash_words};
 use cenote_format::zap::leaf::Leaf;
 use cenote_format::zap::micro::Micro;
-use cenote_format::zap::norm::normalize;
+use cenote_format::zap::norm::{self, normalize};
 use cenote_format::zap::{BlockKind, block_kind};
 use cenote_format::{ByteOrder, Bytes, DecodeError};
 use std::sync::Arc;
@@ -391,6 +391,12 @@ impl<'o> Fat<'o> {
         cd: Option<u32>,
         only_new: bool,
     ) -> Result<()> {
+        if let Key::Name(name) = key
+            && self.header.norm_flags != 0
+            && !norm::fits(name, self.header.norm_flags)
+        {
+            return Err(EncodeError::unrepresentable("ZAP key", "too long when normalized").into());
+        }
         let hash = self.hash(key)?;
         for _ in 0..MAX_STEPS {
             let object = self.place.object;

@@ -16,7 +16,7 @@ use cenote_dmu::{Object, ObjectSet, Seek};
 use cenote_format::dmu::{DmuType, ObjsetType};
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::zap::FLAG_HASH64;
-use cenote_format::zap::norm::TO_UPPER;
+use cenote_format::zap::norm::{NFKC, TO_UPPER};
 use check::{Entries, Pieces, everything, pieces};
 use proptest::prelude::*;
 use sink::MemSink;
@@ -695,4 +695,23 @@ fn what_cannot_be_is_refused() {
     assert!(ZapMut::format(&mut test.set, n, ZapFormat::default()).is_err());
     let mut zap = ZapMut::open(&mut test.set, n).with_long_names();
     assert!(zap.add(&Key::Name(&[b'a'; 2000]), &Value::U64(&[1])).is_err());
+}
+
+#[test]
+fn names_that_get_too_long_are_refused() {
+    let mut test = Test::new(ObjsetType::Zfs);
+    let new = NewObject::new(DmuType::DIRECTORY_CONTENTS, 512);
+    let format = ZapFormat { salt: 9, norm_flags: NFKC, ..ZapFormat::default() };
+    let n = ZapMut::create(&mut test.set, &new, format).unwrap();
+    let longer = "\u{fdfa}".repeat(8);
+    for fat in [false, true] {
+        if fat {
+            // A value of two integers makes it one.
+            ZapMut::open(&mut test.set, n).add(&Key::Name(b"x"), &Value::U64(&[1, 2])).unwrap();
+        }
+        let mut zap = ZapMut::open(&mut test.set, n);
+        assert!(zap.add(&Key::Name(longer.as_bytes()), &Value::U64(&[1])).is_err(), "{fat}");
+        zap.add(&Key::Name(&longer.as_bytes()[3..]), &Value::U64(&[1])).unwrap();
+        zap.remove(&Key::Name(&longer.as_bytes()[3..])).unwrap();
+    }
 }

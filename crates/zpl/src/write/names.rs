@@ -11,6 +11,7 @@ use crate::{Error, Result};
 use cenote_dmu::write::ZapMut;
 use cenote_dmu::zap::{Match, Zap};
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::zap::norm;
 
 /// Longest name in bytes.
 const MAX_NAME: usize = 255;
@@ -37,6 +38,9 @@ pub(super) fn check_new_name(cx: &Cx<'_>, name: &[u8]) -> Result<()> {
     }
     if cx.names.utf8_only && std::str::from_utf8(name).is_err() {
         return Err(Error::IllegalName(show(name)));
+    }
+    if !norm::fits(name, cx.names.flags) {
+        return Err(Error::Unsupported(format!("{}: so long a name when normalized", show(name))));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Names that compare otherwise than by their bytes.
 
 use crate::world::World;
-use cenote_format::zap::norm::{NFC, NFD};
+use cenote_format::zap::norm::{NFC, NFD, NFKD};
 use cenote_zpl::{CaseSensitivity, CreateProps, Error, NewNode, NodeKind, RenameFlags, Settings};
 
 fn file() -> NewNode {
@@ -74,6 +74,21 @@ fn forms_do_not_count() {
         assert_eq!(errno(fs.create(root, b"\xff", &file())).map(drop), Err(84));
         world.sync(|| {});
     }
+}
+
+#[test]
+fn names_that_are_too_long_when_normalized() {
+    let props = CreateProps { normalization: NFKD, ..CreateProps::default() };
+    let world = World::new(&props, Settings::default());
+    let (fs, root) = (&world.fs, world.fs.root());
+    // 3 bytes become 33, and 255 are the most.
+    let (most, longer) = ("\u{fdfa}".repeat(7), "\u{fdfa}".repeat(8));
+    fs.create(root, most.as_bytes(), &file()).unwrap();
+    assert_eq!(errno(fs.create(root, longer.as_bytes(), &file())).map(drop), Err(95));
+    let flags = RenameFlags::default();
+    let renamed = fs.rename(root, most.as_bytes(), root, longer.as_bytes(), flags, &|_| false);
+    assert_eq!(errno(renamed).map(drop), Err(95));
+    assert_eq!(listed(&world), [most]);
 }
 
 #[test]

@@ -155,9 +155,11 @@ impl MicroIndex {
     ///
     /// Errors: [`EncodeError::Full`] if there is no free slot (the block may [grow](grown)), or if
     /// so many entries share the hash that a leaf of a fat ZAP could not hold them: then the ZAP
-    /// must become fat first. A name that does not [fit](fits).
+    /// must become fat first. A name that does not [fit](fits), or not when it is
+    /// [normalized](norm::fits).
     pub fn insert(&mut self, block: &mut [u8], name: &[u8], value: u64) -> Result<u32> {
-        if !fits(&super::Key::Name(name), &super::Value::U64(&[value])) {
+        let entry_fits = fits(&super::Key::Name(name), &super::Value::U64(&[value]));
+        if !entry_fits || self.norm_flags != 0 && !norm::fits(name, self.norm_flags) {
             let why = format!("name of {} bytes", name.len());
             return Err(EncodeError::unrepresentable(WHAT, why));
         }
