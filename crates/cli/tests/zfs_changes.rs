@@ -199,6 +199,23 @@ fn snapshots_and_destroying() {
     tank.finish();
 }
 
+/// What is in a dataset from the start has the copies that it inherits or is given.
+#[test]
+fn copies_hold_from_the_first_block() {
+    let tank = Tank::new("-O canmount=off -O mountpoint=none -O copies=2");
+    tank.zfs("create tank/two");
+    tank.zfs("create -o copies=1 tank/one");
+    tank.session.run("zpool export tank").ok();
+    for (dataset, copies) in [("tank", 3), ("tank/two", 3), ("tank/one", 2)] {
+        let said = cenote_testpools::zdb(tank.session.dir.path(), dataset, &["-dddddd"]);
+        let begin = said.find("ZFS master node").unwrap();
+        let block = said[begin..].lines().find(|line| line.contains(" L0 0:")).unwrap();
+        let places = block.split_whitespace().filter(|word| word.starts_with("0:")).count();
+        assert_eq!(places, copies, "{dataset}: {block}");
+    }
+    cenote_testpools::judge(tank.session.dir.path(), "tank");
+}
+
 #[test]
 fn properties_in_openzfs_words() {
     let tank = Tank::unmounted();

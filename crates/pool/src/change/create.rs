@@ -134,6 +134,8 @@ struct Plan {
     /// Quotas and reservations.
     accounted: Vec<Setting>,
     insensitive: bool,
+    /// The property `copies` that it will have.
+    copies: usize,
 }
 
 impl Changes {
@@ -189,6 +191,10 @@ impl Changes {
                 format
             }
         };
+        let copies = match chosen(&settings, "copies") {
+            Some(copies) => copies,
+            None => inherited_number(view.dsl(), &above, "copies")?,
+        };
         let insensitive = matches!(format, Format::Filesystem { case: INSENSITIVE, .. });
         settings.retain(|s| !in_contents(&s.name));
         let (accounted, stored) = settings.into_iter().partition(set::is_accounted);
@@ -204,6 +210,7 @@ impl Changes {
             stored,
             accounted,
             insensitive,
+            copies: usize::try_from(copies).unwrap_or(1),
         })
     }
 }
@@ -292,7 +299,8 @@ fn create(
         set_insensitive(tx, made.ds_obj)?;
     }
     let (txg, format) = (tx.txg, plan.format);
-    context.create_objset(made.ds_obj, plan.kind, |os| contents.fill(os, &format, txg))?;
+    let fill = |os: &mut _| contents.fill(os, &format, txg);
+    context.create_objset(made.ds_obj, plan.kind, plan.copies, fill)?;
     let tx = &mut context.tx;
     record(tx, "create", " ", (&plan.name, made.ds_obj))?;
     for setting in &plan.stored {

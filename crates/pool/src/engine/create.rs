@@ -98,7 +98,8 @@ impl Engine {
         let disk = Disk::new(&store, None, &core, engine).map_err(failed)?;
         let mut recorder = Recorder::begin(&disk, FIRST_TXG);
         recorder.closed(&Closed::at_once(FIRST_TXG, birth));
-        core.write_first(&disk, root_ds, format, &mut recorder).map_err(failed)?;
+        let copies = copies_of(request.root_props);
+        core.write_first(&disk, (root_ds, copies), format, &mut recorder).map_err(failed)?;
         let begun = Instant::now();
         core.write_labels(&disk, FIRST_TXG).map_err(failed)?;
         let pool = core.first_view(&disk, request, &prepared).map_err(failed)?;
@@ -107,6 +108,15 @@ impl Engine {
         let engine = Engine::assemble(pool, core, FIRST_TXG, engine, disk).map_err(failed)?;
         engine.shared.history.add(figures, &loads);
         Ok(engine)
+    }
+}
+
+/// The property `copies` of the root file system.
+fn copies_of(props: &[(String, NewValue)]) -> usize {
+    let given = props.iter().find(|(name, _)| name == "copies");
+    match given {
+        Some((_, NewValue::Number(copies))) => usize::try_from(*copies).unwrap_or(1),
+        _ => 1,
     }
 }
 
@@ -171,7 +181,7 @@ impl Core {
     fn write_first(
         &mut self,
         disk: &Disk,
-        root_ds: u64,
+        (root_ds, copies): (u64, usize),
         format: impl FnOnce(&mut OpenObjectSet) -> Result<(), WriteError>,
         recorder: &mut Recorder,
     ) -> Result<(), EngineError> {
@@ -196,7 +206,7 @@ impl Core {
             datasets: None,
             abilities: features,
         };
-        context.create_objset(root_ds, ObjsetType::Zfs, format)?;
+        context.create_objset(root_ds, ObjsetType::Zfs, copies, format)?;
         self.frees = context.tx.frees;
         recorder.datasets(begun.elapsed());
         Ok(self.passes(disk, FIRST_TXG, features, None, recorder)?)

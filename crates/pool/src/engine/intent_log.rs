@@ -53,7 +53,7 @@ impl SyncContext<'_> {
         });
         let mut set = OpenObjectSet::open(base)?;
         set.set_zil_header(NO_LOG);
-        let policy = Policy::of_new();
+        let policy = Policy::of_new(1);
         let sink = Sink {
             writer: &self.disk.writer,
             tree: self.disk.tree(),

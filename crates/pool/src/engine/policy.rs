@@ -66,9 +66,9 @@ impl Policy {
         }
     }
 
-    /// How the first blocks of a new dataset are written: all are metadata.
-    pub fn of_new() -> Policy {
-        Policy { copies: 1, ..Policy::of_mos() }
+    /// How the first blocks of a new dataset with so many copies are written: all are metadata.
+    pub fn of_new(copies: usize) -> Policy {
+        Policy { copies: copies.clamp(1, MAX_COPIES), ..Policy::of_mos() }
     }
 
     /// How the blocks of `dataset` are written, by its properties.

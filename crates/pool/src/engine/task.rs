@@ -86,7 +86,7 @@ impl SyncContext<'_> {
     }
 
     /// Makes the object set of the new head `ds_obj`: `fill` puts into it what every object set of
-    /// its kind has.
+    /// its kind has, which is written as metadata of a dataset with so many `copies` is.
     ///
     /// # Errors
     /// Those of `fill`; a device failed.
@@ -94,12 +94,13 @@ impl SyncContext<'_> {
         &mut self,
         ds_obj: u64,
         kind: ObjsetType,
+        copies: usize,
         fill: impl FnOnce(&mut OpenObjectSet) -> Result<(), WriteError>,
     ) -> cenote_dsl::write::Result<()> {
         let store = self.tx.mos.synced().store().clone();
         let mut os = OpenObjectSet::create(store, ds_obj, kind)?;
         fill(&mut os)?;
-        let policy = Policy::of_new();
+        let policy = Policy::of_new(copies);
         let sink = Sink {
             writer: &self.disk.writer,
             tree: self.disk.tree(),
