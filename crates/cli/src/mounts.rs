@@ -238,7 +238,8 @@ impl Mounts {
         })
     }
 
-    /// Unmounts what is chosen, innermost first.
+    /// Unmounts what is chosen, last mounted first: that is innermost first, and what covers another
+    /// mount before that.
     fn unmount_where(
         &self,
         force: bool,
@@ -246,9 +247,8 @@ impl Mounts {
         chosen: impl Fn(&Listed) -> bool,
     ) -> Result<(), StaysMounted> {
         let mut mounts = self.lock();
-        let mut order: Vec<Listed> =
-            mounts.iter().filter(|m| chosen(&m.listed)).map(|m| m.listed.clone()).collect();
-        order.sort_by_key(|m| std::cmp::Reverse(sort_key(&m.mountpoint)));
+        let last_first = mounts.iter().rev().filter(|m| chosen(&m.listed));
+        let order: Vec<Listed> = last_first.map(|m| m.listed.clone()).collect();
         for listed in order {
             let Some(at) = mounts.iter().position(|m| m.listed == listed) else { continue };
             let how = if force { Force::Yes } else { Force::No };
@@ -259,6 +259,9 @@ impl Mounts {
                 return Err(StaysMounted(match e {
                     MountError::Busy(_) => {
                         format!("cannot unmount '{place}': pool or dataset is busy")
+                    }
+                    MountError::Covered(_) => {
+                        format!("cannot unmount '{place}': another mount covers it")
                     }
                     e => format!("cannot unmount '{place}': {e}"),
                 }));

@@ -199,6 +199,36 @@ fn snapshots_and_destroying() {
     tank.finish();
 }
 
+/// A file system that is mounted over others is unmounted before them, and they stay known.
+#[test]
+fn what_covers_another_mount_goes_first() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create -o canmount=noauto tank/p");
+    tank.zfs("create tank/p/c");
+    fs::write(tank.path("tank/p/c/inner"), "").unwrap();
+    tank.zfs("mount tank/p");
+    assert!(!tank.path("tank/p/c").exists());
+    // Its path leads nowhere.
+    let why = tank.refused("unmount tank/p/c");
+    assert!(why.contains("another mount covers it"), "{why}");
+    assert_eq!(tank.get("mounted", "tank/p/c"), "yes");
+    tank.zfs("unmount tank/p");
+    assert_eq!(tank.get("mounted", "tank/p/c"), "no");
+    assert_eq!(mounts_below(tank.session.dir.path()).len(), 1);
+    tank.zfs("mount tank/p/c");
+    assert!(tank.path("tank/p/c/inner").exists());
+    // Two with the same mountpoint: each unmounts its own.
+    tank.zfs("set mountpoint=/tank/p/c tank/p");
+    tank.zfs("mount tank/p");
+    fs::write(tank.path("tank/p/c/outer"), "").unwrap();
+    assert!(tank.refused("unmount tank/p/c").contains("another mount covers it"));
+    tank.zfs("unmount tank/p");
+    tank.finish();
+}
+
 /// What is in a dataset from the start has the copies that it inherits or is given.
 #[test]
 fn copies_hold_from_the_first_block() {

@@ -9,7 +9,7 @@ use crate::session::{Filesystem, Notifier, Session, Users};
 use crate::watcher::Watcher;
 use crate::{MountSpec, mountinfo};
 use cenote_zpl::{Atime, FileSystem};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -64,6 +64,9 @@ pub enum MountError {
     /// The system call failed.
     #[error("cannot unmount '{path}': {why}", path = .0.display(), why = .1)]
     Unmount(PathBuf, Errno),
+    /// Something else is mounted over it, which has to go first.
+    #[error("'{path}': another mount covers it", path = .0.display())]
+    Covered(PathBuf),
 }
 
 /// Whether to unmount what is in use.
@@ -355,9 +358,29 @@ pub(crate) fn directory(path: &Path) -> Result<PathBuf, MountError> {
     path.canonicalize().map_err(|e| MountError::Mountpoint(path.to_owned(), e.kind()))
 }
 
-/// Takes a mount away, everywhere it is visible in this namespace. Nothing to do is success.
+/// Whether `mountpoint` leads to the mount, and not to one that covers it. A mount that does not answer
+/// any more counts as one that it leads to.
+fn leads_to(mountpoint: &Path, id: &str) -> bool {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+    match rustix::fs::statx(CWD, mountpoint, flags, StatxFlags::empty()) {
+        Ok(found) => {
+            mountinfo::device(id) == format!("{}:{}", found.stx_dev_major, found.stx_dev_minor)
+        }
+        Err(Errno::NOENT | Errno::NOTDIR) => false,
+        Err(_) => true,
+    }
+}
+
+/// Takes a mount away, everywhere it is visible in this namespace. Nothing to do is success. One that
+/// is covered stays, since its path would lead to what covers it; by force it is no longer served.
 pub(crate) fn detach(id: &str, force: Force) -> Result<(), MountError> {
     for mountpoint in mountinfo::mountpoints(id).into_iter().rev() {
+        if !leads_to(&mountpoint, id) {
+            match force {
+                Force::Yes => continue,
+                Force::No => return Err(MountError::Covered(mountpoint)),
+            }
+        }
         if is_root() {
             let flags =
                 if force == Force::Yes { UnmountFlags::DETACH } else { UnmountFlags::empty() };

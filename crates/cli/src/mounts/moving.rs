@@ -1,7 +1,7 @@
 //! Mounts that follow changes of properties and names.
 //!
-//! A change of a mountpoint or of a name goes in three steps: what it concerns is unmounted,
-//! innermost first, if that can be; the change is made; what was mounted is mounted where it now
+//! A change of a mountpoint or of a name goes in three steps: what it concerns is unmounted, last
+//! mounted first, if that can be; the change is made; what was mounted is mounted where it now
 //! belongs. If the change is refused, everything comes back to where it was.
 //!
 //! Other properties take effect in the file system as it is. Some the kernel keeps to itself (`exec`,
@@ -22,7 +22,7 @@ impl Away {
     /// Mounts them again, where they belong now. Says what fails; returns whether all went well.
     pub fn back(self, imported: &Imported, ctx: &mut Context) -> bool {
         let mut good = true;
-        // They were unmounted innermost first.
+        // They were unmounted last mounted first.
         for (id, how) in self.0.into_iter().rev() {
             let Ok(Some(dataset)) = imported.pool().dsl().by_object(id) else { continue };
             match mount_one(imported, &dataset, true, &how, ctx) {
@@ -62,7 +62,7 @@ impl Mounted {
 }
 
 impl Mounts {
-    /// Unmounts those of the datasets that are mounted, and what is mounted inside, innermost first.
+    /// Unmounts those of the datasets that are mounted, and what is mounted inside, last mounted first.
     /// If one is busy, those that were unmounted are in the error, to come [back](Away::back).
     pub fn take_away(
         &self,
@@ -78,12 +78,11 @@ impl Mounts {
         loop {
             let mounts = self.lock();
             let inside = |m: &&Mounted| places.iter().any(|p| m.listed.mountpoint.starts_with(p));
-            let concerned = mounts.iter().filter(inside);
-            let innermost = concerned.max_by_key(|m| super::sort_key(&m.listed.mountpoint));
-            let Some((id, how)) = innermost.map(|m| (m.id, m.how.clone())) else {
+            let last = mounts.iter().rfind(inside);
+            let Some((id, how)) = last.map(|m| (m.id, m.how.clone())) else {
                 return Ok(away);
             };
-            let name = innermost.map(|m| m.listed.dataset.clone());
+            let name = last.map(|m| m.listed.dataset.clone());
             drop(mounts);
             if let Err(e) =
                 self.unmount_where(force, directory, |m| Some(&m.dataset) == name.as_ref())

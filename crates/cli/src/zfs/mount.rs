@@ -122,7 +122,8 @@ fn unmount_named(name: &str, force: bool, ctx: &mut Context) -> Outcome {
         false => name.to_string(),
         true => {
             let path = std::fs::canonicalize(name).unwrap_or_else(|_| name.into());
-            match mounted(ctx).into_iter().find(|m| m.mountpoint == path) {
+            // Of several it is the one on top.
+            match mounted(ctx).into_iter().rfind(|m| m.mountpoint == path) {
                 Some(m) => m.dataset,
                 None => return fail(format!("cannot unmount '{name}': not a ZFS filesystem")),
             }
