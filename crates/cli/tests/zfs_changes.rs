@@ -199,6 +199,25 @@ fn snapshots_and_destroying() {
     tank.finish();
 }
 
+/// Names of snapshots compare as names of files do.
+#[test]
+fn snapshots_of_a_file_system_where_case_does_not_count() {
+    let tank = Tank::unmounted();
+    tank.zfs("create -o casesensitivity=insensitive tank/i");
+    tank.zfs("snapshot tank/i@Monday");
+    let why = tank.refused("snapshot tank/i@MONDAY");
+    assert_eq!(why, "cannot create snapshot 'tank/i@MONDAY': dataset already exists\n");
+    assert_eq!(tank.get("name", "tank/i@monday"), "tank/i@Monday");
+    tank.zfs("rename tank/i@monDAY tank/i@Tuesday");
+    assert_eq!(tank.zfs("list -Ho name -t snapshot"), "tank/i@Tuesday\n");
+    tank.zfs("create -o casesensitivity=mixed tank/m");
+    tank.zfs("snapshot tank/m@a");
+    tank.zfs("snapshot tank/m@A");
+    tank.zfs("destroy tank/i@TUESDAY");
+    assert_eq!(tank.zfs("list -Ho name -t snapshot"), "tank/m@a\ntank/m@A\n");
+    tank.finish();
+}
+
 /// A file system that is mounted over others is unmounted before them, and they stay known.
 #[test]
 fn what_covers_another_mount_goes_first() {

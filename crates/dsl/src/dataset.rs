@@ -346,7 +346,7 @@ impl Dsl {
         }
         let names = self.zap(head.ds.snap_names)?;
         let entry = if head.ds.flags & DS_FLAG_CI_DATASET != 0 {
-            names.lookup_norm(short.as_bytes(), Match::default())?
+            names.lookup_norm(short.as_bytes(), Match { fold_case: true })?
         } else {
             names.lookup(short.as_bytes())?
         };

@@ -119,7 +119,8 @@ pub(super) fn changed(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
     tx.zap_put(dir_obj, SNAPSHOTS_CHANGED, &Value::U64(&[now, 0]))
 }
 
-/// The stored name and the object of a snapshot.
+/// The stored name and the object of a snapshot. In a dataset with `casesensitivity=insensitive` case
+/// does not count in names of snapshots either.
 pub(super) fn find(
     tx: &mut Tx<'_>,
     head: &DslDatasetPhys,
@@ -127,7 +128,7 @@ pub(super) fn find(
 ) -> Result<Option<(String, u64)>> {
     let names = Zap::open(&tx.view(head.snap_names)?)?;
     let entry = if head.flags & DS_FLAG_CI_DATASET != 0 {
-        names.lookup_norm(name.as_bytes(), Match::default())?
+        names.lookup_norm(name.as_bytes(), Match { fold_case: true })?
     } else {
         names.lookup(name.as_bytes())?
     };

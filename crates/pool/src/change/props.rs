@@ -164,6 +164,11 @@ fn value_of(property: &Property, text: &str, on: On<'_>) -> Result<NewValue> {
             return wrong("keylocation must be 'none' for unencrypted datasets");
         }
         "dedup" if text != "off" => return unsupported("deduplication"),
+        "longname" if text == "on" => return unsupported("a name of more than 255 bytes"),
+        "sharenfs" | "sharesmb" if text != "off" => return unsupported(&format!("'{name}'")),
+        "context" | "fscontext" | "defcontext" | "rootcontext" if text != "none" => {
+            return unsupported(&format!("'{name}'"));
+        }
         _ if name.starts_with("default") && name.ends_with("quota") => {
             return unsupported(&format!("'{name}'"));
         }
@@ -274,7 +279,6 @@ pub fn feature_for(setting: &Setting) -> Option<&'static str> {
         }
         ("dnodesize", 1..) => Some("org.zfsonlinux:large_dnode"),
         ("special_small_blocks", 1..) => Some("org.zfsonlinux:allocation_classes"),
-        ("longname", 1) => Some("org.zfsonlinux:longname"),
         _ => None,
     }
 }
@@ -313,6 +317,9 @@ mod tests {
             "'mountpoint' must be an absolute path, 'none', or 'legacy'"
         );
         assert_eq!(fs("encryption", "on"), "native encryption is not supported");
+        assert_eq!(fs("sharenfs", "on"), "'sharenfs' is not supported");
+        assert!(fs("sharenfs", "off").contains("Text(\"off\")"));
+        assert_eq!(fs("longname", "on"), "a name of more than 255 bytes is not supported");
         assert_eq!(fs("written@x", "1"), "'written@x' is readonly");
         let volume = |name, value| why(name, value, DatasetKind::Volume);
         assert_eq!(
