@@ -70,15 +70,19 @@ pub fn dependents(dsl: &Dsl, dataset: &Dataset) -> Result<Dependents> {
 /// The pool's metadata cannot be read.
 pub fn snapshots_of(dsl: &Dsl, head: &Dataset, list: &str) -> Result<Vec<Dataset>> {
     let all = dsl.snapshots(head)?;
-    let at = |name: &str| all.iter().position(|s| s.name.split('@').nth(1) == Some(name));
+    // The dataset says how names compare.
+    let at = |name: &str| {
+        let found = dsl.find(&format!("{}@{name}", head.name))?;
+        Ok::<_, ChangeError>(found.and_then(|f| all.iter().position(|s| s.ds_obj == f.ds_obj)))
+    };
     let mut chosen: Vec<Dataset> = Vec::new();
     for part in list.split(',') {
         let range = match part.split_once('%') {
-            None => at(part).map(|i| i..=i),
+            None => at(part)?.map(|i| i..=i),
             Some((first, last)) => {
-                let first = if first.is_empty() { Some(0) } else { at(first) };
+                let first = if first.is_empty() { Some(0) } else { at(first)? };
                 let end = all.len().checked_sub(1);
-                let last = if last.is_empty() { end } else { at(last) };
+                let last = if last.is_empty() { end } else { at(last)? };
                 first.zip(last).map(|(first, last)| first..=last)
             }
         };
