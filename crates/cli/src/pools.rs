@@ -107,12 +107,12 @@ impl Imported {
         self.engine().is_some_and(|engine| engine.suspended().is_some())
     }
 
-    /// Puts the command that runs into the pool's history. A command that has done its work does not
-    /// fail for that.
+    /// Puts the command that runs into the pool's history, with the next transaction group. A command
+    /// that has done its work does not fail for that, nor wait for it.
     pub fn record(&self, ctx: &Context) {
         let Some(engine) = self.engine() else { return };
         let (line, who) = (ctx.line.clone(), u64::from(ctx.user));
-        let recorded = engine.sync_task(move |context| {
+        let recorded = engine.sync_task_later(move |context| {
             let record = history::command(&line, who, context.tx.now);
             Ok(history::append(context.tx.mos, &record)?)
         });

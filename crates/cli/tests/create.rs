@@ -383,6 +383,10 @@ fn devices_are_added() {
     );
     b.run("zpool add tank mirror c d").ok();
     b.run("zpool add tank cache e spare f").ok();
+    assert_eq!(
+        b.run("zpool add tank spare f").fails(1),
+        "cannot add to 'tank': one or more vdevs refer to the same device"
+    );
     b.run("zpool add tank log g special mirror h i").ok();
     if can_mount() {
         for i in 0..40u8 {

@@ -5,7 +5,7 @@ use crate::directory::Directory;
 use crate::discover::Candidate;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_vdev::{Device, VdevError, VdevTree, open_device, open_device_rw, read_labels};
+use cenote_vdev::{Device, Vdev, VdevError, VdevTree, open_device, open_device_rw, read_labels};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -71,6 +71,23 @@ impl DeviceSet {
     /// The device with this guid.
     pub fn open(&self, guid: u64) -> Option<Arc<dyn Device>> {
         self.open_found(&self.found(guid)?).ok()
+    }
+
+    /// Lets go of the device with this guid.
+    pub fn forget(&self, guid: u64) {
+        self.by_guid.write().remove(&guid);
+    }
+
+    /// The device of a leaf, opened anew: where it was, or else at its last path.
+    pub fn open_anew(&self, leaf: &Vdev) -> Option<Arc<dyn Device>> {
+        let guid = leaf.guid();
+        let places = [self.found(guid).map(|f| f.path), config::path(leaf.config())];
+        // It is open for writing once at a time.
+        self.forget(guid);
+        let open = |path: PathBuf| Some((path.clone(), self.open_path(&path).ok()?));
+        let (path, device) = places.into_iter().flatten().find_map(open)?;
+        self.insert([(guid, path, device.clone())]);
+        Some(device)
     }
 
     /// Paths of those of these devices that another process has open for itself.

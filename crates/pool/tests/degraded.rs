@@ -8,9 +8,9 @@ mod rig;
 
 use cenote_pool::config;
 use cenote_pool::create::{OpenDevices, Opened, SystemDevices};
-use cenote_pool::engine::{Engine, EngineOptions};
-use cenote_vdev::Device;
+use cenote_pool::engine::{Engine, EngineOptions, Restore};
 use cenote_vdev::inject::FaultyDevice;
+use cenote_vdev::{Device, VdevState};
 use parking_lot::Mutex;
 use rig::{Rig, check, fill, open};
 use std::collections::HashMap;
@@ -144,8 +144,15 @@ impl OpenDevices for Faulty {
     }
 }
 
-/// Devices fail while the pool is written to, in one way or another.
-fn failing(line: &str, names: &[&str], fault: &dyn Fn(&FaultyDevice)) {
+/// The states of devices, by name.
+fn states(rig: &Rig, engine: &Engine, names: &[&str]) -> Vec<VdevState> {
+    let leaves = engine.pool().store().vdevs().leaves();
+    let leaf = |name: &&str| leaves.iter().find(|l| l.path() == Some(&rig.file(name))).unwrap();
+    names.iter().map(|name| leaf(name).state()).collect()
+}
+
+/// Devices fail while the pool is written to, in one way or another, and are then in this state.
+fn failing(line: &str, names: &[&str], then: VdevState, fault: &dyn Fn(&FaultyDevice)) {
     let (rig, devices) = (Rig::new(64 << 20), Faulty::default());
     let engine = rig.create_on(line, 12, EngineOptions::default(), &devices);
     let fs = open(&engine);
@@ -163,9 +170,21 @@ fn failing(line: &str, names: &[&str], fault: &dyn Fn(&FaultyDevice)) {
     assert_eq!(behind(&rig, &engine), names);
     engine.pool().store().drop_caches();
     check(&fs, 0..13, LEN);
+    assert_eq!(states(&rig, &engine, names), vec![then; names.len()]);
     // They work again, and the pool goes on with them.
     names.iter().for_each(|name| devices.device(&rig, name).repair());
+    let writes = |name: &&str| devices.device(&rig, name).writes();
+    let all: Vec<u64> = engine.pool().store().vdevs().leaves().iter().map(|l| l.guid()).collect();
+    engine.restore(&all, Restore::Failure).unwrap();
+    assert_eq!(states(&rig, &engine, names), vec![VdevState::Healthy; names.len()]);
+    assert_eq!(engine.pool().health(), "ONLINE");
+    let before: Vec<u64> = names.iter().map(writes).collect();
     fill(&fs, 13..16, LEN);
+    engine.sync().unwrap();
+    assert!(names.iter().map(writes).zip(before).all(|(now, before)| now > before));
+    assert_eq!(behind(&rig, &engine), names);
+    engine.pool().store().drop_caches();
+    check(&fs, 0..16, LEN);
     drop(fs);
     engine.export(false).unwrap();
     drop((engine, devices));
@@ -182,18 +201,21 @@ fn devices_that_fail_writes() {
         ("raidz1 a b c", &["c"]),
         ("raidz3 a b c d e", &["a", "b", "e"]),
     ] {
-        failing(line, names, &|device| device.fail_writes(0..u64::MAX));
+        failing(line, names, VdevState::Faulted, &|device| device.fail_writes(0..u64::MAX));
     }
 }
 
 #[test]
 fn devices_that_go_away() {
-    failing("mirror a b", &["a"], &|device| device.set_missing(true));
-    failing("raidz2 a b c d e", &["a", "b"], &|device| device.set_missing(true));
+    let gone = |device: &FaultyDevice| device.set_missing(true);
+    failing("mirror a b", &["a"], VdevState::Faulted, &gone);
+    failing("raidz2 a b c d e", &["a", "b"], VdevState::Faulted, &gone);
 }
 
 #[test]
 fn devices_that_fail_flushes() {
-    failing("mirror a b", &["a"], &|device| device.set_flush_errors(true));
-    failing("raidz1 a b c", &["b"], &|device| device.set_flush_errors(true));
+    // Their labels are read and written all the same.
+    let fault = |device: &FaultyDevice| device.set_flush_errors(true);
+    failing("mirror a b", &["a"], VdevState::Healthy, &fault);
+    failing("raidz1 a b c", &["b"], VdevState::Healthy, &fault);
 }

@@ -9,6 +9,7 @@
 //! anything is read by it.
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, RwLock};
 
 use cenote_format::LABEL_START;
@@ -17,9 +18,10 @@ use cenote_format::nvlist::NvList;
 
 use crate::device::Device;
 use crate::labels;
-use crate::state::{self, Aux, VdevState};
+use crate::probe::StateWith;
+use crate::state::{Aux, VdevState};
 use crate::stats::Stats;
-use crate::vdev::{Dtl, Kind, Vdev};
+use crate::vdev::{Dtl, Kind, Opened, Vdev};
 use crate::{FindDevice, VdevError};
 
 /// Smallest device that may be a leaf (`SPA_MINDEVSIZE`).
@@ -70,12 +72,12 @@ pub(crate) fn extended(
         guid: old.guid,
         id: old.id,
         path: None,
-        state: state::of_interior(Kind::Root, 0, &tops),
         children: tops,
         config: config.clone(),
         ashift: 0,
         nparity: 0,
-        device: None,
+        opened: RwLock::new(Opened { device: None, state: VdevState::Healthy }),
+        suspect: AtomicBool::new(false),
         dtl,
         stats: Stats::default(),
         written: Mutex::default(),
@@ -92,6 +94,51 @@ impl Above {
         let pool_guid = config.u64("guid").unwrap_or(0);
         Ok(Above { depth: 0, pool_guid, ashift: 0, top_guid: 0, min_asize: 0 })
     }
+}
+
+impl Above {
+    /// What a vdev itself has to know.
+    fn of(self, config: &NvList, kind: Kind) -> Result<Above, VdevError> {
+        Ok(match self.depth {
+            1 => Above {
+                ashift: top_ashift(config, kind)?,
+                top_guid: config.u64("guid").unwrap_or(0),
+                min_asize: top_min_asize(config),
+                ..self
+            },
+            _ => self,
+        })
+    }
+
+    /// What the `children` children of such a vdev have to know.
+    fn below(self, kind: Kind, children: usize) -> Above {
+        let min_asize = match kind {
+            Kind::RaidZ => self.min_asize.div_ceil(children.max(1) as u64),
+            _ => self.min_asize,
+        };
+        Above { depth: self.depth + 1, min_asize, ..self }
+    }
+}
+
+/// Calls `f` for each leaf, with the function that says in which state the leaf is with a device,
+/// given the leaf's config.
+pub(crate) fn for_each_leaf(
+    root: &Arc<Vdev>,
+    f: &mut dyn FnMut(&Vdev, StateWith<'_>),
+) -> Result<(), VdevError> {
+    fn walk(
+        v: &Arc<Vdev>,
+        above: Above,
+        f: &mut dyn FnMut(&Vdev, StateWith<'_>),
+    ) -> Result<(), VdevError> {
+        let own = above.of(v.config(), v.vdev_kind())?;
+        if v.is_leaf() {
+            f(v, &|config, device| leaf_state(config, v.guid(), own, device));
+        }
+        let here = own.below(v.vdev_kind(), v.children().len());
+        v.children().iter().try_for_each(|c| walk(c, here, f))
+    }
+    walk(root, Above::root(root.config())?, f)
 }
 
 fn unsupported<T>(what: impl Into<String>) -> Result<T, VdevError> {
@@ -131,16 +178,8 @@ fn build(
         Kind::RaidZ => raidz_parity(config, child_configs.len())?,
         _ => 0,
     };
-    let mut here = Above { depth: above.depth + 1, ..above };
-    if above.depth == 1 {
-        here.ashift = top_ashift(config, kind)?;
-        here.top_guid = guid;
-        here.min_asize = top_min_asize(config);
-    }
-    let own_min_asize = here.min_asize;
-    if kind == Kind::RaidZ {
-        here.min_asize = here.min_asize.div_ceil(child_configs.len().max(1) as u64);
-    }
+    let own = above.of(config, kind)?;
+    let here = own.below(kind, child_configs.len());
     let mut children = Vec::new();
     for (i, c) in child_configs.iter().enumerate() {
         children.push(build(c, i as u64, here, open)?);
@@ -149,11 +188,8 @@ fn build(
     let state = match kind {
         Kind::Hole | Kind::Indirect => VdevState::Healthy,
         Kind::Missing => VdevState::CantOpen(Aux::Missing),
-        Kind::File | Kind::Disk => {
-            let whole = Above { min_asize: own_min_asize, ..here };
-            leaf_state(config, guid, whole, device.as_deref())
-        }
-        _ => state::of_interior(kind, nparity, &children),
+        Kind::File | Kind::Disk => leaf_state(config, guid, own, device.as_deref()),
+        _ => VdevState::Healthy,
     };
     let has_dtl = config.u64("DTL").unwrap_or(0) != 0;
     Ok(Arc::new(Vdev {
@@ -162,11 +198,11 @@ fn build(
         id,
         path: config.str("path").map(PathBuf::from),
         children,
-        state,
         config: config.clone(),
         ashift: here.ashift,
         nparity,
-        device,
+        opened: RwLock::new(Opened { device, state }),
+        suspect: AtomicBool::new(false),
         dtl: RwLock::new(if has_dtl { Dtl::Unread } else { Dtl::Ranges(Vec::new()) }),
         stats: Stats::default(),
         written: Mutex::default(),

@@ -163,7 +163,11 @@ impl VdevTree {
     fn write_labels(&self, jobs: Vec<Labels>) -> Vec<u64> {
         let done = self.writer.pool.run(jobs);
         let written = |req: &&WriteReq| matches!(req.result, Some(Ok(())));
-        for req in done.iter().flat_map(|job| &job.reqs).filter(written) {
+        let all = || done.iter().flat_map(|job| &job.reqs);
+        if !all().all(|req| written(&req)) {
+            self.writer.pool.set_failure();
+        }
+        for req in all().filter(written) {
             self.writer.writes.add(Content::Label, 1, req.data.len() as u64);
         }
         let tops: Vec<u64> = done.iter().map(|job| job.top).collect();

@@ -20,6 +20,7 @@
 //! | [`mod@write`] | writing blocks, making them durable |
 //! | `submit` | aggregation, batches, parallel devices |
 //! | `mirror`, `raidz`, `indirect` | copies, columns and parity, removed vdevs |
+//! | `probe` | devices that stop answering, and that come back |
 //! | `background` | threads that work for others |
 //! | [`stats`] | counters |
 //! | [`traffic`] | what was written, by what it carries |
@@ -49,6 +50,7 @@ pub mod label_sync;
 mod label_sync_tests;
 pub mod labels;
 mod mirror;
+mod probe;
 mod raidz;
 mod state;
 pub mod stats;

@@ -20,7 +20,7 @@ pub enum VdevState {
     Removed,
     /// Opening it failed.
     CantOpen(Aux),
-    /// Faulted by request.
+    /// Taken out of use, by request or since its device did not answer.
     Faulted,
     /// Works, with something wrong below or about it.
     Degraded,
@@ -71,7 +71,10 @@ struct Tally {
     corrupt: bool,
 }
 
-fn tally(is_root: bool, children: &[Arc<Vdev>]) -> Tally {
+/// What the state of a child is taken to be.
+type StateOf<'a> = &'a dyn Fn(&Arc<Vdev>) -> VdevState;
+
+fn tally(is_root: bool, children: &[Arc<Vdev>], state_of: StateOf<'_>) -> Tally {
     let mut t =
         Tally { children: children.len(), offline: 0, faulted: 0, degraded: 0, corrupt: false };
     for child in children {
@@ -79,22 +82,28 @@ fn tally(is_root: bool, children: &[Arc<Vdev>]) -> Tally {
         if matches!(child.vdev_kind(), Kind::Hole | Kind::Indirect) {
             continue;
         }
-        match child.state() {
+        let state = state_of(child);
+        match state {
             VdevState::Healthy => {}
             VdevState::Degraded => t.degraded += 1,
             // A pool goes on without its log device.
             _ if is_root && child.is_log() => t.degraded += 1,
             _ => t.faulted += 1,
         }
-        t.offline += usize::from(child.state() == VdevState::Offline);
-        t.corrupt |= child.state() == VdevState::CantOpen(Aux::CorruptData);
+        t.offline += usize::from(state == VdevState::Offline);
+        t.corrupt |= state == VdevState::CantOpen(Aux::CorruptData);
     }
     t
 }
 
-/// The state of an interior vdev, given its children.
-pub(crate) fn of_interior(kind: Kind, nparity: u64, children: &[Arc<Vdev>]) -> VdevState {
-    let t = tally(kind == Kind::Root, children);
+/// The state of an interior vdev, given its children and the states that they are taken to be in.
+pub(crate) fn of_interior(
+    kind: Kind,
+    nparity: u64,
+    children: &[Arc<Vdev>],
+    state_of: StateOf<'_>,
+) -> VdevState {
+    let t = tally(kind == Kind::Root, children, state_of);
     let allowed = match kind {
         Kind::Root => 0,
         Kind::RaidZ => usize::try_from(nparity).unwrap_or(usize::MAX),

@@ -135,6 +135,13 @@ impl Stats {
         self.checksum_errors.fetch_add(1, Relaxed);
     }
 
+    /// Forgets all errors.
+    pub(crate) fn clear_errors(&self) {
+        for errors in [&self.reads.errors, &self.writes.errors, &self.checksum_errors] {
+            errors.store(0, Relaxed);
+        }
+    }
+
     /// (read, write, checksum) errors.
     pub(crate) fn errors(&self) -> (u64, u64, u64) {
         let errors = |io: &Io| io.errors.load(Relaxed);

@@ -9,6 +9,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -65,6 +66,9 @@ pub(crate) fn read_leaves(pool: &IoPool, reads: &[LeafRead]) -> Vec<io::Result<P
         };
         let runs = failed.into_iter().flatten().map(alone).collect();
         perform(pool, reads, &order, runs, &mut results);
+    }
+    if results.iter().any(Result::is_err) {
+        pool.set_failure();
     }
     results
 }
@@ -193,6 +197,7 @@ impl Work for Batch {
                 Some(Ok(_)) => req.result = Some(Err(io::ErrorKind::UnexpectedEof.into())),
                 _ => {}
             }
+            self.leaf.suspected();
             // The members of an aggregated read are going to be read again.
             self.leaf.stats.reads.failed(run.members.len() == 1);
         }
@@ -233,11 +238,23 @@ pub(crate) trait Work: Send + 'static {
 /// Threads that run batches of reads or writes. They start when they are first needed and end with the pool.
 pub(crate) struct IoPool {
     jobs: OnceLock<Option<Mutex<Sender<Job>>>>,
+    /// Whether requests failed since this was last asked.
+    failed: AtomicBool,
 }
 
 impl IoPool {
     pub(crate) fn new() -> IoPool {
-        IoPool { jobs: OnceLock::new() }
+        IoPool { jobs: OnceLock::new(), failed: AtomicBool::new(false) }
+    }
+
+    /// A request failed.
+    pub(crate) fn set_failure(&self) {
+        self.failed.store(true, Relaxed);
+    }
+
+    /// Whether a request failed since this was last called.
+    pub(crate) fn take_failure(&self) -> bool {
+        self.failed.load(Relaxed) && self.failed.swap(false, Relaxed)
     }
 
     /// Runs all batches, one of them on the calling thread, and gives them back in any order.

@@ -1,5 +1,6 @@
 //! Small trees over devices in memory, for the unit tests of this crate.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, RwLock};
 
 use cenote_format::LABEL_START;
@@ -11,7 +12,7 @@ use crate::inject::{FaultyDevice, MemDevice};
 use crate::raidz::math;
 use crate::state::VdevState;
 use crate::stats::Stats;
-use crate::vdev::{Dtl, Kind, Vdev};
+use crate::vdev::{Dtl, Kind, Opened, Vdev};
 use crate::{VdevError, VdevTree};
 
 /// A leaf with room for `size` bytes of data.
@@ -71,11 +72,11 @@ fn vdev_on(
         id,
         path: None,
         children,
-        state: shape.state,
         config: NvList::default(),
         ashift: shape.ashift,
         nparity: shape.nparity,
-        device,
+        opened: RwLock::new(Opened { device, state: shape.state }),
+        suspect: AtomicBool::new(false),
         dtl: RwLock::new(Dtl::Ranges(Vec::new())),
         stats: Stats::default(),
         written: Mutex::default(),

@@ -23,7 +23,7 @@ use crate::{BlockRead, FindDevice, IndirectMap, VdevError, Verify, assemble, mir
 pub struct VdevTree {
     root: Arc<Vdev>,
     maps: Arc<Maps>,
-    pool: Arc<IoPool>,
+    pub(crate) pool: Arc<IoPool>,
     pub(crate) writer: Arc<Writer>,
 }
 
@@ -216,6 +216,7 @@ impl VdevTree {
             let mine = results.by_ref().take(range.len()).collect();
             done.push(plan.finish(&self.pool, mine, req.verify));
         }
+        self.look_after();
         done
     }
 

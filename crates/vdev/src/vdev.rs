@@ -2,7 +2,8 @@
 //!
 //! The tree is as the pool's config describes it: the root, its top-level vdevs (which DVAs
 //! name by their id), and below them mirrors, RAID-Z, replacing and spare vdevs down to the
-//! leaves, which are files or disks. All but counters and DTLs is fixed once a tree is built.
+//! leaves, which are files or disks. Counters, DTLs, and the device and state of a leaf change while
+//! a tree is in use; all else is fixed once it is built.
 //!
 //! Invariants: only leaves have a device. A top-level vdev that holds data has an ashift from 9
 //! to 16; everything below it has the same. Offsets within a vdev are those of DVAs: byte 0
@@ -10,14 +11,15 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use cenote_format::nvlist::NvList;
 use cenote_format::{SECTOR, SECTOR_SHIFT};
 
 use crate::device::Device;
 use crate::raidz::map::Geometry;
-use crate::state::VdevState;
+use crate::state::{self, VdevState};
 use crate::stats::{Io, LATENCY_BUCKETS, LatencyHistogram, Stats};
 use crate::write::Written;
 
@@ -114,6 +116,14 @@ pub(crate) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     merged
 }
 
+/// How opening a vdev came out.
+pub(crate) struct Opened {
+    /// The device of a leaf.
+    pub device: Option<Arc<dyn Device>>,
+    /// The state of a vdev without children; of others it is that of their children.
+    pub state: VdevState,
+}
+
 /// A node of the vdev tree.
 pub struct Vdev {
     pub(crate) kind: Kind,
@@ -121,11 +131,13 @@ pub struct Vdev {
     pub(crate) id: u64,
     pub(crate) path: Option<PathBuf>,
     pub(crate) children: Vec<Arc<Vdev>>,
-    pub(crate) state: VdevState,
     pub(crate) config: NvList,
     pub(crate) ashift: u32,
     pub(crate) nparity: u64,
-    pub(crate) device: Option<Arc<dyn Device>>,
+    /// The device of a leaf, and how opening it came out.
+    pub(crate) opened: RwLock<Opened>,
+    /// A request of this leaf failed, and its device was not probed since.
+    pub(crate) suspect: AtomicBool,
     pub(crate) dtl: RwLock<Dtl>,
     pub(crate) stats: Stats,
     /// What of a leaf's writes is not known to be durable.
@@ -164,13 +176,27 @@ impl Vdev {
     }
 
     /// The path at which the device of a leaf was opened.
-    pub fn opened_path(&self) -> Option<&Path> {
-        self.device.as_ref().map(|d| d.path())
+    pub fn opened_path(&self) -> Option<PathBuf> {
+        self.device().map(|d| d.path().to_path_buf())
     }
 
     /// The device of a leaf, if one was found.
-    pub fn device(&self) -> Option<&Arc<dyn Device>> {
-        self.device.as_ref()
+    pub fn device(&self) -> Option<Arc<dyn Device>> {
+        self.opened().device.clone()
+    }
+
+    fn opened(&self) -> RwLockReadGuard<'_, Opened> {
+        self.opened.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on this leaf has this device, or none, and is in this state.
+    pub(crate) fn set_opened(&self, opened: Opened) {
+        *self.opened.write().unwrap_or_else(PoisonError::into_inner) = opened;
+    }
+
+    /// From now on this leaf, with the device that it has, is in this state.
+    pub(crate) fn set_state(&self, state: VdevState) {
+        self.opened.write().unwrap_or_else(PoisonError::into_inner).state = state;
     }
 
     /// The children, in order of their ids.
@@ -178,9 +204,14 @@ impl Vdev {
         &self.children
     }
 
-    /// The state.
+    /// The state now.
     pub fn state(&self) -> VdevState {
-        self.state
+        match self.kind {
+            Kind::Root | Kind::Mirror | Kind::Replacing | Kind::Spare | Kind::RaidZ => {
+                state::of_interior(self.kind, self.nparity, &self.children, &|c| c.state())
+            }
+            _ => self.opened().state,
+        }
     }
 
     /// Numbers of (read, write, checksum) errors seen at this vdev itself.
@@ -303,9 +334,12 @@ impl Vdev {
 
     /// How far this leaf is to be trusted with blocks born in `txg`. `None`: it has no device.
     pub(crate) fn trust(&self, txg: u64) -> Option<Trust> {
-        self.device.as_ref()?;
-        if !self.state.readable() {
-            return Some(Trust::LastResort);
+        {
+            let opened = self.opened();
+            opened.device.as_ref()?;
+            if !opened.state.readable() {
+                return Some(Trust::LastResort);
+            }
         }
         let missing = match &*self.dtl.read().unwrap_or_else(PoisonError::into_inner) {
             Dtl::Unread => true,
@@ -344,7 +378,8 @@ impl Vdev {
 
     /// Whether this is a leaf that takes writes (`vdev_writeable`).
     pub fn writable(&self) -> bool {
-        self.state.readable() && self.device.as_ref().is_some_and(|d| d.writable())
+        let opened = self.opened();
+        opened.state.readable() && opened.device.as_ref().is_some_and(|d| d.writable())
     }
 
     /// Appends this vdev's leaves.
@@ -358,7 +393,7 @@ impl Vdev {
 
 impl std::fmt::Debug for Vdev {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}-{} ({}, {:?})", self.kind.name(), self.id, self.guid, self.state)?;
+        write!(f, "{}-{} ({}, {:?})", self.kind.name(), self.id, self.guid, self.state())?;
         f.debug_list().entries(&self.children).finish()
     }
 }

@@ -4,6 +4,7 @@ use crate::clock;
 use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::outcome::Outcome;
+use crate::pools::reason;
 use crate::zpool::select::select;
 use cenote_pool::history::format_record;
 use std::ffi::OsString;
@@ -21,6 +22,12 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     for imported in pools {
         let name = imported.name();
+        // Records are written some time after their commands.
+        if let Some(engine) = imported.engine()
+            && let Err(e) = engine.sync()
+        {
+            ctx.complain(format_args!("history of '{name}' may lack the last: {}", reason(&e)));
+        }
         writeln!(ctx.out, "History for '{name}':")?;
         let records = match imported.pool().history() {
             Ok(records) => records,

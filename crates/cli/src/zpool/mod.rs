@@ -13,6 +13,7 @@
 //! | [`labelclear`] | `zpool labelclear` |
 //! | [`history`] | `zpool history` |
 //! | [`iostat`] | `zpool iostat` |
+//! | [`outage`] | `zpool online`, `zpool offline`, `zpool clear`, `zpool reopen` |
 //! | [`layout`] | the layout that `-n` shows |
 //! | [`properties`] | the table of pool properties and their columns |
 //! | [`select`] | which pools a command works on |
@@ -28,6 +29,7 @@ pub mod iostat;
 pub mod labelclear;
 pub mod layout;
 pub mod list;
+pub mod outage;
 pub mod properties;
 pub mod select;
 pub mod set;
@@ -61,10 +63,10 @@ const TOOL: Tool = Tool {
         row("iostat", Runs::Pools(iostat::run), usage::IOSTAT),
         row("status", Runs::Pools(status::run), usage::STATUS),
         None,
-        row("online", Runs::Missing, usage::ONLINE),
-        row("offline", Runs::Missing, usage::OFFLINE),
-        row("clear", Runs::Missing, usage::CLEAR),
-        row("reopen", Runs::Missing, usage::REOPEN),
+        row("online", Runs::Pools(outage::online), usage::ONLINE),
+        row("offline", Runs::Pools(outage::offline), usage::OFFLINE),
+        row("clear", Runs::Pools(outage::clear), usage::CLEAR),
+        row("reopen", Runs::Pools(outage::reopen), usage::REOPEN),
         None,
         row("attach", Runs::Missing, usage::ATTACH),
         row("detach", Runs::Missing, usage::DETACH),

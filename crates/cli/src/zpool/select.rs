@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::pools::Imported;
 use crate::vdevs::{Item, items};
 use cenote_pool::status::NameStyle;
+use cenote_vdev::Vdev;
 use std::sync::Arc;
 
 /// Longest name of a pool, in bytes: with room for `$ORIGIN@$ORIGIN` behind it.
@@ -37,6 +38,23 @@ pub fn open(ctx: &Context, name: &str) -> Result<Arc<Imported>, String> {
         Some(why) => cannot(&why),
         None => ctx.pools.get(name).map_or_else(|| cannot("no such pool"), Ok),
     }
+}
+
+/// The vdev of a pool that the user calls `name`: its name as shown, its path, or its guid.
+pub fn find_vdev(imported: &Imported, name: &str) -> Option<Arc<Vdev>> {
+    let styles = [
+        NameStyle::default(),
+        NameStyle { full_path: true, ..NameStyle::default() },
+        NameStyle { guid: true, ..NameStyle::default() },
+    ];
+    styles.iter().flat_map(|style| items(imported, style)).find_map(|item| match item {
+        Item::Vdev { name: shown, vdev, .. } => {
+            // A device that is not there is shown by its guid.
+            let at = vdev.path().is_some_and(|path| path.as_os_str() == name);
+            (at || shown == name).then_some(vdev)
+        }
+        Item::Aux { .. } | Item::Section(_) => None,
+    })
 }
 
 /// [`kind`] of a vdev of the pool in question.

@@ -2,7 +2,7 @@
 
 pub const ADD: &str = "\tadd [-fgLnP] [-o property=value] <pool> <vdev> ...\n";
 pub const ATTACH: &str = "\tattach [-fsw] [-o property=value] <pool> <vdev> <new-device>\n";
-pub const CLEAR: &str = "\tclear [--power] <pool> [device]\n";
+pub const CLEAR: &str = "\tclear <pool> [device]\n";
 pub const CREATE: &str = "\tcreate [-fnd] [-o property=value] ... \n\
     \t    [-O file-system-property=value] ... \n\
     \t    [-m mountpoint] [-R root] <pool> <vdev> ...\n";
@@ -23,11 +23,11 @@ pub const LABELCLEAR: &str = "\tlabelclear [-f] <vdev>\n";
 pub const LIST: &str = "\tlist [-gHLpPv] [-o property[,...]] [-T d|u] [pool] ...\n\
     \t    [interval [count]]\n";
 pub const PREFETCH: &str = "\tprefetch [-t <type>] <pool>\n";
-pub const OFFLINE: &str = "\toffline [--power]|[[-f][-t]] <pool> <device> ...\n";
-pub const ONLINE: &str = "\tonline [--power][-e] <pool> <device> ...\n";
+pub const OFFLINE: &str = "\toffline [-t] <pool> <device> ...\n";
+pub const ONLINE: &str = "\tonline <pool> <device> ...\n";
 pub const REPLACE: &str = "\treplace [-fsw] [-o property=value] <pool> <device> [new-device]\n";
 pub const REMOVE: &str = "\tremove [-npsw] <pool> <device> ...\n";
-pub const REOPEN: &str = "\treopen [-n] <pool>\n";
+pub const REOPEN: &str = "\treopen [-n] [<pool>] ...\n";
 pub const INITIALIZE: &str = "\tinitialize [-c | -s | -u] [-w] [-z] <-a | <pool> [<device> ...]>\n";
 pub const SCRUB: &str = "\tscrub [-e | -s | -p | -t | -C [-t] | [-S date] [-E date] [-t]] [-w]\n\
     \t    <-a | <pool> [<pool> ...]>\n";

@@ -111,10 +111,21 @@ pub(super) fn shared_spare(spec: &CreateSpec<'_>, leaf: &Leaf) -> Option<u64> {
     in_some.then_some(owner.guid)
 }
 
-/// Refuses a device that is named twice.
+/// Whether a device is a spare of the very pool that it is to be added to.
+fn spare_already(spec: &CreateSpec<'_>, leaf: &Leaf) -> bool {
+    let pool = spec.pool.map(|config| config::number(config, "pool_guid"));
+    let pool = spec.imported.iter().find(|p| Some(p.guid) == pool);
+    match (pool, owner(spec, &leaf.path)) {
+        (Some(pool), Some(owner)) => pool.spares.contains(&owner.guid),
+        _ => false,
+    }
+}
+
+/// Refuses a device that is named twice, or that the pool has as a spare.
 pub(super) fn same_device(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
     let mut seen = HashSet::new();
-    match found.all().all(|leaf| seen.insert(leaf.facts.identity)) {
+    let new = |leaf: &Leaf| seen.insert(leaf.facts.identity) && !spare_already(spec, leaf);
+    match found.all().all(new) {
         true => Ok(()),
         false => Err(refers_to_same(spec)),
     }

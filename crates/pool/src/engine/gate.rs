@@ -259,6 +259,11 @@ impl Gate {
         self.state.lock().dirty()
     }
 
+    /// There is something to write in the open group, which can wait for its time.
+    pub fn note(&self) {
+        self.work(&mut self.state.lock());
+    }
+
     /// Asks for the open group to be written.
     pub fn ask(&self) {
         let mut state = self.state.lock();

@@ -28,6 +28,7 @@
 //! | `gate` | the open group, the throttle |
 //! | `datasets` | datasets that are open for writing; space that is left to each |
 //! | [`task`] | sync tasks |
+//! | `outage` | devices that go out of use and come back |
 //! | `sync` | one transaction group: its passes |
 //! | `commit` | config, uberblock, labels |
 //! | `accounting` | what users, groups and projects use |
@@ -77,6 +78,7 @@ pub mod figures;
 mod gate;
 mod intent_log;
 pub mod open;
+mod outage;
 mod policy;
 mod space;
 mod sync;
@@ -84,6 +86,7 @@ pub mod task;
 
 pub use create::CreateRequest;
 pub use figures::TxgFigures;
+pub use outage::{OfflineError, Restore};
 pub use task::{EngineError, SyncContext};
 
 use crate::Pool;
@@ -237,6 +240,18 @@ impl Engine {
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
     ) -> Result<T, EngineError> {
         self.shared.queue.run(&self.shared.gate, change)
+    }
+
+    /// Runs `change` in syncing context, in a transaction group that is written when there is other
+    /// reason to, and does not wait for it. What comes of it nobody is told.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn sync_task_later(
+        &self,
+        change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<()> + Send + 'static,
+    ) -> Result<(), EngineError> {
+        self.shared.queue.later(&self.shared.gate, change)
     }
 
     /// Sets properties of the pool, and enables features.

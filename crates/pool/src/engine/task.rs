@@ -119,6 +119,16 @@ impl SyncContext<'_> {
 /// A task that waits for its turn. Returns whether the group may go on.
 type Task = Box<dyn FnOnce(&mut SyncContext<'_>) -> Result<(), DslWriteError> + Send>;
 
+/// Whether the group may go on after what came of a task.
+fn fatal<T>(done: &cenote_dsl::write::Result<T>) -> Result<(), DslWriteError> {
+    match done {
+        Err(DslWriteError::Write(e)) => {
+            Err(DslWriteError::Write(WriteError::Suspended(e.to_string())))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Tasks that wait.
 #[derive(Default)]
 pub(crate) struct Queue {
@@ -136,15 +146,9 @@ impl Queue {
         let task: Task = Box::new(move |context| {
             let done = change(context);
             // The caller learns why it failed from the gate: the whole group fails.
-            let fatal = match &done {
-                Err(DslWriteError::Write(e)) => Some(e.to_string()),
-                _ => None,
-            };
+            let fatal = fatal(&done);
             let _ = tell.send((context.tx.txg, done));
-            match fatal {
-                Some(why) => Err(DslWriteError::Write(WriteError::Suspended(why))),
-                None => Ok(()),
-            }
+            fatal
         });
         if let Some(why) = gate.closed() {
             return Err(EngineError::Suspended(why));
@@ -162,6 +166,20 @@ impl Queue {
         let done = done?;
         gate.wait_for(txg)?;
         Ok(done)
+    }
+
+    /// See [`super::Engine::sync_task_later`].
+    pub fn later(
+        &self,
+        gate: &Gate,
+        change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<()> + Send + 'static,
+    ) -> Result<(), EngineError> {
+        if let Some(why) = gate.closed() {
+            return Err(EngineError::Suspended(why));
+        }
+        self.waiting.lock().push_back(Box::new(move |context| fatal(&change(context))));
+        gate.note();
+        Ok(())
     }
 
     /// The tasks that wait, for one transaction group.

@@ -176,7 +176,8 @@ pub(crate) fn describe(state: VdevState, config: &NvList) -> (&'static str, Opti
     let note = match state {
         VdevState::CantOpen(aux) => Some(aux_text(aux)),
         VdevState::Faulted => Some(fault_text(config)),
-        VdevState::Degraded if config::flag(config, "degraded") => Some(fault_text(config)),
+        // Of itself a leaf is degraded only if it has had too many errors.
+        VdevState::Degraded if config.lists("children").is_none() => Some(fault_text(config)),
         _ => None,
     };
     (state_name(state), note.map(String::from))

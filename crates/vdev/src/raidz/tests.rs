@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::testing::{self, Leaf, checksum_errors, leaves, read, tree, write_raidz};
 use crate::vdev::Kind;
-use crate::{BlockRead, VdevError, VdevTree};
+use crate::{BlockRead, VdevError, VdevState, VdevTree};
 
 struct Block {
     tree: VdevTree,
@@ -45,6 +45,7 @@ fn subsets(n: usize, max: u32) -> impl Iterator<Item = Vec<usize>> {
 impl Block {
     fn repair(&self) {
         self.leaves.iter().for_each(|l| l.faults.repair());
+        self.tree.leaves().iter().for_each(|l| l.set_state(VdevState::Healthy));
     }
 
     fn reads_right(&self) -> bool {

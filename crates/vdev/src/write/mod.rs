@@ -90,6 +90,8 @@ pub(crate) struct Writer {
     flushes: AtomicU64,
     /// Held during a flush: the top-level vdevs that lost data, and why.
     lost: Mutex<HashMap<u64, String>>,
+    /// Held while devices are probed.
+    pub probing: Mutex<()>,
 }
 
 impl Writer {
@@ -99,6 +101,7 @@ impl Writer {
             writes: Meter::default(),
             flushes: AtomicU64::new(0),
             lost: Mutex::default(),
+            probing: Mutex::default(),
         }
     }
 }
@@ -128,7 +131,9 @@ impl VdevTree {
         let finish = |(block, plan): (&BlockWrite, Result<Plan<'_>, VdevError>)| {
             plan.and_then(|plan| plan.finish(block, &results))
         };
-        blocks.iter().zip(plans).map(finish).collect()
+        let done = blocks.iter().zip(plans).map(finish).collect();
+        self.look_after();
+        done
     }
 
     /// The columns of each block.
@@ -201,6 +206,12 @@ impl VdevTree {
     }
 
     fn flush(&self, tops: Vec<&Arc<Vdev>>) -> Result<(), VdevError> {
+        let result = self.flush_leaves(tops);
+        self.look_after();
+        result
+    }
+
+    fn flush_leaves(&self, tops: Vec<&Arc<Vdev>>) -> Result<(), VdevError> {
         let mut lost = self.writer.lost.lock().unwrap_or_else(PoisonError::into_inner);
         let mut leaves = Vec::new();
         tops.iter().for_each(|t| t.collect_leaves(&mut leaves));
@@ -224,6 +235,10 @@ impl VdevTree {
         let mut lacking: HashMap<u64, String> = HashMap::new();
         for flush in done {
             self.writer.flushes.fetch_add(u64::from(flush.result.is_ok()), Relaxed);
+            if flush.result.is_err() {
+                flush.leaf.suspected();
+                self.writer.pool.set_failure();
+            }
             if let Some(why) = flush.finish() {
                 lacking.insert(flush.leaf.guid(), why);
             }

@@ -48,6 +48,9 @@ pub(super) fn write_leaves(writer: &Writer, writes: &[LeafWrite]) -> Vec<io::Res
         let runs = failed.into_iter().map(|at| at..at + 1).collect();
         perform(writer, writes, &order, runs, &mut results);
     }
+    if results.iter().any(Result::is_err) {
+        writer.pool.set_failure();
+    }
     for (write, result) in writes.iter().zip(&results) {
         if result.is_err() {
             write.leaf.written().write_failed();
@@ -224,6 +227,7 @@ pub(crate) fn submit(leaf: &Vdev, reqs: &mut [WriteReq], counts: impl Fn(usize) 
             Some(Ok(())) => stats.completed(req.data.len(), elapsed),
             failure => {
                 stats.failed(counts(i));
+                leaf.suspected();
                 tracing::debug!(?leaf, offset = req.offset, ?failure, "write failed");
             }
         }

@@ -1,0 +1,167 @@
+//! `zpool online`, `zpool offline`, `zpool clear` and `zpool reopen`: devices that go out of use and
+//! come back.
+//!
+//! What a device missed meanwhile stays on record, and is read from others.
+
+use crate::context::Context;
+use crate::options::{Spec, parse};
+use crate::outcome::{Outcome, Stop, fail, usage};
+use crate::pools::{Imported, Opened, reason};
+use crate::zpool::select::{find_vdev, open, select};
+use cenote_pool::engine::{OfflineError, Restore};
+use cenote_vdev::{Vdev, VdevState};
+use std::ffi::OsString;
+use std::sync::Arc;
+
+/// The guids of the leaves of `vdev`.
+fn leaves(vdev: &Vdev) -> Vec<u64> {
+    match vdev.is_leaf() {
+        true => vec![vdev.guid()],
+        false => vdev.children().iter().flat_map(|c| leaves(c)).collect(),
+    }
+}
+
+/// Brings leaves back. The error is what comes after `cannot …: `.
+fn restore(imported: &Imported, leaves: &[u64], what: Restore) -> Result<(), String> {
+    match imported.opened() {
+        Opened::ReadOnly(pool) => pool.restore(leaves, what).map_err(|e| e.to_string()),
+        Opened::Writable(engine) => engine.restore(leaves, what).map_err(|e| reason(&e)),
+    }
+}
+
+/// Runs `zpool clear`.
+pub fn clear(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let spec = Spec { short: "", refused: "nFX", refused_long: &["power"] };
+    let names = parse(args, spec)?.names();
+    let (name, device) = match names.as_slice() {
+        [] => return usage("missing pool name"),
+        [name] => (name, None),
+        [name, device] => (name, Some(device)),
+        _ => return usage("too many arguments"),
+    };
+    let imported = open(ctx, name).map_err(Stop::Fail)?;
+    let cannot = |what: &str, why: &str| fail(format!("cannot clear errors for {what}: {why}"));
+    if imported.suspended() {
+        let why = "pool I/O is currently suspended; 'zpool export -f' it and import it again";
+        return cannot(name, why);
+    }
+    let pool = imported.pool();
+    let root = pool.store().vdevs().root();
+    let vdev = match device {
+        None => Arc::clone(root),
+        Some(device) => match find_vdev(&imported, device) {
+            Some(vdev) => vdev,
+            None => return cannot(device, "no such device in pool"),
+        },
+    };
+    vdev.clear_errors();
+    if let Err(why) = restore(&imported, &leaves(&vdev), Restore::Failure) {
+        return cannot(name, &why);
+    }
+    ctx.changed(&imported);
+    Ok(0)
+}
+
+/// Runs `zpool reopen`.
+pub fn reopen(args: &[OsString], ctx: &mut Context) -> Outcome {
+    // Not to start a scrub anew (-n) is all that there is: none is started.
+    let parsed = parse(args, Spec { short: "n", ..Spec::default() })?;
+    let (pools, mut good) = select(ctx, &parsed.names());
+    for imported in pools {
+        let pool = imported.pool();
+        let all = leaves(pool.store().vdevs().root());
+        match restore(&imported, &all, Restore::Nothing) {
+            Ok(()) => imported.record(ctx),
+            Err(why) => {
+                ctx.complain(format_args!("cannot reopen '{}': {why}", imported.name()));
+                good = false;
+            }
+        }
+    }
+    Ok(i32::from(!good))
+}
+
+/// The pool and the devices that a command line names.
+fn operands(names: &[String], ctx: &Context) -> Result<(Arc<Imported>, Vec<String>), Stop> {
+    match names.split_first() {
+        None => usage("missing pool name"),
+        Some((_, [])) => usage("missing device name"),
+        Some((name, devices)) => Ok((open(ctx, name).map_err(Stop::Fail)?, devices.to_vec())),
+    }
+}
+
+/// The leaf that the user calls `name`; else it was said that there is none.
+fn leaf(imported: &Imported, what: &str, name: &str, ctx: &mut Context) -> Option<Arc<Vdev>> {
+    let found = find_vdev(imported, name);
+    let why = match &found {
+        None => "no such device in pool",
+        Some(vdev) if !vdev.is_leaf() => "operation not supported on this type of vdev",
+        Some(_) => return found,
+    };
+    ctx.complain(format_args!("cannot {what} {name}: {why}"));
+    None
+}
+
+/// Runs `zpool online`.
+pub fn online(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let spec = Spec { short: "", refused: "e", refused_long: &["power"] };
+    let names = parse(args, spec)?.names();
+    let (imported, devices) = operands(&names, ctx)?;
+    let mut good = true;
+    for name in devices {
+        let Some(vdev) = leaf(&imported, "online", &name, ctx) else {
+            good = false;
+            continue;
+        };
+        if let Err(why) = restore(&imported, &[vdev.guid()], Restore::Offline) {
+            ctx.complain(format_args!("cannot online {name}: {why}"));
+            good = false;
+            continue;
+        }
+        let advice = match vdev.state() {
+            VdevState::Healthy => continue,
+            VdevState::Faulted => "use 'zpool clear' to restore a faulted device",
+            _ => "use 'zpool replace' to replace devices that are no longer present",
+        };
+        let remains = "onlined, but remains in faulted state";
+        writeln!(ctx.out, "warning: device '{name}' {remains}\n{advice}")?;
+    }
+    if good {
+        ctx.changed(&imported);
+    }
+    Ok(i32::from(!good))
+}
+
+/// Runs `zpool offline`.
+pub fn offline(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let spec = Spec { short: "t", refused: "f", refused_long: &["power"] };
+    let parsed = parse(args, spec)?;
+    let temporary = !parsed.options.is_empty();
+    let (imported, devices) = operands(&parsed.names(), ctx)?;
+    let engine = match imported.writable() {
+        Ok(engine) => Arc::clone(engine),
+        Err(why) => return fail(format!("cannot offline: {why}")),
+    };
+    let mut good = true;
+    for name in devices {
+        let taken = match leaf(&imported, "offline", &name, ctx) {
+            Some(vdev) => engine.offline(vdev.guid(), temporary),
+            None => {
+                good = false;
+                continue;
+            }
+        };
+        if let Err(e) = taken {
+            let why = match e {
+                OfflineError::Engine(e) => reason(&e),
+                e => e.to_string(),
+            };
+            ctx.complain(format_args!("cannot offline {name}: {why}"));
+            good = false;
+        }
+    }
+    if good {
+        ctx.changed(&imported);
+    }
+    Ok(i32::from(!good))
+}

@@ -1,0 +1,294 @@
+//! Devices that stop answering: finding out, taking them out of use, and taking them back.
+//!
+//! A request that fails says little about its device: a sector may be bad. So after a batch in which
+//! requests failed, each device that failed one is *probed* (`vdev_probe`): an area that nothing
+//! else uses is read from its labels, and where the pool is written to written back as it is. If no
+//! label can be read, or none written, the leaf is *faulted*: it takes no writes, misses what is
+//! written meanwhile, and is read only for what nothing else has. A leaf that its top-level vdev
+//! cannot do without stays in use and is called degraded; what fails then, fails for whoever asked.
+//!
+//! A leaf that is out of use, or was never there, comes back with [`VdevTree::reopen`].
+//!
+//! Invariant: a leaf goes out of use at any time, and comes back only while nothing is written: a
+//! block that was laid out without it would not be known to be missing on it.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+
+use cenote_format::abd::Abd;
+use cenote_format::label;
+use cenote_format::nvlist::NvList;
+
+use crate::device::{Device, ReadReq, WriteReq};
+use crate::state::{self, Aux};
+use crate::vdev::{Dtl, Kind, Opened, Vdev};
+use crate::{VdevError, VdevState, VdevTree, assemble};
+
+/// Byte offset in a label of the area that is read and written (`vl_be`).
+const AREA: u64 = 8 << 10;
+/// Its bytes (`VDEV_PAD_SIZE`).
+const AREA_SIZE: usize = 8 << 10;
+
+/// Whether a device answers.
+fn answers(device: &dyn Device) -> bool {
+    // The first label is left alone, as OpenZFS does.
+    let places = (1..4).filter_map(|l| Some(label::label_offset(device.size(), l)? + AREA));
+    let mut reads: Vec<ReadReq> = places.map(|at| ReadReq::new(at, AREA_SIZE)).collect();
+    device.read_batch(&mut reads);
+    let kept = |r: ReadReq| {
+        let at = r.offset;
+        Some(WriteReq::new(at, Abd::from_vec(r.take().ok()?)))
+    };
+    let mut writes: Vec<WriteReq> = reads.into_iter().filter_map(kept).collect();
+    if writes.is_empty() || !device.writable() {
+        return !writes.is_empty();
+    }
+    device.write_batch(&mut writes);
+    writes.into_iter().any(|w| w.take().is_ok())
+}
+
+/// Whether `top` would not work without `leaf`. What a leaf missed counts as missing altogether.
+fn required(top: &Arc<Vdev>, leaf: &Vdev) -> bool {
+    fn without(v: &Arc<Vdev>, leaf: &Vdev) -> VdevState {
+        if v.guid() == leaf.guid() {
+            return VdevState::Faulted;
+        }
+        match v.vdev_kind() {
+            Kind::Mirror | Kind::Replacing | Kind::Spare | Kind::RaidZ => {
+                state::of_interior(v.kind, v.nparity, &v.children, &|c| without(c, leaf))
+            }
+            _ if v.missed_any() => VdevState::CantOpen(Aux::OpenFailed),
+            _ => v.state(),
+        }
+    }
+    !top.is_log() && !without(top, leaf).readable()
+}
+
+impl Vdev {
+    /// A request of this leaf's device failed.
+    pub(crate) fn suspected(&self) {
+        self.suspect.store(true, Relaxed);
+    }
+
+    /// Whether there are transaction groups that this leaf missed.
+    fn missed_any(&self) -> bool {
+        match &*self.dtl.read().unwrap_or_else(PoisonError::into_inner) {
+            Dtl::Unread => true,
+            Dtl::Ranges(ranges) => !ranges.is_empty(),
+        }
+    }
+
+    /// Forgets the errors seen at this vdev and below it.
+    pub fn clear_errors(&self) {
+        self.stats.clear_errors();
+        self.children.iter().for_each(|c| c.clear_errors());
+    }
+
+    /// Another device, or none, in place of the leaf's: see the module's invariant.
+    fn replace(&self, opened: Opened) {
+        // What the device before was not known to keep, this one may lack.
+        let mut written = self.written();
+        written.write_failed();
+        let lost = written.flush_failed();
+        drop(written);
+        self.add_missing(lost.unwrap_or_default());
+        self.set_opened(opened);
+    }
+}
+
+impl VdevTree {
+    /// Probes the leaves with requests that failed since this was last done, and takes those out
+    /// of use that do not answer.
+    pub(crate) fn look_after(&self) {
+        let failed = [&self.pool, &self.writer.pool].map(|pool| pool.take_failure());
+        if !failed.contains(&true) {
+            return;
+        }
+        // Who comes meanwhile waits: it is about to be told what to expect of the device.
+        let _one = self.writer.probing.lock().unwrap_or_else(PoisonError::into_inner);
+        for top in self.root().children() {
+            let mut leaves = Vec::new();
+            top.collect_leaves(&mut leaves);
+            for leaf in leaves.iter().filter(|l| l.suspect.swap(false, Relaxed)) {
+                look_after(top, leaf);
+            }
+        }
+    }
+
+    /// Brings back the leaves that `which` holds for, as far as they are out of use and their
+    /// devices answer. `config` gives a leaf's config without what it was taken out of use for;
+    /// `open` finds its device anew, and is asked only if the one that the leaf has does not answer.
+    ///
+    /// To be called while nothing is written to the tree.
+    ///
+    /// Errors: none if the config is the one that the tree was built from.
+    pub fn reopen(
+        &self,
+        which: &dyn Fn(&Vdev) -> bool,
+        config: &dyn Fn(&Vdev) -> NvList,
+        open: &mut dyn FnMut(&Vdev) -> Option<Arc<dyn Device>>,
+    ) -> Result<(), VdevError> {
+        let _one = self.writer.probing.lock().unwrap_or_else(PoisonError::into_inner);
+        assemble::for_each_leaf(self.root(), &mut |leaf, state_with| {
+            if which(leaf) && leaf.state() != VdevState::Healthy {
+                let config = config(leaf);
+                reopen(leaf, &|device| state_with(&config, device), open);
+            }
+        })
+    }
+}
+
+impl VdevTree {
+    /// Takes the leaf with this guid offline and lets go of its device. False: its top-level vdev
+    /// could not do without it, or there is no such leaf.
+    ///
+    /// To be called while nothing is written to the tree.
+    pub fn take_offline(&self, guid: u64) -> bool {
+        let _one = self.writer.probing.lock().unwrap_or_else(PoisonError::into_inner);
+        for top in self.root().children() {
+            let mut leaves = Vec::new();
+            top.collect_leaves(&mut leaves);
+            let Some(leaf) = leaves.iter().find(|l| l.guid() == guid) else { continue };
+            let spared = !leaf.state().readable() || !required(top, leaf);
+            if spared {
+                leaf.replace(Opened { device: None, state: VdevState::Offline });
+            }
+            return spared;
+        }
+        false
+    }
+}
+
+/// Probes a leaf below `top`.
+fn look_after(top: &Arc<Vdev>, leaf: &Vdev) {
+    if !leaf.state().readable() || leaf.device().is_none_or(|d| answers(&*d)) {
+        return;
+    }
+    let state = match required(top, leaf) {
+        true => VdevState::Degraded,
+        false => VdevState::Faulted,
+    };
+    tracing::error!(?leaf, ?state, "the device does not answer");
+    leaf.set_state(state);
+}
+
+/// What the state of a leaf is, given its config and device.
+pub(crate) type StateWith<'a> = &'a dyn Fn(&NvList, Option<&dyn Device>) -> VdevState;
+
+fn reopen(
+    leaf: &Vdev,
+    state_with: &dyn Fn(Option<&dyn Device>) -> VdevState,
+    open: &mut dyn FnMut(&Vdev) -> Option<Arc<dyn Device>>,
+) {
+    if let Some(device) = leaf.device().filter(|d| answers(&**d)) {
+        // Blocks that were laid out without it since the last flush are not on it.
+        leaf.written().write_failed();
+        leaf.set_state(state_with(Some(&*device)));
+        return;
+    }
+    // A device is open for writing once at a time, so the old one goes first.
+    let state = state_with(None);
+    leaf.replace(Opened { device: None, state });
+    let Some(device) = open(leaf) else { return };
+    let state = match answers(&*device) {
+        true => state_with(Some(&*device)),
+        false => VdevState::Faulted,
+    };
+    leaf.replace(Opened { device: Some(device), state });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{self, Leaf};
+    use crate::traffic::Content;
+    use crate::write::BlockWrite;
+    use cenote_format::LABEL_START;
+    use cenote_format::label::LABEL_END;
+
+    const ROOM: usize = 1 << 20;
+
+    fn mirror(n: usize) -> (VdevTree, Vec<Leaf>) {
+        let leaves = testing::leaves(n, ROOM + LABEL_END as usize);
+        let top = testing::mirror_like(Kind::Mirror, 0, testing::files(&leaves));
+        (testing::tree(vec![top]), leaves)
+    }
+
+    fn write(tree: &VdevTree, txg: u64) -> bool {
+        let data = Abd::from_vec(vec![txg as u8; 512]);
+        let block = BlockWrite { vdev: 0, offset: 512 * txg, data, txg, content: Content::Data };
+        tree.write_many(&[block])[0].is_ok()
+    }
+
+    fn states(tree: &VdevTree) -> Vec<VdevState> {
+        tree.leaves().iter().map(|l| l.state()).collect()
+    }
+
+    #[test]
+    fn a_device_that_is_gone_is_left_alone() {
+        let (tree, leaves) = mirror(2);
+        assert!(write(&tree, 1));
+        leaves[1].faults.set_missing(true);
+        assert!(write(&tree, 2));
+        assert_eq!(states(&tree), [VdevState::Healthy, VdevState::Faulted]);
+        assert_eq!(tree.root().state(), VdevState::Degraded);
+        // The block before is not durable there.
+        tree.flush_all().unwrap();
+        let count = || (leaves[1].faults.reads(), leaves[1].faults.writes());
+        let (before, errors) = (count(), tree.leaves()[1].errors());
+        assert!(write(&tree, 3) && tree.flush_all().is_ok());
+        for txg in 1..4 {
+            testing::read(&tree, 512 * txg, &[txg as u8; 512]).unwrap();
+        }
+        assert_eq!((count(), tree.leaves()[1].errors()), (before, errors));
+        let missed = tree.take_missed();
+        assert_eq!(missed, [(tree.leaves()[1].guid(), vec![1..4])]);
+    }
+
+    #[test]
+    fn a_device_that_takes_no_writes_is_left_alone() {
+        let (tree, leaves) = mirror(2);
+        leaves[0].faults.fail_writes(0..u64::MAX);
+        assert!(write(&tree, 1));
+        assert_eq!(states(&tree), [VdevState::Faulted, VdevState::Healthy]);
+    }
+
+    #[test]
+    fn a_bad_sector_is_no_reason() {
+        let (tree, leaves) = mirror(2);
+        leaves.iter().for_each(|l| l.faults.fail_writes(LABEL_START..LABEL_START + 512));
+        assert!(!write(&tree, 0));
+        leaves[0].faults.fail(LABEL_START + 512..LABEL_START + 1024);
+        assert!(write(&tree, 1));
+        testing::read(&tree, 512, &[1; 512]).unwrap();
+        assert_eq!(states(&tree), [VdevState::Healthy; 2]);
+    }
+
+    #[test]
+    fn the_last_device_stays_in_use() {
+        let (tree, leaves) = mirror(2);
+        leaves[0].faults.set_missing(true);
+        assert!(write(&tree, 1));
+        leaves[1].faults.set_missing(true);
+        assert!(!write(&tree, 2));
+        assert_eq!(states(&tree), [VdevState::Faulted, VdevState::Degraded]);
+        leaves[1].faults.repair();
+        assert!(write(&tree, 3));
+        // The other one lacks things that this one has.
+        let (tree, leaves) = mirror(2);
+        tree.set_dtl(tree.leaves()[0].guid(), vec![3..4]).unwrap();
+        leaves[1].faults.set_missing(true);
+        assert!(write(&tree, 5));
+        assert_eq!(states(&tree), [VdevState::Healthy, VdevState::Degraded]);
+    }
+
+    #[test]
+    fn probes_change_nothing() {
+        let (tree, leaves) = mirror(1);
+        let before = leaves[0].memory.bytes().clone();
+        let writes = leaves[0].faults.writes();
+        assert!(answers(&*tree.leaves()[0].device().unwrap()));
+        assert!(*leaves[0].memory.bytes() == before);
+        assert_eq!(leaves[0].faults.writes(), writes + 3);
+    }
+}
