@@ -242,7 +242,9 @@ mod tests {
         }
         assert_eq!((count(), tree.leaves()[1].errors()), (before, errors));
         let missed = tree.take_missed();
-        assert_eq!(missed, [(tree.leaves()[1].guid(), vec![1..4])]);
+        let (guid, txgs) = &missed[0];
+        assert_eq!((missed.len(), *guid), (1, tree.leaves()[1].guid()));
+        assert_eq!((txgs.len(), txgs[0].clone()), (1, 1..4));
     }
 
     #[test]
@@ -276,7 +278,8 @@ mod tests {
         assert!(write(&tree, 3));
         // The other one lacks things that this one has.
         let (tree, leaves) = mirror(2);
-        tree.set_dtl(tree.leaves()[0].guid(), vec![3..4]).unwrap();
+        let missed = 3..4;
+        tree.set_dtl(tree.leaves()[0].guid(), vec![missed]).unwrap();
         leaves[1].faults.set_missing(true);
         assert!(write(&tree, 5));
         assert_eq!(states(&tree), [VdevState::Healthy, VdevState::Degraded]);
