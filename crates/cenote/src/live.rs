@@ -165,6 +165,9 @@ impl Drop for LiveSet {
             return;
         }
         all.remove(&self.id);
+        if let Contents::Files(fs) = &self.contents {
+            fs.stop_freeing();
+        }
         if let Err(e) = self.engine.close(self.id) {
             tracing::warn!("{}: {e}", self.name);
         }

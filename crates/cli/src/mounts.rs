@@ -92,6 +92,7 @@ impl Mounted {
             }
             Directory::Removed => remove_made(&self.made),
         }
+        self.fs.stop_freeing();
         if let Some(engine) = &self.engine
             && let Err(e) = engine.close(self.id)
         {

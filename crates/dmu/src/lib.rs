@@ -19,6 +19,7 @@
 //! | `overlay` | pending changes above what is on disk |
 //! | `ranges` | sets of block numbers |
 //! | `seek` | next data, next hole |
+//! | `piece` | which part of an object one transaction may free |
 //! | `walk` | every block pointer of an object |
 //! | [`readahead`] | when to read ahead, how far |
 //! | [`zap`] | names to values |
@@ -36,6 +37,7 @@ pub mod live;
 pub mod object;
 pub mod objset;
 mod overlay;
+mod piece;
 mod ranges;
 mod read;
 pub mod readahead;
@@ -48,6 +50,7 @@ pub mod zap;
 
 pub use object::Object;
 pub use objset::ObjectSet;
+pub use piece::Piece;
 pub use seek::Seek;
 
 use cenote_format::DecodeError;

@@ -18,10 +18,10 @@
 //!   fail. [`LiveObjectSet::read`] goes on with the new state.
 
 use crate::write::{Gather, OpenObjectSet, Result, WriteError, on_disk};
-use crate::{Object, ObjectSet};
+use crate::{Object, ObjectSet, Piece};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A block that was freed in a txg is not overwritten in this one, nor in the next.
@@ -43,8 +43,9 @@ pub struct Cost {
 
 /// What keeps the open txg open.
 pub trait Hold: Send {
-    /// Tells how many bytes the change made dirty, which the gate knew only an upper bound of.
-    fn settle(&mut self, _bytes: u64) {}
+    /// Tells how many bytes the change made dirty, which the gate knew only an upper bound of, and how
+    /// many pointers it freed, which the gate did not know.
+    fn settle(&mut self, _bytes: u64, _freed: u64) {}
 }
 
 /// A hold that does not care.
@@ -95,13 +96,25 @@ pub struct LiveObjectSet {
     set: Mutex<OpenObjectSet>,
     /// How often the object set moved on to what was written.
     moves: AtomicU64,
+    /// Those who free what nobody refers to any more.
+    freeing: AtomicUsize,
+}
+
+/// Someone frees, in the background, what was removed; as long as this lives.
+pub struct Freeing(Arc<LiveObjectSet>);
+
+impl Drop for Freeing {
+    fn drop(&mut self) {
+        self.0.freeing.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl LiveObjectSet {
     /// Puts `set` to use.
     pub fn new(set: OpenObjectSet, gate: Arc<dyn TxgGate>) -> Arc<LiveObjectSet> {
         let id = set.id();
-        Arc::new(LiveObjectSet { id, gate, set: Mutex::new(set), moves: AtomicU64::new(0) })
+        let (moves, freeing) = (AtomicU64::new(0), AtomicUsize::new(0));
+        Arc::new(LiveObjectSet { id, gate, set: Mutex::new(set), moves, freeing })
     }
 
     /// The dataset's object number.
@@ -155,6 +168,22 @@ impl LiveObjectSet {
         self.retry(|| self.look(number, Some((offset, len)))?.gather(offset, len, newer_than))
     }
 
+    /// See [`Object::last_piece`].
+    pub fn last_piece(&self, number: u64, from: u64, end: u64, most: u64) -> crate::Result<Piece> {
+        self.retry(|| self.look(number, None)?.last_piece(from, end, most))
+    }
+
+    /// From now on space is being freed in the background.
+    pub fn begin_freeing(self: &Arc<Self>) -> Freeing {
+        self.freeing.fetch_add(1, Ordering::AcqRel);
+        Freeing(self.clone())
+    }
+
+    /// Whether space is being freed in the background.
+    pub fn is_freeing(&self) -> bool {
+        self.freeing.load(Ordering::Acquire) > 0
+    }
+
     /// The object; what is on disk is read without the lock.
     fn look(&self, number: u64, range: Option<(u64, u64)>) -> crate::Result<Object> {
         let base = {
@@ -203,9 +232,9 @@ impl LiveObjectSet {
         let mut set = self.set.lock();
         let before = set.dirty_bytes();
         let done = f(&mut set, entered.txg());
-        let grown = set.dirty_bytes().saturating_sub(before);
+        let (grown, freed) = (set.dirty_bytes().saturating_sub(before), set.take_freed());
         drop(set);
-        entered.hold.settle(grown);
+        entered.hold.settle(grown, freed);
         done
     }
 

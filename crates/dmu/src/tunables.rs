@@ -12,6 +12,8 @@ declare_tunables! {
         "Most data that is read ahead of a sequential reader";
     MIN_DISTANCE "zfetch_min_distance" Now Bytes 524_288 ANY,
         "Data that is read ahead at first of a reader that seems to be sequential";
+    DELETE_BLOCKS "zfs_delete_blocks" Now Count 20_480 (1, 1 << 20),
+        "Blocks of a file that one transaction frees; a file that has more is deleted in the background";
     PREFETCH_DISABLE "zfs_prefetch_disable" Now Switch 0 SWITCH,
         "Whether nothing is read ahead of sequential readers";
 }

@@ -8,7 +8,7 @@ mod rig;
 
 use cenote_dsl::write::space::set_quota;
 use cenote_pool::engine::Engine;
-use cenote_zpl::{Error, FileSystem};
+use cenote_zpl::{Error, FileSystem, Settings};
 use rig::{NODE, Rig, bytes, open};
 use std::collections::BTreeMap;
 
@@ -160,6 +160,38 @@ fn a_quota() {
         check(&fs, &files);
         empty(&fs, &mut files, &|n| n % 4 != round);
     }
+    drop(fs);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// A file of many blocks is freed in the background, by many transactions. Who writes to the full pool
+/// meanwhile waits for the space instead of being refused.
+#[test]
+fn room_that_a_large_file_leaves_is_waited_for() {
+    let rig = Rig::new(96 << 20);
+    let engine = rig.create("a", 9);
+    let root = engine.pool().dsl().root().unwrap();
+    let settings = Settings { record_size: 512, ..Settings::default() };
+    let fs = FileSystem::open_live(engine.live(root.ds_obj).unwrap(), settings).unwrap();
+    let large = fs.create(fs.root(), b"large", &NODE).unwrap().ino;
+    let data = bytes(1, 1 << 20);
+    let mut size = 0;
+    let full = loop {
+        match fs.write(large, size, &data, false) {
+            Ok(n) => size += n as u64,
+            Err(e) => break e,
+        }
+    };
+    no_space(&full);
+    assert!(size / 512 > cenote_dmu::tunables::DELETE_BLOCKS.default, "{size} bytes");
+    fs.unlink(fs.root(), b"large", &|_| false).unwrap();
+    let mut files = Files::new();
+    no_space(&fill(&fs, &mut files, &|_| 1 << 20));
+    assert!(files.values().sum::<usize>() as u64 > size / 2, "{} of {size} bytes", files.len());
+    check(&fs, &files);
+    fs.finish_freeing();
     drop(fs);
     engine.export(false).unwrap();
     drop(engine);

@@ -15,7 +15,7 @@ use crate::dir::Directories;
 use crate::quota::Quotas;
 use crate::sa::{Registry, SharedRegistry, ZplAttr};
 use crate::source::Source;
-use crate::write::Settings;
+use crate::write::{Reaper, Settings};
 use crate::znode::{FLAG_PROJID, S_IFBLK, S_IFCHR, S_IFMT, Znode};
 use crate::{Error, Result};
 use cenote_dmu::live::LiveObjectSet;
@@ -23,7 +23,7 @@ use cenote_dmu::{Object, ObjectSet, zap::Zap};
 use cenote_format::dmu::ObjsetType;
 use cenote_format::zap::norm::TO_UPPER;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// The master node's object number.
 pub(crate) const MASTER_NODE: u64 = 1;
@@ -133,6 +133,10 @@ pub struct FileSystem {
     pub(crate) directories: Directories,
     /// Files that are in use without a name; whether they may get one.
     pub(crate) orphans: Mutex<HashMap<u64, bool>>,
+    /// Who frees files in the background.
+    pub(crate) reaper: Reaper,
+    /// This file system.
+    pub(crate) this: Weak<FileSystem>,
 }
 
 impl std::fmt::Debug for FileSystem {
@@ -187,23 +191,30 @@ impl FileSystem {
             }
             _ => None,
         };
-        Ok(Arc::new(FileSystem {
+        let (root, unlinked_set) = (required("ROOT")?, entry("DELETE_QUEUE")?);
+        let shares = entry("SHARES")?;
+        let quotas = Quotas {
+            user: (entry("userquota@")?, entry("userobjquota@")?),
+            group: (entry("groupquota@")?, entry("groupobjquota@")?),
+            project: (entry("projectquota@")?, entry("projectobjquota@")?),
+        };
+        let normalization = entry("normalization")?.unwrap_or(0);
+        let utf8_only = entry("utf8only")?.unwrap_or(0) != 0;
+        Ok(Arc::new_cyclic(|this| FileSystem {
             version,
-            root: required("ROOT")?,
-            unlinked_set: entry("DELETE_QUEUE")?,
-            shares: entry("SHARES")?,
-            quotas: Quotas {
-                user: (entry("userquota@")?, entry("userobjquota@")?),
-                group: (entry("groupquota@")?, entry("groupobjquota@")?),
-                project: (entry("projectquota@")?, entry("projectobjquota@")?),
-            },
+            root,
+            unlinked_set,
+            shares,
+            quotas,
             case,
-            normalization: entry("normalization")?.unwrap_or(0),
-            utf8_only: entry("utf8only")?.unwrap_or(0) != 0,
+            normalization,
+            utf8_only,
             registry,
             settings: RwLock::new(Arc::new(settings)),
             directories: Directories::default(),
             orphans: Mutex::default(),
+            reaper: Reaper::default(),
+            this: this.clone(),
             source,
         }))
     }

@@ -244,6 +244,8 @@ pub struct OpenObjectSet {
     doomed: Doomed,
     /// Bytes that are to be written.
     dirty: u64,
+    /// Pointers that were freed since somebody asked.
+    freed: u64,
     /// Objects that there are more than on disk.
     more: i64,
     /// What is set in the root block, and was not frozen.
@@ -287,6 +289,7 @@ impl OpenObjectSet {
             objects,
             doomed,
             dirty: 0,
+            freed: 0,
             more: 0,
             flags: None,
             zil: None,
@@ -456,6 +459,16 @@ impl OpenObjectSet {
         self.dirty = self.dirty.saturating_sub(bytes);
         self.more -= 1;
         Ok(())
+    }
+
+    /// Notes that a change frees so many pointers, for whoever bounds what a transaction group frees.
+    pub fn note_freed(&mut self, pointers: u64) {
+        self.freed = self.freed.saturating_add(pointers);
+    }
+
+    /// Pointers that were freed since this was asked last.
+    pub(crate) fn take_freed(&mut self) -> u64 {
+        std::mem::take(&mut self.freed)
     }
 
     /// Makes what was inherited this set's own.

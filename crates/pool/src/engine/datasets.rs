@@ -118,7 +118,8 @@ impl TxgGate for Door {
         let shared = self.shared.upgrade().ok_or_else(ended)?;
         let bytes = estimate(cost);
         shared.datasets.reserve(&shared, objset, cost, bytes)?;
-        let inside = shared.gate.enter(cost.write.saturating_add(cost.objects * OBJECT_BYTES))?;
+        let dirty = cost.write.saturating_add(cost.objects.saturating_mul(OBJECT_BYTES));
+        let inside = shared.gate.enter(dirty, cost.frees)?;
         let txg = inside.txg;
         // Not before: whoever closes it waits for those who are inside, but not for those at the
         // gate.
@@ -149,10 +150,10 @@ struct Charged {
 }
 
 impl Hold for Charged {
-    fn settle(&mut self, bytes: u64) {
+    fn settle(&mut self, bytes: u64, freed: u64) {
         let cost = Cost { write: bytes, ..Cost::default() };
         self.spare = self.bytes.saturating_sub(estimate(&cost).saturating_add(self.least));
-        self.inside.settle(bytes);
+        self.inside.settle(bytes, freed);
     }
 }
 
@@ -301,10 +302,19 @@ impl Datasets {
                     shared.disk.allocator.let_go();
                     shared.gate.ask();
                 }
+                // What was removed a moment ago is room as soon as it is freed.
+                Verdict::Deferred(_) | Verdict::No(_) if !cost.frees && self.is_freeing() => {
+                    shared.gate.ask();
+                }
                 Verdict::Deferred(refused) | Verdict::No(refused) => return Err(refused),
             }
             shared.gate.wait_synced()?;
         }
+    }
+
+    /// Whether some dataset is freeing what was removed.
+    fn is_freeing(&self) -> bool {
+        self.open.lock().sets.values().any(|(live, _)| live.is_freeing())
     }
 
     fn verdict(

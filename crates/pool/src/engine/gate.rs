@@ -23,6 +23,9 @@
 //! waits for all of it in the end waits for little. The limit is `zfs_dirty_data_max`, if the pool was
 //! not opened with one of its own. All these are asked for at each change.
 //!
+//! A group has the pointers that are freed in it in memory, until it is on disk: they count as dirty, too.
+//! One in which so many were freed that it is to be closed lets nobody in who wants to free more.
+//!
 //! Invariants: the number of the open group only grows; a group is closed only when no one is
 //! inside; what waits here holds no other lock.
 
@@ -30,6 +33,7 @@ use super::figures::Birth;
 use crate::tunables;
 use cenote_dmu::live::Hold;
 use cenote_dmu::write::WriteError;
+use cenote_format::blkptr::BLKPTR_SIZE;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,6 +59,8 @@ struct State {
     synced: u64,
     /// Bytes that entered each group that is not on disk.
     dirty: BTreeMap<u64, u64>,
+    /// Bytes of pointers that were freed in the open group; they are among its dirty ones.
+    freed: u64,
     /// Highest group that someone waits for.
     wanted: u64,
     /// Since when there has been something to write in the open group.
@@ -77,6 +83,7 @@ impl State {
             closing: false,
             synced,
             dirty: BTreeMap::new(),
+            freed: 0,
             wanted: 0,
             work: None,
             ending: false,
@@ -148,11 +155,14 @@ pub(crate) struct Inside {
     /// Bytes that it entered with and that turned out not to be written.
     spare: u64,
     bytes: u64,
+    /// Bytes of pointers that it freed.
+    freed: u64,
 }
 
 impl Hold for Inside {
-    fn settle(&mut self, bytes: u64) {
+    fn settle(&mut self, bytes: u64, freed: u64) {
         self.spare = self.bytes.saturating_sub(bytes.max(LEAST));
+        self.freed = freed.saturating_mul(BLKPTR_SIZE as u64);
     }
 }
 
@@ -161,8 +171,9 @@ impl Drop for Inside {
         let mut state = self.gate.state.lock();
         state.inside -= 1;
         if let Some(dirty) = state.dirty.get_mut(&self.txg) {
-            *dirty = dirty.saturating_sub(self.spare);
+            *dirty = dirty.saturating_sub(self.spare).saturating_add(self.freed);
         }
+        state.freed = state.freed.saturating_add(self.freed);
         // Only who closes the group waits for this; everyone else is not to be woken.
         if state.inside == 0 && state.closing {
             self.gate.changed.notify_all();
@@ -190,11 +201,11 @@ impl Gate {
         }
     }
 
-    /// Enters the open group with `bytes` to be written.
+    /// Enters the open group with `bytes` to be written; `frees`: to free something.
     ///
     /// # Errors
     /// The pool is suspended or exported.
-    pub fn enter(self: &Arc<Self>, bytes: u64) -> Result<Inside, WriteError> {
+    pub fn enter(self: &Arc<Self>, bytes: u64, frees: bool) -> Result<Inside, WriteError> {
         let mut state = self.delay(bytes);
         loop {
             if let Some(e) = state.failure() {
@@ -203,7 +214,9 @@ impl Gate {
             if state.ending {
                 return Err(WriteError::Suspended(EXPORTED.into()));
             }
-            let full = bytes > 0 && state.dirty() >= self.limit();
+            let enough = tunables::dirty_data_sync(self.limit());
+            let full =
+                bytes > 0 && state.dirty() >= self.limit() || frees && state.freed >= enough.max(1);
             if !state.closing && !full {
                 break;
             }
@@ -222,7 +235,7 @@ impl Gate {
             state.wanted = txg;
             self.changed.notify_all();
         }
-        Ok(Inside { gate: self.clone(), txg, spare: 0, bytes })
+        Ok(Inside { gate: self.clone(), txg, spare: 0, bytes, freed: 0 })
     }
 
     /// Sleeps as long as the throttle says.
@@ -347,6 +360,7 @@ impl Gate {
         drop(state);
         let taken = hand_over(txg);
         let mut state = self.state.lock();
+        state.freed = 0;
         let birth = std::mem::replace(&mut state.birth, Birth::now());
         let closed = Closed {
             txg,
@@ -417,7 +431,7 @@ mod tests {
     #[test]
     fn who_comes_while_a_group_closes_enters_the_next() {
         let gate = Gate::new(9, Some(1 << 20));
-        let first = gate.enter(1).unwrap();
+        let first = gate.enter(1, false).unwrap();
         assert_eq!(first.txg, 10);
         let other = gate.clone();
         let closer = std::thread::spawn(move || other.close(|txg| txg).0.txg);
@@ -425,7 +439,7 @@ mod tests {
             std::thread::yield_now();
         }
         let other = gate.clone();
-        let late = std::thread::spawn(move || other.enter(1).unwrap().txg);
+        let late = std::thread::spawn(move || other.enter(1, false).unwrap().txg);
         drop(first);
         assert_eq!(closer.join().unwrap(), 10);
         assert_eq!(late.join().unwrap(), 11);
@@ -436,10 +450,10 @@ mod tests {
     #[test]
     fn at_the_limit_changes_wait_and_ask_for_a_sync() {
         let gate = Gate::new(0, Some(1000));
-        drop(gate.enter(1000).unwrap());
+        drop(gate.enter(1000, false).unwrap());
         assert_eq!(gate.next_turn(&|| Duration::from_secs(60)), Turn::Sync);
         let other = gate.clone();
-        let waiting = std::thread::spawn(move || other.enter(10).unwrap().txg);
+        let waiting = std::thread::spawn(move || other.enter(10, false).unwrap().txg);
         std::thread::sleep(Duration::from_millis(20));
         assert!(!waiting.is_finished());
         let (closed, ()) = gate.close(|_| ());
@@ -452,9 +466,9 @@ mod tests {
         let fill = tunables::DIRTY_DATA_SYNC.default;
         for (limit, fill) in [(fill * 100, fill), (fill, fill / 100 * 20)] {
             let gate = Gate::new(0, Some(limit));
-            drop(gate.enter(fill - 1).unwrap());
+            drop(gate.enter(fill - 1, false).unwrap());
             assert_eq!(gate.state.lock().wanted, 0);
-            drop(gate.enter(1).unwrap());
+            drop(gate.enter(1, false).unwrap());
             assert_eq!(gate.next_turn(&|| Duration::from_secs(60)), Turn::Sync);
         }
     }
@@ -462,16 +476,16 @@ mod tests {
     #[test]
     fn what_was_not_made_dirty_does_not_count() {
         let gate = Gate::new(0, Some(1 << 20));
-        let mut inside = gate.enter(64 << 10).unwrap();
+        let mut inside = gate.enter(64 << 10, false).unwrap();
         assert_eq!(gate.dirty(), 64 << 10);
-        inside.settle(30_000);
+        inside.settle(30_000, 0);
         drop(inside);
         assert_eq!(gate.dirty(), 30_000);
         // Without an answer the bound counts.
-        drop(gate.enter(5000).unwrap());
+        drop(gate.enter(5000, false).unwrap());
         assert_eq!(gate.dirty(), 35_000);
-        let mut inside = gate.enter(64 << 10).unwrap();
-        inside.settle(0);
+        let mut inside = gate.enter(64 << 10, false).unwrap();
+        inside.settle(0, 0);
         drop(inside);
         assert_eq!(gate.dirty(), 35_000 + LEAST);
     }
@@ -479,9 +493,9 @@ mod tests {
     #[test]
     fn nobody_waits_for_an_engine_that_has_ended() {
         let gate = Gate::new(5, Some(1000));
-        drop(gate.enter(1).unwrap());
+        drop(gate.enter(1, false).unwrap());
         gate.end();
-        assert!(gate.enter(1).is_err());
+        assert!(gate.enter(1, false).is_err());
         assert_eq!(gate.next_turn(&|| Duration::ZERO), Turn::Sync);
         let (closed, ()) = gate.close(|_| ());
         gate.synced(closed.txg);
@@ -501,7 +515,7 @@ mod tests {
         let turn = std::thread::spawn(move || other.next_turn(&interval));
         // The sync thread finds nothing to do and waits for something.
         std::thread::sleep(Duration::from_millis(20));
-        drop(gate.enter(1).unwrap());
+        drop(gate.enter(1, false).unwrap());
         std::thread::sleep(Duration::from_millis(20));
         assert!(!turn.is_finished());
         // The time may become shorter while it is waited for.
@@ -513,7 +527,7 @@ mod tests {
     fn a_failure_reaches_everyone() {
         let gate = Gate::new(0, Some(1000));
         gate.fail("device is gone".into());
-        assert!(gate.enter(1).is_err());
+        assert!(gate.enter(1, false).is_err());
         assert!(gate.wait_for(1).is_err());
     }
 }

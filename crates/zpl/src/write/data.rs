@@ -161,6 +161,17 @@ fn zero(cx: &mut Cx<'_>, ino: u64, offset: u64, len: u64, keep_size: bool) -> Re
     node.store(cx)
 }
 
+/// Makes a file at least `end` bytes long.
+fn extend(cx: &mut Cx<'_>, ino: u64, end: u64) -> Result<()> {
+    let (mut node, size) = writable(cx, ino)?;
+    if end > size {
+        resize(cx, &mut node, end)?;
+        node.modified(cx)?;
+        node.store(cx)?;
+    }
+    Ok(())
+}
+
 impl FileSystem {
     /// Largest length of a file in bytes.
     pub fn max_size(&self) -> u64 {
@@ -211,19 +222,21 @@ impl FileSystem {
             };
         };
         let frees = matches!(what, Allocate::PunchHole | Allocate::Zero | Allocate::ZeroKeepSize);
+        let (mut freed, mut left) = (0, end);
+        if frees {
+            (left, freed) = self.free_pieces(ino, offset..end, |cx, piece| {
+                zero(cx, ino, piece.start, piece.end - piece.start, true)
+            })?;
+        }
+        let left = left.saturating_sub(offset);
         let cost = Cost { write: 64 << 10, objects: 0, frees };
-        self.change(cost, |cx| match what {
-            Allocate::KeepSize => writable(cx, ino).map(drop),
-            Allocate::PunchHole | Allocate::ZeroKeepSize => zero(cx, ino, offset, len, true),
-            Allocate::Zero => zero(cx, ino, offset, len, false),
-            Allocate::Extend => {
-                let (mut node, size) = writable(cx, ino)?;
-                if end > size {
-                    resize(cx, &mut node, end)?;
-                    node.modified(cx)?;
-                    node.store(cx)?;
-                }
-                Ok(())
+        self.change(cost, |cx| {
+            cx.os.note_freed(freed);
+            match what {
+                Allocate::KeepSize => writable(cx, ino).map(drop),
+                Allocate::PunchHole | Allocate::ZeroKeepSize => zero(cx, ino, offset, left, true),
+                Allocate::Zero => zero(cx, ino, offset, len, false),
+                Allocate::Extend => extend(cx, ino, end),
             }
         })
     }

@@ -2,8 +2,8 @@
 //!
 //! # Idea
 //!
-//! Every operation is one transaction on the live object set, or one for every 16 MiB of data. Under
-//! the object set's lock everything that can be wrong is checked first; then the change is made, in
+//! Every operation is one transaction on the live object set, or one for every 16 MiB of data, or for
+//! every piece of what is freed. Under the object set's lock everything that can be wrong is checked first; then the change is made, in
 //! memory. There is no other state than the object set: attributes are decoded, changed and encoded
 //! again by each operation.
 //!
@@ -14,6 +14,7 @@
 //! | `legacy` | nodes from before version 5 become nodes of today |
 //! | `names` | entries of directories |
 //! | `create`, `remove`, `rename`, `setattr`, `data`, `xattr` | the operations |
+//! | `pieces` | much that is freed, a piece in each transaction |
 //! | `rewrite` | blocks of files written anew as they are |
 //! | `acl` | access control lists of new and changed nodes |
 //! | `quota` | quotas of users, groups and projects |
@@ -35,6 +36,7 @@ mod format;
 mod legacy;
 mod names;
 mod node;
+mod pieces;
 mod quota;
 mod remove;
 mod rename;
@@ -44,6 +46,7 @@ mod volume;
 mod xattr;
 
 pub use format::{format, format_volume};
+pub(crate) use pieces::Reaper;
 pub use rewrite::Rewrite;
 
 use crate::fs::FileSystem;

@@ -2,13 +2,14 @@
 //!
 //! A node that is in use when it loses its last name becomes an *orphan*: it is noted in the unlinked
 //! set (a ZAP: name the object's number in hexadecimal, value the number), and freed when its use
-//! ends, or, after a crash, when the file system is mounted again. All other nodes are freed in the
-//! same transaction.
+//! ends, or, after a crash, when the file system is mounted again. So does one that is
+//! [too large](super::pieces) to be freed in one transaction; it is freed in the background. All
+//! other nodes are freed in the same transaction.
 
 use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE, NO_UNLINK};
 use super::node::NodeMut;
-use super::{InUse, Removed, names};
+use super::{InUse, Removed, names, pieces};
 use crate::dir::entry_object;
 use crate::error::show;
 use crate::fs::{Attr, FileSystem};
@@ -20,7 +21,7 @@ use cenote_dmu::zap::Zap;
 use cenote_format::encode::zap::{Key, Value};
 
 /// What removing a name writes, at most, in bytes.
-const REMOVE: Cost = Cost { write: 64 << 10, objects: 0, frees: true };
+pub(super) const REMOVE: Cost = Cost { write: 64 << 10, objects: 0, frees: true };
 /// Orphans that are looked up at once.
 const BATCH: usize = 256;
 
@@ -60,7 +61,7 @@ pub(super) fn check_empty(cx: &Cx<'_>, dir: &NodeMut) -> Result<()> {
 }
 
 /// Frees a node with its hidden directory of extended attributes.
-fn destroy(cx: &mut Cx<'_>, node: &NodeMut) -> Result<()> {
+pub(super) fn destroy(cx: &mut Cx<'_>, node: &NodeMut) -> Result<()> {
     if let Some(dir) = node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0) {
         destroy_xattrs(cx, dir)?;
     }
@@ -73,23 +74,54 @@ fn destroy(cx: &mut Cx<'_>, node: &NodeMut) -> Result<()> {
 
 /// Frees a hidden directory with all that is in it.
 fn destroy_xattrs(cx: &mut Cx<'_>, dir: u64) -> Result<()> {
+    hidden_directory(cx, dir)?;
+    for entry in Zap::open(&cx.os.view(dir)?)?.entries()? {
+        free_node(cx, entry_object(entry.value.first().copied().unwrap_or(0)))?;
+    }
+    free_node(cx, dir)?;
+    forget(cx, dir)
+}
+
+/// Fails if `dir` is no hidden directory.
+pub(super) fn hidden_directory(cx: &mut Cx<'_>, dir: u64) -> Result<()> {
     let hidden = NodeMut::load(cx, dir)?;
     if hidden.flags(cx)? & crate::znode::FLAG_XATTR == 0 || !hidden.is_dir(cx)? {
         return Err(Error::Corrupt(dir, "not a directory of extended attributes".into()));
     }
-    for entry in Zap::open(&cx.os.view(dir)?)?.entries()? {
-        let ino = entry_object(entry.value.first().copied().unwrap_or(0));
-        let file = NodeMut::load(cx, ino)?;
-        if let Some(object) = file.also_free {
-            cx.os.free(object)?;
-        }
-        cx.os.free(ino)?;
-    }
-    if let Some(object) = hidden.also_free {
+    Ok(())
+}
+
+/// Frees the object of a node, and what else it has.
+pub(super) fn free_node(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
+    if let Some(object) = NodeMut::load(cx, ino)?.also_free {
         cx.os.free(object)?;
     }
-    cx.os.free(dir)?;
-    forget(cx, dir)
+    Ok(cx.os.free(ino)?)
+}
+
+/// Frees a file that has no names; false if that is too much for one transaction.
+fn free_orphan(cx: &mut Cx<'_>, ino: u64) -> Result<bool> {
+    let node = NodeMut::load(cx, ino)?;
+    if node.required(cx, ZplAttr::Links)? != 0 {
+        return Ok(true);
+    }
+    pieces::destroy_small(cx, &node)
+}
+
+/// As [`free_orphan`], for what was found in the unlinked set.
+fn drain(cx: &mut Cx<'_>, ino: u64) -> Result<bool> {
+    let named = match NodeMut::load(cx, ino) {
+        Ok(node) => node.required(cx, ZplAttr::Links)? != 0,
+        Err(Error::NotFound(_)) => true,
+        Err(Error::Dmu(e)) if matches!(*e, cenote_dmu::Error::NoObject { .. }) => true,
+        Err(e) => return Err(e),
+    };
+    if named {
+        // Something else has the number, or nothing.
+        forget(cx, ino)?;
+        return Ok(true);
+    }
+    free_orphan(cx, ino)
 }
 
 impl FileSystem {
@@ -109,8 +141,7 @@ impl FileSystem {
             node.store(cx)?;
             return Ok(Removed { ino, nlink, orphan: false });
         }
-        if !in_use(ino) {
-            destroy(cx, &node)?;
+        if !in_use(ino) && pieces::destroy_small(cx, &node)? {
             return Ok(Removed { ino, nlink, orphan: false });
         }
         node.set_time(cx, ZplAttr::Ctime, cx.now)?;
@@ -120,8 +151,17 @@ impl FileSystem {
         Ok(Removed { ino, nlink, orphan: true })
     }
 
+    /// After [`FileSystem::drop_link`]: a large file that is not in use goes, too.
+    pub(super) fn let_go(&self, removed: Removed, in_use: InUse<'_>) -> Result<Removed> {
+        if !removed.orphan || in_use(removed.ino) {
+            return Ok(removed);
+        }
+        self.release(removed.ino)?;
+        Ok(Removed { orphan: false, ..removed })
+    }
+
     fn remove(&self, dir: u64, name: &[u8], is_dir: bool, in_use: InUse<'_>) -> Result<Removed> {
-        self.change(REMOVE, |cx| {
+        let removed = self.change(REMOVE, |cx| {
             names::shrinkable_dir(cx, dir)?;
             let entry = names::find(cx, dir, name, false)?;
             let entry = entry.ok_or_else(|| Error::NotFound(show(name)))?;
@@ -136,7 +176,8 @@ impl FileSystem {
             names::remove(cx, dir, &entry.name)?;
             names::count(cx, dir, -1, -i64::from(is_dir))?;
             self.drop_link(cx, node, in_use)
-        })
+        })?;
+        self.let_go(removed, in_use)
     }
 
     /// Takes a name away from what is no directory. With the last name the node goes, or, if
@@ -150,25 +191,25 @@ impl FileSystem {
         self.remove(dir, name, true, in_use)
     }
 
-    /// The last use of a file ended: frees it if it is an orphan. Cheap if it is none. What `in_use`
-    /// asks must know of the end before this is called.
+    /// The last use of a file ended: frees it if it is an orphan, a large one in the background. Cheap
+    /// if it is none. What `in_use` asks must know of the end before this is called.
     pub fn release(&self, ino: u64) -> Result<()> {
         if self.orphans().remove(&ino).is_none() {
             return Ok(());
         }
-        let freed = self.change(REMOVE, |cx| {
-            let node = NodeMut::load(cx, ino)?;
-            if node.required(cx, ZplAttr::Links)? == 0 {
-                destroy(cx, &node)?;
-            }
-            Ok(())
-        });
-        // It stays in the unlinked set, for the next mount.
-        freed.or_else(|e| if matches!(e, Error::NotFound(_)) { Ok(()) } else { Err(e) })
+        match self.change(REMOVE, |cx| free_orphan(cx, ino)) {
+            Ok(true) => {}
+            Ok(false) => self.free_later(ino),
+            Err(Error::NotFound(_)) => {}
+            // It stays in the unlinked set, for the next mount.
+            Err(e) => return Err(e),
+        }
+        Ok(())
     }
 
-    /// Frees the orphans that a crash left behind: call it when the file system is mounted, before
-    /// files are in use. Returns how many there were. Those that cannot be freed stay.
+    /// Frees the orphans that a crash left behind, large ones in the background: call it when the file
+    /// system is mounted, before files are in use. Returns how many there were. Those that cannot be
+    /// freed stay.
     pub fn drain_unlinked(&self) -> Result<u64> {
         let Some(set) = self.unlinked_set() else { return Ok(0) };
         let (mut cursor, mut freed) = (0, 0);
@@ -180,17 +221,13 @@ impl FileSystem {
                 if self.orphans().contains_key(&ino) {
                     continue;
                 }
-                let done = self.change(REMOVE, |cx| match NodeMut::load(cx, ino) {
-                    Ok(node) if node.required(cx, ZplAttr::Links)? == 0 => destroy(cx, &node),
-                    // Something else has the number.
-                    Ok(_) | Err(Error::NotFound(_)) => forget(cx, ino),
-                    Err(Error::Dmu(e)) if matches!(*e, cenote_dmu::Error::NoObject { .. }) => {
-                        forget(cx, ino)
+                match self.change(REMOVE, |cx| drain(cx, ino)) {
+                    Ok(done) => {
+                        freed += 1;
+                        if !done {
+                            self.free_later(ino);
+                        }
                     }
-                    Err(e) => Err(e),
-                });
-                match done {
-                    Ok(()) => freed += 1,
                     Err(Error::Corrupt(..) | Error::Dmu(_) | Error::Unsupported(_)) => {}
                     Err(e) => return Err(e),
                 }

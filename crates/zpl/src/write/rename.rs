@@ -97,12 +97,13 @@ impl FileSystem {
             return Err(Error::Invalid("flags of rename".into()));
         }
         let cost = Cost { write: 2 * super::create::CREATE, objects: 0, frees: false };
-        self.change(cost, |cx| {
+        let lost = self.change(cost, |cx| {
             names::check_new_name(cx, new_name)?;
             let source = End { dir: names::shrinkable_dir(cx, dir)?, name };
             let target = End { dir: names::writable_dir(cx, new_dir)?, name: new_name };
             self.rename_in(cx, &source, &target, flags, in_use)
-        })
+        })?;
+        lost.map(|removed| self.let_go(removed, in_use)).transpose()
     }
 
     fn rename_in(

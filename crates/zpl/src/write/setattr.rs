@@ -185,10 +185,33 @@ impl FileSystem {
     /// [`Error::Invalid`] for the length of what is no file; [`Error::Unsupported`] for projects of
     /// what has none.
     pub fn setattr(&self, ino: u64, set: &SetAttr) -> Result<Attr> {
-        let frees = set.size.is_some();
-        let cost = Cost { write: 64 << 10, objects: 0, frees };
-        self.change(cost, |cx| apply(cx, ino, set))?;
+        let freed = match set.size {
+            Some(size) => self.shorten(ino, size, set)?,
+            None => 0,
+        };
+        let cost = Cost { write: 64 << 10, objects: 0, frees: set.size.is_some() };
+        self.change(cost, |cx| {
+            cx.os.note_freed(freed);
+            apply(cx, ino, set)
+        })?;
         self.attr(ino)
+    }
+
+    /// Frees what a long file has past `size`, but for what fits into the transaction that makes the
+    /// rest of the change. Returns how many pointers that are.
+    fn shorten(&self, ino: u64, size: u64, set: &SetAttr) -> Result<u64> {
+        let (_, left) = self.free_pieces(ino, size..u64::MAX, |cx, piece| {
+            let mut node = NodeMut::load(cx, ino)?;
+            check_kind(cx, &node, set)?;
+            check_flags(cx, &node, set)?;
+            if node.required(cx, ZplAttr::Size)? <= piece.start {
+                return Ok(cx.os.truncate(ino, piece.start)?);
+            }
+            data::resize(cx, &mut node, piece.start)?;
+            node.modified(cx)?;
+            node.store(cx)
+        })?;
+        Ok(left)
     }
 
     /// Notes that a file was read, if `atime` and `relatime` want it noted.

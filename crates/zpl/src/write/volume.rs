@@ -3,9 +3,12 @@
 use super::format::check_volume_size;
 use crate::volume::{DATA, PROPERTIES, SIZE, Volume};
 use crate::{Error, Result};
+use cenote_dmu::Piece;
 use cenote_dmu::live::Cost;
+use cenote_dmu::tunables::DELETE_BLOCKS;
 use cenote_dmu::write::{OpenObjectSet, ZapMut};
 use cenote_format::encode::zap::{Key, Value};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// Most bytes that are written in one transaction.
@@ -45,8 +48,26 @@ impl Volume {
     /// [`Error::Invalid`] past the end.
     pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.check_range(offset, len)?;
+        self.free_pieces(offset..offset.saturating_add(len))
+    }
+
+    /// Frees a range piece by piece, from its end: see [`pieces`](super::pieces).
+    fn free_pieces(&self, range: Range<u64>) -> Result<()> {
+        let live = self.source.live().ok_or(Error::ReadOnly)?;
         let cost = Cost { write: 2 * self.block_size(), objects: 0, frees: true };
-        self.change(cost, |os| Ok(os.free_range(DATA, offset, len)?))
+        let mut end = range.end;
+        loop {
+            let Piece { start, pointers } =
+                live.last_piece(DATA, range.start, end, DELETE_BLOCKS.get())?;
+            self.change(cost, |os| {
+                os.note_freed(pointers);
+                Ok(os.free_range(DATA, start, end.saturating_sub(start))?)
+            })?;
+            if start <= range.start {
+                return Ok(());
+            }
+            end = start;
+        }
     }
 
     /// Changes the size. What is past a smaller size is freed. Errors: [`Error::Invalid`] if it is

@@ -1,0 +1,206 @@
+//! Much that is freed: a piece in each transaction.
+//!
+//! A transaction group has to have in memory what is freed in it, so a file of many blocks is neither
+//! truncated nor removed in one go (`dmu_free_long_range`). It is freed from its end:
+//!
+//! - A file that is truncated gets shorter with each piece, so that after a crash in between it is as
+//!   it was, only shorter, and never longer than it was to be.
+//! - A hole that is punched grows from its end.
+//! - A file without a name is in the unlinked set until its last piece is freed. The *reaper*, a
+//!   thread that is there while it is needed, does it in the background; where it stops the next mount
+//!   goes on.
+//!
+//! How much a piece is says the tunable `zfs_delete_blocks`. What fits into one is freed in one
+//! transaction, with everything else that belongs to the change.
+
+use super::context::Cx;
+use super::node::NodeMut;
+use super::remove::{self, REMOVE};
+use crate::Result;
+use crate::dir::entry_object;
+use crate::error::Error;
+use crate::fs::FileSystem;
+use crate::sa::ZplAttr;
+use cenote_dmu::Piece;
+use cenote_dmu::live::Cost;
+use cenote_dmu::tunables::DELETE_BLOCKS;
+use cenote_dmu::zap::Zap;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, Weak};
+
+/// What freeing a piece writes, at most, in bytes.
+const PIECE: Cost = Cost { write: 64 << 10, objects: 0, frees: true };
+/// Extended attributes in a hidden directory that are removed in one transaction.
+const XATTRS: u64 = 256;
+
+/// Files without names that are to be freed, and who does it.
+#[derive(Default)]
+pub(crate) struct Reaper {
+    queue: Mutex<Queue>,
+    idle: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<u64>,
+    /// There is a thread.
+    running: bool,
+    /// Nothing is to be freed any more.
+    stopped: bool,
+}
+
+impl Reaper {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is to be freed next; `None`: the thread has to end.
+    fn next(&self) -> Option<u64> {
+        let mut queue = self.queue();
+        let next = queue.waiting.front().copied().filter(|_| !queue.stopped);
+        if next.is_none() {
+            queue.running = false;
+            self.idle.notify_all();
+        }
+        next
+    }
+}
+
+/// Frees a node that has no names, unless that is too much for one transaction; then false.
+pub(super) fn destroy_small(cx: &mut Cx<'_>, node: &NodeMut) -> Result<bool> {
+    let piece = cx.os.view(node.ino)?.last_piece(0, u64::MAX, DELETE_BLOCKS.get())?;
+    let xattrs = match node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0) {
+        Some(dir) => NodeMut::load(cx, dir)?.required(cx, ZplAttr::Size)?,
+        None => 0,
+    };
+    if piece.start > 0 || xattrs > XATTRS + 2 {
+        return Ok(false);
+    }
+    cx.os.note_freed(piece.pointers);
+    remove::destroy(cx, node)?;
+    Ok(true)
+}
+
+/// Removes some extended attributes of a node that has many; false if it has few.
+fn shrink_xattrs(cx: &mut Cx<'_>, node: &NodeMut) -> Result<bool> {
+    let Some(dir) = node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0) else {
+        return Ok(false);
+    };
+    remove::hidden_directory(cx, dir)?;
+    let some = Zap::open(&cx.os.view(dir)?)?.entries_from(0, XATTRS as usize + 1)?;
+    if some.len() as u64 <= XATTRS {
+        return Ok(false);
+    }
+    for entry in &some {
+        super::names::remove(cx, dir, &entry.name)?;
+        remove::free_node(cx, entry_object(entry.value.first().copied().unwrap_or(0)))?;
+    }
+    super::names::count(cx, dir, -(some.len() as i64), 0)?;
+    Ok(true)
+}
+
+impl FileSystem {
+    /// The last part of a range of a file that one transaction may free.
+    fn last_piece(&self, ino: u64, range: &Range<u64>) -> Result<Piece> {
+        let live = self.source.live().ok_or(Error::ReadOnly)?;
+        Ok(live.last_piece(ino, range.start, range.end, DELETE_BLOCKS.get())?)
+    }
+
+    /// Has `free` free a range piece by piece, from the end, until what is left fits into one
+    /// transaction. Returns the end of that, and how many pointers it has.
+    pub(super) fn free_pieces(
+        &self,
+        ino: u64,
+        mut range: Range<u64>,
+        free: impl Fn(&mut Cx<'_>, Range<u64>) -> Result<()>,
+    ) -> Result<(u64, u64)> {
+        loop {
+            let Piece { start, pointers } = self.last_piece(ino, &range)?;
+            if start <= range.start {
+                return Ok((range.end, pointers));
+            }
+            self.change(PIECE, |cx| {
+                cx.os.note_freed(pointers);
+                free(cx, start..range.end)
+            })?;
+            range.end = start;
+        }
+    }
+
+    /// Frees some of a file without a name; true when it is gone.
+    fn free_some(&self, ino: u64) -> Result<bool> {
+        let Piece { start, pointers } = self.last_piece(ino, &(0..u64::MAX))?;
+        self.change(REMOVE, |cx| {
+            let node = NodeMut::load(cx, ino)?;
+            if node.required(cx, ZplAttr::Links)? != 0 {
+                return Ok(true);
+            }
+            if shrink_xattrs(cx, &node)? {
+                return Ok(false);
+            }
+            cx.os.note_freed(pointers);
+            if start == 0 {
+                remove::destroy(cx, &node)?;
+                return Ok(true);
+            }
+            cx.os.truncate(ino, start)?;
+            Ok(false)
+        })
+    }
+
+    /// Has a file without a name, which is in the unlinked set, freed in the background.
+    pub(super) fn free_later(&self, ino: u64) {
+        let mut queue = self.reaper.queue();
+        if queue.stopped || queue.waiting.contains(&ino) {
+            return;
+        }
+        queue.waiting.push_back(ino);
+        if queue.running {
+            return;
+        }
+        let this = self.this.clone();
+        match cenote_vdev::background("zfs-unlinked", move || reap(&this)) {
+            Ok(_) => queue.running = true,
+            Err(e) => {
+                tracing::warn!("no thread to free files: {e}");
+                queue.waiting.clear();
+            }
+        }
+    }
+
+    /// Frees nothing in the background any more, and waits until nothing is being freed. What is left
+    /// is freed when the file system is opened the next time.
+    pub fn stop_freeing(&self) {
+        let mut queue = self.reaper.queue();
+        queue.stopped = true;
+        while queue.running {
+            queue = self.reaper.idle.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits until all that was removed is freed.
+    pub fn finish_freeing(&self) {
+        let mut queue = self.reaper.queue();
+        while queue.running {
+            queue = self.reaper.idle.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Frees what waits, as long as somebody has the file system.
+fn reap(fs: &Weak<FileSystem>) {
+    let freeing = fs.upgrade().and_then(|fs| Some(fs.source.live()?.begin_freeing()));
+    while let Some(fs) = fs.upgrade() {
+        let Some(ino) = fs.reaper.next() else { break };
+        let gone = fs.free_some(ino).unwrap_or_else(|e| {
+            // It stays in the unlinked set.
+            tracing::warn!(object = ino, "a file without names could not be freed: {e}");
+            true
+        });
+        if gone {
+            fs.reaper.queue().waiting.retain(|other| *other != ino);
+        }
+    }
+    drop(freeing);
+}
