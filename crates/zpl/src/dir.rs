@@ -20,6 +20,8 @@ const MAX_OPEN: usize = 64;
 const BATCH: usize = 1024;
 /// Longest name that a directory can hold, in bytes.
 const MAX_NAME: usize = 1023;
+/// Longest name without the feature for longer ones.
+const USUAL_NAME: usize = 255;
 
 /// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +103,11 @@ impl FileSystem {
     /// The object called `name` in directory `dir`, honouring case sensitivity and normalization.
     /// `.` and `..` are understood; the root is its own parent.
     pub fn lookup(&self, dir: u64, name: &[u8]) -> Result<u64> {
-        let not_found = || Error::NotFound(show(name));
+        // A directory of the feature for longer names may have one; no other can.
+        let not_found = || match name.len() {
+            0..=USUAL_NAME => Error::NotFound(show(name)),
+            _ => Error::NameTooLong(show(name)),
+        };
         let zap = self.directory(dir)?;
         match name {
             b"." => return Ok(dir),

@@ -378,8 +378,12 @@ impl Server {
             Ok(handle) => handle,
             Err(e) => return reply.error(e),
         };
-        if offset > i64::MAX as u64 || !matches!(whence, SEEK_DATA | SEEK_HOLE) {
+        if !matches!(whence, SEEK_DATA | SEEK_HOLE) {
             return reply.error(Errno::INVAL);
+        }
+        // A negative one is as far past the end as any.
+        if offset > i64::MAX as u64 {
+            return reply.error(Errno::NXIO);
         }
         match handle.file().and_then(|file| file.seek(offset, whence == SEEK_HOLE)) {
             Ok(Some(at)) => reply.offset(at.min(i64::MAX as u64)),

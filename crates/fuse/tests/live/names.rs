@@ -50,7 +50,11 @@ fn what_is_made_is_there_and_gone_when_it_is_removed() {
     assert_eq!(kind(fs::create_dir(w.path("file/dir"))), ErrorKind::NotADirectory);
     assert_eq!(kind(fs::remove_dir(w.path("file"))), ErrorKind::NotADirectory);
     assert_eq!(kind(fs::remove_file(w.path("dir"))), ErrorKind::IsADirectory);
-    assert_eq!(kind(fs::create_dir(w.path(&"x".repeat(256)))), ErrorKind::InvalidFilename);
+    let long = w.path(&"x".repeat(256));
+    assert_eq!(kind(fs::create_dir(&long)), ErrorKind::InvalidFilename);
+    // There cannot be one either.
+    assert_eq!(fs::metadata(&long).unwrap_err().kind(), ErrorKind::InvalidFilename);
+    assert_eq!(kind(fs::remove_file(&long)), ErrorKind::InvalidFilename);
     fs::create_dir(w.path("dir/sub")).unwrap();
     assert_eq!(kind(fs::remove_dir(w.path("dir"))), ErrorKind::DirectoryNotEmpty);
     fs::remove_dir(w.path("dir/sub")).unwrap();
