@@ -19,7 +19,7 @@
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -137,8 +137,8 @@ pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
 /// with an exclusive lock (`flock`). Both last until the device is dropped. [`open_device`] is
 /// not kept out.
 ///
-/// Errors: those of opening it, `InvalidInput` for anything else (a directory, a terminal) and
-/// `ResourceBusy` if it is in use.
+/// Errors: those of opening it, `InvalidInput` for anything else (a directory, a terminal),
+/// `ResourceBusy` if it is in use, and `ReadOnlyFilesystem` if it cannot be written to.
 pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
     let kind = path.metadata()?.file_type();
     check_kind(kind)?;
@@ -152,12 +152,22 @@ pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
     if file.metadata()?.file_type() != kind {
         return Err(ErrorKind::ResourceBusy.into());
     }
+    if kind.is_block_device() && is_readonly(file.metadata()?.rdev()) {
+        return Err(ErrorKind::ReadOnlyFilesystem.into());
+    }
     if kind.is_file() {
         let busy = || io::Error::new(ErrorKind::ResourceBusy, "in use by another process");
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|e| if e == rustix::io::Errno::WOULDBLOCK { busy() } else { e.into() })?;
     }
     FileDevice::open(file, path, true)
+}
+
+/// Whether the kernel lets nobody write to a block device. It may let it be opened for that.
+fn is_readonly(rdev: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    let said = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
+    said.is_ok_and(|said| said.trim() == "1")
 }
 
 fn check_kind(kind: FileType) -> io::Result<()> {

@@ -80,7 +80,7 @@ fn content(spec: &CreateSpec<'_>, leaf: &Leaf) -> Option<String> {
         return None;
     }
     let found = probe::content(spec.devices.open(&leaf.path).ok()?.as_ref())?;
-    Some(format!("{} contains a filesystem of type '{found}'", leaf.path.display()))
+    Some(format!("{} contains {found}", leaf.path.display()))
 }
 
 /// Refuses devices that are part of other pools, and disks with something else on them.
