@@ -8,6 +8,7 @@ mod common;
 use common::{Session, can_mount, mounts_below};
 use std::fs;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 
 /// A pool in a file, with a daemon.
@@ -472,6 +473,45 @@ fn properties_reach_mounts_in_use() {
     assert!(shows("rw"));
     fs::write(&file, "third").unwrap();
     drop(held);
+    tank.finish();
+}
+
+/// What the kernel does not check permissions by cannot be stored either.
+#[test]
+fn access_lists_count_as_soon_as_they_can_be_set() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    const NOBODY: u32 = 65534;
+    let tank = Tank::new("");
+    tank.zfs("create tank/a");
+    let (dir, file) = (tank.path("tank/a"), tank.path("tank/a/file"));
+    fs::write(&file, "secret").unwrap();
+    // The owner and `nobody` may read, the group and others may not: it has the mask's bits.
+    let entries = [(1, 6, !0), (2, 4, NOBODY), (4, 0, !0), (0x10, 4, !0), (0x20, 0, !0u32)];
+    let entry = |(tag, perm, id): (u16, u16, u32)| {
+        [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let list = [2u32.to_le_bytes().to_vec(), entries.into_iter().flat_map(entry).collect()];
+    let grant = || {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(&file, "system.posix_acl_access", &list.concat(), flags)
+    };
+    // The directories above are closed to others; one that is open already is not.
+    let reads = |user: u32, group: u32| {
+        let mut cat = std::process::Command::new("cat");
+        cat.arg("/proc/self/fd/0/file").stdin(fs::File::open(&dir).unwrap());
+        cat.uid(user).gid(group).output().unwrap().status.success()
+    };
+    let held = fs::File::open(&file).unwrap();
+    let why = tank.refused("set acltype=posix tank/a");
+    assert!(why.contains("pool or dataset is busy"), "{why}");
+    assert_eq!(grant(), Err(rustix::io::Errno::OPNOTSUPP));
+    drop(held);
+    tank.zfs("set acltype=posix tank/a");
+    grant().unwrap();
+    assert!(reads(NOBODY, NOBODY), "the list lets it");
+    assert!(!reads(1000, 0) && !reads(1000, 1000), "the list does not");
     tank.finish();
 }
 

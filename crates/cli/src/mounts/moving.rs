@@ -6,9 +6,12 @@
 //!
 //! Other properties take effect in the file system as it is. Some the kernel keeps to itself (`exec`,
 //! `setuid`, `devices`, `readonly`, `atime`): where it can be told, which takes root and a mount that is
-//! no graft, it is, in use or not; where it cannot, the file system is mounted anew if need be.
+//! no graft, it is, in use or not; where it cannot, the file system is mounted anew if need be. So it is
+//! when `acltype` becomes `posix`, which the kernel is told when it mounts; until then there are no ACLs.
 
-use super::{Directory, How, Mounted, Mounts, NotMounted, Settings, StaysMounted, mount_one};
+use super::{
+    Directory, How, Kernels, Mounted, Mounts, NotMounted, Settings, StaysMounted, mount_one,
+};
 use crate::context::Context;
 use crate::pools::Imported;
 use cenote_dsl::{Dataset, DatasetKind, Source};
@@ -41,12 +44,18 @@ impl Mounted {
     /// Lets the kernel go by the settings. False: only mounting anew does.
     fn tell_kernel(&mut self) -> Result<bool, StaysMounted> {
         let wanted = self.settings.kernels();
+        let wanted = Kernels { acls: wanted.acls || self.kernels.acls, ..wanted };
         if self.kernels == wanted {
             return Ok(true);
+        }
+        if !self.kernels.acls && wanted.acls {
+            return Ok(false);
         }
         let place = self.listed.mountpoint.display();
         let failed =
             |why: &dyn std::fmt::Display| StaysMounted(format!("cannot remount '{place}': {why}"));
+        // What was being freed in the background was left when it became read-only.
+        self.drained &= self.fs.is_writable();
         if !self.drained && self.fs.is_writable() {
             self.fs.drain_unlinked().map_err(|e| failed(&e))?;
             self.drained = true;
@@ -194,7 +203,10 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
             mounted.settings.clone()
         });
         let changed = mounted.settings.kernels() != settings.kernels();
-        mounted.fs.set_settings(settings.files.clone());
+        let mut files = settings.files.clone();
+        // A list that the kernel does not go by would be a lie.
+        files.visibility.posix_acl &= mounted.kernels.acls;
+        mounted.fs.set_settings(files);
         mounted.handle.set_sync_policy(settings.sync);
         mounted.handle.set_snapdir(settings.snapdir);
         mounted.options = settings.options.clone();

@@ -108,7 +108,9 @@ impl Settings {
     /// What the kernel keeps to itself.
     pub(super) fn kernels(&self) -> Kernels {
         let (read_only, atime) = (self.files.read_only, self.files.atime);
-        Kernels { setuid: self.setuid, devices: self.devices, exec: self.exec, read_only, atime }
+        let (setuid, devices, exec) = (self.setuid, self.devices, self.exec);
+        let acls = self.files.visibility.posix_acl || !cenote_fuse::can_nest();
+        Kernels { setuid, devices, exec, read_only, atime, acls }
     }
 }
 
@@ -120,6 +122,9 @@ pub(super) struct Kernels {
     pub(super) exec: bool,
     pub(super) read_only: bool,
     pub(super) atime: Atime,
+    /// Whether the kernel checks permissions by ACLs too. That it does it is told when the file system
+    /// is mounted, and for good; where they are merely not stored it does no harm.
+    pub(super) acls: bool,
 }
 
 impl Kernels {
@@ -128,5 +133,6 @@ impl Kernels {
     pub(super) fn suffice_for(&self, new: &Kernels) -> bool {
         (self.setuid, self.devices, self.exec) == (new.setuid, new.devices, new.exec)
             && (new.read_only || !self.read_only)
+            && (self.acls || !new.acls)
     }
 }
