@@ -124,7 +124,8 @@ impl FileSystem {
         self.set.as_ref().is_some_and(|set| set.in_use(ino))
     }
 
-    /// Removes what is no directory.
+    /// Removes what is no directory. The space of a file of many blocks comes back in the background;
+    /// what is left of it when nobody has the file system any more does when it is opened again.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         let (dir, name) = self.place(path.as_ref())?;
         self.removed(self.inner.unlink(dir, name, &|ino| self.in_use(ino))?);

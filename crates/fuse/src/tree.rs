@@ -292,7 +292,7 @@ impl Tree {
         let control = node.is_branch_root() && node.branch().shows_control();
         let added = if attr.is_dir() { self.table().added_to(node) } else { 0 };
         attr.nlink = attr.nlink.saturating_add(u64::from(control)).saturating_add(added);
-        Ok((file_attr(&attr, node.ino())?, attr.gen_))
+        Ok((file_attr(&attr, node.ino())?, generation(&attr)))
     }
 
     /// Attributes of a node, and the generation of its inode number.
@@ -355,6 +355,14 @@ pub(crate) fn entry_attr(ino: u64, kind: FileType) -> FileAttr {
 pub(crate) fn file_type(kind: u32) -> Option<FileType> {
     let known = |kind: &FileType| *kind != FileType::Unknown;
     Some(FileType::from_raw_mode((kind & 0xf) << 12)).filter(|k| kind <= 0xf && known(k))
+}
+
+/// What tells a file from others that had its number, in the 32 bits that the kernel keeps of it. The
+/// transaction group of its creation alone does not: in one group a number can be given several times.
+fn generation(a: &Attr) -> u64 {
+    let (seconds, nanoseconds) = (a.crtime.0 as u32, a.crtime.1);
+    let group = (a.gen_ as u32).wrapping_mul(0x9e37_79b1);
+    u64::from(group ^ seconds.rotate_left(16) ^ nanoseconds)
 }
 
 fn file_attr(a: &Attr, ino: u64) -> Result<FileAttr, Error> {

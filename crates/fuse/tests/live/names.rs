@@ -9,6 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::Path;
+use std::process::Command;
 
 fn names(dir: impl AsRef<Path>) -> BTreeSet<String> {
     let entries = fs::read_dir(dir).unwrap();
@@ -283,4 +284,38 @@ fn modes_of_new_files() {
         rustix::fs::accessat(CWD, w.path("f"), rustix::fs::Access::READ_OK, AtFlags::empty())
             .is_ok()
     );
+}
+
+/// A handle of a file that is gone does not lead to the one that was given its number in the same
+/// transaction group.
+#[test]
+fn handles_do_not_outlive_their_files() {
+    let script = r#"
+import ctypes, errno, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+class Handle(ctypes.Structure):
+    _fields_ = [("len", ctypes.c_uint), ("kind", ctypes.c_int), ("data", ctypes.c_ubyte * 128)]
+os.chdir(sys.argv[1])
+top = os.open(".", os.O_RDONLY)
+again = 0
+for i in range(30):
+    handle, mount = Handle(128), ctypes.c_int()
+    open("old", "w").close()
+    number = os.stat("old").st_ino
+    assert libc.name_to_handle_at(-100, b"old", ctypes.byref(handle), ctypes.byref(mount), 0) == 0
+    fd = libc.open_by_handle_at(top, ctypes.byref(handle), 0)
+    assert fd >= 0, os.strerror(ctypes.get_errno())
+    os.close(fd)
+    os.unlink("old")
+    open("new", "w").close()
+    again += os.stat("new").st_ino == number
+    fd = libc.open_by_handle_at(top, ctypes.byref(handle), 0)
+    assert fd < 0 and ctypes.get_errno() == errno.ESTALE, fd
+    os.unlink("new")
+print(again)
+"#;
+    let w = World::new();
+    let python = Command::new("python3").args(["-c", script]).arg(w.dir.path()).output().unwrap();
+    assert!(python.status.success(), "{}", String::from_utf8_lossy(&python.stderr));
+    println!("{} numbers again", String::from_utf8_lossy(&python.stdout).trim());
 }
