@@ -7,7 +7,8 @@
 //!
 //! What is pending does not count: it is in memory anyway, and more of it than its pointers.
 //!
-//! Invariant: a piece is not empty unless the range is, so that pieces come to an end.
+//! Invariants: a piece is not empty unless the range is, so that pieces come to an end; a search reads
+//! one block of each level at most, whatever fill counts say.
 
 use crate::tree::{Node, Tree};
 use crate::{Object, Result};
@@ -96,6 +97,8 @@ impl Tree<'_> {
                 return Ok(Some(found));
             }
         }
-        Ok(None)
+        // There was less than the fill count said. To look further is not worth it, and could take as
+        // long as fill counts that lie make it.
+        Ok(Some(start))
     }
 }

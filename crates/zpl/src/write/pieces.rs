@@ -69,7 +69,9 @@ impl Reaper {
 
 /// Frees a node that has no names, unless that is too much for one transaction; then false.
 pub(super) fn destroy_small(cx: &mut Cx<'_>, node: &NodeMut) -> Result<bool> {
-    let piece = cx.os.view(node.ino)?.last_piece(0, u64::MAX, DELETE_BLOCKS.get())?;
+    let piece = cx.os.view(node.ino)?.last_piece(0, u64::MAX, DELETE_BLOCKS.get());
+    // What cannot be read cannot be freed, but it can lose its name.
+    let Ok(piece) = piece else { return Ok(false) };
     let xattrs = match node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0) {
         Some(dir) => NodeMut::load(cx, dir)?.required(cx, ZplAttr::Size)?,
         None => 0,
