@@ -6,7 +6,8 @@ use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::Dataset;
 use cenote_pool::change::{Contents, Format};
 use cenote_zpl::{
-    Atime, CaseSensitivity, Clock, CreateProps, Settings, Visibility, Volume, format, format_volume,
+    Atime, CaseSensitivity, Clock, CreateProps, PrimaryCache, Settings, Visibility, Volume, format,
+    format_volume,
 };
 use std::sync::Arc;
 
@@ -96,6 +97,11 @@ pub fn settings(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Resu
         record_size: value("recordsize")?.parse().unwrap_or(OLD_MAX_BLOCK).min(most),
         project_quota: pool.features().is_enabled("project_quota"),
         read_only: value("readonly")? == "on",
+        cache: match value("primarycache")?.as_str() {
+            "none" => PrimaryCache::None,
+            "metadata" => PrimaryCache::Metadata,
+            _ => PrimaryCache::All,
+        },
         ..Settings::default()
     })
 }

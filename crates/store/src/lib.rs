@@ -18,6 +18,7 @@
 //! | [`gang`] | blocks in several pieces |
 //! | [`arc`] | the adaptive replacement cache of physical blocks |
 //! | `tamper` | for tests: hostile blocks with right checksums |
+//! | `primary` | which datasets' blocks the ARC keeps |
 //! | [`verify`] | which bytes satisfy a block pointer's checksum |
 //! | `versions` | what is replaced while it is in use |
 //! | [`rangetree`], [`histogram`] | free space of a metaslab in memory |
@@ -35,6 +36,7 @@ pub mod gang;
 pub mod histogram;
 pub mod pipeline;
 mod prefetch;
+mod primary;
 pub mod rangetree;
 mod segments;
 #[cfg(feature = "tamper")]
@@ -47,3 +49,4 @@ pub mod write;
 pub use cenote_vdev::{declare_tunables, tunable};
 pub use error::{BlockError, Bookmark};
 pub use pipeline::{Block, Store, StoreStats};
+pub use primary::PrimaryCache;

@@ -29,6 +29,7 @@ use crate::error::{BlockError, Bookmark};
 use crate::flight::{Boarding, Flights};
 use crate::gang::Assembly;
 use crate::prefetch::Prefetcher;
+use crate::primary::{Policies, PrimaryCache};
 use crate::verify;
 use crate::versions::Versions;
 use crate::write::Behind;
@@ -63,6 +64,7 @@ pub struct Store {
     vdevs: Versions<Arc<VdevTree>>,
     salt: RwLock<Arc<Salt>>,
     arc: Mutex<ArcCache>,
+    policies: Policies,
     decoded: DecodedCache,
     flights: Flights,
     prefetcher: OnceLock<Prefetcher>,
@@ -110,6 +112,7 @@ impl Store {
             vdevs: Versions::new(vdevs),
             salt: RwLock::new(Arc::new(Salt::new([0; 32]))),
             arc: Mutex::new(ArcCache::new(arc_bytes)),
+            policies: Policies::default(),
             decoded: decoded::cache((arc_bytes / 8).clamp(1 << 20, 256 << 20)),
             flights: Flights::default(),
             prefetcher: OnceLock::new(),
@@ -117,6 +120,11 @@ impl Store {
             behind: Arc::default(),
             freed: Mutex::default(),
         })
+    }
+
+    /// What the ARC is to keep of the dataset `objset` from now on; everything, unless it is told.
+    pub fn set_primary_cache(&self, objset: u64, what: PrimaryCache) {
+        self.policies.set(objset, what);
     }
 
     /// Sets the pool's salt, known once the meta object set is open. Blocks of the MOS needed
@@ -132,13 +140,16 @@ impl Store {
 
     /// Takes in the physical and the logical bytes of a block that was just written. Metadata is
     /// kept unpacked: what changes in one transaction group is mostly changed in the next.
-    pub(crate) fn written(&self, bp: &BlockPointer, physical: Abd, logical: Abd) {
+    pub(crate) fn written(&self, bp: &BlockPointer, at: Bookmark, physical: Abd, logical: Abd) {
         if let Some(key) = Key::of(bp) {
             match keeps_decoded(bp) {
                 true => self.decoded.insert(key, Block { data: logical, order: bp.byte_order() }),
                 false => drop(self.decoded.remove(&key)),
             }
-            self.arc.lock().replace(key, physical);
+            match self.policies.keeps(bp, at) {
+                true => self.arc.lock().replace(key, physical),
+                false => drop(self.arc.lock().forget(&key)),
+            }
         }
     }
 
@@ -249,11 +260,14 @@ impl Store {
         Err(failure)
     }
 
-    /// Starts reading into the ARC in the background; what is cached already costs nothing.
+    /// Starts reading into the ARC in the background; what is cached already costs nothing, and what
+    /// the ARC does not keep is left alone.
     pub fn prefetch(self: &Arc<Self>, reqs: Vec<(BlockPointer, Bookmark)>) {
         let absent = |key: Key| !self.behind.may_hold(key.birth) && !self.arc.lock().contains(&key);
-        let missing = |bp: &BlockPointer| Key::of(bp).is_some_and(absent);
-        let batch: Vec<_> = reqs.into_iter().filter(|(bp, _)| missing(bp)).collect();
+        let missing = |(bp, at): &(BlockPointer, Bookmark)| {
+            Key::of(bp).is_some_and(absent) && self.policies.keeps(bp, *at)
+        };
+        let batch: Vec<_> = reqs.into_iter().filter(missing).collect();
         if !batch.is_empty() {
             self.prefetcher.get_or_init(Prefetcher::start).push(self, batch);
         }
@@ -369,7 +383,7 @@ impl Store {
             return Ok(data);
         }
         let data = self.fetch(bp, at, 0)?;
-        if landing.is_some() {
+        if landing.is_some() && self.policies.keeps(bp, at) {
             self.arc.lock().insert(key, data.clone(), Access::Demand);
         }
         Ok(data)
@@ -431,7 +445,9 @@ impl Store {
                 Some(Err(source)) => return Err(vdev_error(bp, *at, source)),
                 None => self.fetch(bp, *at, 0)?,
             };
-            self.arc.lock().insert(*key, data.clone(), access);
+            if self.policies.keeps(bp, *at) {
+                self.arc.lock().insert(*key, data.clone(), access);
+            }
             Ok(data)
         };
         wanted.iter().map(&mut finish).collect()

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use cenote_format::ByteOrder;
 use cenote_format::blkptr::BlockPointer;
-use cenote_store::{BlockError, Bookmark};
+use cenote_store::{BlockError, Bookmark, PrimaryCache};
 use common::{Bp, LZ4, OFF, Pool, at, pattern};
 
 const LABEL: u64 = 4 << 20;
@@ -231,6 +231,34 @@ fn reading_ahead_fills_the_cache_and_blames_nobody() {
     pool.store.prefetch(vec![(BlockPointer::HOLE, at(0)), (senseless, at(0))]);
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(pool.reads(), after);
+}
+
+#[test]
+fn what_a_dataset_does_not_keep_is_read_again() {
+    let pool = Pool::new(&[9], 1 << 20);
+    let data = pool.block(0, 0, &pattern(1, 4096));
+    let metadata = pattern(2, 4096);
+    pool.write(0, 8192, &metadata);
+    let directory = Bp::of(&metadata).kind(20).at(0, 8192).make();
+    for (what, kept) in
+        [(PrimaryCache::Metadata, 4096), (PrimaryCache::None, 0), (PrimaryCache::All, 8192)]
+    {
+        pool.store.drop_caches();
+        pool.store.set_primary_cache(5, what);
+        pool.store.prefetch(vec![(data, at(0)), (directory, at(1))]);
+        for _ in 0..2 {
+            assert_eq!(pool.read(&data).unwrap(), pattern(1, 4096));
+            assert_eq!(pool.read(&directory).unwrap(), metadata);
+            let many = pool.store.read_many(&[(data, at(0)), (directory, at(1))]);
+            assert!(many.iter().all(Result::is_ok));
+        }
+        assert_eq!(pool.store.stats().arc.size, kept, "{what:?}");
+    }
+    // Of other datasets everything is kept.
+    pool.store.drop_caches();
+    pool.store.set_primary_cache(5, PrimaryCache::None);
+    pool.store.read(&data, Bookmark { objset: 6, ..at(0) }).unwrap();
+    assert_eq!(pool.store.stats().arc.size, 4096);
 }
 
 #[test]

@@ -22,6 +22,7 @@ use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::{Object, ObjectSet, zap::Zap};
 use cenote_format::dmu::ObjsetType;
 use cenote_format::zap::norm::TO_UPPER;
+use cenote_store::PrimaryCache;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
@@ -169,6 +170,10 @@ impl FileSystem {
         if source.base().phys().kind != ObjsetType::Zfs {
             return Err(Error::Invalid(format!("dataset {}: not a file system", source.id())));
         }
+        // Who only looks at a dataset that others use says nothing about what they keep.
+        if source.live().is_some() || settings.cache != PrimaryCache::All {
+            source.base().store().set_primary_cache(source.id(), settings.cache);
+        }
         let master = Zap::open(&source.object(MASTER_NODE)?)?;
         let entry = |name: &str| Ok::<_, Error>(master.u64(name.as_bytes())?);
         let required = |name: &str| {
@@ -226,6 +231,7 @@ impl FileSystem {
 
     /// Changes the properties that can change. Open files follow.
     pub fn set_settings(&self, settings: Settings) {
+        self.source.base().store().set_primary_cache(self.source.id(), settings.cache);
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 

@@ -38,6 +38,7 @@ mod write;
 mod xattr;
 mod znode;
 
+pub use cenote_store::PrimaryCache;
 pub use dir::DirEntry;
 pub use error::{Error, Result};
 pub use file::File;

@@ -199,6 +199,7 @@ impl Stage {
 
 struct Flying {
     bp: BlockPointer,
+    at: Bookmark,
     physical: Physical,
     logical: Abd,
     writes: usize,
@@ -374,7 +375,9 @@ impl Writer {
                 let (content, count) = (request.props.content, writes.len());
                 let bytes = writes.iter().map(|w| w.data.len() as u64).sum();
                 let logical = request.data.clone();
-                let flying = Flying { bp, physical, logical, writes: count, content, bytes, taken };
+                let at = request.at;
+                let flying =
+                    Flying { bp, at, physical, logical, writes: count, content, bytes, taken };
                 batch.extend(writes);
                 Stage::Writing(flying)
             }
@@ -413,7 +416,7 @@ impl Writer {
         txg: u64,
         results: &mut impl Iterator<Item = Result<(), VdevError>>,
     ) -> Result<BlockPointer, WriteError> {
-        let Flying { bp, physical, logical, writes, content, bytes, taken } = match stage {
+        let Flying { bp, at, physical, logical, writes, content, bytes, taken } = match stage {
             Stage::Done(result) => return result,
             Stage::Writing(flying) => flying,
         };
@@ -427,7 +430,7 @@ impl Writer {
             return Err(failed.into());
         }
         self.written.add(content, 1, bytes);
-        self.store.written(&bp, physical.data, logical);
+        self.store.written(&bp, at, physical.data, logical);
         Ok(bp)
     }
 

@@ -52,6 +52,7 @@ pub use rewrite::Rewrite;
 use crate::fs::FileSystem;
 use crate::{CaseSensitivity, Error, Result, Visibility};
 use cenote_dmu::live::Cost;
+use cenote_store::PrimaryCache;
 use context::{Cx, NameRules};
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -120,6 +121,8 @@ pub struct Settings {
     pub project_quota: bool,
     /// Nothing may be changed (`readonly`).
     pub read_only: bool,
+    /// What of the file system's blocks the ARC keeps (`primarycache`).
+    pub cache: PrimaryCache,
     /// Where times come from.
     pub clock: Clock,
 }
@@ -135,6 +138,7 @@ impl Default for Settings {
             record_size: 128 << 10,
             project_quota: true,
             read_only: false,
+            cache: PrimaryCache::All,
             clock: Clock::default(),
         }
     }
