@@ -19,6 +19,7 @@
 
 use crate::write::{Gather, OpenObjectSet, Result, WriteError, on_disk};
 use crate::{Object, ObjectSet, Piece};
+use cenote_format::abd::Abd;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -142,6 +143,11 @@ impl LiveObjectSet {
     /// block.
     pub fn read(&self, number: u64, offset: u64, buf: &mut [u8]) -> crate::Result<()> {
         self.retry(|| self.look(number, Some((offset, buf.len() as u64)))?.read(offset, buf))
+    }
+
+    /// `len` bytes of object `number` from byte `offset`, not copied ([`Object::read_abd`]).
+    pub fn read_abd(&self, number: u64, offset: u64, len: usize) -> crate::Result<Abd> {
+        self.retry(|| self.look(number, Some((offset, len as u64)))?.read_abd(offset, len))
     }
 
     /// Reads the blocks that a write of `len` bytes at `offset` would change in part, so that they are

@@ -6,6 +6,7 @@
 
 use crate::tree::{Node, Tree};
 use crate::{Object, Result, tunables};
+use cenote_format::abd::Abd;
 use cenote_store::{Block, Bookmark};
 
 /// Bytes of data blocks in one batch.
@@ -15,23 +16,47 @@ impl Object {
     /// Reads into `buf` from byte `offset`; zeros in holes and past the last block. Fails if any
     /// block of the range cannot be read; `buf` then holds nothing of use.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let size = self.dnode().block_size.max(1);
-        let batch = (BATCH / size).max(1);
         let (mut at, mut rest) = (offset, buf);
         while !rest.is_empty() {
-            let first = at / size;
-            if first > self.dnode().max_block || at == u64::MAX {
-                rest.fill(0);
-                break;
-            }
-            let past = first.saturating_add(batch).saturating_mul(size);
-            let len = (past - at).min(rest.len() as u64).max(1) as usize;
+            let len = self.batch_len(at, rest.len());
             let (now, later) = rest.split_at_mut(len);
-            self.read_batch(at, now)?;
+            let mut filled = 0;
+            for piece in self.pieces(at, len)? {
+                if let Some(dst) = now.get_mut(filled..filled + piece.len()) {
+                    filled += dst.len();
+                    piece.copy_to(0, dst);
+                }
+            }
             at = at.saturating_add(len as u64);
             rest = later;
         }
         Ok(())
+    }
+
+    /// `len` bytes from byte `offset`, which share the memory of the cache and of what is pending;
+    /// zeros in holes and past the last block. The caller bounds `len`: all of it is in memory at
+    /// once. Fails if any block of the range cannot be read.
+    pub fn read_abd(&self, offset: u64, len: usize) -> Result<Abd> {
+        let mut pieces = Vec::new();
+        let mut done = 0;
+        while done < len {
+            let at = offset.saturating_add(done as u64);
+            let now = self.batch_len(at, len - done);
+            pieces.append(&mut self.pieces(at, now)?);
+            done += now;
+        }
+        Ok(Abd::gang(pieces))
+    }
+
+    /// Bytes of the batch that begins at byte `at`, where `left` are to be read: at least one.
+    fn batch_len(&self, at: u64, left: usize) -> usize {
+        let size = self.dnode().block_size.max(1);
+        let first = at / size;
+        if first > self.dnode().max_block {
+            return left;
+        }
+        let past = first.saturating_add((BATCH / size).max(1)).saturating_mul(size);
+        past.saturating_sub(at).min(left as u64).max(1) as usize
     }
 
     /// Those of `count` blocks from block `first` on that are no holes, with their numbers, in
@@ -79,43 +104,34 @@ impl Object {
         Ok(nodes)
     }
 
-    fn read_batch(&self, at: u64, buf: &mut [u8]) -> Result<()> {
+    /// A batch of `len` bytes from byte `at`, in order: what blocks hold of it, and zeros.
+    fn pieces(&self, at: u64, len: usize) -> Result<Vec<Abd>> {
         let size = self.dnode().block_size.max(1);
-        let (first, last) = (at / size, at.saturating_add(buf.len() as u64 - 1) / size);
+        let first = at / size;
+        if first > self.dnode().max_block || at == u64::MAX {
+            return Ok(vec![Abd::zeros(len)]);
+        }
+        let last = at.saturating_add(len as u64 - 1) / size;
         let blocks = self.blocks(first, last - first + 1)?;
+        let mut pieces = Vec::with_capacity(blocks.len() + 1);
         let mut filled = 0;
         for (blkid, block) in &blocks {
-            filled = self.place(at, buf, filled, *blkid, block)?;
+            let start = blkid.saturating_mul(size);
+            let skip = at.saturating_sub(start) as usize;
+            let to = (start.saturating_sub(at) as usize).min(len);
+            if to > filled {
+                pieces.push(Abd::zeros(to - filled));
+            }
+            let take = (size as usize).saturating_sub(skip).min(len - to);
+            let short =
+                || self.tree().corrupt(format!("block {blkid}: {} bytes", block.data.len()));
+            pieces.push(block.data.slice(skip, take).ok_or_else(short)?);
+            filled = to + take;
         }
-        if let Some(tail) = buf.get_mut(filled..) {
-            tail.fill(0);
+        if filled < len {
+            pieces.push(Abd::zeros(len - filled));
         }
-        Ok(())
-    }
-
-    /// Copies what `buf` (which starts at byte `at` of the object and is filled up to `filled`)
-    /// wants of block `blkid`, zeros before it, and returns how far `buf` is filled then.
-    fn place(
-        &self,
-        at: u64,
-        buf: &mut [u8],
-        filled: usize,
-        blkid: u64,
-        block: &Block,
-    ) -> Result<usize> {
-        let size = self.dnode().block_size;
-        let start = blkid.saturating_mul(size);
-        let skip = at.saturating_sub(start) as usize;
-        let to = (start.saturating_sub(at) as usize).min(buf.len());
-        let len = (size as usize).saturating_sub(skip).min(buf.len() - to);
-        if let Some(gap) = buf.get_mut(filled..to) {
-            gap.fill(0);
-        }
-        let copied = buf.get_mut(to..to + len).and_then(|dst| block.data.copy_to(skip, dst));
-        match copied {
-            Some(()) => Ok(to + len),
-            None => Err(self.tree().corrupt(format!("block {blkid}: {} bytes", block.data.len()))),
-        }
+        Ok(pieces)
     }
 }
 

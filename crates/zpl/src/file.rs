@@ -14,6 +14,7 @@ use crate::znode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Znode};
 use crate::{Error, Result};
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::{Object, Seek};
+use cenote_format::abd::Abd;
 use std::sync::Arc;
 
 /// Longest target of a symbolic link (`MAXPATHLEN` and a bit), in bytes.
@@ -74,22 +75,36 @@ impl File {
         Ok(n)
     }
 
-    /// As [`File::read`], but gives what lies before the first block that cannot be read; fails only
-    /// if that is nothing.
-    pub fn read_up_to_error(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let mut done = 0;
-        while let Some(rest) = buf.get_mut(done..).filter(|b| !b.is_empty()) {
+    /// As [`File::read`], but gives the bytes, not copied. The caller bounds `len`.
+    pub fn read_abd(&self, offset: u64, len: usize) -> Result<Abd> {
+        let (object, size) = self.now()?;
+        let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let len = len.min(left);
+        Ok(match &self.0 {
+            Inner::Fixed { .. } => object.read_abd(offset, len)?,
+            Inner::Live { live, ino, .. } => live.read_abd(*ino, offset, len)?,
+        })
+    }
+
+    /// As [`File::read_abd`], but gives what lies before the first block that cannot be read; fails
+    /// only if that is nothing.
+    pub fn read_up_to_error(&self, offset: u64, len: usize) -> Result<Abd> {
+        let (mut pieces, mut done) = (Vec::new(), 0);
+        while done < len {
             let at = offset.saturating_add(done as u64);
             let to_boundary = self.block_size() - at % self.block_size();
-            let piece = rest.len().min(usize::try_from(to_boundary).unwrap_or(usize::MAX));
-            match self.read(at, rest.get_mut(..piece).unwrap_or_default()) {
-                Ok(0) => break,
-                Ok(n) => done = done.saturating_add(n),
-                Err(e) if done == 0 => return Err(e),
+            let piece = (len - done).min(usize::try_from(to_boundary).unwrap_or(usize::MAX));
+            match self.read_abd(at, piece) {
+                Ok(read) if read.is_empty() => break,
+                Ok(read) => {
+                    done = done.saturating_add(read.len());
+                    pieces.push(read);
+                }
+                Err(e) if pieces.is_empty() => return Err(e),
                 Err(_) => break,
             }
         }
-        Ok(done)
+        Ok(Abd::gang(pieces))
     }
 
     /// Starts reading a range into the cache in the background.

@@ -27,13 +27,16 @@ mod slab;
 use std::borrow::Cow;
 use std::fmt;
 use std::io::IoSlice;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use builder::AbdMut;
 pub use slab::CHUNK;
 
 use leaf::Leaf;
+
+/// Bytes of the memory that all zeros share.
+const ZEROS: usize = 128 << 10;
 
 static COPIED_BYTES: AtomicU64 = AtomicU64::new(0);
 static COPY_CALLS: AtomicU64 = AtomicU64::new(0);
@@ -96,6 +99,13 @@ impl Abd {
     /// A buffer of no bytes.
     pub fn empty() -> Abd {
         Abd::from_vec(Vec::new())
+    }
+
+    /// A buffer of `len` zeros. All such buffers share the same memory, of [`ZEROS`] bytes.
+    pub fn zeros(len: usize) -> Abd {
+        static SHARED: LazyLock<Leaf> = LazyLock::new(|| Leaf::linear(vec![0; ZEROS]));
+        let lens = (0..len).step_by(ZEROS).map(|at| ZEROS.min(len - at));
+        Abd::of_leaves(lens.map(|len| SHARED.slice(0, len)).collect())
     }
 
     /// The parts one after the other, as one buffer; no copy.

@@ -13,7 +13,6 @@ use cenote_zpl::{Allocate, Atime, Attr, Error, SetAttr, flags};
 use fuse_abi::linux::{FOPEN_KEEP_CACHE, FOPEN_NOFLUSH};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -33,11 +32,6 @@ const DAY: i64 = 24 * 3600;
 /// Percent of space that `fallocate` wants to be there for what it promises
 /// (`zfs_fallocate_reserve_percent`).
 const RESERVE_PERCENT: u64 = 110;
-
-thread_local! {
-    /// The buffer that files are read into: each thread answers one request at a time.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// Seconds since 1970.
 pub(super) fn seconds() -> u64 {
@@ -193,30 +187,24 @@ impl Server {
             Err(e) => return reply.error(errno(&e)),
         };
         handle.ahead.before_read(&object, offset, size as u64);
-        BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < size {
-                buffer.resize(size, 0);
-            }
-            let buf = buffer.get_mut(..size).unwrap_or_default();
-            let mut result = file.read(offset, buf);
-            // A direct read may end before a bad block. For the page cache a short answer would be
-            // the end of the file; the kernel asks again for smaller pieces when a large one fails.
-            if result.is_err() && flags.contains(OFlags::DIRECT) {
-                result = file.read_up_to_error(offset, buf);
-            }
-            match result {
-                Ok(n) => {
-                    if handle.notes_access(seconds()) {
-                        self.note_access(&handle.node);
-                    }
-                    reply.data(buf.get(..n).unwrap_or_default());
+        let mut result = file.read_abd(offset, size);
+        // A direct read may end before a bad block. For the page cache a short answer would be the
+        // end of the file; the kernel asks again for smaller pieces when a large one fails.
+        if result.is_err() && flags.contains(OFlags::DIRECT) {
+            result = file.read_up_to_error(offset, size);
+        }
+        match result {
+            Ok(data) => {
+                if handle.notes_access(seconds()) {
+                    self.note_access(&handle.node);
                 }
-                Err(e) => {
-                    tracing::debug!(offset, size, "read: {e}");
-                    reply.error(errno(&e));
-                }
+                reply.pieces(&data);
             }
-        });
+            Err(e) => {
+                tracing::debug!(offset, size, "read: {e}");
+                reply.error(errno(&e));
+            }
+        }
     }
 
     pub(super) fn reply_readlink(&self, ino: INodeNo, reply: ReplyData) {

@@ -6,6 +6,7 @@
 //! belongs to it.
 
 use super::request::{FileHandle, INodeNo};
+use cenote_format::abd::Abd;
 use cenote_zpl::Time;
 use fuse_abi::linux::{
     fuse_attr, fuse_attr_out, fuse_dirent, fuse_direntplus, fuse_entry_out, fuse_getxattr_out,
@@ -25,6 +26,8 @@ const LISTING: usize = 64 << 10;
 /// Largest message that is copied together before it is written, in bytes. The kernel looks up the
 /// pages of each part of a message anew, which takes longer than to copy so little.
 const SMALL: usize = 512;
+/// Most pieces of a message beside its header: the kernel takes 1,024 in all (`UIO_MAXIOV`).
+const PIECES: usize = 1000;
 /// Last nanosecond of a second: what is on disk may say more, the kernel takes no more.
 const LAST_NANOSECOND: u32 = 999_999_999;
 
@@ -97,16 +100,20 @@ impl From<&Found> for fuse_entry_out {
     }
 }
 
+fn header((unique, error): (u64, i32), len: usize) -> Result<fuse_out_header, Errno> {
+    let len = u32::try_from(size_of::<fuse_out_header>() + len).map_err(|_| Errno::MSGSIZE)?;
+    Ok(fuse_out_header { len, error, unique })
+}
+
 /// Writes a message of the server's in one piece.
 pub(super) fn write(
     device: &OwnedFd,
-    (unique, error): (u64, i32),
+    about: (u64, i32),
     parts: [&[u8]; 2],
 ) -> Result<(), Errno> {
     let [first, second] = parts;
-    let len = size_of::<fuse_out_header>() + first.len() + second.len();
-    let header =
-        fuse_out_header { len: u32::try_from(len).map_err(|_| Errno::MSGSIZE)?, error, unique };
+    let header = header(about, first.len() + second.len())?;
+    let len = header.len as usize;
     let parts = [header.as_bytes(), first, second];
     if let Some(room) = [0; SMALL].get_mut(..len) {
         let mut rest = &mut *room;
@@ -116,6 +123,17 @@ pub(super) fn write(
     let slices = parts.map(IoSlice::new);
     let slices = if second.is_empty() { slices.get(..2).unwrap_or_default() } else { &slices };
     rustix::io::retry_on_intr(|| rustix::io::writev(device, slices)).map(drop)
+}
+
+/// Writes contents, from where they lie.
+fn write_pieces(device: &OwnedFd, unique: u64, data: &Abd) -> Result<(), Errno> {
+    if data.len() < SMALL || data.chunks().nth(PIECES).is_some() {
+        return write(device, (unique, 0), [&data.bytes(), &[]]);
+    }
+    let header = header((unique, 0), data.len())?;
+    let mut slices = vec![IoSlice::new(header.as_bytes())];
+    slices.extend(data.chunks().map(IoSlice::new));
+    rustix::io::retry_on_intr(|| rustix::io::writev(device, &slices)).map(drop)
 }
 
 /// An answer of any kind. Says `EIO` when it is dropped.
@@ -131,8 +149,12 @@ impl Reply {
     }
 
     fn send(&mut self, error: i32, parts: [&[u8]; 2]) {
+        self.give(|device, unique| write(device, (unique, error), parts));
+    }
+
+    fn give(&mut self, write: impl FnOnce(&OwnedFd, u64) -> Result<(), Errno>) {
         let Some(unique) = self.unique.take() else { return };
-        match write(&self.device, (unique, error), parts) {
+        match write(&self.device, unique) {
             // Nobody waits for it any more.
             Ok(()) | Err(Errno::NOENT | Errno::NODEV) => {}
             Err(e) => tracing::warn!(unique, "the kernel did not take an answer: {e}"),
@@ -292,6 +314,11 @@ impl ReplyCreate {
 impl ReplyData {
     pub(crate) fn data(self, data: &[u8]) {
         self.0.ok([data, &[]]);
+    }
+
+    /// What lies in pieces, which are not copied.
+    pub(crate) fn pieces(mut self, data: &Abd) {
+        self.0.give(|device, unique| write_pieces(device, unique, data));
     }
 }
 
