@@ -224,7 +224,7 @@ impl Device for SparseDisk {
         for req in reqs {
             self.reads.fetch_add(1, Ordering::Relaxed);
             self.read.fetch_add(req.len as u64, Ordering::Relaxed);
-            req.result = Some(self.get(req.offset, req.len));
+            req.result = Some(self.get(req.offset, req.len).map(Into::into));
         }
     }
 

@@ -1,8 +1,9 @@
 //! Devices: where bytes come from and go to.
 //!
 //! A [`Device`] takes a batch of reads or writes and completes all of them before it returns. Files
-//! and block devices are read with `pread`, or a batch of small reads at once with io_uring
-//! (`crate::uring`) where that is permitted, and written with `pwritev`, straight from the pieces
+//! and block devices are read with `pread`, or a batch at once with io_uring (`crate::uring`) where
+//! that is permitted: small reads, and large ones past the page cache (`crate::direct`). They are
+//! written with `pwritev`, straight from the pieces
 //! of an [`Abd`]; the devices of [`crate::inject`] wrap another one and spoil, delay or lose what
 //! goes through them.
 //!
@@ -26,7 +27,8 @@ use std::sync::Arc;
 use cenote_format::abd::Abd;
 use rustix::fs::{FlockOperation, OFlags};
 
-use crate::uring::Ring;
+use crate::direct::{Direct, is_cached};
+use crate::uring::Rings;
 
 /// One physical read. `result` is filled in by [`Device::read_batch`].
 #[derive(Debug)]
@@ -36,7 +38,7 @@ pub struct ReadReq {
     /// Bytes to read.
     pub len: usize,
     /// The completion: exactly `len` bytes, or why not. `None` until the batch is done.
-    pub result: Option<io::Result<Vec<u8>>>,
+    pub result: Option<io::Result<Abd>>,
 }
 
 impl ReadReq {
@@ -46,7 +48,7 @@ impl ReadReq {
     }
 
     /// Takes the completion; a device that set none failed the read.
-    pub fn take(self) -> io::Result<Vec<u8>> {
+    pub fn take(self) -> io::Result<Abd> {
         let lost = || Err(io::Error::other("the device did not answer"));
         self.result.unwrap_or_else(lost)
     }
@@ -122,7 +124,7 @@ pub(crate) fn read_at(dev: &dyn Device, offset: u64, len: usize) -> io::Result<V
     let mut req = [ReadReq::new(offset, len)];
     dev.read_batch(&mut req);
     let [req] = req;
-    req.take()
+    Ok(req.take()?.to_vec())
 }
 
 /// Opens a file, block device or partition read-only.
@@ -197,7 +199,8 @@ struct FileDevice {
     size: u64,
     path: PathBuf,
     writable: bool,
-    ring: Ring,
+    rings: Rings,
+    direct: Option<Direct>,
 }
 
 impl FileDevice {
@@ -206,7 +209,8 @@ impl FileDevice {
         // The end of a block device is its size.
         let size = file.seek(SeekFrom::End(0))?;
         let path = path.to_path_buf();
-        Ok(Arc::new(FileDevice { file, size, path, writable, ring: Ring::new() }))
+        let direct = Direct::open(&file);
+        Ok(Arc::new(FileDevice { file, size, path, writable, rings: Rings::default(), direct }))
     }
 
     fn write(&self, req: &WriteReq) -> io::Result<()> {
@@ -230,10 +234,16 @@ impl Device for FileDevice {
 
     fn read_batch(&self, reqs: &mut [ReadReq]) {
         let bytes = reqs.iter().map(|r| r.len as u64).sum();
-        if suits_ring(reqs.len(), bytes) && self.ring.read(&self.file, reqs) {
-            return;
+        let direct = self.direct.as_ref().filter(|direct| direct.suits(reqs));
+        if suits_ring(reqs.len(), bytes) {
+            self.rings.read(&self.file, None, reqs);
+        } else if let Some(direct) = direct {
+            for req in reqs.iter_mut().filter(|req| is_cached(&self.file, req.offset, req.len)) {
+                req.result = Some(pread(&self.file, req.offset, req.len));
+            }
+            self.rings.read(&self.file, Some(direct), reqs);
         }
-        for req in reqs {
+        for req in reqs.iter_mut().filter(|req| req.result.is_none()) {
             req.result = Some(pread(&self.file, req.offset, req.len));
         }
     }
@@ -265,12 +275,10 @@ impl Device for FileDevice {
     }
 
     fn concurrency(&self, requests: usize, bytes: u64) -> usize {
-        if !suits_ring(requests, bytes) {
-            (bytes / BYTES_PER_THREAD).clamp(1, 4) as usize
-        } else if Ring::permitted() {
-            1
-        } else {
-            (requests / 4).clamp(1, 8)
+        match suits_ring(requests, bytes) {
+            small if Rings::permitted() && (small || self.direct.is_some()) => 1,
+            true => (requests / 4).clamp(1, 8),
+            false => (bytes / BYTES_PER_THREAD).clamp(1, 4) as usize,
         }
     }
 }
@@ -278,8 +286,9 @@ impl Device for FileDevice {
 /// Bytes of large reads that are worth a thread.
 const BYTES_PER_THREAD: u64 = 256 << 10;
 
-/// Whether io_uring is the way to do these reads. For many small ones, it has the device busy with
-/// all of them at once; large ones are copied out of the page cache faster by several threads.
+/// Whether io_uring is the way to do these reads through the page cache. For many small ones, it has
+/// the device busy with all of them at once; large ones are copied out of the page cache faster by
+/// several threads.
 fn suits_ring(requests: usize, bytes: u64) -> bool {
     const SMALL: u64 = 64 << 10;
     requests > 1 && bytes / requests as u64 <= SMALL
@@ -307,25 +316,13 @@ fn pwrite(file: &File, offset: u64, data: &Abd) -> io::Result<()> {
 }
 
 /// Reads exactly `len` bytes at `offset` into a new buffer.
-pub(crate) fn pread(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+pub(crate) fn pread(file: &File, offset: u64, len: usize) -> io::Result<Abd> {
     let mut buf = Vec::new();
     buf.try_reserve_exact(len).map_err(|_| ErrorKind::OutOfMemory)?;
-    pread_rest(file, offset, len, &mut buf)?;
-    Ok(buf)
-}
-
-/// Completes `buf`, which already holds the first bytes at `offset`, to `len` bytes. Its
-/// capacity is at least `len`.
-pub(crate) fn pread_rest(
-    file: &File,
-    offset: u64,
-    len: usize,
-    buf: &mut Vec<u8>,
-) -> io::Result<()> {
     while buf.len() < len {
         let at = offset.checked_add(buf.len() as u64).ok_or(ErrorKind::InvalidInput)?;
         // Reads into the buffer's spare room, which thus needs no clearing beforehand.
-        match rustix::io::pread(file, rustix::buffer::spare_capacity(buf), at) {
+        match rustix::io::pread(file, rustix::buffer::spare_capacity(&mut buf), at) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
@@ -333,7 +330,7 @@ pub(crate) fn pread_rest(
     }
     // The capacity, and so the last read, may exceed what was asked for.
     buf.truncate(len);
-    Ok(())
+    Ok(Abd::from_vec(buf))
 }
 
 #[cfg(test)]
@@ -359,7 +356,7 @@ mod tests {
             dev.read_batch(&mut reqs);
             for r in reqs {
                 let (at, len) = (r.offset as usize, r.len);
-                assert_eq!(r.take().unwrap(), bytes[at..at + len]);
+                assert_eq!(r.take().unwrap().bytes()[..], bytes[at..at + len]);
             }
         }
     }

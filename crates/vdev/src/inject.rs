@@ -50,7 +50,7 @@ impl Device for MemDevice {
             let range = start.and_then(|s| Some(s..s.checked_add(req.len)?));
             let found = range.and_then(|r| bytes.get(r));
             let eof = || io::ErrorKind::UnexpectedEof.into();
-            req.result = Some(found.map(<[u8]>::to_vec).ok_or_else(eof));
+            req.result = Some(found.map(|b| b.to_vec().into()).ok_or_else(eof));
         }
     }
 
@@ -197,7 +197,7 @@ impl Device for FaultyDevice {
             let Some(Ok(data)) = &mut req.result else { continue };
             for (bad, mask) in &faults.corrupt {
                 for at in overlap(bad, &range) {
-                    if let Some(b) = data.get_mut((at - range.start) as usize) {
+                    if let Some(b) = data.make_mut().get_mut((at - range.start) as usize) {
                         *b ^= mask;
                     }
                 }

@@ -105,5 +105,8 @@ pub(crate) fn read_parts(
     let places: Vec<(usize, u64)> = (0..label::LABELS).filter_map(place).collect();
     let mut reqs: Vec<ReadReq> = places.iter().map(|(_, at)| ReadReq::new(*at, len)).collect();
     dev.read_batch(&mut reqs);
-    places.into_iter().zip(reqs).map(|((i, at), req)| (i, at, req.take()))
+    places
+        .into_iter()
+        .zip(reqs)
+        .map(|((i, at), req)| (i, at, req.take().map(|bytes| bytes.to_vec())))
 }

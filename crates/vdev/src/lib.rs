@@ -42,6 +42,7 @@
 mod assemble;
 mod background;
 pub mod device;
+mod direct;
 mod indirect;
 pub mod inject;
 pub mod label_init;

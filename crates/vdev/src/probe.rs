@@ -15,7 +15,6 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 
-use cenote_format::abd::Abd;
 use cenote_format::label;
 use cenote_format::nvlist::NvList;
 
@@ -37,7 +36,7 @@ fn answers(device: &dyn Device) -> bool {
     device.read_batch(&mut reads);
     let kept = |r: ReadReq| {
         let at = r.offset;
-        Some(WriteReq::new(at, Abd::from_vec(r.take().ok()?)))
+        Some(WriteReq::new(at, r.take().ok()?))
     };
     let mut writes: Vec<WriteReq> = reads.into_iter().filter_map(kept).collect();
     if writes.is_empty() || !device.writable() {
@@ -204,6 +203,7 @@ mod tests {
     use crate::traffic::Content;
     use crate::write::BlockWrite;
     use cenote_format::LABEL_START;
+    use cenote_format::abd::Abd;
     use cenote_format::label::LABEL_END;
 
     const ROOM: usize = 1 << 20;

@@ -209,10 +209,9 @@ fn hand_out(
     reads: &[LeafRead],
     members: &[usize],
     run: &Run,
-    outcome: io::Result<Vec<u8>>,
+    outcome: io::Result<Abd>,
     results: &mut [io::Result<Piece>],
 ) {
-    let outcome = outcome.map(Abd::from_vec);
     for i in members {
         let read = &reads[*i];
         let at = (read.offset - run.offset) as usize;

@@ -1,14 +1,15 @@
-//! Reading a batch from one file with io_uring.
+//! Reading a batch from one file with io_uring, or past the page cache of that file
+//! (`crate::direct`).
 //!
-//! A [`Ring`] belongs to one device and is set up at its first batch. It serves one batch at a
-//! time; who finds it busy reads otherwise. Where io_uring is not permitted (as in many
-//! containers) this is found out once for the whole process.
+//! [`Rings`] belong to one device. Each serves one batch at a time, is set up when there is none that
+//! is idle, and kept for the next batch. Where io_uring is not permitted (as in many containers)
+//! this is found out once for the whole process.
 //!
 //! # Why the unsafe code is sound
 //!
 //! The kernel writes into buffers behind Rust's back, so a buffer must live, and must not be
 //! touched, from the submission of its read until the completion. [`Buffers`] owns them (each a
-//! `Vec` with room for its read and nothing in it) with the count of reads in flight, and
+//! `Vec` with room for its read behind the few bytes that align it) with the count of reads in flight, and
 //! dropping it while that count is not zero leaks them instead: memory that the kernel may still
 //! write to is never reused, whichever way a batch is left. A buffer's `Vec` may move, its heap
 //! memory does not, and nothing is pushed to it while its read is in flight. The length set
@@ -21,12 +22,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use cenote_format::abd::Abd;
 use io_uring::{IoUring, opcode, types};
 use rustix::io::Errno;
 
-use crate::device::{ReadReq, pread, pread_rest};
+use crate::device::{ReadReq, pread};
+use crate::direct::Direct;
 
 /// Reads in flight at once on one ring.
 const DEPTH: u32 = 64;
@@ -34,52 +37,51 @@ const DEPTH: u32 = 64;
 /// Set when the kernel refused to set up a ring: there is no use in trying again.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// The ring of one device.
-pub(crate) struct Ring(Mutex<Option<IoUring>>);
+/// Rings of one device that are kept when they are not in use.
+const KEPT: usize = 4;
 
-impl Ring {
-    /// A ring that is set up when it is first used.
-    pub(crate) fn new() -> Ring {
-        Ring(Mutex::new(None))
-    }
+/// The rings of one device.
+#[derive(Default)]
+pub(crate) struct Rings(Mutex<Vec<IoUring>>);
 
+impl Rings {
     /// Whether rings are to be had, as far as is known.
     pub(crate) fn permitted() -> bool {
         !REFUSED.load(Ordering::Relaxed)
     }
 
-    /// Performs `reqs` on `file`. `false`: nothing was done, since the ring is busy or there is
-    /// none to be had.
-    pub(crate) fn read(&self, file: &File, reqs: &mut [ReadReq]) -> bool {
-        if !Ring::permitted() {
-            return false;
+    /// Performs those of `reqs` that have no result yet, on `file` or past its page cache. Those that
+    /// still have none then cannot be read so: there is no ring to be had.
+    pub(crate) fn read(&self, file: &File, direct: Option<&Direct>, reqs: &mut [ReadReq]) {
+        if !Rings::permitted() || reqs.iter().all(|req| req.result.is_some()) {
+            return;
         }
-        let mut slot = match self.0.try_lock() {
-            Ok(slot) => slot,
-            Err(TryLockError::Poisoned(p)) => p.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
         // Taken out while in use: a ring that failed is not put back.
-        let ring = match slot.take() {
-            Some(ring) => ring,
-            None => match IoUring::new(DEPTH) {
-                Ok(ring) => ring,
-                Err(error) => {
-                    tracing::debug!(%error, "no io_uring");
-                    REFUSED.store(true, Ordering::Relaxed);
-                    return false;
-                }
-            },
+        let idle = self.idle().pop();
+        let ring = match idle.map_or_else(|| IoUring::new(DEPTH), Ok) {
+            Ok(ring) => ring,
+            Err(error) => {
+                tracing::debug!(%error, "no io_uring");
+                REFUSED.store(true, Ordering::Relaxed);
+                return;
+            }
         };
-        *slot = Batch { ring, file, buffers: Buffers::default() }.run(reqs);
-        true
+        let ring = Batch { ring, file, direct, buffers: Buffers::default() }.run(reqs);
+        let mut idle = self.idle();
+        if idle.len() < KEPT {
+            idle.extend(ring);
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<IoUring>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The buffers of a batch, by the index of their request.
 #[derive(Default)]
 struct Buffers {
-    /// Empty `Vec`s, with room if their read is in flight.
+    /// `Vec`s, with room behind what is in them if their read is in flight.
     list: Vec<Vec<u8>>,
     in_flight: usize,
 }
@@ -96,6 +98,8 @@ impl Drop for Buffers {
 struct Batch<'a> {
     ring: IoUring,
     file: &'a File,
+    /// To read from instead.
+    direct: Option<&'a Direct>,
     buffers: Buffers,
 }
 
@@ -105,7 +109,11 @@ impl Batch<'_> {
         let mut next = 0;
         while next < reqs.len() || self.buffers.in_flight > 0 {
             while next < reqs.len() && self.buffers.in_flight < DEPTH as usize {
-                self.push(&mut reqs[next]);
+                if reqs[next].result.is_none() {
+                    self.push(&mut reqs[next]);
+                } else {
+                    self.buffers.list.push(Vec::new());
+                }
                 next += 1;
             }
             if self.buffers.in_flight == 0 {
@@ -125,15 +133,21 @@ impl Batch<'_> {
 
     /// Queues the next read; one that cannot be queued is completed at once.
     fn push(&mut self, req: &mut ReadReq) {
-        let mut buf = Vec::new();
+        let mut buf: Vec<u8> = Vec::new();
         let index = self.buffers.list.len();
+        let (file, align) = self.direct.map_or((self.file, 1), |d| (&d.file, d.memory));
+        let room = req.len.saturating_add(align - 1);
         let queued = match u32::try_from(req.len) {
-            Ok(len) if buf.try_reserve_exact(req.len).is_ok() => {
-                let fd = types::Fd(self.file.as_raw_fd());
-                let read = opcode::Read::new(fd, buf.as_mut_ptr(), len).offset(req.offset);
+            Ok(len) if buf.try_reserve_exact(room).is_ok() => {
+                // At most `align - 1`: the address then is a multiple of `align`.
+                buf.resize(buf.as_ptr().addr().wrapping_neg() % align, 0);
+                let fd = types::Fd(file.as_raw_fd());
+                let free = buf.spare_capacity_mut().as_mut_ptr().cast();
+                let read = opcode::Read::new(fd, free, len).offset(req.offset);
                 let read = read.build().user_data(index as u64);
-                // SAFETY: the buffer has room for `len` bytes and goes to `self.buffers`, which
-                // keeps it until its completion is reaped (see the module's comment).
+                // SAFETY: behind what is in it, the buffer has room for `len` bytes; it goes to
+                // `self.buffers`, which keeps it until its completion is reaped (see the module's
+                // comment).
                 unsafe { self.ring.submission().push(&read) }.is_ok()
             }
             _ => false,
@@ -167,17 +181,33 @@ impl Batch<'_> {
             let (Some(slot), Some(req)) = (slot, reqs.get_mut(index)) else { continue };
             let mut buf = std::mem::take(slot);
             self.buffers.in_flight = self.buffers.in_flight.saturating_sub(1);
-            let result = match usize::try_from(done.result()) {
+            let (before, error) = (buf.len(), done.result().saturating_neg());
+            req.result = Some(match usize::try_from(done.result()) {
                 Ok(n) => {
-                    // SAFETY: the kernel wrote `n` bytes, at most the `req.len` submitted, to
-                    // the start of the buffer, whose capacity is at least `req.len`.
-                    unsafe { buf.set_len(n.min(req.len)) };
-                    // Short at the end of the file, or anywhere for reasons of the kernel's own.
-                    pread_rest(self.file, req.offset, req.len, &mut buf)
+                    // SAFETY: the kernel wrote `n` bytes, at most the `req.len` submitted, behind
+                    // the first `before`, where the buffer has room for `req.len`.
+                    unsafe { buf.set_len(before + n.min(req.len)) };
+                    complete(self.file, req, buf, before)
                 }
-                Err(_) => Err(io::Error::from_raw_os_error(done.result().saturating_neg())),
-            };
-            req.result = Some(result.map(|()| buf));
+                // Whatever there is against reading past the page cache.
+                Err(_) if error == Errno::INVAL.raw_os_error() && self.direct.is_some() => {
+                    pread(self.file, req.offset, req.len)
+                }
+                Err(_) => Err(io::Error::from_raw_os_error(error)),
+            });
         }
     }
+}
+
+/// The bytes of `req`, of which those that are in `buf` behind the first `before` are there. A read may
+/// come out short at the end of the file, or anywhere for reasons of the kernel's own.
+fn complete(file: &File, req: &ReadReq, mut buf: Vec<u8>, before: usize) -> io::Result<Abd> {
+    let there = buf.len() - before;
+    if there < req.len {
+        let at = req.offset.checked_add(there as u64).ok_or(io::ErrorKind::InvalidInput)?;
+        let rest = pread(file, at, req.len - there)?;
+        buf.extend_from_slice(&rest.bytes());
+    }
+    let bytes = Abd::from_vec(buf).slice(before, req.len);
+    bytes.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }

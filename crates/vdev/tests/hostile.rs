@@ -29,7 +29,7 @@ fn config_bytes(name: &str) -> Vec<u8> {
     let mut req = [cenote_vdev::ReadReq::new(label::CONFIG_OFFSET, 8192)];
     device.read_batch(&mut req);
     let [req] = req;
-    req.take().unwrap()
+    req.take().unwrap().to_vec()
 }
 
 /// Wraps a label's `vdev_tree` as the pool's config.
@@ -139,7 +139,7 @@ fn damaged_labels() {
     let mut req = [cenote_vdev::ReadReq::new(0, 512 << 10)];
     device.read_batch(&mut req);
     let [req] = req;
-    let mut bytes = req.take().unwrap();
+    let mut bytes = req.take().unwrap().to_vec();
     bytes.resize(1 << 20, 0);
     let memory = MemDevice::new("memory", bytes.clone());
     let good = read_labels(&*memory).unwrap().unwrap();

@@ -179,7 +179,7 @@ fn packing_a_label_again_gives_the_same_bytes() {
         device.read_batch(&mut req);
         let [req] = req;
         let packed = labels.labels[0].as_ref().unwrap().encode();
-        assert_eq!(req.take().unwrap()[..packed.len()], packed, "{}", pool.name);
+        assert_eq!(req.take().unwrap().bytes()[..packed.len()], packed, "{}", pool.name);
     }
 }
 

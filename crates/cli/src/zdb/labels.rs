@@ -78,7 +78,7 @@ fn read_at(device: &dyn Device, offset: u64, len: usize) -> Option<Vec<u8>> {
     let mut reqs = [ReadReq::new(offset, len)];
     device.read_batch(&mut reqs);
     let [req] = reqs;
-    req.take().ok()
+    Some(req.take().ok()?.to_vec())
 }
 
 fn read(device: &dyn Device, index: usize, ashift: &mut u32) -> Label {

@@ -191,7 +191,7 @@ impl Zdb<'_> {
         let mut reqs = [ReadReq::new(offset, spec.psize as usize)];
         device.read_batch(&mut reqs);
         let [req] = reqs;
-        req.take().map_err(|e| e.to_string())
+        req.take().map(|bytes| bytes.to_vec()).map_err(|e| e.to_string())
     }
 
     /// Tries every way of decompression: to the size given, or to every larger one.

@@ -27,8 +27,8 @@ mod slab;
 use std::borrow::Cow;
 use std::fmt;
 use std::io::IoSlice;
-use std::sync::{Arc, LazyLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 pub use builder::AbdMut;
 pub use slab::CHUNK;

@@ -106,11 +106,7 @@ fn header((unique, error): (u64, i32), len: usize) -> Result<fuse_out_header, Er
 }
 
 /// Writes a message of the server's in one piece.
-pub(super) fn write(
-    device: &OwnedFd,
-    about: (u64, i32),
-    parts: [&[u8]; 2],
-) -> Result<(), Errno> {
+pub(super) fn write(device: &OwnedFd, about: (u64, i32), parts: [&[u8]; 2]) -> Result<(), Errno> {
     let [first, second] = parts;
     let header = header(about, first.len() + second.len())?;
     let len = header.len as usize;

@@ -54,7 +54,7 @@ fn head(device: &dyn Device) -> Option<Vec<u8>> {
     let mut reqs = [ReadReq::new(0, HEAD)];
     device.read_batch(&mut reqs);
     let [req] = reqs;
-    req.take().ok()
+    Some(req.take().ok()?.to_vec())
 }
 
 /// The kind of the table of partitions, if it has any.

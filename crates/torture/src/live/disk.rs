@@ -172,7 +172,7 @@ impl Device for Disk {
     fn read_batch(&self, reqs: &mut [ReadReq]) {
         let image = self.lock();
         for req in reqs {
-            req.result = Some(image.read(req.offset, req.len));
+            req.result = Some(image.read(req.offset, req.len).map(Into::into));
         }
     }
 

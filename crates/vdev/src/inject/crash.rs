@@ -181,7 +181,7 @@ impl Device for CrashDevice {
             let found = range.and_then(|r| contents.current.get(r)).map(<[u8]>::to_vec);
             req.result = Some(match found {
                 _ if off => Err(no_power()),
-                Some(bytes) => Ok(bytes),
+                Some(bytes) => Ok(bytes.into()),
                 None => Err(io::ErrorKind::UnexpectedEof.into()),
             });
         }
