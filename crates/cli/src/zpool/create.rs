@@ -37,6 +37,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const SPEC: Spec = Spec { short: "fndR:m:o:O:", refused: "t:", refused_long: &[] };
 
+/// What `failmode=panic` is stored as.
+const FAILMODE_PANIC: u64 = 2;
+
 /// A command line taken apart.
 #[derive(Debug, Default)]
 struct Request {
@@ -269,6 +272,10 @@ pub fn refuse_unsupported(change: &PropChange) -> Result<(), String> {
     let unsupported = |what: &str| Err(format!("property '{what}' is not supported yet"));
     match change {
         PropChange::Number("multihost", 1) => unsupported("multihost=on"),
+        PropChange::Number("autotrim", 1) => unsupported("autotrim=on"),
+        PropChange::Number("autoexpand", 1) => unsupported("autoexpand=on"),
+        PropChange::Number("autoreplace", 1) => unsupported("autoreplace=on"),
+        PropChange::Number("failmode", FAILMODE_PANIC) => unsupported("failmode=panic"),
         PropChange::Memory("tname", _) => unsupported("tname"),
         PropChange::Memory("cachefile", file) if !file.is_empty() && file != "none" => {
             Err("property 'cachefile' must be 'none': pools are found on their devices".into())
