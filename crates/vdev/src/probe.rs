@@ -56,7 +56,7 @@ fn required(top: &Arc<Vdev>, leaf: &Vdev) -> bool {
             Kind::Mirror | Kind::Replacing | Kind::Spare | Kind::RaidZ => {
                 state::of_interior(v.kind, v.nparity, &v.children, &|c| without(c, leaf))
             }
-            _ if v.missed_any() => VdevState::CantOpen(Aux::OpenFailed),
+            _ if v.is_behind() => VdevState::CantOpen(Aux::OpenFailed),
             _ => v.state(),
         }
     }
@@ -69,8 +69,8 @@ impl Vdev {
         self.suspect.store(true, Relaxed);
     }
 
-    /// Whether there are transaction groups that this leaf missed.
-    fn missed_any(&self) -> bool {
+    /// Whether there are transaction groups that this leaf missed: it holds less than it should.
+    pub fn is_behind(&self) -> bool {
         match &*self.dtl.read().unwrap_or_else(PoisonError::into_inner) {
             Dtl::Unread => true,
             Dtl::Ranges(ranges) => !ranges.is_empty(),

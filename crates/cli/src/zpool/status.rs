@@ -64,7 +64,10 @@ fn report(names: &[String], show: &Show, first: &mut bool, ctx: &mut Context) ->
     }
     for imported in &pools {
         let status = match imported.pool().status() {
-            Ok(status) if imported.suspended() => suspended(status),
+            Ok(status) if imported.suspended() => {
+                let failmode = imported.pool().get("failmode").map(|v| v.exact);
+                suspended(status, failmode.as_deref() == Some("continue"))
+            }
             Ok(status) => status,
             Err(e) => {
                 ctx.complain(format_args!("cannot get status of '{}': {e}", imported.name()));
@@ -91,8 +94,8 @@ fn report(names: &[String], show: &Show, first: &mut bool, ctx: &mut Context) ->
     Ok(i32::from(!good))
 }
 
-/// The status of a pool that nothing can be written to any more.
-fn suspended(status: PoolStatus) -> PoolStatus {
+/// The status of a pool that nothing can be written to any more; `goes_on`: with `failmode=continue`.
+fn suspended(status: PoolStatus, goes_on: bool) -> PoolStatus {
     let texts = Texts {
         status: Some("One or more devices are faulted in response to IO failures.".into()),
         action: Some(
@@ -100,7 +103,7 @@ fn suspended(status: PoolStatus) -> PoolStatus {
              \tand import the pool again."
                 .into(),
         ),
-        msgid: Some("ZFS-8000-HC"),
+        msgid: Some(if goes_on { "ZFS-8000-JQ" } else { "ZFS-8000-HC" }),
     };
     PoolStatus { state: SUSPENDED, texts, ..status }
 }

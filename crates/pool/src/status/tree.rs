@@ -110,6 +110,9 @@ impl VdevLine {
         if config::flag(&config, "not_present") && v.is_leaf() {
             note = v.path().map(|p| format!("was {}", p.display()));
         }
+        if mark_absent && v.is_leaf() && v.state() == VdevState::Healthy && v.is_behind() {
+            note = Some("(awaiting resilver)".into());
+        }
         VdevLine {
             config,
             state,
