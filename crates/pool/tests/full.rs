@@ -7,7 +7,7 @@
 mod rig;
 
 use cenote_dsl::write::space::set_quota;
-use cenote_pool::engine::Engine;
+use cenote_pool::engine::{Engine, SpaceCheck, SyncContext};
 use cenote_zpl::{Error, FileSystem, Settings};
 use rig::{NODE, Rig, bytes, open};
 use std::collections::BTreeMap;
@@ -131,6 +131,37 @@ fn the_last_bytes_go_in_few_groups() {
     assert!(groups < 300, "{groups} groups");
     empty(&fs, &mut files, &|_| true);
     drop(fs);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// What adds something is refused before the space that is kept back is touched, what alters
+/// something while half of that is left.
+#[test]
+fn a_full_pool_takes_few_changes() {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("a", 12);
+    let rooms = || {
+        let checks = [SpaceCheck::Normal, SpaceCheck::Reserved, SpaceCheck::Nothing];
+        let room = move |c: &mut SyncContext<'_>| {
+            checks.into_iter().map(|check| c.has_room(check, 5)).collect::<Result<Vec<_>, _>>()
+        };
+        engine.sync_task(room).unwrap()
+    };
+    assert_eq!(rooms(), [true; 3]);
+    let fs = open(&engine);
+    let mut files = Files::new();
+    no_space(&fill(&fs, &mut files, &|_| 3 << 20));
+    no_space(&fill(&fs, &mut files, &|_| 4000));
+    engine.sync().unwrap();
+    assert_eq!(rooms(), [false, true, true]);
+    empty(&fs, &mut files, &|_| true);
+    drop(fs);
+    for _ in 0..4 {
+        engine.sync_task(|_| Ok(())).unwrap();
+    }
+    assert_eq!(rooms(), [true; 3]);
     engine.export(false).unwrap();
     drop(engine);
     rig.judge_blocks();

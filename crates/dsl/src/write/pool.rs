@@ -85,6 +85,15 @@ pub(super) fn root_dir(tx: &mut Tx<'_>) -> Result<u64> {
     entry(tx, ROOT)?.ok_or(DslWriteError::NotFound)
 }
 
+/// Bytes that the pool's datasets and its MOS are charged for.
+///
+/// # Errors
+/// The MOS cannot be read.
+pub fn used(tx: &mut Tx<'_>) -> Result<u64> {
+    let root = root_dir(tx)?;
+    Ok(tx.dir(root)?.used)
+}
+
 /// The snapshot `$ORIGIN@$ORIGIN`; `None` in pools from before there was one.
 pub(super) fn origin_snap(tx: &mut Tx<'_>) -> Result<Option<u64>> {
     let root = root_dir(tx)?;

@@ -3,7 +3,7 @@
 use super::props::{self, On, Setting};
 use super::{ChangeError, Changes, Contents, Result, dirs, names, record, reserve, set};
 use crate::Pool;
-use crate::engine::SyncContext;
+use crate::engine::{SpaceCheck, SyncContext};
 use cenote_dmu::write::WriteError;
 use cenote_dsl::write::props::{NewValue, in_contents};
 use cenote_dsl::write::{DslWriteError, Tx, dataset, destroy, features};
@@ -163,7 +163,7 @@ impl Changes {
     pub fn create(&self, new: &NewDataset) -> Result<()> {
         let plan = self.plan(new)?;
         let contents = self.contents.clone();
-        self.task(move |context| create(context, &plan, &contents))
+        self.task((SpaceCheck::Normal, 5), move |context| create(context, &plan, &contents))
     }
 
     fn plan(&self, new: &NewDataset) -> Result<Plan> {

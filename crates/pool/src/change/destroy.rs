@@ -2,6 +2,7 @@
 
 use super::create::fatal;
 use super::{ChangeError, Changes, Result, find_head, record};
+use crate::engine::SpaceCheck;
 use cenote_dmu::zap::Zap;
 use cenote_dsl::write::{DslWriteError, Tx, destroy};
 use cenote_dsl::{Dataset, DatasetKind, Dsl};
@@ -139,7 +140,7 @@ impl Changes {
             return Ok(());
         }
         let names = names.to_vec();
-        let done = self.task(move |context| {
+        let done = self.task((SpaceCheck::Nothing, 0), move |context| {
             let tx = &mut context.tx;
             let (mut found, mut refused) = (Vec::new(), Vec::new());
             for name in names {
@@ -176,7 +177,7 @@ impl Changes {
     /// It is not there; something depends on it.
     pub fn destroy(&self, name: &str) -> Result<()> {
         let name = name.to_string();
-        self.task(move |context| {
+        self.task((SpaceCheck::Nothing, 0), move |context| {
             let (_, head) = find_head(&mut context.tx, &name)?;
             destroy::check_head(&mut context.tx, head)?;
             context.retire(head)?;

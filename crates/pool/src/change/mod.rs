@@ -44,7 +44,7 @@ pub use error::{ChangeError, Result};
 pub use set::Failed;
 pub use snapshot::NewSnapshot;
 
-use crate::engine::{Engine, SyncContext};
+use crate::engine::{Engine, SpaceCheck, SyncContext};
 use crate::history;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
@@ -109,14 +109,18 @@ impl Changes {
         &self.engine
     }
 
-    /// Does `change` in syncing context, and records the command.
+    /// Does `change`, of about so many blocks of the MOS, in syncing context, and records the command.
     fn task<T: Send + 'static>(
         &self,
+        (check, blocks): (SpaceCheck, u64),
         change: impl FnOnce(&mut SyncContext<'_>) -> Outcome<T> + Send + 'static,
     ) -> Result<T> {
         let command = self.command.lock().take();
         let again = command.clone();
         let done = self.engine.sync_task(move |context| {
+            if !context.has_room(check, blocks)? {
+                return Ok(Err(ChangeError::NoSpace));
+            }
             let done = match change(context) {
                 Ok(done) => done,
                 Err(DslWriteError::Write(e)) => return Err(e.into()),

@@ -2,6 +2,7 @@
 
 use super::names::{Expected, check_new, split};
 use super::{ChangeError, Changes, Result, dirs, find_head, record};
+use crate::engine::SpaceCheck;
 use cenote_dsl::DatasetKind;
 
 impl Changes {
@@ -39,7 +40,7 @@ impl Changes {
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.check_rename(from, to)?;
         let (from, to) = (from.to_string(), to.to_string());
-        self.task(move |context| {
+        self.task((SpaceCheck::Reserved, 3), move |context| {
             let tx = &mut context.tx;
             let (parent, leaf) = match split(&to) {
                 Ok(parts) => parts,

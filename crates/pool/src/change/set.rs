@@ -8,7 +8,7 @@ use super::create::fatal;
 use super::props::{self, On, Setting, ZSTD};
 use super::{ChangeError, Changes, Result, find_head, find_snapshot, record, reserve};
 use crate::Pool;
-use crate::engine::SyncContext;
+use crate::engine::{SpaceCheck, SyncContext};
 use cenote_dsl::props::is_user;
 use cenote_dsl::props::table::Property;
 use cenote_dsl::write::props::{NewValue, Target, inherit, revert, set};
@@ -106,7 +106,8 @@ impl Changes {
         };
         let full = name.to_string();
         let snapshot = dataset.kind == DatasetKind::Snapshot;
-        let failed = self.task(move |context| {
+        let changed = 2 * (settings.len() as u64);
+        let failed = self.task((SpaceCheck::Reserved, changed), move |context| {
             let tx = &mut context.tx;
             let (target, object) = if snapshot {
                 let (_, object) = find_snapshot(tx, &full)?;
@@ -145,7 +146,7 @@ impl Changes {
         check_inherit(native, property, &dataset, received)?;
         let property = native.map_or(property, |p| p.name).to_string();
         let (full, snapshot) = (name.to_string(), dataset.kind == DatasetKind::Snapshot);
-        self.task(move |context| {
+        self.task((SpaceCheck::Reserved, 2), move |context| {
             let tx = &mut context.tx;
             let (target, object) = if snapshot {
                 let (_, object) = find_snapshot(tx, &full)?;

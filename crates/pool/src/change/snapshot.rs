@@ -4,6 +4,7 @@ use super::create::fatal;
 use super::names::{Expected, check_new};
 use super::props::{self, On};
 use super::{ChangeError, Changes, Result, find_head, record, snaps};
+use crate::engine::SpaceCheck;
 use cenote_dsl::DatasetKind;
 use cenote_dsl::write::props::{Target, set};
 use cenote_dsl::write::{DslWriteError, destroy};
@@ -42,7 +43,8 @@ impl Changes {
         }
         for _ in 0..TRIES {
             let (names, settings) = (new.names.clone(), settings.clone());
-            let done = self.task(move |context| {
+            let added = 3 * (names.len() as u64);
+            let done = self.task((SpaceCheck::Normal, added), move |context| {
                 let tx = &mut context.tx;
                 let mut taken = Vec::new();
                 for name in &names {
@@ -94,7 +96,7 @@ impl Changes {
             heads = self.heads_with(head, from).map_err(about)?;
         }
         let (from, to) = (from.to_string(), to.to_string());
-        let done = self.task(move |context| {
+        let done = self.task((SpaceCheck::Reserved, 1), move |context| {
             let tx = &mut context.tx;
             let mut found = Vec::new();
             for head in heads {

@@ -87,7 +87,7 @@ pub mod task;
 pub use create::CreateRequest;
 pub use figures::TxgFigures;
 pub use outage::{OfflineError, Restore};
-pub use task::{EngineError, SyncContext};
+pub use task::{EngineError, SpaceCheck, SyncContext};
 
 use crate::Pool;
 use crate::props::{self, PropChange};

@@ -5,6 +5,7 @@
 //! its checks and its changes. A task that refuses has changed nothing; one that fails in the
 //! middle ([`DslWriteError::Write`]) takes the transaction group with it.
 
+use super::commit::pool_space;
 use super::datasets::Datasets;
 use super::gate::Gate;
 use super::policy::{Abilities, Policy, Sink};
@@ -14,7 +15,7 @@ use crate::space_write::SpaceMaps;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::write::{DslWriteError, Tx};
 use cenote_format::dmu::ObjsetType;
-use cenote_store::alloc::Allocator;
+use cenote_store::alloc::{Allocator, Class};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -65,7 +66,40 @@ pub struct SyncContext<'a> {
     pub(super) abilities: Abilities,
 }
 
+/// How much of the space that is kept back (`spa_get_slop_space`) a change may use
+/// (`zfs_space_check_t`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpaceCheck {
+    /// None: the change adds something, such as a dataset.
+    Normal,
+    /// Half of it: the change alters what is there.
+    Reserved,
+    /// All: the change frees space.
+    Nothing,
+}
+
+/// Bytes that a changed block of the MOS is reckoned at (`DST_AVG_BLKSHIFT`), three times over.
+const BYTES_PER_BLOCK: u64 = 3 * (16 << 10);
+
 impl SyncContext<'_> {
+    /// Whether there is room for a change of `blocks` blocks of the MOS.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub fn has_room(&mut self, check: SpaceCheck, blocks: u64) -> cenote_dsl::write::Result<bool> {
+        let (Some(usable), false) = (self.tx.usable, check == SpaceCheck::Nothing) else {
+            return Ok(true);
+        };
+        let kept = match check {
+            SpaceCheck::Normal => 0,
+            _ => pool_space(self.disk).slop() / 2,
+        };
+        let deferred = self.disk.allocator.figures(Class::Normal).deferred;
+        let used = cenote_dsl::write::pool::used(&mut self.tx)?;
+        let needed = used.saturating_add(blocks.saturating_mul(BYTES_PER_BLOCK));
+        Ok(needed <= usable.saturating_add(kept).saturating_sub(deferred))
+    }
+
     /// Where space comes from. For simulations of how a pool ages: extents that a task allocates
     /// there in [`Tx::txg`] and frees again go to the space maps as those of blocks do, but no block
     /// pointer refers to them.
