@@ -290,7 +290,10 @@ fn properties_in_openzfs_words() {
         ("reservation=30M tank/a/b", "size is greater than available space"),
         ("quota=1M tank/a/b", "size is less than current used or reserved space"),
         ("volsize=10001K tank/vol", "'volsize' must be a multiple of volume block size (16K)"),
+        ("volsize=8E tank/vol", "volume size exceeds limit for this system"),
         ("volblocksize=8K tank/vol", "'volblocksize' is readonly"),
+        ("sharenfs=on tank/a", "'sharenfs' is not supported"),
+        ("longname=on tank/a", "a name of more than 255 bytes is not supported"),
         (
             "special_small_blocks=3K tank/a",
             "'special_small_blocks' must be zero or a power of 2 from 512B to 16M",

@@ -234,6 +234,9 @@ fn volume_size(name: &str, text: &str, on: On<'_>) -> Result<NewValue> {
         if bytes == 0 {
             return wrong(format!("'{name}' cannot be zero"));
         }
+        if bytes > i64::MAX as u64 {
+            return wrong("volume size exceeds limit for this system");
+        }
     }
     Ok(NewValue::Number(bytes))
 }
