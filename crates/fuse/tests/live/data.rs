@@ -2,7 +2,7 @@
 
 use crate::world::{World, settings};
 use cenote_fuse::SyncPolicy;
-use cenote_zpl::CreateProps;
+use cenote_zpl::{CreateProps, Settings};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, copy_file_range, fallocate, seek, statvfs};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
@@ -386,4 +386,32 @@ fn reading_what_is_being_written() {
     input.rewind().unwrap();
     out.set_len(0).unwrap();
     assert_eq!(input.read(&mut [0; 10]).unwrap(), 0);
+}
+
+#[test]
+fn a_large_read_is_answered_from_many_small_blocks_and_holes() {
+    let small = Settings { record_size: 512, ..settings() };
+    let w = World::with(small, &CreateProps::default(), |_| {});
+    // Every third block is written: thousands of pieces for each request.
+    let mut bytes = vec![0u8; 3 << 20];
+    let file = File::create_new(w.path("f")).unwrap();
+    for (i, block) in bytes.chunks_mut(512).enumerate().filter(|(i, _)| i % 3 == 1) {
+        block.fill(1 + (i % 251) as u8);
+        file.write_all_at(block, i as u64 * 512).unwrap();
+    }
+    file.set_len(bytes.len() as u64).unwrap();
+    drop(file);
+    // Pending, on disk, and past the page cache of the mount.
+    for flags in [0, 0, OFlags::DIRECT.bits().cast_signed()] {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).custom_flags(flags).open(w.path("f")).unwrap();
+        let mut read = vec![1; bytes.len()];
+        file.read_exact_at(&mut read, 0).unwrap();
+        assert!(read == bytes);
+        let mut some = [1; 5000];
+        file.read_exact_at(&mut some, 300_001).unwrap();
+        assert_eq!(some[..], bytes[300_001..305_001]);
+        w.store.sync();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    }
 }
