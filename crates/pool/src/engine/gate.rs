@@ -14,7 +14,8 @@
 //! # The throttle
 //!
 //! Dirty bytes are those that entered groups that are not on disk yet: at most so many while a change
-//! is being made, and what it really made dirty from then on. From
+//! is being made, and what it really made dirty from then on; all changes of a group together count at
+//! least for the blocks that they made dirty. From
 //! `zfs_delay_min_dirty_percent` of the limit on, each change is delayed by
 //! `zfs_delay_scale * (dirty - from) / (limit - dirty)`, which grows smoothly, so that changes come as
 //! fast as the devices take them and no one waits for a whole group. At the limit changes wait. From
@@ -49,6 +50,22 @@ const MAX_DELAY: Duration = Duration::from_millis(100);
 /// While changes wait for their time, it is looked at again after this long: it may have become shorter.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// Dirty bytes of a group.
+#[derive(Clone, Copy, Debug, Default)]
+struct Dirty {
+    /// What its changes count for.
+    entered: u64,
+    /// What they made dirty: a change of a few bytes makes a whole block dirty, the next one in this
+    /// block nothing more.
+    made: u64,
+}
+
+impl Dirty {
+    fn bytes(&self) -> u64 {
+        self.entered.max(self.made)
+    }
+}
+
 /// What is known of the groups.
 #[derive(Debug)]
 struct State {
@@ -57,8 +74,8 @@ struct State {
     inside: usize,
     closing: bool,
     synced: u64,
-    /// Bytes that entered each group that is not on disk.
-    dirty: BTreeMap<u64, u64>,
+    /// Bytes of each group that is not on disk.
+    dirty: BTreeMap<u64, Dirty>,
     /// Bytes of pointers that were freed in the open group; they are among its dirty ones.
     freed: u64,
     /// Highest group that someone waits for.
@@ -93,7 +110,12 @@ impl State {
     }
 
     fn dirty(&self) -> u64 {
-        self.dirty.values().sum()
+        self.dirty.values().map(Dirty::bytes).sum()
+    }
+
+    /// Dirty bytes of a group.
+    fn dirty_in(&self, txg: u64) -> u64 {
+        self.dirty.get(&txg).map_or(0, Dirty::bytes)
     }
 
     /// Why nothing will be written any more.
@@ -155,6 +177,8 @@ pub(crate) struct Inside {
     /// Bytes that it entered with and that turned out not to be written.
     spare: u64,
     bytes: u64,
+    /// Bytes that it made dirty.
+    made: u64,
     /// Bytes of pointers that it freed.
     freed: u64,
 }
@@ -162,6 +186,7 @@ pub(crate) struct Inside {
 impl Hold for Inside {
     fn settle(&mut self, bytes: u64, freed: u64) {
         self.spare = self.bytes.saturating_sub(bytes.max(LEAST));
+        self.made = bytes;
         self.freed = freed.saturating_mul(BLKPTR_SIZE as u64);
     }
 }
@@ -171,7 +196,8 @@ impl Drop for Inside {
         let mut state = self.gate.state.lock();
         state.inside -= 1;
         if let Some(dirty) = state.dirty.get_mut(&self.txg) {
-            *dirty = dirty.saturating_sub(self.spare).saturating_add(self.freed);
+            dirty.entered = dirty.entered.saturating_sub(self.spare).saturating_add(self.freed);
+            dirty.made = dirty.made.saturating_add(self.made).saturating_add(self.freed);
         }
         state.freed = state.freed.saturating_add(self.freed);
         // Only who closes the group waits for this; everyone else is not to be woken.
@@ -228,14 +254,15 @@ impl Gate {
         }
         let txg = state.open;
         state.inside += 1;
-        *state.dirty.entry(txg).or_default() += bytes;
+        let dirty = state.dirty.entry(txg).or_default();
+        dirty.entered = dirty.entered.saturating_add(bytes);
         self.work(&mut state);
         let enough = tunables::dirty_data_sync(self.limit());
-        if state.wanted < txg && state.dirty.get(&txg).copied().unwrap_or(0) >= enough {
+        if state.wanted < txg && state.dirty_in(txg) >= enough {
             state.wanted = txg;
             self.changed.notify_all();
         }
-        Ok(Inside { gate: self.clone(), txg, spare: 0, bytes, freed: 0 })
+        Ok(Inside { gate: self.clone(), txg, spare: 0, bytes, made: 0, freed: 0 })
     }
 
     /// Sleeps as long as the throttle says.
@@ -365,7 +392,7 @@ impl Gate {
         let closed = Closed {
             txg,
             birth,
-            dirty: state.dirty.get(&txg).copied().unwrap_or(0),
+            dirty: state.dirty_in(txg),
             open: closing.saturating_duration_since(birth.at),
             quiescing: state.birth.at.saturating_duration_since(closing),
             at: state.birth.at,
@@ -488,6 +515,27 @@ mod tests {
         inside.settle(0, 0);
         drop(inside);
         assert_eq!(gate.dirty(), 35_000 + LEAST);
+    }
+
+    #[test]
+    fn a_few_bytes_count_for_the_block_that_they_make_dirty() {
+        let gate = Gate::new(0, Some(1 << 20));
+        let write = |made| {
+            let mut inside = gate.enter(LEAST + 20, false).unwrap();
+            inside.settle(made, 0);
+        };
+        write(128 << 10);
+        assert_eq!(gate.dirty(), 128 << 10);
+        // More of the same block: it counts once, until what entered is more.
+        (0..3).for_each(|_| write(0));
+        assert_eq!(gate.dirty(), 128 << 10);
+        (0..40).for_each(|_| write(0));
+        assert_eq!(gate.dirty(), LEAST + 20 + 43 * LEAST);
+        // Pointers that are freed count besides.
+        let mut inside = gate.enter(LEAST, true).unwrap();
+        inside.settle(0, 10);
+        drop(inside);
+        assert_eq!(gate.dirty(), LEAST + 20 + 44 * LEAST + 10 * BLKPTR_SIZE as u64);
     }
 
     #[test]
