@@ -4,9 +4,7 @@ use super::direct::CAPABILITY;
 use super::{Server, errno, missing};
 use crate::caller::Caller;
 use crate::flags;
-use crate::session::{
-    Asked, FileAttr, INodeNo, ReplyAttr, ReplyEmpty, ReplyIoctl, ReplyStatx, ReplyXattr,
-};
+use crate::session::{Asked, FileAttr, INodeNo, ReplyAttr, ReplyEmpty, ReplyIoctl, ReplyXattr};
 use crate::tree::Node;
 use cenote_zpl::{Error, SetAttr, SetXattr};
 use rustix::fs::XattrFlags;
@@ -38,28 +36,6 @@ impl Server {
             Ok((attr, _)) => {
                 self.told(&attr);
                 reply.attr(self.attr_kept(&node, &attr), &attr);
-            }
-            Err(e) if self.tree.changes => reply.error(missing(&e)),
-            Err(e) => reply.error(errno(&e)),
-        }
-    }
-
-    /// `stat` of who wants the time of creation too.
-    pub(super) fn reply_statx(&self, ino: INodeNo, reply: ReplyStatx) {
-        let found = self.tree.node(ino).and_then(|node| {
-            let Node::File { fs, object, .. } = &node else {
-                let (attr, _) = self.tree.attr(&node)?;
-                return Ok((node, attr, None));
-            };
-            let attr = fs.attr(*object)?;
-            let created = attr.crtime;
-            let (attr, _) = self.tree.attr_of(&node, attr)?;
-            Ok((node, attr, Some(created)))
-        });
-        match found {
-            Ok((node, attr, created)) => {
-                self.told(&attr);
-                reply.attr(self.attr_kept(&node, &attr), &attr, created);
             }
             Err(e) if self.tree.changes => reply.error(missing(&e)),
             Err(e) => reply.error(errno(&e)),

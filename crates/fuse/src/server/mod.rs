@@ -37,7 +37,7 @@ use crate::inodes;
 use crate::session::{
     Asked, FileHandle, Filesystem, INodeNo, Modes, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, Writing,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Writing,
 };
 use crate::syncer::Syncer;
 use crate::tree::Tree;
@@ -143,10 +143,6 @@ impl Filesystem for Server {
 
     fn getattr(&self, ino: INodeNo, reply: ReplyAttr) {
         self.reply_getattr(ino, reply);
-    }
-
-    fn statx(&self, ino: INodeNo, reply: ReplyStatx) {
-        self.reply_statx(ino, reply);
     }
 
     fn setattr(&self, who: Caller, ino: INodeNo, asked: Asked, reply: ReplyAttr) {

@@ -2,7 +2,7 @@
 
 use super::reply::{
     Reply, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr,
+    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 use super::request::{Asked, FileHandle, INodeNo, Operation, Writing};
 use crate::caller::Caller;
@@ -77,7 +77,6 @@ pub(crate) trait Filesystem: Send + Sync + 'static {
     }
 
     unknown! {
-        fn statx(_ino: INodeNo; ReplyStatx);
         fn readlink(_ino: INodeNo; ReplyData);
         fn symlink(_who: Caller, _parent: INodeNo, _name: &OsStr, _target: &OsStr; ReplyEntry);
         fn mknod(
@@ -138,7 +137,6 @@ pub(super) fn serve<F: Filesystem>(
         Operation::Destroy => ReplyEmpty(reply).ok(),
         Operation::Lookup(name) => fs.lookup(ino, name, ReplyEntry(reply)),
         Operation::GetAttr => fs.getattr(ino, ReplyAttr(reply)),
-        Operation::Statx => fs.statx(ino, ReplyStatx(reply)),
         Operation::SetAttr(asked) => fs.setattr(who, ino, asked, ReplyAttr(reply)),
         Operation::ReadLink => fs.readlink(ino, ReplyData(reply)),
         Operation::Symlink { name, target } => {

@@ -36,8 +36,7 @@ pub(crate) use filesystem::{Filesystem, Modes};
 pub(crate) use notify::Notifier;
 pub(crate) use reply::{
     FileAttr, Found, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite,
-    ReplyXattr,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 pub(crate) use request::{Asked, FileHandle, INodeNo, Writing};
 

@@ -11,7 +11,7 @@ use cenote_zpl::Time;
 use fuse_abi::linux::{
     fuse_attr, fuse_attr_out, fuse_dirent, fuse_direntplus, fuse_entry_out, fuse_getxattr_out,
     fuse_init_out, fuse_ioctl_out, fuse_kstatfs, fuse_lseek_out, fuse_open_out, fuse_out_header,
-    fuse_statfs_out, fuse_statx, fuse_statx_out, fuse_sx_time, fuse_write_out,
+    fuse_statfs_out, fuse_write_out,
 };
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -206,8 +206,6 @@ kinds! {
     ReplyEntry;
     /// Attributes.
     ReplyAttr;
-    /// Attributes with the time of creation.
-    ReplyStatx;
     /// What was opened.
     ReplyOpen;
     /// What was made and opened.
@@ -246,45 +244,6 @@ impl ReplyAttr {
             attr_valid_nsec,
             dummy: 0,
             attr: attr.into(),
-        });
-    }
-}
-
-/// What `statx` calls the attributes that every file has, and the time of creation.
-const STATX_BASIC_STATS: u32 = 0x7ff;
-const STATX_BTIME: u32 = 0x800;
-
-fn sx_time(time: Time) -> fuse_sx_time {
-    fuse_sx_time { tv_sec: time.0, tv_nsec: time.1.min(LAST_NANOSECOND), __reserved: 0 }
-}
-
-impl ReplyStatx {
-    /// `created`: nothing if that is not known.
-    pub(crate) fn attr(self, kept: Duration, attr: &FileAttr, created: Option<Time>) {
-        let a = fuse_attr::from(attr);
-        let stat = fuse_statx {
-            mask: STATX_BASIC_STATS | created.map_or(0, |_| STATX_BTIME),
-            blksize: a.blksize,
-            nlink: a.nlink,
-            uid: a.uid,
-            gid: a.gid,
-            mode: a.mode as u16,
-            ino: a.ino,
-            size: a.size,
-            blocks: a.blocks,
-            atime: sx_time(attr.atime),
-            btime: sx_time(created.unwrap_or_default()),
-            ctime: sx_time(attr.ctime),
-            mtime: sx_time(attr.mtime),
-            rdev_major: a.rdev >> 8 & 0xfff,
-            rdev_minor: a.rdev & 0xff | a.rdev >> 12 & 0xf_ff00,
-            ..fuse_statx::default()
-        };
-        self.0.structure(&fuse_statx_out {
-            attr_valid: kept.as_secs(),
-            attr_valid_nsec: kept.subsec_nanos(),
-            stat,
-            ..fuse_statx_out::default()
         });
     }
 }

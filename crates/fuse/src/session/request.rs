@@ -14,7 +14,7 @@ use fuse_abi::linux::{
     fuse_forget_in, fuse_forget_one, fuse_getxattr_in, fuse_in_header, fuse_init_in, fuse_ioctl_in,
     fuse_link_in, fuse_lseek_in, fuse_mkdir_in, fuse_mknod_in, fuse_opcode, fuse_open_in,
     fuse_read_in, fuse_release_in, fuse_rename_in, fuse_rename2_in, fuse_setattr_in,
-    fuse_setxattr_in, fuse_statx_in, fuse_write_in,
+    fuse_setxattr_in, fuse_write_in,
 };
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -80,7 +80,6 @@ pub(crate) enum Operation<'a> {
     BatchForget(Forgets<'a>),
     Lookup(&'a OsStr),
     GetAttr,
-    Statx,
     SetAttr(Asked),
     ReadLink,
     Symlink { name: &'a OsStr, target: &'a OsStr },
@@ -124,7 +123,7 @@ opcodes! {
     FUSE_RENAME2 FUSE_LINK FUSE_OPEN FUSE_CREATE FUSE_TMPFILE FUSE_READ FUSE_WRITE FUSE_FLUSH
     FUSE_RELEASE FUSE_FSYNC FUSE_OPENDIR FUSE_READDIR FUSE_READDIRPLUS FUSE_RELEASEDIR FUSE_FSYNCDIR
     FUSE_STATFS FUSE_SETXATTR FUSE_GETXATTR FUSE_LISTXATTR FUSE_REMOVEXATTR FUSE_IOCTL
-    FUSE_FALLOCATE FUSE_LSEEK FUSE_COPY_FILE_RANGE FUSE_STATX
+    FUSE_FALLOCATE FUSE_LSEEK FUSE_COPY_FILE_RANGE
 }
 
 /// Splits a request into its header and the rest; `None` if it is too short to have one.
@@ -170,10 +169,6 @@ impl<'a> Operation<'a> {
             }
             FUSE_LOOKUP => Operation::Lookup(r.name()?),
             FUSE_GETATTR => Operation::GetAttr,
-            FUSE_STATX => {
-                r.take::<fuse_statx_in>()?;
-                Operation::Statx
-            }
             FUSE_SETATTR => Operation::SetAttr(Asked::new(&r.take()?)),
             FUSE_READLINK => Operation::ReadLink,
             FUSE_SYMLINK => Operation::Symlink { name: r.name()?, target: r.name()? },

@@ -71,7 +71,7 @@ fn requests_are_answered_or_not() {
     assert_eq!(answered(fuse_opcode::FUSE_LOOKUP, b"a"), Some(22));
     assert_eq!(answered(fuse_opcode::FUSE_DESTROY, b""), Some(0));
     assert_eq!(answered(fuse_opcode::FUSE_INTERRUPT, &[0; 8]), Some(38));
-    for unknown in [fuse_opcode::FUSE_BMAP, fuse_opcode::FUSE_FSYNC] {
+    for unknown in [fuse_opcode::FUSE_BMAP, fuse_opcode::FUSE_STATX, fuse_opcode::FUSE_FSYNC] {
         assert_eq!(answered(unknown, b""), Some(38));
     }
     // The kernel takes no answer to these, also if it makes no sense.

@@ -2,10 +2,7 @@
 
 use crate::world::{World, settings};
 use cenote_zpl::{Atime, CreateProps};
-use rustix::fs::{
-    AtFlags, CWD, FileType, IFlags, Mode, StatxFlags, ioctl_getflags, ioctl_setflags, makedev,
-    mknodat, statx,
-};
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -271,28 +268,4 @@ fn space_is_shown_when_it_is_known() {
     std::thread::sleep(Duration::from_millis(1100));
     let blocks = fs::metadata(w.path("f")).unwrap().blocks();
     assert!(blocks * 512 >= 1_000_000, "{blocks}");
-}
-
-/// The time of creation, which only Linux 6.6 and later ask for: it stays, whatever becomes of the others.
-#[test]
-fn files_tell_when_they_were_created() {
-    let w = World::new();
-    let path = w.path("file");
-    let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    fs::write(&path, "x").unwrap();
-    let old = UNIX_EPOCH + Duration::from_secs(1_000_000);
-    File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();
-    let said = statx(CWD, &path, AtFlags::empty(), StatxFlags::ALL).unwrap();
-    if said.stx_mask & StatxFlags::BTIME.bits() == 0 {
-        return;
-    }
-    assert!((said.stx_btime.tv_sec - before.as_secs() as i64).abs() <= 60, "{said:?}");
-    assert_eq!(said.stx_mtime.tv_sec, 1_000_000);
-    let meta = fs::metadata(&path).unwrap();
-    assert_eq!((said.stx_size, said.stx_ino, said.stx_nlink), (1, meta.ino(), 1));
-    assert_eq!((u32::from(said.stx_mode), said.stx_uid), (meta.mode(), meta.uid()));
-    fs::remove_file(&path).unwrap();
-    mknodat(CWD, &path, FileType::CharacterDevice, Mode::RWXU, makedev(259, 70000)).unwrap();
-    let said = statx(CWD, &path, AtFlags::empty(), StatxFlags::ALL).unwrap();
-    assert_eq!((said.stx_rdev_major, said.stx_rdev_minor), (259, 70000));
 }
