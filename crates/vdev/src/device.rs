@@ -233,8 +233,8 @@ impl Device for FileDevice {
     }
 
     fn read_batch(&self, reqs: &mut [ReadReq]) {
-        let bytes = reqs.iter().map(|r| r.len as u64).sum();
-        let direct = self.direct.as_ref().filter(|direct| direct.suits(reqs));
+        let bytes: u64 = reqs.iter().map(|r| r.len as u64).sum();
+        let direct = self.direct.as_ref().filter(|direct| direct.suits(reqs, bytes));
         if suits_ring(reqs.len(), bytes) {
             self.rings.read(&self.file, None, reqs);
         } else if let Some(direct) = direct {

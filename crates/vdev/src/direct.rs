@@ -1,11 +1,14 @@
 //! Reading past the page cache.
 //!
 //! What is read from a device goes to the cache of the pool, and the page cache would hold it a second
-//! time: for large reads most of the processor time is spent there. So they go straight to the
-//! buffers (`O_DIRECT`), where the kernel says that it can be done and how memory and places have
-//! to be aligned for it (`STATX_DIOALIGN`: Linux 6.1, block devices and the usual file systems), and
-//! only with io_uring (`crate::uring`): the page cache would read ahead, here the device has to be
-//! kept busy by many requests.
+//! time: where much is read in a row, most of the processor time is spent there. So such reads go
+//! straight to the buffers (`O_DIRECT`), where the kernel says that it can be done and how memory
+//! and places have to be aligned for it (`STATX_DIOALIGN`: Linux 6.1, block devices and the usual
+//! file systems), and only with io_uring (`crate::uring`): the page cache would read ahead, here the
+//! device has to be kept busy by many requests.
+//!
+//! A block that is read by itself goes through the page cache, which may keep it longer than the pool's
+//! cache does: programs that read here and there come back.
 //!
 //! What is in the page cache already, because it was written a moment ago or is read by others, is
 //! taken from there (`cachestat`, Linux 6.5, tells: to ask for it with `RWF_NOWAIT` makes the kernel
@@ -34,6 +37,9 @@ use crate::device::ReadReq;
 /// Largest alignment that is put up with, in bytes: each buffer is larger by that much.
 const MOST: u32 = 4096;
 
+/// Least bytes in a batch of several reads that are read so.
+const LEAST: u64 = 512 << 10;
+
 /// A file that is read past the page cache.
 pub(crate) struct Direct {
     /// Opened with `O_DIRECT`.
@@ -61,10 +67,11 @@ impl Direct {
         Some(Direct { file, memory: memory as usize, place: place.into() })
     }
 
-    /// Whether all of these can be read so.
-    pub(crate) fn suits(&self, reqs: &[ReadReq]) -> bool {
+    /// Whether all of these, which are `bytes` together, can be read so and should be.
+    pub(crate) fn suits(&self, reqs: &[ReadReq], bytes: u64) -> bool {
         let fits = |bytes: u64| bytes.is_multiple_of(self.place);
-        reqs.iter().all(|req| fits(req.offset) && fits(req.len as u64))
+        let fit = |req: &ReadReq| fits(req.offset) && fits(req.len as u64);
+        reqs.len() > 1 && bytes >= LEAST && reqs.iter().all(fit)
     }
 }
 
@@ -119,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn large_reads_leave_nothing_in_the_page_cache_and_see_every_write() {
+    fn many_large_reads_leave_nothing_in_the_page_cache_and_see_every_write() {
         let mut bytes: Vec<u8> = (0..4 << 20).map(|i: u32| (i / 5) as u8).collect();
         let file = file_of(&bytes);
         let device = open_device_rw(file.path()).unwrap();
@@ -131,14 +138,20 @@ mod tests {
             let past = Direct::open(file.as_file()).is_some() && first != 1234;
             assert!(!past || !is_cached(file.as_file(), first, 4096));
         }
-        // Written, and not flushed: the first of two reads begins with it, the second ends with it.
+        // Alone, through the page cache.
+        forget(file.as_file());
+        let mut reqs = reads([0].into_iter());
+        device.read_batch(&mut reqs);
+        check(reqs, &bytes);
+        assert!(is_cached(file.as_file(), 0, 4096));
+        // Written, and not flushed: one read begins with it, the one before ends with it.
         forget(file.as_file());
         let at = 1 << 20;
         let data = vec![0xee; 4096];
         bytes[at..at + data.len()].copy_from_slice(&data);
         let mut write = [WriteReq::new(at as u64, Abd::from_vec(data))];
         device.write_batch(&mut write);
-        let mut reqs = reads([at as u64, (at + 4096 - READ) as u64].into_iter());
+        let mut reqs = reads((0..12).map(|i| (at + 4096 - READ + i * (READ - 4096)) as u64));
         device.read_batch(&mut reqs);
         check(reqs, &bytes);
     }
