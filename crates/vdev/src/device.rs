@@ -2,10 +2,9 @@
 //!
 //! A [`Device`] takes a batch of reads or writes and completes all of them before it returns. Files
 //! and block devices are read with `pread`, or a batch at once with io_uring (`crate::uring`) where
-//! that is permitted: small reads, and large ones past the page cache (`crate::direct`). They are
-//! written with `pwritev`, straight from the pieces
-//! of an [`Abd`]; the devices of [`crate::inject`] wrap another one and spoil, delay or lose what
-//! goes through them.
+//! that is permitted: many small reads, and many large ones past the page cache (`crate::direct`).
+//! They are written with `pwritev`, straight from the pieces of an [`Abd`]; the devices of
+//! [`crate::inject`] wrap another one and spoil, delay or lose what goes through them.
 //!
 //! Writes go through the page cache, and a write that was answered is durable only after the next
 //! [`Device::flush`] that succeeded. io_uring is not used for them: a buffered write to a file
@@ -275,10 +274,13 @@ impl Device for FileDevice {
     }
 
     fn concurrency(&self, requests: usize, bytes: u64) -> usize {
-        match suits_ring(requests, bytes) {
-            small if Rings::permitted() && (small || self.direct.is_some()) => 1,
-            true => (requests / 4).clamp(1, 8),
-            false => (bytes / BYTES_PER_THREAD).clamp(1, 4) as usize,
+        let small = suits_ring(requests, bytes);
+        if Rings::permitted() && (small || self.direct.is_some()) {
+            1
+        } else if small {
+            (requests / 4).clamp(1, 8)
+        } else {
+            (bytes / BYTES_PER_THREAD).clamp(1, 4) as usize
         }
     }
 }

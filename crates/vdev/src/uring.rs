@@ -9,12 +9,13 @@
 //!
 //! The kernel writes into buffers behind Rust's back, so a buffer must live, and must not be
 //! touched, from the submission of its read until the completion. [`Buffers`] owns them (each a
-//! `Vec` with room for its read behind the few bytes that align it) with the count of reads in flight, and
-//! dropping it while that count is not zero leaks them instead: memory that the kernel may still
-//! write to is never reused, whichever way a batch is left. A buffer's `Vec` may move, its heap
-//! memory does not, and nothing is pushed to it while its read is in flight. The length set
-//! after a completion is the number of bytes the kernel reported, which is at most the length
-//! submitted, which is at most the capacity. The file outlives the batch, which borrows it.
+//! `Vec` with room for its read behind the few bytes that align it) with the count of reads in
+//! flight, and dropping it while that count is not zero leaks them instead: memory that the kernel
+//! may still write to is never reused, whichever way a batch is left. A buffer's `Vec` may move, its
+//! heap memory does not, and nothing is pushed to it while its read is in flight. The length set
+//! after a completion is that of the bytes that align it, which are initialised, and the number of
+//! bytes the kernel reported, which is at most the length submitted, which is at most the room that
+//! was behind them. The files outlive the batch, which borrows them.
 
 #![allow(unsafe_code)]
 
