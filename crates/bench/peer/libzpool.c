@@ -67,6 +67,14 @@ wall(void)
 	return (t.tv_sec + t.tv_nsec / 1e9);
 }
 
+static double
+user(void)
+{
+	struct rusage r;
+	getrusage(RUSAGE_SELF, &r);
+	return (r.ru_utime.tv_sec + r.ru_utime.tv_usec / 1e6);
+}
+
 double
 cpu(void)
 {
@@ -74,6 +82,44 @@ cpu(void)
 	getrusage(RUSAGE_SELF, &r);
 	return (r.ru_utime.tv_sec + r.ru_stime.tv_sec +
 	    (r.ru_utime.tv_usec + r.ru_stime.tv_usec) / 1e6);
+}
+
+/* What the host has taken from all processors together. */
+static double
+stolen(void)
+{
+	FILE *f = fopen("/proc/stat", "r");
+	unsigned long long ticks = 0;
+
+	VERIFY(f != NULL && fscanf(f, "cpu %*u %*u %*u %*u %*u %*u %*u %llu",
+	    &ticks) == 1);
+	fclose(f);
+	return (ticks / (double)sysconf(_SC_CLK_TCK));
+}
+
+/* The clocks that a row is measured by. */
+struct clocks {
+	double wall, cpu, user, stolen;
+};
+
+static struct clocks
+clocks(void)
+{
+	struct clocks now = { wall(), cpu(), user(), stolen() };
+	return (now);
+}
+
+static void
+print_row(const char *row, uint64_t bytes, uint64_t ops, struct clocks start)
+{
+	struct clocks end = clocks();
+
+	printf("{\"row\":\"%s\",\"bytes\":%llu,\"ops\":%llu,\"seconds\":%.4f,"
+	    "\"cpu_seconds\":%.4f,\"user_seconds\":%.4f,"
+	    "\"stolen_seconds\":%.4f}\n", row, (u_longlong_t)bytes,
+	    (u_longlong_t)ops, end.wall - start.wall, end.cpu - start.cpu,
+	    end.user - start.user, end.stolen - start.stolen);
+	fflush(stdout);
 }
 
 void
@@ -169,7 +215,7 @@ read_row(objset_t *os, const char *row, struct object *o, int is_random)
 {
 	char *buf = malloc(o->block_size);
 	uint64_t blocks = object_bytes / o->block_size;
-	double w = wall(), c = cpu();
+	struct clocks start = clocks();
 
 	for (uint64_t i = 0; i < blocks; i++) {
 		uint64_t at = (is_random ? random64() % blocks : i) *
@@ -177,12 +223,7 @@ read_row(objset_t *os, const char *row, struct object *o, int is_random)
 		VERIFY0(dmu_read(os, o->number, at, o->block_size, buf,
 		    is_random ? DMU_READ_NO_PREFETCH : DMU_READ_PREFETCH));
 	}
-	w = wall() - w;
-	c = cpu() - c;
-	printf("{\"row\":\"%s\",\"bytes\":%llu,\"ops\":%llu,\"seconds\":%.4f,"
-	    "\"cpu_seconds\":%.4f}\n", row, (u_longlong_t)object_bytes,
-	    (u_longlong_t)blocks, w, c);
-	fflush(stdout);
+	print_row(row, object_bytes, blocks, start);
 	free(buf);
 }
 
@@ -197,15 +238,6 @@ cold_and_warm(const char *cold, const char *warm, int object, int is_random)
 	read_row(os, cold, &objects[object], is_random);
 	read_row(os, warm, &objects[object], is_random);
 	dmu_objset_disown(os, B_FALSE, FTAG);
-}
-
-static void
-print_row(const char *row, uint64_t bytes, uint64_t ops, double w, double c)
-{
-	printf("{\"row\":\"%s\",\"bytes\":%llu,\"ops\":%llu,\"seconds\":%.4f,"
-	    "\"cpu_seconds\":%.4f}\n", row, (u_longlong_t)bytes,
-	    (u_longlong_t)ops, wall() - w, cpu() - c);
-	fflush(stdout);
 }
 
 void
@@ -287,14 +319,14 @@ sequential_row(const char *row, struct object *o, size_t noisy)
 {
 	objset_t *os = fresh_pool(o->compression);
 	char *block = noise(noisy, o->block_size);
-	double w = wall(), c = cpu();
+	struct clocks start = clocks();
 
 	for (uint64_t at = 0; at < object_bytes; at += o->block_size) {
 		*(uint64_t *)block = at + 1;
 		write_block(os, o, at, block);
 	}
 	txg_wait_synced(dmu_objset_pool(os), 0);
-	print_row(row, object_bytes, object_bytes / o->block_size, w, c);
+	print_row(row, object_bytes, object_bytes / o->block_size, start);
 	free(block);
 	drop_pool(os);
 }
@@ -309,14 +341,14 @@ overwrites_row(const char *row, struct object *o, uint64_t count)
 	for (uint64_t at = 0; at < bytes; at += o->block_size)
 		write_block(os, o, at, block);
 	txg_wait_synced(dmu_objset_pool(os), 0);
-	double w = wall(), c = cpu();
+	struct clocks start = clocks();
 	for (uint64_t i = 0; i < count; i++) {
 		*(uint64_t *)block = random64();
 		write_block(os, o, random64() % (bytes / o->block_size) *
 		    o->block_size, block);
 	}
 	txg_wait_synced(dmu_objset_pool(os), 0);
-	print_row(row, count * o->block_size, count, w, c);
+	print_row(row, count * o->block_size, count, start);
 	free(block);
 	drop_pool(os);
 }

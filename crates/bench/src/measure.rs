@@ -1,8 +1,11 @@
 //! Wall time and CPU time of a piece of work.
 
-use std::time::Instant;
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use serde::{Deserialize, Serialize};
@@ -21,28 +24,77 @@ pub struct Run {
     /// User and system time of all threads of the process, of those that it waited for, and of the
     /// server where there is one.
     pub cpu_seconds: f64,
+    /// The user time in it.
+    pub user_seconds: f64,
+    /// Time that processors of this virtual machine had something to do and the host ran others
+    /// (steal time), of all processors together; 0 where the peer did not look.
+    #[serde(default)]
+    pub stolen_seconds: f64,
 }
 
-/// Ticks of `/proc/PID/stat` in a second.
+impl Run {
+    /// Stolen time as a share of the wall time.
+    pub fn stolen(&self) -> f64 {
+        self.stolen_seconds / self.seconds.max(1e-9)
+    }
+}
+
+/// Ticks of `/proc` in a second.
 const TICKS: f64 = 100.0;
 
-fn cpu_seconds(server: Option<u32>) -> anyhow::Result<f64> {
-    let mut micros = 0;
-    for who in [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN] {
-        let usage = getrusage(who)?;
-        micros += usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
-    }
-    let server = server.map_or(Ok(0.0), server_seconds)?;
-    Ok(micros as f64 / 1e6 + server)
+/// Processor time of processes.
+#[derive(Clone, Copy, Default)]
+struct Cpu {
+    user: f64,
+    system: f64,
 }
 
-/// User and system time of all threads of another process.
-fn server_seconds(pid: u32) -> anyhow::Result<f64> {
+/// Of this process, of those that it waited for, and of the server.
+fn cpu(server: Option<u32>) -> anyhow::Result<Cpu> {
+    let mut cpu = server.map_or(Ok(Cpu::default()), server_cpu)?;
+    for who in [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN] {
+        let usage = getrusage(who)?;
+        cpu.user += usage.user_time().num_microseconds() as f64 / 1e6;
+        cpu.system += usage.system_time().num_microseconds() as f64 / 1e6;
+    }
+    Ok(cpu)
+}
+
+/// Of all threads of another process.
+fn server_cpu(pid: u32) -> anyhow::Result<Cpu> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name of the program, in parentheses, may have blanks in it.
     let (_, fields) = stat.rsplit_once(')').context("/proc/PID/stat")?;
-    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
-    Ok(ticks.sum::<Result<u64, _>>()? as f64 / TICKS)
+    let mut seconds = fields.split_whitespace().skip(11).map(in_seconds);
+    let mut next = || seconds.next().context("/proc/PID/stat is too short")?;
+    Ok(Cpu { user: next()?, system: next()? })
+}
+
+/// What the host has taken from all processors together, in seconds: the eighth number of
+/// `/proc/stat`'s first line.
+fn stolen_seconds() -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    stat.split_whitespace().nth(8).map_or(Ok(0.0), in_seconds)
+}
+
+fn in_seconds(ticks: &str) -> anyhow::Result<f64> {
+    Ok(ticks.parse::<u64>().context("a number of ticks")? as f64 / TICKS)
+}
+
+/// Drops a device file from the host's page cache (in tmpfs, where that is the file, nothing).
+pub fn forget(path: &Path) -> anyhow::Result<()> {
+    let file = File::open(path)?;
+    file.sync_data()?;
+    Ok(posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?)
+}
+
+/// How long a virtual machine's host takes to get back memory that was freed: the kernel reports it
+/// two seconds later, and the host's work for that is done by the processors that a row is to have.
+const TAKEN_BACK: Duration = Duration::from_secs(4);
+
+/// Waits after much memory was freed, so that the next row does not pay for it.
+pub fn rest() {
+    std::thread::sleep(TAKEN_BACK);
 }
 
 /// Runs `work`, which returns (bytes, operations).
@@ -59,10 +111,13 @@ pub fn measure_with(
     server: Option<u32>,
     work: impl FnOnce() -> anyhow::Result<(u64, u64)>,
 ) -> anyhow::Result<Run> {
-    let (start, cpu) = (Instant::now(), cpu_seconds(server)?);
+    let (start, before, stolen) = (Instant::now(), cpu(server)?, stolen_seconds()?);
     let (bytes, ops) = work()?;
-    let seconds = start.elapsed().as_secs_f64();
-    Ok(Run { row: row.into(), bytes, ops, seconds, cpu_seconds: cpu_seconds(server)? - cpu })
+    let (seconds, after) = (start.elapsed().as_secs_f64(), cpu(server)?);
+    let user_seconds = after.user - before.user;
+    let cpu_seconds = user_seconds + after.system - before.system;
+    let stolen_seconds = stolen_seconds()? - stolen;
+    Ok(Run { row: row.into(), bytes, ops, seconds, cpu_seconds, user_seconds, stolen_seconds })
 }
 
 /// The run with the median wall time of each row, rows in order of first appearance.

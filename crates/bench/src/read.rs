@@ -10,10 +10,9 @@ use anyhow::{Context, bail, ensure};
 use cenote_dmu::{Object, zap::Zap};
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_zpl::FileSystem;
-use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use crate::ReadArgs;
-use crate::measure::{Run, measure, medians};
+use crate::measure::{Run, forget, measure, medians};
 use crate::report;
 
 /// A kind of read: object, request size in bytes, order, names of its cold and warm rows.
@@ -83,13 +82,6 @@ fn peer(args: &ReadArgs, image: &Path) -> anyhow::Result<Vec<Run>> {
     let lines = String::from_utf8(out.stdout)?;
     let rows = lines.lines().filter(|l| l.starts_with('{'));
     rows.map(|l| serde_json::from_str(l).with_context(|| format!("peer's line {l:?}"))).collect()
-}
-
-fn forget(path: &Path) -> anyhow::Result<()> {
-    let file = File::open(path)?;
-    file.sync_data()?;
-    posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
-    Ok(())
 }
 
 /// Offsets of the requests of one row: every block once in order, or as many at random.

@@ -13,6 +13,24 @@ fn rate(run: &Run) -> f64 {
     if run.bytes > 0 { run.bytes as f64 / 1e6 / run.seconds } else { run.ops as f64 / run.seconds }
 }
 
+/// Seconds for each GiB that a row delivered.
+fn per_gib(run: &Run, seconds: f64) -> String {
+    let gib = run.bytes as f64 / (1u64 << 30) as f64;
+    if run.bytes > 0 { format!("{:.3}", seconds / gib) } else { "-".into() }
+}
+
+/// Stolen time, as a share of the wall time, from which on a row is said to have suffered.
+const MUCH_STOLEN: f64 = 0.05;
+
+/// Names the rows that a busy host made look slower than they are.
+fn print_stolen(system: &str, runs: &[Run]) {
+    let much = |run: &&Run| run.stolen() >= MUCH_STOLEN;
+    for run in runs.iter().filter(much) {
+        let percent = run.stolen() * 100.0;
+        println!("The host took away {percent:.0}% of a processor from {system}: {}", run.row);
+    }
+}
+
 /// Prints one line per row of `ours`, with the raw file's and the peer's figures where they have
 /// the row.
 pub fn print(ours: &[Run], raw: &[Run], peer: &[Run]) {
@@ -35,10 +53,7 @@ pub fn print(ours: &[Run], raw: &[Run], peer: &[Run]) {
         let ratio = |r: &Option<Run>| {
             r.as_ref().map_or("-".into(), |r| format!("{:.2}", rate(run) / rate(r)))
         };
-        let per_gib = |r: &Run| {
-            let gib = r.bytes as f64 / (1u64 << 30) as f64;
-            if r.bytes > 0 { format!("{:.3}", r.cpu_seconds / gib) } else { "-".into() }
-        };
+        let cpu = |r: &Run| per_gib(r, r.cpu_seconds);
         println!(
             "{:<26} {:>6} {:>11.0} {:>11} {:>11} {:>9} {:>9} {:>9} {:>9}",
             run.row,
@@ -48,8 +63,8 @@ pub fn print(ours: &[Run], raw: &[Run], peer: &[Run]) {
             number(&peer),
             ratio(&raw),
             ratio(&peer),
-            per_gib(run),
-            peer.as_ref().map_or("-".into(), per_gib),
+            cpu(run),
+            peer.as_ref().map_or("-".into(), cpu),
         );
     }
     println!("\n{KNOWN}");
@@ -57,20 +72,29 @@ pub fn print(ours: &[Run], raw: &[Run], peer: &[Run]) {
 
 /// What is known of the same engine at writing.
 const KNOWN_WRITE: &str = "Known of OpenZFS 2.4.4's libzpool without assertions (tmpfs, 2 cores): \
-sequential 128 KiB 1200 MB/s at 0.35 to 0.45 CPU s/GiB.\nThe packaged libzpool that runs here is older \
+sequential 128 KiB 1200 MB/s at 0.35 to 0.45 s of user CPU time per GiB.\nThe packaged libzpool that runs here is older \
 and checks its assertions: it is slower than that.";
 
 /// Prints one line per row of `ours`, with the peer's figures where it has the row.
 pub fn print_write(ours: &[Run], peer: &[Run]) {
     println!(
-        "{:<24} {:>6} {:>10} {:>10} {:>8} {:>12} {:>12}",
-        "row", "unit", "cenote", "libzpool", "ratio", "CPU us/op", "libzpool CPU"
+        "{:<24} {:>6} {:>10} {:>10} {:>8} {:>12} {:>12} {:>10} {:>10}",
+        "row",
+        "unit",
+        "cenote",
+        "libzpool",
+        "ratio",
+        "CPU us/op",
+        "libzpool CPU",
+        "user s/GiB",
+        "libzpool"
     );
     for run in ours {
         let peer = peer.iter().find(|r| r.row == run.row);
         let micros = |r: &Run| format!("{:.1}", r.cpu_seconds * 1e6 / r.ops as f64);
+        let user = |r: &Run| per_gib(r, r.user_seconds);
         println!(
-            "{:<24} {:>6} {:>10.0} {:>10} {:>8} {:>12} {:>12}",
+            "{:<24} {:>6} {:>10.0} {:>10} {:>8} {:>12} {:>12} {:>10} {:>10}",
             run.row,
             if run.bytes > 0 { "MB/s" } else { "ops/s" },
             rate(run),
@@ -78,9 +102,13 @@ pub fn print_write(ours: &[Run], peer: &[Run]) {
             peer.map_or("-".into(), |r| format!("{:.2}", rate(run) / rate(r))),
             micros(run),
             peer.map_or("-".into(), micros),
+            user(run),
+            peer.map_or("-".into(), user),
         );
     }
     println!("\n{KNOWN_WRITE}");
+    print_stolen("cenote", ours);
+    print_stolen("libzpool", peer);
 }
 
 /// What is known of zfs-fuse beside btrfs, by the rows' names.
@@ -147,6 +175,7 @@ pub fn print_mounted(all: &[Rows]) {
         );
     }
     println!("\n{MOUNTED}");
+    all.iter().for_each(|system| print_stolen(&system.system, &system.rows));
 }
 
 /// How to read the table.

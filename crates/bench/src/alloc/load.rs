@@ -1,17 +1,15 @@
 //! How long one space map takes to load, and how much memory what was loaded takes.
 
-use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
-use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::spoil::{Map, SHIFT};
 use super::{POOL, Spoiled};
-use crate::measure::measure;
+use crate::measure::{forget, measure};
 
 /// One load; also what the peer prints.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -38,7 +36,7 @@ pub fn loads(spoiled: &Spoiled, image: &Path, seed: u64) -> anyhow::Result<Vec<L
     for ms in &spoiled.metaslabs {
         let expected = Map::spoiled(seed.wrapping_add(*ms))?;
         spoiled.pool.store().drop_caches();
-        posix_fadvise(&File::open(image)?, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+        forget(image)?;
         for cold in [true, false] {
             all.push(load(spoiled, *ms, cold, &expected)?);
         }

@@ -123,7 +123,8 @@ fn measure_one(name: &str, args: &InsideArgs, archive: &Path) -> anyhow::Result<
         _ => Box::new(Cenote::create(&args.mount.program()?, &image, &mount)?),
     };
     let print = |run: Run| {
-        eprintln!("  {:<24} {:8.2} s", run.row, run.seconds);
+        let stolen = run.stolen() * 100.0;
+        eprintln!("  {:<24} {:8.2} s {stolen:4.0}% stolen", run.row, run.seconds);
         println!("{}", serde_json::to_string(&Line { system: name.into(), run })?);
         Ok(())
     };

@@ -10,7 +10,7 @@ use anyhow::Context;
 
 use super::systems::{System, succeed};
 use crate::MountArgs;
-use crate::measure::{Run, measure_with};
+use crate::measure::{Run, measure_with, rest};
 use crate::noise::Noise;
 
 /// Bytes of one call of the sequential rows.
@@ -35,14 +35,19 @@ pub fn run(
 ) -> anyhow::Result<()> {
     let bytes = args.mount_size << 20;
     let file = system.place().join("sequential");
+    // Of the device file of whoever ran before.
+    rest();
     print(sequential(system, "sequential write", &file, bytes, RECORD)?)?;
     system.remount()?;
+    rest();
     print(read(system, "sequential read, cold", &file, bytes)?)?;
     fs::remove_file(&file)?;
     if system.compress(true)? {
+        rest();
         print(sequential(system, "sequential write, lz4", &file, bytes, RECORD / 2)?)?;
         fs::remove_file(&file)?;
         system.compress(false)?;
+        rest();
     }
     system.record_size(SMALL_WRITE as u64)?;
     print(random(system, bytes / 4, args.mount_overwrites)?)?;
@@ -56,6 +61,7 @@ pub fn run(
     }
     print(untar(system, archive, args.tree)?)?;
     system.remount()?;
+    rest();
     print(stat_all(system, all.len())?)?;
     print(delete(system, &all)?)
 }

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use nix::unistd::syncfs;
 
+use crate::measure::forget;
+
 /// Name of the pools.
 const POOL: &str = "benchmount";
 /// MiB of zfs-fuse's cache.
@@ -135,14 +137,6 @@ impl System for Btrfs {
     fn finish(self: Box<Self>) -> anyhow::Result<()> {
         self.unmount()
     }
-}
-
-/// Drops the device file from the host's page cache (which in tmpfs is where it is).
-fn forget(image: &Path) -> anyhow::Result<()> {
-    use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-    let file = File::open(image)?;
-    file.sync_data()?;
-    Ok(posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?)
 }
 
 /// `fsync` of the root directory waits for everything there.
