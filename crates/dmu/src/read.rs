@@ -7,7 +7,7 @@
 use crate::tree::{Node, Tree};
 use crate::{Object, Result, tunables};
 use cenote_format::abd::Abd;
-use cenote_store::{Block, Bookmark};
+use cenote_store::{Access, Block, Bookmark};
 
 /// Bytes of data blocks in one batch.
 const BATCH: u64 = 32 << 20;
@@ -83,6 +83,11 @@ impl Object {
     /// Starts background reads of the blocks that hold `len` bytes (at most [`tunables::DMU_PREFETCH_MAX`]) from byte
     /// `offset`. Errors are left for the read that needs the block.
     pub fn prefetch(&self, offset: u64, len: u64) {
+        self.prefetch_for(offset, len, Access::Ahead);
+    }
+
+    /// As [`Object::prefetch`]; `access` says what is to become of the blocks when they were read.
+    pub(crate) fn prefetch_for(&self, offset: u64, len: u64, access: Access) {
         let size = self.dnode().block_size.max(1);
         let len = len.min(tunables::DMU_PREFETCH_MAX.get());
         let Some(tree) = self.visible_tree().filter(|_| len > 0) else { return };
@@ -90,7 +95,7 @@ impl Object {
         let Ok(nodes) = self.stored(&tree, first, last) else { return };
         let wanted: Vec<_> = requests(&tree, &nodes).collect();
         if !wanted.is_empty() && nodes.iter().all(|n| tree.check_node(n).is_ok()) {
-            self.objset().store().prefetch(wanted);
+            self.objset().store().prefetch(wanted, access);
         }
     }
 

@@ -6,6 +6,7 @@
 //! no reads but their own.
 
 use crate::{Object, tunables};
+use cenote_store::Access;
 use parking_lot::Mutex;
 
 /// State of one sequential reader.
@@ -31,13 +32,14 @@ impl ReadAhead {
     }
 
     /// Call before reading `len` bytes at `offset` of `object`: starts background reads of what
-    /// is likely to be read next.
-    pub fn before_read(&self, object: &Object, offset: u64, len: u64) {
+    /// is likely to be read next, by a reader who `keeps` what he has read or does not.
+    pub fn before_read(&self, object: &Object, offset: u64, len: u64, keeps: bool) {
         if tunables::PREFETCH_DISABLE.is_on() {
             return;
         }
         if let Some((from, len)) = self.advance(offset, len) {
-            object.prefetch(from, len);
+            let access = if keeps { Access::Once } else { Access::Ahead };
+            object.prefetch_for(from, len, access);
         }
     }
 

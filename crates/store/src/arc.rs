@@ -13,14 +13,21 @@
 //! and it stays there. Only the second one makes it frequent; else every sequential reader would
 //! fill the frequent list.
 //!
+//! What is read ahead for a reader that keeps the bytes itself, as the kernel does with the files of a
+//! mount, will hardly be asked for again. Once it was read it is *passed*: it stays for a moment, for
+//! who reads a large block in pieces, and leaves no ghost. So whoever reads a large file goes through
+//! a few MiB of memory over and over again rather than through all of the budget, and all else stays
+//! where it is. (OpenZFS has this as the state `arc_uncached`, for other reasons.)
+//!
 //! # Structures
 //!
-//! Entries live in a slab of nodes; each of the four lists is doubly linked by slab indices; a hash
+//! Entries live in a slab of nodes; each of the five lists is doubly linked by slab indices; a hash
 //! map leads from key to node. Ghost nodes hold no data.
 //!
 //! # Invariants
 //!
-//! 1. Resident bytes never exceed the budget after a call returns.
+//! 1. Resident bytes never exceed the budget after a call returns; passed ones never exceed
+//!    [`MAX_PASSED`], but for the latest block.
 //! 2. Ghost bytes never exceed the budget, and there are never more ghosts than
 //!    [`MIN_GHOSTS`] or the resident entries, whichever is more.
 //! 3. `0 <= target <= budget`.
@@ -34,6 +41,9 @@ use cenote_format::blkptr::BlockPointer;
 
 /// Ghosts that are always allowed, however few entries are resident.
 pub const MIN_GHOSTS: usize = 1024;
+
+/// Bytes of passed blocks that are kept.
+pub const MAX_PASSED: u64 = 8 << 20;
 
 /// Identity of a physical block: its first DVA and when it was written (`BP_IDENTITY`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,6 +73,8 @@ pub enum Access {
     Demand,
     /// Somebody may want it soon.
     Ahead,
+    /// Somebody may want it soon, and keeps it himself then.
+    Once,
 }
 
 const NIL: usize = usize::MAX;
@@ -71,6 +83,7 @@ const NIL: usize = usize::MAX;
 enum List {
     Recent,
     Frequent,
+    Passed,
     RecentGhost,
     FrequentGhost,
 }
@@ -79,8 +92,8 @@ struct Node {
     key: Key,
     size: u64,
     data: Option<Abd>,
-    /// Nobody has wanted it yet.
-    ahead: bool,
+    /// Why it came, as long as nobody has wanted it.
+    unread: Option<Access>,
     list: List,
     prev: usize,
     next: usize,
@@ -122,7 +135,7 @@ pub struct ArcCache {
     nodes: Vec<Node>,
     free: Vec<usize>,
     map: HashMap<Key, usize, RandomState>,
-    lists: [Ends; 4],
+    lists: [Ends; 5],
     stats: ArcStats,
 }
 
@@ -133,21 +146,25 @@ impl ArcCache {
             nodes: Vec::new(),
             free: Vec::new(),
             map: HashMap::default(),
-            lists: [Ends { head: NIL, tail: NIL, bytes: 0, len: 0 }; 4],
+            lists: [Ends { head: NIL, tail: NIL, bytes: 0, len: 0 }; 5],
             stats: ArcStats { c: budget, p: budget / 2, ..ArcStats::default() },
         }
     }
 
     /// The block's bytes if they are resident; a hit makes the block frequent, but for the first
-    /// hit of one that was read ahead.
+    /// hit of one that was read ahead, and for those that are passed.
     pub fn get(&mut self, key: &Key) -> Option<Abd> {
         let found = self.map.get(key).copied();
         if let Some(i) = found
             && let Some(data) = self.nodes[i].data.clone()
         {
             self.stats.hits += 1;
-            let ahead = std::mem::take(&mut self.nodes[i].ahead);
-            self.move_to(i, if ahead { List::Recent } else { List::Frequent });
+            let unread = self.nodes[i].unread.take();
+            match (unread, self.nodes[i].list) {
+                (Some(Access::Once), _) | (_, List::Passed) => self.pass(i),
+                (Some(_), _) => self.move_to(i, List::Recent),
+                (None, _) => self.move_to(i, List::Frequent),
+            }
             return Some(data);
         }
         self.stats.misses += 1;
@@ -172,13 +189,13 @@ impl ArcCache {
                 let ghost = self.nodes[i].list;
                 self.adapt(ghost, size);
                 self.remove(i);
-                if access == Access::Ahead { List::Recent } else { List::Frequent }
+                if access == Access::Demand { List::Frequent } else { List::Recent }
             }
             None => List::Recent,
         };
         self.make_room(size);
-        let ahead = access == Access::Ahead;
-        let node = Node { key, size, data: Some(data), ahead, list, prev: NIL, next: NIL };
+        let unread = Some(access).filter(|access| *access != Access::Demand);
+        let node = Node { key, size, data: Some(data), unread, list, prev: NIL, next: NIL };
         let i = match self.free.pop() {
             Some(i) => {
                 self.nodes[i] = node;
@@ -215,13 +232,17 @@ impl ArcCache {
         self.nodes.clear();
         self.free.clear();
         self.map.clear();
-        self.lists = [Ends { head: NIL, tail: NIL, bytes: 0, len: 0 }; 4];
+        self.lists = [Ends { head: NIL, tail: NIL, bytes: 0, len: 0 }; 5];
     }
 
     /// Sizes and counts.
     pub fn stats(&self) -> ArcStats {
         let (recent, frequent) = (self.bytes(List::Recent), self.bytes(List::Frequent));
-        ArcStats { size: recent + frequent, mru_size: recent, mfu_size: frequent, ..self.stats }
+        ArcStats { size: self.resident(), mru_size: recent, mfu_size: frequent, ..self.stats }
+    }
+
+    fn resident(&self) -> u64 {
+        self.bytes(List::Recent) + self.bytes(List::Frequent) + self.bytes(List::Passed)
     }
 
     fn bytes(&self, list: List) -> u64 {
@@ -242,8 +263,20 @@ impl ArcCache {
         }
     }
 
+    /// A block is of little use from now on: so are those that were passed before.
+    fn pass(&mut self, i: usize) {
+        self.move_to(i, List::Passed);
+        while self.bytes(List::Passed) > MAX_PASSED && self.lists[List::Passed as usize].len > 1 {
+            self.remove(self.lists[List::Passed as usize].tail);
+        }
+    }
+
     fn make_room(&mut self, size: u64) {
-        while self.bytes(List::Recent) + self.bytes(List::Frequent) + size > self.stats.c {
+        while self.resident() + size > self.stats.c {
+            if self.lists[List::Passed as usize].len > 0 {
+                self.remove(self.lists[List::Passed as usize].tail);
+                continue;
+            }
             let recent = self.bytes(List::Recent) > self.stats.p
                 || self.lists[List::Frequent as usize].len == 0;
             let (from, to) = if recent {
@@ -262,8 +295,8 @@ impl ArcCache {
 
     fn trim_ghosts(&mut self) {
         loop {
-            let [recent, frequent, g1, g2] = self.lists;
-            let allowed = MIN_GHOSTS.max(recent.len + frequent.len);
+            let [recent, frequent, passed, g1, g2] = self.lists;
+            let allowed = MIN_GHOSTS.max(recent.len + frequent.len + passed.len);
             if g1.bytes + g2.bytes <= self.stats.c && g1.len + g2.len <= allowed {
                 return;
             }
@@ -332,6 +365,7 @@ mod tests {
     fn check(arc: &ArcCache) {
         let s = arc.stats();
         assert!(s.size <= s.c && s.p <= s.c);
+        assert!(arc.bytes(List::Passed) <= MAX_PASSED || arc.lists[2].len == 1);
         let ghosts = arc.bytes(List::RecentGhost) + arc.bytes(List::FrequentGhost);
         assert!(ghosts <= s.c);
         let mut seen = 0;
@@ -340,7 +374,7 @@ mod tests {
             while at != NIL {
                 let node = &arc.nodes[at];
                 assert_eq!(node.list as usize, which);
-                assert_eq!(node.data.is_some(), which < 2);
+                assert_eq!(node.data.is_some(), which < 3);
                 assert_eq!(arc.map[&node.key], at);
                 bytes += node.size;
                 len += 1;
@@ -357,7 +391,7 @@ mod tests {
         fn keeps_its_invariants(ops in prop::collection::vec((0u64..200, 1usize..3000), 1..600)) {
             let mut arc = ArcCache::new(40_000);
             for (n, size) in ops {
-                let access = if size % 3 == 0 { Access::Ahead } else { Access::Demand };
+                let access = [Access::Ahead, Access::Demand, Access::Once][size % 3];
                 if arc.get(&key(n)).is_none() {
                     arc.insert(key(n), Abd::from_vec(vec![n as u8; size]), access);
                 }
@@ -373,7 +407,7 @@ mod tests {
 
     #[test]
     fn a_scan_does_not_push_out_the_working_set() {
-        for access in [Access::Demand, Access::Ahead] {
+        for access in [Access::Demand, Access::Ahead, Access::Once] {
             let mut arc = ArcCache::new(100 * 1000);
             let block = || Abd::from_vec(vec![0; 1000]);
             for n in (0..40).cycle().take(120) {
@@ -382,7 +416,7 @@ mod tests {
                 }
             }
             for n in 1000..5000 {
-                if access == Access::Ahead {
+                if access != Access::Demand {
                     arc.insert(key(n), block(), access);
                 }
                 if arc.get(&key(n)).is_none() {
@@ -392,5 +426,30 @@ mod tests {
             let kept = (0..40).filter(|n| arc.contains(&key(*n))).count();
             assert_eq!(kept, 40, "{access:?}");
         }
+    }
+
+    #[test]
+    fn who_keeps_what_he_reads_goes_through_little_memory_and_finds_the_rest_of_a_block() {
+        let budget = 8 * MAX_PASSED;
+        let mut arc = ArcCache::new(budget);
+        let block = || Abd::zeros(1 << 20);
+        let kept = (budget >> 20) - (MAX_PASSED >> 20) - 4;
+        for n in 0..kept {
+            arc.insert(key(n), block(), Access::Demand);
+        }
+        for n in 1000..3000 {
+            arc.insert(key(n), block(), Access::Once);
+            arc.insert(key(n + 1), block(), Access::Once);
+            for _ in 0..8 {
+                assert!(arc.get(&key(n)).is_some());
+            }
+            check(&arc);
+        }
+        assert!((0..kept).all(|n| arc.contains(&key(n))));
+        assert_eq!(arc.stats().mfu_size, 0);
+        // One that is larger than all that may be passed, too.
+        arc.insert(key(5000), Abd::zeros(MAX_PASSED as usize + 1), Access::Once);
+        assert!(arc.get(&key(5000)).is_some() && arc.get(&key(5000)).is_some());
+        check(&arc);
     }
 }

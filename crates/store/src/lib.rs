@@ -46,6 +46,7 @@ pub mod verify;
 mod versions;
 pub mod write;
 
+pub use arc::Access;
 pub use cenote_vdev::{declare_tunables, tunable};
 pub use error::{BlockError, Bookmark};
 pub use pipeline::{Block, Store, StoreStats};

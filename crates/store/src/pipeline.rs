@@ -260,22 +260,22 @@ impl Store {
         Err(failure)
     }
 
-    /// Starts reading into the ARC in the background; what is cached already costs nothing, and what
-    /// the ARC does not keep is left alone.
-    pub fn prefetch(self: &Arc<Self>, reqs: Vec<(BlockPointer, Bookmark)>) {
+    /// Starts reading into the ARC in the background, for whoever `access` says; what is cached already
+    /// costs nothing, and what the ARC does not keep is left alone.
+    pub fn prefetch(self: &Arc<Self>, reqs: Vec<(BlockPointer, Bookmark)>, access: Access) {
         let absent = |key: Key| !self.behind.may_hold(key.birth) && !self.arc.lock().contains(&key);
         let missing = |(bp, at): &(BlockPointer, Bookmark)| {
             Key::of(bp).is_some_and(absent) && self.policies.keeps(bp, *at)
         };
         let batch: Vec<_> = reqs.into_iter().filter(missing).collect();
         if !batch.is_empty() {
-            self.prefetcher.get_or_init(Prefetcher::start).push(self, batch);
+            self.prefetcher.get_or_init(Prefetcher::start).push(self, batch, access);
         }
     }
 
     /// Reads a batch into the ARC, but for what is there or on its way; failures are left to the
     /// reader that needs the block, and not remembered.
-    pub(crate) fn load(&self, batch: &[(BlockPointer, Bookmark)]) {
+    pub(crate) fn load(&self, batch: &[(BlockPointer, Bookmark)], access: Access) {
         let sound = batch.iter().filter(|(bp, at)| check(bp, *at).is_ok());
         let wanted: Vec<_> = sound.filter_map(|(bp, at)| Some((*bp, *at, Key::of(bp)?))).collect();
         let (mut mine, mut pilots) = (Vec::new(), Vec::new());
@@ -287,7 +287,7 @@ impl Store {
                 pilots.push(pilot);
             }
         }
-        self.fetch_many(&mine, Access::Ahead);
+        self.fetch_many(&mine, access);
     }
 
     /// Blocks that could not be read since the pool was opened (at most 100,000).

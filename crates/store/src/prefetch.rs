@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use cenote_format::blkptr::BlockPointer;
 use crossbeam_channel::{Sender, bounded};
 
+use crate::arc::Access;
 use crate::error::Bookmark;
 use crate::pipeline::Store;
 
@@ -17,7 +18,7 @@ const QUEUE: usize = 64;
 /// Reading threads.
 const THREADS: usize = 2;
 
-type Batch = (Weak<Store>, Vec<(BlockPointer, Bookmark)>);
+type Batch = (Weak<Store>, Vec<(BlockPointer, Bookmark)>, Access);
 
 pub(crate) struct Prefetcher {
     queue: Sender<Batch>,
@@ -29,9 +30,9 @@ impl Prefetcher {
         for i in 0..THREADS {
             let batches = batches.clone();
             let work = move || {
-                for (store, batch) in batches {
+                for (store, batch, access) in batches {
                     if let Some(store) = store.upgrade() {
-                        store.load(&batch);
+                        store.load(&batch, access);
                     }
                 }
             };
@@ -42,8 +43,13 @@ impl Prefetcher {
         Prefetcher { queue }
     }
 
-    pub(crate) fn push(&self, store: &Arc<Store>, batch: Vec<(BlockPointer, Bookmark)>) {
+    pub(crate) fn push(
+        &self,
+        store: &Arc<Store>,
+        batch: Vec<(BlockPointer, Bookmark)>,
+        access: Access,
+    ) {
         // A full queue or no thread: the reader will read for itself.
-        let _ = self.queue.try_send((Arc::downgrade(store), batch));
+        let _ = self.queue.try_send((Arc::downgrade(store), batch, access));
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use cenote_format::ByteOrder;
 use cenote_format::blkptr::BlockPointer;
-use cenote_store::{BlockError, Bookmark, PrimaryCache};
+use cenote_store::{Access, BlockError, Bookmark, PrimaryCache};
 use common::{Bp, LZ4, OFF, Pool, at, pattern};
 
 const LABEL: u64 = 4 << 20;
@@ -210,7 +210,7 @@ fn reading_ahead_fills_the_cache_and_blames_nobody() {
     let batch: Vec<(BlockPointer, Bookmark)> =
         bps.iter().zip(0..).map(|(bp, i)| (*bp, at(i))).collect();
     let before = pool.reads();
-    pool.store.prefetch(batch.clone());
+    pool.store.prefetch(batch.clone(), Access::Ahead);
     wait_for(|| pool.store.stats().arc.size == 3 * 4096);
     wait_for(|| pool.reads() - before >= 4);
     let read = pool.reads();
@@ -227,8 +227,8 @@ fn reading_ahead_fills_the_cache_and_blames_nobody() {
     let mut senseless = bps[0];
     senseless.0[6] |= 0xff << 40;
     let after = pool.reads();
-    pool.store.prefetch(batch[..3].to_vec());
-    pool.store.prefetch(vec![(BlockPointer::HOLE, at(0)), (senseless, at(0))]);
+    pool.store.prefetch(batch[..3].to_vec(), Access::Ahead);
+    pool.store.prefetch(vec![(BlockPointer::HOLE, at(0)), (senseless, at(0))], Access::Ahead);
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(pool.reads(), after);
 }
@@ -245,7 +245,7 @@ fn what_a_dataset_does_not_keep_is_read_again() {
     {
         pool.store.drop_caches();
         pool.store.set_primary_cache(5, what);
-        pool.store.prefetch(vec![(data, at(0)), (directory, at(1))]);
+        pool.store.prefetch(vec![(data, at(0)), (directory, at(1))], Access::Ahead);
         for _ in 0..2 {
             assert_eq!(pool.read(&data).unwrap(), pattern(1, 4096));
             assert_eq!(pool.read(&directory).unwrap(), metadata);

@@ -39,8 +39,8 @@ pub fn run(
     rest();
     print(sequential(system, "sequential write", &file, bytes, RECORD)?)?;
     system.remount()?;
-    rest();
     print(read(system, "sequential read, cold", &file, bytes)?)?;
+    rest();
     fs::remove_file(&file)?;
     if system.compress(true)? {
         rest();
@@ -61,8 +61,8 @@ pub fn run(
     }
     print(untar(system, archive, args.tree)?)?;
     system.remount()?;
-    rest();
     print(stat_all(system, all.len())?)?;
+    rest();
     print(delete(system, &all)?)
 }
 

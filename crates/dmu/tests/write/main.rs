@@ -4,6 +4,7 @@
 
 mod check;
 mod live;
+mod readahead;
 mod sink;
 
 use std::collections::BTreeMap;

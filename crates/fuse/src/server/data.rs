@@ -186,7 +186,8 @@ impl Server {
             Ok(opened) => opened,
             Err(e) => return reply.error(errno(&e)),
         };
-        handle.ahead.before_read(&object, offset, size as u64);
+        let kernel_keeps = !handle.direct && !flags.contains(OFlags::DIRECT);
+        handle.ahead.before_read(&object, offset, size as u64, kernel_keeps);
         let mut result = file.read_abd(offset, size);
         // A direct read may end before a bad block. For the page cache a short answer would be the
         // end of the file; the kernel asks again for smaller pieces when a large one fails.
