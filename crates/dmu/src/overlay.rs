@@ -68,6 +68,14 @@ impl Layer {
         Arc::make_mut(&mut self.dirty).get_mut(&blkid).map(Abd::make_mut)
     }
 
+    /// Gives a dirty block another size, if there is one.
+    pub(crate) fn resize(&mut self, blkid: u64, len: usize) {
+        if let Some(data) = Arc::make_mut(&mut self.dirty).get_mut(&blkid) {
+            self.bytes = self.bytes.saturating_sub(data.len() as u64).saturating_add(len as u64);
+            data.resize(len);
+        }
+    }
+
     /// Frees the blocks from `first` to before `end`; with `rest` also all after.
     pub(crate) fn free(&mut self, first: u64, end: u64, rest: bool) {
         let end = if rest { u64::MAX } else { end };

@@ -227,11 +227,12 @@ impl OpenObject {
             return place.invalid("has indirect blocks");
         }
         if size != self.phys().block_size {
-            if let Some(data) = self.block(place, 0)? {
-                let mut data = data.to_vec();
-                data.resize(size as usize, 0);
-                self.pending.top.put(0, Abd::from_vec(data));
+            if self.pending.top.dirty(0).is_none()
+                && let Some(data) = self.block(place, 0)?
+            {
+                self.pending.top.put(0, data);
             }
+            self.pending.top.resize(0, size as usize);
             self.phys_mut().block_size = size;
         }
         self.phys_mut().indirect_shift = shift;

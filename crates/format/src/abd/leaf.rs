@@ -51,6 +51,19 @@ impl Leaf {
         }
     }
 
+    /// Makes it `len` bytes long, with zeros behind what there is, if they are all of one allocation
+    /// that nobody shares. Whether they were.
+    pub(super) fn resize(&mut self, len: usize) -> bool {
+        let owned = match &mut self.memory {
+            Memory::Linear(v) if v.len() == self.len => Arc::get_mut(v),
+            _ => None,
+        };
+        let Some(v) = owned else { return false };
+        v.resize(len, 0);
+        self.len = len;
+        true
+    }
+
     /// Bytes `at..at + len` of this range; the caller has checked that they are in it.
     pub(super) fn slice(&self, at: usize, len: usize) -> Leaf {
         debug_assert!(at + len <= self.len);

@@ -12,8 +12,9 @@
 //! - *gang*: a sequence of the other two, for example the pieces of a gang block or of a file read.
 //!
 //! Invariants:
-//! - The bytes of an `Abd` never change, but through the only holder's [`Abd::make_mut`]. An [`AbdMut`] has one owner and is filled; `freeze` turns
-//!   it into an `Abd` without copying.
+//! - The bytes of an `Abd` never change, but through the only holder's [`Abd::make_mut`] and
+//!   [`Abd::resize`]. An [`AbdMut`] has one owner and is filled; `freeze` turns it into an `Abd` without
+//!   copying.
 //! - A gang holds no gang and no empty part; nesting is flattened when it is built, so walking one
 //!   never recurses.
 //! - Bytes in a single chunk *are* contiguous, whatever the shape: [`Abd::as_contiguous`] borrows
@@ -221,6 +222,20 @@ impl Abd {
         match &mut self.0 {
             Shape::One(leaf) => leaf.owned_mut().unwrap_or_default(),
             Shape::Gang(..) => &mut [],
+        }
+    }
+
+    /// Makes it `len` bytes long, with zeros behind what there is: in place as [`Abd::make_mut`] does.
+    /// Room is made for more than that, so that who grows it step by step does not copy it each time.
+    pub fn resize(&mut self, len: usize) {
+        let resized = match &mut self.0 {
+            Shape::One(leaf) => leaf.resize(len),
+            Shape::Gang(..) => false,
+        };
+        if !resized {
+            let mut bytes = self.to_vec();
+            bytes.resize(len, 0);
+            *self = Abd::from_vec(bytes);
         }
     }
 

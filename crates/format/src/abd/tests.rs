@@ -126,3 +126,32 @@ fn what_is_shared_is_copied_before_it_is_changed() {
     assert_eq!((gang.len(), gang.bytes()[100], gang.bytes()[101]), (102, 9, 7));
     assert!(Abd::empty().make_mut().is_empty());
 }
+
+#[test]
+fn what_nobody_shares_grows_and_shrinks_in_place() {
+    let mut a = Abd::from_vec(vec![1; 100]);
+    a.resize(150);
+    let before = a.as_contiguous().unwrap().as_ptr();
+    let mut moves = 0;
+    for len in 151..2000 {
+        a.resize(len);
+        moves += usize::from(a.as_contiguous().unwrap().as_ptr() != before);
+        assert_eq!((a.len(), a.bytes()[99], a.bytes()[100], a.bytes()[len - 1]), (len, 1, 0, 0));
+    }
+    assert!(moves < 1999 - 150, "there is room for more than one step");
+    a.resize(50);
+    a.resize(60);
+    assert_eq!((a.bytes()[49], a.bytes()[50]), (1, 0));
+    let b = a.clone();
+    a.resize(70);
+    assert_eq!((b.len(), a.len(), &a.bytes()[..60] == &*b.bytes()), (60, 70, true));
+    let mut part = b.slice(10, 45).unwrap();
+    part.resize(50);
+    assert_eq!((b.len(), part.bytes()[39], part.bytes()[40], part.len()), (60, 1, 0, 50));
+    let mut gang = Abd::gang(vec![b, part]);
+    gang.resize(112);
+    assert_eq!((gang.len(), gang.bytes()[99], gang.bytes()[111]), (112, 1, 0));
+    let mut empty = Abd::empty();
+    empty.resize(2);
+    assert_eq!(*empty.bytes(), [0, 0]);
+}
