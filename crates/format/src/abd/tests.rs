@@ -144,7 +144,7 @@ fn what_nobody_shares_grows_and_shrinks_in_place() {
     assert_eq!((a.bytes()[49], a.bytes()[50]), (1, 0));
     let b = a.clone();
     a.resize(70);
-    assert_eq!((b.len(), a.len(), &a.bytes()[..60] == &*b.bytes()), (60, 70, true));
+    assert_eq!((b.len(), a.len(), a.bytes()[..60] == *b.bytes()), (60, 70, true));
     let mut part = b.slice(10, 45).unwrap();
     part.resize(50);
     assert_eq!((b.len(), part.bytes()[39], part.bytes()[40], part.len()), (60, 1, 0, 50));
