@@ -146,9 +146,10 @@ fn a_tree_is_rewritten_with_new_properties_while_others_write() {
     tank.finish();
 }
 
-/// A file system with so many files that each take a while to rewrite.
+/// A file system with so many files that each take a while to rewrite. Their names are long: a pipe of
+/// one page holds those of twenty.
 fn many(tank: &Tank, count: usize) -> Vec<String> {
-    let names: Vec<String> = (0..count).map(|n| format!("file{n}")).collect();
+    let names: Vec<String> = (0..count).map(|n| format!("{n:0200}")).collect();
     for (n, name) in names.iter().enumerate() {
         fs::write(tank.path(name), text(n, 2_000_000)).unwrap();
     }
@@ -160,16 +161,17 @@ fn many(tank: &Tank, count: usize) -> Vec<String> {
 #[test]
 fn an_interrupted_rewrite_does_no_harm() {
     let Some(tank) = Tank::new() else { return };
-    // Many more than are done before an idle processor is found for who interrupts.
     let names = many(&tank, 120);
     let before = tank.referenced("tank");
     tank.0.run("zfs set compression=zstd tank").ok();
     let mut command = tank.0.command();
     command.current_dir(tank.path("")).args(["rewrite", "-rv", "."]);
     let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
-    // When the first file is done.
+    // When the first files are done. Before all are it has to wait for someone to read their names.
+    let stdout = child.stdout.as_mut().unwrap();
+    rustix::pipe::fcntl_setpipe_size(&stdout, 4096).unwrap();
     let mut first = [0; 1];
-    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    stdout.read_exact(&mut first).unwrap();
     rustix::process::kill_process(
         rustix::process::Pid::from_child(&child),
         rustix::process::Signal::INT,
