@@ -1,4 +1,4 @@
-//! Wall time and CPU time of a piece of work.
+//! Wall time and CPU time of a piece of work, and what makes for a fair start of it.
 
 use std::fs::File;
 use std::path::Path;
@@ -27,8 +27,7 @@ pub struct Run {
     /// The user time in it.
     pub user_seconds: f64,
     /// Time that processors of this virtual machine had something to do and the host ran others
-    /// (steal time), of all processors together; 0 where the peer did not look.
-    #[serde(default)]
+    /// (steal time), of all processors together.
     pub stolen_seconds: f64,
 }
 
@@ -92,7 +91,8 @@ pub fn forget(path: &Path) -> anyhow::Result<()> {
 /// two seconds later, and the host's work for that is done by the processors that a row is to have.
 const TAKEN_BACK: Duration = Duration::from_secs(4);
 
-/// Waits after much memory was freed, so that the next row does not pay for it.
+/// Waits after much memory was freed, so that the next row does not pay for it. Not before a row that
+/// takes less time than the report: it would only find less memory that the host has backed.
 pub fn rest() {
     std::thread::sleep(TAKEN_BACK);
 }
