@@ -17,7 +17,7 @@
 //! | `tree` | from a block number to its pointer, through the indirect blocks |
 //! | `read` | bytes of an object: ranges, batches, prefetch |
 //! | `overlay` | pending changes above what is on disk |
-//! | `ranges` | sets of block numbers |
+//! | `blocks`, `ranges` | dirty blocks by number; sets of block numbers |
 //! | `seek` | next data, next hole |
 //! | `piece` | which part of an object one transaction may free |
 //! | `walk` | every block pointer of an object |
@@ -32,6 +32,7 @@
 //! - Time and memory are bounded by what is really stored: searches skip whole subtrees of holes,
 //!   and an indirect block that a hostile tree reaches twice is searched once.
 
+mod blocks;
 mod cache;
 pub mod live;
 pub mod object;

@@ -10,6 +10,7 @@
 //! Invariant: a block that can be seen has the size that the pending dnode says. If the one on disk
 //! says another, nothing that is on disk can be seen.
 
+use crate::blocks::Blocks;
 use crate::object::Dnode;
 use crate::ranges::Ranges;
 use cenote_format::ByteOrder;
@@ -18,17 +19,16 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::micro::MicroIndex;
 use cenote_store::Block;
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// What one transaction group changed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Layer {
-    dirty: Arc<BTreeMap<u64, Abd>>,
-    freed: Arc<Ranges>,
+    dirty: Blocks,
+    freed: Ranges,
     /// Dirty blocks that get a new place even if they are what they were.
-    forced: Arc<Ranges>,
+    forced: Ranges,
     /// What the spill block is to be.
     pub(crate) spill: Option<Option<Abd>>,
     /// Bytes of dirty blocks.
@@ -37,12 +37,12 @@ pub(crate) struct Layer {
 
 impl Layer {
     pub(crate) fn dirty(&self, blkid: u64) -> Option<&Abd> {
-        self.dirty.get(&blkid)
+        self.dirty.get(blkid)
     }
 
     /// The last dirty block.
     pub(crate) fn last(&self) -> Option<u64> {
-        self.dirty.last_key_value().map(|(blkid, _)| *blkid)
+        self.dirty.iter().next_back().map(|(blkid, _)| blkid)
     }
 
     /// Bytes that are to be written.
@@ -54,23 +54,23 @@ impl Layer {
     /// Replaces a block.
     pub(crate) fn put(&mut self, blkid: u64, data: Abd) {
         self.bytes = self.bytes.saturating_add(data.len() as u64);
-        let old = Arc::make_mut(&mut self.dirty).insert(blkid, data);
+        let old = self.dirty.insert(blkid, data);
         self.bytes = self.bytes.saturating_sub(old.map_or(0, |data| data.len() as u64));
     }
 
     /// Has a dirty block written to a new place whatever it holds.
     pub(crate) fn force(&mut self, blkid: u64) {
-        Arc::make_mut(&mut self.forced).insert(blkid..blkid.saturating_add(1));
+        self.forced.insert(blkid..blkid.saturating_add(1));
     }
 
     /// A dirty block, to be changed.
     pub(crate) fn dirty_mut(&mut self, blkid: u64) -> Option<&mut [u8]> {
-        Arc::make_mut(&mut self.dirty).get_mut(&blkid).map(Abd::make_mut)
+        self.dirty.get_mut(blkid).map(Abd::make_mut)
     }
 
     /// Gives a dirty block another size, if there is one.
     pub(crate) fn resize(&mut self, blkid: u64, len: usize) {
-        if let Some(data) = Arc::make_mut(&mut self.dirty).get_mut(&blkid) {
+        if let Some(data) = self.dirty.get_mut(blkid) {
             self.bytes = self.bytes.saturating_sub(data.len() as u64).saturating_add(len as u64);
             data.resize(len);
         }
@@ -79,42 +79,35 @@ impl Layer {
     /// Frees the blocks from `first` to before `end`; with `rest` also all after.
     pub(crate) fn free(&mut self, first: u64, end: u64, rest: bool) {
         let end = if rest { u64::MAX } else { end };
-        let inside: Vec<u64> = self.dirty.range(first..end).map(|(blkid, _)| *blkid).collect();
-        if !inside.is_empty() {
-            let dirty = Arc::make_mut(&mut self.dirty);
-            for blkid in inside {
-                let gone = dirty.remove(&blkid);
-                self.bytes = self.bytes.saturating_sub(gone.map_or(0, |data| data.len() as u64));
-            }
+        let inside: Vec<u64> = self.dirty.range(first..end).map(|(blkid, _)| blkid).collect();
+        for blkid in inside {
+            let gone = self.dirty.remove(blkid);
+            self.bytes = self.bytes.saturating_sub(gone.map_or(0, |data| data.len() as u64));
         }
-        Arc::make_mut(&mut self.freed).insert(first..end);
+        self.freed.insert(first..end);
     }
 
     /// What is to be written.
     pub(crate) fn into_parts(self) -> Parts {
-        Parts {
-            dirty: Arc::unwrap_or_clone(self.dirty),
-            freed: Arc::unwrap_or_clone(self.freed),
-            forced: Arc::unwrap_or_clone(self.forced),
-            spill: self.spill,
-        }
+        let Layer { dirty, freed, forced, spill, .. } = self;
+        Parts { dirty, freed, forced, spill }
     }
 
     /// The layer as far as it concerns some blocks.
     fn within(&self, blocks: &RangeInclusive<u64>) -> Layer {
-        let dirty: BTreeMap<u64, Abd> =
-            self.dirty.range(blocks.clone()).map(|(blkid, data)| (*blkid, data.clone())).collect();
-        Layer { dirty: Arc::new(dirty), freed: self.freed.clone(), ..Layer::default() }
+        let dirty = self.dirty.range(blocks.clone());
+        let dirty = dirty.map(|(blkid, data)| (blkid, data.clone())).collect();
+        Layer { dirty, freed: self.freed.clone(), ..Layer::default() }
     }
 
     fn next_dirty(&self, from: u64) -> Option<u64> {
-        self.dirty.range(from..).next().map(|(blkid, _)| *blkid)
+        self.dirty.range(from..).next().map(|(blkid, _)| blkid)
     }
 }
 
 /// What a layer has to be written.
 pub(crate) struct Parts {
-    pub(crate) dirty: BTreeMap<u64, Abd>,
+    pub(crate) dirty: Blocks,
     pub(crate) freed: Ranges,
     pub(crate) forced: Ranges,
     pub(crate) spill: Option<Option<Abd>>,
@@ -134,7 +127,7 @@ pub(crate) struct Overlay {
     /// The open transaction group's.
     pub(crate) top: Layer,
     /// The frozen one's, if it changed the object.
-    pub(crate) under: Option<Layer>,
+    pub(crate) under: Option<Box<Layer>>,
     /// The dnode on disk; of a new object, one without blocks.
     pub(crate) disk: Arc<Dnode>,
     /// Whether there is one on disk.
@@ -145,13 +138,13 @@ pub(crate) struct Overlay {
 
 impl Overlay {
     fn layers(&self) -> impl Iterator<Item = &Layer> {
-        std::iter::once(&self.top).chain(&self.under)
+        std::iter::once(&self.top).chain(self.under.as_deref())
     }
 
     /// What is pending for block `blkid`; `None` if it is as on disk.
     pub(crate) fn block(&self, blkid: u64) -> Option<Pending<'_>> {
         for layer in self.layers() {
-            if let Some(data) = layer.dirty.get(&blkid) {
+            if let Some(data) = layer.dirty.get(blkid) {
                 return Some(Pending::Data(data));
             }
             if layer.freed.contains(blkid) {
@@ -180,7 +173,7 @@ impl Overlay {
             _ => None,
         };
         let numbers = |layer: &Layer| {
-            let numbers = layer.dirty.range(blocks.clone()).map(|(blkid, _)| *blkid);
+            let numbers = layer.dirty.range(blocks.clone()).map(|(blkid, _)| blkid);
             numbers.collect::<Vec<_>>()
         };
         let mut all: Vec<u64> = self.layers().flat_map(numbers).collect();
@@ -208,7 +201,7 @@ impl Overlay {
     pub(crate) fn within(&self, blocks: &RangeInclusive<u64>) -> Overlay {
         Overlay {
             top: self.top.within(blocks),
-            under: self.under.as_ref().map(|layer| layer.within(blocks)),
+            under: self.under.as_ref().map(|layer| Box::new(layer.within(blocks))),
             disk: self.disk.clone(),
             on_disk: self.on_disk,
             micro: None,

@@ -1,15 +1,23 @@
-//! Sets of block numbers, as disjoint ranges.
+//! Sets of block numbers, as disjoint ranges. Clones share their memory until one is changed, and the
+//! empty set, which most are, takes none.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
+
+static EMPTY: BTreeMap<u64, u64> = BTreeMap::new();
 
 /// Disjoint, non-adjacent ranges: start to end.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ranges(BTreeMap<u64, u64>);
+pub(crate) struct Ranges(Option<Arc<BTreeMap<u64, u64>>>);
 
 impl Ranges {
+    fn map(&self) -> &BTreeMap<u64, u64> {
+        self.0.as_deref().unwrap_or(&EMPTY)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.map().is_empty()
     }
 
     /// Adds a range, which joins those that it touches.
@@ -18,16 +26,17 @@ impl Ranges {
             return;
         }
         let Range { mut start, mut end } = range;
-        while let Some((&s, &e)) = self.0.range(..=end).next_back().filter(|(_, e)| **e >= start) {
-            self.0.remove(&s);
+        let map = Arc::make_mut(self.0.get_or_insert_default());
+        while let Some((&s, &e)) = map.range(..=end).next_back().filter(|(_, e)| **e >= start) {
+            map.remove(&s);
             (start, end) = (start.min(s), end.max(e));
         }
-        self.0.insert(start, end);
+        map.insert(start, end);
     }
 
     /// The range that starts last at or before `block`.
     fn before(&self, block: u64) -> Option<Range<u64>> {
-        self.0.range(..=block).next_back().map(|(s, e)| *s..*e)
+        self.map().range(..=block).next_back().map(|(s, e)| *s..*e)
     }
 
     pub(crate) fn contains(&self, block: u64) -> bool {
@@ -41,7 +50,7 @@ impl Ranges {
 
     /// Where the next range begins after `block`.
     pub(crate) fn next_start(&self, block: u64) -> Option<u64> {
-        self.0.range(block.checked_add(1)?..).next().map(|(start, _)| *start)
+        self.map().range(block.checked_add(1)?..).next().map(|(start, _)| *start)
     }
 
     /// Whether all of `range` is in the set.
@@ -51,7 +60,7 @@ impl Ranges {
 
     /// Whether some of `range` is in the set.
     pub(crate) fn touches(&self, range: &Range<u64>) -> bool {
-        let last = self.0.range(..range.end).next_back();
+        let last = self.map().range(..range.end).next_back();
         last.is_some_and(|(_, end)| *end > range.start)
     }
 }
@@ -66,7 +75,7 @@ mod tests {
         for r in [10..20, 30..40, 50..60, 20..25, 5..5, 35..52] {
             set.insert(r);
         }
-        assert_eq!(set.0.into_iter().collect::<Vec<_>>(), [(10, 25), (30, 60)]);
+        assert_eq!(set.map().clone().into_iter().collect::<Vec<_>>(), [(10, 25), (30, 60)]);
     }
 
     #[test]

@@ -15,6 +15,7 @@
 
 use crate::blkptr::{BLKPTR_SIZE, BlockPointer};
 use crate::{Bytes, DecodeError, Result, SECTOR_SHIFT};
+use std::ops::Range;
 
 /// Bytes of a dnode slot; a dnode takes 1 to 32 of them.
 pub const DNODE_SLOT: usize = 512;
@@ -244,6 +245,56 @@ impl DnodePhys {
     /// 16 MiB per block, an indirect shift of 10 to 24, a tree no deeper than 64-bit block
     /// numbers need.
     pub fn decode(b: &Bytes<'_>, at: usize) -> Result<Option<DnodePhys>> {
+        let Some(Extent { pointers, bonus, spill }) = Extent::check(b, at)? else {
+            return Ok(None);
+        };
+        let flags = b.u8(at + 7)?;
+        let used = b.u64(at + 24)?;
+        let mut decoded = Vec::with_capacity(pointers);
+        for i in 0..pointers {
+            decoded.push(BlockPointer::decode(b, at + DNODE_CORE + i * BLKPTR_SIZE)?);
+        }
+        Ok(Some(DnodePhys {
+            kind: DmuType(b.u8(at)?),
+            indirect_shift: b.u8(at + 1)?,
+            levels: b.u8(at + 2)?,
+            bonus_kind: DmuType(b.u8(at + 4)?),
+            checksum: b.u8(at + 5)?,
+            compress: b.u8(at + 6)?,
+            flags,
+            block_size: u64::from(b.u16(at + 8)?) << SECTOR_SHIFT,
+            extra_slots: b.u8(at + 12)?,
+            max_block: b.u64(at + 16)?,
+            used: if flags & DNODE_FLAG_USED_BYTES != 0 {
+                used
+            } else {
+                used.saturating_mul(crate::SECTOR)
+            },
+            pointers: decoded,
+            bonus: b.slice(bonus.start, bonus.len())?.to_vec(),
+            spill: spill.map(|at| BlockPointer::decode(b, at)).transpose()?,
+        }))
+    }
+
+    /// Slots of 512 bytes that the dnode takes.
+    pub fn slots(&self) -> u64 {
+        self.extra_slots as u64 + 1
+    }
+}
+
+/// Where the parts of a dnode are that differ from one to the next.
+pub(crate) struct Extent {
+    /// Block pointers from byte [`DNODE_CORE`] on.
+    pointers: usize,
+    /// Bytes of the bonus buffer.
+    bonus: Range<usize>,
+    /// The pointer to the spill block.
+    spill: Option<usize>,
+}
+
+impl Extent {
+    /// Checks all that [`DnodePhys::decode`] checks; `Ok(None)` for a free slot.
+    pub(crate) fn check(b: &Bytes<'_>, at: usize) -> Result<Option<Extent>> {
         const WHAT: &str = "dnode";
         let bad = |why: String| Err(DecodeError::invalid(WHAT, why));
         let kind = DmuType(b.u8(at)?);
@@ -281,39 +332,11 @@ impl DnodePhys {
         if bonus_at + bonus_len > bonus_end {
             return bad(format!("bonus of {bonus_len} bytes after {nblkptr} block pointers"));
         }
-        let pointers = (0..nblkptr as usize)
-            .map(|i| BlockPointer::decode(b, at + DNODE_CORE + i * BLKPTR_SIZE))
-            .collect::<Result<Vec<_>>>()?;
-        let used = b.u64(at + 24)?;
-        Ok(Some(DnodePhys {
-            kind,
-            indirect_shift,
-            levels,
-            bonus_kind,
-            checksum: b.u8(at + 5)?,
-            compress: b.u8(at + 6)?,
-            flags,
-            block_size: (sectors as u64) << SECTOR_SHIFT,
-            extra_slots,
-            max_block: b.u64(at + 16)?,
-            used: if flags & DNODE_FLAG_USED_BYTES != 0 {
-                used
-            } else {
-                used.saturating_mul(crate::SECTOR)
-            },
-            pointers,
-            bonus: b.slice(bonus_at, bonus_len)?.to_vec(),
-            spill: if has_spill {
-                Some(BlockPointer::decode(b, at + size - BLKPTR_SIZE)?)
-            } else {
-                None
-            },
+        Ok(Some(Extent {
+            pointers: nblkptr.into(),
+            bonus: bonus_at..bonus_at + bonus_len,
+            spill: has_spill.then_some(bonus_end),
         }))
-    }
-
-    /// Slots of 512 bytes that the dnode takes.
-    pub fn slots(&self) -> u64 {
-        self.extra_slots as u64 + 1
     }
 }
 

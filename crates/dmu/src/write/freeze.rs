@@ -173,7 +173,7 @@ impl OpenObjectSet {
             if object.stands_on_frozen()
                 && let Some(Some(dnode)) = synced.written.get(number)
             {
-                object.stand_on(dnode);
+                Arc::make_mut(object).stand_on(dnode);
             }
         }
         for (number, dnode) in self.doomed.iter_mut().filter(|(_, dnode)| dnode.is_none()) {

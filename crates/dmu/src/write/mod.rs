@@ -223,8 +223,8 @@ pub struct ObjectChange {
     pub after: Option<DnodePhys>,
 }
 
-/// Objects that are open, by number.
-type Objects = BTreeMap<u64, OpenObject>;
+/// Objects that are open, by number. Those of a frozen set are shared with the set that is synced.
+type Objects = BTreeMap<u64, Arc<OpenObject>>;
 /// Objects that are to be freed, with their dnodes on disk; without one if it is being written.
 type Doomed = BTreeMap<u64, Option<Arc<Dnode>>>;
 
@@ -381,7 +381,7 @@ impl OpenObjectSet {
 
     fn insert(&mut self, number: u64, object: OpenObject) {
         self.dirty = self.dirty.saturating_add(object.bytes());
-        self.objects.insert(number, object);
+        self.objects.insert(number, Arc::new(object));
     }
 
     /// Allocates an object and returns its number: the first free one.
@@ -389,12 +389,13 @@ impl OpenObjectSet {
     /// Errors: sizes that the format does not have, no free number; the set is a frozen one.
     pub fn allocate(&mut self, new: &NewObject) -> Result<u64> {
         self.may_allocate()?;
-        let slots = OpenObject::create(0, new)?.phys().slots();
+        let phys = object::new_dnode(new)?;
+        let slots = phys.slots();
         let mut map = std::mem::take(&mut self.slots);
         let taken = map.take_any(slots, &self.meta_tree());
         self.slots = map;
         let number = taken?;
-        self.insert(number, OpenObject::create(number, new)?);
+        self.insert(number, OpenObject::new(number, phys));
         self.more += 1;
         Ok(number)
     }
@@ -404,7 +405,7 @@ impl OpenObjectSet {
     /// Errors: [`WriteError::Taken`] if it or one of the slots that it would take is not free.
     pub fn claim(&mut self, number: u64, new: &NewObject) -> Result<()> {
         self.may_allocate()?;
-        let object = OpenObject::create(number, new)?;
+        let object = OpenObject::new(number, object::new_dnode(new)?);
         let mut slots = std::mem::take(&mut self.slots);
         let taken = slots.take(number, object.phys().slots(), &self.meta_tree());
         self.slots = slots;
@@ -424,7 +425,7 @@ impl OpenObjectSet {
     pub fn create_accounting(&mut self, number: u64, new: &NewObject) -> Result<()> {
         self.usable()?;
         self.settle();
-        let object = OpenObject::create(number, new)?;
+        let object = OpenObject::new(number, object::new_dnode(new)?);
         let frozen = self.frozen.as_ref().is_some_and(|f| f.objects.contains_key(&number));
         let there =
             frozen || self.objects.contains_key(&number) || self.base.special(number).is_ok();
@@ -489,11 +490,11 @@ impl OpenObjectSet {
                 // Not there, as was just seen.
                 Found::Open(_) => return Err(WriteError::Failed),
             };
-            self.objects.insert(number, open);
+            self.objects.insert(number, Arc::new(open));
         }
         let objset = self.base.id();
         let absent = Error::NoObject { objset, object: number };
-        self.objects.get_mut(&number).ok_or_else(|| absent.into())
+        self.objects.get_mut(&number).map(Arc::make_mut).ok_or_else(|| absent.into())
     }
 
     /// The object, with what it takes to read what is on disk.

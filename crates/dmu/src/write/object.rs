@@ -13,7 +13,7 @@ use cenote_format::dmu::{
 use cenote_format::encode::zap::to_little_endian;
 use cenote_format::{ByteOrder, MAX_BLOCK, SECTOR};
 use cenote_store::{Block, Bookmark, Store};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// Largest spill block (`SPA_OLD_MAXBLOCKSIZE`).
 const MAX_SPILL: usize = 128 << 10;
@@ -61,18 +61,88 @@ pub(super) fn sound_shift(dnode: &DnodePhys) -> bool {
     (10..=24).contains(&dnode.indirect_shift)
 }
 
+/// The dnode of a new object. Errors: sizes that the format does not have.
+pub(super) fn new_dnode(new: &NewObject) -> Result<DnodePhys> {
+    let bad = |why: String| Err(WriteError::Invalid { object: 0, why });
+    let slots = new.dnode_size / DNODE_SLOT;
+    if !new.dnode_size.is_multiple_of(DNODE_SLOT) || !(1..=32).contains(&slots) {
+        return bad(format!("dnode of {} bytes", new.dnode_size));
+    }
+    if !sizes_fit(new.block_size, new.indirect_shift) {
+        let (size, shift) = (new.block_size, new.indirect_shift);
+        return bad(format!("blocks of {size} bytes, indirect block shift {shift}"));
+    }
+    let room = bonus_room(slots, 1, false);
+    let Some(spare) = room.and_then(|room| room.checked_sub(new.bonus.len())) else {
+        return bad(format!("bonus of {} bytes", new.bonus.len()));
+    };
+    let pointers = match new.bonus_kind {
+        DmuType::SA => 1,
+        _ => (1 + spare / BLKPTR_SIZE).min(MAX_POINTERS),
+    };
+    let phys = DnodePhys {
+        kind: new.kind,
+        indirect_shift: new.indirect_shift,
+        levels: 1,
+        bonus_kind: new.bonus_kind,
+        checksum: new.checksum,
+        compress: new.compress,
+        flags: DNODE_FLAG_USED_BYTES,
+        block_size: new.block_size,
+        extra_slots: (slots - 1) as u8,
+        max_block: 0,
+        used: 0,
+        pointers: vec![BlockPointer::HOLE; pointers],
+        bonus: new.bonus.clone(),
+        spill: None,
+    };
+    phys.encode()?;
+    Ok(phys)
+}
+
+/// What new objects stand on: a dnode with no blocks, of a size that none has.
+fn without_blocks() -> Arc<Dnode> {
+    static DNODE: LazyLock<Arc<Dnode>> = LazyLock::new(|| {
+        let phys = DnodePhys {
+            kind: DmuType::NONE,
+            indirect_shift: MAX_INDIRECT_SHIFT,
+            levels: 1,
+            bonus_kind: DmuType::NONE,
+            checksum: 0,
+            compress: 0,
+            flags: 0,
+            block_size: 0,
+            extra_slots: 0,
+            max_block: 0,
+            used: 0,
+            pointers: Vec::new(),
+            bonus: Vec::new(),
+            spill: None,
+        };
+        Arc::new(Dnode { number: 0, phys, order: ByteOrder::Little })
+    });
+    DNODE.clone()
+}
+
 impl OpenObject {
-    fn around(disk: Arc<Dnode>, on_disk: bool) -> OpenObject {
+    fn around(dnode: Arc<Dnode>, on_disk: bool) -> OpenObject {
         let (top, under, micro) = Default::default();
-        let (dnode, changed) = (disk.clone(), !on_disk);
-        OpenObject { dnode, pending: Overlay { top, under, disk, on_disk, micro }, changed }
+        let disk = if on_disk { dnode.clone() } else { without_blocks() };
+        let pending = Overlay { top, under, disk, on_disk, micro };
+        OpenObject { dnode, pending, changed: !on_disk }
+    }
+
+    /// A new object.
+    pub(super) fn new(number: u64, phys: DnodePhys) -> OpenObject {
+        let dnode = Dnode { number, phys, order: ByteOrder::Little };
+        OpenObject::around(Arc::new(dnode), false)
     }
 
     /// The object on top of what is frozen of it.
     pub(super) fn above(frozen: &OpenObject) -> OpenObject {
         let mut this = frozen.clone();
         if this.changed {
-            this.pending.under = Some(std::mem::take(&mut this.pending.top));
+            this.pending.under = Some(Box::new(std::mem::take(&mut this.pending.top)));
             this.changed = false;
         }
         this
@@ -149,45 +219,6 @@ impl OpenObject {
         Object::pending(base.clone(), dnode, Arc::new(pending()))
     }
 
-    pub(super) fn create(number: u64, new: &NewObject) -> Result<OpenObject> {
-        let bad = |why: String| Err(WriteError::Invalid { object: 0, why });
-        let slots = new.dnode_size / DNODE_SLOT;
-        if !new.dnode_size.is_multiple_of(DNODE_SLOT) || !(1..=32).contains(&slots) {
-            return bad(format!("dnode of {} bytes", new.dnode_size));
-        }
-        if !sizes_fit(new.block_size, new.indirect_shift) {
-            let (size, shift) = (new.block_size, new.indirect_shift);
-            return bad(format!("blocks of {size} bytes, indirect block shift {shift}"));
-        }
-        let room = bonus_room(slots, 1, false);
-        let Some(spare) = room.and_then(|room| room.checked_sub(new.bonus.len())) else {
-            return bad(format!("bonus of {} bytes", new.bonus.len()));
-        };
-        let pointers = match new.bonus_kind {
-            DmuType::SA => 1,
-            _ => (1 + spare / BLKPTR_SIZE).min(MAX_POINTERS),
-        };
-        let phys = DnodePhys {
-            kind: new.kind,
-            indirect_shift: new.indirect_shift,
-            levels: 1,
-            bonus_kind: new.bonus_kind,
-            checksum: new.checksum,
-            compress: new.compress,
-            flags: DNODE_FLAG_USED_BYTES,
-            block_size: new.block_size,
-            extra_slots: (slots - 1) as u8,
-            max_block: 0,
-            used: 0,
-            pointers: vec![BlockPointer::HOLE; pointers],
-            bonus: new.bonus.clone(),
-            spill: None,
-        };
-        phys.encode()?;
-        let dnode = Dnode { number, phys, order: ByteOrder::Little };
-        Ok(OpenObject::around(Arc::new(dnode), false))
-    }
-
     /// Errors: the dnode is in the other byte order, or could not grow.
     pub(super) fn open(object: &Object) -> Result<OpenObject> {
         if !sound_shift(object.dnode()) {
@@ -241,7 +272,7 @@ impl OpenObject {
 
     /// Whether what is frozen has so many blocks that it gets indirect blocks.
     fn will_grow(&self) -> bool {
-        let last = self.pending.under.as_ref().and_then(Layer::last);
+        let last = self.pending.under.as_deref().and_then(Layer::last);
         last.is_some_and(|last| last >= self.phys().pointers.len() as u64)
     }
 

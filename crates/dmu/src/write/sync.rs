@@ -21,8 +21,9 @@ use super::indirect::Indirect;
 use super::object::OpenObject;
 use super::sink::{BlockSink, NewBlock};
 use super::slots::{PER_BLOCK, starts};
-use super::{ObjectChange, OpenObjectSet, Result, Synced, WriteError};
+use super::{ObjectChange, Objects, OpenObjectSet, Result, Synced, WriteError};
 use crate::Error;
+use crate::blocks::Blocks;
 use crate::object::{Dnode, SPILL_BLKID};
 use crate::objset::{GROUP_USED, META_DNODE, PROJECT_USED, USER_USED};
 use crate::overlay::Parts;
@@ -63,7 +64,7 @@ pub(super) fn levels(last: u64, pointers: u64, fan: u32) -> u8 {
 struct Work {
     number: u64,
     phys: DnodePhys,
-    dirty: BTreeMap<u64, Abd>,
+    dirty: Blocks,
     freed: Ranges,
     /// Blocks that get a new place whatever they hold.
     forced: Ranges,
@@ -95,9 +96,9 @@ fn same_block(a: &BlockPointer, b: &BlockPointer) -> bool {
 }
 
 impl Work {
-    fn new(number: u64, object: OpenObject) -> Work {
+    fn new(number: u64, object: &OpenObject) -> Work {
         let phys = object.phys().clone();
-        let Parts { dirty, freed, forced, spill } = object.pending.top.into_parts();
+        let Parts { dirty, freed, forced, spill } = object.pending.top.clone().into_parts();
         Work { number, phys, dirty, freed, forced, spill, nodes: BTreeMap::new() }
     }
 
@@ -194,8 +195,8 @@ impl Work {
         let shift = self.fan() * u32::from(level);
         let mut wanted = BTreeSet::new();
         if level > 0 {
-            let above = |b: &u64| b.checked_shr(shift).unwrap_or(0);
-            wanted.extend(self.dirty.keys().map(above));
+            let above = |b: u64| b.checked_shr(shift).unwrap_or(0);
+            wanted.extend(self.dirty.iter().map(|(blkid, _)| above(blkid)));
         }
         if self.freed.is_empty() {
             return Ok(wanted);
@@ -464,7 +465,7 @@ impl Run<'_> {
         let work = |(number, dnode): (&u64, &Arc<Dnode>)| Work {
             number: *number,
             phys: dnode.phys.clone(),
-            dirty: BTreeMap::new(),
+            dirty: Blocks::None,
             freed: Ranges::default(),
             forced: Ranges::default(),
             spill: None,
@@ -503,8 +504,10 @@ impl OpenObjectSet {
             .filter_map(|(number, dnode)| Some((number, dnode?)))
             .collect();
         let mut changed = changes(&objects, &gone);
-        let objects = objects.into_iter().filter(|(_, object)| object.changed);
-        let mut works: Vec<Work> = objects.map(|(n, object)| Work::new(n, object)).collect();
+        let mut works = Vec::with_capacity(objects.values().filter(|o| o.changed).count());
+        for (number, object) in objects.into_iter().filter(|(_, object)| object.changed) {
+            works.push(Work::new(number, &object));
+        }
         let (store, objset) = (self.base.store().clone(), self.base.id());
         let (doomed, born, killed) = Default::default();
         let mut run = Run { store, objset, txg, sink, doomed, born, killed };
@@ -620,10 +623,7 @@ impl OpenObjectSet {
 }
 
 /// What is going to change, with the dnodes that there were.
-fn changes(
-    objects: &BTreeMap<u64, OpenObject>,
-    gone: &BTreeMap<u64, Arc<Dnode>>,
-) -> Vec<ObjectChange> {
+fn changes(objects: &Objects, gone: &BTreeMap<u64, Arc<Dnode>>) -> Vec<ObjectChange> {
     let mut before: BTreeMap<u64, Option<&Arc<Dnode>>> =
         gone.iter().map(|(number, dnode)| (*number, Some(dnode))).collect();
     for (number, object) in objects.range(..PROJECT_USED).filter(|(_, object)| object.changed) {

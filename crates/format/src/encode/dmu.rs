@@ -3,7 +3,7 @@
 use super::{EncodeError, Result, push_words, words};
 use crate::blkptr::BLKPTR_SIZE;
 use crate::dmu::{
-    DNODE_CORE, DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DNODE_SLOT, DmuType, DnodePhys,
+    DNODE_CORE, DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DNODE_SLOT, DmuType, DnodePhys, Extent,
     ObjsetPhys, ObjsetType, ZilHeader,
 };
 use crate::{ByteOrder, Bytes, SECTOR, SECTOR_SHIFT};
@@ -65,7 +65,7 @@ impl DnodePhys {
         if let Some(spill) = &self.spill {
             push_words(&mut out, &spill.0);
         }
-        match DnodePhys::decode(&Bytes::new(&out, ByteOrder::Little, DNODE), 0) {
+        match Extent::check(&Bytes::new(&out, ByteOrder::Little, DNODE), 0) {
             Ok(Some(_)) => Ok(out),
             Ok(None) => bad("a dnode without a type".into()),
             Err(e) => bad(e.to_string()),

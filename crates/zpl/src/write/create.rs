@@ -135,16 +135,28 @@ fn check(node: &NewNode) -> Result<()> {
     }
 }
 
+/// The type of a node of this kind.
+fn file_type(kind: &NodeKind) -> u64 {
+    match kind {
+        NodeKind::File => S_IFREG,
+        NodeKind::Dir => S_IFDIR,
+        NodeKind::Symlink(_) => S_IFLNK,
+        NodeKind::Fifo => S_IFIFO,
+        NodeKind::Socket => S_IFSOCK,
+        NodeKind::CharDevice(..) => S_IFCHR,
+        NodeKind::BlockDevice(..) => S_IFBLK,
+    }
+}
+
 /// Creates a node that inherits from `dir`. `links`: 0 for a file without a name.
 fn inherit(cx: &mut Cx<'_>, dir: &NodeMut, new: &NewNode, links: u64) -> Result<u64> {
-    let (kind, rdev, target) = match &new.kind {
-        NodeKind::File => (S_IFREG, None, None),
-        NodeKind::Dir => (S_IFDIR, None, None),
-        NodeKind::Symlink(target) => (S_IFLNK, None, Some(target.as_slice())),
-        NodeKind::Fifo => (S_IFIFO, None, None),
-        NodeKind::Socket => (S_IFSOCK, None, None),
-        NodeKind::CharDevice(major, minor) => (S_IFCHR, Some((*major, *minor)), None),
-        NodeKind::BlockDevice(major, minor) => (S_IFBLK, Some((*major, *minor)), None),
+    let kind = file_type(&new.kind);
+    let (rdev, target) = match &new.kind {
+        NodeKind::Symlink(target) => (None, Some(target.as_slice())),
+        NodeKind::CharDevice(major, minor) | NodeKind::BlockDevice(major, minor) => {
+            (Some((*major, *minor)), None)
+        }
+        _ => (None, None),
     };
     let (dir_mode, dir_flags) = (dir.mode(cx)?, dir.flags(cx)?);
     let mut gid = u64::from(new.gid);
@@ -220,11 +232,11 @@ impl FileSystem {
             }
             let ino = inherit(cx, &parent, node, 1)?;
             let is_dir = node.kind == NodeKind::Dir;
-            if let Err(e) = names::add(cx, dir, name, ino) {
+            if let Err(e) = names::add_known(cx, dir, name, ino, file_type(&node.kind)) {
                 cx.os.free(ino)?;
                 return Err(e);
             }
-            names::count(cx, dir, 1, i64::from(is_dir))?;
+            names::count_in(cx, parent, 1, i64::from(is_dir))?;
             Ok(ino)
         })?;
         self.attr(ino)

@@ -94,20 +94,26 @@ pub(super) fn find(
 }
 
 /// The value of an entry: object and type.
-fn value(cx: &mut Cx<'_>, ino: u64) -> Result<u64> {
-    let mode = NodeMut::load(cx, ino)?.mode(cx)?;
-    Ok(ino | (mode >> 12 & 0xf) << 60)
+fn value(ino: u64, mode: u64) -> u64 {
+    ino | (mode >> 12 & 0xf) << 60
 }
 
 /// Adds an entry.
 pub(super) fn add(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64) -> Result<()> {
-    let value = value(cx, ino)?;
+    let mode = NodeMut::load(cx, ino)?.mode(cx)?;
+    add_known(cx, dir, name, ino, mode)
+}
+
+/// As [`add`], where the node's type, in `mode`, is known.
+pub(super) fn add_known(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64, mode: u64) -> Result<()> {
+    let value = value(ino, mode);
     Ok(ZapMut::open(cx.os, dir).add(&Key::Name(name), &Value::U64(&[value]))?)
 }
 
 /// Lets an entry lead to another object.
 pub(super) fn replace(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64) -> Result<()> {
-    let value = value(cx, ino)?;
+    let mode = NodeMut::load(cx, ino)?.mode(cx)?;
+    let value = value(ino, mode);
     Ok(ZapMut::open(cx.os, dir).update(&Key::Name(name), &Value::U64(&[value]))?)
 }
 
@@ -118,7 +124,12 @@ pub(super) fn remove(cx: &mut Cx<'_>, dir: u64, name: &[u8]) -> Result<()> {
 
 /// Notes that a directory got (or lost) entries, some of them directories.
 pub(super) fn count(cx: &mut Cx<'_>, dir: u64, entries: i64, dirs: i64) -> Result<()> {
-    let mut node = NodeMut::load(cx, dir)?;
+    let node = NodeMut::load(cx, dir)?;
+    count_in(cx, node, entries, dirs)
+}
+
+/// As [`count`], for a directory that is loaded and has not changed since.
+pub(super) fn count_in(cx: &mut Cx<'_>, mut node: NodeMut, entries: i64, dirs: i64) -> Result<()> {
     let size = node.required(cx, ZplAttr::Size)?.saturating_add_signed(entries);
     let links = node.required(cx, ZplAttr::Links)?.saturating_add_signed(dirs);
     node.set(cx, ZplAttr::Size, &[size])?;

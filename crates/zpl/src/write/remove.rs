@@ -162,7 +162,7 @@ impl FileSystem {
 
     fn remove(&self, dir: u64, name: &[u8], is_dir: bool, in_use: InUse<'_>) -> Result<Removed> {
         let removed = self.change(REMOVE, |cx| {
-            names::shrinkable_dir(cx, dir)?;
+            let parent = names::shrinkable_dir(cx, dir)?;
             let entry = names::find(cx, dir, name, false)?;
             let entry = entry.ok_or_else(|| Error::NotFound(show(name)))?;
             let node = NodeMut::load(cx, entry.ino)?;
@@ -174,7 +174,7 @@ impl FileSystem {
             }
             check_removable(cx, &node)?;
             names::remove(cx, dir, &entry.name)?;
-            names::count(cx, dir, -1, -i64::from(is_dir))?;
+            names::count_in(cx, parent, -1, -i64::from(is_dir))?;
             self.drop_link(cx, node, in_use)
         })?;
         self.let_go(removed, in_use)
@@ -256,8 +256,8 @@ impl FileSystem {
             if names::find(cx, dir, name, false)?.is_some() {
                 return Err(Error::Exists(show(name)));
             }
-            names::add(cx, dir, name, ino)?;
-            names::count(cx, dir, 1, 0)?;
+            names::add_known(cx, dir, name, ino, node.mode(cx)?)?;
+            names::count_in(cx, parent, 1, 0)?;
             if links == 0 {
                 forget(cx, ino)?;
                 self.orphans().remove(&ino);
