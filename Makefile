@@ -83,7 +83,7 @@ damage-long:
 torture-long:
 	scripts/setup.sh test
 	CENOTE_TORTURE=long $(CARGO) test --locked -p cenote-torture \
-		--test random --test crash --test faults -- --nocapture
+		--test random --test crash --test logs --test large --test faults -- --nocapture
 
 programs:
 	scripts/setup.sh test

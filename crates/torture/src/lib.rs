@@ -17,16 +17,19 @@
 //! |---|---|
 //! | `random` | random changes to pools of every layout |
 //! | `crash` | the power goes at any moment, again after that |
+//! | `logs` | the same with many log space maps, and with few |
 //! | `faults` | devices fail writes and flushes |
+//! | `large` | the power goes while files of many blocks are removed, piece by piece |
 //!
 //! They run a short version by default; `CENOTE_TORTURE=long` runs all of it (`make damage-long`,
-//! `make torture-long`). A failure names its seed; `CENOTE_SEED` runs that one.
+//! `make torture-long`), and says how far it is. A failure names its seed; `CENOTE_SEED` runs that one.
 
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)]
 
 pub mod live;
 
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,6 +51,33 @@ use serde_json::Value;
 /// Whether the long version was asked for.
 pub fn long() -> bool {
     std::env::var("CENOTE_TORTURE").is_ok_and(|v| v == "long")
+}
+
+/// Says how far a long run is: a line for each part that is done.
+pub struct Progress {
+    what: &'static str,
+    parts: usize,
+    done: AtomicUsize,
+    start: Instant,
+}
+
+impl Progress {
+    /// Of a run of so many parts, which starts now.
+    pub fn of(what: &'static str, parts: usize) -> Progress {
+        Progress { what, parts, done: AtomicUsize::new(0), start: Instant::now() }
+    }
+
+    /// A part is done.
+    pub fn done(&self, part: impl Display) {
+        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        if !long() {
+            return;
+        }
+        let (what, parts, elapsed) = (self.what, self.parts, self.start.elapsed());
+        let left = elapsed.mul_f64(parts.saturating_sub(done) as f64 / done as f64);
+        let (elapsed, left) = (elapsed.as_secs(), left.as_secs());
+        println!("{what}: {part} done, {done} of {parts}; {elapsed} s so far, about {left} s left");
+    }
 }
 
 /// Imports the only pool in `dir`; `None` if no label is left that tells of one.

@@ -10,7 +10,7 @@ use cenote_torture::live::disk::{Image, Journal, Replay};
 use cenote_torture::live::driver::{Committed, Seed};
 use cenote_torture::live::lab::{Logs, Shape, disks, lab};
 use cenote_torture::live::model::Model;
-use cenote_torture::long;
+use cenote_torture::{Progress, long};
 use std::sync::Arc;
 
 const fn shape(redundancy: Redundancy, disks: usize, ashift: u64) -> Shape {
@@ -38,11 +38,13 @@ fn a_crash_leaves_the_last_group() {
         Some(seed) => seed..seed + 1,
         None => 0..rounds * SHAPES.len() as u64,
     };
+    let progress = Progress::of("crashes", (seeds.end - seeds.start) as usize);
     for seed in seeds {
         let shape = SHAPES[seed as usize % SHAPES.len()];
         let logs = if seed % 2 == 1 { Logs::Off } else { Logs::On };
         let in_order = seed % 3 == 1;
         matrix(seed, &Plan { shape, logs, in_order, steps, points, sample }, &figures);
+        progress.done(format_args!("seed {seed}"));
     }
     println!("{figures:?}");
 }

@@ -9,7 +9,7 @@ use cenote_torture::live::disk::{Disk, Image};
 use cenote_torture::live::driver::{ALL, Driver, Seed};
 use cenote_torture::live::lab::{Lab, Shape, disks, judge, keep};
 use cenote_torture::live::model::Model;
-use cenote_torture::long;
+use cenote_torture::{Progress, long};
 use cenote_vdev::Device;
 use cenote_vdev::inject::FaultyDevice;
 use cenote_zpl::{FileSystem, NewNode, NodeKind, Settings};
@@ -106,12 +106,14 @@ fn what_fails_within_the_redundancy_loses_nothing() {
     ];
     let faults = [Fault::Writes, Fault::SomeWrites, Fault::Flushes, Fault::Everything];
     let rounds = if long() { 20 } else { 1 };
+    let progress = Progress::of("failures within the redundancy", rounds as usize);
     for round in 0..rounds {
         for (i, (shape, bad)) in cases.iter().enumerate() {
             for fault in faults {
                 endure(round * 100 + i as u64, shape, bad, fault);
             }
         }
+        progress.done(format_args!("round {round}"));
     }
 }
 
@@ -169,11 +171,13 @@ fn what_fails_beyond_it_suspends_the_pool() {
         (shape(Redundancy::RaidZ(1), 3, 9), &[0, 2]),
     ];
     let rounds = if long() { 20 } else { 1 };
+    let progress = Progress::of("failures beyond it", rounds as usize);
     for round in 0..rounds {
         for (i, (shape, bad)) in cases.iter().enumerate() {
             for fault in [Fault::Writes, Fault::Flushes, Fault::Everything] {
                 suspend(round * 100 + i as u64, shape, bad, fault);
             }
         }
+        progress.done(format_args!("round {round}"));
     }
 }

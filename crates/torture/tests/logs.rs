@@ -9,7 +9,7 @@ use cenote_pool::create::Redundancy;
 use cenote_pool::tunables::{self, Tunable};
 use cenote_torture::live::crash::{Figures, Plan, matrix};
 use cenote_torture::live::lab::{Logs, Shape};
-use cenote_torture::long;
+use cenote_torture::{Progress, long};
 use std::sync::{Mutex, MutexGuard};
 
 /// Tunables are of the process: tests that set them take turns.
@@ -55,6 +55,7 @@ fn crash(logs: Logs, tuned: &'static [(&'static Tunable, u64)], first: u64) -> F
     let _tuned = Tuned::new(tuned);
     let figures = Figures::default();
     let (rounds, steps, points, sample) = if long() { (9, 200, 300, 60) } else { (1, 48, 32, 4) };
+    let progress = Progress::of("crashes with logs", rounds as usize);
     for seed in first..first + rounds {
         let shape = SHAPES[seed as usize % SHAPES.len()];
         matrix(
@@ -62,6 +63,7 @@ fn crash(logs: Logs, tuned: &'static [(&'static Tunable, u64)], first: u64) -> F
             &Plan { shape, logs, in_order: seed % 2 == 0, steps, points, sample },
             &figures,
         );
+        progress.done(format_args!("seed {seed}"));
     }
     println!("{figures:?}");
     figures

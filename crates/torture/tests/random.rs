@@ -7,7 +7,7 @@ use cenote_torture::live::disk::{Disk, Image};
 use cenote_torture::live::driver::{ALL, Driver, How, Seed};
 use cenote_torture::live::lab::{Lab, Shape, disks, judge, keep, lab};
 use cenote_torture::live::model::Model;
-use cenote_torture::{live, long};
+use cenote_torture::{Progress, live, long};
 use std::sync::Arc;
 
 const fn shape(redundancy: Redundancy, disks: usize, ashift: u64) -> Shape {
@@ -76,7 +76,10 @@ fn pools_hold_what_was_put_in() {
         return run(seed, &SHAPES[seed as usize % SHAPES.len()], ALL, steps);
     }
     let (rounds, steps) = if long() { (40, 1500) } else { (1, 250) };
-    live::side_by_side(0..rounds * SHAPES.len() as u64, |seed| {
+    let seeds = rounds * SHAPES.len() as u64;
+    let progress = Progress::of("random work", seeds as usize);
+    live::side_by_side(0..seeds, |seed| {
         run(seed, &SHAPES[seed as usize % SHAPES.len()], ALL, steps);
+        progress.done(format_args!("seed {seed}"));
     });
 }
