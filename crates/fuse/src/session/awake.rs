@@ -25,7 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Processors of which all are kept awake.
-const MOST: u32 = 4;
+pub(super) const MOST: u32 = 4;
 /// How long processors are kept awake after a request.
 const PATIENCE: Duration = Duration::from_millis(1);
 /// Turns of a loop between two looks at the clock.

@@ -22,6 +22,7 @@
 //! | `placement` | which processor requests are answered on |
 //! | `awake` | keeping the others from falling asleep meanwhile |
 //! | `turn` | which threads read requests |
+//! | `trial` | which of two ways to answer several callers is faster |
 
 mod awake;
 mod filesystem;
@@ -30,6 +31,7 @@ mod notify;
 mod placement;
 mod reply;
 mod request;
+mod trial;
 mod turn;
 
 pub(crate) use filesystem::{Filesystem, Modes};

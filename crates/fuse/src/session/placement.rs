@@ -12,10 +12,14 @@
 //! anywhere that the process was allowed to run when the mount was made. Meanwhile one of them alone
 //! reads requests ([`Turn`]), and the other processors are kept from falling asleep ([`Awake`]).
 //!
+//! Small requests of several threads may be answered faster in the same manner, or not: where there are
+//! few processors that is tried ([`Trial`]).
+//!
 //! A caller from another process-id namespace is not seen, and not followed.
 
-use super::awake::Awake;
+use super::awake::{self, Awake};
 use super::request::{Operation, is_anyones};
+use super::trial::{Trial, Way};
 use super::turn::Turn;
 use fuse_abi::linux::fuse_in_header;
 use rustix::io::Errno;
@@ -46,6 +50,8 @@ pub(super) struct Placement {
     streak: AtomicU32,
     /// The processor that the threads are on, or [`ANYWHERE`].
     on: AtomicUsize,
+    /// How several threads are answered, where there is a choice.
+    trial: Option<Trial>,
     /// Keeps the others awake.
     awake: Awake,
     /// Which of the threads read.
@@ -56,13 +62,15 @@ impl Placement {
     /// Nowhere in particular.
     pub(super) fn new() -> Placement {
         let allowed = rustix::thread::sched_getaffinity(None).ok();
+        let processors = allowed.map_or(0, |set| set.count());
         Placement {
             allowed,
             threads: Mutex::default(),
             caller: AtomicU32::new(0),
             streak: AtomicU32::new(0),
             on: AtomicUsize::new(ANYWHERE),
-            awake: Awake::new(allowed.map_or(0, |set| set.count())),
+            trial: (2..=awake::MOST).contains(&processors).then(Trial::new),
+            awake: Awake::new(processors),
             turn: Turn::default(),
         }
     }
@@ -83,25 +91,52 @@ impl Placement {
             _ if is_anyones(header.opcode) => return,
             _ => 0,
         };
-        if bytes >= LARGE || header.pid != self.caller.load(Relaxed) {
+        if bytes >= LARGE {
             self.caller.store(header.pid, Relaxed);
             self.streak.store(0, Relaxed);
-            self.turn.end();
-            if self.on.load(Relaxed) != ANYWHERE {
-                self.put(ANYWHERE);
-            }
+            self.trial.iter().for_each(Trial::restart);
+            self.spread();
             return;
         }
-        let streak = self.streak.fetch_add(1, Relaxed);
-        if streak >= ALONE && streak.is_multiple_of(AGAIN) && header.pid != 0 {
-            self.follow(header.pid);
-        }
+        self.small(header.pid);
         if self.on.load(Relaxed) != ANYWHERE {
             self.awake.expect_more();
             self.turn.received();
         }
     }
 
+    /// A small request was received.
+    fn small(&self, caller: u32) {
+        if caller != self.caller.load(Relaxed) {
+            self.caller.store(caller, Relaxed);
+            self.streak.store(0, Relaxed);
+            if self.trial.as_ref().is_none_or(|trial| trial.way() == Way::Apart) {
+                self.spread();
+            }
+        }
+        let streak = self.streak.fetch_add(1, Relaxed);
+        if streak >= ALONE {
+            if streak.is_multiple_of(AGAIN) {
+                self.follow(caller);
+            }
+            return;
+        }
+        match self.trial.as_ref().and_then(Trial::received) {
+            Some(Way::Together) => self.follow(caller),
+            Some(Way::Apart) => self.spread(),
+            None => {}
+        }
+    }
+
+    /// Those that answer run anywhere, and all of them read requests.
+    fn spread(&self) {
+        self.turn.end();
+        if self.on.load(Relaxed) != ANYWHERE {
+            self.put(ANYWHERE);
+        }
+    }
+
+    /// Those that answer run where the caller last did, and one of them reads requests.
     fn follow(&self, caller: u32) {
         let Some(cpu) = last_ran_on(caller) else { return };
         if !self.allowed.as_ref().is_some_and(|set| set.is_set(cpu)) {
@@ -157,6 +192,10 @@ impl Drop for Member<'_> {
 /// The processor that a thread runs on or ran on last: the 39th field of its `stat`, of which the
 /// second, in parentheses, is free text.
 fn last_ran_on(thread: u32) -> Option<usize> {
+    if thread == 0 {
+        // One that is not seen.
+        return None;
+    }
     let stat = fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_ascii_whitespace().nth(36)?.parse().ok()
