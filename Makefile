@@ -9,7 +9,7 @@ help:
 	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
 	@echo "make test         lints and tests (in CI also make deny)"
 	@echo "make build        the release binary: target/release/cenote"
-	@echo "make lint         rustfmt, clippy, links in the documentation"
+	@echo "make lint         rustfmt, clippy, links in the documentation, lock files"
 	@echo "make deny         licences and sources of the dependencies"
 	@echo "make damage-long  thousands of damaged images instead of CI's sample"
 	@echo "make torture-long hours of random work, crashes and failing devices, judged by zdb"
@@ -38,6 +38,7 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
+	$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 
 deny:
 	command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
