@@ -96,6 +96,7 @@ pub(super) fn new_dnode(new: &NewObject) -> Result<DnodePhys> {
         bonus: new.bonus.clone(),
         spill: None,
     };
+    // What the format has no place for is refused now, not when the group is synced.
     phys.encode()?;
     Ok(phys)
 }

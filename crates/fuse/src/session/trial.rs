@@ -81,7 +81,8 @@ impl Trial {
 
     /// A small request was received; at the end of a stretch, the way to answer from now on.
     pub(super) fn received(&self) -> Option<Way> {
-        if self.requests.fetch_add(1, Relaxed) + 1 < STRETCH {
+        // Several threads count, and one of them decides.
+        if self.requests.fetch_add(1, Relaxed) + 1 != STRETCH {
             return None;
         }
         self.requests.store(0, Relaxed);
