@@ -7,7 +7,6 @@ mod common;
 
 use common::Session;
 use std::fs::{self, File};
-use std::process::Command;
 
 /// A pool `tank` of a mirror of files `a` and `b`.
 fn mirror() -> Session {
@@ -36,10 +35,7 @@ fn shown(s: &Session) -> Vec<String> {
 /// Exports the pool and has `zdb` judge it.
 fn judge(s: &Session) {
     s.run("zpool export tank").ok();
-    let dir = s.dir.path().to_str().unwrap();
-    let done = Command::new("zdb").args(["-e", "-p", dir, "-bcc", "tank"]).output().unwrap();
-    let text = String::from_utf8_lossy(&done.stdout);
-    assert!(done.status.success() && text.contains("No leaks"), "{text}");
+    cenote_testpools::judge(s.dir.path(), "tank");
 }
 
 fn import(s: &Session) {
