@@ -14,7 +14,7 @@ use cenote_format::dmu::{DmuType, ObjsetType};
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::zap::norm::TO_UPPER;
 
-use crate::sink::MemSink;
+use cenote_testsink::MemSink;
 
 /// Lets everything in, but for what is too large.
 struct Gate(AtomicU64);

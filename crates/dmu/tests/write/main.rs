@@ -5,7 +5,6 @@
 mod check;
 mod live;
 mod readahead;
-mod sink;
 
 use std::collections::BTreeMap;
 
@@ -18,9 +17,9 @@ use cenote_format::dmu::{DmuType, ObjsetType};
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::zap::FLAG_HASH64;
 use cenote_format::zap::norm::{NFKC, TO_UPPER};
+use cenote_testsink::MemSink;
 use check::{Entries, Pieces, everything, pieces};
 use proptest::prelude::*;
-use sink::MemSink;
 
 #[derive(Default, Clone, Debug)]
 struct Model {
@@ -130,10 +129,10 @@ impl Model {
 
 /// What a sync has written, as a reader finds it.
 fn verify(sink: &MemSink, synced: &Synced, models: &BTreeMap<u64, Model>) {
-    let live = sink.follow(synced);
+    sink.follow(synced);
     sink.store.drop_caches();
     let set = ObjectSet::open(sink.store.clone(), 7, synced.root).unwrap();
-    let found = everything(&set, &live);
+    let found = everything(&set, &sink.live());
     assert!(found.keys().eq(models.keys()));
     for ((number, seen), model) in found.iter().zip(models.values()) {
         assert_eq!(seen.dnode.bonus, model.bonus, "bonus of {number}");
@@ -643,7 +642,7 @@ fn levels_are_written_in_one_batch_each() {
     }
     test.sync();
     // Data, three levels above (1,173 blocks, 32 pointers each), dnodes, the root block.
-    assert_eq!(test.sink.batches.lock().unwrap().0, 1 + 3 + 1 + 1);
+    assert_eq!(test.sink.batches(), 1 + 3 + 1 + 1);
 }
 
 #[test]
@@ -654,11 +653,11 @@ fn after_a_failure_the_object_set_is_of_no_use() {
     let n = *test.model.keys().next().unwrap();
     let root = *test.set.synced().root_bp();
     test.set.write(n, 0, &[1; 512]).unwrap();
-    test.sink.batches.lock().unwrap().1 = true;
+    test.sink.fail(true);
     assert!(matches!(test.set.sync(50, &test.sink), Err(WriteError::Sink(_))));
     assert!(matches!(test.set.write(n, 0, &[1; 512]), Err(WriteError::Failed)));
     assert!(matches!(test.set.sync(51, &test.sink), Err(WriteError::Failed)));
-    test.sink.batches.lock().unwrap().1 = false;
+    test.sink.fail(false);
     let base = ObjectSet::open(test.sink.store.clone(), 7, root).unwrap();
     test.set = OpenObjectSet::open(base).unwrap();
     test.on_data(n, &Op::Write { at: 100, len: 900, byte: 3 });

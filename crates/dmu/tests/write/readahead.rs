@@ -7,7 +7,7 @@ use cenote_dmu::readahead::ReadAhead;
 use cenote_dmu::write::{NewObject, OpenObjectSet};
 use cenote_format::dmu::{DmuType, ObjsetType};
 
-use crate::sink::MemSink;
+use cenote_testsink::MemSink;
 
 const BLOCK: usize = 128 << 10;
 /// Blocks that are read ahead when the first bytes of a file are read.

@@ -3,21 +3,32 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod model;
-mod sink;
 
 use cenote_dmu::ObjectSet;
 use cenote_dmu::write::{NewObject, OpenObjectSet, Synced};
+use cenote_dsl::deadlist::Sizes;
 use cenote_dsl::write::{DslWriteError, Tx, dataset, destroy, features, free, pool, props, rename};
 use cenote_dsl::write::{snapshot, space};
-use cenote_dsl::{Dsl, bpobj, deadlist};
+use cenote_dsl::{Dsl, bpobj};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{DmuType, ObjsetType};
 use cenote_format::features::FEATURES;
+use cenote_testsink::{EMBEDDED, MemSink};
 use model::{Head, Model, Snapshot};
 use props::{NewValue, Target};
-use sink::{EMBEDDED, MemSink, sizes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// What a block counts for.
+fn sizes(bp: &BlockPointer) -> Sizes {
+    let psize = if bp.is_embedded() { 0 } else { bp.psize() };
+    let metadata = bp.level() > 0 || DmuType(bp.object_type()).is_metadata();
+    Sizes {
+        used: bp.dvas().map(|dva| dva.asize).sum(),
+        compressed: psize,
+        uncompressed: if metadata { psize } else { bp.lsize() },
+    }
+}
 
 /// Random numbers, the same in each run (splitmix64).
 struct Random(u64);
@@ -71,7 +82,7 @@ const POOL: &str = "pool";
 
 impl Rig {
     fn new(seed: u64) -> Rig {
-        let sink = MemSink::new(320 << 20);
+        let sink = MemSink::new(320 << 20).embedding();
         let mut rig = Rig {
             sink,
             random: Random(seed),
@@ -418,7 +429,7 @@ impl Rig {
             let object = mos.object(number).unwrap();
             if object.dnode().kind == DmuType::DEADLIST {
                 let list = dsl.deadlist_at(number).unwrap();
-                let mut total = deadlist::Sizes::default();
+                let mut total = Sizes::default();
                 for (_, bpobj) in &list.lists {
                     shared += u64::from(Some(*bpobj) == empty);
                     let header = bpobj::header(mos, *bpobj).unwrap();
@@ -427,7 +438,7 @@ impl Rig {
                     total.uncompressed += header.uncompressed;
                 }
                 assert_eq!(total, list.total, "deadlist {number}");
-                let mut counted = deadlist::Sizes::default();
+                let mut counted = Sizes::default();
                 dsl.iterate_deadlist(&list, &mut |e| {
                     let s = sizes(&e.bp);
                     counted.used += s.used;

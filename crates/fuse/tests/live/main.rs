@@ -5,9 +5,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-#[path = "../../../zpl/tests/write/sink.rs"]
-mod sink;
-
 mod attrs;
 mod data;
 mod direct;

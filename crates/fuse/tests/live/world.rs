@@ -1,6 +1,5 @@
 //! A file system in memory that is mounted to be written to, and synced all the time.
 
-use crate::sink::MemSink;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
 use cenote_dmu::write::{OpenObjectSet, Result};
@@ -8,6 +7,7 @@ use cenote_format::dmu::ObjsetType;
 use cenote_fuse::{
     Force, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, SyncPolicy, mount,
 };
+use cenote_testsink::MemSink;
 use cenote_zpl::{CreateProps, FileSystem, Settings, format};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;

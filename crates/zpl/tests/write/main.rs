@@ -7,6 +7,5 @@ mod model;
 mod names;
 mod openzfs;
 mod random;
-mod sink;
 mod special;
 mod world;

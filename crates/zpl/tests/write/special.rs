@@ -1,6 +1,5 @@
 //! What random operations do not reach.
 
-use crate::sink::MemSink;
 use crate::world::{Gate, OBJSET, World};
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::objset::USER_USED;
@@ -11,6 +10,7 @@ use cenote_format::ByteOrder;
 use cenote_format::dmu::{DmuType, ObjsetType};
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::sa::file_info;
+use cenote_testsink::MemSink;
 use cenote_zpl::{
     Allocate, CreateProps, Error, FileSystem, NewNode, NodeKind, RenameFlags, SetAttr, SetXattr,
     Settings, Volume, flags, format_volume,

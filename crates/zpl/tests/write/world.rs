@@ -1,10 +1,10 @@
 //! A live file system over a pool in memory, with transaction groups on demand.
 
-use crate::sink::MemSink;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
 use cenote_dmu::write::{OpenObjectSet, Result};
 use cenote_format::dmu::ObjsetType;
+use cenote_testsink::MemSink;
 use cenote_zpl::{Clock, CreateProps, FileSystem, Settings, Time, format};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
