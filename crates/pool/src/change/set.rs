@@ -15,6 +15,16 @@ use cenote_dsl::write::props::{NewValue, Target, inherit, revert, set};
 use cenote_dsl::write::{DslWriteError, Tx, features};
 use cenote_dsl::{Dataset, DatasetKind};
 
+/// What the properties of a dataset or snapshot are set of, as it is now, and its object.
+fn find_target(tx: &mut Tx<'_>, name: &str) -> std::result::Result<(Target, u64), DslWriteError> {
+    if name.contains('@') {
+        let (_, object) = find_snapshot(tx, name)?;
+        return Ok((Target::Snapshot(object), object));
+    }
+    let (dir, head) = find_head(tx, name)?;
+    Ok((Target::Dir(dir), head))
+}
+
 /// A property that could not be set.
 #[derive(Debug)]
 pub struct Failed {
@@ -105,17 +115,10 @@ impl Changes {
             None => None,
         };
         let full = name.to_string();
-        let snapshot = dataset.kind == DatasetKind::Snapshot;
         let changed = 2 * (settings.len() as u64);
         let failed = self.task((SpaceCheck::Reserved, changed), move |context| {
             let tx = &mut context.tx;
-            let (target, object) = if snapshot {
-                let (_, object) = find_snapshot(tx, &full)?;
-                (Target::Snapshot(object), object)
-            } else {
-                let (dir, head) = find_head(tx, &full)?;
-                (Target::Dir(dir), head)
-            };
+            let (target, object) = find_target(tx, &full)?;
             if let Some(size) = resized {
                 record(tx, "set", &format!("volsize={size}"), (&full, object))?;
             }
@@ -145,16 +148,10 @@ impl Changes {
         let native = props::find(property);
         check_inherit(native, property, &dataset, received)?;
         let property = native.map_or(property, |p| p.name).to_string();
-        let (full, snapshot) = (name.to_string(), dataset.kind == DatasetKind::Snapshot);
+        let full = name.to_string();
         self.task((SpaceCheck::Reserved, 2), move |context| {
             let tx = &mut context.tx;
-            let (target, object) = if snapshot {
-                let (_, object) = find_snapshot(tx, &full)?;
-                (Target::Snapshot(object), object)
-            } else {
-                let (dir, head) = find_head(tx, &full)?;
-                (Target::Dir(dir), head)
-            };
+            let (target, object) = find_target(tx, &full)?;
             match received {
                 true => revert(tx, target, &property)?,
                 false => inherit(tx, target, &property)?,

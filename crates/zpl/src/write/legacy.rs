@@ -8,7 +8,7 @@
 
 use super::acl;
 use super::context::Cx;
-use super::node::NodeMut;
+use super::node::{IN_ALL, NodeMut};
 use crate::sa::ZplAttr;
 use crate::znode::{S_IFBLK, S_IFCHR, S_IFLNK, S_IFMT, Znode};
 use crate::{Error, Result};
@@ -31,20 +31,7 @@ pub(super) fn load(cx: &mut Cx<'_>, ino: u64) -> Result<NodeMut> {
     let old = Znode::open(object, None)?;
     let mut node = NodeMut::empty(ino);
     let project = cx.settings.project_quota;
-    for attr in [
-        ZplAttr::Mode,
-        ZplAttr::Size,
-        ZplAttr::Gen,
-        ZplAttr::Uid,
-        ZplAttr::Gid,
-        ZplAttr::Parent,
-        ZplAttr::Flags,
-        ZplAttr::Atime,
-        ZplAttr::Mtime,
-        ZplAttr::Ctime,
-        ZplAttr::Crtime,
-        ZplAttr::Links,
-    ] {
+    for attr in IN_ALL {
         let value = old.bytes(attr)?.unwrap_or_default();
         node.set_bytes(cx, attr, &value)?;
     }

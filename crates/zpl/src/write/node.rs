@@ -31,6 +31,22 @@ pub(super) const MODIFIED: u64 = ARCHIVE | 0x0000_0400_0000_0000;
 /// `ZFS_ARCHIVE`, set by every change.
 pub(super) const ARCHIVE: u64 = 0x0000_0008_0000_0000;
 
+/// The attributes that all nodes have, in the order in which OpenZFS has them.
+pub(super) const IN_ALL: [ZplAttr; 12] = [
+    ZplAttr::Mode,
+    ZplAttr::Size,
+    ZplAttr::Gen,
+    ZplAttr::Uid,
+    ZplAttr::Gid,
+    ZplAttr::Parent,
+    ZplAttr::Flags,
+    ZplAttr::Atime,
+    ZplAttr::Mtime,
+    ZplAttr::Ctime,
+    ZplAttr::Crtime,
+    ZplAttr::Links,
+];
+
 /// One attribute: its value is `len` bytes at `at` in [`NodeMut::data`].
 #[derive(Clone, Copy)]
 struct Field {
@@ -206,28 +222,14 @@ impl NodeMut {
     pub(crate) fn set_project(&mut self, cx: &mut Cx<'_>, projid: u64) -> Result<()> {
         let flags = self.flags(cx)? | crate::znode::FLAG_PROJID;
         self.set(cx, ZplAttr::Flags, &[flags])?;
-        let order = [
-            ZplAttr::Mode,
-            ZplAttr::Size,
-            ZplAttr::Gen,
-            ZplAttr::Uid,
-            ZplAttr::Gid,
-            ZplAttr::Parent,
-            ZplAttr::Flags,
-            ZplAttr::Atime,
-            ZplAttr::Mtime,
-            ZplAttr::Ctime,
-            ZplAttr::Crtime,
-            ZplAttr::Links,
-        ];
-        for (place, attr) in order.into_iter().enumerate() {
+        for (place, attr) in IN_ALL.into_iter().enumerate() {
             if let Some(index) = self.field(cx, attr).filter(|index| *index != place) {
                 let field = self.fields.remove(index);
                 self.fields.insert(place.min(self.fields.len()), field);
                 self.reshaped = true;
             }
         }
-        self.set_at(cx, ZplAttr::ProjId, &projid.to_le_bytes(), order.len())
+        self.set_at(cx, ZplAttr::ProjId, &projid.to_le_bytes(), IN_ALL.len())
     }
 
     /// Takes an attribute away.
