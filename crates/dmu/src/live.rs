@@ -17,9 +17,11 @@
 //!   disk that it stands on can be overwritten once they were freed, some txgs later; then reads
 //!   fail. [`LiveObjectSet::read`] goes on with the new state.
 
+use crate::write::zap::AtHand;
 use crate::write::{Gather, OpenObjectSet, Result, WriteError, on_disk};
 use crate::{Object, ObjectSet, Piece};
 use cenote_format::abd::Abd;
+use cenote_format::dmu::DmuType;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -132,6 +134,12 @@ impl LiveObjectSet {
     /// meta dnode.
     pub fn object(&self, number: u64) -> crate::Result<Object> {
         self.retry(|| self.look(number, None))
+    }
+
+    /// What can be told of the entry of ZAP `number`, a `kind`, that is called exactly `name`, where the ZAP
+    /// is being changed: nothing has to be copied for that, as it has for a view of the object.
+    pub fn entry_at_hand(&self, number: u64, kind: DmuType, name: &[u8]) -> AtHand {
+        self.set.lock().entry_at_hand(number, kind, name)
     }
 
     /// The number of the first object at or after `from`.

@@ -10,7 +10,9 @@ use crate::error::show;
 use crate::fs::{CaseSensitivity, FileSystem};
 use crate::sa::ZplAttr;
 use crate::{Error, Result};
+use cenote_dmu::write::zap::AtHand;
 use cenote_dmu::zap::{Match, Zap};
+use cenote_format::dmu::DmuType;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -108,6 +110,11 @@ impl FileSystem {
             0..=USUAL_NAME => Error::NotFound(show(name)),
             _ => Error::NameTooLong(show(name)),
         };
+        match self.entry_at_hand(dir, name) {
+            AtHand::Value(value) => return Ok(entry_object(value)),
+            AtHand::Absent => return Err(not_found()),
+            AtHand::Nothing => {}
+        }
         let zap = self.directory(dir)?;
         match name {
             b"." => return Ok(dir),
@@ -130,6 +137,19 @@ impl FileSystem {
         // A value of several integers starts with the object.
         let value = found.and_then(|e| e.value.first().copied()).ok_or_else(not_found)?;
         Ok(entry_object(value))
+    }
+
+    /// What can be told of an entry without opening its directory: where that is being changed, and names
+    /// are just bytes.
+    fn entry_at_hand(&self, dir: u64, name: &[u8]) -> AtHand {
+        let plain = !self.normalizes()
+            && !self.utf8_only()
+            && self.case_sensitivity() == CaseSensitivity::Sensitive
+            && !matches!(name, b"." | b"..");
+        match self.source.live().filter(|_| plain) {
+            Some(live) => live.entry_at_hand(dir, DmuType::DIRECTORY_CONTENTS, name),
+            None => AtHand::Nothing,
+        }
     }
 
     /// Up to `max` entries of a directory after `cookie` (0: from the start), without `.` and `..`,

@@ -21,11 +21,12 @@
 //! - Without changes in between, the open set shows the same before and after a thaw.
 
 use super::object::OpenObject;
+use super::zap::{AtHand, at_hand};
 use super::{Frozen, OpenObjectSet};
 use crate::objset::{META_DNODE, PROJECT_USED};
 use crate::{Error, Object, ObjectSet, Result};
 use cenote_format::blkptr::BlockPointer;
-use cenote_format::dmu::ObjsetPhys;
+use cenote_format::dmu::{DmuType, ObjsetPhys};
 use std::sync::Arc;
 
 /// Where an object is found.
@@ -97,6 +98,14 @@ impl OpenObjectSet {
             (Seen::Open(object) | Seen::Frozen(object), None) => Ok(Some(object.view(&self.base))),
             (Seen::Gone, _) => Err(Error::NoObject { objset: self.id(), object: number }),
             (Seen::Clean, _) => Ok(None),
+        }
+    }
+
+    /// What can be told of the entry of ZAP `number`, a `kind`, that is called exactly `name`.
+    pub(crate) fn entry_at_hand(&self, number: u64, kind: DmuType, name: &[u8]) -> AtHand {
+        match self.objects.get(&number) {
+            Some(object) if object.phys().kind == kind => at_hand(object, name),
+            _ => AtHand::Nothing,
         }
     }
 

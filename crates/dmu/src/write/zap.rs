@@ -13,6 +13,7 @@
 
 use super::object::{OpenObject, Place};
 use super::{NewObject, OpenObjectSet, Result, WriteError};
+use crate::overlay::Pending;
 use crate::zap::{Match, Zap, ZapEntry};
 use cenote_format::abd::Abd;
 use cenote_format::dmu::DmuType;
@@ -45,6 +46,17 @@ pub struct ZapFormat {
     pub flags: u64,
     /// log2 of the bytes of a block, if it is a fat one from the start: 9 to 19; 0 stands for 14.
     pub block_shift: u32,
+}
+
+/// What can be told of an entry without opening its ZAP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtHand {
+    /// Its value.
+    Value(u64),
+    /// There is none of that name.
+    Absent,
+    /// Nothing.
+    Nothing,
 }
 
 /// A ZAP of an object set that is being written.
@@ -217,6 +229,21 @@ fn index(object: &mut OpenObject, place: &Place) -> Result<Arc<MicroIndex>> {
     let loaded = Arc::new(MicroIndex::load(&block(object, place, 0)?.bytes())?);
     object.pending.micro = Some(loaded.clone());
     Ok(loaded)
+}
+
+/// The entry called exactly `name`, if the object is a micro ZAP that was changed: its block and its index
+/// are in memory then.
+pub(super) fn at_hand(object: &OpenObject, name: &[u8]) -> AtHand {
+    let find = || {
+        let (index, block) = (object.pending.micro.as_ref()?, object.pending.block(0)?);
+        let Pending::Data(block) = block else { return None };
+        let block = block.bytes();
+        let Some(slot) = index.find(&block, name).ok()? else { return Some(AtHand::Absent) };
+        let entry = Micro::decode(bytes(&block)).ok()?.entry(slot as usize).ok()??;
+        Some(AtHand::Value(entry.value))
+    };
+    // Who then opens the ZAP is told what is wrong with it.
+    find().unwrap_or(AtHand::Nothing)
 }
 
 fn find_micro(object: &mut OpenObject, place: &Place, key: &Key<'_>) -> Result<Option<u32>> {
