@@ -39,10 +39,11 @@ use crate::tree::{CONTROL, FUSE_ROOT, Node, Tree, not_found, slot_of};
 use crate::{
     Force, MountError, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, SpaceHook,
 };
+use ahash::HashMap;
 use cenote_zpl::{Clock, Error, FileSystem, Time};
 use rustix::fs::FileType;
 use rustix::io::Errno;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

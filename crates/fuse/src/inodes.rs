@@ -12,8 +12,8 @@
 //! so that requests for different files do not wait for each other; nothing else is done under a
 //! shard's lock.
 
+use ahash::HashMap;
 use cenote_zpl::FileSystem;
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Number of shards.

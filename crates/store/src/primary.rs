@@ -5,10 +5,10 @@
 //! read all of its indirect blocks.
 
 use crate::Bookmark;
+use ahash::HashMap;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use parking_lot::RwLock;
-use std::collections::HashMap;
 
 /// What the ARC keeps of a dataset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

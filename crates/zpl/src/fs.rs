@@ -18,12 +18,12 @@ use crate::source::Source;
 use crate::write::{Reaper, Settings};
 use crate::znode::{FLAG_PROJID, S_IFBLK, S_IFCHR, S_IFMT, Znode};
 use crate::{Error, Result};
+use ahash::HashMap;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::{Object, ObjectSet, zap::Zap};
 use cenote_format::dmu::ObjsetType;
 use cenote_format::zap::norm::TO_UPPER;
 use cenote_store::PrimaryCache;
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// The master node's object number.

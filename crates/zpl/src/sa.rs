@@ -12,9 +12,9 @@
 
 use crate::source::Source;
 use crate::{Error, Result};
+use ahash::HashMap;
 use cenote_dmu::zap::Zap;
 use cenote_format::sa::{AttrDef, SaHeader, SaValue, locate};
-use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The attributes that files have (`zpl_attr_t`), by what they mean.

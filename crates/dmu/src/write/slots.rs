@@ -5,8 +5,8 @@
 
 use super::{Result, WriteError};
 use crate::tree::{Node, Tree};
+use ahash::HashMap;
 use cenote_format::dmu::{DNODE_BLOCK, DNODE_SLOT, DmuType};
-use std::collections::HashMap;
 
 /// Slots in a block of dnodes.
 pub(super) const PER_BLOCK: u64 = DNODE_BLOCK / DNODE_SLOT as u64;

@@ -3,10 +3,10 @@
 use crate::graft::InUse;
 use crate::session::FileHandle;
 use crate::tree::Node;
+use ahash::HashMap;
 use cenote_dmu::readahead::ReadAhead;
 use cenote_zpl::{Error, File, FileSystem};
 use rustix::io::Errno;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 

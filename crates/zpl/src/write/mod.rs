@@ -51,10 +51,10 @@ pub use rewrite::Rewrite;
 
 use crate::fs::FileSystem;
 use crate::{CaseSensitivity, Error, Result, Visibility};
+use ahash::HashMap;
 use cenote_dmu::live::Cost;
 use cenote_store::PrimaryCache;
 use context::{Cx, NameRules};
-use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
