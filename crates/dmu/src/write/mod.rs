@@ -518,6 +518,12 @@ impl OpenObjectSet {
         Ok(self.object(number)?.phys())
     }
 
+    /// As [`OpenObjectSet::dnode`], and whether there is to be a spill block.
+    pub fn dnode_with_spill(&mut self, number: u64) -> Result<(&DnodePhys, bool)> {
+        let object = self.object(number)?;
+        Ok((object.phys(), object.has_spill()))
+    }
+
     /// Changes the bonus buffer. Errors: more than there is room for.
     pub fn set_bonus(&mut self, number: u64, kind: DmuType, bonus: &[u8]) -> Result<()> {
         self.with(number, |object, place| object.set_bonus(place, kind, bonus))

@@ -283,7 +283,7 @@ impl OpenObject {
         bonus_room(slots, self.phys().pointers.len(), spill).is_some_and(|room| bonus <= room)
     }
 
-    fn has_spill(&self) -> bool {
+    pub(super) fn has_spill(&self) -> bool {
         match self.pending.spill() {
             Some(pending) => pending.is_some(),
             None => self.pending.disk.phys.spill.is_some(),

@@ -3,7 +3,8 @@
 //! A [`NodeMut`] holds the values of all attributes, those of the spill block too, in the order of
 //! their layouts. Setting a value of the same length keeps the layout; everything else makes a new
 //! list, for which a layout is found or registered when the node is stored. What does not fit into
-//! the bonus buffer goes to the spill block, and comes back when there is room again.
+//! the bonus buffer goes to the spill block, and comes back when there is room again. Without a new list
+//! the buffers are stored as they were read, with other values in them.
 //!
 //! Attributes whose meaning is not known here are kept.
 //!
@@ -63,6 +64,8 @@ pub(crate) struct NodeMut {
     fields: Vec<Field>,
     /// Fields that are in the bonus buffer; the others are in the spill block.
     split: usize,
+    /// Bytes of `data` that were read from the bonus buffer; after them come those of the spill block.
+    bonus: usize,
     /// Whether the fields or their lengths are others than those stored.
     reshaped: bool,
     /// Whether a value in the bonus buffer, in the spill block was changed.
@@ -82,6 +85,7 @@ impl NodeMut {
             data: Vec::with_capacity(DNODE_SLOT),
             fields: Vec::with_capacity(TABLE.len()),
             split: 0,
+            bonus: 0,
             reshaped: true,
             changed: (false, false),
             also_free: None,
@@ -94,18 +98,17 @@ impl NodeMut {
         if ino == 0 || ino > u64::MAX / 2 {
             return Err(Error::NotFound(format!("object {ino}")));
         }
-        let registry = cx.registry.clone();
-        let dnode = cx.os.dnode(ino)?;
+        let (dnode, has_spill) = cx.os.dnode_with_spill(ino)?;
         match dnode.bonus_kind {
             DmuType::SA => {}
             DmuType::ZNODE => return legacy::load(cx, ino),
             _ => return Err(Error::NotFound(format!("object {ino}"))),
         }
         let mut node = NodeMut::empty(ino);
-        node.take(&registry, &dnode.bonus)?;
-        node.split = node.fields.len();
-        if let Some(spill) = cx.os.spill(ino)? {
-            node.take(&registry, &spill)?;
+        node.take(&cx.registry, &dnode.bonus)?;
+        (node.split, node.bonus) = (node.fields.len(), node.data.len());
+        if has_spill && let Some(spill) = cx.os.spill(ino)? {
+            node.take(&cx.registry, &spill)?;
         }
         node.reshaped = false;
         Ok(node)
@@ -298,13 +301,12 @@ impl NodeMut {
     pub(crate) fn store(mut self, cx: &mut Cx<'_>) -> Result<()> {
         let ino = self.ino;
         if !self.reshaped {
+            let spill = self.data.split_off(self.bonus.min(self.data.len()));
             if self.changed.0 {
-                let bonus = self.encode(cx, 0, self.split)?;
-                cx.os.set_bonus(ino, DmuType::SA, &bonus)?;
+                cx.os.set_bonus(ino, DmuType::SA, &self.data)?;
             }
             if self.changed.1 {
-                let spill = self.encode_spill(cx)?;
-                cx.os.set_spill(ino, spill)?;
+                cx.os.set_spill(ino, Some(spill))?;
             }
             return Ok(());
         }
