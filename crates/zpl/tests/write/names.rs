@@ -106,3 +106,41 @@ fn names_that_cannot_be() {
     assert_eq!(errno(world.fs.create(world.fs.root(), b"\xff", &file())).map(drop), Err(84));
     assert_eq!(world.fs.create(99, b"x", &file()).unwrap_err().errno(), 2);
 }
+
+#[test]
+fn what_is_found_follows_every_change() {
+    let world = World::new(&CreateProps::default(), Settings::default());
+    let (fs, root) = (&world.fs, world.fs.root());
+    let dir = fs.create(root, b"d", &NewNode { kind: NodeKind::Dir, ..file() }).unwrap().ino;
+    let name = |n: usize| format!("{n}{}", "x".repeat(n / 100 * 20)).into_bytes();
+    let mut inos = Vec::new();
+    let check = |inos: &[Option<u64>]| {
+        for (n, ino) in inos.iter().enumerate() {
+            assert_eq!(errno(fs.lookup(dir, &name(n))), ino.ok_or(2), "{n}");
+        }
+        assert_eq!(errno(fs.lookup(dir, &name(inos.len()))), Err(2));
+        assert_eq!(fs.lookup(dir, b".").unwrap(), dir);
+        assert_eq!(fs.lookup(dir, b"..").unwrap(), root);
+        assert_eq!(errno(fs.lookup(dir, b"")), Err(2));
+        assert_eq!(errno(fs.lookup(dir, &[b'n'; 256])), Err(36));
+        let file = inos.iter().flatten().next().unwrap();
+        assert_eq!(errno(fs.lookup(*file, b"0")), Err(20));
+    };
+    // The last names are too long for a micro ZAP.
+    for n in 0..310 {
+        inos.push(Some(fs.create(dir, &name(n), &file()).unwrap().ino));
+        if n % 7 == 3 {
+            fs.unlink(dir, &name(n / 2), &|_| false).ok();
+            inos[n / 2] = None;
+        }
+        match n % 60 {
+            20 => check(&inos),
+            // While a group is being written, and right after.
+            40 => drop(world.sync(|| check(&inos))),
+            50 => drop(world.sync(|| {})),
+            51 => check(&inos),
+            _ => {}
+        }
+    }
+    check(&inos);
+}
