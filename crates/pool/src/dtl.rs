@@ -58,9 +58,9 @@ pub(crate) fn load(mos: &Arc<ObjectSet>, object: u64) -> Result<Vec<Range<u64>>>
     Ok(missing.iter().map(|(start, end)| start..end).collect())
 }
 
-/// Adds what leaves missed, as `VdevTree::take_missed` has it, to their logs. `vdev_tree` is the
-/// pool's vdev tree as the config has it. Returns whether it was changed, and is to be written: a
-/// leaf's log became another object.
+/// Adds what leaves missed, as `VdevTree::take_missed` has it (taken once or several times), to
+/// their logs. `vdev_tree` is the pool's vdev tree as the config has it. Returns whether it was
+/// changed, and is to be written: a leaf's log became another object.
 ///
 /// Calling it in every pass is fine: what is in a log already is not written again.
 ///
@@ -81,12 +81,13 @@ pub fn write_dtls(
     let (mut changed, mut result) = (false, Ok(()));
     config::for_each_leaf_mut(vdev_tree, &mut |leaf| {
         let guid = config::number(leaf, "guid");
-        let Some((_, txgs)) = missed.iter().find(|(g, _)| *g == guid) else { return };
-        if result.is_err() {
+        let txgs = missed.iter().filter(|(g, _)| *g == guid).flat_map(|(_, txgs)| txgs.clone());
+        let txgs: Vec<Range<u64>> = txgs.collect();
+        if txgs.is_empty() || result.is_err() {
             return;
         }
         let object = config::number(leaf, "DTL");
-        match write(&mut maps, object, txgs) {
+        match write(&mut maps, object, &txgs) {
             Ok(now) if now == object => {}
             Ok(now) => {
                 leaf.set("DTL", NvValue::Uint64(now));

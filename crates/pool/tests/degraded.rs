@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 const LEN: usize = 200_000;
 
@@ -218,4 +219,32 @@ fn devices_that_fail_flushes() {
     let fault = |device: &FaultyDevice| device.set_flush_errors(true);
     failing("mirror a b", &["a"], VdevState::Healthy, &fault);
     failing("raidz1 a b c", &["b"], VdevState::Healthy, &fault);
+}
+
+/// A device loses a group at its end, and then, before that is on record, writes of the next.
+#[test]
+fn devices_that_fail_in_several_ways() {
+    let (rig, devices) = (Rig::new(64 << 20), Faulty::default());
+    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
+    let (fs, device) = (open(&engine), devices.device(&rig, "a"));
+    device.set_flush_errors(true);
+    fill(&fs, 0..4, LEN);
+    engine.sync().unwrap();
+    device.set_flush_errors(false);
+    // Writes fail late: what was missed until then has long been asked for.
+    device.fail_writes(0..u64::MAX);
+    device.set_delay(Duration::from_millis(100));
+    fill(&fs, 4..8, LEN);
+    engine.sync().unwrap();
+    device.repair();
+    let a = engine.pool().store().vdevs().leaves()[0].guid();
+    engine.restore(&[a], Restore::Failure).unwrap();
+    drop(fs);
+    engine.export(false).unwrap();
+    drop((engine, devices, device));
+    rig.judge_blocks();
+    let engine = rig.import();
+    assert_eq!(behind(&rig, &engine), ["a"]);
+    check_devices(&engine, 8);
+    engine.export(false).unwrap();
 }

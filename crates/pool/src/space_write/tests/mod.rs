@@ -328,6 +328,8 @@ fn dirty_time_logs_are_merged() {
     let many = (0..3000).map(|i| 100 + 2 * i..101 + 2 * i).collect::<Vec<_>>();
     let third = write(&[(103, many.clone())]);
     assert_eq!((third.0, third.1, third.2[2].len()), (false, true, 3001));
+    let twice = write(&[(101, one(3..4)), (103, one(6..7)), (101, one(8..9))]);
+    assert_eq!((twice.1, &twice.2[0]), (true, &vec![3..4, 8..9]));
 }
 
 #[test]
