@@ -5,15 +5,20 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use cenote_pool::create::Redundancy;
+use cenote_pool::engine::Restore;
 use cenote_torture::live::disk::{Disk, Image};
 use cenote_torture::live::driver::{ALL, Driver, Seed};
 use cenote_torture::live::lab::{Lab, Shape, disks, judge, keep};
 use cenote_torture::live::model::Model;
+use cenote_torture::live::side_by_side;
 use cenote_torture::{Progress, long};
 use cenote_vdev::Device;
 use cenote_vdev::inject::FaultyDevice;
 use cenote_zpl::{FileSystem, NewNode, NodeKind, Settings};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use std::sync::Arc;
+use std::time::Duration;
 
 const fn shape(redundancy: Redundancy, disks: usize, ashift: u64) -> Shape {
     Shape { redundancy, disks, ashift, size: 96 << 20 }
@@ -34,17 +39,24 @@ impl Pool {
         Pool { disks, faulty, lab }
     }
 
+    fn on_all_processors(self) -> Pool {
+        Pool { lab: self.lab.on_all_processors(), ..self }
+    }
+
     fn images(&self) -> Vec<Image> {
         self.disks.iter().map(|d| d.image()).collect()
     }
 
-    /// The pool, imported from all devices but `without`, is what the model says.
+    /// The pool, imported from all devices but `without`, is what the model says, and no device is
+    /// asked for what it missed.
     fn holds(&self, model: &Model, without: &[usize]) {
         let left = self.faulty.iter().enumerate().filter(|(i, _)| !without.contains(i));
         let lab = Lab::new(left.map(|(_, d)| d.clone() as Arc<dyn Device>).collect());
         let engine = lab.import(&lab.find().unwrap()).unwrap();
         let same = model.compare(&engine.pool());
         assert!(same.is_ok(), "without {without:?}: {same:?}; images in {}", keep(&self.images()));
+        let wrong: u64 = engine.pool().store().vdevs().leaves().iter().map(|l| l.errors().2).sum();
+        assert!(wrong == 0, "{wrong} blocks were wrong; images in {}", keep(&self.images()));
     }
 }
 
@@ -95,21 +107,67 @@ fn endure(seed: u64, shape: &Shape, bad: &[usize], fault: Fault) {
     }
 }
 
+/// Devices that the pool can do without fail in one way after the other, slowly or at once, and are
+/// taken back whenever they are well again.
+fn flap(seed: u64, shape: &Shape, bad: &[usize]) {
+    let _seed = Seed(format!("seed {seed}, {bad:?} of {shape:?} now and then"));
+    let pool = Pool::new(shape).on_all_processors();
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut driver = Driver::of_new(seed, pool.lab.create(shape).unwrap(), ALL);
+    let engine = driver.engine().clone();
+    let leaves: Vec<u64> =
+        engine.pool().store().vdevs().leaves().iter().map(|l| l.guid()).collect();
+    for _ in 0..8 {
+        (0..rng.random_range(0..12)).for_each(|_| driver.step());
+        for device in bad.iter().map(|i| &pool.faulty[*i]) {
+            break_it(device, FAULTS[rng.random_range(0..FAULTS.len())]);
+            device.set_delay(Duration::from_millis(rng.random_range(0..3)));
+        }
+        (0..rng.random_range(0..12)).for_each(|_| driver.step());
+        bad.iter().for_each(|i| pool.faulty[*i].repair());
+        if rng.random() {
+            engine.restore(&leaves, Restore::Failure).unwrap();
+        }
+    }
+    let same = driver.check();
+    assert!(same.is_ok(), "{same:?}; images in {}", keep(&pool.images()));
+    drop(engine);
+    let (model, _) = driver.export();
+    let before = pool.images();
+    pool.holds(&model, &[]);
+    pool.holds(&model, bad);
+    if let Err(e) = judge(&before) {
+        panic!("{e}");
+    }
+}
+
+/// Pools, and devices that they can do without.
+const SPARED: [(Shape, &[usize]); 5] = [
+    (shape(Redundancy::Mirror, 2, 12), &[1]),
+    (shape(Redundancy::Mirror, 3, 9), &[0, 2]),
+    (shape(Redundancy::RaidZ(1), 3, 12), &[0]),
+    (shape(Redundancy::RaidZ(2), 5, 9), &[1, 3]),
+    (shape(Redundancy::RaidZ(3), 6, 12), &[0, 4, 5]),
+];
+const FAULTS: [Fault; 4] = [Fault::Writes, Fault::SomeWrites, Fault::Flushes, Fault::Everything];
+
+#[test]
+fn what_fails_now_and_then_loses_nothing() {
+    let seeds = if long() { 400 } else { 4 };
+    let progress = Progress::of("failures now and then", seeds as usize);
+    side_by_side(0..seeds, |seed| {
+        SPARED.iter().for_each(|(shape, bad)| flap(seed, shape, bad));
+        progress.done(format_args!("seed {seed}"));
+    });
+}
+
 #[test]
 fn what_fails_within_the_redundancy_loses_nothing() {
-    let cases: [(Shape, &[usize]); 5] = [
-        (shape(Redundancy::Mirror, 2, 12), &[1]),
-        (shape(Redundancy::Mirror, 3, 9), &[0, 2]),
-        (shape(Redundancy::RaidZ(1), 3, 12), &[0]),
-        (shape(Redundancy::RaidZ(2), 5, 9), &[1, 3]),
-        (shape(Redundancy::RaidZ(3), 6, 12), &[0, 4, 5]),
-    ];
-    let faults = [Fault::Writes, Fault::SomeWrites, Fault::Flushes, Fault::Everything];
     let rounds = if long() { 20 } else { 1 };
     let progress = Progress::of("failures within the redundancy", rounds as usize);
     for round in 0..rounds {
-        for (i, (shape, bad)) in cases.iter().enumerate() {
-            for fault in faults {
+        for (i, (shape, bad)) in SPARED.iter().enumerate() {
+            for fault in FAULTS {
                 endure(round * 100 + i as u64, shape, bad, fault);
             }
         }
