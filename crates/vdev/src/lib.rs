@@ -9,7 +9,8 @@
 //! | module | holds |
 //! |---|---|
 //! | [`device`] | the trait of devices, files and block devices |
-//! | `uring` | batches of reads by io_uring; the only module with unsafe code |
+//! | `uring`, `direct` | batches of reads by io_uring, past the page cache; with unsafe code |
+//! | `slots` | memory in huge pages for them; with unsafe code |
 //! | [`inject`] | devices in memory, faulty, slow and forgetful ones, for tests |
 //! | [`labels`] | reading the four labels of a device |
 //! | [`label_init`] | the labels of a new device, clearing them, whose they are |
@@ -53,6 +54,7 @@ pub mod labels;
 mod mirror;
 mod probe;
 mod raidz;
+mod slots;
 mod state;
 pub mod stats;
 mod submit;

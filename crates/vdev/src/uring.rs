@@ -9,13 +9,14 @@
 //!
 //! The kernel writes into buffers behind Rust's back, so a buffer must live, and must not be
 //! touched, from the submission of its read until the completion. [`Buffers`] owns them (each a
-//! `Vec` with room for its read behind the few bytes that align it) with the count of reads in
-//! flight, and dropping it while that count is not zero leaks them instead: memory that the kernel
-//! may still write to is never reused, whichever way a batch is left. A buffer's `Vec` may move, its
-//! heap memory does not, and nothing is pushed to it while its read is in flight. The length set
-//! after a completion is that of the bytes that align it, which are initialised, and the number of
-//! bytes the kernel reported, which is at most the length submitted, which is at most the room that
-//! was behind them. The files outlive the batch, which borrows them.
+//! `Vec` with room for its read behind the few bytes that align it, or a [`Slot`] as long as the
+//! read) with the count of reads in flight, and dropping it while that count is not zero leaks them
+//! instead: memory that the kernel may still write to is never reused, whichever way a batch is
+//! left. A buffer may move, its memory does not, and nothing is pushed to it, and nobody looks at it,
+//! while its read is in flight. The length that a `Vec` is set to after a completion is that of the bytes that
+//! align it, which are initialised, and the number of bytes the kernel reported, which is at most
+//! the length submitted, which is at most the room that was behind them. The files outlive the batch,
+//! which borrows them.
 
 #![allow(unsafe_code)]
 
@@ -31,6 +32,7 @@ use rustix::io::Errno;
 
 use crate::device::{ReadReq, pread};
 use crate::direct::Direct;
+use crate::slots::{SLOT, SLOTS, Slot};
 
 /// Reads in flight at once on one ring.
 const DEPTH: u32 = 64;
@@ -79,11 +81,43 @@ impl Rings {
     }
 }
 
+/// What a read goes to.
+enum Buffer {
+    /// With room behind what is in it, if the read is in flight.
+    Plain(Vec<u8>),
+    Slot(Slot),
+}
+
+impl Buffer {
+    /// One for a read of `len` bytes, from `direct` if there is that. `None`: there is no memory.
+    fn new(len: usize, direct: Option<&Direct>) -> Option<Buffer> {
+        if direct.is_some_and(|d| d.memory <= SLOT)
+            && len > SLOT / 2
+            && let Some(slot) = SLOTS.take(len)
+        {
+            return Some(Buffer::Slot(slot));
+        }
+        let align = direct.map_or(1, |d| d.memory);
+        let mut buf: Vec<u8> = Vec::new();
+        buf.try_reserve_exact(len.saturating_add(align - 1)).ok()?;
+        // At most `align - 1`: the address then is a multiple of `align`.
+        buf.resize(buf.as_ptr().addr().wrapping_neg() % align, 0);
+        Some(Buffer::Plain(buf))
+    }
+
+    /// Where the read is to go. There is room for its length.
+    fn free(&mut self) -> *mut u8 {
+        match self {
+            Buffer::Plain(buf) => buf.spare_capacity_mut().as_mut_ptr().cast(),
+            Buffer::Slot(slot) => slot.as_mut_ptr(),
+        }
+    }
+}
+
 /// The buffers of a batch, by the index of their request.
 #[derive(Default)]
 struct Buffers {
-    /// `Vec`s, with room behind what is in them if their read is in flight.
-    list: Vec<Vec<u8>>,
+    list: Vec<Option<Buffer>>,
     in_flight: usize,
 }
 
@@ -113,7 +147,7 @@ impl Batch<'_> {
                 if reqs[next].result.is_none() {
                     self.push(&mut reqs[next]);
                 } else {
-                    self.buffers.list.push(Vec::new());
+                    self.buffers.list.push(None);
                 }
                 next += 1;
             }
@@ -134,21 +168,16 @@ impl Batch<'_> {
 
     /// Queues the next read; one that cannot be queued is completed at once.
     fn push(&mut self, req: &mut ReadReq) {
-        let mut buf: Vec<u8> = Vec::new();
         let index = self.buffers.list.len();
-        let (file, align) = self.direct.map_or((self.file, 1), |d| (&d.file, d.memory));
-        let room = req.len.saturating_add(align - 1);
-        let queued = match u32::try_from(req.len) {
-            Ok(len) if buf.try_reserve_exact(room).is_ok() => {
-                // At most `align - 1`: the address then is a multiple of `align`.
-                buf.resize(buf.as_ptr().addr().wrapping_neg() % align, 0);
+        let file = self.direct.map_or(self.file, |d| &d.file);
+        let mut buf = Buffer::new(req.len, self.direct);
+        let queued = match (u32::try_from(req.len), &mut buf) {
+            (Ok(len), Some(buf)) => {
                 let fd = types::Fd(file.as_raw_fd());
-                let free = buf.spare_capacity_mut().as_mut_ptr().cast();
-                let read = opcode::Read::new(fd, free, len).offset(req.offset);
+                let read = opcode::Read::new(fd, buf.free(), len).offset(req.offset);
                 let read = read.build().user_data(index as u64);
-                // SAFETY: behind what is in it, the buffer has room for `len` bytes; it goes to
-                // `self.buffers`, which keeps it until its completion is reaped (see the module's
-                // comment).
+                // SAFETY: the buffer has room for `len` bytes there; it goes to `self.buffers`, which
+                // keeps it until its completion is reaped (see the module's comment).
                 unsafe { self.ring.submission().push(&read) }.is_ok()
             }
             _ => false,
@@ -180,16 +209,12 @@ impl Batch<'_> {
             let index = done.user_data() as usize;
             let slot = self.buffers.list.get_mut(index);
             let (Some(slot), Some(req)) = (slot, reqs.get_mut(index)) else { continue };
-            let mut buf = std::mem::take(slot);
+            let Some(buf) = slot.take() else { continue };
             self.buffers.in_flight = self.buffers.in_flight.saturating_sub(1);
-            let (before, error) = (buf.len(), done.result().saturating_neg());
+            let error = done.result().saturating_neg();
             req.result = Some(match usize::try_from(done.result()) {
-                Ok(n) => {
-                    // SAFETY: the kernel wrote `n` bytes, at most the `req.len` submitted, behind
-                    // the first `before`, where the buffer has room for `req.len`.
-                    unsafe { buf.set_len(before + n.min(req.len)) };
-                    complete(self.file, req, buf, before)
-                }
+                // SAFETY: the kernel wrote `n` bytes, at most the `req.len` submitted.
+                Ok(n) => unsafe { complete(self.file, req, buf, n.min(req.len)) },
                 // Whatever there is against reading past the page cache.
                 Err(_) if error == Errno::INVAL.raw_os_error() && self.direct.is_some() => {
                     pread(self.file, req.offset, req.len)
@@ -200,13 +225,25 @@ impl Batch<'_> {
     }
 }
 
-/// The bytes of `req`, of which those that are in `buf` behind the first `before` are there. A read may
-/// come out short at the end of the file, or anywhere for reasons of the kernel's own.
-fn complete(file: &File, req: &ReadReq, mut buf: Vec<u8>, before: usize) -> io::Result<Abd> {
-    let there = buf.len() - before;
-    if there < req.len {
-        let at = req.offset.checked_add(there as u64).ok_or(io::ErrorKind::InvalidInput)?;
-        let rest = pread(file, at, req.len - there)?;
+/// The bytes of `req`, of which the first `n` are in `buf`. A read may come out short at the end of the
+/// file, or anywhere for reasons of the kernel's own.
+///
+/// # Safety
+/// The kernel wrote `n` bytes where [`Buffer::free`] says; there is room for so many.
+unsafe fn complete(file: &File, req: &ReadReq, buf: Buffer, n: usize) -> io::Result<Abd> {
+    let (mut buf, before) = match buf {
+        Buffer::Slot(slot) if n == req.len => return Ok(Abd::from_owner(slot)),
+        Buffer::Slot(slot) => (slot.as_ref().get(..n).unwrap_or_default().to_vec(), 0),
+        Buffer::Plain(mut buf) => {
+            let before = buf.len();
+            // SAFETY: behind the first `before` bytes, which were there, are `n` more.
+            unsafe { buf.set_len(before + n) };
+            (buf, before)
+        }
+    };
+    if n < req.len {
+        let at = req.offset.checked_add(n as u64).ok_or(io::ErrorKind::InvalidInput)?;
+        let rest = pread(file, at, req.len - n)?;
         buf.extend_from_slice(&rest.bytes());
     }
     let bytes = Abd::from_vec(buf).slice(before, req.len);

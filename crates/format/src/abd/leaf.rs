@@ -18,7 +18,13 @@ pub(super) struct Leaf {
 enum Memory {
     Linear(Arc<Vec<u8>>),
     Scatter(Arc<Chunks>),
+    Lent(Arc<dyn Lent>),
 }
+
+/// Memory of someone else's, who takes it back when this is dropped.
+pub(super) trait Lent: AsRef<[u8]> + Send + Sync {}
+
+impl<T: AsRef<[u8]> + Send + Sync> Lent for T {}
 
 impl Leaf {
     pub(super) fn linear(v: Vec<u8>) -> Leaf {
@@ -32,6 +38,11 @@ impl Leaf {
         Leaf { memory: Memory::Scatter(Arc::new(chunks)), at: 0, len }
     }
 
+    pub(super) fn lent(owner: impl Lent + 'static) -> Leaf {
+        let len = owner.as_ref().len();
+        Leaf { memory: Memory::Lent(Arc::new(owner)), at: 0, len }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -40,6 +51,7 @@ impl Leaf {
         match self.memory {
             Memory::Linear(_) => "linear",
             Memory::Scatter(_) => "scatter",
+            Memory::Lent(_) => "lent",
         }
     }
 
@@ -76,6 +88,7 @@ impl Leaf {
         let left = self.len - at;
         match &self.memory {
             Memory::Linear(v) => &v[start..start + left],
+            Memory::Lent(owner) => &(**owner).as_ref()[start..start + left],
             Memory::Scatter(chunks) => {
                 let within = start % CHUNK;
                 let take = left.min(CHUNK - within);

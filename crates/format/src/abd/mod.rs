@@ -4,12 +4,13 @@
 //! decompressor, the cache, the object that is assembled from them, the caller. An [`Abd`] is handed
 //! along without copying: cloning or slicing one shares the memory below it.
 //!
-//! Three shapes, which the holder need not care about:
+//! Four shapes, which the holder need not care about:
 //!
 //! - *linear*: one allocation, contiguous. What a decompressor or a parser wants.
 //! - *scatter*: chunks of [`CHUNK`] bytes from a slab that recycles them (see [`slab`]), so that
 //!   large buffers neither fragment the heap nor go back to the system at every block.
-//! - *gang*: a sequence of the other two, for example the pieces of a gang block or of a file read.
+//! - *lent*: contiguous, in memory that someone else manages.
+//! - *gang*: a sequence of the others, for example the pieces of a gang block or of a file read.
 //!
 //! Invariants:
 //! - The bytes of an `Abd` never change, but through the only holder's [`Abd::make_mut`] and
@@ -89,6 +90,12 @@ impl Abd {
     /// Takes a vector as a linear buffer; no copy.
     pub fn from_vec(v: Vec<u8>) -> Abd {
         Abd(Shape::One(Leaf::linear(v)))
+    }
+
+    /// Bytes of someone else's memory, who takes it back when the last buffer in it is dropped; no copy.
+    /// `as_ref` must give the same bytes each time.
+    pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Abd {
+        Abd(Shape::One(Leaf::lent(owner)))
     }
 
     /// A copy of `bytes` in a linear buffer; counted.
