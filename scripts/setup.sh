@@ -150,4 +150,8 @@ if [ "$purpose" = test ]; then
         say "building fsx, the file system exerciser, for $(id -un) only"
         cargo install --quiet --locked --debug fsx
     fi
+    if ! command -v pjdfstest >/dev/null; then
+        say "building pjdfstest, which tries what POSIX says, for $(id -un) only"
+        cargo install --quiet --locked --debug pjdfstest@0.2.2
+    fi
 fi

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 const DEVICE: u64 = 2 << 30;
 /// Seconds that a program may take.
 const PATIENCE: &str = "300";
-/// What `zdb` says of a pool that is not as it should be.
 /// Whether there is time for a long test.
 pub fn long() -> bool {
     std::env::var("CENOTE_PROGRAMS").is_ok_and(|v| v == "long")
