@@ -98,6 +98,7 @@ mod tests {
     use cenote_format::abd::Abd;
     use rustix::fs::{Advice, fadvise};
     use std::io::Write;
+    use std::os::unix::fs::FileExt;
 
     const READ: usize = 128 << 10;
 
@@ -154,6 +155,32 @@ mod tests {
         let mut reqs = reads((0..12).map(|i| (at + 4096 - READ + i * (READ - 4096)) as u64));
         device.read_batch(&mut reqs);
         check(reqs, &bytes);
+    }
+
+    #[test]
+    fn more_is_read_at_once_than_huge_pages_hold() {
+        const BLOCK: u64 = 1 << 20;
+        let file = file_of(&[]);
+        file.as_file().set_len(90 * BLOCK).unwrap();
+        for i in 0..90 {
+            let mark = [i as u8 + 1; 4096];
+            file.as_file().write_all_at(&mark, (i + 1) * BLOCK - 4096).unwrap();
+        }
+        forget(file.as_file());
+        let device = open_device_rw(file.path()).unwrap();
+        // What was read stays while the rest is.
+        let mut all: Vec<(u64, Abd)> = Vec::new();
+        for from in (0..90).step_by(9) {
+            let read = |i| ReadReq::new(i * BLOCK, BLOCK as usize);
+            let mut reqs: Vec<ReadReq> = (from..from + 9).map(read).collect();
+            device.read_batch(&mut reqs);
+            all.extend((from..).zip(reqs.into_iter().map(|req| req.take().unwrap())));
+        }
+        for (i, data) in all {
+            let data = data.bytes();
+            let (zeros, mark) = data.split_at(BLOCK as usize - 4096);
+            assert!(zeros.iter().all(|b| *b == 0) && mark.iter().all(|b| *b == i as u8 + 1), "{i}");
+        }
     }
 
     #[test]

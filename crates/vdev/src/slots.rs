@@ -6,16 +6,17 @@
 //! of each to the beginning of the next. Memory in huge pages is in one piece, or nearly.
 //!
 //! A huge page is divided into [`PER_PAGE`] slots of [`SLOT`] bytes. A buffer takes as many neighbouring
-//! ones as it needs, the first that are free, and gives them back when it is dropped. Pages are mapped when no
-//! other has room, and stay mapped; there are at most [`PAGES`]: two or three readers that read ahead
-//! need no more. Where all slots are taken, there are ordinary buffers.
+//! ones as it needs, the first that are free, and gives them back when it is dropped. Pages are mapped
+//! when no other has room, and stay mapped; there are at most [`PAGES`]: two or three readers that read
+//! ahead need no more. Where all slots are taken, there are ordinary buffers.
 //!
 //! # Why the unsafe code is sound
 //!
-//! Every page is a private mapping of its own that is never unmapped, and whose bytes the kernel has set
-//! to zero, so all of them can be read at any time. No reference to a mapping is ever made. A slot that is marked
-//! as taken belongs to one [`Slot`], which alone makes references to its bytes, by the rules of
-//! ownership; the mark is set under the lock when the `Slot` is made, and cleared when it is dropped.
+//! Every page is a private mapping of its own that is never unmapped, and whose bytes the kernel has
+//! set to zero, so all of them can be read at any time. No reference to a mapping is ever made. A slot
+//! that is marked as taken belongs to one [`Slot`], which alone makes references to its bytes, by the
+//! rules of ownership; the mark is set under the lock when the `Slot` is made, and cleared when it is
+//! dropped.
 
 #![allow(unsafe_code)]
 
