@@ -12,11 +12,11 @@
 //! `Vec` with room for its read behind the few bytes that align it, or a [`Slot`] as long as the
 //! read) with the count of reads in flight, and dropping it while that count is not zero leaks them
 //! instead: memory that the kernel may still write to is never reused, whichever way a batch is
-//! left. A buffer may move, its memory does not, and nothing is pushed to it, and nobody looks at it,
-//! while its read is in flight. The length that a `Vec` is set to after a completion is that of the bytes that
-//! align it, which are initialised, and the number of bytes the kernel reported, which is at most
-//! the length submitted, which is at most the room that was behind them. The files outlive the batch,
-//! which borrows them.
+//! left. A buffer may move, its memory does not, and while its read is in flight nothing is pushed to
+//! it and nobody looks at it. The length that a `Vec` is set to after a completion is that of the
+//! bytes that align it, which are initialised, and the number of bytes the kernel reported, which is
+//! at most the length submitted, which is at most the room that was behind them. The files outlive
+//! the batch, which borrows them.
 
 #![allow(unsafe_code)]
 
@@ -91,7 +91,8 @@ enum Buffer {
 impl Buffer {
     /// One for a read of `len` bytes, from `direct` if there is that. `None`: there is no memory.
     fn new(len: usize, direct: Option<&Direct>) -> Option<Buffer> {
-        if direct.is_some_and(|d| d.memory <= SLOT)
+        // Slots start where any device wants buffers to start: see `Direct::open`.
+        if direct.is_some()
             && len > SLOT / 2
             && let Some(slot) = SLOTS.take(len)
         {
@@ -225,8 +226,8 @@ impl Batch<'_> {
     }
 }
 
-/// The bytes of `req`, of which the first `n` are in `buf`. A read may come out short at the end of the
-/// file, or anywhere for reasons of the kernel's own.
+/// The bytes of `req`, of which the first `n` are in `buf`. A read may come out short at the end of
+/// the file, or anywhere for reasons of the kernel's own.
 ///
 /// # Safety
 /// The kernel wrote `n` bytes where [`Buffer::free`] says; there is room for so many.
