@@ -58,6 +58,18 @@ impl Pool {
         let wrong: u64 = engine.pool().store().vdevs().leaves().iter().map(|l| l.errors().2).sum();
         assert!(wrong == 0, "{wrong} blocks were wrong; images in {}", keep(&self.images()));
     }
+
+    /// Exports the pool. What devices missed they must not be asked for, with all devices, and without
+    /// those that were bad.
+    fn finish(&self, driver: Driver, bad: &[usize]) {
+        let (model, _) = driver.export();
+        let before = self.images();
+        self.holds(&model, &[]);
+        self.holds(&model, bad);
+        if let Err(e) = judge(&before) {
+            panic!("{e}");
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -97,14 +109,7 @@ fn endure(seed: u64, shape: &Shape, bad: &[usize], fault: Fault) {
     assert!(tried > 0, "nothing failed");
     bad.iter().for_each(|i| pool.faulty[*i].repair());
     steps(&mut driver, 30);
-    let (model, _) = driver.export();
-    // What they missed, they must not be asked for: with all devices, and without those.
-    let before = pool.images();
-    pool.holds(&model, &[]);
-    pool.holds(&model, bad);
-    if let Err(e) = judge(&before) {
-        panic!("{e}");
-    }
+    pool.finish(driver, bad);
 }
 
 /// Devices that the pool can do without fail in one way after the other, slowly or at once, and are
@@ -132,13 +137,7 @@ fn flap(seed: u64, shape: &Shape, bad: &[usize]) {
     let same = driver.check();
     assert!(same.is_ok(), "{same:?}; images in {}", keep(&pool.images()));
     drop(engine);
-    let (model, _) = driver.export();
-    let before = pool.images();
-    pool.holds(&model, &[]);
-    pool.holds(&model, bad);
-    if let Err(e) = judge(&before) {
-        panic!("{e}");
-    }
+    pool.finish(driver, bad);
 }
 
 /// Pools, and devices that they can do without.
