@@ -43,7 +43,8 @@ pub(crate) struct Core {
     pub uncharged: Option<Synced>,
     /// Destroyed datasets are still being freed.
     pub destroying: bool,
-    /// What devices missed in this group, by leaf.
+    /// What devices missed, as far as it is known in this group, by leaf. Asked for several times, so
+    /// that a leaf may be in it more than once.
     pub missed: Vec<(u64, Vec<Range<u64>>)>,
 }
 
