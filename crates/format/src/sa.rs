@@ -92,28 +92,62 @@ pub struct SaValue {
     pub len: usize,
 }
 
-/// Finds the values in a buffer whose header is `header` and whose layout lists `attrs`.
-/// Fails if a value does not lie in the buffer.
-pub fn locate(data: &[u8], header: &SaHeader, attrs: &[AttrDef]) -> Result<Vec<SaValue>> {
-    const WHAT: &str = "system attributes";
-    let b = Bytes::new(data, header.order, WHAT);
-    let variable = attrs.iter().filter(|a| a.length == 0).count();
-    let mut at = round_up_8(LENGTHS_AT.saturating_add(variable.saturating_mul(2)));
-    let mut length_at = LENGTHS_AT;
-    let mut values = Vec::with_capacity(attrs.len());
-    for a in attrs {
-        let len = if a.length != 0 {
-            usize::from(a.length)
-        } else {
-            let len = b.u16(length_at)?;
-            length_at = length_at.saturating_add(2);
-            usize::from(len)
-        };
-        b.slice(at, len)?;
-        values.push(SaValue { id: a.id, at, len });
-        at = round_up_8(at.saturating_add(len));
+/// The attributes of the buffers of a layout, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    attrs: Vec<AttrDef>,
+    /// Bytes of the lengths in the header.
+    lengths: usize,
+    /// Where the values are before the first of variable length: in all buffers at the same places.
+    alike: Vec<SaValue>,
+    /// Where the one after them is.
+    next: usize,
+}
+
+impl Layout {
+    /// The layout that lists `attrs`.
+    pub fn new(attrs: Vec<AttrDef>) -> Layout {
+        let lengths = attrs.iter().filter(|a| a.length == 0).count().saturating_mul(2);
+        let mut next = round_up_8(LENGTHS_AT.saturating_add(lengths));
+        let alike = attrs.iter().take_while(|a| a.length != 0);
+        let alike = alike.map(|a| value_at(&mut next, a.id, a.length)).collect();
+        Layout { attrs, lengths, alike, next }
     }
-    Ok(values)
+
+    /// What it lists.
+    pub fn attrs(&self) -> &[AttrDef] {
+        &self.attrs
+    }
+
+    /// Finds the values in a buffer of this layout whose header is `header`.
+    /// Fails if a value does not lie in the buffer.
+    pub fn locate(&self, data: &[u8], header: &SaHeader) -> Result<Vec<SaValue>> {
+        let b = Bytes::new(data, header.order, "system attributes");
+        b.slice(LENGTHS_AT, self.lengths)?;
+        let mut values = Vec::with_capacity(self.attrs.len());
+        values.extend_from_slice(&self.alike);
+        let (mut at, mut length_at) = (self.next, LENGTHS_AT);
+        for a in self.attrs.iter().skip(self.alike.len()) {
+            let mut len = a.length;
+            if len == 0 {
+                len = b.u16(length_at)?;
+                length_at = length_at.saturating_add(2);
+            }
+            values.push(value_at(&mut at, a.id, len));
+        }
+        // They lie one after the other.
+        if let Some(last) = values.last() {
+            b.slice(last.at, last.len)?;
+        }
+        Ok(values)
+    }
+}
+
+/// A value at `at`, which becomes the place of the next one.
+fn value_at(at: &mut usize, id: u16, len: u16) -> SaValue {
+    let value = SaValue { id, at: *at, len: usize::from(len) };
+    *at = round_up_8(at.saturating_add(value.len));
+    value
 }
 
 fn round_up_8(n: usize) -> usize {
@@ -245,10 +279,14 @@ mod tests {
             v.resize(16 + 8 + 8 + 16 + 16, 0);
             let h = SaHeader::decode(&v).unwrap();
             assert_eq!(h, SaHeader { order, layout: 3, size: 16 });
-            let found: Vec<_> =
-                locate(&v, &h, &attrs).unwrap().iter().map(|v| (v.id, v.at, v.len)).collect();
+            let found: Vec<_> = Layout::new(attrs.to_vec())
+                .locate(&v, &h)
+                .unwrap()
+                .iter()
+                .map(|v| (v.id, v.at, v.len))
+                .collect();
             assert_eq!(found, [(5, 16, 8), (17, 24, 5), (19, 32, 9), (6, 48, 16)]);
-            assert!(locate(&v[..v.len() - 1], &h, &attrs).is_err());
+            assert!(Layout::new(attrs.to_vec()).locate(&v[..v.len() - 1], &h).is_err());
         }
     }
 
@@ -305,8 +343,8 @@ mod tests {
                 v[..4].copy_from_slice(&if big { SA_MAGIC.to_be_bytes() } else { SA_MAGIC.to_le_bytes() });
             }
             if let Ok(h) = SaHeader::decode(&v) {
-                let attrs: Vec<_> = (0..20).map(|i| AttrDef { id: i, length: i % 3 * 8, swap: 0 }).collect();
-                for a in locate(&v, &h, &attrs).unwrap_or_default() {
+                let attrs = (0..20).map(|i| AttrDef { id: i, length: i % 3 * 8, swap: 0 });
+                for a in Layout::new(attrs.collect()).locate(&v, &h).unwrap_or_default() {
                     prop_assert!(a.at + a.len <= v.len());
                 }
             }

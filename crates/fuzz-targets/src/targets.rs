@@ -135,7 +135,8 @@ pub(crate) fn sa(data: &[u8]) {
         .collect();
     black_box(sa_format::decode_xattrs(buffer)).ok();
     let Ok(header) = sa_format::SaHeader::decode(buffer) else { return };
-    let Ok(values) = sa_format::locate(buffer, &header, &attrs) else { return };
+    let layout = sa_format::Layout::new(attrs);
+    let Ok(values) = layout.locate(buffer, &header) else { return };
     for value in values {
         assert!(buffer.get(value.at..value.at + value.len).is_some(), "value outside its buffer");
     }

@@ -18,7 +18,7 @@ use cenote_format::encode::zap::leaf::LeafMut;
 use cenote_format::encode::zap::micro::{self as micro_mut, MicroIndex};
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::label;
-use cenote_format::sa::{AttrDef, SaHeader, locate};
+use cenote_format::sa::{AttrDef, Layout, SaHeader};
 use cenote_format::spacemap::{DebugAction, Entries, Entry, SpaceMapPhys};
 use cenote_format::zap::fat::FatHeader;
 use cenote_format::zap::leaf::{Leaf, LeafEntry};
@@ -235,7 +235,8 @@ fn micro_zap(data: &[u8]) {
     let mut index = MicroIndex::load(data).unwrap();
     assert_eq!(index.len(), expected.len());
     for (name, value, _) in expected.iter().take(50) {
-        let slot = index.find(&changed, name).unwrap().unwrap();
+        let (slot, found) = index.find(&changed, name).unwrap().unwrap();
+        assert_eq!(found, *value);
         assert!(index.find_normalized(&changed, name).unwrap().is_some());
         index.remove(&mut changed, slot).unwrap();
         assert_eq!(index.find(&changed, name).unwrap(), None);
@@ -413,10 +414,9 @@ fn attributes_of_real_files() {
                 .filter(|(n, _)| *n == name)
                 .filter_map(|(_, ids)| {
                     let defs: Vec<AttrDef> = ids.iter().map(|id| registry[&(*id as u16)]).collect();
-                    let found = locate(data, &header, &defs).ok()?;
+                    let found = Layout::new(defs.clone()).locate(data, &header).ok()?;
                     let values = found.iter().map(|v| &data[v.at..v.at + v.len]);
-                    let attrs: Vec<_> = defs.into_iter().zip(values).collect();
-                    Some(encode_attrs(header.layout, &attrs).unwrap())
+                    Some(encode_attrs(header.layout, defs.iter().copied().zip(values)).unwrap())
                 })
                 .collect();
             exact += u32::from(made.iter().any(|m| m == data));

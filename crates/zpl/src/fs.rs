@@ -11,12 +11,13 @@
 //! Nothing is kept per file: dnodes and blocks are cached below. Open directories are, in a small
 //! map (see `dir`).
 
+use crate::attr::{Attr, attr_of};
 use crate::dir::Directories;
 use crate::quota::Quotas;
-use crate::sa::{Registry, SharedRegistry, ZplAttr};
+use crate::sa::{Registry, SharedRegistry};
 use crate::source::Source;
 use crate::write::{Reaper, Settings};
-use crate::znode::{FLAG_PROJID, S_IFBLK, S_IFCHR, S_IFMT, Znode};
+use crate::znode::Znode;
 use crate::{Error, Result};
 use ahash::HashMap;
 use cenote_dmu::live::LiveObjectSet;
@@ -30,67 +31,6 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 pub(crate) const MASTER_NODE: u64 = 1;
 /// The newest ZPL version.
 const MAX_VERSION: u64 = 5;
-/// The user that stands for those who have no number here (`nobody`).
-const NOBODY: u32 = 65534;
-
-/// Exact attributes of a file, as `stat` shows them under OpenZFS on Linux.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attr {
-    /// Object number.
-    pub ino: u64,
-    /// Transaction group of creation: tells apart files that had the same number.
-    pub gen_: u64,
-    /// File type and permissions: `st_mode`.
-    pub mode: u32,
-    /// Owner. An owner from another system's domain (a FUID) is 65534.
-    pub uid: u32,
-    /// Group, likewise.
-    pub gid: u32,
-    /// Link count. A directory's is 2 plus its directories.
-    pub nlink: u64,
-    /// Bytes; of a directory, its entries plus 2.
-    pub size: u64,
-    /// Space taken, in units of 512 bytes: data, metadata and the dnode.
-    pub blocks: u64,
-    /// Bytes of a data block.
-    pub blksize: u32,
-    /// Last access: seconds since 1970, nanoseconds.
-    pub atime: (i64, u32),
-    /// Last modification.
-    pub mtime: (i64, u32),
-    /// Last change of attributes.
-    pub ctime: (i64, u32),
-    /// Creation.
-    pub crtime: (i64, u32),
-    /// Of a device: Linux's major and minor number.
-    pub rdev: (u32, u32),
-    /// The directory the file was created in or last renamed to.
-    pub parent: u64,
-    /// `zp_flags` (`ZFS_READONLY`, `ZFS_IMMUTABLE`, …).
-    pub flags: u64,
-    /// Project id; 0 if none.
-    pub projid: u64,
-    /// The hidden directory of extended attributes; 0 if none.
-    pub xattr: u64,
-}
-
-impl Attr {
-    /// Whether the file is a directory.
-    pub fn is_dir(&self) -> bool {
-        u64::from(self.mode) & S_IFMT == crate::znode::S_IFDIR
-    }
-
-    /// Whether the file is a symbolic link.
-    pub fn is_symlink(&self) -> bool {
-        u64::from(self.mode) & S_IFMT == crate::znode::S_IFLNK
-    }
-
-    /// Whether the file is a regular file.
-    pub fn is_file(&self) -> bool {
-        u64::from(self.mode) & S_IFMT == crate::znode::S_IFREG
-    }
-}
-
 /// The `casesensitivity` property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaseSensitivity {
@@ -329,38 +269,7 @@ impl FileSystem {
 
     /// Attributes of a file.
     pub fn attr(&self, ino: u64) -> Result<Attr> {
-        self.attr_of(&self.znode(ino)?)
-    }
-
-    pub(crate) fn attr_of(&self, z: &Znode) -> Result<Attr> {
-        let mode = z.mode()?;
-        let flags = z.required(ZplAttr::Flags)?;
-        let dnode = z.object().dnode();
-        let is_device = matches!(mode & S_IFMT, S_IFBLK | S_IFCHR);
-        let rdev = if is_device { z.word(ZplAttr::Rdev)?.unwrap_or(0) } else { 0 };
-        let projid =
-            if flags & FLAG_PROJID != 0 { z.word(ZplAttr::ProjId)?.unwrap_or(0) } else { 0 };
-        Ok(Attr {
-            ino: z.object().number(),
-            gen_: z.required(ZplAttr::Gen)?,
-            mode: mode as u32 & 0o177_777,
-            uid: local_id(z.required(ZplAttr::Uid)?),
-            gid: local_id(z.required(ZplAttr::Gid)?),
-            nlink: z.required(ZplAttr::Links)? & u64::from(u32::MAX),
-            size: z.required(ZplAttr::Size)?,
-            // OpenZFS rounds to the nearest sector and counts the slots of the dnode itself.
-            blocks: (dnode.used.saturating_add(256) >> 9).saturating_add(dnode.slots()),
-            blksize: u32::try_from(dnode.block_size).unwrap_or(u32::MAX),
-            atime: z.time(ZplAttr::Atime)?,
-            mtime: z.time(ZplAttr::Mtime)?,
-            ctime: z.time(ZplAttr::Ctime)?,
-            crtime: z.time(ZplAttr::Crtime)?,
-            rdev: split_rdev(rdev),
-            parent: z.required(ZplAttr::Parent)?,
-            flags,
-            projid,
-            xattr: z.word(ZplAttr::Xattr)?.unwrap_or(0),
-        })
+        attr_of(&self.znode(ino)?)
     }
 }
 
@@ -369,35 +278,5 @@ pub(crate) fn norm_flags(normalization: u64, case: CaseSensitivity) -> u64 {
     match case {
         CaseSensitivity::Sensitive => normalization,
         CaseSensitivity::Insensitive | CaseSensitivity::Mixed => normalization | TO_UPPER,
-    }
-}
-
-/// The user or group behind a stored id. The upper 32 bits of a FUID are the index of a domain
-/// (a Windows SID's authority), the lower the id in it; index 0 is the POSIX ids.
-fn local_id(fuid: u64) -> u32 {
-    u32::try_from(fuid).unwrap_or(NOBODY)
-}
-
-/// Major and minor number in a stored device number: the Linux kernel's own form, 12 and 20 bits.
-fn split_rdev(rdev: u64) -> (u32, u32) {
-    let dev = rdev as u32;
-    (dev >> 20, dev & 0xf_ffff)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn device_numbers_are_split_like_the_kernel_does() {
-        assert_eq!(split_rdev(1 << 20 | 3), (1, 3));
-        assert_eq!(split_rdev(259 << 20 | 70000), (259, 70000));
-    }
-
-    #[test]
-    fn ids_of_foreign_domains_are_nobody() {
-        assert_eq!(local_id(1000), 1000);
-        assert_eq!(local_id(u64::from(u32::MAX)), u32::MAX);
-        assert_eq!(local_id(1 << 32 | 1000), NOBODY);
     }
 }

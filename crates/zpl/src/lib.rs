@@ -8,7 +8,8 @@
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | [`fs`](FileSystem) | opening: master node, how names compare; attributes |
+//! | [`fs`](FileSystem) | opening: master node, how names compare |
+//! | [`attr`](Attr) | attributes as `stat` shows them |
 //! | `znode` | an object's attributes, wherever they are: `znode_phys_t` (versions 1 to 4) or system attributes |
 //! | `sa` | the registry of system attributes and their layouts |
 //! | `dir` | directory entries: lookup, listing, search by object |
@@ -24,6 +25,7 @@
 //! What is shown is what Linux programs see of a file system mounted by OpenZFS on Linux.
 
 mod acl;
+mod attr;
 mod dir;
 mod error;
 mod file;
@@ -38,11 +40,12 @@ mod write;
 mod xattr;
 mod znode;
 
+pub use attr::Attr;
 pub use cenote_store::PrimaryCache;
 pub use dir::DirEntry;
 pub use error::{Error, Result};
 pub use file::File;
-pub use fs::{Attr, CaseSensitivity, FileSystem, Visibility};
+pub use fs::{CaseSensitivity, FileSystem, Visibility};
 pub use quota::ProjectSpace;
 pub use stored::StoredAttrs;
 pub use volume::Volume;

@@ -14,7 +14,7 @@ use crate::source::Source;
 use crate::{Error, Result};
 use ahash::HashMap;
 use cenote_dmu::zap::Zap;
-use cenote_format::sa::{AttrDef, SaHeader, SaValue, locate};
+use cenote_format::sa::{AttrDef, Layout, SaHeader, SaValue};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The attributes that files have (`zpl_attr_t`), by what they mean.
@@ -76,19 +76,20 @@ pub(crate) const TABLE: [(&str, u16, u8, Option<ZplAttr>); 22] = [
 /// Attributes that this program knows the meaning of.
 const KNOWN: usize = ZplAttr::ProjId as usize + 1;
 
-/// Layout numbers have 10 bits.
-const MAX_LAYOUTS: usize = 1024;
+/// Largest number of a layout (10 bits).
+const MAX_LAYOUT: u16 = 0x3ff;
+/// Numbers below are not for new layouts.
+const FIRST_LAYOUT: usize = 2;
 /// More attributes than any header could give lengths for.
 const MAX_ATTRS: usize = 1024;
 
 /// The registry and the layouts of a file system.
 #[derive(Debug, Clone)]
 pub(crate) struct Registry {
-    numbers: [Option<u16>; KNOWN],
+    known: [Option<AttrDef>; KNOWN],
     defs: HashMap<u16, AttrDef>,
-    layouts: HashMap<u16, Vec<AttrDef>>,
-    /// Numbers of layouts are below, of those too that make no sense.
-    next_layout: u16,
+    /// The layouts by number; `None` for a number that is not used, or whose layout makes no sense.
+    layouts: Vec<Option<Layout>>,
     /// The ZAPs of attributes and of layouts.
     pub(crate) objects: (u64, u64),
 }
@@ -110,20 +111,18 @@ impl Registry {
             let word = entry.value.first().copied().unwrap_or_default();
             this.define(&entry.name, AttrDef::decode(word));
         }
-        if this.numbers[ZplAttr::Mode as usize].is_none() {
+        if this.known[ZplAttr::Mode as usize].is_none() {
             return Err(Error::Corrupt(registry_obj, "SA registry without ZPL_MODE".into()));
         }
-        for entry in layouts_zap.entries_from(0, MAX_LAYOUTS)? {
+        for entry in layouts_zap.entries_from(0, usize::from(MAX_LAYOUT) + 1)? {
             let number = std::str::from_utf8(&entry.name).ok().and_then(|n| n.parse::<u16>().ok());
             let attrs: Option<Vec<AttrDef>> = entry
                 .value
                 .iter()
                 .map(|w| u16::try_from(*w).ok().and_then(|id| this.defs.get(&id)).copied())
                 .collect();
-            let Some(number) = number else { continue };
-            this.next_layout = this.next_layout.max(number.saturating_add(1));
-            if let Some(attrs) = attrs {
-                this.add_layout(number, attrs);
+            if let Some(number) = number {
+                this.note_layout(number, attrs);
             }
         }
         Ok(this)
@@ -132,8 +131,7 @@ impl Registry {
     /// A registry of nothing, kept in two ZAPs.
     pub(crate) fn empty(objects: (u64, u64)) -> Registry {
         let (defs, layouts) = Default::default();
-        // 0 and 1 are not for the registry.
-        Registry { numbers: [None; KNOWN], defs, layouts, next_layout: 2, objects }
+        Registry { known: [None; KNOWN], defs, layouts, objects }
     }
 
     /// Takes note of an attribute.
@@ -141,13 +139,13 @@ impl Registry {
         self.defs.insert(def.id, def);
         let known = TABLE.iter().find(|(n, ..)| n.as_bytes() == name);
         if let Some((_, _, _, Some(attr))) = known {
-            self.numbers[*attr as usize] = Some(def.id);
+            self.known[*attr as usize] = Some(def);
         }
     }
 
     /// The definition of an attribute, if it has been registered.
     pub(crate) fn def(&self, attr: ZplAttr) -> Option<AttrDef> {
-        self.number(attr).and_then(|id| self.defs.get(&id)).copied()
+        self.known[attr as usize]
     }
 
     /// A number that no attribute has.
@@ -156,40 +154,50 @@ impl Registry {
     }
 
     /// The number of the layout of exactly these attributes.
-    pub(crate) fn find_layout(&self, attrs: &[AttrDef]) -> Option<u16> {
-        let same = self.layouts.iter().filter(|(_, l)| l.as_slice() == attrs);
-        same.map(|(number, _)| *number).filter(|n| *n > 1).min()
+    pub(crate) fn find_layout(&self, attrs: impl Iterator<Item = AttrDef> + Clone) -> Option<u16> {
+        let same = |layout: &Option<Layout>| {
+            layout.as_ref().is_some_and(|layout| attrs.clone().eq(layout.attrs().iter().copied()))
+        };
+        let (_, others) = self.layouts.split_at_checked(FIRST_LAYOUT)?;
+        let found = others.iter().position(same)?;
+        u16::try_from(found.saturating_add(FIRST_LAYOUT)).ok()
     }
 
-    /// A number that no layout has.
-    pub(crate) fn free_layout(&self) -> u16 {
-        self.next_layout
+    /// A number above those of all layouts, of those too that make no sense; `None` if there is none.
+    pub(crate) fn free_layout(&self) -> Option<u16> {
+        let free = u16::try_from(self.layouts.len().max(FIRST_LAYOUT)).ok();
+        free.filter(|number| *number <= MAX_LAYOUT)
     }
 
-    /// Takes note of a layout.
-    pub(crate) fn add_layout(&mut self, number: u16, attrs: Vec<AttrDef>) {
-        self.next_layout = self.next_layout.max(number.saturating_add(1));
-        self.layouts.insert(number, attrs);
+    /// Takes note of a layout; `None` for one that makes no sense.
+    pub(crate) fn note_layout(&mut self, number: u16, attrs: Option<Vec<AttrDef>>) {
+        let place = usize::from(number);
+        if self.layouts.len() <= place && number <= MAX_LAYOUT {
+            self.layouts.resize(place.saturating_add(1), None);
+        }
+        if let Some(layout) = self.layouts.get_mut(place) {
+            *layout = attrs.map(Layout::new);
+        }
     }
 
-    /// The attributes of a layout.
-    pub(crate) fn layout(&self, number: u16) -> Option<&[AttrDef]> {
-        self.layouts.get(&number).map(Vec::as_slice)
+    /// A layout.
+    pub(crate) fn layout(&self, number: u16) -> Option<&Layout> {
+        self.layouts.get(usize::from(number))?.as_ref()
     }
 
     /// Finds the values in a bonus buffer or spill block of `object`.
     pub(crate) fn locate(&self, object: u64, data: &[u8]) -> Result<(SaHeader, Vec<SaValue>)> {
         let header = SaHeader::decode(data).map_err(Error::decode(object))?;
-        let layout = self.layouts.get(&header.layout).ok_or_else(|| {
+        let layout = self.layout(header.layout).ok_or_else(|| {
             Error::Corrupt(object, format!("SA layout {} is not defined", header.layout))
         })?;
-        let values = locate(data, &header, layout).map_err(Error::decode(object))?;
+        let values = layout.locate(data, &header).map_err(Error::decode(object))?;
         Ok((header, values))
     }
 
     /// The number of an attribute in this file system, if it has ever been used.
     pub(crate) fn number(&self, attr: ZplAttr) -> Option<u16> {
-        self.numbers[attr as usize]
+        self.known[attr as usize].map(|def| def.id)
     }
 }
 

@@ -15,6 +15,7 @@
 //!
 //! Invariant: a [`Znode`] has a mode; every other attribute is looked up when it is asked for.
 
+use crate::attr::{Attributes, Space};
 use crate::sa::{Registry, ZplAttr};
 use crate::{Error, Result};
 use cenote_dmu::Object;
@@ -127,29 +128,6 @@ impl Znode {
         Ok(Some((data, located)))
     }
 
-    /// An attribute of `N` 64-bit integers.
-    pub(crate) fn words<const N: usize>(&self, attr: ZplAttr) -> Result<Option<[u64; N]>> {
-        let Some((bytes, order)) = self.raw(attr)? else { return Ok(None) };
-        let words = Bytes::new(&bytes, order, "attribute").u64s(0);
-        Ok(Some(words.map_err(Error::decode(self.object.number()))?))
-    }
-
-    /// An attribute of one integer.
-    pub(crate) fn word(&self, attr: ZplAttr) -> Result<Option<u64>> {
-        Ok(self.words::<1>(attr)?.map(|[w]| w))
-    }
-
-    /// An attribute of one integer that every node has.
-    pub(crate) fn required(&self, attr: ZplAttr) -> Result<u64> {
-        self.word(attr)?.ok_or_else(|| self.missing(attr))
-    }
-
-    /// A time that every node has: seconds since 1970, nanoseconds.
-    pub(crate) fn time(&self, attr: ZplAttr) -> Result<(i64, u32)> {
-        let [sec, nsec] = self.words(attr)?.ok_or_else(|| self.missing(attr))?;
-        Ok((sec as i64, nsec.min(999_999_999) as u32))
-    }
-
     /// An attribute of bytes.
     pub(crate) fn bytes(&self, attr: ZplAttr) -> Result<Option<Vec<u8>>> {
         Ok(self.raw(attr)?.map(|(bytes, _)| bytes.into_owned()))
@@ -171,9 +149,21 @@ impl Znode {
     pub(crate) fn is_dir(&self) -> Result<bool> {
         Ok(self.mode()? & S_IFMT == S_IFDIR)
     }
+}
 
-    fn missing(&self, attr: ZplAttr) -> Error {
-        Error::Corrupt(self.object.number(), format!("no attribute {attr:?}"))
+impl Attributes for Znode {
+    fn number(&self) -> u64 {
+        self.object.number()
+    }
+
+    fn space(&self) -> Space {
+        self.object.dnode().into()
+    }
+
+    fn words<const N: usize>(&self, attr: ZplAttr) -> Result<Option<[u64; N]>> {
+        let Some((bytes, order)) = self.raw(attr)? else { return Ok(None) };
+        let words = Bytes::new(&bytes, order, "attribute").u64s(0);
+        Ok(Some(words.map_err(Error::decode(self.number()))?))
     }
 }
 

@@ -22,43 +22,51 @@
 
 use super::object::OpenObject;
 use super::zap::{AtHand, at_hand};
-use super::{Frozen, OpenObjectSet};
+use super::{Doomed, Frozen, OpenObjectSet};
 use crate::objset::{META_DNODE, PROJECT_USED};
 use crate::{Error, Object, ObjectSet, Result};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{DmuType, ObjsetPhys};
 use std::sync::Arc;
 
-/// Where an object is found.
+/// What an object that is not open stands on.
 pub(super) enum Found<'a> {
-    /// Among the open ones.
-    Open(&'a OpenObject),
-    /// Among the frozen ones.
+    /// What is frozen of it.
     Frozen(&'a OpenObject),
-    /// Nothing is pending.
+    /// What is on disk: nothing is pending.
     OnDisk(Object),
 }
 
-/// Where pending changes of an object are, if there are any.
+/// Whether changes of an object are pending.
 enum Seen<'a> {
-    Open(&'a OpenObject),
-    Frozen(&'a OpenObject),
+    Pending(&'a OpenObject),
     Gone,
     Clean,
 }
 
-impl OpenObjectSet {
-    fn seen(&self, number: u64) -> Seen<'_> {
-        let frozen = self.frozen.as_ref().or(self.inherited.as_ref());
-        if let Some(object) = self.objects.get(&number) {
-            return Seen::Open(object);
-        }
+/// What is below the open objects.
+pub(super) struct Below<'a> {
+    base: &'a Arc<ObjectSet>,
+    doomed: &'a Doomed,
+    frozen: Option<&'a Frozen>,
+}
+
+impl<'a> Below<'a> {
+    pub(super) fn new(
+        base: &'a Arc<ObjectSet>,
+        doomed: &'a Doomed,
+        frozen: Option<&'a Frozen>,
+    ) -> Below<'a> {
+        Below { base, doomed, frozen }
+    }
+
+    fn seen(&self, number: u64) -> Seen<'a> {
         if self.doomed.contains_key(&number) {
             return Seen::Gone;
         }
-        match frozen {
+        match self.frozen {
             Some(f) => match f.objects.get(&number) {
-                Some(object) => Seen::Frozen(object),
+                Some(object) => Seen::Pending(object),
                 None if f.doomed.contains_key(&number) => Seen::Gone,
                 None => Seen::Clean,
             },
@@ -66,21 +74,36 @@ impl OpenObjectSet {
         }
     }
 
-    pub(super) fn find(&self, number: u64) -> Result<Found<'_>> {
+    /// Finds an object that is not open.
+    pub(super) fn find(&self, number: u64) -> Result<Found<'a>> {
         match self.seen(number) {
-            Seen::Open(object) => Ok(Found::Open(object)),
-            Seen::Frozen(object) => Ok(Found::Frozen(object)),
-            Seen::Gone => Err(Error::NoObject { objset: self.id(), object: number }),
-            Seen::Clean => on_disk(&self.base, number).map(Found::OnDisk),
+            Seen::Pending(object) => Ok(Found::Frozen(object)),
+            Seen::Gone => Err(Error::NoObject { objset: self.base.id(), object: number }),
+            Seen::Clean => on_disk(self.base, number).map(Found::OnDisk),
+        }
+    }
+}
+
+impl OpenObjectSet {
+    fn below(&self) -> Below<'_> {
+        let frozen = self.frozen.as_ref().or(self.inherited.as_ref());
+        Below::new(&self.base, &self.doomed, frozen)
+    }
+
+    fn seen(&self, number: u64) -> Seen<'_> {
+        match self.objects.get(&number) {
+            Some(object) => Seen::Pending(object),
+            None => self.below().seen(number),
         }
     }
 
     /// The object as it is now, pending changes included; also an accounting object or the meta
     /// dnode. It stays as it is however the object set is changed further.
     pub fn view(&mut self, number: u64) -> Result<Object> {
-        match self.find(number)? {
-            Found::Open(object) | Found::Frozen(object) => Ok(object.view(&self.base)),
-            Found::OnDisk(object) => Ok(object),
+        match self.seen(number) {
+            Seen::Pending(object) => Ok(object.view(&self.base)),
+            Seen::Gone => Err(Error::NoObject { objset: self.id(), object: number }),
+            Seen::Clean => on_disk(&self.base, number),
         }
     }
 
@@ -92,10 +115,10 @@ impl OpenObjectSet {
         range: Option<(u64, u64)>,
     ) -> Result<Option<Object>> {
         match (self.seen(number), range) {
-            (Seen::Open(object) | Seen::Frozen(object), Some((offset, len))) => {
+            (Seen::Pending(object), Some((offset, len))) => {
                 Ok(Some(object.view_of(&self.base, offset, len)))
             }
-            (Seen::Open(object) | Seen::Frozen(object), None) => Ok(Some(object.view(&self.base))),
+            (Seen::Pending(object), None) => Ok(Some(object.view(&self.base))),
             (Seen::Gone, _) => Err(Error::NoObject { objset: self.id(), object: number }),
             (Seen::Clean, _) => Ok(None),
         }

@@ -57,11 +57,11 @@ use cenote_format::dmu::{
 };
 use cenote_format::encode::EncodeError;
 use cenote_store::{BlockError, Store};
-use freeze::Found;
 pub(crate) use freeze::on_disk;
+use freeze::{Below, Found};
 use object::OpenObject;
 use slots::Slots;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 use std::sync::Arc;
 
 /// `DN_MIN_INDBLKSHIFT`: indirect blocks of 4 KiB.
@@ -227,6 +227,22 @@ pub struct ObjectChange {
 type Objects = BTreeMap<u64, Arc<OpenObject>>;
 /// Objects that are to be freed, with their dnodes on disk; without one if it is being written.
 type Doomed = BTreeMap<u64, Option<Arc<Dnode>>>;
+
+/// The open object `number`, taken in from what is below if need be.
+fn take_in<'o>(
+    objects: &'o mut Objects,
+    below: &Below<'_>,
+    number: u64,
+) -> Result<&'o mut OpenObject> {
+    let object = match objects.entry(number) {
+        Entry::Occupied(open) => open.into_mut(),
+        Entry::Vacant(place) => place.insert(Arc::new(match below.find(number)? {
+            Found::Frozen(object) => OpenObject::above(object),
+            Found::OnDisk(object) => OpenObject::open(&object)?,
+        })),
+    };
+    Ok(Arc::make_mut(object))
+}
 
 /// What was frozen and is being written by another object set.
 #[derive(Clone)]
@@ -483,29 +499,22 @@ impl OpenObjectSet {
     fn object(&mut self, number: u64) -> Result<&mut OpenObject> {
         self.usable()?;
         self.settle();
-        if !self.objects.contains_key(&number) {
-            let open = match self.find(number)? {
-                Found::Frozen(object) => OpenObject::above(object),
-                Found::OnDisk(object) => OpenObject::open(&object)?,
-                // Not there, as was just seen.
-                Found::Open(_) => return Err(WriteError::Failed),
-            };
-            self.objects.insert(number, Arc::new(open));
-        }
-        let objset = self.base.id();
-        let absent = Error::NoObject { objset, object: number };
-        self.objects.get_mut(&number).map(Arc::make_mut).ok_or_else(|| absent.into())
+        let below = Below::new(&self.base, &self.doomed, self.frozen.as_ref());
+        take_in(&mut self.objects, &below, number)
     }
 
     /// The object, with what it takes to read what is on disk.
     fn with<T>(
         &mut self,
         number: u64,
-        f: impl FnOnce(&mut OpenObject, &object::Place) -> Result<T>,
+        f: impl FnOnce(&mut OpenObject, &object::Place<'_>) -> Result<T>,
     ) -> Result<T> {
-        let store = self.base.store().clone();
-        let place = object::Place { store, objset: self.base.id(), object: number };
-        let object = self.object(number)?;
+        self.usable()?;
+        self.settle();
+        let below = Below::new(&self.base, &self.doomed, self.frozen.as_ref());
+        let object = take_in(&mut self.objects, &below, number)?;
+        let place =
+            object::Place { store: self.base.store(), objset: self.base.id(), object: number };
         let before = object.bytes();
         let done = f(object, &place);
         let after = object.bytes();

@@ -21,13 +21,13 @@ const MAX_SPILL: usize = 128 << 10;
 const MAX_OFFSET: u64 = 1 << 63;
 
 /// Where an object is.
-pub(super) struct Place {
-    pub(super) store: Arc<Store>,
+pub(super) struct Place<'a> {
+    pub(super) store: &'a Arc<Store>,
     pub(super) objset: u64,
     pub(super) object: u64,
 }
 
-impl Place {
+impl Place<'_> {
     fn invalid<T>(&self, why: impl Into<String>) -> Result<T> {
         Err(WriteError::Invalid { object: self.object, why: why.into() })
     }
@@ -232,12 +232,17 @@ impl OpenObject {
         Ok(OpenObject::around(object.arc_dnode().clone(), true))
     }
 
-    pub(super) fn tree<'t>(&'t self, place: &'t Place) -> Tree<'t> {
+    pub(super) fn tree<'t>(&'t self, place: &'t Place<'_>) -> Tree<'t> {
         let (objset, object) = (place.objset, place.object);
-        Tree { store: &place.store, objset, object, dnode: &self.pending.disk.phys }
+        Tree { store: place.store, objset, object, dnode: &self.pending.disk.phys }
     }
 
-    pub(super) fn set_bonus(&mut self, place: &Place, kind: DmuType, bonus: &[u8]) -> Result<()> {
+    pub(super) fn set_bonus(
+        &mut self,
+        place: &Place<'_>,
+        kind: DmuType,
+        bonus: &[u8],
+    ) -> Result<()> {
         if !self.has_room(bonus.len(), self.has_spill()) || !kind.is_valid() {
             return place.invalid(format!("bonus of {} bytes, type {}", bonus.len(), kind.0));
         }
@@ -248,7 +253,7 @@ impl OpenObject {
         Ok(())
     }
 
-    pub(super) fn set_block_size(&mut self, place: &Place, size: u64, shift: u8) -> Result<()> {
+    pub(super) fn set_block_size(&mut self, place: &Place<'_>, size: u64, shift: u8) -> Result<()> {
         if !sizes_fit(size, shift) {
             return place.invalid(format!("blocks of {size} bytes, indirect block shift {shift}"));
         }
@@ -290,7 +295,7 @@ impl OpenObject {
         }
     }
 
-    pub(super) fn spill(&self, place: &Place) -> Result<Option<Vec<u8>>> {
+    pub(super) fn spill(&self, place: &Place<'_>) -> Result<Option<Vec<u8>>> {
         if let Some(pending) = self.pending.spill() {
             return Ok(pending.as_ref().map(Abd::to_vec));
         }
@@ -301,7 +306,7 @@ impl OpenObject {
         Ok(Some(place.store.read(&bp, at)?.data.to_vec()))
     }
 
-    pub(super) fn set_spill(&mut self, place: &Place, data: Option<Vec<u8>>) -> Result<()> {
+    pub(super) fn set_spill(&mut self, place: &Place<'_>, data: Option<Vec<u8>>) -> Result<()> {
         if let Some(data) = &data {
             let len = data.len();
             if len == 0 || !len.is_multiple_of(SECTOR as usize) || len > MAX_SPILL {
@@ -317,7 +322,7 @@ impl OpenObject {
     }
 
     /// The bytes of a block read from disk, little-endian.
-    pub(super) fn turn(&self, place: &Place, block: Block) -> Result<Abd> {
+    pub(super) fn turn(&self, place: &Place<'_>, block: Block) -> Result<Abd> {
         let kind = self.phys().kind;
         if block.order == ByteOrder::Little
             || matches!(kind, DmuType::PLAIN_FILE_CONTENTS | DmuType::ZVOL)
@@ -333,7 +338,7 @@ impl OpenObject {
     }
 
     /// Block `blkid` as it is now; `None` for a hole.
-    pub(super) fn block(&self, place: &Place, blkid: u64) -> Result<Option<Abd>> {
+    pub(super) fn block(&self, place: &Place<'_>, blkid: u64) -> Result<Option<Abd>> {
         match self.pending.block(blkid) {
             Some(Pending::Data(data)) => return Ok(Some(data.clone())),
             Some(Pending::Hole) => return Ok(None),
@@ -353,7 +358,7 @@ impl OpenObject {
         phys.max_block = phys.max_block.max(blkid);
     }
 
-    fn check_end(&self, place: &Place, blkid: u64) -> Result<()> {
+    fn check_end(&self, place: &Place<'_>, blkid: u64) -> Result<()> {
         let end = blkid.checked_add(1).and_then(|end| end.checked_mul(self.phys().block_size));
         match end {
             Some(end) if end <= MAX_OFFSET => Ok(()),
@@ -362,14 +367,14 @@ impl OpenObject {
     }
 
     /// Makes `data`, which is as long as a block, block `blkid`.
-    pub(super) fn put_block(&mut self, place: &Place, blkid: u64, data: Vec<u8>) -> Result<()> {
+    pub(super) fn put_block(&mut self, place: &Place<'_>, blkid: u64, data: Vec<u8>) -> Result<()> {
         self.check_end(place, blkid)?;
         self.put(blkid, Abd::from_vec(data));
         Ok(())
     }
 
     /// Block `blkid`, which is to be changed.
-    pub(super) fn block_mut(&mut self, place: &Place, blkid: u64) -> Result<&mut [u8]> {
+    pub(super) fn block_mut(&mut self, place: &Place<'_>, blkid: u64) -> Result<&mut [u8]> {
         if self.pending.top.dirty(blkid).is_none() {
             self.check_end(place, blkid)?;
             let size = self.phys().block_size as usize;
@@ -379,7 +384,7 @@ impl OpenObject {
         self.pending.top.dirty_mut(blkid).ok_or(WriteError::Failed)
     }
 
-    pub(super) fn write(&mut self, place: &Place, offset: u64, data: &[u8]) -> Result<()> {
+    pub(super) fn write(&mut self, place: &Place<'_>, offset: u64, data: &[u8]) -> Result<()> {
         self.check_write(place, offset, data.len())?;
         let (size, mut at, mut rest) = (self.phys().block_size, offset, data);
         while !rest.is_empty() {
@@ -398,7 +403,7 @@ impl OpenObject {
     }
 
     /// As [`OpenObject::write`], but shares whole blocks instead of copying them.
-    pub(super) fn write_abd(&mut self, place: &Place, offset: u64, data: &Abd) -> Result<()> {
+    pub(super) fn write_abd(&mut self, place: &Place<'_>, offset: u64, data: &Abd) -> Result<()> {
         self.check_write(place, offset, data.len())?;
         let (size, mut done) = (self.phys().block_size, 0);
         while done < data.len() {
@@ -415,7 +420,7 @@ impl OpenObject {
         Ok(())
     }
 
-    fn check_write(&mut self, place: &Place, offset: u64, len: usize) -> Result<()> {
+    fn check_write(&mut self, place: &Place<'_>, offset: u64, len: usize) -> Result<()> {
         if offset.checked_add(len as u64).is_none_or(|end| end > MAX_OFFSET) {
             return place.invalid(format!("{len} bytes at {offset}"));
         }
@@ -423,7 +428,7 @@ impl OpenObject {
         Ok(())
     }
 
-    pub(super) fn free_range(&mut self, place: &Place, offset: u64, len: u64) -> Result<()> {
+    pub(super) fn free_range(&mut self, place: &Place<'_>, offset: u64, len: u64) -> Result<()> {
         let (size, max_block) = (self.phys().block_size, self.phys().max_block);
         let past = max_block.saturating_add(1).saturating_mul(size);
         let end = offset.saturating_add(len).min(past);
@@ -460,7 +465,7 @@ impl OpenObject {
     }
 
     /// Zeroes a part of a block, unless it is a hole.
-    fn zero(&mut self, place: &Place, blkid: u64, from: usize, to: usize) -> Result<()> {
+    fn zero(&mut self, place: &Place<'_>, blkid: u64, from: usize, to: usize) -> Result<()> {
         if self.pending.top.dirty(blkid).is_none() && self.block(place, blkid)?.is_none() {
             return Ok(());
         }

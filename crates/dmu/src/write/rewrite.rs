@@ -83,7 +83,7 @@ impl Object {
 
 impl OpenObject {
     /// Makes blocks that are still what was gathered dirty. Returns the bytes that are written anew.
-    fn rewrite(&mut self, place: &Place, gathered: &Gather) -> Result<u64> {
+    fn rewrite(&mut self, place: &Place<'_>, gathered: &Gather) -> Result<u64> {
         let size = self.phys().block_size;
         if size != gathered.block_size {
             // The one block of the object has grown: it was written meanwhile.
@@ -109,7 +109,7 @@ impl OpenObject {
     }
 
     /// The pointer on disk of a block of which nothing is pending.
-    fn on_disk(&self, place: &Place, blkid: u64) -> Result<BlockPointer> {
+    fn on_disk(&self, place: &Place<'_>, blkid: u64) -> Result<BlockPointer> {
         let tree = self.tree(place);
         match tree.dnode.block_size == self.phys().block_size {
             true => Ok(tree.pointer(0, blkid)?),

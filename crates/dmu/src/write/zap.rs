@@ -29,6 +29,7 @@ use cenote_format::zap::micro::Micro;
 use cenote_format::zap::norm::{self, normalize};
 use cenote_format::zap::{BlockKind, block_kind};
 use cenote_format::{ByteOrder, Bytes, DecodeError};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Steps that one insertion may take: leaves split, steps of the pointer table's growth. More than
@@ -57,6 +58,17 @@ pub enum AtHand {
     Absent,
     /// Nothing.
     Nothing,
+}
+
+/// What may be there when an entry is put into a ZAP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Put {
+    /// None of that name, or it is an error.
+    New,
+    /// None of that name: somebody has looked.
+    Absent,
+    /// Anything.
+    Any,
 }
 
 /// A ZAP of an object set that is being written.
@@ -119,7 +131,7 @@ impl<'a> ZapMut<'a> {
         ZapMut { longest: MAX_LONG_NAME, ..self }
     }
 
-    fn run<T>(&mut self, f: impl FnOnce(&mut OpenObject, &Place) -> Result<T>) -> Result<T> {
+    fn run<T>(&mut self, f: impl FnOnce(&mut OpenObject, &Place<'_>) -> Result<T>) -> Result<T> {
         self.set.with(self.object, f)
     }
 
@@ -128,29 +140,42 @@ impl<'a> ZapMut<'a> {
         self.run(|object, place| lookup(object, place, key))
     }
 
+    /// The first integer of the value of `key`.
+    pub fn word(&mut self, key: &Key<'_>) -> Result<Option<u64>> {
+        self.run(|object, place| match is_micro(object, place)? {
+            true => Ok(find_micro(object, place, key)?.map(|(_, value)| value)),
+            false => Ok(lookup_fat(object, place, key)?.and_then(|(_, v)| v.first().copied())),
+        })
+    }
+
     /// Adds an entry. Errors: [`WriteError::Exists`]; a key or value that no ZAP can hold.
     pub fn add(&mut self, key: &Key<'_>, value: &Value<'_>) -> Result<()> {
-        self.put(key, value, true)
+        self.put(key, value, Put::New)
+    }
+
+    /// As [`ZapMut::add`], of a key that was just looked up and is not there.
+    pub fn add_absent(&mut self, key: &Key<'_>, value: &Value<'_>) -> Result<()> {
+        self.put(key, value, Put::Absent)
     }
 
     /// Adds an entry or gives it a new value.
     pub fn update(&mut self, key: &Key<'_>, value: &Value<'_>) -> Result<()> {
-        self.put(key, value, false)
+        self.put(key, value, Put::Any)
     }
 
-    fn put(&mut self, key: &Key<'_>, value: &Value<'_>, only_new: bool) -> Result<()> {
+    fn put(&mut self, key: &Key<'_>, value: &Value<'_>, how: Put) -> Result<()> {
         key.check(self.longest)?;
         value.check()?;
         self.run(|object, place| {
             if is_micro(object, place)? {
-                if put_micro(object, place, key, value, only_new)? {
+                if put_micro(object, place, key, value, how)? {
                     return Ok(());
                 }
                 upgrade(object, place)?;
             }
             let mut fat = Fat::open(object, place)?;
             // The header has to fit the blocks even if there was no room in the end.
-            let done = fat.put(key, value, None, only_new);
+            let done = fat.put(key, value, None, how != Put::Any);
             fat.finish()?;
             done
         })
@@ -165,7 +190,7 @@ impl<'a> ZapMut<'a> {
                 let removed = fat.remove(key)?;
                 return if removed { fat.finish() } else { Err(absent) };
             }
-            let Some(slot) = find_micro(object, place, key)? else { return Err(absent) };
+            let Some((slot, _)) = find_micro(object, place, key)? else { return Err(absent) };
             change_micro(object, place, |index, block| index.remove(block, slot))
         })
     }
@@ -212,23 +237,28 @@ fn bytes(data: &[u8]) -> Bytes<'_> {
 }
 
 /// A block of a ZAP, which cannot be a hole.
-fn block(object: &OpenObject, place: &Place, blkid: u64) -> Result<Abd> {
-    let block = object.block(place, blkid)?;
+fn block<'o>(object: &'o OpenObject, place: &Place<'_>, blkid: u64) -> Result<Cow<'o, Abd>> {
+    if let Some(Pending::Data(data)) = object.pending.block(blkid) {
+        return Ok(Cow::Borrowed(data));
+    }
+    let block = object.block(place, blkid)?.map(Cow::Owned);
     block.ok_or_else(|| DecodeError::invalid("ZAP", format!("no block {blkid}")).into())
 }
 
-fn is_micro(object: &OpenObject, place: &Place) -> Result<bool> {
+fn is_micro(object: &OpenObject, place: &Place<'_>) -> Result<bool> {
+    if object.pending.micro.is_some() {
+        return Ok(true);
+    }
     Ok(block_kind(&bytes(&block(object, place, 0)?.bytes()))? == BlockKind::Micro)
 }
 
-/// The index of a micro ZAP, loaded if need be.
-fn index(object: &mut OpenObject, place: &Place) -> Result<Arc<MicroIndex>> {
-    if let Some(index) = &object.pending.micro {
-        return Ok(index.clone());
+/// Sees to it that the index of a micro ZAP is there.
+fn load_index(object: &mut OpenObject, place: &Place<'_>) -> Result<()> {
+    if object.pending.micro.is_none() {
+        let loaded = MicroIndex::load(&block(object, place, 0)?.bytes())?;
+        object.pending.micro = Some(Arc::new(loaded));
     }
-    let loaded = Arc::new(MicroIndex::load(&block(object, place, 0)?.bytes())?);
-    object.pending.micro = Some(loaded.clone());
-    Ok(loaded)
+    Ok(())
 }
 
 /// The entry called exactly `name`, if the object is a micro ZAP that was changed: its block and its index
@@ -237,28 +267,32 @@ pub(super) fn at_hand(object: &OpenObject, name: &[u8]) -> AtHand {
     let find = || {
         let (index, block) = (object.pending.micro.as_ref()?, object.pending.block(0)?);
         let Pending::Data(block) = block else { return None };
-        let block = block.bytes();
-        let Some(slot) = index.find(&block, name).ok()? else { return Some(AtHand::Absent) };
-        let entry = Micro::decode(bytes(&block)).ok()?.entry(slot as usize).ok()??;
-        Some(AtHand::Value(entry.value))
+        let found = index.find(&block.bytes(), name).ok()?;
+        Some(found.map_or(AtHand::Absent, |(_, value)| AtHand::Value(value)))
     };
     // Who then opens the ZAP is told what is wrong with it.
     find().unwrap_or(AtHand::Nothing)
 }
 
-fn find_micro(object: &mut OpenObject, place: &Place, key: &Key<'_>) -> Result<Option<u32>> {
+/// The slot and the value of an entry of a micro ZAP.
+fn find_micro(
+    object: &mut OpenObject,
+    place: &Place<'_>,
+    key: &Key<'_>,
+) -> Result<Option<(u32, u64)>> {
     let Key::Name(name) = key else { return Ok(None) };
-    let index = index(object, place)?;
+    load_index(object, place)?;
+    let Some(index) = &object.pending.micro else { return Err(WriteError::Failed) };
     Ok(index.find(&block(object, place, 0)?.bytes(), name)?)
 }
 
 /// Changes block 0 and the index. If that fails, the index is not known any more.
 fn change_micro<T>(
     object: &mut OpenObject,
-    place: &Place,
+    place: &Place<'_>,
     f: impl FnOnce(&mut MicroIndex, &mut [u8]) -> std::result::Result<T, EncodeError>,
 ) -> Result<T> {
-    drop(index(object, place)?);
+    load_index(object, place)?;
     let Some(mut index) = object.pending.micro.take() else { return Err(WriteError::Failed) };
     let done = f(Arc::make_mut(&mut index), object.block_mut(place, 0)?)?;
     object.pending.micro = Some(index);
@@ -268,23 +302,24 @@ fn change_micro<T>(
 /// Adds or sets an entry; false if the ZAP has to become a fat one for it.
 fn put_micro(
     object: &mut OpenObject,
-    place: &Place,
+    place: &Place<'_>,
     key: &Key<'_>,
     value: &Value<'_>,
-    only_new: bool,
+    how: Put,
 ) -> Result<bool> {
-    let found = find_micro(object, place, key)?;
-    if only_new && found.is_some() {
+    load_index(object, place)?;
+    let found = if how == Put::Absent { None } else { find_micro(object, place, key)? };
+    if how == Put::New && found.is_some() {
         return Err(WriteError::Exists(place.object));
     }
     let (Key::Name(name), Value::U64([value]), true) = (key, value, micro::fits(key, value)) else {
         return Ok(false);
     };
-    if let Some(slot) = found {
+    if let Some((slot, _)) = found {
         change_micro(object, place, |index, block| index.set(block, slot, *value))?;
         return Ok(true);
     }
-    if index(object, place)?.is_full() {
+    if object.pending.micro.as_ref().is_some_and(|index| index.is_full()) {
         let (size, indirect) = (object.phys().block_size, object.phys().indirect_shift);
         let Some(len) = micro::grown(size as usize, micro::MAX_SIZE) else {
             return Ok(false);
@@ -303,8 +338,8 @@ fn put_micro(
 }
 
 /// Makes a micro ZAP a fat one.
-fn upgrade(object: &mut OpenObject, place: &Place) -> Result<()> {
-    let old = block(object, place, 0)?;
+fn upgrade(object: &mut OpenObject, place: &Place<'_>) -> Result<()> {
+    let old = block(object, place, 0)?.into_owned();
     let old = old.bytes();
     let micro = Micro::decode(bytes(&old))?;
     let (salt, norm_flags) = (micro.salt, micro.norm_flags);
@@ -320,14 +355,22 @@ fn upgrade(object: &mut OpenObject, place: &Place) -> Result<()> {
     fat.finish()
 }
 
-fn lookup(object: &mut OpenObject, place: &Place, key: &Key<'_>) -> Result<Option<(u8, Vec<u64>)>> {
+fn lookup(
+    object: &mut OpenObject,
+    place: &Place<'_>,
+    key: &Key<'_>,
+) -> Result<Option<(u8, Vec<u64>)>> {
     if is_micro(object, place)? {
-        let Some(slot) = find_micro(object, place, key)? else { return Ok(None) };
-        let block = block(object, place, 0)?;
-        let block = block.bytes();
-        let entry = Micro::decode(bytes(&block))?.entry(slot as usize)?;
-        return Ok(entry.map(|e| (8, vec![e.value])));
+        return Ok(find_micro(object, place, key)?.map(|(_, value)| (8, vec![value])));
     }
+    lookup_fat(object, place, key)
+}
+
+fn lookup_fat(
+    object: &mut OpenObject,
+    place: &Place<'_>,
+    key: &Key<'_>,
+) -> Result<Option<(u8, Vec<u64>)>> {
     let fat = Fat::open(object, place)?;
     let hash = fat.hash(key)?;
     let data = block(fat.object, place, fat.leaf_number(hash)?)?;
@@ -353,12 +396,12 @@ fn lookup(object: &mut OpenObject, place: &Place, key: &Key<'_>) -> Result<Optio
 /// A fat ZAP that is being changed. The header is written by [`Fat::finish`].
 struct Fat<'o> {
     object: &'o mut OpenObject,
-    place: &'o Place,
+    place: &'o Place<'o>,
     header: FatHeader,
 }
 
 impl<'o> Fat<'o> {
-    fn open(object: &'o mut OpenObject, place: &'o Place) -> Result<Fat<'o>> {
+    fn open(object: &'o mut OpenObject, place: &'o Place<'o>) -> Result<Fat<'o>> {
         let header = FatHeader::decode(&bytes(&block(object, place, 0)?.bytes()))?;
         if 1 << header.block_shift != object.phys().block_size {
             return Err(DecodeError::invalid("ZAP", "blocks of another size").into());
@@ -366,7 +409,7 @@ impl<'o> Fat<'o> {
         Ok(Fat { object, place, header })
     }
 
-    fn create(object: &'o mut OpenObject, place: &'o Place, f: ZapFormat) -> Result<Fat<'o>> {
+    fn create(object: &'o mut OpenObject, place: &'o Place<'o>, f: ZapFormat) -> Result<Fat<'o>> {
         let header = format_fat(object.block_mut(place, 0)?, f.salt, f.norm_flags, f.flags)?;
         LeafMut::format(object.block_mut(place, 1)?, f.norm_flags != 0)?;
         Ok(Fat { object, place, header })

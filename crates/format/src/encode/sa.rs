@@ -8,6 +8,7 @@ use super::{EncodeError, Result};
 use crate::SECTOR;
 use crate::blkptr::BLKPTR_SIZE;
 use crate::sa::{AttrDef, SA_MAGIC};
+use std::borrow::Borrow;
 
 const WHAT: &str = "system attributes";
 /// Largest spill block: 128 KiB (`SPA_OLD_MAXBLOCKSIZE`).
@@ -29,10 +30,10 @@ pub fn header_size(variable: usize) -> usize {
 
 /// Bytes of the buffer of attributes of the given definitions and lengths: the header, and values
 /// that each start at a multiple of 8.
-pub fn buffer_size<'a>(attrs: impl IntoIterator<Item = (&'a AttrDef, usize)>) -> usize {
+pub fn buffer_size(attrs: impl IntoIterator<Item = (impl Borrow<AttrDef>, usize)>) -> usize {
     let (mut variable, mut end) = (0, 0usize);
     for (attr, len) in attrs {
-        variable += usize::from(attr.length == 0);
+        variable += usize::from(attr.borrow().length == 0);
         end = end.next_multiple_of(8).saturating_add(len);
     }
     end.saturating_add(header_size(variable))
@@ -43,14 +44,17 @@ pub fn buffer_size<'a>(attrs: impl IntoIterator<Item = (&'a AttrDef, usize)>) ->
 ///
 /// Errors: a value of another length than its definition says, one of more than 64 KiB, more
 /// attributes of variable length than a header has room for, a layout number below 2 or over 1023.
-pub fn encode_attrs(layout: u16, attrs: &[(AttrDef, &[u8])]) -> Result<Vec<u8>> {
+pub fn encode_attrs<'a>(
+    layout: u16,
+    attrs: impl Iterator<Item = (AttrDef, &'a [u8])> + Clone,
+) -> Result<Vec<u8>> {
     let bad = |why: String| Err(EncodeError::unrepresentable(WHAT, why));
-    let lengths = attrs.iter().filter(|(a, _)| a.length == 0).map(|(_, v)| v.len());
+    let lengths = attrs.clone().filter(|(a, _)| a.length == 0).map(|(_, v)| v.len());
     let head = header_size(lengths.clone().count());
     if head / 8 > 0x3f || !(2..=MAX_LAYOUT).contains(&layout) {
         return bad(format!("layout {layout}, header of {head} bytes"));
     }
-    let mut out = Vec::with_capacity(buffer_size(attrs.iter().map(|(a, v)| (a, v.len()))));
+    let mut out = Vec::with_capacity(buffer_size(attrs.clone().map(|(a, v)| (a, v.len()))));
     out.extend(SA_MAGIC.to_le_bytes());
     out.extend((layout | ((head / 8) as u16) << 10).to_le_bytes());
     for len in lengths {
@@ -132,7 +136,7 @@ mod tests {
     use super::*;
     use crate::ByteOrder;
     use crate::nvlist::{NvList, NvValue};
-    use crate::sa::{SaHeader, decode_xattrs, locate};
+    use crate::sa::{Layout, SaHeader, decode_xattrs};
     use proptest::prelude::*;
 
     fn values() -> impl Strategy<Value = Vec<(AttrDef, Vec<u8>)>> {
@@ -152,11 +156,11 @@ mod tests {
         fn attributes_come_back(values in values(), layout in 2u16..1024) {
             let attrs: Vec<(AttrDef, &[u8])> = values.iter().map(|(a, v)| (*a, &v[..])).collect();
             let defs: Vec<AttrDef> = attrs.iter().map(|a| a.0).collect();
-            let bytes = encode_attrs(layout, &attrs).unwrap();
+            let bytes = encode_attrs(layout, attrs.iter().copied()).unwrap();
             prop_assert_eq!(bytes.len(), buffer_size(attrs.iter().map(|(a, v)| (a, v.len()))));
             let header = SaHeader::decode(&bytes).unwrap();
             prop_assert_eq!((header.order, header.layout), (ByteOrder::Little, layout));
-            let found = locate(&bytes, &header, &defs).unwrap();
+            let found = Layout::new(defs.clone()).locate(&bytes, &header).unwrap();
             prop_assert_eq!(found.first().map_or(header.size, |v| v.at), header.size);
             for (value, (def, bytes_in)) in found.iter().zip(&attrs) {
                 prop_assert_eq!(value.id, def.id);
@@ -197,11 +201,11 @@ mod tests {
     fn what_does_not_fit_is_refused() {
         let variable = AttrDef { id: 1, length: 0, swap: 3 };
         let fixed = AttrDef { id: 2, length: 8, swap: 0 };
-        assert!(encode_attrs(1, &[(fixed, &[0; 8])]).is_err());
-        assert!(encode_attrs(1024, &[(fixed, &[0; 8])]).is_err());
-        assert!(encode_attrs(2, &[(fixed, &[0; 7])]).is_err());
-        assert!(encode_attrs(2, &[(variable, &[0; 65536])]).is_err());
-        assert!(encode_attrs(2, &[(variable, &[0; 1][..]); 250]).is_err());
+        assert!(encode_attrs(1, [(fixed, &[0; 8][..])].into_iter()).is_err());
+        assert!(encode_attrs(1024, [(fixed, &[0; 8][..])].into_iter()).is_err());
+        assert!(encode_attrs(2, [(fixed, &[0; 7][..])].into_iter()).is_err());
+        assert!(encode_attrs(2, [(variable, &[0; 65536][..])].into_iter()).is_err());
+        assert!(encode_attrs(2, [(variable, &[0; 1][..]); 250].into_iter()).is_err());
         assert!(bonus_attrs(&[(variable, 140_000)], 320).is_err());
         assert_eq!((spill_block_size(0).unwrap(), spill_block_size(513).unwrap()), (512, 1024));
         assert!(encode_xattrs(&[(b"a\0b", b"")]).is_err());

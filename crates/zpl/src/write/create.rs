@@ -4,7 +4,8 @@ use super::context::Cx;
 use super::names::{self, check_new_name};
 use super::node::{MODIFIED, NodeMut};
 use super::{NewNode, NodeKind, acl};
-use crate::fs::{Attr, FileSystem};
+use crate::attr::Attr;
+use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::znode::{FLAG_PROJID, FLAG_XATTR, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG};
 use crate::{Error, Result};
@@ -41,7 +42,7 @@ pub(super) struct Fresh<'a> {
 }
 
 /// Creates a node; it is in no directory yet.
-pub(super) fn create_node(cx: &mut Cx<'_>, fresh: &Fresh<'_>) -> Result<u64> {
+pub(super) fn create_node(cx: &mut Cx<'_>, fresh: &Fresh<'_>) -> Result<NodeMut> {
     let mut node = describe(cx, fresh)?;
     let dnode_size = cx.settings.dnode_size;
     let (bonus, spill) = node.buffers(cx, dnode_size)?;
@@ -68,7 +69,8 @@ pub(super) fn create_node(cx: &mut Cx<'_>, fresh: &Fresh<'_>) -> Result<u64> {
         node.set(cx, ZplAttr::Parent, &[ino])?;
         node.store(cx)?;
     }
-    Ok(ino)
+    node.ino = ino;
+    Ok(node)
 }
 
 /// The attributes in the order in which OpenZFS has them.
@@ -96,23 +98,23 @@ fn describe(cx: &mut Cx<'_>, fresh: &Fresh<'_>) -> Result<NodeMut> {
         (ZplAttr::Parent, fresh.parent),
         (ZplAttr::Flags, flags),
     ] {
-        node.set(cx, attr, &[value])?;
+        node.add(cx, attr, [value])?;
     }
     for attr in [ZplAttr::Atime, ZplAttr::Mtime, ZplAttr::Ctime, ZplAttr::Crtime] {
-        node.set(cx, attr, &time)?;
+        node.add(cx, attr, time)?;
     }
-    node.set(cx, ZplAttr::Links, &[fresh.links])?;
+    node.add(cx, ZplAttr::Links, [fresh.links])?;
     if project {
-        node.set(cx, ZplAttr::ProjId, &[fresh.projid])?;
+        node.add(cx, ZplAttr::ProjId, [fresh.projid])?;
     }
     if let Some(rdev) = fresh.rdev {
-        node.set(cx, ZplAttr::Rdev, &[rdev])?;
+        node.add(cx, ZplAttr::Rdev, [rdev])?;
     }
     let (count, aces) = acl::trivial(mode);
-    node.set(cx, ZplAttr::DaclCount, &[count])?;
-    node.set_bytes(cx, ZplAttr::DaclAces, &aces)?;
+    node.add(cx, ZplAttr::DaclCount, [count])?;
+    node.add_bytes(cx, ZplAttr::DaclAces, &aces)?;
     if let Some(target) = fresh.target {
-        node.set_bytes(cx, ZplAttr::Symlink, target)?;
+        node.add_bytes(cx, ZplAttr::Symlink, target)?;
     }
     Ok(node)
 }
@@ -149,7 +151,7 @@ fn file_type(kind: &NodeKind) -> u64 {
 }
 
 /// Creates a node that inherits from `dir`. `links`: 0 for a file without a name.
-fn inherit(cx: &mut Cx<'_>, dir: &NodeMut, new: &NewNode, links: u64) -> Result<u64> {
+fn inherit(cx: &mut Cx<'_>, dir: &NodeMut, new: &NewNode, links: u64) -> Result<NodeMut> {
     let kind = file_type(&new.kind);
     let (rdev, target) = match &new.kind {
         NodeKind::Symlink(target) => (None, Some(target.as_slice())),
@@ -201,14 +203,17 @@ fn inherit(cx: &mut Cx<'_>, dir: &NodeMut, new: &NewNode, links: u64) -> Result<
         target,
     };
     super::quota::check(cx, fresh.uid, gid, projid, true)?;
-    let ino = create_node(cx, &fresh)?;
-    if let Some(default) = default.filter(|_| kind == S_IFDIR) {
-        super::xattr::store(cx, ino, crate::acl::NAMES[1], Some(&default.encode()))?;
+    let node = create_node(cx, &fresh)?;
+    let default = default.filter(|_| kind == S_IFDIR);
+    let lists = [default, access].into_iter().zip([crate::acl::NAMES[1], crate::acl::NAMES[0]]);
+    let mut changed = false;
+    for (list, name) in lists {
+        if let Some(list) = list {
+            super::xattr::store(cx, node.ino, name, Some(&list.encode()))?;
+            changed = true;
+        }
     }
-    if let Some(access) = access {
-        super::xattr::store(cx, ino, crate::acl::NAMES[0], Some(&access.encode()))?;
-    }
-    Ok(ino)
+    if changed { NodeMut::load(cx, node.ino) } else { Ok(node) }
 }
 
 impl FileSystem {
@@ -224,22 +229,21 @@ impl FileSystem {
             _ => 0,
         };
         let cost = Cost { write: CREATE.saturating_add(long), objects: 1, frees: false };
-        let ino = self.change(cost, |cx| {
+        self.change(cost, |cx| {
             check_new_name(cx, name)?;
             let parent = names::writable_dir(cx, dir)?;
             if names::find(cx, dir, name, false)?.is_some() {
                 return Err(Error::Exists(crate::error::show(name)));
             }
-            let ino = inherit(cx, &parent, node, 1)?;
+            let made = inherit(cx, &parent, node, 1)?;
             let is_dir = node.kind == NodeKind::Dir;
-            if let Err(e) = names::add_known(cx, dir, name, ino, file_type(&node.kind)) {
-                cx.os.free(ino)?;
+            if let Err(e) = names::add_known(cx, dir, name, made.ino, file_type(&node.kind)) {
+                cx.os.free(made.ino)?;
                 return Err(e);
             }
             names::count_in(cx, parent, 1, i64::from(is_dir))?;
-            Ok(ino)
-        })?;
-        self.attr(ino)
+            made.attr(cx)
+        })
     }
 
     /// Creates a regular file without a name (`O_TMPFILE`) that inherits from `dir`. It is in the
@@ -248,13 +252,12 @@ impl FileSystem {
         if node.kind != NodeKind::File {
             return Err(Error::Invalid("only regular files can be without a name".into()));
         }
-        let ino = self.change(Cost { write: CREATE, objects: 1, frees: false }, |cx| {
+        self.change(Cost { write: CREATE, objects: 1, frees: false }, |cx| {
             let parent = names::writable_dir(cx, dir)?;
-            let ino = inherit(cx, &parent, node, 0)?;
-            super::remove::remember(cx, ino)?;
-            self.orphans().insert(ino, true);
-            Ok(ino)
-        })?;
-        self.attr(ino)
+            let made = inherit(cx, &parent, node, 0)?;
+            super::remove::remember(cx, made.ino)?;
+            self.orphans().insert(made.ino, true);
+            made.attr(cx)
+        })
     }
 }

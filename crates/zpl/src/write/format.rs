@@ -95,7 +95,7 @@ pub fn format(os: &mut OpenObjectSet, props: &CreateProps, txg: u64) -> Result<(
         rdev: None,
         target: None,
     };
-    let root = create_node(&mut cx, &root)?;
+    let root = create_node(&mut cx, &root)?.ino;
     put(os, MASTER_NODE, "ROOT", root)
 }
 

@@ -12,15 +12,16 @@ use cenote_dmu::write::ZapMut;
 use cenote_dmu::zap::{Match, Zap};
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::zap::norm;
+use std::borrow::Cow;
 
 /// Longest name in bytes.
 const MAX_NAME: usize = 255;
 
 /// What a directory has under a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct Entry<'n> {
     /// The name as it is stored.
-    pub(super) name: Vec<u8>,
+    pub(super) name: Cow<'n, [u8]>,
     /// The object.
     pub(super) ino: u64,
 }
@@ -70,26 +71,25 @@ pub(super) fn shrinkable_dir(cx: &mut Cx<'_>, dir: u64) -> Result<NodeMut> {
 }
 
 /// Looks a name up. `exact_case`: where case does not count, it does this time.
-pub(super) fn find(
+pub(super) fn find<'n>(
     cx: &mut Cx<'_>,
     dir: u64,
-    name: &[u8],
+    name: &'n [u8],
     exact_case: bool,
-) -> Result<Option<Entry>> {
+) -> Result<Option<Entry<'n>>> {
     if name.is_empty() || name.len() > MAX_NAME {
         return Ok(None);
     }
     if cx.names.flags == 0 {
-        let found = ZapMut::open(cx.os, dir).lookup(&Key::Name(name))?;
-        let value = found.and_then(|(_, value)| value.first().copied());
-        return Ok(value.map(|v| Entry { name: name.to_vec(), ino: entry_object(v) }));
+        let value = ZapMut::open(cx.os, dir).word(&Key::Name(name))?;
+        return Ok(value.map(|v| Entry { name: name.into(), ino: entry_object(v) }));
     }
     let fold_case = cx.names.case == CaseSensitivity::Insensitive && !exact_case;
     let zap = Zap::open(&cx.os.view(dir)?)?;
     let found = zap.lookup_norm(name, Match { fold_case })?;
     Ok(found.and_then(|e| {
         let ino = entry_object(*e.value.first()?);
-        Some(Entry { name: e.name, ino })
+        Some(Entry { name: e.name.into(), ino })
     }))
 }
 
@@ -101,13 +101,14 @@ fn value(ino: u64, mode: u64) -> u64 {
 /// Adds an entry.
 pub(super) fn add(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64) -> Result<()> {
     let mode = NodeMut::load(cx, ino)?.mode(cx)?;
-    add_known(cx, dir, name, ino, mode)
-}
-
-/// As [`add`], where the node's type, in `mode`, is known.
-pub(super) fn add_known(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64, mode: u64) -> Result<()> {
     let value = value(ino, mode);
     Ok(ZapMut::open(cx.os, dir).add(&Key::Name(name), &Value::U64(&[value]))?)
+}
+
+/// As [`add`], where the node's type, in `mode`, is known, and that the name is free.
+pub(super) fn add_known(cx: &mut Cx<'_>, dir: u64, name: &[u8], ino: u64, mode: u64) -> Result<()> {
+    let value = value(ino, mode);
+    Ok(ZapMut::open(cx.os, dir).add_absent(&Key::Name(name), &Value::U64(&[value]))?)
 }
 
 /// Lets an entry lead to another object.

@@ -13,19 +13,17 @@
 use super::Time;
 use super::context::Cx;
 use super::legacy;
+use crate::attr::{Attr, Attributes, Space, attr_of};
 use crate::sa::{Registry, TABLE, ZplAttr};
 use crate::znode::{S_IFDIR, S_IFMT};
 use crate::{Error, Result};
 use cenote_dmu::write::ZapMut;
 use cenote_format::blkptr::BLKPTR_SIZE;
 use cenote_format::dmu::{DNODE_CORE, DNODE_SLOT, DmuType, DnodePhys};
-use cenote_format::encode::sa::{bonus_attrs, encode_attrs, spill_block_size};
+use cenote_format::encode::sa::{bonus_attrs, buffer_size, encode_attrs, spill_block_size};
 use cenote_format::encode::zap::{Key, Value};
-use cenote_format::sa::{AttrDef, SaHeader, locate};
+use cenote_format::sa::{AttrDef, SaHeader, SaValue};
 use cenote_format::{ByteOrder, Bytes};
-
-/// Largest layout number (10 bits).
-const MAX_LAYOUT: u16 = 0x3ff;
 
 /// `zp_flags`, set by every change of contents: `ZFS_ARCHIVE | ZFS_AV_MODIFIED`.
 pub(super) const MODIFIED: u64 = ARCHIVE | 0x0000_0400_0000_0000;
@@ -123,13 +121,15 @@ impl NodeMut {
         let unknown =
             || Error::Corrupt(self.ino, format!("SA layout {} is not defined", header.layout));
         let layout = registry.layout(header.layout).ok_or_else(unknown)?;
-        let values = locate(buffer, &header, layout).map_err(Error::decode(self.ino))?;
+        let values = layout.locate(buffer, &header).map_err(Error::decode(self.ino))?;
         let base = self.data.len();
         self.data.extend_from_slice(buffer);
-        for (def, value) in layout.iter().zip(values) {
-            let at = base.saturating_add(value.at);
-            self.fields.push(Field { def: *def, at, len: value.len });
-        }
+        let field = |(def, value): (&AttrDef, SaValue)| Field {
+            def: *def,
+            at: base.saturating_add(value.at),
+            len: value.len,
+        };
+        self.fields.extend(layout.attrs().iter().zip(values).map(field));
         Ok(())
     }
 
@@ -176,6 +176,25 @@ impl NodeMut {
         self.required(cx, ZplAttr::Flags)
     }
 
+    /// Adds an attribute of bytes that the node has not, as the last one.
+    pub(super) fn add_bytes(&mut self, cx: &mut Cx<'_>, attr: ZplAttr, value: &[u8]) -> Result<()> {
+        let def = cx.attribute(attr)?;
+        self.fields.push(Field { def, at: self.data.len(), len: value.len() });
+        self.data.extend_from_slice(value);
+        self.reshaped = true;
+        Ok(())
+    }
+
+    /// As [`NodeMut::add_bytes`], an attribute of integers.
+    pub(super) fn add<const N: usize>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        attr: ZplAttr,
+        words: [u64; N],
+    ) -> Result<()> {
+        self.add_bytes(cx, attr, words.map(u64::to_le_bytes).as_flattened())
+    }
+
     /// Sets an attribute of bytes; one that the node has not comes last.
     pub(crate) fn set_bytes(&mut self, cx: &mut Cx<'_>, attr: ZplAttr, value: &[u8]) -> Result<()> {
         let at = self.fields.len();
@@ -207,12 +226,13 @@ impl NodeMut {
     }
 
     /// Sets an attribute of integers.
-    pub(crate) fn set(&mut self, cx: &mut Cx<'_>, attr: ZplAttr, words: &[u64]) -> Result<()> {
-        let mut bytes = [0u8; 16];
-        for (to, word) in bytes.chunks_mut(8).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        self.set_bytes(cx, attr, bytes.get(..words.len() * 8).unwrap_or_default())
+    pub(crate) fn set<const N: usize>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        attr: ZplAttr,
+        words: &[u64; N],
+    ) -> Result<()> {
+        self.set_bytes(cx, attr, words.map(u64::to_le_bytes).as_flattened())
     }
 
     /// Sets a time.
@@ -261,11 +281,9 @@ impl NodeMut {
     /// The buffer of some of the fields.
     fn encode(&self, cx: &mut Cx<'_>, from: usize, to: usize) -> Result<Vec<u8>> {
         let fields = self.fields.get(from..to).unwrap_or_default();
-        let defs: Vec<AttrDef> = fields.iter().map(|f| f.def).collect();
-        let layout = cx.layout(&defs)?;
-        let values: Vec<(AttrDef, &[u8])> =
-            (from..to).zip(defs).map(|(i, def)| (def, self.value(i))).collect();
-        encode_attrs(layout, &values).map_err(|e| too_large(self.ino, &e))
+        let layout = cx.layout(fields.iter().map(|f| f.def))?;
+        let values = (from..to).zip(fields).map(|(i, f)| (f.def, self.value(i)));
+        encode_attrs(layout, values).map_err(|e| too_large(self.ino, &e))
     }
 
     fn encode_spill(&self, cx: &mut Cx<'_>) -> Result<Option<Vec<u8>>> {
@@ -280,6 +298,10 @@ impl NodeMut {
 
     /// Divides the fields between a bonus buffer with room for `room` bytes and a spill block.
     fn arrange(&mut self, room: usize) -> Result<()> {
+        if buffer_size(self.fields.iter().map(|f| (&f.def, f.len))) <= room {
+            self.split = self.fields.len();
+            return Ok(());
+        }
         let lengths: Vec<(AttrDef, usize)> = self.fields.iter().map(|f| (f.def, f.len)).collect();
         if let Some((_, len)) = lengths.iter().find(|(_, len)| *len > usize::from(u16::MAX)) {
             return Err(Error::TooLarge(format!("object {}: attribute of {len} bytes", self.ino)));
@@ -295,6 +317,12 @@ impl NodeMut {
         let fits = self.arrange(room);
         self.split = split;
         fits
+    }
+
+    /// The attributes as `stat` shows them.
+    pub(super) fn attr(&self, cx: &mut Cx<'_>) -> Result<Attr> {
+        let space = cx.os.dnode(self.ino)?.into();
+        attr_of(&Shown { node: self, cx, space })
     }
 
     /// Stores what was changed.
@@ -345,6 +373,29 @@ impl NodeMut {
     }
 }
 
+/// The attributes of a node as they are in memory.
+struct Shown<'a, 'c> {
+    node: &'a NodeMut,
+    cx: &'a Cx<'c>,
+    space: Space,
+}
+
+impl Attributes for Shown<'_, '_> {
+    fn number(&self) -> u64 {
+        self.node.ino
+    }
+
+    fn space(&self) -> Space {
+        self.space
+    }
+
+    fn words<const N: usize>(&self, attr: ZplAttr) -> Result<Option<[u64; N]>> {
+        let Some(bytes) = self.node.bytes(self.cx, attr) else { return Ok(None) };
+        let words = Bytes::new(bytes, ByteOrder::Little, "attribute").u64s(0);
+        Ok(Some(words.map_err(Error::decode(self.node.ino))?))
+    }
+}
+
 fn too_large(ino: u64, e: &impl std::fmt::Display) -> Error {
     Error::TooLarge(format!("object {ino}: {e}"))
 }
@@ -375,20 +426,21 @@ impl Cx<'_> {
     }
 
     /// The number of the layout of exactly these attributes, which is registered if need be.
-    fn layout(&mut self, attrs: &[AttrDef]) -> Result<u16> {
-        if let Some(number) = self.registry.find_layout(attrs) {
+    fn layout(&mut self, attrs: impl Iterator<Item = AttrDef> + Clone) -> Result<u16> {
+        if let Some(number) = self.registry.find_layout(attrs.clone()) {
             return Ok(number);
         }
-        let number = self.registry.free_layout();
-        if number > MAX_LAYOUT {
-            return Err(Error::Unsupported("more than 1022 layouts of attributes".into()));
-        }
+        let attrs: Vec<AttrDef> = attrs.collect();
+        let number = self
+            .registry
+            .free_layout()
+            .ok_or_else(|| Error::Unsupported("more than 1022 layouts of attributes".into()))?;
         let mut registry = Registry::clone(&self.registry);
         let ids: Vec<u16> = attrs.iter().map(|a| a.id).collect();
         let name = number.to_string();
         ZapMut::open(self.os, registry.objects.1)
             .add(&Key::Name(name.as_bytes()), &Value::U16(&ids))?;
-        registry.add_layout(number, attrs.to_vec());
+        registry.note_layout(number, Some(attrs));
         self.publish(registry);
         Ok(number)
     }

@@ -12,8 +12,7 @@ use cenote_format::encode::zap::Key;
 
 /// An entry that is one integer; 0 if there is none.
 fn number(cx: &mut Cx<'_>, zap: u64, name: &str) -> Result<u64> {
-    let found = ZapMut::open(cx.os, zap).lookup(&Key::Name(name.as_bytes()))?;
-    Ok(found.and_then(|(_, value)| value.first().copied()).unwrap_or(0))
+    Ok(ZapMut::open(cx.os, zap).word(&Key::Name(name.as_bytes()))?.unwrap_or(0))
 }
 
 /// What is counted under `name` in an accounting object.

@@ -10,9 +10,10 @@ use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE, NO_UNLINK};
 use super::node::NodeMut;
 use super::{InUse, Removed, names, pieces};
+use crate::attr::Attr;
 use crate::dir::entry_object;
 use crate::error::show;
-use crate::fs::{Attr, FileSystem};
+use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
@@ -265,8 +266,9 @@ impl FileSystem {
             node.set(cx, ZplAttr::Links, &[links.saturating_add(1)])?;
             node.set(cx, ZplAttr::Parent, &[dir])?;
             node.touched(cx)?;
-            node.store(cx)
-        })?;
-        self.attr(ino)
+            let attr = node.attr(cx)?;
+            node.store(cx)?;
+            Ok(attr)
+        })
     }
 }

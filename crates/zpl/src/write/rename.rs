@@ -53,13 +53,13 @@ struct End<'a> {
 }
 
 /// A node with its entry.
-struct Found {
-    entry: Entry,
+struct Found<'n> {
+    entry: Entry<'n>,
     node: NodeMut,
     is_dir: bool,
 }
 
-fn found(cx: &mut Cx<'_>, end: &End<'_>, exact: bool) -> Result<Option<Found>> {
+fn found<'n>(cx: &mut Cx<'_>, end: &End<'n>, exact: bool) -> Result<Option<Found<'n>>> {
     let Some(entry) = names::find(cx, end.dir.ino, end.name, exact)? else { return Ok(None) };
     let node = NodeMut::load(cx, entry.ino)?;
     let is_dir = node.is_dir(cx)?;
@@ -142,8 +142,8 @@ impl FileSystem {
         cx: &mut Cx<'_>,
         source: &End<'_>,
         target: &End<'_>,
-        moved: &Found,
-        there: Option<&Found>,
+        moved: &Found<'_>,
+        there: Option<&Found<'_>>,
         flags: RenameFlags,
     ) -> Result<()> {
         check_removable(cx, &moved.node)?;
@@ -188,8 +188,8 @@ impl FileSystem {
         cx: &mut Cx<'_>,
         source: &End<'_>,
         target: &End<'_>,
-        moved: Found,
-        there: Option<Found>,
+        moved: Found<'_>,
+        there: Option<Found<'_>>,
         in_use: InUse<'_>,
     ) -> Result<Option<Removed>> {
         let (from, to) = (source.dir.ino, target.dir.ino);
@@ -223,8 +223,8 @@ fn exchange(
     cx: &mut Cx<'_>,
     source: &End<'_>,
     target: &End<'_>,
-    moved: Found,
-    there: Found,
+    moved: Found<'_>,
+    there: Found<'_>,
 ) -> Result<()> {
     let (from, to) = (source.dir.ino, target.dir.ino);
     names::replace(cx, to, &there.entry.name, moved.entry.ino)?;

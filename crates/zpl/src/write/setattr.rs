@@ -4,7 +4,8 @@ use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE, NO_DUMP, NO_UNLINK, PROJECT_INHERIT};
 use super::node::NodeMut;
 use super::{Atime, SetAttr, SetTime, Time, acl, data};
-use crate::fs::{Attr, FileSystem};
+use crate::attr::{Attr, Attributes};
+use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::znode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Znode};
 use crate::{Error, Result};
@@ -130,7 +131,7 @@ fn check_quota(cx: &mut Cx<'_>, node: &NodeMut, set: &SetAttr) -> Result<()> {
 }
 
 /// Applies all of `set`.
-fn apply(cx: &mut Cx<'_>, ino: u64, set: &SetAttr) -> Result<()> {
+fn apply(cx: &mut Cx<'_>, ino: u64, set: &SetAttr) -> Result<Attr> {
     let mut node = NodeMut::load(cx, ino)?;
     check_kind(cx, &node, set)?;
     check_flags(cx, &node, set)?;
@@ -165,17 +166,19 @@ fn apply(cx: &mut Cx<'_>, ino: u64, set: &SetAttr) -> Result<()> {
     }
     let ctime = set.ctime.unwrap_or(cx.now);
     node.set_time(cx, ZplAttr::Ctime, ctime)?;
+    let mut attr = node.attr(cx)?;
     node.store(cx)?;
     if let Some(mut list) = access {
         list.set_mode(mode);
         super::xattr::store(cx, ino, crate::acl::NAMES[0], Some(&list.encode()))?;
+        attr = NodeMut::load(cx, ino)?.attr(cx)?;
     }
-    match hidden {
-        Some(dir) if set.uid.is_some() || set.gid.is_some() || set.projid.is_some() => {
-            set_owner_of_xattrs(cx, dir, set)
-        }
-        _ => Ok(()),
+    if let Some(dir) = hidden
+        && (set.uid.is_some() || set.gid.is_some() || set.projid.is_some())
+    {
+        set_owner_of_xattrs(cx, dir, set)?;
     }
+    Ok(attr)
 }
 
 impl FileSystem {
@@ -193,8 +196,7 @@ impl FileSystem {
         self.change(cost, |cx| {
             cx.os.note_freed(freed);
             apply(cx, ino, set)
-        })?;
-        self.attr(ino)
+        })
     }
 
     /// Frees what a long file has past `size`, but for what fits into the transaction that makes the

@@ -147,7 +147,7 @@ fn create_hidden(cx: &mut Cx<'_>, of: &NodeMut, parent: u64, mode: u64, links: u
         rdev: None,
         target: None,
     };
-    create_node(cx, &fresh)
+    Ok(create_node(cx, &fresh)?.ino)
 }
 
 /// Writes an attribute as a file of the hidden directory.

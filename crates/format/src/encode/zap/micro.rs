@@ -62,7 +62,8 @@ pub struct MicroIndex {
     norm_flags: u64,
     entries: BTreeMap<(u32, u32), u32>,
     slots: u32,
-    /// The slot from which a free one is sought.
+    /// The slot from which a free one is sought: the one that was freed last, or the one after that
+    /// which was taken last, so that a block that grows is not searched from its start.
     next: u32,
 }
 
@@ -125,13 +126,13 @@ impl MicroIndex {
         self.entries.range((hash, cd)..).map(|((hash, cd), slot)| (*hash, *cd, *slot))
     }
 
-    /// The slot of the entry called exactly `name`.
-    pub fn find(&self, block: &[u8], name: &[u8]) -> Result<Option<u32>> {
+    /// The slot and the value of the entry called exactly `name`.
+    pub fn find(&self, block: &[u8], name: &[u8]) -> Result<Option<(u32, u64)>> {
         self.find_by(block, name, |stored| stored == name)
     }
 
-    /// The slot of the first entry whose normalized name is that of `name`.
-    pub fn find_normalized(&self, block: &[u8], name: &[u8]) -> Result<Option<u32>> {
+    /// As [`MicroIndex::find`], of the first entry whose normalized name is that of `name`.
+    pub fn find_normalized(&self, block: &[u8], name: &[u8]) -> Result<Option<(u32, u64)>> {
         let wanted = norm::normalize(name, self.norm_flags);
         self.find_by(block, name, |stored| norm::normalize(stored, self.norm_flags) == wanted)
     }
@@ -141,11 +142,11 @@ impl MicroIndex {
         block: &[u8],
         name: &[u8],
         matches: impl Fn(&[u8]) -> bool,
-    ) -> Result<Option<u32>> {
+    ) -> Result<Option<(u32, u64)>> {
         let micro = Micro::decode(Bytes::new(block, ByteOrder::Little, WHAT))?;
         for (_, slot) in self.same_hash(self.hash(name)) {
-            if micro.entry(slot as usize)?.is_some_and(|e| matches(e.name)) {
-                return Ok(Some(slot));
+            if let Some(entry) = micro.entry(slot as usize)?.filter(|e| matches(e.name)) {
+                return Ok(Some((slot, entry.value)));
             }
         }
         Ok(None)
@@ -179,14 +180,15 @@ impl MicroIndex {
         entry[ENTRY_SIZE - NAME_SIZE..][..name.len()].copy_from_slice(name);
         put(block, entry_at(slot), &entry, WHAT)?;
         self.entries.insert((hash, cd), slot);
-        self.next = (slot + 1) % self.slots.max(1);
+        self.next = slot.saturating_add(1);
         Ok(slot)
     }
 
-    /// The first free slot from where the last one was taken.
+    /// A free slot.
     fn free_slot(&self, block: &[u8]) -> Result<u32> {
         let micro = Micro::decode(Bytes::new(block, ByteOrder::Little, WHAT))?;
-        for slot in (self.next..self.slots).chain(0..self.next) {
+        let next = self.next.min(self.slots);
+        for slot in (next..self.slots).chain(0..next) {
             if micro.entry(slot as usize)?.is_none() {
                 return Ok(slot);
             }
@@ -206,6 +208,7 @@ impl MicroIndex {
         if self.entries.remove(&at) != Some(slot) {
             return Err(DecodeError::invalid(WHAT, format!("slot {slot} is not indexed")).into());
         }
+        self.next = slot;
         put(block, entry_at(slot), &[0; ENTRY_SIZE], WHAT)
     }
 
@@ -247,8 +250,9 @@ mod tests {
             for (n, value, op) in ops {
                 let name = format!("{}{}", if n % 2 == 0 { "name" } else { "NAME" }, n / 2);
                 let name = name.into_bytes();
-                let slot = index.find(&block, &name).unwrap();
-                prop_assert_eq!(slot.is_some(), model.contains_key(&name));
+                let found = index.find(&block, &name).unwrap();
+                prop_assert_eq!(found.map(|(_, value)| value), model.get(&name).copied());
+                let slot = found.map(|(slot, _)| slot);
                 match (op, slot) {
                     (0, Some(slot)) => {
                         index.remove(&mut block, slot).unwrap();
@@ -293,7 +297,7 @@ mod tests {
             let Ok(mut index) = MicroIndex::load(&block) else { return Ok(()) };
             for name in names {
                 let _ = index.insert(&mut block, name.as_bytes(), 1);
-                if let Ok(Some(slot)) = index.find_normalized(&block, name.as_bytes()) {
+                if let Ok(Some((slot, _))) = index.find_normalized(&block, name.as_bytes()) {
                     let _ = index.remove(&mut block, slot);
                 }
             }
@@ -308,7 +312,7 @@ mod tests {
         for name in ["abc", "Abc", "aBc", "abC"] {
             index.insert(&mut block, name.as_bytes(), 1).unwrap();
         }
-        let slot = index.find(&block, b"Abc").unwrap().unwrap();
+        let (slot, _) = index.find(&block, b"Abc").unwrap().unwrap();
         index.remove(&mut block, slot).unwrap();
         assert!(index.remove(&mut block, slot).is_err());
         let slot = index.insert(&mut block, b"ABC", 1).unwrap();

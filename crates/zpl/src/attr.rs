@@ -1,0 +1,182 @@
+//! Attributes as `stat` shows them.
+//!
+//! They are the same whether a node is only read or is being changed, so how they are put together is
+//! said once, for everything that has [`Attributes`].
+
+use crate::sa::ZplAttr;
+use crate::znode::{FLAG_PROJID, S_IFBLK, S_IFCHR, S_IFMT};
+use crate::{Error, Result};
+use cenote_format::dmu::DnodePhys;
+
+/// The user that stands for those who have no number here (`nobody`).
+const NOBODY: u32 = 65534;
+
+/// Exact attributes of a file, as `stat` shows them under OpenZFS on Linux.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Object number.
+    pub ino: u64,
+    /// Transaction group of creation: tells apart files that had the same number.
+    pub gen_: u64,
+    /// File type and permissions: `st_mode`.
+    pub mode: u32,
+    /// Owner. An owner from another system's domain (a FUID) is 65534.
+    pub uid: u32,
+    /// Group, likewise.
+    pub gid: u32,
+    /// Link count. A directory's is 2 plus its directories.
+    pub nlink: u64,
+    /// Bytes; of a directory, its entries plus 2.
+    pub size: u64,
+    /// Space taken, in units of 512 bytes: data, metadata and the dnode.
+    pub blocks: u64,
+    /// Bytes of a data block.
+    pub blksize: u32,
+    /// Last access: seconds since 1970, nanoseconds.
+    pub atime: (i64, u32),
+    /// Last modification.
+    pub mtime: (i64, u32),
+    /// Last change of attributes.
+    pub ctime: (i64, u32),
+    /// Creation.
+    pub crtime: (i64, u32),
+    /// Of a device: Linux's major and minor number.
+    pub rdev: (u32, u32),
+    /// The directory the file was created in or last renamed to.
+    pub parent: u64,
+    /// `zp_flags` (`ZFS_READONLY`, `ZFS_IMMUTABLE`, …).
+    pub flags: u64,
+    /// Project id; 0 if none.
+    pub projid: u64,
+    /// The hidden directory of extended attributes; 0 if none.
+    pub xattr: u64,
+}
+
+impl Attr {
+    /// Whether the file is a directory.
+    pub fn is_dir(&self) -> bool {
+        u64::from(self.mode) & S_IFMT == crate::znode::S_IFDIR
+    }
+
+    /// Whether the file is a symbolic link.
+    pub fn is_symlink(&self) -> bool {
+        u64::from(self.mode) & S_IFMT == crate::znode::S_IFLNK
+    }
+
+    /// Whether the file is a regular file.
+    pub fn is_file(&self) -> bool {
+        u64::from(self.mode) & S_IFMT == crate::znode::S_IFREG
+    }
+}
+
+/// What an object takes.
+#[derive(Clone, Copy)]
+pub(crate) struct Space {
+    /// Bytes of blocks.
+    used: u64,
+    /// Slots of the dnode.
+    slots: u64,
+    /// Bytes of a data block.
+    block_size: u64,
+}
+
+impl From<&DnodePhys> for Space {
+    fn from(dnode: &DnodePhys) -> Space {
+        Space { used: dnode.used, slots: dnode.slots(), block_size: dnode.block_size }
+    }
+}
+
+/// Whatever has the attributes of a node.
+pub(crate) trait Attributes {
+    /// The object's number.
+    fn number(&self) -> u64;
+
+    /// What it takes.
+    fn space(&self) -> Space;
+
+    /// An attribute of `N` integers; `None` if the node does not have it.
+    fn words<const N: usize>(&self, attr: ZplAttr) -> Result<Option<[u64; N]>>;
+
+    /// An attribute of one integer.
+    fn word(&self, attr: ZplAttr) -> Result<Option<u64>> {
+        Ok(self.words::<1>(attr)?.map(|[w]| w))
+    }
+
+    /// An attribute of one integer that every node has.
+    fn required(&self, attr: ZplAttr) -> Result<u64> {
+        self.word(attr)?.ok_or_else(|| self.missing(attr))
+    }
+
+    /// A time that every node has: seconds since 1970, nanoseconds.
+    fn time(&self, attr: ZplAttr) -> Result<(i64, u32)> {
+        let [sec, nsec] = self.words(attr)?.ok_or_else(|| self.missing(attr))?;
+        Ok((sec as i64, nsec.min(999_999_999) as u32))
+    }
+
+    /// What is wrong with a node that has no such attribute.
+    fn missing(&self, attr: ZplAttr) -> Error {
+        Error::Corrupt(self.number(), format!("no attribute {attr:?}"))
+    }
+}
+
+/// The attributes of a node.
+pub(crate) fn attr_of(node: &impl Attributes) -> Result<Attr> {
+    let mode = node.required(ZplAttr::Mode)?;
+    let flags = node.required(ZplAttr::Flags)?;
+    let space = node.space();
+    let is_device = matches!(mode & S_IFMT, S_IFBLK | S_IFCHR);
+    let rdev = if is_device { node.word(ZplAttr::Rdev)?.unwrap_or(0) } else { 0 };
+    let projid =
+        if flags & FLAG_PROJID != 0 { node.word(ZplAttr::ProjId)?.unwrap_or(0) } else { 0 };
+    Ok(Attr {
+        ino: node.number(),
+        gen_: node.required(ZplAttr::Gen)?,
+        mode: mode as u32 & 0o177_777,
+        uid: local_id(node.required(ZplAttr::Uid)?),
+        gid: local_id(node.required(ZplAttr::Gid)?),
+        nlink: node.required(ZplAttr::Links)? & u64::from(u32::MAX),
+        size: node.required(ZplAttr::Size)?,
+        // OpenZFS rounds to the nearest sector and counts the slots of the dnode itself.
+        blocks: (space.used.saturating_add(256) >> 9).saturating_add(space.slots),
+        blksize: u32::try_from(space.block_size).unwrap_or(u32::MAX),
+        atime: node.time(ZplAttr::Atime)?,
+        mtime: node.time(ZplAttr::Mtime)?,
+        ctime: node.time(ZplAttr::Ctime)?,
+        crtime: node.time(ZplAttr::Crtime)?,
+        rdev: split_rdev(rdev),
+        parent: node.required(ZplAttr::Parent)?,
+        flags,
+        projid,
+        xattr: node.word(ZplAttr::Xattr)?.unwrap_or(0),
+    })
+}
+
+/// The user or group behind a stored id. The upper 32 bits of a FUID are the index of a domain
+/// (a Windows SID's authority), the lower the id in it; index 0 is the POSIX ids.
+fn local_id(fuid: u64) -> u32 {
+    u32::try_from(fuid).unwrap_or(NOBODY)
+}
+
+/// Major and minor number in a stored device number: the Linux kernel's own form, 12 and 20 bits.
+fn split_rdev(rdev: u64) -> (u32, u32) {
+    let dev = rdev as u32;
+    (dev >> 20, dev & 0xf_ffff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_are_split_like_the_kernel_does() {
+        assert_eq!(split_rdev(1 << 20 | 3), (1, 3));
+        assert_eq!(split_rdev(259 << 20 | 70000), (259, 70000));
+    }
+
+    #[test]
+    fn ids_of_foreign_domains_are_nobody() {
+        assert_eq!(local_id(1000), 1000);
+        assert_eq!(local_id(u64::from(u32::MAX)), u32::MAX);
+        assert_eq!(local_id(1 << 32 | 1000), NOBODY);
+    }
+}
