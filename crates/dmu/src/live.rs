@@ -81,12 +81,12 @@ impl Entered {
 
 /// Who lets changes into transaction groups.
 pub trait TxgGate: Send + Sync {
-    /// Enters the open txg with a change of object set `objset`; waits as long as changes come
-    /// faster than they can be written.
+    /// Enters the open txg with a change of object set `objset`, which at the moment has `dirty` bytes
+    /// to be written; waits as long as changes come faster than they can be written.
     ///
     /// Errors: [`WriteError::NoSpace`], [`WriteError::Quota`], [`WriteError::ReadOnly`],
     /// [`WriteError::Suspended`].
-    fn enter(&self, objset: u64, cost: &Cost) -> Result<Entered>;
+    fn enter(&self, objset: u64, cost: &Cost, dirty: &AtomicU64) -> Result<Entered>;
 
     /// Tells how long a write call took, waiting included.
     fn wrote(&self, _time: Duration) {}
@@ -97,6 +97,8 @@ pub struct LiveObjectSet {
     id: u64,
     gate: Arc<dyn TxgGate>,
     set: Mutex<OpenObjectSet>,
+    /// Bytes that are to be written: as the set has it, but for who has changed it and still has the lock.
+    dirty: AtomicU64,
     /// How often the object set moved on to what was written.
     moves: AtomicU64,
     /// Those who free what nobody refers to any more.
@@ -117,7 +119,8 @@ impl LiveObjectSet {
     pub fn new(set: OpenObjectSet, gate: Arc<dyn TxgGate>) -> Arc<LiveObjectSet> {
         let id = set.id();
         let (moves, freeing) = (AtomicU64::new(0), AtomicUsize::new(0));
-        Arc::new(LiveObjectSet { id, gate, set: Mutex::new(set), moves, freeing })
+        let dirty = AtomicU64::new(set.dirty_bytes());
+        Arc::new(LiveObjectSet { id, gate, set: Mutex::new(set), dirty, moves, freeing })
     }
 
     /// The dataset's object number.
@@ -161,6 +164,9 @@ impl LiveObjectSet {
     /// Reads the blocks that a write of `len` bytes at `offset` would change in part, so that they are
     /// in the cache when it is made under the lock.
     pub fn warm(&self, number: u64, offset: u64, len: u64) -> crate::Result<()> {
+        if self.set.lock().is_all_at_hand(number) {
+            return Ok(());
+        }
         let object = self.object(number)?;
         let size = object.dnode().block_size.max(1);
         let end = offset.saturating_add(len);
@@ -242,12 +248,14 @@ impl LiveObjectSet {
         cost: Cost,
         f: impl FnOnce(&mut OpenObjectSet, u64) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        let mut entered = self.gate.enter(self.id, &cost)?;
+        let mut entered = self.gate.enter(self.id, &cost, &self.dirty)?;
         let mut set = self.set.lock();
         let before = set.dirty_bytes();
         let done = f(&mut set, entered.txg());
-        let (grown, freed) = (set.dirty_bytes().saturating_sub(before), set.take_freed());
+        let (after, freed) = (set.dirty_bytes(), set.take_freed());
+        self.dirty.store(after, Ordering::Relaxed);
         drop(set);
+        let grown = after.saturating_sub(before);
         entered.hold.settle(grown, freed);
         done
     }
@@ -259,18 +267,22 @@ impl LiveObjectSet {
 
     /// Bytes that are to be written.
     pub fn dirty_bytes(&self) -> u64 {
-        self.set.lock().dirty_bytes()
+        self.dirty.load(Ordering::Relaxed)
     }
 
     /// See [`OpenObjectSet::freeze`].
     pub fn freeze(&self) -> OpenObjectSet {
-        self.set.lock().freeze()
+        let mut set = self.set.lock();
+        let frozen = set.freeze();
+        self.dirty.store(set.dirty_bytes(), Ordering::Relaxed);
+        frozen
     }
 
     /// See [`OpenObjectSet::thaw`].
     pub fn thaw(&self, synced: &OpenObjectSet) {
         let mut set = self.set.lock();
         set.thaw(synced);
+        self.dirty.store(set.dirty_bytes(), Ordering::Relaxed);
         self.moves.fetch_add(1, Ordering::Release);
     }
 }

@@ -245,7 +245,7 @@ impl DnodePhys {
     /// 16 MiB per block, an indirect shift of 10 to 24, a tree no deeper than 64-bit block
     /// numbers need.
     pub fn decode(b: &Bytes<'_>, at: usize) -> Result<Option<DnodePhys>> {
-        let Some(Extent { pointers, bonus, spill }) = Extent::check(b, at)? else {
+        let Some(Extent { pointers, bonus, spill, .. }) = Extent::check(b, at)? else {
             return Ok(None);
         };
         let flags = b.u8(at + 7)?;
@@ -284,6 +284,8 @@ impl DnodePhys {
 
 /// Where the parts of a dnode are that differ from one to the next.
 pub(crate) struct Extent {
+    /// Bytes of all its slots.
+    size: usize,
     /// Block pointers from byte [`DNODE_CORE`] on.
     pointers: usize,
     /// Bytes of the bonus buffer.
@@ -295,10 +297,19 @@ pub(crate) struct Extent {
 impl Extent {
     /// Checks all that [`DnodePhys::decode`] checks; `Ok(None)` for a free slot.
     pub(crate) fn check(b: &Bytes<'_>, at: usize) -> Result<Option<Extent>> {
+        b.slice(at, DNODE_SLOT)?;
+        let extent = Extent::of_core(b, at)?;
+        if let Some(extent) = &extent {
+            b.slice(at, extent.size)?;
+        }
+        Ok(extent)
+    }
+
+    /// As [`Extent::check`], where only the first [`DNODE_CORE`] bytes are to be there.
+    pub(crate) fn of_core(b: &Bytes<'_>, at: usize) -> Result<Option<Extent>> {
         const WHAT: &str = "dnode";
         let bad = |why: String| Err(DecodeError::invalid(WHAT, why));
         let kind = DmuType(b.u8(at)?);
-        b.slice(at, DNODE_SLOT)?;
         if kind == DmuType::NONE {
             return Ok(None);
         }
@@ -313,7 +324,6 @@ impl Extent {
         if extra_slots > 31 {
             return bad(format!("{extra_slots} extra slots"));
         }
-        b.slice(at, size)?;
         if !(1..=3).contains(&nblkptr) {
             return bad(format!("{nblkptr} block pointers"));
         }
@@ -333,6 +343,7 @@ impl Extent {
             return bad(format!("bonus of {bonus_len} bytes after {nblkptr} block pointers"));
         }
         Ok(Some(Extent {
+            size,
             pointers: nblkptr.into(),
             bonus: bonus_at..bonus_at + bonus_len,
             spill: has_spill.then_some(bonus_end),

@@ -84,8 +84,8 @@ impl SaHeader {
 /// Where the value of an attribute is in its buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SaValue {
-    /// Number of the attribute.
-    pub id: u16,
+    /// The attribute.
+    pub def: AttrDef,
     /// First byte of the value.
     pub at: usize,
     /// Bytes of the value.
@@ -110,7 +110,7 @@ impl Layout {
         let lengths = attrs.iter().filter(|a| a.length == 0).count().saturating_mul(2);
         let mut next = round_up_8(LENGTHS_AT.saturating_add(lengths));
         let alike = attrs.iter().take_while(|a| a.length != 0);
-        let alike = alike.map(|a| value_at(&mut next, a.id, a.length)).collect();
+        let alike = alike.map(|a| value_at(&mut next, *a, a.length)).collect();
         Layout { attrs, lengths, alike, next }
     }
 
@@ -133,7 +133,7 @@ impl Layout {
                 len = b.u16(length_at)?;
                 length_at = length_at.saturating_add(2);
             }
-            values.push(value_at(&mut at, a.id, len));
+            values.push(value_at(&mut at, *a, len));
         }
         // They lie one after the other.
         if let Some(last) = values.last() {
@@ -144,8 +144,8 @@ impl Layout {
 }
 
 /// A value at `at`, which becomes the place of the next one.
-fn value_at(at: &mut usize, id: u16, len: u16) -> SaValue {
-    let value = SaValue { id, at: *at, len: usize::from(len) };
+fn value_at(at: &mut usize, def: AttrDef, len: u16) -> SaValue {
+    let value = SaValue { def, at: *at, len: usize::from(len) };
     *at = round_up_8(at.saturating_add(value.len));
     value
 }
@@ -283,7 +283,7 @@ mod tests {
                 .locate(&v, &h)
                 .unwrap()
                 .iter()
-                .map(|v| (v.id, v.at, v.len))
+                .map(|v| (v.def.id, v.at, v.len))
                 .collect();
             assert_eq!(found, [(5, 16, 8), (17, 24, 5), (19, 32, 9), (6, 48, 16)]);
             assert!(Layout::new(attrs.to_vec()).locate(&v[..v.len() - 1], &h).is_err());

@@ -25,8 +25,8 @@ fn micro(ops: &[u8; 16], mut block: Vec<u8>) {
         let name = [b'a' + op / 4 % 26, b'0' + op % 3];
         let Ok(found) = index.find(&block, &name) else { return };
         let done = match (op % 4, found) {
-            (0, Some((slot, _))) => index.remove(&mut block, slot),
-            (_, Some((slot, _))) => index.set(&mut block, slot, u64::from(*op)),
+            (0, Some(found)) => index.remove(&mut block, &found),
+            (_, Some(found)) => index.set(&mut block, &found, u64::from(*op)),
             (_, None) => index.insert(&mut block, &name, u64::from(*op)).map(|_| ()),
         };
         match done {

@@ -235,10 +235,10 @@ fn micro_zap(data: &[u8]) {
     let mut index = MicroIndex::load(data).unwrap();
     assert_eq!(index.len(), expected.len());
     for (name, value, _) in expected.iter().take(50) {
-        let (slot, found) = index.find(&changed, name).unwrap().unwrap();
-        assert_eq!(found, *value);
+        let found = index.find(&changed, name).unwrap().unwrap();
+        assert_eq!(found.value, *value);
         assert!(index.find_normalized(&changed, name).unwrap().is_some());
-        index.remove(&mut changed, slot).unwrap();
+        index.remove(&mut changed, &found).unwrap();
         assert_eq!(index.find(&changed, name).unwrap(), None);
         index.insert(&mut changed, name, *value).unwrap();
     }

@@ -182,7 +182,8 @@ impl FileSystem {
 
     /// Whether files can be changed: a live file system of version 5, not `readonly`.
     pub fn is_writable(&self) -> bool {
-        self.may_become_writable() && !self.settings().read_only
+        self.may_become_writable()
+            && !self.settings.read().unwrap_or_else(PoisonError::into_inner).read_only
     }
 
     /// Whether nothing but the `readonly` property can keep files from being changed.

@@ -168,7 +168,7 @@ impl Attributes for Znode {
 }
 
 fn find<'a>(data: &'a [u8], located: &Located, id: u16) -> Option<&'a [u8]> {
-    let value = located.1.iter().find(|v| v.id == id)?;
+    let value = located.1.iter().find(|v| v.def.id == id)?;
     data.get(value.at..)?.get(..value.len)
 }
 

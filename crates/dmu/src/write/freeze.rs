@@ -124,6 +124,12 @@ impl OpenObjectSet {
         }
     }
 
+    /// Whether nothing of an object has to be read from a disk: it is new in this group.
+    pub(crate) fn is_all_at_hand(&self, number: u64) -> bool {
+        let object = self.objects.get(&number);
+        object.is_some_and(|o| o.disk().is_none() && !o.stands_on_frozen())
+    }
+
     /// What can be told of the entry of ZAP `number`, a `kind`, that is called exactly `name`.
     pub(crate) fn entry_at_hand(&self, number: u64, kind: DmuType, name: &[u8]) -> AtHand {
         match self.objects.get(&number) {

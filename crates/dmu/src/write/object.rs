@@ -97,7 +97,7 @@ pub(super) fn new_dnode(new: &NewObject) -> Result<DnodePhys> {
         spill: None,
     };
     // What the format has no place for is refused now, not when the group is synced.
-    phys.encode()?;
+    phys.check()?;
     Ok(phys)
 }
 

@@ -143,7 +143,7 @@ impl<'a> ZapMut<'a> {
     /// The first integer of the value of `key`.
     pub fn word(&mut self, key: &Key<'_>) -> Result<Option<u64>> {
         self.run(|object, place| match is_micro(object, place)? {
-            true => Ok(find_micro(object, place, key)?.map(|(_, value)| value)),
+            true => Ok(find_micro(object, place, key)?.map(|found| found.value)),
             false => Ok(lookup_fat(object, place, key)?.and_then(|(_, v)| v.first().copied())),
         })
     }
@@ -190,8 +190,8 @@ impl<'a> ZapMut<'a> {
                 let removed = fat.remove(key)?;
                 return if removed { fat.finish() } else { Err(absent) };
             }
-            let Some((slot, _)) = find_micro(object, place, key)? else { return Err(absent) };
-            change_micro(object, place, |index, block| index.remove(block, slot))
+            let Some(found) = find_micro(object, place, key)? else { return Err(absent) };
+            change_micro(object, place, |index, block| index.remove(block, &found))
         })
     }
 
@@ -268,18 +268,18 @@ pub(super) fn at_hand(object: &OpenObject, name: &[u8]) -> AtHand {
         let (index, block) = (object.pending.micro.as_ref()?, object.pending.block(0)?);
         let Pending::Data(block) = block else { return None };
         let found = index.find(&block.bytes(), name).ok()?;
-        Some(found.map_or(AtHand::Absent, |(_, value)| AtHand::Value(value)))
+        Some(found.map_or(AtHand::Absent, |found| AtHand::Value(found.value)))
     };
     // Who then opens the ZAP is told what is wrong with it.
     find().unwrap_or(AtHand::Nothing)
 }
 
-/// The slot and the value of an entry of a micro ZAP.
+/// An entry of a micro ZAP.
 fn find_micro(
     object: &mut OpenObject,
     place: &Place<'_>,
     key: &Key<'_>,
-) -> Result<Option<(u32, u64)>> {
+) -> Result<Option<micro::Found>> {
     let Key::Name(name) = key else { return Ok(None) };
     load_index(object, place)?;
     let Some(index) = &object.pending.micro else { return Err(WriteError::Failed) };
@@ -315,8 +315,8 @@ fn put_micro(
     let (Key::Name(name), Value::U64([value]), true) = (key, value, micro::fits(key, value)) else {
         return Ok(false);
     };
-    if let Some((slot, _)) = found {
-        change_micro(object, place, |index, block| index.set(block, slot, *value))?;
+    if let Some(found) = found {
+        change_micro(object, place, |index, block| index.set(block, &found, *value))?;
         return Ok(true);
     }
     if object.pending.micro.as_ref().is_some_and(|index| index.is_full()) {
@@ -361,7 +361,7 @@ fn lookup(
     key: &Key<'_>,
 ) -> Result<Option<(u8, Vec<u64>)>> {
     if is_micro(object, place)? {
-        return Ok(find_micro(object, place, key)?.map(|(_, value)| (8, vec![value])));
+        return Ok(find_micro(object, place, key)?.map(|found| (8, vec![found.value])));
     }
     lookup_fat(object, place, key)
 }

@@ -20,7 +20,7 @@ use cenote_testsink::MemSink;
 struct Gate(AtomicU64);
 
 impl TxgGate for Gate {
-    fn enter(&self, objset: u64, cost: &Cost) -> Result<Entered> {
+    fn enter(&self, objset: u64, cost: &Cost, _: &AtomicU64) -> Result<Entered> {
         assert_eq!(objset, 7);
         match cost.write {
             0..1_000_000 => Ok(Entered::new(self.0.load(Ordering::SeqCst), ())),

@@ -19,18 +19,45 @@ impl DnodePhys {
     ///
     /// Errors: whatever [`DnodePhys::decode`] would not read back as it is here.
     pub fn encode(&self) -> Result<Vec<u8>> {
+        let mut out = Vec::with_capacity(self.size());
+        self.append_to(&mut out)?;
+        Ok(out)
+    }
+
+    /// Fails if the dnode cannot be [encoded](DnodePhys::encode).
+    pub fn check(&self) -> Result<()> {
+        self.core().map(drop)
+    }
+
+    /// Bytes of all slots.
+    fn size(&self) -> usize {
+        DNODE_SLOT * (usize::from(self.extra_slots) + 1)
+    }
+
+    fn append_to(&self, out: &mut Vec<u8>) -> Result<()> {
+        let end = out.len().saturating_add(self.size());
+        out.extend(self.core()?);
+        self.pointers.iter().for_each(|bp| push_words(out, &bp.0));
+        out.extend_from_slice(&self.bonus);
+        out.resize(end - self.spill.map_or(0, |_| BLKPTR_SIZE), 0);
+        if let Some(spill) = &self.spill {
+            push_words(out, &spill.0);
+        }
+        Ok(())
+    }
+
+    /// What is before the pointers, if all of it has a place.
+    fn core(&self) -> Result<[u8; DNODE_CORE]> {
         let bad = |why: String| Err(EncodeError::unrepresentable(DNODE, why));
-        let size = DNODE_SLOT * (usize::from(self.extra_slots) + 1);
-        let has_spill = self.flags & DNODE_FLAG_SPILL != 0;
-        if has_spill != self.spill.is_some() {
+        if (self.flags & DNODE_FLAG_SPILL != 0) != self.spill.is_some() {
             return bad(format!("flags {:#x}, spill {:?}", self.flags, self.spill));
         }
-        let tail = if has_spill { BLKPTR_SIZE } else { 0 };
-        let bonus_at = DNODE_CORE + self.pointers.len() * BLKPTR_SIZE;
-        if bonus_at.saturating_add(self.bonus.len()) > size - tail {
+        let (Ok(pointers), Ok(bonus)) =
+            (u8::try_from(self.pointers.len()), u16::try_from(self.bonus.len()))
+        else {
             let (bonus, pointers) = (self.bonus.len(), self.pointers.len());
             return bad(format!("bonus of {bonus} bytes after {pointers} block pointers"));
-        }
+        };
         let Ok(sectors) = u16::try_from(self.block_size >> SECTOR_SHIFT) else {
             return bad(format!("data block of {:#x} bytes", self.block_size));
         };
@@ -41,32 +68,25 @@ impl DnodePhys {
             let (block, used) = (self.block_size, self.used);
             return bad(format!("data block of {block:#x} bytes, {used:#x} bytes used"));
         }
-        let mut out = Vec::with_capacity(size);
-        out.extend([
+        let used = if in_bytes { self.used } else { self.used >> SECTOR_SHIFT };
+        let mut core = [0; DNODE_CORE];
+        core[..8].copy_from_slice(&[
             self.kind.0,
             self.indirect_shift,
             self.levels,
-            self.pointers.len() as u8,
+            pointers,
             self.bonus_kind.0,
             self.checksum,
             self.compress,
             self.flags,
         ]);
-        out.extend(sectors.to_le_bytes());
-        out.extend((self.bonus.len() as u16).to_le_bytes());
-        out.push(self.extra_slots);
-        out.resize(16, 0);
-        let used = if in_bytes { self.used } else { self.used >> SECTOR_SHIFT };
-        push_words(&mut out, &[self.max_block, used]);
-        out.resize(DNODE_CORE, 0);
-        self.pointers.iter().for_each(|bp| push_words(&mut out, &bp.0));
-        out.extend_from_slice(&self.bonus);
-        out.resize(size - tail, 0);
-        if let Some(spill) = &self.spill {
-            push_words(&mut out, &spill.0);
-        }
-        match Extent::check(&Bytes::new(&out, ByteOrder::Little, DNODE), 0) {
-            Ok(Some(_)) => Ok(out),
+        core[8..10].copy_from_slice(&sectors.to_le_bytes());
+        core[10..12].copy_from_slice(&bonus.to_le_bytes());
+        core[12] = self.extra_slots;
+        core[16..24].copy_from_slice(&self.max_block.to_le_bytes());
+        core[24..32].copy_from_slice(&used.to_le_bytes());
+        match Extent::of_core(&Bytes::new(&core, ByteOrder::Little, DNODE), 0) {
+            Ok(Some(_)) => Ok(core),
             Ok(None) => bad("a dnode without a type".into()),
             Err(e) => bad(e.to_string()),
         }
@@ -82,14 +102,13 @@ pub fn encode_dnodes<'a>(
 ) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(len);
     for (slot, dnode) in dnodes {
-        let at = slot.saturating_mul(DNODE_SLOT);
-        let bytes = dnode.encode()?;
-        if at < out.len() || at.saturating_add(bytes.len()) > len {
-            let why = format!("{} bytes at slot {slot} of {len} bytes", bytes.len());
+        let (at, size) = (slot.saturating_mul(DNODE_SLOT), dnode.size());
+        if at < out.len() || at.saturating_add(size) > len {
+            let why = format!("{size} bytes at slot {slot} of {len} bytes");
             return Err(EncodeError::unrepresentable(DNODE, why));
         }
         out.resize(at, 0);
-        out.extend_from_slice(&bytes);
+        dnode.append_to(&mut out)?;
     }
     out.resize(len, 0);
     Ok(out)

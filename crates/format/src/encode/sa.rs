@@ -163,7 +163,7 @@ mod tests {
             let found = Layout::new(defs.clone()).locate(&bytes, &header).unwrap();
             prop_assert_eq!(found.first().map_or(header.size, |v| v.at), header.size);
             for (value, (def, bytes_in)) in found.iter().zip(&attrs) {
-                prop_assert_eq!(value.id, def.id);
+                prop_assert_eq!(value.def, *def);
                 prop_assert_eq!(&bytes[value.at..value.at + value.len], *bytes_in);
             }
             for def in defs {

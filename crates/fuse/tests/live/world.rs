@@ -40,7 +40,7 @@ impl Drop for Inside {
 struct Door(Arc<Gate>);
 
 impl TxgGate for Door {
-    fn enter(&self, objset: u64, _: &Cost) -> Result<Entered> {
+    fn enter(&self, objset: u64, _: &Cost, _: &AtomicU64) -> Result<Entered> {
         assert_eq!(objset, OBJSET);
         let mut state = self.0.changed.wait_while(self.0.state.lock().unwrap(), |s| s.2).unwrap();
         state.1 += 1;

@@ -38,7 +38,7 @@ use cenote_store::alloc::{Class, MAX_COPIES, TXG_DEFER_SIZE};
 use cenote_vdev::VdevTree;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -114,13 +114,13 @@ struct Door {
 }
 
 impl TxgGate for Door {
-    fn enter(&self, objset: u64, cost: &Cost) -> Result<Entered, WriteError> {
+    fn enter(&self, objset: u64, cost: &Cost, dirty: &AtomicU64) -> Result<Entered, WriteError> {
         let ended = || WriteError::Suspended(EXPORTED.into());
         let shared = self.shared.upgrade().ok_or_else(ended)?;
         let bytes = estimate(cost);
-        shared.datasets.reserve(&shared, objset, cost, bytes)?;
-        let dirty = cost.write.saturating_add(cost.objects.saturating_mul(OBJECT_BYTES));
-        let inside = shared.gate.enter(dirty, cost.frees)?;
+        shared.datasets.reserve(&shared, objset, (cost, bytes), dirty)?;
+        let most = cost.write.saturating_add(cost.objects.saturating_mul(OBJECT_BYTES));
+        let inside = shared.gate.enter(most, cost.frees)?;
         let txg = inside.txg;
         // Not before: whoever closes it waits for those who are inside, but not for those at the
         // gate.
@@ -282,20 +282,26 @@ impl Datasets {
         left.txg = 0;
     }
 
-    /// Waits until there is room for a change, or refuses it.
+    /// Waits until there is room for a change that is taken to write `bytes`, or refuses it. `dirty`:
+    /// bytes that the dataset has to be written.
     fn reserve(
         &self,
         shared: &Shared,
         objset: u64,
-        cost: &Cost,
-        bytes: u64,
+        (cost, bytes): (&Cost, u64),
+        dirty: &AtomicU64,
     ) -> Result<(), WriteError> {
         if bytes == 0 {
             return Ok(());
         }
         let mut committed = 0;
         loop {
-            match self.verdict(shared, objset, cost.frees, bytes)? {
+            match self.verdict(
+                shared,
+                objset,
+                (cost.frees, bytes),
+                dirty.load(Ordering::Relaxed),
+            )? {
                 Verdict::Room => return Ok(()),
                 Verdict::Later => {}
                 Verdict::Deferred(_) if committed < PATIENCE => {
@@ -322,12 +328,10 @@ impl Datasets {
         &self,
         shared: &Shared,
         objset: u64,
-        frees: bool,
-        bytes: u64,
+        (frees, bytes): (bool, u64),
+        dirty: u64,
     ) -> Result<Verdict, WriteError> {
         let view = shared.view();
-        let live = self.open.lock().sets.get(&objset).map(|(live, _)| live.clone());
-        let dirty = live.map_or(0, |live| live.dirty_bytes());
         let mut left = self.left.lock();
         if left.txg != view.uberblock().txg {
             left.txg = view.uberblock().txg;

@@ -88,7 +88,7 @@ fn describe(cx: &mut Cx<'_>, fresh: &Fresh<'_>) -> Result<NodeMut> {
     let size = if is_dir { 2 } else { fresh.target.map_or(0, <[u8]>::len) as u64 };
     let time = [cx.now.0 as u64, u64::from(cx.now.1)];
     let gen_ = cx.txg;
-    let mut node = NodeMut::empty(0);
+    let mut node = NodeMut::with_room(0);
     for (attr, value) in [
         (ZplAttr::Mode, mode),
         (ZplAttr::Size, size),

@@ -50,15 +50,15 @@ fn grown(now: u64, record_size: u64, size: u64, end: u64) -> u64 {
 fn grow(cx: &mut Cx<'_>, ino: u64, size: u64, end: u64) -> Result<()> {
     let record_size = cx.settings.record_size.clamp(SECTOR, cenote_format::MAX_BLOCK);
     let dnode = cx.os.dnode(ino)?;
-    let (now, levels, shift) = (dnode.block_size, dnode.levels, dnode.indirect_shift);
+    let (mut now, levels, shift) = (dnode.block_size, dnode.levels, dnode.indirect_shift);
     let new = grown(now, record_size, size, end);
     if new != now && dnode.max_block == 0 {
         let suits = if levels == 1 { indirect_shift(new) } else { shift };
         // If it was larger and is being written so, it keeps its indirect blocks.
         let done = cx.os.set_block_size(ino, new, suits);
         done.or_else(|_| cx.os.set_block_size(ino, new, shift))?;
+        now = new;
     }
-    let now = cx.os.dnode(ino)?.block_size;
     if end > now && !now.is_power_of_two() {
         return Err(Error::Corrupt(ino, format!("several blocks of {now} bytes")));
     }

@@ -46,20 +46,13 @@ pub(super) const IN_ALL: [ZplAttr; 12] = [
     ZplAttr::Links,
 ];
 
-/// One attribute: its value is `len` bytes at `at` in [`NodeMut::data`].
-#[derive(Clone, Copy)]
-struct Field {
-    def: AttrDef,
-    at: usize,
-    len: usize,
-}
-
 /// The attributes of a node.
 pub(crate) struct NodeMut {
     /// Object number; 0 as long as there is none.
     pub(crate) ino: u64,
     data: Vec<u8>,
-    fields: Vec<Field>,
+    /// Where the values are in `data`.
+    fields: Vec<SaValue>,
     /// Fields that are in the bonus buffer; the others are in the spill block.
     split: usize,
     /// Bytes of `data` that were read from the bonus buffer; after them come those of the spill block.
@@ -79,9 +72,8 @@ impl NodeMut {
     pub(super) fn empty(ino: u64) -> NodeMut {
         NodeMut {
             ino,
-            // As much as most nodes have.
-            data: Vec::with_capacity(DNODE_SLOT),
-            fields: Vec::with_capacity(TABLE.len()),
+            data: Vec::new(),
+            fields: Vec::new(),
             split: 0,
             bonus: 0,
             reshaped: true,
@@ -89,6 +81,12 @@ impl NodeMut {
             also_free: None,
             clear_data: false,
         }
+    }
+
+    /// As [`NodeMut::empty`], with room for as much as most nodes have.
+    pub(super) fn with_room(ino: u64) -> NodeMut {
+        let (data, fields) = (Vec::with_capacity(DNODE_SLOT), Vec::with_capacity(TABLE.len()));
+        NodeMut { data, fields, ..NodeMut::empty(ino) }
     }
 
     /// Reads the attributes of `ino`. Errors: [`Error::NotFound`] if it is not a node.
@@ -124,12 +122,12 @@ impl NodeMut {
         let values = layout.locate(buffer, &header).map_err(Error::decode(self.ino))?;
         let base = self.data.len();
         self.data.extend_from_slice(buffer);
-        let field = |(def, value): (&AttrDef, SaValue)| Field {
-            def: *def,
-            at: base.saturating_add(value.at),
-            len: value.len,
-        };
-        self.fields.extend(layout.attrs().iter().zip(values).map(field));
+        if base == 0 {
+            self.fields = values;
+            return Ok(());
+        }
+        let moved = |v: SaValue| SaValue { at: base.saturating_add(v.at), ..v };
+        self.fields.extend(values.into_iter().map(moved));
         Ok(())
     }
 
@@ -151,8 +149,7 @@ impl NodeMut {
 
     /// An attribute of one integer.
     pub(crate) fn word(&self, cx: &Cx<'_>, attr: ZplAttr) -> Option<u64> {
-        let bytes = self.bytes(cx, attr)?;
-        Bytes::new(bytes, ByteOrder::Little, "attribute").u64(0).ok()
+        self.bytes(cx, attr)?.first_chunk().copied().map(u64::from_le_bytes)
     }
 
     /// An attribute of one integer that every node has.
@@ -179,7 +176,7 @@ impl NodeMut {
     /// Adds an attribute of bytes that the node has not, as the last one.
     pub(super) fn add_bytes(&mut self, cx: &mut Cx<'_>, attr: ZplAttr, value: &[u8]) -> Result<()> {
         let def = cx.attribute(attr)?;
-        self.fields.push(Field { def, at: self.data.len(), len: value.len() });
+        self.fields.push(SaValue { def, at: self.data.len(), len: value.len() });
         self.data.extend_from_slice(value);
         self.reshaped = true;
         Ok(())
@@ -217,7 +214,7 @@ impl NodeMut {
             (field.at, field.len) = (self.data.len(), value.len());
         } else {
             let def = cx.attribute(attr)?;
-            let field = Field { def, at: self.data.len(), len: value.len() };
+            let field = SaValue { def, at: self.data.len(), len: value.len() };
             self.fields.insert(index.min(self.fields.len()), field);
         }
         self.data.extend_from_slice(value);
@@ -329,12 +326,12 @@ impl NodeMut {
     pub(crate) fn store(mut self, cx: &mut Cx<'_>) -> Result<()> {
         let ino = self.ino;
         if !self.reshaped {
-            let spill = self.data.split_off(self.bonus.min(self.data.len()));
+            let (bonus, spill) = self.data.split_at(self.bonus.min(self.data.len()));
             if self.changed.0 {
-                cx.os.set_bonus(ino, DmuType::SA, &self.data)?;
+                cx.os.set_bonus(ino, DmuType::SA, bonus)?;
             }
             if self.changed.1 {
-                cx.os.set_spill(ino, Some(spill))?;
+                cx.os.set_spill(ino, Some(spill.to_vec()))?;
             }
             return Ok(());
         }

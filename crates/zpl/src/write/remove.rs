@@ -31,15 +31,26 @@ pub(super) fn remember(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
     let Some(set) = cx.unlinked_set else {
         return Err(Error::Unsupported("a file system without an unlinked set".into()));
     };
-    let name = format!("{ino:x}");
-    Ok(ZapMut::open(cx.os, set).update(&Key::Name(name.as_bytes()), &Value::U64(&[ino]))?)
+    let (digits, from) = hexadecimal(ino);
+    let name = Key::Name(digits.get(from..).unwrap_or_default());
+    Ok(ZapMut::open(cx.os, set).update(&name, &Value::U64(&[ino]))?)
+}
+
+/// The digits of a number, and where the first is that is no leading zero.
+fn hexadecimal(number: u64) -> ([u8; 16], usize) {
+    let mut digits = [0; 16];
+    for (place, digit) in digits.iter_mut().rev().enumerate() {
+        let value = (number >> (4 * place) & 0xf) as u8;
+        *digit = if value < 10 { b'0' + value } else { b'a' + value - 10 };
+    }
+    (digits, (number | 1).leading_zeros() as usize / 4)
 }
 
 /// Takes a node out of the unlinked set, if it is there.
 pub(super) fn forget(cx: &mut Cx<'_>, ino: u64) -> Result<()> {
     let Some(set) = cx.unlinked_set else { return Ok(()) };
-    let name = format!("{ino:x}");
-    match ZapMut::open(cx.os, set).remove(&Key::Name(name.as_bytes())) {
+    let (digits, from) = hexadecimal(ino);
+    match ZapMut::open(cx.os, set).remove(&Key::Name(digits.get(from..).unwrap_or_default())) {
         Err(WriteError::NoEntry(_)) => Ok(()),
         done => Ok(done?),
     }
@@ -270,5 +281,27 @@ impl FileSystem {
             node.store(cx)?;
             Ok(attr)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hexadecimal;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn numbers_are_written_as_the_format_has_them(number: u64, shift in 0u32..64) {
+            let number = number >> shift;
+            let (digits, from) = hexadecimal(number);
+            let wanted = format!("{number:x}");
+            prop_assert_eq!(&digits[from..], wanted.as_bytes());
+        }
+    }
+
+    #[test]
+    fn zero_has_a_digit() {
+        let (digits, from) = hexadecimal(0);
+        assert_eq!(&digits[from..], b"0");
     }
 }

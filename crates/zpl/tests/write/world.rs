@@ -15,7 +15,7 @@ pub const OBJSET: u64 = 54;
 pub struct Gate(pub AtomicU64);
 
 impl TxgGate for Gate {
-    fn enter(&self, objset: u64, _: &Cost) -> Result<Entered> {
+    fn enter(&self, objset: u64, _: &Cost, _: &AtomicU64) -> Result<Entered> {
         assert_eq!(objset, OBJSET);
         Ok(Entered::new(self.0.load(Ordering::SeqCst), ()))
     }

@@ -55,6 +55,16 @@ pub fn grown(len: usize, max: usize) -> Option<usize> {
     len.checked_add(SECTOR as usize).filter(|len| *len <= max.min(MAX_LARGE_SIZE))
 }
 
+/// An entry that was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// Where the index has it.
+    at: (u32, u32),
+    slot: u32,
+    /// Its value.
+    pub value: u64,
+}
+
 /// Where the entries of a micro ZAP are, by (upper half of the hash, collision differentiator).
 #[derive(Debug, Clone)]
 pub struct MicroIndex {
@@ -126,13 +136,13 @@ impl MicroIndex {
         self.entries.range((hash, cd)..).map(|((hash, cd), slot)| (*hash, *cd, *slot))
     }
 
-    /// The slot and the value of the entry called exactly `name`.
-    pub fn find(&self, block: &[u8], name: &[u8]) -> Result<Option<(u32, u64)>> {
+    /// The entry called exactly `name`.
+    pub fn find(&self, block: &[u8], name: &[u8]) -> Result<Option<Found>> {
         self.find_by(block, name, |stored| stored == name)
     }
 
-    /// As [`MicroIndex::find`], of the first entry whose normalized name is that of `name`.
-    pub fn find_normalized(&self, block: &[u8], name: &[u8]) -> Result<Option<(u32, u64)>> {
+    /// The first entry whose normalized name is that of `name`.
+    pub fn find_normalized(&self, block: &[u8], name: &[u8]) -> Result<Option<Found>> {
         let wanted = norm::normalize(name, self.norm_flags);
         self.find_by(block, name, |stored| norm::normalize(stored, self.norm_flags) == wanted)
     }
@@ -142,11 +152,12 @@ impl MicroIndex {
         block: &[u8],
         name: &[u8],
         matches: impl Fn(&[u8]) -> bool,
-    ) -> Result<Option<(u32, u64)>> {
+    ) -> Result<Option<Found>> {
         let micro = Micro::decode(Bytes::new(block, ByteOrder::Little, WHAT))?;
-        for (_, slot) in self.same_hash(self.hash(name)) {
+        let hash = self.hash(name);
+        for (cd, slot) in self.same_hash(hash) {
             if let Some(entry) = micro.entry(slot as usize)?.filter(|e| matches(e.name)) {
-                return Ok(Some((slot, entry.value)));
+                return Ok(Some(Found { at: (hash, cd), slot, value: entry.value }));
             }
         }
         Ok(None)
@@ -165,14 +176,16 @@ impl MicroIndex {
             return Err(EncodeError::unrepresentable(WHAT, why));
         }
         let hash = self.hash(name);
-        let same = self.same_hash(hash).count();
+        // Differentiators come in ascending order: the first gap is where they leave the count.
+        let (mut same, mut cd) = (0usize, 0);
+        for (taken, _) in self.same_hash(hash) {
+            same += 1;
+            cd += u32::from(taken == cd);
+        }
         let leaf_chunks = leaf::chunk_count(1 << super::FAT_BLOCK_SHIFT);
         if self.is_full() || leaf_chunks <= (same + 1) * LEAF_CHUNKS {
             return Err(EncodeError::Full { what: WHAT });
         }
-        // Differentiators come in ascending order: the first gap is where they leave the count.
-        let taken = self.same_hash(hash).zip(0..).take_while(|((cd, _), n)| cd == n).count();
-        let cd = taken as u32;
         let slot = self.free_slot(block)?;
         let mut entry = [0; ENTRY_SIZE];
         entry[..8].copy_from_slice(&value.to_le_bytes());
@@ -196,29 +209,26 @@ impl MicroIndex {
         Err(DecodeError::invalid(WHAT, "more entries than the index knows").into())
     }
 
-    /// Gives the entry of `slot` a new value.
-    pub fn set(&self, block: &mut [u8], slot: u32, value: u64) -> Result<()> {
-        self.in_use(block, slot)?;
-        put(block, entry_at(slot), &value.to_le_bytes(), WHAT)
+    /// Gives an entry, which was found in this block, a new value.
+    pub fn set(&self, block: &mut [u8], found: &Found, value: u64) -> Result<()> {
+        self.check(found)?;
+        put(block, entry_at(found.slot), &value.to_le_bytes(), WHAT)
     }
 
-    /// Removes the entry of `slot`.
-    pub fn remove(&mut self, block: &mut [u8], slot: u32) -> Result<()> {
-        let at = self.in_use(block, slot)?;
-        if self.entries.remove(&at) != Some(slot) {
-            return Err(DecodeError::invalid(WHAT, format!("slot {slot} is not indexed")).into());
-        }
-        self.next = slot;
-        put(block, entry_at(slot), &[0; ENTRY_SIZE], WHAT)
+    /// Removes an entry, which was found in this block.
+    pub fn remove(&mut self, block: &mut [u8], found: &Found) -> Result<()> {
+        self.check(found)?;
+        self.entries.remove(&found.at);
+        self.next = found.slot;
+        put(block, entry_at(found.slot), &[0; ENTRY_SIZE], WHAT)
     }
 
-    /// Where the index has the entry of `slot`; an error if the slot is free.
-    fn in_use(&self, block: &[u8], slot: u32) -> Result<(u32, u32)> {
-        let micro = Micro::decode(Bytes::new(block, ByteOrder::Little, WHAT))?;
-        match micro.entry(slot as usize)? {
-            Some(entry) => Ok((self.hash(entry.name), entry.cd)),
-            None => Err(DecodeError::invalid(WHAT, format!("slot {slot} is free")).into()),
+    /// Whether an entry is still there.
+    fn check(&self, found: &Found) -> Result<()> {
+        if self.entries.get(&found.at) == Some(&found.slot) {
+            return Ok(());
         }
+        Err(DecodeError::invalid(WHAT, format!("slot {} is free", found.slot)).into())
     }
 }
 
@@ -251,16 +261,15 @@ mod tests {
                 let name = format!("{}{}", if n % 2 == 0 { "name" } else { "NAME" }, n / 2);
                 let name = name.into_bytes();
                 let found = index.find(&block, &name).unwrap();
-                prop_assert_eq!(found.map(|(_, value)| value), model.get(&name).copied());
-                let slot = found.map(|(slot, _)| slot);
-                match (op, slot) {
-                    (0, Some(slot)) => {
-                        index.remove(&mut block, slot).unwrap();
+                prop_assert_eq!(found.map(|found| found.value), model.get(&name).copied());
+                match (op, &found) {
+                    (0, Some(found)) => {
+                        index.remove(&mut block, found).unwrap();
                         model.remove(&name);
                     }
                     (0, None) => {}
-                    (_, Some(slot)) => {
-                        index.set(&mut block, slot, value).unwrap();
+                    (_, Some(found)) => {
+                        index.set(&mut block, found, value).unwrap();
                         model.insert(name, value);
                     }
                     (_, None) => {
@@ -297,8 +306,8 @@ mod tests {
             let Ok(mut index) = MicroIndex::load(&block) else { return Ok(()) };
             for name in names {
                 let _ = index.insert(&mut block, name.as_bytes(), 1);
-                if let Ok(Some((slot, _))) = index.find_normalized(&block, name.as_bytes()) {
-                    let _ = index.remove(&mut block, slot);
+                if let Ok(Some(found)) = index.find_normalized(&block, name.as_bytes()) {
+                    let _ = index.remove(&mut block, &found);
                 }
             }
         }
@@ -312,9 +321,10 @@ mod tests {
         for name in ["abc", "Abc", "aBc", "abC"] {
             index.insert(&mut block, name.as_bytes(), 1).unwrap();
         }
-        let (slot, _) = index.find(&block, b"Abc").unwrap().unwrap();
-        index.remove(&mut block, slot).unwrap();
-        assert!(index.remove(&mut block, slot).is_err());
+        let found = index.find(&block, b"Abc").unwrap().unwrap();
+        index.remove(&mut block, &found).unwrap();
+        assert!(index.remove(&mut block, &found).is_err());
+        assert!(index.set(&mut block, &found, 2).is_err());
         let slot = index.insert(&mut block, b"ABC", 1).unwrap();
         let micro = Micro::decode(Bytes::new(&block, ByteOrder::Little, "t")).unwrap();
         assert_eq!(micro.entry(slot as usize).unwrap().unwrap().cd, 1);
