@@ -1,11 +1,12 @@
 //! Attributes as `stat` shows them.
 //!
-//! They are the same whether a node is only read or is being changed, so how they are put together is
-//! said once, for everything that has [`Attributes`].
+//! They are the same whether a node is only read or is being changed. Each of the two notes in one go what
+//! it has ([`Words`]); how that is shown is said here.
 
-use crate::sa::ZplAttr;
+use crate::sa::{KNOWN, ZplAttr};
 use crate::znode::{FLAG_PROJID, S_IFBLK, S_IFCHR, S_IFMT};
 use crate::{Error, Result};
+use cenote_format::ByteOrder;
 use cenote_format::dmu::DnodePhys;
 
 /// The user that stands for those who have no number here (`nobody`).
@@ -86,56 +87,66 @@ impl From<&DnodePhys> for Space {
     }
 }
 
-/// Whatever has the attributes of a node.
-pub(crate) trait Attributes {
+/// The attributes of a node that are one or two integers.
+pub(crate) struct Words {
     /// The object's number.
-    fn number(&self) -> u64;
+    number: u64,
+    words: [Option<[u64; 2]>; KNOWN],
+}
 
-    /// What it takes.
-    fn space(&self) -> Space;
-
-    /// An attribute of `N` integers; `None` if the node does not have it.
-    fn words<const N: usize>(&self, attr: ZplAttr) -> Result<Option<[u64; N]>>;
-
-    /// An attribute of one integer.
-    fn word(&self, attr: ZplAttr) -> Result<Option<u64>> {
-        Ok(self.words::<1>(attr)?.map(|[w]| w))
+impl Words {
+    /// A node of which nothing is known.
+    pub(crate) fn new(number: u64) -> Words {
+        Words { number, words: [None; KNOWN] }
     }
 
-    /// An attribute of one integer that every node has.
-    fn required(&self, attr: ZplAttr) -> Result<u64> {
-        self.word(attr)?.ok_or_else(|| self.missing(attr))
+    /// Takes note of an attribute; what is known of it already stays.
+    pub(crate) fn note(&mut self, attr: ZplAttr, value: &[u8], order: ByteOrder) {
+        let word = |bytes: &[u8; 8]| match order {
+            ByteOrder::Little => u64::from_le_bytes(*bytes),
+            ByteOrder::Big => u64::from_be_bytes(*bytes),
+        };
+        if let [first, rest @ ..] = value.as_chunks().0 {
+            let words = [word(first), rest.first().map_or(0, word)];
+            self.words[attr as usize].get_or_insert(words);
+        }
+    }
+
+    fn word(&self, attr: ZplAttr) -> Option<u64> {
+        self.words[attr as usize].map(|[word, _]| word)
+    }
+
+    fn required(&self, attr: ZplAttr) -> Result<[u64; 2]> {
+        let missing = || Error::Corrupt(self.number, format!("no attribute {attr:?}"));
+        self.words[attr as usize].ok_or_else(missing)
+    }
+
+    fn required_word(&self, attr: ZplAttr) -> Result<u64> {
+        self.required(attr).map(|[word, _]| word)
     }
 
     /// A time that every node has: seconds since 1970, nanoseconds.
-    fn time(&self, attr: ZplAttr) -> Result<(i64, u32)> {
-        let [sec, nsec] = self.words(attr)?.ok_or_else(|| self.missing(attr))?;
-        Ok((sec as i64, nsec.min(999_999_999) as u32))
-    }
-
-    /// What is wrong with a node that has no such attribute.
-    fn missing(&self, attr: ZplAttr) -> Error {
-        Error::Corrupt(self.number(), format!("no attribute {attr:?}"))
+    pub(crate) fn time(&self, attr: ZplAttr) -> Result<(i64, u32)> {
+        let [seconds, nanoseconds] = self.required(attr)?;
+        Ok((seconds as i64, nanoseconds.min(999_999_999) as u32))
     }
 }
 
-/// The attributes of a node.
-pub(crate) fn attr_of(node: &impl Attributes) -> Result<Attr> {
-    let mode = node.required(ZplAttr::Mode)?;
-    let flags = node.required(ZplAttr::Flags)?;
-    let space = node.space();
+/// The attributes of a node as they are shown.
+pub(crate) fn attr_of(node: &Words, space: Space) -> Result<Attr> {
+    let mode = node.required_word(ZplAttr::Mode)?;
+    let flags = node.required_word(ZplAttr::Flags)?;
     let is_device = matches!(mode & S_IFMT, S_IFBLK | S_IFCHR);
-    let rdev = if is_device { node.word(ZplAttr::Rdev)?.unwrap_or(0) } else { 0 };
-    let projid =
-        if flags & FLAG_PROJID != 0 { node.word(ZplAttr::ProjId)?.unwrap_or(0) } else { 0 };
+    let rdev = node.word(ZplAttr::Rdev).filter(|_| is_device);
+    let projid = node.word(ZplAttr::ProjId).filter(|_| flags & FLAG_PROJID != 0);
     Ok(Attr {
-        ino: node.number(),
-        gen_: node.required(ZplAttr::Gen)?,
+        ino: node.number,
+        gen_: node.required_word(ZplAttr::Gen)?,
         mode: mode as u32 & 0o177_777,
-        uid: local_id(node.required(ZplAttr::Uid)?),
-        gid: local_id(node.required(ZplAttr::Gid)?),
-        nlink: node.required(ZplAttr::Links)? & u64::from(u32::MAX),
-        size: node.required(ZplAttr::Size)?,
+        uid: local_id(node.required_word(ZplAttr::Uid)?),
+        gid: local_id(node.required_word(ZplAttr::Gid)?),
+        nlink: node.required_word(ZplAttr::Links)? & u64::from(u32::MAX),
+        size: node.required_word(ZplAttr::Size)?,
         // OpenZFS rounds to the nearest sector and counts the slots of the dnode itself.
         blocks: (space.used.saturating_add(256) >> 9).saturating_add(space.slots),
         blksize: u32::try_from(space.block_size).unwrap_or(u32::MAX),
@@ -143,11 +154,11 @@ pub(crate) fn attr_of(node: &impl Attributes) -> Result<Attr> {
         mtime: node.time(ZplAttr::Mtime)?,
         ctime: node.time(ZplAttr::Ctime)?,
         crtime: node.time(ZplAttr::Crtime)?,
-        rdev: split_rdev(rdev),
-        parent: node.required(ZplAttr::Parent)?,
+        rdev: split_rdev(rdev.unwrap_or(0)),
+        parent: node.required_word(ZplAttr::Parent)?,
         flags,
-        projid,
-        xattr: node.word(ZplAttr::Xattr)?.unwrap_or(0),
+        projid: projid.unwrap_or(0),
+        xattr: node.word(ZplAttr::Xattr).unwrap_or(0),
     })
 }
 

@@ -6,7 +6,6 @@
 //!
 //! In a fixed file system directories that were used lately stay open, up to [`MAX_OPEN`] of them.
 
-use crate::attr::Attributes;
 use crate::error::show;
 use crate::fs::{CaseSensitivity, FileSystem};
 use crate::sa::ZplAttr;

@@ -7,7 +7,6 @@
 //! versions before 5 it follows the `znode_phys_t` in the bonus buffer, or is in the object's data
 //! if it does not fit.
 
-use crate::attr::Attributes;
 use crate::error::show;
 use crate::fs::FileSystem;
 use crate::sa::{SharedRegistry, ZplAttr};

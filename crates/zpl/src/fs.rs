@@ -270,7 +270,8 @@ impl FileSystem {
 
     /// Attributes of a file.
     pub fn attr(&self, ino: u64) -> Result<Attr> {
-        attr_of(&self.znode(ino)?)
+        let node = self.znode(ino)?;
+        attr_of(&node.words()?, node.object().dnode().into())
     }
 }
 

@@ -1,6 +1,5 @@
 //! Paths to objects and back.
 
-use crate::attr::Attributes;
 use crate::error::show;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;

@@ -74,7 +74,7 @@ pub(crate) const TABLE: [(&str, u16, u8, Option<ZplAttr>); 22] = [
 ];
 
 /// Attributes that this program knows the meaning of.
-const KNOWN: usize = ZplAttr::ProjId as usize + 1;
+pub(crate) const KNOWN: usize = ZplAttr::ProjId as usize + 1;
 
 /// Largest number of a layout (10 bits).
 const MAX_LAYOUT: u16 = 0x3ff;
@@ -87,6 +87,8 @@ const MAX_ATTRS: usize = 1024;
 #[derive(Debug, Clone)]
 pub(crate) struct Registry {
     known: [Option<AttrDef>; KNOWN],
+    /// What the attributes mean, by number.
+    meanings: Vec<Option<ZplAttr>>,
     defs: HashMap<u16, AttrDef>,
     /// The layouts by number; `None` for a number that is not used, or whose layout makes no sense.
     layouts: Vec<Option<Layout>>,
@@ -130,8 +132,8 @@ impl Registry {
 
     /// A registry of nothing, kept in two ZAPs.
     pub(crate) fn empty(objects: (u64, u64)) -> Registry {
-        let (defs, layouts) = Default::default();
-        Registry { known: [None; KNOWN], defs, layouts, objects }
+        let (meanings, defs, layouts) = Default::default();
+        Registry { known: [None; KNOWN], meanings, defs, layouts, objects }
     }
 
     /// Takes note of an attribute.
@@ -140,6 +142,11 @@ impl Registry {
         let known = TABLE.iter().find(|(n, ..)| n.as_bytes() == name);
         if let Some((_, _, _, Some(attr))) = known {
             self.known[*attr as usize] = Some(def);
+            let place = usize::from(def.id);
+            self.meanings.resize(self.meanings.len().max(place.saturating_add(1)), None);
+            if let Some(meaning) = self.meanings.get_mut(place) {
+                *meaning = Some(*attr);
+            }
         }
     }
 
@@ -193,6 +200,11 @@ impl Registry {
         })?;
         let values = layout.locate(data, &header).map_err(Error::decode(object))?;
         Ok((header, values))
+    }
+
+    /// What an attribute means, if that is known here.
+    pub(crate) fn meaning(&self, id: u16) -> Option<ZplAttr> {
+        self.meanings.get(usize::from(id)).copied().flatten()
     }
 
     /// The number of an attribute in this file system, if it has ever been used.

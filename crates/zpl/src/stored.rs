@@ -1,7 +1,6 @@
 //! Attributes as they are stored, where `stat` shows them otherwise or not at all: for `zdb`.
 
 use crate::Result;
-use crate::attr::Attributes;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::znode::FLAG_PROJID;

@@ -9,7 +9,6 @@
 //! that is known here is shown as `user.NAME`; those of FreeBSD's system namespace (`freebsd:`) are
 //! hidden.
 
-use crate::attr::Attributes;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::znode::{S_IFMT, S_IFREG, Znode};

@@ -15,12 +15,11 @@
 //!
 //! Invariant: a [`Znode`] has a mode; every other attribute is looked up when it is asked for.
 
-use crate::attr::{Attributes, Space};
-use crate::sa::{Registry, ZplAttr};
+use crate::attr::Words;
+use crate::sa::{Registry, TABLE, ZplAttr};
 use crate::{Error, Result};
 use cenote_dmu::Object;
 use cenote_format::{ByteOrder, Bytes, dmu::DmuType, sa::SaHeader, sa::SaValue};
-use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
@@ -89,7 +88,7 @@ impl Znode {
     }
 
     /// The attribute's bytes and their byte order; `None` if the node does not have it.
-    fn raw(&self, attr: ZplAttr) -> Result<Option<(Cow<'_, [u8]>, ByteOrder)>> {
+    fn raw(&self, attr: ZplAttr) -> Result<Option<(&[u8], ByteOrder)>> {
         let number = self.object.number();
         let bonus = &self.object.dnode().bonus;
         match &self.body {
@@ -97,22 +96,15 @@ impl Znode {
                 let Some((at, len)) = legacy_position(attr) else { return Ok(None) };
                 let b = Bytes::new(bonus, self.object.order(), "znode");
                 let bytes = b.slice(at, len).map_err(Error::decode(number))?;
-                Ok(Some((bytes.into(), b.order())))
+                Ok(Some((bytes, b.order())))
             }
-            Body::Sa { registry, bonus: located, spill } => {
+            Body::Sa { registry, bonus: located, .. } => {
                 let Some(id) = registry.number(attr) else { return Ok(None) };
                 if let Some(bytes) = find(bonus, located, id) {
-                    return Ok(Some((bytes.into(), located.0.order)));
+                    return Ok(Some((bytes, located.0.order)));
                 }
-                let spill = match spill.get() {
-                    Some(s) => s,
-                    None => {
-                        let loaded = self.load_spill(registry)?;
-                        spill.get_or_init(|| loaded)
-                    }
-                };
-                Ok(spill.as_ref().and_then(|(data, located)| {
-                    find(data, located, id).map(|bytes| (bytes.into(), located.0.order))
+                Ok(self.spilled()?.and_then(|(data, located)| {
+                    find(data, located, id).map(|bytes| (bytes, located.0.order))
                 }))
             }
         }
@@ -128,9 +120,58 @@ impl Znode {
         Ok(Some((data, located)))
     }
 
+    /// The spill block with the values found in it, loaded if need be.
+    fn spilled(&self) -> Result<Option<&(Vec<u8>, Located)>> {
+        let Body::Sa { registry, spill, .. } = &self.body else { return Ok(None) };
+        if let Some(known) = spill.get() {
+            return Ok(known.as_ref());
+        }
+        let loaded = self.load_spill(registry)?;
+        Ok(spill.get_or_init(|| loaded).as_ref())
+    }
+
+    /// All attributes of one or two integers.
+    pub(crate) fn words(&self) -> Result<Words> {
+        let mut words = Words::new(self.object.number());
+        match &self.body {
+            Body::Legacy => {
+                for attr in TABLE.iter().filter_map(|(.., attr)| *attr) {
+                    if let Some((bytes, order)) = self.raw(attr)? {
+                        words.note(attr, bytes, order);
+                    }
+                }
+            }
+            Body::Sa { registry, bonus, .. } => {
+                let in_bonus = (self.object.dnode().bonus.as_slice(), bonus);
+                let spilled = self.spilled()?.map(|(data, located)| (data.as_slice(), located));
+                for (data, (header, values)) in [in_bonus].into_iter().chain(spilled) {
+                    for value in values {
+                        let bytes = data.get(value.at..).and_then(|rest| rest.get(..value.len));
+                        if let (Some(attr), Some(bytes)) = (registry.meaning(value.def.id), bytes) {
+                            words.note(attr, bytes, header.order);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(words)
+    }
+
+    /// An attribute of one integer.
+    pub(crate) fn word(&self, attr: ZplAttr) -> Result<Option<u64>> {
+        let Some((bytes, order)) = self.raw(attr)? else { return Ok(None) };
+        let word = Bytes::new(bytes, order, "attribute").u64(0);
+        Ok(Some(word.map_err(Error::decode(self.object.number()))?))
+    }
+
+    /// An attribute of one integer that every node has.
+    pub(crate) fn required(&self, attr: ZplAttr) -> Result<u64> {
+        self.word(attr)?.ok_or_else(|| self.missing(attr))
+    }
+
     /// An attribute of bytes.
     pub(crate) fn bytes(&self, attr: ZplAttr) -> Result<Option<Vec<u8>>> {
-        Ok(self.raw(attr)?.map(|(bytes, _)| bytes.into_owned()))
+        Ok(self.raw(attr)?.map(|(bytes, _)| bytes.to_vec()))
     }
 
     /// The `len` bytes behind a `znode_phys_t`, where short symbolic links are; `None` if the
@@ -149,21 +190,9 @@ impl Znode {
     pub(crate) fn is_dir(&self) -> Result<bool> {
         Ok(self.mode()? & S_IFMT == S_IFDIR)
     }
-}
 
-impl Attributes for Znode {
-    fn number(&self) -> u64 {
-        self.object.number()
-    }
-
-    fn space(&self) -> Space {
-        self.object.dnode().into()
-    }
-
-    fn words<const N: usize>(&self, attr: ZplAttr) -> Result<Option<[u64; N]>> {
-        let Some((bytes, order)) = self.raw(attr)? else { return Ok(None) };
-        let words = Bytes::new(&bytes, order, "attribute").u64s(0);
-        Ok(Some(words.map_err(Error::decode(self.number()))?))
+    fn missing(&self, attr: ZplAttr) -> Error {
+        Error::Corrupt(self.object.number(), format!("no attribute {attr:?}"))
     }
 }
 

@@ -140,8 +140,8 @@ impl<F: Filesystem> Server<F> {
         let thread = self.placement.join();
         let mut buffer = Buffer::new();
         loop {
-            thread.wait();
-            let Some(bytes) = receive(&self.device, &mut buffer)? else { return Ok(()) };
+            let room = buffer.room(thread.wait());
+            let Some(bytes) = receive(&self.device, room)? else { return Ok(()) };
             self.handle(bytes);
         }
     }
@@ -182,23 +182,31 @@ impl<F: Filesystem> Drop for Server<F> {
 /// What one thread reads requests into.
 struct Buffer {
     bytes: Vec<u8>,
-    start: usize,
+    /// Where a page starts.
+    page: usize,
+    /// Where a write starts whose data is to start at a page.
+    write: usize,
 }
 
 impl Buffer {
-    /// Data that is written starts at a page, as it does in the kernel: it is copied page by page.
     fn new() -> Buffer {
-        let page = rustix::param::page_size();
-        let bytes = vec![0; MAX_WRITE + HEADERS + 2 * page];
+        let size = rustix::param::page_size();
+        let bytes = vec![0; MAX_WRITE + HEADERS + 2 * size];
         let before = size_of::<fuse_in_header>() + size_of::<fuse_write_in>();
-        let start = bytes.as_ptr().align_offset(page).min(page) + page.saturating_sub(before);
-        Buffer { bytes, start }
+        let page = bytes.as_ptr().align_offset(size).min(size);
+        Buffer { bytes, page, write: page + size.saturating_sub(before) }
+    }
+
+    /// Room for a request. Data that is written starts at a page, as it does in the kernel: it is copied
+    /// page by page. If requests are small the kernel is to look up one page for all of one.
+    fn room(&mut self, small: bool) -> &mut [u8] {
+        let start = if small { self.page } else { self.write };
+        self.bytes.get_mut(start..).unwrap_or_default()
     }
 }
 
 /// Waits for a request; `None` if there will be no more.
-fn receive<'a>(device: &OwnedFd, buffer: &'a mut Buffer) -> io::Result<Option<&'a [u8]>> {
-    let room = buffer.bytes.get_mut(buffer.start..).unwrap_or_default();
+fn receive<'a>(device: &OwnedFd, room: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
     loop {
         match rustix::io::read(device, &mut *room) {
             // The other end of what stands for the device in tests is gone.

@@ -176,9 +176,10 @@ pub(super) struct Member<'a> {
 }
 
 impl Member<'_> {
-    /// Returns when it is to read a request.
-    pub(super) fn wait(&self) {
+    /// Returns when it is to read a request, and tells whether that is likely to be a small one.
+    pub(super) fn wait(&self) -> bool {
         self.turn.wait(self.thread);
+        self.turn.is_taken()
     }
 }
 

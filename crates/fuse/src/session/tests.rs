@@ -91,12 +91,14 @@ fn others_are_kept_out_of_what_is_not_theirs() {
 }
 
 #[test]
-fn data_starts_at_a_page_and_there_is_room_for_all() {
-    let buffer = Buffer::new();
-    let room = &buffer.bytes[buffer.start..];
+fn data_or_a_small_request_starts_at_a_page_and_there_is_room_for_all() {
+    let mut buffer = Buffer::new();
     let headers = size_of::<fuse_in_header>() + size_of::<fuse_write_in>();
-    assert_eq!(room[headers..].as_ptr().align_offset(rustix::param::page_size()), 0);
-    assert!(room.len() >= MAX_WRITE + HEADERS);
+    for (small, aligned) in [(false, headers), (true, 0)] {
+        let room = buffer.room(small);
+        assert_eq!(room[aligned..].as_ptr().align_offset(rustix::param::page_size()), 0);
+        assert!(room.len() >= MAX_WRITE + HEADERS);
+    }
 }
 
 /// What a kernel has to do with a server.

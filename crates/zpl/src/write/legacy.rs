@@ -9,7 +9,6 @@
 use super::acl;
 use super::context::Cx;
 use super::node::{IN_ALL, NodeMut};
-use crate::attr::Attributes;
 use crate::sa::ZplAttr;
 use crate::znode::{S_IFBLK, S_IFCHR, S_IFLNK, S_IFMT, Znode};
 use crate::{Error, Result};

@@ -13,17 +13,17 @@
 use super::Time;
 use super::context::Cx;
 use super::legacy;
-use crate::attr::{Attr, Attributes, Space, attr_of};
+use crate::attr::{Attr, Words, attr_of};
 use crate::sa::{Registry, TABLE, ZplAttr};
 use crate::znode::{S_IFDIR, S_IFMT};
 use crate::{Error, Result};
 use cenote_dmu::write::ZapMut;
+use cenote_format::ByteOrder;
 use cenote_format::blkptr::BLKPTR_SIZE;
 use cenote_format::dmu::{DNODE_CORE, DNODE_SLOT, DmuType, DnodePhys};
 use cenote_format::encode::sa::{bonus_attrs, buffer_size, encode_attrs, spill_block_size};
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::sa::{AttrDef, SaHeader, SaValue};
-use cenote_format::{ByteOrder, Bytes};
 
 /// `zp_flags`, set by every change of contents: `ZFS_ARCHIVE | ZFS_AV_MODIFIED`.
 pub(super) const MODIFIED: u64 = ARCHIVE | 0x0000_0400_0000_0000;
@@ -136,15 +136,15 @@ impl NodeMut {
         self.fields.iter().position(|f| f.def.id == id)
     }
 
-    fn value(&self, index: usize) -> &[u8] {
-        let field = self.fields.get(index);
-        let value = field.and_then(|f| self.data.get(f.at..f.at.saturating_add(f.len)));
-        value.unwrap_or_default()
+    fn bytes_of(&self, field: &SaValue) -> &[u8] {
+        let end = field.at.saturating_add(field.len);
+        self.data.get(field.at..end).unwrap_or_default()
     }
 
     /// The bytes of an attribute.
     pub(crate) fn bytes(&self, cx: &Cx<'_>, attr: ZplAttr) -> Option<&[u8]> {
-        self.field(cx, attr).map(|index| self.value(index))
+        let id = cx.registry.number(attr)?;
+        self.fields.iter().find(|f| f.def.id == id).map(|f| self.bytes_of(f))
     }
 
     /// An attribute of one integer.
@@ -279,7 +279,7 @@ impl NodeMut {
     fn encode(&self, cx: &mut Cx<'_>, from: usize, to: usize) -> Result<Vec<u8>> {
         let fields = self.fields.get(from..to).unwrap_or_default();
         let layout = cx.layout(fields.iter().map(|f| f.def))?;
-        let values = (from..to).zip(fields).map(|(i, f)| (f.def, self.value(i)));
+        let values = fields.iter().map(|f| (f.def, self.bytes_of(f)));
         encode_attrs(layout, values).map_err(|e| too_large(self.ino, &e))
     }
 
@@ -319,7 +319,13 @@ impl NodeMut {
     /// The attributes as `stat` shows them.
     pub(super) fn attr(&self, cx: &mut Cx<'_>) -> Result<Attr> {
         let space = cx.os.dnode(self.ino)?.into();
-        attr_of(&Shown { node: self, cx, space })
+        let mut words = Words::new(self.ino);
+        for field in &self.fields {
+            if let Some(attr) = cx.registry.meaning(field.def.id) {
+                words.note(attr, self.bytes_of(field), ByteOrder::Little);
+            }
+        }
+        attr_of(&words, space)
     }
 
     /// Stores what was changed.
@@ -367,29 +373,6 @@ impl NodeMut {
     ) -> Result<(Vec<u8>, Option<Vec<u8>>)> {
         self.arrange(dnode_size.saturating_sub(DNODE_CORE + BLKPTR_SIZE))?;
         Ok((self.encode(cx, 0, self.split)?, self.encode_spill(cx)?))
-    }
-}
-
-/// The attributes of a node as they are in memory.
-struct Shown<'a, 'c> {
-    node: &'a NodeMut,
-    cx: &'a Cx<'c>,
-    space: Space,
-}
-
-impl Attributes for Shown<'_, '_> {
-    fn number(&self) -> u64 {
-        self.node.ino
-    }
-
-    fn space(&self) -> Space {
-        self.space
-    }
-
-    fn words<const N: usize>(&self, attr: ZplAttr) -> Result<Option<[u64; N]>> {
-        let Some(bytes) = self.node.bytes(self.cx, attr) else { return Ok(None) };
-        let words = Bytes::new(bytes, ByteOrder::Little, "attribute").u64s(0);
-        Ok(Some(words.map_err(Error::decode(self.node.ino))?))
     }
 }
 

@@ -4,7 +4,7 @@ use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE, NO_DUMP, NO_UNLINK, PROJECT_INHERIT};
 use super::node::NodeMut;
 use super::{Atime, SetAttr, SetTime, Time, acl, data};
-use crate::attr::{Attr, Attributes};
+use crate::attr::Attr;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::znode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Znode};
@@ -224,8 +224,9 @@ impl FileSystem {
         }
         let now = settings.clock.now();
         let stale = |z: &Znode| -> Result<bool> {
-            let atime = z.time(ZplAttr::Atime)?;
-            let (mtime, ctime) = (z.time(ZplAttr::Mtime)?, z.time(ZplAttr::Ctime)?);
+            let times = z.words()?;
+            let atime = times.time(ZplAttr::Atime)?;
+            let (mtime, ctime) = (times.time(ZplAttr::Mtime)?, times.time(ZplAttr::Ctime)?);
             let old = now.0.saturating_sub(atime.0) >= DAY;
             Ok(settings.atime == Atime::On && now != atime
                 || old
