@@ -280,9 +280,13 @@ impl LiveObjectSet {
 
     /// See [`OpenObjectSet::thaw`].
     pub fn thaw(&self, synced: &OpenObjectSet) {
+        // Nobody else changes the base. What takes long is done without the lock.
+        let base = synced.as_base_after(&self.base());
         let mut set = self.set.lock();
-        set.thaw(synced);
+        let thawed = set.stand_on(base, synced);
         self.dirty.store(set.dirty_bytes(), Ordering::Relaxed);
         self.moves.fetch_add(1, Ordering::Release);
+        drop(set);
+        drop(thawed);
     }
 }

@@ -199,9 +199,25 @@ impl OpenObjectSet {
     /// Stands on what was synced of the frozen set from now on. If that failed, this object set is
     /// of no use either.
     pub fn thaw(&mut self, synced: &OpenObjectSet) {
-        self.frozen = None;
+        let base = synced.as_base_after(&self.base);
+        drop(self.stand_on(base, synced));
+    }
+
+    /// What this set, which was synced, left on disk, as what stood on `before` is to see it.
+    pub(crate) fn as_base_after(&self, before: &ObjectSet) -> Arc<ObjectSet> {
+        before.succeeded_by(&self.base, &self.written)
+    }
+
+    /// As [`OpenObjectSet::thaw`], on what [`OpenObjectSet::as_base_after`] made of the synced set.
+    /// Returns what is of no use any more: dropping it takes a while.
+    pub(crate) fn stand_on(
+        &mut self,
+        base: Arc<ObjectSet>,
+        synced: &OpenObjectSet,
+    ) -> impl Sized + use<> {
+        let frozen = self.frozen.take();
         self.failed |= synced.failed || synced.is_dirty();
-        self.base = self.base.succeeded_by(&synced.base, &synced.written);
+        self.base = base;
         self.phys = synced.phys.clone();
         self.phys.flags = self.flags.unwrap_or(self.phys.flags);
         self.phys.zil = self.zil.unwrap_or(self.phys.zil);
@@ -221,6 +237,7 @@ impl OpenObjectSet {
         self.more = self.objects.range(..PROJECT_USED).filter(|(_, o)| o.disk().is_none()).count()
             as i64
             - self.more;
+        frozen
     }
 
     /// Goes on from the root block that was just written.
