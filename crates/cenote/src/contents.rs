@@ -105,3 +105,26 @@ pub fn settings(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Resu
         ..Settings::default()
     })
 }
+
+/// As [`settings`] for one that is only looked at: all that is in its files is shown.
+///
+/// # Errors
+/// A property cannot be read.
+pub fn whole(pool: &cenote_pool::Pool, dataset: &Dataset) -> cenote_dmu::Result<Settings> {
+    Ok(Settings { cache: settings(pool, dataset)?.cache, ..Settings::default() })
+}
+
+/// Has the ARC keep of the snapshots of a dataset what it is to keep of the dataset itself.
+///
+/// # Errors
+/// The snapshots cannot be listed.
+pub fn cache_snapshots(
+    pool: &cenote_pool::Pool,
+    dataset: &Dataset,
+    cache: PrimaryCache,
+) -> cenote_dmu::Result<()> {
+    for snapshot in pool.dsl().snapshots(dataset)? {
+        pool.store().set_primary_cache(snapshot.ds_obj, cache);
+    }
+    Ok(())
+}

@@ -1,6 +1,6 @@
 //! Datasets.
 
-use crate::contents::settings;
+use crate::contents::{settings, whole};
 use crate::pool::{changed, owned};
 use crate::{DatasetKind, Error, FileSystem, Pool, Result, Source, Volume};
 use cenote_pool::change::{ChangeError, Dependents, dependents};
@@ -82,7 +82,8 @@ impl Dataset {
             return FileSystem::live(&self.pool, set);
         }
         let os = view.dsl().open_objset(&self.inner)?;
-        Ok(FileSystem::fixed(&self.pool, cenote_zpl::FileSystem::open(os)?))
+        let fs = cenote_zpl::FileSystem::open_as(os, whole(&view, &self.inner)?)?;
+        Ok(FileSystem::fixed(&self.pool, fs))
     }
 
     /// The contents of a volume or of a snapshot of one. Those of a volume in a pool that is open for
@@ -94,15 +95,18 @@ impl Dataset {
         if self.is_bookmark() || !self.is_volume()? {
             return Err(Error::Kind { name: self.name().into(), wanted: "volume" });
         }
+        let view = self.pool.view();
+        let cache = settings(&view, &self.inner)?.cache;
         if self.inner.is_head()
             && let Ok(engine) = self.pool.engine()
         {
-            let set = self.pool.live().volume(engine, &self.inner)?;
+            let set = self.pool.live().volume(engine, &self.inner, cache)?;
             let read_only = self.property("readonly")?.as_deref() == Some("on");
             return Volume::live(&self.pool, set, read_only);
         }
-        let os = self.pool.view().dsl().open_objset(&self.inner)?;
-        Ok(Volume::fixed(&self.pool, cenote_zpl::Volume::open(os)?))
+        let volume = cenote_zpl::Volume::open(view.dsl().open_objset(&self.inner)?)?;
+        volume.set_primary_cache(cache);
+        Ok(Volume::fixed(&self.pool, volume))
     }
 
     /// Sets properties, as `zfs set` takes them. File systems that are open follow.

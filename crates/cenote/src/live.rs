@@ -4,7 +4,7 @@
 use crate::{Error, Result};
 use cenote_dsl::Dataset;
 use cenote_pool::engine::Engine;
-use cenote_zpl::{FileSystem, Settings, Volume};
+use cenote_zpl::{FileSystem, PrimaryCache, Settings, Volume};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -58,8 +58,13 @@ impl Registry {
         self: &Arc<Self>,
         engine: &Arc<Engine>,
         dataset: &Dataset,
+        cache: PrimaryCache,
     ) -> Result<Arc<LiveSet>> {
-        self.open(engine, dataset, |live| Ok(Contents::Volume(Arc::new(Volume::open_live(live)?))))
+        self.open(engine, dataset, |live| {
+            let volume = Volume::open_live(live)?;
+            volume.set_primary_cache(cache);
+            Ok(Contents::Volume(Arc::new(volume)))
+        })
     }
 
     fn open(
@@ -95,12 +100,16 @@ impl Registry {
         all.first().map(|set| set.name.clone())
     }
 
-    /// Gives the file systems that are open the settings that they have now.
+    /// Gives the file systems and volumes that are open the settings that they have now.
     pub(crate) fn refresh(&self, settings: impl Fn(u64) -> Option<Settings>) {
         let all: Vec<_> = self.0.lock().values().filter_map(Weak::upgrade).collect();
         for set in all {
-            if let (Contents::Files(fs), Some(settings)) = (&set.contents, settings(set.id)) {
-                fs.set_settings(settings);
+            match (&set.contents, settings(set.id)) {
+                (Contents::Files(fs), Some(settings)) => fs.set_settings(settings),
+                (Contents::Volume(volume), Some(settings)) => {
+                    volume.set_primary_cache(settings.cache);
+                }
+                (_, None) => {}
             }
         }
     }

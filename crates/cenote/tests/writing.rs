@@ -241,3 +241,57 @@ fn a_pool_of_openzfs_is_changed() {
         assert!(pool.dataset(&format!("{name}@cenote")).is_ok(), "{name}");
     }
 }
+
+/// What the ARC holds after something was read twice.
+fn cached(pool: &Pool, read: impl Fn()) -> u64 {
+    pool.view().store().drop_caches();
+    (0..2).for_each(|_| read());
+    pool.view().store().stats().arc.size
+}
+
+#[test]
+fn volumes_and_snapshots_are_cached_as_the_property_says() {
+    const DATA: usize = 4 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let pool = CreatePool::new("tank", disks(dir.path(), 1)).create().unwrap();
+    let home = pool.create_filesystem("tank/home", &[("compression", "off")]).unwrap();
+    let props = [("compression", "off")];
+    let disk = pool.create_volume("tank/disk", DATA as u64, &props).unwrap();
+    {
+        let files = home.filesystem().unwrap();
+        files.write("noise", noise(DATA, 3)).unwrap();
+        disk.volume().unwrap().write_at(0, &noise(DATA, 5)).unwrap();
+        files.sync().unwrap();
+    }
+    pool.snapshot(["tank/home@one", "tank/disk@one"]).unwrap();
+    let files = |name: &str| {
+        let files = pool.dataset(name).unwrap().filesystem().unwrap();
+        assert_eq!(files.read("noise").unwrap(), noise(DATA, 3));
+    };
+    let bytes = |name: &str| {
+        let mut all = Vec::new();
+        pool.dataset(name).unwrap().volume().unwrap().read_to_end(&mut all).unwrap();
+        assert_eq!(all, noise(DATA, 5));
+    };
+    for (value, some) in [("none", false), ("all", true), ("metadata", false)] {
+        for set in [&home, &disk] {
+            set.set(&[("primarycache", value)]).unwrap();
+        }
+        for name in ["tank/home", "tank/home@one"] {
+            assert_eq!(cached(&pool, || files(name)) >= DATA as u64, some, "{name}: {value}");
+        }
+        for name in ["tank/disk", "tank/disk@one"] {
+            assert_eq!(cached(&pool, || bytes(name)) >= DATA as u64, some, "{name}: {value}");
+        }
+    }
+    // One that is open follows.
+    let open = disk.volume().unwrap();
+    let read = || assert_eq!(open.read_at(0, &mut vec![0; DATA]).unwrap(), DATA);
+    assert!(cached(&pool, read) < DATA as u64);
+    disk.set(&[("primarycache", "all")]).unwrap();
+    assert!(cached(&pool, read) >= DATA as u64);
+    drop(open);
+    pool.export().unwrap();
+    drop((home, disk, pool));
+    judge(dir.path(), "tank");
+}

@@ -459,7 +459,7 @@ fn open(
     let words = |e: cenote_zpl::Error| e.to_string();
     let fixed = || {
         let os = imported.pool().dsl().open_objset(d).map_err(|e| e.to_string())?;
-        let fs = FileSystem::open_with(os, settings.files.visibility).map_err(words)?;
+        let fs = FileSystem::open_as(os, settings.files.clone()).map_err(words)?;
         Ok((fs, None))
     };
     let Some(engine) = imported.engine() else { return fixed() };
@@ -599,7 +599,8 @@ impl Snapshots for OfDataset {
         let missing = || cenote_zpl::Error::NotFound(name.into());
         let head = pool.dsl().by_object(self.id)?.ok_or_else(missing)?;
         let snapshot = pool.dsl().find(&format!("{}@{name}", head.name))?.ok_or_else(missing)?;
-        FileSystem::open(pool.dsl().open_objset(&snapshot)?)
+        let settings = cenote::contents::whole(&pool, &snapshot)?;
+        FileSystem::open_as(pool.dsl().open_objset(&snapshot)?, settings)
     }
 }
 

@@ -24,7 +24,6 @@ use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::{Object, ObjectSet, zap::Zap};
 use cenote_format::dmu::ObjsetType;
 use cenote_format::zap::norm::TO_UPPER;
-use cenote_store::PrimaryCache;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// The master node's object number.
@@ -90,7 +89,8 @@ impl std::fmt::Debug for FileSystem {
 }
 
 impl FileSystem {
-    /// Opens the file system in `os`, with everything visible.
+    /// Opens the file system in `os`, with everything visible. Who only looks at it says nothing about
+    /// what the ARC keeps.
     pub fn open(os: Arc<ObjectSet>) -> Result<Arc<FileSystem>> {
         FileSystem::open_with(os, Visibility::default())
     }
@@ -101,18 +101,21 @@ impl FileSystem {
         Self::open_source(Source::Fixed(os), settings)
     }
 
+    /// Opens the file system in `os` for reading, as `settings` say: what the ARC keeps of it, too.
+    pub fn open_as(os: Arc<ObjectSet>, settings: Settings) -> Result<Arc<FileSystem>> {
+        os.store().set_primary_cache(os.id(), settings.cache);
+        Self::open_source(Source::Fixed(os), Settings { read_only: true, ..settings })
+    }
+
     /// Opens a file system that is in use. Nobody else may change its files.
     pub fn open_live(live: Arc<LiveObjectSet>, settings: Settings) -> Result<Arc<FileSystem>> {
+        live.base().store().set_primary_cache(live.id(), settings.cache);
         Self::open_source(Source::Live(live), settings)
     }
 
     fn open_source(source: Source, settings: Settings) -> Result<Arc<FileSystem>> {
         if source.base().phys().kind != ObjsetType::Zfs {
             return Err(Error::Invalid(format!("dataset {}: not a file system", source.id())));
-        }
-        // Who only looks at a dataset that others use says nothing about what they keep.
-        if source.live().is_some() || settings.cache != PrimaryCache::All {
-            source.base().store().set_primary_cache(source.id(), settings.cache);
         }
         let master = Zap::open(&source.object(MASTER_NODE)?)?;
         let entry = |name: &str| Ok::<_, Error>(master.u64(name.as_bytes())?);

@@ -6,6 +6,7 @@ use crate::{Error, Result};
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::{Object, ObjectSet, Seek, zap::Zap};
 use cenote_format::dmu::ObjsetType;
+use cenote_store::PrimaryCache;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,6 +42,11 @@ impl Volume {
             .ok_or_else(|| Error::Corrupt(PROPERTIES, "volume without a size".into()))?;
         let block_size = source.object(DATA)?.dnode().block_size;
         Ok(Volume { source, size: AtomicU64::new(size), block_size })
+    }
+
+    /// Has the ARC keep `what` of it (`primarycache`).
+    pub fn set_primary_cache(&self, what: PrimaryCache) {
+        self.source.base().store().set_primary_cache(self.source.id(), what);
     }
 
     /// The property `volsize`, in bytes.

@@ -191,8 +191,8 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
     for (id, how) in all {
         let pool = imported.pool();
         let dataset = pool.dsl().by_object(id);
-        let settings = match dataset {
-            Ok(Some(dataset)) => Settings::new(imported, &dataset, &how),
+        let settings = match &dataset {
+            Ok(Some(dataset)) => Settings::new(imported, dataset, &how),
             Ok(None) => Err("dataset does not exist".into()),
             Err(e) => Err(e.to_string()),
         };
@@ -203,6 +203,13 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
             mounted.settings.clone()
         });
         let changed = mounted.settings.kernels() != settings.kernels();
+        let cache = settings.files.cache;
+        if let Ok(Some(dataset)) = &dataset
+            && cache != mounted.settings.files.cache
+            && let Err(e) = cenote::contents::cache_snapshots(&pool, dataset, cache)
+        {
+            tracing::warn!("snapshots of {}: {e}", dataset.name);
+        }
         let mut files = settings.files.clone();
         // A list that the kernel does not go by would be a lie.
         files.visibility.posix_acl &= mounted.kernels.acls;
