@@ -113,6 +113,19 @@ impl Dsl {
         }))
     }
 
+    /// What is reserved for the head `d` and not used: the object that has the reservation (its own for
+    /// its refreservation, directories from its own up) and the bytes that are left of it. What is
+    /// written to `d` does not count against the pool's space as long as it fits into them.
+    pub fn unused_reservations(&self, d: &Dataset) -> Result<Vec<(u64, u64)>> {
+        let own = self.stored_number(d, "refreservation")?.saturating_sub(d.ds.unique);
+        let mut unused = vec![(d.ds_obj, own)];
+        for dir in self.ancestry(d.dir_obj)?.iter().filter(|dir| dir.object != self.root) {
+            unused.push((dir.object, dir.phys.reserved.saturating_sub(dir.phys.used)));
+        }
+        unused.retain(|(_, bytes)| *bytes > 0);
+        Ok(unused)
+    }
+
     /// Bytes written to `d` since its previous snapshot; `None` if it has none.
     pub fn written(&self, d: &Dataset) -> Result<Option<u64>> {
         if d.ds.prev_snap == 0 {

@@ -6,14 +6,32 @@
 
 mod rig;
 
+use cenote_dmu::live::LiveObjectSet;
+use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::write::space::set_quota;
+use cenote_pool::change::{Changes, Contents, Format, Kind, NewDataset};
 use cenote_pool::engine::{Engine, SpaceCheck, SyncContext};
-use cenote_zpl::{Error, FileSystem, Settings};
+use cenote_zpl::{CreateProps, Error, FileSystem, Settings};
 use rig::{NODE, Rig, bytes, open};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Files by number, with their sizes.
 type Files = BTreeMap<u64, usize>;
+
+/// There are only file systems.
+struct FileSystems;
+
+impl Contents for FileSystems {
+    fn fill(&self, os: &mut OpenObjectSet, _: &Format, txg: u64) -> Result<(), WriteError> {
+        let formatted = cenote_zpl::format(os, &CreateProps::default(), txg);
+        formatted.map_err(|e| WriteError::Sink(Box::new(e)))
+    }
+
+    fn resize(&self, _: Arc<LiveObjectSet>, _: u64) -> Result<(), WriteError> {
+        Ok(())
+    }
+}
 
 /// Writes files of the sizes that `size` says until there is no space.
 fn fill(fs: &FileSystem, files: &mut Files, size: &dyn Fn(u64) -> usize) -> Error {
@@ -192,6 +210,58 @@ fn a_quota() {
         empty(&fs, &mut files, &|n| n % 4 != round);
     }
     drop(fs);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// What is reserved for a file system can be written to it when the rest of the pool is full: all of
+/// it, and without taking what is reserved for others.
+#[test]
+fn what_is_reserved_is_there_when_the_rest_is_full() {
+    const RESERVED: u64 = 40 << 20;
+    let rig = Rig::new(512 << 20);
+    let engine = rig.create("a", 12);
+    let changes = Changes::new(engine.clone(), Arc::new(FileSystems), None);
+    let kept = RESERVED.to_string();
+    for (name, props) in [
+        ("tank/own", vec![("refreservation", &kept)]),
+        ("tank/above", vec![("reservation", &kept)]),
+        ("tank/above/below", vec![]),
+        ("tank/other", vec![("refreservation", &kept)]),
+    ] {
+        let props = props.into_iter().map(|(n, v)| (n.to_string(), v.clone())).collect();
+        let new = NewDataset { name: name.into(), kind: Kind::Filesystem, props };
+        changes.create(&new).unwrap();
+    }
+    let at = |name: &str| {
+        let found = engine.pool().dsl().find(name).unwrap().unwrap();
+        FileSystem::open_live(engine.live(found.ds_obj).unwrap(), Settings::default()).unwrap()
+    };
+    let rest = open(&engine);
+    let mut files = Files::new();
+    no_space(&fill(&rest, &mut files, &|_| 3 << 20));
+    no_space(&fill(&rest, &mut files, &|_| 4000));
+    engine.sync().unwrap();
+    for name in ["tank/own", "tank/above/below"] {
+        let fs = at(name);
+        let mut own = Files::new();
+        no_space(&fill(&fs, &mut own, &|n| if n < 20 { 1 << 20 } else { 100_000 }));
+        let written: usize = own.values().sum();
+        assert!(written as u64 > RESERVED * 9 / 10, "{name}: {written} bytes");
+        engine.sync().unwrap();
+        check(&fs, &own);
+    }
+    // Nobody took what is reserved for the third one, and nobody else got anything.
+    no_space(&fill(&rest, &mut files, &|_| 1 << 20));
+    let other = engine.pool().dsl().find("tank/other").unwrap().unwrap();
+    let available = engine.pool().dsl().available(&other).unwrap().unwrap();
+    assert!(available > RESERVED * 9 / 10, "{available} bytes");
+    let mut own = Files::new();
+    no_space(&fill(&at("tank/other"), &mut own, &|_| 300_000));
+    assert!(own.values().sum::<usize>() as u64 > RESERVED * 8 / 10);
+    check(&rest, &files);
+    drop((rest, changes));
     engine.export(false).unwrap();
     drop(engine);
     rig.judge_blocks();

@@ -6,7 +6,7 @@
 //! figure on disk yet, so it is counted here as *pending*, as if nothing compressed: at most so much
 //! while the change is being made, and what it really made dirty from then on. What it will
 //! take in the end depends on the sizes of blocks, on copies, parity and padding, so pending bytes
-//! count [several times](inflation) against the pool's space (`spa_asize_inflation`). Where that does
+//! count several times against the pool's space (`spa_asize_inflation`). Where that does
 //! not fit any more, changes wait for the open group to be committed, which turns estimates into
 //! figures; so groups get smaller as a pool fills up. A change is refused if there is no room for it
 //! while nothing is pending.
@@ -21,21 +21,25 @@
 //! committed until it is not. Changes that free may go beyond that, into half of the slop, so that a
 //! full pool can be emptied.
 //!
+//! What is reserved counts as used for all but those for whom it is reserved. Where the rest does not
+//! do, pending bytes are taken out of the unused reservations of their dataset first, from its own up to
+//! those of the directories above it, and only what is beyond them counts against the rest
+//! ([`super::room`]).
+//!
 //! Quotas are about figures, not about space that has to be there: pending bytes count once.
 
 use super::Shared;
 use super::capable;
-use super::commit::pool_space;
 use super::gate::{EXPORTED, Inside};
+use super::room::{Reserved, Room};
 use super::task::EngineError;
-use crate::Pool;
 use ahash::HashMap;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{Cost, Entered, Hold, LiveObjectSet, TxgGate};
 use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dsl::Dsl;
 use cenote_dsl::write::DslWriteError;
-use cenote_store::alloc::{Class, MAX_COPIES, TXG_DEFER_SIZE};
-use cenote_vdev::VdevTree;
+use cenote_store::alloc::TXG_DEFER_SIZE;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,26 +50,8 @@ use std::time::Duration;
 const OBJECT_BYTES: u64 = 4096;
 /// A change writes indirect blocks besides data: one part in so many.
 const INDIRECT_SHARE: u64 = 64;
-/// Small blocks: how much more than their size these take is what matters when there is little space.
-const SMALL_BLOCK: u64 = 4096;
 /// Groups that are committed for the sake of one change, so that freed space comes back.
 const PATIENCE: u64 = TXG_DEFER_SIZE + 1;
-
-/// Bytes that the pool has.
-#[derive(Clone, Copy)]
-struct Room {
-    /// For changes.
-    normal: u64,
-    /// For changes that free.
-    emptying: u64,
-    /// For what is on its way when changes are refused already.
-    beyond: u64,
-    /// Bytes that come back by themselves.
-    deferred: u64,
-    /// How many times its size a block takes with padding, and may take at worst.
-    padding: u64,
-    inflation: u64,
-}
 
 /// Space that is left.
 #[derive(Default)]
@@ -75,6 +61,8 @@ struct Left {
     /// Bytes that the pool has, and those that each dataset may still write.
     pool: Option<Room>,
     datasets: HashMap<u64, Option<u64>>,
+    /// What is reserved for each dataset.
+    reserved: HashMap<u64, Reserved>,
     /// Bytes that entered since, by group and dataset.
     pending: BTreeMap<u64, HashMap<u64, u64>>,
 }
@@ -86,6 +74,31 @@ impl Left {
 
     fn pending(&self) -> u64 {
         self.pending.values().flat_map(|group| group.values()).sum()
+    }
+
+    /// The bytes that each dataset writes, and what is reserved for it: of the first one so many, of the
+    /// others what is pending.
+    fn writes(&mut self, dsl: &Dsl, first: (u64, u64)) -> Result<Vec<(u64, Reserved)>, WriteError> {
+        let mut bytes = vec![first];
+        for (dataset, pending) in self.pending.values().flatten() {
+            match bytes.iter_mut().find(|(known, _)| known == dataset) {
+                Some((known, _)) if *known == first.0 => {}
+                Some((_, sum)) => *sum = sum.saturating_add(*pending),
+                None => bytes.push((*dataset, *pending)),
+            }
+        }
+        let reserved = |(dataset, bytes)| Ok((bytes, self.reserved_for(dsl, dataset)?));
+        bytes.into_iter().map(reserved).collect()
+    }
+
+    fn reserved_for(&mut self, dsl: &Dsl, dataset: u64) -> Result<Reserved, WriteError> {
+        if let Some(known) = self.reserved.get(&dataset) {
+            return Ok(known.clone());
+        }
+        let found = dsl.by_object(dataset)?.map(|d| dsl.unused_reservations(&d)).transpose()?;
+        let found = Reserved::from(found.unwrap_or_default());
+        self.reserved.insert(dataset, found.clone());
+        Ok(found)
     }
 }
 
@@ -169,21 +182,6 @@ impl Drop for Charged {
 fn estimate(cost: &Cost) -> u64 {
     let data = cost.write.saturating_add(cost.write / INDIRECT_SHARE);
     data.saturating_add(cost.objects.saturating_mul(OBJECT_BYTES))
-}
-
-/// How many times its size one copy of a block takes, compared with the pool's deflated size: parity
-/// and padding of small blocks.
-fn padding(tree: &VdevTree) -> u64 {
-    let of = |top: &Arc<cenote_vdev::Vdev>| {
-        top.deflate(top.psize_to_asize(SMALL_BLOCK)).div_ceil(SMALL_BLOCK)
-    };
-    tree.root().children().iter().map(of).max().unwrap_or(1).max(1)
-}
-
-/// How many times its size a block may take: as many copies as there can be, and as much again for what
-/// leads to it.
-fn inflation(padding: u64) -> u64 {
-    padding.saturating_mul(2 * MAX_COPIES as u64)
 }
 
 /// Whether there is room for a change.
@@ -337,6 +335,7 @@ impl Datasets {
             left.txg = view.uberblock().txg;
             left.pool = None;
             left.datasets.clear();
+            left.reserved.clear();
         }
         let room = match left.pool {
             Some(room) => room,
@@ -344,14 +343,13 @@ impl Datasets {
         };
         let own = left.pending_of(objset).max(dirty);
         let pending = left.pending().max(dirty);
-        let (limit, inflation) = (if frees { room.emptying } else { room.normal }, room.inflation);
         let all = pending.saturating_add(bytes);
-        // A single change is let in if it fits as it is, if only there is space for it in the end.
-        let fits = all.saturating_mul(room.padding) <= limit
-            && all.saturating_mul(inflation) <= limit.saturating_add(room.beyond / 2)
-            || pending == 0
-                && bytes <= limit
-                && bytes.saturating_mul(inflation / 2) <= limit.saturating_add(room.beyond);
+        let fits = room.fits(frees, all, pending == 0)
+            || room.fits_reserved(
+                frees,
+                &left.writes(view.dsl(), (objset, own.saturating_add(bytes)))?,
+                pending == 0,
+            );
         if !fits {
             return Ok(match pending {
                 0 if room.deferred > 0 => Verdict::Deferred(WriteError::NoSpace),
@@ -374,7 +372,7 @@ impl Datasets {
         };
         Ok(match dataset {
             Some(available) if own.saturating_add(bytes) > available => match own {
-                0 if room.normal <= available => Verdict::No(WriteError::NoSpace),
+                0 if room.left() <= available => Verdict::No(WriteError::NoSpace),
                 0 => Verdict::No(WriteError::Quota),
                 _ => Verdict::Later,
             },
@@ -394,23 +392,5 @@ impl Datasets {
         if let Some(known) = left.pending.get_mut(&txg).and_then(|group| group.get_mut(&objset)) {
             *known = known.saturating_sub(bytes);
         }
-    }
-}
-
-impl Room {
-    /// What the last group on disk left.
-    fn of(shared: &Shared, view: &Pool) -> Result<Room, WriteError> {
-        let (disk, dsl) = (&shared.disk, view.dsl());
-        let used = dsl.root()?.dir.used;
-        let usable = dsl.usable_space()?.unwrap_or(u64::MAX);
-        let slop = pool_space(disk).slop();
-        let deferred = disk.allocator.figures(Class::Normal).deferred;
-        let left = |kept: u64| {
-            usable.saturating_add(slop - kept).saturating_sub(used).saturating_sub(deferred)
-        };
-        let (normal, emptying) = (left(slop), left(slop / 2));
-        let padding = padding(disk.tree());
-        let inflation = inflation(padding);
-        Ok(Room { normal, emptying, beyond: emptying - normal, deferred, padding, inflation })
     }
 }

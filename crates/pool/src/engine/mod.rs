@@ -80,6 +80,7 @@ mod intent_log;
 pub mod open;
 mod outage;
 mod policy;
+mod room;
 mod space;
 mod sync;
 pub mod task;
