@@ -40,11 +40,6 @@ impl Layer {
         self.dirty.get(blkid)
     }
 
-    /// The last dirty block.
-    pub(crate) fn last(&self) -> Option<u64> {
-        self.dirty.iter().next_back().map(|(blkid, _)| blkid)
-    }
-
     /// Bytes that are to be written.
     pub(crate) fn bytes(&self) -> u64 {
         let spill = self.spill.iter().flatten().map(|data| data.len() as u64);

@@ -1,8 +1,9 @@
 //! The changes of one object in a transaction group.
 
+use super::sync::grown_levels;
 use super::{MAX_INDIRECT_SHIFT, MAX_POINTERS, MIN_INDIRECT_SHIFT, NewObject, Result, WriteError};
 use crate::object::{Dnode, SPILL_BLKID};
-use crate::overlay::{Layer, Overlay, Pending, pending_pointer};
+use crate::overlay::{Overlay, Pending, pending_pointer};
 use crate::tree::Tree;
 use crate::{Object, ObjectSet};
 use cenote_format::abd::Abd;
@@ -40,6 +41,8 @@ pub(super) struct OpenObject {
     dnode: Arc<Dnode>,
     /// The changes, and what they stand on.
     pub(super) pending: Overlay,
+    /// Levels that what is frozen of it gets when it is written; 0 if nothing is.
+    frozen_levels: u8,
     /// Whether anything was changed.
     pub(super) changed: bool,
 }
@@ -130,7 +133,7 @@ impl OpenObject {
         let (top, under, micro) = Default::default();
         let disk = if on_disk { dnode.clone() } else { without_blocks() };
         let pending = Overlay { top, under, disk, on_disk, micro };
-        OpenObject { dnode, pending, changed: !on_disk }
+        OpenObject { dnode, pending, frozen_levels: 0, changed: !on_disk }
     }
 
     /// A new object.
@@ -144,6 +147,7 @@ impl OpenObject {
         let mut this = frozen.clone();
         if this.changed {
             this.pending.under = Some(Box::new(std::mem::take(&mut this.pending.top)));
+            this.frozen_levels = grown_levels(this.phys());
             this.changed = false;
         }
         this
@@ -158,6 +162,7 @@ impl OpenObject {
         self.pending.disk = disk.clone();
         self.pending.on_disk = true;
         self.pending.under = None;
+        self.frozen_levels = 0;
     }
 
     /// The dnode as it will be.
@@ -260,7 +265,9 @@ impl OpenObject {
         if self.phys().max_block != 0 {
             return place.invalid("has more than one block");
         }
-        if shift != self.phys().indirect_shift && (self.phys().levels != 1 || self.will_grow()) {
+        // The indirect blocks may be of what is frozen: they are on disk before this is.
+        let indirect = self.phys().levels > 1 || self.frozen_levels > 1;
+        if shift != self.phys().indirect_shift && indirect {
             return place.invalid("has indirect blocks");
         }
         if size != self.phys().block_size {
@@ -274,12 +281,6 @@ impl OpenObject {
         }
         self.phys_mut().indirect_shift = shift;
         Ok(())
-    }
-
-    /// Whether what is frozen has so many blocks that it gets indirect blocks.
-    fn will_grow(&self) -> bool {
-        let last = self.pending.under.as_deref().and_then(Layer::last);
-        last.is_some_and(|last| last >= self.phys().pointers.len() as u64)
     }
 
     /// Whether the dnode has room for a bonus buffer of `bonus` bytes.

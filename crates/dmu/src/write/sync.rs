@@ -60,6 +60,13 @@ pub(super) fn levels(last: u64, pointers: u64, fan: u32) -> u8 {
     levels
 }
 
+/// Levels that the tree below a dnode has when it is written: enough for its last block, which may be
+/// a hole, and never fewer than before.
+pub(super) fn grown_levels(phys: &DnodePhys) -> u8 {
+    let fan = u32::from(phys.indirect_shift).saturating_sub(7);
+    levels(phys.max_block, phys.pointers.len() as u64, fan).max(phys.levels)
+}
+
 /// An object in the sync.
 struct Work {
     number: u64,
@@ -128,7 +135,7 @@ impl Work {
     /// Takes what is in the dnode's pointers one or more levels down.
     fn grow(&mut self) {
         let old = self.phys.levels;
-        let needed = levels(self.phys.max_block, self.phys.pointers.len() as u64, self.fan());
+        let needed = grown_levels(&self.phys);
         if needed <= old {
             return;
         }

@@ -154,7 +154,7 @@ enum Op {
     Hole { at: u64, len: u64 },
     Truncate { at: u64 },
     Bonus { len: usize, byte: u8 },
-    BlockSize { blocks: u64 },
+    BlockSize { blocks: u64, shift: u8 },
     Spill { sectors: usize, byte: u8 },
     Put { name: u8, long: bool, len: usize, value: u64 },
     Remove { name: u8 },
@@ -189,7 +189,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(at, len)| Op::Hole { at, len }),
         2 => place().prop_map(|at| Op::Truncate { at }),
         1 => (0usize..400, any::<u8>()).prop_map(|(len, byte)| Op::Bonus { len, byte }),
-        1 => (1u64..9).prop_map(|blocks| Op::BlockSize { blocks }),
+        1 => (1u64..9, 12u8..15).prop_map(|(blocks, shift)| Op::BlockSize { blocks, shift }),
         1 => (0usize..4, 1u8..5).prop_map(|(sectors, byte)| Op::Spill { sectors, byte }),
         6 => (any::<u8>(), prop::bool::weighted(0.02), prop_oneof![20 => Just(1usize), 1 => 0usize..9],
             any::<u64>()).prop_map(|(name, long, len, value)| Op::Put { name, long, len, value }),
@@ -367,8 +367,12 @@ impl Test {
                 self.set.truncate(n, at).unwrap();
                 model.free(at, u64::MAX);
             }
-            Op::BlockSize { blocks } => {
-                let done = self.set.set_block_size(n, blocks * 512, 12);
+            Op::BlockSize { blocks, shift } => {
+                let now = self.set.dnode(n).unwrap().indirect_shift;
+                // If there are, or will be, indirect blocks, they keep their size.
+                let done = self.set.set_block_size(n, blocks * 512, shift);
+                assert!(done.is_err() || model.max_block == 0);
+                let done = done.or_else(|_| self.set.set_block_size(n, blocks * 512, now));
                 assert_eq!(done.is_ok(), model.max_block == 0);
                 if done.is_ok() {
                     model.block_size = blocks * 512;
@@ -643,6 +647,45 @@ fn levels_are_written_in_one_batch_each() {
     test.sync();
     // Data, three levels above (1,173 blocks, 32 pointers each), dnodes, the root block.
     assert_eq!(test.sink.batches(), 1 + 3 + 1 + 1);
+}
+
+#[test]
+fn what_is_frozen_gets_indirect_blocks_for_holes_too() {
+    for slots in [1, 2] {
+        let mut test = Test::new(ObjsetType::Zfs);
+        // With one pointer and with several.
+        test.create(false, 16, slots, 0);
+        let n = *test.model.keys().next().unwrap();
+        test.on_data(n, &Op::Write { at: 0, len: 8192, byte: 1 });
+        test.sync();
+        // The last block is past the dnode's pointers, and none that is dirty is.
+        test.on_data(n, &Op::Write { at: 72 << 10, len: 8192, byte: 2 });
+        test.on_data(n, &Op::Truncate { at: 72 << 10 });
+        test.freeze();
+        test.on_data(n, &Op::Truncate { at: 4096 });
+        let before = test.set.dnode(n).unwrap().clone();
+        assert_eq!((before.levels, before.max_block, before.indirect_shift), (1, 0, 12));
+        assert!(test.set.set_block_size(n, 12 << 10, 14).is_err());
+        test.on_data(n, &Op::BlockSize { blocks: 24, shift: 14 });
+        test.on_data(n, &Op::Write { at: 0, len: 12 << 10, byte: 3 });
+        test.sync();
+        test.on_data(n, &Op::Write { at: 300 << 10, len: 999, byte: 4 });
+        test.sync();
+    }
+}
+
+#[test]
+fn indirect_blocks_that_there_are_none_of_change_their_size() {
+    let mut test = Test::new(ObjsetType::Zfs);
+    test.create(false, 1, 1, 0);
+    let n = *test.model.keys().next().unwrap();
+    test.on_data(n, &Op::Write { at: 0, len: 500, byte: 1 });
+    test.freeze();
+    test.set.set_block_size(n, 1024, 14).unwrap();
+    test.on_data(n, &Op::BlockSize { blocks: 2, shift: 14 });
+    test.on_data(n, &Op::Write { at: 0, len: 50_000, byte: 2 });
+    test.sync();
+    assert_eq!(test.set.dnode(n).unwrap().indirect_shift, 14);
 }
 
 #[test]

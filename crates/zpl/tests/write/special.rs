@@ -182,6 +182,37 @@ fn large_directories_and_far_offsets() {
 }
 
 #[test]
+fn a_file_of_many_holes_becomes_one_of_a_block_while_it_is_written() {
+    const K: usize = 1024;
+    let world = world();
+    let fs = &world.fs;
+    let records = |record_size| fs.set_settings(Settings { record_size, ..world.settings.clone() });
+    let resize = |ino, size| {
+        fs.setattr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+    };
+    records(8 << 10);
+    let ino = fs.create(fs.root(), b"f", &new(NodeKind::File)).unwrap().ino;
+    fs.write(ino, 0, &[1; 8 * K], false).unwrap();
+    resize(ino, 80 << 10);
+    world.sync(|| {});
+    // What is frozen needs indirect blocks for its length only.
+    records(128 << 10);
+    fs.write(ino, 72 << 10, &[2; 8 * K], false).unwrap();
+    resize(ino, 72 << 10);
+    world.sync(|| {
+        resize(ino, 4 << 10);
+        fs.write(ino, 0, &[3; 12 * K], false).unwrap();
+    });
+    fs.write(ino, 200 << 10, &[4; K], false).unwrap();
+    let (_, disk) = disk(&world);
+    let mut read = vec![9; 300 * K];
+    assert_eq!(disk.read(ino, 0, &mut read).unwrap(), 201 * K);
+    assert!(read[..12 * K].iter().all(|b| *b == 3));
+    assert!(read[12 * K..200 * K].iter().all(|b| *b == 0));
+    assert!(read[200 * K..201 * K].iter().all(|b| *b == 4));
+}
+
+#[test]
 fn atime_is_noted_as_the_properties_say() {
     use cenote_zpl::Atime;
     let world = world();
