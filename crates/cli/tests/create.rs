@@ -196,6 +196,36 @@ fn without_features() {
     b.judge();
 }
 
+/// OpenZFS's `zdb` counts every log of a pool among the space maps with histograms.
+#[test]
+fn there_are_no_logs_where_space_maps_have_no_histograms() {
+    for options in [
+        "-o feature@spacemap_histogram=disabled",
+        "-d -o feature@log_spacemap=enabled",
+        "-d -o feature@spacemap_v2=enabled",
+    ] {
+        let b = Bench::new();
+        b.run(&format!("zpool create {options} -m none tank a")).ok();
+        for i in 0..5 {
+            b.run(&format!("zfs create tank/{i}")).ok();
+            b.run("zpool sync tank").ok();
+        }
+        b.run("zpool export tank").ok();
+        b.judge();
+        b.import("tank");
+        b.run("zpool set feature@spacemap_histogram=enabled tank").ok();
+        b.run("zpool set feature@log_spacemap=enabled tank").ok();
+        for i in 5..10 {
+            b.run(&format!("zfs create tank/{i}")).ok();
+            b.run("zpool sync tank").ok();
+        }
+        let state = b.run("zpool get -H -o value feature@log_spacemap tank").ok();
+        assert_eq!(state, "active\n", "{options}");
+        b.run("zpool export tank").ok();
+        b.judge();
+    }
+}
+
 #[test]
 fn a_dry_run_creates_nothing() {
     let b = Bench::new();

@@ -26,7 +26,7 @@ pub(crate) const DIRECTORY_OBJECT: u64 = 1;
 /// Passes that a debug entry can tell apart.
 const MAX_PASS: u32 = (1 << 10) - 1;
 
-const HISTOGRAM: &str = "com.delphix:spacemap_histogram";
+pub(super) const HISTOGRAM: &str = "com.delphix:spacemap_histogram";
 pub(super) const TWO_WORDS: &str = "com.delphix:spacemap_v2";
 
 /// What a map's entries are about.

@@ -251,12 +251,19 @@ impl SpaceMaps {
 
     /// Whether the changes of a txg are logged, rather than appended to each metaslab's map. That
     /// is so from the first txg after the feature is enabled.
+    ///
+    /// It is put off while space maps have no histograms: OpenZFS's `zdb` takes it that every log
+    /// has one, and finds fault with the count of them otherwise.
     pub fn logs_changes(&mut self, mos: &mut OpenObjectSet, txg: u64) -> Result<bool> {
         if self.decided.0 != txg {
             let zaps = self.vdevs.values().all(|v| v.top_zap != 0);
             let logged = match map::feature_uses(mos, log::FEATURE)? {
                 None => false,
-                Some(0) => zaps && map::feature_uses(mos, map::TWO_WORDS)?.is_some_and(|n| n > 0),
+                Some(0) => {
+                    let two_words = map::feature_uses(mos, map::TWO_WORDS)?;
+                    let histograms = map::feature_uses(mos, map::HISTOGRAM)?;
+                    zaps && two_words.is_some_and(|n| n > 0) && histograms.is_some()
+                }
                 Some(_) => true,
             };
             self.decided = (txg, logged);
