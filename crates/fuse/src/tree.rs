@@ -331,26 +331,6 @@ fn fixed_attr(node: &Node, links: u64, changed: Time) -> FileAttr {
     }
 }
 
-/// Attributes that tell no more than a directory entry does, for a file whose own cannot be read and
-/// for a snapshot that was not opened yet. To be used with a time to live of zero.
-pub(crate) fn entry_attr(ino: u64, kind: FileType) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(ino),
-        size: 2,
-        blocks: 0,
-        atime: (0, 0),
-        mtime: (0, 0),
-        ctime: (0, 0),
-        kind,
-        perm: 0,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 512,
-    }
-}
-
 /// A file's type by the upper bits of a mode; `None` for a number that is none.
 pub(crate) fn file_type(kind: u32) -> Option<FileType> {
     let known = |kind: &FileType| *kind != FileType::Unknown;

@@ -3,12 +3,11 @@
 //! Offsets of entries: 1 and 2 follow `.` and `..`, 3 follows `.zfs`; those of the file system's own
 //! entries are its cookies and a bit more; at the end are entries that lead to grafts, by their slots.
 
-use super::reply::Entry;
 use super::{FOREVER, Server, errno};
 use crate::session::{
-    FileHandle, Found, INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry, ReplyOpen,
+    FileHandle, INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry, ReplyOpen,
 };
-use crate::tree::{CONTROL, Node, entry_attr, file_type, ino};
+use crate::tree::{CONTROL, Node, file_type, ino};
 use cenote_zpl::Error;
 use fuse_abi::linux::{FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE};
 use rustix::fs::FileType;
@@ -167,10 +166,8 @@ impl Server {
             .and_then(|node| self.tree.attr(&node).map(|attr| (node, attr)));
         match found {
             Ok((node, attr)) => reply.entry(&self.entry(&parent, &node, attr).found),
-            // Inode 0: the kernel may remember that there is no such name.
             Err(Error::NotFound(_)) if self.keeps_names(&parent) || !self.tree.changes => {
-                let none = Entry::unknown(entry_attr(0, FileType::RegularFile)).found;
-                reply.entry(&Found { name_kept: FOREVER, ..none });
+                reply.absent(FOREVER);
             }
             Err(e) => reply.error(errno(&e)),
         }
@@ -208,10 +205,12 @@ impl Server {
         let keeps = parent.is_ok_and(|p| self.keeps_names(&p));
         let result = self.list(ino, offset, &mut |item| {
             let known = item.node.as_ref().and_then(|n| Some((n, self.tree.attr(n).ok()?)));
-            let entry = match known {
-                Some((node, attr)) => self.entry_in(keeps, node, attr),
-                None => Entry::unknown(entry_attr(item.ino, item.kind)),
+            let Some((node, attr)) = known else {
+                let full = reply.add_name(INodeNo(item.ino), item.next, item.kind, item.name);
+                some |= !full;
+                return full;
             };
+            let entry = self.entry_in(keeps, node, attr);
             // The kernel counts no lookups for the two.
             let counted = entry.counted.filter(|_| !matches!(item.name, b"." | b".."));
             // Before the kernel can know it.

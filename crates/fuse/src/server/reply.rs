@@ -30,14 +30,6 @@ pub(super) struct Entry {
     pub(super) counted: Option<u64>,
 }
 
-impl Entry {
-    /// For what cannot be looked at: nothing is kept.
-    pub(super) fn unknown(attr: FileAttr) -> Entry {
-        let (name_kept, attr_kept) = (Duration::ZERO, Duration::ZERO);
-        Entry { found: Found { attr, generation: 0, name_kept, attr_kept }, counted: None }
-    }
-}
-
 /// An answer that can be an error.
 pub(super) trait Answer: Send + 'static {
     fn fail(self, e: Errno);

@@ -234,6 +234,16 @@ impl ReplyEntry {
     pub(crate) fn entry(self, found: &Found) {
         self.0.structure(&fuse_entry_out::from(found));
     }
+
+    /// There is no such name, which the kernel may remember for so long.
+    pub(crate) fn absent(self, kept: Duration) {
+        let (entry_valid, entry_valid_nsec) = (kept.as_secs(), kept.subsec_nanos());
+        self.0.structure(&fuse_entry_out {
+            entry_valid,
+            entry_valid_nsec,
+            ..fuse_entry_out::default()
+        });
+    }
 }
 
 impl ReplyAttr {
@@ -390,6 +400,18 @@ impl ReplyDirectoryPlus {
         let dirent = dirent(found.attr.ino, next, found.attr.kind, name);
         let entry = fuse_direntplus { entry_out: found.into(), dirent };
         self.0.add(entry.as_bytes(), name)
+    }
+
+    /// As [`ReplyDirectory::add`], without attributes: node 0 tells the kernel to ask for them itself.
+    pub(crate) fn add_name(
+        &mut self,
+        ino: INodeNo,
+        next: u64,
+        kind: FileType,
+        name: &[u8],
+    ) -> bool {
+        let (entry_out, dirent) = (fuse_entry_out::default(), dirent(ino, next, kind, name));
+        self.0.add(fuse_direntplus { entry_out, dirent }.as_bytes(), name)
     }
 
     pub(crate) fn ok(self) {
