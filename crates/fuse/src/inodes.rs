@@ -6,7 +6,8 @@
 //! forgotten the file system releases it. The kernel's `forget` for a number may arrive after the
 //! number has been told again for a new file: counts are added up, so that is no matter.
 //!
-//! Also counted is how many files are open past the kernel's pages (see `server::direct`).
+//! Also counted is how many files are open past the kernel's pages (see `server::direct`), and how many
+//! so that they can be changed in mappings.
 //!
 //! Only numbers of file systems that can be changed are counted. The table is cut in shards by number,
 //! so that requests for different files do not wait for each other; nothing else is done under a
@@ -36,6 +37,8 @@ struct Inode {
     shared: bool,
     /// It was given capabilities meanwhile.
     capable: bool,
+    /// Files that are open to be read and written, which may be changed in mappings.
+    mappable: u64,
 }
 
 /// The inode numbers that the kernel knows.
@@ -154,6 +157,21 @@ impl Inodes {
         });
     }
 
+    /// A file is opened that may be changed in a mapping. False: the kernel does not know it.
+    pub(crate) fn begin_mapping(&self, ino: u64) -> bool {
+        self.with(ino, |inode| inode.mappable += 1).is_some()
+    }
+
+    /// One of those is closed.
+    pub(crate) fn end_mapping(&self, ino: u64) {
+        self.with(ino, |inode| inode.mappable = inode.mappable.saturating_sub(1));
+    }
+
+    /// Whether there are such files.
+    pub(crate) fn may_be_mapped(&self, ino: u64) -> bool {
+        self.with(ino, |inode| inode.mappable > 0) == Some(true)
+    }
+
     /// A file was given capabilities.
     pub(crate) fn give_capability(&self, ino: u64) {
         self.with(ino, |inode| inode.capable = inode.direct > 0);
@@ -213,6 +231,19 @@ mod tests {
         inodes.forget(7, 1);
         assert!(!inodes.knows(7) && !inodes.is_setid(7) && inodes.knows(7 + SHARDS as u64));
         inodes.forget(7, u64::MAX);
+    }
+
+    #[test]
+    fn a_file_may_be_mapped_as_long_as_it_is_open() {
+        let inodes = Inodes::default();
+        assert!(!inodes.begin_mapping(7) && !inodes.may_be_mapped(7));
+        inodes.learn(7);
+        assert!(inodes.begin_mapping(7) && inodes.begin_mapping(7) && !inodes.may_be_mapped(8));
+        inodes.end_mapping(7);
+        assert!(inodes.may_be_mapped(7));
+        inodes.end_mapping(7);
+        inodes.end_mapping(7);
+        assert!(!inodes.may_be_mapped(7));
     }
 
     #[test]

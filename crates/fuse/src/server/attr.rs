@@ -60,7 +60,8 @@ impl Server {
         let target = self.changeable(node)?;
         // The kernel leaves this to the file system, which it takes at its word.
         let setid = self.tree.inodes.is_setid(node.ino());
-        let owner = asked.uid.is_some() || asked.gid.is_some();
+        // Nothing to be set: a change of the owner to the same one.
+        let owner = asked.uid.is_some() || asked.gid.is_some() || asked == Asked::default();
         let clear_ids = setid && (owner || asked.size.is_some() && !who.keeps_ids());
         let set = SetAttr {
             mode: asked.mode.map(|mode| mode & 0o7777),

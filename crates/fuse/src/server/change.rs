@@ -189,7 +189,8 @@ impl Server {
             let writes = flags & OFlags::RWMODE != OFlags::RDONLY;
             let direct = self.opens_new_directly(node.ino(), flags);
             let handle = Handle::new(node.clone(), fs.clone(), *object, used, writes, true);
-            let fh = self.handles.open(handle.directly(direct));
+            let maps = self.opens_mappable(node.ino(), flags);
+            let fh = self.handles.open(handle.counted(direct, maps));
             Ok((node, entry, fh, direct::opened(direct)))
         });
         match made {

@@ -63,8 +63,8 @@ impl Server {
     ) -> Result<(FileHandle, u32, bool, Node), Errno> {
         let node = self.tree.node(ino).map_err(|e| errno(&e))?;
         let Node::File { branch, fs, object, .. } = &node else { return Err(Errno::ISDIR) };
-        // The kernel knows what may be run from the mount as a whole.
-        if flags.bits() & FMODE_EXEC != 0 && !branch.exec {
+        // The kernel knows what may be run from the mount as a whole, but nothing of grafts.
+        if flags.bits() & FMODE_EXEC != 0 && branch.slot != 0 && !branch.exec {
             return Err(Errno::ACCESS);
         }
         let truncate = flags.contains(OFlags::TRUNC);
@@ -91,7 +91,8 @@ impl Server {
         }
         let handle = Handle::new(node.clone(), fs.clone(), *object, used, write, notes_access);
         let direct = may_change && self.tree.inodes.join_direct(node.ino());
-        let fh = self.handles.open(handle.directly(direct));
+        let maps = may_change && self.opens_mappable(node.ino(), flags);
+        let fh = self.handles.open(handle.counted(direct, maps));
         Ok((fh, direct::opened(direct), truncate, node))
     }
 
@@ -245,23 +246,34 @@ impl Server {
         // The kernel says so of everyone without privilege.
         let clear_ids = how.kill_ids && self.tree.inodes.is_setid(ino);
         // The offset holds for files opened to be appended to as well: the kernel knows the end.
-        match handle.fs.write(handle.object, offset, data, clear_ids) {
-            Ok(n) => {
-                if clear_ids {
-                    self.ids_cleared(ino);
-                }
-                self.written(&handle, offset, n as u64);
-                let n = u32::try_from(n).unwrap_or(u32::MAX);
-                let branch = handle.node.branch();
-                // Where pages are kept the kernel asks for this by `fsync`.
-                let wait = handle.direct && how.durable;
-                if wait && branch.sync_policy() != SyncPolicy::Disabled {
-                    self.when_on_disk(branch, reply, move |reply| reply.written(n));
-                } else {
-                    self.changed(branch, reply, move |reply| reply.written(n));
-                }
-            }
-            Err(e) => reply.error(errno(&e)),
+        let write = |data: &[u8]| handle.fs.write(handle.object, offset, data, clear_ids);
+        let written = if how.cached {
+            self.write_back(&handle, (offset, data), write).map(|n| (n, None))
+        } else {
+            write(data).and_then(|n| {
+                let data = data.get(..n).unwrap_or(data);
+                self.written(&handle, (offset, data), || write(data)).map(|first| (n, first))
+            })
+        };
+        let (n, first) = match written {
+            Ok(written) => written,
+            Err(e) => return reply.error(errno(&e)),
+        };
+        if clear_ids {
+            self.ids_cleared(ino);
+        }
+        let n = u32::try_from(n).unwrap_or(u32::MAX);
+        let answer = move |reply: ReplyWrite| match first {
+            Some(first) => first(Box::new(move || reply.written(n))),
+            None => reply.written(n),
+        };
+        let branch = handle.node.branch();
+        // Where pages are kept the kernel asks for this by `fsync`.
+        let wait = handle.direct && how.durable;
+        if wait && branch.sync_policy() != SyncPolicy::Disabled {
+            self.when_on_disk(branch, reply, answer);
+        } else {
+            self.changed(branch, reply, answer);
         }
     }
 
@@ -374,10 +386,16 @@ impl Server {
         if offset > i64::MAX as u64 {
             return reply.error(Errno::NXIO);
         }
-        match handle.file().and_then(|file| file.seek(offset, whence == SEEK_HOLE)) {
+        let ino = handle.node.ino();
+        let seek = move || match handle.file().and_then(|f| f.seek(offset, whence == SEEK_HOLE)) {
             Ok(Some(at)) => reply.offset(at.min(i64::MAX as u64)),
             Ok(None) => reply.error(Errno::NXIO),
             Err(e) => reply.error(errno(&e)),
+        };
+        // The kernel does not write what was changed in mappings before it asks.
+        match self.tree.inodes.may_be_mapped(ino) {
+            true => self.aside.after_pages(&self.tree, (ino, offset, 0))(Box::new(seek)),
+            false => seek(),
         }
     }
 }

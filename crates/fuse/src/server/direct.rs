@@ -12,14 +12,23 @@
 //!
 //! An open file that bypasses the pages and one that reads from them would not agree. So as long as
 //! there is one of the first kind, which [`Inodes`] count, every `open` of the file is of that kind.
-//! Then only who maps the file makes the kernel keep pages of it. It forgets those before each write.
-//! But one may be read again before the write is done, so where a file is open more than once it is
-//! told to forget them afterwards, too. That waits for reads under way, which the threads that answer
-//! requests must be free to serve: a thread of its own tells it. Until that is done it counts as one
-//! more open file.
+//! Then only who maps the file makes the kernel keep pages of it. It writes back and forgets those before
+//! each write. But one may be read again before the write is done, and changed in a mapping: then it
+//! has the bytes of before the write, and written back it would undo the write. So where a file is open
+//! more than once a write goes like this:
+//!
+//! 1. It is made, and *guarded*: until it is done, its bytes replace those of pages that are written
+//!    back. Who changes them in a mapping meanwhile does so at the same time as the write.
+//! 2. The kernel is made to write back and forget the pages ([`super::aside`]). Those that it reads from
+//!    now on have what was written.
+//! 3. The guard is taken away, and the write is answered.
+//!
+//! As a file may be opened and mapped during a write, it is only known after a write that it should have
+//! been guarded: it is made once more.
 //!
 //! Only kernels with `FUSE_DIRECT_IO_ALLOW_MMAP` (Linux 6.6) let such files be mapped and forget
-//! pages before a write. With others no file is opened this way.
+//! pages before a write, and only since version 7.44 (Linux 6.16) do they wait for pages that are being
+//! written back before they forget them. With others no file is opened this way.
 //!
 //! # What is left to the server
 //!
@@ -30,56 +39,116 @@
 //!
 //! [`Inodes`]: crate::inodes::Inodes
 
+use super::aside::Work;
 use super::data::OPENED;
 use super::handles::Handle;
 use super::{Server, errno};
 use crate::tree::Tree;
+use ahash::HashMap;
+use cenote_zpl::Error;
 use fuse_abi::linux::{FOPEN_DIRECT_IO, FUSE_DIRECT_IO_ALLOW_MMAP};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The extended attribute that has a file's capabilities.
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
-
-/// Bytes of a file that the kernel is to forget: inode number, offset, length.
-type Range = (u64, u64, u64);
+/// Minor version since which the kernel waits for pages that are being written back.
+const WAITS_FOR_PAGES: u32 = 44;
 
 /// What is needed to open files past the pages.
 #[derive(Default)]
 pub(super) struct Direct {
     /// Whether the kernel knows how.
     allowed: AtomicBool,
-    /// The thread that makes the kernel forget.
-    forget: OnceLock<Option<Sender<Range>>>,
+    guards: Arc<Guards>,
 }
 
 impl Direct {
-    /// The kernel has agreed to these `FUSE_*` flags.
-    pub(super) fn agreed(&self, flags: u64) {
-        self.allowed.store(flags & FUSE_DIRECT_IO_ALLOW_MMAP != 0, Ordering::Relaxed);
+    /// The kernel, of this minor version, has agreed to these `FUSE_*` flags.
+    pub(super) fn agreed(&self, minor: u32, flags: u64) {
+        let allowed = minor >= WAITS_FOR_PAGES && flags & FUSE_DIRECT_IO_ALLOW_MMAP != 0;
+        self.allowed.store(allowed, Ordering::Relaxed);
     }
+}
 
-    /// The thread ends when this is dropped.
-    fn start(tree: &Arc<Tree>) -> Option<Sender<Range>> {
-        let (queue, all) = channel::<Range>();
-        let tree = tree.clone();
-        let run = move || all.into_iter().for_each(|range| forget(&tree, range));
-        match cenote_vdev::background("fuse-forget", run) {
-            Ok(_) => Some(queue),
-            Err(e) => {
-                tracing::warn!("no thread to make the kernel forget pages: {e}");
-                None
-            }
+/// Writes that are not done, by inode number.
+#[derive(Default)]
+struct Guards(Mutex<HashMap<u64, Vec<Arc<Guard>>>>);
+
+/// The bytes of a write, and where they are.
+struct Guard {
+    offset: u64,
+    data: Vec<u8>,
+}
+
+impl Guard {
+    /// Puts the bytes over those at `offset`.
+    fn cover(&self, offset: u64, data: &mut Cow<'_, [u8]>) {
+        let (start, end) = (self.offset.max(offset), offset.saturating_add(data.len() as u64));
+        let end = end.min(self.offset.saturating_add(self.data.len() as u64));
+        let Some(len) = end.checked_sub(start).filter(|len| *len > 0) else { return };
+        let of = |from: u64| from as usize..(from + len) as usize;
+        let ours = self.data.get(of(start - self.offset));
+        if let (Some(theirs), Some(ours)) = (data.to_mut().get_mut(of(start - offset)), ours) {
+            theirs.copy_from_slice(ours);
         }
     }
 }
 
-fn forget(tree: &Tree, (ino, offset, len): Range) {
-    tree.contents_changed(ino, offset, len);
-    tree.inodes.leave_direct(ino);
+impl Guards {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Vec<Arc<Guard>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a write that is guarded from now on.
+    fn begin(&self, ino: u64, guard: &Arc<Guard>, write: impl FnOnce()) {
+        let mut all = self.lock();
+        all.entry(ino).or_default().push(guard.clone());
+        write();
+    }
+
+    fn end(&self, ino: u64, guard: &Arc<Guard>) {
+        let mut all = self.lock();
+        if let Some(guards) = all.get_mut(&ino) {
+            guards.retain(|known| !Arc::ptr_eq(known, guard));
+            if guards.is_empty() {
+                all.remove(&ino);
+            }
+        }
+    }
+
+    /// Writes what a page has, but for what is guarded.
+    fn write_back<T>(
+        &self,
+        ino: u64,
+        (offset, data): (u64, &[u8]),
+        write: impl FnOnce(&[u8]) -> T,
+    ) -> T {
+        let all = self.lock();
+        let mut data = Cow::Borrowed(data);
+        for guard in all.get(&ino).into_iter().flatten() {
+            guard.cover(offset, &mut data);
+        }
+        write(&data)
+    }
+}
+
+/// A write that is guarded; it counts as one more open file. When it is dropped it is done.
+struct Guarded {
+    tree: Arc<Tree>,
+    guards: Arc<Guards>,
+    ino: u64,
+    guard: Arc<Guard>,
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        self.guards.end(self.ino, &self.guard);
+        self.tree.inodes.leave_direct(self.ino);
+    }
 }
 
 /// What an open file is told to the kernel as.
@@ -105,17 +174,53 @@ impl Server {
         removed.or_else(|e| if e == Errno::NODATA { Ok(()) } else { Err(e) })
     }
 
-    /// Something was written to a file: whoever else has mapped it is to see it.
-    pub(super) fn written(&self, handle: &Handle, offset: u64, len: u64) {
+    /// Writes what pages of a file have that were changed in a mapping.
+    pub(super) fn write_back<T>(
+        &self,
+        handle: &Handle,
+        (offset, data): (u64, &[u8]),
+        write: impl FnOnce(&[u8]) -> T,
+    ) -> T {
+        let ino = handle.node.ino();
+        match handle.direct {
+            true => self.direct.guards.write_back(ino, (offset, data), write),
+            false => write(data),
+        }
+    }
+
+    /// `data` was written to a file past the pages: whoever else has mapped it is to see it, and not to
+    /// undo it. `write` makes the same write again. Returns what has to be done before the write is
+    /// answered, by calling it with how it is answered.
+    pub(super) fn written(
+        &self,
+        handle: &Handle,
+        (offset, data): (u64, &[u8]),
+        write: impl FnOnce() -> Result<usize, Error>,
+    ) -> Result<Option<impl FnOnce(Work) + Send + 'static>, Error> {
         let ino = handle.node.ino();
         if !handle.direct || !self.tree.inodes.join_shared_direct(ino) {
-            return;
+            return Ok(None);
         }
-        let queue = self.direct.forget.get_or_init(|| Direct::start(&self.tree));
-        let range = (ino, offset, len);
-        if queue.as_ref().is_none_or(|queue| queue.send(range).is_err()) {
-            forget(&self.tree, range);
-        }
+        let (tree, guards) = (self.tree.clone(), self.direct.guards.clone());
+        let guard = Arc::new(Guard { offset, data: data.to_vec() });
+        let guarded = Guarded { tree, guards, ino, guard };
+        let mut done = Ok(0);
+        guarded.guards.begin(ino, &guarded.guard, || done = write());
+        done?;
+        let range = (ino, offset, data.len() as u64);
+        let aside = self.aside.after_pages(&self.tree, range);
+        Ok(Some(move |answer: Work| {
+            aside(Box::new(move || {
+                drop(guarded);
+                answer();
+            }));
+        }))
+    }
+
+    /// Whether a file that is opened may be changed in a mapping: only what is open to be read as well
+    /// as written can.
+    pub(super) fn opens_mappable(&self, ino: u64, flags: OFlags) -> bool {
+        flags & OFlags::RWMODE == OFlags::RDWR && self.tree.inodes.begin_mapping(ino)
     }
 
     /// An open file is closed.
@@ -123,5 +228,35 @@ impl Server {
         if handle.direct {
             self.tree.inodes.leave_direct(handle.node.ino());
         }
+        if handle.maps {
+            self.tree.inodes.end_mapping(handle.node.ino());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_guarded_covers_what_is_written_back() {
+        let guards = Guards::default();
+        let guard = |offset, data: &[u8]| Arc::new(Guard { offset, data: data.to_vec() });
+        let (first, second) = (guard(4, b"abcd"), guard(7, b"XY"));
+        let back = |offset, data: &[u8]| guards.write_back(7, (offset, data), |data| data.to_vec());
+        guards.begin(7, &first, || {});
+        guards.begin(7, &second, || {});
+        guards.begin(8, &guard(0, b"other"), || {});
+        assert_eq!(back(0, b"0123456789"), b"0123abcXY9");
+        assert_eq!(back(5, b"--"), b"bc");
+        assert_eq!(back(2, b"---"), b"--a");
+        assert_eq!(back(8, b"--"), b"Y-");
+        assert_eq!(back(9, b"--"), b"--");
+        assert_eq!(back(0, b"----"), b"----");
+        guards.end(7, &second);
+        assert_eq!(back(0, b"0123456789"), b"0123abcd89");
+        guards.end(7, &first);
+        assert_eq!(back(4, b"4567"), b"4567");
+        assert_eq!(guards.lock().len(), 1);
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Handle {
     pub(super) writes: bool,
     /// Whether it is open past the kernel's pages.
     pub(super) direct: bool,
+    /// Whether it may be changed in a mapping.
+    pub(super) maps: bool,
     /// Whether reading changes the access time, if the file system's properties want it.
     notes_access: bool,
     /// The second in which it was changed last.
@@ -43,13 +45,13 @@ impl Handle {
     ) -> Handle {
         let (file, ahead) = (OnceLock::new(), ReadAhead::new());
         let noted = AtomicU64::new(0);
-        let direct = false;
-        Handle { node, fs, object, file, ahead, used, writes, direct, notes_access, noted }
+        let (direct, maps) = (false, false);
+        Handle { node, fs, object, file, ahead, used, writes, direct, maps, notes_access, noted }
     }
 
-    /// The same, past the kernel's pages or not.
-    pub(super) fn directly(self, direct: bool) -> Handle {
-        Handle { direct, ..self }
+    /// The same, past the kernel's pages or not, that may be changed in a mapping or not.
+    pub(super) fn counted(self, direct: bool, maps: bool) -> Handle {
+        Handle { direct, maps, ..self }
     }
 
     /// Whether its file system was taken away by force.

@@ -14,12 +14,14 @@
 //! | `rewrite` | files written anew as they are |
 //! | `space` | `statfs` |
 //! | `direct` | new files that are only written to, past the kernel's pages |
+//! | `aside` | what has to wait for the kernel |
 //! | `handles` | what is open |
 //! | `reply` | what the kernel may keep of an answer, and for how long |
 //!
 //! The kernel checks permissions. What is checked here is that what is to be changed can be: it is no
 //! snapshot or control directory, its file system is not `readonly`, nothing is mounted there.
 
+mod aside;
 mod attr;
 mod change;
 mod data;
@@ -41,6 +43,7 @@ use crate::session::{
 };
 use crate::syncer::Syncer;
 use crate::tree::Tree;
+use aside::Aside;
 use cenote_zpl::{Error, NodeKind};
 use change::{Wanted, node_kind};
 use direct::Direct;
@@ -68,6 +71,7 @@ pub(crate) struct Server {
     handles: Handles,
     syncer: Syncer,
     direct: Direct,
+    aside: Aside,
 }
 
 fn errno(e: &Error) -> Errno {
@@ -85,8 +89,13 @@ fn missing(e: &Error) -> Errno {
 
 impl Server {
     pub(crate) fn new(spec: &MountSpec) -> Server {
-        let (handles, syncer, direct) = (Handles::new(), Syncer::default(), Direct::default());
-        Server { tree: Arc::new(Tree::new(spec)), handles, syncer, direct }
+        Server {
+            tree: Arc::new(Tree::new(spec)),
+            handles: Handles::new(),
+            syncer: Syncer::default(),
+            direct: Direct::default(),
+            aside: Aside::default(),
+        }
     }
 
     /// What is served.
@@ -124,8 +133,8 @@ impl Filesystem for Server {
         u64::from(wanted) | more
     }
 
-    fn agreed(&self, flags: u64) {
-        self.direct.agreed(flags);
+    fn agreed(&self, minor: u32, flags: u64) {
+        self.direct.agreed(minor, flags);
     }
 
     fn destroy(&self) {

@@ -38,8 +38,8 @@ pub(crate) trait Filesystem: Send + Sync + 'static {
         0
     }
 
-    /// The kernel has agreed to these of the flags.
-    fn agreed(&self, _flags: u64) {}
+    /// The kernel, which speaks this minor version, has agreed to these of the flags.
+    fn agreed(&self, _minor: u32, _flags: u64) {}
 
     /// There will be no more requests.
     fn destroy(&self) {}

@@ -51,7 +51,7 @@ pub(super) fn agree<F: Filesystem>(
             }
             Ok(Operation::Init(init)) if is_known(&init) => {
                 let out = answer(&init, fs.wanted());
-                fs.agreed(both(out.flags, out.flags2));
+                fs.agreed(init.minor, both(out.flags, out.flags2));
                 reply.init(&out);
                 return Ok(());
             }

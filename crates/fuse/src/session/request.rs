@@ -9,7 +9,7 @@ use super::filesystem::Modes;
 use cenote_zpl::{SetTime, Time};
 use fuse_abi::linux::{
     FATTR_ATIME, FATTR_ATIME_NOW, FATTR_CTIME, FATTR_GID, FATTR_MODE, FATTR_MTIME, FATTR_MTIME_NOW,
-    FATTR_SIZE, FATTR_UID, FUSE_COMPAT_SETXATTR_IN_SIZE, FUSE_WRITE_KILL_SUIDGID,
+    FATTR_SIZE, FATTR_UID, FUSE_COMPAT_SETXATTR_IN_SIZE, FUSE_WRITE_CACHE, FUSE_WRITE_KILL_SUIDGID,
     fuse_batch_forget_in, fuse_copy_file_range_in, fuse_create_in, fuse_fallocate_in,
     fuse_forget_in, fuse_forget_one, fuse_getxattr_in, fuse_in_header, fuse_init_in, fuse_ioctl_in,
     fuse_link_in, fuse_lseek_in, fuse_mkdir_in, fuse_mknod_in, fuse_opcode, fuse_open_in,
@@ -38,6 +38,8 @@ pub(crate) struct Writing {
     /// The writer has asked for it to be on disk then (`O_DSYNC` and more). The kernel sees to that
     /// itself unless the file is open past its pages.
     pub(crate) durable: bool,
+    /// It comes from the kernel's pages.
+    pub(crate) cached: bool,
 }
 
 /// What `setattr` is asked to change.
@@ -216,6 +218,7 @@ impl<'a> Operation<'a> {
                 let how = Writing {
                     kill_ids: write_flags & FUSE_WRITE_KILL_SUIDGID != 0,
                     durable: open_flags(flags).contains(OFlags::DSYNC),
+                    cached: write_flags & FUSE_WRITE_CACHE != 0,
                 };
                 let data = r.bytes(size as usize)?;
                 Operation::Write { fh: FileHandle(fh), offset, data, how }

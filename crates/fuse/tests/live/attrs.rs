@@ -229,6 +229,15 @@ fn access_control_lists() {
 }
 
 #[test]
+fn a_change_of_the_owner_to_the_same_one_takes_set_ids_away() {
+    let w = World::new();
+    fs::write(w.path("f"), "").unwrap();
+    fs::set_permissions(w.path("f"), Permissions::from_mode(0o6755)).unwrap();
+    chown(w.path("f"), None, None).unwrap();
+    assert_eq!(fs::metadata(w.path("f")).unwrap().mode() & 0o7777, 0o755);
+}
+
+#[test]
 fn flags_that_keep_files_as_they_are() {
     let w = World::new();
     let path = w.path("f");

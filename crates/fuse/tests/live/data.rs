@@ -26,6 +26,37 @@ fn rw(path: impl AsRef<std::path::Path>) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
 
+/// Programs such as `cp` look for data before they read.
+#[test]
+fn what_was_written_to_a_mapping_is_found() {
+    let w = World::new();
+    let script = "
+import mmap, os, shutil, subprocess, sys
+os.chdir(sys.argv[1])
+fd = os.open('f', os.O_CREAT | os.O_RDWR)
+os.posix_fallocate(fd, 0, 1 << 20)
+m = mmap.mmap(fd, 1 << 20)
+m[500000:500007] = b'journal'
+other = os.open('f', os.O_RDONLY)
+at = os.lseek(other, 0, os.SEEK_DATA)
+assert at <= 500000 < os.lseek(other, at, os.SEEK_HOLE), at
+m[900000:900005] = b'later'
+subprocess.run(['cp', 'f', 'copy'], check=True)
+out = os.open('range', os.O_CREAT | os.O_RDWR)
+m[100:105] = b'first'
+n = 0
+while n < 1 << 20:
+    n += os.copy_file_range(fd, out, (1 << 20) - n, n, n)
+want = bytes(m)
+assert open('range', 'rb').read() == want
+m[100:105] = bytes(5)
+want = bytes(m)
+assert open('copy', 'rb').read() == want
+";
+    let done = Command::new("python3").args(["-c", script]).arg(w.dir.path()).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
 #[test]
 fn what_is_written_is_read() {
     let w = World::new();

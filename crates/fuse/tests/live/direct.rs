@@ -71,6 +71,53 @@ fn who_has_mapped_a_new_file_sees_what_is_written() {
     assert!(fs::read(w.path("f")).unwrap() == want);
 }
 
+/// One writes past the kernel's pages, another one to a mapping of the same page.
+#[test]
+fn who_writes_to_a_mapping_undoes_no_writes() {
+    let w = World::new();
+    let out = created(&w, "f");
+    out.write_all_at(&[0; 8192], 0).unwrap();
+    let script = "
+import mmap, os, struct, sys
+m = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 8192)
+print(flush=True)
+i = 0
+while os.fstat(0).st_size == 0:
+    i += 1
+    m[2048:2056] = m[4096:4104] = struct.pack('<q', i)
+print(i)
+";
+    let stop = tempfile::NamedTempFile::new().unwrap();
+    let mut command = Command::new("python3");
+    command.args(["-c", script]).arg(w.path("f")).stdin(stop.reopen().unwrap());
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("python3");
+    let mut tell = BufReader::new(child.stdout.take().unwrap()).lines();
+    tell.next().unwrap().unwrap();
+    let look = File::open(w.path("f")).unwrap();
+    let (start, mut writes) = (Instant::now(), 0u64);
+    while start.elapsed() < Duration::from_secs(2) {
+        writes += 1;
+        let bytes = [writes.to_le_bytes(); 500].concat();
+        out.write_all_at(&bytes[..8], 0).unwrap();
+        // Over the end of a page, and what is written to the mapping is in neither part.
+        out.write_all_at(&bytes[..2048], 2056).unwrap();
+        if writes % 7 == 0 {
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        let mut got = vec![0; 8192];
+        look.read_exact_at(&mut got, 0).unwrap();
+        assert_eq!(got[..8], bytes[..8], "write {writes}");
+        assert_eq!(got[2056..4096], bytes[..2040], "write {writes}");
+    }
+    stop.as_file().set_len(1).unwrap();
+    let last: u64 = tell.next().unwrap().unwrap().parse().unwrap();
+    assert!(child.wait().unwrap().success() && last > 0 && writes > 10);
+    drop((out, look));
+    let got = fs::read(w.path("f")).unwrap();
+    assert_eq!(got[..8], writes.to_le_bytes());
+    assert_eq!(got[2048..2056], last.to_le_bytes());
+}
+
 #[test]
 fn a_reader_of_a_growing_file_reads_no_zeros() {
     let w = World::new();

@@ -6,12 +6,14 @@ use cenote_fuse::{Force, SnapDir};
 use cenote_zpl::{CreateProps, NewNode, NodeKind, Settings};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 
 const EXDEV: i32 = 18;
 const EROFS: i32 = 30;
 const EBUSY: i32 = 16;
+const EACCES: i32 = 13;
 
 fn errno<T: std::fmt::Debug>(r: std::io::Result<T>) -> i32 {
     r.unwrap_err().raw_os_error().unwrap()
@@ -66,6 +68,34 @@ fn snapshots_cannot_be_changed() {
     // Copies out of a snapshot.
     fs::copy(&then, w.path("copy")).unwrap();
     assert_eq!(fs::read(w.path("copy")).unwrap(), b"text");
+}
+
+#[test]
+fn programs_can_be_run_as_soon_as_the_property_says_so() {
+    let w = World::with(settings(), &CreateProps::default(), |s| s.exec = false);
+    fs::copy("/bin/true", w.path("true")).unwrap();
+    let run = || std::process::Command::new(w.path("true")).status();
+    assert_eq!(errno(run()), EACCES);
+    for (exec, runs) in [(true, true), (false, false), (true, true)] {
+        // Other users than root have to mount anew.
+        if w.handle.remount(true, true, exec).unwrap() {
+            assert_eq!(run().is_ok_and(|status| status.success()), runs);
+        }
+    }
+}
+
+#[test]
+fn who_is_in_a_snapshot_stays_there_when_all_are_listed() {
+    let w = World::with(settings(), &CreateProps::default(), |s| {
+        let (store, fs) = with_file();
+        *s = spec(&store, &fs, s.mountpoint.clone());
+    });
+    let then = fs::File::open(w.path(".zfs/snapshot/then")).unwrap();
+    let all = fs::read_dir(w.path(".zfs/snapshot")).unwrap();
+    assert_eq!(all.map(|e| e.unwrap().file_name()).collect::<Vec<_>>(), ["then"]);
+    assert!(then.metadata().unwrap().is_dir());
+    let inside = std::path::PathBuf::from(format!("/proc/self/fd/{}", then.as_raw_fd()));
+    assert_eq!(fs::read(inside.join("file")).unwrap(), b"text");
 }
 
 #[test]

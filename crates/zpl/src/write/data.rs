@@ -10,7 +10,7 @@ use super::Allocate;
 use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE};
 use super::node::NodeMut;
-use super::setattr::{set_mode, without_ids};
+use super::setattr::{CONTENTS, set_mode, without_ids};
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::znode::{S_IFDIR, S_IFMT, S_IFREG};
@@ -134,8 +134,8 @@ fn write_chunk(
         node.set(cx, ZplAttr::Size, &[end])?;
     }
     let mode = node.mode(cx)?;
-    if clear_ids && without_ids(mode) != mode {
-        set_mode(cx, &mut node, without_ids(mode))?;
+    if clear_ids && without_ids(mode, CONTENTS) != mode {
+        set_mode(cx, &mut node, without_ids(mode, CONTENTS))?;
     }
     node.modified(cx)?;
     node.store(cx)?;

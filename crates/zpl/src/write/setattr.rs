@@ -18,10 +18,14 @@ const DAY: i64 = 24 * 60 * 60;
 const S_ISUID: u64 = 0o4000;
 const S_ISGID: u64 = 0o2000;
 
-/// The mode without what a change by someone without privilege takes away. The set-group-id bit
-/// without group execution is a mark for mandatory locking, and stays.
-pub(super) fn without_ids(mode: u64) -> u64 {
-    let group = if mode & 0o010 != 0 { S_ISGID } else { 0 };
+/// Who has to be able to run a file for its set-group-id bit to be more than a mark for mandatory
+/// locking, which stays: anyone where its contents change, the group where its owner does.
+pub(super) const CONTENTS: u64 = 0o111;
+const OWNER: u64 = 0o010;
+
+/// The mode without what a change by someone without privilege takes away.
+pub(super) fn without_ids(mode: u64, run: u64) -> u64 {
+    let group = if mode & run != 0 { S_ISGID } else { 0 };
     if mode & S_IFMT == S_IFREG { mode & !(S_ISUID | group) } else { mode }
 }
 
@@ -143,7 +147,7 @@ fn apply(cx: &mut Cx<'_>, ino: u64, set: &SetAttr) -> Result<Attr> {
     let old = node.mode(cx)?;
     let mut mode = set.mode.map_or(old, |m| old & S_IFMT | u64::from(m) & 0o7777);
     if set.clear_ids && set.mode.is_none() {
-        mode = without_ids(mode);
+        mode = without_ids(mode, if set.size.is_some() { CONTENTS } else { OWNER });
     }
     let mut access = None;
     if mode != old || set.mode.is_some() {

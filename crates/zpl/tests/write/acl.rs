@@ -85,14 +85,25 @@ fn writing_takes_set_ids_away() {
     let fs = &world.fs;
     let file = fs.create(fs.root(), b"f", &new(NodeKind::File, 0)).unwrap().ino;
     let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
-    for (before, after) in [(0o6755, 0o755), (0o6744, 0o2744), (0o1755, 0o1755)] {
+    // After a change of the contents, and of the owner.
+    for (before, after, owned) in [
+        (0o6755, 0o755, 0o755),
+        (0o6744, 0o744, 0o2744),
+        (0o6646, 0o2646, 0o2646),
+        (0o2767, 0o767, 0o2767),
+        (0o2701, 0o701, 0o2701),
+        (0o1755, 0o1755, 0o1755),
+    ] {
         fs.setattr(file, &mode(before)).unwrap();
         fs.write(file, 0, b"x", false).unwrap();
         assert_eq!(fs.attr(file).unwrap().mode & 0o7777, before);
         fs.write(file, 0, b"x", true).unwrap();
         assert_eq!(fs.attr(file).unwrap().mode & 0o7777, after);
         fs.setattr(file, &mode(before)).unwrap();
+        let truncate = SetAttr { size: Some(0), clear_ids: true, ..SetAttr::default() };
+        assert_eq!(fs.setattr(file, &truncate).unwrap().mode & 0o7777, after);
+        fs.setattr(file, &mode(before)).unwrap();
         let chown = SetAttr { uid: Some(1), clear_ids: true, ..SetAttr::default() };
-        assert_eq!(fs.setattr(file, &chown).unwrap().mode & 0o7777, after);
+        assert_eq!(fs.setattr(file, &chown).unwrap().mode & 0o7777, owned);
     }
 }

@@ -80,8 +80,9 @@ fn what_the_kernel_asks_for_is_understood() {
     let want = Operation::Rename { name: name("x"), to: (INodeNo(3), name("y")), flags };
     understood(&request(FUSE_RENAME2, &[to.as_bytes(), b"x\0y\0"]), Ok(want));
     let write = fuse_write_in { fh: 5, offset: 6, size: 3, write_flags: 4, ..Default::default() };
-    let want = |kill_ids, durable| {
-        let (fh, offset, how) = (FileHandle(5), 6, Writing { kill_ids, durable });
+    let want = |kill_ids, cached| {
+        let how = Writing { kill_ids, durable: cached, cached };
+        let (fh, offset) = (FileHandle(5), 6);
         Ok(Operation::Write { fh, offset, data: b"abc", how })
     };
     // More than was said is left where it is.
