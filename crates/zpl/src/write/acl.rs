@@ -169,16 +169,14 @@ impl PosixAcl {
     }
 }
 
-/// Owner, users, group, groups, mask, others; each id once, in order.
+/// Owner, users, group, groups, mask, others. Users and groups may come as they like, as with other file
+/// systems: the first entry for one counts.
 fn ordered(entries: &[Entry]) -> bool {
     let count = |tag| entries.iter().filter(|e| e.tag == tag).count();
     let named = count(USER) + count(GROUP_TAG);
     let once = [USER_OBJ, GROUP_OBJ, OTHER].iter().all(|tag| count(*tag) == 1);
     let masks = count(MASK);
-    let order = entries.windows(2).all(|w| match w {
-        [a, b] => a.tag <= b.tag && (a.tag != b.tag || a.id < b.id),
-        _ => true,
-    });
+    let order = entries.is_sorted_by_key(|e| e.tag);
     once && order && masks <= 1 && (named == 0 || masks == 1)
 }
 
@@ -229,10 +227,13 @@ mod tests {
         assert_eq!(inherited.inherit(0o640), 0o640);
         assert_eq!(inherited.tag(MASK), Some(4));
         assert_eq!(PosixAcl::decode(&list(&[]).encode()).unwrap(), None);
+        let users =
+            [(1, 7, !0), (2, 5, 9), (2, 4, 3), (2, 1, 3), (4, 5, !0), (16, 7, !0), (32, 1, !0)];
+        assert_eq!(PosixAcl::decode(&list(&users).encode()).unwrap(), Some(list(&users)));
         for bad in [
             list(&[(1, 7, !0), (4, 5, !0)]),
             list(&[(1, 7, !0), (2, 5, 3), (4, 5, !0), (32, 1, !0)]),
-            list(&[(1, 7, !0), (2, 5, 3), (2, 4, 3), (4, 5, !0), (16, 7, !0), (32, 1, !0)]),
+            list(&[(1, 7, !0), (4, 5, !0), (2, 4, 3), (16, 7, !0), (32, 1, !0)]),
             list(&[(4, 5, !0), (1, 7, !0), (32, 1, !0)]),
             list(&[(1, 9, !0), (4, 5, !0), (32, 1, !0)]),
         ] {
