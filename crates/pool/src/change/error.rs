@@ -62,6 +62,9 @@ pub enum ChangeError {
     /// It is nothing that this can be done to.
     #[error("operation not applicable to datasets of this type")]
     Kind,
+    /// Its `readonly` property is on.
+    #[error("dataset is read-only")]
+    ReadOnlyDataset,
     /// Nothing can be written to the pool.
     #[error("pool is read-only")]
     ReadOnly,

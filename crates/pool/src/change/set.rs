@@ -103,6 +103,10 @@ impl Changes {
             return Err(ChangeError::Kind);
         }
         let mut settings = props::check(list, On::There(view.dsl(), &dataset))?;
+        let fixed = fixed_size(&view, &dataset, &mut settings)?;
+        if settings.is_empty() {
+            return Ok(fixed.into_iter().collect());
+        }
         let old_size = number(&view, &dataset, "volsize")?;
         let synthetic = reservation_of_volume(&view, &dataset, &mut settings)?;
         let size = settings.iter().find(|s| s.name == "volsize").and_then(Setting::as_number);
@@ -116,7 +120,7 @@ impl Changes {
         };
         let full = name.to_string();
         let changed = 2 * (settings.len() as u64);
-        let failed = self.task((SpaceCheck::Reserved, changed), move |context| {
+        let mut failed = self.task((SpaceCheck::Reserved, changed), move |context| {
             let tx = &mut context.tx;
             let (target, object) = find_target(tx, &full)?;
             if let Some(size) = resized {
@@ -128,6 +132,7 @@ impl Changes {
             // The size goes with its reservation.
             self.resize(&dataset, old_size)?;
         }
+        failed.extend(fixed);
         Ok(failed)
     }
 
@@ -185,6 +190,22 @@ fn check_inherit(
         return Err(ChangeError::Property(why.into()));
     }
     Ok(())
+}
+
+/// Takes the size of a volume out of what is to be set, if it cannot be: what counts is whether the
+/// volume is read-only before anything is set.
+fn fixed_size(
+    pool: &Pool,
+    dataset: &Dataset,
+    settings: &mut Vec<Setting>,
+) -> Result<Option<Failed>> {
+    let Some(at) = settings.iter().position(|s| s.name == "volsize") else { return Ok(None) };
+    let readonly = pool.dsl().get(dataset, "readonly")?;
+    if readonly.is_none_or(|v| v.exact != "on") {
+        return Ok(None);
+    }
+    let name = settings.remove(at).name;
+    Ok(Some(Failed { name, error: ChangeError::ReadOnlyDataset }))
 }
 
 fn number(pool: &Pool, dataset: &Dataset, name: &str) -> Result<u64> {
