@@ -5,68 +5,11 @@
 
 mod common;
 
+use common::tank::Tank;
 use common::{Session, can_mount, mounts_below};
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-
-/// A pool in a file, with a daemon.
-struct Tank {
-    session: Session,
-    mounted: bool,
-}
-
-impl Tank {
-    fn new(options: &str) -> Tank {
-        let session = Session::new();
-        let disk = session.path("disk");
-        fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
-        let mounted = !options.contains("canmount=off");
-        let (root, disk) = (session.root(), disk.display().to_string());
-        session.run(&format!("zpool create -R {root} {options} tank {disk}")).ok();
-        Tank { session, mounted }
-    }
-
-    /// A pool of which nothing is mounted.
-    fn unmounted() -> Tank {
-        Tank::new("-O canmount=off -O mountpoint=none")
-    }
-
-    #[track_caller]
-    fn zfs(&self, line: &str) -> String {
-        self.session.run(&format!("zfs {line}")).ok()
-    }
-
-    #[track_caller]
-    fn refused(&self, line: &str) -> String {
-        self.session.run(&format!("zfs {line}")).fails(1)
-    }
-
-    #[track_caller]
-    fn get(&self, property: &str, dataset: &str) -> String {
-        self.zfs(&format!("get -Hpo value {property} {dataset}")).trim_end().to_string()
-    }
-
-    #[track_caller]
-    fn names(&self) -> Vec<String> {
-        self.zfs("list -Ho name -t all").lines().map(String::from).collect()
-    }
-
-    fn path(&self, path: &str) -> PathBuf {
-        self.session.path("root").join(path)
-    }
-
-    /// Exports the pool; OpenZFS finds nothing wrong with it.
-    #[track_caller]
-    fn finish(self) {
-        self.session.run("zpool export tank").ok();
-        if self.mounted {
-            assert_eq!(mounts_below(self.session.dir.path()), [""; 0]);
-        }
-        cenote_testpools::judge(self.session.dir.path(), "tank");
-    }
-}
 
 #[test]
 fn create_in_openzfs_words() {
@@ -330,6 +273,19 @@ fn properties_in_openzfs_words() {
     tank.zfs("set refreservation=none tank/vol");
     tank.zfs("set refreservation=auto tank/vol");
     assert_eq!(tank.get("refreservation", "tank/vol"), more.to_string());
+    // What is read-only keeps its size, and what is reserved for it.
+    tank.zfs("set readonly=on tank/vol");
+    let why = "cannot set property for 'tank/vol': dataset is read-only";
+    for list in ["volsize=30M", "readonly=off volsize=30M com.example:x=y", "volsize=20M"] {
+        tank.zfs("set readonly=on tank/vol");
+        assert_eq!(tank.refused(&format!("set {list} tank/vol")), why);
+        assert_eq!(tank.get("volsize", "tank/vol"), (20 << 20).to_string());
+        assert_eq!(tank.get("refreservation", "tank/vol"), more.to_string());
+    }
+    assert_eq!(tank.get("com.example:x", "tank/vol"), "y");
+    tank.zfs("set readonly=off tank/vol");
+    tank.zfs("set volsize=30M readonly=on tank/vol");
+    assert_eq!(tank.get("volsize", "tank/vol"), (30 << 20).to_string());
     tank.zfs("snapshot tank/a@s");
     tank.zfs("set com.example:of=snapshot tank/a@s");
     assert_eq!(
