@@ -215,6 +215,36 @@ fn a_quota() {
     rig.judge_blocks();
 }
 
+/// Each has room for its change, but not all of them together.
+#[test]
+fn many_who_write_at_once_do_not_overfill_a_pool() {
+    let rig = Rig::new(96 << 20);
+    let engine = rig.create("raidz1 a b c", 12);
+    let fs = open(&engine);
+    std::thread::scope(|scope| {
+        for n in 0..48u64 {
+            let fs = &fs;
+            scope.spawn(move || {
+                let name = format!("file {n}");
+                let Ok(file) = fs.create(fs.root(), name.as_bytes(), &NODE) else { return };
+                let data = bytes(n, 4 << 20);
+                let writes =
+                    (0u64..).map(|i| fs.write(file.ino, i * data.len() as u64, &data, false));
+                no_space(&writes.filter_map(Result::err).next().unwrap());
+            });
+        }
+    });
+    engine.sync().unwrap();
+    assert_eq!(engine.suspended(), None);
+    for n in 0..48 {
+        fs.unlink(fs.root(), format!("file {n}").as_bytes(), &|_| false).unwrap();
+    }
+    drop(fs);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
 /// What is reserved for a file system can be written to it when the rest of the pool is full: all of
 /// it, and without taking what is reserved for others.
 #[test]

@@ -33,6 +33,7 @@ use super::capable;
 use super::gate::{EXPORTED, Inside};
 use super::room::{Reserved, Room};
 use super::task::EngineError;
+use crate::Pool;
 use ahash::HashMap;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{Cost, Entered, Hold, LiveObjectSet, TxgGate};
@@ -50,6 +51,8 @@ use std::time::Duration;
 const OBJECT_BYTES: u64 = 4096;
 /// A change writes indirect blocks besides data: one part in so many.
 const INDIRECT_SHARE: u64 = 64;
+/// In place of a group, for changes that have room but are not in a group yet.
+const ENTERING: u64 = u64::MAX;
 /// Groups that are committed for the sake of one change, so that freed space comes back.
 const PATIENCE: u64 = TXG_DEFER_SIZE + 1;
 
@@ -63,7 +66,7 @@ struct Left {
     datasets: HashMap<u64, Option<u64>>,
     /// What is reserved for each dataset.
     reserved: HashMap<u64, Reserved>,
-    /// Bytes that entered since, by group and dataset.
+    /// Bytes that entered since, by group and dataset; those that are entering are in [`ENTERING`].
     pending: BTreeMap<u64, HashMap<u64, u64>>,
 }
 
@@ -89,6 +92,73 @@ impl Left {
         }
         let reserved = |(dataset, bytes)| Ok((bytes, self.reserved_for(dsl, dataset)?));
         bytes.into_iter().map(reserved).collect()
+    }
+
+    fn add(&mut self, txg: u64, dataset: u64, bytes: u64) {
+        *self.pending.entry(txg).or_default().entry(dataset).or_default() += bytes;
+    }
+
+    fn take(&mut self, txg: u64, dataset: u64, bytes: u64) {
+        if let Some(known) = self.pending.get_mut(&txg).and_then(|group| group.get_mut(&dataset)) {
+            *known = known.saturating_sub(bytes);
+        }
+    }
+
+    /// Whether there is room for a change. `dirty`: bytes that the dataset has to be written.
+    fn verdict(
+        &mut self,
+        (shared, view): (&Shared, &Pool),
+        objset: u64,
+        (frees, bytes): (bool, u64),
+        dirty: u64,
+    ) -> Result<Verdict, WriteError> {
+        if self.txg != view.uberblock().txg {
+            self.txg = view.uberblock().txg;
+            self.pool = None;
+            self.datasets.clear();
+            self.reserved.clear();
+        }
+        let room = match self.pool {
+            Some(room) => room,
+            None => *self.pool.insert(Room::of(shared, view)?),
+        };
+        let own = self.pending_of(objset).max(dirty);
+        let pending = self.pending().max(dirty);
+        let all = pending.saturating_add(bytes);
+        let fits = room.fits(frees, all, pending == 0)
+            || room.fits_reserved(
+                frees,
+                &self.writes(view.dsl(), (objset, own.saturating_add(bytes)))?,
+                pending == 0,
+            );
+        if !fits {
+            return Ok(match pending {
+                0 if room.deferred > 0 => Verdict::Deferred(WriteError::NoSpace),
+                0 => Verdict::No(WriteError::NoSpace),
+                _ => Verdict::Later,
+            });
+        }
+        if frees {
+            return Ok(Verdict::Room);
+        }
+        let dsl = view.dsl();
+        let dataset = match self.datasets.get(&objset) {
+            Some(known) => *known,
+            None => {
+                let dataset = dsl.by_object(objset)?;
+                let found = dataset.map(|d| dsl.available(&d)).transpose()?.flatten();
+                self.datasets.insert(objset, found);
+                found
+            }
+        };
+        Ok(match dataset {
+            Some(available) if own.saturating_add(bytes) > available => match own {
+                0 if room.left() <= available => Verdict::No(WriteError::NoSpace),
+                0 => Verdict::No(WriteError::Quota),
+                _ => Verdict::Later,
+            },
+            _ => Verdict::Room,
+        })
     }
 
     fn reserved_for(&mut self, dsl: &Dsl, dataset: u64) -> Result<Reserved, WriteError> {
@@ -133,13 +203,22 @@ impl TxgGate for Door {
         let bytes = estimate(cost);
         shared.datasets.reserve(&shared, objset, (cost, bytes), dirty)?;
         let most = cost.write.saturating_add(cost.objects.saturating_mul(OBJECT_BYTES));
-        let inside = shared.gate.enter(most, cost.frees)?;
+        let entered = shared.gate.enter(most, cost.frees).and_then(|inside| {
+            // Not before: whoever closes it waits for those who are inside, but not for those at the
+            // gate.
+            match self.closed.load(Ordering::SeqCst) {
+                true => Err(WriteError::Suspended("the dataset was closed".into())),
+                false => Ok(inside),
+            }
+        });
+        let inside = match entered {
+            Ok(inside) => inside,
+            Err(e) => {
+                shared.datasets.give_back(ENTERING, objset, bytes);
+                return Err(e);
+            }
+        };
         let txg = inside.txg;
-        // Not before: whoever closes it waits for those who are inside, but not for those at the
-        // gate.
-        if self.closed.load(Ordering::SeqCst) {
-            return Err(WriteError::Suspended("the dataset was closed".into()));
-        }
         shared.datasets.charge(txg, objset, bytes);
         let least = cost.objects.saturating_mul(OBJECT_BYTES);
         Ok(Entered::settling(txg, Charged { inside, shared, objset, least, bytes, spare: 0 }))
@@ -280,8 +359,8 @@ impl Datasets {
         left.txg = 0;
     }
 
-    /// Waits until there is room for a change that is taken to write `bytes`, or refuses it. `dirty`:
-    /// bytes that the dataset has to be written.
+    /// Waits until there is room for a change that is taken to write `bytes`, and keeps it for the change,
+    /// or refuses it. `dirty`: bytes that the dataset has to be written.
     fn reserve(
         &self,
         shared: &Shared,
@@ -322,75 +401,32 @@ impl Datasets {
         self.open.lock().sets.values().any(|(live, _)| live.is_freeing())
     }
 
+    /// Whether there is room for a change, which is charged with it then.
     fn verdict(
         &self,
         shared: &Shared,
         objset: u64,
-        (frees, bytes): (bool, u64),
+        change: (bool, u64),
         dirty: u64,
     ) -> Result<Verdict, WriteError> {
         let view = shared.view();
         let mut left = self.left.lock();
-        if left.txg != view.uberblock().txg {
-            left.txg = view.uberblock().txg;
-            left.pool = None;
-            left.datasets.clear();
-            left.reserved.clear();
+        let verdict = left.verdict((shared, &view), objset, change, dirty)?;
+        if matches!(verdict, Verdict::Room) {
+            left.add(ENTERING, objset, change.1);
         }
-        let room = match left.pool {
-            Some(room) => room,
-            None => *left.pool.insert(Room::of(shared, &view)?),
-        };
-        let own = left.pending_of(objset).max(dirty);
-        let pending = left.pending().max(dirty);
-        let all = pending.saturating_add(bytes);
-        let fits = room.fits(frees, all, pending == 0)
-            || room.fits_reserved(
-                frees,
-                &left.writes(view.dsl(), (objset, own.saturating_add(bytes)))?,
-                pending == 0,
-            );
-        if !fits {
-            return Ok(match pending {
-                0 if room.deferred > 0 => Verdict::Deferred(WriteError::NoSpace),
-                0 => Verdict::No(WriteError::NoSpace),
-                _ => Verdict::Later,
-            });
-        }
-        if frees {
-            return Ok(Verdict::Room);
-        }
-        let dsl = view.dsl();
-        let dataset = match left.datasets.get(&objset) {
-            Some(known) => *known,
-            None => {
-                let dataset = dsl.by_object(objset)?;
-                let found = dataset.map(|d| dsl.available(&d)).transpose()?.flatten();
-                left.datasets.insert(objset, found);
-                found
-            }
-        };
-        Ok(match dataset {
-            Some(available) if own.saturating_add(bytes) > available => match own {
-                0 if room.left() <= available => Verdict::No(WriteError::NoSpace),
-                0 => Verdict::No(WriteError::Quota),
-                _ => Verdict::Later,
-            },
-            _ => Verdict::Room,
-        })
+        Ok(verdict)
     }
 
     fn charge(&self, txg: u64, objset: u64, bytes: u64) {
         if bytes > 0 {
             let mut left = self.left.lock();
-            *left.pending.entry(txg).or_default().entry(objset).or_default() += bytes;
+            left.take(ENTERING, objset, bytes);
+            left.add(txg, objset, bytes);
         }
     }
 
     fn give_back(&self, txg: u64, objset: u64, bytes: u64) {
-        let mut left = self.left.lock();
-        if let Some(known) = left.pending.get_mut(&txg).and_then(|group| group.get_mut(&objset)) {
-            *known = known.saturating_sub(bytes);
-        }
+        self.left.lock().take(txg, objset, bytes);
     }
 }
