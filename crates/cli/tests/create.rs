@@ -196,6 +196,49 @@ fn without_features() {
     b.judge();
 }
 
+/// Whether the pool `tank` lacks features, which all that tell agree on. It is imported anew.
+#[track_caller]
+fn is_outdated(b: &Bench) -> bool {
+    let notice = |text: &str| text.contains("Some supported ");
+    let unmarked = |l: &str| l.starts_with("      ") && !l.ends_with("(*)");
+    let outdated = notice(&b.run("zpool status tank").ok());
+    assert_eq!(b.run("zpool upgrade").ok().lines().any(unmarked), outdated);
+    b.run("zpool export tank").ok();
+    b.judge();
+    let dir = b.devices();
+    let listed = b.run(&format!("zpool import -d {}", dir.display())).ok();
+    assert_eq!(notice(&listed), outdated, "{listed}");
+    b.run(&format!("zpool import -o readonly=on -d {} tank", dir.display())).ok();
+    let status = b.run("zpool status tank").ok();
+    assert_eq!(notice(&status), outdated, "{status}");
+    b.run("zpool export tank").ok();
+    b.import("tank");
+    outdated
+}
+
+#[test]
+fn features_that_a_pool_lacks() {
+    for (options, outdated) in [
+        ("", false),
+        ("-d", true),
+        ("-o feature@edonr=disabled", true),
+        ("-o feature@blake3=enabled", false),
+        ("-d -o compatibility=legacy", false),
+        ("-o compatibility=openzfs-2.1-linux", false),
+        ("-o compatibility=zol-0.8", false),
+        ("-d -o compatibility=zol-0.8", true),
+    ] {
+        let b = Bench::new();
+        b.run(&format!("zpool create {options} -m none tank a")).ok();
+        assert_eq!(is_outdated(&b), outdated, "{options}");
+        let said = b.run("zpool upgrade tank").ok();
+        assert_eq!(said.contains("Enabled the following features"), outdated, "{said}");
+        assert!(!is_outdated(&b), "{options}");
+        b.run("zpool export tank").ok();
+        b.judge();
+    }
+}
+
 /// OpenZFS's `zdb` counts every log of a pool among the space maps with histograms.
 #[test]
 fn there_are_no_logs_where_space_maps_have_no_histograms() {

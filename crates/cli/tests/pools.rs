@@ -129,6 +129,11 @@ fn expected_status(name: &str) -> String {
     let lines: Vec<&str> =
         manifest["status"].as_array().unwrap().iter().map(|l| l.as_str().unwrap()).collect();
     let mut text = lines.join("\n");
+    if name == "dedupold" {
+        // OpenZFS misses the feature fast_dedup, which cannot be enabled here.
+        let (start, end) = (text.find("status:").unwrap(), text.find("config:").unwrap());
+        text.replace_range(start..end, "");
+    }
     for (i, path) in pool.files.iter().enumerate() {
         let path = path.canonicalize().unwrap();
         text = text.replace(&format!("/scratch/{name}/{i}.img"), &path.display().to_string());

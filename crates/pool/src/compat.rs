@@ -9,8 +9,8 @@ use cenote_format::features::FEATURES;
 use std::collections::HashSet;
 use std::path::Path;
 
-/// The OpenZFS release that this program presents itself as: features of later ones are understood
-/// and shown in pools that have them, but not missed in pools that do not.
+/// The OpenZFS release that this program presents itself as: features of later ones are understood,
+/// and shown in pools that have them only.
 pub const RELEASE: (u8, u8) = (2, 3);
 
 /// Directories of compatibility files, first come first served.

@@ -19,7 +19,7 @@ use crate::Pool;
 use crate::features::PoolFeatures;
 use crate::scan::{CheckpointStatus, RemovalStatus, ScanStatus};
 use cenote_dmu::Result;
-use cenote_format::features::{FEATURES, Feature};
+use cenote_format::features::FEATURES;
 use cenote_format::nvlist::NvList;
 
 /// An imported pool's status.
@@ -54,7 +54,6 @@ impl PoolStatus {
         let compatibility = pool.config().str("compatibility");
         let reason = reason::Facts {
             importing: false,
-            writable: !pool.readonly(),
             root: root.state(),
             tree: &tree,
             resilvering: scan.as_ref().is_some_and(ScanStatus::is_resilvering),
@@ -89,23 +88,20 @@ fn errata(config: &NvList, features: &PoolFeatures) -> u64 {
     crate::config::number(config, "errata")
 }
 
-/// The features that a pool does not have although it could. In a pool that is written only those are
-/// missed that new pools have.
-fn outdated(features: &PoolFeatures, compatibility: Option<&str>, writable: bool) -> Reason {
-    let Some(wanted) = crate::compat::features(compatibility.unwrap_or("")) else {
+/// Whether a pool lacks features that `zpool upgrade` would enable, or has some that its property
+/// `compatibility` does not ask for.
+fn outdated(features: &PoolFeatures, compatibility: Option<&str>) -> Reason {
+    let wanted = crate::compat::features(compatibility.unwrap_or(""));
+    let expected = crate::create::expected_features(compatibility);
+    let (Some(wanted), Ok(expected)) = (wanted, expected) else {
         return Reason::CompatibilityError;
     };
-    let expected: fn(&Feature) -> bool = match compatibility {
-        _ if !writable => |f| f.since <= crate::compat::RELEASE,
-        None | Some("" | "off") => crate::create::by_default,
-        Some(_) => crate::create::writable,
-    };
     for f in FEATURES.iter().filter(|f| f.upgrade) {
-        let (enabled, wanted) = (features.is_enabled(f.name), wanted.contains(f.name));
-        if wanted && !enabled && expected(f) {
+        let enabled = features.is_enabled(f.name);
+        if expected.contains(f.name) && !enabled {
             return Reason::FeaturesDisabled;
         }
-        if !wanted && enabled {
+        if !wanted.contains(f.name) && enabled {
             return Reason::FeaturesUnwanted;
         }
     }

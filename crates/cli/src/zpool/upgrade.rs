@@ -7,7 +7,7 @@ use crate::pools::Imported;
 use crate::zpool::select::select;
 use crate::zpool::set::{compatibility_set, set};
 use cenote_format::features::{FEATURES, Feature};
-use cenote_pool::create::writable;
+use cenote_pool::create::{expected_features, writable};
 use cenote_pool::import::VERSION_FEATURES;
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -97,19 +97,32 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     Ok(i32::from(!good))
 }
 
-/// The features that this program can write and a pool does not have.
-fn missing(imported: &Imported) -> Vec<&'static Feature> {
+/// A feature that a pool does not have.
+struct Missing {
+    feature: &'static Feature,
+    /// An upgrade enables it; otherwise `zpool set` does.
+    upgrade: bool,
+}
+
+/// The features that a pool does not have, and may have according to its property `compatibility`.
+fn missing(imported: &Imported) -> Result<Vec<Missing>, Stop> {
     let pool = imported.pool();
-    let disabled = |f: &&Feature| writable(f) && pool.features().get(f.guid).is_none();
-    FEATURES.iter().filter(disabled).collect()
+    let compatibility = pool.config().str("compatibility").unwrap_or_default();
+    let allowed = compatibility_set(compatibility)?;
+    let expected = expected_features(Some(compatibility)).map_err(Stop::Fail)?;
+    let may_have = |f: &&Feature| writable(f) && allowed(f.name);
+    let disabled = FEATURES.iter().filter(|f| pool.features().get(f.guid).is_none());
+    Ok(disabled
+        .filter(may_have)
+        .map(|f| Missing { feature: f, upgrade: f.upgrade && expected.contains(f.name) })
+        .collect())
 }
 
 /// Enables what is missing and asked for; returns how many that were.
 fn enable_all(imported: &Arc<Imported>, ctx: &mut Context) -> Result<usize, Stop> {
-    let pool = imported.pool();
-    let wanted = compatibility_set(pool.config().str("compatibility").unwrap_or_default())?;
     let mut count = 0usize;
-    for feature in missing(imported).into_iter().filter(|f| f.upgrade && wanted(f.name)) {
+    let applied = missing(imported)?.into_iter().filter(|m| m.upgrade);
+    for Missing { feature, .. } in applied {
         set(imported, &format!("feature@{}", feature.name), "enabled")?;
         if count == 0 {
             writeln!(ctx.out, "Enabled the following features on '{}':", imported.name())?;
@@ -123,9 +136,17 @@ fn enable_all(imported: &Arc<Imported>, ctx: &mut Context) -> Result<usize, Stop
 /// What could be enabled.
 fn list(ctx: &mut Context) -> Outcome {
     write!(ctx.out, "All pools are formatted using feature flags.\n\n")?;
-    let mut first = true;
+    let (mut first, mut good) = (true, true);
     for imported in ctx.pools.all() {
-        let missing = missing(&imported);
+        let missing = match missing(&imported) {
+            Ok(missing) => missing,
+            Err(Stop::Fail(message)) => {
+                ctx.complain(message);
+                good = false;
+                continue;
+            }
+            Err(stop) => return Err(stop),
+        };
         if missing.is_empty() {
             continue;
         }
@@ -133,19 +154,20 @@ fn list(ctx: &mut Context) -> Outcome {
             write!(ctx.out, "{DISABLED}")?;
         }
         writeln!(ctx.out, "{}", imported.name())?;
-        for feature in missing {
-            let mark = if feature.upgrade { "" } else { "(*)" };
+        for Missing { feature, upgrade } in missing {
+            let mark = if upgrade { "" } else { "(*)" };
             writeln!(ctx.out, "      {}{mark}", feature.name)?;
         }
     }
     match first {
+        true if !good => {}
         true => writeln!(
             ctx.out,
             "Every feature flags pool has all supported and requested features enabled."
         )?,
         false => writeln!(ctx.out)?,
     }
-    Ok(0)
+    Ok(i32::from(!good))
 }
 
 const DISABLED: &str = "\n\

@@ -3,6 +3,10 @@
 //! By default all that this program can write, as far as OpenZFS 2.1 knows them, so that pools can
 //! be moved to any system that is in use. `-o compatibility=` names another set, `-d` enables none, and
 //! `-o feature@NAME=` adds or leaves out single ones.
+//!
+//! The same set ([`expected_features`]) is what `zpool upgrade` enables, and a pool that lacks some of it
+//! is called outdated: so a pool that was just made is not, and an upgrade does not take a pool to
+//! where only the newest systems can read it unless `compatibility` says so.
 
 use super::{Class, CreateError, CreateSpec};
 use cenote_format::features::{FEATURES, Feature, by_guid, by_name};
@@ -32,9 +36,20 @@ pub fn writable(feature: &Feature) -> bool {
     !NOT_WRITABLE.contains(&feature.name)
 }
 
-/// Whether new pools have the feature if nothing else is asked for.
-pub fn by_default(feature: &Feature) -> bool {
-    writable(feature) && feature.since <= DEFAULT_RELEASE
+/// The names of the features that pools with this value of the property `compatibility` are to have.
+///
+/// # Errors
+/// What OpenZFS says of a value that is not good.
+pub fn expected_features(compatibility: Option<&str>) -> Result<HashSet<&'static str>, String> {
+    let requested = match compatibility {
+        None | Some("" | "off") => {
+            let known = FEATURES.iter().filter(|f| f.since <= DEFAULT_RELEASE);
+            known.map(|f| f.name).collect()
+        }
+        Some(names) => check_compatibility(names)?,
+    };
+    let writable = FEATURES.iter().filter(|f| writable(f) && requested.contains(f.name));
+    Ok(writable.map(|f| f.name).collect())
 }
 
 /// What is asked for.
@@ -56,11 +71,12 @@ pub struct FeatureChoice<'a> {
 pub fn choose_features(
     choice: &FeatureChoice<'_>,
 ) -> Result<(Vec<&'static Feature>, Vec<String>), String> {
-    let requested = requested(choice.compatibility)?;
+    let expected = expected_features(choice.compatibility)?;
+    let any = matches!(choice.compatibility, None | Some("" | "off"));
     let mut warnings = Vec::new();
     let mut chosen: HashSet<&str> = HashSet::new();
     if !choice.none {
-        let by_default = FEATURES.iter().filter(|f| writable(f) && requested.contains(f.name));
+        let by_default = FEATURES.iter().filter(|f| expected.contains(f.name));
         chosen.extend(by_default.map(|f| f.guid));
     }
     for (name, enabled) in choice.named {
@@ -70,8 +86,7 @@ pub fn choose_features(
             chosen.remove(feature.guid);
             continue;
         }
-        let in_set = choice.compatibility.is_none() || requested.contains(feature.name);
-        if chosen.insert(feature.guid) && !in_set {
+        if chosen.insert(feature.guid) && !any && !expected.contains(feature.name) {
             warnings.push(format!(
                 "Warning: feature \"{name}\" enabled but is not in specified 'compatibility' \
                  feature set."
@@ -105,17 +120,6 @@ fn add(feature: &'static Feature, out: &mut Vec<&'static Feature>) {
     // The table has no circles: its own test goes through it.
     feature.depends_on.iter().filter_map(|g| by_guid(g)).for_each(|f| add(f, out));
     out.push(feature);
-}
-
-/// The names in the set that the property `compatibility` asks for.
-fn requested(compatibility: Option<&str>) -> Result<HashSet<&'static str>, String> {
-    match compatibility {
-        None | Some("" | "off") => {
-            let known = FEATURES.iter().filter(|f| f.since <= DEFAULT_RELEASE);
-            Ok(known.map(|f| f.name).collect())
-        }
-        Some(names) => check_compatibility(names),
-    }
 }
 
 /// The features of a value of the property `compatibility`.

@@ -41,7 +41,7 @@ mod probe;
 pub use devices::{LeafKind, OpenDevices, Opened, SystemDevices};
 pub use error::CreateError;
 pub(crate) use features::check_compatibility;
-pub use features::{FeatureChoice, by_default, check_features, choose_features, writable};
+pub use features::{FeatureChoice, check_features, choose_features, expected_features, writable};
 pub use layout::Prepared;
 pub use parse::parse;
 pub use populate::{NewPool, new_salt, populate};

@@ -78,8 +78,6 @@ pub struct Texts {
 /// What the reason is found from.
 pub(crate) struct Facts<'a> {
     pub importing: bool,
-    /// The pool is imported for writing.
-    pub writable: bool,
     pub root: VdevState,
     pub tree: &'a ConfigTree,
     pub resilvering: bool,
@@ -142,7 +140,7 @@ impl Facts<'_> {
         } else if self.errata != 0 {
             Reason::Errata(self.errata)
         } else {
-            super::outdated(self.features, self.compatibility, self.writable)
+            super::outdated(self.features, self.compatibility)
         }
     }
 }

@@ -58,7 +58,6 @@ impl ImportReport {
         let theirs = config::number(&c.config, "hostid");
         let facts = Facts {
             importing: true,
-            writable: false,
             root: opened.root,
             tree: &opened.tree,
             resilvering: opened.resilvering,
@@ -66,7 +65,7 @@ impl ImportReport {
             error_count: 0,
             errata: super::errata(&c.config, &opened.features),
             features: &opened.features,
-            compatibility: None,
+            compatibility: c.config.str("compatibility"),
         };
         let reason = match opened.cause {
             Some(cause) => cause,
