@@ -143,14 +143,12 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         }
         e => request.cannot(e),
     })?;
-    if !request.no_mount {
-        // It is created, whether it can be mounted or not.
-        mount(&imported, &request.name, ctx);
-    }
-    Ok(0)
+    // It is created, whether it can be mounted or not.
+    let good = request.no_mount || mount(&imported, &request.name, ctx);
+    Ok(i32::from(!good))
 }
 
-/// Mounts what was created, if it is a file system that is meant to be.
+/// Mounts what was created, if it is a file system that is meant to be. False: it is not, as was said.
 fn mount(imported: &Imported, name: &str, ctx: &mut Context) -> bool {
     let dataset = match imported.pool().dsl().find(name) {
         Ok(Some(dataset)) if dataset.kind == DatasetKind::Filesystem => dataset,
