@@ -79,7 +79,7 @@ pub fn main(argv: Vec<OsString>) -> i32 {
     let args: Vec<OsString> = argv.collect();
     let name = Path::new(&called).file_name().and_then(|n| n.to_str()).unwrap_or("cenote");
     match name {
-        "zpool" | "zfs" | "zdb" => launch(name, &args),
+        "zpool" | "zfs" | "zdb" | "mount.zfs" => launch(name, &args),
         _ => match args.split_first() {
             // The classic tools have their own habits, so clap does not look at their arguments.
             Some((tool, rest)) if tool == "zpool" || tool == "zfs" || tool == "zdb" => {
@@ -148,7 +148,7 @@ pub fn place(tool: &str, args: &[OsString]) -> Where {
     match tool {
         "zpool" => zpool::place(args),
         "zfs" => zfs::place(args),
-        "zdb" => Where::DaemonIfRunning,
+        "zdb" | "mount.zfs" => Where::DaemonIfRunning,
         _ => match parse(args) {
             Ok(Tool::Ls(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
             Ok(Tool::Cat(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
@@ -168,6 +168,7 @@ pub fn run(tool: &str, args: &[OsString], ctx: &mut Context) -> i32 {
         "zpool" => zpool::run(args, ctx),
         "zfs" => zfs::run(args, ctx),
         "zdb" => zdb::run(args, ctx),
+        "mount.zfs" => zfs::mount_helper::run(args, ctx),
         _ => run_cenote(args, ctx),
     }
 }

@@ -21,6 +21,8 @@
 pub mod moving;
 mod settings;
 
+pub use settings::is_option;
+
 use crate::context::Context;
 use crate::outcome::plain;
 use crate::pools::{Imported, Opened, reason};
@@ -29,6 +31,7 @@ use cenote_fuse::{Force, Graft, MountError, MountHandle, MountSpec, SnapDir};
 use cenote_fuse::{SnapshotEntry, Snapshots, Space, SpaceHook, SyncHook, SyncPolicy, Watcher};
 use cenote_pool::engine::{Engine, EngineError};
 use cenote_zpl::FileSystem;
+use rustix::io::Errno;
 use settings::{Kernels, Settings};
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -218,7 +221,7 @@ impl Mounts {
         let mounts = self.lock();
         let around = mounts.iter().filter_map(|m| mount_around(m, &spec.mountpoint));
         let innermost = around.max_by_key(|mount| mount.mountpoint().components().count());
-        let gone = || MountError::Mountpoint(spec.mountpoint.clone(), io::ErrorKind::NotFound);
+        let gone = || MountError::Mountpoint(spec.mountpoint.clone(), Errno::NOENT);
         Ok(Handle::Graft(innermost.ok_or_else(gone)?.graft(spec)?))
     }
 
@@ -313,6 +316,10 @@ fn sort_key(path: &Path) -> Vec<Vec<u8>> {
 pub struct How {
     /// `-O`: over a directory that is not empty, whatever the `overlay` property says.
     pub overlay: bool,
+    /// `-f`: also what was received without all of its files (redacted).
+    pub force: bool,
+    /// The directory that mount(8) was given, which counts in place of the mountpoint.
+    pub at: Option<PathBuf>,
     /// `-o`: options, already split.
     pub options: Vec<String>,
 }
@@ -337,7 +344,7 @@ pub fn mount_one(
     ctx: &Context,
 ) -> Result<(), NotMounted> {
     let name = &d.name;
-    let mountpoint = check(imported, d, explicit)?;
+    let mountpoint = check(imported, d, explicit, how)?;
     if imported.mounts.has(name) {
         let why = format!("cannot mount '{name}': filesystem already mounted");
         return Err(NotMounted::NotMeant(why));
@@ -360,7 +367,8 @@ pub fn mount_one(
         return Err(failed(&mountpoint.display(), &"directory is not empty"));
     }
     let own = imported.pool().dsl().get(d, "mountpoint").ok().flatten();
-    let inherited = own.is_some_and(|v| matches!(v.source, Source::Default | Source::Inherited(_)));
+    let inherited = how.at.is_none()
+        && own.is_some_and(|v| matches!(v.source, Source::Default | Source::Inherited(_)));
     let (fs, engine) = match open(imported, d, &settings) {
         Ok(opened) => opened,
         Err(e) => {
@@ -415,13 +423,31 @@ pub fn mount_one(
                 // That it could not be mounted is what matters.
                 let _ = engine.close(d.ds_obj);
             }
-            Err(failed(name, &e))
+            Err(failed(name, &words(e)))
         }
     }
 }
 
+/// Why it cannot be mounted, in OpenZFS's words where it has some.
+fn words(e: MountError) -> String {
+    match e {
+        MountError::Mountpoint(_, errno) | MountError::Mount(_, errno) => match errno {
+            Errno::BUSY => "mountpoint or dataset is busy".into(),
+            Errno::PERM => "Insufficient privileges".into(),
+            errno => plain(&errno.into()),
+        },
+        MountError::Graft(_, why) => why,
+        e => e.to_string(),
+    }
+}
+
 /// Where to mount a file system, if it is meant to be mounted.
-fn check(imported: &Imported, d: &Dataset, explicit: bool) -> Result<PathBuf, NotMounted> {
+fn check(
+    imported: &Imported,
+    d: &Dataset,
+    explicit: bool,
+    how: &How,
+) -> Result<PathBuf, NotMounted> {
     let name = &d.name;
     let not_meant = |why: &str| Err(NotMounted::NotMeant(format!("cannot mount '{name}': {why}")));
     let value = |property: &str| match imported.pool().dsl().get(d, property) {
@@ -431,15 +457,19 @@ fn check(imported: &Imported, d: &Dataset, explicit: bool) -> Result<PathBuf, No
     if value("zoned")? == "on" {
         return not_meant("dataset is exported to a local zone");
     }
-    let mountpoint = value("mountpoint")?;
-    match mountpoint.as_str() {
-        "legacy" => {
+    let mountpoint = match &how.at {
+        Some(dir) => dir.clone(),
+        None => PathBuf::from(value("mountpoint")?),
+    };
+    match mountpoint.to_str() {
+        Some("legacy") => {
             return not_meant("legacy mountpoint\nuse mount(8) to mount this filesystem");
         }
-        "none" | "" => return not_meant("no mountpoint set"),
+        Some("none" | "") => return not_meant("no mountpoint set"),
         _ => {}
     }
     match value("canmount")?.as_str() {
+        _ if how.at.is_some() => {}
         "off" => return not_meant("'canmount' property is set to 'off'"),
         "noauto" if !explicit => return not_meant("'canmount' property is set to 'noauto'"),
         _ => {}
@@ -447,7 +477,12 @@ fn check(imported: &Imported, d: &Dataset, explicit: bool) -> Result<PathBuf, No
     if value("keystatus")? == "unavailable" {
         return not_meant("encryption key not loaded");
     }
-    Ok(PathBuf::from(mountpoint))
+    if value("redacted")? == "1" && !how.force {
+        return not_meant(
+            "Dataset is not complete, was created by receiving a redacted zfs send stream.",
+        );
+    }
+    Ok(mountpoint)
 }
 
 /// Opens a file system, for writing if the pool is; then with what has it open.

@@ -75,7 +75,7 @@ pub enum Request {
 /// A command and what it runs in. Strings of the operating system travel as bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// Name of the tool: `zpool`, `zfs`, `zdb` or `cenote`.
+    /// Name of the tool: `zpool`, `zfs`, `zdb`, `mount.zfs` or `cenote`.
     pub tool: String,
     /// Arguments after the tool's name.
     pub args: Vec<Vec<u8>>,

@@ -37,7 +37,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 pub enum MountError {
     /// The directory cannot be used.
     #[error("cannot mount at '{path}': {why}", path = .0.display(), why = .1)]
-    Mountpoint(PathBuf, std::io::ErrorKind),
+    Mountpoint(PathBuf, Errno),
     /// The kernel has no FUSE, or access to it is denied.
     #[error("/dev/fuse: {0}: FUSE is needed for mounts (try 'modprobe fuse')")]
     Device(Errno),
@@ -165,9 +165,8 @@ fn mount_directly(
     let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(MountError::Device)?;
     let failed = |e| MountError::Mount(mountpoint.to_owned(), e);
-    let mode = fs::metadata(mountpoint)
-        .map_err(|e| MountError::Mountpoint(mountpoint.to_owned(), e.kind()))?
-        .mode();
+    let unusable = |e| MountError::Mountpoint(mountpoint.to_owned(), number(&e));
+    let mode = fs::metadata(mountpoint).map_err(unusable)?.mode();
     let mut data = format!(
         "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions",
         device.as_raw_fd(),
@@ -353,9 +352,20 @@ impl Drop for Served {
     }
 }
 
-/// `path` without symbolic links.
+/// `path` without symbolic links. It is a directory: the kernel would also mount at a file, and then
+/// find a directory there.
 pub(crate) fn directory(path: &Path) -> Result<PathBuf, MountError> {
-    path.canonicalize().map_err(|e| MountError::Mountpoint(path.to_owned(), e.kind()))
+    let unusable = |errno| MountError::Mountpoint(path.to_owned(), errno);
+    let real = path.canonicalize().map_err(|e| unusable(number(&e)))?;
+    match fs::metadata(&real).map_err(|e| unusable(number(&e)))?.is_dir() {
+        true => Ok(real),
+        false => Err(unusable(Errno::NOTDIR)),
+    }
+}
+
+/// The system's number of an error.
+fn number(e: &std::io::Error) -> Errno {
+    Errno::from_io_error(e).unwrap_or(Errno::IO)
 }
 
 /// Whether `mountpoint` leads to the mount, and not to one that covers it. A mount that does not answer

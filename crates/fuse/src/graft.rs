@@ -436,7 +436,7 @@ impl Tree {
             Node::Made(_) => Ok(()),
             Node::File { branch, slot, .. } if *slot == branch.slot => match self.attr(node) {
                 Ok((attr, _)) if attr.kind == FileType::Directory => Ok(()),
-                Ok(_) => Err("not a directory".into()),
+                Ok(_) => Err("Not a directory".into()),
                 Err(e) => Err(e.to_string()),
             },
             _ => Err("a control directory or snapshot is in the way".into()),

@@ -22,6 +22,26 @@ use cenote_fuse::MountError;
 pub struct Away(Vec<(u64, How)>);
 
 impl Away {
+    /// Their objects.
+    pub fn ids(&self) -> Vec<u64> {
+        self.0.iter().map(|(id, _)| *id).collect()
+    }
+
+    /// Forgets where mount(8) was told to mount those that have a mountpoint of their own by now, or
+    /// are not to be mounted: for changes of that kind.
+    pub fn forget_places(&mut self, imported: &Imported) {
+        let pool = imported.pool();
+        let value = |d: &Dataset, name| pool.dsl().get(d, name).ok().flatten().map(|v| v.exact);
+        for (id, how) in &mut self.0 {
+            let dataset = pool.dsl().by_object(*id).ok().flatten();
+            let stays = dataset.is_some_and(|d| {
+                value(&d, "mountpoint").is_some_and(|v| v == "legacy")
+                    && value(&d, "canmount").is_none_or(|v| v != "off")
+            });
+            how.at.take_if(|_| !stays);
+        }
+    }
+
     /// Mounts them again, where they belong now. Says what fails; returns whether all went well.
     pub fn back(self, imported: &Imported, ctx: &mut Context) -> bool {
         let mut good = true;

@@ -6,6 +6,34 @@ use cenote_dsl::Dataset;
 use cenote_fuse::{SnapDir, SyncPolicy};
 use cenote_zpl::Atime;
 
+/// Mount options that are understood, each by [`Settings::apply`].
+const OPTIONS: [&str; 19] = [
+    "defaults",
+    "ro",
+    "rw",
+    "atime",
+    "noatime",
+    "relatime",
+    "norelatime",
+    "exec",
+    "noexec",
+    "suid",
+    "setuid",
+    "nosuid",
+    "nosetuid",
+    "dev",
+    "devices",
+    "nodev",
+    "nodevices",
+    "xattr",
+    "noxattr",
+];
+
+/// Whether a mount option is understood.
+pub fn is_option(option: &str) -> bool {
+    OPTIONS.contains(&option)
+}
+
 /// Properties and options that matter for a mount.
 #[derive(Clone)]
 pub(super) struct Settings {

@@ -8,6 +8,7 @@
 //! | [`list`] | `zfs list` |
 //! | [`get`] | `zfs get` |
 //! | [`mount`] | `zfs mount`, `zfs unmount` |
+//! | [`mount_helper`] | `mount.zfs`, which mount(8) runs |
 //! | [`holds`] | `zfs holds` |
 //! | [`select`] | which datasets a command works on, and in which order |
 //! | [`properties`] | the table of dataset properties and their columns |
@@ -19,6 +20,7 @@ pub mod get;
 pub mod holds;
 pub mod list;
 pub mod mount;
+pub mod mount_helper;
 pub mod properties;
 pub mod rename;
 pub mod select;

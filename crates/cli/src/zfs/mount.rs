@@ -5,10 +5,10 @@ use crate::mounts::moving::refresh;
 use crate::mounts::{How, Listed, NotMounted, mount_all, mount_one};
 use crate::options::{Spec, commas, parse};
 use crate::outcome::{Outcome, fail, usage};
-use crate::zfs::select::{Kinds, open};
+use crate::zfs::select::{Kinds, Node, open};
 use std::ffi::OsString;
 
-const MOUNT: Spec = Spec { short: "aRvo:O", refused: "jlf", refused_long: &["json"] };
+const MOUNT: Spec = Spec { short: "aRlvo:Of", refused: "j", refused_long: &["json"] };
 const UNMOUNT: Spec = Spec { short: "af", refused: "u", refused_long: &[] };
 
 /// Runs `zfs mount`.
@@ -21,9 +21,11 @@ pub fn mount(args: &[OsString], ctx: &mut Context) -> Outcome {
             'a' => all = true,
             'R' => below = true,
             'O' => how.overlay = true,
+            'f' => how.force = true,
             'o' if opt.value.is_empty() => return usage("empty mount options (-o) specified"),
             'o' => how.options.extend(commas(&opt.value)),
-            // Progress: mounting takes no time worth showing.
+            // Progress: mounting takes no time worth showing. Keys to load: file systems that need one
+            // are refused.
             _ => {}
         }
     }
@@ -80,16 +82,25 @@ fn mount_named(name: &str, how: &How, ctx: &mut Context) -> Outcome {
         Err(message) => return fail(message),
     };
     if how.options.iter().any(|o| o == "remount") {
-        let others: Vec<String> = how.options.iter().filter(|o| *o != "remount").cloned().collect();
-        if !node.imported.mounts.add_options(&node.dataset.name, &others) {
-            return fail(format!("cannot mount '{name}': not currently mounted"));
-        }
-        return Ok(i32::from(!refresh(&node.imported, ctx)));
+        return match remount(&node, &how.options, ctx) {
+            Ok(good) => Ok(i32::from(!good)),
+            Err(why) => fail(format!("cannot mount '{name}': {why}")),
+        };
     }
     match mount_one(&node.imported, &node.dataset, true, how, ctx) {
         Ok(()) => Ok(0),
         Err(NotMounted::NotMeant(message) | NotMounted::Failed(message)) => fail(message),
     }
+}
+
+/// Gives a mounted file system further options (`-o remount,…`). Says what fails; returns whether all
+/// went well. The error is that it is not mounted.
+pub(super) fn remount(node: &Node, options: &[String], ctx: &mut Context) -> Result<bool, String> {
+    let others: Vec<String> = options.iter().filter(|o| *o != "remount").cloned().collect();
+    if !node.imported.mounts.add_options(&node.dataset.name, &others) {
+        return Err("not currently mounted".into());
+    }
+    Ok(refresh(&node.imported, ctx))
 }
 
 /// Runs `zfs unmount`.

@@ -127,6 +127,7 @@ fn head(
     let done = changes.rename(from, to);
     if done.is_ok() {
         imported.mounts.renamed(from, to);
+        away.forget_places(imported);
     }
     let back = away.back(imported, ctx);
     done.map_err(|e| cannot(&e))?;

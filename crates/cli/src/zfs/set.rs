@@ -2,7 +2,7 @@
 
 use super::change::{add_property, changes};
 use crate::context::Context;
-use crate::mounts::moving::{Away, refresh, with_mountpoint_of};
+use crate::mounts::moving::{Away, family, refresh, with_mountpoint_of};
 use crate::mounts::{Directory, How, NotMounted, mount_one};
 use crate::options::{Spec, parse};
 use crate::outcome::{Outcome, fail, usage};
@@ -63,10 +63,6 @@ fn set_one(node: &Node, list: &[(String, String)], stay: bool, ctx: &mut Context
             return false;
         }
     };
-    let sets =
-        |property: &str| list.iter().any(|(n, _)| find(n).is_some_and(|p| p.name == property));
-    let moves = sets("mountpoint") && !stay && dataset.kind == DatasetKind::Filesystem;
-    let hides = list.iter().any(|(n, value)| n == "canmount" && value == "off");
     let change = |ctx: &mut Context| {
         let refused = match changes.set(name, list) {
             Ok(failed) => failed.into_iter().map(|f| f.error).collect(),
@@ -77,49 +73,98 @@ fn set_one(node: &Node, list: &[(String, String)], stay: bool, ctx: &mut Context
         }
         refused.is_empty()
     };
-    let mut good = match moves {
-        true => moved(imported, dataset, ctx, change),
-        false => change(ctx),
+    let moved = match Moves::of(imported, dataset, list).filter(|_| !stay) {
+        Some(moves) => make(moves, imported, dataset, ctx, change),
+        None if change(ctx) => Moved::Well,
+        None => Moved::Not,
     };
-    if good
-        && hides
-        && !stay
-        && let Err(e) = imported.mounts.unmount_one(name, false, Directory::Kept)
-    {
-        ctx.complain(e);
-        good = false;
-    }
-    if !refresh(imported, ctx) {
+    let refreshed = refresh(imported, ctx);
+    if moved == Moved::Unmounted || !refreshed {
         ctx.complain("property may be set but unable to remount filesystem");
-        good = false;
     }
-    good
+    moved == Moved::Well && refreshed
 }
 
-/// Makes a change that concerns the mountpoint of a file system and of those that inherit it.
-fn moved(
+/// Why setting a property has to do with where file systems are mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moves {
+    /// The mountpoint changes, also of those that inherit it.
+    Mountpoint,
+    /// A file system that is mounted is not to be mounted any more.
+    Hides,
+    /// A file system and what is below it belong to a zone, which mounts them itself.
+    Zone,
+}
+
+impl Moves {
+    fn of(imported: &Imported, dataset: &Dataset, list: &[(String, String)]) -> Option<Moves> {
+        let sets = |property: &str| {
+            let found = list.iter().find(|(n, _)| find(n).is_some_and(|p| p.name == property));
+            found.map(|(_, value)| value.as_str())
+        };
+        if dataset.kind != DatasetKind::Filesystem {
+            return None;
+        }
+        if sets("zoned") == Some("on") {
+            return Some(Moves::Zone);
+        }
+        if sets("mountpoint").is_some() {
+            return Some(Moves::Mountpoint);
+        }
+        let hides = sets("canmount") == Some("off") && imported.mounts.has(&dataset.name);
+        hides.then_some(Moves::Hides)
+    }
+
+    /// The file systems that are concerned.
+    fn concerned(
+        self,
+        imported: &Imported,
+        dataset: &Dataset,
+        ctx: &mut Context,
+    ) -> Option<Vec<Dataset>> {
+        let concerned = match self {
+            Moves::Zone => family(imported, dataset),
+            Moves::Mountpoint | Moves::Hides => with_mountpoint_of(imported, dataset),
+        };
+        let said = concerned.map_err(|e| {
+            ctx.complain(format_args!("cannot list what is in '{}': {e}", dataset.name));
+        });
+        said.ok()
+    }
+}
+
+/// How a change went that has to do with where file systems are mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moved {
+    Well,
+    /// Nothing has changed.
+    Not,
+    /// It is made, but not all is mounted that should be.
+    Unmounted,
+}
+
+/// Makes a change while the file systems that are concerned are not mounted.
+fn make(
+    moves: Moves,
     imported: &Imported,
     dataset: &Dataset,
     ctx: &mut Context,
     change: impl FnOnce(&mut Context) -> bool,
-) -> bool {
-    let away = take_away(imported, dataset, ctx);
-    let Some(away) = away else { return false };
-    let mut good = change(ctx);
-    let changed = good;
-    good &= away.back(imported, ctx);
+) -> Moved {
+    let Some(concerned) = moves.concerned(imported, dataset, ctx) else { return Moved::Not };
+    let Some(mut away) = take_away(imported, &concerned, ctx) else { return Moved::Not };
+    let changed = change(ctx);
+    if changed {
+        away.forget_places(imported);
+    }
+    let tried = away.ids();
+    let mut good = away.back(imported, ctx);
     if !changed {
-        return good;
+        return Moved::Not;
     }
     // What was not mounted may have a place now.
-    let concerned = match with_mountpoint_of(imported, dataset) {
-        Ok(concerned) => concerned,
-        Err(e) => {
-            ctx.complain(format_args!("cannot list what is in '{}': {e}", dataset.name));
-            return false;
-        }
-    };
-    for d in concerned {
+    let new = concerned.iter().filter(|d| !tried.contains(&d.ds_obj));
+    for d in new.filter(|_| moves == Moves::Mountpoint) {
         let again = imported.pool().dsl().find(&d.name).ok().flatten();
         let Some(d) = again.filter(|d| !imported.mounts.has(&d.name)) else { continue };
         if let Err(NotMounted::Failed(message)) =
@@ -129,18 +174,11 @@ fn moved(
             good = false;
         }
     }
-    good
+    if good { Moved::Well } else { Moved::Unmounted }
 }
 
-/// Unmounts a file system and those that inherit its mountpoint. If that cannot be, says so.
-fn take_away(imported: &Imported, dataset: &Dataset, ctx: &mut Context) -> Option<Away> {
-    let concerned = match with_mountpoint_of(imported, dataset) {
-        Ok(concerned) => concerned,
-        Err(e) => {
-            ctx.complain(format_args!("cannot list what is in '{}': {e}", dataset.name));
-            return None;
-        }
-    };
+/// Unmounts file systems. If that cannot be, says so.
+fn take_away(imported: &Imported, concerned: &[Dataset], ctx: &mut Context) -> Option<Away> {
     let ids: Vec<u64> = concerned.iter().map(|d| d.ds_obj).collect();
     match imported.mounts.take_away(&ids, false, Directory::Removed) {
         Ok(away) => Some(away),
@@ -214,11 +252,15 @@ fn inherit_one(node: &Node, property: &str, received: bool, ctx: &mut Context) -
             false
         }
     };
-    let moves = find(property).is_some_and(|p| p.name == "mountpoint")
-        && node.dataset.kind == DatasetKind::Filesystem;
+    let moves = match find(property).map(|p| p.name) {
+        _ if node.dataset.kind != DatasetKind::Filesystem => None,
+        Some("mountpoint") => Some(Moves::Mountpoint),
+        Some("zoned") => Some(Moves::Zone),
+        _ => None,
+    };
     let good = match moves {
-        true => moved(imported, &node.dataset, ctx, change),
-        false => change(ctx),
+        Some(moves) => make(moves, imported, &node.dataset, ctx, change) == Moved::Well,
+        None => change(ctx),
     };
     refresh(imported, ctx) && good
 }

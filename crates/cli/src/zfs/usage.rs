@@ -14,7 +14,7 @@ pub const UPGRADE: &str = "\tupgrade [-v]\n\tupgrade [-r] [-V version] <-a | fil
 pub const LIST: &str = "\tlist [-Hp] [-r|-d max] [-o property[,...]] \
     [-s property]...\n\
     \t    [-S property]... [-t type[,...]] [filesystem|volume|snapshot] ...\n";
-pub const MOUNT: &str = "\tmount\n\tmount [-fvO] [-o opts] <-a|-R filesystem|filesystem>\n";
+pub const MOUNT: &str = "\tmount\n\tmount [-flvO] [-o opts] <-a|-R filesystem|filesystem>\n";
 pub const PROMOTE: &str = "\tpromote <clone-filesystem>\n";
 pub const RECEIVE: &str = "\treceive [-vMnsFhu] [-o <property>=<value>] ... [-x <property>] ...\n\
     \t    <filesystem|volume|snapshot>\n\

@@ -1,0 +1,323 @@
+//! Where file systems are mounted and where they are not, and what is said and left behind when they
+//! cannot be. OpenZFS's own `zdb` judges what is left.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
+mod common;
+
+use common::tank::Tank;
+use common::{Done, can_mount, mounts_below};
+use std::fs;
+use std::os::unix::process::CommandExt;
+
+#[test]
+fn nothing_is_mounted_at_a_file() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    let file = tank.path("file.txt");
+    fs::write(&file, "x").unwrap();
+    tank.zfs("create tank/onfile");
+    assert_eq!(
+        tank.refused("set mountpoint=/file.txt tank/onfile"),
+        "cannot mount 'tank/onfile': Not a directory\n\
+         property may be set but unable to remount filesystem"
+    );
+    assert_eq!(tank.get("mounted", "tank/onfile"), "no");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "x");
+    assert_eq!(tank.refused("mount tank/onfile"), "cannot mount 'tank/onfile': Not a directory");
+    // In the way of a directory it is in the way as well.
+    let below = tank.path("file.txt/below");
+    assert_eq!(
+        tank.refused("create -o mountpoint=/file.txt/below tank/below"),
+        format!(
+            "cannot mount '{}': failed to create mountpoint: Not a directory\n\
+             filesystem successfully created, but not mounted",
+            below.display()
+        )
+    );
+    // A link to a directory leads there.
+    fs::create_dir(tank.path("dir")).unwrap();
+    std::os::unix::fs::symlink("dir", tank.path("link")).unwrap();
+    tank.zfs("set mountpoint=/link tank/onfile");
+    assert!(mounts_below(&tank.path("dir")).len() == 1);
+    tank.finish();
+}
+
+#[test]
+fn a_file_system_that_cannot_be_mounted_is_created_and_the_exit_code_says_so() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create -o readonly=on tank/ro");
+    let kid = tank.path("tank/ro/kid");
+    assert_eq!(
+        tank.refused("create tank/ro/kid"),
+        format!(
+            "cannot mount '{}': failed to create mountpoint: Read-only file system\n\
+             filesystem successfully created, but not mounted",
+            kid.display()
+        )
+    );
+    assert_eq!(tank.get("mounted", "tank/ro/kid"), "no");
+    // What is not meant to be mounted is no failure.
+    for options in ["-u", "-o canmount=off", "-o canmount=noauto", "-o mountpoint=legacy"] {
+        tank.zfs(&format!("create {options} tank/ro/other"));
+        tank.zfs("destroy tank/ro/other");
+    }
+    tank.finish();
+}
+
+#[test]
+fn what_is_in_use_keeps_its_properties() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create tank/a");
+    tank.zfs("create tank/a/b");
+    fs::write(tank.path("tank/a/b/file"), "x").unwrap();
+    let place = tank.path("tank/a/b").display().to_string();
+    let busy = format!("cannot unmount '{place}': pool or dataset is busy");
+    let held = fs::File::open(tank.path("tank/a/b/file")).unwrap();
+    for (property, old) in [("canmount=off", "on"), ("zoned=on", "off"), ("mountpoint=none", "")] {
+        let name = property.split('=').next().unwrap();
+        for dataset in ["tank/a", "tank/a/b"] {
+            assert_eq!(tank.refused(&format!("set {property} {dataset}")), busy, "{property}");
+            assert_eq!(tank.get("mounted", "tank/a"), "yes");
+            assert_eq!(tank.get("mounted", "tank/a/b"), "yes");
+            let now = tank.get(name, "tank/a/b");
+            assert!(now == old || now == place, "{property}: {now}");
+        }
+    }
+    drop(held);
+    // Those below that inherit the mountpoint stay mounted.
+    tank.zfs("set canmount=off tank/a");
+    assert_eq!(tank.get("mounted", "tank/a"), "no");
+    assert_eq!(fs::read_to_string(tank.path("tank/a/b/file")).unwrap(), "x");
+    tank.zfs("set canmount=on tank/a");
+    assert_eq!(tank.get("mounted", "tank/a"), "no", "it is mounted when it is asked for");
+    tank.zfs("set -u canmount=off tank/a/b");
+    assert_eq!(tank.get("mounted", "tank/a/b"), "yes");
+    tank.finish();
+}
+
+#[test]
+fn what_belongs_to_a_zone_is_not_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create tank/a");
+    tank.zfs("create -o mountpoint=/b tank/a/b");
+    tank.zfs("create -o zoned=off -o mountpoint=/c tank/a/c");
+    tank.zfs("set zoned=on tank/a");
+    assert_eq!(
+        tank.zfs("get -rHo name,value mounted tank"),
+        "tank\tyes\ntank/a\tno\ntank/a/b\tno\ntank/a/c\tyes\n"
+    );
+    let why = tank.refused("mount tank/a");
+    assert_eq!(why, "cannot mount 'tank/a': dataset is exported to a local zone");
+    tank.zfs("inherit zoned tank/a/c");
+    assert_eq!(tank.get("mounted", "tank/a/c"), "no");
+    tank.zfs("inherit zoned tank/a");
+    tank.zfs("mount -a");
+    assert_eq!(tank.zfs("mount").lines().count(), 4);
+    tank.finish();
+}
+
+#[test]
+fn each_file_system_that_cannot_be_mounted_is_told_once() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create tank/dup");
+    tank.zfs("create tank/dup/kid");
+    fs::write(tank.path("file"), "").unwrap();
+    let why = tank.refused("set mountpoint=/file/zz tank/dup");
+    let said: Vec<&str> = why.lines().collect();
+    let place = tank.path("file/zz");
+    let line = |below: &str| {
+        let place = place.join(below);
+        let place = place.display().to_string();
+        let place = place.trim_end_matches('/');
+        format!("cannot mount '{place}': failed to create mountpoint: Not a directory")
+    };
+    let last = "property may be set but unable to remount filesystem";
+    assert_eq!(said, [&line(""), &line("kid"), last]);
+    // Those that were not mounted before are tried as well.
+    let why = tank.refused("set mountpoint=/file/yy tank/dup");
+    assert_eq!(why.lines().count(), 3, "{why}");
+    tank.zfs("inherit mountpoint tank/dup");
+    assert_eq!(tank.get("mounted", "tank/dup/kid"), "yes");
+    tank.finish();
+}
+
+#[test]
+fn options_of_mount() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create -u tank/a");
+    tank.zfs("mount -f tank/a");
+    tank.zfs("unmount tank/a");
+    tank.zfs("mount -flv -o ro tank/a");
+    assert!(fs::write(tank.path("tank/a/file"), "x").is_err());
+    tank.zfs("unmount tank/a");
+    tank.zfs("mount -alf");
+    assert_eq!(tank.get("mounted", "tank/a"), "yes");
+    let usage = tank.session.run("zfs mount -q").fails(2);
+    assert!(usage.contains("\tmount [-flvO] [-o opts] <-a|-R filesystem|filesystem>"), "{usage}");
+    tank.finish();
+}
+
+/// What mount(8) runs.
+fn helper(tank: &Tank, line: &str) -> Done {
+    let mut command = tank.session.command();
+    let output = command.arg0("mount.zfs").args(line.split_whitespace()).output().unwrap();
+    Done {
+        code: output.status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+#[test]
+fn mount_mounts_what_is_legacy() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create -o mountpoint=legacy tank/leg");
+    tank.zfs("create tank/leg/kid");
+    let (dir, other) = (tank.session.path("dir"), tank.session.path("other"));
+    fs::create_dir(&dir).unwrap();
+    fs::create_dir(&other).unwrap();
+    assert_eq!(
+        tank.refused("mount tank/leg"),
+        "cannot mount 'tank/leg': legacy mountpoint\nuse mount(8) to mount this filesystem"
+    );
+    helper(&tank, "tank/leg dir -o rw,noexec,_netdev,x-systemd.automount").ok();
+    fs::write(dir.join("file"), "legacy").unwrap();
+    let listed = format!("{:<30}  {}\n", "tank/leg", dir.display());
+    assert!(tank.zfs("mount").contains(&listed));
+    assert_eq!(tank.get("mounted,mountpoint,exec", "tank/leg"), "yes\nlegacy\noff");
+    let said = helper(&tank, "tank/leg dir -o rw").fails(128);
+    assert_eq!(said, "filesystem 'tank/leg' is already mounted");
+    // It stays there when others move, and when it gets another name.
+    tank.zfs("rename tank/leg tank/old");
+    tank.zfs("set mountpoint=/tank2 tank");
+    assert_eq!(fs::read_to_string(dir.join("file")).unwrap(), "legacy");
+    helper(&tank, "-o remount,ro tank/old dir").ok();
+    assert!(fs::write(dir.join("file"), "x").is_err());
+    helper(&tank, "-o remount,rw tank/old dir").ok();
+    fs::write(dir.join("file"), "written").unwrap();
+    // umount(8) and `zfs unmount` take it away, and leave the directory.
+    let done = std::process::Command::new("umount").arg(&dir).status().unwrap();
+    assert!(done.success());
+    assert_eq!(tank.get("mounted", "tank/old"), "no");
+    helper(&tank, &format!("-n tank/old/kid {}", other.display())).ok();
+    tank.zfs("unmount tank/old/kid");
+    assert!(other.exists() && mounts_below(&other).is_empty());
+    helper(&tank, "tank/old/kid other").ok();
+    tank.zfs("destroy tank/old/kid");
+    assert!(other.exists(), "nobody made it for the mount");
+    // mount(8) says `rw` to everything.
+    tank.zfs("set readonly=on tank/old");
+    helper(&tank, "tank/old dir -o rw").ok();
+    assert!(fs::write(dir.join("file"), "x").is_err());
+    tank.zfs("set canmount=off tank/old");
+    assert_eq!(tank.get("mounted", "tank/old"), "no");
+    helper(&tank, "tank/old dir").ok();
+    tank.zfs("set canmount=on mountpoint=/own tank/old");
+    assert_eq!(fs::read_to_string(tank.path("own/file")).unwrap(), "written");
+    assert!(mounts_below(&dir).is_empty());
+    // Exporting the pool takes away what is left.
+    tank.zfs("set mountpoint=legacy tank/old");
+    helper(&tank, "tank/old dir").ok();
+    assert_eq!(mounts_below(&dir).len(), 1);
+    tank.finish();
+}
+
+#[test]
+fn mount_is_refused_in_openzfs_words() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create tank/fs");
+    tank.zfs("create -o mountpoint=legacy tank/leg");
+    tank.zfs("snapshot tank/fs@s");
+    fs::create_dir(tank.session.path("dir")).unwrap();
+    fs::write(tank.session.path("file"), "").unwrap();
+    let (dir, see) = (tank.session.path("dir"), "See zfs(8) for more information.");
+    let dir = dir.display();
+    let nowhere = tank.session.path("nowhere");
+    for (line, code, why) in [
+        (
+            "tank/fs dir -o rw",
+            1,
+            format!(
+                "filesystem 'tank/fs' cannot be mounted using 'mount'.\n\
+                 Use 'zfs set mountpoint=legacy' or 'zfs mount tank/fs'.\n{see}"
+            ),
+        ),
+        (
+            "tank/leg dir -o zfsutil",
+            1,
+            format!(
+                "filesystem 'tank/leg' cannot be mounted using 'zfs mount'.\n\
+                 Use 'zfs set mountpoint={dir}' or 'mount -t zfs tank/leg {dir}'.\n{see}"
+            ),
+        ),
+        (
+            "tank/leg dir -o nosuch",
+            1,
+            "filesystem 'tank/leg' cannot be mounted due to invalid option 'nosuch'.\n\
+             Use the '-s' option to ignore the bad mount option."
+                .into(),
+        ),
+        (
+            "tank/leg nowhere",
+            2,
+            format!(
+                "filesystem 'tank/leg' cannot be mounted at '{}' due to canonicalization error: \
+                 No such file or directory",
+                nowhere.display()
+            ),
+        ),
+        ("tank/leg file", 2, "cannot mount 'tank/leg': Not a directory".into()),
+        (
+            "tank/none dir",
+            1,
+            "filesystem 'tank/none' cannot be mounted, unable to open the dataset".into(),
+        ),
+        (
+            "tank/fs@s dir",
+            1,
+            "filesystem 'tank/fs@s' cannot be mounted: snapshots cannot be mounted yet, but are in \
+             '.zfs/snapshot'"
+                .into(),
+        ),
+    ] {
+        assert_eq!(helper(&tank, line).fails(code), why, "{line}");
+    }
+    for line in ["", "tank/leg", "tank/leg dir more", "-q tank/leg dir", "-h"] {
+        let said = helper(&tank, line).fails(1);
+        assert!(said.contains("Usage: mount.zfs [-sfnvh] [-o options] <dataset>"), "{said}");
+    }
+    // What is not done is no failure.
+    helper(&tank, "-f tank/leg dir").ok();
+    assert_eq!(tank.get("mounted", "tank/leg"), "no");
+    helper(&tank, "-s tank/leg dir -o nosuch").ok();
+    tank.zfs("unmount tank/leg");
+    // A ramdisk mounts the root file system where it will be.
+    tank.zfs("unmount tank/fs");
+    helper(&tank, "tank/fs dir -o zfsutil").ok();
+    assert_eq!(mounts_below(&tank.session.path("dir")).len(), 1);
+    tank.finish();
+}
