@@ -191,6 +191,34 @@ fn file_systems_come_and_go() {
     assert!(mounts_below(&nobody.root).is_empty());
 }
 
+/// An ordinary user's file systems need directories as well, in another's mount or out of it.
+#[test]
+fn nothing_is_mounted_at_a_file() {
+    let pool = cenote_testpools::pool("basic");
+    let Some(nobody) = Nobody::new(&pool) else { return };
+    let disk = nobody.session.path("own/disk");
+    fs::File::create(&disk).unwrap().set_len(128 << 20).unwrap();
+    chown(&disk, Some(NOBODY), Some(NOBODY)).unwrap();
+    let (root, shown) = (nobody.root.display(), disk.display());
+    nobody.run(&format!("zpool create -R {root} tank {shown}")).ok();
+    nobody.run("zfs create tank/a").ok();
+    fs::write(nobody.path("outside"), "").unwrap();
+    let mut sh = Command::new("sh");
+    sh.args(["-c", &format!("echo x > {}", nobody.path("tank/inside").display())]);
+    assert!(sh.current_dir("/").uid(NOBODY).gid(NOBODY).status().unwrap().success());
+    for place in ["/tank/inside", "/tank/inside/below", "/outside"] {
+        let said = nobody.run(&format!("zfs set mountpoint={place} tank/a")).fails(1);
+        let why = "cannot mount 'tank/a': Not a directory\n";
+        assert!(said.starts_with(why), "{place}: {said}");
+        assert_eq!(nobody.run("zfs get -Ho value mounted tank/a").ok(), "no\n");
+    }
+    assert_eq!(nobody.system("cat", &nobody.path("tank/inside")).ok(), "x\n");
+    nobody.run("zfs inherit mountpoint tank/a").ok();
+    assert_eq!(nobody.run("zfs get -Ho value mounted tank/a").ok(), "yes\n");
+    nobody.run("zpool export tank").ok();
+    cenote_testpools::judge(&nobody.session.path("own"), "tank");
+}
+
 /// `rewrite -x` leaves file systems alone that are served inside another's mount: the kernel takes them
 /// to be of the same device.
 #[test]
