@@ -10,6 +10,7 @@ use super::space::{self, Delta, Part};
 use super::{DslWriteError, Result, Tx, bookmarks, dataset, deadlist, features, limits, names};
 use super::{destroy, pool};
 use crate::name_of;
+use cenote_dmu::ObjectSet;
 use cenote_dmu::zap::{Match, Zap};
 use cenote_format::dsl::{
     DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT, DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys,
@@ -24,7 +25,7 @@ const EXTENSIBLE: &str = "com.delphix:extensible_dataset";
 /// head's contents must have been synced in this txg before, if they were changed.
 ///
 /// Errors: `Exists`, `TooLong`, `Invalid` name, `Again` if one was taken in this txg, `Busy` if the
-/// contents are incomplete, `NoSpace` if a refreservation could not be honoured, `Unsupported`.
+/// contents are incomplete or there is an intent log, `NoSpace` if a refreservation could not be honoured, `Unsupported`.
 pub fn snapshot(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     names::check(name)?;
     let ds = tx.head(ds_obj)?;
@@ -35,7 +36,7 @@ pub fn snapshot(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     if find(tx, &ds, name)?.is_some() {
         return Err(DslWriteError::Exists);
     }
-    if ds.flags & DS_FLAG_INCONSISTENT != 0 {
+    if ds.flags & DS_FLAG_INCONSISTENT != 0 || has_log(tx, ds_obj, &ds) {
         return Err(DslWriteError::Busy);
     }
     let (len, _) = names::length(tx, ds.dir)?;
@@ -45,6 +46,16 @@ pub fn snapshot(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
         return Err(DslWriteError::NoSpace);
     }
     take(tx, ds_obj, name)
+}
+
+/// Whether a head has an intent log, which every clone of a snapshot would take for its own. One that is
+/// written to has none.
+fn has_log(tx: &Tx<'_>, ds_obj: u64, ds: &DslDatasetPhys) -> bool {
+    if ds.bp.logical_birth() >= tx.txg {
+        return false;
+    }
+    let set = ObjectSet::open(tx.mos.synced().store().clone(), ds_obj, ds.bp);
+    set.is_ok_and(|set| !set.phys().zil.log.is_hole())
 }
 
 /// Takes a snapshot without checks (`dsl_dataset_snapshot_sync_impl`).

@@ -180,8 +180,10 @@ impl Changes {
         self.task((SpaceCheck::Nothing, 0), move |context| {
             let (_, head) = find_head(&mut context.tx, &name)?;
             destroy::check_head(&mut context.tx, head)?;
+            context.check_intent_log(head)?;
             context.retire(head)?;
-            context.destroy_intent_log(head).map_err(fatal)?;
+            // A log that was not claimed went when the pool was imported.
+            context.destroy_intent_log(head, 0).map_err(fatal)?;
             let tx = &mut context.tx;
             let since = phys(tx, head)?.prev_snap_txg;
             destroy::destroy_head(tx, head).map_err(fatal)?;

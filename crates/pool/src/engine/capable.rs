@@ -9,7 +9,7 @@
 use super::task::EngineError;
 use crate::Pool;
 use crate::create::writable;
-use crate::traverse::zil::{self, Item};
+use crate::traverse::zil::{self, End, Item};
 use cenote_dmu::ObjectSet;
 use cenote_dsl::Dataset;
 use cenote_format::dmu::ZilHeader;
@@ -35,11 +35,12 @@ fn in_use(name: &str) -> bool {
     known && !UNUSED_ONLY.contains(&name) || BY_DATASET.contains(&name)
 }
 
-/// Refuses a pool that cannot be written.
+/// Refuses a pool that cannot be written. Returns the heads with an intent log of which nothing is left
+/// to be replayed.
 ///
 /// # Errors
 /// [`EngineError::Unsupported`] names what it uses.
-pub(super) fn check_pool(pool: &Pool) -> Result<(), EngineError> {
+pub(super) fn check_pool(pool: &Pool) -> Result<Vec<u64>, EngineError> {
     let unsupported = |what: String| Err(EngineError::Unsupported(what));
     for feature in pool.features().list.iter().filter(|f| f.uses > 0) {
         let name = feature.known.map_or(feature.guid.as_str(), |known| known.name);
@@ -62,10 +63,11 @@ pub(super) fn check_pool(pool: &Pool) -> Result<(), EngineError> {
 }
 
 /// Refuses a pool with an intent log that is to be claimed: its blocks are in no space map yet, and
-/// would be overwritten. A log without anything to be replayed has only blocks that are.
-fn check_logs(pool: &Pool) -> Result<(), EngineError> {
+/// would be overwritten. Returns the heads with a log without anything to be replayed. It may have a
+/// block that is in no space map, too: the one that was to be written next.
+fn check_logs(pool: &Pool) -> Result<Vec<u64>, EngineError> {
     let dsl = pool.dsl();
-    let (mut waiting, mut seen) = (vec![dsl.root()?], 0);
+    let (mut waiting, mut seen, mut finished) = (vec![dsl.root()?], 0, Vec::new());
     while let Some(dataset) = waiting.pop() {
         seen += 1;
         if seen > MAX_DATASETS {
@@ -74,9 +76,13 @@ fn check_logs(pool: &Pool) -> Result<(), EngineError> {
         match dsl.open_objset(&dataset) {
             Ok(set) => {
                 let zil = &set.phys().zil;
-                if zil.claim_txg == 0 && needs_replay(pool, &dataset, zil)? {
-                    let what = format!("'{}': {UNREPLAYED}", dataset.name);
-                    return Err(EngineError::Unsupported(what));
+                match log_state(pool, &dataset, zil)? {
+                    Log::Waiting if zil.claim_txg == 0 => {
+                        let what = format!("'{}': {UNREPLAYED}", dataset.name);
+                        return Err(EngineError::Unsupported(what));
+                    }
+                    Log::Finished => finished.push(dataset.ds_obj),
+                    Log::None | Log::Waiting | Log::Unreadable => {}
                 }
             }
             // Its log is lost with it; the other datasets are not.
@@ -84,28 +90,45 @@ fn check_logs(pool: &Pool) -> Result<(), EngineError> {
         }
         waiting.extend(dsl.children(&dataset)?);
     }
-    Ok(())
+    Ok(finished)
 }
 
-/// Whether there are changes in the log of a dataset that are not in the dataset.
-fn needs_replay(pool: &Pool, dataset: &Dataset, zil: &ZilHeader) -> Result<bool, EngineError> {
+/// What there is of an intent log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Log {
+    /// There is none.
+    None,
+    /// There are changes in it that are not in the dataset.
+    Waiting,
+    /// Nothing in it is to be replayed.
+    Finished,
+    /// There may be changes in what was claimed and cannot be read.
+    Unreadable,
+}
+
+fn log_state(pool: &Pool, dataset: &Dataset, zil: &ZilHeader) -> Result<Log, EngineError> {
     if zil.log.is_hole() {
-        return Ok(false);
+        return Ok(Log::None);
     }
     if is_encrypted(pool, dataset)? {
         // It cannot be read.
-        return Ok(true);
+        return Ok(Log::Waiting);
     }
     let since = match zil.claim_txg {
         0 => pool.uberblock().txg.saturating_add(1),
         txg => txg,
     };
-    let mut found = false;
-    zil::walk(pool.store(), zil, &mut |item| {
-        found = matches!(item, Item::Record(record) if record.txg >= since);
-        !found
-    });
-    Ok(found)
+    let end = zil::walk(
+        pool.store(),
+        zil,
+        &mut |item| !matches!(item, Item::Record(record) if record.txg >= since),
+    );
+    Ok(match end {
+        End::Stopped => Log::Waiting,
+        // That is where a log that was not claimed ends.
+        End::Unreadable if zil.claim_txg != 0 => Log::Unreadable,
+        End::Unreadable | End::Complete => Log::Finished,
+    })
 }
 
 fn is_encrypted(pool: &Pool, dataset: &Dataset) -> Result<bool, EngineError> {
@@ -126,7 +149,7 @@ pub(super) fn check_dataset(
     if is_encrypted(pool, dataset)? {
         return unsupported("native encryption");
     }
-    if needs_replay(pool, dataset, &set.phys().zil)? {
+    if log_state(pool, dataset, &set.phys().zil)? == Log::Waiting {
         return unsupported(UNREPLAYED);
     }
     if dataset.is_inconsistent() {

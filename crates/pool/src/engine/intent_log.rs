@@ -1,8 +1,14 @@
 //! Intent logs that OpenZFS left.
 //!
 //! After a clean export the header of an object set still names the block that the next record would
-//! have gone to. That block, and those of a chain whose records are all in the dataset already, are
-//! allocated; they go when the dataset does.
+//! have gone to. After a crash it names a chain of blocks; if all their records are in the dataset
+//! already, nothing is to be replayed. Such a log goes when the pool is imported, as it does when
+//! OpenZFS mounts the dataset: a snapshot must not have one, for its clones would have the same.
+//!
+//! Blocks of a log are written in a group that is still open, so those of the group that a crash took
+//! are in no space map. An import of OpenZFS *claims* them. Whatever is in a claimed log is allocated,
+//! records' data included, until it is replayed, which is not done here: such a log stays as long as
+//! its dataset, and goes with it.
 
 use super::SyncContext;
 use super::accounting;
@@ -10,11 +16,14 @@ use super::policy::{Policy, Sink};
 use crate::traverse::zil::{self, Item};
 use cenote_dmu::ObjectSet;
 use cenote_dmu::write::OpenObjectSet;
-use cenote_dsl::write::Result;
+use cenote_dsl::write::{DslWriteError, Result};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::{ByteOrder, Bytes};
+use cenote_store::Store;
+use std::collections::HashSet;
+use std::sync::Arc;
 
 /// The header of an object set without a log.
 const NO_LOG: ZilHeader = ZilHeader {
@@ -26,33 +35,69 @@ const NO_LOG: ZilHeader = ZilHeader {
     claim_lr_seq: 0,
 };
 
+/// The blocks of a log that are in space maps. Of one that is not claimed, `last` is the last group
+/// that was on disk when it was left.
+fn allocated(store: &Arc<Store>, header: &ZilHeader, last: u64) -> Vec<BlockPointer> {
+    let claimed = header.claim_txg != 0;
+    let (mut blocks, mut seen) = (Vec::new(), HashSet::new());
+    zil::walk(store, header, &mut |item| {
+        let found = match item {
+            Item::Block(bp) => Some(*bp).filter(|bp| claimed || bp.logical_birth() <= last),
+            // What was on disk before is the dataset's.
+            Item::Record(record) => {
+                record.write_block().filter(|bp| claimed && bp.logical_birth() >= header.claim_txg)
+            }
+        };
+        // Records may refer to one block several times.
+        let first = |bp: &BlockPointer| bp.dva(0).is_some_and(|dva| seen.insert(dva));
+        blocks.extend(found.filter(first));
+        true
+    });
+    blocks
+}
+
 impl SyncContext<'_> {
-    /// Frees the intent log of a head that is not open, if it has one (`zil_destroy_sync`). There
-    /// must be nothing in it that is to be replayed.
+    fn head_objset(&mut self, ds_obj: u64) -> Result<Arc<ObjectSet>> {
+        let bonus = self.tx.mos.dnode(ds_obj)?.bonus.clone();
+        let ds = DslDatasetPhys::decode(&Bytes::new(&bonus, ByteOrder::Little, "DSL dataset"))?;
+        Ok(ObjectSet::open(self.tx.mos.synced().store().clone(), ds_obj, ds.bp)?)
+    }
+
+    /// Whether the intent log of a head that is not open can be destroyed.
+    ///
+    /// # Errors
+    /// `Unsupported`: the object set cannot be read, or the log, which is encrypted.
+    pub fn check_intent_log(&mut self, ds_obj: u64) -> Result<()> {
+        let unsupported = |what: &str| Err(DslWriteError::Unsupported(what.into()));
+        match self.head_objset(ds_obj) {
+            Ok(set) if set.phys().zil.log.uses_crypt() => {
+                unsupported("destroying an encrypted intent log that was not replayed")
+            }
+            Ok(_) => Ok(()),
+            Err(_) => unsupported("destroying a dataset that cannot be read"),
+        }
+    }
+
+    /// Frees the intent log of a head that is not open, if it has one (`zil_destroy_sync`); what is
+    /// in it is lost. `last` is the last group that was on disk when the pool was imported. 0: what is
+    /// not claimed is not freed.
     ///
     /// # Errors
     /// The object set cannot be read; a device failed.
-    pub fn destroy_intent_log(&mut self, ds_obj: u64) -> Result<()> {
-        let bonus = self.tx.mos.dnode(ds_obj)?.bonus.clone();
-        let ds = DslDatasetPhys::decode(&Bytes::new(&bonus, ByteOrder::Little, "DSL dataset"))?;
-        let store = self.tx.mos.synced().store().clone();
-        let base = ObjectSet::open(store.clone(), ds_obj, ds.bp)?;
+    pub fn destroy_intent_log(&mut self, ds_obj: u64, last: u64) -> Result<()> {
+        let base = self.head_objset(ds_obj)?;
         let header = base.phys().zil;
         if header.log.is_hole() {
             return Ok(());
         }
-        let on_disk = self.tx.txg.saturating_sub(1);
-        let frees = &mut self.tx.frees;
-        zil::walk(&store, &header, &mut |item| {
-            // A block that is younger than the last group is in no space map.
-            frees.extend(match item {
-                Item::Block(bp) if bp.logical_birth() <= on_disk => Some(*bp),
-                _ => None,
-            });
-            true
-        });
-        let mut set = OpenObjectSet::open(base)?;
-        set.set_zil_header(NO_LOG);
+        self.tx.frees.extend(allocated(base.store(), &header, last));
+        self.set_intent_log(ds_obj, NO_LOG)
+    }
+
+    /// Writes the header of a head that is not open.
+    fn set_intent_log(&mut self, ds_obj: u64, header: ZilHeader) -> Result<()> {
+        let mut set = OpenObjectSet::open(self.head_objset(ds_obj)?)?;
+        set.set_zil_header(header);
         let policy = Policy::of_new(1);
         let sink = Sink {
             writer: &self.disk.writer,
@@ -65,3 +110,6 @@ impl SyncContext<'_> {
         accounting::sync_dataset(&mut self.tx, &mut set, ds_obj, &sink)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,7 +50,8 @@ impl Engine {
             e => ImportError::Damaged { target: target(), why: e.to_string(), recovery: None },
         };
         pool.tell_altroot();
-        capable::check_pool(&pool).map_err(refused)?;
+        let finished = capable::check_pool(&pool).map_err(refused)?;
+        let last = pool.uberblock().txg;
         let newest = import::uberblocks(candidate).iter().map(|ub| ub.txg).max();
         let synced = newest.unwrap_or(0).max(pool.uberblock().txg);
         let mut config = PoolConfig::from_mos(pool.config());
@@ -58,12 +59,12 @@ impl Engine {
         config.state = config::STATE_ACTIVE;
         config.set_host(options.hostid.unwrap_or_else(host::system_hostid));
         let engine = Engine::over(pool, config, synced, engine).map_err(refused)?;
-        engine.first().map_err(refused)?;
+        engine.first(finished, last).map_err(refused)?;
         Ok(engine)
     }
 
     /// An engine over a pool that was read.
-    fn over(
+    pub(super) fn over(
         pool: Pool,
         config: PoolConfig,
         synced: u64,
@@ -102,10 +103,12 @@ impl Engine {
         Ok(Engine::start(shared, core))
     }
 
-    /// Writes the first transaction group.
-    pub(super) fn first(&self) -> Result<(), EngineError> {
-        self.shared.gate.ask();
-        self.sync()
+    /// Writes the first transaction group. The intent logs of the heads `finished` go; `last` is the
+    /// group that the pool was in.
+    fn first(&self, finished: Vec<u64>, last: u64) -> Result<(), EngineError> {
+        self.sync_task(move |context| {
+            finished.iter().try_for_each(|ds_obj| context.destroy_intent_log(*ds_obj, last))
+        })
     }
 }
 
