@@ -268,15 +268,21 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
     }
     if let Some(engine) = imported.engine() {
         let noted = engine.sync_task(|context| {
-            let record = history::version("import", context.tx.txg, context.tx.now);
-            Ok(history::append(context.tx.mos, &record)?)
+            for what in ["open", "import"] {
+                let record = history::version(what, context.tx.txg, context.tx.now);
+                history::append(context.tx.mos, &record)?;
+            }
+            Ok(())
         });
         if let Err(e) = noted {
             tracing::warn!("history of {name}: {e}");
         }
         ctx.changed(&imported);
     }
-    if let Err(why) = imported.set(changes) {
+    // A pool that is read-only is imported as if it had not been asked for.
+    if imported.engine().is_some()
+        && let Err(why) = imported.set(changes)
+    {
         ctx.complain(format_args!("cannot set property for '{}': {why}", imported.name()));
     }
     if request.mount {
