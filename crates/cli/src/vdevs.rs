@@ -3,9 +3,12 @@
 
 use crate::context::Context;
 use crate::pools::Imported;
-use cenote_format::nvlist::{NvList, NvValue};
-use cenote_pool::config;
-use cenote_pool::status::{NameStyle, vdev_name};
+use cenote_format::LABEL_START;
+use cenote_format::label::{LABEL_END, LABEL_SIZE};
+use cenote_format::nvlist::NvValue;
+use cenote_pool::metaslab::stats::SpaceStats;
+use cenote_pool::status::{NameStyle, VdevLine, vdev_name};
+use cenote_pool::{Pool, config};
 use cenote_vdev::{Vdev, VdevState};
 use std::sync::Arc;
 
@@ -28,6 +31,12 @@ pub enum Item {
     Aux {
         /// Name as shown.
         name: String,
+        /// Its state.
+        state: &'static str,
+        /// Bytes of the device, if it is there.
+        size: Option<u64>,
+        /// What can be cached on it; nothing is. `None`: it is a spare.
+        space: Option<SpaceStats>,
     },
 }
 
@@ -72,14 +81,23 @@ pub fn items(imported: &Imported, style: &NameStyle) -> Vec<Item> {
         }
         members.for_each(|v| add(v, 2, true, style, &mut items));
     }
-    for (title, configs) in [("cache", pool.caches()), ("spare", pool.spares())] {
-        if !configs.is_empty() {
+    let tree = pool.tree();
+    for (title, lines) in [("cache", &tree.cache), ("spare", &tree.spares)] {
+        if !lines.is_empty() {
             items.push(Item::Section(title));
         }
-        let aux = |c: &NvList| Item::Aux { name: vdev_name(c, style) };
-        items.extend(configs.iter().map(aux));
+        items.extend(lines.iter().map(|line| aux(&pool, line, title == "cache", style)));
     }
     items
+}
+
+fn aux(pool: &Pool, line: &VdevLine, cache: bool, style: &NameStyle) -> Item {
+    let size = pool.device_size(&line.config);
+    let usable = size
+        .filter(|_| cache)
+        .and_then(|size| (size / LABEL_SIZE * LABEL_SIZE).checked_sub(LABEL_START + LABEL_END));
+    let space = usable.map(|size| SpaceStats { size, alloc: 0, fragmentation: Some(0) });
+    Item::Aux { name: line.name(style), state: line.state, size, space }
 }
 
 /// The section that a top-level vdev is shown in; `None` for data.
@@ -106,7 +124,7 @@ pub fn names_width(imported: &Imported, items: &[Item]) -> usize {
     let width = |item: &Item| match item {
         Item::Section(_) => 0,
         Item::Vdev { name, depth, .. } => name.chars().count() + depth,
-        Item::Aux { name } => name.chars().count() + 2,
+        Item::Aux { name, .. } => name.chars().count() + 2,
     };
     let own = imported.name().chars().count();
     items.iter().map(width).max().unwrap_or(0).max(own)

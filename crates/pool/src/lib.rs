@@ -68,6 +68,7 @@ use crate::features::PoolFeatures;
 use crate::import::{Imported, Loaded};
 use crate::metaslab::{AllocClass, PoolSpace};
 use crate::savings::Savings;
+use crate::status::ConfigTree;
 use cenote_dmu::{ObjectSet, Result};
 use cenote_dsl::Dsl;
 use cenote_format::label::Uberblock;
@@ -327,7 +328,17 @@ impl Pool {
     }
 
     pub(crate) fn has_device(&self, config: &NvList) -> bool {
-        self.devices.open(config::number(config, "guid")).is_some()
+        self.device_size(config).is_some()
+    }
+
+    /// Bytes of the device of a spare or cache device; `None` if it cannot be opened.
+    pub fn device_size(&self, config: &NvList) -> Option<u64> {
+        Some(self.devices.open(config::number(config, "guid"))?.size())
+    }
+
+    /// The vdevs with their states, spares and cache devices too.
+    pub fn tree(&self) -> ConfigTree {
+        ConfigTree::of_pool(self)
     }
 }
 
@@ -352,7 +363,7 @@ fn random() -> u64 {
 
 /// What a top-level vdev could grow by, in whole metaslabs: the smallest growth of its devices,
 /// times their number for RAID-Z.
-fn expandable(top: &cenote_vdev::Vdev) -> u64 {
+pub fn expandable(top: &cenote_vdev::Vdev) -> u64 {
     let shift = config::number(top.config(), "metaslab_shift").min(63);
     let usable = |v: &cenote_vdev::Vdev| {
         let device = v.device()?.size();

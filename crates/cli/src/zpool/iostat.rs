@@ -279,7 +279,9 @@ impl Report<'_> {
                 Item::Section(title) if !skip && !self.show.histogram && !self.show.scripted => {
                     self.dashes(Some(title), WIDTH, ctx)?;
                 }
-                Item::Aux { name } if !skip && !self.show.histogram => self.idle(name, ctx)?,
+                Item::Aux { name, space, .. } if !skip && !self.show.histogram => {
+                    self.idle(name, space.map(|s| (s.alloc, s.free())), ctx)?;
+                }
                 Item::Section(_) | Item::Aux { .. } => {}
             }
         }
@@ -290,14 +292,16 @@ impl Report<'_> {
     }
 
     /// The line of a cache device, which nothing is read from or written to.
-    fn idle(&self, name: &str, ctx: &mut Context) -> io::Result<()> {
+    fn idle(&self, name: &str, space: Option<(u64, u64)>, ctx: &mut Context) -> io::Result<()> {
         let groups = self.show.groups.iter();
         let widths: Vec<usize> =
             groups.flat_map(|g| g.bottom.iter().map(|_| self.width(g))).collect();
         let columns = BASIC.bottom.len()..BASIC.bottom.len() + LATENCY.bottom.len();
-        let cell = |at: usize| match at {
-            0 | 1 => self.nothing(),
-            at if self.show.latency && columns.contains(&at) => nicetime(0),
+        let cell = |at: usize| match (at, space) {
+            (0, Some((alloc, _))) => self.number(alloc),
+            (1, Some((_, free))) => self.number(free),
+            (0 | 1, None) => self.nothing(),
+            (at, _) if self.show.latency && columns.contains(&at) => nicetime(0),
             _ => self.number(0),
         };
         let cells: Vec<String> = (0..widths.len()).map(cell).collect();

@@ -11,12 +11,13 @@ use crate::vdevs::{Item, items, names_width, style};
 use crate::zpool::properties::{column, resolve, visible};
 use crate::zpool::select::select;
 use cenote_dsl::human::nicenum;
+use cenote_format::label::LABEL_SIZE;
+use cenote_pool::expandable;
 use cenote_pool::metaslab::stats::SpaceStats;
 use cenote_pool::status::{NameStyle, state_name};
 use cenote_vdev::Vdev;
 use std::ffi::OsString;
 use std::io;
-use std::sync::Arc;
 
 const DEFAULT: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,capacity,\
                        dedupratio,health,altroot";
@@ -25,8 +26,6 @@ const SPEC: Spec = Spec {
     refused: "j",
     refused_long: &["json", "json-int", "json-pool-key-guid"],
 };
-/// A device's size is rounded down to whole labels.
-const LABEL: u64 = 256 << 10;
 /// Least width of the names when vdevs are listed.
 const NAMES: usize = 9;
 
@@ -120,7 +119,7 @@ fn print_item(
     table: &Table,
     ctx: &mut Context,
 ) -> io::Result<()> {
-    let (name, depth, vdev, top) = match item {
+    let (name, depth, figures) = match item {
         Item::Section(title) => {
             // A section's line has a dash in every column, in scripted mode too.
             let row: Vec<&str> = std::iter::once(*title)
@@ -129,8 +128,11 @@ fn print_item(
                 .collect();
             return section_line(&row, table, ctx);
         }
-        Item::Vdev { name, depth, vdev, top } => (name, *depth, Some(vdev), *top),
-        Item::Aux { name } => (name, 2, None, false),
+        Item::Vdev { name, depth, vdev, top } => (name, *depth, Figures::of(imported, vdev, *top)),
+        Item::Aux { name, state, size, space } => {
+            let size = size.map(whole_labels);
+            (name, 2, Figures { size, space: *space, expandable: 0, health: state })
+        }
     };
     let names = table.columns.first().map_or(NAMES, |c| c.width);
     match show.scripted {
@@ -140,7 +142,6 @@ fn print_item(
             write!(ctx.out, "{:depth$}{name:<width$}", "")?;
         }
     }
-    let figures = Figures::of(imported, vdev, top);
     for property in show.properties.iter().filter(|p| *p != "name") {
         let text = figures.text(property, show.literal);
         // Each value stands in its column's own width, whatever the pools' values need.
@@ -166,25 +167,29 @@ fn section_line(row: &[&str], table: &Table, ctx: &mut Context) -> io::Result<()
     writeln!(ctx.out)
 }
 
+/// A device's size is rounded down to whole labels.
+fn whole_labels(size: u64) -> u64 {
+    size / LABEL_SIZE * LABEL_SIZE
+}
+
 /// Figures of a vdev. Space is known of top-level vdevs only.
 struct Figures {
     size: Option<u64>,
     space: Option<SpaceStats>,
+    expandable: u64,
     health: &'static str,
 }
 
 impl Figures {
-    fn of(imported: &Imported, vdev: Option<&Arc<Vdev>>, top: bool) -> Figures {
-        let Some(vdev) = vdev else {
-            return Figures { size: None, space: None, health: "-" };
-        };
+    fn of(imported: &Imported, vdev: &Vdev, top: bool) -> Figures {
         let space = match top {
             true => imported.pool().space().and_then(|s| s.vdev(vdev.id())),
             false => None,
         };
-        let device = vdev.device().map(|d| d.size() / LABEL * LABEL);
+        let device = vdev.device().map(|d| whole_labels(d.size()));
         let size = device.or(space.map(|s| s.size));
-        Figures { size, space, health: state_name(vdev.state()) }
+        let expandable = if top { expandable(vdev) } else { 0 };
+        Figures { size, space, expandable, health: state_name(vdev.state()) }
     }
 
     fn text(&self, property: &str, literal: bool) -> String {
@@ -192,6 +197,7 @@ impl Figures {
         let of_space = |f: &dyn Fn(&SpaceStats) -> String| self.space.as_ref().map(f);
         let text = match property {
             "size" => self.size.filter(|n| *n != 0).map(bytes),
+            "expandsize" => Some(self.expandable).filter(|n| *n != 0).map(bytes),
             "allocated" => of_space(&|s| bytes(s.alloc)),
             "free" => of_space(&|s| bytes(s.free())),
             "fragmentation" => self.space.and_then(|s| s.fragmentation).map(|f| match literal {

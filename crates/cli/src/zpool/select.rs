@@ -69,7 +69,7 @@ pub fn kind(ctx: &Context, pool: &str, name: &str) -> &'static str {
             NameStyle { guid: true, ..NameStyle::default() },
         ];
         styles.iter().flat_map(|style| items(imported, style)).any(|item| match item {
-            Item::Vdev { name: vdev, .. } | Item::Aux { name: vdev } => vdev == name,
+            Item::Vdev { name: vdev, .. } | Item::Aux { name: vdev, .. } => vdev == name,
             Item::Section(_) => false,
         })
     };

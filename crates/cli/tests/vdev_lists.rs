@@ -1,0 +1,137 @@
+//! What `zpool` shows of the devices of pools: in lists, when they have grown, when they are shared,
+//! when they are not what they were. OpenZFS's `zdb` has the last word on every pool.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{Done, Session};
+use std::fs;
+use std::path::PathBuf;
+
+const SIZE: u64 = 128 << 20;
+
+/// A place with sparse files to make pools of; words of one letter in a command are these files.
+struct Place {
+    s: Session,
+}
+
+impl Place {
+    fn new() -> Place {
+        let s = Session::new();
+        fs::create_dir(s.path("dev")).unwrap();
+        Place { s }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.s.path("dev").join(name)
+    }
+
+    /// Makes a file this large, which may be there already.
+    fn resize(&self, name: &str, size: u64) {
+        let mut options = fs::File::options();
+        options.write(true).create(true).truncate(false);
+        options.open(self.file(name)).unwrap().set_len(size).unwrap();
+    }
+
+    fn run(&self, line: &str) -> Done {
+        let word = |word: &str| match word.len() {
+            1 => {
+                if !self.file(word).exists() {
+                    self.resize(word, SIZE);
+                }
+                self.file(word).to_str().unwrap().to_string()
+            }
+            _ => word.replace("DIR", self.s.path("dev").to_str().unwrap()),
+        };
+        self.s.run(&line.split_whitespace().map(word).collect::<Vec<_>>().join(" "))
+    }
+
+    /// The columns of the line about a file, or about another vdev.
+    fn columns(&self, text: &str, name: &str) -> Vec<String> {
+        let name = match name.len() {
+            1 => self.file(name).to_str().unwrap().to_string(),
+            _ => name.to_string(),
+        };
+        let mut lines = text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
+        let line = lines.find(|l| l.first() == Some(&name.as_str()));
+        line.unwrap_or_else(|| panic!("{name}: {text}"))[1..]
+            .iter()
+            .map(|w| w.to_string())
+            .collect()
+    }
+
+    /// Exports a pool, which OpenZFS finds nothing wrong with.
+    #[track_caller]
+    fn judge(&self, pool: &str) {
+        self.run(&format!("zpool export {pool}")).ok();
+        cenote_testpools::judge(&self.s.path("dev"), pool);
+    }
+}
+
+#[test]
+fn cache_devices_and_spares_are_listed_with_their_states() {
+    let p = Place::new();
+    p.run("zpool create -m none tank a cache h i spare s").ok();
+    p.run("zpool export tank").ok();
+    fs::remove_file(p.file("i")).unwrap();
+    p.run("zpool import -d DIR tank").ok();
+    let list = p.run("zpool list -v tank").ok();
+    let cache = ["128M", "0", "124M", "-", "-", "0%", "0.00%", "-", "ONLINE", "-"];
+    assert_eq!(p.columns(&list, "h"), cache);
+    let gone = ["-", "-", "-", "-", "-", "-", "-", "-", "UNAVAIL", "-"];
+    let path = p.s.path("dev").join("i");
+    assert_eq!(p.columns(&list, path.to_str().unwrap()), gone);
+    let spare = ["128M", "-", "-", "-", "-", "-", "-", "-", "AVAIL", "-"];
+    assert_eq!(p.columns(&list, "s"), spare);
+    let list = p.run("zpool list -vHp -o name,size,free,health tank").ok();
+    assert_eq!(p.columns(&list, "h"), ["134217728", "129499136", "ONLINE"]);
+    assert_eq!(p.columns(&list, "s"), ["134217728", "-", "AVAIL"]);
+    let rates = p.run("zpool iostat -v tank").ok();
+    assert_eq!(p.columns(&rates, "h"), ["0", "124M", "0", "0", "0", "0"]);
+    assert_eq!(p.columns(&rates, path.to_str().unwrap()), ["-", "-", "0", "0", "0", "0"]);
+    p.judge("tank");
+}
+
+#[test]
+fn grown_vdevs_say_by_how_much() {
+    let p = Place::new();
+    p.run("zpool create -f -m none tank raidz a b c mirror d e").ok();
+    p.run("zpool export tank").ok();
+    for name in ["a", "b", "c"] {
+        p.resize(name, 400 << 20);
+    }
+    p.run("zpool import -d DIR tank").ok();
+    let of = |name| p.columns(&p.run("zpool list -v -o name,expandsize tank").ok(), name);
+    assert_eq!(of("raidz1-0"), ["800M"]);
+    assert_eq!(of("mirror-1"), ["-"]);
+    assert_eq!(of("a"), ["-"]);
+    assert_eq!(of("tank"), ["800M"]);
+    p.judge("tank");
+}
+
+#[test]
+fn properties_are_passed_over_when_a_pool_is_imported_read_only() {
+    let p = Place::new();
+    p.run("zpool create -m none -o comment=old tank a").ok();
+    p.run("zpool export tank").ok();
+    p.run("zpool import -d DIR -o readonly=on -o comment=new tank").ok();
+    assert_eq!(p.run("zpool get -Ho value comment tank").ok(), "old\n");
+    p.run("zpool export tank").ok();
+    p.run("zpool import -d DIR -o comment=new tank").ok();
+    assert_eq!(p.run("zpool get -Ho value comment tank").ok(), "new\n");
+    p.judge("tank");
+}
+
+#[test]
+fn imports_are_in_the_internal_history() {
+    let p = Place::new();
+    p.run("zpool create -m none tank a").ok();
+    p.run("zpool export tank").ok();
+    p.run("zpool import -d DIR tank").ok();
+    let history = p.run("zpool history -i tank").ok();
+    let versions = history.lines().filter(|l| l.contains(" pool version 5000; "));
+    let what: Vec<&str> = versions.map(|l| l.split(' ').nth(2).unwrap()).collect();
+    assert_eq!(what, ["create", "open", "import"]);
+    p.judge("tank");
+}
