@@ -1,4 +1,10 @@
 //! Contents and size of volumes.
+//!
+//! The size is what the properties say when a change is made: there may be several [`Volume`]s of one
+//! object set, and one that gets smaller while another is written to. What was past an end is freed
+//! [piece by piece](super::pieces), after the size was set.
+//!
+//! Invariant: nothing is written past the end; what is past it is freed before the end moves there.
 
 use super::format::check_volume_size;
 use crate::volume::{DATA, PROPERTIES, SIZE, Volume};
@@ -14,17 +20,36 @@ use std::sync::atomic::Ordering;
 /// Most bytes that are written in one transaction.
 const CHUNK: usize = 16 << 20;
 
+fn past_end<T>(offset: u64, len: u64) -> Result<T> {
+    Err(Error::Invalid(format!("{len} bytes at {offset} of the volume")))
+}
+
 impl Volume {
     fn change<T>(&self, cost: Cost, f: impl FnOnce(&mut OpenObjectSet) -> Result<T>) -> Result<T> {
         let live = self.source.live().ok_or(Error::ReadOnly)?;
         live.transact(cost, |os, _| f(os))
     }
 
-    fn check_range(&self, offset: u64, len: u64) -> Result<()> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.size() => Ok(()),
-            _ => Err(Error::Invalid(format!("{len} bytes at {offset} of the volume"))),
-        }
+    /// The size that the volume has now.
+    fn size_in(&self, os: &mut OpenObjectSet) -> Result<u64> {
+        let size = ZapMut::open(os, PROPERTIES).word(&Key::Name(SIZE))?;
+        let size =
+            size.ok_or_else(|| Error::Corrupt(PROPERTIES, "volume without a size".into()))?;
+        self.size.store(size, Ordering::Release);
+        Ok(size)
+    }
+
+    /// Makes a change of a range, which has to be in the volume.
+    fn change_within(
+        &self,
+        cost: Cost,
+        range: &Range<u64>,
+        f: impl FnOnce(&mut OpenObjectSet) -> Result<()>,
+    ) -> Result<()> {
+        self.change(cost, |os| match self.size_in(os)? {
+            size if range.end > size => past_end(range.start, range.end - range.start),
+            _ => f(os),
+        })
     }
 
     /// Writes at byte `offset`, in transactions of up to 16 MiB. Errors: [`Error::Invalid`] past the
@@ -34,55 +59,90 @@ impl Volume {
     }
 
     fn write_chunks(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.check_range(offset, data.len() as u64)?;
+        let len = data.len() as u64;
+        let Some(end) = offset.checked_add(len) else { return past_end(offset, len) };
         let mut at = offset;
         for chunk in data.chunks(CHUNK) {
             let cost = Cost { write: chunk.len() as u64, objects: 0, frees: false };
-            self.change(cost, |os| Ok(os.write(DATA, at, chunk)?))?;
+            self.change_within(cost, &(at..end), |os| Ok(os.write(DATA, at, chunk)?))?;
             at = at.saturating_add(chunk.len() as u64);
         }
         Ok(())
     }
 
-    /// Makes zeros of a range; whole blocks are freed (discard, write zeroes). Errors:
-    /// [`Error::Invalid`] past the end.
-    pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.check_range(offset, len)?;
-        self.free_pieces(offset..offset.saturating_add(len))
+    /// What freeing a piece costs.
+    fn piece(&self) -> Cost {
+        Cost { write: 2 * self.block_size(), objects: 0, frees: true }
     }
 
-    /// Frees a range piece by piece, from its end: see [`pieces`](super::pieces).
-    fn free_pieces(&self, range: Range<u64>) -> Result<()> {
+    /// The last part of a range that one transaction may free.
+    fn last_piece(&self, range: &Range<u64>) -> Result<Piece> {
         let live = self.source.live().ok_or(Error::ReadOnly)?;
-        let cost = Cost { write: 2 * self.block_size(), objects: 0, frees: true };
-        let mut end = range.end;
+        Ok(live.last_piece(DATA, range.start, range.end, DELETE_BLOCKS.get())?)
+    }
+
+    /// Makes zeros of a range; whole blocks are freed (discard, write zeroes), piece by piece from its
+    /// end. Errors: [`Error::Invalid`] past the end.
+    pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        let Some(mut end) = offset.checked_add(len) else { return past_end(offset, len) };
         loop {
-            let Piece { start, pointers } =
-                live.last_piece(DATA, range.start, end, DELETE_BLOCKS.get())?;
-            self.change(cost, |os| {
+            let Piece { start, pointers } = self.last_piece(&(offset..end))?;
+            self.change_within(self.piece(), &(start..end), |os| {
                 os.note_freed(pointers);
                 Ok(os.free_range(DATA, start, end.saturating_sub(start))?)
             })?;
-            if start <= range.start {
+            if start <= offset {
                 return Ok(());
             }
             end = start;
         }
     }
 
-    /// Changes the size. What is past a smaller size is freed. Errors: [`Error::Invalid`] if it is
-    /// 0 or no multiple of the block size.
+    /// Frees what is past the end.
+    fn free_rest(&self) -> Result<()> {
+        let mut end = u64::MAX;
+        loop {
+            let Piece { start, pointers } = self.last_piece(&(self.size()..end))?;
+            let more = self.change(self.piece(), |os| {
+                let size = self.size_in(os)?;
+                os.note_freed(pointers);
+                let from = start.max(size);
+                os.free_range(DATA, from, end.saturating_sub(from))?;
+                Ok(start > size)
+            })?;
+            if !more {
+                return Ok(());
+            }
+            end = start;
+        }
+    }
+
+    /// Changes the size. What is past a smaller size is freed; if that fails, it is done when the
+    /// volume gets larger again. Errors: [`Error::Invalid`] if it is 0 or no multiple of the block
+    /// size.
     pub fn resize(&self, size: u64) -> Result<()> {
         check_volume_size(size, self.block_size())?;
         let cost = Cost { write: 4096, objects: 0, frees: true };
-        self.change(cost, |os| {
-            ZapMut::open(os, PROPERTIES).update(&Key::Name(SIZE), &Value::U64(&[size]))?;
-            // No one reads past the new end from here on.
-            let old = self.size.swap(size, Ordering::AcqRel);
-            if size < old {
-                os.truncate(DATA, size)?;
+        loop {
+            let clean = self.size();
+            if size > clean {
+                self.free_rest()?;
             }
-            Ok(())
-        })
+            let old = self.change(cost, |os| {
+                let old = self.size_in(os)?;
+                if size > old && old < clean {
+                    // It got smaller meanwhile, and what it had there is not all freed.
+                    return Ok(None);
+                }
+                ZapMut::open(os, PROPERTIES).update(&Key::Name(SIZE), &Value::U64(&[size]))?;
+                self.size.store(size, Ordering::Release);
+                Ok(Some(old))
+            })?;
+            match old {
+                Some(old) if size < old => return self.free_rest(),
+                Some(_) => return Ok(()),
+                None => {}
+            }
+        }
     }
 }

@@ -8,4 +8,5 @@ mod names;
 mod openzfs;
 mod random;
 mod special;
+mod volumes;
 mod world;

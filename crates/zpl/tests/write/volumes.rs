@@ -1,0 +1,129 @@
+//! Volumes whose size changes.
+
+use crate::world::OBJSET;
+use cenote_dmu::live::{Cost, Entered, Hold, LiveObjectSet, TxgGate};
+use cenote_dmu::tunables::DELETE_BLOCKS;
+use cenote_dmu::write::{OpenObjectSet, Result, WriteError};
+use cenote_format::dmu::ObjsetType;
+use cenote_testsink::MemSink;
+use cenote_zpl::{Volume, format_volume};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const BLOCK: u64 = 512;
+/// It has more blocks than are freed in one transaction.
+const SIZE: u64 = 48 << 20;
+
+/// Counts what each change frees, and lets so many changes in.
+struct Gate {
+    left: AtomicU64,
+    most: Arc<AtomicU64>,
+}
+
+struct Counted(Arc<AtomicU64>);
+
+impl Hold for Counted {
+    fn settle(&mut self, _: u64, freed: u64) {
+        self.0.fetch_max(freed, Ordering::SeqCst);
+    }
+}
+
+impl TxgGate for Gate {
+    fn enter(&self, _: u64, _: &Cost, _: &AtomicU64) -> Result<Entered> {
+        let take = |left: u64| left.checked_sub(1);
+        let taken = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take);
+        taken.map_err(|_| WriteError::NoSpace)?;
+        Ok(Entered::settling(7, Counted(self.most.clone())))
+    }
+}
+
+struct World {
+    sink: MemSink,
+    live: Arc<LiveObjectSet>,
+    gate: Arc<Gate>,
+}
+
+impl World {
+    fn new() -> World {
+        let sink = MemSink::new(256 << 20);
+        let mut os = OpenObjectSet::create(sink.store.clone(), OBJSET, ObjsetType::Zvol).unwrap();
+        format_volume(&mut os, SIZE, BLOCK).unwrap();
+        sink.follow(&os.sync(5, &sink).unwrap());
+        let gate = Arc::new(Gate { left: AtomicU64::new(u64::MAX), most: Arc::default() });
+        World { sink, live: LiveObjectSet::new(os, gate.clone()), gate }
+    }
+
+    fn open(&self) -> Volume {
+        Volume::open_live(self.live.clone()).unwrap()
+    }
+
+    fn sync(&self) {
+        let mut frozen = self.live.freeze();
+        self.sink.follow(&frozen.sync(8, &self.sink).unwrap());
+        self.live.thaw(&frozen);
+    }
+
+    /// The next changes, after so many, fail.
+    fn allow(&self, changes: u64) {
+        self.gate.left.store(changes, Ordering::SeqCst);
+    }
+}
+
+fn is_zeros(volume: &Volume, from: u64, to: u64) -> bool {
+    let mut read = vec![1; (to - from) as usize];
+    assert_eq!(volume.read(from, &mut read).unwrap(), read.len());
+    read.iter().all(|b| *b == 0)
+}
+
+#[test]
+fn nothing_is_written_past_an_end_that_moved() {
+    let world = World::new();
+    let (volume, other) = (world.open(), world.open());
+    volume.write(40 << 20, &[1; 4096]).unwrap();
+    other.resize(20 << 20).unwrap();
+    for at in [40 << 20, (20 << 20) - 512] {
+        assert_eq!(volume.write(at, &[1; 4096]).unwrap_err().errno(), 22);
+        assert_eq!(volume.discard(at, 4096).unwrap_err().errno(), 22);
+    }
+    assert_eq!(volume.size(), 20 << 20);
+    // Where it gets larger it can be written to.
+    other.resize(SIZE).unwrap();
+    volume.write(SIZE - 512, &[2; 512]).unwrap();
+    assert!(is_zeros(&volume, (20 << 20) - 512, SIZE - 512));
+    assert!(volume.write(u64::MAX, &[1; 2]).is_err() && volume.discard(u64::MAX, 2).is_err());
+}
+
+#[test]
+fn a_large_volume_is_cut_piece_by_piece() {
+    let world = World::new();
+    let volume = world.open();
+    for at in (0..SIZE).step_by(16 << 20) {
+        volume.write(at, &vec![3; 16 << 20]).unwrap();
+    }
+    world.sync();
+    volume.resize(1 << 20).unwrap();
+    let most = world.gate.most.load(Ordering::SeqCst);
+    assert!(most > 0 && most < DELETE_BLOCKS.get() * 2, "{most}");
+    volume.resize(SIZE).unwrap();
+    assert!(is_zeros(&volume, 1 << 20, SIZE) && !is_zeros(&volume, 0, 1 << 20));
+    world.sync();
+    assert!(is_zeros(&volume, 1 << 20, SIZE) && !is_zeros(&volume, 0, 1 << 20));
+}
+
+#[test]
+fn a_size_that_was_set_stays_if_freeing_fails() {
+    let world = World::new();
+    let volume = world.open();
+    volume.write(SIZE - 4096, &[4; 4096]).unwrap();
+    world.sync();
+    for changes in [0, 1] {
+        world.allow(changes);
+        assert!(volume.resize(1 << 20).is_err());
+        world.allow(u64::MAX);
+        let size = if changes == 0 { SIZE } else { 1 << 20 };
+        assert_eq!((volume.size(), world.open().size()), (size, size));
+    }
+    // What was left there is not seen again.
+    volume.resize(SIZE).unwrap();
+    assert!(is_zeros(&volume, 1 << 20, SIZE));
+}
