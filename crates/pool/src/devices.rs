@@ -15,6 +15,8 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone)]
 struct Found {
     path: PathBuf,
+    /// It is a spare, which other pools may have too: it is opened for reading.
+    shared: bool,
     device: Arc<OnceLock<Result<Arc<dyn Device>, ErrorKind>>>,
 }
 
@@ -33,7 +35,8 @@ impl DeviceSet {
             let guid = d.config.u64("guid")?;
             let open = c.opened.0.get(&guid).cloned();
             let device = open.map(|device| OnceLock::from(Ok(device))).unwrap_or_default();
-            Some((guid, Found { path: d.path.clone(), device: Arc::new(device) }))
+            let shared = d.config.u64("state") == Some(config::STATE_SPARE);
+            Some((guid, Found { path: d.path.clone(), shared, device: Arc::new(device) }))
         });
         DeviceSet { by_guid: RwLock::new(by_guid.collect()), writable }
     }
@@ -50,7 +53,8 @@ impl DeviceSet {
     /// Adds devices that are open.
     pub fn insert(&self, devices: impl IntoIterator<Item = (u64, PathBuf, Arc<dyn Device>)>) {
         let found = devices.into_iter().map(|(guid, path, device)| {
-            (guid, Found { path, device: Arc::new(OnceLock::from(Ok(device))) })
+            let device = Arc::new(OnceLock::from(Ok(device)));
+            (guid, Found { path, shared: false, device })
         });
         self.by_guid.write().extend(found);
     }
@@ -65,7 +69,26 @@ impl DeviceSet {
     }
 
     fn open_found(&self, found: &Found) -> Result<Arc<dyn Device>, ErrorKind> {
-        found.device.get_or_init(|| self.open_path(&found.path)).clone()
+        let open = || match found.shared {
+            true => open_device(&found.path).map_err(|e| e.kind()),
+            false => self.open_path(&found.path),
+        };
+        found.device.get_or_init(open).clone()
+    }
+
+    /// The device at the last path of a leaf that the search did not come upon. Only if its label is
+    /// this leaf's it is taken: then it stays open, since it is open for writing once at a time.
+    /// Otherwise whose it is, or that it is nobody's, is for the tree to see.
+    fn open_last(&self, guid: u64, leaf: &NvList) -> Option<Arc<dyn Device>> {
+        let path = config::path(leaf)?;
+        let device = open_device(&path).ok()?;
+        let labels = read_labels(device.as_ref()).ok().flatten();
+        if !labels.is_some_and(|labels| is_of(&labels.config, guid)) {
+            return Some(device);
+        }
+        let device = self.open_path(&path).ok()?;
+        self.insert([(guid, path, device.clone())]);
+        Some(device)
     }
 
     /// The device with this guid.
@@ -120,7 +143,7 @@ impl DeviceSet {
     /// its last path; whether it is the right one its labels tell.
     pub fn build(&self, root: &NvList) -> Result<Arc<VdevTree>, VdevError> {
         VdevTree::build(root, &mut |guid, leaf| {
-            self.open(guid).or_else(|| self.open_path(&config::path(leaf)?).ok())
+            self.open(guid).or_else(|| self.open_last(guid, leaf))
         })
     }
 
@@ -136,4 +159,11 @@ impl DeviceSet {
         }
         best
     }
+}
+
+/// Whether a label may be that of the leaf with this guid: it says so, or did before a mirror or
+/// a replacement was taken apart.
+fn is_of(label: &NvList, guid: u64) -> bool {
+    let original = label.list("vdev_tree").and_then(|tree| tree.u64("orig_guid"));
+    [label.u64("guid"), label.u64("top_guid"), original].contains(&Some(guid))
 }
