@@ -135,3 +135,65 @@ fn imports_are_in_the_internal_history() {
     assert_eq!(what, ["create", "open", "import"]);
     p.judge("tank");
 }
+
+#[test]
+fn devices_whose_label_is_gone_are_described_alike_before_and_after_the_import() {
+    let p = Place::new();
+    p.run("zpool create -m none tank mirror a b").ok();
+    p.run("zpool export tank").ok();
+    p.resize("b", 0);
+    p.resize("b", SIZE);
+    let listed = p.run("zpool import -d DIR").ok();
+    assert!(listed.contains("invalid label") && listed.contains("ZFS-8000-4J"), "{listed}");
+    for options in ["-o readonly=on", ""] {
+        p.run(&format!("zpool import -d DIR {options} tank")).ok();
+        let status = p.run("zpool status tank").ok();
+        assert!(status.contains("because the label is missing or\n\tinvalid."), "{status}");
+        assert!(status.contains("ZFS-8000-4J"), "{status}");
+        p.run("zpool export tank").ok();
+    }
+    // The pool has not kept the device.
+    p.run("zpool import -d DIR tank").ok();
+    p.run("zpool create -m none other b").ok();
+    p.judge("other");
+    p.judge("tank");
+}
+
+#[test]
+fn devices_that_the_search_does_not_come_upon_are_found_where_they_were() {
+    let p = Place::new();
+    let aside = p.s.path("aside").display().to_string();
+    fs::File::create(&aside).unwrap().set_len(SIZE).unwrap();
+    p.run(&format!("zpool create -m none tank mirror a {aside}")).ok();
+    p.run("zpool export tank").ok();
+    p.run("zpool import -d DIR tank").ok();
+    let status = p.run("zpool status tank").ok();
+    assert_eq!(p.columns(&status, &aside), ["ONLINE", "0", "0", "0"], "{status}");
+    p.judge("tank");
+}
+
+#[test]
+fn spares_are_shared() {
+    let p = Place::new();
+    let both = |wanted: &[&str]| {
+        for pool in ["tank", "pond"] {
+            let status = p.run(&format!("zpool status {pool}")).ok();
+            assert_eq!(p.columns(&status, "s"), wanted, "{status}");
+        }
+    };
+    p.run("zpool create -m none tank a spare s").ok();
+    p.run("zpool create -m none pond b").ok();
+    p.run("zpool add pond spare s").ok();
+    both(&["AVAIL"]);
+    let refused = p.run("zpool create -f -m none other s").fails(1);
+    assert!(refused.contains("is reserved as a hot spare for pool"), "{refused}");
+    for pool in ["tank", "pond"] {
+        p.judge(pool);
+        p.run(&format!("zpool import -d DIR {pool}")).ok();
+    }
+    both(&["AVAIL"]);
+    p.run("zpool destroy tank").ok();
+    let status = p.run("zpool status pond").ok();
+    assert_eq!(p.columns(&status, "s"), ["AVAIL"]);
+    p.judge("pond");
+}

@@ -93,6 +93,30 @@ impl<'a> Try<'a> {
     }
 }
 
+/// A shelf of devices that nobody may write to.
+struct Locked(Shelf);
+
+impl OpenDevices for Locked {
+    fn find(&self, name: &Path) -> io::Result<(PathBuf, Opened)> {
+        self.0.find(name)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
+        self.0.open(path)
+    }
+
+    fn open_rw(&self, _: &Path) -> io::Result<Arc<dyn Device>> {
+        Err(nix::errno::Errno::EPERM.into())
+    }
+}
+
+#[test]
+fn a_device_that_cannot_be_opened_is_named() {
+    let locked = Locked(Shelf::of(&[("/disk1", 64)]));
+    let error = Try::with(&locked).go("/disk1").err().unwrap();
+    assert_eq!(error, "cannot open '/disk1': Operation not permitted");
+}
+
 fn pool_of(p: &Prepared) -> PoolConfig {
     PoolConfig::new("tank", p.pool_guid, p.root.clone())
 }

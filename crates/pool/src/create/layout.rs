@@ -35,13 +35,15 @@ pub struct Prepared {
     /// The cache devices; only the new ones.
     pub caches: Vec<NvList>,
     devices: HashMap<u64, Arc<dyn Device>>,
+    /// The new spares, opened for reading: they are shared with other pools.
+    shared: HashMap<u64, Arc<dyn Device>>,
     /// Transaction group that creates them.
     txg: u64,
 }
 
 impl Prepared {
     /// The device of a new leaf, spare or cache device, by its guid. A spare that another pool has
-    /// too is not opened.
+    /// too is not opened for writing.
     pub fn device(&self, guid: u64) -> Option<Arc<dyn Device>> {
         self.devices.get(&guid).cloned()
     }
@@ -65,9 +67,12 @@ impl Prepared {
         }
     }
 
-    /// All new devices that were opened, by guid, with their paths.
+    /// All new devices, by guid, with their paths, as the pool is to have them from now on: spares
+    /// for reading only.
     pub fn devices(&self) -> impl Iterator<Item = (u64, PathBuf, Arc<dyn Device>)> {
-        self.devices.iter().map(|(guid, device)| (*guid, device.path().into(), device.clone()))
+        let own = self.devices.iter().filter(|(guid, _)| !self.shared.contains_key(*guid));
+        let all = own.chain(&self.shared);
+        all.map(|(guid, device)| (*guid, device.path().into(), device.clone()))
     }
 
     /// The tree of a new pool over its devices. They must have their labels: see
@@ -238,10 +243,14 @@ fn assemble(spec: &CreateSpec<'_>, found: &Found) -> Result<Prepared, CreateErro
         spares: Vec::new(),
         caches: Vec::new(),
         devices,
+        shared: HashMap::new(),
         txg: spec.txg,
     };
     for leaf in &found.spares {
         let list = aux(spec, leaf, &mut guids, &mut prepared.devices)?;
+        if let Ok(device) = spec.devices.open(&leaf.path) {
+            prepared.shared.insert(config::number(&list, "guid"), device);
+        }
         prepared.spares.push(list);
     }
     for leaf in &found.caches {
@@ -272,8 +281,8 @@ fn open(spec: &CreateSpec<'_>, leaf: &Leaf) -> Result<Sized, CreateError> {
 
 fn cannot_have(spec: &CreateSpec<'_>, leaf: &Leaf, error: &io::Error) -> CreateError {
     if error.kind() != io::ErrorKind::ResourceBusy {
-        tracing::warn!(path = %leaf.path.display(), %error, "cannot be opened");
-        return spec.refuse("one or more devices could not be opened");
+        let (path, why) = (leaf.path.display(), words(error));
+        return CreateError::Spec(format!("cannot open '{path}': {why}"));
     }
     // Whoever has it may say so in its label.
     let owner = spec.devices.open(&leaf.path).and_then(|d| label_owner(d.as_ref())).ok().flatten();
