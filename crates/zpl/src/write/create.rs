@@ -25,6 +25,9 @@ const MAX_TARGET: usize = 4095;
 /// What creating a node writes, at most, in bytes: its dnode, leaves of directories.
 pub(super) const CREATE: u64 = 64 << 10;
 
+/// Objects of the lists of a new directory: a hidden directory with two files.
+const HIDDEN: u64 = 3;
+
 /// The attributes that a new node is given.
 pub(super) struct Fresh<'a> {
     /// `st_mode`, final.
@@ -205,18 +208,22 @@ fn inherit(cx: &mut Cx<'_>, dir: &NodeMut, new: &NewNode, links: u64) -> Result<
     super::quota::check(cx, fresh.uid, gid, projid, true)?;
     let node = create_node(cx, &fresh)?;
     let default = default.filter(|_| kind == S_IFDIR);
-    let lists = [default, access].into_iter().zip([crate::acl::NAMES[1], crate::acl::NAMES[0]]);
-    let mut changed = false;
-    for (list, name) in lists {
-        if let Some(list) = list {
-            super::xattr::store(cx, node.ino, name, Some(&list.encode()))?;
-            changed = true;
-        }
+    if default.is_none() && access.is_none() {
+        return Ok(node);
     }
-    if changed { NodeMut::load(cx, node.ino) } else { Ok(node) }
+    let lists = [default, access].into_iter().zip([crate::acl::NAMES[1], crate::acl::NAMES[0]]);
+    super::xattr::endow(cx, node.ino, lists.filter_map(|(list, name)| Some((name, list?.encode()))))
 }
 
 impl FileSystem {
+    /// What a new node costs, at most.
+    fn new_node(&self) -> Cost {
+        let settings = self.settings();
+        // Lists that are handed down are files of their own, where they are not system attributes.
+        let listed = settings.visibility.posix_acl && !settings.xattr_sa;
+        Cost { write: CREATE, objects: if listed { 1 + HIDDEN } else { 1 }, frees: false }
+    }
+
     /// Creates a node called `name` in directory `dir`.
     ///
     /// Errors: [`Error::Exists`], [`Error::NameTooLong`], [`Error::IllegalName`],
@@ -228,7 +235,7 @@ impl FileSystem {
             NodeKind::Symlink(target) => target.len() as u64,
             _ => 0,
         };
-        let cost = Cost { write: CREATE.saturating_add(long), objects: 1, frees: false };
+        let cost = Cost { write: CREATE.saturating_add(long), ..self.new_node() };
         self.change(cost, |cx| {
             check_new_name(cx, name)?;
             let parent = names::writable_dir(cx, dir)?;
@@ -238,7 +245,8 @@ impl FileSystem {
             let made = inherit(cx, &parent, node, 1)?;
             let is_dir = node.kind == NodeKind::Dir;
             if let Err(e) = names::add_known(cx, dir, name, made.ino, file_type(&node.kind)) {
-                cx.os.free(made.ino)?;
+                // With the lists that it may have inherited.
+                super::remove::destroy(cx, &made)?;
                 return Err(e);
             }
             names::count_in(cx, parent, 1, i64::from(is_dir))?;
@@ -252,10 +260,13 @@ impl FileSystem {
         if node.kind != NodeKind::File {
             return Err(Error::Invalid("only regular files can be without a name".into()));
         }
-        self.change(Cost { write: CREATE, objects: 1, frees: false }, |cx| {
+        self.change(self.new_node(), |cx| {
             let parent = names::writable_dir(cx, dir)?;
             let made = inherit(cx, &parent, node, 0)?;
-            super::remove::remember(cx, made.ino)?;
+            if let Err(e) = super::remove::remember(cx, made.ino) {
+                super::remove::destroy(cx, &made)?;
+                return Err(e);
+            }
             self.orphans().insert(made.ino, true);
             made.attr(cx)
         })

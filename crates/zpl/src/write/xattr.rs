@@ -157,7 +157,10 @@ fn put_file(cx: &mut Cx<'_>, node: &mut NodeMut, name: &[u8], value: &[u8]) -> R
         Some(entry) => entry.ino,
         None => {
             let ino = create_hidden(cx, node, dir, S_IFREG | 0o644, 1)?;
-            names::add(cx, dir, name, ino)?;
+            if let Err(e) = names::add(cx, dir, name, ino) {
+                cx.os.free(ino)?;
+                return Err(e);
+            }
             names::count(cx, dir, 1, 0)?;
             ino
         }
@@ -202,6 +205,23 @@ pub(super) fn store(cx: &mut Cx<'_>, ino: u64, name: &[u8], value: Option<&[u8]>
     let mut node = NodeMut::load(cx, ino)?;
     put(cx, &mut node, name, value)?;
     node.store(cx)
+}
+
+/// Gives a node that was just made attributes. If that fails, there is no such node any more.
+pub(super) fn endow(
+    cx: &mut Cx<'_>,
+    ino: u64,
+    attributes: impl Iterator<Item = (&'static [u8], Vec<u8>)>,
+) -> Result<NodeMut> {
+    let mut node = NodeMut::load(cx, ino)?;
+    for (name, value) in attributes {
+        if let Err(e) = put(cx, &mut node, name, Some(&value)) {
+            super::remove::destroy(cx, &node)?;
+            return Err(e);
+        }
+    }
+    node.store(cx)?;
+    NodeMut::load(cx, ino)
 }
 
 /// The node whose attributes may be changed.

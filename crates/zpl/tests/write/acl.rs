@@ -1,6 +1,8 @@
 //! Permissions and lists: what follows what.
 
 use crate::world::World;
+use cenote_dmu::live::Cost;
+use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_zpl::{CreateProps, NewNode, NodeKind, SetAttr, SetXattr, Settings};
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
@@ -105,5 +107,40 @@ fn writing_takes_set_ids_away() {
         fs.setattr(file, &mode(before)).unwrap();
         let chown = SetAttr { uid: Some(1), clear_ids: true, ..SetAttr::default() };
         assert_eq!(fs.setattr(file, &chown).unwrap().mode & 0o7777, owned);
+    }
+}
+
+/// How many objects there are.
+fn objects(world: &World) -> u64 {
+    let count = |os: &mut OpenObjectSet, _| Ok::<_, WriteError>(os.object_count());
+    world.live.transact(Cost::default(), count).unwrap()
+}
+
+/// Has a directory of many entries, a fat ZAP, take the next block far past all that there can be.
+fn damage(world: &World, dir: u64) {
+    // `zap_freeblk`.
+    let far = (1u64 << 60).to_le_bytes();
+    world.live.transact(Cost::default(), |os, _| os.write(dir, 56, &far)).unwrap();
+}
+
+#[test]
+fn what_a_node_inherited_goes_with_it_if_it_cannot_get_a_name() {
+    for xattr_sa in [true, false] {
+        let settings = Settings { xattr_sa, ..Settings::default() };
+        let world = World::new(&CreateProps::default(), settings);
+        let fs = &world.fs;
+        let dir = fs.create(fs.root(), b"d", &new(NodeKind::Dir, 0o755)).unwrap().ino;
+        let full = list(&[(1, 7, !0), (2, 6, 5), (4, 5, !0), (16, 7, !0), (32, 5, !0)]);
+        set(&world, dir, DEFAULT, &full).unwrap();
+        let name = |n: u64| format!("{n:0200}").into_bytes();
+        fs.create(dir, &name(0), &new(NodeKind::Dir, 0o777)).unwrap();
+        world.sync(|| {});
+        damage(&world, dir);
+        let (mut before, mut made) = (objects(&world), 1);
+        while fs.create(dir, &name(made), &new(NodeKind::Dir, 0o777)).is_ok() {
+            (before, made) = (objects(&world), made + 1);
+        }
+        assert!(made > 10 && fs.lookup(dir, &name(made)).is_err());
+        assert_eq!(objects(&world), before);
     }
 }
