@@ -139,6 +139,12 @@ impl LiveObjectSet {
         self.retry(|| self.look(number, None))
     }
 
+    /// As [`LiveObjectSet::object`], good for the bonus buffer and the spill block only: what is pending of
+    /// the data is not copied for it.
+    pub fn attributes(&self, number: u64) -> crate::Result<Object> {
+        self.retry(|| self.look(number, Some((0, 0))))
+    }
+
     /// What can be told of the entry of ZAP `number`, a `kind`, that is called exactly `name`, where the ZAP
     /// is being changed: nothing has to be copied for that, as it has for a view of the object.
     pub fn entry_at_hand(&self, number: u64, kind: DmuType, name: &[u8]) -> AtHand {

@@ -92,7 +92,8 @@ impl Layer {
     fn within(&self, blocks: &RangeInclusive<u64>) -> Layer {
         let dirty = self.dirty.range(blocks.clone());
         let dirty = dirty.map(|(blkid, data)| (blkid, data.clone())).collect();
-        Layer { dirty, freed: self.freed.clone(), ..Layer::default() }
+        let (freed, spill) = (self.freed.clone(), self.spill.clone());
+        Layer { dirty, freed, spill, ..Layer::default() }
     }
 
     fn next_dirty(&self, from: u64) -> Option<u64> {

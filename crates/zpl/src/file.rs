@@ -20,6 +20,11 @@ use std::sync::Arc;
 /// Longest target of a symbolic link (`MAXPATHLEN` and a bit), in bytes.
 const MAX_TARGET: u64 = 64 << 10;
 
+/// Bytes from `offset` to the end of a file of `size` bytes.
+fn left(size: u64, offset: u64) -> usize {
+    usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX)
+}
+
 /// An open regular file. In a live file system it shows the file as it is at each call.
 #[derive(Clone)]
 pub struct File(Inner);
@@ -33,7 +38,17 @@ enum Inner {
 impl File {
     /// Bytes in the file; 0 if it cannot be told.
     pub fn size(&self) -> u64 {
-        self.now().map_or(0, |(_, size)| size)
+        self.length().unwrap_or(0)
+    }
+
+    fn length(&self) -> Result<u64> {
+        match &self.0 {
+            Inner::Fixed { size, .. } => Ok(*size),
+            Inner::Live { live, registry, ino } => {
+                let registry = registry.as_ref().map(|r| r.current());
+                Znode::open(live.attributes(*ino)?, registry)?.required(ZplAttr::Size)
+            }
+        }
     }
 
     /// Bytes of a data block; not 0.
@@ -61,29 +76,34 @@ impl File {
         }
     }
 
+    /// Of `len` bytes that were read from `offset`, where there were so many, those that are there now.
+    /// What was cut off meanwhile was read as zeros, which the file never had there.
+    fn still_there(&self, offset: u64, len: usize) -> Result<usize> {
+        Ok(len.min(left(self.length()?, offset)))
+    }
+
     /// Reads from `offset`; returns the bytes read: fewer than asked for only at the end of the
     /// file. Fails if any block in the range cannot be read.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let (object, size) = self.now()?;
-        let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
-        let n = buf.len().min(left);
+        let n = buf.len().min(left(self.length()?, offset));
         let Some(buf) = buf.get_mut(..n).filter(|b| !b.is_empty()) else { return Ok(0) };
         match &self.0 {
-            Inner::Fixed { .. } => object.read(offset, buf)?,
+            Inner::Fixed { object, .. } => object.read(offset, buf)?,
             Inner::Live { live, ino, .. } => live.read(*ino, offset, buf)?,
         }
-        Ok(n)
+        self.still_there(offset, n)
     }
 
     /// As [`File::read`], but gives the bytes, not copied. The caller bounds `len`.
     pub fn read_abd(&self, offset: u64, len: usize) -> Result<Abd> {
-        let (object, size) = self.now()?;
-        let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
-        let len = len.min(left);
-        Ok(match &self.0 {
-            Inner::Fixed { .. } => object.read_abd(offset, len)?,
+        let len = len.min(left(self.length()?, offset));
+        let read = match &self.0 {
+            Inner::Fixed { object, .. } => object.read_abd(offset, len)?,
             Inner::Live { live, ino, .. } => live.read_abd(*ino, offset, len)?,
-        })
+        };
+        let still = self.still_there(offset, len)?;
+        let cut = if still < len { read.slice(0, still) } else { None };
+        Ok(cut.unwrap_or(read))
     }
 
     /// As [`File::read_abd`], but gives what lies before the first block that cannot be read; fails

@@ -16,7 +16,7 @@ use cenote_zpl::{
     Settings, Volume, flags, format_volume,
 };
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 fn world() -> World {
     World::new(&CreateProps::default(), Settings::default())
@@ -388,6 +388,47 @@ fn many_work_while_txgs_are_synced() {
         let dir = disk.lookup(disk.root(), &[b'd', b'0' + w]).unwrap();
         assert_eq!(disk.readdir(dir, 0, 1000).unwrap().len(), 100);
     }
+}
+
+#[test]
+fn what_is_cut_off_while_it_is_read_is_not_read_as_zeros() {
+    let world = world();
+    let (current, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let reader = |by_reference: bool| {
+        while !done.load(Ordering::SeqCst) {
+            let Ok(file) = world.fs.open_file(current.load(Ordering::SeqCst)) else { continue };
+            let mut read = vec![0; 8000];
+            if by_reference {
+                read = file.read_abd(0, 8000).unwrap().to_vec();
+            } else {
+                let n = file.read(0, &mut read).unwrap();
+                read.truncate(n);
+            }
+            assert!(read.iter().all(|b| *b == 1), "{} bytes", read.len());
+        }
+    };
+    std::thread::scope(|scope| {
+        let readers = [false, true].map(|by_reference| {
+            scope.spawn({
+                let reader = &reader;
+                move || reader(by_reference)
+            })
+        });
+        // Each file is empty, then long, then short.
+        for n in 0..4000u64 {
+            let name = n.to_string();
+            let ino = world
+                .fs
+                .create(world.fs.root(), name.as_bytes(), &new(NodeKind::File))
+                .unwrap()
+                .ino;
+            current.store(ino, Ordering::SeqCst);
+            world.fs.write(ino, 0, &[1; 8000], false).unwrap();
+            world.fs.setattr(ino, &SetAttr { size: Some(4000), ..SetAttr::default() }).unwrap();
+        }
+        done.store(true, Ordering::SeqCst);
+        readers.into_iter().for_each(|r| r.join().unwrap());
+    });
 }
 
 #[test]
