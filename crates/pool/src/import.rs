@@ -1,4 +1,4 @@
-//! Importing a pool, read-only.
+//! Opening a pool, for reading; what it takes to write to it as well is in [`engine`](crate::engine).
 //!
 //! ```text
 //! labels ── untrusted config ── vdev tree ── best uberblock ── MOS ── config, complete
@@ -50,7 +50,7 @@ const SAFE_REWIND: u64 = 2;
 pub struct ImportOptions {
     /// Import under this name.
     pub new_name: Option<String>,
-    /// `-o readonly=on`; the only way so far.
+    /// `-o readonly=on`: nothing is written, and what cannot be written to can be imported.
     pub readonly: bool,
     /// `-f`: also if another system may have it.
     pub force: bool,

@@ -117,7 +117,7 @@ fn new_registry(os: &mut OpenObjectSet, sa: u64, salts: [u64; 2]) -> Result<Regi
 /// Makes an empty object set (of type [`Zvol`](cenote_format::dmu::ObjsetType::Zvol)) a volume of
 /// `size` bytes in blocks of `block_size` bytes.
 ///
-/// Errors: [`Error::Invalid`] if `block_size` is no power of two from 512 bytes to 128 KiB, or `size`
+/// Errors: [`Error::Invalid`] if `block_size` is no power of two from 512 bytes to 16 MiB, or `size`
 /// is 0 or no multiple of it.
 pub fn format_volume(os: &mut OpenObjectSet, size: u64, block_size: u64) -> Result<()> {
     if !block_size.is_power_of_two() || !(SECTOR..=cenote_format::MAX_BLOCK).contains(&block_size) {
