@@ -197,6 +197,26 @@ impl Store {
         self.finish(bp, at, key, physical)
     }
 
+    /// Reads a block that may never have been written, past the ARC: it is no error if it was not.
+    pub fn read_speculative(&self, bp: &BlockPointer, at: Bookmark) -> Result<Block, BlockError> {
+        if let Start::Done(block) = self.start(bp, at)? {
+            return Ok(block);
+        }
+        let verify = |data: &Abd| self.is_right(bp, data);
+        let read = |dva: Dva| {
+            let (vdev, offset, size) = (dva.vdev.into(), dva.offset, bp.psize());
+            let txg = bp.physical_birth();
+            let read = BlockRead { vdev, offset, size, txg, verify: &verify };
+            self.vdevs().read_speculative(&read).map_err(|source| vdev_error(bp, at, source))
+        };
+        // Blocks that may not be there are never ganged.
+        let mut copies = bp.dvas().filter(|dva| !dva.gang).map(read);
+        let first = copies.next().unwrap_or_else(|| Err(no_copy(bp, at)));
+        let data = first.or_else(|e| copies.find_map(Result::ok).ok_or(e))?;
+        let source = |source| BlockError::Decode { at, bp: Box::new(*bp), source };
+        Ok(Block { data: unpack(bp, &data).map_err(source)?, order: bp.byte_order() })
+    }
+
     /// Reads many blocks: misses go to the devices as one batch; checksums and unpacking use all
     /// cores. Results are in the order of `reqs`.
     pub fn read_many(&self, reqs: &[(BlockPointer, Bookmark)]) -> Vec<Result<Block, BlockError>> {

@@ -50,13 +50,20 @@ pub(crate) struct Read<'a> {
     size: usize,
     txg: u64,
     leaves: Vec<Arc<Vdev>>,
+    /// Whether a wrong copy is a fault of its device.
+    charges: bool,
 }
 
 impl<'a> Read<'a> {
     /// Plans the read of `size` bytes at `offset`.
     pub(crate) fn plan(vdev: &'a Arc<Vdev>, offset: u64, size: usize, txg: u64) -> Self {
         let leaves = leaves_by_trust(vdev, offset, txg);
-        Read { vdev, offset, size, txg, leaves }
+        Read { vdev, offset, size, txg, leaves, charges: true }
+    }
+
+    /// The same, of a block that may never have been written.
+    pub(crate) fn speculative(self) -> Self {
+        Read { charges: false, ..self }
     }
 
     /// The read to submit first, if there is any device; its result goes to [`Read::finish`].
@@ -86,7 +93,7 @@ impl<'a> Read<'a> {
                 Some(Ok(_)) => {
                     bad = true;
                     // A copy that was not expected to be right is no fault of the device.
-                    if leaf.trust(self.txg) == Some(Trust::Good) {
+                    if self.charges && leaf.trust(self.txg) == Some(Trust::Good) {
                         leaf.stats.checksum_error();
                     }
                 }

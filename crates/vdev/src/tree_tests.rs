@@ -49,6 +49,23 @@ fn nothing_good_left() {
     assert_eq!(read_errors(&t), [1, 1]);
 }
 
+/// A block that may never have been written: it is found if it was, and nobody's fault if not.
+#[test]
+fn what_may_not_be_there_is_no_error() {
+    let raidz = testing::raidz(1, 9, testing::files(&leaves(3, 1 << 20)));
+    let (mirrored, disks) = mirror(2);
+    disks[0].corrupt(1);
+    for (t, there) in [(tree(vec![raidz]), false), (mirrored, true)] {
+        let read = |offset, want: [u8; 1024]| {
+            let verify = |b: &cenote_format::abd::Abd| *b.bytes() == want[..];
+            t.read_speculative(&BlockRead { vdev: 0, offset, size: 1024, txg: 1, verify: &verify })
+        };
+        assert_eq!((0..4).all(|i| read(i << 16, DATA).is_ok()), there);
+        assert!(matches!(read(512, [1; 1024]), Err(VdevError::Checksum { .. })));
+        assert!(checksum_errors(&t).iter().all(|errors| *errors == 0));
+    }
+}
+
 #[test]
 fn idle_sides_take_turns_by_megabyte() {
     let (t, disks) = mirror(2);

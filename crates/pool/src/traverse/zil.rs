@@ -108,7 +108,9 @@ pub fn walk(store: &Arc<Store>, header: &ZilHeader, f: &mut dyn FnMut(Item<'_>) 
         if max_record == last_record && seq == last_block {
             return End::Complete;
         }
-        let Some((next, data, order)) = read_block(store, &bp) else { return End::Unreadable };
+        let Some((next, data, order)) = read_block(store, &bp, claimed) else {
+            return End::Unreadable;
+        };
         let records = Bytes::new(&data, order, "intent log records");
         match walk_records(&records, last_record, &mut max_record, f) {
             None => {}
@@ -147,9 +149,17 @@ fn walk_records(
 }
 
 /// The pointer to the next block and the bytes of the records in block `bp`; `None` if the block
-/// is not what `bp` says.
-fn read_block(store: &Arc<Store>, bp: &BlockPointer) -> Option<(BlockPointer, Vec<u8>, ByteOrder)> {
-    let block = store.read(bp, bookmark(bp)).ok()?;
+/// is not what `bp` says. Nobody knows where a log ends that was not claimed: it is no error there.
+fn read_block(
+    store: &Arc<Store>,
+    bp: &BlockPointer,
+    claimed: bool,
+) -> Option<(BlockPointer, Vec<u8>, ByteOrder)> {
+    let block = match claimed {
+        true => store.read(bp, bookmark(bp)),
+        false => store.read_speculative(bp, bookmark(bp)),
+    };
+    let block = block.ok()?;
     let data = block.data.bytes();
     let b = Bytes::new(&data, block.order, "intent log block");
     let front = bp.checksum_type() == ZILOG2;

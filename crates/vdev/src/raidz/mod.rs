@@ -63,6 +63,8 @@ pub(crate) struct Read<'a> {
     asked: Vec<usize>,
     /// Why a column could not be read, for the message.
     error: Option<io::Error>,
+    /// Whether a wrong column is a fault of its child.
+    charges: bool,
 }
 
 impl<'a> Read<'a> {
@@ -77,10 +79,23 @@ impl<'a> Read<'a> {
             Some(Column { extent, child, leaves, tried: 0, trust, data: None })
         };
         let columns: Vec<Column> = extents.into_iter().map(column).collect::<Option<_>>()?;
-        let mut read =
-            Read { vdev, offset, size, nparity, columns, asked: Vec::new(), error: None };
+        let mut read = Read {
+            vdev,
+            offset,
+            size,
+            nparity,
+            columns,
+            asked: Vec::new(),
+            error: None,
+            charges: true,
+        };
         read.asked = read.choose();
         Some(read)
+    }
+
+    /// The same, of a block that may never have been written.
+    pub(crate) fn speculative(self) -> Self {
+        Read { charges: false, ..self }
     }
 
     /// The columns to read first: all data if it is good, otherwise what there is of good
@@ -291,7 +306,7 @@ impl<'a> Read<'a> {
     /// A checksum error of the child, unless the column reads as it should or was not expected to.
     fn charge_unless(&self, column: &Column, right: &[u8]) {
         let wrong = column.data.as_ref().is_some_and(|d| d.as_contiguous() != Some(right));
-        if wrong && column.good() {
+        if wrong && self.charges && column.good() {
             column.child.stats.checksum_error();
         }
     }
@@ -306,7 +321,8 @@ impl<'a> Read<'a> {
             let why = format!("{absent} of {} columns cannot be read: {cause}", self.columns.len());
             return VdevError::Io { vdev, offset, why };
         }
-        for column in self.columns.iter().filter(|c| c.data.is_some() && c.good()) {
+        let right = |c: &&Column| self.charges && c.data.is_some() && c.good();
+        for column in self.columns.iter().filter(right) {
             column.child.stats.checksum_error();
         }
         VdevError::Checksum { vdev, offset }

@@ -143,6 +143,10 @@ fn finished_logs_go_at_import_and_are_in_no_snapshot() {
         let temp = cenote_testpools::copy(name);
         let engine = import_for_writing(&temp);
         assert!(logs(&engine.pool()).is_empty());
+        // A log that ends is no damage.
+        assert_eq!(engine.pool().store().errors(), []);
+        let leaves = engine.pool().store().vdevs().leaves();
+        assert!(leaves.iter().all(|leaf| leaf.errors() == (0, 0, 0)));
         // A clone would have the log of the head, and free it as well.
         let head = engine.pool().dsl().find(volume).unwrap().unwrap().ds_obj;
         let snapshot = move |context: &mut SyncContext<'_>| {
