@@ -61,7 +61,8 @@ impl Caller {
             .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)))
             .collect();
         let user = rustix::process::getuid().as_raw();
-        let cwd = std::env::current_dir()?;
+        // In a mount that nobody serves any more there is none: then paths have to be absolute.
+        let cwd = std::env::current_dir().unwrap_or_else(|_| "/(unreachable)".into());
         Ok(Caller { cwd, env, terminal: terminal(), umask: umask(), user })
     }
 }

@@ -354,6 +354,7 @@ pub fn mount_one(
     };
     let settings = Settings::new(imported, d, how).map_err(|e| failed(name, &e))?;
     let resolved = cenote_fuse::resolve(&mountpoint);
+    cenote_fuse::clear_dead(&resolved).map_err(|e| failed(name, &e))?;
     let host = host(&resolved, ctx);
     let made = match &host {
         Some(_) => Vec::new(),

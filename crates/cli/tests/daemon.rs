@@ -111,6 +111,35 @@ fn killed_daemons_leave_no_mounts() {
     assert_ne!(s.daemon().unwrap(), pid);
 }
 
+/// The daemon's mounts stay if the process that would take them away dies with it. The next import does
+/// that.
+#[test]
+fn dead_mounts_make_way() {
+    if !can_mount() {
+        return;
+    }
+    let s = Session::new();
+    import_mounted(&s, "degr");
+    let alive = mounts_below(s.dir.path());
+    let pid = s.daemon().unwrap();
+    let ours = |child: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().unwrap().split_whitespace().nth(1) == Some(&pid.to_string())
+    };
+    let all = std::fs::read_dir("/proc").unwrap();
+    let numbers = all.filter_map(|e| e.unwrap().file_name().to_str()?.parse::<i32>().ok());
+    let watchers: Vec<i32> = numbers.filter(ours).collect();
+    assert!(!watchers.is_empty());
+    watchers.into_iter().for_each(|watcher| signal(watcher, Signal::KILL));
+    signal(pid, Signal::KILL);
+    wait_until("the daemon is gone", || !runs(pid));
+    assert_eq!(mounts_below(s.dir.path()), alive);
+    import_mounted(&s, "degr");
+    assert_eq!(mounts_below(s.dir.path()), alive);
+    s.run("zpool export degr").ok();
+    assert!(mounts_below(s.dir.path()).is_empty());
+}
+
 #[test]
 fn sigterm_unmounts_and_exports() {
     if !can_mount() {

@@ -352,6 +352,25 @@ impl Drop for Served {
     }
 }
 
+/// Takes away the mounts of file systems at `path`, a path without symbolic links, that nobody serves any
+/// more, with all that is below them. They stay where a daemon dies together with the process that
+/// would have taken its mounts away.
+pub fn clear_dead(path: &Path) -> Result<(), MountError> {
+    loop {
+        let Some(id) = mountinfo::mount_at(path).filter(|id| mountinfo::is_zfs(id)) else {
+            return Ok(());
+        };
+        // Attributes of a dead mount may still be known; figures are asked for each time.
+        if rustix::fs::statfs(path).err() != Some(Errno::NOTCONN) {
+            return Ok(());
+        }
+        detach(&id, Force::Yes)?;
+        if mountinfo::mount_at(path).as_ref() == Some(&id) {
+            return Err(MountError::Busy(path.to_owned()));
+        }
+    }
+}
+
 /// `path` without symbolic links. It is a directory: the kernel would also mount at a file, and then
 /// find a directory there.
 pub(crate) fn directory(path: &Path) -> Result<PathBuf, MountError> {

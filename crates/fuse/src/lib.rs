@@ -59,7 +59,7 @@ mod syncer;
 mod tree;
 pub mod watcher;
 
-pub use attach::{Force, MountError, allows_other_users, can_nest};
+pub use attach::{Force, MountError, allows_other_users, can_nest, clear_dead};
 pub use graft::{Graft, resolve};
 pub use rewrite::{RewriteRange, file_system_of, is_control_directory, rewrite};
 pub use session::is_request;

@@ -44,6 +44,11 @@ fn parse(line: &[u8]) -> Option<FuseMount> {
     kind.starts_with(b"fuse").then_some(FuseMount { id, mountpoint })
 }
 
+/// Whether it is a mount of a file system.
+pub(crate) fn is_zfs(id: &str) -> bool {
+    id.split(' ').nth(1) == Some("fuse.zfs")
+}
+
 /// `MAJOR:MINOR` of a mount.
 pub(crate) fn device(id: &str) -> &str {
     id.split(' ').next().unwrap_or_default()
@@ -76,7 +81,7 @@ mod tests {
         let id = "0:57 fuse.zfs tank/a";
         let want = FuseMount { id: id.into(), mountpoint: "/mnt/with space".into() };
         assert_eq!(parse(line), Some(want));
-        assert_eq!(device(id), "0:57");
+        assert!(device(id) == "0:57" && is_zfs(id) && !is_zfs("0:57 fuse.sshfs tank/a"));
         assert_eq!(parse(br"36 35 0:57 / /mnt rw - ext4 /dev/sda rw"), None);
         assert_eq!(parse(b""), None);
         assert_eq!(unescape(br"a\134b\12"), br"a\b\12");
