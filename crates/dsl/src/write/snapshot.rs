@@ -25,7 +25,8 @@ const EXTENSIBLE: &str = "com.delphix:extensible_dataset";
 /// head's contents must have been synced in this txg before, if they were changed.
 ///
 /// Errors: `Exists`, `TooLong`, `Invalid` name, `Again` if one was taken in this txg, `Busy` if the
-/// contents are incomplete or there is an intent log, `NoSpace` if a refreservation could not be honoured, `Unsupported`.
+/// contents are incomplete or there is an intent log, `NoSpace` if a refreservation could not be
+/// honoured, `Unsupported`.
 pub fn snapshot(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     names::check(name)?;
     let ds = tx.head(ds_obj)?;
