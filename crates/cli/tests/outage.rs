@@ -6,7 +6,10 @@
 mod common;
 
 use common::Session;
+use common::loops::Loop;
 use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
 
 /// A pool `tank` of a mirror of files `a` and `b`.
 fn mirror() -> Session {
@@ -109,6 +112,138 @@ fn a_device_that_was_missing_comes_back() {
     assert!(shown(&s)[3].contains("UNAVAIL") || shown(&s)[3].contains("FAULTED"));
     s.run("zpool clear tank").ok();
     assert!(shown(&s)[3].contains("UNAVAIL") || shown(&s)[3].contains("FAULTED"));
+}
+
+/// The bytes of a file.
+fn sum(path: &Path) -> String {
+    let output = Command::new("sha256sum").arg(path).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().split(' ').next().unwrap().into()
+}
+
+/// Overwrites what a file holds, which stays the same file.
+fn overwrite(path: &Path, with: &Path) {
+    let mut to = File::options().write(true).truncate(true).open(path).unwrap();
+    std::io::copy(&mut File::open(with).unwrap(), &mut to).unwrap();
+}
+
+/// Changes the pool, and waits until it is on disk.
+fn change(s: &Session, name: &str) {
+    s.run(&format!("zfs create tank/{name}")).ok();
+    s.run("zpool sync tank").ok();
+}
+
+/// What is behind a name that answers again may be of another pool, or blank.
+#[test]
+fn a_device_that_answers_again_is_looked_at_before_it_is_written_to() {
+    let s = Session::new();
+    for name in ["a", "b", "other"] {
+        File::create(s.path(name)).unwrap().set_len(128 << 20).unwrap();
+    }
+    let Some(disk) = Loop::over(&s.path("b")) else { return };
+    s.run(&format!("zpool create -m none other {}", s.path("other").display())).ok();
+    s.run("zfs create other/one").ok();
+    s.run("zpool export other").ok();
+    let (a, b) = (s.path("a"), s.path("b"));
+    s.run(&format!("zpool create -f -m none tank mirror {} {}", a.display(), disk.name())).ok();
+    change(&s, "one");
+    fs::copy(&b, s.path("kept")).unwrap();
+    let now = |state: &str| {
+        let lines = shown(&s);
+        assert_eq!(lines[..3], ["tank DEGRADED", "mirror-0 DEGRADED", "a ONLINE"]);
+        assert!(lines[3].ends_with(&state.replace("DISK", &disk.name())), "{lines:?}");
+    };
+    // Gone.
+    File::options().write(true).open(&b).unwrap().set_len(0).unwrap();
+    disk.resize();
+    change(&s, "two");
+    now(" FAULTED too many errors");
+    // There again, as another pool's.
+    overwrite(&b, &s.path("other"));
+    disk.resize();
+    let before = sum(&b);
+    for (name, command) in [
+        ("two1", "clear tank"),
+        ("two2", "reopen tank"),
+        ("two3", &format!("online tank {}", disk.name())),
+    ] {
+        s.run(&format!("zpool {command}"));
+        change(&s, name);
+        now("FAULTED was DISK");
+        assert_eq!(sum(&b), before, "{command}");
+    }
+    // Others can have it, and it is blank after that.
+    s.run(&format!("zpool import -N -d {} other", disk.name())).ok();
+    s.run("zpool export other").ok();
+    File::options().write(true).truncate(true).open(&b).unwrap().set_len(128 << 20).unwrap();
+    disk.resize();
+    let before = sum(&b);
+    s.run("zpool clear tank").ok();
+    change(&s, "blank");
+    now("UNAVAIL was DISK");
+    assert_eq!(sum(&b), before);
+    // And then it is its own again, as it was before all of this.
+    overwrite(&b, &s.path("kept"));
+    fs::remove_file(s.path("kept")).unwrap();
+    disk.resize();
+    s.run("zpool clear tank").ok();
+    change(&s, "three");
+    let well = format!("{} ONLINE (awaiting resilver)", disk.path.file_name().unwrap().display());
+    assert_eq!(shown(&s), ["tank ONLINE", "mirror-0 ONLINE", "a ONLINE", &well]);
+    s.run("zpool export tank").ok();
+    drop(disk);
+    cenote_testpools::judge(s.dir.path(), "tank");
+}
+
+/// A device is found missing something although nothing failed: what is there is its older state.
+#[test]
+fn what_a_device_of_old_missed_is_on_record() {
+    let s = mirror();
+    change(&s, "one");
+    fs::copy(s.path("b"), s.path("old")).unwrap();
+    (0..5).for_each(|i| change(&s, &format!("more{i}")));
+    s.run(&format!("zpool offline tank {}", s.path("b").display())).ok();
+    overwrite(&s.path("b"), &s.path("old"));
+    s.run(&format!("zpool online tank {}", s.path("b").display())).ok();
+    assert_eq!(shown(&s), BEHIND);
+    fs::remove_file(s.path("old")).unwrap();
+    // Nothing of that is read from it.
+    s.run("zpool export tank").ok();
+    import(&s);
+    s.run("zfs list -r -o all tank").ok();
+    assert_eq!(shown(&s), BEHIND);
+    assert!(s.run("zpool status tank").ok().contains("No known data errors"));
+    judge(&s);
+}
+
+#[test]
+fn the_right_device_comes_back_after_a_wrong_one() {
+    let s = mirror();
+    s.run("zpool export tank").ok();
+    fs::rename(s.path("b"), s.path("keep")).unwrap();
+    fs::create_dir(s.path("far")).unwrap();
+    fs::rename(s.path("keep"), s.path("far/keep")).unwrap();
+    import(&s);
+    let b = s.path("b").display().to_string();
+    let missing = || assert!(shown(&s)[3].contains("UNAVAIL"), "{:?}", shown(&s));
+    for command in [format!("online tank {b}"), "clear tank".into(), "reopen tank".into()] {
+        File::create(s.path("b")).unwrap().set_len(128 << 20).unwrap();
+        let before = sum(&s.path("b"));
+        for wrong in [format!("online tank {b}"), "clear tank".into(), "reopen tank".into()] {
+            s.run(&format!("zpool {wrong}"));
+            missing();
+        }
+        change(&s, &format!("{}1", &command[..5]));
+        assert_eq!(sum(&s.path("b")), before);
+        fs::rename(s.path("far/keep"), s.path("b")).unwrap();
+        s.run(&format!("zpool {command}")).ok();
+        assert_eq!(shown(&s), BEHIND, "{command}");
+        change(&s, &format!("{}2", &command[..5]));
+        judge(&s);
+        fs::rename(s.path("b"), s.path("far/keep")).unwrap();
+        import(&s);
+        missing();
+    }
+    judge(&s);
 }
 
 #[test]

@@ -11,6 +11,11 @@ use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How often and how long a device that is let go of is waited for.
+const MOST_WAITS: u32 = 100;
+const WAIT: Duration = Duration::from_millis(10);
 
 #[derive(Clone)]
 struct Found {
@@ -59,6 +64,11 @@ impl DeviceSet {
         self.by_guid.write().extend(found);
     }
 
+    /// Whether devices are opened for writing.
+    pub fn writable(&self) -> bool {
+        self.writable
+    }
+
     fn found(&self, guid: u64) -> Option<Found> {
         self.by_guid.read().get(&guid).cloned()
     }
@@ -76,19 +86,26 @@ impl DeviceSet {
         found.device.get_or_init(open).clone()
     }
 
-    /// The device at the last path of a leaf that the search did not come upon. Only if its label is
-    /// this leaf's it is taken: then it stays open, since it is open for writing once at a time.
-    /// Otherwise whose it is, or that it is nobody's, is for the tree to see.
-    fn open_last(&self, guid: u64, leaf: &NvList) -> Option<Arc<dyn Device>> {
-        let path = config::path(leaf)?;
+    /// The device at a path where that of the leaf with this guid may be, and whether its label is
+    /// this leaf's. Only then it is opened as the pool's devices are, and stays open, since it is open
+    /// for writing once at a time. Otherwise whose it is, or that it is nobody's, is for the tree to
+    /// see; nothing can be written to it.
+    fn open_at(&self, path: PathBuf, guid: u64) -> Option<(Arc<dyn Device>, bool)> {
         let device = open_device(&path).ok()?;
+        device.forget_cached();
         let labels = read_labels(device.as_ref()).ok().flatten();
         if !labels.is_some_and(|labels| is_of(&labels.config, guid)) {
-            return Some(device);
+            return Some((device, false));
         }
+        drop(device);
         let device = self.open_path(&path).ok()?;
         self.insert([(guid, path, device.clone())]);
-        Some(device)
+        Some((device, true))
+    }
+
+    /// The device at the last path of a leaf that the search did not come upon.
+    fn open_last(&self, guid: u64, leaf: &NvList) -> Option<Arc<dyn Device>> {
+        Some(self.open_at(config::path(leaf)?, guid)?.0)
     }
 
     /// The device with this guid.
@@ -96,21 +113,36 @@ impl DeviceSet {
         self.open_found(&self.found(guid)?).ok()
     }
 
-    /// Lets go of the device with this guid.
+    /// Lets go of the device with this guid, once those who read from it at the moment have done so.
     pub fn forget(&self, guid: u64) {
-        self.by_guid.write().remove(&guid);
+        let Some(found) = self.by_guid.write().remove(&guid) else { return };
+        let Some(Ok(device)) = found.device.get() else { return };
+        let device = Arc::downgrade(device);
+        drop(found);
+        for _ in 0..MOST_WAITS {
+            if device.strong_count() == 0 {
+                return;
+            }
+            std::thread::sleep(WAIT);
+        }
     }
 
-    /// The device of a leaf, opened anew: where it was, or else at its last path.
+    /// The device of a leaf that has none, opened anew: where it was, or else at its last path. If
+    /// neither is the leaf's, what is there.
     pub fn open_anew(&self, leaf: &Vdev) -> Option<Arc<dyn Device>> {
         let guid = leaf.guid();
         let places = [self.found(guid).map(|f| f.path), config::path(leaf.config())];
         // It is open for writing once at a time.
         self.forget(guid);
-        let open = |path: PathBuf| Some((path.clone(), self.open_path(&path).ok()?));
-        let (path, device) = places.into_iter().flatten().find_map(open)?;
-        self.insert([(guid, path, device.clone())]);
-        Some(device)
+        let mut other = None;
+        for path in places.into_iter().flatten() {
+            match self.open_at(path, guid) {
+                Some((device, true)) => return Some(device),
+                Some((device, false)) => other = Some(device),
+                None => {}
+            }
+        }
+        other
     }
 
     /// Paths of those of these devices that another process has open for itself.

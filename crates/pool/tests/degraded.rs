@@ -248,3 +248,108 @@ fn devices_that_fail_in_several_ways() {
     check_devices(&engine, 8);
     engine.export(false).unwrap();
 }
+
+/// Puts what a file held before in its place; it stays the same file.
+fn overwrite(path: &Path, with: &[u8]) {
+    let mut file = std::fs::File::options().write(true).truncate(true).open(path).unwrap();
+    io::Write::write_all(&mut file, with).unwrap();
+}
+
+/// A device comes back in the state that it was in long before it went: it missed what was written
+/// to it, too.
+#[test]
+fn devices_of_old() {
+    for (line, out) in [("mirror a b", "b"), ("raidz1 a b c", "a")] {
+        let rig = Rig::new(64 << 20);
+        let engine = rig.create(line, 12);
+        let fs = open(&engine);
+        fill(&fs, 0..4, LEN);
+        engine.sync().unwrap();
+        let old = std::fs::read(rig.file(out)).unwrap();
+        for i in 4..8 {
+            fill(&fs, i..i + 1, LEN);
+            engine.sync().unwrap();
+        }
+        let leaves = engine.pool().store().vdevs().leaves();
+        let leaf = leaves.iter().find(|l| l.path() == Some(&rig.file(out))).unwrap();
+        engine.offline(leaf.guid(), true).unwrap();
+        overwrite(&rig.file(out), &old);
+        engine.restore(&[leaf.guid()], Restore::Offline).unwrap();
+        assert_eq!(engine.pool().health(), "ONLINE");
+        assert_eq!(behind(&rig, &engine), [out]);
+        check_devices(&engine, 8);
+        fill(&fs, 8..10, LEN);
+        drop(fs);
+        engine.export(false).unwrap();
+        drop((engine, leaves));
+        rig.judge_blocks();
+        let engine = rig.import();
+        check_devices(&engine, 10);
+        engine.export(false).unwrap();
+    }
+}
+
+/// What is in the place of a device may be newer than the pool: somebody else wrote to it.
+#[test]
+fn devices_that_others_wrote_to() {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("mirror a b", 12);
+    fill(&open(&engine), 0..2, LEN);
+    engine.export(false).unwrap();
+    drop(engine);
+    let a = std::fs::read(rig.file("a")).unwrap();
+    let engine = rig.import();
+    for i in 2..6 {
+        fill(&open(&engine), i..i + 1, LEN);
+        engine.sync().unwrap();
+    }
+    engine.export(false).unwrap();
+    drop(engine);
+    // Its other half goes on alone, from where both were.
+    let place = hide(&rig, &["b"]);
+    overwrite(&rig.file("a"), &a);
+    let engine = rig.import();
+    bring_back(&rig, place, &["b"]);
+    let newer = std::fs::read(rig.file("b")).unwrap();
+    let b = engine.pool().store().vdevs().leaves()[1].guid();
+    for (i, what) in (2..).zip([Restore::Nothing, Restore::Failure, Restore::Offline]) {
+        engine.restore(&[b], what).unwrap();
+        fill(&open(&engine), i..i + 1, LEN);
+        engine.sync().unwrap();
+        assert_eq!(engine.pool().health(), "DEGRADED");
+    }
+    assert!(std::fs::read(rig.file("b")).unwrap() == newer);
+    engine.export(false).unwrap();
+    drop(engine);
+    std::fs::remove_file(rig.file("b")).unwrap();
+    rig.judge_blocks();
+}
+
+/// A device that the pool cannot do without fails and stays in use; when it answers again, what is
+/// there is not its own.
+#[test]
+fn the_last_device_is_not_taken_for_another() {
+    let (rig, devices) = (Rig::new(64 << 20), Faulty::default());
+    let options =
+        EngineOptions { txg_timeout: Some(Duration::from_secs(600)), ..Default::default() };
+    let engine = rig.create_on("a", 12, options, &devices);
+    let fs = open(&engine);
+    fill(&fs, 0..4, LEN);
+    engine.sync().unwrap();
+    let own = std::fs::read(rig.file("a")).unwrap();
+    let (device, ino) = (devices.device(&rig, "a"), fs.lookup(fs.root(), b"file 1").unwrap());
+    device.set_missing(true);
+    engine.pool().store().drop_caches();
+    assert!(fs.read(ino, 0, &mut [0; 1000]).is_err());
+    assert_eq!(states(&rig, &engine, &["a"]), [VdevState::Degraded]);
+    device.repair();
+    fill(&fs, 4..5, LEN);
+    let blank = vec![0; own.len()];
+    overwrite(&rig.file("a"), &blank);
+    assert!(engine.sync().is_err());
+    assert!(std::fs::read(rig.file("a")).unwrap() == blank);
+    drop((fs, engine, devices, device));
+    overwrite(&rig.file("a"), &own);
+    rig.import().export(false).unwrap();
+    rig.judge();
+}

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cenote_format::abd::Abd;
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::{Advice, FlockOperation, OFlags};
 
 use crate::direct::{Direct, is_cached};
 use crate::uring::Rings;
@@ -108,6 +108,15 @@ pub trait Device: Send + Sync {
     fn flush(&self) -> io::Result<()> {
         Err(ErrorKind::ReadOnlyFilesystem.into())
     }
+
+    /// Whether opening the device again, by its path, would give no other one. Where that cannot be
+    /// told without doing it: no.
+    fn is_current(&self) -> bool {
+        true
+    }
+
+    /// Has the next reads see what is on the device, not what the system remembers of it.
+    fn forget_cached(&self) {}
 
     /// In how many batches, submitted at once from several threads, a batch of `requests` reads of
     /// `bytes` in all comes back soonest.
@@ -270,6 +279,21 @@ impl Device for FileDevice {
                 Err(rustix::io::Errno::INTR) => {}
                 result => return Ok(result?),
             }
+        }
+    }
+
+    fn is_current(&self) -> bool {
+        // Of a block device the page cache is kept as long as somebody has it open, whatever is behind
+        // its name by then.
+        let (Ok(own), Ok(now)) = (self.file.metadata(), self.path.metadata()) else { return false };
+        let same = (own.dev(), own.ino()) == (now.dev(), now.ino()) && now.is_file();
+        same && now.len() == self.size
+    }
+
+    fn forget_cached(&self) {
+        // Best effort: what could not be written stays.
+        if let Err(e) = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed) {
+            tracing::debug!(path = %self.path.display(), %e, "the page cache is kept");
         }
     }
 

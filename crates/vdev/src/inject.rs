@@ -235,6 +235,14 @@ impl Device for FaultyDevice {
         };
         if fails { Err(io::Error::other("injected flush error")) } else { self.inner.flush() }
     }
+
+    fn is_current(&self) -> bool {
+        self.inner.is_current()
+    }
+
+    fn forget_cached(&self) {
+        self.inner.forget_cached();
+    }
 }
 
 #[cfg(test)]

@@ -75,6 +75,7 @@ pub use device::{Device, ReadReq, WriteReq, first_partition, open_device, open_d
 pub use label_init::{LabelOwner, LabelState, clear_labels, init_labels, label_owner};
 pub use label_sync::LabelUpdate;
 pub use labels::{DeviceLabels, read_labels};
+pub use probe::Reopen;
 pub use state::{Aux, VdevState};
 pub use tree::VdevTree;
 pub use vdev::Vdev;

@@ -7,11 +7,17 @@
 //! written meanwhile, and is read only for what nothing else has. A leaf that its top-level vdev
 //! cannot do without stays in use and is called degraded; what fails then, fails for whoever asked.
 //!
-//! A leaf that is out of use, or was never there, comes back with [`VdevTree::reopen`].
+//! A leaf that is out of use, or was never there, comes back with [`VdevTree::reopen`]. What answers at
+//! its path may be another device by then, one of another pool or a blank one, or an older state of
+//! the right one. So the path is opened anew unless it is known to lead to the very same file still;
+//! the labels are read from the device and not from what the system remembers of it; and nothing is
+//! written before they say that it is this leaf. Its newest uberblock tells which transaction group
+//! it got last: those that were written since it has missed.
 //!
 //! Invariant: a leaf goes out of use at any time, and comes back only while nothing is written: a
 //! block that was laid out without it would not be known to be missing on it.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 
@@ -19,6 +25,7 @@ use cenote_format::label;
 use cenote_format::nvlist::NvList;
 
 use crate::device::{Device, ReadReq, WriteReq};
+use crate::labels::read_labels;
 use crate::state::{self, Aux};
 use crate::vdev::{Dtl, Kind, Opened, Vdev};
 use crate::{VdevError, VdevState, VdevTree, assemble};
@@ -30,6 +37,8 @@ const AREA_SIZE: usize = 8 << 10;
 
 /// Whether a device answers.
 fn answers(device: &dyn Device) -> bool {
+    // What is written back is what is there, whatever the system remembers.
+    device.forget_cached();
     // The first label is left alone, as OpenZFS does.
     let places = (1..4).filter_map(|l| Some(label::label_offset(device.size(), l)? + AREA));
     let mut reads: Vec<ReadReq> = places.map(|at| ReadReq::new(at, AREA_SIZE)).collect();
@@ -114,26 +123,49 @@ impl VdevTree {
         }
     }
 
-    /// Brings back the leaves that `which` holds for, as far as they are out of use and their
-    /// devices answer. `config` gives a leaf's config without what it was taken out of use for;
-    /// `open` finds its device anew, and is asked only if the one that the leaf has does not answer.
+    /// Looks anew at devices that stopped answering and stayed in use, since their vdevs cannot do
+    /// without them: what answers in their places by now may be another device. Such a leaf is not
+    /// written to.
+    ///
+    /// To be called before something is written to the tree.
+    ///
+    /// Errors: none if the config is the one that the tree was built from.
+    pub fn recheck(&self) -> Result<(), VdevError> {
+        let _one = self.writer.probing.lock().unwrap_or_else(PoisonError::into_inner);
+        assemble::for_each_leaf(self.root(), &mut |leaf, state_with| {
+            let Some(device) = leaf.device().filter(|_| leaf.state() == VdevState::Degraded) else {
+                return;
+            };
+            device.forget_cached();
+            let state = state_with(leaf.config(), Some(&*device));
+            if !state.readable() {
+                tracing::error!(?leaf, ?state, "not the device that it was");
+                leaf.set_state(state);
+            }
+        })
+    }
+
+    /// Brings leaves back, as far as they are out of use and their devices answer. Returns whether any
+    /// came back. What they missed is with what [`VdevTree::take_missed`] takes.
     ///
     /// To be called while nothing is written to the tree.
     ///
     /// Errors: none if the config is the one that the tree was built from.
-    pub fn reopen(
-        &self,
-        which: &dyn Fn(&Vdev) -> bool,
-        config: &dyn Fn(&Vdev) -> NvList,
-        open: &mut dyn FnMut(&Vdev) -> Option<Arc<dyn Device>>,
-    ) -> Result<(), VdevError> {
+    pub fn reopen(&self, how: &mut Reopen<'_>) -> Result<bool, VdevError> {
         let _one = self.writer.probing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut any = false;
         assemble::for_each_leaf(self.root(), &mut |leaf, state_with| {
-            if which(leaf) && leaf.state() != VdevState::Healthy {
-                let config = config(leaf);
-                reopen(leaf, &|device| state_with(&config, device), open);
+            if !(how.which)(leaf) {
+                return;
             }
-        })
+            let config = (how.config)(leaf);
+            let state_with = |device: Option<&dyn Device>| state_with(&config, device);
+            let well = leaf.state() == VdevState::Healthy;
+            if !well || how.doubt && !is_well(leaf, &state_with) {
+                any |= reopen(leaf, &state_with, how);
+            }
+        })?;
+        Ok(any)
     }
 }
 
@@ -174,26 +206,80 @@ fn look_after(top: &Arc<Vdev>, leaf: &Vdev) {
 /// What the state of a leaf is, given its config and device.
 pub(crate) type StateWith<'a> = &'a dyn Fn(&NvList, Option<&dyn Device>) -> VdevState;
 
-fn reopen(
-    leaf: &Vdev,
-    state_with: &dyn Fn(Option<&dyn Device>) -> VdevState,
-    open: &mut dyn FnMut(&Vdev) -> Option<Arc<dyn Device>>,
-) {
-    if let Some(device) = leaf.device().filter(|d| answers(&**d)) {
+/// Which leaves come back, and how.
+pub struct Reopen<'a> {
+    /// The leaves.
+    pub which: &'a dyn Fn(&Vdev) -> bool,
+    /// Also those that work are looked at: what is there may be another device meanwhile.
+    pub doubt: bool,
+    /// A leaf's config without what it was taken out of use for.
+    pub config: &'a dyn Fn(&Vdev) -> NvList,
+    /// Finds the device of a leaf anew, which has let go of the one that it had.
+    pub open: &'a mut dyn FnMut(&Vdev) -> Option<Arc<dyn Device>>,
+    /// The last transaction group that is on disk.
+    pub txg: u64,
+    /// Whether the pool is written to.
+    pub writable: bool,
+}
+
+/// What the state of a certain leaf is with a device.
+type StateOf<'a> = &'a dyn Fn(Option<&dyn Device>) -> VdevState;
+
+/// Whether the device of a leaf in use is still the leaf's.
+fn is_well(leaf: &Vdev, state_with: StateOf<'_>) -> bool {
+    leaf.device().is_some_and(|device| {
+        device.forget_cached();
+        state_with(Some(&*device)).readable()
+    })
+}
+
+/// Brings a leaf back. Returns whether it is in use then.
+fn reopen(leaf: &Vdev, state_with: StateOf<'_>, how: &mut Reopen<'_>) -> bool {
+    let same = |d: &Arc<dyn Device>| d.is_current() && d.writable() == how.writable;
+    if let Some(device) = leaf.device().filter(same)
+        && let (state, missed) = judge(&*device, state_with, how)
+        && state.readable()
+    {
         // Blocks that were laid out without it since the last flush are not on it.
         leaf.written().write_failed();
-        leaf.set_state(state_with(Some(&*device)));
-        return;
+        leaf.add_missing(missed);
+        leaf.set_state(state);
+        return true;
     }
     // A device is open for writing once at a time, so the old one goes first.
-    let state = state_with(None);
-    leaf.replace(Opened { device: None, state });
-    let Some(device) = open(leaf) else { return };
-    let state = match answers(&*device) {
-        true => state_with(Some(&*device)),
-        false => VdevState::Faulted,
-    };
-    leaf.replace(Opened { device: Some(device), state });
+    leaf.replace(Opened { device: None, state: state_with(None) });
+    let Some(device) = (how.open)(leaf) else { return false };
+    let (state, missed) = judge(&*device, state_with, how);
+    leaf.add_missing(missed);
+    // Others may want to write to what is not this leaf's.
+    let kept = state.readable() || !device.writable();
+    leaf.replace(Opened { device: kept.then_some(device), state });
+    state.readable()
+}
+
+/// The state of a leaf with a device that may be any, and the transaction groups that it missed if
+/// it is the leaf's. Nothing is written to one that is not.
+fn judge(
+    device: &dyn Device,
+    state_with: StateOf<'_>,
+    how: &Reopen<'_>,
+) -> (VdevState, Range<u64>) {
+    device.forget_cached();
+    let state = state_with(Some(device));
+    if !state.readable() {
+        return (state, 0..0);
+    }
+    let labels = read_labels(device).ok().flatten();
+    let uberblocks = labels.iter().flat_map(|labels| &labels.uberblocks);
+    let last = uberblocks.map(|(_, _, uberblock)| uberblock.txg).max().unwrap_or(0);
+    if how.writable && last > how.txg {
+        tracing::error!(path = %device.path().display(), last, how.txg, "written to elsewhere");
+        return (VdevState::CantOpen(Aux::CorruptData), 0..0);
+    }
+    match answers(device) {
+        true => (state, last.saturating_add(1)..how.txg.saturating_add(1)),
+        false => (VdevState::Faulted, 0..0),
+    }
 }
 
 #[cfg(test)]

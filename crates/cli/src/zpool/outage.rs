@@ -24,7 +24,7 @@ fn leaves(vdev: &Vdev) -> Vec<u64> {
 /// Brings leaves back. The error is what comes after `cannot …: `.
 fn restore(imported: &Imported, leaves: &[u64], what: Restore) -> Result<(), String> {
     match imported.opened() {
-        Opened::ReadOnly(pool) => pool.restore(leaves, what).map_err(|e| e.to_string()),
+        Opened::ReadOnly(pool) => pool.restore(leaves, what).map(drop).map_err(|e| e.to_string()),
         Opened::Writable(engine) => engine.restore(leaves, what).map_err(|e| reason(&e)),
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // Each test file uses a part of it.
 
+pub mod loops;
 pub mod tank;
 
 use std::path::{Path, PathBuf};

@@ -8,7 +8,7 @@ use super::{Engine, EngineError, SyncContext};
 use crate::{Pool, config};
 use cenote_dsl::write::DslWriteError;
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_vdev::{Vdev, VdevError, VdevState};
+use cenote_vdev::{Reopen, Vdev, VdevError, VdevState};
 
 /// Why a device was not taken out of use.
 #[derive(Debug, thiserror::Error)]
@@ -57,12 +57,12 @@ fn strip(vdev: &mut NvList, leaves: &[u64], pairs: &[&str]) -> bool {
 }
 
 impl Pool {
-    /// Brings back the leaves with these guids as far as their devices answer. For pools that nothing
-    /// is written to; else see [`Engine::restore`].
+    /// Brings back the leaves with these guids as far as their devices answer and are theirs. Returns
+    /// whether any came back. For pools that nothing is written to; else see [`Engine::restore`].
     ///
     /// # Errors
     /// The config is not what the vdevs were opened by.
-    pub fn restore(&self, leaves: &[u64], what: Restore) -> Result<(), VdevError> {
+    pub fn restore(&self, leaves: &[u64], what: Restore) -> Result<bool, VdevError> {
         let tree = self.store().vdevs();
         let out = |leaf: &Vdev| {
             let offline = leaf.state() == VdevState::Offline && what != Restore::Offline;
@@ -73,36 +73,50 @@ impl Pool {
             config.pairs.retain(|(name, _)| !what.pairs().contains(&name.as_str()));
             config
         };
-        tree.reopen(&out, &stripped, &mut |leaf| self.devices.open_anew(leaf))
+        let any = tree.reopen(&mut Reopen {
+            which: &out,
+            doubt: what == Restore::Nothing,
+            config: &stripped,
+            open: &mut |leaf| self.devices.open_anew(leaf),
+            txg: self.uberblock().txg,
+            writable: self.devices.writable(),
+        });
+        // What is not a leaf's, or does not answer, is for others.
+        for leaf in tree.leaves().iter().filter(|leaf| out(leaf) && !leaf.state().readable()) {
+            self.devices.forget(leaf.guid());
+        }
+        any
     }
 }
 
 impl Engine {
-    /// Brings back the leaves with these guids as far as their devices answer.
+    /// Brings back the leaves with these guids as far as their devices answer and are theirs.
     ///
     /// # Errors
     /// The pool is suspended.
     pub fn restore(&self, leaves: &[u64], what: Restore) -> Result<(), EngineError> {
-        let pool = self.pool();
-        {
-            // No block is laid out meanwhile.
+        let (pool, any) = {
+            // No block is laid out meanwhile, and none after the group that the pool is of.
             let _core = self.core.lock();
-            let done = pool.restore(leaves, what);
-            done.map_err(|e| EngineError::Unsupported(e.to_string()))?;
-        }
+            let pool = self.pool();
+            let any = pool.restore(leaves, what);
+            (pool, any.map_err(|e| EngineError::Unsupported(e.to_string()))?)
+        };
         let noted = |leaf: &NvList| {
             leaves.contains(&config::number(leaf, "guid"))
                 && leaf.pairs.iter().any(|(name, _)| what.pairs().contains(&name.as_str()))
         };
-        let mut any = false;
+        let mut changed = any;
         if let Some(root) = pool.config().list("vdev_tree") {
-            config::for_each_leaf(root, &mut |leaf| any |= noted(leaf));
+            config::for_each_leaf(root, &mut |leaf| changed |= noted(leaf));
         }
-        if !any {
+        if !changed {
             return Ok(());
         }
         let leaves = leaves.to_vec();
         self.sync_task(move |context| {
+            // Labels of those that came back are out of date.
+            context.config_changed |= any;
             context.config_changed |= strip(&mut context.config.vdev_tree, &leaves, what.pairs());
             Ok(())
         })

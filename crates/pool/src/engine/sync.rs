@@ -78,6 +78,8 @@ impl Core {
             return Ok(());
         }
         self.missed.clear();
+        let checked = shared.disk.tree().recheck();
+        checked.map_err(|e| EngineError::Unsupported(e.to_string()))?;
         let mut recorder = Recorder::begin(&shared.disk, txg);
         recorder.closed(&closed);
         shared.history.writing(recorder.so_far());

@@ -1,0 +1,38 @@
+//! Loop devices.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A loop device, which is detached at the end.
+pub struct Loop {
+    pub path: PathBuf,
+}
+
+impl Loop {
+    /// One over `file`; `None`: this system, or this user, has none.
+    pub fn over(file: &Path) -> Option<Loop> {
+        let output = Command::new("losetup").arg("-f").arg("--show").arg(file).output().ok()?;
+        let path = String::from_utf8(output.stdout).ok()?.trim().to_string();
+        if !output.status.success() || path.is_empty() {
+            eprintln!("skipped: no loop devices");
+            return None;
+        }
+        Some(Loop { path: path.into() })
+    }
+
+    /// Has the device see that its file has another size.
+    pub fn resize(&self) {
+        let done = Command::new("losetup").arg("-c").arg(&self.path).status().unwrap();
+        assert!(done.success());
+    }
+
+    pub fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("-d").arg(&self.path).status();
+    }
+}
