@@ -26,6 +26,7 @@ use std::sync::Arc;
 use cenote_format::abd::Abd;
 use rustix::fs::{Advice, FlockOperation, OFlags};
 
+use crate::backing::{busy, hold};
 use crate::direct::{Direct, is_cached};
 use crate::uring::Rings;
 
@@ -139,13 +140,13 @@ pub(crate) fn read_at(dev: &dyn Device, offset: u64, len: usize) -> io::Result<V
 ///
 /// Errors: those of opening it, and `InvalidInput` for anything else (a directory, a terminal).
 pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
-    FileDevice::open(File::open(path)?, path, false)
+    FileDevice::open(File::open(path)?, path, None)
 }
 
 /// Opens a file, block device or partition for reading and writing, for this caller alone: a block
-/// device with `O_EXCL`, which excludes mounts, other pools and whoever else asks for it so; a file
-/// with an exclusive lock (`flock`). Both last until the device is dropped. [`open_device`] is
-/// not kept out.
+/// device with `O_EXCL`, which excludes mounts, other pools and whoever else asks for it so; a file,
+/// and the one behind a loop device, with an exclusive lock (`flock`). All last until the device is
+/// dropped. [`open_device`] is not kept out.
 ///
 /// Errors: those of opening it, `InvalidInput` for anything else (a directory, a terminal),
 /// `ResourceBusy` if it is in use, and `ReadOnlyFilesystem` if it cannot be written to.
@@ -165,12 +166,14 @@ pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
     if kind.is_block_device() && is_readonly(file.metadata()?.rdev()) {
         return Err(ErrorKind::ReadOnlyFilesystem.into());
     }
+    let mut held = Vec::new();
     if kind.is_file() {
-        let busy = || io::Error::new(ErrorKind::ResourceBusy, "in use by another process");
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|e| if e == rustix::io::Errno::WOULDBLOCK { busy() } else { e.into() })?;
+    } else {
+        held = hold(file.metadata()?.rdev())?;
     }
-    FileDevice::open(file, path, true)
+    FileDevice::open(file, path, Some(held))
 }
 
 /// Whether the kernel lets nobody write to a block device. It may let it be opened for that.
@@ -209,16 +212,20 @@ struct FileDevice {
     writable: bool,
     rings: Rings,
     direct: Option<Direct>,
+    /// What is behind it, kept from others.
+    _held: Vec<File>,
 }
 
 impl FileDevice {
-    fn open(mut file: File, path: &Path, writable: bool) -> io::Result<Arc<dyn Device>> {
+    /// `held`: it was opened for writing, and this is to be kept with it.
+    fn open(mut file: File, path: &Path, held: Option<Vec<File>>) -> io::Result<Arc<dyn Device>> {
         check_kind(file.metadata()?.file_type())?;
         // The end of a block device is its size.
         let size = file.seek(SeekFrom::End(0))?;
         let path = path.to_path_buf();
-        let direct = Direct::open(&file);
-        Ok(Arc::new(FileDevice { file, size, path, writable, rings: Rings::default(), direct }))
+        let (writable, direct, rings) = (held.is_some(), Direct::open(&file), Rings::default());
+        let _held = held.unwrap_or_default();
+        Ok(Arc::new(FileDevice { file, size, path, writable, rings, direct, _held }))
     }
 
     fn write(&self, req: &WriteReq) -> io::Result<()> {

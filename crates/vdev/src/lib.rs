@@ -22,6 +22,7 @@
 //! | `submit` | aggregation, batches, parallel devices |
 //! | `mirror`, `raidz`, `indirect` | copies, columns and parity, removed vdevs |
 //! | `probe` | devices that stop answering, and that come back |
+//! | `backing` | files behind loop devices |
 //! | `background` | threads that work for others |
 //! | [`stats`] | counters |
 //! | [`traffic`] | what was written, by what it carries |
@@ -42,6 +43,7 @@
 
 mod assemble;
 mod background;
+mod backing;
 pub mod device;
 mod direct;
 mod indirect;

@@ -11,7 +11,15 @@ pub struct Loop {
 impl Loop {
     /// One over `file`; `None`: this system, or this user, has none.
     pub fn over(file: &Path) -> Option<Loop> {
-        let output = Command::new("losetup").arg("-f").arg("--show").arg(file).output().ok()?;
+        Loop::over_part(file, 0, 0)
+    }
+
+    /// One over `len` bytes (0: all that there are) at byte `offset` of `file`.
+    pub fn over_part(file: &Path, offset: u64, len: u64) -> Option<Loop> {
+        let (offset, len) = (offset.to_string(), len.to_string());
+        let mut command = Command::new("losetup");
+        command.args(["-o", &offset, "--sizelimit", &len, "-f", "--show"]).arg(file);
+        let output = command.output().ok()?;
         let path = String::from_utf8(output.stdout).ok()?.trim().to_string();
         if !output.status.success() || path.is_empty() {
             eprintln!("skipped: no loop devices");

@@ -1,0 +1,113 @@
+//! Devices that are files underneath are one daemon's, whether it has them by themselves or through loop
+//! devices. Where `zdb` is not installed these tests fail.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::loops::Loop;
+use common::{Done, Session};
+use std::fs::File;
+
+/// A session, with a second daemon.
+struct Two {
+    s: Session,
+}
+
+impl Two {
+    /// In a place with files of these names.
+    fn new(files: &[&str]) -> Two {
+        let s = Session::new();
+        for name in files {
+            File::create(s.path(name)).unwrap().set_len(128 << 20).unwrap();
+        }
+        Two { s }
+    }
+
+    /// A command for the second daemon.
+    fn other(&self, line: &str) -> Done {
+        let mut command = self.s.command();
+        command.env("CENOTE_SOCKET", self.s.path("other"));
+        let output = command.args(line.split_whitespace()).output().unwrap();
+        Done {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    fn name(&self, file: &str) -> String {
+        self.s.path(file).display().to_string()
+    }
+}
+
+impl Drop for Two {
+    fn drop(&mut self) {
+        let _ = self.other("daemon stop");
+    }
+}
+
+const IN_USE: &str = "cannot import 'tank': one or more devices are already in use";
+
+#[test]
+fn a_pool_is_imported_once() {
+    let two = Two::new(&["a", "b"]);
+    let (a, b) = (two.name("a"), two.name("b"));
+    let create = format!("zpool create -m none tank mirror {a} {b}");
+    two.s.run(&create).ok();
+    let Some(disk) = Loop::over(&two.s.path("a")) else { return };
+    let again = Loop::over(&two.s.path("a")).unwrap();
+    let refused = |loops: &Loop| {
+        let done = two.other(&format!("zpool import -N -d {} tank", loops.name()));
+        assert!(done.out.contains(&format!("in use:\n\t{}", loops.name())), "{done:?}");
+        assert_eq!(done.fails(1), IN_USE);
+        let said = two.other(&format!("zpool create -f -m none foo {}", loops.name())).fails(1);
+        let part = format!("{} is part of active pool 'tank'", loops.name());
+        assert!(said.ends_with(&part), "{said}");
+        let said = two.other(&format!("zpool labelclear -f {}", loops.name())).fails(1);
+        assert!(!said.is_empty());
+    };
+    refused(&disk);
+    two.s.run("zfs create tank/one").ok();
+    two.s.run("zpool export tank").ok();
+    // The other way around, and through another loop device.
+    two.s.run(&format!("zpool import -N -d {} tank", disk.name())).ok();
+    let said = two.other(&format!("zpool import -N -d {a} -d {b} tank")).fails(1);
+    assert_eq!(said, IN_USE);
+    two.other(&format!("zpool create -f -m none foo {a}")).fails(1);
+    refused(&again);
+    two.s.run("zfs create tank/two").ok();
+    two.s.run("zpool export tank").ok();
+    // When it is free it can be had.
+    two.other(&format!("zpool import -N -d {} tank", again.name())).ok();
+    two.other("zpool export tank").ok();
+    drop((disk, again));
+    cenote_testpools::judge(two.s.dir.path(), "tank");
+}
+
+/// Parts of one file are different devices.
+#[test]
+fn a_file_in_parts() {
+    let two = Two::new(&["a"]);
+    let file = two.s.path("a");
+    File::options().write(true).open(&file).unwrap().set_len(256 << 20).unwrap();
+    let part = |at: u64| Loop::over_part(&file, at << 20, 128 << 20);
+    let (Some(first), Some(second)) = (part(0), part(128)) else { return };
+    let line = format!("zpool create -m none tank mirror {} {}", first.name(), second.name());
+    two.s.run(&line).ok();
+    two.s.run("zfs create tank/one").ok();
+    let whole = Loop::over(&file).unwrap();
+    for name in [two.name("a"), whole.name()] {
+        let said = two.other(&format!("zpool create -f -m none foo {name}")).fails(1);
+        assert!(said.ends_with(&format!("{name} is part of active pool 'tank'")), "{said}");
+    }
+    drop(whole);
+    two.s.run("zpool export tank").ok();
+    for (disk, name) in [(&first, "first"), (&second, "second")] {
+        let mut copy = File::create(two.s.path(name)).unwrap();
+        std::io::copy(&mut File::open(&disk.path).unwrap(), &mut copy).unwrap();
+    }
+    drop((first, second));
+    std::fs::remove_file(file).unwrap();
+    cenote_testpools::judge(two.s.dir.path(), "tank");
+}

@@ -1,0 +1,100 @@
+//! What is behind loop devices: a file, which may be used by itself at the same time, or through
+//! another loop device.
+//!
+//! The kernel lets both be written to. So whoever has a loop device for himself holds the file behind it
+//! as if he had opened that: with an exclusive lock (`flock`), or with `O_EXCL` where it is a block
+//! device, and so on if that is a loop device itself. Who has a part of the file only (a partition of
+//! the loop device, or a loop device over a part) shares its lock with those who have other parts, which
+//! keeps off those who want all of it.
+//!
+//! The kernel tells the path of the file. Where that leads to none (the file was deleted, or is out of
+//! sight) nobody is kept off.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, major, minor};
+
+/// Most loop devices on top of each other that are followed.
+const MOST: usize = 8;
+
+/// A file behind a loop device.
+struct Backing {
+    path: PathBuf,
+    /// The device is all of the file.
+    whole: bool,
+}
+
+impl Backing {
+    /// Of a block device; `None`: it is no loop device, nor part of one.
+    fn of(rdev: u64) -> Option<Backing> {
+        let device = PathBuf::from(format!("/sys/dev/block/{}:{}", major(rdev), minor(rdev)));
+        let partition = device.join("partition").exists();
+        let about = device.join(if partition { "../loop" } else { "loop" });
+        let said = |name: &str| std::fs::read(about.join(name)).ok();
+        let zero = |name: &str| said(name).is_none_or(|text| text.trim_ascii() == b"0");
+        let path = said("backing_file")?;
+        let path = path.strip_suffix(b"\n").unwrap_or(&path);
+        let whole = !partition && zero("offset") && zero("sizelimit");
+        Some(Backing { path: Path::new(os_str(path)).into(), whole })
+    }
+
+    /// The file, held; `None`: there is nothing to hold.
+    fn hold(&self) -> io::Result<Option<File>> {
+        let Ok(kind) = self.path.metadata().map(|m| m.file_type()) else { return Ok(None) };
+        let mut options = OpenOptions::new();
+        options.read(true);
+        if kind.is_block_device() && self.whole {
+            options.custom_flags(OFlags::EXCL.bits().cast_signed());
+        }
+        let file = match options.open(&self.path) {
+            Err(e) if e.kind() == ErrorKind::ResourceBusy => return Err(e),
+            opened => opened.ok(),
+        };
+        if let Some(file) = file.as_ref().filter(|_| kind.is_file()) {
+            lock(file, self.whole)?;
+        }
+        Ok(file)
+    }
+}
+
+fn os_str(bytes: &[u8]) -> &std::ffi::OsStr {
+    std::os::unix::ffi::OsStrExt::from_bytes(bytes)
+}
+
+/// Locks a file, for this descriptor alone or shared.
+///
+/// Errors: `ResourceBusy` if others have it. That locks do not work there is none.
+fn lock(file: &File, alone: bool) -> io::Result<()> {
+    let operation = match alone {
+        true => FlockOperation::NonBlockingLockExclusive,
+        false => FlockOperation::NonBlockingLockShared,
+    };
+    match rustix::fs::flock(file, operation) {
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(busy()),
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn busy() -> io::Error {
+    io::Error::new(ErrorKind::ResourceBusy, "in use by another process")
+}
+
+/// Holds what is behind a block device for as long as what is returned is kept.
+///
+/// Errors: `ResourceBusy` if others have it.
+pub(crate) fn hold(rdev: u64) -> io::Result<Vec<File>> {
+    let mut held = Vec::new();
+    let mut next = Some(rdev);
+    while let Some(backing) = next.take().and_then(Backing::of)
+        && held.len() < MOST
+        && let Some(file) = backing.hold()?
+    {
+        let meta = file.metadata()?;
+        next = meta.file_type().is_block_device().then(|| meta.rdev());
+        held.push(file);
+    }
+    Ok(held)
+}
