@@ -247,6 +247,32 @@ fn the_right_device_comes_back_after_a_wrong_one() {
 }
 
 #[test]
+fn a_suspended_pool_knows_no_list_of_errors() {
+    let s = Session::new();
+    let a = s.path("a");
+    File::create(&a).unwrap().set_len(128 << 20).unwrap();
+    let Some(disk) = Loop::over(&a) else { return };
+    s.run(&format!("zpool create -m none tank {}", disk.name())).ok();
+    change(&s, "one");
+    let own = s.path("own");
+    fs::copy(&a, &own).unwrap();
+    File::options().write(true).open(&a).unwrap().set_len(0).unwrap();
+    disk.resize();
+    s.run("zfs create tank/two").fails(1);
+    let text = s.run("zpool status tank").ok();
+    assert!(text.contains("state: SUSPENDED"), "{text}");
+    let last = "\n\nerrors: List of errors unavailable: pool I/O is currently suspended\n";
+    assert!(text.ends_with(last), "{text}");
+    s.run("zpool export -f tank");
+    drop(disk);
+    overwrite(&a, &own);
+    fs::remove_file(own).unwrap();
+    import(&s);
+    assert!(s.run("zpool status tank").ok().ends_with("\n\nerrors: No known data errors\n"));
+    judge(&s);
+}
+
+#[test]
 fn refusals() {
     let s = mirror();
     for (line, code, message) in [

@@ -211,6 +211,10 @@ fn is_well(line: &VdevLine) -> bool {
 
 /// The last lines: which files are damaged.
 fn errors(imported: &Imported, s: &PoolStatus, show: &Show) -> Result<String, Stop> {
+    if imported.suspended() {
+        let why = "pool I/O is currently suspended";
+        return Ok(format!("\nerrors: List of errors unavailable: {why}\n"));
+    }
     if s.error_count == 0 {
         return Ok("\nerrors: No known data errors\n".into());
     }
