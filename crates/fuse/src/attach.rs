@@ -298,9 +298,12 @@ impl Served {
         self.session.as_ref().map(Session::notifier)
     }
 
-    /// Whether it is still being served: not after someone else unmounted it.
+    /// Whether it is still there: not after someone else unmounted it, which the threads that serve it
+    /// learn a moment later.
     pub(crate) fn is_mounted(&self) -> bool {
+        let Some(id) = &self.id else { return false };
         self.session.as_ref().is_some_and(|s| !s.is_finished())
+            && (leads_to(&self.mountpoint, id) || !mountinfo::mountpoints(id).is_empty())
     }
 
     /// Makes the mount another kind where it is, in use or not. False: this process cannot, since it
