@@ -26,7 +26,8 @@
 //! | room | what |
 //! |---|---|
 //! | `gate` | the open group, the throttle |
-//! | `datasets` | datasets that are open for writing; space that is left to each |
+//! | `datasets` | datasets that are open for writing; who may write how much |
+//! | `room` | what is left in the pool, and what of it is reserved for whom |
 //! | [`task`] | sync tasks |
 //! | `outage` | devices that go out of use and come back |
 //! | `sync` | one transaction group: its passes |
