@@ -72,7 +72,7 @@ mod uring;
 mod vdev;
 pub mod write;
 
-pub use background::{background, run_anywhere};
+pub use background::{Hurry, KeptOff, background, become_worker, hurry, keep_off, worker};
 pub use device::{Device, ReadReq, WriteReq, first_partition, open_device, open_device_rw};
 pub use label_init::{LabelOwner, LabelState, clear_labels, init_labels, label_owner};
 pub use label_sync::LabelUpdate;

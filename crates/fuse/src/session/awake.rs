@@ -6,9 +6,13 @@
 //! its processor ([`placement`](super::placement)) runs away to the one that is asleep.
 //!
 //! So while one thread alone sends small requests, all processors but the one that requests are
-//! answered on are kept busy doing nothing: by threads of the lowest priority, which give way to
-//! whatever else there is to do. They stop as soon as there was no request for [`PATIENCE`]. Where there
-//! are more than [`MOST`] processors nothing is kept awake: it would cost more than it is worth.
+//! answered on are kept busy doing nothing: by threads of the lowest priority, which ask again and again
+//! whether there is something else to do there. They stop as soon as there was no request for [`PATIENCE`].
+//! Where there are more than [`MOST`] processors nothing is kept awake: it would cost more than it is worth.
+//!
+//! The scheduler now takes all processors for equally busy, and would leave a thread that writes a
+//! transaction group beside the caller. So such threads are kept off its processor for as long
+//! ([`keep_off`]), unless it is all over within [`PATIENCE`].
 //!
 //! ```text
 //!   request ──> counted ──> threads asleep? ──yes──> woken
@@ -19,8 +23,8 @@
 //!                                       asleep
 //! ```
 
-use cenote_vdev::background;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use cenote_vdev::{KeptOff, background, keep_off};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,6 +52,8 @@ struct Shared {
     requests: AtomicU64,
     /// Whether the threads sleep, or are about to.
     asleep: AtomicBool,
+    /// The processor that requests are answered on.
+    on: AtomicUsize,
     /// Whether they are to end.
     ended: Mutex<bool>,
     wake: Condvar,
@@ -58,6 +64,11 @@ impl Awake {
     pub(super) fn new(processors: u32) -> Awake {
         let wanted = if processors > MOST { 0 } else { processors.saturating_sub(1) };
         Awake { wanted, threads: OnceLock::new(), shared: Arc::default() }
+    }
+
+    /// From now on requests are answered on this processor.
+    pub(super) fn answer_on(&self, cpu: usize) {
+        self.shared.on.store(cpu, Relaxed);
     }
 
     /// There was a request, and more of its kind are to be expected at once.
@@ -79,7 +90,7 @@ impl Awake {
     fn start(&self) {
         for n in 0..self.wanted {
             let shared = self.shared.clone();
-            if let Err(e) = background(format!("fuse-awake-{n}"), move || shared.run()) {
+            if let Err(e) = background(format!("fuse-awake-{n}"), move || shared.run(n == 0)) {
                 tracing::debug!(%e, "processors are not kept awake");
             }
         }
@@ -99,14 +110,15 @@ impl Shared {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self) {
+    /// What each thread does. The `first` of them sees to the workers.
+    fn run(&self, first: bool) {
         if let Err(e) = rustix::process::setpriority_process(None, LOWEST) {
             // It would take its share of a processor from others.
             tracing::debug!(%e, "processors are not kept awake");
             return;
         }
         loop {
-            self.spin();
+            self.spin(first);
             let mut ended = self.lock();
             let seen = self.requests.load(Relaxed);
             self.asleep.store(true, Relaxed);
@@ -120,14 +132,28 @@ impl Shared {
     }
 
     /// Returns when there was no request for [`PATIENCE`].
-    fn spin(&self) {
-        let (mut seen, mut since) = (self.requests.load(Relaxed), Instant::now());
+    fn spin(&self, first: bool) {
+        let start = Instant::now();
+        let (mut seen, mut since) = (self.requests.load(Relaxed), start);
+        let mut kept = None;
         while since.elapsed() < PATIENCE {
             (0..TURNS).for_each(|_| std::hint::spin_loop());
+            std::thread::yield_now();
             let now = self.requests.load(Relaxed);
             if now != seen {
                 (seen, since) = (now, Instant::now());
+                if first && since.duration_since(start) >= PATIENCE {
+                    self.keep_workers_off(&mut kept);
+                }
             }
+        }
+    }
+
+    /// Keeps workers off the processor that requests are answered on now.
+    fn keep_workers_off(&self, kept: &mut Option<KeptOff>) {
+        let cpu = self.on.load(Relaxed);
+        if kept.as_ref().is_none_or(|kept| kept.cpu() != cpu) {
+            *kept = Some(keep_off(cpu));
         }
     }
 }
@@ -135,6 +161,7 @@ impl Shared {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use rustix::thread::{CpuSet, gettid, sched_getaffinity};
 
     /// Whether something becomes true before long.
     pub(in crate::session) fn soon(what: impl Fn() -> bool) -> bool {
@@ -158,6 +185,35 @@ pub(super) mod tests {
         awake.expect_more();
         drop(awake);
         assert!(soon(|| shared.strong_count() == 0));
+    }
+
+    #[test]
+    fn workers_are_kept_off_the_processor_while_requests_come() {
+        let all = sched_getaffinity(None).unwrap();
+        let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let worker = cenote_vdev::worker("works", move || {
+            tell.send(gettid()).unwrap();
+            let _ = ended.recv();
+        });
+        let thread = told.recv().unwrap();
+        let may = |cpu: usize| sched_getaffinity(Some(thread)).unwrap().is_set(cpu);
+        let awake = Awake::new(2);
+        for cpu in cpus.iter().take(MOST as usize) {
+            awake.answer_on(*cpu);
+            let kept_off = || {
+                let start = Instant::now();
+                while start.elapsed() < 5 * PATIENCE {
+                    awake.expect_more();
+                }
+                !may(*cpu)
+            };
+            assert!(cpus.len() == 1 || soon(kept_off));
+        }
+        assert!(soon(|| cpus.iter().all(|cpu| may(*cpu))));
+        drop(end);
+        worker.unwrap().join().unwrap();
     }
 
     #[test]

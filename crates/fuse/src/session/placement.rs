@@ -31,7 +31,7 @@ use std::sync::{Mutex, PoisonError};
 /// Small requests in a row by one thread after which it is followed.
 const ALONE: u32 = 64;
 /// Requests after which it is looked for again.
-const AGAIN: u32 = 64;
+const AGAIN: u32 = 256;
 /// Bytes of data from which on a request is not small.
 const LARGE: usize = 64 << 10;
 /// No processor.
@@ -116,7 +116,7 @@ impl Placement {
         }
         let streak = self.streak.fetch_add(1, Relaxed);
         if streak >= ALONE {
-            if streak.is_multiple_of(AGAIN) {
+            if streak.is_power_of_two() || streak.is_multiple_of(AGAIN) {
                 self.follow(caller);
             }
             return;
@@ -161,6 +161,9 @@ impl Placement {
         };
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         self.on.store(cpu, Relaxed);
+        if cpu != ANYWHERE {
+            self.awake.answer_on(cpu);
+        }
         for thread in threads.iter() {
             if let Err(e) = rustix::thread::sched_setaffinity(Some(*thread), &set) {
                 tracing::debug!(%e, "cannot choose a processor");

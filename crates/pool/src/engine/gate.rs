@@ -21,7 +21,8 @@
 //! fast as the devices take them and no one waits for a whole group. At the limit changes wait. From
 //! `zfs_dirty_data_sync_percent` on, or `zfs_dirty_data_sync` if that is less, the open group is closed
 //! without waiting for its time: early, so that it is written while changes enter the next one, and who
-//! waits for all of it in the end waits for little. The limit is `zfs_dirty_data_max`, if the pool was
+//! waits for all of it in the end waits for little. If it comes to that before the group before it is
+//! on disk, those that write hurry ([`hurry`]). The limit is `zfs_dirty_data_max`, if the pool was
 //! not opened with one of its own. All these are asked for at each change.
 //!
 //! A group has the pointers that are freed in it in memory, until it is on disk: they count as dirty, too.
@@ -35,6 +36,7 @@ use crate::tunables;
 use cenote_dmu::live::Hold;
 use cenote_dmu::write::WriteError;
 use cenote_format::blkptr::BLKPTR_SIZE;
+use cenote_vdev::{Hurry, hurry};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -88,6 +90,8 @@ struct State {
     ended: bool,
     /// Why nothing can be written any more.
     failed: Option<String>,
+    /// While changes come faster than they are written.
+    hurry: Option<Hurry>,
 }
 
 impl State {
@@ -106,6 +110,7 @@ impl State {
             ending: false,
             ended: false,
             failed: None,
+            hurry: None,
         }
     }
 
@@ -260,6 +265,9 @@ impl Gate {
         let enough = tunables::dirty_data_sync(self.limit());
         if state.wanted < txg && state.dirty_in(txg) >= enough {
             state.wanted = txg;
+            if state.synced + 1 < txg {
+                state.hurry.get_or_insert_with(hurry);
+            }
             self.changed.notify_all();
         }
         Ok(Inside { gate: self.clone(), txg, spare: 0, bytes, made: 0, freed: 0 })
@@ -409,6 +417,9 @@ impl Gate {
         let mut state = self.state.lock();
         state.synced = txg;
         state.dirty.retain(|t, _| *t > txg);
+        if state.wanted < state.open {
+            state.hurry = None;
+        }
         self.changed.notify_all();
     }
 
@@ -430,6 +441,7 @@ impl Gate {
     pub fn fail(&self, why: String) {
         let mut state = self.state.lock();
         state.failed.get_or_insert(why);
+        state.hurry = None;
         self.changed.notify_all();
     }
 
@@ -472,6 +484,26 @@ mod tests {
         assert_eq!(late.join().unwrap(), 11);
         gate.synced(10);
         assert_eq!((gate.synced_txg(), gate.dirty()), (10, 1));
+    }
+
+    #[test]
+    fn those_that_write_hurry_while_changes_come_faster_than_they_are_written() {
+        let gate = Gate::new(0, Some(1000));
+        let hurry = || gate.state.lock().hurry.is_some();
+        let fill = || drop(gate.enter(percent(1000, 20), false).unwrap());
+        fill();
+        assert!(!hurry());
+        gate.close(|_| ());
+        drop(gate.enter(1, false).unwrap());
+        assert!(!hurry());
+        fill();
+        assert!(hurry());
+        gate.synced(1);
+        // The next one is full as well.
+        assert!(hurry());
+        gate.close(|_| ());
+        gate.synced(2);
+        assert!(!hurry());
     }
 
     #[test]

@@ -70,8 +70,7 @@ impl Background {
                 done.lock().remove(&place);
             }
         };
-        let thread = std::thread::Builder::new().name("metaslab-load".into());
-        if let Err(e) = thread.spawn(work) {
+        if let Err(e) = cenote_vdev::worker("metaslab-load", work) {
             tracing::warn!("no thread to load metaslabs ahead: {e}");
         }
         Background { queue, asked }

@@ -103,9 +103,8 @@ pub(super) struct Maturing {
 impl Maturing {
     pub(super) fn start() -> Maturing {
         let (queue, all) = bounded::<Job>(1);
-        let thread = std::thread::Builder::new().name("metaslab-mature".into());
         let run = move || all.into_iter().for_each(|(work, _done)| work.run());
-        if let Err(e) = thread.spawn(run) {
+        if let Err(e) = cenote_vdev::worker("metaslab-mature", run) {
             tracing::warn!("no thread to give back space: {e}");
         }
         Maturing { queue, shared: Arc::default() }

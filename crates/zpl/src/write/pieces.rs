@@ -162,7 +162,7 @@ impl FileSystem {
             return;
         }
         let this = self.this.clone();
-        match cenote_vdev::background("zfs-unlinked", move || reap(&this)) {
+        match cenote_vdev::worker("zfs-unlinked", move || reap(&this)) {
             Ok(_) => queue.running = true,
             Err(e) => {
                 tracing::warn!("no thread to free files: {e}");
