@@ -81,13 +81,6 @@ impl Drop for Worker {
 #[derive(Debug)]
 pub struct KeptOff(usize);
 
-impl KeptOff {
-    /// The processor.
-    pub fn cpu(&self) -> usize {
-        self.0
-    }
-}
-
 /// Has workers run on other processors than `cpu`, if there are any.
 pub fn keep_off(cpu: usize) -> KeptOff {
     Workers::lock().change(|workers| workers.off.push(cpu));
@@ -215,7 +208,7 @@ mod tests {
         let thread = worker("moves", move || {
             let before = mine();
             let kept = keep_off(first);
-            let (off, again) = (mine(), keep_off(kept.cpu()));
+            let (off, again) = (mine(), keep_off(first));
             drop(kept);
             let (still, in_a_hurry) = (mine(), hurry());
             let hurried = mine();

@@ -12,7 +12,7 @@
 //!
 //! The scheduler now takes all processors for equally busy, and would leave a thread that writes a
 //! transaction group beside the caller. So such threads are kept off its processor for as long
-//! ([`keep_off`]), unless it is all over within [`PATIENCE`].
+//! ([`keep_off`]), unless it is all over within [`PATIENCE`]; these here as well.
 //!
 //! ```text
 //!   request ──> counted ──> threads asleep? ──yes──> woken
@@ -23,7 +23,7 @@
 //!                                       asleep
 //! ```
 
-use cenote_vdev::{KeptOff, background, keep_off};
+use cenote_vdev::{KeptOff, keep_off, worker};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -54,6 +54,8 @@ struct Shared {
     asleep: AtomicBool,
     /// The processor that requests are answered on.
     on: AtomicUsize,
+    /// That workers are kept off it.
+    kept: Mutex<Option<KeptOff>>,
     /// Whether they are to end.
     ended: Mutex<bool>,
     wake: Condvar,
@@ -69,6 +71,10 @@ impl Awake {
     /// From now on requests are answered on this processor.
     pub(super) fn answer_on(&self, cpu: usize) {
         self.shared.on.store(cpu, Relaxed);
+        let mut kept = self.shared.kept();
+        if kept.is_some() {
+            *kept = Some(keep_off(cpu));
+        }
     }
 
     /// There was a request, and more of its kind are to be expected at once.
@@ -90,7 +96,7 @@ impl Awake {
     fn start(&self) {
         for n in 0..self.wanted {
             let shared = self.shared.clone();
-            if let Err(e) = background(format!("fuse-awake-{n}"), move || shared.run(n == 0)) {
+            if let Err(e) = worker(format!("fuse-awake-{n}"), move || shared.run(n == 0)) {
                 tracing::debug!(%e, "processors are not kept awake");
             }
         }
@@ -108,6 +114,10 @@ impl Drop for Awake {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, bool> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Option<KeptOff>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What each thread does. The `first` of them sees to the workers.
@@ -135,25 +145,21 @@ impl Shared {
     fn spin(&self, first: bool) {
         let start = Instant::now();
         let (mut seen, mut since) = (self.requests.load(Relaxed), start);
-        let mut kept = None;
+        let mut keeps = false;
         while since.elapsed() < PATIENCE {
             (0..TURNS).for_each(|_| std::hint::spin_loop());
             std::thread::yield_now();
             let now = self.requests.load(Relaxed);
             if now != seen {
                 (seen, since) = (now, Instant::now());
-                if first && since.duration_since(start) >= PATIENCE {
-                    self.keep_workers_off(&mut kept);
+                if first && !keeps && since.duration_since(start) >= PATIENCE {
+                    keeps = true;
+                    *self.kept() = Some(keep_off(self.on.load(Relaxed)));
                 }
             }
         }
-    }
-
-    /// Keeps workers off the processor that requests are answered on now.
-    fn keep_workers_off(&self, kept: &mut Option<KeptOff>) {
-        let cpu = self.on.load(Relaxed);
-        if kept.as_ref().is_none_or(|kept| kept.cpu() != cpu) {
-            *kept = Some(keep_off(cpu));
+        if keeps {
+            *self.kept() = None;
         }
     }
 }
@@ -193,7 +199,7 @@ pub(super) mod tests {
         let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();
         let (tell, told) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
-        let worker = cenote_vdev::worker("works", move || {
+        let works = worker("works", move || {
             tell.send(gettid()).unwrap();
             let _ = ended.recv();
         });
@@ -213,7 +219,7 @@ pub(super) mod tests {
         }
         assert!(soon(|| cpus.iter().all(|cpu| may(*cpu))));
         drop(end);
-        worker.unwrap().join().unwrap();
+        works.unwrap().join().unwrap();
     }
 
     #[test]

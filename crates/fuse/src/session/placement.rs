@@ -25,13 +25,16 @@ use fuse_abi::linux::fuse_in_header;
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, Pid};
 use std::fs;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Small requests in a row by one thread after which it is followed.
 const ALONE: u32 = 64;
-/// Requests after which it is looked for again.
+/// Requests after which it is looked for again, or earlier at first.
 const AGAIN: u32 = 256;
+/// Time without a request after which it may have been moved.
+const PAUSE: Duration = Duration::from_micros(500);
 /// Bytes of data from which on a request is not small.
 const LARGE: usize = 64 << 10;
 /// No processor.
@@ -48,6 +51,10 @@ pub(super) struct Placement {
     caller: AtomicU32,
     /// How many it sent in a row.
     streak: AtomicU32,
+    /// Since when times are counted.
+    start: Instant,
+    /// When the latest small request was received, in nanoseconds.
+    latest: AtomicU64,
     /// The processor that the threads are on, or [`ANYWHERE`].
     on: AtomicUsize,
     /// How several threads are answered, where there is a choice.
@@ -68,6 +75,8 @@ impl Placement {
             threads: Mutex::default(),
             caller: AtomicU32::new(0),
             streak: AtomicU32::new(0),
+            start: Instant::now(),
+            latest: AtomicU64::new(0),
             on: AtomicUsize::new(ANYWHERE),
             trial: (2..=awake::MOST).contains(&processors).then(Trial::new),
             awake: Awake::new(processors),
@@ -115,10 +124,12 @@ impl Placement {
             }
         }
         let streak = self.streak.fetch_add(1, Relaxed);
+        let paused = self.paused() && self.on.load(Relaxed) != ANYWHERE;
+        let due = streak >= ALONE && (streak.is_power_of_two() || streak.is_multiple_of(AGAIN));
+        if paused || due {
+            self.follow(caller);
+        }
         if streak >= ALONE {
-            if streak.is_power_of_two() || streak.is_multiple_of(AGAIN) {
-                self.follow(caller);
-            }
             return;
         }
         match self.trial.as_ref().and_then(Trial::received) {
@@ -126,6 +137,13 @@ impl Placement {
             Some(Way::Apart) => self.spread(),
             None => {}
         }
+    }
+
+    /// Whether this request is the first after a pause.
+    fn paused(&self) -> bool {
+        let now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let latest = self.latest.swap(now, Relaxed);
+        Duration::from_nanos(now.saturating_sub(latest)) >= PAUSE
     }
 
     /// Those that answer run anywhere, and all of them read requests.

@@ -19,7 +19,7 @@
 //!         └─────────────────────────┘ or no request since the watcher's last look
 //! ```
 
-use cenote_vdev::background;
+use cenote_vdev::worker;
 use rustix::thread::Pid;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -98,7 +98,7 @@ impl Turn {
 
     fn watch(&self) -> bool {
         let shared = self.shared.clone();
-        let started = background("fuse-watch", move || shared.watch());
+        let started = worker("fuse-watch", move || shared.watch());
         started.inspect_err(|e| tracing::debug!(%e, "several threads read requests")).is_ok()
     }
 }
