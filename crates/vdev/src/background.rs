@@ -42,19 +42,25 @@ impl Workers {
 
     /// Puts some of them there. Where that fails they stay where they are: it is about speed only.
     fn put(&self, threads: &[Pid]) {
-        let put = processors().and_then(|all| {
-            let allowed = self.allowed(all);
-            threads.iter().try_for_each(|thread| sched_setaffinity(Some(*thread), &allowed))
-        });
-        if let Err(e) = put {
-            tracing::debug!("processors of workers: {e}");
+        let allowed = match processors() {
+            Ok(all) => self.allowed(all),
+            Err(e) => return tracing::debug!("processors: {e}"),
+        };
+        for thread in threads {
+            if let Err(e) = sched_setaffinity(Some(*thread), &allowed) {
+                tracing::debug!("processors of a worker: {e}");
+            }
         }
     }
 
-    /// Makes a change and puts all of them where they are to be then.
+    /// Makes a change and puts all of them where they are to be then, if that is elsewhere.
     fn change(&mut self, change: impl FnOnce(&mut Workers)) {
+        let free = |workers: &Workers| workers.hurries > 0 || workers.off.is_empty();
+        let before = free(self);
         change(self);
-        self.put(&self.threads);
+        if !(before && free(self)) {
+            self.put(&self.threads);
+        }
     }
 }
 
@@ -80,6 +86,13 @@ impl Drop for Worker {
 /// Workers are kept off a processor, until this is dropped.
 #[derive(Debug)]
 pub struct KeptOff(usize);
+
+impl KeptOff {
+    /// The processor.
+    pub fn cpu(&self) -> usize {
+        self.0
+    }
+}
 
 /// Has workers run on other processors than `cpu`, if there are any.
 pub fn keep_off(cpu: usize) -> KeptOff {

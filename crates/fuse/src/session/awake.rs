@@ -11,8 +11,8 @@
 //! Where there are more than [`MOST`] processors nothing is kept awake: it would cost more than it is worth.
 //!
 //! The scheduler now takes all processors for equally busy, and would leave a thread that writes a
-//! transaction group beside the caller. So such threads are kept off its processor for as long
-//! ([`keep_off`]), unless it is all over within [`PATIENCE`]; these here as well.
+//! transaction group beside the caller: so such threads are kept off its processor meanwhile
+//! ([`turn`](super::turn)), and these here as well.
 //!
 //! ```text
 //!   request ──> counted ──> threads asleep? ──yes──> woken
@@ -23,8 +23,8 @@
 //!                                       asleep
 //! ```
 
-use cenote_vdev::{KeptOff, keep_off, worker};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use cenote_vdev::worker;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -52,10 +52,6 @@ struct Shared {
     requests: AtomicU64,
     /// Whether the threads sleep, or are about to.
     asleep: AtomicBool,
-    /// The processor that requests are answered on.
-    on: AtomicUsize,
-    /// That workers are kept off it.
-    kept: Mutex<Option<KeptOff>>,
     /// Whether they are to end.
     ended: Mutex<bool>,
     wake: Condvar,
@@ -66,15 +62,6 @@ impl Awake {
     pub(super) fn new(processors: u32) -> Awake {
         let wanted = if processors > MOST { 0 } else { processors.saturating_sub(1) };
         Awake { wanted, threads: OnceLock::new(), shared: Arc::default() }
-    }
-
-    /// From now on requests are answered on this processor.
-    pub(super) fn answer_on(&self, cpu: usize) {
-        self.shared.on.store(cpu, Relaxed);
-        let mut kept = self.shared.kept();
-        if kept.is_some() {
-            *kept = Some(keep_off(cpu));
-        }
     }
 
     /// There was a request, and more of its kind are to be expected at once.
@@ -96,7 +83,7 @@ impl Awake {
     fn start(&self) {
         for n in 0..self.wanted {
             let shared = self.shared.clone();
-            if let Err(e) = worker(format!("fuse-awake-{n}"), move || shared.run(n == 0)) {
+            if let Err(e) = worker(format!("fuse-awake-{n}"), move || shared.run()) {
                 tracing::debug!(%e, "processors are not kept awake");
             }
         }
@@ -116,19 +103,14 @@ impl Shared {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Option<KeptOff>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What each thread does. The `first` of them sees to the workers.
-    fn run(&self, first: bool) {
+    fn run(&self) {
         if let Err(e) = rustix::process::setpriority_process(None, LOWEST) {
             // It would take its share of a processor from others.
             tracing::debug!(%e, "processors are not kept awake");
             return;
         }
         loop {
-            self.spin(first);
+            self.spin();
             let mut ended = self.lock();
             let seen = self.requests.load(Relaxed);
             self.asleep.store(true, Relaxed);
@@ -142,24 +124,15 @@ impl Shared {
     }
 
     /// Returns when there was no request for [`PATIENCE`].
-    fn spin(&self, first: bool) {
-        let start = Instant::now();
-        let (mut seen, mut since) = (self.requests.load(Relaxed), start);
-        let mut keeps = false;
+    fn spin(&self) {
+        let (mut seen, mut since) = (self.requests.load(Relaxed), Instant::now());
         while since.elapsed() < PATIENCE {
             (0..TURNS).for_each(|_| std::hint::spin_loop());
             std::thread::yield_now();
             let now = self.requests.load(Relaxed);
             if now != seen {
                 (seen, since) = (now, Instant::now());
-                if first && !keeps && since.duration_since(start) >= PATIENCE {
-                    keeps = true;
-                    *self.kept() = Some(keep_off(self.on.load(Relaxed)));
-                }
             }
-        }
-        if keeps {
-            *self.kept() = None;
         }
     }
 }
@@ -167,7 +140,6 @@ impl Shared {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use rustix::thread::{CpuSet, gettid, sched_getaffinity};
 
     /// Whether something becomes true before long.
     pub(in crate::session) fn soon(what: impl Fn() -> bool) -> bool {
@@ -191,35 +163,6 @@ pub(super) mod tests {
         awake.expect_more();
         drop(awake);
         assert!(soon(|| shared.strong_count() == 0));
-    }
-
-    #[test]
-    fn workers_are_kept_off_the_processor_while_requests_come() {
-        let all = sched_getaffinity(None).unwrap();
-        let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();
-        let (tell, told) = std::sync::mpsc::channel();
-        let (end, ended) = std::sync::mpsc::channel::<()>();
-        let works = worker("works", move || {
-            tell.send(gettid()).unwrap();
-            let _ = ended.recv();
-        });
-        let thread = told.recv().unwrap();
-        let may = |cpu: usize| sched_getaffinity(Some(thread)).unwrap().is_set(cpu);
-        let awake = Awake::new(2);
-        for cpu in cpus.iter().take(MOST as usize) {
-            awake.answer_on(*cpu);
-            let kept_off = || {
-                let start = Instant::now();
-                while start.elapsed() < 5 * PATIENCE {
-                    awake.expect_more();
-                }
-                !may(*cpu)
-            };
-            assert!(cpus.len() == 1 || soon(kept_off));
-        }
-        assert!(soon(|| cpus.iter().all(|cpu| may(*cpu))));
-        drop(end);
-        works.unwrap().join().unwrap();
     }
 
     #[test]

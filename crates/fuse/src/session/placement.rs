@@ -70,6 +70,7 @@ impl Placement {
     pub(super) fn new() -> Placement {
         let allowed = rustix::thread::sched_getaffinity(None).ok();
         let processors = allowed.map_or(0, |set| set.count());
+        let few = (2..=awake::MOST).contains(&processors);
         Placement {
             allowed,
             threads: Mutex::default(),
@@ -78,9 +79,9 @@ impl Placement {
             start: Instant::now(),
             latest: AtomicU64::new(0),
             on: AtomicUsize::new(ANYWHERE),
-            trial: (2..=awake::MOST).contains(&processors).then(Trial::new),
+            trial: few.then(Trial::new),
             awake: Awake::new(processors),
-            turn: Turn::default(),
+            turn: Turn::new(few),
         }
     }
 
@@ -180,7 +181,7 @@ impl Placement {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         self.on.store(cpu, Relaxed);
         if cpu != ANYWHERE {
-            self.awake.answer_on(cpu);
+            self.turn.answer_on(cpu);
         }
         for thread in threads.iter() {
             if let Err(e) = rustix::thread::sched_setaffinity(Some(*thread), &set) {

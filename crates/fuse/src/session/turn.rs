@@ -13,15 +13,20 @@
 //! request has been answered. So the turn is watched, and ends when there was no request for
 //! [`PATIENCE`], be it that the one that reads is busy or that nothing is to be done.
 //!
+//! While there are requests the watcher also has workers run elsewhere than on the processor that these
+//! are answered on ([`keep_off`]), where the other ones look busy to the scheduler because they are kept
+//! awake ([`awake`](super::awake)). It is the watcher that does it because it always comes to run in time:
+//! neither what it watches nor what it keeps off can hold it up.
+//!
 //! ```text
 //!   everyone reads ── taken ──> one reads, the others wait, the watcher looks
 //!         ^                         │ other callers, large requests,
 //!         └─────────────────────────┘ or no request since the watcher's last look
 //! ```
 
-use cenote_vdev::worker;
+use cenote_vdev::{KeptOff, background, keep_off};
 use rustix::thread::Pid;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -45,6 +50,10 @@ struct Shared {
     reader: AtomicI32,
     /// Requests so far.
     requests: AtomicU64,
+    /// Whether workers are kept off the processor that they are answered on.
+    keeps_off: bool,
+    /// This processor.
+    on: AtomicUsize,
     /// Whether the watcher is to end.
     ended: Mutex<bool>,
     /// The turn was taken.
@@ -54,6 +63,17 @@ struct Shared {
 }
 
 impl Turn {
+    /// `keeps_off`: while it is taken workers are kept off the processor that requests are answered on.
+    pub(super) fn new(keeps_off: bool) -> Turn {
+        let shared = Arc::new(Shared { keeps_off, ..Shared::default() });
+        Turn { watched: OnceLock::new(), shared }
+    }
+
+    /// From now on requests are answered on this processor.
+    pub(super) fn answer_on(&self, cpu: usize) {
+        self.shared.on.store(cpu, Relaxed);
+    }
+
     /// Returns when a thread may read.
     pub(super) fn wait(&self, thread: Pid) {
         let may = || [EVERYONE, number(thread)].contains(&self.shared.reader.load(Relaxed));
@@ -98,7 +118,7 @@ impl Turn {
 
     fn watch(&self) -> bool {
         let shared = self.shared.clone();
-        let started = worker("fuse-watch", move || shared.watch());
+        let started = background("fuse-watch", move || shared.watch());
         started.inspect_err(|e| tracing::debug!(%e, "several threads read requests")).is_ok()
     }
 }
@@ -121,20 +141,37 @@ impl Shared {
     }
 
     fn watch(&self) {
+        let mut kept = None;
         let mut ended = self.lock();
         while !*ended {
-            if self.reader.load(Relaxed) == EVERYONE {
+            if self.reader.load(Relaxed) != EVERYONE {
+                drop(ended);
+                let idle = self.rest(&mut kept);
+                ended = self.lock();
+                if idle {
+                    self.end(&ended);
+                }
+            } else if kept.is_some() {
+                drop(ended);
+                kept = None;
+                ended = self.lock();
+            } else {
                 ended = self.taken.wait(ended).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            }
-            let seen = self.requests.load(Relaxed);
-            drop(ended);
-            std::thread::sleep(PATIENCE);
-            ended = self.lock();
-            if seen == self.requests.load(Relaxed) {
-                self.end(&ended);
             }
         }
+    }
+
+    /// Sleeps for [`PATIENCE`]. Returns whether there was no request meanwhile; where there was one
+    /// workers are kept off from then on.
+    fn rest(&self, kept: &mut Option<KeptOff>) -> bool {
+        let seen = self.requests.load(Relaxed);
+        std::thread::sleep(PATIENCE);
+        let idle = seen == self.requests.load(Relaxed);
+        let cpu = self.on.load(Relaxed);
+        if self.keeps_off && !idle && kept.as_ref().is_none_or(|kept| kept.cpu() != cpu) {
+            *kept = Some(keep_off(cpu));
+        }
+        idle
     }
 }
 
@@ -146,8 +183,9 @@ fn number(thread: Pid) -> i32 {
 mod tests {
     use super::*;
     use crate::session::awake::tests::soon;
-    use rustix::thread::gettid;
+    use rustix::thread::{CpuSet, gettid, sched_getaffinity};
     use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc::channel;
     use std::time::Instant;
 
     #[test]
@@ -174,6 +212,34 @@ mod tests {
                 assert!(soon(|| others.load(Relaxed)));
             });
         }
+    }
+
+    #[test]
+    fn workers_are_kept_off_the_processor_while_requests_come() {
+        let all = sched_getaffinity(None).unwrap();
+        let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).take(4).collect();
+        let (tell, told) = channel();
+        let (end, ended) = channel::<()>();
+        let works = cenote_vdev::worker("works", move || {
+            tell.send(gettid()).unwrap();
+            let _ = ended.recv();
+        });
+        let thread = told.recv().unwrap();
+        let may = |cpu: usize| sched_getaffinity(Some(thread)).unwrap().is_set(cpu);
+        let turn = Turn::new(true);
+        for cpu in &cpus {
+            turn.answer_on(*cpu);
+            let kept_off = || {
+                turn.take(gettid());
+                turn.received();
+                !may(*cpu)
+            };
+            // On a single processor there is nowhere else.
+            assert!(cpus.len() == 1 || soon(kept_off));
+        }
+        assert!(soon(|| cpus.iter().all(|cpu| may(*cpu))));
+        drop(end);
+        works.unwrap().join().unwrap();
     }
 
     #[test]

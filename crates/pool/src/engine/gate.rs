@@ -22,7 +22,7 @@
 //! `zfs_dirty_data_sync_percent` on, or `zfs_dirty_data_sync` if that is less, the open group is closed
 //! without waiting for its time: early, so that it is written while changes enter the next one, and who
 //! waits for all of it in the end waits for little. If it comes to that before the group before it is
-//! on disk, those that write hurry ([`hurry`]). The limit is `zfs_dirty_data_max`, if the pool was
+//! on disk, or somebody waits for a group, those that write hurry ([`hurry`]). The limit is `zfs_dirty_data_max`, if the pool was
 //! not opened with one of its own. All these are asked for at each change.
 //!
 //! A group has the pointers that are freed in it in memory, until it is on disk: they count as dirty, too.
@@ -253,6 +253,7 @@ impl Gate {
             }
             if full {
                 state.wanted = state.wanted.max(state.open);
+                state.hurry.get_or_insert_with(hurry);
                 self.changed.notify_all();
             }
             self.changed.wait(&mut state);
@@ -263,12 +264,14 @@ impl Gate {
         dirty.entered = dirty.entered.saturating_add(bytes);
         self.work(&mut state);
         let enough = tunables::dirty_data_sync(self.limit());
-        if state.wanted < txg && state.dirty_in(txg) >= enough {
-            state.wanted = txg;
+        if state.dirty_in(txg) >= enough {
             if state.synced + 1 < txg {
                 state.hurry.get_or_insert_with(hurry);
             }
-            self.changed.notify_all();
+            if state.wanted < txg {
+                state.wanted = txg;
+                self.changed.notify_all();
+            }
         }
         Ok(Inside { gate: self.clone(), txg, spare: 0, bytes, made: 0, freed: 0 })
     }
@@ -342,6 +345,7 @@ impl Gate {
     fn wait_in(&self, state: &mut MutexGuard<'_, State>, txg: u64) -> Result<(), WriteError> {
         state.wanted = state.wanted.max(txg);
         self.changed.notify_all();
+        let _in_a_hurry = (state.synced < txg).then(hurry);
         while state.synced < txg {
             if let Some(e) = state.failure() {
                 return Err(e);
@@ -504,6 +508,13 @@ mod tests {
         gate.close(|_| ());
         gate.synced(2);
         assert!(!hurry());
+        // Also if it is wanted anyway.
+        fill();
+        gate.close(|_| ());
+        gate.ask();
+        assert!(!hurry());
+        fill();
+        assert!(hurry());
     }
 
     #[test]

@@ -105,6 +105,7 @@ use datasets::Datasets;
 use figures::{Figure, History};
 use gate::{Gate, Turn};
 use parking_lot::{Mutex, RwLock};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -333,12 +334,16 @@ impl Drop for Engine {
 /// The sync thread.
 fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
     while shared.gate.next_turn(&|| shared.options.txg_timeout()) == Turn::Sync {
-        let mut core = core.lock();
-        if let Err(e) = core.sync(shared) {
-            tracing::error!("transaction group {}: {e}", shared.gate.synced_txg() + 1);
-            shared.gate.fail(e.to_string());
-            shared.queue.fail_all(&e.to_string());
-        }
+        // Those who wait are told, whatever happens.
+        let synced = catch_unwind(AssertUnwindSafe(|| core.lock().sync(shared)));
+        let why = match synced {
+            Ok(Ok(())) => continue,
+            Ok(Err(e)) => e.to_string(),
+            Err(_) => "internal error (see the log)".to_string(),
+        };
+        tracing::error!("transaction group {}: {why}", shared.gate.synced_txg() + 1);
+        shared.gate.fail(why.clone());
+        shared.queue.fail_all(&why);
     }
     shared.gate.ended();
 }
