@@ -88,3 +88,23 @@ fn what_is_closed_is_not_changed() {
     assert!(engine.sync_task(|_| Ok(())).is_err());
     assert_eq!(engine.suspended(), None);
 }
+
+#[test]
+fn a_fault_in_a_group_suspends_the_pool_and_keeps_nobody_waiting() {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("a", 12);
+    let head = create(&engine, "one");
+    let fs = open(&engine, head);
+    rig::fill(&fs, 0..3, 10_000);
+    engine.sync().unwrap();
+    let live = engine.live(head).unwrap();
+    assert!(engine.sync_task(|_| -> cenote_dsl::write::Result<()> { panic!("a fault") }).is_err());
+    assert!(matches!(engine.sync(), Err(EngineError::Suspended(_))));
+    assert!(change(&live).is_err());
+    assert!(engine.suspended().is_some());
+    drop((fs, live, engine));
+    let engine = rig.import();
+    rig::check(&open(&engine, head), 0..3, 10_000);
+    engine.export(false).unwrap();
+    rig.judge();
+}
