@@ -102,6 +102,10 @@ impl Tool {
         if rest.first().is_some_and(|a| a == "--help" || a == "-?") {
             return conclude(wrong(""), &usage, ctx);
         }
+        if let Some(arg) = rest.iter().find(|arg| arg.to_str().is_none()) {
+            let why = format!("'{}' is not UTF-8, which is not supported", arg.to_string_lossy());
+            return conclude(fail(format!("{} {}: {why}", self.name, command.name)), &usage, ctx);
+        }
         ctx.line = std::iter::once(self.name.into())
             .chain(args.iter().map(|a| a.to_string_lossy()))
             .collect::<Vec<_>>()

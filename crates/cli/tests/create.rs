@@ -485,12 +485,36 @@ fn devices_are_added() {
 }
 
 #[test]
+fn a_pool_that_is_too_small_for_what_its_root_is_to_have_is_not_made() {
+    let b = Bench::new();
+    for setting in ["reservation=1T", "refreservation=1T", "quota=1", "refquota=1"] {
+        let failed = b.run(&format!("zpool create -m none -O {setting} tank a")).fails(1);
+        assert_eq!(
+            failed, "cannot create 'tank': one or more devices is out of space",
+            "{setting}"
+        );
+        assert_eq!(b.run("zpool list").ok(), "no pools available\n");
+    }
+    b.run("zpool create -m none -O reservation=20M -O refquota=30M tank a").ok();
+    let told = b.run("zfs get -Hpo value reservation,refquota tank").ok();
+    assert_eq!(told, "20971520\n31457280\n");
+    b.run("zpool export tank").ok();
+    b.judge();
+}
+
+#[test]
 fn commands_go_into_the_history() {
     let b = Bench::new();
     b.run("zpool create -m none tank a").ok();
     b.run("zpool set comment=x tank").ok();
     b.run("zpool set nope=x tank").fails(1);
     b.run("zpool list").ok();
+    for line in ["create -p tank/x/y", "inherit -r atime tank", "set atime=off tank tank/x"] {
+        b.run(&format!("zfs {line}")).ok();
+    }
+    for line in ["set reservation=1T tank/x", "set atime=on tank tank/nope"] {
+        b.run(&format!("zfs {line}")).fails(1);
+    }
     b.run("zpool export tank").ok();
     b.import("tank");
     let history = b.short(&b.run("zpool history tank").ok());
@@ -505,6 +529,9 @@ fn commands_go_into_the_history() {
             "History for 'tank':",
             "zpool create -m none tank a",
             "zpool set comment=x tank",
+            "zfs create -p tank/x/y",
+            "zfs inherit -r atime tank",
+            "zfs set atime=off tank tank/x",
             "zpool export tank",
             &import,
             "",

@@ -69,6 +69,16 @@ fn create_in_openzfs_words() {
     );
     assert!(tank.session.run("zfs create").fails(2).starts_with("missing filesystem argument"));
     assert!(!tank.names().contains(&"tank/y".to_string()));
+    let long = format!("com.example:{}", "a".repeat(243));
+    tank.zfs(&format!("set {long}=1 tank/b"));
+    assert_eq!(tank.get(&long, "tank/b/c"), "1");
+    tank.zfs(&format!("inherit {long} tank/b"));
+    assert_eq!(tank.get(&long, "tank/b/c"), "-");
+    let longer = format!("{long}a");
+    assert_eq!(
+        tank.refused(&format!("set {longer}=1 tank/b")),
+        format!("cannot set property for 'tank/b': property name '{longer}' is too long")
+    );
     let history = tank.session.run("zpool history tank").ok();
     assert!(history.contains(" zfs create -p tank/b/c/d\n"), "{history}");
     tank.finish();
@@ -95,6 +105,8 @@ fn snapshots_and_destroying() {
         "cannot create snapshots : multiple snapshots of same fs not allowed\n\
          no snapshots were created"
     );
+    tank.zfs("snapshot tank/d@x tank/d@x");
+    tank.zfs("destroy tank/d@x");
     tank.zfs("rename tank/d@two deux");
     tank.zfs("rename -r tank/a@one @uno");
     assert!(tank.names().contains(&"tank/a/b/c@uno".to_string()));

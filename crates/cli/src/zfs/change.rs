@@ -10,9 +10,18 @@ use std::sync::Arc;
 /// The datasets of a pool, to be changed by the command that is running. The error is what comes
 /// after `cannot …: `.
 pub fn changes(imported: &Imported, ctx: &Context) -> Result<Changes, String> {
-    let engine = imported.writable()?;
     let command = Command { line: ctx.line.clone(), who: ctx.user.into() };
-    Ok(Changes::new(Arc::clone(engine), Arc::new(Files), Some(command)))
+    of(imported, Some(command))
+}
+
+/// As [`changes`], for a command of several changes: whoever makes the last one records it
+/// ([`Context::changed`]).
+pub fn unrecorded(imported: &Imported) -> Result<Changes, String> {
+    of(imported, None)
+}
+
+fn of(imported: &Imported, command: Option<Command>) -> Result<Changes, String> {
+    Ok(Changes::new(Arc::clone(imported.writable()?), Arc::new(Files), command))
 }
 
 /// Adds `name=value` to the properties.

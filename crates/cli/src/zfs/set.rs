@@ -1,6 +1,6 @@
 //! `zfs set` and `zfs inherit`.
 
-use super::change::{add_property, changes};
+use super::change::{add_property, unrecorded};
 use crate::context::Context;
 use crate::mounts::moving::{Away, family, refresh, with_mountpoint_of};
 use crate::mounts::{Directory, How, NotMounted, mount_one};
@@ -44,6 +44,7 @@ pub fn set(args: &[OsString], ctx: &mut Context) -> Outcome {
     let (nodes, mut good) = select(ctx, names, &Selection::of(Kinds::DATASET));
     for node in nodes {
         good &= set_one(&node, &list, stay, ctx);
+        ctx.changed(&node.imported);
     }
     Ok(i32::from(!good))
 }
@@ -55,7 +56,7 @@ fn set_one(node: &Node, list: &[(String, String)], stay: bool, ctx: &mut Context
     // Before anything is unmounted.
     let checked = check(list, On::There(pool.dsl(), dataset)).map_err(|e| e.to_string());
     let changes = match checked
-        .and_then(|_| changes(imported, ctx).map_err(|_| "dataset is read-only".to_string()))
+        .and_then(|_| unrecorded(imported).map_err(|_| "dataset is read-only".to_string()))
     {
         Ok(changes) => changes,
         Err(why) => {
@@ -231,6 +232,7 @@ pub fn inherit(args: &[OsString], ctx: &mut Context) -> Outcome {
         });
         if applies || !recurse {
             good &= inherit_one(&node, property, received, ctx);
+            ctx.changed(&node.imported);
         }
     }
     Ok(i32::from(!good))
@@ -238,7 +240,7 @@ pub fn inherit(args: &[OsString], ctx: &mut Context) -> Outcome {
 
 fn inherit_one(node: &Node, property: &str, received: bool, ctx: &mut Context) -> bool {
     let (imported, name) = (&node.imported, &node.dataset.name);
-    let changes = match changes(imported, ctx) {
+    let changes = match unrecorded(imported) {
         Ok(changes) => changes,
         Err(why) => {
             ctx.complain(format_args!("cannot inherit {property} for '{name}': {why}"));

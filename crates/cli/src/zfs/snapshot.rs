@@ -7,6 +7,7 @@ use crate::options::{Spec, parse};
 use crate::outcome::{Outcome, Stop, fail, usage};
 use crate::zfs::select::{Kinds, Node, open};
 use cenote_pool::change::{ChangeError, NewSnapshot};
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::sync::Arc;
 
@@ -42,6 +43,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         names.extend(whole.map(|d| format!("{}@{short}", d.name)));
         first.get_or_insert(node);
     }
+    // One that is named twice is taken once.
+    let mut known = HashSet::new();
+    names.retain(|name: &String| known.insert(name.clone()));
     let Some(node) = first else { return usage("missing snapshot argument") };
     let none = if recurse || operands.len() > 1 { "\nno snapshots were created" } else { "" };
     let failed = |name: Option<String>, why: &dyn std::fmt::Display| match name {

@@ -16,12 +16,14 @@ use crate::zpool::import::arc_bytes;
 use crate::zpool::layout;
 use crate::zpool::properties::find;
 use crate::zpool::select::check_new;
+use cenote::contents::Files;
 use cenote_dmu::write::WriteError;
 use cenote_dsl::DatasetKind;
+use cenote_dsl::props::table::find as fs_find;
 use cenote_dsl::props::{is_user, is_userspace};
 use cenote_dsl::write::props::NewValue;
 use cenote_pool::change::props::{Setting, feature_for};
-use cenote_pool::change::{Format, root_filesystem};
+use cenote_pool::change::{Changes, Format, is_accounted, root_filesystem};
 use cenote_pool::config;
 use cenote_pool::create::{self, CreateSpec, FIRST_TXG, FeatureChoice, SystemDevices};
 use cenote_pool::create::{choose_features, prepare};
@@ -221,6 +223,7 @@ fn make(request: &Request, spec: CreateSpec<'_>, ctx: &mut Context) -> Outcome {
         cenote_zpl::format(os, &contents, FIRST_TXG).map_err(write_error)
     })
     .map_err(|e| Stop::Fail(e.to_string()))?;
+    account(&engine, request)?;
     let imported = Arc::new(Imported::new(Opened::Writable(engine), altroot));
     imported.record(ctx);
     if !ctx.pools.insert(Arc::clone(&imported)) {
@@ -235,6 +238,25 @@ fn make(request: &Request, spec: CreateSpec<'_>, ctx: &mut Context) -> Outcome {
         Ok(()) | Err(NotMounted::NotMeant(_)) => Ok(0),
         Err(NotMounted::Failed(message)) => fail(message),
     }
+}
+
+/// Sets quotas and reservations of the root file system. If the new pool is too small for them it is
+/// destroyed again.
+fn account(engine: &Arc<Engine>, request: &Request) -> Result<(), Stop> {
+    let of_space =
+        |(name, _): &&(String, String)| fs_find(name).is_some_and(|p| is_accounted(p.name));
+    let list: Vec<_> = request.root_props.iter().filter(of_space).cloned().collect();
+    if list.is_empty() {
+        return Ok(());
+    }
+    let changes = Changes::new(Arc::clone(engine), Arc::new(Files), None);
+    let why = match changes.set(&request.name, &list) {
+        Ok(failed) if failed.is_empty() => return Ok(()),
+        Ok(_) => "one or more devices is out of space".to_string(),
+        Err(e) => e.to_string(),
+    };
+    engine.export(true).map_err(|e| request.cannot(e))?;
+    Err(request.cannot(why))
 }
 
 /// What happened to the object set of the root file system.
@@ -284,8 +306,8 @@ pub fn refuse_unsupported(change: &PropChange) -> Result<(), String> {
     }
 }
 
-/// The root file system: the properties that are stored, and what is in it. `enabled` are the
-/// features of the pool.
+/// The root file system: the properties that are stored as it is made, and what is in it. `enabled` are
+/// the features of the pool.
 fn root(
     request: &Request,
     enabled: &dyn Fn(&str) -> bool,
@@ -303,6 +325,7 @@ fn root(
         return Err(request.cannot("operation not supported on this type of pool"));
     }
     let contents = contents(&format).map_err(|e| request.cannot(e))?;
+    let props = props.into_iter().filter(|(name, _)| !is_accounted(name)).collect();
     Ok((props, contents))
 }
 

@@ -127,8 +127,8 @@ fn parse_number(name: &str, value: &str) -> Result<u64> {
 
 /// Whether a value may be given to a property when a dataset is created. Errors: `Invalid`.
 pub(super) fn check(name: &str, value: &NewValue) -> Result<()> {
-    if name.len() + INHERIT.len() >= MAX_NAME {
-        return Err(DslWriteError::TooLong);
+    if name.len() >= MAX_NAME {
+        return invalid(format!("property name '{name}' is too long"));
     }
     if let NewValue::Text(text) = value
         && (text.len() >= MAX_VALUE || text.contains('\0'))
@@ -303,7 +303,7 @@ fn remove(tx: &mut Tx<'_>, target: Target, name: &str, to_received: bool) -> Res
     let inherited = format!("{name}{INHERIT}");
     if to_received {
         tx.zap_remove(zap, &inherited)?;
-    } else if tx.zap_get(zap, HAS_RECEIVED)?.is_some() {
+    } else if inherited.len() < MAX_NAME && tx.zap_get(zap, HAS_RECEIVED)?.is_some() {
         tx.zap_set(zap, &inherited, 0)?;
     }
     if let Target::Snapshot(object) = target

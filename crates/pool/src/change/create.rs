@@ -197,7 +197,8 @@ impl Changes {
         };
         let insensitive = matches!(format, Format::Filesystem { case: INSENSITIVE, .. });
         settings.retain(|s| !in_contents(&s.name));
-        let (accounted, stored) = settings.into_iter().partition(set::is_accounted);
+        let (accounted, stored) =
+            settings.into_iter().partition(|s: &Setting| set::is_accounted(&s.name));
         Ok(Plan {
             parent: parent.into(),
             leaf: leaf.into(),

@@ -41,7 +41,7 @@ pub use create::{
 };
 pub use destroy::{Dependent, Dependents, dependents, reclaimed, snapshots_of};
 pub use error::{ChangeError, Result};
-pub use set::Failed;
+pub use set::{Failed, is_accounted};
 pub use snapshot::NewSnapshot;
 
 use crate::engine::{Engine, SpaceCheck, SyncContext};

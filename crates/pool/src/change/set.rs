@@ -35,8 +35,8 @@ pub struct Failed {
 }
 
 /// Whether a property is a quota or reservation of space.
-pub(super) fn is_accounted(setting: &Setting) -> bool {
-    matches!(setting.name.as_str(), "quota" | "reservation" | "refquota" | "refreservation")
+pub fn is_accounted(property: &str) -> bool {
+    matches!(property, "quota" | "reservation" | "refquota" | "refreservation")
 }
 
 /// Notes in a dataset that it uses the feature which the value stands for.
@@ -252,7 +252,7 @@ fn set_all(
     let tx = &mut context.tx;
     let mut failed = Vec::new();
     let (accounted, stored): (Vec<Setting>, Vec<Setting>) =
-        settings.iter().cloned().partition(is_accounted);
+        settings.iter().cloned().partition(|s| is_accounted(&s.name));
     for setting in &stored {
         if let Some(guid) = props::feature_for(setting)
             && !features::is_enabled(tx, guid)?
