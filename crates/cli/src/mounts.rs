@@ -143,6 +143,20 @@ impl Handle {
         }
     }
 
+    fn close_snapshot(&self, name: &str) -> bool {
+        match self {
+            Handle::Mount(mount) => mount.close_snapshot(name),
+            Handle::Graft(graft) => graft.close_snapshot(name),
+        }
+    }
+
+    fn open_snapshot(&self, name: &str) {
+        match self {
+            Handle::Mount(mount) => mount.open_snapshot(name),
+            Handle::Graft(graft) => graft.open_snapshot(name),
+        }
+    }
+
     fn snapshot_changed(&self, name: &str) {
         match self {
             Handle::Mount(mount) => mount.snapshot_changed(name),

@@ -8,6 +8,7 @@ mod common;
 use common::tank::Tank;
 use common::{Done, can_mount, mounts_below};
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 
 #[test]
@@ -240,6 +241,36 @@ fn mount_mounts_what_is_legacy() {
     tank.zfs("set mountpoint=legacy tank/old");
     helper(&tank, "tank/old dir").ok();
     assert_eq!(mounts_below(&dir).len(), 1);
+    tank.finish();
+}
+
+#[test]
+fn a_snapshot_with_open_files_is_not_destroyed() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create -o checksum=off -o compression=off tank/fs");
+    let file = tank.path("tank/fs/file");
+    fs::write(&file, [1; 1 << 20]).unwrap();
+    tank.zfs("snapshot tank/fs@old");
+    fs::remove_file(&file).unwrap();
+    let old = tank.path("tank/fs/.zfs/snapshot/old/file");
+    let open = fs::File::open(&old).unwrap();
+    for line in ["destroy tank/fs@old", "destroy -d tank/fs@old", "destroy -r tank/fs"] {
+        let why = "cannot destroy snapshot tank/fs@old: dataset is busy";
+        assert_eq!(tank.refused(line), why, "{line}");
+    }
+    // It is there as before, also to those who have not seen it yet.
+    let mut bytes = vec![0; 1 << 20];
+    open.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes.iter().all(|b| *b == 1));
+    assert_eq!(fs::read(&old).unwrap(), bytes);
+    assert!(tank.names().contains(&"tank/fs@old".to_string()));
+    // The kernel may tell late that it was closed.
+    drop(open);
+    tank.zfs("destroy tank/fs@old");
+    assert!(!old.exists() && !tank.names().contains(&"tank/fs@old".to_string()));
     tank.finish();
 }
 

@@ -34,6 +34,7 @@
 
 use crate::inodes;
 use crate::session::{INodeNo, Notifier};
+use crate::snapshot::Snapshot;
 use crate::syncer::{SyncHook, SyncPolicy};
 use crate::tree::{CONTROL, FUSE_ROOT, Node, Tree, not_found, slot_of};
 use crate::{
@@ -49,19 +50,19 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLockWriteGuard, Weak};
+use std::sync::{Arc, PoisonError, RwLockWriteGuard, Weak};
 use std::time::{Duration, Instant};
 
 /// Slots of a mount.
 const MAX_SLOTS: usize = u16::MAX as usize;
 /// How late the kernel may tell of a file or directory that was closed.
-const LATE_CLOSE: Duration = Duration::from_millis(200);
+pub(crate) const LATE_CLOSE: Duration = Duration::from_millis(200);
 
 /// A file system in the tree: the one that is mounted, or a graft.
 pub(crate) struct Branch {
     pub(crate) slot: u16,
     pub(crate) fs: Arc<FileSystem>,
-    snapshots: Option<Arc<dyn Snapshots>>,
+    pub(crate) snapshots: Option<Arc<dyn Snapshots>>,
     snapdir: AtomicU8,
     space: SpaceHook,
     sync: SyncHook,
@@ -96,13 +97,6 @@ pub(crate) struct Made {
     pub(crate) since: Time,
 }
 
-/// A snapshot whose name was seen.
-pub(crate) struct Snapshot {
-    branch: Arc<Branch>,
-    name: String,
-    fs: OnceLock<Arc<FileSystem>>,
-}
-
 /// What has a slot.
 #[derive(Clone)]
 pub(crate) enum Slot {
@@ -119,6 +113,8 @@ pub(crate) struct Table {
     slots: Vec<Slot>,
     /// Slots of snapshots by the slot of their file system and their name.
     pub(crate) snapshots: HashMap<(u16, String), u16>,
+    /// Snapshots, named like that, that nothing leads to for the moment.
+    pub(crate) closed: HashSet<(u16, String)>,
     /// Grafts by the inode numbers of the directories that they cover.
     covers: HashMap<u64, Arc<Branch>>,
     /// Added entries, slot and name, by the inode number of the directory.
@@ -128,6 +124,20 @@ pub(crate) struct Table {
 impl Table {
     pub(crate) fn slot(&self, slot: u16) -> Option<&Slot> {
         usize::from(slot).checked_sub(1).and_then(|i| self.slots.get(i))
+    }
+
+    /// Whether nothing leads to a snapshot for the moment, since it may be about to go.
+    pub(crate) fn is_closed(&self, key: &(u16, String)) -> bool {
+        !self.closed.is_empty() && self.closed.contains(key)
+    }
+
+    /// What has a slot, unless it is closed.
+    pub(crate) fn open(&self, slot: u16) -> Option<Slot> {
+        let found = self.slot(slot)?;
+        match found {
+            Slot::Snapshot(s) if self.is_closed(&(s.branch.slot, s.name.clone())) => None,
+            found => Some(found.clone()),
+        }
     }
 
     /// Fills a new slot; `None` if there are no more.
@@ -167,7 +177,7 @@ impl Table {
     }
 
     /// Forgets slots and what leads there. Users of grafts among them get errors from now on.
-    fn forget(&mut self, slots: &HashSet<u16>) {
+    pub(crate) fn forget(&mut self, slots: &HashSet<u16>) {
         for (number, slot) in (1..).zip(&mut self.slots) {
             if slots.contains(&number)
                 && let Slot::Graft(branch) = std::mem::replace(slot, Slot::Gone)
@@ -292,26 +302,6 @@ impl Branch {
     }
 }
 
-impl Snapshot {
-    pub(crate) fn new(branch: Arc<Branch>, name: String) -> Snapshot {
-        Snapshot { branch, name, fs: OnceLock::new() }
-    }
-
-    /// A node in the snapshot, opening it if need be; object 0 is its root directory.
-    pub(crate) fn node(&self, slot: u16, object: u64) -> Result<Node, Error> {
-        let fs = match (self.fs.get(), &self.branch.snapshots) {
-            (Some(fs), _) => fs.clone(),
-            (None, Some(snapshots)) => {
-                let opened = snapshots.open(&self.name)?;
-                self.fs.get_or_init(|| opened).clone()
-            }
-            (None, None) => return Err(not_found(&self.name)),
-        };
-        let object = if object == 0 { fs.root() } else { object };
-        Ok(Node::File { branch: self.branch.clone(), fs, slot, object })
-    }
-}
-
 /// Someone who has a file or directory of a branch open.
 pub(crate) struct InUse(Arc<Branch>);
 
@@ -339,7 +329,7 @@ struct Walk<'a> {
 }
 
 impl Tree {
-    fn table_mut(&self) -> RwLockWriteGuard<'_, Table> {
+    pub(crate) fn table_mut(&self) -> RwLockWriteGuard<'_, Table> {
         self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -563,16 +553,6 @@ impl Tree {
         }
     }
 
-    /// Forgets what was known of a snapshot's name, and makes the kernel forget it.
-    pub(crate) fn snapshot_changed(&self, branch: &Arc<Branch>, name: &str) {
-        let mut table = self.table_mut();
-        if let Some(slot) = table.snapshots.get(&(branch.slot, name.to_owned())).copied() {
-            table.forget(&HashSet::from([slot]));
-        }
-        drop(table);
-        self.announce(Node::Snapshots(branch.clone()).ino(), name.as_bytes());
-    }
-
     /// Shows or hides the control directory, and makes the kernel look again.
     pub(crate) fn set_snapdir(&self, branch: &Arc<Branch>, snapdir: SnapDir) {
         if branch.snapdir.swap(snapdir as u8, Ordering::Relaxed) != snapdir as u8 {
@@ -606,7 +586,7 @@ impl Tree {
     }
 
     /// Makes the kernel forget an entry and the listing of its directory.
-    fn announce(&self, dir: u64, name: &[u8]) {
+    pub(crate) fn announce(&self, dir: u64, name: &[u8]) {
         let dir = self.kernels(dir);
         self.tell(|notifier| {
             notifier.inval_entry(dir, name)?;
@@ -663,6 +643,18 @@ impl Graft {
     pub fn snapshot_changed(&self, name: &str) {
         if let Some(tree) = self.tree.upgrade() {
             tree.snapshot_changed(&self.branch, name);
+        }
+    }
+
+    /// As [`MountHandle::close_snapshot`].
+    pub fn close_snapshot(&self, name: &str) -> bool {
+        self.tree.upgrade().is_none_or(|tree| tree.close_snapshot(&self.branch, name))
+    }
+
+    /// As [`MountHandle::open_snapshot`].
+    pub fn open_snapshot(&self, name: &str) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.open_snapshot(&self.branch, name);
         }
     }
 

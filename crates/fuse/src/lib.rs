@@ -19,6 +19,7 @@
 //! | `rewrite` | having files written anew as they are |
 //! | `tree` | inode numbers, the snapshots under `.zfs`, attributes |
 //! | `graft` | file systems that are served inside another one's mount |
+//! | `snapshot` | snapshots in `.zfs/snapshot`, and which of them are in use |
 //! | [`pseudo`] | a mount of small files that are made up when they are read |
 //!
 //! # Inode numbers
@@ -55,6 +56,7 @@ pub mod pseudo;
 mod rewrite;
 mod server;
 mod session;
+mod snapshot;
 mod syncer;
 mod tree;
 pub mod watcher;
@@ -202,6 +204,20 @@ impl MountHandle {
             exec,
             times,
         })
+    }
+
+    /// A snapshot of this name is about to be destroyed: until [`MountHandle::snapshot_changed`] says that
+    /// it was, or [`MountHandle::open_snapshot`] that it was not, nothing leads to it. False: it is in
+    /// use, and has to stay, for what is read of it then may be of others.
+    pub fn close_snapshot(&self, name: &str) -> bool {
+        self.tree.upgrade().is_none_or(|tree| tree.close_snapshot(&tree.root, name))
+    }
+
+    /// A snapshot that was closed stays.
+    pub fn open_snapshot(&self, name: &str) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.open_snapshot(&tree.root, name);
+        }
     }
 
     /// A snapshot of this name was taken or destroyed, or has got or lost the name.

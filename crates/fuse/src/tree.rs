@@ -16,9 +16,10 @@
 //! anything else while the mount lasts.
 
 use crate::MountSpec;
-use crate::graft::{Branch, Made, Slot, Snapshot, Table};
+use crate::graft::{Branch, Made, Slot, Table};
 use crate::inodes::Inodes;
 use crate::session::{FileAttr, INodeNo, Notifier};
+use crate::snapshot::Snapshot;
 use cenote_zpl::{Attr, CaseSensitivity, Error, FileSystem, Time};
 use rustix::fs::FileType;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
@@ -204,7 +205,7 @@ impl Tree {
         if slot == 0 {
             return Ok(in_branch(&self.root, object));
         }
-        let found = self.table().slot(slot).cloned();
+        let found = self.table().open(slot);
         match found {
             Some(Slot::Graft(branch)) => Ok(in_branch(&branch, object)),
             Some(Slot::Made(made)) if object == 0 => Ok(Node::Made(made)),
@@ -266,8 +267,15 @@ impl Tree {
     /// Inode number of the root directory of a snapshot.
     pub(crate) fn snapshot_ino(&self, branch: &Arc<Branch>, name: &str) -> Result<u64, Error> {
         let key = (branch.slot, name.to_owned());
-        if let Some(slot) = self.table().snapshots.get(&key) {
-            return Ok(in_slot(*slot, 0));
+        let known = {
+            let table = self.table();
+            if table.is_closed(&key) {
+                return Err(not_found(name));
+            }
+            table.snapshots.get(&key).copied()
+        };
+        if let Some(slot) = known {
+            return Ok(in_slot(slot, 0));
         }
         if !branch.list_snapshots().iter().any(|e| e.name == name) {
             return Err(not_found(name));
@@ -276,7 +284,7 @@ impl Tree {
         if let Some(slot) = table.snapshots.get(&key) {
             return Ok(in_slot(*slot, 0));
         }
-        if branch.is_gone() {
+        if branch.is_gone() || table.is_closed(&key) {
             return Err(not_found(name));
         }
         let snapshot = Snapshot::new(branch.clone(), name.to_owned());

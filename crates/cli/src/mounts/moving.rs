@@ -10,7 +10,7 @@
 //! when `acltype` becomes `posix`, which the kernel is told when it mounts; until then there are no ACLs.
 
 use super::{
-    Directory, How, Kernels, Mounted, Mounts, NotMounted, Settings, StaysMounted, mount_one,
+    Directory, Handle, How, Kernels, Mounted, Mounts, NotMounted, Settings, StaysMounted, mount_one,
 };
 use crate::context::Context;
 use crate::pools::Imported;
@@ -142,13 +142,47 @@ impl Mounts {
         true
     }
 
+    /// Snapshots of these full names are about to be destroyed: nothing leads to them until
+    /// [`Mounts::snapshots_changed`] says that they were, or [`Mounts::snapshots_stay`] that they were not.
+    ///
+    /// # Errors
+    /// Those that are in use; then all stay.
+    pub fn close_snapshots(&self, names: &[String]) -> Result<(), Vec<String>> {
+        let mut busy = Vec::new();
+        self.with_snapshots(names, |name, handle, short| {
+            if !handle.close_snapshot(short) {
+                busy.push(name.clone());
+            }
+        });
+        if busy.is_empty() {
+            return Ok(());
+        }
+        self.snapshots_stay(names);
+        Err(busy)
+    }
+
+    /// Snapshots of these full names, which were closed, stay.
+    pub fn snapshots_stay(&self, names: &[String]) {
+        self.with_snapshots(names, |_, handle, short| handle.open_snapshot(short));
+    }
+
     /// Snapshots of these full names were taken or destroyed, or have got or lost the names.
     pub fn snapshots_changed<'a>(&self, names: impl IntoIterator<Item = &'a String>) {
+        self.with_snapshots(names, |_, handle, short| handle.snapshot_changed(short));
+    }
+
+    /// Calls `f` with each full name of a snapshot whose head is mounted, with that mount and the name in
+    /// it.
+    fn with_snapshots<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a String>,
+        mut f: impl FnMut(&'a String, &Handle, &str),
+    ) {
         let mounts = self.lock();
         for name in names {
             let Some((head, short)) = name.split_once('@') else { continue };
             if let Some(mounted) = mounts.iter().find(|m| m.listed.dataset == head) {
-                mounted.handle.snapshot_changed(short);
+                f(name, &mounted.handle, short);
             }
         }
     }

@@ -171,10 +171,17 @@ fn destroy_batch(
     ctx: &mut Context,
 ) -> bool {
     let names = std::mem::take(batch);
+    if let Err(busy) = imported.mounts.close_snapshots(&names) {
+        for name in busy {
+            ctx.complain(format_args!("cannot destroy snapshot {name}: dataset is busy"));
+        }
+        return false;
+    }
     let Err(refused) = changes.destroy_snapshots(&names, defer) else {
         imported.mounts.snapshots_changed(&names);
         return true;
     };
+    imported.mounts.snapshots_stay(&names);
     for (name, e) in refused {
         match name.is_empty() {
             true => ctx.complain(format_args!("cannot destroy snapshots: {e}")),
