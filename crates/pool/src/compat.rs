@@ -1,12 +1,13 @@
 //! Sets of features that other systems understand, by the names of OpenZFS's compatibility files.
 //!
-//! The pool property `compatibility` names files in `/etc/zfs/compatibility.d` or
+//! The pool property `compatibility` names files, by their paths or in `/etc/zfs/compatibility.d` or
 //! `/usr/share/zfs/compatibility.d`, each a list of features; several names mean the features that
 //! are in all of them. `off` (or nothing) means all features, `legacy` none. The files that OpenZFS
 //! ships are built in, for systems on which it is not installed; a file that exists comes first.
 
 use cenote_format::features::FEATURES;
 use std::collections::HashSet;
+use std::io::Read;
 use std::path::Path;
 
 /// The OpenZFS release that this program presents itself as: features of later ones are understood,
@@ -14,10 +15,12 @@ use std::path::Path;
 pub const RELEASE: (u8, u8) = (2, 3);
 
 /// Directories of compatibility files, first come first served.
-const DIRECTORIES: [&str; 2] = ["/etc/zfs/compatibility.d", "/usr/share/zfs/compatibility.d"];
+const DIRECTORIES: [&str; 2] = ["/etc/zfs/compatibility.d", SYSTEM];
+/// The one of them that belongs to the system.
+const SYSTEM: &str = "/usr/share/zfs/compatibility.d";
 
-/// Longest compatibility file that is read (`ZPOOL_COMPAT_MAXSIZE`).
-const MAX_FILE: u64 = 16 << 10;
+/// Longest compatibility file, in bytes (`ZPOOL_COMPAT_MAXSIZE`).
+const MAX_FILE: usize = 16 << 10;
 
 /// The short names of the features that the value of `compatibility` asks for; `None` if a file is
 /// not there or holds something that is no feature.
@@ -33,28 +36,39 @@ pub fn features(compatibility: &str) -> Option<HashSet<&'static str>> {
     }
 }
 
+/// The features of a file, by its name or whole path.
 fn set(name: &str) -> Option<HashSet<&'static str>> {
+    if name.starts_with('/') {
+        return parse(&read(Path::new(name))?, false);
+    }
     if name.contains('/') {
         return None;
     }
-    let files = DIRECTORIES.iter().map(|d| Path::new(d).join(name));
-    let readable = |path: &Path| {
-        let size = std::fs::metadata(path).ok()?.len();
-        if size > MAX_FILE { None } else { std::fs::read_to_string(path).ok() }
-    };
-    if let Some(text) = files.into_iter().find_map(|f| readable(&f)) {
-        return parse(&text);
+    let mut files = DIRECTORIES.iter().map(|d| Path::new(d).join(name));
+    if let Some(path) = files.find(|path| path.exists()) {
+        // Those of the system may be of a later release.
+        return parse(&read(&path)?, path.starts_with(SYSTEM));
     }
-    SHIPPED.iter().find(|(names, _)| names.contains(&name)).and_then(|(_, list)| parse(list))
+    SHIPPED.iter().find(|(names, _)| names.contains(&name)).and_then(|(_, list)| parse(list, false))
 }
 
-/// Features separated by blanks, commas and newlines; `#` begins a comment.
-fn parse(text: &str) -> Option<HashSet<&'static str>> {
+/// A file of the size that it may have, which has its end.
+fn read(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    let most = MAX_FILE as u64 + 1;
+    std::fs::File::open(path).ok()?.take(most).read_to_string(&mut text).ok()?;
+    (text.len() <= MAX_FILE && text.ends_with('\n')).then_some(text)
+}
+
+/// Features separated by blanks, commas and newlines; `#` begins a comment. What is no feature makes the
+/// whole list wrong, or with `lenient` is passed over.
+fn parse(text: &str, lenient: bool) -> Option<HashSet<&'static str>> {
     let words = text.lines().flat_map(|l| {
         let code = l.split('#').next().unwrap_or("");
         code.split([' ', ',', '\t']).filter(|w| !w.is_empty())
     });
-    words.map(|w| cenote_format::features::by_name(w).map(|f| f.name)).collect()
+    let known = |word| cenote_format::features::by_name(word).map(|f| f.name);
+    words.map(known).filter(|name| name.is_some() || !lenient).collect()
 }
 
 /// The files that OpenZFS ships: names, features.
@@ -254,7 +268,7 @@ mod tests {
     #[test]
     fn shipped_files_hold_known_features() {
         for (names, list) in SHIPPED {
-            assert!(parse(list).is_some(), "{names:?}");
+            assert!(parse(list, false).is_some(), "{names:?}");
         }
         let old = features("openzfs-2.1-linux").unwrap();
         assert!(old.contains("draid") && !old.contains("blake3"));
@@ -268,6 +282,26 @@ mod tests {
         assert!(features("legacy").unwrap().is_empty());
         assert_eq!(features("no-such-file"), None);
         assert_eq!(features("../../passwd"), None);
-        assert_eq!(parse("lz4_compress # but not\nbookmarks").unwrap().len(), 2);
+        assert_eq!(parse("lz4_compress # but not\nbookmarks", false).unwrap().len(), 2);
+        assert_eq!(parse("lz4_compress later", true).unwrap().len(), 1);
+        assert_eq!(parse("lz4_compress later", false), None);
+    }
+
+    #[test]
+    fn files_are_whole_and_neither_empty_nor_large() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let name = file.path().to_str().unwrap();
+        let most = format!("lz4_compress\n{}\n", " ".repeat(MAX_FILE - 14));
+        for (text, found) in [
+            ("lz4_compress\n", true),
+            (&most, true),
+            (&format!("{most}\n"), false),
+            ("", false),
+            ("lz4_compress", false),
+            ("later\n", false),
+        ] {
+            std::fs::write(name, text).unwrap();
+            assert_eq!(features(name).is_some(), found, "{} bytes", text.len());
+        }
     }
 }

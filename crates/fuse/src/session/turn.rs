@@ -15,8 +15,9 @@
 //!
 //! While there are requests the watcher also has workers run elsewhere than on the processor that these
 //! are answered on ([`keep_off`]), where the other ones look busy to the scheduler because they are kept
-//! awake ([`awake`](super::awake)). It is the watcher that does it because it always comes to run in time:
-//! neither what it watches nor what it keeps off can hold it up.
+//! awake ([`awake`](super::awake)). It is one of them itself, of ordinary priority: a program that is busy
+//! where it runs holds it up for some milliseconds, a real-time program for as long as the system lets it.
+//! Who waits for a transaction group waits for neither ([`cenote_vdev::hurry`]).
 //!
 //! ```text
 //!   everyone reads ── taken ──> one reads, the others wait, the watcher looks
@@ -24,7 +25,7 @@
 //!         └─────────────────────────┘ or no request since the watcher's last look
 //! ```
 
-use cenote_vdev::{KeptOff, background, keep_off};
+use cenote_vdev::{KeptOff, keep_off, worker};
 use rustix::thread::Pid;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -118,7 +119,7 @@ impl Turn {
 
     fn watch(&self) -> bool {
         let shared = self.shared.clone();
-        let started = background("fuse-watch", move || shared.watch());
+        let started = worker("fuse-watch", move || shared.watch());
         started.inspect_err(|e| tracing::debug!(%e, "several threads read requests")).is_ok()
     }
 }
