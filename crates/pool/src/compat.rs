@@ -52,8 +52,10 @@ fn set(name: &str) -> Option<HashSet<&'static str>> {
     SHIPPED.iter().find(|(names, _)| names.contains(&name)).and_then(|(_, list)| parse(list, false))
 }
 
-/// A file of the size that it may have, which has its end.
+/// A file of the size that it may have, which has its end. A pool may name any path: what is no file may
+/// never end, or never begin.
 fn read(path: &Path) -> Option<String> {
+    std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let mut text = String::new();
     let most = MAX_FILE as u64 + 1;
     std::fs::File::open(path).ok()?.take(most).read_to_string(&mut text).ok()?;
@@ -282,6 +284,7 @@ mod tests {
         assert!(features("legacy").unwrap().is_empty());
         assert_eq!(features("no-such-file"), None);
         assert_eq!(features("../../passwd"), None);
+        assert_eq!(features("/dev/zero"), None);
         assert_eq!(parse("lz4_compress # but not\nbookmarks", false).unwrap().len(), 2);
         assert_eq!(parse("lz4_compress later", true).unwrap().len(), 1);
         assert_eq!(parse("lz4_compress later", false), None);
