@@ -16,6 +16,22 @@ use std::time::Duration;
 /// How often and how long a device that is let go of is waited for.
 const MOST_WAITS: u32 = 100;
 const WAIT: Duration = Duration::from_millis(10);
+/// How often one is asked for that somebody else has.
+const MOST_TRIES: u32 = 20;
+
+/// Asks for devices again while somebody else has some, but not for long. Those of a pool that was
+/// exported a moment ago may still be with a thread that reads ahead, and a program that is being
+/// started has a copy of every descriptor until it runs.
+pub(crate) fn patiently<T>(mut ask: impl FnMut() -> T, busy: impl Fn(&T) -> bool) -> T {
+    for _ in 1..MOST_TRIES {
+        let answer = ask();
+        if !busy(&answer) {
+            return answer;
+        }
+        std::thread::sleep(WAIT);
+    }
+    ask()
+}
 
 #[derive(Clone)]
 struct Found {
@@ -147,11 +163,19 @@ impl DeviceSet {
 
     /// Paths of those of these devices that another process has open for itself.
     pub fn in_use(&self, guids: impl IntoIterator<Item = u64>) -> Vec<PathBuf> {
-        let found = guids.into_iter().filter_map(|guid| self.found(guid));
-        let in_use = |found: &Found| {
-            self.open_found(found).err().is_some_and(|kind| kind == ErrorKind::ResourceBusy)
-        };
-        found.filter(in_use).map(|found| found.path).collect()
+        let guids: Vec<u64> = guids.into_iter().collect();
+        let ask = || guids.iter().filter_map(|guid| self.busy(*guid)).collect();
+        patiently(ask, |busy: &Vec<PathBuf>| !busy.is_empty())
+    }
+
+    /// The path of a device that another process has open for itself; the next time it is opened anew.
+    fn busy(&self, guid: u64) -> Option<PathBuf> {
+        let found = self.found(guid)?;
+        self.open_found(&found).err().filter(|kind| *kind == ErrorKind::ResourceBusy)?;
+        if let Some(found) = self.by_guid.write().get_mut(&guid) {
+            found.device = Arc::default();
+        }
+        Some(found.path)
     }
 
     /// Sets the path of a leaf to where its device was found.

@@ -1,5 +1,5 @@
 //! Datasets that are open for writing while they are closed or destroyed, or the pool is exported:
-//! what is not going to be written is refused.
+//! what is not going to be written is refused. Devices that somebody else has.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -9,10 +9,14 @@ use cenote_dmu::live::{Cost, LiveObjectSet};
 use cenote_dmu::write::WriteError;
 use cenote_dsl::write::{DslWriteError, dataset, destroy};
 use cenote_format::dmu::ObjsetType;
-use cenote_pool::engine::{Engine, EngineError};
+use cenote_pool::engine::{Engine, EngineError, EngineOptions};
+use cenote_pool::{ImportError, ImportOptions, discover};
+use cenote_vdev::{Device, open_device_rw};
 use cenote_zpl::{CreateProps, FileSystem, Settings};
 use rig::Rig;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Creates a file system and returns its object.
 fn create(engine: &Engine, name: &'static str) -> u64 {
@@ -106,5 +110,45 @@ fn a_fault_in_a_group_suspends_the_pool_and_keeps_nobody_waiting() {
     let engine = rig.import();
     rig::check(&open(&engine, head), 0..3, 10_000);
     engine.export(false).unwrap();
+    rig.judge();
+}
+
+/// Has a device for itself, once others have let go of it.
+fn have(path: &Path) -> Arc<dyn Device> {
+    let tries = std::iter::repeat_with(|| open_device_rw(path)).take(1000);
+    let wait = |_: &_| std::thread::sleep(Duration::from_millis(1));
+    tries.inspect(wait).find_map(Result::ok).unwrap()
+}
+
+/// Has a device for itself for a moment.
+fn borrow_for(path: &Path, moment: Duration) -> std::thread::JoinHandle<()> {
+    let device = have(path);
+    std::thread::spawn(move || {
+        std::thread::sleep(moment);
+        drop(device);
+    })
+}
+
+#[test]
+fn a_device_that_is_let_go_of_is_waited_for_but_not_for_long() {
+    let moment = Duration::from_millis(30);
+    let rig = Rig::new(64 << 20);
+    rig.create("mirror a b", 12).export(false).unwrap();
+    let b = rig.path().join("b");
+    let thread = borrow_for(&b, moment);
+    rig.import().export(false).unwrap();
+    thread.join().unwrap();
+
+    let thread = borrow_for(&b, moment);
+    rig.create("mirror a b", 12).export(false).unwrap();
+    thread.join().unwrap();
+
+    let device = have(&b);
+    let found = discover(&[rig.path().to_path_buf()]);
+    let options = ImportOptions { force: true, ..ImportOptions::default() };
+    let refused = Engine::import(&found[0], &options, EngineOptions::default());
+    assert!(matches!(refused, Err(ImportError::InUse { paths, .. }) if paths == [b]));
+    drop(device);
+    rig.import().export(false).unwrap();
     rig.judge();
 }

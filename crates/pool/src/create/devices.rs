@@ -1,5 +1,6 @@
 //! The devices that a pool is to be made of: what they are, their sizes and sectors.
 
+use crate::devices::patiently;
 use cenote_vdev::{Device, open_device, open_device_rw};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -92,7 +93,8 @@ impl OpenDevices for SystemDevices {
     }
 
     fn open_rw(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
-        open_device_rw(path)
+        let busy = |e: &io::Error| e.kind() == io::ErrorKind::ResourceBusy;
+        patiently(|| open_device_rw(path), |opened| opened.as_ref().is_err_and(busy))
     }
 }
 
