@@ -191,14 +191,28 @@ fn start(place: &Place) -> io::Result<Child> {
         .arg0("cenote")
         .args(["daemon", "--foreground", "--detach"])
         .env("CENOTE_SOCKET", &place.socket)
-        // Every FUSE thread has a buffer of 16 MiB, of which a read-only mount uses a page. glibc
-        // must map such buffers, or they end up in its heaps and all of them is resident.
-        .env("MALLOC_MMAP_THRESHOLD_", "4194304")
+        .env("GLIBC_TUNABLES", tunables(std::env::var_os("GLIBC_TUNABLES")))
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
         .spawn()
+}
+
+/// glibc's tunables for the daemon: the user's, and no restartable sequences unless they speak of
+/// them. With these the kernel writes to a thread's memory each time that it goes on after another
+/// one ran, which it does for every small request; glibc only looks there in `sched_getcpu`.
+fn tunables(users: Option<OsString>) -> OsString {
+    const NO_SEQUENCES: &str = "glibc.pthread.rseq=0";
+    match users {
+        Some(users) if users.to_string_lossy().contains("glibc.pthread.rseq=") => users,
+        Some(mut users) if !users.is_empty() => {
+            users.push(":");
+            users.push(NO_SEQUENCES);
+            users
+        }
+        _ => NO_SEQUENCES.into(),
+    }
 }
 
 fn last_words(log: &Path) -> String {
@@ -262,5 +276,19 @@ pub fn converse(mut connection: Connection, request: &Request) -> io::Result<i32
             }
             None => return Err(io::Error::other("the daemon ended during the command")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tunables;
+
+    #[test]
+    fn a_users_tunables_stay_and_theirs_of_sequences_count() {
+        let with = |users: Option<&str>| tunables(users.map(Into::into)).into_string().unwrap();
+        assert_eq!(with(None), "glibc.pthread.rseq=0");
+        assert_eq!(with(Some("")), "glibc.pthread.rseq=0");
+        assert_eq!(with(Some("glibc.malloc.check=1")), "glibc.malloc.check=1:glibc.pthread.rseq=0");
+        assert_eq!(with(Some("glibc.pthread.rseq=1")), "glibc.pthread.rseq=1");
     }
 }
