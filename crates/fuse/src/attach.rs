@@ -414,8 +414,11 @@ pub(crate) fn detach(id: &str, force: Force) -> Result<(), MountError> {
             }
         }
         if is_root() {
-            let flags =
-                if force == Force::Yes { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+            let flags = match force {
+                // Whoever uses it gets errors: the server is not to wait for them to end.
+                Force::Yes => UnmountFlags::DETACH | UnmountFlags::FORCE,
+                Force::No => UnmountFlags::empty(),
+            };
             match rustix::mount::unmount(&mountpoint, flags | UnmountFlags::NOFOLLOW) {
                 Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
                 Err(Errno::BUSY) => return Err(MountError::Busy(mountpoint)),
@@ -453,8 +456,8 @@ fn unmount_by_helper(mountpoint: PathBuf, force: Force) -> Result<(), MountError
 }
 
 /// Ends a connection whose mount is gone but still in use, so that its users get errors instead of
-/// waiting. The control file belongs to the user who mounted; where `fusectl` is not mounted the
-/// connection ends with its last user.
+/// waiting. The control file belongs to the user who mounted; where `fusectl` is not mounted a connection
+/// that root has not ended by unmounting ends with its last user.
 fn abort(id: &str) {
     if let Some((_, minor)) = mountinfo::device(id).split_once(':') {
         let _ = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");

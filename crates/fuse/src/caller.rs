@@ -2,10 +2,13 @@
 //!
 //! The kernel checks permissions itself. Whether set-group-id bits survive a change depends on the
 //! groups and capabilities of the caller, which requests do not carry; they are looked up in
-//! `/proc`, in the few cases where there is such a bit.
+//! `/proc`, in the few cases where there is such a bit. Capabilities count that are held where the
+//! server's are: who is in a user namespace of his own has them over what is in that.
 
 use std::fs;
 
+/// `CAP_FOWNER`: may do what a file's owner may.
+const CAP_FOWNER: u32 = 3;
 /// `CAP_FSETID`: set-user-id and set-group-id bits survive changes.
 const CAP_FSETID: u32 = 4;
 
@@ -23,36 +26,60 @@ pub(crate) struct Caller {
 impl Caller {
     /// Whether the caller has `CAP_FSETID`.
     pub(crate) fn keeps_ids(self) -> bool {
-        self.status().map_or(self.uid == 0, |s| s.capable)
+        self.status().map_or(self.uid == 0, |s| s.has(CAP_FSETID))
+    }
+
+    /// Whether the caller is this user, or has `CAP_FOWNER`.
+    pub(crate) fn owns(self, user: u32) -> bool {
+        self.uid == user || self.status().map_or(self.uid == 0, |s| s.has(CAP_FOWNER))
     }
 
     /// Whether the caller is in a group, or has `CAP_FSETID`.
     pub(crate) fn keeps_setgid(self, group: u32) -> bool {
         self.gid == group
-            || self.status().map_or(self.uid == 0, |s| s.capable || s.groups.contains(&group))
+            || self
+                .status()
+                .map_or(self.uid == 0, |s| s.has(CAP_FSETID) || s.groups.contains(&group))
     }
 
     fn status(self) -> Option<Status> {
-        let status = fs::read(format!("/proc/{}/status", self.pid)).ok();
-        status.map(|text| Status::parse(&String::from_utf8_lossy(&text)))
+        let text = fs::read(format!("/proc/{}/status", self.pid)).ok()?;
+        let mut status = Status::parse(&String::from_utf8_lossy(&text));
+        if !self.is_of_our_users() {
+            status.capable = 0;
+        }
+        Some(status)
+    }
+
+    /// Whether the caller is in the user namespace of this process. Where that cannot be seen root is.
+    fn is_of_our_users(self) -> bool {
+        let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/user"));
+        match (of("self"), of(&self.pid.to_string())) {
+            (Ok(ours), Ok(theirs)) => ours == theirs,
+            _ => self.uid == 0,
+        }
     }
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Status {
     groups: Vec<u32>,
-    capable: bool,
+    /// Capabilities, a bit each.
+    capable: u64,
 }
 
 impl Status {
+    fn has(&self, capability: u32) -> bool {
+        self.capable >> capability & 1 != 0
+    }
+
     fn parse(text: &str) -> Status {
         let mut status = Status::default();
         for line in text.lines() {
             if let Some(groups) = line.strip_prefix("Groups:") {
                 status.groups = groups.split_whitespace().flat_map(str::parse).collect();
             } else if let Some(set) = line.strip_prefix("CapEff:") {
-                let set = u64::from_str_radix(set.trim(), 16).unwrap_or(0);
-                status.capable = set >> CAP_FSETID & 1 != 0;
+                status.capable = u64::from_str_radix(set.trim(), 16).unwrap_or(0);
             }
         }
         status
@@ -66,8 +93,9 @@ mod tests {
     #[test]
     fn groups_and_capabilities_are_found() {
         let text = "Name:\tcp\nGroups:\t4 24 1000 \nCapPrm:\t0\nCapEff:\t0000000000000010\n";
-        assert_eq!(Status::parse(text), Status { groups: vec![4, 24, 1000], capable: true });
-        assert_eq!(Status::parse("CapEff:\tffffffffffffffef"), Status::default());
+        assert_eq!(Status::parse(text), Status { groups: vec![4, 24, 1000], capable: 0x10 });
+        let most = Status::parse("CapEff:\tffffffffffffffef");
+        assert!(most.has(CAP_FOWNER) && !most.has(CAP_FSETID));
         let me = Caller { uid: 1, gid: 7, pid: std::process::id() };
         assert!(me.keeps_setgid(7));
         assert!(!Caller { pid: 0, ..me }.keeps_ids());

@@ -50,6 +50,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, PoisonError, RwLockWriteGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,8 @@ use std::time::{Duration, Instant};
 const MAX_SLOTS: usize = u16::MAX as usize;
 /// How late the kernel may tell of a file or directory that was closed.
 pub(crate) const LATE_CLOSE: Duration = Duration::from_millis(200);
+/// How long what was changed in mappings may take to be written, where somebody does not want to wait.
+const MAPPED: Duration = Duration::from_secs(2);
 
 /// A file system in the tree: the one that is mounted, or a graft.
 pub(crate) struct Branch {
@@ -572,6 +575,24 @@ impl Tree {
         self.tell(|notifier| notifier.inval_inode(self.kernels(ino), offset, len));
     }
 
+    /// Has the kernel write what was changed in mappings of files, those that `of` chooses, before it is
+    /// told that they are gone. Waits for that, but not for long: those who answer it may be stuck.
+    pub(crate) fn write_mapped(self: &Arc<Tree>, of: impl Fn(u64) -> bool) {
+        let mapped = self.inodes.mappable(of);
+        if mapped.is_empty() {
+            return;
+        }
+        let (tree, (done, wait)) = (self.clone(), channel::<()>());
+        let work = move || {
+            mapped.iter().for_each(|ino| tree.contents_changed(*ino, 0, 0));
+            drop(done);
+        };
+        match cenote_vdev::background("fuse-forget", work) {
+            Ok(_) => drop(wait.recv_timeout(MAPPED)),
+            Err(e) => tracing::warn!("what was changed in mappings is not written: {e}"),
+        }
+    }
+
     /// The kernel's own number.
     fn kernels(&self, ino: u64) -> INodeNo {
         INodeNo(if ino == self.root.root().ino() { FUSE_ROOT } else { ino })
@@ -678,6 +699,9 @@ impl Graft {
     pub fn unmount(&mut self, force: Force) -> Result<(), MountError> {
         let Some(tree) = self.tree.upgrade() else { return Ok(()) };
         let busy = || MountError::Busy(self.mountpoint.clone());
+        if force == Force::Yes {
+            tree.write_mapped(|ino| slot_of(ino) == self.branch.slot);
+        }
         if force == Force::No && !self.branch.is_gone() && someone_works_below(&self.mountpoint) {
             return Err(busy());
         }

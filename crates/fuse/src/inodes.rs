@@ -11,14 +11,18 @@
 //!
 //! Only numbers of file systems that can be changed are counted. The table is cut in shards by number,
 //! so that requests for different files do not wait for each other; nothing else is done under a
-//! shard's lock.
+//! shard's lock. Files that were made, listed or removed one after the other mostly have numbers one
+//! after the other, so neighbours are in one shard, in order: who comes to the next one finds it in the
+//! processor's caches.
 
-use ahash::HashMap;
 use cenote_zpl::FileSystem;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Number of shards.
-const SHARDS: usize = 64;
+const SHARDS: u64 = 64;
+/// Numbers one after the other that are in one shard.
+const NEIGHBOURS: u64 = 64;
 
 /// An orphan: where it is, and its object number.
 pub(crate) type Orphan = (Arc<FileSystem>, u64);
@@ -43,7 +47,7 @@ struct Inode {
 
 /// The inode numbers that the kernel knows.
 pub(crate) struct Inodes {
-    shards: Vec<Mutex<HashMap<u64, Inode>>>,
+    shards: Vec<Mutex<BTreeMap<u64, Inode>>>,
 }
 
 impl Default for Inodes {
@@ -53,8 +57,8 @@ impl Default for Inodes {
 }
 
 impl Inodes {
-    fn shard(&self, ino: u64) -> Option<MutexGuard<'_, HashMap<u64, Inode>>> {
-        let shard = self.shards.get(ino as usize % SHARDS)?;
+    fn shard(&self, ino: u64) -> Option<MutexGuard<'_, BTreeMap<u64, Inode>>> {
+        let shard = self.shards.get((ino / NEIGHBOURS % SHARDS) as usize)?;
         Some(shard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -184,10 +188,19 @@ impl Inodes {
 
     /// The numbers that the kernel knows, of those that `of` chooses.
     pub(crate) fn known(&self, of: impl Fn(u64) -> bool) -> Vec<u64> {
+        self.choose(|ino, _| of(ino))
+    }
+
+    /// The numbers of files that may be changed in mappings, of those that `of` chooses.
+    pub(crate) fn mappable(&self, of: impl Fn(u64) -> bool) -> Vec<u64> {
+        self.choose(|ino, inode| inode.mappable > 0 && of(ino))
+    }
+
+    fn choose(&self, of: impl Fn(u64, &Inode) -> bool) -> Vec<u64> {
         let mut all = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            all.extend(shard.keys().copied().filter(|ino| of(*ino)));
+            all.extend(shard.iter().filter(|(ino, inode)| of(**ino, inode)).map(|(ino, _)| *ino));
         }
         all
     }
@@ -221,7 +234,7 @@ mod tests {
         let inodes = Inodes::default();
         inodes.learn(7);
         inodes.learn(7);
-        inodes.learn(7 + SHARDS as u64);
+        inodes.learn(7 + SHARDS * NEIGHBOURS);
         inodes.tell_setid(7);
         inodes.tell_setid(8);
         assert!(inodes.is_setid(7) && !inodes.is_setid(8) && !inodes.knows(8));
@@ -229,7 +242,7 @@ mod tests {
         assert!(inodes.knows(7));
         assert_eq!(inodes.known(|ino| ino < 10), [7]);
         inodes.forget(7, 1);
-        assert!(!inodes.knows(7) && !inodes.is_setid(7) && inodes.knows(7 + SHARDS as u64));
+        assert!(!inodes.knows(7) && !inodes.is_setid(7) && inodes.knows(7 + SHARDS * NEIGHBOURS));
         inodes.forget(7, u64::MAX);
     }
 
@@ -239,6 +252,8 @@ mod tests {
         assert!(!inodes.begin_mapping(7) && !inodes.may_be_mapped(7));
         inodes.learn(7);
         assert!(inodes.begin_mapping(7) && inodes.begin_mapping(7) && !inodes.may_be_mapped(8));
+        inodes.learn(8);
+        assert_eq!(inodes.mappable(|_| true), [7]);
         inodes.end_mapping(7);
         assert!(inodes.may_be_mapped(7));
         inodes.end_mapping(7);

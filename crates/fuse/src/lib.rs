@@ -244,6 +244,9 @@ impl MountHandle {
         if force == Force::No && tree.as_ref().is_some_and(|t| t.has_grafts()) {
             return Err(MountError::Busy(self.mountpoint().to_owned()));
         }
+        if let Some(tree) = tree.as_ref().filter(|_| force == Force::Yes) {
+            tree.write_mapped(|_| true);
+        }
         self.served.unmount(force)?;
         if let Some(tree) = tree {
             tree.remove_all();

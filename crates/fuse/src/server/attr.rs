@@ -1,5 +1,6 @@
 //! Attributes: of `stat`, extended ones, flags.
 
+use super::change::Target;
 use super::direct::CAPABILITY;
 use super::{Server, errno, missing};
 use crate::caller::Caller;
@@ -24,6 +25,13 @@ fn reply_xattr(value: &[u8], size: u32, reply: ReplyXattr) {
         Ok(len) if len <= size => reply.data(value),
         _ => reply.error(Errno::RANGE),
     }
+}
+
+/// Whether a request to set nothing is one of somebody who may change the owner to the same one. The
+/// kernel checks that of no such request, and sends one also before what is a change of the contents
+/// by somebody without privilege, who need not own the file: that takes away the bits itself.
+fn may_chown(who: Caller, target: &Target<'_>) -> bool {
+    target.fs.attr(target.object).is_ok_and(|attr| who.owns(attr.uid))
 }
 
 impl Server {
@@ -60,9 +68,11 @@ impl Server {
         let target = self.changeable(node)?;
         // The kernel leaves this to the file system, which it takes at its word.
         let setid = self.tree.inodes.is_setid(node.ino());
-        // Nothing to be set: a change of the owner to the same one.
-        let owner = asked.uid.is_some() || asked.gid.is_some() || asked == Asked::default();
-        let clear_ids = setid && (owner || asked.size.is_some() && !who.keeps_ids());
+        let owner = || {
+            let named = asked.uid.is_some() || asked.gid.is_some();
+            named || asked == Asked::default() && may_chown(who, &target)
+        };
+        let clear_ids = setid && (owner() || asked.size.is_some() && !who.keeps_ids());
         let set = SetAttr {
             mode: asked.mode.map(|mode| mode & 0o7777),
             uid: asked.uid,

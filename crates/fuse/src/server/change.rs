@@ -190,7 +190,7 @@ impl Server {
             let direct = self.opens_new_directly(node.ino(), flags);
             let handle = Handle::new(node.clone(), fs.clone(), *object, used, writes, true);
             let maps = self.opens_mappable(node.ino(), flags);
-            let fh = self.handles.open(handle.counted(direct, maps));
+            let fh = self.handles.open(handle.counted(direct, maps).opened(flags));
             Ok((node, entry, fh, direct::opened(direct)))
         });
         match made {

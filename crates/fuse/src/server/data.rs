@@ -92,7 +92,7 @@ impl Server {
         let handle = Handle::new(node.clone(), fs.clone(), *object, used, write, notes_access);
         let direct = may_change && self.tree.inodes.join_direct(node.ino());
         let maps = may_change && self.opens_mappable(node.ino(), flags);
-        let fh = self.handles.open(handle.counted(direct, maps));
+        let fh = self.handles.open(handle.counted(direct, maps).opened(flags));
         Ok((fh, direct::opened(direct), truncate, node))
     }
 
@@ -267,14 +267,9 @@ impl Server {
             Some(first) => first(Box::new(move || reply.written(n))),
             None => reply.written(n),
         };
-        let branch = handle.node.branch();
         // Where pages are kept the kernel asks for this by `fsync`.
         let wait = handle.direct && how.durable;
-        if wait && branch.sync_policy() != SyncPolicy::Disabled {
-            self.when_on_disk(branch, reply, answer);
-        } else {
-            self.changed(branch, reply, answer);
-        }
+        self.changed_for(wait, handle.node.branch(), reply, answer);
     }
 
     pub(super) fn handle_to_change(&self, fh: FileHandle) -> Result<Arc<Handle>, Errno> {
@@ -313,7 +308,9 @@ impl Server {
             Ok(handle)
         });
         match done {
-            Ok(handle) => self.changed(handle.node.branch(), reply, ReplyEmpty::ok),
+            Ok(handle) => {
+                self.changed_for(handle.durable, handle.node.branch(), reply, ReplyEmpty::ok);
+            }
             Err(e) => reply.error(e),
         }
     }
@@ -369,7 +366,10 @@ impl Server {
             Ok((to, u32::try_from(n).unwrap_or(u32::MAX)))
         });
         match copied {
-            Ok((to, n)) => self.changed(to.node.branch(), reply, move |reply| reply.written(n)),
+            Ok((to, n)) => {
+                let answer = move |reply: ReplyWrite| reply.written(n);
+                self.changed_for(to.durable, to.node.branch(), reply, answer);
+            }
             Err(e) => reply.error(e),
         }
     }

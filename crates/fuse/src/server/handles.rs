@@ -1,11 +1,12 @@
 //! Open files and directories, by the numbers that the kernel was given for them.
 
 use crate::graft::InUse;
-use crate::session::FileHandle;
+use crate::session::{FileHandle, waits_for_disk};
 use crate::tree::Node;
 use ahash::HashMap;
 use cenote_dmu::readahead::ReadAhead;
 use cenote_zpl::{Error, File, FileSystem};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -28,6 +29,8 @@ pub(super) struct Handle {
     pub(super) direct: bool,
     /// Whether it may be changed in a mapping.
     pub(super) maps: bool,
+    /// Whether who changes it waits until that is on disk (`O_DSYNC`).
+    pub(super) durable: bool,
     /// Whether reading changes the access time, if the file system's properties want it.
     notes_access: bool,
     /// The second in which it was changed last.
@@ -45,13 +48,31 @@ impl Handle {
     ) -> Handle {
         let (file, ahead) = (OnceLock::new(), ReadAhead::new());
         let noted = AtomicU64::new(0);
-        let (direct, maps) = (false, false);
-        Handle { node, fs, object, file, ahead, used, writes, direct, maps, notes_access, noted }
+        let (direct, maps, durable) = (false, false, false);
+        Handle {
+            node,
+            fs,
+            object,
+            file,
+            ahead,
+            used,
+            writes,
+            direct,
+            maps,
+            durable,
+            notes_access,
+            noted,
+        }
     }
 
     /// The same, past the kernel's pages or not, that may be changed in a mapping or not.
     pub(super) fn counted(self, direct: bool, maps: bool) -> Handle {
         Handle { direct, maps, ..self }
+    }
+
+    /// The same, opened with these flags.
+    pub(super) fn opened(self, flags: OFlags) -> Handle {
+        Handle { durable: waits_for_disk(flags), ..self }
     }
 
     /// Whether its file system was taken away by force.

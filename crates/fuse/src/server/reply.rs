@@ -91,9 +91,9 @@ impl Server {
         Ok(self.entry(dir, node, attr))
     }
 
-    /// Remembers what the kernel is told of a file's mode.
+    /// Remembers what the kernel is told of the mode of anything but a directory.
     pub(super) fn told(&self, attr: &FileAttr) {
-        if attr.perm & 0o6000 != 0 && attr.kind == FileType::RegularFile {
+        if attr.perm & 0o6000 != 0 && attr.kind != FileType::Directory {
             self.tree.inodes.tell_setid(attr.ino.0);
         }
     }
@@ -108,6 +108,21 @@ impl Server {
         match branch.sync_policy() {
             SyncPolicy::Always => self.when_on_disk(branch, reply, answer),
             SyncPolicy::Standard | SyncPolicy::Disabled => answer(reply),
+        }
+    }
+
+    /// Answers a change; when it is on disk if who made it waits for that, unless `sync=disabled`.
+    pub(super) fn changed_for<R: Answer>(
+        &self,
+        waits: bool,
+        branch: &Arc<Branch>,
+        reply: R,
+        answer: impl FnOnce(R) + Send + 'static,
+    ) {
+        if waits && branch.sync_policy() != SyncPolicy::Disabled {
+            self.when_on_disk(branch, reply, answer);
+        } else {
+            self.changed(branch, reply, answer);
         }
     }
 

@@ -40,7 +40,7 @@ pub(crate) use reply::{
     FileAttr, Found, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
-pub(crate) use request::{Asked, FileHandle, INodeNo, Writing};
+pub(crate) use request::{Asked, FileHandle, INodeNo, Writing, waits_for_disk};
 
 use fuse_abi::linux::{fuse_in_header, fuse_write_in};
 use placement::Placement;

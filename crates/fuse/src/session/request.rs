@@ -217,7 +217,7 @@ impl<'a> Operation<'a> {
                 let fuse_write_in { fh, offset, size, write_flags, flags, .. } = r.take()?;
                 let how = Writing {
                     kill_ids: write_flags & FUSE_WRITE_KILL_SUIDGID != 0,
-                    durable: open_flags(flags).contains(OFlags::DSYNC),
+                    durable: waits_for_disk(open_flags(flags)),
                     cached: write_flags & FUSE_WRITE_CACHE != 0,
                 };
                 let data = r.bytes(size as usize)?;
@@ -279,6 +279,12 @@ impl<'a> Operation<'a> {
 
 fn open_flags(flags: u32) -> OFlags {
     OFlags::from_bits_retain(flags)
+}
+
+/// Whether who writes to a file that was opened so waits until it is on disk: `O_DSYNC`, which is part of
+/// `O_SYNC`. What `rustix` calls `DSYNC` is all of `O_SYNC`.
+pub(crate) fn waits_for_disk(flags: OFlags) -> bool {
+    flags.bits() & libc::O_DSYNC.cast_unsigned() != 0
 }
 
 /// Numbers that the kernel has forgotten.

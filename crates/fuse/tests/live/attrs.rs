@@ -2,7 +2,7 @@
 
 use crate::world::{World, settings};
 use cenote_zpl::{Atime, CreateProps};
-use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{FileType, IFlags, Mode, ioctl_getflags, ioctl_setflags, makedev};
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -235,6 +235,58 @@ fn a_change_of_the_owner_to_the_same_one_takes_set_ids_away() {
     fs::set_permissions(w.path("f"), Permissions::from_mode(0o6755)).unwrap();
     chown(w.path("f"), None, None).unwrap();
     assert_eq!(fs::metadata(w.path("f")).unwrap().mode() & 0o7777, 0o755);
+}
+
+#[test]
+fn set_id_bits_stay_if_somebody_else_changes_nothing() {
+    let w = World::new();
+    let mode = || fs::metadata(w.path("f")).unwrap().mode() & 0o7777;
+    let set = |mode| fs::set_permissions(w.path("f"), Permissions::from_mode(mode)).unwrap();
+    fs::write(w.path("f"), "").unwrap();
+    set(0o6755);
+    w.try_as_user(1000, "chown : f");
+    assert_eq!(mode(), 0o6755);
+    // Who may write to it takes them away by that.
+    set(0o6777);
+    w.as_user(1000, "fallocate -l 1000 f");
+    assert_eq!(mode(), 0o777);
+    set(0o6755);
+    chown(w.path("f"), Some(1000), None).unwrap();
+    set(0o6755);
+    w.as_user(1000, "chown : f");
+    assert_eq!(mode(), 0o755);
+}
+
+/// Who is in a user namespace of his own has all capabilities, over nothing here.
+#[test]
+fn capabilities_of_other_namespaces_keep_no_set_id_bits() {
+    let w = World::new();
+    if !w.try_as_user(1000, "unshare -U true").status.success() {
+        return;
+    }
+    let path = w.path("f");
+    for command in [": > f", "truncate -s 3 f", "echo x >> f", "fallocate -l 1000 f"] {
+        fs::write(&path, "0123456789").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
+        w.as_user(1000, &format!("unshare -U sh -c '{command}'"));
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "{command}");
+    }
+}
+
+#[test]
+fn owners_of_anything_but_directories_take_set_ids_away() {
+    let w = World::new();
+    for (n, kind) in [FileType::Fifo, FileType::CharacterDevice].into_iter().enumerate() {
+        let path = w.path(&format!("n{n}"));
+        rustix::fs::mknodat(rustix::fs::CWD, &path, kind, Mode::RUSR, makedev(1, 3)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o6755)).unwrap();
+        chown(&path, Some(1000), None).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o755);
+    }
+    fs::create_dir(w.path("d")).unwrap();
+    fs::set_permissions(w.path("d"), Permissions::from_mode(0o6755)).unwrap();
+    chown(w.path("d"), Some(1000), None).unwrap();
+    assert_eq!(fs::metadata(w.path("d")).unwrap().mode() & 0o7777, 0o6755);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
@@ -224,6 +224,34 @@ m.close()
         let mut got = vec![0; 1 << 20];
         disk.read(disk.resolve(b"f").unwrap(), 0, &mut got).unwrap();
         assert!(got == want);
+    }
+}
+
+#[test]
+fn what_is_mapped_when_it_is_unmounted_by_force_was_written() {
+    if Command::new("python3").arg("-c").arg("import mmap").status().is_ok_and(|s| s.success()) {
+        let mut w = World::new();
+        fs::write(w.path("f"), vec![1; 1 << 20]).unwrap();
+        let script = "
+import mmap, sys
+f = open(sys.argv[1], 'r+b')
+m = mmap.mmap(f.fileno(), 0)
+m[:] = b'2' * len(m)
+print('changed', flush=True)
+sys.stdin.read()
+";
+        let mut python = Command::new("python3");
+        python.args(["-c", script]).arg(w.path("f"));
+        let mut python = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = [0; 8];
+        python.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+        w.handle.unmount(cenote_fuse::Force::Yes).unwrap();
+        assert!(!w.handle.is_mounted());
+        let (disk, mut got) = (w.on_disk(), vec![0; 1 << 20]);
+        disk.read(disk.resolve(b"f").unwrap(), 0, &mut got).unwrap();
+        assert!(got.iter().all(|byte| *byte == b'2'));
+        drop(python.stdin.take());
+        assert!(python.wait().unwrap().success());
     }
 }
 

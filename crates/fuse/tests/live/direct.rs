@@ -1,6 +1,7 @@
 //! New files that are only written to, which the kernel keeps no pages of: others see what is written.
 
 use crate::world::World;
+use rustix::fs::FallocateFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -196,13 +197,22 @@ fn a_write_takes_capabilities_and_set_id_bits_away() {
 fn synchronous_writes_wait() {
     let w = World::new();
     let syncs = || w.store.syncs.load(Ordering::SeqCst);
-    for (name, flag) in [("f", rustix::fs::OFlags::SYNC), ("g", rustix::fs::OFlags::DSYNC)] {
-        let flags = flag.bits() as i32;
+    fs::write(w.path("source"), vec![1; 100_000]).unwrap();
+    let source = File::open(w.path("source")).unwrap();
+    // Not those of rustix, for which both are one.
+    for (name, flags) in [("f", libc::O_SYNC), ("g", libc::O_DSYNC)] {
         let mut options = OpenOptions::new();
-        let mut out = options.write(true).create_new(true).custom_flags(flags).open(w.path(name));
-        for _ in 0..3 {
+        let out = options.write(true).create_new(true).custom_flags(flags).open(w.path(name));
+        let mut out = out.unwrap();
+        for n in 0..3 {
             let before = syncs();
-            out.as_mut().unwrap().write_all(b"x").unwrap();
+            out.write_all(b"x").unwrap();
+            assert!(syncs() > before);
+            let before = syncs();
+            let copied = rustix::fs::copy_file_range(&source, None, &out, None, 1000 * n + 1);
+            assert!(copied.unwrap() > 0 && syncs() > before);
+            let before = syncs();
+            rustix::fs::fallocate(&out, FallocateFlags::KEEP_SIZE, 0, 1000).unwrap();
             assert!(syncs() > before);
         }
     }

@@ -26,7 +26,7 @@ const OWNER: u64 = 0o010;
 /// The mode without what a change by someone without privilege takes away.
 pub(super) fn without_ids(mode: u64, run: u64) -> u64 {
     let group = if mode & run != 0 { S_ISGID } else { 0 };
-    if mode & S_IFMT == S_IFREG { mode & !(S_ISUID | group) } else { mode }
+    if mode & S_IFMT == S_IFDIR { mode } else { mode & !(S_ISUID | group) }
 }
 
 /// Sets the mode with the list that says the same.

@@ -87,7 +87,7 @@ fn what_the_kernel_asks_for_is_understood() {
     };
     // More than was said is left where it is.
     understood(&request(FUSE_WRITE, &[write.as_bytes(), b"abcd"]), want(true, false));
-    let flags = OFlags::SYNC.bits() | OFlags::WRONLY.bits();
+    let flags = libc::O_DSYNC.cast_unsigned() | OFlags::WRONLY.bits();
     let write = fuse_write_in { write_flags: FUSE_WRITE_CACHE, flags, ..write };
     understood(&request(FUSE_WRITE, &[write.as_bytes(), b"abc"]), want(false, true));
 }
