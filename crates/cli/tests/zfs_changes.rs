@@ -478,11 +478,38 @@ fn access_lists_count_as_soon_as_they_can_be_set() {
     let why = tank.refused("set acltype=posix tank/a");
     assert!(why.contains("pool or dataset is busy"), "{why}");
     assert_eq!(grant(), Err(rustix::io::Errno::OPNOTSUPP));
+    // That is nothing to those who change something else.
+    tank.zfs("set compression=lz4 tank");
+    tank.zfs("set atime=off tank/a");
+    assert_eq!(grant(), Err(rustix::io::Errno::OPNOTSUPP));
     drop(held);
     tank.zfs("set acltype=posix tank/a");
     grant().unwrap();
     assert!(reads(NOBODY, NOBODY), "the list lets it");
     assert!(!reads(1000, 0) && !reads(1000, 1000), "the list does not");
+    tank.finish();
+}
+
+#[test]
+fn devices_are_let_go_of_by_force_while_files_are_open() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    let (root, dir) = (tank.session.root(), tank.session.path("").display().to_string());
+    for by_force in ["zpool export -f tank", "zfs unmount -f tank"] {
+        fs::write(tank.path("tank/file"), "kept").unwrap();
+        let mut held = fs::File::open(tank.path("tank/file")).unwrap();
+        let dir_held = fs::File::open(tank.path("tank")).unwrap();
+        tank.session.run(by_force).ok();
+        if by_force.starts_with("zfs") {
+            tank.session.run("zpool export tank").ok();
+        }
+        tank.session.run(&format!("zpool import -d {dir} -R {root} tank")).ok();
+        assert!(std::io::Read::read(&mut held, &mut [0; 4]).is_err());
+        assert_eq!(fs::read(tank.path("tank/file")).unwrap(), b"kept");
+        drop(dir_held);
+    }
     tank.finish();
 }
 

@@ -63,13 +63,10 @@ impl Away {
 impl Mounted {
     /// Lets the kernel go by the settings. False: only mounting anew does.
     fn tell_kernel(&mut self) -> Result<bool, StaysMounted> {
-        let wanted = self.settings.kernels();
-        let wanted = Kernels { acls: wanted.acls || self.kernels.acls, ..wanted };
+        let anew = self.settings.kernels().acls && !self.kernels.acls;
+        let wanted = self.wanted();
         if self.kernels == wanted {
-            return Ok(true);
-        }
-        if !self.kernels.acls && wanted.acls {
-            return Ok(false);
+            return Ok(!anew);
         }
         let place = self.listed.mountpoint.display();
         let failed =
@@ -82,11 +79,16 @@ impl Mounted {
         }
         match self.handle.remount(&wanted) {
             Ok(true) => self.kernels = wanted,
-            Ok(false) => return Ok(self.kernels.suffice_for(&wanted)),
+            Ok(false) => return Ok(!anew && self.kernels.suffice_for(&wanted)),
             Err(MountError::Busy(_)) => return Err(failed(&"pool or dataset is busy")),
             Err(e) => return Err(failed(&e)),
         }
-        Ok(true)
+        Ok(!anew)
+    }
+
+    /// What the kernel can be told of the settings as long as this is mounted.
+    fn wanted(&self) -> Kernels {
+        Kernels { acls: self.kernels.acls, ..self.settings.kernels() }
     }
 }
 
@@ -256,7 +258,7 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
             tracing::warn!("{}: {e}", mounted.listed.dataset);
             mounted.settings.clone()
         });
-        let changed = mounted.settings.kernels() != settings.kernels();
+        let (before, after) = (mounted.settings.kernels(), settings.kernels());
         let cache = settings.files.cache;
         if let Ok(Some(dataset)) = &dataset
             && cache != mounted.settings.files.cache
@@ -274,21 +276,25 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
         mounted.settings = settings;
         match mounted.tell_kernel() {
             Ok(true) => {}
-            Ok(false) => anew.push(id),
             // What could not be done before is not said again.
-            Err(e) if changed => failed.push(e),
+            Ok(false) => {
+                let told = mounted.kernels.suffice_for(&mounted.wanted());
+                anew.push((id, before.acls != after.acls || before != after && !told));
+            }
+            Err(e) if before != after => failed.push(e),
             Err(_) => {}
         }
     }
     let mut good = failed.is_empty();
     failed.into_iter().for_each(|e| ctx.complain(e));
-    for id in anew {
+    for (id, changed) in anew {
         match imported.mounts.take_away(&[id], false, Directory::Kept) {
             Ok(away) => good &= away.back(imported, ctx),
-            Err((_, e)) => {
+            Err((_, e)) if changed => {
                 ctx.complain(e);
                 good = false;
             }
+            Err(_) => {}
         }
     }
     good
