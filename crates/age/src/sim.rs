@@ -11,7 +11,7 @@
 //! ([`crate::like`]): then what is allocated there is claimed, metaslab by metaslab.
 //!
 //! One thread does it all, with no loading ahead of need in the background, so that a seed leads to
-//! the same result. (The pool's guids are random as those of any pool.)
+//! the same result: time is that of the simulation, and guids come from the seed.
 
 use crate::device::{Bay, Devices, SparseDisk, Traffic};
 use crate::like::{PoolModel, VdevModel};
@@ -19,6 +19,7 @@ use crate::report::{Counts, Report, Row, Step};
 use crate::space::{Books, Space, Stop, Tally};
 use crate::spec::{AgeError, Spec};
 use crate::workload::{Cut, Layout, Workload, workload};
+use cenote_dmu::outside::{Chance, Clock, Outside};
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::PoolSpace;
 use cenote_format::LABEL_START;
@@ -32,12 +33,18 @@ use cenote_pool::metaslab::AllocClass;
 use cenote_store::alloc::{Allocator, Class, Extent, Group, Metaslab, Options, TXG_DEFER_SIZE};
 use cenote_store::tunables;
 use cenote_vdev::Device;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes of the pool's cache.
 const CACHE: u64 = 512 << 20;
+
+/// When simulations begin: 1 January 2000, in seconds since 1970.
+const BEGINNING: i64 = 946_684_800;
 
 /// The name of simulated pools.
 pub const POOL: &str = "simulated";
@@ -111,6 +118,8 @@ pub struct Simulation {
     target: u64,
     /// Groups that were simulated since the pool was filled.
     groups: u64,
+    /// How long these took, in seconds: the engine's clock.
+    time: Arc<AtomicU64>,
     /// How long it took to fill the pool, once it is.
     filled: Option<Duration>,
 }
@@ -123,7 +132,8 @@ fn format(os: &mut OpenObjectSet) -> Result<(), WriteError> {
 
 /// How the engine works: as in any pool, with metaslabs for data and others for metadata, but nothing
 /// happens unless it is asked for, and time is that of the transaction groups, which are `txg` apart.
-fn options(txg: Duration) -> EngineOptions {
+fn options(spec: &Spec, time: &Arc<AtomicU64>) -> EngineOptions {
+    let txg = spec.txg;
     let never = Duration::from_secs(1 << 30);
     let unload =
         Duration::from_millis(tunables::UNLOAD_DELAY_MS.get()).as_nanos() / txg.as_nanos().max(1);
@@ -133,12 +143,25 @@ fn options(txg: Duration) -> EngineOptions {
         allocators: Some(Options::default().allocators),
         unload_after: Some(unload),
         deterministic: true,
+        outside: outside(spec.seed, time.clone()),
         ..EngineOptions::default()
     }
 }
 
+/// The time of the simulation, in seconds since it began, and guids from its seed.
+fn outside(seed: u64, time: Arc<AtomicU64>) -> Outside {
+    let rng = Mutex::new(SmallRng::seed_from_u64(seed));
+    let chance = move || Ok(rng.lock().unwrap_or_else(PoisonError::into_inner).random());
+    let now = move || (BEGINNING.saturating_add_unsigned(time.load(Ordering::Relaxed)), 0);
+    Outside { clock: Clock::new(now), chance: Chance::new(chance) }
+}
+
 /// Makes the pool.
-fn create(spec: &Spec, tops: &[Top]) -> Result<(Arc<Engine>, Vec<Bay>), AgeError> {
+fn create(
+    spec: &Spec,
+    tops: &[Top],
+    options: EngineOptions,
+) -> Result<(Arc<Engine>, Vec<Bay>), AgeError> {
     let mut number = 0;
     let mut disks = |top: &Top| -> Vec<_> {
         let numbers = number..number + top.devices;
@@ -166,6 +189,7 @@ fn create(spec: &Spec, tops: &[Top]) -> Result<(Arc<Engine>, Vec<Bay>), AgeError
             txg: FIRST_TXG,
             imported: &[],
             devices: &Devices(&all),
+            chance: &options.outside.chance.clone(),
         },
         features: &features,
         props: &[],
@@ -173,7 +197,7 @@ fn create(spec: &Spec, tops: &[Top]) -> Result<(Arc<Engine>, Vec<Bay>), AgeError
         altroot: None,
         arc_bytes: Some(CACHE),
     };
-    let engine = Engine::create(&request, options(spec.txg), format)?;
+    let engine = Engine::create(&request, options, format)?;
     let pool = engine.pool();
     let bay = |(id, disks)| {
         let vdev = pool.store().vdevs().top(id).cloned();
@@ -215,7 +239,8 @@ impl Simulation {
     }
 
     fn of(spec: Spec, tops: &[Top], model: Option<PoolModel>) -> Result<Simulation, AgeError> {
-        let (engine, bays) = create(&spec, tops)?;
+        let time = Arc::default();
+        let (engine, bays) = create(&spec, tops, options(&spec, &time))?;
         let groups: Vec<_> = engine.allocator().groups().cloned().collect();
         let cut = |(group, bay): (&Arc<Group>, &Bay)| {
             let extent = group.metaslabs().first().map(|m| m.extent())?;
@@ -240,7 +265,7 @@ impl Simulation {
             sector: engine.allocator().smallest(),
         };
         let world = Arc::new(Mutex::new(world));
-        Ok(Simulation { spec, engine, bays, model, world, target, groups: 0, filled: None })
+        Ok(Simulation { spec, engine, bays, model, world, target, groups: 0, time, filled: None })
     }
 
     /// What is simulated.
@@ -389,6 +414,7 @@ impl Simulation {
         let from = self.simulated();
         self.groups += 1;
         let to = self.simulated();
+        self.time.store(to.as_secs(), Ordering::Relaxed);
         let done = self.sync(move |workload, space| match full(space.allocator) {
             true => Err(Stop::Full),
             false => workload.group(from, to, space),

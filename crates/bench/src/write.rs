@@ -3,6 +3,7 @@
 //! Each side makes a pool on its own file in the same directory, writes the same amounts in the same
 //! order, and waits at the end of each row until all of it is on disk.
 
+use cenote_dmu::outside::Chance;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -89,6 +90,7 @@ pub fn create(
             txg: FIRST_TXG,
             imported: &[],
             devices: &SystemDevices,
+            chance: &Chance::default(),
         },
         features: &features,
         props: &[],

@@ -2,6 +2,7 @@
 
 use crate::contents::Files;
 use crate::{Pool, Result};
+use cenote_dmu::outside::Chance;
 use cenote_pool::change::{Contents, root_filesystem};
 use cenote_pool::create::{
     CreateError, CreateSpec, FIRST_TXG, FeatureChoice, SystemDevices, choose_features, parse,
@@ -106,6 +107,7 @@ impl CreatePool {
                 txg: FIRST_TXG,
                 imported: &[],
                 devices: &SystemDevices,
+                chance: &Chance::default(),
             },
             features: &features,
             props: &props,

@@ -16,6 +16,7 @@
 //! | [`object`] | objects: bonus, spill, blocks |
 //! | `tree` | from a block number to its pointer, through the indirect blocks |
 //! | `read` | bytes of an object: ranges, batches, prefetch |
+//! | [`outside`] | the clock, random numbers |
 //! | `overlay` | pending changes above what is on disk |
 //! | `blocks`, `ranges` | dirty blocks by number; sets of block numbers |
 //! | `seek` | next data, next hole |
@@ -37,6 +38,7 @@ mod cache;
 pub mod live;
 pub mod object;
 pub mod objset;
+pub mod outside;
 mod overlay;
 mod piece;
 mod ranges;

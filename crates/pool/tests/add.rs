@@ -5,6 +5,7 @@
 
 mod rig;
 
+use cenote_dmu::outside::Chance;
 use cenote_pool::create::{CreateError, CreateSpec, FIRST_TXG, SystemDevices, parse, prepare};
 use cenote_pool::engine::{Engine, EngineError};
 use rig::{Rig, check, fill, open};
@@ -30,6 +31,7 @@ fn prepared(
         txg: FIRST_TXG,
         imported: &[],
         devices: &SystemDevices,
+        chance: &Chance::default(),
     })
 }
 

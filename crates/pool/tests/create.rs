@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use cenote_dmu::outside::Chance;
 use cenote_dmu::write::zap::ZapFormat;
 use cenote_dmu::write::{NewObject, OpenObjectSet, WriteError, ZapMut};
 use cenote_format::dmu::DmuType;
@@ -62,6 +63,7 @@ impl Making<'_> {
                 txg: FIRST_TXG,
                 imported: &[],
                 devices: &SystemDevices,
+                chance: &Chance::default(),
             },
             features: &features,
             props: &changes.collect::<Vec<_>>(),

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use cenote_dmu::outside::Chance;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_pool::create::{
     CreateSpec, FIRST_TXG, FeatureChoice, Layout, Redundancy, SystemDevices, VdevSpec,
@@ -60,6 +61,7 @@ impl Place {
                 txg: FIRST_TXG,
                 imported: &[],
                 devices: &SystemDevices,
+                chance: &Chance::default(),
             },
             features: &features,
             props: &[],

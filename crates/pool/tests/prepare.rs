@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use cenote_dmu::outside::Chance;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
 use cenote_pool::config_write::PoolConfig;
@@ -88,6 +89,7 @@ impl<'a> Try<'a> {
             txg: FIRST_TXG,
             imported: self.imported,
             devices: self.devices,
+            chance: &Chance::default(),
         })
         .map_err(|e| e.to_string())
     }
@@ -219,6 +221,7 @@ fn classes_need_their_feature() {
         txg: FIRST_TXG,
         imported: &[],
         devices: &shelf,
+        chance: &Chance::default(),
     };
     let check = |none| {
         let choice = FeatureChoice { none, ..FeatureChoice::default() };

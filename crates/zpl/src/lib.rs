@@ -41,6 +41,7 @@ mod xattr;
 mod znode;
 
 pub use attr::Attr;
+pub use cenote_dmu::outside::{Clock, Time};
 pub use cenote_store::PrimaryCache;
 pub use dir::DirEntry;
 pub use error::{Error, Result};
@@ -50,6 +51,6 @@ pub use quota::ProjectSpace;
 pub use stored::StoredAttrs;
 pub use volume::Volume;
 pub use write::{
-    Allocate, Atime, Clock, CreateProps, InUse, NewNode, NodeKind, Removed, RenameFlags, Rewrite,
-    SetAttr, SetTime, SetXattr, Settings, Time, flags, format, format_volume,
+    Allocate, Atime, CreateProps, InUse, NewNode, NodeKind, Removed, RenameFlags, Rewrite, SetAttr,
+    SetTime, SetXattr, Settings, flags, format, format_volume,
 };

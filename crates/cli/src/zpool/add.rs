@@ -8,6 +8,7 @@ use crate::vdevs::style;
 use crate::zpool::create::{ashift, in_use};
 use crate::zpool::layout;
 use crate::zpool::select::open;
+use cenote_dmu::outside::Chance;
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use cenote_pool::create::{self, CreateSpec, Prepared, SystemDevices, prepare};
@@ -59,6 +60,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         txg: pool.uberblock().txg.saturating_add(1),
         imported: &in_use(&pools),
         devices: &SystemDevices,
+        chance: &Chance::default(),
     };
     let prepared = prepare(&spec).map_err(|e| Stop::Fail(e.to_string()))?;
     let nothing = NvList::default();

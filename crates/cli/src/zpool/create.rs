@@ -17,6 +17,7 @@ use crate::zpool::layout;
 use crate::zpool::properties::find;
 use crate::zpool::select::check_new;
 use cenote::contents::Files;
+use cenote_dmu::outside::Chance;
 use cenote_dmu::write::WriteError;
 use cenote_dsl::DatasetKind;
 use cenote_dsl::props::table::find as fs_find;
@@ -172,6 +173,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         txg: FIRST_TXG,
         imported: &imported,
         devices: &SystemDevices,
+        chance: &Chance::default(),
     };
     let prepared = prepare(&spec).map_err(|e| Stop::Fail(e.to_string()))?;
     check_mountpoint(&request)?;

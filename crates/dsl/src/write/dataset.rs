@@ -13,7 +13,7 @@
 //! software does not keep it: it is dropped when the clone is written first, as OpenZFS does with
 //! clones that have little in common with their origins any more.
 
-use super::mos::{SMALL_BLOCK, random, random_fsid};
+use super::mos::SMALL_BLOCK;
 use super::props::{self, NewValue, Target};
 use super::space::{self, Delta, Part, charged};
 use super::{DslWriteError, Result, Sizes, Tx};
@@ -157,8 +157,8 @@ pub(super) fn create_head(tx: &mut Tx<'_>, dir_obj: u64, origin: Option<u64>) ->
         compressed: 0,
         uncompressed: 0,
         unique: 0,
-        fsid_guid: random_fsid()?,
-        guid: random()?,
+        fsid_guid: tx.random_fsid()?,
+        guid: tx.random()?,
         flags: DS_FLAG_UNIQUE_ACCURATE,
         bp: BlockPointer::HOLE,
         next_clones: 0,

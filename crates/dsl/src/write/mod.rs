@@ -44,6 +44,7 @@ pub mod snapshot;
 pub mod space;
 
 pub use crate::deadlist::Sizes;
+use cenote_dmu::outside::{Chance, Outside};
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::encode::EncodeError;
@@ -124,6 +125,8 @@ pub struct Tx<'a> {
     pub txg: u64,
     /// The time, in seconds since 1970.
     pub now: u64,
+    /// Where guids and salts come from.
+    pub chance: &'a Chance,
     /// What a block counts for: see [`Sizes`].
     pub space: &'a dyn Fn(&BlockPointer) -> Sizes,
     /// The pool's bytes for datasets (see [`PoolSpace::usable`](crate::PoolSpace::usable)); `None`:
@@ -133,4 +136,18 @@ pub struct Tx<'a> {
     pub pool: &'a str,
     /// Blocks that are free from this txg on. The caller takes them.
     pub frees: Vec<BlockPointer>,
+}
+
+impl<'a> Tx<'a> {
+    /// One at the time that it is now, in which nothing is freed yet and the size of the pool, whose
+    /// name is not known, counts for nothing.
+    pub fn new(
+        mos: &'a mut OpenObjectSet,
+        txg: u64,
+        outside: &'a Outside,
+        space: &'a dyn Fn(&BlockPointer) -> Sizes,
+    ) -> Tx<'a> {
+        let (now, chance) = (outside.clock.seconds(), &outside.chance);
+        Tx { mos, txg, now, chance, space, usable: None, pool: "", frees: Vec::new() }
+    }
 }

@@ -32,22 +32,29 @@ pub(super) fn corrupt(object: u64, why: impl Into<String>) -> DslWriteError {
     WriteError::Invalid { object, why: why.into() }.into()
 }
 
-/// A random number that is not 0.
-pub(super) fn random() -> Result<u64> {
-    let random = getrandom::u64().map_err(|e| DslWriteError::Invalid(e.to_string()))?;
-    Ok(random.max(1))
-}
-
-/// A random number of 56 bits that is not 0, as `ds_fsid_guid` is.
-pub(super) fn random_fsid() -> Result<u64> {
-    Ok((random()? >> 8).max(1))
-}
-
 fn key(name: &str) -> Key<'_> {
     Key::Name(name.as_bytes())
 }
 
 impl Tx<'_> {
+    /// A random number that is not 0.
+    pub(super) fn random(&self) -> Result<u64> {
+        self.chance.number().map_err(|e| DslWriteError::Invalid(e.to_string()))
+    }
+
+    /// A random number of 56 bits that is not 0, as `ds_fsid_guid` is.
+    pub(super) fn random_fsid(&self) -> Result<u64> {
+        Ok((self.random()? >> 8).max(1))
+    }
+
+    /// The format of a new ZAP: the hash differs from ZAP to ZAP.
+    ///
+    /// # Errors
+    /// There are no random numbers.
+    pub fn zap_format(&self) -> Result<ZapFormat> {
+        Ok(ZapFormat { salt: self.random()? | 1, ..ZapFormat::default() })
+    }
+
     /// An object as it is now.
     pub(super) fn view(&mut self, object: u64) -> Result<Object> {
         Ok(self.mos.view(object)?)
@@ -138,7 +145,7 @@ impl Tx<'_> {
 
     /// A new, empty ZAP.
     pub(super) fn new_zap(&mut self, new: &NewObject, norm_flags: u64) -> Result<u64> {
-        let format = ZapFormat { salt: random()? | 1, norm_flags, ..ZapFormat::default() };
+        let format = ZapFormat { norm_flags, ..self.zap_format()? };
         Ok(ZapMut::create(self.mos, new, format)?)
     }
 
@@ -211,7 +218,8 @@ impl Tx<'_> {
         if self.is_zapified(object)? {
             return Ok(());
         }
-        ZapMut::zapify(self.mos, object, ZAP_METADATA, random()? | 1)?;
+        let salt = self.zap_format()?.salt;
+        ZapMut::zapify(self.mos, object, ZAP_METADATA, salt)?;
         features::increment(self, EXTENSIBLE)
     }
 

@@ -10,7 +10,6 @@ use super::dataset::{create_dir, create_head};
 use super::mos::DIRECTORY;
 use super::space::{Delta, Part};
 use super::{DslWriteError, Result, Sizes, Tx, bpobj, features, rename, snapshot, space};
-use cenote_dmu::write::zap::ZapFormat;
 use cenote_dmu::write::{NewObject, Synced, WriteError, ZapMut};
 use cenote_format::dmu::DmuType;
 
@@ -43,8 +42,8 @@ pub fn create_pool_dirs(tx: &mut Tx<'_>) -> Result<PoolDirs> {
     let directory = NewObject::new(DmuType::OBJECT_DIRECTORY, DIRECTORY_BLOCK);
     match tx.mos.claim(DIRECTORY, &directory) {
         Ok(()) => {
-            let salt = super::mos::random()? | 1;
-            ZapMut::format(tx.mos, DIRECTORY, ZapFormat { salt, ..ZapFormat::default() })?;
+            let format = tx.zap_format()?;
+            ZapMut::format(tx.mos, DIRECTORY, format)?;
         }
         // The caller, or `features::create_objects`, was there before.
         Err(WriteError::Taken(_)) if entry(tx, ROOT)?.is_none() => {}

@@ -5,7 +5,6 @@
 //! unique could only be freed by destroying the snapshot, too. A refreservation is then charged
 //! anew.
 
-use super::mos::{random, random_fsid};
 use super::space::{self, Delta, Part};
 use super::{DslWriteError, Result, Tx, bookmarks, dataset, deadlist, features, limits, names};
 use super::{destroy, pool};
@@ -72,8 +71,8 @@ pub(super) fn take(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
         creation_time: tx.now,
         creation_txg: txg,
         unique: 0,
-        fsid_guid: random_fsid()?,
-        guid: random()?,
+        fsid_guid: tx.random_fsid()?,
+        guid: tx.random()?,
         next_clones: 0,
         props: 0,
         userrefs: 0,

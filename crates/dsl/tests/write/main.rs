@@ -5,6 +5,7 @@
 mod model;
 
 use cenote_dmu::ObjectSet;
+use cenote_dmu::outside::Outside;
 use cenote_dmu::write::{NewObject, OpenObjectSet, Synced};
 use cenote_dsl::deadlist::Sizes;
 use cenote_dsl::write::{DslWriteError, Tx, dataset, destroy, features, free, pool, props, rename};
@@ -115,15 +116,9 @@ impl Rig {
             OpenObjectSet::open(ObjectSet::open(store, 0, self.mos).unwrap()).unwrap()
         };
         let space = sizes;
-        let mut tx = Tx {
-            mos: &mut mos,
-            txg: self.txg,
-            now: 1_700_000_000 + self.txg,
-            space: &space,
-            usable: Some(1 << 40),
-            pool: POOL,
-            frees: Vec::new(),
-        };
+        let (now, outside) = (1_700_000_000 + self.txg, Outside::default());
+        let tx = Tx::new(&mut mos, self.txg, &outside, &space);
+        let mut tx = Tx { now, usable: Some(1 << 40), pool: POOL, ..tx };
         change(self, &mut tx);
         let budget = self.random.below(self.budget) as u64;
         let more = free::destroy_step(&mut tx, budget).unwrap();
@@ -454,15 +449,8 @@ impl Rig {
         }
         let mut set = OpenObjectSet::open(mos.clone()).unwrap();
         let space = sizes;
-        let mut tx = Tx {
-            mos: &mut set,
-            txg: self.txg,
-            now: 0,
-            space: &space,
-            usable: None,
-            pool: POOL,
-            frees: Vec::new(),
-        };
+        let outside = Outside::default();
+        let mut tx = Tx::new(&mut set, self.txg, &outside, &space);
         let mut uses = |guid| features::count(&mut tx, guid).unwrap();
         assert_eq!(uses("com.delphix:empty_bpobj"), Some(shared));
         assert_eq!(uses("com.delphix:extensible_dataset"), Some(zapified));

@@ -7,6 +7,7 @@
 
 use super::check;
 use super::devices::{LeafKind, Opened};
+use super::populate::random;
 use super::{ASHIFTS, Class, CreateError, CreateSpec, MIN_DEVICE, Redundancy, VdevSpec};
 use crate::config::{self, STATE_L2CACHE, STATE_SPARE};
 use crate::config_write::PoolConfig;
@@ -211,7 +212,7 @@ fn assemble(spec: &CreateSpec<'_>, found: &Found) -> Result<Prepared, CreateErro
     let mut guids: HashSet<u64> = HashSet::new();
     let pool_guid = match spec.pool {
         Some(pool) => config::number(pool, "pool_guid"),
-        None => new_guid(&mut guids)?,
+        None => new_guid(spec, &mut guids)?,
     };
     let mut devices = HashMap::new();
     let mut new_tops = Vec::new();
@@ -220,7 +221,7 @@ fn assemble(spec: &CreateSpec<'_>, found: &Found) -> Result<Prepared, CreateErro
         let sizes = open_all(spec, leaves)?;
         let (opened, sizes): (Vec<_>, Vec<_>) = sizes.into_iter().unzip();
         let mut list = top_config(spec, top, leaves, &sizes, id)?;
-        name_all(&mut list, &mut guids)?;
+        name_all(spec, &mut list, &mut guids)?;
         let mut opened = opened.into_iter();
         config::for_each_leaf(&list, &mut |leaf| {
             devices.extend(opened.next().map(|d| (config::number(leaf, "guid"), d)));
@@ -296,24 +297,27 @@ fn cannot_have(spec: &CreateSpec<'_>, leaf: &Leaf, error: &io::Error) -> CreateE
 }
 
 /// A guid that is not 0 and not in use.
-fn new_guid(guids: &mut HashSet<u64>) -> Result<u64, CreateError> {
+fn new_guid(spec: &CreateSpec<'_>, guids: &mut HashSet<u64>) -> Result<u64, CreateError> {
     loop {
-        let random = getrandom::u64();
-        let guid = random.map_err(|e| CreateError::Spec(format!("no random numbers: {e}")))?;
-        if guid != 0 && guids.insert(guid) {
+        let guid = random(spec.chance)?;
+        if guids.insert(guid) {
             return Ok(guid);
         }
     }
 }
 
 /// Gives guids to a vdev and all below it.
-fn name_all(vdev: &mut NvList, guids: &mut HashSet<u64>) -> Result<(), CreateError> {
-    vdev.set("guid", NvValue::Uint64(new_guid(guids)?));
+fn name_all(
+    spec: &CreateSpec<'_>,
+    vdev: &mut NvList,
+    guids: &mut HashSet<u64>,
+) -> Result<(), CreateError> {
+    vdev.set("guid", NvValue::Uint64(new_guid(spec, guids)?));
     if let Some((_, NvValue::NvListArray(children))) =
         vdev.pairs.iter_mut().find(|(n, _)| n == "children")
     {
         for child in children {
-            name_all(child, guids)?;
+            name_all(spec, child, guids)?;
         }
     }
     Ok(())
@@ -402,7 +406,7 @@ fn aux(
         Some(guid) => guid,
         None => {
             let (device, _) = open(spec, leaf)?;
-            let guid = new_guid(guids)?;
+            let guid = new_guid(spec, guids)?;
             devices.insert(guid, device);
             guid
         }

@@ -46,6 +46,7 @@ pub use layout::Prepared;
 pub use parse::parse;
 pub use populate::{NewPool, new_salt, populate};
 
+use cenote_dmu::outside::Chance;
 use cenote_format::nvlist::NvList;
 use std::path::PathBuf;
 
@@ -159,6 +160,8 @@ pub struct CreateSpec<'a> {
     pub imported: &'a [Imported],
     /// Where devices come from: [`SystemDevices`].
     pub devices: &'a dyn OpenDevices,
+    /// Where guids come from.
+    pub chance: &'a Chance,
 }
 
 impl CreateSpec<'_> {

@@ -5,6 +5,7 @@ use crate::config_write::{self, DIRECTORY, PoolConfig, set_entry};
 use crate::history;
 use crate::import::VERSION_FEATURES;
 use crate::props::{PropChange, apply};
+use cenote_dmu::outside::Chance;
 use cenote_dmu::write::ZapMut;
 use cenote_dsl::write::{Result, Tx, bpobj};
 use cenote_format::encode::zap::{Key, Value};
@@ -68,10 +69,16 @@ fn data_space(tree: &VdevTree) -> u64 {
 /// A new salt.
 ///
 /// # Errors
-/// The system gives no random numbers.
-pub fn new_salt() -> std::result::Result<[u8; 32], CreateError> {
+/// There are no random numbers.
+pub fn new_salt(chance: &Chance) -> std::result::Result<[u8; 32], CreateError> {
     let mut salt = [0; 32];
-    let why = |e| CreateError::Spec(format!("no random numbers: {e}"));
-    getrandom::fill(&mut salt).map_err(why)?;
+    for word in salt.chunks_exact_mut(8) {
+        word.copy_from_slice(&random(chance)?.to_le_bytes());
+    }
     Ok(salt)
+}
+
+/// A random number that is not 0.
+pub(super) fn random(chance: &Chance) -> std::result::Result<u64, CreateError> {
+    chance.number().map_err(|e| CreateError::Spec(format!("no random numbers: {e}")))
 }

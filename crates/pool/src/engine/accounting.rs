@@ -11,7 +11,6 @@
 
 use super::policy::Sink;
 use cenote_dmu::objset::{GROUP_USED, PROJECT_USED, USER_USED};
-use cenote_dmu::write::zap::ZapFormat;
 use cenote_dmu::write::{NewObject, ObjectChange, OpenObjectSet, WriteError, ZapMut};
 use cenote_dsl::write::{Result, Tx, dataset, features};
 use cenote_format::ByteOrder;
@@ -78,7 +77,7 @@ fn sync_counted(
     if deltas.is_empty() {
         return Ok(());
     }
-    apply(set, &deltas)?;
+    apply(tx, set, &deltas)?;
     let synced = set.sync(tx.txg, sink)?;
     dataset::synced(tx, ds_obj, &synced)
 }
@@ -125,15 +124,11 @@ fn count(deltas: &mut Deltas, dnode: &DnodePhys, sign: i64, counted: u64) {
     }
 }
 
-fn apply(set: &mut OpenObjectSet, deltas: &Deltas) -> Result<()> {
+fn apply(tx: &Tx<'_>, set: &mut OpenObjectSet, deltas: &Deltas) -> Result<()> {
     for ((object, name), delta) in deltas {
         let new = NewObject::new(DmuType::USERGROUP_USED, USED_BLOCK);
         match set.create_accounting(*object, &new) {
-            Ok(()) => ZapMut::format(
-                set,
-                *object,
-                ZapFormat { salt: crate::random() | 1, ..Default::default() },
-            )?,
+            Ok(()) => ZapMut::format(set, *object, tx.zap_format()?)?,
             Err(WriteError::Taken(_)) => {}
             Err(e) => return Err(e.into()),
         }

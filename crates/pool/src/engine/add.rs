@@ -59,9 +59,10 @@ impl SyncContext<'_> {
         if prepared.new_tops.is_empty() {
             return Ok(());
         }
-        let txg = self.tx.txg;
-        let mut count =
-            |mos: &mut OpenObjectSet, guid: &str, delta: i64| count_feature(mos, txg, guid, delta);
+        let (txg, outside) = (self.tx.txg, &self.disk.outside);
+        let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
+            count_feature(mos, txg, outside, guid, delta)
+        };
         let tops = joined.vdev_tree.pairs.iter_mut().find(|(name, _)| name == "children");
         if let Some((_, NvValue::NvListArray(tops))) = tops {
             for top in tops.iter_mut().skip(had) {

@@ -1,6 +1,6 @@
 //! The end of a transaction group: flush, labels, uberblock; then the view of it.
 
-use super::sync::{Core, landed, now};
+use super::sync::{Core, landed};
 use super::task::EngineError;
 use super::{Disk, Shared};
 use crate::config::{self, STATE_DESTROYED, STATE_EXPORTED};
@@ -39,14 +39,14 @@ impl Core {
         Ok(maturation)
     }
 
-    fn next_uberblock(&self, txg: u64) -> Uberblock {
+    fn next_uberblock(&self, disk: &Disk, txg: u64) -> Uberblock {
         let vdevs = &self.config.vdev_tree;
         Uberblock {
             order: ByteOrder::Little,
             version: VERSION_FEATURES,
             txg,
             guid_sum: config::guid_sum(vdevs),
-            timestamp: now(),
+            timestamp: disk.outside.clock.seconds(),
             rootbp: *self.mos.synced().root_bp(),
             software_version: VERSION_FEATURES,
             mmp_magic: MMP_MAGIC,
@@ -60,7 +60,7 @@ impl Core {
     pub(super) fn write_labels(&mut self, disk: &Disk, txg: u64) -> Result<(), EngineError> {
         // What was written behind the passes' backs is flushed, too.
         landed(disk)?;
-        let uberblock = self.next_uberblock(txg);
+        let uberblock = self.next_uberblock(disk, txg);
         let labels = match self.config_dirty {
             true => self.config.all_labels(txg),
             false => Vec::new(),

@@ -7,7 +7,7 @@
 use super::commit::pool_space;
 use super::figures::{Birth, Recorder};
 use super::gate::Closed;
-use super::sync::{Core, count_feature, now};
+use super::sync::{Core, count_feature};
 use super::task::EngineError;
 use super::{Disk, Engine, EngineOptions, SyncContext, space};
 use crate::config_write::PoolConfig;
@@ -17,6 +17,7 @@ use crate::import::{Imported, VERSION_FEATURES};
 use crate::props::PropChange;
 use crate::space_write::SpaceMaps;
 use crate::{Origin, Pool, config, tunables};
+use cenote_dmu::outside::Outside;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::Dsl;
 use cenote_dsl::write::props::{self, NewValue, Target};
@@ -29,6 +30,7 @@ use cenote_format::features::Feature;
 use cenote_format::label::{MMP_MAGIC, Uberblock};
 use cenote_format::nvlist::NvValue;
 use cenote_store::Store;
+use cenote_vdev::VdevTree;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -88,14 +90,17 @@ impl Engine {
         let mut config = PoolConfig::new(name, prepared.pool_guid, prepared.root.clone());
         create::write_labels(&prepared, &config).map_err(failed)?;
         let tree = prepared.tree(&mut |_, _| None).map_err(failed)?;
-        let salt = create::new_salt()?;
+        let outside = &engine.outside;
+        let salt = create::new_salt(&outside.chance)?;
         let store = Store::new(tree, request.arc_bytes.unwrap_or_else(tunables::arc_max));
         store.set_salt(Salt::new(salt));
         let mut mos = OpenObjectSet::create(store.clone(), 0, ObjsetType::Meta).map_err(failed)?;
-        let root_ds = fill_mos(&mut mos, &store, request, &prepared, &mut config, salt)?;
-        let maps = vdev_objects(&mut mos, &prepared, &mut config)?;
+        let sizes = |bp: &BlockPointer| space::sizes(store.vdevs(), bp);
+        let mut tx = Tx { pool: name, ..Tx::new(&mut mos, FIRST_TXG, outside, &sizes) };
+        let root_ds = fill_mos(&mut tx, store.vdevs(), request, &prepared, &mut config, salt)?;
+        let maps = vdev_objects(&mut mos, &prepared, &mut config, outside)?;
         let mut core = Core::new(mos, maps, config, no_uberblock());
-        let disk = Disk::new(&store, None, &core, engine).map_err(failed)?;
+        let disk = Disk::new(&store, None, &core, &engine).map_err(failed)?;
         let mut recorder = Recorder::begin(&disk, FIRST_TXG);
         recorder.closed(&Closed::at_once(FIRST_TXG, birth));
         let copies = copies_of(request.root_props);
@@ -122,36 +127,25 @@ fn copies_of(props: &[(String, NewValue)]) -> usize {
 
 /// Everything of the MOS but the vdevs' objects; returns the head of the root file system.
 fn fill_mos(
-    mos: &mut OpenObjectSet,
-    store: &Store,
+    tx: &mut Tx<'_>,
+    tree: &VdevTree,
     request: &CreateRequest<'_>,
     prepared: &Prepared,
     config: &mut PoolConfig,
     salt: [u8; 32],
 ) -> Result<u64, CreateError> {
-    let tree = store.vdevs().clone();
-    let sizes = |bp: &BlockPointer| space::sizes(&tree, bp);
-    let mut tx = Tx {
-        mos,
-        txg: FIRST_TXG,
-        now: now(),
-        space: &sizes,
-        usable: None,
-        pool: request.spec.name,
-        frees: Vec::new(),
-    };
-    let dirs = pool::create_pool_dirs(&mut tx).map_err(failed)?;
+    let dirs = pool::create_pool_dirs(tx).map_err(failed)?;
     let new = NewPool {
-        tree: &tree,
+        tree,
         features: request.features,
         props: request.props,
         spares: &prepared.spares,
         caches: &prepared.caches,
         salt,
     };
-    create::populate(&mut tx, &new, config).map_err(failed)?;
+    create::populate(tx, &new, config).map_err(failed)?;
     for (name, value) in request.root_props {
-        props::set(&mut tx, Target::Dir(dirs.root_dir), name, value).map_err(failed)?;
+        props::set(tx, Target::Dir(dirs.root_dir), name, value).map_err(failed)?;
     }
     Ok(dirs.root_ds)
 }
@@ -161,10 +155,11 @@ fn vdev_objects(
     mos: &mut OpenObjectSet,
     prepared: &Prepared,
     config: &mut PoolConfig,
+    outside: &Outside,
 ) -> Result<SpaceMaps, CreateError> {
-    let mut maps = SpaceMaps::create();
+    let mut maps = SpaceMaps::create().by(&outside.chance);
     let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
-        count_feature(mos, FIRST_TXG, guid, delta)
+        count_feature(mos, FIRST_TXG, outside, guid, delta)
     };
     let tops = config.vdev_tree.pairs.iter_mut().find(|(name, _)| name == "children");
     let Some((_, NvValue::NvListArray(tops))) = tops else {
@@ -190,15 +185,7 @@ impl Core {
         let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
         let pool = self.config.name.clone();
         let mut context = SyncContext {
-            tx: Tx {
-                mos: &mut self.mos,
-                txg: FIRST_TXG,
-                now: now(),
-                space: &sizes,
-                usable: None,
-                pool: &pool,
-                frees: Vec::new(),
-            },
+            tx: Tx { pool: &pool, ..Tx::new(&mut self.mos, FIRST_TXG, &disk.outside, &sizes) },
             config: &mut self.config,
             config_changed: true,
             maps: &mut self.maps,

@@ -96,6 +96,7 @@ use crate::props::{self, PropChange};
 use crate::space_write::Loader;
 use crate::tunables;
 use cenote_dmu::live::LiveObjectSet;
+use cenote_dmu::outside::Outside;
 use cenote_store::Store;
 use cenote_store::alloc::{Allocator, Class, VdevInfo};
 use cenote_store::write::Writer;
@@ -116,7 +117,7 @@ use task::Queue;
 pub const MAX_PASSES: u32 = 64;
 
 /// How an engine works. What is `None` is as its tunable says at the moment.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct EngineOptions {
     /// Longest time that changes wait in the open transaction group ([`tunables::TXG_TIMEOUT`]).
     pub txg_timeout: Option<Duration>,
@@ -133,6 +134,8 @@ pub struct EngineOptions {
     pub unload_after: Option<u64>,
     /// Everything in the calling threads, in a fixed order: for tests that run from a seed.
     pub deterministic: bool,
+    /// Where times, guids and salts come from.
+    pub outside: Outside,
 }
 
 impl EngineOptions {
@@ -151,6 +154,7 @@ pub(crate) struct Disk {
     pub allocator: Arc<Allocator>,
     pub loader: Arc<Loader>,
     pub writer: Writer,
+    pub outside: Outside,
     /// Vdevs that the group that is being written adds.
     pub added: Mutex<Vec<(Class, VdevInfo)>>,
 }

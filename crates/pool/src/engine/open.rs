@@ -74,10 +74,11 @@ impl Engine {
         let space = pool.space().ok_or_else(unknown)?;
         let (mos, txg) = (pool.mos(), pool.uberblock().txg);
         let maps = SpaceMaps::open(space, pool.config(), mos, txg)
-            .map_err(|e| EngineError::Unsupported(e.to_string()))?;
+            .map_err(|e| EngineError::Unsupported(e.to_string()))?
+            .by(&options.outside.chance);
         let mos = OpenObjectSet::open(mos.clone())?;
         let core = Core::new(mos, maps, config, pool.uberblock().clone());
-        let disk = Disk::new(pool.store(), pool.space(), &core, options)?;
+        let disk = Disk::new(pool.store(), pool.space(), &core, &options)?;
         Engine::assemble(pool, core, synced, options, disk)
     }
 
@@ -119,7 +120,7 @@ impl Disk {
         store: &Arc<Store>,
         space: Option<&PoolSpace>,
         core: &Core,
-        options: EngineOptions,
+        options: &EngineOptions,
     ) -> Result<Disk, EngineError> {
         let vdevs = core.maps.allocator_vdevs(space, store.vdevs());
         let background = !options.deterministic;
@@ -132,7 +133,8 @@ impl Disk {
         allocator.preload();
         let writer = Writer::new(store.clone(), allocator.clone(), store.clone());
         let (store, added) = (store.clone(), Mutex::default());
-        Ok(Disk { store, allocator, loader, writer, added })
+        let outside = options.outside.clone();
+        Ok(Disk { store, allocator, loader, writer, outside, added })
     }
 }
 

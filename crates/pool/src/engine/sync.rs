@@ -9,6 +9,7 @@ use crate::space_write::map::feature_uses;
 use crate::space_write::{SpaceMaps, write_dtls};
 use crate::tunables;
 use cenote_dmu::live::LiveObjectSet;
+use cenote_dmu::outside::Outside;
 use cenote_dmu::write::{BlockSink, OpenObjectSet, Synced, WriteError};
 use cenote_dsl::bpobj;
 use cenote_dsl::write::{DslWriteError, Result, Tx};
@@ -18,7 +19,7 @@ use cenote_format::label::Uberblock;
 use cenote_store::Bookmark;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 /// Entry of the object directory: blocks that the next group frees (`DMU_POOL_SYNC_BPOBJ`).
 const DEFERRED: &str = "sync_bplist";
@@ -51,11 +52,6 @@ pub(crate) struct Core {
 /// The number that errors of the MOS are reported under.
 fn mos_bookmark() -> Bookmark {
     Bookmark { objset: MOS, object: 0, level: 0, blkid: 0 }
-}
-
-/// Seconds since 1970.
-pub(super) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
 /// The datasets of a transaction group, with what they handed over.
@@ -93,13 +89,10 @@ impl Core {
         let sizes = |bp: &BlockPointer| space::sizes(shared.disk.tree(), bp);
         let mut context = SyncContext {
             tx: Tx {
-                mos: &mut self.mos,
-                txg,
-                now: now(),
-                space: &sizes,
                 usable,
                 pool: view.name(),
                 frees: std::mem::take(&mut self.frees),
+                ..Tx::new(&mut self.mos, txg, &shared.disk.outside, &sizes)
             },
             config: &mut self.config,
             config_changed: self.config_dirty,
@@ -193,13 +186,9 @@ impl Core {
             let (writer, tree) = (&shared.disk.writer, &**shared.disk.tree());
             let sink = Sink { writer, tree, policy: &policy, abilities, pass: 1, log: None };
             let mut tx = Tx {
-                mos: &mut self.mos,
-                txg,
-                now: now(),
-                space: &sizes,
-                usable: None,
                 pool: view.name(),
                 frees: std::mem::take(&mut self.frees),
+                ..Tx::new(&mut self.mos, txg, &shared.disk.outside, &sizes)
             };
             accounting::sync_dataset(&mut tx, set, live.id(), &sink)?;
             self.frees = tx.frees;
@@ -263,8 +252,9 @@ impl Core {
         recorder: &mut Recorder,
     ) -> Result<bool> {
         let mut renewed = self.sync_missed(disk, txg, pass)?;
-        let mut count =
-            |mos: &mut OpenObjectSet, guid: &str, delta: i64| count_feature(mos, txg, guid, delta);
+        let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
+            count_feature(mos, txg, &disk.outside, guid, delta)
+        };
         let stats =
             self.maps.sync_changes(&mut self.mos, txg, pass, &disk.allocator, &mut count)?;
         recorder.space(stats);
@@ -280,8 +270,9 @@ impl Core {
 
     /// What devices missed so far. Returns whether the config changed.
     fn sync_missed(&mut self, disk: &Disk, txg: u64, pass: u32) -> Result<bool> {
-        let mut count =
-            |mos: &mut OpenObjectSet, guid: &str, delta: i64| count_feature(mos, txg, guid, delta);
+        let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
+            count_feature(mos, txg, &disk.outside, guid, delta)
+        };
         self.missed.extend(disk.tree().take_missed());
         let (mos, vdevs) = (&mut self.mos, &mut self.config.vdev_tree);
         Ok(write_dtls(mos, txg, pass, vdevs, &self.missed, &mut count)?)
@@ -291,9 +282,7 @@ impl Core {
     fn charge(&mut self, disk: &Disk, txg: u64, usable: Option<u64>) -> Result<()> {
         let Some(synced) = self.uncharged.take() else { return Ok(()) };
         let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
-        let mos = &mut self.mos;
-        let mut tx =
-            Tx { mos, txg, now: now(), space: &sizes, usable, pool: "", frees: Vec::new() };
+        let mut tx = Tx { usable, ..Tx::new(&mut self.mos, txg, &disk.outside, &sizes) };
         cenote_dsl::write::pool::charge_mos(&mut tx, &synced)
     }
 
@@ -305,9 +294,7 @@ impl Core {
         let object =
             config_write::entry(&mut self.mos, DEFERRED)?.ok_or(DslWriteError::NotFound)?;
         let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
-        let mos = &mut self.mos;
-        let mut tx =
-            Tx { mos, txg, now: now(), space: &sizes, usable: None, pool: "", frees: Vec::new() };
+        let mut tx = Tx::new(&mut self.mos, txg, &disk.outside, &sizes);
         cenote_dsl::write::bpobj::enqueue(&mut tx, object, blocks)
     }
 }
@@ -316,12 +303,12 @@ impl Core {
 pub(super) fn count_feature(
     mos: &mut OpenObjectSet,
     txg: u64,
+    outside: &Outside,
     guid: &str,
     delta: i64,
 ) -> std::result::Result<(), WriteError> {
     let space = |_: &BlockPointer| Default::default();
-    let (now, usable, pool) = (now(), None, "");
-    let mut tx = Tx { mos, txg, now, space: &space, usable, pool, frees: Vec::new() };
+    let mut tx = Tx::new(mos, txg, outside, &space);
     let step = match delta {
         0.. => cenote_dsl::write::features::increment,
         _ => cenote_dsl::write::features::decrement,

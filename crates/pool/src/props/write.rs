@@ -15,8 +15,7 @@ use crate::config_write::{PoolConfig, entry, set_entry};
 use crate::create::{ASHIFTS, check_compatibility, writable};
 use crate::history;
 use crate::import::VERSION_FEATURES;
-use cenote_dmu::write::zap::ZapFormat;
-use cenote_dmu::write::{NewObject, OpenObjectSet, ZapMut};
+use cenote_dmu::write::{NewObject, ZapMut};
 use cenote_dsl::write::{Result, Tx, features};
 use cenote_format::SECTOR;
 use cenote_format::dmu::DmuType;
@@ -328,13 +327,13 @@ fn number(text: &str) -> std::result::Result<u64, PropError> {
 pub fn apply(tx: &mut Tx<'_>, config: &mut PoolConfig, change: &PropChange) -> Result<bool> {
     let (message, dirty) = match change {
         PropChange::Number(name, value) => {
-            let zap = props_zap(tx.mos)?;
+            let zap = props_zap(tx)?;
             let key = Key::Name(name.as_bytes());
             ZapMut::open(tx.mos, zap).update(&key, &Value::U64(&[*value]))?;
             (format!("{name}={}", value.cast_signed()), false)
         }
         PropChange::Text(name, value) => {
-            set_text(tx.mos, name, value)?;
+            set_text(tx, name, value)?;
             (format!("{name}={value}"), false)
         }
         PropChange::Comment(text) => {
@@ -357,9 +356,9 @@ pub fn apply(tx: &mut Tx<'_>, config: &mut PoolConfig, change: &PropChange) -> R
     Ok(dirty)
 }
 
-fn set_text(mos: &mut OpenObjectSet, name: &str, value: &str) -> Result<()> {
-    let object = props_zap(mos)?;
-    let mut zap = ZapMut::open(mos, object);
+fn set_text(tx: &mut Tx<'_>, name: &str, value: &str) -> Result<()> {
+    let object = props_zap(tx)?;
+    let mut zap = ZapMut::open(tx.mos, object);
     let key = Key::Name(name.as_bytes());
     if value.is_empty() {
         if zap.lookup(&key)?.is_some() {
@@ -372,15 +371,13 @@ fn set_text(mos: &mut OpenObjectSet, name: &str, value: &str) -> Result<()> {
 }
 
 /// The ZAP of settings, which is made when the first is set.
-fn props_zap(mos: &mut OpenObjectSet) -> Result<u64> {
-    if let Some(zap) = entry(mos, "pool_props")? {
+fn props_zap(tx: &mut Tx<'_>) -> Result<u64> {
+    if let Some(zap) = entry(tx.mos, "pool_props")? {
         return Ok(zap);
     }
-    // The hash only has to differ from ZAP to ZAP.
-    let salt = getrandom::u64().unwrap_or_default() | 1;
-    let format = ZapFormat { salt, ..ZapFormat::default() };
-    let zap = ZapMut::create(mos, &NewObject::new(DmuType::POOL_PROPS, SECTOR), format)?;
-    set_entry(mos, "pool_props", zap)?;
+    let format = tx.zap_format()?;
+    let zap = ZapMut::create(tx.mos, &NewObject::new(DmuType::POOL_PROPS, SECTOR), format)?;
+    set_entry(tx.mos, "pool_props", zap)?;
     Ok(zap)
 }
 

@@ -255,7 +255,7 @@ impl LoggedPass<'_, '_> {
         let list = match zap_u64(self.maps.mos(), DIRECTORY_OBJECT, LOGS)? {
             Some(list) => list,
             None => {
-                let list = new_zap(self.maps.mos())?;
+                let list = new_zap(self.maps.mos(), &self.space.chance)?;
                 let name = Key::Name(LOGS.as_bytes());
                 ZapMut::open(self.maps.mos(), DIRECTORY_OBJECT).add(&name, &Value::U64(&[list]))?;
                 if feature_uses(self.maps.mos(), FEATURE)? == Some(0) {

@@ -70,6 +70,7 @@ use crate::config;
 use crate::directory::Directory;
 use crate::metaslab::{AllocClass, PoolSpace, Unflushed, VdevSpace};
 use cenote_dmu::ObjectSet;
+use cenote_dmu::outside::Chance;
 use cenote_dmu::write::{OpenObjectSet, Result, WriteError};
 use cenote_format::nvlist::NvList;
 use cenote_format::spacemap::Change;
@@ -187,6 +188,7 @@ pub struct SpaceMaps {
     /// The last txg, and whether its changes are logged.
     decided: (u64, bool),
     loader: Arc<Loader>,
+    chance: Chance,
 }
 
 /// An error about an object of the MOS.
@@ -210,7 +212,13 @@ impl SpaceMaps {
             limits: Limits::now,
             decided: (0, false),
             loader,
+            chance: Chance::default(),
         }
+    }
+
+    /// The same, with salts of new ZAPs from there.
+    pub fn by(self, chance: &Chance) -> SpaceMaps {
+        SpaceMaps { chance: chance.clone(), ..self }
     }
 
     /// The space maps of an imported pool. `config` is the pool's config and `space` what was read

@@ -3,14 +3,14 @@
 use super::map::{DIRECTORY_OBJECT, zap_u64};
 use super::{CountFeature, SpaceMaps, VdevMaps, invalid};
 use crate::config;
+use cenote_dmu::outside::Chance;
 use cenote_dmu::write::zap::ZapFormat;
-use cenote_dmu::write::{NewObject, OpenObjectSet, Result, ZapMut};
+use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError, ZapMut};
 use cenote_format::SECTOR;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_store::alloc::Class;
-use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// `DMU_OTN_ZAP_METADATA`: metadata of no type of its own, a ZAP.
 const ZAP_METADATA: DmuType = DmuType(0xc4);
@@ -57,7 +57,7 @@ impl SpaceMaps {
             Some("dedup") => Class::Dedup,
             Some(other) => return invalid(0, format!("vdev {id}: class {other:?}")),
         };
-        let top = linked_zap(mos)?;
+        let top = linked_zap(mos, &self.chance)?;
         if let Some(bias) = bias {
             // A C string.
             let text = [bias.as_bytes(), b"\0"].concat();
@@ -69,7 +69,7 @@ impl SpaceMaps {
         let mut made = Ok(());
         config::for_each_leaf_mut(config, &mut |leaf| {
             if made.is_ok() {
-                made = linked_zap(mos).map(|zap| {
+                made = linked_zap(mos, &self.chance).map(|zap| {
                     leaf.set("com.delphix:vdev_zap_leaf", NvValue::Uint64(zap));
                 });
             }
@@ -90,26 +90,25 @@ impl SpaceMaps {
 }
 
 /// Creates a ZAP.
-pub(super) fn new_zap(mos: &mut OpenObjectSet) -> Result<u64> {
-    // The hash only has to differ from ZAP to ZAP.
-    let salt = RandomState::new().build_hasher().finish() | 1;
+pub(super) fn new_zap(mos: &mut OpenObjectSet, chance: &Chance) -> Result<u64> {
+    let salt = chance.number().map_err(|e| WriteError::Sink(Box::new(e)))? | 1;
     let format = ZapFormat { salt, ..ZapFormat::default() };
     ZapMut::create(mos, &NewObject::new(ZAP_METADATA, SECTOR), format)
 }
 
 /// Creates the ZAP of a vdev and enters it into the list of them, which is created too if there is
 /// none.
-fn linked_zap(mos: &mut OpenObjectSet) -> Result<u64> {
+fn linked_zap(mos: &mut OpenObjectSet, chance: &Chance) -> Result<u64> {
     let all = match zap_u64(mos, DIRECTORY_OBJECT, ALL_ZAPS)? {
         Some(all) => all,
         None => {
-            let all = new_zap(mos)?;
+            let all = new_zap(mos, chance)?;
             let name = Key::Name(ALL_ZAPS.as_bytes());
             ZapMut::open(mos, DIRECTORY_OBJECT).add(&name, &Value::U64(&[all]))?;
             all
         }
     };
-    let zap = new_zap(mos)?;
+    let zap = new_zap(mos, chance)?;
     let name = format!("{zap:x}");
     ZapMut::open(mos, all).add(&Key::Name(name.as_bytes()), &Value::U64(&[zap]))?;
     Ok(zap)

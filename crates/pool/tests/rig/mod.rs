@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use cenote_dmu::outside::Chance;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_pool::create::{
     CreateSpec, FIRST_TXG, FeatureChoice, OpenDevices, SystemDevices, choose_features, parse,
@@ -94,6 +95,7 @@ impl Rig {
                 txg: FIRST_TXG,
                 imported: &[],
                 devices,
+                chance: &Chance::default(),
             },
             features: &features,
             props: &[],

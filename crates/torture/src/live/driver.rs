@@ -100,7 +100,7 @@ fn is_freeing(pool: &Pool) -> bool {
 }
 
 /// The time after so many ticks.
-fn time(ticks: u64) -> Time {
+pub(super) fn time(ticks: u64) -> Time {
     (1_700_000_000 + ticks as i64, (ticks % 1000) as u32)
 }
 

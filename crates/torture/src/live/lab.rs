@@ -1,7 +1,9 @@
 //! Making and importing pools of disks in memory, and OpenZFS's judgement of them.
 
 use super::disk::{Disk, Image, Journal};
+use super::driver::time;
 use cenote_dmu::live::LiveObjectSet;
+use cenote_dmu::outside::{Chance, Clock, Outside};
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_pool::change::{Contents, Format};
 use cenote_pool::create::{
@@ -16,9 +18,11 @@ use cenote_pool::{ImportError, ImportOptions, Pool};
 use cenote_testpools::{LogSaid, MetaslabSaid, SpaceSaid};
 use cenote_vdev::Device;
 use cenote_zpl::{CreateProps, format};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The pool's name.
@@ -49,15 +53,26 @@ pub enum Logs {
 }
 
 /// How engines work here: nothing happens unless it is asked for, and if `in_order` everything in the
-/// calling threads.
-fn options(in_order: bool) -> EngineOptions {
+/// calling threads, with guids and salts that are the same in every run for an engine that begins at
+/// this transaction group.
+fn options(in_order: bool, txg: u64) -> EngineOptions {
+    let outside = if in_order { repeated(txg) } else { Outside::default() };
     EngineOptions {
+        outside,
         txg_timeout: Some(Duration::from_secs(1 << 20)),
         dirty_max: Some(1 << 30),
         free_budget: Some(40),
         deterministic: in_order,
         ..EngineOptions::default()
     }
+}
+
+/// Time that stands still, and numbers that look random but come again.
+fn repeated(seed: u64) -> Outside {
+    let rng = Mutex::new(SmallRng::seed_from_u64(seed));
+    let chance =
+        Chance::new(move || Ok(rng.lock().unwrap_or_else(PoisonError::into_inner).random()));
+    Outside { clock: Clock::new(|| time(0)), chance }
 }
 
 /// Disks.
@@ -118,6 +133,7 @@ impl Lab {
         let named = [("log_spacemap".to_string(), logs == Logs::On)];
         let choice = FeatureChoice { none: false, compatibility: None, named: &named };
         let (features, _) = choose_features(&choice).unwrap();
+        let options = options(self.in_order, 0);
         let request = CreateRequest {
             spec: CreateSpec {
                 name: POOL,
@@ -128,6 +144,7 @@ impl Lab {
                 txg: FIRST_TXG,
                 imported: &[],
                 devices: self,
+                chance: &options.outside.chance.clone(),
             },
             features: &features,
             props: &[],
@@ -139,7 +156,7 @@ impl Lab {
             let made = format(os, &CreateProps::default(), FIRST_TXG);
             made.map_err(|e| WriteError::Sink(Box::new(e)))
         };
-        Engine::create(&request, options(self.in_order), fill)
+        Engine::create(&request, options, fill)
     }
 
     /// The pool on the disks.
@@ -155,7 +172,7 @@ impl Lab {
         let force = true;
         let arc_bytes = Some(16 << 20);
         let how = ImportOptions { force, arc_bytes, hostid: Some(1), ..ImportOptions::default() };
-        Engine::import(candidate, &how, options(self.in_order))
+        Engine::import(candidate, &how, options(self.in_order, candidate.txg))
     }
 }
 

@@ -1,9 +1,10 @@
 //! What a change works with: the object set in the open txg, and what is true for all of it.
 
-use super::{Settings, Time};
+use super::Settings;
 use crate::fs::CaseSensitivity;
 use crate::quota::Quotas;
 use crate::sa::{Registry, SharedRegistry};
+use cenote_dmu::outside::Time;
 use cenote_dmu::write::OpenObjectSet;
 use std::sync::Arc;
 

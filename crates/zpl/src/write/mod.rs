@@ -53,45 +53,10 @@ use crate::fs::FileSystem;
 use crate::{CaseSensitivity, Error, Result, Visibility};
 use ahash::HashMap;
 use cenote_dmu::live::Cost;
+use cenote_dmu::outside::{Clock, Time};
 use cenote_store::PrimaryCache;
 use context::{Cx, NameRules};
-use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
-
-/// A time: seconds since 1970, nanoseconds.
-pub type Time = (i64, u32);
-
-/// Where times come from.
-#[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> Time + Send + Sync>);
-
-impl Clock {
-    /// A clock that asks `now`.
-    pub fn new(now: impl Fn() -> Time + Send + Sync + 'static) -> Clock {
-        Clock(Arc::new(now))
-    }
-
-    /// What time it is.
-    pub fn now(&self) -> Time {
-        (self.0)()
-    }
-}
-
-impl Default for Clock {
-    /// The system's clock.
-    fn default() -> Clock {
-        Clock::new(|| match SystemTime::now().duration_since(UNIX_EPOCH) {
-            Ok(t) => (i64::try_from(t.as_secs()).unwrap_or(i64::MAX), t.subsec_nanos()),
-            Err(_) => (0, 0),
-        })
-    }
-}
-
-impl std::fmt::Debug for Clock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Clock")
-    }
-}
+use std::sync::{MutexGuard, PoisonError};
 
 /// When reading a file changes its access time: the properties `atime` and `relatime`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

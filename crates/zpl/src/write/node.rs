@@ -10,13 +10,13 @@
 //!
 //! Invariant: nothing is changed in the object set before [`NodeMut::store`].
 
-use super::Time;
 use super::context::Cx;
 use super::legacy;
 use crate::attr::{Attr, Words, attr_of};
 use crate::sa::{Registry, TABLE, ZplAttr};
 use crate::znode::{S_IFDIR, S_IFMT};
 use crate::{Error, Result};
+use cenote_dmu::outside::Time;
 use cenote_dmu::write::ZapMut;
 use cenote_format::ByteOrder;
 use cenote_format::blkptr::BLKPTR_SIZE;

@@ -3,13 +3,14 @@
 use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE, NO_DUMP, NO_UNLINK, PROJECT_INHERIT};
 use super::node::NodeMut;
-use super::{Atime, SetAttr, SetTime, Time, acl, data};
+use super::{Atime, SetAttr, SetTime, acl, data};
 use crate::attr::Attr;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::znode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Znode};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
+use cenote_dmu::outside::Time;
 use cenote_dmu::zap::Zap;
 
 /// The flags that [`SetAttr::flags`] sets.

@@ -1,0 +1,88 @@
+//! What pools take from outside, besides devices: the time, and random numbers. Both are handed in, so
+//! that a simulated pool, given its own, comes out the same each time.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A time: seconds since 1970, nanoseconds.
+pub type Time = (i64, u32);
+
+/// Where times come from.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Time + Send + Sync>);
+
+impl Clock {
+    /// A clock that asks `now`.
+    pub fn new(now: impl Fn() -> Time + Send + Sync + 'static) -> Clock {
+        Clock(Arc::new(now))
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> Time {
+        (self.0)()
+    }
+
+    /// What time it is, in seconds since 1970; 0 before.
+    pub fn seconds(&self) -> u64 {
+        u64::try_from(self.now().0).unwrap_or(0)
+    }
+}
+
+impl Default for Clock {
+    /// The system's clock.
+    fn default() -> Clock {
+        Clock::new(|| match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(t) => (i64::try_from(t.as_secs()).unwrap_or(i64::MAX), t.subsec_nanos()),
+            Err(_) => (0, 0),
+        })
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Clock")
+    }
+}
+
+/// Where random numbers come from: guids, salts.
+#[derive(Clone)]
+pub struct Chance(Arc<dyn Fn() -> io::Result<u64> + Send + Sync>);
+
+impl Chance {
+    /// Numbers that `next` gives.
+    pub fn new(next: impl Fn() -> io::Result<u64> + Send + Sync + 'static) -> Chance {
+        Chance(Arc::new(next))
+    }
+
+    /// A random number that is not 0, as guids and salts must not be.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn number(&self) -> io::Result<u64> {
+        (self.0)().map(|n| n.max(1))
+    }
+}
+
+impl Default for Chance {
+    /// The system's random numbers.
+    fn default() -> Chance {
+        Chance::new(|| Ok(getrandom::u64()?))
+    }
+}
+
+impl fmt::Debug for Chance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Chance")
+    }
+}
+
+/// Both.
+#[derive(Clone, Debug, Default)]
+pub struct Outside {
+    /// Where times come from.
+    pub clock: Clock,
+    /// Where random numbers come from.
+    pub chance: Chance,
+}
