@@ -1,13 +1,13 @@
 //! Names that come, go and move.
 
 use super::direct;
-use super::handles::Handle;
+use super::handles::{Handle, Opening};
 use super::reply::Entry;
 use super::{Server, errno};
 use crate::caller::Caller;
 use crate::graft::Branch;
 use crate::inodes;
-use crate::session::{Found, INodeNo, Modes, ReplyCreate, ReplyEmpty, ReplyEntry};
+use crate::session::{Found, INodeNo, Modes, ReplyCreate, ReplyEmpty, ReplyEntry, waits_for_disk};
 use crate::tree::{CONTROL, Node};
 use cenote_zpl::{Error, FileSystem, NewNode, NodeKind, Removed, RenameFlags};
 use rustix::fs::{FileType, OFlags};
@@ -186,11 +186,15 @@ impl Server {
         let made = self.create_node(who, parent, name, wanted).and_then(|(node, entry)| {
             let Node::File { branch, fs, object, .. } = &node else { return Err(Errno::IO) };
             let used = self.tree.enter(branch).map_err(|e| errno(&e))?;
-            let writes = flags & OFlags::RWMODE != OFlags::RDONLY;
             let direct = self.opens_new_directly(node.ino(), flags);
-            let handle = Handle::new(node.clone(), fs.clone(), *object, used, writes, true);
-            let maps = self.opens_mappable(node.ino(), flags);
-            let fh = self.handles.open(handle.counted(direct, maps).opened(flags));
+            let how = Opening {
+                writes: flags & OFlags::RWMODE != OFlags::RDONLY,
+                direct,
+                maps: self.opens_mappable(node.ino(), flags),
+                durable: waits_for_disk(flags),
+                notes_access: true,
+            };
+            let fh = self.handles.open(Handle::new(node.clone(), fs.clone(), *object, used, how));
             Ok((node, entry, fh, direct::opened(direct)))
         });
         match made {

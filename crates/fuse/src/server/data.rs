@@ -1,12 +1,13 @@
 //! Open files and their contents.
 
 use super::direct;
-use super::handles::Handle;
+use super::handles::{Handle, Opening};
 use super::{Server, errno, missing};
 use crate::SyncPolicy;
 use crate::caller::Caller;
 use crate::session::{
     FileHandle, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen, ReplyWrite, Writing,
+    waits_for_disk,
 };
 use crate::tree::Node;
 use cenote_zpl::{Allocate, Atime, Attr, Error, SetAttr, flags};
@@ -89,10 +90,15 @@ impl Server {
             // Fails for what is no regular file.
             fs.open_file(*object).map_err(|e| errno(&e))?;
         }
-        let handle = Handle::new(node.clone(), fs.clone(), *object, used, write, notes_access);
         let direct = may_change && self.tree.inodes.join_direct(node.ino());
-        let maps = may_change && self.opens_mappable(node.ino(), flags);
-        let fh = self.handles.open(handle.counted(direct, maps).opened(flags));
+        let how = Opening {
+            writes: write,
+            direct,
+            maps: may_change && self.opens_mappable(node.ino(), flags),
+            durable: waits_for_disk(flags),
+            notes_access,
+        };
+        let fh = self.handles.open(Handle::new(node.clone(), fs.clone(), *object, used, how));
         Ok((fh, direct::opened(direct), truncate, node))
     }
 
@@ -187,7 +193,7 @@ impl Server {
             Ok(opened) => opened,
             Err(e) => return reply.error(errno(&e)),
         };
-        let kernel_keeps = !handle.direct && !flags.contains(OFlags::DIRECT);
+        let kernel_keeps = !handle.how.direct && !flags.contains(OFlags::DIRECT);
         handle.ahead.before_read(&object, offset, size as u64, kernel_keeps);
         let mut result = file.read_abd(offset, size);
         // A direct read may end before a bad block. For the page cache a short answer would be the
@@ -268,7 +274,7 @@ impl Server {
             None => reply.written(n),
         };
         // Where pages are kept the kernel asks for this by `fsync`.
-        let wait = handle.direct && how.durable;
+        let wait = handle.how.direct && how.durable;
         self.changed_for(wait, handle.node.branch(), reply, answer);
     }
 
@@ -309,7 +315,7 @@ impl Server {
         });
         match done {
             Ok(handle) => {
-                self.changed_for(handle.durable, handle.node.branch(), reply, ReplyEmpty::ok);
+                self.changed_for(handle.how.durable, handle.node.branch(), reply, ReplyEmpty::ok);
             }
             Err(e) => reply.error(e),
         }
@@ -368,7 +374,7 @@ impl Server {
         match copied {
             Ok((to, n)) => {
                 let answer = move |reply: ReplyWrite| reply.written(n);
-                self.changed_for(to.durable, to.node.branch(), reply, answer);
+                self.changed_for(to.how.durable, to.node.branch(), reply, answer);
             }
             Err(e) => reply.error(e),
         }

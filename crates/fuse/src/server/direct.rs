@@ -166,7 +166,7 @@ impl Server {
 
     /// Takes away a file's capabilities before something is written to it past the pages.
     pub(super) fn drop_capability(&self, handle: &Handle) -> Result<(), Errno> {
-        if !handle.direct || !self.tree.inodes.take_capability(handle.node.ino()) {
+        if !handle.how.direct || !self.tree.inodes.take_capability(handle.node.ino()) {
             return Ok(());
         }
         let removed = handle.fs.remove_xattr(handle.object, CAPABILITY).map_err(|e| errno(&e));
@@ -182,7 +182,7 @@ impl Server {
         write: impl FnOnce(&[u8]) -> T,
     ) -> T {
         let ino = handle.node.ino();
-        match handle.direct {
+        match handle.how.direct {
             true => self.direct.guards.write_back(ino, (offset, data), write),
             false => write(data),
         }
@@ -198,7 +198,7 @@ impl Server {
         write: impl FnOnce() -> Result<usize, Error>,
     ) -> Result<Option<impl FnOnce(Work) + Send + 'static>, Error> {
         let ino = handle.node.ino();
-        if !handle.direct || !self.tree.inodes.join_shared_direct(ino) {
+        if !handle.how.direct || !self.tree.inodes.join_shared_direct(ino) {
             return Ok(None);
         }
         let (tree, guards) = (self.tree.clone(), self.direct.guards.clone());
@@ -225,10 +225,10 @@ impl Server {
 
     /// An open file is closed.
     pub(super) fn closed(&self, handle: &Handle) {
-        if handle.direct {
+        if handle.how.direct {
             self.tree.inodes.leave_direct(handle.node.ino());
         }
-        if handle.maps {
+        if handle.how.maps {
             self.tree.inodes.end_mapping(handle.node.ino());
         }
     }

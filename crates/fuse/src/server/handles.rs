@@ -1,18 +1,31 @@
 //! Open files and directories, by the numbers that the kernel was given for them.
 
 use crate::graft::InUse;
-use crate::session::{FileHandle, waits_for_disk};
+use crate::session::FileHandle;
 use crate::tree::Node;
 use ahash::HashMap;
 use cenote_dmu::readahead::ReadAhead;
 use cenote_zpl::{Error, File, FileSystem};
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Number of shards, so that opening and closing different files do not wait for each other.
 const SHARDS: usize = 16;
+
+/// How a file was opened.
+pub(super) struct Opening {
+    /// To be written to.
+    pub(super) writes: bool,
+    /// Past the kernel's pages.
+    pub(super) direct: bool,
+    /// So that it may be changed in a mapping.
+    pub(super) maps: bool,
+    /// Who changes it waits until that is on disk (`O_DSYNC`).
+    pub(super) durable: bool,
+    /// Reading changes the access time, if the file system's properties want it.
+    pub(super) notes_access: bool,
+}
 
 /// An open file.
 pub(super) struct Handle {
@@ -23,17 +36,8 @@ pub(super) struct Handle {
     file: OnceLock<File>,
     pub(super) ahead: ReadAhead,
     used: InUse,
-    /// Whether it was opened to be written to.
-    pub(super) writes: bool,
-    /// Whether it is open past the kernel's pages.
-    pub(super) direct: bool,
-    /// Whether it may be changed in a mapping.
-    pub(super) maps: bool,
-    /// Whether who changes it waits until that is on disk (`O_DSYNC`).
-    pub(super) durable: bool,
-    /// Whether reading changes the access time, if the file system's properties want it.
-    notes_access: bool,
-    /// The second in which it was changed last.
+    pub(super) how: Opening,
+    /// The second in which its access time was changed last.
     noted: AtomicU64,
 }
 
@@ -43,36 +47,10 @@ impl Handle {
         fs: Arc<FileSystem>,
         object: u64,
         used: InUse,
-        writes: bool,
-        notes_access: bool,
+        how: Opening,
     ) -> Handle {
         let (file, ahead) = (OnceLock::new(), ReadAhead::new());
-        let noted = AtomicU64::new(0);
-        let (direct, maps, durable) = (false, false, false);
-        Handle {
-            node,
-            fs,
-            object,
-            file,
-            ahead,
-            used,
-            writes,
-            direct,
-            maps,
-            durable,
-            notes_access,
-            noted,
-        }
-    }
-
-    /// The same, past the kernel's pages or not, that may be changed in a mapping or not.
-    pub(super) fn counted(self, direct: bool, maps: bool) -> Handle {
-        Handle { direct, maps, ..self }
-    }
-
-    /// The same, opened with these flags.
-    pub(super) fn opened(self, flags: OFlags) -> Handle {
-        Handle { durable: waits_for_disk(flags), ..self }
+        Handle { node, fs, object, file, ahead, used, how, noted: AtomicU64::new(0) }
     }
 
     /// Whether its file system was taken away by force.
@@ -82,7 +60,7 @@ impl Handle {
 
     /// Whether a read in this second is to change the access time. Once a second is enough.
     pub(super) fn notes_access(&self, second: u64) -> bool {
-        self.notes_access
+        self.how.notes_access
             && self.noted.load(Ordering::Relaxed) != second
             && self.noted.swap(second, Ordering::Relaxed) != second
     }

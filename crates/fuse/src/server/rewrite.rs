@@ -40,7 +40,7 @@ impl Server {
     ) -> Result<Arc<Handle>, Errno> {
         let handle = self.handle_to_change(fh)?;
         match range {
-            _ if !handle.writes => Err(Errno::BADF),
+            _ if !handle.how.writes => Err(Errno::BADF),
             range if range.physical => Err(Errno::OPNOTSUPP),
             _ => Ok(handle),
         }
