@@ -48,7 +48,7 @@ impl ReadAhead {
         let (least, most) = (tunables::MIN_DISTANCE.get(), tunables::MAX_DISTANCE.get());
         let mut state = self.state.lock();
         let end = offset.saturating_add(len);
-        let slack = len.saturating_mul(8).min(least.saturating_mul(2));
+        let slack = len.saturating_mul(8).min(most);
         let starts = offset == 0 && state.window == 0;
         if !starts && offset.abs_diff(state.expected) > slack {
             *state = State { expected: end, window: 0, ahead: end };
@@ -84,6 +84,20 @@ mod tests {
             assert!(asked_to >= offset + (256 << 10), "{i}");
         }
         assert!(calls < 40, "{calls}");
+    }
+
+    #[test]
+    fn large_reads_that_several_threads_answer_are_sequential() {
+        let r = ReadAhead::new();
+        const LEN: u64 = 1 << 20;
+        // The kernel has four of them under way.
+        for four in 0..100 {
+            for i in [2, 0, 3, 1] {
+                r.advance((four * 4 + i) * LEN, LEN);
+                assert!(four < 2 || r.state.lock().window == tunables::MAX_DISTANCE.default);
+            }
+        }
+        assert_eq!(r.advance(1000 * LEN, LEN), None);
     }
 
     #[test]

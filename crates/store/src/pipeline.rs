@@ -38,7 +38,7 @@ use crate::write::Behind;
 const EMBEDDED_DATA: u8 = 0;
 /// Unreadable blocks that are remembered.
 const MAX_ERRORS: usize = 100_000;
-/// Batches of at least this many bytes are unpacked on all cores.
+/// Batches with at least this many bytes in compressed blocks are unpacked on all cores.
 const PARALLEL_BYTES: u64 = 256 << 10;
 
 /// A block as its owner sees it: unpacked, `lsize` bytes.
@@ -241,8 +241,8 @@ impl Store {
                 (Ok(Start::Device(_)), None) => Err(no_copy(bp, *at)),
                 (Err(e), _) => Err(e),
             };
-        let bytes: u64 = wanted.iter().map(|(bp, ..)| bp.lsize()).sum();
-        if wanted.len() > 1 && bytes >= PARALLEL_BYTES {
+        let packed = wanted.iter().map(|(bp, ..)| bp).filter(|bp| is_packed(bp));
+        if wanted.len() > 1 && packed.map(BlockPointer::lsize).sum::<u64>() >= PARALLEL_BYTES {
             reqs.par_iter().zip(paired).map(unpack).collect()
         } else {
             reqs.iter().zip(paired).map(unpack).collect()
@@ -554,8 +554,12 @@ pub(crate) fn vdev_error(bp: &BlockPointer, at: Bookmark, source: VdevError) -> 
 
 /// Metadata that was compressed is kept unpacked; what was not is in the ARC as it is.
 fn keeps_decoded(bp: &BlockPointer) -> bool {
-    let packed = bp.compression() != Compression::Off as u8 && !bp.is_embedded() && !bp.is_hole();
-    packed && (bp.level() > 0 || DmuType(bp.object_type()).is_metadata())
+    is_packed(bp) && (bp.level() > 0 || DmuType(bp.object_type()).is_metadata())
+}
+
+/// Whether there is work in unpacking a block that was read.
+fn is_packed(bp: &BlockPointer) -> bool {
+    bp.compression() != Compression::Off as u8 && !bp.is_embedded() && !bp.is_hole()
 }
 
 fn unpack(bp: &BlockPointer, physical: &Abd) -> cenote_format::Result<Abd> {

@@ -25,7 +25,7 @@ const MAX_BACKGROUND: u16 = 64;
 /// The same, from which on it holds back those who cause more.
 const CONGESTED: u16 = MAX_BACKGROUND / 4 * 3;
 /// Bytes that the kernel may read ahead.
-const MAX_READAHEAD: u32 = 1 << 20;
+const MAX_READAHEAD: u32 = 4 << 20;
 /// What every server here wants.
 const ALWAYS: u32 = FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_MAX_PAGES;
 
