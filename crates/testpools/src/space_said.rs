@@ -60,8 +60,12 @@ impl SpaceSaid {
         for line in text.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
             match words[..] {
-                // Newer versions say more of it in the same line.
-                ["vdev", id] | ["vdev", id, "ms_unflushed_phys", ..] => vdev = decimal(id),
+                // What the vdev is for, if that is something special. Newer versions say more of it
+                // in the same line.
+                ["vdev", id]
+                | ["vdev", id, "log" | "special" | "dedup" | "ms_unflushed_phys", ..] => {
+                    vdev = decimal(id);
+                }
                 ["vdev", id, ..] if line.contains("  metaslab shift ") => vdev = decimal(id),
                 ["metaslab", _, "offset", offset, "spacemap", object, ..] => {
                     let (offset, space_map) = (hex(offset), decimal(object));

@@ -59,7 +59,7 @@ fn a_crash_while_a_pool_is_made() {
         let pool = lab(&disks(&first, Some(&journal))).create(shape).unwrap();
         let root = pool.pool().dsl().root().unwrap();
         let files = cenote_torture::live::model::open(&pool.pool(), &root).unwrap();
-        let model = Model::new(files.root());
+        let model = Model::new(&pool.pool(), files.root());
         let txg = pool.pool().uberblock().txg;
         let committed = Committed::from([(txg, vec![model])]);
         let mut replay = Replay::new(first, &journal);

@@ -94,7 +94,7 @@ fn break_it(device: &FaultyDevice, fault: Fault) {
 fn endure(seed: u64, shape: &Shape, bad: &[usize], fault: Fault) {
     let _seed = Seed(format!("seed {seed}, {fault:?} of {bad:?} on {shape:?}"));
     let pool = Pool::new(shape);
-    let mut driver = Driver::of_new(seed, pool.lab.create(shape).unwrap(), ALL);
+    let mut driver = Driver::of_new(seed, &pool.lab, pool.lab.create(shape).unwrap(), ALL);
     let steps = |driver: &mut Driver, n: u64| {
         (0..n).for_each(|_| driver.step());
         let same = driver.check();
@@ -118,7 +118,7 @@ fn flap(seed: u64, shape: &Shape, bad: &[usize]) {
     let _seed = Seed(format!("seed {seed}, {bad:?} of {shape:?} now and then"));
     let pool = Pool::new(shape).on_all_processors();
     let mut rng = SmallRng::seed_from_u64(seed);
-    let mut driver = Driver::of_new(seed, pool.lab.create(shape).unwrap(), ALL);
+    let mut driver = Driver::of_new(seed, &pool.lab, pool.lab.create(shape).unwrap(), ALL);
     let engine = driver.engine().clone();
     let leaves: Vec<u64> =
         engine.pool().store().vdevs().leaves().iter().map(|l| l.guid()).collect();
@@ -191,7 +191,7 @@ fn lost_change(driver: &Driver, name: &str) -> Result<(), String> {
 fn suspend(seed: u64, shape: &Shape, bad: &[usize], fault: Fault) {
     let _seed = Seed(format!("seed {seed}, {fault:?} of {bad:?} on {shape:?}"));
     let pool = Pool::new(shape);
-    let mut driver = Driver::of_new(seed, pool.lab.create(shape).unwrap(), ALL);
+    let mut driver = Driver::of_new(seed, &pool.lab, pool.lab.create(shape).unwrap(), ALL);
     (0..40).for_each(|_| driver.step());
     driver.check().unwrap();
     bad.iter().for_each(|i| break_it(&pool.faulty[*i], fault));
@@ -212,7 +212,7 @@ fn suspend(seed: u64, shape: &Shape, bad: &[usize], fault: Fault) {
     let engine = pool.lab.import(&pool.lab.find().unwrap()).unwrap();
     let same = model.compare(&engine.pool());
     assert!(same.is_ok(), "{same:?}; images in {}", keep(&pool.images()));
-    let mut driver = Driver::new(seed, engine, model, ALL);
+    let mut driver = Driver::new(seed, &pool.lab, engine, model, ALL);
     (0..20).for_each(|_| driver.step());
     driver.check().unwrap();
     let (model, _) = driver.export();

@@ -30,6 +30,9 @@ const SHAPES: [Shape; 12] = [
     shape(Redundancy::RaidZ(3), 5, 12),
 ];
 
+/// Disks that may join the pool.
+const JOINING: usize = 6;
+
 fn images(disks: &[Arc<Disk>]) -> Vec<Image> {
     disks.iter().map(|d| d.image()).collect()
 }
@@ -50,16 +53,16 @@ fn verify(disks: &[Arc<Disk>], lab: &Lab, model: &Model) {
 
 fn run(seed: u64, shape: &Shape, how: How, steps: u64) {
     let _seed = Seed(format!("seed {seed}, {steps} steps on {shape:?}"));
-    let disks = disks(&vec![Image::new(shape.size); shape.disks], None);
+    let disks = disks(&vec![Image::new(shape.size); shape.disks + JOINING], None);
     let lab = lab(&disks);
-    let mut driver = Driver::of_new(seed, lab.create(shape).unwrap(), how);
+    let mut driver = Driver::of_new(seed, &lab, lab.create(shape).unwrap(), how);
     for step in 1..=steps {
         driver.step();
         if step % (steps / 4).max(1) == 0 {
             let same = driver.check();
             assert!(same.is_ok(), "step {step}: {same:?}; images in {}", keep(&images(&disks)));
             if step < steps {
-                driver.reimport(&lab);
+                driver.reimport();
             }
         }
     }

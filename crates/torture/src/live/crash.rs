@@ -19,6 +19,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+/// Disks that may join a pool that is worked with.
+const JOINING: usize = 3;
+
 /// What is to be done, and how often it is to crash.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
@@ -72,13 +75,13 @@ fn work(driver: &mut Driver, journal: &Journal, known: &mut Vec<(u64, usize)>, s
 fn tell(seed: u64, plan: &Plan) -> Story {
     let Plan { shape, logs, steps, .. } = *plan;
     let journal = Arc::new(Journal::default());
-    let first = vec![Image::new(shape.size); shape.disks];
+    let first = vec![Image::new(shape.size); shape.disks + JOINING];
     let disks = disks(&first, Some(&journal));
     let lab = match plan.in_order {
         true => lab(&disks),
         false => lab(&disks).on_all_processors(),
     };
-    let mut driver = Driver::of_new(seed, lab.create_with(&shape, logs).unwrap(), ALL);
+    let mut driver = Driver::of_new(seed, &lab, lab.create_with(&shape, logs).unwrap(), ALL);
     driver.largest = 30_000;
     let mut known = Vec::new();
     work(&mut driver, &journal, &mut known, steps / 2);
@@ -87,7 +90,7 @@ fn tell(seed: u64, plan: &Plan) -> Story {
     }
     work(&mut driver, &journal, &mut known, steps - steps / 2);
     // Exported and imported once in between.
-    driver.reimport(&lab);
+    driver.reimport();
     work(&mut driver, &journal, &mut known, steps / 3);
     let (_, committed) = driver.export();
     Story { first, journal, committed, known }
@@ -167,7 +170,7 @@ pub fn recover(
         return None;
     };
     model.close_all();
-    Some((Driver::new(seed, engine, model, ALL), txg))
+    Some((Driver::new(seed, &lab, engine, model, ALL), txg))
 }
 
 /// What is to be done at one point.

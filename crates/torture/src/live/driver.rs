@@ -9,15 +9,16 @@
 
 mod datasets;
 mod files;
+mod pools;
+mod volumes;
 
 use super::demand;
 use super::files::{Files, errno};
-use super::lab::{Lab, POOL, Plain};
+use super::lab::{Lab, Plain};
 use super::model::Model;
 use cenote_pool::Pool;
 use cenote_pool::change::Changes;
 use cenote_pool::engine::Engine;
-use cenote_pool::props::{self, PropContext, When};
 use cenote_zpl::{Clock, FileSystem, Settings, Time};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -42,6 +43,8 @@ impl Drop for Seed {
 /// Changes a pool and its model.
 pub struct Driver {
     rng: SmallRng,
+    /// Where its disks are, and those that may join it.
+    lab: Lab,
     engine: Arc<Engine>,
     changes: Changes,
     /// What the pool should hold now.
@@ -105,12 +108,13 @@ pub(super) fn time(ticks: u64) -> Time {
 }
 
 impl Driver {
-    /// For a pool that holds what `model` says.
-    pub fn new(seed: u64, engine: Arc<Engine>, model: Model, how: How) -> Driver {
+    /// For a pool of the lab that holds what `model` says.
+    pub fn new(seed: u64, lab: &Lab, engine: Arc<Engine>, model: Model, how: How) -> Driver {
         let changes = Changes::new(engine.clone(), Arc::new(Plain), None);
         let txg = engine.pool().uberblock().txg;
         let mut driver = Driver {
             rng: SmallRng::seed_from_u64(seed),
+            lab: lab.clone(),
             changes,
             committed: BTreeMap::from([(txg, vec![model.clone()])]),
             last: txg,
@@ -132,17 +136,18 @@ impl Driver {
         driver
     }
 
-    /// For a pool that was just made.
-    pub fn of_new(seed: u64, engine: Arc<Engine>, how: How) -> Driver {
+    /// For a pool of the lab that was just made.
+    pub fn of_new(seed: u64, lab: &Lab, engine: Arc<Engine>, how: How) -> Driver {
         let root = engine.pool().dsl().root().unwrap();
         let live = engine.live(root.ds_obj).unwrap();
         let root = FileSystem::open_live(live, Settings::default()).unwrap().root();
-        Driver::new(seed, engine, Model::new(root), how)
+        let model = Model::new(&engine.pool(), root);
+        Driver::new(seed, lab, engine, model, how)
     }
 
     fn start_clock(&mut self) {
-        let files = self.model.datasets.values();
-        let times = files.flat_map(|e| e.files.nodes.values()).map(|n| n.ctime.0);
+        let files = self.model.datasets.values().filter_map(|e| e.files());
+        let times = files.flat_map(|f| f.nodes.values()).map(|n| n.ctime.0);
         let latest = times.max().unwrap_or(0).max(1_700_000_000);
         self.ticks.store((latest - 1_700_000_000) as u64 + 1, Ordering::SeqCst);
     }
@@ -205,10 +210,7 @@ impl Driver {
 
     /// Enables the feature `log_spacemap`, as `zpool set feature@log_spacemap=enabled` does.
     pub fn enable_logs(&mut self) {
-        let context =
-            PropContext { when: When::Set, pool: POOL, hostid: 1, dataset: &|_: &str| None };
-        let change = props::parse("feature@log_spacemap", "enabled", &context).unwrap();
-        self.engine.set_properties(vec![change]).unwrap();
+        self.set_pool_property("feature@log_spacemap", "enabled");
         self.note(&self.model.clone(), false);
     }
 
@@ -232,7 +234,7 @@ impl Driver {
         let dataset = self.engine.pool().dsl().find(name).unwrap().unwrap();
         let live = self.engine.live(dataset.ds_obj).unwrap();
         let fs = FileSystem::open_live(live, self.settings(name)).unwrap();
-        let files = Arc::make_mut(&mut self.model.entry(name).files);
+        let files = self.model.entry(name).files_mut().unwrap();
         assert_eq!(fs.drain_unlinked().unwrap(), files.orphans() as u64, "orphans of {name}");
         files.drain();
         self.open.insert(name.to_string(), fs.clone());
@@ -262,6 +264,12 @@ impl Driver {
         self.pick(&names).unwrap()
     }
 
+    fn any_filesystem(&mut self) -> String {
+        let all = self.model.datasets.iter().filter(|(_, e)| e.files().is_some());
+        let names: Vec<String> = all.map(|(name, _)| name.clone()).collect();
+        self.pick(&names).unwrap()
+    }
+
     /// Does something.
     pub fn step(&mut self) {
         self.ticks.fetch_add(1, Ordering::SeqCst);
@@ -269,12 +277,20 @@ impl Driver {
         match self.rng.random_range(0..100) {
             0..82 => {
                 let name = self.any_dataset();
-                let fs = self.fs(&name);
-                self.change_files(&name, &fs);
+                if self.model.entry(&name).files().is_some() {
+                    let fs = self.fs(&name);
+                    self.change_files(&name, &fs);
+                } else {
+                    self.change_volume(&name);
+                }
                 self.note(&before, false);
             }
             82..94 => {
                 self.change_datasets();
+                self.note(&before, true);
+            }
+            94..96 => {
+                self.change_pool();
                 self.note(&before, true);
             }
             _ => {}
@@ -294,7 +310,7 @@ impl Driver {
     /// Compares all open file systems, and what is on disk once everything is written.
     pub fn check(&mut self) -> super::Verdict {
         for (name, fs) in &self.open {
-            let same = self.model.datasets[name].files.compare(fs);
+            let same = self.model.datasets[name].files().unwrap().compare(fs);
             same.map_err(|e| format!("{name}, as it is open: {e}"))?;
         }
         self.settle();
@@ -315,15 +331,14 @@ impl Driver {
     }
 
     /// Exports the pool and imports it again.
-    pub fn reimport(&mut self, lab: &Lab) {
+    pub fn reimport(&mut self) {
         self.open.clear();
         self.settle();
         self.engine.export(false).unwrap();
         self.note(&self.model.clone(), false);
         self.model.close_all();
-        let found = lab.find().expect("the pool is gone");
-        assert_eq!(found.name, POOL);
-        self.engine = lab.import(&found).unwrap();
+        let found = self.lab.find().expect("the pool is gone");
+        self.engine = self.lab.import(&found).unwrap();
         self.changes = Changes::new(self.engine.clone(), Arc::new(Plain), None);
         self.settle();
     }

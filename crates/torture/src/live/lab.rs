@@ -8,7 +8,7 @@ use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_pool::change::{Contents, Format};
 use cenote_pool::create::{
     CreateError, CreateSpec, FIRST_TXG, FeatureChoice, Layout, LeafKind, OpenDevices, Opened,
-    Redundancy, VdevSpec, choose_features,
+    Prepared, Redundancy, VdevSpec, choose_features, prepare,
 };
 use cenote_pool::discover::{Candidate, on_devices};
 use cenote_pool::engine::{CreateRequest, Engine, EngineOptions};
@@ -76,6 +76,7 @@ fn repeated(seed: u64) -> Outside {
 }
 
 /// Disks.
+#[derive(Clone)]
 pub struct Lab {
     disks: Vec<Arc<dyn Device>>,
     in_order: bool,
@@ -110,7 +111,12 @@ impl Lab {
         Lab { in_order: false, ..self }
     }
 
-    /// Makes a pool of all disks.
+    /// Its disks.
+    pub fn paths(&self) -> impl Iterator<Item = PathBuf> {
+        self.disks.iter().map(|d| d.path().to_path_buf())
+    }
+
+    /// Makes a pool of the first disks.
     ///
     /// # Errors
     /// A disk failed.
@@ -123,7 +129,7 @@ impl Lab {
     /// # Errors
     /// A disk failed.
     pub fn create_with(&self, shape: &Shape, logs: Logs) -> Result<Arc<Engine>, CreateError> {
-        let paths: Vec<PathBuf> = self.disks.iter().map(|d| d.path().to_path_buf()).collect();
+        let paths: Vec<PathBuf> = self.paths().take(shape.disks).collect();
         let groups = match shape.redundancy {
             Redundancy::Single => paths.into_iter().map(|p| vec![p]).collect(),
             _ => vec![paths],
@@ -157,6 +163,24 @@ impl Lab {
             made.map_err(|e| WriteError::Sink(Box::new(e)))
         };
         Engine::create(&request, options, fill)
+    }
+
+    /// Disks that are to join a pool.
+    ///
+    /// # Errors
+    /// They cannot.
+    pub fn prepare_to_add(&self, pool: &Pool, layout: &Layout) -> Result<Prepared, CreateError> {
+        prepare(&CreateSpec {
+            name: POOL,
+            layout,
+            ashift: 0,
+            force: true,
+            pool: Some(pool.config()),
+            txg: FIRST_TXG,
+            imported: &[],
+            devices: self,
+            chance: &options(self.in_order, pool.uberblock().txg).outside.chance,
+        })
     }
 
     /// The pool on the disks.

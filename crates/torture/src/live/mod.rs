@@ -5,7 +5,8 @@
 //! | [`disk`] | disks in memory, and what a crash leaves of them |
 //! | [`lab`] | making and importing pools of such disks; OpenZFS's judgement |
 //! | [`files`] | a model of a file system |
-//! | [`model`] | a model of a pool: its datasets |
+//! | [`setup`] | a model of what a pool is made of |
+//! | [`model`] | a model of a pool: that, and its datasets |
 //! | [`driver`] | random changes to both, all from one seed |
 //! | [`crash`] | crashes at any point, and what comes after |
 //! | [`space`] | whether what is counted adds up |
@@ -16,6 +17,7 @@ pub mod driver;
 pub mod files;
 pub mod lab;
 pub mod model;
+pub mod setup;
 pub mod space;
 
 /// Why something is not as it should be.

@@ -1,37 +1,69 @@
-//! A model of a pool: its datasets, their snapshots and properties.
+//! A model of a pool: what it is made of, its datasets, their snapshots and properties.
 
 use super::files::Files;
 use super::lab::POOL;
+use super::setup::Setup;
 use super::{Verdict, demand, space};
 use cenote_dsl::Dataset;
 use cenote_pool::Pool;
-use cenote_zpl::FileSystem;
+use cenote_zpl::{FileSystem, Volume};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A file system with its snapshots.
+/// What is in a dataset.
+#[derive(Clone, Debug)]
+pub enum Contents {
+    /// A file system.
+    Files(Arc<Files>),
+    /// A volume: its bytes.
+    Volume(Arc<Vec<u8>>),
+}
+
+/// A dataset with its snapshots.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// What is in it.
-    pub files: Arc<Files>,
+    pub contents: Contents,
     /// What is in its snapshots.
-    pub snapshots: BTreeMap<String, Arc<Files>>,
+    pub snapshots: BTreeMap<String, Contents>,
     /// Properties that were set.
     pub props: BTreeMap<String, String>,
 }
 
 impl Entry {
-    /// A new one with this root directory.
+    /// A new file system with this root directory.
     pub fn new(root: u64) -> Entry {
-        let (snapshots, props) = Default::default();
-        Entry { files: Arc::new(Files::new(root)), snapshots, props }
+        Entry::of(Contents::Files(Arc::new(Files::new(root))))
+    }
+
+    /// A new one with these contents.
+    pub fn of(contents: Contents) -> Entry {
+        Entry { contents, snapshots: BTreeMap::new(), props: BTreeMap::new() }
+    }
+
+    /// The file system, if it is one.
+    pub fn files(&self) -> Option<&Files> {
+        match &self.contents {
+            Contents::Files(files) => Some(files),
+            Contents::Volume(_) => None,
+        }
+    }
+
+    /// The file system, if it is one, to be changed.
+    pub fn files_mut(&mut self) -> Option<&mut Files> {
+        match &mut self.contents {
+            Contents::Files(files) => Some(Arc::make_mut(files)),
+            Contents::Volume(_) => None,
+        }
     }
 }
 
 /// A pool.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// File systems by name.
+    /// What it is made of.
+    pub setup: Setup,
+    /// File systems and volumes by name.
     pub datasets: BTreeMap<String, Entry>,
 }
 
@@ -61,17 +93,18 @@ pub fn open(pool: &Pool, dataset: &Dataset) -> Result<Arc<FileSystem>, String> {
 }
 
 impl Model {
-    /// A new pool whose root file system has this root directory.
-    pub fn new(root: u64) -> Model {
-        Model { datasets: BTreeMap::from([(POOL.to_string(), Entry::new(root))]) }
+    /// A new pool, made of what it says, whose root file system has this root directory.
+    pub fn new(pool: &Pool, root: u64) -> Model {
+        let datasets = BTreeMap::from([(POOL.to_string(), Entry::new(root))]);
+        Model { setup: Setup::of(pool), datasets }
     }
 
-    /// A file system that is there.
+    /// A dataset that is there.
     pub fn entry(&mut self, name: &str) -> &mut Entry {
         self.datasets.get_mut(name).unwrap()
     }
 
-    /// The file systems right below one.
+    /// Whether there are datasets below one.
     pub fn children(&self, name: &str) -> bool {
         let below = format!("{name}/");
         self.datasets.keys().any(|n| n.starts_with(&below))
@@ -79,9 +112,7 @@ impl Model {
 
     /// Nothing is in use any more, after a crash or an export.
     pub fn close_all(&mut self) {
-        for entry in self.datasets.values_mut() {
-            Arc::make_mut(&mut entry.files).close_all();
-        }
+        self.datasets.values_mut().filter_map(Entry::files_mut).for_each(Files::close_all);
     }
 
     /// Whether the pool is as this, and whether what it counts adds up.
@@ -89,6 +120,7 @@ impl Model {
     /// # Errors
     /// What is not as it should be.
     pub fn compare(&self, pool: &Pool) -> Verdict {
+        self.setup.compare(pool)?;
         let all = datasets(pool).map_err(|e| e.to_string())?;
         let is: BTreeSet<&str> = all.iter().map(|(d, _)| d.name.as_str()).collect();
         let want: BTreeSet<&str> = self.datasets.keys().map(String::as_str).collect();
@@ -116,15 +148,38 @@ fn compare_dataset(
         let is = is.map(|v| v.exact).unwrap_or_default();
         demand!(is == *value, "{name} is {is:?}, not {value:?}");
     }
-    let fs = open(pool, dataset)?;
-    let seen = entry.files.compare(&fs)?;
-    space::check_owners(&fs.objset(), &seen)?;
+    compare_contents(pool, dataset, &entry.contents)?;
     for snapshot in snapshots {
-        let files = &entry.snapshots[snapshot.name.split('@').nth(1).unwrap()];
-        let fs = open(pool, snapshot).map_err(|e| format!("{}: {e}", snapshot.name))?;
-        let same = files.compare(&fs);
-        let seen = same.map_err(|e| format!("{}: {e}", snapshot.name))?;
-        space::check_owners(&fs.objset(), &seen).map_err(|e| format!("{}: {e}", snapshot.name))?;
+        let contents = &entry.snapshots[snapshot.name.split('@').nth(1).unwrap()];
+        let same = compare_contents(pool, snapshot, contents);
+        same.map_err(|e| format!("{}: {e}", snapshot.name))?;
     }
     space::check_dataset(pool, dataset, snapshots)
+}
+
+/// Whether a file system or volume, as it is on disk, has these contents.
+fn compare_contents(pool: &Pool, dataset: &Dataset, contents: &Contents) -> Verdict {
+    match contents {
+        Contents::Files(files) => {
+            let fs = open(pool, dataset)?;
+            let seen = files.compare(&fs)?;
+            space::check_owners(&fs.objset(), &seen)
+        }
+        Contents::Volume(bytes) => {
+            let os = pool.dsl().open_objset(dataset).map_err(|e| e.to_string())?;
+            let volume = Volume::open(os).map_err(|e| e.to_string())?;
+            // One more, to see the end.
+            let mut is = vec![0; bytes.len() + 1];
+            let n = volume.read(0, &mut is).map_err(|e| e.to_string())?;
+            demand!(
+                n == bytes.len(),
+                "the volume has {} bytes, not {}",
+                volume.size(),
+                bytes.len()
+            );
+            let differs = is.iter().zip(bytes.iter()).position(|(is, want)| is != want);
+            demand!(differs.is_none(), "byte {differs:?} of the volume is another one");
+            Ok(())
+        }
+    }
 }

@@ -1,18 +1,17 @@
 //! Random changes to datasets.
 
 use super::super::lab::POOL;
-use super::super::model::Entry;
+use super::super::model::{Contents, Entry};
 use super::Driver;
 use cenote_pool::change::{ChangeError, Kind, NewDataset, NewSnapshot};
 use cenote_zpl::FileSystem;
 use rand::Rng;
-use std::sync::Arc;
 
-/// File systems, and snapshots of each, that there are at most.
+/// Datasets, and snapshots of each, that there are at most.
 const MOST: usize = 5;
 
 /// Whether a change was refused for want of space.
-fn full(e: &ChangeError) -> bool {
+pub(super) fn full(e: &ChangeError) -> bool {
     matches!(e, ChangeError::NoSpace | ChangeError::QuotaTooSmall)
 }
 
@@ -24,26 +23,33 @@ impl Driver {
             18..28 => self.destroy(),
             28..36 => self.rename_dataset(),
             36..60 => self.snapshot(),
-            60..76 => self.destroy_snapshots(),
-            76..80 => self.rename_snapshot(),
+            60..74 => self.destroy_snapshots(),
+            74..78 => self.rename_snapshot(),
             _ => self.set(),
         }
     }
 
-    fn property(&mut self) -> (String, String) {
+    /// A property that volumes have too, and its value.
+    fn common_property(&mut self) -> (String, String) {
         let of = |name: &str, value: &str| (name.to_string(), value.to_string());
-        match self.rng.random_range(0..8) {
+        match self.rng.random_range(0..7) {
             0..3 => of("compression", self.pick(self.how.compressions).unwrap()),
             3..5 => of("checksum", self.pick(self.how.checksums).unwrap()),
-            5 => {
-                let size = 512u64 << self.rng.random_range(0..11);
-                of("recordsize", &size.to_string())
-            }
-            6 => {
-                let copies = self.rng.random_range(1..=3).to_string();
-                of("copies", &copies)
-            }
+            5 => of("copies", &self.rng.random_range(1..=3).to_string()),
             _ => of("redundant_metadata", self.pick(&["all", "most", "some", "none"]).unwrap()),
+        }
+    }
+
+    /// A property of a file system, and its value.
+    fn property(&mut self) -> (String, String) {
+        let of = |name: &str, value: u64| (name.to_string(), value.to_string());
+        match self.rng.random_range(0..9) {
+            0 => of("recordsize", 512 << self.rng.random_range(0..11)),
+            1 => {
+                let sizes = [0, 512, 4096, 32 << 10, 1 << 20];
+                of("special_small_blocks", self.pick(&sizes).unwrap())
+            }
+            _ => self.common_property(),
         }
     }
 
@@ -53,13 +59,20 @@ impl Driver {
     }
 
     fn create_dataset(&mut self) {
-        let parent = self.any_dataset();
+        let parent = self.any_filesystem();
         let name = format!("{parent}/{}", self.leaf());
         if self.model.datasets.len() >= MOST || name.matches('/').count() > 3 {
             return;
         }
-        let props = if self.chance(50) { vec![self.property()] } else { Vec::new() };
-        let new = NewDataset { name: name.clone(), kind: Kind::Filesystem, props: props.clone() };
+        let (kind, props) = match self.chance(25) {
+            true => {
+                let (kind, size) = self.new_volume();
+                (kind, vec![size, self.common_property()])
+            }
+            false if self.chance(50) => (Kind::Filesystem, vec![self.property()]),
+            false => (Kind::Filesystem, Vec::new()),
+        };
+        let new = NewDataset { name: name.clone(), kind, props: props.clone() };
         let there = self.model.datasets.contains_key(&name);
         match self.changes.create(&new) {
             Ok(()) => assert!(!there, "{name} was created again"),
@@ -67,10 +80,15 @@ impl Driver {
             Err(e) if full(&e) => return,
             Err(e) => panic!("create {name}: {e}"),
         }
-        let pool = self.engine.pool();
-        let dataset = pool.dsl().find(&name).unwrap().unwrap();
-        let root = FileSystem::open(pool.dsl().open_objset(&dataset).unwrap()).unwrap().root();
-        let mut entry = Entry::new(root);
+        let mut entry = match kind {
+            Kind::Volume { size, .. } => Entry::of(Contents::Volume(vec![0; size as usize].into())),
+            Kind::Filesystem => {
+                let pool = self.engine.pool();
+                let dataset = pool.dsl().find(&name).unwrap().unwrap();
+                let os = pool.dsl().open_objset(&dataset).unwrap();
+                Entry::new(FileSystem::open(os).unwrap().root())
+            }
+        };
         entry.props.extend(props);
         self.model.datasets.insert(name, entry);
     }
@@ -95,7 +113,7 @@ impl Driver {
             }
             Err(ChangeError::Busy | ChangeError::HasChildren(_)) if busy => {
                 if was_open {
-                    Arc::make_mut(&mut self.model.entry(&name).files).close_all();
+                    self.model.entry(&name).files_mut().unwrap().close_all();
                 }
             }
             Err(e) => panic!("destroy {name}: {e}"),
@@ -103,7 +121,7 @@ impl Driver {
     }
 
     fn rename_dataset(&mut self) {
-        let (from, parent) = (self.any_dataset(), self.any_dataset());
+        let (from, parent) = (self.any_dataset(), self.any_filesystem());
         let to = format!("{parent}/{}", self.leaf());
         let below = parent == from || parent.starts_with(&format!("{from}/"));
         let taken = self.model.datasets.contains_key(&to);
@@ -146,7 +164,7 @@ impl Driver {
         }
         for head in heads {
             let entry = self.model.entry(&head);
-            entry.snapshots.insert(short.clone(), entry.files.clone());
+            entry.snapshots.insert(short.clone(), entry.contents.clone());
         }
     }
 
@@ -186,7 +204,8 @@ impl Driver {
 
     fn set(&mut self) {
         let name = self.any_dataset();
-        if self.chance(15) && name != POOL {
+        let is_filesystem = self.model.entry(&name).files().is_some();
+        if self.chance(15) && name != POOL && is_filesystem {
             let quota = if self.chance(40) { 0 } else { self.rng.random_range(1..6) << 20 };
             let text = if quota == 0 { "none".to_string() } else { quota.to_string() };
             let list = [("quota".to_string(), text)];
@@ -196,7 +215,13 @@ impl Driver {
             }
             return;
         }
-        let (property, value) = self.property();
+        if !is_filesystem && self.chance(40) {
+            return self.resize_volume(&name);
+        }
+        let (property, value) = match is_filesystem {
+            true => self.property(),
+            false => self.common_property(),
+        };
         let failed = self.changes.set(&name, &[(property.clone(), value.clone())]).unwrap();
         assert!(failed.is_empty(), "set {property}={value} on {name}: {failed:?}");
         self.model.entry(&name).props.insert(property, value);

@@ -19,7 +19,7 @@ fn errno<T>(done: Result<T, cenote_zpl::Error>) -> Done<T> {
 
 impl Driver {
     fn files(&mut self, name: &str) -> &mut Files {
-        Arc::make_mut(&mut self.model.entry(name).files)
+        self.model.entry(name).files_mut().unwrap()
     }
 
     fn some(&mut self, ds: &str, f: impl Fn(&Node) -> bool) -> Option<u64> {
