@@ -40,6 +40,7 @@
 mod leaf;
 mod parity;
 mod submit;
+mod sums;
 #[cfg(test)]
 mod tests;
 

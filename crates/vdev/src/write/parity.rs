@@ -2,8 +2,7 @@
 //!
 //! Data columns are slices of the block: nothing is copied. Parity is computed in strips that stay
 //! in the processor's first-level cache: of every data column in turn, a strip is read once and
-//! added to all parities. The loops over bytes have the form that compilers turn into vector
-//! instructions. The blocks of a large batch are shared out among the processors.
+//! added to all parities ([`super::sums`]). The blocks of a large batch are shared out among the processors.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -11,6 +10,7 @@ use std::thread::available_parallelism;
 use cenote_format::abd::Abd;
 
 use super::BlockWrite;
+use super::sums::{add_p, add_pq, add_pqr, double};
 use crate::VdevError;
 use crate::raidz::map::Extent;
 use crate::submit::{IoPool, Work};
@@ -202,35 +202,6 @@ impl<'a> Cursor<'a> {
             self.next += usize::from(rest.is_empty());
         }
         done
-    }
-}
-
-/// Times 2 in the field of [`crate::raidz::math`].
-fn double(x: u8) -> u8 {
-    (x << 1) ^ ((x.cast_signed() >> 7).cast_unsigned() & 0x1d)
-}
-
-/// `P += D`
-fn add_p(p: &mut [u8], d: &[u8]) {
-    for (p, d) in p.iter_mut().zip(d) {
-        *p ^= d;
-    }
-}
-
-/// `P += D`, `Q = 2 Q + D`
-fn add_pq(p: &mut [u8], q: &mut [u8], d: &[u8]) {
-    for ((p, q), d) in p.iter_mut().zip(q).zip(d) {
-        *p ^= d;
-        *q = double(*q) ^ d;
-    }
-}
-
-/// `P += D`, `Q = 2 Q + D`, `R = 4 R + D`
-fn add_pqr(p: &mut [u8], q: &mut [u8], r: &mut [u8], d: &[u8]) {
-    for (((p, q), r), d) in p.iter_mut().zip(q).zip(r).zip(d) {
-        *p ^= d;
-        *q = double(*q) ^ d;
-        *r = double(double(*r)) ^ d;
     }
 }
 
