@@ -28,8 +28,8 @@ declare_tunables! {
         "Transaction groups without an allocation after which a metaslab is unloaded";
     UNLOAD_DELAY_MS "metaslab_unload_delay_ms" Now Milliseconds 600_000 ANY,
         "How long a metaslab is kept loaded at least without an allocation";
-    NUM_ALLOCATORS "spa_num_allocators" NextOpen Count 4 (1, 256),
-        "Metaslabs of each top-level vdev that are allocated from at once";
+    NUM_ALLOCATORS "spa_num_allocators" NextOpen Count 2 (1, 2),
+        "Metaslabs of each top-level vdev that are allocated from at once: one for data and one for metadata, or one for both";
     FIND_MAX_TRIES "zfs_metaslab_find_max_tries" Now Count 100 SOME,
         "Metaslabs that are looked at for one allocation before it is made less choosy";
     MEM_LIMIT "zfs_metaslab_mem_limit" Now Percent 25 (0, 100),
