@@ -126,7 +126,7 @@ impl Policy {
             compression,
             compression_level: level,
             copies,
-            gang_copies: copies.max(if metadata { 2 } else { 1 }),
+            gang_copies: copies.max(self.header_copies(block)),
             class: if metadata { Class::Special } else { Class::Normal },
             small: self.small_blocks,
             fill: block.fill,
@@ -145,6 +145,18 @@ impl Policy {
             Redundant::Some => is_critical(block),
             Redundant::None => false,
         }
+    }
+
+    /// Copies of the headers, should the block have to be divided (`zp_gang_copies`): who has one copy
+    /// more of metadata has one more of them, since a header is metadata.
+    fn header_copies(&self, block: &NewBlock) -> usize {
+        let one_more = match self.redundant {
+            Redundant::All => true,
+            Redundant::Most => block.level >= 1 || block.kind.is_metadata(),
+            Redundant::Some => block.kind.is_metadata(),
+            Redundant::None => false,
+        };
+        (self.copies + usize::from(one_more)).min(MAX_COPIES)
     }
 }
 
@@ -258,6 +270,38 @@ impl BlockSink for Sink<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn headers_of_divided_blocks_have_the_copies_of_metadata() {
+        let of = |redundant, copies, kind, level| {
+            let policy = Policy { redundant, copies, ..Policy::of_new(copies) };
+            let at = cenote_store::Bookmark { objset: 5, object: 7, level: 0, blkid: 0 };
+            let block = NewBlock {
+                data: cenote_format::abd::Abd::from_vec(vec![1; 512]),
+                at,
+                kind,
+                level,
+                checksum: 0,
+                compress: 0,
+                fill: 1,
+                previous: BlockPointer::HOLE,
+                forced: false,
+            };
+            policy.header_copies(&block)
+        };
+        use Redundant::{All, Most, None, Some};
+        let (data, metadata) = (DmuType::PLAIN_FILE_CONTENTS, DmuType::DIRECTORY_CONTENTS);
+        for copies in 1..=3 {
+            let more = (copies + 1).min(3);
+            assert_eq!([0, 1].map(|l| of(All, copies, data, l)), [more, more]);
+            assert_eq!([0, 1].map(|l| of(Most, copies, data, l)), [copies, more]);
+            assert_eq!([0, 1].map(|l| of(Some, copies, data, l)), [copies, copies]);
+            assert_eq!(
+                [Most, Some, None].map(|r| of(r, copies, metadata, 0)),
+                [more, more, copies]
+            );
+        }
+    }
 
     #[test]
     fn names_of_compression() {
