@@ -79,8 +79,27 @@ impl Entered {
     }
 }
 
+/// Counts the transaction groups of a pool that are on disk: those of all its datasets, since what one
+/// has freed another one may overwrite.
+#[derive(Clone, Debug, Default)]
+pub struct Groups(Arc<AtomicU64>);
+
+impl Groups {
+    /// One more group is on disk, and every object set that was in it stands on what was written.
+    pub fn add(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn count(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
 /// Who lets changes into transaction groups.
 pub trait TxgGate: Send + Sync {
+    /// The count of the pool's groups.
+    fn groups(&self) -> Groups;
+
     /// Enters the open txg with a change of object set `objset`, which at the moment has `dirty` bytes
     /// to be written; waits as long as changes come faster than they can be written.
     ///
@@ -99,8 +118,7 @@ pub struct LiveObjectSet {
     set: Mutex<OpenObjectSet>,
     /// Bytes that are to be written: as the set has it, but for who has changed it and still has the lock.
     dirty: AtomicU64,
-    /// How often the object set moved on to what was written.
-    moves: AtomicU64,
+    groups: Groups,
     /// Those who free what nobody refers to any more.
     freeing: AtomicUsize,
 }
@@ -118,9 +136,9 @@ impl LiveObjectSet {
     /// Puts `set` to use.
     pub fn new(set: OpenObjectSet, gate: Arc<dyn TxgGate>) -> Arc<LiveObjectSet> {
         let id = set.id();
-        let (moves, freeing) = (AtomicU64::new(0), AtomicUsize::new(0));
+        let (groups, freeing) = (gate.groups(), AtomicUsize::new(0));
         let dirty = AtomicU64::new(set.dirty_bytes());
-        Arc::new(LiveObjectSet { id, gate, set: Mutex::new(set), dirty, moves, freeing })
+        Arc::new(LiveObjectSet { id, gate, set: Mutex::new(set), dirty, groups, freeing })
     }
 
     /// The dataset's object number.
@@ -226,9 +244,9 @@ impl LiveObjectSet {
     fn retry<T>(&self, mut read: impl FnMut() -> crate::Result<T>) -> crate::Result<T> {
         let mut tries = 0;
         loop {
-            let before = self.moves.load(Ordering::Acquire);
+            let before = self.groups.count();
             let done = read();
-            let moved = self.moves.load(Ordering::Acquire).wrapping_sub(before);
+            let moved = self.groups.count().wrapping_sub(before);
             let stale = if done.is_ok() { moved > MOVES } else { moved > 0 };
             tries += 1;
             if !stale || tries >= TRIES {
@@ -291,7 +309,6 @@ impl LiveObjectSet {
         let mut set = self.set.lock();
         let thawed = set.stand_on(base, synced);
         self.dirty.store(set.dirty_bytes(), Ordering::Relaxed);
-        self.moves.fetch_add(1, Ordering::Release);
         drop(set);
         drop(thawed);
     }

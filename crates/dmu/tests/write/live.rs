@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
+use cenote_dmu::live::{Cost, Entered, Groups, LiveObjectSet, TxgGate};
 use cenote_dmu::write::zap::ZapFormat;
 use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError, ZapMut};
 use cenote_dmu::zap::{Match, Zap};
@@ -17,9 +17,13 @@ use cenote_format::zap::norm::TO_UPPER;
 use cenote_testsink::MemSink;
 
 /// Lets everything in, but for what is too large.
-struct Gate(AtomicU64);
+struct Gate(AtomicU64, Groups);
 
 impl TxgGate for Gate {
+    fn groups(&self) -> Groups {
+        self.1.clone()
+    }
+
     fn enter(&self, objset: u64, cost: &Cost, _: &AtomicU64) -> Result<Entered> {
         assert_eq!(objset, 7);
         match cost.write {
@@ -41,7 +45,7 @@ impl Live {
     fn new() -> Live {
         let sink = MemSink::new(96 << 20);
         let mut set = OpenObjectSet::create(sink.store.clone(), 7, ObjsetType::Zfs).unwrap();
-        let gate = Arc::new(Gate(AtomicU64::new(5)));
+        let gate = Arc::new(Gate(AtomicU64::new(5), Groups::default()));
         set.sync(4, &sink).unwrap();
         let set = LiveObjectSet::new(set, gate.clone());
         Live { sink, set, gate }
@@ -56,6 +60,7 @@ impl Live {
         let mut frozen = self.set.freeze();
         frozen.sync(txg, &self.sink).unwrap();
         self.set.thaw(&frozen);
+        self.gate.1.add();
         self.set.base()
     }
 

@@ -1,7 +1,7 @@
 //! A file system in memory that is mounted to be written to, and synced all the time.
 
 use cenote_dmu::ObjectSet;
-use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
+use cenote_dmu::live::{Cost, Entered, Groups, LiveObjectSet, TxgGate};
 use cenote_dmu::write::{OpenObjectSet, Result};
 use cenote_format::dmu::ObjsetType;
 use cenote_fuse::{
@@ -26,6 +26,7 @@ struct Gate {
     /// The open txg, who is in it, and whether it is being closed.
     state: Mutex<(u64, usize, bool)>,
     changed: Condvar,
+    groups: Groups,
 }
 
 struct Inside(Arc<Gate>);
@@ -40,6 +41,10 @@ impl Drop for Inside {
 struct Door(Arc<Gate>);
 
 impl TxgGate for Door {
+    fn groups(&self) -> Groups {
+        self.0.groups.clone()
+    }
+
     fn enter(&self, objset: u64, _: &Cost, _: &AtomicU64) -> Result<Entered> {
         assert_eq!(objset, OBJSET);
         let mut state = self.0.changed.wait_while(self.0.state.lock().unwrap(), |s| s.2).unwrap();
@@ -71,6 +76,7 @@ impl Store {
         self.gate.changed.notify_all();
         self.sink.follow(&frozen.sync(txg, &self.sink).unwrap());
         self.live.thaw(&frozen);
+        self.gate.groups.add();
         self.syncs.fetch_add(1, Ordering::SeqCst);
         let root = *frozen.synced().root_bp();
         ObjectSet::open(self.sink.store.clone(), OBJSET, root).unwrap()
@@ -103,7 +109,7 @@ pub fn file_system(settings: Settings, props: &CreateProps) -> (Arc<Store>, Arc<
     let mut os = OpenObjectSet::create(sink.store.clone(), OBJSET, ObjsetType::Zfs).unwrap();
     format(&mut os, props, 10).unwrap();
     sink.follow(&os.sync(10, &sink).unwrap());
-    let gate = Arc::new(Gate { state: Mutex::new((11, 0, false)), changed: Condvar::new() });
+    let gate = Arc::new(Gate { state: Mutex::new((11, 0, false)), ..Gate::default() });
     let live = LiveObjectSet::new(os, Arc::new(Door(gate.clone())));
     let fs = FileSystem::open_live(live.clone(), settings).unwrap();
     let (syncing, syncs) = (Mutex::default(), AtomicUsize::new(0));

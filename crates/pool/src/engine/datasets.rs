@@ -36,7 +36,7 @@ use super::task::EngineError;
 use crate::Pool;
 use ahash::HashMap;
 use cenote_dmu::ObjectSet;
-use cenote_dmu::live::{Cost, Entered, Hold, LiveObjectSet, TxgGate};
+use cenote_dmu::live::{Cost, Entered, Groups, Hold, LiveObjectSet, TxgGate};
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::Dsl;
 use cenote_dsl::write::DslWriteError;
@@ -177,6 +177,8 @@ impl Left {
 pub(crate) struct Datasets {
     open: Mutex<Open>,
     left: Mutex<Left>,
+    /// How many groups are on disk.
+    pub groups: Groups,
 }
 
 /// See [`Datasets`].
@@ -192,11 +194,16 @@ struct Open {
 /// What a dataset asks before it is changed.
 struct Door {
     shared: Weak<Shared>,
+    groups: Groups,
     /// The dataset was closed: whoever still has it cannot change it.
     closed: AtomicBool,
 }
 
 impl TxgGate for Door {
+    fn groups(&self) -> Groups {
+        self.groups.clone()
+    }
+
     fn enter(&self, objset: u64, cost: &Cost, dirty: &AtomicU64) -> Result<Entered, WriteError> {
         let ended = || WriteError::Suspended(EXPORTED.into());
         let shared = self.shared.upgrade().ok_or_else(ended)?;
@@ -297,7 +304,8 @@ impl Datasets {
         let base = ObjectSet::open(view.store().clone(), ds_obj, dataset.ds.bp)?;
         capable::check_dataset(&view, &dataset, &base)?;
         let closed = AtomicBool::new(false);
-        let door = Arc::new(Door { shared: Arc::downgrade(shared), closed });
+        let (shared, groups) = (Arc::downgrade(shared), self.groups.clone());
+        let door = Arc::new(Door { shared, groups, closed });
         let live = LiveObjectSet::new(OpenObjectSet::open(base)?, door.clone());
         open.sets.insert(ds_obj, (live.clone(), door));
         Ok(live)

@@ -1,7 +1,7 @@
 //! Volumes whose size changes.
 
 use crate::world::OBJSET;
-use cenote_dmu::live::{Cost, Entered, Hold, LiveObjectSet, TxgGate};
+use cenote_dmu::live::{Cost, Entered, Groups, Hold, LiveObjectSet, TxgGate};
 use cenote_dmu::tunables::DELETE_BLOCKS;
 use cenote_dmu::write::{OpenObjectSet, Result, WriteError};
 use cenote_format::dmu::ObjsetType;
@@ -15,9 +15,11 @@ const BLOCK: u64 = 512;
 const SIZE: u64 = 48 << 20;
 
 /// Counts what each change frees, and lets so many changes in.
+#[derive(Default)]
 struct Gate {
     left: AtomicU64,
     most: Arc<AtomicU64>,
+    groups: Groups,
 }
 
 struct Counted(Arc<AtomicU64>);
@@ -29,6 +31,10 @@ impl Hold for Counted {
 }
 
 impl TxgGate for Gate {
+    fn groups(&self) -> Groups {
+        self.groups.clone()
+    }
+
     fn enter(&self, _: u64, _: &Cost, _: &AtomicU64) -> Result<Entered> {
         let take = |left: u64| left.checked_sub(1);
         let taken = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take);
@@ -49,7 +55,7 @@ impl World {
         let mut os = OpenObjectSet::create(sink.store.clone(), OBJSET, ObjsetType::Zvol).unwrap();
         format_volume(&mut os, SIZE, BLOCK).unwrap();
         sink.follow(&os.sync(5, &sink).unwrap());
-        let gate = Arc::new(Gate { left: AtomicU64::new(u64::MAX), most: Arc::default() });
+        let gate = Arc::new(Gate { left: AtomicU64::new(u64::MAX), ..Gate::default() });
         World { sink, live: LiveObjectSet::new(os, gate.clone()), gate }
     }
 
@@ -61,6 +67,7 @@ impl World {
         let mut frozen = self.live.freeze();
         self.sink.follow(&frozen.sync(8, &self.sink).unwrap());
         self.live.thaw(&frozen);
+        self.gate.groups.add();
     }
 
     /// The next changes, after so many, fail.
