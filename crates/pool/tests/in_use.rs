@@ -152,3 +152,57 @@ fn a_device_that_is_let_go_of_is_waited_for_but_not_for_long() {
     rig.import().export(false).unwrap();
     rig.judge();
 }
+
+/// A file system with so many files of 200 KB each that is not open.
+fn filled(engine: &Engine, name: &'static str, files: u64) -> u64 {
+    let head = create(engine, name);
+    rig::fill(&open(engine, head), 0..files, 200_000);
+    engine.sync().unwrap();
+    head
+}
+
+fn freeing(engine: &Engine) -> u64 {
+    engine.pool().get("freeing").unwrap().exact.parse().unwrap()
+}
+
+#[test]
+fn what_is_left_to_be_freed_waits_for_the_next_import() {
+    let rig = Rig::new(64 << 20);
+    // Two blocks in each group.
+    let slow = EngineOptions { free_budget: Some(2), ..EngineOptions::default() };
+    let engine = rig.create_with("a", 12, slow);
+    let head = filled(&engine, "one", 100);
+    destroy(&engine, head).unwrap();
+    engine.export(false).unwrap();
+    let left = freeing(&engine);
+    assert!(left > 10 << 20, "{left}");
+    drop(engine);
+    rig.judge();
+    let engine = rig.import();
+    while freeing(&engine) > 0 {
+        engine.sync().unwrap();
+    }
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+}
+
+#[test]
+fn without_async_destroy_all_is_freed_at_once() {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create_choosing("a", 12, &[("async_destroy".to_string(), false)]);
+    let allocated = |engine: &Engine| engine.pool().space().unwrap().pool().alloc;
+    let (empty, head) = (allocated(&engine), filled(&engine, "one", 100));
+    let kept = filled(&engine, "two", 3);
+    assert!(allocated(&engine) > empty + (20 << 20));
+    destroy(&engine, head).unwrap();
+    assert_eq!(freeing(&engine), 0);
+    for _ in 0..4 {
+        engine.sync_task(|_| Ok(())).unwrap();
+    }
+    assert!(allocated(&engine) < empty + (2 << 20));
+    rig::check(&open(&engine, kept), 0..3, 200_000);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+}

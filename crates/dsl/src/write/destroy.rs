@@ -7,9 +7,11 @@
 //!
 //! *A dataset.* It has no snapshots of its own any more; what it has beyond its origin is all that
 //! was born after it. Its root block goes on the queue `bptree_obj`, and the tree is walked in the
-//! txgs to come, see [`free`](super::free).
+//! txgs to come, see [`free`](super::free). A pool without the feature `async_destroy` has no such
+//! queue: there the tree is walked before anything is changed, and all of it is freed in the txg that
+//! destroys the dataset.
 
-use super::free::queue_tree;
+use super::free::{below_root, queue_tree};
 use super::mos::{DIRECTORY, MAX_DEPTH, corrupt};
 use super::space::{self, Delta, Part};
 use super::{
@@ -17,6 +19,7 @@ use super::{
     props, snapshot,
 };
 use cenote_dmu::ObjectSet;
+use cenote_format::blkptr::BlockPointer;
 use cenote_format::dsl::{DS_FLAG_DEFER_DESTROY, DslDatasetPhys};
 
 const ASYNC_DESTROY: &str = "com.delphix:async_destroy";
@@ -211,11 +214,23 @@ fn recount_head(tx: &mut Tx<'_>, head_obj: u64) -> Result<()> {
     space::charge(tx, head.dir, Part::RefReservation, Delta::used(less.wrapping_neg()))
 }
 
+/// What a head that is to be destroyed has below its root block and its pool has to free at once;
+/// nothing where trees are freed bit by bit.
+#[derive(Debug)]
+pub struct AtOnce(Option<Vec<BlockPointer>>);
+
+impl AtOnce {
+    /// How the history calls it.
+    pub fn name(&self) -> &'static str {
+        if self.0.is_some() { "synchronous" } else { "bptree" }
+    }
+}
+
 /// Whether a file system or volume can be destroyed, once it has no intent log.
 ///
-/// Errors: `HasSnapshots`, `HasChildren`, `Invalid` for the pool itself; `Unsupported`, also without
-/// the feature `async_destroy`.
-pub fn check_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
+/// Errors: `HasSnapshots`, `HasChildren`, `Invalid` for the pool itself, and for a dataset that cannot
+/// be read in full in a pool that frees all of it at once; `Unsupported`.
+pub fn check_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<AtOnce> {
     let ds = tx.head(ds_obj)?;
     let dir = tx.dir(ds.dir)?;
     if dir.parent == 0 || dir.head_dataset != ds_obj {
@@ -229,8 +244,8 @@ pub fn check_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
         return Err(DslWriteError::HasChildren);
     }
     match features::is_enabled(tx, ASYNC_DESTROY)? {
-        true => Ok(()),
-        false => Err(DslWriteError::Unsupported("destroying without async_destroy".into())),
+        true => Ok(AtOnce(None)),
+        false => Ok(AtOnce(Some(below_root(tx, &ds.bp, ds.prev_snap_txg)?))),
     }
 }
 
@@ -240,7 +255,14 @@ pub fn check_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
 ///
 /// Errors: those of [`check_head`]; `Busy` if there is an intent log, which has to be destroyed before.
 pub fn destroy_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
-    check_head(tx, ds_obj)?;
+    let at_once = check_head(tx, ds_obj)?;
+    destroy_checked(tx, ds_obj, at_once)
+}
+
+/// As [`destroy_head`], of a head that was checked and has not changed since, but for its intent log.
+///
+/// Errors: `Busy` if there is an intent log.
+pub fn destroy_checked(tx: &mut Tx<'_>, ds_obj: u64, at_once: AtOnce) -> Result<()> {
     let ds = tx.head(ds_obj)?;
     let prev = if ds.prev_snap == 0 { None } else { Some(tx.dataset(ds.prev_snap)?) };
     let contents = ObjectSet::open(tx.mos.synced().store().clone(), ds_obj, ds.bp)?;
@@ -253,7 +275,7 @@ pub fn destroy_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
         let marked = prev.flags & DS_FLAG_DEFER_DESTROY != 0 && prev.num_children == 2;
         with_origin = marked && holds(tx, prev)? == 0;
     }
-    remove_head(tx, ds_obj)?;
+    remove_head(tx, ds_obj, at_once)?;
     if with_origin {
         destroy_snapshot(tx, ds.prev_snap, false)?;
     }
@@ -261,7 +283,7 @@ pub fn destroy_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
 }
 
 /// Destroys a head without checks (`dsl_destroy_head_sync_impl`).
-fn remove_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
+fn remove_head(tx: &mut Tx<'_>, ds_obj: u64, at_once: AtOnce) -> Result<()> {
     let ds = tx.head(ds_obj)?;
     dataset::drop_livelist(tx, ds.dir)?;
     if space::refreservation(tx, &ds)? != 0 {
@@ -273,9 +295,17 @@ fn remove_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
     deadlist::free(tx, ds.deadlist)?;
     let dir = tx.dir(ds.dir)?;
     let all = Sizes { used: dir.used, compressed: dir.compressed, uncompressed: dir.uncompressed };
-    queue_tree(tx, &ds.bp, ds.prev_snap_txg, all)?;
     space::charge(tx, ds.dir, Part::Head, Delta::less(all))?;
-    pool::charge_free(tx, Delta::more(all))?;
+    match at_once {
+        AtOnce(Some(below)) => {
+            let root = (deadlist::birth(&ds.bp) > ds.prev_snap_txg).then_some(&ds.bp);
+            below.iter().chain(root).for_each(|bp| tx.free(bp));
+        }
+        AtOnce(None) => {
+            queue_tree(tx, &ds.bp, ds.prev_snap_txg, all)?;
+            pool::charge_free(tx, Delta::more(all))?;
+        }
+    }
     tx.edit_dir(ds.dir, |dir| dir.head_dataset = 0)?;
     tx.mos.free(ds.snap_names)?;
     bookmarks::free(tx, ds_obj)?;

@@ -22,7 +22,7 @@
 
 use super::mos::{WORDS_METADATA, corrupt};
 use super::space::Delta;
-use super::{Result, Sizes, Tx, bpobj, dataset, deadlist, features, pool};
+use super::{DslWriteError, Result, Sizes, Tx, bpobj, dataset, deadlist, features, pool};
 use crate::bounds;
 use cenote_dmu::object::SPILL_BLKID;
 use cenote_dmu::write::NewObject;
@@ -164,6 +164,24 @@ pub fn destroy_step(tx: &mut Tx<'_>, budget: u64) -> Result<bool> {
         Some(queue) => free_trees(tx, queue, left),
         None => Ok(false),
     }
+}
+
+/// All blocks below `root` that were born after `after_txg`.
+///
+/// Errors: `Invalid` if not all of them can be read.
+pub(super) fn below_root(
+    tx: &Tx<'_>,
+    root: &BlockPointer,
+    after_txg: u64,
+) -> Result<Vec<BlockPointer>> {
+    let entry = Entry { root: *root, after_txg, resume: None };
+    let mut walk = Walk::new(tx, &entry, u64::MAX);
+    if let Err(Stop::Failed(why)) = walk.root(root) {
+        return Err(DslWriteError::Invalid(format!("not all of it can be read: {why}")));
+    }
+    // The root comes last, unless it is somebody else's, as all the rest is then.
+    walk.freed.pop();
+    Ok(walk.freed)
 }
 
 /// Bytes that are waiting to be freed (pool property `freeing`).

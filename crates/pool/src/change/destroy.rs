@@ -179,15 +179,16 @@ impl Changes {
         let name = name.to_string();
         self.task((SpaceCheck::Nothing, 0), move |context| {
             let (_, head) = find_head(&mut context.tx, &name)?;
-            destroy::check_head(&mut context.tx, head)?;
+            let at_once = destroy::check_head(&mut context.tx, head)?;
             context.check_intent_log(head)?;
             context.retire(head)?;
             // A log that was not claimed went when the pool was imported.
             context.destroy_intent_log(head, 0).map_err(fatal)?;
             let tx = &mut context.tx;
             let since = phys(tx, head)?.prev_snap_txg;
-            destroy::destroy_head(tx, head).map_err(fatal)?;
-            record(tx, "destroy", &format!("(bptree, mintxg={since})"), (&name, head))?;
+            let how = format!("({}, mintxg={since})", at_once.name());
+            destroy::destroy_checked(tx, head, at_once).map_err(fatal)?;
+            record(tx, "destroy", &how, (&name, head))?;
             Ok(Ok(()))
         })
     }

@@ -18,7 +18,9 @@
 //! least for the blocks that they made dirty. From
 //! `zfs_delay_min_dirty_percent` of the limit on, each change is delayed by
 //! `zfs_delay_scale * (dirty - from) / (limit - dirty)`, which grows smoothly, so that changes come as
-//! fast as the devices take them and no one waits for a whole group. At the limit changes wait. From
+//! fast as the devices take them and no one waits for a whole group. Delays stand in line: two are
+//! never over at the same time, or many writers would come many times as fast. At the limit changes
+//! wait. From
 //! `zfs_dirty_data_sync_percent` on, or `zfs_dirty_data_sync` if that is less, the open group is closed
 //! without waiting for its time: early, so that it is written while changes enter the next one, and who
 //! waits for all of it in the end waits for little. If it comes to that before the group before it is
@@ -92,6 +94,8 @@ struct State {
     failed: Option<String>,
     /// While changes come faster than they are written.
     hurry: Option<Hurry>,
+    /// When the last of the delays is over that the throttle gave.
+    last_delay: Option<Instant>,
 }
 
 impl State {
@@ -111,7 +115,15 @@ impl State {
             ended: false,
             failed: None,
             hurry: None,
+            last_delay: None,
         }
+    }
+
+    /// When a change goes on that is to be delayed by `delay`.
+    fn wake_up(&mut self, delay: Duration, now: Instant) -> Instant {
+        let until = self.last_delay.map_or(now, |last| last.max(now)) + delay;
+        self.last_delay = Some(until);
+        until
     }
 
     fn dirty(&self) -> u64 {
@@ -278,7 +290,7 @@ impl Gate {
 
     /// Sleeps as long as the throttle says.
     fn delay(&self, bytes: u64) -> MutexGuard<'_, State> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         let dirty = state.dirty();
         let limit = self.limit();
         let from = percent(limit, tunables::DELAY_MIN_DIRTY_PERCENT.get());
@@ -286,11 +298,9 @@ impl Gate {
         if bytes == 0 || over == 0 {
             return state;
         }
+        let until = state.wake_up(delay_of(over, limit.saturating_sub(dirty)), Instant::now());
         drop(state);
-        let left = limit.saturating_sub(dirty).max(1);
-        let factor = over as f64 / left as f64;
-        let delay = factor * tunables::DELAY_SCALE.get() as f64 / 1e9;
-        std::thread::sleep(Duration::from_secs_f64(delay.min(MAX_DELAY.as_secs_f64())));
+        std::thread::sleep(until.saturating_duration_since(Instant::now()));
         self.state.lock()
     }
 
@@ -321,6 +331,14 @@ impl Gate {
         self.work(&mut state);
         state.wanted = state.wanted.max(state.open);
         self.changed.notify_all();
+    }
+
+    /// Asks for one group more, for what is done bit by bit, unless the sync thread is to end: what is
+    /// left is then done after the next import.
+    pub fn ask_for_more(&self) {
+        if !self.state.lock().ending {
+            self.ask();
+        }
     }
 
     /// Waits until all that has entered so far is on disk; if nothing has, nothing is written.
@@ -386,8 +404,14 @@ impl Gate {
     }
 
     /// Closes the open group and waits until no one is inside; `hand_over` then takes what it
-    /// holds, and the next group opens. Returns the closed group.
-    pub fn close<T>(&self, hand_over: impl FnOnce(u64) -> T) -> (Closed, T) {
+    /// holds, and the next group opens. At that moment `tasks` takes what is to be done in the closed
+    /// one: whoever asked for it before cannot have seen anything of the next group, and whoever asks
+    /// later asks for that. Returns the closed group.
+    pub fn close<T, Q>(
+        &self,
+        hand_over: impl FnOnce(u64) -> T,
+        tasks: impl FnOnce() -> Q,
+    ) -> (Closed, T, Q) {
         let mut state = self.state.lock();
         let closing = Instant::now();
         state.closing = true;
@@ -399,6 +423,7 @@ impl Gate {
         drop(state);
         let taken = hand_over(txg);
         let mut state = self.state.lock();
+        let tasks = tasks();
         state.freed = 0;
         let birth = std::mem::replace(&mut state.birth, Birth::now());
         let closed = Closed {
@@ -413,7 +438,7 @@ impl Gate {
         state.closing = false;
         state.work = None;
         self.changed.notify_all();
-        (closed, taken)
+        (closed, taken, tasks)
     }
 
     /// Group `txg` is on disk.
@@ -461,6 +486,14 @@ impl Gate {
     }
 }
 
+/// How long a change is kept waiting with `over` bytes more dirty than are let through at once, and
+/// `left` until the limit (`dmu_tx_delay`): the closer to the limit, the longer.
+fn delay_of(over: u64, left: u64) -> Duration {
+    let factor = over as f64 / left.max(1) as f64;
+    let delay = factor * tunables::DELAY_SCALE.get() as f64 / 1e9;
+    Duration::from_secs_f64(delay.min(MAX_DELAY.as_secs_f64()))
+}
+
 /// So many percent of `limit`.
 fn percent(limit: u64, share: u64) -> u64 {
     limit / 100 * share
@@ -477,7 +510,7 @@ mod tests {
         let first = gate.enter(1, false).unwrap();
         assert_eq!(first.txg, 10);
         let other = gate.clone();
-        let closer = std::thread::spawn(move || other.close(|txg| txg).0.txg);
+        let closer = std::thread::spawn(move || other.close(|txg| txg, || ()).0.txg);
         while !gate.state.lock().closing {
             std::thread::yield_now();
         }
@@ -491,13 +524,35 @@ mod tests {
     }
 
     #[test]
+    fn tasks_of_a_group_are_taken_before_the_next_one_has_anything() {
+        let gate = Gate::new(9, Some(1 << 20));
+        let (entered, other) = (Arc::new(AtomicU64::new(0)), gate.clone());
+        let late = entered.clone();
+        let mut writer = None;
+        let (.., seen) = gate.close(
+            |_| {
+                writer = Some(std::thread::spawn(move || {
+                    late.store(other.enter(1, false).unwrap().txg, Ordering::SeqCst);
+                }));
+                std::thread::sleep(Duration::from_millis(20));
+            },
+            || {
+                std::thread::sleep(Duration::from_millis(20));
+                entered.load(Ordering::SeqCst)
+            },
+        );
+        writer.unwrap().join().unwrap();
+        assert_eq!((seen, entered.load(Ordering::SeqCst)), (0, 11));
+    }
+
+    #[test]
     fn those_that_write_hurry_while_changes_come_faster_than_they_are_written() {
         let gate = Gate::new(0, Some(1000));
         let hurry = || gate.state.lock().hurry.is_some();
         let fill = || drop(gate.enter(percent(1000, 20), false).unwrap());
         fill();
         assert!(!hurry());
-        gate.close(|_| ());
+        gate.close(|_| (), || ());
         drop(gate.enter(1, false).unwrap());
         assert!(!hurry());
         fill();
@@ -505,16 +560,39 @@ mod tests {
         gate.synced(1);
         // The next one is full as well.
         assert!(hurry());
-        gate.close(|_| ());
+        gate.close(|_| (), || ());
         gate.synced(2);
         assert!(!hurry());
         // Also if it is wanted anyway.
         fill();
-        gate.close(|_| ());
+        gate.close(|_| (), || ());
         gate.ask();
         assert!(!hurry());
         fill();
         assert!(hurry());
+    }
+
+    #[test]
+    fn delays_grow_smoothly_and_stand_in_line() {
+        let limit = 1000;
+        let delays: Vec<_> = (0..=400).map(|over| delay_of(over, 400 - over)).collect();
+        assert_eq!(delays[0], Duration::ZERO);
+        assert!(delays.windows(2).all(|d| d[0] < d[1] || d[1] == MAX_DELAY));
+        assert_eq!(delays[200], Duration::from_nanos(tunables::DELAY_SCALE.default));
+        assert_eq!(delays[400], MAX_DELAY);
+        let (mut state, now) = (State::new(0), Instant::now());
+        let ms = Duration::from_millis;
+        assert_eq!(state.wake_up(ms(5), now), now + ms(5));
+        assert_eq!(state.wake_up(ms(5), now), now + ms(10));
+        assert_eq!(state.wake_up(ms(5), now + ms(30)), now + ms(35));
+        // Nothing is delayed up to where it begins, and everything after it.
+        let gate = Gate::new(0, Some(limit));
+        drop(gate.enter(600, false).unwrap());
+        assert_eq!(gate.state.lock().last_delay, None);
+        drop(gate.enter(300, false).unwrap());
+        assert_eq!(gate.state.lock().last_delay, None);
+        drop(gate.enter(1, false).unwrap());
+        assert!(gate.state.lock().last_delay.is_some());
     }
 
     #[test]
@@ -526,7 +604,7 @@ mod tests {
         let waiting = std::thread::spawn(move || other.enter(10, false).unwrap().txg);
         std::thread::sleep(Duration::from_millis(20));
         assert!(!waiting.is_finished());
-        let (closed, ()) = gate.close(|_| ());
+        let (closed, (), ()) = gate.close(|_| (), || ());
         gate.synced(closed.txg);
         assert_eq!(waiting.join().unwrap(), 2);
     }
@@ -588,7 +666,7 @@ mod tests {
         gate.end();
         assert!(gate.enter(1, false).is_err());
         assert_eq!(gate.next_turn(&|| Duration::ZERO), Turn::Sync);
-        let (closed, ()) = gate.close(|_| ());
+        let (closed, (), ()) = gate.close(|_| (), || ());
         gate.synced(closed.txg);
         assert_eq!(gate.next_turn(&|| Duration::ZERO), Turn::End);
         gate.ended();

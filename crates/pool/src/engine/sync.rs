@@ -63,9 +63,9 @@ impl Core {
     /// # Errors
     /// The pool has to be suspended.
     pub fn sync(&mut self, shared: &Arc<Shared>) -> std::result::Result<(), EngineError> {
-        let (closed, mut frozen) = shared.gate.close(|txg| shared.datasets.freeze(txg));
+        let (closed, mut frozen, tasks) =
+            shared.gate.close(|txg| shared.datasets.freeze(txg), || shared.queue.take());
         let txg = closed.txg;
-        let tasks = shared.queue.take();
         // Freed space comes back when further groups are on disk.
         let deferred = shared.disk.allocator.deferred() > 0;
         let idle = frozen.is_empty() && tasks.is_empty() && !deferred;
@@ -117,9 +117,10 @@ impl Core {
         for (live, synced) in &frozen {
             live.thaw(synced);
         }
+        shared.datasets.groups.add();
         // Asked before who waits is told, so that whoever then waits for everything waits for that.
         if self.destroying {
-            shared.gate.ask();
+            shared.gate.ask_for_more();
         }
         shared.gate.synced(txg);
         drop(maturation);
