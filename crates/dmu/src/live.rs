@@ -15,21 +15,21 @@
 //! - Changes of one [`LiveObjectSet::transact`] are in one txg.
 //! - An [`Object`] is as it was when it was looked up, however it is changed afterwards. The blocks on
 //!   disk that it stands on can be overwritten once they were freed, some txgs later; then reads
-//!   fail. [`LiveObjectSet::read`] goes on with the new state.
+//!   fail. What is read through the [`LiveObjectSet`] itself is not overwritten before it is read
+//!   ([`Readers`]); only where space is short it may be, and is read again.
 
 use crate::write::zap::AtHand;
 use crate::write::{Gather, OpenObjectSet, Result, WriteError, on_disk};
 use crate::{Object, ObjectSet, Piece};
 use cenote_format::abd::Abd;
 use cenote_format::dmu::DmuType;
+use cenote_store::alloc::Readers;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A block that was freed in a txg is not overwritten in this one, nor in the next.
-const MOVES: u64 = 1;
-/// Times that something is read.
+/// Times that something is read, where what was read may have been overwritten.
 const TRIES: u32 = 10;
 
 /// What a change is going to cost, at most.
@@ -79,26 +79,11 @@ impl Entered {
     }
 }
 
-/// Counts the transaction groups of a pool that are on disk: those of all its datasets, since what one
-/// has freed another one may overwrite.
-#[derive(Clone, Debug, Default)]
-pub struct Groups(Arc<AtomicU64>);
-
-impl Groups {
-    /// One more group is on disk, and every object set that was in it stands on what was written.
-    pub fn add(&self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
-    }
-
-    fn count(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
 /// Who lets changes into transaction groups.
 pub trait TxgGate: Send + Sync {
-    /// The count of the pool's groups.
-    fn groups(&self) -> Groups;
+    /// Those who read the pool. They are told of a group when every object set that was in it stands on
+    /// what was written.
+    fn readers(&self) -> Arc<Readers>;
 
     /// Enters the open txg with a change of object set `objset`, which at the moment has `dirty` bytes
     /// to be written; waits as long as changes come faster than they can be written.
@@ -118,7 +103,7 @@ pub struct LiveObjectSet {
     set: Mutex<OpenObjectSet>,
     /// Bytes that are to be written: as the set has it, but for who has changed it and still has the lock.
     dirty: AtomicU64,
-    groups: Groups,
+    readers: Arc<Readers>,
     /// Those who free what nobody refers to any more.
     freeing: AtomicUsize,
 }
@@ -136,9 +121,9 @@ impl LiveObjectSet {
     /// Puts `set` to use.
     pub fn new(set: OpenObjectSet, gate: Arc<dyn TxgGate>) -> Arc<LiveObjectSet> {
         let id = set.id();
-        let (groups, freeing) = (gate.groups(), AtomicUsize::new(0));
+        let (readers, freeing) = (gate.readers(), AtomicUsize::new(0));
         let dirty = AtomicU64::new(set.dirty_bytes());
-        Arc::new(LiveObjectSet { id, gate, set: Mutex::new(set), dirty, groups, freeing })
+        Arc::new(LiveObjectSet { id, gate, set: Mutex::new(set), dirty, readers, freeing })
     }
 
     /// The dataset's object number.
@@ -244,12 +229,10 @@ impl LiveObjectSet {
     fn retry<T>(&self, mut read: impl FnMut() -> crate::Result<T>) -> crate::Result<T> {
         let mut tries = 0;
         loop {
-            let before = self.groups.count();
+            let reading = self.readers.begin();
             let done = read();
-            let moved = self.groups.count().wrapping_sub(before);
-            let stale = if done.is_ok() { moved > MOVES } else { moved > 0 };
             tries += 1;
-            if !stale || tries >= TRIES {
+            if reading.is_safe() || tries >= TRIES {
                 return done;
             }
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use cenote_dmu::live::{Cost, Entered, Groups, LiveObjectSet, TxgGate};
+use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
 use cenote_dmu::write::zap::ZapFormat;
 use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError, ZapMut};
 use cenote_dmu::zap::{Match, Zap};
@@ -13,14 +13,15 @@ use cenote_format::abd::Abd;
 use cenote_format::dmu::{DmuType, ObjsetType};
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::zap::norm::TO_UPPER;
+use cenote_store::alloc::Readers;
 
 use cenote_testsink::MemSink;
 
 /// Lets everything in, but for what is too large.
-struct Gate(AtomicU64, Groups);
+struct Gate(AtomicU64, Arc<Readers>);
 
 impl TxgGate for Gate {
-    fn groups(&self) -> Groups {
+    fn readers(&self) -> Arc<Readers> {
         self.1.clone()
     }
 
@@ -45,7 +46,7 @@ impl Live {
     fn new() -> Live {
         let sink = MemSink::new(96 << 20);
         let mut set = OpenObjectSet::create(sink.store.clone(), 7, ObjsetType::Zfs).unwrap();
-        let gate = Arc::new(Gate(AtomicU64::new(5), Groups::default()));
+        let gate = Arc::new(Gate(AtomicU64::new(5), Arc::default()));
         set.sync(4, &sink).unwrap();
         let set = LiveObjectSet::new(set, gate.clone());
         Live { sink, set, gate }
@@ -60,7 +61,7 @@ impl Live {
         let mut frozen = self.set.freeze();
         frozen.sync(txg, &self.sink).unwrap();
         self.set.thaw(&frozen);
-        self.gate.1.add();
+        self.gate.1.group_done(txg);
         self.set.base()
     }
 

@@ -1,12 +1,13 @@
 //! A file system in memory that is mounted to be written to, and synced all the time.
 
 use cenote_dmu::ObjectSet;
-use cenote_dmu::live::{Cost, Entered, Groups, LiveObjectSet, TxgGate};
+use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
 use cenote_dmu::write::{OpenObjectSet, Result};
 use cenote_format::dmu::ObjsetType;
 use cenote_fuse::{
     Force, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, SyncPolicy, mount,
 };
+use cenote_store::alloc::Readers;
 use cenote_testsink::MemSink;
 use cenote_zpl::{CreateProps, FileSystem, Settings, format};
 use std::fs::Permissions;
@@ -26,7 +27,7 @@ struct Gate {
     /// The open txg, who is in it, and whether it is being closed.
     state: Mutex<(u64, usize, bool)>,
     changed: Condvar,
-    groups: Groups,
+    readers: Arc<Readers>,
 }
 
 struct Inside(Arc<Gate>);
@@ -41,8 +42,8 @@ impl Drop for Inside {
 struct Door(Arc<Gate>);
 
 impl TxgGate for Door {
-    fn groups(&self) -> Groups {
-        self.0.groups.clone()
+    fn readers(&self) -> Arc<Readers> {
+        self.0.readers.clone()
     }
 
     fn enter(&self, objset: u64, _: &Cost, _: &AtomicU64) -> Result<Entered> {
@@ -76,7 +77,7 @@ impl Store {
         self.gate.changed.notify_all();
         self.sink.follow(&frozen.sync(txg, &self.sink).unwrap());
         self.live.thaw(&frozen);
-        self.gate.groups.add();
+        self.gate.readers.group_done(txg);
         self.syncs.fetch_add(1, Ordering::SeqCst);
         let root = *frozen.synced().root_bp();
         ObjectSet::open(self.sink.store.clone(), OBJSET, root).unwrap()

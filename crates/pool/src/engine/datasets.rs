@@ -36,11 +36,11 @@ use super::task::EngineError;
 use crate::Pool;
 use ahash::HashMap;
 use cenote_dmu::ObjectSet;
-use cenote_dmu::live::{Cost, Entered, Groups, Hold, LiveObjectSet, TxgGate};
+use cenote_dmu::live::{Cost, Entered, Hold, LiveObjectSet, TxgGate};
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::Dsl;
 use cenote_dsl::write::DslWriteError;
-use cenote_store::alloc::TXG_DEFER_SIZE;
+use cenote_store::alloc::{Readers, TXG_DEFER_SIZE};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -177,8 +177,6 @@ impl Left {
 pub(crate) struct Datasets {
     open: Mutex<Open>,
     left: Mutex<Left>,
-    /// How many groups are on disk.
-    pub groups: Groups,
 }
 
 /// See [`Datasets`].
@@ -194,14 +192,14 @@ struct Open {
 /// What a dataset asks before it is changed.
 struct Door {
     shared: Weak<Shared>,
-    groups: Groups,
+    readers: Arc<Readers>,
     /// The dataset was closed: whoever still has it cannot change it.
     closed: AtomicBool,
 }
 
 impl TxgGate for Door {
-    fn groups(&self) -> Groups {
-        self.groups.clone()
+    fn readers(&self) -> Arc<Readers> {
+        self.readers.clone()
     }
 
     fn enter(&self, objset: u64, cost: &Cost, dirty: &AtomicU64) -> Result<Entered, WriteError> {
@@ -304,8 +302,8 @@ impl Datasets {
         let base = ObjectSet::open(view.store().clone(), ds_obj, dataset.ds.bp)?;
         capable::check_dataset(&view, &dataset, &base)?;
         let closed = AtomicBool::new(false);
-        let (shared, groups) = (Arc::downgrade(shared), self.groups.clone());
-        let door = Arc::new(Door { shared, groups, closed });
+        let readers = shared.disk.allocator.readers().clone();
+        let door = Arc::new(Door { shared: Arc::downgrade(shared), readers, closed });
         let live = LiveObjectSet::new(OpenObjectSet::open(base)?, door.clone());
         open.sets.insert(ds_obj, (live.clone(), door));
         Ok(live)

@@ -100,6 +100,7 @@ impl Engine {
             write_calls: Latencies::default(),
             options,
         });
+        shared.disk.allocator.readers().group_done(synced);
         shared.view().dsl().set_pool_space(pool_space(&shared.disk));
         Ok(Engine::start(shared, core))
     }

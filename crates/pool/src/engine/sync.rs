@@ -117,7 +117,7 @@ impl Core {
         for (live, synced) in &frozen {
             live.thaw(synced);
         }
-        shared.datasets.groups.add();
+        shared.disk.allocator.readers().group_done(txg);
         // Asked before who waits is told, so that whoever then waits for everything waits for that.
         if self.destroying {
             shared.gate.ask_for_more();

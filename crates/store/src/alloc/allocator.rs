@@ -14,6 +14,7 @@ use super::hold::{Hold, Holds};
 use super::loader::{Background, LoadMetaslab};
 use super::maturing::{Maturation, Maturing, Work};
 use super::metaslab::{Changes, Metaslab, TXG_DEFER_SIZE};
+use super::readers::Readers;
 use super::watched::LockWaits;
 use crate::gang::OLD_HEADER;
 use crate::rangetree::RangeError;
@@ -185,6 +186,7 @@ pub struct Allocator {
     background: OnceLock<Background>,
     maturing: OnceLock<Maturing>,
     holds: Holds,
+    readers: Arc<Readers>,
     /// The last txg that is known to be on disk.
     synced: AtomicU64,
     allocations: Latencies,
@@ -215,6 +217,7 @@ impl Allocator {
             background: OnceLock::new(),
             maturing: OnceLock::new(),
             holds: Holds::default(),
+            readers: Arc::default(),
             synced: AtomicU64::new(0),
             allocations: Latencies::default(),
             loads: Latencies::default(),
@@ -490,9 +493,9 @@ impl Allocator {
         self.wait_matured();
         self.synced.fetch_max(txg, Ordering::Relaxed);
         if self.groups().any(|group| group.is_short()) {
-            self.holds.let_go();
+            self.let_go();
         }
-        let held = self.holds.oldest();
+        let held = self.holds.oldest().into_iter().chain(self.readers.oldest()).min();
         let due = txg.checked_sub(TXG_DEFER_SIZE).map(|last| held.map_or(last, |h| h.min(last)));
         self.groups().for_each(|group| group.account(txg, due));
         self.layout().classes.values().for_each(|class| class.balance());
@@ -522,9 +525,15 @@ impl Allocator {
         self.holds.take(txg)
     }
 
-    /// Lets all holds go: space is short.
+    /// Who reads datasets in use.
+    pub fn readers(&self) -> &Arc<Readers> {
+        &self.readers
+    }
+
+    /// Lets all holds and readers go: space is short.
     pub fn let_go(&self) {
         self.holds.let_go();
+        self.readers.let_go();
     }
 
     /// Loads the best metaslabs of each vdev, in the background if there is one.

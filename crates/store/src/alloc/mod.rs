@@ -39,6 +39,7 @@
 //! | [`Group`] | the metaslabs of one vdev |
 //! | [`Allocator`] | classes, copies, changes |
 //! | [`Hold`] | keeps frees back while someone reads an older group |
+//! | [`Readers`] | keep frees back while they read what is in use |
 //! | [`LoadMetaslab`] | what the pool implements |
 //! | [`LockWaits`] | how long allocations wait for each other and for the sync |
 
@@ -52,6 +53,7 @@ mod kept;
 mod loader;
 mod maturing;
 mod metaslab;
+mod readers;
 mod space;
 mod sparse;
 #[cfg(test)]
@@ -69,6 +71,7 @@ pub use hold::Hold;
 pub use loader::{LoadMetaslab, Loaded};
 pub use maturing::Maturation;
 pub use metaslab::{Changes, Metaslab, MetaslabInfo, TXG_DEFER_SIZE};
+pub use readers::{Readers, Reading};
 pub use space::{Extent, FreeSpace, Loading, SEGMENT_BITS};
 pub use watched::LockWaits;
 pub use weight::Weight;

@@ -240,6 +240,33 @@ fn classes_fall_back() {
     }
 }
 
+/// Of ten blocks that are freed, how many can be allocated again some txgs later, while somebody
+/// still reads what was there before, or nobody does.
+fn given_out_again(reads: bool) -> usize {
+    let (a, maps) = allocator(&[(Class::Normal, vdev(0, 20, 4))]);
+    let block = |txg| a.allocate(txg, &request(64 << 10)).map(|(_, dvas)| dvas[0].offset);
+    let all: Vec<u64> = (0..40).map(|_| block(1).unwrap()).collect();
+    sync(&a, &maps, 1);
+    a.readers().group_done(1);
+    let reading = reads.then(|| a.readers().begin());
+    for offset in &all[10..20] {
+        a.free(2, &Dva { vdev: 0, offset: *offset, asize: 64 << 10, gang: false }).unwrap();
+    }
+    for txg in 2..10 {
+        sync(&a, &maps, txg);
+        a.readers().group_done(txg);
+    }
+    let found: Vec<u64> = std::iter::from_fn(|| block(10).ok()).collect();
+    assert!(found.len() >= 24);
+    assert!(reading.is_none_or(|reading| reading.is_safe()));
+    found.iter().filter(|offset| all[10..20].contains(offset)).count()
+}
+
+#[test]
+fn what_is_being_read_is_not_given_out() {
+    assert_eq!((given_out_again(false), given_out_again(true)), (10, 0));
+}
+
 #[test]
 fn requests_that_make_no_sense() {
     let (a, _) = allocator(&[(Class::Normal, vdev(0, 20, 4))]);

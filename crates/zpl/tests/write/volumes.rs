@@ -1,10 +1,11 @@
 //! Volumes whose size changes.
 
 use crate::world::OBJSET;
-use cenote_dmu::live::{Cost, Entered, Groups, Hold, LiveObjectSet, TxgGate};
+use cenote_dmu::live::{Cost, Entered, Hold, LiveObjectSet, TxgGate};
 use cenote_dmu::tunables::DELETE_BLOCKS;
 use cenote_dmu::write::{OpenObjectSet, Result, WriteError};
 use cenote_format::dmu::ObjsetType;
+use cenote_store::alloc::Readers;
 use cenote_testsink::MemSink;
 use cenote_zpl::{Volume, format_volume};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ const SIZE: u64 = 48 << 20;
 struct Gate {
     left: AtomicU64,
     most: Arc<AtomicU64>,
-    groups: Groups,
+    readers: Arc<Readers>,
 }
 
 struct Counted(Arc<AtomicU64>);
@@ -31,8 +32,8 @@ impl Hold for Counted {
 }
 
 impl TxgGate for Gate {
-    fn groups(&self) -> Groups {
-        self.groups.clone()
+    fn readers(&self) -> Arc<Readers> {
+        self.readers.clone()
     }
 
     fn enter(&self, _: u64, _: &Cost, _: &AtomicU64) -> Result<Entered> {
@@ -67,7 +68,7 @@ impl World {
         let mut frozen = self.live.freeze();
         self.sink.follow(&frozen.sync(8, &self.sink).unwrap());
         self.live.thaw(&frozen);
-        self.gate.groups.add();
+        self.gate.readers.group_done(8);
     }
 
     /// The next changes, after so many, fail.

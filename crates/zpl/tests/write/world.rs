@@ -1,9 +1,10 @@
 //! A live file system over a pool in memory, with transaction groups on demand.
 
 use cenote_dmu::ObjectSet;
-use cenote_dmu::live::{Cost, Entered, Groups, LiveObjectSet, TxgGate};
+use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
 use cenote_dmu::write::{OpenObjectSet, Result};
 use cenote_format::dmu::ObjsetType;
+use cenote_store::alloc::Readers;
 use cenote_testsink::MemSink;
 use cenote_zpl::{Clock, CreateProps, FileSystem, Settings, Time, format};
 use std::sync::Arc;
@@ -12,10 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const OBJSET: u64 = 54;
 
 #[derive(Default)]
-pub struct Gate(pub AtomicU64, Groups);
+pub struct Gate(pub AtomicU64, Arc<Readers>);
 
 impl TxgGate for Gate {
-    fn groups(&self) -> Groups {
+    fn readers(&self) -> Arc<Readers> {
         self.1.clone()
     }
 
@@ -42,7 +43,7 @@ pub fn time(ticks: u64) -> Time {
 impl World {
     pub fn new(props: &CreateProps, settings: Settings) -> World {
         let sink = MemSink::new(4 << 30);
-        let gate = Arc::new(Gate(AtomicU64::new(10), Groups::default()));
+        let gate = Arc::new(Gate(AtomicU64::new(10), Arc::default()));
         let mut os = OpenObjectSet::create(sink.store.clone(), OBJSET, ObjsetType::Zfs).unwrap();
         format(&mut os, props, 10).unwrap();
         sink.follow(&os.sync(10, &sink).unwrap());
@@ -67,7 +68,7 @@ impl World {
         during();
         self.sink.follow(&frozen.sync(txg, &self.sink).unwrap());
         self.live.thaw(&frozen);
-        self.gate.1.add();
+        self.gate.1.group_done(txg);
         // From its root block, without anything cached.
         let root = *frozen.synced().root_bp();
         ObjectSet::open(self.sink.store.clone(), OBJSET, root).unwrap()

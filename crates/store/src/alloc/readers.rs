@@ -1,0 +1,163 @@
+//! Readers: whoever reads datasets in use is counted by the transaction group that was the last on
+//! disk when the read began. What is freed after that group is not allocated as long as the read
+//! lasts, however long a device takes for it: a block that is read is never one that was overwritten.
+//!
+//! Groups share a few counters, group `txg` has number `txg % SLOTS`. A counter keeps the group since
+//! which it was never zero, and all its readers count for that: a reader that outlasts `SLOTS` groups
+//! makes those look older that begin in the same one.
+//!
+//! Readers must not fill the pool: when space is short they are let go, as [holds](super::hold) are.
+//! Then what they read may have been overwritten, and they can ask ([`Reading::is_safe`]).
+//!
+//! Invariant: who begins while group `txg` is the last on disk, be it during the end of the next one,
+//! needs nothing that was freed up to `txg`; nothing younger is given out before two more groups are
+//! on disk. So it does no harm if a reader is counted a moment after it was looked for.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+
+/// Counters.
+const SLOTS: usize = 8;
+
+#[derive(Debug, Default)]
+struct Slot {
+    readers: AtomicUsize,
+    since: AtomicU64,
+}
+
+/// Who reads, of one pool.
+#[derive(Debug, Default)]
+pub struct Readers {
+    /// The last group on disk.
+    last: AtomicU64,
+    slots: [Slot; SLOTS],
+    /// Readers that began up to this group were let go; the number is one more.
+    let_go: AtomicU64,
+}
+
+/// Somebody who reads, until this is dropped.
+#[derive(Debug)]
+pub struct Reading<'a> {
+    readers: &'a Readers,
+    txg: u64,
+}
+
+impl Readers {
+    fn slot(&self, txg: u64) -> &Slot {
+        &self.slots[txg as usize % SLOTS]
+    }
+
+    /// Begins to read.
+    pub fn begin(&self) -> Reading<'_> {
+        loop {
+            let txg = self.last.load(SeqCst);
+            self.slot(txg).readers.fetch_add(1, SeqCst);
+            let reading = Reading { readers: self, txg };
+            if self.last.load(SeqCst) == txg {
+                return reading;
+            }
+        }
+    }
+
+    /// Group `txg` is on disk, and whoever begins to read from now on sees it.
+    pub fn group_done(&self, txg: u64) {
+        let slot = self.slot(txg);
+        if slot.readers.load(SeqCst) == 0 {
+            slot.since.store(txg, SeqCst);
+        }
+        self.last.store(txg, SeqCst);
+    }
+
+    /// The group after which nothing that was freed may be given out; `None`: nobody reads.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        let let_go = self.let_go.load(SeqCst);
+        let busy = self.slots.iter().filter(|slot| slot.readers.load(SeqCst) > 0);
+        busy.map(|slot| slot.since.load(SeqCst)).filter(|since| *since >= let_go).min()
+    }
+
+    /// Space is short: those who read now are not waited for.
+    pub(super) fn let_go(&self) {
+        self.let_go.store(self.last.load(SeqCst).saturating_add(1), SeqCst);
+    }
+}
+
+impl Reading<'_> {
+    /// Whether what was read cannot have been overwritten meanwhile.
+    pub fn is_safe(&self) -> bool {
+        let since = self.readers.slot(self.txg).since.load(SeqCst);
+        let held = since >= self.readers.let_go.load(SeqCst);
+        // What is freed in one group is not overwritten in it, nor in the next.
+        held || self.readers.last.load(SeqCst) <= self.txg.saturating_add(1)
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.readers.slot(self.txg).readers.fetch_sub(1, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_reader_counts_until_it_ends() {
+        let readers = Readers::default();
+        (0..30).for_each(|txg| readers.group_done(txg));
+        assert_eq!(readers.oldest(), None);
+        let first = readers.begin();
+        readers.group_done(30);
+        let second = readers.begin();
+        (31..35).for_each(|txg| readers.group_done(txg));
+        assert_eq!(readers.oldest(), Some(29));
+        assert!(first.is_safe() && second.is_safe());
+        drop(first);
+        assert_eq!(readers.oldest(), Some(30));
+        // It outlasts a round: who shares its counter counts for as old.
+        (35..38).for_each(|txg| readers.group_done(txg));
+        readers.group_done(38);
+        let third = readers.begin();
+        drop(second);
+        assert_eq!(readers.oldest(), Some(30));
+        drop(third);
+        assert_eq!(readers.oldest(), None);
+        (39..47).for_each(|txg| readers.group_done(txg));
+        let _fourth = readers.begin();
+        assert_eq!(readers.oldest(), Some(46));
+    }
+
+    #[test]
+    fn who_was_let_go_knows() {
+        let readers = Readers::default();
+        readers.group_done(9);
+        let old = readers.begin();
+        readers.let_go();
+        assert_eq!(readers.oldest(), None);
+        readers.group_done(10);
+        assert!(old.is_safe());
+        readers.group_done(11);
+        assert!(!old.is_safe());
+        let new = readers.begin();
+        (12..16).for_each(|txg| readers.group_done(txg));
+        assert!(new.is_safe());
+        assert_eq!(readers.oldest(), Some(11));
+    }
+
+    #[test]
+    fn many_begin_and_end_while_groups_pass() {
+        let readers = Readers::default();
+        readers.group_done(1);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        let reading = readers.begin();
+                        assert!(readers.oldest().is_some_and(|txg| txg <= reading.txg));
+                    }
+                });
+            }
+            (2..2000).for_each(|txg| readers.group_done(txg));
+        });
+        assert_eq!(readers.oldest(), None);
+    }
+}
