@@ -48,6 +48,11 @@ pub fn fail<T>(message: impl Into<String>) -> Result<T, Stop> {
     Err(Stop::Fail(message.into()))
 }
 
+/// Ends a command: the property has a value already.
+pub fn given_twice<T>(name: &str) -> Result<T, Stop> {
+    fail(format!("property '{name}' specified multiple times"))
+}
+
 /// Turns an outcome into an exit code and says what there is to say. `usage` is the usage of the
 /// command that was running.
 pub fn conclude(outcome: Outcome, usage: &str, ctx: &mut Context) -> i32 {

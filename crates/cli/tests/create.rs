@@ -167,6 +167,15 @@ fn options_of_create() {
         .ok();
     assert_eq!(fs, "zstd-5\tlocal\noff\tlocal\nx\tlocal\ninsensitive\t-\nnone\tlocal\n");
     b.run("zpool export tank").ok();
+    let dir = b.devices().display().to_string();
+    for twice in ["-R M -o altroot=/x", "-o altroot=/x -R M", "-R /x -R M"] {
+        let refused = b.run(&format!("zpool import -d {dir} {twice} tank")).fails(1);
+        assert_eq!(refused, "property 'altroot' specified multiple times", "{twice}");
+    }
+    let refused = b.run("zpool import -o readonly=on -o readonly=off tank").fails(1);
+    assert_eq!(refused, "property 'readonly' specified multiple times");
+    b.run(&format!("zpool import -o cachefile=none -o cachefile=none -d {dir} tank")).ok();
+    b.run("zpool export tank").ok();
     b.judge();
     assert!(zdb(&b.devices(), &["-C"]).contains("ashift: 12"));
 }

@@ -31,7 +31,10 @@ fn create_in_openzfs_words() {
          property\trefreservation\t13369344\n"
             .replace("13369344", &tank.get("refreservation", "tank/vol"))
     );
+    // The letters have the last word.
+    tank.zfs("create -s -o volsize=16M -o volblocksize=64K -V 8M -b 32K tank/last");
     tank.zfs("create -s -V 1G tank/sparse");
+    assert_eq!(tank.get("volsize,volblocksize", "tank/last"), "8388608\n32768");
     assert_eq!(tank.get("volsize,refreservation", "tank/sparse"), "1073741824\n0");
 
     for (line, why) in [
@@ -47,6 +50,11 @@ fn create_in_openzfs_words() {
         ("create tank/a!", "cannot create 'tank/a!': invalid character '!' in name"),
         ("create -o x tank/y", "missing '=' for property=value argument"),
         ("create -o atime=on -o atime=off tank/y", "property 'atime' specified multiple times"),
+        ("create -V 8M -o volsize=16M tank/y", "property 'volsize' specified multiple times"),
+        (
+            "create -V 8M -b 8k -o volblocksize=32k tank/y",
+            "property 'volblocksize' specified multiple times",
+        ),
         ("create -o x=y tank/y", "cannot create 'tank/y': invalid property 'x'"),
         ("create -o used=1 tank/y", "cannot create 'tank/y': 'used' is readonly"),
         (
@@ -110,6 +118,8 @@ fn snapshots_and_destroying() {
     tank.zfs("rename tank/d@two deux");
     tank.zfs("rename -r tank/a@one @uno");
     assert!(tank.names().contains(&"tank/a/b/c@uno".to_string()));
+    assert_eq!(tank.refused("rename tank/d pond"), "cannot create 'pond': missing dataset name");
+    assert_eq!(tank.refused("rename tank pond"), "cannot create 'pond': missing dataset name");
     assert_eq!(
         tank.refused("rename tank/d@deux tank/a@deux"),
         "cannot rename to 'tank/a@deux': snapshots must be part of same dataset"
@@ -234,6 +244,12 @@ fn properties_in_openzfs_words() {
         "compression\tlz4\tinherited from tank/a\natime\toff\tinherited from tank/a\n\
          com.example:x\ty\tinherited from tank/a\n"
     );
+    tank.zfs("set com.example:y=2 tank/a/b");
+    assert_eq!(
+        tank.zfs("get -Ho property com.example:y,atime,com.example:x,type tank/a/b"),
+        "com.example:y\natime\ncom.example:x\ntype\n"
+    );
+    tank.zfs("inherit com.example:y tank/a/b");
     tank.zfs("set quota=20M refquota=15M reservation=5M refreservation=3M tank/a/b");
     assert_eq!(
         tank.get("quota,refquota,reservation,refreservation", "tank/a/b"),

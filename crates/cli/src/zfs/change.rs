@@ -1,7 +1,7 @@
 //! What the commands that change datasets have in common.
 
 use crate::context::Context;
-use crate::outcome::{Stop, fail};
+use crate::outcome::{Stop, fail, given_twice};
 use crate::pools::Imported;
 use cenote::contents::Files;
 use cenote_pool::change::{Changes, Command};
@@ -30,7 +30,7 @@ pub fn add_property(props: &mut Vec<(String, String)>, text: &str) -> Result<(),
         return fail("missing '=' for property=value argument");
     };
     if props.iter().any(|(known, _)| known == name) {
-        return fail(format!("property '{name}' specified multiple times"));
+        return given_twice(name);
     }
     props.push((name.into(), value.into()));
     Ok(())

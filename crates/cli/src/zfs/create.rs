@@ -4,7 +4,7 @@ use super::change::{add_property, changes};
 use crate::context::Context;
 use crate::mounts::{How, NotMounted, mount_one};
 use crate::options::{Spec, parse};
-use crate::outcome::{Outcome, Stop, fail, usage};
+use crate::outcome::{Outcome, Stop, fail, given_twice, usage};
 use crate::pools::Imported;
 use cenote_dsl::DatasetKind;
 use cenote_pool::change::names::{Expected, check_new};
@@ -47,7 +47,7 @@ impl Request {
             match opt.letter {
                 'V' => request.size = Some(number("volume size", &opt.text())?),
                 'b' => request.block_size = Some(number("volume block size", &opt.text())?),
-                'o' => add_property(&mut request.props, &opt.text())?,
+                'o' => request.property(&opt.text())?,
                 'p' => request.parents += 1,
                 'P' => (request.verbose, request.parsable) = (true, true),
                 'n' => request.dry_run = true,
@@ -72,6 +72,20 @@ impl Request {
         Ok(request)
     }
 
+    /// `-o name=value`. What `-V` or `-b` has said before is not said again; what they say later
+    /// counts.
+    fn property(&mut self, text: &str) -> Result<(), Stop> {
+        let said = match text.split_once('=') {
+            Some((name @ "volsize", _)) => self.size.map(|_| name),
+            Some((name @ "volblocksize", _)) => self.block_size.map(|_| name),
+            _ => None,
+        };
+        match said {
+            Some(name) => given_twice(name),
+            None => add_property(&mut self.props, text),
+        }
+    }
+
     fn cannot(&self, why: impl std::fmt::Display) -> Stop {
         let what = if self.dry_run { "verify" } else { "create" };
         Stop::Fail(format!("cannot {what} '{}': {why}", self.name))
@@ -84,6 +98,9 @@ impl Request {
             Some(size) => Kind::Volume { size, sparse: self.sparse },
         };
         let mut props = self.props.clone();
+        if self.size.is_some() {
+            props.retain(|(name, _)| name != "volsize");
+        }
         if let Some(bytes) = self.block_size {
             props.retain(|(name, _)| name != "volblocksize");
             props.push(("volblocksize".into(), bytes.to_string()));

@@ -224,7 +224,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     let mut layout = Layout { fields, scripted, property_width: 0, value_width: 0 };
     measure(&mut layout, properties.as_deref(), &lines, literal);
-    order_user_properties(&mut lines, &nodes);
+    if properties.is_none() {
+        order_user_properties(&mut lines, &nodes);
+    }
     lines.retain(|l| sources.has(&l.source));
     let longest = nodes.iter().map(|n| n.dataset.name.chars().count()).max().unwrap_or(0);
     layout.print(&lines, longest, &mut ctx.out)?;

@@ -101,6 +101,9 @@ fn head(
     ctx: &mut Context,
 ) -> Outcome {
     let (imported, from) = (&node.imported, &node.dataset.name);
+    if !to.contains('/') && check_new(to, Expected::HEAD).is_ok() {
+        return fail(format!("cannot create '{to}': missing dataset name"));
+    }
     changes.check_rename(from, to).map_err(|e| match e {
         ChangeError::NoParent | ChangeError::ParentKind | ChangeError::NoPool(_) => {
             Stop::Fail(format!("cannot create '{to}': {e}"))

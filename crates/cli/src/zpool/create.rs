@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::dispatch::Where;
 use crate::mounts::{How, NotMounted, mount_one};
 use crate::options::{Spec, parse};
-use crate::outcome::{Outcome, Stop, fail, plain, usage};
+use crate::outcome::{Outcome, Stop, fail, given_twice, plain, usage};
 use crate::pools::{Imported, Opened, PoolTable};
 use crate::vdevs::style;
 use crate::zfs::properties as fs_properties;
@@ -130,7 +130,7 @@ impl Request {
 /// Adds a property that is called `own`, and that the user called `name`.
 fn add(list: &mut Vec<(String, String)>, own: &str, name: &str, value: &str) -> Result<(), Stop> {
     if own != "cachefile" && list.iter().any(|(n, _)| n == own) {
-        return fail(format!("property '{name}' specified multiple times"));
+        return given_twice(name);
     }
     list.retain(|(n, _)| n != own);
     list.push((own.into(), value.into()));

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::dispatch::Where;
 use crate::mounts::{How, mount_all};
 use crate::options::{Spec, bytes, parse};
-use crate::outcome::{Outcome, Stop, fail, usage};
+use crate::outcome::{Outcome, Stop, fail, given_twice, usage};
 use crate::pools::{Imported, Opened};
 use crate::zpool::create::refuse_unsupported;
 use crate::zpool::properties::find;
@@ -35,6 +35,8 @@ struct Request {
     options: ImportOptions,
     /// Properties to be set.
     props: Vec<(String, String)>,
+    /// Names of the properties that were given, by whatever option.
+    given: Vec<String>,
     names: Vec<String>,
 }
 
@@ -53,7 +55,10 @@ impl Request {
                 'n' => r.dry_run = true,
                 'N' => r.mount = false,
                 'o' => r.property(&opt.text())?,
-                'R' => r.altroot = Some(opt.value.into()),
+                'R' => {
+                    r.give("altroot")?;
+                    r.altroot = Some(opt.value.into());
+                }
                 'T' => r.options.txg = Some(txg(&opt.text())?),
                 'X' => r.options.extreme_rewind = true,
                 _ => {}
@@ -74,6 +79,7 @@ impl Request {
             self.how.options.extend(text.split(',').map(String::from));
             return Ok(());
         };
+        self.give(name)?;
         match (name, value) {
             ("readonly", "on") => self.options.readonly = true,
             ("readonly", "off") => self.options.readonly = false,
@@ -89,6 +95,16 @@ impl Request {
             }
             _ => self.props.push((name.into(), value.into())),
         }
+        Ok(())
+    }
+
+    /// A property is given a value, which counts: there cannot be another one.
+    fn give(&mut self, name: &str) -> Result<(), Stop> {
+        let own = find(name).map_or(name, |property| property.name);
+        if own != "cachefile" && self.given.iter().any(|given| given == own) {
+            return given_twice(name);
+        }
+        self.given.push(own.into());
         Ok(())
     }
 
