@@ -194,6 +194,26 @@ fn a_device_that_answers_again_is_looked_at_before_it_is_written_to() {
     cenote_testpools::judge(s.dir.path(), "tank");
 }
 
+#[test]
+fn the_label_of_a_device_that_is_offline_can_be_cleared() {
+    let s = mirror();
+    change(&s, "one");
+    let (a, b) = (s.path("a").display().to_string(), s.path("b").display().to_string());
+    s.run(&format!("zpool offline tank {b}")).ok();
+    let refused = s.run(&format!("zpool labelclear {b}")).fails(1);
+    assert_eq!(refused, format!("{b} is a member (ACTIVE) of pool \"tank\""));
+    let refused = s.run(&format!("zpool labelclear -f {a}")).fails(1);
+    assert!(refused.ends_with("Offline the disk first to clear its label."), "{refused}");
+    s.run(&format!("zpool labelclear -f {b}")).ok();
+    let cleared = s.run(&format!("zpool labelclear {b}")).fails(255);
+    assert_eq!(cleared, format!("failed to clear label for {b}"));
+    // It is not the pool's device any more.
+    s.run(&format!("zpool online tank {b}"));
+    assert!(shown(&s)[3].ends_with(" UNAVAIL was b"), "{:?}", shown(&s));
+    change(&s, "two");
+    judge(&s);
+}
+
 /// A device is found missing something although nothing failed: what is there is its older state.
 #[test]
 fn what_a_device_of_old_missed_is_on_record() {

@@ -5,7 +5,7 @@ use crate::options::{Spec, parse};
 use crate::outcome::{Outcome, fail, plain, usage};
 use crate::zpool::create::in_use;
 use cenote_pool::create::{OpenDevices, SystemDevices};
-use cenote_vdev::{LabelOwner, LabelState, clear_labels, label_owner};
+use cenote_vdev::{LabelOwner, LabelState, VdevState, clear_labels, label_owner};
 use cenote_vdev::{open_device, open_device_rw};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,8 @@ enum User {
     Nobody,
     /// A pool's that is imported: what it is there, and the pool.
     Imported(&'static str, String),
+    /// A pool's that is imported and does not have it open, since it is offline.
+    Offline(String),
     /// A pool's that is not imported; `exported` or `potentially active`, and its name.
     Other(&'static str, String),
 }
@@ -55,13 +57,16 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             };
             return fail(format!("{shown} is a member ({state}) of pool \"{pool}\"{advice}"));
         }
+        User::Offline(pool) if !force => {
+            return fail(format!("{shown} is a member (ACTIVE) of pool \"{pool}\""));
+        }
         User::Other(state, pool) if !force => {
             return fail(format!(
                 "use '-f' to override the following error:\n\
                  {shown} is a member of {state} pool \"{pool}\""
             ));
         }
-        User::Other(..) | User::Nobody => {}
+        User::Offline(_) | User::Other(..) | User::Nobody => {}
     }
     let device = match open_device_rw(&path) {
         Ok(device) => device,
@@ -103,6 +108,7 @@ fn user(owner: &LabelOwner, ctx: &Context) -> User {
         (LabelState::Cache, _) => aux("L2CACHE", &|p| p.caches.contains(&owner.guid)),
         (LabelState::Active | LabelState::Exported, Some(pool)) => {
             match pool.devices.contains(&owner.guid) {
+                true if is_offline(&pool.name, owner.guid, ctx) => User::Offline(pool.name.clone()),
                 true => User::Imported("ACTIVE", pool.name.clone()),
                 // It was taken out of the pool while it was away.
                 false => User::Nobody,
@@ -111,4 +117,11 @@ fn user(owner: &LabelOwner, ctx: &Context) -> User {
         (LabelState::Exported, None) => User::Other("exported", name),
         (LabelState::Active, None) => User::Other("potentially active", name),
     }
+}
+
+/// Whether a device of an imported pool was taken offline: the pool does not have it open.
+fn is_offline(pool: &str, guid: u64, ctx: &Context) -> bool {
+    let Some(imported) = ctx.pools.get(pool) else { return false };
+    let leaves = imported.pool().store().vdevs().leaves();
+    leaves.iter().any(|v| v.guid() == guid && v.state() == VdevState::Offline)
 }
