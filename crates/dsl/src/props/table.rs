@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(name("compression", 10), Some("gzip"));
         assert_eq!(name("compression", 16 | 7 << 7), Some("zstd-7"));
         assert_eq!(name("compression", 16 | 122 << 7), Some("zstd-fast-500"));
-        assert_eq!(name("xattr", 2), Some("on"));
+        assert_eq!(name("xattr", 2), Some("sa"));
         assert_eq!(name("checksum", 99), None);
         assert_eq!(name("used", 0), None);
     }

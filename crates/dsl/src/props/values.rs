@@ -145,7 +145,7 @@ pub(super) const CANMOUNT: Names = &[("off", 0), ("on", 1), ("noauto", 2)];
 /// Also the values of `prefetch`.
 pub(super) const CACHE: Names = &[("none", 0), ("metadata", 1), ("all", 2)];
 pub(super) const SYNC: Names = &[("standard", 0), ("always", 1), ("disabled", 2)];
-pub(super) const XATTR: Names = &[("off", 0), ("on", 2), ("sa", 2), ("dir", 1)];
+pub(super) const XATTR: Names = &[("off", 0), ("sa", 2), ("on", 2), ("dir", 1)];
 pub(super) const DNODESIZE: Names = &[
     ("legacy", 0),
     ("auto", 1),
