@@ -239,9 +239,17 @@ impl Mounts {
         Ok(Handle::Graft(innermost.ok_or_else(gone)?.graft(spec)?))
     }
 
-    /// Unmounts everything.
+    /// Unmounts everything, or stops at the first that stays.
     pub fn unmount_all(&self, force: bool) -> Result<(), StaysMounted> {
         self.unmount_where(force, Directory::Kept, |_| true)
+    }
+
+    /// Unmounts everything that can be unmounted; returns what stays.
+    pub fn unmount_each(&self, force: bool) -> Vec<StaysMounted> {
+        let mut mounts = self.lock();
+        let order = last_first(&mounts, |_| true);
+        let unmount = |m: &Listed| take(&mut mounts, m, force, Directory::Kept).err();
+        order.iter().filter_map(unmount).collect()
     }
 
     /// Unmounts a dataset, and its descendants that are mounted below it.
@@ -265,30 +273,41 @@ impl Mounts {
         chosen: impl Fn(&Listed) -> bool,
     ) -> Result<(), StaysMounted> {
         let mut mounts = self.lock();
-        let last_first = mounts.iter().rev().filter(|m| chosen(&m.listed));
-        let order: Vec<Listed> = last_first.map(|m| m.listed.clone()).collect();
-        for listed in order {
-            let Some(at) = mounts.iter().position(|m| m.listed == listed) else { continue };
-            let how = if force { Force::Yes } else { Force::No };
-            if let Some(mounted) = mounts.get_mut(at)
-                && let Err(e) = mounted.handle.unmount(how)
-            {
-                let place = listed.mountpoint.display();
-                return Err(StaysMounted(match e {
-                    MountError::Busy(_) => {
-                        format!("cannot unmount '{place}': pool or dataset is busy")
-                    }
-                    MountError::Covered(_) => {
-                        format!("cannot unmount '{place}': another mount covers it")
-                    }
-                    e => format!("cannot unmount '{place}': {e}"),
-                }));
-            }
-            let gone = mounts.remove(at);
-            gone.gone(directory, &mounts);
-        }
-        Ok(())
+        let order = last_first(&mounts, chosen);
+        order.iter().try_for_each(|listed| take(&mut mounts, listed, force, directory))
     }
+}
+
+/// The mounts that are chosen, in the order in which they can be unmounted.
+fn last_first(mounts: &[Mounted], chosen: impl Fn(&Listed) -> bool) -> Vec<Listed> {
+    let chosen = mounts.iter().rev().filter(|m| chosen(&m.listed));
+    chosen.map(|m| m.listed.clone()).collect()
+}
+
+/// Unmounts what is listed, if it is mounted still.
+fn take(
+    mounts: &mut Vec<Mounted>,
+    listed: &Listed,
+    force: bool,
+    directory: Directory,
+) -> Result<(), StaysMounted> {
+    let Some(at) = mounts.iter().position(|m| m.listed == *listed) else { return Ok(()) };
+    let how = if force { Force::Yes } else { Force::No };
+    if let Some(mounted) = mounts.get_mut(at)
+        && let Err(e) = mounted.handle.unmount(how)
+    {
+        let place = listed.mountpoint.display();
+        return Err(StaysMounted(match e {
+            MountError::Busy(_) => format!("cannot unmount '{place}': pool or dataset is busy"),
+            MountError::Covered(_) => {
+                format!("cannot unmount '{place}': another mount covers it")
+            }
+            e => format!("cannot unmount '{place}': {e}"),
+        }));
+    }
+    let gone = mounts.remove(at);
+    gone.gone(directory, mounts);
+    Ok(())
 }
 
 /// The mount, if it is none of grafts and around `path`.
@@ -689,12 +708,20 @@ pub fn mount_all(imported: &Imported, below: &Dataset, how: &How, ctx: &mut Cont
         if ctx.cancelled() {
             return false;
         }
-        if let Err(NotMounted::Failed(message)) = mount_one(imported, &d, false, how, ctx) {
-            ctx.complain(message);
-            good = false;
-        }
+        good &= mount_or_say(imported, &d, how, ctx);
     }
     good
+}
+
+/// Mounts a file system, if it is meant to be mounted; says what fails, and whether it went well.
+pub fn mount_or_say(imported: &Imported, d: &Dataset, how: &How, ctx: &mut Context) -> bool {
+    match mount_one(imported, d, false, how, ctx) {
+        Ok(()) | Err(NotMounted::NotMeant(_)) => true,
+        Err(NotMounted::Failed(message)) => {
+            ctx.complain(message);
+            false
+        }
+    }
 }
 
 #[cfg(test)]

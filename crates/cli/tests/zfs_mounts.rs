@@ -106,6 +106,38 @@ fn what_is_in_use_keeps_its_properties() {
 }
 
 #[test]
+fn what_is_in_use_keeps_nothing_else_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    for name in ["a", "b", "b/kid", "c"] {
+        tank.zfs(&format!("create tank/{name}"));
+    }
+    let place = |name: &str| tank.path(&format!("tank/{name}")).display().to_string();
+    fs::write(tank.path("tank/b/kid/file"), "x").unwrap();
+    fs::write(tank.path("tank/c/file"), "x").unwrap();
+    let held = ["tank/b/kid/file", "tank/c/file"].map(|f| fs::File::open(tank.path(f)).unwrap());
+    let said = tank.refused("unmount -a");
+    let busy = |name: &str| format!("cannot unmount '{}': pool or dataset is busy", place(name));
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[..2], [busy("c"), busy("b/kid")], "{said}");
+    // What is around them stays as well.
+    let around = |line: &str, at: &str| line.starts_with(&format!("cannot unmount '{at}': "));
+    assert!(lines.len() == 4 && around(lines[2], &place("b")), "{said}");
+    assert_eq!(
+        tank.zfs("get -Ho name,value mounted tank/a tank/b tank/b/kid tank/c"),
+        "tank/a\tno\ntank/b\tyes\ntank/b/kid\tyes\ntank/c\tyes\n"
+    );
+    // Whoever exports the pool wants all of it or none.
+    assert_eq!(tank.session.run("zpool export tank").fails(1), busy("c"));
+    drop(held);
+    tank.zfs("unmount -a");
+    assert_eq!(tank.zfs("mount"), "");
+    tank.finish();
+}
+
+#[test]
 fn what_belongs_to_a_zone_is_not_mounted() {
     if !can_mount() {
         return;

@@ -1,12 +1,17 @@
 //! `zfs mount` and `zfs unmount`.
 
+mod progress;
+
 use crate::context::Context;
 use crate::mounts::moving::refresh;
-use crate::mounts::{How, Listed, NotMounted, mount_all, mount_one};
+use crate::mounts::{How, Listed, NotMounted, mount_one, mount_or_say, mountable};
 use crate::options::{Spec, commas, parse};
 use crate::outcome::{Outcome, fail, usage};
 use crate::zfs::select::{Kinds, Node, open};
+use progress::Progress;
 use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::Instant;
 
 const MOUNT: Spec = Spec { short: "aRlvo:Of", refused: "j", refused_long: &["json"] };
 const UNMOUNT: Spec = Spec { short: "af", refused: "u", refused_long: &[] };
@@ -15,7 +20,7 @@ const UNMOUNT: Spec = Spec { short: "af", refused: "u", refused_long: &[] };
 pub fn mount(args: &[OsString], ctx: &mut Context) -> Outcome {
     let parsed = parse(args, MOUNT)?;
     let mut how = How::default();
-    let (mut all, mut below) = (false, false);
+    let (mut all, mut below, mut verbose) = (false, false, false);
     for opt in &parsed.options {
         match opt.letter {
             'a' => all = true,
@@ -24,8 +29,8 @@ pub fn mount(args: &[OsString], ctx: &mut Context) -> Outcome {
             'f' => how.force = true,
             'o' if opt.value.is_empty() => return usage("empty mount options (-o) specified"),
             'o' => how.options.extend(commas(&opt.value)),
-            // Progress: mounting takes no time worth showing. Keys to load: file systems that need one
-            // are refused.
+            'v' => verbose = true,
+            // -l, keys to load: no pool with encrypted file systems is imported, so that there are none.
             _ => {}
         }
     }
@@ -33,7 +38,7 @@ pub fn mount(args: &[OsString], ctx: &mut Context) -> Outcome {
     match names.as_slice() {
         [_, ..] if all => usage("too many arguments"),
         [] if below => usage("no dataset provided"),
-        names if all || below => mount_many(names, &how, ctx),
+        names if all || below => mount_many(names, &how, verbose, ctx),
         [] if !how.options.is_empty() => usage("missing filesystem argument (specify -a for all)"),
         [] => list(ctx),
         [name] => mount_named(name, &how, ctx),
@@ -53,22 +58,38 @@ fn mounted(ctx: &Context) -> Vec<Listed> {
     ctx.pools.all().iter().flat_map(|p| p.mounts.list()).collect()
 }
 
-fn mount_many(names: &[String], how: &How, ctx: &mut Context) -> Outcome {
+fn mount_many(names: &[String], how: &How, verbose: bool, ctx: &mut Context) -> Outcome {
     let pools = ctx.pools.clone();
     let _change = pools.change();
-    let mut good = true;
+    let mut roots = Vec::new();
     if names.is_empty() {
         for imported in pools.all() {
             match imported.pool().dsl().root() {
-                Ok(root) => good &= mount_all(&imported, &root, how, ctx),
+                Ok(root) => roots.push((Arc::clone(&imported), root)),
                 Err(e) => return fail(format!("cannot open '{}': {e}", imported.name())),
             }
         }
     }
     for name in names {
         match open(ctx, name, Kinds::FILESYSTEM) {
-            Ok(node) => good &= mount_all(&node.imported, &node.dataset, how, ctx),
+            Ok(node) => roots.push((node.imported, node.dataset)),
             Err(message) => return usage(message),
+        }
+    }
+    let mut todo = Vec::new();
+    for (imported, root) in roots {
+        let found = mountable(&imported, &root, ctx);
+        todo.extend(found.into_iter().map(|d| (Arc::clone(&imported), d)));
+    }
+    let mut progress = Progress::of(todo.len(), Instant::now());
+    let mut good = true;
+    for (imported, d) in &todo {
+        if ctx.cancelled() {
+            return Ok(1);
+        }
+        good &= mount_or_say(imported, d, how, ctx);
+        if verbose {
+            progress.advance(Instant::now(), &mut ctx.out)?;
         }
     }
     Ok(i32::from(!good))
@@ -115,7 +136,7 @@ pub fn unmount(args: &[OsString], ctx: &mut Context) -> Outcome {
         [] if all => {
             let mut code = 0;
             for imported in pools.all() {
-                if let Err(e) = imported.mounts.unmount_all(force) {
+                for e in imported.mounts.unmount_each(force) {
                     ctx.complain(e);
                     code = 1;
                 }
