@@ -351,6 +351,9 @@ pub struct How {
     pub overlay: bool,
     /// `-f`: also what was received without all of its files (redacted).
     pub force: bool,
+    /// `-l`: the key is loaded first. Of what is encrypted that fails, as there is no way to load one
+    /// yet; for everything else it means nothing.
+    pub load_key: bool,
     /// The directory that mount(8) was given, which counts in place of the mountpoint.
     pub at: Option<PathBuf>,
     /// `-o`: options, already split.
@@ -507,6 +510,10 @@ fn check(
         "off" => return not_meant("'canmount' property is set to 'off'"),
         "noauto" if !explicit => return not_meant("'canmount' property is set to 'noauto'"),
         _ => {}
+    }
+    if value("keystatus")? == "unavailable" && how.load_key {
+        let why = format!("cannot mount '{name}': loading keys is not supported yet");
+        return Err(NotMounted::Failed(why));
     }
     if value("keystatus")? == "unavailable" {
         return not_meant("encryption key not loaded");

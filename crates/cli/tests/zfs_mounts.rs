@@ -6,7 +6,7 @@
 mod common;
 
 use common::tank::Tank;
-use common::{Done, can_mount, mounts_below};
+use common::{Done, Session, can_mount, mounts_below};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
@@ -135,6 +135,27 @@ fn what_is_in_use_keeps_nothing_else_mounted() {
     tank.zfs("unmount -a");
     assert_eq!(tank.zfs("mount"), "");
     tank.finish();
+}
+
+#[test]
+fn keys_that_are_to_be_loaded_are_missed() {
+    if !can_mount() {
+        return;
+    }
+    let s = Session::new();
+    let dir = cenote_testpools::pool("crypt").dir;
+    let root = s.root();
+    s.run(&format!("zpool import -N -o readonly=on -R {root} -d {} crypt", dir.display())).ok();
+    let missed = "cannot mount 'crypt/phrase': loading keys is not supported yet";
+    assert_eq!(
+        s.run("zfs mount crypt/phrase").fails(1),
+        "cannot mount 'crypt/phrase': encryption key not loaded"
+    );
+    assert_eq!(s.run("zfs mount -l crypt/phrase").fails(1), missed);
+    s.run("zfs mount -R crypt/phrase").ok();
+    let said = s.run("zfs mount -lR crypt/phrase").fails(1);
+    assert!(said.lines().any(|l| l == missed), "{said}");
+    s.run("zpool export crypt").ok();
 }
 
 #[test]

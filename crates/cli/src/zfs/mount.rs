@@ -29,9 +29,8 @@ pub fn mount(args: &[OsString], ctx: &mut Context) -> Outcome {
             'f' => how.force = true,
             'o' if opt.value.is_empty() => return usage("empty mount options (-o) specified"),
             'o' => how.options.extend(commas(&opt.value)),
-            'v' => verbose = true,
-            // -l, keys to load: no pool with encrypted file systems is imported, so that there are none.
-            _ => {}
+            'l' => how.load_key = true,
+            _ => verbose = true,
         }
     }
     let names = parsed.names();
