@@ -31,6 +31,8 @@ pub enum Item {
     Aux {
         /// Name as shown.
         name: String,
+        /// Its guid.
+        guid: u64,
         /// Its state.
         state: &'static str,
         /// Bytes of the device, if it is there.
@@ -97,7 +99,8 @@ fn aux(pool: &Pool, line: &VdevLine, cache: bool, style: &NameStyle) -> Item {
         .filter(|_| cache)
         .and_then(|size| (size / LABEL_SIZE * LABEL_SIZE).checked_sub(LABEL_START + LABEL_END));
     let space = usable.map(|size| SpaceStats { size, alloc: 0, fragmentation: Some(0) });
-    Item::Aux { name: line.name(style), state: line.state, size, space }
+    let guid = config::number(&line.config, "guid");
+    Item::Aux { name: line.name(style), guid, state: line.state, size, space }
 }
 
 /// The section that a top-level vdev is shown in; `None` for data.

@@ -94,6 +94,57 @@ fn cache_devices_and_spares_are_listed_with_their_states() {
 }
 
 #[test]
+fn rates_of_single_vdevs() {
+    let p = Place::new();
+    p.run("zpool create -m none tank mirror a b mirror c d cache h").ok();
+    p.run("zpool create -m none pond mirror e f").ok();
+    p.run("zfs create tank/one").ok();
+    p.run("zpool sync tank").ok();
+    let path = |name: &str| p.file(name).to_str().unwrap().to_string();
+    // Only they, with nothing around them.
+    let rates = p.run("zpool iostat tank mirror-1").ok();
+    let lines: Vec<&str> = rates.lines().collect();
+    assert_eq!(lines.len(), 5, "{rates}");
+    assert!(lines[1].starts_with("vdev  ") && lines[3].starts_with("mirror-1  "), "{rates}");
+    assert!(lines[2].chars().all(|c| "- ".contains(c)) && lines[2] == lines[4], "{rates}");
+    assert!(lines[3].len() == lines[2].len(), "{rates}");
+    let writes: u64 =
+        p.columns(&p.run("zpool iostat -p mirror-1").ok(), "mirror-1")[3].parse().unwrap();
+    assert!(writes > 0);
+    let first = |line: &str| {
+        let text = p.run(line).ok();
+        let names = text.lines().map(|l| l.split('\t').next().unwrap().to_string());
+        names.collect::<Vec<_>>()
+    };
+    // By any name, in the order of the pools, of one pool or of all.
+    assert_eq!(first("zpool iostat -H tank mirror-0"), ["mirror-0"]);
+    assert_eq!(first("zpool iostat -H mirror-0"), ["mirror-0", "mirror-0"]);
+    assert_eq!(first("zpool iostat -Hv tank d mirror-0"), ["mirror-0".into(), path("d")]);
+    assert_eq!(first("zpool iostat -H e a"), [path("e"), path("a")]);
+    assert_eq!(first("zpool iostat -Hlq tank h"), [path("h")]);
+    let guids = p.run("zpool status -g tank").ok();
+    let guids = guids.lines().skip_while(|l| !l.contains("NAME")).skip(2);
+    let guid = guids.map(|l| l.split_whitespace().next().unwrap()).next().unwrap();
+    assert_eq!(first(&format!("zpool iostat -H tank {guid}")), ["mirror-0"]);
+    assert_eq!(first(&format!("zpool iostat -gH {guid}")), [guid]);
+    assert_eq!(first(&format!("zpool iostat -gH tank {guid} 0.05 02")), [guid, guid]);
+    assert_eq!(first("zpool iostat -Hy tank mirror-0 0.05 01"), ["mirror-0"]);
+    let wide = p.run("zpool iostat -Hw tank mirror-0").ok();
+    assert!(wide.starts_with("\nmirror-0\n"), "{wide}");
+    // Anything else is no list of vdevs.
+    let refused = p.run("zpool iostat tank e mirror-0 pond nope").fails(2);
+    let expected = format!(
+        "Expected either a list of pools, or list of vdevs in \"tank\", but got:\n\
+         \t{} (vdev in another pool)\n\tmirror-0 (vdev in this pool)\n\tpond (pool)\n\
+         \tnope (unknown)\n\nusage:",
+        path("e")
+    );
+    assert!(refused.starts_with(&expected), "{refused}");
+    p.judge("tank");
+    p.judge("pond");
+}
+
+#[test]
 fn grown_vdevs_say_by_how_much() {
     let p = Place::new();
     p.run("zpool create -f -m none tank raidz a b c mirror d e").ok();

@@ -5,18 +5,21 @@
 //! waiting is at the device, reads count as synchronous and writes as asynchronous ones. Columns
 //! about other kinds of I/O stay empty.
 
+mod choice;
+
 use crate::clock::Stamp;
 use crate::context::Context;
 use crate::interval::Schedule;
-use crate::options::{Spec, interval_and_count, parse};
-use crate::outcome::{Outcome, fail, usage};
+use crate::options::{Spec, parse};
+use crate::outcome::{Outcome, usage};
 use crate::pools::Imported;
 use crate::vdevs::{Item, items, names_width, style};
-use crate::zpool::select::{IN_THIS_POOL, kind, open, select};
+use crate::zpool::select::select;
 use cenote_dsl::human::{nicenum, nicetime};
 use cenote_pool::status::NameStyle;
 use cenote_vdev::Vdev;
 use cenote_vdev::stats::LatencyHistogram;
+use choice::{Choice, take_schedule};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -88,6 +91,7 @@ const WIDTH: usize = 5;
 
 /// What to show.
 struct Show {
+    of: Choice,
     verbose: bool,
     scripted: bool,
     literal: bool,
@@ -152,7 +156,10 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     if has('w') && (has('l') || has('q')) {
         return usage("[-r|-w] isn't allowed with [-c|-l|-q]");
     }
+    let mut names = parsed.names();
+    (schedule.interval, schedule.count) = take_schedule(&mut names, ctx)?;
     let show = Show {
+        of: Choice::of(names, ctx)?,
         verbose: has('v'),
         scripted: has('H'),
         literal: has('p'),
@@ -170,11 +177,6 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         queues: has('q'),
         style: style(&letters, ctx),
     };
-    let mut names = parsed.names();
-    (schedule.interval, schedule.count) = interval_and_count(&mut names)?;
-    if names.iter().any(|name| open(ctx, name).is_err()) {
-        return vdevs(&names, ctx);
-    }
     if show.skip_first {
         // The report that is left out is not counted, and there is one after it.
         schedule.count = match schedule.interval {
@@ -185,7 +187,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     let mut before = HashMap::new();
     schedule.run(ctx, |number, ctx| {
-        let (pools, _) = select(ctx, &names);
+        let (pools, _) = select(ctx, &show.of.pools);
         if pools.is_empty() {
             ctx.complain("no pools available");
             return Ok(i32::from(schedule.interval.is_none()));
@@ -193,30 +195,6 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         Report { show: &show, before: &mut before, number, names_width: 0 }.print(&pools, ctx)?;
         Ok(0)
     })
-}
-
-/// What is said when not all names are those of pools: single vdevs cannot be chosen yet.
-fn vdevs(names: &[String], ctx: &Context) -> Outcome {
-    let Some(first) = names.first() else { return Ok(0) };
-    let is_pool = open(ctx, first).is_ok();
-    let others = if is_pool { names.get(1..).unwrap_or_default() } else { names };
-    let kinds: Vec<&str> = others.iter().map(|name| kind(ctx, first, name)).collect();
-    let is_vdev = |k: &&str| *k == IN_THIS_POOL || (!is_pool && *k != "pool" && *k != "unknown");
-    if kinds.iter().all(is_vdev) {
-        return fail(format!(
-            "zpool iostat: single vdevs are not supported yet ('{}'); use -v with the pool",
-            others.join("', '")
-        ));
-    }
-    if !is_pool {
-        return fail("Unable to parse pools/vdevs list.\n");
-    }
-    let mut text =
-        format!("Expected either a list of pools, or list of vdevs in \"{first}\", but got:\n");
-    for (name, kind) in others.iter().zip(kinds) {
-        text += &format!("\t{name} ({kind})\n");
-    }
-    usage(text)
 }
 
 struct Report<'a> {
@@ -230,10 +208,10 @@ struct Report<'a> {
 impl Report<'_> {
     fn print(&mut self, pools: &[Arc<Imported>], ctx: &mut Context) -> io::Result<()> {
         let show = self.show;
-        let below: Vec<Vec<Item>> = pools
-            .iter()
-            .map(|p| if show.verbose { items(p, &show.style) } else { Vec::new() })
-            .collect();
+        let single = !show.of.vdevs.is_empty();
+        let deep = show.verbose || single;
+        let below: Vec<Vec<Item>> =
+            pools.iter().map(|p| if deep { items(p, &show.style) } else { Vec::new() }).collect();
         let widest = pools.iter().zip(&below).map(|(p, i)| names_width(p, i)).max().unwrap_or(0);
         // Long names push their own line and leave the others on the screen.
         let room =
@@ -247,9 +225,13 @@ impl Report<'_> {
             self.header(None, WIDTH, ctx)?;
         }
         for (imported, items) in pools.iter().zip(&below) {
-            self.pool(imported, items, skip, ctx)?;
+            match show.of.within(imported) {
+                Some(guids) => self.single(imported, items, &guids, skip, ctx)?,
+                None => self.pool(imported, items, skip, ctx)?,
+            }
         }
-        if !skip && pools.len() > 1 && !show.verbose && !show.histogram && !show.scripted {
+        let closing = single || (pools.len() > 1 && !show.verbose);
+        if !skip && closing && !show.histogram && !show.scripted {
             self.dashes(None, WIDTH, ctx)?;
         }
         Ok(())
@@ -270,8 +252,7 @@ impl Report<'_> {
         for item in items {
             match item {
                 Item::Vdev { name, depth, vdev, top } => {
-                    let stats = pool.space().filter(|_| *top).and_then(|s| s.vdev(vdev.id()));
-                    let space = stats.map(|s| (s.alloc, s.free()));
+                    let space = space_of(imported, vdev, *top);
                     self.vdev(imported, name, *depth, vdev, space, skip, ctx)?;
                 }
                 // Spares do nothing.
@@ -280,7 +261,7 @@ impl Report<'_> {
                     self.dashes(Some(title), WIDTH, ctx)?;
                 }
                 Item::Aux { name, space, .. } if !skip && !self.show.histogram => {
-                    self.idle(name, space.map(|s| (s.alloc, s.free())), ctx)?;
+                    self.idle(name, 2, space.map(|s| (s.alloc, s.free())), ctx)?;
                 }
                 Item::Section(_) | Item::Aux { .. } => {}
             }
@@ -291,8 +272,42 @@ impl Report<'_> {
         Ok(())
     }
 
+    /// The vdevs with these guids, and nothing of what is above or below them.
+    fn single(
+        &mut self,
+        imported: &Imported,
+        items: &[Item],
+        guids: &[u64],
+        skip: bool,
+        ctx: &mut Context,
+    ) -> io::Result<()> {
+        for item in items {
+            match item {
+                // Spares do nothing.
+                Item::Section("spare") => break,
+                Item::Vdev { name, vdev, top, .. } if guids.contains(&vdev.guid()) => {
+                    let space = space_of(imported, vdev, *top);
+                    self.vdev(imported, name, 0, vdev, space, skip, ctx)?;
+                }
+                Item::Aux { name, guid, space, .. }
+                    if guids.contains(guid) && !skip && !self.show.histogram =>
+                {
+                    self.idle(name, 0, space.map(|s| (s.alloc, s.free())), ctx)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// The line of a cache device, which nothing is read from or written to.
-    fn idle(&self, name: &str, space: Option<(u64, u64)>, ctx: &mut Context) -> io::Result<()> {
+    fn idle(
+        &self,
+        name: &str,
+        depth: usize,
+        space: Option<(u64, u64)>,
+        ctx: &mut Context,
+    ) -> io::Result<()> {
         let groups = self.show.groups.iter();
         let widths: Vec<usize> =
             groups.flat_map(|g| g.bottom.iter().map(|_| self.width(g))).collect();
@@ -305,7 +320,7 @@ impl Report<'_> {
             _ => self.number(0),
         };
         let cells: Vec<String> = (0..widths.len()).map(cell).collect();
-        self.line(name, 2, &cells, &widths, ctx)
+        self.line(name, depth, &cells, &widths, ctx)
     }
 
     #[allow(clippy::too_many_arguments)] // One line of output: all of it belongs together.
@@ -443,7 +458,11 @@ impl Report<'_> {
         histogram_width: usize,
         ctx: &mut Context,
     ) -> io::Result<()> {
-        let title = if vdev.is_some() { "latency" } else { "pool" };
+        let title = match vdev {
+            Some(_) => "latency",
+            None if self.show.of.vdevs.is_empty() => "pool",
+            None => "vdev",
+        };
         let names = self.names_width.max(title.len()).max(vdev.map_or(0, |v| v.chars().count()));
         let column =
             |group: &Group| if vdev.is_some() { histogram_width } else { self.width(group) };
@@ -491,6 +510,13 @@ impl Report<'_> {
         }
         writeln!(out)
     }
+}
+
+/// What is allocated and free in a top-level vdev; of others it is not known.
+fn space_of(imported: &Imported, vdev: &Vdev, top: bool) -> Option<(u64, u64)> {
+    let pool = imported.pool();
+    let stats = pool.space().filter(|_| top)?.vdev(vdev.id())?;
+    Some((stats.alloc, stats.free()))
 }
 
 /// A title over `span` columns of `width`, two spaces before it.

@@ -129,7 +129,7 @@ fn print_item(
             return section_line(&row, table, ctx);
         }
         Item::Vdev { name, depth, vdev, top } => (name, *depth, Figures::of(imported, vdev, *top)),
-        Item::Aux { name, state, size, space } => {
+        Item::Aux { name, state, size, space, .. } => {
             let size = size.map(whole_labels);
             (name, 2, Figures { size, space: *space, expandable: 0, health: state })
         }

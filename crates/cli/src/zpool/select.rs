@@ -40,8 +40,18 @@ pub fn open(ctx: &Context, name: &str) -> Result<Arc<Imported>, String> {
     }
 }
 
-/// The vdev of a pool that the user calls `name`: its name as shown, its path, or its guid.
+/// The vdev of a pool that the user calls `name`; no spare and no cache device is found.
 pub fn find_vdev(imported: &Imported, name: &str) -> Option<Arc<Vdev>> {
+    let guid = guid_called(imported, name)?;
+    items(imported, &NameStyle::default()).into_iter().find_map(|item| match item {
+        Item::Vdev { vdev, .. } => (vdev.guid() == guid).then_some(vdev),
+        Item::Aux { .. } | Item::Section(_) => None,
+    })
+}
+
+/// The guid of what the user calls `name` in a pool: a vdev's name as shown, its path, or the guid
+/// itself.
+pub fn guid_called(imported: &Imported, name: &str) -> Option<u64> {
     let styles = [
         NameStyle::default(),
         NameStyle { full_path: true, ..NameStyle::default() },
@@ -51,9 +61,10 @@ pub fn find_vdev(imported: &Imported, name: &str) -> Option<Arc<Vdev>> {
         Item::Vdev { name: shown, vdev, .. } => {
             // A device that is not there is shown by its guid.
             let at = vdev.path().is_some_and(|path| path.as_os_str() == name);
-            (at || shown == name).then_some(vdev)
+            (at || shown == name).then(|| vdev.guid())
         }
-        Item::Aux { .. } | Item::Section(_) => None,
+        Item::Aux { name: shown, guid, .. } => (shown == name).then_some(guid),
+        Item::Section(_) => None,
     })
 }
 
@@ -62,17 +73,7 @@ pub const IN_THIS_POOL: &str = "vdev in this pool";
 
 /// What `name` is, seen from `pool`.
 pub fn kind(ctx: &Context, pool: &str, name: &str) -> &'static str {
-    let has = |imported: &Imported| {
-        let styles = [
-            NameStyle::default(),
-            NameStyle { full_path: true, ..NameStyle::default() },
-            NameStyle { guid: true, ..NameStyle::default() },
-        ];
-        styles.iter().flat_map(|style| items(imported, style)).any(|item| match item {
-            Item::Vdev { name: vdev, .. } | Item::Aux { name: vdev, .. } => vdev == name,
-            Item::Section(_) => false,
-        })
-    };
+    let has = |imported: &Imported| guid_called(imported, name).is_some();
     if open(ctx, name).is_ok() {
         "pool"
     } else if open(ctx, pool).is_ok_and(|p| has(&p)) {

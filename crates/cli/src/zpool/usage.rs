@@ -18,7 +18,7 @@ pub const IMPORT: &str = "\timport [-d dir] [-D]\n\
     \t    [-d dir] [-D] [-f] [-m] [-N] [-R root] [-F [-n] [-X] | -T txg]\n\
     \t    <pool | id> [newpool]\n";
 pub const IOSTAT: &str = "\tiostat [[-lq]|[-w]] [-T d | u] [-ghHLpPvy]\n\
-    \t    [pool ...] [[-n] interval [count]]\n";
+    \t    [[pool ...]|[pool vdev ...]|[vdev ...]] [[-n] interval [count]]\n";
 pub const LABELCLEAR: &str = "\tlabelclear [-f] <vdev>\n";
 pub const LIST: &str = "\tlist [-gHLpPv] [-o property[,...]] [-T d|u] [pool] ...\n\
     \t    [interval [count]]\n";
