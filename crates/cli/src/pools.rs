@@ -14,6 +14,7 @@ use crate::mounts::{LazyWatcher, Mounts};
 use crate::tunables::directory::Directories;
 use crate::tunables::startup;
 use cenote_dsl::PropValue;
+use cenote_format::nvlist::NvList;
 use cenote_fuse::Watcher;
 use cenote_pool::Pool;
 use cenote_pool::engine::{Engine, EngineError};
@@ -22,7 +23,7 @@ use cenote_pool::props::PropChange;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Health of a pool that nothing can be written to any more.
 pub const SUSPENDED: &str = "SUSPENDED";
@@ -110,10 +111,21 @@ impl Imported {
     /// Puts the command that runs into the pool's history, with the next transaction group. A command
     /// that has done its work does not fail for that, nor wait for it.
     pub fn record(&self, ctx: &Context) {
-        let Some(engine) = self.engine() else { return };
         let (line, who) = (ctx.line.clone(), u64::from(ctx.user));
+        self.record_later(move |now| history::command(&line, who, now));
+    }
+
+    /// As [`Imported::record`], for a request that OpenZFS's kernel module would have served.
+    pub fn record_request(&self, name: &str, input: NvList, elapsed: Duration, ctx: &Context) {
+        let (name, who) = (name.to_string(), u64::from(ctx.user));
+        self.record_later(move |now| history::ioctl(&name, input, who, elapsed, now));
+    }
+
+    /// Puts a record into the history, made when it is written, at a time in seconds since 1970.
+    fn record_later(&self, made: impl FnOnce(u64) -> NvList + Send + 'static) {
+        let Some(engine) = self.engine() else { return };
         let recorded = engine.sync_task_later(move |context| {
-            let record = history::command(&line, who, context.tx.now);
+            let record = made(context.tx.now);
             Ok(history::append(context.tx.mos, &record)?)
         });
         if let Err(e) = recorded {

@@ -557,6 +557,64 @@ fn commands_go_into_the_history() {
     assert!(told.contains("zpool set comment=x tank"), "{told}");
 }
 
+/// What `zpool history -i` says of the requests that commands have made, by their command lines.
+fn requests(b: &Bench, pool: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let (mut request, mut open) = (String::new(), false);
+    for line in b.run(&format!("zpool history -i {pool}")).ok().lines() {
+        if let Some((_, name)) = line.split_once("ms) ioctl ") {
+            (request, open) = (format!("{request}{name}\n"), true);
+        } else if open {
+            request += &format!("{line}\n");
+            open = !line.is_empty();
+        } else if let Some((_, command)) = line.split_once(' ').filter(|(_, c)| c.starts_with('z'))
+        {
+            found.push((command.to_string(), std::mem::take(&mut request)));
+        }
+    }
+    found
+}
+
+#[test]
+fn requests_are_in_the_internal_history_as_openzfs_has_them() {
+    let b = Bench::new();
+    // By OpenZFS, of the sample.
+    b.s.import("clones");
+    let theirs = requests(&b, "clones");
+    b.run("zpool export clones").ok();
+    b.run("zpool create -m none clones a").ok();
+    let chosen = |line: &str| {
+        ["create clones/gen", "create -V", "create -s -V", "snapshot clones/gen", "destroy"]
+            .iter()
+            .any(|start| line.starts_with(&format!("zfs {start}")))
+    };
+    let lines: Vec<_> = theirs.iter().filter(|(line, _)| chosen(line)).collect();
+    for (line, _) in &lines {
+        assert_eq!(b.run(line).code, 0, "{line}");
+    }
+    let ours = requests(&b, "clones");
+    for (line, request) in &lines {
+        let own = ours.iter().rfind(|(own, _)| own == line);
+        assert_eq!(own.map(|(_, own)| own), Some(request), "{line}");
+    }
+    let kinds: Vec<&str> = lines.iter().map(|(_, r)| r.lines().next().unwrap_or("")).collect();
+    for kind in ["create", "snapshot", "destroy_snaps"] {
+        assert!(kinds.contains(&kind), "{kind}: {kinds:?}");
+    }
+    // What is refused is not on record.
+    b.run("zfs snapshot clones/gen@new").ok();
+    b.run("zfs snapshot clones/gen@new").fails(1);
+    b.run("zpool reopen -n clones").ok();
+    let ours = requests(&b, "clones");
+    assert_eq!(ours.iter().filter(|(line, _)| line == "zfs snapshot clones/gen@new").count(), 1);
+    let reopen = "reopen\n    input:\n        scrub_restart: false\n\n".to_string();
+    assert_eq!(ours.last(), Some(&("zpool reopen -n clones".into(), reopen)));
+    b.run("zpool export clones").ok();
+    let told = cenote_testpools::zdb(&b.devices(), "clones", &["-hh"]);
+    assert!(told.contains("ioctl: 'destroy_snaps'"), "{told}");
+    cenote_testpools::judge(&b.devices(), "clones");
+}
+
 #[test]
 fn labels_are_cleared() {
     let b = Bench::new();

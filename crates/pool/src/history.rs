@@ -18,7 +18,7 @@
 
 mod write;
 
-pub use write::{append, command, create, internal, version};
+pub use write::{append, command, create, internal, ioctl, version};
 
 use crate::directory::Directory;
 use cenote_dmu::{Error, Object, Result};

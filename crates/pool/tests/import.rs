@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use cenote_format::nvlist::NvList;
 use cenote_manifest_check::import;
 use cenote_pool::status::{NameStyle, VdevLine};
 use cenote_pool::{
@@ -9,6 +10,7 @@ use cenote_pool::{
 };
 use cenote_testpools::TestPool;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 fn readonly() -> ImportOptions {
     ImportOptions { readonly: true, force: true, ..ImportOptions::default() }
@@ -178,6 +180,26 @@ fn histories_begin_with_the_creation() {
             assert!(!line.contains("unrecognized"), "{line}");
         }
     }
+}
+
+#[test]
+fn requests_are_recorded_with_all_that_openzfs_records() {
+    let shape = |record: &NvList| -> Vec<_> {
+        record.pairs.iter().map(|(n, v)| (n.clone(), std::mem::discriminant(v))).collect()
+    };
+    let mut compared = 0;
+    for name in cenote_testpools::names().iter().filter(|n| *n != "dr1") {
+        for theirs in import(name).history().unwrap() {
+            let Some(request) = theirs.str("ioctl") else { continue };
+            let input = theirs.list("in_nvl").unwrap().clone();
+            let ours = history::ioctl(request, input, 0, Duration::from_millis(1), 0);
+            if theirs.list("out_nvl").is_none() {
+                assert_eq!(shape(&ours), shape(&theirs), "{name} {request}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 100, "{compared}");
 }
 
 #[test]

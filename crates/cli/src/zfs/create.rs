@@ -103,7 +103,7 @@ impl Request {
         }
         if let Some(bytes) = self.block_size {
             props.retain(|(name, _)| name != "volblocksize");
-            props.push(("volblocksize".into(), bytes.to_string()));
+            props.insert(0, ("volblocksize".into(), bytes.to_string()));
         }
         NewDataset { name: self.name.clone(), kind, props }
     }

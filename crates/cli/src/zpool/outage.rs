@@ -8,10 +8,12 @@ use crate::options::{Spec, parse};
 use crate::outcome::{Outcome, Stop, fail, usage};
 use crate::pools::{Imported, Opened, reason};
 use crate::zpool::select::{find_vdev, open, select};
+use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::engine::{OfflineError, Restore};
 use cenote_vdev::{Vdev, VdevState};
 use std::ffi::OsString;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The guids of the leaves of `vdev`.
 fn leaves(vdev: &Vdev) -> Vec<u64> {
@@ -66,12 +68,18 @@ pub fn clear(args: &[OsString], ctx: &mut Context) -> Outcome {
 pub fn reopen(args: &[OsString], ctx: &mut Context) -> Outcome {
     // Not to start a scrub anew (-n) is all that there is: none is started.
     let parsed = parse(args, Spec { short: "n", ..Spec::default() })?;
+    let mut input = NvList::default();
+    input.set("scrub_restart", NvValue::BooleanValue(parsed.options.is_empty()));
     let (pools, mut good) = select(ctx, &parsed.names());
     for imported in pools {
+        let begin = Instant::now();
         let pool = imported.pool();
         let all = leaves(pool.store().vdevs().root());
         match restore(&imported, &all, Restore::Nothing) {
-            Ok(()) => imported.record(ctx),
+            Ok(()) => {
+                imported.record_request("reopen", input.clone(), begin.elapsed(), ctx);
+                imported.record(ctx);
+            }
             Err(why) => {
                 ctx.complain(format_args!("cannot reopen '{}': {why}", imported.name()));
                 good = false;

@@ -1,7 +1,7 @@
 //! New file systems and volumes.
 
 use super::props::{self, On, Setting};
-use super::{ChangeError, Changes, Contents, Result, dirs, names, record, reserve, set};
+use super::{ChangeError, Changes, Contents, Request, Result, dirs, names, record, reserve, set};
 use crate::Pool;
 use crate::engine::{SpaceCheck, SyncContext};
 use cenote_dmu::write::WriteError;
@@ -10,11 +10,18 @@ use cenote_dsl::write::{DslWriteError, Tx, dataset, destroy, features};
 use cenote_dsl::{Dataset, DatasetKind, Dsl};
 use cenote_format::dmu::{DmuType, ObjsetType};
 use cenote_format::dsl::{DS_FLAG_CI_DATASET, DslDatasetPhys};
+use cenote_format::nvlist::{NvList, NvValue};
 use cenote_format::{ByteOrder, Bytes};
 use std::sync::Arc;
 
 /// `casesensitivity=insensitive`.
 const INSENSITIVE: u64 = 1;
+
+/// `dmu_objset_type_t` of a file system.
+const FILESYSTEM: i32 = 2;
+
+/// That of a volume.
+const VOLUME: i32 = 3;
 
 /// What kind of dataset is to be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +140,8 @@ struct Plan {
     stored: Vec<Setting>,
     /// Quotas and reservations.
     accounted: Vec<Setting>,
+    /// What was asked for.
+    request: Request,
     insensitive: bool,
     /// The property `copies` that it will have.
     copies: usize,
@@ -161,9 +170,12 @@ impl Changes {
     /// The name or a property is not right, there is no parent, there is no space for what is to be
     /// reserved: then it is not there.
     pub fn create(&self, new: &NewDataset) -> Result<()> {
-        let plan = self.plan(new)?;
-        let contents = self.contents.clone();
-        self.task((SpaceCheck::Normal, 5), move |context| create(context, &plan, &contents))
+        let (plan, contents) = (self.plan(new)?, self.contents.clone());
+        let request = plan.request.clone();
+        let done = self.request((SpaceCheck::Normal, 5), request, move |context| {
+            Ok(Ok(create(context, &plan, &contents)?))
+        });
+        done.flatten()
     }
 
     fn plan(&self, new: &NewDataset) -> Result<Plan> {
@@ -196,6 +208,7 @@ impl Changes {
             None => inherited_number(view.dsl(), &above, "copies")?,
         };
         let insensitive = matches!(format, Format::Filesystem { case: INSENSITIVE, .. });
+        let request = request(&format, &settings);
         settings.retain(|s| !in_contents(&s.name));
         let (accounted, stored) =
             settings.into_iter().partition(|s: &Setting| set::is_accounted(&s.name));
@@ -210,10 +223,32 @@ impl Changes {
             format,
             stored,
             accounted,
+            request,
             insensitive,
             copies: usize::try_from(copies).unwrap_or(1),
         })
     }
+}
+
+/// The request for a dataset. Among its properties are the size of a volume, and that of its blocks
+/// if it is not the usual one.
+fn request(format: &Format, settings: &[Setting]) -> Request {
+    let mut asked = Vec::new();
+    let kind = match *format {
+        Format::Filesystem { .. } => FILESYSTEM,
+        Format::Volume { size, block_size } => {
+            asked.push(Setting::number("volsize", size));
+            if chosen(settings, "volblocksize").is_none() && block_size != reserve::DEFAULT_BLOCK {
+                asked.push(Setting::number("volblocksize", block_size));
+            }
+            VOLUME
+        }
+    };
+    asked.extend(settings.iter().filter(|s| s.name != "volsize").cloned());
+    let mut input = NvList::default();
+    input.set("type", NvValue::Int32(kind));
+    input.set("props", NvValue::NvList(Setting::list(&asked)));
+    Request { name: "create", input }
 }
 
 fn chosen(settings: &[Setting], name: &str) -> Option<u64> {

@@ -1,12 +1,13 @@
 //! Destroying: what goes with what, and what that frees.
 
 use super::create::fatal;
-use super::{ChangeError, Changes, Result, find_head, record};
+use super::{ChangeError, Changes, Request, Result, find_head, record};
 use crate::engine::SpaceCheck;
 use cenote_dmu::zap::Zap;
 use cenote_dsl::write::{DslWriteError, Tx, destroy};
 use cenote_dsl::{Dataset, DatasetKind, Dsl};
 use cenote_format::dsl::DslDatasetPhys;
+use cenote_format::nvlist::NvValue;
 use cenote_format::{ByteOrder, Bytes};
 use std::collections::HashSet;
 
@@ -139,8 +140,12 @@ impl Changes {
         if names.is_empty() {
             return Ok(());
         }
+        let mut request = Request::of_snapshots("destroy_snaps", names);
+        if defer {
+            request.input.set("defer", NvValue::Boolean);
+        }
         let names = names.to_vec();
-        let done = self.task((SpaceCheck::Nothing, 0), move |context| {
+        let done = self.request((SpaceCheck::Nothing, 0), request, move |context| {
             let tx = &mut context.tx;
             let (mut found, mut refused) = (Vec::new(), Vec::new());
             for name in names {

@@ -49,9 +49,10 @@ use crate::history;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::write::{DslWriteError, Tx, rename as dirs, snapshot as snaps};
-use cenote_format::nvlist::NvList;
+use cenote_format::nvlist::{NvList, NvValue};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What is in the object sets of file systems and volumes: the floor above.
 pub trait Contents: Send + Sync {
@@ -88,6 +89,27 @@ pub struct Changes {
     contents: Arc<dyn Contents>,
     /// The command that is not recorded yet.
     command: Mutex<Option<Command>>,
+    /// Number of the user who makes the changes.
+    who: u64,
+}
+
+/// How history calls a change that is a request of its own to OpenZFS's kernel module, and what it
+/// asks for there.
+#[derive(Clone, Debug)]
+struct Request {
+    name: &'static str,
+    input: NvList,
+}
+
+impl Request {
+    /// What is asked of snapshots: a list of their names under `snaps`.
+    fn of_snapshots(name: &'static str, snapshots: &[String]) -> Request {
+        let names = snapshots.iter().map(|snapshot| (snapshot.clone(), NvValue::Boolean));
+        let names = NvList { pairs: names.collect() };
+        let mut input = NvList::default();
+        input.set("snaps", NvValue::NvList(names));
+        Request { name, input }
+    }
 }
 
 /// What a sync task of a change says: done, or refused; the outer error ends the transaction group.
@@ -101,7 +123,9 @@ impl Changes {
         contents: Arc<dyn Contents>,
         command: Option<Command>,
     ) -> Changes {
-        Changes { engine, contents, command: Mutex::new(command) }
+        let own = || u64::from(nix::unistd::getuid().as_raw());
+        let who = command.as_ref().map_or_else(own, |command| command.who);
+        Changes { engine, contents, command: Mutex::new(command), who }
     }
 
     /// The engine.
@@ -112,11 +136,33 @@ impl Changes {
     /// Does `change`, of about so many blocks of the MOS, in syncing context, and records the command.
     fn task<T: Send + 'static>(
         &self,
+        limits: (SpaceCheck, u64),
+        change: impl FnOnce(&mut SyncContext<'_>) -> Outcome<T> + Send + 'static,
+    ) -> Result<T> {
+        self.recorded(limits, None, |_| true, change)
+    }
+
+    /// As [`Changes::task`], of a change that is a request, which is recorded if it is done: a change
+    /// that refuses with particulars has done nothing.
+    fn request<T: Send + 'static, E: Send + 'static>(
+        &self,
+        limits: (SpaceCheck, u64),
+        request: Request,
+        change: impl FnOnce(&mut SyncContext<'_>) -> Outcome<std::result::Result<T, E>> + Send + 'static,
+    ) -> Result<std::result::Result<T, E>> {
+        self.recorded(limits, Some(request), std::result::Result::is_ok, change)
+    }
+
+    fn recorded<T: Send + 'static>(
+        &self,
         (check, blocks): (SpaceCheck, u64),
+        request: Option<Request>,
+        is_done: fn(&T) -> bool,
         change: impl FnOnce(&mut SyncContext<'_>) -> Outcome<T> + Send + 'static,
     ) -> Result<T> {
         let command = self.command.lock().take();
         let again = command.clone();
+        let (who, begin) = (self.who, Instant::now());
         let done = self.engine.sync_task(move |context| {
             if !context.has_room(check, blocks)? {
                 return Ok(Err(ChangeError::NoSpace));
@@ -126,14 +172,22 @@ impl Changes {
                 Err(DslWriteError::Write(e)) => return Err(e.into()),
                 Err(refused) => Err(refused.into()),
             };
-            if let (Ok(_), Some(command)) = (&done, command) {
-                let record = history::command(&command.line, command.who, context.tx.now);
+            if !done.as_ref().is_ok_and(is_done) {
+                return Ok(done);
+            }
+            let now = context.tx.now;
+            if let Some(Request { name, input }) = request {
+                let record = history::ioctl(name, input, who, begin.elapsed(), now);
+                history::append(context.tx.mos, &record)?;
+            }
+            if let Some(command) = command {
+                let record = history::command(&command.line, command.who, now);
                 history::append(context.tx.mos, &record)?;
             }
             Ok(done)
         });
         let done = done.map_err(ChangeError::from).flatten();
-        if done.is_err() {
+        if !done.as_ref().is_ok_and(is_done) {
             *self.command.lock() = again;
         }
         done

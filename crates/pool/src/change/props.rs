@@ -11,6 +11,7 @@ use cenote_dsl::props::{is_user, is_userspace, is_written};
 use cenote_dsl::write::DslWriteError;
 use cenote_dsl::write::props::{NewValue, parse};
 use cenote_dsl::{Dataset, DatasetKind, Dsl};
+use cenote_format::nvlist::{NvList, NvValue};
 
 /// Bytes that the name of a user property may not reach (`ZAP_MAXNAMELEN`).
 const MAX_NAME: usize = 256;
@@ -42,6 +43,21 @@ impl Setting {
             NewValue::Number(n) => Some(n),
             NewValue::Text(_) => None,
         }
+    }
+
+    /// Settings as a request has them.
+    pub(super) fn list(settings: &[Setting]) -> NvList {
+        let mut list = NvList::default();
+        for setting in settings {
+            list.set(
+                &setting.name,
+                match &setting.value {
+                    NewValue::Number(n) => NvValue::Uint64(*n),
+                    NewValue::Text(text) => NvValue::String(text.clone()),
+                },
+            );
+        }
+        list
     }
 
     /// As records of history show it.

@@ -2,12 +2,13 @@
 
 use super::create::fatal;
 use super::names::{Expected, check_new};
-use super::props::{self, On};
-use super::{ChangeError, Changes, Result, find_head, record, snaps};
+use super::props::{self, On, Setting};
+use super::{ChangeError, Changes, Request, Result, find_head, record, snaps};
 use crate::engine::SpaceCheck;
 use cenote_dsl::DatasetKind;
 use cenote_dsl::write::props::{Target, set};
 use cenote_dsl::write::{DslWriteError, destroy};
+use cenote_format::nvlist::NvValue;
 use std::collections::HashSet;
 
 /// Times that it is tried again, when there is a snapshot from the same transaction group already.
@@ -44,7 +45,9 @@ impl Changes {
         for _ in 0..TRIES {
             let (names, settings) = (new.names.clone(), settings.clone());
             let added = 3 * (names.len() as u64);
-            let done = self.task((SpaceCheck::Normal, added), move |context| {
+            let mut request = Request::of_snapshots("snapshot", &names);
+            request.input.set("props", NvValue::NvList(Setting::list(&settings)));
+            let done = self.request((SpaceCheck::Normal, added), request, move |context| {
                 let tx = &mut context.tx;
                 let mut taken = Vec::new();
                 for name in &names {

@@ -10,6 +10,7 @@ use crate::config_write::{entry, kernel_text, nodename, set_entry};
 use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError};
 use cenote_format::dmu::DmuType;
 use cenote_format::nvlist::{NvList, NvValue};
+use std::time::Duration;
 
 /// Bytes of the blocks of the history (`SPA_OLD_MAXBLOCKSIZE`).
 const BLOCK: u64 = 128 << 10;
@@ -56,6 +57,20 @@ pub fn internal(
     finished(record)
 }
 
+/// A record of a request that OpenZFS's kernel module would have served: its name there (`create`,
+/// `snapshot`), what it was asked with, by whom, and the time it has taken so far.
+pub fn ioctl(name: &str, input: NvList, who: u64, elapsed: Duration, now: u64) -> NvList {
+    let mut record = NvList::default();
+    record.set("ioctl", NvValue::String(name.into()));
+    record.set("in_nvl", NvValue::NvList(input));
+    let elapsed = i64::try_from(elapsed.as_nanos()).unwrap_or(i64::MAX);
+    record.set("elapsed_ns", NvValue::Int64(elapsed));
+    record.set("history zone", NvValue::String(ZONE.into()));
+    record.set("history who", NvValue::Uint64(who));
+    record.set("history time", NvValue::Uint64(now));
+    finished(record)
+}
+
 /// The record of who opened or created the pool: `operation` is `create`, `open` or `import`.
 pub fn version(operation: &str, txg: u64, now: u64) -> NvList {
     let message = format!(
@@ -91,7 +106,7 @@ pub fn create(mos: &mut OpenObjectSet, space: u64) -> Result<u64> {
     Ok(object)
 }
 
-/// Adds a record: see [`command`] and [`internal`]. A pool without a history gets one. A record that the
+/// Adds a record: see [`command`], [`internal`] and [`ioctl`]. A pool without a history gets one. A record that the
 /// ring could not hold is left out.
 ///
 /// # Errors
