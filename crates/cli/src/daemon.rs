@@ -6,7 +6,9 @@ use crate::protocol::Request;
 use crate::server;
 use crate::socket::Place;
 use clap::{Args, Subcommand};
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, Write};
+use std::panic::PanicHookInfo;
 
 /// Arguments of `cenote daemon`.
 #[derive(Debug, Args)]
@@ -52,6 +54,7 @@ pub fn run(args: &DaemonArgs) -> i32 {
 
 fn foreground(place: &Place, detach: bool) -> io::Result<i32> {
     tracing_subscriber::fmt().with_ansi(false).with_writer(io::stderr).init();
+    std::panic::set_hook(Box::new(log_panic));
     for warning in crate::tunables::startup::load() {
         tracing::warn!("{warning}");
     }
@@ -63,6 +66,20 @@ fn foreground(place: &Place, detach: bool) -> io::Result<i32> {
         tracing::info!("another daemon serves {}", place.socket.display());
     }
     Ok(0)
+}
+
+/// Puts a panic into the log like everything else: when, in which thread, where and why.
+fn log_panic(info: &PanicHookInfo<'_>) {
+    let why = info.payload_as_str().unwrap_or("no message");
+    let place = info.location().map(ToString::to_string).unwrap_or_default();
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("without a name");
+    match Backtrace::capture() {
+        trace if trace.status() == BacktraceStatus::Captured => {
+            tracing::error!("thread {name} panicked at {place}: {why}\n{trace}");
+        }
+        _ => tracing::error!("thread {name} panicked at {place}: {why}"),
+    }
 }
 
 fn ask(place: &Place, request: &Request, absent: i32) -> io::Result<i32> {
@@ -82,4 +99,42 @@ fn stop(place: &Place) -> io::Result<i32> {
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockShared)?;
     }
     Ok(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    /// A log in memory.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn panics_are_logged() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(log_panic));
+        let ended = tracing::subscriber::with_default(subscriber, || {
+            std::panic::catch_unwind(|| panic!("nothing is left of {}", "it"))
+        });
+        std::panic::set_hook(before);
+        assert!(ended.is_err());
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert!(text.contains("ERROR") && text.contains("crates/cli/src/daemon.rs:"), "{text}");
+        assert!(text.contains("nothing is left of it"), "{text}");
+    }
 }
