@@ -8,6 +8,7 @@ mod common;
 use common::loops::Loop;
 use common::{Done, Session};
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 
 /// A session, with a second daemon.
 struct Two {
@@ -82,6 +83,28 @@ fn a_pool_is_imported_once() {
     two.other(&format!("zpool import -N -d {} tank", again.name())).ok();
     two.other("zpool export tank").ok();
     drop((disk, again));
+    cenote_testpools::judge(two.s.dir.path(), "tank");
+}
+
+/// Whoever has a device, it is not the pool that was exported.
+#[test]
+fn a_device_that_others_have() {
+    let two = Two::new(&["a"]);
+    let Some(disk) = Loop::over(&two.s.path("a")) else { return };
+    two.s.run(&format!("zpool create -m none tank {}", disk.name())).ok();
+    two.s.run("zpool export tank").ok();
+    let exclusive = i32::try_from(rustix::fs::OFlags::EXCL.bits()).unwrap();
+    let held = File::options().read(true).custom_flags(exclusive).open(&disk.path).unwrap();
+    let said = two.s.run(&format!("zpool create -f -m none foo {}", disk.name())).fails(1);
+    assert_eq!(
+        said,
+        "cannot create 'foo': one or more vdevs refer to the same device, or one of\n\
+         the devices is part of an active md or lvm device"
+    );
+    drop(held);
+    two.s.run(&format!("zpool import -N -d {} tank", disk.name())).ok();
+    two.s.run("zpool export tank").ok();
+    drop(disk);
     cenote_testpools::judge(two.s.dir.path(), "tank");
 }
 

@@ -16,7 +16,9 @@ use crate::tunables;
 use cenote_format::abd::Abd;
 use cenote_format::label::LABEL_SIZE;
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_vdev::{Device, FindDevice, VdevError, VdevTree, WriteReq, init_labels, label_owner};
+use cenote_vdev::{
+    Device, FindDevice, LabelState, VdevError, VdevTree, WriteReq, init_labels, label_owner,
+};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -285,9 +287,11 @@ fn cannot_have(spec: &CreateSpec<'_>, leaf: &Leaf, error: &io::Error) -> CreateE
         let (path, why) = (leaf.path.display(), words(error));
         return CreateError::Spec(format!("cannot open '{path}': {why}"));
     }
-    // Whoever has it may say so in its label.
+    // Whoever has it may say so in its label. A pool that was exported does not have it: then it is
+    // a file system, swap or the like.
     let owner = spec.devices.open(&leaf.path).and_then(|d| label_owner(d.as_ref())).ok().flatten();
-    match owner.and_then(|o| o.pool_name) {
+    let active = owner.filter(|owner| owner.state == LabelState::Active);
+    match active.and_then(|owner| owner.pool_name) {
         Some(pool) => CreateError::Override {
             forced: spec.force,
             errors: vec![format!("{} is part of active pool '{pool}'", leaf.path.display())],
