@@ -117,7 +117,7 @@ type Outcome<T> = std::result::Result<Result<T>, DslWriteError>;
 
 impl Changes {
     /// The datasets of `engine`'s pool. With `command`, the first change that is made is recorded as
-    /// made by that command.
+    /// made by that command; without one, requests are recorded as those of this process's user.
     pub fn new(
         engine: Arc<Engine>,
         contents: Arc<dyn Contents>,
