@@ -179,6 +179,13 @@ impl Handle {
         }
     }
 
+    fn write_mapped(&self) {
+        match self {
+            Handle::Mount(mount) => mount.write_mapped(),
+            Handle::Graft(graft) => graft.write_mapped(),
+        }
+    }
+
     fn set_sync_policy(&self, policy: SyncPolicy) {
         match self {
             Handle::Mount(mount) => mount.set_sync_policy(policy),

@@ -8,8 +8,10 @@ mod common;
 use common::tank::Tank;
 use common::{Done, Session, can_mount, mounts_below};
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
+use std::process::Stdio;
 
 #[test]
 fn nothing_is_mounted_at_a_file() {
@@ -403,5 +405,64 @@ fn mount_is_refused_in_openzfs_words() {
     tank.zfs("unmount tank/fs");
     helper(&tank, "tank/fs dir -o zfsutil").ok();
     assert_eq!(mounts_below(&tank.session.path("dir")).len(), 1);
+    tank.finish();
+}
+
+/// What a program stored in a mapping is in the pool, whatever makes the file system read-only.
+#[test]
+fn what_is_mapped_when_it_becomes_read_only_is_written() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    let script = "
+import errno, mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.write(fd, b'x' * 8192)
+m = mmap.mmap(fd, 8192)
+m[:6] = b'before'
+print(flush=True)
+sys.stdin.readline()
+try:
+    os.pwrite(fd, b'written', 10)
+    sys.exit('it is read-only')
+except OSError as e:
+    assert e.errno == errno.EROFS
+m[4096:4101] = b'after'
+";
+    let mut want = [b'x'; 8192];
+    want[..6].copy_from_slice(b"before");
+    want[4096..4101].copy_from_slice(b"after");
+    tank.zfs("create tank/a");
+    tank.zfs("create tank/a/b");
+    for (before, line, back) in [
+        (vec![], "set readonly=on tank/a/b", "inherit readonly tank/a/b"),
+        (vec![], "set readonly=on tank/a", "inherit readonly tank/a"),
+        (
+            vec!["set readonly=off tank/a/b", "set readonly=on tank/a"],
+            "inherit readonly tank/a/b",
+            "inherit readonly tank/a",
+        ),
+        (vec![], "mount -o remount,ro tank/a/b", "mount -o remount,rw tank/a/b"),
+    ] {
+        before.iter().for_each(|line| drop(tank.zfs(line)));
+        let file = tank.path("tank/a/b/file");
+        let mut program = std::process::Command::new("python3");
+        program.args(["-c", script]).arg(&file).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = program.spawn().expect("python3");
+        let mut said = String::new();
+        BufReader::new(program.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+        // It is open for writing, so the kernel is not told.
+        let why = tank.refused(line);
+        assert!(why.contains("cannot remount '") && why.contains("busy"), "{line}: {why}");
+        writeln!(program.stdin.as_mut().unwrap()).unwrap();
+        assert!(program.wait().unwrap().success(), "{line}");
+        assert!(fs::write(&file, "x").is_err(), "{line}");
+        tank.zfs(back);
+        tank.zfs("unmount tank/a/b");
+        tank.zfs("mount tank/a/b");
+        assert!(fs::read(&file).unwrap() == want, "{line}");
+        fs::remove_file(&file).unwrap();
+    }
     tank.finish();
 }

@@ -693,6 +693,13 @@ impl Graft {
         }
     }
 
+    /// As [`MountHandle::write_mapped`].
+    pub fn write_mapped(&self) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.write_mapped(|ino| slot_of(ino) == self.branch.slot);
+        }
+    }
+
     /// Takes it away. Without force, [`MountError::Busy`] says that files or directories in it are
     /// open, that a process works in one, or that there are grafts in it, and it stays; with force
     /// it goes away with what is in it, and whoever has files open gets errors.
@@ -700,7 +707,7 @@ impl Graft {
         let Some(tree) = self.tree.upgrade() else { return Ok(()) };
         let busy = || MountError::Busy(self.mountpoint.clone());
         if force == Force::Yes {
-            tree.write_mapped(|ino| slot_of(ino) == self.branch.slot);
+            self.write_mapped();
         }
         if force == Force::No && !self.branch.is_gone() && someone_works_below(&self.mountpoint) {
             return Err(busy());

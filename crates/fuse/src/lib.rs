@@ -236,6 +236,15 @@ impl MountHandle {
         }
     }
 
+    /// Has the kernel write what was changed in mappings of files, grafts not included: for a file system
+    /// that becomes read-only. What is changed in them later is written as well. But writes that are
+    /// refused then go into the kernel's pages first, and are written with them if they were changed.
+    pub fn write_mapped(&self) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.write_mapped(|ino| tree::slot_of(ino) == tree.root.slot);
+        }
+    }
+
     /// Unmounts. Without force, [`MountError::Busy`] says that files in it are open or that there
     /// are grafts in it, and the mount stays; with force it goes away at once with its grafts, and
     /// whoever has files open in it gets errors.

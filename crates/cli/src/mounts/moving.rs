@@ -269,6 +269,9 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
         let mut files = settings.files.clone();
         // A list that the kernel does not go by would be a lie.
         files.visibility.posix_acl &= mounted.kernels.acls;
+        if files.read_only && mounted.fs.is_writable() {
+            mounted.handle.write_mapped();
+        }
         mounted.fs.set_settings(files);
         mounted.handle.set_sync_policy(settings.sync);
         mounted.handle.set_snapdir(settings.snapdir);

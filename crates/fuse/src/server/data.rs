@@ -240,6 +240,9 @@ impl Server {
         how: Writing,
         reply: ReplyWrite,
     ) {
+        if how.cached {
+            return self.reply_write_back(fh, offset, data, reply);
+        }
         let handle = self.handle_to_change(fh).and_then(|handle| {
             self.drop_capability(&handle)?;
             Ok(handle)
@@ -253,14 +256,10 @@ impl Server {
         let clear_ids = how.kill_ids && self.tree.inodes.is_setid(ino);
         // The offset holds for files opened to be appended to as well: the kernel knows the end.
         let write = |data: &[u8]| handle.fs.write(handle.object, offset, data, clear_ids);
-        let written = if how.cached {
-            self.write_back(&handle, (offset, data), write).map(|n| (n, None))
-        } else {
-            write(data).and_then(|n| {
-                let data = data.get(..n).unwrap_or(data);
-                self.written(&handle, (offset, data), || write(data)).map(|first| (n, first))
-            })
-        };
+        let written = write(data).and_then(|n| {
+            let data = data.get(..n).unwrap_or(data);
+            self.written(&handle, (offset, data), || write(data)).map(|first| (n, first))
+        });
         let (n, first) = match written {
             Ok(written) => written,
             Err(e) => return reply.error(errno(&e)),
@@ -276,6 +275,27 @@ impl Server {
         // Where pages are kept the kernel asks for this by `fsync`.
         let wait = handle.how.direct && how.durable;
         self.changed_for(wait, handle.node.branch(), reply, answer);
+    }
+
+    /// What was changed in a mapping comes when the kernel wants. It was changed in memory, and nobody is
+    /// told if it is refused now: so it is not even if the file system has become `readonly`.
+    fn reply_write_back(&self, fh: FileHandle, offset: u64, data: &[u8], reply: ReplyWrite) {
+        let written = self.handles.get(fh).and_then(|handle| {
+            if !handle.how.writes || !handle.node.may_change() {
+                return Err(Errno::ROFS);
+            }
+            let write = |data: &[u8]| handle.fs.write_back(handle.object, offset, data);
+            self.write_back(&handle, (offset, data), write).map_err(|e| errno(&e))?;
+            Ok(handle)
+        });
+        match written {
+            Ok(handle) => {
+                let n = u32::try_from(data.len()).unwrap_or(u32::MAX);
+                let answer = move |reply: ReplyWrite| reply.written(n);
+                self.changed(handle.node.branch(), reply, answer);
+            }
+            Err(e) => reply.error(e),
+        }
     }
 
     pub(super) fn handle_to_change(&self, fh: FileHandle) -> Result<Arc<Handle>, Errno> {

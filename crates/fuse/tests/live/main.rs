@@ -8,6 +8,7 @@
 mod attrs;
 mod data;
 mod direct;
+mod mapped;
 mod names;
 mod places;
 mod tmpfile;

@@ -65,19 +65,32 @@ fn grow(cx: &mut Cx<'_>, ino: u64, size: u64, end: u64) -> Result<()> {
     Ok(())
 }
 
-/// A regular file that may be changed, and its size.
-pub(super) fn writable(cx: &mut Cx<'_>, ino: u64) -> Result<(NodeMut, u64)> {
+/// A regular file and its size.
+fn regular(cx: &mut Cx<'_>, ino: u64) -> Result<(NodeMut, u64)> {
     let node = NodeMut::load(cx, ino)?;
     match node.mode(cx)? & S_IFMT {
         S_IFREG => {}
         S_IFDIR => return Err(Error::IsDir(format!("object {ino}"))),
         _ => return Err(Error::Invalid(format!("object {ino} is not a regular file"))),
     }
+    let size = node.required(cx, ZplAttr::Size)?;
+    Ok((node, size))
+}
+
+/// A regular file that may be changed, and its size.
+pub(super) fn writable(cx: &mut Cx<'_>, ino: u64) -> Result<(NodeMut, u64)> {
+    let (node, size) = regular(cx, ino)?;
     if node.flags(cx)? & IMMUTABLE != 0 {
         return Err(Error::NotPermitted(format!("object {ino} is immutable")));
     }
-    let size = node.required(cx, ZplAttr::Size)?;
     Ok((node, size))
+}
+
+/// Fails if whose file it is has no space left.
+fn check_quota(cx: &mut Cx<'_>, node: &NodeMut) -> Result<()> {
+    let id = |attr| node.word(cx, attr).unwrap_or(0);
+    let (uid, gid, projid) = (id(ZplAttr::Uid), id(ZplAttr::Gid), id(ZplAttr::ProjId));
+    super::quota::check(cx, uid, gid, projid, false)
 }
 
 fn not_appended<T>(ino: u64) -> Result<T> {
@@ -125,9 +138,7 @@ fn write_chunk(
     if at < size && node.flags(cx)? & APPEND_ONLY != 0 {
         return not_appended(ino);
     }
-    let id = |attr| node.word(cx, attr).unwrap_or(0);
-    let (uid, gid, projid) = (id(ZplAttr::Uid), id(ZplAttr::Gid), id(ZplAttr::ProjId));
-    super::quota::check(cx, uid, gid, projid, false)?;
+    check_quota(cx, &node)?;
     put(cx, ino, size, at, data)?;
     let end = at.saturating_add(data.len() as u64);
     if end > size {
@@ -140,6 +151,20 @@ fn write_chunk(
     node.modified(cx)?;
     node.store(cx)?;
     Ok(at)
+}
+
+/// Writes what is inside the file.
+fn write_back_chunk(cx: &mut Cx<'_>, ino: u64, offset: u64, data: &[u8]) -> Result<()> {
+    let (mut node, size) = regular(cx, ino)?;
+    let inside = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+    let data = data.get(..inside).unwrap_or(data);
+    if data.is_empty() {
+        return Ok(());
+    }
+    check_quota(cx, &node)?;
+    put(cx, ino, size, offset, data)?;
+    node.modified(cx)?;
+    node.store(cx)
 }
 
 /// Makes zeros in a file.
@@ -172,6 +197,11 @@ fn extend(cx: &mut Cx<'_>, ino: u64, end: u64) -> Result<()> {
     Ok(())
 }
 
+/// What writing a part of a file takes.
+fn cost_of(chunk: &[u8]) -> Cost {
+    Cost { write: chunk.len() as u64 + 4096, objects: 0, frees: false }
+}
+
 impl FileSystem {
     /// Largest length of a file in bytes.
     pub fn max_size(&self) -> u64 {
@@ -185,7 +215,7 @@ impl FileSystem {
                 (Some(first), _) => Offset::At(done as u64 + first),
                 (None, offset) => offset,
             };
-            let cost = Cost { write: chunk.len() as u64 + 4096, objects: 0, frees: false };
+            let cost = cost_of(chunk);
             if let (Offset::At(at), Some(live)) = (offset, self.source.live()) {
                 live.warm(ino, at, chunk.len() as u64)?;
             }
@@ -205,6 +235,19 @@ impl FileSystem {
         let at = Offset::At(offset);
         self.source.write_call(|| self.write_at(ino, at, data, clear_ids))?;
         Ok(data.len())
+    }
+
+    /// Writes at byte `offset` what was changed in a mapping of the file. It was changed when that
+    /// could be, so it is written also if the file system, or the file by its flags, has become read-only
+    /// since. The file does not get longer: what is past its end is left out.
+    pub fn write_back(&self, ino: u64, offset: u64, data: &[u8]) -> Result<()> {
+        for (chunk, at) in data.chunks(CHUNK).zip((offset..).step_by(CHUNK)) {
+            if let Some(live) = self.source.live() {
+                live.warm(ino, at, chunk.len() as u64)?;
+            }
+            self.change_if_read_only(cost_of(chunk), |cx| write_back_chunk(cx, ino, at, chunk))?;
+        }
+        Ok(())
     }
 
     /// As [`FileSystem::write`] at the end of the file; returns the offset.

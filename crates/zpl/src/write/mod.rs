@@ -295,11 +295,20 @@ impl FileSystem {
 
     /// Makes a change in one transaction. If `f` fails, what it has changed so far stays changed.
     fn change<T>(&self, cost: Cost, f: impl FnOnce(&mut Cx<'_>) -> Result<T>) -> Result<T> {
-        let live = self.source.live().ok_or(Error::ReadOnly)?;
-        let settings = self.settings();
-        if settings.read_only {
+        if self.settings().read_only {
             return Err(Error::ReadOnly);
         }
+        self.change_if_read_only(cost, f)
+    }
+
+    /// As [`FileSystem::change`], of a file system that may be `readonly`.
+    fn change_if_read_only<T>(
+        &self,
+        cost: Cost,
+        f: impl FnOnce(&mut Cx<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let live = self.source.live().ok_or(Error::ReadOnly)?;
+        let settings = self.settings();
         let Some(shared) = self.registry() else {
             let version = self.version();
             return Err(Error::Unsupported(format!("changing a file system of version {version}")));
