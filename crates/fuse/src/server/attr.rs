@@ -2,12 +2,13 @@
 
 use super::change::Target;
 use super::direct::CAPABILITY;
+use super::reply::changed;
 use super::{Server, errno, missing};
 use crate::caller::Caller;
 use crate::flags;
 use crate::session::{Asked, FileAttr, INodeNo, ReplyAttr, ReplyEmpty, ReplyIoctl, ReplyXattr};
 use crate::tree::Node;
-use cenote_zpl::{Error, SetAttr, SetXattr};
+use cenote_zpl::{Error, SetAttr, SetTime, SetXattr};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -52,25 +53,58 @@ impl Server {
 
     pub(super) fn reply_setattr(&self, who: Caller, ino: INodeNo, asked: Asked, reply: ReplyAttr) {
         let set = self.tree.node(ino).map_err(|e| errno(&e)).and_then(|node| {
-            let attr = self.set_attr(who, &node, asked)?;
+            let attr = self.set_attr(who, &node, &asked)?;
             Ok((node, attr))
         });
         match set {
             Ok((node, attr)) => {
                 let kept = self.attr_kept(&node, &attr);
-                self.changed(node.branch(), reply, move |reply| reply.attr(kept, &attr));
+                let answer = move |reply: ReplyAttr| reply.attr(kept, &attr);
+                match asked.mtime {
+                    // A new length comes while the kernel keeps all pages from being written.
+                    Some(SetTime::To(_)) if asked.size.is_none() => {
+                        self.times_stay(node, &attr, reply, answer);
+                    }
+                    _ => self.changed(node.branch(), reply, answer),
+                }
             }
             Err(e) => reply.error(e),
         }
     }
 
-    fn set_attr(&self, who: Caller, node: &Node, asked: Asked) -> Result<FileAttr, Errno> {
+    /// Answers that times were set. What was stored in mappings before is no later change, but changes
+    /// the times when the kernel writes it: it does so first, and they are set again.
+    fn times_stay(
+        &self,
+        node: Node,
+        attr: &FileAttr,
+        reply: ReplyAttr,
+        answer: impl FnOnce(ReplyAttr) + Send + 'static,
+    ) {
+        let Node::File { branch, fs, object, .. } = node.clone() else {
+            return self.changed(node.branch(), reply, answer);
+        };
+        if !self.tree.inodes.may_be_mapped(node.ino()) {
+            return self.changed(&branch, reply, answer);
+        }
+        let (mtime, ctime) = (Some(SetTime::To(attr.mtime)), Some(attr.ctime));
+        let set = SetAttr { mtime, ctime, ..SetAttr::default() };
+        let syncer = self.syncer.clone();
+        self.aside.after_pages(&self.tree, (node.ino(), 0, 0))(Box::new(move || {
+            match fs.setattr(object, &set) {
+                Ok(_) => changed(&syncer, &branch, reply, answer),
+                Err(e) => reply.error(missing(&e)),
+            }
+        }));
+    }
+
+    fn set_attr(&self, who: Caller, node: &Node, asked: &Asked) -> Result<FileAttr, Errno> {
         let target = self.changeable(node)?;
         // The kernel leaves this to the file system, which it takes at its word.
         let setid = self.tree.inodes.is_setid(node.ino());
         let owner = || {
             let named = asked.uid.is_some() || asked.gid.is_some();
-            named || asked == Asked::default() && may_chown(who, &target)
+            named || *asked == Asked::default() && may_chown(who, &target)
         };
         let clear_ids = setid && (owner() || asked.size.is_some() && !who.keeps_ids());
         let set = SetAttr {

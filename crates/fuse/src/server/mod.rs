@@ -69,7 +69,7 @@ const NAME_MAX: u32 = 255;
 pub(crate) struct Server {
     tree: Arc<Tree>,
     handles: Handles,
-    syncer: Syncer,
+    syncer: Arc<Syncer>,
     direct: Direct,
     aside: Aside,
 }
@@ -92,7 +92,7 @@ impl Server {
         Server {
             tree: Arc::new(Tree::new(spec)),
             handles: Handles::new(),
-            syncer: Syncer::default(),
+            syncer: Arc::default(),
             direct: Direct::default(),
             aside: Aside::default(),
         }

@@ -9,6 +9,7 @@ use crate::session::{
     FileAttr, Found, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen,
     ReplyWrite,
 };
+use crate::syncer::Syncer;
 use crate::tree::Node;
 use cenote_zpl::Attr;
 use rustix::fs::FileType;
@@ -105,10 +106,7 @@ impl Server {
         reply: R,
         answer: impl FnOnce(R) + Send + 'static,
     ) {
-        match branch.sync_policy() {
-            SyncPolicy::Always => self.when_on_disk(branch, reply, answer),
-            SyncPolicy::Standard | SyncPolicy::Disabled => answer(reply),
-        }
+        changed(&self.syncer, branch, reply, answer);
     }
 
     /// Answers a change; when it is on disk if who made it waits for that, unless `sync=disabled`.
@@ -133,9 +131,31 @@ impl Server {
         reply: R,
         answer: impl FnOnce(R) + Send + 'static,
     ) {
-        self.syncer.wait(branch.sync_hook(), move |result| match result {
-            Ok(()) => answer(reply),
-            Err(e) => reply.fail(errno(e)),
-        });
+        when_on_disk(&self.syncer, branch, reply, answer);
     }
+}
+
+/// As [`Server::changed`], for those who have no more of the server than this.
+pub(super) fn changed<R: Answer>(
+    syncer: &Syncer,
+    branch: &Arc<Branch>,
+    reply: R,
+    answer: impl FnOnce(R) + Send + 'static,
+) {
+    match branch.sync_policy() {
+        SyncPolicy::Always => when_on_disk(syncer, branch, reply, answer),
+        SyncPolicy::Standard | SyncPolicy::Disabled => answer(reply),
+    }
+}
+
+fn when_on_disk<R: Answer>(
+    syncer: &Syncer,
+    branch: &Arc<Branch>,
+    reply: R,
+    answer: impl FnOnce(R) + Send + 'static,
+) {
+    syncer.wait(branch.sync_hook(), move |result| match result {
+        Ok(()) => answer(reply),
+        Err(e) => reply.fail(errno(e)),
+    });
 }

@@ -1,7 +1,8 @@
 //! Files that are changed in mappings. Memory maps are no safe code here; Python has them.
 
 use crate::world::{World, settings};
-use cenote_zpl::Settings;
+use cenote_fuse::SyncPolicy;
+use cenote_zpl::{CreateProps, Settings};
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -91,4 +92,37 @@ m[5000:5004] = b'last'
     let wrong = got.iter().zip(&want).position(|(a, b)| a != b);
     assert_eq!((wrong, got.len()), (None, want.len()));
     assert!(fs::write(w.path("f"), "x").is_err());
+}
+
+#[test]
+fn times_that_are_set_stay_when_mappings_are_written() {
+    for sync_policy in [SyncPolicy::Standard, SyncPolicy::Always] {
+        let w = World::with(settings(), &CreateProps::default(), |spec| {
+            spec.sync_policy = sync_policy;
+        });
+        let script = "
+def mtime():
+    return os.stat(sys.argv[1]).st_mtime_ns
+m[:1] = b'1'
+os.utime(sys.argv[1], ns=(11, 13))
+m.flush()
+assert mtime() == 13
+m[4096:4097] = b'2'
+os.utime(fd, ns=(11, 14))
+assert mtime() == 14
+m.close()
+os.close(fd)
+assert mtime() == 14
+fd = os.open(sys.argv[1], os.O_RDWR)
+m = mmap.mmap(fd, 8192)
+m[2:3] = b'3'
+m.flush()
+m.close()
+os.close(fd)
+assert mtime() > 14
+";
+        Program::start(&w, "f", script).ends();
+        let got = on_disk(&w, "f");
+        assert!(got[..3] == *b"1x3" && got[4096] == b'2');
+    }
 }
