@@ -28,6 +28,8 @@ const FMODE_EXEC: u32 = 0x20;
 /// What an open file is told to the kernel as: its pages stay valid, and there is nothing to be done
 /// when a descriptor is closed.
 pub(super) const OPENED: u32 = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH;
+/// The set-group-id bit.
+const SETGID: u32 = 0o2000;
 /// A day in seconds: an access time older than this is always brought up to date.
 const DAY: i64 = 24 * 3600;
 /// Percent of space that `fallocate` wants to be there for what it promises
@@ -163,13 +165,16 @@ impl Server {
     }
 
     /// Takes away the set-user-id and set-group-id bits, for a change by someone without privilege
-    /// that does not do it itself.
+    /// that does not do it itself. The latter is taken as the kernel does: also from what the group may
+    /// not run, unless it is a member who changes it.
     fn clear_ids(&self, who: Caller, handle: &Handle) -> Result<(), Errno> {
         let ino = handle.node.ino();
         if !self.tree.inodes.is_setid(ino) || who.keeps_ids() {
             return Ok(());
         }
-        let set = SetAttr { clear_ids: true, ..SetAttr::default() };
+        let attr = handle.fs.attr(handle.object).map_err(|e| missing(&e))?;
+        let clear_setgid = attr.mode & SETGID != 0 && !who.keeps_setgid(attr.gid);
+        let set = SetAttr { clear_ids: true, clear_setgid, ..SetAttr::default() };
         handle.fs.setattr(handle.object, &set).map_err(|e| missing(&e))?;
         self.ids_cleared(ino);
         Ok(())

@@ -257,6 +257,25 @@ fn set_id_bits_stay_if_somebody_else_changes_nothing() {
     assert_eq!(mode(), 0o755);
 }
 
+/// As the kernel has it with other file systems.
+#[test]
+fn only_members_leave_a_set_group_id_bit_of_what_the_group_may_not_run() {
+    let w = World::new();
+    let path = w.path("f");
+    let copy = "import os; f = os.open('f', os.O_RDWR); os.copy_file_range(f, f, 10, 0, 100)";
+    let copy = format!("python3 -c \"{copy}\"");
+    for command in ["fallocate -l 1000 f", "fallocate -p -o 0 -l 10 f", &copy] {
+        for (group, want) in [(0, 0o766), (1000, 0o2766)] {
+            fs::write(&path, "0123456789").unwrap();
+            chown(&path, None, Some(group)).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(0o6766)).unwrap();
+            w.as_user(1000, command);
+            let mode = fs::metadata(&path).unwrap().mode() & 0o7777;
+            assert_eq!(mode, want, "{command}, group {group}");
+        }
+    }
+}
+
 /// Who is in a user namespace of his own has all capabilities, over nothing here.
 #[test]
 fn capabilities_of_other_namespaces_keep_no_set_id_bits() {

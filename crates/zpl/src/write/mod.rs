@@ -178,6 +178,8 @@ pub struct SetAttr {
     pub projid: Option<u32>,
     /// A change of owner or length takes away the set-user-id and set-group-id bits.
     pub clear_ids: bool,
+    /// The latter also if the group may not run the file.
+    pub clear_setgid: bool,
 }
 
 /// `zp_flags` that users set and see.

@@ -148,7 +148,12 @@ fn apply(cx: &mut Cx<'_>, ino: u64, set: &SetAttr) -> Result<Attr> {
     let old = node.mode(cx)?;
     let mut mode = set.mode.map_or(old, |m| old & S_IFMT | u64::from(m) & 0o7777);
     if set.clear_ids && set.mode.is_none() {
-        mode = without_ids(mode, if set.size.is_some() { CONTENTS } else { OWNER });
+        let run = match (set.clear_setgid, set.size) {
+            (true, _) => u64::MAX,
+            (false, Some(_)) => CONTENTS,
+            (false, None) => OWNER,
+        };
+        mode = without_ids(mode, run);
     }
     let mut access = None;
     if mode != old || set.mode.is_some() {
