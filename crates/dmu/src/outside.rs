@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A time: seconds since 1970, nanoseconds.
 pub type Time = (i64, u32);
@@ -22,6 +22,13 @@ impl Clock {
     /// What time it is.
     pub fn now(&self) -> Time {
         (self.0)()
+    }
+
+    /// How long it has been since a time that it told.
+    pub fn since(&self, then: Time) -> Duration {
+        let nanoseconds = |t: Time| i128::from(t.0) * 1_000_000_000 + i128::from(t.1);
+        let passed = nanoseconds(self.now()) - nanoseconds(then);
+        Duration::from_nanos(u64::try_from(passed.max(0)).unwrap_or(u64::MAX))
     }
 
     /// What time it is, in seconds since 1970; 0 before.

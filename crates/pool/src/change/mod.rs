@@ -52,7 +52,6 @@ use cenote_dsl::write::{DslWriteError, Tx, rename as dirs, snapshot as snaps};
 use cenote_format::nvlist::{NvList, NvValue};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// What is in the object sets of file systems and volumes: the floor above.
 pub trait Contents: Send + Sync {
@@ -162,7 +161,8 @@ impl Changes {
     ) -> Result<T> {
         let command = self.command.lock().take();
         let again = command.clone();
-        let (who, begin) = (self.who, Instant::now());
+        let (who, clock) = (self.who, self.engine.clock());
+        let begin = clock.now();
         let done = self.engine.sync_task(move |context| {
             if !context.has_room(check, blocks)? {
                 return Ok(Err(ChangeError::NoSpace));
@@ -177,7 +177,7 @@ impl Changes {
             }
             let now = context.tx.now;
             if let Some(Request { name, input }) = request {
-                let record = history::ioctl(name, input, who, begin.elapsed(), now);
+                let record = history::ioctl(name, input, who, clock.since(begin), now);
                 history::append(context.tx.mos, &record)?;
             }
             if let Some(command) = command {

@@ -96,7 +96,7 @@ use crate::props::{self, PropChange};
 use crate::space_write::Loader;
 use crate::tunables;
 use cenote_dmu::live::LiveObjectSet;
-use cenote_dmu::outside::Outside;
+use cenote_dmu::outside::{Clock, Outside};
 use cenote_store::Store;
 use cenote_store::alloc::{Allocator, Class, VdevInfo};
 use cenote_store::write::Writer;
@@ -207,6 +207,11 @@ impl Engine {
     /// The pool as the last transaction group left it.
     pub fn pool(&self) -> Arc<Pool> {
         self.shared.view()
+    }
+
+    /// The clock that it was given.
+    pub fn clock(&self) -> Clock {
+        self.shared.disk.outside.clock.clone()
     }
 
     /// Opens the head dataset `ds_obj` for writing, or finds it open.
