@@ -186,6 +186,13 @@ impl Handle {
         }
     }
 
+    fn acls_changed(&self) {
+        match self {
+            Handle::Mount(mount) => mount.acls_changed(),
+            Handle::Graft(graft) => graft.acls_changed(),
+        }
+    }
+
     fn set_sync_policy(&self, policy: SyncPolicy) {
         match self {
             Handle::Mount(mount) => mount.set_sync_policy(policy),

@@ -503,6 +503,16 @@ fn access_lists_count_as_soon_as_they_can_be_set() {
     grant().unwrap();
     assert!(reads(NOBODY, NOBODY), "the list lets it");
     assert!(!reads(1000, 0) && !reads(1000, 1000), "the list does not");
+    // Without lists the mode counts, in which the group has the mask's bits; the file system is in use.
+    let held = fs::File::open(&file).unwrap();
+    for without in ["set acltype=off tank/a", "inherit acltype tank/a"] {
+        tank.zfs(without);
+        assert!(!reads(NOBODY, NOBODY) && reads(1000, 0), "{without}");
+        assert_eq!(grant(), Err(rustix::io::Errno::OPNOTSUPP));
+        tank.zfs("set acltype=posix tank/a");
+        assert!(reads(NOBODY, NOBODY) && !reads(1000, 0), "the list counts again");
+    }
+    drop(held);
     tank.finish();
 }
 

@@ -563,7 +563,13 @@ impl Tree {
         }
     }
 
-    /// Makes the kernel ask for a file's attributes when it needs them next.
+    /// Makes the kernel ask for the ACLs of a file system's files when it needs them next.
+    pub(crate) fn acls_changed(&self, branch: &Arc<Branch>) {
+        let known = self.inodes.known(|ino| slot_of(ino) == branch.slot);
+        known.into_iter().chain([branch.root().ino()]).for_each(|ino| self.attr_changed(ino));
+    }
+
+    /// Makes the kernel ask for a file's attributes and ACLs when it needs them next.
     pub(crate) fn attr_changed(&self, ino: u64) {
         self.tell(|notifier| notifier.inval_inode(self.kernels(ino), -1, 0));
     }
@@ -683,6 +689,13 @@ impl Graft {
     pub fn set_snapdir(&self, snapdir: SnapDir) {
         if let Some(tree) = self.tree.upgrade() {
             tree.set_snapdir(&self.branch, snapdir);
+        }
+    }
+
+    /// As [`MountHandle::acls_changed`].
+    pub fn acls_changed(&self) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.acls_changed(&self.branch);
         }
     }
 

@@ -186,6 +186,13 @@ impl MountHandle {
         }
     }
 
+    /// The file system has got ACLs or lost them: what the kernel knows of them counts no longer.
+    pub fn acls_changed(&self) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.acls_changed(&tree.root);
+        }
+    }
+
     /// Tells the kernel what it keeps to itself: whether the file system can be changed and what
     /// becomes of access times, which the file system knows, and the properties `setuid`, `devices`
     /// and `exec`. False: only mounting anew does, since this process is not root.

@@ -8,6 +8,7 @@
 //! `setuid`, `devices`, `readonly`, `atime`): where it can be told, which takes root and a mount that is
 //! no graft, it is, in use or not; where it cannot, the file system is mounted anew if need be. So it is
 //! when `acltype` becomes `posix`, which the kernel is told when it mounts; until then there are no ACLs.
+//! When they go, the kernel still asks for them, and is told that there are none.
 
 use super::{
     Directory, Handle, How, Kernels, Mounted, Mounts, NotMounted, Settings, StaysMounted, mount_one,
@@ -269,10 +270,14 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
         let mut files = settings.files.clone();
         // A list that the kernel does not go by would be a lie.
         files.visibility.posix_acl &= mounted.kernels.acls;
+        let acls_change = files.visibility.posix_acl != mounted.fs.visibility().posix_acl;
         if files.read_only && mounted.fs.is_writable() {
             mounted.handle.write_mapped();
         }
         mounted.fs.set_settings(files);
+        if acls_change {
+            mounted.handle.acls_changed();
+        }
         mounted.handle.set_sync_policy(settings.sync);
         mounted.handle.set_snapdir(settings.snapdir);
         mounted.options = settings.options.clone();

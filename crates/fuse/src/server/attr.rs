@@ -124,12 +124,6 @@ impl Server {
         Ok(attr)
     }
 
-    /// Whether the kernel checks permissions by ACLs. It does so in the whole mount or nowhere; where
-    /// there may be grafts, some of them may have ACLs.
-    pub(super) fn kernel_asks_for_acls(&self) -> bool {
-        self.tree.root.fs.visibility().posix_acl || !crate::can_nest()
-    }
-
     /// Names of extended attributes, each ended by a NUL. Those for the superuser are shown to no
     /// one else.
     fn xattr_names(&self, who: Caller, ino: INodeNo) -> Result<Vec<u8>, Error> {
@@ -162,7 +156,7 @@ impl Server {
             Ok(None) => reply.error(Errno::NODATA),
             // For the kernel any other error would be one of the permission check.
             Err(Error::Unsupported(_))
-                if name.as_bytes().starts_with(ACL_PREFIX) && self.kernel_asks_for_acls() =>
+                if name.as_bytes().starts_with(ACL_PREFIX) && self.kernel_asks_for_acls =>
             {
                 reply.error(Errno::NODATA);
             }

@@ -72,6 +72,9 @@ pub(crate) struct Server {
     syncer: Arc<Syncer>,
     direct: Direct,
     aside: Aside,
+    /// Whether the kernel checks permissions by ACLs. It does so in the whole mount or nowhere, as it is
+    /// told at the beginning; file systems may lose theirs later.
+    kernel_asks_for_acls: bool,
 }
 
 fn errno(e: &Error) -> Errno {
@@ -89,7 +92,10 @@ fn missing(e: &Error) -> Errno {
 
 impl Server {
     pub(crate) fn new(spec: &MountSpec) -> Server {
+        // Where there may be grafts, some of them may have ACLs.
+        let kernel_asks_for_acls = spec.fs.visibility().posix_acl || !crate::can_nest();
         Server {
+            kernel_asks_for_acls,
             tree: Arc::new(Tree::new(spec)),
             handles: Handles::new(),
             syncer: Arc::default(),
@@ -127,7 +133,7 @@ impl Filesystem for Server {
             more |= FUSE_DIRECT_IO_ALLOW_MMAP;
         }
         // Makes the kernel check permissions by ACLs too.
-        if self.kernel_asks_for_acls() {
+        if self.kernel_asks_for_acls {
             wanted |= FUSE_POSIX_ACL;
         }
         u64::from(wanted) | more
