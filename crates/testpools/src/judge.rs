@@ -11,6 +11,9 @@ const COMPLAINTS: [&str; 7] =
     ["leaked space", "double alloc", "ERROR", "error:", "mismatch", "ASSERT", "rror counts"];
 /// What `zdb -b` says of a pool that is.
 const CLEAN: &str = "No leaks (block sum matches space maps exactly)";
+/// What `zdb -d` says of a feature that is used as often as the pool counts; otherwise it has a
+/// [complaint](COMPLAINTS), `feature refcount mismatch`, and fails.
+const COUNTED: &str = "Verified large_blocks feature refcount of ";
 /// Let go of prefetched blocks at once: otherwise `zdb` waits for them at its end, six seconds for
 /// those that it asked for itself and one for those that were guessed.
 const QUICK: [&str; 4] =
@@ -61,12 +64,17 @@ pub fn try_judge(dir: &Path, pool: &str) -> Result<(), String> {
     judged(dir, pool, "-bcc").map(drop)
 }
 
-/// As [`try_judge`]; what it says besides of metaslabs and log space maps (`-m`).
+/// As [`try_judge`]; with `-d`, so that it compares with the datasets how often they use each feature;
+/// what it says besides of metaslabs and log space maps (`-m`).
 ///
 /// # Errors
 /// What it said.
 pub fn try_judge_space(dir: &Path, pool: &str) -> Result<SpaceSaid, String> {
-    Ok(SpaceSaid::of(&judged(dir, pool, "-bccm")?))
+    let text = judged(dir, pool, "-bccmd")?;
+    if !text.contains(COUNTED) {
+        return Err(format!("zdb -d does not count features: {text}"));
+    }
+    Ok(SpaceSaid::of(&text))
 }
 
 fn judged(dir: &Path, pool: &str, options: &str) -> Result<String, String> {

@@ -8,10 +8,11 @@ use cenote_pool::create::Redundancy;
 use cenote_torture::live::crash::{Figures, Left, Plan, matrix, recover};
 use cenote_torture::live::disk::{Image, Journal, Replay};
 use cenote_torture::live::driver::{Committed, Seed};
-use cenote_torture::live::lab::{Logs, Shape, disks, lab};
+use cenote_torture::live::lab::{Logs, Shape, disks, judge, lab};
 use cenote_torture::live::model::Model;
 use cenote_torture::{Progress, long};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const fn shape(redundancy: Redundancy, disks: usize, ashift: u64) -> Shape {
     Shape { redundancy, disks, ashift, size: 64 << 20 }
@@ -47,12 +48,32 @@ fn a_crash_leaves_the_last_group() {
         progress.done(format_args!("seed {seed}"));
     }
     println!("{figures:?}");
+    if only.is_none() {
+        assert_enough(&figures);
+    }
 }
 
-/// Crashes while the pool is being made: there is none, or a good one; devices of none can be used.
+/// A thousand crashes, nearly all of which leave a pool; of a hundred zdb judges what is left, of
+/// some what there is in the end, in the long form of all.
+fn assert_enough(figures: &Figures) {
+    let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+    let (points, pools, judged) =
+        (count(&figures.points), count(&figures.pools), count(&figures.judged));
+    assert!(points >= 1000 && pools * 10 >= points * 9, "{figures:?}");
+    let ends = count(&figures.judged_ends);
+    let (enough, enough_ends) = if long() { (pools, pools) } else { (100, 50) };
+    assert!(judged >= enough && ends >= enough_ends, "{figures:?}");
+    let (again, judged_again) = (count(&figures.again), count(&figures.judged_again));
+    assert!(again > 0 && judged_again >= if long() { again * 9 / 10 } else { 10 }, "{figures:?}");
+}
+
+/// Crashes while the pool is being made: there is none, or a good one; devices of none can be used. zdb
+/// judges a sample of what there is in the end.
 #[test]
 fn a_crash_while_a_pool_is_made() {
     let _seed = Seed("creation".into());
+    // Of pools that were there, and of those that were made instead.
+    let (mut judged, mut judged_anew) = (0, 0);
     for (seed, shape) in SHAPES.iter().enumerate() {
         let journal = Arc::new(Journal::default());
         let first = vec![Image::new(shape.size); shape.disks];
@@ -67,16 +88,27 @@ fn a_crash_while_a_pool_is_made() {
         for at in (0..journal.len()).step_by(step) {
             replay.advance(at);
             let left = Left { images: replay.crash(at as u64), durable: None };
+            let sampled = at % (4 * step) == 0;
             match recover(&left, &committed, None, seed as u64) {
-                Some((mut driver, _)) => {
-                    (0..3).for_each(|_| driver.step());
-                    driver.check().unwrap();
+                Some(mut recovered) => {
+                    (0..3).for_each(|_| recovered.driver.step());
+                    recovered.driver.check().unwrap();
+                    recovered.finish(sampled).unwrap();
+                    judged += u64::from(sampled);
                 }
-                None if at % (4 * step) == 0 => {
-                    lab(&disks(&left.images, None)).create(shape).unwrap();
+                None if sampled => {
+                    let disks = disks(&left.images, None);
+                    lab(&disks).create(shape).unwrap().export(false).unwrap();
+                    if at % (32 * step) == 0 {
+                        let images: Vec<Image> = disks.iter().map(|d| d.image()).collect();
+                        judge(&images).unwrap();
+                        judged_anew += 1;
+                    }
                 }
                 None => {}
             }
         }
     }
+    println!("judged: {judged} pools that were there, {judged_anew} that were made instead");
+    assert!(judged > 0 && judged_anew > 0);
 }

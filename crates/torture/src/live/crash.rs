@@ -5,9 +5,9 @@
 //! that, the images are made that a crash there could have left: what was flushed, and any part of
 //! the rest. Each is imported, compared with what the model says of the transaction group that is
 //! newest on it, and written to again. Some crash once more during that, in the import itself or
-//! after it. zdb judges a sample.
+//! after it. zdb judges a sample: what a crash left, and what there is at the end.
 
-use super::disk::{Image, Journal, Replay};
+use super::disk::{Disk, Image, Journal, Replay};
 use super::driver::{ALL, Committed, Driver, Seed};
 use super::lab::{Logs, Shape, disks, judge, keep, lab};
 use super::{side_by_side, space};
@@ -35,7 +35,9 @@ pub struct Plan {
     pub steps: u64,
     /// Crashes.
     pub points: usize,
-    /// Crashes of which zdb judges what is left.
+    /// Crashes of which zdb judges what is left; of half of these, or of all if they are all, it judges
+    /// what there is in the end too, and so it does of as large a part of the second ones as is judged of
+    /// the first.
     pub sample: usize,
 }
 
@@ -113,8 +115,12 @@ pub struct Figures {
     pub pools: AtomicU64,
     /// Crashes of which zdb judged what was left.
     pub judged: AtomicU64,
+    /// Crashes of which zdb judged what there was in the end.
+    pub judged_ends: AtomicU64,
     /// Second crashes.
     pub again: AtomicU64,
+    /// Second crashes of which zdb judged what there was in the end.
+    pub judged_again: AtomicU64,
     /// Most log space maps that a crash left.
     pub logs: AtomicUsize,
     /// Metaslabs whose free space was compared after crashes.
@@ -126,13 +132,37 @@ fn newest(found: &Candidate) -> Option<u64> {
     Uberblock::best(all).map(|ub| ub.txg)
 }
 
+/// A pool that was imported after a crash.
+pub struct Recovered {
+    /// Works with it.
+    pub driver: Driver,
+    /// Group that the crash left.
+    pub txg: u64,
+    disks: Vec<Arc<Disk>>,
+}
+
+impl Recovered {
+    /// Exports the pool. Returns what it held at each group.
+    ///
+    /// # Errors
+    /// With `judged`: what zdb finds wrong with it.
+    pub fn finish(self, judged: bool) -> Result<Committed, String> {
+        let (_, committed) = self.driver.export();
+        if judged {
+            let images: Vec<Image> = self.disks.iter().map(|d| d.image()).collect();
+            judge(&images).map_err(|e| format!("after group {}: {e}", self.txg))?;
+        }
+        Ok(committed)
+    }
+}
+
 /// One crash. Returns what the pool holds.
 pub fn recover(
     left: &Left,
     committed: &Committed,
     journal: Option<&Arc<Journal>>,
     seed: u64,
-) -> Option<(Driver, u64)> {
+) -> Option<Recovered> {
     let disks = disks(&left.images, journal);
     let lab = lab(&disks);
     let wrong = |why: String| panic!("{why}; images in {}", keep(&left.images));
@@ -170,7 +200,8 @@ pub fn recover(
         return None;
     };
     model.close_all();
-    Some((Driver::new(seed, &lab, engine, model, ALL), txg))
+    let driver = Driver::new(seed, &lab, engine, model, ALL);
+    Some(Recovered { driver, txg, disks })
 }
 
 /// What is to be done at one point.
@@ -179,19 +210,23 @@ struct Point {
     left: Left,
     /// Whether zdb is to judge it.
     judge: bool,
+    /// Whether zdb is to judge what there is in the end.
+    judge_end: bool,
     /// Whether it crashes again.
     again: bool,
+    /// Whether zdb is to judge what there is after that.
+    judge_again: bool,
 }
 
 fn survive(story: &Story, point: &Point, figures: &Figures) {
     figures.points.fetch_add(1, Ordering::Relaxed);
     let journal = Arc::new(Journal::default());
     let recording = point.again.then_some(&journal);
-    let Some((mut driver, txg)) = recover(&point.left, &story.committed, recording, point.seed)
-    else {
+    let Some(mut recovered) = recover(&point.left, &story.committed, recording, point.seed) else {
         return;
     };
     figures.pools.fetch_add(1, Ordering::Relaxed);
+    let (driver, txg) = (&mut recovered.driver, recovered.txg);
     let kept = || keep(&point.left.images);
     match space::check_metaslabs(driver.engine()) {
         Ok(compared) => {
@@ -208,16 +243,26 @@ fn survive(story: &Story, point: &Point, figures: &Figures) {
     let mut known = Vec::new();
     // Before, all that is known is what had been imported.
     let before = driver.committed.values().next().cloned().unwrap();
-    work(&mut driver, &journal, &mut known, 4);
+    work(driver, &journal, &mut known, 4);
     let same = driver.check();
     assert!(same.is_ok(), "after group {txg}: {same:?}; images in {}", kept());
-    if !point.again {
+    if !point.judge_end && !point.again {
         return;
     }
-    let (_, mut committed) = driver.export();
-    committed.insert(txg, before);
-    let first = point.left.images.clone();
-    let story = Story { first, journal, committed, known };
+    figures.judged_ends.fetch_add(u64::from(point.judge_end), Ordering::Relaxed);
+    let mut committed = match recovered.finish(point.judge_end) {
+        Ok(committed) => committed,
+        Err(why) => panic!("{why}; images of the crash in {}", kept()),
+    };
+    if point.again {
+        committed.insert(txg, before);
+        let first = point.left.images.clone();
+        crash_again(&Story { first, journal, committed, known }, txg, point, figures);
+    }
+}
+
+/// Two crashes in what was done after the first, which had left group `first`.
+fn crash_again(story: &Story, first: u64, point: &Point, figures: &Figures) {
     let mut rng = SmallRng::seed_from_u64(point.seed);
     for crash in 0..2 {
         figures.again.fetch_add(1, Ordering::Relaxed);
@@ -230,11 +275,17 @@ fn survive(story: &Story, point: &Point, figures: &Figures) {
         let mut replay = Replay::new(story.first.clone(), &story.journal);
         replay.advance(at);
         let images = replay.crash(rng.random());
-        let left = Left { images, durable: Some(story.durable(at).unwrap_or(txg)) };
-        if let Some((mut driver, txg)) = recover(&left, &story.committed, None, rng.random()) {
-            (0..3).for_each(|_| driver.step());
-            let same = driver.check();
-            assert!(same.is_ok(), "after group {txg}: {same:?}; images in {}", keep(&left.images));
+        let left = Left { images, durable: Some(story.durable(at).unwrap_or(first)) };
+        let again = recover(&left, &story.committed, None, rng.random());
+        let Some(Recovered { mut driver, txg, disks }) = again else { continue };
+        (0..3).for_each(|_| driver.step());
+        let same = driver.check();
+        assert!(same.is_ok(), "after group {txg}: {same:?}; images in {}", keep(&left.images));
+        if point.judge_again {
+            figures.judged_again.fetch_add(1, Ordering::Relaxed);
+            if let Err(why) = (Recovered { driver, txg, disks }).finish(true) {
+                panic!("{why}; images of the second crash in {}", keep(&left.images));
+            }
         }
     }
 }
@@ -265,11 +316,16 @@ pub fn matrix(seed: u64, plan: &Plan, figures: &Figures) {
     let points = choose(&story, &mut rng, plan.points);
     let mut replay = Replay::new(story.first.clone(), &story.journal);
     let every = (plan.points / plan.sample.max(1)).max(1);
+    // zdb takes its time, most of it for going away.
+    let every_end = if every == 1 { 1 } else { 2 * every };
     let points = points.into_iter().enumerate().map(|(i, at)| {
         replay.advance(at);
         let left = Left { images: replay.crash(rng.random()), durable: story.durable(at) };
         let seed = rng.random();
-        Point { seed, left, judge: i % every == 0, again: i % 8 == 3 }
+        let again = i % 8 == 3;
+        let judge_again = again && (i / 8).is_multiple_of(every);
+        let (judge, judge_end) = (i % every == 0, i % every_end == 0);
+        Point { seed, left, judge, judge_end, again, judge_again }
     });
     side_by_side(points, |point| {
         let _seed = Seed(format!("seed {seed}, {plan:?}"));

@@ -57,7 +57,7 @@ pub struct Driver {
     /// File systems that are open, by name.
     open: BTreeMap<String, Arc<FileSystem>>,
     ticks: Arc<AtomicU64>,
-    /// Most bytes of one write.
+    /// Most bytes of one write, but for a few if they may be large.
     pub largest: usize,
     /// Changes that were refused for want of space.
     pub refused: u64,
@@ -86,16 +86,22 @@ pub const ALL: How = How {
         "on",
         "off",
         "lzjb",
+        "gzip",
         "gzip-1",
         "gzip-9",
         "zle",
         "lz4",
+        "zstd",
         "zstd-1",
         "zstd-12",
+        "zstd-fast",
         "zstd-fast-10",
     ],
     checksums: &["on", "off", "fletcher2", "fletcher4", "sha256", "sha512", "skein", "edonr"],
 };
+
+/// Most bytes of most writes where they may be large.
+const LARGE: usize = 100_000;
 
 /// Whether what was destroyed is still being freed.
 fn is_freeing(pool: &Pool) -> bool {
@@ -124,7 +130,7 @@ impl Driver {
             open: BTreeMap::new(),
             // Later than everything in the model.
             ticks: Arc::new(AtomicU64::new(0)),
-            largest: 100_000,
+            largest: LARGE,
             refused: 0,
             how,
             sample: if crate::long() { 1 } else { 5 },

@@ -44,7 +44,7 @@ impl Driver {
     fn property(&mut self) -> (String, String) {
         let of = |name: &str, value: u64| (name.to_string(), value.to_string());
         match self.rng.random_range(0..9) {
-            0 => of("recordsize", 512 << self.rng.random_range(0..11)),
+            0 => of("recordsize", 512 << self.rng.random_range(0..16)),
             1 => {
                 let sizes = [0, 512, 4096, 32 << 10, 1 << 20];
                 of("special_small_blocks", self.pick(&sizes).unwrap())

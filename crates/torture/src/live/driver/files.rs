@@ -2,7 +2,7 @@
 
 use super::super::files::errno::*;
 use super::super::files::{Body, Done, Files, Node};
-use super::{Driver, bytes, crowded, overwrite};
+use super::{Driver, LARGE, bytes, crowded, overwrite};
 use cenote_zpl::{
     Allocate, FileSystem, NewNode, NodeKind, RenameFlags, Rewrite, SetAttr, SetTime, SetXattr,
 };
@@ -10,8 +10,10 @@ use rand::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Longest file.
+/// Where files are written to at most.
 const LONGEST: u64 = 700_000;
+/// Most bytes of any write.
+const LARGEST: usize = 3 << 20;
 
 fn errno<T>(done: Result<T, cenote_zpl::Error>) -> Done<T> {
     done.map_err(|e| e.errno())
@@ -59,6 +61,8 @@ impl Driver {
         match self.rng.random_range(0..8) {
             0..4 => self.rng.random_range(1..1500),
             4..6 => self.rng.random_range(1..most.min(40_000)),
+            // More than most records.
+            6 if most >= LARGE && self.chance(30) => self.rng.random_range(1..LARGEST),
             6 => self.rng.random_range(1..most),
             _ => 131_072.min(most),
         }
