@@ -426,6 +426,38 @@ fn what_joined_unseen_is_looked_for_last() {
     assert_eq!(loads(), before + 1);
 }
 
+/// Blocks are placed one after the other, and when a segment is used up, in the largest, or in the
+/// first that fits if one is looked for; where little is free, or nothing large, in one that just fits.
+#[test]
+fn little_that_is_free_is_used_for_what_just_fits() {
+    use crate::tunables::{DF_ALLOC_THRESHOLD, DF_MAX_SEARCH};
+    const BLOCK: u64 = 4 << 10;
+    // A metaslab that is full but for these blocks of 256, and where the next ones go.
+    let holes = |free: &[std::ops::Range<u64>]| {
+        let (a, maps) = allocator(&[(Class::Normal, vdev(0, 20, 1))]);
+        let mut full: Vec<Dva> =
+            (0..256).map(|_| a.allocate(1, &request(BLOCK)).unwrap().1[0]).collect();
+        full.sort_by_key(|dva| dva.offset);
+        sync(&a, &maps, 1);
+        free.iter().cloned().flatten().for_each(|i| a.free(2, &full[i as usize]).unwrap());
+        (2..6).for_each(|txg| drop(sync(&a, &maps, txg)));
+        move || a.allocate(6, &request(BLOCK)).unwrap().1[0].offset / BLOCK
+    };
+    let next = holes(&[8..9, 20..22, 50..51, 100..116]);
+    DF_ALLOC_THRESHOLD.set(17 * BLOCK).unwrap();
+    let just_fits = next();
+    DF_ALLOC_THRESHOLD.reset();
+    DF_MAX_SEARCH.set(1 << 20).unwrap();
+    let first = next();
+    DF_MAX_SEARCH.reset();
+    assert_eq!((just_fits, first), (8, 20));
+    assert_eq!([next(), next(), next()], [21, 100, 101], "side by side, then in the largest");
+    // The same where of 256 blocks 11 are free, more than 4%, but not where it is less.
+    let next = holes(&[20..22, 50..51, 100..108]);
+    let placed: Vec<u64> = (0..11).map(|_| next()).collect();
+    assert_eq!(placed, [100, 101, 102, 103, 104, 105, 106, 107, 50, 20, 21]);
+}
+
 #[test]
 fn little_used_metaslabs_make_room() {
     let (a, maps) = allocator(&[(Class::Normal, vdev(0, 20, 6))]);
