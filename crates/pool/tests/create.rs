@@ -14,6 +14,7 @@ use cenote_pool::engine::{CreateRequest, Engine, EngineOptions};
 use cenote_pool::props::{PropContext, When};
 use cenote_pool::{ImportOptions, Pool, discover, history, props};
 use cenote_testpools::{judge, zdb};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -208,4 +209,31 @@ fn features_are_chosen() {
         }
         assert_eq!(value(&pool, &format!("feature@{not}")), "disabled");
     }
+}
+
+/// What OpenZFS lists in its compatibility file `openzfs-2.1-linux`.
+const OPENZFS_2_1: &str = "allocation_classes async_destroy bookmark_v2 bookmark_written bookmarks \
+    device_rebuild device_removal draid edonr embedded_data empty_bpobj enabled_txg encryption \
+    extensible_dataset filesystem_limits hole_birth large_blocks large_dnode livelist log_spacemap \
+    lz4_compress multi_vdev_crash_dump obsolete_counts project_quota redacted_datasets \
+    redaction_bookmarks resilver_defer sha512 skein spacemap_histogram spacemap_v2 \
+    userobj_accounting zpool_checkpoint zstd_compress";
+
+/// A new pool has what OpenZFS 2.1 gives it, but for what is not written yet.
+#[test]
+fn the_default_features_are_those_of_openzfs() {
+    let making = Making::new(12);
+    making.create("a");
+    making.judge();
+    let pool = making.open();
+    let has: BTreeSet<String> = pool
+        .get_all()
+        .iter()
+        .filter(|(_, value)| value.exact != "disabled")
+        .filter_map(|(name, _)| name.strip_prefix("feature@").map(String::from))
+        .collect();
+    let listed: BTreeSet<String> = OPENZFS_2_1.split_whitespace().map(String::from).collect();
+    let missing: Vec<&String> = listed.difference(&has).collect();
+    assert_eq!(missing, ["draid", "encryption", "redacted_datasets", "redaction_bookmarks"]);
+    assert!(has.is_subset(&listed), "{has:?}");
 }

@@ -8,9 +8,10 @@ mod rig;
 
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
-use cenote_dsl::write::space::set_quota;
-use cenote_pool::change::{Changes, Contents, Format, Kind, NewDataset};
+use cenote_dsl::write::space::{set_quota, set_refquota};
+use cenote_pool::change::{Changes, Contents, Format, Kind, NewDataset, NewSnapshot};
 use cenote_pool::engine::{Engine, SpaceCheck, SyncContext};
+use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_zpl::{CreateProps, Error, FileSystem, Settings};
 use rig::{NODE, Rig, bytes, open};
 use std::collections::BTreeMap;
@@ -113,6 +114,7 @@ fn life(line: &str, ashift: u64) {
     let engine = rig.import();
     check(&open(&engine), &files);
     engine.export(false).unwrap();
+    rig.judge_blocks();
 }
 
 #[test]
@@ -135,7 +137,8 @@ fn raidz_of_three_parities() {
     life("raidz3 a b c d e", 12);
 }
 
-/// Each group takes a good part of what is left. There were 584 when a sixth of it was the most.
+/// Each group takes a good part of what is left, so that there are not many, though the last ones are
+/// small.
 #[test]
 fn the_last_bytes_go_in_few_groups() {
     let rig = Rig::new(256 << 20);
@@ -213,6 +216,86 @@ fn a_quota() {
     engine.export(false).unwrap();
     drop(engine);
     rig.judge_blocks();
+}
+
+/// What a file system refers to has a limit, not what its snapshots hold besides; at the limit files
+/// can be deleted.
+#[test]
+fn a_refquota() {
+    const QUOTA: u64 = 10 << 20;
+    const EDQUOT: i32 = 122;
+    let rig = Rig::new(256 << 20);
+    let engine = rig.create("a", 12);
+    let root = || engine.pool().dsl().root().unwrap();
+    let head = root().ds_obj;
+    engine.sync_task(move |ctx| set_refquota(&mut ctx.tx, head, QUOTA)).unwrap();
+    let changes = Changes::new(engine.clone(), Arc::new(FileSystems), None);
+    let fs = open(&engine);
+    let mut files = Files::new();
+    for round in 1..=3 {
+        let refused = fill(&fs, &mut files, &|n| if n % 3 == 0 { 5000 } else { 700_000 });
+        assert_eq!(refused.errno(), EDQUOT, "{refused}");
+        engine.sync().unwrap();
+        let referenced = root().ds.referenced;
+        assert!((QUOTA * 3 / 4..=QUOTA * 5 / 4).contains(&referenced), "{round}: {referenced}");
+        check(&fs, &files);
+        let names = vec![format!("tank@{round}")];
+        changes.snapshot(&NewSnapshot { names, props: Vec::new() }).unwrap();
+        // All of it stays in the snapshot, and makes room all the same.
+        empty(&fs, &mut files, &|_| true);
+        engine.sync().unwrap();
+        assert!(root().dir.used > round * QUOTA * 3 / 4, "{round}: {}", root().dir.used);
+    }
+    drop((fs, changes));
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// What OpenZFS leaves for files of so many bytes of metaslabs, `log` of which are for the log
+/// (`spa_get_slop_space`): all but a 32nd of the rest, at most 128 GiB, less the log up to half of it;
+/// but 128 MiB, or half of a pool that is smaller than twice that.
+fn usable(metaslabs: u64, log: u64) -> u64 {
+    let space = metaslabs - log;
+    let share = (space >> 5).min(128 << 30);
+    space - (share - log.min(share / 2)).max((space / 2).min(128 << 20))
+}
+
+/// As much is kept back as OpenZFS keeps. Pools that are written to have no metaslab for a log.
+#[test]
+fn what_is_kept_back_is_what_openzfs_keeps() {
+    for size in [64 << 20, 200 << 20, 1 << 30, 20 << 30, 1 << 40, 6 << 40] {
+        let rig = Rig::new(size);
+        let engine = rig.create("a", 12);
+        // What is freed meanwhile comes back.
+        (0..4).for_each(|_| engine.sync_task(|_| Ok(())).unwrap());
+        let told = |pool: &Pool| {
+            let root = pool.dsl().root().unwrap();
+            pool.dsl().available(&root).unwrap().unwrap() + root.dir.used
+        };
+        let writing = told(&engine.pool());
+        engine.export(false).unwrap();
+        drop(engine);
+        rig.judge_blocks();
+        let found = discover(&[rig.path().to_path_buf()]);
+        let options = ImportOptions { readonly: true, ..ImportOptions::default() };
+        let reading = told(&Pool::import(&found[0], &options).unwrap());
+        let config = cenote_testpools::zdb(rig.path(), "tank", &["-C"]);
+        let number = |name: &str| {
+            let value = config.lines().find_map(|l| l.trim().strip_prefix(name)).unwrap();
+            value.parse::<u64>().unwrap()
+        };
+        let shift = number("metaslab_shift: ");
+        let count = number("asize: ") >> shift;
+        let log = if count >= 64 { 1 << shift } else { 0 };
+        for (told, log) in [(writing, 0), (reading, log)] {
+            let off = usable(count << shift, log).checked_sub(told);
+            assert!(
+                off.is_some_and(|off| off < 128 << 10),
+                "{size}, log of {log}: {told}, {off:?}"
+            );
+        }
+    }
 }
 
 /// Each has room for its change, but not all of them together.

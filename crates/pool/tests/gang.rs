@@ -28,6 +28,19 @@ fn divided_blocks_are_counted_and_freed() {
         engine.export(false).unwrap();
         drop(engine);
         rig.judge_blocks();
+        // They are put together again.
+        let engine = rig.import();
+        let fs = open(&engine);
+        for file in (1..12u64).step_by(2) {
+            let ino = fs.lookup(fs.root(), format!("f{file}").as_bytes()).unwrap();
+            let mut data = vec![0; 700_001];
+            assert_eq!(fs.read(ino, 0, &mut data).unwrap(), 700_000);
+            assert!(data[..700_000] == bytes(file, 700_000), "f{file} on {layout}");
+        }
+        drop(fs);
+        engine.export(false).unwrap();
+        drop(engine);
+        rig.judge_blocks();
         let text = cenote_testpools::zdb(rig.path(), "tank", &["-b"]);
         let ganged = text.lines().find_map(|l| l.trim().strip_prefix("ganged count:"));
         assert!(ganged.unwrap().trim().parse::<u64>().unwrap() > 20, "{text}");
