@@ -8,8 +8,10 @@ mod common;
 use common::tank::Tank;
 use common::{Session, can_mount, mounts_below};
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
+use std::time::Duration;
 
 #[test]
 fn create_in_openzfs_words() {
@@ -214,6 +216,37 @@ fn what_covers_another_mount_goes_first() {
     tank.finish();
 }
 
+#[test]
+fn what_is_in_use_is_destroyed_by_force_only() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    for name in ["a", "a/b", "c", "c/d"] {
+        tank.zfs(&format!("create tank/{name}"));
+    }
+    tank.zfs("snapshot -r tank/a@one");
+    tank.zfs("snapshot -r tank/c@two");
+    assert_eq!(
+        tank.zfs("destroy -Rv tank/a"),
+        "will destroy tank/a/b@one\nwill destroy tank/a/b\nwill destroy tank/a@one\n\
+         will destroy tank/a\n"
+    );
+    assert!(!tank.path("tank/a").exists());
+    let file = tank.path("tank/c/d/file");
+    fs::write(&file, "kept").unwrap();
+    let held = fs::File::open(&file).unwrap();
+    for all in ["-r", "-R"] {
+        let why = tank.refused(&format!("destroy {all} tank/c"));
+        assert!(why.contains("busy"), "{why}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
+    }
+    tank.zfs("destroy -rf tank/c");
+    assert_eq!(tank.names(), ["tank"]);
+    drop(held);
+    tank.finish();
+}
+
 /// What is in a dataset from the start has the copies that it inherits or is given.
 #[test]
 fn copies_hold_from_the_first_block() {
@@ -222,14 +255,141 @@ fn copies_hold_from_the_first_block() {
     tank.zfs("create -o copies=1 tank/one");
     tank.session.run("zpool export tank").ok();
     for (dataset, copies) in [("tank", 3), ("tank/two", 3), ("tank/one", 2)] {
-        let said = cenote_testpools::zdb(tank.session.dir.path(), dataset, &["-dddddd"]);
-        let (_, said) = said.split_once(&format!("Dataset {dataset} [ZPL]")).unwrap();
+        let said = objects(&tank, dataset);
         let (_, said) = said.split_once("ZFS master node").unwrap();
         let block = said.lines().find(|line| line.contains(" L0 0:")).unwrap();
         let places = block.split_whitespace().filter(|word| word.starts_with("0:")).count();
         assert_eq!(places, copies, "{dataset}: {block}");
     }
     cenote_testpools::judge(tank.session.dir.path(), "tank");
+}
+
+/// What OpenZFS's `zdb` says of the objects of a dataset of the exported pool.
+#[track_caller]
+fn objects(tank: &Tank, dataset: &str) -> String {
+    let said = cenote_testpools::zdb(tank.session.dir.path(), dataset, &["-dddddd"]);
+    let (_, said) = said.split_once(&format!("Dataset {dataset} [ZPL]")).unwrap();
+    said.to_string()
+}
+
+#[test]
+fn pointers_are_there_as_often_as_redundant_metadata_says() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("-O compression=off -O recordsize=512");
+    // How often blocks of these levels of a file are there.
+    let wanted =
+        [("all", [2, 2, 1]), ("most", [2, 1, 1]), ("some", [1, 1, 1]), ("none", [1, 1, 1])];
+    for (value, _) in wanted {
+        tank.zfs(&format!("create -o redundant_metadata={value} tank/{value}"));
+        fs::write(tank.path(&format!("tank/{value}/file")), vec![7; 1 << 20]).unwrap();
+    }
+    tank.session.run("zpool export tank").ok();
+    for (value, places) in wanted {
+        let said = objects(&tank, &format!("tank/{value}"));
+        let (_, said) = said.split_once("ZFS plain file").unwrap();
+        for (level, places) in ["L2", "L1", "L0"].into_iter().zip(places) {
+            let of_level = |line: &&str| line.split_whitespace().nth(1) == Some(level);
+            let block = said.lines().find(of_level).unwrap();
+            let is = block.split_whitespace().filter(|word| word.starts_with("0:")).count();
+            assert_eq!(is, places, "{value}: {block}");
+        }
+    }
+    cenote_testpools::judge(tank.session.dir.path(), "tank");
+}
+
+#[test]
+fn attributes_are_where_the_property_says() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    for value in ["sa", "dir"] {
+        tank.zfs(&format!("create -o xattr={value} tank/{value}"));
+        let file = tank.path(&format!("tank/{value}/file"));
+        fs::write(&file, "").unwrap();
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(&file, "user.some", b"thing", flags).unwrap();
+    }
+    tank.session.run("zpool export tank").ok();
+    for (value, in_dnode, in_dir) in [("sa", true, false), ("dir", false, true)] {
+        let said = objects(&tank, &format!("tank/{value}"));
+        let holds =
+            (said.contains("SA xattrs: "), said.lines().any(|l| l.starts_with("\txattr\t")));
+        assert_eq!(holds, (in_dnode, in_dir), "{value}: {said}");
+    }
+    cenote_testpools::judge(tank.session.dir.path(), "tank");
+}
+
+/// `standard`: who asks for it waits until a transaction group is on disk; `always`: who writes waits;
+/// `disabled`: nobody does.
+#[test]
+fn sync_says_who_waits_for_a_group() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    // Nothing else has groups written.
+    tank.session.run("tunables set zfs_txg_timeout=1000000").ok();
+    let newest = || {
+        let line = tank.session.run("txgs -H -p -n 1 tank").ok();
+        line.split('\t').nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let mut file = fs::File::create(tank.path("tank/file")).unwrap();
+    for (value, write_waits, fsync_waits) in
+        [("standard", false, true), ("disabled", false, false), ("always", true, true)]
+    {
+        tank.zfs(&format!("set sync={value} tank"));
+        tank.session.run("zpool sync tank").ok();
+        let before = newest();
+        file.write_all(b"some").unwrap();
+        let written = newest();
+        file.sync_all().unwrap();
+        assert_eq!(written > before, write_waits, "{value}: write");
+        assert_eq!(newest() > before, fsync_waits, "{value}: fsync");
+    }
+    drop(file);
+    tank.finish();
+}
+
+#[test]
+fn reading_is_noted_as_the_properties_say() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    let path = tank.path("tank/file");
+    let accessed = || {
+        let about = fs::metadata(&path).unwrap();
+        (about.atime(), about.atime_nsec())
+    };
+    // Whether the first read after a change is noted, and the second one.
+    for (properties, noted) in [
+        ("atime=off relatime=off", [false, false]),
+        ("atime=on relatime=off", [true, true]),
+        ("atime=on relatime=on", [true, false]),
+    ] {
+        tank.zfs(&format!("set {properties} tank"));
+        fs::write(&path, "something").unwrap();
+        let found = [(), ()].map(|()| {
+            let before = accessed();
+            std::thread::sleep(Duration::from_millis(20));
+            let mut file = fs::File::open(&path).unwrap();
+            // From the file system, not from what the kernel keeps.
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            file.read_exact(&mut [0; 9]).unwrap();
+            drop(file);
+            accessed() != before
+        });
+        assert_eq!(found, noted, "{properties}");
+    }
+    let (last, root) = (accessed(), tank.session.root());
+    tank.session.run("zpool export tank").ok();
+    let dir = tank.session.path("").display().to_string();
+    tank.session.run(&format!("zpool import -d {dir} -R {root} tank")).ok();
+    assert_eq!(accessed(), last, "it is on disk");
+    tank.finish();
 }
 
 #[test]
@@ -532,7 +692,7 @@ fn devices_are_let_go_of_by_force_while_files_are_open() {
             tank.session.run("zpool export tank").ok();
         }
         tank.session.run(&format!("zpool import -d {dir} -R {root} tank")).ok();
-        assert!(std::io::Read::read(&mut held, &mut [0; 4]).is_err());
+        assert!(held.read(&mut [0; 4]).is_err());
         assert_eq!(fs::read(tank.path("tank/file")).unwrap(), b"kept");
         drop(dir_held);
     }
