@@ -216,30 +216,34 @@ fn pools_of_several_devices() {
         let pool = Pool::open([dir.path()], "tank").unwrap();
         let old = pool.dataset("tank@s").unwrap().filesystem().unwrap();
         assert_eq!(old.read("file7").unwrap(), noise(50_007, 7));
+        drop((old, pool));
+        judge(dir.path(), "tank");
     }
 }
 
 #[test]
 fn a_pool_of_openzfs_is_changed() {
-    let name = "mir3";
+    let name = "compat21";
     let copy = cenote_testpools::copy(name);
     let options = cenote::ImportOptions { force: true, ..Default::default() };
     let find = || Pool::find([&copy.pool.dir]).into_iter().find(|f| f.name() == name).unwrap();
     let pool = find().open_with(&options).unwrap();
     let before: Vec<String> = pool.datasets().map(|d| d.unwrap().name().to_string()).collect();
-    let new = pool.create_filesystem("mir3/new", &[]).unwrap();
+    let new = pool.create_filesystem("compat21/new", &[]).unwrap();
     new.filesystem().unwrap().write("file", noise(200_000, 9)).unwrap();
     let names: Vec<String> = before.iter().map(|d| format!("{d}@cenote")).collect();
     pool.snapshot(names.iter().map(String::as_str)).unwrap();
-    new.rename("mir3/newer").unwrap();
+    new.rename("compat21/newer").unwrap();
     drop((new, pool));
 
     let pool = find().open().unwrap();
-    let newer = pool.dataset("mir3/newer").unwrap().filesystem().unwrap();
+    let newer = pool.dataset("compat21/newer").unwrap().filesystem().unwrap();
     assert_eq!(newer.read("file").unwrap(), noise(200_000, 9));
     for name in &before {
         assert!(pool.dataset(&format!("{name}@cenote")).is_ok(), "{name}");
     }
+    drop((newer, pool));
+    judge(&copy.pool.dir, name);
 }
 
 /// What the ARC holds after something was read twice.

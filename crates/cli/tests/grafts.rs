@@ -10,7 +10,7 @@ mod common;
 
 use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};
 use cenote_testpools::TestPool;
-use common::{Done, Session, can_mount, mounts_below};
+use common::{Done, Session, can_mount, mounts_below, skip};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -35,7 +35,7 @@ impl Nobody {
         let everyone = can_mount() && fs::metadata("/dev/fuse").unwrap().mode() & 0o6 == 0o6;
         let helper = Command::new("fusermount3").arg("-V").stdout(Stdio::null()).status();
         if !everyone || !helper.is_ok_and(|s| s.success()) {
-            eprintln!("skipped: needs root, fusermount3 and a /dev/fuse that is open to everyone");
+            skip("needs root, fusermount3 and a /dev/fuse that is open to everyone");
             return None;
         }
         let session = Session::new();

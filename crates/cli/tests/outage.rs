@@ -313,4 +313,5 @@ fn refusals() {
         let said = s.run(line).fails(code);
         assert_eq!(said.lines().next(), Some(message), "{line}");
     }
+    judge(&s);
 }

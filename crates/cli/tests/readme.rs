@@ -87,6 +87,7 @@ fn readme_shows_what_commands_print() {
         }
     }
     assert!(commands > 5, "only {commands} commands in the README");
+    cenote_testpools::judge(&place.dir.path().join("new"), "tank");
     if std::env::var_os("CENOTE_UPDATE_README").is_some() {
         fs::write(&file, &after).unwrap();
     } else {

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Done, Session, can_mount, mounts_below};
+use common::{Done, Session, can_mount, mounts_below, skip};
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -31,13 +31,7 @@ fn create(s: &Session) {
 /// What OpenZFS's `zdb` says of the exported pool `tank`.
 #[track_caller]
 fn zdb(s: &Session, args: &[&str]) -> String {
-    let dev = s.path("dev").display().to_string();
-    let early = ["-o", "zfs_arc_min_prescient_prefetch_ms=1", "-e", "-p", &dev];
-    let out = Command::new("/usr/sbin/zdb").args(early).args(args).arg("tank").output();
-    let out = out.expect("OpenZFS's zdb is not installed (Debian: zfsutils-linux)");
-    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "zdb {args:?}: {text}");
-    text.into_owned()
+    cenote_testpools::zdb(&s.path("dev"), "tank", args)
 }
 
 #[track_caller]
@@ -183,13 +177,13 @@ fn new_values_count_while_a_pool_is_imported() {
     s.run("zpool export tank").ok();
     let kept = logs(&zdb(&s, &["-m"]));
     assert!(kept > 1, "{kept}");
-    zdb(&s, &["-bcc"]);
+    cenote_testpools::judge(&s.path("dev"), "tank");
     s.run("tunables set zfs_keep_log_spacemaps_at_export=0").ok();
     let (dev, path) = (s.path("dev"), s.root());
     s.run(&format!("zpool import -d {} -R {path} tank", dev.display())).ok();
     s.run("zpool export tank").ok();
     assert_eq!(logs(&zdb(&s, &["-m"])), 1);
-    zdb(&s, &["-bcc"]);
+    cenote_testpools::judge(&s.path("dev"), "tank");
 }
 
 /// Log space maps that `zdb -m` lists.
@@ -242,6 +236,7 @@ fn directory(s: &Session, dir: &Path, run: &dyn Fn(&str) -> Done) {
     assert!(txgs.starts_with("txg ") && txgs.lines().count() > 1, "{txgs}");
     assert!(fs::write(format!("{kstat}/tank/guid"), "1").is_err());
     run("zpool export tank").ok();
+    cenote_testpools::judge(&s.path("dev"), "tank");
     assert_eq!(shell(&format!("ls {kstat}")).ok(), "");
     assert!(!Path::new(&format!("{kstat}/tank/guid")).exists());
     assert!(run(&format!("tunables mount {place}")).fails(1).contains("shows them already"));
@@ -289,8 +284,7 @@ fn ordinary_users_have_such_a_directory_too() {
     own(&shown);
     let done = as_nobody(&format!("tunables mount {}", shown.display()));
     if done.code != 0 {
-        eprintln!("skipped: an ordinary user cannot mount here: {done:?}");
-        return;
+        return skip(&format!("an ordinary user cannot mount here: {done:?}"));
     }
     let cat = |line: &str| {
         let out = Command::new("sh").args(["-c", line]).uid(65534).gid(65534).output().unwrap();

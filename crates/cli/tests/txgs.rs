@@ -164,6 +164,8 @@ fn people_get_tables() {
         twice.lines().all(|l| seen.insert(l.split('\t').nth(1).map(str::to_string))),
         "{twice}"
     );
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(&s.path("dev"), "tank");
 }
 
 #[test]

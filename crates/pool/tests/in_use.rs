@@ -91,6 +91,8 @@ fn what_is_closed_is_not_changed() {
     assert!(change(&new).is_err());
     assert!(engine.sync_task(|_| Ok(())).is_err());
     assert_eq!(engine.suspended(), None);
+    drop((old, new, engine));
+    rig.judge();
 }
 
 #[test]

@@ -58,7 +58,7 @@ pub fn exercise(rig: &Rig, file: &Path, seed: u64, largest: u64, operations: u64
 
 #[test]
 fn fsx_finds_nothing() {
-    if !can_run(&["fsx", "zdb"]) {
+    if !can_run(&["fsx"]) {
         return;
     }
     let rig = Rig::new("-O atime=off");
@@ -87,7 +87,7 @@ fn fsx_finds_nothing() {
 
 #[test]
 fn fio_verifies() {
-    if !can_run(&["fio", "zdb"]) {
+    if !can_run(&["fio"]) {
         return;
     }
     let rig = Rig::new("");

@@ -28,11 +28,7 @@ fn found(output: &Output) -> String {
 
 #[test]
 fn pjdfstest_finds_nothing() {
-    if !can_run(&["pjdfstest", "zdb"]) {
-        return;
-    }
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can try what others may do");
+    if !can_run(&["pjdfstest"]) {
         return;
     }
     let rig = Rig::new("-O acltype=posix -O atime=off");
