@@ -11,6 +11,7 @@ mod common;
 mod contents;
 mod databases;
 mod killed;
+mod names;
 mod posix;
 mod recorder;
 mod rig;
