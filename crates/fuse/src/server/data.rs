@@ -47,31 +47,22 @@ fn is_stale(attr: &Attr, now: i64) -> bool {
 }
 
 impl Server {
-    pub(super) fn reply_open(&self, who: Caller, ino: INodeNo, flags: OFlags, reply: ReplyOpen) {
-        match self.open_file(who, ino, flags) {
-            Ok((fh, how, true, node)) => {
-                self.changed(node.branch(), reply, move |reply| reply.opened(fh, how));
-            }
-            Ok((fh, how, false, _)) => reply.opened(fh, how),
+    pub(super) fn reply_open(&self, ino: INodeNo, flags: OFlags, reply: ReplyOpen) {
+        match self.open_file(ino, flags) {
+            Ok((fh, how)) => reply.opened(fh, how),
             Err(e) => reply.error(e),
         }
     }
 
-    /// Opens a file; tells what the kernel is told it as, and whether that changed it.
-    fn open_file(
-        &self,
-        who: Caller,
-        ino: INodeNo,
-        flags: OFlags,
-    ) -> Result<(FileHandle, u32, bool, Node), Errno> {
+    /// Opens a file; tells what the kernel is told it as.
+    fn open_file(&self, ino: INodeNo, flags: OFlags) -> Result<(FileHandle, u32), Errno> {
         let node = self.tree.node(ino).map_err(|e| errno(&e))?;
         let Node::File { branch, fs, object, .. } = &node else { return Err(Errno::ISDIR) };
         // The kernel knows what may be run from the mount as a whole, but nothing of grafts.
         if flags.bits() & FMODE_EXEC != 0 && branch.slot != 0 && !branch.exec {
             return Err(Errno::ACCESS);
         }
-        let truncate = flags.contains(OFlags::TRUNC);
-        let write = flags & OFlags::RWMODE != OFlags::RDONLY || truncate;
+        let write = flags & OFlags::RWMODE != OFlags::RDONLY;
         if write {
             self.changeable(&node)?;
         }
@@ -83,9 +74,7 @@ impl Server {
             if write {
                 may_write(&attr, flags)?;
             }
-            if truncate {
-                self.truncate(who, &node, *object)?;
-            } else if !write && notes_access {
+            if !write && notes_access {
                 self.note_open(&node, &attr);
             }
         } else {
@@ -101,7 +90,7 @@ impl Server {
             notes_access,
         };
         let fh = self.handles.open(Handle::new(node.clone(), fs.clone(), *object, used, how));
-        Ok((fh, direct::opened(direct), truncate, node))
+        Ok((fh, direct::opened(direct)))
     }
 
     /// What the kernel has in memory is read without a request. So a file is taken as read when it is
@@ -144,18 +133,6 @@ impl Server {
         {
             tracing::debug!(object, "access time: {e}");
         }
-    }
-
-    fn truncate(&self, who: Caller, node: &Node, object: u64) -> Result<(), Errno> {
-        let Node::File { fs, .. } = node else { return Err(Errno::ISDIR) };
-        let ino = node.ino();
-        let clear_ids = self.tree.inodes.is_setid(ino) && !who.keeps_ids();
-        let set = SetAttr { size: Some(0), clear_ids, ..SetAttr::default() };
-        fs.setattr(object, &set).map_err(|e| missing(&e))?;
-        if clear_ids {
-            self.ids_cleared(ino);
-        }
-        Ok(())
     }
 
     /// A change took away the set-user-id and set-group-id bits: the kernel has to ask again.
@@ -433,7 +410,7 @@ impl Server {
 
 /// Whether a file's flags let it be opened to be written to.
 fn may_write(attr: &Attr, open: OFlags) -> Result<(), Errno> {
-    let appends = open.contains(OFlags::APPEND) && !open.contains(OFlags::TRUNC);
+    let appends = open.contains(OFlags::APPEND);
     if attr.flags & flags::IMMUTABLE != 0 || attr.flags & flags::APPEND_ONLY != 0 && !appends {
         return Err(Errno::PERM);
     }
@@ -484,7 +461,5 @@ mod tests {
         assert!(may_write(&flags(flags::IMMUTABLE), append).is_err());
         assert!(may_write(&flags(flags::APPEND_ONLY), append).is_ok());
         assert!(may_write(&flags(flags::APPEND_ONLY), OFlags::WRONLY).is_err());
-        let both = OFlags::WRONLY | OFlags::APPEND | OFlags::TRUNC;
-        assert!(may_write(&flags(flags::APPEND_ONLY), both).is_err());
     }
 }

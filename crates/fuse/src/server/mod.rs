@@ -48,9 +48,9 @@ use cenote_zpl::{Error, NodeKind};
 use change::{Wanted, node_kind};
 use direct::Direct;
 use fuse_abi::linux::{
-    FUSE_ASYNC_DIO, FUSE_ATOMIC_O_TRUNC, FUSE_CACHE_SYMLINKS, FUSE_DIRECT_IO_ALLOW_MMAP,
-    FUSE_DO_READDIRPLUS, FUSE_DONT_MASK, FUSE_HANDLE_KILLPRIV_V2, FUSE_HAS_IOCTL_DIR,
-    FUSE_PARALLEL_DIROPS, FUSE_POSIX_ACL, FUSE_READDIRPLUS_AUTO, fuse_kstatfs,
+    FUSE_ASYNC_DIO, FUSE_CACHE_SYMLINKS, FUSE_DIRECT_IO_ALLOW_MMAP, FUSE_DO_READDIRPLUS,
+    FUSE_DONT_MASK, FUSE_HANDLE_KILLPRIV_V2, FUSE_HAS_IOCTL_DIR, FUSE_PARALLEL_DIROPS,
+    FUSE_POSIX_ACL, FUSE_READDIRPLUS_AUTO, fuse_kstatfs,
 };
 use handles::Handles;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags};
@@ -128,8 +128,10 @@ impl Filesystem for Server {
         let mut more = 0;
         if self.tree.changes {
             // Whether the umask counts depends on the directory's default ACL; whether a write takes
-            // set-user-id bits away is known here without asking for every write.
-            wanted |= FUSE_ATOMIC_O_TRUNC | FUSE_DONT_MASK | FUSE_HANDLE_KILLPRIV_V2;
+            // set-user-id bits away is known here without asking for every write. FUSE_ATOMIC_O_TRUNC is
+            // not among them: a program that runs would be truncated by an open for reading with O_TRUNC
+            // before the kernel refuses that.
+            wanted |= FUSE_DONT_MASK | FUSE_HANDLE_KILLPRIV_V2;
             more |= FUSE_DIRECT_IO_ALLOW_MMAP;
         }
         // Makes the kernel check permissions by ACLs too.
@@ -244,8 +246,8 @@ impl Filesystem for Server {
         self.reply_rename(from, to, flags, reply);
     }
 
-    fn open(&self, who: Caller, ino: INodeNo, flags: OFlags, reply: ReplyOpen) {
-        self.reply_open(who, ino, flags, reply);
+    fn open(&self, _who: Caller, ino: INodeNo, flags: OFlags, reply: ReplyOpen) {
+        self.reply_open(ino, flags, reply);
     }
 
     fn read(&self, fh: FileHandle, offset: u64, size: u32, flags: OFlags, reply: ReplyData) {

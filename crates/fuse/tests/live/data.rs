@@ -474,3 +474,23 @@ fn a_large_read_is_answered_from_many_small_blocks_and_holes() {
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     }
 }
+
+/// What runs is not written to; whoever is refused has not truncated it either.
+#[test]
+fn a_program_that_runs_stays_whole() {
+    let w = World::new();
+    let program = w.path("program");
+    fs::copy("/bin/sleep", &program).unwrap();
+    let whole = fs::read(&program).unwrap();
+    let mut running = Command::new(&program).arg("60").spawn().unwrap();
+    for how in [OFlags::WRONLY, OFlags::RDWR, OFlags::RDONLY | OFlags::TRUNC] {
+        let opened = rustix::fs::open(&program, how, rustix::fs::Mode::empty());
+        assert_eq!(opened.err(), Some(Errno::TXTBSY), "{how:?}");
+        assert!(fs::read(&program).unwrap() == whole, "{how:?}");
+    }
+    assert!(running.try_wait().unwrap().is_none());
+    running.kill().unwrap();
+    running.wait().unwrap();
+    let now = rustix::fs::open(&program, OFlags::RDONLY | OFlags::TRUNC, rustix::fs::Mode::empty());
+    assert!(now.is_ok() && fs::read(&program).unwrap().is_empty());
+}
