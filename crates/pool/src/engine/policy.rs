@@ -126,7 +126,7 @@ impl Policy {
             compression,
             compression_level: level,
             copies,
-            gang_copies: copies.max(self.header_copies(block)),
+            gang_copies: self.header_copies(block),
             class: if metadata { Class::Special } else { Class::Normal },
             small: self.small_blocks,
             fill: block.fill,

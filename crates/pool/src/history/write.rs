@@ -106,8 +106,8 @@ pub fn create(mos: &mut OpenObjectSet, space: u64) -> Result<u64> {
     Ok(object)
 }
 
-/// Adds a record: see [`command`], [`internal`] and [`ioctl`]. A pool without a history gets one. A record that the
-/// ring could not hold is left out.
+/// Adds a record: see [`command`], [`internal`] and [`ioctl`]. A pool without a history gets one. A
+/// record that the ring could not hold is left out.
 ///
 /// # Errors
 /// The MOS cannot be read or changed.
