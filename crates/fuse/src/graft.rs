@@ -593,7 +593,7 @@ impl Tree {
             mapped.iter().for_each(|ino| tree.contents_changed(*ino, 0, 0));
             drop(done);
         };
-        match cenote_vdev::background("fuse-forget", work) {
+        match std::thread::Builder::new().name("fuse-forget".into()).spawn(work) {
             Ok(_) => drop(wait.recv_timeout(MAPPED)),
             Err(e) => tracing::warn!("what was changed in mappings is not written: {e}"),
         }

@@ -56,7 +56,8 @@ impl Syncer {
         let mut queue = self.shared.lock();
         if !queue.running {
             let shared = self.shared.clone();
-            match cenote_vdev::background("fuse-sync", move || shared.run()) {
+            let run = move || shared.run();
+            match std::thread::Builder::new().name("fuse-sync".into()).spawn(run) {
                 Ok(_) => queue.running = true,
                 Err(e) => {
                     drop(queue);

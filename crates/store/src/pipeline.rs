@@ -97,7 +97,7 @@ fn start_workers() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         let workers = rayon::ThreadPoolBuilder::new().thread_name(|i| format!("block-{i}"));
-        if let Err(e) = workers.start_handler(|_| cenote_vdev::become_worker()).build_global() {
+        if let Err(e) = workers.build_global() {
             tracing::debug!("rayon: {e}");
         }
     });

@@ -36,7 +36,7 @@ impl Prefetcher {
                     }
                 }
             };
-            if let Err(e) = cenote_vdev::background(format!("prefetch-{i}"), work) {
+            if let Err(e) = std::thread::Builder::new().name(format!("prefetch-{i}")).spawn(work) {
                 tracing::warn!("no read-ahead thread: {e}");
             }
         }

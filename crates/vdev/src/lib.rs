@@ -23,7 +23,6 @@
 //! | `mirror`, `raidz`, `indirect` | copies, columns and parity, removed vdevs |
 //! | `probe` | devices that stop answering, and that come back |
 //! | `backing` | files behind loop devices |
-//! | `background` | threads that work for others |
 //! | [`stats`] | counters |
 //! | [`traffic`] | what was written, by what it carries |
 //!
@@ -42,7 +41,6 @@
 //! [`VdevTree::sync_labels`] then commits it.
 
 mod assemble;
-mod background;
 mod backing;
 pub mod device;
 mod direct;
@@ -72,7 +70,6 @@ mod uring;
 mod vdev;
 pub mod write;
 
-pub use background::{Hurry, KeptOff, background, become_worker, hurry, keep_off, worker};
 pub use device::{Device, ReadReq, WriteReq, first_partition, open_device, open_device_rw};
 pub use label_init::{LabelOwner, LabelState, clear_labels, init_labels, label_owner};
 pub use label_sync::LabelUpdate;

@@ -12,12 +12,12 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::Builder;
 use std::time::Instant;
 
 use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 
-use crate::background::background;
 use crate::device::ReadReq;
 use crate::tunables;
 use crate::vdev::Vdev;
@@ -290,7 +290,7 @@ fn start_threads() -> Option<Mutex<Sender<Job>>> {
     let mut started = 0;
     for i in 0..THREADS {
         let receiver = receiver.clone();
-        let thread = background(format!("vdev-io-{i}"), move || work(&receiver));
+        let thread = Builder::new().name(format!("vdev-io-{i}")).spawn(move || work(&receiver));
         started += usize::from(thread.is_ok());
     }
     (started > 0).then(|| Mutex::new(sender))

@@ -18,9 +18,8 @@ pub(super) struct Aside(OnceLock<Option<Sender<Work>>>);
 impl Aside {
     fn start() -> Option<Sender<Work>> {
         let (queue, all) = channel::<Work>();
-        match cenote_vdev::background("fuse-forget", move || {
-            all.into_iter().for_each(|work| work())
-        }) {
+        let run = move || all.into_iter().for_each(|work| work());
+        match std::thread::Builder::new().name("fuse-forget".into()).spawn(run) {
             Ok(_) => Some(queue),
             Err(e) => {
                 tracing::warn!("no thread to make the kernel forget pages: {e}");

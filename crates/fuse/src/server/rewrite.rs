@@ -10,6 +10,7 @@ use crate::session::{FileHandle, ReplyIoctl};
 use cenote_zpl::Rewrite;
 use rustix::io::Errno;
 use std::sync::Arc;
+use std::thread;
 
 impl Server {
     pub(super) fn reply_rewrite(
@@ -28,7 +29,7 @@ impl Server {
             Err(e) => reply.error(e),
         };
         // If there can be no thread, the reply says so as it is dropped.
-        if let Err(e) = cenote_vdev::background("rewrite", work) {
+        if let Err(e) = thread::Builder::new().name("rewrite".into()).spawn(work) {
             tracing::warn!("thread: {e}");
         }
     }

@@ -39,7 +39,7 @@ pub(super) fn agree<F: Filesystem>(
     buffer: &mut Buffer,
 ) -> io::Result<()> {
     loop {
-        let Some(bytes) = receive(device, buffer.room(true))? else {
+        let Some(bytes) = receive(device, buffer.room())? else {
             return Err(io::Error::other("the mount was taken away"));
         };
         let Some((header, body)) = split(bytes) else { continue };

@@ -7,8 +7,6 @@
 //! 2. Threads read the same descriptor; the kernel gives each request to one of them. The thread that
 //!    read a request has it served, into a buffer of its own, and reads the next. Nothing is set aside
 //!    for a request but what its answer needs.
-//!    Which processor that happens on is chosen by `placement`, and by `turn` whether one thread is
-//!    enough.
 //! 3. An answer belongs to its request's number, so it may come from another thread, in any order.
 //! 4. When the mount is gone reading says `ENODEV`, and the threads end. The last one tells the server.
 //!
@@ -19,20 +17,12 @@
 //! | `reply` | answers |
 //! | `notify` | what the kernel is told unasked |
 //! | `init` | the first request |
-//! | `placement` | which processor requests are answered on |
-//! | `awake` | keeping the others from falling asleep meanwhile |
-//! | `turn` | which threads read requests |
-//! | `trial` | which of two ways to answer several callers is faster |
 
-mod awake;
 mod filesystem;
 mod init;
 mod notify;
-mod placement;
 mod reply;
 mod request;
-mod trial;
-mod turn;
 
 pub(crate) use filesystem::{Filesystem, Modes};
 pub(crate) use notify::Notifier;
@@ -43,7 +33,6 @@ pub(crate) use reply::{
 pub(crate) use request::{Asked, FileHandle, INodeNo, Writing, waits_for_disk};
 
 use fuse_abi::linux::{fuse_in_header, fuse_write_in};
-use placement::Placement;
 use reply::Reply;
 use request::Operation;
 use rustix::io::Errno;
@@ -94,8 +83,7 @@ impl Session {
     ) -> io::Result<Session> {
         let device = Arc::new(device);
         init::agree(&fs, &device, &mut Buffer::new())?;
-        let placement = Placement::new();
-        let server = Arc::new(Server { fs, device: device.clone(), users, placement });
+        let server = Arc::new(Server { fs, device: device.clone(), users });
         let start = |n| {
             let (server, name) = (server.clone(), format!("fuse-{n}"));
             std::thread::Builder::new().name(name).spawn(move || server.run())
@@ -131,17 +119,14 @@ struct Server<F: Filesystem> {
     fs: F,
     device: Arc<OwnedFd>,
     users: Users,
-    placement: Placement,
 }
 
 impl<F: Filesystem> Server<F> {
     /// Serves requests until there will be no more.
     fn run(&self) -> io::Result<()> {
-        let thread = self.placement.join();
         let mut buffer = Buffer::new();
         loop {
-            let room = buffer.room(thread.wait());
-            let Some(bytes) = receive(&self.device, room)? else { return Ok(()) };
+            let Some(bytes) = receive(&self.device, buffer.room())? else { return Ok(()) };
             self.handle(bytes);
         }
     }
@@ -156,7 +141,6 @@ impl<F: Filesystem> Server<F> {
             Ok(_) if !self.admits(&header) => Err(Errno::ACCESS),
             decoded => decoded,
         };
-        self.placement.received(&header, &operation);
         match operation {
             Ok(operation) => filesystem::serve(&self.fs, &header, operation, reply),
             Err(_) if !request::is_answered(header.opcode) => reply.none(),
@@ -182,10 +166,8 @@ impl<F: Filesystem> Drop for Server<F> {
 /// What one thread reads requests into.
 struct Buffer {
     bytes: Vec<u8>,
-    /// Where a page starts.
-    page: usize,
-    /// Where a write starts whose data is to start at a page.
-    write: usize,
+    /// Where a request starts, so that the data of a write starts at a page.
+    start: usize,
 }
 
 impl Buffer {
@@ -194,14 +176,13 @@ impl Buffer {
         let bytes = vec![0; MAX_WRITE + HEADERS + 2 * size];
         let before = size_of::<fuse_in_header>() + size_of::<fuse_write_in>();
         let page = bytes.as_ptr().align_offset(size).min(size);
-        Buffer { bytes, page, write: page + size.saturating_sub(before) }
+        Buffer { bytes, start: page + size.saturating_sub(before) }
     }
 
-    /// Room for a request. Data that is written starts at a page, as it does in the kernel: it is copied
-    /// page by page. If requests are small the kernel is to look up one page for all of one.
-    fn room(&mut self, small: bool) -> &mut [u8] {
-        let start = if small { self.page } else { self.write };
-        self.bytes.get_mut(start..).unwrap_or_default()
+    /// Room for a request. Data that is written starts at a page, as it does in the kernel, which copies
+    /// it page by page.
+    fn room(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(self.start..).unwrap_or_default()
     }
 }
 

@@ -55,8 +55,8 @@ fn answered(users: Users, opcode: fuse_opcode, body: &[u8]) -> Option<i32> {
     let (mut from, to) = std::io::pipe().unwrap();
     let len = (size_of::<fuse_in_header>() + body.len()) as u32;
     let header = fuse_in_header { len, opcode: opcode as u32, uid: 7, ..Default::default() };
-    let (device, placement) = (Arc::new(to.into()), Placement::new());
-    let server = Server { fs: Nothing::default(), device, users, placement };
+    let device = Arc::new(to.into());
+    let server = Server { fs: Nothing::default(), device, users };
     server.handle(&[header.as_bytes(), body].concat());
     drop(server);
     let mut bytes = Vec::new();
@@ -91,14 +91,12 @@ fn others_are_kept_out_of_what_is_not_theirs() {
 }
 
 #[test]
-fn data_or_a_small_request_starts_at_a_page_and_there_is_room_for_all() {
+fn written_data_starts_at_a_page_and_there_is_room_for_all() {
     let mut buffer = Buffer::new();
     let headers = size_of::<fuse_in_header>() + size_of::<fuse_write_in>();
-    for (small, aligned) in [(false, headers), (true, 0)] {
-        let room = buffer.room(small);
-        assert_eq!(room[aligned..].as_ptr().align_offset(rustix::param::page_size()), 0);
-        assert!(room.len() >= MAX_WRITE + HEADERS);
-    }
+    let room = buffer.room();
+    assert_eq!(room[headers..].as_ptr().align_offset(rustix::param::page_size()), 0);
+    assert!(room.len() >= MAX_WRITE + HEADERS);
 }
 
 /// What a kernel has to do with a server.
@@ -122,21 +120,20 @@ impl Kernel {
 }
 
 #[test]
-fn where_one_thread_answers_a_slow_request_keeps_no_other_waiting() {
+fn a_slow_request_keeps_no_other_waiting() {
     const MANY: u64 = 1000;
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     let (kernel, device) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
     set_socket_timeout(&kernel, Timeout::Recv, Some(Duration::from_secs(20))).unwrap();
     let (kernel, fs) = (Kernel(kernel), Nothing::default());
-    let (device, placement) = (Arc::new(device), Placement::new());
-    let server = Arc::new(Server { fs: fs.clone(), device, users: Users::All, placement });
+    let device = Arc::new(device);
+    let server = Arc::new(Server { fs: fs.clone(), device, users: Users::All });
     let run = |_| {
         let server = server.clone();
         std::thread::spawn(move || server.run())
     };
     let threads: Vec<_> = (0..3).map(run).collect();
 
-    // After so many one thread reads alone, unless something keeps it from running for a moment.
     for unique in 1..=MANY {
         kernel.ask(unique, fuse_opcode::FUSE_GETATTR, &[0; 16]);
         assert_eq!(kernel.answered(), unique);

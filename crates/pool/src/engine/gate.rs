@@ -23,8 +23,7 @@
 //! wait. From
 //! `zfs_dirty_data_sync_percent` on, or `zfs_dirty_data_sync` if that is less, the open group is closed
 //! without waiting for its time: early, so that it is written while changes enter the next one, and who
-//! waits for all of it in the end waits for little. If it comes to that before the group before it is
-//! on disk, or somebody waits for a group, those that write hurry ([`hurry`]). The limit is `zfs_dirty_data_max`, if the pool was
+//! waits for all of it in the end waits for little. The limit is `zfs_dirty_data_max`, if the pool was
 //! not opened with one of its own. All these are asked for at each change.
 //!
 //! A group has the pointers that are freed in it in memory, until it is on disk: they count as dirty, too.
@@ -38,7 +37,6 @@ use crate::tunables;
 use cenote_dmu::live::Hold;
 use cenote_dmu::write::WriteError;
 use cenote_format::blkptr::BLKPTR_SIZE;
-use cenote_vdev::{Hurry, hurry};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -92,8 +90,6 @@ struct State {
     ended: bool,
     /// Why nothing can be written any more.
     failed: Option<String>,
-    /// While changes come faster than they are written.
-    hurry: Option<Hurry>,
     /// When the last of the delays is over that the throttle gave.
     last_delay: Option<Instant>,
 }
@@ -114,7 +110,6 @@ impl State {
             ending: false,
             ended: false,
             failed: None,
-            hurry: None,
             last_delay: None,
         }
     }
@@ -265,7 +260,6 @@ impl Gate {
             }
             if full {
                 state.wanted = state.wanted.max(state.open);
-                state.hurry.get_or_insert_with(hurry);
                 self.changed.notify_all();
             }
             self.changed.wait(&mut state);
@@ -276,14 +270,9 @@ impl Gate {
         dirty.entered = dirty.entered.saturating_add(bytes);
         self.work(&mut state);
         let enough = tunables::dirty_data_sync(self.limit());
-        if state.dirty_in(txg) >= enough {
-            if state.synced + 1 < txg {
-                state.hurry.get_or_insert_with(hurry);
-            }
-            if state.wanted < txg {
-                state.wanted = txg;
-                self.changed.notify_all();
-            }
+        if state.dirty_in(txg) >= enough && state.wanted < txg {
+            state.wanted = txg;
+            self.changed.notify_all();
         }
         Ok(Inside { gate: self.clone(), txg, spare: 0, bytes, made: 0, freed: 0 })
     }
@@ -363,7 +352,6 @@ impl Gate {
     fn wait_in(&self, state: &mut MutexGuard<'_, State>, txg: u64) -> Result<(), WriteError> {
         state.wanted = state.wanted.max(txg);
         self.changed.notify_all();
-        let _in_a_hurry = (state.synced < txg).then(hurry);
         while state.synced < txg {
             if let Some(e) = state.failure() {
                 return Err(e);
@@ -446,9 +434,6 @@ impl Gate {
         let mut state = self.state.lock();
         state.synced = txg;
         state.dirty.retain(|t, _| *t > txg);
-        if state.wanted < state.open {
-            state.hurry = None;
-        }
         self.changed.notify_all();
     }
 
@@ -470,7 +455,6 @@ impl Gate {
     pub fn fail(&self, why: String) {
         let mut state = self.state.lock();
         state.failed.get_or_insert(why);
-        state.hurry = None;
         self.changed.notify_all();
     }
 
@@ -543,33 +527,6 @@ mod tests {
         );
         writer.unwrap().join().unwrap();
         assert_eq!((seen, entered.load(Ordering::SeqCst)), (0, 11));
-    }
-
-    #[test]
-    fn those_that_write_hurry_while_changes_come_faster_than_they_are_written() {
-        let gate = Gate::new(0, Some(1000));
-        let hurry = || gate.state.lock().hurry.is_some();
-        let fill = || drop(gate.enter(percent(1000, 20), false).unwrap());
-        fill();
-        assert!(!hurry());
-        gate.close(|_| (), || ());
-        drop(gate.enter(1, false).unwrap());
-        assert!(!hurry());
-        fill();
-        assert!(hurry());
-        gate.synced(1);
-        // The next one is full as well.
-        assert!(hurry());
-        gate.close(|_| (), || ());
-        gate.synced(2);
-        assert!(!hurry());
-        // Also if it is wanted anyway.
-        fill();
-        gate.close(|_| (), || ());
-        gate.ask();
-        assert!(!hurry());
-        fill();
-        assert!(hurry());
     }
 
     #[test]

@@ -198,7 +198,9 @@ impl Engine {
         let core = Arc::new(Mutex::new(core));
         let (theirs, its_core) = (shared.clone(), core.clone());
         let run = move || run(&theirs, &its_core);
-        let thread = cenote_vdev::worker("txg-sync", run)
+        let thread = std::thread::Builder::new()
+            .name("txg-sync".into())
+            .spawn(run)
             .inspect_err(|e| shared.gate.fail(format!("no thread for transaction groups: {e}")))
             .ok();
         Arc::new(Engine { shared, core, thread: Mutex::new(thread) })

@@ -70,7 +70,7 @@ impl Background {
                 done.lock().remove(&place);
             }
         };
-        if let Err(e) = cenote_vdev::worker("metaslab-load", work) {
+        if let Err(e) = std::thread::Builder::new().name("metaslab-load".into()).spawn(work) {
             tracing::warn!("no thread to load metaslabs ahead: {e}");
         }
         Background { queue, asked }

@@ -104,7 +104,7 @@ impl Maturing {
     pub(super) fn start() -> Maturing {
         let (queue, all) = bounded::<Job>(1);
         let run = move || all.into_iter().for_each(|(work, _done)| work.run());
-        if let Err(e) = cenote_vdev::worker("metaslab-mature", run) {
+        if let Err(e) = std::thread::Builder::new().name("metaslab-mature".into()).spawn(run) {
             tracing::warn!("no thread to give back space: {e}");
         }
         Maturing { queue, shared: Arc::default() }

@@ -162,7 +162,8 @@ impl FileSystem {
             return;
         }
         let this = self.this.clone();
-        match cenote_vdev::worker("zfs-unlinked", move || reap(&this)) {
+        let work = move || reap(&this);
+        match std::thread::Builder::new().name("zfs-unlinked".into()).spawn(work) {
             Ok(_) => queue.running = true,
             Err(e) => {
                 tracing::warn!("no thread to free files: {e}");
