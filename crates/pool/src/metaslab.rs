@@ -282,6 +282,25 @@ impl PoolSpace {
 }
 
 impl VdevSpace {
+    /// log2 of a size of which the header of `ms` counts more segments than can be cut out of `free`,
+    /// what is free there; `None`: the header promises no more than there is. OpenZFS weighs a metaslab
+    /// by its header until it is loaded, and then holds that it weighs no less
+    /// (`metaslab_load_impl`).
+    pub fn overpromised(&self, ms: &Metaslab, free: &RangeTree) -> Option<u32> {
+        let said = ms.header.as_ref()?.histogram?;
+        let mut asked = 0u128;
+        for (bucket, count) in said.iter().enumerate().rev() {
+            let log = (bucket as u32).saturating_add(self.ashift).min(63);
+            asked = asked.saturating_mul(2).saturating_add(u128::from(*count));
+            let there: u128 =
+                free.iter().map(|(start, end)| u128::from((end - start) >> log)).sum();
+            if asked > there {
+                return Some(log);
+            }
+        }
+        None
+    }
+
     /// The region that the space map of `ms` describes.
     pub fn region(&self, ms: &Metaslab) -> Region {
         Region::new(ms.start, ms.size, self.ashift)

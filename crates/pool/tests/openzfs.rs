@@ -1,8 +1,8 @@
 //! OpenZFS's own engine and this one work on the same pools in turns: what one writes the other
 //! reads, changes and destroys, and OpenZFS's `zdb` finds nothing wrong at any time.
 //!
-//! OpenZFS's engine is libzpool of the system's packages, in a program of these tests that runs
-//! scripts (`openzfs/writer.c`). Where its headers are not installed these tests fail.
+//! OpenZFS's engine is libzpool of the system's packages ([`cenote_testpools::openzfs`]). Where its
+//! headers are not installed these tests fail.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -15,49 +15,14 @@ use cenote_pool::change::{Changes, Contents, Format, Kind, NewDataset, NewSnapsh
 use cenote_pool::engine::Engine;
 use cenote_zpl::{CreateProps, FileSystem, Settings};
 use rig::Rig;
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 const SIZE: u64 = 128 << 20;
 const LEN: usize = 300_000;
 
-/// The program, compiled once.
-fn writer() -> &'static Path {
-    static WRITER: OnceLock<PathBuf> = OnceLock::new();
-    WRITER.get_or_init(|| {
-        let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("openzfs-writer");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/openzfs/writer.c");
-        let draft = to.with_extension(std::process::id().to_string());
-        let mut cc = Command::new("cc");
-        cc.args(["-O1", "-g", "-w", "-D_GNU_SOURCE"])
-            .args(["-I/usr/include/libspl", "-I/usr/include/libzfs", "-o"])
-            .args([&draft, &source])
-            .args(["-lzpool", "-lnvpair", "-lm", "-lpthread"]);
-        let out = cc.output().expect("there is no C compiler");
-        let text = String::from_utf8_lossy(&out.stderr);
-        assert!(
-            out.status.success(),
-            "OpenZFS's library is not installed (Debian: libzfslinux-dev libzpool5linux)\n{text}"
-        );
-        std::fs::rename(draft, &to).unwrap();
-        to
-    })
-}
-
 /// Runs a script on the pool.
 fn openzfs(rig: &Rig, script: &str) {
-    let mut files: Vec<PathBuf> =
-        std::fs::read_dir(rig.path()).unwrap().map(|e| e.unwrap().path()).collect();
-    files.sort();
-    let mut run = Command::new(writer());
-    run.arg("tank").args(files).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = run.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
-    let out = child.wait_with_output().unwrap();
-    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "OpenZFS, {}: {text}", out.status);
+    cenote_testpools::openzfs(rig.path(), "tank", script);
 }
 
 /// File systems.

@@ -44,6 +44,27 @@ impl Histogram {
         }
     }
 
+    /// Whether free segments that are counted here hold all that `promised` counts: whatever power
+    /// of two they are cut into, there are at least as many pieces.
+    pub fn holds(&self, promised: &Histogram) -> bool {
+        let (mut there, mut asked) = (0u128, 0u128);
+        let mut buckets = self.counts.iter().zip(&promised.counts).rev();
+        // A segment of a bucket gives two pieces of the one below. 64 doublings of 64 bits fit.
+        buckets.all(|(count, wanted)| {
+            there = there.saturating_mul(2).saturating_add(u128::from(*count));
+            asked = asked.saturating_mul(2).saturating_add(u128::from(*wanted));
+            asked <= there
+        })
+    }
+
+    /// Takes one size out that was [added](Histogram::add).
+    pub fn remove(&mut self, size: u64) {
+        if let Some(bit) = size.checked_ilog2() {
+            let slot = &mut self.counts[bit as usize];
+            *slot = slot.saturating_sub(1);
+        }
+    }
+
     /// Count per power of two, from 1 byte.
     pub fn counts(&self) -> &[u64; 64] {
         &self.counts
@@ -65,5 +86,25 @@ mod tests {
         assert_eq!((shifted.counts()[62], shifted.counts().iter().sum::<u64>()), (1, 1));
         h.merge(&shifted);
         assert_eq!(h.counts()[62], 1);
+        h.remove(1 << 62);
+        assert_eq!(h.counts()[62], 0);
+    }
+
+    #[test]
+    fn what_is_there_holds_what_can_be_cut_out_of_it() {
+        let of = |sizes: &[u64]| {
+            let mut h = Histogram::default();
+            sizes.iter().for_each(|size| h.add(*size));
+            h
+        };
+        let there = of(&[16 << 10, 4096, 4096]);
+        for held in [&[][..], &[16 << 10], &[8 << 10, 8 << 10, 4096], &[4096; 6]] {
+            assert!(there.holds(&of(held)), "{held:?}");
+        }
+        // Two small ones need not be neighbours.
+        for more in [&[32 << 10][..], &[16 << 10, 8 << 10], &[16 << 10, 4096, 4096, 512]] {
+            assert!(!there.holds(&of(more)), "{more:?}");
+        }
+        assert!(of(&[u64::MAX]).holds(&of(&[1 << 63])) && !of(&[1 << 62]).holds(&of(&[1 << 63])));
     }
 }

@@ -1,5 +1,5 @@
 //! The sample pools of the test suite: unpacks them once, hands out paths and private copies. And
-//! the judge of pools that tests wrote: OpenZFS's own `zdb`.
+//! the judges of pools that tests wrote: OpenZFS's own `zdb`, and its engine.
 //!
 //! `tests/pools` holds pools made by OpenZFS, compressed: `NAME.0.img.zst` for a pool of one file,
 //! `NAME.tar.zst` for a pool of several. They are unpacked sparsely into `target/test-pools/NAME/`
@@ -12,9 +12,11 @@
 
 mod judge;
 mod space_said;
+mod writer;
 
 pub use judge::{judge, try_judge, try_judge_space, try_zdb, zdb, zdb_command, zdb_output};
 pub use space_said::{LogSaid, MetaslabSaid, SpaceSaid};
+pub use writer::{openzfs, try_openzfs};
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};

@@ -63,6 +63,7 @@ fn assert_enough(figures: &Figures) {
     let ends = count(&figures.judged_ends);
     let (enough, enough_ends) = if long() { (pools, pools) } else { (100, 50) };
     assert!(judged >= enough && ends >= enough_ends, "{figures:?}");
+    assert!(count(&figures.handed_over) >= judged / 5, "{figures:?}");
     let (again, judged_again) = (count(&figures.again), count(&figures.judged_again));
     assert!(again > 0 && judged_again >= if long() { again * 9 / 10 } else { 10 }, "{figures:?}");
 }

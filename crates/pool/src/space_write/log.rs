@@ -23,14 +23,22 @@
 //! - All logs older than the oldest unflushed txg are destroyed in the first pass of the txg in
 //!   which they become so.
 //! - A metaslab that was ever logged has a space map of its own.
+//! - When a txg is on disk, what the header of a map counts as free can be cut out of what is free.
 //! - Once logging, always logging: the feature stays active, the list of logs and the arrays stay.
 //!
-//! # What is not written
+//! # Headers
 //!
-//! The header of a metaslab's own map, which counts free segments, is written when the metaslab is
-//! flushed, and not in each txg: that would be a block of dnodes for each few metaslabs. But a
-//! metaslab that has become emptier than its header says gets a new one at once, lest software that
-//! opens the pool after a crash takes it to be full.
+//! The header of a metaslab's own map counts its free segments (`smp_histogram`). OpenZFS writes it
+//! in each txg that changes the metaslab. That is a block of dnodes for each few metaslabs, so here
+//! it is written when the metaslab is flushed, and before that only
+//!
+//! - when allocations made the header promise more than there is: OpenZFS weighs a metaslab by its
+//!   header until it is loaded, and holds that the true weight is no less (`metaslab_load_impl`).
+//!   Frees cannot bring that about, so the metaslabs that count are those that were allocated from;
+//! - when a segment became free that is larger than any the header has, lest software that opens
+//!   the pool after a crash takes the metaslab to be full.
+//!
+//! The allocations of later passes count too, so each pass looks at the metaslabs that it changed.
 
 use super::flushing::{self, Growth, Limits, Rates, Row};
 use super::loader::Place;
@@ -44,6 +52,7 @@ use cenote_format::encode::spacemap::EntryWriter;
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::spacemap::Change;
 use cenote_store::alloc::{Allocator, Changes, Metaslab};
+use cenote_store::histogram::Histogram;
 use cenote_store::rangetree::RangeTree;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -380,8 +389,9 @@ impl LoggedPass<'_, '_> {
             self.space.set_map(&mut self.maps, place, object)?;
             self.stats.created += 1;
         }
-        if first || new {
-            self.renew_histogram(place, object, &covered)?;
+        let allocated = !changes.allocs.is_empty();
+        if first || new || allocated {
+            self.renew_histogram(place, object, &covered, allocated)?;
         }
         self.space.unflushed.change(changes).map_err(|e| WriteError::Invalid {
             object,
@@ -394,19 +404,27 @@ impl LoggedPass<'_, '_> {
         Ok(())
     }
 
-    /// Renews the header of a map if the metaslab has larger free segments than it says.
-    fn renew_histogram(&mut self, place: Place, object: u64, covered: &Covered) -> Result<()> {
+    /// Writes the header of a map anew if it promises more than there is, which it does only if
+    /// something was `allocated`, or if the metaslab has larger segments than it says.
+    fn renew_histogram(
+        &mut self,
+        place: Place,
+        object: u64,
+        covered: &Covered,
+        allocated: bool,
+    ) -> Result<()> {
         let Some(known) = self.metaslab(place).map(Metaslab::known_histogram) else {
             return Ok(());
         };
+        let Some(said) = self.maps.header(object)?.histogram else { return Ok(()) };
         let top = |counts: &[u64]| counts.iter().rposition(|n| *n > 0).map_or(0, |i| i + 1);
         let now = top(known.counts()).saturating_sub(covered.shift as usize);
-        match self.maps.header(object)?.histogram {
-            Some(said) if top(&said) < now.min(said.len()) => {
-                self.maps.set_histogram(object, covered, &known)
-            }
-            _ => Ok(()),
+        let promised = || Histogram::from_shifted(&said, covered.shift);
+        if top(&said) < now.min(said.len()) || allocated && !known.holds(&promised()) {
+            self.stats.headers += 1;
+            self.maps.set_histogram(object, covered, &known)?;
         }
+        Ok(())
     }
 
     /// Destroys the logs that nobody needs. Metaslabs that have nothing unflushed need none.

@@ -48,7 +48,8 @@
 //! - A header's bytes allocated are what the entries add up to.
 //! - A header's histogram counts all free segments, those kept back included, which are not joined
 //!   with others. It is exact for loaded metaslabs; for others frees are added to what is there.
-//!   With logs that is so when the metaslab is flushed.
+//!   With logs that is so when the metaslab is flushed, and until then it never promises more than
+//!   there is.
 //! - `spacemap_histogram` counts the space map objects that have a histogram.
 //! - With logs, what is in a metaslab's own map is what it was before its unflushed txg.
 
@@ -132,6 +133,8 @@ pub struct Stats {
     pub flushed: u64,
     /// Logs destroyed.
     pub destroyed: u64,
+    /// Headers of maps written anew though nothing was appended to the maps.
+    pub headers: u64,
 }
 
 impl Stats {
@@ -149,6 +152,7 @@ impl AddAssign for Stats {
         self.created += other.created;
         self.flushed += other.flushed;
         self.destroyed += other.destroyed;
+        self.headers += other.headers;
     }
 }
 

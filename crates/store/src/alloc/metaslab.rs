@@ -136,6 +136,8 @@ struct State {
     allocated: u64,
     /// While not loaded: free segments that may be allocated, and the largest of them.
     histogram: Histogram,
+    /// Bytes that the histogram counts as one segment until a load tells how they lie; 0: none.
+    guessed: u64,
     largest: Option<u64>,
     /// Segments that came back since it was unloaded: how many, and their bytes.
     came_back: (u64, u64),
@@ -169,10 +171,16 @@ impl Metaslab {
     pub(super) fn new(vdev: u64, id: u64, extent: Extent, info: MetaslabInfo) -> Metaslab {
         let allocated = info.allocated.min(extent.size);
         let mut state = State { size: extent.size, allocated, ..State::default() };
-        state.histogram = info.histogram.unwrap_or_else(|| {
+        let known = info.histogram.filter(|_| allocated > 0);
+        state.guessed = match (&known, allocated) {
+            // All that is free is one segment, which is no guess.
+            (Some(_), _) | (None, 0) => 0,
             // All that is known is how much there is in all.
+            (None, _) => extent.size - allocated,
+        };
+        state.histogram = known.unwrap_or_else(|| {
             let mut histogram = Histogram::default();
-            histogram.add(extent.size - state.allocated);
+            histogram.add(extent.size - allocated);
             histogram
         });
         if state.allocated == extent.size {
@@ -233,13 +241,16 @@ impl Metaslab {
         Some(with_kept(free, state))
     }
 
-    /// All free segments by size, as far as they are known: as [`free_histogram`] if loaded, else
-    /// as they were when it was unloaded, and what was freed since.
+    /// Free segments by size that are surely there: as [`free_histogram`] if loaded, else as they
+    /// were when it was unloaded, or opened, and what was freed since.
     ///
     /// [`free_histogram`]: Metaslab::free_histogram
     pub fn known_histogram(&self) -> Histogram {
         let state = self.state.lock();
-        let free = state.histogram();
+        let mut free = state.histogram();
+        if state.free.is_none() {
+            free.remove(state.guessed);
+        }
         with_kept(free, state)
     }
 
@@ -625,7 +636,7 @@ impl State {
     /// Takes the free space out, unless there are allocations that were not handed out yet.
     fn unload(&mut self) -> Option<FreeSpace> {
         let free = self.free.take_if(|_| self.allocs.is_empty())?;
-        self.histogram = free.histogram();
+        (self.histogram, self.guessed) = (free.histogram(), 0);
         (self.largest, self.others) = (Some(free.largest()), free.largest());
         self.came_back = (0, 0);
         Some(free)

@@ -5,11 +5,12 @@
 //! that, the images are made that a crash there could have left: what was flushed, and any part of
 //! the rest. Each is imported, compared with what the model says of the transaction group that is
 //! newest on it, and written to again. Some crash once more during that, in the import itself or
-//! after it. zdb judges a sample: what a crash left, and what there is at the end.
+//! after it. zdb judges a sample: what a crash left, and what there is at the end. OpenZFS's own engine
+//! imports a smaller one for writing.
 
 use super::disk::{Disk, Image, Journal, Replay};
 use super::driver::{ALL, Committed, Driver, Seed};
-use super::lab::{Logs, Shape, disks, judge, keep, lab};
+use super::lab::{Logs, Shape, disks, hand_over, judge, keep, lab};
 use super::{side_by_side, space};
 use cenote_format::label::Uberblock;
 use cenote_pool::discover::Candidate;
@@ -115,6 +116,8 @@ pub struct Figures {
     pub pools: AtomicU64,
     /// Crashes of which zdb judged what was left.
     pub judged: AtomicU64,
+    /// Crashes of which OpenZFS's engine went on with what was left.
+    pub handed_over: AtomicU64,
     /// Crashes of which zdb judged what there was in the end.
     pub judged_ends: AtomicU64,
     /// Second crashes.
@@ -210,6 +213,8 @@ struct Point {
     left: Left,
     /// Whether zdb is to judge it.
     judge: bool,
+    /// Whether OpenZFS's engine is to go on with it.
+    hand_over: bool,
     /// Whether zdb is to judge what there is in the end.
     judge_end: bool,
     /// Whether it crashes again.
@@ -228,6 +233,10 @@ fn survive(story: &Story, point: &Point, figures: &Figures) {
     figures.pools.fetch_add(1, Ordering::Relaxed);
     let (driver, txg) = (&mut recovered.driver, recovered.txg);
     let kept = || keep(&point.left.images);
+    let as_left = lab(&disks(&point.left.images, None)).look();
+    if let Err(why) = as_left.and_then(|pool| space::check_promises(&pool)) {
+        panic!("what a crash left at group {txg}: {why}; images in {}", kept());
+    }
     match space::check_metaslabs(driver.engine()) {
         Ok(compared) => {
             figures.metaslabs.fetch_add(compared, Ordering::Relaxed);
@@ -238,6 +247,11 @@ fn survive(story: &Story, point: &Point, figures: &Figures) {
     if point.judge {
         figures.judged.fetch_add(1, Ordering::Relaxed);
         let verdict = judge(&point.left.images);
+        assert!(verdict.is_ok(), "after a crash at group {txg}: {verdict:?}");
+    }
+    if point.hand_over {
+        figures.handed_over.fetch_add(1, Ordering::Relaxed);
+        let verdict = hand_over(&point.left.images);
         assert!(verdict.is_ok(), "after a crash at group {txg}: {verdict:?}");
     }
     let mut known = Vec::new();
@@ -325,7 +339,8 @@ pub fn matrix(seed: u64, plan: &Plan, figures: &Figures) {
         let again = i % 8 == 3;
         let judge_again = again && (i / 8).is_multiple_of(every);
         let (judge, judge_end) = (i % every == 0, i % every_end == 0);
-        Point { seed, left, judge, judge_end, again, judge_again }
+        let hand_over = i % (4 * every) == every;
+        Point { seed, left, judge, hand_over, judge_end, again, judge_again }
     });
     side_by_side(points, |point| {
         let _seed = Seed(format!("seed {seed}, {plan:?}"));

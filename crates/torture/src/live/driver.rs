@@ -331,6 +331,7 @@ impl Driver {
         self.open.clear();
         self.settle();
         self.engine.export(false).unwrap();
+        super::space::check_promises(&self.engine.pool()).unwrap();
         self.note(&self.model.clone(), false);
         self.model.close_all();
         (self.model, self.committed)
@@ -341,6 +342,7 @@ impl Driver {
         self.open.clear();
         self.settle();
         self.engine.export(false).unwrap();
+        super::space::check_promises(&self.engine.pool()).unwrap();
         self.note(&self.model.clone(), false);
         self.model.close_all();
         let found = self.lab.find().expect("the pool is gone");

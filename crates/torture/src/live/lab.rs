@@ -188,6 +188,16 @@ impl Lab {
         on_devices(&self.disks).into_iter().next()
     }
 
+    /// The pool on the disks as it is, to be read.
+    ///
+    /// # Errors
+    /// There is none, or none that can be imported.
+    pub fn look(&self) -> Result<Arc<Pool>, String> {
+        let found = self.find().ok_or("there is no pool")?;
+        let options = ImportOptions { readonly: true, force: true, ..ImportOptions::default() };
+        Pool::import(&found, &options).map_err(|e| e.to_string())
+    }
+
     /// Imports a pool for writing.
     ///
     /// # Errors
@@ -226,11 +236,23 @@ pub fn judge(images: &[Image]) -> super::Verdict {
     agreed.map_err(|text| format!("{text} (images in {:?})", dir.keep()))
 }
 
+/// Whether OpenZFS's own engine, with its assertions, imports the pool on these disks for writing, and
+/// writes to it.
+///
+/// # Errors
+/// What it said, and where the images are kept.
+pub fn hand_over(images: &[Image]) -> super::Verdict {
+    let dir = tempfile::tempdir().unwrap();
+    for (i, image) in images.iter().enumerate() {
+        image.save(&dir.path().join(format!("d{i}")));
+    }
+    let taken = cenote_testpools::try_openzfs(dir.path(), POOL, "import\nsync\nexport\n");
+    taken.map_err(|text| format!("{text} (images in {:?})", dir.keep()))
+}
+
 /// Whether zdb has said of metaslabs and log space maps what is read here.
 fn same_space(lab: &Lab, said: &SpaceSaid) -> super::Verdict {
-    let found = lab.find().ok_or("there is no pool")?;
-    let options = ImportOptions { readonly: true, force: true, ..ImportOptions::default() };
-    let pool = Pool::import(&found, &options).map_err(|e| e.to_string())?;
+    let pool = lab.look()?;
     let space = PoolSpace::load(pool.mos(), pool.config()).map_err(|e| e.to_string())?;
     let of_vdev = |v: &VdevSpace, m: &Metaslab| MetaslabSaid {
         vdev: v.id,

@@ -12,8 +12,9 @@ use cenote_format::dmu::{DNODE_SLOT, DmuType};
 use cenote_format::sa::file_info;
 use cenote_pool::Pool;
 use cenote_pool::engine::Engine;
-use cenote_pool::metaslab::PoolSpace;
+use cenote_pool::metaslab::{Metaslab, PoolSpace, VdevSpace};
 use cenote_store::alloc::Allocator;
+use cenote_store::rangetree::RangeTree;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -180,6 +181,7 @@ fn compare_metaslabs(pool: &Pool, allocator: &Allocator) -> Result<usize, String
             let free = PoolSpace::load_free(pool.mos(), vdev, ms).map_err(failed)?;
             let (alloc, rest) = (vdev.alloc_of(ms), ms.size - free.space());
             demand!(alloc == rest, "{place}: {alloc} bytes counted, {rest} allocated");
+            promised(vdev, ms, &free).map_err(|why| format!("txg {txg}, {why}"))?;
             let flushed = PoolSpace::load_flushed(pool.mos(), vdev, ms).map_err(failed)?;
             let (alloc, rest) = (ms.flushed_alloc(), (ms.size - flushed.space()) as i64);
             demand!(alloc == rest, "{place}: {alloc} bytes in the header, {rest} in the map");
@@ -199,6 +201,37 @@ fn compare_metaslabs(pool: &Pool, allocator: &Allocator) -> Result<usize, String
         }
     }
     Ok(compared)
+}
+
+/// What the header of a metaslab's space map counts as free is there.
+fn promised(vdev: &VdevSpace, ms: &Metaslab, free: &RangeTree) -> Verdict {
+    let said = || ms.header.as_ref().and_then(|h| h.histogram);
+    match vdev.overpromised(ms, free) {
+        None => Ok(()),
+        Some(log) => Err(format!(
+            "vdev {}, metaslab {}: too many free segments of {} bytes are promised: {:?}",
+            vdev.id,
+            ms.id,
+            1u64 << log,
+            said()
+        )),
+    }
+}
+
+/// Whether no header of a space map promises more than is free, once the logs are counted in.
+///
+/// # Errors
+/// The metaslab whose header does.
+pub fn check_promises(pool: &Pool) -> Verdict {
+    let txg = pool.uberblock().txg;
+    let space = PoolSpace::load(pool.mos(), pool.config()).map_err(failed)?;
+    for vdev in &space.vdevs {
+        for ms in &vdev.metaslabs {
+            let free = PoolSpace::load_free(pool.mos(), vdev, ms).map_err(failed)?;
+            promised(vdev, ms, &free).map_err(|why| format!("txg {txg}, {why}"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Number of log space maps of a pool.

@@ -192,6 +192,31 @@ label_of(const char *file)
 	return (config);
 }
 
+/* The leaves are where the files are now, which may be copies. */
+static void
+set_paths(nvlist_t *vdev)
+{
+	nvlist_t **children;
+	uint_t count;
+
+	if (nvlist_lookup_nvlist_array(vdev, ZPOOL_CONFIG_CHILDREN, &children,
+	    &count) == 0) {
+		for (uint_t i = 0; i < count; i++)
+			set_paths(children[i]);
+		return;
+	}
+	for (int i = 0; i < file_count; i++) {
+		nvlist_t *label = label_of(files[i]);
+		uint64_t guid = 0;
+		if (label == NULL)
+			continue;
+		(void) nvlist_lookup_uint64(label, ZPOOL_CONFIG_GUID, &guid);
+		if (guid == fnvlist_lookup_uint64(vdev, ZPOOL_CONFIG_GUID))
+			fnvlist_add_string(vdev, ZPOOL_CONFIG_PATH, files[i]);
+		nvlist_free(label);
+	}
+}
+
 static int
 import(void)
 {
@@ -204,6 +229,7 @@ import(void)
 		if (label == NULL || !nvlist_exists(label, ZPOOL_CONFIG_POOL_GUID))
 			continue;
 		top = fnvlist_lookup_nvlist(label, ZPOOL_CONFIG_VDEV_TREE);
+		set_paths(top);
 		tops[fnvlist_lookup_uint64(top, ZPOOL_CONFIG_ID) % 64] = top;
 		children = fnvlist_lookup_uint64(label,
 		    ZPOOL_CONFIG_VDEV_CHILDREN);
