@@ -10,9 +10,22 @@
 //! Reading takes the lock only to see what is pending. What is on disk is read without it, from the
 //! object set that the last txg left.
 //!
+//! # A change (`dmu_tx_hold_*`, `dmu_tx_assign`, `dmu_tx_commit`)
+//!
+//! Nobody waits for a device with the lock. A change that needs a block which is not in memory
+//! [misses](cenote_store::held) it: what the change did so far is taken back, the lock and the place
+//! in the txg are given up, the block is read, and the change runs again from its beginning with that
+//! block in its hands. So one slow read keeps only the change waiting that needs it, and a volume is
+//! read for many writes at the same time.
+//!
+//! A change that fails is taken back as well ([`crate::write`], `undo`), be it that a block cannot be
+//! read, that it makes no sense, or that the change itself is refused. One that panics leaves the
+//! object set of no use: nothing of it is written any more, and the gate suspends the pool.
+//!
 //! # Invariants
 //!
-//! - Changes of one [`LiveObjectSet::transact`] are in one txg.
+//! - A change is made as a whole or not at all, and in one txg.
+//! - No device is read or waited for while the lock is held.
 //! - An [`Object`] is as it was when it was looked up, however it is changed afterwards. The blocks on
 //!   disk that it stands on can be overwritten once they were freed, some txgs later; then reads
 //!   fail. What is read through the [`LiveObjectSet`] itself is not overwritten before it is read
@@ -23,8 +36,12 @@ use crate::write::{Gather, OpenObjectSet, Result, WriteError, on_disk};
 use crate::{Object, ObjectSet, Piece};
 use cenote_format::abd::Abd;
 use cenote_format::dmu::DmuType;
+use cenote_store::Store;
 use cenote_store::alloc::Readers;
+use cenote_store::held::Holds;
 use parking_lot::Mutex;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -92,6 +109,9 @@ pub trait TxgGate: Send + Sync {
     /// [`WriteError::Suspended`].
     fn enter(&self, objset: u64, cost: &Cost, dirty: &AtomicU64) -> Result<Entered>;
 
+    /// A change panicked, and may have left half of itself in memory: nothing may be written any more.
+    fn panicked(&self, _why: &str) {}
+
     /// Tells how long a write call took, waiting included.
     fn wrote(&self, _time: Duration) {}
 }
@@ -99,6 +119,7 @@ pub trait TxgGate: Send + Sync {
 /// An object set in use.
 pub struct LiveObjectSet {
     id: u64,
+    store: Arc<Store>,
     gate: Arc<dyn TxgGate>,
     set: Mutex<OpenObjectSet>,
     /// Bytes that are to be written: as the set has it, but for who has changed it and still has the lock.
@@ -106,6 +127,13 @@ pub struct LiveObjectSet {
     readers: Arc<Readers>,
     /// Those who free what nobody refers to any more.
     freeing: AtomicUsize,
+}
+
+/// What a panic says.
+fn what(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("panicked: {}", text.unwrap_or("see the log"))
 }
 
 /// Someone frees, in the background, what was removed; as long as this lives.
@@ -123,7 +151,8 @@ impl LiveObjectSet {
         let id = set.id();
         let (readers, freeing) = (gate.readers(), AtomicUsize::new(0));
         let dirty = AtomicU64::new(set.dirty_bytes());
-        Arc::new(LiveObjectSet { id, gate, set: Mutex::new(set), dirty, readers, freeing })
+        let store = set.synced().store().clone();
+        Arc::new(LiveObjectSet { id, store, gate, set: Mutex::new(set), dirty, readers, freeing })
     }
 
     /// The dataset's object number.
@@ -156,7 +185,22 @@ impl LiveObjectSet {
 
     /// The number of the first object at or after `from`.
     pub fn next_object(&self, from: u64) -> crate::Result<Option<u64>> {
-        self.set.lock().next_object(from)
+        self.retry(|| {
+            let mut on_disk = from;
+            loop {
+                let base = self.base();
+                let found = base.next_object(on_disk)?;
+                let set = self.set.lock();
+                // What was found is of use only if nothing else is on disk by now.
+                if !Arc::ptr_eq(set.synced(), &base) {
+                    continue;
+                }
+                match found.filter(|number| set.is_gone(*number)) {
+                    Some(gone) => on_disk = gone.saturating_add(1),
+                    None => return Ok(found.into_iter().chain(set.next_pending(from)).min()),
+                }
+            }
+        })
     }
 
     /// Reads from object `number` into `buf` from byte `offset`; zeros in holes and past the last
@@ -168,20 +212,6 @@ impl LiveObjectSet {
     /// `len` bytes of object `number` from byte `offset`, not copied ([`Object::read_abd`]).
     pub fn read_abd(&self, number: u64, offset: u64, len: usize) -> crate::Result<Abd> {
         self.retry(|| self.look(number, Some((offset, len as u64)))?.read_abd(offset, len))
-    }
-
-    /// Reads the blocks that a write of `len` bytes at `offset` would change in part, so that they are
-    /// in the cache when it is made under the lock.
-    pub fn warm(&self, number: u64, offset: u64, len: u64) -> crate::Result<()> {
-        if self.set.lock().is_all_at_hand(number) {
-            return Ok(());
-        }
-        let object = self.object(number)?;
-        let size = object.dnode().block_size.max(1);
-        let end = offset.saturating_add(len);
-        let partly = |at: u64| (!at.is_multiple_of(size)).then_some(at / size);
-        let mut blocks = [partly(offset), partly(end)].into_iter().flatten();
-        blocks.try_for_each(|blkid| object.block(blkid).map(drop))
     }
 
     /// Reads the blocks of object `number` that hold `len` bytes from byte `offset`, to be written
@@ -247,24 +277,82 @@ impl LiveObjectSet {
         done
     }
 
-    /// Makes a change: enters the open txg, then calls `f` with the object set and the txg.
+    /// Makes a change: enters the open txg, then calls `f` with the object set and the txg. If `f`
+    /// needs a block that has to be read it is called again, from the object set as it was: `f` must
+    /// change nothing else than the object set.
     ///
-    /// If `f` fails, what it has changed so far stays changed.
+    /// If `f` fails the object set is as it was before.
+    ///
+    /// Errors: those of `f` and of the gate; [`WriteError::Suspended`] if `f` panics.
     pub fn transact<T, E: From<WriteError>>(
         &self,
         cost: Cost,
-        f: impl FnOnce(&mut OpenObjectSet, u64) -> std::result::Result<T, E>,
+        f: impl FnMut(&mut OpenObjectSet, u64) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        let mut entered = self.gate.enter(self.id, &cost, &self.dirty)?;
-        let mut set = self.set.lock();
-        let before = set.dirty_bytes();
-        let done = f(&mut set, entered.txg());
-        let (after, freed) = (set.dirty_bytes(), set.take_freed());
-        self.dirty.store(after, Ordering::Relaxed);
-        drop(set);
-        let grown = after.saturating_sub(before);
-        entered.hold.settle(grown, freed);
-        done
+        self.transact_then(cost, f, |done| done)
+    }
+
+    /// As [`LiveObjectSet::transact`]. Once `f` has made the change, `then` is called with what it
+    /// returned, before anybody else sees the change: for what is kept beside the object set.
+    pub fn transact_then<T, U, E: From<WriteError>>(
+        &self,
+        cost: Cost,
+        mut f: impl FnMut(&mut OpenObjectSet, u64) -> std::result::Result<T, E>,
+        mut then: impl FnMut(T) -> U,
+    ) -> std::result::Result<U, E> {
+        let mut holds = Holds::default();
+        loop {
+            let mut entered = self.gate.enter(self.id, &cost, &self.dirty)?;
+            let mut set = self.set.lock();
+            let before = set.dirty_bytes();
+            let done = self.run(&mut set, &mut holds, |set| f(set, entered.txg()))?;
+            let done = done.map(|done| done.map(&mut then));
+            let (after, freed) = (set.dirty_bytes(), set.take_freed());
+            self.dirty.store(after, Ordering::Relaxed);
+            // What the missed pointers are of is on disk as long as the lock is held.
+            let reading = done.is_none().then(|| self.readers.begin());
+            drop(set);
+            entered.hold.settle(after.saturating_sub(before), freed);
+            match (done, reading) {
+                (Some(done), _) => return done,
+                (None, reading) => {
+                    drop(entered);
+                    let read = holds.fetch(&self.store);
+                    holds.keep(read, reading.is_some_and(|reading| reading.is_safe()));
+                }
+            }
+        }
+    }
+
+    /// Runs a change as a whole or not at all; `None` if it misses a block.
+    ///
+    /// Errors: the object set is of no use any more.
+    fn run<T, E>(
+        &self,
+        set: &mut OpenObjectSet,
+        holds: &mut Holds,
+        f: impl FnOnce(&mut OpenObjectSet) -> std::result::Result<T, E>,
+    ) -> Result<Option<std::result::Result<T, E>>> {
+        set.begin()?;
+        let done = holds.during(|| catch_unwind(AssertUnwindSafe(|| f(set))));
+        let done = match done {
+            Ok(done) => Some(done).filter(|_| !holds.has_missed()),
+            Err(panic) => return Err(self.poison(set, &what(&*panic))),
+        };
+        match done {
+            Some(Ok(_)) => set.commit(),
+            _ if set.roll_back() => {}
+            _ => return Err(self.poison(set, "failed after its last write")),
+        }
+        Ok(done)
+    }
+
+    /// Half of a change was made: nothing of the object set may be written any more.
+    fn poison(&self, set: &mut OpenObjectSet, why: &str) -> WriteError {
+        set.poison();
+        let why = format!("a change of dataset {} {why}", self.id);
+        self.gate.panicked(&why);
+        WriteError::Suspended(why)
     }
 
     /// Whether anything is to be written.

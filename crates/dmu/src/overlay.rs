@@ -71,15 +71,34 @@ impl Layer {
         }
     }
 
+    /// Has a block not be dirty.
+    pub(crate) fn remove(&mut self, blkid: u64) {
+        let gone = self.dirty.remove(blkid);
+        self.bytes = self.bytes.saturating_sub(gone.map_or(0, |data| data.len() as u64));
+    }
+
+    /// The dirty blocks from `first` to before `end`; with `rest` also all after.
+    pub(crate) fn dirty_in(&self, first: u64, end: u64, rest: bool) -> Vec<u64> {
+        let end = if rest { u64::MAX } else { end };
+        self.dirty.range(first..end).map(|(blkid, _)| blkid).collect()
+    }
+
     /// Frees the blocks from `first` to before `end`; with `rest` also all after.
     pub(crate) fn free(&mut self, first: u64, end: u64, rest: bool) {
-        let end = if rest { u64::MAX } else { end };
-        let inside: Vec<u64> = self.dirty.range(first..end).map(|(blkid, _)| blkid).collect();
-        for blkid in inside {
-            let gone = self.dirty.remove(blkid);
-            self.bytes = self.bytes.saturating_sub(gone.map_or(0, |data| data.len() as u64));
+        for blkid in self.dirty_in(first, end, rest) {
+            self.remove(blkid);
         }
-        self.freed.insert(first..end);
+        self.freed.insert(first..if rest { u64::MAX } else { end });
+    }
+
+    /// The freed and the forced ranges.
+    pub(crate) fn ranges(&self) -> (Ranges, Ranges) {
+        (self.freed.clone(), self.forced.clone())
+    }
+
+    /// Makes the freed and the forced ranges these.
+    pub(crate) fn set_ranges(&mut self, (freed, forced): (Ranges, Ranges)) {
+        (self.freed, self.forced) = (freed, forced);
     }
 
     /// What is to be written.

@@ -68,6 +68,13 @@ pub enum BlockError {
         /// The block in its owner's eyes.
         at: Bookmark,
     },
+    /// A change that must not wait for devices does not hold the block ([`crate::held`]); the change
+    /// is made again once it was read.
+    #[error("{at}: the block is not held by the change that needs it")]
+    NotHeld {
+        /// The block in its owner's eyes.
+        at: Bookmark,
+    },
 }
 
 impl BlockError {
@@ -77,7 +84,8 @@ impl BlockError {
             BlockError::Vdev { at, .. }
             | BlockError::Checksum { at, .. }
             | BlockError::Decode { at, .. }
-            | BlockError::Encrypted { at } => *at,
+            | BlockError::Encrypted { at }
+            | BlockError::NotHeld { at } => *at,
         }
     }
 }

@@ -33,6 +33,7 @@ mod decoded;
 mod error;
 mod flight;
 pub mod gang;
+pub mod held;
 pub mod histogram;
 pub mod pipeline;
 mod prefetch;

@@ -28,6 +28,7 @@ use crate::decoded::{self, DecodedCache};
 use crate::error::{BlockError, Bookmark};
 use crate::flight::{Boarding, Flights};
 use crate::gang::Assembly;
+use crate::held;
 use crate::prefetch::Prefetcher;
 use crate::primary::{Policies, PrimaryCache};
 use crate::verify;
@@ -189,12 +190,42 @@ impl Store {
 
     /// Reads a block. A hole is `lsize` zeros.
     pub fn read(&self, bp: &BlockPointer, at: Bookmark) -> Result<Block, BlockError> {
+        if held::is_active() {
+            return self.read_held(bp, at);
+        }
         let key = match self.start(bp, at)? {
             Start::Done(block) => return Ok(block),
             Start::Device(key) => key,
         };
         let physical = self.physical(bp, at, key);
         self.finish(bp, at, key, physical)
+    }
+
+    /// Reads a block for a change that must not wait for a device ([`held`]): from what it holds or
+    /// from the caches.
+    fn read_held(&self, bp: &BlockPointer, at: Bookmark) -> Result<Block, BlockError> {
+        let key = match self.look(bp, at)? {
+            Start::Done(block) => return Ok(block),
+            Start::Device(key) => key,
+        };
+        if let Some(block) = held::get(&key) {
+            return block;
+        }
+        // What is on its way to the devices is in no cache yet.
+        let cached = match self.behind.may_hold(key.birth) {
+            true => None,
+            false => self.cached(&key),
+        };
+        match cached {
+            Some(physical) => self.finish(bp, at, key, Ok(physical)),
+            None => Err(held::miss(bp, at)),
+        }
+    }
+
+    /// The physical bytes of a block, if the ARC has them.
+    fn cached(&self, key: &Key) -> Option<Abd> {
+        let mut arc = self.arc.lock();
+        if arc.contains(key) { arc.get(key) } else { None }
     }
 
     /// Reads a block that may never have been written, past the ARC: it is no error if it was not.
@@ -220,6 +251,9 @@ impl Store {
     /// Reads many blocks: misses go to the devices as one batch; checksums and unpacking use all
     /// cores. Results are in the order of `reqs`.
     pub fn read_many(&self, reqs: &[(BlockPointer, Bookmark)]) -> Vec<Result<Block, BlockError>> {
+        if held::is_active() {
+            return reqs.iter().map(|(bp, at)| self.read_held(bp, *at)).collect();
+        }
         let starts: Vec<_> = reqs.iter().map(|(bp, at)| self.start(bp, *at)).collect();
         let wanted = reqs.iter().zip(&starts).filter_map(|((bp, at), start)| match start {
             Ok(Start::Device(key)) => Some((*bp, *at, *key)),
@@ -331,7 +365,8 @@ impl Store {
         StoreStats { arc: self.arc.lock().stats(), decoded_bytes: self.decoded.weight() }
     }
 
-    fn start(&self, bp: &BlockPointer, at: Bookmark) -> Result<Start, BlockError> {
+    /// What can be said of a block without waiting: it is there, or it has to be read.
+    fn look(&self, bp: &BlockPointer, at: Bookmark) -> Result<Start, BlockError> {
         check(bp, at)?;
         if bp.is_hole() {
             let data = Abd::from_vec(vec![0; bp.lsize() as usize]);
@@ -347,13 +382,17 @@ impl Store {
                 source,
             });
         };
-        let unpacked = || self.decoded.get(&key).filter(|_| keeps_decoded(bp));
-        if let Some(block) = unpacked() {
-            return Ok(Start::Done(block));
-        }
-        match self.behind.wait_for(key.birth).then(unpacked).flatten() {
+        match self.decoded.get(&key).filter(|_| keeps_decoded(bp)) {
             Some(block) => Ok(Start::Done(block)),
             None => Ok(Start::Device(key)),
+        }
+    }
+
+    /// As [`Store::look`], after waiting for what is on its way to the devices.
+    fn start(&self, bp: &BlockPointer, at: Bookmark) -> Result<Start, BlockError> {
+        match self.look(bp, at)? {
+            Start::Device(key) if self.behind.wait_for(key.birth) => self.look(bp, at),
+            known => Ok(known),
         }
     }
 
@@ -395,11 +434,7 @@ impl Store {
             Boarding::Pilot(landing) => Some(landing),
         };
         // Another flight may have landed in the meantime.
-        let landed = {
-            let mut arc = self.arc.lock();
-            if arc.contains(&key) { arc.get(&key) } else { None }
-        };
-        if let Some(data) = landed {
+        if let Some(data) = self.cached(&key) {
             return Ok(data);
         }
         let data = self.fetch(bp, at, 0)?;

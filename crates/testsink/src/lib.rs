@@ -16,7 +16,7 @@ use cenote_format::encode::blkptr::BlockProps;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_format::{ByteOrder, LABEL_START, SECTOR};
 use cenote_store::Store;
-use cenote_vdev::inject::MemDevice;
+use cenote_vdev::inject::{FaultyDevice, MemDevice};
 use cenote_vdev::{Device, VdevTree};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,6 +34,8 @@ pub struct MemSink {
     /// Reads what was written.
     pub store: Arc<Store>,
     memory: Arc<MemDevice>,
+    /// The device that the store reads.
+    pub faults: Arc<FaultyDevice>,
     /// Offset of the first byte that was never used.
     next: Mutex<u64>,
     /// What is referred to, as far as it was [followed](MemSink::follow).
@@ -63,11 +65,13 @@ impl MemSink {
             ("guid", NvValue::Uint64(1)),
             ("children", NvValue::NvListArray(vec![top])),
         ]);
-        let device = memory.clone();
+        let faults = FaultyDevice::new(memory.clone());
+        let device = faults.clone();
         let mut open = |_: u64, _: &NvList| Some(device.clone() as Arc<dyn Device>);
         MemSink {
             store: Store::new(VdevTree::build(&root, &mut open).unwrap(), CACHE),
             memory,
+            faults,
             next: Mutex::new(SECTOR),
             live: Mutex::default(),
             embeds: false,
@@ -133,6 +137,14 @@ impl MemSink {
     /// Loses all that was written.
     pub fn forget(&self) {
         self.memory.bytes().get_mut(LABEL_START as usize..).expect("space").fill(0);
+    }
+
+    /// Has all copies of a block be unreadable, until the device is repaired.
+    pub fn lose(&self, bp: &BlockPointer) {
+        for dva in bp.dvas() {
+            let at = LABEL_START + dva.offset;
+            self.faults.fail(at..at + dva.asize);
+        }
     }
 
     /// Follows what a sync did: nothing is born twice, nothing is killed that is not there.

@@ -140,6 +140,15 @@ impl Error {
         }
     }
 
+    /// Whether it says that there is no such node.
+    pub(crate) fn is_absence(&self) -> bool {
+        match self {
+            Error::NotFound(_) => true,
+            Error::Dmu(e) => matches!(**e, cenote_dmu::Error::NoObject { .. }),
+            _ => false,
+        }
+    }
+
     /// A decoding error of `object`.
     pub(crate) fn decode(object: u64) -> impl Fn(cenote_format::DecodeError) -> Error {
         move |e| Error::Corrupt(object, e.to_string())

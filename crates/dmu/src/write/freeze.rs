@@ -124,12 +124,6 @@ impl OpenObjectSet {
         }
     }
 
-    /// Whether nothing of an object has to be read from a disk: it is new in this group.
-    pub(crate) fn is_all_at_hand(&self, number: u64) -> bool {
-        let object = self.objects.get(&number);
-        object.is_some_and(|o| o.disk().is_none() && !o.stands_on_frozen())
-    }
-
     /// What can be told of the entry of ZAP `number`, a `kind`, that is called exactly `name`.
     pub(crate) fn entry_at_hand(&self, number: u64, kind: DmuType, name: &[u8]) -> AtHand {
         match self.objects.get(&number) {
@@ -141,17 +135,25 @@ impl OpenObjectSet {
     /// The number of the first object at or after `from`, pending changes included.
     pub fn next_object(&mut self, from: u64) -> Result<Option<u64>> {
         let mut on_disk = self.base.next_object(from)?;
-        while let Some(number) = on_disk
-            && matches!(self.seen(number), Seen::Gone)
-        {
+        while let Some(number) = on_disk.filter(|number| self.is_gone(*number)) {
             on_disk = self.base.next_object(number.saturating_add(1))?;
         }
+        Ok(on_disk.into_iter().chain(self.next_pending(from)).min())
+    }
+
+    /// Whether an object, which is on disk perhaps, is to be freed.
+    pub(crate) fn is_gone(&self, number: u64) -> bool {
+        matches!(self.seen(number), Seen::Gone)
+    }
+
+    /// The number of the first object at or after `from` of which something is pending.
+    pub(crate) fn next_pending(&self, from: u64) -> Option<u64> {
         let open = self.objects.range(from..PROJECT_USED).next().map(|(number, _)| *number);
         let frozen = self.frozen.as_ref().or(self.inherited.as_ref()).and_then(|f| {
             let mut numbers = f.objects.range(from..PROJECT_USED).map(|(number, _)| *number);
-            numbers.find(|number| !matches!(self.seen(*number), Seen::Gone))
+            numbers.find(|number| !self.is_gone(*number))
         });
-        Ok(on_disk.into_iter().chain(open).chain(frozen).min())
+        open.into_iter().chain(frozen).min()
     }
 
     /// Number of objects: what the root block says, and pending changes.
@@ -161,7 +163,12 @@ impl OpenObjectSet {
 
     /// Whether a sync would write anything.
     pub fn is_dirty(&self) -> bool {
-        self.changed || self.dirty > 0 || !self.doomed.is_empty() || self.inherited.is_some()
+        // What was poisoned must not be taken for written.
+        self.failed
+            || self.changed
+            || self.dirty > 0
+            || !self.doomed.is_empty()
+            || self.inherited.is_some()
     }
 
     /// Bytes of dirty blocks and dnodes, what is frozen left out.

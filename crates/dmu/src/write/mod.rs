@@ -19,6 +19,7 @@
 //! | [`sink`] | who writes blocks: the floor below |
 //! | `indirect` | an indirect block while its pointers change |
 //! | `sync` | the tree of blocks, level by level |
+//! | `undo` | changes that are taken back |
 //! | `freeze` | what is pending: views of it, freezing it, standing on what was written |
 //! | [`zap`] | ZAPs: entries, growth from micro to fat, splits |
 //!
@@ -39,6 +40,7 @@ mod rewrite;
 pub mod sink;
 mod slots;
 mod sync;
+mod undo;
 pub mod zap;
 
 pub use rewrite::Gather;
@@ -63,6 +65,7 @@ use object::OpenObject;
 use slots::Slots;
 use std::collections::{BTreeMap, btree_map::Entry};
 use std::sync::Arc;
+use undo::Change;
 
 /// `DN_MIN_INDBLKSHIFT`: indirect blocks of 4 KiB.
 pub const MIN_INDIRECT_SHIFT: u8 = 12;
@@ -279,6 +282,8 @@ pub struct OpenObjectSet {
     syncing: bool,
     /// The dnodes that a frozen set has written; `None` for those it freed.
     written: BTreeMap<u64, Option<Arc<Dnode>>>,
+    /// The change that is being made.
+    change: Change,
     failed: bool,
 }
 
@@ -315,6 +320,7 @@ impl OpenObjectSet {
             inherited: None,
             syncing: false,
             written,
+            change: Change::default(),
             failed: false,
         }
     }
@@ -411,7 +417,9 @@ impl OpenObjectSet {
         let taken = map.take_any(slots, &self.meta_tree());
         self.slots = map;
         let number = taken?;
-        self.insert(number, OpenObject::new(number, phys));
+        let mut object = OpenObject::new(number, phys);
+        self.change.allocated(number, slots, &mut object);
+        self.insert(number, object);
         self.more += 1;
         Ok(number)
     }
@@ -421,13 +429,15 @@ impl OpenObjectSet {
     /// Errors: [`WriteError::Taken`] if it or one of the slots that it would take is not free.
     pub fn claim(&mut self, number: u64, new: &NewObject) -> Result<()> {
         self.may_allocate()?;
-        let object = OpenObject::new(number, object::new_dnode(new)?);
+        let mut object = OpenObject::new(number, object::new_dnode(new)?);
+        let count = object.phys().slots();
         let mut slots = std::mem::take(&mut self.slots);
-        let taken = slots.take(number, object.phys().slots(), &self.meta_tree());
+        let taken = slots.take(number, count, &self.meta_tree());
         self.slots = slots;
         if !taken? {
             return Err(WriteError::Taken(number));
         }
+        self.change.allocated(number, count, &mut object);
         self.insert(number, object);
         self.more += 1;
         Ok(())
@@ -471,7 +481,8 @@ impl OpenObjectSet {
         self.slots = map;
         known?;
         self.slots.give(number, slots);
-        self.objects.remove(&number);
+        let object = self.objects.remove(&number);
+        self.change.freed(number, slots, object, below.is_some());
         self.doomed.extend(below.map(|dnode| (number, dnode)));
         self.dirty = self.dirty.saturating_sub(bytes);
         self.more -= 1;
@@ -516,7 +527,7 @@ impl OpenObjectSet {
         let place =
             object::Place { store: self.base.store(), objset: self.base.id(), object: number };
         let before = object.bytes();
-        let done = f(object, &place);
+        let done = self.change.with(number, object, |object| f(object, &place));
         let after = object.bytes();
         self.dirty = self.dirty.saturating_add(after).saturating_sub(before);
         done

@@ -1,6 +1,7 @@
 //! The changes of one object in a transaction group.
 
 use super::sync::grown_levels;
+use super::undo::Journal;
 use super::{MAX_INDIRECT_SHIFT, MAX_POINTERS, MIN_INDIRECT_SHIFT, NewObject, Result, WriteError};
 use crate::object::{Dnode, SPILL_BLKID};
 use crate::overlay::{Overlay, Pending, pending_pointer};
@@ -14,6 +15,7 @@ use cenote_format::dmu::{
 use cenote_format::encode::zap::to_little_endian;
 use cenote_format::{ByteOrder, MAX_BLOCK, SECTOR};
 use cenote_store::{Block, Bookmark, Store};
+use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
 /// Largest spill block (`SPA_OLD_MAXBLOCKSIZE`).
@@ -45,6 +47,8 @@ pub(super) struct OpenObject {
     frozen_levels: u8,
     /// Whether anything was changed.
     pub(super) changed: bool,
+    /// What it was before the change that is being made.
+    pub(super) journal: Journal,
 }
 
 /// Bytes of bonus buffer that a dnode has room for; `None` if there is none for the pointers.
@@ -133,7 +137,8 @@ impl OpenObject {
         let (top, under, micro) = Default::default();
         let disk = if on_disk { dnode.clone() } else { without_blocks() };
         let pending = Overlay { top, under, disk, on_disk, micro };
-        OpenObject { dnode, pending, frozen_levels: 0, changed: !on_disk }
+        let journal = Journal::Off;
+        OpenObject { dnode, pending, frozen_levels: 0, changed: !on_disk, journal }
     }
 
     /// A new object.
@@ -172,8 +177,19 @@ impl OpenObject {
 
     /// The dnode as it will be, to be changed.
     pub(super) fn phys_mut(&mut self) -> &mut DnodePhys {
+        self.note_dnode();
         self.changed = true;
         &mut Arc::make_mut(&mut self.dnode).phys
+    }
+
+    /// The dnode as it will be, and whether anything was changed, to be [restored](Self::restore).
+    pub(super) fn before(&self) -> (Arc<Dnode>, bool) {
+        (self.dnode.clone(), self.changed)
+    }
+
+    /// Makes the dnode again what it was.
+    pub(super) fn restore(&mut self, dnode: Arc<Dnode>, changed: bool) {
+        (self.dnode, self.changed) = (dnode, changed);
     }
 
     /// The dnode on disk.
@@ -274,7 +290,12 @@ impl OpenObject {
             if self.pending.top.dirty(0).is_none()
                 && let Some(data) = self.block(place, 0)?
             {
+                self.note_block(0);
                 self.pending.top.put(0, data);
+            }
+            match self.pending.top.dirty(0) {
+                Some(data) if data.len() as u64 > size => self.note_block(0),
+                _ => self.note_length(0),
             }
             self.pending.top.resize(0, size as usize);
             self.phys_mut().block_size = size;
@@ -317,6 +338,7 @@ impl OpenObject {
                 return place.invalid("no room for a spill pointer");
             }
         }
+        self.note_spill();
         self.pending.top.spill = Some(data.map(Abd::from_vec));
         self.changed = true;
         Ok(())
@@ -354,6 +376,7 @@ impl OpenObject {
 
     /// Replaces block `blkid`, which was not too far; the index of a micro ZAP stays.
     pub(super) fn put(&mut self, blkid: u64, data: Abd) {
+        self.note_block(blkid);
         self.pending.top.put(blkid, data);
         let phys = self.phys_mut();
         phys.max_block = phys.max_block.max(blkid);
@@ -374,15 +397,66 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Block `blkid`, which is to be changed.
-    pub(super) fn block_mut(&mut self, place: &Place<'_>, blkid: u64) -> Result<&mut [u8]> {
+    /// Makes block `blkid` dirty as it is.
+    fn make_dirty(&mut self, place: &Place<'_>, blkid: u64) -> Result<()> {
         if self.pending.top.dirty(blkid).is_none() {
             self.check_end(place, blkid)?;
             let size = self.phys().block_size as usize;
             let loaded = self.block(place, blkid)?;
             self.put(blkid, loaded.unwrap_or_else(|| Abd::from_vec(vec![0; size])));
         }
+        Ok(())
+    }
+
+    /// Block `blkid`, which is to be changed.
+    pub(super) fn block_mut(&mut self, place: &Place<'_>, blkid: u64) -> Result<&mut [u8]> {
+        self.make_dirty(place, blkid)?;
+        self.note_bytes(blkid);
         self.pending.top.dirty_mut(blkid).ok_or(WriteError::Failed)
+    }
+
+    /// Block `blkid`, of which the bytes `range` are to be changed.
+    pub(super) fn block_mut_in(
+        &mut self,
+        place: &Place<'_>,
+        blkid: u64,
+        range: Range<usize>,
+    ) -> Result<&mut [u8]> {
+        self.make_dirty(place, blkid)?;
+        self.note_part(blkid, range);
+        self.pending.top.dirty_mut(blkid).ok_or(WriteError::Failed)
+    }
+
+    /// Some bytes of block `blkid`, which are to be changed.
+    fn part_mut(
+        &mut self,
+        place: &Place<'_>,
+        blkid: u64,
+        range: Range<usize>,
+    ) -> Result<&mut [u8]> {
+        let block = self.block_mut_in(place, blkid, range.clone())?;
+        block.get_mut(range).ok_or(WriteError::Failed)
+    }
+
+    /// Block `blkid`, of which some bytes are to be changed that the caller
+    /// [notes](OpenObject::note_old) afterwards.
+    pub(super) fn block_to_note(&mut self, place: &Place<'_>, blkid: u64) -> Result<&mut [u8]> {
+        self.make_dirty(place, blkid)?;
+        self.pending.top.dirty_mut(blkid).ok_or(WriteError::Failed)
+    }
+
+    /// Gets the blocks that a write of `len` bytes changes in part: nothing has to be read for it then.
+    pub(super) fn load_edges(&mut self, place: &Place<'_>, offset: u64, len: usize) -> Result<()> {
+        self.check_write(place, offset, len)?;
+        let (size, end) = (self.phys().block_size, offset + len as u64);
+        let partly = |at: u64| (!at.is_multiple_of(size)).then_some(at / size);
+        for blkid in [partly(offset), partly(end)].into_iter().flatten() {
+            self.make_dirty(place, blkid)?;
+        }
+        match end.checked_sub(1) {
+            Some(last) if len > 0 => self.check_end(place, last / size),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn write(&mut self, place: &Place<'_>, offset: u64, data: &[u8]) -> Result<()> {
@@ -393,9 +467,9 @@ impl OpenObject {
             let (now, later) = rest.split_at(rest.len().min(size as usize - skip));
             if now.len() as u64 == size {
                 self.put(blkid, Abd::copy_of(now));
-            } else if let Some(dst) = self.block_mut(place, blkid)?.get_mut(skip..skip + now.len())
-            {
-                dst.copy_from_slice(now);
+            } else {
+                let range = skip..skip + now.len();
+                self.part_mut(place, blkid, range)?.copy_from_slice(now);
             }
             at += now.len() as u64;
             rest = later;
@@ -413,8 +487,8 @@ impl OpenObject {
             let len = (data.len() - done).min(size as usize - skip);
             if let Some(whole) = data.slice(done, len).filter(|_| len as u64 == size) {
                 self.put(blkid, whole);
-            } else if let Some(dst) = self.block_mut(place, blkid)?.get_mut(skip..skip + len) {
-                data.copy_to(done, dst);
+            } else {
+                data.copy_to(done, self.part_mut(place, blkid, skip..skip + len)?);
             }
             done += len;
         }
@@ -458,6 +532,10 @@ impl OpenObject {
         }
         // Whatever is on disk past the end goes too.
         let rest = end > self.phys().max_block;
+        self.note_ranges();
+        for blkid in self.pending.top.dirty_in(first, end, rest) {
+            self.note_block(blkid);
+        }
         self.pending.top.free(first, end, rest);
         let phys = self.phys_mut();
         if rest {
@@ -470,9 +548,7 @@ impl OpenObject {
         if self.pending.top.dirty(blkid).is_none() && self.block(place, blkid)?.is_none() {
             return Ok(());
         }
-        if let Some(part) = self.block_mut(place, blkid)?.get_mut(from..to) {
-            part.fill(0);
-        }
+        self.part_mut(place, blkid, from..to)?.fill(0);
         Ok(())
     }
 }

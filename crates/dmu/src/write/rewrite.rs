@@ -102,6 +102,7 @@ impl OpenObject {
             if let Some(data) = below {
                 self.put(*blkid, data);
             }
+            self.note_ranges();
             self.pending.top.force(*blkid);
             bytes = bytes.saturating_add(size);
         }

@@ -68,6 +68,13 @@ impl Slots {
         self.first.iter_mut().for_each(|first| *first = (*first).min(block));
     }
 
+    /// Takes again what was given back and is still free: `count` slots from `number`.
+    pub(super) fn retake(&mut self, number: u64, count: u64) {
+        if let Some(used) = self.used.get_mut(&(number / PER_BLOCK)) {
+            *used |= mask(number % PER_BLOCK, count);
+        }
+    }
+
     fn block(&mut self, block: u64, meta: &Tree<'_>) -> Result<u32> {
         if let Some(used) = self.used.get(&block) {
             return Ok(*used);

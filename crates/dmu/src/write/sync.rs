@@ -502,9 +502,9 @@ impl OpenObjectSet {
             let why = "part of the object set is frozen".into();
             return Err(WriteError::Invalid { object: META_DNODE, why });
         }
-        self.failed = true;
         self.settle();
         let dirty = self.is_dirty();
+        self.failed = true;
         let objects = std::mem::take(&mut self.objects);
         let gone: BTreeMap<u64, Arc<Dnode>> = std::mem::take(&mut self.doomed)
             .into_iter()

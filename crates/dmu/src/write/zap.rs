@@ -18,7 +18,9 @@ use crate::zap::{Match, Zap, ZapEntry};
 use cenote_format::abd::Abd;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::EncodeError;
-use cenote_format::encode::zap::fat::{double_pointers, format as format_fat, set_pointer};
+use cenote_format::encode::zap::fat::{
+    HEADER_SIZE, double_pointers, format as format_fat, set_pointer,
+};
 use cenote_format::encode::zap::leaf::LeafMut;
 use cenote_format::encode::zap::micro::{self, MicroIndex};
 use cenote_format::encode::zap::{FAT_BLOCK_SHIFT, Key, MAX_LONG_NAME, MAX_NAME, Value};
@@ -191,7 +193,7 @@ impl<'a> ZapMut<'a> {
                 return if removed { fat.finish() } else { Err(absent) };
             }
             let Some(found) = find_micro(object, place, key)? else { return Err(absent) };
-            change_micro(object, place, |index, block| index.remove(block, &found))
+            change_micro(object, place, &found, |index, block| index.remove(block, &found))
         })
     }
 
@@ -286,17 +288,31 @@ fn find_micro(
     Ok(index.find(&block(object, place, 0)?.bytes(), name)?)
 }
 
-/// Changes block 0 and the index. If that fails, the index is not known any more.
+/// Changes an entry in block 0, and the index. If that fails, the index is not known any more.
 fn change_micro<T>(
     object: &mut OpenObject,
     place: &Place<'_>,
+    found: &micro::Found,
     f: impl FnOnce(&mut MicroIndex, &mut [u8]) -> std::result::Result<T, EncodeError>,
 ) -> Result<T> {
     load_index(object, place)?;
     let Some(mut index) = object.pending.micro.take() else { return Err(WriteError::Failed) };
-    let done = f(Arc::make_mut(&mut index), object.block_mut(place, 0)?)?;
+    let done = f(Arc::make_mut(&mut index), object.block_mut_in(place, 0, found.place())?)?;
     object.pending.micro = Some(index);
     Ok(done)
+}
+
+/// Adds an entry to block 0, and to the index. If that fails, the index is not known any more.
+fn add_micro(object: &mut OpenObject, place: &Place<'_>, name: &[u8], value: u64) -> Result<()> {
+    load_index(object, place)?;
+    let Some(mut index) = object.pending.micro.take() else { return Err(WriteError::Failed) };
+    let block = object.block_to_note(place, 0)?;
+    let slot = Arc::make_mut(&mut index).insert(block, name, value)?;
+    // A slot that is free holds zeros.
+    let entry = micro::entry_place(slot);
+    object.note_old(0, entry.start, vec![0; entry.len()]);
+    object.pending.micro = Some(index);
+    Ok(())
 }
 
 /// Adds or sets an entry; false if the ZAP has to become a fat one for it.
@@ -316,7 +332,7 @@ fn put_micro(
         return Ok(false);
     };
     if let Some(found) = found {
-        change_micro(object, place, |index, block| index.set(block, &found, *value))?;
+        change_micro(object, place, &found, |index, block| index.set(block, &found, *value))?;
         return Ok(true);
     }
     if object.pending.micro.as_ref().is_some_and(|index| index.is_full()) {
@@ -330,8 +346,8 @@ fn put_micro(
         }
     }
     // A full index here means too many entries of one hash. It is not changed then, but lost.
-    match change_micro(object, place, |index, block| index.insert(block, name, *value)) {
-        Ok(_) => Ok(true),
+    match add_micro(object, place, name, *value) {
+        Ok(()) => Ok(true),
         Err(WriteError::Encode(EncodeError::Full { .. })) => Ok(false),
         Err(e) => Err(e),
     }
@@ -416,7 +432,8 @@ impl<'o> Fat<'o> {
     }
 
     fn finish(self) -> Result<()> {
-        Ok(self.header.encode(self.object.block_mut(self.place, 0)?)?)
+        let block = self.object.block_mut_in(self.place, 0, 0..HEADER_SIZE)?;
+        Ok(self.header.encode(block)?)
     }
 
     fn block_mut(&mut self, blkid: u64) -> Result<&mut [u8]> {
@@ -534,7 +551,9 @@ impl<'o> Fat<'o> {
         self.object.put_block(self.place, new, data)?;
         for index in pointers {
             for at in self.header.pointer_writes(index) {
-                set_pointer(self.block_mut(at.block)?, at.offset, new)?;
+                let bytes = at.offset..at.offset.saturating_add(size_of::<u64>());
+                let block = self.object.block_mut_in(self.place, at.block, bytes)?;
+                set_pointer(block, at.offset, new)?;
             }
         }
         Ok(())

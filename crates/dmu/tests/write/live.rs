@@ -1,7 +1,7 @@
 //! Object sets in use: read and changed by several threads while they are synced.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
@@ -18,7 +18,7 @@ use cenote_store::alloc::Readers;
 use cenote_testsink::MemSink;
 
 /// Lets everything in, but for what is too large.
-struct Gate(AtomicU64, Arc<Readers>);
+struct Gate(AtomicU64, Arc<Readers>, Mutex<Option<String>>);
 
 impl TxgGate for Gate {
     fn readers(&self) -> Arc<Readers> {
@@ -32,31 +32,42 @@ impl TxgGate for Gate {
             _ => Err(WriteError::NoSpace),
         }
     }
+
+    fn panicked(&self, why: &str) {
+        *self.2.lock().unwrap() = Some(why.to_owned());
+    }
 }
 
-struct Live {
-    sink: MemSink,
-    set: Arc<LiveObjectSet>,
+pub struct Live {
+    pub sink: MemSink,
+    pub set: Arc<LiveObjectSet>,
     gate: Arc<Gate>,
 }
 
-const COST: Cost = Cost { write: 1, objects: 1, frees: false };
+impl Live {
+    /// What the gate was told of a panic.
+    pub fn panicked(&self) -> Option<String> {
+        self.gate.2.lock().unwrap().clone()
+    }
+}
+
+pub const COST: Cost = Cost { write: 1, objects: 1, frees: false };
 
 impl Live {
-    fn new() -> Live {
+    pub fn new() -> Live {
         let sink = MemSink::new(96 << 20);
         let mut set = OpenObjectSet::create(sink.store.clone(), 7, ObjsetType::Zfs).unwrap();
-        let gate = Arc::new(Gate(AtomicU64::new(5), Arc::default()));
+        let gate = Arc::new(Gate(AtomicU64::new(5), Arc::default(), Mutex::default()));
         set.sync(4, &sink).unwrap();
         let set = LiveObjectSet::new(set, gate.clone());
         Live { sink, set, gate }
     }
 
-    fn change<T>(&self, f: impl FnOnce(&mut OpenObjectSet) -> Result<T>) -> T {
+    pub fn change<T>(&self, mut f: impl FnMut(&mut OpenObjectSet) -> Result<T>) -> T {
         self.set.transact(COST, |os, _| f(os)).unwrap()
     }
 
-    fn sync(&self) -> Arc<ObjectSet> {
+    pub fn sync(&self) -> Arc<ObjectSet> {
         let txg = self.gate.0.fetch_add(1, Ordering::SeqCst);
         let mut frozen = self.set.freeze();
         frozen.sync(txg, &self.sink).unwrap();
@@ -65,7 +76,7 @@ impl Live {
         self.set.base()
     }
 
-    fn file(&self) -> u64 {
+    pub fn file(&self) -> u64 {
         let new =
             NewObject { indirect_shift: 12, ..NewObject::new(DmuType::PLAIN_FILE_CONTENTS, 1024) };
         self.change(|os| os.allocate(&new))
@@ -86,7 +97,6 @@ fn readers_see_whole_changes_while_others_write_and_sync() {
                     for version in 1..250u64 {
                         // Six blocks, the first and the last in part; sometimes freed before.
                         let data = version.to_le_bytes().repeat(700);
-                        live.set.warm(*n, 48 * 1000, 5600).unwrap();
                         live.change(|os| {
                             if version % 7 == 0 {
                                 os.truncate(*n, 0)?;

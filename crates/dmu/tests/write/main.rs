@@ -5,6 +5,7 @@
 mod check;
 mod live;
 mod readahead;
+mod whole;
 
 use std::collections::BTreeMap;
 

@@ -3,7 +3,7 @@
 use super::Settings;
 use crate::fs::CaseSensitivity;
 use crate::quota::Quotas;
-use crate::sa::{Registry, SharedRegistry};
+use crate::sa::Registry;
 use cenote_dmu::outside::Time;
 use cenote_dmu::write::OpenObjectSet;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ pub(crate) struct Cx<'a> {
     pub(crate) txg: u64,
     /// The time of the change.
     pub(crate) now: Time,
-    /// Where others see the registry of system attributes.
-    pub(crate) shared: &'a SharedRegistry,
-    /// The registry as it is now: nobody else changes it meanwhile.
+    /// The registry of system attributes as it is now: nobody else changes it meanwhile.
     pub(crate) registry: Arc<Registry>,
+    /// What is to be told beside the object set once the change is made.
+    pub(crate) after: After,
     /// The properties, as they are now.
     pub(crate) settings: &'a Settings,
     /// How names are compared.
@@ -41,11 +41,21 @@ pub(crate) struct Cx<'a> {
     pub(crate) unlinked_set: Option<u64>,
 }
 
+/// What is kept beside the object set and follows a change of it: nothing before the change is made,
+/// since a change can be taken back, and made again.
+#[derive(Default)]
+pub(crate) struct After {
+    /// The registry of system attributes, with what was added to it.
+    pub(crate) registry: Option<Arc<Registry>>,
+    /// Nodes that are orphans from now on (whether they may get a name), or are none any more.
+    pub(crate) orphans: Vec<(u64, Option<bool>)>,
+}
+
 impl Cx<'_> {
-    /// Shows what was added to the registry.
+    /// Has others see what was added to the registry.
     pub(crate) fn publish(&mut self, registry: Registry) {
         self.registry = Arc::new(registry);
-        self.shared.publish(self.registry.clone());
+        self.after.registry = Some(self.registry.clone());
     }
 
     /// A salt for the hash of a new ZAP: different for each, the same when all is done again.

@@ -244,11 +244,7 @@ impl FileSystem {
             }
             let made = inherit(cx, &parent, node, 1)?;
             let is_dir = node.kind == NodeKind::Dir;
-            if let Err(e) = names::add_known(cx, dir, name, made.ino, file_type(&node.kind)) {
-                // With the lists that it may have inherited.
-                super::remove::destroy(cx, &made)?;
-                return Err(e);
-            }
+            names::add_known(cx, dir, name, made.ino, file_type(&node.kind))?;
             names::count_in(cx, parent, 1, i64::from(is_dir))?;
             made.attr(cx)
         })
@@ -263,11 +259,8 @@ impl FileSystem {
         self.change(self.new_node(), |cx| {
             let parent = names::writable_dir(cx, dir)?;
             let made = inherit(cx, &parent, node, 0)?;
-            if let Err(e) = super::remove::remember(cx, made.ino) {
-                super::remove::destroy(cx, &made)?;
-                return Err(e);
-            }
-            self.orphans().insert(made.ino, true);
+            super::remove::remember(cx, made.ino)?;
+            cx.after.orphans.push((made.ino, Some(true)));
             made.attr(cx)
         })
     }

@@ -97,13 +97,18 @@ fn not_appended<T>(ino: u64) -> Result<T> {
     Err(Error::NotPermitted(format!("object {ino} is append-only")))
 }
 
-/// Writes `data` into a file of `size` bytes; its attributes are for the caller.
-pub(super) fn put(cx: &mut Cx<'_>, ino: u64, size: u64, offset: u64, data: &[u8]) -> Result<()> {
-    let end = offset.saturating_add(data.len() as u64);
+/// Makes ready a file of `size` bytes for `len` bytes at `offset`.
+fn make_room(cx: &mut Cx<'_>, ino: u64, size: u64, offset: u64, len: usize) -> Result<()> {
+    let end = offset.saturating_add(len as u64);
     if end > MAX_SIZE {
         return Err(Error::TooLarge(format!("object {ino}")));
     }
-    grow(cx, ino, size, size.max(end))?;
+    grow(cx, ino, size, size.max(end))
+}
+
+/// Writes `data` into a file of `size` bytes; its attributes are for the caller.
+pub(super) fn put(cx: &mut Cx<'_>, ino: u64, size: u64, offset: u64, data: &[u8]) -> Result<()> {
+    make_room(cx, ino, size, offset, data.len())?;
     Ok(cx.os.write(ino, offset, data)?)
 }
 
@@ -139,7 +144,7 @@ fn write_chunk(
         return not_appended(ino);
     }
     check_quota(cx, &node)?;
-    put(cx, ino, size, at, data)?;
+    make_room(cx, ino, size, at, data.len())?;
     let end = at.saturating_add(data.len() as u64);
     if end > size {
         node.set(cx, ZplAttr::Size, &[end])?;
@@ -150,6 +155,7 @@ fn write_chunk(
     }
     node.modified(cx)?;
     node.store(cx)?;
+    cx.os.write_last(ino, at, data)?;
     Ok(at)
 }
 
@@ -162,9 +168,10 @@ fn write_back_chunk(cx: &mut Cx<'_>, ino: u64, offset: u64, data: &[u8]) -> Resu
         return Ok(());
     }
     check_quota(cx, &node)?;
-    put(cx, ino, size, offset, data)?;
+    make_room(cx, ino, size, offset, data.len())?;
     node.modified(cx)?;
-    node.store(cx)
+    node.store(cx)?;
+    Ok(cx.os.write_last(ino, offset, data)?)
 }
 
 /// Makes zeros in a file.
@@ -216,9 +223,6 @@ impl FileSystem {
                 (None, offset) => offset,
             };
             let cost = cost_of(chunk);
-            if let (Offset::At(at), Some(live)) = (offset, self.source.live()) {
-                live.warm(ino, at, chunk.len() as u64)?;
-            }
             let at = self.change(cost, |cx| write_chunk(cx, ino, offset, chunk, clear_ids))?;
             first = first.or(Some(at));
             done += chunk.len();
@@ -242,9 +246,6 @@ impl FileSystem {
     /// since. The file does not get longer: what is past its end is left out.
     pub fn write_back(&self, ino: u64, offset: u64, data: &[u8]) -> Result<()> {
         for (chunk, at) in data.chunks(CHUNK).zip((offset..).step_by(CHUNK)) {
-            if let Some(live) = self.source.live() {
-                live.warm(ino, at, chunk.len() as u64)?;
-            }
             self.change_if_read_only(cost_of(chunk), |cx| write_back_chunk(cx, ino, at, chunk))?;
         }
         Ok(())

@@ -1,11 +1,11 @@
 //! New file systems and volumes.
 
-use super::context::{Cx, NameRules};
+use super::context::{After, Cx, NameRules};
 use super::create::{Fresh, create_node};
 use super::{CreateProps, Settings};
 use crate::fs::{CaseSensitivity, MASTER_NODE, norm_flags};
 use crate::quota::Quotas;
-use crate::sa::{Registry, SharedRegistry, TABLE};
+use crate::sa::{Registry, TABLE};
 use crate::volume::{DATA, PROPERTIES, SIZE};
 use crate::znode::S_IFDIR;
 use crate::{Error, Result};
@@ -16,6 +16,7 @@ use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::sa::AttrDef;
 use cenote_format::zap::norm::{TO_UPPER, flags_valid};
+use std::sync::Arc;
 
 /// `DMU_OT_SA_MASTER_NODE`, `DMU_OT_SA_ATTR_REGISTRATION`, `DMU_OT_SA_ATTR_LAYOUTS`.
 const SA_MASTER_NODE: DmuType = DmuType(45);
@@ -66,7 +67,7 @@ pub fn format(os: &mut OpenObjectSet, props: &CreateProps, txg: u64) -> Result<(
     put(os, MASTER_NODE, "SA_ATTRS", sa)?;
     let unlinked_set = new_zap(os, DmuType::UNLINKED_SET, salt(3))?;
     put(os, MASTER_NODE, "DELETE_QUEUE", unlinked_set)?;
-    let shared = SharedRegistry::new(new_registry(os, sa, [salt(4), salt(5)])?);
+    let registry = new_registry(os, sa, [salt(4), salt(5)])?;
     let settings = Settings {
         dnode_size: props.dnode_size,
         project_quota: props.project_quota,
@@ -77,8 +78,8 @@ pub fn format(os: &mut OpenObjectSet, props: &CreateProps, txg: u64) -> Result<(
         os,
         txg,
         now: props.time,
-        shared: &shared,
-        registry: shared.current(),
+        registry: Arc::new(registry),
+        after: After::default(),
         settings: &settings,
         names: NameRules { flags, case: props.case, utf8_only },
         quotas: Quotas::default(),

@@ -3,9 +3,13 @@
 //! # Idea
 //!
 //! Every operation is one transaction on the live object set, or one for every 16 MiB of data, or for
-//! every piece of what is freed. Under the object set's lock everything that can be wrong is checked first; then the change is made, in
-//! memory. There is no other state than the object set: attributes are decoded, changed and encoded
-//! again by each operation.
+//! every piece of what is freed. An operation checks what can be wrong and changes objects in memory,
+//! under the object set's lock. If anything fails on the way, the object set takes all of it back; if a
+//! block has to be read from a device, the operation begins again once that block is there
+//! ([`cenote_dmu::live`]). So operations are written as if nothing could fail, and change nothing but
+//! the object set. What is kept beside it (`After`) follows when the change is made.
+//!
+//! Attributes are decoded, changed and encoded again by each operation.
 //!
 //! | module | what |
 //! |---|---|
@@ -25,7 +29,8 @@
 //!
 //! - A node's link count is that of its entries (a directory's: 2 and its directories); a directory's
 //!   size is 2 and its entries. A node without a name is in the unlinked set.
-//! - An operation that fails has changed nothing, unless reading or writing an object failed.
+//! - A transaction that fails has changed nothing.
+//! - Nothing of a file is copied to be taken back: what is written to it comes last in its transaction.
 //! - Permissions are not checked here, but what the files' own flags forbid is.
 
 mod acl;
@@ -54,8 +59,9 @@ use crate::{CaseSensitivity, Error, Result, Visibility};
 use ahash::HashMap;
 use cenote_dmu::live::Cost;
 use cenote_dmu::outside::{Clock, Time};
+use cenote_dmu::write::OpenObjectSet;
 use cenote_store::PrimaryCache;
-use context::{Cx, NameRules};
+use context::{After, Cx, NameRules};
 use std::sync::{MutexGuard, PoisonError};
 
 /// When reading a file changes its access time: the properties `atime` and `relatime`.
@@ -295,8 +301,8 @@ impl FileSystem {
         self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a change in one transaction. If `f` fails, what it has changed so far stays changed.
-    fn change<T>(&self, cost: Cost, f: impl FnOnce(&mut Cx<'_>) -> Result<T>) -> Result<T> {
+    /// Makes a change in one transaction, as a whole or not at all. `f` may be called several times.
+    fn change<T>(&self, cost: Cost, f: impl FnMut(&mut Cx<'_>) -> Result<T>) -> Result<T> {
         if self.settings().read_only {
             return Err(Error::ReadOnly);
         }
@@ -307,7 +313,7 @@ impl FileSystem {
     fn change_if_read_only<T>(
         &self,
         cost: Cost,
-        f: impl FnOnce(&mut Cx<'_>) -> Result<T>,
+        mut f: impl FnMut(&mut Cx<'_>) -> Result<T>,
     ) -> Result<T> {
         let live = self.source.live().ok_or(Error::ReadOnly)?;
         let settings = self.settings();
@@ -315,13 +321,13 @@ impl FileSystem {
             let version = self.version();
             return Err(Error::Unsupported(format!("changing a file system of version {version}")));
         };
-        live.transact(cost, |os, txg| {
+        let change = |os: &mut OpenObjectSet, txg| {
             let mut cx = Cx {
                 os,
                 txg,
                 now: settings.clock.now(),
-                shared,
                 registry: shared.current(),
+                after: After::default(),
                 settings: &settings,
                 names: NameRules {
                     flags: self.norm_flags(),
@@ -331,7 +337,23 @@ impl FileSystem {
                 quotas: self.quotas(),
                 unlinked_set: self.unlinked_set(),
             };
-            f(&mut cx)
+            let done = f(&mut cx)?;
+            Ok((done, cx.after))
+        };
+        live.transact_then(cost, change, |(done, After { registry, orphans })| {
+            if let Some(registry) = registry {
+                shared.publish(registry);
+            }
+            if !orphans.is_empty() {
+                let mut known = self.orphans();
+                for (ino, orphan) in orphans {
+                    match orphan {
+                        Some(may_get_a_name) => known.insert(ino, may_get_a_name),
+                        None => known.remove(&ino),
+                    };
+                }
+            }
+            done
         })
     }
 }

@@ -73,7 +73,7 @@ pub(super) fn destroy_small(cx: &mut Cx<'_>, node: &NodeMut) -> Result<bool> {
     // What cannot be read cannot be freed, but it can lose its name.
     let Ok(piece) = piece else { return Ok(false) };
     let xattrs = match node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0) {
-        Some(dir) => NodeMut::load(cx, dir)?.required(cx, ZplAttr::Size)?,
+        Some(dir) => remove::hidden_directory(cx, dir)?.required(cx, ZplAttr::Size)?,
         None => 0,
     };
     if piece.start > 0 || xattrs > XATTRS + 2 {

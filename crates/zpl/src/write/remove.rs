@@ -94,13 +94,17 @@ fn destroy_xattrs(cx: &mut Cx<'_>, dir: u64) -> Result<()> {
     forget(cx, dir)
 }
 
-/// Fails if `dir` is no hidden directory.
-pub(super) fn hidden_directory(cx: &mut Cx<'_>, dir: u64) -> Result<()> {
-    let hidden = NodeMut::load(cx, dir)?;
+/// The hidden directory `dir` of a node. Errors: [`Error::Corrupt`] if it is none.
+pub(super) fn hidden_directory(cx: &mut Cx<'_>, dir: u64) -> Result<NodeMut> {
+    let none = || Error::Corrupt(dir, "not a directory of extended attributes".into());
+    let hidden = match NodeMut::load(cx, dir) {
+        Err(e) if e.is_absence() => return Err(none()),
+        loaded => loaded?,
+    };
     if hidden.flags(cx)? & crate::znode::FLAG_XATTR == 0 || !hidden.is_dir(cx)? {
-        return Err(Error::Corrupt(dir, "not a directory of extended attributes".into()));
+        return Err(none());
     }
-    Ok(())
+    Ok(hidden)
 }
 
 /// Frees the object of a node, and what else it has.
@@ -124,8 +128,7 @@ fn free_orphan(cx: &mut Cx<'_>, ino: u64) -> Result<bool> {
 fn drain(cx: &mut Cx<'_>, ino: u64) -> Result<bool> {
     let named = match NodeMut::load(cx, ino) {
         Ok(node) => node.required(cx, ZplAttr::Links)? != 0,
-        Err(Error::NotFound(_)) => true,
-        Err(Error::Dmu(e)) if matches!(*e, cenote_dmu::Error::NoObject { .. }) => true,
+        Err(e) if e.is_absence() => true,
         Err(e) => return Err(e),
     };
     if named {
@@ -137,11 +140,30 @@ fn drain(cx: &mut Cx<'_>, ino: u64) -> Result<bool> {
 }
 
 impl FileSystem {
-    /// Takes one name's worth of links from a node whose entry is gone.
+    /// Makes a change that takes a name away. `f` is told whether a node without names is to be freed
+    /// at once. If that cannot be done, because something of the node is damaged, the node loses its
+    /// name all the same and stays in the unlinked set.
+    pub(super) fn change_names<T>(
+        &self,
+        cost: Cost,
+        mut f: impl FnMut(&mut Cx<'_>, bool) -> Result<T>,
+    ) -> Result<T> {
+        match self.change(cost, |cx| f(cx, true)) {
+            Err(Error::Dmu(_) | Error::Corrupt(..)) => self.change(cost, |cx| f(cx, false)),
+            Err(Error::Write(e)) if matches!(*e, WriteError::Encode(_)) => {
+                self.change(cost, |cx| f(cx, false))
+            }
+            done => done,
+        }
+    }
+
+    /// Takes one name's worth of links from a node whose entry is gone. `free`: a small node that has
+    /// no names and is not in use is freed.
     pub(super) fn drop_link(
         &self,
         cx: &mut Cx<'_>,
         mut node: NodeMut,
+        free: bool,
         in_use: InUse<'_>,
     ) -> Result<Removed> {
         let ino = node.ino;
@@ -153,27 +175,30 @@ impl FileSystem {
             node.store(cx)?;
             return Ok(Removed { ino, nlink, orphan: false });
         }
-        if !in_use(ino) && pieces::destroy_small(cx, &node)? {
+        if free && !in_use(ino) && pieces::destroy_small(cx, &node)? {
             return Ok(Removed { ino, nlink, orphan: false });
         }
         node.set_time(cx, ZplAttr::Ctime, cx.now)?;
         node.store(cx)?;
         remember(cx, ino)?;
-        self.orphans().insert(ino, false);
+        cx.after.orphans.push((ino, Some(false)));
         Ok(Removed { ino, nlink, orphan: true })
     }
 
-    /// After [`FileSystem::drop_link`]: a large file that is not in use goes, too.
-    pub(super) fn let_go(&self, removed: Removed, in_use: InUse<'_>) -> Result<Removed> {
+    /// After [`FileSystem::drop_link`]: a large file that is not in use goes, too. It has lost its name
+    /// in any case.
+    pub(super) fn let_go(&self, removed: Removed, in_use: InUse<'_>) -> Removed {
         if !removed.orphan || in_use(removed.ino) {
-            return Ok(removed);
+            return removed;
         }
-        self.release(removed.ino)?;
-        Ok(Removed { orphan: false, ..removed })
+        if let Err(e) = self.release(removed.ino) {
+            tracing::warn!(object = removed.ino, "a file without names could not be freed: {e}");
+        }
+        Removed { orphan: false, ..removed }
     }
 
     fn remove(&self, dir: u64, name: &[u8], is_dir: bool, in_use: InUse<'_>) -> Result<Removed> {
-        let removed = self.change(REMOVE, |cx| {
+        let removed = self.change_names(REMOVE, |cx, free| {
             let parent = names::shrinkable_dir(cx, dir)?;
             let entry = names::find(cx, dir, name, false)?;
             let entry = entry.ok_or_else(|| Error::NotFound(show(name)))?;
@@ -187,9 +212,9 @@ impl FileSystem {
             check_removable(cx, &node)?;
             names::remove(cx, dir, &entry.name)?;
             names::count_in(cx, parent, -1, -i64::from(is_dir))?;
-            self.drop_link(cx, node, in_use)
+            self.drop_link(cx, node, free, in_use)
         })?;
-        self.let_go(removed, in_use)
+        Ok(self.let_go(removed, in_use))
     }
 
     /// Takes a name away from what is no directory. With the last name the node goes, or, if
@@ -212,7 +237,7 @@ impl FileSystem {
         match self.change(REMOVE, |cx| free_orphan(cx, ino)) {
             Ok(true) => {}
             Ok(false) => self.free_later(ino),
-            Err(Error::NotFound(_)) => {}
+            Err(e) if e.is_absence() => {}
             // It stays in the unlinked set, for the next mount.
             Err(e) => return Err(e),
         }
@@ -272,7 +297,7 @@ impl FileSystem {
             names::count_in(cx, parent, 1, 0)?;
             if links == 0 {
                 forget(cx, ino)?;
-                self.orphans().remove(&ino);
+                cx.after.orphans.push((ino, None));
             }
             node.set(cx, ZplAttr::Links, &[links.saturating_add(1)])?;
             node.set(cx, ZplAttr::Parent, &[dir])?;

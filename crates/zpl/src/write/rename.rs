@@ -1,7 +1,4 @@
-//! Renaming.
-//!
-//! The entry of the new name is made first: of all changes it is the one that can still fail (a ZAP
-//! cannot hold endlessly many names of the same hash).
+//! Renaming (`zfs_rename`).
 
 use super::context::Cx;
 use super::names::{self, Entry};
@@ -52,6 +49,15 @@ struct End<'a> {
     name: &'a [u8],
 }
 
+/// How a rename is made.
+#[derive(Clone, Copy)]
+struct How<'a> {
+    flags: RenameFlags,
+    /// A node that loses its last name is freed at once, if nobody uses it.
+    free: bool,
+    in_use: InUse<'a>,
+}
+
 /// A node with its entry.
 struct Found<'n> {
     entry: Entry<'n>,
@@ -97,13 +103,14 @@ impl FileSystem {
             return Err(Error::Invalid("flags of rename".into()));
         }
         let cost = Cost { write: 2 * super::create::CREATE, objects: 0, frees: false };
-        let lost = self.change(cost, |cx| {
+        let lost = self.change_names(cost, |cx, free| {
             names::check_new_name(cx, new_name)?;
             let source = End { dir: names::shrinkable_dir(cx, dir)?, name };
             let target = End { dir: names::writable_dir(cx, new_dir)?, name: new_name };
-            self.rename_in(cx, &source, &target, flags, in_use)
+            let how = How { flags, free, in_use };
+            self.rename_in(cx, &source, &target, how)
         })?;
-        lost.map(|removed| self.let_go(removed, in_use)).transpose()
+        Ok(lost.map(|removed| self.let_go(removed, in_use)))
     }
 
     fn rename_in(
@@ -111,9 +118,9 @@ impl FileSystem {
         cx: &mut Cx<'_>,
         source: &End<'_>,
         target: &End<'_>,
-        flags: RenameFlags,
-        in_use: InUse<'_>,
+        how: How<'_>,
     ) -> Result<Option<Removed>> {
+        let flags = how.flags;
         let not_found = |name: &[u8]| Error::NotFound(show(name));
         let same_dir = source.dir.ino == target.dir.ino;
         let same = |norm| normalize(source.name, norm) == normalize(target.name, norm);
@@ -132,7 +139,7 @@ impl FileSystem {
                 exchange(cx, source, target, moved, there)?;
                 Ok(None)
             }
-            there => self.move_entry(cx, source, target, moved, there, in_use),
+            there => self.move_entry(cx, source, target, moved, there, how),
         }
     }
 
@@ -190,7 +197,7 @@ impl FileSystem {
         target: &End<'_>,
         moved: Found<'_>,
         there: Option<Found<'_>>,
-        in_use: InUse<'_>,
+        how: How<'_>,
     ) -> Result<Option<Removed>> {
         let (from, to) = (source.dir.ino, target.dir.ino);
         match &there {
@@ -214,7 +221,7 @@ impl FileSystem {
             names::count(cx, to, 1 - entries_gone, dirs - dirs_gone)?;
         }
         settle(cx, moved.node, &target.dir)?;
-        there.map(|old| self.drop_link(cx, old.node, in_use)).transpose()
+        there.map(|old| self.drop_link(cx, old.node, how.free, how.in_use)).transpose()
     }
 }
 

@@ -25,7 +25,11 @@ fn past_end<T>(offset: u64, len: u64) -> Result<T> {
 }
 
 impl Volume {
-    fn change<T>(&self, cost: Cost, f: impl FnOnce(&mut OpenObjectSet) -> Result<T>) -> Result<T> {
+    fn change<T>(
+        &self,
+        cost: Cost,
+        mut f: impl FnMut(&mut OpenObjectSet) -> Result<T>,
+    ) -> Result<T> {
         let live = self.source.live().ok_or(Error::ReadOnly)?;
         live.transact(cost, |os, _| f(os))
     }
@@ -44,7 +48,7 @@ impl Volume {
         &self,
         cost: Cost,
         range: &Range<u64>,
-        f: impl FnOnce(&mut OpenObjectSet) -> Result<()>,
+        mut f: impl FnMut(&mut OpenObjectSet) -> Result<()>,
     ) -> Result<()> {
         self.change(cost, |os| match self.size_in(os)? {
             size if range.end > size => past_end(range.start, range.end - range.start),
@@ -64,7 +68,7 @@ impl Volume {
         let mut at = offset;
         for chunk in data.chunks(CHUNK) {
             let cost = Cost { write: chunk.len() as u64, objects: 0, frees: false };
-            self.change_within(cost, &(at..end), |os| Ok(os.write(DATA, at, chunk)?))?;
+            self.change_within(cost, &(at..end), |os| Ok(os.write_last(DATA, at, chunk)?))?;
             at = at.saturating_add(chunk.len() as u64);
         }
         Ok(())
@@ -128,15 +132,21 @@ impl Volume {
             if size > clean {
                 self.free_rest()?;
             }
-            let old = self.change(cost, |os| {
+            let live = self.source.live().ok_or(Error::ReadOnly)?;
+            let change = |os: &mut OpenObjectSet, _| {
                 let old = self.size_in(os)?;
                 if size > old && old < clean {
                     // It got smaller meanwhile, and what it had there is not all freed.
                     return Ok(None);
                 }
                 ZapMut::open(os, PROPERTIES).update(&Key::Name(SIZE), &Value::U64(&[size]))?;
-                self.size.store(size, Ordering::Release);
-                Ok(Some(old))
+                Ok::<_, Error>(Some(old))
+            };
+            let old = live.transact_then(cost, change, |old| {
+                if old.is_some() {
+                    self.size.store(size, Ordering::Release);
+                }
+                old
             })?;
             match old {
                 Some(old) if size < old => return self.free_rest(),

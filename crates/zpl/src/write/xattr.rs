@@ -157,10 +157,7 @@ fn put_file(cx: &mut Cx<'_>, node: &mut NodeMut, name: &[u8], value: &[u8]) -> R
         Some(entry) => entry.ino,
         None => {
             let ino = create_hidden(cx, node, dir, S_IFREG | 0o644, 1)?;
-            if let Err(e) = names::add(cx, dir, name, ino) {
-                cx.os.free(ino)?;
-                return Err(e);
-            }
+            names::add(cx, dir, name, ino)?;
             names::count(cx, dir, 1, 0)?;
             ino
         }
@@ -215,10 +212,7 @@ pub(super) fn endow(
 ) -> Result<NodeMut> {
     let mut node = NodeMut::load(cx, ino)?;
     for (name, value) in attributes {
-        if let Err(e) = put(cx, &mut node, name, Some(&value)) {
-            super::remove::destroy(cx, &node)?;
-            return Err(e);
-        }
+        put(cx, &mut node, name, Some(&value))?;
     }
     node.store(cx)?;
     NodeMut::load(cx, ino)

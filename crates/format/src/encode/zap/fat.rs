@@ -18,7 +18,7 @@ use crate::{DecodeError, MAX_BLOCK};
 
 const WHAT: &str = "fat ZAP header";
 /// Bytes of the header's fields.
-const HEADER_SIZE: usize = 104;
+pub const HEADER_SIZE: usize = 104;
 
 /// What one step of growing the pointer table asks for. See [`FatHeader::grow_step`].
 #[derive(Debug, Clone, PartialEq, Eq)]

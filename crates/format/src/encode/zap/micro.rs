@@ -9,6 +9,7 @@
 //! Invariant: the index names exactly the slots of the block that are in use.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::super::{EncodeError, Result, put};
 use super::leaf;
@@ -63,6 +64,13 @@ pub struct Found {
     slot: u32,
     /// Its value.
     pub value: u64,
+}
+
+impl Found {
+    /// Its bytes in the block.
+    pub fn place(&self) -> Range<usize> {
+        entry_place(self.slot)
+    }
 }
 
 /// Where the entries of a micro ZAP are, by (upper half of the hash, collision differentiator).
@@ -230,6 +238,12 @@ impl MicroIndex {
         }
         Err(DecodeError::invalid(WHAT, format!("slot {} is free", found.slot)).into())
     }
+}
+
+/// The bytes of an entry in the block.
+pub fn entry_place(slot: u32) -> Range<usize> {
+    let at = entry_at(slot);
+    at..at.saturating_add(ENTRY_SIZE)
 }
 
 fn entry_at(slot: u32) -> usize {
