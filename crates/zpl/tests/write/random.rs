@@ -422,7 +422,7 @@ impl Test {
 }
 
 /// What is on disk is the model, and there is nothing else.
-fn check_disk(model: &Model, os: Arc<ObjectSet>) {
+pub fn check_disk(model: &Model, os: Arc<ObjectSet>) {
     let fs = FileSystem::open(os.clone()).unwrap();
     let mut seen = model.compare(&fs, true);
     // Master node, SA master node, unlinked set, registry, layouts.
@@ -443,7 +443,7 @@ fn bytes(byte: u8, len: usize, step: u64) -> Vec<u8> {
     }
 }
 
-fn overwrite(old: &mut Vec<u8>, at: u64, data: &[u8]) {
+pub fn overwrite(old: &mut Vec<u8>, at: u64, data: &[u8]) {
     let (at, end) = (at as usize, at as usize + data.len());
     if old.len() < end {
         old.resize(end, 0);

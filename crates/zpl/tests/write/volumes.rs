@@ -10,6 +10,7 @@ use cenote_testsink::MemSink;
 use cenote_zpl::{Volume, format_volume};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const BLOCK: u64 = 512;
 /// It has more blocks than are freed in one transaction.
@@ -134,4 +135,29 @@ fn a_size_that_was_set_stays_if_freeing_fails() {
     // What was left there is not seen again.
     volume.resize(SIZE).unwrap();
     assert!(is_zeros(&volume, 1 << 20, SIZE));
+}
+
+#[test]
+fn blocks_are_read_for_many_writes_at_once() {
+    let world = World::new();
+    let volume = world.open();
+    volume.write(0, &[1; 16 * BLOCK as usize]).unwrap();
+    world.sync();
+    world.sink.store.drop_caches();
+    // All but the blocks of data is in memory.
+    volume.write(0, &[2; 10]).unwrap();
+    let delay = Duration::from_secs(1);
+    world.sink.faults.set_delay(delay);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for block in 1..=4 {
+            let volume = world.open();
+            scope.spawn(move || volume.write(block * BLOCK + 1, &[3; 10]).unwrap());
+        }
+    });
+    assert!(began.elapsed() < 3 * delay, "{:?}", began.elapsed());
+    world.sink.faults.repair();
+    let mut read = [0; 12];
+    volume.read(4 * BLOCK, &mut read).unwrap();
+    assert_eq!(read, [1, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 1]);
 }
