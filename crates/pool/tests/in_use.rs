@@ -50,6 +50,38 @@ fn change(live: &LiveObjectSet) -> Result<(), WriteError> {
 }
 
 #[test]
+fn a_change_that_panics_suspends_the_pool() {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("a", 12);
+    let head = create(&engine, "one");
+    let fs = open(&engine, head);
+    rig::fill(&fs, 0..3, 10_000);
+    engine.sync().unwrap();
+    let live = engine.live(head).unwrap();
+    let cost = Cost { write: 1, ..Cost::default() };
+    let done: Result<(), WriteError> = live.transact(cost, |os, _| {
+        os.free(fs.root())?;
+        panic!("half of it is made")
+    });
+    assert!(matches!(done, Err(WriteError::Suspended(_))), "{done:?}");
+    let why = engine.suspended().unwrap();
+    assert!(
+        why.contains(&format!("dataset {head}")) && why.contains("half of it is made"),
+        "{why}"
+    );
+    assert!(engine.sync().is_err() && change(&live).is_err());
+    assert!(matches!(engine.export(false), Err(EngineError::Suspended(_))));
+    drop((fs, live, engine));
+    // It goes on from the last group.
+    let engine = rig.import();
+    let fs = open(&engine, head);
+    rig::check(&fs, 0..3, 10_000);
+    drop(fs);
+    engine.export(false).unwrap();
+    rig.judge();
+}
+
+#[test]
 fn what_is_open_is_not_destroyed() {
     let rig = Rig::new(64 << 20);
     let engine = rig.create("a", 12);

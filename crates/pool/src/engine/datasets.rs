@@ -41,7 +41,7 @@ use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::Dsl;
 use cenote_dsl::write::DslWriteError;
 use cenote_store::alloc::{Readers, TXG_DEFER_SIZE};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -175,7 +175,10 @@ impl Left {
 /// Datasets that are open for writing.
 #[derive(Default)]
 pub(crate) struct Datasets {
+    /// Held for moments: whoever hands over a group, or has no room, needs it.
     open: Mutex<Open>,
+    /// A dataset that was being opened is open, or could not be.
+    opened: Condvar,
     left: Mutex<Left>,
 }
 
@@ -183,6 +186,8 @@ pub(crate) struct Datasets {
 #[derive(Default)]
 struct Open {
     sets: HashMap<u64, (Arc<LiveObjectSet>, Arc<Door>)>,
+    /// Those that somebody is opening, which reads devices.
+    opening: HashSet<u64>,
     /// Those whose changes are being written.
     frozen: HashSet<u64>,
     /// Those that are destroyed in the group that is being written: the view still has them.
@@ -227,6 +232,14 @@ impl TxgGate for Door {
         shared.datasets.charge(txg, objset, bytes);
         let least = cost.objects.saturating_mul(OBJECT_BYTES);
         Ok(Entered::settling(txg, Charged { inside, shared, objset, least, bytes, spare: 0 }))
+    }
+
+    fn panicked(&self, why: &str) {
+        tracing::error!("{why}");
+        if let Some(shared) = self.shared.upgrade() {
+            shared.gate.fail(why.to_owned());
+            shared.queue.fail_all(why);
+        }
     }
 
     fn wrote(&self, time: Duration) {
@@ -278,6 +291,33 @@ enum Verdict {
     No(WriteError),
 }
 
+/// Somebody is opening a dataset, as long as this lives.
+struct Opening<'a> {
+    datasets: &'a Datasets,
+    ds_obj: u64,
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.datasets.open.lock().opening.remove(&self.ds_obj);
+        self.datasets.opened.notify_all();
+    }
+}
+
+/// Reads a dataset that is not open (`dmu_objset_own`).
+fn load(shared: &Arc<Shared>, ds_obj: u64) -> Result<(Arc<LiveObjectSet>, Arc<Door>), EngineError> {
+    let view = shared.view();
+    let dataset = view.dsl().by_object(ds_obj)?;
+    let dataset = dataset.filter(|d| d.is_head());
+    let dataset = dataset.ok_or(DslWriteError::NotFound)?;
+    let base = ObjectSet::open(view.store().clone(), ds_obj, dataset.ds.bp)?;
+    capable::check_dataset(&view, &dataset, &base)?;
+    let closed = AtomicBool::new(false);
+    let readers = shared.disk.allocator.readers().clone();
+    let door = Arc::new(Door { shared: Arc::downgrade(shared), readers, closed });
+    Ok((LiveObjectSet::new(OpenObjectSet::open(base)?, door.clone()), door))
+}
+
 impl Datasets {
     /// See [`super::Engine::live`].
     pub fn open(
@@ -286,26 +326,25 @@ impl Datasets {
         ds_obj: u64,
     ) -> Result<Arc<LiveObjectSet>, EngineError> {
         let mut open = self.open.lock();
-        if let Some((live, door)) = open.sets.get(&ds_obj) {
-            return match door.closed.load(Ordering::SeqCst) {
-                true => Err(DslWriteError::Busy.into()),
-                false => Ok(live.clone()),
-            };
+        loop {
+            if let Some((live, door)) = open.sets.get(&ds_obj) {
+                return match door.closed.load(Ordering::SeqCst) {
+                    true => Err(DslWriteError::Busy.into()),
+                    false => Ok(live.clone()),
+                };
+            }
+            if open.retired.contains(&ds_obj) {
+                return Err(DslWriteError::NotFound.into());
+            }
+            if open.opening.insert(ds_obj) {
+                break;
+            }
+            self.opened.wait(&mut open);
         }
-        if open.retired.contains(&ds_obj) {
-            return Err(DslWriteError::NotFound.into());
-        }
-        let view = shared.view();
-        let dataset = view.dsl().by_object(ds_obj)?;
-        let dataset = dataset.filter(|d| d.is_head());
-        let dataset = dataset.ok_or(DslWriteError::NotFound)?;
-        let base = ObjectSet::open(view.store().clone(), ds_obj, dataset.ds.bp)?;
-        capable::check_dataset(&view, &dataset, &base)?;
-        let closed = AtomicBool::new(false);
-        let readers = shared.disk.allocator.readers().clone();
-        let door = Arc::new(Door { shared: Arc::downgrade(shared), readers, closed });
-        let live = LiveObjectSet::new(OpenObjectSet::open(base)?, door.clone());
-        open.sets.insert(ds_obj, (live.clone(), door));
+        drop(open);
+        let _opening = Opening { datasets: self, ds_obj };
+        let (live, door) = load(shared, ds_obj)?;
+        self.open.lock().sets.insert(ds_obj, (live.clone(), door));
         Ok(live)
     }
 
@@ -325,6 +364,9 @@ impl Datasets {
     /// it open: its number may be another dataset's soon. Returns whether it is forgotten.
     pub fn retire(&self, ds_obj: u64) -> bool {
         let mut open = self.open.lock();
+        if open.opening.contains(&ds_obj) {
+            return false;
+        }
         // One reference is ours, one that of the sync which writes it.
         let ours = 1 + usize::from(open.frozen.contains(&ds_obj));
         if open.sets.get(&ds_obj).is_some_and(|(live, _)| Arc::strong_count(live) > ours) {

@@ -4,7 +4,7 @@ use crate::world::{Gate, OBJSET, World};
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::objset::USER_USED;
 use cenote_dmu::write::zap::ZapFormat;
-use cenote_dmu::write::{NewObject, OpenObjectSet, ZapMut};
+use cenote_dmu::write::{NewObject, OpenObjectSet, WriteError, ZapMut};
 use cenote_dmu::{Object, ObjectSet};
 use cenote_format::ByteOrder;
 use cenote_format::dmu::{DmuType, ObjsetType};
@@ -241,7 +241,12 @@ fn atime_is_noted_as_the_properties_say() {
 }
 
 /// A node as version 4 has it: a symbolic link's target follows the structure.
-fn old_node(os: &mut OpenObjectSet, parent: u64, mode: u64, tail: &[u8]) -> u64 {
+fn old_node(
+    os: &mut OpenObjectSet,
+    parent: u64,
+    mode: u64,
+    tail: &[u8],
+) -> Result<u64, WriteError> {
     let mut words: Vec<u64> = (1..9).collect();
     words.extend([3, mode, tail.len() as u64, parent, 1, 0, 0, 0, 11, 12, 0, 0, 0, 0]);
     // The list: no object, 24 bytes, version 1, 3 entries, of which one says something odd.
@@ -251,12 +256,12 @@ fn old_node(os: &mut OpenObjectSet, parent: u64, mode: u64, tail: &[u8]) -> u64 
     bonus.extend_from_slice(tail);
     let kind = DmuType::PLAIN_FILE_CONTENTS;
     let new = NewObject { bonus_kind: DmuType::ZNODE, bonus, ..NewObject::new(kind, 512) };
-    let ino = os.allocate(&new).unwrap();
+    let ino = os.allocate(&new)?;
     let name = format!("old{mode:o}");
     let value = ino | (mode >> 12) << 60;
     let key = Key::Name(name.as_bytes());
-    ZapMut::open(os, parent).add(&key, &Value::U64(&[value])).unwrap();
-    ino
+    ZapMut::open(os, parent).add(&key, &Value::U64(&[value]))?;
+    Ok(ino)
 }
 
 #[test]
@@ -266,9 +271,9 @@ fn old_nodes_become_new_ones() {
     let (file, link) = world
         .live
         .transact(Default::default(), |os, _| {
-            let file = old_node(os, root, 0o100_640, b"");
-            let link = old_node(os, root, 0o120_777, b"the target");
-            Ok::<_, cenote_dmu::write::WriteError>((file, link))
+            let file = old_node(os, root, 0o100_640, b"")?;
+            let link = old_node(os, root, 0o120_777, b"the target")?;
+            Ok::<_, WriteError>((file, link))
         })
         .unwrap();
     let before = fs.attr(file).unwrap();
