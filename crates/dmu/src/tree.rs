@@ -13,6 +13,7 @@ use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::DnodePhys;
 use cenote_format::{Bytes, DecodeError};
 use cenote_store::{Block, Bookmark, Store};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// A dnode with what it takes to read the blocks below it.
@@ -164,6 +165,40 @@ impl<'a> Tree<'a> {
             node = Node { level: below, blkid: child, bp };
         }
         Ok(node.bp)
+    }
+
+    /// Reads the indirect blocks above the data blocks from `first` to `last`
+    /// (`dmu_tx_check_ioerr`): what a sync reads that changes or frees these. One batch for each level.
+    pub(crate) fn read_indirect(&self, first: u64, last: u64) -> Result<()> {
+        let wanted = |node: &Node| {
+            let start = node.blkid.saturating_mul(self.span(node.level));
+            let end = start.saturating_add(self.span(node.level) - 1);
+            node.level > 0 && !node.bp.is_hole() && start <= last && end >= first
+        };
+        let mut nodes: Vec<Node> = self.roots().filter(wanted).collect();
+        let mut seen = HashSet::new();
+        while !nodes.is_empty() {
+            nodes.iter().try_for_each(|node| self.check_node(node))?;
+            if nodes.len() > 1 && !nodes.iter().all(|node| seen.insert(node.bp.dva(0))) {
+                return Err(self.corrupt("an indirect block is linked twice"));
+            }
+            let requests = nodes.iter().map(|n| (n.bp, self.bookmark(n.level, n.blkid)));
+            let blocks = self.store.read_many(&requests.collect::<Vec<_>>());
+            let mut below = Vec::new();
+            for (node, block) in nodes.iter().zip(blocks) {
+                let block = block?;
+                if node.level > 1 {
+                    let span = self.span(node.level - 1);
+                    let start = node.blkid.saturating_mul(self.span(node.level));
+                    let to = (last.saturating_sub(start) / span).min(self.fan_out() - 1);
+                    for index in first.saturating_sub(start) / span..=to {
+                        below.extend(Some(self.child(node, &block, index)?).filter(wanted));
+                    }
+                }
+            }
+            nodes = below;
+        }
+        Ok(())
     }
 
     /// The data blocks that are not holes among `count` blocks from `first`.

@@ -15,6 +15,7 @@
 //! |---|---|
 //! | `object` | the changes of one object: blocks, ranges, bonus, sizes |
 //! | `rewrite` | blocks written anew as they are |
+//! | `chunk` | bytes to be written, copied before the lock is taken |
 //! | `slots` | which dnode slots are free |
 //! | [`sink`] | who writes blocks: the floor below |
 //! | `indirect` | an indirect block while its pointers change |
@@ -33,6 +34,7 @@
 //! - After a sync that failed the object set is of no use; it must be opened anew from the root
 //!   block that is valid.
 
+mod chunk;
 mod freeze;
 mod indirect;
 mod object;
@@ -43,6 +45,7 @@ mod sync;
 mod undo;
 pub mod zap;
 
+pub use chunk::Chunk;
 pub use rewrite::Gather;
 pub use sink::{BlockSink, NewBlock};
 pub use zap::ZapMut;
@@ -52,7 +55,6 @@ use crate::objset::{META_DNODE, PROJECT_USED};
 use crate::tree::Tree;
 use crate::{Error, ObjectSet};
 use cenote_format::DecodeError;
-use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{
     DNODE_BLOCK, DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys, ObjsetType, ZilHeader,
@@ -469,6 +471,8 @@ impl OpenObjectSet {
             return Err(WriteError::Invalid { object: number, why });
         }
         self.may_allocate()?;
+        // The sync frees all that is below them.
+        self.with(number, |object, place| Ok(object.tree(place).read_indirect(0, u64::MAX)?))?;
         let object = self.object(number)?;
         let (slots, bytes) = (object.phys().slots(), object.bytes());
         let below = match object.stands_on_frozen() {
@@ -580,12 +584,10 @@ impl OpenObjectSet {
     /// Writes `data` at byte `offset`. Blocks that are written in part are read first.
     /// Errors: the end would be beyond 2^63 bytes.
     pub fn write(&mut self, number: u64, offset: u64, data: &[u8]) -> Result<()> {
-        self.with(number, |object, place| object.write(place, offset, data))
-    }
-
-    /// As [`OpenObjectSet::write`], but whole blocks are shared instead of copied.
-    pub fn write_abd(&mut self, number: u64, offset: u64, data: &Abd) -> Result<()> {
-        self.with(number, |object, place| object.write_abd(place, offset, data))
+        self.with(number, |object, place| {
+            object.prepare_write(place, offset, data.len())?;
+            object.write(place, offset, &Chunk::uncut(data))
+        })
     }
 
     /// Makes zeros of `len` bytes from `offset`: whole blocks become holes, parts of blocks are

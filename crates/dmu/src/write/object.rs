@@ -2,7 +2,9 @@
 
 use super::sync::grown_levels;
 use super::undo::Journal;
-use super::{MAX_INDIRECT_SHIFT, MAX_POINTERS, MIN_INDIRECT_SHIFT, NewObject, Result, WriteError};
+use super::{
+    Chunk, MAX_INDIRECT_SHIFT, MAX_POINTERS, MIN_INDIRECT_SHIFT, NewObject, Result, WriteError,
+};
 use crate::object::{Dnode, SPILL_BLKID};
 use crate::overlay::{Overlay, Pending, pending_pointer};
 use crate::tree::Tree;
@@ -393,6 +395,7 @@ impl OpenObject {
     /// Makes `data`, which is as long as a block, block `blkid`.
     pub(super) fn put_block(&mut self, place: &Place<'_>, blkid: u64, data: Vec<u8>) -> Result<()> {
         self.check_end(place, blkid)?;
+        self.tree(place).read_indirect(blkid, blkid)?;
         self.put(blkid, Abd::from_vec(data));
         Ok(())
     }
@@ -445,8 +448,14 @@ impl OpenObject {
         self.pending.top.dirty_mut(blkid).ok_or(WriteError::Failed)
     }
 
-    /// Gets the blocks that a write of `len` bytes changes in part: nothing has to be read for it then.
-    pub(super) fn load_edges(&mut self, place: &Place<'_>, offset: u64, len: usize) -> Result<()> {
+    /// Gets what a write of `len` bytes needs of what is on disk: the blocks that it changes in part,
+    /// and the indirect blocks, which the sync reads.
+    pub(super) fn prepare_write(
+        &mut self,
+        place: &Place<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Result<()> {
         self.check_write(place, offset, len)?;
         let (size, end) = (self.phys().block_size, offset + len as u64);
         let partly = |at: u64| (!at.is_multiple_of(size)).then_some(at / size);
@@ -454,43 +463,36 @@ impl OpenObject {
             self.make_dirty(place, blkid)?;
         }
         match end.checked_sub(1) {
-            Some(last) if len > 0 => self.check_end(place, last / size),
+            Some(last) if len > 0 => {
+                self.check_end(place, last / size)?;
+                Ok(self.tree(place).read_indirect(offset / size, last / size)?)
+            }
             _ => Ok(()),
         }
     }
 
-    pub(super) fn write(&mut self, place: &Place<'_>, offset: u64, data: &[u8]) -> Result<()> {
+    /// Writes what was [prepared](OpenObject::prepare_write).
+    pub(super) fn write(
+        &mut self,
+        place: &Place<'_>,
+        offset: u64,
+        chunk: &Chunk<'_>,
+    ) -> Result<()> {
+        let data = chunk.data();
         self.check_write(place, offset, data.len())?;
         let (size, mut at, mut rest) = (self.phys().block_size, offset, data);
         while !rest.is_empty() {
             let (blkid, skip) = (at / size, (at % size) as usize);
             let (now, later) = rest.split_at(rest.len().min(size as usize - skip));
             if now.len() as u64 == size {
-                self.put(blkid, Abd::copy_of(now));
+                let block = chunk.block(offset, size, blkid);
+                self.put(blkid, block.unwrap_or_else(|| Abd::copy_of(now)));
             } else {
                 let range = skip..skip + now.len();
                 self.part_mut(place, blkid, range)?.copy_from_slice(now);
             }
             at += now.len() as u64;
             rest = later;
-        }
-        Ok(())
-    }
-
-    /// As [`OpenObject::write`], but shares whole blocks instead of copying them.
-    pub(super) fn write_abd(&mut self, place: &Place<'_>, offset: u64, data: &Abd) -> Result<()> {
-        self.check_write(place, offset, data.len())?;
-        let (size, mut done) = (self.phys().block_size, 0);
-        while done < data.len() {
-            let at = offset + done as u64;
-            let (blkid, skip) = (at / size, (at % size) as usize);
-            let len = (data.len() - done).min(size as usize - skip);
-            if let Some(whole) = data.slice(done, len).filter(|_| len as u64 == size) {
-                self.put(blkid, whole);
-            } else {
-                data.copy_to(done, self.part_mut(place, blkid, skip..skip + len)?);
-            }
-            done += len;
         }
         Ok(())
     }
@@ -510,6 +512,9 @@ impl OpenObject {
         if offset >= end {
             return Ok(());
         }
+        // Whatever is on disk past the end goes too.
+        let rest = if end == past { u64::MAX } else { end.div_ceil(size) };
+        self.tree(place).read_indirect(offset / size, rest)?;
         self.pending.micro = None;
         let (first, last) = (offset.div_ceil(size), end / size);
         if first > last {

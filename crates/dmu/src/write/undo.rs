@@ -30,7 +30,7 @@
 //! - After a sealed change began to copy it cannot be taken back: nothing may fail then.
 
 use super::object::OpenObject;
-use super::{OpenObjectSet, Result, WriteError};
+use super::{Chunk, OpenObjectSet, Result, WriteError};
 use crate::object::Dnode;
 use crate::ranges::Ranges;
 use cenote_format::abd::Abd;
@@ -357,20 +357,14 @@ impl OpenObjectSet {
 
     /// As [`OpenObjectSet::write`], as the last thing that a change does: what is overwritten is not
     /// kept to be taken back.
-    pub fn write_last(&mut self, number: u64, offset: u64, data: &[u8]) -> Result<()> {
-        self.seal(number, offset, data.len())?;
-        self.with(number, |object, place| object.write(place, offset, data))
-    }
-
-    /// As [`OpenObjectSet::write_last`], but whole blocks are shared instead of copied.
-    pub fn write_abd_last(&mut self, number: u64, offset: u64, data: &Abd) -> Result<()> {
-        self.seal(number, offset, data.len())?;
-        self.with(number, |object, place| object.write_abd(place, offset, data))
+    pub fn write_last(&mut self, number: u64, offset: u64, chunk: &Chunk<'_>) -> Result<()> {
+        self.seal(number, offset, chunk.data().len())?;
+        self.with(number, |object, place| object.write(place, offset, chunk))
     }
 
     /// Gets what a write reads, after which nothing can fail.
     fn seal(&mut self, number: u64, offset: u64, len: usize) -> Result<()> {
-        self.with(number, |object, place| object.load_edges(place, offset, len))?;
+        self.with(number, |object, place| object.prepare_write(place, offset, len))?;
         if held::has_missed() {
             // Something before did not mind. The change is not going to be kept.
             let at = Bookmark { objset: self.id(), object: number, level: 0, blkid: 0 };

@@ -3,7 +3,7 @@
 use crate::live::{COST, Live};
 use cenote_dmu::Error;
 use cenote_dmu::write::zap::ZapFormat;
-use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError, ZapMut};
+use cenote_dmu::write::{Chunk, NewObject, OpenObjectSet, Result, WriteError, ZapMut};
 use cenote_dmu::zap::Zap;
 use cenote_format::dmu::{DmuType, DnodePhys};
 use cenote_format::encode::zap::{Key, Value};
@@ -270,12 +270,13 @@ fn who_needs_a_slow_block_waits_alone() {
     live.set.object(other).unwrap();
     live.sink.faults.set_delay(Duration::from_secs(2));
     thread::scope(|scope| {
-        let writer = scope.spawn(|| live.change(|os| os.write_last(slow, 100, &[4; 10])));
+        let writer =
+            scope.spawn(|| live.change(|os| os.write_last(slow, 100, &Chunk::uncut(&[4; 10]))));
         while live.sink.faults.reads() == 0 {
             thread::yield_now();
         }
         for at in 0..500u64 {
-            live.change(|os| os.write_last(other, at % 8 * 1024, &[5; 1024]));
+            live.change(|os| os.write_last(other, at % 8 * 1024, &Chunk::uncut(&[5; 1024])));
             live.set.read(other, at % 8 * 1024, &mut [0; 1024]).unwrap();
         }
         assert!(live.set.is_dirty() && !writer.is_finished());
@@ -302,7 +303,7 @@ fn blocks_that_cannot_be_read_leave_the_object_set_as_it_was() {
         ZapMut::open(os, dir).add(&Key::Name(b"b"), &Value::U64(&[2]))?;
         ZapMut::open(os, dir).remove(&Key::Name(b"a"))?;
         os.write(file, 1024, &[9; 1024])?;
-        os.write_last(file, 10, &[9; 10])
+        os.write_last(file, 10, &Chunk::uncut(&[9; 10]))
     };
     for _ in 0..2 {
         let done = live.set.transact(COST, |os, _| change(os));
@@ -310,7 +311,7 @@ fn blocks_that_cannot_be_read_leave_the_object_set_as_it_was() {
         assert!(live.set.dirty_bytes() == 0 && !live.set.is_dirty());
     }
     // A block that is replaced as a whole need not be read.
-    live.change(|os| os.write_last(file, 0, &[7; 1024]));
+    live.change(|os| os.write_last(file, 0, &Chunk::uncut(&[7; 1024])));
     live.change(change);
     live.sink.faults.repair();
     let seen = see(&live);

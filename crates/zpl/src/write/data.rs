@@ -16,11 +16,13 @@ use crate::sa::ZplAttr;
 use crate::znode::{S_IFDIR, S_IFMT, S_IFREG};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
-use cenote_dmu::write::indirect_shift;
+use cenote_dmu::write::{Chunk, indirect_shift};
 use cenote_format::SECTOR;
 
 /// Most bytes that are written in one transaction: the largest block.
 const CHUNK: usize = 16 << 20;
+/// Fewer bytes are copied under the lock: finding out where to takes as long.
+const WORTH_CUTTING: usize = 16 << 10;
 /// Bytes that are copied at once.
 const COPY: u64 = 4 << 20;
 /// Longest file.
@@ -132,9 +134,10 @@ fn write_chunk(
     cx: &mut Cx<'_>,
     ino: u64,
     offset: Offset,
-    data: &[u8],
+    chunk: &Chunk<'_>,
     clear_ids: bool,
 ) -> Result<u64> {
+    let len = chunk.data().len();
     let (mut node, size) = writable(cx, ino)?;
     let at = match offset {
         Offset::At(at) => at,
@@ -144,8 +147,8 @@ fn write_chunk(
         return not_appended(ino);
     }
     check_quota(cx, &node)?;
-    make_room(cx, ino, size, at, data.len())?;
-    let end = at.saturating_add(data.len() as u64);
+    make_room(cx, ino, size, at, len)?;
+    let end = at.saturating_add(len as u64);
     if end > size {
         node.set(cx, ZplAttr::Size, &[end])?;
     }
@@ -155,23 +158,24 @@ fn write_chunk(
     }
     node.modified(cx)?;
     node.store(cx)?;
-    cx.os.write_last(ino, at, data)?;
+    cx.os.write_last(ino, at, chunk)?;
     Ok(at)
 }
 
 /// Writes what is inside the file.
-fn write_back_chunk(cx: &mut Cx<'_>, ino: u64, offset: u64, data: &[u8]) -> Result<()> {
+fn write_back_chunk(cx: &mut Cx<'_>, ino: u64, offset: u64, chunk: &Chunk<'_>) -> Result<()> {
     let (mut node, size) = regular(cx, ino)?;
     let inside = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
-    let data = data.get(..inside).unwrap_or(data);
-    if data.is_empty() {
+    let shorter = chunk.data().get(..inside).map(Chunk::uncut);
+    let chunk = shorter.as_ref().unwrap_or(chunk);
+    if chunk.data().is_empty() {
         return Ok(());
     }
     check_quota(cx, &node)?;
-    make_room(cx, ino, size, offset, data.len())?;
+    make_room(cx, ino, size, offset, chunk.data().len())?;
     node.modified(cx)?;
     node.store(cx)?;
-    Ok(cx.os.write_last(ino, offset, data)?)
+    Ok(cx.os.write_last(ino, offset, chunk)?)
 }
 
 /// Makes zeros in a file.
@@ -215,6 +219,22 @@ impl FileSystem {
         MAX_SIZE
     }
 
+    /// Copies what is going to be written at byte `offset` into blocks of the size that the file has,
+    /// or is going to have.
+    fn cut<'d>(&self, ino: u64, offset: u64, data: &'d [u8]) -> Result<Chunk<'d>> {
+        let Some(live) = self.source.live().filter(|_| data.len() >= WORTH_CUTTING) else {
+            return Ok(Chunk::uncut(data));
+        };
+        let object = live.attributes(ino)?;
+        let dnode = object.dnode();
+        let end = offset.saturating_add(data.len() as u64);
+        let size = match dnode.max_block {
+            0 => grown(dnode.block_size, self.settings().record_size, 0, end),
+            _ => dnode.block_size,
+        };
+        Ok(Chunk::new(offset, data, size.max(SECTOR)))
+    }
+
     fn write_at(&self, ino: u64, offset: Offset, data: &[u8], clear_ids: bool) -> Result<u64> {
         let (mut first, mut done) = (None, 0usize);
         for chunk in data.chunks(CHUNK) {
@@ -223,7 +243,11 @@ impl FileSystem {
                 (None, offset) => offset,
             };
             let cost = cost_of(chunk);
-            let at = self.change(cost, |cx| write_chunk(cx, ino, offset, chunk, clear_ids))?;
+            let cut = match offset {
+                Offset::At(at) => self.cut(ino, at, chunk)?,
+                Offset::End => Chunk::uncut(chunk),
+            };
+            let at = self.change(cost, |cx| write_chunk(cx, ino, offset, &cut, clear_ids))?;
             first = first.or(Some(at));
             done += chunk.len();
         }
@@ -246,7 +270,8 @@ impl FileSystem {
     /// since. The file does not get longer: what is past its end is left out.
     pub fn write_back(&self, ino: u64, offset: u64, data: &[u8]) -> Result<()> {
         for (chunk, at) in data.chunks(CHUNK).zip((offset..).step_by(CHUNK)) {
-            self.change_if_read_only(cost_of(chunk), |cx| write_back_chunk(cx, ino, at, chunk))?;
+            let cut = self.cut(ino, at, chunk)?;
+            self.change_if_read_only(cost_of(chunk), |cx| write_back_chunk(cx, ino, at, &cut))?;
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 use cenote_dmu::Piece;
 use cenote_dmu::live::Cost;
 use cenote_dmu::tunables::DELETE_BLOCKS;
-use cenote_dmu::write::{OpenObjectSet, ZapMut};
+use cenote_dmu::write::{Chunk, OpenObjectSet, ZapMut};
 use cenote_format::encode::zap::{Key, Value};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -68,7 +68,8 @@ impl Volume {
         let mut at = offset;
         for chunk in data.chunks(CHUNK) {
             let cost = Cost { write: chunk.len() as u64, objects: 0, frees: false };
-            self.change_within(cost, &(at..end), |os| Ok(os.write_last(DATA, at, chunk)?))?;
+            let cut = Chunk::new(at, chunk, self.block_size());
+            self.change_within(cost, &(at..end), |os| Ok(os.write_last(DATA, at, &cut)?))?;
             at = at.saturating_add(chunk.len() as u64);
         }
         Ok(())

@@ -3,6 +3,7 @@
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
 use cenote_dmu::write::{OpenObjectSet, Result};
+use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
 use cenote_store::alloc::Readers;
 use cenote_testsink::MemSink;
@@ -63,15 +64,20 @@ impl World {
 
     /// Syncs a txg; `during` happens while it is being written, in the next one.
     pub fn sync(&self, during: impl FnOnce()) -> Arc<ObjectSet> {
+        let root = self.write_group(during);
+        // From its root block, without anything cached.
+        ObjectSet::open(self.sink.store.clone(), OBJSET, root).unwrap()
+    }
+
+    /// As [`World::sync`], without looking at what was written; returns the root.
+    pub fn write_group(&self, during: impl FnOnce()) -> BlockPointer {
         let mut frozen = self.live.freeze();
         let txg = self.gate.0.fetch_add(1, Ordering::SeqCst);
         during();
         self.sink.follow(&frozen.sync(txg, &self.sink).unwrap());
         self.live.thaw(&frozen);
         self.gate.1.group_done(txg);
-        // From its root block, without anything cached.
-        let root = *frozen.synced().root_bp();
-        ObjectSet::open(self.sink.store.clone(), OBJSET, root).unwrap()
+        *frozen.synced().root_bp()
     }
 
     /// As after an export: everything anew from disk.
