@@ -18,9 +18,9 @@
 //! block in its hands. So one slow read keeps only the change waiting that needs it, and a volume is
 //! read for many writes at the same time.
 //!
-//! A change that fails is taken back as well ([`crate::write`], `undo`), be it that a block cannot be
-//! read, that it makes no sense, or that the change itself is refused. One that panics leaves the
-//! object set of no use: nothing of it is written any more, and the gate suspends the pool.
+//! A change that fails is taken back as well ([`crate::write`], `undo`): because a block cannot be
+//! read, because its contents make no sense, or because the change is refused. One that panics leaves
+//! the object set of no use: nothing of it is written any more, and the gate suspends the pool.
 //!
 //! # Invariants
 //!

@@ -353,3 +353,34 @@ fn the_last_device_is_not_taken_for_another() {
     rig.import().export(false).unwrap();
     rig.judge();
 }
+
+/// A dataset that is slow to open keeps no group from being closed.
+#[test]
+fn groups_are_closed_while_a_dataset_is_being_opened() {
+    let (rig, devices) = (Rig::new(64 << 20), Faulty::default());
+    let engine = rig.create_on("a", 12, EngineOptions::default(), &devices);
+    let fs = open(&engine);
+    fill(&fs, 0..2, LEN);
+    let dataset = fs.objset().id();
+    drop(fs);
+    engine.close(dataset).unwrap();
+    engine.pool().store().drop_caches();
+    let device = devices.device(&rig, "a");
+    let (delay, before) = (Duration::from_millis(300), device.reads());
+    device.set_delay(delay);
+    std::thread::scope(|scope| {
+        let opened = scope.spawn(|| engine.live(dataset).unwrap());
+        while device.reads() == before {
+            std::thread::yield_now();
+        }
+        engine.sync_task(|_| Ok(())).unwrap();
+        let quiescing = engine.figures().last().unwrap().quiescing;
+        assert!(quiescing < delay / 2, "{quiescing:?}");
+        assert_eq!(opened.join().unwrap().id(), dataset);
+    });
+    device.repair();
+    check(&open(&engine), 0..2, LEN);
+    engine.export(false).unwrap();
+    drop((engine, devices, device));
+    rig.judge_blocks();
+}

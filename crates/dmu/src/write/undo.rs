@@ -78,7 +78,7 @@ pub(super) enum Journal {
     Off,
     /// It will, when it is changed first.
     Armed,
-    /// It was allocated in this change, and goes with it.
+    /// It need not in this change: it was allocated in it, or nothing is taken back any more.
     New(u64),
     /// It does.
     On(Box<Undo>),
@@ -103,9 +103,11 @@ impl Journal {
         }
     }
 
-    fn seal(&mut self) {
-        if let Journal::On(undo) = self {
-            undo.sealed = true;
+    /// Nothing is noted any more in change number `change`.
+    fn seal(&mut self, change: u64) {
+        match self {
+            Journal::On(undo) => undo.sealed = true,
+            other => *other = Journal::New(change),
         }
     }
 }
@@ -370,10 +372,11 @@ impl OpenObjectSet {
             let at = Bookmark { objset: self.id(), object: number, level: 0, blkid: 0 };
             return Err(WriteError::from(BlockError::NotHeld { at }));
         }
-        if self.change.number != 0 {
+        let change = self.change.number;
+        if change != 0 {
             self.change.sealed = true;
             self.with(number, |object, _| {
-                object.journal.seal();
+                object.journal.seal(change);
                 Ok(())
             })?;
         }
