@@ -1,6 +1,6 @@
 //! Object sets written at random, over several transaction groups, and compared in full with a
 //! simple model by the reading path after each.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod check;
 mod live;
