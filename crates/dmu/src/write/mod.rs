@@ -19,7 +19,9 @@
 //! | `slots` | which dnode slots are free |
 //! | [`sink`] | who writes blocks: the floor below |
 //! | `indirect` | an indirect block while its pointers change |
-//! | `sync` | the tree of blocks, level by level |
+//! | `sync` | the object set written: dnodes, root block |
+//! | `run` | the blocks of all objects written, level by level |
+//! | `work` | one object that is written |
 //! | `undo` | changes that are taken back |
 //! | `freeze` | what is pending: views of it, freezing it, standing on what was written |
 //! | [`zap`] | ZAPs: entries, growth from micro to fat, splits |
@@ -39,10 +41,12 @@ mod freeze;
 mod indirect;
 mod object;
 mod rewrite;
+mod run;
 pub mod sink;
 mod slots;
 mod sync;
 mod undo;
+mod work;
 pub mod zap;
 
 pub use chunk::Chunk;
@@ -336,7 +340,7 @@ impl OpenObjectSet {
         meta.pointers = vec![BlockPointer::HOLE; MAX_POINTERS];
         if kind != ObjsetType::Meta {
             let last = (1u64 << 48) / slots::PER_BLOCK - 1;
-            meta.levels = sync::levels(last, MAX_POINTERS as u64, 10);
+            meta.levels = work::levels(last, MAX_POINTERS as u64, 10);
         }
         this.phys.kind = kind;
         this.changed = true;

@@ -1,7 +1,7 @@
 //! The changes of one object in a transaction group.
 
-use super::sync::grown_levels;
 use super::undo::Journal;
+use super::work::grown_levels;
 use super::{
     Chunk, MAX_INDIRECT_SHIFT, MAX_POINTERS, MIN_INDIRECT_SHIFT, NewObject, Result, WriteError,
 };

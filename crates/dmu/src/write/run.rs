@@ -1,0 +1,317 @@
+//! The blocks of all changed objects, written level by level (`dbuf_sync_list`, `dbuf_write`).
+//!
+//! For all objects at once:
+//!
+//! 1. *Grow*: if the last block's number needs more levels, the dnode's pointers move into a new
+//!    indirect block, above which there may be further new ones (`dnode_increase_indirection`).
+//! 2. *Load*, from the top down: the indirect blocks above dirty blocks and above the ends of freed
+//!    ranges, one batch of reads for each level. A pointer below which all is freed, and nothing is
+//!    dirty, becomes a hole at once.
+//! 3. *Kill* what is below those pointers, reading their indirect blocks in batches
+//!    (`dnode_sync_free_range`, `free_children`).
+//! 4. *Write*, from the bottom up: one batch of all dirty data and spill blocks, then one for each
+//!    level. An indirect block of holes is written as zeros, so that it becomes a hole.
+//!
+//! Invariant: what takes a block's place is in `born`, and the block in `killed`, exactly if they are
+//! not the same block on disk.
+
+use super::indirect::Indirect;
+use super::sink::{BlockSink, NewBlock};
+use super::slots::starts;
+use super::work::{At, Work};
+use super::{Result, WriteError};
+use crate::blocks::Blocks;
+use crate::object::{Dnode, SPILL_BLKID};
+use crate::ranges::Ranges;
+use crate::tree::Node;
+use cenote_format::abd::Abd;
+use cenote_format::blkptr::{BlockPointer, Dva};
+use cenote_format::dmu::{DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DmuType};
+use cenote_store::{Block, Bookmark, Store};
+use rayon::prelude::*;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+/// Indirect blocks that are worth another thread.
+const PARALLEL: usize = 16;
+/// Indirect blocks that are read at once for what is below them.
+const KILL_BATCH: usize = 64;
+
+/// A pointer below which everything is freed.
+pub(super) struct Doomed {
+    pub(super) at: At,
+    pub(super) bp: BlockPointer,
+}
+
+/// Whether two pointers mean the same block on disk.
+fn same_block(a: &BlockPointer, b: &BlockPointer) -> bool {
+    if a.is_embedded() || b.is_embedded() {
+        return a == b;
+    }
+    a.0[..6] == b.0[..6] && a.logical_birth() == b.logical_birth()
+}
+
+/// A sync under way.
+pub(super) struct Run<'a> {
+    pub(super) store: Arc<Store>,
+    pub(super) objset: u64,
+    pub(super) txg: u64,
+    pub(super) sink: &'a dyn BlockSink,
+    pub(super) doomed: Vec<Doomed>,
+    pub(super) born: Vec<BlockPointer>,
+    pub(super) killed: Vec<BlockPointer>,
+}
+
+impl Run<'_> {
+    /// The hole that takes the place of `bp`.
+    pub(super) fn hole(&self, kind: DmuType, level: u8, bp: &BlockPointer) -> Result<BlockPointer> {
+        if !self.sink.hole_birth() {
+            return Ok(BlockPointer::HOLE);
+        }
+        Ok(BlockPointer::hole(kind, level, bp.lsize(), self.txg)?)
+    }
+
+    /// Syncs the blocks of `works`; their dnodes are up to date then.
+    pub(super) fn run(&mut self, works: &mut [Work]) -> Result<()> {
+        works.iter_mut().for_each(Work::grow);
+        let top = works.iter().map(Work::top).max().unwrap_or(0);
+        for level in (0..=top).rev() {
+            self.load(works, level)?;
+        }
+        self.kill(works)?;
+        self.write_data(works)?;
+        for level in 1..=top {
+            self.write_indirect(works, level)?;
+        }
+        works.iter_mut().for_each(|w| w.phys.flags |= DNODE_FLAG_USED_BYTES);
+        Ok(())
+    }
+
+    fn load(&mut self, works: &mut [Work], level: u8) -> Result<()> {
+        let mut reads = Vec::new();
+        for (index, work) in works.iter_mut().enumerate() {
+            if work.top() < level {
+                continue;
+            }
+            for blkid in work.look(index, self, level)? {
+                if work.nodes.contains_key(&(level, blkid)) {
+                    continue;
+                }
+                let bp = work.pointer(level, blkid);
+                if !bp.is_hole() {
+                    reads.push((At { work: index, level, blkid }, bp));
+                    continue;
+                }
+                // What is below a hole is as old as the hole.
+                let child = match bp.logical_birth() {
+                    0 => BlockPointer::HOLE,
+                    birth => {
+                        let size = match level {
+                            1 => work.phys.block_size,
+                            _ => 1 << work.phys.indirect_shift,
+                        };
+                        BlockPointer::hole(work.phys.kind, level - 1, size, birth)?
+                    }
+                };
+                work.nodes.insert((level, blkid), Indirect::of(&child, 1 << work.fan()));
+            }
+        }
+        let blocks = self.read(works, &reads)?;
+        let (store, objset, all) = (&self.store, self.objset, &*works);
+        let copy = |((At { work, .. }, _), block): (&(At, BlockPointer), &Block)| {
+            Some(Indirect::read(&all.get(*work)?.tree(store, objset), block))
+        };
+        let pairs = reads.par_iter().zip(&blocks).with_min_len(PARALLEL);
+        let copies: Vec<Option<Result<Indirect>>> = pairs.map(copy).collect();
+        for ((at, _), node) in reads.into_iter().zip(copies) {
+            if let (Some(work), Some(node)) = (works.get_mut(at.work), node) {
+                work.nodes.insert((level, at.blkid), node?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads indirect blocks.
+    fn read(&self, works: &[Work], reads: &[(At, BlockPointer)]) -> Result<Vec<Block>> {
+        let mut wanted = Vec::with_capacity(reads.len());
+        for (At { work, level, blkid }, bp) in reads {
+            let Some(work) = works.get(*work) else { continue };
+            let tree = work.tree(&self.store, self.objset);
+            tree.check_node(&Node { level: *level, blkid: *blkid, bp: *bp })?;
+            wanted.push((*bp, tree.bookmark(*level, *blkid)));
+        }
+        let blocks = self.store.read_many(&wanted).into_iter();
+        Ok(blocks.collect::<std::result::Result<Vec<_>, _>>()?)
+    }
+
+    /// Kills the doomed pointers and all below them: depth first, so that memory is bounded.
+    fn kill(&mut self, works: &mut [Work]) -> Result<()> {
+        let mut seen: HashSet<Dva> = HashSet::new();
+        let mut stack = std::mem::take(&mut self.doomed);
+        while !stack.is_empty() {
+            let mut reads = Vec::new();
+            while reads.len() < KILL_BATCH
+                && let Some(Doomed { at, bp }) = stack.pop()
+            {
+                let Some(work) = works.get_mut(at.work) else { continue };
+                work.count(self, 0, &bp);
+                self.killed.push(bp);
+                if at.level == 0 {
+                    continue;
+                }
+                if bp.dva(0).is_some_and(|dva| !seen.insert(dva)) {
+                    let why = format!("block {} of level {} is linked twice", at.blkid, at.level);
+                    return Err(work.tree(&self.store, self.objset).corrupt(why).into());
+                }
+                reads.push((at, bp));
+            }
+            let blocks = self.read(works, &reads)?;
+            for ((at, bp), block) in reads.into_iter().zip(blocks) {
+                let Some(work) = works.get(at.work) else { continue };
+                let tree = work.tree(&self.store, self.objset);
+                let node = Node { level: at.level, blkid: at.blkid, bp };
+                stack.extend(
+                    tree.children(&node, &block)?.into_iter().map(|n| Doomed {
+                        at: At { level: n.level, blkid: n.blkid, ..at },
+                        bp: n.bp,
+                    }),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a batch and takes note of what was born and what it replaced.
+    pub(super) fn write(
+        &mut self,
+        blocks: Vec<NewBlock>,
+    ) -> Result<Vec<(BlockPointer, BlockPointer)>> {
+        let previous: Vec<_> = blocks.iter().map(|b| b.previous).collect();
+        let written = match blocks.is_empty() {
+            true => Vec::new(),
+            false => self.sink.write_blocks(self.txg, blocks),
+        };
+        if written.len() != previous.len() {
+            let why = format!("{} of {} blocks were written", written.len(), previous.len());
+            return Err(WriteError::Sink(why.into()));
+        }
+        let mut out = Vec::with_capacity(written.len());
+        for (new, old) in written.into_iter().zip(previous) {
+            let new = new?;
+            if !same_block(&new, &old) {
+                self.born.extend(Some(new).filter(|bp| !bp.is_hole()));
+                self.killed.extend(Some(old).filter(|bp| !bp.is_hole()));
+            }
+            out.push((new, old));
+        }
+        Ok(out)
+    }
+
+    fn new_block(&self, work: &Work, at: At, data: Abd, fill: u64) -> NewBlock {
+        let (objset, object) = (self.objset, work.number);
+        NewBlock {
+            data,
+            at: Bookmark { objset, object, level: at.level.into(), blkid: at.blkid },
+            kind: work.phys.kind,
+            level: at.level,
+            checksum: work.phys.checksum,
+            compress: work.phys.compress,
+            fill,
+            previous: work.pointer(at.level, at.blkid),
+            forced: at.level == 0 && work.forced.contains(at.blkid),
+        }
+    }
+
+    fn write_data(&mut self, works: &mut [Work]) -> Result<()> {
+        let (mut blocks, mut places) = (Vec::new(), Vec::new());
+        for (index, work) in works.iter_mut().enumerate() {
+            for (blkid, data) in std::mem::take(&mut work.dirty) {
+                let at = At { work: index, level: 0, blkid };
+                let fill = match work.phys.kind {
+                    DmuType::DNODE => starts(&data.bytes()).len() as u64,
+                    _ => 1,
+                };
+                blocks.push(self.new_block(work, at, data, fill));
+                places.push(at);
+            }
+            let old = work.phys.spill.unwrap_or(BlockPointer::HOLE);
+            match work.spill.take() {
+                Some(Some(data)) => {
+                    let at = At { work: index, level: 0, blkid: SPILL_BLKID };
+                    let block = self.new_block(work, at, data, 1);
+                    // It goes by the type of what it continues.
+                    let kind = work.phys.bonus_kind;
+                    blocks.push(NewBlock { kind, previous: old, ..block });
+                    places.push(at);
+                }
+                Some(None) => {
+                    self.killed.extend(Some(old).filter(|bp| !bp.is_hole()));
+                    work.count(self, 0, &old);
+                    work.phys.spill = None;
+                    work.phys.flags &= !DNODE_FLAG_SPILL;
+                }
+                None => {}
+            }
+        }
+        self.place(works, blocks, &places)
+    }
+
+    fn write_indirect(&mut self, works: &mut [Work], level: u8) -> Result<()> {
+        let (mut nodes, mut places) = (Vec::new(), Vec::new());
+        for (index, work) in works.iter_mut().enumerate() {
+            // What is above refers to these by the pointers that they get now.
+            let above = work.nodes.split_off(&(level + 1, 0));
+            for ((_, blkid), node) in std::mem::replace(&mut work.nodes, above) {
+                if node.changed {
+                    nodes.push(node);
+                    places.push(At { work: index, level, blkid });
+                }
+            }
+        }
+        let nodes = nodes.into_par_iter().with_min_len(PARALLEL);
+        let filled: Vec<(Vec<u8>, u64)> = nodes.map(Indirect::into_block).collect();
+        let block = |((data, fill), at): ((Vec<u8>, u64), &At)| {
+            let work = works.get(at.work)?;
+            Some(self.new_block(work, *at, Abd::from_vec(data), fill))
+        };
+        let blocks = filled.into_iter().zip(&places).filter_map(block).collect();
+        self.place(works, blocks, &places)
+    }
+
+    /// Writes blocks and puts the new pointers where they belong.
+    fn place(&mut self, works: &mut [Work], blocks: Vec<NewBlock>, places: &[At]) -> Result<()> {
+        for ((new, old), at) in self.write(blocks)?.into_iter().zip(places) {
+            let Some(work) = works.get_mut(at.work) else { continue };
+            work.count(self, self.sink.space(&new), &old);
+            if at.level == 0 && at.blkid == SPILL_BLKID {
+                work.phys.spill = Some(new);
+                work.phys.flags |= DNODE_FLAG_SPILL;
+            } else {
+                work.set_pointer(at.level, at.blkid, new);
+            }
+        }
+        Ok(())
+    }
+
+    /// Kills everything below dnodes that are gone.
+    pub(super) fn destroy(&mut self, gone: &BTreeMap<u64, Arc<Dnode>>) -> Result<()> {
+        let work = |(number, dnode): (&u64, &Arc<Dnode>)| Work {
+            number: *number,
+            phys: dnode.phys.clone(),
+            dirty: Blocks::None,
+            freed: Ranges::default(),
+            forced: Ranges::default(),
+            spill: None,
+            nodes: BTreeMap::new(),
+        };
+        let mut works: Vec<Work> = gone.iter().map(work).collect();
+        for (index, work) in works.iter().enumerate() {
+            let spill = work.phys.spill.filter(|bp| !bp.is_hole());
+            self.killed.extend(spill);
+            for (blkid, bp) in work.stored(work.top()) {
+                self.doomed.push(Doomed { at: At { work: index, level: work.top(), blkid }, bp });
+            }
+        }
+        self.kill(&mut works)
+    }
+}

@@ -1,0 +1,189 @@
+//! One object in the sync of an object set (`dnode_sync`): its dnode as it becomes, its dirty blocks
+//! (`dbuf_dirty_record_t`), and the indirect blocks above them.
+//!
+//! Invariant: every loaded indirect block's ancestors are loaded, too.
+
+use super::Result;
+use super::indirect::Indirect;
+use super::object::OpenObject;
+use super::run::{Doomed, Run};
+use crate::blocks::Blocks;
+use crate::overlay::Parts;
+use crate::ranges::Ranges;
+use crate::tree::Tree;
+use cenote_format::abd::Abd;
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::dmu::DnodePhys;
+use cenote_store::Store;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Levels that a tree of `pointers` pointers needs for block number `last`, if an indirect block
+/// holds 2^`fan` pointers.
+pub(super) fn levels(last: u64, pointers: u64, fan: u32) -> u8 {
+    let (mut levels, mut blocks) = (1u8, u128::from(pointers));
+    while blocks <= u128::from(last) {
+        blocks <<= fan.max(1);
+        levels += 1;
+    }
+    levels
+}
+
+/// Levels that the tree below a dnode has when it is written: enough for its last block, which may be
+/// a hole, and never fewer than before.
+pub(super) fn grown_levels(phys: &DnodePhys) -> u8 {
+    let fan = u32::from(phys.indirect_shift).saturating_sub(7);
+    levels(phys.max_block, phys.pointers.len() as u64, fan).max(phys.levels)
+}
+
+/// An object in the sync.
+pub(super) struct Work {
+    pub(super) number: u64,
+    pub(super) phys: DnodePhys,
+    pub(super) dirty: Blocks,
+    pub(super) freed: Ranges,
+    /// Blocks that get a new place whatever they hold.
+    pub(super) forced: Ranges,
+    pub(super) spill: Option<Option<Abd>>,
+    /// By level and number.
+    pub(super) nodes: BTreeMap<(u8, u64), Indirect>,
+}
+
+/// Which block of which object: index of the work, level, number.
+#[derive(Clone, Copy)]
+pub(super) struct At {
+    pub(super) work: usize,
+    pub(super) level: u8,
+    pub(super) blkid: u64,
+}
+
+impl Work {
+    pub(super) fn new(number: u64, object: &OpenObject) -> Work {
+        let phys = object.phys().clone();
+        let Parts { dirty, freed, forced, spill } = object.pending.top.clone().into_parts();
+        Work { number, phys, dirty, freed, forced, spill, nodes: BTreeMap::new() }
+    }
+
+    pub(super) fn tree<'t>(&'t self, store: &'t Arc<Store>, objset: u64) -> Tree<'t> {
+        Tree { store, objset, object: self.number, dnode: &self.phys }
+    }
+
+    pub(super) fn top(&self) -> u8 {
+        self.phys.levels.saturating_sub(1)
+    }
+
+    pub(super) fn fan(&self) -> u32 {
+        u32::from(self.phys.indirect_shift).saturating_sub(7)
+    }
+
+    /// Blocks that are below block `blkid` of `level`.
+    pub(super) fn below(&self, level: u8, blkid: u64) -> std::ops::Range<u64> {
+        let shift = self.fan().saturating_mul(level.into());
+        let scale = |n: u64| match shift {
+            0..64 => u64::try_from(u128::from(n) << shift).unwrap_or(u64::MAX),
+            _ => u64::MAX,
+        };
+        let start = if blkid == 0 { 0 } else { scale(blkid) };
+        start..scale(blkid.saturating_add(1))
+    }
+
+    /// Takes what is in the dnode's pointers one or more levels down.
+    pub(super) fn grow(&mut self) {
+        let old = self.phys.levels;
+        let needed = grown_levels(&self.phys);
+        if needed <= old {
+            return;
+        }
+        self.phys.levels = needed;
+        if self.phys.pointers.iter().all(|bp| *bp == BlockPointer::HOLE) {
+            return;
+        }
+        for level in old..needed {
+            let mut node = Indirect::of(&BlockPointer::HOLE, 1 << self.fan());
+            if level == old {
+                self.phys.pointers.iter().enumerate().for_each(|(i, bp)| node.set(i, bp));
+            }
+            node.changed = true;
+            self.nodes.insert((level, 0), node);
+        }
+        self.phys.pointers.fill(BlockPointer::HOLE);
+    }
+
+    /// The pointer to block `blkid` of `level`; a hole if what it would be in is not loaded.
+    pub(super) fn pointer(&self, level: u8, blkid: u64) -> BlockPointer {
+        let found = if level == self.top() {
+            self.phys.pointers.get(blkid as usize).copied()
+        } else {
+            let (parent, index) = self.parent(level, blkid);
+            self.nodes.get(&parent).map(|node| node.get(index))
+        };
+        found.unwrap_or(BlockPointer::HOLE)
+    }
+
+    /// The indirect block that holds the pointer, and where.
+    fn parent(&self, level: u8, blkid: u64) -> ((u8, u64), usize) {
+        let fan = self.fan();
+        ((level + 1, blkid >> fan), (blkid & ((1 << fan) - 1)) as usize)
+    }
+
+    pub(super) fn set_pointer(&mut self, level: u8, blkid: u64, bp: BlockPointer) {
+        if level == self.top() {
+            if let Some(slot) = self.phys.pointers.get_mut(blkid as usize) {
+                *slot = bp;
+            }
+            return;
+        }
+        let (parent, index) = self.parent(level, blkid);
+        if let Some(node) = self.nodes.get_mut(&parent) {
+            node.set(index, &bp);
+        }
+    }
+
+    /// The loaded pointers of `level` that are no holes.
+    pub(super) fn stored(&self, level: u8) -> Vec<(u64, BlockPointer)> {
+        let stored = |(_, bp): &(u64, BlockPointer)| !bp.is_hole();
+        if level == self.top() {
+            return (0..).zip(self.phys.pointers.iter().copied()).filter(stored).collect();
+        }
+        let fan = self.fan();
+        let parents = self.nodes.range((level + 1, 0)..=(level + 1, u64::MAX));
+        let all = parents.flat_map(|((_, id), node)| (id << fan..).zip(node.pointers()));
+        all.filter(stored).collect()
+    }
+
+    /// Frees what the freed ranges cover among the pointers of `level`; the numbers of the blocks
+    /// that must be loaded because part of what is below is freed or dirty.
+    pub(super) fn look(
+        &mut self,
+        index: usize,
+        run: &mut Run<'_>,
+        level: u8,
+    ) -> Result<BTreeSet<u64>> {
+        let shift = self.fan() * u32::from(level);
+        let mut wanted = BTreeSet::new();
+        if level > 0 {
+            let above = |b: u64| b.checked_shr(shift).unwrap_or(0);
+            wanted.extend(self.dirty.iter().map(|(blkid, _)| above(blkid)));
+        }
+        if self.freed.is_empty() {
+            return Ok(wanted);
+        }
+        for (blkid, bp) in self.stored(level) {
+            let below = self.below(level, blkid);
+            let dirty = level > 0 && self.dirty.range(below.clone()).next().is_some();
+            if self.freed.covers(&below) && !dirty {
+                run.doomed.push(Doomed { at: At { work: index, level, blkid }, bp });
+                let hole = run.hole(self.phys.kind, level, &bp)?;
+                self.set_pointer(level, blkid, hole);
+            } else if level > 0 && self.freed.touches(&below) {
+                wanted.insert(blkid);
+            }
+        }
+        Ok(wanted)
+    }
+
+    pub(super) fn count(&mut self, run: &Run<'_>, born: u64, killed: &BlockPointer) {
+        let used = self.phys.used.saturating_add(born);
+        self.phys.used = used.saturating_sub(run.sink.space(killed));
+    }
+}
