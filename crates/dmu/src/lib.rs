@@ -35,12 +35,12 @@
 
 mod blocks;
 mod cache;
+mod delete_chunk;
 pub mod live;
 pub mod object;
 pub mod objset;
 pub mod outside;
 mod overlay;
-mod piece;
 mod ranges;
 mod read;
 pub mod readahead;
@@ -51,9 +51,9 @@ mod walk;
 pub mod write;
 pub mod zap;
 
+pub use delete_chunk::DeleteChunk;
 pub use object::Object;
 pub use objset::ObjectSet;
-pub use piece::Piece;
 pub use seek::Seek;
 
 use cenote_format::DecodeError;

@@ -4,8 +4,8 @@
 //!
 //! A [`LiveObjectSet`] is an [`OpenObjectSet`] behind one lock. A change asks the gate (whoever runs
 //! the transaction groups) for a place in the open txg, then runs under the lock. The txg thread
-//! [freezes](LiveObjectSet::freeze) what was collected, writes it while further changes come in, and
-//! then lets the object set [stand](LiveObjectSet::thaw) on what was written.
+//! [quiesces](LiveObjectSet::quiesce) what was collected, writes it while further changes come in, and
+//! then lets the object set [stand](LiveObjectSet::sync_done) on what was written.
 //!
 //! Reading takes the lock only to see what is pending. What is on disk is read without it, from the
 //! object set that the last txg left.
@@ -33,7 +33,7 @@
 
 use crate::write::zap::AtHand;
 use crate::write::{Gather, OpenObjectSet, Result, WriteError, on_disk};
-use crate::{Object, ObjectSet, Piece};
+use crate::{DeleteChunk, Object, ObjectSet};
 use cenote_format::abd::Abd;
 use cenote_format::dmu::DmuType;
 use cenote_store::Store;
@@ -227,9 +227,15 @@ impl LiveObjectSet {
         self.retry(|| self.look(number, Some((offset, len)))?.gather(offset, len, newer_than))
     }
 
-    /// See [`Object::last_piece`].
-    pub fn last_piece(&self, number: u64, from: u64, end: u64, most: u64) -> crate::Result<Piece> {
-        self.retry(|| self.look(number, None)?.last_piece(from, end, most))
+    /// See [`Object::last_delete_chunk`].
+    pub fn last_delete_chunk(
+        &self,
+        number: u64,
+        from: u64,
+        end: u64,
+        most: u64,
+    ) -> crate::Result<DeleteChunk> {
+        self.retry(|| self.look(number, None)?.last_delete_chunk(from, end, most))
     }
 
     /// From now on space is being freed in the background.
@@ -365,22 +371,22 @@ impl LiveObjectSet {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// See [`OpenObjectSet::freeze`].
-    pub fn freeze(&self) -> OpenObjectSet {
+    /// See [`OpenObjectSet::quiesce`].
+    pub fn quiesce(&self) -> OpenObjectSet {
         let mut set = self.set.lock();
-        let frozen = set.freeze();
+        let quiesced = set.quiesce();
         self.dirty.store(set.dirty_bytes(), Ordering::Relaxed);
-        frozen
+        quiesced
     }
 
-    /// See [`OpenObjectSet::thaw`].
-    pub fn thaw(&self, synced: &OpenObjectSet) {
+    /// See [`OpenObjectSet::sync_done`].
+    pub fn sync_done(&self, synced: &OpenObjectSet) {
         // Nobody else changes the base. What takes long is done without the lock.
         let base = synced.as_base_after(&self.base());
         let mut set = self.set.lock();
-        let thawed = set.stand_on(base, synced);
+        let done_with = set.stand_on(base, synced);
         self.dirty.store(set.dirty_bytes(), Ordering::Relaxed);
         drop(set);
-        drop(thawed);
+        drop(done_with);
     }
 }

@@ -1,6 +1,6 @@
 //! Changes of an object that are not on disk yet, above what is.
 //!
-//! There are up to two layers: what the open transaction group changed, and below it what a frozen
+//! There are up to two layers: what the open transaction group changed, and below it what a quiesced
 //! one changed that is just being written. A layer has *dirty* blocks and *freed* ranges; a dirty
 //! block takes precedence over a freed range of its layer, and a layer over what is below it.
 //!
@@ -141,7 +141,7 @@ pub(crate) enum Pending<'a> {
 pub(crate) struct Overlay {
     /// The open transaction group's.
     pub(crate) top: Layer,
-    /// The frozen one's, if it changed the object.
+    /// The quiesced one's, if it changed the object.
     pub(crate) under: Option<Box<Layer>>,
     /// The dnode on disk; of a new object, one without blocks.
     pub(crate) disk: Arc<Dnode>,

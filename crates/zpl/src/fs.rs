@@ -16,7 +16,7 @@ use crate::dir::Directories;
 use crate::quota::Quotas;
 use crate::sa::{Registry, SharedRegistry};
 use crate::source::Source;
-use crate::write::{Reaper, Settings};
+use crate::write::{Settings, UnlinkedDrain};
 use crate::znode::Znode;
 use crate::{Error, Result};
 use ahash::HashMap;
@@ -74,7 +74,7 @@ pub struct FileSystem {
     /// Files that are in use without a name; whether they may get one.
     pub(crate) orphans: Mutex<HashMap<u64, bool>>,
     /// Who frees files in the background.
-    pub(crate) reaper: Reaper,
+    pub(crate) drain: UnlinkedDrain,
     /// This file system.
     pub(crate) this: Weak<FileSystem>,
 }
@@ -161,7 +161,7 @@ impl FileSystem {
             settings: RwLock::new(Arc::new(settings)),
             directories: Directories::default(),
             orphans: Mutex::default(),
-            reaper: Reaper::default(),
+            drain: UnlinkedDrain::default(),
             this: this.clone(),
             source,
         }))

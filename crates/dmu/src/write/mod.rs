@@ -8,8 +8,9 @@
 //! objects at once (see `sync`), and the object set goes on from the new root block.
 //!
 //! An object set is changed, then synced, then changed again: so it goes for the meta object set.
-//! For data sets that are in use, the pending changes are *frozen* into a second [`OpenObjectSet`],
-//! which is synced while the first goes on collecting changes on top (see `freeze`).
+//! For data sets that are in use, the pending changes are *quiesced* (`txg_quiesce`): they move into a
+//! second [`OpenObjectSet`], the syncing one, which is synced while the first goes on collecting
+//! changes on top (see `quiesce`).
 //!
 //! | module | what |
 //! |---|---|
@@ -23,23 +24,23 @@
 //! | `run` | the blocks of all objects written, level by level |
 //! | `work` | one object that is written |
 //! | `undo` | changes that are taken back |
-//! | `freeze` | what is pending: views of it, freezing it, standing on what was written |
+//! | `quiesce` | what is pending: views of it, quiescing it, standing on what was written |
 //! | [`zap`] | ZAPs: entries, growth from micro to fat, splits |
 //!
 //! # Invariants
 //!
 //! - Pointers, levels and space used of a changed dnode are those on disk until the sync.
 //! - A block that is dirty is the whole block. It takes precedence over a range that is freed,
-//!   which takes precedence over what is frozen, which does over what is on disk.
+//!   which takes precedence over what is quiesced, which does over what is on disk.
 //! - Whatever is written is little-endian. Structures in the other byte order that would have to
 //!   be turned, and cannot be by this floor (dnodes, for their bonus buffers), are refused.
 //! - After a sync that failed the object set is of no use; it must be opened anew from the root
 //!   block that is valid.
 
 mod chunk;
-mod freeze;
 mod indirect;
 mod object;
+mod quiesce;
 mod rewrite;
 mod run;
 pub mod sink;
@@ -65,9 +66,9 @@ use cenote_format::dmu::{
 };
 use cenote_format::encode::EncodeError;
 use cenote_store::{BlockError, Store};
-pub(crate) use freeze::on_disk;
-use freeze::{Below, Found};
 use object::OpenObject;
+pub(crate) use quiesce::on_disk;
+use quiesce::{Below, Found};
 use slots::Slots;
 use std::collections::{BTreeMap, btree_map::Entry};
 use std::sync::Arc;
@@ -232,7 +233,7 @@ pub struct ObjectChange {
     pub after: Option<DnodePhys>,
 }
 
-/// Objects that are open, by number. Those of a frozen set are shared with the set that is synced.
+/// Objects that are open, by number. Those of a syncing set are shared with the set that is synced.
 type Objects = BTreeMap<u64, Arc<OpenObject>>;
 /// Objects that are to be freed, with their dnodes on disk; without one if it is being written.
 type Doomed = BTreeMap<u64, Option<Arc<Dnode>>>;
@@ -246,16 +247,16 @@ fn take_in<'o>(
     let object = match objects.entry(number) {
         Entry::Occupied(open) => open.into_mut(),
         Entry::Vacant(place) => place.insert(Arc::new(match below.find(number)? {
-            Found::Frozen(object) => OpenObject::above(object),
+            Found::Quiesced(object) => OpenObject::above(object),
             Found::OnDisk(object) => OpenObject::open(&object)?,
         })),
     };
     Ok(Arc::make_mut(object))
 }
 
-/// What was frozen and is being written by another object set.
+/// What was quiesced and is being written by another object set.
 #[derive(Clone)]
-struct Frozen {
+struct Quiesced {
     objects: Arc<Objects>,
     doomed: Arc<Doomed>,
 }
@@ -273,7 +274,7 @@ pub struct OpenObjectSet {
     freed: u64,
     /// Objects that there are more than on disk.
     more: i64,
-    /// What is set in the root block, and was not frozen.
+    /// What is set in the root block, and was not quiesced.
     flags: Option<u64>,
     zil: Option<ZilHeader>,
     /// `DNODE_FLAG_*_ACCOUNTED` for whatever is written.
@@ -281,12 +282,12 @@ pub struct OpenObjectSet {
     /// Whether the root block has to be written.
     changed: bool,
     /// What stands between the changes and the base.
-    frozen: Option<Frozen>,
+    quiesced: Option<Quiesced>,
     /// What this set is to write for another one, and has not yet made its own.
-    inherited: Option<Frozen>,
-    /// Whether this is a frozen set.
+    inherited: Option<Quiesced>,
+    /// Whether this is a syncing set.
     syncing: bool,
-    /// The dnodes that a frozen set has written; `None` for those it freed.
+    /// The dnodes that a syncing set has written; `None` for those it freed.
     written: BTreeMap<u64, Option<Arc<Dnode>>>,
     /// The change that is being made.
     change: Change,
@@ -322,7 +323,7 @@ impl OpenObjectSet {
             zil: None,
             accounted: 0,
             changed: false,
-            frozen: None,
+            quiesced: None,
             inherited: None,
             syncing: false,
             written,
@@ -414,7 +415,7 @@ impl OpenObjectSet {
 
     /// Allocates an object and returns its number: the first free one.
     ///
-    /// Errors: sizes that the format does not have, no free number; the set is a frozen one.
+    /// Errors: sizes that the format does not have, no free number; the set is a quiesced one.
     pub fn allocate(&mut self, new: &NewObject) -> Result<u64> {
         self.may_allocate()?;
         let phys = object::new_dnode(new)?;
@@ -458,9 +459,9 @@ impl OpenObjectSet {
         self.usable()?;
         self.settle();
         let object = OpenObject::new(number, object::new_dnode(new)?);
-        let frozen = self.frozen.as_ref().is_some_and(|f| f.objects.contains_key(&number));
+        let quiesced = self.quiesced.as_ref().is_some_and(|f| f.objects.contains_key(&number));
         let there =
-            frozen || self.objects.contains_key(&number) || self.base.special(number).is_ok();
+            quiesced || self.objects.contains_key(&number) || self.base.special(number).is_ok();
         if number < PROJECT_USED || there || object.phys().slots() != 1 {
             return Err(WriteError::Taken(number));
         }
@@ -479,7 +480,7 @@ impl OpenObjectSet {
         self.with(number, |object, place| Ok(object.tree(place).read_indirect(0, u64::MAX)?))?;
         let object = self.object(number)?;
         let (slots, bytes) = (object.phys().slots(), object.bytes());
-        let below = match object.stands_on_frozen() {
+        let below = match object.stands_on_quiesced() {
             true => Some(None),
             false => object.disk().map(|dnode| Some(dnode.clone())),
         };
@@ -509,16 +510,16 @@ impl OpenObjectSet {
 
     /// Makes what was inherited this set's own.
     fn settle(&mut self) {
-        let Some(Frozen { objects, doomed }) = self.inherited.take() else { return };
+        let Some(Quiesced { objects, doomed }) = self.inherited.take() else { return };
         self.objects = Arc::unwrap_or_clone(objects);
         self.doomed = Arc::unwrap_or_clone(doomed);
     }
 
-    /// The object, taken in from what is frozen or on disk if need be.
+    /// The object, taken in from what is quiesced or on disk if need be.
     fn object(&mut self, number: u64) -> Result<&mut OpenObject> {
         self.usable()?;
         self.settle();
-        let below = Below::new(&self.base, &self.doomed, self.frozen.as_ref());
+        let below = Below::new(&self.base, &self.doomed, self.quiesced.as_ref());
         take_in(&mut self.objects, &below, number)
     }
 
@@ -530,7 +531,7 @@ impl OpenObjectSet {
     ) -> Result<T> {
         self.usable()?;
         self.settle();
-        let below = Below::new(&self.base, &self.doomed, self.frozen.as_ref());
+        let below = Below::new(&self.base, &self.doomed, self.quiesced.as_ref());
         let object = take_in(&mut self.objects, &below, number)?;
         let place =
             object::Place { store: self.base.store(), objset: self.base.id(), object: number };

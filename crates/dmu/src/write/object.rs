@@ -45,8 +45,8 @@ pub(super) struct OpenObject {
     dnode: Arc<Dnode>,
     /// The changes, and what they stand on.
     pub(super) pending: Overlay,
-    /// Levels that what is frozen of it gets when it is written; 0 if nothing is.
-    frozen_levels: u8,
+    /// Levels that what is quiesced of it gets when it is written; 0 if nothing is.
+    quiesced_levels: u8,
     /// Whether anything was changed.
     pub(super) changed: bool,
     /// What it was before the change that is being made.
@@ -140,7 +140,7 @@ impl OpenObject {
         let disk = if on_disk { dnode.clone() } else { without_blocks() };
         let pending = Overlay { top, under, disk, on_disk, micro };
         let journal = Journal::Off;
-        OpenObject { dnode, pending, frozen_levels: 0, changed: !on_disk, journal }
+        OpenObject { dnode, pending, quiesced_levels: 0, changed: !on_disk, journal }
     }
 
     /// A new object.
@@ -149,18 +149,18 @@ impl OpenObject {
         OpenObject::around(Arc::new(dnode), false)
     }
 
-    /// The object on top of what is frozen of it.
-    pub(super) fn above(frozen: &OpenObject) -> OpenObject {
-        let mut this = frozen.clone();
+    /// The object on top of what is quiesced of it.
+    pub(super) fn above(quiesced: &OpenObject) -> OpenObject {
+        let mut this = quiesced.clone();
         if this.changed {
             this.pending.under = Some(Box::new(std::mem::take(&mut this.pending.top)));
-            this.frozen_levels = grown_levels(this.phys());
+            this.quiesced_levels = grown_levels(this.phys());
             this.changed = false;
         }
         this
     }
 
-    /// Stands on `disk`, which is what was frozen of it and was then written.
+    /// Stands on `disk`, which is what was quiesced of it and was then written.
     pub(super) fn stand_on(&mut self, disk: &Arc<Dnode>) {
         let dnode = &mut Arc::make_mut(&mut self.dnode).phys;
         let DnodePhys { levels, used, flags, pointers, spill, .. } = disk.phys.clone();
@@ -169,7 +169,7 @@ impl OpenObject {
         self.pending.disk = disk.clone();
         self.pending.on_disk = true;
         self.pending.under = None;
-        self.frozen_levels = 0;
+        self.quiesced_levels = 0;
     }
 
     /// The dnode as it will be.
@@ -199,8 +199,8 @@ impl OpenObject {
         Some(&self.pending.disk).filter(|_| self.pending.on_disk)
     }
 
-    /// Whether part of it is frozen.
-    pub(super) fn stands_on_frozen(&self) -> bool {
+    /// Whether part of it is quiesced.
+    pub(super) fn stands_on_quiesced(&self) -> bool {
         self.pending.under.is_some()
     }
 
@@ -227,7 +227,7 @@ impl OpenObject {
     }
 
     fn shown(&self, base: &Arc<ObjectSet>, pending: impl FnOnce() -> Overlay) -> Object {
-        if !self.changed && !self.stands_on_frozen() {
+        if !self.changed && !self.stands_on_quiesced() {
             return Object::new(base.clone(), self.dnode.clone());
         }
         let mut dnode = self.dnode.clone();
@@ -283,8 +283,8 @@ impl OpenObject {
         if self.phys().max_block != 0 {
             return place.invalid("has more than one block");
         }
-        // The indirect blocks may be of what is frozen: they are on disk before this is.
-        let indirect = self.phys().levels > 1 || self.frozen_levels > 1;
+        // The indirect blocks may be of what is quiesced: they are on disk before this is.
+        let indirect = self.phys().levels > 1 || self.quiesced_levels > 1;
         if shift != self.phys().indirect_shift && indirect {
             return place.invalid("has indirect blocks");
         }

@@ -95,7 +95,7 @@ impl OpenObject {
             let below = match self.pending.block(*blkid) {
                 _ if open => None,
                 Some(Pending::Hole) => continue,
-                Some(Pending::Data(frozen)) => Some(frozen.clone()),
+                Some(Pending::Data(quiesced)) => Some(quiesced.clone()),
                 None if bp.is_hole() || self.on_disk(place, *blkid)? != *bp => continue,
                 None => Some(self.turn(place, block.clone())?),
             };

@@ -29,11 +29,11 @@ impl OpenObjectSet {
     /// there are no changes.
     ///
     /// Errors: blocks that cannot be read or written. The object set is of no use then, and what
-    /// was written is not referred to by anything. While part of it is frozen, it cannot be synced.
+    /// was written is not referred to by anything. While part of it is quiesced, it cannot be synced.
     pub fn sync(&mut self, txg: u64, sink: &dyn BlockSink) -> Result<Synced> {
         self.usable()?;
-        if self.frozen.is_some() {
-            let why = "part of the object set is frozen".into();
+        if self.quiesced.is_some() {
+            let why = "part of the object set is quiesced".into();
             return Err(WriteError::Invalid { object: META_DNODE, why });
         }
         self.settle();

@@ -68,9 +68,9 @@ impl Live {
 
     pub fn sync(&self) -> Arc<ObjectSet> {
         let txg = self.gate.0.fetch_add(1, Ordering::SeqCst);
-        let mut frozen = self.set.freeze();
-        frozen.sync(txg, &self.sink).unwrap();
-        self.set.thaw(&frozen);
+        let mut quiesced = self.set.quiesce();
+        quiesced.sync(txg, &self.sink).unwrap();
+        self.set.sync_done(&quiesced);
         self.gate.1.group_done(txg);
         self.set.base()
     }
@@ -177,20 +177,20 @@ fn a_refused_change_is_none() {
 }
 
 #[test]
-fn a_frozen_set_neither_allocates_nor_frees_and_must_be_synced() {
+fn a_syncing_set_neither_allocates_nor_frees_and_must_be_synced() {
     let live = Live::new();
     let n = live.file();
-    let mut frozen = live.set.freeze();
+    let mut quiesced = live.set.quiesce();
     let new = NewObject::new(DmuType::PLAIN_FILE_CONTENTS, 512);
-    assert!(frozen.allocate(&new).is_err() && frozen.free(n).is_err());
-    assert!(frozen.claim(9, &new).is_err());
+    assert!(quiesced.allocate(&new).is_err() && quiesced.free(n).is_err());
+    assert!(quiesced.claim(9, &new).is_err());
     let user = NewObject::new(DmuType::USERGROUP_USED, 512);
-    frozen.create_accounting(u64::MAX, &user).unwrap();
+    quiesced.create_accounting(u64::MAX, &user).unwrap();
     live.change(|os| {
         assert!(os.sync(6, &live.sink).is_err());
         os.free(n)
     });
-    live.set.thaw(&frozen);
+    live.set.sync_done(&quiesced);
     assert!(live.set.transact(COST, |os, _| os.free(n)).is_err());
 }
 

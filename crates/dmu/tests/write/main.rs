@@ -164,9 +164,9 @@ enum Op {
     Gather { at: u64, len: u64 },
     Rewrite,
     Sync,
-    Freeze,
-    SyncFrozen,
-    Thaw,
+    Quiesce,
+    SyncQuiesced,
+    SyncDone,
     Look,
 }
 
@@ -200,9 +200,9 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (place(), 1u64..200_000).prop_map(|(at, len)| Op::Gather { at, len }),
         2 => Just(Op::Rewrite),
         1 => Just(Op::Sync),
-        3 => Just(Op::Freeze),
-        3 => Just(Op::SyncFrozen),
-        3 => Just(Op::Thaw),
+        3 => Just(Op::Quiesce),
+        3 => Just(Op::SyncQuiesced),
+        3 => Just(Op::SyncDone),
         2 => Just(Op::Look),
     ]
 }
@@ -211,8 +211,8 @@ struct Test {
     sink: MemSink,
     set: OpenObjectSet,
     model: BTreeMap<u64, Model>,
-    /// What is frozen, and what it should be; whether it was synced.
-    frozen: Option<(OpenObjectSet, BTreeMap<u64, Model>, bool)>,
+    /// What is quiesced, and what it should be; whether it was synced.
+    quiesced: Option<(OpenObjectSet, BTreeMap<u64, Model>, bool)>,
     /// What was seen some time ago.
     seen: Vec<(Object, Model)>,
     /// What is to be rewritten, of which object.
@@ -224,27 +224,27 @@ impl Test {
     fn new(kind: ObjsetType) -> Test {
         let sink = MemSink::new(96 << 20);
         let set = OpenObjectSet::create(sink.store.clone(), 7, kind).unwrap();
-        let (model, frozen, seen, gathered) = Default::default();
-        Test { sink, set, model, frozen, seen, gathered, txg: 10 }
+        let (model, quiesced, seen, gathered) = Default::default();
+        Test { sink, set, model, quiesced, seen, gathered, txg: 10 }
     }
 
     fn sync(&mut self) {
-        self.thaw();
+        self.sync_done();
         self.txg += 1;
         let synced = self.set.sync(self.txg, &self.sink).unwrap();
         verify(&self.sink, &synced, &self.model);
     }
 
-    fn freeze(&mut self) {
-        if self.frozen.is_none() {
-            self.frozen = Some((self.set.freeze(), self.model.clone(), false));
+    fn quiesce(&mut self) {
+        if self.quiesced.is_none() {
+            self.quiesced = Some((self.set.quiesce(), self.model.clone(), false));
             assert!(!self.set.is_dirty() && self.set.dirty_bytes() == 0);
         }
     }
 
-    fn sync_frozen(&mut self) {
+    fn sync_quiesced(&mut self) {
         self.txg += 1;
-        if let Some((set, model, done)) = &mut self.frozen {
+        if let Some((set, model, done)) = &mut self.quiesced {
             let synced = set.sync(self.txg, &self.sink).unwrap();
             assert!(!set.is_dirty() && (synced.changed.is_empty() || !*done));
             for change in &synced.changed {
@@ -257,10 +257,10 @@ impl Test {
         }
     }
 
-    fn thaw(&mut self) {
-        self.sync_frozen();
-        if let Some((set, ..)) = self.frozen.take() {
-            self.set.thaw(&set);
+    fn sync_done(&mut self) {
+        self.sync_quiesced();
+        if let Some((set, ..)) = self.quiesced.take() {
+            self.set.sync_done(&set);
             assert_eq!(self.set.synced().root_bp(), set.synced().root_bp());
             self.look();
         }
@@ -455,9 +455,9 @@ impl Test {
         match op {
             Op::Rewrite => self.rewrite(),
             Op::Sync => self.sync(),
-            Op::Freeze => self.freeze(),
-            Op::SyncFrozen => self.sync_frozen(),
-            Op::Thaw => self.thaw(),
+            Op::Quiesce => self.quiesce(),
+            Op::SyncQuiesced => self.sync_quiesced(),
+            Op::SyncDone => self.sync_done(),
             Op::Look => self.look(),
             Op::Create { zap, blocks, slots, bonus } => self.create(*zap, *blocks, *slots, *bonus),
             Op::Free | Op::Bonus { .. } | Op::Spill { .. } => {
@@ -651,7 +651,7 @@ fn levels_are_written_in_one_batch_each() {
 }
 
 #[test]
-fn what_is_frozen_gets_indirect_blocks_for_holes_too() {
+fn what_is_quiesced_gets_indirect_blocks_for_holes_too() {
     for slots in [1, 2] {
         let mut test = Test::new(ObjsetType::Zfs);
         // With one pointer and with several.
@@ -662,7 +662,7 @@ fn what_is_frozen_gets_indirect_blocks_for_holes_too() {
         // The last block is past the dnode's pointers, and none that is dirty is.
         test.on_data(n, &Op::Write { at: 72 << 10, len: 8192, byte: 2 });
         test.on_data(n, &Op::Truncate { at: 72 << 10 });
-        test.freeze();
+        test.quiesce();
         test.on_data(n, &Op::Truncate { at: 4096 });
         let before = test.set.dnode(n).unwrap().clone();
         assert_eq!((before.levels, before.max_block, before.indirect_shift), (1, 0, 12));
@@ -681,7 +681,7 @@ fn indirect_blocks_that_there_are_none_of_change_their_size() {
     test.create(false, 1, 1, 0);
     let n = *test.model.keys().next().unwrap();
     test.on_data(n, &Op::Write { at: 0, len: 500, byte: 1 });
-    test.freeze();
+    test.quiesce();
     test.set.set_block_size(n, 1024, 14).unwrap();
     test.on_data(n, &Op::BlockSize { blocks: 2, shift: 14 });
     test.on_data(n, &Op::Write { at: 0, len: 50_000, byte: 2 });

@@ -335,7 +335,7 @@ fn a_change_that_panics_stops_all_writing() {
     assert!(matches!(next, Err(WriteError::Failed)), "{next:?}");
     // The group that it was in cannot be written.
     assert!(live.set.is_dirty());
-    let mut frozen = live.set.freeze();
-    assert!(matches!(frozen.sync(9, &live.sink), Err(WriteError::Failed)));
+    let mut quiesced = live.set.quiesce();
+    assert!(matches!(quiesced.sync(9, &live.sink), Err(WriteError::Failed)));
     assert!(catch_unwind(AssertUnwindSafe(|| live.set.read(file, 0, &mut [0; 10]))).is_ok());
 }

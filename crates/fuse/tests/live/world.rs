@@ -70,13 +70,13 @@ impl Store {
         self.gate.state.lock().unwrap().2 = true;
         let state = self.gate.state.lock().unwrap();
         let mut state = self.gate.changed.wait_while(state, |s| s.1 > 0).unwrap();
-        let mut frozen = self.live.freeze();
+        let mut frozen = self.live.quiesce();
         let txg = state.0;
         *state = (txg + 1, 0, false);
         drop(state);
         self.gate.changed.notify_all();
         self.sink.follow(&frozen.sync(txg, &self.sink).unwrap());
-        self.live.thaw(&frozen);
+        self.live.sync_done(&frozen);
         self.gate.readers.group_done(txg);
         self.syncs.fetch_add(1, Ordering::SeqCst);
         let root = *frozen.synced().root_bp();

@@ -381,7 +381,7 @@ impl Datasets {
     pub fn freeze(&self, txg: u64) -> Vec<(Arc<LiveObjectSet>, OpenObjectSet)> {
         let mut open = self.open.lock();
         let dirty = open.sets.values().map(|(live, _)| live).filter(|live| live.is_dirty());
-        let mut frozen: Vec<_> = dirty.map(|live| (live.clone(), live.freeze())).collect();
+        let mut frozen: Vec<_> = dirty.map(|live| (live.clone(), live.quiesce())).collect();
         frozen.sort_by_key(|(live, _)| live.id());
         open.frozen = frozen.iter().map(|(live, _)| live.id()).collect();
         drop(open);

@@ -115,7 +115,7 @@ impl Core {
         tracing::debug!(txg, passes = figures.passes.len(), self.destroying, "synced");
         shared.history.add(figures, &shared.disk.allocator.load_latency());
         for (live, synced) in &frozen {
-            live.thaw(synced);
+            live.sync_done(synced);
         }
         shared.disk.allocator.readers().group_done(txg);
         // Asked before who waits is told, so that whoever then waits for everything waits for that.

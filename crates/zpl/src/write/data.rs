@@ -293,7 +293,7 @@ impl FileSystem {
         let frees = matches!(what, Allocate::PunchHole | Allocate::Zero | Allocate::ZeroKeepSize);
         let (mut freed, mut left) = (0, end);
         if frees {
-            (left, freed) = self.free_pieces(ino, offset..end, |cx, piece| {
+            (left, freed) = self.free_chunks(ino, offset..end, |cx, piece| {
                 zero(cx, ino, piece.start, piece.end - piece.start, true)
             })?;
         }

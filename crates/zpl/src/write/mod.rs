@@ -18,7 +18,7 @@
 //! | `legacy` | nodes from before version 5 become nodes of today |
 //! | `names` | entries of directories |
 //! | `create`, `remove`, `rename`, `setattr`, `data`, `xattr` | the operations |
-//! | `pieces` | much that is freed, a piece in each transaction |
+//! | `unlinked` | much that is freed, a piece in each transaction |
 //! | `rewrite` | blocks of files written anew as they are |
 //! | `acl` | access control lists of new and changed nodes |
 //! | `quota` | quotas of users, groups and projects |
@@ -41,18 +41,18 @@ mod format;
 mod legacy;
 mod names;
 mod node;
-mod pieces;
 mod quota;
 mod remove;
 mod rename;
 mod rewrite;
 mod setattr;
+mod unlinked;
 mod volume;
 mod xattr;
 
 pub use format::{format, format_volume};
-pub(crate) use pieces::Reaper;
 pub use rewrite::Rewrite;
+pub(crate) use unlinked::UnlinkedDrain;
 
 use crate::fs::FileSystem;
 use crate::{CaseSensitivity, Error, Result, Visibility};

@@ -3,13 +3,13 @@
 //! A node that is in use when it loses its last name becomes an *orphan*: it is noted in the unlinked
 //! set (a ZAP: name the object's number in hexadecimal, value the number), and freed when its use
 //! ends, or, after a crash, when the file system is mounted again. So does one that is
-//! [too large](super::pieces) to be freed in one transaction; it is freed in the background. All
+//! [too large](super::unlinked) to be freed in one transaction; it is freed in the background. All
 //! other nodes are freed in the same transaction.
 
 use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE, NO_UNLINK};
 use super::node::NodeMut;
-use super::{InUse, Removed, names, pieces};
+use super::{InUse, Removed, names, unlinked};
 use crate::attr::Attr;
 use crate::dir::entry_object;
 use crate::error::show;
@@ -121,7 +121,7 @@ fn free_orphan(cx: &mut Cx<'_>, ino: u64) -> Result<bool> {
     if node.required(cx, ZplAttr::Links)? != 0 {
         return Ok(true);
     }
-    pieces::destroy_small(cx, &node)
+    unlinked::destroy_small(cx, &node)
 }
 
 /// As [`free_orphan`], for what was found in the unlinked set.
@@ -175,7 +175,7 @@ impl FileSystem {
             node.store(cx)?;
             return Ok(Removed { ino, nlink, orphan: false });
         }
-        if free && !in_use(ino) && pieces::destroy_small(cx, &node)? {
+        if free && !in_use(ino) && unlinked::destroy_small(cx, &node)? {
             return Ok(Removed { ino, nlink, orphan: false });
         }
         node.set_time(cx, ZplAttr::Ctime, cx.now)?;

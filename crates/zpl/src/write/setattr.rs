@@ -212,7 +212,7 @@ impl FileSystem {
     /// Frees what a long file has past `size`, but for what fits into the transaction that makes the
     /// rest of the change. Returns how many pointers that are.
     fn shorten(&self, ino: u64, size: u64, set: &SetAttr) -> Result<u64> {
-        let (_, left) = self.free_pieces(ino, size..u64::MAX, |cx, piece| {
+        let (_, left) = self.free_chunks(ino, size..u64::MAX, |cx, piece| {
             let mut node = NodeMut::load(cx, ino)?;
             check_kind(cx, &node, set)?;
             check_flags(cx, &node, set)?;

@@ -2,14 +2,14 @@
 //!
 //! The size is what the properties say when a change is made: there may be several [`Volume`]s of one
 //! object set, and one that gets smaller while another is written to. What was past an end is freed
-//! [piece by piece](super::pieces), after the size was set.
+//! [piece by piece](super::unlinked), after the size was set.
 //!
 //! Invariant: nothing is written past the end; what is past it is freed before the end moves there.
 
 use super::format::check_volume_size;
 use crate::volume::{DATA, PROPERTIES, SIZE, Volume};
 use crate::{Error, Result};
-use cenote_dmu::Piece;
+use cenote_dmu::DeleteChunk;
 use cenote_dmu::live::Cost;
 use cenote_dmu::tunables::DELETE_BLOCKS;
 use cenote_dmu::write::{Chunk, OpenObjectSet, ZapMut};
@@ -81,9 +81,9 @@ impl Volume {
     }
 
     /// The last part of a range that one transaction may free.
-    fn last_piece(&self, range: &Range<u64>) -> Result<Piece> {
+    fn last_delete_chunk(&self, range: &Range<u64>) -> Result<DeleteChunk> {
         let live = self.source.live().ok_or(Error::ReadOnly)?;
-        Ok(live.last_piece(DATA, range.start, range.end, DELETE_BLOCKS.get())?)
+        Ok(live.last_delete_chunk(DATA, range.start, range.end, DELETE_BLOCKS.get())?)
     }
 
     /// Makes zeros of a range; whole blocks are freed (discard, write zeroes), piece by piece from its
@@ -91,7 +91,7 @@ impl Volume {
     pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
         let Some(mut end) = offset.checked_add(len) else { return past_end(offset, len) };
         loop {
-            let Piece { start, pointers } = self.last_piece(&(offset..end))?;
+            let DeleteChunk { start, pointers } = self.last_delete_chunk(&(offset..end))?;
             self.change_within(self.piece(), &(start..end), |os| {
                 os.note_freed(pointers);
                 Ok(os.free_range(DATA, start, end.saturating_sub(start))?)
@@ -107,7 +107,7 @@ impl Volume {
     fn free_rest(&self) -> Result<()> {
         let mut end = u64::MAX;
         loop {
-            let Piece { start, pointers } = self.last_piece(&(self.size()..end))?;
+            let DeleteChunk { start, pointers } = self.last_delete_chunk(&(self.size()..end))?;
             let more = self.change(self.piece(), |os| {
                 let size = self.size_in(os)?;
                 os.note_freed(pointers);

@@ -195,7 +195,7 @@ fn a_file_of_many_holes_becomes_one_of_a_block_while_it_is_written() {
     fs.write(ino, 0, &[1; 8 * K], false).unwrap();
     resize(ino, 80 << 10);
     world.sync(|| {});
-    // What is frozen needs indirect blocks for its length only.
+    // What is quiesced needs indirect blocks for its length only.
     records(128 << 10);
     fs.write(ino, 72 << 10, &[2; 8 * K], false).unwrap();
     resize(ino, 72 << 10);
@@ -322,11 +322,11 @@ fn volumes_are_written() {
     check(&volume, &expected);
     let mut txg = 6;
     let mut sync = || {
-        let mut frozen = live.freeze();
-        sink.follow(&frozen.sync(txg, &sink).unwrap());
-        live.thaw(&frozen);
+        let mut quiesced = live.quiesce();
+        sink.follow(&quiesced.sync(txg, &sink).unwrap());
+        live.sync_done(&quiesced);
         txg += 1;
-        Volume::open(frozen.synced().clone()).unwrap()
+        Volume::open(quiesced.synced().clone()).unwrap()
     };
     check(&sync(), &expected);
     assert!(volume.resize(8193).is_err());

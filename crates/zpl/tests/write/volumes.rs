@@ -66,9 +66,9 @@ impl World {
     }
 
     fn sync(&self) {
-        let mut frozen = self.live.freeze();
-        self.sink.follow(&frozen.sync(8, &self.sink).unwrap());
-        self.live.thaw(&frozen);
+        let mut quiesced = self.live.quiesce();
+        self.sink.follow(&quiesced.sync(8, &self.sink).unwrap());
+        self.live.sync_done(&quiesced);
         self.gate.readers.group_done(8);
     }
 

@@ -71,13 +71,13 @@ impl World {
 
     /// As [`World::sync`], without looking at what was written; returns the root.
     pub fn write_group(&self, during: impl FnOnce()) -> BlockPointer {
-        let mut frozen = self.live.freeze();
+        let mut quiesced = self.live.quiesce();
         let txg = self.gate.0.fetch_add(1, Ordering::SeqCst);
         during();
-        self.sink.follow(&frozen.sync(txg, &self.sink).unwrap());
-        self.live.thaw(&frozen);
+        self.sink.follow(&quiesced.sync(txg, &self.sink).unwrap());
+        self.live.sync_done(&quiesced);
         self.gate.1.group_done(txg);
-        *frozen.synced().root_bp()
+        *quiesced.synced().root_bp()
     }
 
     /// As after an export: everything anew from disk.

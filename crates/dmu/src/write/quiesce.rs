@@ -1,14 +1,14 @@
-//! What is pending in an object set: looking at it, freezing it, standing on what was written.
+//! What is pending in an object set: looking at it, quiescing it, standing on what was written.
 //!
 //! ```text
 //!   open set     changes of the open txg  ─┐ reads look here first,
-//!                what is frozen, shared  <─┤ then here,
+//!                what is quiesced, shared  <─┤ then here,
 //!                base                    <─┘ then on disk
-//!   frozen set   the same changes, and the same base, until it is synced
+//!   syncing set   the same changes, and the same base, until it is synced
 //! ```
 //!
-//! [`OpenObjectSet::freeze`] hands all changes, by sharing them, to a second set. That one is synced,
-//! several times if need be, and [`OpenObjectSet::thaw`] then makes its result the base of the open
+//! [`OpenObjectSet::quiesce`] hands all changes, by sharing them, to a second set. That one is synced,
+//! several times if need be, and [`OpenObjectSet::sync_done`] then makes its result the base of the open
 //! set. What the open set changed in the meantime stays, but its dnodes get the pointers, levels
 //! and space used that were written. Of an object that was freed in the open set while it was being
 //! written, the dnode that has to be freed is known only then.
@@ -18,11 +18,11 @@
 //! - A number that is doomed and not among the objects of the same layer is not there, whatever is
 //!   below.
 //! - Only the open set allocates and frees, so that numbers are given once.
-//! - Without changes in between, the open set shows the same before and after a thaw.
+//! - Without changes in between, the open set shows the same before and after `sync_done`.
 
 use super::object::OpenObject;
 use super::zap::{AtHand, at_hand};
-use super::{Doomed, Frozen, OpenObjectSet};
+use super::{Doomed, OpenObjectSet, Quiesced};
 use crate::objset::{META_DNODE, PROJECT_USED};
 use crate::{Error, Object, ObjectSet, Result};
 use cenote_format::blkptr::BlockPointer;
@@ -31,8 +31,8 @@ use std::sync::Arc;
 
 /// What an object that is not open stands on.
 pub(super) enum Found<'a> {
-    /// What is frozen of it.
-    Frozen(&'a OpenObject),
+    /// What is quiesced of it.
+    Quiesced(&'a OpenObject),
     /// What is on disk: nothing is pending.
     OnDisk(Object),
 }
@@ -48,23 +48,23 @@ enum Seen<'a> {
 pub(super) struct Below<'a> {
     base: &'a Arc<ObjectSet>,
     doomed: &'a Doomed,
-    frozen: Option<&'a Frozen>,
+    quiesced: Option<&'a Quiesced>,
 }
 
 impl<'a> Below<'a> {
     pub(super) fn new(
         base: &'a Arc<ObjectSet>,
         doomed: &'a Doomed,
-        frozen: Option<&'a Frozen>,
+        quiesced: Option<&'a Quiesced>,
     ) -> Below<'a> {
-        Below { base, doomed, frozen }
+        Below { base, doomed, quiesced }
     }
 
     fn seen(&self, number: u64) -> Seen<'a> {
         if self.doomed.contains_key(&number) {
             return Seen::Gone;
         }
-        match self.frozen {
+        match self.quiesced {
             Some(f) => match f.objects.get(&number) {
                 Some(object) => Seen::Pending(object),
                 None if f.doomed.contains_key(&number) => Seen::Gone,
@@ -77,7 +77,7 @@ impl<'a> Below<'a> {
     /// Finds an object that is not open.
     pub(super) fn find(&self, number: u64) -> Result<Found<'a>> {
         match self.seen(number) {
-            Seen::Pending(object) => Ok(Found::Frozen(object)),
+            Seen::Pending(object) => Ok(Found::Quiesced(object)),
             Seen::Gone => Err(Error::NoObject { objset: self.base.id(), object: number }),
             Seen::Clean => on_disk(self.base, number).map(Found::OnDisk),
         }
@@ -86,8 +86,8 @@ impl<'a> Below<'a> {
 
 impl OpenObjectSet {
     fn below(&self) -> Below<'_> {
-        let frozen = self.frozen.as_ref().or(self.inherited.as_ref());
-        Below::new(&self.base, &self.doomed, frozen)
+        let quiesced = self.quiesced.as_ref().or(self.inherited.as_ref());
+        Below::new(&self.base, &self.doomed, quiesced)
     }
 
     fn seen(&self, number: u64) -> Seen<'_> {
@@ -149,11 +149,11 @@ impl OpenObjectSet {
     /// The number of the first object at or after `from` of which something is pending.
     pub(crate) fn next_pending(&self, from: u64) -> Option<u64> {
         let open = self.objects.range(from..PROJECT_USED).next().map(|(number, _)| *number);
-        let frozen = self.frozen.as_ref().or(self.inherited.as_ref()).and_then(|f| {
+        let quiesced = self.quiesced.as_ref().or(self.inherited.as_ref()).and_then(|f| {
             let mut numbers = f.objects.range(from..PROJECT_USED).map(|(number, _)| *number);
             numbers.find(|number| !self.is_gone(*number))
         });
-        open.into_iter().chain(frozen).min()
+        open.into_iter().chain(quiesced).min()
     }
 
     /// Number of objects: what the root block says, and pending changes.
@@ -171,41 +171,41 @@ impl OpenObjectSet {
             || self.inherited.is_some()
     }
 
-    /// Bytes of dirty blocks and dnodes, what is frozen left out.
+    /// Bytes of dirty blocks and dnodes, what is quiesced left out.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty
     }
 
     /// Moves all pending changes into an object set of their own, which is to be synced (several
     /// times, if accounting objects have to be changed after the first) and then given to
-    /// [`OpenObjectSet::thaw`]. This one goes on collecting changes, and shows them on top of what is
-    /// frozen. Objects cannot be allocated or freed in the frozen set.
+    /// [`OpenObjectSet::sync_done`]. This one goes on collecting changes, and shows them on top of what is
+    /// quiesced. Objects cannot be allocated or freed in the syncing set.
     ///
-    /// There can only be one frozen set at a time: with a second one both are of no use.
-    pub fn freeze(&mut self) -> OpenObjectSet {
+    /// There can only be one syncing set at a time: with a second one both are of no use.
+    pub fn quiesce(&mut self) -> OpenObjectSet {
         let mut syncing = Self::around(self.base.clone());
         syncing.syncing = true;
-        self.failed |= self.frozen.is_some();
+        self.failed |= self.quiesced.is_some();
         syncing.failed = self.failed;
         syncing.phys = self.phys.clone();
         syncing.accounted = self.accounted;
         syncing.dirty = std::mem::take(&mut self.dirty);
         syncing.changed = std::mem::take(&mut self.changed);
         (self.flags, self.zil) = (None, None);
-        let frozen = Frozen {
+        let quiesced = Quiesced {
             objects: Arc::new(std::mem::take(&mut self.objects)),
             doomed: Arc::new(std::mem::take(&mut self.doomed)),
         };
-        if syncing.is_dirty() || !frozen.doomed.is_empty() {
-            syncing.inherited = Some(frozen.clone());
+        if syncing.is_dirty() || !quiesced.doomed.is_empty() {
+            syncing.inherited = Some(quiesced.clone());
         }
-        self.frozen = Some(frozen);
+        self.quiesced = Some(quiesced);
         syncing
     }
 
-    /// Stands on what was synced of the frozen set from now on. If that failed, this object set is
+    /// Stands on what was synced of the syncing set from now on. If that failed, this object set is
     /// of no use either.
-    pub fn thaw(&mut self, synced: &OpenObjectSet) {
+    pub fn sync_done(&mut self, synced: &OpenObjectSet) {
         let base = synced.as_base_after(&self.base);
         drop(self.stand_on(base, synced));
     }
@@ -215,14 +215,14 @@ impl OpenObjectSet {
         before.succeeded_by(&self.base, &self.written)
     }
 
-    /// As [`OpenObjectSet::thaw`], on what [`OpenObjectSet::as_base_after`] made of the synced set.
+    /// As [`OpenObjectSet::sync_done`], on what [`OpenObjectSet::as_base_after`] made of the synced set.
     /// Returns what is of no use any more: dropping it takes a while.
     pub(crate) fn stand_on(
         &mut self,
         base: Arc<ObjectSet>,
         synced: &OpenObjectSet,
     ) -> impl Sized + use<> {
-        let frozen = self.frozen.take();
+        let quiesced = self.quiesced.take();
         self.failed |= synced.failed || synced.is_dirty();
         self.base = base;
         self.phys = synced.phys.clone();
@@ -231,7 +231,7 @@ impl OpenObjectSet {
         // What did not change is as well on disk now.
         self.objects.retain(|_, object| object.changed);
         for (number, object) in &mut self.objects {
-            if object.stands_on_frozen()
+            if object.stands_on_quiesced()
                 && let Some(Some(dnode)) = synced.written.get(number)
             {
                 Arc::make_mut(object).stand_on(dnode);
@@ -244,7 +244,7 @@ impl OpenObjectSet {
         self.more = self.objects.range(..PROJECT_USED).filter(|(_, o)| o.disk().is_none()).count()
             as i64
             - self.more;
-        frozen
+        quiesced
     }
 
     /// Goes on from the root block that was just written.
@@ -254,7 +254,7 @@ impl OpenObjectSet {
         self.changed = false;
         (self.dirty, self.more) = (0, 0);
         if self.syncing {
-            // The set that this was frozen from takes care of the cache.
+            // The set that this was quiesced from takes care of the cache.
             self.base = synced;
         } else {
             self.base = self.base.succeeded_by(&synced, &std::mem::take(&mut self.written));

@@ -6,7 +6,7 @@
 //! - A file that is truncated gets shorter with each piece, so that after a crash in between it is as
 //!   it was, only shorter, and never longer than it was to be.
 //! - A hole that is punched grows from its end.
-//! - A file without a name is in the unlinked set until its last piece is freed. The *reaper*, a
+//! - A file without a name is in the unlinked set until its last piece is freed. The *unlinked drain* (`zfs_unlinked_drain`), a
 //!   thread that is there while it is needed, does it in the background; where it stops the next mount
 //!   goes on.
 //!
@@ -21,7 +21,7 @@ use crate::dir::entry_object;
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
-use cenote_dmu::Piece;
+use cenote_dmu::DeleteChunk;
 use cenote_dmu::live::Cost;
 use cenote_dmu::tunables::DELETE_BLOCKS;
 use cenote_dmu::zap::Zap;
@@ -36,7 +36,7 @@ const XATTRS: u64 = 256;
 
 /// Files without names that are to be freed, and who does it.
 #[derive(Default)]
-pub(crate) struct Reaper {
+pub(crate) struct UnlinkedDrain {
     queue: Mutex<Queue>,
     idle: Condvar,
 }
@@ -50,7 +50,7 @@ struct Queue {
     stopped: bool,
 }
 
-impl Reaper {
+impl UnlinkedDrain {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -69,7 +69,7 @@ impl Reaper {
 
 /// Frees a node that has no names, unless that is too much for one transaction; then false.
 pub(super) fn destroy_small(cx: &mut Cx<'_>, node: &NodeMut) -> Result<bool> {
-    let piece = cx.os.view(node.ino)?.last_piece(0, u64::MAX, DELETE_BLOCKS.get());
+    let piece = cx.os.view(node.ino)?.last_delete_chunk(0, u64::MAX, DELETE_BLOCKS.get());
     // What cannot be read cannot be freed, but it can lose its name.
     let Ok(piece) = piece else { return Ok(false) };
     let xattrs = match node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0) {
@@ -104,21 +104,21 @@ fn shrink_xattrs(cx: &mut Cx<'_>, node: &NodeMut) -> Result<bool> {
 
 impl FileSystem {
     /// The last part of a range of a file that one transaction may free.
-    fn last_piece(&self, ino: u64, range: &Range<u64>) -> Result<Piece> {
+    fn last_delete_chunk(&self, ino: u64, range: &Range<u64>) -> Result<DeleteChunk> {
         let live = self.source.live().ok_or(Error::ReadOnly)?;
-        Ok(live.last_piece(ino, range.start, range.end, DELETE_BLOCKS.get())?)
+        Ok(live.last_delete_chunk(ino, range.start, range.end, DELETE_BLOCKS.get())?)
     }
 
     /// Has `free` free a range piece by piece, from the end, until what is left fits into one
     /// transaction. Returns the end of that, and how many pointers it has.
-    pub(super) fn free_pieces(
+    pub(super) fn free_chunks(
         &self,
         ino: u64,
         mut range: Range<u64>,
         free: impl Fn(&mut Cx<'_>, Range<u64>) -> Result<()>,
     ) -> Result<(u64, u64)> {
         loop {
-            let Piece { start, pointers } = self.last_piece(ino, &range)?;
+            let DeleteChunk { start, pointers } = self.last_delete_chunk(ino, &range)?;
             if start <= range.start {
                 return Ok((range.end, pointers));
             }
@@ -132,7 +132,7 @@ impl FileSystem {
 
     /// Frees some of a file without a name; true when it is gone.
     fn free_some(&self, ino: u64) -> Result<bool> {
-        let Piece { start, pointers } = self.last_piece(ino, &(0..u64::MAX))?;
+        let DeleteChunk { start, pointers } = self.last_delete_chunk(ino, &(0..u64::MAX))?;
         self.change(REMOVE, |cx| {
             let node = NodeMut::load(cx, ino)?;
             if node.required(cx, ZplAttr::Links)? != 0 {
@@ -153,7 +153,7 @@ impl FileSystem {
 
     /// Has a file without a name, which is in the unlinked set, freed in the background.
     pub(super) fn free_later(&self, ino: u64) {
-        let mut queue = self.reaper.queue();
+        let mut queue = self.drain.queue();
         if queue.stopped || queue.waiting.contains(&ino) {
             return;
         }
@@ -162,7 +162,7 @@ impl FileSystem {
             return;
         }
         let this = self.this.clone();
-        let work = move || reap(&this);
+        let work = move || drain_queue(&this);
         match std::thread::Builder::new().name("zfs-unlinked".into()).spawn(work) {
             Ok(_) => queue.running = true,
             Err(e) => {
@@ -175,34 +175,34 @@ impl FileSystem {
     /// Frees nothing in the background any more, and waits until nothing is being freed. What is left
     /// is freed when the file system is opened the next time.
     pub fn stop_freeing(&self) {
-        let mut queue = self.reaper.queue();
+        let mut queue = self.drain.queue();
         queue.stopped = true;
         while queue.running {
-            queue = self.reaper.idle.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue = self.drain.idle.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// Waits until all that was removed is freed.
     pub fn finish_freeing(&self) {
-        let mut queue = self.reaper.queue();
+        let mut queue = self.drain.queue();
         while queue.running {
-            queue = self.reaper.idle.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue = self.drain.idle.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
 /// Frees what waits, as long as somebody has the file system.
-fn reap(fs: &Weak<FileSystem>) {
+fn drain_queue(fs: &Weak<FileSystem>) {
     let freeing = fs.upgrade().and_then(|fs| Some(fs.source.live()?.begin_freeing()));
     while let Some(fs) = fs.upgrade() {
-        let Some(ino) = fs.reaper.next() else { break };
+        let Some(ino) = fs.drain.next() else { break };
         let gone = fs.free_some(ino).unwrap_or_else(|e| {
             // It stays in the unlinked set.
             tracing::warn!(object = ino, "a file without names could not be freed: {e}");
             true
         });
         if gone {
-            fs.reaper.queue().waiting.retain(|other| *other != ino);
+            fs.drain.queue().waiting.retain(|other| *other != ino);
         }
     }
     drop(freeing);

@@ -18,7 +18,7 @@ const INDIRECT: u64 = 64;
 
 /// The last part of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
+pub struct DeleteChunk {
     /// Byte where it begins: that of a block, or of the range.
     pub start: u64,
     /// Pointers in it that are on disk, indirect blocks counted several times.
@@ -36,9 +36,9 @@ struct Search {
 impl Object {
     /// The last part of the bytes from `from` to `end` that has about `most` pointers: more if a single
     /// indirect block has.
-    pub fn last_piece(&self, from: u64, end: u64, most: u64) -> Result<Piece> {
+    pub fn last_delete_chunk(&self, from: u64, end: u64, most: u64) -> Result<DeleteChunk> {
         let size = self.dnode().block_size.max(1);
-        let whole = |pointers| Ok(Piece { start: from, pointers });
+        let whole = |pointers| Ok(DeleteChunk { start: from, pointers });
         let Some(tree) = self.visible_tree() else { return whole(1) };
         let end = end.min(self.blocks_end());
         if from >= end {
@@ -49,7 +49,7 @@ impl Object {
         for node in roots.iter().rev() {
             if let Some(block) = tree.cut(node, &mut search)? {
                 let start = block.saturating_mul(size).max(from);
-                return Ok(Piece { start, pointers: search.taken });
+                return Ok(DeleteChunk { start, pointers: search.taken });
             }
         }
         whole(search.taken)
