@@ -257,12 +257,11 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Mounts at `mountpoint`, which is without symbolic links, and has `threads` threads serve it.
+    /// Mounts at `mountpoint`, which is without symbolic links, and serves it.
     pub(crate) fn new<S: Filesystem>(
         server: S,
         kind: &Kind,
         mountpoint: &Path,
-        threads: usize,
         watcher: Option<Arc<Watcher>>,
     ) -> Result<Served, MountError> {
         let other_users = allows_other_users();
@@ -278,7 +277,7 @@ impl Served {
         // From here on dropping it takes the mount away.
         let mountpoint = mountpoint.to_owned();
         let mut served = Served { mountpoint, id: Some(id), session: None, watcher };
-        let session = Session::start(server, device, users, threads);
+        let session = Session::start(server, device, users);
         served.session = Some(session.map_err(|e| MountError::Session(e.to_string()))?);
         Ok(served)
     }

@@ -390,6 +390,16 @@ impl Tree {
         found.into_iter().map(|(slot, name, node)| (slot, name, self.top(node))).collect()
     }
 
+    /// All file systems in the tree.
+    pub(crate) fn branches(&self) -> Vec<Arc<Branch>> {
+        let graft = |slot: &Slot| match slot {
+            Slot::Graft(branch) => Some(branch.clone()),
+            _ => None,
+        };
+        let table = self.table();
+        std::iter::once(self.root.clone()).chain(table.slots.iter().filter_map(graft)).collect()
+    }
+
     /// Whether file systems are grafted into this one.
     pub(crate) fn has_grafts(&self) -> bool {
         self.table().within(&self.root).1

@@ -75,10 +75,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use tree::Tree;
 
-/// Threads that answer requests: more than there are processors, so that slow reads do not keep
-/// quick ones waiting.
-const THREADS: usize = 8;
-
 /// What to mount, where and how.
 pub struct MountSpec {
     /// Name of the dataset: the mount's source (`SOURCE` of `findmnt`).
@@ -139,7 +135,7 @@ pub fn mount(spec: MountSpec) -> Result<MountHandle, MountError> {
     let server = server::Server::new(&spec);
     let tree = Arc::downgrade(server.tree());
     let kind = Kind::of(&spec);
-    let served = Served::new(server, &kind, &mountpoint, THREADS, spec.watcher.clone())?;
+    let served = Served::new(server, &kind, &mountpoint, spec.watcher.clone())?;
     if let (Some(tree), Some(notifier)) = (tree.upgrade(), served.notifier()) {
         let _ = tree.notifier.set(notifier);
     }

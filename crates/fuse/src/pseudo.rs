@@ -26,9 +26,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Threads that answer requests.
-const THREADS: usize = 2;
-
 /// What stands under a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
@@ -90,7 +87,7 @@ impl Mount {
             times: MountFlags::NOATIME,
         };
         let server = Server { contents, state: Mutex::default(), since: Clock::default().now() };
-        Ok(Mount(Served::new(server, &kind, &dir, THREADS, watcher)?))
+        Ok(Mount(Served::new(server, &kind, &dir, watcher)?))
     }
 
     /// Where it is mounted (without symbolic links).

@@ -3,13 +3,13 @@
 use super::direct;
 use super::handles::{Handle, Opening};
 use super::{Server, errno, missing};
-use crate::SyncPolicy;
 use crate::caller::Caller;
 use crate::session::{
     FileHandle, INodeNo, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen, ReplyWrite, Writing,
     waits_for_disk,
 };
 use crate::tree::Node;
+use crate::{SyncHook, SyncPolicy};
 use cenote_zpl::{Allocate, Atime, Attr, Error, SetAttr, flags};
 use fuse_abi::linux::{FOPEN_KEEP_CACHE, FOPEN_NOFLUSH};
 use rustix::fs::{FallocateFlags, OFlags};
@@ -301,6 +301,25 @@ impl Server {
         } else {
             reply.ok();
         }
+    }
+
+    /// `sync` and `syncfs` (`zfs_sync`): of all file systems in the mount. Linux sends this to `virtiofs`,
+    /// and since 6.18 to `fuseblk`; other mounts do not get it.
+    pub(super) fn reply_syncfs(&self, reply: ReplyEmpty) {
+        let branches = self.tree.branches();
+        let hooks: Vec<_> = branches
+            .iter()
+            .filter(|b| self.tree.changes && b.sync_policy() != SyncPolicy::Disabled)
+            .map(|b| b.sync_hook().clone())
+            .collect();
+        if hooks.is_empty() {
+            return reply.ok();
+        }
+        let all: SyncHook = Arc::new(move || hooks.iter().try_for_each(|hook| hook()));
+        self.syncer.wait(&all, move |result| match result {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(e)),
+        });
     }
 
     pub(super) fn reply_fallocate(

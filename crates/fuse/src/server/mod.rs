@@ -281,6 +281,10 @@ impl Filesystem for Server {
         self.reply_fsync(ino, reply);
     }
 
+    fn syncfs(&self, reply: ReplyEmpty) {
+        self.reply_syncfs(reply);
+    }
+
     fn opendir(&self, ino: INodeNo, reply: ReplyOpen) {
         self.reply_opendir(ino, reply);
     }

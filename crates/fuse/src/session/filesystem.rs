@@ -95,6 +95,7 @@ pub(crate) trait Filesystem: Send + Sync + 'static {
         fn tmpfile(_who: Caller, _parent: INodeNo, _modes: Modes, _flags: OFlags; ReplyCreate);
         fn flush(_ino: INodeNo; ReplyEmpty);
         fn fsync(_ino: INodeNo; ReplyEmpty);
+        fn syncfs(; ReplyEmpty);
         fn readdirplus(_ino: INodeNo, _offset: u64; ReplyDirectoryPlus);
         fn setxattr(
             _who: Caller, _ino: INodeNo, _attr: (&OsStr, &[u8]), _flags: u32; ReplyEmpty
@@ -168,6 +169,7 @@ pub(super) fn serve<F: Filesystem>(
         Operation::Flush => fs.flush(ino, ReplyEmpty(reply)),
         Operation::Release(fh) => fs.release(fh, ReplyEmpty(reply)),
         Operation::FSync => fs.fsync(ino, ReplyEmpty(reply)),
+        Operation::SyncFs => fs.syncfs(ReplyEmpty(reply)),
         Operation::OpenDir => fs.opendir(ino, ReplyOpen(reply)),
         Operation::ReadDir { offset, size } => {
             fs.readdir(ino, offset, ReplyDirectory::new(reply, size));

@@ -39,9 +39,7 @@ pub(super) fn agree<F: Filesystem>(
     buffer: &mut Buffer,
 ) -> io::Result<()> {
     loop {
-        let Some(bytes) = receive(device, buffer.room())? else {
-            return Err(io::Error::other("the mount was taken away"));
-        };
+        let Some(bytes) = receive(device, buffer.room()).map_err(taken_away)? else { continue };
         let Some((header, body)) = split(bytes) else { continue };
         let reply = Reply::new(device, header.unique);
         match Operation::decode(&header, body) {
@@ -63,6 +61,13 @@ pub(super) fn agree<F: Filesystem>(
             }
             _ => reply.error(Errno::IO),
         }
+    }
+}
+
+fn taken_away(e: io::Error) -> io::Error {
+    match e.kind() {
+        io::ErrorKind::UnexpectedEof => io::Error::other("the mount was taken away"),
+        _ => e,
     }
 }
 

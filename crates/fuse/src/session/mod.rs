@@ -4,11 +4,10 @@
 //! a name. The structures and numbers of the protocol are those of the crate `fuse-abi`.
 //!
 //! 1. `init`: kernel and server agree on version and features.
-//! 2. Threads read the same descriptor; the kernel gives each request to one of them. The thread that
-//!    read a request has it served, into a buffer of its own, and reads the next. Nothing is set aside
-//!    for a request but what its answer needs.
+//! 2. Threads that all connections share read requests. The thread that read a request has it served,
+//!    into a buffer of its own, and reads the next.
 //! 3. An answer belongs to its request's number, so it may come from another thread, in any order.
-//! 4. When the mount is gone reading says `ENODEV`, and the threads end. The last one tells the server.
+//! 4. When the mount is gone reading says `ENODEV`. The last thread that serves a request tells the server.
 //!
 //! | module | what lives there |
 //! |---|---|
@@ -17,10 +16,12 @@
 //! | `reply` | answers |
 //! | `notify` | what the kernel is told unasked |
 //! | `init` | the first request |
+//! | `readers` | the threads |
 
 mod filesystem;
 mod init;
 mod notify;
+mod readers;
 mod reply;
 mod request;
 
@@ -33,13 +34,14 @@ pub(crate) use reply::{
 pub(crate) use request::{Asked, FileHandle, INodeNo, Writing, waits_for_disk};
 
 use fuse_abi::linux::{fuse_in_header, fuse_write_in};
+use readers::{Serve, readers};
 use reply::Reply;
 use request::Operation;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Largest write that the kernel is to send, in bytes.
 const MAX_WRITE: usize = 1 << 20;
@@ -64,14 +66,28 @@ pub(crate) enum Users {
     Only(u32),
 }
 
-/// The threads that serve a mount.
+/// A connection to the kernel that is served.
 pub(crate) struct Session {
     device: Arc<OwnedFd>,
-    threads: Vec<JoinHandle<io::Result<()>>>,
+    end: Arc<End>,
+}
+
+/// How a session ended.
+#[derive(Default)]
+struct End {
+    /// Nothing is served any more, and an error if one was the reason.
+    state: Mutex<(bool, Option<io::Error>)>,
+    changed: Condvar,
+}
+
+impl End {
+    fn lock(&self) -> MutexGuard<'_, (bool, Option<io::Error>)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Session {
-    /// Agrees with the kernel and has `threads` threads serve what comes from `device`.
+    /// Agrees with the kernel and has what comes from `device` served by the process's threads.
     ///
     /// # Errors
     /// There was no agreement, or there are no threads to be had.
@@ -79,17 +95,19 @@ impl Session {
         fs: F,
         device: OwnedFd,
         users: Users,
-        threads: usize,
     ) -> io::Result<Session> {
         let device = Arc::new(device);
         init::agree(&fs, &device, &mut Buffer::new())?;
-        let server = Arc::new(Server { fs, device: device.clone(), users });
-        let start = |n| {
-            let (server, name) = (server.clone(), format!("fuse-{n}"));
-            std::thread::Builder::new().name(name).spawn(move || server.run())
-        };
-        let threads = (0..threads).map(start).collect::<io::Result<_>>()?;
-        Ok(Session { device, threads })
+        Session::serve(fs, device, users)
+    }
+
+    fn serve<F: Filesystem>(fs: F, device: Arc<OwnedFd>, users: Users) -> io::Result<Session> {
+        let flags = rustix::fs::fcntl_getfl(&device)?;
+        rustix::fs::fcntl_setfl(&device, flags | OFlags::NONBLOCK)?;
+        let end = Arc::new(End::default());
+        let server = Arc::new(Server { fs, users, end: end.clone() });
+        readers()?.add(device.clone(), server)?;
+        Ok(Session { device, end })
     }
 
     /// Tells the kernel what it does not know.
@@ -97,46 +115,38 @@ impl Session {
         Notifier(self.device.clone())
     }
 
-    /// Whether the mount is gone and all threads have ended.
+    /// Whether the mount is gone and nobody serves it any more.
     pub(crate) fn is_finished(&self) -> bool {
-        self.threads.iter().all(JoinHandle::is_finished)
+        self.end.lock().0
     }
 
-    /// Waits for the threads.
+    /// Waits until it is.
     ///
     /// # Errors
-    /// The first that one of them met.
+    /// The descriptor failed for another reason than that the mount is gone.
     pub(crate) fn join(self) -> io::Result<()> {
-        let panicked = |_| Err(io::Error::other("a thread panicked"));
-        let ends: Vec<_> =
-            self.threads.into_iter().map(|t| t.join().unwrap_or_else(panicked)).collect();
-        ends.into_iter().collect()
+        let mut state = self.end.lock();
+        while !state.0 {
+            state = self.end.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.1.take().map_or(Ok(()), Err)
     }
 }
 
-/// What the threads share.
+/// What serves one connection.
 struct Server<F: Filesystem> {
     fs: F,
-    device: Arc<OwnedFd>,
     users: Users,
+    end: Arc<End>,
 }
 
-impl<F: Filesystem> Server<F> {
-    /// Serves requests until there will be no more.
-    fn run(&self) -> io::Result<()> {
-        let mut buffer = Buffer::new();
-        loop {
-            let Some(bytes) = receive(&self.device, buffer.room())? else { return Ok(()) };
-            self.handle(bytes);
-        }
-    }
-
-    fn handle(&self, bytes: &[u8]) {
+impl<F: Filesystem> Serve for Server<F> {
+    fn handle(&self, device: &Arc<OwnedFd>, bytes: &[u8]) {
         let Some((header, body)) = request::split(bytes) else {
             tracing::warn!("a request of {} bytes", bytes.len());
             return;
         };
-        let reply = Reply::new(&self.device, header.unique);
+        let reply = Reply::new(device, header.unique);
         let operation = match Operation::decode(&header, body) {
             Ok(_) if !self.admits(&header) => Err(Errno::ACCESS),
             decoded => decoded,
@@ -148,6 +158,12 @@ impl<F: Filesystem> Server<F> {
         }
     }
 
+    fn failed(&self, e: io::Error) {
+        self.end.lock().1.get_or_insert(e);
+    }
+}
+
+impl<F: Filesystem> Server<F> {
     fn admits(&self, header: &fuse_in_header) -> bool {
         match self.users {
             Users::All => true,
@@ -157,9 +173,11 @@ impl<F: Filesystem> Server<F> {
 }
 
 impl<F: Filesystem> Drop for Server<F> {
-    /// The last thread has ended.
+    /// The last request was served.
     fn drop(&mut self) {
         self.fs.destroy();
+        self.end.lock().0 = true;
+        self.end.changed.notify_all();
     }
 }
 
@@ -186,18 +204,19 @@ impl Buffer {
     }
 }
 
-/// Waits for a request; `None` if there will be no more.
+/// Reads a request; `None` if there is none at the moment.
+///
+/// # Errors
+/// `UnexpectedEof`: there will be no more. Others are the descriptor's.
 fn receive<'a>(device: &OwnedFd, room: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
-    loop {
-        match rustix::io::read(device, &mut *room) {
-            // The other end of what stands for the device in tests is gone.
-            Ok(0) => return Ok(None),
-            Ok(len) => return Ok(Some(room.get(..len).unwrap_or_default())),
-            // The request that was to be read was taken back, or there was a signal.
-            Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => {}
-            Err(Errno::NODEV) => return Ok(None),
-            Err(e) => return Err(e.into()),
-        }
+    match rustix::io::read(device, &mut *room) {
+        // The mount is gone; or the other end of what stands for the device in tests.
+        Ok(0) | Err(Errno::NODEV) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(len) => Ok(Some(room.get(..len).unwrap_or_default())),
+        // The request that was to be read was taken back or read by another thread, or there was a
+        // signal.
+        Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => Ok(None),
+        Err(e) => Err(e.into()),
     }
 }
 

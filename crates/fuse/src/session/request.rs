@@ -99,6 +99,7 @@ pub(crate) enum Operation<'a> {
     Flush,
     Release(FileHandle),
     FSync,
+    SyncFs,
     OpenDir,
     ReadDir { offset: u64, size: u32 },
     ReadDirPlus { offset: u64, size: u32 },
@@ -125,7 +126,7 @@ opcodes! {
     FUSE_RENAME2 FUSE_LINK FUSE_OPEN FUSE_CREATE FUSE_TMPFILE FUSE_READ FUSE_WRITE FUSE_FLUSH
     FUSE_RELEASE FUSE_FSYNC FUSE_OPENDIR FUSE_READDIR FUSE_READDIRPLUS FUSE_RELEASEDIR FUSE_FSYNCDIR
     FUSE_STATFS FUSE_SETXATTR FUSE_GETXATTR FUSE_LISTXATTR FUSE_REMOVEXATTR FUSE_IOCTL
-    FUSE_FALLOCATE FUSE_LSEEK FUSE_COPY_FILE_RANGE
+    FUSE_FALLOCATE FUSE_LSEEK FUSE_COPY_FILE_RANGE FUSE_SYNCFS
 }
 
 /// Splits a request into its header and the rest; `None` if it is too short to have one.
@@ -143,7 +144,7 @@ pub(crate) fn is_anyones(opcode: u32) -> bool {
     let of_files = [FUSE_READ, FUSE_WRITE, FUSE_FSYNC, FUSE_RELEASE];
     let of_directories = [FUSE_READDIR, FUSE_READDIRPLUS, FUSE_FSYNCDIR, FUSE_RELEASEDIR];
     !is_answered(opcode)
-        || [FUSE_INIT, FUSE_DESTROY].contains(&opcode)
+        || [FUSE_INIT, FUSE_DESTROY, FUSE_SYNCFS].contains(&opcode)
         || of_files.contains(&opcode)
         || of_directories.contains(&opcode)
 }
@@ -226,6 +227,7 @@ impl<'a> Operation<'a> {
             FUSE_FLUSH => Operation::Flush,
             FUSE_RELEASE => Operation::Release(FileHandle(r.take::<fuse_release_in>()?.fh)),
             FUSE_FSYNC | FUSE_FSYNCDIR => Operation::FSync,
+            FUSE_SYNCFS => Operation::SyncFs,
             FUSE_OPENDIR => Operation::OpenDir,
             FUSE_READDIR => {
                 let fuse_read_in { offset, size, .. } = r.take()?;

@@ -55,10 +55,10 @@ fn answered(users: Users, opcode: fuse_opcode, body: &[u8]) -> Option<i32> {
     let (mut from, to) = std::io::pipe().unwrap();
     let len = (size_of::<fuse_in_header>() + body.len()) as u32;
     let header = fuse_in_header { len, opcode: opcode as u32, uid: 7, ..Default::default() };
-    let device = Arc::new(to.into());
-    let server = Server { fs: Nothing::default(), device, users };
-    server.handle(&[header.as_bytes(), body].concat());
-    drop(server);
+    let device: Arc<OwnedFd> = Arc::new(to.into());
+    let server = Server { fs: Nothing::default(), users, end: Arc::default() };
+    server.handle(&device, &[header.as_bytes(), body].concat());
+    drop(device);
     let mut bytes = Vec::new();
     from.read_to_end(&mut bytes).unwrap();
     fuse_out_header::read_from_prefix(&bytes).ok().map(|(header, _)| -header.error)
@@ -105,7 +105,7 @@ struct Kernel(OwnedFd);
 impl Kernel {
     fn ask(&self, unique: u64, opcode: fuse_opcode, body: &[u8]) {
         let len = (size_of::<fuse_in_header>() + body.len()) as u32;
-        let pid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let pid = std::process::id();
         let (opcode, uid) = (opcode as u32, 7);
         let header = fuse_in_header { len, opcode, unique, pid, uid, ..Default::default() };
         rustix::io::write(&self.0, &[header.as_bytes(), body].concat()).unwrap();
@@ -119,34 +119,75 @@ impl Kernel {
     }
 }
 
-#[test]
-fn a_slow_request_keeps_no_other_waiting() {
-    const MANY: u64 = 1000;
+/// A connection, and a session at its other end.
+fn connect(fs: &Nothing) -> (Kernel, Session) {
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     let (kernel, device) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
     set_socket_timeout(&kernel, Timeout::Recv, Some(Duration::from_secs(20))).unwrap();
-    let (kernel, fs) = (Kernel(kernel), Nothing::default());
-    let device = Arc::new(device);
-    let server = Arc::new(Server { fs: fs.clone(), device, users: Users::All });
-    let run = |_| {
-        let server = server.clone();
-        std::thread::spawn(move || server.run())
-    };
-    let threads: Vec<_> = (0..3).map(run).collect();
+    let session = Session::serve(fs.clone(), Arc::new(device), Users::All).unwrap();
+    (Kernel(kernel), session)
+}
 
-    for unique in 1..=MANY {
+fn finishes(session: Session) {
+    let start = std::time::Instant::now();
+    while !session.is_finished() && start.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(session.is_finished());
+    session.join().unwrap();
+}
+
+#[test]
+fn slow_requests_keep_no_other_waiting() {
+    let fs = Nothing::default();
+    let (kernel, session) = connect(&fs);
+    let names = fs.names.lock().unwrap();
+    let slow = readers::MOST as u64 - 1;
+    (1..=slow).for_each(|unique| kernel.ask(unique, fuse_opcode::FUSE_LOOKUP, b"a\0"));
+    for unique in 100..200 {
         kernel.ask(unique, fuse_opcode::FUSE_GETATTR, &[0; 16]);
         assert_eq!(kernel.answered(), unique);
     }
-    let names = fs.names.lock().unwrap();
-    kernel.ask(MANY + 1, fuse_opcode::FUSE_LOOKUP, b"a\0");
-    kernel.ask(MANY + 2, fuse_opcode::FUSE_GETATTR, &[0; 16]);
-    assert_eq!(kernel.answered(), MANY + 2);
     drop(names);
-    assert_eq!(kernel.answered(), MANY + 1);
-
+    let mut all: Vec<_> = (1..=slow).map(|_| kernel.answered()).collect();
+    all.sort_unstable();
+    assert_eq!(all, (1..=slow).collect::<Vec<_>>());
     drop(kernel);
-    for thread in threads {
-        thread.join().unwrap().unwrap();
+    finishes(session);
+}
+
+#[test]
+fn a_connection_that_is_stuck_leaves_the_others_their_threads() {
+    let (stuck, fs) = (Nothing::default(), Nothing::default());
+    let (first, one) = connect(&stuck);
+    let (second, other) = connect(&fs);
+    let names = stuck.names.lock().unwrap();
+    let all = 3 * readers::MOST as u64;
+    (1..=all).for_each(|unique| first.ask(unique, fuse_opcode::FUSE_LOOKUP, b"a\0"));
+    for unique in 1..=100 {
+        second.ask(unique, fuse_opcode::FUSE_GETATTR, &[0; 16]);
+        assert_eq!(second.answered(), unique);
     }
+    drop(names);
+    let mut answers: Vec<_> = (1..=all).map(|_| first.answered()).collect();
+    answers.sort_unstable();
+    assert_eq!(answers, (1..=all).collect::<Vec<_>>());
+    drop((first, second));
+    finishes(one);
+    finishes(other);
+}
+
+#[test]
+fn connections_without_requests_cost_no_thread() {
+    let fs = Nothing::default();
+    let before = readers::tests::threads();
+    let (kernels, sessions): (Vec<_>, Vec<_>) = (0..100).map(|_| connect(&fs)).unzip();
+    for kernel in &kernels {
+        kernel.ask(1, fuse_opcode::FUSE_GETATTR, &[0; 16]);
+        assert_eq!(kernel.answered(), 1);
+    }
+    // Other tests use the same threads.
+    assert!(readers::tests::threads() < before + 90);
+    drop(kernels);
+    sessions.into_iter().for_each(finishes);
 }
