@@ -1,6 +1,7 @@
 //! Errors of the POSIX floor and the numbers that system calls return for them.
 
 use cenote_dmu::write::WriteError;
+use cenote_format::encode::EncodeError;
 use cenote_store::BlockError;
 use std::sync::Arc;
 
@@ -123,6 +124,8 @@ impl Error {
             Error::IllegalName(_) => EILSEQ,
             Error::Write(e) => match **e {
                 WriteError::NoSpace | WriteError::NoSlots => ENOSPC,
+                // A ZAP that has no place for a further name, as `zap_expand_leaf` has it.
+                WriteError::Encode(EncodeError::Full { .. }) => ENOSPC,
                 WriteError::Quota => EDQUOT,
                 WriteError::ReadOnly => EROFS,
                 WriteError::ByteOrder(_) => EOPNOTSUPP,

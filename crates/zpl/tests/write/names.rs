@@ -58,6 +58,24 @@ fn case_counts_when_it_is_mixed() {
 }
 
 #[test]
+fn names_of_one_hash_run_out_of_space() {
+    let case = CaseSensitivity::Mixed;
+    let world = World::new(&CreateProps { case, ..CreateProps::default() }, Settings::default());
+    let (fs, root) = (&world.fs, world.fs.root());
+    // Where case is mixed, the hash of a name takes no notice of it.
+    let spelling = |n: u32| -> Vec<u8> {
+        let letter = |bit: u32| if n >> bit & 1 == 0 { b'a' } else { b'A' };
+        (0..9).map(letter).collect()
+    };
+    let made = |n: &u32| fs.create(root, &spelling(*n), &file()).map_err(|e| e.errno());
+    let ends = (0..512).map(|n| made(&n).map(drop)).find(Result::is_err);
+    assert_eq!(ends, Some(Err(28)));
+    // Others find their place.
+    fs.create(root, b"other", &file()).unwrap();
+    assert!(fs.lookup(root, &spelling(0)).is_ok());
+}
+
+#[test]
 fn forms_do_not_count() {
     for normalization in [NFC, NFD] {
         let props = CreateProps { normalization, ..CreateProps::default() };
