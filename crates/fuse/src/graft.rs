@@ -54,8 +54,10 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, PoisonError, RwLockWriteGuard, Weak};
 use std::time::{Duration, Instant};
 
-/// Slots of a mount.
-const MAX_SLOTS: usize = u16::MAX as usize;
+/// Slots of grafts and made directories; those from here on are of snapshots.
+const MAX_SLOTS: usize = FIRST_SNAPSHOT as usize - 1;
+/// First slot of snapshots.
+const FIRST_SNAPSHOT: u16 = 1 << 15;
 /// How late the kernel may tell of a file or directory that was closed.
 pub(crate) const LATE_CLOSE: Duration = Duration::from_millis(200);
 /// How long what was changed in mappings may take to be written, where somebody does not want to wait.
@@ -64,6 +66,8 @@ const MAPPED: Duration = Duration::from_secs(2);
 /// A file system in the tree: the one that is mounted, or a graft.
 pub(crate) struct Branch {
     pub(crate) slot: u16,
+    /// Name of the dataset, for messages.
+    pub(crate) dataset: String,
     pub(crate) fs: Arc<FileSystem>,
     pub(crate) snapshots: Option<Arc<dyn Snapshots>>,
     snapdir: AtomicU8,
@@ -112,8 +116,10 @@ pub(crate) enum Slot {
 /// Slots and where they lead to each other.
 #[derive(Default)]
 pub(crate) struct Table {
-    /// Slots from 1 on.
+    /// Slots from 1 on, of grafts and made directories.
     slots: Vec<Slot>,
+    /// Slots of snapshots.
+    of_snapshots: BTreeMap<u16, Slot>,
     /// Slots of snapshots by the slot of their file system and their name.
     pub(crate) snapshots: HashMap<(u16, String), u16>,
     /// Snapshots, named like that, that nothing leads to for the moment.
@@ -124,8 +130,19 @@ pub(crate) struct Table {
     added: HashMap<u64, BTreeMap<u16, Vec<u8>>>,
 }
 
+/// The slot that a snapshot of this name is to have: by its hash (FNV-1a).
+fn preferred_slot(branch: u16, name: &str) -> u16 {
+    let bytes = branch.to_le_bytes().into_iter().chain(name.bytes());
+    let hash = bytes
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    FIRST_SNAPSHOT | (hash ^ hash >> 16) as u16
+}
+
 impl Table {
     pub(crate) fn slot(&self, slot: u16) -> Option<&Slot> {
+        if slot >= FIRST_SNAPSHOT {
+            return self.of_snapshots.get(&slot);
+        }
         usize::from(slot).checked_sub(1).and_then(|i| self.slots.get(i))
     }
 
@@ -151,6 +168,21 @@ impl Table {
         Some(number)
     }
 
+    /// Gives a snapshot the slot that follows from its name, or the next one that is free; `None` if there
+    /// is none.
+    pub(crate) fn push_snapshot(&mut self, snapshot: Snapshot) -> Option<u16> {
+        let first = preferred_slot(snapshot.branch.slot, &snapshot.name);
+        let all = (first..=u16::MAX).chain(FIRST_SNAPSHOT..first);
+        let slot = all.into_iter().find(|slot| !self.of_snapshots.contains_key(slot))?;
+        self.of_snapshots.insert(slot, Slot::Snapshot(Arc::new(snapshot)));
+        Some(slot)
+    }
+
+    /// All slots with their numbers. What is in something comes later.
+    fn numbered(&self) -> impl Iterator<Item = (u16, &Slot)> {
+        (1..).zip(&self.slots).chain(self.of_snapshots.iter().map(|(slot, what)| (*slot, what)))
+    }
+
     /// Entries that are added to a directory.
     pub(crate) fn added_to(&self, dir: &Node) -> u64 {
         if self.added.is_empty() {
@@ -163,8 +195,7 @@ impl Table {
     fn within(&self, branch: &Branch) -> (HashSet<u16>, bool) {
         let mut slots = HashSet::from([branch.slot]);
         let mut grafts = false;
-        // What is in something has a greater slot.
-        for (number, slot) in (1..).zip(&self.slots) {
+        for (number, slot) in self.numbered() {
             let around = match slot {
                 Slot::Snapshot(s) => Some(&s.branch),
                 Slot::Graft(b) => b.place.as_ref().map(|p| &p.branch),
@@ -181,7 +212,8 @@ impl Table {
 
     /// Forgets slots and what leads there. Users of grafts among them get errors from now on.
     pub(crate) fn forget(&mut self, slots: &HashSet<u16>) {
-        for (number, slot) in (1..).zip(&mut self.slots) {
+        let snapshots = self.of_snapshots.iter_mut().map(|(slot, what)| (*slot, what));
+        for (number, slot) in (1..).zip(&mut self.slots).chain(snapshots) {
             if slots.contains(&number)
                 && let Slot::Graft(branch) = std::mem::replace(slot, Slot::Gone)
             {
@@ -224,6 +256,7 @@ impl Branch {
     pub(crate) fn new(spec: &MountSpec, slot: u16, place: Option<Place>) -> Branch {
         Branch {
             slot,
+            dataset: spec.dataset.clone(),
             fs: spec.fs.clone(),
             snapshots: spec.snapshots.clone(),
             snapdir: AtomicU8::new(spec.snapdir as u8),

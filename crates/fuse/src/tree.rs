@@ -12,8 +12,9 @@
 //!
 //! A slot holds a snapshot, a file system that is grafted into the tree (see `graft`), or a directory
 //! that a graft needs and the file system around it lacks. A snapshot gets its slot when its name is
-//! first seen and is opened when something in it is first asked for. Slots are never given to
-//! anything else while the mount lasts.
+//! first seen and is opened when something in it is first asked for. Its slot follows from its name, so
+//! that its files have the same numbers each time, unless two names lead to the same slot. Slots are
+//! never given to anything else while the mount lasts.
 
 use crate::MountSpec;
 use crate::graft::{Branch, Made, Slot, Table};
@@ -288,8 +289,7 @@ impl Tree {
             return Err(not_found(name));
         }
         let snapshot = Snapshot::new(branch.clone(), name.to_owned());
-        let slot = table.push(|_| Slot::Snapshot(Arc::new(snapshot)));
-        let slot = slot.ok_or_else(|| not_found(name))?;
+        let slot = table.push_snapshot(snapshot).ok_or_else(|| not_found(name))?;
         table.snapshots.insert(key, slot);
         Ok(in_slot(slot, 0))
     }
@@ -322,6 +322,8 @@ impl Tree {
 
 /// Attributes of a directory that is in no file system.
 fn fixed_attr(node: &Node, links: u64, changed: Time) -> FileAttr {
+    // Control directories show what OpenZFS shows (`zfsctl_inode_alloc`); nothing can be changed in them.
+    let perm = if matches!(node, Node::Made(_)) { 0o555 } else { 0o777 };
     FileAttr {
         ino: INodeNo(node.ino()),
         size: 2,
@@ -330,7 +332,7 @@ fn fixed_attr(node: &Node, links: u64, changed: Time) -> FileAttr {
         mtime: changed,
         ctime: changed,
         kind: FileType::Directory,
-        perm: 0o555,
+        perm,
         nlink: u32::try_from(links).unwrap_or(u32::MAX),
         uid: 0,
         gid: 0,

@@ -195,7 +195,7 @@ impl Server {
                 notes_access: true,
             };
             let fh = self.handles.open(Handle::new(node.clone(), fs.clone(), *object, used, how));
-            Ok((node, entry, fh, direct::opened(direct)))
+            Ok((node, entry, fh, direct::opened(direct, true)))
         });
         match made {
             Ok((node, entry, fh, how)) => {

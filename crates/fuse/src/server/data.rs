@@ -1,5 +1,6 @@
 //! Open files and their contents.
 
+use super::aside::Work;
 use super::direct;
 use super::handles::{Handle, Opening};
 use super::{Server, errno, missing};
@@ -10,7 +11,7 @@ use crate::session::{
 };
 use crate::tree::Node;
 use crate::{SyncHook, SyncPolicy};
-use cenote_zpl::{Allocate, Atime, Attr, Error, SetAttr, flags};
+use cenote_zpl::{Allocate, Atime, Attr, Error, FileSystem, SetAttr, flags};
 use fuse_abi::linux::{FOPEN_KEEP_CACHE, FOPEN_NOFLUSH};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
@@ -46,6 +47,18 @@ fn is_stale(attr: &Attr, now: i64) -> bool {
     attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.saturating_sub(attr.atime.0) > DAY
 }
 
+/// Whether a read would change a file's access time. What the kernel has in memory is read without a
+/// request: so a file is then opened without what the kernel has, and the first read is seen.
+fn wants_access(fs: &FileSystem, attr: &Attr) -> bool {
+    let settings = fs.settings();
+    let wanted = match settings.atime {
+        Atime::Off => false,
+        Atime::Relative => is_stale(attr, settings.clock.now().0),
+        Atime::On => true,
+    };
+    wanted && fs.is_writable()
+}
+
 impl Server {
     pub(super) fn reply_open(&self, ino: INodeNo, flags: OFlags, reply: ReplyOpen) {
         match self.open_file(ino, flags) {
@@ -69,14 +82,13 @@ impl Server {
         let used = self.tree.enter(branch).map_err(|e| errno(&e))?;
         let may_change = self.tree.changes && node.may_change();
         let notes_access = may_change && !flags.contains(OFlags::NOATIME);
+        let mut asks = false;
         if may_change {
             let attr = fs.attr(*object).map_err(|e| missing(&e))?;
             if write {
                 may_write(&attr, flags)?;
             }
-            if !write && notes_access {
-                self.note_open(&node, &attr);
-            }
+            asks = !write && notes_access && wants_access(fs, &attr);
         } else {
             // Fails for what is no regular file.
             fs.open_file(*object).map_err(|e| errno(&e))?;
@@ -90,40 +102,20 @@ impl Server {
             notes_access,
         };
         let fh = self.handles.open(Handle::new(node.clone(), fs.clone(), *object, used, how));
-        Ok((fh, direct::opened(direct)))
+        Ok((fh, direct::opened(direct, !asks)))
     }
 
-    /// What the kernel has in memory is read without a request. So a file is taken as read when it is
-    /// opened to be read, if that makes a difference.
-    fn note_open(&self, node: &Node, attr: &Attr) {
-        let Node::File { fs, object, .. } = node else { return };
-        let settings = fs.settings();
-        let wanted = match settings.atime {
-            Atime::Off => false,
-            Atime::Relative => is_stale(attr, settings.clock.now().0),
-            Atime::On => true,
-        };
-        if wanted && fs.is_writable() {
-            match fs.touch_atime(*object) {
-                Ok(()) => self.tree.attr_changed(node.ino()),
-                Err(e) => tracing::debug!(object, "access time: {e}"),
-            }
-        }
+    /// Whether reading a directory would change its access time. The kernel then has to ask for the
+    /// listing, which it does if it drops what it has.
+    pub(super) fn listing_is_noted(&self, node: &Node) -> bool {
+        matches!(node, Node::File { fs, object, .. }
+            if self.tree.changes
+                && node.may_change()
+                && fs.settings().atime != Atime::Off
+                && fs.attr(*object).is_ok_and(|attr| wants_access(fs, &attr)))
     }
 
-    /// As [`Server::note_open`], for a directory.
-    pub(super) fn note_listing(&self, node: &Node) {
-        if let Node::File { fs, object, .. } = node
-            && self.tree.changes
-            && node.may_change()
-            && fs.settings().atime != Atime::Off
-            && let Ok(attr) = fs.attr(*object)
-        {
-            self.note_open(node, &attr);
-        }
-    }
-
-    /// Notes that something was read from a file.
+    /// Notes that something was read from a file or directory.
     pub(super) fn note_access(&self, node: &Node) {
         if let Node::File { fs, object, .. } = node
             && self.tree.changes
@@ -240,7 +232,8 @@ impl Server {
         let write = |data: &[u8]| handle.fs.write(handle.object, offset, data, clear_ids);
         let written = write(data).and_then(|n| {
             let data = data.get(..n).unwrap_or(data);
-            self.written(&handle, (offset, data), || write(data)).map(|first| (n, first))
+            let first = self.written(&handle, (offset, data), || write(data))?;
+            Ok((n, first.map(|first| Box::new(first) as Box<dyn FnOnce(Work) + Send>)))
         });
         let (n, first) = match written {
             Ok(written) => written,
@@ -249,6 +242,16 @@ impl Server {
         if clear_ids {
             self.ids_cleared(ino);
         }
+        // The kernel forgets the pages of a direct write before it sends it, and again when it is done,
+        // but not if the writer does not wait for it (`io_submit`). Who read the pages meanwhile would
+        // go on reading what was there before.
+        let first = match first {
+            None if how.direct && !handle.how.direct => {
+                let pages = self.aside.after_pages(&self.tree, (ino, offset, n as u64));
+                Some(Box::new(pages) as Box<dyn FnOnce(Work) + Send>)
+            }
+            first => first,
+        };
         let n = u32::try_from(n).unwrap_or(u32::MAX);
         let answer = move |reply: ReplyWrite| match first {
             Some(first) => first(Box::new(move || reply.written(n))),

@@ -46,7 +46,7 @@ use super::{Server, errno};
 use crate::tree::Tree;
 use ahash::HashMap;
 use cenote_zpl::Error;
-use fuse_abi::linux::{FOPEN_DIRECT_IO, FUSE_DIRECT_IO_ALLOW_MMAP};
+use fuse_abi::linux::{FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FUSE_DIRECT_IO_ALLOW_MMAP};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::borrow::Cow;
@@ -151,9 +151,10 @@ impl Drop for Guarded {
     }
 }
 
-/// What an open file is told to the kernel as.
-pub(super) fn opened(direct: bool) -> u32 {
-    if direct { OPENED | FOPEN_DIRECT_IO } else { OPENED }
+/// What an open file is told to the kernel as: past its pages; with those that it has.
+pub(super) fn opened(direct: bool, keeps_pages: bool) -> u32 {
+    let flags = if direct { OPENED | FOPEN_DIRECT_IO } else { OPENED };
+    if keeps_pages { flags } else { flags & !FOPEN_KEEP_CACHE }
 }
 
 impl Server {

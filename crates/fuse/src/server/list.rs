@@ -14,6 +14,8 @@ use rustix::fs::FileType;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
+/// Longest name in a listing that every kernel takes (`FUSE_NAME_MAX`).
+const NAME_MAX: usize = 1024;
 /// Entries read from a directory at a time.
 const BATCH: usize = 128;
 /// Offsets of `.`, `..` and `.zfs` in a directory; those of entries follow.
@@ -31,6 +33,12 @@ struct Item<'a> {
     node: Option<Node>,
 }
 
+/// Whether the kernel takes an entry of this name. One that it does not take would make it refuse the
+/// whole listing (`EIO`).
+fn is_name(name: &[u8]) -> bool {
+    !name.is_empty() && name.len() <= NAME_MAX && !name.contains(&b'/') && !name.contains(&0)
+}
+
 impl Server {
     /// Lists a directory from `offset` on, until `emit` says that there is no more room.
     fn list(
@@ -40,6 +48,9 @@ impl Server {
         emit: &mut dyn FnMut(Item<'_>) -> bool,
     ) -> Result<(), Error> {
         let node = self.tree.node(dir)?;
+        if offset == 0 {
+            self.note_access(&node);
+        }
         let mut dot = |name: &[u8], next: u64, node: Node| {
             emit(Item { name, ino: node.ino(), kind: FileType::Directory, next, node: Some(node) })
         };
@@ -120,6 +131,14 @@ impl Server {
             let Some(last) = batch.last() else { return Ok(false) };
             cookie = last.cookie;
             for e in &batch {
+                if !is_name(&e.name) {
+                    tracing::warn!(
+                        "{}: directory {object} has an entry '{}', which is no file name: left out",
+                        branch.dataset,
+                        e.name.escape_ascii()
+                    );
+                    continue;
+                }
                 let own = ino(fs, *slot, e.ino);
                 let (branch, fs) = (branch.clone(), fs.clone());
                 let file = Node::File { branch, fs, slot: *slot, object: e.ino };
@@ -145,14 +164,16 @@ impl Server {
 
     /// The number of an open directory: 0 in the mounted file system, where the kernel keeps count
     /// of what is open.
-    fn open_directory(&self, ino: INodeNo) -> Result<FileHandle, Error> {
+    /// Tells what the kernel is told it as.
+    fn open_directory(&self, ino: INodeNo) -> Result<(FileHandle, u32), Error> {
         let node = self.tree.node(ino)?;
-        self.note_listing(&node);
+        let keep = if self.listing_is_noted(&node) { 0 } else { FOPEN_KEEP_CACHE };
+        let how = FOPEN_CACHE_DIR | keep;
         if node.branch().slot == 0 {
-            return Ok(FileHandle(0));
+            return Ok((FileHandle(0), how));
         }
         let used = self.tree.enter(node.branch())?;
-        Ok(self.handles.open_directory(used))
+        Ok((self.handles.open_directory(used), how))
     }
 
     pub(super) fn reply_lookup(&self, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -175,7 +196,7 @@ impl Server {
 
     pub(super) fn reply_opendir(&self, ino: INodeNo, reply: ReplyOpen) {
         match self.open_directory(ino) {
-            Ok(fh) => reply.opened(fh, FOPEN_CACHE_DIR | FOPEN_KEEP_CACHE),
+            Ok((fh, how)) => reply.opened(fh, how),
             Err(e) => reply.error(errno(&e)),
         }
     }
@@ -228,6 +249,20 @@ impl Server {
         match result {
             Err(e) if !some => reply.error(errno(&e)),
             _ => reply.ok(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_the_kernel_refuses_are_known() {
+        assert!(is_name(b"a\xff\n b") && is_name(&[b'a'; NAME_MAX]));
+        let long = [b'a'; NAME_MAX + 1];
+        for name in [&b""[..], b"a/b", b"/", b"a\0b", &long] {
+            assert!(!is_name(name), "{}", name.escape_ascii());
         }
     }
 }

@@ -40,6 +40,8 @@ pub(crate) struct Writing {
     pub(crate) durable: bool,
     /// It comes from the kernel's pages.
     pub(crate) cached: bool,
+    /// It goes past the kernel's pages (`O_DIRECT`).
+    pub(crate) direct: bool,
 }
 
 /// What `setattr` is asked to change.
@@ -220,6 +222,7 @@ impl<'a> Operation<'a> {
                     kill_ids: write_flags & FUSE_WRITE_KILL_SUIDGID != 0,
                     durable: waits_for_disk(open_flags(flags)),
                     cached: write_flags & FUSE_WRITE_CACHE != 0,
+                    direct: open_flags(flags).contains(OFlags::DIRECT),
                 };
                 let data = r.bytes(size as usize)?;
                 Operation::Write { fh: FileHandle(fh), offset, data, how }

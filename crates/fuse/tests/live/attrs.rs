@@ -6,6 +6,7 @@ use rustix::fs::{FileType, IFlags, Mode, ioctl_getflags, ioctl_setflags, makedev
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 fn errno<T: std::fmt::Debug>(r: std::io::Result<T>) -> i32 {
@@ -348,4 +349,32 @@ fn space_is_shown_when_it_is_known() {
     std::thread::sleep(Duration::from_millis(1100));
     let blocks = fs::metadata(w.path("f")).unwrap().blocks();
     assert!(blocks * 512 >= 1_000_000, "{blocks}");
+}
+
+#[test]
+fn only_a_read_changes_the_access_time() {
+    for policy in [Atime::Relative, Atime::On] {
+        let settings = cenote_zpl::Settings { atime: policy, ..settings() };
+        let w = World::with(settings, &CreateProps::default(), |_| {});
+        let (file, dir) = (w.path("f"), w.path("d"));
+        fs::write(&file, "text").unwrap();
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("in"), "").unwrap();
+        let old = SystemTime::UNIX_EPOCH + Duration::from_secs(981_158_400);
+        let atime = |path: &Path| fs::metadata(path).unwrap().accessed().unwrap();
+        let read = |path: &Path| match path.is_dir() {
+            true => assert_eq!(fs::read_dir(path).unwrap().count(), 1),
+            false => assert_eq!(fs::read(path).unwrap(), b"text"),
+        };
+        for path in [&file, &dir] {
+            // The kernel has what is read in memory from here on.
+            read(path);
+            let times = fs::FileTimes::new().set_accessed(old);
+            File::open(path).unwrap().set_times(times).unwrap();
+            drop(File::open(path).unwrap());
+            assert_eq!(atime(path), old);
+            read(path);
+            assert!(atime(path).elapsed().unwrap() < Duration::from_secs(10));
+        }
+    }
 }

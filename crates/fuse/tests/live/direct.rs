@@ -239,3 +239,52 @@ fn files_that_are_named_later() {
     drop((out, other));
     assert!(fs::read(w.path("f")).unwrap() == got);
 }
+
+/// Writes a file again and again by `io_submit` and `O_DIRECT`, while two other processes read it through
+/// the kernel's pages, and reads it through them after each write. Ends with 1 if what it reads is old.
+const SUBMITS: &str = "
+import ctypes, mmap, os, signal, struct, sys, time
+N = 655360
+setup, getevents, submit = (206, 208, 209) if os.uname().machine == 'x86_64' else (0, 4, 2)
+call = ctypes.CDLL(None, use_errno=True).syscall
+buf = mmap.mmap(-1, N)
+address = ctypes.addressof(ctypes.c_char.from_buffer(buf))
+d = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o644)
+if os.writev(d, [buf]) != N: sys.exit(2)
+f = os.open(sys.argv[1], os.O_RDONLY)
+readers = []
+for _ in range(2):
+    pid = os.fork()
+    if pid == 0:
+        until = time.time() + 60
+        while time.time() < until and os.getppid() != 1:
+            for at in range(0, N, 4096): os.pread(f, 4096, at)
+        os._exit(0)
+    readers.append(pid)
+context, status = ctypes.c_ulong(0), 0
+if call(setup, 1, ctypes.byref(context)): sys.exit(3)
+end, n = time.time() + 1.5, 0
+while status == 0 and time.time() < end:
+    n += 1
+    pattern = bytes([0x55 if n % 2 else 0xaa]) * N
+    buf[:] = pattern
+    # aio_data, aio_key and aio_rw_flags, aio_lio_opcode (1: write), aio_reqprio, aio_fildes, ...
+    cb = ctypes.create_string_buffer(struct.pack('<QIIHhIQQqQII', 0, 0, 0, 1, 0, d, address, N, 0, 0, 0, 0))
+    list_ = (ctypes.c_void_p * 1)(ctypes.addressof(cb))
+    event = ctypes.create_string_buffer(32)
+    if call(submit, context, ctypes.c_long(1), list_) != 1: status = 4
+    elif call(getevents, context, ctypes.c_long(1), ctypes.c_long(1), event, None) != 1: status = 5
+    elif struct.unpack('<QQqq', event.raw)[2] != N: status = 6
+    elif os.pread(f, N, 0) != pattern: status = 1
+for pid in readers:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+sys.exit(status if n > 3 or status else 7)
+";
+
+#[test]
+fn what_was_written_asynchronously_past_the_pages_is_what_pages_have() {
+    let w = World::new();
+    let status = Command::new("python3").args(["-c", SUBMITS]).arg(w.path("f")).status();
+    assert_eq!(status.expect("python3").code(), Some(0));
+}

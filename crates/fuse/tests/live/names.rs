@@ -319,3 +319,18 @@ print(again)
     assert!(python.status.success(), "{}", String::from_utf8_lossy(&python.stderr));
     println!("{} numbers again", String::from_utf8_lossy(&python.stdout).trim());
 }
+
+#[test]
+fn a_name_that_the_kernel_cannot_take_is_left_out_of_a_listing() {
+    let w = World::new();
+    fs::write(w.path("before"), "").unwrap();
+    let ino = fs::metadata(w.path("before")).unwrap().ino();
+    for name in [&b"a/b"[..], b"/", b"../up"] {
+        w.add_raw_entry(name, ino);
+    }
+    fs::write(w.path("behind"), "").unwrap();
+    let mut found: Vec<_> =
+        fs::read_dir(w.path("")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    found.sort();
+    assert_eq!(found, ["before", "behind"]);
+}

@@ -2,8 +2,9 @@
 
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
-use cenote_dmu::write::{OpenObjectSet, Result};
+use cenote_dmu::write::{OpenObjectSet, Result, ZapMut};
 use cenote_format::dmu::ObjsetType;
+use cenote_format::encode::zap::{Key, Value};
 use cenote_fuse::{
     Force, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, SyncPolicy, mount,
 };
@@ -165,6 +166,16 @@ impl World {
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// Puts an entry into the root directory that no system call would make.
+    pub fn add_raw_entry(&self, name: &[u8], ino: u64) {
+        let (root, file) = (self.fs.root(), 8 << 60);
+        let cost = Cost { write: 1 << 20, ..Cost::default() };
+        let add = |set: &mut OpenObjectSet, _| {
+            ZapMut::open(set, root).add(&Key::Name(name), &Value::U64(&[file | ino]))
+        };
+        self.store.live.transact(cost, add).unwrap();
     }
 
     /// Runs a shell command in the mount as another user.

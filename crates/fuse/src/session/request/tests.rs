@@ -4,7 +4,7 @@ use fuse_abi::linux::{
 };
 use proptest::prelude::*;
 
-const OPCODES: [u32; 38] = [
+const OPCODES: [u32; 39] = [
     FUSE_INIT,
     FUSE_DESTROY,
     FUSE_FORGET,
@@ -43,6 +43,7 @@ const OPCODES: [u32; 38] = [
     FUSE_FALLOCATE,
     FUSE_LSEEK,
     FUSE_COPY_FILE_RANGE,
+    FUSE_SYNCFS,
 ];
 
 /// A request with a right length.
@@ -81,7 +82,7 @@ fn what_the_kernel_asks_for_is_understood() {
     understood(&request(FUSE_RENAME2, &[to.as_bytes(), b"x\0y\0"]), Ok(want));
     let write = fuse_write_in { fh: 5, offset: 6, size: 3, write_flags: 4, ..Default::default() };
     let want = |kill_ids, cached| {
-        let how = Writing { kill_ids, durable: cached, cached };
+        let how = Writing { kill_ids, durable: cached, cached, direct: false };
         let (fh, offset) = (FileHandle(5), 6);
         Ok(Operation::Write { fh, offset, data: b"abc", how })
     };
