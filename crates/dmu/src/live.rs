@@ -1,4 +1,4 @@
-//! Object sets in use: read by many, changed by some, synced again and again.
+//! Object sets in use: read by many, changed by some, synced again and again (`objset_t`).
 //!
 //! # Idea
 //!

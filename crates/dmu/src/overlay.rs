@@ -1,4 +1,4 @@
-//! Changes of an object that are not on disk yet, above what is.
+//! Changes of an object that are not on disk yet, above what is (`dbuf_dirty_record_t`).
 //!
 //! There are up to two layers: what the open transaction group changed, and below it what a quiesced
 //! one changed that is just being written. A layer has *dirty* blocks and *freed* ranges; a dirty

@@ -1,4 +1,4 @@
-//! Sets of block numbers, as disjoint ranges. Clones share their memory until one is changed, and the
+//! Sets of block numbers, as disjoint ranges (`dn_free_ranges`). Clones share their memory until one is changed, and the
 //! empty set, which most are, takes none.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! An indirect block that is being changed.
+//! An indirect block that is being changed (a `dmu_buf_impl_t` of a level above 0).
 //!
 //! It is kept as it will be on disk. Of the pointers in it few are changed, and often one: so they
 //! are looked at and put in one by one, and the others are never decoded.

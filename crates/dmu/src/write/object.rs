@@ -1,4 +1,5 @@
-//! The changes of one object in a transaction group.
+//! The changes of one object in a transaction group (`dnode_t`: `dnode_setdirty`, `dbuf_dirty`,
+//! `dnode_free_range`).
 
 use super::undo::Journal;
 use super::work::grown_levels;
@@ -276,6 +277,7 @@ impl OpenObject {
         Ok(())
     }
 
+    /// Changes the sizes of data blocks and indirect blocks (`dnode_set_blksz`).
     pub(super) fn set_block_size(&mut self, place: &Place<'_>, size: u64, shift: u8) -> Result<()> {
         if !sizes_fit(size, shift) {
             return place.invalid(format!("blocks of {size} bytes, indirect block shift {shift}"));
@@ -400,7 +402,7 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Makes block `blkid` dirty as it is.
+    /// Makes block `blkid` dirty as it is (`dmu_buf_will_dirty`).
     fn make_dirty(&mut self, place: &Place<'_>, blkid: u64) -> Result<()> {
         if self.pending.top.dirty(blkid).is_none() {
             self.check_end(place, blkid)?;
@@ -530,7 +532,7 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Frees the blocks from `first` to before `end`.
+    /// Frees the blocks from `first` to before `end` (`dnode_free_range`).
     pub(super) fn free_blocks(&mut self, first: u64, end: u64) {
         if first >= end {
             return;

@@ -1,4 +1,4 @@
-//! Which slots of the meta dnode's blocks are in use.
+//! Which slots of the meta dnode's blocks are in use (`dmu_object_alloc_dnsize`).
 //!
 //! A bitmap is kept for each block that was looked at, and for each size of dnodes the first block
 //! that may have room. Blocks whose fill count says that they are full are not read.

@@ -353,7 +353,7 @@ fn put_micro(
     }
 }
 
-/// Makes a micro ZAP a fat one.
+/// Makes a micro ZAP a fat one (`mzap_upgrade`).
 fn upgrade(object: &mut OpenObject, place: &Place<'_>) -> Result<()> {
     let old = block(object, place, 0)?.into_owned();
     let old = old.bytes();
@@ -456,7 +456,7 @@ impl<'o> Fat<'o> {
         }
     }
 
-    /// The number of the leaf of `hash`.
+    /// The number of the leaf of `hash` (`zap_idx_to_blk`).
     fn leaf_number(&self, hash: u64) -> Result<u64> {
         let at = self.header.pointer_at(self.header.index(hash));
         let blkid = bytes(&block(self.object, self.place, at.block)?.bytes()).u64(at.offset)?;
@@ -518,7 +518,7 @@ impl<'o> Fat<'o> {
         Ok(true)
     }
 
-    /// Takes a step towards a pointer table of twice the size.
+    /// Takes a step towards a pointer table of twice the size (`zap_grow_ptrtbl`, `zap_table_grow`).
     fn grow_table(&mut self) -> Result<()> {
         let half = 1usize << (self.header.block_shift - 1);
         if self.header.table.blocks == 0 {
@@ -537,7 +537,7 @@ impl<'o> Fat<'o> {
         Ok(())
     }
 
-    /// Splits the leaf of `hash`, which has a prefix of `prefix_len` bits.
+    /// Splits the leaf of `hash`, which has a prefix of `prefix_len` bits (`zap_expand_leaf`).
     fn split(&mut self, hash: u64, prefix_len: u32) -> Result<()> {
         if prefix_len >= self.header.table.shift {
             return self.grow_table();

@@ -1,4 +1,4 @@
-//! New nodes.
+//! New nodes (`zfs_create`, `zfs_mkdir`, `zfs_symlink`, `zfs_tmpfile`, `zfs_mknode`).
 
 use super::context::Cx;
 use super::names::{self, check_new_name};

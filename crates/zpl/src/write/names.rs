@@ -1,4 +1,4 @@
-//! Entries of directories that are being changed.
+//! Entries of directories that are being changed (`zfs_dirlook`, `zfs_link_create`).
 
 use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE};

@@ -1,4 +1,4 @@
-//! Quotas of users, groups and projects, kept.
+//! Quotas of users, groups and projects, kept (`zfs_id_overquota`).
 //!
 //! As under OpenZFS a quota is full when the last txg that was written used as much as it allows: what
 //! is pending does not count, so a quota can be exceeded by what is written in one txg.

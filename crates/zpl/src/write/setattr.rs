@@ -1,4 +1,4 @@
-//! Attributes that are set.
+//! Attributes that are set (`zfs_setattr`).
 
 use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE, NO_DUMP, NO_UNLINK, PROJECT_INHERIT};

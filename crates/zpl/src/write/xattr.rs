@@ -1,4 +1,4 @@
-//! Extended attributes that are set.
+//! Extended attributes that are set (`zpl_xattr_set_sa`, `zpl_xattr_set_dir`).
 //!
 //! With `xattr=sa` they go into the system attribute, as long as there is room: a value of at most
 //! 32 KiB, all together 64 KiB. All others are files in the hidden directory, which is made when it
