@@ -6,9 +6,9 @@
 //! - A file that is truncated gets shorter with each piece, so that after a crash in between it is as
 //!   it was, only shorter, and never longer than it was to be.
 //! - A hole that is punched grows from its end.
-//! - A file without a name is in the unlinked set until its last piece is freed. The *unlinked drain* (`zfs_unlinked_drain`), a
-//!   thread that is there while it is needed, does it in the background; where it stops the next mount
-//!   goes on.
+//! - A file without a name is in the unlinked set until its last piece is freed. The *unlinked drain*
+//!   (`zfs_unlinked_drain`), a thread that is there while it is needed, does it in the background;
+//!   where it stops the next mount goes on.
 //!
 //! How much a piece is says the tunable `zfs_delete_blocks`. What fits into one is freed in one
 //! transaction, with everything else that belongs to the change.
