@@ -31,7 +31,6 @@ pub mod alloc;
 pub mod arc;
 mod decoded;
 mod error;
-mod flight;
 pub mod gang;
 pub mod held;
 pub mod histogram;
@@ -40,6 +39,7 @@ mod prefetch;
 mod primary;
 pub mod rangetree;
 mod segments;
+mod single_flight;
 #[cfg(feature = "tamper")]
 pub mod tamper;
 pub mod tunables;
