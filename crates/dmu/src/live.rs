@@ -261,14 +261,19 @@ impl LiveObjectSet {
         on_disk(&base, number)
     }
 
-    /// Reads until what was read was not free to be overwritten meanwhile.
+    /// Reads until what was read was not free to be overwritten meanwhile. What was wrong counts only if
+    /// it was not.
     fn retry<T>(&self, mut read: impl FnMut() -> crate::Result<T>) -> crate::Result<T> {
         let mut tries = 0;
         loop {
             let reading = self.readers.begin();
-            let done = read();
+            let (done, notes) = Store::attempt(&mut read);
             tries += 1;
-            if reading.is_safe() || tries >= TRIES {
+            if reading.is_safe() {
+                notes.confirm(&self.store, &|| reading.is_safe());
+                return done;
+            }
+            if tries >= TRIES {
                 return done;
             }
         }
@@ -323,8 +328,13 @@ impl LiveObjectSet {
                 (Some(done), _) => return done,
                 (None, reading) => {
                     drop(entered);
-                    let read = holds.fetch(&self.store);
-                    holds.keep(read, reading.is_some_and(|reading| reading.is_safe()));
+                    let (read, notes) = Store::attempt(|| holds.fetch(&self.store));
+                    let is_safe = || reading.as_ref().is_some_and(|reading| reading.is_safe());
+                    let safe = is_safe();
+                    if safe {
+                        notes.confirm(&self.store, &is_safe);
+                    }
+                    holds.keep(read, safe);
                 }
             }
         }

@@ -168,6 +168,18 @@ impl DeviceSet {
         patiently(ask, |busy: &Vec<PathBuf>| !busy.is_empty())
     }
 
+    /// Those of these devices that are there and cannot be opened as the pool's are, with the reason: they
+    /// are write-protected, or not for this user.
+    pub fn refused(&self, guids: impl IntoIterator<Item = u64>) -> Vec<(u64, PathBuf, ErrorKind)> {
+        let refused = |guid| {
+            let found = self.found(guid)?;
+            let kind = self.open_found(&found).err()?;
+            let told = matches!(kind, ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied);
+            told.then_some((guid, found.path, kind))
+        };
+        guids.into_iter().filter_map(refused).collect()
+    }
+
     /// The path of a device that another process has open for itself; the next time it is opened anew.
     fn busy(&self, guid: u64) -> Option<PathBuf> {
         let found = self.found(guid)?;

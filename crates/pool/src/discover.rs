@@ -2,7 +2,8 @@
 //!
 //! A search looks at the entries of directories (not below them) and at single files. Of everything
 //! that is a block device or a regular file with room for a label, the four labels are read,
-//! several devices at a time. Devices whose labels name the same pool guid make a [`Candidate`].
+//! several devices at a time; of a file without labels, those of the partitions in it. Devices whose
+//! labels name the same pool guid make a [`Candidate`].
 //!
 //! One device can be seen under several names (links under `/dev/disk`, partitions, copies of an
 //! image): the one with the newest label is taken, then the one whose path is the path in its
@@ -15,9 +16,10 @@ use crate::config::{self, Membership, STATE_DESTROYED};
 use crate::error::ImportError;
 use crate::status::ImportReport;
 use cenote_format::nvlist::NvList;
-use cenote_vdev::{Device, DeviceLabels, open_device, read_labels};
+use cenote_vdev::{Device, DeviceLabels, Partition, open_device, partitions, read_labels};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -93,6 +95,8 @@ pub struct Found {
     pub candidates: Vec<Candidate>,
     /// Search paths that could not be looked at, and why.
     pub errors: Vec<(PathBuf, String)>,
+    /// Files and devices there that the user may not read.
+    pub forbidden: Vec<PathBuf>,
 }
 
 /// The pools in directories and files (the places where OpenZFS looks, if none are given), without
@@ -107,7 +111,9 @@ pub fn discover(paths: &[PathBuf]) -> Vec<Candidate> {
 pub fn search(paths: &[PathBuf]) -> Found {
     let mut found = Found::default();
     let names = if paths.is_empty() { default_names() } else { names_in(paths, &mut found.errors) };
-    let devices = read_all(&by_identity(names));
+    let (devices, forbidden) = read_all(&by_identity(names));
+    // Of the places where OpenZFS looks, most are for others.
+    found.forbidden = if paths.is_empty() { Vec::new() } else { forbidden };
     let (members, aux): (Vec<_>, Vec<_>) =
         devices.into_iter().partition(|s| Membership::of(&s.labels.config).is_some());
     let aux: Vec<DeviceLabels> = aux.into_iter().map(|s| s.labels).collect();
@@ -272,15 +278,23 @@ fn by_identity(names: Vec<PathBuf>) -> Vec<(usize, Vec<PathBuf>)> {
     groups
 }
 
-/// Reads the labels of all devices, several at a time; results in search order.
-fn read_all(groups: &[(usize, Vec<PathBuf>)]) -> Vec<Seen> {
+/// Reads the labels of all devices, several at a time; results in search order, and the devices that may
+/// not be read.
+fn read_all(groups: &[(usize, Vec<PathBuf>)]) -> (Vec<Seen>, Vec<PathBuf>) {
     let next = AtomicUsize::new(0);
-    let seen = Mutex::new(Vec::new());
+    let (seen, forbidden) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     let work = || {
         while let Some((order, names)) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Some(labels) = read_one(names) {
-                let mut seen = seen.lock().unwrap_or_else(|e| e.into_inner());
-                seen.push(Seen { order: *order, labels });
+            match read_one(names) {
+                Ok(found) => {
+                    let mut seen = seen.lock().unwrap_or_else(|e| e.into_inner());
+                    seen.extend(found.into_iter().map(|labels| Seen { order: *order, labels }));
+                }
+                Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                    let mut forbidden = forbidden.lock().unwrap_or_else(|e| e.into_inner());
+                    forbidden.extend(names.first().cloned());
+                }
+                Err(_) => {}
             }
         }
     };
@@ -292,19 +306,38 @@ fn read_all(groups: &[(usize, Vec<PathBuf>)]) -> Vec<Seen> {
     });
     let mut seen = seen.into_inner().unwrap_or_else(|e| e.into_inner());
     seen.sort_by_key(|s| s.order);
-    seen
+    let mut forbidden = forbidden.into_inner().unwrap_or_else(|e| e.into_inner());
+    forbidden.sort();
+    (seen, forbidden)
 }
 
 /// The labels of the device that has these names, under the name that its label says, if that is
-/// among them.
-fn read_one(names: &[PathBuf]) -> Option<DeviceLabels> {
-    let device = open_device(names.first()?).ok()?;
-    let mut labels = read_labels(device.as_ref()).ok()??;
+/// among them; or those of its partitions, if it is a file.
+///
+/// Errors: it cannot be opened or read.
+fn read_one(names: &[PathBuf]) -> io::Result<Vec<DeviceLabels>> {
+    let Some(first) = names.first() else { return Ok(Vec::new()) };
+    let device = open_device(first)?;
+    let Some(mut labels) = read_labels(device.as_ref())? else {
+        return match first.metadata()?.is_file() {
+            true => Ok(in_partitions(device.as_ref(), first)),
+            false => Ok(Vec::new()),
+        };
+    };
     for name in names.iter().rev() {
         labels.path.clone_from(name);
         if at_home(&labels) {
             break;
         }
     }
-    Some(labels)
+    Ok(vec![labels])
+}
+
+/// The labels of the partitions in an image.
+fn in_partitions(image: &dyn Device, path: &Path) -> Vec<DeviceLabels> {
+    let labels = |partition: &Partition| {
+        let device = open_device(&partition.path(path)).ok()?;
+        read_labels(device.as_ref()).ok()?
+    };
+    partitions(image).iter().filter_map(labels).collect()
 }

@@ -7,6 +7,7 @@
 use crate::features::Unsupported;
 use crate::import::Rewind;
 use std::fmt::Write as _;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 /// The pool as a message names it: `'tank'`, or `'tank' as 'new'`.
@@ -148,6 +149,15 @@ pub enum ImportError {
         /// The devices.
         paths: Vec<PathBuf>,
     },
+    /// The pool would do with the devices that were found, but some of them cannot be written to, or not be
+    /// opened by this user.
+    #[error("cannot import {target}: {}", refusal(.devices))]
+    Refused {
+        /// The pool.
+        target: Target,
+        /// The devices, and why.
+        devices: Vec<(PathBuf, ErrorKind)>,
+    },
     /// Log devices are missing; the pool can be imported without them.
     #[error("cannot import {target}: one or more devices is currently unavailable")]
     MissingLogs {
@@ -206,6 +216,25 @@ impl ImportError {
                 out.push_str("The devices below are in use:\n");
                 paths.iter().for_each(|p| out.push_str(&format!("\t{}\n", p.display())));
             }
+            ImportError::Refused { devices, .. } => {
+                let readonly =
+                    |(_, kind): &&(PathBuf, ErrorKind)| *kind == ErrorKind::ReadOnlyFilesystem;
+                let list = |out: &mut String, of: Vec<&(PathBuf, ErrorKind)>| {
+                    of.iter().for_each(|(p, _)| out.push_str(&format!("\t{}\n", p.display())));
+                };
+                let (protected, forbidden): (Vec<_>, Vec<_>) = devices.iter().partition(readonly);
+                if !protected.is_empty() {
+                    out.push_str(
+                        "The devices below are read-only, use '-o readonly=on' to import the pool \
+                         for reading:\n",
+                    );
+                    list(&mut out, protected);
+                }
+                if !forbidden.is_empty() {
+                    out.push_str("The devices below may not be opened by this user:\n");
+                    list(&mut out, forbidden);
+                }
+            }
             ImportError::MissingLogs { vdevs, .. } => {
                 out.push_str(
                     "The devices below are missing or corrupted, use '-m' to import the pool \
@@ -228,6 +257,14 @@ impl ImportError {
             _ => return None,
         }
         Some(out)
+    }
+}
+
+/// Why devices were refused, in OpenZFS's words.
+fn refusal(devices: &[(PathBuf, ErrorKind)]) -> &'static str {
+    match devices.iter().any(|(_, kind)| *kind == ErrorKind::ReadOnlyFilesystem) {
+        true => "one or more devices is read only",
+        false => "permission denied",
     }
 }
 

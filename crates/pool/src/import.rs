@@ -34,7 +34,7 @@ use cenote_dsl::Dsl;
 use cenote_format::checksum::Salt;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_store::Store;
+use cenote_store::{Notes, Store};
 use cenote_vdev::{Vdev, VdevError, VdevState, VdevTree};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -391,6 +391,17 @@ pub(crate) struct Imported {
     pub loaded: Loaded,
     pub rewind: Option<Rewind>,
     pub name: String,
+    /// Wrong bytes that were met, not counted yet.
+    pub notes: Notes,
+}
+
+impl Imported {
+    /// Counts the wrong bytes that were met. They are healed if the pool is going to be written to, and is
+    /// in its newest state: what an older one leads to may have been overwritten.
+    pub fn settle(&mut self) {
+        let newest = self.rewind.is_none();
+        std::mem::take(&mut self.notes).confirm(&self.loaded.store, &|| newest);
+    }
 }
 
 /// Imports: see the head of this file.
@@ -426,7 +437,25 @@ pub(crate) fn import(
     if !o.skip_activity_check {
         check_activity(c, devices, newest, hostid)?;
     }
-    choose(c, devices, &list, newest, o, &target)
+    choose(c, devices, &list, newest, o, &target).map_err(|e| refused(c, devices, e))
+}
+
+/// Devices that are there, and were not opened because they are write-protected or not for this user, are
+/// not missing.
+fn refused(c: &Candidate, devices: &DeviceSet, e: ImportError) -> ImportError {
+    let (target, vdevs) = match e {
+        ImportError::MissingDevices { target, vdevs } if !vdevs.is_empty() => (target, vdevs),
+        other => return other,
+    };
+    let known = devices.refused(c.devices.iter().filter_map(|d| d.config.u64("guid")));
+    let lacks = |guid: u64| vdevs.iter().flat_map(|v| &v.devices).any(|(lost, _)| *lost == guid);
+    // Of a top-level vdev of which the labels of others tell only that it exists, nothing is known.
+    let of_it = known.iter().filter(|(guid, ..)| lacks(*guid) || vdevs.iter().any(|v| v.guid == 0));
+    let list: Vec<_> = of_it.map(|(_, path, kind)| (path.clone(), *kind)).collect();
+    match list.is_empty() {
+        true => ImportError::MissingDevices { target, vdevs },
+        false => ImportError::Refused { target, devices: list },
+    }
 }
 
 /// Tries uberblocks until one opens or the options allow no more.
@@ -451,14 +480,16 @@ fn choose(
     };
     let deep = o.extreme_rewind || o.txg.is_some();
     let floor = if deep { 0 } else { first.txg.saturating_sub(SAFE_REWIND) };
-    let done = |loaded: Loaded, ub: &Uberblock| Imported {
+    let done = |loaded: Loaded, notes: Notes, ub: &Uberblock| Imported {
         rewind: (ub.txg != newest.txg).then(|| Rewind::between(newest, ub)),
         loaded,
         name: name.clone(),
+        notes,
     };
-    let cause = match load(c, devices, first, &load_options) {
-        Ok(loaded) => return Ok(done(loaded, first)),
-        Err(failure) => failure.cause,
+    let load = |ub: &Uberblock| Store::attempt(|| load(c, devices, ub, &load_options));
+    let cause = match load(first) {
+        (Ok(loaded), notes) => return Ok(done(loaded, notes, first)),
+        (Err(failure), _) => failure.cause,
     };
     if let Cause::Damaged(why) = &cause {
         // As OpenZFS does, one step is taken whatever its size; more only from within the floor.
@@ -468,9 +499,9 @@ fn choose(
                 break;
             }
             last = ub;
-            let Ok(loaded) = load(c, devices, ub, &load_options) else { continue };
+            let (Ok(loaded), notes) = load(ub) else { continue };
             if o.rewind || o.txg.is_some() {
-                return Ok(done(loaded, ub));
+                return Ok(done(loaded, notes, ub));
             }
             return Err(ImportError::Damaged {
                 target: target.clone(),

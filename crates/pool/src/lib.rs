@@ -109,12 +109,14 @@ impl Pool {
             return Err(ImportError::ReadWrite(error::Target { name, new_name }));
         }
         let devices = Arc::new(DeviceSet::new(candidate, false));
-        let imported = import::import(candidate, &devices, options)?;
+        let mut imported = import::import(candidate, &devices, options)?;
+        imported.settle();
         let pool = Pool::around(Origin::of(candidate, options), imported, devices);
         pool.tell_dsl();
         Ok(Arc::new(pool))
     }
 
+    /// The pool, given what was imported and settled.
     fn around(origin: Origin, imported: Imported, devices: Arc<DeviceSet>) -> Pool {
         let loaded = imported.loaded;
         // What was met on the way to an open pool is no error of its data.

@@ -58,6 +58,7 @@ impl PoolStatus {
             tree: &tree,
             resilvering: scan.as_ref().is_some_and(ScanStatus::is_resilvering),
             other_host: false,
+            mended: root.was_mended(),
             error_count,
             errata: errata(pool.config(), pool.features()),
             features: pool.features(),

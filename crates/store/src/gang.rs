@@ -25,6 +25,7 @@ use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer, Dva};
 use cenote_format::checksum::EMBEDDED_SIZE;
 use cenote_format::{Bytes, DecodeError, SECTOR};
+use cenote_vdev::BlockRead;
 
 use crate::error::{BlockError, Bookmark};
 use crate::pipeline::{Store, check, no_copy, vdev_error};
@@ -113,9 +114,10 @@ impl<'a> Assembly<'a> {
         self.charge(bp, size)?;
         let vdevs = self.store.vdevs();
         let good = |data: &Abd| verify::gang_header(bp, &data.bytes()).is_some();
-        let data = vdevs
-            .read(dva.vdev.into(), dva.offset, size, bp.physical_birth(), &good)
-            .map_err(|source| vdev_error(bp, self.at, source))?;
+        let (vdev, offset, txg) = (dva.vdev.into(), dva.offset, bp.physical_birth());
+        let outcome = vdevs.read_one(&BlockRead { vdev, offset, size, txg, verify: &good });
+        self.store.note_faults(vdevs, txg, outcome.faults);
+        let data = outcome.block.map_err(|source| vdev_error(bp, self.at, source))?;
         let data = data.bytes();
         let Some(header) = verify::gang_header(bp, &data) else {
             return Err(BlockError::Checksum { at: self.at, bp: Box::new(*bp) });

@@ -18,6 +18,7 @@
 //! | [`gang`] | blocks in several pieces |
 //! | [`arc`] | the adaptive replacement cache of physical blocks |
 //! | `tamper` | for tests: hostile blocks with right checksums |
+//! | `notes` | who gave wrong bytes, and when that counts |
 //! | `primary` | which datasets' blocks the ARC keeps |
 //! | [`verify`] | which bytes satisfy a block pointer's checksum |
 //! | `versions` | what is replaced while it is in use |
@@ -31,15 +32,16 @@ pub mod alloc;
 pub mod arc;
 mod decoded;
 mod error;
+mod flight;
 pub mod gang;
 pub mod held;
 pub mod histogram;
+mod notes;
 pub mod pipeline;
 mod prefetch;
 mod primary;
 pub mod rangetree;
 mod segments;
-mod single_flight;
 #[cfg(feature = "tamper")]
 pub mod tamper;
 pub mod tunables;
@@ -50,5 +52,6 @@ pub mod write;
 pub use arc::Access;
 pub use cenote_vdev::{declare_tunables, tunable};
 pub use error::{BlockError, Bookmark};
+pub use notes::Notes;
 pub use pipeline::{Block, Store, StoreStats};
 pub use primary::PrimaryCache;

@@ -6,8 +6,9 @@
 //!    format's limits before a buffer is made; physical bytes are checked against the pointer's
 //!    checksum before they are cached or unpacked.
 //! 2. **Every copy is tried.** The vdev floor tries what redundancy it has within one DVA; here the
-//!    next DVA is tried if that fails. Only when none is left is the block lost, and then its
-//!    [`Bookmark`] is remembered for `zpool status -v`.
+//!    next DVA is tried if that fails, and the copy that was lost is written anew from the one that
+//!    was found. Only when none is left is the block lost, and then its [`Bookmark`] is remembered for
+//!    `zpool status -v`. Whether any of that counts is said in `crate::notes`.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -19,18 +20,18 @@ use cenote_format::checksum::{Checksum, Salt};
 use cenote_format::compress::{Compression, decompress};
 use cenote_format::dmu::DmuType;
 use cenote_format::{ByteOrder, DecodeError};
-use cenote_vdev::{BlockRead, VdevError, VdevTree};
+use cenote_vdev::{BlockRead, Fault, Outcome, VdevError, VdevTree};
 use parking_lot::{Mutex, RwLock};
 use rayon::prelude::*;
 
 use crate::arc::{Access, ArcCache, ArcStats, Key};
 use crate::decoded::{self, DecodedCache};
 use crate::error::{BlockError, Bookmark};
+use crate::flight::{Boarding, Flights};
 use crate::gang::Assembly;
 use crate::held;
 use crate::prefetch::Prefetcher;
 use crate::primary::{Policies, PrimaryCache};
-use crate::single_flight::{Flight, SingleFlight};
 use crate::verify;
 use crate::versions::Versions;
 use crate::write::Behind;
@@ -67,7 +68,7 @@ pub struct Store {
     arc: Mutex<ArcCache>,
     policies: Policies,
     decoded: DecodedCache,
-    flights: SingleFlight,
+    flights: Flights,
     prefetcher: OnceLock<Prefetcher>,
     errors: Mutex<BTreeSet<Bookmark>>,
     behind: Arc<Behind>,
@@ -88,7 +89,7 @@ type Wanted = (BlockPointer, Bookmark, Key);
 enum Found {
     Cached(Abd),
     /// Another thread (or the same batch) is reading it.
-    InFlight,
+    Flying,
     Missing,
 }
 
@@ -115,7 +116,7 @@ impl Store {
             arc: Mutex::new(ArcCache::new(arc_bytes)),
             policies: Policies::default(),
             decoded: decoded::cache((arc_bytes / 8).clamp(1 << 20, 256 << 20)),
-            flights: SingleFlight::default(),
+            flights: Flights::default(),
             prefetcher: OnceLock::new(),
             errors: Mutex::default(),
             behind: Arc::default(),
@@ -198,7 +199,7 @@ impl Store {
             Start::Device(key) => key,
         };
         let physical = self.physical(bp, at, key);
-        self.finish(bp, at, key, physical)
+        self.unpacked(bp, at, key, physical).inspect_err(|e| self.remember(e))
     }
 
     /// Reads a block for a change that must not wait for a device ([`held`]): from what it holds or
@@ -217,7 +218,9 @@ impl Store {
             false => self.cached(&key),
         };
         match cached {
-            Some(physical) => self.finish(bp, at, key, Ok(physical)),
+            Some(physical) => {
+                self.unpacked(bp, at, key, Ok(physical)).inspect_err(|e| self.remember(e))
+            }
             None => Err(held::miss(bp, at)),
         }
     }
@@ -260,6 +263,8 @@ impl Store {
             _ => None,
         });
         let wanted: Vec<_> = wanted.collect();
+        let was_read: Vec<bool> =
+            starts.iter().map(|start| matches!(start, Ok(Start::Device(_)))).collect();
         let mut physical = self.physical_many(&wanted).into_iter();
         let paired: Vec<_> = starts
             .into_iter()
@@ -271,21 +276,26 @@ impl Store {
         let unpack =
             |((bp, at), (start, bytes)): (&(BlockPointer, Bookmark), _)| match (start, bytes) {
                 (Ok(Start::Done(block)), _) => Ok(block),
-                (Ok(Start::Device(key)), Some(bytes)) => self.finish(bp, *at, key, bytes),
+                (Ok(Start::Device(key)), Some(bytes)) => self.unpacked(bp, *at, key, bytes),
                 (Ok(Start::Device(_)), None) => Err(no_copy(bp, *at)),
                 (Err(e), _) => Err(e),
             };
         let packed = wanted.iter().map(|(bp, ..)| bp).filter(|bp| is_packed(bp));
-        if wanted.len() > 1 && packed.map(BlockPointer::lsize).sum::<u64>() >= PARALLEL_BYTES {
-            reqs.par_iter().zip(paired).map(unpack).collect()
-        } else {
-            reqs.iter().zip(paired).map(unpack).collect()
-        }
+        let parallel =
+            wanted.len() > 1 && packed.map(BlockPointer::lsize).sum::<u64>() >= PARALLEL_BYTES;
+        let done: Vec<Result<Block, BlockError>> = match parallel {
+            true => reqs.par_iter().zip(paired).map(unpack).collect(),
+            false => reqs.iter().zip(paired).map(unpack).collect(),
+        };
+        // Here, and not where they were unpacked: notes belong to this thread.
+        let read = done.iter().zip(&was_read).filter(|(_, was_read)| **was_read);
+        read.filter_map(|(block, _)| block.as_ref().err()).for_each(|e| self.remember(e));
+        done
     }
 
     /// Reads the physical bytes of every copy from the devices and verifies each on its own;
-    /// one result per DVA. Errors are not remembered. For a gang block each part is verified,
-    /// and the whole.
+    /// one result per DVA. Errors are not remembered, but wrong bytes count. For a gang block each part
+    /// is verified, and the whole.
     pub fn verify_all_copies(
         &self,
         bp: &BlockPointer,
@@ -327,21 +337,22 @@ impl Store {
         }
     }
 
-    /// Reads a batch into the ARC, but for what is there or on its way; failures are left to the
-    /// reader that needs the block, and not remembered.
+    /// Reads a batch into the ARC, but for what is there or on its way. By the time the pointers may be
+    /// stale, so nothing that is wrong counts; and a block with something wrong about it is not kept, so
+    /// that whoever needs it finds that out.
     pub(crate) fn load(&self, batch: &[(BlockPointer, Bookmark)], access: Access) {
         let sound = batch.iter().filter(|(bp, at)| check(bp, *at).is_ok());
         let wanted: Vec<_> = sound.filter_map(|(bp, at)| Some((*bp, *at, Key::of(bp)?))).collect();
-        let (mut mine, mut own) = (Vec::new(), Vec::new());
+        let (mut mine, mut pilots) = (Vec::new(), Vec::new());
         for wanted in &wanted {
             if !self.arc.lock().contains(&wanted.2)
-                && let Flight::Own(guard) = self.flights.begin(wanted.2)
+                && let Boarding::Pilot(pilot) = self.flights.board(wanted.2)
             {
                 mine.push(*wanted);
-                own.push(guard);
+                pilots.push(pilot);
             }
         }
-        self.fetch_many(&mine, access);
+        self.fetch_many(&mine, Some(access));
     }
 
     /// Blocks that could not be read since the pool was opened (at most 100,000).
@@ -396,8 +407,8 @@ impl Store {
         }
     }
 
-    /// Unpacks what was read and keeps the result if it is metadata; remembers an error.
-    fn finish(
+    /// Unpacks what was read and keeps the result if it is metadata.
+    fn unpacked(
         &self,
         bp: &BlockPointer,
         at: Bookmark,
@@ -413,7 +424,7 @@ impl Store {
         });
         #[cfg(feature = "tamper")]
         let unpacked = unpacked.map(|data| crate::tamper::apply(at, data));
-        let data = unpacked.inspect_err(|e| self.remember(e))?;
+        let data = unpacked?;
         let block = Block { data, order: bp.byte_order() };
         if keeps_decoded(bp) {
             self.decoded.insert(key, block.clone());
@@ -426,54 +437,54 @@ impl Store {
         if let Some(data) = self.arc.lock().get(&key) {
             return Ok(data);
         }
-        let own = match self.flights.begin(key) {
-            Flight::Other(other) => {
-                other.wait();
+        let landing = match self.flights.board(key) {
+            Boarding::Passenger(flight) => {
+                flight.wait();
                 None
             }
-            Flight::Own(guard) => Some(guard),
+            Boarding::Pilot(landing) => Some(landing),
         };
-        // Another reader may have finished in the meantime.
+        // Another flight may have landed in the meantime.
         if let Some(data) = self.cached(&key) {
             return Ok(data);
         }
         let data = self.fetch(bp, at, 0)?;
-        if own.is_some() && self.policies.keeps(bp, at) {
+        if landing.is_some() && self.policies.keeps(bp, at) {
             self.arc.lock().insert(key, data.clone(), Access::Demand);
         }
         Ok(data)
     }
 
-    /// As [`Store::physical`], for a batch. Reads of others are waited for last.
+    /// As [`Store::physical`], for a batch. Flights of others are waited for last.
     fn physical_many(&self, wanted: &[Wanted]) -> Vec<Result<Abd, BlockError>> {
-        let (mut mine, mut own) = (Vec::new(), Vec::new());
+        let (mut mine, mut pilots) = (Vec::new(), Vec::new());
         let mut look = |request: &Wanted| {
             if let Some(data) = self.arc.lock().get(&request.2) {
                 return Found::Cached(data);
             }
-            match self.flights.begin(request.2) {
-                Flight::Other(_) => Found::InFlight,
-                Flight::Own(guard) => {
+            match self.flights.board(request.2) {
+                Boarding::Passenger(_) => Found::Flying,
+                Boarding::Pilot(pilot) => {
                     mine.push(*request);
-                    own.push(guard);
+                    pilots.push(pilot);
                     Found::Missing
                 }
             }
         };
         let found: Vec<Found> = wanted.iter().map(&mut look).collect();
-        let mut read = self.fetch_many(&mine, Access::Demand).into_iter();
-        drop(own);
+        let mut read = self.fetch_many(&mine, None).into_iter();
+        drop(pilots);
         let take = |(found, (bp, at, key)): (Found, &Wanted)| match found {
             Found::Cached(data) => Ok(data),
             Found::Missing => read.next().unwrap_or_else(|| Err(no_copy(bp, *at))),
-            Found::InFlight => self.physical(bp, *at, *key),
+            Found::Flying => self.physical(bp, *at, *key),
         };
         found.into_iter().zip(wanted).map(take).collect()
     }
 
     /// Reads blocks from the devices into the ARC: the first copies as one batch, then what failed
-    /// (and gang blocks) one by one.
-    fn fetch_many(&self, wanted: &[Wanted], access: Access) -> Vec<Result<Abd, BlockError>> {
+    /// (and gang blocks) one by one. `ahead`: nobody needs them yet, but will by this kind of access.
+    fn fetch_many(&self, wanted: &[Wanted], ahead: Option<Access>) -> Vec<Result<Abd, BlockError>> {
         let salt = self.salt.read().clone();
         let first = |(bp, ..): &Wanted| bp.dva(0).filter(|dva| !dva.gang);
         let plain = wanted.iter().filter(|request| first(request).is_some());
@@ -491,16 +502,24 @@ impl Store {
                 BlockRead { vdev, offset, size, txg: bp.physical_birth(), verify }
             })
             .collect();
-        let mut results = self.vdevs().read_many(&reads).into_iter();
+        let tree = self.vdevs();
+        let mut results = tree.read_many(&reads).into_iter();
         let mut finish = |request: &Wanted| {
             let (bp, at, key) = request;
-            let data = match first(request).and_then(|_| results.next()) {
-                Some(Ok(data)) => data,
-                Some(Err(_)) if bp.dva(1).is_some() => self.fetch(bp, *at, 1)?,
-                Some(Err(source)) => return Err(vdev_error(bp, *at, source)),
-                None => self.fetch(bp, *at, 0)?,
+            let outcome = first(request).and_then(|_| results.next());
+            let read = || match outcome {
+                Some(outcome) => self.first_copy(bp, *at, tree, outcome),
+                None => self.fetch(bp, *at, 0),
             };
-            if self.policies.keeps(bp, *at) {
+            let (data, sound) = match ahead {
+                None => (read()?, true),
+                Some(_) => {
+                    let (data, notes) = Store::attempt(read);
+                    (data?, notes.is_empty())
+                }
+            };
+            if sound && self.policies.keeps(bp, *at) {
+                let access = ahead.unwrap_or(Access::Demand);
                 self.arc.lock().insert(*key, data.clone(), access);
             }
             Ok(data)
@@ -508,16 +527,67 @@ impl Store {
         wanted.iter().map(&mut finish).collect()
     }
 
-    /// Reads from the devices, trying the copies from `first` on.
-    fn fetch(&self, bp: &BlockPointer, at: Bookmark, first: usize) -> Result<Abd, BlockError> {
-        let mut failure = no_copy(bp, at);
-        for dva in bp.dvas().skip(first) {
-            match self.fetch_copy(bp, dva, at) {
-                Ok(data) => return Ok(data),
-                Err(e) => failure = e,
+    /// The block, given what came of reading its first copy, which is in one piece.
+    fn first_copy(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        tree: &Arc<VdevTree>,
+        outcome: Outcome<Result<Abd, VdevError>>,
+    ) -> Result<Abd, BlockError> {
+        let Outcome { block, faults } = outcome;
+        match block {
+            Err(_) if bp.dva(1).is_some() => {
+                let lost = bp.dva(0).map(|dva| (tree.clone(), dva, faults));
+                self.other_copy(bp, at, 1, lost.into_iter().collect())
+            }
+            block => {
+                self.note_faults(tree, bp.physical_birth(), faults);
+                block.map_err(|source| vdev_error(bp, at, source))
             }
         }
-        Err(failure)
+    }
+
+    /// Reads from the devices, trying the copies from `first` on.
+    fn fetch(&self, bp: &BlockPointer, at: Bookmark, first: usize) -> Result<Abd, BlockError> {
+        self.other_copy(bp, at, first, Vec::new())
+    }
+
+    /// As [`Store::fetch`], where copies before `first` could not be read: `faults` says who was wrong
+    /// about them. With the block of a later copy they are healed, too.
+    fn other_copy(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        first: usize,
+        mut lost: Vec<(Arc<VdevTree>, Dva, Vec<Fault>)>,
+    ) -> Result<Abd, BlockError> {
+        let birth = bp.physical_birth();
+        let mut done = Err(no_copy(bp, at));
+        for dva in bp.dvas().skip(first) {
+            done = match dva.gang {
+                true => self.fetch_copy(bp, dva, at),
+                false => {
+                    let (block, faults) = self.read_plain(bp, dva, at);
+                    match block.is_ok() {
+                        true => self.note_faults(self.vdevs(), birth, faults),
+                        false => lost.push((self.vdevs().clone(), dva, faults)),
+                    }
+                    block
+                }
+            };
+            if done.is_ok() {
+                break;
+            }
+        }
+        for (tree, dva, faults) in lost {
+            let faults = match &done {
+                Ok(block) => tree.healed_by(dva.vdev.into(), dva.offset, faults, block),
+                Err(_) => faults,
+            };
+            self.note_faults(&tree, birth, faults);
+        }
+        done
     }
 
     /// Reads and verifies one copy.
@@ -536,11 +606,23 @@ impl Store {
         dva: Dva,
         at: Bookmark,
     ) -> Result<Abd, BlockError> {
-        let (vdev, txg) = (u64::from(dva.vdev), bp.physical_birth());
+        let (block, faults) = self.read_plain(bp, dva, at);
+        self.note_faults(self.vdevs(), bp.physical_birth(), faults);
+        block
+    }
+
+    /// The same; who was wrong is not noted yet.
+    fn read_plain(
+        &self,
+        bp: &BlockPointer,
+        dva: Dva,
+        at: Bookmark,
+    ) -> (Result<Abd, BlockError>, Vec<Fault>) {
         let verify = |data: &Abd| self.is_right(bp, data);
-        self.vdevs()
-            .read(vdev, dva.offset, bp.psize(), txg, &verify)
-            .map_err(|source| vdev_error(bp, at, source))
+        let (vdev, offset, size) = (dva.vdev.into(), dva.offset, bp.psize());
+        let read = BlockRead { vdev, offset, size, txg: bp.physical_birth(), verify: &verify };
+        let Outcome { block, faults } = self.vdevs().read_one(&read);
+        (block.map_err(|source| vdev_error(bp, at, source)), faults)
     }
 
     /// Whether `data` are the physical bytes of the block that `bp` names.
@@ -550,9 +632,15 @@ impl Store {
     }
 
     fn remember(&self, error: &BlockError) {
-        let mut errors = self.errors.lock();
-        if errors.len() < MAX_ERRORS {
-            errors.insert(error.bookmark());
+        self.note_unreadable(error.bookmark());
+    }
+
+    /// Lists blocks that nobody could read.
+    pub(crate) fn list_unreadable(&self, blocks: Vec<Bookmark>) {
+        if !blocks.is_empty() {
+            let mut errors = self.errors.lock();
+            let room = MAX_ERRORS.saturating_sub(errors.len());
+            errors.extend(blocks.into_iter().take(room));
         }
     }
 }

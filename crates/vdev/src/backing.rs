@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags, major, minor};
 
+use crate::partition::image_of;
+
 /// Most loop devices on top of each other that are followed.
 const MOST: usize = 8;
 
@@ -75,6 +77,26 @@ fn lock(file: &File, alone: bool) -> io::Result<()> {
     match rustix::fs::flock(file, operation) {
         Err(rustix::io::Errno::WOULDBLOCK) => Err(busy()),
         _ => Ok(()),
+    }
+}
+
+/// Whether somebody has the device at a path for himself, as [`crate::open_device_rw`] asks for it. One that
+/// cannot be opened nobody has.
+pub fn is_held(path: &Path) -> bool {
+    let path = image_of(path).map_or_else(|| path.to_path_buf(), |(image, _)| image);
+    let Ok(kind) = path.metadata().map(|m| m.file_type()) else { return false };
+    let mut options = OpenOptions::new();
+    options.read(true);
+    if kind.is_block_device() {
+        options.custom_flags(OFlags::EXCL.bits().cast_signed());
+    }
+    match options.open(&path) {
+        Ok(file) if kind.is_file() => lock(&file, false).is_err(),
+        Ok(file) if kind.is_block_device() => {
+            file.metadata().is_ok_and(|m| hold(m.rdev()).is_err())
+        }
+        Ok(_) => false,
+        Err(e) => e.kind() == ErrorKind::ResourceBusy,
     }
 }
 

@@ -28,6 +28,7 @@ use rustix::fs::{Advice, FlockOperation, OFlags};
 
 use crate::backing::{busy, hold};
 use crate::direct::{Direct, is_cached};
+use crate::partition::{Slice, image_of};
 use crate::uring::Rings;
 
 /// One physical read. `result` is filled in by [`Device::read_batch`].
@@ -116,6 +117,11 @@ pub trait Device: Send + Sync {
         true
     }
 
+    /// Whether its path still leads to it: it was not deleted, and nothing else was put in its place.
+    fn is_there(&self) -> bool {
+        true
+    }
+
     /// Has the next reads see what is on the device, not what the system remembers of it.
     fn forget_cached(&self) {}
 
@@ -136,10 +142,14 @@ pub(crate) fn read_at(dev: &dyn Device, offset: u64, len: usize) -> io::Result<V
     Ok(req.take()?.to_vec())
 }
 
-/// Opens a file, block device or partition read-only.
+/// Opens a file, block device or partition read-only; also a partition of an image
+/// ([`crate::Partition::path`]).
 ///
 /// Errors: those of opening it, and `InvalidInput` for anything else (a directory, a terminal).
 pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
+    if let Some((image, number)) = image_of(path) {
+        return Slice::of(open_device(&image)?, number, path);
+    }
     FileDevice::open(File::open(path)?, path, None)
 }
 
@@ -151,6 +161,9 @@ pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
 /// Errors: those of opening it, `InvalidInput` for anything else (a directory, a terminal),
 /// `ResourceBusy` if it is in use, and `ReadOnlyFilesystem` if it cannot be written to.
 pub fn open_device_rw(path: &Path) -> io::Result<Arc<dyn Device>> {
+    if let Some((image, number)) = image_of(path) {
+        return Slice::of(open_device_rw(&image)?, number, path);
+    }
     let kind = path.metadata()?.file_type();
     check_kind(kind)?;
     let mut options = OpenOptions::new();
@@ -234,7 +247,15 @@ impl FileDevice {
             // A file would grow.
             return Err(io::Error::new(ErrorKind::InvalidInput, "a write beyond the end"));
         }
-        pwrite(&self.file, req.offset, &req.data)
+        pwrite(&self.file, req.offset, &req.data).map_err(|e| match e.kind() {
+            // Of a block device that got smaller; nothing below it is full.
+            ErrorKind::StorageFull if !self.is_file() => io::Error::other(e.to_string()),
+            _ => e,
+        })
+    }
+
+    fn is_file(&self) -> bool {
+        self.file.metadata().is_ok_and(|m| m.is_file())
     }
 }
 
@@ -295,6 +316,14 @@ impl Device for FileDevice {
         let (Ok(own), Ok(now)) = (self.file.metadata(), self.path.metadata()) else { return false };
         let same = (own.dev(), own.ino()) == (now.dev(), now.ino()) && now.is_file();
         same && now.len() == self.size
+    }
+
+    fn is_there(&self) -> bool {
+        let (Ok(own), Ok(now)) = (self.file.metadata(), self.path.metadata()) else { return false };
+        match own.file_type().is_block_device() {
+            true => now.file_type().is_block_device() && own.rdev() == now.rdev(),
+            false => (own.dev(), own.ino()) == (now.dev(), now.ino()),
+        }
     }
 
     fn forget_cached(&self) {
@@ -449,10 +478,12 @@ mod tests {
         let first = open_device_rw(f.path()).unwrap();
         let refused = open_device_rw(f.path()).err().unwrap();
         assert_eq!(refused.kind(), ErrorKind::ResourceBusy);
+        assert!(crate::is_held(f.path()));
         let reader = open_device(f.path()).unwrap();
         assert!(!reader.writable() && reader.flush().is_err());
         assert!(write_at(&*reader, 0, Abd::from_vec(vec![1])).is_err());
         drop(first);
+        assert!(!crate::is_held(f.path()) && !crate::is_held(Path::new("/no/such/file")));
         open_device_rw(f.path()).unwrap();
     }
 

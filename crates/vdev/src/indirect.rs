@@ -20,7 +20,7 @@ use cenote_format::abd::Abd;
 use crate::submit::IoPool;
 use crate::tree::Place;
 use crate::vdev::{Kind, Trust, Vdev};
-use crate::{IndirectMap, VdevError, Verify, mirror, raidz, tunables};
+use crate::{Fault, IndirectMap, VdevError, Verify, mirror, raidz, tunables};
 
 /// Most pieces that a block may be in: 16 MiB in sectors of 512 bytes.
 const MAX_PIECES: usize = 32 << 10;
@@ -87,15 +87,31 @@ fn remap<'a>(
 /// What a piece may be: each different contents, with the leaves that hold it.
 struct Choices(Vec<(Abd, Vec<Arc<Vdev>>)>);
 
+impl Choices {
+    /// Reports each leaf whose contents are not those with number `right`; `None`: none are right.
+    fn wrong(&self, place: &Place<'_>, right: Option<usize>, faults: &mut Vec<Fault>) {
+        let known = right.and_then(|right| Some(&self.0.get(right)?.0));
+        let others = self.0.iter().enumerate().filter(|(i, _)| Some(*i) != right);
+        for leaf in others.flat_map(|(_, (_, leaves))| leaves) {
+            // Of RAID-Z it is the vdev, which is not written to by itself.
+            if leaf.trust(place.txg).is_none_or(|t| t == Trust::Good) {
+                let fault = Fault::mismatch(leaf, place.offset);
+                faults.push(known.map_or(fault.clone(), |bytes| fault.with_right(bytes.clone())));
+            }
+        }
+    }
+}
+
 /// Reads a block that is in several pieces; `whole` is what was asked for.
 pub(crate) fn read_split(
     pool: &IoPool,
     whole: Place<'_>,
     pieces: &[Place<'_>],
     verify: Verify<'_>,
+    faults: &mut Vec<Fault>,
 ) -> Result<Abd, VdevError> {
-    let first: Vec<Abd> =
-        pieces.iter().map(|p| p.read(pool, &|_| true)).collect::<Result<_, _>>()?;
+    let mut read = |p: &Place<'_>| p.read(pool, &|_| true, &mut *faults);
+    let first: Vec<Abd> = pieces.iter().map(&mut read).collect::<Result<_, _>>()?;
     let block = join(first.iter());
     if verify(&block) {
         return Ok(block);
@@ -109,16 +125,15 @@ pub(crate) fn read_split(
         let Some(parts) = parts else { break };
         let block = join(parts);
         if verify(&block) {
-            charge(&choices, &picks, whole.txg);
+            let others = pieces.iter().zip(&choices).zip(&picks);
+            others.for_each(|((p, c), pick)| c.wrong(p, Some(*pick), faults));
             return Ok(block);
         }
         if !advance(&choices, &mut picks) {
             break;
         }
     }
-    for choice in choices.iter().flat_map(|c| &c.0) {
-        charge_leaves(&choice.1, whole.txg);
-    }
+    pieces.iter().zip(&choices).for_each(|(p, c)| c.wrong(p, None, faults));
     Err(checksum)
 }
 
@@ -139,7 +154,7 @@ fn all_contents(pool: &IoPool, place: &Place<'_>) -> Choices {
             let read = raidz::Read::plan(place.vdev, place.offset, place.size, place.txg);
             let block = read.and_then(|mut read| {
                 let results = crate::submit::read_leaves(pool, &read.first_reads());
-                read.finish(pool, results, &|_| true).ok()
+                read.finish(pool, results, &|_| true, &mut Vec::new()).ok()
             });
             block.into_iter().map(|b| (place.vdev.clone(), b)).collect()
         }
@@ -164,21 +179,4 @@ fn advance(choices: &[Choices], picks: &mut [usize]) -> bool {
         *pick = 0;
     }
     false
-}
-
-/// Counts a checksum error at each leaf whose contents were not the ones that verified.
-fn charge(choices: &[Choices], picks: &[usize], txg: u64) {
-    for (choice, pick) in choices.iter().zip(picks) {
-        for (i, (_, leaves)) in choice.0.iter().enumerate() {
-            if i != *pick {
-                charge_leaves(leaves, txg);
-            }
-        }
-    }
-}
-
-fn charge_leaves(leaves: &[Arc<Vdev>], txg: u64) {
-    for leaf in leaves.iter().filter(|l| l.trust(txg).is_none_or(|t| t == Trust::Good)) {
-        leaf.stats.checksum_error();
-    }
 }

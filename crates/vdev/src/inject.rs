@@ -240,6 +240,10 @@ impl Device for FaultyDevice {
         self.inner.is_current()
     }
 
+    fn is_there(&self) -> bool {
+        self.inner.is_there()
+    }
+
     fn forget_cached(&self) {
         self.inner.forget_cached();
     }

@@ -2,7 +2,7 @@
 //!
 //! Callers name a block by DVA (top-level vdev, offset, size). To read it they hand in a
 //! function that says whether bytes are the block they want; this crate finds bytes that pass
-//! it, from whichever copies and parity there are, and counts the errors of those that were
+//! it, from whichever copies and parity there are, and says which of those were
 //! wrong. To write it they hand in its bytes, which go to every copy and column that can be
 //! written. It knows nothing of block pointers or checksums.
 //!
@@ -21,8 +21,10 @@
 //! | [`mod@write`] | writing blocks, making them durable |
 //! | `submit` | aggregation, batches, parallel devices |
 //! | `mirror`, `raidz`, `indirect` | copies, columns and parity, removed vdevs |
+//! | `fault` | who gave wrong bytes, and putting the right ones there |
 //! | `probe` | devices that stop answering, and that come back |
 //! | `backing` | files behind loop devices |
+//! | `partition` | partitions of disk images |
 //! | [`stats`] | counters |
 //! | [`traffic`] | what was written, by what it carries |
 //!
@@ -31,7 +33,8 @@
 //! [`VdevTree::read_many`] resolves each block (a removed vdev's to where its data are now),
 //! plans which bytes of which leaves to read first, submits the reads of the whole batch
 //! together, and finishes each block: verified as read, or else by trying other copies or
-//! reconstructing columns.
+//! reconstructing columns. It reports each leaf whose bytes were wrong ([`Fault`]); the caller counts
+//! that, or has it healed ([`VdevTree::heal`]), or forgets it.
 //!
 //! # The path of a write
 //!
@@ -44,6 +47,7 @@ mod assemble;
 mod backing;
 pub mod device;
 mod direct;
+mod fault;
 mod indirect;
 pub mod inject;
 pub mod label_init;
@@ -52,6 +56,7 @@ pub mod label_sync;
 mod label_sync_tests;
 pub mod labels;
 mod mirror;
+mod partition;
 mod probe;
 mod raidz;
 mod slots;
@@ -70,10 +75,13 @@ mod uring;
 mod vdev;
 pub mod write;
 
+pub use backing::is_held;
 pub use device::{Device, ReadReq, WriteReq, first_partition, open_device, open_device_rw};
+pub use fault::{Fault, Outcome};
 pub use label_init::{LabelOwner, LabelState, clear_labels, init_labels, label_owner};
 pub use label_sync::LabelUpdate;
 pub use labels::{DeviceLabels, read_labels};
+pub use partition::{Partition, partitions};
 pub use probe::Reopen;
 pub use state::{Aux, VdevState};
 pub use tree::VdevTree;

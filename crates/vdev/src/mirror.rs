@@ -14,7 +14,7 @@ use cenote_format::abd::Abd;
 
 use crate::submit::{IoPool, LeafRead, Piece, read_leaves};
 use crate::vdev::{Kind, Trust, Vdev};
-use crate::{VdevError, Verify};
+use crate::{Fault, VdevError, Verify};
 
 /// The leaves below `vdev` that hold the same data, in the order in which to try them. Those
 /// without a device are left out.
@@ -50,20 +50,13 @@ pub(crate) struct Read<'a> {
     size: usize,
     txg: u64,
     leaves: Vec<Arc<Vdev>>,
-    /// Whether a wrong copy is a fault of its device.
-    charges: bool,
 }
 
 impl<'a> Read<'a> {
     /// Plans the read of `size` bytes at `offset`.
     pub(crate) fn plan(vdev: &'a Arc<Vdev>, offset: u64, size: usize, txg: u64) -> Self {
         let leaves = leaves_by_trust(vdev, offset, txg);
-        Read { vdev, offset, size, txg, leaves, charges: true }
-    }
-
-    /// The same, of a block that may never have been written.
-    pub(crate) fn speculative(self) -> Self {
-        Read { charges: false, ..self }
+        Read { vdev, offset, size, txg, leaves }
     }
 
     /// The read to submit first, if there is any device; its result goes to [`Read::finish`].
@@ -75,32 +68,41 @@ impl<'a> Read<'a> {
         LeafRead { leaf: leaf.clone(), offset: self.offset, len: self.size }
     }
 
-    /// The block, given the result of [`Read::first_read`].
+    /// The block, given the result of [`Read::first_read`] (`vdev_mirror_io_done`).
     pub(crate) fn finish(
         self,
         pool: &IoPool,
         first: Option<io::Result<Piece>>,
         verify: Verify<'_>,
+        faults: &mut Vec<Fault>,
     ) -> Result<Abd, VdevError> {
         let (mut error, mut bad) = (None, false);
-        let mut result = first;
+        let (mut result, mut wrong) = (first, Vec::new());
         for (i, leaf) in self.leaves.iter().enumerate() {
             if i > 0 {
                 result = read_leaves(pool, &[self.read_of(leaf)]).pop();
             }
             match result.take() {
-                Some(Ok(piece)) if verify(&piece.bytes) => return Ok(piece.into_own()),
+                Some(Ok(piece)) if verify(&piece.bytes) => {
+                    let block = piece.into_own();
+                    faults.extend(wrong.into_iter().map(|f: Fault| f.with_right(block.clone())));
+                    return Ok(block);
+                }
                 Some(Ok(_)) => {
                     bad = true;
                     // A copy that was not expected to be right is no fault of the device.
-                    if self.charges && leaf.trust(self.txg) == Some(Trust::Good) {
-                        leaf.stats.checksum_error();
+                    if leaf.trust(self.txg) == Some(Trust::Good) {
+                        wrong.push(Fault::mismatch(leaf, self.offset));
                     }
                 }
-                Some(Err(e)) => error = Some(e.to_string()),
+                Some(Err(e)) => {
+                    error = Some(e.to_string());
+                    wrong.push(Fault::unreadable(leaf, self.offset));
+                }
                 None => {}
             }
         }
+        faults.append(&mut wrong);
         Err(self.failed(error, bad))
     }
 

@@ -3,7 +3,8 @@
 //! A request that fails says little about its device: a sector may be bad. So after a batch in which
 //! requests failed, each device that failed one is *probed* (`vdev_probe`): an area that nothing
 //! else uses is read from its labels, and where the pool is written to written back as it is. If no
-//! label can be read, or none written, the leaf is *faulted*: it takes no writes, misses what is
+//! label can be read, or none written, or if its path leads to something else by now (the file was
+//! deleted or replaced), the leaf is *faulted*: it takes no writes, misses what is
 //! written meanwhile, and is read only for what nothing else has. A leaf that its top-level vdev
 //! cannot do without stays in use and is called degraded; what fails then, fails for whoever asked.
 //!
@@ -17,6 +18,7 @@
 //! Invariant: a leaf goes out of use at any time, and comes back only while nothing is written: a
 //! block that was laid out without it would not be known to be missing on it.
 
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
@@ -35,8 +37,11 @@ const AREA: u64 = 8 << 10;
 /// Its bytes (`VDEV_PAD_SIZE`).
 const AREA_SIZE: usize = 8 << 10;
 
-/// Whether a device answers.
+/// Whether a device answers, and is still what is at its path.
 fn answers(device: &dyn Device) -> bool {
+    if !device.is_there() {
+        return false;
+    }
     // What is written back is what is there, whatever the system remembers.
     device.forget_cached();
     // The first label is left alone, as OpenZFS does.
@@ -52,7 +57,12 @@ fn answers(device: &dyn Device) -> bool {
         return !writes.is_empty();
     }
     device.write_batch(&mut writes);
-    writes.into_iter().any(|w| w.take().is_ok())
+    // A device on a file system that is full is well.
+    let well = |written: io::Result<()>| match written {
+        Ok(()) => true,
+        Err(e) => e.kind() == io::ErrorKind::StorageFull,
+    };
+    writes.into_iter().any(|w| well(w.take()))
 }
 
 /// Whether `top` would not work without `leaf`. What a leaf missed counts as missing altogether.
@@ -161,8 +171,13 @@ impl VdevTree {
             let config = (how.config)(leaf);
             let state_with = |device: Option<&dyn Device>| state_with(&config, device);
             let well = leaf.state() == VdevState::Healthy;
-            if !well || how.doubt && !is_well(leaf, &state_with) {
-                any |= reopen(leaf, &state_with, how);
+            if well && (!how.doubt || is_well(leaf, &state_with)) {
+                return;
+            }
+            match last_hope(self.root(), leaf) {
+                // What it holds is nowhere else.
+                true => leaf.set_state(VdevState::Degraded),
+                false => any |= reopen(leaf, &state_with, how),
             }
         })?;
         Ok(any)
@@ -229,8 +244,20 @@ type StateOf<'a> = &'a dyn Fn(Option<&dyn Device>) -> VdevState;
 fn is_well(leaf: &Vdev, state_with: StateOf<'_>) -> bool {
     leaf.device().is_some_and(|device| {
         device.forget_cached();
-        state_with(Some(&*device)).readable()
+        device.is_there() && state_with(Some(&*device)).readable()
     })
+}
+
+/// Whether a leaf's device was deleted, or something else put in its place, while its vdev cannot do
+/// without it: nothing that could be opened instead has what it holds.
+fn last_hope(root: &Arc<Vdev>, leaf: &Vdev) -> bool {
+    let is_below = |top: &&Arc<Vdev>| {
+        let mut leaves = Vec::new();
+        top.collect_leaves(&mut leaves);
+        leaves.iter().any(|l| l.guid() == leaf.guid())
+    };
+    let gone = leaf.state().readable() && leaf.device().is_some_and(|device| !device.is_there());
+    gone && root.children().iter().find(is_below).is_some_and(|top| required(top, leaf))
 }
 
 /// Brings a leaf back. Returns whether it is in use then.

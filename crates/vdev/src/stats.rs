@@ -2,9 +2,11 @@
 //!
 //! Operations, bytes and latencies are counted at leaves only; interior vdevs add up those of
 //! their children when asked. Errors are counted where they were seen and do not add up: a bad
-//! copy that another one made good is no error of the mirror.
+//! copy that another one made good is no error of the mirror. Repairs are counted at the leaf that was
+//! written to.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Number of buckets of a latency histogram (`VDEV_L_HISTO_BUCKETS`).
@@ -74,6 +76,12 @@ pub(crate) struct Stats {
     pub reads: Io,
     pub writes: Io,
     checksum_errors: AtomicU64,
+    /// Repairs that were tried since errors were last cleared.
+    heals_tried: AtomicU64,
+    /// Bytes that repairs wrote (`vs_self_healed`).
+    self_healed: AtomicU64,
+    /// The last write or flush that failed did so since there was no space below the device.
+    no_space: AtomicBool,
 }
 
 /// Counters of the reads or of the writes.
@@ -135,11 +143,44 @@ impl Stats {
         self.checksum_errors.fetch_add(1, Relaxed);
     }
 
+    /// Notes why a write or flush failed.
+    pub(crate) fn write_failed(&self, why: &io::Error) {
+        let full = matches!(why.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+        self.no_space.store(full, Relaxed);
+    }
+
+    /// Whether the last one that failed did so for want of space.
+    pub(crate) fn has_no_space(&self) -> bool {
+        self.no_space.load(Relaxed)
+    }
+
+    /// Counts an attempt to write right bytes where there were wrong ones.
+    pub(crate) fn heal_tried(&self) {
+        self.heals_tried.fetch_add(1, Relaxed);
+    }
+
+    /// Such an attempt succeeded.
+    pub(crate) fn healed(&self, bytes: usize) {
+        self.self_healed.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Attempts since errors were last cleared.
+    pub(crate) fn heals_tried(&self) -> u64 {
+        self.heals_tried.load(Relaxed)
+    }
+
+    /// Bytes that repairs wrote.
+    pub(crate) fn self_healed(&self) -> u64 {
+        self.self_healed.load(Relaxed)
+    }
+
     /// Forgets all errors.
     pub(crate) fn clear_errors(&self) {
-        for errors in [&self.reads.errors, &self.writes.errors, &self.checksum_errors] {
-            errors.store(0, Relaxed);
+        let errors = [&self.reads.errors, &self.writes.errors, &self.checksum_errors];
+        for counter in errors.into_iter().chain([&self.heals_tried]) {
+            counter.store(0, Relaxed);
         }
+        self.no_space.store(false, Relaxed);
     }
 
     /// (read, write, checksum) errors.

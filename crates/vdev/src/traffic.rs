@@ -21,10 +21,12 @@ pub enum Content {
     LogSpaceMap,
     /// Labels and uberblocks.
     Label,
+    /// Right bytes in the place of wrong ones.
+    Repair,
 }
 
 /// How many kinds of [`Content`] there are.
-const KINDS: usize = 5;
+const KINDS: usize = 6;
 
 /// Things and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 //! A read goes through three steps. It is *resolved*: DVAs on removed vdevs are mapped to where
 //! the data are now. It is *planned*: which bytes of which leaves to read first. The reads of a
 //! whole batch are then submitted together, and each block is *finished*: verified, and if it is
-//! not right, read otherwise until it is or nothing is left to try.
+//! not right, read otherwise until it is or nothing is left to try. Whoever turned out to be wrong on the
+//! way is reported as a [`Fault`].
 
 use std::io;
 use std::ops::Range;
@@ -17,7 +18,9 @@ use crate::indirect::{self, Maps};
 use crate::submit::{IoPool, LeafRead, Piece, read_leaves};
 use crate::vdev::{Kind, Vdev};
 use crate::write::Writer;
-use crate::{BlockRead, FindDevice, IndirectMap, VdevError, Verify, assemble, mirror, raidz};
+use crate::{
+    BlockRead, Fault, FindDevice, IndirectMap, Outcome, VdevError, Verify, assemble, mirror, raidz,
+};
 
 /// The assembled tree of vdevs of a pool.
 pub struct VdevTree {
@@ -76,10 +79,15 @@ impl<'a> Place<'a> {
     }
 
     /// Reads a place on a vdev that holds data.
-    pub(crate) fn read(self, pool: &IoPool, verify: Verify<'_>) -> Result<Abd, VdevError> {
+    pub(crate) fn read(
+        self,
+        pool: &IoPool,
+        verify: Verify<'_>,
+        faults: &mut Vec<Fault>,
+    ) -> Result<Abd, VdevError> {
         let mut plan = self.plan();
         let results = read_leaves(pool, &plan.first_reads());
-        plan.finish(pool, results, verify)
+        plan.finish(pool, results, verify, faults)
     }
 }
 
@@ -97,12 +105,15 @@ impl Plan<'_> {
         pool: &IoPool,
         results: Vec<io::Result<Piece>>,
         verify: Verify<'_>,
+        faults: &mut Vec<Fault>,
     ) -> Result<Abd, VdevError> {
         match self {
             Plan::Failed(error) => Err(error),
-            Plan::Mirror(read) => read.finish(pool, results.into_iter().next(), verify),
-            Plan::RaidZ(read) => read.finish(pool, results, verify),
-            Plan::Split(whole, pieces) => indirect::read_split(pool, whole, &pieces, verify),
+            Plan::Mirror(read) => read.finish(pool, results.into_iter().next(), verify, faults),
+            Plan::RaidZ(read) => read.finish(pool, results, verify, faults),
+            Plan::Split(whole, pieces) => {
+                indirect::read_split(pool, whole, &pieces, verify, faults)
+            }
         }
     }
 }
@@ -186,7 +197,7 @@ impl VdevTree {
 
     /// Reads `size` bytes (a block's psize) at `offset` (a DVA's) of top-level vdev `vdev`, from
     /// whichever copies pass `verify`. `txg` is the block's physical birth: copies on leaves that
-    /// missed it are tried last. Errors are counted at the vdevs that made them.
+    /// missed it are tried last. Errors are counted at the vdevs that made them; nothing is healed.
     pub fn read(
         &self,
         vdev: u64,
@@ -195,27 +206,27 @@ impl VdevTree {
         txg: u64,
         verify: Verify<'_>,
     ) -> Result<Abd, VdevError> {
-        let one = self.read_many(&[BlockRead { vdev, offset, size, txg, verify }]).pop();
-        one.unwrap_or(Err(VdevError::NoVdev(vdev)))
+        self.read_one(&BlockRead { vdev, offset, size, txg, verify }).charged()
     }
 
-    /// As [`VdevTree::read`], of a block that may never have been written: what is wrong is not counted.
-    /// (A removed vdev's pieces are.)
+    /// As [`VdevTree::read`], but for what it says of leaves, which is not counted yet.
+    pub fn read_one(&self, req: &BlockRead<'_>) -> Outcome<Result<Abd, VdevError>> {
+        let one = self.read_many(std::slice::from_ref(req)).pop();
+        one.unwrap_or_else(|| Outcome {
+            block: Err(VdevError::NoVdev(req.vdev)),
+            faults: Vec::new(),
+        })
+    }
+
+    /// As [`VdevTree::read`], of a block that may never have been written: wrong bytes blame nobody.
     pub fn read_speculative(&self, req: &BlockRead<'_>) -> Result<Abd, VdevError> {
-        let mut plan = match self.plan(req) {
-            Plan::Mirror(read) => Plan::Mirror(read.speculative()),
-            Plan::RaidZ(read) => Plan::RaidZ(read.speculative()),
-            other => other,
-        };
-        let results = read_leaves(&self.pool, &plan.first_reads());
-        let done = plan.finish(&self.pool, results, req.verify);
-        self.look_after();
-        done
+        self.read_one(req).block
     }
 
     /// Reads a batch of blocks: the reads of all of them are aggregated and submitted together,
-    /// those of each device in parallel to the others. Results are in the order of `reqs`.
-    pub fn read_many(&self, reqs: &[BlockRead<'_>]) -> Vec<Result<Abd, VdevError>> {
+    /// those of each device in parallel to the others. Results are in the order of `reqs`; what they
+    /// say of leaves is not counted yet.
+    pub fn read_many(&self, reqs: &[BlockRead<'_>]) -> Vec<Outcome<Result<Abd, VdevError>>> {
         let mut plans: Vec<(Plan<'_>, Range<usize>)> = Vec::with_capacity(reqs.len());
         let mut reads = Vec::with_capacity(reqs.len());
         for req in reqs {
@@ -228,7 +239,9 @@ impl VdevTree {
         let mut done = Vec::with_capacity(reqs.len());
         for ((plan, range), req) in plans.into_iter().zip(reqs) {
             let mine = results.by_ref().take(range.len()).collect();
-            done.push(plan.finish(&self.pool, mine, req.verify));
+            let mut faults = Vec::new();
+            let block = plan.finish(&self.pool, mine, req.verify, &mut faults);
+            done.push(Outcome { block, faults });
         }
         self.look_after();
         done
@@ -267,6 +280,6 @@ impl VdevTree {
         if size == 0 || size > MAX_BLOCK {
             return Err(place.error(&format!("a read of {size} bytes")));
         }
-        place.read(&self.pool, &|_| true)
+        place.read(&self.pool, &|_| true, &mut Vec::new())
     }
 }

@@ -157,7 +157,7 @@ fn small_neighbours_are_read_at_once() {
     // Neighbours, one asked for twice, one a small gap away, one far away.
     let at = [512, 0, 1024, 512, 8192, 2 << 20];
     let reqs: Vec<BlockRead<'_>> = at.into_iter().map(ask).collect();
-    assert!(t.read_many(&reqs).iter().all(|r| r.as_ref().is_ok_and(|b| b.len() == 512)));
+    assert!(t.read_many(&reqs).iter().all(|r| r.block.as_ref().is_ok_and(|b| b.len() == 512)));
     assert_eq!(disks[0].faults.reads(), 2);
 }
 
@@ -168,7 +168,7 @@ fn a_bad_sector_costs_only_its_block() {
     let verify = |b: &cenote_format::abd::Abd| *b.bytes() == DATA[..512];
     let ask = |i: u64| BlockRead { vdev: 0, offset: i * 512, size: 512, txg: 1, verify: &verify };
     let reqs: Vec<BlockRead<'_>> = (0..5).map(ask).collect();
-    let good: Vec<bool> = t.read_many(&reqs).iter().map(Result::is_ok).collect();
+    let good: Vec<bool> = t.read_many(&reqs).iter().map(|r| r.block.is_ok()).collect();
     assert_eq!(good, [true, true, false, true, true]);
     assert_eq!(read_errors(&t), [1]);
     assert_eq!(t.root().active_reads(), 0);
@@ -183,7 +183,7 @@ fn devices_of_a_batch_work_in_parallel() {
     let ask = |vdev| BlockRead { vdev, offset: 0, size: 512, txg: 1, verify: &verify };
     let reqs: Vec<BlockRead<'_>> = (0..6).map(ask).collect();
     let started = std::time::Instant::now();
-    assert!(t.read_many(&reqs).iter().all(Result::is_ok));
+    assert!(t.read_many(&reqs).iter().all(|r| r.block.is_ok()));
     assert!(started.elapsed() < Duration::from_millis(450));
 }
 

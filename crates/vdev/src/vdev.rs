@@ -219,6 +219,24 @@ impl Vdev {
         self.stats.errors()
     }
 
+    /// Whether the last write to this leaf that failed did so since the file system that its file is on, or
+    /// the quota there, had no space left. Clearing the errors forgets it.
+    pub fn has_no_space(&self) -> bool {
+        self.stats.has_no_space()
+    }
+
+    /// Whether something was written since the errors were cleared to correct them, here or below.
+    pub fn was_mended(&self) -> bool {
+        self.stats.heals_tried() > 0 || self.children.iter().any(|c| c.was_mended())
+    }
+
+    /// Bytes that were written to this leaf, or the leaves below, in place of wrong ones
+    /// (`vs_self_healed`).
+    pub fn self_healed(&self) -> u64 {
+        let below: u64 = self.children.iter().map(|c| c.self_healed()).sum();
+        self.stats.self_healed().saturating_add(below)
+    }
+
     /// (read operations, write operations, bytes read, bytes written), of an interior vdev the
     /// sums over its leaves.
     pub fn io_stats(&self) -> (u64, u64, u64, u64) {

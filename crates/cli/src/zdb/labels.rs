@@ -9,7 +9,9 @@ use crate::context::Context;
 use crate::outcome::Outcome;
 use cenote_format::label::{self, CONFIG_OFFSET, CONFIG_SIZE, LABELS, Uberblock};
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_vdev::{Device, ReadReq, open_device};
+use cenote_vdev::{Device, Partition, ReadReq, open_device, partitions, read_labels};
+use std::path::Path;
+use std::sync::Arc;
 
 /// Byte offset of the uberblock ring in a label.
 const RING_OFFSET: u64 = 128 << 10;
@@ -30,7 +32,7 @@ struct Label {
 pub fn run(args: &Args, ctx: &mut Context) -> Outcome {
     let name = args.operands.first().cloned().unwrap_or_default();
     let path = ctx.path(&name);
-    let device = match open_device(&path) {
+    let device = match open_labelled(&path) {
         Ok(device) => device,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && !name.starts_with('/') => {
             writeln!(
@@ -66,6 +68,21 @@ pub fn run(args: &Args, ctx: &mut Context) -> Outcome {
     let found = configs.iter().any(Option::is_some);
     let error = configs.iter().any(Option::is_none);
     Ok(if !found { 2 } else { i32::from(error) })
+}
+
+/// The device at a path; where that has a partition table, its first partition with a label.
+fn open_labelled(path: &Path) -> std::io::Result<Arc<dyn Device>> {
+    let device = open_device(path)?;
+    if read_labels(&*device).is_ok_and(|labels| labels.is_none()) {
+        let labelled = |part: &Partition| {
+            let device = open_device(&part.path(path)).ok()?;
+            read_labels(&*device).ok()?.map(|_| device)
+        };
+        if let Some(part) = partitions(&*device).iter().find_map(labelled) {
+            return Ok(part);
+        }
+    }
+    Ok(device)
 }
 
 /// The text of an error as C's `strerror` has it.

@@ -210,6 +210,9 @@ fn search(request: &Request, ctx: &mut Context) -> Vec<Candidate> {
         let why = why.split(" (os error").next().unwrap_or(why);
         ctx.complain(format_args!("cannot open '{}': {why}", path.display()));
     }
+    for path in &found.forbidden {
+        ctx.complain(format_args!("cannot open '{}': Permission denied", path.display()));
+    }
     let mut candidates = found.candidates;
     candidates
         .retain(|c| c.is_destroyed() == request.destroyed && ctx.pools.by_guid(c.guid).is_none());

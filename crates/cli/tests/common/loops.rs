@@ -17,8 +17,17 @@ impl Loop {
     /// One over `len` bytes (0: all that there are) at byte `offset` of `file`.
     pub fn over_part(file: &Path, offset: u64, len: u64) -> Option<Loop> {
         let (offset, len) = (offset.to_string(), len.to_string());
+        Loop::set_up(&["-o", &offset, "--sizelimit", &len], file)
+    }
+
+    /// One over `file` that cannot be written to.
+    pub fn read_only(file: &Path) -> Option<Loop> {
+        Loop::set_up(&["-r"], file)
+    }
+
+    fn set_up(how: &[&str], file: &Path) -> Option<Loop> {
         let mut command = Command::new("losetup");
-        command.args(["-o", &offset, "--sizelimit", &len, "-f", "--show"]).arg(file);
+        command.args(how).args(["-f", "--show"]).arg(file);
         let Ok(output) = command.output() else {
             super::skip("no losetup");
             return None;

@@ -29,7 +29,7 @@ use cenote_format::dmu::ObjsetType;
 use cenote_format::features::Feature;
 use cenote_format::label::{MMP_MAGIC, Uberblock};
 use cenote_format::nvlist::NvValue;
-use cenote_store::Store;
+use cenote_store::{Notes, Store};
 use cenote_vdev::VdevTree;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -214,7 +214,7 @@ impl Core {
         let devices = DeviceSet::of_open(prepared.devices());
         let origin =
             Origin { guid: prepared.pool_guid, altroot: request.altroot.clone(), readonly: false };
-        let imported = Imported { loaded, rewind: None, name };
+        let imported = Imported { loaded, rewind: None, name, notes: Notes::default() };
         let pool = Pool::around(origin, imported, Arc::new(devices));
         pool.tell_altroot();
         disk.loader.advance(mos, FIRST_TXG);

@@ -346,7 +346,7 @@ impl Drop for Engine {
 fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
     while shared.gate.next_turn(&|| shared.options.txg_timeout()) == Turn::Sync {
         // Those who wait are told, whatever happens.
-        let synced = catch_unwind(AssertUnwindSafe(|| core.lock().sync(shared)));
+        let synced = catch_unwind(AssertUnwindSafe(|| Store::vouch(|| core.lock().sync(shared))));
         let why = match synced {
             Ok(Ok(())) => continue,
             Ok(Err(e)) => e.to_string(),

@@ -41,7 +41,8 @@ impl Engine {
         engine: EngineOptions,
     ) -> Result<Arc<Engine>, ImportError> {
         let devices = Arc::new(DeviceSet::new(candidate, true));
-        let imported = import::import(candidate, &devices, options)?;
+        let mut imported = import::import(candidate, &devices, options)?;
+        imported.settle();
         let name = imported.name.clone();
         let pool = Pool::around(Origin::of(candidate, options), imported, devices);
         let target = || Target { name: candidate.name.clone(), new_name: options.new_name.clone() };

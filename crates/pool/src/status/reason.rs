@@ -22,7 +22,10 @@ pub enum Reason {
     /// Files are damaged.
     CorruptData,
     /// A device has had errors.
-    FailingDevice,
+    FailingDevice {
+        /// Right bytes were written in the place of wrong ones, or that was tried.
+        mended: bool,
+    },
     /// The version of the pool is newer than this software.
     VersionNewer,
     /// The pool was last used by another system.
@@ -34,6 +37,8 @@ pub enum Reason {
         /// Its host id.
         hostid: u64,
     },
+    /// The pool is imported by another process of this system.
+    InUse,
     /// The pool has `multihost=on`, this system has no host id.
     NoHostid,
     /// Features needed for reading are not known.
@@ -58,6 +63,10 @@ pub enum Reason {
     Offline,
     /// A device was pulled out.
     Removed,
+    /// A device lacks what was written while it was out of use.
+    Behind,
+    /// What a device is on has no space left for what is written to it.
+    NoSpace,
     /// A known fault of some OpenZFS release has left its mark.
     Errata(u64),
     /// Nothing.
@@ -82,6 +91,8 @@ pub(crate) struct Facts<'a> {
     pub tree: &'a ConfigTree,
     pub resilvering: bool,
     pub other_host: bool,
+    /// Something was written in the place of wrong bytes.
+    pub mended: bool,
     pub error_count: u64,
     pub errata: u64,
     pub features: &'a PoolFeatures,
@@ -131,12 +142,16 @@ impl Facts<'_> {
             Reason::MissingDevice
         } else if any(&unopened) {
             Reason::BadLabel
+        } else if !self.importing && any(&|l| l.no_space) {
+            Reason::NoSpace
         } else if !self.importing && any(&has_errors) {
-            Reason::FailingDevice
+            Reason::FailingDevice { mended: self.mended }
         } else if any(&in_state(VdevState::Offline)) {
             Reason::Offline
         } else if any(&in_state(VdevState::Removed)) {
             Reason::Removed
+        } else if !self.importing && any(&|l| l.behind) {
+            Reason::Behind
         } else if self.errata != 0 {
             Reason::Errata(self.errata)
         } else {
@@ -164,7 +179,7 @@ impl Reason {
             Reason::BadGuidSum => "ZFS-8000-6X",
             Reason::CorruptPool => "ZFS-8000-72",
             Reason::CorruptData => "ZFS-8000-8A",
-            Reason::FailingDevice => "ZFS-8000-9P",
+            Reason::FailingDevice { .. } => "ZFS-8000-9P",
             Reason::VersionNewer => "ZFS-8000-A5",
             Reason::OtherHost | Reason::Active { .. } | Reason::NoHostid => "ZFS-8000-EY",
             Reason::Errata(_) => "ZFS-8000-ER",
@@ -217,9 +232,17 @@ impl Reason {
                  \tfunctioning.",
                 ACTION_RESTORE,
             ),
-            Reason::FailingDevice => (
-                "One or more devices has experienced an unrecoverable error.  An\n\
-                 \tattempt was made to correct the error.  Applications are unaffected.",
+            Reason::FailingDevice { mended } => (
+                match mended {
+                    true => {
+                        "One or more devices has experienced an unrecoverable error.  An\n\
+                         \tattempt was made to correct the error.  Applications are unaffected."
+                    }
+                    false => {
+                        "One or more devices has experienced an unrecoverable error.\n\
+                         \tApplications are unaffected."
+                    }
+                },
                 "Determine if the device needs to be replaced, and clear the errors\n\
                  \tusing 'zpool clear' or replace the device with 'zpool replace'.",
             ),
@@ -236,6 +259,17 @@ impl Reason {
                  \tdegraded state.",
                 "Online the device using zpool online' or replace the device with\n\
                  \t'zpool replace'.",
+            ),
+            Reason::Behind => (
+                "One or more devices lack data that was written while they were not in\n\
+                 \tuse.  It is read from the other devices of their vdevs.",
+                "Import the pool in OpenZFS, which resilvers the devices.",
+            ),
+            Reason::NoSpace => (
+                "One or more devices are on a file system that has no space left.  What\n\
+                 \tcould not be written to them is missing there.",
+                "Free space on that file system, then clear the errors using 'zpool\n\
+                 \tclear'.",
             ),
             Reason::Resilvering => (
                 "One or more devices is currently being resilvered.  The pool will\n\
@@ -297,6 +331,7 @@ impl Reason {
             // These are seen only when importing.
             Reason::OtherHost
             | Reason::Active { .. }
+            | Reason::InUse
             | Reason::NoHostid
             | Reason::FeaturesForRead(_)
             | Reason::FeaturesForWrite(_)
@@ -345,6 +380,7 @@ impl Reason {
                 return Some(format!("The pool uses something not supported yet: {what}."));
             }
             Reason::Active { .. } => "The pool is currently imported by another system.",
+            Reason::InUse => "The pool is currently imported by another process of this system.",
             Reason::NoHostid => {
                 "The pool has the multihost property on.  It cannot\n\
                  \tbe safely imported when the system hostid is not set."
@@ -353,7 +389,10 @@ impl Reason {
             Reason::Faulted | Reason::FaultedFatal => "One or more devices are faulted.",
             Reason::Resilvering => "One or more devices were being resilvered.",
             Reason::Errata(n) => return Some(format!("Errata #{n} detected.")),
-            Reason::FailingDevice | Reason::Removed | Reason::Ok => return None,
+            Reason::Behind => "One or more devices lack data.",
+            Reason::FailingDevice { .. } | Reason::NoSpace | Reason::Removed | Reason::Ok => {
+                return None;
+            }
         };
         Some(text.into())
     }
@@ -403,6 +442,9 @@ impl Reason {
                     "The pool must be exported from {hostname} (hostid={hostid:x})\n\
                      \tbefore it can be safely imported."
                 );
+            }
+            (_, Reason::InUse) => {
+                "The pool must be exported by that process before it can be imported."
             }
             (_, Reason::NoHostid) => "Set a unique system hostid with the zgenhostid(8) command.",
             (_, Reason::CorruptPool) => {

@@ -11,7 +11,7 @@ use crate::host;
 use crate::import::{self, Cause, LoadOptions, uberblocks};
 use crate::scan::ScanStatus;
 use cenote_format::nvlist::NvList;
-use cenote_vdev::{Aux, VdevState};
+use cenote_vdev::{Aux, VdevState, is_held};
 use std::sync::Arc;
 
 /// A pool as `zpool import` lists it.
@@ -62,6 +62,7 @@ impl ImportReport {
             tree: &opened.tree,
             resilvering: opened.resilvering,
             other_host: theirs != 0 && theirs != u64::from(hostid) && c.state == STATE_ACTIVE,
+            mended: false,
             error_count: 0,
             errata: super::errata(&c.config, &opened.features),
             features: &opened.features,
@@ -178,6 +179,10 @@ fn write_line(out: &mut String, line: &VdevLine, name: &str, depth: usize, width
 /// Opens the pool as far as it goes.
 fn open(c: &Candidate, devices: &DeviceSet, hostid: u32) -> Opened {
     let root_config = c.config.list("vdev_tree").cloned().unwrap_or_default();
+    // Those that were handed in open are held by whoever asks.
+    if c.opened.0.is_empty() && c.devices.iter().any(|d| is_held(&d.path)) {
+        return in_use(&root_config, devices, Reason::InUse);
+    }
     let list = uberblocks(c);
     let Some(newest) = list.first() else {
         return unopened(&root_config, devices, Aux::CorruptData, Some(Reason::CorruptPool));

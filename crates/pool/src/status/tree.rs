@@ -91,6 +91,10 @@ pub struct VdevLine {
     pub note: Option<String>,
     /// Numbers of read, write and checksum errors.
     pub errors: (u64, u64, u64),
+    /// The leaf lacks what was written while it was out of use.
+    pub behind: bool,
+    /// The last write to the leaf that failed did so for want of space below it.
+    pub no_space: bool,
     /// The vdevs below.
     pub children: Vec<VdevLine>,
 }
@@ -103,6 +107,9 @@ impl VdevLine {
 
     fn of_vdev(v: &Vdev, mark_absent: bool) -> VdevLine {
         let (state, mut note) = describe(v.state(), v.config());
+        if v.state().readable() && v.device().is_some_and(|device| !device.is_there()) {
+            note = Some("was deleted or replaced".into());
+        }
         let mut config = v.config().clone();
         if mark_absent && v.is_leaf() && matches!(v.state(), VdevState::CantOpen(_)) {
             config::set(&mut config, "not_present", cenote_format::nvlist::NvValue::Uint64(1));
@@ -110,8 +117,13 @@ impl VdevLine {
         if config::flag(&config, "not_present") && v.is_leaf() {
             note = v.path().map(|p| format!("was {}", p.display()));
         }
-        if mark_absent && v.is_leaf() && v.state() == VdevState::Healthy && v.is_behind() {
+        let behind = v.is_leaf() && v.state() == VdevState::Healthy && v.is_behind();
+        let no_space = v.is_leaf() && v.has_no_space();
+        if mark_absent && behind {
             note = Some("(awaiting resilver)".into());
+        }
+        if mark_absent && no_space {
+            note = Some("no space left on the file system below".into());
         }
         VdevLine {
             config,
@@ -119,6 +131,8 @@ impl VdevLine {
             vdev_state: Some(v.state()),
             note,
             errors: v.errors(),
+            behind,
+            no_space,
             children: v.children().iter().map(|c| VdevLine::of_vdev(c, mark_absent)).collect(),
         }
     }
@@ -142,6 +156,8 @@ impl VdevLine {
             vdev_state: Some(vdev_state),
             note,
             errors: (0, 0, 0),
+            behind: false,
+            no_space: false,
             children,
         }
     }
@@ -281,6 +297,8 @@ impl VdevLine {
             vdev_state: Some(state),
             note,
             errors: (0, 0, 0),
+            behind: false,
+            no_space: false,
             children: vec![],
         }
     }

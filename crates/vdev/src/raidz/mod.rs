@@ -5,8 +5,7 @@
 //! some child returned bad data without an error: then everything there is to read is read,
 //! and every combination of columns that the parity can make up for is taken to be the bad
 //! one, until the result verifies. A column that was read and turns out different from what
-//! verified counts as a checksum error of its child; if nothing verifies, every column that was
-//! read does.
+//! verified is a fault of its child, and is healed; if nothing verifies, every column that was read is one.
 //!
 //! - [`map`]: where the columns are;
 //! - [`math`]: the arithmetic of parity.
@@ -23,7 +22,7 @@ use cenote_format::abd::Abd;
 
 use crate::submit::{IoPool, LeafRead, Piece, read_leaves};
 use crate::vdev::{Trust, Vdev};
-use crate::{VdevError, Verify, mirror};
+use crate::{Fault, VdevError, Verify, mirror};
 
 use map::Extent;
 
@@ -50,6 +49,28 @@ impl Column {
     fn good(&self) -> bool {
         self.trust == Some(Trust::Good)
     }
+
+    /// The leaf that the column was read from last.
+    fn last_tried(&self) -> Option<&Arc<Vdev>> {
+        self.leaves.get(self.tried.checked_sub(1)?)
+    }
+
+    /// `leaf` gave wrong bytes: an error of the child.
+    fn mismatch(&self, leaf: &Arc<Vdev>) -> Fault {
+        Fault::mismatch(leaf, self.extent.offset).blaming(&self.child)
+    }
+
+    /// What is wrong if the column should read as `right`: nothing, if it was not read, reads so, or was
+    /// not expected to.
+    fn fault(&self, right: &[u8]) -> Option<Fault> {
+        let leaf = self.last_tried().filter(|_| self.good())?;
+        let fault = match &self.data {
+            Some(data) if data.as_contiguous() == Some(right) => return None,
+            Some(_) => self.mismatch(leaf),
+            None => Fault::unreadable(leaf, self.extent.offset),
+        };
+        Some(fault.with_right(Abd::from_vec(right.to_vec())))
+    }
 }
 
 /// A block under way.
@@ -63,8 +84,6 @@ pub(crate) struct Read<'a> {
     asked: Vec<usize>,
     /// Why a column could not be read, for the message.
     error: Option<io::Error>,
-    /// Whether a wrong column is a fault of its child.
-    charges: bool,
 }
 
 impl<'a> Read<'a> {
@@ -79,23 +98,10 @@ impl<'a> Read<'a> {
             Some(Column { extent, child, leaves, tried: 0, trust, data: None })
         };
         let columns: Vec<Column> = extents.into_iter().map(column).collect::<Option<_>>()?;
-        let mut read = Read {
-            vdev,
-            offset,
-            size,
-            nparity,
-            columns,
-            asked: Vec::new(),
-            error: None,
-            charges: true,
-        };
+        let mut read =
+            Read { vdev, offset, size, nparity, columns, asked: Vec::new(), error: None };
         read.asked = read.choose();
         Some(read)
-    }
-
-    /// The same, of a block that may never have been written.
-    pub(crate) fn speculative(self) -> Self {
-        Read { charges: false, ..self }
     }
 
     /// The columns to read first: all data if it is good, otherwise what there is of good
@@ -140,12 +146,13 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// The block, given the results of [`Read::first_reads`].
+    /// The block, given the results of [`Read::first_reads`] (`vdev_raidz_io_done`).
     pub(crate) fn finish(
         mut self,
         pool: &IoPool,
         results: Vec<io::Result<Piece>>,
         verify: Verify<'_>,
+        faults: &mut Vec<Fault>,
     ) -> Result<Abd, VdevError> {
         let asked = std::mem::take(&mut self.asked);
         self.store(&asked, results);
@@ -153,19 +160,19 @@ impl<'a> Read<'a> {
         // What was read of untrusted columns is used only where nothing else is left.
         let attempts = [self.which(&doubtful), self.which(&|c| c.data.is_none())];
         if let Some(block) = self.attempt_each(&attempts, &[], verify) {
-            return Ok(self.verified(block));
+            return Ok(self.verified(block, faults));
         }
         self.read_everything(pool);
         let tried = attempts;
         if let Some(block) = self.attempt_each(&[self.which(&doubtful)], &tried, verify) {
-            return Ok(self.verified(block));
+            return Ok(self.verified(block, faults));
         }
         loop {
             if let Some(block) = self.try_combinations(verify) {
-                return Ok(self.verified(block));
+                return Ok(self.verified(block, faults));
             }
             if !self.read_other_copies(pool) {
-                return Err(self.failed());
+                return Err(self.failed(faults));
             }
         }
     }
@@ -274,10 +281,10 @@ impl<'a> Read<'a> {
         None
     }
 
-    /// Charges the children whose columns differ from what verified.
-    fn verified(&self, block: Abd) -> Abd {
+    /// Reports the columns that differ from what verified, or could not be read.
+    fn verified(&self, block: Abd, faults: &mut Vec<Fault>) -> Abd {
         let data_columns = self.columns.get(self.nparity..).unwrap_or_default();
-        let parity_read = self.columns.iter().take(self.nparity).any(|c| c.data.is_some());
+        let parity_read = self.columns.iter().take(self.nparity).any(|c| c.tried > 0);
         if !parity_read && data_columns.iter().all(|c| c.data.is_some()) {
             // Everything that was read verified.
             return block;
@@ -289,30 +296,22 @@ impl<'a> Read<'a> {
         let mut rest = &bytes[..];
         for column in data_columns {
             let (mine, after) = rest.split_at(column.extent.len.min(rest.len()));
-            self.charge_unless(column, mine);
+            faults.extend(column.fault(mine));
             slices.push(mine);
             rest = after;
         }
         for (k, column) in self.columns.iter().take(self.nparity).enumerate() {
-            if column.data.is_some() {
+            if column.tried > 0 {
                 let mut parity = vec![0; column.extent.len];
                 math::parity_of(k, slices.iter().copied(), &mut parity);
-                self.charge_unless(column, &parity);
+                faults.extend(column.fault(&parity));
             }
         }
         block
     }
 
-    /// A checksum error of the child, unless the column reads as it should or was not expected to.
-    fn charge_unless(&self, column: &Column, right: &[u8]) {
-        let wrong = column.data.as_ref().is_some_and(|d| d.as_contiguous() != Some(right));
-        if wrong && self.charges && column.good() {
-            column.child.stats.checksum_error();
-        }
-    }
-
-    /// Nothing helped: the error, charged to whom it concerns.
-    fn failed(&self) -> VdevError {
+    /// Nothing helped: the error. Every column that was read may be the wrong one.
+    fn failed(&self, faults: &mut Vec<Fault>) -> VdevError {
         let absent = self.columns.iter().filter(|c| c.data.is_none()).count();
         let (vdev, offset) = (self.vdev.id(), self.offset);
         if absent > self.nparity {
@@ -321,10 +320,8 @@ impl<'a> Read<'a> {
             let why = format!("{absent} of {} columns cannot be read: {cause}", self.columns.len());
             return VdevError::Io { vdev, offset, why };
         }
-        let right = |c: &&Column| self.charges && c.data.is_some() && c.good();
-        for column in self.columns.iter().filter(right) {
-            column.child.stats.checksum_error();
-        }
+        let expected = self.columns.iter().filter(|c| c.data.is_some() && c.good());
+        faults.extend(expected.filter_map(|c| Some(c.mismatch(c.last_tried()?))));
         VdevError::Checksum { vdev, offset }
     }
 }

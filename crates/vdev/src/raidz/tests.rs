@@ -199,7 +199,7 @@ fn batches_of_blocks_are_read_together() {
         })
         .collect();
     for (got, (_, want)) in tree.read_many(&reqs).into_iter().zip(&blocks) {
-        assert_eq!(*got.unwrap().bytes(), **want);
+        assert_eq!(*got.block.unwrap().bytes(), **want);
     }
 }
 

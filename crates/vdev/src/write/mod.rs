@@ -48,7 +48,7 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
@@ -62,7 +62,7 @@ use crate::{VdevError, mirror};
 pub(crate) use leaf::Written;
 use parity::Columns;
 pub(crate) use submit::submit;
-use submit::{LeafWrite, write_leaves};
+pub(crate) use submit::{LeafWrite, write_leaves};
 
 /// One block of a batch.
 #[derive(Clone, Debug)]
@@ -93,6 +93,8 @@ pub(crate) struct Writer {
     lost: Mutex<HashMap<u64, String>>,
     /// Held while devices are probed.
     pub probing: Mutex<()>,
+    /// Held by writes of blocks side by side, and alone while wrong bytes are replaced (`crate::fault`).
+    pub healing: RwLock<()>,
 }
 
 impl Writer {
@@ -103,6 +105,7 @@ impl Writer {
             flushes: AtomicU64::new(0),
             lost: Mutex::default(),
             probing: Mutex::default(),
+            healing: RwLock::default(),
         }
     }
 }
@@ -128,7 +131,9 @@ impl VdevTree {
             .zip(laid_out)
             .map(|(block, columns)| self.plan_write(block, columns?, &mut writes))
             .collect();
+        let beside = self.writer.healing.read().unwrap_or_else(PoisonError::into_inner);
         let results = write_leaves(&self.writer, &writes);
+        drop(beside);
         let finish = |(block, plan): (&BlockWrite, Result<Plan<'_>, VdevError>)| {
             plan.and_then(|plan| plan.finish(block, &results))
         };
@@ -143,6 +148,20 @@ impl VdevTree {
             blocks.iter().map(|b| parity::lay_out(self.check(b)?, b)).collect();
         parity::generate(&self.writer.pool, columns.iter_mut().flatten().collect());
         columns
+    }
+
+    /// What each child of a top-level vdev holds of the block `data` at `offset`: (child, byte offset on it,
+    /// bytes), filled up to whole sectors. `None`: it cannot be there.
+    pub(crate) fn columns_of(
+        &self,
+        vdev: u64,
+        offset: u64,
+        data: &Abd,
+    ) -> Option<Vec<(Arc<Vdev>, u64, Abd)>> {
+        let (data, content) = (data.clone(), Content::Repair);
+        let block = BlockWrite { vdev, offset, data, txg: 0, content };
+        let columns = self.lay_out(std::slice::from_ref(&block)).pop()?.ok()?;
+        Some(columns.into_parts().collect())
     }
 
     /// The vdev that a block goes to, if the block is one that can be there.
@@ -351,6 +370,7 @@ impl Flush {
         };
         tracing::warn!(leaf = ?self.leaf, %error, "flush failed");
         self.leaf.stats.writes.error();
+        self.leaf.stats.write_failed(error);
         let lost = self.leaf.written().flush_failed()?;
         self.leaf.add_missing(lost);
         Some(error.to_string())

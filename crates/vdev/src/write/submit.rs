@@ -22,7 +22,7 @@ use crate::vdev::Vdev;
 use crate::write::Writer;
 
 /// One write to a leaf.
-pub(super) struct LeafWrite {
+pub(crate) struct LeafWrite {
     pub leaf: Arc<Vdev>,
     /// Byte offset in the leaf's allocatable space.
     pub offset: u64,
@@ -33,7 +33,7 @@ pub(super) struct LeafWrite {
 
 /// Performs `writes`; the results are in their order. Counts operations, latencies and write
 /// errors at the leaves, and what they missed.
-pub(super) fn write_leaves(writer: &Writer, writes: &[LeafWrite]) -> Vec<io::Result<()>> {
+pub(crate) fn write_leaves(writer: &Writer, writes: &[LeafWrite]) -> Vec<io::Result<()>> {
     let mut order: Vec<usize> = (0..writes.len()).collect();
     order.sort_by_key(|i| (Arc::as_ptr(&writes[*i].leaf), writes[*i].offset));
     let failures = |w: &LeafWrite| w.leaf.written().flush_failures();
@@ -228,6 +228,9 @@ pub(crate) fn submit(leaf: &Vdev, reqs: &mut [WriteReq], counts: impl Fn(usize) 
             failure => {
                 stats.failed(counts(i));
                 leaf.suspected();
+                if let Some(Err(why)) = failure {
+                    leaf.stats.write_failed(why);
+                }
                 tracing::debug!(?leaf, offset = req.offset, ?failure, "write failed");
             }
         }

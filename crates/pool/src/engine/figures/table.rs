@@ -85,6 +85,10 @@ static GROUP: &[Row<TxgFigures>] = table! {
         "Device writes of labels and uberblocks";
     "label_written" Counter Bytes |g| g.writes.of(Content::Label).bytes,
         "Written to devices for labels and uberblocks";
+    "repair_writes" Counter Count |g| g.writes.of(Content::Repair).count,
+        "Device writes of right bytes in the place of wrong ones";
+    "repaired" Counter Bytes |g| g.writes.of(Content::Repair).bytes,
+        "Written to devices in the place of wrong bytes";
     "flushes" Counter Count |g| g.flushes, "Device flushes";
     "reads" Counter Count |g| g.reads.count, "Device reads meanwhile, whoever asked for them";
     "read" Counter Bytes |g| g.reads.bytes, "Read from devices meanwhile";

@@ -1,0 +1,148 @@
+//! What a read notes of devices and blocks, and when that counts.
+//!
+//! # Idea
+//!
+//! A block that reads wrong may be damaged, or its pointer may be out of date: the block was freed, its
+//! place was given out again, and what is there now is right for somebody else. Only the former is to be
+//! counted, listed and healed. Who reads knows which of the two it was, often only afterwards. So a
+//! piece of work that may read by stale pointers is made an *attempt* ([`Store::attempt`]): what its
+//! thread notes meanwhile is kept, and then
+//!
+//! - [`Notes::confirm`]ed: the devices are charged, the blocks that nobody could read are listed
+//!   (`spa_log_error`), and wrong bytes are healed where the right ones are known;
+//! - or dropped: nobody is to blame. The attempt is made once more, or its result was a hint.
+//!
+//! What is read outside of attempts counts at once. It is healed if the thread vouches for its pointers
+//! ([`Store::vouch`]): a sync thread does, which alone gives space out, and so do changes, which see the
+//! newest state.
+//!
+//! # Invariants
+//!
+//! - Notes belong to one thread: whatever notes something is called on the thread that made the attempt.
+//! - An attempt within another one is settled by itself.
+//! - Bytes are healed only by a pointer that is current: see `cenote_vdev`'s `fault`.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use cenote_vdev::{Fault, VdevTree};
+
+use crate::error::Bookmark;
+use crate::pipeline::Store;
+
+/// Faults of a block that is in one piece.
+struct Faults {
+    tree: Arc<VdevTree>,
+    /// Physical birth of the block.
+    birth: u64,
+    faults: Vec<Fault>,
+}
+
+/// What was noted.
+#[derive(Default)]
+#[must_use = "notes are confirmed, or dropped on purpose"]
+pub struct Notes {
+    faults: Vec<Faults>,
+    unreadable: Vec<Bookmark>,
+}
+
+impl Notes {
+    /// Whether nothing was wrong.
+    pub fn is_empty(&self) -> bool {
+        self.faults.is_empty() && self.unreadable.is_empty()
+    }
+
+    /// The pointers were right: what was noted counts. Bytes are healed if `current` says, at a time when
+    /// nothing is written, that the blocks are still allocated.
+    pub fn confirm(self, store: &Store, current: &dyn Fn() -> bool) {
+        for Faults { tree, birth, faults } in &self.faults {
+            faults.iter().for_each(Fault::charge);
+            tree.heal(*birth, faults, current);
+        }
+        store.list_unreadable(self.unreadable);
+    }
+}
+
+/// How what a thread reads counts.
+enum Mode {
+    /// Later, if at all.
+    Attempt(Notes),
+    /// At once; the pointers are current.
+    Vouched,
+}
+
+thread_local! {
+    static MODE: RefCell<Option<Mode>> = const { RefCell::new(None) };
+}
+
+/// Puts back what was before, however the work ends.
+struct Restore(Option<Mode>);
+
+impl Restore {
+    fn replacing(mode: Mode) -> Restore {
+        Restore(MODE.replace(Some(mode)))
+    }
+
+    /// What was noted meanwhile.
+    fn notes(mut self) -> Notes {
+        let mode = MODE.replace(self.0.take());
+        std::mem::forget(self);
+        match mode {
+            Some(Mode::Attempt(notes)) => notes,
+            _ => Notes::default(),
+        }
+    }
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        MODE.set(self.0.take());
+    }
+}
+
+impl Store {
+    /// Does something that may read by pointers that went stale meanwhile. What it notes counts only when
+    /// the notes are confirmed.
+    pub fn attempt<T>(work: impl FnOnce() -> T) -> (T, Notes) {
+        let restore = Restore::replacing(Mode::Attempt(Notes::default()));
+        let done = work();
+        (done, restore.notes())
+    }
+
+    /// Does something that reads by the newest pointers only: what it notes counts at once, and wrong bytes
+    /// are healed.
+    pub fn vouch<T>(work: impl FnOnce() -> T) -> T {
+        let _restore = Restore::replacing(Mode::Vouched);
+        work()
+    }
+
+    /// Notes who gave wrong bytes of a block that was born in txg `birth`.
+    pub(crate) fn note_faults(&self, tree: &Arc<VdevTree>, birth: u64, faults: Vec<Fault>) {
+        if faults.is_empty() {
+            return;
+        }
+        let faults = Faults { tree: tree.clone(), birth, faults };
+        self.note(Notes { faults: vec![faults], unreadable: Vec::new() });
+    }
+
+    /// Notes that nobody could read a block.
+    pub(crate) fn note_unreadable(&self, at: Bookmark) {
+        self.note(Notes { faults: Vec::new(), unreadable: vec![at] });
+    }
+
+    fn note(&self, mut new: Notes) {
+        let at_once = MODE.with_borrow_mut(|mode| match mode {
+            Some(Mode::Attempt(notes)) => {
+                notes.faults.append(&mut new.faults);
+                notes.unreadable.append(&mut new.unreadable);
+                None
+            }
+            Some(Mode::Vouched) => Some(true),
+            None => Some(false),
+        });
+        // Not while the thread's mode is borrowed: healing writes.
+        if let Some(vouched) = at_once {
+            new.confirm(self, &|| vouched);
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! What a read found wrong, and writing the right bytes in its place (self-healing).
+//!
+//! A read that finds its block in spite of a bad copy or column knows three things: which leaf gave the
+//! wrong bytes, where, and what should be there. It reports them as [`Fault`]s and changes nothing.
+//! Whoever asked for the block knows whether its pointer was still right, and decides:
+//!
+//! - [`Fault::charge`] counts a checksum error at the device that gave wrong bytes
+//!   (`vdev_mirror_io_done`, `vdev_raidz_checksum_error`);
+//! - [`VdevTree::heal`] writes the right bytes back (`ZIO_FLAG_IO_REPAIR`, `ZIO_FLAG_SELF_HEAL`);
+//! - dropping it forgets it: a pointer that went stale blames nobody.
+//!
+//! # Why healing overwrites nothing newer
+//!
+//! A place that was freed is given out again some groups later. So a repair and a write of a block
+//! exclude each other (`Writer::healing`), and while no write is under way the caller says once more
+//! whether the block is still where it was (`current`). If it is, its place has not been given out;
+//! if it is given out later, that write comes after the repair.
+//!
+//! Invariants: only leaves that take writes are healed, so a pool that is open read-only is never
+//! written to. What is healed is flushed with the next transaction group.
+
+use std::sync::{Arc, PoisonError};
+
+use cenote_format::abd::Abd;
+
+use crate::mirror;
+use crate::traffic::Content;
+use crate::tree::VdevTree;
+use crate::vdev::{Trust, Vdev};
+use crate::write::{LeafWrite, write_leaves};
+
+/// Wrong or unreadable bytes of a leaf; see the module's comment.
+#[derive(Clone, Debug)]
+#[must_use = "a fault is charged, healed, or forgotten on purpose"]
+pub struct Fault {
+    leaf: Arc<Vdev>,
+    /// Where the error counts: the leaf, or the child of RAID-Z that it is below.
+    blamed: Arc<Vdev>,
+    /// Byte offset in the leaf's allocatable space.
+    offset: u64,
+    /// What should be there; `None`: nobody knows.
+    right: Option<Abd>,
+    /// It was read without an error and was wrong. Else the read failed, which the leaf counted.
+    mismatch: bool,
+}
+
+impl Fault {
+    /// `leaf` gave wrong bytes at `offset`.
+    pub(crate) fn mismatch(leaf: &Arc<Vdev>, offset: u64) -> Fault {
+        let (blamed, leaf) = (leaf.clone(), leaf.clone());
+        Fault { leaf, blamed, offset, right: None, mismatch: true }
+    }
+
+    /// `leaf` could not be read at `offset`.
+    pub(crate) fn unreadable(leaf: &Arc<Vdev>, offset: u64) -> Fault {
+        Fault { mismatch: false, ..Fault::mismatch(leaf, offset) }
+    }
+
+    /// The same; the error counts at `blamed`.
+    pub(crate) fn blaming(self, blamed: &Arc<Vdev>) -> Fault {
+        Fault { blamed: blamed.clone(), ..self }
+    }
+
+    /// The same, now that it is known what should be there.
+    pub(crate) fn with_right(self, right: Abd) -> Fault {
+        Fault { right: Some(right), ..self }
+    }
+
+    /// The leaf.
+    pub fn leaf(&self) -> &Arc<Vdev> {
+        &self.leaf
+    }
+
+    /// Whether the leaf gave wrong bytes, rather than an error.
+    pub fn is_mismatch(&self) -> bool {
+        self.mismatch
+    }
+
+    /// Counts a checksum error, if the bytes were read and wrong.
+    pub fn charge(&self) {
+        if self.mismatch {
+            self.blamed.stats.checksum_error();
+        }
+    }
+
+    /// The write that heals it. Copies that were not expected to be right are left to a resilver.
+    fn repair(&self, txg: u64) -> Option<LeafWrite> {
+        let expected = self.leaf.trust(txg) == Some(Trust::Good);
+        let data = self.right.clone().filter(|_| expected && self.leaf.writable())?;
+        // Nothing is missed if it fails: the leaf is as bad as it was.
+        let (leaf, offset, content) = (self.leaf.clone(), self.offset, Content::Repair);
+        Some(LeafWrite { leaf, offset, data, txg: 0, content })
+    }
+}
+
+/// A block that was read, and what was found wrong on the way.
+#[derive(Debug)]
+pub struct Outcome<T> {
+    /// The block.
+    pub block: T,
+    /// Those who gave wrong bytes or none.
+    pub faults: Vec<Fault>,
+}
+
+impl<T> Outcome<T> {
+    /// The block; the faults are charged, and not healed.
+    pub fn charged(self) -> T {
+        self.faults.iter().for_each(Fault::charge);
+        self.block
+    }
+}
+
+impl VdevTree {
+    /// The same faults, of a read of `block` at `offset` of top-level vdev `vdev` that found nothing right,
+    /// now that another copy has shown what the block is.
+    pub fn healed_by(&self, vdev: u64, offset: u64, faults: Vec<Fault>, block: &Abd) -> Vec<Fault> {
+        if faults.is_empty() {
+            return faults;
+        }
+        let columns = self.columns_of(vdev, offset, block).unwrap_or_default();
+        let right = |fault: &Fault| {
+            let holds = |child: &Arc<Vdev>| {
+                let mut leaves = Vec::new();
+                mirror::copies(child, &mut leaves);
+                leaves.iter().any(|leaf| Arc::ptr_eq(leaf, &fault.leaf))
+            };
+            let mut mine = columns.iter().filter(|(_, offset, _)| *offset == fault.offset);
+            mine.find(|(child, ..)| holds(child)).map(|(.., bytes)| bytes.clone())
+        };
+        let heal = |fault: Fault| Fault { right: right(&fault), ..fault };
+        faults.into_iter().map(heal).collect()
+    }
+
+    /// Writes the right bytes of those `faults` for which they are known. `txg` is the physical birth of
+    /// the block; `current` says, when nothing is being written to the tree, whether the block is still
+    /// allocated. Returns how many places are right now.
+    ///
+    /// What a leaf takes is counted as its `self_healed` bytes; a write that fails is an error of it.
+    pub fn heal(&self, txg: u64, faults: &[Fault], current: &dyn Fn() -> bool) -> usize {
+        if !faults.iter().any(|fault| fault.repair(txg).is_some()) {
+            return 0;
+        }
+        let alone = self.writer.healing.write().unwrap_or_else(PoisonError::into_inner);
+        if !current() {
+            return 0;
+        }
+        let writes: Vec<LeafWrite> = faults.iter().filter_map(|fault| fault.repair(txg)).collect();
+        let results = write_leaves(&self.writer, &writes);
+        drop(alone);
+        let mut healed = 0;
+        for (write, result) in writes.iter().zip(&results) {
+            write.leaf.stats.heal_tried();
+            if result.is_ok() {
+                healed += 1;
+                write.leaf.stats.healed(write.data.len());
+                tracing::info!(leaf = ?write.leaf, offset = write.offset, "wrong bytes were mended");
+            }
+        }
+        self.look_after();
+        healed
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)]
+mod tests {
+    use std::io::Write;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::time::Duration;
+
+    use cenote_format::LABEL_START;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::device::open_device;
+    use crate::testing::{self, Leaf, checksum_errors, leaves, tree};
+    use crate::vdev::Kind;
+    use crate::write::BlockWrite;
+    use crate::{BlockRead, VdevError, VdevState};
+
+    const TXG: u64 = 10;
+
+    fn read(t: &VdevTree, offset: u64, data: &[u8]) -> Outcome<Result<Abd, VdevError>> {
+        let verify = |abd: &Abd| *abd.bytes() == *data;
+        let size = data.len() as u64;
+        t.read_one(&BlockRead { vdev: 0, offset, size, txg: TXG, verify: &verify })
+    }
+
+    fn mirror(n: usize) -> (VdevTree, Vec<Leaf>) {
+        let disks = leaves(n, 4 << 20);
+        let top = testing::mirror_like(Kind::Mirror, 0, testing::files(&disks));
+        (tree(vec![top]), disks)
+    }
+
+    fn healed(t: &VdevTree) -> Vec<u64> {
+        t.leaves().iter().map(|l| l.self_healed()).collect()
+    }
+
+    #[test]
+    fn the_wrong_side_of_a_mirror_is_named_and_mended() {
+        let (t, disks) = mirror(3);
+        let data = [7; 4096];
+        disks[2].write(8192, &data);
+        disks[0].faults.fail(LABEL_START + 8192..LABEL_START + 8704);
+        let found = read(&t, 8192, &data);
+        assert!(found.block.is_ok());
+        let who: Vec<(u64, bool)> =
+            found.faults.iter().map(|f| (f.leaf().id(), f.is_mismatch())).collect();
+        assert_eq!(who, [(0, false), (1, true)]);
+        // Until somebody says so, nobody is to blame.
+        assert_eq!((checksum_errors(&t), healed(&t)), (vec![0; 3], vec![0; 3]));
+        assert_eq!(t.heal(TXG, &found.faults, &|| true), 2);
+        found.faults.iter().for_each(Fault::charge);
+        assert_eq!((checksum_errors(&t), healed(&t)), (vec![0, 1, 0], vec![4096, 4096, 0]));
+        for disk in &disks {
+            let at = (LABEL_START + 8192) as usize;
+            assert_eq!(disk.memory.bytes()[at..at + 4096], data);
+        }
+        assert!(t.root().was_mended());
+        t.root().clear_errors();
+        assert!(!t.root().was_mended());
+    }
+
+    #[test]
+    fn a_block_that_has_gone_is_not_written() {
+        let (t, disks) = mirror(2);
+        disks[1].write(0, &[7; 512]);
+        let found = read(&t, 0, &[7; 512]);
+        assert_eq!((found.faults.len(), t.heal(TXG, &found.faults, &|| false)), (1, 0));
+        assert!(disks[0].memory.bytes().iter().all(|b| *b == 0));
+        assert!(!t.root().was_mended());
+    }
+
+    #[test]
+    fn what_was_not_expected_to_be_right_is_left_alone() {
+        let (t, disks) = mirror(2);
+        disks[1].write(0, &[7; 512]);
+        let found = read(&t, 0, &[7; 512]);
+        // By the time it is known to have missed the block.
+        t.set_dtl(t.leaves()[0].guid(), vec![5..20]).unwrap();
+        assert_eq!(t.heal(TXG, &found.faults, &|| true), 0);
+        t.set_dtl(t.leaves()[0].guid(), vec![]).unwrap();
+        assert!(t.take_offline(t.leaves()[0].guid()));
+        assert_eq!(t.heal(TXG, &found.faults, &|| true), 0);
+        assert_eq!(t.leaves()[0].state(), VdevState::Offline);
+    }
+
+    #[test]
+    fn a_device_open_for_reading_is_not_written_to() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&vec![0; LABEL_START as usize + (1 << 20)]).unwrap();
+        let (device, good) = (open_device(file.path()).unwrap(), Leaf::new(1 << 20));
+        good.write(0, &[7; 512]);
+        let sides = vec![testing::file_on(0, device), testing::file(1, &good)];
+        let t = tree(vec![testing::mirror_like(Kind::Mirror, 0, sides)]);
+        let found = read(&t, 0, &[7; 512]);
+        assert_eq!((found.faults.len(), t.heal(TXG, &found.faults, &|| true)), (1, 0));
+        assert!(std::fs::read(file.path()).unwrap().iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn nothing_is_mended_while_blocks_are_written() {
+        let (t, disks) = mirror(2);
+        disks[1].write(0, &[7; 512]);
+        let found = read(&t, 0, &[7; 512]);
+        let written = AtomicBool::new(false);
+        disks[1].faults.set_delay(Duration::from_millis(300));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (data, content) = (Abd::from_vec(vec![1; 512]), Content::Data);
+                let block = BlockWrite { vdev: 0, offset: 1 << 20, data, txg: 12, content };
+                assert!(t.write_many(&[block])[0].is_ok());
+                written.store(true, SeqCst);
+            });
+            while disks[1].faults.writes() == 0 {
+                std::thread::yield_now();
+            }
+            // The write has left the devices then, though it may not have been answered yet.
+            let current = || disks[1].memory.bytes()[(LABEL_START + (1 << 20)) as usize] == 1;
+            assert_eq!(t.heal(TXG, &found.faults, &current), 1);
+        });
+        assert!(written.load(SeqCst));
+    }
+
+    #[test]
+    fn another_copy_mends_a_block_that_was_lost_here() {
+        for nparity in [0, 1, 2] {
+            let disks = leaves(4, 1 << 20);
+            let top = match nparity {
+                0 => testing::mirror_like(Kind::Mirror, 0, testing::files(&disks)),
+                n => testing::raidz(n, 9, testing::files(&disks)),
+            };
+            let t = tree(vec![top]);
+            let data: Vec<u8> = (0..5000u32).map(|i| (i / 3) as u8 | 1).collect();
+            let found = read(&t, 512, &data);
+            assert!(found.block.is_err() && !found.faults.is_empty());
+            let faults = t.healed_by(0, 512, found.faults, &Abd::from_vec(data.clone()));
+            assert_eq!(t.heal(TXG, &faults, &|| true), faults.len());
+            let again = read(&t, 512, &data);
+            assert!(again.block.is_ok() && again.faults.is_empty(), "{nparity}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        /// Whatever up to the parity was wrong or unreadable is as it was after one read.
+        #[test]
+        fn raidz_is_whole_again(
+            nparity in 1u64..4, more in 1usize..4, four_k: bool, sector in 0u64..300,
+            len in 1usize..40_000, which in any::<u16>(), unreadable in any::<u16>(),
+        ) {
+            let width = nparity as usize + more;
+            let disks = leaves(width, 2 << 20);
+            let ashift = if four_k { 12 } else { 9 };
+            let vdev = testing::raidz(nparity, ashift, testing::files(&disks));
+            let data: Vec<u8> = (0..len).map(|i| (i * 31 + i / 251) as u8).collect();
+            let offset = sector << ashift;
+            testing::write_raidz(&vdev, &disks, offset, &data);
+            let t = tree(vec![vdev]);
+            let before: Vec<Vec<u8>> = disks.iter().map(|d| d.memory.bytes().clone()).collect();
+            let picked = (0..width).filter(|c| which >> c & 1 == 1).take(nparity as usize);
+            let columns = t.columns_of(0, offset, &Abd::from_vec(data.clone())).unwrap();
+            for c in picked {
+                for (_, at, bytes) in columns.iter().filter(|(child, ..)| child.id() == c as u64) {
+                    let at = LABEL_START + at;
+                    if unreadable >> c & 1 == 1 {
+                        disks[c].faults.fail(at..at + bytes.len() as u64);
+                    }
+                    let range = at as usize..at as usize + bytes.len();
+                    disks[c].memory.bytes()[range].iter_mut().for_each(|b| *b ^= 0x55);
+                }
+            }
+            let found = read(&t, offset, &data);
+            prop_assert!(found.block.is_ok());
+            prop_assert_eq!(t.heal(TXG, &found.faults, &|| true), found.faults.len());
+            // Parity is read, and mended, only where data was wrong.
+            for (disk, before) in disks.iter().zip(&before) {
+                disk.faults.repair();
+                prop_assert!(found.faults.is_empty() || *disk.memory.bytes() == *before);
+            }
+            prop_assert!(read(&t, offset, &data).faults.is_empty());
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Partitions of disk images: what `dd` of a whole disk gives is a file with a partition table, and the
+//! pool is in one of its partitions.
+//!
+//! The kernel makes devices of the partitions of a disk, but not of those of a file. Here partition 1 of
+//! the image `disk.img` is opened as `disk.img-part1`, in the manner of the links below `/dev/disk`,
+//! where there is no file of that name. A table is a GUID partition table, in sectors of 512 or 4096
+//! bytes, or the four primary partitions of the old kind (MBR).
+//!
+//! GPT header in sector 1, little endian:
+//!
+//! ```text
+//! 0 "EFI PART" | 72 sector of the entries (8) | 80 how many (4) | 84 bytes of each (4)
+//! entry: 0 type (16; zeros: not in use) | 32 first sector (8) | 40 last sector (8)
+//! ```
+//!
+//! Invariants: a [`Partition`] is within its device, and a [`Slice`] never reaches beyond it.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::device::{Device, ReadReq, WriteReq};
+
+const SIGNATURE: &[u8] = b"EFI PART";
+/// Most entries that are looked at, and most bytes of each.
+const MOST_ENTRIES: usize = 1024;
+const MOST_ENTRY: usize = 4096;
+/// Bytes of the sectors that the old kind counts in, of its entries, and where these are.
+const MBR_SECTOR: u64 = 512;
+const MBR_ENTRY: usize = 16;
+const MBR_ENTRIES: std::ops::Range<usize> = 446..510;
+/// The kind of the one that protects a GPT.
+const PROTECTIVE: u8 = 0xee;
+
+/// A partition of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Partition {
+    /// Its number, from 1 on.
+    pub number: u32,
+    /// Byte offset of its first byte.
+    pub start: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+impl Partition {
+    /// The path by which it is opened, where `image` is the file that it is in.
+    pub fn path(&self, image: &Path) -> PathBuf {
+        let mut name = image.as_os_str().to_os_string();
+        name.push(format!("-part{}", self.number));
+        PathBuf::from(name)
+    }
+}
+
+fn bytes_at(device: &dyn Device, offset: u64, len: usize) -> Option<Vec<u8>> {
+    let mut req = [ReadReq::new(offset, len)];
+    device.read_batch(&mut req);
+    let [req] = req;
+    Some(req.take().ok()?.to_vec())
+}
+
+fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
+    let mut all = [0; 8];
+    all.get_mut(..N)?.copy_from_slice(bytes.get(at..at.checked_add(N)?)?);
+    Some(u64::from_le_bytes(all))
+}
+
+/// The partitions of a device, by their numbers; none if it has no table.
+pub fn partitions(device: &dyn Device) -> Vec<Partition> {
+    let gpt = [512, 4096].into_iter().find_map(|sector| gpt(device, sector));
+    let mut found = gpt.or_else(|| mbr(device)).unwrap_or_default();
+    let inside = |p: &Partition| {
+        p.size > 0 && p.start.checked_add(p.size).is_some_and(|end| end <= device.size())
+    };
+    found.retain(inside);
+    found
+}
+
+fn gpt(device: &dyn Device, sector: u64) -> Option<Vec<Partition>> {
+    let header = bytes_at(device, sector, 512).filter(|bytes| bytes.starts_with(SIGNATURE))?;
+    let first = number::<8>(&header, 72)?.checked_mul(sector)?;
+    let count = usize::try_from(number::<4>(&header, 80)?).ok()?.min(MOST_ENTRIES);
+    let len = usize::try_from(number::<4>(&header, 84)?).ok()?;
+    if !(48..=MOST_ENTRY).contains(&len) {
+        return None;
+    }
+    let entries = bytes_at(device, first, count.checked_mul(len)?)?;
+    let partition = |(i, entry): (usize, &[u8])| {
+        let used = entry.get(..16)?.iter().any(|b| *b != 0);
+        let (first, last) = (number::<8>(entry, 32)?, number::<8>(entry, 40)?);
+        let sectors = last.checked_sub(first)?.checked_add(1).filter(|_| used)?;
+        let (start, size) = (first.checked_mul(sector)?, sectors.checked_mul(sector)?);
+        Some(Partition { number: i as u32 + 1, start, size })
+    };
+    Some(entries.chunks_exact(len).enumerate().filter_map(partition).collect())
+}
+
+fn mbr(device: &dyn Device) -> Option<Vec<Partition>> {
+    let sector = bytes_at(device, 0, 512).filter(|bytes| bytes.ends_with(&[0x55, 0xaa]))?;
+    let partition = |(i, entry): (usize, &[u8])| {
+        entry.get(4).filter(|kind| **kind != 0 && **kind != PROTECTIVE)?;
+        let (start, size) = (number::<4>(entry, 8)?, number::<4>(entry, 12)?);
+        let (start, size) = (start * MBR_SECTOR, size * MBR_SECTOR);
+        Some(Partition { number: i as u32 + 1, start, size })
+    };
+    let entries = sector.get(MBR_ENTRIES)?.chunks_exact(MBR_ENTRY);
+    Some(entries.enumerate().filter_map(partition).collect())
+}
+
+/// The image and the number of the partition that a path means; `None`: it is the path of something, or
+/// of nothing at all.
+pub(crate) fn image_of(path: &Path) -> Option<(PathBuf, u32)> {
+    if path.symlink_metadata().is_ok() {
+        return None;
+    }
+    let name = path.as_os_str().as_encoded_bytes();
+    let digits = name.iter().rev().take_while(|b| b.is_ascii_digit()).count();
+    let (image, number) = name.split_at(name.len() - digits);
+    let image = image.strip_suffix(b"-part")?;
+    let number = std::str::from_utf8(number).ok()?.parse().ok()?;
+    let image = PathBuf::from(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(image));
+    image.metadata().is_ok_and(|m| m.is_file()).then_some((image, number))
+}
+
+/// Part of a device.
+pub(crate) struct Slice {
+    inner: Arc<dyn Device>,
+    part: Partition,
+    path: PathBuf,
+}
+
+impl Slice {
+    /// The partition `number` of `image`.
+    ///
+    /// Errors: there is none.
+    pub(crate) fn of(
+        image: Arc<dyn Device>,
+        number: u32,
+        path: &Path,
+    ) -> io::Result<Arc<dyn Device>> {
+        let part = partitions(&*image).into_iter().find(|p| p.number == number);
+        let part = part.ok_or(ErrorKind::NotFound)?;
+        Ok(Arc::new(Slice { inner: image, part, path: path.to_path_buf() }))
+    }
+
+    /// Where bytes of the partition are on the device.
+    fn place(&self, offset: u64, len: usize) -> Option<u64> {
+        let end = offset.checked_add(len as u64)?;
+        if end > self.part.size { None } else { offset.checked_add(self.part.start) }
+    }
+}
+
+impl Device for Slice {
+    fn size(&self) -> u64 {
+        self.part.size
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn read_batch(&self, reqs: &mut [ReadReq]) {
+        let (mut moved, mut whose) = (Vec::with_capacity(reqs.len()), Vec::new());
+        for (i, req) in reqs.iter_mut().enumerate().filter(|(_, req)| req.result.is_none()) {
+            match self.place(req.offset, req.len) {
+                Some(at) => {
+                    moved.push(ReadReq::new(at, req.len));
+                    whose.push(i);
+                }
+                None => req.result = Some(Err(ErrorKind::UnexpectedEof.into())),
+            }
+        }
+        self.inner.read_batch(&mut moved);
+        for (i, done) in whose.into_iter().zip(moved) {
+            if let Some(req) = reqs.get_mut(i) {
+                req.result = done.result;
+            }
+        }
+    }
+
+    fn writable(&self) -> bool {
+        self.inner.writable()
+    }
+
+    fn write_batch(&self, reqs: &mut [WriteReq]) {
+        let (mut moved, mut whose) = (Vec::with_capacity(reqs.len()), Vec::new());
+        for (i, req) in reqs.iter_mut().enumerate().filter(|(_, req)| req.result.is_none()) {
+            match self.place(req.offset, req.data.len()) {
+                Some(at) => {
+                    moved.push(WriteReq::new(at, req.data.clone()));
+                    whose.push(i);
+                }
+                None => req.result = Some(Err(ErrorKind::InvalidInput.into())),
+            }
+        }
+        self.inner.write_batch(&mut moved);
+        for (i, done) in whose.into_iter().zip(moved) {
+            if let Some(req) = reqs.get_mut(i) {
+                req.result = done.result;
+            }
+        }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn is_current(&self) -> bool {
+        self.inner.is_current()
+    }
+
+    fn is_there(&self) -> bool {
+        self.inner.is_there()
+    }
+
+    fn forget_cached(&self) {
+        self.inner.forget_cached();
+    }
+
+    fn concurrency(&self, requests: usize, bytes: u64) -> usize {
+        self.inner.concurrency(requests, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{open_device, open_device_rw, read_at};
+    use crate::inject::MemDevice;
+    use cenote_format::abd::Abd;
+    use proptest::prelude::*;
+
+    const SECTORS: u64 = 256;
+
+    /// A table with the partitions (number, first sector, last sector).
+    fn image(sector: usize, parts: &[(usize, u64, u64)]) -> Vec<u8> {
+        let mut image = vec![0; SECTORS as usize * sector];
+        let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
+        put(sector, SIGNATURE);
+        put(sector + 72, &2u64.to_le_bytes());
+        put(sector + 80, &128u32.to_le_bytes());
+        put(sector + 84, &128u32.to_le_bytes());
+        put(450, &[PROTECTIVE]);
+        put(510, &[0x55, 0xaa]);
+        for (number, first, last) in parts {
+            let at = 2 * sector + 128 * (number - 1);
+            put(at, &[1; 16]);
+            put(at + 32, &first.to_le_bytes());
+            put(at + 40, &last.to_le_bytes());
+        }
+        image
+    }
+
+    fn of(image: Vec<u8>) -> Vec<Partition> {
+        partitions(&*MemDevice::new("image", image))
+    }
+
+    #[test]
+    fn tables_of_both_kinds() {
+        for sector in [512, 4096] {
+            let found = of(image(sector, &[(1, 100, 199), (9, 200, 200), (2, 250, 256)]));
+            let s = sector as u64;
+            let first = Partition { number: 1, start: 100 * s, size: 100 * s };
+            // The last one reaches beyond the end.
+            assert_eq!(found, [first, Partition { number: 9, start: 200 * s, size: s }]);
+        }
+        let mut old = vec![0; 100 << 10];
+        old[510..512].copy_from_slice(&[0x55, 0xaa]);
+        old[446 + 16 + 4] = 0x83;
+        old[446 + 16 + 8] = 63;
+        old[446 + 16 + 12] = 100;
+        assert_eq!(of(old), [Partition { number: 2, start: 63 * 512, size: 100 * 512 }]);
+        assert!(of(vec![0; 1 << 20]).is_empty() && of(Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn a_partition_is_a_device() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.img");
+        let mut bytes = image(512, &[(1, 100, 119)]);
+        bytes[100 * 512..120 * 512].fill(7);
+        std::fs::write(&path, &bytes).unwrap();
+        let part = dir.path().join("disk.img-part1");
+        let device = open_device(&part).unwrap();
+        assert_eq!((device.size(), device.path()), (20 * 512, part.as_path()));
+        assert_eq!(read_at(&*device, 0, 20 * 512).unwrap(), [7; 20 * 512]);
+        assert!(read_at(&*device, 1, 20 * 512).is_err() && read_at(&*device, u64::MAX, 1).is_err());
+        assert!(open_device(&dir.path().join("disk.img-part2")).is_err());
+        let device = open_device_rw(&part).unwrap();
+        assert!(device.writable() && device.is_there());
+        let mut reqs = [(0, 512), (20 * 512 - 1, 2), (19 * 512, 512)]
+            .map(|(at, len)| WriteReq::new(at, Abd::from_vec(vec![9; len])));
+        device.write_batch(&mut reqs);
+        assert_eq!(reqs.map(|r| r.take().is_ok()), [true, false, true]);
+        device.flush().unwrap();
+        bytes[100 * 512..101 * 512].fill(9);
+        bytes[119 * 512..120 * 512].fill(9);
+        assert!(std::fs::read(&path).unwrap() == bytes);
+        // The image is taken as a whole.
+        assert_eq!(open_device_rw(&path).err().unwrap().kind(), ErrorKind::ResourceBusy);
+        std::fs::remove_file(&path).unwrap();
+        assert!(!device.is_there());
+    }
+
+    proptest! {
+        /// Whatever a table says, partitions are within the device.
+        #[test]
+        fn hostile_tables(
+            numbers in proptest::collection::vec(any::<u64>(), 8), small: bool, at in 0usize..600,
+        ) {
+            let mut bytes = image(512, &[(1, numbers[0], numbers[1]), (2, 100, numbers[2] % 400)]);
+            if small {
+                bytes[512 + 72..512 + 80].copy_from_slice(&(numbers[3] % 300).to_le_bytes());
+                bytes[512 + 80..512 + 84].copy_from_slice(&(numbers[4] as u32).to_le_bytes());
+                bytes[512 + 84..512 + 88].copy_from_slice(&(numbers[5] as u32 % 5000).to_le_bytes());
+            }
+            bytes[at..at + 8].copy_from_slice(&numbers[6].to_le_bytes());
+            let size = bytes.len() as u64;
+            prop_assert!(of(bytes).iter().all(|p| p.start + p.size <= size));
+        }
+    }
+}
