@@ -26,6 +26,9 @@ pub struct Run {
     pub cpu_seconds: f64,
     /// The user time in it.
     pub user_seconds: f64,
+    /// The time of the server in it, where there is one.
+    #[serde(default)]
+    pub server_seconds: f64,
     /// Time that processors of this virtual machine had something to do and the host ran others
     /// (steal time), of all processors together.
     pub stolen_seconds: f64,
@@ -111,13 +114,26 @@ pub fn measure_with(
     server: Option<u32>,
     work: impl FnOnce() -> anyhow::Result<(u64, u64)>,
 ) -> anyhow::Result<Run> {
-    let (start, before, stolen) = (Instant::now(), cpu(server)?, stolen_seconds()?);
+    let of_server = || server.map_or(Ok(Cpu::default()), server_cpu);
+    let (begun, before, stolen) = (of_server()?, cpu(server)?, stolen_seconds()?);
+    let start = Instant::now();
     let (bytes, ops) = work()?;
     let (seconds, after) = (start.elapsed().as_secs_f64(), cpu(server)?);
     let user_seconds = after.user - before.user;
     let cpu_seconds = user_seconds + after.system - before.system;
+    let ended = of_server()?;
+    let server_seconds = ended.user + ended.system - begun.user - begun.system;
     let stolen_seconds = stolen_seconds()? - stolen;
-    Ok(Run { row: row.into(), bytes, ops, seconds, cpu_seconds, user_seconds, stolen_seconds })
+    Ok(Run {
+        row: row.into(),
+        bytes,
+        ops,
+        seconds,
+        cpu_seconds,
+        user_seconds,
+        server_seconds,
+        stolen_seconds,
+    })
 }
 
 /// The run with the median wall time of each row, rows in order of first appearance.

@@ -124,7 +124,7 @@ const KNOWN_ZFS_FUSE: [(&str, f64); 6] = [
 /// Prints one line per row that any of the mounted file systems has.
 pub fn print_mounted(all: &[Rows]) {
     println!(
-        "\n{:<24} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>6} {:>8} {:>8} {:>8}",
+        "\n{:<24} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8}",
         "through a mount",
         "unit",
         "cenote",
@@ -136,6 +136,8 @@ pub fn print_mounted(all: &[Rows]) {
         "known",
         "CPU us",
         "btrfs",
+        "zfs-fuse",
+        "daemon s",
         "zfs-fuse"
     );
     let of = |system: &str| all.iter().find(|r| r.system == system).map_or(&[][..], |r| &r.rows);
@@ -153,13 +155,14 @@ pub fn print_mounted(all: &[Rows]) {
         let micros = |r: Option<&Run>| {
             r.map_or("-".into(), |r| format!("{:.1}", r.cpu_seconds * 1e6 / r.ops as f64))
         };
+        let server = |r: Option<&Run>| r.map_or("-".into(), |r| format!("{:.2}", r.server_seconds));
         let ratio = |a: Option<&Run>, b: Option<&Run>| match (a, b) {
             (Some(a), Some(b)) => format!("{:.2}", rate(a) / rate(b)),
             _ => "-".into(),
         };
         let known = KNOWN_ZFS_FUSE.iter().find(|(name, _)| *name == row);
         println!(
-            "{:<24} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>6} {:>8} {:>8} {:>8}",
+            "{:<24} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8}",
             row,
             if bytes { "MB/s" } else { "ops/s" },
             number(cenote),
@@ -172,6 +175,8 @@ pub fn print_mounted(all: &[Rows]) {
             micros(cenote),
             micros(btrfs),
             micros(zfs_fuse),
+            server(cenote),
+            server(zfs_fuse),
         );
     }
     println!("\n{MOUNTED}");
@@ -180,5 +185,5 @@ pub fn print_mounted(all: &[Rows]) {
 
 /// How to read the table.
 const MOUNTED: &str = "Known: zfs-fuse beside btrfs, as others measured it. CPU us/op: the program and \
-the daemon;\nwhat btrfs does in the kernel's own threads is not counted. Compressed rows: cenote lz4, \
+the daemon;\ndaemon s: CPU seconds of the daemon in the row;\nwhat btrfs does in the kernel's own threads is not counted. Compressed rows: cenote lz4, \
 btrfs lzo,\nzfs-fuse lzjb. Calls of 1 MiB; all but reads and stat end when everything is on disk.";

@@ -7,6 +7,7 @@
 
 use cenote_zpl::Error;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Waits until all changes of a file system so far are on disk.
 pub type SyncHook = Arc<dyn Fn() -> Result<(), Error> + Send + Sync>;
@@ -24,6 +25,9 @@ pub enum SyncPolicy {
     Disabled,
 }
 
+/// How long the thread waits for something to do before it ends.
+const REST: Duration = Duration::from_secs(10);
+
 /// What is to be done when changes are on disk, or could not be written.
 type Answer = Box<dyn FnOnce(&Result<(), Error>) + Send>;
 
@@ -40,7 +44,7 @@ struct Shared {
     more: Condvar,
 }
 
-/// The queue and its thread, which is started when it is first needed.
+/// The queue and its thread, which is started when it is needed.
 #[derive(Default)]
 pub(crate) struct Syncer {
     shared: Arc<Shared>,
@@ -98,14 +102,20 @@ impl Shared {
         }
     }
 
-    /// All that wait; `None` when there will be no more.
+    /// All that wait; `None` when there will be no more, or were none for [`REST`].
     fn next(&self) -> Option<Vec<(SyncHook, Answer)>> {
         let mut queue = self.lock();
         while queue.waiting.is_empty() {
             if queue.closed {
                 return None;
             }
-            queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            let waited = self.more.wait_timeout(queue, REST);
+            let (woken, rest) = waited.unwrap_or_else(PoisonError::into_inner);
+            queue = woken;
+            if rest.timed_out() && queue.waiting.is_empty() {
+                queue.running = false;
+                return None;
+            }
         }
         Some(std::mem::take(&mut queue.waiting))
     }
@@ -116,7 +126,6 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
-    use std::time::Duration;
 
     #[test]
     fn those_who_wait_together_cost_one_sync() {

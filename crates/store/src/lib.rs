@@ -32,7 +32,6 @@ pub mod alloc;
 pub mod arc;
 mod decoded;
 mod error;
-mod flight;
 pub mod gang;
 pub mod held;
 pub mod histogram;
@@ -42,6 +41,7 @@ mod prefetch;
 mod primary;
 pub mod rangetree;
 mod segments;
+mod single_flight;
 #[cfg(feature = "tamper")]
 pub mod tamper;
 pub mod tunables;

@@ -27,11 +27,11 @@ use rayon::prelude::*;
 use crate::arc::{Access, ArcCache, ArcStats, Key};
 use crate::decoded::{self, DecodedCache};
 use crate::error::{BlockError, Bookmark};
-use crate::flight::{Boarding, Flights};
 use crate::gang::Assembly;
 use crate::held;
 use crate::prefetch::Prefetcher;
 use crate::primary::{Policies, PrimaryCache};
+use crate::single_flight::{Flight, SingleFlight};
 use crate::verify;
 use crate::versions::Versions;
 use crate::write::Behind;
@@ -68,7 +68,7 @@ pub struct Store {
     arc: Mutex<ArcCache>,
     policies: Policies,
     decoded: DecodedCache,
-    flights: Flights,
+    flights: SingleFlight,
     prefetcher: OnceLock<Prefetcher>,
     errors: Mutex<BTreeSet<Bookmark>>,
     behind: Arc<Behind>,
@@ -89,7 +89,7 @@ type Wanted = (BlockPointer, Bookmark, Key);
 enum Found {
     Cached(Abd),
     /// Another thread (or the same batch) is reading it.
-    Flying,
+    InFlight,
     Missing,
 }
 
@@ -116,7 +116,7 @@ impl Store {
             arc: Mutex::new(ArcCache::new(arc_bytes)),
             policies: Policies::default(),
             decoded: decoded::cache((arc_bytes / 8).clamp(1 << 20, 256 << 20)),
-            flights: Flights::default(),
+            flights: SingleFlight::default(),
             prefetcher: OnceLock::new(),
             errors: Mutex::default(),
             behind: Arc::default(),
@@ -343,13 +343,13 @@ impl Store {
     pub(crate) fn load(&self, batch: &[(BlockPointer, Bookmark)], access: Access) {
         let sound = batch.iter().filter(|(bp, at)| check(bp, *at).is_ok());
         let wanted: Vec<_> = sound.filter_map(|(bp, at)| Some((*bp, *at, Key::of(bp)?))).collect();
-        let (mut mine, mut pilots) = (Vec::new(), Vec::new());
+        let (mut mine, mut own) = (Vec::new(), Vec::new());
         for wanted in &wanted {
             if !self.arc.lock().contains(&wanted.2)
-                && let Boarding::Pilot(pilot) = self.flights.board(wanted.2)
+                && let Flight::Own(guard) = self.flights.begin(wanted.2)
             {
                 mine.push(*wanted);
-                pilots.push(pilot);
+                own.push(guard);
             }
         }
         self.fetch_many(&mine, Some(access));
@@ -437,47 +437,47 @@ impl Store {
         if let Some(data) = self.arc.lock().get(&key) {
             return Ok(data);
         }
-        let landing = match self.flights.board(key) {
-            Boarding::Passenger(flight) => {
-                flight.wait();
+        let own = match self.flights.begin(key) {
+            Flight::Other(other) => {
+                other.wait();
                 None
             }
-            Boarding::Pilot(landing) => Some(landing),
+            Flight::Own(guard) => Some(guard),
         };
-        // Another flight may have landed in the meantime.
+        // Another reader may have finished in the meantime.
         if let Some(data) = self.cached(&key) {
             return Ok(data);
         }
         let data = self.fetch(bp, at, 0)?;
-        if landing.is_some() && self.policies.keeps(bp, at) {
+        if own.is_some() && self.policies.keeps(bp, at) {
             self.arc.lock().insert(key, data.clone(), Access::Demand);
         }
         Ok(data)
     }
 
-    /// As [`Store::physical`], for a batch. Flights of others are waited for last.
+    /// As [`Store::physical`], for a batch. Reads of others are waited for last.
     fn physical_many(&self, wanted: &[Wanted]) -> Vec<Result<Abd, BlockError>> {
-        let (mut mine, mut pilots) = (Vec::new(), Vec::new());
+        let (mut mine, mut own) = (Vec::new(), Vec::new());
         let mut look = |request: &Wanted| {
             if let Some(data) = self.arc.lock().get(&request.2) {
                 return Found::Cached(data);
             }
-            match self.flights.board(request.2) {
-                Boarding::Passenger(_) => Found::Flying,
-                Boarding::Pilot(pilot) => {
+            match self.flights.begin(request.2) {
+                Flight::Other(_) => Found::InFlight,
+                Flight::Own(guard) => {
                     mine.push(*request);
-                    pilots.push(pilot);
+                    own.push(guard);
                     Found::Missing
                 }
             }
         };
         let found: Vec<Found> = wanted.iter().map(&mut look).collect();
         let mut read = self.fetch_many(&mine, None).into_iter();
-        drop(pilots);
+        drop(own);
         let take = |(found, (bp, at, key)): (Found, &Wanted)| match found {
             Found::Cached(data) => Ok(data),
             Found::Missing => read.next().unwrap_or_else(|| Err(no_copy(bp, *at))),
-            Found::Flying => self.physical(bp, *at, *key),
+            Found::InFlight => self.physical(bp, *at, *key),
         };
         found.into_iter().zip(wanted).map(take).collect()
     }

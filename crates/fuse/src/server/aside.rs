@@ -5,25 +5,62 @@
 //! these: a thread of its own makes the kernel forget, and answers who waits for that.
 
 use crate::tree::Tree;
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+use std::time::Duration;
+
+/// How long the thread waits for something to do before it ends.
+const REST: Duration = Duration::from_secs(10);
 
 /// Something that is done once.
 pub(super) type Work = Box<dyn FnOnce() + Send>;
 
-/// The thread, which is started when there is something to do. It ends when this is dropped.
-#[derive(Default)]
-pub(super) struct Aside(OnceLock<Option<Sender<Work>>>);
+/// The thread, which is started when there is something to do.
+#[derive(Clone, Default)]
+pub(super) struct Aside(Arc<Mutex<Option<Sender<Work>>>>);
 
 impl Aside {
-    fn start() -> Option<Sender<Work>> {
-        let (queue, all) = channel::<Work>();
-        let run = move || all.into_iter().for_each(|work| work());
-        match std::thread::Builder::new().name("fuse-forget".into()).spawn(run) {
-            Ok(_) => Some(queue),
-            Err(e) => {
-                tracing::warn!("no thread to make the kernel forget pages: {e}");
-                None
+    fn lock(&self) -> MutexGuard<'_, Option<Sender<Work>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the thread do something. Where there is none to be had it is done here: better than not at all.
+    fn give(&self, work: Work) {
+        let mut thread = self.lock();
+        if thread.is_none() {
+            let (queue, all) = channel();
+            let aside = self.clone();
+            match Builder::new().name("fuse-forget".into()).spawn(move || aside.run(&all)) {
+                Ok(_) => *thread = Some(queue),
+                Err(e) => tracing::warn!("no thread to make the kernel forget pages: {e}"),
+            }
+        }
+        let left = match &*thread {
+            Some(queue) => queue.send(work).err().map(|e| e.0),
+            None => Some(work),
+        };
+        drop(thread);
+        left.into_iter().for_each(|work| work());
+    }
+
+    fn run(&self, all: &Receiver<Work>) {
+        loop {
+            if let Ok(work) = all.recv_timeout(REST) {
+                work();
+                continue;
+            }
+            let mut thread = self.lock();
+            // Nobody gives it anything while the lock is held.
+            match all.try_recv() {
+                Ok(work) => {
+                    drop(thread);
+                    work();
+                }
+                Err(_) => {
+                    *thread = None;
+                    return;
+                }
             }
         }
     }
@@ -35,19 +72,12 @@ impl Aside {
         tree: &Arc<Tree>,
         (ino, offset, len): (u64, u64, u64),
     ) -> impl FnOnce(Work) + Send + 'static {
-        let queue = self.0.get_or_init(Aside::start).clone();
-        let tree = tree.clone();
+        let (aside, tree) = (self.clone(), tree.clone());
         move |then| {
-            let work: Work = Box::new(move || {
+            aside.give(Box::new(move || {
                 tree.contents_changed(ino, offset, len);
                 then();
-            });
-            let left = match queue {
-                Some(queue) => queue.send(work).err().map(|e| e.0),
-                None => Some(work),
-            };
-            // Better here than not at all.
-            left.into_iter().for_each(|work| work());
+            }));
         }
     }
 }
