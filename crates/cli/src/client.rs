@@ -4,87 +4,23 @@
 //! A connection that ends before the daemon's Hello was never accepted (the daemon was just about
 //! to end for want of work), so it is tried again; after the Hello nothing is repeated.
 
-use crate::context::{Cancel, Terminal};
-use crate::outcome::plain;
 use crate::protocol::{Hello, Kind, Request, Run, read_frame, read_json, write_json};
 use crate::socket::{Place, at};
-use std::collections::BTreeMap;
+use cenote_command::outcome::plain;
+use cenote_command::{Caller, Cancel};
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Environment variables that commands look at; the rest stays with the client.
-const ENVIRONMENT: &[&str] = &[
-    "CENOTE_ARC_MAX",
-    "COLORTERM",
-    "HOME",
-    "NO_COLOR",
-    "TERM",
-    "TZ",
-    "ZPOOL_IMPORT_PATH",
-    "ZPOOL_STATUS_NON_NATIVE_ASHIFT_IGNORE",
-    "ZPOOL_VDEV_NAME_FOLLOW_LINKS",
-    "ZPOOL_VDEV_NAME_GUID",
-    "ZPOOL_VDEV_NAME_PATH",
-];
-
 /// How long a daemon may take to answer after it was started.
 const START: Duration = Duration::from_secs(15);
-
-/// What a command takes from the process that the user started.
-#[derive(Clone, Debug)]
-pub struct Caller {
-    /// Working directory.
-    pub cwd: PathBuf,
-    /// Environment variables that commands look at.
-    pub env: BTreeMap<OsString, OsString>,
-    /// Terminal.
-    pub terminal: Terminal,
-    /// File mode creation mask.
-    pub umask: u32,
-    /// Number of the user.
-    pub user: u32,
-}
-
-impl Caller {
-    /// This process.
-    pub fn of_process() -> io::Result<Caller> {
-        let env = ENVIRONMENT
-            .iter()
-            .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)))
-            .collect();
-        let user = rustix::process::getuid().as_raw();
-        // In a mount that nobody serves any more there is none: then paths have to be absolute.
-        let cwd = std::env::current_dir().unwrap_or_else(|_| "/(unreachable)".into());
-        Ok(Caller { cwd, env, terminal: terminal(), umask: umask(), user })
-    }
-}
-
-/// The mask can only be read by setting it; nothing else creates files at this moment.
-fn umask() -> u32 {
-    let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    rustix::process::umask(mask);
-    mask.as_raw_mode()
-}
-
-fn terminal() -> Terminal {
-    let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
-    // A terminal that does not know its size says 0.
-    let size = size.filter(|s| s.ws_col > 0 && s.ws_row > 0);
-    Terminal {
-        out: io::stdout().is_terminal(),
-        err: io::stderr().is_terminal(),
-        width: size.map(|s| s.ws_col),
-        height: size.map(|s| s.ws_row),
-    }
-}
 
 /// A connection to a daemon that has said Hello.
 pub struct Connection {
@@ -239,7 +175,7 @@ pub fn run(connection: Connection, tool: &str, args: &[OsString]) -> io::Result<
             connection.hello.pid, connection.hello.version
         )));
     }
-    let caller = Caller::of_process()?;
+    let caller = Caller::of_process();
     let bytes = |s: &OsStr| s.as_bytes().to_vec();
     let run = Run {
         tool: tool.into(),

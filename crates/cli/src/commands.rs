@@ -4,7 +4,7 @@
 use crate::context::Context;
 use crate::dispatch::Where;
 use crate::options::{Spec, parse};
-use crate::outcome::{Outcome, conclude, fail, usage as wrong};
+use cenote_command::outcome::{Outcome, fail, usage as wrong};
 use std::ffi::OsString;
 
 /// The function behind a command.
@@ -79,7 +79,7 @@ impl Tool {
     /// Runs a command line; returns the exit code.
     pub fn run(&self, args: &[OsString], ctx: &mut Context) -> i32 {
         let Some((name, rest)) = args.split_first() else {
-            return conclude(wrong("missing command"), &self.usage(), ctx);
+            return ctx.conclude(wrong("missing command"), &self.usage());
         };
         let name = name.to_string_lossy();
         let shown = match name.as_ref() {
@@ -90,21 +90,21 @@ impl Tool {
         };
         if let Some(text) = shown {
             let written = write!(ctx.out, "{text}").map(|()| 0);
-            return conclude(written.map_err(Into::into), "", ctx);
+            return ctx.conclude(written.map_err(Into::into), "");
         }
         // `zpool comment=x tank` is `zpool set comment=x tank`.
         let rest = if name.contains('=') { args } else { rest };
         let Some(command) = self.find(&name) else {
             let why = format!("unrecognized command '{name}'");
-            return conclude(wrong(why), &self.usage(), ctx);
+            return ctx.conclude(wrong(why), &self.usage());
         };
         let usage = self.command_usage(command);
         if rest.first().is_some_and(|a| a == "--help" || a == "-?") {
-            return conclude(wrong(""), &usage, ctx);
+            return ctx.conclude(wrong(""), &usage);
         }
         if let Some(arg) = rest.iter().find(|arg| arg.to_str().is_none()) {
             let why = format!("'{}' is not UTF-8, which is not supported", arg.to_string_lossy());
-            return conclude(fail(format!("{} {}: {why}", self.name, command.name)), &usage, ctx);
+            return ctx.conclude(fail(format!("{} {}: {why}", self.name, command.name)), &usage);
         }
         ctx.line = std::iter::once(self.name.into())
             .chain(args.iter().map(|a| a.to_string_lossy()))
@@ -118,7 +118,7 @@ impl Tool {
         if let (Some(pool), Ok(0)) = (ctx.take_changed(), &outcome) {
             pool.record(ctx);
         }
-        conclude(outcome, &usage, ctx)
+        ctx.conclude(outcome, &usage)
     }
 
     fn help(&self, args: &[OsString]) -> String {

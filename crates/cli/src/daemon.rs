@@ -1,10 +1,10 @@
 //! `cenote daemon`: start, look at and stop the daemon by hand.
 
 use crate::client;
-use crate::outcome::plain;
 use crate::protocol::Request;
 use crate::server;
 use crate::socket::Place;
+use cenote_command::outcome::plain;
 use clap::{Args, Subcommand};
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, Write};

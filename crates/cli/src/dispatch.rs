@@ -2,11 +2,11 @@
 
 use crate::client;
 use crate::context::Context;
-use crate::outcome::{conclude, plain};
 use crate::pools::PoolTable;
 use crate::socket::Place;
 use crate::tunables::{self, startup};
-use crate::{age, copy, daemon, list, map, rewrite, txgs, zdb, zfs, zpool};
+use crate::{age, copy, daemon, list, map, rewrite, txgs, zfs, zpool};
+use cenote_command::outcome::plain;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
@@ -135,7 +135,7 @@ fn ends_in_order(tool: &str, args: &[OsString]) -> bool {
 }
 
 fn run_here(tool: &str, args: &[OsString]) -> std::io::Result<i32> {
-    let mut ctx = Context::of_process(Arc::new(PoolTable::default()))?;
+    let mut ctx = Context::of_process(Arc::new(PoolTable::default()));
     startup::load();
     if ends_in_order(tool, args) {
         ctx.cancel.on_interrupt()?;
@@ -167,21 +167,37 @@ pub fn run(tool: &str, args: &[OsString], ctx: &mut Context) -> i32 {
     match tool {
         "zpool" => zpool::run(args, ctx),
         "zfs" => zfs::run(args, ctx),
-        "zdb" => zdb::run(args, ctx),
+        "zdb" => zdb(args, ctx),
         "mount.zfs" => zfs::mount_helper::run(args, ctx),
         _ => run_cenote(args, ctx),
     }
+}
+
+/// `zdb`, which looks at a pool that is imported here where it is.
+fn zdb(args: &[OsString], ctx: &mut Context) -> i32 {
+    let pools = Arc::clone(&ctx.pools);
+    let surroundings = cenote_zdb::Surroundings {
+        out: &mut *ctx.out,
+        err: &mut *ctx.err,
+        caller: &ctx.caller,
+        cancel: ctx.cancel.clone(),
+        imported: &move |name| Some(pools.get(name)?.pool()),
+    };
+    cenote_zdb::run(args, surroundings)
 }
 
 fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
     match parse(args) {
         Ok(Tool::Zpool { args }) => zpool::run(&args, ctx),
         Ok(Tool::Zfs { args }) => zfs::run(&args, ctx),
-        Ok(Tool::Zdb { args }) => zdb::run(&args, ctx),
+        Ok(Tool::Zdb { args }) => zdb(&args, ctx),
         Ok(Tool::Ls(args)) => list::ls(&args, ctx),
         Ok(Tool::Cat(args)) => list::cat(&args, ctx),
         Ok(Tool::Cp(args)) => copy::cp(&args, ctx),
-        Ok(Tool::Rewrite(args)) => conclude(rewrite::run(&args, ctx), "", ctx),
+        Ok(Tool::Rewrite(args)) => {
+            let outcome = rewrite::run(&args, ctx);
+            ctx.conclude(outcome, "")
+        }
         Ok(Tool::Tunables(args)) => tunables::run(&args, ctx),
         Ok(Tool::Txgs(args)) => txgs::run(&args, ctx),
         Ok(Tool::Map(args)) => map::map(&args, ctx),
@@ -193,7 +209,8 @@ fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
         Err(e) => {
             let text = e.render();
             let to = if e.use_stderr() { &mut ctx.err } else { &mut ctx.out };
-            let styled = if e.use_stderr() { ctx.terminal.err } else { ctx.terminal.out };
+            let styled =
+                if e.use_stderr() { ctx.caller.terminal.err } else { ctx.caller.terminal.out };
             let shown = match styled {
                 true => write!(to, "{}", text.ansi()),
                 false => write!(to, "{text}"),

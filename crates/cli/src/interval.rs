@@ -1,12 +1,44 @@
 //! Commands that report again and again (`zpool list 5`).
 
-use crate::clock::Stamp;
 use crate::context::Context;
-use crate::outcome::{Outcome, Stop};
-use std::time::{Duration, Instant};
+use cenote_command::clock;
+use cenote_command::outcome::{Outcome, Stop};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How often a sleeping command looks whether it was cancelled.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// How `-T` prints the time before each report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stamp {
+    /// `-T u`: seconds since 1970.
+    Unix,
+    /// `-T d`: as `date` prints it.
+    Date,
+}
+
+impl Stamp {
+    /// From the argument of `-T`.
+    pub fn from_arg(arg: &str) -> Option<Stamp> {
+        match arg.chars().next() {
+            Some('u') => Some(Stamp::Unix),
+            Some('d') => Some(Stamp::Date),
+            _ => None,
+        }
+    }
+
+    /// The line for the present moment.
+    fn now(self, ctx: &Context) -> String {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        match self {
+            Stamp::Unix => now.to_string(),
+            Stamp::Date => {
+                let now = i64::try_from(now).unwrap_or(i64::MAX);
+                clock::format(&ctx.caller, now, "%a %b %e %H:%M:%S %Z %Y")
+            }
+        }
+    }
+}
 
 /// When and how often to report.
 #[derive(Clone, Copy, Debug, Default)]

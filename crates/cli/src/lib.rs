@@ -18,9 +18,9 @@
 //! | [`context`], [`pools`], [`mounts`] | what commands run in: streams, pools, mounts |
 //! | [`client`], [`server`], [`protocol`], [`socket`] | the two ends of the socket |
 //! | [`commands`] | tables of commands, usage messages |
-//! | [`options`], [`outcome`] | `getopt` habits, usage errors, exit codes |
-//! | [`clock`], [`interval`], [`table`], [`vdevs`] | times, repeated reports, columns, the vdev tree |
-//! | [`zpool`], [`zfs`], [`zdb`] | the commands, one room per group |
+//! | [`options`] | `getopt` habits, usage errors |
+//! | [`interval`], [`table`], [`vdevs`] | repeated reports, columns, the vdev tree |
+//! | [`zpool`], [`zfs`] | the commands, one room per group; `zdb` is a crate of its own |
 //! | [`locate`], [`list`], [`copy`] | `cenote ls`, `cat` and `cp` |
 //! | [`rewrite`] | `zfs rewrite`, `cenote rewrite` |
 //! | [`progress`] | a bar on the user's terminal |
@@ -32,7 +32,6 @@
 
 pub mod age;
 pub mod client;
-pub mod clock;
 pub mod commands;
 pub mod context;
 pub mod copy;
@@ -44,7 +43,6 @@ pub mod locate;
 pub mod map;
 pub mod mounts;
 pub mod options;
-pub mod outcome;
 pub mod pools;
 pub mod progress;
 pub mod protocol;
@@ -55,7 +53,6 @@ pub mod table;
 pub mod tunables;
 pub mod txgs;
 pub mod vdevs;
-pub mod zdb;
 pub mod zfs;
 pub mod zpool;
 

@@ -1,9 +1,9 @@
 //! `cenote ls` and `cenote cat`: looking into a dataset without mounting it.
 
-use crate::clock;
 use crate::context::Context;
 use crate::locate::{Locator, Name, Place};
-use crate::outcome::{Outcome, conclude};
+use cenote_command::clock;
+use cenote_command::outcome::Outcome;
 use cenote_zpl::{Attr, FileSystem};
 use clap::Args;
 use std::collections::HashSet;
@@ -65,7 +65,7 @@ impl CatArgs {
 /// Runs `cenote ls`; returns the exit code.
 pub fn ls(args: &LsArgs, ctx: &mut Context) -> i32 {
     let outcome = ls_all(args, ctx);
-    conclude(outcome, "", ctx)
+    ctx.conclude(outcome, "")
 }
 
 fn ls_all(args: &LsArgs, ctx: &mut Context) -> Outcome {
@@ -238,7 +238,7 @@ pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
 
 /// A name from a pool may contain anything; a terminal gets no control characters from it.
 fn print_name(name: &[u8], ctx: &mut Context) -> io::Result<()> {
-    if !ctx.terminal.out {
+    if !ctx.caller.terminal.out {
         return ctx.out.write_all(name);
     }
     let text: String = String::from_utf8_lossy(name)
@@ -269,7 +269,7 @@ impl Widths {
     }
 
     fn line(&self, a: &Attr, ctx: &Context) -> String {
-        let when = clock::format(ctx, a.mtime.0, "%Y-%m-%d %H:%M");
+        let when = clock::format(&ctx.caller, a.mtime.0, "%Y-%m-%d %H:%M");
         let (nlink, uid, gid, size) = (self.nlink, self.uid, self.gid, self.size);
         format!(
             "{} {:>nlink$} {:<uid$} {:<gid$} {:>size$} {when}",
@@ -321,7 +321,7 @@ fn mode_text(mode: u32) -> String {
 /// Runs `cenote cat`; returns the exit code.
 pub fn cat(args: &CatArgs, ctx: &mut Context) -> i32 {
     let outcome = cat_all(args, ctx);
-    conclude(outcome, "", ctx)
+    ctx.conclude(outcome, "")
 }
 
 fn cat_all(args: &CatArgs, ctx: &mut Context) -> Outcome {

@@ -24,8 +24,8 @@ mod settings;
 pub use settings::is_option;
 
 use crate::context::Context;
-use crate::outcome::plain;
 use crate::pools::{Imported, Opened, reason};
+use cenote_command::outcome::plain;
 use cenote_dsl::{Dataset, DatasetKind, Source};
 use cenote_fuse::{Force, Graft, MountError, MountHandle, MountSpec, SnapDir};
 use cenote_fuse::{SnapshotEntry, Snapshots, Space, SpaceHook, SyncHook, SyncPolicy, Watcher};

@@ -3,7 +3,7 @@
 //! Short options cluster (`-Hp`), values may be attached (`-ofoo`), options may follow operands,
 //! and `--` ends them. The messages are those of `zpool` and `zfs`.
 
-use crate::outcome::{Stop, usage};
+use cenote_command::outcome::{Stop, usage};
 use std::ffi::{OsStr, OsString};
 
 /// Which options a command has.

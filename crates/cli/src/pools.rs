@@ -111,13 +111,13 @@ impl Imported {
     /// Puts the command that runs into the pool's history, with the next transaction group. A command
     /// that has done its work does not fail for that, nor wait for it.
     pub fn record(&self, ctx: &Context) {
-        let (line, who) = (ctx.line.clone(), u64::from(ctx.user));
+        let (line, who) = (ctx.line.clone(), u64::from(ctx.caller.user));
         self.record_later(move |now| history::command(&line, who, now));
     }
 
     /// As [`Imported::record`], for a request that OpenZFS's kernel module would have served.
     pub fn record_request(&self, name: &str, input: NvList, elapsed: Duration, ctx: &Context) {
-        let (name, who) = (name.to_string(), u64::from(ctx.user));
+        let (name, who) = (name.to_string(), u64::from(ctx.caller.user));
         self.record_later(move |now| history::ioctl(&name, input, who, elapsed, now));
     }
 

@@ -54,8 +54,8 @@ impl Bar {
     }
 
     fn with_form(form: &str, ctx: &Context) -> Option<Bar> {
-        ctx.terminal.err.then(|| {
-            let screen = Screen::new(ctx.terminal.width.unwrap_or(80));
+        ctx.caller.terminal.err.then(|| {
+            let screen = Screen::new(ctx.caller.terminal.width.unwrap_or(80));
             let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
             let bar = ProgressBar::with_draw_target(Some(0), target);
             if let Ok(style) = ProgressStyle::with_template(form) {

@@ -12,7 +12,7 @@
 //! The client cancels by closing the connection. Frames are bounded: [`MAX_JSON`] for the two
 //! headers, [`MAX_DATA`] for output; a longer frame is an error and ends the connection.
 
-use crate::context::Terminal;
+use cenote_command::Terminal;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 

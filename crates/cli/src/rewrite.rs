@@ -8,8 +8,8 @@
 
 use crate::context::Context;
 use crate::options::{Spec, parse};
-use crate::outcome::{Outcome, Stop, plain, usage};
 use crate::progress::Bar;
+use cenote_command::outcome::{Outcome, Stop, plain, usage};
 use cenote_dsl::human::nicebytes;
 use cenote_fuse::{RewriteRange, file_system_of, is_control_directory};
 use clap::Args;

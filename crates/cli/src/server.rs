@@ -10,14 +10,14 @@
 //! released, so whoever finds a socket file nobody answers on may remove it, given the lock. Only
 //! the daemon's own user and root are answered.
 
-use crate::client::Caller;
-use crate::context::{Cancel, Context, Streams};
+use crate::context::{Context, Streams};
 use crate::dispatch;
 use crate::pools::PoolTable;
 use crate::protocol::{Hello, Kind, MAX_DATA, Request, Run, read_frame, read_json};
 use crate::protocol::{write_frame, write_json};
 use crate::socket::{Place, at};
 use crate::tunables::startup;
+use cenote_command::{Caller, Cancel};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::HashMap;
 use std::ffi::OsString;

@@ -7,7 +7,7 @@
 //! by others without the sticky bit.) Beside the socket lie its lock file, held by the daemon as
 //! long as it lives, and its log.
 
-use crate::outcome::plain;
+use cenote_command::outcome::plain;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};

@@ -166,7 +166,7 @@ fn large(owners: usize, metaslabs: u64, name: &str) -> SpaceMapReport {
 
 #[test]
 fn ten_thousand_metaslabs_are_a_small_file() {
-    let ctx = Context::of_process(Arc::default()).unwrap();
+    let ctx = Context::of_process(Arc::default());
     let now = large(40, 5000, "tank");
     let before = large(30, 5000, "tank");
     let scene = Scene::new(now.clone(), Some(before), By::Fullness);
@@ -183,7 +183,7 @@ fn ten_thousand_metaslabs_are_a_small_file() {
 
 #[test]
 fn names_cannot_break_a_picture() {
-    let ctx = Context::of_process(Arc::default()).unwrap();
+    let ctx = Context::of_process(Arc::default());
     let mut report = large(2, 10, "</title><script>\"&'\u{1b}[31m\u{ffff}");
     report.vdevs[0].name = "/dev/<i>&amp;".into();
     for by in [By::Fullness, By::Owner] {
@@ -193,7 +193,7 @@ fn names_cannot_break_a_picture() {
         assert!(elements(&picture, "path") >= 20 && elements(&page, "path") >= 20);
         assert!(!page.contains("<script") && !page.contains('\u{1b}'));
     }
-    let mut ctx = Context::of_process(Arc::default()).unwrap();
+    let mut ctx = Context::of_process(Arc::default());
     let shown = Shared::default();
     ctx.out = Box::new(shown.clone());
     let scene = Scene::new(report, None, By::Owner);
@@ -203,7 +203,7 @@ fn names_cannot_break_a_picture() {
 
 #[test]
 fn more_metaslabs_than_fit_share_cells() {
-    let mut ctx = Context::of_process(Arc::default()).unwrap();
+    let mut ctx = Context::of_process(Arc::default());
     for by in [By::Fullness, By::Fragmentation, By::Owner] {
         let shown = Shared::default();
         ctx.out = Box::new(shown.clone());

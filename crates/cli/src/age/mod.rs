@@ -21,8 +21,8 @@ mod values;
 
 use crate::context::Context;
 use crate::locate::{Seen, Source};
-use crate::outcome::{INTERRUPTED, Outcome, Stop, conclude};
 use cenote_age::{Event, PoolModel, Report, Series, Simulation, Spec, Work};
+use cenote_command::outcome::{INTERRUPTED, Outcome, Stop};
 use clap::{Args, ValueEnum};
 use progress::Watch;
 use std::path::PathBuf;
@@ -242,7 +242,7 @@ impl AgeArgs {
 /// Runs `cenote age`; returns the exit code.
 pub fn age(args: &AgeArgs, ctx: &mut Context) -> i32 {
     let outcome = age_all(args, ctx);
-    conclude(outcome, "", ctx)
+    ctx.conclude(outcome, "")
 }
 
 fn wrong(why: impl std::fmt::Display) -> Stop {

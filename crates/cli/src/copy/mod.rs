@@ -21,7 +21,7 @@ mod tree;
 
 use crate::context::Context;
 use crate::locate::{Locator, Name, Place};
-use crate::outcome::{Outcome, conclude, fail};
+use cenote_command::outcome::{Outcome, fail};
 use clap::Args;
 use progress::Progress;
 use std::ffi::{OsStr, OsString};
@@ -65,7 +65,7 @@ impl CpArgs {
 /// Runs `cenote cp`; returns the exit code.
 pub fn cp(args: &CpArgs, ctx: &mut Context) -> i32 {
     let outcome = cp_all(args, ctx);
-    conclude(outcome, "", ctx)
+    ctx.conclude(outcome, "")
 }
 
 fn cp_all(args: &CpArgs, ctx: &mut Context) -> Outcome {

@@ -2,8 +2,8 @@
 //! the summary.
 
 use crate::context::Context;
-use crate::outcome::Outcome;
 use crate::progress::Bar;
+use cenote_command::outcome::Outcome;
 use cenote_dsl::human::nicebytes;
 use serde::Serialize;
 use std::fmt::Display;

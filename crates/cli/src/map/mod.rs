@@ -24,7 +24,7 @@ pub mod view;
 
 use crate::context::Context;
 use crate::locate::{Seen, Source};
-use crate::outcome::{INTERRUPTED, Outcome, Stop, conclude, plain};
+use cenote_command::outcome::{INTERRUPTED, Outcome, Stop, plain};
 use cenote_pool::Pool;
 use cenote_pool::map::SpaceMapReport;
 use clap::{Args, ValueEnum};
@@ -116,7 +116,7 @@ pub fn map(args: &MapArgs, ctx: &mut Context) -> i32 {
     let out = std::mem::replace(&mut ctx.out, Box::new(std::io::sink()));
     ctx.out = Box::new(BufWriter::with_capacity(64 << 10, out));
     let outcome = run(args, ctx);
-    conclude(outcome, "", ctx)
+    ctx.conclude(outcome, "")
 }
 
 fn failed(e: impl std::fmt::Display) -> Stop {
@@ -163,7 +163,7 @@ fn run(args: &MapArgs, ctx: &mut Context) -> Outcome {
     }
     let elsewhere = args.json || args.html.is_some() || args.svg.is_some();
     if !elsewhere {
-        let width = args.width.or(ctx.terminal.width).unwrap_or(COLUMNS);
+        let width = args.width.or(ctx.caller.terminal.width).unwrap_or(COLUMNS);
         Drawing::new(&scene, paint(args.color, ctx), usize::from(width)).write(ctx)?;
     }
     Ok(0)
@@ -175,7 +175,9 @@ fn paint(colours: Colours, ctx: &Context) -> Paint {
     let wanted = match colours {
         Colours::Always => true,
         Colours::Never => false,
-        Colours::Auto => ctx.terminal.out && var("NO_COLOR").is_empty() && var("TERM") != "dumb",
+        Colours::Auto => {
+            ctx.caller.terminal.out && var("NO_COLOR").is_empty() && var("TERM") != "dumb"
+        }
     };
     match var("COLORTERM") {
         _ if !wanted => Paint::Plain,

@@ -1,8 +1,8 @@
 //! The figures that stand below a map: what there is, and what has changed.
 
 use super::view::{By, Scene, plain};
-use crate::clock;
 use crate::context::Context;
+use cenote_command::clock;
 use cenote_dsl::human::nicebytes;
 use cenote_pool::map::{MetaslabMap, SpaceMapReport, percent};
 
@@ -34,7 +34,7 @@ pub fn class(shift: Option<u32>) -> String {
 /// When, and in which transaction group, a report was made.
 pub fn moment(report: &SpaceMapReport, ctx: &Context) -> String {
     let time = i64::try_from(report.time).unwrap_or(i64::MAX);
-    format!("txg {}, {}", report.txg, clock::format(ctx, time, "%Y-%m-%d %H:%M:%S"))
+    format!("txg {}, {}", report.txg, clock::format(&ctx.caller, time, "%Y-%m-%d %H:%M:%S"))
 }
 
 fn largest(report: &SpaceMapReport) -> Option<u32> {

@@ -14,8 +14,8 @@
 
 use crate::context::Context;
 use crate::mounts::watcher;
-use crate::outcome::{Outcome, fail};
 use crate::pools::{Imported, PoolTable};
+use cenote_command::outcome::{Outcome, fail};
 use cenote_fuse::Force;
 use cenote_fuse::pseudo::{Contents, Entry, Mount, Refusal};
 use cenote_pool::engine::figures::kstat_txgs;

@@ -15,8 +15,8 @@ pub mod startup;
 use crate::context::Context;
 use crate::dispatch::Where;
 use crate::options::bytes;
-use crate::outcome::{Outcome, Stop, conclude, fail, usage};
 use crate::table::{Column, Table};
+use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_pool::tunables::{self, Tunable, Unit};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
@@ -96,7 +96,7 @@ pub fn run(args: &TunablesArgs, ctx: &mut Context) -> i32 {
         Stop::Usage(why) => Stop::Usage(format!("cenote tunables: {why}")),
         stop => stop,
     });
-    conclude(done, "usage: cenote tunables set NAME=VALUE...", ctx)
+    ctx.conclude(done, "usage: cenote tunables set NAME=VALUE...")
 }
 
 /// The tunables of these names; all if there are none.

@@ -44,7 +44,7 @@ fn read() -> Vec<String> {
             Ok(text) => warnings.extend(apply(&path.display().to_string(), &text)),
             Err(e) if e.kind() == io::ErrorKind::NotFound && !asked_for => {}
             Err(e) => {
-                let why = crate::outcome::plain(&e);
+                let why = cenote_command::outcome::plain(&e);
                 warnings.push(format!("{}: {why}: no tunables are set by it", path.display()));
             }
         }

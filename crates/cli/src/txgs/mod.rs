@@ -10,8 +10,8 @@ mod tables;
 use crate::context::Context;
 use crate::interval::Schedule;
 use crate::options::interval_and_count;
-use crate::outcome::{Outcome, Stop, conclude, fail, usage};
 use crate::zpool::select::select;
+use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_pool::engine::{Engine, TxgFigures};
 use cenote_vdev::stats::LatencyFigures;
 use clap::Args;
@@ -77,7 +77,7 @@ pub fn run(args: &TxgsArgs, ctx: &mut Context) -> i32 {
         }
         outcome => outcome,
     };
-    conclude(outcome, "", ctx)
+    ctx.conclude(outcome, "")
 }
 
 fn repeat(args: &TxgsArgs, ctx: &mut Context) -> Outcome {

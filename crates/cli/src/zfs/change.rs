@@ -1,16 +1,16 @@
 //! What the commands that change datasets have in common.
 
 use crate::context::Context;
-use crate::outcome::{Stop, fail, given_twice};
 use crate::pools::Imported;
 use cenote::contents::Files;
+use cenote_command::outcome::{Stop, fail, given_twice};
 use cenote_pool::change::{Changes, Command};
 use std::sync::Arc;
 
 /// The datasets of a pool, to be changed by the command that is running. The error is what comes
 /// after `cannot …: `.
 pub fn changes(imported: &Imported, ctx: &Context) -> Result<Changes, String> {
-    let command = Command { line: ctx.line.clone(), who: ctx.user.into() };
+    let command = Command { line: ctx.line.clone(), who: ctx.caller.user.into() };
     of(imported, Some(command))
 }
 

@@ -4,8 +4,8 @@ use super::change::{add_property, changes};
 use crate::context::Context;
 use crate::mounts::{How, NotMounted, mount_one};
 use crate::options::{Spec, parse};
-use crate::outcome::{Outcome, Stop, fail, given_twice, usage};
 use crate::pools::Imported;
+use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
 use cenote_dsl::DatasetKind;
 use cenote_pool::change::names::{Expected, check_new};
 use cenote_pool::change::{

@@ -2,9 +2,9 @@
 
 use crate::context::Context;
 use crate::options::{Spec, parse};
-use crate::outcome::{Outcome, Stop, usage};
 use crate::zfs::properties::{column, resolve, visible};
 use crate::zfs::select::{Kinds, Node, Selection, depth, select};
+use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_dsl::props::is_user;
 use cenote_dsl::{PropValue, Source};
 use std::ffi::OsString;

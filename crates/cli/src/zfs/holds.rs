@@ -1,10 +1,10 @@
 //! `zfs holds`.
 
-use crate::clock;
 use crate::context::Context;
 use crate::options::{Spec, parse};
-use crate::outcome::{Outcome, usage};
 use crate::zfs::select::{Kinds, Selection, select};
+use cenote_command::clock;
+use cenote_command::outcome::{Outcome, usage};
 use std::ffi::OsString;
 
 const SPEC: Spec = Spec { short: "rHp", refused: "", refused_long: &[] };
@@ -72,7 +72,7 @@ fn print(
             true => time.to_string(),
             false => {
                 let seconds = i64::try_from(*time).unwrap_or(i64::MAX);
-                clock::format(ctx, seconds, "%a %b %e %H:%M %Y")
+                clock::format(&ctx.caller, seconds, "%a %b %e %H:%M %Y")
             }
         };
         match scripted {

@@ -2,10 +2,10 @@
 
 use crate::context::Context;
 use crate::options::{Spec, parse};
-use crate::outcome::{Outcome, Stop};
 use crate::table::{Column, Table};
 use crate::zfs::properties::{column, resolve, sort_key, visible};
 use crate::zfs::select::{Kinds, Node, Selection, depth, select};
+use cenote_command::outcome::{Outcome, Stop};
 use cenote_dsl::props::is_user;
 use std::ffi::OsString;
 

@@ -11,8 +11,8 @@ use super::mount::remount;
 use crate::context::Context;
 use crate::mounts::{How, NotMounted, is_option, mount_one};
 use crate::options::{Parsed, Spec, commas, parse};
-use crate::outcome::{Stop, plain};
 use crate::zfs::select::{Kinds, Node, open};
+use cenote_command::outcome::{Stop, plain};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -70,7 +70,7 @@ impl Request {
         let (dataset, dir) = match parsed.names().as_slice() {
             [] => return Err(wrong("missing dataset argument")),
             [_] => return Err(wrong("missing mountpoint argument")),
-            [dataset, dir] => (name_of(dataset, &ctx.cwd), ctx.path(dir)),
+            [dataset, dir] => (name_of(dataset, &ctx.caller.cwd), ctx.path(dir)),
             _ => return Err(wrong("too many arguments")),
         };
         let dir = dir.canonicalize().map_err(|e| {

@@ -3,8 +3,8 @@
 //! The table of properties is `cenote-dsl`'s; this module finds a property by the name or the
 //! column header that a user types, and turns table rows into columns and help.
 
-use crate::outcome::{Stop, usage};
 use crate::table::Column;
+use cenote_command::outcome::{Stop, usage};
 use cenote_dsl::props::table::{Attr, PROPERTIES, Property, Type};
 use cenote_dsl::props::{is_user, is_userspace, is_written};
 

@@ -5,9 +5,9 @@
 //! name with snapshots behind their dataset in order of creation.
 
 use crate::context::Context;
-use crate::outcome::{Stop, plain, usage};
 use crate::pools::Imported;
 use crate::zfs::properties::Key;
+use cenote_command::outcome::{Stop, plain, usage};
 use cenote_dmu::Error;
 use cenote_dsl::{Dataset, DatasetKind, PropValue};
 use cenote_pool::change::names::{self, Expected};

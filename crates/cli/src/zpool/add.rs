@@ -2,12 +2,12 @@
 
 use crate::context::Context;
 use crate::options::{Spec, parse};
-use crate::outcome::{Outcome, Stop, fail, usage};
 use crate::pools::reason;
 use crate::vdevs::style;
 use crate::zpool::create::{ashift, in_use};
 use crate::zpool::layout;
 use crate::zpool::select::open;
+use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dmu::outside::Chance;
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;

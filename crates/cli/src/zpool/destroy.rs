@@ -2,9 +2,9 @@
 
 use crate::context::Context;
 use crate::options::{Spec, parse};
-use crate::outcome::{Outcome, fail, usage};
 use crate::zpool::export::close;
 use crate::zpool::select::open;
+use cenote_command::outcome::{Outcome, fail, usage};
 use std::ffi::OsString;
 use std::sync::Arc;
 

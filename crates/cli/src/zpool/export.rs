@@ -2,9 +2,9 @@
 
 use crate::context::Context;
 use crate::options::{Spec, parse};
-use crate::outcome::{Outcome, usage};
 use crate::pools::{Imported, reason};
 use crate::zpool::select::select;
+use cenote_command::outcome::{Outcome, usage};
 use std::ffi::OsString;
 use std::sync::Arc;
 

@@ -2,11 +2,11 @@
 
 use crate::context::Context;
 use crate::options::{Spec, parse};
-use crate::outcome::{Outcome, fail, usage};
 use crate::pools::Imported;
 use crate::zfs::get::{Field, Layout, Line};
 use crate::zpool::properties::{column, resolve, visible};
 use crate::zpool::select::{IN_THIS_POOL, kind, open, select};
+use cenote_command::outcome::{Outcome, fail, usage};
 use cenote_dsl::PropValue;
 use std::ffi::OsString;
 

@@ -1,11 +1,11 @@
 //! `zpool history`.
 
-use crate::clock;
 use crate::context::Context;
 use crate::options::{Spec, parse};
-use crate::outcome::Outcome;
 use crate::pools::reason;
 use crate::zpool::select::select;
+use cenote_command::clock;
+use cenote_command::outcome::Outcome;
 use cenote_pool::history::format_record;
 use std::ffi::OsString;
 
@@ -42,7 +42,11 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
                 return Ok(1);
             }
             let time = |seconds: u64| {
-                clock::format(ctx, i64::try_from(seconds).unwrap_or(i64::MAX), "%Y-%m-%d.%H:%M:%S")
+                clock::format(
+                    &ctx.caller,
+                    i64::try_from(seconds).unwrap_or(i64::MAX),
+                    "%Y-%m-%d.%H:%M:%S",
+                )
             };
             if let Some(line) = format_record(record, internal, long, &time) {
                 writeln!(ctx.out, "{line}")?;

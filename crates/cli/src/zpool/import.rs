@@ -1,14 +1,14 @@
 //! `zpool import`: what could be imported, and importing it.
 
-use crate::clock::ctime;
 use crate::context::Context;
 use crate::dispatch::Where;
 use crate::mounts::{How, mount_all};
 use crate::options::{Spec, bytes, parse};
-use crate::outcome::{Outcome, Stop, fail, given_twice, usage};
 use crate::pools::{Imported, Opened};
 use crate::zpool::create::refuse_unsupported;
 use crate::zpool::properties::find;
+use cenote_command::clock::ctime;
+use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
 use cenote_pool::engine::{Engine, EngineOptions};
 use cenote_pool::history;
 use cenote_pool::host::system_hostid;
@@ -332,7 +332,7 @@ fn changes(name: &str, properties: &[(String, String)]) -> Result<Vec<PropChange
 
 /// What `-F -n` says about stepping back.
 fn would_return(rewind: &Rewind, name: &str, ctx: &Context) -> String {
-    let when = ctime(ctx, rewind.to_time);
+    let when = ctime(&ctx.caller, rewind.to_time);
     let mut text = format!("Would be able to return {name} to its state as of {when}.\n");
     match rewind.lost_seconds {
         0 => {}

@@ -7,14 +7,14 @@
 
 mod choice;
 
-use crate::clock::Stamp;
 use crate::context::Context;
 use crate::interval::Schedule;
+use crate::interval::Stamp;
 use crate::options::{Spec, parse};
-use crate::outcome::{Outcome, usage};
 use crate::pools::Imported;
 use crate::vdevs::{Item, items, names_width, style};
 use crate::zpool::select::select;
+use cenote_command::outcome::{Outcome, usage};
 use cenote_dsl::human::{nicenum, nicetime};
 use cenote_pool::status::NameStyle;
 use cenote_vdev::Vdev;
@@ -164,7 +164,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         scripted: has('H'),
         literal: has('p'),
         histogram: has('w'),
-        headers_once: has('n') || ctx.terminal.height.is_none() || !ctx.terminal.out,
+        headers_once: has('n') || ctx.caller.terminal.height.is_none() || !ctx.caller.terminal.out,
         skip_first: has('y'),
         groups: match (has('w'), has('l'), has('q')) {
             (true, ..) => vec![&HISTOGRAM],
@@ -214,11 +214,14 @@ impl Report<'_> {
             pools.iter().map(|p| if deep { items(p, &show.style) } else { Vec::new() }).collect();
         let widest = pools.iter().zip(&below).map(|(p, i)| names_width(p, i)).max().unwrap_or(0);
         // Long names push their own line and leave the others on the screen.
-        let room =
-            if ctx.terminal.out { usize::from(ctx.terminal.width.unwrap_or(80)) } else { 999 };
+        let room = if ctx.caller.terminal.out {
+            usize::from(ctx.caller.terminal.width.unwrap_or(80))
+        } else {
+            999
+        };
         self.names_width = widest.min(room.saturating_sub(42)).max(10);
         let skip = show.skip_first && self.number == 0;
-        let page = u64::from(ctx.terminal.height.unwrap_or(24).max(1));
+        let page = u64::from(ctx.caller.terminal.height.unwrap_or(24).max(1));
         let again = !show.headers_once && self.number.saturating_add(1).is_multiple_of(page);
         let header = (self.number == 0 && !skip) || (skip != show.verbose) || again;
         if header && !show.histogram && !show.scripted {

@@ -2,8 +2,8 @@
 
 use crate::context::Context;
 use crate::options::{Spec, parse};
-use crate::outcome::{Outcome, fail, plain, usage};
 use crate::zpool::create::in_use;
+use cenote_command::outcome::{Outcome, fail, plain, usage};
 use cenote_pool::create::{OpenDevices, SystemDevices};
 use cenote_vdev::{LabelOwner, LabelState, VdevState, clear_labels, label_owner};
 use cenote_vdev::{open_device, open_device_rw};
@@ -80,7 +80,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
 }
 
 /// A path, from the user's directory, or the short name of a device.
-fn find(arg: &Path, ctx: &Context) -> Result<PathBuf, crate::outcome::Stop> {
+fn find(arg: &Path, ctx: &Context) -> Result<PathBuf, cenote_command::outcome::Stop> {
     let path = ctx.path(arg);
     if arg.is_absolute() || path.exists() {
         return Ok(path);

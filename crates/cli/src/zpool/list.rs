@@ -1,15 +1,15 @@
 //! `zpool list`.
 
-use crate::clock::Stamp;
 use crate::context::Context;
 use crate::interval::Schedule;
+use crate::interval::Stamp;
 use crate::options::{Spec, interval_and_count, parse};
-use crate::outcome::{Outcome, usage};
 use crate::pools::Imported;
 use crate::table::{Column, Table};
 use crate::vdevs::{Item, items, names_width, style};
 use crate::zpool::properties::{column, resolve, visible};
 use crate::zpool::select::select;
+use cenote_command::outcome::{Outcome, usage};
 use cenote_dsl::human::nicenum;
 use cenote_format::label::LABEL_SIZE;
 use cenote_pool::expandable;

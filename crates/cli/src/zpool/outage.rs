@@ -5,9 +5,9 @@
 
 use crate::context::Context;
 use crate::options::{Spec, parse};
-use crate::outcome::{Outcome, Stop, fail, usage};
 use crate::pools::{Imported, Opened, reason};
 use crate::zpool::select::{find_vdev, open, select};
+use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::engine::{OfflineError, Restore};
 use cenote_vdev::{Vdev, VdevState};

@@ -1,7 +1,7 @@
 //! The table of pool properties: names and columns, in the order of `zpool get all`.
 
-use crate::outcome::{Stop, usage};
 use crate::table::Column;
+use cenote_command::outcome::{Stop, usage};
 use cenote_dsl::props::is_user;
 
 /// A property of pools.

@@ -1,10 +1,10 @@
 //! `zpool set`.
 
 use crate::context::Context;
-use crate::outcome::{Outcome, Stop, fail, usage};
 use crate::pools::Imported;
 use crate::zpool::create::refuse_unsupported;
 use crate::zpool::select::{IN_THIS_POOL, kind, open};
+use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::DatasetKind;
 use cenote_format::features::{FEATURES, by_name};
 use cenote_pool::compat;

@@ -1,13 +1,14 @@
 //! `zpool status`.
 
-use crate::clock::{Stamp, ctime};
 use crate::context::Context;
 use crate::interval::Schedule;
+use crate::interval::Stamp;
 use crate::options::{Spec, interval_and_count, parse};
-use crate::outcome::{Outcome, Stop, usage};
 use crate::pools::{Imported, SUSPENDED};
 use crate::vdevs::style;
 use crate::zpool::select::select;
+use cenote_command::clock::ctime;
+use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_dsl::Dataset;
 use cenote_dsl::human::nicenum;
 use cenote_pool::PoolStatus;
@@ -118,7 +119,7 @@ fn print(imported: &Imported, s: &PoolStatus, show: &Show, ctx: &mut Context) ->
     if let Some(id) = s.texts.msgid {
         text += &format!("   see: https://openzfs.github.io/openzfs-docs/msg/{id}\n");
     }
-    let time = |seconds: u64| ctime(ctx, seconds);
+    let time = |seconds: u64| ctime(&ctx.caller, seconds);
     let scan = s.scan.as_ref().map(|x| x.text(&time));
     let removal = s.removal.as_ref().map(|x| x.text(&time));
     let checkpoint = s.checkpoint.as_ref().map(|x| x.text(&time));

@@ -2,9 +2,9 @@
 
 use crate::context::Context;
 use crate::options::{Spec, parse};
-use crate::outcome::Outcome;
 use crate::pools::reason;
 use crate::zpool::select::select;
+use cenote_command::outcome::Outcome;
 use std::ffi::OsString;
 
 const SPEC: Spec = Spec { short: "f", refused: "", refused_long: &[] };

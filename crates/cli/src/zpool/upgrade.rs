@@ -2,10 +2,10 @@
 
 use crate::context::Context;
 use crate::options::{Spec, parse};
-use crate::outcome::{Outcome, Stop, usage};
 use crate::pools::Imported;
 use crate::zpool::select::select;
 use crate::zpool::set::{compatibility_set, set};
+use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_format::features::{FEATURES, Feature};
 use cenote_pool::create::{expected_features, writable};
 use cenote_pool::import::VERSION_FEATURES;

@@ -2,9 +2,9 @@
 
 use crate::context::Context;
 use crate::options::interval_and_count;
-use crate::outcome::{Stop, fail, usage};
 use crate::pools::Imported;
 use crate::zpool::select::{IN_THIS_POOL, guid_called, kind, open};
+use cenote_command::outcome::{Stop, fail, usage};
 use std::time::Duration;
 
 /// Pools and vdevs by the names that the user gave.

@@ -3,7 +3,7 @@
 //! Every option is a letter that may be repeated to see more; `-v` adds one to all that were given.
 //! Without any option that asks for something, everything is shown once.
 
-use crate::outcome::{Stop, fail, usage};
+use cenote_command::outcome::{Stop, fail, usage};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 

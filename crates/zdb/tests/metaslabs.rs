@@ -2,7 +2,7 @@
 //! devices: pools of ours that have aged, exported with their logs and without, and sample pools.
 //!
 //! The installed `zdb` is OpenZFS 2.1's and ours speaks as 2.3's does, which is what
-//! `zdb_sections.rs` compares with. So our text is put into the older words first ([`older`]). Only
+//! `sections.rs` compares with. So our text is put into the older words first ([`older`]). Only
 //! where these differ for a reason is something else compared than the line:
 //!
 //! | line | 2.1 | 2.3 |
@@ -13,13 +13,13 @@
 //! | fragmentation with `-M` | mean of metaslabs | mean of their free bytes: not compared |
 //!
 //! The samples with live logs have features that the installed one refuses; what OpenZFS 2.3 says of
-//! those is in `zdb_sections.rs`.
+//! those is in `sections.rs`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../../pool/tests/rig/mod.rs"]
 mod rig;
-mod zdb_support;
+mod support;
 
 use cenote_pool::engine::Engine;
 use cenote_pool::metaslab::PoolSpace;
@@ -169,7 +169,7 @@ fn alike(dir: &Path, pool: &str, option: &str, some: &[&str]) {
         |line: &&str| !(line.starts_with("weight <= msp->ms_weight") || line.starts_with(WORSE));
     assert_eq!(complaints.lines().find(other), None, "{args:?}");
     let theirs = String::from_utf8(theirs.stdout).unwrap();
-    let (ours, errors, code) = zdb_support::zdb(&args);
+    let (ours, errors, code) = support::zdb(&args);
     assert_eq!((code, errors.as_str()), (0, ""), "{args:?}");
     let ours: Vec<&str> = ours.lines().collect();
     let theirs: Vec<&str> = theirs.lines().collect();

@@ -4,9 +4,9 @@
 
 use super::args::Args;
 use super::print;
-use crate::clock;
-use crate::context::Context;
-use crate::outcome::Outcome;
+use crate::Surroundings;
+use cenote_command::clock;
+use cenote_command::outcome::Outcome;
 use cenote_format::label::{self, CONFIG_OFFSET, CONFIG_SIZE, LABELS, Uberblock};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_vdev::{Device, Partition, ReadReq, open_device, partitions, read_labels};
@@ -29,9 +29,9 @@ struct Label {
 }
 
 /// `zdb -l device`.
-pub fn run(args: &Args, ctx: &mut Context) -> Outcome {
+pub fn run(args: &Args, ctx: &mut Surroundings<'_>) -> Outcome {
     let name = args.operands.first().cloned().unwrap_or_default();
-    let path = ctx.path(&name);
+    let path = ctx.caller.path(&name);
     let device = match open_labelled(&path) {
         Ok(device) => device,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && !name.starts_with('/') => {
@@ -132,7 +132,12 @@ fn read(device: &dyn Device, index: usize, ashift: &mut u32) -> Label {
     label
 }
 
-fn header(args: &Args, ctx: &mut Context, label: &mut Label, index: usize) -> std::io::Result<()> {
+fn header(
+    args: &Args,
+    ctx: &mut Surroundings<'_>,
+    label: &mut Label,
+    index: usize,
+) -> std::io::Result<()> {
     if args.has('q') || label.shown {
         return Ok(());
     }
@@ -153,7 +158,7 @@ fn same<T: PartialEq>(items: impl Iterator<Item = Option<T>>, item: &T) -> (usiz
 
 fn show_config(
     args: &Args,
-    ctx: &mut Context,
+    ctx: &mut Surroundings<'_>,
     label: &mut Label,
     index: usize,
     configs: &[Option<NvList>],
@@ -179,7 +184,7 @@ fn show_config(
 
 fn show_uberblocks(
     args: &Args,
-    ctx: &mut Context,
+    ctx: &mut Surroundings<'_>,
     label: &mut Label,
     index: usize,
     rings: &[Vec<Option<Uberblock>>],
@@ -203,7 +208,7 @@ fn show_uberblocks(
         }
         header(args, ctx, label, index)?;
         writeln!(ctx.out, "    Uberblock[{i}]")?;
-        let time = clock::ctime(ctx, ub.timestamp);
+        let time = clock::ctime(ctx.caller, ub.timestamp);
         print::uberblock(&mut *ctx.out, &ub, &time, level >= 4)?;
         writeln!(ctx.out, "        labels = {list}")?;
     }
@@ -258,7 +263,7 @@ impl Stats {
 }
 
 /// How the bytes of a label's config are used.
-fn show_stats(args: &Args, ctx: &mut Context, config: &NvList) -> std::io::Result<()> {
+fn show_stats(args: &Args, ctx: &mut Surroundings<'_>, config: &NvList) -> std::io::Result<()> {
     // The area that a config is packed into: a label's without its checksum.
     let capacity = CONFIG_SIZE - 40;
     let out = &mut ctx.out;

@@ -10,10 +10,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod zdb_support;
+mod support;
 
 use cenote_testpools::TestPool;
-use zdb_support::zdb;
+use support::zdb;
 
 /// dRAID is not imported yet. What `zdb` makes of encrypted datasets without keys is not compared.
 const REFUSED: [&str; 2] = ["dr1", "crypt"];

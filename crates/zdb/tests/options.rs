@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod zdb_support;
+mod support;
 
-use cenote_cli::pools::{Imported, Opened, PoolTable};
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
-use zdb_support::{zdb, zdb_with};
+use support::{zdb, zdb_with};
 
 /// `zdb -e -p DIR options… pool rest…` of a sample pool.
 fn of(pool: &str, options: &[&str], rest: &[&str]) -> (String, String, i32) {
@@ -80,9 +78,7 @@ fn an_imported_pool() {
         ..Default::default()
     };
     let pool = cenote_pool::Pool::import(&found[0], &options).unwrap();
-    let table = PoolTable::default();
-    assert!(table.insert(Arc::new(Imported::new(Opened::ReadOnly(pool), None))));
-    let (out, err, code) = zdb_with(table, &["-d", "other"]);
+    let (out, err, code) = zdb_with(&[pool], &["-d", "other"]);
     let out = String::from_utf8(out).unwrap();
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(out.contains("Dataset other/xdir [ZPL], ID 150"), "{out}");
@@ -124,10 +120,8 @@ fn raw_blocks() {
     assert!(out.contains(&format!("fletcher4\tcksum={sum}")), "{out}");
     let files = cenote_testpools::pool("basic");
     let dir = files.dir.to_str().unwrap();
-    let (raw, _, _) = zdb_with(
-        PoolTable::default(),
-        &["-e", "-p", dir, "-R", "basic", &format!("{address}:{size}:r")],
-    );
+    let (raw, _, _) =
+        zdb_with(&[], &["-e", "-p", dir, "-R", "basic", &format!("{address}:{size}:r")]);
     let offset = u64::from_str_radix(address.split(':').nth(1).unwrap(), 16).unwrap();
     let mut expected = vec![0; raw.len()];
     let image = std::fs::File::open(&files.files[0]).unwrap();

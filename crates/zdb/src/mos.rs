@@ -6,7 +6,7 @@
 
 use super::objects::Numbers;
 use super::{Zdb, failed, lists};
-use crate::outcome::{Outcome, Stop};
+use cenote_command::outcome::{Outcome, Stop};
 use cenote_dmu::zap::Zap;
 use cenote_dsl::Dataset;
 use cenote_dsl::bpobj;

@@ -3,7 +3,7 @@
 use super::Zdb;
 use super::args::number;
 use super::print;
-use crate::outcome::{Outcome, Stop, fail};
+use cenote_command::outcome::{Outcome, Stop, fail};
 use cenote_format::spacemap::{Change, DebugAction, Entry};
 use cenote_pool::metaslab::{AllocClass, Metaslab, PoolSpace, VdevSpace};
 use cenote_pool::spacemap::{Region, SpaceMap};

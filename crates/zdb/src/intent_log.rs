@@ -2,7 +2,7 @@
 
 use super::print::{self, blkptr};
 use super::{Zdb, failed};
-use crate::outcome::Stop;
+use cenote_command::outcome::Stop;
 use cenote_dmu::ObjectSet;
 use cenote_format::Bytes;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
@@ -110,7 +110,7 @@ impl Zdb<'_> {
                     self.record(os, header, &record, level)
                 }
             };
-            outcome.is_ok() && !self.ctx.cancelled()
+            outcome.is_ok() && !self.ctx.cancel.is_cancelled()
         });
         outcome?;
         if level > 3 {

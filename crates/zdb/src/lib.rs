@@ -1,5 +1,8 @@
 //! `zdb`: what is on disk, as it is on disk.
 //!
+//! Floor 8 of cenote, beside the daemon, of which it knows nothing: who calls [`run`] says which pools
+//! are imported.
+//!
 //! One room per part of the output:
 //!
 //! | room | options |
@@ -16,7 +19,7 @@
 //! | [`files`] | `-O`, `-r` |
 //! | [`mod@print`] | block pointers, lists, histograms |
 //!
-//! A pool that the daemon holds is looked at where it is; any other is opened read-only for as
+//! A pool that is imported is looked at where it is; any other is opened read-only for as
 //! long as the command runs. The text is that of OpenZFS 2.3, line by line.
 
 pub mod args;
@@ -33,10 +36,9 @@ pub mod print;
 pub mod raw;
 pub mod viewers;
 
-use crate::clock;
-use crate::context::Context;
-use crate::outcome::{Outcome, Stop, conclude, fail};
 use args::Args;
+use cenote_command::outcome::{Outcome, Stop, conclude, fail};
+use cenote_command::{Caller, Cancel, clock};
 use cenote_dmu::zap::Zap;
 use cenote_format::nvlist::NvList;
 use cenote_pool::traverse::Subject;
@@ -47,9 +49,31 @@ use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// What `zdb` runs in.
+pub struct Surroundings<'a> {
+    /// Standard output.
+    pub out: &'a mut (dyn Write + Send),
+    /// Standard error.
+    pub err: &'a mut (dyn Write + Send),
+    /// The process that the user started.
+    pub caller: &'a Caller,
+    /// Stops the command.
+    pub cancel: Cancel,
+    /// The pool that is imported under a name, in the process that runs the command.
+    pub imported: &'a dyn Fn(&str) -> Option<Arc<Pool>>,
+}
+
+impl Surroundings<'_> {
+    /// Writes one line to standard error. A reader that has gone away is no error here: the
+    /// command's exit code still says what happened.
+    fn complain(&mut self, message: impl std::fmt::Display) {
+        let _ = writeln!(self.err, "{message}");
+    }
+}
+
 /// A command that looks at one pool.
 pub struct Zdb<'a> {
-    ctx: &'a mut Context,
+    ctx: Surroundings<'a>,
     args: &'a Args,
     pool: Arc<Pool>,
     /// Something on disk is not as it should be.
@@ -64,23 +88,26 @@ fn failed(e: impl std::fmt::Display) -> Stop {
 }
 
 /// `zdb`; returns the exit code.
-pub fn run(args: &[OsString], ctx: &mut Context) -> i32 {
+pub fn run(args: &[OsString], ctx: Surroundings<'_>) -> i32 {
+    let Surroundings { out, err, caller, cancel, imported } = ctx;
     // The output is many short lines.
-    let out = std::mem::replace(&mut ctx.out, Box::new(std::io::sink()));
-    ctx.out = Box::new(BufWriter::with_capacity(64 << 10, out));
-    let outcome = Args::parse(args).and_then(|args| dispatch(&args, ctx));
-    conclude(outcome, args::USAGE, ctx)
+    let mut out = BufWriter::with_capacity(64 << 10, out);
+    let outcome = Args::parse(args).and_then(|args| {
+        let ctx = Surroundings { out: &mut out, err: &mut *err, caller, cancel, imported };
+        dispatch(&args, ctx)
+    });
+    conclude(outcome, args::USAGE, &mut out, err)
 }
 
-fn dispatch(args: &Args, ctx: &mut Context) -> Outcome {
+fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
     if args.has('l') {
-        return labels::run(args, ctx);
+        return labels::run(args, &mut ctx);
     }
     let target = args.operands.first().cloned().unwrap_or_default();
     let target = target.strip_suffix('/').unwrap_or(&target).to_string();
     let end = target.find(['/', '@', '#']).unwrap_or(target.len());
     let (name, dataset) = target.split_at(end);
-    let pool = open(args, ctx, name)?;
+    let pool = open(args, &ctx, name)?;
     let name = pool.name().to_string();
     let mut zdb = Zdb { ctx, args, pool, damaged: false, file_system: None };
     let code = match dataset {
@@ -96,15 +123,15 @@ fn dispatch(args: &Args, ctx: &mut Context) -> Outcome {
 }
 
 /// The pool `name`: the daemon's, or one found and opened here.
-fn open(args: &Args, ctx: &mut Context, name: &str) -> Result<Arc<Pool>, Stop> {
+fn open(args: &Args, ctx: &Surroundings<'_>, name: &str) -> Result<Arc<Pool>, Stop> {
     if !args.has('e')
         && args.txg.is_none()
-        && let Some(imported) = ctx.pools.get(name)
+        && let Some(pool) = (ctx.imported)(name)
     {
-        return Ok(imported.pool());
+        return Ok(pool);
     }
     let dirs: Vec<PathBuf> = match args.search.is_empty() {
-        false => args.search.iter().map(|p| ctx.path(p)).collect(),
+        false => args.search.iter().map(|p| ctx.caller.path(p)).collect(),
         true => vec![PathBuf::from("/dev")],
     };
     let candidates = discover(&dirs);
@@ -141,7 +168,7 @@ impl Zdb<'_> {
     }
 
     fn ctime(&self, seconds: u64) -> String {
-        clock::ctime(self.ctx, seconds)
+        clock::ctime(self.ctx.caller, seconds)
     }
 
     /// What a traversal needs to know of the pool.
@@ -221,9 +248,9 @@ impl Zdb<'_> {
         let records = self.pool.history().map_err(failed)?;
         writeln!(self.out(), "\nHistory:")?;
         for record in &records {
-            let ctx = &*self.ctx;
+            let caller = self.ctx.caller;
             let line = cenote_pool::history::format_record(record, true, false, &|t| {
-                clock::format(ctx, i64::try_from(t).unwrap_or(i64::MAX), "%Y-%m-%d.%H:%M:%S")
+                clock::format(caller, i64::try_from(t).unwrap_or(i64::MAX), "%Y-%m-%d.%H:%M:%S")
             });
             if let Some(line) = &line {
                 writeln!(self.out(), "{line}")?;

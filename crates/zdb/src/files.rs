@@ -2,7 +2,7 @@
 
 use super::args::number;
 use super::{Zdb, failed};
-use crate::outcome::{Outcome, Stop, fail};
+use cenote_command::outcome::{Outcome, Stop, fail};
 use cenote_zpl::FileSystem;
 use std::io::Write;
 use std::sync::Arc;
@@ -47,12 +47,12 @@ impl Zdb<'_> {
         writeln!(self.out(), "Copying object {object} to file {to}")?;
         let size = fs.attr(object).map_err(failed)?.size;
         writeln!(self.out(), "Object {object} is {size} bytes")?;
-        let path = self.ctx.path(to);
+        let path = self.ctx.caller.path(to);
         let write = |e: std::io::Error| Stop::Fail(format!("zdb: {to}: {e}"));
         let mut file = std::fs::File::create(&path).map_err(write)?;
         let mut buffer = vec![0; CHUNK];
         let mut offset = 0;
-        while offset < size && !self.ctx.cancelled() {
+        while offset < size && !self.ctx.cancel.is_cancelled() {
             let n = fs.read(object, offset, &mut buffer).map_err(failed)?;
             if n == 0 {
                 break;

@@ -2,7 +2,7 @@
 
 use super::print::{self, blkptr};
 use super::{Zdb, failed};
-use crate::outcome::Stop;
+use cenote_command::outcome::Stop;
 use cenote_dmu::zap::Zap;
 use cenote_format::blkptr::BlockPointer;
 use cenote_pool::traverse::brt;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod zdb_support;
+mod support;
 
 use cenote_store::tamper;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// Exit code of `zdb`.
 fn zdb(pool: &str, options: &str) -> i32 {
     let files = cenote_testpools::pool(pool);
-    zdb_support::zdb(&["-e", "-p", files.dir.to_str().unwrap(), options, pool]).2
+    support::zdb(&["-e", "-p", files.dir.to_str().unwrap(), options, pool]).2
 }
 
 /// Numbers that depend on nothing but their seed.

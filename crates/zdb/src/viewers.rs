@@ -2,7 +2,7 @@
 
 use super::print::{self, blkptr, text};
 use super::{Zdb, failed};
-use crate::outcome::Stop;
+use cenote_command::outcome::Stop;
 use cenote_dmu::zap::{Zap, ZapEntry};
 use cenote_dmu::{Error, Object, Result as DmuResult};
 use cenote_format::dmu::DmuType;
@@ -143,7 +143,7 @@ impl Zdb<'_> {
         for entry in zap.iter() {
             let entry = entry.map_err(failed)?;
             writeln!(self.out(), "{}", line(&zap, &entry))?;
-            if self.ctx.cancelled() {
+            if self.ctx.cancel.is_cancelled() {
                 break;
             }
         }
@@ -363,7 +363,8 @@ impl Zdb<'_> {
             ("ctime", attr.ctime),
             ("crtime", attr.crtime),
         ] {
-            let time = crate::clock::format(self.ctx, time.0, "%a %b %e %H:%M:%S %Y");
+            let time =
+                cenote_command::clock::format(self.ctx.caller, time.0, "%a %b %e %H:%M:%S %Y");
             writeln!(self.out(), "\t{name}\t{time}")?;
         }
         let out = self.out();

@@ -2,7 +2,7 @@
 
 use super::print::{self, blkptr};
 use super::{Zdb, failed};
-use crate::outcome::{Outcome, Stop};
+use cenote_command::outcome::{Outcome, Stop};
 use cenote_format::dmu::DmuType;
 use cenote_pool::metaslab::{AllocClass, PoolSpace};
 use cenote_pool::traverse::stats::{

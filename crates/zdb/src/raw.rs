@@ -2,7 +2,7 @@
 
 use super::print::blkptr;
 use super::{Zdb, failed};
-use crate::outcome::{Outcome, Stop};
+use cenote_command::outcome::{Outcome, Stop};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::checksum::{self, Checksum, Salt};
@@ -201,7 +201,7 @@ impl Zdb<'_> {
             true => (spec.psize + SECTOR..=MAX_BLOCK).step_by(SECTOR as usize),
             false => (spec.lsize..=spec.lsize).step_by(SECTOR as usize),
         };
-        let no_zle = self.ctx.var("ZDB_NO_ZLE").is_some();
+        let no_zle = self.ctx.caller.var("ZDB_NO_ZLE").is_some();
         let mut buffer = vec![0; MAX_BLOCK as usize];
         // Zero-length encoding accepts almost anything, so it comes last.
         for kinds in [&[Lz4, Lzjb, Gzip1, Zstd][..], &[Zle][..]] {
@@ -209,7 +209,7 @@ impl Zdb<'_> {
                 break;
             }
             for size in sizes.clone() {
-                if self.ctx.cancelled() {
+                if self.ctx.cancel.is_cancelled() {
                     return Ok(None);
                 }
                 for kind in kinds {

@@ -4,7 +4,7 @@ use super::args::number;
 use super::objects::Numbers;
 use super::print::{self, blkptr};
 use super::{Zdb, failed};
-use crate::outcome::{Outcome, Stop, fail};
+use cenote_command::outcome::{Outcome, Stop, fail};
 use cenote_dmu::zap::Zap;
 use cenote_dmu::{Object, ObjectSet};
 use cenote_dsl::Dataset;
@@ -241,7 +241,7 @@ impl Zdb<'_> {
     fn every_object(&mut self, os: &Arc<ObjectSet>, mut header: bool) -> Result<(), Stop> {
         let (mut used, mut max) = (0u64, 0u64);
         let mut numbers = Numbers::new(os, 1);
-        while !self.ctx.cancelled() {
+        while !self.ctx.cancel.is_cancelled() {
             let number = match numbers.advance() {
                 Ok(Some(number)) => number,
                 Ok(None) => break,

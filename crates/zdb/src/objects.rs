@@ -2,7 +2,7 @@
 
 use super::print::{blkptr_compact, checksum_name, compression_name, fill, type_name};
 use super::{Zdb, failed};
-use crate::outcome::Stop;
+use cenote_command::outcome::Stop;
 use cenote_dmu::{Object, ObjectSet, Seek};
 use cenote_format::Bytes;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer, Dva};
@@ -211,7 +211,7 @@ impl Zdb<'_> {
             }
         }
         writeln!(self.out(), "{line}")?;
-        if level == 0 || bp.is_hole() || bp.is_embedded() || self.ctx.cancelled() {
+        if level == 0 || bp.is_hole() || bp.is_embedded() || self.ctx.cancel.is_cancelled() {
             return Ok(());
         }
         if bp.dva(0).is_some_and(|dva| !seen.insert(dva)) {
@@ -289,7 +289,7 @@ impl Zdb<'_> {
             let Some(start) = object.seek(at, Seek::Data).map_err(failed)? else { break };
             let stop = object.seek(start, Seek::Hole).map_err(failed)?.unwrap_or(end);
             self.segment(start, stop)?;
-            if stop <= start || self.ctx.cancelled() {
+            if stop <= start || self.ctx.cancel.is_cancelled() {
                 break;
             }
             at = stop;

@@ -3,8 +3,7 @@
 //! 0 is success, 1 a failure, 2 a wrong command line (as `zpool` and `zfs` of OpenZFS have it), 130 an
 //! interrupt (SIGINT) after which a command ended in order.
 
-use crate::context::Context;
-use std::io;
+use std::io::{self, Write};
 
 /// Exit code of a command that was interrupted, as shells have it: 128 and the number of SIGINT.
 pub const INTERRUPTED: i32 = 130;
@@ -54,29 +53,31 @@ pub fn given_twice<T>(name: &str) -> Result<T, Stop> {
 }
 
 /// Turns an outcome into an exit code and says what there is to say. `usage` is the usage of the
-/// command that was running.
-pub fn conclude(outcome: Outcome, usage: &str, ctx: &mut Context) -> i32 {
-    let outcome = match (outcome, ctx.out.flush()) {
+/// command that was running, `out` and `err` are its standard output and standard error.
+pub fn conclude(outcome: Outcome, usage: &str, out: &mut dyn Write, err: &mut dyn Write) -> i32 {
+    let outcome = match (outcome, out.flush()) {
         (Ok(_), Err(e)) => Err(Stop::Io(e)),
         (outcome, _) => outcome,
     };
+    // A reader of standard error that has gone away still gets the exit code.
+    let mut complain = |message: &str| drop(writeln!(err, "{message}"));
     match outcome {
         Ok(code) | Err(Stop::Said(code)) => code,
         Err(Stop::Usage(message)) => {
             if !message.is_empty() {
-                ctx.complain(message);
+                complain(&message);
             }
-            ctx.complain(usage.trim_end_matches('\n'));
+            complain(usage.trim_end_matches('\n'));
             2
         }
         Err(Stop::Fail(message)) => {
-            ctx.complain(message);
+            complain(&message);
             1
         }
         // Whoever reads the output has had enough: nothing to say, and nobody to say it to.
         Err(Stop::Io(e)) if e.kind() == io::ErrorKind::BrokenPipe => 1,
         Err(Stop::Io(e)) => {
-            ctx.complain(format_args!("cannot write output: {}", plain(&e)));
+            complain(&format!("cannot write output: {}", plain(&e)));
             1
         }
     }

@@ -1,0 +1,27 @@
+//! Times for people, in the caller's time zone (which the client sends along as `TZ`).
+
+use crate::caller::Caller;
+use jiff::{Timestamp, tz::TimeZone};
+
+/// `seconds` since 1970 through `strftime`.
+pub fn format(caller: &Caller, seconds: i64, form: &str) -> String {
+    let Ok(time) = Timestamp::from_second(seconds) else { return seconds.to_string() };
+    jiff::fmt::strtime::format(form, &time.to_zoned(zone(caller)))
+        .unwrap_or_else(|_| seconds.to_string())
+}
+
+/// As `ctime` prints it, without the newline: `Sat Nov 21 21:08:02 2026`.
+pub fn ctime(caller: &Caller, seconds: u64) -> String {
+    format(caller, i64::try_from(seconds).unwrap_or(i64::MAX), "%a %b %e %H:%M:%S %Y")
+}
+
+fn zone(caller: &Caller) -> TimeZone {
+    let named = caller.var("TZ").and_then(|tz| tz.to_str()).map(|tz| tz.trim_start_matches(':'));
+    match named {
+        None => TimeZone::system(),
+        Some("") => TimeZone::UTC,
+        Some(name) => {
+            TimeZone::get(name).or_else(|_| TimeZone::posix(name)).unwrap_or(TimeZone::UTC)
+        }
+    }
+}

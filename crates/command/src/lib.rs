@@ -1,0 +1,17 @@
+//! What every command shares, whatever it does: the process that called it, and how it ends.
+//!
+//! Floor 7 of cenote, below the debugger, the daemon and the commands. A command runs in the process
+//! that the user started, or in the daemon on that process's behalf. So it looks at a [`Caller`], which
+//! travels along with the command line, and never at its own process.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`caller`] | directory, environment, terminal and number of the user; a flag that stops the command |
+//! | [`outcome`] | exit codes and the messages that go with them |
+//! | [`clock`] | times in the caller's time zone |
+
+pub mod caller;
+pub mod clock;
+pub mod outcome;
+
+pub use caller::{Caller, Cancel, Terminal};
