@@ -2,18 +2,18 @@
 //! what it answers.
 //!
 //! A connection that ends before the daemon's Hello was never accepted (the daemon was just about
-//! to end for want of work), so it is tried again; after the Hello nothing is repeated.
+//! to end for want of work), so it is tried again; after the Hello nothing is repeated. No wait for
+//! the daemon is without end (`link`).
 
-use crate::protocol::{Hello, Kind, Request, Run, read_frame, read_json, write_json};
-use crate::socket::{Place, at};
+use crate::link::{Limits, Link, Wait};
+use crate::protocol::{Hello, Kind, PROTOCOL, Request, Run, read_frame, read_json, write_json};
+use crate::socket::{Place, open_own};
 use cenote_command::outcome::plain;
 use cenote_command::{Caller, Cancel};
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -24,7 +24,7 @@ const START: Duration = Duration::from_secs(15);
 
 /// A connection to a daemon that has said Hello.
 pub struct Connection {
-    stream: UnixStream,
+    link: Link,
     /// What the daemon said of itself.
     pub hello: Hello,
 }
@@ -37,7 +37,7 @@ impl Connection {
     /// The signal cannot be caught.
     pub fn ask_on_interrupt(&self) -> io::Result<()> {
         // The daemon cancels a command whose client has closed its end.
-        let (stream, cancel) = (self.stream.try_clone()?, Cancel::default());
+        let (stream, cancel) = (self.link.stream().try_clone()?, Cancel::default());
         cancel.on_interrupt()?;
         let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT])?;
         std::thread::Builder::new().name("interrupt".into()).spawn(move || {
@@ -51,36 +51,35 @@ impl Connection {
 
 /// Connects to the daemon if one runs: one of this user's or of root's, in a directory where
 /// nobody else can put a socket.
+///
+/// # Errors
+/// The socket or who listens there is not to be trusted (`PermissionDenied`); the daemon does not
+/// answer (`TimedOut`).
 pub fn connect(place: &Place) -> io::Result<Option<Connection>> {
     match place.check() {
         Err(e) if nobody_there(&e) => return Ok(None),
         checked => checked?,
     }
     for _ in 0..3 {
-        let mut stream = match UnixStream::connect(&place.socket) {
-            Ok(stream) => stream,
+        let mut link = match Link::connect(place, Limits::default()) {
+            Ok(link) => link,
             Err(e) if nobody_there(&e) => return Ok(None),
-            Err(e) => return Err(at(&place.socket, e)),
+            Err(e) => return Err(e),
         };
-        let (ours, theirs) = (rustix::process::geteuid(), peer(&stream)?);
-        if theirs != ours && !theirs.is_root() && !ours.is_root() {
-            return Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                format!("{}: another user's daemon", place.socket.display()),
-            ));
-        }
-        match read_json::<Hello>(&mut stream, Kind::Hello) {
-            Ok(hello) => return Ok(Some(Connection { stream, hello })),
+        match read_json::<Hello>(&mut link, Kind::Hello) {
+            Ok(hello) => return Ok(Some(Connection { link, hello })),
             Err(e) if ended(&e) => {}
             Err(e) => return Err(e),
         }
     }
-    Ok(None)
-}
-
-/// Who is at the other end.
-fn peer(stream: &UnixStream) -> io::Result<rustix::process::Uid> {
-    Ok(rustix::net::sockopt::socket_peercred(stream)?.uid)
+    match place.holder() {
+        None => Ok(None),
+        // It has no thread or no descriptor left for one more.
+        Some(pid) => Err(io::Error::other(format!(
+            "the daemon (process {pid}) turns commands away: {}",
+            last_words(&place.log)
+        ))),
+    }
 }
 
 fn nobody_there(e: &io::Error) -> bool {
@@ -88,15 +87,21 @@ fn nobody_there(e: &io::Error) -> bool {
 }
 
 fn ended(e: &io::Error) -> bool {
-    matches!(e.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
+    matches!(
+        e.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+    )
 }
 
 /// Connects to the daemon, starting it if none runs.
+///
+/// # Errors
+/// As [`connect`]; the daemon cannot be started, or another one keeps it from starting.
 pub fn connect_or_start(place: &Place) -> io::Result<Connection> {
-    place.prepare()?;
     if let Some(connection) = connect(place)? {
         return Ok(connection);
     }
+    place.prepare()?;
     let mut child = start(place)?;
     let deadline = Instant::now() + START;
     let mut pause = Duration::from_millis(2);
@@ -111,18 +116,43 @@ pub fn connect_or_start(place: &Place) -> io::Result<Connection> {
             return Err(io::Error::other(format!("the daemon ended: {}", last_words(&place.log))));
         }
         if Instant::now() >= deadline {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the daemon does not answer"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, no_answer(place)));
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(50));
     }
 }
 
+/// Why no daemon answers that was started, and what to do.
+fn no_answer(place: &Place) -> String {
+    match place.holder() {
+        Some(pid) => format!(
+            "a daemon (process {pid}) is ending and holds {}: try again later, or end it with \
+             'kill -9 {pid}'",
+            place.lock.display()
+        ),
+        None => format!("the daemon does not answer: {}", last_words(&place.log)),
+    }
+}
+
+/// Waits until no daemon holds the lock file of `place`.
+///
+/// # Errors
+/// It does not end (`TimedOut`).
+pub fn wait_for_end(place: &Place) -> io::Result<()> {
+    const PAUSE: Duration = Duration::from_millis(10);
+    let mut wait = Wait::new(place, Limits::default(), place.holder());
+    while place.is_held()? {
+        std::thread::sleep(PAUSE);
+        wait.passed(PAUSE)?;
+    }
+    Ok(())
+}
+
 /// Starts a daemon that survives this process: a session of its own, no terminal, its standard
 /// error in the log.
 fn start(place: &Place) -> io::Result<Child> {
-    let log = OpenOptions::new().create(true).append(true).mode(0o600).open(&place.log);
-    let log = log.map_err(|e| at(&place.log, e))?;
+    let log = open_own(&place.log, OpenOptions::new().create(true).append(true))?;
     Command::new(std::env::current_exe()?)
         .arg0("cenote")
         .args(["daemon", "--foreground", "--detach"])
@@ -152,8 +182,11 @@ fn tunables(users: Option<OsString>) -> OsString {
 }
 
 fn last_words(log: &Path) -> String {
-    let text = std::fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
+    let mut text = Vec::new();
+    let read =
+        open_own(log, OpenOptions::new().read(true)).and_then(|mut f| f.read_to_end(&mut text));
+    // A log that cannot be read says nothing.
+    let text = read.map(|_| String::from_utf8_lossy(&text)).unwrap_or_default();
     match text.trim_end().lines().next_back() {
         Some(line) => format!("{line} (log: {})", log.display()),
         None => format!("see {}", log.display()),
@@ -167,14 +200,7 @@ fn output(e: io::Error) -> io::Error {
 
 /// Has the daemon run a command for this process; returns its exit code.
 pub fn run(connection: Connection, tool: &str, args: &[OsString]) -> io::Result<i32> {
-    let ours = env!("CARGO_PKG_VERSION");
-    if connection.hello.version != ours {
-        return Err(io::Error::other(format!(
-            "the daemon (process {}) is version {}, this command is {ours}; \
-             run 'cenote daemon stop' first",
-            connection.hello.pid, connection.hello.version
-        )));
-    }
+    check_version(&connection.hello)?;
     let caller = Caller::of_process();
     let bytes = |s: &OsStr| s.as_bytes().to_vec();
     let run = Run {
@@ -188,16 +214,37 @@ pub fn run(connection: Connection, tool: &str, args: &[OsString]) -> io::Result<
     converse(connection, &Request::Run(run))
 }
 
+/// Checks that the daemon is of this program.
+fn check_version(hello: &Hello) -> io::Result<()> {
+    let ours = env!("CARGO_PKG_VERSION");
+    let (pid, version) = (hello.pid, &hello.version);
+    if (version.as_str(), hello.protocol) == (ours, PROTOCOL) {
+        return Ok(());
+    }
+    let builds = if version == ours { " (of another build)" } else { "" };
+    Err(io::Error::other(format!(
+        "the daemon (process {pid}) is version {version}{builds}, this command is {ours}; \
+         run 'cenote daemon stop' first"
+    )))
+}
+
 /// Sends a request and passes on what is answered; returns the exit code.
+///
+/// # Errors
+/// The output cannot be written; the daemon ends, or does not answer (`TimedOut`).
 pub fn converse(mut connection: Connection, request: &Request) -> io::Result<i32> {
     let mut wire = Vec::new();
     write_json(&mut wire, Kind::Request, request)?;
-    connection.stream.write_all(&wire)?;
+    connection.link.write_all(&wire)?;
     let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
     loop {
-        let frame = match read_frame(&mut connection.stream) {
+        let frame = match read_frame(&mut connection.link) {
             // It was killed in the middle of a message.
             Err(e) if ended(&e) => None,
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => {
+                let why = format!("{e}. What the command was to do may be done or not");
+                return Err(io::Error::new(e.kind(), why));
+            }
             read => read?,
         };
         match frame {
@@ -207,6 +254,7 @@ pub fn converse(mut connection: Connection, request: &Request) -> io::Result<i32
             // What cannot be complained about shows in the exit code all the same.
             Some((Kind::Err, data)) => drop(err.write_all(&data)),
             Some((Kind::Exit, data)) => return Ok(serde_json::from_slice(&data)?),
+            Some((Kind::Alive, _)) => {}
             Some(_) => {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "unexpected message"));
             }

@@ -95,9 +95,7 @@ fn ask(place: &Place, request: &Request, absent: i32) -> io::Result<i32> {
 /// Stops the daemon and waits until it is gone.
 fn stop(place: &Place) -> io::Result<i32> {
     let code = ask(place, &Request::Stop, 0)?;
-    if let Ok(lock) = std::fs::File::open(&place.lock) {
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockShared)?;
-    }
+    client::wait_for_end(place)?;
     Ok(code)
 }
 

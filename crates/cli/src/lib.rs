@@ -38,6 +38,7 @@ pub mod copy;
 pub mod daemon;
 pub mod dispatch;
 pub mod interval;
+pub mod link;
 pub mod list;
 pub mod locate;
 pub mod map;

@@ -6,6 +6,7 @@
 //! daemon -> client   Hello   JSON, once, before anything else
 //! client -> daemon   Request JSON, once
 //! daemon -> client   Out, Err  bytes for standard output and standard error
+//! daemon -> client   Alive   no bytes, each BEAT from the Request on
 //! daemon -> client   Exit    JSON number, last
 //! ```
 //!
@@ -15,7 +16,12 @@
 use cenote_command::Terminal;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
+use std::time::Duration;
 
+/// Number of this conversation: client and daemon understand each other if they have the same one.
+pub const PROTOCOL: u32 = 2;
+/// How often the daemon says that it lives.
+pub const BEAT: Duration = Duration::from_secs(2);
 /// Longest Hello or Request, in bytes.
 pub const MAX_JSON: usize = 4 << 20;
 /// Longest Out or Err, in bytes.
@@ -35,11 +41,13 @@ pub enum Kind {
     Err = 4,
     /// Exit code as JSON; the last frame.
     Exit = 5,
+    /// The daemon lives; nothing else. Always without bytes.
+    Alive = 6,
 }
 
 impl Kind {
     fn from_byte(b: u8) -> Option<Kind> {
-        [Kind::Hello, Kind::Request, Kind::Out, Kind::Err, Kind::Exit]
+        [Kind::Hello, Kind::Request, Kind::Out, Kind::Err, Kind::Exit, Kind::Alive]
             .into_iter()
             .find(|k| *k as u8 == b)
     }
@@ -48,6 +56,7 @@ impl Kind {
         match self {
             Kind::Hello | Kind::Request | Kind::Exit => MAX_JSON,
             Kind::Out | Kind::Err => MAX_DATA,
+            Kind::Alive => 0,
         }
     }
 }
@@ -59,6 +68,9 @@ pub struct Hello {
     pub version: String,
     /// Its process.
     pub pid: u32,
+    /// Its [`PROTOCOL`]; 0 where there was no such number yet.
+    #[serde(default)]
+    pub protocol: u32,
 }
 
 /// What the client wants.

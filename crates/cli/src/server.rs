@@ -4,7 +4,8 @@
 //! once. One thread per connection; a connection is one command. A client that goes away cancels
 //! its command. The daemon ends by itself when it has owned no pool, run no command, and had nothing
 //! of tunables to remember or to show for [`IDLE`]; on SIGTERM, SIGINT or a Stop request it cancels what runs, unmounts everything and
-//! exports all pools first.
+//! exports all pools first. A thread of its own tells every client each [`BEAT`] that the daemon
+//! lives, whatever its command waits for; who asked it to stop hears that until all is exported.
 //!
 //! Invariants: the socket file is removed before the listener is closed and before the lock is
 //! released, so whoever finds a socket file nobody answers on may remove it, given the lock. Only
@@ -13,9 +14,9 @@
 use crate::context::{Context, Streams};
 use crate::dispatch;
 use crate::pools::PoolTable;
-use crate::protocol::{Hello, Kind, MAX_DATA, Request, Run, read_frame, read_json};
-use crate::protocol::{write_frame, write_json};
-use crate::socket::{Place, at};
+use crate::protocol::{BEAT, Hello, Kind, MAX_DATA, PROTOCOL, Request, Run};
+use crate::protocol::{read_frame, read_json, write_frame, write_json};
+use crate::socket::{Place, at, open_own};
 use crate::tunables::startup;
 use cenote_command::{Caller, Cancel};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -24,11 +25,11 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// A daemon without pools and commands ends after this long.
@@ -44,6 +45,17 @@ struct Daemon {
     running: Mutex<Running>,
     /// A byte written here wakes the main loop.
     wake: Mutex<UnixStream>,
+    /// Every connection whose client waits for an answer.
+    wires: Mutex<Vec<Weak<Wire>>>,
+    /// Those whose clients wait for the end.
+    leaving: Mutex<Vec<Arc<Wire>>>,
+}
+
+/// A connection, whose frames go out one after the other.
+type Wire = Mutex<UnixStream>;
+
+fn lock_wire(wire: &Wire) -> MutexGuard<'_, UnixStream> {
+    wire.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Default)]
@@ -63,6 +75,41 @@ impl Daemon {
         // A full pipe wakes as well as a byte more.
         let _ = wake.write(&[0]);
     }
+
+    /// From now on the client at the other end is told that the daemon lives.
+    fn keep_informed(&self, wire: &Arc<Wire>) {
+        let mut wires = self.wires.lock().unwrap_or_else(PoisonError::into_inner);
+        wires.retain(|w| w.strong_count() > 0);
+        wires.push(Arc::downgrade(wire));
+    }
+
+    /// Tells every client that the daemon lives, except those who are being written to.
+    fn beat(&self) {
+        let wires = self.wires.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut frame = Vec::new();
+        let framed = write_frame(&mut frame, Kind::Alive, &[]);
+        for wire in wires.iter().filter_map(Weak::upgrade) {
+            // So short a message is sent as a whole or, to who reads nothing, not at all.
+            if let (Ok(()), Ok(wire)) = (&framed, wire.try_lock()) {
+                let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+                let _ = rustix::net::send(&*wire, &frame, flags);
+            }
+        }
+    }
+}
+
+/// Starts the thread that says that the daemon lives. It runs as long as the daemon.
+fn start_beating(daemon: &Arc<Daemon>) -> io::Result<()> {
+    let daemon = Arc::downgrade(daemon);
+    let beats = move || {
+        while let Some(daemon) = daemon.upgrade() {
+            daemon.beat();
+            drop(daemon);
+            std::thread::sleep(BEAT);
+        }
+    };
+    std::thread::Builder::new().name("beat".into()).spawn(beats)?;
+    Ok(())
 }
 
 /// Serves until there is nothing to do or somebody says stop. Ok(false): another daemon runs.
@@ -85,7 +132,10 @@ pub fn serve(place: &Place) -> io::Result<bool> {
         pools: Arc::new(PoolTable::default()),
         running: Mutex::default(),
         wake: Mutex::new(wake_out),
+        wires: Mutex::default(),
+        leaving: Mutex::default(),
     });
+    start_beating(&daemon)?;
     tracing::info!(socket = %place.socket.display(), pid = std::process::id(), "listening");
     let result = serve_connections(&daemon, &listener, &wake_in, &signals);
     let _ = std::fs::remove_file(&place.socket);
@@ -95,19 +145,17 @@ pub fn serve(place: &Place) -> io::Result<bool> {
     result.map(|()| true)
 }
 
-/// The lock file, locked; `None` if another daemon has it.
+/// The lock file, locked, with the number of this process in it; `None` if another daemon has it.
 fn lock(place: &Place) -> io::Result<Option<File>> {
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(&place.lock)?;
+    let mut file = open_own(&place.lock, OpenOptions::new().create(true).read(true).write(true))?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(file)),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-        Err(e) => Err(e.into()),
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+        Err(e) => return Err(at(&place.lock, e.into())),
     }
+    file.set_len(0)?;
+    writeln!(file, "{}", std::process::id())?;
+    Ok(Some(file))
 }
 
 fn bind(place: &Place) -> io::Result<UnixListener> {
@@ -219,12 +267,17 @@ fn converse(
 ) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    let hello = Hello { version: env!("CARGO_PKG_VERSION").into(), pid: std::process::id() };
+    let hello = Hello {
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        protocol: PROTOCOL,
+    };
     write_json(&mut stream, Kind::Hello, &hello)?;
     let request: Request = read_json(&mut stream, Kind::Request)?;
     stream.set_read_timeout(None)?;
     watch(stream.try_clone()?, cancel.clone())?;
     let wire = Arc::new(Mutex::new(stream));
+    daemon.keep_informed(&wire);
     let code = match request {
         Request::Run(run) => {
             let mut ctx = context(daemon, &wire, (&run, user), cancel);
@@ -240,12 +293,18 @@ fn converse(
             0
         }
         Request::Stop => {
+            lock_wire(&wire).set_write_timeout(Some(GRACE))?;
+            daemon.leaving.lock().unwrap_or_else(PoisonError::into_inner).push(wire);
             daemon.running().stop = true;
-            daemon.wake();
-            0
+            return Ok(());
         }
     };
-    let mut wire = wire.lock().unwrap_or_else(PoisonError::into_inner);
+    dismiss(&wire, code)
+}
+
+/// Tells the client how its command ended.
+fn dismiss(wire: &Wire, code: i32) -> io::Result<()> {
+    let mut wire = lock_wire(wire);
     write_json(&mut *wire, Kind::Exit, &code)?;
     wire.shutdown(std::net::Shutdown::Both)
 }
@@ -266,12 +325,7 @@ fn watch(mut stream: UnixStream, cancel: Cancel) -> io::Result<()> {
     Ok(())
 }
 
-fn context(
-    daemon: &Daemon,
-    wire: &Arc<Mutex<UnixStream>>,
-    (run, user): (&Run, u32),
-    cancel: Cancel,
-) -> Context {
+fn context(daemon: &Daemon, wire: &Arc<Wire>, (run, user): (&Run, u32), cancel: Cancel) -> Context {
     let frames = |kind| Frames { wire: Arc::clone(wire), kind };
     let os = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
     let streams = Streams {
@@ -300,14 +354,14 @@ fn run_guarded(tool: &str, args: &[OsString], ctx: &mut Context) -> i32 {
 
 /// Output of a command, as frames.
 struct Frames {
-    wire: Arc<Mutex<UnixStream>>,
+    wire: Arc<Wire>,
     kind: Kind,
 }
 
 impl Write for Frames {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         let part = data.get(..MAX_DATA).unwrap_or(data);
-        let mut wire = self.wire.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wire = lock_wire(&self.wire);
         write_frame(&mut *wire, self.kind, part)?;
         Ok(part.len())
     }
@@ -359,5 +413,9 @@ fn finish(daemon: &Daemon) {
         }
         daemon.pools.remove(&name);
         tracing::info!("exported {name}");
+    }
+    for wire in daemon.leaving.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        // Who does not wait any longer does not have to know.
+        let _ = dismiss(&wire, 0);
     }
 }

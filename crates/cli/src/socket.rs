@@ -1,16 +1,25 @@
 //! Where the daemon is reached, and who may.
 //!
 //! `CENOTE_SOCKET` if set; else `/run/cenote/socket` for root, `$XDG_RUNTIME_DIR/cenote/socket`,
-//! or `/tmp/cenote-UID/socket`. The directory is made with mode 0700 and must belong to the user
-//! and to nobody else: a socket in a directory that others can write to could be theirs. (The
-//! directory of `CENOTE_SOCKET` is the user's own business, except that it must not be writable
-//! by others without the sticky bit.) Beside the socket lie its lock file, held by the daemon as
-//! long as it lives, and its log.
+//! or `/tmp/cenote-UID/socket`. Beside the socket lie its lock file, held by the daemon as long as it
+//! lives and holding its process number, and its log.
+//!
+//! What another user made is not trusted, whichever way the path came:
+//!
+//! - The directory belongs to the user or to root. One that was not named by `CENOTE_SOCKET` is made with
+//!   mode 0700 and is the user's alone; one that was may be open to others if it has the sticky bit,
+//!   which keeps them from replacing what is there.
+//! - Socket, lock and log are looked at themselves: no symbolic link is followed, each is of the
+//!   right type, belongs to the user (the socket: or to root), and files have one name.
+//! - The process that listens is the user's or root's ([`Place::check_peer`]). So root's commands are
+//!   answered by root's daemon only.
 
 use cenote_command::outcome::plain;
-use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use rustix::fs::OFlags;
+use rustix::process::{Uid, geteuid};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Paths of one daemon.
@@ -28,7 +37,7 @@ pub struct Place {
 impl Place {
     /// The place for this process's user and environment.
     pub fn of_process() -> io::Result<Place> {
-        let uid = rustix::process::geteuid();
+        let uid = geteuid();
         if let Some(path) = std::env::var_os("CENOTE_SOCKET").filter(|p| !p.is_empty()) {
             return Ok(Place::at(&std::path::absolute(path)?, false));
         }
@@ -41,7 +50,8 @@ impl Place {
         Ok(Place::at(&dir.join("socket"), true))
     }
 
-    fn at(socket: &Path, private_dir: bool) -> Place {
+    /// With its socket at this path; `private_dir`: its directory is the user's alone.
+    pub(crate) fn at(socket: &Path, private_dir: bool) -> Place {
         let beside = |suffix: &str| {
             let mut name = socket.as_os_str().to_owned();
             name.push(suffix);
@@ -59,27 +69,114 @@ impl Place {
         }
     }
 
-    /// Checks that nobody else can put things into the directory.
+    /// Checks that nobody else can put things into the directory, and that what is in the socket's
+    /// place is one that nobody else made.
+    ///
+    /// # Errors
+    /// `PermissionDenied` with the reason; those of looking at the directory. A socket that is missing is
+    /// no error.
     pub fn check(&self) -> io::Result<()> {
-        let Some(dir) = self.socket.parent() else { return Ok(()) };
-        // A symbolic link in /tmp may point anywhere, so it is not followed there.
-        let meta = if self.private_dir { fs::symlink_metadata(dir) } else { fs::metadata(dir) };
-        let meta = meta.map_err(|e| at(dir, e))?;
-        let uid = rustix::process::geteuid().as_raw();
-        let refuse = |why: &str| {
-            let why = format!("{}: {why}", dir.display());
-            Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
-        };
-        if !meta.is_dir() {
-            return refuse("not a directory");
+        if let Some(dir) = self.socket.parent() {
+            self.check_directory(dir)?;
         }
+        match fs::symlink_metadata(&self.socket) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) => Err(at(&self.socket, e)),
+            Ok(meta) if !meta.file_type().is_socket() => refuse(&self.socket, "is not a socket"),
+            Ok(meta) if !trusted(meta.uid()) => refuse(&self.socket, "belongs to another user"),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    fn check_directory(&self, dir: &Path) -> io::Result<()> {
+        let link = fs::symlink_metadata(dir).map_err(|e| at(dir, e))?;
+        // Who made a symbolic link chose where it leads.
+        if link.is_symlink() && (self.private_dir || !trusted(link.uid())) {
+            return refuse(dir, "is a symbolic link");
+        }
+        let meta = fs::metadata(dir).map_err(|e| at(dir, e))?;
         let sticky = meta.mode() & 0o1000 != 0;
         match self.private_dir {
-            true if meta.uid() != uid => refuse("belongs to another user"),
-            true if meta.mode() & 0o077 != 0 => refuse("is open to other users"),
-            false if meta.mode() & 0o022 != 0 && !sticky => refuse("is writable by other users"),
+            _ if !meta.is_dir() => refuse(dir, "is not a directory"),
+            true if meta.uid() != geteuid().as_raw() => refuse(dir, "belongs to another user"),
+            true if meta.mode() & 0o077 != 0 => refuse(dir, "is open to other users"),
+            false if !trusted(meta.uid()) => refuse(dir, "belongs to another user"),
+            false if meta.mode() & 0o022 != 0 && !sticky => {
+                refuse(dir, "is writable by other users")
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Checks that the process at the other end of the socket is this user's or root's.
+    ///
+    /// # Errors
+    /// `PermissionDenied`: it is somebody else's.
+    pub fn check_peer(&self, uid: Uid) -> io::Result<()> {
+        match trusted(uid.as_raw()) {
+            true => Ok(()),
+            false => refuse(&self.socket, "another user's daemon"),
+        }
+    }
+
+    /// Whether a daemon holds the lock file.
+    ///
+    /// # Errors
+    /// The lock file is not to be trusted, or cannot be opened. One that is missing is no error.
+    pub fn is_held(&self) -> io::Result<bool> {
+        let file = match open_own(&self.lock, OpenOptions::new().read(true)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            opened => opened?,
+        };
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(false),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+            Err(e) => Err(at(&self.lock, e.into())),
+        }
+    }
+
+    /// The process that holds the lock file; `None`: nobody does, or it is not known who.
+    pub fn holder(&self) -> Option<u32> {
+        if !self.is_held().ok()? {
+            return None;
+        }
+        let mut text = String::new();
+        let file = open_own(&self.lock, OpenOptions::new().read(true)).ok()?;
+        file.take(32).read_to_string(&mut text).ok()?;
+        text.trim().parse().ok()
+    }
+}
+
+/// Whether what belongs to this user can be trusted.
+fn trusted(uid: u32) -> bool {
+    uid == 0 || uid == geteuid().as_raw()
+}
+
+fn refuse<T>(path: &Path, why: &str) -> io::Result<T> {
+    let why = format!("{}: {why}", path.display());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+/// Opens a file beside the socket as `options` say, if it is this user's own.
+///
+/// # Errors
+/// `PermissionDenied`: it is a symbolic link, no file, another user's, or has a second name; those of
+/// opening it.
+pub fn open_own(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    // What others put there may be a pipe, which would keep who opens it waiting.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = match options.mode(0o600).custom_flags(flags.bits().cast_signed()).open(path) {
+        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
+            return refuse(path, "is a symbolic link");
+        }
+        opened => opened.map_err(|e| at(path, e))?,
+    };
+    let meta = file.metadata().map_err(|e| at(path, e))?;
+    match meta.is_file() {
+        false => refuse(path, "is not a regular file"),
+        true if meta.uid() != geteuid().as_raw() => refuse(path, "belongs to another user"),
+        true if meta.nlink() > 1 => refuse(path, "has more than one name"),
+        true => Ok(file),
     }
 }
 
@@ -91,19 +188,91 @@ pub fn at(path: &Path, e: io::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn says<T: std::fmt::Debug>(done: io::Result<T>, why: &str) {
+        let error = done.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+        assert!(error.to_string().ends_with(why), "{error}");
+    }
 
     #[test]
     fn a_directory_open_to_others_is_refused() {
         let tmp = tempfile::tempdir().unwrap();
         let dir = tmp.path().join("d");
         let place = Place::at(&dir.join("socket"), true);
+        let named = Place::at(&dir.join("socket"), false);
         place.prepare().unwrap();
         assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(place.prepare().unwrap_err().to_string().contains("open to other users"));
-        assert!(Place::at(&dir.join("socket"), false).prepare().is_ok());
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(Place::at(&dir.join("socket"), false).prepare().is_err());
+        let set = |mode| fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
+        set(0o755);
+        says(place.prepare(), "is open to other users");
+        named.prepare().unwrap();
+        set(0o777);
+        says(named.prepare(), "is writable by other users");
+        set(0o1777);
+        named.prepare().unwrap();
+        set(0o700);
+        let link = tmp.path().join("link");
+        symlink(&dir, &link).unwrap();
+        says(Place::at(&link.join("socket"), true).check(), "is a symbolic link");
+        Place::at(&link.join("socket"), false).check().unwrap();
+        let file = tmp.path().join("file");
+        File::create(&file).unwrap();
+        says(Place::at(&file.join("socket"), false).check(), "is not a directory");
+    }
+
+    #[test]
+    fn what_is_beside_the_socket_is_a_file_of_ones_own() {
+        let tmp = tempfile::tempdir().unwrap();
+        let path = |name: &str| tmp.path().join(name);
+        let append =
+            |name: &str| open_own(&path(name), OpenOptions::new().create(true).append(true));
+        append("new").unwrap();
+        assert_eq!(fs::metadata(path("new")).unwrap().mode() & 0o777, 0o600);
+        append("new").unwrap();
+        symlink(path("new"), path("link")).unwrap();
+        says(append("link"), "is a symbolic link");
+        symlink(path("missing"), path("dangling")).unwrap();
+        says(append("dangling"), "is a symbolic link");
+        assert!(!path("missing").exists());
+        fs::hard_link(path("new"), path("second")).unwrap();
+        says(append("second"), "has more than one name");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, path("pipe"), rustix::fs::FileType::Fifo, mode, 0)
+            .unwrap();
+        assert!(append("pipe").is_err(), "nobody waits for who reads it");
+        says(open_own(&path("pipe"), OpenOptions::new().read(true)), "is not a regular file");
+        // In the socket's place.
+        for name in ["new", "link", "pipe"] {
+            says(Place::at(&path(name), false).check(), "is not a socket");
+        }
+        if geteuid().is_root() {
+            std::os::unix::fs::chown(path("second"), Some(1), Some(1)).unwrap();
+            fs::remove_file(path("new")).unwrap();
+            says(append("second"), "belongs to another user");
+            let _listener = std::os::unix::net::UnixListener::bind(path("s")).unwrap();
+            let place = Place::at(&path("s"), false);
+            place.check().unwrap();
+            std::os::unix::fs::chown(path("s"), Some(1), Some(1)).unwrap();
+            says(place.check(), "belongs to another user");
+            std::os::unix::fs::chown(tmp.path(), Some(1), Some(1)).unwrap();
+            says(Place::at(&path("t"), false).prepare(), "belongs to another user");
+        }
+        says(Place::at(&path("s"), false).check_peer(Uid::from_raw(1)), "another user's daemon");
+    }
+
+    #[test]
+    fn the_lock_names_its_holder() {
+        let tmp = tempfile::tempdir().unwrap();
+        let place = Place::at(&tmp.path().join("s"), false);
+        assert_eq!(place.holder(), None);
+        fs::write(&place.lock, "123\n").unwrap();
+        assert_eq!(place.holder(), None);
+        let file = File::open(&place.lock).unwrap();
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        assert_eq!(place.holder(), Some(123));
+        fs::write(&place.lock, "?").unwrap();
+        assert_eq!(place.holder(), None);
     }
 }

@@ -193,6 +193,138 @@ fn a_client_that_goes_away_cancels_its_command() {
     wait_until("the command ends", || !s.run("daemon status").out.contains("running"));
 }
 
+/// A daemon that is stopped, until the end.
+struct Stopped(i32);
+
+impl Stopped {
+    fn new(pid: i32) -> Stopped {
+        signal(pid, Signal::STOP);
+        Stopped(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_raw(self.0).unwrap(), Signal::CONT);
+    }
+}
+
+#[test]
+fn commands_give_up_on_a_stopped_daemon() {
+    let s = Session::new();
+    s.import("degr");
+    let pid = s.daemon().unwrap();
+    let mut running = s
+        .command()
+        .args(["zpool", "iostat", "1"])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("the command runs", || {
+        s.run("daemon status").out.contains("running: zpool iostat 1")
+    });
+    let stopped = Stopped::new(pid);
+    let why = format!(
+        "the daemon (process {pid}) is stopped by a signal; 'kill -CONT {pid}' lets it continue"
+    );
+    std::thread::scope(|scope| {
+        for line in ["daemon", "daemon status", "daemon stop", "zpool list", "zpool import -a"] {
+            let (s, why) = (&s, &why);
+            scope.spawn(move || {
+                let said = s.run(line).fails(1);
+                assert!(said.ends_with(why), "{line}: {said}");
+            });
+        }
+    });
+    wait_until("the running command ends, too", || running.try_wait().unwrap().is_some());
+    let output = running.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(said, format!("zpool: {why}. What the command was to do may be done or not\n"));
+    drop(stopped);
+    assert_eq!(s.run("zpool list -Ho name").ok(), "degr\n");
+    assert_eq!(s.daemon(), Some(pid));
+}
+
+#[test]
+fn the_daemon_says_that_it_lives_while_a_command_runs() {
+    use cenote_cli::protocol::{
+        BEAT, Hello, Kind, Request, Run, read_frame, read_json, write_json,
+    };
+    let s = Session::new();
+    s.import("degr");
+    let mut stream = std::os::unix::net::UnixStream::connect(s.path("socket")).unwrap();
+    stream.set_read_timeout(Some(BEAT * 5)).unwrap();
+    read_json::<Hello>(&mut stream, Kind::Hello).unwrap();
+    let run = Run {
+        tool: "zpool".into(),
+        args: vec![b"iostat".to_vec(), b"-H".to_vec(), b"3600".to_vec()],
+        cwd: b"/".to_vec(),
+        env: Vec::new(),
+        terminal: Default::default(),
+        umask: 0,
+    };
+    write_json(&mut stream, Kind::Request, &Request::Run(run)).unwrap();
+    let mut frames = std::iter::repeat_with(|| read_frame(&mut stream).unwrap().unwrap());
+    assert!(frames.any(|(kind, data)| kind == Kind::Alive && data.is_empty()));
+    assert!(frames.any(|(kind, _)| kind == Kind::Alive));
+}
+
+/// In a directory where others can put things, what they put there is not trusted.
+#[test]
+fn what_others_put_in_the_sockets_place_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("not root");
+    }
+    let s = Session::new();
+    std::fs::set_permissions(s.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (dir, secret) = (s.path("open"), s.path("secret"));
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o1777)).unwrap();
+    std::fs::create_dir(&secret).unwrap();
+    std::fs::write(secret.join("log"), "precious\n").unwrap();
+    let at = |socket: &str, line: &str| {
+        let mut command = s.command();
+        command.env("CENOTE_SOCKET", dir.join(socket)).args(line.split_whitespace());
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for (socket, link, to) in [("a", "a.log", "log"), ("b", "b.lock", "made")] {
+        let link = dir.join(link);
+        std::os::unix::fs::symlink(secret.join(to), &link).unwrap();
+        rustix::fs::chownat(
+            rustix::fs::CWD,
+            &link,
+            Some(rustix::fs::Uid::from_raw(65534)),
+            None,
+            rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
+        )
+        .unwrap();
+        let (code, said) = at(socket, "daemon");
+        assert_eq!(code, Some(1));
+        assert!(said.contains(&format!("{}: is a symbolic link", link.display())), "{said}");
+    }
+    assert_eq!(std::fs::read_to_string(secret.join("log")).unwrap(), "precious\n");
+    assert!(!secret.join("made").exists());
+    // Another user's daemon.
+    let mut theirs = s.command();
+    theirs.env("CENOTE_SOCKET", dir.join("c")).current_dir("/").uid(65534).gid(65534);
+    assert!(theirs.arg("daemon").status().unwrap().success());
+    for line in ["zfs destroy -r some/where", "zpool list", "zpool import -a", "daemon stop"] {
+        let (code, said) = at("c", line);
+        assert_eq!(code, Some(1), "{line}");
+        assert!(said.ends_with("/open/c: belongs to another user\n"), "{said}");
+    }
+    let mut theirs = s.command();
+    theirs.env("CENOTE_SOCKET", dir.join("c")).current_dir("/").uid(65534).gid(65534);
+    assert!(theirs.args(["daemon", "stop"]).status().unwrap().success());
+    // Where nobody interferes the directory will do.
+    let (code, said) = at("d", "daemon");
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    assert_eq!(at("d", "daemon stop").0, Some(0));
+}
+
 /// Runs a command as the user `nobody`, with a daemon in `dir`.
 fn as_nobody(s: &Session, dir: &Path, line: &str) -> Done {
     let mut command = s.command();
@@ -242,16 +374,17 @@ fn ordinary_users_import_too() {
     } else {
         skip(&format!("mounts by fusermount3 do not work here: {}", done.err));
     }
-    // Root may use a user's daemon, and a user root's; other users are not answered.
+    // Nobody else's commands go to a user's daemon, root's neither.
     let probe = |uid: u32, daemon: &Path| {
         let mut command = s.command();
         command.env("CENOTE_SOCKET", daemon.join("socket")).current_dir("/").uid(uid).gid(uid);
         command.args(["zpool", "list", "-Ho", "name"]).output().unwrap()
     };
     as_nobody(&s, &dir, "daemon").ok();
-    assert!(probe(0, &dir).status.success());
-    let other = probe(65533, &dir);
-    assert!(!other.status.success() && other.stdout.is_empty(), "{other:?}");
+    for user in [0, 65533] {
+        let other = probe(user, &dir);
+        assert!(!other.status.success() && other.stdout.is_empty(), "{other:?}");
+    }
     as_nobody(&s, &dir, "daemon stop").ok();
 }
 

@@ -1,0 +1,108 @@
+//! Daemons that do not answer, made of a listening socket.
+
+use super::*;
+use crate::protocol::{Kind, read_frame, write_frame};
+use std::os::unix::net::UnixListener;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+const LIMITS: Limits = Limits {
+    tick: Duration::from_millis(20),
+    lost: Duration::from_millis(100),
+    silent: Duration::from_millis(400),
+};
+
+fn place() -> (tempfile::TempDir, Place) {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::at(&dir.path().join("s"), false);
+    (dir, place)
+}
+
+/// Runs `wait`, which must give up by itself, and returns what it says.
+#[track_caller]
+fn gives_up<T: std::fmt::Debug>(wait: impl FnOnce() -> io::Result<T>) -> String {
+    let start = Instant::now();
+    let error = wait().unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(10), "{error}");
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+    error.to_string()
+}
+
+#[test]
+fn a_daemon_that_says_nothing_is_given_up_on() {
+    let (_dir, place) = place();
+    let _listener = UnixListener::bind(&place.socket).unwrap();
+    let mut link = Link::connect(&place, LIMITS).unwrap();
+    let said = gives_up(|| read_frame(&mut link));
+    let us = std::process::id();
+    assert!(said.starts_with(&format!("the daemon (process {us}) has not answered for")), "{said}");
+    assert!(said.contains(&format!("'kill -9 {us}'")) && said.contains("s.log"), "{said}");
+    // It does not take what it is told either.
+    let said = gives_up(|| link.write_all(&vec![0; 64 << 20]));
+    assert!(said.contains("has not answered"), "{said}");
+}
+
+#[test]
+fn a_daemon_that_accepts_nobody_is_given_up_on() {
+    let (_dir, place) = place();
+    let flags = SocketFlags::CLOEXEC;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&place.socket).unwrap()).unwrap();
+    rustix::net::listen(&socket, 0).unwrap();
+    let first = Link::connect(&place, LIMITS).unwrap();
+    let said = gives_up(|| Link::connect(&place, LIMITS));
+    assert!(said.contains("has not answered"), "{said}");
+    drop(first);
+}
+
+#[test]
+fn signs_of_life_are_waited_for() {
+    let (_dir, place) = place();
+    let listener = UnixListener::bind(&place.socket).unwrap();
+    let beats = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        for _ in 0..16 {
+            std::thread::sleep(LIMITS.silent / 8);
+            write_frame(&mut stream, Kind::Alive, &[]).unwrap();
+        }
+        write_frame(&mut stream, Kind::Exit, b"3").unwrap();
+    });
+    let mut link = Link::connect(&place, LIMITS).unwrap();
+    for _ in 0..16 {
+        assert_eq!(read_frame(&mut link).unwrap(), Some((Kind::Alive, Vec::new())));
+    }
+    assert_eq!(read_frame(&mut link).unwrap(), Some((Kind::Exit, b"3".to_vec())));
+    assert_eq!(read_frame(&mut link).unwrap(), None);
+    beats.join().unwrap();
+}
+
+#[test]
+fn stopped_and_dead_processes_are_told_apart() {
+    let (_dir, place) = place();
+    let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+    let pid = child.id();
+    let number = rustix::process::Pid::from_child(&child);
+    let verdict = |at: Duration| Wait::new(&place, LIMITS, Some(pid)).passed(at);
+    verdict(LIMITS.lost).unwrap();
+    rustix::process::kill_process(number, rustix::process::Signal::STOP).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while State::of(Some(pid)) != State::Stopped {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(LIMITS.tick);
+    }
+    verdict(LIMITS.lost / 2).unwrap();
+    let said = gives_up(|| verdict(LIMITS.lost));
+    let told = format!("the daemon (process {pid}) is stopped by a signal; 'kill -CONT {pid}'");
+    assert!(said.starts_with(&told), "{said}");
+    child.kill().unwrap();
+    // It is a zombie until somebody asks how it ended.
+    while State::of(Some(pid)) != State::Dead {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(LIMITS.tick);
+    }
+    let said = gives_up(|| verdict(LIMITS.lost));
+    assert!(said.contains("was killed but cannot end"), "{said}");
+    child.wait().unwrap();
+    assert_eq!(State::of(Some(pid)), State::Able);
+}
