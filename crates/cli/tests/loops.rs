@@ -108,6 +108,66 @@ fn a_device_that_others_have() {
     cenote_testpools::judge(two.s.dir.path(), "tank");
 }
 
+const OVERRIDE: &str = "invalid vdev specification\nuse '-f' to override the following errors:\n";
+const REPAIR: &str =
+    "invalid vdev specification\nthe following errors must be manually repaired:\n";
+
+/// Files that hold something else, or that others use through a loop device, are taken with `-f` only,
+/// and not at all while the loop device is in use.
+#[test]
+fn a_file_with_something_else_in_it_is_spared() {
+    let two = Two::new(&["a", "b", "c"]);
+    let (a, b, c) = (two.name("a"), two.name("b"), two.name("c"));
+    let run = |program: &str, args: &[&str]| {
+        let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+        let done = std::process::Command::new(program).args(args).env("PATH", path).output();
+        let done = done.unwrap();
+        assert!(done.status.success(), "{program}: {done:?}");
+    };
+    run("mke2fs", &["-q", "-F", "-t", "ext4", &a]);
+    run("mkswap", &["-q", &b]);
+    let before = std::fs::read(&a).unwrap();
+    let said = two.s.run(&format!("zpool create -m none tank {a}")).fails(1);
+    assert_eq!(said, format!("{OVERRIDE}{a} contains a filesystem of type 'ext4'"));
+    let said = two.s.run(&format!("zpool create -m none tank {c} log {a} cache {b}")).fails(1);
+    assert_eq!(
+        said,
+        format!(
+            "{OVERRIDE}{a} contains a filesystem of type 'ext4'\n\
+             {b} contains a filesystem of type 'swap'"
+        )
+    );
+    let Some(disk) = Loop::over(&two.s.path("a")) else { return };
+    let behind = format!("{a} is behind the loop device {}", disk.name());
+    let idle = Loop::over(&two.s.path("c")).unwrap();
+    let said = two.s.run(&format!("zpool create -m none tank {c}")).fails(1);
+    assert_eq!(said, format!("{OVERRIDE}{c} is behind the loop device {}", idle.name()));
+    two.s.run(&format!("zpool create -f -n -m none tank {c}")).ok();
+    drop(idle);
+    // Mounted: not even with -f.
+    let mounted = two.name("mnt");
+    std::fs::create_dir(&mounted).unwrap();
+    run("mount", &["-o", "ro,noload", &disk.name(), &mounted]);
+    let refused = two.s.run(&format!("zpool create -f -m none tank {a}"));
+    two.s.run(&format!("zpool create -m none tank {c}")).ok();
+    let added = two.s.run(&format!("zpool add -f tank {a}"));
+    run("umount", &[&mounted]);
+    for done in [refused, added] {
+        assert_eq!(done.fails(1), format!("{REPAIR}{behind}, which is mounted or in use"));
+    }
+    assert!(std::fs::read(&a).unwrap() == before);
+    drop(disk);
+    let said = two.s.run(&format!("zpool add tank {a}")).fails(1);
+    assert_eq!(said, format!("{OVERRIDE}{a} contains a filesystem of type 'ext4'"));
+    two.s.run(&format!("zpool add -f tank {a} {b}")).ok();
+    two.s.run("zpool export tank").ok();
+    // Nothing else is seen in what belongs to the pool now.
+    let shown = std::process::Command::new("blkid").args(["-p", &a, &b]).output().unwrap();
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(!shown.contains("ext4") && !shown.contains("\"swap\""), "{shown}");
+    cenote_testpools::judge(two.s.dir.path(), "tank");
+}
+
 /// Parts of one file are different devices.
 #[test]
 fn a_file_in_parts() {

@@ -233,14 +233,20 @@ fn classes_need_their_feature() {
 }
 
 #[test]
-fn disks_with_file_systems_are_spared() {
-    let shelf = Shelf::of(&[("/disk1", 64)]);
-    shelf.devices[Path::new("/disk1")].bytes()[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);
-    let error = Try::with(&shelf).go("/disk1").err().unwrap();
-    assert_eq!(error, format!("{OVERRIDE}/disk1 contains a filesystem of type 'ext2'"));
-    let p = Try { force: true, ..Try::with(&shelf) }.go("/disk1").unwrap();
+fn devices_with_file_systems_are_spared() {
+    for name in ["/disk1", "/file"] {
+        spares(name);
+    }
+}
+
+fn spares(name: &str) {
+    let shelf = Shelf::of(&[(name, 64)]);
+    shelf.devices[Path::new(name)].bytes()[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);
+    let error = Try::with(&shelf).go(name).err().unwrap();
+    assert_eq!(error, format!("{OVERRIDE}{name} contains a filesystem of type 'ext2'"));
+    let p = Try { force: true, ..Try::with(&shelf) }.go(name).unwrap();
     write_labels(&p, &pool_of(&p)).unwrap();
-    assert_eq!(shelf.devices[Path::new("/disk1")].bytes()[0x438], 0);
+    assert_eq!(shelf.devices[Path::new(name)].bytes()[0x438], 0);
 }
 
 const OVERRIDE: &str = "invalid vdev specification\nuse '-f' to override the following errors:\n";

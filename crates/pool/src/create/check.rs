@@ -1,6 +1,7 @@
 //! What speaks against using devices: that others use them, and that redundancy does not match.
 //!
-//! Most of it `-f` overrides. A device of a pool that is imported it does not, nor a spare in use.
+//! Most of it `-f` overrides. It does not override that a device is in use: by a pool that is imported,
+//! as a spare, or through a loop device that is mounted.
 
 use super::devices::LeafKind;
 use super::layout::{Found, Leaf};
@@ -74,16 +75,16 @@ fn owner(spec: &CreateSpec<'_>, path: &Path) -> Option<LabelOwner> {
     label_owner(spec.devices.open(path).ok()?.as_ref()).ok()?
 }
 
-/// What is on a disk that belongs to no pool; `-f` overrides it.
+/// What is on a device that belongs to no pool; `-f` overrides it.
 fn content(spec: &CreateSpec<'_>, leaf: &Leaf) -> Option<String> {
-    if spec.force || leaf.facts.kind != LeafKind::Disk {
+    if spec.force {
         return None;
     }
     let found = probe::content(spec.devices.open(&leaf.path).ok()?.as_ref())?;
     Some(format!("{} contains {found}", leaf.path.display()))
 }
 
-/// Refuses devices that are part of other pools, and disks with something else on them.
+/// Refuses devices that are part of other pools, or that have something else on them.
 pub(super) fn in_use(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
     let mut errors = Vec::new();
     for leaf in found.all() {
@@ -93,6 +94,20 @@ pub(super) fn in_use(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateE
         };
         let user = user(&owner, spec.imported);
         errors.extend(user.and_then(|user| objection(spec, leaf, &user)));
+    }
+    overridable(spec, errors)
+}
+
+/// Refuses files that have a loop device over them; `-f` overrides those that are idle.
+pub(super) fn loop_devices(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
+    let mut errors = Vec::new();
+    for leaf in found.all().filter(|leaf| leaf.facts.kind == LeafKind::File) {
+        let users = spec.devices.loop_users(&leaf.facts);
+        for user in users.iter().filter(|user| user.busy || !spec.force) {
+            let (path, device) = (leaf.path.display(), user.device.display());
+            let how = if user.busy { ", which is mounted or in use" } else { "" };
+            errors.push(format!("{path} is behind the loop device {device}{how}"));
+        }
     }
     overridable(spec, errors)
 }

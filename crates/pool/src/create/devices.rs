@@ -1,5 +1,6 @@
 //! The devices that a pool is to be made of: what they are, their sizes and sectors.
 
+use super::loops::{self, LoopUser};
 use crate::devices::patiently;
 use cenote_vdev::{Device, open_device, open_device_rw};
 use std::io;
@@ -48,6 +49,11 @@ pub trait OpenDevices {
     /// # Errors
     /// Those of opening it; `ResourceBusy` if somebody else has it.
     fn open_rw(&self, path: &Path) -> io::Result<Arc<dyn Device>>;
+
+    /// The loop devices over a file.
+    fn loop_users(&self, _: &Opened) -> Vec<LoopUser> {
+        Vec::new()
+    }
 }
 
 /// The files and block devices of this system.
@@ -95,6 +101,10 @@ impl OpenDevices for SystemDevices {
     fn open_rw(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
         let busy = |e: &io::Error| e.kind() == io::ErrorKind::ResourceBusy;
         patiently(|| open_device_rw(path), |opened| opened.as_ref().is_err_and(busy))
+    }
+
+    fn loop_users(&self, found: &Opened) -> Vec<LoopUser> {
+        loops::users(found)
     }
 }
 

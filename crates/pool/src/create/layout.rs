@@ -139,7 +139,10 @@ pub(super) fn prepare(spec: &CreateSpec<'_>) -> Result<Prepared, CreateError> {
     }
     check::replication(spec, &found)?;
     check::same_device(spec, &found)?;
-    assemble(spec, &found)
+    let prepared = assemble(spec, &found)?;
+    // A pool behind a loop device was said to be in use by now, which tells more.
+    check::loop_devices(spec, &found)?;
+    Ok(prepared)
 }
 
 /// Finds everything that the layout names.
@@ -463,7 +466,7 @@ pub(super) fn write_labels(prepared: &Prepared, pool: &PoolConfig) -> io::Result
             let Some(device) = prepared.device(guid) else { return };
             if result.is_ok() {
                 let own = device_label(&config, &tree, guid, is_log, prepared.txg);
-                result = label(device.as_ref(), leaf, &own);
+                result = label(device.as_ref(), &own);
             }
         });
         result?;
@@ -472,20 +475,17 @@ pub(super) fn write_labels(prepared: &Prepared, pool: &PoolConfig) -> io::Result
     let caches = prepared.caches.iter().map(|c| (c, STATE_L2CACHE));
     for (list, state) in spares.chain(caches) {
         if let Some(device) = prepared.device(config::number(list, "guid")) {
-            label(device.as_ref(), list, &aux_label(list, state))?;
+            label(device.as_ref(), &aux_label(list, state))?;
         }
     }
     Ok(())
 }
 
-/// Writes the labels of one device. What was at the start of a disk goes, lest something else be
-/// seen there.
-fn label(device: &dyn Device, leaf: &NvList, config: &NvList) -> io::Result<()> {
-    if leaf.str("type") == Some("disk") {
-        let mut blank = [WriteReq::new(0, Abd::from_vec(vec![0; 4096]))];
-        device.write_batch(&mut blank);
-        blank.into_iter().try_for_each(WriteReq::take)?;
-    }
+/// Writes the labels of one device. What was at its start goes, lest something else be seen there.
+fn label(device: &dyn Device, config: &NvList) -> io::Result<()> {
+    let mut blank = [WriteReq::new(0, Abd::from_vec(vec![0; 4096]))];
+    device.write_batch(&mut blank);
+    blank.into_iter().try_for_each(WriteReq::take)?;
     init_labels(device, config)
 }
 

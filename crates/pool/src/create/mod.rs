@@ -20,7 +20,8 @@
 //! | `parse` | the arguments of `zpool create` and `zpool add` |
 //! | `devices` | opening, sizes, sectors |
 //! | `check` | devices in use, redundancy that does not match |
-//! | `probe` | file systems that are on disks |
+//! | `probe` | file systems and the like that are on devices |
+//! | `loops` | loop devices over files |
 //! | `layout` | guids, sizes, the config of the vdevs |
 //! | `features` | which features are enabled |
 //! | `populate` | the MOS of the first transaction group |
@@ -34,6 +35,7 @@ mod devices;
 mod error;
 mod features;
 mod layout;
+mod loops;
 mod parse;
 mod populate;
 mod probe;
@@ -43,6 +45,7 @@ pub use error::CreateError;
 pub(crate) use features::check_compatibility;
 pub use features::{FeatureChoice, check_features, choose_features, expected_features, writable};
 pub use layout::Prepared;
+pub use loops::LoopUser;
 pub use parse::parse;
 pub use populate::{NewPool, new_salt, populate};
 
