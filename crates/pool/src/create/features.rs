@@ -1,8 +1,11 @@
 //! Which features a pool gets.
 //!
-//! By default all that this program can write, as far as OpenZFS 2.1 knows them, so that pools can
-//! be moved to any system that is in use. `-o compatibility=` names another set, `-d` enables none, and
-//! `-o feature@NAME=` adds or leaves out single ones.
+//! By default all that this program can write, except those that become active as soon as they are
+//! enabled and that OpenZFS 2.1 does not know (`NOT_BY_DEFAULT`): OpenZFS imports a pool although
+//! features are enabled that it does not know, as long as they are not active. So a new pool can be
+//! moved to any system that is in use, until something that needs a newer one is switched on.
+//! `-o compatibility=` names another set, `-d` enables none, and `-o feature@NAME=` adds or leaves out
+//! single ones.
 //!
 //! The same set ([`expected_features`]) is what `zpool upgrade` enables, and a pool that lacks some of it
 //! is called outdated: so a pool that was just made is not, and an upgrade does not take a pool to
@@ -12,8 +15,9 @@ use super::{Class, CreateError, CreateSpec};
 use cenote_format::features::{FEATURES, Feature, by_guid, by_name};
 use std::collections::HashSet;
 
-/// The release of OpenZFS whose features new pools have, if nothing else is asked for.
-const DEFAULT_RELEASE: (u8, u8) = (2, 1);
+/// Features that new pools get only if they are asked for: they are active once enabled, and OpenZFS 2.1
+/// cannot read pools where they are.
+const NOT_BY_DEFAULT: [&str; 2] = ["head_errlog", "vdev_zaps_v2"];
 
 /// Features that pools can have, but this program cannot write.
 const NOT_WRITABLE: [&str; 12] = [
@@ -43,8 +47,8 @@ pub fn writable(feature: &Feature) -> bool {
 pub fn expected_features(compatibility: Option<&str>) -> Result<HashSet<&'static str>, String> {
     let requested = match compatibility {
         None | Some("" | "off") => {
-            let known = FEATURES.iter().filter(|f| f.since <= DEFAULT_RELEASE);
-            known.map(|f| f.name).collect()
+            let wanted = FEATURES.iter().filter(|f| !NOT_BY_DEFAULT.contains(&f.name));
+            wanted.map(|f| f.name).collect()
         }
         Some(names) => check_compatibility(names)?,
     };
@@ -143,10 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn by_default_what_openzfs_2_1_knows() {
+    fn by_default_what_can_be_written_and_does_not_keep_others_out() {
         let all = names(&FeatureChoice::default());
+        let new: Vec<_> =
+            FEATURES.iter().filter(|f| f.since > (2, 1) && all.contains(&f.name)).collect();
+        let new: Vec<_> = new.into_iter().map(|f| f.name).collect();
+        assert_eq!(new, ["zilsaxattr", "blake3", "longname", "large_microzap"]);
         assert!(all.contains(&"zstd_compress") && all.contains(&"log_spacemap"));
-        assert!(!all.contains(&"draid") && !all.contains(&"blake3"));
+        assert!(!all.contains(&"draid") && !all.contains(&"encryption"));
         for f in choose_features(&FeatureChoice::default()).unwrap().0 {
             for needed in f.depends_on {
                 let at = |guid: &str| all.iter().position(|n| by_name(n).unwrap().guid == guid);
@@ -168,7 +176,8 @@ mod tests {
         let without = FeatureChoice { named: &named, ..Default::default() };
         assert!(!names(&without).contains(&"zstd_compress"));
         let later = FeatureChoice { compatibility: Some("openzfs-2.3"), ..Default::default() };
-        assert!(names(&later).contains(&"blake3"));
+        let later = names(&later);
+        assert!(later.contains(&"blake3") && NOT_BY_DEFAULT.iter().all(|n| later.contains(n)));
     }
 
     #[test]
