@@ -78,14 +78,14 @@ bench-spacemap: bench-build
 	target/release/cenote-bench spacemap --peer $(PEER) $(BENCH_ARGS)
 
 damage-long:
-	CENOTE_TORTURE=long $(CARGO) test --locked -p cenote-torture \
+	CENOTE_TEST_DEADLINE=0 CENOTE_TORTURE=long $(CARGO) test --locked -p cenote-torture \
 		--test devices --test images --test tamper -- --nocapture
 
 torture-long:
 	scripts/setup.sh test
-	CENOTE_TORTURE=long $(CARGO) test --locked -p cenote-torture \
+	CENOTE_TEST_DEADLINE=0 CENOTE_TORTURE=long $(CARGO) test --locked -p cenote-torture \
 		--test random --test crash --test logs --test large --test faults -- --nocapture
 
 programs:
 	scripts/setup.sh test
-	CI=1 CENOTE_PROGRAMS=long $(CARGO) test --locked -p cenote-cli --test programs -- --nocapture
+	CI=1 CENOTE_TEST_DEADLINE=0 CENOTE_PROGRAMS=long $(CARGO) test --locked -p cenote-cli --test programs -- --nocapture

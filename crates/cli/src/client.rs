@@ -9,6 +9,7 @@ use crate::link::{Limits, Link, Wait};
 use crate::protocol::{Hello, Kind, PROTOCOL, Request, Run, read_frame, read_json, write_json};
 use crate::socket::{Place, open_own};
 use cenote_command::outcome::plain;
+use cenote_command::output::printable;
 use cenote_command::{Caller, Cancel};
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
@@ -188,7 +189,7 @@ fn last_words(log: &Path) -> String {
     // A log that cannot be read says nothing.
     let text = read.map(|_| String::from_utf8_lossy(&text)).unwrap_or_default();
     match text.trim_end().lines().next_back() {
-        Some(line) => format!("{line} (log: {})", log.display()),
+        Some(line) => format!("{} (log: {})", printable(line), log.display()),
         None => format!("see {}", log.display()),
     }
 }

@@ -10,6 +10,7 @@
 
 use crate::pools::{Imported, PoolTable};
 use cenote_command::outcome::{self, Outcome};
+use cenote_command::output::Output;
 use cenote_command::{Caller, Cancel};
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -19,9 +20,9 @@ use std::sync::Arc;
 /// What a command runs in.
 pub struct Context {
     /// Standard output of the command.
-    pub out: Box<dyn Write + Send>,
+    pub out: Output,
     /// Standard error of the command.
-    pub err: Box<dyn Write + Send>,
+    pub err: Output,
     /// The process that the user started.
     pub caller: Caller,
     /// The imported pools. Empty in a process that is not the daemon.
@@ -46,8 +47,8 @@ impl Context {
     /// A context for `caller`, with its output on `streams`.
     pub fn new(streams: Streams, caller: Caller, pools: Arc<PoolTable>, cancel: Cancel) -> Context {
         Context {
-            out: streams.out,
-            err: streams.err,
+            out: Output::new(streams.out, caller.terminal.out),
+            err: Output::new(streams.err, caller.terminal.err),
             caller,
             pools,
             cancel,
@@ -97,6 +98,6 @@ impl Context {
     /// Turns an outcome into an exit code and says what there is to say. `usage` is the usage of the
     /// command that was running.
     pub fn conclude(&mut self, outcome: Outcome, usage: &str) -> i32 {
-        outcome::conclude(outcome, usage, &mut *self.out, &mut *self.err)
+        outcome::conclude(outcome, usage, &mut self.out, &mut self.err)
     }
 }

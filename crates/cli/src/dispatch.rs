@@ -7,6 +7,7 @@ use crate::socket::Place;
 use crate::tunables::{self, startup};
 use crate::{age, copy, daemon, list, map, rewrite, txgs, zfs, zpool};
 use cenote_command::outcome::plain;
+use cenote_command::posix::set_posix;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
@@ -74,6 +75,7 @@ enum Tool {
 
 /// The whole program: `argv` with the program's name in front; returns the exit code.
 pub fn main(argv: Vec<OsString>) -> i32 {
+    set_posix(std::env::var_os("POSIXLY_CORRECT").is_some());
     let mut argv = argv.into_iter();
     let called = argv.next().unwrap_or_default();
     let args: Vec<OsString> = argv.collect();
@@ -148,7 +150,10 @@ pub fn place(tool: &str, args: &[OsString]) -> Where {
     match tool {
         "zpool" => zpool::place(args),
         "zfs" => zfs::place(args),
-        "zdb" | "mount.zfs" => Where::DaemonIfRunning,
+        // Tunables that it sets are its own process's.
+        "zdb" if cenote_zdb::sets_tunables(args) => Where::Here,
+        "zdb" => Where::DaemonIfRunning,
+        "mount.zfs" => Where::DaemonIfRunning,
         _ => match parse(args) {
             Ok(Tool::Ls(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
             Ok(Tool::Cat(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
@@ -164,6 +169,7 @@ pub fn place(tool: &str, args: &[OsString]) -> Where {
 
 /// Runs a command in `ctx`; returns the exit code.
 pub fn run(tool: &str, args: &[OsString], ctx: &mut Context) -> i32 {
+    set_posix(ctx.var("POSIXLY_CORRECT").is_some());
     match tool {
         "zpool" => zpool::run(args, ctx),
         "zfs" => zfs::run(args, ctx),
@@ -177,8 +183,8 @@ pub fn run(tool: &str, args: &[OsString], ctx: &mut Context) -> i32 {
 fn zdb(args: &[OsString], ctx: &mut Context) -> i32 {
     let pools = Arc::clone(&ctx.pools);
     let surroundings = cenote_zdb::Surroundings {
-        out: &mut *ctx.out,
-        err: &mut *ctx.err,
+        out: &mut ctx.out,
+        err: &mut ctx.err,
         caller: &ctx.caller,
         cancel: ctx.cancel.clone(),
         imported: &move |name| Some(pools.get(name)?.pool()),
@@ -212,7 +218,7 @@ fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
             let styled =
                 if e.use_stderr() { ctx.caller.terminal.err } else { ctx.caller.terminal.out };
             let shown = match styled {
-                true => write!(to, "{}", text.ansi()),
+                true => write!(to.raw(), "{}", text.ansi()),
                 false => write!(to, "{text}"),
             };
             match shown.and_then(|()| ctx.out.flush()) {

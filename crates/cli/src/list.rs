@@ -135,7 +135,7 @@ impl Lister<'_> {
             if self.titled {
                 let gap = if self.first { "" } else { "\n" };
                 write!(ctx.out, "{gap}")?;
-                print_name(here.show().as_bytes(), ctx)?;
+                ctx.out.write_name(here.show().as_bytes())?;
                 writeln!(ctx.out, ":")?;
             }
             self.first = false;
@@ -210,12 +210,12 @@ impl Lister<'_> {
                 };
                 write!(ctx.out, "{line} ")?;
             }
-            print_name(&entry.name, ctx)?;
+            ctx.out.write_name(&entry.name)?;
             if self.args.long && entry.attr.as_ref().is_some_and(Attr::is_symlink) {
                 match fs.readlink(entry.ino) {
                     Ok(target) => {
                         write!(ctx.out, " -> ")?;
-                        print_name(&target, ctx)?;
+                        ctx.out.write_name(&target)?;
                     }
                     Err(e) => self.bad(format!("cannot read link: {e}"), ctx),
                 }
@@ -234,18 +234,6 @@ pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     }
     path.extend_from_slice(name);
     path
-}
-
-/// A name from a pool may contain anything; a terminal gets no control characters from it.
-fn print_name(name: &[u8], ctx: &mut Context) -> io::Result<()> {
-    if !ctx.caller.terminal.out {
-        return ctx.out.write_all(name);
-    }
-    let text: String = String::from_utf8_lossy(name)
-        .chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect();
-    ctx.out.write_all(text.as_bytes())
 }
 
 /// Widths of the columns of a long listing.
@@ -364,7 +352,7 @@ fn write_out(place: &Place, ctx: &mut Context) -> io::Result<Result<(), String>>
             Err(e) => return Ok(Err(format!("at byte {offset}: {e}"))),
             Ok(0) => return Ok(Ok(())),
             Ok(n) => {
-                ctx.out.write_all(buffer.get(..n).unwrap_or_default())?;
+                ctx.out.raw().write_all(buffer.get(..n).unwrap_or_default())?;
                 offset = offset.saturating_add(n as u64);
             }
         }

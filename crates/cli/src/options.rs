@@ -1,9 +1,11 @@
 //! Options the way `getopt` reads them, on top of `lexopt`.
 //!
 //! Short options cluster (`-Hp`), values may be attached (`-ofoo`), options may follow operands,
-//! and `--` ends them. The messages are those of `zpool` and `zfs`.
+//! and `--` ends them. Where the user has `POSIXLY_CORRECT` in the environment the first operand ends
+//! them as well. The messages are those of `zpool` and `zfs`.
 
 use cenote_command::outcome::{Stop, usage};
+use cenote_command::posix::is_posix;
 use std::ffi::{OsStr, OsString};
 
 /// Which options a command has.
@@ -60,7 +62,14 @@ pub fn parse(args: &[OsString], spec: Spec) -> Result<Parsed, Stop> {
             Err(e) => return usage(e.to_string()),
         };
         match arg {
-            lexopt::Arg::Value(v) => parsed.operands.push(v),
+            lexopt::Arg::Value(first) => {
+                parsed.operands.push(first);
+                if is_posix()
+                    && let Ok(rest) = parser.raw_args()
+                {
+                    parsed.operands.extend(rest);
+                }
+            }
             lexopt::Arg::Long(name) if spec.refused_long.contains(&name) => {
                 return usage(format!("unsupported option: --{name}"));
             }

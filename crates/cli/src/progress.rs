@@ -2,6 +2,7 @@
 //! socket: what is drawn is collected and goes out through the command's standard error.
 
 use crate::context::Context;
+use cenote_command::output::printable;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use std::fmt::Display;
 use std::io;
@@ -85,13 +86,13 @@ impl Bar {
 
     /// So much is done, out of so much; `message` says what.
     pub fn tell(&self, done: u64, total: u64, message: String, ctx: &mut Context) {
-        self.bar.set_message(message);
+        self.bar.set_message(printable(&message));
         self.set(done, total, ctx);
     }
 
     /// Writes a line above the bar.
     pub fn say(&self, message: impl Display, ctx: &mut Context) {
-        self.bar.suspend(|| self.screen.text(&format!("{message}\n")));
+        self.bar.suspend(|| self.screen.text(&format!("{}\n", printable(&message.to_string()))));
         self.screen.show(ctx);
     }
 
@@ -123,7 +124,9 @@ impl Screen {
     fn show(&self, ctx: &mut Context) {
         let text = std::mem::take(&mut *self.text.lock().unwrap_or_else(PoisonError::into_inner));
         if !text.is_empty() {
-            let _ = ctx.err.write_all(text.as_bytes()).and_then(|()| ctx.err.flush());
+            // Names in it were made printable before.
+            let err = ctx.err.raw();
+            let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
         }
     }
 

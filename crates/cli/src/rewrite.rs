@@ -246,7 +246,8 @@ impl Rewriter<'_> {
         self.summary.files = self.summary.files.saturating_add(1);
         if self.args.verbose {
             let name = path.as_os_str().as_bytes();
-            self.ctx.out.write_all(&[name, b"\n"].concat())?;
+            self.ctx.out.write_name(name)?;
+            writeln!(self.ctx.out)?;
             self.ctx.out.flush()?;
         }
         Ok(())

@@ -6,13 +6,14 @@
 //!
 //! What another user made is not trusted, whichever way the path came:
 //!
-//! - The directory belongs to the user or to root. One that was not named by `CENOTE_SOCKET` is made with
+//! - The directory belongs to the user or to root; for root it may be another user's, if nobody but
+//!   root and that user can have made it. One that was not named by `CENOTE_SOCKET` is made with
 //!   mode 0700 and is the user's alone; one that was may be open to others if it has the sticky bit,
 //!   which keeps them from replacing what is there.
 //! - Socket, lock and log are looked at themselves: no symbolic link is followed, each is of the
-//!   right type, belongs to the user (the socket: or to root), and files have one name.
-//! - The process that listens is the user's or root's ([`Place::check_peer`]). So root's commands are
-//!   answered by root's daemon only.
+//!   right type and belongs to the user (the socket: or to root), and files have one name.
+//! - The process that listens is the user's or root's ([`Place::check_peer`]). Root may use the daemon
+//!   of the user whose directory it is.
 
 use cenote_command::outcome::plain;
 use rustix::fs::OFlags;
@@ -83,7 +84,7 @@ impl Place {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(e) => Err(at(&self.socket, e)),
             Ok(meta) if !meta.file_type().is_socket() => refuse(&self.socket, "is not a socket"),
-            Ok(meta) if !trusted(meta.uid()) => refuse(&self.socket, "belongs to another user"),
+            Ok(meta) if !self.trusts(meta.uid()) => refuse(&self.socket, "belongs to another user"),
             Ok(_) => Ok(()),
         }
     }
@@ -100,7 +101,7 @@ impl Place {
             _ if !meta.is_dir() => refuse(dir, "is not a directory"),
             true if meta.uid() != geteuid().as_raw() => refuse(dir, "belongs to another user"),
             true if meta.mode() & 0o077 != 0 => refuse(dir, "is open to other users"),
-            false if !trusted(meta.uid()) => refuse(dir, "belongs to another user"),
+            false if !self.trusts(meta.uid()) => refuse(dir, "belongs to another user"),
             false if meta.mode() & 0o022 != 0 && !sticky => {
                 refuse(dir, "is writable by other users")
             }
@@ -108,12 +109,37 @@ impl Place {
         }
     }
 
-    /// Checks that the process at the other end of the socket is this user's or root's.
+    /// Whether what belongs to a user is not another's: this user's, root's, or, for root, that of the
+    /// user whose directory it is.
+    fn trusts(&self, uid: u32) -> bool {
+        trusted(uid) || (geteuid().is_root() && !self.private_dir && self.is_directory_of(uid))
+    }
+
+    /// Whether the directory is `uid`'s, and nobody but he and root can have made it or put it there.
+    fn is_directory_of(&self, uid: u32) -> bool {
+        let Some(Ok(dir)) = self.socket.parent().map(Path::canonicalize) else { return false };
+        let own = |meta: &fs::Metadata| meta.uid() == uid && meta.mode() & 0o022 == 0;
+        if !fs::metadata(&dir).is_ok_and(|meta| own(&meta)) {
+            return false;
+        }
+        // From the root on: in a directory where all may make things only what root made counts.
+        let mut open = false;
+        dir.ancestors().collect::<Vec<_>>().into_iter().rev().all(|step| {
+            let Ok(meta) = fs::metadata(step) else { return false };
+            let made_by_root = meta.uid() == 0;
+            let good = made_by_root || (meta.uid() == uid && !open);
+            open = meta.mode() & 0o022 != 0;
+            good && (!open || meta.mode() & 0o1000 != 0)
+        })
+    }
+
+    /// Checks that the process at the other end of the socket is this user's or root's, or that of the
+    /// user whose daemon root wants to use.
     ///
     /// # Errors
     /// `PermissionDenied`: it is somebody else's.
     pub fn check_peer(&self, uid: Uid) -> io::Result<()> {
-        match trusted(uid.as_raw()) {
+        match self.trusts(uid.as_raw()) {
             true => Ok(()),
             false => refuse(&self.socket, "another user's daemon"),
         }
@@ -256,8 +282,27 @@ mod tests {
             place.check().unwrap();
             std::os::unix::fs::chown(path("s"), Some(1), Some(1)).unwrap();
             says(place.check(), "belongs to another user");
-            std::os::unix::fs::chown(tmp.path(), Some(1), Some(1)).unwrap();
-            says(Place::at(&path("t"), false).prepare(), "belongs to another user");
+            // A user's directory is trusted if it is where nobody else can have put it.
+            let theirs = path("theirs");
+            fs::create_dir(&theirs).unwrap();
+            std::os::unix::fs::chown(&theirs, Some(1), Some(1)).unwrap();
+            let place = Place::at(&theirs.join("s"), false);
+            place.check().unwrap();
+            place.check_peer(Uid::from_raw(1)).unwrap();
+            says(place.check_peer(Uid::from_raw(2)), "another user's daemon");
+            says(Place::at(&theirs.join("s"), true).check(), "belongs to another user");
+            let set = |mode| {
+                fs::set_permissions(tmp.path(), fs::Permissions::from_mode(mode)).unwrap();
+            };
+            for mode in [0o1777, 0o777, 0o770] {
+                set(mode);
+                says(place.check(), "belongs to another user");
+                says(place.check_peer(Uid::from_raw(1)), "another user's daemon");
+            }
+            set(0o755);
+            place.check().unwrap();
+            std::os::unix::fs::chown(tmp.path(), Some(2), Some(2)).unwrap();
+            says(place.check(), "belongs to another user");
         }
         says(Place::at(&path("s"), false).check_peer(Uid::from_raw(1)), "another user's daemon");
     }

@@ -248,6 +248,31 @@ fn features_that_a_pool_lacks() {
     }
 }
 
+/// Checksums that OpenZFS 2.1 does not know can be had in a new pool, and cost it nothing there until
+/// they are.
+#[test]
+fn blake3_in_a_new_pool() {
+    let b = Bench::new();
+    b.run("zpool create -O checksum=blake3 -m none tank a").ok();
+    let state = |b: &Bench| b.run("zpool get -Ho value feature@blake3 tank").ok();
+    assert_eq!(state(&b), "active\n");
+    b.run("zpool export tank").ok();
+    b.import("tank");
+    assert_eq!(b.run("zfs get -Ho value checksum tank").ok(), "blake3\n");
+    let looked_at = b.run("zdb -bcc tank").ok();
+    assert!(looked_at.contains("No leaks (block sum matches space maps exactly)"), "{looked_at}");
+    b.run("zpool destroy tank").ok();
+
+    b.run("zpool create -f -m none tank a").ok();
+    b.run("zfs create -o checksum=blake3 tank/b").ok();
+    b.run("zfs snapshot tank/b@s").ok();
+    assert_eq!(state(&b), "active\n");
+    b.run("zfs destroy -r tank/b").ok();
+    assert_eq!(state(&b), "enabled\n");
+    b.run("zpool export tank").ok();
+    b.judge();
+}
+
 /// OpenZFS's `zdb` counts every log of a pool among the space maps with histograms.
 #[test]
 fn there_are_no_logs_where_space_maps_have_no_histograms() {

@@ -303,7 +303,10 @@ fn what_others_put_in_the_sockets_place_is_refused() {
         .unwrap();
         let (code, said) = at(socket, "daemon");
         assert_eq!(code, Some(1));
-        assert!(said.contains(&format!("{}: is a symbolic link", link.display())), "{said}");
+        // Most kernels do not follow it either (fs.protected_symlinks).
+        let refused = ["is a symbolic link", "Permission denied"]
+            .map(|why| format!("cenote daemon: {}: {why}", link.display()));
+        assert!(refused.iter().any(|why| said.contains(why)), "{said}");
     }
     assert_eq!(std::fs::read_to_string(secret.join("log")).unwrap(), "precious\n");
     assert!(!secret.join("made").exists());
@@ -374,17 +377,16 @@ fn ordinary_users_import_too() {
     } else {
         skip(&format!("mounts by fusermount3 do not work here: {}", done.err));
     }
-    // Nobody else's commands go to a user's daemon, root's neither.
+    // Root may use a user's daemon, and a user root's; other users are not answered.
     let probe = |uid: u32, daemon: &Path| {
         let mut command = s.command();
         command.env("CENOTE_SOCKET", daemon.join("socket")).current_dir("/").uid(uid).gid(uid);
         command.args(["zpool", "list", "-Ho", "name"]).output().unwrap()
     };
     as_nobody(&s, &dir, "daemon").ok();
-    for user in [0, 65533] {
-        let other = probe(user, &dir);
-        assert!(!other.status.success() && other.stdout.is_empty(), "{other:?}");
-    }
+    assert!(probe(0, &dir).status.success());
+    let other = probe(65533, &dir);
+    assert!(!other.status.success() && other.stdout.is_empty(), "{other:?}");
     as_nobody(&s, &dir, "daemon stop").ok();
 }
 

@@ -209,3 +209,153 @@ fn repeated_reports() {
         assert_eq!(text.lines().filter(|l| l.starts_with("degr ")).count(), 1, "{line}: {text}");
     }
 }
+
+/// Whatever names a pool brings, a terminal gets no escape sequence from them; a pipe gets all.
+#[test]
+fn names_are_escaped_on_a_terminal() {
+    const NASTY: &str = "a\u{1b}]0;title\u{7}\u{9b}2J";
+    const ESCAPED: &str = "a\\033]0;title\\007\\302\\2332J";
+    let s = Session::new();
+    let device = s.path(NASTY);
+    std::fs::File::create(&device).unwrap().set_len(128 << 20).unwrap();
+    let device = device.to_str().unwrap();
+    s.run_args(&["zpool", "create", "-m", "none", "-o", "ashift=12", "tank", device]).ok();
+    s.run_args(&["zfs", "set", &format!("a:b={NASTY}"), "tank"]).ok();
+    s.run_args(&["zpool", "set", &format!("a:b={NASTY}"), "tank"]).ok();
+    for line in [
+        "zpool status",
+        "zpool list -v",
+        "zpool iostat -v",
+        "zpool history",
+        "zpool get a:b tank",
+        "zfs get a:b tank",
+        "zfs list -o name,a:b tank",
+        "zdb -C tank",
+        "map tank",
+    ] {
+        let piped = s.run(line).ok();
+        assert!(
+            piped.contains(if line == "map tank" { ESCAPED } else { NASTY }),
+            "{line}: {piped}"
+        );
+        let shown = s.on_terminal(&format!("TERM=dumb cenote {line}"));
+        assert!(shown.contains(ESCAPED), "{line}: {shown:?}");
+        assert!(!shown.contains(['\u{1b}', '\u{9b}', '\u{7}']), "{line}: {shown:?}");
+    }
+    // Standard error, too.
+    let shown = s.on_terminal(&format!("cenote zpool status '{NASTY}'"));
+    assert!(shown.contains(ESCAPED) && !shown.contains('\u{1b}'), "{shown:?}");
+    s.run("zpool export tank").ok();
+    // What searches the devices.
+    let dir = s.dir.path().to_str().unwrap().to_string();
+    let shown = s.on_terminal(&format!("cenote zpool import -d '{dir}'"));
+    assert!(shown.contains(ESCAPED) && !shown.contains('\u{1b}'), "{shown:?}");
+    let shown = s.on_terminal(&format!("cenote zdb -l '{device}'"));
+    assert!(shown.contains(ESCAPED) && !shown.contains('\u{1b}'), "{shown:?}");
+    cenote_testpools::judge(s.dir.path(), "tank");
+}
+
+/// A pool that is read-only: what needs to write says so; destroying it lets go of it.
+#[test]
+fn a_pool_that_is_read_only() {
+    let s = Session::new();
+    let device = s.path("disk");
+    std::fs::File::create(&device).unwrap().set_len(128 << 20).unwrap();
+    let dir = s.dir.path().display().to_string();
+    s.run(&format!("zpool create -m none tank {}", device.display())).ok();
+    s.run("zpool export tank").ok();
+    let import = format!("zpool import -o readonly=on -d {dir} tank");
+    for how in ["destroy", "destroy -f"] {
+        s.run(&import).ok();
+        let cannot = |what: &str| format!("cannot clear errors for {what}: pool is read-only");
+        assert_eq!(s.run("zpool clear tank").fails(1), cannot("tank"));
+        assert_eq!(s.run("zpool clear tank disk").fails(1), cannot("disk"));
+        let before = std::fs::read(&device).unwrap();
+        s.run(&format!("zpool {how} tank")).ok();
+        assert_eq!(s.run("zpool list").ok(), "no pools available\n");
+        assert!(std::fs::read(&device).unwrap() == before, "{how} wrote to the device");
+    }
+    s.run(&format!("zpool import -N -d {dir} tank")).ok();
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(s.dir.path(), "tank");
+}
+
+#[test]
+fn user_properties_that_are_not_set() {
+    let s = Session::new();
+    s.import("degr");
+    assert_eq!(s.run("zpool get -Ho value,source a:b degr").ok(), "-\tdefault\n");
+    let text = s.run("zpool get a:b,ashift degr").ok();
+    let rows: Vec<Vec<&str>> = text.lines().map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(rows[1], ["degr", "a:b", "-", "default"]);
+    assert!(!s.run("zpool get all degr").ok().contains("a:b"));
+}
+
+/// With `POSIXLY_CORRECT` the first operand ends the options, for whoever runs the command.
+#[test]
+fn options_after_operands() {
+    let s = Session::new();
+    s.import("degr");
+    let posix = |line: &str| {
+        let mut command = s.command();
+        command.env("POSIXLY_CORRECT", "1").args(line.split_whitespace());
+        let output = cenote_testpools::output(&mut command);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    assert_eq!(s.run("zpool list degr -Ho name").ok(), "degr\n");
+    let (code, _, err) = posix("zpool list degr -Ho name");
+    assert_eq!(code, Some(1));
+    assert!(err.contains("cannot open '-Ho'"), "{err}");
+    assert_eq!(posix("zpool list -Ho name degr"), (Some(0), "degr\n".into(), String::new()));
+    assert_eq!(s.run("zfs get all -Ho value -d 0 degr").code, 0);
+    assert_eq!(posix("zfs get name -H degr").0, Some(1));
+    let files = cenote_testpools::pool("basic");
+    let zdb = format!("zdb -e -p {} basic/ -d", files.dir.display());
+    assert_eq!(s.run(&zdb).code, 0);
+    assert_eq!(posix(&zdb).0, Some(1));
+    // The daemon remembers nothing of it.
+    assert_eq!(s.run("zpool list degr -Ho name").ok(), "degr\n");
+}
+
+/// The header of `zpool iostat INTERVAL` comes with the first pool, however late.
+#[test]
+fn a_pool_that_comes_later_has_a_header() {
+    use std::io::{BufRead, BufReader};
+    let s = Session::new();
+    assert_eq!(s.run("daemon").code, 0);
+    let mut child = s
+        .command()
+        .args(["zpool", "iostat", "0.2"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "no pools available\n");
+    s.import("degr");
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let lines: Vec<String> = lines.take(4).map(Result::unwrap).collect();
+    child.kill().unwrap();
+    cenote_testpools::wait(&mut child);
+    assert!(lines[0].contains("capacity") && lines[1].starts_with("pool "), "{lines:?}");
+    assert!(lines[2].starts_with("-----") && lines[3].starts_with("degr "), "{lines:?}");
+}
+
+/// Tunables that `zdb` sets are its own process's, not the daemon's.
+#[test]
+fn zdb_sets_tunables_for_itself() {
+    let s = Session::new();
+    s.import("degr");
+    let name = "zfs_vdev_min_ms_count";
+    let files = cenote_testpools::pool("basic");
+    let line = format!("zdb -o {name}=20 -o {name} -e -p {} -d basic/", files.dir.display());
+    let out = s.run(&line).ok();
+    assert!(out.starts_with(&format!("{name}: 16 -> 20\n{name}: 20\nDataset basic ")), "{out}");
+    let listed = s.run(&format!("zdb -o {name} -e -p {} -d basic/", files.dir.display())).ok();
+    assert!(listed.starts_with(&format!("{name}: 16\n")), "{listed}");
+    let daemons = s.run("tunables").ok();
+    let line = daemons.lines().find(|l| l.contains(name)).unwrap();
+    assert!(line.split_whitespace().any(|word| word == "16"), "{line}");
+}

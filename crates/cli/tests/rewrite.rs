@@ -52,7 +52,7 @@ impl Tank {
 }
 
 fn done(command: &mut std::process::Command) -> Done {
-    let output = command.output().unwrap();
+    let output = cenote_testpools::output(command);
     Done {
         code: output.status.code().unwrap_or(-1),
         out: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -164,7 +164,7 @@ fn an_interrupted_rewrite_does_no_harm() {
     let names = many(&tank, 120);
     let before = tank.referenced("tank");
     tank.0.run("zfs set compression=zstd tank").ok();
-    let mut command = tank.0.command();
+    let mut command = tank.0.interruptible();
     command.current_dir(tank.path("")).args(["rewrite", "-rv", "."]);
     let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
     // When the first files are done. Before all are it has to wait for someone to read their names.
@@ -177,7 +177,7 @@ fn an_interrupted_rewrite_does_no_harm() {
         rustix::process::Signal::INT,
     )
     .unwrap();
-    let status = child.wait().unwrap();
+    let status = cenote_testpools::wait(&mut child);
     assert_eq!((status.code(), status.signal()), (None, Some(2)));
     let right = |names: &[String]| {
         for (n, name) in names.iter().enumerate() {

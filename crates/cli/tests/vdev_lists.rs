@@ -215,11 +215,29 @@ fn devices_that_the_search_does_not_come_upon_are_found_where_they_were() {
     let p = Place::new();
     let aside = p.s.path("aside").display().to_string();
     fs::File::create(&aside).unwrap().set_len(SIZE).unwrap();
-    p.run(&format!("zpool create -m none tank mirror a {aside}")).ok();
+    let [log, cache, spare] = ["log", "cache", "spare"].map(|name| {
+        let path = p.s.path(name).display().to_string();
+        fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
+        path
+    });
+    let others = format!("log {log} cache {cache} spare {spare}");
+    p.run(&format!("zpool create -m none tank mirror a {aside} {others}")).ok();
     p.run("zpool export tank").ok();
+    let all_there = |text: &str, spare_is: &str| {
+        for name in [&aside, &log, &cache] {
+            assert_eq!(p.columns(text, name)[0], "ONLINE", "{text}");
+        }
+        assert_eq!(p.columns(text, &spare)[0], spare_is, "{text}");
+    };
+    let listed = p.run("zpool import -d DIR").ok();
+    assert!(!listed.contains("UNAVAIL"), "{listed}");
     p.run("zpool import -d DIR tank").ok();
-    let status = p.run("zpool status tank").ok();
-    assert_eq!(p.columns(&status, &aside), ["ONLINE", "0", "0", "0"], "{status}");
+    all_there(&p.run("zpool status tank").ok(), "AVAIL");
+    // A device that is there but is another one by now is not taken for it.
+    p.run("zpool export tank").ok();
+    p.run(&format!("zpool labelclear -f {spare}")).ok();
+    p.run("zpool import -d DIR tank").ok();
+    all_there(&p.run("zpool status tank").ok(), "UNAVAIL");
     p.judge("tank");
 }
 

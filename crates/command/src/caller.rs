@@ -15,6 +15,7 @@ const ENVIRONMENT: &[&str] = &[
     "COLORTERM",
     "HOME",
     "NO_COLOR",
+    "POSIXLY_CORRECT",
     "TERM",
     "TZ",
     "ZPOOL_IMPORT_PATH",

@@ -8,10 +8,14 @@
 //! |---|---|
 //! | [`caller`] | directory, environment, terminal and number of the user; a flag that stops the command |
 //! | [`outcome`] | exit codes and the messages that go with them |
+//! | [`output`] | what of the output reaches a terminal |
+//! | [`posix`] | whether the first operand ends the options |
 //! | [`clock`] | times in the caller's time zone |
 
 pub mod caller;
 pub mod clock;
 pub mod outcome;
+pub mod output;
+pub mod posix;
 
 pub use caller::{Caller, Cancel, Terminal};

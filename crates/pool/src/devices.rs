@@ -207,6 +207,27 @@ impl DeviceSet {
         configs
     }
 
+    /// As [`DeviceSet::listed`]; devices that the search did not come upon are looked for at their last
+    /// paths before.
+    pub fn looked_for(&self, directory: &Directory, name: &str) -> Vec<NvList> {
+        self.listed(directory, name).iter().for_each(|config| self.look_at_last_path(config));
+        self.listed(directory, name)
+    }
+
+    /// Takes a spare or cache device that was not found from its last path, if it is there.
+    fn look_at_last_path(&self, config: &NvList) {
+        let (Some(guid), Some(path)) = (config.u64("guid"), config::path(config)) else { return };
+        if self.found(guid).is_some() {
+            return;
+        }
+        let Ok(device) = open_device(&path) else { return };
+        let label = read_labels(device.as_ref()).ok().flatten().map(|labels| labels.config);
+        let Some(label) = label.filter(|label| label.u64("guid") == Some(guid)) else { return };
+        let shared = label.u64("state") == Some(config::STATE_SPARE);
+        let found = Found { path, shared, device: Arc::default() };
+        self.by_guid.write().insert(guid, found);
+    }
+
     /// A vdev tree over the devices. A device that the search did not come upon is looked for at
     /// its last path; whether it is the right one its labels tell.
     pub fn build(&self, root: &NvList) -> Result<Arc<VdevTree>, VdevError> {

@@ -10,10 +10,12 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)]
 
+mod deadline;
 mod judge;
 mod space_said;
 mod writer;
 
+pub use deadline::{output, wait};
 pub use judge::{judge, try_judge, try_judge_space, try_zdb, zdb, zdb_command, zdb_output};
 pub use space_said::{LogSaid, MetaslabSaid, SpaceSaid};
 pub use writer::{openzfs, try_openzfs};

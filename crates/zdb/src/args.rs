@@ -4,15 +4,16 @@
 //! Without any option that asks for something, everything is shown once.
 
 use cenote_command::outcome::{Stop, fail, usage};
+use cenote_command::posix::is_posix;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 /// Options that ask for a part of the output.
-const PARTS: &str = "bcCdDhilmMORrsTu";
+const PARTS: &str = "bcCdDhilmMNORrsTu";
 /// Options that change how.
-const MODES: &str = "AeFLPqv";
+const MODES: &str = "AeFGLPqv";
 /// What "everything" leaves out.
-const NOT_IN_ALL: &str = "lORrs";
+const NOT_IN_ALL: &str = "lNORrs";
 /// Letters and long names of `zdb`; a colon marks those with a value.
 const LONG: [(&str, &str); 46] = [
     ("ignore-assertions", "A"),
@@ -73,6 +74,8 @@ pub struct Args {
     pub search: Vec<PathBuf>,
     /// `-t`: open the pool at this transaction group or the last one before it.
     pub txg: Option<u64>,
+    /// `-o`: tunables to set or to show, in order.
+    pub tunables: Vec<String>,
     /// The rest.
     pub operands: Vec<String>,
 }
@@ -80,6 +83,8 @@ pub struct Args {
 impl Args {
     /// How much of part `letter` is wanted; 0 for nothing.
     pub fn level(&self, letter: char) -> u32 {
+        // -N is -d with numbers for names.
+        let letter = if letter == 'd' && !self.has('d') && self.has('N') { 'N' } else { letter };
         match self.counts.get(&letter) {
             Some(n) => n + self.verbose,
             None if self.all && PARTS.contains(letter) && !NOT_IN_ALL.contains(letter) => {
@@ -110,8 +115,15 @@ impl Args {
         let mut parser = lexopt::Parser::from_args(args.iter().map(OsString::as_os_str));
         while let Some(arg) = parser.next().map_err(|e| Stop::Usage(e.to_string()))? {
             let spec = match arg {
-                lexopt::Arg::Value(v) => {
-                    parsed.operands.push(v.to_string_lossy().into_owned());
+                lexopt::Arg::Value(first) => {
+                    let mut add =
+                        |v: OsString| parsed.operands.push(v.to_string_lossy().into_owned());
+                    add(first);
+                    if is_posix()
+                        && let Ok(rest) = parser.raw_args()
+                    {
+                        rest.for_each(add);
+                    }
                     continue;
                 }
                 lexopt::Arg::Short(letter) => find(|s| s.starts_with(letter) && s.len() <= 2),
@@ -135,6 +147,7 @@ impl Args {
         };
         match letter {
             'p' => self.search.push(PathBuf::from(value)),
+            'o' => self.tunables.push(value.to_string_lossy().into_owned()),
             't' => {
                 let text = value.to_string_lossy();
                 let txg = number(&text).filter(|t| *t >= 4);
@@ -184,8 +197,8 @@ pub fn number(text: &str) -> Option<u64> {
 
 /// The usage message.
 pub const USAGE: &str = "\
-Usage:\tzdb [-AbcCdDFhiLmMPsTuv] [-e [-p <path> ...]] [-t <txg>]
-\t\t[<poolname>[/<dataset | objset id>] [<object | range> ...]]
+Usage:\tzdb [-AbcCdDFGhiLmMNPsTuv] [-e [-p <path> ...]] [-o <var>=<value>]...
+\t\t[-t <txg>] [<poolname>[/<dataset | objset id>] [<object | range> ...]]
 \tzdb -l [-Aqu] <device>
 \tzdb -m [-AFLP] [-e [-p <path> ...]] [-t <txg>]
 \t\t<poolname> [<vdev> [<metaslab> ...]]
@@ -223,6 +236,7 @@ Usage:\tzdb [-AbcCdDFhiLmMPsTuv] [-e [-p <path> ...]] [-t <txg>]
         -L --disable-leak-tracking   disable leak tracking (do not load spacemaps)
         -m --metaslabs               metaslabs
         -M --metaslab-groups         metaslab groups
+        -N --numeric                 as -d, with a numeric objset ID for the name of a dataset
         -O --object-lookups          perform object lookups by path
         -r --copy-object             copy an object by path to file
         -R --read-block              read and display block from a device
@@ -235,6 +249,8 @@ Usage:\tzdb [-AbcCdDFhiLmMPsTuv] [-e [-p <path> ...]] [-t <txg>]
         -A --ignore-assertions       accepted: there are no assertions to ignore
         -e --exported                pool is exported/destroyed/has altroot/not in a cachefile
         -F --automatic-rewind        attempt automatic rewind within safe range of transaction groups
+        -G --dump-debug-msg          dump debug messages of this command before exiting
+        -o --option=\"NAME=VALUE\"     set a tunable of this process; also NAME, show, info, info=NAME
         -p --path==PATH              use one or more with -e to specify path to vdev dir
         -P --parseable               print numbers in parseable form
         -q --skip-label              don't print label contents

@@ -18,6 +18,7 @@
 //! | [`raw`] | `-R` |
 //! | [`files`] | `-O`, `-r` |
 //! | [`mod@print`] | block pointers, lists, histograms |
+//! | [`process`] | `-o`, `-G`: tunables and messages of the process |
 //!
 //! A pool that is imported is looked at where it is; any other is opened read-only for as
 //! long as the command runs. The text is that of OpenZFS 2.3, line by line.
@@ -33,6 +34,7 @@ pub mod mos;
 pub mod objects;
 pub mod objsets;
 pub mod print;
+pub mod process;
 pub mod raw;
 pub mod viewers;
 
@@ -40,12 +42,13 @@ use args::Args;
 use cenote_command::outcome::{Outcome, Stop, conclude, fail};
 use cenote_command::{Caller, Cancel, clock};
 use cenote_dmu::zap::Zap;
+use cenote_format::blkptr::BlockPointer;
 use cenote_format::nvlist::NvList;
 use cenote_pool::traverse::Subject;
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_zpl::FileSystem;
 use std::ffi::OsString;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -93,10 +96,21 @@ pub fn run(args: &[OsString], ctx: Surroundings<'_>) -> i32 {
     // The output is many short lines.
     let mut out = BufWriter::with_capacity(64 << 10, out);
     let outcome = Args::parse(args).and_then(|args| {
+        process::tunables(&args, &mut out)?;
         let ctx = Surroundings { out: &mut out, err: &mut *err, caller, cancel, imported };
-        dispatch(&args, ctx)
+        if !args.has('G') {
+            return dispatch(&args, ctx);
+        }
+        let (outcome, messages) = process::with_messages(|| dispatch(&args, ctx));
+        process::show(&messages, &mut out)?;
+        outcome
     });
     conclude(outcome, args::USAGE, &mut out, err)
+}
+
+/// Whether a command line sets or shows tunables: those are of the process that runs it.
+pub fn sets_tunables(args: &[OsString]) -> bool {
+    Args::parse(args).is_ok_and(|args| !args.tunables.is_empty())
 }
 
 fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
@@ -104,7 +118,11 @@ fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
         return labels::run(args, &mut ctx);
     }
     let target = args.operands.first().cloned().unwrap_or_default();
-    let target = target.strip_suffix('/').unwrap_or(&target).to_string();
+    // `POOL/` is the root file system, `POOL` the pool.
+    let (target, root) = match target.strip_suffix('/') {
+        Some(rest) => (rest, !rest.contains('/')),
+        None => (target.as_str(), false),
+    };
     let end = target.find(['/', '@', '#']).unwrap_or(target.len());
     let (name, dataset) = target.split_at(end);
     let pool = open(args, &ctx, name)?;
@@ -113,6 +131,7 @@ fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
     let code = match dataset {
         _ if args.has('R') => zdb.read_blocks()?,
         _ if args.has('r') || args.has('O') => zdb.files(&format!("{name}{dataset}"))?,
+        "" if root => zdb.one_dataset(&name)?,
         "" | "/0" => match args.level('d') > 0 && args.operands.len() > 1 && args.level('m') == 0 {
             true => zdb.mos_objects()?,
             false => zdb.whole_pool()?,
@@ -132,7 +151,10 @@ fn open(args: &Args, ctx: &Surroundings<'_>, name: &str) -> Result<Arc<Pool>, St
     }
     let dirs: Vec<PathBuf> = match args.search.is_empty() {
         false => args.search.iter().map(|p| ctx.caller.path(p)).collect(),
-        true => vec![PathBuf::from("/dev")],
+        true => match (ctx.imported)(name) {
+            Some(pool) => device_paths(&pool),
+            None => vec![PathBuf::from("/dev")],
+        },
     };
     let candidates = discover(&dirs);
     let wanted = candidates.iter().find(|c| c.name == name || c.guid.to_string() == name);
@@ -151,7 +173,21 @@ fn open(args: &Args, ctx: &Surroundings<'_>, name: &str) -> Result<Arc<Pool>, St
         .map_err(|e| Stop::Fail(format!("zdb: can't open '{name}': {e}")))
 }
 
+/// Where the devices of a pool are that is imported.
+fn device_paths(pool: &Pool) -> Vec<PathBuf> {
+    let leaves = pool.store().vdevs().leaves();
+    leaves.iter().filter_map(|leaf| leaf.path().map(PathBuf::from)).collect()
+}
+
 impl Zdb<'_> {
+    /// A block pointer on part of a line: all of it where blocks are shown in most detail.
+    fn pointer(&self, bp: &BlockPointer, freed: bool) -> String {
+        match self.level('b') >= 6 {
+            true => print::blkptr(bp) + if freed { " FREE" } else { "" },
+            false => print::blkptr_compact(bp, self.level('d') > 5, freed),
+        }
+    }
+
     fn out(&mut self) -> &mut dyn Write {
         &mut *self.ctx.out
     }

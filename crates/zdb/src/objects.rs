@@ -1,6 +1,6 @@
 //! One object of `zdb -d`: its line, its bonus, its contents, its blocks.
 
-use super::print::{blkptr_compact, checksum_name, compression_name, fill, type_name};
+use super::print::{checksum_name, compression_name, fill, type_name};
 use super::{Zdb, failed};
 use cenote_command::outcome::Stop;
 use cenote_dmu::{Object, ObjectSet, Seek};
@@ -100,7 +100,8 @@ impl Zdb<'_> {
         }
         if level >= 5 {
             if let Some(spill) = &dnode.spill {
-                writeln!(self.out(), "\nSpill block: {}", blkptr_compact(spill, level > 5, false))?;
+                let spill = self.pointer(spill, false);
+                writeln!(self.out(), "\nSpill block: {spill}")?;
             }
             self.block_tree(object)?;
             self.segments(object)?;
@@ -192,7 +193,7 @@ impl Zdb<'_> {
                 line.push(' ');
             }
         }
-        line += &blkptr_compact(bp, self.level('d') > 5, false);
+        line += &self.pointer(bp, false);
         if !bp.is_embedded() && !bp.is_hole() {
             if bp.object_type() != dnode.kind.0 {
                 line += &format!(

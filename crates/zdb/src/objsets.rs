@@ -74,6 +74,12 @@ impl Kinds {
 
 fn parse_range(text: &str) -> Result<Range, Stop> {
     let bad = |why: &str| Stop::Fail(format!("zdb: Bad object or range: '{text}': {why}"));
+    if text.starts_with(':') {
+        return Err(bad("Invalid leading colon"));
+    }
+    if text.ends_with(':') {
+        return Err(bad("Invalid trailing colon"));
+    }
     let object = |t: &str| match t.strip_prefix('-') {
         Some(n) => number(n).map(u64::wrapping_neg),
         None => number(t),
@@ -115,9 +121,17 @@ impl Zdb<'_> {
     /// One dataset by name, or by the number of its object.
     pub fn one_dataset(&mut self, name: &str) -> Outcome {
         let pool = self.pool.clone();
-        let mut found = pool.dsl().find(name).map_err(failed)?;
+        let id = name.split_once('/').and_then(|(_, id)| number(id));
+        let mut found = None;
+        if self.args.has('N') {
+            if id.is_none() {
+                return fail("Supply a numeric objset ID with -N");
+            }
+        } else {
+            found = pool.dsl().find(name).map_err(failed)?;
+        }
         if found.is_none()
-            && let Some(id) = name.split_once('/').and_then(|(_, id)| number(id))
+            && let Some(id) = id
         {
             found = pool.dsl().by_object(id).map_err(failed)?;
         }
@@ -441,9 +455,8 @@ impl Zdb<'_> {
         }
         if depth == 0 && self.level('d') >= 5 {
             let mut lines = Vec::new();
-            let all = self.level('d') > 5;
             bpobj::iterate(mos, number, &mut |e| {
-                lines.push(print::blkptr_compact(&e.bp, all, e.freed));
+                lines.push(self.pointer(&e.bp, e.freed));
                 Ok(())
             })
             .map_err(failed)?;

@@ -85,6 +85,94 @@ fn an_imported_pool() {
 }
 
 #[test]
+fn an_imported_pool_opened_anew() {
+    let files = cenote_testpools::pool("basic");
+    let found = cenote_pool::discover(std::slice::from_ref(&files.dir));
+    let options = cenote_pool::ImportOptions { readonly: true, ..Default::default() };
+    let pool = cenote_pool::Pool::import(&found[0], &options).unwrap();
+    let pools = std::slice::from_ref(&pool);
+    // Its devices are found without a search; where one is asked for it counts.
+    let (out, err, code) = zdb_with(pools, &["-e", "-d", "basic"]);
+    let out = String::from_utf8(out).unwrap();
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.contains("Dataset basic/xdir [ZPL], ID 150"), "{out}");
+    let (_, err, code) = zdb_with(pools, &["-e", "-p", "/proc", "-d", "basic"]);
+    assert_eq!((code, err.as_str()), (1, "zdb: can't open 'basic': No such file or directory\n"));
+}
+
+#[test]
+fn root_file_system_and_objset_numbers() {
+    let first = |options: &[&str], rest: &[&str]| {
+        let (out, err, code) = of("basic", options, rest);
+        let lines: Vec<&str> = out.lines().filter(|l| l.starts_with("Dataset ")).collect();
+        (lines.join("\n"), err, code)
+    };
+    let (shown, _, code) = first(&["-d"], &["basic/"]);
+    assert_eq!(code, 0);
+    let root = "Dataset basic [ZPL], ID 54, cr_txg 1, 16.0M, 5377 objects";
+    assert_eq!(shown, root);
+    // Its objects, not those of the pool.
+    let (out, _, _) = of("basic", &["-dddd"], &["basic/", "34"]);
+    assert!(out.contains("ZFS directory") && out.contains("\tpath\t/\n"), "{out}");
+    assert_eq!(first(&["-d"], &["basic/54"]).0, root);
+    assert_eq!(first(&["-N"], &["basic/54"]).0, root);
+    assert_eq!(
+        first(&["-Nv"], &["basic/0x36"]).0.lines().next().unwrap().get(..14),
+        root.get(..14)
+    );
+    let (shown, err, code) = first(&["-N"], &["basic/xdir"]);
+    assert_eq!(
+        (shown.as_str(), err.as_str(), code),
+        ("", "Supply a numeric objset ID with -N\n", 1)
+    );
+    assert_eq!(first(&["-N"], &["basic"]).0, first(&["-d"], &["basic"]).0);
+}
+
+#[test]
+fn pointers_in_full() {
+    let tree = |options: &[&str]| {
+        let (out, err, code) = of("basic", options, &["basic/", "34"]);
+        assert_eq!((code, err.as_str()), (0, ""));
+        let (_, tree) = out.split_once("Indirect blocks:\n").unwrap();
+        tree.lines().next().unwrap().to_string()
+    };
+    let compact = tree(&["-ddddd", "-bbbbb"]);
+    assert!(compact.contains(" L0 0:7365000:1000 600L/600P F=1 B=62/62 cksum="), "{compact}");
+    let full = "               0 L0 DVA[0]=<0:7365000:1000> DVA[1]=<0:15d5000:1000> [L0 ZFS directory] \
+                fletcher4 uncompressed unencrypted LE contiguous unique double size=600L/600P \
+                birth=62L/62P fill=1 cksum=";
+    let shown = tree(&["-ddddd", "-bbbbbb"]);
+    assert!(shown.starts_with(full), "{shown}");
+}
+
+#[test]
+fn messages_and_tunables_of_the_process() {
+    let (out, err, code) = of("basic", &["-G", "-d"], &["basic/"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let (before, log) = out.split_once("\nZFS_DBGMSG(zdb) START:\n").unwrap();
+    assert!(before.starts_with("Dataset basic "), "{out}");
+    let log = log.strip_suffix("ZFS_DBGMSG(zdb) END\n").unwrap();
+    assert!(log.contains("zdb: begin") && log.contains("zdb: end"), "{log}");
+    // They are shown, too, if the command fails.
+    let (out, _, code) = of("basic", &["-G", "-d"], &["none"]);
+    assert!(code == 1 && out.ends_with("ZFS_DBGMSG(zdb) END\n"), "{out}");
+
+    let name = "zfs_vdev_min_ms_count";
+    let (out, err, code) = of("basic", &["-o", name, "-d"], &["basic/"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.starts_with(&format!("{name}: 16\nDataset ")), "{out}");
+    let (out, ..) = of("basic", &["-o", "show", "-d"], &["basic/"]);
+    assert!(out.contains(&format!("{name}: 16\n")) && out.contains("zfs_txg_timeout: "), "{out}");
+    let (out, ..) = of("basic", &["-o", &format!("info={name}"), "-d"], &["basic/"]);
+    assert!(out.starts_with(&format!("{name} [u64 rw]: Metaslabs of a new")), "{out}");
+    let (_, err, code) = of("basic", &["-o", "nosuch=1", "-d"], &["basic/"]);
+    assert_eq!((code, err.as_str()), (1, "no such tunable: nosuch\n"));
+    let (_, err, code) = of("basic", &["-o", &format!("{name}=x"), "-d"], &["basic/"]);
+    assert_eq!(code, 1);
+    assert!(err.starts_with(&format!("couldn't set tunable '{name}': ")), "{err}");
+}
+
+#[test]
 fn object_ranges() {
     let lines = |rest: &[&str]| {
         let (out, _, code) = of("basic", &["-dd"], rest);
@@ -105,6 +193,21 @@ fn object_ranges() {
     let (_, err, code) = of("basic", &["-dd"], &["basic/ci", "5:1"]);
     assert_eq!(code, 1);
     assert!(err.contains("Bad object or range"), "{err}");
+    for (range, why) in [
+        ("0:1:", "Invalid trailing colon"),
+        ("0::", "Invalid trailing colon"),
+        ("0:1:A:", "Invalid trailing colon"),
+        (":1", "Invalid leading colon"),
+        ("0:1:Q", "Invalid flag"),
+        ("5:5:-", "Invalid trailing negation operator"),
+        ("x", "Invalid characters in object ID"),
+        ("1:x", "Invalid characters in end object ID"),
+        ("1:0", "Start object ID may not exceed end object ID"),
+    ] {
+        let (_, err, code) = of("basic", &["-d"], &["basic/ci", range]);
+        assert_eq!(code, 1, "{range}");
+        assert!(err.contains(&format!("'{range}': {why}\n")), "{range}: {err}");
+    }
 }
 
 #[test]
@@ -194,7 +297,7 @@ fn copies_an_object() {
 
 #[test]
 fn refusals() {
-    for option in ["-X", "-k", "-S", "-y", "-Z", "-E", "-f", "-B", "-G", "-V", "-Y", "-N"] {
+    for option in ["-X", "-k", "-S", "-y", "-Z", "-E", "-f", "-B", "-V", "-Y"] {
         let (_, err, code) = of("basic", &[option], &["basic"]);
         assert_eq!(code, 1, "{option}");
         assert!(err.contains(&format!("option {option} is not supported")), "{err}");

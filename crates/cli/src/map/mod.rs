@@ -30,7 +30,7 @@ use cenote_pool::map::SpaceMapReport;
 use clap::{Args, ValueEnum};
 use progress::Progress;
 use std::ffi::{OsStr, OsString};
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::Path;
 use terminal::{Drawing, Paint};
 use view::{By, Scene};
@@ -113,8 +113,7 @@ impl MapArgs {
 /// Runs `cenote map`; returns the exit code.
 pub fn map(args: &MapArgs, ctx: &mut Context) -> i32 {
     // The output is many short lines.
-    let out = std::mem::replace(&mut ctx.out, Box::new(std::io::sink()));
-    ctx.out = Box::new(BufWriter::with_capacity(64 << 10, out));
+    ctx.out.buffer();
     let outcome = run(args, ctx);
     ctx.conclude(outcome, "")
 }

@@ -1,8 +1,9 @@
 //! The figures that stand below a map: what there is, and what has changed.
 
-use super::view::{By, Scene, plain};
+use super::view::{By, Scene};
 use crate::context::Context;
 use cenote_command::clock;
+use cenote_command::output::printable;
 use cenote_dsl::human::nicebytes;
 use cenote_pool::map::{MetaslabMap, SpaceMapReport, percent};
 
@@ -53,7 +54,7 @@ pub fn rows(report: &SpaceMapReport, ctx: &Context) -> Vec<Row> {
     let empty = report.metaslabs().filter(|m| m.allocated == 0).count();
     let full = report.metaslabs().filter(|m| m.free == 0).count();
     let mut rows = vec![
-        row("pool", format!("{}, {}", plain(&report.pool), moment(report, ctx))),
+        row("pool", format!("{}, {}", printable(&report.pool), moment(report, ctx))),
         row(
             "metaslabs",
             format!(
@@ -195,7 +196,7 @@ pub fn delta(before: &SpaceMapReport, scene: &Scene, ctx: &Context) -> Vec<Row> 
     }
     let mut rows = vec![row("before", moment(before, ctx)), row("after", moment(now, ctx))];
     if before.guid != now.guid {
-        rows.push(row("", format!("before is another pool: {}", plain(&before.pool))));
+        rows.push(row("", format!("before is another pool: {}", printable(&before.pool))));
     }
     rows.extend([
         row("allocated", signed(old_alloc, alloc)),

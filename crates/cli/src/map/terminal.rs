@@ -9,8 +9,9 @@
 
 use super::scale::{self, Rgb};
 use super::summary::{self, Row};
-use super::view::{By, Scene, Shown, free_percent, plain};
+use super::view::{By, Scene, Shown, free_percent};
 use crate::context::Context;
+use cenote_command::output::printable;
 use cenote_dsl::human::nicebytes;
 use cenote_pool::map::{MetaslabMap, SpaceMapReport, VdevMap};
 use cenote_pool::metaslab::AllocClass;
@@ -157,7 +158,7 @@ pub fn heading(v: &VdevMap) -> String {
     format!(
         "vdev {} ({}{}): {} of {}, {}% free, FRAG {}",
         v.id,
-        plain(name),
+        printable(name),
         class_name(v.class),
         summary::count(v.metaslabs.len(), "metaslab"),
         1u64.checked_shl(v.metaslab_shift).map_or_else(String::new, nicebytes),
@@ -179,7 +180,7 @@ impl<'a> Drawing<'a> {
         Drawing { scene, paint, width: width.max(20) }
     }
 
-    /// Writes maps, legend and figures.
+    /// Writes maps, legend and figures. What is painted goes out as it is: names in it are printable.
     pub fn write(&self, ctx: &mut Context) -> io::Result<()> {
         let sizes: Vec<Vec<usize>> = self
             .scene
@@ -211,17 +212,17 @@ impl<'a> Drawing<'a> {
                     let empty = Line::default();
                     let (a, b) = (before.get(i).unwrap_or(&empty), after.get(i).unwrap_or(&empty));
                     let pad = if b.width > 0 { half - a.width.min(half) + GAP } else { 0 };
-                    writeln!(ctx.out, "{}{:pad$}{}", a.text, "", b.text)?;
+                    writeln!(ctx.out.raw(), "{}{:pad$}{}", a.text, "", b.text)?;
                 }
             }
             maps => {
                 for line in maps.iter().flatten() {
-                    writeln!(ctx.out, "{}", line.text)?;
+                    writeln!(ctx.out.raw(), "{}", line.text)?;
                 }
             }
         }
         for line in self.legend(layout) {
-            writeln!(ctx.out, "{line}")?;
+            writeln!(ctx.out.raw(), "{line}")?;
         }
         writeln!(ctx.out)?;
         let rows = summary::all(self.scene, ctx);

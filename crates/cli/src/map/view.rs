@@ -4,6 +4,7 @@
 //! order, which both share so that an owner has one colour and letter in both.
 
 use super::scale;
+use cenote_command::output::printable;
 use cenote_pool::map::owners::{OwnerKind, Owners};
 use cenote_pool::map::{MetaslabMap, Share, SpaceMapReport, percent};
 use std::cmp::Reverse;
@@ -108,8 +109,8 @@ impl Scene {
     pub fn owner_name(&self, owner: u32) -> String {
         let owners = self.now.owners.as_ref().map_or(&[][..], |o| &o.list);
         match owners.get(owner as usize) {
-            Some(o) if o.kind == OwnerKind::Dataset => plain(&o.name),
-            Some(o) => format!("({})", plain(&o.name)),
+            Some(o) if o.kind == OwnerKind::Dataset => printable(&o.name),
+            Some(o) => format!("({})", printable(&o.name)),
             None => String::new(),
         }
     }
@@ -183,11 +184,6 @@ pub fn fragmentation(cell: &[MetaslabMap]) -> Option<u64> {
         [one] => one.fragmentation,
         _ => known().next().map(|_| weighted.checked_div(free).unwrap_or(0) as u64),
     }
-}
-
-/// A name that came from a pool or a file, without control characters.
-pub fn plain(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 impl Shown {

@@ -1,4 +1,7 @@
 //! `zpool destroy`.
+//!
+//! A pool that was imported read-only is let go of, and nothing on its devices is changed, as OpenZFS
+//! does: it can be imported again.
 
 use crate::context::Context;
 use crate::options::{Spec, parse};
@@ -29,9 +32,6 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         }
         Err(message) => return fail(message),
     };
-    if imported.engine().is_none() {
-        return fail(format!("cannot destroy '{name}': one or more devices is read only"));
-    }
     if let Err(e) = imported.mounts.unmount_all(force) {
         ctx.complain(e);
         return fail(format!("could not destroy '{name}': could not unmount datasets"));

@@ -7,7 +7,8 @@ use crate::zfs::get::{Field, Layout, Line};
 use crate::zpool::properties::{column, resolve, visible};
 use crate::zpool::select::{IN_THIS_POOL, kind, open, select};
 use cenote_command::outcome::{Outcome, fail, usage};
-use cenote_dsl::PropValue;
+use cenote_dsl::props::is_user;
+use cenote_dsl::{PropValue, Source};
 use std::ffi::OsString;
 
 const SPEC: Spec =
@@ -73,14 +74,20 @@ fn vdevs(names: &[String], ctx: &mut Context) -> Outcome {
     usage(text)
 }
 
-/// Properties of a pool with their values; those it does not have are left out.
+/// Properties of a pool with their values; those it does not have are left out, except user properties
+/// that were asked for.
 fn values(imported: &Imported, properties: Option<&[String]>) -> Vec<(String, PropValue)> {
     let pool = imported.pool();
     let names = match properties {
         None => pool.get_all().into_iter().map(|(n, _)| n).filter(|n| n != "name").collect(),
         Some(names) => names.to_vec(),
     };
-    let value = |n: String| imported.property(&pool, &n).map(|value| (n, value));
+    let unset = |name: &str| {
+        let none = || "-".to_string();
+        is_user(name).then(|| PropValue { exact: none(), human: none(), source: Source::Default })
+    };
+    let value =
+        |n: String| imported.property(&pool, &n).or_else(|| unset(&n)).map(|value| (n, value));
     names.into_iter().filter_map(value).collect()
 }
 

@@ -186,13 +186,16 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         schedule.interval.get_or_insert(Duration::ZERO);
     }
     let mut before = HashMap::new();
-    schedule.run(ctx, |number, ctx| {
+    // Reports of no pools do not count: the header comes with the first pool.
+    let mut number = 0u64;
+    schedule.run(ctx, |_, ctx| {
         let (pools, _) = select(ctx, &show.of.pools);
         if pools.is_empty() {
             ctx.complain("no pools available");
             return Ok(i32::from(schedule.interval.is_none()));
         }
         Report { show: &show, before: &mut before, number, names_width: 0 }.print(&pools, ctx)?;
+        number = number.saturating_add(1);
         Ok(0)
     })
 }

@@ -43,6 +43,9 @@ pub fn clear(args: &[OsString], ctx: &mut Context) -> Outcome {
     };
     let imported = open(ctx, name).map_err(Stop::Fail)?;
     let cannot = |what: &str, why: &str| fail(format!("cannot clear errors for {what}: {why}"));
+    if let Err(why) = imported.writable() {
+        return cannot(device.unwrap_or(name), &why);
+    }
     if imported.suspended() {
         let why = "pool I/O is currently suspended; 'zpool export -f' it and import it again";
         return cannot(name, why);

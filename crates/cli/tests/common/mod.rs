@@ -53,7 +53,26 @@ impl Session {
     }
 
     pub fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_cenote"));
+        self.prepare(Command::new(env!("CARGO_BIN_EXE_cenote")))
+    }
+
+    /// A command that an interrupt ends, also where this test runs in the background of a script, whose
+    /// commands ignore interrupts and hand that on.
+    pub fn interruptible(&self) -> Command {
+        let mut command = Command::new("env");
+        command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_cenote")]);
+        self.prepare(command)
+    }
+
+    /// `line` of a shell, in which `cenote` is the program, on a terminal; what the terminal is sent.
+    pub fn on_terminal(&self, line: &str) -> String {
+        let line = line.replace("cenote ", &format!("{} ", env!("CARGO_BIN_EXE_cenote")));
+        let mut command = self.prepare(Command::new("script"));
+        let output = cenote_testpools::output(command.args(["-qec", &line, "/dev/null"]));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn prepare(&self, mut command: Command) -> Command {
         command
             .env("CENOTE_SOCKET", self.path("socket"))
             .env("TZ", "UTC")
@@ -69,7 +88,7 @@ impl Session {
     }
 
     pub fn run_args(&self, args: &[&str]) -> Done {
-        let output = self.command().args(args).output().unwrap();
+        let output = cenote_testpools::output(self.command().args(args));
         Done {
             code: output.status.code().unwrap_or(-1),
             out: String::from_utf8_lossy(&output.stdout).into_owned(),

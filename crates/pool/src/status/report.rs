@@ -297,6 +297,6 @@ fn in_use(config: &NvList, devices: &DeviceSet, cause: Reason) -> Opened {
 
 fn add_aux(tree: &mut ConfigTree, directory: &Directory, devices: &DeviceSet) {
     let line = |c: &NvList| VdevLine::aux(c, devices.open(config::number(c, "guid")).is_some());
-    tree.spares = devices.listed(directory, "spares").iter().map(line).collect();
-    tree.cache = devices.listed(directory, "l2cache").iter().map(line).collect();
+    tree.spares = devices.looked_for(directory, "spares").iter().map(line).collect();
+    tree.cache = devices.looked_for(directory, "l2cache").iter().map(line).collect();
 }
