@@ -182,6 +182,7 @@ pub fn run(tool: &str, args: &[OsString], ctx: &mut Context) -> i32 {
 /// `zdb`, which looks at a pool that is imported here where it is.
 fn zdb(args: &[OsString], ctx: &mut Context) -> i32 {
     let pools = Arc::clone(&ctx.pools);
+    ctx.err.pass_returns();
     let surroundings = cenote_zdb::Surroundings {
         out: &mut ctx.out,
         err: &mut ctx.err,

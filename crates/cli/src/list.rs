@@ -8,7 +8,7 @@ use cenote_zpl::{Attr, FileSystem};
 use clap::Args;
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io;
 
 /// Directory entries read at a time.
 const BATCH: usize = 1024;

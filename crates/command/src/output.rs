@@ -20,6 +20,8 @@ const BUFFER: usize = 64 << 10;
 pub struct Output {
     to: Box<dyn Write + Send>,
     terminal: bool,
+    /// Carriage returns pass.
+    returns: bool,
     /// The beginning of a character whose other bytes have not come yet.
     part: Vec<u8>,
 }
@@ -27,12 +29,17 @@ pub struct Output {
 impl Output {
     /// Output to `to`, which is or leads to a terminal, or does not.
     pub fn new(to: Box<dyn Write + Send>, terminal: bool) -> Output {
-        Output { to, terminal, part: Vec::new() }
+        Output { to, terminal, returns: false, part: Vec::new() }
     }
 
     /// The stream itself, for what is to arrive as it is.
     pub fn raw(&mut self) -> &mut (dyn Write + Send) {
         &mut *self.to
+    }
+
+    /// From now on carriage returns pass, for a command whose progress begins its line again and again.
+    pub fn pass_returns(&mut self) {
+        self.returns = true;
     }
 
     /// Writes a name: to a terminal in one line.
@@ -78,7 +85,7 @@ impl Output {
         let part = std::mem::take(&mut self.part);
         match part.is_empty() {
             true => Ok(()),
-            false => self.to.write_all(escaped(&part).as_bytes()),
+            false => self.to.write_all(escaped(&part, self.returns).as_bytes()),
         }
     }
 }
@@ -90,7 +97,7 @@ impl Write for Output {
         }
         let mut whole = std::mem::take(&mut self.part);
         whole.extend_from_slice(data);
-        let (text, rest) = escaped_but_end(&whole);
+        let (text, rest) = escaped_but_end(&whole, self.returns);
         self.part = rest.to_vec();
         self.to.write_all(text.as_bytes())?;
         Ok(data.len())
@@ -109,7 +116,7 @@ pub fn printable(text: &str) -> String {
         match c {
             '\n' => out.push_str("\\n"),
             '\t' => out.push_str("\\t"),
-            c => push(c, &mut out),
+            c => push(c, false, &mut out),
         }
     }
     out
@@ -125,8 +132,9 @@ pub fn printable_bytes(name: &[u8]) -> String {
     out
 }
 
-fn push(c: char, out: &mut String) {
+fn push(c: char, returns: bool, out: &mut String) {
     match c {
+        '\r' if returns => out.push(c),
         '\n' | '\t' => out.push(c),
         c if c.is_control() => {
             let mut bytes = [0; 4];
@@ -142,22 +150,22 @@ fn octal(byte: u8, out: &mut String) {
 }
 
 /// What a terminal gets of `data`.
-fn escaped(data: &[u8]) -> String {
+fn escaped(data: &[u8], returns: bool) -> String {
     let mut out = String::with_capacity(data.len());
     for chunk in data.utf8_chunks() {
-        chunk.valid().chars().for_each(|c| push(c, &mut out));
+        chunk.valid().chars().for_each(|c| push(c, returns, &mut out));
         chunk.invalid().iter().for_each(|b| octal(*b, &mut out));
     }
     out
 }
 
 /// As [`escaped`], without the beginning of a character at the end, whose other bytes may come yet.
-fn escaped_but_end(data: &[u8]) -> (String, &[u8]) {
+fn escaped_but_end(data: &[u8], returns: bool) -> (String, &[u8]) {
     let tail = data.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
     let unfinished = std::str::from_utf8(tail).is_err_and(|e| e.error_len().is_none());
     let later = if unfinished { tail.len() } else { 0 };
     let (now, later) = data.split_at(data.len() - later);
-    (escaped(now), later)
+    (escaped(now, returns), later)
 }
 
 #[cfg(test)]
@@ -229,5 +237,10 @@ mod tests {
         out.write_all(b"\x1b").unwrap();
         out.flush().unwrap();
         assert_eq!(*sink.0.lock().unwrap(), b"\x1b[1m\\033");
+        out.write_all(b"\r").unwrap();
+        out.pass_returns();
+        out.write_all(b"\r\x08").unwrap();
+        out.flush().unwrap();
+        assert!(sink.0.lock().unwrap().ends_with(b"\\015\r\\010"));
     }
 }

@@ -48,7 +48,7 @@ use cenote_pool::traverse::Subject;
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_zpl::FileSystem;
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 

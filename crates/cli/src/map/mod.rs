@@ -30,7 +30,6 @@ use cenote_pool::map::SpaceMapReport;
 use clap::{Args, ValueEnum};
 use progress::Progress;
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::path::Path;
 use terminal::{Drawing, Paint};
 use view::{By, Scene};

@@ -88,7 +88,7 @@ fn mount_many(names: &[String], how: &How, verbose: bool, ctx: &mut Context) -> 
         }
         good &= mount_or_say(imported, d, how, ctx);
         if verbose {
-            progress.advance(Instant::now(), &mut ctx.out)?;
+            progress.advance(Instant::now(), ctx.out.raw())?;
         }
     }
     Ok(i32::from(!good))
