@@ -8,6 +8,7 @@ use cenote_cli::context::Context;
 use cenote_cli::map::terminal::{Drawing, Paint};
 use cenote_cli::map::view::{By, Scene};
 use cenote_cli::map::{html, svg};
+use cenote_command::output::Output;
 use cenote_pool::map::owners::{Owner, OwnerKind, Owners};
 use cenote_pool::map::{MetaslabMap, Share, SpaceMapReport, VERSION, VdevMap};
 use cenote_pool::metaslab::AllocClass;
@@ -195,7 +196,7 @@ fn names_cannot_break_a_picture() {
     }
     let mut ctx = Context::of_process(Arc::default());
     let shown = Shared::default();
-    ctx.out = Box::new(shown.clone());
+    ctx.out = Output::new(Box::new(shown.clone()), false);
     let scene = Scene::new(report, None, By::Owner);
     Drawing::new(&scene, Paint::Plain, 100).write(&mut ctx).unwrap();
     assert!(!shown.text().contains('\u{1b}'));
@@ -206,7 +207,7 @@ fn more_metaslabs_than_fit_share_cells() {
     let mut ctx = Context::of_process(Arc::default());
     for by in [By::Fullness, By::Fragmentation, By::Owner] {
         let shown = Shared::default();
-        ctx.out = Box::new(shown.clone());
+        ctx.out = Output::new(Box::new(shown.clone()), false);
         let scene = Scene::new(large(3, 5000, "tank"), None, by);
         Drawing::new(&scene, Paint::Plain, 80).write(&mut ctx).unwrap();
         let text = shown.text();
