@@ -175,7 +175,7 @@ fn a_socket_path_that_is_something_else_is_left_alone() {
     std::fs::write(s.path("socket"), "precious").unwrap();
     let dir = cenote_testpools::pool("degr").dir;
     let said = s.run(&format!("zpool import -N -o readonly=on -d {} degr", dir.display())).fails(1);
-    assert!(said.contains("socket: exists and is not a socket"), "{said}");
+    assert!(said.contains("socket: is not a socket"), "{said}");
     assert_eq!(std::fs::read_to_string(s.path("socket")).unwrap(), "precious");
 }
 
@@ -310,10 +310,6 @@ fn options_after_operands() {
     assert_eq!(posix("zpool list -Ho name degr"), (Some(0), "degr\n".into(), String::new()));
     assert_eq!(s.run("zfs get all -Ho value -d 0 degr").code, 0);
     assert_eq!(posix("zfs get name -H degr").0, Some(1));
-    let files = cenote_testpools::pool("basic");
-    let zdb = format!("zdb -e -p {} basic/ -d", files.dir.display());
-    assert_eq!(s.run(&zdb).code, 0);
-    assert_eq!(posix(&zdb).0, Some(1));
     // The daemon remembers nothing of it.
     assert_eq!(s.run("zpool list degr -Ho name").ok(), "degr\n");
 }

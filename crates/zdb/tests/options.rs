@@ -112,7 +112,7 @@ fn root_file_system_and_objset_numbers() {
     let root = "Dataset basic [ZPL], ID 54, cr_txg 1, 16.0M, 5377 objects";
     assert_eq!(shown, root);
     // Its objects, not those of the pool.
-    let (out, _, _) = of("basic", &["-dddd"], &["basic/", "34"]);
+    let (out, _, _) = of("basic", &["-ddddd"], &["basic/", "34"]);
     assert!(out.contains("ZFS directory") && out.contains("\tpath\t/\n"), "{out}");
     assert_eq!(first(&["-d"], &["basic/54"]).0, root);
     assert_eq!(first(&["-N"], &["basic/54"]).0, root);
@@ -152,7 +152,7 @@ fn messages_and_tunables_of_the_process() {
     let (before, log) = out.split_once("\nZFS_DBGMSG(zdb) START:\n").unwrap();
     assert!(before.starts_with("Dataset basic "), "{out}");
     let log = log.strip_suffix("ZFS_DBGMSG(zdb) END\n").unwrap();
-    assert!(log.contains("zdb: begin") && log.contains("zdb: end"), "{log}");
+    assert!(log.contains("process: begin") && log.contains("process: end"), "{log}");
     // They are shown, too, if the command fails.
     let (out, _, code) = of("basic", &["-G", "-d"], &["none"]);
     assert!(code == 1 && out.ends_with("ZFS_DBGMSG(zdb) END\n"), "{out}");
