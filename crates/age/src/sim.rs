@@ -19,7 +19,7 @@ use crate::report::{Counts, Report, Row, Step};
 use crate::space::{Books, Space, Stop, Tally};
 use crate::spec::{AgeError, Spec};
 use crate::workload::{Cut, Layout, Workload, workload};
-use cenote_dmu::outside::{Chance, Clock, Outside};
+use cenote_dmu::outside::{Chance, Clock, Outside, Timer};
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::PoolSpace;
 use cenote_format::LABEL_START;
@@ -153,7 +153,7 @@ fn outside(seed: u64, time: Arc<AtomicU64>) -> Outside {
     let rng = Mutex::new(SmallRng::seed_from_u64(seed));
     let chance = move || Ok(rng.lock().unwrap_or_else(PoisonError::into_inner).random());
     let now = move || (BEGINNING.saturating_add_unsigned(time.load(Ordering::Relaxed)), 0);
-    Outside { clock: Clock::new(now), chance: Chance::new(chance) }
+    Outside { clock: Clock::new(now), timer: Timer::simulated(), chance: Chance::new(chance) }
 }
 
 /// Makes the pool.

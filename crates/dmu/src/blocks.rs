@@ -35,6 +35,15 @@ impl Blocks {
         }
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Blocks::None => 0,
+            Blocks::One(..) => 1,
+            Blocks::Many(map) => map.len(),
+        }
+    }
+
     /// Returns what was there before.
     pub(crate) fn insert(&mut self, blkid: u64, data: Abd) -> Option<Abd> {
         match self {

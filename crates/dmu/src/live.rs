@@ -35,6 +35,7 @@ use crate::write::zap::AtHand;
 use crate::write::{Gather, OpenObjectSet, Result, WriteError, on_disk};
 use crate::{DeleteChunk, Object, ObjectSet};
 use cenote_format::abd::Abd;
+use cenote_format::blkptr::BLKPTR_SIZE;
 use cenote_format::dmu::DmuType;
 use cenote_store::Store;
 use cenote_store::alloc::Readers;
@@ -52,7 +53,8 @@ const TRIES: u32 = 10;
 /// What a change is going to cost, at most.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Logical bytes that are to be written.
+    /// Bytes of the blocks that are to be written, as far as they are known
+    /// ([`LiveObjectSet::cost_of_blocks`]).
     pub write: u64,
     /// Objects that are to be created.
     pub objects: u64,
@@ -112,6 +114,11 @@ pub trait TxgGate: Send + Sync {
     /// A change panicked, and may have left half of itself in memory: nothing may be written any more.
     fn panicked(&self, _why: &str) {}
 
+    /// Bytes that the smallest block takes on the devices: every dirty block counts for a multiple of it.
+    fn least_block(&self) -> u64 {
+        cenote_format::SECTOR
+    }
+
     /// Tells how long a write call took, waiting included.
     fn wrote(&self, _time: Duration) {}
 }
@@ -147,7 +154,8 @@ impl Drop for Freeing {
 
 impl LiveObjectSet {
     /// Puts `set` to use.
-    pub fn new(set: OpenObjectSet, gate: Arc<dyn TxgGate>) -> Arc<LiveObjectSet> {
+    pub fn new(mut set: OpenObjectSet, gate: Arc<dyn TxgGate>) -> Arc<LiveObjectSet> {
+        set.set_least(gate.least_block());
         let id = set.id();
         let (readers, freeing) = (gate.readers(), AtomicUsize::new(0));
         let dirty = AtomicU64::new(set.dirty_bytes());
@@ -277,6 +285,15 @@ impl LiveObjectSet {
                 return done;
             }
         }
+    }
+
+    /// Bytes that the blocks count for that a write of `len` bytes at `offset` makes dirty, where blocks
+    /// have `block_size` bytes; pointers to them included.
+    pub fn cost_of_blocks(&self, offset: u64, len: u64, block_size: u64) -> u64 {
+        let block_size = block_size.max(1);
+        let each = block_size.checked_next_multiple_of(self.gate.least_block());
+        let each = each.unwrap_or(block_size).saturating_add(BLKPTR_SIZE as u64);
+        (offset % block_size).saturating_add(len).div_ceil(block_size).saturating_mul(each)
     }
 
     /// Makes a write call of a file or volume, which may be several changes, and tells the gate how

@@ -1,10 +1,12 @@
-//! What pools take from outside, besides devices: the time, and random numbers. Both are handed in, so
-//! that a simulated pool, given its own, comes out the same each time.
+//! What pools take from outside, besides devices: the time, how it passes, and random numbers. They are
+//! handed in, so that a simulated pool, given its own, comes out the same each time, and waits for
+//! nothing.
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A time: seconds since 1970, nanoseconds.
 pub type Time = (i64, u32);
@@ -85,11 +87,69 @@ impl fmt::Debug for Chance {
     }
 }
 
-/// Both.
+/// How long those who wait in simulated time wait at once, in real time.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// How time passes. It is told from some moment on, and never goes back.
+#[derive(Clone, Debug)]
+pub struct Timer(Arc<Passing>);
+
+#[derive(Debug)]
+enum Passing {
+    Real(Instant),
+    Simulated(Mutex<Duration>),
+}
+
+impl Timer {
+    /// Time that stands still unless somebody sleeps: who sleeps makes it pass, and goes on at once.
+    pub fn simulated() -> Timer {
+        Timer(Arc::new(Passing::Simulated(Mutex::default())))
+    }
+
+    /// How much time has passed.
+    pub fn now(&self) -> Duration {
+        match &*self.0 {
+            Passing::Real(began) => began.elapsed(),
+            Passing::Simulated(now) => *now.lock(),
+        }
+    }
+
+    /// Sleeps for so long.
+    pub fn sleep(&self, time: Duration) {
+        match &*self.0 {
+            Passing::Real(_) => std::thread::sleep(time),
+            Passing::Simulated(now) => {
+                let mut now = now.lock();
+                *now = now.saturating_add(time);
+            }
+        }
+    }
+
+    /// Waits until `changed` is notified, for so long at most; it may be shorter, as with every condition.
+    pub fn wait<T>(&self, changed: &Condvar, guard: &mut MutexGuard<'_, T>, time: Duration) {
+        let time = match &*self.0 {
+            Passing::Real(_) => time,
+            // Those who make time pass tell nobody.
+            Passing::Simulated(_) => time.min(LOOK),
+        };
+        changed.wait_for(guard, time);
+    }
+}
+
+impl Default for Timer {
+    /// The system's.
+    fn default() -> Timer {
+        Timer(Arc::new(Passing::Real(Instant::now())))
+    }
+}
+
+/// All of it.
 #[derive(Clone, Debug, Default)]
 pub struct Outside {
     /// Where times come from.
     pub clock: Clock,
+    /// How time passes.
+    pub timer: Timer,
     /// Where random numbers come from.
     pub chance: Chance,
 }

@@ -15,7 +15,7 @@ use crate::object::Dnode;
 use crate::ranges::Ranges;
 use cenote_format::ByteOrder;
 use cenote_format::abd::Abd;
-use cenote_format::blkptr::BlockPointer;
+use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::micro::MicroIndex;
 use cenote_store::Block;
@@ -33,6 +33,8 @@ pub(crate) struct Layer {
     pub(crate) spill: Option<Option<Abd>>,
     /// Bytes of dirty blocks.
     bytes: u64,
+    /// Bytes that pointers took up to now in the indirect blocks that lead to them.
+    indirect: u64,
 }
 
 impl Layer {
@@ -40,10 +42,38 @@ impl Layer {
         self.dirty.get(blkid)
     }
 
-    /// Bytes that are to be written.
-    pub(crate) fn bytes(&self) -> u64 {
-        let spill = self.spill.iter().flatten().map(|data| data.len() as u64);
-        self.bytes.saturating_add(spill.sum())
+    /// Bytes that are to be written, indirect blocks included, where a block counts for `least` bytes
+    /// at least.
+    pub(crate) fn bytes(&self, least: u64) -> u64 {
+        let count = self.dirty.len() as u64;
+        // All blocks of an object have one size, which takes whole sectors.
+        let each = self.bytes.checked_div(count).unwrap_or(0);
+        let each = each.checked_next_multiple_of(least).unwrap_or(each);
+        let blocks = count.saturating_mul(each);
+        let pointers = self.indirect.saturating_add(count.saturating_mul(BLKPTR_SIZE as u64));
+        let spill: u64 =
+            self.spill.iter().flatten().map(|data| (data.len() as u64).max(least)).sum();
+        blocks.saturating_add(pointers).saturating_add(spill)
+    }
+
+    /// Whether one of the blocks from `first` to before `end` is dirty.
+    pub(crate) fn has_dirty(&self, first: u64, end: u64) -> bool {
+        self.dirty.range(first..end).next().is_some()
+    }
+
+    /// Notes an indirect block that has to be written for the sake of blocks, with so many bytes.
+    pub(crate) fn note_indirect(&mut self, bytes: u64) {
+        self.indirect = self.indirect.saturating_add(bytes);
+    }
+
+    /// What [`Layer::note_indirect`] noted up to now.
+    pub(crate) fn indirect(&self) -> u64 {
+        self.indirect
+    }
+
+    /// Takes back what was noted since [`Layer::indirect`] told `bytes`.
+    pub(crate) fn set_indirect(&mut self, bytes: u64) {
+        self.indirect = bytes;
     }
 
     /// Replaces a block.

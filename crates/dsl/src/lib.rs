@@ -57,7 +57,7 @@ use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
 pub use dataset::{Dataset, DatasetKind};
 use dir::Dir;
 pub use props::{PropValue, Source};
-pub use space::PoolSpace;
+pub use space::{PoolSpace, Quotas};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Object number of the object directory in the MOS.

@@ -41,6 +41,16 @@ pub struct PoolSpace {
     pub checkpoint: u64,
 }
 
+/// The quotas that hold for a head, with what is used of each as recorded on disk, in bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Quotas {
+    /// Its refquota, if it has one, and what it refers to.
+    pub own: Option<(u64, u64)>,
+    /// Its directory and those above it, by object: the quota, if it has one, and what is used there and
+    /// below.
+    pub dirs: Vec<(u64, Option<u64>, u64)>,
+}
+
 impl PoolSpace {
     /// The space that datasets can be charged for (`spa_dspace`).
     pub fn size(&self) -> u64 {
@@ -111,6 +121,19 @@ impl Dsl {
             0 => available,
             quota => available.min(quota.saturating_sub(d.ds.referenced)),
         }))
+    }
+
+    /// The quotas that hold for the head `d`: its refquota, then those of its directory and of the
+    /// directories above it.
+    pub fn quotas(&self, d: &Dataset) -> Result<Quotas> {
+        let own = match self.stored_number(d, "refquota")? {
+            0 => None,
+            quota => Some((quota, d.ds.referenced)),
+        };
+        let line = self.ancestry(d.dir_obj)?;
+        let quota = |phys: &cenote_format::dsl::DslDirPhys| Some(phys.quota).filter(|q| *q != 0);
+        let dirs = line.iter().map(|dir| (dir.object, quota(&dir.phys), dir.phys.used)).collect();
+        Ok(Quotas { own, dirs })
     }
 
     /// What is reserved for the head `d` and not used: the object that has the reservation (its own for

@@ -138,7 +138,7 @@ fn raidz_of_three_parities() {
 }
 
 /// Each group takes a good part of what is left, so that there are not many, though the last ones are
-/// small.
+/// small: at the very end each has one change, as long as anything is left.
 #[test]
 fn the_last_bytes_go_in_few_groups() {
     let rig = Rig::new(256 << 20);
@@ -149,7 +149,7 @@ fn the_last_bytes_go_in_few_groups() {
     no_space(&fill(&fs, &mut files, &|_| 4000));
     let groups = engine.pool().uberblock().txg - before;
     println!("{groups} groups, {} files", files.len());
-    assert!(groups < 300, "{groups} groups");
+    assert!(groups < 350, "{groups} groups");
     empty(&fs, &mut files, &|_| true);
     drop(fs);
     engine.export(false).unwrap();
@@ -406,6 +406,242 @@ fn room_that_a_large_file_leaves_is_waited_for() {
     assert!(files.values().sum::<usize>() as u64 > size / 2, "{} of {size} bytes", files.len());
     check(&fs, &files);
     fs.finish_freeing();
+    drop(fs);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// The root file system with small records and properties.
+fn small_records(
+    engine: &Arc<Engine>,
+    record_size: u64,
+    props: &[(&str, &str)],
+) -> Arc<FileSystem> {
+    let changes = Changes::new(engine.clone(), Arc::new(FileSystems), None);
+    let props: Vec<_> = props.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
+    assert!(changes.set("tank", &props).unwrap().is_empty());
+    let root = engine.pool().dsl().root().unwrap();
+    let settings = Settings { record_size, ..Settings::default() };
+    FileSystem::open_live(engine.live(root.ds_obj).unwrap(), settings).unwrap()
+}
+
+/// Writes pieces to the end of a file until there is no space; how many bytes it has then.
+fn fill_one(fs: &FileSystem, ino: u64, piece: usize) -> u64 {
+    let mut size = fs.attr(ino).unwrap().size;
+    let data = bytes(ino, piece);
+    loop {
+        match fs.write(ino, size, &data, false) {
+            Ok(n) => size += n as u64,
+            Err(e) => {
+                no_space(&e);
+                return size;
+            }
+        }
+    }
+}
+
+/// Blocks that take many times their size: small records with copies, or on wide RAID-Z. The pool gets
+/// full by pieces of `piece` bytes, is never suspended, and holds `least` percent of what it has.
+fn small_blocks(
+    (line, ashift, size): (&str, u64, u64),
+    (record_size, copies): (u64, &str),
+    piece: usize,
+    least: u64,
+) {
+    let rig = Rig::new(size);
+    let engine = rig.create(line, ashift);
+    let fs = small_records(&engine, record_size, &[("compression", "off"), ("copies", copies)]);
+    let first = fs.create(fs.root(), b"first", &NODE).unwrap().ino;
+    fs.write(first, 0, &bytes(1, 5000), false).unwrap();
+    engine.sync().unwrap();
+    let full = fs.create(fs.root(), b"full", &NODE).unwrap().ino;
+    let written = fill_one(&fs, full, piece);
+    engine.sync().unwrap();
+    assert_eq!(engine.suspended(), None);
+    let root = engine.pool().dsl().root().unwrap();
+    let left = engine.pool().dsl().available(&root).unwrap().unwrap();
+    let has = root.dir.used + left;
+    let share = root.dir.used * 100 / has;
+    println!("{line}: {written} bytes, {} of {has} used, {left} left", root.dir.used);
+    assert!(share >= least, "{share}%");
+    fs.unlink(fs.root(), b"full", &|_| false).unwrap();
+    fs.finish_freeing();
+    let again = fs.create(fs.root(), b"again", &NODE).unwrap().ino;
+    fs.write(again, 0, &bytes(2, 5000), false).unwrap();
+    engine.sync().unwrap();
+    let mut data = vec![0; 5000];
+    for (ino, seed) in [(first, 1), (again, 2)] {
+        assert_eq!(fs.read(ino, 0, &mut data).unwrap(), 5000);
+        assert!(data == bytes(seed, 5000));
+    }
+    drop(fs);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+#[test]
+fn small_blocks_with_three_copies() {
+    small_blocks(("a", 12, 300 << 20), (512, "3"), 8 << 10, 95);
+}
+
+#[test]
+fn small_blocks_with_three_copies_in_large_writes() {
+    small_blocks(("a", 12, 300 << 20), (512, "3"), 1 << 20, 80);
+}
+
+#[test]
+fn small_blocks_on_wide_raidz() {
+    small_blocks(("raidz2 a b c d e f", 12, 96 << 20), (512, "1"), 64 << 10, 95);
+}
+
+#[test]
+fn small_blocks_on_small_sectors() {
+    small_blocks(("a", 9, 96 << 20), (512, "2"), 64 << 10, 95);
+}
+
+/// Single small writes all over a large file make an indirect block dirty each, which is much larger: in
+/// a full pool they are refused before these find no space.
+#[test]
+fn small_writes_far_apart_in_a_full_pool() {
+    let rig = Rig::new(512 << 20);
+    let engine = rig.create("a", 9);
+    let fs = small_records(&engine, 512, &[("compression", "off")]);
+    let ino = fs.create(fs.root(), b"file", &NODE).unwrap().ino;
+    let size = fill_one(&fs, ino, 1 << 20);
+    engine.sync().unwrap();
+    let root = engine.pool().dsl().root().unwrap();
+    println!("{size} bytes, {} used", root.dir.used);
+    let (mut done, mut at) = (0, 0u64);
+    for n in 0..3000u64 {
+        at = (at + 7_368_787) % (size - 512);
+        match fs.write(ino, at, &bytes(n, 300), false) {
+            Ok(_) => done += 1,
+            Err(e) => no_space(&e),
+        }
+    }
+    println!("{done} writes of 3000");
+    engine.sync().unwrap();
+    assert_eq!(engine.suspended(), None);
+    drop(fs);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// A file that fits is written over in place, in large pieces, though what is left of a quota, or of the
+/// pool beside what is reserved for others, is less than a piece.
+#[test]
+fn overwriting_in_place_needs_no_more_space() {
+    const PIECE: usize = 1 << 20;
+    let rig = Rig::new(512 << 20);
+    let engine = rig.create("a", 12);
+    let changes = Changes::new(engine.clone(), Arc::new(FileSystems), None);
+    let limits = [("quota", 20 << 20), ("refquota", 20 << 20), ("above", 0), ("pool", 0)];
+    for (name, limit) in limits {
+        let props = vec![("compression".to_string(), "off".to_string())];
+        let name = format!("tank/{name}");
+        let new = NewDataset { name: name.clone(), kind: Kind::Filesystem, props };
+        changes.create(&new).unwrap();
+        let set = |name: &str, prop: &str, value: u64| {
+            let list = [(prop.to_string(), value.to_string())];
+            assert!(changes.set(name, &list).unwrap().is_empty(), "{name} {prop}");
+        };
+        let mut within = name.clone();
+        match name.rsplit('/').next().unwrap() {
+            "above" => {
+                within = format!("{name}/below");
+                let new =
+                    NewDataset { name: within.clone(), kind: Kind::Filesystem, props: vec![] };
+                changes.create(&new).unwrap();
+                set(&name, "quota", 20 << 20);
+            }
+            "pool" => {
+                // All but 20 MiB are reserved for another file system.
+                engine.sync().unwrap();
+                let root = engine.pool().dsl().root().unwrap();
+                let left = engine.pool().dsl().available(&root).unwrap().unwrap();
+                set("tank/quota", "quota", left);
+                set("tank/quota", "reservation", left - (20 << 20));
+            }
+            prop => set(&name, prop, limit),
+        }
+        let found = engine.pool().dsl().find(&within).unwrap().unwrap();
+        let live = engine.live(found.ds_obj).unwrap();
+        let fs = FileSystem::open_live(live, Settings::default()).unwrap();
+        let ino = fs.create(fs.root(), b"file", &NODE).unwrap().ino;
+        for at in 0..19u64 {
+            fs.write(ino, at << 20, &bytes(at, PIECE), false).unwrap();
+        }
+        engine.sync().unwrap();
+        for at in 0..19u64 {
+            let done = fs.write(ino, at << 20, &bytes(at + 100, PIECE), false);
+            done.unwrap_or_else(|e| panic!("{within}, piece {at}: {e}"));
+        }
+        // More does not fit, and not much more was let in.
+        let size = fill_one_or_quota(&fs, ino);
+        assert!((19 << 20..22 << 20).contains(&size), "{within}: {size}");
+        engine.sync().unwrap();
+        let mut data = vec![0; PIECE];
+        for at in 0..19u64 {
+            fs.read(ino, at << 20, &mut data).unwrap();
+            assert!(data == bytes(at + 100, PIECE), "{within}, piece {at}");
+        }
+        fs.unlink(fs.root(), b"file", &|_| false).unwrap();
+        fs.finish_freeing();
+        engine.sync().unwrap();
+    }
+    assert_eq!(engine.suspended(), None);
+    drop(changes);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+}
+
+/// Appends until a quota or the pool is full; how long the file is then.
+fn fill_one_or_quota(fs: &FileSystem, ino: u64) -> u64 {
+    const EDQUOT: i32 = 122;
+    const ENOSPC: i32 = 28;
+    let mut size = fs.attr(ino).unwrap().size;
+    loop {
+        match fs.write(ino, size, &bytes(size, 128 << 10), false) {
+            Ok(n) => size += n as u64,
+            Err(e) => {
+                assert!([EDQUOT, ENOSPC].contains(&e.errno()), "{e}");
+                return size;
+            }
+        }
+    }
+}
+
+/// All of a quota can be used: it ends with what is on disk, not with what changes may take.
+#[test]
+fn a_quota_does_not_end_early() {
+    const QUOTA: u64 = 15 << 20;
+    let rig = Rig::new(256 << 20);
+    let engine = rig.create("a", 12);
+    let root = engine.pool().dsl().root().unwrap();
+    let (dir, head) = (root.dir_obj, root.ds_obj);
+    let fs = open(&engine);
+    for refquota in [false, true] {
+        engine
+            .sync_task(move |ctx| match refquota {
+                true => set_refquota(&mut ctx.tx, head, QUOTA),
+                false => set_quota(&mut ctx.tx, dir, QUOTA),
+            })
+            .unwrap();
+        let ino = fs.create(fs.root(), b"file", &NODE).unwrap().ino;
+        fill_one_or_quota(&fs, ino);
+        engine.sync().unwrap();
+        let root = engine.pool().dsl().root().unwrap();
+        let used = if refquota { root.ds.referenced } else { root.dir.used };
+        assert!((QUOTA..QUOTA + (2 << 20)).contains(&used), "{refquota}: {used}");
+        fs.unlink(fs.root(), b"file", &|_| false).unwrap();
+        fs.finish_freeing();
+        engine.sync().unwrap();
+        engine.sync_task(move |ctx| set_quota(&mut ctx.tx, dir, 0)).unwrap();
+    }
     drop(fs);
     engine.export(false).unwrap();
     drop(engine);

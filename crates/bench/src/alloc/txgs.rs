@@ -101,7 +101,7 @@ impl Txgs {
             metaslab.free_after(txg).context("not loaded")?;
         }
         allocator.sync_done(txg);
-        allocator.wait_matured();
+        allocator.wait_deferred();
         Ok(())
     }
 }

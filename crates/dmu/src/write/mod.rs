@@ -270,6 +270,8 @@ pub struct OpenObjectSet {
     doomed: Doomed,
     /// Bytes that are to be written.
     dirty: u64,
+    /// Bytes that a dirty block counts for at least.
+    least: u64,
     /// Pointers that were freed since somebody asked.
     freed: u64,
     /// Objects that there are more than on disk.
@@ -317,6 +319,7 @@ impl OpenObjectSet {
             objects,
             doomed,
             dirty: 0,
+            least: cenote_format::SECTOR,
             freed: 0,
             more: 0,
             flags: None,
@@ -399,6 +402,12 @@ impl OpenObjectSet {
         if self.failed { Err(WriteError::Failed) } else { Ok(()) }
     }
 
+    /// Has each dirty block count for so many bytes at least: what the smallest block takes on the
+    /// devices. To be called while nothing is dirty.
+    pub fn set_least(&mut self, least: u64) {
+        self.least = least.max(cenote_format::SECTOR);
+    }
+
     /// Objects come and go in the open set only.
     fn may_allocate(&self) -> Result<()> {
         if self.syncing {
@@ -409,7 +418,7 @@ impl OpenObjectSet {
     }
 
     fn insert(&mut self, number: u64, object: OpenObject) {
-        self.dirty = self.dirty.saturating_add(object.bytes());
+        self.dirty = self.dirty.saturating_add(object.bytes(self.least));
         self.objects.insert(number, Arc::new(object));
     }
 
@@ -478,8 +487,9 @@ impl OpenObjectSet {
         self.may_allocate()?;
         // The sync frees all that is below them.
         self.with(number, |object, place| Ok(object.tree(place).read_indirect(0, u64::MAX)?))?;
+        let least = self.least;
         let object = self.object(number)?;
-        let (slots, bytes) = (object.phys().slots(), object.bytes());
+        let (slots, bytes) = (object.phys().slots(), object.bytes(least));
         let below = match object.stands_on_quiesced() {
             true => Some(None),
             false => object.disk().map(|dnode| Some(dnode.clone())),
@@ -535,9 +545,9 @@ impl OpenObjectSet {
         let object = take_in(&mut self.objects, &below, number)?;
         let place =
             object::Place { store: self.base.store(), objset: self.base.id(), object: number };
-        let before = object.bytes();
+        let before = object.bytes(self.least);
         let done = self.change.with(number, object, |object| f(object, &place));
-        let after = object.bytes();
+        let after = object.bytes(self.least);
         self.dirty = self.dirty.saturating_add(after).saturating_sub(before);
         done
     }

@@ -23,6 +23,9 @@ use std::sync::{Arc, LazyLock};
 
 /// Largest spill block (`SPA_OLD_MAXBLOCKSIZE`).
 const MAX_SPILL: usize = 128 << 10;
+/// Bytes that a dnode, or an indirect block, counts for at least when it is to be written: those around
+/// it are written with it.
+const LEAST_BYTES: u64 = 4096;
 /// Objects end before this byte.
 const MAX_OFFSET: u64 = 1 << 63;
 
@@ -205,14 +208,38 @@ impl OpenObject {
         self.pending.under.is_some()
     }
 
-    /// Bytes that are to be written for it, its dnode included.
-    pub(super) fn bytes(&self) -> u64 {
+    /// Bytes that are to be written for it, its dnode and indirect blocks included, where a block
+    /// counts for `least` bytes at least.
+    pub(super) fn bytes(&self, least: u64) -> u64 {
         match self.changed {
             true => {
-                self.pending.top.bytes().saturating_add(self.phys().slots() * DNODE_SLOT as u64)
+                let dnode = (self.phys().slots() * DNODE_SLOT as u64).max(LEAST_BYTES);
+                self.pending.top.bytes(least).saturating_add(dnode)
             }
             false => 0,
         }
+    }
+
+    /// Bytes that pointers take in the indirect blocks which become dirty with block `blkid`, while it is
+    /// not dirty itself: those that lead to no other dirty block.
+    fn leads_to(&self, blkid: u64) -> u64 {
+        let phys = self.phys();
+        let fan = u32::from(phys.indirect_shift).saturating_sub(7);
+        let mut bytes = 0u64;
+        for level in 1..u32::from(grown_levels(phys)) {
+            let span = 1u64.checked_shl(level * fan).unwrap_or(0);
+            if span == 0 {
+                break;
+            }
+            let first = blkid - blkid % span;
+            if self.pending.top.has_dirty(first, first.saturating_add(span)) {
+                break;
+            }
+            let below = span >> fan;
+            let pointers = (phys.max_block.max(blkid) - first).min(span - 1) / below + 1;
+            bytes = bytes.saturating_add((pointers * BLKPTR_SIZE as u64).max(LEAST_BYTES));
+        }
+        bytes
     }
 
     /// The object as it is now, for readers.
@@ -381,6 +408,10 @@ impl OpenObject {
     /// Replaces block `blkid`, which was not too far; the index of a micro ZAP stays.
     pub(super) fn put(&mut self, blkid: u64, data: Abd) {
         self.note_block(blkid);
+        if self.pending.top.dirty(blkid).is_none() {
+            let indirect = self.leads_to(blkid);
+            self.pending.top.note_indirect(indirect);
+        }
         self.pending.top.put(blkid, data);
         let phys = self.phys_mut();
         phys.max_block = phys.max_block.max(blkid);

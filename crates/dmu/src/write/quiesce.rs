@@ -171,7 +171,8 @@ impl OpenObjectSet {
             || self.inherited.is_some()
     }
 
-    /// Bytes of dirty blocks and dnodes, what is quiesced left out.
+    /// Bytes of dirty blocks and dnodes, and of the pointers that lead to them, what is quiesced left
+    /// out. A block counts for what the smallest takes on the devices at least.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty
     }
@@ -188,7 +189,7 @@ impl OpenObjectSet {
         self.failed |= self.quiesced.is_some();
         syncing.failed = self.failed;
         syncing.phys = self.phys.clone();
-        syncing.accounted = self.accounted;
+        (syncing.accounted, syncing.least) = (self.accounted, self.least);
         syncing.dirty = std::mem::take(&mut self.dirty);
         syncing.changed = std::mem::take(&mut self.changed);
         (self.flags, self.zil) = (None, None);

@@ -62,6 +62,8 @@ pub(super) struct Undo {
     blocks: Vec<(u64, Before)>,
     /// The freed and the forced ranges, if they were changed.
     ranges: Option<(Ranges, Ranges)>,
+    /// Bytes of the indirect blocks that lead to dirty blocks.
+    indirect: u64,
     /// The pending spill block, if it was changed.
     spill: Option<Option<Option<Abd>>>,
     /// The set knows of it.
@@ -117,9 +119,10 @@ impl OpenObject {
     fn undo(&mut self) -> Option<&mut Undo> {
         if matches!(self.journal, Journal::Armed) {
             let (dnode, changed) = self.before();
+            let indirect = self.pending.top.indirect();
             let (blocks, ranges, spill) = Default::default();
             let (listed, sealed) = (false, false);
-            let undo = Undo { dnode, changed, blocks, ranges, spill, listed, sealed };
+            let undo = Undo { dnode, changed, blocks, ranges, indirect, spill, listed, sealed };
             self.journal = Journal::On(Box::new(undo));
         }
         match &mut self.journal {
@@ -197,7 +200,7 @@ impl OpenObject {
     /// Makes the object what it was before the change.
     fn take_back(&mut self) {
         let Journal::On(undo) = std::mem::take(&mut self.journal) else { return };
-        let Undo { dnode, changed, blocks, ranges, spill, .. } = *undo;
+        let Undo { dnode, changed, blocks, ranges, indirect, spill, .. } = *undo;
         let top = &mut self.pending.top;
         for (blkid, before) in blocks.into_iter().rev() {
             match before {
@@ -212,6 +215,7 @@ impl OpenObject {
                 }
             }
         }
+        top.set_indirect(indirect);
         if let Some(ranges) = ranges {
             top.set_ranges(ranges);
         }

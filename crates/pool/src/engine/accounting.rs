@@ -1,4 +1,5 @@
-//! Writing a dataset, and counting what its users use.
+//! Writing a dataset (`dsl_dataset_sync`), and counting what its users use
+//! (`dmu_objset_do_userquota_updates`).
 //!
 //! A file system keeps, for each user, group and project, the bytes and the number of objects that
 //! are theirs, in ZAPs of their own: the id in hexadecimal is the name of the bytes, and with the
@@ -10,8 +11,9 @@
 //! one that does not say so is left as it is.
 
 use super::policy::Sink;
+use super::verify;
 use cenote_dmu::objset::{GROUP_USED, PROJECT_USED, USER_USED};
-use cenote_dmu::write::{NewObject, ObjectChange, OpenObjectSet, WriteError, ZapMut};
+use cenote_dmu::write::{NewObject, ObjectChange, OpenObjectSet, Synced, WriteError, ZapMut};
 use cenote_dsl::write::{Result, Tx, dataset, features};
 use cenote_format::ByteOrder;
 use cenote_format::dmu::{
@@ -71,15 +73,29 @@ fn sync_counted(
     counted: u64,
 ) -> Result<()> {
     set.set_accounted(dnode_flags(counted));
-    let synced = set.sync(tx.txg, sink)?;
-    dataset::synced(tx, ds_obj, &synced)?;
+    let synced = sync_once(tx, set, ds_obj, sink)?;
     let deltas = deltas(&synced.changed, counted);
     if deltas.is_empty() {
         return Ok(());
     }
     apply(tx, set, &deltas)?;
+    sync_once(tx, set, ds_obj, sink).map(drop)
+}
+
+/// Writes what is dirty, and charges the dataset for it (`dsl_dataset_sync`).
+fn sync_once(
+    tx: &mut Tx<'_>,
+    set: &mut OpenObjectSet,
+    ds_obj: u64,
+    sink: &Sink<'_>,
+) -> Result<Synced> {
     let synced = set.sync(tx.txg, sink)?;
-    dataset::synced(tx, ds_obj, &synced)
+    let before = cfg!(debug_assertions).then(|| verify::referenced(tx, ds_obj)).flatten();
+    dataset::synced(tx, ds_obj, &synced)?;
+    if let Some(before) = before {
+        verify::grew(tx, ds_obj, before, &synced, sink.tree);
+    }
+    Ok(synced)
 }
 
 /// The flags of dnodes that are counted in an object set.

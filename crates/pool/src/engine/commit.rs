@@ -13,7 +13,7 @@ use cenote_dsl::write::DslWriteError;
 use cenote_dsl::{Dsl, PoolSpace};
 use cenote_format::label::{MMP_MAGIC, Uberblock};
 use cenote_format::{ByteOrder, nvlist::NvValue};
-use cenote_store::alloc::{Class, Maturation};
+use cenote_store::alloc::{Class, DeferredFrees};
 use cenote_vdev::LabelUpdate;
 use std::sync::Arc;
 
@@ -24,7 +24,11 @@ fn device(e: cenote_vdev::VdevError) -> DslWriteError {
 impl Core {
     /// Makes group `txg` what the pool opens at, and shows it. Freed space comes back when what is
     /// returned is dropped.
-    pub(super) fn commit(&mut self, shared: &Shared, txg: u64) -> Result<Maturation, EngineError> {
+    pub(super) fn commit(
+        &mut self,
+        shared: &Shared,
+        txg: u64,
+    ) -> Result<DeferredFrees, EngineError> {
         self.write_labels(&shared.disk, txg)?;
         shared.disk.join_added()?;
         let before = shared.view();
@@ -34,9 +38,9 @@ impl Core {
         let view = before.after(loaded);
         shared.disk.loader.advance(view.mos().clone(), txg);
         *shared.view.write() = Arc::new(view);
-        let maturation = shared.disk.allocator.sync_done(txg);
+        let deferred = shared.disk.allocator.sync_done(txg);
         shared.datasets.synced(txg);
-        Ok(maturation)
+        Ok(deferred)
     }
 
     fn next_uberblock(&self, disk: &Disk, txg: u64) -> Uberblock {

@@ -2,14 +2,14 @@
 //!
 //! # Idea
 //!
-//! A change says what it will write. What was written since the last committed group is in no
-//! figure on disk yet, so it is counted here as *pending*, as if nothing compressed: at most so much
-//! while the change is being made, and what it really made dirty from then on. What it will
-//! take in the end depends on the sizes of blocks, on copies, parity and padding, so pending bytes
-//! count several times against the pool's space (`spa_asize_inflation`). Where that does
-//! not fit any more, changes wait for the open group to be committed, which turns estimates into
-//! figures; so groups get smaller as a pool fills up. A change is refused if there is no room for it
-//! while nothing is pending.
+//! A change says what it will make dirty (`dmu_tx_hold_*`). What was made dirty since the last committed
+//! group is in no figure on disk yet, so it is counted here as *pending* (`dd_tempreserved`), as if
+//! nothing compressed: at most so much while the change is being made, and what it really made dirty from
+//! then on, pointers in indirect blocks and neighbours of dnodes included. What it will take in the
+//! end depends on copies, parity and padding, so pending bytes count several times against the pool's
+//! space ([`super::room`]). Where that does not fit any more, changes wait for the open group to be
+//! committed, which turns estimates into figures; so groups get smaller as a pool fills up. A change is
+//! refused if there is no room for it while nothing is pending.
 //!
 //! ```text
 //!  pool:  ├──── used ────┼─ deferred ─┼─ pending ──── x inflation ──>    ┊ slop ... half ...┤
@@ -26,21 +26,22 @@
 //! those of the directories above it, and only what is beyond them counts against the rest
 //! ([`super::room`]).
 //!
-//! Quotas are about figures, not about space that has to be there: pending bytes count once.
+//! Quotas are about figures, not about space that has to be there: see [`super::quota`].
 
 use super::Shared;
 use super::capable;
 use super::gate::{EXPORTED, Inside};
-use super::room::{Reserved, Room};
+use super::quota::{self, Answer};
+use super::room::{self, Reserved, Room, Write};
 use super::task::EngineError;
 use crate::Pool;
 use ahash::HashMap;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{Cost, Entered, Hold, LiveObjectSet, TxgGate};
 use cenote_dmu::write::{OpenObjectSet, WriteError};
-use cenote_dsl::Dsl;
 use cenote_dsl::write::DslWriteError;
-use cenote_store::alloc::{Readers, TXG_DEFER_SIZE};
+use cenote_dsl::{Dsl, Quotas};
+use cenote_store::alloc::{MAX_COPIES, Readers, TXG_DEFER_SIZE};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,8 +50,6 @@ use std::time::Duration;
 
 /// Bytes that a new object is taken to need: its dnode and an entry in a directory, with copies.
 const OBJECT_BYTES: u64 = 4096;
-/// A change writes indirect blocks besides data: one part in so many.
-const INDIRECT_SHARE: u64 = 64;
 /// In place of a group, for changes that have room but are not in a group yet.
 const ENTERING: u64 = u64::MAX;
 /// Groups that are committed for the sake of one change, so that freed space comes back.
@@ -61,13 +60,49 @@ const PATIENCE: u64 = TXG_DEFER_SIZE + 1;
 struct Left {
     /// Group that the figures are of.
     txg: u64,
-    /// Bytes that the pool has, and those that each dataset may still write.
+    /// Bytes that the pool has.
     pool: Option<Room>,
-    datasets: HashMap<u64, Option<u64>>,
-    /// What is reserved for each dataset.
-    reserved: HashMap<u64, Reserved>,
+    /// What is known of each dataset.
+    datasets: HashMap<u64, Arc<Known>>,
     /// Bytes that entered since, by group and dataset; those that are entering are in [`ENTERING`].
     pending: BTreeMap<u64, HashMap<u64, u64>>,
+}
+
+/// What bounds what a dataset may write, as the last group left it.
+#[derive(Default)]
+struct Known {
+    /// Copies of its data.
+    copies: u64,
+    quotas: Quotas,
+    reserved: Reserved,
+}
+
+impl Known {
+    fn of(dsl: &Dsl, dataset: u64) -> Result<Known, WriteError> {
+        let Some(dataset) = dsl.by_object(dataset)? else {
+            return Ok(Known { copies: 1, ..Known::default() });
+        };
+        let copies = dsl.get(&dataset, "copies")?.and_then(|v| v.exact.parse().ok());
+        Ok(Known {
+            copies: copies.unwrap_or(1).clamp(1, MAX_COPIES as u64),
+            quotas: dsl.quotas(&dataset)?,
+            reserved: dsl.unused_reservations(&dataset)?.into(),
+        })
+    }
+
+    fn write(&self, bytes: u64) -> Write {
+        Write { bytes, copies: self.copies, reserved: self.reserved.clone() }
+    }
+
+    /// Bytes of all copies.
+    fn copied(&self, bytes: u64) -> u64 {
+        bytes.saturating_mul(self.copies)
+    }
+
+    /// Whether it is in directory `dir` or below.
+    fn is_below(&self, dir: u64) -> bool {
+        self.quotas.dirs.iter().any(|(object, ..)| *object == dir)
+    }
 }
 
 impl Left {
@@ -75,23 +110,26 @@ impl Left {
         self.pending.values().filter_map(|group| group.get(&dataset)).sum()
     }
 
-    fn pending(&self) -> u64 {
-        self.pending.values().flat_map(|group| group.values()).sum()
-    }
-
-    /// The bytes that each dataset writes, and what is reserved for it: of the first one so many, of the
-    /// others what is pending.
-    fn writes(&mut self, dsl: &Dsl, first: (u64, u64)) -> Result<Vec<(u64, Reserved)>, WriteError> {
-        let mut bytes = vec![first];
-        for (dataset, pending) in self.pending.values().flatten() {
-            match bytes.iter_mut().find(|(known, _)| known == dataset) {
-                Some((known, _)) if *known == first.0 => {}
+    /// The bytes that are pending of each dataset. The first one is `dataset`, of which they are `own`.
+    fn pending(&self, dataset: u64, own: u64) -> Vec<(u64, u64)> {
+        let mut bytes = vec![(dataset, own)];
+        let others = self.pending.values().flatten().filter(|(other, _)| **other != dataset);
+        for (other, pending) in others {
+            match bytes.iter_mut().find(|(known, _)| known == other) {
                 Some((_, sum)) => *sum = sum.saturating_add(*pending),
-                None => bytes.push((*dataset, *pending)),
+                None => bytes.push((*other, *pending)),
             }
         }
-        let reserved = |(dataset, bytes)| Ok((bytes, self.reserved_for(dsl, dataset)?));
-        bytes.into_iter().map(reserved).collect()
+        bytes
+    }
+
+    fn known(&mut self, dsl: &Dsl, dataset: u64) -> Result<Arc<Known>, WriteError> {
+        if let Some(known) = self.datasets.get(&dataset) {
+            return Ok(known.clone());
+        }
+        let known = Arc::new(Known::of(dsl, dataset)?);
+        self.datasets.insert(dataset, known.clone());
+        Ok(known)
     }
 
     fn add(&mut self, txg: u64, dataset: u64, bytes: u64) {
@@ -116,59 +154,39 @@ impl Left {
             self.txg = view.uberblock().txg;
             self.pool = None;
             self.datasets.clear();
-            self.reserved.clear();
         }
         let room = match self.pool {
             Some(room) => room,
             None => *self.pool.insert(Room::of(shared, view)?),
         };
         let own = self.pending_of(objset).max(dirty);
-        let pending = self.pending().max(dirty);
-        let all = pending.saturating_add(bytes);
-        let fits = room.fits(frees, all, pending == 0)
-            || room.fits_reserved(
-                frees,
-                &self.writes(view.dsl(), (objset, own.saturating_add(bytes)))?,
-                pending == 0,
-            );
-        if !fits {
-            return Ok(match pending {
-                0 if room.deferred > 0 => Verdict::Deferred(WriteError::NoSpace),
-                0 => Verdict::No(WriteError::NoSpace),
-                _ => Verdict::Later,
+        let mut all = Vec::new();
+        for (dataset, pending) in self.pending(objset, own) {
+            all.push((self.known(view.dsl(), dataset)?, pending));
+        }
+        let idle = all.iter().all(|(_, pending)| *pending == 0);
+        let mut writes: Vec<Write> =
+            all.iter().map(|(known, pending)| known.write(*pending)).collect();
+        if let Some(first) = writes.first_mut() {
+            first.bytes = first.bytes.saturating_add(bytes);
+        }
+        if !room.fits(frees, &writes, idle) {
+            return Ok(match idle {
+                true if room.deferred > 0 => Verdict::Deferred(WriteError::NoSpace),
+                true => Verdict::No(WriteError::NoSpace),
+                false => Verdict::Later,
             });
         }
-        if frees {
-            return Ok(Verdict::Room);
-        }
-        let dsl = view.dsl();
-        let dataset = match self.datasets.get(&objset) {
-            Some(known) => *known,
-            None => {
-                let dataset = dsl.by_object(objset)?;
-                let found = dataset.map(|d| dsl.available(&d)).transpose()?.flatten();
-                self.datasets.insert(objset, found);
-                found
-            }
+        let Some((known, _)) = all.first().filter(|_| !frees) else { return Ok(Verdict::Room) };
+        let below = |dir: u64| {
+            let inside = all.iter().filter(|(known, _)| known.is_below(dir));
+            inside.map(|(known, pending)| known.copied(*pending)).fold(0, u64::saturating_add)
         };
-        Ok(match dataset {
-            Some(available) if own.saturating_add(bytes) > available => match own {
-                0 if room.left() <= available => Verdict::No(WriteError::NoSpace),
-                0 => Verdict::No(WriteError::Quota),
-                _ => Verdict::Later,
-            },
-            _ => Verdict::Room,
+        Ok(match quota::ask(&known.quotas, known.copied(own), below) {
+            Answer::Fits => Verdict::Room,
+            Answer::Later => Verdict::Later,
+            Answer::Full => Verdict::No(WriteError::Quota),
         })
-    }
-
-    fn reserved_for(&mut self, dsl: &Dsl, dataset: u64) -> Result<Reserved, WriteError> {
-        if let Some(known) = self.reserved.get(&dataset) {
-            return Ok(known.clone());
-        }
-        let found = dsl.by_object(dataset)?.map(|d| dsl.unused_reservations(&d)).transpose()?;
-        let found = Reserved::from(found.unwrap_or_default());
-        self.reserved.insert(dataset, found.clone());
-        Ok(found)
     }
 }
 
@@ -198,6 +216,8 @@ struct Open {
 struct Door {
     shared: Weak<Shared>,
     readers: Arc<Readers>,
+    /// Bytes that the smallest block takes.
+    least_block: u64,
     /// The dataset was closed: whoever still has it cannot change it.
     closed: AtomicBool,
 }
@@ -231,7 +251,11 @@ impl TxgGate for Door {
         let txg = inside.txg;
         shared.datasets.charge(txg, objset, bytes);
         let least = cost.objects.saturating_mul(OBJECT_BYTES);
-        Ok(Entered::settling(txg, Charged { inside, shared, objset, least, bytes, spare: 0 }))
+        Ok(Entered::settling(txg, Charged { inside, shared, objset, least, bytes, now: bytes }))
+    }
+
+    fn least_block(&self) -> u64 {
+        self.least_block
     }
 
     fn panicked(&self, why: &str) {
@@ -249,7 +273,7 @@ impl TxgGate for Door {
     }
 }
 
-/// A change that is being made: what it was charged with and turns out not to write is given back.
+/// A change that is being made: in the end it is charged with what it made dirty.
 struct Charged {
     inside: Inside,
     shared: Arc<Shared>,
@@ -257,13 +281,13 @@ struct Charged {
     /// What it counts for at least, and what it was charged with.
     least: u64,
     bytes: u64,
-    spare: u64,
+    /// What it is to be charged with.
+    now: u64,
 }
 
 impl Hold for Charged {
     fn settle(&mut self, bytes: u64, freed: u64) {
-        let cost = Cost { write: bytes, ..Cost::default() };
-        self.spare = self.bytes.saturating_sub(estimate(&cost).saturating_add(self.least));
+        self.now = bytes.max(self.least);
         self.inside.settle(bytes, freed);
     }
 }
@@ -271,14 +295,15 @@ impl Hold for Charged {
 impl Drop for Charged {
     fn drop(&mut self) {
         // The group cannot be closed before `inside` is dropped, which is after this.
-        self.shared.datasets.give_back(self.inside.txg, self.objset, self.spare);
+        let mut left = self.shared.datasets.left.lock();
+        left.take(self.inside.txg, self.objset, self.bytes);
+        left.add(self.inside.txg, self.objset, self.now);
     }
 }
 
-/// Bytes that a change writes.
+/// Bytes that a change makes dirty at most.
 fn estimate(cost: &Cost) -> u64 {
-    let data = cost.write.saturating_add(cost.write / INDIRECT_SHARE);
-    data.saturating_add(cost.objects.saturating_mul(OBJECT_BYTES))
+    cost.write.saturating_add(cost.objects.saturating_mul(OBJECT_BYTES))
 }
 
 /// Whether there is room for a change.
@@ -314,7 +339,8 @@ fn load(shared: &Arc<Shared>, ds_obj: u64) -> Result<(Arc<LiveObjectSet>, Arc<Do
     capable::check_dataset(&view, &dataset, &base)?;
     let closed = AtomicBool::new(false);
     let readers = shared.disk.allocator.readers().clone();
-    let door = Arc::new(Door { shared: Arc::downgrade(shared), readers, closed });
+    let least_block = room::least_block(shared.disk.tree());
+    let door = Arc::new(Door { shared: Arc::downgrade(shared), readers, least_block, closed });
     Ok((LiveObjectSet::new(OpenObjectSet::open(base)?, door.clone()), door))
 }
 

@@ -1,4 +1,5 @@
-//! The gate through which changes enter a transaction group, and how fast.
+//! The gate through which changes enter a transaction group (`dmu_tx_assign`, `txg_hold_open`), how fast
+//! (`dmu_tx_delay`, `dsl_pool_need_dirty_delay`), and how groups are closed (`txg_quiesce`).
 //!
 //! ```text
 //!   enter ── open ──────> quiescing ─────> syncing ─────> synced
@@ -11,62 +12,27 @@
 //! comes later waits for the moment in which every open dataset hands its changes over, and then
 //! enters the next group, while the closed one is written.
 //!
-//! # The throttle
-//!
-//! Dirty bytes are those that entered groups that are not on disk yet: at most so many while a change
-//! is being made, and what it really made dirty from then on; all changes of a group together count at
-//! least for the blocks that they made dirty. From
-//! `zfs_delay_min_dirty_percent` of the limit on, each change is delayed by
-//! `zfs_delay_scale * (dirty - from) / (limit - dirty)`, which grows smoothly, so that changes come as
-//! fast as the devices take them and no one waits for a whole group. Delays stand in line: two are
-//! never over at the same time, or many writers would come many times as fast. At the limit changes
-//! wait. From
-//! `zfs_dirty_data_sync_percent` on, or `zfs_dirty_data_sync` if that is less, the open group is closed
-//! without waiting for its time: early, so that it is written while changes enter the next one, and who
-//! waits for all of it in the end waits for little. The limit is `zfs_dirty_data_max`, if the pool was
-//! not opened with one of its own. All these are asked for at each change.
-//!
-//! A group has the pointers that are freed in it in memory, until it is on disk: they count as dirty, too.
-//! One in which so many were freed that it is to be closed lets nobody in who wants to free more.
+//! How fast changes enter, and when a group is closed for what it has, is for the
+//! [throttle](super::throttle).
 //!
 //! Invariants: the number of the open group only grows; a group is closed only when no one is
 //! inside; what waits here holds no other lock.
 
 use super::figures::Birth;
+use super::throttle::{LEAST, Throttle};
 use crate::tunables;
 use cenote_dmu::live::Hold;
+use cenote_dmu::outside::Timer;
 use cenote_dmu::write::WriteError;
 use cenote_format::blkptr::BLKPTR_SIZE;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Why nothing enters a pool that is not in use any more.
 pub(super) const EXPORTED: &str = "the pool is exported";
-/// Bytes that a change counts for at least: so much memory an object may take that is being changed,
-/// or one that was freed and has to be remembered.
-const LEAST: u64 = 4096;
-/// Longest delay of one change.
-const MAX_DELAY: Duration = Duration::from_millis(100);
 /// While changes wait for their time, it is looked at again after this long: it may have become shorter.
 const LOOK: Duration = Duration::from_millis(500);
-
-/// Dirty bytes of a group.
-#[derive(Clone, Copy, Debug, Default)]
-struct Dirty {
-    /// What its changes count for.
-    entered: u64,
-    /// What they made dirty: a change of a few bytes makes a whole block dirty, the next one in this
-    /// block nothing more.
-    made: u64,
-}
-
-impl Dirty {
-    fn bytes(&self) -> u64 {
-        self.entered.max(self.made)
-    }
-}
 
 /// What is known of the groups.
 #[derive(Debug)]
@@ -76,22 +42,17 @@ struct State {
     inside: usize,
     closing: bool,
     synced: u64,
-    /// Bytes of each group that is not on disk.
-    dirty: BTreeMap<u64, Dirty>,
-    /// Bytes of pointers that were freed in the open group; they are among its dirty ones.
-    freed: u64,
+    throttle: Throttle,
     /// Highest group that someone waits for.
     wanted: u64,
     /// Since when there has been something to write in the open group.
-    work: Option<Instant>,
+    work: Option<Duration>,
     /// Nothing may enter any more, and the sync thread is to end.
     ending: bool,
     /// The sync thread has ended.
     ended: bool,
     /// Why nothing can be written any more.
     failed: Option<String>,
-    /// When the last of the delays is over that the throttle gave.
-    last_delay: Option<Instant>,
 }
 
 impl State {
@@ -103,31 +64,13 @@ impl State {
             inside: 0,
             closing: false,
             synced,
-            dirty: BTreeMap::new(),
-            freed: 0,
+            throttle: Throttle::default(),
             wanted: 0,
             work: None,
             ending: false,
             ended: false,
             failed: None,
-            last_delay: None,
         }
-    }
-
-    /// When a change goes on that is to be delayed by `delay`.
-    fn wake_up(&mut self, delay: Duration, now: Instant) -> Instant {
-        let until = self.last_delay.map_or(now, |last| last.max(now)) + delay;
-        self.last_delay = Some(until);
-        until
-    }
-
-    fn dirty(&self) -> u64 {
-        self.dirty.values().map(Dirty::bytes).sum()
-    }
-
-    /// Dirty bytes of a group.
-    fn dirty_in(&self, txg: u64) -> u64 {
-        self.dirty.get(&txg).map_or(0, Dirty::bytes)
     }
 
     /// Why nothing will be written any more.
@@ -144,6 +87,7 @@ pub(crate) struct Gate {
     changed: Condvar,
     /// Most dirty bytes; `None`: as [`tunables::DIRTY_DATA_MAX`] says.
     limit: Option<u64>,
+    timer: Timer,
 }
 
 /// A group that was closed.
@@ -207,11 +151,7 @@ impl Drop for Inside {
     fn drop(&mut self) {
         let mut state = self.gate.state.lock();
         state.inside -= 1;
-        if let Some(dirty) = state.dirty.get_mut(&self.txg) {
-            dirty.entered = dirty.entered.saturating_sub(self.spare).saturating_add(self.freed);
-            dirty.made = dirty.made.saturating_add(self.made).saturating_add(self.freed);
-        }
-        state.freed = state.freed.saturating_add(self.freed);
+        state.throttle.leave(self.txg, self.spare, self.made, self.freed);
         // Only who closes the group waits for this; everyone else is not to be woken.
         if state.inside == 0 && state.closing {
             self.gate.changed.notify_all();
@@ -220,10 +160,11 @@ impl Drop for Inside {
 }
 
 impl Gate {
-    /// A gate whose first open group follows `synced`, the last one on disk.
-    pub fn new(synced: u64, limit: Option<u64>) -> Arc<Gate> {
+    /// A gate whose first open group follows `synced`, the last one on disk. Delays and the time of a
+    /// group go by `timer`.
+    pub fn new(synced: u64, limit: Option<u64>, timer: Timer) -> Arc<Gate> {
         let state = Mutex::new(State::new(synced));
-        Arc::new(Gate { state, changed: Condvar::new(), limit })
+        Arc::new(Gate { state, changed: Condvar::new(), limit, timer })
     }
 
     /// Most dirty bytes at the moment.
@@ -234,7 +175,7 @@ impl Gate {
     /// There is something to write in the open group. The sync thread is woken if it did not know.
     fn work(&self, state: &mut State) {
         if state.work.is_none() {
-            state.work = Some(Instant::now());
+            state.work = Some(self.timer.now());
             self.changed.notify_all();
         }
     }
@@ -252,9 +193,7 @@ impl Gate {
             if state.ending {
                 return Err(WriteError::Suspended(EXPORTED.into()));
             }
-            let enough = tunables::dirty_data_sync(self.limit());
-            let full =
-                bytes > 0 && state.dirty() >= self.limit() || frees && state.freed >= enough.max(1);
+            let full = state.throttle.is_full(bytes, frees, self.limit());
             if !state.closing && !full {
                 break;
             }
@@ -266,11 +205,10 @@ impl Gate {
         }
         let txg = state.open;
         state.inside += 1;
-        let dirty = state.dirty.entry(txg).or_default();
-        dirty.entered = dirty.entered.saturating_add(bytes);
+        state.throttle.enter(txg, bytes);
         self.work(&mut state);
         let enough = tunables::dirty_data_sync(self.limit());
-        if state.dirty_in(txg) >= enough && state.wanted < txg {
+        if state.throttle.bytes_of(txg) >= enough && state.wanted < txg {
             state.wanted = txg;
             self.changed.notify_all();
         }
@@ -280,16 +218,11 @@ impl Gate {
     /// Sleeps as long as the throttle says.
     fn delay(&self, bytes: u64) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
-        let dirty = state.dirty();
-        let limit = self.limit();
-        let from = percent(limit, tunables::DELAY_MIN_DIRTY_PERCENT.get());
-        let over = dirty.saturating_sub(from);
-        if bytes == 0 || over == 0 {
+        let Some(until) = state.throttle.delay(bytes, self.limit(), self.timer.now()) else {
             return state;
-        }
-        let until = state.wake_up(delay_of(over, limit.saturating_sub(dirty)), Instant::now());
+        };
         drop(state);
-        std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        self.timer.sleep(until.saturating_sub(self.timer.now()));
         self.state.lock()
     }
 
@@ -306,7 +239,7 @@ impl Gate {
 
     /// Bytes that are not on disk yet.
     pub fn dirty(&self) -> u64 {
-        self.state.lock().dirty()
+        self.state.lock().throttle.bytes()
     }
 
     /// There is something to write in the open group, which can wait for its time.
@@ -383,11 +316,12 @@ impl Gate {
                 self.changed.wait(&mut state);
                 continue;
             };
-            let left = interval().saturating_sub(since.elapsed());
+            let passed = self.timer.now().saturating_sub(since);
+            let left = interval().saturating_sub(passed);
             if left.is_zero() {
                 return Turn::Sync;
             }
-            self.changed.wait_for(&mut state, left.min(LOOK));
+            self.timer.wait(&self.changed, &mut state, left.min(LOOK));
         }
     }
 
@@ -412,16 +346,17 @@ impl Gate {
         let taken = hand_over(txg);
         let mut state = self.state.lock();
         let tasks = tasks();
-        state.freed = 0;
+        state.throttle.closed();
         let birth = std::mem::replace(&mut state.birth, Birth::now());
         let closed = Closed {
             txg,
             birth,
-            dirty: state.dirty_in(txg),
+            dirty: state.throttle.bytes_of(txg),
             open: closing.saturating_duration_since(birth.at),
             quiescing: state.birth.at.saturating_duration_since(closing),
             at: state.birth.at,
         };
+        debug_assert!(state.inside == 0 && state.closing && state.open == txg);
         state.open += 1;
         state.closing = false;
         state.work = None;
@@ -433,7 +368,9 @@ impl Gate {
     pub fn synced(&self, txg: u64) {
         let mut state = self.state.lock();
         state.synced = txg;
-        state.dirty.retain(|t, _| *t > txg);
+        state.throttle.synced(txg);
+        debug_assert!(state.synced < state.open, "group {txg} is open");
+        debug_assert!(state.work.is_some() || state.inside > 0 || state.throttle.bytes() == 0);
         self.changed.notify_all();
     }
 
@@ -470,27 +407,18 @@ impl Gate {
     }
 }
 
-/// How long a change is kept waiting with `over` bytes more dirty than are let through at once, and
-/// `left` until the limit (`dmu_tx_delay`): the closer to the limit, the longer.
-fn delay_of(over: u64, left: u64) -> Duration {
-    let factor = over as f64 / left.max(1) as f64;
-    let delay = factor * tunables::DELAY_SCALE.get() as f64 / 1e9;
-    Duration::from_secs_f64(delay.min(MAX_DELAY.as_secs_f64()))
-}
-
-/// So many percent of `limit`.
-fn percent(limit: u64, share: u64) -> u64 {
-    limit / 100 * share
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
+    fn gate(synced: u64, limit: Option<u64>) -> Arc<Gate> {
+        Gate::new(synced, limit, Timer::default())
+    }
+
     #[test]
     fn who_comes_while_a_group_closes_enters_the_next() {
-        let gate = Gate::new(9, Some(1 << 20));
+        let gate = gate(9, Some(1 << 20));
         let first = gate.enter(1, false).unwrap();
         assert_eq!(first.txg, 10);
         let other = gate.clone();
@@ -509,7 +437,7 @@ mod tests {
 
     #[test]
     fn tasks_of_a_group_are_taken_before_the_next_one_has_anything() {
-        let gate = Gate::new(9, Some(1 << 20));
+        let gate = gate(9, Some(1 << 20));
         let (entered, other) = (Arc::new(AtomicU64::new(0)), gate.clone());
         let late = entered.clone();
         let mut writer = None;
@@ -530,31 +458,18 @@ mod tests {
     }
 
     #[test]
-    fn delays_grow_smoothly_and_stand_in_line() {
-        let limit = 1000;
-        let delays: Vec<_> = (0..=400).map(|over| delay_of(over, 400 - over)).collect();
-        assert_eq!(delays[0], Duration::ZERO);
-        assert!(delays.windows(2).all(|d| d[0] < d[1] || d[1] == MAX_DELAY));
-        assert_eq!(delays[200], Duration::from_nanos(tunables::DELAY_SCALE.default));
-        assert_eq!(delays[400], MAX_DELAY);
-        let (mut state, now) = (State::new(0), Instant::now());
-        let ms = Duration::from_millis;
-        assert_eq!(state.wake_up(ms(5), now), now + ms(5));
-        assert_eq!(state.wake_up(ms(5), now), now + ms(10));
-        assert_eq!(state.wake_up(ms(5), now + ms(30)), now + ms(35));
-        // Nothing is delayed up to where it begins, and everything after it.
-        let gate = Gate::new(0, Some(limit));
-        drop(gate.enter(600, false).unwrap());
-        assert_eq!(gate.state.lock().last_delay, None);
-        drop(gate.enter(300, false).unwrap());
-        assert_eq!(gate.state.lock().last_delay, None);
-        drop(gate.enter(1, false).unwrap());
-        assert!(gate.state.lock().last_delay.is_some());
+    fn nothing_is_delayed_up_to_where_delays_begin() {
+        let timer = Timer::simulated();
+        let gate = Gate::new(0, Some(1000), timer.clone());
+        for (bytes, delayed) in [(600, false), (300, false), (1, true)] {
+            drop(gate.enter(bytes, false).unwrap());
+            assert_eq!(timer.now() > Duration::ZERO, delayed);
+        }
     }
 
     #[test]
     fn at_the_limit_changes_wait_and_ask_for_a_sync() {
-        let gate = Gate::new(0, Some(1000));
+        let gate = gate(0, Some(1000));
         drop(gate.enter(1000, false).unwrap());
         assert_eq!(gate.next_turn(&|| Duration::from_secs(60)), Turn::Sync);
         let other = gate.clone();
@@ -570,7 +485,7 @@ mod tests {
     fn a_group_is_closed_when_it_has_its_fill() {
         let fill = tunables::DIRTY_DATA_SYNC.default;
         for (limit, fill) in [(fill * 100, fill), (fill, fill / 100 * 20)] {
-            let gate = Gate::new(0, Some(limit));
+            let gate = gate(0, Some(limit));
             drop(gate.enter(fill - 1, false).unwrap());
             assert_eq!(gate.state.lock().wanted, 0);
             drop(gate.enter(1, false).unwrap());
@@ -580,7 +495,7 @@ mod tests {
 
     #[test]
     fn what_was_not_made_dirty_does_not_count() {
-        let gate = Gate::new(0, Some(1 << 20));
+        let gate = gate(0, Some(1 << 20));
         let mut inside = gate.enter(64 << 10, false).unwrap();
         assert_eq!(gate.dirty(), 64 << 10);
         inside.settle(30_000, 0);
@@ -597,7 +512,7 @@ mod tests {
 
     #[test]
     fn a_few_bytes_count_for_the_block_that_they_make_dirty() {
-        let gate = Gate::new(0, Some(1 << 20));
+        let gate = gate(0, Some(1 << 20));
         let write = |made| {
             let mut inside = gate.enter(LEAST + 20, false).unwrap();
             inside.settle(made, 0);
@@ -618,7 +533,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_an_engine_that_has_ended() {
-        let gate = Gate::new(5, Some(1000));
+        let gate = gate(5, Some(1000));
         drop(gate.enter(1, false).unwrap());
         gate.end();
         assert!(gate.enter(1, false).is_err());
@@ -634,7 +549,7 @@ mod tests {
 
     #[test]
     fn a_change_after_a_long_rest_has_its_time() {
-        let gate = Gate::new(0, Some(1 << 20));
+        let gate = gate(0, Some(1 << 20));
         let (other, hours) = (gate.clone(), Arc::new(AtomicU64::new(1)));
         let left = hours.clone();
         let interval = move || Duration::from_secs(3600 * left.load(Ordering::SeqCst));
@@ -651,9 +566,35 @@ mod tests {
 
     #[test]
     fn a_failure_reaches_everyone() {
-        let gate = Gate::new(0, Some(1000));
+        let gate = gate(0, Some(1000));
         gate.fail("device is gone".into());
         assert!(gate.enter(1, false).is_err());
         assert!(gate.wait_for(1).is_err());
+    }
+
+    #[test]
+    fn in_simulated_time_nobody_waits() {
+        let timer = Timer::simulated();
+        let gate = Gate::new(0, Some(1000), timer.clone());
+        let began = Instant::now();
+        for _ in 0..300 {
+            drop(gate.enter(3, false).unwrap());
+        }
+        // Delays are over at once, and no other time passes.
+        drop(gate.enter(90, false).unwrap());
+        let delayed = timer.now();
+        assert!(delayed > Duration::ZERO);
+        gate.close(|_| (), || ());
+        gate.synced(1);
+        drop(gate.enter(1, false).unwrap());
+        assert_eq!(timer.now(), delayed);
+        // The time of a group passes while it is waited for.
+        let other = gate.clone();
+        let turn = std::thread::spawn(move || other.next_turn(&|| Duration::from_secs(3600)));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!turn.is_finished());
+        timer.sleep(Duration::from_secs(3600));
+        assert_eq!(turn.join().unwrap(), Turn::Sync);
+        assert!(began.elapsed() < Duration::from_secs(60));
     }
 }

@@ -25,9 +25,11 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | `gate` | the open group, the throttle |
+//! | `gate` | the open group, and how it is closed |
+//! | `throttle` | how fast changes enter groups |
 //! | `datasets` | datasets that are open for writing; who may write how much |
 //! | `room` | what is left in the pool, and what of it is reserved for whom |
+//! | `quota` | whether quotas let a change in |
 //! | [`task`] | sync tasks |
 //! | `outage` | devices that go out of use and come back |
 //! | `sync` | one transaction group: its passes |
@@ -40,6 +42,7 @@
 //! | `capable` | what this software can write to |
 //! | `intent_log` | logs that OpenZFS left |
 //! | [`figures`] | what each transaction group did |
+//! | `verify` | what holds between two groups, in debug builds |
 //!
 //! # Why it ends, and what a crash leaves
 //!
@@ -81,10 +84,13 @@ mod intent_log;
 pub mod open;
 mod outage;
 mod policy;
+mod quota;
 mod room;
 mod space;
 mod sync;
 pub mod task;
+mod throttle;
+mod verify;
 
 pub use create::CreateRequest;
 pub use figures::TxgFigures;

@@ -92,7 +92,7 @@ impl Engine {
         disk: Disk,
     ) -> Result<Arc<Engine>, EngineError> {
         let shared = Arc::new(Shared {
-            gate: Gate::new(synced, options.dirty_max),
+            gate: Gate::new(synced, options.dirty_max, options.outside.timer.clone()),
             view: RwLock::new(Arc::new(pool)),
             disk,
             datasets: Datasets::default(),

@@ -3,7 +3,7 @@
 use super::figures::Recorder;
 use super::policy::{Abilities, Policy, Sink};
 use super::task::EngineError;
-use super::{Disk, MAX_PASSES, Shared, SyncContext, accounting, space};
+use super::{Disk, MAX_PASSES, Shared, SyncContext, accounting, space, verify};
 use crate::config_write::{self, PoolConfig};
 use crate::space_write::map::feature_uses;
 use crate::space_write::{SpaceMaps, write_dtls};
@@ -110,7 +110,10 @@ impl Core {
         self.frees = context.tx.frees;
         self.passes(&shared.disk, txg, abilities, usable, &mut recorder)?;
         let begun = Instant::now();
-        let maturation = self.commit(shared, txg)?;
+        let deferred = self.commit(shared, txg)?;
+        if cfg!(debug_assertions) {
+            verify::datasets(&shared.view(), frozen.iter().map(|(live, _)| live.id()));
+        }
         let figures = recorder.end(&shared.disk, &self.maps, begun.elapsed());
         tracing::debug!(txg, passes = figures.passes.len(), self.destroying, "synced");
         shared.history.add(figures, &shared.disk.allocator.load_latency());
@@ -123,7 +126,7 @@ impl Core {
             shared.gate.ask_for_more();
         }
         shared.gate.synced(txg);
-        drop(maturation);
+        drop(deferred);
         shared.disk.writer.forget_freed();
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! How many metaslabs a transaction group flushes.
+//! How many metaslabs a transaction group flushes (`spa_flush_metaslabs`,
+//! `spa_estimate_metaslabs_to_flush`).
 //!
 //! # Idea
 //!

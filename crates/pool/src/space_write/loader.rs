@@ -1,4 +1,5 @@
-//! Free space of metaslabs for the allocator, out of the last synced MOS.
+//! Free space of metaslabs for the allocator, out of the last synced MOS (`metaslab_load`,
+//! `space_map_load`).
 //!
 //! The view is an immutable MOS and its txg; loads go on reading the one that they began with
 //! while the engine shows a newer one. A load that takes longer than two txgs may find blocks

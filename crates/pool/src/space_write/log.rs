@@ -1,4 +1,5 @@
-//! Log space maps: one object for what all metaslabs change in a transaction group.
+//! Log space maps: one object for what all metaslabs change in a transaction group
+//! (`spa_generate_syncing_log_sm`, `metaslab_flush`).
 //!
 //! # Idea
 //!
@@ -400,7 +401,20 @@ impl LoggedPass<'_, '_> {
         if !self.space.log.is_dirty(place) {
             self.move_on(place, true)?;
         }
+        if cfg!(debug_assertions) {
+            self.verify(place, object)?;
+        }
         self.stats.maps += 1;
+        Ok(())
+    }
+
+    /// What is allocated in a metaslab, as the allocator has it, is what its map and the logs say.
+    fn verify(&mut self, place: Place, object: u64) -> Result<()> {
+        let said = i128::from(self.maps.header(object)?.alloc);
+        let said = said + self.space.unflushed.allocated(place);
+        if let Some(is) = self.metaslab(place).map(Metaslab::allocated_on_disk) {
+            assert_eq!(said, i128::from(is), "vdev {}, metaslab {}", place.0, place.1);
+        }
         Ok(())
     }
 

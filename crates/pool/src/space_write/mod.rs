@@ -1,4 +1,5 @@
-//! Space maps, written: where each transaction group's allocations and frees go on disk.
+//! Space maps, written: where each transaction group's allocations and frees go on disk
+//! (`metaslab_sync`).
 //!
 //! # Idea
 //!

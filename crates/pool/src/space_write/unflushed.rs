@@ -203,6 +203,15 @@ impl UnflushedSpace {
         (before.allocs.iter().collect(), before.frees.iter().collect())
     }
 
+    /// Bytes that a metaslab has allocated beyond what its own map says, the changes noted so far
+    /// included.
+    pub fn allocated(&self, place: Place) -> i128 {
+        let state = self.state.lock();
+        state.metaslabs.get(&place).map_or(0, |entry| {
+            i128::from(entry.all.allocs.space()) - i128::from(entry.all.frees.space())
+        })
+    }
+
     /// Bytes of memory of each metaslab that has something unflushed, and of all of them, the changes
     /// noted so far included.
     pub fn memory(&self) -> (BTreeMap<Place, u64>, u64) {

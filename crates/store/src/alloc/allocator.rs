@@ -1,4 +1,5 @@
-//! The allocator: classes of vdevs, copies, and the changes of each txg.
+//! The allocator: classes of vdevs, copies, and the changes of each txg (`metaslab_class_t`,
+//! `metaslab_alloc`, `metaslab_free`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +10,10 @@ use cenote_vdev::stats::{Latencies, LatencyFigures};
 use parking_lot::Mutex;
 use rayon::prelude::*;
 
+use super::deferred::{DeferThread, DeferredFrees, Work};
 use super::group::{Choice, Group, Outcome, ToLoad, VdevInfo, Want};
 use super::hold::{Hold, Holds};
 use super::loader::{Background, LoadMetaslab};
-use super::maturing::{Maturation, Maturing, Work};
 use super::metaslab::{Changes, Metaslab, TXG_DEFER_SIZE};
 use super::readers::Readers;
 use super::watched::LockWaits;
@@ -184,7 +185,7 @@ pub struct Allocator {
     loader: Arc<dyn LoadMetaslab>,
     options: Options,
     background: OnceLock<Background>,
-    maturing: OnceLock<Maturing>,
+    deferred: OnceLock<DeferThread>,
     holds: Holds,
     readers: Arc<Readers>,
     /// The last txg that is known to be on disk.
@@ -215,7 +216,7 @@ impl Allocator {
             loader,
             options,
             background: OnceLock::new(),
-            maturing: OnceLock::new(),
+            deferred: OnceLock::new(),
             holds: Holds::default(),
             readers: Arc::default(),
             synced: AtomicU64::new(0),
@@ -277,10 +278,10 @@ impl Allocator {
         let class = self.layout().classes.get(&class)?;
         let mut dvas = Vec::with_capacity(request.copies);
         while dvas.len() < request.copies {
-            let on_its_way = self.maturing.get().is_some_and(Maturing::is_busy);
+            let on_its_way = self.deferred.get().is_some_and(DeferThread::is_busy);
             match self.one(class, txg, request, &dvas) {
                 Some(dva) => dvas.push(dva),
-                None if on_its_way => self.wait_matured(),
+                None if on_its_way => self.wait_deferred(),
                 None => {
                     dvas.iter().for_each(|dva| drop(self.unallocate(txg, dva)));
                     return None;
@@ -488,9 +489,9 @@ impl Allocator {
 
     /// `txg` is on disk, with all its changes, the last of which were taken before. Frees that
     /// have waited long enough count as free, and come back into circulation once what is returned is
-    /// dropped (see `maturing`); metaslabs that are worth it are loaded ahead.
-    pub fn sync_done(self: &Arc<Self>, txg: u64) -> Maturation {
-        self.wait_matured();
+    /// dropped (see `deferred`); metaslabs that are worth it are loaded ahead.
+    pub fn sync_done(self: &Arc<Self>, txg: u64) -> DeferredFrees {
+        self.wait_deferred();
         self.synced.fetch_max(txg, Ordering::Relaxed);
         if self.groups().any(|group| group.is_short()) {
             self.let_go();
@@ -501,21 +502,21 @@ impl Allocator {
         self.layout().classes.values().for_each(|class| class.balance());
         let groups = self.groups().cloned().collect();
         let work = Work { groups, txg, due, unload_after: self.options.unload_after };
-        let maturation = match self.options.background {
-            true => self.maturing.get_or_init(Maturing::start).give(work),
+        let deferred = match self.options.background {
+            true => self.deferred.get_or_init(DeferThread::start).give(work),
             false => {
                 work.run();
-                Maturation::over()
+                DeferredFrees::over()
             }
         };
         self.preload();
-        maturation
+        deferred
     }
 
     /// Waits until all space that has waited long enough is in circulation.
-    pub fn wait_matured(&self) {
-        if let Some(maturing) = self.maturing.get() {
-            maturing.wait();
+    pub fn wait_deferred(&self) {
+        if let Some(deferred) = self.deferred.get() {
+            deferred.wait();
         }
     }
 
@@ -569,7 +570,7 @@ impl Allocator {
     /// space that has waited long enough is in circulation.
     pub fn is_settled(&self) -> bool {
         self.background.get().is_none_or(Background::is_idle)
-            && !self.maturing.get().is_some_and(Maturing::is_busy)
+            && !self.deferred.get().is_some_and(DeferThread::is_busy)
     }
 
     fn request_load(self: &Arc<Self>, vdev: u64, metaslab: u64) {

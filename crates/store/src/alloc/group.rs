@@ -1,13 +1,14 @@
-//! The metaslabs of one top-level vdev, and which of them is next.
+//! The metaslabs of one top-level vdev, and which of them is next (`metaslab_group_t`,
+//! `metaslab_group_alloc`).
 //!
 //! Metaslabs are kept in order of their weight, the best first. An allocator that is given one
 //! makes it its *active* one and goes on with it until the largest segments have become
 //! [`SWITCH_THRESHOLD`](tunables::SWITCH_THRESHOLD) powers of two smaller than they were, or half as large if they are for data;
 //! so allocators do not mix their blocks in one metaslab, and each has one per copy of a block.
 //!
-//! Data and metadata keep apart beyond that: a metaslab is at *home* with one of them ([`Homes`]). A
-//! metaslab is *rich* if it has a segment that several blocks can be written to in a row ([`ROW`],
-//! [`METADATA_ROW`]). What is taken is the best, in this order:
+//! Data and metadata keep apart beyond that: a metaslab has an affinity to one of them
+//! ([`Affinities`]). A metaslab is *rich* if it has a segment that several blocks can be written to in a
+//! row ([`ROW`], [`METADATA_ROW`]). What is taken is the best, in this order:
 //!
 //! | | data | metadata |
 //! |---|---|---|
@@ -36,7 +37,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::homes::{Camp, Homes};
+use super::affinity::{Affinities, Affinity};
 use super::metaslab::{Attempt, Metaslab, MetaslabInfo, View};
 use super::space::Extent;
 use super::watched::{LockWaits, Watched};
@@ -92,29 +93,29 @@ impl Want<'_> {
         (self.allocator, self.copies.len())
     }
 
-    fn camp(&self) -> Camp {
-        Camp::of(self.allocator)
+    fn affinity(&self) -> Affinity {
+        Affinity::of(self.allocator)
     }
 
     /// Bytes of a segment that makes a metaslab rich.
     fn row(&self) -> u64 {
-        match self.camp() {
-            Camp::Data => self.size.saturating_mul(ROW),
-            Camp::Metadata => METADATA_ROW,
+        match self.affinity() {
+            Affinity::Data => self.size.saturating_mul(ROW),
+            Affinity::Metadata => METADATA_ROW,
         }
     }
 
-    /// The row of the table in the module's documentation for a metaslab at `home`.
-    fn preference(&self, rich: bool, home: Option<Camp>) -> u8 {
-        let own = home == Some(self.camp());
-        match (self.camp(), rich, own) {
+    /// The row of the table in the module's documentation for a metaslab with `affinity`.
+    fn preference(&self, rich: bool, affinity: Option<Affinity>) -> u8 {
+        let own = affinity == Some(self.affinity());
+        match (self.affinity(), rich, own) {
             (_, true, true) => 1,
-            (_, true, false) if home.is_none() => 2,
-            (Camp::Data, _, true) => 3,
-            (Camp::Data, _, false) => 4,
-            (Camp::Metadata, true, false) => 3,
-            (Camp::Metadata, false, true) => 4,
-            (Camp::Metadata, false, false) => 5,
+            (_, true, false) if affinity.is_none() => 2,
+            (Affinity::Data, _, true) => 3,
+            (Affinity::Data, _, false) => 4,
+            (Affinity::Metadata, true, false) => 3,
+            (Affinity::Metadata, false, true) => 4,
+            (Affinity::Metadata, false, false) => 5,
         }
     }
 }
@@ -142,7 +143,7 @@ struct Order {
     by_largest: BTreeSet<(Reverse<u64>, usize)>,
     active: BTreeMap<Slot, Active>,
     owners: BTreeMap<usize, Slot>,
-    homes: Homes,
+    affinities: Affinities,
 }
 
 /// A metaslab to try.
@@ -340,19 +341,19 @@ impl Group {
         let mut done_with = |i: usize, rich_later: bool| {
             let largest = order.views.get(i).map_or(0, View::surely_holds);
             let rich = largest >= want.row();
-            let preference = want.preference(rich, order.homes.of(i));
+            let preference = want.preference(rich, order.affinities.of(i));
             if best.is_none_or(|(so_far, _)| preference < so_far) && fits(&i) {
                 best = Some((preference, Candidate { metaslab: i, rich, largest }));
             }
-            let later = want.preference(rich_later, Some(want.camp()));
+            let later = want.preference(rich_later, Some(want.affinity()));
             best.is_some_and(|(so_far, _)| so_far <= later)
         };
-        match want.camp() {
-            Camp::Data => {
+        match want.affinity() {
+            Affinity::Data => {
                 let mut all = order.by_largest.iter();
                 all.any(|(Reverse(largest), i)| done_with(*i, *largest >= want.row()))
             }
-            Camp::Metadata => {
+            Affinity::Metadata => {
                 // Further down the order no segment is large enough.
                 let heavy = |(weight, _): &&(Reverse<Weight>, _)| weight.0.may_hold(want.size);
                 let mut all = order.sorted.iter().take_while(heavy);
@@ -388,7 +389,7 @@ impl Group {
             Some(Active { metaslab, since, rich, least }) if metaslab == i => {
                 let smaller = view.weight.steps_below(since);
                 let least = if rich { least.max(want.row()) } else { least };
-                let poor = want.camp() == Camp::Data && view.surely_holds() < least;
+                let poor = want.affinity() == Affinity::Data && view.surely_holds() < least;
                 if smaller >= tunables::SWITCH_THRESHOLD.small() || poor {
                     order.active.remove(&slot);
                     order.owners.remove(&i);
@@ -402,24 +403,24 @@ impl Group {
                 let active = Active { metaslab: i, since: view.weight, rich, least: largest / 2 };
                 order.active.insert(slot, active);
                 order.owners.insert(i, slot);
-                order.homes.settle(i, want.camp());
+                order.affinities.settle(i, want.affinity());
             }
         }
     }
 
-    /// A transaction group is over: metadata's homes are seen to, and what was taken for want of
+    /// A transaction group is over: affinities are balanced, and what was taken for want of
     /// something rich is let go of.
     pub(super) fn settle(&self) {
         let used: Vec<u64> = self.metaslabs.iter().map(Metaslab::allocated).collect();
         let mut order = self.order.lock();
-        let Order { active, owners, homes, .. } = &mut *order;
+        let Order { active, owners, affinities, .. } = &mut *order;
         active.retain(|_, active| {
             if !active.rich {
                 owners.remove(&active.metaslab);
             }
             active.rich
         });
-        homes.balance(&used, 1 << self.ms_shift, |i| owners.contains_key(&i));
+        affinities.balance(&used, 1 << self.ms_shift, |i| owners.contains_key(&i));
     }
 
     /// Notes that nothing can be allocated from a metaslab.
@@ -473,7 +474,7 @@ impl Group {
     /// The best `n` metaslabs of metadata, and the best `n` of the others.
     pub(super) fn best(&self, n: usize) -> Vec<usize> {
         let order = self.order.lock();
-        let metadata = |i: &usize| order.homes.of(*i) == Some(Camp::Metadata);
+        let metadata = |i: &usize| order.affinities.of(*i) == Some(Affinity::Metadata);
         let all = order.sorted.iter().map(|(_, i)| *i);
         let others = all.clone().filter(|i| !metadata(i)).take(n);
         all.filter(metadata).take(n).chain(others).collect()

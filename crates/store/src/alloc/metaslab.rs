@@ -1,4 +1,5 @@
-//! Metaslabs: the pieces of a top-level vdev in which space is allocated.
+//! Metaslabs: the pieces of a top-level vdev in which space is allocated (`metaslab_t`,
+//! `metaslab_load_impl`, `metaslab_sync_done`).
 //!
 //! A metaslab's space passes through these hands:
 //!
@@ -29,7 +30,7 @@
 //!
 //! Allocations need the lock, so whatever takes time in proportion to a txg's frees or to the free
 //! segments is done without it, or in pieces of [`BATCH`] segments between which the lock is handed
-//! to whoever waits. The frees of a txg are handed on as whole sets (see [`Kept`]); what looks at
+//! to whoever waits. The frees of a txg are handed on as whole sets (see [`DeferSets`]); what looks at
 //! all free space looks at a copy of the bitmap.
 //!
 //! A metaslab that was not allocated from for `metaslab_unload_delay` txgs and
@@ -52,7 +53,7 @@ use std::time::{Duration, Instant};
 use cenote_vdev::stats::Latencies;
 use parking_lot::{Condvar, MutexGuard};
 
-use super::kept::{Kept, Set};
+use super::defer::{DeferSets, Set};
 use super::loader::{LoadMetaslab, Loaded};
 use super::space::{Extent, FreeSpace, Loading};
 use super::watched::{LockWaits, Watched};
@@ -129,8 +130,8 @@ struct State {
     loading: Option<Vec<(u64, u64, u64)>>,
     allocs: BTreeMap<u64, RangeTree>,
     frees: BTreeMap<u64, RangeTree>,
-    freed: Kept,
-    defer: Kept,
+    freed: DeferSets,
+    defer: DeferSets,
     /// Bytes of the metaslab.
     size: u64,
     allocated: u64,
@@ -212,6 +213,18 @@ impl Metaslab {
     /// Bytes that are not allocatable: allocated ones, and freed ones that are kept back.
     pub fn allocated(&self) -> u64 {
         self.state.lock().allocated
+    }
+
+    /// Bytes that are allocated on disk once all changes that were taken are: what is kept back is free
+    /// there.
+    pub fn allocated_on_disk(&self) -> u64 {
+        let state = self.state.lock();
+        let kept = state.freed.sets(u64::MAX).chain(state.defer.sets(u64::MAX));
+        let kept: Vec<Set> = kept.collect();
+        let allocated = state.allocated;
+        drop(state);
+        let kept = kept.iter().flat_map(Set::iter).map(|(start, end)| end - start).sum();
+        allocated.saturating_sub(kept)
     }
 
     /// Free segments that may be allocated, by size: exact if loaded.

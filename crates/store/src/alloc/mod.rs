@@ -19,7 +19,7 @@
 //! group until that has had its share, which follows its free space. Further copies begin at the
 //! next group. Within a group an allocator goes on with its active metaslab, or else takes the
 //! heaviest one that may hold the block, which is known without loading it, and one of its kind first:
-//! data and metadata have metaslabs apart (`homes`). Within a metaslab a
+//! data and metadata have metaslabs apart (`affinity`). Within a metaslab a
 //! block goes to where the last one ended, else to the largest segment, or, if little is free, to one
 //! of just its size. A block for which there is no segment is returned to the caller, who can divide
 //! it.
@@ -43,15 +43,15 @@
 //! | [`LoadMetaslab`] | what the pool implements |
 //! | [`LockWaits`] | how long allocations wait for each other and for the sync |
 
+mod affinity;
 mod allocator;
 mod bits;
+mod defer;
+mod deferred;
 mod dense;
 mod group;
 mod hold;
-mod homes;
-mod kept;
 mod loader;
-mod maturing;
 mod metaslab;
 mod readers;
 mod space;
@@ -66,10 +66,10 @@ mod weight;
 pub use allocator::{
     AllocError, AllocatedSize, Allocator, Class, MAX_COPIES, Options, Request, SpaceFigures,
 };
+pub use deferred::DeferredFrees;
 pub use group::{Group, VdevInfo};
 pub use hold::Hold;
 pub use loader::{LoadMetaslab, Loaded};
-pub use maturing::Maturation;
 pub use metaslab::{Changes, Metaslab, MetaslabInfo, TXG_DEFER_SIZE};
 pub use readers::{Readers, Reading};
 pub use space::{Extent, FreeSpace, Loading, SEGMENT_BITS};

@@ -1,4 +1,4 @@
-//! Readers: whoever reads datasets in use is counted by the transaction group that was the last on
+//! Readers, by epochs: whoever reads datasets in use is counted by the transaction group that was the last on
 //! disk when the read began. What is freed after that group is not allocated as long as the read
 //! lasts, however long a device takes for it: a block that is read is never one that was overwritten.
 //!

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use super::metaslab::View;
 use super::testing::{Maps, Sectors, allocator, sync, vdev};
 use super::*;
+use crate::histogram::Histogram;
 use crate::rangetree::RangeTree;
 
 fn request(psize: u64) -> Request {
@@ -588,4 +589,23 @@ fn a_claim_takes_what_is_free() {
     assert_eq!(group.allocated(), 8192 + 512);
     assert!(allocator.claim(2, 0, 4, [(0, 512)].into_iter()).is_err());
     assert!(allocator.claim(2, 7, 0, [(0, 512)].into_iter()).is_err());
+}
+
+/// A guess at how free space lies serves to choose metaslabs, and is never told as what is known.
+#[test]
+fn what_is_guessed_is_not_known() {
+    let extent = Extent { start: 0, size: 1 << 24, shift: 12 };
+    let of = |allocated, histogram| {
+        let info = super::MetaslabInfo { allocated, histogram };
+        let metaslab = super::Metaslab::new(0, 0, extent, info);
+        (metaslab.histogram(), metaslab.known_histogram())
+    };
+    let one = |size| {
+        let mut histogram = Histogram::default();
+        histogram.add(size);
+        histogram
+    };
+    assert_eq!(of(4096, None), (one((1 << 24) - 4096), Histogram::default()));
+    assert_eq!(of(4096, Some(one(8192))), (one(8192), one(8192)));
+    assert_eq!(of(0, None), (one(1 << 24), one(1 << 24)));
 }

@@ -1,4 +1,5 @@
-//! The weight of a metaslab: how good a place it is for the next allocation.
+//! The weight of a metaslab: how good a place it is for the next allocation
+//! (`metaslab_segment_weight`).
 //!
 //! The segment-based weight of OpenZFS: the largest power of two of which the metaslab has free
 //! segments, and how many of them (with those of larger sizes there are none). It can be computed

@@ -11,7 +11,7 @@
 //! - Batches are written one after the other in the order in which they came: of a block that is
 //!   written in place several times the last contents stay.
 //! - A small batch that has nothing to wait for is written by who brings it.
-//! - Not more than [`LOT`] bytes wait, unless it is one batch: who brings more waits.
+//! - Not more than [`BATCH`] bytes wait, unless it is one batch: who brings more waits.
 //! - A block that is under way is in no cache, and may not be on the devices either: whoever reads one
 //!   that may be among them waits until there are none ([`Behind::wait_for`]).
 //! - What fails first is told to all who ask from then on ([`Behind::landed`]).
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cenote_vdev::VdevError;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::{LOT, WriteError};
+use super::{BATCH, WriteError};
 
 /// Bytes of a batch that is worth another thread.
 const SMALL: usize = 128 << 10;
@@ -56,7 +56,7 @@ impl Behind {
     /// Takes over a batch of `bytes` bytes of `txg`.
     pub(super) fn push(self: &Arc<Self>, txg: u64, bytes: usize, job: Job) {
         let mut state = self.state.lock();
-        while !state.jobs.is_empty() && state.bytes.saturating_add(bytes) > LOT {
+        while !state.jobs.is_empty() && state.bytes.saturating_add(bytes) > BATCH {
             self.changed.wait(&mut state);
         }
         if !state.running {
@@ -135,7 +135,7 @@ mod tests {
         let (done, order) = channel();
         behind.push(
             7,
-            LOT,
+            BATCH,
             Box::new(move || {
                 gate.recv().unwrap();
                 Ok(())

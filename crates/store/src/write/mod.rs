@@ -2,7 +2,7 @@
 //!
 //! # Idea
 //!
-//! A sync writes the dirty blocks of one level at a time, all of them in one batch:
+//! A sync writes the dirty blocks of one level at a time, all of them in one call:
 //!
 //! ```text
 //! write_many(blocks) ─ pack, on all cores: ── zeros ──────────────────────> hole
@@ -13,10 +13,10 @@
 //!                    ─ one batch to the devices ──> ARC ──────────────────> new pointers
 //! ```
 //!
-//! There is no state machine per block: each stage is done for a whole *lot* of blocks, of about
-//! [`LOT`] bytes, before the next; while one lot is being written the next one is packed. So
-//! processors and devices are busy at the same time, and no more than two lots of compressed
-//! blocks are in memory, however large the batch is. What is not compressed is never copied.
+//! There is no state machine per block: each stage is done for a whole *batch* of blocks, of about
+//! [`BATCH`] bytes, before the next; while one batch is being written the next one is packed. So
+//! processors and devices are busy at the same time, and no more than two batches of compressed
+//! blocks are in memory, however many there are. What is not compressed is never copied.
 //!
 //! A sync goes on with the pointers while their blocks are being written ([`Writer::write_behind`],
 //! `behind`), and waits for all of them before it says that a pass is over.
@@ -39,8 +39,8 @@
 
 mod behind;
 mod devices;
+mod dva;
 mod pack;
-mod place;
 
 use std::sync::Arc;
 
@@ -60,14 +60,14 @@ use crate::error::{BlockError, Bookmark};
 use crate::gang::GANG_DEPTH;
 use crate::pipeline::Store;
 use crate::tunables;
+use dva::DvaAllocation;
 use pack::{Packed, Physical, pack};
-use place::Placement;
 
 pub(crate) use behind::Behind;
 pub use devices::BlockDevices;
 
-/// Bytes of a lot.
-const LOT: usize = 16 << 20;
+/// Bytes of a batch.
+const BATCH: usize = 16 << 20;
 
 /// Blocks that are worth another thread to free them.
 const BLOCKS_PER_THREAD: usize = 64;
@@ -209,13 +209,13 @@ struct Flying {
     taken: Vec<cenote_format::blkptr::Dva>,
 }
 
-/// As many requests from the start as make up a lot, and the rest.
-fn first_lot(requests: &[WriteRequest]) -> (&[WriteRequest], &[WriteRequest]) {
+/// As many requests from the start as make up a batch, and the rest.
+fn first_batch(requests: &[WriteRequest]) -> (&[WriteRequest], &[WriteRequest]) {
     let mut bytes = 0usize;
     let fits = |request: &&WriteRequest| {
         let before = bytes;
         bytes = bytes.saturating_add(request.data.len());
-        before == 0 || bytes <= LOT
+        before == 0 || bytes <= BATCH
     };
     requests.split_at(requests.iter().take_while(fits).count())
 }
@@ -255,15 +255,15 @@ impl Writer {
         }
         let (salt, unit) = (self.store.salt(), self.unit());
         let mut pointers = Vec::with_capacity(requests.len());
-        let (mut lot, mut rest) = first_lot(requests);
-        while !lot.is_empty() {
-            let packed = self.pack_all(lot, txg, unit, &salt);
-            let mut batch = Vec::with_capacity(lot.len());
+        let (mut chunk, mut rest) = first_batch(requests);
+        while !chunk.is_empty() {
+            let packed = self.pack_all(chunk, txg, unit, &salt);
+            let mut batch = Vec::with_capacity(chunk.len());
             let place = |(request, packed)| self.place(request, packed, txg, &mut batch);
-            let staged: Vec<Stage> = lot.iter().zip(packed).map(place).collect();
+            let staged: Vec<Stage> = chunk.iter().zip(packed).map(place).collect();
             pointers.extend(staged.iter().map(Stage::pointer));
             self.start(txg, batch, staged);
-            (lot, rest) = first_lot(rest);
+            (chunk, rest) = first_batch(rest);
         }
         pointers
     }
@@ -302,15 +302,15 @@ impl Writer {
         requests: &[WriteRequest],
     ) -> Vec<Result<BlockPointer, WriteError>> {
         let (salt, unit) = (self.store.salt(), self.unit());
-        let pack = |lot: &[WriteRequest]| self.pack_all(lot, txg, unit, &salt);
+        let pack = |chunk: &[WriteRequest]| self.pack_all(chunk, txg, unit, &salt);
         let mut written = Vec::with_capacity(requests.len());
-        let (mut lot, mut rest) = first_lot(requests);
-        let mut packed = pack(lot);
-        while !lot.is_empty() {
-            let (next, after) = first_lot(rest);
-            let mut batch = Vec::with_capacity(lot.len());
+        let (mut chunk, mut rest) = first_batch(requests);
+        let mut packed = pack(chunk);
+        while !chunk.is_empty() {
+            let (next, after) = first_batch(rest);
+            let mut batch = Vec::with_capacity(chunk.len());
             let place = |(request, packed)| self.place(request, packed, txg, &mut batch);
-            let staged: Vec<Stage> = lot.iter().zip(packed).map(place).collect();
+            let staged: Vec<Stage> = chunk.iter().zip(packed).map(place).collect();
             let (mut next_packed, mut results) = (Vec::new(), Vec::new());
             if next.is_empty() {
                 results = self.devices.write_many(&batch);
@@ -322,7 +322,7 @@ impl Writer {
             }
             let mut results = results.into_iter();
             written.extend(staged.into_iter().map(|s| self.finish(s, txg, &mut results)));
-            (lot, rest, packed) = (next, after, next_packed);
+            (chunk, rest, packed) = (next, after, next_packed);
         }
         written
     }
@@ -363,12 +363,12 @@ impl Writer {
             && !previous.is_embedded()
             && previous.psize() == physical.psize()
             && previous.dvas().count() >= request.props.copies;
-        let mut placement = Placement::new(self, request, txg);
+        let mut placement = DvaAllocation::new(self, request, txg);
         let placed = match in_place {
             true => placement.rewrite(previous, &physical, request),
             false => placement.place(&physical),
         };
-        let Placement { writes, taken, .. } = placement;
+        let DvaAllocation { writes, taken, .. } = placement;
         match placed {
             Err(e) => Stage::Done(Err(e)),
             Ok(bp) => {

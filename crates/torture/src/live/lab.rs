@@ -3,7 +3,7 @@
 use super::disk::{Disk, Image, Journal};
 use super::driver::time;
 use cenote_dmu::live::LiveObjectSet;
-use cenote_dmu::outside::{Chance, Clock, Outside};
+use cenote_dmu::outside::{Chance, Clock, Outside, Timer};
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_pool::change::{Contents, Format};
 use cenote_pool::create::{
@@ -52,27 +52,31 @@ pub enum Logs {
     Midway,
 }
 
-/// How engines work here: nothing happens unless it is asked for, and if `in_order` everything in the
-/// calling threads, with guids and salts that are the same in every run for an engine that begins at
-/// this transaction group.
-fn options(in_order: bool, txg: u64) -> EngineOptions {
-    let outside = if in_order { repeated(txg) } else { Outside::default() };
-    EngineOptions {
-        outside,
-        txg_timeout: Some(Duration::from_secs(1 << 20)),
-        dirty_max: Some(1 << 30),
-        free_budget: Some(40),
-        deterministic: in_order,
-        ..EngineOptions::default()
+/// How engines hold changes back.
+#[derive(Clone, Debug)]
+pub struct Throttle {
+    /// Most dirty bytes.
+    pub dirty_max: u64,
+    /// Longest time that changes wait in the open transaction group.
+    pub txg_timeout: Duration,
+    /// The time that passes while they wait.
+    pub timer: Timer,
+}
+
+impl Default for Throttle {
+    /// Nothing happens unless it is asked for.
+    fn default() -> Throttle {
+        let (dirty_max, txg_timeout) = (1 << 30, Duration::from_secs(1 << 20));
+        Throttle { dirty_max, txg_timeout, timer: Timer::simulated() }
     }
 }
 
-/// Time that stands still, and numbers that look random but come again.
+/// A clock that stands still, and numbers that look random but come again.
 fn repeated(seed: u64) -> Outside {
     let rng = Mutex::new(SmallRng::seed_from_u64(seed));
     let chance =
         Chance::new(move || Ok(rng.lock().unwrap_or_else(PoisonError::into_inner).random()));
-    Outside { clock: Clock::new(|| time(0)), chance }
+    Outside { clock: Clock::new(|| time(0)), timer: Timer::simulated(), chance }
 }
 
 /// Disks.
@@ -80,6 +84,7 @@ fn repeated(seed: u64) -> Outside {
 pub struct Lab {
     disks: Vec<Arc<dyn Device>>,
     in_order: bool,
+    throttle: Throttle,
 }
 
 impl OpenDevices for Lab {
@@ -103,7 +108,27 @@ impl OpenDevices for Lab {
 impl Lab {
     /// With these disks.
     pub fn new(disks: Vec<Arc<dyn Device>>) -> Lab {
-        Lab { disks, in_order: true }
+        Lab { disks, in_order: true, throttle: Throttle::default() }
+    }
+
+    /// Engines hold changes back so.
+    pub fn throttled(self, throttle: Throttle) -> Lab {
+        Lab { throttle, ..self }
+    }
+
+    /// How engines work here: if in order everything in the calling threads, with guids and salts that
+    /// are the same in every run for an engine that begins at this transaction group.
+    fn options(&self, txg: u64) -> EngineOptions {
+        let Throttle { dirty_max, txg_timeout, timer } = self.throttle.clone();
+        let outside = if self.in_order { repeated(txg) } else { Outside::default() };
+        EngineOptions {
+            outside: Outside { timer, ..outside },
+            txg_timeout: Some(txg_timeout),
+            dirty_max: Some(dirty_max),
+            free_budget: Some(40),
+            deterministic: self.in_order,
+            ..EngineOptions::default()
+        }
     }
 
     /// Engines work on all processors, as they do for users; a seed leads to one result no longer.
@@ -139,7 +164,7 @@ impl Lab {
         let named = [("log_spacemap".to_string(), logs == Logs::On)];
         let choice = FeatureChoice { none: false, compatibility: None, named: &named };
         let (features, _) = choose_features(&choice).unwrap();
-        let options = options(self.in_order, 0);
+        let options = self.options(0);
         let request = CreateRequest {
             spec: CreateSpec {
                 name: POOL,
@@ -179,7 +204,7 @@ impl Lab {
             txg: FIRST_TXG,
             imported: &[],
             devices: self,
-            chance: &options(self.in_order, pool.uberblock().txg).outside.chance,
+            chance: &self.options(pool.uberblock().txg).outside.chance,
         })
     }
 
@@ -206,7 +231,7 @@ impl Lab {
         let force = true;
         let arc_bytes = Some(16 << 20);
         let how = ImportOptions { force, arc_bytes, hostid: Some(1), ..ImportOptions::default() };
-        Engine::import(candidate, &how, options(self.in_order, candidate.txg))
+        Engine::import(candidate, &how, self.options(candidate.txg))
     }
 }
 

@@ -208,10 +208,8 @@ fn extend(cx: &mut Cx<'_>, ino: u64, end: u64) -> Result<()> {
     Ok(())
 }
 
-/// What writing a part of a file takes.
-fn cost_of(chunk: &[u8]) -> Cost {
-    Cost { write: chunk.len() as u64 + 4096, objects: 0, frees: false }
-}
+/// Bytes that a write takes besides those of data: a dnode.
+const DNODE: u64 = 4096;
 
 impl FileSystem {
     /// Largest length of a file in bytes.
@@ -235,6 +233,30 @@ impl FileSystem {
         Ok(Chunk::new(offset, data, size.max(SECTOR)))
     }
 
+    /// What writing a part of a file takes: whole blocks, of the size that they have or get.
+    fn cost_of(&self, ino: u64, offset: Offset, chunk: &[u8]) -> Cost {
+        let len = chunk.len() as u64;
+        let record_size = self.settings().record_size.clamp(SECTOR, cenote_format::MAX_BLOCK);
+        let Some(live) = self.source.live() else { return Cost::default() };
+        // What cannot be read fails when the change is made.
+        let known = live.attributes(ino).ok().map(|o| (o.dnode().block_size, o.dnode().max_block));
+        let offset = match (offset, known) {
+            (Offset::At(at), _) => at,
+            // It may begin anywhere in a block.
+            (Offset::End, Some((now, blocks))) => {
+                now.saturating_mul(blocks.saturating_add(1)).saturating_sub(1)
+            }
+            (Offset::End, None) => record_size - 1,
+        };
+        let block_size = match known {
+            Some((now, 0)) => grown(now, record_size, 0, offset.saturating_add(len)),
+            Some((now, _)) => now,
+            None => record_size,
+        };
+        let write = live.cost_of_blocks(offset, len, block_size).saturating_add(DNODE);
+        Cost { write, objects: 0, frees: false }
+    }
+
     fn write_at(&self, ino: u64, offset: Offset, data: &[u8], clear_ids: bool) -> Result<u64> {
         let (mut first, mut done) = (None, 0usize);
         for chunk in data.chunks(CHUNK) {
@@ -242,7 +264,7 @@ impl FileSystem {
                 (Some(first), _) => Offset::At(done as u64 + first),
                 (None, offset) => offset,
             };
-            let cost = cost_of(chunk);
+            let cost = self.cost_of(ino, offset, chunk);
             let cut = match offset {
                 Offset::At(at) => self.cut(ino, at, chunk)?,
                 Offset::End => Chunk::uncut(chunk),
@@ -270,8 +292,9 @@ impl FileSystem {
     /// since. The file does not get longer: what is past its end is left out.
     pub fn write_back(&self, ino: u64, offset: u64, data: &[u8]) -> Result<()> {
         for (chunk, at) in data.chunks(CHUNK).zip((offset..).step_by(CHUNK)) {
+            let cost = self.cost_of(ino, Offset::At(at), chunk);
             let cut = self.cut(ino, at, chunk)?;
-            self.change_if_read_only(cost_of(chunk), |cx| write_back_chunk(cx, ino, at, &cut))?;
+            self.change_if_read_only(cost, |cx| write_back_chunk(cx, ino, at, &cut))?;
         }
         Ok(())
     }

@@ -54,7 +54,8 @@ impl FileSystem {
             let next = (data - data % block).saturating_add(chunk);
             let found = live.gather(ino, data, next.min(end) - data, what.newer_than)?;
             if found.bytes() > 0 {
-                let cost = Cost { write: found.bytes(), objects: 0, frees: false };
+                let write = live.cost_of_blocks(0, found.bytes(), block);
+                let cost = Cost { write, objects: 0, frees: false };
                 let rewritten = self.change(cost, |cx| {
                     let (node, _) = writable(cx, ino)?;
                     let id = |attr| node.word(cx, attr).unwrap_or(0);

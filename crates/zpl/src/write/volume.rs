@@ -67,7 +67,9 @@ impl Volume {
         let Some(end) = offset.checked_add(len) else { return past_end(offset, len) };
         let mut at = offset;
         for chunk in data.chunks(CHUNK) {
-            let cost = Cost { write: chunk.len() as u64, objects: 0, frees: false };
+            let live = self.source.live().ok_or(Error::ReadOnly)?;
+            let write = live.cost_of_blocks(at, chunk.len() as u64, self.block_size());
+            let cost = Cost { write, objects: 0, frees: false };
             let cut = Chunk::new(at, chunk, self.block_size());
             self.change_within(cost, &(at..end), |os| Ok(os.write_last(DATA, at, &cut)?))?;
             at = at.saturating_add(chunk.len() as u64);

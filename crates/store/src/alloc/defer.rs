@@ -1,8 +1,8 @@
-//! What was freed and is kept back, per txg.
+//! Deferred frees: what was freed and is kept back, per txg (`ms_freed`, `ms_defer`).
 //!
 //! A txg's frees can be very many. They are sets that do not change any more, so that whoever has to
-//! look through all of them takes them along ([`Kept::sets`]) and leaves the metaslab's lock; and
-//! what has waited long enough leaves in pieces, from the lowest offset on ([`Kept::pop`]).
+//! look through all of them takes them along ([`DeferSets::sets`]) and leaves the metaslab's lock; and
+//! what has waited long enough leaves in pieces, from the lowest offset on ([`DeferSets::pop`]).
 //!
 //! Invariant: all sets are disjoint.
 
@@ -28,9 +28,9 @@ impl Set {
 
 /// Sets by txg; see the module's documentation.
 #[derive(Default)]
-pub(super) struct Kept(BTreeMap<u64, Vec<Set>>);
+pub(super) struct DeferSets(BTreeMap<u64, Vec<Set>>);
 
-impl Kept {
+impl DeferSets {
     /// Keeps what was freed in `txg`, and is disjoint from all that is here.
     pub(super) fn push(&mut self, txg: u64, tree: Arc<RangeTree>) {
         self.0.entry(txg).or_default().push(Set { tree, from: 0 });
@@ -49,7 +49,7 @@ impl Kept {
     }
 
     /// Moves the sets of `txg` to `other`.
-    pub(super) fn hand_over(&mut self, txg: u64, other: &mut Kept) {
+    pub(super) fn hand_over(&mut self, txg: u64, other: &mut DeferSets) {
         if let Some(sets) = self.0.remove(&txg) {
             other.0.entry(txg).or_default().extend(sets);
         }
@@ -97,8 +97,8 @@ mod tests {
                 model.push((1 + (i % 4 / 2) as u64, segment));
                 at = segment.1;
             }
-            let mut before = Kept::default();
-            let mut kept = Kept::default();
+            let mut before = DeferSets::default();
+            let mut kept = DeferSets::default();
             for (i, tree) in trees.into_iter().enumerate() {
                 before.push(1 + (i / 2) as u64, Arc::new(tree));
             }

@@ -1,6 +1,7 @@
-//! The second stage of a write: where the bytes go.
+//! The second stage of a write: DVA allocation, where the bytes go (`zio_dva_allocate`,
+//! `zio_write_gang_block`).
 //!
-//! A [`Placement`] collects, for one block, the writes that make it up, the space that was taken
+//! A [`DvaAllocation`] collects, for one block, the writes that make it up, the space that was taken
 //! for them, and in the end its pointer. If a block cannot be placed, all its space is given back.
 //!
 //! # Gang blocks
@@ -36,13 +37,13 @@ const DATA: usize = 0;
 const METADATA: usize = 1;
 
 /// A block on its way to the devices.
-pub(super) struct Placement<'a> {
+pub(super) struct DvaAllocation<'a> {
     writer: &'a Writer,
     props: &'a WriteProps,
     txg: u64,
     allocator: usize,
     /// A number that looks random and is the same for the same block.
-    lot: u64,
+    spread: u64,
     /// The block is divided although there may be room for it in one piece.
     forced: bool,
     pub writes: Vec<BlockWrite>,
@@ -50,16 +51,20 @@ pub(super) struct Placement<'a> {
     pub taken: Vec<Dva>,
 }
 
-impl<'a> Placement<'a> {
-    pub(super) fn new(writer: &'a Writer, request: &'a WriteRequest, txg: u64) -> Placement<'a> {
+impl<'a> DvaAllocation<'a> {
+    pub(super) fn new(
+        writer: &'a Writer,
+        request: &'a WriteRequest,
+        txg: u64,
+    ) -> DvaAllocation<'a> {
         let at = &request.at;
         let region = at.objset ^ at.object.rotate_left(20) ^ at.blkid >> 20;
         let mix = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
-        let lot = mix(region ^ at.blkid ^ txg);
+        let spread = mix(region ^ at.blkid ^ txg);
         let (props, writes, taken) = (&request.props, Vec::new(), Vec::new());
         let metadata = props.level > 0 || props.object_type.is_metadata();
         let allocator = if metadata { METADATA } else { DATA };
-        Placement { writer, props, txg, allocator, lot, forced: false, writes, taken }
+        DvaAllocation { writer, props, txg, allocator, spread, forced: false, writes, taken }
     }
 
     /// Finds space for the block; its pointer.
@@ -90,7 +95,7 @@ impl<'a> Placement<'a> {
     fn is_forced(&self, psize: u64) -> bool {
         psize >= tunables::FORCE_GANGING.get()
             && psize > self.writer.unit()
-            && self.lot % 100 < tunables::FORCE_GANGING_PCT.get()
+            && self.spread % 100 < tunables::FORCE_GANGING_PCT.get()
     }
 
     /// Where the block should go, now that its size is known (`spa_preferred_class`).

@@ -7,28 +7,28 @@
 //! groups later, and the next ones write in long runs, too. Where data is among it, only holes come
 //! free, which then cost a write each.
 //!
-//! So a metaslab is at *home* with one of two camps: with data, or with everything else. A camp
-//! settles in those that are nobody's as it needs them. When they are used up, metadata could only
-//! go where data has been, and its long runs would be gone for good. So after each transaction group
-//! metadata *claims* further metaslabs, the emptiest, as long as it has less free space than it
-//! should have, and lets go of what is too much:
+//! So a metaslab has an *affinity* to data or to everything else. A kind of blocks takes those that have
+//! none as it needs them. When they are used up, metadata could only go where data has been, and its
+//! long runs would be gone for good. So after each transaction group metadata *claims* further
+//! metaslabs, the emptiest, as long as it has less free space than it should have, and gives back what
+//! is too much:
 //!
 //! ```text
-//!   free space of metadata's homes = SPARE times what is allocated there,
-//!                                    but at most 1/SHARE of the vdev's free space
+//!   free space of metadata's metaslabs = SPARE times what is allocated there,
+//!                                        but at most 1/SHARE of the vdev's free space
 //! ```
 //!
 //! What it claims is spread over the vdev, since copies of a block keep a distance.
 //!
-//! A home is a preference only: any metaslab serves any block before one fails. Nothing of this is on
-//! disk; in a pool that was just opened all metaslabs are nobody's.
+//! An affinity is a preference only: any metaslab serves any block before one fails. Nothing of this is
+//! on disk; in a pool that was just opened no metaslab has an affinity.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Metadata's homes have so many times the free space that is allocated there.
+/// Metadata's metaslabs have so many times the free space that is allocated there.
 const SPARE: u64 = 2;
-/// Metadata's homes have at most this fraction of the free space of the vdev.
+/// Metadata's metaslabs have at most this fraction of the free space of the vdev.
 const SHARE: u64 = 8;
 /// Metaslabs that have less than this fraction of their space free are not claimed.
 const CLAIM_FRACTION: u64 = 3;
@@ -37,35 +37,35 @@ const MOVES: usize = 8;
 /// Parts of the vdev that the claimed metaslabs are spread over.
 const REGIONS: usize = 4;
 
-/// What blocks are for, as far as their homes go.
+/// What blocks, and the metaslabs that they go to, are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Camp {
+pub(super) enum Affinity {
     /// Data of files and volumes.
     Data,
     /// Everything else.
     Metadata,
 }
 
-impl Camp {
+impl Affinity {
     /// That of an allocator's blocks: the first one is for data.
-    pub(super) fn of(allocator: usize) -> Camp {
-        if allocator == 0 { Camp::Data } else { Camp::Metadata }
+    pub(super) fn of(allocator: usize) -> Affinity {
+        if allocator == 0 { Affinity::Data } else { Affinity::Metadata }
     }
 }
 
-/// The homes of one vdev.
+/// The affinities of the metaslabs of one vdev.
 #[derive(Debug, Default)]
-pub(super) struct Homes(BTreeMap<usize, Camp>);
+pub(super) struct Affinities(BTreeMap<usize, Affinity>);
 
-impl Homes {
-    /// Whose metaslab `i` is; `None`: nobody's.
-    pub(super) fn of(&self, i: usize) -> Option<Camp> {
+impl Affinities {
+    /// That of metaslab `i`; `None`: it has none.
+    pub(super) fn of(&self, i: usize) -> Option<Affinity> {
         self.0.get(&i).copied()
     }
 
-    /// `camp` settles in metaslab `i` if it is nobody's.
-    pub(super) fn settle(&mut self, i: usize, camp: Camp) {
-        self.0.entry(i).or_insert(camp);
+    /// Metaslab `i` gets an affinity if it has none.
+    pub(super) fn settle(&mut self, i: usize, affinity: Affinity) {
+        self.0.entry(i).or_insert(affinity);
     }
 
     /// Claims metaslabs for metadata, or lets go of some. `used` has the bytes that are not free in
@@ -90,7 +90,7 @@ impl Homes {
             let Some(i) = best.filter(|i| has + free(*i) / 2 <= wanted) else { break };
             has += free(i);
             of_region[region(i)] += free(i);
-            self.0.insert(i, Camp::Metadata);
+            self.0.insert(i, Affinity::Metadata);
         }
         for _ in 0..MOVES {
             let can = |i: &usize| self.is_metadata(*i) && !busy(*i) && free(*i) > 0;
@@ -106,7 +106,7 @@ impl Homes {
     }
 
     fn is_metadata(&self, i: usize) -> bool {
-        self.of(i) == Some(Camp::Metadata)
+        self.of(i) == Some(Affinity::Metadata)
     }
 }
 
@@ -116,45 +116,55 @@ mod tests {
 
     const SIZE: u64 = 1000;
 
-    fn of_metadata(homes: &Homes) -> Vec<usize> {
-        homes.0.iter().filter(|(_, camp)| **camp == Camp::Metadata).map(|(i, _)| *i).collect()
+    fn of_metadata(affinities: &Affinities) -> Vec<usize> {
+        affinities
+            .0
+            .iter()
+            .filter(|(_, affinity)| **affinity == Affinity::Metadata)
+            .map(|(i, _)| *i)
+            .collect()
     }
 
     #[test]
     fn metadata_has_room_in_proportion_all_over_the_vdev() {
-        let mut homes = Homes::default();
-        (0..40).for_each(|i| homes.settle(i, if i == 5 { Camp::Metadata } else { Camp::Data }));
-        homes.settle(5, Camp::Data);
-        assert_eq!(of_metadata(&homes), [5], "whoever settled first stays");
+        let mut affinities = Affinities::default();
+        (0..40).for_each(|i| {
+            affinities.settle(i, if i == 5 { Affinity::Metadata } else { Affinity::Data })
+        });
+        affinities.settle(5, Affinity::Data);
+        assert_eq!(of_metadata(&affinities), [5], "whoever settled first stays");
         let mut used = vec![500; 40];
         used[7] = 900;
         (10..40).step_by(10).for_each(|i| used[i + 1] = 400);
         used[5] = 900;
-        homes.balance(&used, SIZE, |i| i == 11);
+        affinities.balance(&used, SIZE, |i| i == 11);
         // 1800 bytes are wanted, 100 are there.
-        assert_eq!(of_metadata(&homes).len(), 4);
-        assert!([21, 31].iter().all(|i| homes.of(*i) == Some(Camp::Metadata)), "the emptiest");
-        assert_eq!(homes.of(11), Some(Camp::Data), "busy");
-        assert!(of_metadata(&homes).iter().any(|i| (10..20).contains(i)), "in all regions");
-        let before = of_metadata(&homes);
-        homes.balance(&used, SIZE, |_| false);
-        let after = of_metadata(&homes);
+        assert_eq!(of_metadata(&affinities).len(), 4);
+        assert!(
+            [21, 31].iter().all(|i| affinities.of(*i) == Some(Affinity::Metadata)),
+            "the emptiest"
+        );
+        assert_eq!(affinities.of(11), Some(Affinity::Data), "busy");
+        assert!(of_metadata(&affinities).iter().any(|i| (10..20).contains(i)), "in all regions");
+        let before = of_metadata(&affinities);
+        affinities.balance(&used, SIZE, |_| false);
+        let after = of_metadata(&affinities);
         assert!(before.iter().all(|i| after.contains(i)), "none of them is given up");
     }
 
     #[test]
     fn metadata_leaves_most_free_space_to_data() {
-        let mut homes = Homes::default();
-        (0..40).for_each(|i| homes.settle(i, Camp::Metadata));
+        let mut affinities = Affinities::default();
+        (0..40).for_each(|i| affinities.settle(i, Affinity::Metadata));
         let used = vec![500; 40];
         for _ in 0..10 {
-            homes.balance(&used, SIZE, |_| false);
+            affinities.balance(&used, SIZE, |_| false);
         }
         // An eighth of 20,000 bytes, and not so much more that one could go.
-        assert_eq!(of_metadata(&homes).len(), 6);
+        assert_eq!(of_metadata(&affinities).len(), 6);
         let full = vec![SIZE; 40];
-        homes.balance(&full, SIZE, |_| false);
-        assert_eq!(of_metadata(&homes).len(), 6, "nothing to be had");
-        homes.balance(&[], SIZE, |_| false);
+        affinities.balance(&full, SIZE, |_| false);
+        assert_eq!(of_metadata(&affinities).len(), 6, "nothing to be had");
+        affinities.balance(&[], SIZE, |_| false);
     }
 }

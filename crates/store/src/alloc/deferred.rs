@@ -1,4 +1,5 @@
-//! Space that has waited long enough comes back into circulation beside the next transaction group.
+//! Deferred frees come back into circulation beside the next transaction group (`ms_defer`,
+//! `metaslab_sync_done`).
 //!
 //! When a txg is on disk, all that was freed in another one, two before, may be allocated again. In a
 //! pool that is overwritten at random these are as many segments as the txg had blocks, all over the
@@ -9,14 +10,14 @@
 //!   sync ───── sync_done(txg) ── whoever waits is told ───── sync_done(txg + 1) ──>
 //!                how much comes back is │ counted             ^ waits for the thread
 //!                                       v                     │
-//!   thread                 Work: each metaslab's frees begin to wait or come back; homes are seen to
+//!   thread                 Work: each metaslab's frees begin to wait or come back; affinities are balanced
 //! ```
 //!
-//! The thread begins when the sync drops what `sync_done` gave it ([`Maturation`]): one that is woken
+//! The thread begins when the sync drops what `sync_done` gave it ([`DeferredFrees`]): one that is woken
 //! may run before the one that wakes it goes on, and nobody is to wait for that.
 //!
 //! To accounts the space is free from `sync_done` on. An allocation that finds no room waits for the
-//! thread and looks again ([`Maturing::wait`]), so that none is refused for what is on its way.
+//! thread and looks again ([`DeferThread::wait`]), so that none is refused for what is on its way.
 //!
 //! Invariants: work of one txg at a time; work holds no part of the pool but its metaslabs, so that a
 //! pool that is exported meanwhile lets go of its devices.
@@ -34,7 +35,7 @@ pub(super) struct Work {
     pub groups: Vec<Arc<Group>>,
     /// The txg that is on disk.
     pub txg: u64,
-    /// What was freed in this txg and before matures.
+    /// What was freed in this txg and before may be allocated again.
     pub due: Option<u64>,
     /// See [`Options::unload_after`](super::Options::unload_after).
     pub unload_after: Option<u64>,
@@ -72,18 +73,18 @@ impl Drop for Done {
 
 type Job = (Work, Done);
 
-/// What is on its way back after a txg. The work begins when this is dropped; until then it counts as
-/// under way.
-pub struct Maturation(Option<(Sender<Job>, Job)>);
+/// Deferred frees that come back after a txg. The work begins when this is dropped; until then it counts
+/// as under way.
+pub struct DeferredFrees(Option<(Sender<Job>, Job)>);
 
-impl Maturation {
+impl DeferredFrees {
     /// Nothing is on its way any more.
-    pub(super) fn over() -> Maturation {
-        Maturation(None)
+    pub(super) fn over() -> DeferredFrees {
+        DeferredFrees(None)
     }
 }
 
-impl Drop for Maturation {
+impl Drop for DeferredFrees {
     fn drop(&mut self) {
         let Some((queue, job)) = self.0.take() else { return };
         // Without a thread it is done here.
@@ -95,26 +96,26 @@ impl Drop for Maturation {
 }
 
 /// The thread; see the module's documentation. It ends when this is dropped.
-pub(super) struct Maturing {
+pub(super) struct DeferThread {
     queue: Sender<Job>,
     shared: Arc<Shared>,
 }
 
-impl Maturing {
-    pub(super) fn start() -> Maturing {
+impl DeferThread {
+    pub(super) fn start() -> DeferThread {
         let (queue, all) = bounded::<Job>(1);
         let run = move || all.into_iter().for_each(|(work, _done)| work.run());
-        if let Err(e) = std::thread::Builder::new().name("metaslab-mature".into()).spawn(run) {
+        if let Err(e) = std::thread::Builder::new().name("metaslab-defer".into()).spawn(run) {
             tracing::warn!("no thread to give back space: {e}");
         }
-        Maturing { queue, shared: Arc::default() }
+        DeferThread { queue, shared: Arc::default() }
     }
 
     /// Has `work` done, after what is under way.
-    pub(super) fn give(&self, work: Work) -> Maturation {
+    pub(super) fn give(&self, work: Work) -> DeferredFrees {
         self.wait();
         *self.shared.busy.lock() = true;
-        Maturation(Some((self.queue.clone(), (work, Done(self.shared.clone())))))
+        DeferredFrees(Some((self.queue.clone(), (work, Done(self.shared.clone())))))
     }
 
     /// Whether something is under way.
