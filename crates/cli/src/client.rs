@@ -11,10 +11,13 @@ use crate::socket::{Place, open_own};
 use cenote_command::outcome::plain;
 use cenote_command::output::printable;
 use cenote_command::{Caller, Cancel};
+use cenote_fuse::agent::Channel;
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -211,6 +214,7 @@ pub fn run(connection: Connection, tool: &str, args: &[OsString]) -> io::Result<
         env: caller.env.iter().map(|(k, v)| (bytes(k), bytes(v))).collect(),
         terminal: caller.terminal,
         umask: caller.umask,
+        namespace: cenote_fuse::namespace(),
     };
     converse(connection, &Request::Run(run))
 }
@@ -229,6 +233,19 @@ fn check_version(hello: &Hello) -> io::Result<()> {
     )))
 }
 
+/// Starts to send a request, with a socket on which this process serves as the daemon's agent in its mount
+/// namespace. Returns how many bytes were sent.
+fn offer_agent(stream: &UnixStream, wire: &[u8]) -> io::Result<usize> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let serve = || {
+        if let Err(e) = cenote_fuse::agent::serve(ours) {
+            tracing::debug!("agent: {e}");
+        }
+    };
+    std::thread::Builder::new().name("agent".into()).spawn(serve)?;
+    Channel::new(stream.try_clone()?).send_with(wire, theirs.as_fd())
+}
+
 /// Sends a request and passes on what is answered; returns the exit code.
 ///
 /// # Errors
@@ -236,7 +253,13 @@ fn check_version(hello: &Hello) -> io::Result<()> {
 pub fn converse(mut connection: Connection, request: &Request) -> io::Result<i32> {
     let mut wire = Vec::new();
     write_json(&mut wire, Kind::Request, request)?;
-    connection.link.write_all(&wire)?;
+    let sent = match request {
+        Request::Run(run) if run.namespace != connection.hello.namespace => {
+            offer_agent(connection.link.stream(), &wire)?
+        }
+        _ => 0,
+    };
+    connection.link.write_all(wire.get(sent..).unwrap_or_default())?;
     let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
     loop {
         let frame = match read_frame(&mut connection.link) {

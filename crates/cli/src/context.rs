@@ -4,6 +4,9 @@
 //! own standard streams nor its working directory, because it may run in the daemon on behalf of a
 //! client (whose values the client sends along) as well as in the process that the user started.
 //!
+//! Paths that may lead into mounts are looked up by [`Context::agent`], which is in the caller's mount
+//! namespace.
+//!
 //! Invariants: every relative path that a command gets goes through [`Context::path`]; a command
 //! that works for longer than a moment looks at [`Context::cancelled`] now and then, which turns
 //! true when the client has gone away or was interrupted.
@@ -12,6 +15,7 @@ use crate::pools::{Imported, PoolTable};
 use cenote_command::outcome::{self, Outcome};
 use cenote_command::output::Output;
 use cenote_command::{Caller, Cancel};
+use cenote_fuse::Agent;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -27,6 +31,9 @@ pub struct Context {
     pub caller: Caller,
     /// The imported pools. Empty in a process that is not the daemon.
     pub pools: Arc<PoolTable>,
+    /// What does things at paths for the command, if the caller is in another mount namespace than the
+    /// daemon.
+    pub callers_agent: Option<Arc<dyn Agent>>,
     /// Stops the command.
     pub cancel: Cancel,
     /// The command line as it goes into the history of pools: `zpool set comment=x tank`.
@@ -51,6 +58,7 @@ impl Context {
             err: Output::new(streams.err, caller.terminal.err),
             caller,
             pools,
+            callers_agent: None,
             cancel,
             line: String::new(),
             changed: None,
@@ -77,6 +85,16 @@ impl Context {
     /// `path` as seen from the user's directory.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         self.caller.path(path)
+    }
+
+    /// What does things at paths for the command, in the mount namespace of its caller.
+    pub fn agent(&self) -> Arc<dyn Agent> {
+        self.callers_agent.clone().unwrap_or_else(|| self.pools.agent())
+    }
+
+    /// Whether the caller is in another mount namespace than the daemon.
+    pub fn is_elsewhere(&self) -> bool {
+        self.callers_agent.is_some()
     }
 
     /// An environment variable of the user.

@@ -1,6 +1,7 @@
 //! `cenote daemon`: start, look at and stop the daemon by hand.
 
 use crate::client;
+use crate::mounts::agents;
 use crate::protocol::Request;
 use crate::server;
 use crate::socket::Place;
@@ -22,6 +23,9 @@ pub struct DaemonArgs {
     /// Wait for the daemon that started this process to end, then take its mounts away
     #[arg(long, hide = true, conflicts_with = "foreground")]
     watch_mounts: bool,
+    /// Do things at paths for the daemon that started this process, until it ends
+    #[arg(long, hide = true, conflicts_with_all = ["foreground", "watch_mounts"])]
+    mount_agent: bool,
     #[command(subcommand)]
     action: Option<Action>,
 }
@@ -37,8 +41,10 @@ enum Action {
 /// Runs `cenote daemon`; returns the exit code.
 pub fn run(args: &DaemonArgs) -> i32 {
     if args.watch_mounts {
-        cenote_fuse::watcher::watch(io::stdin().lock());
-        return 0;
+        return i32::from(cenote_fuse::watcher::watch().is_err());
+    }
+    if args.mount_agent {
+        return i32::from(agents::serve().is_err());
     }
     let done = Place::of_process().and_then(|place| match args.action {
         None if args.foreground => foreground(&place, args.detach),

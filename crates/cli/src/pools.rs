@@ -10,17 +10,19 @@
 //! or unmount hold [`PoolTable::change`] meanwhile, so that two of them never meet.
 
 use crate::context::Context;
-use crate::mounts::{LazyWatcher, Mounts};
+use crate::mounts::Mounts;
+use crate::mounts::agents::{self, LazyWatcher};
 use crate::tunables::directory::Directories;
 use crate::tunables::startup;
 use cenote_dsl::PropValue;
 use cenote_format::nvlist::NvList;
-use cenote_fuse::Watcher;
+use cenote_fuse::{Agent, Local, Watcher};
 use cenote_pool::Pool;
 use cenote_pool::engine::{Engine, EngineError};
 use cenote_pool::history;
 use cenote_pool::props::PropChange;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -169,16 +171,46 @@ pub fn reason(e: &EngineError) -> String {
 }
 
 /// The imported pools by name.
-#[derive(Default)]
 pub struct PoolTable {
     pools: Mutex<BTreeMap<String, Arc<Imported>>>,
     change: Mutex<()>,
     watcher: LazyWatcher,
+    agent: Arc<dyn Agent>,
     /// Mounts that show tunables and figures.
     pub directories: Directories,
 }
 
+impl Default for PoolTable {
+    /// That of a process which mounts nothing.
+    fn default() -> PoolTable {
+        PoolTable::with(Arc::new(Local))
+    }
+}
+
 impl PoolTable {
+    /// That of a daemon.
+    ///
+    /// # Errors
+    /// It is not known which program runs.
+    pub fn of_daemon() -> io::Result<PoolTable> {
+        Ok(PoolTable::with(agents::helper()?))
+    }
+
+    fn with(agent: Arc<dyn Agent>) -> PoolTable {
+        PoolTable {
+            pools: Mutex::default(),
+            change: Mutex::default(),
+            watcher: LazyWatcher::default(),
+            agent,
+            directories: Directories::default(),
+        }
+    }
+
+    /// What does for this process what has to be done at paths, in its mount namespace.
+    pub fn agent(&self) -> Arc<dyn Agent> {
+        Arc::clone(&self.agent)
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Imported>>> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }

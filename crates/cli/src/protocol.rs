@@ -10,6 +10,9 @@
 //! daemon -> client   Exit    JSON number, last
 //! ```
 //!
+//! A client that is in another mount namespace than the daemon is its agent there
+//! ([`cenote_fuse::agent`]): a socket for that comes with the first byte of its Request.
+//!
 //! The client cancels by closing the connection. Frames are bounded: [`MAX_JSON`] for the two
 //! headers, [`MAX_DATA`] for output; a longer frame is an error and ends the connection.
 
@@ -71,6 +74,9 @@ pub struct Hello {
     /// Its [`PROTOCOL`]; 0 where there was no such number yet.
     #[serde(default)]
     pub protocol: u32,
+    /// Number of its mount namespace.
+    #[serde(default)]
+    pub namespace: u64,
 }
 
 /// What the client wants.
@@ -99,6 +105,9 @@ pub struct Run {
     pub terminal: Terminal,
     /// The user's file mode creation mask.
     pub umask: u32,
+    /// Number of the mount namespace of the user's process.
+    #[serde(default)]
+    pub namespace: u64,
 }
 
 /// Writes a frame. Longer data goes out as several frames.

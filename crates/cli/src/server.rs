@@ -13,12 +13,15 @@
 
 use crate::context::{Context, Streams};
 use crate::dispatch;
+use crate::mounts::Directory;
+use crate::mounts::table::Way;
 use crate::pools::PoolTable;
 use crate::protocol::{BEAT, Hello, Kind, MAX_DATA, PROTOCOL, Request, Run};
 use crate::protocol::{read_frame, read_json, write_frame, write_json};
 use crate::socket::{Place, at, open_own};
 use crate::tunables::startup;
 use cenote_command::{Caller, Cancel};
+use cenote_fuse::agent::{Channel, Remote};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -114,6 +117,7 @@ fn start_beating(daemon: &Arc<Daemon>) -> io::Result<()> {
 
 /// Serves until there is nothing to do or somebody says stop. Ok(false): another daemon runs.
 pub fn serve(place: &Place) -> io::Result<bool> {
+    allow_many_files();
     place.prepare()?;
     let Some(_lock) = lock(place)? else { return Ok(false) };
     let listener = bind(place)?;
@@ -129,7 +133,7 @@ pub fn serve(place: &Place) -> io::Result<bool> {
         signals.push(ours);
     }
     let daemon = Arc::new(Daemon {
-        pools: Arc::new(PoolTable::default()),
+        pools: Arc::new(PoolTable::of_daemon()?),
         running: Mutex::default(),
         wake: Mutex::new(wake_out),
         wires: Mutex::default(),
@@ -143,6 +147,16 @@ pub fn serve(place: &Place) -> io::Result<bool> {
     finish(&daemon);
     tracing::info!("ended");
     result.map(|()| true)
+}
+
+/// Each mount takes descriptors: as many may be open as the system lets this process have. Programs that
+/// it starts cannot be hurt by that: they use none of the old calls for which 1024 is the limit.
+fn allow_many_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::warn!("no more than {current:?} files can be open: {e}");
+    }
 }
 
 /// The lock file, locked, with the number of this process in it; `None` if another daemon has it.
@@ -271,9 +285,13 @@ fn converse(
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         protocol: PROTOCOL,
+        namespace: cenote_fuse::namespace(),
     };
     write_json(&mut stream, Kind::Hello, &hello)?;
-    let request: Request = read_json(&mut stream, Kind::Request)?;
+    let mut channel = Channel::new(stream);
+    let request: Request = read_json(&mut channel, Kind::Request)?;
+    let socket = channel.take_descriptor();
+    let stream = channel.into_stream();
     stream.set_read_timeout(None)?;
     watch(stream.try_clone()?, cancel.clone())?;
     let wire = Arc::new(Mutex::new(stream));
@@ -281,6 +299,9 @@ fn converse(
     let code = match request {
         Request::Run(run) => {
             let mut ctx = context(daemon, &wire, (&run, user), cancel);
+            if let Some(socket) = socket.filter(|_| run.namespace != cenote_fuse::namespace()) {
+                ctx.callers_agent = Some(Arc::new(Remote::new(socket.into(), run.namespace)?));
+            }
             let args: Vec<OsString> = run.args.into_iter().map(OsString::from_vec).collect();
             if let Some((title, _)) = daemon.running().commands.get_mut(&id) {
                 *title = title_of(&run.tool, &args);
@@ -405,7 +426,9 @@ fn finish(daemon: &Daemon) {
     daemon.pools.directories.unmount_all();
     for imported in daemon.pools.all() {
         let name = imported.name().to_string();
-        if let Err(e) = imported.mounts.unmount_all(true) {
+        let by = daemon.pools.agent();
+        let way = Way { force: true, directory: Directory::Inherited, by: &*by };
+        if let Err(e) = imported.mounts.close(way) {
             tracing::warn!("{name}: {e}");
         }
         if let Err(e) = crate::zpool::export::close(&imported, false) {

@@ -1,76 +1,141 @@
-//! Attaching to the kernel: a `/dev/fuse` descriptor that is mounted somewhere, and taking mounts
-//! away.
+//! Attaching to the kernel: a `/dev/fuse` descriptor that is mounted somewhere.
+//!
+//! What is here looks up paths, so a process that serves mounts does not call it: it has an
+//! [agent](crate::agent) do it.
 //!
 //! Root mounts by the system call. Others ask `fusermount3`, which is set-user-id root: it mounts and
 //! hands the descriptor back over a socket, whose number it finds in `_FUSE_COMMFD` (here its
 //! standard input). Root in a container that may not mount takes the same way.
+//!
+//! A descriptor that is mounted already can be mounted once more, in any place and namespace: the kernel
+//! then shows the same file system there (one superblock), with one cache for all its mounts.
 
-use crate::session::{Filesystem, Notifier, Session, Users};
-use crate::watcher::Watcher;
-use crate::{MountSpec, mountinfo};
+use crate::agent::{MountRequest, Mounted};
+use crate::detach::clear_dead;
+use crate::mountinfo::Table;
 use cenote_zpl::{Atime, FileSystem};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use serde::{Deserialize, Serialize};
 use std::ffi::CString;
-use std::fs;
-use std::io::IoSliceMut;
+use std::fs::{self, DirBuilder};
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// The helper for users other than root.
-const HELPER: &str = "fusermount3";
+pub(crate) const HELPER: &str = "fusermount3";
 /// What ordinary users may do with FUSE.
 const CONFIG: &str = "/etc/fuse.conf";
-/// How long an unmounted file system may take to say goodbye.
-const GOODBYE: Duration = Duration::from_secs(2);
 
 /// Why mounting or unmounting failed.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
 pub enum MountError {
     /// The directory cannot be used.
     #[error("cannot mount at '{path}': {why}", path = .0.display(), why = .1)]
-    Mountpoint(PathBuf, Errno),
+    Mountpoint(#[serde(with = "as_bytes")] PathBuf, #[serde(with = "as_number")] Errno),
+    /// The directory is missing and cannot be made.
+    #[error("cannot make '{path}': {why}", path = .0.display(), why = .1)]
+    Make(#[serde(with = "as_bytes")] PathBuf, #[serde(with = "as_number")] Errno),
+    /// The directory is not empty, and is not to be hidden.
+    #[error("cannot mount at '{path}': directory is not empty", path = .0.display())]
+    NotEmpty(#[serde(with = "as_bytes")] PathBuf),
     /// The kernel has no FUSE, or access to it is denied.
     #[error("/dev/fuse: {0}: FUSE is needed for mounts (try 'modprobe fuse')")]
-    Device(Errno),
+    Device(#[serde(with = "as_number")] Errno),
     /// The system call failed.
     #[error("cannot mount at '{path}': {why}", path = .0.display(), why = .1)]
-    Mount(PathBuf, Errno),
+    Mount(#[serde(with = "as_bytes")] PathBuf, #[serde(with = "as_number")] Errno),
     /// The helper is not installed.
     #[error(
         "cannot run fusermount3: {0}: it is needed to mount as an ordinary user (package fuse3)"
     )]
-    NoHelper(std::io::ErrorKind),
+    NoHelper(#[serde(with = "as_number")] Errno),
     /// The helper's message.
     #[error("{0}")]
     Helper(String),
+    /// The process that mounts for this one does not answer.
+    #[error("the process that mounts does not answer: {0}")]
+    Agent(String),
     /// A file system cannot be served inside another one's mount.
     #[error("cannot mount at '{path}': {why}", path = .0.display(), why = .1)]
-    Graft(PathBuf, String),
+    Graft(#[serde(with = "as_bytes")] PathBuf, String),
     /// The kernel did not agree with the server.
     #[error("FUSE session: {0}")]
     Session(String),
     /// Files in the mount are in use.
     #[error("'{path}': device is busy", path = .0.display())]
-    Busy(PathBuf),
+    Busy(#[serde(with = "as_bytes")] PathBuf),
+    /// Somebody else has mounted the file system in a further place, which is not ours to unmount.
+    #[error("it is also mounted at '{path}'", path = .0.display())]
+    Shown(#[serde(with = "as_bytes")] PathBuf),
     /// The system call failed.
     #[error("cannot unmount '{path}': {why}", path = .0.display(), why = .1)]
-    Unmount(PathBuf, Errno),
+    Unmount(#[serde(with = "as_bytes")] PathBuf, #[serde(with = "as_number")] Errno),
     /// Something else is mounted over it, which has to go first.
     #[error("'{path}': another mount covers it", path = .0.display())]
-    Covered(PathBuf),
+    Covered(#[serde(with = "as_bytes")] PathBuf),
+}
+
+/// Errors of the system as numbers.
+mod as_number {
+    use rustix::io::Errno;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(errno: &Errno, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_i32(errno.raw_os_error())
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Errno, D::Error> {
+        // Other numbers are no errors.
+        let number = i32::deserialize(from)?;
+        Ok(if (1..4096).contains(&number) { Errno::from_raw_os_error(number) } else { Errno::IO })
+    }
+}
+
+/// Paths as bytes, which need not be UTF-8.
+pub(crate) mod as_bytes {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::{Path, PathBuf};
+
+    pub(crate) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().as_bytes().serialize(to)
+    }
+
+    pub(crate) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<PathBuf, D::Error> {
+        Ok(OsString::from_vec(Vec::deserialize(from)?).into())
+    }
+}
+
+/// Lists of paths as bytes.
+pub(crate) mod all_as_bytes {
+    use super::as_bytes;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::path::PathBuf;
+
+    /// A path.
+    #[derive(Serialize, Deserialize)]
+    struct Bytes(#[serde(with = "as_bytes")] PathBuf);
+
+    pub(crate) fn serialize<S: Serializer>(paths: &[PathBuf], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(paths.iter().map(|p| Bytes(p.clone())))
+    }
+
+    pub(crate) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
+        Ok(Vec::<Bytes>::deserialize(from)?.into_iter().map(|p| p.0).collect())
+    }
 }
 
 /// Whether to unmount what is in use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Force {
     /// Fail if it is in use.
     No,
@@ -78,37 +143,18 @@ pub enum Force {
     Yes,
 }
 
-/// A mount as the kernel sees it.
-pub(crate) struct Kind {
-    /// The mount's source (`SOURCE` of `findmnt`).
-    pub source: String,
-    /// What comes after `fuse.` in its type.
-    pub subtype: &'static str,
-    pub writable: bool,
-    pub setuid: bool,
-    pub devices: bool,
-    pub exec: bool,
-    /// Flags about access times.
-    pub times: MountFlags,
+/// What the kernel lets be done in a mount.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Allowed {
+    pub(crate) writable: bool,
+    pub(crate) setuid: bool,
+    pub(crate) devices: bool,
+    pub(crate) exec: bool,
 }
 
-impl Kind {
-    /// The mount of a file system.
-    pub(crate) fn of(spec: &MountSpec) -> Kind {
-        Kind {
-            source: spec.dataset.clone(),
-            subtype: "zfs",
-            writable: spec.fs.is_writable(),
-            setuid: spec.setuid,
-            devices: spec.devices,
-            exec: spec.exec,
-            times: access_times(&spec.fs),
-        }
-    }
-
-    /// As the system call takes it.
-    fn flags(&self) -> MountFlags {
-        let mut flags = self.times;
+impl Allowed {
+    /// As the system call takes it, with further flags.
+    pub(crate) fn flags(self, mut flags: MountFlags) -> MountFlags {
         for (allowed, flag) in [
             (self.writable, MountFlags::RDONLY),
             (self.setuid, MountFlags::NOSUID),
@@ -123,7 +169,7 @@ impl Kind {
     }
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
@@ -142,48 +188,6 @@ pub fn can_nest() -> bool {
     is_root()
 }
 
-/// Mounts, and returns the descriptor through which the kernel talks.
-pub(crate) fn attach(
-    kind: &Kind,
-    mountpoint: &Path,
-    other_users: bool,
-) -> Result<OwnedFd, MountError> {
-    if is_root() {
-        match mount_directly(kind, mountpoint, other_users) {
-            Err(MountError::Mount(_, Errno::PERM)) => {}
-            result => return result,
-        }
-    }
-    mount_by_helper(kind, mountpoint, other_users)
-}
-
-fn mount_directly(
-    kind: &Kind,
-    mountpoint: &Path,
-    other_users: bool,
-) -> Result<OwnedFd, MountError> {
-    let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-        .map_err(MountError::Device)?;
-    let failed = |e| MountError::Mount(mountpoint.to_owned(), e);
-    let unusable = |e| MountError::Mountpoint(mountpoint.to_owned(), number(&e));
-    let mode = fs::metadata(mountpoint).map_err(unusable)?.mode();
-    let mut data = format!(
-        "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions",
-        device.as_raw_fd(),
-        rustix::process::getuid().as_raw(),
-        rustix::process::getgid().as_raw(),
-    );
-    if other_users {
-        data.push_str(",allow_other");
-    }
-    let flags = kind.flags();
-    let data = CString::new(data).map_err(|_| failed(Errno::INVAL))?;
-    let fstype = format!("fuse.{}", kind.subtype);
-    rustix::mount::mount(kind.source.as_str(), mountpoint, fstype, flags, Some(data.as_c_str()))
-        .map_err(failed)?;
-    Ok(device)
-}
-
 /// The `atime` property as the kernel shows it. The server does what it says.
 pub(crate) fn access_times(fs: &FileSystem) -> MountFlags {
     match fs.settings().atime {
@@ -194,23 +198,114 @@ pub(crate) fn access_times(fs: &FileSystem) -> MountFlags {
     }
 }
 
-fn mount_by_helper(
-    kind: &Kind,
+/// Mounts: a new descriptor, or once more what `device` is mounted as. Returns the descriptor through
+/// which the kernel talks. If it fails, directories that were made are removed.
+pub(crate) fn mount(
+    request: &MountRequest,
+    device: Option<OwnedFd>,
+) -> Result<(Mounted, OwnedFd), MountError> {
+    clear_dead(&resolve(&request.mountpoint))?;
+    let made = match request.make {
+        true => make_directories(&request.mountpoint)
+            .map_err(|e| MountError::Make(request.mountpoint.clone(), number(&e)))?,
+        false => Vec::new(),
+    };
+    let mounted = mount_at(request, device);
+    if mounted.is_err() {
+        remove_made(&made);
+    }
+    let (mountpoint, id, device) = mounted?;
+    Ok((Mounted { mountpoint, id, made }, device))
+}
+
+fn mount_at(
+    request: &MountRequest,
+    device: Option<OwnedFd>,
+) -> Result<(PathBuf, String, OwnedFd), MountError> {
+    let given = &request.mountpoint;
+    if !request.overlay && !is_empty(given) {
+        return Err(MountError::NotEmpty(given.clone()));
+    }
+    let mountpoint = directory(given)?;
+    let device = attach(request, &mountpoint, device)?;
+    match Table::read().top(&mountpoint) {
+        Some(mount) => Ok((mountpoint, mount.id.clone(), device)),
+        // The connection ends with its descriptor, and its mount is dead then.
+        None => {
+            drop(device);
+            let _ = clear_dead(&mountpoint);
+            let why = "/proc/self/mountinfo does not show the mount";
+            Err(MountError::Session(why.into()))
+        }
+    }
+}
+
+/// Mounts at a directory without symbolic links.
+fn attach(
+    request: &MountRequest,
     mountpoint: &Path,
-    other_users: bool,
+    device: Option<OwnedFd>,
 ) -> Result<OwnedFd, MountError> {
+    let again = device.is_some();
+    if is_root() {
+        match mount_directly(request, mountpoint, device) {
+            Err(MountError::Mount(_, Errno::PERM)) if !again => {}
+            result => return result,
+        }
+    }
+    match again {
+        // The helper cannot mount what is mounted already.
+        true => Err(MountError::Mount(mountpoint.to_owned(), Errno::PERM)),
+        false => mount_by_helper(request, mountpoint),
+    }
+}
+
+fn mount_directly(
+    request: &MountRequest,
+    mountpoint: &Path,
+    device: Option<OwnedFd>,
+) -> Result<OwnedFd, MountError> {
+    let device = match device {
+        Some(device) => device,
+        None => rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(MountError::Device)?,
+    };
+    let failed = |e| MountError::Mount(mountpoint.to_owned(), e);
+    let unusable = |e| MountError::Mountpoint(mountpoint.to_owned(), number(&e));
+    let mode = fs::metadata(mountpoint).map_err(unusable)?.mode();
+    let mut data = format!(
+        "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    if request.other_users {
+        data.push_str(",allow_other");
+    }
+    let flags = request.flags();
+    let data = CString::new(data).map_err(|_| failed(Errno::INVAL))?;
+    let fstype = format!("fuse.{}", request.subtype);
+    rustix::mount::mount(request.source.as_str(), mountpoint, fstype, flags, Some(data.as_c_str()))
+        .map_err(failed)?;
+    Ok(device)
+}
+
+fn mount_by_helper(request: &MountRequest, mountpoint: &Path) -> Result<OwnedFd, MountError> {
     // A comma in an option is escaped; other characters of dataset names need nothing.
-    let name = kind.source.replace('\\', "\\\\").replace(',', "\\,");
-    let access = if kind.writable { "rw" } else { "ro" };
-    let mut options =
-        format!("{access},nosuid,nodev,default_permissions,subtype={},fsname={name}", kind.subtype);
-    if other_users {
+    let name = request.source.replace('\\', "\\\\").replace(',', "\\,");
+    let flags = request.flags();
+    let access = if flags.contains(MountFlags::RDONLY) { "ro" } else { "rw" };
+    let mut options = format!(
+        "{access},nosuid,nodev,default_permissions,subtype={},fsname={name}",
+        request.subtype
+    );
+    if request.other_users {
         options.push_str(",allow_other");
     }
-    if !kind.exec {
+    if flags.contains(MountFlags::NOEXEC) {
         options.push_str(",noexec");
     }
-    let helper = |e: std::io::Error| MountError::NoHelper(e.kind());
+    let helper = |e: io::Error| MountError::NoHelper(number(&e));
     let (ours, theirs) = UnixStream::pair().map_err(helper)?;
     let child = Command::new(HELPER)
         .arg("-o")
@@ -247,135 +342,14 @@ fn receive_descriptor(socket: &UnixStream) -> Option<OwnedFd> {
     })
 }
 
-/// A mount that is served by threads of this process. Dropping it unmounts by force.
-pub(crate) struct Served {
-    mountpoint: PathBuf,
-    /// What identifies the mount (see `mountinfo`), until it is unmounted.
-    id: Option<String>,
-    session: Option<Session>,
-    watcher: Option<Arc<Watcher>>,
-}
-
-impl Served {
-    /// Mounts at `mountpoint`, which is without symbolic links, and serves it.
-    pub(crate) fn new<S: Filesystem>(
-        server: S,
-        kind: &Kind,
-        mountpoint: &Path,
-        watcher: Option<Arc<Watcher>>,
-    ) -> Result<Served, MountError> {
-        let other_users = allows_other_users();
-        let device = attach(kind, mountpoint, other_users)?;
-        let own = Users::Only(rustix::process::geteuid().as_raw());
-        let users = if other_users { Users::All } else { own };
-        let id = mountinfo::mount_at(mountpoint).ok_or_else(|| {
-            MountError::Session("/proc/self/mountinfo does not show the mount".into())
-        })?;
-        if let Some(watcher) = &watcher {
-            watcher.add(&id);
-        }
-        // From here on dropping it takes the mount away.
-        let mountpoint = mountpoint.to_owned();
-        let mut served = Served { mountpoint, id: Some(id), session: None, watcher };
-        let session = Session::start(server, device, users);
-        served.session = Some(session.map_err(|e| MountError::Session(e.to_string()))?);
-        Ok(served)
-    }
-
-    /// Where it is mounted.
-    pub(crate) fn mountpoint(&self) -> &Path {
-        &self.mountpoint
-    }
-
-    /// What identifies it, until it is unmounted.
-    pub(crate) fn id(&self) -> Option<&str> {
-        self.id.as_deref()
-    }
-
-    /// Tells the kernel what it does not know.
-    pub(crate) fn notifier(&self) -> Option<Notifier> {
-        self.session.as_ref().map(Session::notifier)
-    }
-
-    /// Whether it is still there: not after someone else unmounted it, which the threads that serve it
-    /// learn a moment later.
-    pub(crate) fn is_mounted(&self) -> bool {
-        let Some(id) = &self.id else { return false };
-        self.session.as_ref().is_some_and(|s| !s.is_finished())
-            && (leads_to(&self.mountpoint, id) || !mountinfo::mountpoints(id).is_empty())
-    }
-
-    /// Makes the mount another kind where it is, in use or not. False: this process cannot, since it
-    /// is not root or the mount is covered. [`MountError::Busy`]: files are open for writing, so it
-    /// cannot become read-only.
-    pub(crate) fn remount(&self, kind: &Kind) -> Result<bool, MountError> {
-        let at = &self.mountpoint;
-        if !is_root() || self.id.is_none() || mountinfo::mount_at(at) != self.id {
-            return Ok(false);
-        }
-        match rustix::mount::mount_remount(at, kind.flags(), c"") {
-            Ok(()) => Ok(true),
-            Err(Errno::PERM) => Ok(false),
-            Err(Errno::BUSY) => Err(MountError::Busy(at.clone())),
-            Err(e) => Err(MountError::Mount(at.clone(), e)),
-        }
-    }
-
-    /// Unmounts.
-    pub(crate) fn unmount(&mut self, force: Force) -> Result<(), MountError> {
-        if let Some(id) = &self.id {
-            detach(id, force)?;
-            if let Some(watcher) = &self.watcher {
-                watcher.remove(id);
-            }
-        }
-        self.id = None;
-        let Some(session) = self.session.take() else { return Ok(()) };
-        // The threads end when the kernel lets go. That takes longer if the mount is also visible
-        // in another mount namespace; then they go on serving it there.
-        let deadline = Instant::now() + GOODBYE;
-        while !session.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        if !session.is_finished() {
-            tracing::info!("'{}' is unmounted, but in use elsewhere", self.mountpoint.display());
-        } else if let Err(e) = session.join() {
-            tracing::warn!("FUSE session of '{}': {e}", self.mountpoint.display());
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        if let Err(e) = self.unmount(Force::Yes) {
-            tracing::warn!("unmount of '{}': {e}", self.mountpoint.display());
-        }
-    }
-}
-
-/// Takes away the mounts of file systems at `path`, a path without symbolic links, that nobody serves any
-/// more, with all that is below them. They stay where a daemon dies together with the process that
-/// would have taken its mounts away.
-pub fn clear_dead(path: &Path) -> Result<(), MountError> {
-    loop {
-        let Some(id) = mountinfo::mount_at(path).filter(|id| mountinfo::is_zfs(id)) else {
-            return Ok(());
-        };
-        // Attributes of a dead mount may still be known; figures are asked for each time.
-        if rustix::fs::statfs(path).err() != Some(Errno::NOTCONN) {
-            return Ok(());
-        }
-        detach(&id, Force::Yes)?;
-        if mountinfo::mount_at(path).as_ref() == Some(&id) {
-            return Err(MountError::Busy(path.to_owned()));
-        }
-    }
+/// Whether nothing is in a directory, as far as can be seen.
+pub(crate) fn is_empty(dir: &Path) -> bool {
+    fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none())
 }
 
 /// `path` without symbolic links. It is a directory: the kernel would also mount at a file, and then
 /// find a directory there.
-pub(crate) fn directory(path: &Path) -> Result<PathBuf, MountError> {
+fn directory(path: &Path) -> Result<PathBuf, MountError> {
     let unusable = |errno| MountError::Mountpoint(path.to_owned(), errno);
     let real = path.canonicalize().map_err(|e| unusable(number(&e)))?;
     match fs::metadata(&real).map_err(|e| unusable(number(&e)))?.is_dir() {
@@ -384,90 +358,91 @@ pub(crate) fn directory(path: &Path) -> Result<PathBuf, MountError> {
     }
 }
 
+/// A path without symbolic links as far as it exists; the rest as it is.
+pub(crate) fn resolve(path: &Path) -> PathBuf {
+    let found = path.ancestors().find_map(|a| Some((a.canonicalize().ok()?, a)));
+    let Some((real, prefix)) = found else { return path.to_owned() };
+    match path.strip_prefix(prefix) {
+        Ok(rest) if rest.as_os_str().is_empty() => real,
+        Ok(rest) => real.join(rest),
+        Err(_) => path.to_owned(),
+    }
+}
+
+/// Makes a directory and its parents; returns those that were missing, outermost first.
+fn make_directories(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut missing = Vec::new();
+    for dir in path.ancestors() {
+        match fs::symlink_metadata(dir) {
+            Ok(_) => break,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => missing.push(dir.to_path_buf()),
+            Err(e) => return Err(e),
+        }
+    }
+    missing.reverse();
+    for (i, dir) in missing.iter().enumerate() {
+        if let Err(e) = DirBuilder::new().mode(0o755).create(dir) {
+            remove_made(missing.get(..i).unwrap_or_default());
+            return Err(e);
+        }
+    }
+    Ok(missing)
+}
+
+/// Removes directories that were made for a mountpoint, outermost first in the list, as far as they are
+/// empty.
+pub(crate) fn remove_made(made: &[PathBuf]) {
+    for dir in made.iter().rev() {
+        if fs::remove_dir(dir).is_err() {
+            return;
+        }
+    }
+}
+
 /// The system's number of an error.
-fn number(e: &std::io::Error) -> Errno {
+pub(crate) fn number(e: &io::Error) -> Errno {
     Errno::from_io_error(e).unwrap_or(Errno::IO)
 }
 
-/// Whether `mountpoint` leads to the mount, and not to one that covers it. A mount that does not answer
-/// any more counts as one that it leads to.
-fn leads_to(mountpoint: &Path, id: &str) -> bool {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
-    match rustix::fs::statx(CWD, mountpoint, flags, StatxFlags::empty()) {
-        Ok(found) => {
-            mountinfo::device(id) == format!("{}:{}", found.stx_dev_major, found.stx_dev_minor)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_resolve_as_far_as_they_exist() {
+        let tmp = tempfile::tempdir().unwrap();
+        let real = tmp.path().canonicalize().unwrap();
+        fs::create_dir(real.join("dir")).unwrap();
+        std::os::unix::fs::symlink("dir", real.join("link")).unwrap();
+        assert_eq!(resolve(&real.join("link")), real.join("dir"));
+        assert_eq!(resolve(&real.join("link/a/b")), real.join("dir/a/b"));
+    }
+
+    #[test]
+    fn made_directories_are_removed_again() {
+        let tmp = tempfile::tempdir().unwrap();
+        let deep = tmp.path().join("a/b/c");
+        let made = make_directories(&deep).unwrap();
+        assert_eq!(made.len(), 3);
+        assert!(make_directories(&deep).unwrap().is_empty());
+        fs::write(tmp.path().join("a/file"), "x").unwrap();
+        remove_made(&made);
+        assert!(tmp.path().join("a").exists() && !tmp.path().join("a/b").exists());
+    }
+
+    #[test]
+    fn errors_pass_from_process_to_process() {
+        for error in [
+            MountError::Mountpoint("/a\u{e4}".into(), Errno::NOTDIR),
+            MountError::NoHelper(Errno::NOENT),
+            MountError::Shown("/b".into()),
+        ] {
+            let text = serde_json::to_string(&error).unwrap();
+            let again: MountError = serde_json::from_str(&text).unwrap();
+            assert_eq!(again.to_string(), error.to_string());
         }
-        Err(Errno::NOENT | Errno::NOTDIR) => false,
-        Err(_) => true,
-    }
-}
-
-/// Takes a mount away, everywhere it is visible in this namespace. Nothing to do is success. One that
-/// is covered stays, since its path would lead to what covers it; by force it is no longer served.
-pub(crate) fn detach(id: &str, force: Force) -> Result<(), MountError> {
-    for mountpoint in mountinfo::mountpoints(id).into_iter().rev() {
-        if !leads_to(&mountpoint, id) {
-            match force {
-                Force::Yes => continue,
-                Force::No => return Err(MountError::Covered(mountpoint)),
-            }
-        }
-        if is_root() {
-            let flags = match force {
-                // Whoever uses it gets errors: the server is not to wait for them to end.
-                Force::Yes => UnmountFlags::DETACH | UnmountFlags::FORCE,
-                Force::No => UnmountFlags::empty(),
-            };
-            match rustix::mount::unmount(&mountpoint, flags | UnmountFlags::NOFOLLOW) {
-                Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
-                Err(Errno::BUSY) => return Err(MountError::Busy(mountpoint)),
-                Err(Errno::PERM) => unmount_by_helper(mountpoint, force)?,
-                Err(e) => return Err(MountError::Unmount(mountpoint, e)),
-            }
-        } else {
-            unmount_by_helper(mountpoint, force)?;
-        }
-    }
-    if force == Force::Yes {
-        abort(id);
-    }
-    Ok(())
-}
-
-fn unmount_by_helper(mountpoint: PathBuf, force: Force) -> Result<(), MountError> {
-    let mut command = Command::new(HELPER);
-    command.arg("-u");
-    if force == Force::Yes {
-        command.arg("-z");
-    }
-    let output =
-        command.arg("--").arg(&mountpoint).env("LC_ALL", "C").stdin(Stdio::null()).output();
-    let output = output.map_err(|e| MountError::NoHelper(e.kind()))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    if message.contains("busy") {
-        Err(MountError::Busy(mountpoint))
-    } else {
-        Err(MountError::Helper(message))
-    }
-}
-
-/// Ends a connection whose mount is gone but still in use, so that its users get errors instead of
-/// waiting. The control file belongs to the user who mounted; where `fusectl` is not mounted a connection
-/// that root has not ended by unmounting ends with its last user.
-fn abort(id: &str) {
-    if let Some((_, minor)) = mountinfo::device(id).split_once(':') {
-        let _ = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
-    }
-}
-
-/// Lets the kernel read ahead by 4 MiB instead of 128 KiB, in pieces of 1 MiB: what it asks for next is on
-/// its way while a reader takes what came. Needs root; without it files are read in smaller pieces.
-pub(crate) fn allow_large_readahead(id: &str) {
-    if is_root() {
-        let device = mountinfo::device(id);
-        let _ = fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), "4096");
+        let odd = r#"{"Device":0}"#;
+        let Ok(MountError::Device(errno)) = serde_json::from_str(odd) else { panic!("{odd}") };
+        assert_eq!(errno, Errno::IO);
     }
 }

@@ -311,6 +311,11 @@ impl Branch {
         self.gone.load(Ordering::SeqCst)
     }
 
+    /// Whether files in it are open.
+    pub(crate) fn has_users(&self) -> bool {
+        self.users.load(Ordering::SeqCst) > 0
+    }
+
     /// Whoever uses it gets errors from now on.
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Ordering::SeqCst);
@@ -794,30 +799,4 @@ fn someone_works_below(path: &Path) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else { return false };
     let works = |process: fs::DirEntry| fs::read_link(process.path().join("cwd"));
     processes.flatten().flat_map(works).any(|cwd| cwd.starts_with(path))
-}
-
-/// A path without symbolic links as far as it exists; the rest as it is.
-pub fn resolve(path: &Path) -> PathBuf {
-    let found = path.ancestors().find_map(|a| Some((a.canonicalize().ok()?, a)));
-    let Some((real, prefix)) = found else { return path.to_owned() };
-    match path.strip_prefix(prefix) {
-        Ok(rest) if rest.as_os_str().is_empty() => real,
-        Ok(rest) => real.join(rest),
-        Err(_) => path.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_resolve_as_far_as_they_exist() {
-        let tmp = tempfile::tempdir().unwrap();
-        let real = tmp.path().canonicalize().unwrap();
-        fs::create_dir(real.join("dir")).unwrap();
-        std::os::unix::fs::symlink("dir", real.join("link")).unwrap();
-        assert_eq!(resolve(&real.join("link")), real.join("dir"));
-        assert_eq!(resolve(&real.join("link/a/b")), real.join("dir/a/b"));
-    }
 }

@@ -7,8 +7,11 @@
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | `attach` | getting a mounted `/dev/fuse`, taking mounts away again |
+//! | [`agent`] | processes that do what has to be done at paths |
+//! | `attach` | getting a mounted `/dev/fuse` |
+//! | `detach` | taking mounts away, ending connections |
 //! | `mountinfo` | what the kernel says is mounted |
+//! | `served` | a connection, its mounts and the threads that serve it |
 //! | [`watcher`] | a process that takes mounts away when the one that serves them dies |
 //! | `session` | the protocol: requests in, answers out |
 //! | `server` | answering the kernel's requests |
@@ -46,14 +49,17 @@
 //! written before it, that under `sync=always` it is on disk, and that only the end of an append-only
 //! file is written. It also costs small files two more requests each.
 
+pub mod agent;
 mod attach;
 mod caller;
+mod detach;
 mod flags;
 mod graft;
 mod inodes;
 mod mountinfo;
 pub mod pseudo;
 mod rewrite;
+mod served;
 mod server;
 mod session;
 mod snapshot;
@@ -61,26 +67,36 @@ mod syncer;
 mod tree;
 pub mod watcher;
 
-pub use attach::{Force, MountError, allows_other_users, can_nest, clear_dead};
-pub use graft::{Graft, resolve};
+pub use agent::{Agent, Helper, Local, Remote};
+pub use attach::{Force, MountError, allows_other_users, can_nest};
+pub use graft::Graft;
+pub use mountinfo::{Elsewhere, generation, namespace};
 pub use rewrite::{RewriteRange, file_system_of, is_control_directory, rewrite};
+pub use rustix::mount::MountFlags;
 pub use session::is_request;
 pub use syncer::{SyncHook, SyncPolicy};
 pub use tree::{SnapDir, SnapshotEntry, Snapshots};
 pub use watcher::Watcher;
 
-use attach::{Kind, Served};
+use attach::Allowed;
 use cenote_zpl::FileSystem;
+use served::Served;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 use tree::Tree;
 
 /// What to mount, where and how.
 pub struct MountSpec {
     /// Name of the dataset: the mount's source (`SOURCE` of `findmnt`).
     pub dataset: String,
-    /// An existing directory.
+    /// The directory.
     pub mountpoint: PathBuf,
+    /// Whether directories that are missing there are made.
+    pub make: bool,
+    /// Whether the directory need not be empty.
+    pub overlay: bool,
     /// The file system. If it [can be changed](FileSystem::is_writable) so can the mount, and what is
     /// grafted into it; [`MountHandle::remount`] tells the kernel when that is another. Its unlinked
     /// set should have been [drained](FileSystem::drain_unlinked) before it can be changed.
@@ -102,8 +118,12 @@ pub struct MountSpec {
     pub devices: bool,
     /// The `exec` property: programs can be run.
     pub exec: bool,
+    /// Further flags of mount(2), which the kernel goes by itself.
+    pub flags: MountFlags,
     /// Takes the mount away if this process dies.
     pub watcher: Option<Arc<Watcher>>,
+    /// Does what has to be done at paths in this process's mount namespace.
+    pub agent: Arc<dyn Agent>,
 }
 
 /// Tells the figures for `statfs`.
@@ -124,25 +144,49 @@ pub struct Space {
 pub struct MountHandle {
     dataset: String,
     served: Served,
+    /// Directories that were made for the mountpoint it was mounted at first, outermost first.
+    made: Vec<PathBuf>,
     /// What is served, while it is.
     tree: Weak<Tree>,
 }
 
 /// Mounts a file system. Returns when it can be used; requests are answered by threads of this
 /// process.
+///
+/// # Errors
+/// See [`MountError`].
 pub fn mount(spec: MountSpec) -> Result<MountHandle, MountError> {
-    let mountpoint = attach::directory(&spec.mountpoint)?;
+    let agent = spec.agent.clone();
+    mount_by(spec, &*agent)
+}
+
+/// As [`mount`]: `by` mounts, in its mount namespace.
+///
+/// # Errors
+/// See [`MountError`].
+pub fn mount_by(spec: MountSpec, by: &dyn Agent) -> Result<MountHandle, MountError> {
+    let request = served::request_of(&spec);
     let server = server::Server::new(&spec);
     let tree = Arc::downgrade(server.tree());
-    let kind = Kind::of(&spec);
-    let served = Served::new(server, &kind, &mountpoint, spec.watcher.clone())?;
+    let MountSpec { watcher, agent, dataset, .. } = spec;
+    let (served, made) = Served::new(server, request, watcher, by, agent)?;
     if let (Some(tree), Some(notifier)) = (tree.upgrade(), served.notifier()) {
         let _ = tree.notifier.set(notifier);
     }
-    if let Some(id) = served.id() {
-        attach::allow_large_readahead(id);
-    }
-    Ok(MountHandle { dataset: spec.dataset.clone(), served, tree })
+    detach::allow_large_readahead(served.id());
+    Ok(MountHandle { dataset, served, made, tree })
+}
+
+/// Looks for mounts in other mount namespaces, as far as their processes can be looked at; those that go
+/// when the mounts in this one go do not count. One of each mount, by dataset: one in use, if there is one.
+pub fn elsewhere<'a>(
+    mounts: impl IntoIterator<Item = &'a MountHandle>,
+) -> BTreeMap<String, Elsewhere> {
+    let all: Vec<&MountHandle> = mounts.into_iter().collect();
+    let ids: HashSet<&str> = all.iter().map(|m| m.served.id()).collect();
+    let mut found = mountinfo::elsewhere(&ids);
+    let named = |m: &&MountHandle| Some((m.dataset.clone(), found.remove(m.served.id())?));
+    all.iter().filter_map(named).collect()
 }
 
 impl MountHandle {
@@ -156,9 +200,50 @@ impl MountHandle {
         self.served.mountpoint()
     }
 
-    /// Whether it is still being served: not after someone else unmounted it.
+    /// What identifies the connection in lists of mounts: `MAJOR:MINOR TYPE SOURCE`.
+    pub fn id(&self) -> &str {
+        self.served.id()
+    }
+
+    /// Where it was mounted in a mount namespace by this process.
+    pub fn places_in(&self, namespace: u64) -> Vec<PathBuf> {
+        self.served.places_in(namespace)
+    }
+
+    /// Directories that were made for the mountpoint that it was mounted at first, outermost first.
+    pub fn made(&self) -> &[PathBuf] {
+        &self.made
+    }
+
+    /// Whether it is mounted: not after someone else unmounted it.
     pub fn is_mounted(&self) -> bool {
         self.served.is_mounted()
+    }
+
+    /// Whether nobody has anything of it any more: it is mounted nowhere and no file in it is open.
+    pub fn is_finished(&self) -> bool {
+        self.served.is_finished()
+    }
+
+    /// Whether files in it are open, as far as the kernel has told.
+    pub fn has_users(&self) -> bool {
+        self.tree.upgrade().is_some_and(|tree| tree.root.has_users())
+    }
+
+    /// Takes note of what others have mounted and unmounted.
+    pub fn revise(&mut self) {
+        self.served.revise(&mountinfo::current());
+    }
+
+    /// Has `by` mount the same file system in a further place, or again after it was unmounted while files
+    /// in it stayed open. Of `spec` the place and what the kernel goes by itself matter.
+    ///
+    /// # Errors
+    /// See [`MountError`].
+    pub fn mount_again(&mut self, spec: &MountSpec, by: &dyn Agent) -> Result<(), MountError> {
+        let mounted = self.served.mount_again(served::request_of(spec), by)?;
+        self.made = mounted.made;
+        Ok(())
     }
 
     /// Serves another file system inside this mount, without a mount of its own. `spec.mountpoint`
@@ -190,23 +275,23 @@ impl MountHandle {
     }
 
     /// Tells the kernel what it keeps to itself: whether the file system can be changed and what
-    /// becomes of access times, which the file system knows, and the properties `setuid`, `devices`
-    /// and `exec`. False: only mounting anew does, since this process is not root.
+    /// becomes of access times, which the file system knows, the properties `setuid`, `devices`
+    /// and `exec`, and further flags. False: only mounting anew does, since this process is not root.
+    ///
+    /// # Errors
     /// [`MountError::Busy`]: files are open for writing, so the mount cannot become read-only.
-    pub fn remount(&self, setuid: bool, devices: bool, exec: bool) -> Result<bool, MountError> {
+    pub fn remount(
+        &self,
+        setuid: bool,
+        devices: bool,
+        exec: bool,
+        flags: MountFlags,
+    ) -> Result<bool, MountError> {
         let Some(tree) = self.tree.upgrade() else { return Ok(false) };
         let fs = &tree.root.fs;
         let (writable, times) = (fs.is_writable(), attach::access_times(fs));
-        let source = self.dataset.clone();
-        self.served.remount(&Kind {
-            source,
-            subtype: "zfs",
-            writable,
-            setuid,
-            devices,
-            exec,
-            times,
-        })
+        let allowed = Allowed { writable, setuid, devices, exec };
+        self.served.remount(allowed.flags(times | flags))
     }
 
     /// A snapshot of this name is about to be destroyed: until [`MountHandle::snapshot_changed`] says that
@@ -248,21 +333,64 @@ impl MountHandle {
         }
     }
 
-    /// Unmounts. Without force, [`MountError::Busy`] says that files in it are open or that there
-    /// are grafts in it, and the mount stays; with force it goes away at once with its grafts, and
-    /// whoever has files open in it gets errors.
+    /// Unmounts in this process's mount namespace, and waits a moment until the kernel has let go.
+    ///
+    /// # Errors
+    /// As of [`MountHandle::detach`].
     pub fn unmount(&mut self, force: Force) -> Result<(), MountError> {
-        let tree = self.tree.upgrade();
-        if force == Force::No && tree.as_ref().is_some_and(|t| t.has_grafts()) {
-            return Err(MountError::Busy(self.mountpoint().to_owned()));
-        }
-        if let Some(tree) = tree.as_ref().filter(|_| force == Force::Yes) {
-            tree.write_mapped(|_| true);
-        }
+        self.prepare(force)?;
         self.served.unmount(force)?;
-        if let Some(tree) = tree {
+        self.remove_tree();
+        Ok(())
+    }
+
+    /// Has `by` unmount it in its mount namespace: at `at`, or everywhere that this process has mounted it.
+    /// By force whoever has files open in it gets errors, and its grafts go. Whether the kernel has let go of
+    /// it is another matter: see [`MountHandle::wait`].
+    ///
+    /// # Errors
+    /// Without force: [`MountError::Busy`] where files in it are open or there are grafts in it,
+    /// [`MountError::Shown`] where somebody else has mounted it in a further place; then it stays.
+    pub fn detach(
+        &mut self,
+        force: Force,
+        at: Option<&Path>,
+        by: &dyn Agent,
+    ) -> Result<(), MountError> {
+        self.prepare(force)?;
+        self.served.detach(force, at, by)
+    }
+
+    /// Ends the connection, wherever it is mounted: whoever uses it gets errors.
+    pub fn abort(&self) {
+        self.served.abort();
+    }
+
+    /// Waits until the kernel has let go of it, no longer than `deadline`. False: it is mounted elsewhere
+    /// or files in it are open.
+    pub fn wait(&mut self, deadline: Instant) -> bool {
+        let finished = self.served.wait(deadline);
+        if finished {
+            self.remove_tree();
+        }
+        finished
+    }
+
+    fn prepare(&self, force: Force) -> Result<(), MountError> {
+        let Some(tree) = self.tree.upgrade() else { return Ok(()) };
+        match force {
+            Force::No if tree.has_grafts() => Err(MountError::Busy(self.mountpoint().to_owned())),
+            Force::No => Ok(()),
+            Force::Yes => {
+                tree.write_mapped(|_| true);
+                Ok(())
+            }
+        }
+    }
+
+    fn remove_tree(&self) {
+        if let Some(tree) = self.tree.upgrade() {
             tree.remove_all();
         }
-        Ok(())
     }
 }

@@ -8,8 +8,10 @@
 //! An inode number is given to a path when it is first asked about, and stays with it.
 
 use crate::Force;
-use crate::attach::{self, Kind, MountError, Served};
+use crate::agent::{Agent, MountRequest};
+use crate::attach::{Allowed, MountError, allows_other_users};
 use crate::caller::Caller;
+use crate::served::Served;
 use crate::session::{
     Asked, FileAttr, FileHandle, Filesystem, Found, INodeNo, ReplyAttr, ReplyData, ReplyDirectory,
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Writing,
@@ -67,6 +69,7 @@ pub struct Mount(Served);
 impl Mount {
     /// Mounts at `dir`, an existing directory. The mount's source is `source`, its type
     /// `fuse.cenote`. As root everybody may read it, else as far as the system's administrator allows.
+    /// `agent` is that of this process's mount namespace.
     ///
     /// # Errors
     /// See [`MountError`].
@@ -75,19 +78,22 @@ impl Mount {
         dir: &Path,
         contents: Arc<dyn Contents>,
         watcher: Option<Arc<Watcher>>,
+        agent: Arc<dyn Agent>,
     ) -> Result<Mount, MountError> {
-        let dir = attach::directory(dir)?;
-        let kind = Kind {
+        let allowed = Allowed { writable: true, setuid: false, devices: false, exec: false };
+        let request = MountRequest {
+            mountpoint: dir.to_owned(),
             source: source.into(),
-            subtype: "cenote",
-            writable: true,
-            setuid: false,
-            devices: false,
-            exec: false,
-            times: MountFlags::NOATIME,
+            subtype: "cenote".into(),
+            flags: allowed.flags(MountFlags::NOATIME).bits(),
+            other_users: allows_other_users(),
+            make: false,
+            overlay: true,
         };
         let server = Server { contents, state: Mutex::default(), since: Clock::default().now() };
-        Ok(Mount(Served::new(server, &kind, &dir, watcher)?))
+        let by = agent.clone();
+        let (served, _) = Served::new(server, request, watcher, &*by, agent)?;
+        Ok(Mount(served))
     }
 
     /// Where it is mounted (without symbolic links).

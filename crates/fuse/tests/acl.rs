@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use cenote_fuse::{MountSpec, SnapDir, Space, SyncPolicy, mount};
+use cenote_fuse::{Local, MountFlags, MountSpec, SnapDir, Space, SyncPolicy, mount};
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_store::tamper;
 use cenote_zpl::FileSystem;
@@ -49,6 +49,10 @@ fn readable(users: [u32; 2]) -> [bool; 2] {
         devices: false,
         exec: false,
         watcher: None,
+        make: false,
+        overlay: true,
+        flags: MountFlags::empty(),
+        agent: Arc::new(Local),
     })
     .unwrap();
     let reads = |path: &Path, uid| {

@@ -8,13 +8,13 @@
 mod common;
 
 use cenote_format::LABEL_START;
-use cenote_fuse::{Force, MountError, SnapDir, Watcher, mount};
+use cenote_fuse::{Force, Local, MountError, SnapDir, Space, Watcher, mount};
 use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};
 use common::{Mounted, import, is_mounted, names, open_fs, sample, spec};
 use rustix::fs::{IFlags, OFlags, SeekFrom, ioctl_getflags, seek, statvfs};
 use serde_json::Value;
 use std::fs::{self, File};
-use std::io::{BufReader, ErrorKind, Read};
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -273,7 +273,7 @@ fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 fn child() {
     let Ok(role) = std::env::var("CENOTE_TEST_ROLE") else { return };
     if role == "watcher" {
-        cenote_fuse::watcher::watch(BufReader::new(std::io::stdin()));
+        cenote_fuse::watcher::watch().unwrap();
         return;
     }
     let dir = PathBuf::from(role);
@@ -285,14 +285,28 @@ fn child() {
         spec.watcher = Some(watcher.clone());
         mount(spec).unwrap()
     };
-    let _one = mount_at("one", "bclone");
+    let mut spec = spec(&pool, "bclone", &dir.join("one"));
+    spec.watcher = Some(watcher.clone());
+    if std::env::var_os("CENOTE_TEST_STUCK").is_some() {
+        spec.space = Arc::new(|| {
+            std::thread::sleep(Duration::from_secs(60));
+            Space::default()
+        });
+    }
+    let _one = mount(spec).unwrap();
     let _two = mount_at("two", "bclone/second");
+    if std::env::var_os("CENOTE_TEST_STUCK").is_some() {
+        let one = dir.join("one");
+        std::thread::spawn(move || statvfs(&one));
+        // The request is being answered by then, so the thread that waits for it cannot be killed.
+        std::thread::sleep(Duration::from_millis(300));
+    }
     fs::write(dir.join("ready"), "").unwrap();
     std::thread::sleep(Duration::from_secs(60));
 }
 
 /// Two mounts by a process with this user id; `end` ends it.
-fn serve_and_end(uid: Option<u32>, end: &str) {
+fn serve_and_end(uid: Option<u32>, end: &str, stuck: bool) {
     let dir = tempfile::tempdir().unwrap();
     for sub in ["one", "two"] {
         fs::create_dir(dir.path().join(sub)).unwrap();
@@ -302,6 +316,9 @@ fn serve_and_end(uid: Option<u32>, end: &str) {
     let sample = cenote_testpools::pool("bclone");
     let mut command = child_command(dir.path().to_str().unwrap());
     command.env("CENOTE_TEST_POOL", &sample.dir).stdout(Stdio::null());
+    if stuck {
+        command.env("CENOTE_TEST_STUCK", "1");
+    }
     if let Some(uid) = uid {
         command.uid(uid).gid(uid);
     }
@@ -317,14 +334,81 @@ fn serve_and_end(uid: Option<u32>, end: &str) {
     }
     let _open = File::open(dir.path().join("two"));
     assert!(Command::new("kill").args([end, &server.id().to_string()]).status().unwrap().success());
-    server.wait().unwrap();
+    wait_until("the server is gone", || server.try_wait().unwrap().is_some());
     wait_until("the mounts are gone", || mounts() == [false, false]);
 }
 
 #[test]
 fn mounts_go_with_their_server() {
-    serve_and_end(None, "-KILL");
-    serve_and_end(None, "-TERM");
+    serve_and_end(None, "-KILL", false);
+    serve_and_end(None, "-TERM", false);
+}
+
+/// A thread that waits for an answer of its own process cannot be killed, and would keep all that the
+/// process had open.
+#[test]
+fn a_server_that_waits_for_itself_can_be_killed() {
+    serve_and_end(None, "-KILL", true);
+}
+
+/// The same file system in a further place, and again while somebody has a file of it open.
+#[test]
+fn what_is_mounted_can_be_mounted_again() {
+    let (pool, _) = sample("basic");
+    let mut m = Mounted::new(&pool, "basic", |_| {});
+    let (second, third) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let number = |dir: &std::path::Path| fs::metadata(dir).unwrap().dev();
+    m.handle.mount_again(&spec(&pool, "basic", second.path()), &Local).unwrap();
+    assert_eq!(number(m.dir.path()), number(second.path()));
+    let file = File::open(second.path().join("big/mix3m")).unwrap();
+    m.handle.detach(Force::No, Some(m.dir.path()), &Local).unwrap();
+    assert!(m.handle.is_mounted() && !is_mounted(m.dir.path()));
+    assert_eq!(m.handle.mountpoint(), second.path());
+    assert!(matches!(m.handle.detach(Force::No, None, &Local), Err(MountError::Busy(_))));
+    assert!(Command::new("umount").arg("-l").arg(second.path()).status().unwrap().success());
+    m.handle.revise();
+    assert!(!m.handle.is_mounted() && !m.handle.is_finished());
+    assert!(!m.handle.wait(Instant::now()), "the file is open");
+    m.handle.mount_again(&spec(&pool, "basic", third.path()), &Local).unwrap();
+    file.read_exact_at(&mut [0; 100], 1 << 20).unwrap();
+    assert!(m.handle.is_mounted() && third.path().join("big").exists());
+    drop(file);
+    m.handle.unmount(Force::No).unwrap();
+    assert!(m.handle.is_finished() && !is_mounted(third.path()));
+}
+
+/// A bind mount is somebody else's.
+#[test]
+fn a_bind_mount_makes_it_busy() {
+    let (pool, _) = sample("basic");
+    let mut m = Mounted::new(&pool, "basic", |_| {});
+    let bound = tempfile::tempdir().unwrap();
+    let done = Command::new("mount").arg("--bind").args([m.dir.path(), bound.path()]).status();
+    assert!(done.unwrap().success());
+    let shown = m.handle.detach(Force::No, None, &Local);
+    assert!(matches!(shown, Err(MountError::Shown(p)) if p == bound.path()));
+    assert!(is_mounted(m.dir.path()) && bound.path().join("big").exists());
+    // By force it is dead, but stays: what is below it is not laid bare.
+    m.handle.unmount(Force::Yes).unwrap();
+    assert!(!is_mounted(m.dir.path()) && is_mounted(bound.path()));
+    let error = fs::read_dir(bound.path()).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()));
+    assert!(Command::new("umount").arg(bound.path()).status().unwrap().success());
+}
+
+/// Another mount over the same place does not keep one from being given up.
+#[test]
+fn what_is_covered_goes_by_force() {
+    let (pool, _) = sample("basic");
+    let mut m = Mounted::new(&pool, "basic", |_| {});
+    let cover = ["-t", "tmpfs", "none"];
+    let done = Command::new("mount").args(cover).arg(m.dir.path()).status();
+    assert!(done.unwrap().success());
+    assert!(matches!(m.handle.unmount(Force::No), Err(MountError::Covered(_))));
+    m.handle.unmount(Force::Yes).unwrap();
+    assert!(m.handle.is_finished());
+    let unmount = || Command::new("umount").arg(m.dir.path()).status().unwrap().success();
+    assert!(unmount() && unmount(), "the cover, and the dead mount below it");
 }
 
 /// The same for an ordinary user, who mounts by `fusermount3`.
@@ -332,7 +416,7 @@ fn mounts_go_with_their_server() {
 fn ordinary_users_can_mount() {
     let everyone = fs::metadata("/dev/fuse").unwrap().mode() & 0o6 == 0o6;
     if rustix::process::geteuid().is_root() && everyone {
-        serve_and_end(Some(NOBODY), "-KILL");
+        serve_and_end(Some(NOBODY), "-KILL", false);
     } else {
         eprintln!("not tested: needs root, and a /dev/fuse that is open to everyone");
     }

@@ -10,9 +10,10 @@
 //! when `acltype` becomes `posix`, which the kernel is told when it mounts; until then there are no ACLs.
 //! When they go, the kernel still asks for them, and is told that there are none.
 
-use super::{
-    Directory, Handle, How, Kernels, Mounted, Mounts, NotMounted, Settings, StaysMounted, mount_one,
-};
+use super::handle::Handle;
+use super::settings::{Kernels, Settings};
+use super::table::{All, Listed, Mounted, Way};
+use super::{Directory, How, Mounts, NotMounted, StaysMounted, mount_one};
 use crate::context::Context;
 use crate::pools::Imported;
 use cenote_dsl::{Dataset, DatasetKind, Source};
@@ -62,6 +63,25 @@ impl Away {
 }
 
 impl Mounted {
+    /// Has the file system, and who serves it, go by the settings.
+    pub(super) fn take_settings(&mut self, settings: Settings) {
+        let mut files = settings.files.clone();
+        // A list that the kernel does not go by would be a lie.
+        files.visibility.posix_acl &= self.kernels.acls;
+        let acls_change = files.visibility.posix_acl != self.fs.visibility().posix_acl;
+        if files.read_only && self.fs.is_writable() {
+            self.handle.write_mapped();
+        }
+        self.fs.set_settings(files);
+        if acls_change {
+            self.handle.acls_changed();
+        }
+        self.handle.set_sync_policy(settings.sync);
+        self.handle.set_snapdir(settings.snapdir);
+        self.options = settings.options.clone();
+        self.settings = settings;
+    }
+
     /// Lets the kernel go by the settings. False: only mounting anew does.
     fn tell_kernel(&mut self) -> Result<bool, StaysMounted> {
         let anew = self.settings.kernels().acls && !self.kernels.acls;
@@ -95,52 +115,35 @@ impl Mounted {
 
 impl Mounts {
     /// Unmounts those of the datasets that are mounted, and what is mounted inside, last mounted first.
-    /// If one is busy, those that were unmounted are in the error, to come [back](Away::back).
-    pub fn take_away(
-        &self,
-        datasets: &[u64],
-        force: bool,
-        directory: Directory,
-    ) -> Result<Away, (Away, StaysMounted)> {
+    ///
+    /// # Errors
+    /// One is busy; those that were unmounted are in the error, to come [back](Away::back).
+    pub fn take_away(&self, datasets: &[u64], way: Way<'_>) -> Result<Away, (Away, StaysMounted)> {
         let mut away = Away::default();
-        let mounts = self.lock();
-        let asked = mounts.iter().filter(|m| datasets.contains(&m.id));
-        let places: Vec<_> = asked.map(|m| m.listed.mountpoint.clone()).collect();
-        drop(mounts);
+        let asked = |m: &&Mounted| datasets.contains(&m.id);
+        let places: Vec<_> = {
+            let all = self.lock();
+            all.mounted.iter().filter(asked).map(|m| m.listed.mountpoint.clone()).collect()
+        };
         loop {
-            let mounts = self.lock();
             let inside = |m: &&Mounted| places.iter().any(|p| m.listed.mountpoint.starts_with(p));
-            let last = mounts.iter().rfind(inside);
-            let Some((id, how)) = last.map(|m| (m.id, m.how.clone())) else {
-                return Ok(away);
+            let last: Option<(u64, How, Listed)> = {
+                let all = self.lock();
+                let last = all.mounted.iter().rfind(inside);
+                last.map(|m| (m.id, m.how.clone(), m.listed.clone()))
             };
-            let name = last.map(|m| m.listed.dataset.clone());
-            drop(mounts);
-            if let Err(e) =
-                self.unmount_where(force, directory, |m| Some(&m.dataset) == name.as_ref())
-            {
+            let Some((id, how, listed)) = last else { return Ok(away) };
+            if let Err(e) = self.take(&listed, way) {
                 return Err((away, e));
             }
             away.0.push((id, how));
         }
     }
 
-    /// Unmounts a dataset, if it is mounted.
-    pub fn unmount_one(
-        &self,
-        dataset: &str,
-        force: bool,
-        directory: Directory,
-    ) -> Result<(), StaysMounted> {
-        self.unmount_where(force, directory, |m| m.dataset == dataset)
-    }
-
     /// Gives a mounted dataset further mount options. False: it is not mounted.
     pub fn add_options(&self, dataset: &str, options: &[String]) -> bool {
-        let mut mounts = self.lock();
-        let Some(mounted) = mounts.iter_mut().find(|m| m.listed.dataset == dataset) else {
-            return false;
-        };
+        let mut all = self.lock();
+        let Some(mounted) = all.of(dataset) else { return false };
         mounted.how.options.extend_from_slice(options);
         true
     }
@@ -151,7 +154,8 @@ impl Mounts {
     /// # Errors
     /// Those that are in use; then all stay.
     pub fn close_snapshots(&self, names: &[String]) -> Result<(), Vec<String>> {
-        let mut busy = Vec::new();
+        let mut busy: Vec<String> =
+            names.iter().filter(|n| self.uses_snapshot(n)).cloned().collect();
         self.with_snapshots(names, |name, handle, short| {
             if !handle.close_snapshot(short) {
                 busy.push(name.clone());
@@ -181,21 +185,37 @@ impl Mounts {
         names: impl IntoIterator<Item = &'a String>,
         mut f: impl FnMut(&'a String, &Handle, &str),
     ) {
-        let mounts = self.lock();
+        let all = self.lock();
         for name in names {
             let Some((head, short)) = name.split_once('@') else { continue };
-            if let Some(mounted) = mounts.iter().find(|m| m.listed.dataset == head) {
+            let of = |m: &&Mounted| m.listed.dataset == head;
+            for mounted in all.mounted.iter().chain(&all.lingering).filter(of) {
                 f(name, &mounted.handle, short);
+            }
+        }
+    }
+
+    /// A snapshot of a dataset, and of those below it if it is `recursive`, has another name.
+    pub fn renamed_snapshot(&self, head: &str, recursive: bool, old: &str, new: &str) {
+        let mut all = self.lock();
+        let All { mounted, lingering, .. } = &mut *all;
+        for mounted in mounted.iter_mut().chain(lingering) {
+            let Some((of, short)) = mounted.listed.dataset.split_once('@') else { continue };
+            let below = of.strip_prefix(head).is_some_and(|rest| rest.starts_with('/'));
+            if short == old && (of == head || recursive && below) {
+                mounted.listed.dataset = format!("{of}@{new}");
             }
         }
     }
 
     /// A dataset, and what is below it, has another name.
     pub fn renamed(&self, from: &str, to: &str) {
-        for mounted in self.lock().iter_mut() {
+        let mut all = self.lock();
+        let All { mounted, lingering, .. } = &mut *all;
+        for mounted in mounted.iter_mut().chain(lingering) {
             let name = &mounted.listed.dataset;
             if let Some(rest) = name.strip_prefix(from)
-                && (rest.is_empty() || rest.starts_with('/'))
+                && (rest.is_empty() || rest.starts_with(['/', '@']))
             {
                 mounted.listed.dataset = format!("{to}{rest}");
             }
@@ -241,8 +261,8 @@ pub fn with_mountpoint_of(
 pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
     // Without options, so that they are not taken for values of properties.
     let mut mounts = imported.mounts.lock();
-    let all: Vec<(u64, How)> = mounts.iter().map(|m| (m.id, m.how.clone())).collect();
-    mounts.iter_mut().for_each(|m| m.options.clear());
+    let all: Vec<(u64, How)> = mounts.mounted.iter().map(|m| (m.id, m.how.clone())).collect();
+    mounts.mounted.iter_mut().for_each(|m| m.options.clear());
     drop(mounts);
     let (mut anew, mut failed) = (Vec::new(), Vec::new());
     for (id, how) in all {
@@ -254,7 +274,7 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
             Err(e) => Err(e.to_string()),
         };
         let mut mounts = imported.mounts.lock();
-        let Some(mounted) = mounts.iter_mut().find(|m| m.id == id) else { continue };
+        let Some(mounted) = mounts.mounted.iter_mut().find(|m| m.id == id) else { continue };
         let settings = settings.unwrap_or_else(|e| {
             tracing::warn!("{}: {e}", mounted.listed.dataset);
             mounted.settings.clone()
@@ -267,21 +287,7 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
         {
             tracing::warn!("snapshots of {}: {e}", dataset.name);
         }
-        let mut files = settings.files.clone();
-        // A list that the kernel does not go by would be a lie.
-        files.visibility.posix_acl &= mounted.kernels.acls;
-        let acls_change = files.visibility.posix_acl != mounted.fs.visibility().posix_acl;
-        if files.read_only && mounted.fs.is_writable() {
-            mounted.handle.write_mapped();
-        }
-        mounted.fs.set_settings(files);
-        if acls_change {
-            mounted.handle.acls_changed();
-        }
-        mounted.handle.set_sync_policy(settings.sync);
-        mounted.handle.set_snapdir(settings.snapdir);
-        mounted.options = settings.options.clone();
-        mounted.settings = settings;
+        mounted.take_settings(settings);
         match mounted.tell_kernel() {
             Ok(true) => {}
             // What could not be done before is not said again.
@@ -295,8 +301,10 @@ pub fn refresh(imported: &Imported, ctx: &mut Context) -> bool {
     }
     let mut good = failed.is_empty();
     failed.into_iter().for_each(|e| ctx.complain(e));
+    let by = ctx.agent();
     for (id, changed) in anew {
-        match imported.mounts.take_away(&[id], false, Directory::Kept) {
+        let way = Way { force: false, directory: Directory::Kept, by: &*by };
+        match imported.mounts.take_away(&[id], way) {
             Ok(away) => good &= away.back(imported, ctx),
             Err((_, e)) if changed => {
                 ctx.complain(e);

@@ -2,13 +2,34 @@
 
 use super::How;
 use crate::pools::Imported;
-use cenote_dsl::Dataset;
+use cenote_dsl::{Dataset, DatasetKind};
 use cenote_fuse::{SnapDir, SyncPolicy};
 use cenote_zpl::Atime;
+use rustix::mount::MountFlags;
 
-/// Mount options that are understood, each by [`Settings::apply`].
-const OPTIONS: [&str; 19] = [
+/// Mount options that are understood, each by [`Settings::apply`]: those of OpenZFS's mount helper
+/// (`option_map`) and the temporary properties of `zfs mount -o`.
+const OPTIONS: [&str; 38] = [
+    "acl",
+    "async",
     "defaults",
+    "diratime",
+    "dirsync",
+    "iversion",
+    "lazytime",
+    "mand",
+    "nbmand",
+    "noacl",
+    "nodiratime",
+    "noiversion",
+    "nolazytime",
+    "nomand",
+    "nonbmand",
+    "nostrictatime",
+    "posixacl",
+    "quiet",
+    "strictatime",
+    "sync",
     "ro",
     "rw",
     "atime",
@@ -46,6 +67,8 @@ pub(super) struct Settings {
     pub(super) devices: bool,
     pub(super) exec: bool,
     pub(super) overlay: bool,
+    /// Flags of mount(2) that the kernel goes by itself.
+    pub(super) flags: MountFlags,
     /// As `mount` lists them.
     pub(super) options: String,
 }
@@ -76,6 +99,7 @@ impl Settings {
             devices: value("devices")? != "off",
             exec: value("exec")? != "off",
             overlay: value("overlay")? != "off",
+            flags: MountFlags::empty(),
             options: String::new(),
             files,
         };
@@ -83,7 +107,7 @@ impl Settings {
         for option in &how.options {
             settings.apply(option, imported, &mut listed)?;
         }
-        if imported.engine().is_none() {
+        if imported.engine().is_none() || d.kind == DatasetKind::Snapshot {
             settings.files.read_only = true;
         }
         let first = if settings.files.read_only { "ro" } else { "rw" };
@@ -98,7 +122,27 @@ impl Settings {
         listed: &mut String,
     ) -> Result<(), String> {
         match option {
-            "defaults" => return Ok(()),
+            // The kernel gives the last ones up, or never asks a FUSE server about them.
+            "defaults" | "quiet" | "acl" | "posixacl" | "noacl" | "iversion" | "noiversion"
+            | "mand" | "nomand" | "nbmand" | "nonbmand" | "async" | "nostrictatime" => {
+                return Ok(());
+            }
+            "sync" if self.sync == SyncPolicy::Standard => {
+                self.sync = SyncPolicy::Always;
+                self.flags |= MountFlags::SYNCHRONOUS;
+            }
+            "sync" => self.flags |= MountFlags::SYNCHRONOUS,
+            "dirsync" => self.flags |= MountFlags::DIRSYNC,
+            "lazytime" => self.flags |= MountFlags::LAZYTIME,
+            "nolazytime" => self.flags -= MountFlags::LAZYTIME,
+            "nodiratime" => {
+                self.files.directory_atime = false;
+                self.flags |= MountFlags::NODIRATIME;
+            }
+            "diratime" => {
+                self.files.directory_atime = true;
+                self.flags -= MountFlags::NODIRATIME;
+            }
             "ro" => {
                 self.files.read_only = true;
                 return Ok(());
@@ -110,6 +154,7 @@ impl Settings {
             }
             "atime" if self.files.atime == Atime::Off => self.files.atime = Atime::On,
             "atime" => {}
+            "strictatime" => self.files.atime = Atime::On,
             "noatime" => self.files.atime = Atime::Off,
             "relatime" => self.files.atime = Atime::Relative,
             "norelatime" if self.files.atime == Atime::Relative => self.files.atime = Atime::On,
@@ -138,7 +183,7 @@ impl Settings {
         let (read_only, atime) = (self.files.read_only, self.files.atime);
         let (setuid, devices, exec) = (self.setuid, self.devices, self.exec);
         let acls = self.files.visibility.posix_acl || !cenote_fuse::can_nest();
-        Kernels { setuid, devices, exec, read_only, atime, acls }
+        Kernels { setuid, devices, exec, read_only, atime, acls, flags: self.flags }
     }
 }
 
@@ -150,6 +195,7 @@ pub(super) struct Kernels {
     pub(super) exec: bool,
     pub(super) read_only: bool,
     pub(super) atime: Atime,
+    pub(super) flags: MountFlags,
     /// Whether the kernel checks permissions by ACLs too. That it does it is told when the file system
     /// is mounted, and for good; where they are merely not stored it does no harm.
     pub(super) acls: bool,

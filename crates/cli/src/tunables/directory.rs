@@ -13,7 +13,7 @@
 //! The daemon serves the directories and remembers them, and takes them away when it ends.
 
 use crate::context::Context;
-use crate::mounts::watcher;
+use crate::mounts::agents::watcher;
 use crate::pools::{Imported, PoolTable};
 use cenote_command::outcome::{Outcome, fail};
 use cenote_fuse::Force;
@@ -57,10 +57,11 @@ pub(super) fn mount(ctx: &mut Context, dir: &OsStr) -> Outcome {
     let watcher = watcher(ctx);
     let pools = Arc::downgrade(&ctx.pools);
     let mut mounts = ctx.pools.directories.lock();
-    if dir.canonicalize().is_ok_and(|dir| mounts.iter().any(|m| m.mountpoint() == dir)) {
+    let agent = ctx.pools.agent();
+    if agent.canonicalize(&dir).is_ok_and(|dir| mounts.iter().any(|m| m.mountpoint() == dir)) {
         return fail(format!("'{}' shows them already", dir.display()));
     }
-    match Mount::new("cenote", &dir, Arc::new(Files { pools }), watcher) {
+    match Mount::new("cenote", &dir, Arc::new(Files { pools }), watcher, agent) {
         Ok(mount) => mounts.push(mount),
         Err(e) => return fail(e.to_string()),
     }
@@ -71,7 +72,7 @@ pub(super) fn mount(ctx: &mut Context, dir: &OsStr) -> Outcome {
 pub(super) fn unmount(ctx: &mut Context, dir: &OsStr) -> Outcome {
     let dir = ctx.path(dir);
     let mut mounts = ctx.pools.directories.lock();
-    let found = dir.canonicalize().ok().and_then(|dir| {
+    let found = ctx.pools.agent().canonicalize(&dir).ok().and_then(|dir| {
         let at = mounts.iter().position(|m| m.mountpoint() == dir)?;
         mounts.get_mut(at).map(|mount| (at, mount.unmount(Force::No)))
     });

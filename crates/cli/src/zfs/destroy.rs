@@ -4,6 +4,7 @@ use super::change::changes;
 use crate::context::Context;
 use crate::mounts::Directory;
 use crate::mounts::moving::family;
+use crate::mounts::table::Way;
 use crate::options::{Spec, parse};
 use crate::pools::Imported;
 use crate::zfs::select::{Kinds, open};
@@ -149,7 +150,9 @@ fn destroy_head(
     ctx: &mut Context,
 ) -> bool {
     let name = &dataset.name;
-    if let Err(e) = imported.mounts.unmount_one(name, how.force, Directory::Removed) {
+    let by = ctx.agent();
+    let way = Way { force: how.force, directory: Directory::Removed, by: &*by };
+    if let Err(e) = imported.mounts.give_up(name, way) {
         ctx.complain(e);
         return false;
     }

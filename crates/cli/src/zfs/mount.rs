@@ -4,10 +4,11 @@ mod progress;
 
 use crate::context::Context;
 use crate::mounts::moving::refresh;
-use crate::mounts::{How, Listed, NotMounted, mount_one, mount_or_say, mountable};
+use crate::mounts::table::{Way, unmount_each};
+use crate::mounts::{Directory, How, Listed, NotMounted, mount_one, mount_or_say, mountable};
 use crate::options::{Spec, commas, parse};
-use crate::zfs::select::{Kinds, Node, open};
-use cenote_command::outcome::{Outcome, fail, usage};
+use crate::zfs::select::{Kinds, Node, mounted, open};
+use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use progress::Progress;
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -47,14 +48,10 @@ pub fn mount(args: &[OsString], ctx: &mut Context) -> Outcome {
 
 /// What is mounted, as `zfs mount` without arguments shows it.
 fn list(ctx: &mut Context) -> Outcome {
-    for Listed { dataset, mountpoint } in mounted(ctx) {
+    for Listed { dataset, mountpoint } in mounted(ctx).map_err(Stop::Fail)? {
         writeln!(ctx.out, "{dataset:<30}  {}", mountpoint.display())?;
     }
     Ok(0)
-}
-
-fn mounted(ctx: &Context) -> Vec<Listed> {
-    ctx.pools.all().iter().flat_map(|p| p.mounts.list()).collect()
 }
 
 fn mount_many(names: &[String], how: &How, verbose: bool, ctx: &mut Context) -> Outcome {
@@ -133,13 +130,11 @@ pub fn unmount(args: &[OsString], ctx: &mut Context) -> Outcome {
     let _change = pools.change();
     match names.as_slice() {
         [] if all => {
-            let mut code = 0;
-            for imported in pools.all() {
-                for e in imported.mounts.unmount_each(force) {
-                    ctx.complain(e);
-                    code = 1;
-                }
-            }
+            let by = ctx.agent();
+            let way = Way { force, directory: Directory::Kept, by: &*by };
+            let stay = unmount_each(&pools.all(), way);
+            let code = i32::from(!stay.is_empty());
+            stay.into_iter().for_each(|e| ctx.complain(e));
             Ok(code)
         }
         [] => usage("missing filesystem argument"),
@@ -149,25 +144,28 @@ pub fn unmount(args: &[OsString], ctx: &mut Context) -> Outcome {
 }
 
 fn unmount_named(name: &str, force: bool, ctx: &mut Context) -> Outcome {
-    let dataset = match name.starts_with('/') {
-        false => name.to_string(),
+    let by = ctx.agent();
+    let here = mounted(ctx).map_err(Stop::Fail)?;
+    let (dataset, at) = match name.starts_with('/') {
+        false => (name.to_string(), None),
         true => {
-            let path = std::fs::canonicalize(name).unwrap_or_else(|_| name.into());
+            let path = by.canonicalize(name.as_ref()).unwrap_or_else(|_| name.into());
             // Of several it is the one on top.
-            match mounted(ctx).into_iter().rfind(|m| m.mountpoint == path) {
-                Some(m) => m.dataset,
+            match here.iter().rfind(|m| m.mountpoint == path) {
+                Some(m) => (m.dataset.clone(), Some(path)),
                 None => return fail(format!("cannot unmount '{name}': not a ZFS filesystem")),
             }
         }
     };
-    let node = match open(ctx, &dataset, Kinds::FILESYSTEM) {
+    let node = match open(ctx, &dataset, Kinds::FILESYSTEM.with(Kinds::SNAPSHOT)) {
         Ok(node) => node,
         Err(message) => return fail(message),
     };
-    if !node.imported.mounts.has(&dataset) {
+    if here.iter().all(|m| m.dataset != dataset) {
         return fail(format!("cannot unmount '{dataset}': not currently mounted"));
     }
-    match node.imported.mounts.unmount(&dataset, force) {
+    let way = Way { force, directory: Directory::Kept, by: &*by };
+    match node.imported.mounts.unmount(&dataset, at.as_deref(), way) {
         Ok(()) => Ok(0),
         Err(e) => fail(e.to_string()),
     }

@@ -4,6 +4,9 @@
 //! exit codes are mount(8)'s: 1 for what is wrong with the call, 2 for what the system refuses, 128 for
 //! what is mounted already.
 //!
+//! A file system can be mounted in several places, and in the mount namespace of whoever calls mount(8);
+//! so can snapshots.
+//!
 //! File systems that have a mountpoint are left to `zfs mount`; the option `zfsutil` is for whoever
 //! knows better, such as an initial ramdisk that mounts the root file system elsewhere.
 
@@ -11,8 +14,9 @@ use super::mount::remount;
 use crate::context::Context;
 use crate::mounts::{How, NotMounted, is_option, mount_one};
 use crate::options::{Parsed, Spec, commas, parse};
-use crate::zfs::select::{Kinds, Node, open};
+use crate::zfs::select::{Kinds, Node, mounted, open};
 use cenote_command::outcome::{Stop, plain};
+use cenote_dsl::DatasetKind;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -73,7 +77,7 @@ impl Request {
             [dataset, dir] => (name_of(dataset, &ctx.caller.cwd), ctx.path(dir)),
             _ => return Err(wrong("too many arguments")),
         };
-        let dir = dir.canonicalize().map_err(|e| {
+        let dir = ctx.agent().canonicalize(&dir).map_err(|e| {
             let (why, dir) = (plain(&e), dir.display());
             let what = format!("filesystem '{dataset}' cannot be mounted at '{dir}'");
             (SYSTEM, format!("{what} due to canonicalization error: {why}"))
@@ -96,7 +100,13 @@ impl Request {
             match option.as_str() {
                 "zfsutil" => self.zfsutil = true,
                 "remount" => self.remount = true,
-                "strictatime" => self.options.push("atime".into()),
+                // As mount(8) has them (`MS_USERS`, `MS_OWNER`).
+                "user" | "users" => {
+                    self.options.extend(["noexec", "nosuid", "nodev"].map(String::from));
+                }
+                "owner" | "group" => {
+                    self.options.extend(["nosuid", "nodev"].map(String::from));
+                }
                 known if is_option(known) => self.options.push(option),
                 unknown if sloppy || is_for_others(unknown) => {}
                 unknown => {
@@ -121,11 +131,8 @@ impl Request {
         let pools = ctx.pools.clone();
         let _change = pools.change();
         let dataset = &self.dataset;
-        if dataset.contains('@') {
-            let why = "snapshots cannot be mounted yet, but are in '.zfs/snapshot'";
-            return Err((WRONG, format!("filesystem '{dataset}' cannot be mounted: {why}")));
-        }
-        let node = open(ctx, dataset, Kinds::FILESYSTEM).map_err(|_| {
+        let kinds = Kinds::FILESYSTEM.with(Kinds::SNAPSHOT);
+        let node = open(ctx, dataset, kinds).map_err(|_| {
             let why = "unable to open the dataset";
             (WRONG, format!("filesystem '{dataset}' cannot be mounted, {why}"))
         })?;
@@ -140,7 +147,8 @@ impl Request {
                 Err(why) => Err((WRONG, format!("filesystem '{dataset}' is {why}"))),
             };
         }
-        if node.imported.mounts.has(dataset) {
+        let here = mounted(ctx).map_err(|e| (SYSTEM, e))?;
+        if here.iter().any(|m| m.dataset == *dataset && m.mountpoint == self.dir) {
             return Err((MOUNTED, format!("filesystem '{dataset}' is already mounted")));
         }
         let how = How { at: Some(self.dir), options: self.options, ..How::default() };
@@ -153,6 +161,9 @@ impl Request {
     /// Whether it is mount(8) that mounts the file system.
     fn check_mountpoint(&self, node: &Node) -> Result<(), Failure> {
         let (dataset, dir) = (&self.dataset, self.dir.display());
+        if node.dataset.kind == DatasetKind::Snapshot {
+            return Ok(());
+        }
         let mountpoint = node.imported.pool().dsl().get(&node.dataset, "mountpoint");
         let mountpoint = mountpoint.map_err(|e| (SYSTEM, e.to_string()))?;
         let legacy = mountpoint.is_some_and(|v| v.exact == "legacy");
@@ -185,7 +196,7 @@ fn is_for_others(option: &str) -> bool {
     let name = option.split('=').next().unwrap_or(option);
     let known = [
         "auto", "noauto", "user", "nouser", "users", "nousers", "group", "nogroup", "owner",
-        "noowner", "_netdev", "nofail", "comment", "quiet",
+        "noowner", "_netdev", "nofail", "comment", "nosub",
     ];
     name.is_empty() || known.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }

@@ -5,6 +5,7 @@ use super::create::ancestors;
 use crate::context::Context;
 use crate::mounts::Directory;
 use crate::mounts::moving::{Away, family};
+use crate::mounts::table::Way;
 use crate::options::{Spec, parse};
 use crate::zfs::select::{Kinds, Node, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
@@ -82,6 +83,7 @@ fn snapshot(node: &Node, changes: &Changes, to: &str, recursive: bool) -> Outcom
             let heads = mounted.filter(|d| d == head || (recursive && below(d)));
             let names: Vec<String> =
                 heads.flat_map(|h| [format!("{h}@{old}"), format!("{h}@{short}")]).collect();
+            node.imported.mounts.renamed_snapshot(head, recursive, old, short);
             node.imported.mounts.snapshots_changed(&names);
             Ok(0)
         }
@@ -118,7 +120,9 @@ fn head(
     if !stay {
         let all = family(imported, &node.dataset).map_err(|e| cannot(&e))?;
         let ids: Vec<u64> = all.iter().map(|d| d.ds_obj).collect();
-        away = match imported.mounts.take_away(&ids, force, Directory::Removed) {
+        let by = ctx.agent();
+        let way = Way { force, directory: Directory::Removed, by: &*by };
+        away = match imported.mounts.take_away(&ids, way) {
             Ok(away) => away,
             Err((away, e)) => {
                 ctx.complain(e);

@@ -5,6 +5,7 @@
 //! name with snapshots behind their dataset in order of creation.
 
 use crate::context::Context;
+use crate::mounts::Listed;
 use crate::pools::Imported;
 use crate::zfs::properties::Key;
 use cenote_command::outcome::{Stop, plain, usage};
@@ -285,14 +286,26 @@ fn open_or_path(ctx: &Context, name: &str, kinds: Kinds) -> Result<Node, String>
     if !name.starts_with('/') && !name.starts_with("./") {
         return open(ctx, name, kinds);
     }
-    let path = std::fs::canonicalize(ctx.path(name))
+    let path = ctx
+        .agent()
+        .canonicalize(&ctx.path(name))
         .map_err(|e| format!("cannot open '{name}': {}", plain(&e)))?;
-    let mounted = ctx.pools.all().into_iter().flat_map(|p| p.mounts.list());
-    let around = mounted.filter(|m| path.starts_with(&m.mountpoint));
+    let around = mounted(ctx)?.into_iter().filter(|m| path.starts_with(&m.mountpoint));
     match around.max_by_key(|m| m.mountpoint.as_os_str().len()) {
         Some(m) => open(ctx, &m.dataset, kinds),
         None => Err(format!("'{name}': not a ZFS filesystem")),
     }
+}
+
+/// What is mounted in the caller's mount namespace.
+pub fn mounted(ctx: &Context) -> Result<Vec<Listed>, String> {
+    let pools = ctx.pools.all();
+    if !ctx.is_elsewhere() {
+        return Ok(pools.iter().flat_map(|p| p.mounts.places()).collect());
+    }
+    let by = ctx.agent();
+    let listed = pools.iter().map(|p| p.mounts.list_by(&*by)).collect::<Result<Vec<_>, _>>();
+    Ok(listed.map_err(|e| e.to_string())?.into_iter().flatten().collect())
 }
 
 /// Opens a dataset by name; the error is the message for the user.

@@ -3,6 +3,7 @@
 use super::change::{add_property, unrecorded};
 use crate::context::Context;
 use crate::mounts::moving::{Away, family, refresh, with_mountpoint_of};
+use crate::mounts::table::Way;
 use crate::mounts::{Directory, How, NotMounted, mount_one};
 use crate::options::{Spec, parse};
 use crate::pools::Imported;
@@ -83,7 +84,8 @@ fn set_one(node: &Node, list: &[(String, String)], stay: bool, ctx: &mut Context
     if moved == Moved::Unmounted || !refreshed {
         ctx.complain("property may be set but unable to remount filesystem");
     }
-    moved == Moved::Well && refreshed
+    // The property is set; that not all is mounted is said, and no failure (`set_callback`).
+    moved != Moved::Not && refreshed
 }
 
 /// Why setting a property has to do with where file systems are mounted.
@@ -181,7 +183,9 @@ fn make(
 /// Unmounts file systems. If that cannot be, says so.
 fn take_away(imported: &Imported, concerned: &[Dataset], ctx: &mut Context) -> Option<Away> {
     let ids: Vec<u64> = concerned.iter().map(|d| d.ds_obj).collect();
-    match imported.mounts.take_away(&ids, false, Directory::Removed) {
+    let by = ctx.agent();
+    let way = Way { force: false, directory: Directory::Removed, by: &*by };
+    match imported.mounts.take_away(&ids, way) {
         Ok(away) => Some(away),
         Err((away, e)) => {
             ctx.complain(e);
@@ -261,7 +265,7 @@ fn inherit_one(node: &Node, property: &str, received: bool, ctx: &mut Context) -
         _ => None,
     };
     let good = match moves {
-        Some(moves) => make(moves, imported, &node.dataset, ctx, change) == Moved::Well,
+        Some(moves) => make(moves, imported, &node.dataset, ctx, change) != Moved::Not,
         None => change(ctx),
     };
     refresh(imported, ctx) && good

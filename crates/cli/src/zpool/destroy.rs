@@ -4,6 +4,8 @@
 //! does: it can be imported again.
 
 use crate::context::Context;
+use crate::mounts::Directory;
+use crate::mounts::table::Way;
 use crate::options::{Spec, parse};
 use crate::zpool::export::close;
 use crate::zpool::select::open;
@@ -32,7 +34,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         }
         Err(message) => return fail(message),
     };
-    if let Err(e) = imported.mounts.unmount_all(force) {
+    let by = ctx.agent();
+    let way = Way { force, directory: Directory::Inherited, by: &*by };
+    if let Err(e) = imported.mounts.close(way) {
         ctx.complain(e);
         return fail(format!("could not destroy '{name}': could not unmount datasets"));
     }

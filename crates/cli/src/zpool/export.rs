@@ -1,6 +1,8 @@
 //! `zpool export`.
 
 use crate::context::Context;
+use crate::mounts::Directory;
+use crate::mounts::table::Way;
 use crate::options::{Spec, parse};
 use crate::pools::{Imported, reason};
 use crate::zpool::select::select;
@@ -42,7 +44,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
 }
 
 fn export(imported: &Imported, force: bool, ctx: &Context) -> Result<(), String> {
-    imported.mounts.unmount_all(force).map_err(|e| e.to_string())?;
+    let by = ctx.agent();
+    let way = Way { force, directory: Directory::Inherited, by: &*by };
+    imported.mounts.close(way).map_err(|e| e.to_string())?;
     if imported.suspended() && force {
         // Nothing more can be written: it stays as the last transaction group left it.
         return Ok(());

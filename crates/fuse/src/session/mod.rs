@@ -115,6 +115,11 @@ impl Session {
         Notifier(self.device.clone())
     }
 
+    /// The descriptor, by which the same file system can be mounted once more.
+    pub(crate) fn device(&self) -> &OwnedFd {
+        &self.device
+    }
+
     /// Whether the mount is gone and nobody serves it any more.
     pub(crate) fn is_finished(&self) -> bool {
         self.end.lock().0

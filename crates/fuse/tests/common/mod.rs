@@ -4,7 +4,8 @@
 
 use cenote_dsl::{Dataset, Dsl};
 use cenote_fuse::{
-    MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, SyncPolicy, mount,
+    Local, MountFlags, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space,
+    SyncPolicy, mount,
 };
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_zpl::{FileSystem, Visibility};
@@ -75,6 +76,10 @@ pub fn spec(pool: &Pool, name: &str, mountpoint: &Path) -> MountSpec {
         devices: true,
         exec: true,
         watcher: None,
+        make: false,
+        overlay: true,
+        flags: MountFlags::empty(),
+        agent: Arc::new(Local),
     }
 }
 

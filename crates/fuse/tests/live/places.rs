@@ -2,7 +2,7 @@
 //! invalidation.
 
 use crate::world::{World, file_system, settings, spec};
-use cenote_fuse::{Force, SnapDir};
+use cenote_fuse::{Force, MountFlags, SnapDir};
 use cenote_zpl::{CreateProps, NewNode, NodeKind, Settings};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -78,7 +78,7 @@ fn programs_can_be_run_as_soon_as_the_property_says_so() {
     assert_eq!(errno(run()), EACCES);
     for (exec, runs) in [(true, true), (false, false), (true, true)] {
         // Other users than root have to mount anew.
-        if w.handle.remount(true, true, exec).unwrap() {
+        if w.handle.remount(true, true, exec, MountFlags::empty()).unwrap() {
             assert_eq!(run().is_ok_and(|status| status.success()), runs);
         }
     }

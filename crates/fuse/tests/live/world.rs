@@ -6,7 +6,8 @@ use cenote_dmu::write::{OpenObjectSet, Result, ZapMut};
 use cenote_format::dmu::ObjsetType;
 use cenote_format::encode::zap::{Key, Value};
 use cenote_fuse::{
-    Force, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, SyncPolicy, mount,
+    Force, Local, MountFlags, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space,
+    SyncPolicy, mount,
 };
 use cenote_store::alloc::Readers;
 use cenote_testsink::MemSink;
@@ -232,5 +233,9 @@ pub fn spec(store: &Arc<Store>, fs: &Arc<FileSystem>, mountpoint: PathBuf) -> Mo
         devices: true,
         exec: true,
         watcher: None,
+        make: false,
+        overlay: true,
+        flags: MountFlags::empty(),
+        agent: Arc::new(Local),
     }
 }

@@ -84,6 +84,8 @@ pub struct Settings {
     pub xattr_sa: bool,
     /// `atime`, `relatime`.
     pub atime: Atime,
+    /// Whether directories have access times (the mount options `diratime`, `nodiratime`).
+    pub directory_atime: bool,
     /// Bytes of the dnode of a new file (`dnodesize`; `legacy` is 512, `auto` 1024).
     pub dnode_size: usize,
     /// Largest block of a new file in bytes (`recordsize`).
@@ -105,6 +107,7 @@ impl Default for Settings {
             visibility: Visibility::default(),
             xattr_sa: true,
             atime: Atime::On,
+            directory_atime: true,
             dnode_size: 512,
             record_size: 128 << 10,
             project_quota: true,

@@ -243,7 +243,8 @@ impl FileSystem {
                 || mtime >= atime
                 || ctime >= atime)
         };
-        if !stale(&self.znode(ino)?)? {
+        let znode = self.znode(ino)?;
+        if !settings.directory_atime && znode.is_dir()? || !stale(&znode)? {
             return Ok(());
         }
         self.change(Cost { write: 4 << 10, objects: 0, frees: false }, |cx| {

@@ -1,0 +1,79 @@
+//! Mounting the file systems of a pool.
+
+use super::{How, NotMounted, mount_one};
+use crate::context::Context;
+use crate::pools::Imported;
+use cenote_dsl::{Dataset, DatasetKind};
+use std::path::Path;
+
+/// Datasets below one another when everything is walked; OpenZFS allows names of 255 bytes.
+const MAX_DEPTH: usize = 128;
+
+/// Makes a path sort behind its parents and before its parents' siblings: `/` sorts first.
+fn sort_key(path: &Path) -> Vec<Vec<u8>> {
+    use std::os::unix::ffi::OsStrExt;
+    path.components().map(|c| c.as_os_str().as_bytes().to_vec()).collect()
+}
+
+/// The file systems of a pool (or at and below one of its datasets) that can be mounted, parents'
+/// mountpoints first. What cannot be read is said and left out.
+pub fn mountable(imported: &Imported, below: &Dataset, ctx: &mut Context) -> Vec<Dataset> {
+    let pool = imported.pool();
+    let dsl = pool.dsl();
+    let mut found = Vec::new();
+    let mut todo = vec![(below.clone(), 0)];
+    while let Some((d, depth)) = todo.pop() {
+        if d.kind != DatasetKind::Filesystem || depth > MAX_DEPTH {
+            continue;
+        }
+        match dsl.children(&d) {
+            Ok(children) => todo.extend(children.into_iter().map(|c| (c, depth + 1))),
+            Err(e) => ctx.complain(format_args!("cannot list what is in '{}': {e}", d.name)),
+        }
+        let mountpoint = match dsl.get(&d, "mountpoint") {
+            Ok(value) => value.map(|v| v.exact).unwrap_or_default(),
+            Err(e) => {
+                ctx.complain(format_args!("cannot mount '{}': {e}", d.name));
+                continue;
+            }
+        };
+        found.push((sort_key(Path::new(&mountpoint)), d));
+    }
+    found.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.name.cmp(&b.1.name)));
+    found.into_iter().map(|(_, d)| d).collect()
+}
+
+/// Mounts what is meant to be mounted; says what fails. Returns whether all went well.
+pub fn mount_all(imported: &Imported, below: &Dataset, how: &How, ctx: &mut Context) -> bool {
+    let mut good = true;
+    for d in mountable(imported, below, ctx) {
+        if ctx.cancelled() {
+            return false;
+        }
+        good &= mount_or_say(imported, &d, how, ctx);
+    }
+    good
+}
+
+/// Mounts a file system, if it is meant to be mounted; says what fails, and whether it went well.
+pub fn mount_or_say(imported: &Imported, d: &Dataset, how: &How, ctx: &mut Context) -> bool {
+    match mount_one(imported, d, false, how, ctx) {
+        Ok(()) | Err(NotMounted::NotMeant(_)) => true,
+        Err(NotMounted::Failed(message)) => {
+            ctx.complain(message);
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountpoints_sort_below_their_parents() {
+        let mut paths = ["/foo.bar", "/foo/baz", "/foo/bar/baz", "/", "/foo/bar", "/foo"];
+        paths.sort_by_key(|p| sort_key(Path::new(p)));
+        assert_eq!(paths, ["/", "/foo", "/foo/bar", "/foo/bar/baz", "/foo/baz", "/foo.bar"]);
+    }
+}

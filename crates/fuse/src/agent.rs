@@ -1,0 +1,435 @@
+//! Mount agents: processes that do for a server what has to be done at paths.
+//!
+//! A process that looks up a path inside a mount of its own waits for itself. Killed in that moment it
+//! never ends: the thread waits for an answer that the dead server will not give, and keeps the descriptors
+//! open whose end would release it. So a server looks up no path that may lead into its mounts: it has an
+//! agent resolve paths, make and remove directories, mount and unmount. The agent of a server's own mount
+//! namespace is a child process ([`Helper`]). Where a command runs in another namespace, the command is the
+//! agent, so that it sees what it mounts.
+//!
+//! ```text
+//! server -> agent   Request, with the descriptor that is to be mounted once more, if it is one
+//! agent  -> server  Reply, with the descriptor that was mounted
+//! ```
+//!
+//! Messages are JSON, each with its length in front; descriptors come with the first byte
+//! (`SCM_RIGHTS`). See [`channel`].
+
+mod channel;
+
+pub use channel::{Channel, serve};
+
+use crate::attach::{self, Force, MountError, all_as_bytes, as_bytes, remove_made, resolve};
+use crate::detach;
+use crate::mountinfo::{self, Table};
+use rustix::mount::MountFlags;
+use serde::{Deserialize, Serialize};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long an agent may take: longer than any lookup that is going to end.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What is to be mounted, where and how.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MountRequest {
+    /// The directory.
+    #[serde(with = "as_bytes")]
+    pub mountpoint: PathBuf,
+    /// The mount's source (`SOURCE` of `findmnt`).
+    pub source: String,
+    /// What comes after `fuse.` in its type.
+    pub subtype: String,
+    /// Flags of mount(2), as a number.
+    pub flags: u32,
+    /// Whether others than its user may use it.
+    pub other_users: bool,
+    /// Whether missing directories are made.
+    pub make: bool,
+    /// Whether the directory need not be empty.
+    pub overlay: bool,
+}
+
+impl MountRequest {
+    pub(crate) fn flags(&self) -> MountFlags {
+        MountFlags::from_bits_retain(self.flags)
+    }
+}
+
+/// What was mounted.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Mounted {
+    /// Where: without symbolic links.
+    #[serde(with = "as_bytes")]
+    pub mountpoint: PathBuf,
+    /// Directories that were made, outermost first.
+    #[serde(with = "all_as_bytes")]
+    pub made: Vec<PathBuf>,
+    /// What identifies the connection: `MAJOR:MINOR TYPE SOURCE`.
+    pub id: String,
+}
+
+/// A path as an agent sees it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Seen {
+    /// Without symbolic links, as far as it exists.
+    #[serde(with = "as_bytes")]
+    pub path: PathBuf,
+    /// Why not all of it exists, as the system's number; 0 if it does.
+    pub missing: i32,
+    /// Whether nothing is in it.
+    pub empty: bool,
+}
+
+/// A place where a connection is mounted.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Shown {
+    /// The connection.
+    pub id: String,
+    /// The mountpoint.
+    #[serde(with = "as_bytes")]
+    pub mountpoint: PathBuf,
+}
+
+/// What an agent is asked for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Request {
+    /// To mount a new connection, or, with a descriptor, one that is mounted already in a further place.
+    Mount(MountRequest),
+    /// To unmount a connection at these places.
+    Unmount {
+        /// The connection.
+        id: String,
+        /// The mountpoints.
+        #[serde(with = "all_as_bytes")]
+        places: Vec<PathBuf>,
+        /// Further ones that the server has mounted, which stay.
+        #[serde(with = "all_as_bytes")]
+        others: Vec<PathBuf>,
+        /// Whether it may be in use.
+        force: Force,
+    },
+    /// To give a mount other flags.
+    Remount {
+        /// The connection.
+        id: String,
+        /// Where it is mounted.
+        #[serde(with = "as_bytes")]
+        mountpoint: PathBuf,
+        /// Flags of mount(2).
+        flags: u32,
+    },
+    /// To remove directories as far as they are empty; outermost first.
+    Remove(#[serde(with = "all_as_bytes")] Vec<PathBuf>),
+    /// To look at a path.
+    Look(#[serde(with = "as_bytes")] PathBuf),
+    /// To list the places where connections of file systems are mounted.
+    List,
+}
+
+/// What an agent answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Reply {
+    /// It is mounted.
+    Mounted(Mounted),
+    /// It is done.
+    Done,
+    /// Whether it could be done.
+    Told(bool),
+    /// The path.
+    Seen(Seen),
+    /// Where connections are mounted.
+    Places(Vec<Shown>),
+    /// It failed.
+    Failed(MountError),
+}
+
+/// Who does what has to be done at paths.
+pub trait Agent: Send + Sync {
+    /// Has something done.
+    ///
+    /// # Errors
+    /// What the agent says, or that it does not answer.
+    fn call(
+        &self,
+        request: &Request,
+        device: Option<BorrowedFd<'_>>,
+    ) -> Result<(Reply, Option<OwnedFd>), MountError>;
+
+    /// Number of its mount namespace.
+    fn namespace(&self) -> u64;
+}
+
+/// The ways to ask.
+impl dyn Agent + '_ {
+    pub(crate) fn mount(
+        &self,
+        request: MountRequest,
+        device: Option<BorrowedFd<'_>>,
+    ) -> Result<(Mounted, Option<OwnedFd>), MountError> {
+        match self.call(&Request::Mount(request), device)? {
+            (Reply::Mounted(mounted), device) => Ok((mounted, device)),
+            _ => Err(unexpected()),
+        }
+    }
+
+    pub(crate) fn unmount(
+        &self,
+        id: &str,
+        places: Vec<PathBuf>,
+        others: Vec<PathBuf>,
+        force: Force,
+    ) -> Result<(), MountError> {
+        self.call(&Request::Unmount { id: id.into(), places, others, force }, None).map(drop)
+    }
+
+    pub(crate) fn remount(
+        &self,
+        id: &str,
+        mountpoint: &Path,
+        flags: MountFlags,
+    ) -> Result<bool, MountError> {
+        let (mountpoint, flags) = (mountpoint.to_owned(), flags.bits());
+        match self.call(&Request::Remount { id: id.into(), mountpoint, flags }, None)? {
+            (Reply::Told(told), _) => Ok(told),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Removes directories, outermost first in the list, as far as they are empty.
+    pub fn remove(&self, directories: Vec<PathBuf>) {
+        if directories.is_empty() {
+            return;
+        }
+        if let Err(e) = self.call(&Request::Remove(directories), None) {
+            tracing::warn!("directories of mountpoints stay: {e}");
+        }
+    }
+
+    /// Looks at a path.
+    ///
+    /// # Errors
+    /// The agent does not answer.
+    pub fn look(&self, path: &Path) -> Result<Seen, MountError> {
+        match self.call(&Request::Look(path.to_owned()), None)? {
+            (Reply::Seen(seen), _) => Ok(seen),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// A path without symbolic links; all of it exists.
+    ///
+    /// # Errors
+    /// As of `canonicalize`.
+    pub fn canonicalize(&self, path: &Path) -> std::io::Result<PathBuf> {
+        let seen = self.look(path).map_err(std::io::Error::other)?;
+        match seen.missing {
+            0 => Ok(seen.path),
+            errno => Err(std::io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    /// The places where connections of file systems are mounted, in the order of the kernel's list.
+    ///
+    /// # Errors
+    /// The agent does not answer.
+    pub fn places(&self) -> Result<Vec<Shown>, MountError> {
+        match self.call(&Request::List, None)? {
+            (Reply::Places(places), _) => Ok(places),
+            _ => Err(unexpected()),
+        }
+    }
+}
+
+fn unexpected() -> MountError {
+    MountError::Agent("unexpected answer".into())
+}
+
+/// Does what is asked for, in this process.
+pub(crate) fn perform(request: Request, device: Option<OwnedFd>) -> (Reply, Option<OwnedFd>) {
+    let done = |result: Result<(), MountError>| match result {
+        Ok(()) => Reply::Done,
+        Err(e) => Reply::Failed(e),
+    };
+    let reply = match request {
+        Request::Mount(request) => match attach::mount(&request, device) {
+            Ok((mounted, device)) => return (Reply::Mounted(mounted), Some(device)),
+            Err(e) => Reply::Failed(e),
+        },
+        Request::Unmount { id, places, others, force } => {
+            done(detach::unmount(&id, &places, &others, force))
+        }
+        Request::Remount { id, mountpoint, flags } => {
+            let flags = MountFlags::from_bits_retain(flags);
+            match detach::remount(&id, &mountpoint, flags) {
+                Ok(told) => Reply::Told(told),
+                Err(e) => Reply::Failed(e),
+            }
+        }
+        Request::Remove(directories) => {
+            remove_made(&directories);
+            Reply::Done
+        }
+        Request::Look(path) => {
+            let missing =
+                path.canonicalize().err().map_or(0, |e| attach::number(&e).raw_os_error());
+            Reply::Seen(Seen { empty: attach::is_empty(&path), path: resolve(&path), missing })
+        }
+        Request::List => {
+            let table = Table::read();
+            let zfs = table.all().iter().filter(|m| mountinfo::is_zfs(&m.id));
+            let shown = |m: &mountinfo::FuseMount| Shown {
+                id: m.id.clone(),
+                mountpoint: m.mountpoint.clone(),
+            };
+            Reply::Places(zfs.map(shown).collect())
+        }
+    };
+    (reply, None)
+}
+
+/// An agent that is this process itself: for programs that are not killed while they mount, such as
+/// tests.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Local;
+
+impl Agent for Local {
+    fn call(
+        &self,
+        request: &Request,
+        device: Option<BorrowedFd<'_>>,
+    ) -> Result<(Reply, Option<OwnedFd>), MountError> {
+        let device = device.map(|d| d.try_clone_to_owned()).transpose();
+        let device = device.map_err(|e| MountError::Device(attach::number(&e)))?;
+        match perform(request.clone(), device) {
+            (Reply::Failed(e), _) => Err(e),
+            done => Ok(done),
+        }
+    }
+
+    fn namespace(&self) -> u64 {
+        mountinfo::namespace()
+    }
+}
+
+/// An agent at the other end of a channel, such as a command of another mount namespace.
+pub struct Remote {
+    channel: Mutex<Channel>,
+    namespace: u64,
+}
+
+impl Remote {
+    /// The agent that [serves](serve) the other end of `stream`.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn new(stream: UnixStream, namespace: u64) -> std::io::Result<Remote> {
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
+        Ok(Remote { channel: Mutex::new(Channel::new(stream)), namespace })
+    }
+}
+
+impl Agent for Remote {
+    fn call(
+        &self,
+        request: &Request,
+        device: Option<BorrowedFd<'_>>,
+    ) -> Result<(Reply, Option<OwnedFd>), MountError> {
+        let mut channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        ask(&mut channel, request, device)
+    }
+
+    fn namespace(&self) -> u64 {
+        self.namespace
+    }
+}
+
+fn ask(
+    channel: &mut Channel,
+    request: &Request,
+    device: Option<BorrowedFd<'_>>,
+) -> Result<(Reply, Option<OwnedFd>), MountError> {
+    let failed = |e: std::io::Error| MountError::Agent(e.to_string());
+    channel.send(request, device).map_err(failed)?;
+    match channel.receive::<Reply>().map_err(failed)? {
+        Some((Reply::Failed(e), _)) => Err(e),
+        Some(answer) => Ok(answer),
+        None => Err(MountError::Agent("it has ended".into())),
+    }
+}
+
+/// An agent that is a child process, started when it is first needed and anew when it has ended.
+pub struct Helper {
+    /// The program: it [serves](serve) its standard input.
+    command: Mutex<Command>,
+    running: Mutex<Option<(Child, Channel)>>,
+}
+
+impl Helper {
+    /// An agent that `command` starts: a program that calls [`serve`] with its standard input.
+    pub fn new(mut command: Command) -> Helper {
+        command.stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+        Helper { command: Mutex::new(command), running: Mutex::default() }
+    }
+
+    fn start(&self) -> std::io::Result<(Child, Channel)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_read_timeout(Some(TIMEOUT))?;
+        ours.set_write_timeout(Some(TIMEOUT))?;
+        let mut command = self.command.lock().unwrap_or_else(PoisonError::into_inner);
+        let child = command.stdin(OwnedFd::from(theirs)).spawn();
+        // The command keeps the child's end, which would hide that the child has ended.
+        command.stdin(Stdio::null());
+        Ok((child?, Channel::new(ours)))
+    }
+}
+
+impl Agent for Helper {
+    fn call(
+        &self,
+        request: &Request,
+        device: Option<BorrowedFd<'_>>,
+    ) -> Result<(Reply, Option<OwnedFd>), MountError> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that was killed meanwhile has read nothing.
+        if running.as_mut().is_some_and(|(child, _)| !matches!(child.try_wait(), Ok(None))) {
+            *running = None;
+        }
+        let failed = |e: std::io::Error| MountError::Agent(e.to_string());
+        let (child, channel) = match &mut *running {
+            Some(running) => running,
+            none => none.insert(self.start().map_err(failed)?),
+        };
+        let answer = ask(channel, request, device);
+        if matches!(answer, Err(MountError::Agent(_))) {
+            let _ = child.kill();
+            let _ = child.try_wait();
+            *running = None;
+        }
+        answer
+    }
+
+    fn namespace(&self) -> u64 {
+        mountinfo::namespace()
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some((mut child, channel)) = running.take() {
+            drop(channel);
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A descriptor that is passed on, borrowed.
+pub(crate) fn borrowed(device: &Option<OwnedFd>) -> Option<BorrowedFd<'_>> {
+    device.as_ref().map(AsFd::as_fd)
+}

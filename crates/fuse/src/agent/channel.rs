@@ -1,0 +1,175 @@
+//! A stream of messages with descriptors.
+
+use super::{Reply, Request, borrowed, perform};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// Longest message in bytes.
+const MAX: usize = 64 << 20;
+/// Descriptors that may come with one byte.
+const DESCRIPTORS: usize = 4;
+
+/// One end of a stream of messages, each with at most one descriptor.
+pub struct Channel {
+    stream: UnixStream,
+    /// Descriptors that have come, and belong to the message that is being read.
+    received: VecDeque<OwnedFd>,
+}
+
+impl Channel {
+    /// One end of a pair of sockets.
+    pub fn new(stream: UnixStream) -> Channel {
+        Channel { stream, received: VecDeque::new() }
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn send<T: Serialize>(
+        &mut self,
+        message: &T,
+        device: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        let body = serde_json::to_vec(message)?;
+        if body.len() > MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "message is too long"));
+        }
+        let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
+        bytes.extend_from_slice(&body);
+        let sent = match device {
+            Some(device) => self.send_with(&bytes, device)?,
+            None => 0,
+        };
+        self.stream.write_all(bytes.get(sent..).unwrap_or_default())
+    }
+
+    /// Sends bytes, at least the first with a descriptor; returns how many.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn send_with(&mut self, bytes: &[u8], device: BorrowedFd<'_>) -> io::Result<usize> {
+        let devices = [device];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&devices));
+        let flags = SendFlags::NOSIGNAL;
+        let send = || sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut control, flags);
+        Ok(rustix::io::retry_on_intr(send)?)
+    }
+
+    /// Receives a message and the descriptor that came with it; `None` if there will be no more.
+    ///
+    /// # Errors
+    /// Those of the system, and messages that are none.
+    pub fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+        let mut length = [0; 4];
+        match self.read_exact(&mut length) {
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            read => read?,
+        }
+        let length = u32::from_le_bytes(length) as usize;
+        if length > MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "message is too long"));
+        }
+        let mut body = Vec::new();
+        self.take(length as u64).read_to_end(&mut body)?;
+        Ok(Some((serde_json::from_slice(&body)?, self.take_descriptor())))
+    }
+
+    /// The descriptor that came with what was read last, if one did.
+    pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        let first = self.received.pop_front();
+        self.received.clear();
+        first
+    }
+
+    /// The stream, for who sends and receives nothing but bytes from now on.
+    pub fn into_stream(self) -> UnixStream {
+        self.stream
+    }
+}
+
+/// Keeps the descriptors that come with the bytes.
+impl Read for Channel {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let read = rustix::io::retry_on_intr(|| {
+            recvmsg(&self.stream, &mut [IoSliceMut::new(to)], &mut control, flags)
+        })?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                self.received.extend(descriptors);
+            }
+        }
+        Ok(read.bytes)
+    }
+}
+
+/// Serves as an agent until the other end is closed.
+///
+/// # Errors
+/// Those of the system, and messages that are none.
+pub fn serve(stream: UnixStream) -> io::Result<()> {
+    let mut channel = Channel::new(stream);
+    while let Some((request, device)) = channel.receive::<Request>()? {
+        let (reply, device) = perform(request, device);
+        let sent = channel.send(&reply, borrowed(&device));
+        // A mount that nobody will serve would be dead.
+        if sent.is_err()
+            && let Reply::Mounted(mounted) = &reply
+        {
+            drop(device);
+            crate::detach::take_away(std::slice::from_ref(&mounted.id));
+        }
+        sent?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn messages_and_descriptors_arrive_together() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (mut ours, mut theirs) = (Channel::new(ours), Channel::new(theirs));
+        let file = tempfile::tempfile().unwrap();
+        (&file).write_all(b"content").unwrap();
+        ours.send(&"first", Some(file.as_fd())).unwrap();
+        ours.send(&"second", None).unwrap();
+        let (text, device) = theirs.receive::<String>().unwrap().unwrap();
+        assert_eq!(text, "first");
+        let mut again = std::fs::File::from(device.unwrap());
+        std::io::Seek::rewind(&mut again).unwrap();
+        let mut content = String::new();
+        again.read_to_string(&mut content).unwrap();
+        assert_eq!(content, "content");
+        assert!(matches!(theirs.receive::<String>().unwrap(), Some((t, None)) if t == "second"));
+        drop(ours);
+        assert!(theirs.receive::<String>().unwrap().is_none());
+    }
+
+    #[test]
+    fn what_is_no_message_is_an_error() {
+        for bad in [&[255u8, 255, 255, 255][..], &[3, 0, 0, 0, 1, 2, 3], &[9, 0, 0, 0, b'1']] {
+            let (mut ours, theirs) = UnixStream::pair().unwrap();
+            ours.write_all(bad).unwrap();
+            drop(ours);
+            assert!(Channel::new(theirs).receive::<Request>().is_err(), "{bad:?}");
+        }
+    }
+}
