@@ -84,7 +84,8 @@ damage-long:
 torture-long:
 	scripts/setup.sh test
 	CENOTE_TEST_DEADLINE=0 CENOTE_TORTURE=long $(CARGO) test --locked -p cenote-torture \
-		--test random --test crash --test logs --test large --test full --test faults -- --nocapture
+		--test random --test crash --test logs --test large --test full --test faults \
+		--test metadata -- --nocapture
 
 programs:
 	scripts/setup.sh test

@@ -53,6 +53,11 @@ impl Ranges {
         self.map().range(block.checked_add(1)?..).next().map(|(start, _)| *start)
     }
 
+    /// The first and the last number of each range.
+    pub(crate) fn edges(&self) -> impl Iterator<Item = u64> + '_ {
+        self.map().iter().flat_map(|(start, end)| [*start, end.saturating_sub(1)])
+    }
+
     /// Whether all of `range` is in the set.
     pub(crate) fn covers(&self, range: &Range<u64>) -> bool {
         self.before(range.start).is_some_and(|r| r.end >= range.end)

@@ -1,10 +1,15 @@
 //! The tunables of this floor; see [`cenote_store::tunable`].
 
 use cenote_store::declare_tunables;
+use cenote_store::tunable::SWITCH;
 
 declare_tunables! {
     SLOP_SHIFT "spa_slop_shift" Now Log2 5 (1, 31),
         "One part in two to the power of this is kept back: 128 MiB to 128 GiB of a pool";
+    FREE_LEAK_ON_EIO "zfs_free_leak_on_eio" Now Switch 0 SWITCH,
+        "Whether what is below unreadable metadata of destroyed datasets is leaked, rather than kept to be freed";
+    FREE_MIN_TIME_MS "zfs_free_min_time_ms" Now Milliseconds 1000 (1, 1_000_000),
+        "Time that a transaction group spends on freeing what was destroyed";
     MAX_RECORDSIZE "zfs_max_recordsize" Now Bytes 16_777_216 (512, 16_777_216),
         "Largest value that the property recordsize can be given";
 }

@@ -244,9 +244,21 @@ impl Store {
             self.vdevs().read_speculative(&read).map_err(|source| vdev_error(bp, at, source))
         };
         // Blocks that may not be there are never ganged.
-        let mut copies = bp.dvas().filter(|dva| !dva.gang).map(read);
-        let first = copies.next().unwrap_or_else(|| Err(no_copy(bp, at)));
-        let data = first.or_else(|e| copies.find_map(Result::ok).ok_or(e))?;
+        let mut data = Err(no_copy(bp, at));
+        for dva in bp.dvas().filter(|dva| !dva.gang) {
+            data = match (read(dva), data) {
+                (Ok(read), _) => Ok(read),
+                // Where a device failed the block may be; where bytes are wrong it is not.
+                (Err(BlockError::Checksum { .. }), Err(worse @ BlockError::Vdev { .. })) => {
+                    Err(worse)
+                }
+                (Err(e), _) => Err(e),
+            };
+            if data.is_ok() {
+                break;
+            }
+        }
+        let data = data?;
         let source = |source| BlockError::Decode { at, bp: Box::new(*bp), source };
         Ok(Block { data: unpack(bp, &data).map_err(source)?, order: bp.byte_order() })
     }
@@ -340,7 +352,7 @@ impl Store {
     /// Reads a batch into the ARC, but for what is there or on its way. By the time the pointers may be
     /// stale, so nothing that is wrong counts; and a block with something wrong about it is not kept, so
     /// that whoever needs it finds that out.
-    pub(crate) fn load(&self, batch: &[(BlockPointer, Bookmark)], access: Access) {
+    pub fn load(&self, batch: &[(BlockPointer, Bookmark)], access: Access) {
         let sound = batch.iter().filter(|(bp, at)| check(bp, *at).is_ok());
         let wanted: Vec<_> = sound.filter_map(|(bp, at)| Some((*bp, *at, Key::of(bp)?))).collect();
         let (mut mine, mut own) = (Vec::new(), Vec::new());

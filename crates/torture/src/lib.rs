@@ -19,6 +19,8 @@
 //! | `crash` | the power goes at any moment, again after that |
 //! | `logs` | the same with many log space maps, and with few |
 //! | `faults` | devices fail writes and flushes |
+//! | `metadata` | metadata that cannot be read, in all its copies, while datasets and files are changed |
+//! | `leaks` | metadata that cannot be read is freed |
 //! | `large` | the power goes while files of many blocks are removed, piece by piece |
 //!
 //! They run a short version by default; `CENOTE_TORTURE=long` runs all of it (`make damage-long`,

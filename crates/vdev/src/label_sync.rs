@@ -81,7 +81,8 @@ impl VdevTree {
     /// Errors: something that was written may be lost (the pool must not be committed), a config
     /// does not fit a label, no leaf of a top-level vdev (other than a log device) could take its
     /// label, or none at all the uberblock. Each is tried twice. Until the uberblock is durable,
-    /// the pool opens at the one before. Leaves that failed count write errors.
+    /// the pool opens at the one before. Leaves that failed count write errors. After
+    /// [`VdevError::Committed`] it opens at the update's.
     pub fn sync_labels(&self, update: &LabelUpdate<'_>) -> Result<(), VdevError> {
         let needed = self.root().children().iter().filter(|t| !t.is_log()).map(|t| t.id());
         self.flush_tops(&needed.collect::<Vec<u64>>())?;
@@ -89,6 +90,7 @@ impl VdevTree {
         twice(|| self.write_configs(update, &configs, &EVEN))?;
         twice(|| self.write_uberblock(update))?;
         twice(|| self.write_configs(update, &configs, &ODD))
+            .map_err(|e| VdevError::Committed(Box::new(e)))
     }
 
     /// Configs of the leaves to write, by guid.

@@ -141,6 +141,9 @@ pub enum VdevError {
         /// What went wrong.
         why: String,
     },
+    /// The labels that are written last could not be. The transaction group is on disk.
+    #[error("{0} (the transaction group is on disk)")]
+    Committed(Box<VdevError>),
     /// There is no vdev with this id or guid.
     #[error("no such vdev: {0}")]
     NoVdev(u64),

@@ -31,7 +31,17 @@ fn restore(imported: &Imported, leaves: &[u64], what: Restore) -> Result<(), Str
     }
 }
 
-/// Runs `zpool clear`.
+/// Gives up an intent log that cannot be read or replayed, by the name of its dataset; `None` if there is no
+/// such dataset.
+fn clear_log(imported: &Imported, name: &str) -> Option<Result<(), String>> {
+    let dataset = imported.pool().dsl().find(name).ok()??;
+    Some(match imported.opened() {
+        Opened::ReadOnly(_) => Err("pool is read-only".into()),
+        Opened::Writable(engine) => engine.clear_intent_log(dataset.ds_obj).map_err(|e| reason(&e)),
+    })
+}
+
+/// Runs `zpool clear`. In place of a device it takes a dataset, whose intent log is given up.
 pub fn clear(args: &[OsString], ctx: &mut Context) -> Outcome {
     let spec = Spec { short: "", refused: "nFX", refused_long: &["power"] };
     let names = parse(args, spec)?.names();
@@ -56,7 +66,13 @@ pub fn clear(args: &[OsString], ctx: &mut Context) -> Outcome {
         None => Arc::clone(root),
         Some(device) => match find_vdev(&imported, device) {
             Some(vdev) => vdev,
-            None => return cannot(device, "no such device in pool"),
+            None => {
+                return match clear_log(&imported, &device.to_string()) {
+                    Some(Ok(())) => Ok(0),
+                    Some(Err(why)) => cannot(device, &why),
+                    None => cannot(device, "no such device in pool"),
+                };
+            }
         },
     };
     vdev.clear_errors();

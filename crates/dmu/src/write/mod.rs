@@ -25,6 +25,7 @@
 //! | `work` | one object that is written |
 //! | `undo` | changes that are taken back |
 //! | `quiesce` | what is pending: views of it, quiescing it, standing on what was written |
+//! | `nested` | changes of the MOS, within each other, that are made whole or not at all |
 //! | [`zap`] | ZAPs: entries, growth from micro to fat, splits |
 //!
 //! # Invariants
@@ -39,6 +40,7 @@
 
 mod chunk;
 mod indirect;
+mod nested;
 mod object;
 mod quiesce;
 mod rewrite;
@@ -66,6 +68,7 @@ use cenote_format::dmu::{
 };
 use cenote_format::encode::EncodeError;
 use cenote_store::{BlockError, Store};
+use nested::Undo;
 use object::OpenObject;
 pub(crate) use quiesce::on_disk;
 use quiesce::{Below, Found};
@@ -220,6 +223,9 @@ pub struct Synced {
     /// Objects whose dnode was written or freed, in the order of their numbers, accounting objects
     /// left out.
     pub changed: Vec<ObjectChange>,
+    /// Bytes of objects that were freed whole, in blocks that could not be found because an indirect block
+    /// above them cannot be read. They stay allocated.
+    pub leaked: u64,
 }
 
 /// What a sync did to an object.
@@ -293,6 +299,8 @@ pub struct OpenObjectSet {
     written: BTreeMap<u64, Option<Arc<Dnode>>>,
     /// The change that is being made.
     change: Change,
+    /// What there was before the changes that are being made, the innermost one last.
+    undos: Vec<Undo>,
     failed: bool,
 }
 
@@ -331,6 +339,7 @@ impl OpenObjectSet {
             syncing: false,
             written,
             change: Change::default(),
+            undos: Vec::new(),
             failed: false,
         }
     }
@@ -418,6 +427,7 @@ impl OpenObjectSet {
     }
 
     fn insert(&mut self, number: u64, object: OpenObject) {
+        self.touch(number);
         self.dirty = self.dirty.saturating_add(object.bytes(self.least));
         self.objects.insert(number, Arc::new(object));
     }
@@ -435,6 +445,7 @@ impl OpenObjectSet {
         let number = taken?;
         let mut object = OpenObject::new(number, phys);
         self.change.allocated(number, slots, &mut object);
+        self.note_taken(number, slots);
         self.insert(number, object);
         self.more += 1;
         Ok(number)
@@ -454,6 +465,7 @@ impl OpenObjectSet {
             return Err(WriteError::Taken(number));
         }
         self.change.allocated(number, count, &mut object);
+        self.note_taken(number, count);
         self.insert(number, object);
         self.more += 1;
         Ok(())
@@ -478,15 +490,22 @@ impl OpenObjectSet {
         Ok(())
     }
 
-    /// Frees an object with all its blocks. Its number may be used again at once.
+    /// Frees an object with all its blocks. Its number may be used again in the next transaction group.
     pub fn free(&mut self, number: u64) -> Result<()> {
         if number >= PROJECT_USED {
             let why = "accounting objects stay".into();
             return Err(WriteError::Invalid { object: number, why });
         }
         self.may_allocate()?;
-        // The sync frees all that is below them.
-        self.with(number, |object, place| Ok(object.tree(place).read_indirect(0, u64::MAX)?))?;
+        // The sync frees all that is below them, and leaks what is below one that cannot be read.
+        let read = |object: &mut OpenObject, place: &object::Place<'_>| {
+            Ok(object.tree(place).read_indirect(0, u64::MAX)?)
+        };
+        match self.with(number, read) {
+            Err(WriteError::Read(Error::Block(e))) if !matches!(e, BlockError::NotHeld { .. }) => {}
+            Err(WriteError::Read(Error::Corrupt { .. } | Error::Decode { .. })) => {}
+            read => read?,
+        }
         let least = self.least;
         let object = self.object(number)?;
         let (slots, bytes) = (object.phys().slots(), object.bytes(least));
@@ -500,12 +519,22 @@ impl OpenObjectSet {
         self.slots = map;
         known?;
         self.slots.give(number, slots);
+        if let Some(undo) = self.undos.last_mut() {
+            undo.given.push((number, slots));
+        }
+        self.touch_doomed(number);
         let object = self.objects.remove(&number);
         self.change.freed(number, slots, object, below.is_some());
         self.doomed.extend(below.map(|dnode| (number, dnode)));
         self.dirty = self.dirty.saturating_sub(bytes);
         self.more -= 1;
         Ok(())
+    }
+
+    fn note_taken(&mut self, number: u64, slots: u64) {
+        if let Some(undo) = self.undos.last_mut() {
+            undo.taken.push((number, slots));
+        }
     }
 
     /// Notes that a change frees so many pointers, for whoever bounds what a transaction group frees.
@@ -529,6 +558,7 @@ impl OpenObjectSet {
     fn object(&mut self, number: u64) -> Result<&mut OpenObject> {
         self.usable()?;
         self.settle();
+        self.touch(number);
         let below = Below::new(&self.base, &self.doomed, self.quiesced.as_ref());
         take_in(&mut self.objects, &below, number)
     }
@@ -541,6 +571,7 @@ impl OpenObjectSet {
     ) -> Result<T> {
         self.usable()?;
         self.settle();
+        self.touch(number);
         let below = Below::new(&self.base, &self.doomed, self.quiesced.as_ref());
         let object = take_in(&mut self.objects, &below, number)?;
         let place =

@@ -17,7 +17,8 @@
 //!
 //! - A number that is doomed and not among the objects of the same layer is not there, whatever is
 //!   below.
-//! - Only the open set allocates and frees, so that numbers are given once.
+//! - Only the open set allocates and frees, so that numbers are given once, and none that was freed in
+//!   the same group.
 //! - Without changes in between, the open set shows the same before and after `sync_done`.
 
 use super::object::OpenObject;
@@ -193,6 +194,7 @@ impl OpenObjectSet {
         syncing.dirty = std::mem::take(&mut self.dirty);
         syncing.changed = std::mem::take(&mut self.changed);
         (self.flags, self.zil) = (None, None);
+        self.slots.next_group();
         let quiesced = Quiesced {
             objects: Arc::new(std::mem::take(&mut self.objects)),
             doomed: Arc::new(std::mem::take(&mut self.doomed)),
@@ -260,6 +262,7 @@ impl OpenObjectSet {
         } else {
             self.base = self.base.succeeded_by(&synced, &std::mem::take(&mut self.written));
             (self.flags, self.zil) = (None, None);
+            self.slots.next_group();
         }
     }
 }

@@ -8,7 +8,8 @@
 //!    ranges, one batch of reads for each level. A pointer below which all is freed, and nothing is
 //!    dirty, becomes a hole at once.
 //! 3. *Kill* what is below those pointers, reading their indirect blocks in batches
-//!    (`dnode_sync_free_range`, `free_children`).
+//!    (`dnode_sync_free_range`, `free_children`). What is below one that cannot be read is not found: it
+//!    stays allocated, and is leaked.
 //! 4. *Write*, from the bottom up: one batch of all dirty data and spill blocks, then one for each
 //!    level. An indirect block of holes is written as zeros, so that it becomes a hole.
 //!
@@ -20,6 +21,7 @@ use super::sink::{BlockSink, NewBlock};
 use super::slots::starts;
 use super::work::{At, Work};
 use super::{Result, WriteError};
+use crate::Error;
 use crate::blocks::Blocks;
 use crate::object::{Dnode, SPILL_BLKID};
 use crate::ranges::Ranges;
@@ -29,7 +31,7 @@ use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::dmu::{DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DmuType};
 use cenote_store::{Block, Bookmark, Store};
 use rayon::prelude::*;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// Indirect blocks that are worth another thread.
@@ -60,6 +62,10 @@ pub(super) struct Run<'a> {
     pub(super) doomed: Vec<Doomed>,
     pub(super) born: Vec<BlockPointer>,
     pub(super) killed: Vec<BlockPointer>,
+    /// Objects with an indirect block that could not be read when what is below it was freed.
+    pub(super) damaged: BTreeSet<u64>,
+    /// See [`super::Synced::leaked`].
+    pub(super) leaked: u64,
 }
 
 impl Run<'_> {
@@ -116,7 +122,7 @@ impl Run<'_> {
                 work.nodes.insert((level, blkid), Indirect::of(&child, 1 << work.fan()));
             }
         }
-        let blocks = self.read(works, &reads)?;
+        let blocks = self.read(works, &reads).into_iter().collect::<Result<Vec<_>>>()?;
         let (store, objset, all) = (&self.store, self.objset, &*works);
         let copy = |((At { work, .. }, _), block): (&(At, BlockPointer), &Block)| {
             Some(Indirect::read(&all.get(*work)?.tree(store, objset), block))
@@ -132,16 +138,24 @@ impl Run<'_> {
     }
 
     /// Reads indirect blocks.
-    fn read(&self, works: &[Work], reads: &[(At, BlockPointer)]) -> Result<Vec<Block>> {
+    fn read(&self, works: &[Work], reads: &[(At, BlockPointer)]) -> Vec<Result<Block>> {
         let mut wanted = Vec::with_capacity(reads.len());
+        let mut checked = Vec::with_capacity(reads.len());
         for (At { work, level, blkid }, bp) in reads {
             let Some(work) = works.get(*work) else { continue };
             let tree = work.tree(&self.store, self.objset);
-            tree.check_node(&Node { level: *level, blkid: *blkid, bp: *bp })?;
-            wanted.push((*bp, tree.bookmark(*level, *blkid)));
+            let sound = tree.check_node(&Node { level: *level, blkid: *blkid, bp: *bp });
+            if sound.is_ok() {
+                wanted.push((*bp, tree.bookmark(*level, *blkid)));
+            }
+            checked.push(sound);
         }
-        let blocks = self.store.read_many(&wanted).into_iter();
-        Ok(blocks.collect::<std::result::Result<Vec<_>, _>>()?)
+        let mut blocks = self.store.read_many(&wanted).into_iter();
+        let block = |sound: std::result::Result<(), Error>| {
+            sound?;
+            Ok(blocks.next().ok_or(WriteError::Failed)??)
+        };
+        checked.into_iter().map(block).collect()
     }
 
     /// Kills the doomed pointers and all below them: depth first, so that memory is bounded.
@@ -154,31 +168,39 @@ impl Run<'_> {
                 && let Some(Doomed { at, bp }) = stack.pop()
             {
                 let Some(work) = works.get_mut(at.work) else { continue };
-                work.count(self, 0, &bp);
-                self.killed.push(bp);
-                if at.level == 0 {
+                if at.level > 0 && bp.dva(0).is_some_and(|dva| !seen.insert(dva)) {
+                    let why = format!("block {} of level {} is linked twice", at.blkid, at.level);
+                    let twice = work.tree(&self.store, self.objset).corrupt(why);
+                    self.lose(work.number, &twice);
                     continue;
                 }
-                if bp.dva(0).is_some_and(|dva| !seen.insert(dva)) {
-                    let why = format!("block {} of level {} is linked twice", at.blkid, at.level);
-                    return Err(work.tree(&self.store, self.objset).corrupt(why).into());
+                work.count(self, 0, &bp);
+                self.killed.push(bp);
+                if at.level > 0 {
+                    reads.push((at, bp));
                 }
-                reads.push((at, bp));
             }
-            let blocks = self.read(works, &reads)?;
+            let blocks = self.read(works, &reads);
             for ((at, bp), block) in reads.into_iter().zip(blocks) {
                 let Some(work) = works.get(at.work) else { continue };
                 let tree = work.tree(&self.store, self.objset);
                 let node = Node { level: at.level, blkid: at.blkid, bp };
-                stack.extend(
-                    tree.children(&node, &block)?.into_iter().map(|n| Doomed {
+                match block.and_then(|block| Ok(tree.children(&node, &block)?)) {
+                    Ok(children) => stack.extend(children.into_iter().map(|n| Doomed {
                         at: At { level: n.level, blkid: n.blkid, ..at },
                         bp: n.bp,
-                    }),
-                );
+                    })),
+                    Err(e) => self.lose(work.number, &e),
+                }
             }
         }
         Ok(())
+    }
+
+    /// What is below an indirect block of `object` cannot be found, and stays allocated.
+    fn lose(&mut self, object: u64, why: &dyn std::fmt::Display) {
+        tracing::warn!("objset {} object {object}: blocks are leaked: {why}", self.objset);
+        self.damaged.insert(object);
     }
 
     /// Writes a batch and takes note of what was born and what it replaced.
@@ -305,13 +327,19 @@ impl Run<'_> {
             nodes: BTreeMap::new(),
         };
         let mut works: Vec<Work> = gone.iter().map(work).collect();
-        for (index, work) in works.iter().enumerate() {
-            let spill = work.phys.spill.filter(|bp| !bp.is_hole());
-            self.killed.extend(spill);
+        for (index, work) in works.iter_mut().enumerate() {
+            if let Some(spill) = work.phys.spill.filter(|bp| !bp.is_hole()) {
+                work.count(self, 0, &spill);
+                self.killed.push(spill);
+            }
             for (blkid, bp) in work.stored(work.top()) {
                 self.doomed.push(Doomed { at: At { work: index, level: work.top(), blkid }, bp });
             }
         }
-        self.kill(&mut works)
+        self.kill(&mut works)?;
+        // What an object still uses when all of it that was found is gone.
+        let left = works.iter().filter(|work| self.damaged.contains(&work.number));
+        self.leaked = left.fold(0, |sum, work| sum.saturating_add(work.phys.used));
+        Ok(())
     }
 }

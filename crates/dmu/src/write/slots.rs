@@ -1,12 +1,21 @@
 //! Which slots of the meta dnode's blocks are in use (`dmu_object_alloc_dnsize`).
 //!
-//! A bitmap is kept for each block that was looked at, and for each size of dnodes the first block
-//! that may have room. Blocks whose fill count says that they are full are not read.
+//! A bitmap is kept for each block that was looked at. For each size of dnodes there is a *frontier*: all
+//! blocks before it had no room for one when they were looked at. It only moves on. Blocks before it that
+//! got room again, because objects in them were freed, are in a list of their own and are tried first;
+//! one that turns out to have no room leaves the list. So an allocation looks at few blocks however many
+//! there are, and whatever was freed.
+//!
+//! Slots that are freed in a transaction group are not given out in it: whoever remembers an object by its
+//! number and the group that it was made in (`zp_gen`) must not find another one.
+//!
+//! Blocks whose fill count says that they are full are not read. One that cannot be read has no room.
 
 use super::{Result, WriteError};
 use crate::tree::{Node, Tree};
 use ahash::HashMap;
 use cenote_format::dmu::{DNODE_BLOCK, DNODE_SLOT, DmuType};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Slots in a block of dnodes.
 pub(super) const PER_BLOCK: u64 = DNODE_BLOCK / DNODE_SLOT as u64;
@@ -18,8 +27,21 @@ const EXTRA_SLOTS_AT: usize = 12;
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     used: HashMap<u64, u32>,
-    /// By slots less one: blocks before have no room for so many.
-    first: [u64; PER_BLOCK as usize],
+    /// By slots of a dnode, for sizes that were asked for.
+    rooms: BTreeMap<u64, Room>,
+    /// What was freed in this transaction group, by block.
+    freed: BTreeMap<u64, u32>,
+    /// Blocks that were looked at.
+    #[cfg(test)]
+    looks: u64,
+}
+
+/// Where there may be room for dnodes of one size.
+#[derive(Debug, Default)]
+struct Room {
+    /// Blocks before have none, but for those in `again`.
+    frontier: u64,
+    again: BTreeSet<u64>,
 }
 
 /// The bits of `count` slots from `slot`; they are all in one block.
@@ -30,52 +52,101 @@ fn mask(slot: u64, count: u64) -> u32 {
 impl Slots {
     /// Takes `count` slots in a row, in the first block that has them. Returns the first's number.
     pub(super) fn take_any(&mut self, count: u64, meta: &Tree<'_>) -> Result<u64> {
-        let index = count.saturating_sub(1) as usize;
-        let mut block = self.first.get(index).copied().unwrap_or(0);
-        while block < MAX_OBJECT / PER_BLOCK {
-            let used = self.block(block, meta)?;
-            let fits = |slot: &u64| used & mask(*slot, count) == 0;
-            if let Some(slot) = (0..=PER_BLOCK.saturating_sub(count)).find(fits) {
-                self.used.insert(block, used | mask(slot, count));
-                self.first[index] = block;
-                return Ok(block * PER_BLOCK + slot);
+        let mut room = self.rooms.remove(&count).unwrap_or_default();
+        let taken = self.take_in(&mut room, count, meta);
+        self.rooms.insert(count, room);
+        taken
+    }
+
+    fn take_in(&mut self, room: &mut Room, count: u64, meta: &Tree<'_>) -> Result<u64> {
+        while let Some(block) = room.again.first().copied() {
+            if let Some(number) = self.take_within(block, count, meta) {
+                return Ok(number);
             }
-            block += 1;
+            room.again.remove(&block);
+        }
+        while room.frontier < MAX_OBJECT / PER_BLOCK {
+            if let Some(number) = self.take_within(room.frontier, count, meta) {
+                return Ok(number);
+            }
+            room.frontier += 1;
         }
         Err(WriteError::NoSlots)
     }
 
-    /// Takes `count` slots from `number`. Whether they were free and are in one block.
+    /// Takes `count` slots in a row in a block, if it has them and can be read.
+    fn take_within(&mut self, block: u64, count: u64, meta: &Tree<'_>) -> Option<u64> {
+        let used = self.block(block, meta).unwrap_or_else(|e| {
+            tracing::warn!("objset {}: no object is made beside damaged ones: {e}", meta.objset);
+            self.used.insert(block, u32::MAX);
+            u32::MAX
+        });
+        let fits = |slot: &u64| used & mask(*slot, count) == 0;
+        let slot = (0..=PER_BLOCK.saturating_sub(count)).find(fits)?;
+        self.used.insert(block, used | mask(slot, count));
+        Some(block * PER_BLOCK + slot)
+    }
+
+    /// Takes `count` slots from `number`, for who asks for this number: also if they were freed in this
+    /// group. Whether they were free and are in one block.
     pub(super) fn take(&mut self, number: u64, count: u64, meta: &Tree<'_>) -> Result<bool> {
         let (block, slot) = (number / PER_BLOCK, number % PER_BLOCK);
         if number >= MAX_OBJECT || slot + count > PER_BLOCK {
             return Ok(false);
         }
+        let (wanted, freed) = (mask(slot, count), self.freed.get(&block).copied().unwrap_or(0));
         let used = self.block(block, meta)?;
-        if used & mask(slot, count) != 0 {
+        if used & !freed & wanted != 0 {
             return Ok(false);
         }
-        self.used.insert(block, used | mask(slot, count));
+        self.used.insert(block, used | wanted);
+        self.freed.insert(block, freed & !wanted);
         Ok(true)
     }
 
-    /// Gives back `count` slots from `number`.
+    /// Gives back `count` slots from `number`, for the next transaction group.
     pub(super) fn give(&mut self, number: u64, count: u64) {
-        let block = number / PER_BLOCK;
-        if let Some(used) = self.used.get_mut(&block) {
-            *used &= !mask(number % PER_BLOCK, count);
-        }
-        self.first.iter_mut().for_each(|first| *first = (*first).min(block));
+        let (block, slot) = (number / PER_BLOCK, number % PER_BLOCK);
+        *self.freed.entry(block).or_default() |= mask(slot, count);
     }
 
-    /// Takes again what was given back and is still free: `count` slots from `number`.
-    pub(super) fn retake(&mut self, number: u64, count: u64) {
-        if let Some(used) = self.used.get_mut(&(number / PER_BLOCK)) {
-            *used |= mask(number % PER_BLOCK, count);
+    /// Undoes that slots were given back.
+    pub(super) fn take_back(&mut self, number: u64, count: u64) {
+        if let Some(freed) = self.freed.get_mut(&(number / PER_BLOCK)) {
+            *freed &= !mask(number % PER_BLOCK, count);
+        }
+    }
+
+    /// Undoes that slots were taken.
+    pub(super) fn put_back(&mut self, number: u64, count: u64) {
+        let (block, slot) = (number / PER_BLOCK, number % PER_BLOCK);
+        if let Some(used) = self.used.get_mut(&block) {
+            *used &= !mask(slot, count);
+        }
+        self.look_again(block);
+    }
+
+    fn look_again(&mut self, block: u64) {
+        for room in self.rooms.values_mut().filter(|room| block < room.frontier) {
+            room.again.insert(block);
+        }
+    }
+
+    /// Another transaction group begins: what was freed can be taken.
+    pub(super) fn next_group(&mut self) {
+        for (block, freed) in std::mem::take(&mut self.freed) {
+            if let Some(used) = self.used.get_mut(&block) {
+                *used &= !freed;
+            }
+            self.look_again(block);
         }
     }
 
     fn block(&mut self, block: u64, meta: &Tree<'_>) -> Result<u32> {
+        #[cfg(test)]
+        {
+            self.looks += 1;
+        }
         if let Some(used) = self.used.get(&block) {
             return Ok(*used);
         }
@@ -113,4 +184,82 @@ pub(super) fn starts(block: &[u8]) -> Vec<(u64, u64)> {
         slot += count;
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_format::blkptr::BlockPointer;
+    use cenote_format::dmu::DnodePhys;
+    use cenote_format::nvlist::{NvList, NvValue};
+    use cenote_store::Store;
+    use cenote_vdev::VdevTree;
+
+    /// A meta dnode without blocks.
+    fn empty() -> DnodePhys {
+        DnodePhys {
+            kind: DmuType::DNODE,
+            indirect_shift: 17,
+            levels: 1,
+            bonus_kind: DmuType::NONE,
+            checksum: 0,
+            compress: 0,
+            flags: 0,
+            block_size: DNODE_BLOCK,
+            extra_slots: 0,
+            max_block: 0,
+            used: 0,
+            pointers: vec![BlockPointer::HOLE],
+            bonus: Vec::new(),
+            spill: None,
+        }
+    }
+
+    fn with_meta(f: impl FnOnce(&Tree<'_>)) {
+        let mut root = NvList::default();
+        root.set("type", NvValue::String("root".into()));
+        root.set("id", NvValue::Uint64(0));
+        root.set("guid", NvValue::Uint64(1));
+        root.set("children", NvValue::NvListArray(Vec::new()));
+        let tree = VdevTree::build(&root, &mut |_, _| None).unwrap();
+        let (store, dnode) = (Store::new(tree, 1 << 20), empty());
+        f(&Tree { store: &store, objset: 5, object: 0, dnode: &dnode });
+    }
+
+    #[test]
+    fn an_allocation_looks_at_few_blocks_whatever_was_freed() {
+        with_meta(|meta| {
+            let mut slots = Slots::default();
+            let taken: Vec<u64> = (0..100_000).map(|_| slots.take_any(1, meta).unwrap()).collect();
+            slots.looks = 0;
+            // One low number is freed in each group, and two are taken: one of them is beyond all.
+            for number in taken.iter().take(1000) {
+                slots.give(*number, 1);
+                slots.next_group();
+                assert_eq!(slots.take_any(1, meta).unwrap(), *number);
+                assert!(slots.take_any(1, meta).unwrap() > 100_000);
+            }
+            assert!(slots.looks < 5000, "{}", slots.looks);
+        });
+    }
+
+    #[test]
+    fn what_was_freed_is_given_out_in_the_next_group() {
+        with_meta(|meta| {
+            let mut slots = Slots::default();
+            let taken: Vec<u64> = (0..40).map(|_| slots.take_any(2, meta).unwrap()).collect();
+            slots.give(taken[7], 2);
+            let fresh: Vec<u64> = (0..40).map(|_| slots.take_any(2, meta).unwrap()).collect();
+            assert!(!fresh.contains(&taken[7]));
+            slots.next_group();
+            assert_eq!(slots.take_any(2, meta).unwrap(), taken[7]);
+            slots.give(taken[3], 2);
+            assert!(!slots.take(taken[4], 2, meta).unwrap());
+            assert!(slots.take(taken[3], 2, meta).unwrap(), "who asks for it gets it");
+            slots.next_group();
+            assert!(!slots.take(taken[3], 2, meta).unwrap());
+            // Too small for two.
+            assert_eq!(slots.take_any(1, meta).unwrap(), 31);
+        });
+    }
 }

@@ -28,8 +28,8 @@ impl OpenObjectSet {
     /// Writes all changes as transaction group `txg` and goes on from there. Nothing is written if
     /// there are no changes.
     ///
-    /// Errors: blocks that cannot be read or written. The object set is of no use then, and what
-    /// was written is not referred to by anything. While part of it is quiesced, it cannot be synced.
+    /// Errors: blocks that cannot be read or written; blocks below what is freed are leaked instead. The
+    /// object set is of no use then, and what was written is not referred to by anything. While part of it is quiesced, it cannot be synced.
     pub fn sync(&mut self, txg: u64, sink: &dyn BlockSink) -> Result<Synced> {
         self.usable()?;
         if self.quiesced.is_some() {
@@ -50,8 +50,8 @@ impl OpenObjectSet {
             works.push(Work::new(number, &object));
         }
         let (store, objset) = (self.base.store().clone(), self.base.id());
-        let (doomed, born, killed) = Default::default();
-        let mut run = Run { store, objset, txg, sink, doomed, born, killed };
+        let (doomed, born, killed, damaged) = Default::default();
+        let mut run = Run { store, objset, txg, sink, doomed, born, killed, damaged, leaked: 0 };
         if dirty {
             run.destroy(&gone)?;
             run.run(&mut works)?;
@@ -64,7 +64,8 @@ impl OpenObjectSet {
         }
         self.failed = false;
         let (root, phys) = (*self.base.root_bp(), self.phys.clone());
-        Ok(Synced { root, phys, born: run.born, killed: run.killed, changed })
+        let Run { born, killed, leaked, .. } = run;
+        Ok(Synced { root, phys, born, killed, changed, leaked })
     }
 
     /// Takes note of the dnodes that were written; those of accounting objects are in the root

@@ -338,14 +338,14 @@ impl OpenObjectSet {
                 }
                 Event::Allocated(number, slots) => {
                     self.objects.remove(&number);
-                    self.slots.give(number, slots);
+                    self.slots.put_back(number, slots);
                 }
                 Event::Freed(number, slots, object, doomed) => {
                     self.objects.extend(object.map(|object| (number, object)));
                     if doomed {
                         self.doomed.remove(&number);
                     }
-                    self.slots.retake(number, slots);
+                    self.slots.take_back(number, slots);
                 }
             }
         }

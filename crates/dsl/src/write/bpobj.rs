@@ -7,11 +7,14 @@
 //! directory) until they have something to hold. The feature's count of uses is that of references
 //! to it; it is freed with the last one.
 //!
+//! What cannot be read when a list is emptied is left out, and goes on being in the sums of the lists that
+//! it was in: what an empty list still has in its sums was [leaked](take_lost).
+//!
 //! Invariants: a header's sums are those of its own entries and of all lists below it; an entry's
 //! fill count and checksum are zero, since that compresses better.
 
 use super::mos::corrupt;
-use super::{DslWriteError, Result, Sizes, Tx, features, pool};
+use super::{DslWriteError, Result, Sizes, Tx, Unreadable, features, pool};
 use cenote_dmu::write::NewObject;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::DmuType;
@@ -88,7 +91,8 @@ fn header(tx: &mut Tx<'_>, object: u64) -> Result<(BpobjPhys, usize)> {
     if bonus.len() < HEADER {
         return Err(DslWriteError::Unsupported("a block pointer list of an old version".into()));
     }
-    let phys = BpobjPhys::decode(&Bytes::new(&bonus, ByteOrder::Little, "bpobj"))?;
+    let phys = BpobjPhys::decode(&Bytes::new(&bonus, ByteOrder::Little, "bpobj"))
+        .map_err(|e| corrupt(object, e.to_string()))?;
     Ok((phys, bonus.len()))
 }
 
@@ -102,6 +106,13 @@ pub(super) fn space(tx: &mut Tx<'_>, object: u64) -> Result<Sizes> {
     let (phys, _) = header(tx, object)?;
     let (used, compressed, uncompressed) = (phys.bytes, phys.compressed, phys.uncompressed);
     Ok(Sizes { used, compressed, uncompressed })
+}
+
+/// Whether entries can be added: the header and the block of the last entry can be read.
+pub(super) fn check(tx: &mut Tx<'_>, object: u64) -> Result<()> {
+    let (phys, _) = header(tx, object)?;
+    let mut word = [0; WORD as usize];
+    Ok(tx.mos.read(object, phys.entries.wrapping_mul(BLKPTR_SIZE as u64), &mut word)?)
 }
 
 /// Whether a list has neither entries nor sub-lists.
@@ -251,12 +262,22 @@ fn list_at(tx: &mut Tx<'_>, subobjs: u64, index: u64) -> Result<u64> {
 }
 
 /// Takes up to `budget` block pointers out of a list and the lists below it, which are freed when
-/// they are empty. Fewer than `budget` means that the list is empty.
+/// they are empty. What cannot be read is left out. Fewer than `budget` means that the list is empty.
 pub(super) fn take(tx: &mut Tx<'_>, object: u64, budget: u64) -> Result<Vec<BlockPointer>> {
     let mut taken = Vec::new();
     let mut path = vec![object];
     while let Some(&list) = path.last() {
-        let (phys, len) = header(tx, list)?;
+        let (phys, len) = match header(tx, list) {
+            Err(DslWriteError::Unreadable(why)) if path.len() > 1 => {
+                lost(list, &why);
+                path.pop();
+                if let Some(&above) = path.last() {
+                    forget_last(tx, above)?;
+                }
+                continue;
+            }
+            header => header?,
+        };
         let left = budget.saturating_sub(taken.len() as u64);
         if phys.entries > 0 {
             if left == 0 {
@@ -269,11 +290,15 @@ pub(super) fn take(tx: &mut Tx<'_>, object: u64, budget: u64) -> Result<Vec<Bloc
                 set_header(tx, *above, &phys, len)?;
             }
         } else if phys.num_subobjs > 0 {
-            let last = list_at(tx, phys.subobjs, phys.num_subobjs - 1)?;
-            if path.len() >= MAX_NESTING || path.contains(&last) {
-                return Err(corrupt(list, "lists within each other"));
+            match list_at(tx, phys.subobjs, phys.num_subobjs - 1) {
+                Ok(last) if path.len() < MAX_NESTING && !path.contains(&last) => path.push(last),
+                Ok(_) => return Err(corrupt(list, "lists within each other")),
+                Err(DslWriteError::Unreadable(why)) => {
+                    lost(list, &why);
+                    forget_all(tx, list)?;
+                }
+                Err(e) => return Err(e),
             }
-            path.push(last);
         } else {
             path.pop();
             if let Some(&above) = path.last() {
@@ -284,7 +309,25 @@ pub(super) fn take(tx: &mut Tx<'_>, object: u64, budget: u64) -> Result<Vec<Bloc
     Ok(taken)
 }
 
-/// Takes up to `left` entries from the end of a list's own; their sizes.
+fn lost(list: u64, why: &Unreadable) {
+    tracing::warn!("part of the list of freed blocks {list} is lost: {why}");
+}
+
+/// Takes the sums out of a list that is empty: those of blocks that could not be read.
+pub(super) fn take_lost(tx: &mut Tx<'_>, object: u64) -> Result<Sizes> {
+    let (mut phys, len) = header(tx, object)?;
+    let left = space(tx, object)?;
+    // Less than nothing: it is no sum.
+    if left == Sizes::default() || left.used > i64::MAX as u64 {
+        return Ok(Sizes::default());
+    }
+    take_sizes(&mut phys, left);
+    set_header(tx, object, &phys, len)?;
+    Ok(left)
+}
+
+/// Takes up to `left` entries from the end of a list's own; their sizes. A block of them that cannot be
+/// read is left out.
 fn take_entries(
     tx: &mut Tx<'_>,
     list: u64,
@@ -292,29 +335,53 @@ fn take_entries(
     left: u64,
     taken: &mut Vec<BlockPointer>,
 ) -> Result<Sizes> {
-    let count = phys.entries.min(left).min(BATCH);
+    let per_block = (tx.mos.dnode(list)?.block_size / BLKPTR_SIZE as u64).max(1);
+    let in_block = (phys.entries - 1) / per_block * per_block;
+    let count = phys.entries.min(left).min(BATCH).min(phys.entries - in_block);
     let from = (phys.entries - count).wrapping_mul(BLKPTR_SIZE as u64);
-    let data = read(tx, list, from, count * BLKPTR_SIZE as u64)?;
-    let bytes = Bytes::new(&data, ByteOrder::Little, "block pointer list");
     let mut sizes = Sizes::default();
-    for i in (0..count as usize).rev() {
-        let bp = BlockPointer::decode(&bytes, i * BLKPTR_SIZE)?;
-        sizes.add((tx.space)(&bp));
-        taken.push(bp);
-    }
-    phys.entries -= count;
+    phys.entries = match read(tx, list, from, count * BLKPTR_SIZE as u64) {
+        Ok(data) => {
+            let bytes = Bytes::new(&data, ByteOrder::Little, "block pointer list");
+            for i in (0..count as usize).rev() {
+                let bp = BlockPointer::decode(&bytes, i * BLKPTR_SIZE)?;
+                sizes.add((tx.space)(&bp));
+                taken.push(bp);
+            }
+            phys.entries - count
+        }
+        Err(DslWriteError::Unreadable(why)) => {
+            lost(list, &why);
+            // Below an indirect block nothing can be found, and none can be taken out of it.
+            if why.level() > 0 { 0 } else { in_block }
+        }
+        Err(e) => return Err(e),
+    };
     take_sizes(&mut phys, sizes);
-    tx.mos.truncate(list, from)?;
+    tx.mos.truncate(list, phys.entries.wrapping_mul(BLKPTR_SIZE as u64))?;
     set_header(tx, list, &phys, len)?;
     Ok(sizes)
 }
 
-/// Frees the empty list `last`, the last one in `list`.
-fn drop_last(tx: &mut Tx<'_>, list: u64, last: u64, last_phys: &BpobjPhys) -> Result<()> {
+/// Forgets the last list in `list`, which cannot be read.
+fn forget_last(tx: &mut Tx<'_>, list: u64) -> Result<()> {
     let (mut phys, len) = header(tx, list)?;
     phys.num_subobjs = phys.num_subobjs.saturating_sub(1);
     tx.mos.free_range(phys.subobjs, phys.num_subobjs.wrapping_mul(WORD), WORD)?;
-    set_header(tx, list, &phys, len)?;
+    set_header(tx, list, &phys, len)
+}
+
+/// Forgets all lists in `list`, whose numbers cannot be read.
+fn forget_all(tx: &mut Tx<'_>, list: u64) -> Result<()> {
+    let (mut phys, len) = header(tx, list)?;
+    tx.mos.free(phys.subobjs)?;
+    (phys.subobjs, phys.num_subobjs) = (0, 0);
+    set_header(tx, list, &phys, len)
+}
+
+/// Frees the empty list `last`, the last one in `list`.
+fn drop_last(tx: &mut Tx<'_>, list: u64, last: u64, last_phys: &BpobjPhys) -> Result<()> {
+    forget_last(tx, list)?;
     if last_phys.subobjs != 0 {
         tx.mos.free(last_phys.subobjs)?;
     }

@@ -9,6 +9,10 @@
 //! what snapshots use (unless a clone's origin has it, which is charged elsewhere); if the one
 //! before that has it not, it is unique to the previous snapshot. Other killed blocks are free.
 //!
+//! What a sync of the contents needs of the MOS and cannot read is found when a dataset is opened
+//! ([`check_synced`]). Should a deadlist or the bookmarks become unreadable later, the pool goes on: blocks
+//! that cannot be put on the deadlist are leaked when the snapshots that have them are gone.
+//!
 //! A clone's livelist (of what was born and killed in it) is an aid for destroying it fast. This
 //! software does not keep it: it is dropped when the clone is written first, as OpenZFS does with
 //! clones that have little in common with their origins any more.
@@ -20,7 +24,7 @@ use super::{DslWriteError, Result, Sizes, Tx};
 use super::{bookmarks, deadlist, destroy, features, limits, names, pool};
 use cenote_dmu::write::{NewObject, ObjectChange, Synced};
 use cenote_format::blkptr::BlockPointer;
-use cenote_format::dmu::DmuType;
+use cenote_format::dmu::{DmuType, ObjsetPhys};
 use cenote_format::dsl::{
     DD_FLAG_USED_BREAKDOWN, DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT, DS_FLAG_UNIQUE_ACCURATE,
     DslDatasetPhys, DslDirPhys,
@@ -35,6 +39,8 @@ const LIVELIST_FEATURE: &str = "com.delphix:livelist";
 const LIVELIST: &str = "com.delphix:livelist";
 /// Feature of datasets with dnodes of more than one slot.
 const LARGE_DNODE: &str = "org.zfsonlinux:large_dnode";
+/// The transaction group of `$ORIGIN@$ORIGIN`, which has no blocks.
+const ORIGIN_TXG: u64 = 1;
 /// Largest block that any pool may have.
 const OLD_MAX_BLOCK: u64 = 128 << 10;
 
@@ -288,12 +294,15 @@ pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
     synced.born.iter().filter(|bp| counts(bp)).for_each(|bp| born.add((tx.space)(bp)));
     let killed = sort_killed(tx, (ds_obj, &ds), &synced.killed)?;
 
-    let unique = born.used.wrapping_sub(killed.free.used) as i64;
+    // Of a dataset without snapshots all that is not referred to any more is nobody's.
+    let leaked = if ds.prev_snap_txg <= ORIGIN_TXG { synced.leaked.min(ds.referenced) } else { 0 };
+    let unique = born.used.wrapping_sub(killed.free.used).wrapping_sub(leaked) as i64;
     let charge = charged(ds.unique, unique, reserved);
     ds.unique = ds.unique.wrapping_add_signed(unique);
     let gone = [killed.free, killed.dead_sizes];
     let sum = |of: fn(&Sizes) -> u64| gone.iter().map(of).fold(0, u64::wrapping_add);
-    ds.referenced = ds.referenced.wrapping_add(born.used).wrapping_sub(sum(|s| s.used));
+    ds.referenced =
+        ds.referenced.wrapping_add(born.used).wrapping_sub(sum(|s| s.used)).wrapping_sub(leaked);
     ds.compressed = ds.compressed.wrapping_add(born.compressed).wrapping_sub(sum(|s| s.compressed));
     ds.uncompressed =
         ds.uncompressed.wrapping_add(born.uncompressed).wrapping_sub(sum(|s| s.uncompressed));
@@ -306,14 +315,42 @@ pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
         uncompressed: born.uncompressed.wrapping_sub(killed.free.uncompressed) as i64,
     };
     space::charge_from(tx, ds.dir, delta, unique, (Part::RefReservation, Part::Head))?;
-    space::shift(tx, ds.dir, killed.to_snapshots, Part::Head, Part::Snapshots)?;
-    deadlist::insert(tx, ds.deadlist, &killed.dead)?;
+    if leaked > 0 {
+        let sizes = Sizes { used: leaked, ..Sizes::default() };
+        pool::charge_leak(tx, sizes)?;
+    }
+    let what = format!("blocks that snapshots of dataset {ds_obj:#x} have are not put down");
+    let listed = tx.unless_unreadable(&what, |tx| {
+        deadlist::insert(tx, ds.deadlist, &killed.dead)?;
+        space::shift(tx, ds.dir, killed.to_snapshots, Part::Head, Part::Snapshots)
+    })?;
+    if listed.is_none() {
+        let lost = Sizes { used: killed.to_snapshots, ..Sizes::default() };
+        space::charge(tx, ds.dir, Part::Head, Delta::less(lost))?;
+        pool::charge_leak(tx, lost)?;
+    }
     if killed.unique_to_previous > 0 {
         tx.edit_dataset(ds.prev_snap, |prev| {
             prev.unique = prev.unique.wrapping_add(killed.unique_to_previous);
         })?;
     }
-    bookmarks::blocks_killed(tx, (ds_obj, &ds), &synced.killed)
+    let what = format!("bookmarks of dataset {ds_obj:#x} are out of date");
+    tx.unless_unreadable(&what, |tx| bookmarks::blocks_killed(tx, (ds_obj, &ds), &synced.killed))?;
+    Ok(())
+}
+
+/// Whether all that [`synced`] needs of the MOS can be read, for a head that is going to be changed; `phys`
+/// is what is in its root block. What this does to `tx` is not to be kept.
+///
+/// # Errors
+/// `Unreadable` names what cannot be read.
+pub fn check_synced(tx: &mut Tx<'_>, ds_obj: u64, phys: &ObjsetPhys) -> Result<()> {
+    let ds = tx.head(ds_obj)?;
+    deadlist::check(tx, ds.deadlist)?;
+    bookmarks::blocks_killed(tx, (ds_obj, &ds), &[])?;
+    let (born, killed, changed) = Default::default();
+    let nothing = Synced { root: ds.bp, phys: phys.clone(), born, killed, changed, leaked: 0 };
+    tx.whole(|tx| synced(tx, ds_obj, &nothing))
 }
 
 /// Sorts killed blocks, and frees those that are free.

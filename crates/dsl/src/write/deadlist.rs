@@ -6,8 +6,8 @@
 //! empty deadlist with one key more; a destroyed one's key goes, and its list becomes part of the one
 //! before.
 //!
-//! The keys are few (one for each snapshot) but read anew in each batch, in which blocks are sorted
-//! by list.
+//! There is a key for each snapshot. Those of a deadlist that was added to stay in memory ([`Keys`]) from
+//! group to group, until some other change is made to the pool.
 
 use super::mos::{SMALL_BLOCK, corrupt};
 use super::{DslWriteError, Result, Sizes, Tx, bpobj};
@@ -18,7 +18,7 @@ use cenote_format::dmu::DmuType;
 use cenote_format::dsl::DeadlistPhys;
 use cenote_format::encode::dsl::DEADLIST_SIZE;
 use cenote_format::{ByteOrder, Bytes};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Bit of word 7 of a block pointer: the block was rewritten, as old as its physical birth says.
 const REWRITTEN: u64 = 1 << 63;
@@ -27,6 +27,38 @@ const REWRITTEN: u64 = 1 << 63;
 pub(super) fn birth(bp: &BlockPointer) -> u64 {
     let rewritten = !bp.is_embedded() && bp.0[7] & REWRITTEN != 0;
     if rewritten { bp.physical_birth() } else { bp.logical_birth() }
+}
+
+/// Keys and lists of deadlists that were added to (`dl_tree`), from group to group.
+#[derive(Debug, Default)]
+pub struct Keys {
+    known: HashMap<u64, Lists>,
+    reads: u64,
+}
+
+/// The list of each key.
+type Lists = BTreeMap<u64, u64>;
+
+/// Keys that are kept in memory, of all deadlists together.
+const MAX_KEYS: usize = 1 << 20;
+
+impl Keys {
+    /// Forgets all: deadlists may have changed in another way than by adding to them.
+    pub fn forget(&mut self) {
+        self.known.clear();
+    }
+
+    /// How often the keys of a deadlist were read.
+    pub fn reads(&self) -> u64 {
+        self.reads
+    }
+
+    fn keep(&mut self, object: u64, lists: Lists) {
+        if self.known.values().map(BTreeMap::len).sum::<usize>() + lists.len() > MAX_KEYS {
+            self.known.clear();
+        }
+        self.known.insert(object, lists);
+    }
 }
 
 /// The name of a key in the ZAP.
@@ -44,7 +76,7 @@ pub(super) fn create(tx: &mut Tx<'_>) -> Result<u64> {
     tx.new_zap(&new, 0)
 }
 
-fn check(tx: &mut Tx<'_>, object: u64) -> Result<()> {
+fn check_kind(tx: &mut Tx<'_>, object: u64) -> Result<()> {
     match tx.mos.dnode(object)?.kind {
         DmuType::DEADLIST => Ok(()),
         DmuType::BPOBJ => Err(DslWriteError::Unsupported("a deadlist of an old version".into())),
@@ -53,8 +85,11 @@ fn check(tx: &mut Tx<'_>, object: u64) -> Result<()> {
 }
 
 /// Keys and lists.
-fn lists(tx: &mut Tx<'_>, object: u64) -> Result<BTreeMap<u64, u64>> {
-    check(tx, object)?;
+fn lists(tx: &mut Tx<'_>, object: u64) -> Result<Lists> {
+    if let Some(keys) = tx.deadlists.as_deref_mut() {
+        keys.reads += 1;
+    }
+    check_kind(tx, object)?;
     let mut lists = BTreeMap::new();
     for entry in tx.zap_entries(object)? {
         match (number_in_name(&entry), entry.u64()) {
@@ -65,9 +100,18 @@ fn lists(tx: &mut Tx<'_>, object: u64) -> Result<BTreeMap<u64, u64>> {
     Ok(lists)
 }
 
+/// Whether blocks can be added: the keys and the last list can be read.
+pub(super) fn check(tx: &mut Tx<'_>, object: u64) -> Result<()> {
+    total(tx, object)?;
+    match lists(tx, object)?.last_key_value() {
+        Some((_, list)) => bpobj::check(tx, *list),
+        None => Ok(()),
+    }
+}
+
 /// The sums over a deadlist.
 pub(super) fn total(tx: &mut Tx<'_>, object: u64) -> Result<Sizes> {
-    check(tx, object)?;
+    check_kind(tx, object)?;
     let bonus = tx.mos.dnode(object)?.bonus.clone();
     let phys = DeadlistPhys::decode(&Bytes::new(&bonus, ByteOrder::Little, "deadlist"))?;
     let (used, compressed, uncompressed) = (phys.used, phys.compressed, phys.uncompressed);
@@ -93,7 +137,7 @@ pub(super) fn range(tx: &mut Tx<'_>, object: u64, after: u64, until: u64) -> Res
 
 /// Adds a key, with an empty list (`dsl_deadlist_add_key`).
 pub(super) fn add_key(tx: &mut Tx<'_>, object: u64, key: u64) -> Result<()> {
-    check(tx, object)?;
+    check_kind(tx, object)?;
     let list = bpobj::create_empty(tx)?;
     tx.zap_add(object, &name(key), list)
 }
@@ -109,14 +153,16 @@ pub(super) fn remove_key(tx: &mut Tx<'_>, object: u64, key: u64) -> Result<()> {
     tx.zap_remove(object, &name(key)).map(drop)
 }
 
-/// Adds the list `list` to the one of `key`, which is `into`.
-fn add_list(tx: &mut Tx<'_>, object: u64, key: u64, into: u64, list: u64) -> Result<()> {
+/// Adds the list `list` to the one of `key`, which is `into`; the list that `key` has then.
+fn add_list(tx: &mut Tx<'_>, object: u64, key: u64, into: u64, list: u64) -> Result<u64> {
     if bpobj::shared_empty(tx)? != Some(into) {
-        return bpobj::enqueue_list(tx, into, list);
+        bpobj::enqueue_list(tx, into, list)?;
+        return Ok(into);
     }
     // First, so that the shared one is not freed if `list` is it, too.
     tx.zap_set(object, &name(key), list)?;
-    bpobj::release_empty(tx)
+    bpobj::release_empty(tx)?;
+    Ok(list)
 }
 
 /// Adds blocks (`dsl_deadlist_insert`).
@@ -124,7 +170,11 @@ pub(super) fn insert(tx: &mut Tx<'_>, object: u64, blocks: &[BlockPointer]) -> R
     if blocks.is_empty() {
         return Ok(());
     }
-    let lists = lists(tx, object)?;
+    let known = tx.deadlists.as_deref_mut().and_then(|keys| keys.known.remove(&object));
+    let mut lists = match known {
+        Some(known) => known,
+        None => lists(tx, object)?,
+    };
     let mut sorted: BTreeMap<u64, Vec<BlockPointer>> = BTreeMap::new();
     let mut sum = total(tx, object)?;
     for bp in blocks {
@@ -140,10 +190,15 @@ pub(super) fn insert(tx: &mut Tx<'_>, object: u64, blocks: &[BlockPointer]) -> R
             list = bpobj::create(tx, bpobj::BLOCK)?;
             bpobj::release_empty(tx)?;
             tx.zap_set(object, &name(key), list)?;
+            lists.insert(key, list);
         }
         bpobj::enqueue(tx, list, &blocks)?;
     }
-    set_total(tx, object, sum)
+    set_total(tx, object, sum)?;
+    if let Some(keys) = tx.deadlists.as_deref_mut() {
+        keys.keep(object, lists);
+    }
+    Ok(())
 }
 
 /// A new, empty deadlist with the keys of `object` that are less than `before`
@@ -173,16 +228,16 @@ pub(super) fn free(tx: &mut Tx<'_>, object: u64) -> Result<()> {
 /// (`dsl_deadlist_merge`).
 pub(super) fn merge(tx: &mut Tx<'_>, object: u64, from: u64) -> Result<()> {
     let mut sum = total(tx, object)?;
+    let mut all = lists(tx, object)?;
     for (key, list) in lists(tx, from)? {
-        // Anew each time: where there was the shared empty list, there is another one now.
-        let lists = lists(tx, object)?;
-        let at = lists.get_key_value(&key).or_else(|| lists.range(..key).next_back());
+        let at = all.get_key_value(&key).or_else(|| all.range(..key).next_back());
         let Some((&at, &into)) = at else {
             return Err(corrupt(object, format!("deadlist without key {key}")));
         };
         sum.add(bpobj::space(tx, list)?);
         tx.zap_remove(from, &name(key))?;
-        add_list(tx, object, at, into, list)?;
+        // Where there was the shared empty list, there is another one now.
+        all.insert(at, add_list(tx, object, at, into, list)?);
     }
     set_total(tx, from, Sizes::default())?;
     set_total(tx, object, sum)
@@ -201,4 +256,76 @@ pub(super) fn move_from(tx: &mut Tx<'_>, object: u64, key: u64, bpobj: u64) -> R
         tx.zap_remove(object, &name(key))?;
     }
     set_total(tx, object, sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::write::pool::create_pool_dirs;
+    use cenote_dmu::outside::Outside;
+    use cenote_dmu::write::OpenObjectSet;
+    use cenote_format::dmu::ObjsetType;
+    use cenote_testsink::MemSink;
+
+    const KEYS: u64 = 300;
+
+    /// A block that was born in `txg`.
+    fn born(txg: u64) -> BlockPointer {
+        let mut bp = BlockPointer::HOLE;
+        (bp.0[0], bp.0[1], bp.0[10]) = (1, txg << 9, txg);
+        bp
+    }
+
+    fn with_tx(keys: &mut Keys, f: impl FnOnce(&mut Tx<'_>)) {
+        let (sink, outside) = (MemSink::new(64 << 20), Outside::default());
+        let mut mos = OpenObjectSet::create(sink.store.clone(), 0, ObjsetType::Meta).unwrap();
+        let sizes = |_: &BlockPointer| Sizes { used: 512, compressed: 512, uncompressed: 512 };
+        let mut tx = Tx::new(&mut mos, 4, &outside, &sizes);
+        create_pool_dirs(&mut tx).unwrap();
+        tx.deadlists = Some(keys);
+        f(&mut tx);
+    }
+
+    fn with_keys(tx: &mut Tx<'_>) -> u64 {
+        let list = create(tx).unwrap();
+        (0..KEYS).for_each(|key| add_key(tx, list, key * 10).unwrap());
+        list
+    }
+
+    #[test]
+    fn keys_are_read_once_however_often_blocks_are_added() {
+        let mut keys = Keys::default();
+        with_tx(&mut keys, |tx| {
+            let list = with_keys(tx);
+            for round in 0..20 {
+                let blocks: Vec<_> = (0..KEYS).map(|key| born(key * 10 + 1 + round % 9)).collect();
+                insert(tx, list, &blocks).unwrap();
+            }
+            assert_eq!(total(tx, list).unwrap().used, 20 * KEYS * 512);
+            for (key, object) in lists(tx, list).unwrap() {
+                assert_eq!(bpobj::space(tx, object).unwrap().used, 20 * 512, "{key}");
+            }
+        });
+        // By the first batch, and by the test itself.
+        assert_eq!(keys.reads(), 2);
+    }
+
+    #[test]
+    fn a_merge_reads_the_keys_of_both_lists_once() {
+        let mut keys = Keys::default();
+        with_tx(&mut keys, |tx| {
+            let (into, from) = (with_keys(tx), with_keys(tx));
+            let blocks: Vec<_> = (0..KEYS).map(|key| born(key * 10 + 3)).collect();
+            insert(tx, into, &blocks).unwrap();
+            insert(tx, from, &blocks).unwrap();
+            let before = tx.deadlists.as_deref().unwrap().reads();
+            merge(tx, into, from).unwrap();
+            assert_eq!(tx.deadlists.as_deref().unwrap().reads() - before, 2);
+            assert_eq!(total(tx, into).unwrap().used, 2 * KEYS * 512);
+            assert_eq!(total(tx, from).unwrap(), Sizes::default());
+            for (key, object) in lists(tx, into).unwrap() {
+                assert_eq!(bpobj::space(tx, object).unwrap().used, 2 * 512, "{key}");
+            }
+        });
+    }
 }

@@ -17,19 +17,24 @@
 //! freed yet. Everything before it in that order, and every indirect block that has nothing from
 //! there on, is gone and must not be read.
 //!
+//! One transaction group frees so many blocks, and takes so much time (`zfs_free_min_time_ms`). Blocks that
+//! the walk is going to need are read in batches ahead of it.
+//!
 //! A tree that cannot be read in full stays in the queue with its bookmark; those behind it are
-//! freed all the same, and marked as done.
+//! freed all the same, and marked as done. With `zfs_free_leak_on_eio` what is below a block that cannot
+//! be read is left out instead. What `$FREE` is charged for when nothing waits any more is then charged to
+//! `$LEAK`, as are the entries of `free_bpobj` that could not be read.
 
 use super::mos::{WORDS_METADATA, corrupt};
 use super::space::Delta;
 use super::{DslWriteError, Result, Sizes, Tx, bpobj, dataset, deadlist, features, pool};
-use crate::bounds;
+use crate::{bounds, tunables};
 use cenote_dmu::object::SPILL_BLKID;
 use cenote_dmu::write::NewObject;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::{DNODE_SLOT, DnodePhys, ObjsetPhys};
 use cenote_format::{ByteOrder, Bytes};
-use cenote_store::{Block, Bookmark, Store};
+use cenote_store::{Access, Block, Bookmark, Store};
 use std::sync::Arc;
 
 const ASYNC_DESTROY: &str = "com.delphix:async_destroy";
@@ -48,6 +53,10 @@ const USER_USED: u64 = u64::MAX;
 const META: u64 = 0;
 /// Dnodes in a block of them.
 const DNODES: u64 = 32;
+/// Blocks that are read at once ahead of the walk.
+const AHEAD: usize = 64;
+/// Blocks that are freed between two looks at the clock.
+const LOOK_AT_CLOCK: usize = 64;
 /// Deepest tree of an object.
 const MAX_LEVELS: u8 = 20;
 
@@ -142,11 +151,20 @@ pub(super) fn queue_tree(
     header.write(tx, queue)
 }
 
-/// Frees up to `budget` blocks of what is waiting (`free_bpobj` and `bptree_obj` of the object
-/// directory); true if there is more that can be freed. Progress is in the MOS. To be called once
-/// in a txg, after the sync tasks.
-pub fn destroy_step(tx: &mut Tx<'_>, budget: u64) -> Result<bool> {
-    let mut left = budget;
+/// How much of what waits is freed in a transaction group.
+#[derive(Clone, Copy)]
+pub struct Budget<'b> {
+    /// Blocks.
+    pub blocks: u64,
+    /// Whether the time is up.
+    pub is_late: &'b dyn Fn() -> bool,
+}
+
+/// Frees some of what is waiting (`free_bpobj` and `bptree_obj` of the object directory;
+/// `dsl_process_async_destroys`); true if there is more that can be freed. Progress is in the MOS. To be
+/// called once in a txg, after the sync tasks.
+pub fn destroy_step(tx: &mut Tx<'_>, budget: Budget<'_>) -> Result<bool> {
+    let mut left = budget.blocks;
     if let Some(list) = pool::entry(tx, pool::FREE_BPOBJ)? {
         let blocks = bpobj::take(tx, list, left)?;
         left = left.saturating_sub(blocks.len() as u64);
@@ -159,11 +177,22 @@ pub fn destroy_step(tx: &mut Tx<'_>, budget: u64) -> Result<bool> {
         if !bpobj::is_empty(tx, list)? {
             return Ok(true);
         }
+        let lost = bpobj::take_lost(tx, list)?;
+        if lost != Sizes::default() {
+            pool::charge_free(tx, Delta::less(lost))?;
+            pool::charge_leak(tx, lost)?;
+        }
     }
-    match pool::entry(tx, QUEUE)? {
-        Some(queue) => free_trees(tx, queue, left),
-        None => Ok(false),
+    if let Some(queue) = pool::entry(tx, QUEUE)? {
+        let more = free_trees(tx, queue, Budget { blocks: left, ..budget })?;
+        if more || pool::entry(tx, QUEUE)?.is_some() {
+            return Ok(more);
+        }
     }
+    if tunables::FREE_LEAK_ON_EIO.get() != 0 {
+        pool::leak_rest(tx)?;
+    }
+    Ok(false)
 }
 
 /// All blocks below `root` that were born after `after_txg`.
@@ -175,7 +204,7 @@ pub(super) fn below_root(
     after_txg: u64,
 ) -> Result<Vec<BlockPointer>> {
     let entry = Entry { root: *root, after_txg, resume: None };
-    let mut walk = Walk::new(tx, &entry, u64::MAX);
+    let mut walk = Walk::new(tx, &entry, Budget { blocks: u64::MAX, is_late: &|| false });
     if let Err(Stop::Failed(why)) = walk.root(root) {
         return Err(DslWriteError::Invalid(format!("not all of it can be read: {why}")));
     }
@@ -189,9 +218,9 @@ pub fn freeing(tx: &mut Tx<'_>) -> Result<u64> {
     pool::free_dir_used(tx)
 }
 
-fn free_trees(tx: &mut Tx<'_>, queue: u64, budget: u64) -> Result<bool> {
+fn free_trees(tx: &mut Tx<'_>, queue: u64, budget: Budget<'_>) -> Result<bool> {
     let mut header = Header::read(tx, queue)?;
-    let (mut left, mut failed, mut paused) = (budget, false, false);
+    let (mut left, mut failed, mut paused) = (budget.blocks, false, false);
     let room = tx.mos.dnode(queue)?;
     let room = room.max_block.saturating_add(1).saturating_mul(room.block_size);
     if header.end.saturating_mul(ENTRY as u64) > room || header.begin > header.end {
@@ -199,7 +228,8 @@ fn free_trees(tx: &mut Tx<'_>, queue: u64, budget: u64) -> Result<bool> {
     }
     for index in header.begin..header.end {
         let mut entry = Entry::read(tx, queue, index)?;
-        let mut walk = Walk::new(tx, &entry, left);
+        let mut walk = Walk::new(tx, &entry, Budget { blocks: left, ..budget });
+        walk.leaks = tunables::FREE_LEAK_ON_EIO.get() != 0;
         let done = walk.root(&entry.root);
         let (freed, sum, resume) = (walk.freed, walk.sum, walk.stopped_at);
         left = walk.left;
@@ -263,6 +293,11 @@ struct At {
 }
 
 impl At {
+    fn bookmark(&self) -> Bookmark {
+        let At { object, level, blkid, .. } = *self;
+        Bookmark { objset: DESTROYED, object, level: level.into(), blkid }
+    }
+
     /// The first block of level 0 below the block `blkid` of this level.
     fn first(&self, blkid: u64) -> u64 {
         let shift = self.fan.saturating_mul(self.level.into());
@@ -298,6 +333,9 @@ struct Walk<'t> {
     resume: Option<Mark>,
     /// Blocks of level 0 that may still be freed.
     left: u64,
+    is_late: &'t dyn Fn() -> bool,
+    /// What is below a block that cannot be read is left out.
+    leaks: bool,
     /// Blocks that may still be read.
     reads_left: u64,
     freed: Vec<BlockPointer>,
@@ -306,14 +344,16 @@ struct Walk<'t> {
 }
 
 impl<'t> Walk<'t> {
-    fn new(tx: &Tx<'t>, entry: &Entry, left: u64) -> Walk<'t> {
+    fn new(tx: &Tx<'t>, entry: &Entry, budget: Budget<'t>) -> Walk<'t> {
         let mos = tx.mos.synced();
         Walk {
             store: mos.store().clone(),
             space: tx.space,
             after_txg: entry.after_txg,
             resume: entry.resume,
-            left,
+            left: budget.blocks,
+            is_late: budget.is_late,
+            leaks: false,
             reads_left: bounds::max_blocks(mos),
             freed: Vec::new(),
             sum: Sizes::default(),
@@ -339,16 +379,59 @@ impl<'t> Walk<'t> {
         self.store.read(bp, at).map_err(failed)
     }
 
+    /// What was read; `None` if it cannot be, and what is below is to be leaked.
+    fn or_leak<T>(
+        &self,
+        read: std::result::Result<T, Stop>,
+    ) -> std::result::Result<Option<T>, Stop> {
+        match read {
+            Ok(read) => Ok(Some(read)),
+            Err(Stop::Failed(why)) if self.leaks => {
+                tracing::warn!("blocks of a destroyed dataset are leaked: {why}");
+                Ok(None)
+            }
+            Err(stop) => Err(stop),
+        }
+    }
+
+    /// Reads the blocks among these that the walk is going to need, all at once.
+    fn read_ahead(&self, blocks: &[(BlockPointer, At)]) {
+        let needed = |(bp, at): &&(BlockPointer, At)| {
+            let done = self.resume.is_some_and(|mark| at.is_before(mark));
+            (at.level > 0 || at.object == META) && !done && !self.is_foreign(bp)
+        };
+        let needed = blocks.iter().filter(needed).map(|(bp, at)| (*bp, at.bookmark()));
+        let needed: Vec<_> = needed.collect();
+        if needed.len() > 1 {
+            self.store.load(&needed, Access::Once);
+        }
+    }
+
+    fn visit_all(&mut self, blocks: &[(BlockPointer, At)]) -> Step {
+        for some in blocks.chunks(AHEAD) {
+            self.read_ahead(some);
+            some.iter().try_for_each(|(bp, at)| self.visit(bp, *at))?;
+        }
+        Ok(())
+    }
+
+    fn read_root(&mut self, bp: &BlockPointer) -> std::result::Result<ObjsetPhys, Stop> {
+        let at = Bookmark { objset: DESTROYED, object: META, level: -1, blkid: 0 };
+        let block = self.read(bp, at)?;
+        let data = block.data.bytes();
+        ObjsetPhys::decode(&Bytes::new(&data, block.order, "object set")).map_err(failed)
+    }
+
     /// The root block and all below it.
     fn root(&mut self, bp: &BlockPointer) -> Step {
         if self.is_foreign(bp) {
             return Ok(());
         }
-        let at = Bookmark { objset: DESTROYED, object: META, level: -1, blkid: 0 };
-        let block = self.read(bp, at)?;
-        let data = block.data.bytes();
-        let phys = ObjsetPhys::decode(&Bytes::new(&data, block.order, "object set"));
-        let phys = phys.map_err(failed)?;
+        let read = self.read_root(bp);
+        let Some(phys) = self.or_leak(read)? else {
+            self.free(bp);
+            return Ok(());
+        };
         self.dnode(META, &phys.meta_dnode)?;
         let accounting = [
             (PROJECT_USED, &phys.project_used),
@@ -370,12 +453,11 @@ impl<'t> Walk<'t> {
         }
         if dnode.levels == 0 || dnode.levels > MAX_LEVELS {
             self.stop_before(object);
-            return Err(failed(format!("object {object} of {} levels", dnode.levels)));
+            let bad = Err(failed(format!("object {object} of {} levels", dnode.levels)));
+            return self.or_leak(bad).map(|_: Option<()>| ());
         }
         let fan = u32::from(dnode.indirect_shift).saturating_sub(7);
-        for (blkid, bp) in (0..).zip(&dnode.pointers) {
-            self.visit(bp, At { object, level: dnode.levels - 1, blkid, fan })?;
-        }
+        self.visit_all(&roots(object, dnode))?;
         match &dnode.spill {
             Some(bp) => self.visit(bp, At { object, level: 0, blkid: SPILL_BLKID, fan }),
             None => Ok(()),
@@ -397,6 +479,10 @@ impl<'t> Walk<'t> {
         let below = if resumed { Ok(()) } else { self.below(bp, at) };
         let done = below.and_then(|()| {
             if at.level == 0 {
+                let late = self.freed.len().is_multiple_of(LOOK_AT_CLOCK) && (self.is_late)();
+                if late && !self.freed.is_empty() {
+                    return Err(Stop::Paused);
+                }
                 self.left = self.left.checked_sub(1).ok_or(Stop::Paused)?;
             }
             self.free(bp);
@@ -415,36 +501,60 @@ impl<'t> Walk<'t> {
         if at.level == 0 && at.object != META {
             return Ok(());
         }
-        let (level, blkid) = (at.level.into(), at.blkid);
-        let block =
-            self.read(bp, Bookmark { objset: DESTROYED, object: at.object, level, blkid })?;
+        let read = self.read(bp, at.bookmark());
+        let Some(block) = self.or_leak(read)? else { return Ok(()) };
         let data = block.data.bytes();
         let bytes = Bytes::new(&data, block.order, "block of a destroyed dataset");
         if at.level > 0 {
-            for i in 0..data.len() / BLKPTR_SIZE {
+            let child = |i: usize| -> std::result::Result<(BlockPointer, At), Stop> {
                 let child = BlockPointer::decode(&bytes, i * BLKPTR_SIZE).map_err(failed)?;
                 let blkid = at.blkid.checked_shl(at.fan).unwrap_or(0).saturating_add(i as u64);
-                self.visit(&child, At { level: at.level - 1, blkid, ..at })?;
-            }
-            return Ok(());
+                Ok((child, At { level: at.level - 1, blkid, ..at }))
+            };
+            let children = (0..data.len() / BLKPTR_SIZE).map(child);
+            return self.visit_all(&children.collect::<std::result::Result<Vec<_>, _>>()?);
         }
-        let mut slot = 0;
-        while slot < data.len() / DNODE_SLOT {
+        self.objects(at, &bytes)
+    }
+
+    /// The objects in a block of dnodes.
+    fn objects(&mut self, at: At, bytes: &Bytes<'_>) -> Step {
+        let (mut slot, mut dnodes) = (0, Vec::new());
+        let mut bad = Ok(());
+        while slot < bytes.len() / DNODE_SLOT {
             let number = at.blkid.wrapping_mul(DNODES).wrapping_add(slot as u64);
-            let dnode = DnodePhys::decode(&bytes, slot * DNODE_SLOT).map_err(|e| {
-                self.stop_before(number);
-                failed(e)
-            })?;
+            let dnode = DnodePhys::decode(bytes, slot * DNODE_SLOT).map_err(failed);
             slot += 1;
-            if let Some(dnode) = dnode {
-                slot += usize::from(dnode.extra_slots);
-                if number != META {
-                    self.dnode(number, &dnode)?;
+            match dnode {
+                Ok(Some(dnode)) => {
+                    slot += usize::from(dnode.extra_slots);
+                    dnodes.extend((number != META).then_some((number, dnode)));
+                }
+                Ok(None) => {}
+                Err(stop) if self.leaks => drop(self.or_leak::<()>(Err(stop))),
+                Err(stop) => {
+                    bad = Err((number, stop));
+                    break;
                 }
             }
         }
-        Ok(())
+        let roots: Vec<_> =
+            dnodes.iter().flat_map(|(number, dnode)| roots(*number, dnode)).collect();
+        roots.chunks(AHEAD).for_each(|some| self.read_ahead(some));
+        dnodes.iter().try_for_each(|(number, dnode)| self.dnode(*number, dnode))?;
+        bad.map_err(|(number, stop)| {
+            self.stop_before(number);
+            stop
+        })
     }
+}
+
+/// The pointers in a dnode.
+fn roots(object: u64, dnode: &DnodePhys) -> Vec<(BlockPointer, At)> {
+    let fan = u32::from(dnode.indirect_shift).saturating_sub(7);
+    let level = dnode.levels.saturating_sub(1);
+    let at = |blkid| At { object, level, blkid, fan };
+    (0..).zip(&dnode.pointers).map(|(blkid, bp)| (*bp, at(blkid))).collect()
 }
 
 /// Where to go on after a stop at a block, below which nothing was freed if it failed.

@@ -5,8 +5,15 @@
 //! A [`Tx`] is the pending MOS of the transaction group that is being synced. Every function here
 //! takes one, reads what is pending, checks, and changes it; nothing is kept in memory between
 //! two calls, so there is no state that could disagree with the MOS, and a sync that fails leaves
-//! nothing behind. Each check is made before the first change: a function that returns an error
-//! other than [`DslWriteError::Write`] has changed nothing.
+//! nothing behind.
+//!
+//! # Failure
+//!
+//! There are three kinds. A change is *refused*: a name is taken, a quota is too small. What it needs is
+//! *unreadable* ([`DslWriteError::Unreadable`]): bytes on the devices cannot be read, or make no sense.
+//! Or the group that is being written cannot be written, which is *fatal* ([`DslWriteError::Fatal`]).
+//! After the first two the caller takes back what was changed ([`OpenObjectSet::undo_change`]) and the pool
+//! goes on; only the third suspends it.
 //!
 //! Blocks that are not needed any more are left in [`Tx::frees`], which the caller empties.
 //!
@@ -23,6 +30,7 @@
 //! | [`space`] | accounting of space up the tree; quotas and reservations |
 //! | [`bpobj`], [`deadlist`] | lists of block pointers |
 //! | `bookmarks` | what becomes of bookmarks |
+//! | `error` | the three kinds of failure |
 //! | `limits` | counts of file systems and snapshots |
 //! | `names` | what names may be |
 //! | `mos` | objects of the MOS, read and written as structures |
@@ -32,6 +40,7 @@ pub mod bpobj;
 pub mod dataset;
 pub mod deadlist;
 pub mod destroy;
+mod error;
 pub mod features;
 pub mod free;
 mod limits;
@@ -45,77 +54,9 @@ pub mod space;
 
 pub use crate::deadlist::Sizes;
 use cenote_dmu::outside::{Chance, Outside};
-use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dmu::write::OpenObjectSet;
 use cenote_format::blkptr::BlockPointer;
-use cenote_format::encode::EncodeError;
-
-/// Why a change was refused or failed.
-#[derive(Debug, thiserror::Error)]
-pub enum DslWriteError {
-    /// A dataset, snapshot or property of that name is there already.
-    #[error("dataset already exists")]
-    Exists,
-    /// There is no dataset, snapshot or property of that name.
-    #[error("dataset does not exist")]
-    NotFound,
-    /// The dataset is in use.
-    #[error("dataset is busy")]
-    Busy,
-    /// The dataset has child datasets.
-    #[error("dataset has children")]
-    HasChildren,
-    /// The dataset has snapshots.
-    #[error("dataset has snapshots")]
-    HasSnapshots,
-    /// The snapshot has dependent clones.
-    #[error("snapshot has dependent clones")]
-    HasClones,
-    /// Users hold the snapshot.
-    #[error("snapshot is held")]
-    Held,
-    /// There is not enough space.
-    #[error("out of space")]
-    NoSpace,
-    /// A quota would be exceeded, or is less than what is used.
-    #[error("out of quota")]
-    Quota,
-    /// A snapshot was taken in this transaction group already: to be tried in the next one.
-    #[error("try again in the next transaction group")]
-    Again,
-    /// A name is too long.
-    #[error("dataset name is too long")]
-    TooLong,
-    /// The change makes no sense.
-    #[error("{0}")]
-    Invalid(String),
-    /// The pool or dataset uses something that cannot be changed by this software.
-    #[error("{0} is not supported")]
-    Unsupported(String),
-    /// The MOS could not be read or changed. The txg must not be completed.
-    #[error(transparent)]
-    Write(#[from] WriteError),
-}
-
-impl From<cenote_dmu::Error> for DslWriteError {
-    fn from(e: cenote_dmu::Error) -> DslWriteError {
-        DslWriteError::Write(e.into())
-    }
-}
-
-impl From<cenote_format::DecodeError> for DslWriteError {
-    fn from(e: cenote_format::DecodeError) -> DslWriteError {
-        DslWriteError::Write(e.into())
-    }
-}
-
-impl From<EncodeError> for DslWriteError {
-    fn from(e: EncodeError) -> DslWriteError {
-        DslWriteError::Write(e.into())
-    }
-}
-
-/// Result of a change.
-pub type Result<T> = std::result::Result<T, DslWriteError>;
+pub use error::{DslWriteError, Fatal, Result, Unreadable};
 
 /// A transaction group in syncing context: the pending MOS.
 pub struct Tx<'a> {
@@ -136,6 +77,9 @@ pub struct Tx<'a> {
     pub pool: &'a str,
     /// Blocks that are free from this txg on. The caller takes them.
     pub frees: Vec<BlockPointer>,
+    /// Keys of deadlists, for who keeps them from group to group. They have to be
+    /// [forgotten](deadlist::Keys::forget) when deadlists change without them.
+    pub deadlists: Option<&'a mut deadlist::Keys>,
 }
 
 impl<'a> Tx<'a> {
@@ -148,6 +92,7 @@ impl<'a> Tx<'a> {
         space: &'a dyn Fn(&BlockPointer) -> Sizes,
     ) -> Tx<'a> {
         let (now, chance) = (outside.clock.seconds(), &outside.chance);
-        Tx { mos, txg, now, chance, space, usable: None, pool: "", frees: Vec::new() }
+        let (frees, deadlists) = (Vec::new(), None);
+        Tx { mos, txg, now, chance, space, usable: None, pool: "", frees, deadlists }
     }
 }

@@ -55,6 +55,47 @@ impl Tx<'_> {
         Ok(ZapFormat { salt: self.random()? | 1, ..ZapFormat::default() })
     }
 
+    /// Makes a change that is left out if what it needs cannot be read; then `what` is said in the log,
+    /// and all is as it was.
+    ///
+    /// # Errors
+    /// Those of `change`, unless something is unreadable.
+    pub fn unless_unreadable<T>(
+        &mut self,
+        what: &str,
+        change: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<Option<T>> {
+        match self.whole(change) {
+            Ok(done) => Ok(Some(done)),
+            Err(DslWriteError::Unreadable(why)) => {
+                tracing::warn!("{what}: {why}");
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Makes a change whole or not at all: it can be synced, or all is as it was.
+    ///
+    /// # Errors
+    /// Those of `change`; what its sync needs cannot be read.
+    pub fn whole<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let frees = self.frees.len();
+        self.mos.begin_change();
+        let done = change(self).and_then(|done| {
+            self.mos.check_change()?;
+            Ok(done)
+        });
+        match done {
+            Ok(_) => self.mos.keep_change(),
+            Err(_) => {
+                self.mos.undo_change();
+                self.frees.truncate(frees);
+            }
+        }
+        done
+    }
+
     /// An object as it is now.
     pub(super) fn view(&mut self, object: u64) -> Result<Object> {
         Ok(self.mos.view(object)?)
@@ -71,7 +112,8 @@ impl Tx<'_> {
     /// A directory.
     pub(super) fn dir(&mut self, object: u64) -> Result<DslDirPhys> {
         let bonus = self.bonus(object, DmuType::DSL_DIR)?;
-        Ok(DslDirPhys::decode(&Bytes::new(&bonus, ByteOrder::Little, "DSL directory"))?)
+        DslDirPhys::decode(&Bytes::new(&bonus, ByteOrder::Little, "DSL directory"))
+            .map_err(|e| corrupt(object, e.to_string()))
     }
 
     pub(super) fn set_dir(&mut self, object: u64, dir: &DslDirPhys) -> Result<()> {
@@ -107,7 +149,8 @@ impl Tx<'_> {
     /// A dataset.
     pub(super) fn dataset(&mut self, object: u64) -> Result<DslDatasetPhys> {
         let bonus = self.bonus(object, DmuType::DSL_DATASET)?;
-        Ok(DslDatasetPhys::decode(&Bytes::new(&bonus, ByteOrder::Little, "DSL dataset"))?)
+        DslDatasetPhys::decode(&Bytes::new(&bonus, ByteOrder::Little, "DSL dataset"))
+            .map_err(|e| corrupt(object, e.to_string()))
     }
 
     pub(super) fn set_dataset(&mut self, object: u64, ds: &DslDatasetPhys) -> Result<()> {

@@ -4,12 +4,13 @@
 //! |---|---|
 //! | `$MOS` | what the MOS itself uses |
 //! | `$FREE` | what is waiting to be freed |
+//! | `$LEAK` | what could not be freed, because metadata above it is damaged; made when there is some |
 //! | `$ORIGIN` | an empty dataset; its snapshot is what every dataset starts from |
 
 use super::dataset::{create_dir, create_head};
 use super::mos::DIRECTORY;
 use super::space::{Delta, Part};
-use super::{DslWriteError, Result, Sizes, Tx, bpobj, features, rename, snapshot, space};
+use super::{DslWriteError, Result, Sizes, Tx, bpobj, features, limits, rename, snapshot, space};
 use cenote_dmu::write::{NewObject, Synced, WriteError, ZapMut};
 use cenote_format::dmu::DmuType;
 
@@ -19,6 +20,7 @@ pub(super) const FREE_BPOBJ: &str = "free_bpobj";
 /// Directories that users do not see.
 const MOS_DIR: &str = "$MOS";
 const FREE_DIR: &str = "$FREE";
+const LEAK_DIR: &str = "$LEAK";
 pub(super) const ORIGIN: &str = "$ORIGIN";
 /// What [`DIRECTORY`] starts with.
 const DIRECTORY_BLOCK: u64 = 512;
@@ -110,6 +112,34 @@ fn charge_special(tx: &mut Tx<'_>, name: &str, delta: Delta) -> Result<()> {
     let root = root_dir(tx)?;
     let dir = rename::find_child(tx, root, name)?.ok_or(DslWriteError::NotFound)?;
     space::charge(tx, dir, Part::Head, delta)
+}
+
+/// Charges `$LEAK` for what stays allocated though nothing refers to it any more.
+///
+/// # Errors
+/// The MOS cannot be read.
+pub fn charge_leak(tx: &mut Tx<'_>, leaked: Sizes) -> Result<()> {
+    let root = root_dir(tx)?;
+    if rename::find_child(tx, root, LEAK_DIR)?.is_none() {
+        create_dir(tx, Some((root, LEAK_DIR)))?;
+        // It is none that users see.
+        limits::adjust(tx, root, limits::FILESYSTEMS, -1)?;
+    }
+    tracing::warn!("{} bytes are leaked (pool property 'leaked')", leaked.used);
+    charge_special(tx, LEAK_DIR, Delta::more(leaked))
+}
+
+/// Moves all that is still in `$FREE` to `$LEAK`.
+pub(super) fn leak_rest(tx: &mut Tx<'_>) -> Result<()> {
+    let root = root_dir(tx)?;
+    let Some(dir) = rename::find_child(tx, root, FREE_DIR)? else { return Ok(()) };
+    let dir = tx.dir(dir)?;
+    let left = Sizes { used: dir.used, compressed: dir.compressed, uncompressed: dir.uncompressed };
+    if left == Sizes::default() {
+        return Ok(());
+    }
+    charge_free(tx, Delta::less(left))?;
+    charge_leak(tx, left)
 }
 
 /// What is waiting to be freed, as `$FREE` says.

@@ -36,7 +36,7 @@ pub fn snapshot(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     if find(tx, &ds, name)?.is_some() {
         return Err(DslWriteError::Exists);
     }
-    if ds.flags & DS_FLAG_INCONSISTENT != 0 || has_log(tx, ds_obj, &ds) {
+    if ds.flags & DS_FLAG_INCONSISTENT != 0 || has_log(tx, ds_obj, &ds)? {
         return Err(DslWriteError::Busy);
     }
     let (len, _) = names::length(tx, ds.dir)?;
@@ -50,12 +50,15 @@ pub fn snapshot(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
 
 /// Whether a head has an intent log, which every clone of a snapshot would take for its own. One that is
 /// written to has none.
-fn has_log(tx: &Tx<'_>, ds_obj: u64, ds: &DslDatasetPhys) -> bool {
+///
+/// # Errors
+/// `Unreadable`: the root block, which would say so, cannot be read.
+fn has_log(tx: &Tx<'_>, ds_obj: u64, ds: &DslDatasetPhys) -> Result<bool> {
     if ds.bp.logical_birth() >= tx.txg {
-        return false;
+        return Ok(false);
     }
-    let set = ObjectSet::open(tx.mos.synced().store().clone(), ds_obj, ds.bp);
-    set.is_ok_and(|set| !set.phys().zil.log.is_hole())
+    let set = ObjectSet::open(tx.mos.synced().store().clone(), ds_obj, ds.bp)?;
+    Ok(!set.phys().zil.log.is_hole())
 }
 
 /// Takes a snapshot without checks (`dsl_dataset_snapshot_sync_impl`).

@@ -120,7 +120,8 @@ impl Rig {
         let tx = Tx::new(&mut mos, self.txg, &outside, &space);
         let mut tx = Tx { now, usable: Some(1 << 40), pool: POOL, ..tx };
         change(self, &mut tx);
-        let budget = self.random.below(self.budget) as u64;
+        let blocks = self.random.below(self.budget) as u64;
+        let budget = free::Budget { blocks, is_late: &|| false };
         let more = free::destroy_step(&mut tx, budget).unwrap();
         if let Some(synced) = self.last_mos.take() {
             pool::charge_mos(&mut tx, &synced).unwrap();

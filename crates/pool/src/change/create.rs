@@ -4,9 +4,8 @@ use super::props::{self, On, Setting};
 use super::{ChangeError, Changes, Contents, Request, Result, dirs, names, record, reserve, set};
 use crate::Pool;
 use crate::engine::{SpaceCheck, SyncContext};
-use cenote_dmu::write::WriteError;
 use cenote_dsl::write::props::{NewValue, in_contents};
-use cenote_dsl::write::{DslWriteError, Tx, dataset, destroy, features};
+use cenote_dsl::write::{DslWriteError, Tx, dataset, features};
 use cenote_dsl::{Dataset, DatasetKind, Dsl};
 use cenote_format::dmu::{DmuType, ObjsetType};
 use cenote_format::dsl::{DS_FLAG_CI_DATASET, DslDatasetPhys};
@@ -346,7 +345,6 @@ fn create(
     let refused = set::account(tx, made.dir_obj, &plan.accounted)?;
     if let Some(failed) = refused.into_iter().next() {
         // What it is to have reserved is not there: then it is not to be there, either.
-        destroy::destroy_head(tx, made.ds_obj).map_err(fatal)?;
         return Ok(Err(match failed.error {
             ChangeError::QuotaTooSmall | ChangeError::ReservationTooLarge => ChangeError::NoSpace,
             other => other,
@@ -356,14 +354,6 @@ fn create(
         record(tx, "set", &setting.recorded(), (&plan.name, made.ds_obj))?;
     }
     Ok(Ok(()))
-}
-
-/// A refusal in the middle of a change: the transaction group must not be completed.
-pub(super) fn fatal(e: DslWriteError) -> DslWriteError {
-    match e {
-        DslWriteError::Write(_) => e,
-        other => DslWriteError::Write(WriteError::Sink(Box::new(other))),
-    }
 }
 
 /// Names of snapshots are compared as names of files are.

@@ -1,6 +1,5 @@
 //! Destroying: what goes with what, and what that frees.
 
-use super::create::fatal;
 use super::{ChangeError, Changes, Request, Result, find_head, record};
 use crate::engine::SpaceCheck;
 use cenote_dmu::zap::Zap;
@@ -166,7 +165,7 @@ impl Changes {
                 return Ok(Ok(Err(refused)));
             }
             for (name, snapshot) in found {
-                let gone = destroy::destroy_snapshot(tx, snapshot, defer).map_err(fatal)?;
+                let gone = destroy::destroy_snapshot(tx, snapshot, defer)?;
                 let what = if gone { "destroy" } else { "defer_destroy" };
                 record(tx, what, " ", (&name, snapshot))?;
             }
@@ -188,11 +187,11 @@ impl Changes {
             context.check_intent_log(head)?;
             context.retire(head)?;
             // A log that was not claimed went when the pool was imported.
-            context.destroy_intent_log(head, 0).map_err(fatal)?;
+            context.destroy_intent_log(head, 0)?;
             let tx = &mut context.tx;
             let since = phys(tx, head)?.prev_snap_txg;
             let how = format!("({}, mintxg={since})", at_once.name());
-            destroy::destroy_checked(tx, head, at_once).map_err(fatal)?;
+            destroy::destroy_checked(tx, head, at_once)?;
             record(tx, "destroy", &how, (&name, head))?;
             Ok(Ok(()))
         })

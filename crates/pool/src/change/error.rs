@@ -97,7 +97,8 @@ impl From<DslWriteError> for ChangeError {
             DslWriteError::TooLong => ChangeError::TooLong,
             DslWriteError::Invalid(why) => ChangeError::Property(why),
             DslWriteError::Unsupported(what) => ChangeError::Unsupported(what),
-            DslWriteError::Write(e) => e.into(),
+            DslWriteError::Unreadable(why) => ChangeError::Io(why.to_string()),
+            DslWriteError::Fatal(_) => ChangeError::Suspended,
         }
     }
 }
@@ -108,7 +109,7 @@ impl From<WriteError> for ChangeError {
             WriteError::NoSpace | WriteError::Quota => ChangeError::NoSpace,
             WriteError::ReadOnly => ChangeError::ReadOnly,
             WriteError::Suspended(_) => ChangeError::Suspended,
-            e => ChangeError::Io(e.to_string()),
+            e => ChangeError::Io(DslWriteError::from(e).to_string()),
         }
     }
 }
@@ -126,6 +127,6 @@ impl From<EngineError> for ChangeError {
 
 impl From<cenote_dmu::Error> for ChangeError {
     fn from(e: cenote_dmu::Error) -> ChangeError {
-        ChangeError::Io(e.to_string())
+        DslWriteError::from(e).into()
     }
 }

@@ -23,8 +23,8 @@
 //! | [`reserve`] | what a volume needs to be able to be filled |
 //! | `error` | refusals |
 //!
-//! Invariants: a task that refuses has changed nothing; records of history are in the transaction
-//! group of what they tell of.
+//! Invariants: a task that is refused, at whatever point, has changed nothing: the engine takes back what
+//! it did. Records of history are in the transaction group of what they tell of.
 
 mod create;
 mod destroy;
@@ -111,7 +111,7 @@ impl Request {
     }
 }
 
-/// What a sync task of a change says: done, or refused; the outer error ends the transaction group.
+/// What a sync task of a change says: done, or refused.
 type Outcome<T> = std::result::Result<Result<T>, DslWriteError>;
 
 impl Changes {
@@ -163,30 +163,33 @@ impl Changes {
         let again = command.clone();
         let (who, clock) = (self.who, self.engine.clock());
         let begin = clock.now();
-        let done = self.engine.sync_task(move |context| {
+        let task = move |context: &mut SyncContext<'_>| {
             if !context.has_room(check, blocks)? {
                 return Ok(Err(ChangeError::NoSpace));
             }
             let done = match change(context) {
                 Ok(done) => done,
-                Err(DslWriteError::Write(e)) => return Err(e.into()),
+                Err(DslWriteError::Fatal(e)) => return Err(e.into()),
                 Err(refused) => Err(refused.into()),
             };
             if !done.as_ref().is_ok_and(is_done) {
-                return Ok(done);
+                return Ok(done.map(|refused| (refused, false)));
             }
             let now = context.tx.now;
             if let Some(Request { name, input }) = request {
-                let record = history::ioctl(name, input, who, clock.since(begin), now);
-                history::append(context.tx.mos, &record)?;
+                append(
+                    &mut context.tx,
+                    &history::ioctl(name, input, who, clock.since(begin), now),
+                )?;
             }
             if let Some(command) = command {
-                let record = history::command(&command.line, command.who, now);
-                history::append(context.tx.mos, &record)?;
+                append(&mut context.tx, &history::command(&command.line, command.who, now))?;
             }
-            Ok(done)
-        });
-        let done = done.map_err(ChangeError::from).flatten();
+            Ok(done.map(|done| (done, true)))
+        };
+        let made = |told: &Result<(T, bool)>| matches!(told, Ok((_, true)));
+        let done = self.engine.sync_task_if(task, made).map_err(ChangeError::from).flatten();
+        let done = done.map(|(done, _)| done);
         if !done.as_ref().is_ok_and(is_done) {
             *self.command.lock() = again;
         }
@@ -202,7 +205,13 @@ fn record(
     (name, object): (&str, u64),
 ) -> std::result::Result<(), DslWriteError> {
     let record: NvList = history::internal(what, message, Some((name, object)), tx.txg, tx.now);
-    Ok(history::append(tx.mos, &record)?)
+    append(tx, &record)
+}
+
+/// Appends to the history. One that cannot be read keeps nobody from making changes.
+fn append(tx: &mut Tx<'_>, record: &NvList) -> std::result::Result<(), DslWriteError> {
+    let appended = |tx: &mut Tx<'_>| Ok(history::append(tx.mos, record)?);
+    tx.unless_unreadable("the pool's history is not written", appended).map(drop)
 }
 
 /// The directory and head of a name, as they are now.

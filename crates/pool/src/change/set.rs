@@ -4,7 +4,6 @@
 //! told one by one. Quotas and reservations depend on each other, so one that is refused at first is
 //! tried again after the others.
 
-use super::create::fatal;
 use super::props::{self, On, Setting, ZSTD};
 use super::{ChangeError, Changes, Result, find_head, find_snapshot, record, reserve};
 use crate::Pool;
@@ -51,7 +50,12 @@ pub(super) fn activate(
     Ok(())
 }
 
-/// Sets quotas and reservations. The outer error ends the transaction group.
+/// Whether a value was refused: then the others are set all the same.
+fn is_refusal(e: &DslWriteError) -> bool {
+    !matches!(e, DslWriteError::Unreadable(_) | DslWriteError::Fatal(_))
+}
+
+/// Sets quotas and reservations. The outer error: something cannot be read or written.
 pub(super) fn account(
     tx: &mut Tx<'_>,
     dir: u64,
@@ -62,14 +66,14 @@ pub(super) fn account(
     for setting in settings {
         match set(tx, Target::Dir(dir), &setting.name, &setting.value) {
             Ok(()) => {}
-            Err(DslWriteError::Write(e)) => return Err(e.into()),
+            Err(e) if !is_refusal(&e) => return Err(e),
             Err(_) => again.push(setting),
         }
     }
     for setting in again {
         match set(tx, Target::Dir(dir), &setting.name, &setting.value) {
             Ok(()) => {}
-            Err(DslWriteError::Write(e)) => return Err(e.into()),
+            Err(e) if !is_refusal(&e) => return Err(e),
             Err(e) => {
                 failed.push(Failed { name: setting.name.clone(), error: refused(&setting.name, e) })
             }
@@ -262,14 +266,14 @@ fn set_all(
         }
         match set(tx, target, &setting.name, &setting.value) {
             Ok(()) => {}
-            Err(DslWriteError::Write(e)) => return Err(e.into()),
+            Err(e) if !is_refusal(&e) => return Err(e),
             Err(e) => {
                 failed.push(Failed { name: setting.name.clone(), error: e.into() });
                 continue;
             }
         }
         if let Target::Dir(_) = target {
-            activate(tx, object, setting).map_err(fatal)?;
+            activate(tx, object, setting)?;
         }
         record(tx, "set", &setting.recorded(), (name, object))?;
     }

@@ -1,13 +1,12 @@
 //! Taking and renaming snapshots.
 
-use super::create::fatal;
 use super::names::{Expected, check_new};
 use super::props::{self, On, Setting};
 use super::{ChangeError, Changes, Request, Result, find_head, record, snaps};
 use crate::engine::SpaceCheck;
 use cenote_dsl::DatasetKind;
+use cenote_dsl::write::DslWriteError;
 use cenote_dsl::write::props::{Target, set};
-use cenote_dsl::write::{DslWriteError, destroy};
 use cenote_format::nvlist::NvValue;
 use std::collections::HashSet;
 
@@ -53,12 +52,8 @@ impl Changes {
                 for name in &names {
                     match take(tx, name) {
                         Ok(object) => taken.push((name, object)),
-                        Err(DslWriteError::Write(e)) => return Err(e.into()),
+                        Err(DslWriteError::Fatal(e)) => return Err(e.into()),
                         Err(e) => {
-                            // Those that were taken were not there before.
-                            for (_, object) in taken {
-                                destroy::destroy_snapshot(tx, object, false).map_err(fatal)?;
-                            }
                             let again = matches!(e, DslWriteError::Again);
                             return Ok(Ok(Err((again, name.clone(), e.into()))));
                         }
@@ -66,7 +61,7 @@ impl Changes {
                 }
                 for (name, object) in taken {
                     for s in &settings {
-                        set(tx, Target::Snapshot(object), &s.name, &s.value).map_err(fatal)?;
+                        set(tx, Target::Snapshot(object), &s.name, &s.value)?;
                     }
                     record(tx, "snapshot", " ", (name, object))?;
                 }
@@ -114,14 +109,10 @@ impl Changes {
                     None => return Ok(Ok(Err((format!("{head}@{from}"), ChangeError::NotFound)))),
                 }
             }
-            for (at, (head, object, snapshot)) in found.iter().enumerate() {
+            for (head, object, snapshot) in &found {
                 let full = format!("{head}@{from}");
                 record(tx, "rename", &format!("-> @{to}"), (&full, *snapshot))?;
-                match snaps::rename_snapshot(tx, *object, &from, &to) {
-                    Ok(()) => {}
-                    Err(e) if at > 0 => return Err(fatal(e)),
-                    Err(e) => return Err(e),
-                }
+                snaps::rename_snapshot(tx, *object, &from, &to)?;
             }
             Ok(Ok(Ok(())))
         });

@@ -7,6 +7,8 @@
 //! up to date by what a sync changed (its dnodes before and after), and a second sync of the object
 //! set in the same transaction group writes them.
 //!
+//! If the ZAPs cannot be read, the object set is not counted any more.
+//!
 //! Invariant: an object set whose flags say that its counting is complete is counted at every sync;
 //! one that does not say so is left as it is.
 
@@ -14,7 +16,7 @@ use super::policy::Sink;
 use super::verify;
 use cenote_dmu::objset::{GROUP_USED, PROJECT_USED, USER_USED};
 use cenote_dmu::write::{NewObject, ObjectChange, OpenObjectSet, Synced, WriteError, ZapMut};
-use cenote_dsl::write::{Result, Tx, dataset, features};
+use cenote_dsl::write::{DslWriteError, Result, Tx, dataset, features};
 use cenote_format::ByteOrder;
 use cenote_format::dmu::{
     DNODE_FLAG_USEROBJUSED_ACCOUNTED, DNODE_FLAG_USERUSED_ACCOUNTED, DNODE_SLOT, DmuType, DnodePhys,
@@ -78,7 +80,16 @@ fn sync_counted(
     if deltas.is_empty() {
         return Ok(());
     }
-    apply(tx, set, &deltas)?;
+    set.begin_change();
+    match apply(tx, set, &deltas).and_then(|()| Ok(set.check_change()?)) {
+        Ok(()) => set.keep_change(),
+        Err(DslWriteError::Unreadable(why)) => {
+            tracing::warn!("dataset {ds_obj:#x}: what users use is not counted any more: {why}");
+            set.undo_change();
+            set.set_flags(set.flags() & !(BYTES | OBJECTS | PROJECTS));
+        }
+        Err(e) => return Err(e),
+    }
     sync_once(tx, set, ds_obj, sink).map(drop)
 }
 

@@ -53,7 +53,6 @@ impl SyncContext<'_> {
         if !prepared.new_tops.iter().all(healthy) {
             return Err(DslWriteError::Invalid("one or more devices are unavailable".into()));
         }
-        // From here on what fails takes the group with it.
         self.list_aux("spares", &prepared.spares)?;
         self.list_aux("l2cache", &prepared.caches)?;
         if prepared.new_tops.is_empty() {
@@ -66,7 +65,9 @@ impl SyncContext<'_> {
         let tops = joined.vdev_tree.pairs.iter_mut().find(|(name, _)| name == "children");
         if let Some((_, NvValue::NvListArray(tops))) = tops {
             for top in tops.iter_mut().skip(had) {
-                self.maps.init_vdev(self.tx.mos, txg, top, &mut count)?;
+                // What is known of space is not undone: what fails here takes the group with it.
+                let done = self.maps.init_vdev(self.tx.mos, txg, top, &mut count);
+                done.map_err(|e| DslWriteError::from(e).into_fatal())?;
             }
         }
         let mut infos = self.maps.allocator_vdevs(None, &tree);

@@ -26,6 +26,8 @@ const DEDUP: &[u8] = b"DDT-";
 /// The feature of an encrypted dataset.
 const ENCRYPTION: &str = "com.datto:encryption";
 const UNREPLAYED: &str = "an intent log that was not replayed";
+const UNREADABLE: &str =
+    "an intent log that cannot be read ('zpool clear POOL DATASET' gives up what is in it)";
 /// Most datasets of a pool.
 const MAX_DATASETS: usize = 1 << 24;
 
@@ -65,6 +67,9 @@ pub(super) fn check_pool(pool: &Pool) -> Result<Vec<u64>, EngineError> {
 /// Refuses a pool with an intent log that is to be claimed: its blocks are in no space map yet, and
 /// would be overwritten. Returns the heads with a log without anything to be replayed. It may have a
 /// block that is in no space map, too: the one that was to be written next.
+///
+/// # Errors
+/// A device failed to read a log that was not claimed: it may have more than was seen.
 fn check_logs(pool: &Pool) -> Result<Vec<u64>, EngineError> {
     let dsl = pool.dsl();
     let (mut waiting, mut seen, mut finished) = (vec![dsl.root()?], 0, Vec::new());
@@ -88,7 +93,10 @@ fn check_logs(pool: &Pool) -> Result<Vec<u64>, EngineError> {
             // Its log is lost with it; the other datasets are not.
             Err(e) => tracing::warn!("'{}' cannot be opened: {e}", dataset.name),
         }
-        waiting.extend(dsl.children(&dataset)?);
+        match dsl.children(&dataset) {
+            Ok(children) => waiting.extend(children),
+            Err(e) => tracing::warn!("what is below '{}' cannot be found: {e}", dataset.name),
+        }
     }
     Ok(finished)
 }
@@ -123,12 +131,13 @@ fn log_state(pool: &Pool, dataset: &Dataset, zil: &ZilHeader) -> Result<Log, Eng
         zil,
         &mut |item| !matches!(item, Item::Record(record) if record.txg >= since),
     );
-    Ok(match end {
-        End::Stopped => Log::Waiting,
-        // That is where a log that was not claimed ends.
-        End::Unreadable if zil.claim_txg != 0 => Log::Unreadable,
-        End::Unreadable | End::Complete => Log::Finished,
-    })
+    match end {
+        End::Stopped => Ok(Log::Waiting),
+        // Wrong bytes are where a log ends that was not claimed.
+        End::Unreadable | End::Failed(_) if zil.claim_txg != 0 => Ok(Log::Unreadable),
+        End::Unreadable | End::Complete => Ok(Log::Finished),
+        End::Failed(e) => Err(EngineError::Read(e.into())),
+    }
 }
 
 fn is_encrypted(pool: &Pool, dataset: &Dataset) -> Result<bool, EngineError> {
@@ -149,8 +158,10 @@ pub(super) fn check_dataset(
     if is_encrypted(pool, dataset)? {
         return unsupported("native encryption");
     }
-    if log_state(pool, dataset, &set.phys().zil)? == Log::Waiting {
-        return unsupported(UNREPLAYED);
+    match log_state(pool, dataset, &set.phys().zil)? {
+        Log::Waiting => return unsupported(UNREPLAYED),
+        Log::Unreadable => return unsupported(UNREADABLE),
+        Log::None | Log::Finished => {}
     }
     if dataset.is_inconsistent() {
         return unsupported("an incomplete dataset");

@@ -14,22 +14,16 @@ use cenote_dsl::{Dsl, PoolSpace};
 use cenote_format::label::{MMP_MAGIC, Uberblock};
 use cenote_format::{ByteOrder, nvlist::NvValue};
 use cenote_store::alloc::{Class, DeferredFrees};
-use cenote_vdev::LabelUpdate;
+use cenote_vdev::{LabelUpdate, VdevError};
 use std::sync::Arc;
 
-fn device(e: cenote_vdev::VdevError) -> DslWriteError {
+fn device(e: VdevError) -> DslWriteError {
     WriteError::Sink(Box::new(e)).into()
 }
 
 impl Core {
-    /// Makes group `txg` what the pool opens at, and shows it. Freed space comes back when what is
-    /// returned is dropped.
-    pub(super) fn commit(
-        &mut self,
-        shared: &Shared,
-        txg: u64,
-    ) -> Result<DeferredFrees, EngineError> {
-        self.write_labels(&shared.disk, txg)?;
+    /// Shows group `txg`, which is on disk. Freed space comes back when what is returned is dropped.
+    pub(super) fn show(&mut self, shared: &Shared, txg: u64) -> Result<DeferredFrees, EngineError> {
         shared.disk.join_added()?;
         let before = shared.view();
         let dsl = before.dsl().after(self.mos.synced().clone())?;
@@ -60,8 +54,13 @@ impl Core {
         }
     }
 
-    /// Makes everything durable, then the uberblock that leads to it.
-    pub(super) fn write_labels(&mut self, disk: &Disk, txg: u64) -> Result<(), EngineError> {
+    /// Makes everything durable, then the uberblock that leads to it: the pool opens at group `txg` then.
+    /// The inner result is what failed after that.
+    pub(super) fn write_labels(
+        &mut self,
+        disk: &Disk,
+        txg: u64,
+    ) -> Result<Result<(), EngineError>, EngineError> {
         // What was written behind the passes' backs is flushed, too.
         landed(disk)?;
         let uberblock = self.next_uberblock(disk, txg);
@@ -72,10 +71,13 @@ impl Core {
         let tops: Vec<u64> = disk.allocator.groups().map(|g| g.vdev()).collect();
         let (uberblock_on, labels) = (tops.as_slice(), labels.as_slice());
         let update = LabelUpdate { uberblock: &uberblock, uberblock_on, labels, multihost: false };
-        disk.tree().sync_labels(&update).map_err(device)?;
+        let after = match disk.tree().sync_labels(&update) {
+            Err(e @ VdevError::Committed(_)) => Err(device(e).into()),
+            done => Ok(done.map_err(device)?),
+        };
         self.config_dirty = false;
         self.uberblock = uberblock;
-        Ok(())
+        Ok(after)
     }
 
     /// The pool as the last group left it; `features` are those of the group before.

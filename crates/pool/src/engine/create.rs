@@ -31,6 +31,7 @@ use cenote_format::label::{MMP_MAGIC, Uberblock};
 use cenote_format::nvlist::NvValue;
 use cenote_store::{Notes, Store};
 use cenote_vdev::VdevTree;
+use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -106,7 +107,7 @@ impl Engine {
         let copies = copies_of(request.root_props);
         core.write_first(&disk, (root_ds, copies), format, &mut recorder).map_err(failed)?;
         let begun = Instant::now();
-        core.write_labels(&disk, FIRST_TXG).map_err(failed)?;
+        core.write_labels(&disk, FIRST_TXG).flatten().map_err(failed)?;
         let pool = core.first_view(&disk, request, &prepared).map_err(failed)?;
         let figures = recorder.end(&disk, &core.maps, begun.elapsed());
         let loads = disk.allocator.load_latency();
@@ -192,6 +193,7 @@ impl Core {
             disk,
             datasets: None,
             abilities: features,
+            born: Mutex::default(),
         };
         context.create_objset(root_ds, ObjsetType::Zfs, copies, format)?;
         self.frees = context.tx.frees;

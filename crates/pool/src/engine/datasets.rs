@@ -28,19 +28,21 @@
 //!
 //! Quotas are about figures, not about space that has to be there: see [`super::quota`].
 
-use super::Shared;
-use super::capable;
 use super::gate::{EXPORTED, Inside};
+use super::policy::Policy;
 use super::quota::{self, Answer};
 use super::room::{self, Reserved, Room, Write};
 use super::task::EngineError;
+use super::{Shared, capable, space};
 use crate::Pool;
 use ahash::HashMap;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{Cost, Entered, Hold, LiveObjectSet, TxgGate};
 use cenote_dmu::write::{OpenObjectSet, WriteError};
-use cenote_dsl::write::DslWriteError;
-use cenote_dsl::{Dsl, Quotas};
+use cenote_dsl::write::dataset::check_synced;
+use cenote_dsl::write::{DslWriteError, Tx};
+use cenote_dsl::{Dataset, Dsl, Quotas};
+use cenote_format::blkptr::BlockPointer;
 use cenote_store::alloc::{MAX_COPIES, Readers, TXG_DEFER_SIZE};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashSet};
@@ -198,6 +200,8 @@ pub(crate) struct Datasets {
     /// A dataset that was being opened is open, or could not be.
     opened: Condvar,
     left: Mutex<Left>,
+    /// How the blocks of each are written, as far as its properties could be read.
+    policies: Mutex<HashMap<u64, Policy>>,
 }
 
 /// See [`Datasets`].
@@ -337,6 +341,7 @@ fn load(shared: &Arc<Shared>, ds_obj: u64) -> Result<(Arc<LiveObjectSet>, Arc<Do
     let dataset = dataset.ok_or(DslWriteError::NotFound)?;
     let base = ObjectSet::open(view.store().clone(), ds_obj, dataset.ds.bp)?;
     capable::check_dataset(&view, &dataset, &base)?;
+    shared.datasets.check_sync(shared, &view, &dataset, &base)?;
     let closed = AtomicBool::new(false);
     let readers = shared.disk.allocator.readers().clone();
     let least_block = room::least_block(shared.disk.tree());
@@ -374,6 +379,47 @@ impl Datasets {
         Ok(live)
     }
 
+    /// Whether all that a sync of a dataset needs, besides what is in it, can be read.
+    fn check_sync(
+        &self,
+        shared: &Shared,
+        view: &Pool,
+        dataset: &Dataset,
+        base: &ObjectSet,
+    ) -> Result<(), EngineError> {
+        let policy = Policy::of(view.dsl(), dataset)?;
+        // Not the one that is being written: what the check does to it is forgotten.
+        let mut mos = OpenObjectSet::open(view.mos().clone())?;
+        let sizes = |bp: &BlockPointer| space::sizes(shared.disk.tree(), bp);
+        let txg = view.uberblock().txg.saturating_add(1);
+        let mut tx =
+            Tx { pool: view.name(), ..Tx::new(&mut mos, txg, &shared.disk.outside, &sizes) };
+        check_synced(&mut tx, dataset.ds_obj, base.phys())?;
+        self.policies.lock().insert(dataset.ds_obj, policy);
+        Ok(())
+    }
+
+    /// How the blocks of a dataset that is being synced are written. Should its properties have become
+    /// unreadable, they are written as before.
+    pub fn policy(&self, view: &Pool, dataset: &Dataset) -> Result<Policy, DslWriteError> {
+        let mut policies = self.policies.lock();
+        match Policy::of(view.dsl(), dataset) {
+            Ok(policy) => {
+                policies.insert(dataset.ds_obj, policy.clone());
+                Ok(policy)
+            }
+            Err(why) => {
+                tracing::warn!("properties of '{}': {why}", dataset.name);
+                policies.get(&dataset.ds_obj).cloned().ok_or_else(|| why.into())
+            }
+        }
+    }
+
+    /// Whether a dataset is open for writing.
+    pub fn is_open(&self, ds_obj: u64) -> bool {
+        self.open.lock().sets.contains_key(&ds_obj)
+    }
+
     /// Lets nobody change an open dataset any more.
     pub fn shut(&self, ds_obj: u64) {
         if let Some((_, door)) = self.open.lock().sets.get(&ds_obj) {
@@ -384,6 +430,7 @@ impl Datasets {
     /// Forgets an open dataset.
     pub fn close(&self, ds_obj: u64) {
         self.open.lock().sets.remove(&ds_obj);
+        self.policies.lock().remove(&ds_obj);
     }
 
     /// Forgets a dataset that is destroyed in the group that is being written, unless somebody has

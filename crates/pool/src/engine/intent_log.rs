@@ -8,11 +8,14 @@
 //! Blocks of a log are written in a group that is still open, so those of the group that a crash took
 //! are in no space map. An import of OpenZFS *claims* them. Whatever is in a claimed log is allocated,
 //! records' data included, until it is replayed, which is not done here: such a log stays as long as
-//! its dataset, and goes with it.
+//! its dataset, and goes with it. So does a claimed log that cannot be read in full; its dataset is not
+//! written to until the log is cleared by the dataset's name ([`Engine::clear_intent_log`]), and no
+//! snapshot is taken of it. A log that was not claimed ends where bytes are wrong, but not where a device
+//! fails: such a pool is not imported for writing.
 
-use super::SyncContext;
 use super::accounting;
 use super::policy::{Policy, Sink};
+use super::{Engine, EngineError, SyncContext};
 use crate::traverse::zil::{self, Item};
 use cenote_dmu::ObjectSet;
 use cenote_dmu::write::OpenObjectSet;
@@ -66,16 +69,13 @@ impl SyncContext<'_> {
     /// Whether the intent log of a head that is not open can be destroyed.
     ///
     /// # Errors
-    /// `Unsupported`: the object set cannot be read, or the log, which is encrypted.
+    /// `Unreadable`: the object set; `Unsupported`: the log is encrypted.
     pub fn check_intent_log(&mut self, ds_obj: u64) -> Result<()> {
-        let unsupported = |what: &str| Err(DslWriteError::Unsupported(what.into()));
-        match self.head_objset(ds_obj) {
-            Ok(set) if set.phys().zil.log.uses_crypt() => {
-                unsupported("destroying an encrypted intent log that was not replayed")
-            }
-            Ok(_) => Ok(()),
-            Err(_) => unsupported("destroying a dataset that cannot be read"),
+        if self.head_objset(ds_obj)?.phys().zil.log.uses_crypt() {
+            let what = "destroying an encrypted intent log that was not replayed";
+            return Err(DslWriteError::Unsupported(what.into()));
         }
+        Ok(())
     }
 
     /// Frees the intent log of a head that is not open, if it has one (`zil_destroy_sync`); what is
@@ -106,8 +106,27 @@ impl SyncContext<'_> {
             abilities: self.abilities,
             pass: 1,
             log: None,
+            born: Some(&self.born),
         };
         accounting::sync_dataset(&mut self.tx, &mut set, ds_obj, &sink)
+    }
+}
+
+impl Engine {
+    /// Destroys the intent log of a head that is not open, because it cannot be read or replayed. What is in
+    /// it is lost.
+    ///
+    /// # Errors
+    /// `Busy`: the head is open for writing, and so has no log; those of
+    /// [`SyncContext::check_intent_log`]; the pool is suspended.
+    pub fn clear_intent_log(&self, ds_obj: u64) -> std::result::Result<(), EngineError> {
+        self.sync_task(move |context| {
+            if context.datasets.is_some_and(|datasets| datasets.is_open(ds_obj)) {
+                return Err(DslWriteError::Busy);
+            }
+            context.check_intent_log(ds_obj)?;
+            context.destroy_intent_log(ds_obj, 0)
+        })
     }
 }
 

@@ -62,9 +62,15 @@
 //!
 //! # Failure
 //!
-//! If a sync fails (a device, a MOS that cannot be read), what it has in memory is worth nothing:
-//! the pool is *suspended*. Nothing enters it any more, waiting changes fail, and the pool goes on
-//! when it is imported again.
+//! What a change needs and cannot be read fails that change, and nothing else: a sync task takes back what
+//! it did ([`task`]), a dataset is not opened for writing unless all that its sync needs can be read
+//! (`datasets`), blocks below an indirect block that cannot be read are leaked when they are freed, and
+//! what was destroyed and cannot be found waits ([`cenote_dsl::write::free`]).
+//!
+//! If the group itself cannot be written, what it has in memory is worth nothing: the pool is *suspended*.
+//! Nothing enters it any more, waiting changes fail, and the pool goes on when it is imported again. What
+//! fails after the uberblock is on disk suspends the pool too, but who waited for the group is told that it
+//! is done.
 //!
 //! # Invariants
 //!
@@ -258,7 +264,19 @@ impl Engine {
         &self,
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
     ) -> Result<T, EngineError> {
-        self.shared.queue.run(&self.shared.gate, change)
+        self.sync_task_if(change, |_| true)
+    }
+
+    /// As [`Engine::sync_task`]; what `is_done` says no to is told, but nothing of it is done.
+    ///
+    /// # Errors
+    /// Those of `change`; the pool is suspended.
+    pub fn sync_task_if<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
+        is_done: fn(&T) -> bool,
+    ) -> Result<T, EngineError> {
+        self.shared.queue.run(&self.shared.gate, change, is_done)
     }
 
     /// Runs `change` in syncing context, in a transaction group that is written when there is other
@@ -351,6 +369,7 @@ impl Drop for Engine {
 /// The sync thread.
 fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
     while shared.gate.next_turn(&|| shared.options.txg_timeout()) == Turn::Sync {
+        let txg = shared.gate.synced_txg();
         // Those who wait are told, whatever happens.
         let synced = catch_unwind(AssertUnwindSafe(|| Store::vouch(|| core.lock().sync(shared))));
         let why = match synced {
@@ -358,7 +377,10 @@ fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
             Ok(Err(e)) => e.to_string(),
             Err(_) => "internal error (see the log)".to_string(),
         };
-        tracing::error!("transaction group {}: {why}", shared.gate.synced_txg() + 1);
+        match shared.gate.synced_txg() > txg {
+            true => tracing::error!("transaction group {} is on disk, but then: {why}", txg + 1),
+            false => tracing::error!("transaction group {}: {why}", txg + 1),
+        }
         shared.gate.fail(why.clone());
         shared.queue.fail_all(&why);
     }

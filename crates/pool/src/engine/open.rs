@@ -22,6 +22,7 @@ use crate::metaslab::PoolSpace;
 use crate::space_write::SpaceMaps;
 use crate::{Candidate, Origin, Pool, config, host};
 use cenote_dmu::write::OpenObjectSet;
+use cenote_dsl::write::deadlist::Keys;
 use cenote_format::label::Uberblock;
 use cenote_store::Store;
 use cenote_store::alloc::{Allocator, Options};
@@ -157,6 +158,7 @@ impl Core {
             frees: Vec::new(),
             uncharged: None,
             destroying: true,
+            deadlists: Keys::default(),
             missed: Vec::new(),
         }
     }

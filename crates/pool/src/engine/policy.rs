@@ -16,6 +16,7 @@ use cenote_store::alloc::{Class, MAX_COPIES};
 use cenote_store::write::{WriteProps, WriteRequest, Writer};
 use cenote_vdev::VdevTree;
 use cenote_vdev::traffic::Content;
+use parking_lot::Mutex;
 
 /// Which metadata of a dataset gets an additional copy (`redundant_metadata`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,6 +230,8 @@ pub(crate) struct Sink<'a> {
     pub pass: u32,
     /// Object of the log space map that is being written.
     pub log: Option<u64>,
+    /// Where to note what is written, for who may have to take it back.
+    pub born: Option<&'a Mutex<Vec<BlockPointer>>>,
 }
 
 impl Sink<'_> {
@@ -255,6 +258,10 @@ impl BlockSink for Sink<'_> {
         };
         let requests: Vec<WriteRequest> = blocks.into_iter().map(request).collect();
         let written = self.writer.write_behind(txg, &requests);
+        if let Some(born) = self.born {
+            let new = written.iter().flatten().zip(&requests).filter(|(bp, r)| **bp != r.previous);
+            born.lock().extend(new.map(|(bp, _)| *bp));
+        }
         written.into_iter().map(|r| r.map_err(|e| WriteError::Sink(Box::new(e)))).collect()
     }
 

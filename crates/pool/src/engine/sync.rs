@@ -2,7 +2,7 @@
 
 use super::figures::Recorder;
 use super::policy::{Abilities, Policy, Sink};
-use super::task::EngineError;
+use super::task::{EngineError, Task};
 use super::{Disk, MAX_PASSES, Shared, SyncContext, accounting, space, verify};
 use crate::config_write::{self, PoolConfig};
 use crate::space_write::map::feature_uses;
@@ -12,14 +12,19 @@ use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::outside::Outside;
 use cenote_dmu::write::{BlockSink, OpenObjectSet, Synced, WriteError};
 use cenote_dsl::bpobj;
-use cenote_dsl::write::{DslWriteError, Result, Tx};
+use cenote_dsl::tunables::FREE_MIN_TIME_MS;
+use cenote_dsl::write::deadlist::Keys;
+use cenote_dsl::write::free::{Budget, destroy_step};
+use cenote_dsl::write::{DslWriteError, Result, Sizes, Tx, pool};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dsl::BpobjPhys;
 use cenote_format::label::Uberblock;
 use cenote_store::Bookmark;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Entry of the object directory: blocks that the next group frees (`DMU_POOL_SYNC_BPOBJ`).
 const DEFERRED: &str = "sync_bplist";
@@ -44,6 +49,8 @@ pub(crate) struct Core {
     pub uncharged: Option<Synced>,
     /// Destroyed datasets are still being freed.
     pub destroying: bool,
+    /// Keys of deadlists, from group to group.
+    pub deadlists: Keys,
     /// What devices missed, as far as it is known in this group, by leaf. Asked for several times, so
     /// that a leaf may be in it more than once.
     pub missed: Vec<(u64, Vec<Range<u64>>)>,
@@ -84,34 +91,14 @@ impl Core {
         let begun = Instant::now();
         self.sync_datasets(shared, txg, abilities, &mut frozen)?;
         recorder.datasets(begun.elapsed());
-        let view = shared.view();
-        let usable = view.dsl().usable_space()?;
-        let sizes = |bp: &BlockPointer| space::sizes(shared.disk.tree(), bp);
-        let mut context = SyncContext {
-            tx: Tx {
-                usable,
-                pool: view.name(),
-                frees: std::mem::take(&mut self.frees),
-                ..Tx::new(&mut self.mos, txg, &shared.disk.outside, &sizes)
-            },
-            config: &mut self.config,
-            config_changed: self.config_dirty,
-            maps: &mut self.maps,
-            disk: &shared.disk,
-            datasets: Some(&shared.datasets),
-            abilities,
-        };
-        for task in tasks {
-            task(&mut context)?;
-        }
-        self.destroying =
-            cenote_dsl::write::free::destroy_step(&mut context.tx, shared.options.free_budget())?;
-        self.config_dirty = context.config_changed;
-        self.frees = context.tx.frees;
+        let usable = shared.view().dsl().usable_space()?;
+        self.run_tasks(shared, (txg, usable), abilities, tasks)?;
         self.passes(&shared.disk, txg, abilities, usable, &mut recorder)?;
         let begun = Instant::now();
-        let deferred = self.commit(shared, txg)?;
-        if cfg!(debug_assertions) {
+        // What fails from here on does not undo the group: it is on disk.
+        let after = self.write_labels(&shared.disk, txg)?;
+        let shown = after.and_then(|()| self.show(shared, txg));
+        if cfg!(debug_assertions) && shown.is_ok() {
             verify::datasets(&shared.view(), frozen.iter().map(|(live, _)| live.id()));
         }
         let figures = recorder.end(&shared.disk, &self.maps, begun.elapsed());
@@ -126,8 +113,46 @@ impl Core {
             shared.gate.ask_for_more();
         }
         shared.gate.synced(txg);
-        drop(deferred);
+        drop(shown?);
         shared.disk.writer.forget_freed();
+        Ok(())
+    }
+
+    /// Runs sync tasks, and frees some of what was destroyed.
+    fn run_tasks(
+        &mut self,
+        shared: &Shared,
+        (txg, usable): (u64, Option<u64>),
+        abilities: Abilities,
+        tasks: VecDeque<Task>,
+    ) -> Result<()> {
+        let view = shared.view();
+        let sizes = |bp: &BlockPointer| space::sizes(shared.disk.tree(), bp);
+        let mut context = SyncContext {
+            tx: Tx {
+                usable,
+                pool: view.name(),
+                frees: std::mem::take(&mut self.frees),
+                ..Tx::new(&mut self.mos, txg, &shared.disk.outside, &sizes)
+            },
+            config: &mut self.config,
+            config_changed: self.config_dirty,
+            maps: &mut self.maps,
+            disk: &shared.disk,
+            datasets: Some(&shared.datasets),
+            abilities,
+            born: Mutex::default(),
+        };
+        if !tasks.is_empty() {
+            // Whatever they do to deadlists.
+            self.deadlists.forget();
+        }
+        for task in tasks {
+            task(&mut context)?;
+        }
+        self.destroying = free_destroyed(shared, &mut context.tx)?;
+        self.config_dirty = context.config_changed;
+        self.frees = context.tx.frees;
         Ok(())
     }
 
@@ -145,15 +170,24 @@ impl Core {
     fn free_deferred(&mut self, disk: &Disk, txg: u64) -> Result<()> {
         let Some(object) = config_write::entry(&mut self.mos, DEFERRED)? else { return Ok(()) };
         let base = self.mos.synced().clone();
-        if bpobj::header(&base, object)?.entries == 0 {
+        let header = bpobj::header(&base, object)?;
+        if header.entries == 0 {
             return Ok(());
         }
         let mut blocks = Vec::new();
-        bpobj::iterate(&base, object, &mut |entry| {
+        let all = bpobj::iterate(&base, object, &mut |entry| {
             blocks.push(entry.bp);
             Ok(())
-        })?;
+        });
         free_now(disk, txg, &blocks)?;
+        if let Err(why) = all {
+            tracing::warn!("blocks that the last group left to this one are leaked: {why}");
+            let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
+            let found = blocks.iter().map(|bp| sizes(bp).used).fold(0, u64::saturating_add);
+            let used = header.bytes.saturating_sub(found);
+            let mut tx = Tx::new(&mut self.mos, txg, &disk.outside, &sizes);
+            pool::charge_leak(&mut tx, Sizes { used, ..Sizes::default() })?;
+        }
         let (len, kind) = {
             let dnode = self.mos.dnode(object)?;
             (dnode.bonus.len(), dnode.bonus_kind)
@@ -186,12 +220,14 @@ impl Core {
                 tracing::warn!("changes of dataset {}, which is gone, are dropped", live.id());
                 continue;
             };
-            let policy = Policy::of(view.dsl(), &dataset)?;
+            let policy = shared.datasets.policy(&view, &dataset)?;
             let (writer, tree) = (&shared.disk.writer, &**shared.disk.tree());
-            let sink = Sink { writer, tree, policy: &policy, abilities, pass: 1, log: None };
+            let (pass, log, born) = (1, None, None);
+            let sink = Sink { writer, tree, policy: &policy, abilities, pass, log, born };
             let mut tx = Tx {
                 pool: view.name(),
                 frees: std::mem::take(&mut self.frees),
+                deadlists: Some(&mut self.deadlists),
                 ..Tx::new(&mut self.mos, txg, &shared.disk.outside, &sizes)
             };
             accounting::sync_dataset(&mut tx, set, live.id(), &sink)?;
@@ -234,7 +270,8 @@ impl Core {
             }
             let (writer, tree) = (&disk.writer, &**disk.tree());
             let log = self.maps.log_of(txg);
-            let sink = Sink { writer, tree, policy: &policy, abilities, pass, log };
+            let born = None;
+            let sink = Sink { writer, tree, policy: &policy, abilities, pass, log, born };
             let synced = self.mos.sync(txg, &sink as &dyn BlockSink)?;
             landed(disk)?;
             self.frees.extend(&synced.killed);
@@ -287,7 +324,7 @@ impl Core {
         let Some(synced) = self.uncharged.take() else { return Ok(()) };
         let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
         let mut tx = Tx { usable, ..Tx::new(&mut self.mos, txg, &disk.outside, &sizes) };
-        cenote_dsl::write::pool::charge_mos(&mut tx, &synced)
+        pool::charge_mos(&mut tx, &synced)
     }
 
     /// Leaves blocks to the next group.
@@ -318,12 +355,20 @@ pub(super) fn count_feature(
         _ => cenote_dsl::write::features::decrement,
     };
     for _ in 0..delta.unsigned_abs() {
-        step(&mut tx, guid).map_err(|e| match e {
-            DslWriteError::Write(e) => e,
-            e => WriteError::Sink(Box::new(e)),
-        })?;
+        step(&mut tx, guid)?;
     }
     Ok(())
+}
+
+/// Frees some of what was destroyed. Returns whether there is more.
+fn free_destroyed(shared: &Shared, tx: &mut Tx<'_>) -> Result<bool> {
+    let clock = &shared.disk.outside.clock;
+    let (begun, most) = (clock.now(), Duration::from_millis(FREE_MIN_TIME_MS.get()));
+    let is_late = || clock.since(begun) >= most;
+    let budget = Budget { blocks: shared.options.free_budget(), is_late: &is_late };
+    let more =
+        tx.unless_unreadable("what was destroyed is not freed", |tx| destroy_step(tx, budget))?;
+    Ok(more.unwrap_or(false))
 }
 
 /// Waits for all blocks that are being written.

@@ -2,8 +2,11 @@
 //!
 //! A task checks and changes in one go, on the pending MOS, after the datasets of its transaction
 //! group were written. So it sees everything that happened before, and nothing can come between
-//! its checks and its changes. A task that refuses has changed nothing; one that fails in the
-//! middle ([`DslWriteError::Write`]) takes the transaction group with it.
+//! its checks and its changes.
+//!
+//! A task is done whole or not at all. If it refuses, or what it needs cannot be read, all that it
+//! changed is taken back ([`OpenObjectSet::undo_change`]), blocks that it wrote are freed, and the group
+//! goes on without it. Only if something cannot be written ([`DslWriteError::Fatal`]) the group fails.
 
 use super::commit::pool_space;
 use super::datasets::Datasets;
@@ -14,6 +17,7 @@ use crate::config_write::PoolConfig;
 use crate::space_write::SpaceMaps;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::write::{DslWriteError, Tx};
+use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
 use cenote_store::alloc::{Allocator, Class};
 use parking_lot::Mutex;
@@ -64,6 +68,8 @@ pub struct SyncContext<'a> {
     /// Datasets that are open for writing; none while a pool is created.
     pub(super) datasets: Option<&'a Datasets>,
     pub(super) abilities: Abilities,
+    /// Blocks that tasks wrote for datasets.
+    pub(super) born: Mutex<Vec<BlockPointer>>,
 }
 
 /// How much of the space that is kept back (`spa_get_slop_space`) a change may use
@@ -142,6 +148,7 @@ impl SyncContext<'_> {
             abilities: self.abilities,
             pass: 1,
             log: None,
+            born: Some(&self.born),
         };
         if kind == ObjsetType::Zfs {
             return accounting::sync_new(&mut self.tx, &mut os, ds_obj, &sink);
@@ -150,15 +157,58 @@ impl SyncContext<'_> {
     }
 }
 
+/// What there was before a task, besides the MOS.
+struct Before {
+    config: PoolConfig,
+    config_changed: bool,
+    frees: usize,
+    born: usize,
+}
+
+impl SyncContext<'_> {
+    /// Makes a change whole or not at all; what `is_done` says no to is not kept.
+    fn whole<T>(
+        &mut self,
+        change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T>,
+        is_done: impl Fn(&T) -> bool,
+    ) -> cenote_dsl::write::Result<T> {
+        let before = Before {
+            config: self.config.clone(),
+            config_changed: self.config_changed,
+            frees: self.tx.frees.len(),
+            born: self.born.lock().len(),
+        };
+        self.tx.mos.begin_change();
+        let done = change(self).and_then(|done| {
+            if is_done(&done) {
+                self.tx.mos.check_change()?;
+            }
+            Ok(done)
+        });
+        match &done {
+            Ok(done) if is_done(done) => self.tx.mos.keep_change(),
+            _ => self.undo(before),
+        }
+        done
+    }
+
+    fn undo(&mut self, before: Before) {
+        self.tx.mos.undo_change();
+        *self.config = before.config;
+        self.config_changed = before.config_changed;
+        self.tx.frees.truncate(before.frees);
+        let born = self.born.lock().split_off(before.born);
+        self.tx.frees.extend(born.into_iter().filter(|bp| !bp.is_hole() && !bp.is_embedded()));
+    }
+}
+
 /// A task that waits for its turn. Returns whether the group may go on.
-type Task = Box<dyn FnOnce(&mut SyncContext<'_>) -> Result<(), DslWriteError> + Send>;
+pub(super) type Task = Box<dyn FnOnce(&mut SyncContext<'_>) -> Result<(), DslWriteError> + Send>;
 
 /// Whether the group may go on after what came of a task.
 fn fatal<T>(done: &cenote_dsl::write::Result<T>) -> Result<(), DslWriteError> {
     match done {
-        Err(DslWriteError::Write(e)) => {
-            Err(DslWriteError::Write(WriteError::Suspended(e.to_string())))
-        }
+        Err(DslWriteError::Fatal(e)) => Err(WriteError::Suspended(e.to_string()).into()),
         _ => Ok(()),
     }
 }
@@ -175,10 +225,11 @@ impl Queue {
         &self,
         gate: &Gate,
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
+        is_done: fn(&T) -> bool,
     ) -> Result<T, EngineError> {
         let (tell, told) = mpsc::sync_channel(1);
         let task: Task = Box::new(move |context| {
-            let done = change(context);
+            let done = context.whole(change, is_done);
             // The caller learns why it failed from the gate: the whole group fails.
             let fatal = fatal(&done);
             let _ = tell.send((context.tx.txg, done));
@@ -211,7 +262,13 @@ impl Queue {
         if let Some(why) = gate.closed() {
             return Err(EngineError::Suspended(why));
         }
-        self.waiting.lock().push_back(Box::new(move |context| fatal(&change(context))));
+        self.waiting.lock().push_back(Box::new(move |context| {
+            let done = context.whole(change, |()| true);
+            if let Err(e) = &done {
+                tracing::warn!("a change that nobody waits for was not made: {e}");
+            }
+            fatal(&done)
+        }));
         gate.note();
         Ok(())
     }

@@ -8,7 +8,8 @@
 //! grows by one from block to block.
 //!
 //! The chain ends at the first block that is not what its pointer says, because the pointer to the
-//! next block is written before that block is. An import *claims* the blocks that it finds: it
+//! next block is written before that block is. A device that fails is no end: nobody knows what it has
+//! (`zil_check_log_chain`). An import *claims* the blocks that it finds: it
 //! notes the last sequence numbers in the header, which end the chain from then on.
 //!
 //! Invariants: sequence numbers grow by exactly one, so a chain cannot run in a circle; records
@@ -17,7 +18,7 @@
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::ZilHeader;
 use cenote_format::{ByteOrder, Bytes};
-use cenote_store::{Bookmark, Store};
+use cenote_store::{Block, BlockError, Bookmark, Store};
 use std::sync::Arc;
 
 /// Header flag: `claim_lr_seq` is set (`ZIL_CLAIM_LR_SEQ_VALID`).
@@ -70,12 +71,14 @@ pub enum Item<'a> {
 }
 
 /// Why a walk ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum End {
     /// At the end of the chain, or at the last claimed block or record.
     Complete,
     /// At a block that is not (or not yet) part of the log.
     Unreadable,
+    /// At a block that a device failed to read.
+    Failed(BlockError),
     /// `f` said so.
     Stopped,
 }
@@ -108,8 +111,10 @@ pub fn walk(store: &Arc<Store>, header: &ZilHeader, f: &mut dyn FnMut(Item<'_>) 
         if max_record == last_record && seq == last_block {
             return End::Complete;
         }
-        let Some((next, data, order)) = read_block(store, &bp, claimed) else {
-            return End::Unreadable;
+        let (next, data, order) = match read_block(store, &bp, claimed) {
+            Ok(Some(found)) => found,
+            Ok(None) => return End::Unreadable,
+            Err(failed) => return End::Failed(failed),
         };
         let records = Bytes::new(&data, order, "intent log records");
         match walk_records(&records, last_record, &mut max_record, f) {
@@ -148,18 +153,30 @@ fn walk_records(
     None
 }
 
-/// The pointer to the next block and the bytes of the records in block `bp`; `None` if the block
-/// is not what `bp` says. Nobody knows where a log ends that was not claimed: it is no error there.
+/// The pointer to the next block, and the bytes of records with their byte order.
+type Read = (BlockPointer, Vec<u8>, ByteOrder);
+
+/// What is in block `bp`; `None` if the block is not what `bp` says. Nobody knows where a log ends that was
+/// not claimed: it is no error there.
+///
+/// Errors: a device failed.
 fn read_block(
     store: &Arc<Store>,
     bp: &BlockPointer,
     claimed: bool,
-) -> Option<(BlockPointer, Vec<u8>, ByteOrder)> {
+) -> Result<Option<Read>, BlockError> {
     let block = match claimed {
         true => store.read(bp, bookmark(bp)),
         false => store.read_speculative(bp, bookmark(bp)),
     };
-    let block = block.ok()?;
+    match block {
+        Ok(block) => Ok(decode(bp, &block)),
+        Err(failed @ BlockError::Vdev { .. }) => Err(failed),
+        Err(_) => Ok(None),
+    }
+}
+
+fn decode(bp: &BlockPointer, block: &Block) -> Option<Read> {
     let data = block.data.bytes();
     let b = Bytes::new(&data, block.order, "intent log block");
     let front = bp.checksum_type() == ZILOG2;

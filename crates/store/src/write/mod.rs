@@ -479,9 +479,13 @@ impl Writer {
         let mut result = Ok(());
         if bp.is_gang() {
             let children = match depth < GANG_DEPTH {
-                true => self.store.gang_children(bp, at)?,
-                false => return Err(DecodeError::invalid("gang block", "nested too deep").into()),
+                true => self.store.gang_children(bp, at).map_err(WriteError::from),
+                false => Err(DecodeError::invalid("gang block", "nested too deep").into()),
             };
+            let children = children.unwrap_or_else(|e| {
+                tracing::warn!("{at}: what a gang block consists of is leaked: {e}");
+                Vec::new()
+            });
             for child in children {
                 result = result.and(self.free_at(txg, &child, at, depth + 1));
             }

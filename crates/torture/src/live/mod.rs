@@ -3,6 +3,7 @@
 //! | room | what |
 //! |---|---|
 //! | [`disk`] | disks in memory, and what a crash leaves of them |
+//! | [`damage`] | blocks of such a disk that cannot be read |
 //! | [`lab`] | making and importing pools of such disks; OpenZFS's judgement |
 //! | [`files`] | a model of a file system |
 //! | [`setup`] | a model of what a pool is made of |
@@ -12,6 +13,7 @@
 //! | [`space`] | whether what is counted adds up |
 
 pub mod crash;
+pub mod damage;
 pub mod disk;
 pub mod driver;
 pub mod files;

@@ -8,11 +8,14 @@ use super::*;
 use crate::config_write::PoolConfig;
 use crate::devices::DeviceSet;
 use crate::metaslab::PoolSpace;
+use crate::traverse::zil::End;
 use crate::traverse::{Options, Subject, Verify, run};
 use crate::{Candidate, ImportOptions, Origin, Pool, discover, import};
 use cenote_dsl::write::destroy;
 use cenote_format::dmu::DmuType;
 use cenote_testpools::TempPool;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
 
 /// `ZIL_REPLAY_NEEDED` and `ZIL_CLAIM_LR_SEQ_VALID`.
 const CLAIMED: u64 = 1 | 2;
@@ -195,4 +198,59 @@ fn a_claimed_log_goes_with_its_dataset() {
     assert!(data > 0);
     engine.export(false).unwrap();
     traverse(&temp);
+}
+
+/// Overwrites the first block of a log.
+fn damage(temp: &TempPool, header: &ZilHeader) {
+    let file = OpenOptions::new().write(true).open(&temp.pool.files[0]).unwrap();
+    for dva in header.log.dvas() {
+        file.write_all_at(&[0xa5; 512], dva.offset + cenote_format::LABEL_START).unwrap();
+    }
+}
+
+#[test]
+fn a_dataset_whose_claimed_log_cannot_be_read_is_written_to_when_the_log_is_cleared() {
+    let temp = cenote_testpools::copy("zilmain");
+    let found = claim_all(&temp);
+    found.iter().for_each(|(_, _, header)| damage(&temp, header));
+    let engine = import_for_writing(&temp);
+    for (name, ds_obj, _) in found {
+        let Err(EngineError::Unsupported(why)) = engine.live(ds_obj) else {
+            panic!("{name} can be written to");
+        };
+        assert!(why.contains(&name) && why.contains("log that cannot be read"), "{why}");
+        let snapshot = move |context: &mut SyncContext<'_>| {
+            cenote_dsl::write::snapshot::snapshot(&mut context.tx, ds_obj, "now")
+        };
+        let refused = engine.sync_task(snapshot);
+        assert!(matches!(refused, Err(EngineError::Dsl(DslWriteError::Busy))), "{name}");
+        engine.clear_intent_log(ds_obj).unwrap();
+        engine.live(ds_obj).unwrap();
+        engine.sync_task(snapshot).unwrap();
+        let busy = engine.clear_intent_log(ds_obj);
+        assert!(matches!(busy, Err(EngineError::Dsl(DslWriteError::Busy))), "{name}");
+    }
+    assert!(logs(&engine.pool()).is_empty());
+    engine.export(false).unwrap();
+}
+
+#[test]
+fn a_device_that_fails_is_no_end_of_a_log_and_wrong_bytes_are() {
+    let temp = cenote_testpools::copy("zilmain");
+    let pool = import_for_reading(&temp);
+    let found = logs(&pool);
+    let file = OpenOptions::new().write(true).open(&temp.pool.files[0]).unwrap();
+    let size = file.metadata().unwrap().len();
+    for (name, _, header) in &found {
+        let end = || zil::walk(pool.store(), header, &mut |_| true);
+        assert_eq!(header.claim_txg, 0);
+        let at = header.log.dvas().map(|dva| dva.offset + cenote_format::LABEL_START).min();
+        // What is past the end of a device cannot be read.
+        file.set_len(at.unwrap()).unwrap();
+        assert!(matches!(end(), End::Failed(_)), "{name}");
+        // It comes back as zeros.
+        file.set_len(size).unwrap();
+        assert!(matches!(end(), End::Unreadable), "{name}");
+    }
+    assert!(!found.is_empty());
 }

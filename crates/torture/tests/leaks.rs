@@ -1,0 +1,207 @@
+//! Freeing what was destroyed: what is below metadata that cannot be read is leaked, counted and said, and all
+//! else goes on; metadata is read in batches.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use cenote_dsl::tunables::FREE_LEAK_ON_EIO;
+use cenote_format::blkptr::BlockPointer;
+use cenote_pool::change::{Changes, Kind, NewDataset};
+use cenote_pool::create::Redundancy;
+use cenote_pool::engine::Engine;
+use cenote_torture::live::damage::Damage;
+use cenote_torture::live::disk::{Disk, Image};
+use cenote_torture::live::lab::{Lab, POOL, Plain, Shape, disks, judge, lab};
+use cenote_vdev::{Device, ReadReq, WriteReq};
+use cenote_zpl::{FileSystem, NewNode, NodeKind, Settings};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const SHAPE: Shape =
+    Shape { redundancy: Redundancy::Single, disks: 1, ashift: 12, size: 128 << 20 };
+/// Bytes of a file with an indirect block, which do not compress.
+const SIZE: usize = 1 << 20;
+
+fn open(engine: &Engine, name: &str) -> Arc<FileSystem> {
+    let dataset = engine.pool().dsl().find(&format!("{POOL}/{name}")).unwrap().unwrap();
+    FileSystem::open_live(engine.live(dataset.ds_obj).unwrap(), Settings::default()).unwrap()
+}
+
+fn create_file(fs: &FileSystem, name: &str, size: usize) -> u64 {
+    let (kind, mode, umask) = (NodeKind::File, 0o644, 0);
+    let new = NewNode { kind, mode, umask, uid: 0, gid: 0, keep_setgid: true };
+    let ino = fs.create(fs.root(), name.as_bytes(), &new).unwrap().ino;
+    let mut state = 1u64;
+    let noise = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        (state >> 56) as u8
+    });
+    let data: Vec<u8> = noise.take(size).collect();
+    fs.write(ino, 0, &data, false).unwrap();
+    ino
+}
+
+/// The indirect blocks of a file.
+fn indirect(engine: &Engine, name: &str, ino: u64) -> Vec<BlockPointer> {
+    let pool = engine.pool();
+    let dataset = pool.dsl().find(&format!("{POOL}/{name}")).unwrap().unwrap();
+    let set = pool.dsl().open_objset(&dataset).unwrap();
+    let mut found = Vec::new();
+    let mut add = |level: i64, _: u64, bp: &BlockPointer| {
+        found.extend((level > 0).then_some(*bp));
+        Ok(())
+    };
+    set.object(ino).unwrap().walk(&mut add).unwrap();
+    found
+}
+
+fn property(engine: &Engine, name: &str) -> u64 {
+    engine.pool().get(name).unwrap().exact.parse().unwrap()
+}
+
+/// A pool with two file systems, in one of which a file's indirect block cannot be read.
+fn damaged() -> (Arc<Disk>, Lab, Damage) {
+    let disk = disks(&[Image::new(SHAPE.size)], None).remove(0);
+    let lab = lab(std::slice::from_ref(&disk));
+    let engine = lab.create(&SHAPE).unwrap();
+    let changes = Changes::new(engine.clone(), Arc::new(Plain), None);
+    for name in ["bad", "good"] {
+        let name = format!("{POOL}/{name}");
+        changes.create(&NewDataset { name, kind: Kind::Filesystem, props: Vec::new() }).unwrap();
+    }
+    let fs = open(&engine, "bad");
+    let ino = create_file(&fs, "file", SIZE);
+    create_file(&fs, "other", SIZE);
+    engine.sync().unwrap();
+    let blocks = indirect(&engine, "bad", ino);
+    assert_eq!(blocks.len(), 1);
+    drop((fs, changes));
+    engine.export(false).unwrap();
+    let mut damage = Damage::default();
+    damage.add(&disk, &blocks[0]);
+    (disk, lab, damage)
+}
+
+/// A disk that counts batches of reads.
+struct Counted {
+    disk: Arc<Disk>,
+    batches: AtomicU64,
+}
+
+impl Device for Counted {
+    fn size(&self) -> u64 {
+        self.disk.size()
+    }
+
+    fn path(&self) -> &Path {
+        self.disk.path()
+    }
+
+    fn read_batch(&self, reqs: &mut [ReadReq]) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.disk.read_batch(reqs);
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn write_batch(&self, reqs: &mut [WriteReq]) {
+        self.disk.write_batch(reqs);
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.disk.flush()
+    }
+}
+
+#[test]
+fn what_was_destroyed_is_read_in_batches() {
+    const FILES: u64 = 300;
+    let disk = disks(&[Image::new(SHAPE.size)], None).remove(0);
+    let counted = Arc::new(Counted { disk: disk.clone(), batches: AtomicU64::new(0) });
+    let lab = Lab::new(vec![counted.clone()]);
+    let engine = lab.create(&SHAPE).unwrap();
+    let changes = Changes::new(engine.clone(), Arc::new(Plain), None);
+    let full = format!("{POOL}/many");
+    let props = vec![("recordsize".into(), "4K".into())];
+    changes.create(&NewDataset { name: full.clone(), kind: Kind::Filesystem, props }).unwrap();
+    let dataset = engine.pool().dsl().find(&full).unwrap().unwrap();
+    let settings = Settings { record_size: 4096, ..Settings::default() };
+    let fs = FileSystem::open_live(engine.live(dataset.ds_obj).unwrap(), settings).unwrap();
+    for i in 0..FILES {
+        create_file(&fs, &format!("f{i}"), 20_000);
+    }
+    drop((fs, changes));
+    engine.export(false).unwrap();
+    drop(engine);
+
+    let engine = lab.import(&lab.find().unwrap()).unwrap();
+    let changes = Changes::new(engine.clone(), Arc::new(Plain), None);
+    let before = counted.batches.load(Ordering::Relaxed);
+    changes.destroy(&full).unwrap();
+    for _ in 0..1000 {
+        if property(&engine, "freeing") == 0 {
+            break;
+        }
+        engine.sync().unwrap();
+    }
+    assert_eq!(property(&engine, "freeing"), 0);
+    // Each file has an indirect block of its own.
+    let batches = counted.batches.load(Ordering::Relaxed) - before;
+    assert!(batches < FILES / 3, "{batches} batches");
+    engine.export(false).unwrap();
+    judge(&[disk.image()]).unwrap();
+}
+
+/// What zdb finds once the damage is gone: space that is leaked, and nothing else.
+fn only_leaks(disk: &Disk, damage: Damage) {
+    damage.mend(disk);
+    let said = judge(&[disk.image()]).unwrap_err();
+    assert!(said.contains("leaked space"), "{said}");
+    assert!(!said.contains("double alloc") && !said.contains("rror counts"), "{said}");
+}
+
+#[test]
+fn a_file_with_a_damaged_indirect_block_is_removed_and_what_is_below_it_leaked() {
+    let (disk, lab, damage) = damaged();
+    let engine = lab.import(&lab.find().unwrap()).unwrap();
+    let fs = open(&engine, "bad");
+    fs.unlink(fs.root(), b"file", &|_| false).unwrap();
+    engine.sync().unwrap();
+    create_file(&open(&engine, "good"), "more", SIZE);
+    engine.sync().unwrap();
+    assert_eq!(engine.suspended(), None);
+    let leaked = property(&engine, "leaked");
+    assert!((SIZE as u64..SIZE as u64 + (64 << 10)).contains(&leaked), "{leaked}");
+    assert!(!engine.pool().store().errors().is_empty(), "the damage is listed");
+    drop(fs);
+    engine.export(false).unwrap();
+    only_leaks(&disk, damage);
+}
+
+#[test]
+fn a_destroyed_dataset_waits_or_is_leaked_as_the_tunable_says() {
+    let (disk, lab, damage) = damaged();
+    let engine = lab.import(&lab.find().unwrap()).unwrap();
+    let changes = Changes::new(engine.clone(), Arc::new(Plain), None);
+    changes.destroy(&format!("{POOL}/bad")).unwrap();
+    (0..4).for_each(|_| engine.sync().unwrap());
+    let waiting = property(&engine, "freeing");
+    assert!(waiting >= SIZE as u64, "{waiting}");
+    assert_eq!(property(&engine, "leaked"), 0);
+    FREE_LEAK_ON_EIO.set(1).unwrap();
+    for _ in 0..4 {
+        create_file(&open(&engine, "good"), "more", SIZE);
+        let fs = open(&engine, "good");
+        fs.unlink(fs.root(), b"more", &|_| false).unwrap();
+        engine.sync().unwrap();
+    }
+    assert_eq!(property(&engine, "freeing"), 0);
+    let leaked = property(&engine, "leaked");
+    assert!((SIZE as u64..SIZE as u64 + (64 << 10)).contains(&leaked), "{leaked}");
+    assert_eq!(engine.suspended(), None);
+    engine.export(false).unwrap();
+    only_leaks(&disk, damage);
+}
