@@ -247,7 +247,7 @@ impl MountHandle {
     }
 
     /// Serves another file system inside this mount, without a mount of its own. `spec.mountpoint`
-    /// is a path below this mountpoint as [`resolve`] gives it, and need not exist; `setuid`,
+    /// is a path below this mountpoint without symbolic links, and need not exist; `setuid`,
     /// `devices` and `watcher` do not matter.
     pub fn graft(&self, spec: &MountSpec) -> Result<Graft, MountError> {
         Graft::new(self, spec)
