@@ -205,7 +205,8 @@ fn what_was_exported_can_be_imported_at_once() {
                 files.for_each(|f| drop(fs::read(f.unwrap().path()).unwrap()));
             }
         }
-        tank.session.run("zpool export tank").ok();
+        // A program that another test has just started has our files open until it runs.
+        wait_until(|| tank.session.run("zpool export tank").code == 0);
         tank.session.run(&format!("zpool import -d {dir} -R {root} tank")).ok();
     }
     tank.finish();

@@ -58,7 +58,12 @@ pub(crate) fn unmount(
             _ => unmount_at(&mount.mountpoint, force)?,
         }
     }
-    Ok(())
+    // A mount around the place may cover it: then its path leads to something else, or nowhere.
+    let left = Table::read();
+    match ours.iter().find(|m| force == Force::No && left.of(id).any(|l| l == **m)) {
+        Some(mount) => Err(MountError::Covered(mount.mountpoint.clone())),
+        None => Ok(()),
+    }
 }
 
 /// Takes away what is mounted on top at a path.
