@@ -19,6 +19,7 @@
 //! | [`sa`] | system attribute headers (`sa_hdr_phys_t`) and layouts |
 //! | [`spacemap`] | `space_map_phys_t` and its entries, range-tree free of memory structures |
 //! | [`zap`] | `mzap_phys_t`, `zap_phys_t`, `zap_leaf_phys_t` |
+//! | [`zil`] | `zil_chain_t`, `lr_t` and the records of every `TX_*` |
 
 pub mod abd;
 pub mod blkptr;
@@ -34,6 +35,7 @@ pub mod nvlist;
 pub mod sa;
 pub mod spacemap;
 pub mod zap;
+pub mod zil;
 
 pub use bytes::{ByteOrder, Bytes};
 

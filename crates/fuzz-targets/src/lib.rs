@@ -43,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "spacemap", run: targets::spacemap },
     Target { name: "zap", run: targets::zap },
     Target { name: "zap_change", run: change::zap_change },
+    Target { name: "zil", run: targets::zil },
 ];
 
 /// Runs the target `name` on `data`; what the wrappers in `fuzz/` call.

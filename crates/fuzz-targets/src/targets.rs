@@ -8,8 +8,10 @@ use cenote_format::checksum::{self, Checksum, Salt};
 use cenote_format::compress::{self, Compression};
 use cenote_format::dmu::{DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys};
 use cenote_format::nvlist::{self, NvList};
+use cenote_format::zil::{ChainBlock, Record};
 use cenote_format::{ByteOrder, Bytes, dsl as dsl_format, label as label_format};
-use cenote_format::{sa as sa_format, spacemap as spacemap_format, zap as zap_format};
+use cenote_format::{sa as sa_format, spacemap as spacemap_format};
+use cenote_format::{zap as zap_format, zil as zil_format};
 
 fn order(byte: u8) -> ByteOrder {
     if byte & 1 == 0 { ByteOrder::Little } else { ByteOrder::Big }
@@ -192,5 +194,25 @@ pub(crate) fn zap(data: &[u8]) {
         if let Ok(name) = leaf.name(&entry) {
             key(&name);
         }
+    }
+}
+
+/// `order and form, block of an intent log`. What decodes is encoded and decoded again.
+pub(crate) fn zil(data: &[u8]) {
+    let Some((&first, block)) = data.split_first() else { return };
+    let bytes = Bytes::new(block, order(first), "fuzz");
+    let mut bp = BlockPointer([0; 16]);
+    let kind = if first & 2 == 0 { Checksum::Zilog2 } else { Checksum::Zilog };
+    bp.0[6] = (kind as u64) << 40 | (block.len() as u64).div_ceil(512).saturating_sub(1) & 0xffff;
+    black_box(ChainBlock::decode(&bp, &bytes)).ok();
+    for raw in zil_format::raw_records(bytes) {
+        let Ok(raw) = raw else { return };
+        black_box(raw.write_block());
+        let Ok(record) = Record::decode(&raw) else { continue };
+        let Ok(encoded) = record.encode() else { continue };
+        let again = Bytes::new(&encoded, ByteOrder::Little, "fuzz");
+        let again = zil_format::raw_records(again).next();
+        let again = again.and_then(|raw| Record::decode(&raw.ok()?).ok());
+        assert_eq!(again.as_ref(), Some(&record));
     }
 }

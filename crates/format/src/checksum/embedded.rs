@@ -4,7 +4,7 @@
 //! zio_eck_t, 40 bytes:   magic 0x210da7ab10c7a11 (8)   checksum (32)
 //!
 //! label, gang header, zilog:   it is the end of the block
-//! zilog2 (zil_chain_t):        pad (8)  next block (128)  bytes used (8)  zio_eck_t (40)  pad (8) records…
+//! zilog2 (zil_chain_t):        pad (8)  next block (128)  bytes used (8)  zio_eck_t (40)  records…
 //!                              and only the used bytes, rounded up to 4 KiB, are checked
 //! ```
 //!

@@ -11,7 +11,7 @@ const WHAT: &str = "embedded checksum";
 const ZILOG2_USED: usize = 136;
 const ZILOG2_TRAILER: usize = 144;
 /// Bytes of a `zil_chain_t`.
-const ZILOG2_HEADER: u64 = 192;
+const ZILOG2_HEADER: u64 = 184;
 /// `ZIL_MIN_BLKSZ`: what the checked part of an intent log block is rounded up to.
 const ZILOG2_UNIT: u64 = 4096;
 

@@ -14,6 +14,7 @@
 //! | [`sa`] | buffers of system attributes, packed extended attributes |
 //! | [`spacemap`] | headers, histograms and entries of space maps |
 //! | [`zap`] | micro ZAPs, headers, pointer tables and leaves of fat ZAPs, changed in place |
+//! | [`zil`] | records and blocks of the intent log |
 //!
 //! Compressors are beside the decompressors, in [`crate::compress`].
 //!
@@ -29,6 +30,7 @@ pub mod label;
 pub mod sa;
 pub mod spacemap;
 pub mod zap;
+pub mod zil;
 
 use crate::DecodeError;
 
