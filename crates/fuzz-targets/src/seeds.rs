@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 
-use cenote_format::dmu::DmuType;
+use cenote_format::dmu::{DmuType, ObjsetPhys};
+use cenote_format::zil::chain::CHAIN_SIZE;
 use cenote_format::{ByteOrder, Bytes};
 
 use crate::walk::{Block, Image, dnodes};
@@ -34,6 +35,7 @@ pub fn collect() -> io::Result<Seeds> {
             Ok(())
         })?;
     }
+    collector.logs()?;
     collector.seeds.insert("request", crate::request::seeds());
     Ok(collector.seeds)
 }
@@ -105,6 +107,28 @@ impl Collector {
             }
             _ => {}
         }
+    }
+
+    /// Blocks of the logs of a pool that crashed.
+    fn logs(&mut self) -> io::Result<()> {
+        let pool = cenote_testpools::pool("zilmain");
+        let path = pool.files.first().ok_or(io::ErrorKind::NotFound)?;
+        let image = Image::open(path)?;
+        self.taken.clear();
+        image.walk(|block| {
+            if block.bp.object_type() == DmuType::OBJSET.0
+                && let Ok(set) =
+                    ObjsetPhys::decode(&Bytes::new(block.data, block.bp.byte_order(), "object set"))
+            {
+                for (n, (_, log)) in image.log(&set.zil)?.iter().enumerate() {
+                    self.add("zil", n as u64, &[0], log);
+                    let records = log.get(CHAIN_SIZE..).unwrap_or_default();
+                    self.add("zil", n as u64, &[2], records);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(())
     }
 
     fn dnodes(&mut self, order: u8, block: &Block<'_>) {

@@ -14,9 +14,10 @@ use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::checksum::{self, Checksum, Salt};
 use cenote_format::compress::{self, Compression};
-use cenote_format::dmu::{DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys};
+use cenote_format::dmu::{DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys, ZilHeader};
 use cenote_format::label::{self, Uberblock};
 use cenote_format::zap::leaf::Leaf;
+use cenote_format::zil::ChainBlock;
 use cenote_format::{Bytes, LABEL_START, dsl};
 
 /// A block that was read, matched its checksum and was decompressed.
@@ -149,6 +150,25 @@ impl Image {
         };
         compress::decompress(kind, &raw, &mut data).map_err(|e| bad(format!("{bp:?}: {e}")))?;
         Ok((raw, data))
+    }
+
+    /// The blocks of an intent log on this device, with what points to them, up to the first that is not what
+    /// its pointer says.
+    pub fn log(&self, header: &ZilHeader) -> io::Result<Vec<(BlockPointer, Vec<u8>)>> {
+        let (mut bp, mut found) = (header.log, Vec::new());
+        while let Some(dva) = bp.dva(0).filter(|_| !bp.is_hole()) {
+            let mut block = vec![0; bp.psize() as usize];
+            self.file.read_exact_at(&mut block, dva.offset + LABEL_START)?;
+            let kind = Checksum::from_u8(bp.checksum_type()).map_err(bad)?;
+            let whole = checksum::verify_embedded(kind, &block, bp.checksum()).map_err(bad)?;
+            let Some(order) = whole else { break };
+            let bytes = Bytes::new(&block, order, "log block");
+            let Ok(chain) = ChainBlock::decode(&bp, &bytes) else { break };
+            let next = chain.next;
+            found.push((bp, block));
+            bp = next;
+        }
+        Ok(found)
     }
 
     fn verify(&self, bp: &BlockPointer, raw: &[u8]) -> io::Result<()> {

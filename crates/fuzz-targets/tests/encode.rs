@@ -17,6 +17,7 @@ use cenote_format::encode::spacemap::EntryWriter;
 use cenote_format::encode::zap::leaf::LeafMut;
 use cenote_format::encode::zap::micro::{self as micro_mut, MicroIndex};
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::encode::zil::chain_block;
 use cenote_format::label;
 use cenote_format::sa::{AttrDef, Layout, SaHeader};
 use cenote_format::spacemap::{DebugAction, Entries, Entry, SpaceMapPhys};
@@ -24,6 +25,7 @@ use cenote_format::zap::fat::FatHeader;
 use cenote_format::zap::leaf::{Leaf, LeafEntry};
 use cenote_format::zap::micro::Micro;
 use cenote_format::zap::{BlockKind, block_kind};
+use cenote_format::zil::{Body, ChainBlock, Creates, Record, Renames, raw_records};
 use cenote_format::{ByteOrder, Bytes};
 use cenote_fuzz_targets::walk::{Block, Image};
 
@@ -492,4 +494,63 @@ fn blocks_of_a_real_pool_compress() {
         }
     });
     assert_eq!(packed_blocks.len(), kinds.len());
+}
+
+/// Records and blocks of intent logs that a crash left.
+#[test]
+fn intent_logs() {
+    let (mut kinds, mut blocks) = (BTreeMap::<u64, u64>::new(), 0);
+    for name in ["zilmain", "zilslog", "fragcrash"] {
+        let pool = cenote_testpools::pool(name);
+        let image = Image::open(&pool.files[0]).unwrap();
+        let log = |block: &Block<'_>| {
+            if block.bp.object_type() != DmuType::OBJSET.0 || block.bp.level() > 0 {
+                return Ok(());
+            }
+            let header = ObjsetPhys::decode(&little(block.data)).unwrap().zil;
+            for (bp, data) in image.log(&header).unwrap_or_default() {
+                let chain = ChainBlock::decode(&bp, &little(&data)).unwrap();
+                let mut records = Vec::new();
+                for raw in raw_records(chain.records) {
+                    let raw = raw.unwrap();
+                    let bytes = raw.data.slice(0, raw.data.len()).unwrap();
+                    let record = Record::decode(&raw).unwrap();
+                    let encoded = record.encode().unwrap();
+                    let padded = encoded.len() - unpadded(&record);
+                    let exact = encoded.len() - padded;
+                    assert_eq!(encoded.len(), bytes.len(), "{name}: {record:?}");
+                    assert!(encoded[..exact] == bytes[..exact], "{name}: {record:?}");
+                    *kinds.entry(record.body.kind()).or_default() += 1;
+                    records.extend(bytes);
+                }
+                let made = chain_block(&bp, chain.next, &records).unwrap();
+                // What is past the part that is used is left over from before.
+                let used = 184 + records.len();
+                assert!(made[184..used] == data[184..used] && made[..144] == data[..144], "{name}");
+                blocks += 1;
+            }
+            Ok(())
+        };
+        image.walk(log).unwrap();
+    }
+    assert!(blocks > 50, "{blocks}");
+    assert!(kinds.len() >= 15, "{kinds:?}");
+}
+
+/// Bytes of a record before its padding.
+fn unpadded(record: &Record<'_>) -> usize {
+    let strings = |names: &[&[u8]]| names.iter().map(|n| n.len() + 1).sum::<usize>();
+    match &record.body {
+        Body::Create(c) if c.what == Creates::Symlink => 104 + strings(&[c.name, c.target]),
+        Body::Create(c) => 104 + strings(&[c.name]),
+        Body::Remove { name, .. } | Body::Rmdir { name, .. } => 40 + strings(&[name]),
+        Body::Link { name, .. } => 48 + strings(&[name]),
+        Body::Rename(r) => {
+            let new = if matches!(r.how, Renames::Whiteout(_)) { 64 } else { 0 };
+            48 + new + strings(&[r.from, r.to])
+        }
+        Body::Write(w) => 192 + w.data.map_or(0, <[u8]>::len),
+        Body::SetSaXattr { name, value, .. } => 48 + strings(&[name]) + value.len(),
+        _ => record.encode().unwrap().len(),
+    }
 }
