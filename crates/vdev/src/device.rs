@@ -335,7 +335,7 @@ impl Device for FileDevice {
 
     fn concurrency(&self, requests: usize, bytes: u64) -> usize {
         let small = suits_ring(requests, bytes);
-        if Rings::permitted() && (small || self.direct.is_some()) {
+        if self.rings.permitted() && (small || self.direct.is_some()) {
             1
         } else if small {
             (requests / 4).clamp(1, 8)

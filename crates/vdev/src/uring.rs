@@ -2,8 +2,11 @@
 //! (`crate::direct`).
 //!
 //! [`Rings`] belong to one device. Each serves one batch at a time, is set up when there is none that
-//! is idle, and kept for the next batch. Where io_uring is not permitted (as in many containers)
-//! this is found out once for the whole process.
+//! is idle, and kept for the next batch. Where the kernel has no io_uring or does not permit it (as in
+//! many containers), this is found out once for the whole process. Any other error in setting up a ring
+//! (no descriptor left, no memory) passes: that batch is read without a ring, and the next one tries
+//! again. A read that fails in the ring for such a reason is repeated without it, and is no error of the
+//! device.
 //!
 //! # Why the unsafe code is sound
 //!
@@ -37,35 +40,58 @@ use crate::slots::{SLOT, SLOTS, Slot};
 /// Reads in flight at once on one ring.
 const DEPTH: u32 = 64;
 
-/// Set when the kernel refused to set up a ring: there is no use in trying again.
+/// Set when the kernel said that it has no io_uring for this process: trying again is no use.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// Rings of one device that are kept when they are not in use.
 const KEPT: usize = 4;
 
 /// The rings of one device.
-#[derive(Default)]
-pub(crate) struct Rings(Mutex<Vec<IoUring>>);
+pub(crate) struct Rings {
+    idle: Mutex<Vec<IoUring>>,
+    set_up: fn() -> io::Result<IoUring>,
+    refused: &'static AtomicBool,
+}
+
+impl Default for Rings {
+    fn default() -> Rings {
+        Rings { idle: Mutex::default(), set_up: || IoUring::new(DEPTH), refused: &REFUSED }
+    }
+}
+
+/// Whether setting up a ring will fail again, in this process.
+fn is_lasting(error: &io::Error) -> bool {
+    [Errno::NOSYS, Errno::PERM].map(|e| Some(e.raw_os_error())).contains(&error.raw_os_error())
+}
+
+/// Whether the error number of a completion tells of the ring or the system, not of the device.
+fn is_passing(errno: i32) -> bool {
+    [Errno::AGAIN, Errno::NOMEM, Errno::INTR, Errno::CANCELED, Errno::NOBUFS]
+        .map(Errno::raw_os_error)
+        .contains(&errno)
+}
 
 impl Rings {
     /// Whether rings are to be had, as far as is known.
-    pub(crate) fn permitted() -> bool {
-        !REFUSED.load(Ordering::Relaxed)
+    pub(crate) fn permitted(&self) -> bool {
+        !self.refused.load(Ordering::Relaxed)
     }
 
     /// Performs those of `reqs` that have no result yet, on `file` or past its page cache. Those that
     /// still have none then cannot be read so: there is no ring to be had.
     pub(crate) fn read(&self, file: &File, direct: Option<&Direct>, reqs: &mut [ReadReq]) {
-        if !Rings::permitted() || reqs.iter().all(|req| req.result.is_some()) {
+        if !self.permitted() || reqs.iter().all(|req| req.result.is_some()) {
             return;
         }
         // Taken out while in use: a ring that failed is not put back.
         let idle = self.idle().pop();
-        let ring = match idle.map_or_else(|| IoUring::new(DEPTH), Ok) {
+        let ring = match idle.map_or_else(self.set_up, Ok) {
             Ok(ring) => ring,
             Err(error) => {
                 tracing::debug!(%error, "no io_uring");
-                REFUSED.store(true, Ordering::Relaxed);
+                if is_lasting(&error) {
+                    self.refused.store(true, Ordering::Relaxed);
+                }
                 return;
             }
         };
@@ -77,7 +103,7 @@ impl Rings {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<IoUring>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -216,6 +242,7 @@ impl Batch<'_> {
             req.result = Some(match usize::try_from(done.result()) {
                 // SAFETY: the kernel wrote `n` bytes, at most the `req.len` submitted.
                 Ok(n) => unsafe { complete(self.file, req, buf, n.min(req.len)) },
+                Err(_) if is_passing(error) => pread(self.file, req.offset, req.len),
                 // Whatever there is against reading past the page cache.
                 Err(_) if error == Errno::INVAL.raw_os_error() && self.direct.is_some() => {
                     pread(self.file, req.offset, req.len)
@@ -249,4 +276,86 @@ unsafe fn complete(file: &File, req: &ReadReq, buf: Buffer, n: usize) -> io::Res
     }
     let bytes = Abd::from_vec(buf).slice(before, req.len);
     bytes.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    /// Reads the same two places of a file that holds `i % 251` at byte `i`, as devices do.
+    fn read_twice(rings: &Rings, file: &File) {
+        let mut reqs = [ReadReq::new(1, 100), ReadReq::new(5000, 3000)];
+        rings.read(file, None, &mut reqs);
+        for req in reqs {
+            let (offset, len) = (req.offset, req.len);
+            let bytes = req.result.unwrap_or_else(|| pread(file, offset, len)).unwrap().to_vec();
+            assert!(bytes.iter().zip(offset..).all(|(b, i)| u64::from(*b) == i % 251));
+            assert_eq!(bytes.len(), len);
+        }
+    }
+
+    fn file() -> File {
+        use std::io::Write;
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&(0..10_000u32).map(|i| (i % 251) as u8).collect::<Vec<_>>()).unwrap();
+        file
+    }
+
+    /// A set-up that fails with `$errno` at first, `$times` times, and how often it was tried.
+    macro_rules! failing {
+        ($errno:expr, $times:expr) => {{
+            static REFUSED: AtomicBool = AtomicBool::new(false);
+            static TRIED: AtomicUsize = AtomicUsize::new(0);
+            let set_up = || match TRIED.fetch_add(1, Ordering::Relaxed) {
+                n if n < $times => Err(io::Error::from($errno)),
+                _ => IoUring::new(DEPTH),
+            };
+            (Rings { idle: Mutex::default(), set_up, refused: &REFUSED }, &TRIED)
+        }};
+    }
+
+    #[test]
+    fn a_passing_error_costs_one_batch_its_ring() {
+        let file = file();
+        let all = [
+            failing!(Errno::MFILE, 2),
+            failing!(Errno::NOMEM, 2),
+            failing!(Errno::NFILE, 2),
+            failing!(Errno::AGAIN, 2),
+        ];
+        for (rings, tried) in all {
+            for n in 1..=3 {
+                assert!(rings.permitted());
+                read_twice(&rings, &file);
+                assert_eq!(tried.load(Ordering::Relaxed), n);
+            }
+            // Where this system has io_uring, the ring of the third batch is kept for the next ones.
+            let kept = rings.idle().len();
+            assert_eq!(kept == 1, IoUring::new(DEPTH).is_ok());
+            read_twice(&rings, &file);
+            assert_eq!(rings.idle().len(), kept);
+        }
+    }
+
+    #[test]
+    fn where_there_is_no_io_uring_it_is_tried_once() {
+        let file = file();
+        for (rings, tried) in [failing!(Errno::NOSYS, 9), failing!(Errno::PERM, 9)] {
+            for _ in 0..3 {
+                read_twice(&rings, &file);
+                assert!(!rings.permitted() && tried.load(Ordering::Relaxed) == 1);
+            }
+        }
+    }
+
+    #[test]
+    fn only_errors_of_the_device_are_its_errors() {
+        for errno in [Errno::AGAIN, Errno::NOMEM, Errno::INTR, Errno::CANCELED, Errno::NOBUFS] {
+            assert!(is_passing(errno.raw_os_error()));
+        }
+        for errno in [Errno::IO, Errno::NXIO, Errno::NODEV, Errno::OPNOTSUPP] {
+            assert!(!is_passing(errno.raw_os_error()));
+        }
+    }
 }
