@@ -7,16 +7,12 @@
 mod rig;
 
 use cenote_pool::config;
-use cenote_pool::create::{OpenDevices, Opened, SystemDevices};
 use cenote_pool::engine::{Engine, EngineOptions, Restore};
+use cenote_vdev::VdevState;
 use cenote_vdev::inject::FaultyDevice;
-use cenote_vdev::{Device, VdevState};
-use parking_lot::Mutex;
-use rig::{Rig, check, fill, open};
-use std::collections::HashMap;
+use rig::{Faulty, Rig, check, fill, open};
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::Duration;
 
 const LEN: usize = 200_000;
@@ -115,34 +111,6 @@ fn mirrors_with_devices_missing() {
 fn raidz_with_devices_missing() {
     missing_at_import("raidz1 a b c", 9, &["a"]);
     missing_at_import("raidz3 a b c d e f", 12, &["a", "c", "f"]);
-}
-
-/// Files that can be made to fail.
-#[derive(Default)]
-struct Faulty {
-    made: Mutex<HashMap<PathBuf, Arc<FaultyDevice>>>,
-}
-
-impl Faulty {
-    fn device(&self, rig: &Rig, name: &str) -> Arc<FaultyDevice> {
-        self.made.lock()[&rig.file(name)].clone()
-    }
-}
-
-impl OpenDevices for Faulty {
-    fn find(&self, name: &Path) -> io::Result<(PathBuf, Opened)> {
-        SystemDevices.find(name)
-    }
-
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
-        SystemDevices.open(path)
-    }
-
-    fn open_rw(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
-        let device = FaultyDevice::new(SystemDevices.open_rw(path)?);
-        self.made.lock().insert(path.into(), device.clone());
-        Ok(device)
-    }
 }
 
 /// The states of devices, by name.

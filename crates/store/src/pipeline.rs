@@ -94,7 +94,8 @@ enum Found {
 }
 
 /// Has the threads that compress, decompress and verify start before anyone needs them. If the program
-/// has set up rayon's threads for itself, those are used.
+/// has set up rayon's threads for itself, those are used. All pools share them, so they only compute:
+/// one that waited for a device would keep other pools waiting.
 fn start_workers() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {

@@ -7,7 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::device::{Device, ReadReq, WriteReq};
@@ -86,6 +86,9 @@ struct Faults {
     corrupt: Vec<(Range<u64>, u8)>,
     missing: bool,
     delay: Duration,
+    hung: bool,
+    /// Batches and flushes that wait while it is hung.
+    waiting: usize,
 }
 
 /// A device around another one that can be made to fail, lie or take long, and that counts what
@@ -93,6 +96,7 @@ struct Faults {
 pub struct FaultyDevice {
     inner: Arc<dyn Device>,
     faults: Mutex<Faults>,
+    answers: Condvar,
     reads: AtomicU64,
     writes: AtomicU64,
     flushes: AtomicU64,
@@ -102,7 +106,8 @@ impl FaultyDevice {
     /// `inner` without faults.
     pub fn new(inner: Arc<dyn Device>) -> Arc<FaultyDevice> {
         let (reads, writes, flushes) = Default::default();
-        Arc::new(FaultyDevice { inner, faults: Mutex::default(), reads, writes, flushes })
+        let (faults, answers) = Default::default();
+        Arc::new(FaultyDevice { inner, faults, answers, reads, writes, flushes })
     }
 
     fn faults(&self) -> MutexGuard<'_, Faults> {
@@ -139,9 +144,22 @@ impl FaultyDevice {
         self.faults().delay = delay;
     }
 
+    /// Whether the device hangs: what arrives waits until it does no longer.
+    pub fn set_hung(&self, hung: bool) {
+        self.faults().hung = hung;
+        self.answers.notify_all();
+    }
+
+    /// Batches and flushes that wait because the device hangs.
+    pub fn waiting(&self) -> usize {
+        self.faults().waiting
+    }
+
     /// Takes all faults away.
     pub fn repair(&self) {
-        *self.faults() = Faults::default();
+        let mut faults = self.faults();
+        *faults = Faults { waiting: faults.waiting, ..Faults::default() };
+        self.answers.notify_all();
     }
 
     /// Number of reads that arrived here so far.
@@ -160,7 +178,14 @@ impl FaultyDevice {
     }
 
     fn pause(&self) {
-        let delay = self.faults().delay;
+        let mut faults = self.faults();
+        faults.waiting += 1;
+        let hung = |faults: &mut Faults| faults.hung;
+        let wait = self.answers.wait_while(faults, hung);
+        let mut faults = wait.unwrap_or_else(PoisonError::into_inner);
+        faults.waiting -= 1;
+        let delay = faults.delay;
+        drop(faults);
         if !delay.is_zero() {
             std::thread::sleep(delay);
         }

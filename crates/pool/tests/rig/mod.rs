@@ -5,11 +5,17 @@
 use cenote_dmu::outside::Chance;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_pool::create::{
-    CreateSpec, FIRST_TXG, FeatureChoice, OpenDevices, SystemDevices, choose_features, parse,
+    CreateSpec, FIRST_TXG, FeatureChoice, OpenDevices, Opened, SystemDevices, choose_features,
+    parse,
 };
 use cenote_pool::engine::{CreateRequest, Engine, EngineOptions};
 use cenote_pool::{ImportOptions, discover};
+use cenote_vdev::Device;
+use cenote_vdev::inject::FaultyDevice;
 use cenote_zpl::{CreateProps, FileSystem, NewNode, NodeKind, Settings};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -123,6 +129,34 @@ impl Rig {
     /// OpenZFS finds nothing wrong with the blocks.
     pub fn judge_blocks(&self) {
         cenote_testpools::judge(self.path(), "tank");
+    }
+}
+
+/// Files that can be made to fail.
+#[derive(Default)]
+pub struct Faulty {
+    made: Mutex<HashMap<PathBuf, Arc<FaultyDevice>>>,
+}
+
+impl Faulty {
+    pub fn device(&self, rig: &Rig, name: &str) -> Arc<FaultyDevice> {
+        self.made.lock()[&rig.file(name)].clone()
+    }
+}
+
+impl OpenDevices for Faulty {
+    fn find(&self, name: &Path) -> io::Result<(PathBuf, Opened)> {
+        SystemDevices.find(name)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
+        SystemDevices.open(path)
+    }
+
+    fn open_rw(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
+        let device = FaultyDevice::new(SystemDevices.open_rw(path)?);
+        self.made.lock().insert(path.into(), device.clone());
+        Ok(device)
     }
 }
 

@@ -3,8 +3,9 @@
 //! # Idea
 //!
 //! What a sync needs next of a block is its pointer, which is known as soon as it is packed and has a
-//! place. So batches that are worth it are handed to one of the threads that pack blocks, which writes
-//! them and puts them into the caches, while the caller goes on with the blocks that lead to these.
+//! place. So batches that are worth it are handed to a thread of the pool's own, which writes them and
+//! puts them into the caches, while the caller goes on with the blocks that lead to these. It is not one
+//! of the threads that pack blocks: all pools share those, and none of them may wait for a device.
 //!
 //! # Invariants
 //!
@@ -18,10 +19,11 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use cenote_vdev::VdevError;
+use crossbeam_channel::{Sender, unbounded};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{BATCH, WriteError};
@@ -50,6 +52,18 @@ pub(crate) struct Behind {
     changed: Condvar,
     /// The oldest txg that blocks under way may be of; 0 if there are none.
     txg: AtomicU64,
+    /// Where the thread gets its work; it starts with the first batch, and ends when this is dropped.
+    /// `None`: there is no thread to be had.
+    thread: OnceLock<Option<Sender<Arc<Behind>>>>,
+}
+
+/// Starts the thread that writes the batches of one pool.
+fn start_thread() -> Option<Sender<Arc<Behind>>> {
+    let (sender, work) = unbounded::<Arc<Behind>>();
+    let run = move || work.into_iter().for_each(|behind| behind.run());
+    let started = std::thread::Builder::new().name("write-behind".into()).spawn(run);
+    started.inspect_err(|e| tracing::warn!("no thread to write in the background: {e}")).ok()?;
+    Some(sender)
 }
 
 impl Behind {
@@ -70,7 +84,20 @@ impl Behind {
             // Waking a thread, and waiting for it, would take as long.
             match bytes < SMALL {
                 true => this.run(),
-                false => rayon::spawn(move || this.run()),
+                false => this.hand_over(),
+            }
+        }
+    }
+
+    /// Has the thread write what waits.
+    fn hand_over(self: Arc<Self>) {
+        let this = self.clone();
+        match self.thread.get_or_init(start_thread) {
+            None => this.run(),
+            Some(thread) => {
+                if let Err(refused) = thread.send(this) {
+                    refused.into_inner().run();
+                }
             }
         }
     }
@@ -106,7 +133,7 @@ impl Behind {
     }
 
     /// Waits until nothing is under way, if a block that was born in txg `birth` may be; whether it
-    /// waited. Not for the threads that pack blocks: they could wait for what waits for them.
+    /// waited. Not for the threads that pack blocks, which never wait for a device.
     pub(crate) fn wait_for(&self, birth: u64) -> bool {
         let may_be = self.may_hold(birth);
         if may_be {

@@ -454,16 +454,16 @@ impl Writer {
         blocks: &[BlockPointer],
         at: Bookmark,
     ) -> Result<(), WriteError> {
-        if blocks.iter().any(BlockPointer::is_gang) {
-            // Their headers are read: not by the threads that may have to write them first.
-            self.landed()?;
-        }
         let free = |bp| self.free(txg, bp, at);
         if !self.allocator.works_in_background() {
             return blocks.iter().map(free).fold(Ok(()), Result::and);
         }
+        // Their headers are read, which the threads that all pools share do not wait for.
+        let gangs = blocks.iter().filter(|bp| bp.is_gang());
+        let freed = gangs.map(free).fold(Ok(()), Result::and);
         let blocks = blocks.par_iter().with_min_len(BLOCKS_PER_THREAD);
-        blocks.map(free).reduce(|| Ok(()), Result::and)
+        let others = blocks.filter(|bp| !bp.is_gang());
+        freed.and(others.map(free).reduce(|| Ok(()), Result::and))
     }
 
     fn free_at(
