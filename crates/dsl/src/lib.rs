@@ -30,6 +30,7 @@
 //! | [`bounds`] | how much a pool can hold: when to stop |
 //! | [`human`] | numbers, sizes and dates for people |
 //! | [`mod@write`] | changing datasets, in syncing context |
+//! | [`zil`] | intent logs |
 //!
 //! Invariants: a directory is reached only through the parent it names itself, so that a damaged
 //! pool cannot make a listing go in circles; chains of directories, origins and snapshots are
@@ -47,6 +48,7 @@ pub mod props;
 pub mod space;
 pub mod tunables;
 pub mod write;
+pub mod zil;
 
 use cache::Cache;
 use cenote_dmu::zap::{Zap, ZapEntry};

@@ -35,7 +35,6 @@ pub mod ddt;
 pub mod indirect;
 pub mod stats;
 mod walk;
-pub mod zil;
 
 use crate::directory::Directory;
 use crate::metaslab::PoolSpace;
@@ -160,7 +159,7 @@ impl Found {
     /// Whether the block is part of an intent log, or was written for a record of one.
     pub fn is_log(&self) -> bool {
         let root = self.bp.object_type() == DmuType::OBJSET.0;
-        self.at.level == zil::ZIL_LEVEL || (self.at.level == -1 && !root)
+        self.at.level == cenote_dsl::zil::ZIL_LEVEL || (self.at.level == -1 && !root)
     }
 }
 

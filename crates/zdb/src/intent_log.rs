@@ -7,7 +7,8 @@ use cenote_dmu::ObjectSet;
 use cenote_format::Bytes;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::ZilHeader;
-use cenote_pool::traverse::zil::{self, Item, RECORD_HEADER, Record};
+use cenote_dsl::zil::{self, Item};
+use cenote_format::zil::{RECORD_HEADER, RawRecord};
 use cenote_store::Bookmark;
 use std::sync::Arc;
 
@@ -152,7 +153,7 @@ impl Zdb<'_> {
         &mut self,
         os: &Arc<ObjectSet>,
         header: &ZilHeader,
-        r: &Record<'_>,
+        r: &RawRecord<'_>,
         level: u32,
     ) -> Result<(), Stop> {
         let kind = r.kind & !CASE_INSENSITIVE;

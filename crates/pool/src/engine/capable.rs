@@ -9,7 +9,7 @@
 use super::task::EngineError;
 use crate::Pool;
 use crate::create::writable;
-use crate::traverse::zil::{self, End, Item};
+use cenote_dsl::zil::{self, End, Item};
 use cenote_dmu::ObjectSet;
 use cenote_dsl::Dataset;
 use cenote_format::dmu::ZilHeader;

@@ -16,7 +16,7 @@
 use super::accounting;
 use super::policy::{Policy, Sink};
 use super::{Engine, EngineError, SyncContext};
-use crate::traverse::zil::{self, Item};
+use cenote_dsl::zil::{self, Item, NO_LOG};
 use cenote_dmu::ObjectSet;
 use cenote_dmu::write::OpenObjectSet;
 use cenote_dsl::write::{DslWriteError, Result};
@@ -27,16 +27,6 @@ use cenote_format::{ByteOrder, Bytes};
 use cenote_store::Store;
 use std::collections::HashSet;
 use std::sync::Arc;
-
-/// The header of an object set without a log.
-const NO_LOG: ZilHeader = ZilHeader {
-    claim_txg: 0,
-    replay_seq: 0,
-    log: BlockPointer::HOLE,
-    claim_blk_seq: 0,
-    flags: 0,
-    claim_lr_seq: 0,
-};
 
 /// The blocks of a log that are in space maps. Of one that is not claimed, `last` is the last group
 /// that was on disk when it was left.

@@ -1,7 +1,8 @@
 //! The worker threads of a traversal and what they do with a block.
 
 use super::account::Account;
-use super::{Event, Found, Options, Root, Subject, Verify, stats, zil};
+use super::{Event, Found, Options, Root, Subject, Verify, stats};
+use cenote_dsl::zil;
 use cenote_dmu::Error;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::{DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys};

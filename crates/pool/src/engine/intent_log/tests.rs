@@ -8,7 +8,7 @@ use super::*;
 use crate::config_write::PoolConfig;
 use crate::devices::DeviceSet;
 use crate::metaslab::PoolSpace;
-use crate::traverse::zil::End;
+use cenote_dsl::zil::End;
 use crate::traverse::{Options, Subject, Verify, run};
 use crate::{Candidate, ImportOptions, Origin, Pool, discover, import};
 use cenote_dsl::write::destroy;

@@ -1,73 +1,37 @@
-//! Walking an intent log.
+//! Walking an intent log (`zil_parse`).
 //!
-//! A log is a chain of blocks that starts in the object set's header (`zil_header_t`). Each block
-//! has a `zil_chain_t` (the pointer to the next block, the bytes used, a checksum of its own) at
-//! its start (checksum `zilog2`) or its end (`zilog`), and records of `lr_t` (type, length, txg,
-//! sequence number) in between. The "checksum" of the pointer to a block is what its own checksum
-//! is seeded with: two words that identify the log, the object set, and a sequence number that
-//! grows by one from block to block.
+//! A log is a chain of blocks that starts in the object set's header (`zil_header_t`);
+//! [`cenote_format::zil`] has what is in them. The pointer to a block says, in place of a checksum, which
+//! log and which number of block is to be there.
 //!
 //! The chain ends at the first block that is not what its pointer says, because the pointer to the
 //! next block is written before that block is. A device that fails is no end: nobody knows what it has
-//! (`zil_check_log_chain`). An import *claims* the blocks that it finds: it
+//! (`zil_check_log_chain`). An import *claims* the blocks that it finds ([`super::claim`]): it
 //! notes the last sequence numbers in the header, which end the chain from then on.
 //!
 //! Invariants: sequence numbers grow by exactly one, so a chain cannot run in a circle; records
 //! lie within the used part of their block.
 
-use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
+use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
+use cenote_format::zil::{ChainBlock, RawRecord, raw_records};
 use cenote_format::{ByteOrder, Bytes};
 use cenote_store::{Block, BlockError, Bookmark, Store};
 use std::sync::Arc;
 
 /// Header flag: `claim_lr_seq` is set (`ZIL_CLAIM_LR_SEQ_VALID`).
-const CLAIM_LR_SEQ_VALID: u64 = 2;
-/// Bytes of `zil_chain_t`.
-const CHAIN_SIZE: usize = 8 + BLKPTR_SIZE + 8 + 40;
-/// Bytes of `lr_t`.
-pub const RECORD_HEADER: usize = 32;
-/// Number of `zio_checksum` `zilog2`.
-const ZILOG2: u8 = 9;
-/// Record type: a file's data, in the record or behind a block pointer.
-pub const TX_WRITE: u64 = 9;
+pub const CLAIM_LR_SEQ_VALID: u64 = 2;
 /// Object number in bookmarks of log blocks (`ZB_ZIL_OBJECT`).
 const ZIL_OBJECT: u64 = 0;
 /// Level in bookmarks of log blocks (`ZB_ZIL_LEVEL`).
-pub(super) const ZIL_LEVEL: i64 = -2;
-
-/// A record of the log.
-#[derive(Debug, Clone, Copy)]
-pub struct Record<'a> {
-    /// `TX_*`; the top bit asks for case-insensitive names.
-    pub kind: u64,
-    /// Bytes, header included.
-    pub len: u64,
-    /// Transaction group.
-    pub txg: u64,
-    /// Sequence number.
-    pub seq: u64,
-    /// The whole record.
-    pub data: Bytes<'a>,
-}
-
-impl Record<'_> {
-    /// The block pointer of a `TX_WRITE` whose data is not in the record.
-    pub fn write_block(&self) -> Option<BlockPointer> {
-        let at = RECORD_HEADER + 32;
-        if self.kind != TX_WRITE {
-            return None;
-        }
-        BlockPointer::decode(&self.data, at).ok().filter(|bp| !bp.is_hole())
-    }
-}
+pub const ZIL_LEVEL: i64 = -2;
 
 /// What a walk met.
 pub enum Item<'a> {
     /// A block of the chain, before it is read.
     Block(&'a BlockPointer),
     /// A record.
-    Record(Record<'a>),
+    Record(RawRecord<'a>),
 }
 
 /// Why a walk ended.
@@ -117,7 +81,7 @@ pub fn walk(store: &Arc<Store>, header: &ZilHeader, f: &mut dyn FnMut(Item<'_>) 
             Err(failed) => return End::Failed(failed),
         };
         let records = Bytes::new(&data, order, "intent log records");
-        match walk_records(&records, last_record, &mut max_record, f) {
+        match walk_records(records, last_record, &mut max_record, f) {
             None => {}
             Some(end) => return end,
         }
@@ -128,27 +92,21 @@ pub fn walk(store: &Arc<Store>, header: &ZilHeader, f: &mut dyn FnMut(Item<'_>) 
 
 /// Calls `f` with the records of one block; `Some` if the walk ends here.
 fn walk_records(
-    b: &Bytes<'_>,
+    b: Bytes<'_>,
     last_record: u64,
     max_record: &mut u64,
     f: &mut dyn FnMut(Item<'_>) -> bool,
 ) -> Option<End> {
-    let mut at = 0;
-    while at < b.len() {
-        let Ok([kind, len, txg, seq]) = b.u64s(at) else { return Some(End::Unreadable) };
-        let size = usize::try_from(len).unwrap_or(usize::MAX);
-        let Ok(data) = b.sub(at, size, "intent log record") else { return Some(End::Unreadable) };
-        if size < RECORD_HEADER {
-            return Some(End::Unreadable);
-        }
-        if seq > last_record {
+    for record in raw_records(b) {
+        let Ok(record) = record else { return Some(End::Unreadable) };
+        if record.seq > last_record {
             return Some(End::Complete);
         }
-        if !f(Item::Record(Record { kind, len, txg, seq, data })) {
+        let seq = record.seq;
+        if !f(Item::Record(record)) {
             return Some(End::Stopped);
         }
         *max_record = seq;
-        at += size;
     }
     None
 }
@@ -179,18 +137,6 @@ fn read_block(
 fn decode(bp: &BlockPointer, block: &Block) -> Option<Read> {
     let data = block.data.bytes();
     let b = Bytes::new(&data, block.order, "intent log block");
-    let front = bp.checksum_type() == ZILOG2;
-    let at = if front { 0 } else { b.len().checked_sub(CHAIN_SIZE)? };
-    let next = BlockPointer::decode(&b, at + 8).ok()?;
-    let used = usize::try_from(b.u64(at + 8 + BLKPTR_SIZE).ok()?).ok()?;
-    let mut expected = bp.checksum();
-    expected[3] = expected[3].wrapping_add(1);
-    if next.checksum() != expected {
-        return None;
-    }
-    let (from, len) = if front { (CHAIN_SIZE, used.checked_sub(CHAIN_SIZE)?) } else { (0, used) };
-    if !front && used > at {
-        return None;
-    }
-    Some((next, b.slice(from, len).ok()?.to_vec(), block.order))
+    let ChainBlock { next, records } = ChainBlock::decode(bp, &b).ok()?;
+    Some((next, records.slice(0, records.len()).ok()?.to_vec(), block.order))
 }

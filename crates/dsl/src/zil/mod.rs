@@ -1,0 +1,22 @@
+//! Intent logs of datasets (the ZIL): what was promised to be on disk before its transaction group was.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`chain`] | reading a log, block by block and record by record |
+
+pub mod chain;
+
+pub use chain::{End, Item, ZIL_LEVEL, bookmark, walk};
+
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::dmu::ZilHeader;
+
+/// The header of an object set without a log.
+pub const NO_LOG: ZilHeader = ZilHeader {
+    claim_txg: 0,
+    replay_seq: 0,
+    log: BlockPointer::HOLE,
+    claim_blk_seq: 0,
+    flags: 0,
+    claim_lr_seq: 0,
+};
