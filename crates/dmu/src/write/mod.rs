@@ -386,8 +386,9 @@ impl OpenObjectSet {
         &self.phys.zil
     }
 
-    /// Changes the header of the intent log.
+    /// Changes the header of the intent log; before the last write of a change, so that it can be taken back.
     pub fn set_zil_header(&mut self, zil: ZilHeader) {
+        self.note_header();
         (self.phys.zil, self.zil) = (zil, Some(zil));
         self.changed = true;
     }

@@ -34,6 +34,7 @@ use super::{Chunk, OpenObjectSet, Result, WriteError};
 use crate::object::Dnode;
 use crate::ranges::Ranges;
 use cenote_format::abd::Abd;
+use cenote_format::dmu::ZilHeader;
 use cenote_store::{BlockError, Bookmark, held};
 use std::ops::Range;
 use std::sync::Arc;
@@ -248,6 +249,9 @@ pub(super) struct Change {
     events: Vec<Event>,
     /// Figures of the set as they were.
     figures: (u64, u64, i64),
+    /// The header of the intent log, what of it is to be written, and whether the root block is, as they
+    /// were before the change set the header.
+    header: Option<(ZilHeader, Option<ZilHeader>, bool)>,
     /// It cannot be taken back any more.
     sealed: bool,
 }
@@ -321,6 +325,7 @@ impl OpenObjectSet {
         }
         // The list keeps its memory.
         self.change.events = events;
+        self.change.header = None;
         self.change.number = 0;
     }
 
@@ -349,9 +354,19 @@ impl OpenObjectSet {
                 }
             }
         }
+        if let Some(before) = self.change.header.take() {
+            (self.phys.zil, self.zil, self.changed) = before;
+        }
         (self.dirty, self.freed, self.more) = self.change.figures;
         self.change.number = 0;
         true
+    }
+
+    /// The header of the intent log is going to be changed.
+    pub(super) fn note_header(&mut self) {
+        if self.change.number != 0 && self.change.header.is_none() {
+            self.change.header = Some((self.phys.zil, self.zil, self.changed));
+        }
     }
 
     /// Half of a change was made: nothing of this object set may be written.

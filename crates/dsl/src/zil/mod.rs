@@ -3,10 +3,13 @@
 //! | module | what |
 //! |---|---|
 //! | [`chain`] | reading a log, block by block and record by record |
+//! | [`claim`] | what an import takes of a log that a crash left |
 
 pub mod chain;
+pub mod claim;
 
 pub use chain::{End, Item, ZIL_LEVEL, bookmark, walk};
+pub use claim::{Claim, claim};
 
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;

@@ -13,6 +13,7 @@ use cenote_dsl::zil::{self, End, Item};
 use cenote_dmu::ObjectSet;
 use cenote_dsl::Dataset;
 use cenote_format::dmu::ZilHeader;
+use cenote_format::zil::RawRecord;
 
 /// Features that do no harm while nothing uses them. In use they ask for more than is done here:
 /// frees that a checkpoint or a removed vdev has to be told of.
@@ -37,12 +38,22 @@ fn in_use(name: &str) -> bool {
     known && !UNUSED_ONLY.contains(&name) || BY_DATASET.contains(&name)
 }
 
-/// Refuses a pool that cannot be written. Returns the heads with an intent log of which nothing is left
-/// to be replayed.
+/// The intent logs of a pool, by heads.
+#[derive(Debug, Default)]
+pub(super) struct Logs {
+    /// Nothing is left to be replayed.
+    pub(super) finished: Vec<u64>,
+    /// Their blocks are in no space map yet.
+    pub(super) unclaimed: Vec<u64>,
+    /// Those to be replayed, claimed or not, with the names of their datasets.
+    pub(super) waiting: Vec<(u64, String)>,
+}
+
+/// Refuses a pool that cannot be written. Returns its intent logs.
 ///
 /// # Errors
 /// [`EngineError::Unsupported`] names what it uses.
-pub(super) fn check_pool(pool: &Pool) -> Result<Vec<u64>, EngineError> {
+pub(super) fn check_pool(pool: &Pool) -> Result<Logs, EngineError> {
     let unsupported = |what: String| Err(EngineError::Unsupported(what));
     for feature in pool.features().list.iter().filter(|f| f.uses > 0) {
         let name = feature.known.map_or(feature.guid.as_str(), |known| known.name);
@@ -64,15 +75,15 @@ pub(super) fn check_pool(pool: &Pool) -> Result<Vec<u64>, EngineError> {
     check_logs(pool)
 }
 
-/// Refuses a pool with an intent log that is to be claimed: its blocks are in no space map yet, and
-/// would be overwritten. Returns the heads with a log without anything to be replayed. It may have a
-/// block that is in no space map, too: the one that was to be written next.
+/// Finds the intent logs. One without anything to be replayed may have a block that is in no space map: the
+/// one that was to be written next.
 ///
 /// # Errors
-/// A device failed to read a log that was not claimed: it may have more than was seen.
-fn check_logs(pool: &Pool) -> Result<Vec<u64>, EngineError> {
+/// A device failed to read a log that was not claimed: it may have more than was seen. An encrypted log
+/// that was not claimed: its blocks would be overwritten.
+fn check_logs(pool: &Pool) -> Result<Logs, EngineError> {
     let dsl = pool.dsl();
-    let (mut waiting, mut seen, mut finished) = (vec![dsl.root()?], 0, Vec::new());
+    let (mut waiting, mut seen, mut logs) = (vec![dsl.root()?], 0, Logs::default());
     while let Some(dataset) = waiting.pop() {
         seen += 1;
         if seen > MAX_DATASETS {
@@ -82,12 +93,18 @@ fn check_logs(pool: &Pool) -> Result<Vec<u64>, EngineError> {
             Ok(set) => {
                 let zil = &set.phys().zil;
                 match log_state(pool, &dataset, zil)? {
-                    Log::Waiting if zil.claim_txg == 0 => {
-                        let what = format!("'{}': {UNREPLAYED}", dataset.name);
-                        return Err(EngineError::Unsupported(what));
+                    Log::Waiting if is_encrypted(pool, &dataset)? => {
+                        if zil.claim_txg == 0 {
+                            let what = format!("'{}': {UNREPLAYED}", dataset.name);
+                            return Err(EngineError::Unsupported(what));
+                        }
                     }
-                    Log::Finished => finished.push(dataset.ds_obj),
-                    Log::None | Log::Waiting | Log::Unreadable => {}
+                    Log::Waiting => {
+                        logs.unclaimed.extend((zil.claim_txg == 0).then_some(dataset.ds_obj));
+                        logs.waiting.push((dataset.ds_obj, dataset.name.clone()));
+                    }
+                    Log::Finished => logs.finished.push(dataset.ds_obj),
+                    Log::None | Log::Unreadable => {}
                 }
             }
             // Its log is lost with it; the other datasets are not.
@@ -98,7 +115,7 @@ fn check_logs(pool: &Pool) -> Result<Vec<u64>, EngineError> {
             Err(e) => tracing::warn!("what is below '{}' cannot be found: {e}", dataset.name),
         }
     }
-    Ok(finished)
+    Ok(logs)
 }
 
 /// What there is of an intent log.
@@ -129,7 +146,10 @@ fn log_state(pool: &Pool, dataset: &Dataset, zil: &ZilHeader) -> Result<Log, Eng
     let end = zil::walk(
         pool.store(),
         zil,
-        &mut |item| !matches!(item, Item::Record(record) if record.txg >= since),
+        &mut |item| {
+            let news = |r: &RawRecord<'_>| r.txg >= since && r.seq > zil.replay_seq;
+            !matches!(item, Item::Record(record) if news(&record))
+        },
     );
     match end {
         End::Stopped => Ok(Log::Waiting),
@@ -144,7 +164,7 @@ fn is_encrypted(pool: &Pool, dataset: &Dataset) -> Result<bool, EngineError> {
     Ok(pool.dsl().features(dataset)?.iter().any(|(guid, _)| guid == ENCRYPTION))
 }
 
-/// Refuses a dataset that cannot be written.
+/// Refuses a dataset that cannot be written. `replaying`: its intent log is going to be replayed.
 ///
 /// # Errors
 /// [`EngineError::Unsupported`] names what it uses.
@@ -152,6 +172,7 @@ pub(super) fn check_dataset(
     pool: &Pool,
     dataset: &Dataset,
     set: &ObjectSet,
+    replaying: bool,
 ) -> Result<(), EngineError> {
     let unsupported =
         |what: &str| Err(EngineError::Unsupported(format!("'{}': {what}", dataset.name)));
@@ -159,9 +180,9 @@ pub(super) fn check_dataset(
         return unsupported("native encryption");
     }
     match log_state(pool, dataset, &set.phys().zil)? {
-        Log::Waiting => return unsupported(UNREPLAYED),
+        Log::Waiting if !replaying => return unsupported(UNREPLAYED),
         Log::Unreadable => return unsupported(UNREADABLE),
-        Log::None | Log::Finished => {}
+        Log::None | Log::Finished | Log::Waiting => {}
     }
     if dataset.is_inconsistent() {
         return unsupported("an incomplete dataset");

@@ -334,13 +334,17 @@ impl Drop for Opening<'_> {
 }
 
 /// Reads a dataset that is not open (`dmu_objset_own`).
-fn load(shared: &Arc<Shared>, ds_obj: u64) -> Result<(Arc<LiveObjectSet>, Arc<Door>), EngineError> {
+fn load(
+    shared: &Arc<Shared>,
+    ds_obj: u64,
+    replaying: bool,
+) -> Result<(Arc<LiveObjectSet>, Arc<Door>), EngineError> {
     let view = shared.view();
     let dataset = view.dsl().by_object(ds_obj)?;
     let dataset = dataset.filter(|d| d.is_head());
     let dataset = dataset.ok_or(DslWriteError::NotFound)?;
     let base = ObjectSet::open(view.store().clone(), ds_obj, dataset.ds.bp)?;
-    capable::check_dataset(&view, &dataset, &base)?;
+    capable::check_dataset(&view, &dataset, &base, replaying)?;
     shared.datasets.check_sync(shared, &view, &dataset, &base)?;
     let closed = AtomicBool::new(false);
     let readers = shared.disk.allocator.readers().clone();
@@ -350,11 +354,13 @@ fn load(shared: &Arc<Shared>, ds_obj: u64) -> Result<(Arc<LiveObjectSet>, Arc<Do
 }
 
 impl Datasets {
-    /// See [`super::Engine::live`].
+    /// See [`super::Engine::live`]. `replaying`: although its intent log was not replayed, which is what
+    /// it is opened for.
     pub fn open(
         &self,
         shared: &Arc<Shared>,
         ds_obj: u64,
+        replaying: bool,
     ) -> Result<Arc<LiveObjectSet>, EngineError> {
         let mut open = self.open.lock();
         loop {
@@ -374,7 +380,7 @@ impl Datasets {
         }
         drop(open);
         let _opening = Opening { datasets: self, ds_obj };
-        let (live, door) = load(shared, ds_obj)?;
+        let (live, door) = load(shared, ds_obj, replaying)?;
         self.open.lock().sets.insert(ds_obj, (live.clone(), door));
         Ok(live)
     }

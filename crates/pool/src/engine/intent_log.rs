@@ -18,7 +18,8 @@ use super::policy::{Policy, Sink};
 use super::{Engine, EngineError, SyncContext};
 use cenote_dsl::zil::{self, Item, NO_LOG};
 use cenote_dmu::ObjectSet;
-use cenote_dmu::write::OpenObjectSet;
+use cenote_dmu::live::LiveObjectSet;
+use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::write::{DslWriteError, Result};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
@@ -50,6 +51,37 @@ fn allocated(store: &Arc<Store>, header: &ZilHeader, last: u64) -> Vec<BlockPoin
 }
 
 impl SyncContext<'_> {
+    /// Claims the logs of these heads, which are not open; nothing may have been allocated in this group.
+    /// `last` is the last group that was on disk when the pool was imported. Returns the youngest birth
+    /// of a block that was claimed.
+    ///
+    /// # Errors
+    /// `Unreadable`: a device failed; `Unsupported`: a gang block in a log; `Damaged`: a block of a log where
+    /// something else is.
+    pub(super) fn claim_intent_logs(&mut self, heads: &[u64], last: u64) -> Result<u64> {
+        let (mut claims, mut newest) = (Vec::new(), 0);
+        for ds_obj in heads {
+            let set = self.head_objset(*ds_obj)?;
+            let zil = &set.phys().zil;
+            let claim = zil::claim(set.store(), *ds_obj, zil, last.saturating_add(1));
+            claims.push((*ds_obj, claim.map_err(cenote_dmu::Error::from)?));
+        }
+        for bp in claims.iter().flat_map(|(_, claim)| &claim.blocks) {
+            if bp.is_gang() {
+                return Err(DslWriteError::Unsupported("a gang block in an intent log".into()));
+            }
+            for dva in bp.dvas() {
+                let claimed = self.disk.allocator.claim_dva(self.tx.txg, &dva);
+                claimed.map_err(|e| WriteError::Sink(Box::new(e)))?;
+            }
+            newest = newest.max(bp.logical_birth());
+        }
+        for (ds_obj, claim) in claims {
+            self.set_intent_log(ds_obj, claim.header)?;
+        }
+        Ok(newest)
+    }
+
     fn head_objset(&mut self, ds_obj: u64) -> Result<Arc<ObjectSet>> {
         let bonus = self.tx.mos.dnode(ds_obj)?.bonus.clone();
         let ds = DslDatasetPhys::decode(&Bytes::new(&bonus, ByteOrder::Little, "DSL dataset"))?;
@@ -102,7 +134,48 @@ impl SyncContext<'_> {
     }
 }
 
+/// A dataset whose intent log was not replayed, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotReplayed {
+    /// Name of the dataset.
+    pub name: String,
+    /// What is in the way.
+    pub why: String,
+}
+
 impl Engine {
+    /// Has `replay` replay the intent logs that the import found, one after another, and destroys those that
+    /// it replayed (`zil_replay`). `replay` is given the dataset, and what waits for the open transaction
+    /// group; it makes the changes and notes in the header how far it came, in the same transaction.
+    ///
+    /// Returns the datasets whose logs could not be replayed: they stay as they are, and are not written to.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn replay_logs(
+        &self,
+        replay: impl Fn(&Arc<LiveObjectSet>, &dyn Fn() -> bool) -> std::result::Result<(), String>,
+    ) -> std::result::Result<Vec<NotReplayed>, EngineError> {
+        let mut failed = Vec::new();
+        let waiting = std::mem::take(&mut *self.unreplayed.lock());
+        // What replay frees may be what a later record still has to copy.
+        let hold = self.shared.disk.allocator.hold(self.pool().uberblock().txg);
+        for (ds_obj, name) in waiting {
+            let live = self.shared.datasets.open(&self.shared, ds_obj, true);
+            let done = live.map_err(|e| e.to_string());
+            let done = done.and_then(|live| replay(&live, &|| self.sync().is_ok()));
+            self.close(ds_obj)?;
+            match done {
+                Ok(()) => {
+                    self.sync_task(move |context| context.destroy_intent_log(ds_obj, 0))?;
+                }
+                Err(why) => failed.push(NotReplayed { name, why }),
+            }
+        }
+        drop(hold);
+        Ok(failed)
+    }
+
     /// Destroys the intent log of a head that is not open, because it cannot be read or replayed. What is in
     /// it is lost.
     ///

@@ -100,6 +100,7 @@ mod verify;
 
 pub use create::CreateRequest;
 pub use figures::TxgFigures;
+pub use intent_log::NotReplayed;
 pub use outage::{OfflineError, Restore};
 pub use task::{EngineError, SpaceCheck, SyncContext};
 
@@ -203,6 +204,8 @@ pub struct Engine {
     shared: Arc<Shared>,
     core: Arc<Mutex<Core>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Heads whose intent logs are to be replayed, with their names.
+    unreplayed: Mutex<Vec<(u64, String)>>,
 }
 
 impl Engine {
@@ -215,7 +218,7 @@ impl Engine {
             .spawn(run)
             .inspect_err(|e| shared.gate.fail(format!("no thread for transaction groups: {e}")))
             .ok();
-        Arc::new(Engine { shared, core, thread: Mutex::new(thread) })
+        Arc::new(Engine { shared, core, thread: Mutex::new(thread), unreplayed: Mutex::default() })
     }
 
     /// The pool as the last transaction group left it.
@@ -233,7 +236,7 @@ impl Engine {
     /// # Errors
     /// It is no head, cannot be read, or is one that this software cannot write.
     pub fn live(&self, ds_obj: u64) -> Result<Arc<LiveObjectSet>, EngineError> {
-        self.shared.datasets.open(&self.shared, ds_obj)
+        self.shared.datasets.open(&self.shared, ds_obj, false)
     }
 
     /// Forgets an open dataset, once all of it is on disk. Whoever still holds it cannot change it

@@ -52,7 +52,7 @@ impl Engine {
             e => ImportError::Damaged { target: target(), why: e.to_string(), recovery: None },
         };
         pool.tell_altroot();
-        let finished = capable::check_pool(&pool).map_err(refused)?;
+        let logs = capable::check_pool(&pool).map_err(refused)?;
         let last = pool.uberblock().txg;
         let newest = import::uberblocks(candidate).iter().map(|ub| ub.txg).max();
         let synced = newest.unwrap_or(0).max(pool.uberblock().txg);
@@ -61,7 +61,7 @@ impl Engine {
         config.state = config::STATE_ACTIVE;
         config.set_host(options.hostid.unwrap_or_else(host::system_hostid));
         let engine = Engine::over(pool, config, synced, engine).map_err(refused)?;
-        engine.first(finished, last).map_err(refused)?;
+        engine.first(logs, last).map_err(refused)?;
         Ok(engine)
     }
 
@@ -107,12 +107,25 @@ impl Engine {
         Ok(Engine::start(shared, core))
     }
 
-    /// Writes the first transaction group. The intent logs of the heads `finished` go; `last` is the
-    /// group that the pool was in.
-    fn first(&self, finished: Vec<u64>, last: u64) -> Result<(), EngineError> {
-        self.sync_task(move |context| {
-            finished.iter().try_for_each(|ds_obj| context.destroy_intent_log(*ds_obj, last))
-        })
+    /// Writes the first transaction group, which claims intent logs; those that are finished go. `last` is
+    /// the group that the pool was in.
+    pub(super) fn first(&self, logs: capable::Logs, last: u64) -> Result<(), EngineError> {
+        let capable::Logs { finished, unclaimed, waiting } = logs;
+        *self.unreplayed.lock() = waiting;
+        let newest = self.sync_task(move |context| {
+            // Before anything is allocated.
+            let newest = context.claim_intent_logs(&unclaimed, last)?;
+            finished.iter().try_for_each(|ds_obj| context.destroy_intent_log(*ds_obj, last))?;
+            Ok(newest)
+        })?;
+        // Nothing that is on disk is from the future.
+        while self.pool().uberblock().txg < newest {
+            self.sync_task(|context| {
+                context.config_changed = true;
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 }
 

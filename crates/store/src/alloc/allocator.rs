@@ -428,6 +428,21 @@ impl Allocator {
         Ok(bytes)
     }
 
+    /// Allocates in `txg` a DVA of a block that was written before a crash (`metaslab_claim_dva`).
+    ///
+    /// Errors: some of it is allocated already; it is not where space is allocated; its metaslab cannot be
+    /// loaded.
+    pub fn claim_dva(&self, txg: u64, dva: &Dva) -> Result<(), AllocError> {
+        let (_, metaslab, end) = self.place(dva)?;
+        let (vdev, range) = (u64::from(dva.vdev), (dva.offset, end));
+        let claimed = self.claim(txg, vdev, metaslab.id(), [range].into_iter())?;
+        if claimed != end - dva.offset {
+            let source = RangeError::Absent { start: dva.offset, end };
+            return Err(AllocError::Range { vdev, source });
+        }
+        Ok(())
+    }
+
     /// Takes back an allocation of `txg` that nothing was written to.
     pub fn unallocate(&self, txg: u64, dva: &Dva) -> Result<(), AllocError> {
         let (group, metaslab, end) = self.place(dva)?;
