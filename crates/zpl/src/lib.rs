@@ -51,6 +51,6 @@ pub use quota::ProjectSpace;
 pub use stored::StoredAttrs;
 pub use volume::Volume;
 pub use write::{
-    Allocate, Atime, CreateProps, InUse, NewNode, NodeKind, Removed, RenameFlags, Rewrite, SetAttr,
-    SetTime, SetXattr, Settings, flags, format, format_volume,
+    Allocate, Atime, CreateProps, InUse, NewNode, NodeKind, Removed, RenameFlags, Replayed, Rewrite, SetAttr,
+    SetTime, SetXattr, Settings, flags, format, format_volume, replay,
 };

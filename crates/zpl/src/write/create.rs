@@ -44,10 +44,29 @@ pub(super) struct Fresh<'a> {
     pub(super) target: Option<&'a [u8]>,
 }
 
+/// What a node gets that is made again from a log.
+pub(super) struct Place {
+    /// Its number.
+    pub(super) object: u64,
+    /// Bytes of its dnode.
+    pub(super) dnode_size: usize,
+    /// The transaction group in which it was made first.
+    pub(super) generation: u64,
+}
+
 /// Creates a node; it is in no directory yet.
 pub(super) fn create_node(cx: &mut Cx<'_>, fresh: &Fresh<'_>) -> Result<NodeMut> {
-    let mut node = describe(cx, fresh)?;
-    let dnode_size = cx.settings.dnode_size;
+    create(cx, fresh, None)
+}
+
+/// As [`create_node`], with a number and a generation that it had before.
+pub(super) fn create_node_at(cx: &mut Cx<'_>, fresh: &Fresh<'_>, at: &Place) -> Result<NodeMut> {
+    create(cx, fresh, Some(at))
+}
+
+fn create(cx: &mut Cx<'_>, fresh: &Fresh<'_>, at: Option<&Place>) -> Result<NodeMut> {
+    let mut node = describe(cx, fresh, at.map_or(cx.txg, |at| at.generation))?;
+    let dnode_size = at.map_or(cx.settings.dnode_size, |at| at.dnode_size);
     let (bonus, spill) = node.buffers(cx, dnode_size)?;
     let is_dir = fresh.mode & crate::znode::S_IFMT == S_IFDIR;
     let new = NewObject {
@@ -59,7 +78,13 @@ pub(super) fn create_node(cx: &mut Cx<'_>, fresh: &Fresh<'_>) -> Result<NodeMut>
             SECTOR,
         )
     };
-    let ino = cx.os.allocate(&new)?;
+    let ino = match at {
+        None => cx.os.allocate(&new)?,
+        Some(at) => {
+            cx.os.claim(at.object, &new)?;
+            at.object
+        }
+    };
     if spill.is_some() {
         cx.os.set_spill(ino, spill)?;
     }
@@ -77,7 +102,7 @@ pub(super) fn create_node(cx: &mut Cx<'_>, fresh: &Fresh<'_>) -> Result<NodeMut>
 }
 
 /// The attributes in the order in which OpenZFS has them.
-fn describe(cx: &mut Cx<'_>, fresh: &Fresh<'_>) -> Result<NodeMut> {
+fn describe(cx: &mut Cx<'_>, fresh: &Fresh<'_>, generation: u64) -> Result<NodeMut> {
     let mode = fresh.mode;
     let is_dir = mode & crate::znode::S_IFMT == S_IFDIR;
     let project = cx.settings.project_quota;
@@ -90,12 +115,11 @@ fn describe(cx: &mut Cx<'_>, fresh: &Fresh<'_>) -> Result<NodeMut> {
     }
     let size = if is_dir { 2 } else { fresh.target.map_or(0, <[u8]>::len) as u64 };
     let time = [cx.now.0 as u64, u64::from(cx.now.1)];
-    let gen_ = cx.txg;
     let mut node = NodeMut::with_room(0);
     for (attr, value) in [
         (ZplAttr::Mode, mode),
         (ZplAttr::Size, size),
-        (ZplAttr::Gen, gen_),
+        (ZplAttr::Gen, generation),
         (ZplAttr::Uid, fresh.uid),
         (ZplAttr::Gid, fresh.gid),
         (ZplAttr::Parent, fresh.parent),

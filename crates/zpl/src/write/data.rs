@@ -179,7 +179,7 @@ fn write_back_chunk(cx: &mut Cx<'_>, ino: u64, offset: u64, chunk: &Chunk<'_>) -
 }
 
 /// Makes zeros in a file.
-fn zero(cx: &mut Cx<'_>, ino: u64, offset: u64, len: u64, keep_size: bool) -> Result<()> {
+pub(super) fn zero(cx: &mut Cx<'_>, ino: u64, offset: u64, len: u64, keep_size: bool) -> Result<()> {
     let (mut node, size) = writable(cx, ino)?;
     if node.flags(cx)? & APPEND_ONLY != 0 {
         return not_appended(ino);
@@ -255,6 +255,11 @@ impl FileSystem {
         };
         let write = live.cost_of_blocks(offset, len, block_size).saturating_add(DNODE);
         Cost { write, objects: 0, frees: false }
+    }
+
+    /// What a write of a record in a log takes, at most.
+    pub(super) fn cost_of_replay(&self, ino: u64, offset: u64, data: &[u8]) -> Cost {
+        self.cost_of(ino, Offset::At(offset), data)
     }
 
     fn write_at(&self, ino: u64, offset: Offset, data: &[u8], clear_ids: bool) -> Result<u64> {

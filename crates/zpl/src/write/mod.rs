@@ -19,6 +19,7 @@
 //! | `names` | entries of directories |
 //! | `create`, `remove`, `rename`, `setattr`, `data`, `xattr` | the operations |
 //! | `unlinked` | much that is freed, a piece in each transaction |
+//! | `replay` | records of intent logs |
 //! | `rewrite` | blocks of files written anew as they are |
 //! | `acl` | access control lists of new and changed nodes |
 //! | `quota` | quotas of users, groups and projects |
@@ -44,6 +45,7 @@ mod node;
 mod quota;
 mod remove;
 mod rename;
+mod replay;
 mod rewrite;
 mod setattr;
 mod unlinked;
@@ -51,6 +53,7 @@ mod volume;
 mod xattr;
 
 pub use format::{format, format_volume};
+pub use replay::{Replayed, replay};
 pub use rewrite::Rewrite;
 pub(crate) use unlinked::UnlinkedDrain;
 

@@ -113,6 +113,20 @@ impl FileSystem {
         Ok(lost.map(|removed| self.let_go(removed, in_use)))
     }
 
+    /// Renames as a record of a log says: neither names nor flags are checked.
+    pub(super) fn rename_entry(
+        &self,
+        cx: &mut Cx<'_>,
+        (dir, name): (u64, &[u8]),
+        (new_dir, new_name): (u64, &[u8]),
+        flags: RenameFlags,
+        in_use: InUse<'_>,
+    ) -> Result<Option<Removed>> {
+        let source = End { dir: NodeMut::load(cx, dir)?, name };
+        let target = End { dir: NodeMut::load(cx, new_dir)?, name: new_name };
+        self.rename_in(cx, &source, &target, How { flags, free: true, in_use })
+    }
+
     fn rename_in(
         &self,
         cx: &mut Cx<'_>,

@@ -14,7 +14,7 @@ use cenote_dmu::outside::Time;
 use cenote_dmu::zap::Zap;
 
 /// The flags that [`SetAttr::flags`] sets.
-const SETTABLE: u64 = IMMUTABLE | APPEND_ONLY | NO_UNLINK | NO_DUMP | PROJECT_INHERIT;
+pub(super) const SETTABLE: u64 = IMMUTABLE | APPEND_ONLY | NO_UNLINK | NO_DUMP | PROJECT_INHERIT;
 const DAY: i64 = 24 * 60 * 60;
 const S_ISUID: u64 = 0o4000;
 const S_ISGID: u64 = 0o2000;
@@ -137,10 +137,21 @@ fn check_quota(cx: &mut Cx<'_>, node: &NodeMut, set: &SetAttr) -> Result<()> {
 
 /// Applies all of `set`.
 fn apply(cx: &mut Cx<'_>, ino: u64, set: &SetAttr) -> Result<Attr> {
-    let mut node = NodeMut::load(cx, ino)?;
+    let node = NodeMut::load(cx, ino)?;
     check_kind(cx, &node, set)?;
     check_flags(cx, &node, set)?;
     check_quota(cx, &node, set)?;
+    apply_to(cx, node, set)
+}
+
+/// As [`apply`], what was allowed when it was logged.
+pub(super) fn apply_unchecked(cx: &mut Cx<'_>, ino: u64, set: &SetAttr) -> Result<Attr> {
+    let node = NodeMut::load(cx, ino)?;
+    apply_to(cx, node, set)
+}
+
+fn apply_to(cx: &mut Cx<'_>, mut node: NodeMut, set: &SetAttr) -> Result<Attr> {
+    let ino = node.ino;
     let hidden = node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0);
     if let Some(size) = set.size {
         data::resize(cx, &mut node, size)?;

@@ -100,7 +100,12 @@ pub(super) fn access_acl(cx: &mut Cx<'_>, node: &NodeMut) -> Result<Option<Posix
 }
 
 /// Changes the packed attributes; false if there is no room.
-fn pack(cx: &mut Cx<'_>, node: &mut NodeMut, name: &[u8], value: Option<&[u8]>) -> Result<bool> {
+pub(super) fn pack(
+    cx: &mut Cx<'_>,
+    node: &mut NodeMut,
+    name: &[u8],
+    value: Option<&[u8]>,
+) -> Result<bool> {
     let mut pairs = packed(cx, node)?;
     let before = node.bytes(cx, ZplAttr::Dxattr).map_or(0, <[u8]>::len);
     if value.is_some_and(|v| v.len() > MAX_PACKED_VALUE || before > MAX_PACKED) {

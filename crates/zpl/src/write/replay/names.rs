@@ -1,0 +1,146 @@
+//! Records that change names, and those that create nodes (`zfs_replay_create`, `zfs_replay_remove`,
+//! `zfs_replay_link`, `zfs_replay_rename`).
+
+use super::node::id;
+use crate::error::show;
+use crate::fs::FileSystem;
+use crate::sa::ZplAttr;
+use crate::write::context::Cx;
+use crate::write::create::{CREATE, Fresh, Place, create_node_at};
+use crate::write::flags::PROJECT_INHERIT;
+use crate::write::node::NodeMut;
+use crate::write::remove::{check_empty, forget};
+use crate::write::{RenameFlags, names};
+use crate::znode::{FLAG_XATTR, S_IFBLK, S_IFCHR, S_IFDIR, S_IFMT, S_IFREG};
+use crate::{Error, Result};
+use cenote_dmu::live::Cost;
+use cenote_format::zil::{Create, Creates, NewObject, Rename, Renames};
+
+/// Nobody uses a file while a log is replayed.
+const NOBODY: super::super::InUse<'static> = &|_| false;
+
+/// Creates the node of a record as it was made; it has no name yet.
+fn make(cx: &mut Cx<'_>, parent: &NodeMut, new: &NewObject, target: Option<&[u8]>) -> Result<NodeMut> {
+    let kind = new.mode & S_IFMT;
+    let dir_flags = parent.flags(cx)?;
+    let inherits = dir_flags & PROJECT_INHERIT != 0 && matches!(kind, S_IFREG | S_IFDIR);
+    let projid = match dir_flags & PROJECT_INHERIT {
+        0 => 0,
+        _ => parent.word(cx, ZplAttr::ProjId).unwrap_or(0),
+    };
+    let fresh = Fresh {
+        mode: new.mode,
+        uid: id(new.uid)?.into(),
+        gid: id(new.gid)?.into(),
+        parent: parent.ino,
+        links: if kind == S_IFDIR { 2 } else { 1 },
+        flags: dir_flags & FLAG_XATTR | if inherits { PROJECT_INHERIT } else { 0 },
+        projid,
+        rdev: Some(new.rdev).filter(|_| matches!(kind, S_IFCHR | S_IFBLK)),
+        target,
+    };
+    let slots = usize::try_from(new.slots).unwrap_or(1);
+    let place = Place { object: new.object, dnode_size: slots << 9, generation: new.generation };
+    create_node_at(cx, &fresh, &place)
+}
+
+impl FileSystem {
+    pub(super) fn replay_create(&self, seq: u64, create: &Create<'_>) -> Result<()> {
+        if create.acl.as_ref().is_some_and(|acl| !acl.aces.is_empty()) || create.attrs.is_some() {
+            return Err(Error::Unsupported("an NFSv4 ACL or attributes in an intent log".into()));
+        }
+        let write = CREATE.saturating_add(create.target.len() as u64);
+        self.replay_change(seq, Cost { write, objects: 1, frees: false }, |cx| {
+            let [seconds, nanoseconds] = create.new.crtime;
+            cx.now = (seconds as i64, nanoseconds as u32);
+            let mut parent = NodeMut::load(cx, create.dir)?;
+            if create.what == Creates::XattrDirectory {
+                // OpenZFS gives it the project of the object that it belongs to.
+                let new = NewObject { rdev: 0, ..create.new };
+                let made = make_hidden(cx, &parent, &new)?;
+                parent.set(cx, ZplAttr::Xattr, &[made.ino])?;
+                return parent.store(cx);
+            }
+            let name = create.name;
+            if names::find(cx, create.dir, name, false)?.is_some() {
+                return Err(Error::Exists(show(name)));
+            }
+            let target = Some(create.target).filter(|_| create.what == Creates::Symlink);
+            let made = make(cx, &parent, &create.new, target)?;
+            let is_dir = create.what == Creates::Directory;
+            names::add_known(cx, create.dir, name, made.ino, create.new.mode)?;
+            names::count_in(cx, parent, 1, i64::from(is_dir))
+        })
+    }
+
+    pub(super) fn replay_remove(&self, seq: u64, dir: u64, name: &[u8], is_dir: bool) -> Result<()> {
+        self.replay_change(seq, crate::write::remove::REMOVE, |cx| {
+            let parent = NodeMut::load(cx, dir)?;
+            let entry = names::find(cx, dir, name, false)?;
+            let entry = entry.ok_or_else(|| Error::NotFound(show(name)))?;
+            let node = NodeMut::load(cx, entry.ino)?;
+            match (node.is_dir(cx)?, is_dir) {
+                (true, false) => return Err(Error::IsDir(show(name))),
+                (false, true) => return Err(Error::NotDir(show(name))),
+                (true, true) => check_empty(cx, &node)?,
+                (false, false) => {}
+            }
+            names::remove(cx, dir, &entry.name)?;
+            names::count_in(cx, parent, -1, -i64::from(is_dir))?;
+            self.drop_link(cx, node, true, NOBODY).map(drop)
+        })
+    }
+
+    pub(super) fn replay_link(&self, seq: u64, dir: u64, ino: u64, name: &[u8]) -> Result<()> {
+        self.replay_change(seq, Cost { write: CREATE, objects: 0, frees: false }, |cx| {
+            let parent = NodeMut::load(cx, dir)?;
+            let mut node = NodeMut::load(cx, ino)?;
+            if names::find(cx, dir, name, false)?.is_some() {
+                return Err(Error::Exists(show(name)));
+            }
+            let links = node.required(cx, ZplAttr::Links)?;
+            names::add_known(cx, dir, name, ino, node.mode(cx)?)?;
+            names::count_in(cx, parent, 1, 0)?;
+            if links == 0 {
+                forget(cx, ino)?;
+            }
+            node.set(cx, ZplAttr::Links, &[links.saturating_add(1)])?;
+            node.set(cx, ZplAttr::Parent, &[dir])?;
+            node.touched(cx)?;
+            node.store(cx)
+        })
+    }
+
+    pub(super) fn replay_rename(&self, seq: u64, rename: &Rename<'_>) -> Result<()> {
+        let Rename { how, from_dir, to_dir, from, to } = rename;
+        let exchange = *how == Renames::Exchange;
+        let flags = RenameFlags { exchange, ..RenameFlags::default() };
+        let cost = Cost { write: 3 * CREATE, objects: 1, frees: false };
+        self.replay_change(seq, cost, |cx| {
+            self.rename_entry(cx, (*from_dir, from), (*to_dir, to), flags, NOBODY)?;
+            let Renames::Whiteout(new) = how else { return Ok(()) };
+            let parent = NodeMut::load(cx, *from_dir)?;
+            let made = make(cx, &parent, new, None)?;
+            names::add_known(cx, *from_dir, from, made.ino, new.mode)?;
+            names::count_in(cx, parent, 1, 0)
+        })
+    }
+}
+
+/// Creates the directory of `of`'s extended attributes.
+fn make_hidden(cx: &mut Cx<'_>, of: &NodeMut, new: &NewObject) -> Result<NodeMut> {
+    let fresh = Fresh {
+        mode: new.mode,
+        uid: id(new.uid)?.into(),
+        gid: id(new.gid)?.into(),
+        parent: of.ino,
+        links: 2,
+        flags: FLAG_XATTR,
+        projid: of.word(cx, ZplAttr::ProjId).unwrap_or(0),
+        rdev: None,
+        target: None,
+    };
+    let slots = usize::try_from(new.slots).unwrap_or(1);
+    let place = Place { object: new.object, dnode_size: slots << 9, generation: new.generation };
+    create_node_at(cx, &fresh, &place)
+}

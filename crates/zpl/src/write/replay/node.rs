@@ -1,0 +1,178 @@
+//! Records that change one node: contents, attributes, extended attributes.
+
+use crate::fs::FileSystem;
+use crate::sa::ZplAttr;
+use crate::write::context::Cx;
+use crate::write::data::{put, resize, zero};
+use crate::write::flags::{APPEND_ONLY, IMMUTABLE, NO_DUMP, NO_UNLINK, PROJECT_INHERIT};
+use crate::write::node::NodeMut;
+use crate::write::{SetAttr, SetTime, setattr, xattr};
+use crate::{Error, Result};
+use cenote_dmu::live::Cost;
+use cenote_format::zil::{self, Xvattr};
+
+/// What a change of attributes writes, at most, in bytes.
+const ATTRIBUTES: Cost = Cost { write: 64 << 10, objects: 0, frees: false };
+/// Flags of an [`Xvattr`] that are kept here, with those of `zp_flags` that they are.
+const FLAGS: [(u64, u64); 5] = [
+    (0x20, NO_UNLINK),
+    (0x40, IMMUTABLE),
+    (0x80, APPEND_ONLY),
+    (0x100, NO_DUMP),
+    (0x2_0000, PROJECT_INHERIT),
+];
+/// Bit of an [`Xvattr`]: the project.
+const XAT0_PROJID: u64 = 0x4_0000;
+
+/// The flags and the project that `attrs` set.
+fn flags_of(attrs: &Xvattr, now: u64) -> Result<(u64, Option<u32>)> {
+    let requested = u64::from(attrs.requested.first().copied().unwrap_or(0));
+    let known = FLAGS.iter().fold(XAT0_PROJID, |all, (bit, _)| all | bit);
+    if requested & !known != 0 || attrs.requested.iter().skip(1).any(|word| *word != 0) {
+        let what = format!("attributes {requested:#x} in an intent log");
+        return Err(Error::Unsupported(what));
+    }
+    let mut flags = now;
+    for (bit, flag) in FLAGS.into_iter().filter(|(bit, _)| requested & bit != 0) {
+        flags = if attrs.flags & bit != 0 { flags | flag } else { flags & !flag };
+    }
+    let project = attrs.scanstamp.first_chunk::<8>().map_or(0, |p| u64::from_le_bytes(*p));
+    let project = Some(project as u32).filter(|_| requested & XAT0_PROJID != 0);
+    Ok((flags, project))
+}
+
+/// A time of a record.
+fn time([seconds, nanoseconds]: [u64; 2]) -> SetTime {
+    SetTime::To((seconds as i64, nanoseconds as u32))
+}
+
+/// An id of a record, which is not one of a domain.
+pub(super) fn id(id: u64) -> Result<u32> {
+    let unsupported = || Error::Unsupported(format!("owner {id:#x} of a domain in an intent log"));
+    u32::try_from(id).map_err(|_| unsupported())
+}
+
+impl FileSystem {
+    /// `TX_WRITE` (`zfs_replay_write`): `data` at `offset`; the file is `size` bytes long at least then.
+    pub(super) fn replay_write(
+        &self,
+        seq: u64,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+        size: u64,
+    ) -> Result<()> {
+        let write = self.cost_of_replay(ino, offset, data);
+        self.replay_change(seq, write, |cx| {
+            let mut node = NodeMut::load(cx, ino)?;
+            let now = node.required(cx, ZplAttr::Size)?;
+            if size > now {
+                node.set(cx, ZplAttr::Size, &[size])?;
+            }
+            put(cx, ino, now, offset, data)?;
+            node.modified(cx)?;
+            node.store(cx)
+        })
+    }
+
+    /// `TX_WRITE2` (`zfs_replay_write2`): the file is `size` bytes long at least.
+    pub(super) fn replay_extend(&self, seq: u64, ino: u64, size: u64) -> Result<()> {
+        self.replay_change(seq, ATTRIBUTES, |cx| {
+            let mut node = NodeMut::load(cx, ino)?;
+            if node.required(cx, ZplAttr::Size)? < size {
+                resize(cx, &mut node, size)?;
+            }
+            node.store(cx)
+        })
+    }
+
+    /// `TX_TRUNCATE` (`zfs_freesp`): makes a hole, or with length 0 the end.
+    pub(super) fn replay_truncate(
+        &self,
+        seq: u64,
+        ino: u64,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
+        let end = if length == 0 { u64::MAX } else { offset.saturating_add(length) };
+        let free = |cx: &mut Cx<'_>, piece: std::ops::Range<u64>| match length {
+            0 => shorten(cx, ino, piece.start),
+            _ => zero(cx, ino, piece.start, piece.end - piece.start, true),
+        };
+        let (left, freed) = self.free_chunks(ino, offset..end, free)?;
+        self.replay_change(seq, Cost { frees: true, ..ATTRIBUTES }, |cx| {
+            cx.os.note_freed(freed);
+            if length == 0 {
+                let mut node = NodeMut::load(cx, ino)?;
+                resize(cx, &mut node, offset)?;
+                node.modified(cx)?;
+                return node.store(cx);
+            }
+            zero(cx, ino, offset, left.saturating_sub(offset), true)
+        })
+    }
+
+    /// `TX_SETATTR` (`zfs_replay_setattr`).
+    pub(super) fn replay_set_attr(&self, seq: u64, set: &zil::SetAttr<'_>) -> Result<()> {
+        use zil::SetAttr as Mask;
+        let has = |bit| set.mask & bit != 0;
+        let ino = set.object;
+        let size = Some(set.size).filter(|_| has(Mask::SIZE));
+        let (mut freed, mut cost) = (0, ATTRIBUTES);
+        if let Some(size) = size {
+            (_, freed) =
+                self.free_chunks(ino, size..u64::MAX, |cx, piece| shorten(cx, ino, piece.start))?;
+            cost.frees = true;
+        }
+        let mut wanted = SetAttr {
+            mode: Some(set.mode as u32 & 0o7777).filter(|_| has(Mask::MODE)),
+            uid: if has(Mask::UID) { Some(id(set.uid)?) } else { None },
+            gid: if has(Mask::GID) { Some(id(set.gid)?) } else { None },
+            size,
+            atime: Some(time(set.atime)).filter(|_| has(Mask::ATIME)),
+            mtime: Some(time(set.mtime)).filter(|_| has(Mask::MTIME)),
+            ..SetAttr::default()
+        };
+        self.replay_change(seq, cost, |cx| {
+            cx.os.note_freed(freed);
+            if let Some(attrs) = &set.attrs {
+                let node = NodeMut::load(cx, ino)?;
+                let now = node.flags(cx)? & setattr::SETTABLE;
+                let (flags, project) = flags_of(attrs, now)?;
+                (wanted.flags, wanted.projid) = (Some(flags).filter(|f| *f != now), project);
+            }
+            setattr::apply_unchecked(cx, ino, &wanted).map(drop)
+        })
+    }
+
+    /// `TX_SETSAXATTR` (`zfs_replay_setsaxattr`): without a value the attribute is removed.
+    pub(super) fn replay_set_sa_xattr(
+        &self,
+        seq: u64,
+        ino: u64,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        let write = ATTRIBUTES.write.saturating_add(2 * value.len() as u64);
+        self.replay_change(seq, Cost { write, ..ATTRIBUTES }, |cx| {
+            let mut node = NodeMut::load(cx, ino)?;
+            let value = Some(value).filter(|v| !v.is_empty());
+            if !xattr::pack(cx, &mut node, name, value)? {
+                return Err(Error::TooLarge(crate::error::show(name)));
+            }
+            node.touched(cx)?;
+            node.store(cx)
+        })
+    }
+}
+
+/// Takes away what a file has past `size`, if it is longer.
+fn shorten(cx: &mut Cx<'_>, ino: u64, size: u64) -> Result<()> {
+    let mut node = NodeMut::load(cx, ino)?;
+    if node.required(cx, ZplAttr::Size)? <= size {
+        return Ok(cx.os.truncate(ino, size)?);
+    }
+    resize(cx, &mut node, size)?;
+    node.modified(cx)?;
+    node.store(cx)
+}
