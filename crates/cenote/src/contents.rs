@@ -3,11 +3,12 @@
 
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
-use cenote_dsl::Dataset;
+use cenote_dsl::{Dataset, DatasetKind};
 use cenote_pool::change::{Contents, Format};
+use cenote_pool::engine::{Engine, EngineError, NotReplayed};
 use cenote_zpl::{
-    Atime, CaseSensitivity, Clock, CreateProps, PrimaryCache, Settings, Visibility, Volume, format,
-    format_volume,
+    Atime, CaseSensitivity, Clock, CreateProps, PrimaryCache, Replayed, Settings, Supervisor,
+    Visibility, Volume, format, format_volume,
 };
 use std::sync::Arc;
 
@@ -127,4 +128,48 @@ pub fn cache_snapshots(
         pool.store().set_primary_cache(snapshot.ds_obj, cache);
     }
     Ok(())
+}
+
+/// Replays the intent logs that the import of a pool found. After each record `go_on` is told the name of
+/// the dataset and what was done of its log so far; false ends the replay of this log for now. Returns the
+/// datasets whose logs could not be replayed: they keep them, and cannot be written to.
+///
+/// # Errors
+/// The pool is suspended.
+pub fn replay_logs(
+    engine: &Engine,
+    go_on: &dyn Fn(&str, &Replayed) -> bool,
+) -> Result<Vec<NotReplayed>, EngineError> {
+    engine.replay_logs(|live| {
+        let pool = engine.pool();
+        let words = |e: cenote_dmu::Error| e.to_string();
+        let dataset = pool.dsl().by_object(live.id()).map_err(words)?;
+        let dataset = dataset.ok_or_else(|| "the dataset is gone".to_string())?;
+        let settings = match dataset.kind {
+            DatasetKind::Volume => Settings::default(),
+            _ => settings(&pool, &dataset).map_err(words)?,
+        };
+        let supervisor = Watch { engine, name: &dataset.name, go_on };
+        let done = cenote_zpl::replay(live, settings, &supervisor).map_err(|e| e.to_string())?;
+        let (records, bytes) = (done.records, done.bytes);
+        tracing::info!("'{}': replayed {records} records, {bytes} bytes", dataset.name);
+        Ok(())
+    })
+}
+
+/// Watches the replay of a dataset's log.
+struct Watch<'a> {
+    engine: &'a Engine,
+    name: &'a str,
+    go_on: &'a dyn Fn(&str, &Replayed) -> bool,
+}
+
+impl Supervisor for Watch<'_> {
+    fn sync(&self) -> bool {
+        self.engine.sync().is_ok()
+    }
+
+    fn go_on(&self, so_far: &Replayed) -> bool {
+        (self.go_on)(self.name, so_far)
+    }
 }

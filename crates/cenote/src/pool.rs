@@ -54,6 +54,9 @@ impl Found {
             true => Pool::around(Opened::ReadOnly(cenote_pool::Pool::import(&self.0, options)?)),
             false => {
                 let engine = Engine::import(&self.0, options, EngineOptions::default())?;
+                for failed in crate::contents::replay_logs(&engine, &|_, _| true)? {
+                    tracing::warn!("'{}': {}", failed.name, failed.why);
+                }
                 Pool::around(Opened::Writable(engine))
             }
         })

@@ -320,7 +320,10 @@ impl Check<'_> {
             return self.extents(extents, file.as_mut(), size);
         }
         let got = self.hash(file.as_mut(), 0, size)?;
-        if want["sha256"].as_str() == Some(&got) { Ok(()) } else { Err(format!("sha256 is {got}")) }
+        match accepted(want, "sha256", &Value::from(got.as_str())) {
+            true => Ok(()),
+            false => Err(format!("sha256 is {got}")),
+        }
     }
 
     fn hash(&mut self, file: &mut dyn FileReader, from: u64, len: u64) -> Result<String> {

@@ -167,7 +167,6 @@ fn refused_by_name() {
         ("dedup", "fast_dedup"),
         ("dedupold", "deduplication"),
         ("removal", "device_removal"),
-        ("zilmain", "intent log"),
     ] {
         let temp = cenote_testpools::copy(name);
         let refused = import(&temp).err().unwrap_or_else(|| panic!("{name} is written to"));

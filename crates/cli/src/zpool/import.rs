@@ -9,7 +9,7 @@ use crate::zpool::create::refuse_unsupported;
 use crate::zpool::properties::find;
 use cenote_command::clock::ctime;
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
-use cenote_pool::engine::{Engine, EngineOptions};
+use cenote_pool::engine::{Engine, EngineOptions, NotReplayed};
 use cenote_pool::history;
 use cenote_pool::host::system_hostid;
 use cenote_pool::props::{self, PropChange, PropContext, When};
@@ -232,6 +232,22 @@ fn show(candidates: &[Candidate], ctx: &mut Context) -> Outcome {
 }
 
 /// Imports one pool and mounts its file systems. Ok(false): it failed, and why was said.
+/// Replays intent logs; says which could not be.
+fn replay_logs(engine: &Engine, ctx: &mut Context) -> Result<(), Stop> {
+    match cenote::contents::replay_logs(engine, &|_, _| true) {
+        Ok(failed) => {
+            for NotReplayed { name, why } in failed {
+                ctx.complain(format_args!(
+                    "intent log of '{name}' was not replayed: {why}\n\
+                     'zpool clear POOL {name}' gives up what is in it"
+                ));
+            }
+        }
+        Err(e) => ctx.complain(format_args!("intent logs were not replayed: {e}")),
+    }
+    Ok(())
+}
+
 fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result<bool, Stop> {
     let mut options = request.options.clone();
     options.new_name = request.names.get(1).cloned();
@@ -286,6 +302,7 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
         return Ok(false);
     }
     if let Some(engine) = imported.engine() {
+        replay_logs(engine, ctx)?;
         let noted = engine.sync_task(|context| {
             for what in ["open", "import"] {
                 let record = history::version(what, context.tx.txg, context.tx.now);

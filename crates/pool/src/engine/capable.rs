@@ -9,9 +9,9 @@
 use super::task::EngineError;
 use crate::Pool;
 use crate::create::writable;
-use cenote_dsl::zil::{self, End, Item};
 use cenote_dmu::ObjectSet;
 use cenote_dsl::Dataset;
+use cenote_dsl::zil::{self, End, Item};
 use cenote_format::dmu::ZilHeader;
 use cenote_format::zil::RawRecord;
 
@@ -143,14 +143,10 @@ fn log_state(pool: &Pool, dataset: &Dataset, zil: &ZilHeader) -> Result<Log, Eng
         0 => pool.uberblock().txg.saturating_add(1),
         txg => txg,
     };
-    let end = zil::walk(
-        pool.store(),
-        zil,
-        &mut |item| {
-            let news = |r: &RawRecord<'_>| r.txg >= since && r.seq > zil.replay_seq;
-            !matches!(item, Item::Record(record) if news(&record))
-        },
-    );
+    let end = zil::walk(pool.store(), zil, &mut |item| {
+        let news = |r: &RawRecord<'_>| r.txg >= since && r.seq > zil.replay_seq;
+        !matches!(item, Item::Record(record) if news(&record))
+    });
     match end {
         End::Stopped => Ok(Log::Waiting),
         // Wrong bytes are where a log ends that was not claimed.

@@ -1,4 +1,4 @@
-//! Intent logs that OpenZFS left.
+//! Intent logs that a crash left.
 //!
 //! After a clean export the header of an object set still names the block that the next record would
 //! have gone to. After a crash it names a chain of blocks; if all their records are in the dataset
@@ -6,21 +6,24 @@
 //! OpenZFS mounts the dataset: a snapshot must not have one, for its clones would have the same.
 //!
 //! Blocks of a log are written in a group that is still open, so those of the group that a crash took
-//! are in no space map. An import of OpenZFS *claims* them. Whatever is in a claimed log is allocated,
-//! records' data included, until it is replayed, which is not done here: such a log stays as long as
-//! its dataset, and goes with it. So does a claimed log that cannot be read in full; its dataset is not
-//! written to until the log is cleared by the dataset's name ([`Engine::clear_intent_log`]), and no
-//! snapshot is taken of it. A log that was not claimed ends where bytes are wrong, but not where a device
-//! fails: such a pool is not imported for writing.
+//! are in no space map. The first group after the import claims them ([`cenote_dsl::zil::claim`]), before
+//! it allocates anything else. Whatever is in a claimed log is allocated, records' data included, until
+//! it is replayed ([`Engine::replay_logs`]): its dataset is opened for that alone, and once all is on disk
+//! the log is destroyed. Until then no snapshot is taken of the dataset, and nobody else writes to it.
+//!
+//! A log that cannot be replayed stays: one that has a record which cannot be applied, or that cannot be
+//! read in full. Its dataset is not written to until the log is cleared by the dataset's name
+//! ([`Engine::clear_intent_log`]). A log that was not claimed ends where bytes are wrong, but not where a
+//! device fails: such a pool is not imported for writing.
 
 use super::accounting;
 use super::policy::{Policy, Sink};
 use super::{Engine, EngineError, SyncContext};
-use cenote_dsl::zil::{self, Item, NO_LOG};
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::write::{DslWriteError, Result};
+use cenote_dsl::zil::{self, Item, NO_LOG};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_format::dsl::DslDatasetPhys;
@@ -145,8 +148,8 @@ pub struct NotReplayed {
 
 impl Engine {
     /// Has `replay` replay the intent logs that the import found, one after another, and destroys those that
-    /// it replayed (`zil_replay`). `replay` is given the dataset, and what waits for the open transaction
-    /// group; it makes the changes and notes in the header how far it came, in the same transaction.
+    /// it replayed (`zil_replay`). `replay` makes the changes and notes in the header how far it came, in the
+    /// same transaction. What it does not replay it can be asked for again.
     ///
     /// Returns the datasets whose logs could not be replayed: they stay as they are, and are not written to.
     ///
@@ -154,7 +157,7 @@ impl Engine {
     /// The pool is suspended.
     pub fn replay_logs(
         &self,
-        replay: impl Fn(&Arc<LiveObjectSet>, &dyn Fn() -> bool) -> std::result::Result<(), String>,
+        replay: impl Fn(&Arc<LiveObjectSet>) -> std::result::Result<(), String>,
     ) -> std::result::Result<Vec<NotReplayed>, EngineError> {
         let mut failed = Vec::new();
         let waiting = std::mem::take(&mut *self.unreplayed.lock());
@@ -163,13 +166,16 @@ impl Engine {
         for (ds_obj, name) in waiting {
             let live = self.shared.datasets.open(&self.shared, ds_obj, true);
             let done = live.map_err(|e| e.to_string());
-            let done = done.and_then(|live| replay(&live, &|| self.sync().is_ok()));
+            let done = done.and_then(|live| replay(&live));
             self.close(ds_obj)?;
             match done {
                 Ok(()) => {
                     self.sync_task(move |context| context.destroy_intent_log(ds_obj, 0))?;
                 }
-                Err(why) => failed.push(NotReplayed { name, why }),
+                Err(why) => {
+                    self.unreplayed.lock().push((ds_obj, name.clone()));
+                    failed.push(NotReplayed { name, why });
+                }
             }
         }
         drop(hold);

@@ -2,8 +2,8 @@
 
 use super::account::Account;
 use super::{Event, Found, Options, Root, Subject, Verify, stats};
-use cenote_dsl::zil;
 use cenote_dmu::Error;
+use cenote_dsl::zil;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::{DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys};
 use cenote_format::{Bytes, DecodeError};

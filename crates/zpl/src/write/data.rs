@@ -179,7 +179,13 @@ fn write_back_chunk(cx: &mut Cx<'_>, ino: u64, offset: u64, chunk: &Chunk<'_>) -
 }
 
 /// Makes zeros in a file.
-pub(super) fn zero(cx: &mut Cx<'_>, ino: u64, offset: u64, len: u64, keep_size: bool) -> Result<()> {
+pub(super) fn zero(
+    cx: &mut Cx<'_>,
+    ino: u64,
+    offset: u64,
+    len: u64,
+    keep_size: bool,
+) -> Result<()> {
     let (mut node, size) = writable(cx, ino)?;
     if node.flags(cx)? & APPEND_ONLY != 0 {
         return not_appended(ino);

@@ -53,7 +53,7 @@ mod volume;
 mod xattr;
 
 pub use format::{format, format_volume};
-pub use replay::{Replayed, replay};
+pub use replay::{Replayed, Supervisor, replay};
 pub use rewrite::Rewrite;
 pub(crate) use unlinked::UnlinkedDrain;
 

@@ -48,6 +48,15 @@ pub struct Replayed {
     pub bytes: u64,
 }
 
+/// What a replay asks of whoever runs it.
+pub trait Supervisor {
+    /// Waits until the open transaction group is on disk; whether it is.
+    fn sync(&self) -> bool;
+    /// Told after each record what was done so far. False ends the replay there; the log is kept, and a
+    /// replay goes on from there.
+    fn go_on(&self, so_far: &Replayed) -> bool;
+}
+
 /// What records are applied to.
 enum Target {
     Files(Arc<FileSystem>),
@@ -61,15 +70,15 @@ struct Replay<'a> {
     target: Target,
 }
 
-/// Replays the claimed intent log of `live`, which nobody else uses. `settings` are those of the file system;
-/// `wait` waits until the open transaction group is on disk, and returns whether it is.
+/// Replays the claimed intent log of `live`, which nobody else uses. `settings` are those of the file system.
 ///
 /// # Errors
 /// A record that cannot be applied; its number is in the message. A log that cannot be read up to its end.
+/// The supervisor ended it.
 pub fn replay(
     live: &Arc<LiveObjectSet>,
     settings: Settings,
-    wait: &dyn Fn() -> bool,
+    supervisor: &dyn Supervisor,
 ) -> Result<Replayed> {
     let base = live.base();
     let (header, store) = (base.phys().zil, base.store().clone());
@@ -91,12 +100,13 @@ pub fn replay(
             return true;
         }
         let applied = Record::decode(&raw).map_err(Error::decode(0)).and_then(|record| {
-            replay.record(&record).or_else(|e| if wait() { replay.record(&record) } else { Err(e) })
+            let again = |e| if supervisor.sync() { replay.record(&record) } else { Err(e) };
+            replay.record(&record).or_else(again)
         });
         match applied {
             Ok(bytes) => {
                 (done.records, done.bytes) = (done.records + 1, done.bytes + bytes);
-                true
+                supervisor.go_on(&done)
             }
             Err(e) => {
                 let (kind, seq) = (raw.kind, raw.seq);
@@ -109,7 +119,8 @@ pub fn replay(
     });
     match (failed, end) {
         (Some(e), _) => Err(e),
-        (None, End::Complete | End::Stopped) => Ok(done),
+        (None, End::Complete) => Ok(done),
+        (None, End::Stopped) => Err(Error::Invalid("the replay was interrupted".into())),
         (None, End::Failed(e)) => Err(cenote_dmu::Error::from(e).into()),
         (None, End::Unreadable) => {
             Err(Error::Invalid("what was claimed of the intent log cannot be read".into()))

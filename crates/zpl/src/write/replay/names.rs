@@ -14,13 +14,26 @@ use crate::write::{RenameFlags, names};
 use crate::znode::{FLAG_XATTR, S_IFBLK, S_IFCHR, S_IFDIR, S_IFMT, S_IFREG};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
+use cenote_dmu::outside::Time;
+use cenote_format::dmu::DNODE_SLOT;
 use cenote_format::zil::{Create, Creates, NewObject, Rename, Renames};
 
 /// Nobody uses a file while a log is replayed.
 const NOBODY: super::super::InUse<'static> = &|_| false;
 
+/// When a node was made first.
+fn time(new: &NewObject) -> Time {
+    let [seconds, nanoseconds] = new.crtime;
+    (seconds as i64, nanoseconds as u32)
+}
+
 /// Creates the node of a record as it was made; it has no name yet.
-fn make(cx: &mut Cx<'_>, parent: &NodeMut, new: &NewObject, target: Option<&[u8]>) -> Result<NodeMut> {
+fn make(
+    cx: &mut Cx<'_>,
+    parent: &NodeMut,
+    new: &NewObject,
+    target: Option<&[u8]>,
+) -> Result<NodeMut> {
     let kind = new.mode & S_IFMT;
     let dir_flags = parent.flags(cx)?;
     let inherits = dir_flags & PROJECT_INHERIT != 0 && matches!(kind, S_IFREG | S_IFDIR);
@@ -39,9 +52,14 @@ fn make(cx: &mut Cx<'_>, parent: &NodeMut, new: &NewObject, target: Option<&[u8]
         rdev: Some(new.rdev).filter(|_| matches!(kind, S_IFCHR | S_IFBLK)),
         target,
     };
+    create_node_at(cx, &fresh, &place(new))
+}
+
+/// Where the node of a record belongs.
+fn place(new: &NewObject) -> Place {
     let slots = usize::try_from(new.slots).unwrap_or(1);
-    let place = Place { object: new.object, dnode_size: slots << 9, generation: new.generation };
-    create_node_at(cx, &fresh, &place)
+    let dnode_size = slots.saturating_mul(DNODE_SLOT);
+    Place { object: new.object, dnode_size, generation: new.generation }
 }
 
 impl FileSystem {
@@ -51,13 +69,10 @@ impl FileSystem {
         }
         let write = CREATE.saturating_add(create.target.len() as u64);
         self.replay_change(seq, Cost { write, objects: 1, frees: false }, |cx| {
-            let [seconds, nanoseconds] = create.new.crtime;
-            cx.now = (seconds as i64, nanoseconds as u32);
+            cx.now = time(&create.new);
             let mut parent = NodeMut::load(cx, create.dir)?;
             if create.what == Creates::XattrDirectory {
-                // OpenZFS gives it the project of the object that it belongs to.
-                let new = NewObject { rdev: 0, ..create.new };
-                let made = make_hidden(cx, &parent, &new)?;
+                let made = make_hidden(cx, &parent, &create.new)?;
                 parent.set(cx, ZplAttr::Xattr, &[made.ino])?;
                 return parent.store(cx);
             }
@@ -73,7 +88,13 @@ impl FileSystem {
         })
     }
 
-    pub(super) fn replay_remove(&self, seq: u64, dir: u64, name: &[u8], is_dir: bool) -> Result<()> {
+    pub(super) fn replay_remove(
+        &self,
+        seq: u64,
+        dir: u64,
+        name: &[u8],
+        is_dir: bool,
+    ) -> Result<()> {
         self.replay_change(seq, crate::write::remove::REMOVE, |cx| {
             let parent = NodeMut::load(cx, dir)?;
             let entry = names::find(cx, dir, name, false)?;
@@ -120,7 +141,9 @@ impl FileSystem {
             self.rename_entry(cx, (*from_dir, from), (*to_dir, to), flags, NOBODY)?;
             let Renames::Whiteout(new) = how else { return Ok(()) };
             let parent = NodeMut::load(cx, *from_dir)?;
+            let now = std::mem::replace(&mut cx.now, time(new));
             let made = make(cx, &parent, new, None)?;
+            cx.now = now;
             names::add_known(cx, *from_dir, from, made.ino, new.mode)?;
             names::count_in(cx, parent, 1, 0)
         })
@@ -140,7 +163,5 @@ fn make_hidden(cx: &mut Cx<'_>, of: &NodeMut, new: &NewObject) -> Result<NodeMut
         rdev: None,
         target: None,
     };
-    let slots = usize::try_from(new.slots).unwrap_or(1);
-    let place = Place { object: new.object, dnode_size: slots << 9, generation: new.generation };
-    create_node_at(cx, &fresh, &place)
+    create_node_at(cx, &fresh, &place(new))
 }

@@ -130,7 +130,8 @@ impl FileSystem {
             gid: if has(Mask::GID) { Some(id(set.gid)?) } else { None },
             size,
             atime: Some(time(set.atime)).filter(|_| has(Mask::ATIME)),
-            mtime: Some(time(set.mtime)).filter(|_| has(Mask::MTIME)),
+            // A change of size has the time of the change with it.
+            mtime: Some(time(set.mtime)).filter(|_| has(Mask::MTIME | Mask::SIZE)),
             ..SetAttr::default()
         };
         self.replay_change(seq, cost, |cx| {
