@@ -20,7 +20,7 @@ use cenote_format::checksum::{Checksum, Salt};
 use cenote_format::compress::{Compression, decompress};
 use cenote_format::dmu::DmuType;
 use cenote_format::{ByteOrder, DecodeError};
-use cenote_vdev::{BlockRead, Fault, Outcome, VdevError, VdevTree};
+use cenote_vdev::{BlockRead, Fault, Outcome, Priority, VdevError, VdevTree};
 use parking_lot::{Mutex, RwLock};
 use rayon::prelude::*;
 
@@ -516,7 +516,8 @@ impl Store {
             })
             .collect();
         let tree = self.vdevs();
-        let mut results = tree.read_many(&reads).into_iter();
+        let priority = ahead.map_or(Priority::SyncRead, |_| Priority::AsyncRead);
+        let mut results = tree.read_many_as(priority, &reads).into_iter();
         let mut finish = |request: &Wanted| {
             let (bp, at, key) = request;
             let outcome = first(request).and_then(|_| results.next());

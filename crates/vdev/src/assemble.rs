@@ -19,6 +19,7 @@ use cenote_format::nvlist::NvList;
 use crate::device::Device;
 use crate::labels;
 use crate::probe::StateWith;
+use crate::queue::Queue;
 use crate::state::{Aux, VdevState};
 use crate::stats::Stats;
 use crate::vdev::{Dtl, Kind, Opened, Vdev};
@@ -81,6 +82,7 @@ pub(crate) fn extended(
         dtl,
         stats: Stats::default(),
         written: Mutex::default(),
+        queue: Queue::default(),
     }))
 }
 
@@ -206,6 +208,7 @@ fn build(
         dtl: RwLock::new(if has_dtl { Dtl::Unread } else { Dtl::Ranges(Vec::new()) }),
         stats: Stats::default(),
         written: Mutex::default(),
+        queue: Queue::default(),
     }))
 }
 

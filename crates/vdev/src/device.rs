@@ -29,7 +29,7 @@ use rustix::fs::{Advice, FlockOperation, OFlags};
 use crate::backing::{busy, hold};
 use crate::direct::{Direct, is_cached};
 use crate::partition::{Slice, image_of};
-use crate::uring::Rings;
+use crate::uring::{DEPTH, Rings};
 
 /// One physical read. `result` is filled in by [`Device::read_batch`].
 #[derive(Debug)]
@@ -125,8 +125,14 @@ pub trait Device: Send + Sync {
     /// Has the next reads see what is on the device, not what the system remembers of it.
     fn forget_cached(&self) {}
 
+    /// How many of a batch of `requests` reads of `bytes` in all are under way at once.
+    fn depth(&self, requests: usize, bytes: u64) -> usize {
+        let _ = (requests, bytes);
+        1
+    }
+
     /// In how many batches, submitted at once from several threads, a batch of `requests` reads of
-    /// `bytes` in all comes back soonest.
+    /// `bytes` in all comes back soonest, where a batch is done one read after the other.
     fn concurrency(&self, requests: usize, bytes: u64) -> usize {
         let _ = (requests, bytes);
         1
@@ -333,11 +339,15 @@ impl Device for FileDevice {
         }
     }
 
+    fn depth(&self, requests: usize, bytes: u64) -> usize {
+        match suits_ring(requests, bytes) || self.direct.is_some() {
+            true if self.rings.permitted() => requests.min(DEPTH as usize),
+            _ => 1,
+        }
+    }
+
     fn concurrency(&self, requests: usize, bytes: u64) -> usize {
-        let small = suits_ring(requests, bytes);
-        if self.rings.permitted() && (small || self.direct.is_some()) {
-            1
-        } else if small {
+        if suits_ring(requests, bytes) {
             (requests / 4).clamp(1, 8)
         } else {
             (bytes / BYTES_PER_THREAD).clamp(1, 4) as usize

@@ -24,6 +24,7 @@ use std::sync::{Arc, PoisonError};
 use cenote_format::abd::Abd;
 
 use crate::mirror;
+use crate::queue::Priority;
 use crate::traffic::Content;
 use crate::tree::VdevTree;
 use crate::vdev::{Trust, Vdev};
@@ -145,7 +146,7 @@ impl VdevTree {
             return 0;
         }
         let writes: Vec<LeafWrite> = faults.iter().filter_map(|fault| fault.repair(txg)).collect();
-        let results = write_leaves(&self.writer, &writes);
+        let results = write_leaves(&self.writer, Priority::AsyncWrite, &writes);
         drop(alone);
         let mut healed = 0;
         for (write, result) in writes.iter().zip(&results) {

@@ -17,7 +17,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use cenote_format::abd::Abd;
 
-use crate::submit::IoPool;
+use crate::submit::Submit;
 use crate::tree::Place;
 use crate::vdev::{Kind, Trust, Vdev};
 use crate::{Fault, IndirectMap, VdevError, Verify, mirror, raidz, tunables};
@@ -104,19 +104,19 @@ impl Choices {
 
 /// Reads a block that is in several pieces; `whole` is what was asked for.
 pub(crate) fn read_split(
-    pool: &IoPool,
+    submit: Submit<'_>,
     whole: Place<'_>,
     pieces: &[Place<'_>],
     verify: Verify<'_>,
     faults: &mut Vec<Fault>,
 ) -> Result<Abd, VdevError> {
-    let mut read = |p: &Place<'_>| p.read(pool, &|_| true, &mut *faults);
+    let mut read = |p: &Place<'_>| p.read(submit, &|_| true, &mut *faults);
     let first: Vec<Abd> = pieces.iter().map(&mut read).collect::<Result<_, _>>()?;
     let block = join(first.iter());
     if verify(&block) {
         return Ok(block);
     }
-    let choices: Vec<Choices> = pieces.iter().map(|p| all_contents(pool, p)).collect();
+    let choices: Vec<Choices> = pieces.iter().map(|p| all_contents(submit, p)).collect();
     let checksum = VdevError::Checksum { vdev: whole.vdev.id(), offset: whole.offset };
     let mut picks = vec![0; choices.len()];
     for _ in 0..tunables::RECONSTRUCT_COMBINATIONS.get() {
@@ -146,19 +146,19 @@ fn join<'a>(parts: impl IntoIterator<Item = &'a Abd>) -> Abd {
 }
 
 /// The different contents that the copies of a piece have.
-fn all_contents(pool: &IoPool, place: &Place<'_>) -> Choices {
+fn all_contents(submit: Submit<'_>, place: &Place<'_>) -> Choices {
     let mut contents: Vec<(Abd, Vec<Arc<Vdev>>)> = Vec::new();
     let copies = match place.vdev.vdev_kind() {
         Kind::RaidZ => {
             // Reconstruction needs a checksum to go by, which a piece does not have.
             let read = raidz::Read::plan(place.vdev, place.offset, place.size, place.txg);
             let block = read.and_then(|mut read| {
-                let results = crate::submit::read_leaves(pool, &read.first_reads());
-                read.finish(pool, results, &|_| true, &mut Vec::new()).ok()
+                let results = crate::submit::read_leaves(submit, &read.first_reads());
+                read.finish(submit, results, &|_| true, &mut Vec::new()).ok()
             });
             block.into_iter().map(|b| (place.vdev.clone(), b)).collect()
         }
-        _ => mirror::Read::plan(place.vdev, place.offset, place.size, place.txg).all_copies(pool),
+        _ => mirror::Read::plan(place.vdev, place.offset, place.size, place.txg).all_copies(submit),
     };
     for (leaf, bytes) in copies {
         match contents.iter_mut().find(|(b, _)| b.bytes() == bytes.bytes()) {

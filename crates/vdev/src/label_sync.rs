@@ -47,7 +47,8 @@ use cenote_format::label::{self, Uberblock};
 use cenote_format::nvlist::{NvList, NvValue};
 
 use crate::device::WriteReq;
-use crate::submit::Work;
+use crate::queue::{self, LeafWork, Priority};
+use crate::threads::Work;
 use crate::traffic::Content;
 use crate::tree;
 use crate::vdev::Vdev;
@@ -163,7 +164,7 @@ impl VdevTree {
     /// Performs the writes, then flushes the leaves. Returns the top-level vdevs on which at least
     /// one write is durable.
     fn write_labels(&self, jobs: Vec<Labels>) -> Vec<u64> {
-        let done = self.writer.pool.run(jobs);
+        let done = queue::run(&self.writer.pool, Priority::SyncWrite, jobs);
         let written = |req: &&WriteReq| matches!(req.result, Some(Ok(())));
         let all = || done.iter().flat_map(|job| &job.reqs);
         if !all().all(|req| written(&req)) {
@@ -254,6 +255,16 @@ impl Labels {
     fn durable(&self) -> bool {
         let written = self.reqs.iter().any(|r| matches!(r.result, Some(Ok(()))));
         written && self.leaf.written().flush_failures() == self.flush_failures
+    }
+}
+
+impl LeafWork for Labels {
+    fn leaf(&self) -> &Arc<Vdev> {
+        &self.leaf
+    }
+
+    fn requests(&self) -> usize {
+        self.reqs.len()
     }
 }
 

@@ -20,6 +20,8 @@
 //! | `tree` | reading blocks |
 //! | [`mod@write`] | writing blocks, making them durable |
 //! | `submit` | aggregation, batches, parallel devices |
+//! | `queue` | classes of requests, and their shares of a device |
+//! | `threads` | threads that wait for devices |
 //! | `mirror`, `raidz`, `indirect` | copies, columns and parity, removed vdevs |
 //! | `fault` | who gave wrong bytes, and putting the right ones there |
 //! | `probe` | devices that stop answering, and that come back |
@@ -58,6 +60,7 @@ pub mod labels;
 mod mirror;
 mod partition;
 mod probe;
+mod queue;
 mod raidz;
 mod slots;
 mod state;
@@ -65,6 +68,7 @@ pub mod stats;
 mod submit;
 #[cfg(test)]
 mod testing;
+mod threads;
 pub mod traffic;
 mod tree;
 #[cfg(test)]
@@ -83,6 +87,7 @@ pub use label_sync::LabelUpdate;
 pub use labels::{DeviceLabels, read_labels};
 pub use partition::{Partition, partitions};
 pub use probe::Reopen;
+pub use queue::{CLASSES, Priority, QueueFigures};
 pub use state::{Aux, VdevState};
 pub use tree::VdevTree;
 pub use vdev::Vdev;

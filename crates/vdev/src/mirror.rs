@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use cenote_format::abd::Abd;
 
-use crate::submit::{IoPool, LeafRead, Piece, read_leaves};
+use crate::submit::{LeafRead, Piece, Submit, read_leaves};
 use crate::vdev::{Kind, Trust, Vdev};
 use crate::{Fault, VdevError, Verify};
 
@@ -71,7 +71,7 @@ impl<'a> Read<'a> {
     /// The block, given the result of [`Read::first_read`] (`vdev_mirror_io_done`).
     pub(crate) fn finish(
         self,
-        pool: &IoPool,
+        submit: Submit<'_>,
         first: Option<io::Result<Piece>>,
         verify: Verify<'_>,
         faults: &mut Vec<Fault>,
@@ -80,7 +80,7 @@ impl<'a> Read<'a> {
         let (mut result, mut wrong) = (first, Vec::new());
         for (i, leaf) in self.leaves.iter().enumerate() {
             if i > 0 {
-                result = read_leaves(pool, &[self.read_of(leaf)]).pop();
+                result = read_leaves(submit, &[self.read_of(leaf)]).pop();
             }
             match result.take() {
                 Some(Ok(piece)) if verify(&piece.bytes) => {
@@ -107,9 +107,9 @@ impl<'a> Read<'a> {
     }
 
     /// Every copy, as far as they can be read, with its leaf.
-    pub(crate) fn all_copies(&self, pool: &IoPool) -> Vec<(Arc<Vdev>, Abd)> {
+    pub(crate) fn all_copies(&self, submit: Submit<'_>) -> Vec<(Arc<Vdev>, Abd)> {
         let reads: Vec<LeafRead> = self.leaves.iter().map(|l| self.read_of(l)).collect();
-        let results = read_leaves(pool, &reads);
+        let results = read_leaves(submit, &reads);
         let copies = self.leaves.iter().zip(results);
         copies.filter_map(|(l, r)| Some((l.clone(), r.ok()?.into_own()))).collect()
     }

@@ -217,6 +217,10 @@ impl Device for Slice {
         self.inner.forget_cached();
     }
 
+    fn depth(&self, requests: usize, bytes: u64) -> usize {
+        self.inner.depth(requests, bytes)
+    }
+
     fn concurrency(&self, requests: usize, bytes: u64) -> usize {
         self.inner.concurrency(requests, bytes)
     }

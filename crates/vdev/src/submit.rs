@@ -3,29 +3,33 @@
 //! The reads of all blocks of a batch come together here. They are sorted by leaf and offset;
 //! small reads next to each other become one (their bytes are then handed out as slices of one
 //! buffer), large ones stay alone so that each gets a buffer of its own and nothing is copied.
-//! Each leaf's reads are submitted in a few batches, and those of all leaves run in parallel on
-//! the threads of a [`IoPool`]; the caller runs one of them itself, so that a single read
-//! costs no hand-over.
+//! Each leaf's reads come in a few batches, which pass the leaf's queue ([`crate::queue`]) and run in
+//! parallel to those of other leaves; the caller runs one of them itself, so that a single read costs no
+//! hand-over.
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::Builder;
+use std::sync::Arc;
 use std::time::Instant;
 
 use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 
 use crate::device::ReadReq;
+use crate::queue::{self, LeafWork, Priority};
+use crate::threads::{IoPool, Work};
 use crate::tunables;
 use crate::vdev::Vdev;
 
 /// Reads of at least this many bytes are not aggregated.
 const LARGE: usize = 64 << 10;
-/// Threads of a pool.
-const THREADS: usize = 8;
+
+/// What reads are submitted with.
+#[derive(Clone, Copy)]
+pub(crate) struct Submit<'a> {
+    pub pool: &'a IoPool,
+    pub priority: Priority,
+}
 
 /// One read of a leaf.
 pub(crate) struct LeafRead {
@@ -51,13 +55,13 @@ impl Piece {
 
 /// Performs `reads`; the results are in their order. Counts operations, latencies and read errors
 /// at the leaves.
-pub(crate) fn read_leaves(pool: &IoPool, reads: &[LeafRead]) -> Vec<io::Result<Piece>> {
+pub(crate) fn read_leaves(submit: Submit<'_>, reads: &[LeafRead]) -> Vec<io::Result<Piece>> {
     let mut order: Vec<usize> = (0..reads.len()).collect();
     order.sort_by_key(|i| (Arc::as_ptr(&reads[*i].leaf), reads[*i].offset));
     let mut results: Vec<io::Result<Piece>> =
         reads.iter().map(|_| Err(io::Error::other("not read"))).collect();
     let runs = aggregate(reads, &order);
-    let failed = perform(pool, reads, &order, runs, &mut results);
+    let failed = perform(submit, reads, &order, runs, &mut results);
     if !failed.is_empty() {
         // One bad sector shall not cost its neighbours: each is read for itself.
         let alone = |at: usize| {
@@ -65,24 +69,25 @@ pub(crate) fn read_leaves(pool: &IoPool, reads: &[LeafRead]) -> Vec<io::Result<P
             Run { members: at..at + 1, offset: read.offset, len: read.len as u64 }
         };
         let runs = failed.into_iter().flatten().map(alone).collect();
-        perform(pool, reads, &order, runs, &mut results);
+        perform(submit, reads, &order, runs, &mut results);
     }
     if results.iter().any(Result::is_err) {
-        pool.set_failure();
+        submit.pool.set_failure();
     }
     results
 }
 
 /// Performs `runs`. Returns the members of those with several that failed, in ascending order.
 fn perform(
-    pool: &IoPool,
+    submit: Submit<'_>,
     reads: &[LeafRead],
     order: &[usize],
     runs: Vec<Run>,
     results: &mut [io::Result<Piece>],
 ) -> Vec<Range<usize>> {
     let mut failed = Vec::new();
-    for done in pool.run(split(reads, order, runs)) {
+    let batches = split(reads, order, runs, submit.priority);
+    for done in queue::run(submit.pool, submit.priority, batches) {
         for (run, req) in done.runs.into_iter().zip(done.reqs) {
             match req.take() {
                 Err(_) if run.members.len() > 1 => failed.push(run.members),
@@ -132,10 +137,13 @@ struct Batch {
     leaf: Arc<Vdev>,
     runs: Vec<Run>,
     reqs: Vec<ReadReq>,
+    /// How many of them the device has at once, as the queue counts.
+    active: usize,
 }
 
-/// Makes one batch for each leaf, or several where its device gains from that.
-fn split(reads: &[LeafRead], order: &[usize], runs: Vec<Run>) -> Vec<Batch> {
+/// Makes one batch for each leaf, or several where its device gains from that, or the class has a smaller
+/// share of it.
+fn split(reads: &[LeafRead], order: &[usize], runs: Vec<Run>, priority: Priority) -> Vec<Batch> {
     let mut batches: Vec<Batch> = Vec::new();
     let mut iter = runs.into_iter().peekable();
     while let Some(first) = iter.next() {
@@ -147,17 +155,66 @@ fn split(reads: &[LeafRead], order: &[usize], runs: Vec<Run>) -> Vec<Batch> {
             mine.push(run);
         }
         let bytes: u64 = mine.iter().map(|r| r.len).sum();
-        let pieces = leaf.device().map_or(1, |d| d.concurrency(mine.len(), bytes));
-        let pieces = pieces.clamp(1, mine.len());
-        let per_batch = mine.len().div_ceil(pieces);
-        while !mine.is_empty() {
-            let rest = mine.split_off(per_batch.min(mine.len()));
-            let reqs = mine.iter().map(|r| request(&leaf, r)).collect();
-            batches.push(Batch { leaf: leaf.clone(), runs: mine, reqs });
-            mine = rest;
+        let (device, requests) = (leaf.device(), mine.len());
+        let depth = device.as_ref().map_or(1, |d| d.depth(requests, bytes));
+        let pieces = match depth {
+            // One read after the other: in parallel by several threads.
+            ..=1 => in_parts(mine, device.map_or(1, |d| d.concurrency(requests, bytes))),
+            _ => in_shares(mine, depth, priority.most()),
+        };
+        for (runs, active) in pieces {
+            let reqs = runs.iter().map(|r| request(&leaf, r)).collect();
+            batches.push(Batch { leaf: leaf.clone(), runs, reqs, active });
         }
     }
     batches
+}
+
+/// Cuts up what is read one after the other; each piece counts as one request.
+fn in_parts(mut runs: Vec<Run>, parts: usize) -> Vec<(Vec<Run>, usize)> {
+    let each = runs.len().div_ceil(parts.clamp(1, runs.len().max(1)));
+    let mut pieces = Vec::new();
+    while !runs.is_empty() {
+        let rest = runs.split_off(each.min(runs.len()));
+        pieces.push((std::mem::replace(&mut runs, rest), 1));
+    }
+    pieces
+}
+
+/// Cuts up what a device has at once, `depth` reads at most, if that is more than `most` requests: then
+/// into pieces of half as many, so that the device is not idle between two. Large reads that follow one
+/// another count as the one that OpenZFS would join them to.
+fn in_shares(runs: Vec<Run>, depth: usize, most: usize) -> Vec<(Vec<Run>, usize)> {
+    let (limit, widest) = (tunables::AGGREGATION_LIMIT.get(), tunables::READ_GAP_LIMIT.get());
+    // The requests that it counts as: each a range of `runs`.
+    let mut requests: Vec<Vec<Run>> = Vec::new();
+    for run in runs {
+        let end = run.offset.saturating_add(run.len);
+        match requests.last_mut() {
+            Some(joined)
+                if let (Some(first), Some(last)) = (joined.first(), joined.last())
+                    && run.offset.saturating_sub(last.offset.saturating_add(last.len))
+                        <= widest
+                    && end.saturating_sub(first.offset) <= limit =>
+            {
+                joined.push(run);
+            }
+            _ => requests.push(vec![run]),
+        }
+    }
+    let each = if requests.len() <= most { most } else { (most / 2).max(1) };
+    let mut pieces: Vec<(Vec<Run>, usize)> = Vec::new();
+    for request in requests {
+        match pieces.last_mut() {
+            Some((runs, count)) if *count < each => {
+                runs.extend(request);
+                *count += 1;
+            }
+            _ => pieces.push((request, 1)),
+        }
+    }
+    pieces.iter_mut().for_each(|(_, count)| *count = (*count).min(depth));
+    pieces
 }
 
 /// The read of a run on the device. Beyond what a device can hold there is nothing to read:
@@ -172,6 +229,20 @@ fn request(leaf: &Vdev, run: &Run) -> ReadReq {
         req.result = Some(Err(io::Error::new(io::ErrorKind::UnexpectedEof, why)));
     }
     req
+}
+
+impl LeafWork for Batch {
+    fn leaf(&self) -> &Arc<Vdev> {
+        &self.leaf
+    }
+
+    fn requests(&self) -> usize {
+        self.reqs.len()
+    }
+
+    fn active(&self) -> usize {
+        self.active
+    }
 }
 
 impl Work for Batch {
@@ -223,87 +294,5 @@ fn hand_out(
             },
             Err(e) => Err(io::Error::new(e.kind(), e.to_string())),
         };
-    }
-}
-
-type Job = Box<dyn FnOnce() + Send>;
-
-/// Something to do on a thread of a pool.
-pub(crate) trait Work: Send + 'static {
-    /// Does it; the results are kept within.
-    fn run(&mut self);
-}
-
-/// Threads that run batches of reads or writes. They start when they are first needed and end with the pool.
-pub(crate) struct IoPool {
-    jobs: OnceLock<Option<Mutex<Sender<Job>>>>,
-    /// Whether requests failed since this was last asked.
-    failed: AtomicBool,
-}
-
-impl IoPool {
-    pub(crate) fn new() -> IoPool {
-        IoPool { jobs: OnceLock::new(), failed: AtomicBool::new(false) }
-    }
-
-    /// A request failed.
-    pub(crate) fn set_failure(&self) {
-        self.failed.store(true, Relaxed);
-    }
-
-    /// Whether a request failed since this was last called.
-    pub(crate) fn take_failure(&self) -> bool {
-        self.failed.load(Relaxed) && self.failed.swap(false, Relaxed)
-    }
-
-    /// Runs all batches, one of them on the calling thread, and gives them back in any order.
-    pub(crate) fn run<W: Work>(&self, mut batches: Vec<W>) -> Vec<W> {
-        let Some(mut own) = batches.pop() else { return Vec::new() };
-        let (done, finished) = channel();
-        for mut batch in batches {
-            let done = done.clone();
-            self.submit(Box::new(move || {
-                batch.run();
-                // The receiver waits for all senders: it is still there.
-                let _ = done.send(batch);
-            }));
-        }
-        drop(done);
-        own.run();
-        std::iter::once(own).chain(finished).collect()
-    }
-
-    /// Hands a job to a thread, or runs it here if there are none.
-    fn submit(&self, job: Job) {
-        let Some(sender) = self.jobs.get_or_init(start_threads) else { return job() };
-        let sent = sender.lock().unwrap_or_else(PoisonError::into_inner).send(job);
-        if let Err(refused) = sent {
-            (refused.0)();
-        }
-    }
-}
-
-/// `None` if no thread can be started.
-fn start_threads() -> Option<Mutex<Sender<Job>>> {
-    let (sender, receiver) = channel::<Job>();
-    let receiver = Arc::new(Mutex::new(receiver));
-    let mut started = 0;
-    for i in 0..THREADS {
-        let receiver = receiver.clone();
-        let thread = Builder::new().name(format!("vdev-io-{i}")).spawn(move || work(&receiver));
-        started += usize::from(thread.is_ok());
-    }
-    (started > 0).then(|| Mutex::new(sender))
-}
-
-fn work(jobs: &Mutex<Receiver<Job>>) {
-    loop {
-        // The lock is held only while a job is taken.
-        let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        match job {
-            // A thread outlives a panic: others wait for it.
-            Ok(job) => drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(job))),
-            Err(_) => return,
-        }
     }
 }

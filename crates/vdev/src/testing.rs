@@ -9,6 +9,7 @@ use cenote_format::nvlist::NvList;
 
 use crate::device::Device;
 use crate::inject::{FaultyDevice, MemDevice};
+use crate::queue::Queue;
 use crate::raidz::math;
 use crate::state::VdevState;
 use crate::stats::Stats;
@@ -80,6 +81,7 @@ fn vdev_on(
         dtl: RwLock::new(Dtl::Ranges(Vec::new())),
         stats: Stats::default(),
         written: Mutex::default(),
+        queue: Queue::default(),
     })
 }
 

@@ -15,7 +15,9 @@ use cenote_format::abd::Abd;
 use cenote_format::nvlist::NvList;
 
 use crate::indirect::{self, Maps};
-use crate::submit::{IoPool, LeafRead, Piece, read_leaves};
+use crate::queue::Priority;
+use crate::submit::{LeafRead, Piece, Submit, read_leaves};
+use crate::threads::IoPool;
 use crate::vdev::{Kind, Vdev};
 use crate::write::Writer;
 use crate::{
@@ -81,13 +83,13 @@ impl<'a> Place<'a> {
     /// Reads a place on a vdev that holds data.
     pub(crate) fn read(
         self,
-        pool: &IoPool,
+        submit: Submit<'_>,
         verify: Verify<'_>,
         faults: &mut Vec<Fault>,
     ) -> Result<Abd, VdevError> {
         let mut plan = self.plan();
-        let results = read_leaves(pool, &plan.first_reads());
-        plan.finish(pool, results, verify, faults)
+        let results = read_leaves(submit, &plan.first_reads());
+        plan.finish(submit, results, verify, faults)
     }
 }
 
@@ -102,17 +104,17 @@ impl Plan<'_> {
 
     fn finish(
         self,
-        pool: &IoPool,
+        submit: Submit<'_>,
         results: Vec<io::Result<Piece>>,
         verify: Verify<'_>,
         faults: &mut Vec<Fault>,
     ) -> Result<Abd, VdevError> {
         match self {
             Plan::Failed(error) => Err(error),
-            Plan::Mirror(read) => read.finish(pool, results.into_iter().next(), verify, faults),
-            Plan::RaidZ(read) => read.finish(pool, results, verify, faults),
+            Plan::Mirror(read) => read.finish(submit, results.into_iter().next(), verify, faults),
+            Plan::RaidZ(read) => read.finish(submit, results, verify, faults),
             Plan::Split(whole, pieces) => {
-                indirect::read_split(pool, whole, &pieces, verify, faults)
+                indirect::read_split(submit, whole, &pieces, verify, faults)
             }
         }
     }
@@ -227,6 +229,16 @@ impl VdevTree {
     /// those of each device in parallel to the others. Results are in the order of `reqs`; what they
     /// say of leaves is not counted yet.
     pub fn read_many(&self, reqs: &[BlockRead<'_>]) -> Vec<Outcome<Result<Abd, VdevError>>> {
+        self.read_many_as(Priority::SyncRead, reqs)
+    }
+
+    /// As [`VdevTree::read_many`], in another class than that of reads that somebody waits for.
+    pub fn read_many_as(
+        &self,
+        priority: Priority,
+        reqs: &[BlockRead<'_>],
+    ) -> Vec<Outcome<Result<Abd, VdevError>>> {
+        let submit = Submit { pool: &self.pool, priority };
         let mut plans: Vec<(Plan<'_>, Range<usize>)> = Vec::with_capacity(reqs.len());
         let mut reads = Vec::with_capacity(reqs.len());
         for req in reqs {
@@ -235,12 +247,12 @@ impl VdevTree {
             reads.append(&mut plan.first_reads());
             plans.push((plan, start..reads.len()));
         }
-        let mut results = read_leaves(&self.pool, &reads).into_iter();
+        let mut results = read_leaves(submit, &reads).into_iter();
         let mut done = Vec::with_capacity(reqs.len());
         for ((plan, range), req) in plans.into_iter().zip(reqs) {
             let mine = results.by_ref().take(range.len()).collect();
             let mut faults = Vec::new();
-            let block = plan.finish(&self.pool, mine, req.verify, &mut faults);
+            let block = plan.finish(submit, mine, req.verify, &mut faults);
             done.push(Outcome { block, faults });
         }
         self.look_after();
@@ -280,6 +292,7 @@ impl VdevTree {
         if size == 0 || size > MAX_BLOCK {
             return Err(place.error(&format!("a read of {size} bytes")));
         }
-        place.read(&self.pool, &|_| true, &mut Vec::new())
+        let submit = Submit { pool: &self.pool, priority: Priority::SyncRead };
+        place.read(submit, &|_| true, &mut Vec::new())
     }
 }

@@ -171,7 +171,7 @@ fn a_bad_sector_costs_only_its_block() {
     let good: Vec<bool> = t.read_many(&reqs).iter().map(|r| r.block.is_ok()).collect();
     assert_eq!(good, [true, true, false, true, true]);
     assert_eq!(read_errors(&t), [1]);
-    assert_eq!(t.root().active_reads(), 0);
+    assert_eq!(t.root().queues(), crate::QueueFigures::default());
 }
 
 #[test]

@@ -3,11 +3,52 @@
 use crate::declare_tunables;
 use crate::tunable::SOME;
 
+/// Requests of a device.
+const REQUESTS: (u64, u64) = (1, 1 << 20);
+
 declare_tunables! {
     RECONSTRUCT_COMBINATIONS "zfs_reconstruct_indirect_combinations_max" Now Count 4096 SOME,
         "Most combinations of copies that are tried to put together a block of a removed vdev";
     AGGREGATION_LIMIT "zfs_vdev_aggregation_limit" Now Bytes 1_048_576 (0, 16_777_216),
         "Most bytes of neighbouring reads or writes that are done as one; 0: none are";
+    ASYNC_READ_MAX_ACTIVE "zfs_vdev_async_read_max_active" Now Count 3 REQUESTS,
+        "Most reads ahead that a device has at once";
+    ASYNC_READ_MIN_ACTIVE "zfs_vdev_async_read_min_active" Now Count 1 REQUESTS,
+        "Least reads ahead that a device has at once, where it has the most that it may have";
+    ASYNC_WRITE_ACTIVE_MAX_DIRTY_PERCENT "zfs_vdev_async_write_active_max_dirty_percent" Now Percent 60 (0, 100),
+        "Where more than this part of what may be dirty is, a device has the most writes of a transaction group";
+    ASYNC_WRITE_ACTIVE_MIN_DIRTY_PERCENT "zfs_vdev_async_write_active_min_dirty_percent" Now Percent 30 (0, 100),
+        "Where less than this part of what may be dirty is, a device has the least writes of a transaction group";
+    ASYNC_WRITE_MAX_ACTIVE "zfs_vdev_async_write_max_active" Now Count 10 REQUESTS,
+        "Most writes of a transaction group that a device has at once";
+    ASYNC_WRITE_MIN_ACTIVE "zfs_vdev_async_write_min_active" Now Count 2 REQUESTS,
+        "Least writes of a transaction group that a device has at once, where it has the most that it may have";
+    MAX_ACTIVE "zfs_vdev_max_active" Now Count 1000 REQUESTS,
+        "Most requests of all classes that a device has at once";
     READ_GAP_LIMIT "zfs_vdev_read_gap_limit" Now Bytes 32_768 (0, 16_777_216),
         "Most bytes between two reads that are read for nothing so that they are done as one";
+    REBUILD_MAX_ACTIVE "zfs_vdev_rebuild_max_active" Now Count 3 REQUESTS,
+        "Most reads and writes of a sequential rebuild that a device has at once";
+    REBUILD_MIN_ACTIVE "zfs_vdev_rebuild_min_active" Now Count 1 REQUESTS,
+        "Least reads and writes of a sequential rebuild that a device has at once, where it has the most that it may have";
+    REMOVAL_MAX_ACTIVE "zfs_vdev_removal_max_active" Now Count 2 REQUESTS,
+        "Most reads and writes of a removal that a device has at once";
+    REMOVAL_MIN_ACTIVE "zfs_vdev_removal_min_active" Now Count 1 REQUESTS,
+        "Least reads and writes of a removal that a device has at once, where it has the most that it may have";
+    SCRUB_MAX_ACTIVE "zfs_vdev_scrub_max_active" Now Count 3 REQUESTS,
+        "Most reads and writes of a scrub or resilver that a device has at once";
+    SCRUB_MIN_ACTIVE "zfs_vdev_scrub_min_active" Now Count 1 REQUESTS,
+        "Least reads and writes of a scrub or resilver that a device has at once, where it has the most that it may have";
+    SYNC_READ_MAX_ACTIVE "zfs_vdev_sync_read_max_active" Now Count 10 REQUESTS,
+        "Most reads that somebody waits for that a device has at once";
+    SYNC_READ_MIN_ACTIVE "zfs_vdev_sync_read_min_active" Now Count 10 REQUESTS,
+        "Least reads that somebody waits for that a device has at once, where it has the most that it may have";
+    SYNC_WRITE_MAX_ACTIVE "zfs_vdev_sync_write_max_active" Now Count 10 REQUESTS,
+        "Most writes that somebody waits for that a device has at once";
+    SYNC_WRITE_MIN_ACTIVE "zfs_vdev_sync_write_min_active" Now Count 10 REQUESTS,
+        "Least writes that somebody waits for that a device has at once, where it has the most that it may have";
+    TRIM_MAX_ACTIVE "zfs_vdev_trim_max_active" Now Count 2 REQUESTS,
+        "Most requests to trim that a device has at once";
+    TRIM_MIN_ACTIVE "zfs_vdev_trim_min_active" Now Count 1 REQUESTS,
+        "Least requests to trim that a device has at once, where it has the most that it may have";
 }

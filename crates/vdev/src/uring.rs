@@ -38,7 +38,7 @@ use crate::direct::Direct;
 use crate::slots::{SLOT, SLOTS, Slot};
 
 /// Reads in flight at once on one ring.
-const DEPTH: u32 = 64;
+pub(crate) const DEPTH: u32 = 64;
 
 /// Set when the kernel said that it has no io_uring for this process: trying again is no use.
 static REFUSED: AtomicBool = AtomicBool::new(false);

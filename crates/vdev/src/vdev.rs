@@ -18,6 +18,7 @@ use cenote_format::nvlist::NvList;
 use cenote_format::{SECTOR, SECTOR_SHIFT};
 
 use crate::device::Device;
+use crate::queue::{Queue, QueueFigures};
 use crate::raidz::map::Geometry;
 use crate::state::{self, VdevState};
 use crate::stats::{Io, LATENCY_BUCKETS, LatencyHistogram, Stats};
@@ -142,6 +143,8 @@ pub struct Vdev {
     pub(crate) stats: Stats,
     /// What of a leaf's writes is not known to be durable.
     pub(crate) written: Mutex<Written>,
+    /// The requests of a leaf's device.
+    pub(crate) queue: Queue,
 }
 
 impl Vdev {
@@ -252,16 +255,12 @@ impl Vdev {
         (reads, writes, bytes_read, bytes_written)
     }
 
-    /// Reads under way now.
-    pub fn active_reads(&self) -> u64 {
-        let below: u64 = self.children.iter().map(|c| c.active_reads()).sum();
-        self.stats.reads.in_flight() + below
-    }
-
-    /// Writes under way now.
-    pub fn active_writes(&self) -> u64 {
-        let below: u64 = self.children.iter().map(|c| c.active_writes()).sum();
-        self.stats.writes.in_flight() + below
+    /// Requests that wait, and those that devices have, by class; of an interior vdev the sums over its
+    /// leaves.
+    pub fn queues(&self) -> QueueFigures {
+        let mut sum = self.queue.figures();
+        self.children.iter().for_each(|c| sum.add(&c.queues()));
+        sum
     }
 
     /// Latencies of the reads of the leaves.

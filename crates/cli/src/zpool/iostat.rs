@@ -1,9 +1,9 @@
 //! `zpool iostat`: space, operations and bandwidth per pool and vdev, latencies, queues.
 //!
 //! Figures are per second: since the import in the first report (all of them, for histograms),
-//! since the previous report in those that follow. There is no queue in front of the devices: all
-//! waiting is at the device, reads count as synchronous and writes as asynchronous ones. Columns
-//! about other kinds of I/O stay empty.
+//! since the previous report in those that follow. Queues are shown as they are at the moment. Latencies
+//! are those of the devices alone, and are not told apart by class: reads are in the columns of
+//! synchronous ones, writes in those of asynchronous ones, and the columns of other classes stay empty.
 
 mod choice;
 
@@ -17,8 +17,8 @@ use crate::zpool::select::select;
 use cenote_command::outcome::{Outcome, usage};
 use cenote_dsl::human::{nicenum, nicetime};
 use cenote_pool::status::NameStyle;
-use cenote_vdev::Vdev;
 use cenote_vdev::stats::LatencyHistogram;
+use cenote_vdev::{Priority, QueueFigures, Vdev};
 use choice::{Choice, take_schedule};
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -84,8 +84,16 @@ const HISTOGRAM: Group = Group {
 const READ_COLUMNS: [usize; 2] = [0, 2];
 /// Columns that writes fill.
 const WRITE_COLUMNS: [usize; 2] = [1, 3];
-/// Columns of [`QUEUES`] for reads and writes that are at the device.
-const ACTIVE_COLUMNS: (usize, usize) = (1, 7);
+/// The classes of [`QUEUES`], each with two columns.
+const CLASSES: [Priority; 7] = [
+    Priority::SyncRead,
+    Priority::SyncWrite,
+    Priority::AsyncRead,
+    Priority::AsyncWrite,
+    Priority::Scrub,
+    Priority::Trim,
+    Priority::Rebuild,
+];
 /// Width of a column otherwise.
 const WIDTH: usize = 5;
 
@@ -374,13 +382,10 @@ impl Report<'_> {
             }
         }
         if self.show.queues {
-            for at in 0..QUEUES.bottom.len() {
-                cells.push(self.number(match at {
-                    at if at == ACTIVE_COLUMNS.0 => vdev.active_reads(),
-                    at if at == ACTIVE_COLUMNS.1 => vdev.active_writes(),
-                    _ => 0,
-                }));
-                widths.push(self.width(&QUEUES));
+            let QueueFigures { pending, active } = vdev.queues();
+            for class in CLASSES.map(|class| class as usize) {
+                cells.extend([pending[class], active[class]].map(|n| self.number(n)));
+                widths.extend([self.width(&QUEUES); 2]);
             }
         }
         self.line(name, depth, &cells, &widths, ctx)

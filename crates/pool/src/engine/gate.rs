@@ -242,6 +242,12 @@ impl Gate {
         self.state.lock().throttle.bytes()
     }
 
+    /// The same in hundredths of what may be.
+    pub fn dirty_percent(&self) -> u64 {
+        let (dirty, limit) = (u128::from(self.dirty()), u128::from(self.limit()));
+        u64::try_from(dirty * 100 / limit).unwrap_or(u64::MAX)
+    }
+
     /// There is something to write in the open group, which can wait for its time.
     pub fn note(&self) {
         self.work(&mut self.state.lock());

@@ -83,6 +83,7 @@ impl Core {
         self.missed.clear();
         let checked = shared.disk.tree().recheck();
         checked.map_err(|e| EngineError::Unsupported(e.to_string()))?;
+        shared.disk.tree().set_dirty_percent(shared.gate.dirty_percent());
         let mut recorder = Recorder::begin(&shared.disk, txg);
         recorder.closed(&closed);
         shared.history.writing(recorder.so_far());

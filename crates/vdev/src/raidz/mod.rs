@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use cenote_format::abd::Abd;
 
-use crate::submit::{IoPool, LeafRead, Piece, read_leaves};
+use crate::submit::{LeafRead, Piece, Submit, read_leaves};
 use crate::vdev::{Trust, Vdev};
 use crate::{Fault, VdevError, Verify, mirror};
 
@@ -149,7 +149,7 @@ impl<'a> Read<'a> {
     /// The block, given the results of [`Read::first_reads`] (`vdev_raidz_io_done`).
     pub(crate) fn finish(
         mut self,
-        pool: &IoPool,
+        submit: Submit<'_>,
         results: Vec<io::Result<Piece>>,
         verify: Verify<'_>,
         faults: &mut Vec<Fault>,
@@ -162,7 +162,7 @@ impl<'a> Read<'a> {
         if let Some(block) = self.attempt_each(&attempts, &[], verify) {
             return Ok(self.verified(block, faults));
         }
-        self.read_everything(pool);
+        self.read_everything(submit);
         let tried = attempts;
         if let Some(block) = self.attempt_each(&[self.which(&doubtful)], &tried, verify) {
             return Ok(self.verified(block, faults));
@@ -171,7 +171,7 @@ impl<'a> Read<'a> {
             if let Some(block) = self.try_combinations(verify) {
                 return Ok(self.verified(block, faults));
             }
-            if !self.read_other_copies(pool) {
+            if !self.read_other_copies(submit) {
                 return Err(self.failed(faults));
             }
         }
@@ -194,21 +194,21 @@ impl<'a> Read<'a> {
     }
 
     /// Reads every column that has no data from whatever leaf is left.
-    fn read_everything(&mut self, pool: &IoPool) {
+    fn read_everything(&mut self, submit: Submit<'_>) {
         loop {
             let (asked, reads) = self.next_reads(self.which(&|c| c.data.is_none()));
             if asked.is_empty() {
                 return;
             }
-            let results = read_leaves(pool, &reads);
+            let results = read_leaves(submit, &reads);
             self.store(&asked, results);
         }
     }
 
     /// Reads again from another leaf each column that has several. `false` if none is left.
-    fn read_other_copies(&mut self, pool: &IoPool) -> bool {
+    fn read_other_copies(&mut self, submit: Submit<'_>) -> bool {
         let (asked, reads) = self.next_reads((0..self.columns.len()).collect());
-        let results = read_leaves(pool, &reads);
+        let results = read_leaves(submit, &reads);
         self.store(&asked, results);
         !asked.is_empty()
     }

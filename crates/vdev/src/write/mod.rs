@@ -53,7 +53,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
 
-use crate::submit::{IoPool, Work};
+use crate::queue::Priority;
+use crate::threads::{IoPool, Work};
 use crate::traffic::{Content, Meter, Traffic};
 use crate::tree::{self, VdevTree};
 use crate::vdev::{Kind, Vdev, merged};
@@ -95,6 +96,8 @@ pub(crate) struct Writer {
     pub probing: Mutex<()>,
     /// Held by writes of blocks side by side, and alone while wrong bytes are replaced (`crate::fault`).
     pub healing: RwLock<()>,
+    /// How much of what may be dirty in the pool is.
+    pub dirty_percent: AtomicU64,
 }
 
 impl Writer {
@@ -106,6 +109,7 @@ impl Writer {
             lost: Mutex::default(),
             probing: Mutex::default(),
             healing: RwLock::default(),
+            dirty_percent: AtomicU64::new(0),
         }
     }
 }
@@ -124,6 +128,15 @@ impl VdevTree {
     ///
     /// `Ok` means that the block can be read back; it is durable after [`VdevTree::flush_all`].
     pub fn write_many(&self, blocks: &[BlockWrite]) -> Vec<Result<(), VdevError>> {
+        self.write_many_as(Priority::AsyncWrite, blocks)
+    }
+
+    /// As [`VdevTree::write_many`], in another class than that of a transaction group's blocks.
+    pub fn write_many_as(
+        &self,
+        priority: Priority,
+        blocks: &[BlockWrite],
+    ) -> Vec<Result<(), VdevError>> {
         let laid_out = self.lay_out(blocks);
         let mut writes = Vec::with_capacity(blocks.len());
         let plans: Vec<Result<Plan<'_>, VdevError>> = blocks
@@ -132,7 +145,7 @@ impl VdevTree {
             .map(|(block, columns)| self.plan_write(block, columns?, &mut writes))
             .collect();
         let beside = self.writer.healing.read().unwrap_or_else(PoisonError::into_inner);
-        let results = write_leaves(&self.writer, &writes);
+        let results = write_leaves(&self.writer, priority, &writes);
         drop(beside);
         let finish = |(block, plan): (&BlockWrite, Result<Plan<'_>, VdevError>)| {
             plan.and_then(|plan| plan.finish(block, &results))
@@ -284,6 +297,12 @@ impl VdevTree {
     /// uberblocks too. A write that carries both counts as data, though its bytes are told apart.
     pub fn written(&self) -> Traffic {
         self.writer.writes.now()
+    }
+
+    /// Tells how much of what may be dirty in the pool is, in hundredths: the more, the more
+    /// asynchronous writes its devices get at once.
+    pub fn set_dirty_percent(&self, percent: u64) {
+        self.writer.dirty_percent.store(percent, Relaxed);
     }
 
     /// Flushes of devices that succeeded since the pool was opened.

@@ -13,7 +13,7 @@ use super::BlockWrite;
 use super::sums::{add_p, add_pq, add_pqr, double};
 use crate::VdevError;
 use crate::raidz::map::Extent;
-use crate::submit::{IoPool, Work};
+use crate::threads::{IoPool, Work};
 use crate::vdev::Vdev;
 
 /// Bytes of parity computed at a time.

@@ -2,12 +2,13 @@
 //!
 //! As for reads (`crate::submit`), with these differences: only writes that follow one another
 //! without a gap become one, which takes no copy, since the pieces of both are handed to the
-//! kernel as they are; large ones join too; and each device gets one batch, since writes to one
-//! file exclude each other in the kernel anyway.
+//! kernel as they are; large ones join too; and each device gets one batch, which is done one write
+//! after the other, since writes to one file exclude each other in the kernel anyway.
 
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use cenote_format::LABEL_START;
@@ -15,7 +16,8 @@ use cenote_format::abd::Abd;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
 
 use crate::device::WriteReq;
-use crate::submit::Work;
+use crate::queue::{self, LeafWork, Priority};
+use crate::threads::Work;
 use crate::traffic::{Content, Meter};
 use crate::tunables;
 use crate::vdev::Vdev;
@@ -33,20 +35,24 @@ pub(crate) struct LeafWrite {
 
 /// Performs `writes`; the results are in their order. Counts operations, latencies and write
 /// errors at the leaves, and what they missed.
-pub(crate) fn write_leaves(writer: &Writer, writes: &[LeafWrite]) -> Vec<io::Result<()>> {
+pub(crate) fn write_leaves(
+    writer: &Writer,
+    priority: Priority,
+    writes: &[LeafWrite],
+) -> Vec<io::Result<()>> {
     let mut order: Vec<usize> = (0..writes.len()).collect();
     order.sort_by_key(|i| (Arc::as_ptr(&writes[*i].leaf), writes[*i].offset));
     let failures = |w: &LeafWrite| w.leaf.written().flush_failures();
     let failures_before: Vec<u64> = writes.iter().map(failures).collect();
     let mut results: Vec<io::Result<()>> =
         writes.iter().map(|_| Err(io::Error::other("not written"))).collect();
-    let failed = perform(writer, writes, &order, aggregate(writes, &order), &mut results);
+    let failed = perform(writer, priority, writes, &order, aggregate(writes, &order), &mut results);
     if !failed.is_empty() {
         // One bad sector shall not cost its neighbours: each is written for itself.
         let mut failed: Vec<usize> = failed.into_iter().flatten().collect();
         failed.sort_unstable();
         let runs = failed.into_iter().map(|at| at..at + 1).collect();
-        perform(writer, writes, &order, runs, &mut results);
+        perform(writer, priority, writes, &order, runs, &mut results);
     }
     if results.iter().any(Result::is_err) {
         writer.pool.set_failure();
@@ -97,13 +103,17 @@ fn aggregate(writes: &[LeafWrite], order: &[usize]) -> Vec<Range<usize>> {
 /// Performs `runs`. Returns those with several members that failed.
 fn perform(
     writer: &Writer,
+    priority: Priority,
     writes: &[LeafWrite],
     order: &[usize],
     runs: Vec<Range<usize>>,
     results: &mut [io::Result<()>],
 ) -> Vec<Range<usize>> {
     let mut failed = Vec::new();
-    for done in writer.pool.run(batches(writes, order, runs)) {
+    let batches = batches(writes, order, runs);
+    let dirty = writer.dirty_percent.load(Relaxed);
+    batches.iter().for_each(|batch| batch.leaf.queue.set_dirty_percent(dirty));
+    for done in queue::run(&writer.pool, priority, batches) {
         for (run, req) in done.runs.into_iter().zip(done.reqs) {
             match req.take() {
                 Err(_) if run.len() > 1 => failed.push(run),
@@ -195,6 +205,16 @@ fn request(leaf: &Vdev, offset: u64, data: Abd) -> WriteReq {
         req.result = Some(Err(io::Error::new(io::ErrorKind::InvalidInput, why)));
     }
     req
+}
+
+impl LeafWork for Batch {
+    fn leaf(&self) -> &Arc<Vdev> {
+        &self.leaf
+    }
+
+    fn requests(&self) -> usize {
+        self.reqs.len()
+    }
 }
 
 impl Work for Batch {

@@ -247,7 +247,7 @@ fn neighbours_are_written_together() {
     let (_, writes, _, bytes) = tree.root().io_stats();
     assert_eq!((writes, bytes), (6, 2 * 1024 * (3 * 1024 - 1)));
     assert_eq!(tree.root().write_latency().iter().sum::<u64>(), 6);
-    assert_eq!(tree.root().active_writes(), 0);
+    assert_eq!(tree.root().queues(), crate::QueueFigures::default());
     assert!(all.iter().all(|b| read_back(&tree, b).is_ok()));
 }
 
