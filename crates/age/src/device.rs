@@ -5,8 +5,8 @@
 //! the simulation puts some, it *discards* what the engine had there before, so that memory holds
 //! what is in use and not what once was.
 
+use cenote_engine::create::{LeafKind, OpenDevices, Opened};
 use cenote_format::LABEL_START;
-use cenote_pool::create::{LeafKind, OpenDevices, Opened};
 use cenote_vdev::{Device, ReadReq, Vdev, WriteReq};
 use std::collections::BTreeMap;
 use std::fs::File;

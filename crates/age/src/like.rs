@@ -10,9 +10,9 @@
 //! vdevs and vdevs that were removed have no part in it.
 
 use crate::spec::AgeError;
+use cenote_engine::create::Redundancy;
 use cenote_format::nvlist::NvList;
 use cenote_pool::Pool;
-use cenote_pool::create::Redundancy;
 use cenote_pool::metaslab::{AllocClass, PoolSpace, VdevSpace};
 
 /// Smallest log2 of the bytes of a metaslab that can be simulated: that of a label, in which the

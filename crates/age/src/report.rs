@@ -18,7 +18,7 @@
 use crate::device::Traffic;
 use crate::space::{Books, Tally};
 use crate::spec::{AgeError, Spec};
-use cenote_pool::engine::Engine;
+use cenote_engine::Engine;
 use cenote_store::alloc::{Class, Metaslab};
 use cenote_store::histogram::Histogram;
 use serde::Serialize;

@@ -22,13 +22,12 @@ use crate::workload::{Cut, Layout, Workload, workload};
 use cenote_dmu::outside::{Chance, Clock, Outside, Timer};
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::PoolSpace;
+use cenote_engine::create::{CreateSpec, FIRST_TXG, Redundancy, VdevSpec};
+use cenote_engine::{CreateRequest, Engine, EngineOptions, SyncContext};
 use cenote_format::LABEL_START;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
-use cenote_pool::create::{
-    CreateSpec, FIRST_TXG, FeatureChoice, Redundancy, VdevSpec, choose_features,
-};
-use cenote_pool::engine::{CreateRequest, Engine, EngineOptions, SyncContext};
-use cenote_pool::map::{self, MetaslabMap, SpaceMapReport, VdevMap};
+use cenote_inspect::map::{self, MetaslabMap, SpaceMapReport, VdevMap};
+use cenote_pool::features::{FeatureChoice, choose_features};
 use cenote_pool::metaslab::AllocClass;
 use cenote_store::alloc::{Allocator, Class, Extent, Group, Metaslab, Options, TXG_DEFER_SIZE};
 use cenote_store::tunables;
@@ -174,7 +173,7 @@ fn create(
         ..VdevSpec::new(top.redundancy, disks.iter().map(|d| d.path().to_path_buf()).collect())
     };
     let specs = tops.iter().zip(&sets).map(vdev).collect();
-    let layout = cenote_pool::create::Layout { tops: specs, ..Default::default() };
+    let layout = cenote_engine::create::Layout { tops: specs, ..Default::default() };
     let named = [("log_spacemap".to_string(), spec.logs)];
     let choice = FeatureChoice { none: false, compatibility: None, named: &named };
     let (features, _) = choose_features(&choice).map_err(AgeError::Spec)?;

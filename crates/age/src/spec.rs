@@ -2,7 +2,8 @@
 
 use crate::like::{PoolModel, VdevModel};
 use cenote_dmu::write::{MAX_INDIRECT_SHIFT, MIN_INDIRECT_SHIFT};
-use cenote_pool::create::{ASHIFTS, MIN_DEVICE};
+use cenote_engine::create::MIN_DEVICE;
+use cenote_pool::config::ASHIFTS;
 use serde::Serialize;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -22,10 +23,10 @@ pub enum AgeError {
     Spec(String),
     /// The pool could not be made.
     #[error(transparent)]
-    Create(#[from] cenote_pool::create::CreateError),
+    Create(#[from] cenote_engine::create::CreateError),
     /// The pool failed.
     #[error(transparent)]
-    Engine(#[from] cenote_pool::engine::EngineError),
+    Engine(#[from] cenote_engine::EngineError),
     /// The pool is not as the simulation left it.
     #[error("the simulation has lost track: {0}")]
     Broken(String),

@@ -7,11 +7,9 @@ use cenote_age::sim::POOL;
 use cenote_age::{Event, Series, Simulation, Spec, Work};
 use cenote_dmu::outside::Chance;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
-use cenote_pool::create::{
-    CreateSpec, FIRST_TXG, FeatureChoice, Layout, Redundancy, SystemDevices, VdevSpec,
-    choose_features,
-};
-use cenote_pool::engine::{CreateRequest, Engine, EngineOptions, SyncContext};
+use cenote_engine::create::{CreateSpec, FIRST_TXG, Layout, Redundancy, SystemDevices, VdevSpec};
+use cenote_engine::{CreateRequest, Engine, EngineOptions, SyncContext};
+use cenote_pool::features::{FeatureChoice, choose_features};
 use cenote_store::alloc::TXG_DEFER_SIZE;
 use cenote_store::histogram::Histogram;
 use cenote_testpools::{judge, zdb};

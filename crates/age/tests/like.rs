@@ -5,7 +5,7 @@
 
 use cenote_age::like::VdevModel;
 use cenote_age::{Event, PoolModel, Series, Simulation, Spec, Work};
-use cenote_pool::map::{SpaceMapReport, UnflushedMap};
+use cenote_inspect::map::{SpaceMapReport, UnflushedMap};
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_testpools::zdb;
 use std::path::Path;

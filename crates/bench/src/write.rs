@@ -12,12 +12,10 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use cenote_dmu::write::WriteError;
 use cenote_dsl::write::props::NewValue;
+use cenote_engine::create::{CreateSpec, FIRST_TXG, Layout, Redundancy, SystemDevices, VdevSpec};
+use cenote_engine::{CreateRequest, Engine, EngineOptions};
 use cenote_format::compress::Compression;
-use cenote_pool::create::{
-    CreateSpec, FIRST_TXG, FeatureChoice, Layout, Redundancy, SystemDevices, VdevSpec,
-    choose_features,
-};
-use cenote_pool::engine::{CreateRequest, Engine, EngineOptions};
+use cenote_pool::features::{FeatureChoice, choose_features};
 use cenote_zpl::{CreateProps, FileSystem, NewNode, NodeKind, Settings};
 
 use crate::WriteArgs;

@@ -4,8 +4,8 @@
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::{Dataset, DatasetKind};
-use cenote_pool::change::{Contents, Format};
-use cenote_pool::engine::{Engine, EngineError, NotReplayed};
+use cenote_engine::change::{Contents, Format};
+use cenote_engine::{Engine, EngineError, NotReplayed};
 use cenote_zpl::{
     Atime, CaseSensitivity, Clock, CreateProps, PrimaryCache, Replayed, Settings, Supervisor,
     Visibility, Volume, format, format_volume,
@@ -21,7 +21,7 @@ const EDQUOT: i32 = 122;
 /// Bytes of an ordinary dnode.
 const DNODE: usize = 512;
 
-/// Files and volumes, for [`cenote_pool::change::Changes`].
+/// Files and volumes, for [`cenote_engine::change::Changes`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Files;
 

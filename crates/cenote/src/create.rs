@@ -3,11 +3,10 @@
 use crate::contents::Files;
 use crate::{Pool, Result};
 use cenote_dmu::outside::Chance;
-use cenote_pool::change::{Contents, root_filesystem};
-use cenote_pool::create::{
-    CreateError, CreateSpec, FIRST_TXG, FeatureChoice, SystemDevices, choose_features, parse,
-};
-use cenote_pool::engine::{CreateRequest, Engine, EngineOptions};
+use cenote_engine::change::{Contents, root_filesystem};
+use cenote_engine::create::{CreateError, CreateSpec, FIRST_TXG, SystemDevices, parse};
+use cenote_engine::{CreateRequest, Engine, EngineOptions};
+use cenote_pool::features::{FeatureChoice, choose_features};
 use cenote_pool::props::{PropChange, PropContext, When};
 
 /// A pool that is to be created, as `zpool create` does it.

@@ -3,7 +3,7 @@
 use crate::contents::{settings, whole};
 use crate::pool::{changed, owned};
 use crate::{DatasetKind, Error, FileSystem, Pool, Result, Source, Volume};
-use cenote_pool::change::{ChangeError, Dependents, dependents};
+use cenote_engine::change::{ChangeError, Dependents, dependents};
 
 /// A file system, volume, snapshot or bookmark. What it is called and what is said of it is as it was
 /// when it was looked up.

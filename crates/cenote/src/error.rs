@@ -1,9 +1,9 @@
 //! What can go wrong.
 
+use cenote_engine::EngineError;
+use cenote_engine::change::ChangeError;
+use cenote_engine::create::CreateError;
 use cenote_pool::ImportError;
-use cenote_pool::change::ChangeError;
-use cenote_pool::create::CreateError;
-use cenote_pool::engine::EngineError;
 use std::io;
 
 /// Why something could not be opened, read or changed.

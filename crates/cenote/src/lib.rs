@@ -87,9 +87,9 @@ mod volume;
 mod write;
 
 pub use cenote_dsl::{DatasetKind, Source};
+pub use cenote_engine::change::ChangeError;
+pub use cenote_engine::tunables;
 pub use cenote_pool::ImportOptions;
-pub use cenote_pool::change::ChangeError;
-pub use cenote_pool::tunables;
 pub use cenote_zpl::{Attr as Metadata, SetAttr, SetTime};
 pub use create::CreatePool;
 pub use dataset::{Dataset, Datasets};

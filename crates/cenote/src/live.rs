@@ -3,7 +3,7 @@
 
 use crate::{Error, Result};
 use cenote_dsl::Dataset;
-use cenote_pool::engine::Engine;
+use cenote_engine::Engine;
 use cenote_zpl::{FileSystem, PrimaryCache, Settings, Volume};
 use parking_lot::Mutex;
 use std::collections::HashMap;

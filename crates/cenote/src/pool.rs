@@ -3,8 +3,8 @@
 use crate::contents::{Files, settings};
 use crate::live::Registry;
 use crate::{Dataset, Datasets, Error, Result};
-use cenote_pool::change::{ChangeError, Changes, Kind, NewDataset, NewSnapshot};
-use cenote_pool::engine::{Engine, EngineOptions};
+use cenote_engine::change::{ChangeError, Changes, Kind, NewDataset, NewSnapshot};
+use cenote_engine::{Engine, EngineOptions};
 use cenote_pool::{Candidate, ImportOptions, discover};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use cenote::contents::{replay_logs, settings};
+use cenote_engine::{Engine, EngineOptions};
+use cenote_inspect::traverse::{Options, Subject, Verify, run};
 use cenote_manifest_check::{
     Checks, ZplTree, check_tree, check_volume, datasets_with_files, datasets_with_volume,
 };
-use cenote_pool::engine::{Engine, EngineOptions};
 use cenote_pool::metaslab::PoolSpace;
-use cenote_pool::traverse::{Options, Subject, Verify, run};
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_testpools::TempPool;
 use cenote_zpl::{FileSystem, Volume};

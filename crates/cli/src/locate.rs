@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::pools::{Imported, Opened};
 use crate::zfs::select::{Kinds, Node, open};
 use cenote_dsl::DatasetKind;
-use cenote_pool::map::InUse;
+use cenote_inspect::map::InUse;
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_zpl::{FileSystem, Volume};
 use std::collections::HashMap;

@@ -22,6 +22,9 @@ use cenote_vdev::DeviceLabels;
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 
+/// Range of `ashift` that can be asked for.
+pub const ASHIFTS: std::ops::RangeInclusive<u64> = 9..=16;
+
 /// Top-level vdevs that a label may claim. OpenZFS has no such limit, but a block pointer can name
 /// only so many, and the number sizes a table.
 pub const MAX_TOP_LEVEL: u64 = 1 << 16;

@@ -26,7 +26,7 @@ use cenote_format::encode::zap::{Key, Value};
 use cenote_format::nvlist::{NvList, NvValue};
 
 /// The object directory (`DMU_POOL_DIRECTORY_OBJECT`).
-pub(crate) const DIRECTORY: u64 = 1;
+pub const DIRECTORY: u64 = 1;
 
 /// Bytes of the blocks of objects that hold packed nvlists (`SPA_CONFIG_BLOCKSIZE`).
 const NVLIST_BLOCK: u64 = 16 << 10;
@@ -285,13 +285,13 @@ pub(crate) fn kernel_text(name: &str) -> String {
 }
 
 /// The integer `name` of the object directory.
-pub(crate) fn entry(mos: &mut OpenObjectSet, name: &str) -> Result<Option<u64>> {
+pub fn entry(mos: &mut OpenObjectSet, name: &str) -> Result<Option<u64>> {
     let value = ZapMut::open(mos, DIRECTORY).lookup(&Key::Name(name.as_bytes()))?;
     Ok(value.and_then(|(_, v)| v.first().copied()).filter(|n| *n != 0))
 }
 
 /// Sets the integer `name` of the object directory.
-pub(crate) fn set_entry(mos: &mut OpenObjectSet, name: &str, value: u64) -> Result<()> {
+pub fn set_entry(mos: &mut OpenObjectSet, name: &str, value: u64) -> Result<()> {
     ZapMut::open(mos, DIRECTORY).update(&Key::Name(name.as_bytes()), &Value::U64(&[value]))
 }
 
@@ -322,7 +322,7 @@ pub fn sync_aux(mos: &mut OpenObjectSet, which: &str, devices: &[NvList]) -> Res
 ///
 /// # Errors
 /// It cannot be read.
-pub(crate) fn aux(mos: &mut OpenObjectSet, which: &str) -> Result<Vec<NvList>> {
+pub fn aux(mos: &mut OpenObjectSet, which: &str) -> Result<Vec<NvList>> {
     let Some(object) = entry(mos, which)? else { return Ok(Vec::new()) };
     let dnode = mos.dnode(object)?;
     let len = dnode.bonus.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));

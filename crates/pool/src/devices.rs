@@ -22,7 +22,7 @@ const MOST_TRIES: u32 = 20;
 /// Asks for devices again while somebody else has some, but not for long. Those of a pool that was
 /// exported a moment ago may still be with a thread that reads ahead, and a program that is being
 /// started has a copy of every descriptor until it runs.
-pub(crate) fn patiently<T>(mut ask: impl FnMut() -> T, busy: impl Fn(&T) -> bool) -> T {
+pub fn patiently<T>(mut ask: impl FnMut() -> T, busy: impl Fn(&T) -> bool) -> T {
     for _ in 1..MOST_TRIES {
         let answer = ask();
         if !busy(&answer) {
@@ -42,7 +42,7 @@ struct Found {
 }
 
 /// The devices.
-pub(crate) struct DeviceSet {
+pub struct DeviceSet {
     by_guid: RwLock<HashMap<u64, Found>>,
     /// Devices are opened for writing.
     writable: bool,

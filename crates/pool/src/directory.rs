@@ -16,7 +16,7 @@ const DIRECTORY_OBJECT: u64 = 1;
 const MAX_PACKED: u64 = 64 << 20;
 
 /// The open object directory of a MOS.
-pub(crate) struct Directory {
+pub struct Directory {
     mos: Arc<ObjectSet>,
     zap: Zap,
 }
@@ -81,7 +81,7 @@ impl Directory {
 
 /// The first `count` 64-bit integers in object `number`, each in the byte order of its block;
 /// zeros in holes and past the end. The caller bounds `count`.
-pub(crate) fn read_array(mos: &Arc<ObjectSet>, number: u64, count: u64) -> Result<Vec<u64>> {
+pub fn read_array(mos: &Arc<ObjectSet>, number: u64, count: u64) -> Result<Vec<u64>> {
     let object = mos.object(number)?;
     let dnode = object.dnode();
     let (per_block, last) = ((dnode.block_size / 8).max(1), dnode.max_block);

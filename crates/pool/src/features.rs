@@ -3,6 +3,12 @@
 //! Read from three ZAPs that the MOS's object directory names: `features_for_read` and
 //! `features_for_write` (guid → number of uses) and `feature_descriptions` (guid → text).
 
+mod choice;
+
+pub use choice::{
+    FeatureChoice, check_compatibility, choose_features, expected_features, writable,
+};
+
 use crate::directory::Directory;
 use cenote_dmu::zap::Zap;
 use cenote_dmu::{Object, Result};
@@ -69,12 +75,12 @@ fn roots(objects: &[Option<Object>]) -> impl Iterator<Item = &BlockPointer> {
 
 impl PoolFeatures {
     /// Reads the three ZAPs.
-    pub(crate) fn load(dir: &Directory) -> Result<PoolFeatures> {
+    pub fn load(dir: &Directory) -> Result<PoolFeatures> {
         PoolFeatures::read(&objects(dir)?)
     }
 
     /// The same as they are in a later transaction group.
-    pub(crate) fn after(self: &Arc<Self>, dir: &Directory) -> Result<Arc<PoolFeatures>> {
+    pub fn after(self: &Arc<Self>, dir: &Directory) -> Result<Arc<PoolFeatures>> {
         let objects = objects(dir)?;
         match roots(&objects).eq(&self.roots) {
             true => Ok(self.clone()),

@@ -1,4 +1,4 @@
-//! Opening a pool, for reading; what it takes to write to it as well is in [`engine`](crate::engine).
+//! Opening a pool, for reading; what it takes to write to it as well is in `cenote-engine`.
 //!
 //! ```text
 //! labels ── untrusted config ── vdev tree ── best uberblock ── MOS ── config, complete
@@ -137,13 +137,20 @@ impl Rewind {
 }
 
 /// A pool whose MOS is open and whose config is complete.
-pub(crate) struct Loaded {
+pub struct Loaded {
+    /// The config out of the MOS, with the paths where devices were found.
     pub config: NvList,
+    /// The blocks.
     pub store: Arc<Store>,
+    /// The meta object set.
     pub mos: Arc<ObjectSet>,
+    /// The object directory.
     pub directory: Directory,
+    /// The features.
     pub features: Arc<PoolFeatures>,
+    /// The datasets.
     pub dsl: Arc<Dsl>,
+    /// The uberblock that it was opened at.
     pub uberblock: Uberblock,
     /// Bytes that the mappings of removed vdevs take.
     pub mapping_bytes: u64,
@@ -151,18 +158,26 @@ pub(crate) struct Loaded {
 
 /// What stopped a pool from being loaded.
 #[derive(Debug, Clone)]
-pub(crate) enum Cause {
+pub enum Cause {
+    /// The on-disk version is not supported.
     Version(u64),
+    /// Something in its config is not supported.
     Unsupported(String),
+    /// Features are in use that are not known.
     Features(Vec<Unsupported>),
+    /// Top-level vdevs are missing.
     Missing(Vec<MissingVdev>),
+    /// Log vdevs are missing.
     MissingLogs(Vec<MissingVdev>),
+    /// The guids do not add up to the uberblock's sum.
     GuidSum,
+    /// It is damaged.
     Damaged(String),
 }
 
 /// A pool that was not loaded, with as much of its tree as was there.
-pub(crate) struct Failure {
+pub struct Failure {
+    /// Why.
     pub cause: Cause,
     /// The config and the tree last built: the MOS's if that was read, else the labels'.
     pub tree: Option<(NvList, Arc<VdevTree>)>,
@@ -188,7 +203,7 @@ fn vdev_failure(e: VdevError) -> Cause {
 }
 
 /// The uberblocks of all labels, best first, one for each transaction group.
-pub(crate) fn uberblocks(c: &Candidate) -> Vec<Uberblock> {
+pub fn uberblocks(c: &Candidate) -> Vec<Uberblock> {
     let all = c.devices.iter().flat_map(|d| d.uberblocks.iter().map(|(_, _, ub)| ub));
     let mut list: Vec<Uberblock> = all.filter(|ub| ub.txg > 0).cloned().collect();
     list.sort_by_key(|ub| std::cmp::Reverse(ub.rank()));
@@ -197,14 +212,17 @@ pub(crate) fn uberblocks(c: &Candidate) -> Vec<Uberblock> {
 }
 
 /// How to load: the parts of [`ImportOptions`] that matter once an uberblock is chosen.
-pub(crate) struct LoadOptions {
+pub struct LoadOptions {
+    /// The name that the pool is imported under.
     pub name: String,
+    /// Bytes of cache.
     pub arc_bytes: u64,
+    /// `-m`: whether log vdevs may be missing.
     pub allow_missing_log: bool,
 }
 
 /// Opens the pool at an uberblock.
-pub(crate) fn load(
+pub fn load(
     c: &Candidate,
     devices: &DeviceSet,
     ub: &Uberblock,
@@ -387,9 +405,12 @@ fn collect_dead(v: &Vdev, out: &mut Vec<(u64, Option<PathBuf>)>) {
 }
 
 /// An import that succeeded.
-pub(crate) struct Imported {
+pub struct Imported {
+    /// The pool.
     pub loaded: Loaded,
+    /// How far it had to step back; `None`: not at all.
     pub rewind: Option<Rewind>,
+    /// The name that it is imported under.
     pub name: String,
     /// Wrong bytes that were met, not counted yet.
     pub notes: Notes,
@@ -405,7 +426,7 @@ impl Imported {
 }
 
 /// Imports: see the head of this file.
-pub(crate) fn import(
+pub fn import(
     c: &Candidate,
     devices: &DeviceSet,
     o: &ImportOptions,
@@ -540,7 +561,7 @@ fn check_host(c: &Candidate, ub: &Uberblock, hostid: u32, force: bool) -> Result
 }
 
 /// Whether OpenZFS would watch the pool for activity before it imports it.
-pub(crate) fn activity_check_required(c: &Candidate, ub: &Uberblock, hostid: u32) -> bool {
+pub fn activity_check_required(c: &Candidate, ub: &Uberblock, hostid: u32) -> bool {
     let same_host = hostid != 0 && config::number(&c.config, "hostid") == u64::from(hostid);
     host::multihost(ub)
         && !(same_host && c.state == config::STATE_EXPORTED)

@@ -2,14 +2,17 @@
 //!
 //! When a vdev is removed, its allocated segments are copied to other vdevs, and it stays behind as
 //! an *indirect* vdev with a mapping from its old offsets to the new places
-//! ([`crate::traverse::indirect::Mapping`] decodes it). Block pointers are not rewritten: whoever
+//! ([`Mapping`] decodes it). Block pointers are not rewritten: whoever
 //! reads one that leads to the removed vdev goes through the mapping.
 //!
 //! A mapping may itself lie on a vdev that was removed later, so they are loaded newest first: the
 //! MOS entry `com.delphix:removing` names the newest, each one's config the one before it.
 
+mod mapping;
+
+pub use mapping::{Mapping, Segment, births};
+
 use crate::directory::Directory;
-use crate::traverse::indirect::Mapping;
 use cenote_dmu::{Error, ObjectSet, Result};
 use cenote_vdev::{IndirectMap, Remap, Vdev, VdevTree};
 use std::collections::BTreeMap;
@@ -21,7 +24,7 @@ const ENTRY_SIZE: u64 = 24;
 impl IndirectMap for Mapping {
     fn remap(&self, offset: u64, size: u64) -> Option<Vec<Remap>> {
         let pieces = self.pieces(offset, offset.checked_add(size)?)?;
-        let remap = |(_, s): (usize, crate::traverse::indirect::Segment)| Remap {
+        let remap = |(_, s): (usize, Segment)| Remap {
             vdev: u64::from(s.vdev),
             offset: s.offset,
             size: s.size,
@@ -73,7 +76,6 @@ fn load(mos: &Arc<ObjectSet>, tree: &VdevTree, v: &Vdev) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::traverse::indirect::Segment;
 
     #[test]
     fn segments_split_and_join() {

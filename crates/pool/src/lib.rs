@@ -15,6 +15,7 @@
 //! | room | what |
 //! |---|---|
 //! | [`discover`](mod@discover) | labels of files and devices, put together to pools |
+//! | [`devices`], [`reopen`] | the devices of a pool; those that come back |
 //! | [`config`] | the nvlists that describe a pool and its vdevs |
 //! | [`import`] | choosing an uberblock, reading the MOS, rewinding |
 //! | [`host`] | host ids, multihost protection |
@@ -24,37 +25,33 @@
 //! | [`props`], [`savings`] | pool properties, deduplication and cloning figures |
 //! | [`history`] | the log of commands |
 //! | [`spacemap`], [`logsm`], [`metaslab`] | free space |
-//! | [`map`] | the map of free space: metaslabs, and whose blocks they hold |
-//! | [`traverse`] | visiting every block, comparing with the space maps |
+//! | [`brt`], [`ddt`] | tables of cloned and of deduplicated blocks |
 
-pub mod change;
+pub mod brt;
 pub mod compat;
 pub mod config;
 pub mod config_write;
-pub mod create;
-mod devices;
-mod directory;
+pub mod ddt;
+pub mod devices;
+pub mod directory;
 pub mod discover;
-mod dtl;
-pub mod engine;
+pub mod dtl;
 pub mod errlog;
 pub mod error;
 pub mod features;
 pub mod history;
 pub mod host;
 pub mod import;
-mod indirect;
+pub mod indirect;
 pub mod logsm;
-pub mod map;
 pub mod metaslab;
 pub mod props;
+pub mod reopen;
 pub mod savings;
 pub mod scan;
-pub mod space_write;
 pub mod spacemap;
 pub mod status;
 pub mod time;
-pub mod traverse;
 pub mod tunables;
 
 pub use discover::{Candidate, discover};
@@ -79,7 +76,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 /// An imported pool, as it is after one transaction group. What is being written is in
-/// [`engine::Engine`], which hands out a new one after each.
+/// `cenote-engine`, which hands out a new one after each.
 pub struct Pool {
     name: String,
     guid: u64,
@@ -117,7 +114,7 @@ impl Pool {
     }
 
     /// The pool, given what was imported and settled.
-    fn around(origin: Origin, imported: Imported, devices: Arc<DeviceSet>) -> Pool {
+    pub fn around(origin: Origin, imported: Imported, devices: Arc<DeviceSet>) -> Pool {
         let loaded = imported.loaded;
         // What was met on the way to an open pool is no error of its data.
         loaded.store.clear_errors();
@@ -138,7 +135,7 @@ impl Pool {
     }
 
     /// The same pool after another transaction group.
-    pub(crate) fn after(&self, loaded: Loaded) -> Pool {
+    pub fn after(&self, loaded: Loaded) -> Pool {
         Pool {
             name: self.name.clone(),
             guid: self.guid,
@@ -156,7 +153,7 @@ impl Pool {
     }
 
     /// Tells the datasets where they are mounted.
-    pub(crate) fn tell_altroot(&self) {
+    pub fn tell_altroot(&self) {
         let altroot = self.altroot.as_ref().and_then(|p| p.to_str()).map(String::from);
         self.dsl().set_altroot(altroot);
     }
@@ -292,7 +289,7 @@ impl Pool {
     }
 
     /// Bytes that only the checkpoint holds.
-    pub(crate) fn checkpoint_space(&self) -> Result<u64> {
+    pub fn checkpoint_space(&self) -> Result<u64> {
         let mut bytes = 0u64;
         for v in self.space().into_iter().flat_map(|s| &s.vdevs).filter(|v| v.checkpoint_map != 0) {
             let region = spacemap::Region::new(0, v.asize, v.ashift);
@@ -304,13 +301,13 @@ impl Pool {
     }
 
     /// Bytes by which devices have grown without being used (`expandsize`).
-    pub(crate) fn expandable(&self) -> u64 {
+    pub fn expandable(&self) -> u64 {
         let tops = self.store().vdevs().root().children().iter();
         tops.map(|v| expandable(v)).fold(0, u64::saturating_add)
     }
 
     /// Bytes charged to a hidden directory below the root: `$FREE`, `$LEAK`.
-    pub(crate) fn directory_used(&self, name: &str) -> u64 {
+    pub fn directory_used(&self, name: &str) -> u64 {
         let find = || {
             let dsl = self.dsl();
             let root = dsl.find(dsl.pool_name()).ok()??;
@@ -321,12 +318,19 @@ impl Pool {
         find().map_or(0, |dir| dir.used)
     }
 
-    pub(crate) fn directory(&self) -> &Directory {
+    /// The object directory.
+    pub fn directory(&self) -> &Directory {
         &self.loaded.directory
     }
 
-    pub(crate) fn mapping_bytes(&self) -> u64 {
+    /// Bytes that the mappings of removed vdevs take.
+    pub fn mapping_bytes(&self) -> u64 {
         self.loaded.mapping_bytes
+    }
+
+    /// The devices that the pool was opened with, and those that joined since.
+    pub fn devices(&self) -> &Arc<DeviceSet> {
+        &self.devices
     }
 
     pub(crate) fn has_device(&self, config: &NvList) -> bool {
@@ -345,14 +349,18 @@ impl Pool {
 }
 
 /// Where a pool comes from.
-pub(crate) struct Origin {
-    guid: u64,
-    altroot: Option<PathBuf>,
-    readonly: bool,
+pub struct Origin {
+    /// Its guid.
+    pub guid: u64,
+    /// The directory under which its file systems are mounted (`-R`).
+    pub altroot: Option<PathBuf>,
+    /// Whether nothing of it can be changed.
+    pub readonly: bool,
 }
 
 impl Origin {
-    fn of(candidate: &Candidate, options: &ImportOptions) -> Origin {
+    /// Of a pool that is imported.
+    pub fn of(candidate: &Candidate, options: &ImportOptions) -> Origin {
         let altroot = options.altroot.clone();
         Origin { guid: candidate.guid, altroot, readonly: options.readonly }
     }

@@ -103,11 +103,21 @@ pub struct Unflushed {
 }
 
 impl Unflushed {
-    fn apply(&mut self, change: &SpaceChange) -> std::result::Result<(), RangeError> {
-        let (from, to) = match change.change {
+    /// How many segments there are.
+    pub fn segments(&self) -> u64 {
+        (self.allocs.len() + self.frees.len()) as u64
+    }
+
+    /// Where a change takes a segment from if it is there, and where it adds it if not.
+    pub fn both(&mut self, change: Change) -> (&mut RangeTree, &mut RangeTree) {
+        match change {
             Change::Alloc => (&mut self.frees, &mut self.allocs),
             Change::Free => (&mut self.allocs, &mut self.frees),
-        };
+        }
+    }
+
+    fn apply(&mut self, change: &SpaceChange) -> std::result::Result<(), RangeError> {
+        let (from, to) = self.both(change.change);
         from.remove_xor_add(to, change.start, change.end)
     }
 }

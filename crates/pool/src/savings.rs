@@ -9,7 +9,7 @@
 //! What cloning saves the block reference tables ([`brt`]) say.
 
 use crate::directory::Directory;
-use crate::traverse::{brt, ddt};
+use crate::{brt, ddt};
 use cenote_dmu::zap::Zap;
 use cenote_dmu::{ObjectSet, Result};
 use cenote_format::SECTOR;

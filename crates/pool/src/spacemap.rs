@@ -22,7 +22,7 @@ const BATCH: u64 = 4 << 20;
 const ALWAYS_BELIEVED: u64 = 64 << 20;
 
 /// Bytes of entries that a pool has room for.
-pub(crate) fn max_length(mos: &ObjectSet) -> u64 {
+pub fn max_length(mos: &ObjectSet) -> u64 {
     bounds::device_bytes(mos).saturating_add(ALWAYS_BELIEVED)
 }
 

@@ -93,7 +93,7 @@ fn errata(config: &NvList, features: &PoolFeatures) -> u64 {
 /// `compatibility` does not ask for.
 fn outdated(features: &PoolFeatures, compatibility: Option<&str>) -> Reason {
     let wanted = crate::compat::features(compatibility.unwrap_or(""));
-    let expected = crate::create::expected_features(compatibility);
+    let expected = crate::features::expected_features(compatibility);
     let (Some(wanted), Ok(expected)) = (wanted, expected) else {
         return Reason::CompatibilityError;
     };

@@ -40,11 +40,11 @@ use std::time::{Duration, Instant};
 
 use cenote_dmu::zap::Zap;
 
+use cenote_inspect::traverse::{self, Event, Options, Subject, Verify};
 use cenote_manifest_check::{
     Checks, ZplTree, check_tree, check_volume, datasets_with_files, datasets_with_volume,
 };
 use cenote_pool::metaslab::PoolSpace;
-use cenote_pool::traverse::{self, Event, Options, Subject, Verify};
 use cenote_pool::{ImportError, ImportOptions, Pool, discover};
 use cenote_store::tamper;
 use cenote_zpl::{FileSystem, Volume};

@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use cenote_pool::create::Redundancy;
+use cenote_engine::create::Redundancy;
 use cenote_torture::live::crash::{Figures, Left, Plan, matrix, recover};
 use cenote_torture::live::disk::{Image, Journal, Replay};
 use cenote_torture::live::driver::{Committed, Seed};

@@ -4,8 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use cenote_pool::create::Redundancy;
-use cenote_pool::engine::Restore;
+use cenote_engine::create::Redundancy;
+use cenote_pool::reopen::Restore;
 use cenote_torture::live::disk::{Disk, Image};
 use cenote_torture::live::driver::{ALL, Driver, Seed};
 use cenote_torture::live::lab::{Lab, Shape, disks, judge, keep};

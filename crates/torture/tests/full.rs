@@ -5,9 +5,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use cenote_pool::change::{Changes, Kind, NewDataset, NewSnapshot};
-use cenote_pool::create::Redundancy;
-use cenote_pool::engine::Engine;
+use cenote_engine::Engine;
+use cenote_engine::change::{Changes, Kind, NewDataset, NewSnapshot};
+use cenote_engine::create::Redundancy;
 use cenote_torture::live::disk::Image;
 use cenote_torture::live::driver::Seed;
 use cenote_torture::live::lab::{Plain, Shape, disks, judge, keep, lab};

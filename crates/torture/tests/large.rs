@@ -5,10 +5,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use cenote_pool::change::{Changes, NewSnapshot};
-use cenote_pool::create::Redundancy;
-use cenote_pool::engine::Engine;
-use cenote_pool::tunables;
+use cenote_engine::Engine;
+use cenote_engine::change::{Changes, NewSnapshot};
+use cenote_engine::create::Redundancy;
+use cenote_engine::tunables;
 use cenote_torture::live::disk::{Image, Journal, Replay};
 use cenote_torture::live::lab::{POOL, Plain, Shape, disks, judge, keep, lab};
 use cenote_torture::live::{model, side_by_side};

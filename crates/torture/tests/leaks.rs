@@ -4,10 +4,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use cenote_dsl::tunables::FREE_LEAK_ON_EIO;
+use cenote_engine::Engine;
+use cenote_engine::change::{Changes, Kind, NewDataset};
+use cenote_engine::create::Redundancy;
 use cenote_format::blkptr::BlockPointer;
-use cenote_pool::change::{Changes, Kind, NewDataset};
-use cenote_pool::create::Redundancy;
-use cenote_pool::engine::Engine;
 use cenote_torture::live::damage::Damage;
 use cenote_torture::live::disk::{Disk, Image};
 use cenote_torture::live::lab::{Lab, POOL, Plain, Shape, disks, judge, lab};

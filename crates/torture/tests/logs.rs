@@ -5,8 +5,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use cenote_pool::create::Redundancy;
-use cenote_pool::tunables::{self, Tunable};
+use cenote_engine::create::Redundancy;
+use cenote_engine::tunables::{self, Tunable};
 use cenote_torture::live::crash::{Figures, Plan, matrix};
 use cenote_torture::live::lab::{Logs, Shape};
 use cenote_torture::{Progress, long};

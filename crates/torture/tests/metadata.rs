@@ -6,11 +6,11 @@
 
 use cenote_dmu::ObjectSet;
 use cenote_dsl::{Dataset, Dsl};
+use cenote_engine::Engine;
+use cenote_engine::change::{ChangeError, Changes, Kind, NewDataset, NewSnapshot};
+use cenote_engine::create::Redundancy;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
-use cenote_pool::change::{ChangeError, Changes, Kind, NewDataset, NewSnapshot};
-use cenote_pool::create::Redundancy;
-use cenote_pool::engine::Engine;
 use cenote_pool::{ImportOptions, Pool};
 use cenote_torture::live::damage::Damage;
 use cenote_torture::live::disk::{Disk, Image};

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use cenote_pool::create::Redundancy;
+use cenote_engine::create::Redundancy;
 use cenote_torture::live::disk::{Disk, Image};
 use cenote_torture::live::driver::{ALL, Driver, How, Seed};
 use cenote_torture::live::lab::{Lab, Shape, disks, judge, keep, lab};

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use cenote_dmu::outside::Timer;
-use cenote_pool::create::Redundancy;
+use cenote_engine::create::Redundancy;
 use cenote_torture::live::disk::Image;
 use cenote_torture::live::lab::{Shape, Throttle, disks, judge, lab};
 use cenote_zpl::{FileSystem, NewNode, NodeKind, Settings};

@@ -4,11 +4,11 @@ use super::print::{self, blkptr};
 use super::{Zdb, failed};
 use cenote_command::outcome::{Outcome, Stop};
 use cenote_format::dmu::DmuType;
-use cenote_pool::metaslab::{AllocClass, PoolSpace};
-use cenote_pool::traverse::stats::{
+use cenote_inspect::traverse::stats::{
     ALL_LEVELS, BlockSums, DEFERRED, DITTO, LEVELS, OTHER, SizeHistogram, TOTAL, TYPES,
 };
-use cenote_pool::traverse::{self, Event, Options, Report, Verify};
+use cenote_inspect::traverse::{self, Event, Options, Report, Verify};
+use cenote_pool::metaslab::{AllocClass, PoolSpace};
 use cenote_store::BlockError;
 use std::collections::BTreeMap;
 use std::io::Write;

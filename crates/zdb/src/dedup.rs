@@ -5,8 +5,8 @@ use super::{Zdb, failed};
 use cenote_command::outcome::Stop;
 use cenote_dmu::zap::Zap;
 use cenote_format::blkptr::BlockPointer;
-use cenote_pool::traverse::brt;
-use cenote_pool::traverse::ddt::{self, Entry, LOG_CHECKPOINT, LOG_FLUSHING, Table};
+use cenote_pool::brt;
+use cenote_pool::ddt::{self, Entry, LOG_CHECKPOINT, LOG_FLUSHING, Table};
 
 /// Buckets of a histogram: one per power of two of the references.
 const BUCKETS: usize = 64;

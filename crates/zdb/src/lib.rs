@@ -44,7 +44,7 @@ use cenote_command::{Caller, Cancel, clock};
 use cenote_dmu::zap::Zap;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::nvlist::NvList;
-use cenote_pool::traverse::Subject;
+use cenote_inspect::traverse::Subject;
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_zpl::FileSystem;
 use std::ffi::OsString;

@@ -5,9 +5,9 @@ use super::args::number;
 use super::print;
 use cenote_command::outcome::{Outcome, Stop, fail};
 use cenote_format::spacemap::{Change, DebugAction, Entry};
+use cenote_pool::indirect::{self, Mapping};
 use cenote_pool::metaslab::{AllocClass, Metaslab, PoolSpace, VdevSpace};
 use cenote_pool::spacemap::{Region, SpaceMap};
-use cenote_pool::traverse::indirect::{self, Mapping};
 
 /// Free segments smaller than this are not in a metaslab's tree by size.
 const BY_SIZE_MIN: u64 = 16 << 10;

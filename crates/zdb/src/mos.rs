@@ -14,7 +14,9 @@ use cenote_dsl::deadlist::Deadlist;
 use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
 use cenote_format::features::FEATURES;
 use cenote_format::nvlist::NvList;
-use cenote_pool::traverse::{bpobj as lists_of, brt, ddt, indirect::Mapping};
+use cenote_inspect::traverse::bpobj as lists_of;
+use cenote_pool::indirect::Mapping;
+use cenote_pool::{brt, ddt};
 use std::collections::BTreeSet;
 
 /// Features that are counted outside of datasets, in the order of OpenZFS's table.

@@ -5,7 +5,7 @@
 
 use crate::args::Args;
 use cenote_command::outcome::{Outcome, Stop, fail};
-use cenote_pool::tunables::{self, Tunable};
+use cenote_engine::tunables::{self, Tunable};
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 

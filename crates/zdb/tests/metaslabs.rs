@@ -17,13 +17,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../../pool/tests/rig/mod.rs"]
+#[path = "../../engine/tests/rig/mod.rs"]
 mod rig;
 mod support;
 
-use cenote_pool::engine::Engine;
+use cenote_engine::Engine;
+use cenote_engine::tunables;
 use cenote_pool::metaslab::PoolSpace;
-use cenote_pool::tunables;
 use cenote_zpl::{FileSystem, Settings};
 use rig::Rig;
 use std::path::Path;

@@ -21,9 +21,9 @@ use std::sync::Arc;
 use std::{fs, thread};
 
 use anyhow::Context;
+use cenote_engine::EngineOptions;
+use cenote_engine::space_write::{Loader, SpaceMaps};
 use cenote_format::compress::Compression;
-use cenote_pool::engine::EngineOptions;
-use cenote_pool::space_write::{Loader, SpaceMaps};
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_store::alloc::{Allocator, Class, Options, VdevInfo};
 

@@ -12,11 +12,11 @@
 use anyhow::{Context, bail, ensure};
 use cenote_dmu::write::zap::ZapMut;
 use cenote_dmu::write::{NewObject, OpenObjectSet, WriteError};
+use cenote_engine::Engine;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::spacemap::EntryWriter;
 use cenote_format::encode::zap::Key;
 use cenote_format::spacemap::{Change, HISTOGRAM_BUCKETS, SPACE_MAP_SIZE, SpaceMapPhys};
-use cenote_pool::engine::Engine;
 use cenote_store::histogram::Histogram;
 
 use crate::noise::Noise;

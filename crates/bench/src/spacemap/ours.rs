@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use cenote_dmu::live::{Cost, LiveObjectSet};
 use cenote_dmu::write::{NewObject, WriteError};
+use cenote_engine::tunables;
+use cenote_engine::{Engine, EngineOptions};
 use cenote_format::compress::Compression;
 use cenote_format::dmu::DmuType;
-use cenote_pool::engine::{Engine, EngineOptions};
-use cenote_pool::tunables;
 use cenote_vdev::traffic::{Amount, Content, Traffic};
 use nix::sys::resource::{UsageWho, getrusage};
 

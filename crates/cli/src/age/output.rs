@@ -10,7 +10,7 @@ use crate::map::{html, svg};
 use cenote_age::report::Cost;
 use cenote_age::{Report, Row, Spec, Verdict};
 use cenote_command::outcome::{Stop, plain};
-use cenote_pool::map::SpaceMapReport;
+use cenote_inspect::map::SpaceMapReport;
 use serde::Serialize;
 use std::fmt::Display;
 use std::path::Path;

@@ -8,7 +8,7 @@ use super::summary;
 use super::svg::{Drawing, Kind, STYLE, escape, meaning, rules};
 use super::view::{By, Scene};
 use crate::context::Context;
-use cenote_pool::map::SpaceMapReport;
+use cenote_inspect::map::SpaceMapReport;
 use std::fmt::Write;
 
 const PAGE_STYLE: &str = "\

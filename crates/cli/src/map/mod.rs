@@ -1,7 +1,7 @@
 //! `cenote map`: the map of free space.
 //!
 //! Every metaslab is a cell, coloured by how full it is, how fragmented its free space is, or whose
-//! blocks it holds. The figures are [`cenote_pool::map::SpaceMapReport`]'s; here they are drawn, for
+//! blocks it holds. The figures are [`cenote_inspect::map::SpaceMapReport`]'s; here they are drawn, for
 //! a terminal or a browser, saved, and compared with figures that were saved before. An interrupt ends
 //! the command before it has put out anything.
 //!
@@ -25,8 +25,8 @@ pub mod view;
 use crate::context::Context;
 use crate::locate::{Seen, Source};
 use cenote_command::outcome::{INTERRUPTED, Outcome, Stop, plain};
+use cenote_inspect::map::SpaceMapReport;
 use cenote_pool::Pool;
-use cenote_pool::map::SpaceMapReport;
 use clap::{Args, ValueEnum};
 use progress::Progress;
 use std::ffi::{OsStr, OsString};

@@ -5,7 +5,7 @@ use crate::context::Context;
 use cenote_command::clock;
 use cenote_command::output::printable;
 use cenote_dsl::human::nicebytes;
-use cenote_pool::map::{MetaslabMap, SpaceMapReport, percent};
+use cenote_inspect::map::{MetaslabMap, SpaceMapReport, percent};
 
 /// A label and what there is to say.
 pub type Row = (String, String);

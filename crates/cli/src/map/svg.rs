@@ -11,7 +11,7 @@ use super::terminal::heading;
 use super::view::{By, Scene, Shown, free_percent};
 use crate::context::Context;
 use cenote_dsl::human::nicebytes;
-use cenote_pool::map::{MetaslabMap, SpaceMapReport, VdevMap};
+use cenote_inspect::map::{MetaslabMap, SpaceMapReport, VdevMap};
 use std::fmt::Write;
 
 /// Metaslabs up to which cells have numbers on them, and tooltips have names.
@@ -278,7 +278,7 @@ impl<'a> Drawing<'a> {
                 }
                 false => {
                     let letter = scale::letter(self.scene.rank(share.owner));
-                    let part = cenote_pool::map::percent(share.bytes, m.size);
+                    let part = cenote_inspect::map::percent(share.bytes, m.size);
                     write!(text, " {letter}{part}")
                 }
             };

@@ -13,7 +13,7 @@ use super::view::{By, Scene, Shown, free_percent};
 use crate::context::Context;
 use cenote_command::output::printable;
 use cenote_dsl::human::nicebytes;
-use cenote_pool::map::{MetaslabMap, SpaceMapReport, VdevMap};
+use cenote_inspect::map::{MetaslabMap, SpaceMapReport, VdevMap};
 use cenote_pool::metaslab::AllocClass;
 use std::io;
 

@@ -5,8 +5,8 @@
 
 use super::scale;
 use cenote_command::output::printable;
-use cenote_pool::map::owners::{OwnerKind, Owners};
-use cenote_pool::map::{MetaslabMap, Share, SpaceMapReport, percent};
+use cenote_inspect::map::owners::{OwnerKind, Owners};
+use cenote_inspect::map::{MetaslabMap, Share, SpaceMapReport, percent};
 use std::cmp::Reverse;
 
 /// What the colours say.

@@ -2,8 +2,8 @@
 
 use crate::pools::Opened;
 use cenote_dsl::Dataset;
+use cenote_engine::EngineError;
 use cenote_fuse::{SnapshotEntry, Snapshots, Space, SpaceHook, SyncHook};
-use cenote_pool::engine::EngineError;
 use cenote_zpl::FileSystem;
 use std::sync::Arc;
 

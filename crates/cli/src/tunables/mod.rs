@@ -1,6 +1,6 @@
 //! `cenote tunables`: the numbers that may be changed while pools are in use.
 //!
-//! They are of the daemon (see [`cenote_pool::tunables`]). Without one the listing shows what it would
+//! They are of the daemon (see [`cenote_engine::tunables`]). Without one the listing shows what it would
 //! start with; setting one starts it, and it then stays until it is stopped or the values are again
 //! those that it started with.
 //!
@@ -17,7 +17,7 @@ use crate::dispatch::Where;
 use crate::options::bytes;
 use crate::table::{Column, Table};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
-use cenote_pool::tunables::{self, Tunable, Unit};
+use cenote_engine::tunables::{self, Tunable, Unit};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use startup::find;

@@ -9,7 +9,7 @@
 //!
 //! What cannot be set is warned about by name, and everything else is set.
 
-use cenote_pool::tunables::{self, Tunable};
+use cenote_engine::tunables::{self, Tunable};
 use std::ffi::OsString;
 use std::fs;
 use std::io;

@@ -22,10 +22,8 @@
 
 use super::Report;
 use crate::table::{Column, Table};
-use cenote_pool::engine::figures::{
-    Figure, Kind, LATENCIES, LatencyFigure, PassFigures, TxgFigures,
-};
-use cenote_pool::tunables::Unit;
+use cenote_engine::figures::{Figure, Kind, LATENCIES, LatencyFigure, PassFigures, TxgFigures};
+use cenote_engine::tunables::Unit;
 use cenote_vdev::stats::{LATENCY_BUCKETS, LatencyFigures};
 use serde::Serialize;
 use serde_json::{Map, Value};

@@ -12,7 +12,7 @@ use crate::interval::Schedule;
 use crate::options::interval_and_count;
 use crate::zpool::select::select;
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
-use cenote_pool::engine::{Engine, TxgFigures};
+use cenote_engine::{Engine, TxgFigures};
 use cenote_vdev::stats::LatencyFigures;
 use clap::Args;
 use std::collections::HashMap;

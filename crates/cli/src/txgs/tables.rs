@@ -3,7 +3,7 @@
 use super::{Report, Shown, TxgsArgs};
 use crate::table::{Column, Table};
 use cenote_dsl::human::{nicebytes, nicenum, nicetime};
-use cenote_pool::engine::figures::{LATENCIES, LatencyFigure, PassFigures, TxgFigures};
+use cenote_engine::figures::{LATENCIES, LatencyFigure, PassFigures, TxgFigures};
 use cenote_vdev::stats::{LATENCY_BUCKETS, LatencyHistogram};
 use cenote_vdev::traffic::{Amount, Content};
 use std::io::{self, Write};

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::pools::Imported;
 use cenote::contents::Files;
 use cenote_command::outcome::{Stop, fail, given_twice};
-use cenote_pool::change::{Changes, Command};
+use cenote_engine::change::{Changes, Command};
 use std::sync::Arc;
 
 /// The datasets of a pool, to be changed by the command that is running. The error is what comes

@@ -7,8 +7,8 @@ use crate::options::{Spec, parse};
 use crate::pools::Imported;
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
 use cenote_dsl::DatasetKind;
-use cenote_pool::change::names::{Expected, check_new};
-use cenote_pool::change::{
+use cenote_engine::change::names::{Expected, check_new};
+use cenote_engine::change::{
     ChangeError, Changes, Kind, NewDataset, default_block_size, missing_ancestors, props, reserve,
 };
 use std::ffi::OsString;

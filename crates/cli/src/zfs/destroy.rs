@@ -11,7 +11,7 @@ use crate::zfs::select::{Kinds, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::human::nicebytes;
 use cenote_dsl::{Dataset, DatasetKind};
-use cenote_pool::change::{ChangeError, Changes, dependents, reclaimed, snapshots_of};
+use cenote_engine::change::{ChangeError, Changes, dependents, reclaimed, snapshots_of};
 use std::ffi::OsString;
 use std::sync::Arc;
 
@@ -261,7 +261,7 @@ fn snapshots(name: &str, list: &str, how: How, ctx: &mut Context) -> Outcome {
 
 fn refuse_clones(
     snapshot: &Dataset,
-    clones: &[cenote_pool::change::Dependent],
+    clones: &[cenote_engine::change::Dependent],
 ) -> Result<(), Stop> {
     if clones.is_empty() {
         return Ok(());

@@ -10,8 +10,8 @@ use crate::options::{Spec, parse};
 use crate::zfs::select::{Kinds, Node, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::DatasetKind;
-use cenote_pool::change::names::{Expected, check_new};
-use cenote_pool::change::{ChangeError, Changes};
+use cenote_engine::change::names::{Expected, check_new};
+use cenote_engine::change::{ChangeError, Changes};
 use std::ffi::OsString;
 use std::sync::Arc;
 

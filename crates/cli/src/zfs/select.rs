@@ -11,7 +11,7 @@ use crate::zfs::properties::Key;
 use cenote_command::outcome::{Stop, plain, usage};
 use cenote_dmu::Error;
 use cenote_dsl::{Dataset, DatasetKind, PropValue};
-use cenote_pool::change::names::{self, Expected};
+use cenote_engine::change::names::{self, Expected};
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::sync::Arc;

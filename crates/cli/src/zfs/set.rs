@@ -11,7 +11,7 @@ use crate::zfs::select::{Kinds, Node, Selection, select};
 use cenote_command::outcome::{Outcome, fail, usage};
 use cenote_dsl::props::is_user;
 use cenote_dsl::{Dataset, DatasetKind};
-use cenote_pool::change::props::{On, check, find};
+use cenote_engine::change::props::{On, check, find};
 use std::ffi::OsString;
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use crate::mounts::moving::family;
 use crate::options::{Spec, parse};
 use crate::zfs::select::{Kinds, Node, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
-use cenote_pool::change::{ChangeError, NewSnapshot};
+use cenote_engine::change::{ChangeError, NewSnapshot};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::sync::Arc;

@@ -9,9 +9,9 @@ use crate::zpool::layout;
 use crate::zpool::select::open;
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dmu::outside::Chance;
+use cenote_engine::create::{self, CreateSpec, Prepared, SystemDevices, prepare};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
-use cenote_pool::create::{self, CreateSpec, Prepared, SystemDevices, prepare};
 use std::ffi::OsString;
 use std::sync::Arc;
 

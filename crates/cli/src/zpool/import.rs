@@ -9,7 +9,7 @@ use crate::zpool::create::refuse_unsupported;
 use crate::zpool::properties::find;
 use cenote_command::clock::ctime;
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
-use cenote_pool::engine::{Engine, EngineOptions, NotReplayed};
+use cenote_engine::{Engine, EngineOptions, NotReplayed};
 use cenote_pool::history;
 use cenote_pool::host::system_hostid;
 use cenote_pool::props::{self, PropChange, PropContext, When};

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::zpool::create::in_use;
 use cenote_command::outcome::{Outcome, fail, plain, usage};
-use cenote_pool::create::{OpenDevices, SystemDevices};
+use cenote_engine::create::{OpenDevices, SystemDevices};
 use cenote_vdev::{LabelOwner, LabelState, VdevState, clear_labels, label_owner};
 use cenote_vdev::{open_device, open_device_rw};
 use std::ffi::OsString;
@@ -98,7 +98,7 @@ fn user(owner: &LabelOwner, ctx: &Context) -> User {
     let imported = in_use(&ctx.pools);
     let pool = imported.iter().find(|p| Some(p.guid) == owner.pool_guid);
     let name = owner.pool_name.clone().unwrap_or_default();
-    let aux = |state, has: &dyn Fn(&&cenote_pool::create::Imported) -> bool| {
+    let aux = |state, has: &dyn Fn(&&cenote_engine::create::Imported) -> bool| {
         let pool = imported.iter().find(has);
         pool.map_or(User::Nobody, |p| User::Imported(state, p.name.clone()))
     };

@@ -1,8 +1,8 @@
 //! The layout of a pool as `zpool create -n` and `zpool add -n` show it.
 
+use cenote_engine::create::Prepared;
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
-use cenote_pool::create::Prepared;
 use cenote_pool::status::{NameStyle, vdev_name};
 
 /// The classes that have sections of their own, in order: `alloc_bias` and title.

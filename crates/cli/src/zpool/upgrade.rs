@@ -7,7 +7,7 @@ use crate::zpool::select::select;
 use crate::zpool::set::{compatibility_set, set};
 use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_format::features::{FEATURES, Feature};
-use cenote_pool::create::{expected_features, writable};
+use cenote_pool::features::{expected_features, writable};
 use cenote_pool::import::VERSION_FEATURES;
 use std::ffi::OsString;
 use std::sync::Arc;

@@ -11,8 +11,9 @@
 //! of errors are OpenZFS's; commands put `cannot set property for 'tank': ` before them.
 
 use super::{NATIVE, SETTINGS};
+use crate::config::ASHIFTS;
 use crate::config_write::{PoolConfig, entry, set_entry};
-use crate::create::{ASHIFTS, check_compatibility, writable};
+use crate::features::{check_compatibility, writable};
 use crate::history;
 use crate::import::VERSION_FEATURES;
 use cenote_dmu::write::{NewObject, ZapMut};

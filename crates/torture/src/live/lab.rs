@@ -5,13 +5,14 @@ use super::driver::time;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::outside::{Chance, Clock, Outside, Timer};
 use cenote_dmu::write::{OpenObjectSet, WriteError};
-use cenote_pool::change::{Contents, Format};
-use cenote_pool::create::{
-    CreateError, CreateSpec, FIRST_TXG, FeatureChoice, Layout, LeafKind, OpenDevices, Opened,
-    Prepared, Redundancy, VdevSpec, choose_features, prepare,
+use cenote_engine::change::{Contents, Format};
+use cenote_engine::create::{
+    CreateError, CreateSpec, FIRST_TXG, Layout, LeafKind, OpenDevices, Opened, Prepared,
+    Redundancy, VdevSpec, prepare,
 };
+use cenote_engine::{CreateRequest, Engine, EngineOptions};
 use cenote_pool::discover::{Candidate, on_devices};
-use cenote_pool::engine::{CreateRequest, Engine, EngineOptions};
+use cenote_pool::features::{FeatureChoice, choose_features};
 use cenote_pool::logsm::LogSpaceMap;
 use cenote_pool::metaslab::{Metaslab, PoolSpace, VdevSpace};
 use cenote_pool::{ImportError, ImportOptions, Pool};
@@ -311,7 +312,7 @@ pub fn keep(images: &[Image]) -> String {
     dir.display().to_string()
 }
 
-/// Files for [`cenote_pool::change::Changes`], the same every time.
+/// Files for [`cenote_engine::change::Changes`], the same every time.
 pub struct Plain;
 
 impl Contents for Plain {

@@ -2,9 +2,10 @@
 //! comment.
 
 use super::{Verdict, demand};
+use cenote_engine::create::Class;
 use cenote_format::nvlist::NvList;
+use cenote_pool::Pool;
 use cenote_pool::config::{children, flag, for_each_leaf, path};
-use cenote_pool::{Pool, create::Class};
 use std::path::{Path, PathBuf};
 
 /// What a pool is made of.

@@ -3,7 +3,7 @@
 use super::super::lab::POOL;
 use super::super::model::{Contents, Entry};
 use super::Driver;
-use cenote_pool::change::{ChangeError, Kind, NewDataset, NewSnapshot};
+use cenote_engine::change::{ChangeError, Kind, NewDataset, NewSnapshot};
 use cenote_zpl::FileSystem;
 use rand::Rng;
 

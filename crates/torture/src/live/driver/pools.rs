@@ -2,7 +2,7 @@
 
 use super::super::lab::POOL;
 use super::Driver;
-use cenote_pool::create::{Class, Layout, Redundancy, VdevSpec};
+use cenote_engine::create::{Class, Layout, Redundancy, VdevSpec};
 use cenote_pool::props::{self, PropContext, When};
 use rand::Rng;
 use std::path::PathBuf;

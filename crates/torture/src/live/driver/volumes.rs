@@ -2,7 +2,7 @@
 
 use super::super::model::Contents;
 use super::{Driver, bytes, overwrite};
-use cenote_pool::change::Kind;
+use cenote_engine::change::Kind;
 use cenote_zpl::Volume;
 use rand::Rng;
 use std::sync::Arc;

@@ -1,0 +1,119 @@
+//! Vdevs, spares and cache devices that join a pool while it is in use.
+//!
+//! A sync task does all of it, so that nothing can come in between: the new devices get labels that
+//! say whose they are but not that the pool has them yet; a new tree, which shares the vdevs of the
+//! old one, takes its place; the MOS gets the objects of the vdevs, and the config names them. The
+//! uberblock of that group makes them part of the pool, and only from then on blocks go to them: a
+//! crash before it leaves devices that are nobody's.
+
+use super::sync::count_feature;
+use super::task::EngineError;
+use super::{Disk, Engine, SyncContext};
+use crate::create::{self, Prepared};
+use crate::space_write::map::feature_uses;
+use cenote_dmu::write::OpenObjectSet;
+use cenote_dsl::write::{DslWriteError, Result};
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_pool::config::children;
+use cenote_pool::config_write::{aux, sync_aux};
+
+/// Without this feature there are no special and no deduplication vdevs.
+const CLASSES: &str = "org.zfsonlinux:allocation_classes";
+
+impl Engine {
+    /// Adds devices to the pool (`zpool add`): top-level vdevs, spares, cache devices. They are
+    /// prepared with the pool's config ([`create::CreateSpec::pool`]).
+    ///
+    /// # Errors
+    /// The pool's vdevs are not those any more that the devices were prepared for; a device cannot
+    /// be written; a feature is needed that is not enabled; the pool is suspended.
+    pub fn add(&self, prepared: Prepared) -> std::result::Result<(), EngineError> {
+        let devices: Vec<_> = prepared.devices().collect();
+        self.sync_task(move |ctx| ctx.add(prepared))?;
+        self.pool().devices().insert(devices);
+        Ok(())
+    }
+}
+
+impl SyncContext<'_> {
+    /// See [`Engine::add`].
+    fn add(&mut self, mut prepared: Prepared) -> Result<()> {
+        self.check(&prepared)?;
+        prepared.set_txg(self.tx.txg);
+        let mut joined = self.config.clone();
+        let (old, all) = (children(&joined.vdev_tree), children(&prepared.root));
+        let new = all.iter().skip(old.len());
+        let (had, tops) = (old.len(), old.iter().chain(new).cloned().collect());
+        joined.vdev_tree.set("children", NvValue::NvListArray(tops));
+        create::write_labels(&prepared, &joined)
+            .map_err(|e| DslWriteError::Invalid(format!("labels cannot be written: {e}")))?;
+        let tree = self.disk.tree().extended(&joined.vdev_tree, &mut |g, _| prepared.device(g));
+        let tree = tree.map_err(|e| DslWriteError::Invalid(e.to_string()))?;
+        let healthy = |id: &u64| tree.top(*id).is_some_and(|top| top.state().readable());
+        if !prepared.new_tops.iter().all(healthy) {
+            return Err(DslWriteError::Invalid("one or more devices are unavailable".into()));
+        }
+        self.list_aux("spares", &prepared.spares)?;
+        self.list_aux("l2cache", &prepared.caches)?;
+        if prepared.new_tops.is_empty() {
+            return Ok(());
+        }
+        let (txg, outside) = (self.tx.txg, &self.disk.outside);
+        let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
+            count_feature(mos, txg, outside, guid, delta)
+        };
+        let tops = joined.vdev_tree.pairs.iter_mut().find(|(name, _)| name == "children");
+        if let Some((_, NvValue::NvListArray(tops))) = tops {
+            for top in tops.iter_mut().skip(had) {
+                // What is known of space is not undone: what fails here takes the group with it.
+                let done = self.maps.init_vdev(self.tx.mos, txg, top, &mut count);
+                done.map_err(|e| DslWriteError::from(e).into_fatal())?;
+            }
+        }
+        let mut infos = self.maps.allocator_vdevs(None, &tree);
+        infos.retain(|(_, info)| prepared.new_tops.contains(&info.id));
+        self.disk.added.lock().extend(infos);
+        self.disk.store.replace_vdevs(&tree);
+        *self.config = joined;
+        self.config_changed = true;
+        Ok(())
+    }
+
+    /// Whether what was prepared still fits the pool.
+    fn check(&mut self, prepared: &Prepared) -> Result<()> {
+        let invalid = |why: &str| Err(DslWriteError::Invalid(why.into()));
+        let count = children(&self.config.vdev_tree).len() as u64;
+        let in_order = prepared.new_tops.iter().zip(count..).all(|(id, next)| *id == next);
+        if prepared.pool_guid != self.config.guid || !in_order {
+            return invalid("the pool's configuration has changed");
+        }
+        let classes = |top: &NvList| matches!(top.str("alloc_bias"), Some("special" | "dedup"));
+        let mut new = children(&prepared.root).iter().skip(count as usize);
+        if new.any(classes) && feature_uses(self.tx.mos, CLASSES)?.is_none() {
+            return invalid("pool must be upgraded to add these vdevs");
+        }
+        Ok(())
+    }
+
+    /// Adds to the list of spares or cache devices.
+    fn list_aux(&mut self, which: &str, new: &[NvList]) -> Result<()> {
+        if new.is_empty() {
+            return Ok(());
+        }
+        let mut all = aux(self.tx.mos, which)?;
+        all.extend_from_slice(new);
+        Ok(sync_aux(self.tx.mos, which, &all)?)
+    }
+}
+
+impl Disk {
+    /// The group that adds vdevs is on disk: they are allocated from.
+    pub(super) fn join_added(&self) -> std::result::Result<(), EngineError> {
+        for (class, info) in self.added.lock().drain(..) {
+            self.allocator
+                .add_vdev(class, &info)
+                .map_err(|e| EngineError::Unsupported(e.to_string()))?;
+        }
+        Ok(())
+    }
+}

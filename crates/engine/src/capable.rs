@@ -1,0 +1,206 @@
+//! What this software can write to.
+//!
+//! A pool may use features that reading understands and writing does not: changing such a pool
+//! would break what the feature promises (a deduplication table would count wrong, a removed vdev
+//! would get blocks). Such a pool, or dataset, is refused by the feature's name.
+//!
+//! Invariant: what a new pool may have enabled and what may be in use differ by what is named here.
+
+use super::task::EngineError;
+use cenote_dmu::ObjectSet;
+use cenote_dsl::Dataset;
+use cenote_dsl::zil::{self, End, Item};
+use cenote_format::dmu::ZilHeader;
+use cenote_format::zil::RawRecord;
+use cenote_pool::Pool;
+use cenote_pool::features::writable;
+
+/// Features that do no harm while nothing uses them. In use they ask for more than is done here:
+/// frees that a checkpoint or a removed vdev has to be told of.
+const UNUSED_ONLY: [&str; 3] = ["zpool_checkpoint", "device_removal", "obsolete_counts"];
+/// What it is used by is refused one by one.
+const BY_DATASET: [&str; 1] = ["encryption"];
+/// Entry of the object directory that stays when there is no deduplication table any more.
+const DEDUP_STATISTICS: &[u8] = b"DDT-statistics";
+/// How the names of the entries of deduplication tables begin.
+const DEDUP: &[u8] = b"DDT-";
+/// The feature of an encrypted dataset.
+const ENCRYPTION: &str = "com.datto:encryption";
+const UNREPLAYED: &str = "an intent log that was not replayed";
+const UNREADABLE: &str =
+    "an intent log that cannot be read ('zpool clear POOL DATASET' gives up what is in it)";
+/// Most datasets of a pool.
+const MAX_DATASETS: usize = 1 << 24;
+
+/// Whether a pool that uses the feature of this name can be written.
+fn in_use(name: &str) -> bool {
+    let known = cenote_format::features::by_name(name).is_some_and(writable);
+    known && !UNUSED_ONLY.contains(&name) || BY_DATASET.contains(&name)
+}
+
+/// The intent logs of a pool, by heads.
+#[derive(Debug, Default)]
+pub(super) struct Logs {
+    /// Nothing is left to be replayed.
+    pub(super) finished: Vec<u64>,
+    /// Their blocks are in no space map yet.
+    pub(super) unclaimed: Vec<u64>,
+    /// Those to be replayed, claimed or not, with the names of their datasets.
+    pub(super) waiting: Vec<(u64, String)>,
+}
+
+/// Refuses a pool that cannot be written. Returns its intent logs.
+///
+/// # Errors
+/// [`EngineError::Unsupported`] names what it uses.
+pub(super) fn check_pool(pool: &Pool) -> Result<Logs, EngineError> {
+    let unsupported = |what: String| Err(EngineError::Unsupported(what));
+    for feature in pool.features().list.iter().filter(|f| f.uses > 0) {
+        let name = feature.known.map_or(feature.guid.as_str(), |known| known.name);
+        if !in_use(name) {
+            return unsupported(format!("active feature '{name}'"));
+        }
+    }
+    // Deduplication is older than feature flags.
+    let table = |name: &[u8]| name.starts_with(DEDUP) && name != DEDUP_STATISTICS;
+    if pool.directory().names()?.iter().any(|name| table(name)) {
+        return unsupported("deduplication".into());
+    }
+    if pool.space().is_none() {
+        return unsupported("a pool whose space maps cannot be read".into());
+    }
+    if cenote_pool::host::multihost(pool.uberblock()) {
+        return unsupported("property 'multihost=on'".into());
+    }
+    check_logs(pool)
+}
+
+/// Finds the intent logs. One without anything to be replayed may have a block that is in no space map: the
+/// one that was to be written next.
+///
+/// # Errors
+/// A device failed to read a log that was not claimed: it may have more than was seen. An encrypted log
+/// that was not claimed: its blocks would be overwritten.
+fn check_logs(pool: &Pool) -> Result<Logs, EngineError> {
+    let dsl = pool.dsl();
+    let (mut waiting, mut seen, mut logs) = (vec![dsl.root()?], 0, Logs::default());
+    while let Some(dataset) = waiting.pop() {
+        seen += 1;
+        if seen > MAX_DATASETS {
+            return Err(EngineError::Unsupported("so many datasets".into()));
+        }
+        match dsl.open_objset(&dataset) {
+            Ok(set) => {
+                let zil = &set.phys().zil;
+                match log_state(pool, &dataset, zil)? {
+                    Log::Waiting if is_encrypted(pool, &dataset)? => {
+                        if zil.claim_txg == 0 {
+                            let what = format!("'{}': {UNREPLAYED}", dataset.name);
+                            return Err(EngineError::Unsupported(what));
+                        }
+                    }
+                    Log::Waiting => {
+                        logs.unclaimed.extend((zil.claim_txg == 0).then_some(dataset.ds_obj));
+                        logs.waiting.push((dataset.ds_obj, dataset.name.clone()));
+                    }
+                    Log::Finished => logs.finished.push(dataset.ds_obj),
+                    Log::None | Log::Unreadable => {}
+                }
+            }
+            // Its log is lost with it; the other datasets are not.
+            Err(e) => tracing::warn!("'{}' cannot be opened: {e}", dataset.name),
+        }
+        match dsl.children(&dataset) {
+            Ok(children) => waiting.extend(children),
+            Err(e) => tracing::warn!("what is below '{}' cannot be found: {e}", dataset.name),
+        }
+    }
+    Ok(logs)
+}
+
+/// What there is of an intent log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Log {
+    /// There is none.
+    None,
+    /// There are changes in it that are not in the dataset.
+    Waiting,
+    /// Nothing in it is to be replayed.
+    Finished,
+    /// There may be changes in what was claimed and cannot be read.
+    Unreadable,
+}
+
+fn log_state(pool: &Pool, dataset: &Dataset, zil: &ZilHeader) -> Result<Log, EngineError> {
+    if zil.log.is_hole() {
+        return Ok(Log::None);
+    }
+    if is_encrypted(pool, dataset)? {
+        // It cannot be read.
+        return Ok(Log::Waiting);
+    }
+    let since = match zil.claim_txg {
+        0 => pool.uberblock().txg.saturating_add(1),
+        txg => txg,
+    };
+    let end = zil::walk(pool.store(), zil, &mut |item| {
+        let news = |r: &RawRecord<'_>| r.txg >= since && r.seq > zil.replay_seq;
+        !matches!(item, Item::Record(record) if news(&record))
+    });
+    match end {
+        End::Stopped => Ok(Log::Waiting),
+        // Wrong bytes are where a log ends that was not claimed.
+        End::Unreadable | End::Failed(_) if zil.claim_txg != 0 => Ok(Log::Unreadable),
+        End::Unreadable | End::Complete => Ok(Log::Finished),
+        End::Failed(e) => Err(EngineError::Read(e.into())),
+    }
+}
+
+fn is_encrypted(pool: &Pool, dataset: &Dataset) -> Result<bool, EngineError> {
+    Ok(pool.dsl().features(dataset)?.iter().any(|(guid, _)| guid == ENCRYPTION))
+}
+
+/// Refuses a dataset that cannot be written. `replaying`: its intent log is going to be replayed.
+///
+/// # Errors
+/// [`EngineError::Unsupported`] names what it uses.
+pub(super) fn check_dataset(
+    pool: &Pool,
+    dataset: &Dataset,
+    set: &ObjectSet,
+    replaying: bool,
+) -> Result<(), EngineError> {
+    let unsupported =
+        |what: &str| Err(EngineError::Unsupported(format!("'{}': {what}", dataset.name)));
+    if is_encrypted(pool, dataset)? {
+        return unsupported("native encryption");
+    }
+    match log_state(pool, dataset, &set.phys().zil)? {
+        Log::Waiting if !replaying => return unsupported(UNREPLAYED),
+        Log::Unreadable => return unsupported(UNREADABLE),
+        Log::None | Log::Finished | Log::Waiting => {}
+    }
+    if dataset.is_inconsistent() {
+        return unsupported("an incomplete dataset");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_format::features::FEATURES;
+
+    #[test]
+    fn what_is_enabled_by_us_can_be_used_but_for_what_is_named() {
+        for feature in &FEATURES {
+            let name = feature.name;
+            if writable(feature) && !UNUSED_ONLY.contains(&name) {
+                assert!(in_use(name), "{name}");
+            }
+        }
+        for name in ["block_cloning", "fast_dedup", "draid", "raidz_expansion", "no_such"] {
+            assert!(!in_use(name), "{name}");
+        }
+    }
+}

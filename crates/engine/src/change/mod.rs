@@ -1,0 +1,229 @@
+//! The changes that users make to datasets: creating, destroying, renaming, properties, snapshots.
+//!
+//! # Idea
+//!
+//! A [`Changes`] is the pool as a user changes it. Each change is looked at twice. First on the view
+//! of the last transaction group, where names are checked and values are parsed, so that wrong ones
+//! are refused in the words that users know. Then in one sync task: there it finds everything again
+//! by name, checks again what can have changed meanwhile, does it, and writes the record of history.
+//! So a change is there as a whole or not at all, whatever else happens at the same time.
+//!
+//! What is in an object set is the floor above's: a new file system or volume is filled, and a
+//! volume resized, by its [`Contents`].
+//!
+//! | room | what |
+//! |---|---|
+//! | [`names`] | what names may be |
+//! | [`props`] | properties: which may be set to what |
+//! | `create` | new file systems and volumes |
+//! | `destroy` | destroying; what goes with it, what that frees |
+//! | `rename` | renaming |
+//! | `set` | setting and inheriting properties |
+//! | `snapshot` | taking and renaming snapshots |
+//! | [`reserve`] | what a volume needs to be able to be filled |
+//! | `error` | refusals |
+//!
+//! Invariants: a task that is refused, at whatever point, has changed nothing: the engine takes back what
+//! it did. Records of history are in the transaction group of what they tell of.
+
+mod create;
+mod destroy;
+mod error;
+pub mod names;
+pub mod props;
+mod rename;
+pub mod reserve;
+mod set;
+mod snapshot;
+
+pub use create::{
+    Format, Kind, NewDataset, default_block_size, missing_ancestors, root_filesystem,
+};
+pub use destroy::{Dependent, Dependents, dependents, reclaimed, snapshots_of};
+pub use error::{ChangeError, Result};
+pub use set::{Failed, is_accounted};
+pub use snapshot::NewSnapshot;
+
+use crate::{Engine, SpaceCheck, SyncContext};
+use cenote_dmu::live::LiveObjectSet;
+use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dsl::write::{DslWriteError, Tx, rename as dirs, snapshot as snaps};
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_pool::history;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// What is in the object sets of file systems and volumes: the floor above.
+pub trait Contents: Send + Sync {
+    /// Puts into a new object set what every one of its kind has.
+    ///
+    /// # Errors
+    /// The object set could not be changed.
+    fn fill(
+        &self,
+        os: &mut OpenObjectSet,
+        format: &Format,
+        txg: u64,
+    ) -> std::result::Result<(), WriteError>;
+
+    /// Changes the size of a volume, in bytes.
+    ///
+    /// # Errors
+    /// The object set could not be changed.
+    fn resize(&self, volume: Arc<LiveObjectSet>, size: u64) -> std::result::Result<(), WriteError>;
+}
+
+/// The command that a change is part of, for the history.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// Its words, joined by blanks.
+    pub line: String,
+    /// Number of the user who gave it.
+    pub who: u64,
+}
+
+/// The datasets of a pool, to be changed.
+pub struct Changes {
+    engine: Arc<Engine>,
+    contents: Arc<dyn Contents>,
+    /// The command that is not recorded yet.
+    command: Mutex<Option<Command>>,
+    /// Number of the user who makes the changes.
+    who: u64,
+}
+
+/// How history calls a change that is a request of its own to OpenZFS's kernel module, and what it
+/// asks for there.
+#[derive(Clone, Debug)]
+struct Request {
+    name: &'static str,
+    input: NvList,
+}
+
+impl Request {
+    /// What is asked of snapshots: a list of their names under `snaps`.
+    fn of_snapshots(name: &'static str, snapshots: &[String]) -> Request {
+        let names = snapshots.iter().map(|snapshot| (snapshot.clone(), NvValue::Boolean));
+        let names = NvList { pairs: names.collect() };
+        let mut input = NvList::default();
+        input.set("snaps", NvValue::NvList(names));
+        Request { name, input }
+    }
+}
+
+/// What a sync task of a change says: done, or refused.
+type Outcome<T> = std::result::Result<Result<T>, DslWriteError>;
+
+impl Changes {
+    /// The datasets of `engine`'s pool. With `command`, the first change that is made is recorded as
+    /// made by that command; without one, requests are recorded as those of this process's user.
+    pub fn new(
+        engine: Arc<Engine>,
+        contents: Arc<dyn Contents>,
+        command: Option<Command>,
+    ) -> Changes {
+        let own = || u64::from(nix::unistd::getuid().as_raw());
+        let who = command.as_ref().map_or_else(own, |command| command.who);
+        Changes { engine, contents, command: Mutex::new(command), who }
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Does `change`, of about so many blocks of the MOS, in syncing context, and records the command.
+    fn task<T: Send + 'static>(
+        &self,
+        limits: (SpaceCheck, u64),
+        change: impl FnOnce(&mut SyncContext<'_>) -> Outcome<T> + Send + 'static,
+    ) -> Result<T> {
+        self.recorded(limits, None, |_| true, change)
+    }
+
+    /// As [`Changes::task`], of a change that is a request, which is recorded if it is done: a change
+    /// that refuses with particulars has done nothing.
+    fn request<T: Send + 'static, E: Send + 'static>(
+        &self,
+        limits: (SpaceCheck, u64),
+        request: Request,
+        change: impl FnOnce(&mut SyncContext<'_>) -> Outcome<std::result::Result<T, E>> + Send + 'static,
+    ) -> Result<std::result::Result<T, E>> {
+        self.recorded(limits, Some(request), std::result::Result::is_ok, change)
+    }
+
+    fn recorded<T: Send + 'static>(
+        &self,
+        (check, blocks): (SpaceCheck, u64),
+        request: Option<Request>,
+        is_done: fn(&T) -> bool,
+        change: impl FnOnce(&mut SyncContext<'_>) -> Outcome<T> + Send + 'static,
+    ) -> Result<T> {
+        let command = self.command.lock().take();
+        let again = command.clone();
+        let (who, clock) = (self.who, self.engine.clock());
+        let begin = clock.now();
+        let task = move |context: &mut SyncContext<'_>| {
+            if !context.has_room(check, blocks)? {
+                return Ok(Err(ChangeError::NoSpace));
+            }
+            let done = match change(context) {
+                Ok(done) => done,
+                Err(DslWriteError::Fatal(e)) => return Err(e.into()),
+                Err(refused) => Err(refused.into()),
+            };
+            if !done.as_ref().is_ok_and(is_done) {
+                return Ok(done.map(|refused| (refused, false)));
+            }
+            let now = context.tx.now;
+            if let Some(Request { name, input }) = request {
+                append(
+                    &mut context.tx,
+                    &history::ioctl(name, input, who, clock.since(begin), now),
+                )?;
+            }
+            if let Some(command) = command {
+                append(&mut context.tx, &history::command(&command.line, command.who, now))?;
+            }
+            Ok(done.map(|done| (done, true)))
+        };
+        let made = |told: &Result<(T, bool)>| matches!(told, Ok((_, true)));
+        let done = self.engine.sync_task_if(task, made).map_err(ChangeError::from).flatten();
+        let done = done.map(|(done, _)| done);
+        if !done.as_ref().is_ok_and(is_done) {
+            *self.command.lock() = again;
+        }
+        done
+    }
+}
+
+/// Writes a record of what happened to a dataset.
+fn record(
+    tx: &mut Tx<'_>,
+    what: &str,
+    message: &str,
+    (name, object): (&str, u64),
+) -> std::result::Result<(), DslWriteError> {
+    let record: NvList = history::internal(what, message, Some((name, object)), tx.txg, tx.now);
+    append(tx, &record)
+}
+
+/// Appends to the history. One that cannot be read keeps nobody from making changes.
+fn append(tx: &mut Tx<'_>, record: &NvList) -> std::result::Result<(), DslWriteError> {
+    let appended = |tx: &mut Tx<'_>| Ok(history::append(tx.mos, record)?);
+    tx.unless_unreadable("the pool's history is not written", appended).map(drop)
+}
+
+/// The directory and head of a name, as they are now.
+fn find_head(tx: &mut Tx<'_>, name: &str) -> std::result::Result<(u64, u64), DslWriteError> {
+    let dir = dirs::find_dir(tx, name)?.ok_or(DslWriteError::NotFound)?;
+    Ok((dir, dirs::head_of(tx, dir)?))
+}
+
+/// The snapshot of a name, as it is now, and the head that it is of.
+fn find_snapshot(tx: &mut Tx<'_>, name: &str) -> std::result::Result<(u64, u64), DslWriteError> {
+    let (head, short) = name.split_once('@').ok_or(DslWriteError::NotFound)?;
+    let (_, head) = find_head(tx, head)?;
+    let snapshot = snaps::find_snapshot(tx, head, short)?.ok_or(DslWriteError::NotFound)?;
+    Ok((head, snapshot))
+}

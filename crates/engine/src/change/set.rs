@@ -1,0 +1,290 @@
+//! Setting and inheriting properties.
+//!
+//! What can be set is set: of several properties those that are refused stay as they are, and are
+//! told one by one. Quotas and reservations depend on each other, so one that is refused at first is
+//! tried again after the others.
+
+use super::props::{self, On, Setting, ZSTD};
+use super::{ChangeError, Changes, Result, find_head, find_snapshot, record, reserve};
+use crate::{SpaceCheck, SyncContext};
+use cenote_dsl::props::is_user;
+use cenote_dsl::props::table::Property;
+use cenote_dsl::write::props::{NewValue, Target, inherit, revert, set};
+use cenote_dsl::write::{DslWriteError, Tx, features};
+use cenote_dsl::{Dataset, DatasetKind};
+use cenote_pool::Pool;
+
+/// What the properties of a dataset or snapshot are set of, as it is now, and its object.
+fn find_target(tx: &mut Tx<'_>, name: &str) -> std::result::Result<(Target, u64), DslWriteError> {
+    if name.contains('@') {
+        let (_, object) = find_snapshot(tx, name)?;
+        return Ok((Target::Snapshot(object), object));
+    }
+    let (dir, head) = find_head(tx, name)?;
+    Ok((Target::Dir(dir), head))
+}
+
+/// A property that could not be set.
+#[derive(Debug)]
+pub struct Failed {
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub error: ChangeError,
+}
+
+/// Whether a property is a quota or reservation of space.
+pub fn is_accounted(property: &str) -> bool {
+    matches!(property, "quota" | "reservation" | "refquota" | "refreservation")
+}
+
+/// Notes in a dataset that it uses the feature which the value stands for.
+pub(super) fn activate(
+    tx: &mut Tx<'_>,
+    ds_obj: u64,
+    setting: &Setting,
+) -> std::result::Result<(), DslWriteError> {
+    if props::feature_for(setting) == Some(ZSTD) {
+        features::activate_dataset_feature(tx, ds_obj, ZSTD)?;
+    }
+    Ok(())
+}
+
+/// Whether a value was refused: then the others are set all the same.
+fn is_refusal(e: &DslWriteError) -> bool {
+    !matches!(e, DslWriteError::Unreadable(_) | DslWriteError::Fatal(_))
+}
+
+/// Sets quotas and reservations. The outer error: something cannot be read or written.
+pub(super) fn account(
+    tx: &mut Tx<'_>,
+    dir: u64,
+    settings: &[Setting],
+) -> std::result::Result<Vec<Failed>, DslWriteError> {
+    let mut failed = Vec::new();
+    let mut again = Vec::new();
+    for setting in settings {
+        match set(tx, Target::Dir(dir), &setting.name, &setting.value) {
+            Ok(()) => {}
+            Err(e) if !is_refusal(&e) => return Err(e),
+            Err(_) => again.push(setting),
+        }
+    }
+    for setting in again {
+        match set(tx, Target::Dir(dir), &setting.name, &setting.value) {
+            Ok(()) => {}
+            Err(e) if !is_refusal(&e) => return Err(e),
+            Err(e) => {
+                failed.push(Failed { name: setting.name.clone(), error: refused(&setting.name, e) })
+            }
+        }
+    }
+    Ok(failed)
+}
+
+/// Out of space means something else where nothing is written.
+fn refused(name: &str, e: DslWriteError) -> ChangeError {
+    match (name, e) {
+        ("quota" | "refquota", DslWriteError::NoSpace | DslWriteError::Quota) => {
+            ChangeError::QuotaTooSmall
+        }
+        ("reservation" | "refreservation", DslWriteError::NoSpace | DslWriteError::Quota) => {
+            ChangeError::ReservationTooLarge
+        }
+        (_, e) => e.into(),
+    }
+}
+
+impl Changes {
+    /// Sets properties of a file system, volume or snapshot. Returns those that were refused.
+    ///
+    /// # Errors
+    /// A property or value is not right, then none is set; the pool is suspended.
+    pub fn set(&self, name: &str, list: &[(String, String)]) -> Result<Vec<Failed>> {
+        let view = self.engine.pool();
+        let dataset = view.dsl().find(name)?.ok_or(ChangeError::NotFound)?;
+        if dataset.kind == DatasetKind::Bookmark {
+            return Err(ChangeError::Kind);
+        }
+        let mut settings = props::check(list, On::There(view.dsl(), &dataset))?;
+        let fixed = fixed_size(&view, &dataset, &mut settings)?;
+        if settings.is_empty() {
+            return Ok(fixed.into_iter().collect());
+        }
+        let old_size = number(&view, &dataset, "volsize")?;
+        let synthetic = reservation_of_volume(&view, &dataset, &mut settings)?;
+        let size = settings.iter().find(|s| s.name == "volsize").and_then(Setting::as_number);
+        settings.retain(|s| !cenote_dsl::write::props::in_contents(&s.name));
+        let resized = match size.filter(|s| *s != old_size) {
+            Some(size) => {
+                self.resize(&dataset, size)?;
+                Some(size)
+            }
+            None => None,
+        };
+        let full = name.to_string();
+        let changed = 2 * (settings.len() as u64);
+        let mut failed = self.task((SpaceCheck::Reserved, changed), move |context| {
+            let tx = &mut context.tx;
+            let (target, object) = find_target(tx, &full)?;
+            if let Some(size) = resized {
+                record(tx, "set", &format!("volsize={size}"), (&full, object))?;
+            }
+            set_all(context, (&full, object), target, &settings).map(Ok)
+        })?;
+        if synthetic && resized.is_some() && !failed.is_empty() {
+            // The size goes with its reservation.
+            self.resize(&dataset, old_size)?;
+        }
+        failed.extend(fixed);
+        Ok(failed)
+    }
+
+    fn resize(&self, volume: &Dataset, size: u64) -> Result<()> {
+        let live = self.engine.live(volume.ds_obj)?;
+        self.contents.resize(live, size)?;
+        Ok(self.engine.sync()?)
+    }
+
+    /// Lets a property be inherited, or have its default. With `received` it gets the value that it
+    /// was received with, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be inherited; the dataset is not there.
+    pub fn inherit(&self, name: &str, property: &str, received: bool) -> Result<()> {
+        let view = self.engine.pool();
+        let dataset = view.dsl().find(name)?.ok_or(ChangeError::NotFound)?;
+        let native = props::find(property);
+        check_inherit(native, property, &dataset, received)?;
+        let property = native.map_or(property, |p| p.name).to_string();
+        let full = name.to_string();
+        self.task((SpaceCheck::Reserved, 2), move |context| {
+            let tx = &mut context.tx;
+            let (target, object) = find_target(tx, &full)?;
+            match received {
+                true => revert(tx, target, &property)?,
+                false => inherit(tx, target, &property)?,
+            }
+            record(tx, "inherit", &format!("{property}="), (&full, object))?;
+            Ok(Ok(()))
+        })
+    }
+}
+
+fn check_inherit(
+    native: Option<&Property>,
+    property: &str,
+    dataset: &Dataset,
+    received: bool,
+) -> Result<()> {
+    let Some(native) = native else {
+        return match is_user(property) {
+            true => Ok(()),
+            false => Err(ChangeError::Property("invalid property".into())),
+        };
+    };
+    if native.is_readonly() {
+        return Err(ChangeError::Property("read-only property".into()));
+    }
+    if !native.is_inheritable() && !received {
+        return Err(ChangeError::Property("property cannot be inherited".into()));
+    }
+    if !native.applies_to.contains(dataset.kind) || dataset.kind == DatasetKind::Snapshot {
+        let why = "property doesn't apply to datasets of this type";
+        return Err(ChangeError::Property(why.into()));
+    }
+    Ok(())
+}
+
+/// Takes the size of a volume out of what is to be set, if it cannot be: what counts is whether the
+/// volume is read-only before anything is set.
+fn fixed_size(
+    pool: &Pool,
+    dataset: &Dataset,
+    settings: &mut Vec<Setting>,
+) -> Result<Option<Failed>> {
+    let Some(at) = settings.iter().position(|s| s.name == "volsize") else { return Ok(None) };
+    let readonly = pool.dsl().get(dataset, "readonly")?;
+    if readonly.is_none_or(|v| v.exact != "on") {
+        return Ok(None);
+    }
+    let name = settings.remove(at).name;
+    Ok(Some(Failed { name, error: ChangeError::ReadOnlyDataset }))
+}
+
+fn number(pool: &Pool, dataset: &Dataset, name: &str) -> Result<u64> {
+    let value = pool.dsl().get(dataset, name)?;
+    Ok(value.and_then(|v| v.exact.parse().ok()).unwrap_or(0))
+}
+
+/// The refreservation of a volume that follows its size: `auto` is put into figures; one that was as
+/// the size had it stays so, when the size changes. Returns whether one was added.
+fn reservation_of_volume(
+    pool: &Pool,
+    dataset: &Dataset,
+    settings: &mut Vec<Setting>,
+) -> Result<bool> {
+    if dataset.kind != DatasetKind::Volume {
+        return Ok(false);
+    }
+    let old = number(pool, dataset, "volsize")?;
+    let block = number(pool, dataset, "volblocksize")?;
+    let copies = number(pool, dataset, "copies")?;
+    let of = |size: u64| reserve::of_volume(pool.config(), size, block, copies);
+    let asked = settings.iter().find(|s| s.name == "volsize").and_then(Setting::as_number);
+    let new = asked.unwrap_or(old);
+    if let Some(given) = settings.iter_mut().find(|s| s.name == "refreservation") {
+        if given.as_number() == Some(props::AUTO) {
+            given.value = NewValue::Number(of(new));
+        }
+        return Ok(false);
+    }
+    if asked.is_none() || number(pool, dataset, "refreservation")? != of(old) {
+        return Ok(false);
+    }
+    settings.push(Setting::number("refreservation", of(new)));
+    Ok(true)
+}
+
+/// Sets what can be set, and records it.
+fn set_all(
+    context: &mut SyncContext<'_>,
+    (name, object): (&str, u64),
+    target: Target,
+    settings: &[Setting],
+) -> std::result::Result<Vec<Failed>, DslWriteError> {
+    let tx = &mut context.tx;
+    let mut failed = Vec::new();
+    let (accounted, stored): (Vec<Setting>, Vec<Setting>) =
+        settings.iter().cloned().partition(|s| is_accounted(&s.name));
+    for setting in &stored {
+        if let Some(guid) = props::feature_for(setting)
+            && !features::is_enabled(tx, guid)?
+        {
+            failed.push(Failed { name: setting.name.clone(), error: ChangeError::NeedsUpgrade });
+            continue;
+        }
+        match set(tx, target, &setting.name, &setting.value) {
+            Ok(()) => {}
+            Err(e) if !is_refusal(&e) => return Err(e),
+            Err(e) => {
+                failed.push(Failed { name: setting.name.clone(), error: e.into() });
+                continue;
+            }
+        }
+        if let Target::Dir(_) = target {
+            activate(tx, object, setting)?;
+        }
+        record(tx, "set", &setting.recorded(), (name, object))?;
+    }
+    if let Target::Dir(dir) = target {
+        let refused = account(tx, dir, &accounted)?;
+        for setting in &accounted {
+            if !refused.iter().any(|f| f.name == setting.name) {
+                record(tx, "set", &setting.recorded(), (name, object))?;
+            }
+        }
+        failed.extend(refused);
+    }
+    Ok(failed)
+}

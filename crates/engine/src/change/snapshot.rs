@@ -1,0 +1,143 @@
+//! Taking and renaming snapshots.
+
+use super::names::{Expected, check_new};
+use super::props::{self, On, Setting};
+use super::{ChangeError, Changes, Request, Result, find_head, record, snaps};
+use crate::SpaceCheck;
+use cenote_dsl::DatasetKind;
+use cenote_dsl::write::DslWriteError;
+use cenote_dsl::write::props::{Target, set};
+use cenote_format::nvlist::NvValue;
+use std::collections::HashSet;
+
+/// Times that it is tried again, when there is a snapshot from the same transaction group already.
+const TRIES: usize = 16;
+
+/// Snapshots that are to be taken at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewSnapshot {
+    /// Full names, `pool/fs@snapshot`, all in the same pool and no two of the same dataset.
+    pub names: Vec<String>,
+    /// User properties for all of them.
+    pub props: Vec<(String, String)>,
+}
+
+impl Changes {
+    /// Takes snapshots: all or none of them, all of the same moment.
+    ///
+    /// # Errors
+    /// With the name of the snapshot that it is about, where it is about one.
+    pub fn snapshot(
+        &self,
+        new: &NewSnapshot,
+    ) -> std::result::Result<(), (Option<String>, ChangeError)> {
+        for name in &new.names {
+            check_new(name, Expected::SNAPSHOT).map_err(|e| (Some(name.clone()), e))?;
+        }
+        let settings = props::check(&new.props, On::New(DatasetKind::Snapshot));
+        let settings = settings.map_err(|e| (None, e))?;
+        let heads: HashSet<_> = new.names.iter().map(|n| n.split('@').next()).collect();
+        if heads.len() < new.names.len() {
+            let why = ChangeError::Crosses("multiple snapshots of same fs not allowed");
+            return Err((None, why));
+        }
+        for _ in 0..TRIES {
+            let (names, settings) = (new.names.clone(), settings.clone());
+            let added = 3 * (names.len() as u64);
+            let mut request = Request::of_snapshots("snapshot", &names);
+            request.input.set("props", NvValue::NvList(Setting::list(&settings)));
+            let done = self.request((SpaceCheck::Normal, added), request, move |context| {
+                let tx = &mut context.tx;
+                let mut taken = Vec::new();
+                for name in &names {
+                    match take(tx, name) {
+                        Ok(object) => taken.push((name, object)),
+                        Err(DslWriteError::Fatal(e)) => return Err(e.into()),
+                        Err(e) => {
+                            let again = matches!(e, DslWriteError::Again);
+                            return Ok(Ok(Err((again, name.clone(), e.into()))));
+                        }
+                    }
+                }
+                for (name, object) in taken {
+                    for s in &settings {
+                        set(tx, Target::Snapshot(object), &s.name, &s.value)?;
+                    }
+                    record(tx, "snapshot", " ", (name, object))?;
+                }
+                Ok(Ok(Ok(())))
+            });
+            match done.map_err(|e| (None, e))? {
+                Ok(()) => return Ok(()),
+                Err((true, ..)) => {}
+                Err((false, name, e)) => return Err((Some(name), e)),
+            }
+        }
+        Err((None, ChangeError::Busy))
+    }
+
+    /// Renames a snapshot; with `recursive` those of that name below it, too.
+    ///
+    /// # Errors
+    /// There is no such snapshot, or one of the new name. With the name that it is about.
+    pub fn rename_snapshot(
+        &self,
+        name: &str,
+        to: &str,
+        recursive: bool,
+    ) -> std::result::Result<(), (String, ChangeError)> {
+        let about = |e: ChangeError| (name.to_string(), e);
+        let (head, from) = name.split_once('@').ok_or_else(|| about(ChangeError::NotFound))?;
+        check_new(&format!("{head}@{to}"), Expected::SNAPSHOT).map_err(about)?;
+        let mut heads = vec![head.to_string()];
+        if recursive {
+            heads = self.heads_with(head, from).map_err(about)?;
+        }
+        let (from, to) = (from.to_string(), to.to_string());
+        let done = self.task((SpaceCheck::Reserved, 1), move |context| {
+            let tx = &mut context.tx;
+            let mut found = Vec::new();
+            for head in heads {
+                let (_, object) = find_head(tx, &head)?;
+                let there = |tx: &mut _, name: &str| snaps::find_snapshot(tx, object, name);
+                if there(tx, &to)?.is_some() {
+                    return Ok(Ok(Err((format!("{head}@{from}"), ChangeError::Exists))));
+                }
+                match there(tx, &from)? {
+                    Some(snapshot) => found.push((head, object, snapshot)),
+                    None if recursive => {}
+                    None => return Ok(Ok(Err((format!("{head}@{from}"), ChangeError::NotFound)))),
+                }
+            }
+            for (head, object, snapshot) in &found {
+                let full = format!("{head}@{from}");
+                record(tx, "rename", &format!("-> @{to}"), (&full, *snapshot))?;
+                snaps::rename_snapshot(tx, *object, &from, &to)?;
+            }
+            Ok(Ok(Ok(())))
+        });
+        done.map_err(about)?
+    }
+
+    /// The dataset and those below it that have a snapshot of this name.
+    fn heads_with(&self, head: &str, snapshot: &str) -> Result<Vec<String>> {
+        let view = self.engine.pool();
+        let dsl = view.dsl();
+        let mut todo = vec![dsl.find(head)?.ok_or(ChangeError::NotFound)?];
+        let mut heads = Vec::new();
+        while let Some(dataset) = todo.pop() {
+            todo.extend(dsl.children(&dataset)?);
+            if dsl.find(&format!("{}@{snapshot}", dataset.name))?.is_some() {
+                heads.push(dataset.name);
+            }
+        }
+        heads.sort();
+        Ok(heads)
+    }
+}
+
+fn take(tx: &mut cenote_dsl::write::Tx<'_>, name: &str) -> std::result::Result<u64, DslWriteError> {
+    let (head, short) = name.split_once('@').ok_or(DslWriteError::NotFound)?;
+    let (_, head) = find_head(tx, head)?;
+    snaps::snapshot(tx, head, short)
+}

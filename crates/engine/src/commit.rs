@@ -1,0 +1,136 @@
+//! The end of a transaction group: flush, labels, uberblock; then the view of it.
+
+use super::sync::{Core, landed};
+use super::task::EngineError;
+use super::{Disk, Shared};
+use crate::tunables;
+use cenote_dmu::write::WriteError;
+use cenote_dsl::write::DslWriteError;
+use cenote_dsl::{Dsl, PoolSpace};
+use cenote_format::label::{MMP_MAGIC, Uberblock};
+use cenote_format::{ByteOrder, nvlist::NvValue};
+use cenote_pool::config::{self, STATE_DESTROYED, STATE_EXPORTED};
+use cenote_pool::directory::Directory;
+use cenote_pool::features::PoolFeatures;
+use cenote_pool::import::{Loaded, VERSION_FEATURES};
+use cenote_store::alloc::{Class, DeferredFrees};
+use cenote_vdev::{LabelUpdate, VdevError};
+use std::sync::Arc;
+
+fn device(e: VdevError) -> DslWriteError {
+    WriteError::Sink(Box::new(e)).into()
+}
+
+impl Core {
+    /// Shows group `txg`, which is on disk. Freed space comes back when what is returned is dropped.
+    pub(super) fn show(&mut self, shared: &Shared, txg: u64) -> Result<DeferredFrees, EngineError> {
+        shared.disk.join_added()?;
+        let before = shared.view();
+        let dsl = before.dsl().after(self.mos.synced().clone())?;
+        dsl.set_pool_space(pool_space(&shared.disk));
+        let loaded = self.loaded(before.mapping_bytes(), dsl, before.features())?;
+        let view = before.after(loaded);
+        shared.disk.loader.advance(view.mos().clone(), txg);
+        *shared.view.write() = Arc::new(view);
+        let deferred = shared.disk.allocator.sync_done(txg);
+        shared.datasets.synced(txg);
+        Ok(deferred)
+    }
+
+    fn next_uberblock(&self, disk: &Disk, txg: u64) -> Uberblock {
+        let vdevs = &self.config.vdev_tree;
+        Uberblock {
+            order: ByteOrder::Little,
+            version: VERSION_FEATURES,
+            txg,
+            guid_sum: config::guid_sum(vdevs),
+            timestamp: disk.outside.clock.seconds(),
+            rootbp: *self.mos.synced().root_bp(),
+            software_version: VERSION_FEATURES,
+            mmp_magic: MMP_MAGIC,
+            mmp_delay: 0,
+            mmp_config: 0,
+            ..self.uberblock.clone()
+        }
+    }
+
+    /// Makes everything durable, then the uberblock that leads to it: the pool opens at group `txg` then.
+    /// The inner result is what failed after that.
+    pub(super) fn write_labels(
+        &mut self,
+        disk: &Disk,
+        txg: u64,
+    ) -> Result<Result<(), EngineError>, EngineError> {
+        // What was written behind the passes' backs is flushed, too.
+        landed(disk)?;
+        let uberblock = self.next_uberblock(disk, txg);
+        let labels = match self.config_dirty {
+            true => self.config.all_labels(txg),
+            false => Vec::new(),
+        };
+        let tops: Vec<u64> = disk.allocator.groups().map(|g| g.vdev()).collect();
+        let (uberblock_on, labels) = (tops.as_slice(), labels.as_slice());
+        let update = LabelUpdate { uberblock: &uberblock, uberblock_on, labels, multihost: false };
+        let after = match disk.tree().sync_labels(&update) {
+            Err(e @ VdevError::Committed(_)) => Err(device(e).into()),
+            done => Ok(done.map_err(device)?),
+        };
+        self.config_dirty = false;
+        self.uberblock = uberblock;
+        Ok(after)
+    }
+
+    /// The pool as the last group left it; `features` are those of the group before.
+    pub(super) fn loaded(
+        &self,
+        mapping_bytes: u64,
+        dsl: Arc<Dsl>,
+        features: &Arc<PoolFeatures>,
+    ) -> Result<Loaded, EngineError> {
+        let mos = self.mos.synced().clone();
+        let directory = Directory::open(&mos)?;
+        let mut config = self.config.mos(self.uberblock.txg);
+        config::set(&mut config, "vdev_tree", NvValue::NvList(self.config.vdev_tree.clone()));
+        Ok(Loaded {
+            config,
+            store: mos.store().clone(),
+            features: features.after(&directory)?,
+            directory,
+            dsl,
+            mos,
+            uberblock: self.uberblock.clone(),
+            mapping_bytes,
+        })
+    }
+
+    /// Marks the pool as exported or destroyed. The sync thread has ended.
+    pub(super) fn mark_exported(
+        &mut self,
+        shared: &Arc<Shared>,
+        destroyed: bool,
+    ) -> Result<(), EngineError> {
+        self.config.state = if destroyed { STATE_DESTROYED } else { STATE_EXPORTED };
+        self.config_dirty = true;
+        if tunables::KEEP_LOGS_AT_EXPORT.get() == 0 {
+            self.maps.flush_all();
+        }
+        self.sync(shared)
+    }
+}
+
+/// The pool's size, as datasets are told.
+pub(super) fn pool_space(disk: &Disk) -> PoolSpace {
+    let sum = |class: Class, of: &dyn Fn(&cenote_store::alloc::Group) -> u64| {
+        let groups =
+            disk.allocator.groups().filter(|g| disk.allocator.class_of(g.vdev()) == Some(class));
+        let deflated =
+            groups.map(|g| disk.tree().top(g.vdev()).map_or(0, |top| top.deflate(of(g))));
+        deflated.fold(0, u64::saturating_add)
+    };
+    PoolSpace {
+        normal: sum(Class::Normal, &|g| g.space()),
+        special_allocated: sum(Class::Special, &|g| g.allocated())
+            .saturating_add(sum(Class::Dedup, &|g| g.allocated())),
+        ..PoolSpace::default()
+    }
+}

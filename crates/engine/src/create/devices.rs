@@ -1,0 +1,125 @@
+//! The devices that a pool is to be made of: what they are, their sizes and sectors.
+
+use super::loops::{self, LoopUser};
+use cenote_pool::devices::patiently;
+use cenote_vdev::{Device, open_device, open_device_rw};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeafKind {
+    /// A file.
+    File,
+    /// A block device.
+    Disk,
+}
+
+/// Facts about a device that was not opened yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    /// File or disk.
+    pub kind: LeafKind,
+    /// Equal for names of the same device.
+    pub identity: (u64, u64),
+    /// log2 of the bytes that it reads and writes at least.
+    pub logical_shift: u64,
+    /// log2 of the bytes that it would rather read and write.
+    pub physical_shift: u64,
+}
+
+/// Where devices come from.
+pub trait OpenDevices {
+    /// The full path of what an argument names, and what is there.
+    ///
+    /// # Errors
+    /// There is no such thing, or it is neither file nor block device (`InvalidInput`).
+    fn find(&self, name: &Path) -> io::Result<(PathBuf, Opened)>;
+
+    /// Opens it to read labels.
+    ///
+    /// # Errors
+    /// Those of opening it.
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn Device>>;
+
+    /// Opens it for reading and writing, for this process alone.
+    ///
+    /// # Errors
+    /// Those of opening it; `ResourceBusy` if somebody else has it.
+    fn open_rw(&self, path: &Path) -> io::Result<Arc<dyn Device>>;
+
+    /// The loop devices over a file.
+    fn loop_users(&self, _: &Opened) -> Vec<LoopUser> {
+        Vec::new()
+    }
+}
+
+/// The files and block devices of this system.
+pub struct SystemDevices;
+
+/// Where names that are not paths are looked for, as OpenZFS does.
+const DIRECTORIES: [&str; 9] = [
+    "/dev/disk/by-vdev",
+    "/dev/mapper",
+    "/dev/disk/by-partlabel",
+    "/dev/disk/by-partuuid",
+    "/dev/disk/by-label",
+    "/dev/disk/by-uuid",
+    "/dev/disk/by-id",
+    "/dev/disk/by-path",
+    "/dev",
+];
+
+impl OpenDevices for SystemDevices {
+    fn find(&self, name: &Path) -> io::Result<(PathBuf, Opened)> {
+        let path = if name.is_absolute() {
+            name.to_path_buf()
+        } else {
+            let places = DIRECTORIES.iter().map(|d| Path::new(d).join(name));
+            places.into_iter().find(|p| p.exists()).ok_or(io::ErrorKind::NotFound)?
+        };
+        let meta = path.metadata()?;
+        if meta.file_type().is_block_device() {
+            let (logical_shift, physical_shift) = sector_shifts(meta.rdev());
+            let identity = (u64::MAX, meta.rdev());
+            Ok((path, Opened { kind: LeafKind::Disk, identity, logical_shift, physical_shift }))
+        } else if meta.is_file() {
+            let identity = (meta.dev(), meta.ino());
+            let (logical_shift, physical_shift) = (9, 9);
+            Ok((path, Opened { kind: LeafKind::File, identity, logical_shift, physical_shift }))
+        } else {
+            Err(io::ErrorKind::InvalidInput.into())
+        }
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
+        open_device(path)
+    }
+
+    fn open_rw(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
+        let busy = |e: &io::Error| e.kind() == io::ErrorKind::ResourceBusy;
+        patiently(|| open_device_rw(path), |opened| opened.as_ref().is_err_and(busy))
+    }
+
+    fn loop_users(&self, found: &Opened) -> Vec<LoopUser> {
+        loops::users(found)
+    }
+}
+
+/// log2 of the logical and the physical sector size of a block device, as the kernel says.
+fn sector_shifts(rdev: u64) -> (u64, u64) {
+    let major = (rdev >> 8 & 0xfff) | (rdev >> 32 & !0xfff);
+    let minor = (rdev & 0xff) | (rdev >> 12 & !0xff);
+    let dir = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    // A partition's queue is that of its disk.
+    let queues = [dir.join("queue"), dir.join("../queue")];
+    let size = |name: &str| {
+        let text = queues.iter().find_map(|q| std::fs::read_to_string(q.join(name)).ok())?;
+        text.trim().parse::<u64>().ok().filter(|n| n.is_power_of_two() && *n >= 512)
+    };
+    let shift = |name| size(name).map_or(9, |n| u64::from(n.trailing_zeros()));
+    let logical = shift("logical_block_size");
+    (logical, shift("physical_block_size").max(logical))
+}

@@ -1,0 +1,520 @@
+//! From devices to the config of vdevs: guids, sector sizes, space, metaslabs.
+//!
+//! `ashift` is chosen as OpenZFS does when it opens a vdev for the first time. A leaf has the one that
+//! was asked for, or that of its logical sectors if that is more; above it the largest counts. Where
+//! none was asked for, the top-level vdev takes that of the physical sectors instead, up to
+//! [`VDEV_MAX_AUTO_ASHIFT`](tunables::VDEV_MAX_AUTO_ASHIFT).
+
+use super::check;
+use super::devices::{LeafKind, Opened};
+use super::populate::random;
+use super::{Class, CreateError, CreateSpec, MIN_DEVICE, Redundancy, VdevSpec};
+use crate::space_write::plan::{plan, top_level_asize};
+use crate::tunables;
+use cenote_format::abd::Abd;
+use cenote_format::label::LABEL_SIZE;
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_pool::config::{self, ASHIFTS, STATE_L2CACHE, STATE_SPARE};
+use cenote_pool::config_write::PoolConfig;
+use cenote_vdev::{
+    Device, FindDevice, LabelState, VdevError, VdevTree, WriteReq, init_labels, label_owner,
+};
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Devices that were opened, and what the config says of them.
+pub struct Prepared {
+    /// Guid of the pool.
+    pub pool_guid: u64,
+    /// The root with all its vdevs: those there are already, then the new ones, which have no ZAPs
+    /// and no metaslab array yet. New vdevs with a class have it noted as `alloc_bias`.
+    pub root: NvList,
+    /// Ids of the new top-level vdevs.
+    pub new_tops: Vec<u64>,
+    /// The spares, as the MOS lists them; only the new ones.
+    pub spares: Vec<NvList>,
+    /// The cache devices; only the new ones.
+    pub caches: Vec<NvList>,
+    devices: HashMap<u64, Arc<dyn Device>>,
+    /// The new spares, opened for reading: they are shared with other pools.
+    shared: HashMap<u64, Arc<dyn Device>>,
+    /// Transaction group that creates them.
+    txg: u64,
+}
+
+impl Prepared {
+    /// The device of a new leaf, spare or cache device, by its guid. A spare that another pool has
+    /// too is not opened for writing.
+    pub fn device(&self, guid: u64) -> Option<Arc<dyn Device>> {
+        self.devices.get(&guid).cloned()
+    }
+
+    /// The transaction group that creates the vdevs is another one than was thought.
+    pub(crate) fn set_txg(&mut self, txg: u64) {
+        fn set(vdev: &mut NvList, txg: u64) {
+            if vdev.contains("create_txg") {
+                vdev.set("create_txg", NvValue::Uint64(txg));
+            }
+            let children = vdev.pairs.iter_mut().find(|(name, _)| name == "children");
+            if let Some((_, NvValue::NvListArray(children))) = children {
+                children.iter_mut().for_each(|c| set(c, txg));
+            }
+        }
+        self.txg = txg;
+        let tops = self.root.pairs.iter_mut().find(|(name, _)| name == "children");
+        if let Some((_, NvValue::NvListArray(tops))) = tops {
+            let new = |t: &&mut NvList| self.new_tops.contains(&config::number(t, "id"));
+            tops.iter_mut().filter(new).for_each(|top| set(top, txg));
+        }
+    }
+
+    /// All new devices, by guid, with their paths, as the pool is to have them from now on: spares
+    /// for reading only.
+    pub fn devices(&self) -> impl Iterator<Item = (u64, PathBuf, Arc<dyn Device>)> {
+        let own = self.devices.iter().filter(|(guid, _)| !self.shared.contains_key(*guid));
+        let all = own.chain(&self.shared);
+        all.map(|(guid, device)| (*guid, device.path().into(), device.clone()))
+    }
+
+    /// The tree of a new pool over its devices. They must have their labels: see
+    /// [`write_labels`](super::write_labels). When adding, `existing` finds the devices that the
+    /// pool has.
+    ///
+    /// # Errors
+    /// See [`VdevTree::build`].
+    pub fn tree(&self, existing: FindDevice<'_>) -> Result<Arc<VdevTree>, VdevError> {
+        VdevTree::build(&self.root, &mut |guid, leaf| {
+            self.device(guid).or_else(|| existing(guid, leaf))
+        })
+    }
+}
+
+/// One device that was asked for.
+pub(super) struct Leaf {
+    /// Its full path.
+    pub path: PathBuf,
+    /// What it is.
+    pub facts: Opened,
+    /// Whether it is to be a spare.
+    pub spare: bool,
+    /// Bytes; 0 while it is not opened.
+    pub size: u64,
+}
+
+pub(super) struct Found {
+    pub tops: Vec<(VdevSpec, Vec<Leaf>)>,
+    pub spares: Vec<Leaf>,
+    pub caches: Vec<Leaf>,
+}
+
+impl Found {
+    pub fn all(&self) -> impl Iterator<Item = &Leaf> {
+        let tops = self.tops.iter().flat_map(|(_, leaves)| leaves);
+        tops.chain(&self.spares).chain(&self.caches)
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Leaf> {
+        let tops = self.tops.iter_mut().flat_map(|(_, leaves)| leaves);
+        tops.chain(&mut self.spares).chain(&mut self.caches)
+    }
+}
+
+/// See [`super::prepare`].
+pub(super) fn prepare(spec: &CreateSpec<'_>) -> Result<Prepared, CreateError> {
+    if spec.ashift != 0 && !ASHIFTS.contains(&spec.ashift) {
+        return Err(CreateError::Spec(format!(
+            "invalid 'ashift={}' property: only values between {} and {} are allowed.",
+            spec.ashift,
+            ASHIFTS.start(),
+            ASHIFTS.end()
+        )));
+    }
+    let mut found = find(spec)?;
+    check::in_use(spec, &found)?;
+    for leaf in found.all_mut() {
+        // For the sizes; whether it can be written is found out later.
+        leaf.size = spec.devices.open(&leaf.path).map_or(0, |d| d.size());
+    }
+    check::replication(spec, &found)?;
+    check::same_device(spec, &found)?;
+    let prepared = assemble(spec, &found)?;
+    // A pool behind a loop device was said to be in use by now, which tells more.
+    check::loop_devices(spec, &found)?;
+    Ok(prepared)
+}
+
+/// Finds everything that the layout names.
+fn find(spec: &CreateSpec<'_>) -> Result<Found, CreateError> {
+    let find = |name: &Path, spare| -> Result<Leaf, CreateError> {
+        let (path, facts) = spec.devices.find(name).map_err(|e| not_found(name, &e))?;
+        Ok(Leaf { path, facts, spare, size: 0 })
+    };
+    let many = |names: &[PathBuf], spare| -> Result<Vec<Leaf>, CreateError> {
+        names.iter().map(|n| find(n, spare)).collect()
+    };
+    let mut tops = Vec::new();
+    for top in &spec.layout.tops {
+        let leaves = many(&top.devices, false)?;
+        check_shape(top)?;
+        tops.push((top.clone(), leaves));
+    }
+    let spares = many(&spec.layout.spares, true)?;
+    let caches = many(&spec.layout.caches, false)?;
+    Ok(Found { tops, spares, caches })
+}
+
+/// The parser sees to this, but layouts are made by others too.
+fn check_shape(top: &VdevSpec) -> Result<(), CreateError> {
+    let (least, most, name) = match top.redundancy {
+        Redundancy::Single => (1, 1, "a device".to_string()),
+        Redundancy::Mirror => (2, usize::MAX, "mirror".to_string()),
+        Redundancy::RaidZ(parity @ 1..=3) => {
+            (usize::from(parity) + 1, 255, format!("raidz{parity}"))
+        }
+        Redundancy::RaidZ(parity) => {
+            return Err(CreateError::spec(format!("raidz{parity} does not exist")));
+        }
+    };
+    if top.devices.len() < least {
+        return Err(CreateError::spec(format!("{name} requires at least {least} devices")));
+    }
+    if top.devices.len() > most {
+        return Err(CreateError::spec(format!("{name} supports no more than {most} devices")));
+    }
+    Ok(())
+}
+
+/// Why an argument names no device, in the words of `zpool`.
+fn not_found(name: &Path, error: &io::Error) -> CreateError {
+    let shown = name.display();
+    CreateError::Spec(match error.kind() {
+        io::ErrorKind::NotFound if name.is_absolute() => format!("cannot resolve path '{shown}'"),
+        io::ErrorKind::NotFound => format!(
+            "cannot open '{shown}': no such device in /dev\n\
+             must be a full path or shorthand device name"
+        ),
+        io::ErrorKind::InvalidInput => {
+            format!("cannot use '{shown}': must be a block device or regular file")
+        }
+        _ => format!("cannot open '{shown}': {}", words(error)),
+    })
+}
+
+/// What the system says of an error, without its number.
+fn words(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(n) => nix::errno::Errno::from_raw(n).desc().to_string(),
+        None => error.to_string(),
+    }
+}
+
+/// Opens all for writing and makes the config.
+fn assemble(spec: &CreateSpec<'_>, found: &Found) -> Result<Prepared, CreateError> {
+    let existing = spec.pool.and_then(|p| p.list("vdev_tree"));
+    let mut tops = existing.map(|t| config::children(t).to_vec()).unwrap_or_default();
+    let mut guids: HashSet<u64> = HashSet::new();
+    let pool_guid = match spec.pool {
+        Some(pool) => config::number(pool, "pool_guid"),
+        None => new_guid(spec, &mut guids)?,
+    };
+    let mut devices = HashMap::new();
+    let mut new_tops = Vec::new();
+    for (top, leaves) in &found.tops {
+        let id = tops.len() as u64;
+        let sizes = open_all(spec, leaves)?;
+        let (opened, sizes): (Vec<_>, Vec<_>) = sizes.into_iter().unzip();
+        let mut list = top_config(spec, top, leaves, &sizes, id)?;
+        name_all(spec, &mut list, &mut guids)?;
+        let mut opened = opened.into_iter();
+        config::for_each_leaf(&list, &mut |leaf| {
+            devices.extend(opened.next().map(|d| (config::number(leaf, "guid"), d)));
+        });
+        tops.push(list);
+        new_tops.push(id);
+    }
+    let mut root = existing.cloned().unwrap_or_default();
+    if existing.is_none() {
+        root.set("type", NvValue::String("root".into()));
+        root.set("id", NvValue::Uint64(0));
+        root.set("guid", NvValue::Uint64(pool_guid));
+        root.set("create_txg", NvValue::Uint64(spec.txg));
+    }
+    root.set("children", NvValue::NvListArray(tops));
+    let mut prepared = Prepared {
+        pool_guid,
+        root,
+        new_tops,
+        spares: Vec::new(),
+        caches: Vec::new(),
+        devices,
+        shared: HashMap::new(),
+        txg: spec.txg,
+    };
+    for leaf in &found.spares {
+        let list = aux(spec, leaf, &mut guids, &mut prepared.devices)?;
+        if let Ok(device) = spec.devices.open(&leaf.path) {
+            prepared.shared.insert(config::number(&list, "guid"), device);
+        }
+        prepared.spares.push(list);
+    }
+    for leaf in &found.caches {
+        let list = aux(spec, leaf, &mut guids, &mut prepared.devices)?;
+        prepared.caches.push(list);
+    }
+    Ok(prepared)
+}
+
+type Sized = (Arc<dyn Device>, u64);
+
+fn open_all(spec: &CreateSpec<'_>, leaves: &[Leaf]) -> Result<Vec<Sized>, CreateError> {
+    leaves.iter().map(|leaf| open(spec, leaf)).collect()
+}
+
+/// Opens one for writing; its size in whole labels.
+fn open(spec: &CreateSpec<'_>, leaf: &Leaf) -> Result<Sized, CreateError> {
+    let device = spec.devices.open_rw(&leaf.path).map_err(|e| cannot_have(spec, leaf, &e))?;
+    let size = device.size() / LABEL_SIZE * LABEL_SIZE;
+    if size < MIN_DEVICE {
+        return Err(spec.refuse(match spec.pool {
+            None => "one or more devices is less than the minimum size (64M)",
+            Some(_) => "device is less than the minimum size (64M)",
+        }));
+    }
+    Ok((device, size))
+}
+
+fn cannot_have(spec: &CreateSpec<'_>, leaf: &Leaf, error: &io::Error) -> CreateError {
+    if error.kind() != io::ErrorKind::ResourceBusy {
+        let (path, why) = (leaf.path.display(), words(error));
+        return CreateError::Spec(format!("cannot open '{path}': {why}"));
+    }
+    // Whoever has it may say so in its label. A pool that was exported does not have it: then it is
+    // a file system, swap or the like.
+    let owner = spec.devices.open(&leaf.path).and_then(|d| label_owner(d.as_ref())).ok().flatten();
+    let active = owner.filter(|owner| owner.state == LabelState::Active);
+    match active.and_then(|owner| owner.pool_name) {
+        Some(pool) => CreateError::Override {
+            forced: spec.force,
+            errors: vec![format!("{} is part of active pool '{pool}'", leaf.path.display())],
+        },
+        None => check::refers_to_same(spec),
+    }
+}
+
+/// A guid that is not 0 and not in use.
+fn new_guid(spec: &CreateSpec<'_>, guids: &mut HashSet<u64>) -> Result<u64, CreateError> {
+    loop {
+        let guid = random(spec.chance)?;
+        if guids.insert(guid) {
+            return Ok(guid);
+        }
+    }
+}
+
+/// Gives guids to a vdev and all below it.
+fn name_all(
+    spec: &CreateSpec<'_>,
+    vdev: &mut NvList,
+    guids: &mut HashSet<u64>,
+) -> Result<(), CreateError> {
+    vdev.set("guid", NvValue::Uint64(new_guid(spec, guids)?));
+    if let Some((_, NvValue::NvListArray(children))) =
+        vdev.pairs.iter_mut().find(|(n, _)| n == "children")
+    {
+        for child in children {
+            name_all(spec, child, guids)?;
+        }
+    }
+    Ok(())
+}
+
+fn start(list: &mut NvList, kind: &str, id: Option<u64>) {
+    list.set("type", NvValue::String(kind.into()));
+    if let Some(id) = id {
+        list.set("id", NvValue::Uint64(id));
+    }
+    // In its place; set by `name_all`.
+    list.set("guid", NvValue::Uint64(0));
+}
+
+fn leaf_config(leaf: &Leaf, id: Option<u64>) -> NvList {
+    let mut list = NvList::default();
+    let disk = leaf.facts.kind == LeafKind::Disk;
+    start(&mut list, if disk { "disk" } else { "file" }, id);
+    list.set("path", NvValue::String(leaf.path.display().to_string()));
+    if disk {
+        list.set("whole_disk", NvValue::Uint64(0));
+    }
+    list
+}
+
+/// The config of a top-level vdev over opened devices of these sizes, without guids.
+fn top_config(
+    spec: &CreateSpec<'_>,
+    top: &VdevSpec,
+    leaves: &[Leaf],
+    sizes: &[u64],
+    id: u64,
+) -> Result<NvList, CreateError> {
+    let kind = match top.redundancy {
+        Redundancy::Single => "single",
+        Redundancy::Mirror => "mirror",
+        Redundancy::RaidZ(_) => "raidz",
+    };
+    let children = leaves.iter().enumerate().map(|(i, leaf)| {
+        let mut list = leaf_config(leaf, Some(i as u64));
+        list.set("create_txg", NvValue::Uint64(spec.txg));
+        list
+    });
+    let children: Vec<NvList> = children.collect();
+    let mut list = match (top.redundancy, leaves.first()) {
+        (Redundancy::Single, Some(leaf)) => leaf_config(leaf, Some(id)),
+        _ => {
+            let mut list = NvList::default();
+            start(&mut list, kind, Some(id));
+            list
+        }
+    };
+    if let Redundancy::RaidZ(parity) = top.redundancy {
+        list.set("nparity", NvValue::Uint64(parity.into()));
+    }
+    let ashift = choose_ashift(spec.ashift, leaves)
+        .ok_or_else(|| spec.refuse("block size out of range or does not match"))?;
+    let plan = plan(top_level_asize(kind, sizes));
+    list.set("metaslab_array", NvValue::Uint64(0));
+    let shift = top.metaslab_shift.unwrap_or(plan.ms_shift);
+    list.set("metaslab_shift", NvValue::Uint64(shift.into()));
+    list.set("ashift", NvValue::Uint64(ashift));
+    list.set("asize", NvValue::Uint64(plan.asize));
+    list.set("min_alloc", NvValue::Uint64(1 << ashift));
+    list.set("is_log", NvValue::Uint64((top.class == Class::Log).into()));
+    if let Some(bias) = top.class.bias() {
+        list.set("alloc_bias", NvValue::String(bias.into()));
+    }
+    list.set("create_txg", NvValue::Uint64(spec.txg));
+    if top.redundancy != Redundancy::Single {
+        list.set("children", NvValue::NvListArray(children));
+    }
+    Ok(list)
+}
+
+/// The config of a spare or cache device.
+fn aux(
+    spec: &CreateSpec<'_>,
+    leaf: &Leaf,
+    guids: &mut HashSet<u64>,
+    devices: &mut HashMap<u64, Arc<dyn Device>>,
+) -> Result<NvList, CreateError> {
+    let mut list = leaf_config(leaf, None);
+    let shared = if leaf.spare { check::shared_spare(spec, leaf) } else { None };
+    let guid = match shared {
+        Some(guid) => guid,
+        None => {
+            let (device, _) = open(spec, leaf)?;
+            let guid = new_guid(spec, guids)?;
+            devices.insert(guid, device);
+            guid
+        }
+    };
+    list.set("guid", NvValue::Uint64(guid));
+    if leaf.spare {
+        list.set("is_spare", NvValue::Uint64(1));
+    }
+    let ashift = choose_ashift(spec.ashift, std::slice::from_ref(leaf))
+        .ok_or_else(|| spec.refuse("block size out of range or does not match"))?;
+    list.set("ashift", NvValue::Uint64(ashift));
+    Ok(list)
+}
+
+/// The `ashift` of a top-level vdev over these leaves; see the head of this file. `None`: there is
+/// none that the devices can do.
+fn choose_ashift(asked: u64, leaves: &[Leaf]) -> Option<u64> {
+    let facts = || leaves.iter().map(|l| l.facts);
+    let logical = facts().map(|f| f.logical_shift.max(asked)).max()?;
+    if asked >= logical {
+        return Some(asked);
+    }
+    let physical = facts().fold(0, |best, f| best_shift(logical, best, f.physical_shift));
+    let chosen = match physical {
+        p if logical < p && p <= tunables::VDEV_MAX_AUTO_ASHIFT.get() => p,
+        _ => logical.max(tunables::VDEV_MIN_AUTO_ASHIFT.get()),
+    };
+    ASHIFTS.contains(&chosen).then_some(chosen)
+}
+
+/// The larger of two that is above `logical` and may be chosen; if none is, the larger.
+fn best_shift(logical: u64, a: u64, b: u64) -> u64 {
+    let fits = |s: u64| logical < s && s <= tunables::VDEV_MAX_AUTO_ASHIFT.get();
+    match (fits(a), fits(b)) {
+        (true, false) => a,
+        (false, true) => b,
+        _ => a.max(b),
+    }
+}
+
+/// See [`super::write_labels`].
+pub(super) fn write_labels(prepared: &Prepared, pool: &PoolConfig) -> io::Result<()> {
+    for id in &prepared.new_tops {
+        let Some(config) = pool.label(*id, 0) else { continue };
+        let tree = config.list("vdev_tree").cloned().unwrap_or_default();
+        let is_log = config::flag(&tree, "is_log");
+        let mut result = Ok(());
+        config::for_each_leaf(&tree, &mut |leaf| {
+            let guid = config::number(leaf, "guid");
+            let Some(device) = prepared.device(guid) else { return };
+            if result.is_ok() {
+                let own = device_label(&config, &tree, guid, is_log, prepared.txg);
+                result = label(device.as_ref(), &own);
+            }
+        });
+        result?;
+    }
+    let spares = prepared.spares.iter().map(|c| (c, STATE_SPARE));
+    let caches = prepared.caches.iter().map(|c| (c, STATE_L2CACHE));
+    for (list, state) in spares.chain(caches) {
+        if let Some(device) = prepared.device(config::number(list, "guid")) {
+            label(device.as_ref(), &aux_label(list, state))?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the labels of one device. What was at its start goes, lest something else be seen there.
+fn label(device: &dyn Device, config: &NvList) -> io::Result<()> {
+    let mut blank = [WriteReq::new(0, Abd::from_vec(vec![0; 4096]))];
+    device.write_batch(&mut blank);
+    blank.into_iter().try_for_each(WriteReq::take)?;
+    init_labels(device, config)
+}
+
+/// The first label of a device: that of its top-level vdev, with what is its own.
+fn device_label(config: &NvList, top: &NvList, guid: u64, is_log: bool, txg: u64) -> NvList {
+    let mut own = config.clone();
+    let mut pairs = vec![("top_guid", config::number(top, "guid")), ("guid", guid)];
+    if is_log {
+        pairs.push(("is_log", 1));
+    }
+    let before = own.pairs.iter().position(|(n, _)| n == "hole_array" || n == "vdev_children");
+    let at = before.unwrap_or(own.pairs.len());
+    let pairs = pairs.into_iter().map(|(n, v)| (n.to_string(), NvValue::Uint64(v)));
+    own.pairs.splice(at..at, pairs);
+    own.set("create_txg", NvValue::Uint64(txg));
+    own
+}
+
+/// The label of a spare or cache device.
+fn aux_label(list: &NvList, state: u64) -> NvList {
+    let mut label = NvList::default();
+    label.set("version", NvValue::Uint64(cenote_pool::import::VERSION_FEATURES));
+    label.set("state", NvValue::Uint64(state));
+    label.set("guid", NvValue::Uint64(config::number(list, "guid")));
+    if state == STATE_L2CACHE {
+        label.set("ashift", NvValue::Uint64(config::number(list, "ashift")));
+    }
+    if let Some(path) = list.get("path") {
+        label.set("path", path.clone());
+    }
+    label
+}

@@ -1,0 +1,559 @@
+//! Datasets that are open for writing, and what is left for each to write.
+//!
+//! # Idea
+//!
+//! A change says what it will make dirty (`dmu_tx_hold_*`). What was made dirty since the last committed
+//! group is in no figure on disk yet, so it is counted here as *pending* (`dd_tempreserved`), as if
+//! nothing compressed: at most so much while the change is being made, and what it really made dirty from
+//! then on, pointers in indirect blocks and neighbours of dnodes included. What it will take in the
+//! end depends on copies, parity and padding, so pending bytes count several times against the pool's
+//! space ([`super::room`]). Where that does not fit any more, changes wait for the open group to be
+//! committed, which turns estimates into figures; so groups get smaller as a pool fills up. A change is
+//! refused if there is no room for it while nothing is pending.
+//!
+//! ```text
+//!  pool:  ├──── used ────┼─ deferred ─┼─ pending ──── x inflation ──>    ┊ slop ... half ...┤
+//!                                                                       ^ changes          ^ frees
+//! ```
+//!
+//! Space that was freed counts as used as long as it is kept back
+//! ([`cenote_store::alloc::TXG_DEFER_SIZE`]); before a change is refused for that, groups are
+//! committed until it is not. Changes that free may go beyond that, into half of the slop, so that a
+//! full pool can be emptied.
+//!
+//! What is reserved counts as used for all but those for whom it is reserved. Where the rest does not
+//! do, pending bytes are taken out of the unused reservations of their dataset first, from its own up to
+//! those of the directories above it, and only what is beyond them counts against the rest
+//! ([`super::room`]).
+//!
+//! Quotas are about figures, not about space that has to be there: see [`super::quota`].
+
+use super::gate::{EXPORTED, Inside};
+use super::policy::Policy;
+use super::quota::{self, Answer};
+use super::room::{self, Reserved, Room, Write};
+use super::task::EngineError;
+use super::{Shared, capable, space};
+use ahash::HashMap;
+use cenote_dmu::ObjectSet;
+use cenote_dmu::live::{Cost, Entered, Hold, LiveObjectSet, TxgGate};
+use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dsl::write::dataset::check_synced;
+use cenote_dsl::write::{DslWriteError, Tx};
+use cenote_dsl::{Dataset, Dsl, Quotas};
+use cenote_format::blkptr::BlockPointer;
+use cenote_pool::Pool;
+use cenote_store::alloc::{MAX_COPIES, Readers, TXG_DEFER_SIZE};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Bytes that a new object is taken to need: its dnode and an entry in a directory, with copies.
+const OBJECT_BYTES: u64 = 4096;
+/// In place of a group, for changes that have room but are not in a group yet.
+const ENTERING: u64 = u64::MAX;
+/// Groups that are committed for the sake of one change, so that freed space comes back.
+const PATIENCE: u64 = TXG_DEFER_SIZE + 1;
+
+/// Space that is left.
+#[derive(Default)]
+struct Left {
+    /// Group that the figures are of.
+    txg: u64,
+    /// Bytes that the pool has.
+    pool: Option<Room>,
+    /// What is known of each dataset.
+    datasets: HashMap<u64, Arc<Known>>,
+    /// Bytes that entered since, by group and dataset; those that are entering are in [`ENTERING`].
+    pending: BTreeMap<u64, HashMap<u64, u64>>,
+}
+
+/// What bounds what a dataset may write, as the last group left it.
+#[derive(Default)]
+struct Known {
+    /// Copies of its data.
+    copies: u64,
+    quotas: Quotas,
+    reserved: Reserved,
+}
+
+impl Known {
+    fn of(dsl: &Dsl, dataset: u64) -> Result<Known, WriteError> {
+        let Some(dataset) = dsl.by_object(dataset)? else {
+            return Ok(Known { copies: 1, ..Known::default() });
+        };
+        let copies = dsl.get(&dataset, "copies")?.and_then(|v| v.exact.parse().ok());
+        Ok(Known {
+            copies: copies.unwrap_or(1).clamp(1, MAX_COPIES as u64),
+            quotas: dsl.quotas(&dataset)?,
+            reserved: dsl.unused_reservations(&dataset)?.into(),
+        })
+    }
+
+    fn write(&self, bytes: u64) -> Write {
+        Write { bytes, copies: self.copies, reserved: self.reserved.clone() }
+    }
+
+    /// Bytes of all copies.
+    fn copied(&self, bytes: u64) -> u64 {
+        bytes.saturating_mul(self.copies)
+    }
+
+    /// Whether it is in directory `dir` or below.
+    fn is_below(&self, dir: u64) -> bool {
+        self.quotas.dirs.iter().any(|(object, ..)| *object == dir)
+    }
+}
+
+impl Left {
+    fn pending_of(&self, dataset: u64) -> u64 {
+        self.pending.values().filter_map(|group| group.get(&dataset)).sum()
+    }
+
+    /// The bytes that are pending of each dataset. The first one is `dataset`, of which they are `own`.
+    fn pending(&self, dataset: u64, own: u64) -> Vec<(u64, u64)> {
+        let mut bytes = vec![(dataset, own)];
+        let others = self.pending.values().flatten().filter(|(other, _)| **other != dataset);
+        for (other, pending) in others {
+            match bytes.iter_mut().find(|(known, _)| known == other) {
+                Some((_, sum)) => *sum = sum.saturating_add(*pending),
+                None => bytes.push((*other, *pending)),
+            }
+        }
+        bytes
+    }
+
+    fn known(&mut self, dsl: &Dsl, dataset: u64) -> Result<Arc<Known>, WriteError> {
+        if let Some(known) = self.datasets.get(&dataset) {
+            return Ok(known.clone());
+        }
+        let known = Arc::new(Known::of(dsl, dataset)?);
+        self.datasets.insert(dataset, known.clone());
+        Ok(known)
+    }
+
+    fn add(&mut self, txg: u64, dataset: u64, bytes: u64) {
+        *self.pending.entry(txg).or_default().entry(dataset).or_default() += bytes;
+    }
+
+    fn take(&mut self, txg: u64, dataset: u64, bytes: u64) {
+        if let Some(known) = self.pending.get_mut(&txg).and_then(|group| group.get_mut(&dataset)) {
+            *known = known.saturating_sub(bytes);
+        }
+    }
+
+    /// Whether there is room for a change. `dirty`: bytes that the dataset has to be written.
+    fn verdict(
+        &mut self,
+        (shared, view): (&Shared, &Pool),
+        objset: u64,
+        (frees, bytes): (bool, u64),
+        dirty: u64,
+    ) -> Result<Verdict, WriteError> {
+        if self.txg != view.uberblock().txg {
+            self.txg = view.uberblock().txg;
+            self.pool = None;
+            self.datasets.clear();
+        }
+        let room = match self.pool {
+            Some(room) => room,
+            None => *self.pool.insert(Room::of(shared, view)?),
+        };
+        let own = self.pending_of(objset).max(dirty);
+        let mut all = Vec::new();
+        for (dataset, pending) in self.pending(objset, own) {
+            all.push((self.known(view.dsl(), dataset)?, pending));
+        }
+        let idle = all.iter().all(|(_, pending)| *pending == 0);
+        let mut writes: Vec<Write> =
+            all.iter().map(|(known, pending)| known.write(*pending)).collect();
+        if let Some(first) = writes.first_mut() {
+            first.bytes = first.bytes.saturating_add(bytes);
+        }
+        if !room.fits(frees, &writes, idle) {
+            return Ok(match idle {
+                true if room.deferred > 0 => Verdict::Deferred(WriteError::NoSpace),
+                true => Verdict::No(WriteError::NoSpace),
+                false => Verdict::Later,
+            });
+        }
+        let Some((known, _)) = all.first().filter(|_| !frees) else { return Ok(Verdict::Room) };
+        let below = |dir: u64| {
+            let inside = all.iter().filter(|(known, _)| known.is_below(dir));
+            inside.map(|(known, pending)| known.copied(*pending)).fold(0, u64::saturating_add)
+        };
+        Ok(match quota::ask(&known.quotas, known.copied(own), below) {
+            Answer::Fits => Verdict::Room,
+            Answer::Later => Verdict::Later,
+            Answer::Full => Verdict::No(WriteError::Quota),
+        })
+    }
+}
+
+/// Datasets that are open for writing.
+#[derive(Default)]
+pub(crate) struct Datasets {
+    /// Held for moments: whoever hands over a group, or has no room, needs it.
+    open: Mutex<Open>,
+    /// A dataset that was being opened is open, or could not be.
+    opened: Condvar,
+    left: Mutex<Left>,
+    /// How the blocks of each are written, as far as its properties could be read.
+    policies: Mutex<HashMap<u64, Policy>>,
+}
+
+/// See [`Datasets`].
+#[derive(Default)]
+struct Open {
+    sets: HashMap<u64, (Arc<LiveObjectSet>, Arc<Door>)>,
+    /// Those that somebody is opening, which reads devices.
+    opening: HashSet<u64>,
+    /// Those whose changes are being written.
+    frozen: HashSet<u64>,
+    /// Those that are destroyed in the group that is being written: the view still has them.
+    retired: HashSet<u64>,
+}
+
+/// What a dataset asks before it is changed.
+struct Door {
+    shared: Weak<Shared>,
+    readers: Arc<Readers>,
+    /// Bytes that the smallest block takes.
+    least_block: u64,
+    /// The dataset was closed: whoever still has it cannot change it.
+    closed: AtomicBool,
+}
+
+impl TxgGate for Door {
+    fn readers(&self) -> Arc<Readers> {
+        self.readers.clone()
+    }
+
+    fn enter(&self, objset: u64, cost: &Cost, dirty: &AtomicU64) -> Result<Entered, WriteError> {
+        let ended = || WriteError::Suspended(EXPORTED.into());
+        let shared = self.shared.upgrade().ok_or_else(ended)?;
+        let bytes = estimate(cost);
+        shared.datasets.reserve(&shared, objset, (cost, bytes), dirty)?;
+        let most = cost.write.saturating_add(cost.objects.saturating_mul(OBJECT_BYTES));
+        let entered = shared.gate.enter(most, cost.frees).and_then(|inside| {
+            // Not before: whoever closes it waits for those who are inside, but not for those at the
+            // gate.
+            match self.closed.load(Ordering::SeqCst) {
+                true => Err(WriteError::Suspended("the dataset was closed".into())),
+                false => Ok(inside),
+            }
+        });
+        let inside = match entered {
+            Ok(inside) => inside,
+            Err(e) => {
+                shared.datasets.give_back(ENTERING, objset, bytes);
+                return Err(e);
+            }
+        };
+        let txg = inside.txg;
+        shared.datasets.charge(txg, objset, bytes);
+        let least = cost.objects.saturating_mul(OBJECT_BYTES);
+        Ok(Entered::settling(txg, Charged { inside, shared, objset, least, bytes, now: bytes }))
+    }
+
+    fn least_block(&self) -> u64 {
+        self.least_block
+    }
+
+    fn panicked(&self, why: &str) {
+        tracing::error!("{why}");
+        if let Some(shared) = self.shared.upgrade() {
+            shared.gate.fail(why.to_owned());
+            shared.queue.fail_all(why);
+        }
+    }
+
+    fn wrote(&self, time: Duration) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.write_calls.add(time);
+        }
+    }
+}
+
+/// A change that is being made: in the end it is charged with what it made dirty.
+struct Charged {
+    inside: Inside,
+    shared: Arc<Shared>,
+    objset: u64,
+    /// What it counts for at least, and what it was charged with.
+    least: u64,
+    bytes: u64,
+    /// What it is to be charged with.
+    now: u64,
+}
+
+impl Hold for Charged {
+    fn settle(&mut self, bytes: u64, freed: u64) {
+        self.now = bytes.max(self.least);
+        self.inside.settle(bytes, freed);
+    }
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        // The group cannot be closed before `inside` is dropped, which is after this.
+        let mut left = self.shared.datasets.left.lock();
+        left.take(self.inside.txg, self.objset, self.bytes);
+        left.add(self.inside.txg, self.objset, self.now);
+    }
+}
+
+/// Bytes that a change makes dirty at most.
+fn estimate(cost: &Cost) -> u64 {
+    cost.write.saturating_add(cost.objects.saturating_mul(OBJECT_BYTES))
+}
+
+/// Whether there is room for a change.
+enum Verdict {
+    Room,
+    /// Not while so much is pending.
+    Later,
+    /// Not before freed space comes back.
+    Deferred(WriteError),
+    No(WriteError),
+}
+
+/// Somebody is opening a dataset, as long as this lives.
+struct Opening<'a> {
+    datasets: &'a Datasets,
+    ds_obj: u64,
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.datasets.open.lock().opening.remove(&self.ds_obj);
+        self.datasets.opened.notify_all();
+    }
+}
+
+/// Reads a dataset that is not open (`dmu_objset_own`).
+fn load(
+    shared: &Arc<Shared>,
+    ds_obj: u64,
+    replaying: bool,
+) -> Result<(Arc<LiveObjectSet>, Arc<Door>), EngineError> {
+    let view = shared.view();
+    let dataset = view.dsl().by_object(ds_obj)?;
+    let dataset = dataset.filter(|d| d.is_head());
+    let dataset = dataset.ok_or(DslWriteError::NotFound)?;
+    let base = ObjectSet::open(view.store().clone(), ds_obj, dataset.ds.bp)?;
+    capable::check_dataset(&view, &dataset, &base, replaying)?;
+    shared.datasets.check_sync(shared, &view, &dataset, &base)?;
+    let closed = AtomicBool::new(false);
+    let readers = shared.disk.allocator.readers().clone();
+    let least_block = room::least_block(shared.disk.tree());
+    let door = Arc::new(Door { shared: Arc::downgrade(shared), readers, least_block, closed });
+    Ok((LiveObjectSet::new(OpenObjectSet::open(base)?, door.clone()), door))
+}
+
+impl Datasets {
+    /// See [`super::Engine::live`]. `replaying`: although its intent log was not replayed, which is what
+    /// it is opened for.
+    pub fn open(
+        &self,
+        shared: &Arc<Shared>,
+        ds_obj: u64,
+        replaying: bool,
+    ) -> Result<Arc<LiveObjectSet>, EngineError> {
+        let mut open = self.open.lock();
+        loop {
+            if let Some((live, door)) = open.sets.get(&ds_obj) {
+                return match door.closed.load(Ordering::SeqCst) {
+                    true => Err(DslWriteError::Busy.into()),
+                    false => Ok(live.clone()),
+                };
+            }
+            if open.retired.contains(&ds_obj) {
+                return Err(DslWriteError::NotFound.into());
+            }
+            if open.opening.insert(ds_obj) {
+                break;
+            }
+            self.opened.wait(&mut open);
+        }
+        drop(open);
+        let _opening = Opening { datasets: self, ds_obj };
+        let (live, door) = load(shared, ds_obj, replaying)?;
+        self.open.lock().sets.insert(ds_obj, (live.clone(), door));
+        Ok(live)
+    }
+
+    /// Whether all that a sync of a dataset needs, besides what is in it, can be read.
+    fn check_sync(
+        &self,
+        shared: &Shared,
+        view: &Pool,
+        dataset: &Dataset,
+        base: &ObjectSet,
+    ) -> Result<(), EngineError> {
+        let policy = Policy::of(view.dsl(), dataset)?;
+        // Not the one that is being written: what the check does to it is forgotten.
+        let mut mos = OpenObjectSet::open(view.mos().clone())?;
+        let sizes = |bp: &BlockPointer| space::sizes(shared.disk.tree(), bp);
+        let txg = view.uberblock().txg.saturating_add(1);
+        let mut tx =
+            Tx { pool: view.name(), ..Tx::new(&mut mos, txg, &shared.disk.outside, &sizes) };
+        check_synced(&mut tx, dataset.ds_obj, base.phys())?;
+        self.policies.lock().insert(dataset.ds_obj, policy);
+        Ok(())
+    }
+
+    /// How the blocks of a dataset that is being synced are written. Should its properties have become
+    /// unreadable, they are written as before.
+    pub fn policy(&self, view: &Pool, dataset: &Dataset) -> Result<Policy, DslWriteError> {
+        let mut policies = self.policies.lock();
+        match Policy::of(view.dsl(), dataset) {
+            Ok(policy) => {
+                policies.insert(dataset.ds_obj, policy.clone());
+                Ok(policy)
+            }
+            Err(why) => {
+                tracing::warn!("properties of '{}': {why}", dataset.name);
+                policies.get(&dataset.ds_obj).cloned().ok_or_else(|| why.into())
+            }
+        }
+    }
+
+    /// Whether a dataset is open for writing.
+    pub fn is_open(&self, ds_obj: u64) -> bool {
+        self.open.lock().sets.contains_key(&ds_obj)
+    }
+
+    /// Lets nobody change an open dataset any more.
+    pub fn shut(&self, ds_obj: u64) {
+        if let Some((_, door)) = self.open.lock().sets.get(&ds_obj) {
+            door.closed.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Forgets an open dataset.
+    pub fn close(&self, ds_obj: u64) {
+        self.open.lock().sets.remove(&ds_obj);
+        self.policies.lock().remove(&ds_obj);
+    }
+
+    /// Forgets a dataset that is destroyed in the group that is being written, unless somebody has
+    /// it open: its number may be another dataset's soon. Returns whether it is forgotten.
+    pub fn retire(&self, ds_obj: u64) -> bool {
+        let mut open = self.open.lock();
+        if open.opening.contains(&ds_obj) {
+            return false;
+        }
+        // One reference is ours, one that of the sync which writes it.
+        let ours = 1 + usize::from(open.frozen.contains(&ds_obj));
+        if open.sets.get(&ds_obj).is_some_and(|(live, _)| Arc::strong_count(live) > ours) {
+            return false;
+        }
+        open.sets.remove(&ds_obj);
+        open.retired.insert(ds_obj);
+        true
+    }
+
+    /// Takes over what every open dataset collected in group `txg`. Nobody is inside the gate.
+    pub fn freeze(&self, txg: u64) -> Vec<(Arc<LiveObjectSet>, OpenObjectSet)> {
+        let mut open = self.open.lock();
+        let dirty = open.sets.values().map(|(live, _)| live).filter(|live| live.is_dirty());
+        let mut frozen: Vec<_> = dirty.map(|live| (live.clone(), live.quiesce())).collect();
+        frozen.sort_by_key(|(live, _)| live.id());
+        open.frozen = frozen.iter().map(|(live, _)| live.id()).collect();
+        drop(open);
+        let mut left = self.left.lock();
+        for (live, set) in &frozen {
+            // A change of a few bytes writes a whole block.
+            let known = left.pending.entry(txg).or_default().entry(live.id()).or_default();
+            *known = (*known).max(set.dirty_bytes());
+        }
+        frozen
+    }
+
+    /// Group `txg` is on disk.
+    pub fn synced(&self, txg: u64) {
+        {
+            let mut open = self.open.lock();
+            open.frozen.clear();
+            open.retired.clear();
+        }
+        let mut left = self.left.lock();
+        left.pending.retain(|t, _| *t > txg);
+        // What is freed counts as deferred from now on.
+        left.txg = 0;
+    }
+
+    /// Waits until there is room for a change that is taken to write `bytes`, and keeps it for the change,
+    /// or refuses it. `dirty`: bytes that the dataset has to be written.
+    fn reserve(
+        &self,
+        shared: &Shared,
+        objset: u64,
+        (cost, bytes): (&Cost, u64),
+        dirty: &AtomicU64,
+    ) -> Result<(), WriteError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let mut committed = 0;
+        loop {
+            match self.verdict(
+                shared,
+                objset,
+                (cost.frees, bytes),
+                dirty.load(Ordering::Relaxed),
+            )? {
+                Verdict::Room => return Ok(()),
+                Verdict::Later => {}
+                Verdict::Deferred(_) if committed < PATIENCE => {
+                    committed += 1;
+                    shared.disk.allocator.let_go();
+                    shared.gate.ask();
+                }
+                // What was removed a moment ago is room as soon as it is freed.
+                Verdict::Deferred(_) | Verdict::No(_) if !cost.frees && self.is_freeing() => {
+                    shared.gate.ask();
+                }
+                Verdict::Deferred(refused) | Verdict::No(refused) => return Err(refused),
+            }
+            shared.gate.wait_synced()?;
+        }
+    }
+
+    /// Whether some dataset is freeing what was removed.
+    fn is_freeing(&self) -> bool {
+        self.open.lock().sets.values().any(|(live, _)| live.is_freeing())
+    }
+
+    /// Whether there is room for a change, which is charged with it then.
+    fn verdict(
+        &self,
+        shared: &Shared,
+        objset: u64,
+        change: (bool, u64),
+        dirty: u64,
+    ) -> Result<Verdict, WriteError> {
+        let view = shared.view();
+        let mut left = self.left.lock();
+        let verdict = left.verdict((shared, &view), objset, change, dirty)?;
+        if matches!(verdict, Verdict::Room) {
+            left.add(ENTERING, objset, change.1);
+        }
+        Ok(verdict)
+    }
+
+    fn charge(&self, txg: u64, objset: u64, bytes: u64) {
+        if bytes > 0 {
+            let mut left = self.left.lock();
+            left.take(ENTERING, objset, bytes);
+            left.add(txg, objset, bytes);
+        }
+    }
+
+    fn give_back(&self, txg: u64, objset: u64, bytes: u64) {
+        self.left.lock().take(txg, objset, bytes);
+    }
+}

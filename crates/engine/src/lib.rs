@@ -1,0 +1,397 @@
+//! Writing a pool: transaction groups, from the changes that enter them to the uberblock that makes
+//! them durable.
+//!
+//! # Idea
+//!
+//! ```text
+//!  LiveObjectSet ── gate ── open group        sync task ── queue
+//!        │                                          │
+//!        │  close: every open dataset hands over    │
+//!        ▼  what it collected (freeze)              ▼
+//!  ┌──────────────────────── one sync ────────────────────────────┐
+//!  │ pass 1   datasets ── accounting ── sync tasks ── destroying  │
+//!  │ passes   frees ── space maps ── config ── MOS   until nothing │
+//!  │                                                  is changed   │
+//!  │ commit   flush ── labels ── uberblock ── labels               │
+//!  └───────────────────────────────────────────────────────────────┘
+//!        ▼
+//!  a new view (Pool) ── datasets go on from what was written (thaw) ── who waits wakes up
+//! ```
+//!
+//! An [`Engine`] owns a pool that is imported for writing. One thread writes transaction groups, one
+//! after another; while it writes one, changes enter the next. What changes the MOS (creating a
+//! dataset, a snapshot, a property) is a *sync task*: a function that runs in that thread, in the
+//! first pass, on the pending MOS, and has the whole pool to itself.
+//!
+//! | room | what |
+//! |---|---|
+//! | `gate` | the open group, and how it is closed |
+//! | `throttle` | how fast changes enter groups |
+//! | `datasets` | datasets that are open for writing; who may write how much |
+//! | `room` | what is left in the pool, and what of it is reserved for whom |
+//! | `quota` | whether quotas let a change in |
+//! | [`task`] | sync tasks |
+//! | `outage` | devices that go out of use and come back |
+//! | `sync` | one transaction group: its passes |
+//! | `commit` | config, uberblock, labels |
+//! | `accounting` | what users, groups and projects use |
+//! | `policy` | how blocks are written |
+//! | [`open`] | importing for writing |
+//! | `create_pool` | a new pool (`spa_create`) |
+//! | [`create`] | devices made into a pool's, or added to one |
+//! | [`change`] | datasets and their properties, changed |
+//! | [`space_write`] | space maps, written |
+//! | `add` | vdevs, spares and cache devices that join the pool |
+//! | `capable` | what this software can write to |
+//! | `intent_log` | logs that OpenZFS left |
+//! | [`figures`] | what each transaction group did |
+//! | `verify` | what holds between two groups, in debug builds |
+//!
+//! # Why it ends, and what a crash leaves
+//!
+//! Writing the MOS allocates, which changes space maps, which are in the MOS. From the second pass
+//! on blocks written in this group are rewritten in place if their size did not change, and frees
+//! are put on a list for the next group (`sync_bplist`) instead of into space maps, unless all go
+//! to one log ([`crate::space_write`]); from the eighth
+//! on nothing is compressed, so that sizes do not change. So there comes a pass that changes
+//! nothing ([`MAX_PASSES`] bounds it).
+//!
+//! Nothing that the last uberblock reaches is overwritten: space freed in a group is allocated
+//! again two groups later. So a crash at any write leaves the last committed group.
+//!
+//! Blocks are written while the sync thread goes on with those that lead to them
+//! ([`Writer::write_behind`]). A pass waits for all of them before it looks at what devices missed, and
+//! again before it ends.
+//!
+//! # Failure
+//!
+//! What a change needs and cannot be read fails that change, and nothing else: a sync task takes back what
+//! it did ([`task`]), a dataset is not opened for writing unless all that its sync needs can be read
+//! (`datasets`), blocks below an indirect block that cannot be read are leaked when they are freed, and
+//! what was destroyed and cannot be found waits ([`cenote_dsl::write::free`]).
+//!
+//! If the group itself cannot be written, what it has in memory is worth nothing: the pool is *suspended*.
+//! Nothing enters it any more, waiting changes fail, and the pool goes on when it is imported again. What
+//! fails after the uberblock is on disk suspends the pool too, but who waited for the group is told that it
+//! is done.
+//!
+//! # Invariants
+//!
+//! - The MOS is changed by the sync thread only.
+//! - A [`Pool`] view is of a group that is on disk.
+//! - Locks are taken in this order: gate, dataset, queue; the core's lock is the sync thread's.
+
+mod accounting;
+mod add;
+mod capable;
+pub mod change;
+mod commit;
+pub mod create;
+mod create_pool;
+mod datasets;
+pub mod figures;
+mod gate;
+mod intent_log;
+pub mod open;
+mod outage;
+mod policy;
+mod quota;
+mod room;
+mod space;
+pub mod space_write;
+mod sync;
+pub mod task;
+mod throttle;
+pub mod tunables;
+mod verify;
+
+pub use create_pool::CreateRequest;
+pub use figures::TxgFigures;
+pub use intent_log::NotReplayed;
+pub use outage::OfflineError;
+pub use task::{EngineError, SpaceCheck, SyncContext};
+
+use crate::space_write::Loader;
+use cenote_dmu::live::LiveObjectSet;
+use cenote_dmu::outside::{Clock, Outside};
+use cenote_pool::Pool;
+use cenote_pool::props::{self, PropChange};
+use cenote_store::Store;
+use cenote_store::alloc::{Allocator, Class, VdevInfo};
+use cenote_store::write::Writer;
+use cenote_vdev::VdevTree;
+use cenote_vdev::stats::Latencies;
+use datasets::Datasets;
+use figures::{Figure, History};
+use gate::{Gate, Turn};
+use parking_lot::{Mutex, RwLock};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use sync::Core;
+use task::Queue;
+
+/// Passes after which a sync has failed.
+pub const MAX_PASSES: u32 = 64;
+
+/// How an engine works. What is `None` is as its tunable says at the moment.
+#[derive(Clone, Debug, Default)]
+pub struct EngineOptions {
+    /// Longest time that changes wait in the open transaction group ([`tunables::TXG_TIMEOUT`]).
+    pub txg_timeout: Option<Duration>,
+    /// Most dirty bytes ([`tunables::DIRTY_DATA_MAX`]).
+    pub dirty_max: Option<u64>,
+    /// Blocks of destroyed datasets that are freed in one transaction group
+    /// ([`tunables::ASYNC_BLOCK_MAX_BLOCKS`]).
+    pub free_budget: Option<u64>,
+    /// Allocators, which have metaslabs of their own ([`cenote_store::tunables::NUM_ALLOCATORS`]; one
+    /// if `deterministic`). The first is for data, the second for metadata.
+    pub allocators: Option<usize>,
+    /// Transaction groups without use after which a metaslab is unloaded, for engines whose groups are
+    /// not as far apart as time has it; `None`: as tunables say.
+    pub unload_after: Option<u64>,
+    /// Everything in the calling threads, in a fixed order: for tests that run from a seed.
+    pub deterministic: bool,
+    /// Where times, guids and salts come from.
+    pub outside: Outside,
+}
+
+impl EngineOptions {
+    fn txg_timeout(&self) -> Duration {
+        self.txg_timeout.unwrap_or_else(|| Duration::from_secs(tunables::TXG_TIMEOUT.get()))
+    }
+
+    fn free_budget(&self) -> u64 {
+        self.free_budget.unwrap_or_else(|| tunables::ASYNC_BLOCK_MAX_BLOCKS.get())
+    }
+}
+
+/// Where blocks go.
+pub(crate) struct Disk {
+    pub store: Arc<Store>,
+    pub allocator: Arc<Allocator>,
+    pub loader: Arc<Loader>,
+    pub writer: Writer,
+    pub outside: Outside,
+    /// Vdevs that the group that is being written adds.
+    pub added: Mutex<Vec<(Class, VdevInfo)>>,
+}
+
+/// What the sync thread and everybody else share.
+pub(crate) struct Shared {
+    pub gate: Arc<Gate>,
+    pub view: RwLock<Arc<Pool>>,
+    pub disk: Disk,
+    pub datasets: Datasets,
+    pub queue: Queue,
+    pub history: History,
+    /// What write calls of files and volumes took.
+    pub write_calls: Latencies,
+    pub options: EngineOptions,
+}
+
+impl Shared {
+    /// The pool as the last transaction group left it.
+    pub fn view(&self) -> Arc<Pool> {
+        self.view.read().clone()
+    }
+}
+
+impl Disk {
+    /// The devices.
+    pub fn tree(&self) -> &Arc<VdevTree> {
+        self.store.vdevs()
+    }
+}
+
+/// A pool that is imported for writing.
+pub struct Engine {
+    shared: Arc<Shared>,
+    core: Arc<Mutex<Core>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Heads whose intent logs are to be replayed, with their names.
+    unreplayed: Mutex<Vec<(u64, String)>>,
+}
+
+impl Engine {
+    fn start(shared: Arc<Shared>, core: Core) -> Arc<Engine> {
+        let core = Arc::new(Mutex::new(core));
+        let (theirs, its_core) = (shared.clone(), core.clone());
+        let run = move || run(&theirs, &its_core);
+        let thread = std::thread::Builder::new()
+            .name("txg-sync".into())
+            .spawn(run)
+            .inspect_err(|e| shared.gate.fail(format!("no thread for transaction groups: {e}")))
+            .ok();
+        Arc::new(Engine { shared, core, thread: Mutex::new(thread), unreplayed: Mutex::default() })
+    }
+
+    /// The pool as the last transaction group left it.
+    pub fn pool(&self) -> Arc<Pool> {
+        self.shared.view()
+    }
+
+    /// The clock that it was given.
+    pub fn clock(&self) -> Clock {
+        self.shared.disk.outside.clock.clone()
+    }
+
+    /// Opens the head dataset `ds_obj` for writing, or finds it open.
+    ///
+    /// # Errors
+    /// It is no head, cannot be read, or is one that this software cannot write.
+    pub fn live(&self, ds_obj: u64) -> Result<Arc<LiveObjectSet>, EngineError> {
+        self.shared.datasets.open(&self.shared, ds_obj, false)
+    }
+
+    /// Forgets an open dataset, once all of it is on disk. Whoever still holds it cannot change it
+    /// any more.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn close(&self, ds_obj: u64) -> Result<(), EngineError> {
+        self.shared.datasets.shut(ds_obj);
+        self.sync()?;
+        self.shared.datasets.close(ds_obj);
+        Ok(())
+    }
+
+    /// Waits until everything that was changed so far is on disk.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn sync(&self) -> Result<(), EngineError> {
+        Ok(self.shared.gate.wait_synced()?)
+    }
+
+    /// Runs `change` in syncing context and waits until its transaction group is on disk.
+    ///
+    /// # Errors
+    /// Those of `change`; the pool is suspended.
+    pub fn sync_task<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        self.sync_task_if(change, |_| true)
+    }
+
+    /// As [`Engine::sync_task`]; what `is_done` says no to is told, but nothing of it is done.
+    ///
+    /// # Errors
+    /// Those of `change`; the pool is suspended.
+    pub fn sync_task_if<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
+        is_done: fn(&T) -> bool,
+    ) -> Result<T, EngineError> {
+        self.shared.queue.run(&self.shared.gate, change, is_done)
+    }
+
+    /// Runs `change` in syncing context, in a transaction group that is written when there is other
+    /// reason to, and does not wait for it. What comes of it nobody is told.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn sync_task_later(
+        &self,
+        change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<()> + Send + 'static,
+    ) -> Result<(), EngineError> {
+        self.shared.queue.later(&self.shared.gate, change)
+    }
+
+    /// Sets properties of the pool, and enables features.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn set_properties(&self, changes: Vec<PropChange>) -> Result<(), EngineError> {
+        self.sync_task(move |context| {
+            for change in &changes {
+                context.config_changed |= props::apply(&mut context.tx, context.config, change)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Calls `f` with the pool and its allocator while no transaction group is being written: what
+    /// the allocator knows then is what is on disk.
+    pub fn at_rest<T>(&self, f: impl FnOnce(&Pool, &Allocator) -> T) -> T {
+        let _core = self.core.lock();
+        f(&self.pool(), &self.shared.disk.allocator)
+    }
+
+    /// Why nothing can be written any more; `None`: all is well.
+    pub fn suspended(&self) -> Option<String> {
+        self.shared.gate.failure()
+    }
+
+    /// Where space comes from: to look at free space as it is in memory.
+    pub fn allocator(&self) -> &Arc<Allocator> {
+        &self.shared.disk.allocator
+    }
+
+    /// What the last transaction groups did, oldest first.
+    pub fn figures(&self) -> Vec<TxgFigures> {
+        self.shared.history.all()
+    }
+
+    /// The figures of all transaction groups since the pool was imported (or created) together:
+    /// sums of what adds up, else those of the last group; zeros before the first group.
+    pub fn totals(&self) -> Vec<(&'static Figure, u64)> {
+        self.shared.history.totals()
+    }
+
+    /// Bytes that are not on disk yet.
+    pub fn dirty(&self) -> u64 {
+        self.shared.gate.dirty()
+    }
+
+    /// Writes everything, marks the pool as exported (or destroyed) in its labels, and ends.
+    /// Nothing may be mounted.
+    ///
+    /// # Errors
+    /// The pool is suspended: it then stays as the last transaction group left it.
+    pub fn export(&self, destroyed: bool) -> Result<(), EngineError> {
+        self.sync()?;
+        self.shared.gate.end();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+        if let Some(why) = self.suspended() {
+            return Err(EngineError::Suspended(why));
+        }
+        self.core.lock().mark_exported(&self.shared, destroyed)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shared.gate.end();
+        if let Some(thread) = self.thread.lock().take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The sync thread.
+fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
+    while shared.gate.next_turn(&|| shared.options.txg_timeout()) == Turn::Sync {
+        let txg = shared.gate.synced_txg();
+        // Those who wait are told, whatever happens.
+        let synced = catch_unwind(AssertUnwindSafe(|| Store::vouch(|| core.lock().sync(shared))));
+        let why = match synced {
+            Ok(Ok(())) => continue,
+            Ok(Err(e)) => e.to_string(),
+            Err(_) => "internal error (see the log)".to_string(),
+        };
+        match shared.gate.synced_txg() > txg {
+            true => tracing::error!("transaction group {} is on disk, but then: {why}", txg + 1),
+            false => tracing::error!("transaction group {}: {why}", txg + 1),
+        }
+        shared.gate.fail(why.clone());
+        shared.queue.fail_all(&why);
+    }
+    shared.gate.ended();
+}

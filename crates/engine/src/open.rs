@@ -1,0 +1,178 @@
+//! Importing a pool for writing.
+//!
+//! The pool is opened as for reading, but with devices that can be written, and refused if it uses
+//! something that this software cannot write. Then the first transaction group is written at once:
+//! it says in every label that this host has the pool, and goes on with what was being destroyed.
+//!
+//! Its number is above that of every uberblock that is on the devices, also when the import stepped
+//! back: what was given up must never look newer than what is written from now on.
+
+use super::commit::pool_space;
+use super::datasets::Datasets;
+use super::figures::History;
+use super::gate::Gate;
+use super::sync::Core;
+use super::task::{EngineError, Queue};
+use super::{Disk, Engine, EngineOptions, Shared, capable};
+use crate::space_write::SpaceMaps;
+use cenote_dmu::write::OpenObjectSet;
+use cenote_dsl::write::deadlist::Keys;
+use cenote_format::label::Uberblock;
+use cenote_pool::config_write::PoolConfig;
+use cenote_pool::devices::DeviceSet;
+use cenote_pool::error::{ImportError, Target};
+use cenote_pool::import::{self, ImportOptions};
+use cenote_pool::metaslab::PoolSpace;
+use cenote_pool::{Candidate, Origin, Pool, config, host};
+use cenote_store::Store;
+use cenote_store::alloc::{Allocator, Options};
+use cenote_store::write::Writer;
+use cenote_vdev::stats::Latencies;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+
+impl Engine {
+    /// Imports a pool for writing.
+    ///
+    /// # Errors
+    /// See [`ImportError`].
+    pub fn import(
+        candidate: &Candidate,
+        options: &ImportOptions,
+        engine: EngineOptions,
+    ) -> Result<Arc<Engine>, ImportError> {
+        let devices = Arc::new(DeviceSet::new(candidate, true));
+        let mut imported = import::import(candidate, &devices, options)?;
+        imported.settle();
+        let name = imported.name.clone();
+        let pool = Pool::around(Origin::of(candidate, options), imported, devices);
+        let target = || Target { name: candidate.name.clone(), new_name: options.new_name.clone() };
+        let refused = |e: EngineError| match e {
+            EngineError::Unsupported(what) => ImportError::NotWritable { target: target(), what },
+            e => ImportError::Damaged { target: target(), why: e.to_string(), recovery: None },
+        };
+        pool.tell_altroot();
+        let logs = capable::check_pool(&pool).map_err(refused)?;
+        let last = pool.uberblock().txg;
+        let newest = import::uberblocks(candidate).iter().map(|ub| ub.txg).max();
+        let synced = newest.unwrap_or(0).max(pool.uberblock().txg);
+        let mut config = PoolConfig::from_mos(pool.config());
+        config.name = name;
+        config.state = config::STATE_ACTIVE;
+        config.set_host(options.hostid.unwrap_or_else(host::system_hostid));
+        let engine = Engine::over(pool, config, synced, engine).map_err(refused)?;
+        engine.first(logs, last).map_err(refused)?;
+        Ok(engine)
+    }
+
+    /// An engine over a pool that was read.
+    pub(super) fn over(
+        pool: Pool,
+        config: PoolConfig,
+        synced: u64,
+        options: EngineOptions,
+    ) -> Result<Arc<Engine>, EngineError> {
+        let unknown = || EngineError::Unsupported("a pool whose space is not known".into());
+        let space = pool.space().ok_or_else(unknown)?;
+        let (mos, txg) = (pool.mos(), pool.uberblock().txg);
+        let maps = SpaceMaps::open(space, pool.config(), mos, txg)
+            .map_err(|e| EngineError::Unsupported(e.to_string()))?
+            .by(&options.outside.chance);
+        let mos = OpenObjectSet::open(mos.clone())?;
+        let core = Core::new(mos, maps, config, pool.uberblock().clone());
+        let disk = Disk::new(pool.store(), pool.space(), &core, &options)?;
+        Engine::assemble(pool, core, synced, options, disk)
+    }
+
+    /// Puts together what was opened or created.
+    pub(super) fn assemble(
+        pool: Pool,
+        core: Core,
+        synced: u64,
+        options: EngineOptions,
+        disk: Disk,
+    ) -> Result<Arc<Engine>, EngineError> {
+        let shared = Arc::new(Shared {
+            gate: Gate::new(synced, options.dirty_max, options.outside.timer.clone()),
+            view: RwLock::new(Arc::new(pool)),
+            disk,
+            datasets: Datasets::default(),
+            queue: Queue::default(),
+            history: History::default(),
+            write_calls: Latencies::default(),
+            options,
+        });
+        shared.disk.allocator.readers().group_done(synced);
+        shared.view().dsl().set_pool_space(pool_space(&shared.disk));
+        Ok(Engine::start(shared, core))
+    }
+
+    /// Writes the first transaction group, which claims intent logs; those that are finished go. `last` is
+    /// the group that the pool was in.
+    pub(super) fn first(&self, logs: capable::Logs, last: u64) -> Result<(), EngineError> {
+        let capable::Logs { finished, unclaimed, waiting } = logs;
+        *self.unreplayed.lock() = waiting;
+        let newest = self.sync_task(move |context| {
+            // Before anything is allocated.
+            let newest = context.claim_intent_logs(&unclaimed, last)?;
+            finished.iter().try_for_each(|ds_obj| context.destroy_intent_log(*ds_obj, last))?;
+            Ok(newest)
+        })?;
+        // Nothing that is on disk is from the future.
+        while self.pool().uberblock().txg < newest {
+            self.sync_task(|context| {
+                context.config_changed = true;
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Disk {
+    /// The devices of `store`, with the free space that `core` knows. `space` is what an imported
+    /// pool has.
+    pub(super) fn new(
+        store: &Arc<Store>,
+        space: Option<&PoolSpace>,
+        core: &Core,
+        options: &EngineOptions,
+    ) -> Result<Disk, EngineError> {
+        let vdevs = core.maps.allocator_vdevs(space, store.vdevs());
+        let background = !options.deterministic;
+        let usual = if background { Options::default().allocators } else { 1 };
+        let allocators = options.allocators.unwrap_or(usual);
+        let loader = core.maps.loader();
+        let how = Options { allocators, background, unload_after: options.unload_after };
+        let allocator = Allocator::new(&vdevs, store.clone(), loader.clone(), how)
+            .map_err(|e| EngineError::Unsupported(e.to_string()))?;
+        allocator.preload();
+        let writer = Writer::new(store.clone(), allocator.clone(), store.clone());
+        let (store, added) = (store.clone(), Mutex::default());
+        let outside = options.outside.clone();
+        Ok(Disk { store, allocator, loader, writer, outside, added })
+    }
+}
+
+impl Core {
+    /// The state of a pool whose first transaction group is to be written.
+    pub(super) fn new(
+        mos: OpenObjectSet,
+        maps: SpaceMaps,
+        config: PoolConfig,
+        uberblock: Uberblock,
+    ) -> Core {
+        Core {
+            mos,
+            maps,
+            config,
+            uberblock,
+            config_dirty: true,
+            frees: Vec::new(),
+            uncharged: None,
+            destroying: true,
+            deadlists: Keys::default(),
+            missed: Vec::new(),
+        }
+    }
+}

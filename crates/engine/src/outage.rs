@@ -1,0 +1,103 @@
+//! Devices that go out of use and come back (`vdev_clear`, `vdev_online`, `vdev_offline`).
+//!
+//! A device that does not answer goes out of use by itself (`cenote_vdev`'s `probe`). It comes back
+//! when somebody says so, between two transaction groups. What it missed meanwhile is in its dirty
+//! time log and is not read from it.
+
+use super::{Engine, EngineError, SyncContext};
+use cenote_dsl::write::DslWriteError;
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_pool::config;
+use cenote_pool::reopen::Restore;
+
+/// Why a device was not taken out of use.
+#[derive(Debug, thiserror::Error)]
+pub enum OfflineError {
+    /// Something that only it has would be missing.
+    #[error("no valid replicas")]
+    Required,
+    /// The change could not be written.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// Takes the pairs off the configs of the leaves below `vdev`. Returns whether there were any.
+fn strip(vdev: &mut NvList, leaves: &[u64], pairs: &[&str]) -> bool {
+    let mut changed = false;
+    config::for_each_leaf_mut(vdev, &mut |leaf| {
+        if leaves.contains(&config::number(leaf, "guid")) {
+            let before = leaf.pairs.len();
+            leaf.pairs.retain(|(name, _)| !pairs.contains(&name.as_str()));
+            changed |= leaf.pairs.len() != before;
+        }
+    });
+    changed
+}
+
+impl Engine {
+    /// Brings back the leaves with these guids as far as their devices answer and are theirs.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn restore(&self, leaves: &[u64], what: Restore) -> Result<(), EngineError> {
+        let (pool, any) = {
+            // No block is laid out meanwhile, and none after the group that the pool is of.
+            let _core = self.core.lock();
+            let pool = self.pool();
+            let any = pool.restore(leaves, what);
+            (pool, any.map_err(|e| EngineError::Unsupported(e.to_string()))?)
+        };
+        let noted = |leaf: &NvList| {
+            leaves.contains(&config::number(leaf, "guid"))
+                && leaf.pairs.iter().any(|(name, _)| what.pairs().contains(&name.as_str()))
+        };
+        let mut changed = any;
+        if let Some(root) = pool.config().list("vdev_tree") {
+            config::for_each_leaf(root, &mut |leaf| changed |= noted(leaf));
+        }
+        if !changed {
+            return Ok(());
+        }
+        let leaves = leaves.to_vec();
+        self.sync_task(move |context| {
+            // Labels of those that came back are out of date.
+            context.config_changed |= any;
+            context.config_changed |= strip(&mut context.config.vdev_tree, &leaves, what.pairs());
+            Ok(())
+        })
+    }
+
+    /// Takes a leaf out of use; `temporary`: until the pool is imported again.
+    ///
+    /// # Errors
+    /// The pool could not do without it; the pool is suspended.
+    pub fn offline(&self, leaf: u64, temporary: bool) -> Result<(), OfflineError> {
+        let taken = {
+            let _core = self.core.lock();
+            let pool = self.pool();
+            let taken = pool.store().vdevs().take_offline(leaf);
+            if taken {
+                pool.devices().forget(leaf);
+            }
+            taken
+        };
+        if !taken {
+            return Err(OfflineError::Required);
+        }
+        if temporary {
+            return Ok(());
+        }
+        Ok(self.sync_task(move |context| note_offline(context, leaf))?)
+    }
+}
+
+/// Puts down that a leaf is offline.
+fn note_offline(context: &mut SyncContext<'_>, guid: u64) -> Result<(), DslWriteError> {
+    config::for_each_leaf_mut(&mut context.config.vdev_tree, &mut |leaf| {
+        if config::number(leaf, "guid") == guid {
+            leaf.set("offline", NvValue::Uint64(1));
+            context.config_changed = true;
+        }
+    });
+    Ok(())
+}

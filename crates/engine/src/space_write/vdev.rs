@@ -1,0 +1,115 @@
+//! What a new top-level vdev has in the MOS: ZAPs for it and its leaves, and a metaslab array.
+
+use super::map::{DIRECTORY_OBJECT, zap_u64};
+use super::{CountFeature, SpaceMaps, VdevMaps, invalid};
+use cenote_dmu::outside::Chance;
+use cenote_dmu::write::zap::ZapFormat;
+use cenote_dmu::write::{NewObject, OpenObjectSet, Result, WriteError, ZapMut};
+use cenote_format::SECTOR;
+use cenote_format::dmu::DmuType;
+use cenote_format::encode::zap::{Key, Value};
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_pool::config;
+use cenote_store::alloc::Class;
+
+/// `DMU_OTN_ZAP_METADATA`: metadata of no type of its own, a ZAP.
+const ZAP_METADATA: DmuType = DmuType(0xc4);
+/// In the object directory: all vdevs' ZAPs, each under its own number.
+const ALL_ZAPS: &str = "com.delphix:vdev_zap_map";
+const BIAS: &str = "org.zfsonlinux:allocation_bias";
+const CLASSES: &str = "org.zfsonlinux:allocation_classes";
+/// Largest block of a metaslab array.
+const MAX_ARRAY_BLOCK: u64 = 16 << 10;
+/// Most metaslabs; no plan has as many.
+const MAX_METASLABS: u64 = 1 << 20;
+
+impl SpaceMaps {
+    /// Creates in the pending MOS what a new top-level vdev needs, and enters the numbers into its
+    /// `config`, which has `id`, `ashift`, `asize` and `metaslab_shift` (see
+    /// [`plan`](super::plan())); its class is `alloc_bias`, or follows from `is_log`. The caller
+    /// writes the config, without `alloc_bias`, which is kept in the ZAP. The vdev can be allocated
+    /// from as soon as `txg` is on disk, in a new pool at once.
+    ///
+    /// Errors: the config makes no sense, or there is such a vdev already.
+    pub fn init_vdev(
+        &mut self,
+        mos: &mut OpenObjectSet,
+        txg: u64,
+        config: &mut NvList,
+        count: CountFeature<'_>,
+    ) -> Result<()> {
+        let shift = |name| u32::try_from(config::number(config, name)).unwrap_or(u32::MAX);
+        let (id, ashift) = (config::number(config, "id"), shift("ashift"));
+        let (asize, ms_shift) = (config::number(config, "asize"), shift("metaslab_shift"));
+        let metaslabs = asize.checked_shr(ms_shift).unwrap_or(0);
+        let sound = (9..=16).contains(&ashift) && (1..=MAX_METASLABS).contains(&metaslabs);
+        if !sound || self.vdevs.contains_key(&id) {
+            return invalid(0, format!("vdev {id}: {asize} bytes, ashift {ashift}, {ms_shift}"));
+        }
+        let bias = match (config.str("alloc_bias"), config::flag(config, "is_log")) {
+            (None, true) => Some("log"),
+            (bias, _) => bias,
+        };
+        let class = match bias {
+            None => Class::Normal,
+            Some("log") => Class::Log,
+            Some("special") => Class::Special,
+            Some("dedup") => Class::Dedup,
+            Some(other) => return invalid(0, format!("vdev {id}: class {other:?}")),
+        };
+        let top = linked_zap(mos, &self.chance)?;
+        if let Some(bias) = bias {
+            // A C string.
+            let text = [bias.as_bytes(), b"\0"].concat();
+            ZapMut::open(mos, top).add(&Key::Name(BIAS.as_bytes()), &Value::U8(&text))?;
+        }
+        if matches!(class, Class::Special | Class::Dedup) {
+            count(mos, CLASSES, 1)?;
+        }
+        let mut made = Ok(());
+        config::for_each_leaf_mut(config, &mut |leaf| {
+            if made.is_ok() {
+                made = linked_zap(mos, &self.chance).map(|zap| {
+                    leaf.set("com.delphix:vdev_zap_leaf", NvValue::Uint64(zap));
+                });
+            }
+        });
+        made?;
+        let block =
+            (metaslabs.saturating_mul(8)).next_power_of_two().clamp(SECTOR, MAX_ARRAY_BLOCK);
+        let array = mos.allocate(&NewObject::new(DmuType::OBJECT_ARRAY, block))?;
+        config.set("com.delphix:vdev_zap_top", NvValue::Uint64(top));
+        config.set("metaslab_array", NvValue::Uint64(array));
+        let maps = vec![0; usize::try_from(metaslabs).unwrap_or(0)];
+        self.loader.add_vdev(id, array, txg);
+        let (top_zap, unflushed) = (top, 0);
+        let v = VdevMaps { class, ashift, ms_shift, array, maps, top_zap, unflushed };
+        self.vdevs.insert(id, v);
+        Ok(())
+    }
+}
+
+/// Creates a ZAP.
+pub(super) fn new_zap(mos: &mut OpenObjectSet, chance: &Chance) -> Result<u64> {
+    let salt = chance.number().map_err(|e| WriteError::Sink(Box::new(e)))? | 1;
+    let format = ZapFormat { salt, ..ZapFormat::default() };
+    ZapMut::create(mos, &NewObject::new(ZAP_METADATA, SECTOR), format)
+}
+
+/// Creates the ZAP of a vdev and enters it into the list of them, which is created too if there is
+/// none.
+fn linked_zap(mos: &mut OpenObjectSet, chance: &Chance) -> Result<u64> {
+    let all = match zap_u64(mos, DIRECTORY_OBJECT, ALL_ZAPS)? {
+        Some(all) => all,
+        None => {
+            let all = new_zap(mos, chance)?;
+            let name = Key::Name(ALL_ZAPS.as_bytes());
+            ZapMut::open(mos, DIRECTORY_OBJECT).add(&name, &Value::U64(&[all]))?;
+            all
+        }
+    };
+    let zap = new_zap(mos, chance)?;
+    let name = format!("{zap:x}");
+    ZapMut::open(mos, all).add(&Key::Name(name.as_bytes()), &Value::U64(&[zap]))?;
+    Ok(zap)
+}

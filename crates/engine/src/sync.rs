@@ -1,0 +1,384 @@
+//! One transaction group: its passes. See the head of the [module](super).
+
+use super::figures::Recorder;
+use super::policy::{Abilities, Policy, Sink};
+use super::task::{EngineError, Task};
+use super::{Disk, MAX_PASSES, Shared, SyncContext, accounting, space, verify};
+use crate::space_write::map::feature_uses;
+use crate::space_write::{SpaceMaps, write_dtls};
+use crate::tunables;
+use cenote_dmu::live::LiveObjectSet;
+use cenote_dmu::outside::Outside;
+use cenote_dmu::write::{BlockSink, OpenObjectSet, Synced, WriteError};
+use cenote_dsl::bpobj;
+use cenote_dsl::tunables::FREE_MIN_TIME_MS;
+use cenote_dsl::write::deadlist::Keys;
+use cenote_dsl::write::free::{Budget, destroy_step};
+use cenote_dsl::write::{DslWriteError, Result, Sizes, Tx, pool};
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::dsl::BpobjPhys;
+use cenote_format::label::Uberblock;
+use cenote_pool::config_write::{self, PoolConfig};
+use cenote_store::Bookmark;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Entry of the object directory: blocks that the next group frees (`DMU_POOL_SYNC_BPOBJ`).
+const DEFERRED: &str = "sync_bplist";
+/// The MOS's object set number.
+const MOS: u64 = 0;
+
+/// What the sync thread owns.
+pub(crate) struct Core {
+    /// The MOS.
+    pub mos: OpenObjectSet,
+    /// Space on disk.
+    pub maps: SpaceMaps,
+    /// What the config says.
+    pub config: PoolConfig,
+    /// The last uberblock.
+    pub uberblock: Uberblock,
+    /// The config and all labels are to be written.
+    pub config_dirty: bool,
+    /// Blocks that are to be freed.
+    pub frees: Vec<BlockPointer>,
+    /// What the last sync of the MOS itself wrote and freed, not yet charged to it.
+    pub uncharged: Option<Synced>,
+    /// Destroyed datasets are still being freed.
+    pub destroying: bool,
+    /// Keys of deadlists, from group to group.
+    pub deadlists: Keys,
+    /// What devices missed, as far as it is known in this group, by leaf. Asked for several times, so
+    /// that a leaf may be in it more than once.
+    pub missed: Vec<(u64, Vec<Range<u64>>)>,
+}
+
+/// The number that errors of the MOS are reported under.
+fn mos_bookmark() -> Bookmark {
+    Bookmark { objset: MOS, object: 0, level: 0, blkid: 0 }
+}
+
+/// The datasets of a transaction group, with what they handed over.
+type Frozen = Vec<(Arc<LiveObjectSet>, OpenObjectSet)>;
+
+impl Core {
+    /// Writes the open transaction group.
+    ///
+    /// # Errors
+    /// The pool has to be suspended.
+    pub fn sync(&mut self, shared: &Arc<Shared>) -> std::result::Result<(), EngineError> {
+        let (closed, mut frozen, tasks) =
+            shared.gate.close(|txg| shared.datasets.freeze(txg), || shared.queue.take());
+        let txg = closed.txg;
+        // Freed space comes back when further groups are on disk.
+        let deferred = shared.disk.allocator.deferred() > 0;
+        let idle = frozen.is_empty() && tasks.is_empty() && !deferred;
+        if idle && !self.config_dirty && !self.destroying {
+            shared.gate.synced(txg);
+            return Ok(());
+        }
+        self.missed.clear();
+        let checked = shared.disk.tree().recheck();
+        checked.map_err(|e| EngineError::Unsupported(e.to_string()))?;
+        shared.disk.tree().set_dirty_percent(shared.gate.dirty_percent());
+        let mut recorder = Recorder::begin(&shared.disk, txg);
+        recorder.closed(&closed);
+        shared.history.writing(recorder.so_far());
+        let abilities = self.pending_features()?;
+        self.free_deferred(&shared.disk, txg)?;
+        let begun = Instant::now();
+        self.sync_datasets(shared, txg, abilities, &mut frozen)?;
+        recorder.datasets(begun.elapsed());
+        let usable = shared.view().dsl().usable_space()?;
+        self.run_tasks(shared, (txg, usable), abilities, tasks)?;
+        self.passes(&shared.disk, txg, abilities, usable, &mut recorder)?;
+        let begun = Instant::now();
+        // What fails from here on does not undo the group: it is on disk.
+        let after = self.write_labels(&shared.disk, txg)?;
+        let shown = after.and_then(|()| self.show(shared, txg));
+        if cfg!(debug_assertions) && shown.is_ok() {
+            verify::datasets(&shared.view(), frozen.iter().map(|(live, _)| live.id()));
+        }
+        let figures = recorder.end(&shared.disk, &self.maps, begun.elapsed());
+        tracing::debug!(txg, passes = figures.passes.len(), self.destroying, "synced");
+        shared.history.add(figures, &shared.disk.allocator.load_latency());
+        for (live, synced) in &frozen {
+            live.sync_done(synced);
+        }
+        shared.disk.allocator.readers().group_done(txg);
+        // Asked before who waits is told, so that whoever then waits for everything waits for that.
+        if self.destroying {
+            shared.gate.ask_for_more();
+        }
+        shared.gate.synced(txg);
+        drop(shown?);
+        shared.disk.writer.forget_freed();
+        Ok(())
+    }
+
+    /// Runs sync tasks, and frees some of what was destroyed.
+    fn run_tasks(
+        &mut self,
+        shared: &Shared,
+        (txg, usable): (u64, Option<u64>),
+        abilities: Abilities,
+        tasks: VecDeque<Task>,
+    ) -> Result<()> {
+        let view = shared.view();
+        let sizes = |bp: &BlockPointer| space::sizes(shared.disk.tree(), bp);
+        let mut context = SyncContext {
+            tx: Tx {
+                usable,
+                pool: view.name(),
+                frees: std::mem::take(&mut self.frees),
+                ..Tx::new(&mut self.mos, txg, &shared.disk.outside, &sizes)
+            },
+            config: &mut self.config,
+            config_changed: self.config_dirty,
+            maps: &mut self.maps,
+            disk: &shared.disk,
+            datasets: Some(&shared.datasets),
+            abilities,
+            born: Mutex::default(),
+        };
+        if !tasks.is_empty() {
+            // Whatever they do to deadlists.
+            self.deadlists.forget();
+        }
+        for task in tasks {
+            task(&mut context)?;
+        }
+        self.destroying = free_destroyed(shared, &mut context.tx)?;
+        self.config_dirty = context.config_changed;
+        self.frees = context.tx.frees;
+        Ok(())
+    }
+
+    /// What the pool's features allow.
+    pub(super) fn pending_features(&mut self) -> Result<Abilities> {
+        let mut uses = |guid: &str| feature_uses(&mut self.mos, guid);
+        Ok(Abilities {
+            embed: uses("com.delphix:embedded_data")?.is_some(),
+            hole_birth: uses("com.delphix:hole_birth")?.is_some(),
+            lz4: uses("org.illumos:lz4_compress")?.is_some_and(|n| n > 0),
+        })
+    }
+
+    /// Frees what the last group left to this one.
+    fn free_deferred(&mut self, disk: &Disk, txg: u64) -> Result<()> {
+        let Some(object) = config_write::entry(&mut self.mos, DEFERRED)? else { return Ok(()) };
+        let base = self.mos.synced().clone();
+        let header = bpobj::header(&base, object)?;
+        if header.entries == 0 {
+            return Ok(());
+        }
+        let mut blocks = Vec::new();
+        let all = bpobj::iterate(&base, object, &mut |entry| {
+            blocks.push(entry.bp);
+            Ok(())
+        });
+        free_now(disk, txg, &blocks)?;
+        if let Err(why) = all {
+            tracing::warn!("blocks that the last group left to this one are leaked: {why}");
+            let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
+            let found = blocks.iter().map(|bp| sizes(bp).used).fold(0, u64::saturating_add);
+            let used = header.bytes.saturating_sub(found);
+            let mut tx = Tx::new(&mut self.mos, txg, &disk.outside, &sizes);
+            pool::charge_leak(&mut tx, Sizes { used, ..Sizes::default() })?;
+        }
+        let (len, kind) = {
+            let dnode = self.mos.dnode(object)?;
+            (dnode.bonus.len(), dnode.bonus_kind)
+        };
+        let empty = BpobjPhys {
+            entries: 0,
+            bytes: 0,
+            compressed: 0,
+            uncompressed: 0,
+            subobjs: 0,
+            num_subobjs: 0,
+            freed: 0,
+        };
+        self.mos.truncate(object, 0)?;
+        Ok(self.mos.set_bonus(object, kind, &empty.encode(len)?)?)
+    }
+
+    fn sync_datasets(
+        &mut self,
+        shared: &Shared,
+        txg: u64,
+        abilities: Abilities,
+        frozen: &mut Frozen,
+    ) -> Result<()> {
+        let view = shared.view();
+        let sizes = |bp: &BlockPointer| space::sizes(shared.disk.tree(), bp);
+        for (live, set) in frozen {
+            let Some(dataset) = view.dsl().by_object(live.id())? else {
+                // It was destroyed while someone held on to it.
+                tracing::warn!("changes of dataset {}, which is gone, are dropped", live.id());
+                continue;
+            };
+            let policy = shared.datasets.policy(&view, &dataset)?;
+            let (writer, tree) = (&shared.disk.writer, &**shared.disk.tree());
+            let (pass, log, born) = (1, None, None);
+            let sink = Sink { writer, tree, policy: &policy, abilities, pass, log, born };
+            let mut tx = Tx {
+                pool: view.name(),
+                frees: std::mem::take(&mut self.frees),
+                deadlists: Some(&mut self.deadlists),
+                ..Tx::new(&mut self.mos, txg, &shared.disk.outside, &sizes)
+            };
+            accounting::sync_dataset(&mut tx, set, live.id(), &sink)?;
+            self.frees = tx.frees;
+        }
+        Ok(())
+    }
+
+    /// Space maps, config and MOS, until nothing is changed any more.
+    pub(super) fn passes(
+        &mut self,
+        disk: &Disk,
+        txg: u64,
+        abilities: Abilities,
+        usable: Option<u64>,
+        recorder: &mut Recorder,
+    ) -> Result<()> {
+        let policy = Policy::of_mos();
+        let mut written = false;
+        for pass in 1..=MAX_PASSES {
+            self.charge(disk, txg, usable)?;
+            let frees = std::mem::take(&mut self.frees);
+            // With logs all that is freed in a pass costs one block, so nothing is put off.
+            let at_once = u64::from(pass) < tunables::SYNC_PASS_DEFERRED_FREE.get();
+            if at_once || self.maps.logs_changes(&mut self.mos, txg)? {
+                free_now(disk, txg, &frees)?;
+            } else {
+                self.defer(disk, txg, &frees)?;
+            }
+            let renewed = self.sync_space(disk, txg, pass, recorder)?;
+            if renewed || self.config.refresh_features(&mut self.mos)? {
+                (self.config_dirty, written) = (true, false);
+            }
+            if self.config_dirty && !written {
+                written = true;
+                config_write::sync_config(&mut self.mos, &self.config.mos(txg))?;
+            }
+            if !self.mos.is_dirty() {
+                return Ok(());
+            }
+            let (writer, tree) = (&disk.writer, &**disk.tree());
+            let log = self.maps.log_of(txg);
+            let born = None;
+            let sink = Sink { writer, tree, policy: &policy, abilities, pass, log, born };
+            let synced = self.mos.sync(txg, &sink as &dyn BlockSink)?;
+            landed(disk)?;
+            self.frees.extend(&synced.killed);
+            recorder.pass(disk);
+            if !synced.born.is_empty() || !synced.killed.is_empty() {
+                self.uncharged = Some(synced);
+            }
+        }
+        let why = format!("no end after {MAX_PASSES} passes");
+        Err(WriteError::Invalid { object: 0, why }.into())
+    }
+
+    /// Space maps, and what devices missed. Returns whether the config changed.
+    fn sync_space(
+        &mut self,
+        disk: &Disk,
+        txg: u64,
+        pass: u32,
+        recorder: &mut Recorder,
+    ) -> Result<bool> {
+        let mut renewed = self.sync_missed(disk, txg, pass)?;
+        let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
+            count_feature(mos, txg, &disk.outside, guid, delta)
+        };
+        let stats =
+            self.maps.sync_changes(&mut self.mos, txg, pass, &disk.allocator, &mut count)?;
+        recorder.space(stats);
+        // All that devices missed is known when all is written.
+        landed(disk)?;
+        let before = self.missed.len();
+        self.missed.extend(disk.tree().take_missed());
+        if self.missed.len() > before {
+            renewed |= self.sync_missed(disk, txg, pass)?;
+        }
+        Ok(renewed)
+    }
+
+    /// What devices missed so far. Returns whether the config changed.
+    fn sync_missed(&mut self, disk: &Disk, txg: u64, pass: u32) -> Result<bool> {
+        let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
+            count_feature(mos, txg, &disk.outside, guid, delta)
+        };
+        self.missed.extend(disk.tree().take_missed());
+        let (mos, vdevs) = (&mut self.mos, &mut self.config.vdev_tree);
+        Ok(write_dtls(mos, txg, pass, vdevs, &self.missed, &mut count)?)
+    }
+
+    /// Charges the MOS for what the last pass wrote of it.
+    fn charge(&mut self, disk: &Disk, txg: u64, usable: Option<u64>) -> Result<()> {
+        let Some(synced) = self.uncharged.take() else { return Ok(()) };
+        let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
+        let mut tx = Tx { usable, ..Tx::new(&mut self.mos, txg, &disk.outside, &sizes) };
+        pool::charge_mos(&mut tx, &synced)
+    }
+
+    /// Leaves blocks to the next group.
+    fn defer(&mut self, disk: &Disk, txg: u64, blocks: &[BlockPointer]) -> Result<()> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let object =
+            config_write::entry(&mut self.mos, DEFERRED)?.ok_or(DslWriteError::NotFound)?;
+        let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
+        let mut tx = Tx::new(&mut self.mos, txg, &disk.outside, &sizes);
+        cenote_dsl::write::bpobj::enqueue(&mut tx, object, blocks)
+    }
+}
+
+/// Adds to the number of uses of a feature.
+pub(super) fn count_feature(
+    mos: &mut OpenObjectSet,
+    txg: u64,
+    outside: &Outside,
+    guid: &str,
+    delta: i64,
+) -> std::result::Result<(), WriteError> {
+    let space = |_: &BlockPointer| Default::default();
+    let mut tx = Tx::new(mos, txg, outside, &space);
+    let step = match delta {
+        0.. => cenote_dsl::write::features::increment,
+        _ => cenote_dsl::write::features::decrement,
+    };
+    for _ in 0..delta.unsigned_abs() {
+        step(&mut tx, guid)?;
+    }
+    Ok(())
+}
+
+/// Frees some of what was destroyed. Returns whether there is more.
+fn free_destroyed(shared: &Shared, tx: &mut Tx<'_>) -> Result<bool> {
+    let clock = &shared.disk.outside.clock;
+    let (begun, most) = (clock.now(), Duration::from_millis(FREE_MIN_TIME_MS.get()));
+    let is_late = || clock.since(begun) >= most;
+    let budget = Budget { blocks: shared.options.free_budget(), is_late: &is_late };
+    let more =
+        tx.unless_unreadable("what was destroyed is not freed", |tx| destroy_step(tx, budget))?;
+    Ok(more.unwrap_or(false))
+}
+
+/// Waits for all blocks that are being written.
+pub(super) fn landed(disk: &Disk) -> Result<()> {
+    Ok(disk.writer.landed().map_err(|e| WriteError::Sink(Box::new(e)))?)
+}
+
+/// Frees blocks in this group.
+fn free_now(disk: &Disk, txg: u64, blocks: &[BlockPointer]) -> Result<()> {
+    let freed = disk.writer.free_many(txg, blocks, mos_bookmark());
+    Ok(freed.map_err(|e| WriteError::Sink(Box::new(e)))?)
+}

@@ -1,0 +1,288 @@
+//! Sync tasks: functions that change the MOS, run by the sync thread in the first pass.
+//!
+//! A task checks and changes in one go, on the pending MOS, after the datasets of its transaction
+//! group were written. So it sees everything that happened before, and nothing can come between
+//! its checks and its changes.
+//!
+//! A task is done whole or not at all. If it refuses, or what it needs cannot be read, all that it
+//! changed is taken back ([`OpenObjectSet::undo_change`]), blocks that it wrote are freed, and the group
+//! goes on without it. Only if something cannot be written ([`DslWriteError::Fatal`]) the group fails.
+
+use super::commit::pool_space;
+use super::datasets::Datasets;
+use super::gate::Gate;
+use super::policy::{Abilities, Policy, Sink};
+use super::{Disk, accounting};
+use crate::space_write::SpaceMaps;
+use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dsl::write::{DslWriteError, Tx};
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::dmu::ObjsetType;
+use cenote_pool::config_write::PoolConfig;
+use cenote_store::alloc::{Allocator, Class};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+/// How often who waits looks whether the pool is suspended.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Why something was not done to a pool.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The change was refused.
+    #[error(transparent)]
+    Dsl(#[from] DslWriteError),
+    /// What is there could not be read.
+    #[error(transparent)]
+    Read(#[from] cenote_dmu::Error),
+    /// The pool or dataset has something that this software cannot write.
+    #[error("{0} is not supported for writing")]
+    Unsupported(String),
+    /// Nothing can be written any more.
+    #[error("pool I/O is currently suspended: {0}")]
+    Suspended(String),
+}
+
+impl From<WriteError> for EngineError {
+    fn from(e: WriteError) -> EngineError {
+        match e {
+            WriteError::Suspended(why) => EngineError::Suspended(why),
+            other => EngineError::Dsl(other.into()),
+        }
+    }
+}
+
+/// What a sync task works on.
+pub struct SyncContext<'a> {
+    /// The pending MOS.
+    pub tx: Tx<'a>,
+    /// The pool's config. Whoever changes it sets [`SyncContext::config_changed`].
+    pub config: &'a mut PoolConfig,
+    /// The config and all labels are to be written.
+    pub config_changed: bool,
+    pub(super) maps: &'a mut SpaceMaps,
+    pub(super) disk: &'a Disk,
+    /// Datasets that are open for writing; none while a pool is created.
+    pub(super) datasets: Option<&'a Datasets>,
+    pub(super) abilities: Abilities,
+    /// Blocks that tasks wrote for datasets.
+    pub(super) born: Mutex<Vec<BlockPointer>>,
+}
+
+/// How much of the space that is kept back (`spa_get_slop_space`) a change may use
+/// (`zfs_space_check_t`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpaceCheck {
+    /// None: the change adds something, such as a dataset.
+    Normal,
+    /// Half of it: the change alters what is there.
+    Reserved,
+    /// All: the change frees space.
+    Nothing,
+}
+
+/// Bytes that a changed block of the MOS is reckoned at (`DST_AVG_BLKSHIFT`), three times over.
+const BYTES_PER_BLOCK: u64 = 3 * (16 << 10);
+
+impl SyncContext<'_> {
+    /// Whether there is room for a change of `blocks` blocks of the MOS.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub fn has_room(&mut self, check: SpaceCheck, blocks: u64) -> cenote_dsl::write::Result<bool> {
+        let (Some(usable), false) = (self.tx.usable, check == SpaceCheck::Nothing) else {
+            return Ok(true);
+        };
+        let kept = match check {
+            SpaceCheck::Normal => 0,
+            _ => pool_space(self.disk).slop() / 2,
+        };
+        let deferred = self.disk.allocator.figures(Class::Normal).deferred;
+        let used = cenote_dsl::write::pool::used(&mut self.tx)?;
+        let needed = used.saturating_add(blocks.saturating_mul(BYTES_PER_BLOCK));
+        Ok(needed <= usable.saturating_add(kept).saturating_sub(deferred))
+    }
+
+    /// Where space comes from. For simulations of how a pool ages: extents that a task allocates
+    /// there in [`Tx::txg`] and frees again go to the space maps as those of blocks do, but no block
+    /// pointer refers to them.
+    pub fn allocator(&self) -> &Arc<Allocator> {
+        &self.disk.allocator
+    }
+
+    /// Makes sure that the head `ds_obj`, which is to be destroyed, is not changed any more: nobody
+    /// has it open for writing, and nobody can open it.
+    ///
+    /// # Errors
+    /// `Busy`: somebody has.
+    pub fn retire(&mut self, ds_obj: u64) -> cenote_dsl::write::Result<()> {
+        match self.datasets.is_none_or(|datasets| datasets.retire(ds_obj)) {
+            true => Ok(()),
+            false => Err(DslWriteError::Busy),
+        }
+    }
+
+    /// Makes the object set of the new head `ds_obj`: `fill` puts into it what every object set of
+    /// its kind has, which is written as metadata of a dataset with so many `copies` is.
+    ///
+    /// # Errors
+    /// Those of `fill`; a device failed.
+    pub fn create_objset(
+        &mut self,
+        ds_obj: u64,
+        kind: ObjsetType,
+        copies: usize,
+        fill: impl FnOnce(&mut OpenObjectSet) -> Result<(), WriteError>,
+    ) -> cenote_dsl::write::Result<()> {
+        let store = self.tx.mos.synced().store().clone();
+        let mut os = OpenObjectSet::create(store, ds_obj, kind)?;
+        fill(&mut os)?;
+        let policy = Policy::of_new(copies);
+        let sink = Sink {
+            writer: &self.disk.writer,
+            tree: self.disk.tree(),
+            policy: &policy,
+            abilities: self.abilities,
+            pass: 1,
+            log: None,
+            born: Some(&self.born),
+        };
+        if kind == ObjsetType::Zfs {
+            return accounting::sync_new(&mut self.tx, &mut os, ds_obj, &sink);
+        }
+        accounting::sync_dataset(&mut self.tx, &mut os, ds_obj, &sink)
+    }
+}
+
+/// What there was before a task, besides the MOS.
+struct Before {
+    config: PoolConfig,
+    config_changed: bool,
+    frees: usize,
+    born: usize,
+}
+
+impl SyncContext<'_> {
+    /// Makes a change whole or not at all; what `is_done` says no to is not kept.
+    fn whole<T>(
+        &mut self,
+        change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T>,
+        is_done: impl Fn(&T) -> bool,
+    ) -> cenote_dsl::write::Result<T> {
+        let before = Before {
+            config: self.config.clone(),
+            config_changed: self.config_changed,
+            frees: self.tx.frees.len(),
+            born: self.born.lock().len(),
+        };
+        self.tx.mos.begin_change();
+        let done = change(self).and_then(|done| {
+            if is_done(&done) {
+                self.tx.mos.check_change()?;
+            }
+            Ok(done)
+        });
+        match &done {
+            Ok(done) if is_done(done) => self.tx.mos.keep_change(),
+            _ => self.undo(before),
+        }
+        done
+    }
+
+    fn undo(&mut self, before: Before) {
+        self.tx.mos.undo_change();
+        *self.config = before.config;
+        self.config_changed = before.config_changed;
+        self.tx.frees.truncate(before.frees);
+        let born = self.born.lock().split_off(before.born);
+        self.tx.frees.extend(born.into_iter().filter(|bp| !bp.is_hole() && !bp.is_embedded()));
+    }
+}
+
+/// A task that waits for its turn. Returns whether the group may go on.
+pub(super) type Task = Box<dyn FnOnce(&mut SyncContext<'_>) -> Result<(), DslWriteError> + Send>;
+
+/// Whether the group may go on after what came of a task.
+fn fatal<T>(done: &cenote_dsl::write::Result<T>) -> Result<(), DslWriteError> {
+    match done {
+        Err(DslWriteError::Fatal(e)) => Err(WriteError::Suspended(e.to_string()).into()),
+        _ => Ok(()),
+    }
+}
+
+/// Tasks that wait.
+#[derive(Default)]
+pub(crate) struct Queue {
+    waiting: Mutex<VecDeque<Task>>,
+}
+
+impl Queue {
+    /// See [`super::Engine::sync_task`].
+    pub fn run<T: Send + 'static>(
+        &self,
+        gate: &Gate,
+        change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
+        is_done: fn(&T) -> bool,
+    ) -> Result<T, EngineError> {
+        let (tell, told) = mpsc::sync_channel(1);
+        let task: Task = Box::new(move |context| {
+            let done = context.whole(change, is_done);
+            // The caller learns why it failed from the gate: the whole group fails.
+            let fatal = fatal(&done);
+            let _ = tell.send((context.tx.txg, done));
+            fatal
+        });
+        if let Some(why) = gate.closed() {
+            return Err(EngineError::Suspended(why));
+        }
+        self.waiting.lock().push_back(task);
+        gate.ask();
+        let suspended = || EngineError::Suspended(gate.closed().unwrap_or_default());
+        let (txg, done) = loop {
+            match told.recv_timeout(PATIENCE) {
+                Ok(told) => break told,
+                Err(RecvTimeoutError::Timeout) if gate.closed().is_none() => {}
+                Err(_) => return Err(suspended()),
+            }
+        };
+        let done = done?;
+        gate.wait_for(txg)?;
+        Ok(done)
+    }
+
+    /// See [`super::Engine::sync_task_later`].
+    pub fn later(
+        &self,
+        gate: &Gate,
+        change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<()> + Send + 'static,
+    ) -> Result<(), EngineError> {
+        if let Some(why) = gate.closed() {
+            return Err(EngineError::Suspended(why));
+        }
+        self.waiting.lock().push_back(Box::new(move |context| {
+            let done = context.whole(change, |()| true);
+            if let Err(e) = &done {
+                tracing::warn!("a change that nobody waits for was not made: {e}");
+            }
+            fatal(&done)
+        }));
+        gate.note();
+        Ok(())
+    }
+
+    /// The tasks that wait, for one transaction group.
+    pub fn take(&self) -> VecDeque<Task> {
+        std::mem::take(&mut self.waiting.lock())
+    }
+
+    /// Nothing will be run any more: whoever waits is told.
+    pub fn fail_all(&self, why: &str) {
+        let dropped = self.take();
+        if !dropped.is_empty() {
+            tracing::warn!("{} changes are lost: {why}", dropped.len());
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The engine's tunables: those of this floor, and the union of all floors'.
+//!
+//! Under OpenZFS's names and of the process as OpenZFS's are of the module; see [`Tunable`]. Each floor
+//! declares those that it reads; [`all`] lists them, [`find`] finds one by its name, and [`near`] says
+//! what someone may have meant who gives a name that there is not.
+
+use cenote_store::declare_tunables;
+use std::sync::OnceLock;
+
+pub use cenote_store::tunable::{ANY, Counts, Refused, SOME, SWITCH, Tunable, Unit};
+pub(crate) use cenote_store::tunables::physical_memory;
+
+declare_tunables! {
+    ASYNC_BLOCK_MAX_BLOCKS "zfs_async_block_max_blocks" Now Count 100_000 SOME,
+        "Most blocks of destroyed datasets that are freed in one transaction group";
+    DELAY_MIN_DIRTY_PERCENT "zfs_delay_min_dirty_percent" Now Percent 60 (0, 100),
+        "Share of the most dirty data from which on changes are delayed";
+    DELAY_SCALE "zfs_delay_scale" Now Nanoseconds 500_000 SOME,
+        "Delay of a change half way between the first delays and the most dirty data";
+    DIRTY_DATA_MAX "zfs_dirty_data_max" Now Bytes 0 ANY,
+        "Most dirty data of a pool; 0: zfs_dirty_data_max_percent says how much";
+    DIRTY_DATA_MAX_MAX "zfs_dirty_data_max_max" Now Bytes 4_294_967_296 SOME,
+        "Most dirty data of a pool that zfs_dirty_data_max_percent can give";
+    DIRTY_DATA_MAX_PERCENT "zfs_dirty_data_max_percent" Now Percent 10 (1, 100),
+        "Share of the memory for dirty data of a pool if zfs_dirty_data_max does not say";
+    DIRTY_DATA_SYNC "zfs_dirty_data_sync" Now Bytes 67_108_864 ANY,
+        "Dirty data at which a transaction group is closed, if the share is not less; 0: only the share counts";
+    DIRTY_DATA_SYNC_PERCENT "zfs_dirty_data_sync_percent" Now Percent 20 (1, 100),
+        "Share of the most dirty data at which a transaction group is closed";
+    KEEP_LOGS_AT_EXPORT "zfs_keep_log_spacemaps_at_export" Now Switch 0 SWITCH,
+        "Whether log space maps are kept at export rather than flushed";
+    MAX_LOG_WALKING "zfs_max_log_walking" Now Count 5 SOME,
+        "Newest log space maps that tell how fast the log grows";
+    MAX_LOGSM_SUMMARY_LENGTH "zfs_max_logsm_summary_length" Now Count 1000 SOME,
+        "Most rows in which log space maps are summed up to decide what to flush";
+    METASLAB_CONDENSE_PCT "zfs_metaslab_condense_pct" Now Percent 200 (100, 100_000),
+        "A space map is condensed if it is so long compared with the shortest that says the same";
+    MIN_METASLABS_TO_FLUSH "zfs_min_metaslabs_to_flush" Now Count 1 ANY,
+        "Least metaslabs with unflushed changes that a transaction group flushes";
+    SYNC_PASS_DEFERRED_FREE "zfs_sync_pass_deferred_free" Now Count 2 (1, 32),
+        "Pass of a sync from which on frees are left to the next group, if they are not logged";
+    TXG_HISTORY "zfs_txg_history" Now Count 100 (0, 1_000_000),
+        "Transaction groups of which figures are remembered";
+    TXG_TIMEOUT "zfs_txg_timeout" Now Seconds 5 (1, 1_000_000),
+        "Longest time that changes wait in the open transaction group";
+    UNFLUSHED_LOG_BLOCK_MAX "zfs_unflushed_log_block_max" Now Count 131_072 SOME,
+        "Most blocks of all log space maps, however many metaslabs there are";
+    UNFLUSHED_LOG_BLOCK_MIN "zfs_unflushed_log_block_min" Now Count 1000 SOME,
+        "Blocks that log space maps may always have";
+    UNFLUSHED_LOG_BLOCK_PCT "zfs_unflushed_log_block_pct" Now Percent 400 ANY,
+        "Most blocks of all log space maps for each metaslab with unflushed changes";
+    UNFLUSHED_LOG_TXG_MAX "zfs_unflushed_log_txg_max" Now Count 1000 SOME,
+        "Most log space maps";
+    UNFLUSHED_MAX_MEM_AMT "zfs_unflushed_max_mem_amt" Now Bytes 1_073_741_824 ANY,
+        "Most memory for unflushed changes";
+    UNFLUSHED_MAX_MEM_PPM "zfs_unflushed_max_mem_ppm" Now PerMillion 1000 (0, 1_000_000),
+        "Most memory for unflushed changes, as a share of all memory";
+    VDEV_DEFAULT_MS_COUNT "zfs_vdev_default_ms_count" Now Count 200 (1, 131_072),
+        "Metaslabs of a new top-level vdev that is large";
+    VDEV_DEFAULT_MS_SHIFT "zfs_vdev_default_ms_shift" Now Log2 29 (24, 40),
+        "Bytes of a metaslab of a new top-level vdev of middling size";
+    VDEV_MAX_AUTO_ASHIFT "zfs_vdev_max_auto_ashift" Now Log2 14 (9, 16),
+        "Largest sector that new vdevs are given because a device prefers it";
+    VDEV_MAX_MS_SHIFT "zfs_vdev_max_ms_shift" Now Log2 34 (24, 50),
+        "Bytes of the largest metaslabs of new top-level vdevs";
+    VDEV_MIN_AUTO_ASHIFT "zfs_vdev_min_auto_ashift" Now Log2 9 (9, 16),
+        "Smallest sector of new vdevs for which none is asked for";
+    VDEV_MIN_MS_COUNT "zfs_vdev_min_ms_count" Now Count 16 (1, 131_072),
+        "Metaslabs of a new top-level vdev that is small";
+    VDEV_MS_COUNT_LIMIT "zfs_vdev_ms_count_limit" Now Count 131_072 (16, 131_072),
+        "Most metaslabs of a new top-level vdev";
+}
+
+/// All tunables of all floors, by name.
+pub fn all() -> &'static [&'static Tunable] {
+    static EVERY: OnceLock<Vec<&'static Tunable>> = OnceLock::new();
+    EVERY.get_or_init(|| {
+        let floors = [
+            cenote_vdev::tunables::ALL,
+            cenote_store::tunables::ALL,
+            cenote_dmu::tunables::ALL,
+            cenote_dsl::tunables::ALL,
+            cenote_pool::tunables::ALL,
+            ALL,
+        ];
+        let mut every: Vec<_> = floors.into_iter().flatten().copied().collect();
+        every.sort_by_key(|t| t.name);
+        every
+    })
+}
+
+/// The tunable of that name.
+pub fn find(name: &str) -> Option<&'static Tunable> {
+    let at = all().binary_search_by_key(&name, |t| t.name).ok()?;
+    all().get(at).copied()
+}
+
+/// Names of tunables that `name` may have been meant for, the most likely first: at most five, in which
+/// it is contained, or which it is not far from.
+pub fn near(name: &str) -> Vec<&'static str> {
+    const MOST: usize = 5;
+    let distance = |t: &&'static Tunable| {
+        let inside = !name.is_empty() && t.name.contains(name);
+        let steps = edits(name.as_bytes(), t.name.as_bytes());
+        (inside || steps <= 2 + name.len() / 8).then_some((steps, t.name))
+    };
+    let mut found: Vec<_> = all().iter().filter_map(distance).collect();
+    found.sort_unstable();
+    found.into_iter().take(MOST).map(|(_, name)| name).collect()
+}
+
+/// Bytes to be changed, put in or left out to get from `a` to `b` (Levenshtein's distance). Names that
+/// are too long to be of a tunable are as far away as they are long.
+fn edits(a: &[u8], b: &[u8]) -> usize {
+    if a.len() > 100 {
+        return a.len();
+    }
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut before = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let change = before + usize::from(x != y);
+            before = row[j + 1];
+            row[j + 1] = change.min(before + 1).min(row[j] + 1);
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+/// Dirty bytes, of at most `limit`, at which a transaction group is closed.
+pub(crate) fn dirty_data_sync(limit: u64) -> u64 {
+    let share = limit / 100 * DIRTY_DATA_SYNC_PERCENT.get();
+    match DIRTY_DATA_SYNC.get() {
+        0 => share,
+        bytes => bytes.min(share),
+    }
+}
+
+/// Most dirty bytes of a pool.
+pub(crate) fn dirty_data_max() -> u64 {
+    const UNKNOWN: u64 = 256 << 20;
+    const LEAST: u64 = 64 << 20;
+    let share =
+        |memory: u64| (memory / 100).saturating_mul(DIRTY_DATA_MAX_PERCENT.get()).max(LEAST);
+    match DIRTY_DATA_MAX.get() {
+        0 => physical_memory().map_or(UNKNOWN, share).min(DIRTY_DATA_MAX_MAX.get()),
+        bytes => bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn defaults_are_in_range_and_names_are_in_order() {
+        for t in all() {
+            assert!(t.check(t.default).is_ok(), "{}", t.name);
+            assert!(!t.description.is_empty() && !t.description.contains('\n'));
+            assert!(t.unit != Unit::Switch || t.range == SWITCH, "{}", t.name);
+            assert_eq!(find(t.name).unwrap().name, t.name);
+        }
+        assert!(all().is_sorted_by(|a, b| a.name < b.name));
+        let floors = [cenote_vdev::tunables::ALL, cenote_store::tunables::ALL];
+        let floors =
+            floors.into_iter().chain([cenote_dmu::tunables::ALL, cenote_dsl::tunables::ALL]);
+        for table in floors.chain([cenote_pool::tunables::ALL, ALL]) {
+            assert!(table.is_sorted_by(|a, b| a.name < b.name));
+        }
+    }
+
+    #[test]
+    fn values_are_checked() {
+        let t = find("zfs_txg_history").unwrap();
+        assert_eq!((t.get(), t.unit.to_string().as_str()), (100, "count"));
+        t.set(90).unwrap();
+        assert_eq!(TXG_HISTORY.get(), 90);
+        let refused = t.set(u64::MAX).unwrap_err().to_string();
+        assert_eq!(refused, "zfs_txg_history is from 0 to 1000000, not 18446744073709551615");
+        t.reset();
+        assert_eq!(t.get(), 100);
+        assert!(find("zfs_no_such").is_none());
+    }
+
+    #[test]
+    fn who_mistypes_a_name_is_told_what_there_is() {
+        assert_eq!(near("zfs_txg_timeuot"), ["zfs_txg_timeout"]);
+        assert_eq!(near("txg_timeout"), ["zfs_txg_timeout"]);
+        assert_eq!(near("zfs_delay"), ["zfs_delay_scale", "zfs_delay_min_dirty_percent"]);
+        assert_eq!(near("kernel.panic"), [""; 0]);
+        assert_eq!(near(&"x".repeat(1 << 20)), [""; 0]);
+        assert_eq!(near("zfs_").len(), 5);
+        assert_eq!((edits(b"abc", b"abc"), edits(b"", b"xyz"), edits(b"abcd", b"acxd")), (0, 3, 2));
+    }
+
+    /// A tunable that nothing reads is a lie: each is read by code that is no test.
+    #[test]
+    fn every_tunable_is_read_somewhere() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut code = String::new();
+        for floor in ["vdev", "store", "dmu", "dsl", "pool", "engine", "zpl", "fuse", "cli"] {
+            collect(&crates.join(floor).join("src"), &mut code);
+        }
+        let (mut rows, mut dead) = (0, Vec::new());
+        for floor in ["vdev", "store", "dmu", "dsl", "pool", "engine"] {
+            let table = crates.join(floor).join("src/tunables.rs");
+            let table = std::fs::read_to_string(table).unwrap();
+            let names = table.lines().filter_map(|l| l.strip_prefix("    ")?.split_once(" \""));
+            for (id, _) in
+                names.filter(|(id, _)| id.chars().all(|c| c.is_ascii_uppercase() || c == '_'))
+            {
+                rows += 1;
+                let read = |how: &&str| code.contains(&format!("{id}.{how}()"));
+                if !["get", "count", "small", "is_on"].iter().any(read) {
+                    dead.push(id.to_string());
+                }
+            }
+        }
+        assert_eq!((rows, dead), (all().len(), Vec::<String>::new()));
+    }
+
+    /// The code below `dir` without its tests.
+    fn collect(dir: &Path, code: &mut String) {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                if !path.ends_with("tests") {
+                    collect(&path, code);
+                }
+            } else if !path.ends_with("tests.rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                code.push_str(text.split("\n#[cfg(test)]\nmod ").next().unwrap());
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Vdevs of every class, spares and cache devices join a pool that is written to, and OpenZFS's
+//! `zdb` judges the result. Where `zdb` is not installed these tests fail.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod rig;
+
+use cenote_dmu::outside::Chance;
+use cenote_engine::create::{CreateError, CreateSpec, FIRST_TXG, SystemDevices, parse, prepare};
+use cenote_engine::{Engine, EngineError};
+use rig::{Rig, check, fill, open};
+
+/// `zpool add tank LINE`; single letters are files.
+fn add(rig: &Rig, engine: &Engine, line: &str) -> Result<(), EngineError> {
+    engine.add(prepared(rig, engine, line).unwrap())
+}
+
+fn prepared(
+    rig: &Rig,
+    engine: &Engine,
+    line: &str,
+) -> Result<cenote_engine::create::Prepared, CreateError> {
+    let args: Vec<String> = line.split_whitespace().map(|w| rig.word(w)).collect();
+    let pool = engine.pool();
+    prepare(&CreateSpec {
+        name: "tank",
+        layout: &parse(&args).unwrap(),
+        ashift: 0,
+        force: true,
+        pool: Some(pool.config()),
+        txg: FIRST_TXG,
+        imported: &[],
+        devices: &SystemDevices,
+        chance: &Chance::default(),
+    })
+}
+
+fn allocated(engine: &Engine) -> Vec<u64> {
+    let pool = engine.pool();
+    let space = pool.space().unwrap();
+    let of = |v: &cenote_pool::metaslab::VdevSpace| {
+        v.metaslabs.iter().map(|ms| v.alloc_of(ms)).sum::<u64>()
+    };
+    space.vdevs.iter().map(of).collect()
+}
+
+#[test]
+fn vdevs_of_every_class_join_a_pool_in_use() {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("a", 9);
+    let fs = open(&engine);
+    let mut files = 0;
+    fill(&fs, files..files + 8, 700_000);
+    files += 8;
+    // What is written while vdevs join goes to the ones that are there.
+    let lines = ["b", "mirror c d", "log e", "special mirror f g", "raidz2 h i j k", "dedup l"];
+    for line in lines {
+        fill(&fs, files..files + 4, 700_000);
+        files += 4;
+        add(&rig, &engine, line).unwrap();
+        fill(&fs, files..files + 4, 700_000);
+        files += 4;
+    }
+    add(&rig, &engine, "spare m n cache o").unwrap();
+    add(&rig, &engine, "spare p").unwrap();
+    fill(&fs, files..files + 4, 700_000);
+    files += 4;
+    engine.sync().unwrap();
+    check(&fs, 0..files, 700_000);
+    let used = allocated(&engine);
+    // All but the log and the vdev for deduplication tables.
+    for id in [0, 1, 2, 4, 5] {
+        assert!(used[id] > 0, "vdev {id}: {used:?}");
+    }
+    let pool = engine.pool();
+    assert_eq!((pool.spares().len(), pool.caches().len()), (3, 1));
+    drop((fs, pool));
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+
+    let engine = rig.import();
+    let pool = engine.pool();
+    let kinds: Vec<_> =
+        pool.store().vdevs().root().children().iter().map(|t| t.kind().to_string()).collect();
+    assert_eq!(kinds, ["file", "file", "mirror", "file", "mirror", "raidz", "file"]);
+    assert_eq!((pool.spares().len(), pool.caches().len()), (3, 1));
+    let fs = open(&engine);
+    check(&fs, 0..files, 700_000);
+    fill(&fs, files..files + 8, 700_000);
+    add(&rig, &engine, "q").unwrap();
+    fill(&fs, files + 8..files + 16, 700_000);
+    drop((fs, pool));
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+    let engine = rig.import();
+    check(&open(&engine), 0..files + 16, 700_000);
+}
+
+#[test]
+fn what_was_prepared_for_other_vdevs_is_refused() {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("a", 12);
+    let late = prepared(&rig, &engine, "c").unwrap();
+    add(&rig, &engine, "b").unwrap();
+    assert!(matches!(engine.add(late), Err(EngineError::Dsl(_))));
+    assert_eq!(engine.pool().store().vdevs().root().children().len(), 2);
+    // And the pool goes on; the refused device can be had after all.
+    let fs = open(&engine);
+    fill(&fs, 0..4, 500_000);
+    add(&rig, &engine, "c").unwrap();
+    fill(&fs, 4..8, 500_000);
+    drop(fs);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+    check(&open(&rig.import()), 0..8, 500_000);
+}

@@ -1,0 +1,355 @@
+//! Pools that lack devices, or lose them, are written to; the devices come back. What they missed is
+//! on record, is not read from them, and OpenZFS's `zdb` agrees. Where it is not installed these
+//! tests fail.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod rig;
+
+use cenote_engine::{Engine, EngineOptions};
+use cenote_pool::config;
+use cenote_pool::reopen::Restore;
+use cenote_vdev::VdevState;
+use cenote_vdev::inject::FaultyDevice;
+use rig::{Faulty, Rig, check, fill, open};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+const LEN: usize = 200_000;
+
+/// Moves devices out of sight.
+fn hide(rig: &Rig, names: &[&str]) -> tempfile::TempDir {
+    let place = tempfile::tempdir_in(rig.path().parent().unwrap()).unwrap();
+    for name in names {
+        std::fs::rename(rig.file(name), place.path().join(name)).unwrap();
+    }
+    place
+}
+
+fn bring_back(rig: &Rig, place: tempfile::TempDir, names: &[&str]) {
+    for name in names {
+        std::fs::rename(place.path().join(name), rig.file(name)).unwrap();
+    }
+}
+
+/// Leaves that have a list of what they missed, by name.
+fn behind(rig: &Rig, engine: &Engine) -> Vec<String> {
+    let pool = engine.pool();
+    let mut names = Vec::new();
+    config::for_each_leaf(pool.config().list("vdev_tree").unwrap(), &mut |leaf| {
+        if config::number(leaf, "DTL") != 0 {
+            let path = config::path(leaf).unwrap();
+            names.push(path.strip_prefix(rig.path()).unwrap_or(&path).display().to_string());
+        }
+    });
+    names
+}
+
+/// (read, write, checksum) errors of all devices together.
+fn errors(engine: &Engine) -> (u64, u64, u64) {
+    let leaves = engine.pool().store().vdevs().leaves();
+    let sum = |a: (u64, u64, u64), b: (u64, u64, u64)| (a.0 + b.0, a.1 + b.1, a.2 + b.2);
+    leaves.iter().map(|l| l.errors()).fold((0, 0, 0), sum)
+}
+
+/// Everything is read from devices, and nothing that is read is wrong.
+fn check_devices(engine: &Engine, files: u64) {
+    engine.pool().store().drop_caches();
+    check(&open(engine), 0..files, LEN);
+    assert_eq!(errors(engine), (0, 0, 0));
+    assert!(engine.pool().store().errors().is_empty());
+}
+
+fn missing_at_import(line: &str, ashift: u64, names: &[&str]) {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create(line, ashift);
+    fill(&open(&engine), 0..6, LEN);
+    engine.export(false).unwrap();
+    drop(engine);
+
+    let place = hide(&rig, names);
+    let engine = rig.import();
+    assert_eq!(engine.pool().health(), "DEGRADED");
+    fill(&open(&engine), 6..12, LEN);
+    engine.sync().unwrap();
+    assert_eq!(behind(&rig, &engine), names);
+    check_devices(&engine, 12);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+
+    // They come back as they were: their labels and what they hold are out of date.
+    bring_back(&rig, place, names);
+    let engine = rig.import();
+    assert_eq!(engine.pool().health(), "ONLINE");
+    check_devices(&engine, 12);
+    fill(&open(&engine), 12..18, LEN);
+    engine.sync().unwrap();
+    check_devices(&engine, 18);
+    assert_eq!(behind(&rig, &engine), names);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+
+    // A crash instead of an export, with other labels on all.
+    let engine = rig.import();
+    fill(&open(&engine), 18..20, LEN);
+    engine.sync().unwrap();
+    drop(engine);
+    let engine = rig.import();
+    check_devices(&engine, 20);
+    engine.export(false).unwrap();
+}
+
+#[test]
+fn mirrors_with_devices_missing() {
+    missing_at_import("mirror a b", 12, &["b"]);
+    missing_at_import("mirror a b c mirror d e", 9, &["a", "c", "e"]);
+}
+
+#[test]
+fn raidz_with_devices_missing() {
+    missing_at_import("raidz1 a b c", 9, &["a"]);
+    missing_at_import("raidz3 a b c d e f", 12, &["a", "c", "f"]);
+}
+
+/// The states of devices, by name.
+fn states(rig: &Rig, engine: &Engine, names: &[&str]) -> Vec<VdevState> {
+    let leaves = engine.pool().store().vdevs().leaves();
+    let leaf = |name: &&str| leaves.iter().find(|l| l.path() == Some(&rig.file(name))).unwrap();
+    names.iter().map(|name| leaf(name).state()).collect()
+}
+
+/// Devices fail while the pool is written to, in one way or another, and are then in this state.
+fn failing(line: &str, names: &[&str], then: VdevState, fault: &dyn Fn(&FaultyDevice)) {
+    let (rig, devices) = (Rig::new(64 << 20), Faulty::default());
+    let engine = rig.create_on(line, 12, EngineOptions::default(), &devices);
+    let fs = open(&engine);
+    fill(&fs, 0..4, LEN);
+    engine.sync().unwrap();
+    fill(&fs, 4..6, LEN);
+    names.iter().for_each(|name| fault(&devices.device(&rig, name)));
+    fill(&fs, 6..8, LEN);
+    engine.sync().unwrap();
+    fill(&fs, 8..12, LEN);
+    engine.sync().unwrap();
+    // What failed in the end of one group is put down in the next.
+    fill(&fs, 12..13, LEN);
+    engine.sync().unwrap();
+    assert_eq!(behind(&rig, &engine), names);
+    engine.pool().store().drop_caches();
+    check(&fs, 0..13, LEN);
+    assert_eq!(states(&rig, &engine, names), vec![then; names.len()]);
+    // They work again, and the pool goes on with them.
+    names.iter().for_each(|name| devices.device(&rig, name).repair());
+    let writes = |name: &&str| devices.device(&rig, name).writes();
+    let all: Vec<u64> = engine.pool().store().vdevs().leaves().iter().map(|l| l.guid()).collect();
+    engine.restore(&all, Restore::Failure).unwrap();
+    assert_eq!(states(&rig, &engine, names), vec![VdevState::Healthy; names.len()]);
+    assert_eq!(engine.pool().health(), "ONLINE");
+    let before: Vec<u64> = names.iter().map(writes).collect();
+    fill(&fs, 13..16, LEN);
+    engine.sync().unwrap();
+    assert!(names.iter().map(writes).zip(before).all(|(now, before)| now > before));
+    assert_eq!(behind(&rig, &engine), names);
+    engine.pool().store().drop_caches();
+    check(&fs, 0..16, LEN);
+    drop(fs);
+    engine.export(false).unwrap();
+    drop((engine, devices));
+    rig.judge_blocks();
+    let engine = rig.import();
+    check_devices(&engine, 16);
+    engine.export(false).unwrap();
+}
+
+#[test]
+fn devices_that_fail_writes() {
+    for (line, names) in [
+        ("mirror a b", &["b"][..]),
+        ("raidz1 a b c", &["c"]),
+        ("raidz3 a b c d e", &["a", "b", "e"]),
+    ] {
+        failing(line, names, VdevState::Faulted, &|device| device.fail_writes(0..u64::MAX));
+    }
+}
+
+#[test]
+fn devices_that_go_away() {
+    let gone = |device: &FaultyDevice| device.set_missing(true);
+    failing("mirror a b", &["a"], VdevState::Faulted, &gone);
+    failing("raidz2 a b c d e", &["a", "b"], VdevState::Faulted, &gone);
+}
+
+#[test]
+fn devices_that_fail_flushes() {
+    // Their labels are read and written all the same.
+    let fault = |device: &FaultyDevice| device.set_flush_errors(true);
+    failing("mirror a b", &["a"], VdevState::Healthy, &fault);
+    failing("raidz1 a b c", &["b"], VdevState::Healthy, &fault);
+}
+
+/// A device loses a group at its end, and then, before that is on record, writes of the next.
+#[test]
+fn devices_that_fail_in_several_ways() {
+    let (rig, devices) = (Rig::new(64 << 20), Faulty::default());
+    let engine = rig.create_on("mirror a b", 12, EngineOptions::default(), &devices);
+    let (fs, device) = (open(&engine), devices.device(&rig, "a"));
+    device.set_flush_errors(true);
+    fill(&fs, 0..4, LEN);
+    engine.sync().unwrap();
+    device.set_flush_errors(false);
+    // Writes fail late: what was missed until then has long been asked for.
+    device.fail_writes(0..u64::MAX);
+    device.set_delay(Duration::from_millis(100));
+    fill(&fs, 4..8, LEN);
+    engine.sync().unwrap();
+    device.repair();
+    let a = engine.pool().store().vdevs().leaves()[0].guid();
+    engine.restore(&[a], Restore::Failure).unwrap();
+    drop(fs);
+    engine.export(false).unwrap();
+    drop((engine, devices, device));
+    rig.judge_blocks();
+    let engine = rig.import();
+    assert_eq!(behind(&rig, &engine), ["a"]);
+    check_devices(&engine, 8);
+    engine.export(false).unwrap();
+}
+
+/// Puts what a file held before in its place; it stays the same file.
+fn overwrite(path: &Path, with: &[u8]) {
+    let mut file = std::fs::File::options().write(true).truncate(true).open(path).unwrap();
+    io::Write::write_all(&mut file, with).unwrap();
+}
+
+/// A device comes back in the state that it was in long before it went: it missed what was written
+/// to it, too.
+#[test]
+fn devices_of_old() {
+    for (line, out) in [("mirror a b", "b"), ("raidz1 a b c", "a")] {
+        let rig = Rig::new(64 << 20);
+        let engine = rig.create(line, 12);
+        let fs = open(&engine);
+        fill(&fs, 0..4, LEN);
+        engine.sync().unwrap();
+        let old = std::fs::read(rig.file(out)).unwrap();
+        for i in 4..8 {
+            fill(&fs, i..i + 1, LEN);
+            engine.sync().unwrap();
+        }
+        let leaves = engine.pool().store().vdevs().leaves();
+        let leaf = leaves.iter().find(|l| l.path() == Some(&rig.file(out))).unwrap();
+        engine.offline(leaf.guid(), true).unwrap();
+        overwrite(&rig.file(out), &old);
+        engine.restore(&[leaf.guid()], Restore::Offline).unwrap();
+        assert_eq!(engine.pool().health(), "ONLINE");
+        assert_eq!(behind(&rig, &engine), [out]);
+        check_devices(&engine, 8);
+        fill(&fs, 8..10, LEN);
+        drop(fs);
+        engine.export(false).unwrap();
+        drop((engine, leaves));
+        rig.judge_blocks();
+        let engine = rig.import();
+        check_devices(&engine, 10);
+        engine.export(false).unwrap();
+    }
+}
+
+/// What is in the place of a device may be newer than the pool: somebody else wrote to it.
+#[test]
+fn devices_that_others_wrote_to() {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("mirror a b", 12);
+    fill(&open(&engine), 0..2, LEN);
+    engine.export(false).unwrap();
+    drop(engine);
+    let a = std::fs::read(rig.file("a")).unwrap();
+    let engine = rig.import();
+    for i in 2..6 {
+        fill(&open(&engine), i..i + 1, LEN);
+        engine.sync().unwrap();
+    }
+    engine.export(false).unwrap();
+    drop(engine);
+    // Its other half goes on alone, from where both were.
+    let place = hide(&rig, &["b"]);
+    overwrite(&rig.file("a"), &a);
+    let engine = rig.import();
+    bring_back(&rig, place, &["b"]);
+    let newer = std::fs::read(rig.file("b")).unwrap();
+    let b = engine.pool().store().vdevs().leaves()[1].guid();
+    for (i, what) in (2..).zip([Restore::Nothing, Restore::Failure, Restore::Offline]) {
+        engine.restore(&[b], what).unwrap();
+        fill(&open(&engine), i..i + 1, LEN);
+        engine.sync().unwrap();
+        assert_eq!(engine.pool().health(), "DEGRADED");
+    }
+    assert!(std::fs::read(rig.file("b")).unwrap() == newer);
+    engine.export(false).unwrap();
+    drop(engine);
+    std::fs::remove_file(rig.file("b")).unwrap();
+    rig.judge_blocks();
+}
+
+/// A device that the pool cannot do without fails and stays in use; when it answers again, what is
+/// there is not its own.
+#[test]
+fn the_last_device_is_not_taken_for_another() {
+    let (rig, devices) = (Rig::new(64 << 20), Faulty::default());
+    let options =
+        EngineOptions { txg_timeout: Some(Duration::from_secs(600)), ..Default::default() };
+    let engine = rig.create_on("a", 12, options, &devices);
+    let fs = open(&engine);
+    fill(&fs, 0..4, LEN);
+    engine.sync().unwrap();
+    let own = std::fs::read(rig.file("a")).unwrap();
+    let (device, ino) = (devices.device(&rig, "a"), fs.lookup(fs.root(), b"file 1").unwrap());
+    device.set_missing(true);
+    engine.pool().store().drop_caches();
+    assert!(fs.read(ino, 0, &mut [0; 1000]).is_err());
+    assert_eq!(states(&rig, &engine, &["a"]), [VdevState::Degraded]);
+    device.repair();
+    fill(&fs, 4..5, LEN);
+    let blank = vec![0; own.len()];
+    overwrite(&rig.file("a"), &blank);
+    assert!(engine.sync().is_err());
+    assert!(std::fs::read(rig.file("a")).unwrap() == blank);
+    drop((fs, engine, devices, device));
+    overwrite(&rig.file("a"), &own);
+    rig.import().export(false).unwrap();
+    rig.judge();
+}
+
+/// A dataset that is slow to open keeps no group from being closed.
+#[test]
+fn groups_are_closed_while_a_dataset_is_being_opened() {
+    let (rig, devices) = (Rig::new(64 << 20), Faulty::default());
+    let engine = rig.create_on("a", 12, EngineOptions::default(), &devices);
+    let fs = open(&engine);
+    fill(&fs, 0..2, LEN);
+    let dataset = fs.objset().id();
+    drop(fs);
+    engine.close(dataset).unwrap();
+    engine.pool().store().drop_caches();
+    let device = devices.device(&rig, "a");
+    let (delay, before) = (Duration::from_millis(300), device.reads());
+    device.set_delay(delay);
+    std::thread::scope(|scope| {
+        let opened = scope.spawn(|| engine.live(dataset).unwrap());
+        while device.reads() == before {
+            std::thread::yield_now();
+        }
+        engine.sync_task(|_| Ok(())).unwrap();
+        let quiescing = engine.figures().last().unwrap().quiescing;
+        assert!(quiescing < delay / 2, "{quiescing:?}");
+        assert_eq!(opened.join().unwrap().id(), dataset);
+    });
+    device.repair();
+    check(&open(&engine), 0..2, LEN);
+    engine.export(false).unwrap();
+    drop((engine, devices, device));
+    rig.judge_blocks();
+}

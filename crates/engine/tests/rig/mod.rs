@@ -1,0 +1,213 @@
+//! Pools on sparse files, with a file system that is written to.
+
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use cenote_dmu::outside::Chance;
+use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_engine::create::{CreateSpec, FIRST_TXG, OpenDevices, Opened, SystemDevices, parse};
+use cenote_engine::{CreateRequest, Engine, EngineOptions};
+use cenote_pool::features::{FeatureChoice, choose_features};
+use cenote_pool::{ImportOptions, discover};
+use cenote_vdev::Device;
+use cenote_vdev::inject::FaultyDevice;
+use cenote_zpl::{CreateProps, FileSystem, NewNode, NodeKind, Settings};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A directory of sparse files; a pool of some of them.
+pub struct Rig {
+    dir: tempfile::TempDir,
+    size: u64,
+}
+
+impl Rig {
+    /// Files are to be of this size.
+    pub fn new(size: u64) -> Rig {
+        Rig { dir: tempfile::tempdir().unwrap(), size }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// A word of a command line: single letters become files.
+    pub fn word(&self, word: &str) -> String {
+        if word.len() > 1 {
+            return word.to_string();
+        }
+        let path = self.file(word);
+        if !path.exists() {
+            std::fs::File::create(&path).unwrap().set_len(self.size).unwrap();
+        }
+        path.display().to_string()
+    }
+
+    pub fn create(&self, line: &str, ashift: u64) -> Arc<Engine> {
+        self.create_with(line, ashift, EngineOptions::default())
+    }
+
+    pub fn create_with(&self, line: &str, ashift: u64, options: EngineOptions) -> Arc<Engine> {
+        self.create_on(line, ashift, options, &SystemDevices)
+    }
+
+    pub fn create_on(
+        &self,
+        line: &str,
+        ashift: u64,
+        options: EngineOptions,
+        devices: &dyn OpenDevices,
+    ) -> Arc<Engine> {
+        self.create_as(line, ashift, options, devices, &[])
+    }
+
+    /// With some features more, or less.
+    pub fn create_choosing(
+        &self,
+        line: &str,
+        ashift: u64,
+        named: &[(String, bool)],
+    ) -> Arc<Engine> {
+        self.create_as(line, ashift, EngineOptions::default(), &SystemDevices, named)
+    }
+
+    fn create_as(
+        &self,
+        line: &str,
+        ashift: u64,
+        options: EngineOptions,
+        devices: &dyn OpenDevices,
+        named: &[(String, bool)],
+    ) -> Arc<Engine> {
+        let args: Vec<String> = line.split_whitespace().map(|w| self.word(w)).collect();
+        let choice = FeatureChoice { none: false, compatibility: None, named };
+        let (features, _) = choose_features(&choice).unwrap();
+        let request = CreateRequest {
+            spec: CreateSpec {
+                name: "tank",
+                layout: &parse(&args).unwrap(),
+                ashift,
+                force: true,
+                pool: None,
+                txg: FIRST_TXG,
+                imported: &[],
+                devices,
+                chance: &Chance::default(),
+            },
+            features: &features,
+            props: &[],
+            root_props: &[],
+            altroot: None,
+            arc_bytes: None,
+        };
+        Engine::create(&request, options, format).unwrap()
+    }
+
+    pub fn import(&self) -> Arc<Engine> {
+        let found = discover(&[self.path().to_path_buf()]);
+        let options = ImportOptions { force: true, ..ImportOptions::default() };
+        Engine::import(&found[0], &options, EngineOptions::default()).unwrap()
+    }
+
+    /// OpenZFS finds nothing wrong.
+    pub fn judge(&self) {
+        self.judge_blocks();
+        for list in ["-d", "-mm", "-C"] {
+            cenote_testpools::zdb(self.path(), "tank", &[list]);
+        }
+    }
+
+    /// OpenZFS finds nothing wrong with the blocks.
+    pub fn judge_blocks(&self) {
+        cenote_testpools::judge(self.path(), "tank");
+    }
+}
+
+/// Files that can be made to fail.
+#[derive(Default)]
+pub struct Faulty {
+    made: Mutex<HashMap<PathBuf, Arc<FaultyDevice>>>,
+}
+
+impl Faulty {
+    pub fn device(&self, rig: &Rig, name: &str) -> Arc<FaultyDevice> {
+        self.made.lock()[&rig.file(name)].clone()
+    }
+}
+
+impl OpenDevices for Faulty {
+    fn find(&self, name: &Path) -> io::Result<(PathBuf, Opened)> {
+        SystemDevices.find(name)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
+        SystemDevices.open(path)
+    }
+
+    fn open_rw(&self, path: &Path) -> io::Result<Arc<dyn Device>> {
+        let device = FaultyDevice::new(SystemDevices.open_rw(path)?);
+        self.made.lock().insert(path.into(), device.clone());
+        Ok(device)
+    }
+}
+
+/// A file system with nothing in it.
+fn format(os: &mut OpenObjectSet) -> Result<(), WriteError> {
+    let formatted = cenote_zpl::format(os, &CreateProps::default(), FIRST_TXG);
+    formatted.map_err(|e| WriteError::Sink(Box::new(e)))
+}
+
+/// The root file system.
+pub fn open(engine: &Engine) -> Arc<FileSystem> {
+    let root = engine.pool().dsl().root().unwrap();
+    FileSystem::open_live(engine.live(root.ds_obj).unwrap(), Settings::default()).unwrap()
+}
+
+pub const NODE: NewNode = NewNode {
+    kind: NodeKind::File,
+    mode: 0o644,
+    umask: 0o022,
+    uid: 1000,
+    gid: 100,
+    keep_setgid: true,
+};
+
+/// What is in a file: bytes that do not compress.
+pub fn bytes(file: u64, len: usize) -> Vec<u8> {
+    let mut state = file.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+/// Writes files of these numbers.
+pub fn fill(fs: &FileSystem, files: Range<u64>, len: usize) {
+    for i in files {
+        let file = fs.create(fs.root(), format!("file {i}").as_bytes(), &NODE).unwrap();
+        fs.write(file.ino, 0, &bytes(i, len), false).unwrap();
+    }
+}
+
+/// Reads them back.
+pub fn check(fs: &FileSystem, files: Range<u64>, len: usize) {
+    for i in files {
+        let ino = fs.lookup(fs.root(), format!("file {i}").as_bytes()).unwrap();
+        let mut data = vec![0; len + 1];
+        let n = fs.read(ino, 0, &mut data).unwrap();
+        assert_eq!(n, len, "file {i}");
+        assert!(data[..n] == bytes(i, len), "file {i}");
+    }
+}

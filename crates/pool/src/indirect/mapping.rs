@@ -1,0 +1,187 @@
+//! The mapping of a removed vdev: where its space went, and how much of it nobody refers to.
+//!
+//! On disk (`vdev_indirect_mapping_phys_t` in the bonus of the mapping object) an array of
+//! entries `source offset (63 bits, in sectors) | destination DVA` sorted by source, and
+//! optionally an object with one 32-bit count per entry: bytes of it that were obsolete when the
+//! mapping was last condensed. Bytes that became obsolete later are in the vdev's obsolete space
+//! map (units of one byte), and those of the last transaction group in the MOS's obsolete bpobj.
+//! The births object says in which transaction group each part was copied.
+
+use crate::directory::read_array;
+use cenote_dmu::{Error, ObjectSet, Result};
+use cenote_format::Bytes;
+use cenote_format::SECTOR_SHIFT;
+use std::sync::Arc;
+
+/// Entries of a mapping that are believed: 16 Mi entries are 384 MiB.
+const MAX_ENTRIES: u64 = 1 << 24;
+
+/// One contiguous piece of the mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// First byte on the removed vdev.
+    pub source: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Top-level vdev that has the data now.
+    pub vdev: u32,
+    /// First byte there.
+    pub offset: u64,
+}
+
+/// A mapping.
+#[derive(Debug, Clone)]
+pub struct Mapping {
+    /// The mapping object.
+    pub object: u64,
+    /// Space from here on is not mapped.
+    pub max_offset: u64,
+    /// Bytes mapped.
+    pub bytes_mapped: u64,
+    /// Object of obsolete counts; 0 if none.
+    pub counts_object: u64,
+    /// The pieces, by source.
+    pub segments: Vec<Segment>,
+}
+
+fn corrupt(mos: &ObjectSet, object: u64, why: String) -> Error {
+    Error::Corrupt { objset: mos.id(), object, why: format!("indirect mapping: {why}") }
+}
+
+impl Mapping {
+    /// Reads the mapping object `number`.
+    pub fn load(mos: &Arc<ObjectSet>, number: u64) -> Result<Mapping> {
+        let object = mos.object(number)?;
+        let bad = |why: String| corrupt(mos, number, why);
+        let b = object.bonus();
+        let [max_offset, bytes_mapped, count] = b.u64s(0).map_err(|e| bad(e.to_string()))?;
+        let counts_object =
+            if b.len() >= 32 { b.u64(24).map_err(|e| bad(e.to_string()))? } else { 0 };
+        if count > MAX_ENTRIES {
+            return Err(bad(format!("{count} entries")));
+        }
+        let words = read_array(mos, number, count * 3)?;
+        let mut segments = Vec::with_capacity(count as usize);
+        let mut end = 0u64;
+        for w in words.chunks_exact(3) {
+            let seg = Segment {
+                source: (w[0] & (u64::MAX >> 1)) << SECTOR_SHIFT,
+                size: (w[1] & 0xff_ffff) << SECTOR_SHIFT,
+                vdev: (w[1] >> 32) as u32 & 0xff_ffff,
+                offset: (w[2] & (u64::MAX >> 1)) << SECTOR_SHIFT,
+            };
+            if seg.size == 0 || seg.source < end {
+                return Err(bad(format!("segments out of order at {:#x}", seg.source)));
+            }
+            end = seg.source.checked_add(seg.size).ok_or_else(|| bad("overflow".into()))?;
+            seg.offset.checked_add(seg.size).ok_or_else(|| bad("overflow".into()))?;
+            segments.push(seg);
+        }
+        Ok(Mapping { object: number, max_offset, bytes_mapped, counts_object, segments })
+    }
+
+    /// Index of the segment that holds byte `offset`, if it is mapped.
+    fn find(&self, offset: u64) -> Option<usize> {
+        let i = self.segments.partition_point(|s| s.source <= offset).checked_sub(1)?;
+        let s = self.segments.get(i)?;
+        (offset < s.source + s.size).then_some(i)
+    }
+
+    /// Whether the first and the last byte of `start..end` are mapped.
+    pub fn has_ends_of(&self, start: u64, end: u64) -> bool {
+        start < end && self.find(start).is_some() && self.find(end - 1).is_some()
+    }
+
+    /// The pieces `(segment's index, piece)` that hold `start..end`; `None` if some of it is not
+    /// mapped.
+    pub fn pieces(&self, start: u64, end: u64) -> Option<Vec<(usize, Segment)>> {
+        let mut out = Vec::new();
+        let mut at = start;
+        let mut i = self.find(start)?;
+        while at < end {
+            let s = self.segments.get(i).filter(|s| s.source <= at && at < s.source + s.size)?;
+            let inner = at - s.source;
+            let size = (end - at).min(s.size - inner);
+            out.push((i, Segment { source: at, size, vdev: s.vdev, offset: s.offset + inner }));
+            at += size;
+            i += 1;
+        }
+        Some(out)
+    }
+
+    /// Obsolete bytes per segment from the counts object (zeros where there is none).
+    pub fn counts(&self, mos: &Arc<ObjectSet>) -> Result<Vec<u64>> {
+        let mut counts = vec![0; self.segments.len()];
+        if self.counts_object == 0 {
+            return Ok(counts);
+        }
+        let object = mos.object(self.counts_object)?;
+        let mut data = vec![0; counts.len() * 4];
+        object.read(0, &mut data)?;
+        let order = object.block(0)?.map_or(object.order(), |b| b.order);
+        let bytes = Bytes::new(&data, order, "obsolete counts");
+        for (i, count) in counts.iter_mut().enumerate() {
+            let n =
+                bytes.u32(i * 4).map_err(|e| corrupt(mos, self.counts_object, e.to_string()))?;
+            *count = u64::from(n);
+        }
+        Ok(counts)
+    }
+
+    /// Adds `start..end` to the obsolete bytes per segment; `false` if some of it is not mapped.
+    pub fn add_obsolete(&self, counts: &mut [u64], start: u64, end: u64) -> bool {
+        let Some(pieces) = self.pieces(start, end) else { return false };
+        for (i, piece) in pieces {
+            if let Some(count) = counts.get_mut(i) {
+                *count = count.saturating_add(piece.size);
+            }
+        }
+        true
+    }
+}
+
+/// `(offset, txg)`: the part of a removed vdev up to `offset` was copied in `txg`
+/// (`vdev_indirect_birth_phys_t` in the bonus of `object`).
+pub fn births(mos: &Arc<ObjectSet>, object: u64) -> Result<Vec<(u64, u64)>> {
+    let o = mos.object(object)?;
+    let count = o.bonus().u64(0).map_err(|e| corrupt(mos, object, e.to_string()))?;
+    if count > MAX_ENTRIES {
+        return Err(corrupt(mos, object, format!("{count} births")));
+    }
+    let words = read_array(mos, object, count * 2)?;
+    Ok(words.chunks_exact(2).map(|w| (w[0], w[1])).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping() -> Mapping {
+        let seg = |source, size, vdev, offset| Segment { source, size, vdev, offset };
+        Mapping {
+            object: 1,
+            max_offset: 0x1000,
+            bytes_mapped: 0xa00,
+            counts_object: 0,
+            segments: vec![
+                seg(0, 0x400, 1, 0x8000),
+                seg(0x400, 0x400, 2, 0),
+                seg(0xa00, 0x200, 1, 0),
+            ],
+        }
+    }
+
+    #[test]
+    fn pieces_cross_segments_but_not_gaps() {
+        let m = mapping();
+        let pieces = m.pieces(0x200, 0x600).unwrap();
+        assert_eq!(pieces.len(), 2);
+        assert_eq!(pieces[0].1, Segment { source: 0x200, size: 0x200, vdev: 1, offset: 0x8200 });
+        assert_eq!(pieces[1].1, Segment { source: 0x400, size: 0x200, vdev: 2, offset: 0 });
+        assert!(m.pieces(0x600, 0xb00).is_none());
+        assert!(m.pieces(0xc00, 0xd00).is_none());
+        let mut counts = vec![0; 3];
+        assert!(m.add_obsolete(&mut counts, 0x200, 0x600));
+        assert_eq!(counts, [0x200, 0x200, 0]);
+    }
+}

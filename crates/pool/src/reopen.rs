@@ -1,0 +1,59 @@
+//! Devices that come back (`vdev_reopen`): what may be undone of why a leaf is out of use.
+
+use crate::Pool;
+use cenote_vdev::{Reopen, Vdev, VdevError, VdevState};
+
+/// What an administrator takes back from a leaf, by the names of the config.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restore {
+    /// That it failed (`zpool clear`): one that is offline stays so.
+    Failure,
+    /// That it is offline (`zpool online`).
+    Offline,
+    /// Nothing: its device may be there again (`zpool reopen`).
+    Nothing,
+}
+
+impl Restore {
+    /// Pairs of a leaf's config that count no more.
+    pub fn pairs(self) -> &'static [&'static str] {
+        match self {
+            Restore::Failure => &["faulted", "degraded", "removed", "aux_state"],
+            Restore::Offline => &["offline", "removed"],
+            Restore::Nothing => &[],
+        }
+    }
+}
+
+impl Pool {
+    /// Brings back the leaves with these guids as far as their devices answer and are theirs. Returns
+    /// whether any came back. For pools that nothing is written to; else the engine restores them.
+    ///
+    /// # Errors
+    /// The config is not what the vdevs were opened by.
+    pub fn restore(&self, leaves: &[u64], what: Restore) -> Result<bool, VdevError> {
+        let tree = self.store().vdevs();
+        let out = |leaf: &Vdev| {
+            let offline = leaf.state() == VdevState::Offline && what != Restore::Offline;
+            leaves.contains(&leaf.guid()) && !offline
+        };
+        let stripped = |leaf: &Vdev| {
+            let mut config = leaf.config().clone();
+            config.pairs.retain(|(name, _)| !what.pairs().contains(&name.as_str()));
+            config
+        };
+        let any = tree.reopen(&mut Reopen {
+            which: &out,
+            doubt: what == Restore::Nothing,
+            config: &stripped,
+            open: &mut |leaf| self.devices.open_anew(leaf),
+            txg: self.uberblock().txg,
+            writable: self.devices.writable(),
+        });
+        // What is not a leaf's, or does not answer, is for others.
+        for leaf in tree.leaves().iter().filter(|leaf| out(leaf) && !leaf.state().readable()) {
+            self.devices.forget(leaf.guid());
+        }
+        any
+    }
+}
