@@ -1,4 +1,4 @@
-//! Dirty blocks of an object, by number (`dn_dirty_records`).
+//! Dirty blocks of an object, by number: its dirty records (`dn_dirty_records`, `dbuf_dirty_record_t`).
 //!
 //! Most objects that a transaction group changes have one dirty block: a small file, a directory, a
 //! table. That block needs no map. Two blocks and more are in a map that is shared until one of those

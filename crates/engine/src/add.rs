@@ -1,4 +1,4 @@
-//! Vdevs, spares and cache devices that join a pool while it is in use.
+//! Vdevs, spares and cache devices that join a pool while it is in use (`spa_vdev_add`).
 //!
 //! A sync task does all of it, so that nothing can come in between: the new devices get labels that
 //! say whose they are but not that the pool has them yet; a new tree, which shares the vdevs of the

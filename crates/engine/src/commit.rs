@@ -1,4 +1,5 @@
-//! The end of a transaction group: flush, labels, uberblock; then the view of it.
+//! The end of a transaction group (`spa_sync_rewrite_vdev_config`, `vdev_config_sync`): flush, labels,
+//! uberblock; then the view of it.
 
 use super::sync::{Core, landed};
 use super::task::EngineError;

@@ -1,4 +1,4 @@
-//! A new pool: its first transaction group.
+//! A new pool: its first transaction group (`spa_create`).
 //!
 //! Devices get labels of transaction group 0 first, which say whose they are but not that there is a
 //! pool. Then the MOS is filled, all of it pending: directories, features, the vdevs' objects, the

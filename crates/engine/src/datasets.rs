@@ -1,4 +1,4 @@
-//! Datasets that are open for writing, and what is left for each to write.
+//! Datasets that are open for writing (`dp_dirty_datasets`), and what is left for each to write.
 //!
 //! # Idea
 //!

@@ -1,4 +1,4 @@
-//! What each transaction group did, and each pass of its sync.
+//! What each transaction group did, and each pass of its sync (`spa_txg_history`).
 //!
 //! # Idea
 //!

@@ -1,4 +1,4 @@
-//! What blocks take, as datasets are charged for them.
+//! What blocks take, as datasets are charged for them (`bp_get_dsize_sync`).
 
 use cenote_dsl::deadlist::Sizes;
 use cenote_format::blkptr::BlockPointer;

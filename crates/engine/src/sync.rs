@@ -1,4 +1,4 @@
-//! One transaction group: its passes. See the head of the [module](super).
+//! One transaction group: its passes (`spa_sync`, `spa_sync_iterate_to_convergence`). See the head of the [module](super).
 
 use super::figures::Recorder;
 use super::policy::{Abilities, Policy, Sink};

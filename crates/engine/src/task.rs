@@ -1,4 +1,4 @@
-//! Sync tasks: functions that change the MOS, run by the sync thread in the first pass.
+//! Sync tasks (`dsl_sync_task`): functions that change the MOS, run by the sync thread in the first pass.
 //!
 //! A task checks and changes in one go, on the pending MOS, after the datasets of its transaction
 //! group were written. So it sees everything that happened before, and nothing can come between

@@ -1,4 +1,4 @@
-//! Traversal: visits every block that a pool refers to, once, and accounts for its space.
+//! Traversal (`traverse_pool`, `zdb`'s `dump_block_stats`): visits every block that a pool refers to, once, and accounts for its space.
 //!
 //! What refers to blocks, and in what order it is taken:
 //!

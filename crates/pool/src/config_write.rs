@@ -1,4 +1,4 @@
-//! The pool's config as it is written: into the MOS, and into the labels.
+//! The pool's config as it is written (`spa_config_generate`): into the MOS, and into the labels.
 //!
 //! A [`PoolConfig`] is what the config says, in memory. It makes both forms of it:
 //!

@@ -1,4 +1,5 @@
-//! Finding pools: reading the labels of files and devices and putting them together.
+//! Finding pools (`zpool_search_import`): reading the labels of files and devices and putting them
+//! together.
 //!
 //! A search looks at the entries of directories (not below them) and at single files. Of everything
 //! that is a block device or a regular file with room for a label, the four labels are read,

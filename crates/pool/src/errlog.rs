@@ -1,4 +1,4 @@
-//! Data errors: the persistent error logs of the MOS and what was seen since the import.
+//! Data errors (`spa_get_errlog`): the persistent error logs of the MOS and what was seen since the import.
 //!
 //! The entries `errlog_last` and `errlog_scrub` of the object directory name ZAPs. Without the
 //! feature `head_errlog` each key is a block in a dataset; with it there is a ZAP for each file

@@ -1,4 +1,4 @@
-//! The pool's history: every command and event that changed it.
+//! The pool's history (`spa_history_get`): every command and event that changed it.
 //!
 //! The MOS entry `history` names an object that is a ring buffer of records. Its bonus buffer
 //! (`spa_history_phys_t`) holds five integers:

@@ -1,4 +1,5 @@
-//! The identity of this system, and whether another one holds a pool.
+//! The identity of this system, and whether another one holds a pool
+//! (`spa_activity_check_required`).
 //!
 //! A label carries the id and name of the host that last wrote it. A pool that was not exported and
 //! whose id is another host's may be in use there: it is imported only by force.

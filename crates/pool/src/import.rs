@@ -1,4 +1,4 @@
-//! Opening a pool, for reading; what it takes to write to it as well is in `cenote-engine`.
+//! Opening a pool (`spa_load`, `spa_ld_*`), for reading; what it takes to write to it as well is in `cenote-engine`.
 //!
 //! ```text
 //! labels ── untrusted config ── vdev tree ── best uberblock ── MOS ── config, complete

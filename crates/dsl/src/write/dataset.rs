@@ -275,8 +275,8 @@ struct Killed {
     to_snapshots: u64,
 }
 
-/// Accounts for a sync of a head's object set: its new root block, the blocks born, the blocks
-/// killed. To be called once for every sync (every pass) of it.
+/// Accounts for a sync of a head's object set (`dsl_dataset_block_born`, `dsl_dataset_block_kill`): its
+/// new root block, the blocks born, the blocks killed. To be called once for every sync (every pass) of it.
 ///
 /// Errors: `Invalid` for a snapshot; `Unsupported` for deadlists of the oldest format.
 pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {

@@ -1,4 +1,4 @@
-//! New file systems and volumes.
+//! New file systems and volumes (`dmu_objset_create`).
 
 use super::props::{self, On, Setting};
 use super::{ChangeError, Changes, Contents, Request, Result, dirs, names, record, reserve, set};

@@ -1,4 +1,5 @@
-//! Destroying: what goes with what, and what that frees.
+//! Destroying (`dsl_destroy_head`, `dsl_destroy_snapshots_nvl`): what goes with what, and what that
+//! frees.
 
 use super::{ChangeError, Changes, Request, Result, find_head, record};
 use crate::SpaceCheck;

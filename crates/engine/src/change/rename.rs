@@ -1,4 +1,4 @@
-//! Renaming file systems and volumes.
+//! Renaming file systems and volumes (`dsl_dir_rename`).
 
 use super::names::{Expected, check_new, split};
 use super::{ChangeError, Changes, Result, dirs, find_head, record};

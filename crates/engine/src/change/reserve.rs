@@ -1,4 +1,4 @@
-//! What a volume needs at most, so that it can always be filled: the refreservation that it gets
+//! What a volume needs at most, so that it can always be filled (`zvol_volsize_to_reservation`): the refreservation that it gets
 //! unless it is sparse.
 //!
 //! Data and metadata are counted as if nothing compressed. On RAID-Z small blocks take more than

@@ -1,4 +1,4 @@
-//! Setting and inheriting properties.
+//! Setting and inheriting properties (`dsl_props_set`, `dsl_prop_inherit`).
 //!
 //! What can be set is set: of several properties those that are refused stay as they are, and are
 //! told one by one. Quotas and reservations depend on each other, so one that is refused at first is

@@ -1,4 +1,4 @@
-//! Taking and renaming snapshots.
+//! Taking and renaming snapshots (`dsl_dataset_snapshot`, `dsl_dataset_rename_snapshot`).
 
 use super::names::{Expected, check_new};
 use super::props::{self, On, Setting};

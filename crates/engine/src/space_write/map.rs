@@ -1,4 +1,5 @@
-//! Space map objects: creating, appending, rewriting.
+//! Space map objects: creating, appending, rewriting (`space_map_alloc`, `space_map_write`,
+//! `metaslab_condense`).
 //!
 //! A new map is an object of type `SPACE_MAP` with its header in the bonus buffer; its indirect
 //! blocks are small, since appending to a map writes them all anew. What a pass appends is

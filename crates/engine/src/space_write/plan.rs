@@ -1,4 +1,5 @@
-//! How large a new top-level vdev is, and into how many metaslabs it is cut.
+//! How large a new top-level vdev is, and into how many metaslabs it is cut
+//! (`vdev_metaslab_set_size`).
 //!
 //! | vdev | metaslabs |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! What a new top-level vdev has in the MOS: ZAPs for it and its leaves, and a metaslab array.
+//! What a new top-level vdev has in the MOS: ZAPs for it and its leaves, and a metaslab array
+//! (`vdev_construct_zaps`, `vdev_metaslab_init`).
 
 use super::map::{DIRECTORY_OBJECT, zap_u64};
 use super::{CountFeature, SpaceMaps, VdevMaps, invalid};

@@ -1,4 +1,4 @@
-//! The books of a traversal: counts a block, finds out whether it is shared, claims its space.
+//! The books of a traversal (`zdb_count_block`): counts a block, finds out whether it is shared, claims its space.
 
 use super::claims::{ClaimError, Claims};
 use super::stats::{self, DEFERRED};

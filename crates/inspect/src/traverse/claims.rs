@@ -1,4 +1,4 @@
-//! Which allocated space has been accounted for.
+//! Which allocated space has been accounted for (`zdb_leak_init`, `zdb_claim_blkptr`).
 //!
 //! [`Claims`] starts with everything that the space maps (and the log space maps) have as
 //! allocated. Each block found by the traversal *claims* its space: takes it out. What cannot be
