@@ -220,6 +220,12 @@ impl MountHandle {
         self.served.is_mounted()
     }
 
+    /// Whether it was mounted when [`MountHandle::revise`] looked last. It does not look at the kernel's
+    /// table of mounts.
+    pub fn is_placed(&self) -> bool {
+        self.served.is_placed()
+    }
+
     /// Whether nobody has anything of it any more: it is mounted nowhere and no file in it is open.
     pub fn is_finished(&self) -> bool {
         self.served.is_finished()

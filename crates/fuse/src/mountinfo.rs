@@ -22,7 +22,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A mount of a FUSE connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,9 +168,11 @@ fn has_changed(file: &File) -> bool {
     }
 }
 
-/// Number of this process's mount namespace; 0 if it cannot be told.
+/// Number of this process's mount namespace, which stays the same as long as it runs; 0 if it cannot be
+/// told.
 pub fn namespace() -> u64 {
-    fs::metadata("/proc/self/ns/mnt").map_or(0, |m| m.ino())
+    static OWN: OnceLock<u64> = OnceLock::new();
+    *OWN.get_or_init(|| fs::metadata("/proc/self/ns/mnt").map_or(0, |m| m.ino()))
 }
 
 /// A mount of a connection in another mount namespace.

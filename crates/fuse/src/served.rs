@@ -155,6 +155,11 @@ impl Served {
             && (self.places.iter().any(there) || table.of(&self.id).any(|m| m.whole))
     }
 
+    /// As [`Served::is_mounted`], as far as [`Served::revise`] has noted: without a look at the kernel's table.
+    pub(crate) fn is_placed(&self) -> bool {
+        !self.places.is_empty() && !self.is_finished()
+    }
+
     /// Forgets places where somebody else has unmounted it. If none is left but it is mounted elsewhere in
     /// this namespace, somebody has moved it there, or left only that one: that is its place then.
     pub(crate) fn revise(&mut self, table: &Table) {

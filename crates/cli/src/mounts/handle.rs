@@ -33,6 +33,14 @@ impl Handle {
         }
     }
 
+    /// Whether it was mounted when [`Handle::revise`] looked last.
+    pub(super) fn is_placed(&self) -> bool {
+        match self {
+            Handle::Mount(mount) => mount.is_placed(),
+            Handle::Graft(graft) => graft.is_mounted(),
+        }
+    }
+
     pub(super) fn is_mounted(&self) -> bool {
         match self {
             Handle::Mount(mount) => mount.is_mounted(),

@@ -138,18 +138,19 @@ impl All {
     /// Puts each entry where it belongs.
     fn sort(&mut self) {
         let generation = cenote_fuse::generation();
-        if self.generation != generation {
-            self.generation = generation;
-            for m in &mut self.mounted {
+        let changed = std::mem::replace(&mut self.generation, generation) != generation;
+        for m in &mut self.mounted {
+            // A mount whose places here are all given up may be left in one that somebody else made.
+            if changed || !m.handle.is_placed() {
                 m.handle.revise();
                 m.listed.mountpoint = m.handle.mountpoint().to_owned();
             }
         }
-        let gone = |m: &Mounted| !m.handle.is_mounted();
+        let gone = |m: &Mounted| !m.handle.is_placed();
         if self.mounted.iter().any(gone) {
             let all = std::mem::take(&mut self.mounted);
             for m in all {
-                match m.handle.is_mounted() {
+                match m.handle.is_placed() {
                     true => self.mounted.push(m),
                     false => self.lingering.push(m),
                 }
