@@ -31,6 +31,7 @@
 //!   fail. What is read through the [`LiveObjectSet`] itself is not overwritten before it is read
 //!   ([`Readers`]); only where space is short it may be, and is read again.
 
+use crate::write::intent::Intent;
 use crate::write::zap::AtHand;
 use crate::write::{Gather, OpenObjectSet, Result, WriteError, on_disk};
 use crate::{DeleteChunk, Object, ObjectSet};
@@ -113,6 +114,10 @@ pub trait TxgGate: Send + Sync {
 
     /// A change panicked, and may have left half of itself in memory: nothing may be written any more.
     fn panicked(&self, _why: &str) {}
+
+    /// A change was made in group `txg`, and leaves `intent` for the intent log. Called in the order in
+    /// which the changes of an object set are made.
+    fn changed(&self, _txg: u64, _intent: Intent) {}
 
     /// Bytes that the smallest block takes on the devices: every dirty block counts for a multiple of it.
     fn least_block(&self) -> u64 {
@@ -336,6 +341,11 @@ impl LiveObjectSet {
             let done = self.run(&mut set, &mut holds, |set| f(set, entered.txg()))?;
             let done = done.map(|done| done.map(&mut then));
             let (after, freed) = (set.dirty_bytes(), set.take_freed());
+            let intent = set.take_intent();
+            if let Some(Ok(_)) = &done {
+                // In the order in which changes are made.
+                self.gate.changed(entered.txg(), intent);
+            }
             self.dirty.store(after, Ordering::Relaxed);
             // What the missed pointers are of is on disk as long as the lock is held.
             let reading = done.is_none().then(|| self.readers.begin());

@@ -33,19 +33,22 @@ use super::policy::Policy;
 use super::quota::{self, Answer};
 use super::room::{self, Reserved, Room, Write};
 use super::task::EngineError;
+use super::zil::{Log, Suspended, Suspension};
 use super::{Shared, capable, space};
 use ahash::HashMap;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{Cost, Entered, Hold, LiveObjectSet, TxgGate};
+use cenote_dmu::write::intent::Intent;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::write::dataset::check_synced;
 use cenote_dsl::write::{DslWriteError, Tx};
 use cenote_dsl::{Dataset, Dsl, Quotas};
 use cenote_format::blkptr::BlockPointer;
+use cenote_format::dmu::ZilHeader;
 use cenote_pool::Pool;
 use cenote_store::alloc::{MAX_COPIES, Readers, TXG_DEFER_SIZE};
 use parking_lot::{Condvar, Mutex};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -202,6 +205,9 @@ pub(crate) struct Datasets {
     left: Mutex<Left>,
     /// How the blocks of each are written, as far as its properties could be read.
     policies: Mutex<HashMap<u64, Policy>>,
+    logs: Suspended,
+    /// Groups, not on disk yet, in which blocks of logs were allocated.
+    log_groups: Mutex<BTreeSet<u64>>,
 }
 
 /// See [`Datasets`].
@@ -224,9 +230,14 @@ struct Door {
     least_block: u64,
     /// The dataset was closed: whoever still has it cannot change it.
     closed: AtomicBool,
+    log: Log,
 }
 
 impl TxgGate for Door {
+    fn changed(&self, txg: u64, intent: Intent) {
+        self.log.note(txg, intent);
+    }
+
     fn readers(&self) -> Arc<Readers> {
         self.readers.clone()
     }
@@ -349,7 +360,8 @@ fn load(
     let closed = AtomicBool::new(false);
     let readers = shared.disk.allocator.readers().clone();
     let least_block = room::least_block(shared.disk.tree());
-    let door = Arc::new(Door { shared: Arc::downgrade(shared), readers, least_block, closed });
+    let log = Log::new(ds_obj, &base.phys().zil, shared.datasets.logs.clone());
+    let door = Arc::new(Door { shared: Arc::downgrade(shared), readers, least_block, closed, log });
     Ok((LiveObjectSet::new(OpenObjectSet::open(base)?, door.clone()), door))
 }
 
@@ -479,11 +491,62 @@ impl Datasets {
             let mut open = self.open.lock();
             open.frozen.clear();
             open.retired.clear();
+            open.sets.values().for_each(|(_, door)| door.log.synced(txg));
         }
         let mut left = self.left.lock();
         left.pending.retain(|t, _| *t > txg);
         // What is freed counts as deferred from now on.
         left.txg = 0;
+    }
+
+    /// Waits until all that was changed in an open dataset is stable.
+    pub fn commit(&self, shared: &Shared, ds_obj: u64) -> Result<(), WriteError> {
+        let found = self.open.lock().sets.get(&ds_obj).cloned();
+        match found {
+            Some((live, door)) => door.log.commit(shared, &live),
+            // It was closed, which put all of it on disk.
+            None => shared.gate.wait_synced(),
+        }
+    }
+
+    /// Until what is returned is dropped, no log is written to; in the open group those that there are end.
+    pub fn suspend_logs(&self) -> Result<Suspension, WriteError> {
+        let suspension = Suspension::new(&self.logs);
+        self.with_logs().iter().try_for_each(|(live, door)| door.log.empty(live))?;
+        Ok(suspension)
+    }
+
+    /// Ends the log of an open dataset in the open group.
+    pub fn close_log(&self, ds_obj: u64) -> Result<(), WriteError> {
+        let found = self.open.lock().sets.get(&ds_obj).cloned();
+        found.map_or(Ok(()), |(live, door)| door.log.close(&live))
+    }
+
+    /// As [`Datasets::close_log`], of all that are open.
+    pub fn close_logs(&self) -> Result<(), WriteError> {
+        let all: Vec<_> = self.open.lock().sets.values().cloned().collect();
+        all.iter().try_for_each(|(live, door)| door.log.close(live))
+    }
+
+    fn with_logs(&self) -> Vec<(Arc<LiveObjectSet>, Arc<Door>)> {
+        let open = self.open.lock();
+        open.sets.values().filter(|(_, door)| door.log.is_in_use()).cloned().collect()
+    }
+
+    /// What group `txg`, which is being written, does to the log of an open dataset ([`Log::sync`]).
+    pub fn sync_log(&self, ds_obj: u64, txg: u64) -> Option<(ZilHeader, Vec<BlockPointer>)> {
+        let door = self.open.lock().sets.get(&ds_obj).map(|(_, door)| door.clone());
+        door?.log.sync(txg)
+    }
+
+    /// Blocks of a log were allocated in group `txg`, which is open.
+    pub fn allocated_for_logs(&self, txg: u64) {
+        self.log_groups.lock().insert(txg);
+    }
+
+    /// Whether blocks of logs were allocated in group `txg`, which is closed.
+    pub fn has_log_blocks(&self, txg: u64) -> bool {
+        self.log_groups.lock().remove(&txg)
     }
 
     /// Waits until there is room for a change that is taken to write `bytes`, and keeps it for the change,

@@ -45,6 +45,7 @@
 //! | `capable` | what this software can write to |
 //! | `intent_log` | logs that OpenZFS left |
 //! | [`figures`] | what each transaction group did |
+//! | `zil` | the intent logs of open datasets |
 //! | `verify` | what holds between two groups, in debug builds |
 //!
 //! # Why it ends, and what a crash leaves
@@ -104,6 +105,7 @@ pub mod task;
 mod throttle;
 pub mod tunables;
 mod verify;
+mod zil;
 
 pub use create_pool::CreateRequest;
 pub use figures::TxgFigures;
@@ -251,6 +253,7 @@ impl Engine {
     /// # Errors
     /// The pool is suspended.
     pub fn close(&self, ds_obj: u64) -> Result<(), EngineError> {
+        self.shared.datasets.close_log(ds_obj)?;
         self.shared.datasets.shut(ds_obj);
         self.sync()?;
         self.shared.datasets.close(ds_obj);
@@ -263,6 +266,15 @@ impl Engine {
     /// The pool is suspended.
     pub fn sync(&self) -> Result<(), EngineError> {
         Ok(self.shared.gate.wait_synced()?)
+    }
+
+    /// Waits until everything that was changed so far in the dataset `ds_obj`, which is open for writing, is
+    /// stable: in its intent log, or on disk (`zil_commit`).
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn commit(&self, ds_obj: u64) -> Result<(), EngineError> {
+        Ok(self.shared.datasets.commit(&self.shared, ds_obj)?)
     }
 
     /// Runs `change` in syncing context and waits until its transaction group is on disk.
@@ -285,7 +297,10 @@ impl Engine {
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
         is_done: fn(&T) -> bool,
     ) -> Result<T, EngineError> {
-        self.shared.queue.run(&self.shared.gate, change, is_done)
+        let suspension = self.shared.datasets.suspend_logs()?;
+        let done = self.shared.queue.run(&self.shared.gate, change, is_done);
+        drop(suspension);
+        done
     }
 
     /// Runs `change` in syncing context, in a transaction group that is written when there is other
@@ -352,6 +367,7 @@ impl Engine {
     /// # Errors
     /// The pool is suspended: it then stays as the last transaction group left it.
     pub fn export(&self, destroyed: bool) -> Result<(), EngineError> {
+        self.shared.datasets.close_logs()?;
         self.sync()?;
         self.shared.gate.end();
         if let Some(thread) = self.thread.lock().take() {

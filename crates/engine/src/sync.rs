@@ -75,7 +75,8 @@ impl Core {
         let txg = closed.txg;
         // Freed space comes back when further groups are on disk.
         let deferred = shared.disk.allocator.deferred() > 0;
-        let idle = frozen.is_empty() && tasks.is_empty() && !deferred;
+        let logs = shared.datasets.has_log_blocks(txg);
+        let idle = frozen.is_empty() && tasks.is_empty() && !deferred && !logs;
         if idle && !self.config_dirty && !self.destroying {
             shared.gate.synced(txg);
             return Ok(());
@@ -221,6 +222,10 @@ impl Core {
                 tracing::warn!("changes of dataset {}, which is gone, are dropped", live.id());
                 continue;
             };
+            if let Some((header, freed)) = shared.datasets.sync_log(live.id(), txg) {
+                set.set_zil_header(header);
+                self.frees.extend(freed);
+            }
             let policy = shared.datasets.policy(&view, &dataset)?;
             let (writer, tree) = (&shared.disk.writer, &**shared.disk.tree());
             let (pass, log, born) = (1, None, None);

@@ -69,6 +69,10 @@ declare_tunables! {
         "Metaslabs of a new top-level vdev that is small";
     VDEV_MS_COUNT_LIMIT "zfs_vdev_ms_count_limit" Now Count 131_072 (16, 131_072),
         "Most metaslabs of a new top-level vdev";
+    ZIL_NOCACHEFLUSH "zil_nocacheflush" Now Switch 0 SWITCH,
+        "Whether devices are not flushed after a write to an intent log: a loss of power may take it";
+    ZIL_SLOG_BULK "zil_slog_bulk" Now Bytes 67_108_864 ANY,
+        "Most that one commit writes to an intent log; more waits for its transaction group";
 }
 
 /// All tunables of all floors, by name.

@@ -23,6 +23,7 @@
 //! | `sync` | the object set written: dnodes, root block |
 //! | `run` | the blocks of all objects written, level by level |
 //! | `work` | one object that is written |
+//! | [`intent`] | what a change leaves for the intent log |
 //! | `undo` | changes that are taken back |
 //! | `quiesce` | what is pending: views of it, quiescing it, standing on what was written |
 //! | `nested` | changes of the MOS, within each other, that are made whole or not at all |
@@ -40,6 +41,7 @@
 
 mod chunk;
 mod indirect;
+pub mod intent;
 mod nested;
 mod object;
 mod quiesce;
@@ -68,6 +70,7 @@ use cenote_format::dmu::{
 };
 use cenote_format::encode::EncodeError;
 use cenote_store::{BlockError, Store};
+use intent::Intent;
 use nested::Undo;
 use object::OpenObject;
 pub(crate) use quiesce::on_disk;
@@ -301,6 +304,8 @@ pub struct OpenObjectSet {
     change: Change,
     /// What there was before the changes that are being made, the innermost one last.
     undos: Vec<Undo>,
+    /// What the change that is being made leaves for the intent log.
+    intent: Intent,
     failed: bool,
 }
 
@@ -340,6 +345,7 @@ impl OpenObjectSet {
             written,
             change: Change::default(),
             undos: Vec::new(),
+            intent: None,
             failed: false,
         }
     }

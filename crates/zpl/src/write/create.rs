@@ -14,6 +14,7 @@ use cenote_dmu::write::zap::ZapFormat;
 use cenote_dmu::write::{NewObject, ZapMut};
 use cenote_format::SECTOR;
 use cenote_format::dmu::DmuType;
+use cenote_format::zil;
 
 const S_IFIFO: u64 = 0o010_000;
 const S_IFSOCK: u64 = 0o140_000;
@@ -239,6 +240,34 @@ fn inherit(cx: &mut Cx<'_>, dir: &NodeMut, new: &NewNode, links: u64) -> Result<
     super::xattr::endow(cx, node.ino, lists.filter_map(|(list, name)| Some((name, list?.encode()))))
 }
 
+/// Logs that `made` was created (`zfs_log_create`), unless it inherited access control lists, which the
+/// record does not say.
+fn log(cx: &mut Cx<'_>, dir: u64, name: &[u8], node: &NewNode, made: &NodeMut) -> Result<()> {
+    let listed = made.word(cx, ZplAttr::Xattr).is_some_and(|dir| dir != 0);
+    if listed || made.bytes(cx, ZplAttr::Dxattr).is_some() {
+        return Ok(());
+    }
+    let slots = u64::from(cx.os.dnode(made.ino)?.extra_slots).saturating_add(1);
+    let new = zil::NewObject {
+        object: made.ino,
+        slots,
+        mode: made.mode(cx)?,
+        uid: made.required(cx, ZplAttr::Uid)?,
+        gid: made.required(cx, ZplAttr::Gid)?,
+        generation: made.required(cx, ZplAttr::Gen)?,
+        crtime: [cx.now.0 as u64, u64::from(cx.now.1)],
+        rdev: made.word(cx, ZplAttr::Rdev).unwrap_or(0),
+    };
+    let (what, target): (_, &[u8]) = match &node.kind {
+        NodeKind::Dir => (zil::Creates::Directory, &[]),
+        NodeKind::Symlink(target) => (zil::Creates::Symlink, target),
+        _ => (zil::Creates::File, &[]),
+    };
+    let (attrs, acl, domains) = (None, None, Vec::new());
+    let record = zil::Create { what, dir, new, attrs, acl, domains, name, target };
+    Ok(cx.os.log(zil::Body::Create(record))?)
+}
+
 impl FileSystem {
     /// What a new node costs, at most.
     fn new_node(&self) -> Cost {
@@ -267,6 +296,7 @@ impl FileSystem {
                 return Err(Error::Exists(crate::error::show(name)));
             }
             let made = inherit(cx, &parent, node, 1)?;
+            log(cx, dir, name, node, &made)?;
             let is_dir = node.kind == NodeKind::Dir;
             names::add_known(cx, dir, name, made.ino, file_type(&node.kind))?;
             names::count_in(cx, parent, 1, i64::from(is_dir))?;

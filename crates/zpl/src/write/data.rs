@@ -18,6 +18,7 @@ use crate::{Error, Result};
 use cenote_dmu::live::Cost;
 use cenote_dmu::write::{Chunk, indirect_shift};
 use cenote_format::SECTOR;
+use cenote_format::zil::Body;
 
 /// Most bytes that are written in one transaction: the largest block.
 const CHUNK: usize = 16 << 20;
@@ -155,6 +156,8 @@ fn write_chunk(
     let mode = node.mode(cx)?;
     if clear_ids && without_ids(mode, CONTENTS) != mode {
         set_mode(cx, &mut node, without_ids(mode, CONTENTS))?;
+    } else {
+        cx.os.log_write(ino, at, len as u64);
     }
     node.modified(cx)?;
     node.store(cx)?;
@@ -175,6 +178,7 @@ fn write_back_chunk(cx: &mut Cx<'_>, ino: u64, offset: u64, chunk: &Chunk<'_>) -
     make_room(cx, ino, size, offset, chunk.data().len())?;
     node.modified(cx)?;
     node.store(cx)?;
+    cx.os.log_write(ino, offset, chunk.data().len() as u64);
     Ok(cx.os.write_last(ino, offset, chunk)?)
 }
 
@@ -336,8 +340,16 @@ impl FileSystem {
         self.change(cost, |cx| {
             cx.os.note_freed(freed);
             match what {
-                Allocate::KeepSize => writable(cx, ino).map(drop),
-                Allocate::PunchHole | Allocate::ZeroKeepSize => zero(cx, ino, offset, left, true),
+                Allocate::KeepSize => {
+                    cx.os.log_nothing();
+                    writable(cx, ino).map(drop)
+                }
+                Allocate::PunchHole | Allocate::ZeroKeepSize => {
+                    if left > 0 {
+                        cx.os.log(Body::Truncate { object: ino, offset, length: left })?;
+                    }
+                    zero(cx, ino, offset, left, true)
+                }
                 Allocate::Zero => zero(cx, ino, offset, len, false),
                 Allocate::Extend => extend(cx, ino, end),
             }

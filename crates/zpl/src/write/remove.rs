@@ -21,6 +21,7 @@ use cenote_dmu::live::Cost;
 use cenote_dmu::write::{WriteError, ZapMut};
 use cenote_dmu::zap::Zap;
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::zil::Body;
 
 /// What removing a name writes, at most, in bytes.
 pub(super) const REMOVE: Cost = Cost { write: 64 << 10, objects: 0, frees: true };
@@ -213,6 +214,11 @@ impl FileSystem {
             check_removable(cx, &node)?;
             names::remove(cx, dir, &entry.name)?;
             names::count_in(cx, parent, -1, -i64::from(is_dir))?;
+            let name = &*entry.name;
+            cx.os.log(match is_dir {
+                true => Body::Rmdir { dir, name },
+                false => Body::Remove { dir, name },
+            })?;
             self.drop_link(cx, node, free, in_use)
         })?;
         Ok(self.let_go(removed, in_use))
@@ -235,7 +241,12 @@ impl FileSystem {
         if self.orphans().remove(&ino).is_none() {
             return Ok(());
         }
-        match self.change(REMOVE, |cx| free_orphan(cx, ino)) {
+        let free = |cx: &mut Cx<'_>| {
+            // The record of its removal says enough.
+            cx.os.log_nothing();
+            free_orphan(cx, ino)
+        };
+        match self.change(REMOVE, free) {
             Ok(true) => {}
             Ok(false) => self.free_later(ino),
             Err(e) if e.is_absence() => {}
@@ -297,8 +308,11 @@ impl FileSystem {
             names::add_known(cx, dir, name, ino, node.mode(cx)?)?;
             names::count_in(cx, parent, 1, 0)?;
             if links == 0 {
+                // What made it is in no log.
                 forget(cx, ino)?;
                 cx.after.orphans.push((ino, None));
+            } else {
+                cx.os.log(Body::Link { dir, object: ino, name })?;
             }
             node.set(cx, ZplAttr::Links, &[links.saturating_add(1)])?;
             node.set(cx, ZplAttr::Parent, &[dir])?;

@@ -11,6 +11,7 @@ use crate::sa::ZplAttr;
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
 use cenote_format::zap::norm::{TO_UPPER, normalize};
+use cenote_format::zil::{Body, Rename, Renames};
 use std::collections::HashSet;
 
 /// `zp_flags`: `ZFS_AV_MODIFIED`.
@@ -108,7 +109,18 @@ impl FileSystem {
             let source = End { dir: names::shrinkable_dir(cx, dir)?, name };
             let target = End { dir: names::writable_dir(cx, new_dir)?, name: new_name };
             let how = How { flags, free, in_use };
-            self.rename_in(cx, &source, &target, how)
+            let lost = self.rename_in(cx, &source, &target, how)?;
+            // Where names have several forms, the record would not say which entries were meant.
+            if cx.names.flags == 0 {
+                cx.os.log(Body::Rename(Rename {
+                    how: if flags.exchange { Renames::Exchange } else { Renames::Plain },
+                    from_dir: dir,
+                    to_dir: new_dir,
+                    from: name,
+                    to: new_name,
+                }))?;
+            }
+            Ok(lost)
         })?;
         Ok(lost.map(|removed| self.let_go(removed, in_use)))
     }

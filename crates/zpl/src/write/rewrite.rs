@@ -57,6 +57,7 @@ impl FileSystem {
                 let write = live.cost_of_blocks(0, found.bytes(), block);
                 let cost = Cost { write, objects: 0, frees: false };
                 let rewritten = self.change(cost, |cx| {
+                    cx.os.log_nothing();
                     let (node, _) = writable(cx, ino)?;
                     let id = |attr| node.word(cx, attr).unwrap_or(0);
                     let ids = [ZplAttr::Uid, ZplAttr::Gid, ZplAttr::ProjId].map(id);

@@ -202,6 +202,45 @@ fn apply_to(cx: &mut Cx<'_>, mut node: NodeMut, set: &SetAttr) -> Result<Attr> {
     Ok(attr)
 }
 
+/// Logs what [`apply`] did (`zfs_log_setattr`), unless no record can say it: flags, projects and access
+/// control lists.
+fn log(cx: &mut Cx<'_>, ino: u64, set: &SetAttr, attr: &Attr) -> Result<()> {
+    use cenote_format::zil::SetAttr as Mask;
+    if set.flags.is_some() || set.projid.is_some() {
+        return Ok(());
+    }
+    let mode = set.mode.is_some() || set.clear_ids;
+    let node = NodeMut::load(cx, ino)?;
+    if mode && super::xattr::access_acl(cx, &node)?.is_some() {
+        return Ok(());
+    }
+    let words = |set: Option<SetTime>, cx: &Cx<'_>| {
+        let (seconds, nanoseconds) = set.map_or((0, 0), |time| cx.time(time));
+        [seconds as u64, u64::from(nanoseconds)]
+    };
+    let bits = [
+        (mode, Mask::MODE),
+        (set.uid.is_some(), Mask::UID),
+        (set.gid.is_some(), Mask::GID),
+        (set.size.is_some(), Mask::SIZE),
+        (set.atime.is_some(), Mask::ATIME),
+        (set.mtime.is_some(), Mask::MTIME),
+    ];
+    let record = Mask {
+        object: ino,
+        mask: bits.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, bit)| all | bit),
+        mode: node.mode(cx)?,
+        uid: attr.uid.into(),
+        gid: attr.gid.into(),
+        size: set.size.unwrap_or(0),
+        atime: words(set.atime, cx),
+        mtime: words(set.mtime, cx),
+        attrs: None,
+        domains: Vec::new(),
+    };
+    Ok(cx.os.log(cenote_format::zil::Body::SetAttr(record))?)
+}
+
 impl FileSystem {
     /// Changes attributes.
     ///
@@ -216,7 +255,9 @@ impl FileSystem {
         let cost = Cost { write: 64 << 10, objects: 0, frees: set.size.is_some() };
         self.change(cost, |cx| {
             cx.os.note_freed(freed);
-            apply(cx, ino, set)
+            let attr = apply(cx, ino, set)?;
+            log(cx, ino, set, &attr)?;
+            Ok(attr)
         })
     }
 
@@ -260,6 +301,8 @@ impl FileSystem {
         }
         self.change(Cost { write: 4 << 10, objects: 0, frees: false }, |cx| {
             let mut node = NodeMut::load(cx, ino)?;
+            // Reading is no change that has to survive a crash.
+            cx.os.log_nothing();
             node.set_time(cx, ZplAttr::Atime, now)?;
             node.store(cx)
         })

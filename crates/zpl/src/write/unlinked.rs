@@ -134,6 +134,7 @@ impl FileSystem {
     fn free_some(&self, ino: u64) -> Result<bool> {
         let DeleteChunk { start, pointers } = self.last_delete_chunk(ino, &(0..u64::MAX))?;
         self.change(REMOVE, |cx| {
+            cx.os.log_nothing();
             let node = NodeMut::load(cx, ino)?;
             if node.required(cx, ZplAttr::Links)? != 0 {
                 return Ok(true);

@@ -14,6 +14,7 @@ use cenote_dmu::live::Cost;
 use cenote_dmu::tunables::DELETE_BLOCKS;
 use cenote_dmu::write::{Chunk, OpenObjectSet, ZapMut};
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::zil::Body;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -71,7 +72,10 @@ impl Volume {
             let write = live.cost_of_blocks(at, chunk.len() as u64, self.block_size());
             let cost = Cost { write, objects: 0, frees: false };
             let cut = Chunk::new(at, chunk, self.block_size());
-            self.change_within(cost, &(at..end), |os| Ok(os.write_last(DATA, at, &cut)?))?;
+            self.change_within(cost, &(at..end), |os| {
+                os.log_write(DATA, at, chunk.len() as u64);
+                Ok(os.write_last(DATA, at, &cut)?)
+            })?;
             at = at.saturating_add(chunk.len() as u64);
         }
         Ok(())
@@ -96,7 +100,11 @@ impl Volume {
             let DeleteChunk { start, pointers } = self.last_delete_chunk(&(offset..end))?;
             self.change_within(self.piece(), &(start..end), |os| {
                 os.note_freed(pointers);
-                Ok(os.free_range(DATA, start, end.saturating_sub(start))?)
+                let length = end.saturating_sub(start);
+                if length > 0 {
+                    os.log(Body::Truncate { object: DATA, offset: start, length })?;
+                }
+                Ok(os.free_range(DATA, start, length)?)
             })?;
             if start <= offset {
                 return Ok(());

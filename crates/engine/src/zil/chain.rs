@@ -1,0 +1,283 @@
+//! The chain of log blocks of one dataset (`lwb_t`).
+
+use super::itxs::Encoded;
+use crate::{Disk, tunables};
+use cenote_dsl::zil::NO_LOG;
+use cenote_format::abd::Abd;
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::checksum::Checksum;
+use cenote_format::compress::Compression;
+use cenote_format::dmu::{DmuType, ZilHeader};
+use cenote_format::encode::EncodeError;
+use cenote_format::encode::blkptr::BlockProps;
+use cenote_format::encode::embedded::seal;
+use cenote_format::zil::chain::CHAIN_SIZE;
+use cenote_store::alloc::{AllocError, Class, Request};
+use cenote_vdev::traffic::Content;
+use cenote_vdev::{BlockWrite, VdevError};
+use std::collections::VecDeque;
+
+/// Sizes of log blocks in bytes (`zil_block_buckets`).
+const SIZES: [usize; 5] = [8 << 10, 16 << 10, 32 << 10, 64 << 10, LARGEST];
+/// The largest one (`zil_maxblocksize`).
+const LARGEST: usize = 128 << 10;
+/// Commits that the size of the next block is guessed from (`ZIL_BURSTS`).
+const BURSTS: usize = 8;
+/// Where the group and the sequence number are in a record.
+const TXG_AT: usize = 16;
+const SEQ_AT: usize = 24;
+
+/// Why nothing could be put into the chain.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ChainError {
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    #[error(transparent)]
+    Chance(#[from] std::io::Error),
+    #[error("the log was ended")]
+    Ended,
+}
+
+/// A block that is written, or being written.
+struct Written {
+    bp: BlockPointer,
+    /// Youngest group of its records, and of its allocation.
+    txg: u64,
+}
+
+/// See the head of the module.
+#[derive(Default)]
+pub(super) struct Chain {
+    blocks: VecDeque<Written>,
+    /// The block that is written next.
+    next: Option<BlockPointer>,
+    /// A header that leads to the chain is on disk.
+    started: bool,
+    /// A block could not be written: nothing behind it would be found.
+    failed: bool,
+    /// Sequence number of the last record.
+    seq: u64,
+    /// Bytes of the last commits.
+    bursts: VecDeque<usize>,
+}
+
+/// The block size for so many bytes of records.
+fn size_for(records: usize) -> usize {
+    let needed = records.saturating_add(CHAIN_SIZE);
+    SIZES.into_iter().find(|size| *size >= needed).unwrap_or(LARGEST)
+}
+
+/// Allocates a block (`zio_alloc_zil`) whose checksum is seeded with `words`.
+fn allocate(
+    disk: &Disk,
+    (size, txg): (usize, u64),
+    words: [u64; 4],
+) -> Result<BlockPointer, ChainError> {
+    let psize = size as u64;
+    let (copies, gang, near) = (1, false, None);
+    let request = Request { psize, copies, class: Class::Log, allocator: 1, gang, near };
+    let (_, dvas) = disk.allocator.allocate(txg, &request)?;
+    Ok(BlockPointer::new(&BlockProps {
+        kind: DmuType::INTENT_LOG,
+        level: 0,
+        checksum: Checksum::Zilog2,
+        compression: Compression::Off,
+        lsize: psize,
+        psize,
+        dedup: false,
+        dvas: &dvas,
+        logical_birth: txg,
+        physical_birth: 0,
+        fill: 0,
+        sum: words,
+    })?)
+}
+
+/// The words that seed the checksum of the block after `bp`.
+fn after(bp: &BlockPointer) -> [u64; 4] {
+    let [a, b, objset, seq] = bp.checksum();
+    [a, b, objset, seq.wrapping_add(1)]
+}
+
+/// A block with records, sealed (`zil_lwb_write_issue`).
+fn encode(
+    bp: &BlockPointer,
+    next: &BlockPointer,
+    records: &[Encoded],
+) -> Result<Vec<u8>, EncodeError> {
+    let size = usize::try_from(bp.psize()).unwrap_or(0);
+    let mut block = Vec::with_capacity(size);
+    block.extend_from_slice(&[0; 8]);
+    block.extend_from_slice(next.0.map(u64::to_le_bytes).as_flattened());
+    let used: usize = records.iter().map(|r| r.bytes.len()).fold(CHAIN_SIZE, usize::saturating_add);
+    block.extend_from_slice(&(used as u64).to_le_bytes());
+    block.resize(CHAIN_SIZE, 0);
+    records.iter().for_each(|record| block.extend_from_slice(&record.bytes));
+    block.resize(size.max(used), 0);
+    seal(Checksum::Zilog2, &mut block, bp.checksum())?;
+    Ok(block)
+}
+
+/// Divides records, in order, among blocks, the first of which has `first` bytes. Returns the size of each
+/// block and its records.
+fn divide(first: usize, records: Vec<Encoded>) -> Vec<(usize, Vec<Encoded>)> {
+    let mut left: usize = records.iter().map(|r| r.bytes.len()).fold(0, usize::saturating_add);
+    let mut blocks = vec![(first, Vec::new())];
+    let mut room = first.saturating_sub(CHAIN_SIZE);
+    for record in records {
+        let len = record.bytes.len();
+        if len > room {
+            let size = size_for(left).max(size_for(len));
+            blocks.push((size, Vec::new()));
+            room = size.saturating_sub(CHAIN_SIZE);
+        }
+        (room, left) = (room.saturating_sub(len), left.saturating_sub(len));
+        if let Some((_, last)) = blocks.last_mut() {
+            last.push(record);
+        }
+    }
+    blocks
+}
+
+impl Chain {
+    /// Whether blocks can be written to it.
+    pub fn is_started(&self) -> bool {
+        self.started
+    }
+
+    /// Whether there is a block of it.
+    pub fn is_there(&self) -> bool {
+        self.next.is_some() || !self.blocks.is_empty()
+    }
+
+    /// A header that leads to it is on disk, if it was not ended meanwhile.
+    pub fn header_is_on_disk(&mut self) {
+        self.started = self.next.is_some() && !self.failed;
+    }
+
+    /// A block could not be written.
+    pub fn fail(&mut self) {
+        (self.failed, self.started) = (true, false);
+    }
+
+    /// Allocates the first block in group `txg`.
+    pub fn start(&mut self, disk: &Disk, (ds_obj, txg): (u64, u64)) -> Result<(), ChainError> {
+        if self.is_there() {
+            return Err(ChainError::Ended);
+        }
+        let chance = &disk.outside.chance;
+        let words = [chance.number()?, chance.number()?, ds_obj, 1];
+        self.next = Some(allocate(disk, (SIZES[1], txg), words)?);
+        Ok(())
+    }
+
+    /// Finds places for `records`, and for the block after them; allocates in group `txg`. Returns what is to
+    /// be written.
+    ///
+    /// # Errors
+    /// There is no space; nothing is changed then.
+    pub fn place(
+        &mut self,
+        disk: &Disk,
+        txg: u64,
+        mut records: Vec<Encoded>,
+    ) -> Result<Vec<BlockWrite>, ChainError> {
+        let first = self.next.filter(|_| self.started).ok_or(ChainError::Ended)?;
+        let mut seq = self.seq;
+        for record in &mut records {
+            seq += 1;
+            let fields = [(TXG_AT, record.txg), (SEQ_AT, seq)];
+            for (at, value) in fields {
+                if let Some(field) = record.bytes.get_mut(at..at + 8) {
+                    field.copy_from_slice(&value.to_le_bytes());
+                }
+            }
+        }
+        let bytes = records.iter().map(|r| r.bytes.len()).fold(0, usize::saturating_add);
+        self.bursts.push_back(bytes);
+        if self.bursts.len() > BURSTS {
+            self.bursts.pop_front();
+        }
+        let guess = size_for(self.bursts.iter().copied().max().unwrap_or(0));
+        let blocks = divide(usize::try_from(first.psize()).unwrap_or(0), records);
+        let sizes = blocks.iter().skip(1).map(|(size, _)| *size).chain([guess]);
+        let mut pointers = vec![first];
+        let placed = sizes.into_iter().try_for_each(|size| {
+            let words = pointers.last().map_or([0; 4], after);
+            pointers.push(allocate(disk, (size, txg), words)?);
+            Ok(())
+        });
+        let writes = placed.and_then(|()| encode_all(&pointers, &blocks));
+        if writes.is_err() {
+            for dva in pointers.iter().skip(1).flat_map(BlockPointer::dvas) {
+                if let Err(e) = disk.allocator.unallocate(txg, &dva) {
+                    tracing::error!("{dva:?} cannot be given back: {e}");
+                }
+            }
+            return writes;
+        }
+        for (bp, (_, records)) in pointers.iter().zip(&blocks) {
+            let youngest = records.iter().map(|r| r.txg).max().unwrap_or(0);
+            self.blocks.push_back(Written { bp: *bp, txg: youngest.max(bp.logical_birth()) });
+        }
+        (self.next, self.seq) = (pointers.last().copied(), seq);
+        writes
+    }
+
+    /// What the header of group `txg` says, and the blocks that are freed in it. `end`: no more is written to
+    /// the chain; it goes if all its records are of this group or of older ones.
+    pub fn sync(&mut self, txg: u64, end: bool) -> Option<(ZilHeader, Vec<BlockPointer>)> {
+        let mut freed = Vec::new();
+        while let Some(first) = self.blocks.front().filter(|block| block.txg <= txg) {
+            freed.push(first.bp);
+            self.blocks.pop_front();
+        }
+        if (end || self.failed)
+            && self.blocks.is_empty()
+            && let Some(next) = self.next.take_if(|next| next.logical_birth() <= txg)
+        {
+            freed.push(next);
+            (self.started, self.failed) = (false, false);
+        }
+        let first = self.blocks.front().map(|block| block.bp).or(self.next);
+        Some((ZilHeader { log: first.unwrap_or(BlockPointer::HOLE), ..NO_LOG }, freed))
+    }
+}
+
+fn encode_all(
+    pointers: &[BlockPointer],
+    blocks: &[(usize, Vec<Encoded>)],
+) -> Result<Vec<BlockWrite>, ChainError> {
+    let mut writes = Vec::new();
+    for (pair, (_, records)) in pointers.windows(2).zip(blocks) {
+        let [bp, next] = pair else { continue };
+        let data = Abd::from_vec(encode(bp, next, records)?);
+        let (txg, content) = (bp.logical_birth(), Content::Metadata);
+        writes.extend(bp.dvas().map(|dva| BlockWrite {
+            vdev: dva.vdev.into(),
+            offset: dva.offset,
+            data: data.clone(),
+            txg,
+            content,
+        }));
+    }
+    Ok(writes)
+}
+
+/// Writes blocks and makes them durable.
+///
+/// # Errors
+/// A block is not there for sure.
+pub(super) fn write(disk: &Disk, writes: &[BlockWrite]) -> Result<(), VdevError> {
+    let tree = disk.tree();
+    tree.write_many(writes).into_iter().collect::<Result<(), _>>()?;
+    if tunables::ZIL_NOCACHEFLUSH.is_on() {
+        return Ok(());
+    }
+    let mut tops: Vec<u64> = writes.iter().map(|write| write.vdev).collect();
+    tops.sort_unstable();
+    tops.dedup();
+    tree.flush_tops(&tops)
+}

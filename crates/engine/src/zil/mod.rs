@@ -1,0 +1,235 @@
+//! The intent log of an open dataset, writing side (`zilog_t`).
+//!
+//! # Idea
+//!
+//! Every change leaves *itxs*, in the order in which changes are made ([`itxs`]). Nobody writes them, unless
+//! somebody asks for what was changed to be stable ([`Log::commit`], `zil_commit`): then all itxs of the
+//! dataset whose transaction groups are not on disk become records in log blocks. Who commits holds the
+//! lock `committed`; who comes meanwhile waits for it, and then finds its changes written already, or
+//! writes those of everybody who came meanwhile. So any number of threads share few writes and flushes.
+//!
+//! # The chain ([`chain`])
+//!
+//! ```text
+//! header ──> block ──> block ──> block ──> next, allocated and not written yet
+//! zh_log     written   written   written   its checksum does not fit: the chain ends here
+//! ```
+//!
+//! A block names the next one, which is allocated before (`zio_alloc_zil`). When group `txg` is written, all
+//! blocks whose records are of it or of older groups are freed, and the header names the first one that
+//! remains (`zil_sync`). Blocks are allocated in the open group. If that group does not get on disk they are
+//! in no space map, and the next import claims them.
+//!
+//! # The order that makes it safe
+//!
+//! 1. The header that leads to the first block is on disk before any block is written.
+//! 2. All blocks of a commit are written, to log vdevs if there are any.
+//! 3. The vdevs that they are on are flushed, unless `zil_nocacheflush` is set.
+//! 4. Who asked is told.
+//!
+//! # When the log cannot be used
+//!
+//! Then the commit waits for the open transaction group, which has the same effect: some change was
+//! unlogged, there is no space for a block, a device failed, there is too much to write
+//! ([`tunables::ZIL_SLOG_BULK`]), the chain has to be started, or logs are suspended. After a block could not be
+//! written the chain ends before it; a new one is started once all its records are on disk.
+//!
+//! While a sync task waits for its turn logs are suspended (`zil_suspend`): the object sets that it finds
+//! have empty headers. A snapshot must not have a log, for its clones would have the same.
+//!
+//! # Invariants
+//!
+//! - Records in the chain are in the order of the changes. Whatever is in the log, all earlier changes of
+//!   the dataset are in it, too, or on disk.
+//! - A block is freed in the group in which it was allocated at the earliest.
+//! - Who holds `chain` waits for no transaction group. The sync thread takes `chain` and `itxs` only.
+
+mod chain;
+mod itxs;
+
+use super::Shared;
+use crate::tunables;
+use cenote_dmu::live::{Cost, LiveObjectSet};
+use cenote_dmu::write::WriteError;
+use cenote_dmu::write::intent::Intent;
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::dmu::ZilHeader;
+use chain::Chain;
+use itxs::{Batch, Itxs};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Sync tasks that want no dataset to have a log, by pool.
+#[derive(Default, Clone)]
+pub(super) struct Suspended(Arc<AtomicU64>);
+
+impl Suspended {
+    fn is_now(&self) -> bool {
+        self.0.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// Logs are suspended as long as this lives.
+pub(super) struct Suspension(Suspended);
+
+impl Suspension {
+    pub fn new(suspended: &Suspended) -> Suspension {
+        suspended.0.fetch_add(1, Ordering::SeqCst);
+        Suspension(suspended.clone())
+    }
+}
+
+impl Drop for Suspension {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The intent log of an open dataset.
+pub(super) struct Log {
+    ds_obj: u64,
+    itxs: Mutex<Itxs>,
+    chain: Mutex<Chain>,
+    /// Number of the first change that is not known to be stable. Who holds this writes.
+    committed: Mutex<u64>,
+    suspended: Suspended,
+    closed: AtomicBool,
+    /// Something is in the header that is not of this log: it is left alone.
+    foreign: bool,
+}
+
+impl Log {
+    /// The log of a dataset whose header is `header`.
+    pub fn new(ds_obj: u64, header: &ZilHeader, suspended: Suspended) -> Log {
+        let foreign = !header.log.is_hole();
+        let (itxs, chain, committed, closed) = Default::default();
+        Log { ds_obj, itxs, chain, committed, suspended, closed, foreign }
+    }
+
+    /// A change was made.
+    pub fn note(&self, txg: u64, intent: Intent) {
+        self.itxs.lock().note(txg, intent);
+    }
+
+    /// Group `txg` is on disk.
+    pub fn synced(&self, txg: u64) {
+        self.itxs.lock().forget(txg);
+    }
+
+    /// Waits until all changes that were made so far are stable (`zil_commit`).
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn commit(&self, shared: &Shared, live: &LiveObjectSet) -> Result<(), WriteError> {
+        let wanted = self.itxs.lock().next();
+        let mut committed = self.committed.lock();
+        if *committed >= wanted {
+            return Ok(());
+        }
+        let batch = self.itxs.lock().take(shared.gate.synced_txg());
+        let next = batch.next;
+        if !self.write(shared, live, batch)? {
+            shared.gate.wait_synced()?;
+        }
+        *committed = next;
+        Ok(())
+    }
+
+    /// Writes a batch to the log. False: it has to be waited for.
+    fn write(&self, shared: &Shared, live: &LiveObjectSet, batch: Batch) -> Result<bool, WriteError> {
+        if batch.unlogged {
+            return Ok(false);
+        }
+        if batch.itxs.is_empty() {
+            return Ok(true);
+        }
+        let unusable = self.suspended.is_now() || self.closed.load(Ordering::SeqCst);
+        if self.foreign || unusable || batch.bytes > tunables::ZIL_SLOG_BULK.get() {
+            return Ok(false);
+        }
+        if !self.chain.lock().is_started() {
+            return self.start(shared, live).map(|()| true);
+        }
+        let is_reused = |object, seq| self.itxs.lock().is_reused(object, seq);
+        let Ok(records) = itxs::records(live, &batch, &is_reused) else {
+            // What cannot be read now may be read when its group is written.
+            return Ok(false);
+        };
+        if self.itxs.lock().has_unlogged(shared.gate.synced_txg()) {
+            // What was read may be of an object that it made under a number that was another's.
+            return Ok(false);
+        }
+        let inside = shared.gate.enter(0, true)?;
+        let placed = self.chain.lock().place(&shared.disk, inside.txg, records);
+        shared.datasets.allocated_for_logs(inside.txg);
+        drop(inside);
+        let Ok(writes) = placed else { return Ok(false) };
+        if let Err(why) = chain::write(&shared.disk, &writes) {
+            tracing::warn!("intent log of dataset {}: {why}", self.ds_obj);
+            self.chain.lock().fail();
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Starts a chain (`zil_create`), and waits until everything is on disk with the header that leads to it.
+    fn start(&self, shared: &Shared, live: &LiveObjectSet) -> Result<(), WriteError> {
+        let inside = shared.gate.enter(0, true)?;
+        let started = self.chain.lock().start(&shared.disk, (self.ds_obj, inside.txg));
+        shared.datasets.allocated_for_logs(inside.txg);
+        drop(inside);
+        if started.is_ok() {
+            touch(live)?;
+        }
+        shared.gate.wait_synced()?;
+        self.chain.lock().header_is_on_disk();
+        Ok(())
+    }
+
+    /// Whether there is anything of it on disk, or may soon be.
+    pub fn is_in_use(&self) -> bool {
+        self.committed.try_lock().is_none() || self.chain.lock().is_there()
+    }
+
+    /// Waits for who commits; nobody writes to the log then, as long as logs are suspended. It is empty when
+    /// all is on disk that was changed so far.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn empty(&self, live: &LiveObjectSet) -> Result<(), WriteError> {
+        let _committed = self.committed.lock();
+        let ends_already = self.closed.load(Ordering::SeqCst) || !self.chain.lock().is_there();
+        if ends_already { Ok(()) } else { touch(live) }
+    }
+
+    /// The dataset is going to be closed: as [`Log::empty`], and nothing is written to the log any more
+    /// (`zil_close`).
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn close(&self, live: &LiveObjectSet) -> Result<(), WriteError> {
+        let _committed = self.committed.lock();
+        self.closed.store(true, Ordering::SeqCst);
+        if self.chain.lock().is_there() { touch(live) } else { Ok(()) }
+    }
+
+    /// The header for group `txg`, which is being written, and the blocks that are freed in it (`zil_sync`).
+    /// `None`: the header stays.
+    pub fn sync(&self, txg: u64) -> Option<(ZilHeader, Vec<BlockPointer>)> {
+        if self.foreign {
+            return None;
+        }
+        let end = self.suspended.is_now() || self.closed.load(Ordering::SeqCst);
+        self.chain.lock().sync(txg, end)
+    }
+}
+
+/// Has the root block of a dataset written in the open group.
+fn touch(live: &LiveObjectSet) -> Result<(), WriteError> {
+    live.transact(Cost { frees: true, ..Cost::default() }, |os, _| {
+        os.set_flags(os.flags());
+        os.log_nothing();
+        Ok(())
+    })
+}
