@@ -132,9 +132,9 @@ impl LiveSet {
         }
     }
 
-    /// Waits until everything is on disk.
+    /// Waits until all changes so far are stable.
     pub(crate) fn sync(&self) -> Result<()> {
-        Ok(self.engine.sync()?)
+        Ok(self.engine.commit(self.id)?)
     }
 
     /// Whether a file has handles.

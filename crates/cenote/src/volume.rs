@@ -60,7 +60,7 @@ impl Volume {
         Ok(self.inner.discard(offset, len)?)
     }
 
-    /// Waits until all changes are on disk.
+    /// Waits until all changes are stable: on disk, or in the intent log.
     pub fn sync(&self) -> Result<()> {
         self.writable()?.sync()
     }

@@ -195,7 +195,7 @@ impl FileSystem {
         Ok(self.inner.remove_xattr(ino, name.as_ref().as_bytes())?)
     }
 
-    /// Waits until all changes are on disk.
+    /// Waits until all changes are stable: on disk, or in the intent log.
     pub fn sync(&self) -> Result<()> {
         match &self.set {
             Some(set) => set.sync(),

@@ -22,12 +22,12 @@ pub(super) fn space_of(opened: &Opened, id: u64, record_size: u64) -> SpaceHook 
     })
 }
 
-/// Waits until what was changed is on disk.
-pub(super) fn sync_of(opened: &Opened) -> SyncHook {
+/// Waits until what was changed in the dataset is stable.
+pub(super) fn sync_of(opened: &Opened, id: u64) -> SyncHook {
     let engine = opened.engine().cloned();
     Arc::new(move || {
         let Some(engine) = &engine else { return Ok(()) };
-        engine.sync().map_err(|e| match e {
+        engine.commit(id).map_err(|e| match e {
             EngineError::Read(e) => e.into(),
             e => cenote_dmu::write::WriteError::Suspended(e.to_string()).into(),
         })

@@ -132,7 +132,7 @@ fn spec(
         snapshots: (d.kind != DatasetKind::Snapshot).then(snapshots),
         snapdir: settings.snapdir,
         space: space_of(opened, d.ds_obj, settings.record_size),
-        sync: sync_of(opened),
+        sync: sync_of(opened, d.ds_obj),
         sync_policy: settings.sync,
         setuid: settings.setuid,
         devices: settings.devices,

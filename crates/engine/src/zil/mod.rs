@@ -62,7 +62,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Sync tasks that want no dataset to have a log, by pool.
 #[derive(Default, Clone)]
-pub(super) struct Suspended(Arc<AtomicU64>);
+pub(crate) struct Suspended(Arc<AtomicU64>);
 
 impl Suspended {
     fn is_now(&self) -> bool {
@@ -71,7 +71,7 @@ impl Suspended {
 }
 
 /// Logs are suspended as long as this lives.
-pub(super) struct Suspension(Suspended);
+pub(crate) struct Suspension(Suspended);
 
 impl Suspension {
     pub fn new(suspended: &Suspended) -> Suspension {

@@ -1,0 +1,243 @@
+//! The intent log and the loss of power: what was committed is there after the import, whatever the crash
+//! left of the writes since the last flush.
+//!
+//! Transaction groups are written only when they are asked for, so that most of what a crash leaves is in the
+//! log. Changes are committed one to three at a time, which is one log block. So what is there after a crash
+//! is what there was at the last commit before it, or, if the crash came during a commit, at that one.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use cenote_pool::create::Redundancy;
+use cenote_pool::engine::Engine;
+use cenote_torture::live::disk::{Image, Journal, Replay};
+use cenote_torture::live::driver::Seed;
+use cenote_torture::live::lab::{Logs, Shape, disks, judge, lab};
+use cenote_torture::live::side_by_side;
+use cenote_torture::long;
+use cenote_zpl::{FileSystem, NewNode, NodeKind, RenameFlags, SetAttr, SetXattr, Settings};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const SHAPES: [Shape; 3] = [
+    Shape { redundancy: Redundancy::Single, disks: 2, ashift: 9, size: 96 << 20 },
+    Shape { redundancy: Redundancy::Mirror, disks: 2, ashift: 12, size: 96 << 20 },
+    Shape { redundancy: Redundancy::RaidZ(1), disks: 3, ashift: 12, size: 64 << 20 },
+];
+
+/// Names and what the files hold; `None`: a directory.
+type Tree = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// A pool that is worked with.
+struct World {
+    rng: SmallRng,
+    engine: Arc<Engine>,
+    fs: Arc<FileSystem>,
+    tree: Tree,
+}
+
+impl World {
+    fn name(&mut self) -> Vec<u8> {
+        format!("f{}", self.rng.random_range(0..12)).into_bytes()
+    }
+
+    fn ino(&self, name: &[u8]) -> u64 {
+        self.fs.lookup(self.fs.root(), name).unwrap()
+    }
+
+    fn write(&mut self, name: &[u8], most: usize) {
+        let offset = self.rng.random_range(0..6000);
+        let len = self.rng.random_range(1..=most);
+        let data: Vec<u8> = (0..len).map(|_| self.rng.random()).collect();
+        self.fs.write(self.ino(name), offset as u64, &data, false).unwrap();
+        let Some(Some(content)) = self.tree.get_mut(name) else { return };
+        content.resize(content.len().max(offset + len), 0);
+        content[offset..offset + len].copy_from_slice(&data);
+    }
+
+    /// Makes a change.
+    fn change(&mut self, large: bool) {
+        let (root, name) = (self.fs.root(), self.name());
+        match self.tree.get(&name).cloned() {
+            None => {
+                let is_dir = self.rng.random_bool(0.2);
+                let kind = if is_dir { NodeKind::Dir } else { NodeKind::File };
+                let (mode, umask, uid, gid) = (0o644, 0, 1, 2);
+                let node = NewNode { kind, mode, umask, uid, gid, keep_setgid: true };
+                self.fs.create(root, &name, &node).unwrap();
+                self.tree.insert(name, if is_dir { None } else { Some(Vec::new()) });
+            }
+            Some(None) => {
+                self.fs.rmdir(root, &name, &|_| false).unwrap();
+                self.tree.remove(&name);
+            }
+            Some(Some(content)) => match self.rng.random_range(0..12) {
+                0 => {
+                    self.fs.unlink(root, &name, &|_| false).unwrap();
+                    self.tree.remove(&name);
+                }
+                1 | 2 => {
+                    let to = self.name();
+                    if to != name && self.tree.get(&to) != Some(&None) {
+                        let flags = RenameFlags::default();
+                        self.fs.rename(root, &name, root, &to, flags, &|_| false).unwrap();
+                        self.tree.remove(&name);
+                        self.tree.insert(to, Some(content));
+                    }
+                }
+                3 => {
+                    let size = self.rng.random_range(0..9000);
+                    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+                    self.fs.setattr(self.ino(&name), &set).unwrap();
+                    self.tree.get_mut(&name).unwrap().as_mut().unwrap().resize(size as usize, 0);
+                }
+                4 => {
+                    // No record says this: the commit waits for the transaction group.
+                    let value = [self.rng.random::<u8>()];
+                    let how = SetXattr::default();
+                    self.fs.set_xattr(self.ino(&name), b"user.a", &value, how).unwrap();
+                }
+                _ => self.write(&name, if large { 150_000 } else { 2000 }),
+            },
+        }
+    }
+
+    /// Makes some changes, and has them stable.
+    fn step(&mut self) {
+        match self.rng.random_range(0..20) {
+            0 => self.engine.sync().unwrap(),
+            1 => self.engine.sync_task(|_| Ok(())).unwrap(),
+            _ => {}
+        }
+        let large = self.rng.random_bool(0.1);
+        for _ in 0..if large { 1 } else { self.rng.random_range(1..=3) } {
+            self.change(large);
+        }
+        self.engine.commit(self.fs.objset().id()).unwrap();
+    }
+}
+
+/// What is in the root directory.
+fn look(fs: &FileSystem) -> Tree {
+    let mut tree = Tree::new();
+    for entry in fs.readdir(fs.root(), 0, 1000).unwrap() {
+        if entry.name.starts_with(b".") {
+            continue;
+        }
+        let attr = fs.attr(entry.ino).unwrap();
+        let is_dir = attr.mode & 0o170_000 == 0o040_000;
+        let content = (!is_dir).then(|| {
+            let mut data = vec![0; attr.size as usize];
+            assert_eq!(fs.read(entry.ino, 0, &mut data).unwrap(), data.len());
+            data
+        });
+        tree.insert(entry.name.clone(), content);
+    }
+    tree
+}
+
+/// The file system of the root dataset.
+fn root(engine: &Engine) -> Arc<FileSystem> {
+    let dataset = engine.pool().dsl().root().unwrap();
+    FileSystem::open_live(engine.live(dataset.ds_obj).unwrap(), Settings::default()).unwrap()
+}
+
+/// What was done, and what there was at each commit, with the number of operations until then.
+struct Story {
+    first: Vec<Image>,
+    journal: Arc<Journal>,
+    begun: usize,
+    end: usize,
+    states: Vec<(usize, Tree)>,
+}
+
+fn tell(seed: u64, shape: &Shape, steps: usize) -> Story {
+    let journal = Arc::new(Journal::default());
+    let first = vec![Image::new(shape.size); shape.disks];
+    let lab = lab(&disks(&first, Some(&journal)));
+    let engine = lab.create_with(shape, Logs::On).unwrap();
+    engine.sync().unwrap();
+    let (rng, tree) = (SmallRng::seed_from_u64(seed), Tree::new());
+    let mut world = World { rng, fs: root(&engine), engine, tree };
+    let begun = journal.len();
+    let mut states = vec![(begun, Tree::new())];
+    for _ in 0..steps {
+        world.step();
+        states.push((journal.len(), world.tree.clone()));
+    }
+    let end = journal.len();
+    Story { first, journal, begun, end, states }
+}
+
+/// A crash.
+struct Point {
+    at: usize,
+    images: Vec<Image>,
+    judged: bool,
+}
+
+fn survive(story: &Story, shape: &Shape, point: &Point) -> usize {
+    let last = story.states.iter().rposition(|(at, _)| *at <= point.at).unwrap();
+    let disks = disks(&point.images, None);
+    if point.judged {
+        judge(&point.images).unwrap();
+    }
+    let lab = lab(&disks);
+    let engine = lab.import(&lab.find().unwrap()).unwrap();
+    let records = std::sync::atomic::AtomicUsize::new(0);
+    let count = |_: &str, done: &cenote_zpl::Replayed| {
+        records.store(done.records as usize, std::sync::atomic::Ordering::Relaxed);
+        true
+    };
+    let failed = cenote::contents::replay_logs(&engine, &count).unwrap();
+    assert_eq!(failed, [], "{shape:?}");
+    let tree = look(&root(&engine));
+    let states = story.states.iter().skip(last).take(2);
+    let names = |tree: &Tree| -> Vec<(String, Option<usize>)> {
+        let name = |n: &[u8]| String::from_utf8_lossy(n).into_owned();
+        tree.iter().map(|(n, c)| (name(n), c.as_ref().map(Vec::len))).collect()
+    };
+    let good: Vec<_> = states.clone().map(|(_, tree)| names(tree)).collect();
+    assert!(
+        states.clone().any(|(_, state)| *state == tree),
+        "crash at {} of {}: {:?}, but after commits {last} and the next {good:?}",
+        point.at,
+        story.end,
+        names(&tree)
+    );
+    engine.export(false).unwrap();
+    if point.judged {
+        judge(&disks.iter().map(|disk| disk.image()).collect::<Vec<_>>()).unwrap();
+    }
+    records.into_inner()
+}
+
+fn crash(seed: u64, shape: &Shape, steps: usize, points: usize, every: usize) {
+    let _seed = Seed(format!("seed {seed}, {shape:?}"));
+    let story = tell(seed, shape, steps);
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0x11);
+    let mut at: Vec<usize> =
+        (0..points).map(|_| rng.random_range(story.begun..=story.end)).collect();
+    at.sort_unstable();
+    let mut replay = Replay::new(story.first.clone(), &story.journal);
+    let points = at.into_iter().enumerate().map(|(i, at)| {
+        replay.advance(at);
+        Point { at, images: replay.crash(rng.random()), judged: i % every == every / 2 }
+    });
+    let replayed = std::sync::atomic::AtomicUsize::new(0);
+    side_by_side(points, |point| {
+        let _seed = Seed(format!("seed {seed}, {shape:?}"));
+        let records = survive(&story, shape, &point);
+        replayed.fetch_add(records.min(1), std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(replayed.into_inner() > 0, "no crash left a log");
+}
+
+#[test]
+fn what_was_committed_is_there_after_any_crash() {
+    let (rounds, steps, points, every) = if long() { (20, 150, 1000, 50) } else { (3, 60, 40, 20) };
+    for seed in 0..rounds {
+        crash(seed, &SHAPES[seed as usize % SHAPES.len()], steps, points, every);
+    }
+}
