@@ -322,8 +322,8 @@ fn attributes_are_where_the_property_says() {
     cenote_testpools::judge(tank.session.dir.path(), "tank");
 }
 
-/// `standard`: who asks for it waits until a transaction group is on disk; `always`: who writes waits;
-/// `disabled`: nobody does.
+/// `standard`: who asks for it waits until the change is stable; `always`: who writes waits; `disabled`: nobody
+/// does. The first one waits for a transaction group, with which the intent log starts; then the log does.
 #[test]
 fn sync_says_who_waits_for_a_group() {
     if !can_mount() {
@@ -348,6 +348,10 @@ fn sync_says_who_waits_for_a_group() {
         file.sync_all().unwrap();
         assert_eq!(written > before, write_waits, "{value}: write");
         assert_eq!(newest() > before, fsync_waits, "{value}: fsync");
+        let logged = newest();
+        file.write_all(b"more").unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(newest(), logged, "{value}: fsync with a log");
     }
     drop(file);
     tank.finish();
