@@ -166,7 +166,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
 }
 
 /// Mounts what was created, if it is a file system that is meant to be. False: it is not, as was said.
-fn mount(imported: &Imported, name: &str, ctx: &mut Context) -> bool {
+pub(super) fn mount(imported: &Imported, name: &str, ctx: &mut Context) -> bool {
     let dataset = match imported.pool().dsl().find(name) {
         Ok(Some(dataset)) if dataset.kind == DatasetKind::Filesystem => dataset,
         Ok(_) => return true,

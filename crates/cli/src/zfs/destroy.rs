@@ -20,7 +20,7 @@ const HEADS: Kinds = Kinds::FILESYSTEM.with(Kinds::VOLUME);
 
 /// What is asked for.
 #[derive(Clone, Copy, Default)]
-struct How {
+pub(super) struct How {
     verbose: bool,
     parsable: bool,
     dry_run: bool,
@@ -31,6 +31,11 @@ struct How {
 }
 
 impl How {
+    /// With `-f` or without, and nothing else.
+    pub(super) fn forced(force: bool) -> How {
+        How { force, ..How::default() }
+    }
+
     fn say(&self, name: &str, ctx: &mut Context) -> Result<(), Stop> {
         match (self.verbose, self.parsable, self.dry_run) {
             (false, ..) => {}
@@ -69,11 +74,32 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         return snapshots(head, list, how, ctx);
     }
     if name.contains('#') {
-        return fail(format!("cannot destroy '{name}': bookmarks are not supported yet"));
+        return bookmark(name, how, ctx);
     }
     let kinds = if how.defer { Kinds::SNAPSHOT } else { Kinds::DATASET };
     let node = open(ctx, name, kinds).map_err(Stop::Fail)?;
     head(&node.imported, &node.dataset, how, ctx)
+}
+
+/// Destroys a bookmark.
+fn bookmark(name: &str, how: How, ctx: &mut Context) -> Outcome {
+    let refused = match how {
+        How { dry_run: true, .. } => Some("dryrun is not supported with bookmark"),
+        How { defer: true, .. } => Some("defer destroy is not supported with bookmark"),
+        How { recurse: true, .. } => Some("recursive is not supported with bookmark"),
+        _ => None,
+    };
+    if let Some(why) = refused {
+        ctx.complain(why);
+        return Ok(255);
+    }
+    let Ok(node) = open(ctx, name, Kinds::BOOKMARK) else {
+        return fail(format!("bookmark '{name}' does not exist."));
+    };
+    let cannot = |e: &dyn std::fmt::Display| Stop::Fail(format!("cannot destroy bookmark: {e}"));
+    let changes = changes(&node.imported, ctx).map_err(|e| cannot(&e))?;
+    changes.destroy_bookmarks(&[node.dataset.name]).map_err(|e| cannot(&e))?;
+    Ok(0)
 }
 
 /// Destroys a file system or volume, with what depends on it as far as that is asked for.
@@ -142,7 +168,7 @@ fn head(imported: &Imported, target: &Dataset, how: How, ctx: &mut Context) -> O
     Ok(i32::from(!good))
 }
 
-fn destroy_head(
+pub(super) fn destroy_head(
     imported: &Imported,
     changes: &Changes,
     dataset: &Dataset,
@@ -166,7 +192,7 @@ fn destroy_head(
 }
 
 /// Destroys snapshots, all or none.
-fn destroy_batch(
+pub(super) fn destroy_batch(
     imported: &Imported,
     changes: &Changes,
     batch: &mut Vec<String>,

@@ -2,18 +2,21 @@
 //!
 //! | module | commands |
 //! |---|---|
-//! | [`create`], [`destroy`], [`rename`], [`snapshot`] | the commands of these names |
+//! | [`create`], [`destroy`], [`rename`], [`snapshot`], [`rollback`], [`bookmark`] | the commands of these names |
+//! | [`clone`](mod@clone) | `zfs clone`, `zfs promote` |
 //! | [`set`] | `zfs set`, `zfs inherit` |
 //! | [`change`] | what these have in common |
 //! | [`list`] | `zfs list` |
 //! | [`get`] | `zfs get` |
 //! | [`mount`] | `zfs mount`, `zfs unmount` |
 //! | [`mount_helper`] | `mount.zfs`, which mount(8) runs |
-//! | [`holds`] | `zfs holds` |
+//! | [`holds`] | `zfs hold`, `zfs holds`, `zfs release` |
 //! | [`select`] | which datasets a command works on, and in which order |
 //! | [`properties`] | the table of dataset properties and their columns |
 
+pub mod bookmark;
 pub mod change;
+pub mod clone;
 pub mod create;
 pub mod destroy;
 pub mod get;
@@ -23,6 +26,7 @@ pub mod mount;
 pub mod mount_helper;
 pub mod properties;
 pub mod rename;
+pub mod rollback;
 pub mod select;
 pub mod set;
 pub mod snapshot;
@@ -43,11 +47,11 @@ const TOOL: Tool = Tool {
         row("destroy", Runs::Pools(destroy::run), usage::DESTROY),
         None,
         row("snapshot", Runs::Pools(snapshot::run), usage::SNAPSHOT),
-        row("rollback", Runs::Missing, usage::ROLLBACK),
-        row("clone", Runs::Missing, usage::CLONE),
-        row("promote", Runs::Missing, usage::PROMOTE),
+        row("rollback", Runs::Pools(rollback::run), usage::ROLLBACK),
+        row("clone", Runs::Pools(clone::clone), usage::CLONE),
+        row("promote", Runs::Pools(clone::promote), usage::PROMOTE),
         row("rename", Runs::Pools(rename::run), usage::RENAME),
-        row("bookmark", Runs::Missing, usage::BOOKMARK),
+        row("bookmark", Runs::Pools(bookmark::run), usage::BOOKMARK),
         row("diff", Runs::Missing, usage::DIFF),
         None,
         row("list", Runs::Pools(list::run), usage::LIST),
@@ -75,9 +79,9 @@ const TOOL: Tool = Tool {
         row("allow", Runs::Missing, usage::ALLOW),
         row("unallow", Runs::Missing, usage::UNALLOW),
         None,
-        row("hold", Runs::Missing, usage::HOLD),
+        row("hold", Runs::Pools(holds::hold), usage::HOLD),
         row("holds", Runs::Pools(holds::run), usage::HOLDS),
-        row("release", Runs::Missing, usage::RELEASE),
+        row("release", Runs::Pools(holds::release), usage::RELEASE),
         None,
         row("load-key", Runs::Missing, usage::LOAD_KEY),
         row("unload-key", Runs::Missing, usage::UNLOAD_KEY),

@@ -21,7 +21,7 @@ use super::mos::SMALL_BLOCK;
 use super::props::{self, NewValue, Target};
 use super::space::{self, Delta, Part, charged};
 use super::{DslWriteError, Result, Sizes, Tx};
-use super::{bookmarks, deadlist, destroy, features, limits, names, pool};
+use super::{bookmarks, deadlist, destroy, features, limits, names, pool, snapshot};
 use cenote_dmu::write::{NewObject, ObjectChange, Synced};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{DmuType, ObjsetPhys};
@@ -49,8 +49,7 @@ const OLD_MAX_BLOCK: u64 = 128 << 10;
 pub struct Created {
     /// The directory.
     pub dir_obj: u64,
-    /// The head. Its object set is still to be written. That of a clone is its origin's, whose
-    /// intent log header has to be cleared if it is not empty.
+    /// The head. Its object set is still to be written; that of a clone is its origin's.
     pub ds_obj: u64,
 }
 
@@ -82,7 +81,11 @@ pub fn create(
         return Err(DslWriteError::TooLong);
     }
     if let Some(origin) = origin {
-        tx.snapshot(origin)?;
+        let snap = tx.snapshot(origin)?;
+        if snapshot::has_log(tx, origin, &snap)? {
+            let what = "a clone of a snapshot with an intent log";
+            return Err(DslWriteError::Unsupported(what.into()));
+        }
     }
     for (name, value) in props {
         props::check(name, value)?;
@@ -213,15 +216,20 @@ fn start_from(
     }
     tx.zap_set(from.next_clones, &format!("{object:x}"), object)?;
     tx.set_dataset(origin, &from)?;
-    let clones = match from_dir.clones {
+    let clones = clones_of(tx, from.dir)?;
+    tx.zap_set(clones, &format!("{object:x}"), object)
+}
+
+/// The ZAP of the clones of a directory's snapshots (`dd_clones`), which is created if need be.
+pub(super) fn clones_of(tx: &mut Tx<'_>, dir_obj: u64) -> Result<u64> {
+    match tx.dir(dir_obj)?.clones {
         0 => {
             let clones = tx.plain_zap(DIR_CLONES)?;
-            tx.edit_dir(from.dir, |dir| dir.clones = clones)?;
-            clones
+            tx.edit_dir(dir_obj, |dir| dir.clones = clones)?;
+            Ok(clones)
         }
-        clones => clones,
-    };
-    tx.zap_set(clones, &format!("{object:x}"), object)
+        clones => Ok(clones),
+    }
 }
 
 /// The transaction group of the snapshot that a directory's head is a clone of; 0 if it is none

@@ -11,7 +11,7 @@
 //! queue: there the tree is walked before anything is changed, and all of it is freed in the txg that
 //! destroys the dataset.
 
-use super::free::{below_root, queue_tree};
+use super::free::queue_tree;
 use super::mos::{DIRECTORY, MAX_DEPTH, corrupt};
 use super::space::{self, Delta, Part};
 use super::{
@@ -22,7 +22,7 @@ use cenote_dmu::ObjectSet;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dsl::{DS_FLAG_DEFER_DESTROY, DslDatasetPhys};
 
-const ASYNC_DESTROY: &str = "com.delphix:async_destroy";
+pub(super) const ASYNC_DESTROY: &str = "com.delphix:async_destroy";
 const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 /// Field of a directory: the key of an encrypted dataset.
 const CRYPTO_KEY: &str = "com.datto:crypto_key_obj";
@@ -178,7 +178,7 @@ fn move_blocks(tx: &mut Tx<'_>, snap: &DslDatasetPhys, next: u64, linear: bool) 
 
 /// Removes the key of a destroyed snapshot from the deadlists of clones of later snapshots, and of
 /// their clones.
-fn remove_clones_key(tx: &mut Tx<'_>, dir_obj: u64, key: u64) -> Result<()> {
+pub(super) fn remove_clones_key(tx: &mut Tx<'_>, dir_obj: u64, key: u64) -> Result<()> {
     let mut waiting = vec![(dir_obj, 0usize)];
     while let Some((object, depth)) = waiting.pop() {
         if depth > MAX_DEPTH {
@@ -217,7 +217,7 @@ fn recount_head(tx: &mut Tx<'_>, head_obj: u64) -> Result<()> {
 /// What a head that is to be destroyed has below its root block and its pool has to free at once;
 /// nothing where trees are freed bit by bit.
 #[derive(Debug)]
-pub struct AtOnce(Option<Vec<BlockPointer>>);
+pub struct AtOnce(pub(super) Option<Vec<BlockPointer>>);
 
 impl AtOnce {
     /// How the history calls it.
@@ -243,10 +243,7 @@ pub fn check_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<AtOnce> {
     if !tx.zap_is_empty(dir.children)? {
         return Err(DslWriteError::HasChildren);
     }
-    match features::is_enabled(tx, ASYNC_DESTROY)? {
-        true => Ok(AtOnce(None)),
-        false => Ok(AtOnce(Some(below_root(tx, &ds.bp, ds.prev_snap_txg)?))),
-    }
+    AtOnce::of(tx, &ds)
 }
 
 /// Destroys a file system or volume, with its directory. Its blocks are freed by
@@ -296,16 +293,7 @@ fn remove_head(tx: &mut Tx<'_>, ds_obj: u64, at_once: AtOnce) -> Result<()> {
     let dir = tx.dir(ds.dir)?;
     let all = Sizes { used: dir.used, compressed: dir.compressed, uncompressed: dir.uncompressed };
     space::charge(tx, ds.dir, Part::Head, Delta::less(all))?;
-    match at_once {
-        AtOnce(Some(below)) => {
-            let root = (deadlist::birth(&ds.bp) > ds.prev_snap_txg).then_some(&ds.bp);
-            below.iter().chain(root).for_each(|bp| tx.free(bp));
-        }
-        AtOnce(None) => {
-            queue_tree(tx, &ds.bp, ds.prev_snap_txg, all)?;
-            pool::charge_free(tx, Delta::more(all))?;
-        }
-    }
+    free_tree(tx, at_once, (&ds.bp, ds.prev_snap_txg), all)?;
     tx.edit_dir(ds.dir, |dir| dir.head_dataset = 0)?;
     tx.mos.free(ds.snap_names)?;
     bookmarks::free(tx, ds_obj)?;
@@ -313,6 +301,26 @@ fn remove_head(tx: &mut Tx<'_>, ds_obj: u64, at_once: AtOnce) -> Result<()> {
     tx.free_zapified(ds_obj)?;
     remove_dir(tx, ds.dir)?;
     remove_errors(tx, ds_obj)
+}
+
+/// Frees a head's tree: the blocks born after `since`, which are `all` in size.
+pub(super) fn free_tree(
+    tx: &mut Tx<'_>,
+    at_once: AtOnce,
+    (root, since): (&BlockPointer, u64),
+    all: Sizes,
+) -> Result<()> {
+    match at_once {
+        AtOnce(Some(below)) => {
+            let root = (deadlist::birth(root) > since).then_some(root);
+            below.iter().chain(root).for_each(|bp| tx.free(bp));
+            Ok(())
+        }
+        AtOnce(None) => {
+            queue_tree(tx, root, since, all)?;
+            pool::charge_free(tx, Delta::more(all))
+        }
+    }
 }
 
 /// The head is no clone of its origin any more.

@@ -25,17 +25,18 @@
 //! | [`snapshot`] | taking and renaming snapshots |
 //! | [`destroy`] | destroying snapshots and datasets |
 //! | [`free`] | freeing what was destroyed, some in each txg |
+//! | [`promote`], [`rollback`] | the commands of these names |
+//! | [`holds`], [`bookmarks`] | holds on snapshots; bookmarks and what becomes of them |
 //! | [`rename`] | moving directories |
 //! | [`props`] | properties |
 //! | [`space`] | accounting of space up the tree; quotas and reservations |
 //! | [`bpobj`], [`deadlist`] | lists of block pointers |
-//! | `bookmarks` | what becomes of bookmarks |
 //! | `error` | the three kinds of failure |
 //! | `limits` | counts of file systems and snapshots |
 //! | `names` | what names may be |
 //! | `mos` | objects of the MOS, read and written as structures |
 
-mod bookmarks;
+pub mod bookmarks;
 pub mod bpobj;
 pub mod dataset;
 pub mod deadlist;
@@ -43,12 +44,15 @@ pub mod destroy;
 mod error;
 pub mod features;
 pub mod free;
+pub mod holds;
 mod limits;
 mod mos;
 mod names;
 pub mod pool;
+pub mod promote;
 pub mod props;
 pub mod rename;
+pub mod rollback;
 pub mod snapshot;
 pub mod space;
 

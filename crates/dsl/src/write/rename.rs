@@ -1,6 +1,6 @@
 //! Finding and moving directories.
 
-use super::space::{self, Delta, Part, charged};
+use super::space::{self, Delta, Part};
 use super::{DslWriteError, Result, Tx, destroy, limits, names};
 
 /// Moves the directory `dir_obj` into `new_parent` as `name`.
@@ -61,21 +61,8 @@ fn check_room(tx: &mut Tx<'_>, dir_obj: u64, new_parent: u64) -> Result<()> {
         let why = "New dataset name cannot be a descendant of current dataset name";
         return Err(DslWriteError::Invalid(why.into()));
     }
-    let space = from.first().map_or(0, |(_, dir)| dir.used.max(dir.reserved));
-    // How much less the first directory that both are in would use if it were gone.
-    let mut less = (space as i64).wrapping_neg();
-    let mut common = None;
-    for (object, dir) in from.iter().skip(1) {
-        if to.iter().any(|(other, _)| other == object) {
-            common = Some((*object, less.unsigned_abs()));
-            break;
-        }
-        less = charged(dir.used, less, dir.reserved);
-    }
-    if space::available_to_dir(tx, new_parent, common)? < space {
-        return Err(DslWriteError::NoSpace);
-    }
-    Ok(())
+    let Some((_, dir)) = from.first() else { return Ok(()) };
+    space::check_transfer(tx, dir.parent, new_parent, dir.used.max(dir.reserved))
 }
 
 fn move_counts(tx: &mut Tx<'_>, dir_obj: u64, new_parent: u64) -> Result<()> {

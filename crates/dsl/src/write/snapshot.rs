@@ -53,7 +53,7 @@ pub fn snapshot(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
 ///
 /// # Errors
 /// `Unreadable`: the root block, which would say so, cannot be read.
-fn has_log(tx: &Tx<'_>, ds_obj: u64, ds: &DslDatasetPhys) -> Result<bool> {
+pub(super) fn has_log(tx: &Tx<'_>, ds_obj: u64, ds: &DslDatasetPhys) -> Result<bool> {
     if ds.bp.logical_birth() >= tx.txg {
         return Ok(false);
     }

@@ -164,6 +164,24 @@ pub(super) fn available_to_dir(
     Ok(available)
 }
 
+/// Whether so many bytes can move from the directory `from` to `to` (`dsl_dir_transfer_possible`).
+///
+/// Errors: `NoSpace`.
+pub(super) fn check_transfer(tx: &mut Tx<'_>, from: u64, to: u64, bytes: u64) -> Result<()> {
+    let (old, new) = (tx.ancestry(from)?, tx.ancestry(to)?);
+    // How much less the first directory that both are in would use if they were gone.
+    let mut less = (bytes as i64).wrapping_neg();
+    let mut common = None;
+    for (object, dir) in &old {
+        if new.iter().any(|(other, _)| other == object) {
+            common = Some((*object, less.unsigned_abs()));
+            break;
+        }
+        less = charged(dir.used, less, dir.reserved);
+    }
+    if available_to_dir(tx, to, common)? < bytes { Err(DslWriteError::NoSpace) } else { Ok(()) }
+}
+
 /// The refreservation of a head.
 pub(super) fn refreservation(tx: &mut Tx<'_>, ds: &DslDatasetPhys) -> Result<u64> {
     Ok(props::local_number(tx, ds.dir, "refreservation")?.unwrap_or(0))

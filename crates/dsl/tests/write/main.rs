@@ -8,14 +8,16 @@ use cenote_dmu::ObjectSet;
 use cenote_dmu::outside::Outside;
 use cenote_dmu::write::{NewObject, OpenObjectSet, Synced};
 use cenote_dsl::deadlist::Sizes;
-use cenote_dsl::write::{DslWriteError, Tx, dataset, destroy, features, free, pool, props, rename};
-use cenote_dsl::write::{snapshot, space};
-use cenote_dsl::{Dsl, bpobj};
+use cenote_dsl::write::{
+    DslWriteError, Tx, bookmarks, dataset, destroy, features, free, holds, pool,
+};
+use cenote_dsl::write::{promote, props, rename, rollback, snapshot, space};
+use cenote_dsl::{Dataset, Dsl, bpobj};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{DmuType, ObjsetType};
 use cenote_format::features::FEATURES;
 use cenote_testsink::{EMBEDDED, MemSink};
-use model::{Head, Model, Snapshot};
+use model::{Bookmark, Head, Model, Snapshot};
 use props::{NewValue, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -77,6 +79,10 @@ struct Rig {
     names: usize,
     /// Blocks that may be freed in a transaction group.
     budget: usize,
+    promoted: usize,
+    rolled_back: usize,
+    /// Snapshots that went with their last hold.
+    released: usize,
 }
 
 const POOL: &str = "pool";
@@ -95,6 +101,9 @@ impl Rig {
             model: Model::default(),
             names: 0,
             budget: 60,
+            promoted: 0,
+            rolled_back: 0,
+            released: 0,
         };
         rig.txg(|rig, tx| {
             let dirs = pool::create_pool_dirs(tx).unwrap();
@@ -285,7 +294,14 @@ impl Rig {
             Err(DslWriteError::Again) => return,
             done => {
                 let blocks = Arc::new(head.blocks.clone());
-                head.snapshots.push(Snapshot { object: done.unwrap(), name: name.clone(), blocks });
+                head.snapshots.push(Snapshot {
+                    object: done.unwrap(),
+                    name: name.clone(),
+                    txg: tx.txg,
+                    blocks,
+                    holds: BTreeSet::new(),
+                    deferred: false,
+                });
             }
         }
         let again = snapshot::snapshot(tx, head.object, &name);
@@ -295,15 +311,122 @@ impl Rig {
     fn destroy_snapshot(&mut self, tx: &mut Tx<'_>) {
         let snapshots = self.snapshots();
         let Some((of, i)) = self.random.pick(&snapshots).cloned() else { return };
-        let object = self.model.heads[&of].snapshots[i].object;
-        let done = destroy::destroy_snapshot(tx, object, false);
-        if self.model.clones(object) > 0 {
+        let snap = self.model.heads[&of].snapshots[i].clone();
+        let (object, defer) = (snap.object, self.random.below(3) == 0);
+        let done = destroy::destroy_snapshot(tx, object, defer);
+        let cloned = self.model.clones(object) > 0;
+        if defer && (cloned || !snap.holds.is_empty()) {
+            assert!(!done.unwrap());
+            self.model.heads.get_mut(&of).unwrap().snapshots[i].deferred = true;
+        } else if !snap.holds.is_empty() {
+            assert!(matches!(done, Err(DslWriteError::Held)));
+        } else if cloned {
             assert!(matches!(done, Err(DslWriteError::HasClones)));
+        } else {
+            assert!(done.unwrap());
+            let gone = self.model.heads.get_mut(&of).unwrap().snapshots.remove(i);
+            self.model.leave(&gone.blocks);
+        }
+    }
+
+    fn hold(&mut self, tx: &mut Tx<'_>) {
+        let snapshots = self.snapshots();
+        let Some((of, i)) = self.random.pick(&snapshots).cloned() else { return };
+        let tag = format!("tag{}", self.random.below(3));
+        let snap = &mut self.model.heads.get_mut(&of).unwrap().snapshots[i];
+        let done = holds::hold(tx, snap.object, &tag);
+        match snap.holds.insert(tag) {
+            true => assert_eq!(done.unwrap(), snap.holds.len()),
+            false => assert!(matches!(done, Err(DslWriteError::Exists))),
+        }
+    }
+
+    fn release(&mut self, tx: &mut Tx<'_>) {
+        let of =
+            |(name, i): &(String, usize)| !self.model.heads[name].snapshots[*i].holds.is_empty();
+        let held: Vec<_> = self.snapshots().into_iter().filter(of).collect();
+        let Some((of, i)) = self.random.pick(&held).cloned() else { return };
+        let snap = &mut self.model.heads.get_mut(&of).unwrap().snapshots[i];
+        let (object, tag) = (snap.object, snap.holds.pop_first().unwrap());
+        let absent = holds::release(tx, object, "no such tag");
+        assert!(matches!(absent, Err(DslWriteError::NotFound)));
+        let released = holds::release(tx, object, &tag).unwrap();
+        let left = snap.holds.len();
+        self.model.settle(object);
+        match self.model.find(object) {
+            Some(_) => assert_eq!(released, holds::Released::Left(left)),
+            None => {
+                assert_eq!(released, holds::Released::Destroyed);
+                self.released += 1;
+            }
+        }
+    }
+
+    fn bookmark(&mut self, tx: &mut Tx<'_>) {
+        let snapshots = self.snapshots();
+        let Some((of, i)) = self.random.pick(&snapshots).cloned() else { return };
+        let name = self.name();
+        let head = self.model.heads.get_mut(&of).unwrap();
+        let snap = head.snapshots[i].clone();
+        let (mut source, mut txg, mut blocks) =
+            (bookmarks::Source::Snapshot(snap.object), snap.txg, snap.blocks);
+        if self.random.below(3) == 0
+            && let Some(other) = self.random.pick(&head.bookmarks)
+        {
+            source = bookmarks::Source::Bookmark(other.name.clone());
+            (txg, blocks) = (other.txg, other.blocks.clone());
+        }
+        assert_eq!(bookmarks::create(tx, head.object, &name, &source).unwrap(), txg);
+        let again = bookmarks::create(tx, head.object, &name, &source);
+        assert!(matches!(again, Err(DslWriteError::Exists)));
+        head.bookmarks.push(Bookmark { name, txg, blocks });
+    }
+
+    fn destroy_bookmark(&mut self, tx: &mut Tx<'_>) {
+        let with =
+            |(name, head): (&String, &Head)| (!head.bookmarks.is_empty()).then(|| name.clone());
+        let heads: Vec<String> = self.model.heads.iter().filter_map(with).collect();
+        let Some(of) = self.random.pick(&heads).cloned() else { return };
+        let head = self.model.heads.get_mut(&of).unwrap();
+        let gone = head.bookmarks.remove(self.random.below(head.bookmarks.len()));
+        bookmarks::destroy(tx, head.object, &gone.name).unwrap();
+        let again = bookmarks::destroy(tx, head.object, &gone.name);
+        assert!(matches!(again, Err(DslWriteError::NotFound)));
+    }
+
+    fn promote(&mut self, tx: &mut Tx<'_>) {
+        let heads = self.heads();
+        let Some(name) = self.random.pick(&heads).cloned() else { return };
+        let head = &self.model.heads[&name];
+        let done = promote::promote(tx, head.object);
+        if head.origin.is_none() {
+            assert!(matches!(done, Err(DslWriteError::Invalid(_))));
             return;
         }
-        assert!(done.unwrap());
-        let gone = self.model.heads.get_mut(&of).unwrap().snapshots.remove(i);
-        self.model.leave(&gone.blocks);
+        done.unwrap();
+        self.model.promote(&name);
+        self.promoted += 1;
+    }
+
+    fn roll_back(&mut self, tx: &mut Tx<'_>) {
+        let heads = self.heads();
+        let Some(name) = self.random.pick(&heads).cloned() else { return };
+        let head = self.model.heads.get_mut(&name).unwrap();
+        let checked = rollback::check_rollback(tx, head.object);
+        let Some(newest) = head.snapshots.last().cloned() else {
+            assert!(matches!(checked, Err(DslWriteError::NotFound)));
+            return;
+        };
+        if newest.txg == tx.txg {
+            assert!(matches!(checked, Err(DslWriteError::Again)));
+        } else if head.bookmarks.iter().any(|b| b.txg > newest.txg) {
+            assert!(matches!(checked, Err(DslWriteError::Exists)));
+        } else {
+            rollback::rollback(tx, head.object, checked.unwrap()).unwrap();
+            let before = std::mem::replace(&mut head.blocks, (*newest.blocks).clone());
+            self.model.leave(&before);
+            self.rolled_back += 1;
+        }
     }
 
     fn destroy_head(&mut self, tx: &mut Tx<'_>) {
@@ -319,6 +442,9 @@ impl Rig {
             done.unwrap();
             let gone = self.model.heads.remove(&name).unwrap();
             self.model.leave(&gone.blocks);
+            if let Some((origin, _)) = gone.origin {
+                self.model.settle(origin);
+            }
         }
     }
 
@@ -367,13 +493,19 @@ impl Rig {
             }
         }
         for _ in 0..self.random.below(4) {
-            match self.random.below(14) {
+            match self.random.below(24) {
                 0 | 1 => self.create(tx),
-                2 => self.clone(tx),
-                3..=6 => self.snapshot(tx),
-                7..=9 => self.destroy_snapshot(tx),
-                10 => self.destroy_head(tx),
-                11 => self.rename(tx),
+                2 | 3 => self.clone(tx),
+                4..=8 => self.snapshot(tx),
+                9..=12 => self.destroy_snapshot(tx),
+                13 => self.destroy_head(tx),
+                14 => self.rename(tx),
+                15 | 16 => self.promote(tx),
+                17 => self.roll_back(tx),
+                18 => self.hold(tx),
+                19 => self.release(tx),
+                20 => self.bookmark(tx),
+                21 => self.destroy_bookmark(tx),
                 _ => self.reserve(tx),
             }
         }
@@ -411,9 +543,29 @@ impl Rig {
                 let clones = self.model.clones(snap.object) as u64;
                 assert_eq!(found.ds.num_children, 1 + clones);
                 assert_eq!(dsl.clones(&found).unwrap().len() as u64, clones);
+                assert_eq!(dsl.holds(&found).unwrap().len(), snap.holds.len());
             }
+            Rig::check_bookmarks(&dsl, &found, head);
         }
         self.check_lists(mos, &dsl);
+    }
+
+    /// Bookmarks, and what was freed since the snapshots that they are of.
+    fn check_bookmarks(dsl: &Dsl, found: &Dataset, head: &Head) {
+        let there = dsl.bookmarks(found).unwrap();
+        assert_eq!(there.len(), head.bookmarks.len());
+        for bookmark in &head.bookmarks {
+            let full = format!("{}#{}", found.name, bookmark.name);
+            let phys = there.iter().find(|b| b.name == full).unwrap().bookmark.unwrap();
+            let total = model::sum(bookmark.blocks.values());
+            let freed = model::without(&bookmark.blocks, &[head.after_txg(bookmark.txg)]);
+            assert_eq!((phys.creation_txg, phys.referenced), (bookmark.txg, total.used), "{full}");
+            assert_eq!(
+                (phys.freed, phys.freed_compressed, phys.freed_uncompressed),
+                (freed.used, freed.compressed, freed.uncompressed),
+                "{full}"
+            );
+        }
     }
 
     /// Deadlists and counts of features.
@@ -456,6 +608,10 @@ impl Rig {
         assert_eq!(uses("com.delphix:empty_bpobj"), Some(shared));
         assert_eq!(uses("com.delphix:extensible_dataset"), Some(zapified));
         assert_eq!(uses("com.delphix:enabled_txg"), Some(enabled_later()));
+        let bookmarks = self.model.heads.values().map(|h| h.bookmarks.len() as u64);
+        assert_eq!(uses("com.delphix:bookmark_written"), Some(bookmarks.clone().sum()));
+        let with_bookmarks = bookmarks.filter(|n| *n > 0).count() as u64;
+        assert_eq!(uses("com.delphix:bookmarks"), Some(with_bookmarks));
         let queued = pool::entry(&mut tx, "bptree_obj").unwrap().is_some();
         assert_eq!(
             features::count(&mut tx, "com.delphix:async_destroy").unwrap(),
@@ -481,6 +637,8 @@ impl Rig {
                 // A clone may be above the dataset that it is a clone of.
                 rig.rename(tx);
                 for _ in 0..60 {
+                    rig.release(tx);
+                    rig.destroy_bookmark(tx);
                     rig.destroy_snapshot(tx);
                     rig.destroy_head(tx);
                 }
@@ -499,6 +657,7 @@ fn enabled_later() -> u64 {
 
 #[test]
 fn datasets_at_random() {
+    let mut happened = [0; 3];
     for seed in 0..16 {
         let mut rig = Rig::new(seed);
         let objects = rig.objects();
@@ -507,5 +666,9 @@ fn datasets_at_random() {
         }
         rig.destroy_everything();
         assert_eq!(rig.objects(), objects);
+        for (sum, n) in happened.iter_mut().zip([rig.promoted, rig.rolled_back, rig.released]) {
+            *sum += n;
+        }
     }
+    assert!(happened.iter().all(|n| *n >= 5), "{happened:?}");
 }

@@ -1,15 +1,28 @@
 //! What a pool should be: which blocks every dataset has, and what follows from that.
 
 use cenote_dsl::deadlist::Sizes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Blocks by the number that tells them apart, with what they count for.
 pub type Blocks = BTreeMap<u64, Sizes>;
 
+#[derive(Clone)]
 pub struct Snapshot {
     pub name: String,
     pub object: u64,
+    pub txg: u64,
+    pub blocks: Arc<Blocks>,
+    pub holds: BTreeSet<String>,
+    /// It goes as soon as nothing keeps it.
+    pub deferred: bool,
+}
+
+#[derive(Clone)]
+pub struct Bookmark {
+    pub name: String,
+    pub txg: u64,
+    /// Those of the snapshot that it is of.
     pub blocks: Arc<Blocks>,
 }
 
@@ -20,6 +33,7 @@ pub struct Head {
     pub object: u64,
     pub blocks: Blocks,
     pub snapshots: Vec<Snapshot>,
+    pub bookmarks: Vec<Bookmark>,
     /// The object of the snapshot that it is a clone of, and that snapshot's blocks.
     pub origin: Option<(u64, Arc<Blocks>)>,
     pub reservation: u64,
@@ -67,6 +81,11 @@ impl Head {
     /// The blocks of the state after snapshot `i`.
     pub fn after(&self, i: usize) -> &Blocks {
         self.snapshots.get(i + 1).map_or(&self.blocks, |s| &s.blocks)
+    }
+
+    /// The blocks of the first state after a bookmark.
+    pub fn after_txg(&self, txg: u64) -> &Blocks {
+        self.snapshots.iter().find(|s| s.txg > txg).map_or(&self.blocks, |s| &s.blocks)
     }
 
     pub fn unique(&self) -> u64 {
@@ -125,6 +144,43 @@ impl Model {
     pub fn clones(&self, object: u64) -> usize {
         let of = |h: &&Head| h.origin.as_ref().is_some_and(|(origin, _)| *origin == object);
         self.heads.values().filter(of).count()
+    }
+
+    /// The name of the head that has a snapshot, and which of its snapshots it is.
+    pub fn find(&self, object: u64) -> Option<(String, usize)> {
+        self.heads.iter().find_map(|(name, head)| {
+            let at = head.snapshots.iter().position(|s| s.object == object)?;
+            Some((name.clone(), at))
+        })
+    }
+
+    /// Something that kept a snapshot is gone: it goes, too, if it is marked and nothing else keeps it.
+    pub fn settle(&mut self, object: u64) {
+        let Some((name, i)) = self.find(object) else { return };
+        let snap = &self.heads[&name].snapshots[i];
+        if snap.deferred && snap.holds.is_empty() && self.clones(object) == 0 {
+            let gone = self.heads.get_mut(&name).unwrap().snapshots.remove(i);
+            self.leave(&gone.blocks);
+        }
+    }
+
+    /// A clone and the head whose snapshot it is of change places.
+    pub fn promote(&mut self, clone: &str) {
+        let (origin, _) = self.heads[clone].origin.clone().unwrap();
+        let (old, at) = self.find(origin).unwrap();
+        let head = self.heads.get_mut(&old).unwrap();
+        let later = head.snapshots.split_off(at + 1);
+        let mut shared = std::mem::replace(&mut head.snapshots, later);
+        let newest = shared.last().unwrap().clone();
+        let before = head.origin.replace((newest.object, newest.blocks));
+        let (moved, kept) =
+            std::mem::take(&mut head.bookmarks).into_iter().partition(|b| b.txg <= newest.txg);
+        head.bookmarks = kept;
+        let head = self.heads.get_mut(clone).unwrap();
+        shared.append(&mut head.snapshots);
+        head.snapshots = shared;
+        head.bookmarks.extend::<Vec<Bookmark>>(moved);
+        head.origin = before;
     }
 
     /// What of `blocks` no dataset has any more waits to be freed.

@@ -318,14 +318,12 @@ fn create(
     let Some(parent) = dirs::find_dir(tx, &plan.parent)? else {
         return Ok(Err(ChangeError::NoParent));
     };
-    let mut needed: Vec<_> = plan.stored.iter().filter_map(props::feature_for).collect();
-    if let Format::Volume { block_size, .. } = plan.format {
-        needed.extend(props::feature_for(&Setting::number("volblocksize", block_size)));
-    }
-    for guid in needed {
-        if !features::is_enabled(tx, guid)? {
-            return Ok(Err(ChangeError::NeedsUpgrade));
-        }
+    let block_size = match plan.format {
+        Format::Volume { block_size, .. } => Some(Setting::number("volblocksize", block_size)),
+        Format::Filesystem { .. } => None,
+    };
+    if needs_upgrade(tx, plan.stored.iter().chain(&block_size))? {
+        return Ok(Err(ChangeError::NeedsUpgrade));
     }
     let stored: Vec<(&str, NewValue)> =
         plan.stored.iter().map(|s| (s.name.as_str(), s.value.clone())).collect();
@@ -354,6 +352,19 @@ fn create(
         record(tx, "set", &setting.recorded(), (&plan.name, made.ds_obj))?;
     }
     Ok(Ok(()))
+}
+
+/// Whether a value needs a feature that is not enabled.
+pub(super) fn needs_upgrade<'a>(
+    tx: &mut Tx<'_>,
+    settings: impl IntoIterator<Item = &'a Setting>,
+) -> std::result::Result<bool, DslWriteError> {
+    for guid in settings.into_iter().filter_map(props::feature_for) {
+        if !features::is_enabled(tx, guid)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Names of snapshots are compared as names of files are.

@@ -16,31 +16,39 @@
 //! | [`names`] | what names may be |
 //! | [`props`] | properties: which may be set to what |
 //! | `create` | new file systems and volumes |
+//! | `clone` | clones, and promoting them |
 //! | `destroy` | destroying; what goes with it, what that frees |
 //! | `rename` | renaming |
 //! | `set` | setting and inheriting properties |
 //! | `snapshot` | taking and renaming snapshots |
+//! | `rollback` | rolling back to a snapshot |
+//! | `holds` | holds on snapshots; bookmarks |
 //! | [`reserve`] | what a volume needs to be able to be filled |
 //! | `error` | refusals |
 //!
 //! Invariants: a task that is refused, at whatever point, has changed nothing: the engine takes back what
 //! it did. Records of history are in the transaction group of what they tell of.
 
+mod clone;
 mod create;
 mod destroy;
 mod error;
+mod holds;
 pub mod names;
 pub mod props;
 mod rename;
 pub mod reserve;
+mod rollback;
 mod set;
 mod snapshot;
 
+pub use clone::NewClone;
 pub use create::{
     Format, Kind, NewDataset, default_block_size, missing_ancestors, root_filesystem,
 };
 pub use destroy::{Dependent, Dependents, dependents, reclaimed, snapshots_of};
 pub use error::{ChangeError, Result};
+pub use rollback::Later;
 pub use set::{Failed, is_accounted};
 pub use snapshot::NewSnapshot;
 

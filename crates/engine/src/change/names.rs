@@ -22,6 +22,8 @@ impl Expected {
     pub const HEAD: Expected = Expected { head: true, snapshot: false, bookmark: false };
     /// A snapshot.
     pub const SNAPSHOT: Expected = Expected { head: false, snapshot: true, bookmark: false };
+    /// A bookmark.
+    pub const BOOKMARK: Expected = Expected { head: false, snapshot: false, bookmark: true };
 }
 
 /// Why `name` cannot be the name of what is expected.

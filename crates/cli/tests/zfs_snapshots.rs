@@ -1,0 +1,199 @@
+//! Snapshots are cloned, promoted, held, bookmarked and rolled back to by commands, mounted or not.
+//! OpenZFS's own `zdb` judges what is left.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
+mod common;
+
+use common::can_mount;
+use common::tank::Tank;
+use std::fs;
+
+#[test]
+fn clones_are_promoted_in_openzfs_words() {
+    let tank = Tank::unmounted();
+    for name in ["a", "a/b", "v"] {
+        tank.zfs(&format!("create tank/{name}"));
+    }
+    for name in ["one", "two", "three"] {
+        tank.zfs(&format!("snapshot tank/a@{name}"));
+    }
+    tank.zfs("clone -o compression=lz4 -o quota=64M tank/a@two tank/c");
+    tank.zfs("clone -p tank/a@two tank/x/y/c");
+    tank.zfs("clone -p tank/a@two tank/x/y/c");
+    tank.zfs("clone tank/a@one tank/older");
+    assert_eq!(tank.get("origin,compression,quota", "tank/c"), "tank/a@two\nlz4\n67108864");
+    assert_eq!(tank.get("clones", "tank/a@two"), "tank/c,tank/x/y/c");
+    for (line, why) in [
+        ("clone tank/a@nine tank/z", "cannot open 'tank/a@nine': dataset does not exist"),
+        ("clone tank/a@two tank/c", "cannot create 'tank/c': dataset already exists"),
+        ("clone tank/a@two tank/z/z", "cannot create 'tank/z/z': parent does not exist"),
+        ("clone tank/a@two pond/z", "cannot create 'pond/z': source and target pools differ"),
+        ("clone -o used=1 tank/a@two tank/z", "cannot create 'tank/z': 'used' is readonly"),
+        ("clone -o reservation=1T tank/a@two tank/z", "cannot create 'tank/z': out of space"),
+        ("promote tank/a", "cannot promote 'tank/a': not a cloned filesystem"),
+    ] {
+        assert_eq!(tank.refused(line), why, "{line}");
+    }
+    assert!(!tank.names().contains(&"tank/z".to_string()));
+
+    tank.zfs("snapshot tank/c@one");
+    assert_eq!(
+        tank.refused("promote tank/c"),
+        "cannot promote 'tank/c': conflicting snapshot 'one' from parent 'tank/a@two'"
+    );
+    tank.zfs("rename tank/c@one uno");
+    tank.zfs("promote tank/c");
+    let snapshots = tank.zfs("list -Ho name -t snapshot");
+    assert_eq!(snapshots, "tank/a@three\ntank/c@one\ntank/c@two\ntank/c@uno\n");
+    assert_eq!(tank.get("origin", "tank/a"), "tank/c@two");
+    assert_eq!(tank.get("origin", "tank/c"), "-");
+    assert_eq!(tank.get("origin", "tank/older"), "tank/c@one");
+    assert_eq!(tank.get("clones", "tank/c@two"), "tank/a,tank/x/y/c");
+    assert_eq!(
+        tank.refused("destroy tank/c@two"),
+        "cannot destroy 'tank/c@two': snapshot has dependent clones\n\
+         use '-R' to destroy the following datasets:\n\
+         tank/a@three\ntank/a/b\ntank/a\ntank/x/y/c"
+    );
+    let history = tank.session.run("zpool history -i tank").ok();
+    assert!(history.contains("clone tank/c ") && history.contains("promote tank/c "), "{history}");
+    // Promoting the other way gives the snapshots back.
+    tank.zfs("promote tank/a");
+    assert_eq!(tank.get("origin", "tank/c"), "tank/a@two");
+    tank.zfs("destroy -R tank/a@two");
+    assert_eq!(tank.zfs("list -Ho name -t snapshot"), "tank/a@one\ntank/a@three\n");
+    tank.finish();
+}
+
+#[test]
+fn holds_keep_snapshots() {
+    let tank = Tank::unmounted();
+    tank.zfs("create -p tank/a/b");
+    tank.zfs("snapshot -r tank/a@one");
+    tank.zfs("hold keep tank/a@one");
+    assert_eq!(
+        tank.refused("hold keep tank/a@one"),
+        "cannot hold snapshot 'tank/a@one': tag already exists on this dataset"
+    );
+    assert_eq!(
+        tank.refused("hold keep tank/a@nine"),
+        "cannot hold snapshot 'tank/a@nine': dataset does not exist"
+    );
+    assert_eq!(
+        tank.refused(&format!("hold {} tank/a@one", "t".repeat(256))),
+        "cannot hold snapshot 'tank/a@one': tag too long"
+    );
+    assert_eq!(tank.refused("hold keep tank/a"), "'tank/a' is not a snapshot");
+    // All of a recursive hold, or nothing of it.
+    tank.refused("hold -r keep tank/a@one");
+    assert_eq!(tank.get("userrefs", "tank/a/b@one"), "0");
+    tank.zfs("hold -r more tank/a@one");
+    assert_eq!(tank.get("userrefs", "tank/a@one"), "2");
+    assert_eq!(tank.zfs("holds -rHp tank/a@one").lines().count(), 3);
+    assert_eq!(
+        tank.refused("destroy tank/a@one"),
+        "cannot destroy snapshot tank/a@one: it's being held. \
+         Run 'zfs holds -r tank/a@one' to see holders."
+    );
+    tank.zfs("destroy -d tank/a@one");
+    assert_eq!(tank.get("defer_destroy", "tank/a@one"), "on");
+    assert_eq!(
+        tank.refused("release none tank/a@one"),
+        "cannot release hold from snapshot 'tank/a@one': no such tag on this dataset"
+    );
+    tank.zfs("release keep tank/a@one");
+    tank.zfs("clone tank/a@one tank/c");
+    tank.zfs("release -r more tank/a@one");
+    assert!(tank.names().contains(&"tank/a@one".to_string()), "the clone keeps it");
+    tank.zfs("destroy tank/c");
+    assert!(!tank.names().contains(&"tank/a@one".to_string()));
+    tank.zfs("hold last tank/a/b@one");
+    tank.zfs("destroy -d tank/a/b@one");
+    tank.zfs("release last tank/a/b@one");
+    assert!(!tank.names().contains(&"tank/a/b@one".to_string()));
+    tank.finish();
+}
+
+#[test]
+fn bookmarks_outlive_snapshots() {
+    let tank = Tank::unmounted();
+    tank.zfs("create tank/a");
+    tank.zfs("create tank/b");
+    tank.zfs("snapshot tank/a@one tank/b@one");
+    tank.zfs("bookmark tank/a@one tank/a#one");
+    tank.zfs("bookmark @one tank/a#again");
+    tank.zfs("bookmark tank/a#one #copy");
+    assert_eq!(tank.zfs("list -Ho name -t bookmark"), "tank/a#again\ntank/a#copy\ntank/a#one\n");
+    assert_eq!(tank.get("guid", "tank/a#copy"), tank.get("guid", "tank/a@one"));
+    for (line, why) in [
+        ("bookmark tank/a@one tank/a#one", "cannot create bookmark 'tank/a#one': bookmark exists"),
+        ("bookmark tank/a@two tank/a#x", "cannot open 'tank/a@two': dataset does not exist"),
+        (
+            "bookmark tank/b@one tank/a#x",
+            "cannot create bookmark 'tank/a#x': a bookmark of another dataset's snapshot is not \
+             supported",
+        ),
+        ("destroy tank/a#nine", "bookmark 'tank/a#nine' does not exist."),
+    ] {
+        assert_eq!(tank.refused(line), why, "{line}");
+    }
+    let said = tank.session.run("zfs destroy -r tank/a#one").fails(255);
+    assert_eq!(said, "recursive is not supported with bookmark");
+    tank.zfs("snapshot tank/a@two");
+    tank.zfs("destroy tank/a@one");
+    tank.zfs("destroy tank/a#one");
+    tank.zfs("destroy tank/a#again");
+    tank.zfs("destroy tank/a#copy");
+    assert_eq!(tank.zfs("list -Ho name -t bookmark"), "");
+    // They move with the snapshots of a promoted clone.
+    tank.zfs("bookmark tank/a@two tank/a#two");
+    tank.zfs("clone tank/a@two tank/c");
+    tank.zfs("promote tank/c");
+    assert_eq!(tank.zfs("list -Ho name -t bookmark"), "tank/c#two\n");
+    tank.finish();
+}
+
+#[test]
+fn a_mounted_file_system_is_rolled_back() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create tank/a");
+    fs::write(tank.path("tank/a/kept"), "old").unwrap();
+    tank.zfs("snapshot tank/a@one");
+    fs::write(tank.path("tank/a/kept"), "new").unwrap();
+    fs::write(tank.path("tank/a/more"), vec![7; 3 << 20]).unwrap();
+    tank.zfs("snapshot tank/a@two");
+    tank.zfs("bookmark tank/a@two tank/a#two");
+    tank.zfs("clone tank/a@two tank/c");
+    fs::remove_file(tank.path("tank/a/kept")).unwrap();
+
+    assert_eq!(
+        tank.refused("rollback tank/a@one"),
+        "cannot rollback to 'tank/a@one': more recent snapshots or bookmarks exist\n\
+         use '-r' to force deletion of the following snapshots and bookmarks:\n\
+         tank/a@two\ntank/a#two"
+    );
+    assert_eq!(
+        tank.refused("rollback -r tank/a@one"),
+        "cannot rollback to 'tank/a@one': clones of previous snapshots exist\n\
+         use '-R' to force deletion of the following clones and dependents:\ntank/c"
+    );
+    let in_use = fs::File::open(tank.path("tank/a/more")).unwrap();
+    tank.refused("rollback tank/a@two");
+    drop(in_use);
+    tank.refused("rollback tank/a");
+    tank.zfs("rollback tank/a@two");
+    assert_eq!(fs::read_to_string(tank.path("tank/a/kept")).unwrap(), "new");
+    let unchanged = "0";
+    assert_eq!(tank.get("usedbysnapshots", "tank/a").parse::<u64>().unwrap() > 0, true);
+    tank.zfs("rollback -R tank/a@one");
+    assert_eq!(fs::read_to_string(tank.path("tank/a/kept")).unwrap(), "old");
+    assert!(!tank.path("tank/a/more").exists());
+    assert_eq!(tank.names(), ["tank", "tank/a", "tank/a@one"]);
+    assert_eq!(tank.get("usedbysnapshots,written", "tank/a"), format!("{unchanged}\n0"));
+    fs::write(tank.path("tank/a/after"), "x").unwrap();
+    tank.finish();
+}

@@ -1,0 +1,109 @@
+//! Rolling a head back to its newest snapshot.
+//!
+//! The head takes over the snapshot's root block, sizes and features. What it killed since is on its
+//! deadlist and is in use again, so the list is replaced by an empty one of the same keys. What was born in
+//! it since is freed as the tree of a destroyed dataset is. A refreservation is then charged in full, since
+//! nothing is unique to the head any more.
+//!
+//! OpenZFS does the same in three steps: it clones the snapshot, swaps clone and head, and destroys the
+//! clone (`dsl_dataset_rollback_sync`).
+
+use super::destroy::{AtOnce, refuse_unsupported};
+use super::free::below_root;
+use super::space::{self, Delta, Part};
+use super::{DslWriteError, Result, Sizes, Tx};
+use super::{bookmarks, dataset, deadlist, destroy, features, snapshot};
+use cenote_format::dsl::{DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys};
+
+fn less(a: Sizes, b: Sizes) -> Sizes {
+    Sizes {
+        used: a.used.wrapping_sub(b.used),
+        compressed: a.compressed.wrapping_sub(b.compressed),
+        uncompressed: a.uncompressed.wrapping_sub(b.uncompressed),
+    }
+}
+
+fn referenced(ds: &DslDatasetPhys) -> Sizes {
+    Sizes { used: ds.referenced, compressed: ds.compressed, uncompressed: ds.uncompressed }
+}
+
+/// Whether the head `ds_obj` can be rolled back to its newest snapshot, once it has no intent log
+/// (`dsl_dataset_rollback_check`).
+///
+/// Errors: `NotFound` if it has no snapshot, `Again` if that was taken in this txg, `Exists` if there are
+/// later bookmarks, `NoSpace` if there is no room for the refreservation, `Unsupported`.
+pub fn check_rollback(tx: &mut Tx<'_>, ds_obj: u64) -> Result<AtOnce> {
+    let ds = tx.head(ds_obj)?;
+    refuse_unsupported(tx, ds_obj, ds.dir)?;
+    if ds.prev_snap == 0 || tx.dataset(ds.prev_snap)?.next_snap != ds_obj {
+        return Err(DslWriteError::NotFound);
+    }
+    if ds.prev_snap_txg >= tx.txg {
+        return Err(DslWriteError::Again);
+    }
+    if bookmarks::latest_txg(tx, ds_obj)? > ds.prev_snap_txg {
+        return Err(DslWriteError::Exists);
+    }
+    let reserved = space::refreservation(tx, &ds)?.min(ds.unique);
+    if reserved > space::available_to_dir(tx, ds.dir, None)? {
+        return Err(DslWriteError::NoSpace);
+    }
+    AtOnce::of(tx, &ds)
+}
+
+/// Whether a snapshot is the newest one of the head `ds_obj`.
+///
+/// Errors: `Invalid` for a snapshot in place of the head.
+pub fn is_newest(tx: &mut Tx<'_>, ds_obj: u64, snap_obj: u64) -> Result<bool> {
+    Ok(tx.head(ds_obj)?.prev_snap == snap_obj)
+}
+
+/// Rolls a head back that was [checked](check_rollback) and has not changed since, but for its intent log.
+///
+/// Errors: `Busy` if there is an intent log, which has to be destroyed before.
+pub fn rollback(tx: &mut Tx<'_>, ds_obj: u64, at_once: AtOnce) -> Result<()> {
+    let mut ds = tx.head(ds_obj)?;
+    if snapshot::has_log(tx, ds_obj, &ds)? {
+        return Err(DslWriteError::Busy);
+    }
+    let snap = tx.snapshot(ds.prev_snap)?;
+    dataset::drop_livelist(tx, ds.dir)?;
+
+    let dead = deadlist::total(tx, ds.deadlist)?;
+    let mut born = referenced(&ds);
+    born.add(dead);
+    let born = less(born, referenced(&snap));
+    destroy::free_tree(tx, at_once, (&ds.bp, ds.prev_snap_txg), born)?;
+    space::charge(tx, ds.dir, Part::Head, Delta::less(born))?;
+    let dir = tx.dir(ds.dir)?;
+    let origin_txg = dataset::origin_txg(tx, &dir)?;
+    let revived = deadlist::range(tx, ds.deadlist, origin_txg, u64::MAX)?;
+    space::shift(tx, ds.dir, revived.used, Part::Snapshots, Part::Head)?;
+    let again = space::refreservation(tx, &ds)?.min(ds.unique);
+    space::charge(tx, ds.dir, Part::RefReservation, Delta::used(again as i64))?;
+
+    let empty = deadlist::clone(tx, ds.deadlist, u64::MAX)?;
+    deadlist::free(tx, ds.deadlist)?;
+    features::deactivate_all(tx, ds_obj)?;
+    features::inherit(tx, ds.prev_snap, ds_obj)?;
+    ds.deadlist = empty;
+    ds.bp = snap.bp;
+    ds.referenced = snap.referenced;
+    ds.compressed = snap.compressed;
+    ds.uncompressed = snap.uncompressed;
+    ds.unique = 0;
+    ds.flags |= DS_FLAG_UNIQUE_ACCURATE;
+    tx.set_dataset(ds_obj, &ds)?;
+    tx.edit_dataset(ds.prev_snap, |snap| snap.unique = 0)?;
+    bookmarks::next_changed(tx, ds_obj, ds.prev_snap)
+}
+
+impl AtOnce {
+    /// What is to be freed at once of a head's tree, beyond its newest snapshot and below its root block.
+    pub(super) fn of(tx: &mut Tx<'_>, ds: &DslDatasetPhys) -> Result<AtOnce> {
+        match features::is_enabled(tx, destroy::ASYNC_DESTROY)? {
+            true => Ok(AtOnce(None)),
+            false => Ok(AtOnce(Some(below_root(tx, &ds.bp, ds.prev_snap_txg)?))),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Clones, and promoting them.
+
+use super::create::needs_upgrade;
+use super::props::{self, On, Setting};
+use super::{
+    ChangeError, Changes, Request, Result, dirs, find_head, find_snapshot, names, record, set,
+};
+use crate::SpaceCheck;
+use cenote_dsl::write::dataset;
+use cenote_dsl::write::promote::{conflicts, promote};
+use cenote_dsl::write::props::{NewValue, in_contents};
+use cenote_dsl::{DatasetKind, Dsl};
+use cenote_format::nvlist::{NvList, NvValue};
+
+/// A clone that is to be created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewClone {
+    /// The full name of the snapshot.
+    pub origin: String,
+    /// The full name of the clone.
+    pub name: String,
+    /// Its properties, as users write them.
+    pub props: Vec<(String, String)>,
+}
+
+/// What is known before the sync task.
+struct Plan {
+    parent: String,
+    leaf: String,
+    stored: Vec<Setting>,
+    /// Quotas and reservations.
+    accounted: Vec<Setting>,
+    request: Request,
+}
+
+impl Changes {
+    /// Creates a clone of a snapshot (`dsl_dataset_clone`).
+    ///
+    /// # Errors
+    /// The name or a property is not right, there is no such snapshot or no parent, there is no space for
+    /// what is to be reserved: then it is not there.
+    pub fn clone_snapshot(&self, new: &NewClone) -> Result<()> {
+        let plan = self.plan_clone(new)?;
+        let (request, new) = (plan.request.clone(), new.clone());
+        let done = self.request((SpaceCheck::Normal, 5), request, move |context| {
+            let tx = &mut context.tx;
+            let (_, origin) = find_snapshot(tx, &new.origin)?;
+            let Some(parent) = dirs::find_dir(tx, &plan.parent)? else {
+                return Ok(Ok(Err(ChangeError::NoParent)));
+            };
+            if needs_upgrade(tx, &plan.stored)? {
+                return Ok(Ok(Err(ChangeError::NeedsUpgrade)));
+            }
+            let stored: Vec<(&str, NewValue)> =
+                plan.stored.iter().map(|s| (s.name.as_str(), s.value.clone())).collect();
+            let made = dataset::create(tx, parent, &plan.leaf, &stored, Some(origin))?;
+            let what = format!("origin={} ({origin})", new.origin);
+            record(tx, "clone", &what, (&new.name, made.ds_obj))?;
+            for setting in &plan.stored {
+                set::activate(tx, made.ds_obj, setting)?;
+                record(tx, "set", &setting.recorded(), (&new.name, made.ds_obj))?;
+            }
+            let refused = set::account(tx, made.dir_obj, &plan.accounted)?;
+            if let Some(failed) = refused.into_iter().next() {
+                return Ok(Ok(Err(match failed.error {
+                    ChangeError::QuotaTooSmall | ChangeError::ReservationTooLarge => {
+                        ChangeError::NoSpace
+                    }
+                    other => other,
+                })));
+            }
+            for setting in &plan.accounted {
+                record(tx, "set", &setting.recorded(), (&new.name, made.ds_obj))?;
+            }
+            Ok(Ok(Ok(())))
+        });
+        done.flatten()
+    }
+
+    fn plan_clone(&self, new: &NewClone) -> Result<Plan> {
+        names::check_new(&new.name, names::Expected::HEAD)?;
+        let (parent, leaf) = names::split(&new.name)?;
+        let view = self.engine.pool();
+        if new.name.split('/').next() != Some(view.name()) {
+            return Err(ChangeError::Crosses("source and target pools differ"));
+        }
+        let above = view.dsl().find(parent)?.ok_or(ChangeError::NoParent)?;
+        if above.kind != DatasetKind::Filesystem {
+            return Err(ChangeError::ParentKind);
+        }
+        if view.dsl().find(&new.name)?.is_some() {
+            return Err(ChangeError::Exists);
+        }
+        let kind = self.kind_of(view.dsl(), &new.origin)?;
+        let settings = props::check(&new.props, On::New(kind))?;
+        if let Some(fixed) = settings.iter().find(|s| in_contents(&s.name)) {
+            return Err(ChangeError::Property(format!("'{}' is readonly", fixed.name)));
+        }
+        if settings.iter().any(|s| s.as_number() == Some(props::AUTO)) {
+            let what = "refreservation=auto for a clone";
+            return Err(ChangeError::Unsupported(what.into()));
+        }
+        let mut input = NvList::default();
+        input.set("origin", NvValue::String(new.origin.clone()));
+        input.set("props", NvValue::NvList(Setting::list(&settings)));
+        let (accounted, stored) =
+            settings.into_iter().partition(|s: &Setting| set::is_accounted(&s.name));
+        Ok(Plan {
+            parent: parent.into(),
+            leaf: leaf.into(),
+            stored,
+            accounted,
+            request: Request { name: "clone", input },
+        })
+    }
+
+    /// Whether a snapshot is of a file system or of a volume.
+    fn kind_of(&self, dsl: &Dsl, snapshot: &str) -> Result<DatasetKind> {
+        let head = snapshot.split('@').next().unwrap_or_default();
+        if dsl.find(snapshot)?.is_none() {
+            return Err(ChangeError::NotFound);
+        }
+        Ok(dsl.find(head)?.ok_or(ChangeError::NotFound)?.kind)
+    }
+
+    /// Makes a clone independent of its origin: the origin's snapshots up to that become the clone's, and
+    /// the origin's dataset becomes a clone (`dsl_dataset_promote`).
+    ///
+    /// # Errors
+    /// It is no clone; there is no room for what it takes over. With the short name of a snapshot that
+    /// both have, if that is the reason.
+    pub fn promote(&self, name: &str) -> std::result::Result<(), (Option<String>, ChangeError)> {
+        let name = name.to_string();
+        let done = self.task((SpaceCheck::Reserved, 16), move |context| {
+            let tx = &mut context.tx;
+            let (_, head) = find_head(tx, &name)?;
+            if let Some(taken) = conflicts(tx, head)?.into_iter().next() {
+                return Ok(Ok(Err(taken)));
+            }
+            promote(tx, head)?;
+            record(tx, "promote", " ", (&name, head))?;
+            Ok(Ok(Ok(())))
+        });
+        match done.map_err(|e| (None, e))? {
+            Ok(()) => Ok(()),
+            Err(taken) => Err((Some(taken), ChangeError::Exists)),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Holds on snapshots, and bookmarks.
+
+use super::names::{Expected, check_new};
+use super::{ChangeError, Changes, Request, Result, find_head, find_snapshot, record};
+use crate::SpaceCheck;
+use cenote_dsl::write::bookmarks::{self, Source};
+use cenote_dsl::write::holds::{self, Released};
+use cenote_dsl::write::{DslWriteError, snapshot as snaps};
+use cenote_format::nvlist::{NvList, NvValue};
+
+/// Why a hold was not set or released: of a snapshot, or of all.
+pub type NotHeld = (Option<String>, ChangeError);
+
+impl Changes {
+    /// Holds snapshots under `tag`: all or none of them (`dsl_dataset_user_hold`).
+    ///
+    /// # Errors
+    /// One of them has a hold of this tag or is not there; the tag is too long.
+    pub fn hold(&self, names: &[String], tag: &str) -> std::result::Result<(), NotHeld> {
+        if tag.len() > holds::MAX_TAG {
+            return Err((names.first().cloned(), ChangeError::Name("tag too long".into())));
+        }
+        let tags = |tag: &str| NvValue::String(tag.to_string());
+        let pairs = names.iter().map(|name| (name.clone(), tags(tag))).collect();
+        let mut request = Request { name: "hold", input: NvList::default() };
+        request.input.set("holds", NvValue::NvList(NvList { pairs }));
+        let (names, tag) = (names.to_vec(), tag.to_string());
+        let done = self.request((SpaceCheck::Reserved, 1), request, move |context| {
+            let tx = &mut context.tx;
+            for name in names {
+                let held = find_snapshot(tx, &name)
+                    .and_then(|(_, object)| Ok((object, holds::hold(tx, object, &tag)?)));
+                match held {
+                    Ok((object, holds)) => {
+                        let what = format!("tag={tag} temp=0 refs={holds}");
+                        record(tx, "hold", &what, (&name, object))?;
+                    }
+                    Err(DslWriteError::Exists) => {
+                        let why = "tag already exists on this dataset";
+                        return Ok(Ok(Err((name, ChangeError::Crosses(why)))));
+                    }
+                    Err(DslWriteError::NotFound) => {
+                        return Ok(Ok(Err((name, ChangeError::NotFound))));
+                    }
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(Ok(Ok(())))
+        });
+        done.map_err(|e| (None, e))?.map_err(|(name, e)| (Some(name), e))
+    }
+
+    /// Releases the hold `tag` of snapshots: all or none of them (`dsl_dataset_user_release`). Returns those
+    /// that were kept by nothing else any more and are gone.
+    ///
+    /// # Errors
+    /// One of them has no such hold or is not there.
+    pub fn release(
+        &self,
+        names: &[String],
+        tag: &str,
+    ) -> std::result::Result<Vec<String>, NotHeld> {
+        let mut held = NvList::default();
+        for name in names {
+            let tags = NvList { pairs: vec![(tag.to_string(), NvValue::Boolean)] };
+            held.set(name, NvValue::NvList(tags));
+        }
+        let request = Request { name: "release", input: held };
+        let (names, tag) = (names.to_vec(), tag.to_string());
+        let done = self.request((SpaceCheck::Nothing, 0), request, move |context| {
+            let tx = &mut context.tx;
+            let mut gone = Vec::new();
+            for name in names {
+                let object = match find_snapshot(tx, &name) {
+                    Ok((_, object)) => object,
+                    Err(DslWriteError::NotFound) => {
+                        return Ok(Ok(Err((name, ChangeError::NotFound))));
+                    }
+                    Err(e) => return Err(e),
+                };
+                let left = match holds::release(tx, object, &tag) {
+                    Ok(Released::Left(left)) => left,
+                    Ok(Released::Destroyed) => {
+                        gone.push(name.clone());
+                        0
+                    }
+                    Err(DslWriteError::NotFound) => {
+                        let why = "no such tag on this dataset";
+                        return Ok(Ok(Err((name, ChangeError::Crosses(why)))));
+                    }
+                    Err(e) => return Err(e),
+                };
+                record(tx, "release", &format!("tag={tag} refs={left}"), (&name, object))?;
+            }
+            Ok(Ok(Ok(gone)))
+        });
+        done.map_err(|e| (None, e))?.map_err(|(name, e)| (Some(name), e))
+    }
+
+    /// Creates the bookmark `name` (`pool/fs#bookmark`) of a snapshot or bookmark of the same dataset
+    /// (`dsl_bookmark_create`).
+    ///
+    /// # Errors
+    /// The name cannot be or is taken; there is no such source; it is of another dataset.
+    pub fn bookmark(&self, source: &str, name: &str) -> Result<()> {
+        check_new(name, Expected::BOOKMARK)?;
+        let split = |name: &str| {
+            let (head, short) = name.split_once(['@', '#'])?;
+            Some((head.to_string(), short.to_string()))
+        };
+        let (Some((head, short)), Some((from, of))) = (split(name), split(source)) else {
+            return Err(ChangeError::NotFound);
+        };
+        if from.split('/').next() != head.split('/').next() {
+            return Err(ChangeError::Crosses("bookmark is in a different pool"));
+        }
+        if from != head {
+            return Err(ChangeError::Unsupported(
+                "a bookmark of another dataset's snapshot".into(),
+            ));
+        }
+        let of_snapshot = source.contains('@');
+        let mut request = Request { name: "bookmark", input: NvList::default() };
+        request.input.set(name, NvValue::String(source.to_string()));
+        let done = self.request((SpaceCheck::Normal, 1), request, move |context| {
+            let tx = &mut context.tx;
+            let (_, object) = find_head(tx, &head)?;
+            let (source, target) = match of_snapshot {
+                true => {
+                    let snap = snaps::find_snapshot(tx, object, &of)?;
+                    let snap = snap.ok_or(DslWriteError::NotFound)?;
+                    (Source::Snapshot(snap), snap)
+                }
+                false => (Source::Bookmark(of), 0),
+            };
+            let txg = bookmarks::create(tx, object, &short, &source)?;
+            let what = format!("name={short} creation_txg={txg} target_snap={target} redact_obj=0");
+            record(tx, "bookmark", &what, (&head, object))?;
+            Ok(Ok(Ok::<(), ChangeError>(())))
+        });
+        done.flatten()
+    }
+
+    /// Destroys bookmarks by their full names; those that are not there are no obstacle
+    /// (`dsl_bookmark_destroy`).
+    ///
+    /// # Errors
+    /// The pool's metadata cannot be read or written.
+    pub fn destroy_bookmarks(&self, names: &[String]) -> Result<()> {
+        let mut request = Request { name: "destroy_bookmarks", input: NvList::default() };
+        names.iter().for_each(|name| request.input.set(name, NvValue::Boolean));
+        let names = names.to_vec();
+        let done =
+            self.request((SpaceCheck::Reserved, names.len() as u64), request, move |context| {
+                let tx = &mut context.tx;
+                for name in &names {
+                    let Some((head, short)) = name.split_once('#') else { continue };
+                    let destroyed = find_head(tx, head).and_then(|(_, object)| {
+                        bookmarks::destroy(tx, object, short)?;
+                        Ok(object)
+                    });
+                    match destroyed {
+                        Ok(object) => {
+                            record(
+                                tx,
+                                "remove bookmark",
+                                &format!("name={short}"),
+                                (head, object),
+                            )?;
+                        }
+                        Err(DslWriteError::NotFound) => {}
+                        Err(e) => return Err(e),
+                    }
+                }
+                Ok(Ok(Ok::<(), ChangeError>(())))
+            });
+        done.flatten()
+    }
+}

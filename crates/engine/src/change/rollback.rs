@@ -1,0 +1,72 @@
+//! Rolling a file system or volume back to its newest snapshot.
+
+use super::{ChangeError, Changes, Result, find_snapshot, record};
+use crate::SpaceCheck;
+use cenote_dsl::Dataset;
+use cenote_dsl::write::{DslWriteError, rollback};
+
+/// Times that it is tried again, when the snapshot is from the same transaction group.
+const TRIES: usize = 16;
+
+/// What is later than a snapshot of the same dataset, and so in the way of a rollback.
+#[derive(Clone, Debug, Default)]
+pub struct Later {
+    /// Snapshots, in order of creation.
+    pub snapshots: Vec<Dataset>,
+    /// Bookmarks.
+    pub bookmarks: Vec<Dataset>,
+}
+
+impl Changes {
+    /// What is later than a snapshot.
+    ///
+    /// # Errors
+    /// There is no such snapshot; the pool's metadata cannot be read.
+    pub fn later_than(&self, snapshot: &str) -> Result<Later> {
+        let view = self.engine.pool();
+        let dsl = view.dsl();
+        let since = dsl.find(snapshot)?.ok_or(ChangeError::NotFound)?;
+        let head = dsl.find(since.head_name())?.ok_or(ChangeError::NotFound)?;
+        let txg = since.ds.creation_txg;
+        let mut later =
+            Later { snapshots: dsl.snapshots(&head)?, bookmarks: dsl.bookmarks(&head)? };
+        later.snapshots.retain(|s| s.ds.creation_txg > txg);
+        later.bookmarks.retain(|b| b.bookmark.is_some_and(|phys| phys.creation_txg > txg));
+        Ok(later)
+    }
+
+    /// Rolls a file system or volume that nobody has open back to `snapshot`, its newest one
+    /// (`dsl_dataset_rollback`). What was written since is freed in the background.
+    ///
+    /// # Errors
+    /// There is no such snapshot, or it is not the newest; somebody has the dataset open; there is no room
+    /// for its refreservation.
+    pub fn rollback(&self, snapshot: &str) -> Result<()> {
+        for _ in 0..TRIES {
+            let snapshot = snapshot.to_string();
+            let done = self.task((SpaceCheck::Reserved, 1), move |context| {
+                let tx = &mut context.tx;
+                let (head, object) = find_snapshot(tx, &snapshot)?;
+                let name = snapshot.split('@').next().unwrap_or_default();
+                if !rollback::is_newest(tx, head, object)? {
+                    return Ok(Err(ChangeError::Exists));
+                }
+                let at_once = match rollback::check_rollback(tx, head) {
+                    Err(DslWriteError::Again) => return Ok(Ok(false)),
+                    checked => checked?,
+                };
+                context.check_intent_log(head)?;
+                context.retire(head)?;
+                context.destroy_intent_log(head, 0)?;
+                let tx = &mut context.tx;
+                rollback::rollback(tx, head, at_once)?;
+                record(tx, "rollback", " ", (name, head))?;
+                Ok(Ok(true))
+            });
+            if done? {
+                return Ok(());
+            }
+        }
+        Err(ChangeError::Busy)
+    }
+}
