@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::zfs::select::{Kinds, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
-use cenote_pool::change::ChangeError;
+use cenote_engine::change::ChangeError;
 use std::ffi::OsString;
 use std::sync::Arc;
 

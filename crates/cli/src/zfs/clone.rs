@@ -6,8 +6,8 @@ use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::zfs::select::{Kinds, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
-use cenote_pool::change::names::{Expected, check_new};
-use cenote_pool::change::{ChangeError, NewClone};
+use cenote_engine::change::names::{Expected, check_new};
+use cenote_engine::change::{ChangeError, NewClone};
 use std::ffi::OsString;
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ use crate::pools::Imported;
 use crate::zfs::select::{Kinds, Selection, open, select};
 use cenote_command::clock;
 use cenote_command::outcome::{Outcome, Stop, usage};
-use cenote_pool::change::ChangeError;
+use cenote_engine::change::ChangeError;
 use std::ffi::OsString;
 use std::sync::Arc;
 

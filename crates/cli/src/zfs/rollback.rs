@@ -13,7 +13,7 @@ use crate::pools::Imported;
 use crate::zfs::select::{Kinds, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::{Dataset, DatasetKind};
-use cenote_pool::change::{ChangeError, Changes, Later, dependents};
+use cenote_engine::change::{ChangeError, Changes, Later, dependents};
 use std::ffi::OsString;
 use std::sync::Arc;
 
