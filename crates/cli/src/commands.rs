@@ -3,7 +3,8 @@
 
 use crate::context::Context;
 use crate::dispatch::Where;
-use crate::options::{Spec, parse};
+use crate::json;
+use crate::options::{Spec, parse_with_long};
 use cenote_command::outcome::{Outcome, fail, usage as wrong};
 use std::ffi::OsString;
 
@@ -149,16 +150,38 @@ impl Tool {
     }
 }
 
+/// The version of OpenZFS that the commands keep to, which programs look for, and ours behind it.
+const USERLAND: &str = concat!("zfs-2.4.4-cenote-", env!("CARGO_PKG_VERSION"));
+/// The same for what stands in the place of the kernel module.
+const KERNEL: &str = concat!("zfs-kmod-2.4.4-cenote-", env!("CARGO_PKG_VERSION"));
+
 fn version() -> String {
-    format!("cenote-{}\n", env!("CARGO_PKG_VERSION"))
+    format!("{USERLAND}\n{KERNEL}\n")
 }
 
-/// `zpool version` and `zfs version`.
-pub fn print_version(args: &[OsString], ctx: &mut Context) -> Outcome {
-    let spec = Spec { refused: "j", refused_long: &["json"], ..Spec::default() };
-    if !parse(args, spec)?.operands.is_empty() {
+/// `zpool version`.
+pub fn zpool_version(args: &[OsString], ctx: &mut Context) -> Outcome {
+    print_version("zpool version", args, ctx)
+}
+
+/// `zfs version`.
+pub fn zfs_version(args: &[OsString], ctx: &mut Context) -> Outcome {
+    print_version("zfs version", args, ctx)
+}
+
+fn print_version(command: &str, args: &[OsString], ctx: &mut Context) -> Outcome {
+    let spec = Spec { short: "j", ..Spec::default() };
+    let parsed = parse_with_long(args, spec, &[("json", 'j')])?;
+    if !parsed.operands.is_empty() {
         return wrong("too many arguments");
     }
-    write!(ctx.out, "{}", version())?;
+    if parsed.options.is_empty() {
+        write!(ctx.out, "{}", version())?;
+        return Ok(0);
+    }
+    let mut versions = serde_json::Map::new();
+    versions.insert("userland".into(), USERLAND.into());
+    versions.insert("kernel".into(), KERNEL.into());
+    writeln!(ctx.out, "{}", json::document(command, "zfs_version", versions)?)?;
     Ok(0)
 }

@@ -19,7 +19,7 @@
 //! | [`client`], [`server`], [`protocol`], [`socket`] | the two ends of the socket |
 //! | [`commands`] | tables of commands, usage messages |
 //! | [`options`] | `getopt` habits, usage errors |
-//! | [`interval`], [`table`], [`vdevs`] | repeated reports, columns, the vdev tree |
+//! | [`interval`], [`table`], [`json`], [`vdevs`] | repeated reports, columns, JSON, the vdev tree |
 //! | [`zpool`], [`zfs`] | the commands, one room per group; `zdb` is a crate of its own |
 //! | [`locate`], [`list`], [`copy`] | `cenote ls`, `cat` and `cp` |
 //! | [`rewrite`] | `zfs rewrite`, `cenote rewrite` |
@@ -38,6 +38,7 @@ pub mod copy;
 pub mod daemon;
 pub mod dispatch;
 pub mod interval;
+pub mod json;
 pub mod link;
 pub mod list;
 pub mod locate;

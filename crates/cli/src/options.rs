@@ -53,6 +53,15 @@ impl Parsed {
 
 /// Takes the arguments after a command's name apart.
 pub fn parse(args: &[OsString], spec: Spec) -> Result<Parsed, Stop> {
+    parse_with_long(args, spec, &[])
+}
+
+/// The same with long options, each with the letter that it is reported as. None takes a value.
+pub fn parse_with_long(
+    args: &[OsString],
+    spec: Spec,
+    long: &[(&str, char)],
+) -> Result<Parsed, Stop> {
     let mut parsed = Parsed::default();
     let mut parser = lexopt::Parser::from_args(args.iter().map(OsString::as_os_str));
     loop {
@@ -69,6 +78,11 @@ pub fn parse(args: &[OsString], spec: Spec) -> Result<Parsed, Stop> {
                 {
                     parsed.operands.extend(rest);
                 }
+            }
+            lexopt::Arg::Long(name) if long.iter().any(|(known, _)| *known == name) => {
+                let letters = long.iter().filter(|(known, _)| *known == name);
+                let opts = letters.map(|(_, l)| Opt { letter: *l, value: OsString::new() });
+                parsed.options.extend(opts);
             }
             lexopt::Arg::Long(name) if spec.refused_long.contains(&name) => {
                 return usage(format!("unsupported option: --{name}"));

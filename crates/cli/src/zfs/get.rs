@@ -1,12 +1,15 @@
 //! `zfs get`, and the layout that `zpool get` shares.
 
 use crate::context::Context;
-use crate::options::{Spec, parse};
+use crate::json::{self, Json, document};
+use crate::options::{Spec, parse_with_long};
 use crate::zfs::properties::{column, resolve, visible};
 use crate::zfs::select::{Kinds, Node, Selection, depth, select};
 use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_dsl::props::is_user;
 use cenote_dsl::{PropValue, Source};
+use serde_json::{Map, Value};
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
@@ -172,13 +175,13 @@ impl Sources {
     }
 }
 
-const SPEC: Spec = Spec { short: "d:o:s:rt:Hp", refused: "j", refused_long: &["json", "json-int"] };
+const SPEC: Spec = Spec { short: "d:o:s:rt:Hjp", refused: "", refused_long: &[] };
 const FIELDS: &[Field] =
     &[Field::Name, Field::Property, Field::Value, Field::Received, Field::Source];
 
 /// Runs `zfs get`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
-    let parsed = parse(args, SPEC)?;
+    let parsed = parse_with_long(args, SPEC, json::LONG_DATASETS)?;
     let mut what = Selection::of(Kinds::ALL);
     let mut sources = Sources(None);
     let (mut scripted, mut literal, mut fields) = (false, false, Field::DEFAULT.to_vec());
@@ -194,6 +197,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             _ => {}
         }
     }
+    let letters: String = parsed.options.iter().map(|o| o.letter).collect();
+    let json = Json::of(&letters)?;
+    literal |= json.is_some_and(|json| json.ints);
     let mut names = parsed.names();
     if names.is_empty() {
         return usage("missing property argument");
@@ -222,6 +228,11 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             }
         }
     }
+    if let Some(json) = json {
+        lines.retain(|l| sources.has(&l.source));
+        print_json(&nodes, &lines, json, ctx)?;
+        return Ok(i32::from(!good));
+    }
     let mut layout = Layout { fields, scripted, property_width: 0, value_width: 0 };
     measure(&mut layout, properties.as_deref(), &lines, literal);
     if properties.is_none() {
@@ -231,6 +242,23 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let longest = nodes.iter().map(|n| n.dataset.name.chars().count()).max().unwrap_or(0);
     layout.print(&lines, longest, &mut ctx.out)?;
     Ok(i32::from(!good))
+}
+
+/// The properties of each dataset that has any to show.
+fn print_json(nodes: &[Node], lines: &[Line], json: Json, ctx: &mut Context) -> Result<(), Stop> {
+    let mut shown: HashMap<&str, Map<String, Value>> = HashMap::new();
+    for line in lines {
+        let value = json.property(&line.value, &line.source, line.received.as_deref())?;
+        shown.entry(&line.name).or_default().insert(line.property.clone(), value);
+    }
+    let mut entries = Map::new();
+    for node in nodes {
+        let Some(properties) = shown.remove(node.dataset.name.as_str()) else { continue };
+        let mut head = json.dataset(node);
+        head.insert("properties".into(), Value::Object(properties));
+        entries.insert(node.dataset.name.clone(), Value::Object(head));
+    }
+    Ok(writeln!(ctx.out, "{}", document("zfs get", "datasets", entries)?)?)
 }
 
 type Values = Vec<(String, PropValue)>;

@@ -1,21 +1,22 @@
 //! `zfs list`.
 
 use crate::context::Context;
-use crate::options::{Spec, parse};
+use crate::json::{self, Json, document};
+use crate::options::{Spec, parse_with_long};
 use crate::table::{Column, Table};
 use crate::zfs::properties::{column, resolve, sort_key, visible};
 use crate::zfs::select::{Kinds, Node, Selection, depth, select};
 use cenote_command::outcome::{Outcome, Stop};
 use cenote_dsl::props::is_user;
+use serde_json::{Map, Value};
 use std::ffi::OsString;
 
 const DEFAULT: &str = "name,used,available,referenced,mountpoint";
-const SPEC: Spec =
-    Spec { short: "HS:d:o:prs:t:", refused: "j", refused_long: &["json", "json-int"] };
+const SPEC: Spec = Spec { short: "HS:d:jo:prs:t:", refused: "", refused_long: &[] };
 
 /// Runs `zfs list`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
-    let parsed = parse(args, SPEC)?;
+    let parsed = parse_with_long(args, SPEC, json::LONG_DATASETS)?;
     let mut what = Selection { by_listsnapshots: true, ..Selection::of(Kinds::DATASET) };
     let (mut scripted, mut literal, mut fields) = (false, false, DEFAULT.to_string());
     for opt in &parsed.options {
@@ -33,6 +34,8 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             _ => {}
         }
     }
+    let letters: String = parsed.options.iter().map(|o| o.letter).collect();
+    let json = Json::of(&letters)?;
     let names = parsed.names();
     if fields == "space" && what.by_listsnapshots {
         what.kinds = what.kinds.without(Kinds::SNAPSHOT);
@@ -46,6 +49,10 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let (nodes, good) = select(ctx, &names, &what);
     if fields == "all" {
         properties.extend(user_properties(&nodes, ctx));
+    }
+    if let Some(json) = json {
+        let good = print_json(&nodes, &properties, json, literal, ctx)? && good;
+        return Ok(i32::from(!good));
     }
     let good = print(&nodes, &properties, scripted, literal, ctx)? && good;
     if nodes.is_empty() && good && !scripted {
@@ -79,6 +86,30 @@ fn user_properties(nodes: &[Node], ctx: &mut Context) -> Vec<String> {
         }
     }
     found
+}
+
+fn print_json(
+    nodes: &[Node],
+    properties: &[String],
+    json: Json,
+    literal: bool,
+    ctx: &mut Context,
+) -> Result<bool, Stop> {
+    let mut good = true;
+    let mut entries = Map::new();
+    for node in nodes {
+        let mut shown = Map::new();
+        for property in properties.iter().filter(|p| *p != "name") {
+            let (value, read) = node.value_or_complain(property, ctx);
+            good &= read;
+            shown.insert(property.clone(), json.shown(value, literal)?);
+        }
+        let mut head = json.dataset(node);
+        head.insert("properties".into(), Value::Object(shown));
+        entries.insert(node.dataset.name.clone(), Value::Object(head));
+    }
+    writeln!(ctx.out, "{}", document("zfs list", "datasets", entries)?)?;
+    Ok(good)
 }
 
 fn print(

@@ -32,7 +32,7 @@ pub mod set;
 pub mod snapshot;
 mod usage;
 
-use crate::commands::{Command, Runs, Tool, print_version, row};
+use crate::commands::{Command, Runs, Tool, row, zfs_version};
 use crate::context::Context;
 use crate::dispatch::Where;
 use crate::rewrite;
@@ -41,7 +41,7 @@ use std::ffi::OsString;
 const TOOL: Tool = Tool {
     name: "zfs",
     commands: &[
-        row("version", Runs::Here(print_version), usage::VERSION),
+        row("version", Runs::Here(zfs_version), usage::VERSION),
         None,
         row("create", Runs::Pools(create::run), usage::CREATE),
         row("destroy", Runs::Pools(destroy::run), usage::DESTROY),

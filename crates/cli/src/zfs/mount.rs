@@ -3,29 +3,32 @@
 mod progress;
 
 use crate::context::Context;
+use crate::json::document;
 use crate::mounts::moving::refresh;
 use crate::mounts::table::{Way, unmount_each};
 use crate::mounts::{Directory, How, Listed, NotMounted, mount_one, mount_or_say, mountable};
-use crate::options::{Spec, commas, parse};
+use crate::options::{Spec, commas, parse, parse_with_long};
 use crate::zfs::select::{Kinds, Node, mounted, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use progress::Progress;
+use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Instant;
 
-const MOUNT: Spec = Spec { short: "aRlvo:Of", refused: "j", refused_long: &["json"] };
+const MOUNT: Spec = Spec { short: "aRjlvo:Of", refused: "", refused_long: &[] };
 const UNMOUNT: Spec = Spec { short: "af", refused: "u", refused_long: &[] };
 
 /// Runs `zfs mount`.
 pub fn mount(args: &[OsString], ctx: &mut Context) -> Outcome {
-    let parsed = parse(args, MOUNT)?;
+    let parsed = parse_with_long(args, MOUNT, &[("json", 'j')])?;
     let mut how = How::default();
-    let (mut all, mut below, mut verbose) = (false, false, false);
+    let (mut all, mut below, mut verbose, mut json) = (false, false, false, false);
     for opt in &parsed.options {
         match opt.letter {
             'a' => all = true,
             'R' => below = true,
+            'j' => json = true,
             'O' => how.overlay = true,
             'f' => how.force = true,
             'o' if opt.value.is_empty() => return usage("empty mount options (-o) specified"),
@@ -36,7 +39,11 @@ pub fn mount(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     let names = parsed.names();
     match names.as_slice() {
-        [_, ..] if all => usage("too many arguments"),
+        [_, ..] if all || json => usage("too many arguments"),
+        [] if json && (all || below || !how.options.is_empty()) => {
+            usage("-j lists what is mounted, and cannot be combined with what mounts")
+        }
+        [] if json => list_json(ctx),
         [] if below => usage("no dataset provided"),
         names if all || below => mount_many(names, &how, verbose, ctx),
         [] if !how.options.is_empty() => usage("missing filesystem argument (specify -a for all)"),
@@ -51,6 +58,19 @@ fn list(ctx: &mut Context) -> Outcome {
     for Listed { dataset, mountpoint } in mounted(ctx).map_err(Stop::Fail)? {
         writeln!(ctx.out, "{dataset:<30}  {}", mountpoint.display())?;
     }
+    Ok(0)
+}
+
+/// The same as JSON.
+fn list_json(ctx: &mut Context) -> Outcome {
+    let mut entries = Map::new();
+    for Listed { dataset, mountpoint } in mounted(ctx).map_err(Stop::Fail)? {
+        let mut entry = Map::new();
+        entry.insert("filesystem".into(), dataset.as_str().into());
+        entry.insert("mountpoint".into(), mountpoint.to_string_lossy().into());
+        entries.insert(dataset, Value::Object(entry));
+    }
+    writeln!(ctx.out, "{}", document("zfs mount", "datasets", entries)?)?;
     Ok(0)
 }
 

@@ -6,15 +6,15 @@ pub const CREATE: &str = "\tcreate [-Pnp[p]uv] [-o property=value] ... <filesyst
 pub const DESTROY: &str = "\tdestroy [-fnpRrv] <filesystem|volume>\n\
     \tdestroy [-dnpRrv] <filesystem|volume>@<snap>[%<snap>][,...]\n\
     \tdestroy <filesystem|volume>#<bookmark>\n";
-pub const GET: &str = "\tget [-rHp] [-d max] [-o \"all\" | field[,...]]\n\
+pub const GET: &str = "\tget [-rHjp] [-d max] [-o \"all\" | field[,...]]\n\
     \t    [-t type[,...]] [-s source[,...]]\n\
     \t    <\"all\" | property[,...]> [filesystem|volume|snapshot|bookmark] ...\n";
 pub const INHERIT: &str = "\tinherit [-rS] <property> <filesystem|volume|snapshot> ...\n";
 pub const UPGRADE: &str = "\tupgrade [-v]\n\tupgrade [-r] [-V version] <-a | filesystem ...>\n";
-pub const LIST: &str = "\tlist [-Hp] [-r|-d max] [-o property[,...]] \
+pub const LIST: &str = "\tlist [-Hjp] [-r|-d max] [-o property[,...]] \
     [-s property]...\n\
     \t    [-S property]... [-t type[,...]] [filesystem|volume|snapshot] ...\n";
-pub const MOUNT: &str = "\tmount\n\tmount [-flvO] [-o opts] <-a|-R filesystem|filesystem>\n";
+pub const MOUNT: &str = "\tmount [-j]\n\tmount [-flvO] [-o opts] <-a|-R filesystem|filesystem>\n";
 pub const PROMOTE: &str = "\tpromote <clone-filesystem>\n";
 pub const RECEIVE: &str = "\treceive [-vMnsFhu] [-o <property>=<value>] ... [-x <property>] ...\n\
     \t    <filesystem|volume|snapshot>\n\
@@ -72,7 +72,7 @@ pub const CHANGE_KEY: &str = "\tchange-key [-l] [-o keyformat=<value>]\n\
     \t    [-o keylocation=<value>] [-o pbkdf2iters=<value>]\n\
     \t    <filesystem|volume>\n\
     \tchange-key -i [-l] <filesystem|volume>\n";
-pub const VERSION: &str = "\tversion\n";
+pub const VERSION: &str = "\tversion [-j]\n";
 pub const REDACT: &str = "\tredact <snapshot> <bookmark> <redaction_snapshot> ...\n";
 pub const REWRITE: &str = "\trewrite [-CPSrvx] [-o <offset>] [-l <length>] <directory|file ...>\n";
 pub const WAIT: &str = "\twait [-t <activity>] <filesystem>\n";

@@ -1,7 +1,8 @@
 //! `zpool get`.
 
 use crate::context::Context;
-use crate::options::{Spec, parse};
+use crate::json::{self, Json, document};
+use crate::options::{Spec, parse_with_long};
 use crate::pools::Imported;
 use crate::zfs::get::{Field, Layout, Line};
 use crate::zpool::properties::{column, resolve, visible};
@@ -9,14 +10,14 @@ use crate::zpool::select::{IN_THIS_POOL, kind, open, select};
 use cenote_command::outcome::{Outcome, fail, usage};
 use cenote_dsl::props::is_user;
 use cenote_dsl::{PropValue, Source};
+use serde_json::{Map, Value};
 use std::ffi::OsString;
 
-const SPEC: Spec =
-    Spec { short: "Hpo:", refused: "j", refused_long: &["json", "json-int", "json-pool-key-guid"] };
+const SPEC: Spec = Spec { short: "Hjpo:", refused: "", refused_long: &[] };
 
 /// Runs `zpool get`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
-    let parsed = parse(args, SPEC)?;
+    let parsed = parse_with_long(args, SPEC, json::LONG)?;
     let (mut scripted, mut literal, mut fields) = (false, false, Field::DEFAULT.to_vec());
     for opt in &parsed.options {
         match opt.letter {
@@ -26,6 +27,8 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             _ => {}
         }
     }
+    let letters: String = parsed.options.iter().map(|o| o.letter).collect();
+    let json = Json::of(&letters)?;
     let mut names = parsed.names();
     if names.is_empty() {
         return usage("missing property argument");
@@ -42,6 +45,20 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let properties = if wanted == "all" { None } else { Some(resolve(&wanted)?) };
     let (pools, good) = select(ctx, &names);
     let mut lines = Vec::new();
+    if let Some(json) = json {
+        let mut entries = Map::new();
+        for imported in &pools {
+            let (key, mut head) = json.pool(imported, true);
+            let mut shown = Map::new();
+            for (property, value) in values(imported, properties.as_deref()) {
+                shown.insert(property, json.shown(Some(value), literal)?);
+            }
+            head.insert("properties".into(), Value::Object(shown));
+            entries.insert(key, Value::Object(head));
+        }
+        writeln!(ctx.out, "{}", document("zpool get", "pools", entries)?)?;
+        return Ok(i32::from(!good));
+    }
     for imported in &pools {
         for (property, value) in values(imported, properties.as_deref()) {
             let name = imported.name().to_string();

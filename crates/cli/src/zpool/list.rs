@@ -3,7 +3,8 @@
 use crate::context::Context;
 use crate::interval::Schedule;
 use crate::interval::Stamp;
-use crate::options::{Spec, interval_and_count, parse};
+use crate::json::{self, Json, document};
+use crate::options::{Spec, interval_and_count, parse_with_long};
 use crate::pools::Imported;
 use crate::table::{Column, Table};
 use crate::vdevs::{Item, items, names_width, style};
@@ -16,16 +17,14 @@ use cenote_pool::expandable;
 use cenote_pool::metaslab::stats::SpaceStats;
 use cenote_pool::status::{NameStyle, state_name};
 use cenote_vdev::Vdev;
+use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::io;
+use std::sync::Arc;
 
 const DEFAULT: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,capacity,\
                        dedupratio,health,altroot";
-const SPEC: Spec = Spec {
-    short: "gHLo:pPT:v",
-    refused: "j",
-    refused_long: &["json", "json-int", "json-pool-key-guid"],
-};
+const SPEC: Spec = Spec { short: "gHjLo:pPT:v", refused: "", refused_long: &[] };
 /// Least width of the names when vdevs are listed.
 const NAMES: usize = 9;
 
@@ -36,11 +35,12 @@ struct Show {
     scripted: bool,
     literal: bool,
     style: NameStyle,
+    json: Option<Json>,
 }
 
 /// Runs `zpool list`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
-    let parsed = parse(args, SPEC)?;
+    let parsed = parse_with_long(args, SPEC, json::LONG)?;
     let letters: String = parsed.options.iter().map(|o| o.letter).collect();
     let mut schedule = Schedule::default();
     let mut fields = DEFAULT.to_string();
@@ -62,7 +62,11 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         scripted: letters.contains('H'),
         literal: letters.contains('p'),
         style: style(&letters, ctx),
+        json: Json::of(&letters)?,
     };
+    if show.json.is_some() && show.verbose {
+        return usage("unsupported option: -v with -j");
+    }
     let mut names = parsed.names();
     (schedule.interval, schedule.count) = interval_and_count(&mut names)?;
     schedule.run(ctx, |number, ctx| report(&names, &show, number, ctx))
@@ -70,6 +74,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
 
 fn report(names: &[String], show: &Show, number: u64, ctx: &mut Context) -> Outcome {
     let (pools, good) = select(ctx, names);
+    if let Some(json) = show.json {
+        return report_json(&pools, show, json, good, ctx);
+    }
     if pools.is_empty() {
         if good && !show.scripted {
             writeln!(ctx.out, "no pools available")?;
@@ -108,6 +115,29 @@ fn report(names: &[String], show: &Show, number: u64, ctx: &mut Context) -> Outc
             print_item(imported, item, show, &table, ctx)?;
         }
     }
+    Ok(i32::from(!good))
+}
+
+fn report_json(
+    pools: &[Arc<Imported>],
+    show: &Show,
+    json: Json,
+    good: bool,
+    ctx: &mut Context,
+) -> Outcome {
+    let mut entries = Map::new();
+    for imported in pools {
+        let (key, mut head) = json.pool(imported, true);
+        let pool = imported.pool();
+        let mut properties = Map::new();
+        for property in show.properties.iter().filter(|p| *p != "name") {
+            let value = json.shown(imported.property(&pool, property), show.literal)?;
+            properties.insert(property.clone(), value);
+        }
+        head.insert("properties".into(), Value::Object(properties));
+        entries.insert(key, Value::Object(head));
+    }
+    writeln!(ctx.out, "{}", document("zpool list", "pools", entries)?)?;
     Ok(i32::from(!good))
 }
 

@@ -38,7 +38,7 @@ pub mod sync;
 pub mod upgrade;
 mod usage;
 
-use crate::commands::{Command, Runs, Tool, print_version, row};
+use crate::commands::{Command, Runs, Tool, row, zpool_version};
 use crate::context::Context;
 use crate::dispatch::Where;
 use std::ffi::OsString;
@@ -46,7 +46,7 @@ use std::ffi::OsString;
 const TOOL: Tool = Tool {
     name: "zpool",
     commands: &[
-        row("version", Runs::Here(print_version), usage::VERSION),
+        row("version", Runs::Here(zpool_version), usage::VERSION),
         None,
         row("create", Runs::Placed(create::place, create::run), usage::CREATE),
         row("destroy", Runs::Pools(destroy::run), usage::DESTROY),

@@ -20,7 +20,7 @@ pub const IMPORT: &str = "\timport [-d dir] [-D]\n\
 pub const IOSTAT: &str = "\tiostat [[-lq]|[-w]] [-T d | u] [-ghHLpPvy]\n\
     \t    [[pool ...]|[pool vdev ...]|[vdev ...]] [[-n] interval [count]]\n";
 pub const LABELCLEAR: &str = "\tlabelclear [-f] <vdev>\n";
-pub const LIST: &str = "\tlist [-gHLpPv] [-o property[,...]] [-T d|u] [pool] ...\n\
+pub const LIST: &str = "\tlist [-gHjLpPv] [-o property[,...]] [-T d|u] [pool] ...\n\
     \t    [interval [count]]\n";
 pub const PREFETCH: &str = "\tprefetch [-t <type>] <pool>\n";
 pub const OFFLINE: &str = "\toffline [-t] <pool> <device> ...\n";
@@ -36,7 +36,7 @@ pub const TRIM: &str = "\ttrim [-dw] [-r <rate>] [-c | -s] <-a | <pool> [<device
 pub const STATUS: &str = "\tstatus [-egLPpvx] [-T d|u] [pool] ... [interval [count]]\n";
 pub const UPGRADE: &str = "\tupgrade\n\tupgrade -v\n\tupgrade [-V version] <-a | pool ...>\n";
 pub const EVENTS: &str = "\tevents [-vHf [pool] | -c]\n";
-pub const GET: &str = "\tget [-Hp] [-o \"all\" | field[,...]]\n\
+pub const GET: &str = "\tget [-Hjp] [-o \"all\" | field[,...]]\n\
     \t    <\"all\" | property[,...]> <pool> ...\n";
 pub const SET: &str = "\tset <property=value> <pool>\n\tset <vdev_property=value> <pool> <vdev>\n";
 pub const SPLIT: &str = "\tsplit [-gLnPl] [-R altroot] [-o mntopts]\n\
@@ -45,6 +45,6 @@ pub const REGUID: &str = "\treguid [-g guid] <pool>\n";
 pub const SYNC: &str = "\tsync [pool] ...\n";
 pub const CONDENSE: &str =
     "\tcondense [-t <type>] [-c | -w] [-a | <pool> ...]\n\tcondense --types\n";
-pub const VERSION: &str = "\tversion\n";
+pub const VERSION: &str = "\tversion [-j]\n";
 pub const WAIT: &str = "\twait [-Hp] [-T d|u] [-t <activity>[,...]] <pool> [interval]\n";
 pub const DDTPRUNE: &str = "\tddtprune -d|-p <amount> <pool>\n";
