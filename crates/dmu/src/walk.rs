@@ -32,6 +32,86 @@ impl Object {
     }
 }
 
+/// A block pointer that [`Object::walk_changed`] meets: its place, and the pointer.
+#[derive(Clone, Copy, Debug)]
+pub struct Changed {
+    /// Level in the tree; 0 for data. Above 0 it is a hole.
+    pub level: u8,
+    /// The first data block that is below it.
+    pub first: u64,
+    /// Data blocks below it.
+    pub span: u64,
+    /// The pointer.
+    pub bp: BlockPointer,
+}
+
+impl Object {
+    /// Calls `f` for the data blocks, and for the holes of any level, that were born after transaction group
+    /// `after`, in the order of their numbers (`traverse_dataset`). Holes that do not say when they came to be
+    /// are among them. What comes below an older block is older and is not read. An error ends the walk.
+    pub fn walk_changed<E: From<Error>>(
+        &self,
+        after: u64,
+        f: &mut dyn FnMut(Changed) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let tree = self.tree();
+        let roots: Vec<Node> = tree.roots().collect();
+        WalkChanged { tree, after, f, seen: HashSet::new() }.nodes(&roots)
+    }
+}
+
+struct WalkChanged<'w, E> {
+    tree: Tree<'w>,
+    after: u64,
+    f: &'w mut dyn FnMut(Changed) -> std::result::Result<(), E>,
+    seen: HashSet<Dva>,
+}
+
+impl<E: From<Error>> WalkChanged<'_, E> {
+    /// Walks pointers of one level and everything below.
+    fn nodes(&mut self, nodes: &[Node]) -> std::result::Result<(), E> {
+        let changed = |bp: &BlockPointer| match bp.logical_birth() {
+            0 => bp.is_hole(),
+            birth => birth > self.after,
+        };
+        let nodes: Vec<&Node> = nodes.iter().filter(|n| changed(&n.bp)).collect();
+        let batch = (BATCH >> self.tree.dnode.indirect_shift.min(63)).max(1) as usize;
+        for batch in nodes.chunks(batch) {
+            let inner = batch.iter().filter(|n| n.level > 0 && !n.bp.is_hole());
+            let mut wanted = Vec::new();
+            for node in inner {
+                self.tree.check_node(node)?;
+                if node.bp.dva(0).is_some_and(|dva| !self.seen.insert(dva)) {
+                    let (blkid, level) = (node.blkid, node.level);
+                    let why = format!("block {blkid} of level {level} is linked twice");
+                    return Err(self.tree.corrupt(why).into());
+                }
+                wanted.push((node.bp, self.tree.bookmark(node.level, node.blkid)));
+            }
+            let mut blocks = self.tree.store.read_many(&wanted).into_iter();
+            for node in batch {
+                if node.level > 0 && !node.bp.is_hole() {
+                    let Some(block) = blocks.next() else { continue };
+                    let block = block.map_err(Error::from)?;
+                    let children = (0..self.tree.fan_out())
+                        .map(|index| self.tree.child(node, &block, index))
+                        .collect::<Result<Vec<Node>>>()?;
+                    self.nodes(&children)?;
+                    continue;
+                }
+                if !node.bp.is_hole() {
+                    self.tree.check_node(node)?;
+                }
+                let span = self.tree.span(node.level);
+                // Where this overflows no block can be.
+                let Some(first) = node.blkid.checked_mul(span) else { continue };
+                (self.f)(Changed { level: node.level, first, span, bp: node.bp })?;
+            }
+        }
+        Ok(())
+    }
+}
+
 struct Walk<'w, 'f> {
     f: &'w mut Visit<'f>,
     seen: HashSet<Dva>,

@@ -25,6 +25,7 @@
 //! | [`dataset`] | finding and listing datasets |
 //! | [`dir`] | DSL directories and their names |
 //! | [`props`] | properties: table, inheritance, computed values, display |
+//! | [`send`] | send streams |
 //! | [`space`] | space that is available, space written since a snapshot |
 //! | [`bpobj`], [`deadlist`] | lists of block pointers |
 //! | [`bounds`] | how much a pool can hold: when to stop |
@@ -45,6 +46,7 @@ pub mod deadlist;
 pub mod dir;
 pub mod human;
 pub mod props;
+pub mod send;
 pub mod space;
 pub mod tunables;
 pub mod write;

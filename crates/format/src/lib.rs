@@ -18,6 +18,7 @@
 //! | [`nvlist`] | packed nvlists, XDR encoding |
 //! | [`sa`] | system attribute headers (`sa_hdr_phys_t`) and layouts |
 //! | [`spacemap`] | `space_map_phys_t` and its entries, range-tree free of memory structures |
+//! | [`stream`] | send streams (`dmu_replay_record_t`) |
 //! | [`zap`] | `mzap_phys_t`, `zap_phys_t`, `zap_leaf_phys_t` |
 //! | [`zil`] | `zil_chain_t`, `lr_t` and the records of every `TX_*` |
 
@@ -34,6 +35,7 @@ pub mod label;
 pub mod nvlist;
 pub mod sa;
 pub mod spacemap;
+pub mod stream;
 pub mod zap;
 pub mod zil;
 

@@ -306,6 +306,31 @@ impl Store {
         done
     }
 
+    /// Reads many blocks as they are on disk, compressed (`ZIO_FLAG_RAW_COMPRESS`); verified, in the order of
+    /// `reqs`. Holes and blocks that lie in their pointers have no such bytes and are refused.
+    pub fn read_many_physical(
+        &self,
+        reqs: &[(BlockPointer, Bookmark)],
+    ) -> Vec<Result<Abd, BlockError>> {
+        let start = |(bp, at): &(BlockPointer, Bookmark)| {
+            check(bp, *at)?;
+            if bp.is_encrypted() {
+                return Err(BlockError::Encrypted { at: *at });
+            }
+            let key = Key::of(bp).ok_or_else(|| no_copy(bp, *at))?;
+            self.behind.wait_for(key.birth);
+            Ok((*bp, *at, key))
+        };
+        let starts: Vec<_> = reqs.iter().map(start).collect();
+        let wanted: Vec<Wanted> = starts.iter().flatten().copied().collect();
+        let mut read = self.physical_many(&wanted).into_iter();
+        let take = |start: Result<Wanted, BlockError>| {
+            let (bp, at, _) = start?;
+            read.next().unwrap_or_else(|| Err(no_copy(&bp, at)))
+        };
+        starts.into_iter().map(take).collect()
+    }
+
     /// Reads the physical bytes of every copy from the devices and verifies each on its own;
     /// one result per DVA. Errors are not remembered, but wrong bytes count. For a gang block each part
     /// is verified, and the whole.

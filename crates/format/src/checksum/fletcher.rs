@@ -83,19 +83,21 @@ fn sum_pairs(sums: &mut [u64; 4], data: &[u8], word: impl Fn([u8; 8]) -> u64) {
     *sums = [a0, a1, b0, b1];
 }
 
-/// Fletcher4 in progress.
-pub(super) struct Fletcher4 {
+/// Fletcher4 in progress: bytes go in piece by piece, and the sums can be looked at on the way.
+pub struct Fletcher4 {
     order: ByteOrder,
     units: Units<WORD>,
     sums: [u64; 4],
 }
 
 impl Fletcher4 {
-    pub(super) fn new(order: ByteOrder) -> Self {
+    /// Nothing was summed yet. Words are in byte order `order`.
+    pub fn new(order: ByteOrder) -> Self {
         Fletcher4 { order, units: Units::new(), sums: [0; 4] }
     }
 
-    pub(super) fn update(&mut self, data: &[u8]) {
+    /// Goes on with `data`.
+    pub fn update(&mut self, data: &[u8]) {
         let (sums, order) = (&mut self.sums, self.order);
         self.units.feed(data, |words| {
             #[cfg(target_arch = "x86_64")]
@@ -108,7 +110,7 @@ impl Fletcher4 {
     }
 
     /// The sums over the whole words so far.
-    pub(super) fn finish(&self) -> [u64; 4] {
+    pub fn finish(&self) -> [u64; 4] {
         self.sums
     }
 }

@@ -39,7 +39,8 @@ use crate::{ByteOrder, DecodeError, Result, abd::Abd};
 pub use embedded::{EMBEDDED_MAGIC, EMBEDDED_SIZE, verify_embedded};
 
 use edonr::EdonR512;
-use fletcher::{Fletcher2, Fletcher4};
+use fletcher::Fletcher2;
+pub use fletcher::Fletcher4;
 use skein::Skein512;
 
 /// `enum zio_checksum`.
