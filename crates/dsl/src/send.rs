@@ -218,7 +218,8 @@ fn objects(objset: &Arc<ObjectSet>, after: u64, queue: &mut Queue<'_>) -> Result
             return queue
                 .push(Item::FreeObjects { first, count: changed.span.saturating_mul(DNODES) });
         }
-        let mut number = first;
+        // Slot 0 stands for the meta dnode, of which nothing is said.
+        let mut number = first.max(1);
         while number < first.saturating_add(DNODES) {
             match objset.object(number) {
                 Ok(object) => {
