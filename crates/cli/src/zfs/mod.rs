@@ -11,6 +11,7 @@
 //! | [`mount`] | `zfs mount`, `zfs unmount` |
 //! | [`mount_helper`] | `mount.zfs`, which mount(8) runs |
 //! | [`holds`] | `zfs hold`, `zfs holds`, `zfs release` |
+//! | [`send`] | `zfs send` |
 //! | [`select`] | which datasets a command works on, and in which order |
 //! | [`properties`] | the table of dataset properties and their columns |
 
@@ -28,6 +29,7 @@ pub mod properties;
 pub mod rename;
 pub mod rollback;
 pub mod select;
+pub mod send;
 pub mod set;
 pub mod snapshot;
 mod usage;
@@ -72,7 +74,7 @@ const TOOL: Tool = Tool {
         row("share", Runs::Missing, usage::SHARE),
         row("unshare", Runs::Missing, usage::UNSHARE),
         None,
-        row("send", Runs::Missing, usage::SEND),
+        row("send", Runs::Pools(send::run), usage::SEND),
         row("receive", Runs::Missing, usage::RECEIVE),
         row("redact", Runs::Missing, usage::REDACT),
         None,

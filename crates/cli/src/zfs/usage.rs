@@ -26,12 +26,7 @@ pub const RENAME: &str = "\trename [-f] <filesystem|volume|snapshot> <filesystem
     \trename -u [-f] <filesystem> <filesystem>\n\
     \trename -r <snapshot> <snapshot>\n";
 pub const ROLLBACK: &str = "\trollback [-rRf] <snapshot>\n";
-pub const SEND: &str = "\tsend [-DLPbcehnpsUVvw] [-i|-I snapshot]\n\
-    \t     [-R [-X dataset[,dataset]...]]     <snapshot>\n\
-    \tsend [-DnVvPLecwU] [-i snapshot|bookmark] <filesystem|volume|snapshot>\n\
-    \tsend [-DnPpVvLec] [-i bookmark|snapshot] --redact <bookmark> <snapshot>\n\
-    \tsend [-nVvPe] -t <receive_resume_token>\n\
-    \tsend [-PnVv] --saved filesystem\n";
+pub const SEND: &str = "\tsend [-Lce] [-i snapshot|bookmark] <snapshot>\n";
 pub const SET: &str = "\tset [-u] <property=value> ... <filesystem|volume|snapshot> ...\n";
 pub const SHARE: &str = "\tshare [-l] <-a [nfs|smb] | filesystem>\n";
 pub const SNAPSHOT: &str =
