@@ -5,7 +5,9 @@ use crate::directory::Directory;
 use crate::discover::Candidate;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_vdev::{Device, Vdev, VdevError, VdevTree, open_device, open_device_rw, read_labels};
+use cenote_vdev::{
+    Device, Vdev, VdevError, VdevTree, latency, open_device, open_device_rw, read_labels,
+};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -91,12 +93,12 @@ impl DeviceSet {
 
     fn open_path(&self, path: &Path) -> Result<Arc<dyn Device>, ErrorKind> {
         let open = if self.writable { open_device_rw } else { open_device };
-        open(path).map_err(|e| e.kind())
+        open(path).map(latency::as_tuned).map_err(|e| e.kind())
     }
 
     fn open_found(&self, found: &Found) -> Result<Arc<dyn Device>, ErrorKind> {
         let open = || match found.shared {
-            true => open_device(&found.path).map_err(|e| e.kind()),
+            true => open_device(&found.path).map(latency::as_tuned).map_err(|e| e.kind()),
             false => self.open_path(&found.path),
         };
         found.device.get_or_init(open).clone()

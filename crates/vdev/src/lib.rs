@@ -57,6 +57,7 @@ pub mod label_sync;
 #[cfg(test)]
 mod label_sync_tests;
 pub mod labels;
+pub mod latency;
 mod mirror;
 mod partition;
 mod probe;
