@@ -12,4 +12,10 @@ declare_tunables! {
         "Time that a transaction group spends on freeing what was destroyed";
     MAX_RECORDSIZE "zfs_max_recordsize" Now Bytes 16_777_216 (512, 16_777_216),
         "Largest value that the property recordsize can be given";
+    PRIME_REPLAY "zil_replay_prime" Now Switch 1 SWITCH,
+        "Whether what the replay of an intent log is going to read is read ahead of it, in parallel";
+    PRIME_MEMORY "zil_replay_prime_max_bytes" Now Bytes 67_108_864 (1_048_576, 1 << 40),
+        "Most bytes of blocks that are read ahead of the replay of an intent log";
+    PRIME_THREADS "zil_replay_prime_threads" Now Count 64 (1, 1024),
+        "Most reads at once ahead of the replay of an intent log";
 }

@@ -23,19 +23,23 @@
 
 mod names;
 mod node;
+mod prime;
 mod volume;
 
 use crate::fs::FileSystem;
 use crate::volume::Volume;
 use crate::write::context::Cx;
-use crate::{Error, Result, Settings, Visibility};
+use crate::{Error, PrimaryCache, Result, Settings, Visibility};
 use cenote_dmu::live::{Cost, LiveObjectSet};
 use cenote_dmu::write::OpenObjectSet;
+use cenote_dsl::tunables::{PRIME_MEMORY, PRIME_REPLAY};
 use cenote_dsl::zil::{End, Item, ZIL_LEVEL, walk};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
-use cenote_format::zil::{Body, Record, Write};
+use cenote_format::zil::{Body, RawRecord, Record, Write, raw_records};
+use cenote_format::{ByteOrder, Bytes};
 use cenote_store::{Bookmark, Store};
+use prime::Batch;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -86,46 +90,123 @@ pub fn replay(
         ObjsetType::Zfs => {
             // Lists are extended attributes here: their records say what becomes of them.
             let visibility = Visibility { posix_acl: false, ..settings.visibility };
-            let settings = Settings { visibility, read_only: false, ..settings };
+            // Data that is read ahead has to be kept until it is needed.
+            let cache = PrimaryCache::All;
+            let settings = Settings { visibility, cache, read_only: false, ..settings };
             Target::Files(FileSystem::open_live(live.clone(), settings)?)
         }
         ObjsetType::Zvol => Target::Volume(Volume::open_live(live.clone())?),
         kind => return Err(Error::Unsupported(format!("an intent log of {kind:?}"))),
     };
     let replay = Replay { live, store: store.clone(), target };
-    let (mut done, mut failed) = (Replayed::default(), None);
+    let mut state = Progress {
+        replay,
+        supervisor,
+        done: Replayed::default(),
+        pending: Pending::default(),
+        stopped: false,
+    };
+    let mut failed = None;
     let end = walk(&store, &header, &mut |item| {
         let Item::Record(raw) = item else { return true };
         if raw.txg < header.claim_txg || raw.seq <= header.replay_seq {
             return true;
         }
-        let applied = Record::decode(&raw).map_err(Error::decode(0)).and_then(|record| {
-            let again = |e| if supervisor.sync() { replay.record(&record) } else { Err(e) };
-            replay.record(&record).or_else(again)
-        });
-        match applied {
-            Ok(bytes) => {
-                (done.records, done.bytes) = (done.records + 1, done.bytes + bytes);
-                supervisor.go_on(&done)
-            }
+        match state.take(&raw) {
+            Ok(go_on) => go_on,
             Err(e) => {
-                let (kind, seq) = (raw.kind, raw.seq);
-                failed = Some(Error::Invalid(format!(
-                    "record {seq} of the intent log, of type {kind}, cannot be replayed: {e}"
-                )));
+                failed = Some(e);
                 false
             }
         }
     });
+    if failed.is_none() && !matches!(end, End::Stopped) {
+        failed = state.apply().err();
+    }
     match (failed, end) {
         (Some(e), _) => Err(e),
-        (None, End::Complete) => Ok(done),
-        (None, End::Stopped) => Err(Error::Invalid("the replay was interrupted".into())),
+        (None, End::Complete) if state.stopped => Err(interrupted()),
+        (None, End::Complete) => Ok(state.done),
+        (None, End::Stopped) => Err(interrupted()),
         (None, End::Failed(e)) => Err(cenote_dmu::Error::from(e).into()),
         (None, End::Unreadable) => {
             Err(Error::Invalid("what was claimed of the intent log cannot be read".into()))
         }
     }
+}
+
+fn interrupted() -> Error {
+    Error::Invalid("the replay was interrupted".into())
+}
+
+/// Records that wait until what they touch is read.
+#[derive(Default)]
+struct Pending {
+    /// Bytes of each.
+    records: Vec<Vec<u8>>,
+    bytes: u64,
+    batch: Batch,
+}
+
+/// A replay under way.
+struct Progress<'a> {
+    replay: Replay<'a>,
+    supervisor: &'a dyn Supervisor,
+    done: Replayed,
+    pending: Pending,
+    /// The supervisor ended it.
+    stopped: bool,
+}
+
+impl Progress<'_> {
+    /// Takes in one more record; false if the supervisor ended the replay.
+    fn take(&mut self, raw: &RawRecord<'_>) -> Result<bool> {
+        let record = Record::decode(raw).map_err(|e| cannot(raw, &Error::decode(0)(e)))?;
+        if !PRIME_REPLAY.is_on() || raw.data.order() != ByteOrder::Little {
+            self.apply()?;
+            return Ok(!self.stopped && self.one(raw)?);
+        }
+        let bytes = raw.data.slice(0, raw.data.len()).map_err(Error::decode(0))?;
+        self.pending.records.push(bytes.to_vec());
+        self.pending.bytes = self.pending.bytes.saturating_add(raw.len);
+        self.pending.batch.add(&record);
+        let size = self.pending.bytes.saturating_add(self.pending.batch.bytes());
+        if size >= PRIME_MEMORY.get() {
+            self.apply()?;
+        }
+        Ok(!self.stopped)
+    }
+
+    /// Reads what the pending records touch, and applies them.
+    fn apply(&mut self) -> Result<()> {
+        let Pending { records, batch, .. } = std::mem::take(&mut self.pending);
+        batch.read(&self.replay.live.base());
+        for bytes in records {
+            for raw in raw_records(Bytes::new(&bytes, ByteOrder::Little, "intent log record")) {
+                if self.stopped || !self.one(&raw.map_err(Error::decode(0))?)? {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies a record; false if the supervisor ends the replay after it.
+    fn one(&mut self, raw: &RawRecord<'_>) -> Result<bool> {
+        let record = Record::decode(raw).map_err(|e| cannot(raw, &Error::decode(0)(e)))?;
+        let again = |e| if self.supervisor.sync() { self.replay.record(&record) } else { Err(e) };
+        let bytes = self.replay.record(&record).or_else(again).map_err(|e| cannot(raw, &e))?;
+        (self.done.records, self.done.bytes) = (self.done.records + 1, self.done.bytes + bytes);
+        self.stopped = !self.supervisor.go_on(&self.done);
+        Ok(!self.stopped)
+    }
+}
+
+fn cannot(raw: &RawRecord<'_>, why: &Error) -> Error {
+    let (kind, seq) = (raw.kind, raw.seq);
+    Error::Invalid(format!(
+        "record {seq} of the intent log, of type {kind}, cannot be replayed: {why}"
+    ))
 }
 
 /// Notes in the header that the record `seq` is applied (`zil_replaying`).

@@ -1,0 +1,160 @@
+//! Reading ahead of a replay.
+//!
+//! Most records first read: a write that covers a part of a block needs the block, a name needs the leaf of
+//! the directory, everything needs a dnode and the indirect blocks that lead to it. One after another they
+//! would be waited for; so before a batch of records is applied, all that they are going to touch is
+//! gathered from them, and read by many threads at once into the caches. The bytes of data of a batch
+//! are bounded ([`PRIME_MEMORY`]), and so are the threads ([`PRIME_THREADS`]).
+//!
+//! What is read ahead is a hint: an error is left to who needs the block, and is not counted. It is read from
+//! the object set as it is on disk, where objects that the log itself makes are not found.
+
+use crate::dir::entry_object;
+use cenote_dmu::ObjectSet;
+use cenote_dmu::zap::Zap;
+use cenote_dsl::tunables::PRIME_THREADS;
+use cenote_dsl::zil::ZIL_LEVEL;
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::zil::{Body, Record};
+use cenote_store::{Bookmark, Store};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What a record is going to read.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Touch {
+    /// The dnode, and the spill block.
+    Object(u64),
+    /// The block at this byte of an object, because a part of it is overwritten.
+    Block(u64, u64),
+    /// A name in a directory, and the object that has it.
+    Name(u64, Vec<u8>),
+    /// A block that the log points to.
+    Logged(BlockPointer),
+}
+
+/// Bytes that a block counts for as long as its size is not known.
+const GUESS: u64 = 128 << 10;
+
+/// What a batch of records is going to read.
+#[derive(Default)]
+pub(super) struct Batch {
+    touches: Vec<Touch>,
+    seen: HashSet<Touch>,
+    /// Bytes of data, as far as can be told.
+    bytes: u64,
+}
+
+impl Batch {
+    /// Bytes of data that are going to be read, as far as can be told.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn touch(&mut self, touch: Touch) {
+        let bytes = match &touch {
+            Touch::Object(_) | Touch::Name(..) => 4096,
+            Touch::Block(..) => GUESS,
+            Touch::Logged(bp) => bp.lsize(),
+        };
+        if self.seen.insert(touch.clone()) {
+            self.bytes = self.bytes.saturating_add(bytes);
+            self.touches.push(touch);
+        }
+    }
+
+    fn name(&mut self, dir: u64, name: &[u8]) {
+        self.touch(Touch::Object(dir));
+        self.touch(Touch::Name(dir, name.to_vec()));
+    }
+
+    /// The blocks at both ends of a range, which may be overwritten in part.
+    fn range(&mut self, object: u64, offset: u64, length: u64) {
+        self.touch(Touch::Object(object));
+        for at in [offset, offset.saturating_add(length.saturating_sub(1))] {
+            self.touch(Touch::Block(object, at / 4096 * 4096));
+        }
+    }
+
+    /// Adds what `record` is going to read.
+    pub(super) fn add(&mut self, record: &Record<'_>) {
+        match &record.body {
+            Body::Create(create) => {
+                self.name(create.dir, create.name);
+                self.touch(Touch::Object(create.new.object));
+            }
+            Body::Remove { dir, name } | Body::Rmdir { dir, name } => self.name(*dir, name),
+            Body::Link { dir, object, name } => {
+                self.name(*dir, name);
+                self.touch(Touch::Object(*object));
+            }
+            Body::Rename(rename) => {
+                self.name(rename.from_dir, rename.from);
+                self.name(rename.to_dir, rename.to);
+            }
+            Body::Write(write) => {
+                self.range(write.object, write.offset, write.length);
+                if write.data.is_none() && !write.block.is_hole() {
+                    self.touch(Touch::Logged(write.block));
+                }
+            }
+            Body::Truncate { object, offset, length } => self.range(*object, *offset, *length),
+            Body::SetAttr(set) => self.touch(Touch::Object(set.object)),
+            Body::Write2(write) => self.touch(Touch::Object(write.object)),
+            Body::AclV0 { object, .. }
+            | Body::Acl { object, .. }
+            | Body::SetSaXattr { object, .. } => self.touch(Touch::Object(*object)),
+            Body::CloneRange { object, offset, length, blocks, .. } => {
+                self.range(*object, *offset, *length);
+                blocks.iter().filter(|bp| !bp.is_hole()).for_each(|bp| {
+                    self.touch(Touch::Logged(*bp));
+                });
+            }
+        }
+    }
+
+    /// Reads all of it, and returns when it is read.
+    pub(super) fn read(&self, base: &Arc<ObjectSet>) {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(touch) = self.touches.get(next.fetch_add(1, Ordering::Relaxed)) {
+                // Nobody is blamed for what is wrong here.
+                let ((), _) = Store::attempt(|| read(base, touch).unwrap_or(()));
+            }
+        };
+        let threads = PRIME_THREADS.count().min(self.touches.len());
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                let started = std::thread::Builder::new().name("zil-prime".into());
+                if started.spawn_scoped(scope, work).is_err() {
+                    break;
+                }
+            }
+            work();
+        });
+    }
+}
+
+fn read(base: &Arc<ObjectSet>, touch: &Touch) -> cenote_dmu::Result<()> {
+    match touch {
+        Touch::Object(number) => base.object(*number)?.spill().map(drop),
+        Touch::Block(number, at) => {
+            let object = base.object(*number)?;
+            let size = object.dnode().block_size.max(1);
+            object.block(at / size).map(drop)
+        }
+        Touch::Name(dir, name) => {
+            let found = Zap::open(&base.object(*dir)?)?.u64(name)?;
+            match found.map(entry_object) {
+                Some(number) => base.object(number)?.spill().map(drop),
+                None => Ok(()),
+            }
+        }
+        Touch::Logged(bp) => {
+            let at = Bookmark { objset: base.id(), object: 0, level: ZIL_LEVEL, blkid: 0 };
+            base.store().read(bp, at).map(drop)?;
+            Ok(())
+        }
+    }
+}
