@@ -253,9 +253,10 @@ impl Engine {
     /// # Errors
     /// The pool is suspended.
     pub fn close(&self, ds_obj: u64) -> Result<(), EngineError> {
-        self.shared.datasets.close_log(ds_obj)?;
+        let log_closed = self.shared.datasets.close_log(ds_obj);
         self.shared.datasets.shut(ds_obj);
         self.sync()?;
+        log_closed?;
         self.shared.datasets.close(ds_obj);
         Ok(())
     }

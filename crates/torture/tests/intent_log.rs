@@ -241,3 +241,55 @@ fn what_was_committed_is_there_after_any_crash() {
         crash(seed, &SHAPES[seed as usize % SHAPES.len()], steps, points, every);
     }
 }
+
+/// Each operation is one record, of the type that OpenZFS has for it, and says what it did.
+#[test]
+fn openzfs_reads_the_records() {
+    let shape = &SHAPES[0];
+    let disks = disks(&vec![Image::new(shape.size); shape.disks], None);
+    let engine = lab(&disks).create_with(shape, Logs::On).unwrap();
+    let fs = root(&engine);
+    let (root, id) = (fs.root(), fs.objset().id());
+    let node = |kind| NewNode { kind, mode: 0o640, umask: 0, uid: 5, gid: 6, keep_setgid: true };
+    let create = |name: &[u8], kind| fs.create(root, name, &node(kind)).unwrap().ino;
+    create(b"first", NodeKind::File);
+    // The log starts with this.
+    engine.commit(id).unwrap();
+    let file = create(b"file", NodeKind::File);
+    create(b"dir", NodeKind::Dir);
+    create(b"link", NodeKind::Symlink(b"target".to_vec()));
+    fs.write(file, 1000, b"some bytes", false).unwrap();
+    fs.link(file, root, b"hard").unwrap();
+    fs.rename(root, b"hard", root, b"renamed", RenameFlags::default(), &|_| false).unwrap();
+    let set = SetAttr { size: Some(500), uid: Some(77), ..SetAttr::default() };
+    fs.setattr(file, &set).unwrap();
+    fs.allocate(file, 100, 50, cenote_zpl::Allocate::PunchHole).unwrap();
+    fs.unlink(root, b"first", &|_| false).unwrap();
+    fs.rmdir(root, b"dir", &|_| false).unwrap();
+    engine.commit(id).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    for (i, disk) in disks.iter().enumerate() {
+        disk.image().save(&dir.path().join(format!("d{i}")));
+    }
+    let said = cenote_testpools::zdb(dir.path(), "tank", &["-iiii"]);
+    let records = [
+        "TX_CREATE",
+        "TX_MKDIR",
+        "TX_SYMLINK",
+        "TX_WRITE",
+        "TX_LINK",
+        "TX_RENAME",
+        "TX_SETATTR",
+        "TX_TRUNCATE",
+        "TX_REMOVE",
+        "TX_RMDIR",
+    ];
+    for record in records {
+        let all = said.lines().filter(|l| l.contains(&format!("{record} "))).count();
+        assert!(all >= 1, "{record}: {said}");
+    }
+    for detail in ["file", "renamed", "target"] {
+        assert!(said.contains(detail), "{detail}: {said}");
+    }
+    engine.export(false).unwrap();
+}

@@ -281,3 +281,37 @@ pub(super) fn write(disk: &Disk, writes: &[BlockWrite]) -> Result<(), VdevError>
     tops.dedup();
     tree.flush_tops(&tops)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records(lengths: &[usize]) -> Vec<Encoded> {
+        lengths.iter().map(|len| Encoded { txg: 1, bytes: vec![0; *len] }).collect()
+    }
+
+    fn shape(first: usize, lengths: &[usize]) -> Vec<(usize, Vec<usize>)> {
+        let blocks = divide(first, records(lengths)).into_iter();
+        blocks.map(|(size, r)| (size, r.iter().map(|r| r.bytes.len()).collect())).collect()
+    }
+
+    #[test]
+    fn records_are_divided_in_order() {
+        assert_eq!(shape(8192, &[4000, 4000]), [(8192, vec![4000, 4000])]);
+        assert_eq!(shape(8192, &[4000, 4000, 200]), [(8192, vec![4000, 4000]), (8192, vec![200])]);
+        // One that does not fit leaves the block empty.
+        assert_eq!(shape(8192, &[60_000]), [(8192, vec![]), (64 << 10, vec![60_000])]);
+        let many = shape(8192, &[65_000; 4]);
+        let sizes: Vec<usize> = many.iter().map(|(size, _)| *size).collect();
+        assert_eq!(sizes, [8192, LARGEST, LARGEST]);
+        assert_eq!(many.iter().map(|(_, r)| r.len()).sum::<usize>(), 4);
+    }
+
+    #[test]
+    fn blocks_are_as_large_as_they_have_to_be() {
+        assert_eq!(size_for(0), 8192);
+        assert_eq!(size_for(8192 - CHAIN_SIZE), 8192);
+        assert_eq!(size_for(8192 - CHAIN_SIZE + 1), 16 << 10);
+        assert_eq!(size_for(1 << 30), LARGEST);
+    }
+}

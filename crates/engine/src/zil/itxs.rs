@@ -3,13 +3,13 @@
 //! Itxs are kept until their transaction group is on disk or they are taken to be written. More than
 //! [`MAX_BYTES`] are not kept: the changes count as unlogged then.
 
+use ahash::HashMap;
 use cenote_dmu::Error;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::WriteError;
 use cenote_dmu::write::intent::{Intent, Itx};
-use cenote_format::zil::{Body, Record, Write};
-use ahash::HashMap;
 use cenote_format::blkptr::BlockPointer;
+use cenote_format::zil::{Body, Record, Write};
 use std::collections::VecDeque;
 
 /// Most bytes of itxs that are kept.
@@ -171,4 +171,62 @@ pub(super) fn records(
         }
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(length: u64) -> Intent {
+        Some(vec![Itx::Write { object: 7, offset: 0, length }])
+    }
+
+    fn create(object: u64, bytes: usize) -> Intent {
+        Some(vec![Itx::Record { bytes: vec![0; bytes], creates: Some(object) }])
+    }
+
+    #[test]
+    fn what_is_on_disk_is_not_logged() {
+        let mut itxs = Itxs::default();
+        itxs.note(4, write(10));
+        itxs.note(5, write(20));
+        itxs.note(5, Some(Vec::new()));
+        assert_eq!(itxs.next(), 2);
+        itxs.forget(4);
+        let batch = itxs.take(4);
+        assert_eq!((batch.itxs.len(), batch.bytes, batch.next, batch.unlogged), (1, 20, 2, false));
+        assert!(itxs.take(4).itxs.is_empty());
+    }
+
+    #[test]
+    fn an_unlogged_change_counts_until_its_group_is_on_disk() {
+        let mut itxs = Itxs::default();
+        itxs.note(4, None);
+        itxs.note(5, write(1));
+        assert!(itxs.take(3).unlogged);
+        // Also for those that follow it.
+        itxs.note(5, write(1));
+        assert!(itxs.take(3).unlogged && !itxs.take(4).unlogged);
+    }
+
+    #[test]
+    fn more_than_is_kept_is_unlogged() {
+        let mut itxs = Itxs::default();
+        itxs.note(4, create(1, usize::try_from(MAX_BYTES).unwrap()));
+        let batch = itxs.take(3);
+        assert!(batch.itxs.is_empty() && batch.unlogged);
+        assert_eq!(batch.next, 1);
+    }
+
+    #[test]
+    fn a_number_is_reused_from_its_creation_on() {
+        let mut itxs = Itxs::default();
+        itxs.note(4, write(1));
+        itxs.note(5, create(7, 100));
+        itxs.note(5, write(1));
+        assert!(itxs.is_reused(7, 0) && !itxs.is_reused(7, 1) && !itxs.is_reused(7, 2));
+        assert!(!itxs.is_reused(8, 0));
+        itxs.forget(5);
+        assert!(!itxs.is_reused(7, 0));
+    }
 }

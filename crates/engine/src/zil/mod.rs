@@ -137,7 +137,12 @@ impl Log {
     }
 
     /// Writes a batch to the log. False: it has to be waited for.
-    fn write(&self, shared: &Shared, live: &LiveObjectSet, batch: Batch) -> Result<bool, WriteError> {
+    fn write(
+        &self,
+        shared: &Shared,
+        live: &LiveObjectSet,
+        batch: Batch,
+    ) -> Result<bool, WriteError> {
         if batch.unlogged {
             return Ok(false);
         }
