@@ -3,7 +3,7 @@
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 
-.PHONY: help run build test lint deny fuzz-long damage-long torture-long bench bench-build bench-write bench-alloc bench-spacemap programs clean
+.PHONY: help run build test lint deny fuzz-long damage-long torture-long bench bench-build bench-write bench-alloc bench-spacemap bench-zil programs clean
 
 help:
 	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
@@ -19,6 +19,7 @@ help:
 	@echo "make bench-alloc  spoiled metaslabs: loading their space maps, and allocations meanwhile"
 	@echo "make bench-write  writes against OpenZFS's own engine; mounts against btrfs and zfs-fuse"
 	@echo "make bench-spacemap  log space maps on and off, and OpenZFS's own engine, in a pool that has aged"
+	@echo "make bench-zil    synchronous writes: the intent log beside the file system below"
 
 run:
 	scripts/setup.sh run
@@ -73,6 +74,10 @@ bench-alloc: bench-build
 
 bench-write: bench-build
 	target/release/cenote-bench write --peer $(PEER) $(BENCH_ARGS)
+
+bench-zil:
+	$(CARGO) build --release --locked -p cenote-bench
+	target/release/cenote-bench zil $(BENCH_ARGS)
 
 bench-spacemap: bench-build
 	target/release/cenote-bench spacemap --peer $(PEER) $(BENCH_ARGS)

@@ -4,6 +4,8 @@
 //!
 //! `cenote-bench spacemap`: see [`spacemap`].
 //!
+//! `cenote-bench zil`: see [`zil`].
+//!
 //! `cenote-bench read`: reads through the library, beside the raw device file and beside OpenZFS's
 //! own engine, in one run.
 //!
@@ -25,6 +27,7 @@ mod read;
 mod report;
 mod spacemap;
 mod write;
+mod zil;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -49,6 +52,8 @@ enum What {
     Alloc(alloc::AllocArgs),
     /// What transaction groups cost in a pool that has aged, with log space maps and without.
     Spacemap(spacemap::SpaceMapArgs),
+    /// Synchronous writes: the intent log beside the device's file system.
+    Zil(zil::ZilArgs),
     /// The part of `spacemap` that measures this software once.
     #[command(hide = true)]
     SpacemapOurs(spacemap::OursArgs),
@@ -174,6 +179,7 @@ fn main() -> anyhow::Result<()> {
         What::Read(args) => read::run(&args),
         What::Write(args) => write_rows(&args),
         What::Alloc(args) => alloc::run(&args),
+        What::Zil(args) => zil::run(&args),
         What::Spacemap(args) => spacemap::run(&args),
         What::SpacemapOurs(args) => spacemap::run_ours(&args),
         What::Mounted(args) => mounted::inside(&args),

@@ -102,12 +102,12 @@ pub fn create(
     })?)
 }
 
-fn open(engine: &Engine, record_size: u64) -> anyhow::Result<Arc<FileSystem>> {
+pub fn open(engine: &Engine, record_size: u64) -> anyhow::Result<Arc<FileSystem>> {
     let live = engine.live(engine.pool().dsl().root()?.ds_obj)?;
     Ok(FileSystem::open_live(live, Settings { record_size, ..Settings::default() })?)
 }
 
-fn node(kind: NodeKind) -> NewNode {
+pub fn node(kind: NodeKind) -> NewNode {
     NewNode { kind, mode: 0o755, umask: 0, uid: 0, gid: 0, keep_setgid: true }
 }
 
