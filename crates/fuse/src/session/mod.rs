@@ -106,7 +106,7 @@ impl Session {
         rustix::fs::fcntl_setfl(&device, flags | OFlags::NONBLOCK)?;
         let end = Arc::new(End::default());
         let server = Arc::new(Server { fs, users, end: end.clone() });
-        readers()?.add(device.clone(), server)?;
+        readers().add(device.clone(), server)?;
         Ok(Session { device, end })
     }
 

@@ -2,30 +2,41 @@
 //!
 //! # Idea
 //!
-//! One epoll instance watches the descriptors of all connections. A thread waits there, reads one
-//! request, has the connection watched again, and serves the request. So a connection without
-//! requests costs a descriptor and no thread, and a request that waits for a disk keeps no other
-//! request waiting.
+//! Each thread has an epoll instance of its own, in which all connections are watched. It waits
+//! there, reads one request, serves it, and waits again: three system calls with the answer. A
+//! connection without requests costs a descriptor and no thread, and a request that waits for a disk
+//! keeps no other request waiting.
 //!
 //! ```text
-//!   connections ──> epoll ──one event──> thread: read ─> arm ─> serve ─> wait again
-//!                                          │
-//!                                          └─ no other thread waits? start one
+//!   connections ═══> epoll of each thread ──> thread: read ─> serve ─> wait again
+//!                                               │
+//!                                               └─ no other thread waits? start one
 //! ```
 //!
-//! A connection is watched for one event (`EPOLLONESHOT`): one request wakes one thread. At most
-//! [`MOST`] threads serve one connection, so that a file system whose disks do not answer leaves
-//! the threads of the others alone.
+//! Connections are watched exclusively (`EPOLLEXCLUSIVE`): a request wakes one thread, the first one
+//! in the order of their start that waits. Whoever asks one thing after the other is served by the
+//! same thread, whose caches are warm. The event is level-triggered, so nothing has to be armed again:
+//! a request that came while all threads were busy is found by the first that is done.
+//!
+//! At most [`MOST`] threads serve one connection, so that a file system whose disks do not answer leaves
+//! the threads of the others alone. A thread that finds more requests of such a connection turns away
+//! from it: it watches it no longer, until fewer than half as many serve it.
 //!
 //! Threads are started when they are needed. One that has waited for [`REST`] without a request ends,
 //! unless there are no more than the processors that the process may use (cgroups and affinity count).
 //!
 //! # Invariants
 //!
-//! - A connection is armed, or a thread is about to arm it, or [`MOST`] threads serve it.
+//! - Every thread watches every connection, but for those that it has turned away from.
+//! - Those that serve a connection have not turned away from it. So it is watched by somebody who will
+//!   wait again, and while [`MOST`] / 2 or fewer serve it, by all.
 //! - While requests are served a thread waits for the next one, if the system lets threads be started.
 //! - A connection whose descriptor failed or ended is forgotten. The last thread that serves it drops
 //!   what serves it.
+//!
+//! # Order of locks
+//!
+//! A connection's `away`, then [`Readers`]' `all`.
 
 use super::{Buffer, receive};
 use rustix::event::{Timespec, epoll};
@@ -33,8 +44,10 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
+};
 use std::thread::Builder;
 
 /// Most threads that serve one connection at the same time.
@@ -57,34 +70,39 @@ struct Connection {
     server: Arc<dyn Serve>,
     /// Threads that serve it.
     serving: AtomicUsize,
+    /// The epoll instances of threads that have turned away from it.
+    away: Mutex<Vec<Weak<OwnedFd>>>,
 }
 
-/// How many threads there are.
+/// What there is.
 #[derive(Default)]
-struct Threads {
-    all: usize,
-    /// Those that wait for a request.
-    idle: usize,
+struct All {
+    connections: HashMap<u64, Arc<Connection>>,
+    /// The number of the last connection.
+    last: u64,
+    /// The epoll instance of each thread.
+    threads: Vec<Arc<OwnedFd>>,
+    /// Threads that were started so far.
+    started: u64,
 }
 
 /// The threads and what they wait for.
 pub(super) struct Readers {
-    epoll: OwnedFd,
-    connections: Mutex<HashMap<u64, Arc<Connection>>>,
-    last: AtomicU64,
-    threads: Mutex<Threads>,
+    all: RwLock<All>,
+    /// Threads that wait for a request, or are about to.
+    idle: AtomicUsize,
     /// Threads that stay although there is nothing to do.
     kept: usize,
 }
 
 /// Those of the process.
-pub(super) fn readers() -> io::Result<&'static Readers> {
+pub(super) fn readers() -> &'static Readers {
     static READERS: OnceLock<Readers> = OnceLock::new();
-    if let Some(readers) = READERS.get() {
-        return Ok(readers);
-    }
-    let new = Readers::new()?;
-    Ok(READERS.get_or_init(|| new))
+    READERS.get_or_init(|| Readers {
+        all: RwLock::default(),
+        idle: AtomicUsize::new(0),
+        kept: std::thread::available_parallelism().map_or(1, usize::from),
+    })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -92,14 +110,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Readers {
-    fn new() -> io::Result<Readers> {
-        Ok(Readers {
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            connections: Mutex::default(),
-            last: AtomicU64::new(0),
-            threads: Mutex::default(),
-            kept: std::thread::available_parallelism().map_or(1, usize::from),
-        })
+    fn read(&self) -> RwLockReadGuard<'_, All> {
+        self.all.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, All> {
+        self.all.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the requests that come from `device` served, until it ends. The descriptor does not block.
@@ -111,122 +127,172 @@ impl Readers {
         device: Arc<OwnedFd>,
         server: Arc<dyn Serve>,
     ) -> io::Result<()> {
-        {
-            let mut threads = lock(&self.threads);
-            if threads.all == 0 {
-                self.start(&mut threads)?;
+        let mut all = self.write();
+        if all.threads.is_empty() {
+            self.start(&mut all)?;
+        }
+        all.last += 1;
+        let token = all.last;
+        for thread in &all.threads {
+            if let Err(e) = watch(thread, token, &device) {
+                all.threads.iter().for_each(|thread| unwatch(thread, &device));
+                return Err(e.into());
             }
         }
-        let token = self.last.fetch_add(1, Ordering::Relaxed);
-        let connection =
-            Connection { device: device.clone(), server, serving: AtomicUsize::new(0) };
-        lock(&self.connections).insert(token, Arc::new(connection));
-        let data = epoll::EventData::new_u64(token);
-        epoll::add(&self.epoll, &device, data, armed()).inspect_err(|_| {
-            lock(&self.connections).remove(&token);
-        })?;
+        let (serving, away) = (AtomicUsize::new(0), Mutex::default());
+        all.connections.insert(token, Arc::new(Connection { device, server, serving, away }));
         Ok(())
     }
 
     /// Starts a thread, which counts as one that waits.
-    fn start(&'static self, threads: &mut Threads) -> io::Result<()> {
-        let name = format!("fuse-{}", threads.all);
-        Builder::new().name(name).spawn(move || self.run())?;
-        threads.all += 1;
-        threads.idle += 1;
+    fn start(&'static self, all: &mut All) -> io::Result<()> {
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        for (token, connection) in &all.connections {
+            watch(&epoll, *token, &connection.device)?;
+        }
+        let (name, own) = (format!("fuse-{}", all.started), epoll.clone());
+        Builder::new().name(name).spawn(move || self.run(&own))?;
+        all.threads.push(epoll);
+        all.started += 1;
+        // The thread looks for its first connection after `all` is unlocked, so it counts by then.
+        self.idle.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
 
-    fn run(&'static self) {
+    fn run(&'static self, epoll: &Arc<OwnedFd>) {
         let mut buffer = Buffer::new();
-        while let Some(token) = self.next() {
-            let connection = lock(&self.connections).get(&token).cloned();
+        while let Some(token) = self.next(epoll) {
+            let connection = self.read().connections.get(&token).cloned();
             if let Some(connection) = connection {
-                self.serve(token, &connection, &mut buffer);
+                self.serve(epoll, token, &connection, &mut buffer);
             }
-            lock(&self.threads).idle += 1;
         }
     }
 
     /// Waits for a connection that has a request. `None`: this thread is not needed any more.
-    fn next(&'static self) -> Option<u64> {
+    fn next(&self, epoll: &Arc<OwnedFd>) -> Option<u64> {
         let mut events = Vec::with_capacity(1);
         loop {
-            let room = rustix::buffer::spare_capacity(&mut events);
-            let waited = epoll::wait(&self.epoll, room, Some(&REST));
-            let mut threads = lock(&self.threads);
+            let waited = {
+                let room = rustix::buffer::spare_capacity(&mut events);
+                epoll::wait(epoll, room, Some(&REST))
+            };
             match (waited, events.first()) {
-                (Ok(_), Some(event)) => {
-                    threads.idle -= 1;
-                    if threads.idle == 0
-                        && let Err(e) = self.start(&mut threads)
-                    {
-                        tracing::warn!("no further thread for requests: {e}");
-                    }
-                    return Some(event.data.u64());
-                }
-                (Ok(_), None) if threads.all <= self.kept => {}
+                (Ok(_), Some(event)) => return Some(event.data.u64()),
                 (Err(Errno::INTR), _) => {}
-                (rested, _) => {
-                    if let Err(e) = rested {
-                        tracing::warn!("cannot wait for requests: {e}");
-                    }
-                    threads.idle -= 1;
-                    threads.all -= 1;
+                (Ok(_), None) if !self.leave(epoll, self.kept) => {}
+                (Ok(_), None) => return None,
+                (Err(e), _) => {
+                    tracing::warn!("cannot wait for requests: {e}");
+                    self.leave(epoll, 0);
                     return None;
                 }
             }
-            events.clear();
         }
     }
 
+    /// A thread that waits ends, if there are more than `kept` and another one waits.
+    fn leave(&self, epoll: &Arc<OwnedFd>, kept: usize) -> bool {
+        let mut all = self.write();
+        let another = |idle: usize| (kept == 0 || idle > 1).then(|| idle - 1);
+        let leaves = all.threads.len() > kept
+            && self.idle.fetch_update(Ordering::SeqCst, Ordering::SeqCst, another).is_ok();
+        if leaves {
+            all.threads.retain(|thread| !Arc::ptr_eq(thread, epoll));
+        }
+        leaves
+    }
+
     /// Reads a request and serves it.
-    fn serve(&self, token: u64, connection: &Arc<Connection>, buffer: &mut Buffer) {
-        let bytes = match receive(&connection.device, buffer.room()) {
-            Ok(Some(bytes)) => bytes,
-            Ok(None) => return self.arm(token, connection),
-            Err(e) => return self.forget(token, connection, e),
-        };
-        if connection.serving.fetch_add(1, Ordering::SeqCst) + 1 < MOST {
-            self.arm(token, connection);
+    fn serve(
+        &'static self,
+        epoll: &Arc<OwnedFd>,
+        token: u64,
+        connection: &Connection,
+        buffer: &mut Buffer,
+    ) {
+        let one_more = |serving: usize| (serving < MOST).then_some(serving + 1);
+        let serving = &connection.serving;
+        if serving.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_err() {
+            return connection.turn_away(epoll);
+        }
+        match receive(&connection.device, buffer.room()) {
+            Ok(Some(bytes)) => self.handle(connection, bytes),
+            Ok(None) => {}
+            Err(e) => self.forget(token, connection, e),
+        }
+        if serving.fetch_sub(1, Ordering::SeqCst) == MOST / 2 + 1 {
+            self.turn_back(token, connection);
+        }
+    }
+
+    /// Serves a request. Another thread waits meanwhile.
+    fn handle(&'static self, connection: &Connection, bytes: &[u8]) {
+        if self.idle.fetch_sub(1, Ordering::SeqCst) == 1
+            && let Err(e) = self.start(&mut self.write())
+        {
+            tracing::warn!("no further thread for requests: {e}");
         }
         let handle = || connection.server.handle(&connection.device, bytes);
         // The answer says EIO as it is dropped. A thread outlives a panic: others wait for it.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(handle)).is_err() {
             tracing::error!("a request made its thread panic");
         }
-        if connection.serving.fetch_sub(1, Ordering::SeqCst) == MOST {
-            self.arm(token, connection);
-        }
+        self.idle.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Has the connection watched for its next request.
-    fn arm(&self, token: u64, connection: &Connection) {
-        let data = epoll::EventData::new_u64(token);
-        if let Err(e) = epoll::modify(&self.epoll, &connection.device, data, armed()) {
-            // Another thread may have seen its end.
-            if e != Errno::NOENT {
-                self.forget(token, connection, e.into());
+    /// Has all threads watch a connection again.
+    fn turn_back(&self, token: u64, connection: &Connection) {
+        let mut away = lock(&connection.away);
+        let all = self.read();
+        let forgotten = !all.connections.contains_key(&token);
+        for thread in away.drain(..).filter_map(|thread| thread.upgrade()) {
+            if !forgotten && let Err(e) = watch(&thread, token, &connection.device) {
+                tracing::warn!("a thread cannot watch a connection again: {e}");
             }
         }
     }
 
     /// Nothing comes from the connection any more.
     fn forget(&self, token: u64, connection: &Connection, why: io::Error) {
-        let ended = why.kind() == io::ErrorKind::UnexpectedEof;
-        if !ended {
+        let mut all = self.write();
+        // Another thread may have seen its end.
+        if all.connections.remove(&token).is_none() {
+            return;
+        }
+        if why.kind() != io::ErrorKind::UnexpectedEof {
             connection.server.failed(why);
         }
-        if let Err(e) = epoll::delete(&self.epoll, &connection.device) {
-            tracing::debug!("epoll: {e}");
-        }
-        lock(&self.connections).remove(&token);
+        all.threads.iter().for_each(|thread| unwatch(thread, &connection.device));
     }
 }
 
-/// What a connection is watched for, once.
-fn armed() -> epoll::EventFlags {
-    epoll::EventFlags::IN | epoll::EventFlags::ONESHOT
+impl Connection {
+    /// As many threads as may serve it do: the thread of `epoll` watches it no longer.
+    fn turn_away(&self, epoll: &Arc<OwnedFd>) {
+        let mut away = lock(&self.away);
+        // Those that serve it look at `away` when half of them are done, which is after this.
+        if self.serving.load(Ordering::SeqCst) == MOST {
+            unwatch(epoll, &self.device);
+            away.push(Arc::downgrade(epoll));
+        }
+    }
+}
+
+/// Has a thread wait for the requests of a connection.
+fn watch(epoll: &OwnedFd, token: u64, device: &OwnedFd) -> Result<(), Errno> {
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+    epoll::add(epoll, device, epoll::EventData::new_u64(token), flags)
+}
+
+/// The opposite of [`watch`].
+fn unwatch(epoll: &OwnedFd, device: &OwnedFd) {
+    // Threads that have turned away do not watch it.
+    if let Err(e) = epoll::delete(epoll, device)
+        && e != Errno::NOENT
+    {
+        tracing::debug!("epoll: {e}");
+    }
 }
 
 #[cfg(test)]
@@ -235,6 +301,6 @@ pub(super) mod tests {
 
     /// Threads that there are.
     pub(in crate::session) fn threads() -> usize {
-        lock(&readers().unwrap().threads).all
+        readers().read().threads.len()
     }
 }
