@@ -8,8 +8,8 @@
 use crate::noise::Noise;
 use crate::write;
 use anyhow::Context;
+use cenote_engine::{Engine, EngineOptions};
 use cenote_format::compress::Compression;
-use cenote_pool::engine::{Engine, EngineOptions};
 use cenote_zpl::{FileSystem, NodeKind};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use cenote::contents::replay_logs;
-use cenote_pool::engine::{Engine, EngineOptions};
-use cenote_pool::{ImportOptions, discover, tunables};
+use cenote_engine::{Engine, EngineOptions, tunables};
+use cenote_pool::{ImportOptions, discover};
 use std::time::{Duration, Instant};
 
 fn set(name: &str, value: u64) {

@@ -7,8 +7,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use cenote_engine::create::Redundancy;
 use cenote_engine::Engine;
+use cenote_engine::create::Redundancy;
 use cenote_torture::live::disk::{Image, Journal, Replay};
 use cenote_torture::live::driver::Seed;
 use cenote_torture::live::lab::{Logs, Shape, disks, judge, lab};

@@ -22,10 +22,10 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         _ => return usage("too many arguments"),
     };
     if !source.contains(['@', '#']) {
-        return usage(&format!("invalid source name '{source}': must contain a '@' or '#'"));
+        return usage(format!("invalid source name '{source}': must contain a '@' or '#'"));
     }
     if !target.contains('#') {
-        return usage(&format!("invalid bookmark name '{target}': must contain a '#'"));
+        return usage(format!("invalid bookmark name '{target}': must contain a '#'"));
     }
     // One of the two may leave out the dataset, which is the other's.
     let head = |name: &str| name.split(['@', '#']).next().unwrap_or_default().to_string();
