@@ -14,7 +14,7 @@ use cenote_format::encode::embedded::seal;
 use cenote_format::zil::chain::CHAIN_SIZE;
 use cenote_store::alloc::{AllocError, Class, Request};
 use cenote_vdev::traffic::Content;
-use cenote_vdev::{BlockWrite, VdevError};
+use cenote_vdev::{BlockWrite, Priority, VdevError};
 use std::collections::VecDeque;
 
 /// Sizes of log blocks in bytes (`zil_block_buckets`).
@@ -272,7 +272,7 @@ fn encode_all(
 /// A block is not there for sure.
 pub(super) fn write(disk: &Disk, writes: &[BlockWrite]) -> Result<(), VdevError> {
     let tree = disk.tree();
-    tree.write_many(writes).into_iter().collect::<Result<(), _>>()?;
+    tree.write_many_as(Priority::SyncWrite, writes).into_iter().collect::<Result<(), _>>()?;
     if tunables::ZIL_NOCACHEFLUSH.is_on() {
         return Ok(());
     }
