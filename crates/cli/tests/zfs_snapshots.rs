@@ -23,7 +23,14 @@ fn clones_are_promoted_in_openzfs_words() {
     tank.zfs("clone -p tank/a@two tank/x/y/c");
     tank.zfs("clone tank/a@one tank/older");
     assert_eq!(tank.get("origin,compression,quota", "tank/c"), "tank/a@two\nlz4\n67108864");
-    assert_eq!(tank.get("clones", "tank/a@two"), "tank/c,tank/x/y/c");
+    // A snapshot's clones are in no order.
+    let clones_of = |snapshot: &str| {
+        let clones = tank.get("clones", snapshot);
+        let mut names: Vec<String> = clones.split(',').map(String::from).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(clones_of("tank/a@two"), ["tank/c", "tank/x/y/c"]);
     for (line, why) in [
         ("clone tank/a@nine tank/z", "cannot open 'tank/a@nine': dataset does not exist"),
         ("clone tank/a@two tank/c", "cannot create 'tank/c': dataset already exists"),
@@ -49,13 +56,13 @@ fn clones_are_promoted_in_openzfs_words() {
     assert_eq!(tank.get("origin", "tank/a"), "tank/c@two");
     assert_eq!(tank.get("origin", "tank/c"), "-");
     assert_eq!(tank.get("origin", "tank/older"), "tank/c@one");
-    assert_eq!(tank.get("clones", "tank/c@two"), "tank/a,tank/x/y/c");
-    assert_eq!(
-        tank.refused("destroy tank/c@two"),
-        "cannot destroy 'tank/c@two': snapshot has dependent clones\n\
-         use '-R' to destroy the following datasets:\n\
-         tank/a@three\ntank/a/b\ntank/a\ntank/x/y/c"
-    );
+    assert_eq!(clones_of("tank/c@two"), ["tank/a", "tank/x/y/c"]);
+    let refused = tank.refused("destroy tank/c@two");
+    let mut lines: Vec<&str> = refused.lines().collect();
+    assert_eq!(lines.remove(0), "cannot destroy 'tank/c@two': snapshot has dependent clones");
+    assert_eq!(lines.remove(0), "use '-R' to destroy the following datasets:");
+    lines.sort();
+    assert_eq!(lines, ["tank/a", "tank/a/b", "tank/a@three", "tank/x/y/c"]);
     let history = tank.session.run("zpool history -i tank").ok();
     assert!(history.contains("clone tank/c ") && history.contains("promote tank/c "), "{history}");
     // Promoting the other way gives the snapshots back.
@@ -187,13 +194,12 @@ fn a_mounted_file_system_is_rolled_back() {
     tank.refused("rollback tank/a");
     tank.zfs("rollback tank/a@two");
     assert_eq!(fs::read_to_string(tank.path("tank/a/kept")).unwrap(), "new");
-    let unchanged = "0";
-    assert_eq!(tank.get("usedbysnapshots", "tank/a").parse::<u64>().unwrap() > 0, true);
+    assert_ne!(tank.get("usedbysnapshots", "tank/a"), "0");
     tank.zfs("rollback -R tank/a@one");
     assert_eq!(fs::read_to_string(tank.path("tank/a/kept")).unwrap(), "old");
     assert!(!tank.path("tank/a/more").exists());
     assert_eq!(tank.names(), ["tank", "tank/a", "tank/a@one"]);
-    assert_eq!(tank.get("usedbysnapshots,written", "tank/a"), format!("{unchanged}\n0"));
+    assert_eq!(tank.get("usedbysnapshots,written", "tank/a"), "0\n0");
     fs::write(tank.path("tank/a/after"), "x").unwrap();
     tank.finish();
 }
