@@ -143,7 +143,7 @@ fn formats_of_the_future_are_refused_by_name() {
 fn usage_lists_what_works() {
     let s = Session::new();
     for (tool, there, absent) in
-        [("zpool", "\tcreate ", "\tscrub "), ("zfs", "\tholds ", "\tsend ")]
+        [("zpool", "\tcreate ", "\tscrub "), ("zfs", "\tholds ", "\treceive ")]
     {
         let text = s.run(&format!("{tool} --help")).ok();
         assert!(text.contains(there) && !text.contains(absent), "{text}");
