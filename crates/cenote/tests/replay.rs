@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use cenote::contents::{replay_logs, settings};
-use cenote_engine::{Engine, EngineOptions};
+use cenote_engine::{Engine, EngineOptions, tunables};
 use cenote_inspect::traverse::{Options, Subject, Verify, run};
 use cenote_manifest_check::{
     Checks, ZplTree, check_tree, check_volume, datasets_with_files, datasets_with_volume,
@@ -93,6 +93,15 @@ fn zilslog() {
 #[test]
 fn fragcrash() {
     replays("fragcrash");
+}
+
+/// What is read ahead changes nothing in what a replay gives.
+#[test]
+fn zilslog_without_reading_ahead() {
+    let prime = tunables::find("zil_replay_prime").unwrap();
+    prime.set(0).unwrap();
+    replays("zilslog");
+    prime.set(1).unwrap();
 }
 
 /// Replays a few records, crashes, and goes on after the next import, again and again.
