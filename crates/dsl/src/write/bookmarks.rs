@@ -125,17 +125,9 @@ pub(super) fn free(tx: &mut Tx<'_>, head_obj: u64) -> Result<()> {
     if zap == 0 {
         return Ok(());
     }
-    for (_, bookmark) in bookmarks {
-        if bookmark.redaction != 0 {
-            if tx.view(bookmark.redaction)?.dnode().spill.is_some() {
-                features::decrement(tx, REDACTION_SPILL)?;
-            }
-            tx.mos.free(bookmark.redaction)?;
-            features::decrement(tx, REDACTION)?;
-        }
-        if bookmark.flags & ZBM_FLAG_HAS_FBN != 0 {
-            features::decrement(tx, WRITTEN)?;
-        }
+    for (name, bookmark) in bookmarks {
+        uncount(tx, zap, &name, &bookmark)?;
+        free_redaction(tx, &bookmark)?;
     }
     tx.mos.free(zap)?;
     features::decrement(tx, FEATURE)
@@ -201,10 +193,9 @@ fn add(tx: &mut Tx<'_>, head_obj: u64, name: &str, bookmark: &BookmarkPhys) -> R
     tx.zap_put(zap, name, &Value::U64(&bookmark.encode(words)?))
 }
 
-/// Takes a bookmark from a head, and its features' counts. With the last one the ZAP goes. Its redaction
-/// list stays.
-fn remove(tx: &mut Tx<'_>, head_obj: u64, name: &str, bookmark: &BookmarkPhys) -> Result<()> {
-    let Some(zap) = tx.field_number(head_obj, BOOKMARKS)? else { return Ok(()) };
+/// Takes back what [`add`] counted. Of the newer kind are those that are stored with more words; pools of
+/// OpenZFS may have counted fewer of them.
+fn uncount(tx: &mut Tx<'_>, zap: u64, name: &str, bookmark: &BookmarkPhys) -> Result<()> {
     let stored = tx.zap_get(zap, name)?.map_or(0, |(_, words)| words.len());
     if stored > BOOKMARK_WORDS_V1 && features::is_active(tx, V2)? {
         features::decrement(tx, V2)?;
@@ -212,6 +203,26 @@ fn remove(tx: &mut Tx<'_>, head_obj: u64, name: &str, bookmark: &BookmarkPhys) -
     if bookmark.flags & ZBM_FLAG_HAS_FBN != 0 {
         features::decrement(tx, WRITTEN)?;
     }
+    Ok(())
+}
+
+/// Frees the redaction list of a bookmark that is destroyed.
+fn free_redaction(tx: &mut Tx<'_>, bookmark: &BookmarkPhys) -> Result<()> {
+    if bookmark.redaction == 0 {
+        return Ok(());
+    }
+    if tx.view(bookmark.redaction)?.dnode().spill.is_some() {
+        features::decrement(tx, REDACTION_SPILL)?;
+    }
+    tx.mos.free(bookmark.redaction)?;
+    features::decrement(tx, REDACTION)
+}
+
+/// Takes a bookmark from a head, and its features' counts. With the last one the ZAP goes. Its redaction
+/// list stays.
+fn remove(tx: &mut Tx<'_>, head_obj: u64, name: &str, bookmark: &BookmarkPhys) -> Result<()> {
+    let Some(zap) = tx.field_number(head_obj, BOOKMARKS)? else { return Ok(()) };
+    uncount(tx, zap, name, bookmark)?;
     tx.zap_remove(zap, name)?;
     if tx.zap_is_empty(zap)? {
         tx.zap_remove(head_obj, BOOKMARKS)?;
@@ -278,13 +289,7 @@ pub fn create(tx: &mut Tx<'_>, head_obj: u64, name: &str, source: &Source) -> Re
 pub fn destroy(tx: &mut Tx<'_>, head_obj: u64, name: &str) -> Result<()> {
     let (name, bookmark) = find(tx, head_obj, name)?.ok_or(DslWriteError::NotFound)?;
     remove(tx, head_obj, &name, &bookmark)?;
-    if bookmark.redaction != 0 {
-        if tx.view(bookmark.redaction)?.dnode().spill.is_some() {
-            features::decrement(tx, REDACTION_SPILL)?;
-        }
-        tx.mos.free(bookmark.redaction)?;
-        features::decrement(tx, REDACTION)?;
-    }
+    free_redaction(tx, &bookmark)?;
     if bookmark.flags & ZBM_FLAG_HAS_FBN == 0 || bookmark.flags & SNAPSHOT_EXISTS != 0 {
         return Ok(());
     }

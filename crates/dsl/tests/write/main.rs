@@ -609,7 +609,9 @@ impl Rig {
         assert_eq!(uses("com.delphix:extensible_dataset"), Some(zapified));
         assert_eq!(uses("com.delphix:enabled_txg"), Some(enabled_later()));
         let bookmarks = self.model.heads.values().map(|h| h.bookmarks.len() as u64);
-        assert_eq!(uses("com.delphix:bookmark_written"), Some(bookmarks.clone().sum()));
+        for feature in ["com.delphix:bookmark_written", "com.datto:bookmark_v2"] {
+            assert_eq!(uses(feature), Some(bookmarks.clone().sum()), "{feature}");
+        }
         let with_bookmarks = bookmarks.filter(|n| *n > 0).count() as u64;
         assert_eq!(uses("com.delphix:bookmarks"), Some(with_bookmarks));
         let queued = pool::entry(&mut tx, "bptree_obj").unwrap().is_some();
