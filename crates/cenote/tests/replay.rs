@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use cenote::contents::{replay_logs, settings};
+use cenote_dsl::zil::{Item, walk};
 use cenote_engine::{Engine, EngineOptions, tunables};
 use cenote_inspect::traverse::{Options, Subject, Verify, run};
 use cenote_manifest_check::{
@@ -93,6 +94,28 @@ fn zilslog() {
 #[test]
 fn fragcrash() {
     replays("fragcrash");
+}
+
+/// A chain whose blocks lie side by side takes far fewer reads than it has blocks.
+#[test]
+fn log_blocks_are_read_together() {
+    let temp = cenote_testpools::copy("zilmain");
+    let pool = read_only(&temp);
+    let store = pool.store();
+    let reads = || store.vdevs().root().io_stats().0;
+    let (mut blocks, mut asked) = (0_u64, 0);
+    for dataset in datasets_with_files(&cenote_testpools::pool("zilmain").manifest()) {
+        let found = pool.dsl().find(dataset["name"].as_str().unwrap()).unwrap().unwrap();
+        let header = pool.dsl().open_objset(&found).unwrap().phys().zil;
+        let before = reads();
+        walk(store, &header, &mut |item| {
+            blocks += u64::from(matches!(item, Item::Block(_)));
+            true
+        });
+        asked += reads() - before;
+    }
+    println!("{blocks} blocks, {asked} reads");
+    assert!(blocks > 1000 && asked < blocks / 5, "{blocks} blocks, {asked} reads");
 }
 
 /// What is read ahead changes nothing in what a replay gives.

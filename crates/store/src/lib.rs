@@ -42,6 +42,7 @@ mod primary;
 pub mod rangetree;
 mod segments;
 mod single_flight;
+mod stretch;
 #[cfg(feature = "tamper")]
 pub mod tamper;
 pub mod tunables;

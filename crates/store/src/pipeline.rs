@@ -724,7 +724,7 @@ fn is_packed(bp: &BlockPointer) -> bool {
     bp.compression() != Compression::Off as u8 && !bp.is_embedded() && !bp.is_hole()
 }
 
-fn unpack(bp: &BlockPointer, physical: &Abd) -> cenote_format::Result<Abd> {
+pub(crate) fn unpack(bp: &BlockPointer, physical: &Abd) -> cenote_format::Result<Abd> {
     let kind = Compression::from_u8(bp.compression())?;
     let lsize = bp.lsize() as usize;
     if kind == Compression::Off {

@@ -12,6 +12,7 @@
 //! Invariants: sequence numbers grow by exactly one, so a chain cannot run in a circle; records
 //! lie within the used part of their block.
 
+use super::ahead::Ahead;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_format::zil::{ChainBlock, RawRecord, raw_records};
@@ -63,6 +64,7 @@ pub fn walk(store: &Arc<Store>, header: &ZilHeader, f: &mut dyn FnMut(Item<'_>) 
         u64::MAX
     };
     let mut max_record = 0;
+    let mut ahead = Ahead::new(store);
     let mut bp = header.log;
     while !bp.is_hole() {
         let seq = bp.checksum()[3];
@@ -75,7 +77,11 @@ pub fn walk(store: &Arc<Store>, header: &ZilHeader, f: &mut dyn FnMut(Item<'_>) 
         if max_record == last_record && seq == last_block {
             return End::Complete;
         }
-        let (next, data, order) = match read_block(store, &bp, claimed) {
+        let found = match ahead.take(&bp) {
+            Some(block) => Ok(decode(&bp, &block)),
+            None => read_block(store, &bp, claimed),
+        };
+        let (next, data, order) = match found {
             Ok(Some(found)) => found,
             Ok(None) => return End::Unreadable,
             Err(failed) => return End::Failed(failed),

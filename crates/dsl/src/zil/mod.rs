@@ -3,8 +3,10 @@
 //! | module | what |
 //! |---|---|
 //! | [`chain`] | reading a log, block by block and record by record |
+//! | `ahead` | reading ahead where log blocks lie side by side |
 //! | [`claim`] | what an import takes of a log that a crash left |
 
+mod ahead;
 pub mod chain;
 pub mod claim;
 
