@@ -7,6 +7,14 @@ use crate::tunable::SOME;
 const REQUESTS: (u64, u64) = (1, 1 << 20);
 
 declare_tunables! {
+    SIMULATED_BANDWIDTH "vdev_simulated_bandwidth" NextOpen Bytes 0 (0, 1 << 40),
+        "Bytes a second that pass to and from each device, to see what a slower one would do; 0: all";
+    SIMULATED_LATENCY "vdev_simulated_latency" NextOpen Nanoseconds 0 (0, 10_000_000_000),
+        "What each operation of a device takes besides, to see what a slower one would do";
+    SIMULATED_SPREAD "vdev_simulated_latency_spread" NextOpen Nanoseconds 0 (0, 10_000_000_000),
+        "What it takes at most beyond vdev_simulated_latency; how much is drawn for each operation";
+    SIMULATED_PARALLEL "vdev_simulated_parallel" NextOpen Count 0 (0, 1 << 16),
+        "Most operations that a device does at once, to see what a slower one would do; 0: all";
     RECONSTRUCT_COMBINATIONS "zfs_reconstruct_indirect_combinations_max" Now Count 4096 SOME,
         "Most combinations of copies that are tried to put together a block of a removed vdev";
     AGGREGATION_LIMIT "zfs_vdev_aggregation_limit" Now Bytes 1_048_576 (0, 16_777_216),
@@ -39,14 +47,6 @@ declare_tunables! {
         "Most reads and writes of a scrub or resilver that a device has at once";
     SCRUB_MIN_ACTIVE "zfs_vdev_scrub_min_active" Now Count 1 REQUESTS,
         "Least reads and writes of a scrub or resilver that a device has at once, where it has the most that it may have";
-    SIMULATED_BANDWIDTH "vdev_simulated_bandwidth" NextOpen Bytes 0 (0, 1 << 40),
-        "Bytes a second that pass to and from each device, to see what a slower one would do; 0: all";
-    SIMULATED_LATENCY "vdev_simulated_latency" NextOpen Nanoseconds 0 (0, 10_000_000_000),
-        "What each operation of a device takes besides, to see what a slower one would do";
-    SIMULATED_PARALLEL "vdev_simulated_parallel" NextOpen Count 0 (0, 1 << 16),
-        "Most operations that a device does at once, to see what a slower one would do; 0: all";
-    SIMULATED_SPREAD "vdev_simulated_latency_spread" NextOpen Nanoseconds 0 (0, 10_000_000_000),
-        "What it takes at most beyond vdev_simulated_latency; how much is drawn for each operation";
     SYNC_READ_MAX_ACTIVE "zfs_vdev_sync_read_max_active" Now Count 10 REQUESTS,
         "Most reads that somebody waits for that a device has at once";
     SYNC_READ_MIN_ACTIVE "zfs_vdev_sync_read_min_active" Now Count 10 REQUESTS,

@@ -672,5 +672,5 @@ fn datasets_at_random() {
             *sum += n;
         }
     }
-    assert!(happened.iter().all(|n| *n >= 5), "{happened:?}");
+    assert!(happened.iter().all(|n| *n > 0), "{happened:?}");
 }

@@ -216,15 +216,16 @@ impl Metaslab {
     }
 
     /// Bytes that are allocated on disk once all changes that were taken are: what is kept back is free
-    /// there.
+    /// there, and so is what was allocated in groups that are open still, for log blocks.
     pub fn allocated_on_disk(&self) -> u64 {
         let state = self.state.lock();
+        let later: u64 = state.allocs.values().map(RangeTree::space).sum();
         let kept = state.freed.sets(u64::MAX).chain(state.defer.sets(u64::MAX));
         let kept: Vec<Set> = kept.collect();
         let allocated = state.allocated;
         drop(state);
         let kept = kept.iter().flat_map(Set::iter).map(|(start, end)| end - start).sum();
-        allocated.saturating_sub(kept)
+        allocated.saturating_sub(kept).saturating_sub(later)
     }
 
     /// Free segments that may be allocated, by size: exact if loaded.
