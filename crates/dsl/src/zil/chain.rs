@@ -6,7 +6,7 @@
 //!
 //! The chain ends at the first block that is not what its pointer says, because the pointer to the
 //! next block is written before that block is. A device that fails is no end: nobody knows what it has
-//! (`zil_check_log_chain`). An import *claims* the blocks that it finds ([`super::claim`]): it
+//! (`zil_check_log_chain`). An import *claims* the blocks that it finds ([`mod@super::claim`]): it
 //! notes the last sequence numbers in the header, which end the chain from then on.
 //!
 //! Invariants: sequence numbers grow by exactly one, so a chain cannot run in a circle; records
