@@ -121,7 +121,7 @@ impl ObjectSet {
         self.cache.keep_micro_zap(number, zap);
     }
 
-    fn meta(&self) -> Tree<'_> {
+    pub(crate) fn meta(&self) -> Tree<'_> {
         Tree {
             store: &self.store,
             objset: self.id,

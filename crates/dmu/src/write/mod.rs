@@ -257,7 +257,12 @@ fn take_in<'o>(
         Entry::Occupied(open) => open.into_mut(),
         Entry::Vacant(place) => place.insert(Arc::new(match below.find(number)? {
             Found::Quiesced(object) => OpenObject::above(object),
-            Found::OnDisk(object) => OpenObject::open(&object)?,
+            Found::OnDisk(object) => {
+                // The dnode may be known for long. Its block is changed when the group is written: if it
+                // cannot be read, that is said now.
+                below.read_dnode_block(number)?;
+                OpenObject::open(&object)?
+            }
         })),
     };
     Ok(Arc::make_mut(object))

@@ -22,6 +22,7 @@
 //! - Without changes in between, the open set shows the same before and after `sync_done`.
 
 use super::object::OpenObject;
+use super::slots::PER_BLOCK;
 use super::zap::{AtHand, at_hand};
 use super::{Doomed, OpenObjectSet, Quiesced};
 use crate::objset::{META_DNODE, PROJECT_USED};
@@ -72,6 +73,14 @@ impl<'a> Below<'a> {
                 None => Seen::Clean,
             },
             None => Seen::Clean,
+        }
+    }
+
+    /// Reads the block that has the dnode of an object on disk.
+    pub(super) fn read_dnode_block(&self, number: u64) -> Result<()> {
+        match number {
+            PROJECT_USED.. | META_DNODE => Ok(()),
+            _ => self.base.meta().block(number / PER_BLOCK).map(drop),
         }
     }
 

@@ -125,13 +125,17 @@ fn a_size_that_was_set_stays_if_freeing_fails() {
     let volume = world.open();
     volume.write(SIZE - 4096, &[4; 4096]).unwrap();
     world.sync();
-    for changes in [0, 1] {
+    // The first changes find that blocks have to be read.
+    let mut changes = 0;
+    while volume.size() == SIZE {
+        assert!(changes < 10);
         world.allow(changes);
         assert!(volume.resize(1 << 20).is_err());
         world.allow(u64::MAX);
-        let size = if changes == 0 { SIZE } else { 1 << 20 };
-        assert_eq!((volume.size(), world.open().size()), (size, size));
+        assert_eq!(volume.size(), world.open().size());
+        changes += 1;
     }
+    assert!(changes > 1 && volume.size() == 1 << 20);
     // What was left there is not seen again.
     volume.resize(SIZE).unwrap();
     assert!(is_zeros(&volume, 1 << 20, SIZE));
