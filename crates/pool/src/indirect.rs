@@ -2,8 +2,8 @@
 //!
 //! When a vdev is removed, its allocated segments are copied to other vdevs, and it stays behind as
 //! an *indirect* vdev with a mapping from its old offsets to the new places
-//! ([`Mapping`] decodes it). Block pointers are not rewritten: whoever
-//! reads one that leads to the removed vdev goes through the mapping.
+//! ([`Mapping`] decodes it). Block pointers are not rewritten: a
+//! read of one that leads to the removed vdev goes through the mapping.
 //!
 //! A mapping may itself lie on a vdev that was removed later, so they are loaded newest first: the
 //! MOS entry `com.delphix:removing` names the newest, each one's config the one before it.

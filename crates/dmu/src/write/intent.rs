@@ -2,7 +2,7 @@
 //!
 //! A change says with [`OpenObjectSet::log`] or [`OpenObjectSet::log_write`] which records describe it, or
 //! with [`OpenObjectSet::log_nothing`] that nothing of it has to survive a crash. A change that says none
-//! of this is *unlogged*: whoever wants it to be stable waits for its transaction group. So an operation
+//! of this is *unlogged*: to be stable it waits for its transaction group. So an operation
 //! that forgets to log is slow, and never lost.
 //!
 //! Invariant: records of a change that is taken back, or runs again, are forgotten with it.

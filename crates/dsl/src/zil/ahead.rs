@@ -49,8 +49,9 @@ impl<'a> Ahead<'a> {
         let lane = self.lanes.entry(dva.vdev).or_insert(first);
         let follows = dva.offset >= lane.end && dva.offset - lane.end <= GAP;
         lane.end = end;
-        if let Some(block) = lane.find(self.store, bp, dva) {
-            return Some(block);
+        if let Some(bytes) = lane.find(bp, dva) {
+            // Wrong bytes here are no reason to read a stretch again.
+            return self.store.block_of(bp, &bytes);
         }
         if !follows {
             (lane.size, lane.stretch) = (LEAST, None);
@@ -60,15 +61,16 @@ impl<'a> Ahead<'a> {
         let size = lane.size.max(bp.psize()).min(room);
         lane.size = (lane.size * 2).min(MOST);
         lane.stretch = self.store.read_stretch(dva, size).map(|bytes| (dva.offset, bytes));
-        lane.find(self.store, bp, dva)
+        self.store.block_of(bp, &lane.find(bp, dva)?)
     }
 }
 
 impl Lane {
-    fn find(&self, store: &Store, bp: &BlockPointer, dva: Dva) -> Option<Block> {
+    /// The bytes of a block that lies in the stretch.
+    fn find(&self, bp: &BlockPointer, dva: Dva) -> Option<Abd> {
         let (start, bytes) = self.stretch.as_ref()?;
         let at = usize::try_from(dva.offset.checked_sub(*start)?).ok()?;
         let size = usize::try_from(bp.psize()).ok()?;
-        store.block_of(bp, &bytes.slice(at, size)?)
+        bytes.slice(at, size)
     }
 }

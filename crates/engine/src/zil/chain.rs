@@ -10,7 +10,7 @@ use cenote_format::compress::Compression;
 use cenote_format::dmu::{DmuType, ZilHeader};
 use cenote_format::encode::EncodeError;
 use cenote_format::encode::blkptr::BlockProps;
-use cenote_format::encode::embedded::seal;
+use cenote_format::encode::zil::chain_block;
 use cenote_format::zil::chain::CHAIN_SIZE;
 use cenote_store::alloc::{AllocError, Class, Request};
 use cenote_vdev::traffic::Content;
@@ -107,16 +107,10 @@ fn encode(
     next: &BlockPointer,
     records: &[Encoded],
 ) -> Result<Vec<u8>, EncodeError> {
-    let size = usize::try_from(bp.psize()).unwrap_or(0);
-    let mut block = Vec::with_capacity(size);
-    block.extend_from_slice(&[0; 8]);
-    block.extend_from_slice(next.0.map(u64::to_le_bytes).as_flattened());
-    let used: usize = records.iter().map(|r| r.bytes.len()).fold(CHAIN_SIZE, usize::saturating_add);
-    block.extend_from_slice(&(used as u64).to_le_bytes());
-    block.resize(CHAIN_SIZE, 0);
-    records.iter().for_each(|record| block.extend_from_slice(&record.bytes));
-    block.resize(size.max(used), 0);
-    seal(Checksum::Zilog2, &mut block, bp.checksum())?;
+    let records: Vec<u8> = records.iter().flat_map(|record| &record.bytes).copied().collect();
+    let mut block = chain_block(bp, *next, &records)?;
+    // Where the block lies on RAID-Z goes by its size.
+    block.resize(usize::try_from(bp.psize()).unwrap_or(0), 0);
     Ok(block)
 }
 

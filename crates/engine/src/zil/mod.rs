@@ -4,9 +4,9 @@
 //!
 //! Every change leaves *itxs*, in the order in which changes are made ([`itxs`]). Nobody writes them, unless
 //! somebody asks for what was changed to be stable ([`Log::commit`], `zil_commit`): then all itxs of the
-//! dataset whose transaction groups are not on disk become records in log blocks. Who commits holds the
-//! lock `committed`; who comes meanwhile waits for it, and then finds its changes written already, or
-//! writes those of everybody who came meanwhile. So any number of threads share few writes and flushes.
+//! dataset whose transaction groups are not on disk become records in log blocks. A commit holds
+//! the lock `committed`. Commits that come meanwhile wait for it. The next one writes the changes of all of
+//! them. So any number of threads share few writes and flushes.
 //!
 //! # The chain ([`chain`])
 //!

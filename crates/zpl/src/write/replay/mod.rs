@@ -52,7 +52,7 @@ pub struct Replayed {
     pub bytes: u64,
 }
 
-/// What a replay asks of whoever runs it.
+/// What a replay asks of its caller.
 pub trait Supervisor {
     /// Waits until the open transaction group is on disk; whether it is.
     fn sync(&self) -> bool;
