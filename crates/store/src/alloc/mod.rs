@@ -46,6 +46,7 @@
 mod affinity;
 mod allocator;
 mod bits;
+mod class;
 mod defer;
 mod deferred;
 mod dense;

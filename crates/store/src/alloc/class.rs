@@ -1,0 +1,80 @@
+//! The top-level vdevs of one class (`metaslab_class_t`), and which of them is next (`mca_rotor`).
+//!
+//! Each allocator has a rotor. It stays at a vdev until the vdev has had its share, its *aliquot*, and moves
+//! on to the next one then. Shares are balanced so that all vdevs fill up at the same time.
+
+use super::allocator::Request;
+use super::group::Group;
+use crate::tunables;
+use cenote_format::blkptr::Dva;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+#[derive(Default)]
+pub(super) struct Rotor {
+    pub(super) group: usize,
+    /// Bytes allocated since the rotor came to the group.
+    pub(super) bytes: u64,
+}
+
+/// See the head of the module.
+pub(super) struct ClassGroups {
+    pub(super) groups: Vec<Arc<Group>>,
+    /// One per allocator.
+    pub(super) rotors: Vec<Mutex<Rotor>>,
+}
+
+impl ClassGroups {
+    /// The group to begin with: for a further copy the one after the last copy's.
+    pub(super) fn start(&self, request: &Request, copies: &[Dva]) -> Option<usize> {
+        let find = |vdev: u64| self.groups.iter().position(|group| group.vdev() == vdev);
+        let next = copies.last().and_then(|dva| find(dva.vdev.into())).map(|i| i + 1);
+        let near = request.near.filter(|_| copies.is_empty()).and_then(find);
+        let rotor = self.rotor(request)?.lock().group;
+        next.or(near).unwrap_or(rotor).checked_rem(self.groups.len())
+    }
+
+    pub(super) fn rotor(&self, request: &Request) -> Option<&Mutex<Rotor>> {
+        self.rotors.get(request.allocator.checked_rem(self.rotors.len())?)
+    }
+
+    /// Moves the rotor on if group `i`, at which it stood, has had its share.
+    pub(super) fn rotate(&self, request: &Request, copies: &[Dva], i: usize, size: u64) {
+        if request.near.is_some() || !copies.is_empty() {
+            return;
+        }
+        let (Some(rotor), Some(group)) = (self.rotor(request), self.groups.get(i)) else { return };
+        let mut rotor = rotor.lock();
+        if rotor.group != i {
+            *rotor = Rotor { group: i, bytes: 0 };
+        }
+        rotor.bytes = rotor.bytes.saturating_add(size);
+        // Go on as long as the next block would mostly fit.
+        if rotor.bytes.saturating_add(size / 2) >= group.aliquot.load(Ordering::Relaxed) {
+            *rotor = Rotor { group: (i + 1) % self.groups.len().max(1), bytes: 0 };
+        }
+    }
+
+    /// Shares out turns: by the number of disks, by size, and by the fraction that is free, so
+    /// that all vdevs fill up at the same time.
+    pub(super) fn balance(&self) {
+        let count = self.groups.len().max(1) as u128;
+        let sum = |f: fn(&Group) -> u64| self.groups.iter().map(|g| u128::from(f(g))).sum::<u128>();
+        let free = |g: &Group| g.space().saturating_sub(g.allocated());
+        let (disks, space, all_free) = (sum(Group::width), sum(Group::space), sum(free));
+        let base = u128::from(tunables::ALIQUOT.get()) * disks / count;
+        for group in &self.groups {
+            let (own, own_free) = (u128::from(group.space()), u128::from(free(group)));
+            // base * (own / mean space) * (own free fraction / free fraction) reduces to this.
+            let share = if space == 0 || all_free == 0 || own == 0 {
+                base
+            } else if !tunables::BIAS_ENABLED.is_on() {
+                base * count * own / space
+            } else {
+                base * count * own_free / all_free
+            };
+            group.aliquot.store(u64::try_from(share).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+}
