@@ -5,6 +5,7 @@
 
 mod choice;
 
+pub(crate) use choice::unsupported;
 pub use choice::{
     FeatureChoice, check_compatibility, choose_features, expected_features, writable,
 };

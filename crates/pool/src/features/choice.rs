@@ -18,25 +18,32 @@ use std::collections::HashSet;
 /// cannot read pools where they are.
 const NOT_BY_DEFAULT: [&str; 2] = ["head_errlog", "vdev_zaps_v2"];
 
-/// Features that pools can have, but this program cannot write.
-const NOT_WRITABLE: [&str; 12] = [
-    "encryption",
-    "redaction_bookmarks",
-    "redacted_datasets",
-    "redaction_list_spill",
-    "draid",
-    "draid_failure_domains",
-    "raidz_expansion",
-    "block_cloning",
-    "fast_dedup",
-    "dynamic_gang_header",
-    "block_cloning_endian",
-    "physical_rewrite",
+/// Features that pools can have, but this program cannot write, and why. `docs/features.md` is this list
+/// for people.
+const NOT_WRITABLE: [(&str, &str); 12] = [
+    ("encryption", "native encryption is not implemented"),
+    ("redaction_bookmarks", "redacted sends are not implemented"),
+    ("redacted_datasets", "redacted sends are not implemented"),
+    ("redaction_list_spill", "redacted sends are not implemented"),
+    ("draid", "dRAID is not implemented"),
+    ("draid_failure_domains", "dRAID is not implemented"),
+    ("raidz_expansion", "RAID-Z is not expanded here"),
+    ("block_cloning", "the block reference table is not written"),
+    ("block_cloning_endian", "the block reference table is not written"),
+    ("fast_dedup", "deduplication tables are not written"),
+    ("dynamic_gang_header", "gang headers of one size only are written"),
+    ("physical_rewrite", "rewritten blocks get new births"),
 ];
 
 /// Whether this program can write pools in which the feature is active.
 pub fn writable(feature: &Feature) -> bool {
-    !NOT_WRITABLE.contains(&feature.name)
+    NOT_WRITABLE.iter().all(|(name, _)| *name != feature.name)
+}
+
+/// What to say where a feature is asked for that is not known or cannot be written.
+pub(crate) fn unsupported(name: &str) -> String {
+    let why = NOT_WRITABLE.iter().find(|(n, _)| *n == name).map(|(_, why)| format!(" ({why})"));
+    format!("feature '{name}' unsupported by kernel{}", why.unwrap_or_default())
 }
 
 /// The names of the features that pools with this value of the property `compatibility` are to have.
@@ -84,7 +91,7 @@ pub fn choose_features(
     }
     for (name, enabled) in choice.named {
         let feature = by_name(name).filter(|f| writable(f));
-        let feature = feature.ok_or_else(|| format!("feature '{name}' unsupported by kernel"))?;
+        let feature = feature.ok_or_else(|| unsupported(name))?;
         if !enabled {
             chosen.remove(feature.guid);
             continue;
@@ -175,6 +182,12 @@ mod tests {
             choose_features(&choice).unwrap_err(),
             "feature 'no_such' unsupported by kernel"
         );
+        let named = [("draid".to_string(), true)];
+        let choice = FeatureChoice { named: &named, ..Default::default() };
+        assert_eq!(
+            choose_features(&choice).unwrap_err(),
+            "feature 'draid' unsupported by kernel (dRAID is not implemented)"
+        );
         let named = [("blake3".to_string(), true)];
         let choice =
             FeatureChoice { named: &named, compatibility: Some("grub2"), ..Default::default() };
@@ -184,5 +197,26 @@ mod tests {
         let choice = FeatureChoice { compatibility: Some("nope,grub2"), ..Default::default() };
         let error = choose_features(&choice).unwrap_err();
         assert_eq!(error, "could not read/parse feature file(s): nope ");
+    }
+
+    /// The table of `docs/features.md` has every feature that new pools lack, and each reason.
+    #[test]
+    fn features_that_new_pools_lack_are_documented() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/features.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let rows: Vec<_> = text
+            .lines()
+            .filter_map(|l| l.strip_prefix("| `")?.strip_suffix(" |")?.split_once("` | "))
+            .collect();
+        let enabled = names(&FeatureChoice::default());
+        let lacking: Vec<_> =
+            FEATURES.iter().map(|f| f.name).filter(|n| !enabled.contains(n)).collect();
+        let mut documented: Vec<_> = rows.iter().map(|(name, _)| *name).collect();
+        documented.sort_by_key(|n| FEATURES.iter().position(|f| f.name == *n));
+        assert_eq!(documented, lacking);
+        for (name, why) in NOT_WRITABLE {
+            let row = rows.iter().find(|(n, _)| *n == name).unwrap();
+            assert!(row.1.starts_with(why), "{name}: {}", row.1);
+        }
     }
 }

@@ -13,7 +13,7 @@
 use super::{NATIVE, SETTINGS};
 use crate::config::ASHIFTS;
 use crate::config_write::{PoolConfig, entry, set_entry};
-use crate::features::{check_compatibility, writable};
+use crate::features::{check_compatibility, unsupported, writable};
 use crate::history;
 use crate::import::VERSION_FEATURES;
 use cenote_dmu::write::{NewObject, ZapMut};
@@ -228,7 +228,7 @@ fn parse_feature(
     context: &PropContext<'_>,
 ) -> std::result::Result<PropChange, PropError> {
     let Some(feature) = by_name(name).filter(|f| writable(f)) else {
-        return err(format!("feature '{name}' unsupported by kernel"));
+        return err(unsupported(name));
     };
     match value {
         "enabled" => Ok(PropChange::Feature(feature)),
@@ -447,7 +447,11 @@ mod tests {
                 "on",
                 "property 'feature@bookmarks' can only be set to 'enabled' or 'disabled'",
             ),
-            ("feature@draid", "enabled", "feature 'draid' unsupported by kernel"),
+            (
+                "feature@draid",
+                "enabled",
+                "feature 'draid' unsupported by kernel (dRAID is not implemented)",
+            ),
         ] {
             assert_eq!(set(When::Set, name, value), Err(why.into()), "{name}={value}");
         }
