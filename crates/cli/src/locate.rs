@@ -218,11 +218,13 @@ impl Locator {
 /// to it. `wanted` is its name or guid. The error is for the user.
 pub fn open_pool(dirs: &[PathBuf], wanted: &str) -> Result<Arc<Pool>, String> {
     let found = discover::search(dirs);
-    if let Some((path, why)) = found.errors.first() {
-        let why = why.split(" (os error").next().unwrap_or(why);
-        return Err(format!("cannot open '{}': {why}", path.display()));
+    if !found.errors.is_empty()
+        && let Some(complaint) = found.complaints().next()
+    {
+        return Err(complaint);
     }
-    let candidate = discover::find(&found.candidates, wanted).map_err(|e| e.to_string())?;
+    let candidate = discover::find(&found.candidates, wanted)
+        .map_err(|e| found.complaints().next().unwrap_or(e.to_string()))?;
     let options = ImportOptions {
         readonly: true,
         force: true,

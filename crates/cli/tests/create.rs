@@ -810,6 +810,21 @@ fn ordinary_users_have_pools_too() {
     let history = as_nobody("cenote", "zpool history -l tank").ok();
     assert!(history.contains("zpool set comment=x tank [user 0 "), "{history}");
     as_nobody("cenote", "zpool export tank").ok();
+    // An image that the user may not read is named by whatever looks for pools.
+    chown(&device, Some(0), Some(0)).unwrap();
+    fs::set_permissions(&device, fs::Permissions::from_mode(0o600)).unwrap();
+    let (complaint, at) = (format!("cannot open '{shown}': Permission denied"), dir.display());
+    for (line, code, why) in [
+        ("zpool import -d", 0, "no pools available to import"),
+        ("zpool import tank -d", 1, "cannot import 'tank': no such pool available"),
+    ] {
+        let said = as_nobody("cenote", &format!("{line} {at}")).fails(code);
+        assert_eq!(said, format!("{complaint}\n{why}"), "{line}");
+    }
+    let said = as_nobody("cenote", &format!("zdb tank -e -p {at}")).fails(1);
+    assert_eq!(said, format!("zdb: can't open 'tank': {complaint}"));
+    let said = as_nobody("cenote", &format!("ls -d {at} tank:/")).fails(1);
+    assert!(said.contains(&complaint), "{said}");
     as_nobody("cenote", "daemon stop").ok();
     judge(&dir);
 }

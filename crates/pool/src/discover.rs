@@ -100,6 +100,16 @@ pub struct Found {
     pub forbidden: Vec<PathBuf>,
 }
 
+impl Found {
+    /// What could not be looked at, a line each in OpenZFS's words.
+    pub fn complaints(&self) -> impl Iterator<Item = String> {
+        let line = |path: &Path, why: &str| format!("cannot open '{}': {why}", path.display());
+        let reason = |why: &'_ str| why.split(" (os error").next().unwrap_or_default().to_string();
+        let errors = self.errors.iter().map(move |(path, why)| line(path, &reason(why)));
+        errors.chain(self.forbidden.iter().map(move |path| line(path, "Permission denied")))
+    }
+}
+
 /// The pools in directories and files (the places where OpenZFS looks, if none are given), without
 /// the destroyed ones.
 pub fn discover(paths: &[PathBuf]) -> Vec<Candidate> {

@@ -156,10 +156,11 @@ fn open(args: &Args, ctx: &Surroundings<'_>, name: &str) -> Result<Arc<Pool>, St
             None => vec![PathBuf::from("/dev")],
         },
     };
-    let candidates = discover(&dirs);
-    let wanted = candidates.iter().find(|c| c.name == name || c.guid.to_string() == name);
-    let Some(candidate) = wanted else {
-        return fail(format!("zdb: can't open '{name}': No such file or directory"));
+    let found = discover::search(&dirs);
+    let mut candidates = found.candidates.iter().filter(|c| !c.is_destroyed());
+    let Some(candidate) = candidates.find(|c| c.name == name || c.guid.to_string() == name) else {
+        let why = found.complaints().next().unwrap_or("No such file or directory".into());
+        return fail(format!("zdb: can't open '{name}': {why}"));
     };
     let options = ImportOptions {
         readonly: true,

@@ -206,13 +206,7 @@ fn search(request: &Request, ctx: &mut Context) -> Vec<Candidate> {
         request.paths.iter().map(|p| ctx.path(p)).collect()
     };
     let found = discover::search(&paths);
-    for (path, why) in &found.errors {
-        let why = why.split(" (os error").next().unwrap_or(why);
-        ctx.complain(format_args!("cannot open '{}': {why}", path.display()));
-    }
-    for path in &found.forbidden {
-        ctx.complain(format_args!("cannot open '{}': Permission denied", path.display()));
-    }
+    found.complaints().for_each(|line| ctx.complain(line));
     let mut candidates = found.candidates;
     candidates
         .retain(|c| c.is_destroyed() == request.destroyed && ctx.pools.by_guid(c.guid).is_none());
