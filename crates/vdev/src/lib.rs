@@ -89,6 +89,7 @@ pub use labels::{DeviceLabels, read_labels};
 pub use partition::{Partition, partitions};
 pub use probe::Reopen;
 pub use queue::{CLASSES, Priority, QueueFigures};
+pub use raidz::map::ColumnExtent;
 pub use state::{Aux, VdevState};
 pub use tree::VdevTree;
 pub use vdev::Vdev;

@@ -19,7 +19,7 @@ use cenote_format::{SECTOR, SECTOR_SHIFT};
 
 use crate::device::Device;
 use crate::queue::{Queue, QueueFigures};
-use crate::raidz::map::Geometry;
+use crate::raidz::map::{ColumnExtent, Geometry};
 use crate::state::{self, VdevState};
 use crate::stats::{Io, LATENCY_BUCKETS, LatencyHistogram, Stats};
 use crate::write::Written;
@@ -347,6 +347,13 @@ impl Vdev {
         }
         let (columns, nparity) = (self.children.len() as u64, self.nparity);
         Some(Geometry { columns, nparity, ashift: self.ashift })
+    }
+
+    /// The columns of a block of `psize` bytes at byte `offset` of a RAID-Z vdev: [`nparity`](Self::nparity)
+    /// of parity, then the data in order, with offsets behind the first labels of the children
+    /// (`vdev_raidz_map_alloc`). `None` for other vdevs, and for an offset past all numbers.
+    pub fn raidz_columns(&self, offset: u64, psize: u64) -> Option<Vec<ColumnExtent>> {
+        self.geometry()?.columns(offset, psize)
     }
 
     /// How far this leaf is to be trusted with blocks born in `txg`. `None`: it has no device.

@@ -9,11 +9,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 /// Options that ask for a part of the output.
-const PARTS: &str = "bcCdDhilmMNORrsTu";
+const PARTS: &str = "bcCdDfhilmMNORrsTu";
 /// Options that change how.
-const MODES: &str = "AeFGLPqv";
+const MODES: &str = "AeFGHLPqv";
 /// What "everything" leaves out.
-const NOT_IN_ALL: &str = "lNORrs";
+const NOT_IN_ALL: &str = "flNORrs";
 /// Letters and long names of `zdb`; a colon marks those with a value.
 const LONG: [(&str, &str); 46] = [
     ("ignore-assertions", "A"),
@@ -170,7 +170,11 @@ impl Args {
         if !self.has('e') && !self.search.is_empty() {
             return usage("-p option requires use of -e");
         }
+        if self.has('H') && !self.has('f') {
+            return usage("-H option requires use of -f");
+        }
         let needed = match () {
+            () if self.has('f') => 2,
             () if self.has('r') => 3,
             () if self.has('R') || self.has('O') => 2,
             () => 1,
@@ -202,6 +206,7 @@ Usage:\tzdb [-AbcCdDFGhiLmMNPsTuv] [-e [-p <path> ...]] [-o <var>=<value>]...
 \tzdb -l [-Aqu] <device>
 \tzdb -m [-AFLP] [-e [-p <path> ...]] [-t <txg>]
 \t\t<poolname> [<vdev> [<metaslab> ...]]
+\tzdb -f [-Hv] [-e [-p <path> ...]] <dataset> <object | range> ...
 \tzdb -O <dataset> <path>
 \tzdb -r <dataset> <path> <destination>
 \tzdb -r -O <dataset> <object-id> <destination>
@@ -230,6 +235,7 @@ Usage:\tzdb [-AbcCdDFGhiLmMNPsTuv] [-e [-p <path> ...]] [-o <var>=<value>]...
         -C --config                  config
         -d --datasets                dataset(s)
         -D --dedup-stats             dedup statistics
+        -f --file-layout             where objects' blocks lie on the disks of a RAID-Z vdev
         -h --history                 pool history
         -i --intent-logs             intent logs
         -l --label                   read label contents

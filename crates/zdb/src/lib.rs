@@ -29,6 +29,7 @@ pub mod dedup;
 pub mod files;
 pub mod intent_log;
 pub mod labels;
+mod layout;
 pub mod metaslabs;
 pub mod mos;
 pub mod objects;
@@ -132,6 +133,7 @@ fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
         _ if args.has('R') => zdb.read_blocks()?,
         _ if args.has('r') || args.has('O') => zdb.files(&format!("{name}{dataset}"))?,
         "" if root => zdb.one_dataset(&name)?,
+        "" | "/0" if args.has('f') => zdb.mos_objects()?,
         "" | "/0" => match args.level('d') > 0 && args.operands.len() > 1 && args.level('m') == 0 {
             true => zdb.mos_objects()?,
             false => zdb.whole_pool()?,

@@ -228,8 +228,11 @@ impl Zdb<'_> {
     /// An object set: its line, its objects.
     pub fn objset(&mut self, os: &Arc<ObjectSet>, dataset: Option<&Dataset>) -> Result<(), Stop> {
         let level = self.level('d');
-        self.objset_line(os, dataset)?;
         let ranges = self.args.operands.get(1..).unwrap_or_default().to_vec();
+        if self.args.has('f') {
+            return self.ranges(os, &ranges);
+        }
+        self.objset_line(os, dataset)?;
         if level > 0 && !ranges.is_empty() && self.level('m') == 0 {
             return self.ranges(os, &ranges);
         }
@@ -351,8 +354,9 @@ impl Zdb<'_> {
         header: &mut bool,
     ) -> Result<(), Stop> {
         match object {
-            Ok(object) if kinds.matches(object.dnode().kind) => self.object(&object, header),
-            Ok(_) => Ok(()),
+            Ok(object) if !kinds.matches(object.dnode().kind) => Ok(()),
+            Ok(object) if self.args.has('f') => self.layout(&object),
+            Ok(object) => self.object(&object, header),
             Err(e) => {
                 self.complain(e);
                 Ok(())

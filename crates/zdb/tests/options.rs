@@ -4,6 +4,7 @@
 
 mod support;
 
+use sha2::Digest;
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use support::{zdb, zdb_with};
@@ -297,7 +298,7 @@ fn copies_an_object() {
 
 #[test]
 fn refusals() {
-    for option in ["-X", "-k", "-S", "-y", "-Z", "-E", "-f", "-B", "-V", "-Y"] {
+    for option in ["-X", "-k", "-S", "-y", "-Z", "-E", "-B", "-V", "-Y"] {
         let (_, err, code) = of("basic", &[option], &["basic"]);
         assert_eq!(code, 1, "{option}");
         assert!(err.contains(&format!("option {option} is not supported")), "{err}");
@@ -371,4 +372,53 @@ fn damaged_images() {
     }
     let (out, _, code) = zdb(&["-e", "-p", &dir, "-bcc", "clones"]);
     assert_eq!(code, 0, "the image is whole again: {out}");
+}
+
+/// What `-fHvv` lists, put together from the disks, is each file, as it was not compressed.
+#[test]
+fn layouts_lead_to_the_bytes_of_files() {
+    for name in ["rz1", "rz2", "rz3"] {
+        let files = cenote_testpools::pool(name);
+        let manifest = files.manifest();
+        let datasets = manifest["datasets"].as_array().unwrap();
+        let dataset = format!("{name}/bs32k-off");
+        let listed = datasets.iter().find(|d| d["name"] == dataset.as_str()).unwrap();
+        let (mut seen, mut longest) = (0, 0);
+        for file in listed["files"].as_array().unwrap().iter().filter(|f| f["type"] == "f") {
+            let (ino, size) = (file["ino"].as_u64().unwrap(), file["size"].as_u64().unwrap());
+            let (out, err, code) = of(name, &["-fHvv"], &[&dataset, &ino.to_string()]);
+            assert_eq!((code, err.as_str()), (0, ""));
+            let mut content = vec![0; size as usize];
+            for line in out.lines().filter(|l| l.contains("\tD")) {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let number = |i: usize| words[i].parse::<u64>().unwrap() * 512;
+                let image = std::fs::File::open(files.dir.join(words[0])).unwrap();
+                let mut data = vec![0; number(2) as usize];
+                image.read_exact_at(&mut data, number(1)).unwrap();
+                let at = number(4).min(size) as usize;
+                let end = (number(4) + number(2)).min(size) as usize;
+                content[at..end].copy_from_slice(&data[..end - at]);
+                longest = longest.max(data.len());
+            }
+            let sum: String =
+                sha2::Sha256::digest(&content).iter().map(|b| format!("{b:02x}")).collect();
+            assert_eq!(file["sha256"], sum.as_str(), "{dataset} {}", file["path"]);
+            seen += 1;
+        }
+        assert!(seen > 5 && longest > 4096, "{name}: {seen} files");
+    }
+}
+
+/// A table shows parity and data, on from the first disk where a block goes past the last one.
+#[test]
+fn layouts_are_drawn() {
+    let (out, err, code) = of("rz2", &["-f"], &["rz2/bs128k-off", "2"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let rows: Vec<&str> = out.lines().skip_while(|l| !l.contains('┌')).collect();
+    assert!(rows[1].ends_with("` ` ` ` `    P0      1 │"), "{out}");
+    assert!(rows[3].contains("│  P1      1   D0      1  ` ` ` ` `"), "{out}");
+    assert!(rows[5].contains('└'), "{out}");
+    let (_, err, code) = of("basic", &["-f"], &["basic/", "1"]);
+    assert_eq!((code, err.trim_end()), (1, "zdb: file layout only supports raidz"));
+    assert_eq!(zdb(&["-H", "-e", "-p", "/", "tank"]).2, 2);
 }

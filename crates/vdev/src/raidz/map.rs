@@ -30,9 +30,9 @@ pub(crate) struct Geometry {
     pub ashift: u32,
 }
 
-/// One column of a block: contiguous bytes on one child.
+/// One column of a block: contiguous bytes on one child (`raidz_col_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub struct ColumnExtent {
     /// Index of the child.
     pub child: usize,
     /// Byte offset on the child.
@@ -59,7 +59,7 @@ impl Geometry {
 
     /// The columns of the block of `psize` bytes (rounded up to sectors) at byte `offset`: first
     /// `nparity` of parity, then the data in order. `None` if the numbers overflow.
-    pub(crate) fn columns(&self, offset: u64, psize: u64) -> Option<Vec<Extent>> {
+    pub(crate) fn columns(&self, offset: u64, psize: u64) -> Option<Vec<ColumnExtent>> {
         let first = offset >> self.ashift;
         let sectors = self.sectors(psize);
         let data_columns = self.columns - self.nparity;
@@ -71,7 +71,7 @@ impl Geometry {
         for c in 0..used {
             let sector = first.checked_add(c)?;
             let rows = full_rows + u64::from(c < big);
-            columns.push(Extent {
+            columns.push(ColumnExtent {
                 child: (sector % self.columns) as usize,
                 offset: (sector / self.columns).checked_mul(1 << self.ashift)?,
                 len: usize::try_from(rows.checked_mul(1 << self.ashift)?).ok()?,

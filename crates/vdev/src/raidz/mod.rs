@@ -24,7 +24,7 @@ use crate::submit::{LeafRead, Piece, Submit, read_leaves};
 use crate::vdev::{Trust, Vdev};
 use crate::{Fault, VdevError, Verify, mirror};
 
-use map::Extent;
+use map::ColumnExtent;
 
 /// Combinations of bad columns tried for one block, however small.
 const MIN_ATTEMPTS: u64 = 600;
@@ -35,7 +35,7 @@ const ATTEMPT_BYTES: u64 = 16 << 30;
 
 /// One column of a block and what is known of it.
 struct Column {
-    extent: Extent,
+    extent: ColumnExtent,
     child: Arc<Vdev>,
     /// The leaves that hold it, the best first: more than one below a replacing or spare vdev.
     leaves: Vec<Arc<Vdev>>,
@@ -91,7 +91,7 @@ impl<'a> Read<'a> {
     pub(crate) fn plan(vdev: &'a Arc<Vdev>, offset: u64, size: usize, txg: u64) -> Option<Self> {
         let extents = vdev.geometry()?.columns(offset, size as u64)?;
         let nparity = usize::try_from(vdev.nparity()).ok()?;
-        let column = |extent: Extent| {
+        let column = |extent: ColumnExtent| {
             let child = vdev.children().get(extent.child)?.clone();
             let leaves = mirror::leaves_by_trust(&child, extent.offset, txg);
             let trust = leaves.first().and_then(|l| l.trust(txg));

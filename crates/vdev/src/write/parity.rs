@@ -12,7 +12,7 @@ use cenote_format::abd::Abd;
 use super::BlockWrite;
 use super::sums::{add_p, add_pq, add_pqr, double};
 use crate::VdevError;
-use crate::raidz::map::Extent;
+use crate::raidz::map::ColumnExtent;
 use crate::threads::{IoPool, Work};
 use crate::vdev::Vdev;
 
@@ -62,7 +62,7 @@ pub(super) fn lay_out(vdev: &Arc<Vdev>, block: &BlockWrite) -> Result<Columns, V
     let extents = geometry.columns(block.offset, data.len() as u64);
     let extents = extents.ok_or_else(|| super::error(block, "beyond the end of the vdev"))?;
     let split = || -> Option<Columns> {
-        let child = |e: &Extent| Some((vdev.children().get(e.child)?.clone(), e.offset));
+        let child = |e: &ColumnExtent| Some((vdev.children().get(e.child)?.clone(), e.offset));
         let children = extents.iter().map(child).collect::<Option<_>>()?;
         let mut columns = Vec::with_capacity(extents.len());
         let mut at = 0;
