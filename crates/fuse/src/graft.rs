@@ -32,27 +32,28 @@
 //! A graft is part of its mount in the kernel's eyes: `nosuid` and `nodev` hold anyway for ordinary
 //! users, and a mount that allows no programs to be run allows none in its grafts.
 
+mod handle;
+
+pub use handle::Graft;
+
 use crate::inodes;
 use crate::session::{INodeNo, Notifier};
 use crate::snapshot::Snapshot;
 use crate::syncer::{SyncHook, SyncPolicy};
 use crate::tree::{CONTROL, FUSE_ROOT, Node, Tree, not_found, slot_of};
-use crate::{
-    Force, MountError, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, SpaceHook,
-};
+use crate::{Force, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, SpaceHook};
 use ahash::HashMap;
 use cenote_zpl::{Clock, Error, FileSystem, Time};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, PoisonError, RwLockWriteGuard, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, PoisonError, RwLockWriteGuard};
+use std::time::Duration;
 
 /// Slots of grafts and made directories; those from here on are of snapshots.
 const MAX_SLOTS: usize = FIRST_SNAPSHOT as usize - 1;
@@ -668,135 +669,4 @@ impl Tree {
             notifier.inval_inode(dir, 0, 0)
         });
     }
-}
-
-/// A file system that is served inside another one's mount. Dropping it takes it away by force.
-pub struct Graft {
-    dataset: String,
-    mountpoint: PathBuf,
-    /// The tree that it is in, while that is served.
-    tree: Weak<Tree>,
-    branch: Arc<Branch>,
-}
-
-impl Graft {
-    pub(crate) fn new(host: &MountHandle, spec: &MountSpec) -> Result<Graft, MountError> {
-        let failed = |why: String| MountError::Graft(spec.mountpoint.clone(), why);
-        let path = spec.mountpoint.strip_prefix(host.mountpoint());
-        let path = path.map_err(|_| failed("not inside the mount".into()))?;
-        let tree = host.tree.upgrade().ok_or_else(|| failed("not mounted".into()))?;
-        let branch = tree.graft(spec, path).map_err(failed)?;
-        Ok(Graft {
-            dataset: spec.dataset.clone(),
-            mountpoint: spec.mountpoint.clone(),
-            tree: host.tree.clone(),
-            branch,
-        })
-    }
-
-    /// Name of the dataset.
-    pub fn dataset(&self) -> &str {
-        &self.dataset
-    }
-
-    /// Where it is served.
-    pub fn mountpoint(&self) -> &Path {
-        &self.mountpoint
-    }
-
-    /// Whether it is still being served.
-    pub fn is_mounted(&self) -> bool {
-        self.tree.strong_count() > 0 && !self.branch.is_gone()
-    }
-
-    /// The `sync` property has changed.
-    pub fn set_sync_policy(&self, policy: SyncPolicy) {
-        self.branch.set_sync_policy(policy);
-    }
-
-    /// As [`MountHandle::snapshot_changed`].
-    pub fn snapshot_changed(&self, name: &str) {
-        if let Some(tree) = self.tree.upgrade() {
-            tree.snapshot_changed(&self.branch, name);
-        }
-    }
-
-    /// As [`MountHandle::close_snapshot`].
-    pub fn close_snapshot(&self, name: &str) -> bool {
-        self.tree.upgrade().is_none_or(|tree| tree.close_snapshot(&self.branch, name))
-    }
-
-    /// As [`MountHandle::open_snapshot`].
-    pub fn open_snapshot(&self, name: &str) {
-        if let Some(tree) = self.tree.upgrade() {
-            tree.open_snapshot(&self.branch, name);
-        }
-    }
-
-    /// As [`MountHandle::set_snapdir`].
-    pub fn set_snapdir(&self, snapdir: SnapDir) {
-        if let Some(tree) = self.tree.upgrade() {
-            tree.set_snapdir(&self.branch, snapdir);
-        }
-    }
-
-    /// As [`MountHandle::acls_changed`].
-    pub fn acls_changed(&self) {
-        if let Some(tree) = self.tree.upgrade() {
-            tree.acls_changed(&self.branch);
-        }
-    }
-
-    /// As [`MountHandle::invalidate`].
-    pub fn invalidate(&self) {
-        if let Some(tree) = self.tree.upgrade() {
-            tree.invalidate(&self.branch);
-        }
-    }
-
-    /// As [`MountHandle::write_mapped`].
-    pub fn write_mapped(&self) {
-        if let Some(tree) = self.tree.upgrade() {
-            tree.write_mapped(|ino| slot_of(ino) == self.branch.slot);
-        }
-    }
-
-    /// Takes it away. Without force, [`MountError::Busy`] says that files or directories in it are
-    /// open, that a process works in one, or that there are grafts in it, and it stays; with force
-    /// it goes away with what is in it, and whoever has files open gets errors.
-    pub fn unmount(&mut self, force: Force) -> Result<(), MountError> {
-        let Some(tree) = self.tree.upgrade() else { return Ok(()) };
-        let busy = || MountError::Busy(self.mountpoint.clone());
-        if force == Force::Yes {
-            self.write_mapped();
-        }
-        if force == Force::No && !self.branch.is_gone() && someone_works_below(&self.mountpoint) {
-            return Err(busy());
-        }
-        // The kernel tells of a closed file or directory some time after the program was told.
-        let until = Instant::now() + LATE_CLOSE;
-        while !tree.remove(&self.branch, force) {
-            if Instant::now() >= until {
-                return Err(busy());
-            }
-            std::thread::sleep(LATE_CLOSE / 20);
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Graft {
-    fn drop(&mut self) {
-        if let Some(tree) = self.tree.upgrade() {
-            tree.remove(&self.branch, Force::Yes);
-        }
-    }
-}
-
-/// Whether a process has its working directory in `path`. The kernel tells a FUSE server nothing of
-/// that; those processes of others that cannot be looked at cannot get into the mount, either.
-fn someone_works_below(path: &Path) -> bool {
-    let Ok(processes) = fs::read_dir("/proc") else { return false };
-    let works = |process: fs::DirEntry| fs::read_link(process.path().join("cwd"));
-    processes.flatten().flat_map(works).any(|cwd| cwd.starts_with(path))
 }

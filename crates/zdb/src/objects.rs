@@ -185,32 +185,7 @@ impl Zdb<'_> {
         let per_level = u32::from(dnode.indirect_shift.saturating_sub(7));
         let span = 1u64.checked_shl(per_level * level as u32).unwrap_or(0);
         let offset = blkid.wrapping_mul(span).wrapping_mul(dnode.block_size);
-        let mut line = format!("{offset:16x} ");
-        for l in (-1..i64::from(dnode.levels)).rev() {
-            if l == level {
-                line += &format!("L{level:x}");
-            } else {
-                line.push(' ');
-            }
-        }
-        line += &self.pointer(bp, false);
-        if !bp.is_embedded() && !bp.is_hole() {
-            if bp.object_type() != dnode.kind.0 {
-                line += &format!(
-                    " (ERROR: Block pointer type ({}) does not match dnode type ({}))",
-                    bp.object_type(),
-                    dnode.kind.0
-                );
-                self.damaged = true;
-            }
-            if i64::from(bp.level()) != level {
-                line += &format!(
-                    " (ERROR: Block pointer level ({}) does not match bookmark level ({level}))",
-                    bp.level()
-                );
-                self.damaged = true;
-            }
-        }
+        let line = self.tree_line(object, bp, level, offset);
         writeln!(self.out(), "{line}")?;
         if level == 0 || bp.is_hole() || bp.is_embedded() || self.ctx.cancel.is_cancelled() {
             return Ok(());
@@ -248,6 +223,38 @@ impl Zdb<'_> {
             self.damaged = true;
         }
         Ok(())
+    }
+
+    /// What the tree shows of a block pointer, with what is wrong about it (`print_indirect`).
+    fn tree_line(&mut self, object: &Object, bp: &BlockPointer, level: i64, offset: u64) -> String {
+        let dnode = object.dnode();
+        let mut line = format!("{offset:16x} ");
+        for l in (-1..i64::from(dnode.levels)).rev() {
+            if l == level {
+                line += &format!("L{level:x}");
+            } else {
+                line.push(' ');
+            }
+        }
+        line += &self.pointer(bp, false);
+        if !bp.is_embedded() && !bp.is_hole() {
+            if bp.object_type() != dnode.kind.0 {
+                line += &format!(
+                    " (ERROR: Block pointer type ({}) does not match dnode type ({}))",
+                    bp.object_type(),
+                    dnode.kind.0
+                );
+                self.damaged = true;
+            }
+            if i64::from(bp.level()) != level {
+                line += &format!(
+                    " (ERROR: Block pointer level ({}) does not match bookmark level ({level}))",
+                    bp.level()
+                );
+                self.damaged = true;
+            }
+        }
+        line
     }
 
     fn segment(&mut self, start: u64, stop: u64) -> Result<(), Stop> {

@@ -81,20 +81,24 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         }
     }
     if all && nothing && good {
-        match version {
-            VERSION_FEATURES => write!(
-                ctx.out,
-                "All pools are already formatted using feature flags.\n\n\
-                 Every feature flags pool already has all supported and requested features \
-                 enabled.\n"
-            )?,
-            version => writeln!(
-                ctx.out,
-                "All pools are already formatted with version {version} or higher."
-            )?,
-        }
+        nothing_done(version, ctx)?;
     }
     Ok(i32::from(!good))
+}
+
+/// Says that no pool needed an upgrade to `version`.
+fn nothing_done(version: u64, ctx: &mut Context) -> std::io::Result<()> {
+    match version {
+        VERSION_FEATURES => write!(
+            ctx.out,
+            "All pools are already formatted using feature flags.\n\n\
+             Every feature flags pool already has all supported and requested features \
+             enabled.\n"
+        ),
+        version => {
+            writeln!(ctx.out, "All pools are already formatted with version {version} or higher.")
+        }
+    }
 }
 
 /// A feature that a pool does not have.

@@ -1,0 +1,141 @@
+//! A graft as its owner holds it: what can be told to it, and how it is taken away.
+
+use super::{Branch, LATE_CLOSE};
+use crate::syncer::SyncPolicy;
+use crate::tree::{Tree, slot_of};
+use crate::{Force, MountError, MountHandle, MountSpec, SnapDir};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+/// A file system that is served inside another one's mount. Dropping it takes it away by force.
+pub struct Graft {
+    dataset: String,
+    mountpoint: PathBuf,
+    /// The tree that it is in, while that is served.
+    tree: Weak<Tree>,
+    branch: Arc<Branch>,
+}
+
+impl Graft {
+    pub(crate) fn new(host: &MountHandle, spec: &MountSpec) -> Result<Graft, MountError> {
+        let failed = |why: String| MountError::Graft(spec.mountpoint.clone(), why);
+        let path = spec.mountpoint.strip_prefix(host.mountpoint());
+        let path = path.map_err(|_| failed("not inside the mount".into()))?;
+        let tree = host.tree.upgrade().ok_or_else(|| failed("not mounted".into()))?;
+        let branch = tree.graft(spec, path).map_err(failed)?;
+        Ok(Graft {
+            dataset: spec.dataset.clone(),
+            mountpoint: spec.mountpoint.clone(),
+            tree: host.tree.clone(),
+            branch,
+        })
+    }
+
+    /// Name of the dataset.
+    pub fn dataset(&self) -> &str {
+        &self.dataset
+    }
+
+    /// Where it is served.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Whether it is still being served.
+    pub fn is_mounted(&self) -> bool {
+        self.tree.strong_count() > 0 && !self.branch.is_gone()
+    }
+
+    /// The `sync` property has changed.
+    pub fn set_sync_policy(&self, policy: SyncPolicy) {
+        self.branch.set_sync_policy(policy);
+    }
+
+    /// As [`MountHandle::snapshot_changed`].
+    pub fn snapshot_changed(&self, name: &str) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.snapshot_changed(&self.branch, name);
+        }
+    }
+
+    /// As [`MountHandle::close_snapshot`].
+    pub fn close_snapshot(&self, name: &str) -> bool {
+        self.tree.upgrade().is_none_or(|tree| tree.close_snapshot(&self.branch, name))
+    }
+
+    /// As [`MountHandle::open_snapshot`].
+    pub fn open_snapshot(&self, name: &str) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.open_snapshot(&self.branch, name);
+        }
+    }
+
+    /// As [`MountHandle::set_snapdir`].
+    pub fn set_snapdir(&self, snapdir: SnapDir) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.set_snapdir(&self.branch, snapdir);
+        }
+    }
+
+    /// As [`MountHandle::acls_changed`].
+    pub fn acls_changed(&self) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.acls_changed(&self.branch);
+        }
+    }
+
+    /// As [`MountHandle::invalidate`].
+    pub fn invalidate(&self) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.invalidate(&self.branch);
+        }
+    }
+
+    /// As [`MountHandle::write_mapped`].
+    pub fn write_mapped(&self) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.write_mapped(|ino| slot_of(ino) == self.branch.slot);
+        }
+    }
+
+    /// Takes it away. Without force, [`MountError::Busy`] says that files or directories in it are
+    /// open, that a process works in one, or that there are grafts in it, and it stays; with force
+    /// it goes away with what is in it, and whoever has files open gets errors.
+    pub fn unmount(&mut self, force: Force) -> Result<(), MountError> {
+        let Some(tree) = self.tree.upgrade() else { return Ok(()) };
+        let busy = || MountError::Busy(self.mountpoint.clone());
+        if force == Force::Yes {
+            self.write_mapped();
+        }
+        if force == Force::No && !self.branch.is_gone() && someone_works_below(&self.mountpoint) {
+            return Err(busy());
+        }
+        // The kernel tells of a closed file or directory some time after the program was told.
+        let until = Instant::now() + LATE_CLOSE;
+        while !tree.remove(&self.branch, force) {
+            if Instant::now() >= until {
+                return Err(busy());
+            }
+            std::thread::sleep(LATE_CLOSE / 20);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Graft {
+    fn drop(&mut self) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.remove(&self.branch, Force::Yes);
+        }
+    }
+}
+
+/// Whether a process has its working directory in `path`. The kernel tells a FUSE server nothing of
+/// that; those processes of others that cannot be looked at cannot get into the mount, either.
+fn someone_works_below(path: &Path) -> bool {
+    let Ok(processes) = fs::read_dir("/proc") else { return false };
+    let works = |process: fs::DirEntry| fs::read_link(process.path().join("cwd"));
+    processes.flatten().flat_map(works).any(|cwd| cwd.starts_with(path))
+}
