@@ -90,6 +90,66 @@ fn a_file_that_nothing_can_replace_stays_in_use() {
     s.run("zpool export tank").ok();
 }
 
+/// What was deleted is noticed by who looks, and by who writes: without a `zpool reopen`.
+#[test]
+fn a_deleted_file_is_not_written_to() {
+    for (shape, state) in [("mirror a b", "FAULTED"), ("raidz a b c", "FAULTED")] {
+        let s = pool(shape);
+        fs::remove_file(s.path("d/a")).unwrap();
+        let said = s.run("zpool status -x").ok();
+        assert!(said.contains("status: One or more devices was deleted"), "{shape}: {said}");
+        assert_eq!(line(&s, "d/a"), "ONLINE 0 0 0 was deleted or replaced", "{shape}");
+        s.run("zfs create tank/one").ok();
+        s.run("zpool sync tank").ok();
+        let said = line(&s, "d/a");
+        assert_eq!(said, format!("{state} 0 0 0 was deleted or replaced"), "{shape}");
+        let shown = s.run("zpool status tank").ok();
+        assert!(shown.contains("state: DEGRADED"), "{shape}: {shown}");
+        judge(&s);
+        s.run(&format!("zpool import -N -d {} tank", s.path("d").display())).ok();
+        assert!(s.run("zfs list -H -o name").ok().contains("tank/one"));
+        s.run("zpool export tank").ok();
+    }
+    let s = pool("a");
+    fs::create_dir(s.path("kept")).unwrap();
+    fs::rename(s.path("d/a"), s.path("kept/a")).unwrap();
+    for command in ["zfs create tank/one", "zpool reopen tank"] {
+        let said = s.run("zpool status -x").ok();
+        assert!(said.contains("status: One or more devices was deleted"), "{said}");
+        s.run(command).ok();
+    }
+    let said = s.run("zpool status -x").ok();
+    assert!(said.contains("status: One or more devices was deleted"), "{said}");
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(&s.path("kept"), "tank");
+}
+
+/// One side of a mirror, a log, a cache device: each is called write-protected, not missing.
+#[test]
+fn a_write_protected_part_is_called_that() {
+    for (shape, part) in [("mirror a b", "b"), ("a log l", "l"), ("a cache c", "c")] {
+        let s = pool(shape);
+        judge(&s);
+        let Some(device) = Loop::read_only(&s.path(&format!("d/{part}"))) else { return };
+        let (a, name) = (s.path("d/a").display().to_string(), device.name());
+        let import = format!("zpool import -N -d {a} -d {name}");
+        if part == "l" {
+            let refused = s.run(&format!("{import} tank"));
+            assert!(
+                refused.out.contains("read-only") && refused.out.contains(&name),
+                "{refused:?}"
+            );
+            let said = refused.fails(1);
+            assert_eq!(said, "cannot import 'tank': one or more devices is read only");
+        }
+        s.run(&format!("{import} -m tank")).ok();
+        assert!(line(&s, &name).ends_with("read-only device"), "{shape}");
+        s.run("zpool export tank").ok();
+        drop(device);
+        cenote_testpools::judge(&s.path("d"), "tank");
+    }
+}
+
 #[test]
 fn a_write_protected_device_is_called_that() {
     let s = pool("a");

@@ -351,6 +351,9 @@ fn zdb_sets_tunables_for_itself() {
     assert!(out.starts_with(&format!("{name}: 16 -> 20\n{name}: 20\nDataset basic ")), "{out}");
     let listed = s.run(&format!("zdb -o {name} -e -p {} -d basic/", files.dir.display())).ok();
     assert!(listed.starts_with(&format!("{name}: 16\n")), "{listed}");
+    // It has no pools that are imported.
+    let refused = s.run(&format!("zdb -o {name}=20 -d degr")).fails(1);
+    assert!(refused.contains("with -o, pools are those found by -e and -p only"), "{refused}");
     let daemons = s.run("tunables").ok();
     let line = daemons.lines().find(|l| l.contains(name)).unwrap();
     assert!(line.split_whitespace().any(|word| word == "16"), "{line}");

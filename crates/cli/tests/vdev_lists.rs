@@ -241,6 +241,32 @@ fn devices_that_the_search_does_not_come_upon_are_found_where_they_were() {
     p.judge("tank");
 }
 
+/// Spares and cache devices that have moved are recorded where they are, as data and log devices are.
+#[test]
+fn devices_that_have_moved_are_found_again() {
+    let p = Place::new();
+    let [there, here] = ["there", "here"].map(|name| p.s.path(name));
+    fs::create_dir(&there).unwrap();
+    for name in ["cache", "spare"] {
+        fs::File::create(there.join(name)).unwrap().set_len(SIZE).unwrap();
+    }
+    let at = |name: &str| there.join(name).display().to_string();
+    let others = format!("cache {} spare {}", at("cache"), at("spare"));
+    p.run(&format!("zpool create -m none tank a {others}")).ok();
+    p.run("zpool export tank").ok();
+    fs::rename(&there, &here).unwrap();
+    p.run(&format!("zpool import -d DIR -d {} tank", here.display())).ok();
+    p.run("zpool export tank").ok();
+    // This search does not come upon them.
+    p.run("zpool import -d DIR tank").ok();
+    let status = p.run("zpool status tank").ok();
+    for (name, state) in [("cache", "ONLINE"), ("spare", "AVAIL")] {
+        let name = here.join(name).display().to_string();
+        assert_eq!(p.columns(&status, &name)[0], state, "{status}");
+    }
+    p.judge("tank");
+}
+
 #[test]
 fn spares_are_shared() {
     let p = Place::new();

@@ -14,7 +14,8 @@ use crate::space_write::map::feature_uses;
 use cenote_dmu::write::OpenObjectSet;
 use cenote_dsl::write::{DslWriteError, Result};
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_pool::config::children;
+use cenote_pool::Pool;
+use cenote_pool::config::{self, children};
 use cenote_pool::config_write::{aux, sync_aux};
 
 /// Without this feature there are no special and no deduplication vdevs.
@@ -91,6 +92,18 @@ impl SyncContext<'_> {
         let mut new = children(&prepared.root).iter().skip(count as usize);
         if new.any(classes) && feature_uses(self.tx.mos, CLASSES)?.is_none() {
             return invalid("pool must be upgraded to add these vdevs");
+        }
+        Ok(())
+    }
+
+    /// Writes the lists of spares and cache devices anew if some were found in other places than they say
+    /// (`spa_load_spares`, `spa_load_l2cache` at an import).
+    pub(super) fn note_moved_aux(&mut self, pool: &Pool) -> Result<()> {
+        for (which, now) in [("spares", pool.spares()), ("l2cache", pool.caches())] {
+            let paths = |list: &[NvList]| -> Vec<_> { list.iter().map(config::path).collect() };
+            if paths(&aux(self.tx.mos, which)?) != paths(now) {
+                sync_aux(self.tx.mos, which, now)?;
+            }
         }
         Ok(())
     }

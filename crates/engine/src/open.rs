@@ -112,10 +112,12 @@ impl Engine {
     pub(super) fn first(&self, logs: capable::Logs, last: u64) -> Result<(), EngineError> {
         let capable::Logs { finished, unclaimed, waiting } = logs;
         *self.unreplayed.lock() = waiting;
+        let pool = self.pool();
         let newest = self.sync_task(move |context| {
             // Before anything is allocated.
             let newest = context.claim_intent_logs(&unclaimed, last)?;
             finished.iter().try_for_each(|ds_obj| context.destroy_intent_log(*ds_obj, last))?;
+            context.note_moved_aux(&pool)?;
             Ok(newest)
         })?;
         // Nothing that is on disk is from the future.

@@ -116,8 +116,11 @@ impl DeviceSet {
             return Some((device, false));
         }
         drop(device);
-        let device = self.open_path(&path).ok()?;
-        self.insert([(guid, path, device.clone())]);
+        let opened = self.open_path(&path);
+        let device = opened.as_ref().ok().cloned();
+        let found = Found { path, shared: false, device: Arc::new(OnceLock::from(opened)) };
+        self.by_guid.write().insert(guid, found);
+        let device = device?;
         Some((device, true))
     }
 
@@ -170,14 +173,20 @@ impl DeviceSet {
         patiently(ask, |busy: &Vec<PathBuf>| !busy.is_empty())
     }
 
-    /// Those of these devices that are there and cannot be opened as the pool's are, with the reason: they
-    /// are write-protected, or not for this user.
+    /// Why the device with this guid, which is there, could not be opened as the pool's are: it is
+    /// write-protected, or not for this user. It is not tried again.
+    pub fn refusal(&self, guid: u64) -> Option<ErrorKind> {
+        let found = self.found(guid)?;
+        found.device.get()?.as_ref().err().copied().filter(is_refusal)
+    }
+
+    /// Those of these devices that are there and cannot be opened as the pool's are, with the reason: see
+    /// [`DeviceSet::refusal`].
     pub fn refused(&self, guids: impl IntoIterator<Item = u64>) -> Vec<(u64, PathBuf, ErrorKind)> {
         let refused = |guid| {
             let found = self.found(guid)?;
             let kind = self.open_found(&found).err()?;
-            let told = matches!(kind, ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied);
-            told.then_some((guid, found.path, kind))
+            is_refusal(&kind).then_some((guid, found.path, kind))
         };
         guids.into_iter().filter_map(refused).collect()
     }
@@ -250,6 +259,11 @@ impl DeviceSet {
         }
         best
     }
+}
+
+/// Whether a device that cannot be opened for this reason is there all the same.
+fn is_refusal(kind: &ErrorKind) -> bool {
+    matches!(kind, ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied)
 }
 
 /// Whether a label may be that of the leaf with this guid: it says so, or did before a mirror or

@@ -35,7 +35,8 @@ use cenote_format::checksum::Salt;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_store::{Notes, Store};
-use cenote_vdev::{Vdev, VdevError, VdevState, VdevTree};
+use cenote_vdev::{Vdev, VdevError, VdevState, VdevTree, open_device};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -464,18 +465,27 @@ pub fn import(
 /// Devices that are there, and were not opened because they are write-protected or not for this user, are
 /// not missing.
 fn refused(c: &Candidate, devices: &DeviceSet, e: ImportError) -> ImportError {
-    let (target, vdevs) = match e {
-        ImportError::MissingDevices { target, vdevs } if !vdevs.is_empty() => (target, vdevs),
-        other => return other,
+    let (ImportError::MissingDevices { target, vdevs }
+    | ImportError::MissingLogs { target, vdevs }) = &e
+    else {
+        return e;
     };
+    let lost: Vec<_> = vdevs.iter().flat_map(|v| &v.devices).collect();
     let known = devices.refused(c.devices.iter().filter_map(|d| d.config.u64("guid")));
-    let lacks = |guid: u64| vdevs.iter().flat_map(|v| &v.devices).any(|(lost, _)| *lost == guid);
     // Of a top-level vdev of which the labels of others tell only that it exists, nothing is known.
-    let of_it = known.iter().filter(|(guid, ..)| lacks(*guid) || vdevs.iter().any(|v| v.guid == 0));
-    let list: Vec<_> = of_it.map(|(_, path, kind)| (path.clone(), *kind)).collect();
+    let unknown = vdevs.iter().any(|v| v.guid == 0);
+    let of_it = known.iter().filter(|(guid, ..)| unknown || lost.iter().any(|(l, _)| l == guid));
+    let mut list: Vec<_> = of_it.map(|(_, path, kind)| (path.clone(), *kind)).collect();
+    // Whose label may not be read has no guid; it may be at its last path.
+    let unread = lost.iter().filter(|(guid, _)| known.iter().all(|(k, ..)| k != guid));
+    list.extend(unread.filter_map(|(_, path)| {
+        let path = path.as_ref()?;
+        let kind = open_device(path).err()?.kind();
+        (kind == ErrorKind::PermissionDenied).then(|| (path.clone(), kind))
+    }));
     match list.is_empty() {
-        true => ImportError::MissingDevices { target, vdevs },
-        false => ImportError::Refused { target, devices: list },
+        true => e,
+        false => ImportError::Refused { target: target.clone(), devices: list },
     }
 }
 

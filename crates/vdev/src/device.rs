@@ -122,6 +122,11 @@ pub trait Device: Send + Sync {
         true
     }
 
+    /// Whether the file was deleted, or another one renamed over it. No path is looked up for it.
+    fn is_unlinked(&self) -> bool {
+        false
+    }
+
     /// Has the next reads see what is on the device, not what the system remembers of it.
     fn forget_cached(&self) {}
 
@@ -330,6 +335,10 @@ impl Device for FileDevice {
             true => now.file_type().is_block_device() && own.rdev() == now.rdev(),
             false => (own.dev(), own.ino()) == (now.dev(), now.ino()),
         }
+    }
+
+    fn is_unlinked(&self) -> bool {
+        self.file.metadata().is_ok_and(|own| own.is_file() && own.nlink() == 0)
     }
 
     fn forget_cached(&self) {

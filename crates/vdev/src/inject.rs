@@ -269,6 +269,10 @@ impl Device for FaultyDevice {
         self.inner.is_there()
     }
 
+    fn is_unlinked(&self) -> bool {
+        self.inner.is_unlinked()
+    }
+
     fn forget_cached(&self) {
         self.inner.forget_cached();
     }

@@ -135,7 +135,8 @@ impl VdevTree {
 
     /// Looks anew at devices that stopped answering and stayed in use, since their vdevs cannot do
     /// without them: what answers in their places by now may be another device. Such a leaf is not
-    /// written to.
+    /// written to. Then takes those out of use whose files were deleted, as far as their vdevs can do
+    /// without them: what is written to them would be lost.
     ///
     /// To be called before something is written to the tree.
     ///
@@ -152,7 +153,15 @@ impl VdevTree {
                 tracing::error!(?leaf, ?state, "not the device that it was");
                 leaf.set_state(state);
             }
-        })
+        })?;
+        for top in self.root().children() {
+            let mut leaves = Vec::new();
+            top.collect_leaves(&mut leaves);
+            let unlinked = |leaf: &&Arc<Vdev>| leaf.device().is_some_and(|d| d.is_unlinked());
+            let healthy = leaves.iter().filter(|leaf| leaf.state() == VdevState::Healthy);
+            healthy.filter(unlinked).for_each(|leaf| look_after(top, leaf));
+        }
+        Ok(())
     }
 
     /// Brings leaves back, as far as they are out of use and their devices answer. Returns whether any

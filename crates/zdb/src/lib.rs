@@ -161,7 +161,13 @@ fn open(args: &Args, ctx: &Surroundings<'_>, name: &str) -> Result<Arc<Pool>, St
     let found = discover::search(&dirs);
     let mut candidates = found.candidates.iter().filter(|c| !c.is_destroyed());
     let Some(candidate) = candidates.find(|c| c.name == name || c.guid.to_string() == name) else {
-        let why = found.complaints().next().unwrap_or("No such file or directory".into());
+        // Of the places where OpenZFS looks, most are for others.
+        let complaint = found.complaints().next().filter(|_| !args.search.is_empty());
+        let why = complaint.unwrap_or(match args.tunables.is_empty() {
+            true => "No such file or directory".into(),
+            // Those of a daemon would be the daemon's tunables.
+            false => "with -o, pools are those found by -e and -p only".into(),
+        });
         return fail(format!("zdb: can't open '{name}': {why}"));
     };
     let options = ImportOptions {

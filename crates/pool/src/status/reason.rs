@@ -67,6 +67,8 @@ pub enum Reason {
     Behind,
     /// What a device is on has no space left for what is written to it.
     NoSpace,
+    /// A device in use was deleted, or something else put in its place.
+    Gone,
     /// A known fault of some OpenZFS release has left its mark.
     Errata(u64),
     /// Nothing.
@@ -142,6 +144,8 @@ impl Facts<'_> {
             Reason::MissingDevice
         } else if any(&unopened) {
             Reason::BadLabel
+        } else if !self.importing && any(&|l| l.gone) {
+            Reason::Gone
         } else if !self.importing && any(&|l| l.no_space) {
             Reason::NoSpace
         } else if !self.importing && any(&has_errors) {
@@ -264,6 +268,12 @@ impl Reason {
                 "One or more devices lack data that was written while they were not in\n\
                  \tuse.  It is read from the other devices of their vdevs.",
                 "Import the pool in OpenZFS, which resilvers the devices.",
+            ),
+            Reason::Gone => (
+                "One or more devices was deleted, or something else was put in its place.\n\
+                 \tWhat is written to it is lost once the pool is exported.",
+                "Put the device back and run 'zpool reopen'; or copy what is needed to\n\
+                 \tanother pool before this one is exported.",
             ),
             Reason::NoSpace => (
                 "One or more devices are on a file system that has no space left.  What\n\
@@ -390,7 +400,11 @@ impl Reason {
             Reason::Resilvering => "One or more devices were being resilvered.",
             Reason::Errata(n) => return Some(format!("Errata #{n} detected.")),
             Reason::Behind => "One or more devices lack data.",
-            Reason::FailingDevice { .. } | Reason::NoSpace | Reason::Removed | Reason::Ok => {
+            Reason::FailingDevice { .. }
+            | Reason::Gone
+            | Reason::NoSpace
+            | Reason::Removed
+            | Reason::Ok => {
                 return None;
             }
         };

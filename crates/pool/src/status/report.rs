@@ -205,6 +205,7 @@ fn open(c: &Candidate, devices: &DeviceSet, hostid: u32) -> Opened {
             let root = loaded.store.vdevs().root();
             let mut tree = ConfigTree::of_root(root, false);
             add_aux(&mut tree, &loaded.directory, devices);
+            tree.note_refusals(devices);
             let mut opened = Opened {
                 tree,
                 root: root.state(),
@@ -228,7 +229,11 @@ fn explain(failure: import::Failure, root_config: &NvList, devices: &DeviceSet) 
     let features = failure.features.unwrap_or_default();
     let mut opened = match &failure.tree {
         Some((_, vdevs)) => Opened {
-            tree: ConfigTree::of_root(vdevs.root(), false),
+            tree: {
+                let mut tree = ConfigTree::of_root(vdevs.root(), false);
+                tree.note_refusals(devices);
+                tree
+            },
             root: vdevs.root().state(),
             features,
             resilvering: false,

@@ -5,6 +5,7 @@ use crate::config;
 use crate::devices::DeviceSet;
 use cenote_format::nvlist::NvList;
 use cenote_vdev::{Aux, Vdev, VdevState};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 /// How vdevs are named.
@@ -95,6 +96,8 @@ pub struct VdevLine {
     pub behind: bool,
     /// The last write to the leaf that failed did so for want of space below it.
     pub no_space: bool,
+    /// The leaf's device is open, and its path leads to it no longer.
+    pub gone: bool,
     /// The vdevs below.
     pub children: Vec<VdevLine>,
 }
@@ -107,7 +110,8 @@ impl VdevLine {
 
     fn of_vdev(v: &Vdev, mark_absent: bool) -> VdevLine {
         let (state, mut note) = describe(v.state(), v.config());
-        if v.state().readable() && v.device().is_some_and(|device| !device.is_there()) {
+        let gone = v.device().is_some_and(|device| !device.is_there());
+        if gone {
             note = Some("was deleted or replaced".into());
         }
         let mut config = v.config().clone();
@@ -133,8 +137,22 @@ impl VdevLine {
             errors: v.errors(),
             behind,
             no_space,
+            gone,
             children: v.children().iter().map(|c| VdevLine::of_vdev(c, mark_absent)).collect(),
         }
+    }
+
+    fn note_refusal(&mut self, devices: &DeviceSet) {
+        self.children.iter_mut().for_each(|child| child.note_refusal(devices));
+        if self.vdev_state != Some(VdevState::CantOpen(Aux::OpenFailed)) {
+            return;
+        }
+        let Some(kind) = devices.refusal(config::number(&self.config, "guid")) else { return };
+        self.config.pairs.retain(|(name, _)| name != "not_present");
+        self.note = Some(match kind {
+            ErrorKind::ReadOnlyFilesystem => "read-only device".into(),
+            _ => "permission denied".into(),
+        });
     }
 
     /// A line for a vdev that is described but was not opened.
@@ -158,6 +176,7 @@ impl VdevLine {
             errors: (0, 0, 0),
             behind: false,
             no_space: false,
+            gone: false,
             children,
         }
     }
@@ -276,7 +295,15 @@ impl ConfigTree {
             .map(|c| VdevLine::spare(c, pool.has_device(c), active(config::number(c, "guid"))))
             .collect();
         tree.cache = pool.caches().iter().map(|c| VdevLine::aux(c, pool.has_device(c))).collect();
+        tree.note_refusals(pool.devices());
         tree
+    }
+
+    /// Says of leaves whose devices are there, but could not be opened as the pool's are, why.
+    pub(crate) fn note_refusals(&mut self, devices: &DeviceSet) {
+        let sections = [&mut self.dedup, &mut self.special, &mut self.logs, &mut self.cache];
+        let data = self.root.children.iter_mut();
+        data.chain(sections.into_iter().flatten()).for_each(|line| line.note_refusal(devices));
     }
 
     /// All lines but those of spares.
@@ -299,6 +326,7 @@ impl VdevLine {
             errors: (0, 0, 0),
             behind: false,
             no_space: false,
+            gone: false,
             children: vec![],
         }
     }
