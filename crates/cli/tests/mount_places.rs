@@ -317,6 +317,9 @@ fn mount_takes_every_option_of_openzfs() {
     for option in [
         "acl",
         "atime",
+        "caseinsensitive",
+        "casemixed",
+        "casesensitive",
         "comment",
         "defaults",
         "dev",

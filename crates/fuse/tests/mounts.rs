@@ -110,6 +110,7 @@ fn the_control_directory() {
 
     let visible = Mounted::new(&pool, "clones/gen", |s| s.snapdir = SnapDir::Visible);
     assert!(names(visible.path("")).contains(&".zfs".to_owned()));
+    assert_eq!(fs::metadata(visible.path(".zfs")).unwrap().permissions().mode() & 0o7777, 0o777);
     assert_eq!(fs::metadata(visible.path("")).unwrap().nlink(), links + 1);
     let disabled = Mounted::new(&pool, "clones/gen", |s| s.snapdir = SnapDir::Disabled);
     assert!(!disabled.path(".zfs").exists());

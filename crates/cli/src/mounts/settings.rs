@@ -9,9 +9,12 @@ use rustix::mount::MountFlags;
 
 /// Mount options that are understood, each by [`Settings::apply`]: those of OpenZFS's mount helper
 /// (`option_map`) and the temporary properties of `zfs mount -o`.
-const OPTIONS: [&str; 38] = [
+const OPTIONS: [&str; 41] = [
     "acl",
     "async",
+    "caseinsensitive",
+    "casemixed",
+    "casesensitive",
     "defaults",
     "diratime",
     "dirsync",
@@ -124,7 +127,9 @@ impl Settings {
         match option {
             // The kernel gives the last ones up, or never asks a FUSE server about them.
             "defaults" | "quiet" | "acl" | "posixacl" | "noacl" | "iversion" | "noiversion"
-            | "mand" | "nomand" | "nbmand" | "nonbmand" | "async" | "nostrictatime" => {
+            | "mand" | "nomand" | "nbmand" | "nonbmand" | "async" | "nostrictatime"
+            // The property says it, from the file system's creation on.
+            | "caseinsensitive" | "casemixed" | "casesensitive" => {
                 return Ok(());
             }
             "sync" if self.sync == SyncPolicy::Standard => {
