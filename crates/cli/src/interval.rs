@@ -1,8 +1,10 @@
 //! Commands that report again and again (`zpool list 5`).
 
 use crate::context::Context;
+use crate::json::Json;
 use cenote_command::clock;
 use cenote_command::outcome::{Outcome, Stop};
+use serde_json::Value;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How often a sleeping command looks whether it was cancelled.
@@ -29,15 +31,30 @@ impl Stamp {
 
     /// The line for the present moment.
     fn now(self, ctx: &Context) -> String {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         match self {
-            Stamp::Unix => now.to_string(),
-            Stamp::Date => {
-                let now = i64::try_from(now).unwrap_or(i64::MAX);
-                clock::format(&ctx.caller, now, "%a %b %e %H:%M:%S %Z %Y")
-            }
+            Stamp::Unix => seconds().to_string(),
+            Stamp::Date => date(ctx, seconds()),
         }
     }
+
+    /// The present moment in JSON.
+    pub fn json(self, json: Json, ctx: &Context) -> Value {
+        if json.ints { seconds().into() } else { self.now(ctx).into() }
+    }
+}
+
+/// Seconds since 1970.
+fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Seconds since 1970 as `date` prints them; a dash for 0 (`format_timestamp`).
+pub fn date(ctx: &Context, seconds: u64) -> String {
+    if seconds == 0 {
+        return "-".into();
+    }
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    clock::format(&ctx.caller, seconds, "%a %b %e %H:%M:%S %Z %Y")
 }
 
 /// When and how often to report.

@@ -7,6 +7,7 @@
 use crate::pools::Imported;
 use crate::zfs::select::Node;
 use cenote_command::outcome::{Stop, usage};
+use cenote_dsl::human::{nicebytes, nicenum};
 use cenote_dsl::{DatasetKind, PropValue, Source};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -20,6 +21,17 @@ pub const LONG_DATASETS: &[(&str, char)] = &[("json", 'j'), ("json-int", INT)];
 const INT: char = '\u{1}';
 /// Letter of `--json-pool-key-guid`.
 const GUID: char = '\u{2}';
+
+/// How a number is shown where neither digits nor exact values were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `1.21K`.
+    Number,
+    /// `1.21K`, `12B`.
+    Bytes,
+    /// With all digits.
+    Digits,
+}
 
 /// How JSON was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,9 +90,19 @@ impl Json {
         }
     }
 
-    /// A number as a value.
-    fn number(self, number: u64) -> Value {
-        if self.ints { number.into() } else { number.to_string().into() }
+    /// A number as a value, with all its digits.
+    pub fn number(self, number: u64) -> Value {
+        self.figure(number, Form::Digits, true)
+    }
+
+    /// A number as a value; `literal`: exact (`nice_num_str_nvlist`).
+    pub fn figure(self, number: u64, form: Form, literal: bool) -> Value {
+        match form {
+            _ if self.ints => number.into(),
+            Form::Number if !literal => nicenum(number).into(),
+            Form::Bytes if !literal => nicebytes(number).into(),
+            _ => number.to_string().into(),
+        }
     }
 
     /// A property with the text that is shown and what was received.
@@ -165,10 +187,21 @@ fn to_value(shape: &impl Serialize) -> Result<Value, Stop> {
 
 /// The document of `command`: `zpool list`, say. `entries` stand under the key `what`.
 pub fn document(command: &str, what: &str, entries: Map<String, Value>) -> Result<String, Stop> {
+    document_at(command, what, entries, None)
+}
+
+/// The same with the time of a report that `-T` asked for.
+pub fn document_at(
+    command: &str,
+    what: &str,
+    entries: Map<String, Value>,
+    time: Option<Value>,
+) -> Result<String, Stop> {
     let mut document = Map::new();
     let version = OutputVersion { command, vers_major: 0, vers_minor: 1 };
     document.insert("output_version".into(), to_value(&version)?);
     document.insert(what.into(), Value::Object(entries));
+    document.extend(time.map(|time| ("time".into(), time)));
     serde_json::to_string(&document).map_err(|e| io::Error::from(e).into())
 }
 
@@ -186,6 +219,15 @@ mod tests {
         for text in ["", "-", "1.00", "12K", "+1", "18446744073709551616"] {
             assert_eq!(INTS.value(text), Value::from(text));
         }
+    }
+
+    #[test]
+    fn figures_are_exact_if_asked_for() {
+        assert_eq!(TEXTS.figure(1536, Form::Bytes, false), Value::from("1.50K"));
+        assert_eq!(TEXTS.figure(12, Form::Bytes, false), Value::from("12B"));
+        assert_eq!(TEXTS.figure(12, Form::Number, false), Value::from("12"));
+        assert_eq!(TEXTS.figure(1536, Form::Bytes, true), Value::from("1536"));
+        assert_eq!(INTS.figure(1536, Form::Bytes, false), Value::from(1536));
     }
 
     #[test]

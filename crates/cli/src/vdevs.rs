@@ -3,9 +3,10 @@
 
 use crate::context::Context;
 use crate::pools::Imported;
+use crate::zpool::vdev_json::class_of;
 use cenote_format::LABEL_START;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
-use cenote_format::nvlist::NvValue;
+use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::metaslab::stats::SpaceStats;
 use cenote_pool::status::{NameStyle, VdevLine, vdev_name};
 use cenote_pool::{Pool, config};
@@ -26,6 +27,8 @@ pub enum Item {
         vdev: Arc<Vdev>,
         /// Whether it is a top-level vdev.
         top: bool,
+        /// The class of its top-level vdev.
+        class: String,
     },
     /// A cache device or a spare: not part of the tree.
     Aux {
@@ -33,13 +36,28 @@ pub enum Item {
         name: String,
         /// Its guid.
         guid: u64,
+        /// Its config.
+        config: NvList,
         /// Its state.
         state: &'static str,
+        /// Its state as that of a vdev.
+        vdev_state: Option<VdevState>,
         /// Bytes of the device, if it is there.
         size: Option<u64>,
         /// What can be cached on it; nothing is. `None`: it is a spare.
         space: Option<SpaceStats>,
     },
+}
+
+impl Item {
+    /// Columns by which a vdev is indented; `None` for the head of a section.
+    pub fn depth(&self) -> Option<usize> {
+        match self {
+            Item::Section(_) => None,
+            Item::Vdev { depth, .. } => Some(*depth),
+            Item::Aux { .. } => Some(2),
+        }
+    }
 }
 
 /// How a command's `-g`, `-L` and `-P`, and the environment, want vdevs named.
@@ -74,14 +92,14 @@ pub fn items(imported: &Imported, style: &NameStyle) -> Vec<Item> {
         root.children().iter().filter(move |v| section(v) == class && v.kind() != "hole")
     };
     for top in tops(None) {
-        add(top, 2, true, style, &mut items);
+        add(top, 2, class_of(top.config()), style, &mut items);
     }
     for class in ["dedup", "special", "logs"] {
         let mut members = tops(Some(class)).filter(|v| v.kind() != "indirect").peekable();
         if members.peek().is_some() {
             items.push(Item::Section(class));
         }
-        members.for_each(|v| add(v, 2, true, style, &mut items));
+        members.for_each(|v| add(v, 2, class_of(v.config()), style, &mut items));
     }
     let tree = pool.tree();
     for (title, lines) in [("cache", &tree.cache), ("spare", &tree.spares)] {
@@ -100,7 +118,9 @@ fn aux(pool: &Pool, line: &VdevLine, cache: bool, style: &NameStyle) -> Item {
         .and_then(|size| (size / LABEL_SIZE * LABEL_SIZE).checked_sub(LABEL_START + LABEL_END));
     let space = usable.map(|size| SpaceStats { size, alloc: 0, fragmentation: Some(0) });
     let guid = config::number(&line.config, "guid");
-    Item::Aux { name: line.name(style), guid, state: line.state, size, space }
+    let config = line.config.clone();
+    let (state, vdev_state) = (line.state, line.vdev_state);
+    Item::Aux { name: line.name(style), guid, config, state, vdev_state, size, space }
 }
 
 /// The section that a top-level vdev is shown in; `None` for data.
@@ -114,11 +134,12 @@ fn section(top: &Vdev) -> Option<&'static str> {
     }
 }
 
-fn add(vdev: &Arc<Vdev>, depth: usize, top: bool, style: &NameStyle, items: &mut Vec<Item>) {
-    let name = name_of(vdev, style);
-    items.push(Item::Vdev { name, depth, vdev: Arc::clone(vdev), top });
-    for child in vdev.children() {
-        add(child, depth.saturating_add(2), false, style, items);
+fn add(vdev: &Arc<Vdev>, depth: usize, class: &str, style: &NameStyle, items: &mut Vec<Item>) {
+    let (name, vdev) = (name_of(vdev, style), Arc::clone(vdev));
+    let below = vdev.children().to_vec();
+    items.push(Item::Vdev { name, depth, vdev, top: depth == 2, class: class.into() });
+    for child in &below {
+        add(child, depth.saturating_add(2), class, style, items);
     }
 }
 

@@ -24,6 +24,7 @@
 //! | [`status`], [`scan`], [`errlog`] | health, scrubs, data errors |
 //! | [`props`], [`savings`] | pool properties, deduplication and cloning figures |
 //! | [`history`] | the log of commands |
+//! | [`vdev_figures`] | sizes and space of single vdevs |
 //! | [`spacemap`], [`logsm`], [`metaslab`] | free space |
 //! | [`brt`], [`ddt`] | tables of cloned and of deduplicated blocks |
 
@@ -53,6 +54,7 @@ pub mod spacemap;
 pub mod status;
 pub mod time;
 pub mod tunables;
+pub mod vdev_figures;
 
 pub use discover::{Candidate, discover};
 pub use error::ImportError;

@@ -69,14 +69,22 @@ pub struct ScanStatus {
 }
 
 impl ScanStatus {
-    /// The last scan; `None` if there was none.
+    /// The last scan of either kind; `None` if there was none.
     pub(crate) fn load(directory: &Directory) -> Result<Option<ScanStatus>> {
-        let scan = directory.words("scan")?.and_then(|w| ScanStatus::of_scan(&w));
-        let errors = directory.words("error_scrub")?.and_then(|w| ScanStatus::of_error_scrub(&w));
-        Ok(match (scan, errors) {
+        Ok(match ScanStatus::both(directory)? {
             (Some(s), Some(e)) if e.start >= s.start => Some(e),
             (s, e) => s.or(e),
         })
+    }
+
+    /// The last scrub or resilver, and the last error scrub.
+    ///
+    /// # Errors
+    /// The object directory cannot be read.
+    pub fn both(directory: &Directory) -> Result<(Option<ScanStatus>, Option<ScanStatus>)> {
+        let scan = directory.words("scan")?.and_then(|w| ScanStatus::of_scan(&w));
+        let errors = directory.words("error_scrub")?.and_then(|w| ScanStatus::of_error_scrub(&w));
+        Ok((scan, errors))
     }
 
     fn of_scan(words: &[u64]) -> Option<ScanStatus> {

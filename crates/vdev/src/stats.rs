@@ -5,6 +5,7 @@
 //! copy that another one made good is no error of the mirror. Repairs are counted at the leaf that was
 //! written to.
 
+use crate::tunables::SLOW_IO_MS;
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -91,6 +92,8 @@ pub(crate) struct Io {
     bytes: AtomicU64,
     errors: AtomicU64,
     in_flight: AtomicU64,
+    /// Operations that took `zio_slow_io_ms` or longer (`vs_slow_ios`).
+    slow: AtomicU64,
     latency: Latencies,
 }
 
@@ -105,6 +108,10 @@ impl Io {
         self.in_flight.fetch_sub(1, Relaxed);
         self.ops.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes as u64, Relaxed);
+        let limit = SLOW_IO_MS.get();
+        if limit != 0 && latency >= Duration::from_millis(limit) {
+            self.slow.fetch_add(1, Relaxed);
+        }
         self.latency.add(latency);
     }
 
@@ -174,10 +181,16 @@ impl Stats {
         self.self_healed.load(Relaxed)
     }
 
-    /// Forgets all errors.
+    /// Reads and writes that were slow.
+    pub(crate) fn slow(&self) -> u64 {
+        self.reads.slow.load(Relaxed).saturating_add(self.writes.slow.load(Relaxed))
+    }
+
+    /// Forgets all errors, and what was slow.
     pub(crate) fn clear_errors(&self) {
         let errors = [&self.reads.errors, &self.writes.errors, &self.checksum_errors];
-        for counter in errors.into_iter().chain([&self.heals_tried]) {
+        let others = [&self.heals_tried, &self.reads.slow, &self.writes.slow];
+        for counter in errors.into_iter().chain(others) {
             counter.store(0, Relaxed);
         }
         self.no_space.store(false, Relaxed);
@@ -208,6 +221,9 @@ mod tests {
         assert_eq!(s.reads.done(), (5, 401));
         assert_eq!(s.reads.in_flight(), 0);
         assert_eq!(s.writes.done(), (0, 0));
+        assert_eq!(s.slow(), 1);
+        s.clear_errors();
+        assert_eq!(s.slow(), 0);
         let figures = s.reads.latency.now();
         assert_eq!((figures.count(), figures.histogram), (5, h));
         assert_eq!(figures.total, Duration::from_secs(100_000) + Duration::from_nanos(2048));

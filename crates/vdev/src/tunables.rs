@@ -59,4 +59,6 @@ declare_tunables! {
         "Most requests to trim that a device has at once";
     TRIM_MIN_ACTIVE "zfs_vdev_trim_min_active" Now Count 1 REQUESTS,
         "Least requests to trim that a device has at once, where it has the most that it may have";
+    SLOW_IO_MS "zio_slow_io_ms" Now Milliseconds 30_000 (0, 86_400_000),
+        "What an operation of a device takes at least to be counted as slow (zpool status -s); 0: none is counted";
 }

@@ -222,6 +222,11 @@ impl Vdev {
         self.stats.errors()
     }
 
+    /// Reads and writes of this leaf that took `zio_slow_io_ms` or longer (`vs_slow_ios`).
+    pub fn slow_ios(&self) -> u64 {
+        self.stats.slow()
+    }
+
     /// Whether the last write to this leaf that failed did so since the file system that its file is on, or
     /// the quota there, had no space left. Clearing the errors forgets it.
     pub fn has_no_space(&self) -> bool {

@@ -265,7 +265,7 @@ impl Report<'_> {
         self.vdev(imported, name, 0, &root, space, skip, ctx)?;
         for item in items {
             match item {
-                Item::Vdev { name, depth, vdev, top } => {
+                Item::Vdev { name, depth, vdev, top, .. } => {
                     let space = space_of(imported, vdev, *top);
                     self.vdev(imported, name, *depth, vdev, space, skip, ctx)?;
                 }

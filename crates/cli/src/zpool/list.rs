@@ -3,24 +3,25 @@
 use crate::context::Context;
 use crate::interval::Schedule;
 use crate::interval::Stamp;
-use crate::json::{self, Json, document};
+use crate::json::{self, Json, document_at};
 use crate::options::{Spec, interval_and_count, parse_with_long};
 use crate::pools::Imported;
 use crate::table::{Column, Table};
 use crate::vdevs::{Item, items, names_width, style};
 use crate::zpool::properties::{column, resolve, visible};
 use crate::zpool::select::select;
-use cenote_command::outcome::{Outcome, usage};
+use crate::zpool::vdev_json::head;
+use cenote_command::outcome::{Outcome, Stop, usage};
+use cenote_dsl::Source;
 use cenote_dsl::human::nicenum;
-use cenote_format::label::LABEL_SIZE;
 use cenote_pool::expandable;
 use cenote_pool::metaslab::stats::SpaceStats;
 use cenote_pool::status::{NameStyle, state_name};
+use cenote_pool::vdev_figures::whole_labels;
 use cenote_vdev::Vdev;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::io;
-use std::sync::Arc;
 
 const DEFAULT: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,capacity,\
                        dedupratio,health,altroot";
@@ -64,19 +65,17 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         style: style(&letters, ctx),
         json: Json::of(&letters)?,
     };
-    if show.json.is_some() && show.verbose {
-        return usage("unsupported option: -v with -j");
-    }
     let mut names = parsed.names();
     (schedule.interval, schedule.count) = interval_and_count(&mut names)?;
+    if let Some(json) = show.json {
+        let stamp = schedule.stamp.take();
+        return schedule.run(ctx, |_, ctx| report_json(&names, &show, json, stamp, ctx));
+    }
     schedule.run(ctx, |number, ctx| report(&names, &show, number, ctx))
 }
 
 fn report(names: &[String], show: &Show, number: u64, ctx: &mut Context) -> Outcome {
     let (pools, good) = select(ctx, names);
-    if let Some(json) = show.json {
-        return report_json(&pools, show, json, good, ctx);
-    }
     if pools.is_empty() {
         if good && !show.scripted {
             writeln!(ctx.out, "no pools available")?;
@@ -119,14 +118,15 @@ fn report(names: &[String], show: &Show, number: u64, ctx: &mut Context) -> Outc
 }
 
 fn report_json(
-    pools: &[Arc<Imported>],
+    names: &[String],
     show: &Show,
     json: Json,
-    good: bool,
+    stamp: Option<Stamp>,
     ctx: &mut Context,
 ) -> Outcome {
+    let (pools, good) = select(ctx, names);
     let mut entries = Map::new();
-    for imported in pools {
+    for imported in &pools {
         let (key, mut head) = json.pool(imported, true);
         let pool = imported.pool();
         let mut properties = Map::new();
@@ -135,11 +135,100 @@ fn report_json(
             properties.insert(property.clone(), value);
         }
         head.insert("properties".into(), Value::Object(properties));
+        if show.verbose {
+            let (items, rows) = (items(imported, &show.style), Rows { imported, show, json });
+            let (mut vdevs, mut rest) = (Map::new(), items.as_slice());
+            while let Some(item) = rest.first() {
+                rest = match item {
+                    Item::Section(title) => {
+                        let mut section = Map::new();
+                        let rest = rows.add_all(rest.get(1..).unwrap_or_default(), &mut section)?;
+                        vdevs.insert(section_key(title).into(), section.into());
+                        rest
+                    }
+                    _ => rows.add_all(rest, &mut vdevs)?,
+                };
+            }
+            head.insert("vdevs".into(), Value::Object(vdevs));
+        }
         entries.insert(key, Value::Object(head));
     }
-    writeln!(ctx.out, "{}", document("zpool list", "pools", entries)?)?;
+    let time = stamp.map(|stamp| stamp.json(json, ctx));
+    writeln!(ctx.out, "{}", document_at("zpool list", "pools", entries, time)?)?;
     Ok(i32::from(!good))
 }
+
+/// What JSON calls a section of the table.
+fn section_key(title: &'static str) -> &'static str {
+    match title {
+        "cache" => "l2cache",
+        "spare" => "spares",
+        class => class,
+    }
+}
+
+/// The vdevs of a pool in JSON (`collect_list_stats`).
+struct Rows<'a> {
+    imported: &'a Imported,
+    show: &'a Show,
+    json: Json,
+}
+
+impl Rows<'_> {
+    /// Adds the vdevs at the head of `items`, up to the next section. Returns what follows.
+    fn add_all<'i>(
+        &self,
+        mut items: &'i [Item],
+        into: &mut Map<String, Value>,
+    ) -> Result<&'i [Item], Stop> {
+        while !matches!(items.first(), None | Some(Item::Section(_))) {
+            let (name, row, rest) = self.row(items)?;
+            into.extend(name.zip(row));
+            items = rest;
+        }
+        Ok(items)
+    }
+
+    /// The first of `items` with all that is below it, and what follows.
+    fn row<'i>(&self, items: &'i [Item]) -> Result<Row<'i>, Stop> {
+        let Some((first, mut rest)) = items.split_first() else { return Ok((None, None, items)) };
+        let Some((name, mut row)) = self.own(first) else { return Ok((None, None, rest)) };
+        let figures = Figures::of_item(self.imported, first);
+        let mut properties = Map::new();
+        for property in self.show.properties.iter().filter(|p| *p != "name") {
+            let text = figures.text(property, self.show.literal || self.json.ints);
+            properties.insert(property.clone(), self.json.property(&text, &Source::None, None)?);
+        }
+        row.insert("properties".into(), properties.into());
+        let mut below = Map::new();
+        while rest.first().and_then(Item::depth) > first.depth() {
+            let (name, row, after) = self.row(rest)?;
+            below.extend(name.zip(row));
+            rest = after;
+        }
+        if !below.is_empty() {
+            row.insert("vdevs".into(), below.into());
+        }
+        Ok((Some(name), Some(row.into()), rest))
+    }
+
+    /// The name and the head of a vdev.
+    fn own(&self, item: &Item) -> Option<(String, Map<String, Value>)> {
+        Some(match item {
+            Item::Section(_) => return None,
+            Item::Vdev { name, vdev, class, .. } => {
+                (name.clone(), head(self.json, name, vdev.config(), class, Some(vdev.state())))
+            }
+            Item::Aux { name, config, vdev_state, space, .. } => {
+                let class = if space.is_some() { "l2cache" } else { "spare" };
+                (name.clone(), head(self.json, name, config, class, *vdev_state))
+            }
+        })
+    }
+}
+
+/// A vdev's name, what is known of it, and the items behind it.
+type Row<'i> = (Option<String>, Option<Value>, &'i [Item]);
 
 /// A line of `-v`.
 fn print_item(
@@ -158,11 +247,8 @@ fn print_item(
                 .collect();
             return section_line(&row, table, ctx);
         }
-        Item::Vdev { name, depth, vdev, top } => (name, *depth, Figures::of(imported, vdev, *top)),
-        Item::Aux { name, state, size, space, .. } => {
-            let size = size.map(whole_labels);
-            (name, 2, Figures { size, space: *space, expandable: 0, health: state })
-        }
+        Item::Vdev { name, depth, .. } => (name, *depth, Figures::of_item(imported, item)),
+        Item::Aux { name, .. } => (name, 2, Figures::of_item(imported, item)),
     };
     let names = table.columns.first().map_or(NAMES, |c| c.width);
     match show.scripted {
@@ -197,12 +283,8 @@ fn section_line(row: &[&str], table: &Table, ctx: &mut Context) -> io::Result<()
     writeln!(ctx.out)
 }
 
-/// A device's size is rounded down to whole labels.
-fn whole_labels(size: u64) -> u64 {
-    size / LABEL_SIZE * LABEL_SIZE
-}
-
-/// Figures of a vdev. Space is known of top-level vdevs only.
+/// Figures of a vdev; none of a section. Space is known of top-level vdevs only.
+#[derive(Default)]
 struct Figures {
     size: Option<u64>,
     space: Option<SpaceStats>,
@@ -211,6 +293,17 @@ struct Figures {
 }
 
 impl Figures {
+    fn of_item(imported: &Imported, item: &Item) -> Figures {
+        match item {
+            Item::Section(_) => Figures::default(),
+            Item::Vdev { vdev, top, .. } => Figures::of(imported, vdev, *top),
+            Item::Aux { state, size, space, .. } => {
+                let size = size.map(whole_labels);
+                Figures { size, space: *space, expandable: 0, health: state }
+            }
+        }
+    }
+
     fn of(imported: &Imported, vdev: &Vdev, top: bool) -> Figures {
         let space = match top {
             true => imported.pool().space().and_then(|s| s.vdev(vdev.id())),

@@ -16,6 +16,7 @@
 //! | [`outage`] | `zpool online`, `zpool offline`, `zpool clear`, `zpool reopen` |
 //! | [`layout`] | the layout that `-n` shows |
 //! | [`properties`] | the table of pool properties and their columns |
+//! | [`vdev_json`] | vdevs in JSON |
 //! | [`select`] | which pools a command works on |
 
 pub mod add;
@@ -37,6 +38,7 @@ pub mod status;
 pub mod sync;
 pub mod upgrade;
 mod usage;
+pub mod vdev_json;
 
 use crate::commands::{Command, Runs, Tool, row, zpool_version};
 use crate::context::Context;

@@ -1,9 +1,12 @@
 //! `zpool status`.
 
+mod in_json;
+
 use crate::context::Context;
 use crate::interval::Schedule;
 use crate::interval::Stamp;
-use crate::options::{Spec, interval_and_count, parse};
+use crate::json::{self, Json, document_at};
+use crate::options::{Spec, interval_and_count, parse_with_long};
 use crate::pools::{Imported, SUSPENDED};
 use crate::vdevs::style;
 use crate::zpool::select::select;
@@ -14,16 +17,15 @@ use cenote_dsl::human::nicenum;
 use cenote_pool::PoolStatus;
 use cenote_pool::status::{ConfigTree, NameStyle, Texts, VdevLine};
 use cenote_zpl::FileSystem;
+use serde_json::Map;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-const SPEC: Spec = Spec {
-    short: "egLPpT:vx",
-    refused: "c:jdDist",
-    refused_long: &["json", "json-int", "json-flat-vdevs", "json-pool-key-guid", "power"],
-};
+const SPEC: Spec = Spec { short: "egjLPpsT:vx", refused: "c:dDit", refused_long: &["power"] };
+/// Letter of `--json-flat-vdevs`.
+const FLAT: char = '\u{3}';
 
 /// What to show.
 #[derive(Debug)]
@@ -32,12 +34,17 @@ struct Show {
     literal: bool,
     only_troubled_pools: bool,
     only_troubled_vdevs: bool,
+    slow: bool,
     style: NameStyle,
+    json: Option<Json>,
+    flat: bool,
 }
 
 /// Runs `zpool status`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
-    let parsed = parse(args, SPEC)?;
+    let long: Vec<(&str, char)> =
+        json::LONG.iter().copied().chain([("json-flat-vdevs", FLAT)]).collect();
+    let parsed = parse_with_long(args, SPEC, &long)?;
     let letters: String = parsed.options.iter().map(|o| o.letter).collect();
     let mut schedule = Schedule::default();
     for opt in parsed.options.iter().filter(|o| o.letter == 'T') {
@@ -48,12 +55,66 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         literal: letters.contains('p'),
         only_troubled_pools: letters.contains('x'),
         only_troubled_vdevs: letters.contains('e'),
+        slow: letters.contains('s'),
         style: style(&letters, ctx),
+        json: Json::of(&letters)?,
+        flat: letters.contains(FLAT),
     };
+    if show.flat && show.json.is_none() {
+        return usage("'--json-flat-vdevs' only works with '-j' option");
+    }
     let mut names = parsed.names();
     (schedule.interval, schedule.count) = interval_and_count(&mut names)?;
+    if let Some(json) = show.json {
+        let stamp = schedule.stamp.take();
+        return schedule.run(ctx, |_, ctx| report_json(&names, &show, json, stamp, ctx));
+    }
     let mut first = true;
     schedule.run(ctx, |_, ctx| report(&names, &show, &mut first, ctx))
+}
+
+/// The status of a pool, and whether all is well with it; it is complained of what cannot be read.
+fn status_of(imported: &Imported, ctx: &mut Context) -> Option<(PoolStatus, bool)> {
+    let status = match imported.pool().status() {
+        Ok(status) if imported.suspended() => {
+            let failmode = imported.pool().get("failmode").map(|v| v.exact);
+            suspended(status, failmode.as_deref() == Some("continue"))
+        }
+        Ok(status) => status,
+        Err(e) => {
+            ctx.complain(format_args!("cannot get status of '{}': {e}", imported.name()));
+            return None;
+        }
+    };
+    let well = status.reason.is_healthy() && !imported.suspended();
+    Some((status, well))
+}
+
+/// One report in JSON.
+fn report_json(
+    names: &[String],
+    show: &Show,
+    json: Json,
+    stamp: Option<Stamp>,
+    ctx: &mut Context,
+) -> Outcome {
+    let (pools, mut good) = select(ctx, names);
+    let mut entries = Map::new();
+    for imported in &pools {
+        match status_of(imported, ctx) {
+            Some((_, true)) if show.only_troubled_pools => {}
+            Some((status, _)) => {
+                let (key, pool) = in_json::pool(imported, &status, show, json, ctx)?;
+                entries.insert(key, pool);
+            }
+            None => good = false,
+        }
+    }
+    if good {
+        let time = stamp.map(|stamp| stamp.json(json, ctx));
+        writeln!(ctx.out, "{}", document_at("zpool status", "pools", entries, time)?)?;
+    }
+    Ok(i32::from(!good))
 }
 
 /// One report; `first`: nothing was shown before it.
@@ -64,19 +125,10 @@ fn report(names: &[String], show: &Show, first: &mut bool, ctx: &mut Context) ->
         return Ok(0);
     }
     for imported in &pools {
-        let status = match imported.pool().status() {
-            Ok(status) if imported.suspended() => {
-                let failmode = imported.pool().get("failmode").map(|v| v.exact);
-                suspended(status, failmode.as_deref() == Some("continue"))
-            }
-            Ok(status) => status,
-            Err(e) => {
-                ctx.complain(format_args!("cannot get status of '{}': {e}", imported.name()));
-                good = false;
-                continue;
-            }
+        let Some((status, well)) = status_of(imported, ctx) else {
+            good = false;
+            continue;
         };
-        let well = status.reason.is_healthy() && !imported.suspended();
         if show.only_troubled_pools && well {
             if !names.is_empty() {
                 writeln!(ctx.out, "pool '{}' is healthy", status.name)?;
@@ -145,9 +197,13 @@ fn config(tree: &ConfigTree, pool: &str, show: &Show) -> String {
     let width = all.map(|line| width(line, 2, &show.style)).max().unwrap_or(0);
     let width = width.max(pool.chars().count()).max(10);
     let mut text = format!(
-        "config:\n\n\t{:<width$}  {:<8} {:>5} {:>5} {:>5}\n",
+        "config:\n\n\t{:<width$}  {:<8} {:>5} {:>5} {:>5}",
         "NAME", "STATE", "READ", "WRITE", "CKSUM"
     );
+    if show.slow {
+        text += &format!(" {:>5}", "SLOW");
+    }
+    text.push('\n');
     let mut printer = Printer { text: &mut text, width, show, spares: false };
     printer.line(&tree.root, pool, 0);
     for (title, lines) in sections {
@@ -179,7 +235,7 @@ struct Printer<'a> {
 
 impl Printer<'_> {
     fn line(&mut self, line: &VdevLine, name: &str, depth: usize) {
-        if self.show.only_troubled_vdevs && depth > 0 && is_well(line) {
+        if self.show.only_troubled_vdevs && depth > 0 && is_well(line, self.show) {
             return;
         }
         let width = self.width.saturating_sub(depth);
@@ -189,6 +245,14 @@ impl Printer<'_> {
             let (read, write, checksum) = line.errors;
             for n in [read, write, checksum] {
                 text += &format!(" {:>5}", number(n));
+            }
+            if self.show.slow {
+                // Only leaves have slow operations; OpenZFS shows a dash unless numbers are exact.
+                let slow = match line.children.is_empty() || self.show.literal {
+                    true => number(line.slow_ios),
+                    false => "-".into(),
+                };
+                text += &format!(" {slow:>5}");
             }
         }
         if let Some(note) = &line.note {
@@ -202,11 +266,14 @@ impl Printer<'_> {
     }
 }
 
-/// Whether all leaves are online and without errors.
-fn is_well(line: &VdevLine) -> bool {
+/// Whether all leaves are online and without errors; with `-s`, without slow operations too.
+fn is_well(line: &VdevLine, show: &Show) -> bool {
     match line.children.as_slice() {
-        [] => line.state == "ONLINE" && line.errors == (0, 0, 0),
-        children => children.iter().all(is_well),
+        [] => {
+            let slow = show.slow && line.slow_ios > 0;
+            line.state == "ONLINE" && line.errors == (0, 0, 0) && !slow
+        }
+        children => children.iter().all(|child| is_well(child, show)),
     }
 }
 
@@ -222,6 +289,17 @@ fn errors(imported: &Imported, s: &PoolStatus, show: &Show) -> Result<String, St
     if !show.verbose {
         return Ok(format!("\nerrors: {} data errors, use '-v' for a list\n", s.error_count));
     }
+    let names = error_list(imported).map_err(Stop::Fail)?;
+    let mut text =
+        String::from("\nerrors: Permanent errors have been detected in the following files:\n\n");
+    for name in names {
+        text += &format!("{:>7} {name}\n", "");
+    }
+    Ok(text)
+}
+
+/// What is damaged; the error says that it cannot be listed.
+fn error_list(imported: &Imported) -> Result<Vec<String>, String> {
     let open: RefCell<HashMap<u64, Option<Arc<FileSystem>>>> = RefCell::default();
     let path = |d: &Dataset, object: u64| {
         let mut open = open.borrow_mut();
@@ -237,14 +315,8 @@ fn errors(imported: &Imported, s: &PoolStatus, show: &Show) -> Result<String, St
         let mounted = mounts.into_iter().find(|m| m.dataset == d.name)?;
         Some(mounted.mountpoint.display().to_string())
     };
-    let names = imported
+    imported
         .pool()
         .error_names(&path, &mountpoint)
-        .map_err(|e| Stop::Fail(format!("errors: List of errors unavailable: {e}")))?;
-    let mut text =
-        String::from("\nerrors: Permanent errors have been detected in the following files:\n\n");
-    for name in names {
-        text += &format!("{:>7} {name}\n", "");
-    }
-    Ok(text)
+        .map_err(|e| format!("errors: List of errors unavailable: {e}"))
 }

@@ -92,6 +92,8 @@ pub struct VdevLine {
     pub note: Option<String>,
     /// Numbers of read, write and checksum errors.
     pub errors: (u64, u64, u64),
+    /// Reads and writes of the leaf that were slow.
+    pub slow_ios: u64,
     /// The leaf lacks what was written while it was out of use.
     pub behind: bool,
     /// The last write to the leaf that failed did so for want of space below it.
@@ -135,6 +137,7 @@ impl VdevLine {
             vdev_state: Some(v.state()),
             note,
             errors: v.errors(),
+            slow_ios: v.slow_ios(),
             behind,
             no_space,
             gone,
@@ -174,6 +177,7 @@ impl VdevLine {
             vdev_state: Some(vdev_state),
             note,
             errors: (0, 0, 0),
+            slow_ios: 0,
             behind: false,
             no_space: false,
             gone: false,
@@ -324,6 +328,7 @@ impl VdevLine {
             vdev_state: Some(state),
             note,
             errors: (0, 0, 0),
+            slow_ios: 0,
             behind: false,
             no_space: false,
             gone: false,

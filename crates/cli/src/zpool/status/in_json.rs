@@ -1,0 +1,317 @@
+//! `zpool status -j` (`status_callback_json`).
+//!
+//! Each pool has its head, the worst that is wrong, the last scan, removal and checkpoint, and its vdevs:
+//! those with data under `vdevs`, the others under `dedup`, `special`, `logs`, `l2cache` and `spares`. A
+//! vdev has what is below it under `vdevs`. With `--json-flat-vdevs` all vdevs stand under the pool's
+//! `vdevs`, each with the name of its `parent`, those of the sections without; OpenZFS nests them there as
+//! well.
+
+use super::{Show, error_list};
+use crate::context::Context;
+use crate::interval::date;
+use crate::json::{Form, Json};
+use crate::pools::Imported;
+use crate::zpool::vdev_json::{aux_text, class_of, head};
+use cenote_command::outcome::Stop;
+use cenote_pool::scan::{CheckpointStatus, RemovalStatus, ScanKind, ScanState, ScanStatus};
+use cenote_pool::status::VdevLine;
+use cenote_pool::vdev_figures::VdevFigures;
+use cenote_pool::{Pool, PoolStatus, config};
+use cenote_vdev::VdevState;
+use serde_json::{Map, Value};
+use std::time::SystemTime;
+
+/// Where the explanations of messages are.
+const MESSAGES: &str = "https://openzfs.github.io/openzfs-docs/msg/";
+
+/// A pool, and the key it is listed under.
+pub fn pool(
+    imported: &Imported,
+    s: &PoolStatus,
+    show: &Show,
+    json: Json,
+    ctx: &Context,
+) -> Result<(String, Value), Stop> {
+    let (key, mut item) = json.pool(imported, false);
+    for (name, text) in [("status", &s.texts.status), ("action", &s.texts.action)] {
+        if let Some(text) = text {
+            item.insert(name.into(), format!("{text}\n").into());
+        }
+    }
+    if let Some(id) = s.texts.msgid {
+        item.insert("msgid".into(), id.into());
+        item.insert("moreinfo".into(), format!("{MESSAGES}{id}").into());
+    }
+    let pool = imported.pool();
+    let figures = Figures { json, literal: show.literal, ctx };
+    figures.scans(imported, &pool, &mut item)?;
+    if let Some(removal) = &s.removal {
+        item.insert("removal_stats".into(), figures.removal(removal, &pool).into());
+    }
+    if let Some(checkpoint) = &s.checkpoint {
+        item.insert("checkpoint_stats".into(), figures.checkpoint(checkpoint).into());
+    }
+    let tree = Tree { figures, pool: &pool, show };
+    tree.sections(s, &mut item);
+    tree.figures.errors(imported, s, show, &mut item);
+    Ok((key, Value::Object(item)))
+}
+
+/// How figures are shown.
+struct Figures<'a> {
+    json: Json,
+    literal: bool,
+    ctx: &'a Context,
+}
+
+impl Figures<'_> {
+    fn bytes(&self, n: u64) -> Value {
+        self.json.figure(n, Form::Bytes, self.literal)
+    }
+
+    fn number(&self, n: u64) -> Value {
+        self.json.figure(n, Form::Number, self.literal)
+    }
+
+    fn time(&self, seconds: u64) -> Value {
+        match self.literal {
+            true => self.json.number(seconds),
+            false => date(self.ctx, seconds).into(),
+        }
+    }
+
+    /// The last scrub or resilver, and a later scrub of errors (`scan_status_nvlist`).
+    fn scans(
+        &self,
+        imported: &Imported,
+        pool: &Pool,
+        item: &mut Map<String, Value>,
+    ) -> Result<(), Stop> {
+        let (scan, errors) =
+            ScanStatus::both(pool.directory()).map_err(|e| Stop::Fail(e.to_string()))?;
+        if scan.is_none() && errors.is_none() {
+            return Ok(());
+        }
+        let mut stats = Map::new();
+        self.scan(scan.as_ref(), imported, &mut stats);
+        let start = scan.map_or(0, |s| s.start);
+        if let Some(e) = errors.filter(|e| e.start > start) {
+            stats.insert("err_scrub_func".into(), function(e.kind).into());
+            let state =
+                if e.state == ScanState::Scanning { "ERRORSCRUBBING" } else { state(e.state) };
+            stats.insert("err_scrub_state".into(), state.into());
+            stats.insert("err_scrub_start_time".into(), self.time(e.start));
+            stats.insert("err_scrub_end_time".into(), self.time(e.end));
+            stats.insert("err_scrub_examined".into(), self.number(e.examined));
+            stats.insert("err_scrub_to_examine".into(), self.number(e.to_examine));
+            stats.insert("err_scrub_pause".into(), self.json.number(0));
+        }
+        item.insert("scan_stats".into(), stats.into());
+        Ok(())
+    }
+
+    /// What is counted since the pool was imported is 0, since nothing is scanned here.
+    fn scan(&self, scan: Option<&ScanStatus>, imported: &Imported, stats: &mut Map<String, Value>) {
+        let of = |f: fn(&ScanStatus) -> u64| scan.map_or(0, f);
+        stats.insert("function".into(), scan.map_or("NONE", |s| function(s.kind)).into());
+        stats.insert("state".into(), scan.map_or("NONE", |s| state(s.state)).into());
+        stats.insert("start_time".into(), self.time(of(|s| s.start)));
+        stats.insert("end_time".into(), self.time(of(|s| s.end)));
+        stats.insert("to_examine".into(), self.bytes(of(|s| s.to_examine)));
+        stats.insert("examined".into(), self.bytes(of(|s| s.examined)));
+        stats.insert("skipped".into(), self.bytes(of(|s| s.skipped)));
+        stats.insert("processed".into(), self.bytes(of(|s| s.processed)));
+        stats.insert("errors".into(), self.number(of(|s| s.errors)));
+        stats.insert("bytes_per_scan".into(), self.bytes(0));
+        let since = SystemTime::now().checked_sub(imported.since.elapsed());
+        let since = since.and_then(|t| t.duration_since(SystemTime::UNIX_EPOCH).ok());
+        stats.insert("pass_start".into(), self.json.number(since.map_or(0, |t| t.as_secs())));
+        stats.insert("scrub_pause".into(), self.time(0));
+        stats.insert("scrub_spent_paused".into(), self.json.number(0));
+        stats.insert("issued_bytes_per_scan".into(), self.bytes(0));
+        stats.insert("issued".into(), self.bytes(0));
+    }
+
+    /// The last removal of a vdev (`removal_status_nvlist`).
+    fn removal(&self, r: &RemovalStatus, pool: &Pool) -> Map<String, Value> {
+        let tops = pool.store().vdevs().root().children();
+        let mut stats = match tops.iter().find(|top| top.id() == r.vdev) {
+            Some(top) => {
+                let config = top.config();
+                head(self.json, &r.vdev_name, config, class_of(config), Some(top.state()))
+            }
+            None => Map::from_iter([("name".to_string(), r.vdev_name.as_str().into())]),
+        };
+        stats.insert("state".into(), state(r.state).into());
+        stats.insert("removing_vdev".into(), self.json.number(r.vdev));
+        stats.insert("start_time".into(), self.time(r.start));
+        stats.insert("end_time".into(), self.time(r.end));
+        stats.insert("to_copy".into(), self.bytes(r.to_copy));
+        stats.insert("copied".into(), self.bytes(r.copied));
+        stats.insert("mapping_memory".into(), self.bytes(r.mapping_bytes));
+        stats
+    }
+
+    fn checkpoint(&self, c: &CheckpointStatus) -> Map<String, Value> {
+        let state = if c.created.is_some() { "EXISTS" } else { "DISCARDING" };
+        Map::from_iter([
+            ("state".to_string(), state.into()),
+            ("start_time".to_string(), self.time(c.created.unwrap_or(0))),
+            ("space".to_string(), self.bytes(c.space)),
+        ])
+    }
+
+    /// How many data errors there are, with `-v` which (`errors_nvlist`).
+    fn errors(
+        &self,
+        imported: &Imported,
+        s: &PoolStatus,
+        show: &Show,
+        item: &mut Map<String, Value>,
+    ) {
+        item.insert("error_count".into(), self.number(s.error_count));
+        if s.error_count != 0 && show.verbose {
+            let list = match error_list(imported) {
+                Ok(names) => names.into(),
+                Err(why) => Value::from(why),
+            };
+            item.insert("errlist".into(), list);
+        }
+    }
+}
+
+fn function(kind: ScanKind) -> &'static str {
+    match kind {
+        ScanKind::Scrub => "SCRUB",
+        ScanKind::Resilver => "RESILVER",
+        ScanKind::ErrorScrub => "ERRORSCRUB",
+    }
+}
+
+fn state(state: ScanState) -> &'static str {
+    match state {
+        ScanState::Scanning => "SCANNING",
+        ScanState::Finished => "FINISHED",
+        ScanState::Canceled => "CANCELED",
+    }
+}
+
+/// The vdevs of a pool.
+struct Tree<'a> {
+    figures: Figures<'a>,
+    pool: &'a Pool,
+    show: &'a Show,
+}
+
+/// What a vdev has from where it stands.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    parent: Option<&'a str>,
+    class: &'a str,
+    root: bool,
+}
+
+impl Tree<'_> {
+    fn sections(&self, s: &PoolStatus, item: &mut Map<String, Value>) {
+        let root = Place { parent: None, class: "normal", root: true };
+        let mut vdevs = self.vdev(&s.tree.root, root);
+        let sections = [
+            ("dedup", "dedup", &s.tree.dedup),
+            ("special", "special", &s.tree.special),
+            ("logs", "log", &s.tree.logs),
+            ("l2cache", "l2cache", &s.tree.cache),
+            ("spares", "spare", &s.tree.spares),
+        ];
+        let mut others = Map::new();
+        for (name, class, lines) in sections {
+            let place = Place { parent: None, class, root: false };
+            let section: Map<_, _> = lines.iter().flat_map(|l| self.vdev(l, place)).collect();
+            match self.show.flat {
+                true => vdevs.extend(section),
+                false if section.is_empty() => {}
+                false => drop(others.insert(name.into(), section.into())),
+            }
+        }
+        item.insert("vdevs".into(), vdevs.into());
+        item.extend(others);
+    }
+
+    /// A vdev under its name, in a flat tree behind those below it (`vdev_stats_nvlist`).
+    fn vdev(&self, line: &VdevLine, at: Place<'_>) -> Map<String, Value> {
+        let mut listed = Map::new();
+        if self.show.only_troubled_vdevs && !at.root && super::is_well(line, self.show) {
+            return listed;
+        }
+        let name = match at.root {
+            true => self.pool.name().to_string(),
+            false => line.name(&self.show.style),
+        };
+        let mut own = head(self.figures.json, &name, &line.config, at.class, line.vdev_state);
+        if let Some(parent) = at.parent.filter(|_| self.show.flat) {
+            own.insert("parent".into(), parent.into());
+        }
+        match at.class {
+            "spare" => drop(own.insert("state".into(), line.state.into())),
+            _ => self.stats(line, at, &mut own),
+        }
+        self.trouble(line, &mut own);
+        let mut below = Map::new();
+        for child in &line.children {
+            let class = if at.root { class_of(&child.config) } else { at.class };
+            below.extend(self.vdev(child, Place { parent: Some(&name), class, root: false }));
+        }
+        if self.show.flat {
+            listed.extend(below.clone());
+        }
+        if !below.is_empty() {
+            own.insert("vdevs".into(), below.into());
+        }
+        listed.insert(name, own.into());
+        listed
+    }
+
+    fn stats(&self, line: &VdevLine, at: Place<'_>, own: &mut Map<String, Value>) {
+        let f = match at.class {
+            _ if at.root => VdevFigures::of_root(self.pool),
+            "l2cache" => VdevFigures::of_aux(self.pool, &line.config, true),
+            _ => VdevFigures::of_vdev(self.pool, config::number(&line.config, "guid"))
+                .unwrap_or_default(),
+        };
+        let sizes = [
+            ("alloc_space", f.allocated),
+            ("total_space", f.size),
+            ("def_space", f.deflated),
+            ("rep_dev_size", f.replacement),
+            ("ex_dev_size", f.expandable),
+            ("self_healed", f.healed),
+            ("phys_space", f.device),
+        ];
+        for (name, bytes) in sizes.into_iter().filter(|(_, bytes)| *bytes != 0) {
+            own.insert(name.into(), self.figures.bytes(bytes));
+        }
+        let (read, write, checksum) = line.errors;
+        for (name, n) in
+            [("read_errors", read), ("write_errors", write), ("checksum_errors", checksum)]
+        {
+            own.insert(name.into(), self.figures.number(n));
+        }
+        if line.children.is_empty() {
+            own.insert("slow_ios".into(), self.figures.number(f.slow_ios));
+        }
+    }
+
+    fn trouble(&self, line: &VdevLine, own: &mut Map<String, Value>) {
+        let leaf = line.children.is_empty();
+        if config::flag(&line.config, "not_present") && leaf {
+            own.insert("not_present".into(), self.figures.json.number(1));
+            own.insert("was".into(), line.config.str("path").unwrap_or_default().into());
+            return;
+        }
+        let state = line.vdev_state.unwrap_or(VdevState::Healthy);
+        match aux_text(state, &line.config, leaf) {
+            Some(aux) => drop(own.insert("aux".into(), aux.into())),
+            None if line.state == "INUSE" => drop(own.insert("aux".into(), "SPARED".into())),
+            None => {}
+        }
+    }
+}
