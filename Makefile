@@ -1,14 +1,17 @@
 # Two commands: `make run` to try it, `make test` to check it. Both install what is missing.
 
+export PREFIX DESTDIR BINARY LINKS MOUNTDIR SYSTEMDDIR
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 
-.PHONY: help run build test lint deny fuzz-long damage-long torture-long bench bench-build bench-write bench-alloc bench-spacemap bench-zil programs clean
+.PHONY: help run build install deb test lint deny fuzz-long damage-long torture-long bench bench-build bench-write bench-alloc bench-spacemap bench-zil programs clean
 
 help:
 	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
 	@echo "make test         lints and tests (in CI also make deny)"
 	@echo "make build        the release binary: target/release/cenote"
+	@echo "make install      puts it in place: PREFIX, DESTDIR, LINKS=auto|yes|no (scripts/install.sh)"
+	@echo "make deb          a Debian package: target/debian/*.deb"
 	@echo "make lint         rustfmt, clippy, links in the documentation, lock files"
 	@echo "make deny         licences and sources of the dependencies"
 	@echo "make damage-long  thousands of damaged images instead of CI's sample"
@@ -28,6 +31,15 @@ run:
 
 build:
 	$(CARGO) build --release --locked -p cenote-cli
+
+install: build
+	scripts/install.sh
+
+deb: build
+	command -v cargo-deb >/dev/null || $(CARGO) install cargo-deb --locked
+	rm -rf target/package
+	DESTDIR=$(CURDIR)/target/package PREFIX=/usr MOUNTDIR=/usr/sbin LINKS=no scripts/install.sh
+	$(CARGO) deb -p cenote-cli --no-build --no-strip
 
 test:
 	scripts/setup.sh test

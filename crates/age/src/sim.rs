@@ -179,6 +179,7 @@ fn create(
     let (features, _) = choose_features(&choice).map_err(AgeError::Spec)?;
     let all: Vec<_> = sets.iter().flatten().cloned().collect();
     let request = CreateRequest {
+        temporary_name: None,
         spec: CreateSpec {
             name: POOL,
             layout: &layout,

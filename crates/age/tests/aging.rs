@@ -218,6 +218,7 @@ fn create(dir: &Path, spec: &Spec) -> Arc<Engine> {
     let choice = FeatureChoice { none: false, compatibility: None, named: &[] };
     let (features, _) = choose_features(&choice).unwrap();
     let request = CreateRequest {
+        temporary_name: None,
         spec: CreateSpec {
             name: POOL,
             layout: &layout,

@@ -79,6 +79,7 @@ pub fn create(
     let (features, _) = choose_features(&choice).map_err(anyhow::Error::msg)?;
     let compression = NewValue::Number(compression as u64);
     let request = CreateRequest {
+        temporary_name: None,
         spec: CreateSpec {
             name: "benchwrite",
             layout: &layout,

@@ -97,6 +97,7 @@ impl CreatePool {
         let (root_props, format) =
             root_filesystem(&self.fs_props, project_quota).map_err(|e| refused(e.to_string()))?;
         let request = CreateRequest {
+            temporary_name: None,
             spec: CreateSpec {
                 name: &self.name,
                 layout: &layout,

@@ -62,6 +62,11 @@ pub struct Tool {
 }
 
 impl Tool {
+    /// The commands that cenote has.
+    pub fn working(&self) -> impl Iterator<Item = &'static Command> {
+        self.commands.iter().flatten().filter(|c| c.works())
+    }
+
     fn find(&self, name: &str) -> Option<&'static Command> {
         let name = (self.canonical)(name);
         self.commands.iter().flatten().find(|c| c.name == name)

@@ -17,6 +17,9 @@ pub struct DaemonArgs {
     /// Serve from this process instead of starting one in the background
     #[arg(long)]
     foreground: bool,
+    /// With --foreground: import the pools that the cache file names, and stay without any
+    #[arg(long, requires = "foreground")]
+    import: bool,
     /// With --foreground: leave the terminal's session
     #[arg(long, hide = true, requires = "foreground")]
     detach: bool,
@@ -47,7 +50,7 @@ pub fn run(args: &DaemonArgs) -> i32 {
         return i32::from(agents::serve().is_err());
     }
     let done = Place::of_process().and_then(|place| match args.action {
-        None if args.foreground => foreground(&place, args.detach),
+        None if args.foreground => foreground(&place, args),
         None => client::connect_or_start(&place).map(|_| 0),
         Some(Action::Status) => ask(&place, &Request::Status, 1),
         Some(Action::Stop) => stop(&place),
@@ -58,17 +61,17 @@ pub fn run(args: &DaemonArgs) -> i32 {
     })
 }
 
-fn foreground(place: &Place, detach: bool) -> io::Result<i32> {
+fn foreground(place: &Place, args: &DaemonArgs) -> io::Result<i32> {
     tracing_subscriber::fmt().with_ansi(false).with_writer(io::stderr).init();
     std::panic::set_hook(Box::new(log_panic));
     for warning in crate::tunables::startup::load() {
         tracing::warn!("{warning}");
     }
-    if detach {
+    if args.detach {
         // A session of its own: no terminal, and no signal that is meant for the user's command.
         rustix::process::setsid()?;
     }
-    if !server::serve(place)? {
+    if !server::serve(place, args.import)? {
         tracing::info!("another daemon serves {}", place.socket.display());
     }
     Ok(0)

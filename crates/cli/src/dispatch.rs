@@ -5,10 +5,10 @@ use crate::context::Context;
 use crate::pools::PoolTable;
 use crate::socket::Place;
 use crate::tunables::{self, startup};
-use crate::{age, copy, daemon, list, map, rewrite, txgs, zfs, zpool};
+use crate::{age, copy, daemon, generate, list, map, rewrite, txgs, zfs, zpool};
 use cenote_command::outcome::plain;
 use cenote_command::posix::set_posix;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
@@ -69,6 +69,9 @@ enum Tool {
     Map(map::MapArgs),
     /// Predict when a workload spoils a pool
     Age(Box<age::AgeArgs>),
+    /// Write man pages and shell completions into a directory
+    #[command(hide = true)]
+    Generate(generate::GenerateArgs),
     /// Start, look at or stop the daemon that owns imported pools
     Daemon(daemon::DaemonArgs),
 }
@@ -209,6 +212,7 @@ fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
         Ok(Tool::Txgs(args)) => txgs::run(&args, ctx),
         Ok(Tool::Map(args)) => map::map(&args, ctx),
         Ok(Tool::Age(args)) => age::age(&args, ctx),
+        Ok(Tool::Generate(args)) => generate::run(&args, Cli::command()),
         Ok(Tool::Daemon(_)) => {
             ctx.complain("cenote daemon: only from the command line");
             2

@@ -37,9 +37,10 @@ impl Stamp {
         }
     }
 
-    /// The present moment in JSON.
-    pub fn json(self, json: Json, ctx: &Context) -> Value {
-        if json.ints { seconds().into() } else { self.now(ctx).into() }
+    /// The present moment in a document of JSON.
+    pub fn json(self, json: Json, ctx: &Context) -> (String, Value) {
+        let now = if json.ints { seconds().into() } else { self.now(ctx).into() };
+        ("time".into(), now)
     }
 }
 
@@ -69,6 +70,15 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// Prints the time, if that was asked for.
+    pub fn print_stamp(&self, ctx: &mut Context) -> Result<(), Stop> {
+        if let Some(stamp) = self.stamp {
+            let now = stamp.now(ctx);
+            writeln!(ctx.out, "{now}")?;
+        }
+        Ok(())
+    }
+
     /// Calls `report` as often as asked, with the number of the report from 0. Ends early when it
     /// returns anything but 0, or when the command is cancelled.
     pub fn run(
@@ -78,10 +88,7 @@ impl Schedule {
     ) -> Outcome {
         let mut number = 0u64;
         loop {
-            if let Some(stamp) = self.stamp {
-                let now = stamp.now(ctx);
-                writeln!(ctx.out, "{now}")?;
-            }
+            self.print_stamp(ctx)?;
             let code = report(number, ctx)?;
             number = number.saturating_add(1);
             let Some(interval) = self.interval else { return Ok(code) };
@@ -89,13 +96,13 @@ impl Schedule {
                 return Ok(code);
             }
             ctx.out.flush()?;
-            sleep(interval, ctx)?;
+            pause(interval, ctx)?;
         }
     }
 }
 
 /// Sleeps unless the command is cancelled meanwhile.
-fn sleep(interval: Duration, ctx: &Context) -> Result<(), Stop> {
+pub fn pause(interval: Duration, ctx: &Context) -> Result<(), Stop> {
     let end = Instant::now() + interval;
     loop {
         let left = end.saturating_duration_since(Instant::now());

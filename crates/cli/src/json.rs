@@ -187,21 +187,21 @@ fn to_value(shape: &impl Serialize) -> Result<Value, Stop> {
 
 /// The document of `command`: `zpool list`, say. `entries` stand under the key `what`.
 pub fn document(command: &str, what: &str, entries: Map<String, Value>) -> Result<String, Stop> {
-    document_at(command, what, entries, None)
+    document_with(command, what, entries, None)
 }
 
-/// The same with the time of a report that `-T` asked for.
-pub fn document_at(
+/// The same with more behind it.
+pub fn document_with(
     command: &str,
     what: &str,
     entries: Map<String, Value>,
-    time: Option<Value>,
+    more: impl IntoIterator<Item = (String, Value)>,
 ) -> Result<String, Stop> {
     let mut document = Map::new();
     let version = OutputVersion { command, vers_major: 0, vers_minor: 1 };
     document.insert("output_version".into(), to_value(&version)?);
     document.insert(what.into(), Value::Object(entries));
-    document.extend(time.map(|time| ("time".into(), time)));
+    document.extend(more);
     serde_json::to_string(&document).map_err(|e| io::Error::from(e).into())
 }
 

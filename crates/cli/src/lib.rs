@@ -21,6 +21,7 @@
 //! | [`options`] | `getopt` habits, usage errors |
 //! | [`interval`], [`table`], [`json`], [`vdevs`] | repeated reports, columns, JSON, the vdev tree |
 //! | [`zpool`], [`zfs`] | the commands, one room per group; `zdb` is a crate of its own |
+//! | [`cachefile`] | which cache file names a pool, and when it is written |
 //! | [`locate`], [`list`], [`copy`] | `cenote ls`, `cat` and `cp` |
 //! | [`rewrite`] | `zfs rewrite`, `cenote rewrite` |
 //! | [`progress`] | a bar on the user's terminal |
@@ -29,14 +30,17 @@
 //! | [`age`] | `cenote age` |
 //! | [`daemon`] | `cenote daemon` |
 //! | [`tunables`] | `cenote tunables` |
+//! | [`generate`] | man pages and shell completions |
 
 pub mod age;
+pub mod cachefile;
 pub mod client;
 pub mod commands;
 pub mod context;
 pub mod copy;
 pub mod daemon;
 pub mod dispatch;
+pub mod generate;
 pub mod interval;
 pub mod json;
 pub mod link;

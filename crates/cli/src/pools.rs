@@ -9,19 +9,20 @@
 //! only when its mounts are gone (or were detached by force). Commands that import, export, mount
 //! or unmount hold [`PoolTable::change`] meanwhile, so that two of them never meet.
 
+use crate::cachefile::Setting;
 use crate::context::Context;
 use crate::mounts::Mounts;
 use crate::mounts::agents::{self, LazyWatcher};
 use crate::tunables::directory::Directories;
 use crate::tunables::startup;
-use cenote_dsl::PropValue;
+use cenote_dsl::{PropValue, Source};
 use cenote_engine::{Engine, EngineError};
 use cenote_format::nvlist::NvList;
 use cenote_fuse::{Agent, Local, Watcher};
 use cenote_pool::Pool;
 use cenote_pool::history;
 use cenote_pool::props::PropChange;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,6 +69,7 @@ pub struct Imported {
     pub mounts: Arc<Mounts>,
     /// When it was imported.
     pub since: Instant,
+    cachefile: Mutex<Setting>,
 }
 
 impl Imported {
@@ -78,7 +80,19 @@ impl Imported {
         let pool = opened.pool();
         pool.dsl().set_mounts(Arc::new(move |name: &str| lookup.upgrade()?.options_of(name)));
         let (name, guid) = (pool.name().to_string(), pool.guid());
-        Imported { opened, name, guid, altroot, mounts, since: Instant::now() }
+        let cachefile = if altroot.is_some() { Setting::None } else { Setting::Default };
+        let (since, cachefile) = (Instant::now(), Mutex::new(cachefile));
+        Imported { opened, name, guid, altroot, mounts, since, cachefile }
+    }
+
+    /// The cache file that names the pool.
+    pub fn cachefile(&self) -> Setting {
+        self.cachefile.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on this cache file names the pool, once it is written.
+    pub fn set_cachefile(&self, setting: Setting) {
+        *self.cachefile.lock().unwrap_or_else(PoisonError::into_inner) = setting;
     }
 
     /// What writes the pool. The error is what comes after `cannot …: `.
@@ -98,6 +112,14 @@ impl Imported {
     /// A property of `pool`, which is this one's.
     pub fn property(&self, pool: &Pool, name: &str) -> Option<PropValue> {
         let value = pool.get(name)?;
+        if name == "cachefile" {
+            let (text, source) = match self.cachefile() {
+                Setting::Default => ("-".to_string(), Source::Default),
+                Setting::None => ("none".to_string(), Source::Local),
+                Setting::At(path) => (path.display().to_string(), Source::Local),
+            };
+            return Some(PropValue { exact: text.clone(), human: text, source });
+        }
         if name == "health" && self.suspended() {
             let suspended = String::from(SUSPENDED);
             return Some(PropValue { exact: suspended.clone(), human: suspended, ..value });
@@ -176,6 +198,8 @@ pub struct PoolTable {
     change: Mutex<()>,
     watcher: LazyWatcher,
     agent: Arc<dyn Agent>,
+    /// Cache files that were written.
+    cachefiles: Mutex<BTreeSet<PathBuf>>,
     /// Mounts that show tunables and figures.
     pub directories: Directories,
 }
@@ -202,6 +226,7 @@ impl PoolTable {
             change: Mutex::default(),
             watcher: LazyWatcher::default(),
             agent,
+            cachefiles: Mutex::default(),
             directories: Directories::default(),
         }
     }
@@ -223,6 +248,16 @@ impl PoolTable {
     /// The process that takes mounts away should this one die; `start` starts it.
     pub fn watcher(&self, start: impl FnOnce() -> Option<Arc<Watcher>>) -> Option<Arc<Watcher>> {
         self.watcher.get(start)
+    }
+
+    /// The cache files that were written so far.
+    pub fn cachefiles(&self) -> BTreeSet<PathBuf> {
+        self.cachefiles.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes which cache files are written.
+    pub fn note_cachefiles(&self, paths: BTreeSet<PathBuf>) {
+        *self.cachefiles.lock().unwrap_or_else(PoisonError::into_inner) = paths;
     }
 
     /// The pool imported under `name`.

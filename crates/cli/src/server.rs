@@ -11,6 +11,8 @@
 //! released, so whoever finds a socket file nobody answers on may remove it, given the lock. Only
 //! the daemon's own user and root are answered.
 
+mod boot;
+
 use crate::context::{Context, Streams};
 use crate::dispatch;
 use crate::mounts::Directory;
@@ -52,6 +54,8 @@ struct Daemon {
     wires: Mutex<Vec<Weak<Wire>>>,
     /// Those whose clients wait for the end.
     leaving: Mutex<Vec<Arc<Wire>>>,
+    /// Having nothing to do is no reason to end.
+    stays: bool,
 }
 
 /// A connection, whose frames go out one after the other.
@@ -115,8 +119,9 @@ fn start_beating(daemon: &Arc<Daemon>) -> io::Result<()> {
     Ok(())
 }
 
-/// Serves until there is nothing to do or somebody says stop. Ok(false): another daemon runs.
-pub fn serve(place: &Place) -> io::Result<bool> {
+/// Serves until there is nothing to do or somebody says stop. Ok(false): another daemon runs. `import`:
+/// the pools of the cache file are imported first, and having nothing to do is no reason to end.
+pub fn serve(place: &Place, import: bool) -> io::Result<bool> {
     allow_many_files();
     place.prepare()?;
     let Some(_lock) = lock(place)? else { return Ok(false) };
@@ -138,9 +143,15 @@ pub fn serve(place: &Place) -> io::Result<bool> {
         wake: Mutex::new(wake_out),
         wires: Mutex::default(),
         leaving: Mutex::default(),
+        stays: import,
     });
     start_beating(&daemon)?;
     tracing::info!(socket = %place.socket.display(), pid = std::process::id(), "listening");
+    if import {
+        boot::start(&daemon)?;
+    } else {
+        boot::ready();
+    }
     let result = serve_connections(&daemon, &listener, &wake_in, &signals);
     let _ = std::fs::remove_file(&place.socket);
     drop(listener);
@@ -200,7 +211,7 @@ fn serve_connections(
 ) -> io::Result<()> {
     let mut idle_since = Instant::now();
     loop {
-        let busy = !daemon.running().commands.is_empty() || daemon.pools.in_use();
+        let busy = daemon.stays || !daemon.running().commands.is_empty() || daemon.pools.in_use();
         if busy {
             idle_since = Instant::now();
         }

@@ -61,6 +61,13 @@ impl Place {
         Place { lock: beside(".lock"), log: beside(".log"), socket: socket.into(), private_dir }
     }
 
+    /// The cache file beside the socket.
+    pub fn cachefile(&self) -> PathBuf {
+        let mut name = self.socket.as_os_str().to_owned();
+        name.push(".zpool.cache");
+        PathBuf::from(name)
+    }
+
     /// Makes the directory if it is missing and checks that nobody else can put things there.
     pub fn prepare(&self) -> io::Result<()> {
         let Some(dir) = self.socket.parent() else { return Ok(()) };

@@ -460,7 +460,7 @@ fn properties_are_set() {
         said("zpool set autotrim=maybe tank", 1),
         format!("{cannot} 'autotrim' must be one of 'on | off'")
     );
-    for value in ["autotrim=on", "autoexpand=on", "autoreplace=on", "failmode=panic"] {
+    for value in ["autoreplace=on", "failmode=panic"] {
         let why = format!("property '{value}' is not supported yet");
         assert_eq!(said(&format!("zpool set {value} tank"), 1), format!("{cannot} {why}"));
     }

@@ -427,7 +427,6 @@ fn properties_in_openzfs_words() {
         ("volsize=10001K tank/vol", "'volsize' must be a multiple of volume block size (16K)"),
         ("volsize=8E tank/vol", "volume size exceeds limit for this system"),
         ("volblocksize=8K tank/vol", "'volblocksize' is readonly"),
-        ("sharenfs=on tank/a", "'sharenfs' is not supported"),
         ("longname=on tank/a", "a name of more than 255 bytes is not supported"),
         (
             "special_small_blocks=3K tank/a",

@@ -45,6 +45,7 @@ pub mod dataset;
 pub mod deadlist;
 pub mod dir;
 pub mod human;
+pub mod permissions;
 pub mod props;
 pub mod send;
 pub mod space;

@@ -41,6 +41,8 @@ use std::time::Instant;
 pub struct CreateRequest<'a> {
     /// Its name and vdevs.
     pub spec: CreateSpec<'a>,
+    /// `-t`: the name that the pool has until it is exported, in place of that of its labels.
+    pub temporary_name: Option<&'a str>,
     /// Features to enable: see [`cenote_pool::features::choose_features`].
     pub features: &'a [&'static Feature],
     /// Properties of the pool.
@@ -88,8 +90,9 @@ impl Engine {
         let birth = Birth::now();
         let prepared = create::prepare(&request.spec)?;
         create::check_features(&request.spec, request.features)?;
-        let name = request.spec.name;
-        let mut config = PoolConfig::new(name, prepared.pool_guid, prepared.root.clone());
+        let name = request.temporary_name.unwrap_or(request.spec.name);
+        let mut config =
+            PoolConfig::new(request.spec.name, prepared.pool_guid, prepared.root.clone());
         create::write_labels(&prepared, &config).map_err(failed)?;
         let tree = prepared.tree(&mut |_, _| None).map_err(failed)?;
         let outside = &engine.outside;
@@ -210,7 +213,7 @@ impl Core {
         prepared: &Prepared,
     ) -> Result<Pool, EngineError> {
         let mos = self.mos.synced().clone();
-        let name = request.spec.name.to_string();
+        let name = request.temporary_name.unwrap_or(request.spec.name).to_string();
         let dsl = Dsl::open(mos.clone(), &name)?;
         dsl.set_pool_space(pool_space(disk));
         let loaded = self.loaded(0, dsl, &Arc::default())?;

@@ -57,7 +57,7 @@ impl Engine {
         let newest = import::uberblocks(candidate).iter().map(|ub| ub.txg).max();
         let synced = newest.unwrap_or(0).max(pool.uberblock().txg);
         let mut config = PoolConfig::from_mos(pool.config());
-        config.name = name;
+        config.name = if options.temporary_name { candidate.name.clone() } else { name };
         config.state = config::STATE_ACTIVE;
         config.set_host(options.hostid.unwrap_or_else(host::system_hostid));
         let engine = Engine::over(pool, config, synced, engine).map_err(refused)?;

@@ -54,6 +54,7 @@ impl Making<'_> {
             PropContext { when: When::Create, pool: "tank", hostid: 1, dataset: &|_: &str| None };
         let changes = self.props.iter().map(|(n, v)| props::parse(n, v, &context).unwrap());
         let request = CreateRequest {
+            temporary_name: None,
             spec: CreateSpec {
                 name: "tank",
                 layout: &layout,

@@ -50,6 +50,7 @@ impl Place {
         let choice = FeatureChoice { none: false, compatibility: None, named: &[] };
         let (features, _) = choose_features(&choice).unwrap();
         let request = CreateRequest {
+            temporary_name: None,
             spec: CreateSpec {
                 name: "tank",
                 layout: &layout,

@@ -51,6 +51,8 @@ const SAFE_REWIND: u64 = 2;
 pub struct ImportOptions {
     /// Import under this name.
     pub new_name: Option<String>,
+    /// `-t`: the new name counts until the pool is exported; its labels keep the old one.
+    pub temporary_name: bool,
     /// `-o readonly=on`: nothing is written, and what cannot be written to can be imported.
     pub readonly: bool,
     /// `-f`: also if another system may have it.

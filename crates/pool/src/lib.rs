@@ -16,6 +16,7 @@
 //! |---|---|
 //! | [`discover`](mod@discover) | labels of files and devices, put together to pools |
 //! | [`devices`], [`reopen`] | the devices of a pool; those that come back |
+//! | [`cachefile`] | files that name imported pools |
 //! | [`config`] | the nvlists that describe a pool and its vdevs |
 //! | [`import`] | choosing an uberblock, reading the MOS, rewinding |
 //! | [`host`] | host ids, multihost protection |
@@ -24,11 +25,12 @@
 //! | [`status`], [`scan`], [`errlog`] | health, scrubs, data errors |
 //! | [`props`], [`savings`] | pool properties, deduplication and cloning figures |
 //! | [`history`] | the log of commands |
-//! | [`vdev_figures`] | sizes and space of single vdevs |
+//! | [`vdev_figures`], [`vdev_props`] | sizes, space and properties of single vdevs |
 //! | [`spacemap`], [`logsm`], [`metaslab`] | free space |
 //! | [`brt`], [`ddt`] | tables of cloned and of deduplicated blocks |
 
 pub mod brt;
+pub mod cachefile;
 pub mod compat;
 pub mod config;
 pub mod config_write;
@@ -55,6 +57,7 @@ pub mod status;
 pub mod time;
 pub mod tunables;
 pub mod vdev_figures;
+pub mod vdev_props;
 
 pub use discover::{Candidate, discover};
 pub use error::ImportError;
@@ -376,10 +379,17 @@ fn random() -> u64 {
 /// What a top-level vdev could grow by, in whole metaslabs: the smallest growth of its devices,
 /// times their number for RAID-Z.
 pub fn expandable(top: &cenote_vdev::Vdev) -> u64 {
+    expandable_to(top, &|leaf| Some(leaf.device()?.size()))
+}
+
+/// The same with the sizes that the devices of leaves have by now.
+pub fn expandable_to(
+    top: &cenote_vdev::Vdev,
+    size: &dyn Fn(&cenote_vdev::Vdev) -> Option<u64>,
+) -> u64 {
     let shift = config::number(top.config(), "metaslab_shift").min(63);
     let usable = |v: &cenote_vdev::Vdev| {
-        let device = v.device()?.size();
-        device.checked_sub(cenote_format::LABEL_START + cenote_format::label::LABEL_END)
+        size(v)?.checked_sub(cenote_format::LABEL_START + cenote_format::label::LABEL_END)
     };
     let smallest = |children: &[Arc<cenote_vdev::Vdev>]| {
         children.iter().map(|c| usable(c)).collect::<Option<Vec<_>>>()?.into_iter().min()

@@ -14,6 +14,8 @@ pub use write::{PropChange, PropContext, PropError, When, apply, parse};
 use crate::Pool;
 use crate::compat::RELEASE;
 use crate::features::text;
+use crate::metaslab::AllocClass;
+use crate::metaslab::stats::SpaceStats;
 use cenote_dmu::zap::ZapEntry;
 use cenote_dsl::human::{nicebytes, nicenum, ratio};
 use cenote_dsl::{PropValue, Source};
@@ -206,6 +208,11 @@ impl Pool {
             "checkpoint" => size_or_dash(self.checkpoint_space().ok()?),
             "freeing" => size(self.directory_used("$FREE")),
             "leaked" => size(self.directory_used("$LEAK")),
+            "usable" => size(self.deflated_space().size),
+            "used" => size(self.deflated_space().alloc),
+            "available" => size(self.deflated_space().free()),
+            "dedupused" => size(saved.dedup_stored),
+            "dedupsaved" => size(saved.dedup_saved()),
             "dedupratio" => times(saved.dedup_ratio()),
             "dedup_table_size" => size(saved.dedup_tables),
             "bcloneused" => size(saved.clone_stored),
@@ -219,6 +226,19 @@ impl Pool {
             }
             _ => return None,
         })
+    }
+
+    /// Size and use of all space but that of log vdevs, with parity taken off (`metaslab_class_get_dspace`).
+    fn deflated_space(&self) -> SpaceStats {
+        use AllocClass::{Dedup, EmbeddedLog, Normal, Special};
+        let mut sum = SpaceStats::default();
+        let Some(space) = self.space() else { return sum };
+        for class in [Normal, Special, Dedup, EmbeddedLog] {
+            let one = space.deflated(class, self.store().vdevs());
+            sum.size = sum.size.saturating_add(one.size);
+            sum.alloc = sum.alloc.saturating_add(one.alloc);
+        }
+        sum
     }
 
     /// All properties in the order of `zpool get all`.

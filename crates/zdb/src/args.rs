@@ -74,6 +74,8 @@ pub struct Args {
     pub search: Vec<PathBuf>,
     /// `-t`: open the pool at this transaction group or the last one before it.
     pub txg: Option<u64>,
+    /// `-U`: the cache file that names the pool.
+    pub cachefile: Option<PathBuf>,
     /// `-o`: tunables to set or to show, in order.
     pub tunables: Vec<String>,
     /// The rest.
@@ -147,6 +149,7 @@ impl Args {
         };
         match letter {
             'p' => self.search.push(PathBuf::from(value)),
+            'U' => self.cachefile = Some(PathBuf::from(value)),
             'o' => self.tunables.push(value.to_string_lossy().into_owned()),
             't' => {
                 let text = value.to_string_lossy();
@@ -173,8 +176,12 @@ impl Args {
         if self.has('H') && !self.has('f') {
             return usage("-H option requires use of -f");
         }
+        if self.cachefile.as_ref().is_some_and(|path| !path.is_absolute()) {
+            return usage("cachefile must be an absolute path (i.e. start with a slash)");
+        }
         let needed = match () {
             () if self.has('f') => 2,
+            () if self.has('C') && !self.has('e') && self.cachefile.is_some() => 0,
             () if self.has('r') => 3,
             () if self.has('R') || self.has('O') => 2,
             () => 1,

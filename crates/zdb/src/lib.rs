@@ -46,11 +46,12 @@ use cenote_dmu::zap::Zap;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::nvlist::NvList;
 use cenote_inspect::traverse::Subject;
-use cenote_pool::{ImportOptions, Pool, discover};
+use cenote_pool::cachefile::CacheFile;
+use cenote_pool::{Candidate, ImportOptions, Pool, discover};
 use cenote_zpl::FileSystem;
 use std::ffi::OsString;
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What `zdb` runs in.
@@ -119,6 +120,12 @@ fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
         return labels::run(args, &mut ctx);
     }
     let target = args.operands.first().cloned().unwrap_or_default();
+    if target.is_empty()
+        && let Some(path) = &args.cachefile
+    {
+        print::nvlist(ctx.out, &cached(path)?.list, 0)?;
+        return Ok(0);
+    }
     // `POOL/` is the root file system, `POOL` the pool.
     let (target, root) = match target.strip_suffix('/') {
         Some(rest) => (rest, !rest.contains('/')),
@@ -145,6 +152,15 @@ fn dispatch<'a>(args: &'a Args, mut ctx: Surroundings<'a>) -> Outcome {
 
 /// The pool `name`: the daemon's, or one found and opened here.
 fn open(args: &Args, ctx: &Surroundings<'_>, name: &str) -> Result<Arc<Pool>, Stop> {
+    let cannot = || fail(format!("zdb: can't open '{name}': No such file or directory"));
+    if let Some(path) = args.cachefile.as_ref().filter(|_| !args.has('e')) {
+        let cached = cached(path)?;
+        if !cached.entries().any(|entry| entry.name == name) {
+            return cannot();
+        }
+        let found = cached.candidates().into_iter().find(|c| c.name == name);
+        return found.map_or_else(cannot, |candidate| import(args, name, &candidate));
+    }
     if !args.has('e')
         && args.txg.is_none()
         && let Some(pool) = (ctx.imported)(name)
@@ -170,6 +186,16 @@ fn open(args: &Args, ctx: &Surroundings<'_>, name: &str) -> Result<Arc<Pool>, St
         });
         return fail(format!("zdb: can't open '{name}': {why}"));
     };
+    import(args, name, candidate)
+}
+
+/// What a cache file says.
+fn cached(path: &Path) -> Result<CacheFile, Stop> {
+    CacheFile::read(path).map_err(|e| Stop::Fail(format!("zdb: '{}': {e}", path.display())))
+}
+
+/// Opens a pool that was found.
+fn import(args: &Args, name: &str, candidate: &Candidate) -> Result<Arc<Pool>, Stop> {
     let options = ImportOptions {
         readonly: true,
         force: true,

@@ -141,10 +141,16 @@ impl FileSystem {
         };
         let (root, unlinked_set) = (required("ROOT")?, entry("DELETE_QUEUE")?);
         let shares = entry("SHARES")?;
+        let default = |name: &str| Ok::<_, Error>(entry(name)?.unwrap_or(0));
         let quotas = Quotas {
             user: (entry("userquota@")?, entry("userobjquota@")?),
             group: (entry("groupquota@")?, entry("groupobjquota@")?),
             project: (entry("projectquota@")?, entry("projectobjquota@")?),
+            defaults: [
+                (default("defaultuserquota")?, default("defaultuserobjquota")?),
+                (default("defaultgroupquota")?, default("defaultgroupobjquota")?),
+                (default("defaultprojectquota")?, default("defaultprojectobjquota")?),
+            ],
         };
         let normalization = entry("normalization")?.unwrap_or(0);
         let utf8_only = entry("utf8only")?.unwrap_or(0) != 0;

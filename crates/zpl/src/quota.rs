@@ -23,6 +23,9 @@ pub(crate) struct Quotas {
     pub(crate) user: (Option<u64>, Option<u64>),
     pub(crate) group: (Option<u64>, Option<u64>),
     pub(crate) project: (Option<u64>, Option<u64>),
+    /// Quotas of users, groups and projects that have none of their own: of bytes, of objects; 0 for none
+    /// (`defaultuserquota`, …).
+    pub(crate) defaults: [(u64, u64); 3],
 }
 
 /// What a project uses and may use.
@@ -46,16 +49,20 @@ impl FileSystem {
         }
         let used = Zap::open(&self.source.special(PROJECT_USED)?)?;
         let name = format!("{project:x}");
-        let quota = |table: Option<u64>| -> Result<Option<u64>> {
-            let Some(table) = table.filter(|t| *t != 0) else { return Ok(None) };
-            Ok(Zap::open(&self.object(table)?)?.u64(name.as_bytes())?.filter(|q| *q != 0))
+        let quota = |table: Option<u64>, default: u64| -> Result<Option<u64>> {
+            let own = match table.filter(|t| *t != 0) {
+                Some(table) => Zap::open(&self.object(table)?)?.u64(name.as_bytes())?,
+                None => None,
+            };
+            Ok(Some(own.unwrap_or(default)).filter(|q| *q != 0))
         };
         let (bytes_table, objects_table) = self.quotas().project;
+        let [_, _, defaults] = self.quotas().defaults;
         Ok(Some(ProjectSpace {
             used: used.u64(name.as_bytes())?.unwrap_or(0),
             objects: used.u64(format!("obj-{name}").as_bytes())?.unwrap_or(0),
-            quota: quota(bytes_table)?,
-            object_quota: quota(objects_table)?,
+            quota: quota(bytes_table, defaults.0)?,
+            object_quota: quota(objects_table, defaults.1)?,
         }))
     }
 

@@ -12,9 +12,11 @@
 //! | [`mount_helper`] | `mount.zfs`, which mount(8) runs |
 //! | [`holds`] | `zfs hold`, `zfs holds`, `zfs release` |
 //! | [`send`] | `zfs send` |
+//! | [`allow`], [`upgrade`], [`wait`] | the commands of these names |
 //! | [`select`] | which datasets a command works on, and in which order |
 //! | [`properties`] | the table of dataset properties and their columns |
 
+pub mod allow;
 pub mod bookmark;
 pub mod change;
 pub mod clone;
@@ -32,7 +34,9 @@ pub mod select;
 pub mod send;
 pub mod set;
 pub mod snapshot;
+pub mod upgrade;
 mod usage;
+pub mod wait;
 
 use crate::commands::{Command, Runs, Tool, row, zfs_version};
 use crate::context::Context;
@@ -61,7 +65,7 @@ const TOOL: Tool = Tool {
         row("set", Runs::Pools(set::set), usage::SET),
         row("get", Runs::Pools(get::run), usage::GET),
         row("inherit", Runs::Pools(set::inherit), usage::INHERIT),
-        row("upgrade", Runs::Missing, usage::UPGRADE),
+        row("upgrade", Runs::Pools(upgrade::run), usage::UPGRADE),
         None,
         row("userspace", Runs::Missing, usage::USERSPACE),
         row("groupspace", Runs::Missing, usage::GROUPSPACE),
@@ -78,7 +82,7 @@ const TOOL: Tool = Tool {
         row("receive", Runs::Missing, usage::RECEIVE),
         row("redact", Runs::Missing, usage::REDACT),
         None,
-        row("allow", Runs::Missing, usage::ALLOW),
+        row("allow", Runs::Pools(allow::run), usage::ALLOW),
         row("unallow", Runs::Missing, usage::UNALLOW),
         None,
         row("hold", Runs::Pools(holds::hold), usage::HOLD),
@@ -91,7 +95,7 @@ const TOOL: Tool = Tool {
         None,
         row("program", Runs::Missing, usage::PROGRAM),
         row("rewrite", Runs::Here(rewrite::zfs), usage::REWRITE),
-        row("wait", Runs::Missing, usage::WAIT),
+        row("wait", Runs::Pools(wait::run), usage::WAIT),
         None,
         row("zone", Runs::Missing, usage::ZONE),
         row("unzone", Runs::Missing, usage::UNZONE),
@@ -118,6 +122,11 @@ fn command_tail(command: &Command) -> String {
               \nFor further help on a command or topic, run: zfs help [<topic>]\n"
             .into(),
     }
+}
+
+/// The table of the commands of `zfs`.
+pub const fn tool() -> &'static Tool {
+    &TOOL
 }
 
 /// Where a command of `zfs` runs.

@@ -1,5 +1,6 @@
 //! `zpool add`.
 
+use crate::cachefile;
 use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::pools::reason;
@@ -81,6 +82,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     engine.add(prepared).map_err(|e| cannot(reason(&e)))?;
     ctx.changed(&imported);
+    cachefile::update(&ctx.pools);
     Ok(0)
 }
 

@@ -4,6 +4,7 @@
 //! the devices ([`prepare`] opens them and lets go of them), then properties and the mountpoint.
 //! The pool is made by [`Engine::create`]; its root file system is mounted as any other.
 
+use crate::cachefile;
 use crate::context::Context;
 use crate::dispatch::Where;
 use crate::mounts::{How, NotMounted, mount_one};
@@ -40,7 +41,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const SPEC: Spec = Spec { short: "fndR:m:o:O:", refused: "t:", refused_long: &[] };
+const SPEC: Spec = Spec { short: "fndR:m:o:O:t:", refused: "", refused_long: &[] };
 
 /// What `failmode=panic` is stored as.
 const FAILMODE_PANIC: u64 = 2;
@@ -52,6 +53,8 @@ struct Request {
     dry_run: bool,
     no_features: bool,
     altroot: Option<String>,
+    /// `-t`: the name until the pool is exported.
+    temporary_name: Option<String>,
     mountpoint: Option<String>,
     props: Vec<(String, String)>,
     root_props: Vec<(String, String)>,
@@ -70,6 +73,7 @@ impl Request {
                 'n' => r.dry_run = true,
                 'd' => r.no_features = true,
                 'R' => r.property("altroot", &opt.text())?,
+                't' => r.temporary(&opt.text())?,
                 'm' => r.mountpoint = Some(opt.text()),
                 'o' => match opt.text().split_once('=') {
                     Some((name, value)) => r.property(name, value)?,
@@ -95,8 +99,27 @@ impl Request {
         Ok(r)
     }
 
+    /// `-t name`. The pool is in no cache file then, unless that is asked for.
+    fn temporary(&mut self, name: &str) -> Result<(), Stop> {
+        if self.temporary_name.replace(name.into()).is_some() {
+            return given_twice("tname");
+        }
+        if self.value("cachefile").is_none() {
+            add(&mut self.props, "cachefile", "cachefile", "none")?;
+        }
+        Ok(())
+    }
+
+    /// The name that the pool has until it is exported.
+    fn name_now(&self) -> &str {
+        self.temporary_name.as_deref().unwrap_or(&self.name)
+    }
+
     /// `-o name=value`.
     fn property(&mut self, name: &str, value: &str) -> Result<(), Stop> {
+        if name == "tname" {
+            return self.temporary(value);
+        }
         let own = match find(name) {
             Some(property) => property.name,
             None if name.starts_with("feature@") => name,
@@ -206,8 +229,13 @@ fn make(request: &Request, spec: CreateSpec<'_>, ctx: &mut Context) -> Outcome {
         let why = format!("{why}\npool name may have been omitted");
         return Err(request.cannot(why));
     }
+    if let Some(name) = &request.temporary_name {
+        check_new(name).map_err(|why| request.cannot(why))?;
+    }
     let changes = pool_properties(request)?;
-    if ctx.pools.get(&request.name).is_some() {
+    let cachefile = request.value("cachefile").map(cachefile::Setting::of).transpose();
+    let cachefile = cachefile.map_err(|why| request.cannot(why))?;
+    if ctx.pools.get(request.name_now()).is_some() {
         return Err(request.cannot("pool already exists"));
     }
     let (features, warnings) = choose_features(&choice(&named)).map_err(|e| request.cannot(e))?;
@@ -216,6 +244,7 @@ fn make(request: &Request, spec: CreateSpec<'_>, ctx: &mut Context) -> Outcome {
     let (root_props, contents) = root(request, &enabled)?;
     let altroot = request.altroot.as_ref().map(PathBuf::from);
     let create = CreateRequest {
+        temporary_name: request.temporary_name.as_deref(),
         spec,
         features: &features,
         props: &changes,
@@ -229,14 +258,16 @@ fn make(request: &Request, spec: CreateSpec<'_>, ctx: &mut Context) -> Outcome {
     .map_err(|e| Stop::Fail(e.to_string()))?;
     account(&engine, request)?;
     let imported = Arc::new(Imported::new(Opened::Writable(engine), altroot));
+    cachefile.into_iter().for_each(|setting| imported.set_cachefile(setting));
     imported.record(ctx);
     if !ctx.pools.insert(Arc::clone(&imported)) {
         return Err(request.cannot("pool already exists"));
     }
+    cachefile::update(&ctx.pools);
     let pool = imported.pool();
     let root = match pool.dsl().root() {
         Ok(root) => root,
-        Err(e) => return fail(format!("cannot open '{}': {e}", request.name)),
+        Err(e) => return fail(format!("cannot open '{}': {e}", request.name_now())),
     };
     match mount_one(&imported, &root, false, &How::default(), ctx) {
         Ok(()) | Err(NotMounted::NotMeant(_)) => Ok(0),
@@ -254,7 +285,7 @@ fn account(engine: &Arc<Engine>, request: &Request) -> Result<(), Stop> {
         return Ok(());
     }
     let changes = Changes::new(Arc::clone(engine), Arc::new(Files), None);
-    let why = match changes.set(&request.name, &list) {
+    let why = match changes.set(request.name_now(), &list) {
         Ok(failed) if failed.is_empty() => return Ok(()),
         Ok(_) => "one or more devices is out of space".to_string(),
         Err(e) => e.to_string(),
@@ -298,14 +329,9 @@ pub fn refuse_unsupported(change: &PropChange) -> Result<(), String> {
     let unsupported = |what: &str| Err(format!("property '{what}' is not supported yet"));
     match change {
         PropChange::Number("multihost", 1) => unsupported("multihost=on"),
-        PropChange::Number("autotrim", 1) => unsupported("autotrim=on"),
-        PropChange::Number("autoexpand", 1) => unsupported("autoexpand=on"),
         PropChange::Number("autoreplace", 1) => unsupported("autoreplace=on"),
         PropChange::Number("failmode", FAILMODE_PANIC) => unsupported("failmode=panic"),
         PropChange::Memory("tname", _) => unsupported("tname"),
-        PropChange::Memory("cachefile", file) if !file.is_empty() && file != "none" => {
-            Err("property 'cachefile' must be 'none': pools are found on their devices".into())
-        }
         _ => Ok(()),
     }
 }
@@ -370,7 +396,7 @@ fn check_mountpoint(request: &Request) -> Result<(), Stop> {
             ));
         }
         Some(path) => format!("{altroot}{path}"),
-        None => format!("{altroot}/{}", request.name),
+        None => format!("{altroot}/{}", request.name_now()),
     };
     let why = match Path::new(&place).read_dir() {
         Ok(mut entries) => match entries.next() {

@@ -3,6 +3,7 @@
 //! A pool that was imported read-only is let go of, and nothing on its devices is changed, as OpenZFS
 //! does: it can be imported again.
 
+use crate::cachefile;
 use crate::context::Context;
 use crate::mounts::Directory;
 use crate::mounts::table::Way;
@@ -45,5 +46,6 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         return fail(message);
     }
     pools.remove(name);
+    cachefile::forget(&pools, &imported);
     Ok(0)
 }

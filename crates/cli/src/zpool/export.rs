@@ -1,5 +1,6 @@
 //! `zpool export`.
 
+use crate::cachefile;
 use crate::context::Context;
 use crate::mounts::Directory;
 use crate::mounts::table::Way;
@@ -33,6 +34,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         match closed {
             Ok(()) => {
                 pools.remove(name);
+                cachefile::forget(&pools, &imported);
             }
             Err(message) => {
                 ctx.complain(message);

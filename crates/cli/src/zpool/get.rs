@@ -1,15 +1,17 @@
 //! `zpool get`.
 
+mod vdevs;
+
 use crate::context::Context;
 use crate::json::{self, Json, document};
 use crate::options::{Spec, parse_with_long};
 use crate::pools::Imported;
 use crate::zfs::get::{Field, Layout, Line};
 use crate::zpool::properties::{column, resolve, visible};
-use crate::zpool::select::{IN_THIS_POOL, kind, open, select};
-use cenote_command::outcome::{Outcome, fail, usage};
+use crate::zpool::select::{open, select};
+use cenote_command::outcome::{Outcome, Stop, fail, usage};
+use cenote_dsl::PropValue;
 use cenote_dsl::props::is_user;
-use cenote_dsl::{PropValue, Source};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 
@@ -33,17 +35,35 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     if names.is_empty() {
         return usage("missing property argument");
     }
-    let wanted = names.remove(0);
+    let wanted = Wanted { properties: names.remove(0), fields, scripted, literal, json };
     if let Some(first) = names.first()
         && open(ctx, first).is_err()
     {
         return fail(format!("Cannot get properties of {first}: no such pool available."));
     }
-    if names.iter().any(|name| open(ctx, name).is_err()) {
-        return vdevs(&names, ctx);
+    if let Some((first, rest)) = names.split_first()
+        && rest.iter().any(|name| open(ctx, name).is_err())
+    {
+        let imported = open(ctx, first).map_err(Stop::Fail)?;
+        return vdevs::run(&imported, rest, &wanted, ctx);
     }
-    let properties = if wanted == "all" { None } else { Some(resolve(&wanted)?) };
-    let (pools, good) = select(ctx, &names);
+    of_pools(&names, wanted, ctx)
+}
+
+/// What was asked for, and how it is to be shown.
+struct Wanted {
+    properties: String,
+    fields: Vec<Field>,
+    scripted: bool,
+    literal: bool,
+    json: Option<Json>,
+}
+
+/// Shows properties of pools.
+fn of_pools(names: &[String], wanted: Wanted, ctx: &mut Context) -> Outcome {
+    let Wanted { properties, fields, scripted, literal, json } = wanted;
+    let properties = if properties == "all" { None } else { Some(resolve(&properties)?) };
+    let (pools, good) = select(ctx, names);
     let mut lines = Vec::new();
     if let Some(json) = json {
         let mut entries = Map::new();
@@ -72,25 +92,6 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     Ok(i32::from(!good))
 }
 
-/// What is said when a pool is followed by something that is not a pool: vdevs have properties,
-/// which are not supported yet; the rest is named as what it is.
-fn vdevs(names: &[String], ctx: &mut Context) -> Outcome {
-    let Some((pool, others)) = names.split_first() else { return Ok(0) };
-    let kinds: Vec<&str> = others.iter().map(|name| kind(ctx, pool, name)).collect();
-    let whole = matches!(others, [one] if one == "all-vdevs" || one == "root");
-    if whole || kinds.iter().all(|k| *k == IN_THIS_POOL) {
-        return fail(format!(
-            "zpool get: properties of vdevs are not supported yet ('{}')",
-            others.join("', '")
-        ));
-    }
-    let mut text = format!("Expected a list of vdevs in \"{pool}\", but got:\n");
-    for (name, kind) in others.iter().zip(kinds) {
-        text += &format!("\t{name} ({kind})\n");
-    }
-    usage(text)
-}
-
 /// Properties of a pool with their values; those it does not have are left out, except user properties
 /// that were asked for.
 fn values(imported: &Imported, properties: Option<&[String]>) -> Vec<(String, PropValue)> {
@@ -99,10 +100,7 @@ fn values(imported: &Imported, properties: Option<&[String]>) -> Vec<(String, Pr
         None => pool.get_all().into_iter().map(|(n, _)| n).filter(|n| n != "name").collect(),
         Some(names) => names.to_vec(),
     };
-    let unset = |name: &str| {
-        let none = || "-".to_string();
-        is_user(name).then(|| PropValue { exact: none(), human: none(), source: Source::Default })
-    };
+    let unset = |name: &str| is_user(name).then(vdevs::unset);
     let value =
         |n: String| imported.property(&pool, &n).or_else(|| unset(&n)).map(|value| (n, value));
     names.into_iter().filter_map(value).collect()

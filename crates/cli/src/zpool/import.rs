@@ -1,5 +1,6 @@
 //! `zpool import`: what could be imported, and importing it.
 
+use crate::cachefile::{self, Setting};
 use crate::context::Context;
 use crate::dispatch::Where;
 use crate::mounts::{How, mount_all};
@@ -10,6 +11,7 @@ use crate::zpool::properties::find;
 use cenote_command::clock::ctime;
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
 use cenote_engine::{Engine, EngineOptions, NotReplayed};
+use cenote_pool::cachefile::CacheFile;
 use cenote_pool::history;
 use cenote_pool::host::system_hostid;
 use cenote_pool::props::{self, PropChange, PropContext, When};
@@ -20,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const SPEC: Spec =
-    Spec { short: "aDd:fFmnNo:R:sT:X", refused: "c:CltV", refused_long: &["rewind-to-checkpoint"] };
+    Spec { short: "ac:Dd:fFmnNo:R:stT:X", refused: "ClV", refused_long: &["rewind-to-checkpoint"] };
 
 /// A command line taken apart.
 #[derive(Debug, Default)]
@@ -30,6 +32,10 @@ struct Request {
     dry_run: bool,
     mount: bool,
     paths: Vec<OsString>,
+    /// `-c`: the cache file that names the pools.
+    from_cachefile: Option<OsString>,
+    /// `-o cachefile=`.
+    cachefile: Option<String>,
     altroot: Option<PathBuf>,
     how: How,
     options: ImportOptions,
@@ -43,10 +49,12 @@ struct Request {
 impl Request {
     fn parse(args: &[OsString]) -> Result<Request, Stop> {
         let parsed = parse(args, SPEC)?;
+        let mut scan = false;
         let mut r = Request { mount: true, names: parsed.names(), ..Request::default() };
         for opt in parsed.options {
             match opt.letter {
                 'a' => r.all = true,
+                'c' => r.from_cachefile = Some(opt.value),
                 'D' => r.destroyed = true,
                 'd' => r.paths.push(opt.value),
                 'f' => r.options.force = true,
@@ -55,6 +63,8 @@ impl Request {
                 'n' => r.dry_run = true,
                 'N' => r.mount = false,
                 'o' => r.property(&opt.text())?,
+                's' => scan = true,
+                't' => r.options.temporary_name = true,
                 'R' => {
                     r.give("altroot")?;
                     r.altroot = Some(opt.value.into());
@@ -64,11 +74,20 @@ impl Request {
                 _ => {}
             }
         }
+        for (given, letter) in [(!r.paths.is_empty(), 'd'), (scan, 's')] {
+            if given && r.from_cachefile.is_some() {
+                return usage(format!("-c is incompatible with -{letter}"));
+            }
+        }
         if (r.dry_run || r.options.extreme_rewind) && !r.options.rewind {
             return usage("-n or -X only meaningful with -F");
         }
         if r.names.len() > if r.all { 0 } else { 2 } {
             return usage("too many arguments");
+        }
+        // A pool under a name that is not its own is in no cache file, unless that was asked for.
+        if r.options.temporary_name && r.cachefile.is_none() {
+            r.cachefile = Some("none".into());
         }
         Ok(r)
     }
@@ -87,9 +106,8 @@ impl Request {
                 return usage("property 'readonly' must be one of 'on | off'");
             }
             ("altroot", dir) => self.altroot = Some(dir.into()),
-            // No cache file is kept.
-            ("cachefile", "none") => {}
-            ("tname" | "cachefile", _) => return usage(format!("unsupported option: -o {text}")),
+            ("cachefile", file) => self.cachefile = Some(file.into()),
+            ("tname", _) => return usage(format!("unsupported option: -o {text}")),
             _ if find(name).is_none() && !name.starts_with("feature@") => {
                 return fail(format!("property '{name}' is not a valid pool or vdev property"));
             }
@@ -168,12 +186,43 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
              use the form 'zpool import <pool | id> <newpool>' to give it a new name"
         ));
     }
-    let candidates = search(&request, ctx);
+    let Some(file) = &request.from_cachefile else {
+        let candidates = search(&request, ctx);
+        return import_from(&candidates, &request, ctx);
+    };
+    let cached = match CacheFile::read(&ctx.path(file)) {
+        Ok(cached) => cached,
+        Err(e) => {
+            ctx.complain(e);
+            return match request.names.first() {
+                Some(name) => fail(format!("cannot import '{name}': no such pool available")),
+                None => Ok(1),
+            };
+        }
+    };
+    let first = import_from(&wanted(cached.candidates(), &request, ctx), &request, ctx);
+    let first = match first {
+        Ok(0) => return first,
+        Err(Stop::Fail(why)) => {
+            ctx.complain(why);
+            Ok(1)
+        }
+        first => first,
+    };
+    if !request.imports() {
+        return first;
+    }
+    writeln!(ctx.out, "cachefile import failed, retrying")?;
+    import_from(&wanted(cached.candidates_nearby(), &request, ctx), &request, ctx)
+}
+
+/// Imports, or shows, what was found.
+fn import_from(candidates: &[Candidate], request: &Request, ctx: &mut Context) -> Outcome {
     match request.names.first() {
         Some(name) => {
-            let found = discover::find(&candidates, name);
+            let found = discover::find(candidates, name);
             let candidate = found.map_err(|e| Stop::Fail(e.to_string()))?;
-            import(candidate, &request, ctx).map(|good| i32::from(!good))
+            import(candidate, request, ctx).map(|good| i32::from(!good))
         }
         None if candidates.is_empty() => {
             ctx.complain("no pools available to import");
@@ -181,12 +230,12 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         }
         None if request.all => {
             let mut good = true;
-            for candidate in &candidates {
-                good &= import(candidate, &request, ctx)?;
+            for candidate in candidates {
+                good &= import(candidate, request, ctx)?;
             }
             Ok(i32::from(!good))
         }
-        None => show(&candidates, ctx),
+        None => show(candidates, ctx),
     }
 }
 
@@ -207,7 +256,11 @@ fn search(request: &Request, ctx: &mut Context) -> Vec<Candidate> {
     };
     let found = discover::search(&paths);
     found.complaints().for_each(|line| ctx.complain(line));
-    let mut candidates = found.candidates;
+    wanted(found.candidates, request, ctx)
+}
+
+/// Those that are not imported, and are destroyed or are not, as asked.
+fn wanted(mut candidates: Vec<Candidate>, request: &Request, ctx: &Context) -> Vec<Candidate> {
     candidates
         .retain(|c| c.is_destroyed() == request.destroyed && ctx.pools.by_guid(c.guid).is_none());
     candidates
@@ -261,6 +314,13 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
             return Ok(false);
         }
     };
+    let cachefile = match cachefile(name, request) {
+        Ok(setting) => setting,
+        Err(why) => {
+            ctx.complain(format_args!("cannot import '{name}': {why}"));
+            return Ok(false);
+        }
+    };
     // Looking how far a rewind would have to go changes nothing.
     options.readonly |= request.dry_run;
     let opened = match options.readonly {
@@ -291,6 +351,7 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
         return Ok(true);
     }
     let imported = Arc::new(Imported::new(opened, request.altroot.clone()));
+    cachefile.into_iter().for_each(|setting| imported.set_cachefile(setting));
     if !ctx.pools.insert(Arc::clone(&imported)) {
         ctx.complain(format_args!("cannot import '{}': pool already exists", candidate.name));
         return Ok(false);
@@ -309,6 +370,7 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
         }
         ctx.changed(&imported);
     }
+    cachefile::update(&ctx.pools);
     // A pool that is read-only is imported as if it had not been asked for.
     if imported.engine().is_some()
         && let Err(why) = imported.set(changes)
@@ -328,6 +390,13 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
         }
     }
     Ok(true)
+}
+
+/// What `-o cachefile=` asks for.
+fn cachefile(name: &str, request: &Request) -> Result<Option<Setting>, String> {
+    let Some(value) = &request.cachefile else { return Ok(None) };
+    changes(name, &[("cachefile".into(), value.clone())])?;
+    Setting::of(value).map(Some)
 }
 
 /// The changes that `-o property=value` asks for.
@@ -382,7 +451,9 @@ mod tests {
         assert_eq!(why(&["-a", "t"]), "too many arguments");
         assert_eq!(why(&["a", "b", "c"]), "too many arguments");
         assert_eq!(why(&["-T", "x", "t"]), "invalid txg value");
-        assert_eq!(why(&["-t", "t"]), "unsupported option: -t");
+        let r = request(&["-t", "tank", "other"]).unwrap();
+        assert!(r.options.temporary_name && r.cachefile.as_deref() == Some("none"));
+        assert_eq!(why(&["-l", "t"]), "unsupported option: -l");
         assert_eq!(why(&["-o", "tname=x", "t"]), "unsupported option: -o tname=x");
         assert_eq!(
             why(&["--rewind-to-checkpoint", "t"]),

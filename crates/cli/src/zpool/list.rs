@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::interval::Schedule;
 use crate::interval::Stamp;
-use crate::json::{self, Json, document_at};
+use crate::json::{self, Json, document_with};
 use crate::options::{Spec, interval_and_count, parse_with_long};
 use crate::pools::Imported;
 use crate::table::{Column, Table};
@@ -154,7 +154,7 @@ fn report_json(
         entries.insert(key, Value::Object(head));
     }
     let time = stamp.map(|stamp| stamp.json(json, ctx));
-    writeln!(ctx.out, "{}", document_at("zpool list", "pools", entries, time)?)?;
+    writeln!(ctx.out, "{}", document_with("zpool list", "pools", entries, time)?)?;
     Ok(i32::from(!good))
 }
 

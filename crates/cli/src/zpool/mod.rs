@@ -14,6 +14,7 @@
 //! | [`history`] | `zpool history` |
 //! | [`iostat`] | `zpool iostat` |
 //! | [`outage`] | `zpool online`, `zpool offline`, `zpool clear`, `zpool reopen` |
+//! | [`wait`] | `zpool wait` |
 //! | [`layout`] | the layout that `-n` shows |
 //! | [`properties`] | the table of pool properties and their columns |
 //! | [`vdev_json`] | vdevs in JSON |
@@ -39,6 +40,7 @@ pub mod sync;
 pub mod upgrade;
 mod usage;
 pub mod vdev_json;
+pub mod wait;
 
 use crate::commands::{Command, Runs, Tool, row, zpool_version};
 use crate::context::Context;
@@ -94,7 +96,7 @@ const TOOL: Tool = Tool {
         None,
         row("sync", Runs::Pools(sync::run), usage::SYNC),
         None,
-        row("wait", Runs::Missing, usage::WAIT),
+        row("wait", Runs::Pools(wait::run), usage::WAIT),
         None,
         row("ddtprune", Runs::Missing, usage::DDTPRUNE),
     ],
@@ -108,6 +110,11 @@ fn command_tail(command: &Command) -> String {
         "set" | "get" | "list" => properties::help(),
         _ => String::new(),
     }
+}
+
+/// The table of the commands of `zpool`.
+pub const fn tool() -> &'static Tool {
+    &TOOL
 }
 
 /// Where a command of `zpool` runs.

@@ -3,6 +3,7 @@
 //!
 //! What a device missed meanwhile stays on record, and is read from others.
 
+use crate::cachefile;
 use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::pools::{Imported, Opened, reason};
@@ -10,8 +11,9 @@ use crate::zpool::select::{find_vdev, open, select};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_engine::OfflineError;
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_pool::expandable_to;
 use cenote_pool::reopen::Restore;
-use cenote_vdev::{Vdev, VdevState};
+use cenote_vdev::{Vdev, VdevState, open_device};
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Instant;
@@ -132,9 +134,10 @@ fn leaf(imported: &Imported, what: &str, name: &str, ctx: &mut Context) -> Optio
 
 /// Runs `zpool online`.
 pub fn online(args: &[OsString], ctx: &mut Context) -> Outcome {
-    let spec = Spec { short: "", refused: "e", refused_long: &["power"] };
-    let names = parse(args, spec)?.names();
-    let (imported, devices) = operands(&names, ctx)?;
+    let spec = Spec { short: "e", refused: "", refused_long: &["power"] };
+    let parsed = parse(args, spec)?;
+    let expand = !parsed.options.is_empty();
+    let (imported, devices) = operands(&parsed.names(), ctx)?;
     let mut good = true;
     for name in devices {
         let Some(vdev) = leaf(&imported, "online", &name, ctx) else {
@@ -146,6 +149,12 @@ pub fn online(args: &[OsString], ctx: &mut Context) -> Outcome {
             good = false;
             continue;
         }
+        if expand && grown(&imported, &vdev) {
+            ctx.complain(format_args!(
+                "cannot expand {name}: the device has grown, and to grow into it is not supported yet"
+            ));
+            good = false;
+        }
         let advice = match vdev.state() {
             VdevState::Healthy => continue,
             VdevState::Faulted => "use 'zpool clear' to restore a faulted device",
@@ -156,8 +165,19 @@ pub fn online(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     if good {
         ctx.changed(&imported);
+        cachefile::update(&ctx.pools);
     }
     Ok(i32::from(!good))
+}
+
+/// Whether the top-level vdev above a leaf could grow.
+fn grown(imported: &Imported, leaf: &Vdev) -> bool {
+    let pool = imported.pool();
+    let tops = pool.store().vdevs().root().children().iter();
+    let above = |top: &&Arc<Vdev>| leaves(top).contains(&leaf.guid());
+    // A device that is open has the size that it had when it was opened.
+    let size = |leaf: &Vdev| Some(open_device(leaf.path()?).ok()?.size());
+    tops.filter(above).any(|top| expandable_to(top, &size) > 0)
 }
 
 /// Runs `zpool offline`.
@@ -190,6 +210,7 @@ pub fn offline(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     if good {
         ctx.changed(&imported);
+        cachefile::update(&ctx.pools);
     }
     Ok(i32::from(!good))
 }

@@ -90,6 +90,12 @@ const TABLE: &[Property] = &[
     setting("dedup_table_quota", "DDTQUOTA", "<size>"),
     Property { visible: false, ..number("dedupcached", "DEDUPCACHED", "-") },
     number("last_scrubbed_txg", "LAST_SCRUBBED_TXG", "<txg>"),
+    // Later than the release whose list "zpool get all" shows.
+    Property { visible: false, ..number("available", "AVAIL", "<size>") },
+    Property { visible: false, ..number("usable", "USABLE", "<size>") },
+    Property { visible: false, ..number("used", "USED", "<size>") },
+    Property { visible: false, ..number("dedupused", "DEDUP_USED", "<size>") },
+    Property { visible: false, ..number("dedupsaved", "DEDUP_SAVED", "<size>") },
 ];
 
 /// The property called `name`, by its name or by its column's header in lower case.
@@ -128,6 +134,13 @@ pub fn column(name: &str) -> Column {
         }
         None => Column::text(name.to_ascii_uppercase()),
     }
+}
+
+/// The properties of vdevs, for a usage message.
+pub fn help_of_vdevs() -> String {
+    let names = cenote_pool::vdev_props::names();
+    let lines: String = names.map(|name| format!("\t{name}\n")).collect();
+    format!("\nthe following properties of vdevs are supported:\n\n{lines}")
 }
 
 /// The list of properties at the end of usage messages.

@@ -1,5 +1,6 @@
 //! `zpool set`.
 
+use crate::cachefile::{self, Setting};
 use crate::context::Context;
 use crate::pools::Imported;
 use crate::zpool::create::refuse_unsupported;
@@ -9,7 +10,7 @@ use cenote_dsl::DatasetKind;
 use cenote_format::features::{FEATURES, by_name};
 use cenote_pool::compat;
 use cenote_pool::host::system_hostid;
-use cenote_pool::props::{self, PropContext, When};
+use cenote_pool::props::{self, PropChange, PropContext, When};
 use std::ffi::OsString;
 use std::sync::Arc;
 
@@ -47,6 +48,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     check_compatibility(&imported, property, value, ctx)?;
     set(&imported, property, value)?;
     ctx.changed(&imported);
+    cachefile::update(&ctx.pools);
     Ok(0)
 }
 
@@ -67,6 +69,10 @@ pub fn set(imported: &Imported, property: &str, value: &str) -> Result<(), Stop>
     };
     let change = props::parse(property, value, &context).map_err(|e| cannot(e.to_string()))?;
     refuse_unsupported(&change).map_err(cannot)?;
+    if let PropChange::Memory("cachefile", value) = &change {
+        imported.set_cachefile(Setting::of(value).map_err(cannot)?);
+        return Ok(());
+    }
     imported.writable().map_err(cannot)?;
     imported.set(vec![change]).map_err(cannot)
 }

@@ -5,7 +5,7 @@ mod in_json;
 use crate::context::Context;
 use crate::interval::Schedule;
 use crate::interval::Stamp;
-use crate::json::{self, Json, document_at};
+use crate::json::{self, Json, document_with};
 use crate::options::{Spec, interval_and_count, parse_with_long};
 use crate::pools::{Imported, SUSPENDED};
 use crate::vdevs::style;
@@ -14,8 +14,9 @@ use cenote_command::clock::ctime;
 use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_dsl::Dataset;
 use cenote_dsl::human::nicenum;
-use cenote_pool::PoolStatus;
 use cenote_pool::status::{ConfigTree, NameStyle, Texts, VdevLine};
+use cenote_pool::vdev_props::{Activity, Progress};
+use cenote_pool::{Pool, PoolStatus};
 use cenote_zpl::FileSystem;
 use serde_json::Map;
 use std::cell::RefCell;
@@ -23,7 +24,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-const SPEC: Spec = Spec { short: "egjLPpsT:vx", refused: "c:dDit", refused_long: &["power"] };
+const SPEC: Spec = Spec { short: "degijLPpstT:vx", refused: "c:D", refused_long: &["power"] };
 /// Letter of `--json-flat-vdevs`.
 const FLAT: char = '\u{3}';
 
@@ -35,6 +36,9 @@ struct Show {
     only_troubled_pools: bool,
     only_troubled_vdevs: bool,
     slow: bool,
+    direct: bool,
+    initialized: bool,
+    trimmed: bool,
     style: NameStyle,
     json: Option<Json>,
     flat: bool,
@@ -56,6 +60,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         only_troubled_pools: letters.contains('x'),
         only_troubled_vdevs: letters.contains('e'),
         slow: letters.contains('s'),
+        direct: letters.contains('d'),
+        initialized: letters.contains('i'),
+        trimmed: letters.contains('t'),
         style: style(&letters, ctx),
         json: Json::of(&letters)?,
         flat: letters.contains(FLAT),
@@ -112,7 +119,7 @@ fn report_json(
     }
     if good {
         let time = stamp.map(|stamp| stamp.json(json, ctx));
-        writeln!(ctx.out, "{}", document_at("zpool status", "pools", entries, time)?)?;
+        writeln!(ctx.out, "{}", document_with("zpool status", "pools", entries, time)?)?;
     }
     Ok(i32::from(!good))
 }
@@ -178,14 +185,14 @@ fn print(imported: &Imported, s: &PoolStatus, show: &Show, ctx: &mut Context) ->
     for lines in [scan, removal, checkpoint].into_iter().flatten() {
         text += &format!("{lines}\n");
     }
-    text += &config(&s.tree, &s.name, show);
+    text += &config(&imported.pool(), &s.tree, show, &time);
     text += &errors(imported, s, show)?;
     ctx.out.write_all(text.as_bytes())?;
     Ok(())
 }
 
 /// The tree of vdevs with their states and errors.
-fn config(tree: &ConfigTree, pool: &str, show: &Show) -> String {
+fn config(pool: &Pool, tree: &ConfigTree, show: &Show, time: &dyn Fn(u64) -> String) -> String {
     let sections = [
         ("dedup", &tree.dedup),
         ("special", &tree.special),
@@ -195,7 +202,7 @@ fn config(tree: &ConfigTree, pool: &str, show: &Show) -> String {
     ];
     let all = tree.root.children.iter().chain(sections.iter().flat_map(|(_, lines)| lines.iter()));
     let width = all.map(|line| width(line, 2, &show.style)).max().unwrap_or(0);
-    let width = width.max(pool.chars().count()).max(10);
+    let width = width.max(pool.name().chars().count()).max(10);
     let mut text = format!(
         "config:\n\n\t{:<width$}  {:<8} {:>5} {:>5} {:>5}",
         "NAME", "STATE", "READ", "WRITE", "CKSUM"
@@ -203,9 +210,12 @@ fn config(tree: &ConfigTree, pool: &str, show: &Show) -> String {
     if show.slow {
         text += &format!(" {:>5}", "SLOW");
     }
+    if show.direct {
+        text += &format!(" {:>5}", "DIO");
+    }
     text.push('\n');
-    let mut printer = Printer { text: &mut text, width, show, spares: false };
-    printer.line(&tree.root, pool, 0);
+    let mut printer = Printer { text: &mut text, width, show, pool, time, spares: false };
+    printer.line(&tree.root, pool.name(), 0);
     for (title, lines) in sections {
         if lines.is_empty() {
             continue;
@@ -230,6 +240,8 @@ struct Printer<'a> {
     text: &'a mut String,
     width: usize,
     show: &'a Show,
+    pool: &'a Pool,
+    time: &'a dyn Fn(u64) -> String,
     spares: bool,
 }
 
@@ -254,9 +266,29 @@ impl Printer<'_> {
                 };
                 text += &format!(" {slow:>5}");
             }
+            if self.show.direct {
+                // Nothing bypasses the checksums here.
+                text += &format!(" {:>5}", 0);
+            }
         }
         if let Some(note) = &line.note {
             text += &format!("  {note}");
+        }
+        if line.children.is_empty() {
+            for (shown, activity, done, not) in [
+                (self.show.initialized, Activity::Initialize, "initialized", "uninitialized"),
+                (self.show.trimmed, Activity::Trim, "trimmed", "trim unsupported"),
+            ] {
+                if !shown {
+                    continue;
+                }
+                text += &match activity.progress(self.pool, &line.config) {
+                    None => format!("  ({not})"),
+                    Some(Progress { percent, time, state }) => {
+                        format!("  ({percent}% {done}, {state} {})", (self.time)(time))
+                    }
+                };
+            }
         }
         self.text.push_str(&text);
         self.text.push('\n');

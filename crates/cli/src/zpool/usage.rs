@@ -5,18 +5,18 @@ pub const ATTACH: &str = "\tattach [-fsw] [-o property=value] <pool> <vdev> <new
 pub const CLEAR: &str = "\tclear <pool> [device]\n";
 pub const CREATE: &str = "\tcreate [-fnd] [-o property=value] ... \n\
     \t    [-O file-system-property=value] ... \n\
-    \t    [-m mountpoint] [-R root] <pool> <vdev> ...\n";
+    \t    [-m mountpoint] [-R root] [-t tempname] <pool> <vdev> ...\n";
 pub const CHECKPOINT: &str = "\tcheckpoint [-d [-w]] <pool> ...\n";
 pub const DESTROY: &str = "\tdestroy [-f] <pool>\n";
 pub const DETACH: &str = "\tdetach <pool> <device>\n";
 pub const EXPORT: &str = "\texport [-af] <pool> ...\n";
 pub const HISTORY: &str = "\thistory [-il] [<pool>] ...\n";
-pub const IMPORT: &str = "\timport [-d dir] [-D]\n\
+pub const IMPORT: &str = "\timport [-d dir | -c cachefile] [-D]\n\
     \timport [-o mntopts] [-o property=value] ... \n\
-    \t    [-d dir] [-D] [-f] [-m] [-N] [-R root] [-F [-n] [-X] | -T txg] -a\n\
+    \t    [-d dir | -c cachefile] [-D] [-f] [-m] [-N] [-R root] [-F [-n] [-X] | -T txg] -a\n\
     \timport [-o mntopts] [-o property=value] ... \n\
-    \t    [-d dir] [-D] [-f] [-m] [-N] [-R root] [-F [-n] [-X] | -T txg]\n\
-    \t    <pool | id> [newpool]\n";
+    \t    [-d dir | -c cachefile] [-D] [-f] [-m] [-N] [-R root] [-F [-n] [-X] | -T txg]\n\
+    \t    [-t] <pool | id> [newpool]\n";
 pub const IOSTAT: &str = "\tiostat [[-lq]|[-w]] [-T d | u] [-ghHLpPvy]\n\
     \t    [[pool ...]|[pool vdev ...]|[vdev ...]] [[-n] interval [count]]\n";
 pub const LABELCLEAR: &str = "\tlabelclear [-f] <vdev>\n";
@@ -24,7 +24,7 @@ pub const LIST: &str = "\tlist [-gHjLpPv] [-o property[,...]] [-T d|u] [pool] ..
     \t    [interval [count]]\n";
 pub const PREFETCH: &str = "\tprefetch [-t <type>] <pool>\n";
 pub const OFFLINE: &str = "\toffline [-t] <pool> <device> ...\n";
-pub const ONLINE: &str = "\tonline <pool> <device> ...\n";
+pub const ONLINE: &str = "\tonline [-e] <pool> <device> ...\n";
 pub const REPLACE: &str = "\treplace [-fsw] [-o property=value] <pool> <device> [new-device]\n";
 pub const REMOVE: &str = "\tremove [-npsw] <pool> <device> ...\n";
 pub const REOPEN: &str = "\treopen [-n] [<pool>] ...\n";
@@ -33,11 +33,13 @@ pub const SCRUB: &str = "\tscrub [-e | -s | -p | -t | -C [-t] | [-S date] [-E da
     \t    <-a | <pool> [<pool> ...]>\n";
 pub const RESILVER: &str = "\tresilver <pool> ...\n";
 pub const TRIM: &str = "\ttrim [-dw] [-r <rate>] [-c | -s] <-a | <pool> [<device> ...]>\n";
-pub const STATUS: &str = "\tstatus [-egLPpsvx] [-j|--json [--json-flat-vdevs] [--json-int] [--json-pool-key-guid]]\n\t    [-T d|u] [pool] ... [interval [count]]\n";
+pub const STATUS: &str = "\tstatus [-degiLPpstvx] [-j|--json [--json-flat-vdevs] [--json-int] [--json-pool-key-guid]]\n\t    [-T d|u] [pool] ... [interval [count]]\n";
 pub const UPGRADE: &str = "\tupgrade\n\tupgrade -v\n\tupgrade [-V version] <-a | pool ...>\n";
 pub const EVENTS: &str = "\tevents [-vHf [pool] | -c]\n";
 pub const GET: &str = "\tget [-Hjp] [-o \"all\" | field[,...]]\n\
-    \t    <\"all\" | property[,...]> <pool> ...\n";
+    \t    <\"all\" | property[,...]> <pool> ...\n\
+    \tget [-Hjp] [-o \"all\" | field[,...]]\n\
+    \t    <\"all\" | property[,...]> <pool> <\"root\" | \"all-vdevs\" | vdev> ...\n";
 pub const SET: &str = "\tset <property=value> <pool>\n\tset <vdev_property=value> <pool> <vdev>\n";
 pub const SPLIT: &str = "\tsplit [-gLnPl] [-R altroot] [-o mntopts]\n\
     \t    [-o property=value] <pool> <newpool> [<device> ...]\n";

@@ -113,6 +113,16 @@ impl Dsl {
             "prevsnap" => self.previous_snapshot(d),
             "filesystem_count" => self.dir_field(d, FILESYSTEM_COUNT),
             "snapshot_count" => self.dir_field(d, SNAPSHOT_COUNT),
+            "snapshots_changed_nsecs" => {
+                let field = self.field(d.dir_obj, SNAPSHOTS_CHANGED)?;
+                let nanoseconds = field.and_then(|e| match *e.value.as_slice() {
+                    [seconds, nanoseconds, ..] => {
+                        seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
+                    }
+                    _ => None,
+                });
+                Ok(nanoseconds.map(Value::Number))
+            }
             "snapshots_changed" => {
                 // The entry holds seconds and nanoseconds.
                 let field = self.field(d.dir_obj, SNAPSHOTS_CHANGED)?;

@@ -55,7 +55,7 @@ impl Dsl {
 fn number(property: &str, n: u64) -> Option<(String, String)> {
     let human = match property {
         "creation" => date(n),
-        "snapshots_changed" if n == 0 => return None,
+        "snapshots_changed" | "snapshots_changed_nsecs" if n == 0 => return None,
         "snapshots_changed" => date_with_seconds(n),
         "quota" | "refquota" | "reservation" | "refreservation" if n == 0 => "none".into(),
         "filesystem_limit" | "snapshot_limit" | "filesystem_count" | "snapshot_count"
@@ -68,9 +68,13 @@ fn number(property: &str, n: u64) -> Option<(String, String)> {
             let human = format!("{exact}x");
             return Some((exact, human));
         }
-        "guid" | "keyguid" | "ivsetguid" | "createtxg" | "objsetid" | "pbkdf2iters" => {
-            n.to_string()
-        }
+        "guid"
+        | "keyguid"
+        | "ivsetguid"
+        | "createtxg"
+        | "objsetid"
+        | "pbkdf2iters"
+        | "snapshots_changed_nsecs" => n.to_string(),
         "quota"
         | "refquota"
         | "reservation"

@@ -325,6 +325,8 @@ pub const PROPERTIES: &[Property] = &[
     hidden(number("redacted", 0, ReadOnly, DATASET, "", "REDACTED"), false),
     text("redact_snaps", None, ReadOnly, ANY, "<snapshot>[,...]", "RSNAPS"),
     date("snapshots_changed", HEAD, "SNAPSHOTS_CHANGED"),
+    // Later than the release whose list "zfs get all" shows.
+    hidden(id("snapshots_changed_nsecs", ReadOnly, HEAD, "<nsec>", "SNAPSHOTS_CHANGED_NSECS"), true),
     index("prefetch", (2, values::CACHE), Inherit, DATASET, "none | metadata | all", "PREFETCH"),
     index("volthreading", (1, values::BOOLEAN), Default, VOL, "on | off", "VOLTHREAD"),
     index("direct", (1, values::DIRECT), Inherit, FS, "disabled | standard | always", "DIRECT"),

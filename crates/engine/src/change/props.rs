@@ -181,7 +181,6 @@ fn value_of(property: &Property, text: &str, on: On<'_>) -> Result<NewValue> {
         }
         "dedup" if text != "off" => return unsupported("deduplication"),
         "longname" if text == "on" => return unsupported("a name of more than 255 bytes"),
-        "sharenfs" | "sharesmb" if text != "off" => return unsupported(&format!("'{name}'")),
         "context" | "fscontext" | "defcontext" | "rootcontext" if text != "none" => {
             return unsupported(&format!("'{name}'"));
         }
@@ -336,8 +335,9 @@ mod tests {
             "'mountpoint' must be an absolute path, 'none', or 'legacy'"
         );
         assert_eq!(fs("encryption", "on"), "native encryption is not supported");
-        assert_eq!(fs("sharenfs", "on"), "'sharenfs' is not supported");
-        assert!(fs("sharenfs", "off").contains("Text(\"off\")"));
+        for value in ["off", "on", "rw=@10.0.0.0/8"] {
+            assert!(fs("sharenfs", value).contains(&format!("Text({value:?})")));
+        }
         assert_eq!(fs("longname", "on"), "a name of more than 255 bytes is not supported");
         assert_eq!(fs("written@x", "1"), "'written@x' is readonly");
         let volume = |name, value| why(name, value, DatasetKind::Volume);

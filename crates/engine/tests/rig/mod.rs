@@ -90,6 +90,7 @@ impl Rig {
         let choice = FeatureChoice { none: false, compatibility: None, named };
         let (features, _) = choose_features(&choice).unwrap();
         let request = CreateRequest {
+            temporary_name: None,
             spec: CreateSpec {
                 name: "tank",
                 layout: &parse(&args).unwrap(),

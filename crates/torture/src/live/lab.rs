@@ -167,6 +167,7 @@ impl Lab {
         let (features, _) = choose_features(&choice).unwrap();
         let options = self.options(0);
         let request = CreateRequest {
+            temporary_name: None,
             spec: CreateSpec {
                 name: POOL,
                 layout: &layout,

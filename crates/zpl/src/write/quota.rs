@@ -10,9 +10,13 @@ use cenote_dmu::write::{WriteError, ZapMut};
 use cenote_dmu::zap::Zap;
 use cenote_format::encode::zap::Key;
 
-/// An entry that is one integer; 0 if there is none.
-fn number(cx: &mut Cx<'_>, zap: u64, name: &str) -> Result<u64> {
-    Ok(ZapMut::open(cx.os, zap).word(&Key::Name(name.as_bytes()))?.unwrap_or(0))
+/// The quota in a table under `name`, or else the default; 0 for none.
+fn quota(cx: &mut Cx<'_>, table: Option<u64>, name: &str, default: u64) -> Result<u64> {
+    let own = match table.filter(|table| *table != 0) {
+        Some(table) => ZapMut::open(cx.os, table).word(&Key::Name(name.as_bytes()))?,
+        None => None,
+    };
+    Ok(own.unwrap_or(default))
 }
 
 /// What is counted under `name` in an accounting object.
@@ -46,17 +50,17 @@ fn check_some(cx: &mut Cx<'_>, ids: [Option<u64>; 3], object: bool) -> Result<()
     let quotas = cx.quotas;
     let kinds =
         [(quotas.user, USER_USED), (quotas.group, GROUP_USED), (quotas.project, PROJECT_USED)];
-    for ((tables, accounting), id) in kinds.into_iter().zip(ids) {
+    for (((tables, accounting), id), default) in kinds.into_iter().zip(ids).zip(quotas.defaults) {
         // Project 0 is that of all files without one.
         let Some(id) = id.filter(|id| *id != 0 || accounting != PROJECT_USED) else { continue };
-        if tables == (None, None) {
+        if tables == (None, None) && default == (0, 0) {
             continue;
         }
         let name = format!("{id:x}");
-        let bytes = tables.0.map(|table| (table, name.clone()));
-        let objects = tables.1.filter(|_| object).map(|table| (table, format!("obj-{name}")));
-        for (table, entry) in [bytes, objects].into_iter().flatten() {
-            let quota = if table == 0 { 0 } else { number(cx, table, &name)? };
+        let bytes = (tables.0, default.0, name.clone());
+        let objects = object.then(|| (tables.1, default.1, format!("obj-{name}")));
+        for (table, default, entry) in std::iter::once(bytes).chain(objects) {
+            let quota = quota(cx, table, &name, default)?;
             if quota != 0 && used(cx, accounting, &entry)? >= quota {
                 return Err(WriteError::Quota.into());
             }

@@ -482,3 +482,41 @@ fn quotas_that_are_full() {
     world.live.transact(Default::default(), free).unwrap();
     fs.create(root, b"g", &new(NodeKind::File)).unwrap();
 }
+
+#[test]
+fn default_quotas_hold_for_who_has_no_own() {
+    let world = world();
+    let root = world.fs.root();
+    let node = |uid| NewNode { uid, ..new(NodeKind::File) };
+    let files = [7, 9]
+        .map(|uid| world.fs.create(root, format!("f{uid}").as_bytes(), &node(uid)).unwrap().ino);
+    let put = |os: &mut OpenObjectSet, zap, name: &str, value| {
+        let key = Key::Name(name.as_bytes());
+        ZapMut::open(os, zap).update(&key, &Value::U64(&[value]))
+    };
+    let set = |os: &mut OpenObjectSet, _| {
+        let kind = NewObject::new(DmuType(38), 512);
+        let quota = ZapMut::create(os, &kind, ZapFormat { salt: 1, ..ZapFormat::default() })?;
+        put(os, 1, "userquota@", quota)?;
+        put(os, quota, "7", 5000)?;
+        put(os, 1, "defaultuserquota", 1000)?;
+        put(os, 1, "defaultuserobjquota", 3)?;
+        os.create_accounting(USER_USED, &NewObject::new(DmuType::USERGROUP_USED, 512))?;
+        ZapMut::format(os, USER_USED, ZapFormat { salt: 3, ..ZapFormat::default() })?;
+        for used in ["7", "9"] {
+            put(os, USER_USED, used, 1000)?;
+        }
+        put(os, USER_USED, "obj-a", 3)
+    };
+    world.live.transact(Default::default(), set).unwrap();
+    world.sync(|| {});
+    let fs = FileSystem::open_live(world.live.clone(), world.settings.clone()).unwrap();
+    fs.write(files[0], 0, b"x", false).unwrap();
+    assert_eq!(errno(fs.write(files[1], 0, b"x", false)), 122);
+    // User 10 has as many files as the default allows; user 7 has fewer.
+    assert_eq!(errno(fs.create(root, b"g", &node(10))), 122);
+    fs.create(root, b"h", &node(7)).unwrap();
+    let free = |os: &mut OpenObjectSet, _| put(os, USER_USED, "9", 999);
+    world.live.transact(Default::default(), free).unwrap();
+    fs.write(files[1], 0, b"x", false).unwrap();
+}

@@ -16,6 +16,7 @@ use cenote_command::outcome::Stop;
 use cenote_pool::scan::{CheckpointStatus, RemovalStatus, ScanKind, ScanState, ScanStatus};
 use cenote_pool::status::VdevLine;
 use cenote_pool::vdev_figures::VdevFigures;
+use cenote_pool::vdev_props::{Activity, Progress};
 use cenote_pool::{Pool, PoolStatus, config};
 use cenote_vdev::VdevState;
 use serde_json::{Map, Value};
@@ -255,6 +256,9 @@ impl Tree<'_> {
             _ => self.stats(line, at, &mut own),
         }
         self.trouble(line, &mut own);
+        if line.children.is_empty() && at.class != "spare" {
+            self.activities(line, &mut own);
+        }
         let mut below = Map::new();
         for child in &line.children {
             let class = if at.root { class_of(&child.config) } else { at.class };
@@ -297,6 +301,31 @@ impl Tree<'_> {
         }
         if line.children.is_empty() {
             own.insert("slow_ios".into(), self.figures.number(f.slow_ios));
+        }
+    }
+
+    /// What `-i` and `-t` ask for.
+    fn activities(&self, line: &VdevLine, own: &mut Map<String, Value>) {
+        let figures = &self.figures;
+        let text = |p: &Progress| match p.state {
+            "completed at" => "COMPLETE",
+            "started at" => "ACTIVE",
+            _ => "SUSPENDED",
+        };
+        if self.show.initialized {
+            let progress = Activity::Initialize.progress(self.pool, &line.config);
+            let state = progress.as_ref().map_or("UNINITIALIZED", text);
+            own.insert("init_state".into(), state.into());
+            if let Some(p) = progress {
+                own.insert("init_time".into(), figures.time(p.time));
+            }
+        }
+        if self.show.trimmed {
+            if let Some(p) = Activity::Trim.progress(self.pool, &line.config) {
+                own.insert("trim_state".into(), text(&p).into());
+                own.insert("trim_time".into(), figures.time(p.time));
+            }
+            own.insert("trim_notsup".into(), figures.json.number(1));
         }
     }
 

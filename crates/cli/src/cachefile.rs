@@ -1,0 +1,134 @@
+//! The property `cachefile`: which cache file names a pool, and when the files are written.
+//!
+//! Every pool is in the default cache file unless it was imported or created with an alternate root, or
+//! `cachefile` says otherwise: `none`, or a file. A file is written when a command has changed what it is
+//! about. It keeps the entries of pools that are not imported here, be it that a daemon before this one had
+//! them or that another program keeps the file; an export takes an entry away, the end of the daemon takes
+//! none.
+//!
+//! The default file is the one that `CENOTE_CACHEFILE` names (`none`: there is none). Without it a daemon
+//! whose socket `CENOTE_SOCKET` names has its file beside the socket; another one of root has
+//! `/var/lib/cenote/zpool.cache`, and one of somebody else `$XDG_STATE_HOME/cenote/zpool.cache`
+//! (`~/.local/state/…`). It is not OpenZFS's `/etc/zfs/zpool.cache`, since OpenZFS imports what that file
+//! names: a file with entries of OpenZFS's is written only if `CENOTE_CACHEFILE` names it.
+
+use crate::pools::{Imported, PoolTable};
+use crate::socket::Place;
+use cenote_pool::cachefile::CacheFile;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// The value of `cachefile` of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Setting {
+    /// The default file.
+    #[default]
+    Default,
+    /// No file.
+    None,
+    /// This file.
+    At(PathBuf),
+}
+
+impl Setting {
+    /// From a value of the property, which was checked before.
+    ///
+    /// # Errors
+    /// The file is OpenZFS's; the error is what comes after `cannot …: `.
+    pub fn of(value: &str) -> Result<Setting, String> {
+        let path = Path::new(value);
+        match value {
+            "" => return Ok(Setting::Default),
+            "none" => return Ok(Setting::None),
+            _ if default_path().as_deref() == Some(path) => return Ok(Setting::Default),
+            _ => {}
+        }
+        let Ok(there) = CacheFile::read(path) else { return Ok(Setting::At(path.into())) };
+        match there.entries().find(|entry| !entry.ours) {
+            None => Ok(Setting::At(path.into())),
+            Some(theirs) => Err(format!(
+                "'{value}' is kept by OpenZFS: it has pool '{}'\n\
+                 name another file, or have CENOTE_CACHEFILE name this one",
+                theirs.name
+            )),
+        }
+    }
+
+    /// The file, if there is to be one.
+    pub fn path(&self) -> Option<PathBuf> {
+        match self {
+            Setting::Default => default_path(),
+            Setting::None => None,
+            Setting::At(path) => Some(path.clone()),
+        }
+    }
+}
+
+/// The default file; `None`: no file is kept, or nobody knows where.
+pub fn default_path() -> Option<PathBuf> {
+    let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let absolute = |path: OsString| Some(PathBuf::from(path)).filter(|p| p.is_absolute());
+    if let Some(named) = var("CENOTE_CACHEFILE") {
+        return absolute(named);
+    }
+    if var("CENOTE_SOCKET").is_some() {
+        return Some(Place::of_process().ok()?.cachefile());
+    }
+    if rustix::process::geteuid().is_root() {
+        return Some("/var/lib/cenote/zpool.cache".into());
+    }
+    let state = var("XDG_STATE_HOME").and_then(absolute);
+    let state = state.or_else(|| Some(PathBuf::from(var("HOME")?).join(".local/state")))?;
+    Some(state.join("cenote/zpool.cache"))
+}
+
+/// A pool has changed, or goes: writes the files that have to do with it. What cannot be written is
+/// logged: the command has done its work.
+pub fn update(pools: &PoolTable) {
+    write_all(pools, None);
+}
+
+/// The same for a pool that has been exported or destroyed.
+pub fn forget(pools: &PoolTable, gone: &Imported) {
+    write_all(pools, Some(gone));
+}
+
+fn write_all(pools: &PoolTable, gone: Option<&Imported>) {
+    let imported = pools.all();
+    let mut paths: BTreeSet<PathBuf> = pools.cachefiles();
+    paths.extend(imported.iter().filter_map(|pool| pool.cachefile().path()));
+    paths.extend(gone.and_then(|pool| pool.cachefile().path()));
+    for path in &paths {
+        let guids = imported.iter().map(|pool| pool.guid()).chain(gone.map(Imported::guid));
+        let guids: Vec<u64> = guids.collect();
+        let there = CacheFile::read(path).unwrap_or_default();
+        let mut new = there.clone();
+        new.retain(|entry| !guids.contains(&entry.guid));
+        let listed = |pool: &&std::sync::Arc<Imported>| {
+            pool.engine().is_some() && pool.cachefile().path().as_ref() == Some(path)
+        };
+        for pool in imported.iter().filter(listed) {
+            new.add(pool.name(), pool.pool().config());
+        }
+        if new == there {
+            continue;
+        }
+        if let Err(e) = make_directory(path).and_then(|()| new.write(path)) {
+            tracing::warn!("cache file {}: {e}", path.display());
+        }
+    }
+    pools.note_cachefiles(paths);
+}
+
+/// Makes the directory of the default file. That of another one is there.
+fn make_directory(path: &Path) -> std::io::Result<()> {
+    match path.parent() {
+        Some(dir) if default_path().as_deref() == Some(path) => {
+            DirBuilder::new().recursive(true).mode(0o755).create(dir)
+        }
+        _ => Ok(()),
+    }
+}

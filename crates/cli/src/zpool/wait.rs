@@ -1,0 +1,178 @@
+//! `zpool wait`: waits until nothing of the kind is under way in a pool.
+//!
+//! Freeing is what can be under way here. A scrub, a resilver, a removal or the discarding of a checkpoint
+//! that OpenZFS left unfinished is not carried on: waiting for it is refused, since it would never end.
+
+use crate::context::Context;
+use crate::interval::{Schedule, Stamp, pause};
+use crate::options::{Spec, interval_and_count, parse};
+use crate::pools::Imported;
+use crate::zpool::select::open;
+use cenote_command::outcome::{Outcome, Stop, fail, usage};
+use cenote_dsl::human::nicenum;
+use cenote_pool::scan::{ScanKind, ScanState};
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+const SPEC: Spec = Spec { short: "HpT:t:", refused: "", refused_long: &[] };
+
+/// What can be under way (`zpool_wait_activity_t`), with the heads of the columns in upper case.
+const ACTIVITIES: [&str; 9] = [
+    "discard",
+    "free",
+    "initialize",
+    "replace",
+    "remove",
+    "resilver",
+    "scrub",
+    "trim",
+    "raidz_expand",
+];
+/// How often to look.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How the rows look that are shown meanwhile.
+struct Show {
+    enabled: Vec<&'static str>,
+    scripted: bool,
+    exact: bool,
+    schedule: Schedule,
+}
+
+/// Runs `zpool wait`.
+pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
+    let parsed = parse(args, SPEC)?;
+    let mut show = Show {
+        enabled: ACTIVITIES.to_vec(),
+        scripted: false,
+        exact: false,
+        schedule: Schedule::default(),
+    };
+    for opt in &parsed.options {
+        match opt.letter {
+            'H' => show.scripted = true,
+            'p' => show.exact = true,
+            'T' => {
+                let stamp = Stamp::from_arg(&opt.text());
+                show.schedule.stamp = Some(stamp.map_or_else(|| usage(""), Ok)?);
+            }
+            _ => show.enabled = activities(&opt.text(), &ACTIVITIES)?,
+        }
+    }
+    let mut names = parsed.names();
+    let count;
+    (show.schedule.interval, count) = interval_and_count(&mut names)?;
+    let name = match names.as_slice() {
+        _ if count.is_some() => return usage("too many arguments"),
+        [] => return usage("missing 'pool' argument"),
+        [name] => name,
+        _ => return usage("too many arguments"),
+    };
+    let imported = open(ctx, name).map_err(Stop::Fail)?;
+    wait(&imported, &show, ctx)
+}
+
+/// The activities of a list.
+pub fn activities(list: &str, known: &'static [&'static str]) -> Result<Vec<&'static str>, Stop> {
+    for word in list.split(',') {
+        if !known.contains(&word) {
+            return usage(format!("invalid activity '{word}'"));
+        }
+    }
+    Ok(known.iter().copied().filter(|k| list.split(',').any(|word| word == *k)).collect())
+}
+
+fn wait(imported: &Imported, show: &Show, ctx: &mut Context) -> Outcome {
+    let mut rows = 0u64;
+    let mut shown: Option<Instant> = None;
+    loop {
+        let left = left(imported)?;
+        if let Some(interval) = show.schedule.interval
+            && shown.is_none_or(|at| at.elapsed() >= interval)
+        {
+            row(show, &left, rows, ctx)?;
+            (rows, shown) = (rows + 1, Some(Instant::now()));
+        }
+        let waits = |name: &&str| show.enabled.contains(name);
+        let busy = |at: &(&'static str, Left)| waits(&at.0) && at.1.bytes.is_some();
+        let Some((name, found)) = left.into_iter().find(busy) else { return Ok(0) };
+        if !found.goes_on {
+            return fail(format!(
+                "cannot wait for '{name}' of '{}': it was left unfinished, and is not carried on here",
+                imported.name()
+            ));
+        }
+        if ctx.pools.get(imported.name()).is_none_or(|now| now.guid() != imported.guid()) {
+            return Ok(0);
+        }
+        pause(LOOK, ctx)?;
+    }
+}
+
+/// What is left of an activity.
+#[derive(Clone, Copy, Default)]
+struct Left {
+    /// Bytes; `None`: nothing is under way.
+    bytes: Option<u64>,
+    /// Whether it is worked on.
+    goes_on: bool,
+}
+
+fn left(imported: &Imported) -> Result<Vec<(&'static str, Left)>, Stop> {
+    let pool = imported.pool();
+    let status = pool.status().map_err(|e| Stop::Fail(e.to_string()))?;
+    let unfinished = |bytes: u64| Left { bytes: Some(bytes), goes_on: false };
+    let of = |name: &'static str| match name {
+        "free" => {
+            let bytes = Some(pool.directory_used("$FREE")).filter(|bytes| *bytes > 0);
+            Left { bytes, goes_on: imported.engine().is_some() && !imported.suspended() }
+        }
+        "discard" => match &status.checkpoint {
+            Some(c) if c.created.is_none() => unfinished(c.space),
+            _ => Left::default(),
+        },
+        "remove" => match &status.removal {
+            Some(r) if r.state == ScanState::Scanning => {
+                unfinished(r.to_copy.saturating_sub(r.copied))
+            }
+            _ => Left::default(),
+        },
+        "scrub" | "resilver" => match &status.scan {
+            Some(s) if s.state == ScanState::Scanning => {
+                let resilver = s.kind == ScanKind::Resilver;
+                let rest = s.to_examine.saturating_sub(s.examined);
+                if resilver == (name == "resilver") { unfinished(rest) } else { Left::default() }
+            }
+            _ => Left::default(),
+        },
+        _ => Left::default(),
+    };
+    Ok(ACTIVITIES.iter().map(|name| (*name, of(name))).collect())
+}
+
+/// A row of what is left (`print_wait_status_row`).
+fn row(
+    show: &Show,
+    left: &[(&'static str, Left)],
+    number: u64,
+    ctx: &mut Context,
+) -> Result<(), Stop> {
+    let width = |name: &str| name.len().max(6) + 2;
+    let columns = || left.iter().filter(|(name, _)| show.enabled.contains(name));
+    show.schedule.print_stamp(ctx)?;
+    if !show.scripted && number == 0 {
+        let head: String =
+            columns().map(|(n, _)| format!("{:>w$}", n.to_uppercase(), w = width(n))).collect();
+        writeln!(ctx.out, "{head}")?;
+    }
+    let cells: Vec<String> = columns()
+        .map(|(name, left)| {
+            let bytes = left.bytes.unwrap_or(0);
+            let text = if show.exact { bytes.to_string() } else { nicenum(bytes) };
+            if show.scripted { text } else { format!(" {text:>w$}", w = width(name) - 1) }
+        })
+        .collect();
+    writeln!(ctx.out, "{}", cells.join(if show.scripted { "\t" } else { "" }))?;
+    ctx.out.flush()?;
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! Commands and options that tools use: accepted and acted on, or kept and shown.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
+mod common;
+
+use common::Session;
+use common::tank::Tank;
+use serde_json::Value;
+use std::fs;
+
+fn pool_value(tank: &Tank, property: &str) -> String {
+    let line = format!("zpool get -Hpo value {property} tank");
+    tank.session.run(&line).ok().trim_end().to_string()
+}
+
+#[test]
+fn settings_for_others_are_kept() {
+    let tank = Tank::unmounted();
+    for (setting, shown) in [("autotrim=on", "on"), ("autoexpand=on", "on")] {
+        let name = setting.split('=').next().unwrap();
+        assert_eq!(pool_value(&tank, name), "off");
+        tank.session.run(&format!("zpool set {setting} tank")).ok();
+        assert_eq!(pool_value(&tank, name), shown);
+    }
+    tank.zfs("create tank/a");
+    for (name, value) in [("sharenfs", "rw=@10.0.0.0/8"), ("sharesmb", "on")] {
+        tank.zfs(&format!("set {name}={value} tank"));
+        assert_eq!(tank.get(name, "tank/a"), value);
+        assert_eq!(tank.zfs(&format!("get -Ho source {name} tank/a")), "inherited from tank\n");
+    }
+    tank.finish();
+}
+
+#[test]
+fn figures_of_later_releases_are_there_by_name() {
+    let tank = Tank::unmounted();
+    let number = |name: &str| pool_value(&tank, name).parse::<u64>().unwrap();
+    assert_eq!(number("usable"), number("size"));
+    assert_eq!(number("used"), number("allocated"));
+    assert_eq!(number("available"), number("usable") - number("used"));
+    assert_eq!((number("dedupused"), number("dedupsaved")), (0, 0));
+    let all = tank.session.run("zpool get -Ho property all tank").ok();
+    assert!(all.lines().all(|name| !["usable", "used", "available"].contains(&name)));
+
+    assert_eq!(tank.get("snapshots_changed_nsecs", "tank"), "-");
+    tank.zfs("snapshot tank@s");
+    let seconds: u64 = tank.get("snapshots_changed", "tank").parse().unwrap();
+    let nanoseconds: u64 = tank.get("snapshots_changed_nsecs", "tank").parse().unwrap();
+    assert_eq!(nanoseconds / 1_000_000_000, seconds);
+    assert!(!tank.zfs("get -Ho property all tank").contains("snapshots_changed_nsecs"));
+    tank.finish();
+}
+
+#[test]
+fn vdevs_have_properties() {
+    let s = Session::new();
+    let disk = |name: &str| {
+        fs::File::create(s.path(name)).unwrap().set_len(128 << 20).unwrap();
+        s.path(name).display().to_string()
+    };
+    let (a, b, c) = (disk("a"), disk("b"), disk("c"));
+    let root = "-O canmount=off -O mountpoint=none";
+    s.run(&format!("zpool create {root} tank raidz {a} {b} {c}")).ok();
+    let get = |property: &str, vdev: &str| {
+        s.run(&format!("zpool get -Hpo value {property} tank {vdev}")).ok().trim_end().to_string()
+    };
+    assert_eq!(
+        (get("parity", "raidz1-0"), get("numchildren", "raidz1-0")),
+        ("1".into(), "3".into())
+    );
+    assert_eq!(get("children", "raidz1-0"), format!("{a},{b},{c}"));
+    assert_eq!(
+        (get("parent", &a), get("parent", "raidz1-0")),
+        ("raidz1-0".into(), "root-0".into())
+    );
+    assert_eq!((get("path", &a), get("state", &a)), (a.clone(), "7".into()));
+    assert_eq!(get("psize", &a), (128u64 << 20).to_string());
+    assert_eq!(get("asize", &a), ((128u64 << 20) - (9 << 19)).to_string());
+    assert_eq!((get("allocating", "raidz1-0"), get("allocating", &a)), ("on".into(), "-".into()));
+    assert_eq!(get("checksum_n,failfast", &a), "-\non");
+    let [size, free, used] =
+        ["size", "free", "allocated"].map(|p| get(p, "raidz1-0").parse::<u64>().unwrap());
+    assert_eq!(size - used, free);
+    let writes: u64 = get("write_ops", "raidz1-0").parse().unwrap();
+    let below: u64 = [&a, &b, &c].iter().map(|v| get("write_ops", v).parse::<u64>().unwrap()).sum();
+    assert!(writes > 0 && writes <= below);
+
+    let all = s.run(&format!("zpool get all tank {a}")).ok();
+    assert!(all.starts_with("NAME"), "{all}");
+    assert!(all.lines().any(|l| l.split_whitespace().eq([a.as_str(), "state", "ONLINE", "-"])));
+    let every = s.run("zpool get -Ho name guid tank all-vdevs").ok();
+    assert_eq!(every.lines().collect::<Vec<_>>(), [&a, &b, &c, "raidz1-0", "root-0"]);
+    assert_eq!(s.run("zpool get -Ho name guid tank root").ok(), "root-0\n");
+    let json: Value =
+        serde_json::from_str(&s.run("zpool get -j state,guid tank raidz1-0").ok()).unwrap();
+    let vdev = &json["vdevs"]["raidz1-0"];
+    assert_eq!(
+        (&vdev["type"], &vdev["vdev_type"], &vdev["properties"]["state"]["value"]),
+        (&"VDEV".into(), &"raidz".into(), &"ONLINE".into())
+    );
+    assert_eq!(vdev["properties"]["guid"]["value"], vdev["guid"]);
+    assert_eq!(json["pool"]["name"], "tank");
+    let why = s.run("zpool get nosuch tank raidz1-0").fails(2);
+    assert!(why.starts_with("bad property list: invalid property 'nosuch'\n"), "{why}");
+    let why = s.run("zpool get all tank raidz1-0 nosuch").fails(2);
+    assert!(
+        why.starts_with(
+            "Expected a list of vdevs in \"tank\", but got:\n\traidz1-0 (vdev in this pool)\n\
+             \tnosuch (unknown)\n"
+        ),
+        "{why}"
+    );
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(s.dir.path(), "tank");
+}
+
+#[test]
+fn status_shows_what_is_asked_for() {
+    let tank = Tank::unmounted();
+    let disk = tank.session.path("disk").display().to_string();
+    let text = tank.session.run("zpool status -tid").ok();
+    let line = text.lines().find(|l| l.contains(&disk)).unwrap();
+    assert!(line.ends_with("0     0  (uninitialized)  (trim unsupported)"), "{line}");
+    assert!(text.lines().any(|l| l.ends_with("CKSUM   DIO")), "{text}");
+    let json: Value = serde_json::from_str(&tank.session.run("zpool status -jit").ok()).unwrap();
+    let leaf = &json["pools"]["tank"]["vdevs"]["tank"]["vdevs"][&disk];
+    assert_eq!((&leaf["init_state"], &leaf["trim_notsup"]), (&"UNINITIALIZED".into(), &"1".into()));
+    tank.finish();
+}
+
+#[test]
+fn pools_have_temporary_names() {
+    let s = Session::new();
+    fs::File::create(s.path("disk")).unwrap().set_len(128 << 20).unwrap();
+    let disk = s.path("disk").display().to_string();
+    let dir = s.dir.path().display().to_string();
+    let root = "-O canmount=off -O mountpoint=none";
+    s.run(&format!("zpool create -t other {root} tank {disk}")).ok();
+    assert_eq!(s.run("zpool list -Ho name").ok(), "other\n");
+    assert_eq!(s.run("zfs list -Ho name").ok(), "other\n");
+    s.run("zfs create other/a").ok();
+    assert_eq!(s.run("zpool get -Ho value cachefile other").ok(), "none\n");
+    s.run("zpool export other").ok();
+    s.run(&format!("zpool import -d {dir} -t tank third")).ok();
+    s.run("zfs snapshot third/a@s").ok();
+    assert_eq!(s.run("zfs list -Ho name -t all").ok(), "third\nthird/a\nthird/a@s\n");
+    s.run("zpool export third").ok();
+    s.run(&format!("zpool import -d {dir} tank")).ok();
+    assert_eq!(s.run("zfs list -Ho name -t snapshot").ok(), "tank/a@s\n");
+    s.run("zpool export tank").ok();
+    fs::File::create(s.path("new")).unwrap().set_len(128 << 20).unwrap();
+    let new = s.path("new").display().to_string();
+    let why = s.run(&format!("zpool create -t 1bad tank {new}")).fails(1);
+    assert_eq!(why, "cannot create 'tank': name must begin with a letter");
+    cenote_testpools::judge(s.dir.path(), "tank");
+}
+
+#[test]
+fn grown_devices_are_not_silently_left() {
+    let tank = Tank::unmounted();
+    let disk = tank.session.path("disk").display().to_string();
+    tank.session.run(&format!("zpool online -e tank {disk}")).ok();
+    fs::OpenOptions::new().write(true).open(&disk).unwrap().set_len(512 << 20).unwrap();
+    let why = tank.session.run(&format!("zpool online -e tank {disk}")).fails(1);
+    assert!(why.contains("the device has grown"), "{why}");
+    fs::OpenOptions::new().write(true).open(&disk).unwrap().set_len(256 << 20).unwrap();
+    tank.finish();
+}
+
+#[test]
+fn waiting_ends_when_all_is_done() {
+    let tank = Tank::unmounted();
+    let s = &tank.session;
+    s.run("zpool wait tank").ok();
+    s.run("zpool wait -t scrub,free tank").ok();
+    let rows = s.run("zpool wait -Hp -t free,trim tank 1").ok();
+    assert_eq!(rows, "0\t0\n");
+    let rows = s.run("zpool wait -t free tank 1").ok();
+    assert_eq!(rows, "    FREE\n       0\n");
+    assert!(s.run("zpool wait -t x tank").fails(2).starts_with("invalid activity 'x'\n"));
+    assert!(s.run("zpool wait").fails(2).starts_with("missing 'pool' argument\n"));
+    assert!(s.run("zpool wait tank 1 2").fails(2).starts_with("too many arguments\n"));
+    assert_eq!(s.run("zpool wait nosuch").fails(1), "cannot open 'nosuch': no such pool");
+
+    tank.zfs("create tank/a");
+    tank.zfs("wait tank/a");
+    tank.zfs("wait -t deleteq tank/a");
+    assert!(s.run("zfs wait -t x tank/a").fails(2).starts_with("invalid activity 'x'\n"));
+    assert!(s.run("zfs wait").fails(2).starts_with("missing 'filesystem' argument\n"));
+    assert_eq!(s.run("zfs wait tank/b").fails(1), "cannot open 'tank/b': dataset does not exist");
+    tank.finish();
+}
+
+#[test]
+fn versions_of_file_systems_are_listed() {
+    let tank = Tank::unmounted();
+    assert_eq!(
+        tank.zfs("upgrade"),
+        "This system is currently running ZFS filesystem version 5.\n\n\
+         All filesystems are formatted with the current version.\n"
+    );
+    assert!(tank.zfs("upgrade -v").contains(" 5   System attributes\n"));
+    assert_eq!(
+        tank.zfs("upgrade -a"),
+        "0 filesystems upgraded\n1 filesystems already at this version\n"
+    );
+    let why = tank.session.run("zfs upgrade -V 4 tank");
+    assert_eq!(
+        (why.code, why.out.as_str()),
+        (1, "tank: can not be downgraded; it is already at version 5\n0 filesystems upgraded\n")
+    );
+    tank.session.run("zfs upgrade -v -a").fails(2);
+    tank.finish();
+}
+
+#[test]
+fn permissions_are_shown_and_not_changed() {
+    let tank = Tank::unmounted();
+    assert_eq!(tank.zfs("allow tank"), "");
+    let why = tank.refused("allow -u root snapshot tank");
+    assert!(why.contains("not supported yet"), "{why}");
+    assert_eq!(
+        tank.session.run("zfs allow tank/no").fails(1),
+        "cannot open 'tank/no': dataset does not exist\nFailed to open dataset: tank/no"
+    );
+    tank.finish();
+}

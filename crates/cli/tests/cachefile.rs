@@ -1,0 +1,202 @@
+//! Cache files: what names a pool, importing from them, and a daemon that does so when it starts.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
+mod common;
+
+use cenote_pool::cachefile::CacheFile;
+use common::Session;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+fn disk(session: &Session, name: &str) -> String {
+    fs::File::create(session.path(name)).unwrap().set_len(128 << 20).unwrap();
+    session.path(name).display().to_string()
+}
+
+fn create(session: &Session, options: &str, pool: &str) {
+    let disk = disk(session, &format!("{pool}.img"));
+    let root = "-O canmount=off -O mountpoint=none";
+    session.run(&format!("zpool create {options} {root} {pool} {disk}")).ok();
+}
+
+fn names(path: &Path) -> Vec<String> {
+    let mut names: Vec<String> = match CacheFile::read(path) {
+        Ok(file) => file.entries().map(|e| e.name.to_string()).collect(),
+        Err(_) => Vec::new(),
+    };
+    names.sort();
+    names
+}
+
+fn property(session: &Session, pool: &str) -> String {
+    session.run(&format!("zpool get -Ho value,source cachefile {pool}")).ok().trim_end().into()
+}
+
+fn default(session: &Session) -> PathBuf {
+    session.path("socket.zpool.cache")
+}
+
+#[test]
+fn files_name_the_pools_that_they_are_to() {
+    let s = Session::new();
+    let own = s.path("own.cache");
+    create(&s, "", "a");
+    create(&s, &format!("-o cachefile={}", own.display()), "b");
+    create(&s, "-o cachefile=none", "c");
+    create(&s, &format!("-R {}", s.root()), "d");
+    assert_eq!((names(&default(&s)), names(&own)), (vec!["a".into()], vec!["b".into()]));
+    assert_eq!(property(&s, "a"), "-\tdefault");
+    assert_eq!(property(&s, "b"), format!("{}\tlocal", own.display()));
+    assert_eq!(
+        (property(&s, "c"), property(&s, "d")),
+        ("none\tlocal".into(), "none\tlocal".into())
+    );
+
+    s.run("zpool set cachefile=none a").ok();
+    assert!(!default(&s).exists());
+    s.run("zpool set cachefile= b").ok();
+    assert!(!own.exists());
+    s.run(&format!("zpool set cachefile={} d", own.display())).ok();
+    assert_eq!((names(&default(&s)), names(&own)), (vec!["b".into()], vec!["d".into()]));
+    let why = s.run("zpool set cachefile=relative a").fails(1);
+    assert_eq!(
+        why,
+        "cannot set property for 'a': property 'cachefile' must be empty, an absolute path, or 'none'"
+    );
+    s.run("zpool destroy b").ok();
+    s.run("zpool export d").ok();
+    assert!(!default(&s).exists() && !own.exists());
+    s.run("zpool export a").ok();
+    cenote_testpools::judge(s.dir.path(), "a");
+}
+
+#[test]
+fn what_openzfs_keeps_is_not_written() {
+    let s = Session::new();
+    create(&s, "", "a");
+    let theirs = s.path("theirs.cache");
+    fs::copy(default(&s), &theirs).unwrap();
+    s.run(&format!("zpool set cachefile={} a", theirs.display())).ok();
+    s.run("zpool set cachefile=none a").ok();
+    assert!(!theirs.exists());
+    // The same without our mark is a file of OpenZFS's.
+    s.run("zpool set cachefile= a").ok();
+    let bytes = fs::read(default(&s)).unwrap();
+    let mark = b"com.cenote:cachefile";
+    let at = bytes.windows(mark.len()).position(|w| w == mark).unwrap();
+    let mut unmarked = bytes.clone();
+    unmarked[at] = b'x';
+    fs::write(&theirs, &unmarked).unwrap();
+    let why = s.run(&format!("zpool set cachefile={} a", theirs.display())).fails(1);
+    assert!(why.contains("is kept by OpenZFS: it has pool 'a'"), "{why}");
+    assert_eq!(fs::read(&theirs).unwrap(), unmarked);
+    s.run("zpool export a").ok();
+}
+
+#[test]
+fn openzfs_reads_our_file() {
+    let s = Session::new();
+    create(&s, "", "a");
+    s.run(&format!("zpool set cachefile={} a", s.path("zpool.cache").display())).ok();
+    s.run("zpool sync a").ok();
+    // A pool that has been exported would not be opened from a cache file.
+    let path = s.path("zpool.cache").display().to_string();
+    let zdb = |args: &[&str]| {
+        let (out, text) = cenote_testpools::zdb_output(cenote_testpools::zdb_command(args));
+        assert!(out.status.success(), "{text}");
+        text
+    };
+    let list = zdb(&["-U", &path, "-C"]);
+    assert!(list.starts_with("a:\n    version: 5000\n    name: 'a'\n"), "{list}");
+    zdb(&["-U", &path, "-bcc", "a"]);
+    // Ours shows the same.
+    let ours = s.run(&format!("zdb -U {path} -C")).ok();
+    assert_eq!(ours, list);
+    let checked = s.run(&format!("zdb -U {path} -bcc a"));
+    assert_eq!(checked.code, 0, "{checked:?}");
+    let why = s.run(&format!("zdb -U {path} -C nothing")).fails(1);
+    assert_eq!(why, "zdb: can't open 'nothing': No such file or directory");
+    assert!(s.run("zdb -U x -C a").fails(2).starts_with("cachefile must be an absolute path"));
+}
+
+#[test]
+fn pools_are_imported_from_a_file() {
+    let s = Session::new();
+    let own = s.path("own.cache").display().to_string();
+    create(&s, &format!("-o cachefile={own}"), "a");
+    create(&s, &format!("-o cachefile={own}"), "b");
+    // The end of the daemon leaves the file, an export does not.
+    s.run("daemon stop").ok();
+    assert_eq!(names(Path::new(&own)), ["a", "b"]);
+    let listed = s.run(&format!("zpool import -c {own}")).ok();
+    assert!(listed.contains("pool: a\n") && listed.contains("pool: b\n"), "{listed}");
+    s.run(&format!("zpool import -c {own} -o cachefile={own} a")).ok();
+    assert_eq!(names(Path::new(&own)), ["a", "b"]);
+    s.run(&format!("zpool import -c {own} -o cachefile={own} -a")).ok();
+    assert_eq!(s.run("zpool list -Ho name").ok(), "a\nb\n");
+    let copy = s.path("copy.cache").display().to_string();
+    fs::copy(&own, &copy).unwrap();
+    s.run("zpool export -a").ok();
+    assert!(!Path::new(&own).exists());
+
+    // A device that has got another name is found beside.
+    fs::rename(s.path("a.img"), s.path("renamed.img")).unwrap();
+    let done = s.run(&format!("zpool import -c {copy} a"));
+    assert_eq!((done.code, done.out.as_str()), (0, "cachefile import failed, retrying\n"));
+    assert!(done.err.contains("no such pool available"), "{}", done.err);
+    s.run("zpool export a").ok();
+
+    let missing = s.path("missing").display().to_string();
+    let why = s.run(&format!("zpool import -c {missing} a")).fails(1);
+    assert_eq!(
+        why,
+        "failed to open cache file: No such file or directory\n\
+         cannot import 'a': no such pool available"
+    );
+    fs::write(&missing, "no list").unwrap();
+    let why = s.run(&format!("zpool import -c {missing}")).fails(1);
+    assert_eq!(why, "invalid or corrupt cache file contents: invalid or missing cache file");
+    for other in ["-d x", "-s"] {
+        let why = s.run(&format!("zpool import -c {copy} {other} a")).fails(2);
+        let letter = other.split(' ').next().unwrap();
+        assert!(why.starts_with(&format!("-c is incompatible with {letter}\n")), "{why}");
+    }
+    cenote_testpools::judge(s.dir.path(), "a");
+}
+
+#[test]
+fn a_daemon_imports_its_pools_when_it_starts() {
+    let s = Session::new();
+    create(&s, "", "a");
+    create(&s, "-o cachefile=none", "b");
+    s.run("daemon stop").ok();
+    assert_eq!(names(&default(&s)), ["a"]);
+    let notify = s.path("notify");
+    let told = std::os::unix::net::UnixDatagram::bind(&notify).unwrap();
+    told.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let log = fs::File::create(s.path("log")).unwrap();
+    let mut daemon = s
+        .command()
+        .args(["daemon", "--foreground", "--import"])
+        .env("NOTIFY_SOCKET", &notify)
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let mut message = [0; 64];
+    let length = told.recv(&mut message).unwrap();
+    assert_eq!(&message[..length], b"READY=1");
+    assert_eq!(s.run("zpool list -Ho name").ok(), "a\n");
+    s.run("zpool export a").ok();
+    assert!(!default(&s).exists());
+    s.run("daemon stop").ok();
+    let end = Instant::now() + Duration::from_secs(30);
+    while daemon.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < end, "the daemon goes on");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    cenote_testpools::judge(s.dir.path(), "a");
+}

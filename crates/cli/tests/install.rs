@@ -1,0 +1,132 @@
+//! `make install` into an empty root, and the README's first example with what was installed.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const SHOWN: &str = "/media/usb";
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Installs the program that is tested below `root`. Returns what was said.
+fn install(root: &Path, settings: &[(&str, &str)]) -> String {
+    let mut command = Command::new(repository().join("scripts/install.sh"));
+    for name in ["PREFIX", "LINKS", "MOUNTDIR", "SYSTEMDDIR"] {
+        command.env_remove(name);
+    }
+    command
+        .env("DESTDIR", root)
+        .env("BINARY", env!("CARGO_BIN_EXE_cenote"))
+        .envs(settings.iter().copied());
+    let output = cenote_testpools::output(&mut command);
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    said.into_owned()
+}
+
+/// The first example of the README: commands with what they print.
+fn first_example() -> Vec<(String, String)> {
+    let text = fs::read_to_string(repository().join("README.md")).unwrap();
+    let block = text.split("```console\n").nth(1).unwrap().split("```").next().unwrap();
+    let mut example: Vec<(String, String)> = Vec::new();
+    for line in block.lines() {
+        match (line.strip_prefix("$ "), example.last_mut()) {
+            (Some(command), _) => example.push((command.into(), String::new())),
+            (None, Some((_, printed))) => *printed += &format!("{line}\n"),
+            (None, None) => panic!("{line}"),
+        }
+    }
+    example
+}
+
+#[test]
+fn what_is_installed_runs_the_first_example() {
+    let root = tempfile::tempdir().unwrap();
+    let said = install(root.path(), &[("PREFIX", "/usr")]);
+    assert!(said.contains("with the names zpool zfs zdb zstream mount.zfs"), "{said}");
+    let usr = root.path().join("usr");
+    for page in
+        ["man1/cenote.1", "man1/cenote-daemon.1", "man8/cenote-zpool.8", "man8/cenote-zfs.8"]
+    {
+        assert!(usr.join("share/man").join(page).is_file(), "{page}");
+    }
+    for completion in [
+        "bash-completion/completions/zpool",
+        "zsh/site-functions/_cenote",
+        "fish/vendor_completions.d/zfs.fish",
+    ] {
+        let text = fs::read_to_string(usr.join("share").join(completion)).unwrap();
+        assert!(text.contains("snapshot") || text.contains("import"), "{completion}");
+    }
+    for unit in ["system", "user"] {
+        let path = usr.join("lib/systemd").join(unit).join("cenote.service");
+        let text = fs::read_to_string(path).unwrap();
+        assert!(text.contains("ExecStart=/usr/bin/cenote daemon --foreground --import\n"));
+    }
+    for (link, dir) in [("zpool", "usr/bin"), ("zstream", "usr/bin"), ("mount.zfs", "sbin")] {
+        let to = fs::read_link(root.path().join(dir).join(link)).unwrap();
+        assert_eq!(to, Path::new("/usr/bin/cenote"));
+    }
+    let installed = usr.join("bin/cenote");
+    let size = |path: &Path| fs::metadata(path).unwrap().len();
+    let debug = usr.join("lib/debug/usr/bin/cenote.debug");
+    assert!(size(&installed) < size(Path::new(env!("CARGO_BIN_EXE_cenote"))));
+    assert!(debug.is_file());
+
+    let place = tempfile::Builder::new().prefix("c").rand_bytes(4).tempdir_in("/tmp").unwrap();
+    let here = place.path().to_str().unwrap();
+    assert_eq!(here.len(), SHOWN.len());
+    let socket = root.path().join("socket");
+    let run = |line: &str| {
+        let path = format!("{}:/usr/bin:/bin", usr.join("bin").display());
+        let mut sh = Command::new("sh");
+        sh.args(["-c", &line.replace(SHOWN, here)]).env("PATH", path);
+        sh.env("CENOTE_SOCKET", &socket).env("TZ", "UTC").env("LC_ALL", "C");
+        let output = cenote_testpools::output(&mut sh);
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {complaint}");
+        String::from_utf8_lossy(&output.stdout).replace(here, SHOWN)
+    };
+    if Path::new("/dev/fuse").exists() {
+        for (command, printed) in first_example() {
+            assert_eq!(run(&command), printed, "{command}");
+        }
+        cenote_testpools::judge(&place.path().join("new"), "tank");
+    } else {
+        assert!(std::env::var_os("CI").is_none(), "no FUSE");
+    }
+    // By its other names the program is those commands.
+    fs::remove_file(usr.join("bin/zpool")).unwrap();
+    symlink(&installed, usr.join("bin/zpool")).unwrap();
+    assert!(run("zpool version").starts_with("zfs-2."));
+    run("cenote daemon stop");
+}
+
+#[test]
+fn programs_of_openzfs_are_left_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let theirs = root.path().join("usr/sbin/zpool");
+    fs::create_dir_all(theirs.parent().unwrap()).unwrap();
+    fs::write(&theirs, "theirs").unwrap();
+    let said = install(root.path(), &[]);
+    assert!(said.contains("/usr/sbin/zpool is not cenote's: no link zpool"), "{said}");
+    assert!(said.contains("with the names zfs zdb zstream mount.zfs"), "{said}");
+    let bin = root.path().join("usr/local/bin");
+    assert!(!bin.join("zpool").exists() && bin.join("zfs").is_symlink());
+    let completions = root.path().join("usr/local/share/bash-completion/completions");
+    assert!(!completions.join("zpool").exists() && completions.join("zfs").exists());
+    // A second time nothing is in the way of what is ours.
+    let said = install(root.path(), &[]);
+    assert!(said.contains("with the names zfs zdb zstream mount.zfs"), "{said}");
+    install(root.path(), &[("LINKS", "yes")]);
+    assert!(bin.join("zpool").is_symlink());
+    assert_eq!(fs::read_to_string(&theirs).unwrap(), "theirs");
+    let other = tempfile::tempdir().unwrap();
+    install(other.path(), &[("LINKS", "no")]);
+    assert!(!other.path().join("usr/local/bin/zfs").exists());
+}
