@@ -4,7 +4,7 @@
 //! A cache file is a packed nvlist with an entry for each pool: its name, and its config as in the MOS. A
 //! pool is opened from it by the paths of its leaves; guids in the labels say whether these are still the
 //! devices that are meant. Entries that cenote writes carry a mark of their own
-//! ([`MARK`]), by which a file that OpenZFS keeps is told from ours: programs that read cache files ignore it.
+//! (`MARK`), by which a file that OpenZFS keeps is told from ours: programs that read cache files ignore it.
 //!
 //! Invariant: a file is replaced as a whole, by renaming, or not at all.
 
