@@ -10,6 +10,7 @@ use cenote_zpl::{
     Atime, CaseSensitivity, Clock, CreateProps, PrimaryCache, Replayed, Settings, Supervisor,
     Visibility, Volume, format, format_volume,
 };
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// Bytes of a dnode with `dnodesize=auto`.
@@ -130,17 +131,18 @@ pub fn cache_snapshots(
     Ok(())
 }
 
-/// Replays the intent logs that the import of a pool found. After each record `go_on` is told the name of
-/// the dataset and what was done of its log so far; false ends the replay of this log for now. Returns the
+/// Replays the intent logs that the import of a pool found, several at once. After each change, which applies
+/// one record or several, `go_on` is told the name of the dataset and what was done of its log so far; false
+/// ends the replay of this log for now. Returns the
 /// datasets whose logs could not be replayed: they keep them, and cannot be written to.
 ///
 /// # Errors
 /// The pool is suspended.
 pub fn replay_logs(
     engine: &Engine,
-    go_on: &dyn Fn(&str, &Replayed) -> bool,
+    go_on: &(dyn Fn(&str, &Replayed) -> bool + Sync),
 ) -> Result<Vec<NotReplayed>, EngineError> {
-    engine.replay_logs(|live| {
+    engine.replay_logs(&|live, kept| {
         let pool = engine.pool();
         let words = |e: cenote_dmu::Error| e.to_string();
         let dataset = pool.dsl().by_object(live.id()).map_err(words)?;
@@ -149,8 +151,10 @@ pub fn replay_logs(
             DatasetKind::Volume => Settings::default(),
             _ => settings(&pool, &dataset).map_err(words)?,
         };
-        let supervisor = Watch { engine, name: &dataset.name, go_on };
-        let done = cenote_zpl::replay(live, settings, &supervisor).map_err(|e| e.to_string())?;
+        let told = Cell::default();
+        let supervisor = Watch { engine, name: &dataset.name, go_on, told };
+        let done = cenote_zpl::replay(live, settings, &supervisor, kept);
+        let done = done.map_err(|e| e.to_string())?;
         let (records, bytes) = (done.records, done.bytes);
         tracing::info!("'{}': replayed {records} records, {bytes} bytes", dataset.name);
         Ok(())
@@ -161,7 +165,9 @@ pub fn replay_logs(
 struct Watch<'a> {
     engine: &'a Engine,
     name: &'a str,
-    go_on: &'a dyn Fn(&str, &Replayed) -> bool,
+    go_on: &'a (dyn Fn(&str, &Replayed) -> bool + Sync),
+    /// What the engine was told of.
+    told: Cell<Replayed>,
 }
 
 impl Supervisor for Watch<'_> {
@@ -170,6 +176,9 @@ impl Supervisor for Watch<'_> {
     }
 
     fn go_on(&self, so_far: &Replayed) -> bool {
+        let told = self.told.replace(*so_far);
+        let (records, bytes) = (so_far.records - told.records, so_far.logged - told.logged);
+        self.engine.note_replayed(records, bytes);
         (self.go_on)(self.name, so_far)
     }
 }

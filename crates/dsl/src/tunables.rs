@@ -1,7 +1,7 @@
 //! The tunables of this floor; see [`cenote_store::tunable`].
 
 use cenote_store::declare_tunables;
-use cenote_store::tunable::SWITCH;
+use cenote_store::tunable::{ANY, SWITCH};
 
 declare_tunables! {
     SLOP_SHIFT "spa_slop_shift" Now Log2 5 (1, 31),
@@ -12,10 +12,16 @@ declare_tunables! {
         "Time that a transaction group spends on freeing what was destroyed";
     MAX_RECORDSIZE "zfs_max_recordsize" Now Bytes 16_777_216 (512, 16_777_216),
         "Largest value that the property recordsize can be given";
+    REPLAY_GATHER "zil_replay_gather" Now Count 256 (1, 65_536),
+        "Most writes of an intent log that are replayed as one change";
+    REPLAY_KEEP "zil_replay_keep_max_bytes" Now Bytes 268_435_456 ANY,
+        "Most bytes of intent logs that are kept in memory from the check at import until they are replayed";
     PRIME_REPLAY "zil_replay_prime" Now Switch 1 SWITCH,
         "Whether what the replay of an intent log is going to read is read ahead of it, in parallel";
-    PRIME_MEMORY "zil_replay_prime_max_bytes" Now Bytes 67_108_864 (1_048_576, 1 << 40),
+    PRIME_MEMORY "zil_replay_prime_max_bytes" Now Bytes 268_435_456 (1_048_576, 1 << 40),
         "Most bytes of blocks that are read ahead of the replay of an intent log";
-    PRIME_THREADS "zil_replay_prime_threads" Now Count 64 (1, 1024),
+    PRIME_THREADS "zil_replay_prime_threads" Now Count 128 (1, 1024),
         "Most reads at once ahead of the replay of an intent log";
+    REPLAY_THREADS "zil_replay_threads" Now Count 8 (1, 1024),
+        "Most intent logs that are read, claimed and replayed at once";
 }

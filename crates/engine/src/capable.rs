@@ -9,11 +9,13 @@
 use super::task::EngineError;
 use cenote_dmu::ObjectSet;
 use cenote_dsl::Dataset;
-use cenote_dsl::zil::{self, End, Item};
+use cenote_dsl::tunables::REPLAY_KEEP;
+use cenote_dsl::zil::{self, End, Item, Kept};
 use cenote_format::dmu::ZilHeader;
 use cenote_format::zil::RawRecord;
 use cenote_pool::Pool;
 use cenote_pool::features::writable;
+use std::sync::Arc;
 
 /// Features that do no harm while nothing uses them. In use they ask for more than is done here:
 /// frees that a checkpoint or a removed vdev has to be told of.
@@ -39,14 +41,25 @@ fn in_use(name: &str) -> bool {
 }
 
 /// The intent logs of a pool, by heads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Logs {
     /// Nothing is left to be replayed.
     pub(super) finished: Vec<u64>,
-    /// Their blocks are in no space map yet.
-    pub(super) unclaimed: Vec<u64>,
-    /// Those to be replayed, claimed or not, with the names of their datasets.
-    pub(super) waiting: Vec<(u64, String)>,
+    /// Those to be replayed, claimed or not.
+    pub(super) waiting: Vec<Left>,
+    /// What was read of them.
+    pub(super) kept: Arc<Kept>,
+}
+
+/// An intent log that is to be replayed.
+#[derive(Debug, Clone)]
+pub(super) struct Left {
+    /// The dataset.
+    pub(super) ds_obj: u64,
+    /// Its name.
+    pub(super) name: String,
+    /// The log's header.
+    pub(super) header: ZilHeader,
 }
 
 /// Refuses a pool that cannot be written. Returns its intent logs.
@@ -83,7 +96,9 @@ pub(super) fn check_pool(pool: &Pool) -> Result<Logs, EngineError> {
 /// that was not claimed: its blocks would be overwritten.
 fn check_logs(pool: &Pool) -> Result<Logs, EngineError> {
     let dsl = pool.dsl();
-    let (mut waiting, mut seen, mut logs) = (vec![dsl.root()?], 0, Logs::default());
+    let kept = Arc::new(Kept::up_to(REPLAY_KEEP.get()));
+    let mut logs = Logs { finished: Vec::new(), waiting: Vec::new(), kept };
+    let (mut waiting, mut seen) = (vec![dsl.root()?], 0);
     while let Some(dataset) = waiting.pop() {
         seen += 1;
         if seen > MAX_DATASETS {
@@ -92,7 +107,7 @@ fn check_logs(pool: &Pool) -> Result<Logs, EngineError> {
         match dsl.open_objset(&dataset) {
             Ok(set) => {
                 let zil = &set.phys().zil;
-                match log_state(pool, &dataset, zil)? {
+                match log_state(pool, &dataset, zil, &logs.kept)? {
                     Log::Waiting if is_encrypted(pool, &dataset)? => {
                         if zil.claim_txg == 0 {
                             let what = format!("'{}': {UNREPLAYED}", dataset.name);
@@ -100,8 +115,8 @@ fn check_logs(pool: &Pool) -> Result<Logs, EngineError> {
                         }
                     }
                     Log::Waiting => {
-                        logs.unclaimed.extend((zil.claim_txg == 0).then_some(dataset.ds_obj));
-                        logs.waiting.push((dataset.ds_obj, dataset.name.clone()));
+                        let (ds_obj, name) = (dataset.ds_obj, dataset.name.clone());
+                        logs.waiting.push(Left { ds_obj, name, header: *zil });
                     }
                     Log::Finished => logs.finished.push(dataset.ds_obj),
                     Log::None | Log::Unreadable => {}
@@ -131,7 +146,12 @@ enum Log {
     Unreadable,
 }
 
-fn log_state(pool: &Pool, dataset: &Dataset, zil: &ZilHeader) -> Result<Log, EngineError> {
+fn log_state(
+    pool: &Pool,
+    dataset: &Dataset,
+    zil: &ZilHeader,
+    kept: &Kept,
+) -> Result<Log, EngineError> {
     if zil.log.is_hole() {
         return Ok(Log::None);
     }
@@ -143,7 +163,7 @@ fn log_state(pool: &Pool, dataset: &Dataset, zil: &ZilHeader) -> Result<Log, Eng
         0 => pool.uberblock().txg.saturating_add(1),
         txg => txg,
     };
-    let end = zil::walk(pool.store(), zil, &mut |item| {
+    let end = zil::walk_kept(pool.store(), zil, kept, &mut |item| {
         let news = |r: &RawRecord<'_>| r.txg >= since && r.seq > zil.replay_seq;
         !matches!(item, Item::Record(record) if news(&record))
     });
@@ -154,6 +174,30 @@ fn log_state(pool: &Pool, dataset: &Dataset, zil: &ZilHeader) -> Result<Log, Eng
         End::Unreadable | End::Complete => Ok(Log::Finished),
         End::Failed(e) => Err(EngineError::Read(e.into())),
     }
+}
+
+/// Names of the datasets of a pool that is not written to whose intent logs have changes that are not in the
+/// datasets. What cannot be read is left out.
+///
+/// # Errors
+/// The datasets cannot be listed.
+pub fn unreplayed(pool: &Pool) -> cenote_dmu::Result<Vec<String>> {
+    let dsl = pool.dsl();
+    let (mut waiting, mut seen, mut names) = (vec![dsl.root()?], 0, Vec::new());
+    while let Some(dataset) = waiting.pop() {
+        seen += 1;
+        if seen > MAX_DATASETS {
+            break;
+        }
+        let header = dsl.open_objset(&dataset).map(|set| set.phys().zil);
+        let state = header.map(|zil| log_state(pool, &dataset, &zil, &Kept::nothing()));
+        if let Ok(Ok(Log::Waiting)) = state {
+            names.push(dataset.name.clone());
+        }
+        waiting.extend(dsl.children(&dataset).unwrap_or_default());
+    }
+    names.sort_unstable();
+    Ok(names)
 }
 
 fn is_encrypted(pool: &Pool, dataset: &Dataset) -> Result<bool, EngineError> {
@@ -175,7 +219,7 @@ pub(super) fn check_dataset(
     if is_encrypted(pool, dataset)? {
         return unsupported("native encryption");
     }
-    match log_state(pool, dataset, &set.phys().zil)? {
+    match log_state(pool, dataset, &set.phys().zil, &Kept::nothing())? {
         Log::Waiting if !replaying => return unsupported(UNREPLAYED),
         Log::Unreadable => return unsupported(UNREADABLE),
         Log::None | Log::Finished | Log::Waiting => {}

@@ -107,9 +107,12 @@ pub mod tunables;
 mod verify;
 mod zil;
 
+pub use capable::unreplayed;
 pub use create_pool::CreateRequest;
 pub use figures::TxgFigures;
-pub use intent_log::NotReplayed;
+use intent_log::Unreplayed;
+pub use intent_log::progress::LogProgress;
+pub use intent_log::{NotReplayed, ReplayLog};
 pub use outage::OfflineError;
 pub use task::{EngineError, SpaceCheck, SyncContext};
 
@@ -157,6 +160,8 @@ pub struct EngineOptions {
     pub deterministic: bool,
     /// Where times, guids and salts come from.
     pub outside: Outside,
+    /// Told how far the replay of intent logs is, from the import on.
+    pub logs: Arc<LogProgress>,
 }
 
 impl EngineOptions {
@@ -212,8 +217,8 @@ pub struct Engine {
     shared: Arc<Shared>,
     core: Arc<Mutex<Core>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Heads whose intent logs are to be replayed, with their names.
-    unreplayed: Mutex<Vec<(u64, String)>>,
+    /// Intent logs that are to be replayed.
+    unreplayed: Mutex<Unreplayed>,
 }
 
 impl Engine {

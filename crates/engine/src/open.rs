@@ -13,7 +13,7 @@ use super::figures::History;
 use super::gate::Gate;
 use super::sync::Core;
 use super::task::{EngineError, Queue};
-use super::{Disk, Engine, EngineOptions, Shared, capable};
+use super::{Disk, Engine, EngineOptions, Shared, Unreplayed, capable};
 use crate::space_write::SpaceMaps;
 use cenote_dmu::write::OpenObjectSet;
 use cenote_dsl::write::deadlist::Keys;
@@ -110,12 +110,13 @@ impl Engine {
     /// Writes the first transaction group, which claims intent logs; those that are finished go. `last` is
     /// the group that the pool was in.
     pub(super) fn first(&self, logs: capable::Logs, last: u64) -> Result<(), EngineError> {
-        let capable::Logs { finished, unclaimed, waiting } = logs;
-        *self.unreplayed.lock() = waiting;
+        let capable::Logs { finished, waiting, kept } = logs;
+        let claims = self.read_logs(&waiting, &kept, last)?;
+        *self.unreplayed.lock() = Unreplayed { waiting, kept };
         let pool = self.pool();
         let newest = self.sync_task(move |context| {
             // Before anything is allocated.
-            let newest = context.claim_intent_logs(&unclaimed, last)?;
+            let newest = context.claim_intent_logs(claims)?;
             finished.iter().try_for_each(|ds_obj| context.destroy_intent_log(*ds_obj, last))?;
             context.note_moved_aux(&pool)?;
             Ok(newest)

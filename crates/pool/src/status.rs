@@ -8,10 +8,12 @@
 //! one.
 
 mod reason;
+mod replay;
 mod report;
 mod tree;
 
 pub use reason::{Reason, Texts};
+pub use replay::{ReplayStage, ReplayStatus};
 pub use report::ImportReport;
 pub use tree::{ConfigTree, NameStyle, VdevLine, state_name, vdev_name};
 
@@ -37,6 +39,8 @@ pub struct PoolStatus {
     pub scan: Option<ScanStatus>,
     /// The last removal of a vdev.
     pub removal: Option<RemovalStatus>,
+    /// The replay of intent logs that is under way; whoever imported the pool for writing fills it in.
+    pub replay: Option<ReplayStatus>,
     /// The pool's checkpoint.
     pub checkpoint: Option<CheckpointStatus>,
     /// The vdevs.
@@ -72,6 +76,7 @@ impl PoolStatus {
             reason,
             scan,
             removal: RemovalStatus::load(pool)?,
+            replay: None,
             checkpoint: CheckpointStatus::load(pool)?,
             tree,
             error_count,

@@ -51,7 +51,7 @@ mod versions;
 pub mod write;
 
 pub use arc::Access;
-pub use cenote_vdev::{declare_tunables, tunable};
+pub use cenote_vdev::{Priority, declare_tunables, tunable};
 pub use error::{BlockError, Bookmark};
 pub use notes::Notes;
 pub use pipeline::{Block, Store, StoreStats};

@@ -541,7 +541,7 @@ impl Store {
             })
             .collect();
         let tree = self.vdevs();
-        let priority = ahead.map_or(Priority::SyncRead, |_| Priority::AsyncRead);
+        let priority = ahead.map_or_else(Priority::of_reads, |_| Priority::AsyncRead);
         let mut results = tree.read_many_as(priority, &reads).into_iter();
         let mut finish = |request: &Wanted| {
             let (bp, at, key) = request;

@@ -32,6 +32,7 @@
 //! - A class with nothing issued may always issue, whatever its batch counts as, unless the device has
 //!   `zfs_vdev_max_active` requests.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -53,6 +54,8 @@ pub enum Priority {
     AsyncRead,
     /// Blocks of a transaction group.
     AsyncWrite,
+    /// Read ahead of the replay of an intent log. Many at once, because somebody waits for the last of them.
+    Replay,
     /// Scrub and resilver.
     Scrub,
     /// Copying from a vdev that is being removed.
@@ -63,8 +66,12 @@ pub enum Priority {
     Trim,
 }
 
+thread_local! {
+    static READS: Cell<Priority> = const { Cell::new(Priority::SyncRead) };
+}
+
 /// How many classes there are.
-pub const CLASSES: usize = 8;
+pub const CLASSES: usize = 9;
 
 impl Priority {
     /// All of them, the most urgent first.
@@ -73,11 +80,30 @@ impl Priority {
         Priority::SyncWrite,
         Priority::AsyncRead,
         Priority::AsyncWrite,
+        Priority::Replay,
         Priority::Scrub,
         Priority::Removal,
         Priority::Rebuild,
         Priority::Trim,
     ];
+
+    /// Has the calling thread's reads be of this class while `work` is done; without it they are
+    /// [`Priority::SyncRead`].
+    pub fn for_reads<T>(self, work: impl FnOnce() -> T) -> T {
+        struct Restore(Priority);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                READS.set(self.0);
+            }
+        }
+        let _restore = Restore(READS.replace(self));
+        work()
+    }
+
+    /// The class of the calling thread's reads.
+    pub fn of_reads() -> Priority {
+        READS.get()
+    }
 
     /// Its least and its most number of requests.
     fn limits(self) -> (usize, usize) {
@@ -94,6 +120,7 @@ impl Priority {
             Priority::AsyncWrite => {
                 (t::ASYNC_WRITE_MIN_ACTIVE.count(), t::ASYNC_WRITE_MAX_ACTIVE.count())
             }
+            Priority::Replay => (t::REPLAY_MIN_ACTIVE.count(), t::REPLAY_MAX_ACTIVE.count()),
             Priority::Scrub => (t::SCRUB_MIN_ACTIVE.count(), t::SCRUB_MAX_ACTIVE.count()),
             Priority::Removal => (t::REMOVAL_MIN_ACTIVE.count(), t::REMOVAL_MAX_ACTIVE.count()),
             Priority::Rebuild => (t::REBUILD_MIN_ACTIVE.count(), t::REBUILD_MAX_ACTIVE.count()),

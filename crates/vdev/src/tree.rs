@@ -229,10 +229,10 @@ impl VdevTree {
     /// those of each device in parallel to the others. Results are in the order of `reqs`; what they
     /// say of leaves is not counted yet.
     pub fn read_many(&self, reqs: &[BlockRead<'_>]) -> Vec<Outcome<Result<Abd, VdevError>>> {
-        self.read_many_as(Priority::SyncRead, reqs)
+        self.read_many_as(Priority::of_reads(), reqs)
     }
 
-    /// As [`VdevTree::read_many`], in another class than that of reads that somebody waits for.
+    /// As [`VdevTree::read_many`], in the class `priority`.
     pub fn read_many_as(
         &self,
         priority: Priority,

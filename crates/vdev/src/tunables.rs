@@ -43,6 +43,10 @@ declare_tunables! {
         "Most reads and writes of a removal that a device has at once";
     REMOVAL_MIN_ACTIVE "zfs_vdev_removal_min_active" Now Count 1 REQUESTS,
         "Least reads and writes of a removal that a device has at once, where it has the most that it may have";
+    REPLAY_MAX_ACTIVE "zfs_vdev_replay_read_max_active" Now Count 128 REQUESTS,
+        "Most reads ahead of the replay of intent logs that a device has at once";
+    REPLAY_MIN_ACTIVE "zfs_vdev_replay_read_min_active" Now Count 1 REQUESTS,
+        "Least reads ahead of the replay of intent logs that a device has at once, where it has the most that it may have";
     SCRUB_MAX_ACTIVE "zfs_vdev_scrub_max_active" Now Count 3 REQUESTS,
         "Most reads and writes of a scrub or resilver that a device has at once";
     SCRUB_MIN_ACTIVE "zfs_vdev_scrub_min_active" Now Count 1 REQUESTS,

@@ -1,5 +1,7 @@
 //! `zpool import`: what could be imported, and importing it.
 
+mod replay;
+
 use crate::cachefile::{self, Setting};
 use crate::context::Context;
 use crate::dispatch::Where;
@@ -10,7 +12,7 @@ use crate::zpool::create::refuse_unsupported;
 use crate::zpool::properties::find;
 use cenote_command::clock::ctime;
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
-use cenote_engine::{Engine, EngineOptions, NotReplayed};
+use cenote_engine::{Engine, EngineOptions};
 use cenote_pool::cachefile::CacheFile;
 use cenote_pool::history;
 use cenote_pool::host::system_hostid;
@@ -279,22 +281,6 @@ fn show(candidates: &[Candidate], ctx: &mut Context) -> Outcome {
 }
 
 /// Imports one pool and mounts its file systems. Ok(false): it failed, and why was said.
-/// Replays intent logs; says which could not be.
-fn replay_logs(engine: &Engine, ctx: &mut Context) -> Result<(), Stop> {
-    match cenote::contents::replay_logs(engine, &|_, _| true) {
-        Ok(failed) => {
-            for NotReplayed { name, why } in failed {
-                ctx.complain(format_args!(
-                    "intent log of '{name}' was not replayed: {why}\n\
-                     'zpool clear POOL {name}' gives up what is in it"
-                ));
-            }
-        }
-        Err(e) => ctx.complain(format_args!("intent logs were not replayed: {e}")),
-    }
-    Ok(())
-}
-
 fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result<bool, Stop> {
     let mut options = request.options.clone();
     options.new_name = request.names.get(1).cloned();
@@ -323,11 +309,13 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
     };
     // Looking how far a rewind would have to go changes nothing.
     options.readonly |= request.dry_run;
+    let engine = EngineOptions::default();
+    let logs = Arc::clone(&engine.logs);
     let opened = match options.readonly {
         true => Pool::import(candidate, &options).map(Opened::ReadOnly),
-        false => {
-            Engine::import(candidate, &options, EngineOptions::default()).map(Opened::Writable)
-        }
+        false => replay::watched(&logs, ctx, || {
+            Engine::import(candidate, &options, engine).map(Opened::Writable)
+        }),
     };
     let opened = match opened {
         Ok(opened) => opened,
@@ -356,8 +344,11 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
         ctx.complain(format_args!("cannot import '{}': pool already exists", candidate.name));
         return Ok(false);
     }
+    match imported.engine() {
+        Some(engine) => replay::run(engine, &logs, ctx),
+        None => replay::not_done(&imported.pool(), ctx),
+    }
     if let Some(engine) = imported.engine() {
-        replay_logs(engine, ctx)?;
         let noted = engine.sync_task(|context| {
             for what in ["open", "import"] {
                 let record = history::version(what, context.tx.txg, context.tx.now);

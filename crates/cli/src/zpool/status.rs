@@ -93,6 +93,8 @@ fn status_of(imported: &Imported, ctx: &mut Context) -> Option<(PoolStatus, bool
             return None;
         }
     };
+    let replay = imported.engine().and_then(|engine| engine.log_progress());
+    let status = PoolStatus { replay, ..status };
     let well = status.reason.is_healthy() && !imported.suspended();
     Some((status, well))
 }
@@ -182,7 +184,8 @@ fn print(imported: &Imported, s: &PoolStatus, show: &Show, ctx: &mut Context) ->
     let scan = s.scan.as_ref().map(|x| x.text(&time));
     let removal = s.removal.as_ref().map(|x| x.text(&time));
     let checkpoint = s.checkpoint.as_ref().map(|x| x.text(&time));
-    for lines in [scan, removal, checkpoint].into_iter().flatten() {
+    let replay = s.replay.as_ref().map(|x| format!("replay: {}", x.text()));
+    for lines in [scan, removal, checkpoint, replay].into_iter().flatten() {
         text += &format!("{lines}\n");
     }
     text += &config(&imported.pool(), &s.tree, show, &time);

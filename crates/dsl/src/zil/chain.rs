@@ -13,10 +13,11 @@
 //! lie within the used part of their block.
 
 use super::ahead::Ahead;
+use super::kept::{Kept, Parsed};
+use cenote_format::Bytes;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_format::zil::{ChainBlock, RawRecord, raw_records};
-use cenote_format::{ByteOrder, Bytes};
 use cenote_store::{Block, BlockError, Bookmark, Store};
 use std::sync::Arc;
 
@@ -56,6 +57,16 @@ pub fn bookmark(bp: &BlockPointer) -> Bookmark {
 
 /// Walks the log, calling `f` with each block and each record; `f` returns whether to go on.
 pub fn walk(store: &Arc<Store>, header: &ZilHeader, f: &mut dyn FnMut(Item<'_>) -> bool) -> End {
+    walk_kept(store, header, &Kept::nothing(), f)
+}
+
+/// As [`walk`], with blocks from `kept`, where what had to be read is kept.
+pub fn walk_kept(
+    store: &Arc<Store>,
+    header: &ZilHeader,
+    kept: &Kept,
+    f: &mut dyn FnMut(Item<'_>) -> bool,
+) -> End {
     let claimed = header.claim_txg != 0;
     let last_block = if claimed { header.claim_blk_seq } else { u64::MAX };
     let last_record = if claimed && header.flags & CLAIM_LR_SEQ_VALID != 0 {
@@ -64,7 +75,7 @@ pub fn walk(store: &Arc<Store>, header: &ZilHeader, f: &mut dyn FnMut(Item<'_>) 
         u64::MAX
     };
     let mut max_record = 0;
-    let mut ahead = Ahead::new(store);
+    let mut reader = Reader { store, ahead: Ahead::new(store), kept, claimed };
     let mut bp = header.log;
     while !bp.is_hole() {
         let seq = bp.checksum()[3];
@@ -77,21 +88,17 @@ pub fn walk(store: &Arc<Store>, header: &ZilHeader, f: &mut dyn FnMut(Item<'_>) 
         if max_record == last_record && seq == last_block {
             return End::Complete;
         }
-        let found = match ahead.take(&bp) {
-            Some(block) => Ok(decode(&bp, &block)),
-            None => read_block(store, &bp, claimed),
-        };
-        let (next, data, order) = match found {
+        let found = match reader.block(&bp) {
             Ok(Some(found)) => found,
             Ok(None) => return End::Unreadable,
             Err(failed) => return End::Failed(failed),
         };
-        let records = Bytes::new(&data, order, "intent log records");
+        let records = Bytes::new(&found.records, found.order, "intent log records");
         match walk_records(records, last_record, &mut max_record, f) {
             None => {}
             Some(end) => return end,
         }
-        bp = next;
+        bp = found.next;
     }
     End::Complete
 }
@@ -117,32 +124,49 @@ fn walk_records(
     None
 }
 
-/// The pointer to the next block, and the bytes of records with their byte order.
-type Read = (BlockPointer, Vec<u8>, ByteOrder);
-
-/// What is in block `bp`; `None` if the block is not what `bp` says. Nobody knows where a log ends that was
-/// not claimed: it is no error there.
-///
-/// Errors: a device failed.
-fn read_block(
-    store: &Arc<Store>,
-    bp: &BlockPointer,
+/// Where blocks come from.
+struct Reader<'a> {
+    store: &'a Arc<Store>,
+    ahead: Ahead<'a>,
+    kept: &'a Kept,
     claimed: bool,
-) -> Result<Option<Read>, BlockError> {
-    let block = match claimed {
-        true => store.read(bp, bookmark(bp)),
-        false => store.read_speculative(bp, bookmark(bp)),
-    };
-    match block {
-        Ok(block) => Ok(decode(bp, &block)),
-        Err(failed @ BlockError::Vdev { .. }) => Err(failed),
-        Err(_) => Ok(None),
+}
+
+impl Reader<'_> {
+    /// What is in block `bp`; `None` if the block is not what `bp` says.
+    ///
+    /// Errors: a device failed.
+    fn block(&mut self, bp: &BlockPointer) -> Result<Option<Arc<Parsed>>, BlockError> {
+        if let Some(block) = self.kept.find(bp) {
+            return Ok(Some(block));
+        }
+        let found = match self.ahead.take(bp) {
+            Some(block) => decode(bp, &block),
+            None => self.read(bp)?.and_then(|block| decode(bp, &block)),
+        };
+        let found = found.map(Arc::new);
+        found.iter().for_each(|block| self.kept.keep(block));
+        Ok(found)
+    }
+
+    /// Reads a block by itself. Nobody knows where a log ends that was not claimed: it is no error there.
+    fn read(&self, bp: &BlockPointer) -> Result<Option<Block>, BlockError> {
+        let block = match self.claimed {
+            true => self.store.read(bp, bookmark(bp)),
+            false => self.store.read_speculative(bp, bookmark(bp)),
+        };
+        match block {
+            Ok(block) => Ok(Some(block)),
+            Err(failed @ BlockError::Vdev { .. }) => Err(failed),
+            Err(_) => Ok(None),
+        }
     }
 }
 
-fn decode(bp: &BlockPointer, block: &Block) -> Option<Read> {
+fn decode(bp: &BlockPointer, block: &Block) -> Option<Parsed> {
     let data = block.data.bytes();
     let b = Bytes::new(&data, block.order, "intent log block");
     let ChainBlock { next, records } = ChainBlock::decode(bp, &b).ok()?;
-    Some((next, records.slice(0, records.len()).ok()?.to_vec(), block.order))
+    let records = records.slice(0, records.len()).ok()?.to_vec();
+    Some(Parsed { bp: *bp, next, records, order: block.order })
 }

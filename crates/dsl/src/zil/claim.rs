@@ -7,18 +7,26 @@
 //!
 //! Besides the blocks of the chain a log has the blocks that its `TX_WRITE` records point to
 //! (`zil_claim_write`). One that cannot be read ends the log: nobody was told that the write is
-//! stable, since the record is acknowledged only after its block was written.
+//! stable, since the record is acknowledged only after its block was written. Many of these blocks are read
+//! at once, while the walk goes on behind the first of them; if one is wrong, the claim goes back to where
+//! it was before its record ([`Mark`]).
 
-use super::chain::{CLAIM_LR_SEQ_VALID, End, Item, walk};
-use cenote_format::blkptr::BlockPointer;
+use super::chain::{CLAIM_LR_SEQ_VALID, End, Item, walk_kept};
+use super::kept::Kept;
+use super::parallel;
+use crate::tunables::PRIME_THREADS;
+use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::dmu::ZilHeader;
-use cenote_format::zil::RECORD_HEADER;
-use cenote_store::{BlockError, Bookmark, Store};
+use cenote_format::zil::{RECORD_HEADER, RawRecord};
+use cenote_store::{BlockError, Bookmark, Priority, Store};
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::OnceLock;
 
 /// Header flag: there is something to replay (`ZIL_REPLAY_NEEDED`).
 pub const REPLAY_NEEDED: u64 = 1;
+/// Most blocks that records point to and that are read at once.
+const AT_ONCE: usize = 1024;
 
 /// What is to be claimed of a log.
 #[derive(Debug, Clone)]
@@ -29,10 +37,46 @@ pub struct Claim {
     pub header: ZilHeader,
     /// Records that are claimed.
     pub records: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// How far a claim is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Mark {
+    /// Blocks that are to be allocated.
+    taken: usize,
+    /// Blocks of the chain, and the number of the last one.
+    blocks: u64,
+    block_seq: u64,
+    /// Records and their bytes, and the number of the last one.
+    records: u64,
+    bytes: u64,
+    record_seq: u64,
+}
+
+/// A block that a record points to.
+struct Pointed {
+    bp: BlockPointer,
+    at: Bookmark,
+    /// Where the claim was before the record.
+    before: Mark,
+    read: OnceLock<Result<(), BlockError>>,
+}
+
+struct Claiming<'a> {
+    store: &'a Arc<Store>,
+    objset: u64,
+    /// The first transaction group that is not on disk.
+    first: u64,
+    taken: Vec<BlockPointer>,
+    seen: HashSet<Dva>,
+    mark: Mark,
+    pending: Vec<Pointed>,
 }
 
 /// Finds what is to be claimed of a log without a claim. `first` is the first transaction group that is not
-/// on disk (`spa_min_claim_txg`).
+/// on disk (`spa_min_claim_txg`). What is read of the chain is kept in `kept`.
 ///
 /// # Errors
 /// A device failed: nobody knows how far the log goes.
@@ -41,52 +85,103 @@ pub fn claim(
     objset: u64,
     header: &ZilHeader,
     first: u64,
+    kept: &Kept,
 ) -> Result<Claim, BlockError> {
-    let (mut blocks, mut seen, mut failed) = (Vec::new(), HashSet::new(), None);
-    let (mut count, mut block_seq, mut records, mut record_seq) = (0u64, 0, 0u64, 0);
-    let mut take = |bp: &BlockPointer| {
-        let fresh = !bp.is_embedded() && bp.logical_birth() >= first;
-        if fresh && bp.dva(0).is_some_and(|dva| seen.insert(dva)) {
-            blocks.push(*bp);
-        }
-    };
-    let end = walk(store, header, &mut |item| match item {
+    let (taken, seen, mark, pending) = Default::default();
+    let mut claiming = Claiming { store, objset, first, taken, seen, mark, pending };
+    let mut verified = Ok(true);
+    let end = walk_kept(store, header, kept, &mut |item| match item {
         Item::Block(bp) => {
-            (count, block_seq) = (count + 1, bp.checksum()[3]);
-            take(bp);
+            claiming.block(bp);
             true
         }
         Item::Record(record) => {
-            if let Some(bp) = record.write_block() {
-                let object = record.data.u64(RECORD_HEADER).unwrap_or(0);
-                let at = Bookmark { objset, object, level: super::ZIL_LEVEL, blkid: 0 };
-                let fresh = bp.logical_birth() >= first;
-                match fresh.then(|| store.read_speculative(&bp, at)) {
-                    Some(Err(e @ BlockError::Vdev { .. })) => {
-                        failed = Some(e);
-                        return false;
-                    }
-                    Some(Err(_)) => return false,
-                    Some(Ok(_)) | None => take(&bp),
-                }
+            claiming.record(&record);
+            if claiming.pending.len() >= AT_ONCE {
+                verified = claiming.verify();
             }
-            (records, record_seq) = (records + 1, record.seq);
-            true
+            matches!(verified, Ok(true))
         }
     });
-    if let End::Failed(e) = end {
+    // What is wrong before the end of the walk ends the log before that.
+    if verified?
+        && claiming.verify()?
+        && let End::Failed(e) = end
+    {
         return Err(e);
     }
-    if let Some(e) = failed {
-        return Err(e);
+    Ok(claiming.done(header))
+}
+
+impl Claiming<'_> {
+    fn is_fresh(&self, bp: &BlockPointer) -> bool {
+        !bp.is_embedded() && bp.logical_birth() >= self.first
     }
-    let needed = if records > 0 || count > 1 { REPLAY_NEEDED } else { 0 };
-    let header = ZilHeader {
-        claim_txg: first,
-        claim_blk_seq: block_seq,
-        claim_lr_seq: record_seq,
-        flags: header.flags | needed | CLAIM_LR_SEQ_VALID,
-        ..*header
-    };
-    Ok(Claim { blocks, header, records })
+
+    /// Takes a block that is in no space map; whether it was not taken before.
+    fn take(&mut self, bp: &BlockPointer) -> bool {
+        let fresh = self.is_fresh(bp) && bp.dva(0).is_some_and(|dva| self.seen.insert(dva));
+        if fresh {
+            self.taken.push(*bp);
+            self.mark.taken += 1;
+        }
+        fresh
+    }
+
+    fn block(&mut self, bp: &BlockPointer) {
+        self.mark.blocks += 1;
+        self.mark.block_seq = bp.checksum()[3];
+        self.take(bp);
+    }
+
+    fn record(&mut self, record: &RawRecord<'_>) {
+        let before = self.mark;
+        if let Some(bp) = record.write_block()
+            && self.take(&bp)
+        {
+            let object = record.data.u64(RECORD_HEADER).unwrap_or(0);
+            let (objset, level) = (self.objset, super::ZIL_LEVEL);
+            let at = Bookmark { objset, object, level, blkid: 0 };
+            self.pending.push(Pointed { bp, at, before, read: OnceLock::new() });
+        }
+        self.mark.records += 1;
+        self.mark.bytes = self.mark.bytes.saturating_add(record.len);
+        self.mark.record_seq = record.seq;
+    }
+
+    /// Reads the blocks that wait for it. False: the log ends before one of them.
+    ///
+    /// Errors: a device failed.
+    fn verify(&mut self) -> Result<bool, BlockError> {
+        let pending = std::mem::take(&mut self.pending);
+        parallel::each(PRIME_THREADS.count(), &pending, |pointed| {
+            let read = || self.store.read_speculative(&pointed.bp, pointed.at).map(drop);
+            let _ = pointed.read.set(Priority::Replay.for_reads(read));
+        });
+        for pointed in pending {
+            match pointed.read.into_inner() {
+                Some(Ok(())) | None => {}
+                Some(Err(e @ BlockError::Vdev { .. })) => return Err(e),
+                Some(Err(_)) => {
+                    self.mark = pointed.before;
+                    self.taken.truncate(self.mark.taken);
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn done(self, header: &ZilHeader) -> Claim {
+        let Mark { blocks, block_seq, records, bytes, record_seq, .. } = self.mark;
+        let needed = if records > 0 || blocks > 1 { REPLAY_NEEDED } else { 0 };
+        let header = ZilHeader {
+            claim_txg: self.first,
+            claim_blk_seq: block_seq,
+            claim_lr_seq: record_seq,
+            flags: header.flags | needed | CLAIM_LR_SEQ_VALID,
+            ..*header
+        };
+        Claim { blocks: self.taken, header, records, bytes }
+    }
 }

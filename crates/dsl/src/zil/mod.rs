@@ -4,14 +4,18 @@
 //! |---|---|
 //! | [`chain`] | reading a log, block by block and record by record |
 //! | `ahead` | reading ahead where log blocks lie side by side |
+//! | [`kept`] | blocks that were read, for those who read them again |
 //! | [`mod@claim`] | what an import takes of a log that a crash left |
 
 mod ahead;
 pub mod chain;
 pub mod claim;
+pub mod kept;
+pub mod parallel;
 
-pub use chain::{End, Item, ZIL_LEVEL, bookmark, walk};
+pub use chain::{End, Item, ZIL_LEVEL, bookmark, walk, walk_kept};
 pub use claim::{Claim, claim};
+pub use kept::Kept;
 
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;

@@ -134,7 +134,7 @@ fn blocks_of_a_group_that_was_never_on_disk_are_not_freed() {
     for (_, _, header) in found {
         let birth = header.log.logical_birth();
         assert!(birth <= pool.uberblock().txg);
-        let freed = |last| allocated(pool.store(), &header, last);
+        let freed = |last| allocated(pool.store(), &header, last, &Kept::nothing());
         assert!(freed(birth).first() == Some(&header.log));
         assert!(freed(birth - 1).is_empty() && freed(0).is_empty());
     }

@@ -2,11 +2,13 @@
 //!
 //! # Idea
 //!
-//! The records of a claimed log are applied one after another, in the order in which they were written.
+//! The records of a claimed log are applied in the order in which they were written, while what those after
+//! them touch is read ([`feed`], [`prime`]).
 //! Each is one change of the live object set, which also notes the record's sequence number in the log's
 //! header (`zh_replay_seq`). So a record and the note that it was applied get on disk in the same
 //! transaction group, and a replay that a crash interrupts goes on where it was. What a record frees may
 //! take several changes; the note is made by the last of them, and those before it can be made again.
+//! Writes that follow one another are one change ([`apply`]).
 //!
 //! Records say what an operation came to, not what it was asked for: object numbers, modes and owners are
 //! taken as they are, and neither permissions nor properties such as `readonly` are asked again.
@@ -21,6 +23,8 @@
 //! - A record that cannot be applied ends the replay; nothing after it is applied. The header says how far
 //!   it came, and the log is kept.
 
+mod apply;
+mod feed;
 mod names;
 mod node;
 mod prime;
@@ -30,18 +34,18 @@ use crate::fs::FileSystem;
 use crate::volume::Volume;
 use crate::write::context::Cx;
 use crate::{Error, PrimaryCache, Result, Settings, Visibility};
+use apply::Applier;
 use cenote_dmu::live::{Cost, LiveObjectSet};
 use cenote_dmu::write::OpenObjectSet;
-use cenote_dsl::tunables::{PRIME_MEMORY, PRIME_REPLAY};
-use cenote_dsl::zil::{End, Item, ZIL_LEVEL, walk};
+use cenote_dsl::zil::{End, Kept, ZIL_LEVEL};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
-use cenote_format::zil::{Body, RawRecord, Record, Write, raw_records};
-use cenote_format::{ByteOrder, Bytes};
+use cenote_format::zil::{Body, Record, Write};
 use cenote_store::{Bookmark, Store};
-use prime::Batch;
+use feed::Feed;
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
 /// What a replay did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,13 +54,15 @@ pub struct Replayed {
     pub records: u64,
     /// Bytes of their changes of contents.
     pub bytes: u64,
+    /// Bytes of the records themselves.
+    pub logged: u64,
 }
 
 /// What a replay asks of its caller.
 pub trait Supervisor {
     /// Waits until the open transaction group is on disk; whether it is.
     fn sync(&self) -> bool;
-    /// Told after each record what was done so far. False ends the replay there; the log is kept, and a
+    /// Told after each change, which applies one record or several, what was done so far. False ends the replay there; the log is kept, and a
     /// replay goes on from there.
     fn go_on(&self, so_far: &Replayed) -> bool;
 }
@@ -74,7 +80,8 @@ struct Replay<'a> {
     target: Target,
 }
 
-/// Replays the claimed intent log of `live`, which nobody else uses. `settings` are those of the file system.
+/// Replays the claimed intent log of `live`, which nobody else uses. `settings` are those of the file system;
+/// what was read of the log before is in `kept`.
 ///
 /// # Errors
 /// A record that cannot be applied; its number is in the message. A log that cannot be read up to its end.
@@ -83,9 +90,10 @@ pub fn replay(
     live: &Arc<LiveObjectSet>,
     settings: Settings,
     supervisor: &dyn Supervisor,
+    kept: &Kept,
 ) -> Result<Replayed> {
     let base = live.base();
-    let (header, store) = (base.phys().zil, base.store().clone());
+    let store = base.store().clone();
     let target = match base.phys().kind {
         ObjsetType::Zfs => {
             // Lists are extended attributes here: their records say what becomes of them.
@@ -98,38 +106,37 @@ pub fn replay(
         ObjsetType::Zvol => Target::Volume(Volume::open_live(live.clone())?),
         kind => return Err(Error::Unsupported(format!("an intent log of {kind:?}"))),
     };
-    let replay = Replay { live, store: store.clone(), target };
-    let mut state = Progress {
-        replay,
-        supervisor,
-        done: Replayed::default(),
-        pending: Pending::default(),
-        stopped: false,
-    };
-    let mut failed = None;
-    let end = walk(&store, &header, &mut |item| {
-        let Item::Record(raw) = item else { return true };
-        if raw.txg < header.claim_txg || raw.seq <= header.replay_seq {
-            return true;
-        }
-        match state.take(&raw) {
-            Ok(go_on) => go_on,
-            Err(e) => {
-                failed = Some(e);
-                false
+    let replay = Replay { live, store, target };
+    let done = Replayed::default();
+    let mut applier = Applier { replay, supervisor, done, stopped: false };
+    let (send, receive) = sync_channel(1);
+    let feed = Feed::new(&base, send);
+    let (applied, end) = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("zil-feed".into());
+        let feeding = thread.spawn_scoped(scope, || feed.run(kept));
+        let feeding =
+            feeding.map_err(|e| Error::Invalid(format!("no thread for a replay: {e}")))?;
+        let mut applied = Ok(());
+        for batch in &receive {
+            applied = applier.apply(&batch);
+            if applied.is_err() || applier.stopped {
+                break;
             }
         }
-    });
-    if failed.is_none() && !matches!(end, End::Stopped) {
-        failed = state.apply().err();
+        drop(receive);
+        let end =
+            feeding.join().map_err(|_| Error::Invalid("internal error (see the log)".into()))?;
+        Ok::<_, Error>((applied, end))
+    })?;
+    applied?;
+    if applier.stopped {
+        return Err(interrupted());
     }
-    match (failed, end) {
-        (Some(e), _) => Err(e),
-        (None, End::Complete) if state.stopped => Err(interrupted()),
-        (None, End::Complete) => Ok(state.done),
-        (None, End::Stopped) => Err(interrupted()),
-        (None, End::Failed(e)) => Err(cenote_dmu::Error::from(e).into()),
-        (None, End::Unreadable) => {
+    match end {
+        End::Complete => Ok(applier.done),
+        End::Stopped => Err(interrupted()),
+        End::Failed(e) => Err(cenote_dmu::Error::from(e).into()),
+        End::Unreadable => {
             Err(Error::Invalid("what was claimed of the intent log cannot be read".into()))
         }
     }
@@ -137,76 +144,6 @@ pub fn replay(
 
 fn interrupted() -> Error {
     Error::Invalid("the replay was interrupted".into())
-}
-
-/// Records that wait until what they touch is read.
-#[derive(Default)]
-struct Pending {
-    /// Bytes of each.
-    records: Vec<Vec<u8>>,
-    bytes: u64,
-    batch: Batch,
-}
-
-/// A replay under way.
-struct Progress<'a> {
-    replay: Replay<'a>,
-    supervisor: &'a dyn Supervisor,
-    done: Replayed,
-    pending: Pending,
-    /// The supervisor ended it.
-    stopped: bool,
-}
-
-impl Progress<'_> {
-    /// Takes in one more record; false if the supervisor ended the replay.
-    fn take(&mut self, raw: &RawRecord<'_>) -> Result<bool> {
-        let record = Record::decode(raw).map_err(|e| cannot(raw, &Error::decode(0)(e)))?;
-        if !PRIME_REPLAY.is_on() || raw.data.order() != ByteOrder::Little {
-            self.apply()?;
-            return Ok(!self.stopped && self.one(raw)?);
-        }
-        let bytes = raw.data.slice(0, raw.data.len()).map_err(Error::decode(0))?;
-        self.pending.records.push(bytes.to_vec());
-        self.pending.bytes = self.pending.bytes.saturating_add(raw.len);
-        self.pending.batch.add(&record);
-        let size = self.pending.bytes.saturating_add(self.pending.batch.bytes());
-        if size >= PRIME_MEMORY.get() {
-            self.apply()?;
-        }
-        Ok(!self.stopped)
-    }
-
-    /// Reads what the pending records touch, and applies them.
-    fn apply(&mut self) -> Result<()> {
-        let Pending { records, batch, .. } = std::mem::take(&mut self.pending);
-        batch.read(&self.replay.live.base());
-        for bytes in records {
-            for raw in raw_records(Bytes::new(&bytes, ByteOrder::Little, "intent log record")) {
-                if self.stopped || !self.one(&raw.map_err(Error::decode(0))?)? {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Applies a record; false if the supervisor ends the replay after it.
-    fn one(&mut self, raw: &RawRecord<'_>) -> Result<bool> {
-        let record = Record::decode(raw).map_err(|e| cannot(raw, &Error::decode(0)(e)))?;
-        let again = |e| if self.supervisor.sync() { self.replay.record(&record) } else { Err(e) };
-        let bytes = self.replay.record(&record).or_else(again).map_err(|e| cannot(raw, &e))?;
-        (self.done.records, self.done.bytes) = (self.done.records + 1, self.done.bytes + bytes);
-        self.stopped = !self.supervisor.go_on(&self.done);
-        Ok(!self.stopped)
-    }
-}
-
-fn cannot(raw: &RawRecord<'_>, why: &Error) -> Error {
-    let (kind, seq) = (raw.kind, raw.seq);
-    Error::Invalid(format!(
-        "record {seq} of the intent log, of type {kind}, cannot be replayed: {why}"
-    ))
 }
 
 /// Notes in the header that the record `seq` is applied (`zil_replaying`).
@@ -231,6 +168,26 @@ impl FileSystem {
 }
 
 impl Replay<'_> {
+    /// What a write of data in its record may cost.
+    fn cost_of(&self, write: &Write<'_>) -> Cost {
+        let data = write.data.unwrap_or_default();
+        match &self.target {
+            Target::Files(fs) => fs.cost_of_replay(write.object, write.offset, data),
+            Target::Volume(volume) => self.cost_of_put(volume, write.offset, data.len() as u64),
+        }
+    }
+
+    /// Applies these writes, whose data is in their records, as one change; the numbers of the records
+    /// are beside them.
+    fn writes(&self, writes: &[(u64, Write<'_>)]) -> Result<()> {
+        let write = writes.iter().map(|(_, write)| self.cost_of(write).write);
+        let cost = Cost { write: write.fold(0, u64::saturating_add), objects: 0, frees: false };
+        match &self.target {
+            Target::Files(fs) => fs.replay_writes(cost, writes),
+            Target::Volume(volume) => self.puts(volume, cost, writes),
+        }
+    }
+
     /// Applies a record; returns the bytes of contents that it has.
     fn record(&self, record: &Record<'_>) -> Result<u64> {
         let seq = record.seq;

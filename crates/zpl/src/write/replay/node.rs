@@ -75,6 +75,32 @@ impl FileSystem {
         })
     }
 
+    /// Several `TX_WRITE` with data as one change; the numbers of the records are beside them.
+    pub(super) fn replay_writes(&self, cost: Cost, writes: &[(u64, zil::Write<'_>)]) -> Result<()> {
+        let mut objects: Vec<u64> = writes.iter().map(|(_, write)| write.object).collect();
+        objects.sort_unstable();
+        objects.dedup();
+        let last = writes.last().map_or(0, |(seq, _)| *seq);
+        self.replay_change(last, cost, |cx| {
+            for ino in &objects {
+                let mut node = NodeMut::load(cx, *ino)?;
+                let before = node.required(cx, ZplAttr::Size)?;
+                let mut size = before;
+                let its = writes.iter().filter(|(_, write)| write.object == *ino);
+                for write in its.map(|(_, write)| write) {
+                    put(cx, *ino, size, write.offset, write.data.unwrap_or_default())?;
+                    size = size.max(write.offset.saturating_add(write.length));
+                }
+                if size > before {
+                    node.set(cx, ZplAttr::Size, &[size])?;
+                }
+                node.modified(cx)?;
+                node.store(cx)?;
+            }
+            Ok(())
+        })
+    }
+
     /// `TX_WRITE2` (`zfs_replay_write2`): the file is `size` bytes long at least.
     pub(super) fn replay_extend(&self, seq: u64, ino: u64, size: u64) -> Result<()> {
         self.replay_change(seq, ATTRIBUTES, |cx| {

@@ -13,13 +13,12 @@ use crate::dir::entry_object;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::zap::Zap;
 use cenote_dsl::tunables::PRIME_THREADS;
-use cenote_dsl::zil::ZIL_LEVEL;
+use cenote_dsl::zil::{ZIL_LEVEL, parallel};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::zil::{Body, Record};
-use cenote_store::{Bookmark, Store};
-use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use cenote_store::{Bookmark, Priority, Store};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a record is going to read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -34,6 +33,10 @@ enum Touch {
     Logged(BlockPointer),
 }
 
+/// No block is smaller than this, in most objects.
+const UNIT: u64 = 4096;
+/// Most objects whose block sizes are remembered.
+const MOST_SIZES: usize = 1 << 16;
 /// Bytes that a block counts for as long as its size is not known.
 const GUESS: u64 = 128 << 10;
 
@@ -44,9 +47,28 @@ pub(super) struct Batch {
     seen: HashSet<Touch>,
     /// Bytes of data, as far as can be told.
     bytes: u64,
+    /// Block sizes of objects, as far as they are known.
+    sizes: HashMap<u64, u64>,
+    /// Those that reading told.
+    told: Mutex<HashMap<u64, u64>>,
 }
 
 impl Batch {
+    /// Takes what it has, and begins the next one.
+    pub(super) fn next(&mut self) -> Batch {
+        let sizes = self.sizes.clone();
+        std::mem::replace(self, Batch { sizes, ..Batch::default() })
+    }
+
+    /// Takes over what reading `other` told of objects.
+    pub(super) fn learn(&mut self, other: &Batch) {
+        let told = std::mem::take(&mut *other.told.lock().unwrap_or_else(PoisonError::into_inner));
+        if self.sizes.len() >= MOST_SIZES {
+            self.sizes.clear();
+        }
+        self.sizes.extend(told);
+    }
+
     /// Bytes of data that are going to be read, as far as can be told.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
@@ -55,7 +77,7 @@ impl Batch {
     fn touch(&mut self, touch: Touch) {
         let bytes = match &touch {
             Touch::Object(_) | Touch::Name(..) => 4096,
-            Touch::Block(..) => GUESS,
+            Touch::Block(object, _) => self.sizes.get(object).copied().unwrap_or(GUESS),
             Touch::Logged(bp) => bp.lsize(),
         };
         if self.seen.insert(touch.clone()) {
@@ -72,8 +94,9 @@ impl Batch {
     /// The blocks at both ends of a range, which may be overwritten in part.
     fn range(&mut self, object: u64, offset: u64, length: u64) {
         self.touch(Touch::Object(object));
+        let size = self.sizes.get(&object).copied().unwrap_or(UNIT).max(UNIT);
         for at in [offset, offset.saturating_add(length.saturating_sub(1))] {
-            self.touch(Touch::Block(object, at / 4096 * 4096));
+            self.touch(Touch::Block(object, at / size * size));
         }
     }
 
@@ -115,33 +138,27 @@ impl Batch {
     }
 
     /// Reads all of it, and returns when it is read.
-    pub(super) fn read(&self, base: &Arc<ObjectSet>) {
-        let next = AtomicUsize::new(0);
-        let work = || {
-            while let Some(touch) = self.touches.get(next.fetch_add(1, Ordering::Relaxed)) {
-                // Nobody is blamed for what is wrong here.
-                let ((), _) = Store::attempt(|| read(base, touch).unwrap_or(()));
-            }
-        };
-        let threads = PRIME_THREADS.count().min(self.touches.len());
-        std::thread::scope(|scope| {
-            for _ in 1..threads {
-                let started = std::thread::Builder::new().name("zil-prime".into());
-                if started.spawn_scoped(scope, work).is_err() {
-                    break;
-                }
-            }
-            work();
+    pub(super) fn read(&mut self, base: &Arc<ObjectSet>) {
+        let class = Priority::of_reads();
+        parallel::each(PRIME_THREADS.count(), &self.touches, |touch| {
+            // Nobody is blamed for what is wrong here.
+            let read = || Store::attempt(|| read(base, touch, &self.told).unwrap_or(()));
+            let ((), _) = class.for_reads(read);
         });
     }
 }
 
-fn read(base: &Arc<ObjectSet>, touch: &Touch) -> cenote_dmu::Result<()> {
+fn read(
+    base: &Arc<ObjectSet>,
+    touch: &Touch,
+    told: &Mutex<HashMap<u64, u64>>,
+) -> cenote_dmu::Result<()> {
     match touch {
         Touch::Object(number) => base.object(*number)?.spill().map(drop),
         Touch::Block(number, at) => {
             let object = base.object(*number)?;
             let size = object.dnode().block_size.max(1);
+            told.lock().unwrap_or_else(PoisonError::into_inner).insert(*number, size);
             object.block(at / size).map(drop)
         }
         Touch::Name(dir, name) => {

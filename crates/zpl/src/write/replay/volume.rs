@@ -5,7 +5,7 @@ use crate::volume::{DATA, Volume};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
 use cenote_dmu::write::OpenObjectSet;
-use cenote_format::zil::{Body, Record};
+use cenote_format::zil::{Body, Record, Write};
 
 impl Replay<'_> {
     pub(super) fn to_volume(&self, volume: &Volume, record: &Record<'_>) -> Result<u64> {
@@ -31,14 +31,34 @@ impl Replay<'_> {
         }
     }
 
+    pub(super) fn cost_of_put(&self, volume: &Volume, at: u64, len: u64) -> Cost {
+        let write = self.live.cost_of_blocks(at, len, volume.block_size());
+        Cost { write, objects: 0, frees: false }
+    }
+
     fn put(&self, volume: &Volume, seq: u64, at: u64, data: &[u8]) -> Result<u64> {
-        // A block may reach beyond the end of the volume.
-        let room = usize::try_from(volume.size().saturating_sub(at)).unwrap_or(usize::MAX);
-        let data = data.get(..room.min(data.len())).unwrap_or_default();
-        let write = self.live.cost_of_blocks(at, data.len() as u64, volume.block_size());
-        let cost = Cost { write, objects: 0, frees: false };
+        let data = inside(volume, at, data);
+        let cost = self.cost_of_put(volume, at, data.len() as u64);
         self.change(seq, cost, |os| Ok(os.write(DATA, at, data)?))?;
         Ok(data.len() as u64)
+    }
+
+    /// Several writes as one change; the numbers of the records are beside them.
+    pub(super) fn puts(
+        &self,
+        volume: &Volume,
+        cost: Cost,
+        writes: &[(u64, Write<'_>)],
+    ) -> Result<()> {
+        let last = writes.last().map_or(0, |(seq, _)| *seq);
+        let write = |os: &mut OpenObjectSet| {
+            for (_, write) in writes {
+                let data = inside(volume, write.offset, write.data.unwrap_or_default());
+                os.write(DATA, write.offset, data)?;
+            }
+            Ok(())
+        };
+        self.change(last, cost, write).map(drop)
     }
 
     fn change(
@@ -52,4 +72,10 @@ impl Replay<'_> {
             f(os).map(|()| 0)
         })
     }
+}
+
+/// What of `data` at byte `at` is within the volume: a block may reach beyond its end.
+fn inside<'d>(volume: &Volume, at: u64, data: &'d [u8]) -> &'d [u8] {
+    let room = usize::try_from(volume.size().saturating_sub(at)).unwrap_or(usize::MAX);
+    data.get(..room.min(data.len())).unwrap_or_default()
 }
