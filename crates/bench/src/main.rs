@@ -4,7 +4,7 @@
 //!
 //! `cenote-bench spacemap`: see [`spacemap`].
 //!
-//! `cenote-bench zil`: see [`zil`].
+//! `cenote-bench zil`: see [`zil`]; `cenote-bench replay`: see [`replay`].
 //!
 //! `cenote-bench read`: reads through the library, beside the raw device file and beside OpenZFS's
 //! own engine, in one run.
@@ -24,6 +24,7 @@ mod measure;
 mod mounted;
 mod noise;
 mod read;
+mod replay;
 mod report;
 mod spacemap;
 mod write;
@@ -54,6 +55,8 @@ enum What {
     Spacemap(spacemap::SpaceMapArgs),
     /// Synchronous writes: the intent log beside the device's file system.
     Zil(zil::ZilArgs),
+    /// Importing a pool with a long intent log, on devices that answer late.
+    Replay(replay::ReplayArgs),
     /// The part of `spacemap` that measures this software once.
     #[command(hide = true)]
     SpacemapOurs(spacemap::OursArgs),
@@ -179,6 +182,7 @@ fn main() -> anyhow::Result<()> {
         What::Read(args) => read::run(&args),
         What::Write(args) => write_rows(&args),
         What::Alloc(args) => alloc::run(&args),
+        What::Replay(args) => replay::run(&args),
         What::Zil(args) => zil::run(&args),
         What::Spacemap(args) => spacemap::run(&args),
         What::SpacemapOurs(args) => spacemap::run_ours(&args),

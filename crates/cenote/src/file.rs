@@ -74,9 +74,11 @@ impl File {
         Ok(handle.fs()?.allocate(handle.ino(), offset, len, Allocate::PunchHole)?)
     }
 
-    /// Waits until all changes of the file system are on disk.
+    /// Waits until the changes of the file so far are stable: on disk, or in the intent log. Names of files, in all
+    /// of the file system, are stable then, too.
     pub fn sync(&self) -> Result<()> {
-        self.writable()?.set().sync()
+        let handle = self.writable()?;
+        handle.set().sync_file(handle.ino())
     }
 
     /// Start of the next data at or after `offset`; `None`: only a hole is left.

@@ -137,6 +137,11 @@ impl LiveSet {
         Ok(self.engine.commit(self.id)?)
     }
 
+    /// Waits until the changes of a file so far are stable, with all names.
+    pub(crate) fn sync_file(&self, ino: u64) -> Result<()> {
+        Ok(self.engine.commit_objects(self.id, &[ino])?)
+    }
+
     /// Whether a file has handles.
     pub(crate) fn in_use(&self, ino: u64) -> bool {
         self.files.lock().contains_key(&ino)

@@ -33,7 +33,7 @@ use super::policy::Policy;
 use super::quota::{self, Answer};
 use super::room::{self, Reserved, Room, Write};
 use super::task::EngineError;
-use super::zil::{Log, Suspended, Suspension};
+use super::zil::{self, Log, Scope, Suspended, Suspension};
 use super::{Shared, capable, space};
 use ahash::HashMap;
 use cenote_dmu::ObjectSet;
@@ -360,7 +360,8 @@ fn load(
     let closed = AtomicBool::new(false);
     let readers = shared.disk.allocator.readers().clone();
     let least_block = room::least_block(shared.disk.tree());
-    let log = Log::new(ds_obj, &base.phys().zil, shared.datasets.logs.clone());
+    let sa_xattrs = zil::may_have_sa_xattrs(&view, &dataset)?;
+    let log = Log::new(ds_obj, &base.phys().zil, shared.datasets.logs.clone(), sa_xattrs);
     let door = Arc::new(Door { shared: Arc::downgrade(shared), readers, least_block, closed, log });
     Ok((LiveObjectSet::new(OpenObjectSet::open(base)?, door.clone()), door))
 }
@@ -499,11 +500,11 @@ impl Datasets {
         left.txg = 0;
     }
 
-    /// Waits until all that was changed in an open dataset is stable.
-    pub fn commit(&self, shared: &Shared, ds_obj: u64) -> Result<(), WriteError> {
+    /// Waits until what was changed in an open dataset is stable, as far as `scope` goes.
+    pub fn commit(&self, shared: &Shared, ds_obj: u64, scope: Scope<'_>) -> Result<(), WriteError> {
         let found = self.open.lock().sets.get(&ds_obj).cloned();
         match found {
-            Some((live, door)) => door.log.commit(shared, &live),
+            Some((live, door)) => door.log.commit(shared, &live, scope),
             // It was closed, which put all of it on disk.
             None => shared.gate.wait_synced(),
         }
@@ -531,6 +532,13 @@ impl Datasets {
     fn with_logs(&self) -> Vec<(Arc<LiveObjectSet>, Arc<Door>)> {
         let open = self.open.lock();
         open.sets.values().filter(|(_, door)| door.log.is_in_use()).cloned().collect()
+    }
+
+    /// Whether the log of an open dataset is written from this group on, and may not have extended
+    /// attributes yet.
+    pub fn lacks_sa_xattrs(&self, ds_obj: u64) -> bool {
+        let door = self.open.lock().sets.get(&ds_obj).map(|(_, door)| door.clone());
+        door.is_some_and(|door| door.log.lacks_sa_xattrs())
     }
 
     /// What group `txg`, which is being written, does to the log of an open dataset ([`Log::sync`]).

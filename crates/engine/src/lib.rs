@@ -136,6 +136,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use sync::Core;
 use task::Queue;
+use zil::Scope;
 
 /// Passes after which a sync has failed.
 pub const MAX_PASSES: u32 = 64;
@@ -280,7 +281,16 @@ impl Engine {
     /// # Errors
     /// The pool is suspended.
     pub fn commit(&self, ds_obj: u64) -> Result<(), EngineError> {
-        Ok(self.shared.datasets.commit(&self.shared, ds_obj)?)
+        Ok(self.shared.datasets.commit(&self.shared, ds_obj, Scope::All)?)
+    }
+
+    /// Waits until everything that was changed so far in `objects` of the dataset `ds_obj`, which is open for
+    /// writing, is stable, with the names that lead to them.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn commit_objects(&self, ds_obj: u64, objects: &[u64]) -> Result<(), EngineError> {
+        Ok(self.shared.datasets.commit(&self.shared, ds_obj, Scope::Objects(objects))?)
     }
 
     /// Runs `change` in syncing context and waits until its transaction group is on disk.

@@ -236,6 +236,11 @@ impl Core {
                 deadlists: Some(&mut self.deadlists),
                 ..Tx::new(&mut self.mos, txg, &shared.disk.outside, &sizes)
             };
+            if set.synced().phys().kind == cenote_format::dmu::ObjsetType::Zfs
+                && shared.datasets.lacks_sa_xattrs(live.id())
+            {
+                super::zil::activate_sa_xattrs(&mut tx, live.id())?;
+            }
             accounting::sync_dataset(&mut tx, set, live.id(), &sink)?;
             self.frees = tx.frees;
         }

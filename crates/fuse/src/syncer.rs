@@ -9,8 +9,9 @@ use cenote_zpl::Error;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Waits until all changes of a file system so far are on disk.
-pub type SyncHook = Arc<dyn Fn() -> Result<(), Error> + Send + Sync>;
+/// Waits until the changes of a file system so far are on disk: those of these objects with all names, or, with
+/// `None`, all.
+pub type SyncHook = Arc<dyn Fn(Option<&[u64]>) -> Result<(), Error> + Send + Sync>;
 
 /// The `sync` property.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -31,9 +32,17 @@ const REST: Duration = Duration::from_secs(10);
 /// What is to be done when changes are on disk, or could not be written.
 type Answer = Box<dyn FnOnce(&Result<(), Error>) + Send>;
 
+/// Who waits.
+struct Waiter {
+    hook: SyncHook,
+    /// The object that it waits for; `None`: all.
+    object: Option<u64>,
+    answer: Answer,
+}
+
 #[derive(Default)]
 struct Queue {
-    waiting: Vec<(SyncHook, Answer)>,
+    waiting: Vec<Waiter>,
     running: bool,
     closed: bool,
 }
@@ -51,10 +60,12 @@ pub(crate) struct Syncer {
 }
 
 impl Syncer {
-    /// Calls `answer`, from another thread, once everything that changed before is on disk.
+    /// Calls `answer`, from another thread, once everything that changed before is on disk; with `object`,
+    /// everything of that object, and all names.
     pub(crate) fn wait(
         &self,
         hook: &SyncHook,
+        object: Option<u64>,
         answer: impl FnOnce(&Result<(), Error>) + Send + 'static,
     ) {
         let mut queue = self.shared.lock();
@@ -66,11 +77,11 @@ impl Syncer {
                 Err(e) => {
                     drop(queue);
                     tracing::warn!("no thread to wait for syncs: {e}");
-                    return answer(&hook());
+                    return answer(&hook(object.as_ref().map(std::slice::from_ref)));
                 }
             }
         }
-        queue.waiting.push((hook.clone(), Box::new(answer)));
+        queue.waiting.push(Waiter { hook: hook.clone(), object, answer: Box::new(answer) });
         self.shared.more.notify_one();
     }
 }
@@ -91,19 +102,20 @@ impl Shared {
     fn run(&self) {
         while let Some(mut batch) = self.next() {
             // The file systems of one mount wait one after another.
-            while let Some((hook, _)) = batch.first() {
+            while let Some(Waiter { hook, .. }) = batch.first() {
                 let hook = hook.clone();
                 let (same, others): (Vec<_>, Vec<_>) =
-                    batch.into_iter().partition(|(h, _)| Arc::ptr_eq(h, &hook));
-                let result = hook();
-                same.into_iter().for_each(|(_, answer)| answer(&result));
+                    batch.into_iter().partition(|waiter| Arc::ptr_eq(&waiter.hook, &hook));
+                let objects: Option<Vec<u64>> = same.iter().map(|waiter| waiter.object).collect();
+                let result = hook(objects.as_deref());
+                same.into_iter().for_each(|waiter| (waiter.answer)(&result));
                 batch = others;
             }
         }
     }
 
     /// All that wait; `None` when there will be no more, or were none for [`REST`].
-    fn next(&self) -> Option<Vec<(SyncHook, Answer)>> {
+    fn next(&self) -> Option<Vec<Waiter>> {
         let mut queue = self.lock();
         while queue.waiting.is_empty() {
             if queue.closed {
@@ -131,23 +143,25 @@ mod tests {
     fn those_who_wait_together_cost_one_sync() {
         let syncs = Arc::new(AtomicUsize::new(0));
         let counted = syncs.clone();
-        let slow: SyncHook = Arc::new(move || {
+        let slow: SyncHook = Arc::new(move |objects| {
+            let objects = objects.unwrap();
+            assert!(objects.iter().all(|object| *object < 20));
             counted.fetch_add(1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(50));
             Ok(())
         });
-        let failing: SyncHook = Arc::new(|| Err(Error::Invalid("no".into())));
+        let failing: SyncHook = Arc::new(|_| Err(Error::Invalid("no".into())));
         let syncer = Syncer::default();
         let (tx, rx) = mpsc::channel();
         for i in 0..21 {
             let tx = tx.clone();
             let hook = if i == 20 { &failing } else { &slow };
-            syncer.wait(hook, move |r| tx.send((i, r.is_ok())).unwrap());
+            syncer.wait(hook, Some(i), move |r| tx.send((i, r.is_ok())).unwrap());
         }
         drop((tx, syncer));
         let mut answers: Vec<_> = rx.iter().collect();
         answers.sort_unstable();
-        let want: Vec<_> = (0..21).map(|i| (i, i != 20)).collect();
+        let want: Vec<(u64, bool)> = (0..21).map(|i| (i, i != 20)).collect();
         assert_eq!(answers, want);
         assert!(syncs.load(Ordering::SeqCst) <= 2);
     }

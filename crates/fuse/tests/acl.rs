@@ -43,7 +43,7 @@ fn readable(users: [u32; 2]) -> [bool; 2] {
         snapshots: None,
         snapdir: SnapDir::Hidden,
         space: Arc::new(Space::default),
-        sync: Arc::new(|| Ok(())),
+        sync: Arc::new(|_| Ok(())),
         sync_policy: SyncPolicy::Standard,
         setuid: false,
         devices: false,

@@ -203,6 +203,18 @@ impl Store {
         self.unpacked(bp, at, key, physical).inspect_err(|e| self.remember(e))
     }
 
+    /// Has the ARC hold a block that somebody is going to read, in the class of the calling thread's
+    /// reads. It is not unpacked.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn warm(&self, bp: &BlockPointer, at: Bookmark) -> Result<(), BlockError> {
+        match self.start(bp, at)? {
+            Start::Done(_) => Ok(()),
+            Start::Device(key) => self.physical(bp, at, key).map(drop),
+        }
+    }
+
     /// Reads a block for a change that must not wait for a device ([`held`]): from what it holds or
     /// from the caches.
     fn read_held(&self, bp: &BlockPointer, at: Bookmark) -> Result<Block, BlockError> {

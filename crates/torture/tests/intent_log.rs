@@ -14,7 +14,10 @@ use cenote_torture::live::driver::Seed;
 use cenote_torture::live::lab::{Logs, Shape, disks, judge, lab};
 use cenote_torture::live::side_by_side;
 use cenote_torture::long;
-use cenote_zpl::{FileSystem, NewNode, NodeKind, RenameFlags, SetAttr, SetXattr, Settings};
+use cenote_zpl::{
+    Allocate, FileSystem, NewNode, NodeKind, RenameFlags, SetAttr, SetXattr, Settings, Visibility,
+    flags,
+};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -26,8 +29,44 @@ const SHAPES: [Shape; 3] = [
     Shape { redundancy: Redundancy::RaidZ(1), disks: 3, ashift: 12, size: 64 << 20 },
 ];
 
-/// Names and what the files hold; `None`: a directory.
-type Tree = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+/// What a file or directory is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    /// What a file holds; `None`: a directory.
+    content: Option<Vec<u8>>,
+    mode: u32,
+    owner: u32,
+    flags: u64,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+/// By names.
+type Tree = BTreeMap<Vec<u8>, Seen>;
+
+/// Whether extended attributes are system attributes, and POSIX ACLs are on.
+fn settings(xattr_sa: bool) -> Settings {
+    let usual = Settings::default();
+    Settings { xattr_sa, visibility: Visibility { posix_acl: true, ..usual.visibility }, ..usual }
+}
+
+/// A list that gives user 7 something, besides what the mode says.
+fn acl(mode: u32) -> Vec<u8> {
+    let entries = [
+        (1, mode >> 6 & 7, u32::MAX),
+        (2, 5, 7),
+        (4, 4, u32::MAX),
+        (0x10, mode >> 3 & 7, u32::MAX),
+        (0x20, mode & 7, u32::MAX),
+    ];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        list.extend((tag as u16).to_le_bytes());
+        list.extend((perm as u16).to_le_bytes());
+        list.extend(id.to_le_bytes());
+    }
+    list
+}
+const ACCESS: &[u8] = b"system.posix_acl_access";
 
 /// A pool that is worked with.
 struct World {
@@ -46,58 +85,147 @@ impl World {
         self.fs.lookup(self.fs.root(), name).unwrap()
     }
 
+    fn seen(&mut self, name: &[u8]) -> &mut Seen {
+        self.tree.get_mut(name).unwrap()
+    }
+
     fn write(&mut self, name: &[u8], most: usize) {
         let offset = self.rng.random_range(0..6000);
         let len = self.rng.random_range(1..=most);
         let data: Vec<u8> = (0..len).map(|_| self.rng.random()).collect();
         self.fs.write(self.ino(name), offset as u64, &data, false).unwrap();
-        let Some(Some(content)) = self.tree.get_mut(name) else { return };
+        let Some(content) = &mut self.seen(name).content else { return };
         content.resize(content.len().max(offset + len), 0);
         content[offset..offset + len].copy_from_slice(&data);
+    }
+
+    fn create(&mut self, name: Vec<u8>) {
+        let is_dir = self.rng.random_bool(0.2);
+        let kind = if is_dir { NodeKind::Dir } else { NodeKind::File };
+        let (mode, umask, uid, gid) = (0o644, 0, 1, 2);
+        let node = NewNode { kind, mode, umask, uid, gid, keep_setgid: true };
+        self.fs.create(self.fs.root(), &name, &node).unwrap();
+        let content = if is_dir { None } else { Some(Vec::new()) };
+        let (flags, xattrs) = (0, BTreeMap::new());
+        self.tree.insert(name, Seen { content, mode, owner: uid, flags, xattrs });
+    }
+
+    fn rename(&mut self, name: &[u8]) {
+        let (root, to) = (self.fs.root(), self.name());
+        if to != name && self.tree.get(&to).is_none_or(|there| there.content.is_some()) {
+            let flags = RenameFlags::default();
+            self.fs.rename(root, name, root, &to, flags, &|_| false).unwrap();
+            let seen = self.tree.remove(name).unwrap();
+            self.tree.insert(to, seen);
+        }
+    }
+
+    /// Changes attributes.
+    fn set(&mut self, name: &[u8]) {
+        let ino = self.ino(name);
+        let mut set = SetAttr::default();
+        match self.rng.random_range(0..4) {
+            0 if self.seen(name).content.is_some() => {
+                let size = self.rng.random_range(0..9000);
+                set.size = Some(size);
+                self.seen(name).content.as_mut().unwrap().resize(size as usize, 0);
+            }
+            1 => {
+                let flags = [0, flags::NO_DUMP][self.rng.random_range(0..2)];
+                set.flags = Some(flags);
+                self.seen(name).flags = flags;
+            }
+            2 => {
+                let owner = self.rng.random_range(1..5);
+                set.uid = Some(owner);
+                self.seen(name).owner = owner;
+            }
+            _ => {
+                let mode = 0o600 | self.rng.random_range(0..0o100);
+                set.mode = Some(mode);
+                let seen = self.seen(name);
+                seen.mode = mode;
+                if seen.xattrs.contains_key(ACCESS) {
+                    seen.xattrs.insert(ACCESS.to_vec(), acl(mode));
+                }
+            }
+        }
+        self.fs.setattr(ino, &set).unwrap();
+    }
+
+    /// Changes extended attributes and lists.
+    fn xattr(&mut self, name: &[u8]) {
+        let ino = self.ino(name);
+        if self.rng.random_bool(0.3) {
+            let list = acl(self.seen(name).mode);
+            self.fs.set_xattr(ino, ACCESS, &list, SetXattr::default()).unwrap();
+            self.seen(name).xattrs.insert(ACCESS.to_vec(), list);
+            return;
+        }
+        let key = format!("user.{}", self.rng.random_range(0..3)).into_bytes();
+        if self.seen(name).xattrs.contains_key(&key) && self.rng.random_bool(0.4) {
+            self.fs.remove_xattr(ino, &key).unwrap();
+            self.seen(name).xattrs.remove(&key);
+            return;
+        }
+        // The larger ones do not fit among the system attributes.
+        let most = if self.rng.random_bool(0.2) { 60_000 } else { 300 };
+        let value = vec![self.rng.random(); self.rng.random_range(1..most)];
+        self.fs.set_xattr(ino, &key, &value, SetXattr::default()).unwrap();
+        self.seen(name).xattrs.insert(key, value);
+    }
+
+    fn allocate(&mut self, name: &[u8]) {
+        let (offset, len) = (self.rng.random_range(0..6000), self.rng.random_range(1..6000));
+        let all = [Allocate::Extend, Allocate::Zero, Allocate::ZeroKeepSize, Allocate::PunchHole];
+        let what = all[self.rng.random_range(0..all.len())];
+        self.fs.allocate(self.ino(name), offset, len, what).unwrap();
+        let content = self.seen(name).content.as_mut().unwrap();
+        let end = (offset + len) as usize;
+        if matches!(what, Allocate::Extend | Allocate::Zero) {
+            content.resize(content.len().max(end), 0);
+        }
+        if what != Allocate::Extend {
+            let end = end.min(content.len());
+            content[end.min(offset as usize)..end].fill(0);
+        }
+    }
+
+    /// A file without a name, which gets one or not.
+    fn nameless(&mut self, name: Vec<u8>) {
+        let (mode, umask, uid, gid) = (0o600, 0, 3, 2);
+        let node = NewNode { kind: NodeKind::File, mode, umask, uid, gid, keep_setgid: true };
+        let root = self.fs.root();
+        let ino = self.fs.tmpfile(root, &node).unwrap().ino;
+        self.fs.write(ino, 0, b"nameless", false).unwrap();
+        if self.rng.random_bool(0.5) {
+            self.fs.link(ino, root, &name).unwrap();
+            let content = Some(b"nameless".to_vec());
+            let (flags, xattrs) = (0, BTreeMap::new());
+            self.tree.insert(name, Seen { content, mode, owner: uid, flags, xattrs });
+        }
     }
 
     /// Makes a change.
     fn change(&mut self, large: bool) {
         let (root, name) = (self.fs.root(), self.name());
-        match self.tree.get(&name).cloned() {
-            None => {
-                let is_dir = self.rng.random_bool(0.2);
-                let kind = if is_dir { NodeKind::Dir } else { NodeKind::File };
-                let (mode, umask, uid, gid) = (0o644, 0, 1, 2);
-                let node = NewNode { kind, mode, umask, uid, gid, keep_setgid: true };
-                self.fs.create(root, &name, &node).unwrap();
-                self.tree.insert(name, if is_dir { None } else { Some(Vec::new()) });
-            }
-            Some(None) => {
+        let what = self.rng.random_range(0..16);
+        match self.tree.get(&name).map(|seen| seen.content.is_some()) {
+            None if what == 0 => self.nameless(name),
+            None => self.create(name),
+            Some(_) if what < 2 => self.set(&name),
+            Some(_) if what < 4 => self.xattr(&name),
+            Some(false) => {
                 self.fs.rmdir(root, &name, &|_| false).unwrap();
                 self.tree.remove(&name);
             }
-            Some(Some(content)) => match self.rng.random_range(0..12) {
-                0 => {
+            Some(true) => match what {
+                4 => {
                     self.fs.unlink(root, &name, &|_| false).unwrap();
                     self.tree.remove(&name);
                 }
-                1 | 2 => {
-                    let to = self.name();
-                    if to != name && self.tree.get(&to) != Some(&None) {
-                        let flags = RenameFlags::default();
-                        self.fs.rename(root, &name, root, &to, flags, &|_| false).unwrap();
-                        self.tree.remove(&name);
-                        self.tree.insert(to, Some(content));
-                    }
-                }
-                3 => {
-                    let size = self.rng.random_range(0..9000);
-                    let set = SetAttr { size: Some(size), ..SetAttr::default() };
-                    self.fs.setattr(self.ino(&name), &set).unwrap();
-                    self.tree.get_mut(&name).unwrap().as_mut().unwrap().resize(size as usize, 0);
-                }
-                4 => {
-                    // No record says this: the commit waits for the transaction group.
-                    let value = [self.rng.random::<u8>()];
-                    let how = SetXattr::default();
-                    self.fs.set_xattr(self.ino(&name), b"user.a", &value, how).unwrap();
-                }
+                5 | 6 => self.rename(&name),
+                7 | 8 => self.allocate(&name),
                 _ => self.write(&name, if large { 150_000 } else { 2000 }),
             },
         }
@@ -132,15 +260,20 @@ fn look(fs: &FileSystem) -> Tree {
             assert_eq!(fs.read(entry.ino, 0, &mut data).unwrap(), data.len());
             data
         });
-        tree.insert(entry.name.clone(), content);
+        let names = fs.listxattr(entry.ino).unwrap().into_iter();
+        let value = |name: &[u8]| fs.getxattr(entry.ino, name).unwrap().unwrap();
+        let xattrs = names.map(|name| (name.clone(), value(&name))).collect();
+        let (mode, owner, flags) =
+            (attr.mode as u32 & 0o7777, attr.uid, attr.flags & flags::NO_DUMP);
+        tree.insert(entry.name.clone(), Seen { content, mode, owner, flags, xattrs });
     }
     tree
 }
 
 /// The file system of the root dataset.
-fn root(engine: &Engine) -> Arc<FileSystem> {
+fn root(engine: &Engine, xattr_sa: bool) -> Arc<FileSystem> {
     let dataset = engine.pool().dsl().root().unwrap();
-    FileSystem::open_live(engine.live(dataset.ds_obj).unwrap(), Settings::default()).unwrap()
+    FileSystem::open_live(engine.live(dataset.ds_obj).unwrap(), settings(xattr_sa)).unwrap()
 }
 
 /// What was done, and what there was at each commit, with the number of operations until then.
@@ -159,7 +292,7 @@ fn tell(seed: u64, shape: &Shape, steps: usize) -> Story {
     let engine = lab.create_with(shape, Logs::On).unwrap();
     engine.sync().unwrap();
     let (rng, tree) = (SmallRng::seed_from_u64(seed), Tree::new());
-    let mut world = World { rng, fs: root(&engine), engine, tree };
+    let mut world = World { rng, fs: root(&engine, seed % 2 == 0), engine, tree };
     let begun = journal.len();
     let mut states = vec![(begun, Tree::new())];
     for _ in 0..steps {
@@ -192,11 +325,11 @@ fn survive(story: &Story, shape: &Shape, point: &Point) -> usize {
     };
     let failed = cenote::contents::replay_logs(&engine, &count).unwrap();
     assert_eq!(failed, [], "{shape:?}");
-    let tree = look(&root(&engine));
+    let tree = look(&root(&engine, true));
     let states = story.states.iter().skip(last).take(2);
     let names = |tree: &Tree| -> Vec<(String, Option<usize>)> {
         let name = |n: &[u8]| String::from_utf8_lossy(n).into_owned();
-        tree.iter().map(|(n, c)| (name(n), c.as_ref().map(Vec::len))).collect()
+        tree.iter().map(|(n, c)| (name(n), c.content.as_ref().map(Vec::len))).collect()
     };
     let good: Vec<_> = states.clone().map(|(_, tree)| names(tree)).collect();
     assert!(
@@ -248,7 +381,7 @@ fn openzfs_reads_the_records() {
     let shape = &SHAPES[0];
     let disks = disks(&vec![Image::new(shape.size); shape.disks], None);
     let engine = lab(&disks).create_with(shape, Logs::On).unwrap();
-    let fs = root(&engine);
+    let fs = root(&engine, true);
     let (root, id) = (fs.root(), fs.objset().id());
     let node = |kind| NewNode { kind, mode: 0o640, umask: 0, uid: 5, gid: 6, keep_setgid: true };
     let create = |name: &[u8], kind| fs.create(root, name, &node(kind)).unwrap().ino;

@@ -22,12 +22,16 @@ pub(super) fn space_of(opened: &Opened, id: u64, record_size: u64) -> SpaceHook 
     })
 }
 
-/// Waits until what was changed in the dataset is stable.
+/// Waits until what was changed in the dataset, or in some of its objects, is stable.
 pub(super) fn sync_of(opened: &Opened, id: u64) -> SyncHook {
     let engine = opened.engine().cloned();
-    Arc::new(move || {
+    Arc::new(move |objects| {
         let Some(engine) = &engine else { return Ok(()) };
-        engine.commit(id).map_err(|e| match e {
+        let done = match objects {
+            Some(objects) => engine.commit_objects(id, objects),
+            None => engine.commit(id),
+        };
+        done.map_err(|e| match e {
             EngineError::Read(e) => e.into(),
             e => cenote_dmu::write::WriteError::Suspended(e.to_string()).into(),
         })

@@ -17,8 +17,8 @@ pub enum Itx {
     Record {
         /// The record.
         bytes: Vec<u8>,
-        /// The object that it creates.
-        creates: Option<u64>,
+        /// What it is about.
+        about: About,
     },
     /// A `TX_WRITE` whose data is read when it is written (`WR_NEED_COPY`).
     Write {
@@ -29,11 +29,44 @@ pub enum Itx {
         /// Bytes.
         length: u64,
     },
+    /// No record, but the object has a number from now on that may have been another's.
+    Created(u64),
+    /// A part of the change that no record says: the change is unlogged.
+    Unlogged,
+}
+
+/// What a record is about, which says when it has to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum About {
+    /// Names: it is written with every commit (`itx_sync`).
+    Names,
+    /// A new object with its name. As [`About::Names`].
+    New(u64),
+    /// A name of this object changes: what waits of the object is written before it.
+    Renamed(u64),
+    /// One object: it is written when that is committed (an entry of `i_async_tree`).
+    Object(u64),
 }
 
 /// The records that describe a change; `None`: it is unlogged, and stable when its transaction group is on
 /// disk.
 pub type Intent = Option<Vec<Itx>>;
+
+fn about(body: &Body<'_>) -> About {
+    match body {
+        Body::Create(create) => About::New(create.new.object),
+        Body::Write(write) | Body::Write2(write) => About::Object(write.object),
+        Body::SetAttr(set) => About::Object(set.object),
+        Body::Truncate { object, .. }
+        | Body::AclV0 { object, .. }
+        | Body::Acl { object, .. }
+        | Body::SetSaXattr { object, .. }
+        | Body::CloneRange { object, .. } => About::Object(*object),
+        Body::Remove { .. } | Body::Rmdir { .. } | Body::Link { .. } | Body::Rename(_) => {
+            About::Names
+        }
+    }
+}
 
 impl OpenObjectSet {
     fn itxs(&mut self) -> &mut Vec<Itx> {
@@ -45,13 +78,22 @@ impl OpenObjectSet {
     /// # Errors
     /// The record has no place in the format.
     pub fn log(&mut self, body: Body<'_>) -> Result<()> {
-        let creates = match &body {
-            Body::Create(create) => Some(create.new.object),
-            _ => None,
-        };
+        let about = about(&body);
+        self.log_about(body, about)
+    }
+
+    /// As [`OpenObjectSet::log`], for a renaming of `object`.
+    ///
+    /// # Errors
+    /// The record has no place in the format.
+    pub fn log_rename(&mut self, body: Body<'_>, object: u64) -> Result<()> {
+        self.log_about(body, About::Renamed(object))
+    }
+
+    fn log_about(&mut self, body: Body<'_>, about: About) -> Result<()> {
         let record = Record { txg: 0, seq: 0, ignore_case: false, body };
         let bytes = record.encode()?;
-        self.itxs().push(Itx::Record { bytes, creates });
+        self.itxs().push(Itx::Record { bytes, about });
         Ok(())
     }
 
@@ -60,13 +102,23 @@ impl OpenObjectSet {
         self.itxs().push(Itx::Write { object, offset, length });
     }
 
+    /// The change that is being made makes `object`, which does not have to survive a crash.
+    pub fn log_created(&mut self, object: u64) {
+        self.itxs().push(Itx::Created(object));
+    }
+
     /// Nothing of the change that is being made has to survive a crash.
     pub fn log_nothing(&mut self) {
         self.itxs();
     }
 
+    /// A part of the change that is being made is said by no record.
+    pub fn log_cannot(&mut self) {
+        self.itxs().push(Itx::Unlogged);
+    }
+
     /// What was logged since this was called last.
     pub(crate) fn take_intent(&mut self) -> Intent {
-        std::mem::take(&mut self.intent)
+        std::mem::take(&mut self.intent).filter(|itxs| !itxs.contains(&Itx::Unlogged))
     }
 }

@@ -1,4 +1,9 @@
-//! What is to be logged, in the order of the changes (`itxg_t`, `itx_t`).
+//! What is to be logged (`itxg_t`, `itx_t`).
+//!
+//! Records about names are written with the next commit, in the order of the changes. Those about one object
+//! wait until that object is committed, or gets another name: they are *pulled* behind what the next commit
+//! writes already. So a commit of one file writes its own changes and the names, and not what others
+//! wrote to other files. A record about an object that is gone by then is passed over when it is replayed.
 //!
 //! Itxs are kept until their transaction group is on disk or they are taken to be written. More than
 //! [`MAX_BYTES`] are not kept: the changes count as unlogged then.
@@ -7,9 +12,9 @@ use ahash::HashMap;
 use cenote_dmu::Error;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::WriteError;
-use cenote_dmu::write::intent::{Intent, Itx};
+use cenote_dmu::write::intent::{About, Intent, Itx};
 use cenote_format::blkptr::BlockPointer;
-use cenote_format::zil::{Body, Record, Write};
+use cenote_format::zil::{Body, Record, Write, kind};
 use std::collections::VecDeque;
 
 /// Most bytes of itxs that are kept.
@@ -30,14 +35,28 @@ pub(super) struct Queued {
 /// Changes of a dataset that are not on disk.
 #[derive(Default)]
 pub(super) struct Itxs {
-    waiting: VecDeque<Queued>,
+    /// What the next commit writes, whatever it is of (`i_sync_list`).
+    next_commit: VecDeque<Queued>,
+    /// What is written when its object is committed (`i_async_tree`), by objects.
+    objects: HashMap<u64, Vec<Queued>>,
     bytes: u64,
     /// Number of the next change.
-    next: u64,
+    change: u64,
+    /// How many itxs, and changes that are unlogged, were ever to be written by the next commit.
+    queued: u64,
     /// Youngest group with an unlogged change.
     unlogged: u64,
     /// Objects that were created in groups that are not on disk: group and number of the change.
     created: HashMap<u64, (u64, u64)>,
+}
+
+/// What a commit is of.
+#[derive(Clone, Copy)]
+pub(crate) enum Scope<'a> {
+    /// All changes of the dataset.
+    All,
+    /// Names, and all changes of these objects.
+    Objects(&'a [u64]),
 }
 
 /// What is written at once.
@@ -47,68 +66,118 @@ pub(super) struct Batch {
     pub unlogged: bool,
     /// Bytes of all records.
     pub bytes: u64,
-    /// Number of the first change that is not among them.
-    pub next: u64,
+    /// How far the queue is written with it.
+    pub end: u64,
 }
 
 fn size(itx: &Itx) -> u64 {
     match itx {
         Itx::Record { bytes, .. } => ITX.saturating_add(bytes.len() as u64),
-        Itx::Write { .. } => ITX,
+        Itx::Write { .. } | Itx::Created(_) | Itx::Unlogged => ITX,
     }
 }
 
-impl Itxs {
-    /// Number of the next change.
-    pub fn next(&self) -> u64 {
-        self.next
-    }
+/// Whether the record is of the type `TX_SETSAXATTR`.
+fn sets_sa_xattr(itx: &Itx) -> bool {
+    let Itx::Record { bytes, .. } = itx else { return false };
+    bytes.first_chunk::<8>().is_some_and(|kind| u64::from_le_bytes(*kind) == kind::TX_SETSAXATTR)
+}
 
-    /// A change was made in group `txg`.
-    pub fn note(&mut self, txg: u64, intent: Intent) {
-        let Some(itxs) = intent else {
-            self.next += 1;
-            self.unlogged = self.unlogged.max(txg);
-            return;
-        };
-        if itxs.is_empty() {
-            return;
-        }
-        let change = self.next;
-        self.next += 1;
+impl Itxs {
+    /// A change was made in group `txg`. `sa_xattrs`: the log may have records of extended attributes among
+    /// the system attributes.
+    pub fn note(&mut self, txg: u64, intent: Intent, sa_xattrs: bool) {
+        let intent = intent.filter(|itxs| sa_xattrs || !itxs.iter().any(sets_sa_xattr));
+        let Some(itxs) = intent else { return self.miss(txg) };
+        let change = self.change;
+        self.change += 1;
         for itx in itxs {
-            if let Itx::Record { creates: Some(object), .. } = &itx {
-                self.created.insert(*object, (txg, change));
+            let (object, pulls) = match &itx {
+                Itx::Record { about: About::Object(object), .. } => (Some(*object), None),
+                Itx::Record { about: About::Renamed(object), .. } => (None, Some(*object)),
+                Itx::Record { about: About::New(object), .. } | Itx::Created(object) => {
+                    self.created.insert(*object, (txg, change));
+                    (None, None)
+                }
+                Itx::Write { object, .. } => (Some(*object), None),
+                Itx::Record { about: About::Names, .. } | Itx::Unlogged => (None, None),
+            };
+            if matches!(itx, Itx::Created(_)) {
+                continue;
             }
             self.bytes = self.bytes.saturating_add(size(&itx));
-            self.waiting.push_back(Queued { txg, change, itx });
+            // What a name leads to is stable before the name is.
+            pulls.into_iter().for_each(|object| self.pull(object));
+            let queued = Queued { txg, change, itx };
+            match object {
+                Some(object) => self.objects.entry(object).or_default().push(queued),
+                None => self.queue([queued]),
+            }
         }
         if self.bytes > MAX_BYTES {
-            self.waiting.clear();
-            (self.bytes, self.unlogged) = (0, self.unlogged.max(txg));
+            (self.next_commit, self.objects) = Default::default();
+            self.bytes = 0;
+            self.miss(txg);
         }
+    }
+
+    /// A change is unlogged.
+    fn miss(&mut self, txg: u64) {
+        self.change += 1;
+        self.queued += 1;
+        self.unlogged = self.unlogged.max(txg);
+    }
+
+    fn queue(&mut self, itxs: impl IntoIterator<Item = Queued>) {
+        let before = self.next_commit.len();
+        self.next_commit.extend(itxs);
+        self.queued += (self.next_commit.len() - before) as u64;
+    }
+
+    /// The next commit writes what waits of `object` (`zil_async_to_sync`).
+    fn pull(&mut self, object: u64) {
+        let its = self.objects.remove(&object).unwrap_or_default();
+        self.queue(its);
+    }
+
+    /// The next commit writes all of `scope`. Returns how far the queue has to be written for that.
+    pub fn want(&mut self, scope: Scope<'_>) -> u64 {
+        match scope {
+            Scope::Objects(objects) => objects.iter().for_each(|object| self.pull(*object)),
+            Scope::All => {
+                let mut all: Vec<_> = self.objects.drain().flat_map(|(_, its)| its).collect();
+                all.sort_by_key(|queued| queued.change);
+                self.queue(all);
+            }
+        }
+        self.queued
     }
 
     /// Group `txg` is on disk (`zil_itxg_clean`).
     pub fn forget(&mut self, txg: u64) {
-        while let Some(first) = self.waiting.front().filter(|first| first.txg <= txg) {
-            self.bytes = self.bytes.saturating_sub(size(&first.itx));
-            self.waiting.pop_front();
-        }
+        self.next_commit.retain(|queued| queued.txg > txg);
+        self.objects.retain(|_, its| {
+            its.retain(|queued| queued.txg > txg);
+            !its.is_empty()
+        });
+        let all = self.next_commit.iter().chain(self.objects.values().flatten());
+        self.bytes = all.map(|queued| size(&queued.itx)).fold(0, u64::saturating_add);
         self.created.retain(|_, (of, _)| *of > txg);
     }
 
-    /// Takes all that waits; `synced` is the last group on disk.
+    /// Takes what the next commit writes; `synced` is the last group on disk.
     pub fn take(&mut self, synced: u64) -> Batch {
-        self.bytes = 0;
-        let waiting = std::mem::take(&mut self.waiting);
+        let waiting = std::mem::take(&mut self.next_commit);
+        let taken = waiting.iter().map(|queued| size(&queued.itx)).fold(0, u64::saturating_add);
+        self.bytes = self.bytes.saturating_sub(taken);
         let itxs: Vec<Queued> = waiting.into_iter().filter(|q| q.txg > synced).collect();
         let data = |queued: &Queued| match &queued.itx {
             Itx::Record { bytes, .. } => bytes.len() as u64,
             Itx::Write { length, .. } => *length,
+            Itx::Created(_) | Itx::Unlogged => 0,
         };
         let bytes = itxs.iter().map(data).fold(0, u64::saturating_add);
-        Batch { itxs, unlogged: self.unlogged > synced, bytes, next: self.next }
+        Batch { itxs, unlogged: self.unlogged > synced, bytes, end: self.queued }
     }
 
     /// Whether there is an unlogged change that is not on disk; `synced` is the last group that is.
@@ -147,6 +216,7 @@ pub(super) fn records(
                 continue;
             }
             Itx::Write { object, offset, length } => (*object, *offset, *length),
+            Itx::Created(_) | Itx::Unlogged => continue,
         };
         let mut done = 0;
         while done < length {
@@ -174,59 +244,4 @@ pub(super) fn records(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn write(length: u64) -> Intent {
-        Some(vec![Itx::Write { object: 7, offset: 0, length }])
-    }
-
-    fn create(object: u64, bytes: usize) -> Intent {
-        Some(vec![Itx::Record { bytes: vec![0; bytes], creates: Some(object) }])
-    }
-
-    #[test]
-    fn what_is_on_disk_is_not_logged() {
-        let mut itxs = Itxs::default();
-        itxs.note(4, write(10));
-        itxs.note(5, write(20));
-        itxs.note(5, Some(Vec::new()));
-        assert_eq!(itxs.next(), 2);
-        itxs.forget(4);
-        let batch = itxs.take(4);
-        assert_eq!((batch.itxs.len(), batch.bytes, batch.next, batch.unlogged), (1, 20, 2, false));
-        assert!(itxs.take(4).itxs.is_empty());
-    }
-
-    #[test]
-    fn an_unlogged_change_counts_until_its_group_is_on_disk() {
-        let mut itxs = Itxs::default();
-        itxs.note(4, None);
-        itxs.note(5, write(1));
-        assert!(itxs.take(3).unlogged);
-        // Also for those that follow it.
-        itxs.note(5, write(1));
-        assert!(itxs.take(3).unlogged && !itxs.take(4).unlogged);
-    }
-
-    #[test]
-    fn more_than_is_kept_is_unlogged() {
-        let mut itxs = Itxs::default();
-        itxs.note(4, create(1, usize::try_from(MAX_BYTES).unwrap()));
-        let batch = itxs.take(3);
-        assert!(batch.itxs.is_empty() && batch.unlogged);
-        assert_eq!(batch.next, 1);
-    }
-
-    #[test]
-    fn a_number_is_reused_from_its_creation_on() {
-        let mut itxs = Itxs::default();
-        itxs.note(4, write(1));
-        itxs.note(5, create(7, 100));
-        itxs.note(5, write(1));
-        assert!(itxs.is_reused(7, 0) && !itxs.is_reused(7, 1) && !itxs.is_reused(7, 2));
-        assert!(!itxs.is_reused(8, 0));
-        itxs.forget(5);
-        assert!(!itxs.is_reused(7, 0));
-    }
-}
+mod tests;

@@ -2,11 +2,12 @@
 //!
 //! # Idea
 //!
-//! Every change leaves *itxs*, in the order in which changes are made ([`itxs`]). Nobody writes them, unless
-//! somebody asks for what was changed to be stable ([`Log::commit`], `zil_commit`): then all itxs of the
-//! dataset whose transaction groups are not on disk become records in log blocks. A commit holds
-//! the lock `committed`. Commits that come meanwhile wait for it. The next one writes the changes of all of
-//! them. So any number of threads share few writes and flushes.
+//! Every change leaves *itxs* ([`itxs`]). Nobody writes them, unless
+//! somebody asks for what was changed to be stable ([`Log::commit`], `zil_commit`): then the itxs of the
+//! objects that are asked for, and all those about names, become records in log blocks, if their transaction
+//! groups are not on disk. A commit holds
+//! the lock `committed`. Commits that come meanwhile queue their itxs and wait for it. The next one writes
+//! the changes of all of them. So any number of threads share few writes and flushes.
 //!
 //! # The chain ([`chain`])
 //!
@@ -39,8 +40,8 @@
 //!
 //! # Invariants
 //!
-//! - Records in the chain are in the order of the changes. Whatever is in the log, all earlier changes of
-//!   the dataset are in it, too, or on disk.
+//! - Records about names are in the chain in the order of the changes, and so are those of one object. Whatever
+//!   is in the log, all earlier changes of names and of the same object are in it, too, or on disk.
 //! - A block is freed in the group in which it was allocated at the earliest.
 //! - Who holds `chain` waits for no transaction group. The sync thread takes `chain` and `itxs` only.
 
@@ -52,13 +53,20 @@ use crate::tunables;
 use cenote_dmu::live::{Cost, LiveObjectSet};
 use cenote_dmu::write::WriteError;
 use cenote_dmu::write::intent::Intent;
+use cenote_dsl::Dataset;
+use cenote_dsl::write::{Tx, features};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
+use cenote_pool::Pool;
 use chain::Chain;
+pub(crate) use itxs::Scope;
 use itxs::{Batch, Itxs};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The feature of datasets whose logs may have `TX_SETSAXATTR`.
+const SA_XATTRS: &str = "org.openzfs:zilsaxattr";
 
 /// Sync tasks that want no dataset to have a log, by pool.
 #[derive(Default, Clone)]
@@ -91,25 +99,35 @@ pub(super) struct Log {
     ds_obj: u64,
     itxs: Mutex<Itxs>,
     chain: Mutex<Chain>,
-    /// Number of the first change that is not known to be stable. Who holds this writes.
+    /// How far the queue of itxs is known to be stable. Who holds this writes.
     committed: Mutex<u64>,
     suspended: Suspended,
     closed: AtomicBool,
+    /// Records of extended attributes among the system attributes may be in it: the dataset has the feature
+    /// `zilsaxattr` on disk.
+    sa_xattrs: AtomicBool,
     /// Something is in the header that is not of this log: it is left alone.
     foreign: bool,
 }
 
 impl Log {
-    /// The log of a dataset whose header is `header`.
-    pub fn new(ds_obj: u64, header: &ZilHeader, suspended: Suspended) -> Log {
+    /// The log of a dataset whose header is `header`. `sa_xattrs`: the dataset has the feature `zilsaxattr`.
+    pub fn new(ds_obj: u64, header: &ZilHeader, suspended: Suspended, sa_xattrs: bool) -> Log {
         let foreign = !header.log.is_hole();
         let (itxs, chain, committed, closed) = Default::default();
-        Log { ds_obj, itxs, chain, committed, suspended, closed, foreign }
+        let sa_xattrs = AtomicBool::new(sa_xattrs);
+        Log { ds_obj, itxs, chain, committed, suspended, closed, sa_xattrs, foreign }
     }
 
     /// A change was made.
     pub fn note(&self, txg: u64, intent: Intent) {
-        self.itxs.lock().note(txg, intent);
+        let sa_xattrs = self.sa_xattrs.load(Ordering::SeqCst);
+        self.itxs.lock().note(txg, intent, sa_xattrs);
+    }
+
+    /// Whether a header that leads to a chain is written, and the dataset lacks the feature `zilsaxattr`.
+    pub fn lacks_sa_xattrs(&self) -> bool {
+        !self.sa_xattrs.load(Ordering::SeqCst) && self.chain.lock().is_there()
     }
 
     /// Group `txg` is on disk.
@@ -117,22 +135,27 @@ impl Log {
         self.itxs.lock().forget(txg);
     }
 
-    /// Waits until all changes that were made so far are stable (`zil_commit`).
+    /// Waits until the changes of `scope` that were made so far are stable (`zil_commit`).
     ///
     /// # Errors
     /// The pool is suspended.
-    pub fn commit(&self, shared: &Shared, live: &LiveObjectSet) -> Result<(), WriteError> {
-        let wanted = self.itxs.lock().next();
+    pub fn commit(
+        &self,
+        shared: &Shared,
+        live: &LiveObjectSet,
+        scope: Scope<'_>,
+    ) -> Result<(), WriteError> {
+        let wanted = self.itxs.lock().want(scope);
         let mut committed = self.committed.lock();
         if *committed >= wanted {
             return Ok(());
         }
         let batch = self.itxs.lock().take(shared.gate.synced_txg());
-        let next = batch.next;
+        let end = batch.end;
         if !self.write(shared, live, batch)? {
             shared.gate.wait_synced()?;
         }
-        *committed = next;
+        *committed = end;
         Ok(())
     }
 
@@ -189,6 +212,12 @@ impl Log {
         }
         shared.gate.wait_synced()?;
         self.chain.lock().header_is_on_disk();
+        let view = shared.view();
+        if let Ok(Some(dataset)) = view.dsl().by_object(self.ds_obj)
+            && let Ok(true) = may_have_sa_xattrs(&view, &dataset)
+        {
+            self.sa_xattrs.store(true, Ordering::SeqCst);
+        }
         Ok(())
     }
 
@@ -227,6 +256,25 @@ impl Log {
         }
         let end = self.suspended.is_now() || self.closed.load(Ordering::SeqCst);
         self.chain.lock().sync(txg, end)
+    }
+}
+
+/// Whether the log of a dataset may have records of extended attributes among the system attributes.
+///
+/// # Errors
+/// The dataset's features cannot be read.
+pub(super) fn may_have_sa_xattrs(pool: &Pool, dataset: &Dataset) -> cenote_dmu::Result<bool> {
+    Ok(pool.dsl().features(dataset)?.iter().any(|(guid, _)| guid == SA_XATTRS))
+}
+
+/// Notes that a dataset may have such records (`zil_commit_activate_saxattr_feature`), if the pool has the feature.
+///
+/// # Errors
+/// The MOS cannot be read.
+pub(super) fn activate_sa_xattrs(tx: &mut Tx<'_>, ds_obj: u64) -> cenote_dsl::write::Result<()> {
+    match features::is_enabled(tx, SA_XATTRS)? {
+        true => features::activate_dataset_feature(tx, ds_obj, SA_XATTRS),
+        false => Ok(()),
     }
 }
 

@@ -259,7 +259,8 @@ impl Server {
         };
         // Where pages are kept the kernel asks for this by `fsync`.
         let wait = handle.how.direct && how.durable;
-        self.changed_for(wait, handle.node.branch(), reply, answer);
+        let waits = wait.then_some(handle.object);
+        self.changed_for(waits, handle.node.branch(), reply, answer);
     }
 
     /// What was changed in a mapping comes when the kernel wants. It was changed in memory, and nobody is
@@ -300,7 +301,11 @@ impl Server {
         if may_be_dirty && node.branch().is_gone() {
             reply.error(Errno::IO);
         } else if may_be_dirty && node.branch().sync_policy() != SyncPolicy::Disabled {
-            self.when_on_disk(node.branch(), reply, ReplyEmpty::ok);
+            let object = match &node {
+                Node::File { object, .. } => Some(*object),
+                _ => None,
+            };
+            self.when_on_disk(object, node.branch(), reply, ReplyEmpty::ok);
         } else {
             reply.ok();
         }
@@ -318,8 +323,8 @@ impl Server {
         if hooks.is_empty() {
             return reply.ok();
         }
-        let all: SyncHook = Arc::new(move || hooks.iter().try_for_each(|hook| hook()));
-        self.syncer.wait(&all, move |result| match result {
+        let all: SyncHook = Arc::new(move |_| hooks.iter().try_for_each(|hook| hook(None)));
+        self.syncer.wait(&all, None, move |result| match result {
             Ok(()) => reply.ok(),
             Err(e) => reply.error(errno(e)),
         });
@@ -339,7 +344,8 @@ impl Server {
         });
         match done {
             Ok(handle) => {
-                self.changed_for(handle.how.durable, handle.node.branch(), reply, ReplyEmpty::ok);
+                let waits = handle.how.durable.then_some(handle.object);
+                self.changed_for(waits, handle.node.branch(), reply, ReplyEmpty::ok);
             }
             Err(e) => reply.error(e),
         }
@@ -398,7 +404,8 @@ impl Server {
         match copied {
             Ok((to, n)) => {
                 let answer = move |reply: ReplyWrite| reply.written(n);
-                self.changed_for(to.how.durable, to.node.branch(), reply, answer);
+                let waits = to.how.durable.then_some(to.object);
+                self.changed_for(waits, to.node.branch(), reply, answer);
             }
             Err(e) => reply.error(e),
         }

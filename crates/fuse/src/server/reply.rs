@@ -109,29 +109,32 @@ impl Server {
         changed(&self.syncer, branch, reply, answer);
     }
 
-    /// Answers a change; when it is on disk if who made it waits for that, unless `sync=disabled`.
+    /// Answers a change; when that of the object `waits` is on disk if who made it waits for that, unless
+    /// `sync=disabled`.
     pub(super) fn changed_for<R: Answer>(
         &self,
-        waits: bool,
+        waits: Option<u64>,
         branch: &Arc<Branch>,
         reply: R,
         answer: impl FnOnce(R) + Send + 'static,
     ) {
-        if waits && branch.sync_policy() != SyncPolicy::Disabled {
-            self.when_on_disk(branch, reply, answer);
+        if waits.is_some() && branch.sync_policy() != SyncPolicy::Disabled {
+            self.when_on_disk(waits, branch, reply, answer);
         } else {
             self.changed(branch, reply, answer);
         }
     }
 
-    /// Answers when everything that was changed so far is on disk.
+    /// Answers when everything that was changed so far in `object`, with all names, is on disk; with `None`,
+    /// everything.
     pub(super) fn when_on_disk<R: Answer>(
         &self,
+        object: Option<u64>,
         branch: &Arc<Branch>,
         reply: R,
         answer: impl FnOnce(R) + Send + 'static,
     ) {
-        when_on_disk(&self.syncer, branch, reply, answer);
+        when_on_disk(&self.syncer, object, branch, reply, answer);
     }
 }
 
@@ -143,18 +146,19 @@ pub(super) fn changed<R: Answer>(
     answer: impl FnOnce(R) + Send + 'static,
 ) {
     match branch.sync_policy() {
-        SyncPolicy::Always => when_on_disk(syncer, branch, reply, answer),
+        SyncPolicy::Always => when_on_disk(syncer, None, branch, reply, answer),
         SyncPolicy::Standard | SyncPolicy::Disabled => answer(reply),
     }
 }
 
 fn when_on_disk<R: Answer>(
     syncer: &Syncer,
+    object: Option<u64>,
     branch: &Arc<Branch>,
     reply: R,
     answer: impl FnOnce(R) + Send + 'static,
 ) {
-    syncer.wait(branch.sync_hook(), move |result| match result {
+    syncer.wait(branch.sync_hook(), object, move |result| match result {
         Ok(()) => answer(reply),
         Err(e) => reply.fail(errno(e)),
     });

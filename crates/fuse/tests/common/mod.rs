@@ -70,7 +70,7 @@ pub fn spec(pool: &Pool, name: &str, mountpoint: &Path) -> MountSpec {
         snapshots: Some(Arc::new(DslSnapshots { dsl: dsl.clone(), dataset })),
         snapdir: SnapDir::Hidden,
         space: Arc::new(move || space),
-        sync: Arc::new(|| Ok(())),
+        sync: Arc::new(|_| Ok(())),
         sync_policy: SyncPolicy::Standard,
         setuid: true,
         devices: true,

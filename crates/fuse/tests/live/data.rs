@@ -380,7 +380,7 @@ fn syncs_wait_and_policies_hold() {
 #[test]
 fn disabled_syncs_do_not_wait() {
     let w = World::with(settings(), &CreateProps::default(), |spec| {
-        spec.sync = std::sync::Arc::new(|| Err(cenote_zpl::Error::Invalid("never".into())));
+        spec.sync = std::sync::Arc::new(|_| Err(cenote_zpl::Error::Invalid("never".into())));
         spec.sync_policy = SyncPolicy::Disabled;
     });
     let mut file = File::create(w.path("f")).unwrap();

@@ -224,7 +224,7 @@ pub fn spec(store: &Arc<Store>, fs: &Arc<FileSystem>, mountpoint: PathBuf) -> Mo
         snapshots: Some(Arc::new(Then(then))),
         snapdir: SnapDir::Hidden,
         space: Arc::new(Space::default),
-        sync: Arc::new(move || {
+        sync: Arc::new(move |_| {
             synced.sync();
             Ok(())
         }),

@@ -178,8 +178,12 @@ fn file_type(kind: &NodeKind) -> u64 {
     }
 }
 
-/// Creates a node that inherits from `dir`. `links`: 0 for a file without a name.
-fn inherit(cx: &mut Cx<'_>, dir: &NodeMut, new: &NewNode, links: u64) -> Result<NodeMut> {
+/// Lists that a node inherits: those of new nodes below it, and its own.
+type Lists = [Option<acl::PosixAcl>; 2];
+
+/// Creates a node that inherits from `dir`. `links`: 0 for a file without a name. The lists are not put to
+/// it yet ([`give`]).
+fn inherit(cx: &mut Cx<'_>, dir: &NodeMut, new: &NewNode, links: u64) -> Result<(NodeMut, Lists)> {
     let kind = file_type(&new.kind);
     let (rdev, target) = match &new.kind {
         NodeKind::Symlink(target) => (None, Some(target.as_slice())),
@@ -232,21 +236,26 @@ fn inherit(cx: &mut Cx<'_>, dir: &NodeMut, new: &NewNode, links: u64) -> Result<
     };
     super::quota::check(cx, fresh.uid, gid, projid, true)?;
     let node = create_node(cx, &fresh)?;
-    let default = default.filter(|_| kind == S_IFDIR);
-    if default.is_none() && access.is_none() {
+    Ok((node, [default.filter(|_| kind == S_IFDIR), access]))
+}
+
+/// Gives a node that was just made the lists that it inherits.
+fn give(cx: &mut Cx<'_>, node: NodeMut, lists: Lists) -> Result<NodeMut> {
+    if lists.iter().all(Option::is_none) {
         return Ok(node);
     }
-    let lists = [default, access].into_iter().zip([crate::acl::NAMES[1], crate::acl::NAMES[0]]);
+    let lists = lists.into_iter().zip([crate::acl::NAMES[1], crate::acl::NAMES[0]]);
     super::xattr::endow(cx, node.ino, lists.filter_map(|(list, name)| Some((name, list?.encode()))))
 }
 
-/// Logs that `made` was created (`zfs_log_create`), unless it inherited access control lists, which the
-/// record does not say.
-fn log(cx: &mut Cx<'_>, dir: u64, name: &[u8], node: &NewNode, made: &NodeMut) -> Result<()> {
-    let listed = made.word(cx, ZplAttr::Xattr).is_some_and(|dir| dir != 0);
-    if listed || made.bytes(cx, ZplAttr::Dxattr).is_some() {
-        return Ok(());
-    }
+/// Logs that `made` was created (`zfs_log_create`).
+pub(super) fn log(
+    cx: &mut Cx<'_>,
+    dir: u64,
+    name: &[u8],
+    (what, target): (zil::Creates, &[u8]),
+    made: &NodeMut,
+) -> Result<()> {
     let slots = u64::from(cx.os.dnode(made.ino)?.extra_slots).saturating_add(1);
     let new = zil::NewObject {
         object: made.ino,
@@ -257,11 +266,6 @@ fn log(cx: &mut Cx<'_>, dir: u64, name: &[u8], node: &NewNode, made: &NodeMut) -
         generation: made.required(cx, ZplAttr::Gen)?,
         crtime: [cx.now.0 as u64, u64::from(cx.now.1)],
         rdev: made.word(cx, ZplAttr::Rdev).unwrap_or(0),
-    };
-    let (what, target): (_, &[u8]) = match &node.kind {
-        NodeKind::Dir => (zil::Creates::Directory, &[]),
-        NodeKind::Symlink(target) => (zil::Creates::Symlink, target),
-        _ => (zil::Creates::File, &[]),
     };
     let (attrs, acl, domains) = (None, None, Vec::new());
     let record = zil::Create { what, dir, new, attrs, acl, domains, name, target };
@@ -295,8 +299,14 @@ impl FileSystem {
             if names::find(cx, dir, name, false)?.is_some() {
                 return Err(Error::Exists(crate::error::show(name)));
             }
-            let made = inherit(cx, &parent, node, 1)?;
-            log(cx, dir, name, node, &made)?;
+            let (made, lists) = inherit(cx, &parent, node, 1)?;
+            let what: (_, &[u8]) = match &node.kind {
+                NodeKind::Dir => (zil::Creates::Directory, &[]),
+                NodeKind::Symlink(target) => (zil::Creates::Symlink, target),
+                _ => (zil::Creates::File, &[]),
+            };
+            log(cx, dir, name, what, &made)?;
+            let made = give(cx, made, lists)?;
             let is_dir = node.kind == NodeKind::Dir;
             names::add_known(cx, dir, name, made.ino, file_type(&node.kind))?;
             names::count_in(cx, parent, 1, i64::from(is_dir))?;
@@ -312,7 +322,10 @@ impl FileSystem {
         }
         self.change(self.new_node(), |cx| {
             let parent = names::writable_dir(cx, dir)?;
-            let made = inherit(cx, &parent, node, 0)?;
+            let (made, lists) = inherit(cx, &parent, node, 0)?;
+            // As long as it has no name nothing of it survives a crash.
+            cx.os.log_created(made.ino);
+            let made = give(cx, made, lists)?;
             super::remove::remember(cx, made.ino)?;
             cx.after.orphans.push((made.ino, Some(true)));
             made.attr(cx)

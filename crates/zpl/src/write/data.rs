@@ -115,6 +115,16 @@ pub(super) fn put(cx: &mut Cx<'_>, ino: u64, size: u64, offset: u64, data: &[u8]
     Ok(cx.os.write(ino, offset, data)?)
 }
 
+/// Logs that a file is at least `end` bytes long from now on.
+fn log_extension(cx: &mut Cx<'_>, ino: u64, end: u64) -> Result<()> {
+    // If it is that long already nothing is said.
+    cx.os.log_nothing();
+    if NodeMut::load(cx, ino)?.required(cx, ZplAttr::Size)? < end {
+        cx.os.log(Body::Truncate { object: ino, offset: end, length: 0 })?;
+    }
+    Ok(())
+}
+
 /// Makes a file `size` bytes long.
 pub(super) fn resize(cx: &mut Cx<'_>, node: &mut NodeMut, size: u64) -> Result<()> {
     let ino = node.ino;
@@ -350,8 +360,17 @@ impl FileSystem {
                     }
                     zero(cx, ino, offset, left, true)
                 }
-                Allocate::Zero => zero(cx, ino, offset, len, false),
-                Allocate::Extend => extend(cx, ino, end),
+                Allocate::Zero => {
+                    if left > 0 {
+                        cx.os.log(Body::Truncate { object: ino, offset, length: left })?;
+                    }
+                    log_extension(cx, ino, end)?;
+                    zero(cx, ino, offset, len, false)
+                }
+                Allocate::Extend => {
+                    log_extension(cx, ino, end)?;
+                    extend(cx, ino, end)
+                }
             }
         })
     }

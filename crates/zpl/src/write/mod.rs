@@ -51,6 +51,7 @@ mod setattr;
 mod unlinked;
 mod volume;
 mod xattr;
+mod xvattr;
 
 pub use format::{format, format_volume};
 pub use replay::{Replayed, Supervisor, replay};

@@ -109,16 +109,18 @@ impl FileSystem {
             let source = End { dir: names::shrinkable_dir(cx, dir)?, name };
             let target = End { dir: names::writable_dir(cx, new_dir)?, name: new_name };
             let how = How { flags, free, in_use };
+            let moved = names::find(cx, dir, name, false)?.map_or(0, |entry| entry.ino);
             let lost = self.rename_in(cx, &source, &target, how)?;
             // Where names have several forms, the record would not say which entries were meant.
             if cx.names.flags == 0 {
-                cx.os.log(Body::Rename(Rename {
+                let record = Body::Rename(Rename {
                     how: if flags.exchange { Renames::Exchange } else { Renames::Plain },
                     from_dir: dir,
                     to_dir: new_dir,
                     from: name,
                     to: new_name,
-                }))?;
+                });
+                cx.os.log_rename(record, moved)?;
             }
             Ok(lost)
         })?;

@@ -202,18 +202,21 @@ fn apply_to(cx: &mut Cx<'_>, mut node: NodeMut, set: &SetAttr) -> Result<Attr> {
     Ok(attr)
 }
 
-/// Logs what [`apply`] did (`zfs_log_setattr`), unless no record can say it: flags, projects and access
-/// control lists.
+/// Logs that an object has another mode.
+pub(super) fn log_mode(cx: &mut Cx<'_>, ino: u64, mode: u64) -> Result<()> {
+    use cenote_format::zil::SetAttr as Record;
+    let (mask, domains) = (Record::MODE, Vec::new());
+    let (uid, gid, size, atime, mtime, attrs) = (0, 0, 0, [0; 2], [0; 2], None);
+    let record = Record { object: ino, mask, mode, uid, gid, size, atime, mtime, attrs, domains };
+    Ok(cx.os.log(cenote_format::zil::Body::SetAttr(record))?)
+}
+
+/// Logs what [`apply`] did (`zfs_log_setattr`); what it did to a list was logged there.
 fn log(cx: &mut Cx<'_>, ino: u64, set: &SetAttr, attr: &Attr) -> Result<()> {
     use cenote_format::zil::SetAttr as Mask;
-    if set.flags.is_some() || set.projid.is_some() {
-        return Ok(());
-    }
     let mode = set.mode.is_some() || set.clear_ids;
     let node = NodeMut::load(cx, ino)?;
-    if mode && super::xattr::access_acl(cx, &node)?.is_some() {
-        return Ok(());
-    }
+    let attrs = super::xvattr::logged(set.flags, set.projid);
     let words = |set: Option<SetTime>, cx: &Cx<'_>| {
         let (seconds, nanoseconds) = set.map_or((0, 0), |time| cx.time(time));
         [seconds as u64, u64::from(nanoseconds)]
@@ -225,6 +228,7 @@ fn log(cx: &mut Cx<'_>, ino: u64, set: &SetAttr, attr: &Attr) -> Result<()> {
         (set.size.is_some(), Mask::SIZE),
         (set.atime.is_some(), Mask::ATIME),
         (set.mtime.is_some(), Mask::MTIME),
+        (attrs.is_some(), cenote_format::zil::ATTR_XVATTR),
     ];
     let record = Mask {
         object: ino,
@@ -235,7 +239,7 @@ fn log(cx: &mut Cx<'_>, ino: u64, set: &SetAttr, attr: &Attr) -> Result<()> {
         size: set.size.unwrap_or(0),
         atime: words(set.atime, cx),
         mtime: words(set.mtime, cx),
-        attrs: None,
+        attrs,
         domains: Vec::new(),
     };
     Ok(cx.os.log(cenote_format::zil::Body::SetAttr(record))?)

@@ -4,6 +4,10 @@
 //! 32 KiB, all together 64 KiB. All others are files in the hidden directory, which is made when it
 //! is needed first and then stays. A name is in one of the two places only.
 //!
+//! Each place where something is changed says so to the intent log (`zfs_log_setsaxattr`; for a file of the
+//! hidden directory what is said of every file). So whoever calls one of these functions says the rest of
+//! the change, if there is more.
+//!
 //! An access list (POSIX ACL) that says no more than the permission bits is not stored; in any case
 //! the permission bits follow it.
 
@@ -24,6 +28,7 @@ use crate::{Error, Result};
 use cenote_dmu::live::Cost;
 use cenote_format::encode::sa::encode_xattrs;
 use cenote_format::sa::decode_xattrs;
+use cenote_format::zil::{Body, Creates};
 
 /// `DXATTR_MAX_ENTRY_SIZE`: largest value among the system attributes.
 const MAX_PACKED_VALUE: usize = 32 << 10;
@@ -118,7 +123,17 @@ pub(super) fn pack(
     let Ok(bytes) = encode_xattrs(&refs) else { return Ok(false) };
     node.set_bytes(cx, ZplAttr::Dxattr, &bytes)?;
     match node.fits(cx) {
-        Ok(()) => Ok(true),
+        Ok(()) => {
+            match value {
+                // The record says by an empty value that there is none.
+                Some([]) => cx.os.log_cannot(),
+                _ => {
+                    let value = value.unwrap_or_default();
+                    cx.os.log(Body::SetSaXattr { object: node.ino, name, value })?;
+                }
+            }
+            Ok(true)
+        }
         Err(Error::TooLarge(_)) if value.is_some() => {
             match old {
                 Some(old) => node.set_bytes(cx, ZplAttr::Dxattr, &old)?,
@@ -135,12 +150,20 @@ fn make_hidden_dir(cx: &mut Cx<'_>, node: &mut NodeMut) -> Result<u64> {
     if let Some(dir) = hidden_dir(cx, node) {
         return Ok(dir);
     }
-    let dir = create_hidden(cx, node, node.ino, S_IFDIR | 0o1777, 2)?;
+    let made = create_hidden(cx, node, node.ino, S_IFDIR | 0o1777, 2)?;
+    super::create::log(cx, node.ino, b"", (Creates::XattrDirectory, &[]), &made)?;
+    let dir = made.ino;
     node.set(cx, ZplAttr::Xattr, &[dir])?;
     Ok(dir)
 }
 
-fn create_hidden(cx: &mut Cx<'_>, of: &NodeMut, parent: u64, mode: u64, links: u64) -> Result<u64> {
+fn create_hidden(
+    cx: &mut Cx<'_>,
+    of: &NodeMut,
+    parent: u64,
+    mode: u64,
+    links: u64,
+) -> Result<NodeMut> {
     let fresh = Fresh {
         mode,
         uid: of.required(cx, ZplAttr::Uid)?,
@@ -152,7 +175,7 @@ fn create_hidden(cx: &mut Cx<'_>, of: &NodeMut, parent: u64, mode: u64, links: u
         rdev: None,
         target: None,
     };
-    Ok(create_node(cx, &fresh)?.ino)
+    create_node(cx, &fresh)
 }
 
 /// Writes an attribute as a file of the hidden directory.
@@ -161,15 +184,20 @@ fn put_file(cx: &mut Cx<'_>, node: &mut NodeMut, name: &[u8], value: &[u8]) -> R
     let ino = match names::find(cx, dir, name, false)? {
         Some(entry) => entry.ino,
         None => {
-            let ino = create_hidden(cx, node, dir, S_IFREG | 0o644, 1)?;
-            names::add(cx, dir, name, ino)?;
+            let made = create_hidden(cx, node, dir, S_IFREG | 0o644, 1)?;
+            super::create::log(cx, dir, name, (Creates::File, &[]), &made)?;
+            names::add(cx, dir, name, made.ino)?;
             names::count(cx, dir, 1, 0)?;
-            ino
+            made.ino
         }
     };
     let mut file = NodeMut::load(cx, ino)?;
     data::resize(cx, &mut file, 0)?;
+    cx.os.log(Body::Truncate { object: ino, offset: 0, length: 0 })?;
     data::put(cx, ino, 0, 0, value)?;
+    if !value.is_empty() {
+        cx.os.log_write(ino, 0, value.len() as u64);
+    }
     file.set(cx, ZplAttr::Size, &[value.len() as u64])?;
     file.modified(cx)?;
     file.store(cx)
@@ -180,6 +208,7 @@ fn remove_file(cx: &mut Cx<'_>, node: &NodeMut, name: &[u8]) -> Result<()> {
     let Some(entry) = names::find(cx, dir, name, false)? else { return Ok(()) };
     names::remove(cx, dir, &entry.name)?;
     names::count(cx, dir, -1, 0)?;
+    cx.os.log(Body::Remove { dir, name: &entry.name })?;
     Ok(cx.os.free(entry.ino)?)
 }
 
@@ -261,6 +290,7 @@ fn set_acl(
         }
         if new != mode {
             set_mode(cx, node, new)?;
+            super::setattr::log_mode(cx, node.ino, new)?;
         }
     }
     put(cx, node, name, list.filter(PosixAcl::says_more).map(|l| l.encode()).as_deref())
@@ -301,6 +331,8 @@ fn change(
     } else {
         put(cx, &mut node, name, value)?;
     }
+    // Removing a list that is not there changes nothing that would have to survive.
+    cx.os.log_nothing();
     node.touched(cx)?;
     node.store(cx)
 }

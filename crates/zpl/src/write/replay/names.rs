@@ -10,7 +10,7 @@ use crate::write::create::{CREATE, Fresh, Place, create_node_at};
 use crate::write::flags::PROJECT_INHERIT;
 use crate::write::node::NodeMut;
 use crate::write::remove::{check_empty, forget};
-use crate::write::{RenameFlags, names};
+use crate::write::{RenameFlags, names, xvattr};
 use crate::znode::{FLAG_XATTR, S_IFBLK, S_IFCHR, S_IFDIR, S_IFMT, S_IFREG};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
@@ -64,8 +64,8 @@ fn place(new: &NewObject) -> Place {
 
 impl FileSystem {
     pub(super) fn replay_create(&self, seq: u64, create: &Create<'_>) -> Result<()> {
-        if create.acl.as_ref().is_some_and(|acl| !acl.aces.is_empty()) || create.attrs.is_some() {
-            return Err(Error::Unsupported("an NFSv4 ACL or attributes in an intent log".into()));
+        if create.acl.as_ref().is_some_and(|acl| !acl.aces.is_empty()) {
+            return Err(Error::Unsupported("an NFSv4 ACL in an intent log".into()));
         }
         let write = CREATE.saturating_add(create.target.len() as u64);
         self.replay_change(seq, Cost { write, objects: 1, frees: false }, |cx| {
@@ -81,7 +81,14 @@ impl FileSystem {
                 return Err(Error::Exists(show(name)));
             }
             let target = Some(create.target).filter(|_| create.what == Creates::Symlink);
-            let made = make(cx, &parent, &create.new, target)?;
+            let mut made = make(cx, &parent, &create.new, target)?;
+            if let Some(attrs) = &create.attrs {
+                if let Some(project) = xvattr::apply(cx, &mut made, attrs)? {
+                    made.set_project(cx, project.into())?;
+                }
+                made.store(cx)?;
+                made = NodeMut::load(cx, create.new.object)?;
+            }
             let is_dir = create.what == Creates::Directory;
             names::add_known(cx, create.dir, name, made.ino, create.new.mode)?;
             names::count_in(cx, parent, 1, i64::from(is_dir))

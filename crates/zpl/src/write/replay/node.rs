@@ -4,43 +4,14 @@ use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::write::context::Cx;
 use crate::write::data::{put, resize, zero};
-use crate::write::flags::{APPEND_ONLY, IMMUTABLE, NO_DUMP, NO_UNLINK, PROJECT_INHERIT};
 use crate::write::node::NodeMut;
-use crate::write::{SetAttr, SetTime, setattr, xattr};
+use crate::write::{SetAttr, SetTime, setattr, xattr, xvattr};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
-use cenote_format::zil::{self, Xvattr};
+use cenote_format::zil;
 
 /// What a change of attributes writes, at most, in bytes.
 const ATTRIBUTES: Cost = Cost { write: 64 << 10, objects: 0, frees: false };
-/// Flags of an [`Xvattr`] that are kept here, with those of `zp_flags` that they are.
-const FLAGS: [(u64, u64); 5] = [
-    (0x20, NO_UNLINK),
-    (0x40, IMMUTABLE),
-    (0x80, APPEND_ONLY),
-    (0x100, NO_DUMP),
-    (0x2_0000, PROJECT_INHERIT),
-];
-/// Bit of an [`Xvattr`]: the project.
-const XAT0_PROJID: u64 = 0x4_0000;
-
-/// The flags and the project that `attrs` set.
-fn flags_of(attrs: &Xvattr, now: u64) -> Result<(u64, Option<u32>)> {
-    let requested = u64::from(attrs.requested.first().copied().unwrap_or(0));
-    let known = FLAGS.iter().fold(XAT0_PROJID, |all, (bit, _)| all | bit);
-    if requested & !known != 0 || attrs.requested.iter().skip(1).any(|word| *word != 0) {
-        let what = format!("attributes {requested:#x} in an intent log");
-        return Err(Error::Unsupported(what));
-    }
-    let mut flags = now;
-    for (bit, flag) in FLAGS.into_iter().filter(|(bit, _)| requested & bit != 0) {
-        flags = if attrs.flags & bit != 0 { flags | flag } else { flags & !flag };
-    }
-    let project = attrs.scanstamp.first_chunk::<8>().map_or(0, |p| u64::from_le_bytes(*p));
-    let project = Some(project as u32).filter(|_| requested & XAT0_PROJID != 0);
-    Ok((flags, project))
-}
-
 /// A time of a record.
 fn time([seconds, nanoseconds]: [u64; 2]) -> SetTime {
     SetTime::To((seconds as i64, nanoseconds as u32))
@@ -163,10 +134,9 @@ impl FileSystem {
         self.replay_change(seq, cost, |cx| {
             cx.os.note_freed(freed);
             if let Some(attrs) = &set.attrs {
-                let node = NodeMut::load(cx, ino)?;
-                let now = node.flags(cx)? & setattr::SETTABLE;
-                let (flags, project) = flags_of(attrs, now)?;
-                (wanted.flags, wanted.projid) = (Some(flags).filter(|f| *f != now), project);
+                let mut node = NodeMut::load(cx, ino)?;
+                wanted.projid = xvattr::apply(cx, &mut node, attrs)?;
+                node.store(cx)?;
             }
             setattr::apply_unchecked(cx, ino, &wanted).map(drop)
         })

@@ -159,7 +159,10 @@ fn read(
             let object = base.object(*number)?;
             let size = object.dnode().block_size.max(1);
             told.lock().unwrap_or_else(PoisonError::into_inner).insert(*number, size);
-            object.block(at / size).map(drop)
+            let (level, blkid) = (0, at / size);
+            let bp = object.block_pointer(level, blkid)?;
+            let at = Bookmark { objset: base.id(), object: *number, level: 0, blkid };
+            Ok(base.store().warm(&bp, at)?)
         }
         Touch::Name(dir, name) => {
             let found = Zap::open(&base.object(*dir)?)?.u64(name)?;
@@ -170,8 +173,7 @@ fn read(
         }
         Touch::Logged(bp) => {
             let at = Bookmark { objset: base.id(), object: 0, level: ZIL_LEVEL, blkid: 0 };
-            base.store().read(bp, at).map(drop)?;
-            Ok(())
+            Ok(base.store().warm(bp, at)?)
         }
     }
 }
