@@ -517,6 +517,19 @@ impl Datasets {
         Ok(suspension)
     }
 
+    /// Has the logs that a suspension ended begin again in the open group, so that the next commit finds
+    /// them. Does not wait for that.
+    pub fn restart_logs(&self, shared: &Shared) {
+        let all: Vec<_> = self.open.lock().sets.values().cloned().collect();
+        let mut restarted = false;
+        for (live, door) in &all {
+            restarted |= door.log.restart(shared, live);
+        }
+        if restarted {
+            shared.gate.ask();
+        }
+    }
+
     /// Ends the log of an open dataset in the open group.
     pub fn close_log(&self, ds_obj: u64) -> Result<(), WriteError> {
         let found = self.open.lock().sets.get(&ds_obj).cloned();
@@ -539,6 +552,13 @@ impl Datasets {
     pub fn lacks_sa_xattrs(&self, ds_obj: u64) -> bool {
         let door = self.open.lock().sets.get(&ds_obj).map(|(_, door)| door.clone());
         door.is_some_and(|door| door.log.lacks_sa_xattrs())
+    }
+
+    /// When group `txg` is on disk the log of an open dataset may have extended attributes.
+    pub fn activates_sa_xattrs(&self, ds_obj: u64, txg: u64) {
+        if let Some((_, door)) = self.open.lock().sets.get(&ds_obj) {
+            door.log.activates_sa_xattrs(txg);
+        }
     }
 
     /// What group `txg`, which is being written, does to the log of an open dataset ([`Log::sync`]).

@@ -316,7 +316,21 @@ impl Engine {
         let suspension = self.shared.datasets.suspend_logs()?;
         let done = self.shared.queue.run(&self.shared.gate, change, is_done);
         drop(suspension);
+        self.shared.datasets.restart_logs(&self.shared);
         done
+    }
+
+    /// As [`Engine::sync_task_if`], of a change that may find intent logs in object sets: they go on beside
+    /// it. A change that makes an object set the base of another needs them to be empty.
+    ///
+    /// # Errors
+    /// Those of `change`; the pool is suspended.
+    pub fn sync_task_beside_logs<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
+        is_done: fn(&T) -> bool,
+    ) -> Result<T, EngineError> {
+        self.shared.queue.run(&self.shared.gate, change, is_done)
     }
 
     /// Runs `change` in syncing context, in a transaction group that is written when there is other
@@ -336,12 +350,13 @@ impl Engine {
     /// # Errors
     /// The pool is suspended.
     pub fn set_properties(&self, changes: Vec<PropChange>) -> Result<(), EngineError> {
-        self.sync_task(move |context| {
+        let apply = move |context: &mut SyncContext<'_>| {
             for change in &changes {
                 context.config_changed |= props::apply(&mut context.tx, context.config, change)?;
             }
             Ok(())
-        })
+        };
+        self.sync_task_beside_logs(apply, |()| true)
     }
 
     /// Calls `f` with the pool and its allocator while no transaction group is being written: what

@@ -239,7 +239,9 @@ impl Core {
             if set.synced().phys().kind == cenote_format::dmu::ObjsetType::Zfs
                 && shared.datasets.lacks_sa_xattrs(live.id())
             {
-                super::zil::activate_sa_xattrs(&mut tx, live.id())?;
+                if super::zil::activate_sa_xattrs(&mut tx, live.id())? {
+                    shared.datasets.activates_sa_xattrs(live.id(), txg);
+                }
             }
             accounting::sync_dataset(&mut tx, set, live.id(), &sink)?;
             self.frees = tx.frees;

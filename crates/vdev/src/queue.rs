@@ -512,7 +512,8 @@ mod tests {
                 door.let_out(most + 1);
                 assert_eq!(full.join().unwrap().len(), most + 2);
             });
-            assert_eq!(leaf.queues(), QueueFigures::default());
+            // Who waited may be told before the last place is given back.
+            wait_until(|| leaf.queues() == QueueFigures::default());
         }
     }
 
@@ -560,11 +561,13 @@ mod tests {
         }
         let issued: Vec<Priority> =
             leaf.queue.done(Priority::Trim, all).iter().map(|ticket| ticket.priority).collect();
-        use Priority::{AsyncRead, AsyncWrite, Rebuild, Removal, Scrub, SyncRead, SyncWrite, Trim};
+        use Priority::{
+            AsyncRead, AsyncWrite, Rebuild, Removal, Replay, Scrub, SyncRead, SyncWrite, Trim,
+        };
         let least = [SyncRead, SyncRead, SyncWrite, SyncWrite, AsyncRead, AsyncWrite, AsyncWrite];
-        assert_eq!(issued[..7], least);
+        assert_eq!((&issued[..7], issued[7]), (&least[..], Replay));
         // Then what is in the background gets its least, and the rest what is left of the shares.
-        assert_eq!(issued[7..], [Scrub, Removal, Rebuild, Trim, AsyncRead, Trim]);
+        assert_eq!(issued[8..], [Scrub, Removal, Rebuild, Trim, AsyncRead, Replay, Trim]);
     }
 
     #[test]

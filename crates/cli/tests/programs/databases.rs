@@ -77,7 +77,7 @@ fn sqlite_keeps_what_it_committed() {
         ));
         assert_eq!(made.trim(), mode);
         let mut next = 1;
-        for round in 0..times(2, 30) {
+        for round in 0..times(2, 50) {
             let victim = if round % 2 == 0 { Victim::Daemon } else { Victim::Program };
             let last = insert(&rig, &db, next, victim);
             if victim == Victim::Daemon {
@@ -198,7 +198,7 @@ fn postgresql_keeps_what_it_committed() {
     pg.start();
     run(pg.program("pgbench").args(["-i", "-q"]));
     let mut committed = 0;
-    for round in 0..times(2, 20) {
+    for round in 0..times(2, 50) {
         let victim = if round % 2 == 0 { Victim::Daemon } else { Victim::Program };
         let now = pg.work(round, victim);
         assert!(now > 0, "nothing was committed in round {round}");

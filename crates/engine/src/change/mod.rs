@@ -108,6 +108,14 @@ struct Request {
     input: NvList,
 }
 
+/// What becomes of intent logs while a change is made.
+enum Logs {
+    /// They are ended: the change may make an object set the base of another.
+    End,
+    /// They go on.
+    Stay,
+}
+
 impl Request {
     /// What is asked of snapshots: a list of their names under `snaps`.
     fn of_snapshots(name: &'static str, snapshots: &[String]) -> Request {
@@ -146,7 +154,16 @@ impl Changes {
         limits: (SpaceCheck, u64),
         change: impl FnOnce(&mut SyncContext<'_>) -> Outcome<T> + Send + 'static,
     ) -> Result<T> {
-        self.recorded(limits, None, |_| true, change)
+        self.recorded(limits, None, |_| true, Logs::End, change)
+    }
+
+    /// As [`Changes::task`], of a change that leaves object sets as they are.
+    fn task_beside_logs<T: Send + 'static>(
+        &self,
+        limits: (SpaceCheck, u64),
+        change: impl FnOnce(&mut SyncContext<'_>) -> Outcome<T> + Send + 'static,
+    ) -> Result<T> {
+        self.recorded(limits, None, |_| true, Logs::Stay, change)
     }
 
     /// As [`Changes::task`], of a change that is a request, which is recorded if it is done: a change
@@ -157,7 +174,11 @@ impl Changes {
         request: Request,
         change: impl FnOnce(&mut SyncContext<'_>) -> Outcome<std::result::Result<T, E>> + Send + 'static,
     ) -> Result<std::result::Result<T, E>> {
-        self.recorded(limits, Some(request), std::result::Result::is_ok, change)
+        let logs = match request.name {
+            "bookmark" | "destroy_bookmarks" | "destroy_snaps" | "hold" | "release" => Logs::Stay,
+            _ => Logs::End,
+        };
+        self.recorded(limits, Some(request), std::result::Result::is_ok, logs, change)
     }
 
     fn recorded<T: Send + 'static>(
@@ -165,6 +186,7 @@ impl Changes {
         (check, blocks): (SpaceCheck, u64),
         request: Option<Request>,
         is_done: fn(&T) -> bool,
+        logs: Logs,
         change: impl FnOnce(&mut SyncContext<'_>) -> Outcome<T> + Send + 'static,
     ) -> Result<T> {
         let command = self.command.lock().take();
@@ -196,7 +218,11 @@ impl Changes {
             Ok(done.map(|done| (done, true)))
         };
         let made = |told: &Result<(T, bool)>| matches!(told, Ok((_, true)));
-        let done = self.engine.sync_task_if(task, made).map_err(ChangeError::from).flatten();
+        let done = match logs {
+            Logs::End => self.engine.sync_task_if(task, made),
+            Logs::Stay => self.engine.sync_task_beside_logs(task, made),
+        };
+        let done = done.map_err(ChangeError::from).flatten();
         let done = done.map(|(done, _)| done);
         if !done.as_ref().is_ok_and(is_done) {
             *self.command.lock() = again;

@@ -40,7 +40,7 @@ impl Changes {
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.check_rename(from, to)?;
         let (from, to) = (from.to_string(), to.to_string());
-        self.task((SpaceCheck::Reserved, 3), move |context| {
+        self.task_beside_logs((SpaceCheck::Reserved, 3), move |context| {
             let tx = &mut context.tx;
             let (parent, leaf) = match split(&to) {
                 Ok(parts) => parts,

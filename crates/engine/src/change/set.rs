@@ -124,14 +124,15 @@ impl Changes {
         };
         let full = name.to_string();
         let changed = 2 * (settings.len() as u64);
-        let mut failed = self.task((SpaceCheck::Reserved, changed), move |context| {
-            let tx = &mut context.tx;
-            let (target, object) = find_target(tx, &full)?;
-            if let Some(size) = resized {
-                record(tx, "set", &format!("volsize={size}"), (&full, object))?;
-            }
-            set_all(context, (&full, object), target, &settings).map(Ok)
-        })?;
+        let mut failed =
+            self.task_beside_logs((SpaceCheck::Reserved, changed), move |context| {
+                let tx = &mut context.tx;
+                let (target, object) = find_target(tx, &full)?;
+                if let Some(size) = resized {
+                    record(tx, "set", &format!("volsize={size}"), (&full, object))?;
+                }
+                set_all(context, (&full, object), target, &settings).map(Ok)
+            })?;
         if synthetic && resized.is_some() && !failed.is_empty() {
             // The size goes with its reservation.
             self.resize(&dataset, old_size)?;
@@ -158,7 +159,7 @@ impl Changes {
         check_inherit(native, property, &dataset, received)?;
         let property = native.map_or(property, |p| p.name).to_string();
         let full = name.to_string();
-        self.task((SpaceCheck::Reserved, 2), move |context| {
+        self.task_beside_logs((SpaceCheck::Reserved, 2), move |context| {
             let tx = &mut context.tx;
             let (target, object) = find_target(tx, &full)?;
             match received {

@@ -55,6 +55,8 @@ pub(super) struct Chain {
     next: Option<BlockPointer>,
     /// A header that leads to the chain is on disk.
     started: bool,
+    /// The group that has it first, if it is not on disk yet.
+    starts_in: Option<u64>,
     /// A block could not be written: nothing behind it would be found.
     failed: bool,
     /// Sequence number of the last record.
@@ -146,9 +148,11 @@ impl Chain {
         self.next.is_some() || !self.blocks.is_empty()
     }
 
-    /// A header that leads to it is on disk, if it was not ended meanwhile.
-    pub fn header_is_on_disk(&mut self) {
-        self.started = self.next.is_some() && !self.failed;
+    /// Group `txg` is on disk: with it a header that leads to the chain, if that was started in it.
+    pub fn synced(&mut self, txg: u64) {
+        if self.starts_in.take_if(|from| *from <= txg).is_some() {
+            self.started = self.next.is_some() && !self.failed;
+        }
     }
 
     /// A block could not be written.
@@ -164,6 +168,7 @@ impl Chain {
         let chance = &disk.outside.chance;
         let words = [chance.number()?, chance.number()?, ds_obj, 1];
         self.next = Some(allocate(disk, (SIZES[1], txg), words)?);
+        self.starts_in = Some(txg);
         Ok(())
     }
 
@@ -233,7 +238,7 @@ impl Chain {
             && let Some(next) = self.next.take_if(|next| next.logical_birth() <= txg)
         {
             freed.push(next);
-            (self.started, self.failed) = (false, false);
+            (self.started, self.failed, self.starts_in) = (false, false, None);
         }
         let first = self.blocks.front().map(|block| block.bp).or(self.next);
         Some((ZilHeader { log: first.unwrap_or(BlockPointer::HOLE), ..NO_LOG }, freed))

@@ -35,8 +35,10 @@
 //! ([`tunables::ZIL_SLOG_BULK`]), the chain has to be started, or logs are suspended. After a block could not be
 //! written the chain ends before it; a new one is started once all its records are on disk.
 //!
-//! While a sync task waits for its turn logs are suspended (`zil_suspend`): the object sets that it finds
-//! have empty headers. A snapshot must not have a log, for its clones would have the same.
+//! While a sync task that may make an object set the base of another waits for its turn, logs are suspended
+//! (`zil_suspend`): the object sets that it finds have empty headers. A snapshot must not have a log, for its
+//! clones would have the same. Logs that were ended so begin again in the group after the task
+//! ([`Log::restart`]), before anybody asks. Other tasks leave logs alone.
 //!
 //! # Invariants
 //!
@@ -106,6 +108,10 @@ pub(super) struct Log {
     /// Records of extended attributes among the system attributes may be in it: the dataset has the feature
     /// `zilsaxattr` on disk.
     sa_xattrs: AtomicBool,
+    /// The group whose end brings that; 0: none.
+    sa_xattrs_from: AtomicU64,
+    /// The chain ended because logs were suspended.
+    interrupted: AtomicBool,
     /// Something is in the header that is not of this log: it is left alone.
     foreign: bool,
 }
@@ -114,9 +120,20 @@ impl Log {
     /// The log of a dataset whose header is `header`. `sa_xattrs`: the dataset has the feature `zilsaxattr`.
     pub fn new(ds_obj: u64, header: &ZilHeader, suspended: Suspended, sa_xattrs: bool) -> Log {
         let foreign = !header.log.is_hole();
-        let (itxs, chain, committed, closed) = Default::default();
+        let (itxs, chain, committed, closed, sa_xattrs_from, interrupted) = Default::default();
         let sa_xattrs = AtomicBool::new(sa_xattrs);
-        Log { ds_obj, itxs, chain, committed, suspended, closed, sa_xattrs, foreign }
+        Log {
+            ds_obj,
+            itxs,
+            chain,
+            committed,
+            suspended,
+            closed,
+            sa_xattrs,
+            sa_xattrs_from,
+            interrupted,
+            foreign,
+        }
     }
 
     /// A change was made.
@@ -130,9 +147,19 @@ impl Log {
         !self.sa_xattrs.load(Ordering::SeqCst) && self.chain.lock().is_there()
     }
 
+    /// When group `txg` is on disk the dataset has the feature.
+    pub fn activates_sa_xattrs(&self, txg: u64) {
+        self.sa_xattrs_from.store(txg, Ordering::SeqCst);
+    }
+
     /// Group `txg` is on disk.
     pub fn synced(&self, txg: u64) {
         self.itxs.lock().forget(txg);
+        self.chain.lock().synced(txg);
+        let from = self.sa_xattrs_from.load(Ordering::SeqCst);
+        if from != 0 && from <= txg {
+            self.sa_xattrs.store(true, Ordering::SeqCst);
+        }
     }
 
     /// Waits until the changes of `scope` that were made so far are stable (`zil_commit`).
@@ -203,6 +230,12 @@ impl Log {
 
     /// Starts a chain (`zil_create`), and waits until everything is on disk with the header that leads to it.
     fn start(&self, shared: &Shared, live: &LiveObjectSet) -> Result<(), WriteError> {
+        self.prepare(shared, live)?;
+        Ok(shared.gate.wait_synced()?)
+    }
+
+    /// Has the open group write a header that leads to a new chain; whether it will.
+    fn prepare(&self, shared: &Shared, live: &LiveObjectSet) -> Result<bool, WriteError> {
         let inside = shared.gate.enter(0, true)?;
         let started = self.chain.lock().start(&shared.disk, (self.ds_obj, inside.txg));
         shared.datasets.allocated_for_logs(inside.txg);
@@ -210,15 +243,19 @@ impl Log {
         if started.is_ok() {
             touch(live)?;
         }
-        shared.gate.wait_synced()?;
-        self.chain.lock().header_is_on_disk();
-        let view = shared.view();
-        if let Ok(Some(dataset)) = view.dsl().by_object(self.ds_obj)
-            && let Ok(true) = may_have_sa_xattrs(&view, &dataset)
-        {
-            self.sa_xattrs.store(true, Ordering::SeqCst);
+        Ok(started.is_ok())
+    }
+
+    /// Has a chain that ended because logs were suspended begin again; whether the open group writes it.
+    pub fn restart(&self, shared: &Shared, live: &LiveObjectSet) -> bool {
+        let unusable = self.suspended.is_now() || self.closed.load(Ordering::SeqCst);
+        if unusable || !self.interrupted.load(Ordering::SeqCst) {
+            return false;
         }
-        Ok(())
+        // Who commits now starts it.
+        let Some(_committed) = self.committed.try_lock() else { return false };
+        self.interrupted.store(false, Ordering::SeqCst);
+        self.prepare(shared, live).unwrap_or(false)
     }
 
     /// Whether there is anything of it on disk, or may soon be.
@@ -254,8 +291,12 @@ impl Log {
         if self.foreign {
             return None;
         }
-        let end = self.suspended.is_now() || self.closed.load(Ordering::SeqCst);
-        self.chain.lock().sync(txg, end)
+        let (suspended, closed) = (self.suspended.is_now(), self.closed.load(Ordering::SeqCst));
+        let mut chain = self.chain.lock();
+        if suspended && !closed && chain.is_there() {
+            self.interrupted.store(true, Ordering::SeqCst);
+        }
+        chain.sync(txg, suspended || closed)
     }
 }
 
@@ -267,15 +308,17 @@ pub(super) fn may_have_sa_xattrs(pool: &Pool, dataset: &Dataset) -> cenote_dmu::
     Ok(pool.dsl().features(dataset)?.iter().any(|(guid, _)| guid == SA_XATTRS))
 }
 
-/// Notes that a dataset may have such records (`zil_commit_activate_saxattr_feature`), if the pool has the feature.
+/// Notes that a dataset may have such records (`zil_commit_activate_saxattr_feature`); false if the pool lacks
+/// the feature.
 ///
 /// # Errors
 /// The MOS cannot be read.
-pub(super) fn activate_sa_xattrs(tx: &mut Tx<'_>, ds_obj: u64) -> cenote_dsl::write::Result<()> {
-    match features::is_enabled(tx, SA_XATTRS)? {
-        true => features::activate_dataset_feature(tx, ds_obj, SA_XATTRS),
-        false => Ok(()),
+pub(super) fn activate_sa_xattrs(tx: &mut Tx<'_>, ds_obj: u64) -> cenote_dsl::write::Result<bool> {
+    let enabled = features::is_enabled(tx, SA_XATTRS)?;
+    if enabled {
+        features::activate_dataset_feature(tx, ds_obj, SA_XATTRS)?;
     }
+    Ok(enabled)
 }
 
 /// Has the root block of a dataset written in the open group.

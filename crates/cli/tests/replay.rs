@@ -1,0 +1,80 @@
+//! Intent logs that a crash left, by the real binary: they are replayed at import, which shows how far it is, and
+//! are left alone, which is said, if the pool is imported read-only.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::Session;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// Has replay take some seconds: each read takes so many milliseconds, and nothing is read ahead.
+fn slow(s: &Session, milliseconds: u64) {
+    s.run("tunables set zil_replay_prime=0").ok();
+    s.run(&format!("tunables set vdev_simulated_latency={}", milliseconds * 1_000_000)).ok();
+}
+
+#[test]
+fn a_read_only_import_says_what_is_not_replayed() {
+    let s = Session::new();
+    let temp = cenote_testpools::copy("zilmain");
+    let dir = temp.pool.dir.display();
+    let done = s.run(&format!("zpool import -f -N -o readonly=on -d {dir} zilmain"));
+    assert_eq!((done.code, done.out.as_str()), (0, ""), "{done:?}");
+    assert!(!done.err.is_empty());
+    for line in done.err.lines() {
+        let name = line.strip_prefix("intent log of 'zilmain").unwrap();
+        assert!(
+            name.ends_with(
+                "' was not replayed: the pool is imported read-only, and shows the state before it"
+            ),
+            "{line}"
+        );
+    }
+    s.run("zpool export zilmain").ok();
+    // Nothing has become of it.
+    s.run(&format!("zpool import -f -N -d {dir} zilmain")).ok();
+    s.run("zpool export zilmain").ok();
+    s.run(&format!("zpool import -N -o readonly=on -d {dir} zilmain")).ok();
+    s.run("zpool export zilmain").ok();
+    cenote_testpools::judge(&temp.pool.dir, "zilmain");
+}
+
+#[test]
+fn status_shows_how_far_a_replay_is() {
+    let s = Session::new();
+    let temp = cenote_testpools::copy("zilmain");
+    let dir = temp.pool.dir.display();
+    slow(&s, 20);
+    let mut command = s.command();
+    command.args(["zpool", "import", "-f", "-N", "-d", &dir.to_string(), "zilmain"]);
+    let mut import = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut seen = Vec::new();
+    while import.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "the import does not end");
+        let text = s.run("zpool status").out;
+        seen.extend(text.lines().find(|l| l.starts_with("replay: ")).map(str::to_string));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(import.wait().unwrap().success());
+    assert!(!seen.is_empty(), "status never showed the replay");
+    let first = &seen[0];
+    for part in ["intent logs: replaying, ", " datasets, ", " records, ", "/s, "] {
+        assert!(first.contains(part), "{first}");
+    }
+    assert!(!s.run("zpool status").ok().contains("replay: "));
+    s.run("tunables set vdev_simulated_latency=0").ok();
+}
+
+#[test]
+fn import_shows_how_far_a_replay_is() {
+    let s = Session::new();
+    let temp = cenote_testpools::copy("zilmain");
+    let dir = temp.pool.dir.display();
+    slow(&s, 30);
+    let shown = s.on_terminal(&format!("cenote zpool import -f -N -d {dir} zilmain"));
+    assert!(shown.contains("intent logs: re"), "{shown}");
+    s.run("tunables set vdev_simulated_latency=0").ok();
+}
