@@ -29,7 +29,7 @@ const WORD: usize = size_of::<u64>();
 /// Word of a block pointer that holds its fill count.
 const FILL: usize = 11;
 /// Bit of the fill count: the entry of a livelist stands for a free (`BP_GET_FREE`).
-const FREED: u64 = 1;
+pub(crate) const FREED: u64 = 1;
 
 /// What a walk tells about an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

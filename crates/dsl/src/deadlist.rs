@@ -19,10 +19,11 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use cenote_format::dsl::DeadlistPhys;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// Field of a zapified directory: a clone's livelist (`DD_FIELD_LIVELIST`).
-const LIVELIST: &str = "com.delphix:livelist";
+pub(crate) const LIVELIST: &str = "com.delphix:livelist";
 /// Field of a zapified dataset (`DS_FIELD_REMAP_DEADLIST`).
 const REMAP_DEADLIST: &str = "com.delphix:remap_deadlist";
 
@@ -43,6 +44,13 @@ impl Sizes {
         self.used = self.used.wrapping_add(other.used);
         self.compressed = self.compressed.wrapping_add(other.compressed);
         self.uncompressed = self.uncompressed.wrapping_add(other.uncompressed);
+    }
+
+    /// Subtracts; wraps likewise.
+    pub(crate) fn take(&mut self, other: Sizes) {
+        self.used = self.used.wrapping_sub(other.used);
+        self.compressed = self.compressed.wrapping_sub(other.compressed);
+        self.uncompressed = self.uncompressed.wrapping_sub(other.uncompressed);
     }
 }
 
@@ -98,24 +106,57 @@ fn bpobj_sizes(mos: &Arc<ObjectSet>, object: u64) -> Result<Sizes> {
     Ok(Sizes { used: phys.bytes, compressed: phys.compressed, uncompressed: phys.uncompressed })
 }
 
-/// Calls `f` for every block that bpobj `object` of a livelist has as allocated and not as freed.
-/// A free is met before its allocation, so that only frees need be remembered.
+/// Blocks of a livelist that were freed, while its entries are gone through from the newest to the oldest
+/// (`livelist_entry_t`). A free is met before its allocation, so that only frees need be remembered. There
+/// is more than one of each where blocks were cloned.
+#[derive(Debug, Default)]
+pub struct Freed(HashMap<(u64, u64, u64), u64>);
+
+impl Freed {
+    /// What tells the entries of a block from others: where it is and when it was written.
+    pub fn key(bp: &BlockPointer) -> (u64, u64, u64) {
+        (bp.0[0], bp.0[1], bp.logical_birth())
+    }
+
+    /// The next entry is one of a freed block.
+    pub fn free(&mut self, bp: &BlockPointer) {
+        *self.0.entry(Freed::key(bp)).or_default() += 1;
+    }
+
+    /// The next entry is one of an allocated block. Whether that is still there.
+    pub fn is_live(&mut self, bp: &BlockPointer) -> bool {
+        let Entry::Occupied(mut entry) = self.0.entry(Freed::key(bp)) else { return true };
+        *entry.get_mut() -= 1;
+        if *entry.get() == 0 {
+            entry.remove();
+        }
+        false
+    }
+
+    /// The frees that have not met their allocation, by block.
+    pub fn left(&self) -> impl Iterator<Item = ((u64, u64, u64), u64)> + '_ {
+        self.0.iter().map(|(key, count)| (*key, *count))
+    }
+
+    /// How many frees have not met their allocation: none at the end of a list that is right.
+    pub fn unmatched(&self) -> u64 {
+        self.0.values().sum()
+    }
+}
+
+/// Calls `f` for every block that bpobj `object` of a livelist has as allocated and not as freed
+/// (`dsl_process_sub_livelist`).
 pub fn live_blocks(
     mos: &Arc<ObjectSet>,
     object: u64,
     f: &mut dyn FnMut(&BlockPointer),
 ) -> Result<()> {
-    let mut freed: HashMap<_, u64> = HashMap::new();
+    let mut freed = Freed::default();
     bpobj::iterate(mos, object, &mut |entry| {
-        // Entries of a block are told apart by where it is and when it was written.
-        let block = (entry.bp.0[0], entry.bp.0[1], entry.bp.logical_birth());
         if entry.freed {
-            *freed.entry(block).or_default() += 1;
-            return Ok(());
-        }
-        match freed.get_mut(&block) {
-            Some(n) if *n > 0 => *n -= 1,
-            _ => f(&entry.bp),
+            freed.free(&entry.bp);
+        } else if freed.is_live(&entry.bp) {
+            f(&entry.bp);
         }
         Ok(())
     })

@@ -161,6 +161,11 @@ impl Dsl {
     /// Bytes written to `d` since `earlier`, a snapshot or bookmark of the same file system or of
     /// one that it descends from; `None` if it is not earlier, or a bookmark without sizes.
     pub fn written_since(&self, d: &Dataset, earlier: &Dataset) -> Result<Option<u64>> {
+        Ok(self.sizes_since(d, earlier)?.map(|s| s.used))
+    }
+
+    /// As [`Dsl::written_since`]; all sums (`dsl_dataset_space_written`).
+    pub fn sizes_since(&self, d: &Dataset, earlier: &Dataset) -> Result<Option<Sizes>> {
         let since = match (&earlier.bookmark, earlier.kind) {
             (Some(b), _) if b.flags & ZBM_FLAG_HAS_FBN == 0 => return Ok(None),
             (Some(b), _) => Earlier {
@@ -176,7 +181,7 @@ impl Dsl {
         if !self.is_before(d, earlier.dir_obj, since.txg)? {
             return Ok(None);
         }
-        self.written_after(&d.ds, &since).map(|s| Some(s.used))
+        self.written_after(&d.ds, &since).map(Some)
     }
 
     /// Whether the state at `txg` of directory `dir_obj` is an ancestor of `later`.

@@ -10,6 +10,20 @@ declare_tunables! {
         "Whether what is below unreadable metadata of destroyed datasets is leaked, rather than kept to be freed";
     FREE_MIN_TIME_MS "zfs_free_min_time_ms" Now Milliseconds 1000 (1, 1_000_000),
         "Time that a transaction group spends on freeing what was destroyed";
+    LIVELIST_CONDENSE_NEW_ALLOC "zfs_livelist_condense_new_alloc" Now Count 0 (0, u64::MAX),
+        "Entries that livelists got while they were condensed, so far: counted by the engine";
+    LIVELIST_CONDENSE_SYNC_CANCEL "zfs_livelist_condense_sync_cancel" Now Count 0 (0, u64::MAX),
+        "Condensed parts of livelists that were given up in syncing context, so far: counted by the engine";
+    LIVELIST_CONDENSE_SYNC_PAUSE "zfs_livelist_condense_sync_pause" Now Switch 0 SWITCH,
+        "Whether condensing of a livelist pauses before what was read is handed to syncing context";
+    LIVELIST_CONDENSE_ZTHR_CANCEL "zfs_livelist_condense_zthr_cancel" Now Count 0 (0, u64::MAX),
+        "Condensings of livelists that were cancelled before syncing context, so far: counted by the engine";
+    LIVELIST_CONDENSE_ZTHR_PAUSE "zfs_livelist_condense_zthr_pause" Now Switch 0 SWITCH,
+        "Whether condensing of a livelist pauses before anything is read";
+    LIVELIST_MAX_ENTRIES "zfs_livelist_max_entries" Now Count 500_000 (1, u64::MAX),
+        "Blocks in a part of a livelist after which the next transaction group starts a new one";
+    LIVELIST_MIN_PERCENT_SHARED "zfs_livelist_min_percent_shared" Now Percent 75 (0, 100),
+        "Share of a clone that it has in common with its origin, at or below which its livelist is given up";
     MAX_RECORDSIZE "zfs_max_recordsize" Now Bytes 16_777_216 (512, 16_777_216),
         "Largest value that the property recordsize can be given";
     REPLAY_GATHER "zil_replay_gather" Now Count 256 (1, 65_536),

@@ -34,6 +34,7 @@
 //! | `outage` | devices that go out of use and come back |
 //! | `sync` | one transaction group: its passes |
 //! | `commit` | config, uberblock, labels |
+//! | `condense` | livelists, condensed in the background |
 //! | `accounting` | what users, groups and projects use |
 //! | `policy` | how blocks are written |
 //! | [`open`] | importing for writing |
@@ -87,6 +88,7 @@ mod add;
 mod capable;
 pub mod change;
 mod commit;
+mod condense;
 pub mod create;
 mod create_pool;
 mod datasets;
@@ -126,6 +128,7 @@ use cenote_store::alloc::{Allocator, Class, VdevInfo};
 use cenote_store::write::Writer;
 use cenote_vdev::VdevTree;
 use cenote_vdev::stats::Latencies;
+use condense::Condenser;
 use datasets::Datasets;
 use figures::{Figure, History};
 use gate::{Gate, Turn};
@@ -196,6 +199,7 @@ pub(crate) struct Shared {
     pub history: History,
     /// What write calls of files and volumes took.
     pub write_calls: Latencies,
+    pub condenser: Condenser,
     pub options: EngineOptions,
 }
 
@@ -398,6 +402,7 @@ impl Engine {
     /// # Errors
     /// The pool is suspended: it then stays as the last transaction group left it.
     pub fn export(&self, destroyed: bool) -> Result<(), EngineError> {
+        self.shared.condenser.stop();
         self.shared.datasets.close_logs()?;
         self.sync()?;
         self.shared.gate.end();
@@ -413,6 +418,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        self.shared.condenser.stop();
         self.shared.gate.end();
         if let Some(thread) = self.thread.lock().take()
             && thread.thread().id() != std::thread::current().id()

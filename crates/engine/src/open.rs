@@ -8,6 +8,7 @@
 //! back: what was given up must never look newer than what is written from now on.
 
 use super::commit::pool_space;
+use super::condense::Condenser;
 use super::datasets::Datasets;
 use super::figures::History;
 use super::gate::Gate;
@@ -100,6 +101,7 @@ impl Engine {
             queue: Queue::default(),
             history: History::default(),
             write_calls: Latencies::default(),
+            condenser: Condenser::default(),
             options,
         });
         shared.disk.allocator.readers().group_done(synced);

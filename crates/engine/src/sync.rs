@@ -110,6 +110,7 @@ impl Core {
             live.sync_done(synced);
         }
         shared.disk.allocator.readers().group_done(txg);
+        self.condense_livelists(shared);
         // Asked before who waits is told, so that whoever then waits for everything waits for that.
         if self.destroying {
             shared.gate.ask_for_more();

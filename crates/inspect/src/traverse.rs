@@ -381,13 +381,3 @@ fn datasets(
     }
     Ok(())
 }
-
-/// The bpobjs of a deadlist or livelist.
-pub mod bpobj {
-    use super::{Arc, Deadlist, ObjectSet, Result};
-
-    /// The bpobjs of deadlist (or livelist) `number`: `(birth txg, bpobj)`, sorted.
-    pub fn deadlist(mos: &Arc<ObjectSet>, number: u64) -> Result<Vec<(u64, u64)>> {
-        Ok(Deadlist::open(mos, number)?.lists)
-    }
-}

@@ -155,6 +155,12 @@ impl Tunable {
         Ok(())
     }
 
+    /// Counts what happened once more, for one that is a counter; at most to the end of its range.
+    pub fn happened(&self) {
+        let add = |n: u64| (n < self.range.1).then(|| n + 1);
+        let _ = self.value.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
     /// Whether it can have the value.
     ///
     /// # Errors

@@ -9,11 +9,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 /// Options that ask for a part of the output.
-const PARTS: &str = "bcCdDfhilmMNORrsTu";
+const PARTS: &str = "bcCdDfhilmMNORrsTuy";
 /// Options that change how.
 const MODES: &str = "AeFGHLPqv";
 /// What "everything" leaves out.
-const NOT_IN_ALL: &str = "flNORrs";
+const NOT_IN_ALL: &str = "flNORrsy";
 /// Letters and long names of `zdb`; a colon marks those with a value.
 const LONG: [(&str, &str); 46] = [
     ("ignore-assertions", "A"),

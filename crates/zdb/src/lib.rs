@@ -13,6 +13,7 @@
 //! | [`objsets`], [`objects`], [`viewers`] | `-d`: datasets, objects, what is in them |
 //! | [`mos`] | `-d`: which objects of the MOS nobody refers to; feature counts |
 //! | [`intent_log`] | `-i` |
+//! | [`livelists`] | `-y`; livelists in `-d` |
 //! | [`blocks`] | `-b`, `-c` |
 //! | [`dedup`] | `-D`, `-T` |
 //! | [`raw`] | `-R` |
@@ -30,6 +31,7 @@ pub mod files;
 pub mod intent_log;
 pub mod labels;
 mod layout;
+pub mod livelists;
 pub mod metaslabs;
 pub mod mos;
 pub mod objects;
@@ -255,6 +257,9 @@ impl Zdb<'_> {
 
     /// Everything that is asked about the whole pool, in `zdb`'s order.
     fn whole_pool(&mut self) -> Outcome {
+        if self.level('y') > 0 {
+            self.validate_livelists()?;
+        }
         if self.level('C') > 0 {
             self.config()?;
         }

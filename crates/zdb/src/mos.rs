@@ -14,7 +14,6 @@ use cenote_dsl::deadlist::Deadlist;
 use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
 use cenote_format::features::FEATURES;
 use cenote_format::nvlist::NvList;
-use cenote_inspect::traverse::bpobj as lists_of;
 use cenote_pool::indirect::Mapping;
 use cenote_pool::{brt, ddt};
 use std::collections::BTreeSet;
@@ -251,18 +250,12 @@ impl Zdb<'_> {
 
     /// Livelists of destroyed clones that are still being freed.
     fn deleted_livelists(&mut self, refs: &mut References, clones: u64) -> Result<(), Stop> {
-        let mos = self.pool.mos().clone();
         refs.add(clones);
-        let zap = Zap::open(&mos.object(clones).map_err(failed)?).map_err(failed)?;
-        for entry in zap.entries().map_err(failed)? {
-            let Some(livelist) = entry.u64() else { continue };
-            refs.add(livelist);
+        for list in self.deleted_lists()? {
             refs.count("livelist");
-            for (_, number) in lists_of::deadlist(&mos, livelist).map_err(failed)? {
-                if number != refs.empty_bpobj {
-                    self.bpobj_references(refs, number)?;
-                }
-            }
+            self.deadlist_references(refs, &list)?;
+            self.deadlist(&list, "Deleted Livelist")?;
+            self.verify_livelist(&list, &mut |_| {})?;
         }
         Ok(())
     }

@@ -372,6 +372,7 @@ impl Zdb<'_> {
         self.deadlist(&deadlist, "Deadlist")?;
         if let Some(livelist) = dsl.livelist(dataset).map_err(failed)? {
             self.deadlist(&livelist, "Livelist")?;
+            self.check_livelist(dataset, &livelist)?;
         }
         if let Some(list) = dsl.remap_deadlist(dataset).map_err(failed)? {
             writeln!(self.out(), "ds_remap_deadlist:")?;
@@ -400,7 +401,12 @@ impl Zdb<'_> {
         Ok(())
     }
 
-    fn deadlist(&mut self, list: &cenote_dsl::deadlist::Deadlist, name: &str) -> Result<(), Stop> {
+    /// A deadlist or livelist (`dump_blkptr_list`).
+    pub fn deadlist(
+        &mut self,
+        list: &cenote_dsl::deadlist::Deadlist,
+        name: &str,
+    ) -> Result<(), Stop> {
         if self.level('d') < 3 {
             return Ok(());
         }

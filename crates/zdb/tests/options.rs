@@ -298,7 +298,7 @@ fn copies_an_object() {
 
 #[test]
 fn refusals() {
-    for option in ["-X", "-k", "-S", "-y", "-Z", "-E", "-B", "-V", "-Y"] {
+    for option in ["-X", "-k", "-S", "-Z", "-E", "-B", "-V", "-Y"] {
         let (_, err, code) = of("basic", &[option], &["basic"]);
         assert_eq!(code, 1, "{option}");
         assert!(err.contains(&format!("option {option} is not supported")), "{err}");

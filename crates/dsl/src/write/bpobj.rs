@@ -15,11 +15,13 @@
 
 use super::mos::corrupt;
 use super::{DslWriteError, Result, Sizes, Tx, Unreadable, features, pool};
+use crate::bpobj::FREED;
 use cenote_dmu::write::NewObject;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::DmuType;
 use cenote_format::dsl::BpobjPhys;
 use cenote_format::{ByteOrder, Bytes};
+use std::ops::Range;
 
 const EMPTY_BPOBJ: &str = "com.delphix:empty_bpobj";
 const LIVELIST: &str = "com.delphix:livelist";
@@ -34,8 +36,10 @@ pub(super) const BLOCK: u64 = 128 << 10;
 const WORD: u64 = 8;
 /// Sub-lists within each other that are followed.
 const MAX_NESTING: usize = 1 << 12;
+/// Entries of livelists that are read at once: from many blocks.
+const READ_AT_ONCE: u64 = 64 * BATCH;
 /// Entries that are read at once.
-const BATCH: u64 = BLOCK / BLKPTR_SIZE as u64;
+pub(super) const BATCH: u64 = BLOCK / BLKPTR_SIZE as u64;
 
 /// Allocates an empty list with blocks of `block_size` bytes (`bpobj_alloc`).
 pub fn create(tx: &mut Tx<'_>, block_size: u64) -> Result<u64> {
@@ -149,17 +153,104 @@ fn take_sizes(phys: &mut BpobjPhys, sizes: Sizes) {
 
 /// Adds block pointers to a list (`bpobj_enqueue`).
 pub fn enqueue(tx: &mut Tx<'_>, object: u64, blocks: &[BlockPointer]) -> Result<()> {
+    enqueue_as(tx, object, blocks, Mark::Alloc)
+}
+
+/// What an entry of a livelist records. Other lists have entries of the first kind only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// The block was allocated.
+    Alloc,
+    /// The block was freed: the entry cancels one of the first kind.
+    Free,
+}
+
+/// Adds block pointers to a list with a mark. The sums of a livelist are those of allocated blocks less
+/// those of freed ones.
+pub(super) fn enqueue_as(
+    tx: &mut Tx<'_>,
+    object: u64,
+    blocks: &[BlockPointer],
+    mark: Mark,
+) -> Result<()> {
     if blocks.is_empty() {
         return Ok(());
     }
     let (mut phys, len) = header(tx, object)?;
     let mut data = Vec::with_capacity(blocks.len() * BLKPTR_SIZE);
     for bp in blocks {
-        add_sizes(&mut phys, (tx.space)(bp));
-        data.extend(stored(bp).0.iter().flat_map(|w| w.to_le_bytes()));
+        let (sizes, mut stored) = ((tx.space)(bp), stored(bp));
+        if mark == Mark::Free {
+            take_sizes(&mut phys, sizes);
+            stored.0[11] = FREED;
+        } else {
+            add_sizes(&mut phys, sizes);
+        }
+        data.extend(stored.0.iter().flat_map(|w| w.to_le_bytes()));
     }
     tx.mos.write(object, phys.entries.wrapping_mul(BLKPTR_SIZE as u64), &data)?;
-    phys.entries = phys.entries.wrapping_add(blocks.len() as u64);
+    let count = blocks.len() as u64;
+    phys.entries = phys.entries.wrapping_add(count);
+    if mark == Mark::Free {
+        phys.freed = phys.freed.wrapping_add(count);
+    }
+    set_header(tx, object, &phys, len)
+}
+
+/// Entries of a sub-list of a livelist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// All of them.
+    pub entries: u64,
+    /// Those of freed blocks.
+    pub freed: u64,
+}
+
+/// How many entries a sub-list of a livelist has.
+///
+/// # Errors
+/// `Unreadable` if there are lists in it, which livelists never have.
+pub(super) fn counts(tx: &mut Tx<'_>, object: u64) -> Result<Counts> {
+    let (phys, _) = header(tx, object)?;
+    if phys.subobjs != 0 || phys.freed > phys.entries {
+        return Err(corrupt(object, "no sub-list of a livelist"));
+    }
+    Ok(Counts { entries: phys.entries, freed: phys.freed })
+}
+
+/// The entries of a list in a range of their numbers, and which of them are of freed blocks.
+pub(super) fn entries(
+    tx: &mut Tx<'_>,
+    object: u64,
+    range: Range<u64>,
+) -> Result<Vec<(BlockPointer, Mark)>> {
+    let room = tx.mos.dnode(object)?;
+    let room = room.max_block.saturating_add(1).saturating_mul(room.block_size);
+    if range.end.saturating_mul(BLKPTR_SIZE as u64) > room {
+        return Err(corrupt(object, format!("{} entries", range.end)));
+    }
+    let (mut found, mut at) = (Vec::new(), range.start);
+    while at < range.end {
+        let count = (range.end - at).min(READ_AT_ONCE);
+        let data = read(tx, object, at * BLKPTR_SIZE as u64, count * BLKPTR_SIZE as u64)?;
+        let bytes = Bytes::new(&data, ByteOrder::Little, "block pointer list");
+        for i in 0..count as usize {
+            let bp = BlockPointer::decode(&bytes, i * BLKPTR_SIZE)?;
+            let mark = if bp.0[11] & FREED != 0 { Mark::Free } else { Mark::Alloc };
+            found.push((bp, mark));
+        }
+        at += count;
+    }
+    Ok(found)
+}
+
+/// Takes the entries from number `entries` on, of allocated blocks that are so large, from a list that has
+/// no others.
+pub(super) fn cut(tx: &mut Tx<'_>, object: u64, entries: u64, sizes: Sizes) -> Result<()> {
+    let (mut phys, len) = header(tx, object)?;
+    phys.entries = entries;
+    take_sizes(&mut phys, sizes);
+    tx.mos.truncate(object, entries.wrapping_mul(BLKPTR_SIZE as u64))?;
     set_header(tx, object, &phys, len)
 }
 

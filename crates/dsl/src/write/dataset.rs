@@ -13,15 +13,13 @@
 //! ([`check_synced`]). Should a deadlist or the bookmarks become unreadable later, the pool goes on: blocks
 //! that cannot be put on the deadlist are leaked when the snapshots that have them are gone.
 //!
-//! A clone's livelist (of what was born and killed in it) is an aid for destroying it fast. This
-//! software does not keep it: it is dropped when the clone is written first, as OpenZFS does with
-//! clones that have little in common with their origins any more.
+//! A clone keeps a livelist of what was born and killed in it: see [`livelist`](super::livelist).
 
 use super::mos::SMALL_BLOCK;
 use super::props::{self, NewValue, Target};
 use super::space::{self, Delta, Part, charged};
 use super::{DslWriteError, Result, Sizes, Tx};
-use super::{bookmarks, deadlist, destroy, features, limits, names, pool, snapshot};
+use super::{bookmarks, deadlist, destroy, features, limits, livelist, names, pool, snapshot};
 use cenote_dmu::write::{NewObject, ObjectChange, Synced};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{DmuType, ObjsetPhys};
@@ -34,9 +32,6 @@ use cenote_format::zap::norm::TO_UPPER;
 
 /// Type of the ZAP of a directory's clones (`DMU_OT_DSL_CLONES`).
 const DIR_CLONES: DmuType = DmuType(52);
-const LIVELIST_FEATURE: &str = "com.delphix:livelist";
-/// Field of a clone's directory.
-const LIVELIST: &str = "com.delphix:livelist";
 /// Feature of datasets with dnodes of more than one slot.
 const LARGE_DNODE: &str = "org.zfsonlinux:large_dnode";
 /// The transaction group of `$ORIGIN@$ORIGIN`, which has no blocks.
@@ -96,6 +91,9 @@ pub fn create(
     };
     let dir_obj = create_dir(tx, Some((parent_dir, name)))?;
     let ds_obj = create_head(tx, dir_obj, start)?;
+    if origin.is_some() {
+        livelist::start(tx, dir_obj)?;
+    }
     limits::start(tx, dir_obj)?;
     for (name, value) in props {
         props::apply(tx, Target::Dir(dir_obj), name, value)?;
@@ -289,7 +287,6 @@ struct Killed {
 /// Errors: `Invalid` for a snapshot; `Unsupported` for deadlists of the oldest format.
 pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
     let mut ds = tx.head(ds_obj)?;
-    drop_livelist(tx, ds.dir)?;
     for guid in features_of(&synced.born) {
         features::activate_dataset_feature(tx, ds_obj, guid)?;
     }
@@ -342,6 +339,7 @@ pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
             prev.unique = prev.unique.wrapping_add(killed.unique_to_previous);
         })?;
     }
+    livelist::synced(tx, (ds_obj, &ds), synced)?;
     let what = format!("bookmarks of dataset {ds_obj:#x} are out of date");
     tx.unless_unreadable(&what, |tx| bookmarks::blocks_killed(tx, (ds_obj, &ds), &synced.killed))?;
     Ok(())
@@ -401,14 +399,6 @@ fn sort_killed(
         }
     }
     Ok(out)
-}
-
-/// Drops the livelist of a clone (`dsl_dir_remove_livelist`).
-pub(super) fn drop_livelist(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
-    let Some(livelist) = tx.field_number(dir_obj, LIVELIST)? else { return Ok(()) };
-    tx.zap_remove(dir_obj, LIVELIST)?;
-    deadlist::free(tx, livelist)?;
-    features::decrement(tx, LIVELIST_FEATURE)
 }
 
 impl Tx<'_> {

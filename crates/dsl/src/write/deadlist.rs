@@ -9,6 +9,7 @@
 //! There is a key for each snapshot. Those of a deadlist that was added to stay in memory ([`Keys`]) from
 //! group to group, until some other change is made to the pool.
 
+use super::livelist::Pair;
 use super::mos::{SMALL_BLOCK, corrupt};
 use super::{DslWriteError, Result, Sizes, Tx, bpobj};
 use crate::number_in_name;
@@ -34,10 +35,12 @@ pub(super) fn birth(bp: &BlockPointer) -> u64 {
 pub struct Keys {
     known: HashMap<u64, Lists>,
     reads: u64,
+    /// Sub-lists of a livelist that can become one.
+    pub(super) condensable: Option<Pair>,
 }
 
 /// The list of each key.
-type Lists = BTreeMap<u64, u64>;
+pub(super) type Lists = BTreeMap<u64, u64>;
 
 /// Keys that are kept in memory, of all deadlists together.
 const MAX_KEYS: usize = 1 << 20;
@@ -53,7 +56,18 @@ impl Keys {
         self.reads
     }
 
-    fn keep(&mut self, object: u64, lists: Lists) {
+    /// Sub-lists of a livelist that can become one (`spa_to_condense`), if some were found since this was
+    /// last asked.
+    pub fn take_condensable(&mut self) -> Option<Pair> {
+        self.condensable.take()
+    }
+
+    /// The keys of a deadlist, as far as they are known. Whoever changes them gives them [back](Keys::keep).
+    pub(super) fn take(&mut self, object: u64) -> Option<Lists> {
+        self.known.remove(&object)
+    }
+
+    pub(super) fn keep(&mut self, object: u64, lists: Lists) {
         if self.known.values().map(BTreeMap::len).sum::<usize>() + lists.len() > MAX_KEYS {
             self.known.clear();
         }
@@ -62,7 +76,7 @@ impl Keys {
 }
 
 /// The name of a key in the ZAP.
-fn name(key: u64) -> String {
+pub(super) fn name(key: u64) -> String {
     format!("{key:x}")
 }
 
@@ -85,7 +99,7 @@ fn check_kind(tx: &mut Tx<'_>, object: u64) -> Result<()> {
 }
 
 /// Keys and lists.
-fn lists(tx: &mut Tx<'_>, object: u64) -> Result<Lists> {
+pub(super) fn lists(tx: &mut Tx<'_>, object: u64) -> Result<Lists> {
     if let Some(keys) = tx.deadlists.as_deref_mut() {
         keys.reads += 1;
     }
@@ -118,7 +132,7 @@ pub(super) fn total(tx: &mut Tx<'_>, object: u64) -> Result<Sizes> {
     Ok(Sizes { used, compressed, uncompressed })
 }
 
-fn set_total(tx: &mut Tx<'_>, object: u64, total: Sizes) -> Result<()> {
+pub(super) fn set_total(tx: &mut Tx<'_>, object: u64, total: Sizes) -> Result<()> {
     let Sizes { used, compressed, uncompressed } = total;
     let bonus = DeadlistPhys { used, compressed, uncompressed }.encode();
     Ok(tx.mos.set_bonus(object, DmuType::DEADLIST_HDR, &bonus)?)
@@ -135,11 +149,12 @@ pub(super) fn range(tx: &mut Tx<'_>, object: u64, after: u64, until: u64) -> Res
     Ok(sum)
 }
 
-/// Adds a key, with an empty list (`dsl_deadlist_add_key`).
-pub(super) fn add_key(tx: &mut Tx<'_>, object: u64, key: u64) -> Result<()> {
+/// Adds a key, with an empty list, which it returns (`dsl_deadlist_add_key`).
+pub(super) fn add_key(tx: &mut Tx<'_>, object: u64, key: u64) -> Result<u64> {
     check_kind(tx, object)?;
     let list = bpobj::create_empty(tx)?;
-    tx.zap_add(object, &name(key), list)
+    tx.zap_add(object, &name(key), list)?;
+    Ok(list)
 }
 
 /// Removes a key; its list becomes part of the one before (`dsl_deadlist_remove_key`).
@@ -165,12 +180,20 @@ fn add_list(tx: &mut Tx<'_>, object: u64, key: u64, into: u64, list: u64) -> Res
     Ok(list)
 }
 
+/// Gives the key `key` of a deadlist a list of its own in the place of the shared empty one.
+pub(super) fn start_list(tx: &mut Tx<'_>, object: u64, key: u64) -> Result<u64> {
+    let list = bpobj::create(tx, bpobj::BLOCK)?;
+    bpobj::release_empty(tx)?;
+    tx.zap_set(object, &name(key), list)?;
+    Ok(list)
+}
+
 /// Adds blocks (`dsl_deadlist_insert`).
 pub(super) fn insert(tx: &mut Tx<'_>, object: u64, blocks: &[BlockPointer]) -> Result<()> {
     if blocks.is_empty() {
         return Ok(());
     }
-    let known = tx.deadlists.as_deref_mut().and_then(|keys| keys.known.remove(&object));
+    let known = tx.deadlists.as_deref_mut().and_then(|keys| keys.take(object));
     let mut lists = match known {
         Some(known) => known,
         None => lists(tx, object)?,
@@ -187,9 +210,7 @@ pub(super) fn insert(tx: &mut Tx<'_>, object: u64, blocks: &[BlockPointer]) -> R
     for (key, blocks) in sorted {
         let mut list = lists.get(&key).copied().unwrap_or_default();
         if bpobj::shared_empty(tx)? == Some(list) {
-            list = bpobj::create(tx, bpobj::BLOCK)?;
-            bpobj::release_empty(tx)?;
-            tx.zap_set(object, &name(key), list)?;
+            list = start_list(tx, object, key)?;
             lists.insert(key, list);
         }
         bpobj::enqueue(tx, list, &blocks)?;
@@ -288,7 +309,9 @@ mod tests {
 
     fn with_keys(tx: &mut Tx<'_>) -> u64 {
         let list = create(tx).unwrap();
-        (0..KEYS).for_each(|key| add_key(tx, list, key * 10).unwrap());
+        for key in 0..KEYS {
+            add_key(tx, list, key * 10).unwrap();
+        }
         list
     }
 

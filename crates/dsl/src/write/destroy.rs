@@ -7,16 +7,17 @@
 //!
 //! *A dataset.* It has no snapshots of its own any more; what it has beyond its origin is all that
 //! was born after it. Its root block goes on the queue `bptree_obj`, and the tree is walked in the
-//! txgs to come, see [`free`](super::free). A pool without the feature `async_destroy` has no such
+//! txgs to come, see [`free`](super::free). Of a clone with a [livelist](super::livelist) that takes less
+//! to read, the list is queued instead. A pool without the feature `async_destroy` has no such
 //! queue: there the tree is walked before anything is changed, and all of it is freed in the txg that
 //! destroys the dataset.
 
-use super::free::queue_tree;
+use super::free::{below_root, queue_tree, walk_reads_less};
 use super::mos::{DIRECTORY, MAX_DEPTH, corrupt};
 use super::space::{self, Delta, Part};
 use super::{
-    DslWriteError, Result, Sizes, Tx, bookmarks, dataset, deadlist, features, limits, names, pool,
-    props, snapshot,
+    DslWriteError, Result, Sizes, Tx, bookmarks, dataset, deadlist, features, limits, livelist,
+    names, pool, props, snapshot,
 };
 use cenote_dmu::ObjectSet;
 use cenote_format::blkptr::BlockPointer;
@@ -26,6 +27,10 @@ pub(super) const ASYNC_DESTROY: &str = "com.delphix:async_destroy";
 const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 /// Field of a directory: the key of an encrypted dataset.
 const CRYPTO_KEY: &str = "com.datto:crypto_key_obj";
+/// Pointers in an indirect block of the usual size: blocks that one read of a walk finds at most.
+const POINTERS: u64 = 1 << 10;
+/// What a walk reads besides: the root block, and dnodes.
+const LEAST_READS: u64 = 2;
 /// Field of a dataset: its blocks' old places on removed devices.
 const REMAP_DEADLIST: &str = "com.delphix:remap_deadlist";
 
@@ -214,15 +219,49 @@ fn recount_head(tx: &mut Tx<'_>, head_obj: u64) -> Result<()> {
     space::charge(tx, head.dir, Part::RefReservation, Delta::used(less.wrapping_neg()))
 }
 
-/// What a head that is to be destroyed has below its root block and its pool has to free at once;
-/// nothing where trees are freed bit by bit.
+/// How what a head has of its own is freed.
 #[derive(Debug)]
-pub struct AtOnce(pub(super) Option<Vec<BlockPointer>>);
+pub enum Way {
+    /// At once: what is below its root block. In pools without the feature `async_destroy`.
+    AtOnce(Vec<BlockPointer>),
+    /// Bit by bit, by walking its tree.
+    Tree,
+    /// Bit by bit, as its livelist says.
+    Livelist(livelist::Usable),
+}
 
-impl AtOnce {
-    /// How the history calls it.
-    pub fn name(&self) -> &'static str {
-        if self.0.is_some() { "synchronous" } else { "bptree" }
+impl Way {
+    /// The way for a head's tree, beyond its newest snapshot.
+    pub(super) fn through_tree(tx: &mut Tx<'_>, ds: &DslDatasetPhys) -> Result<Way> {
+        match features::is_enabled(tx, ASYNC_DESTROY)? {
+            true => Ok(Way::Tree),
+            false => Ok(Way::AtOnce(below_root(tx, &ds.bp, ds.prev_snap_txg)?)),
+        }
+    }
+
+    /// The way for a head that is destroyed: the one that reads less. A livelist's length is known. It has
+    /// an entry for each block that a walk would find, so that it is shorter unless much of it cancels out;
+    /// then the walk's reads are counted ahead, level by level, until there are more than the livelist's.
+    fn of(tx: &mut Tx<'_>, ds: &DslDatasetPhys) -> Result<Way> {
+        let way = Way::through_tree(tx, ds)?;
+        if !matches!(way, Way::Tree) {
+            return Ok(way);
+        }
+        let Some(list) = livelist::usable(tx, ds)? else { return Ok(way) };
+        let least = list.live.div_ceil(POINTERS).saturating_add(LEAST_READS);
+        if list.reads > least && walk_reads_less(tx, &ds.bp, ds.prev_snap_txg, list.reads) {
+            return Ok(way);
+        }
+        Ok(Way::Livelist(list))
+    }
+
+    /// How the history calls it, with the transaction group that all of it is younger than.
+    pub fn describe(&self, since: u64) -> String {
+        match self {
+            Way::AtOnce(_) => format!("(synchronous, mintxg={since})"),
+            Way::Tree => format!("(bptree, mintxg={since})"),
+            Way::Livelist(list) => format!("(livelist, mintxg={})", list.since),
+        }
     }
 }
 
@@ -230,7 +269,7 @@ impl AtOnce {
 ///
 /// Errors: `HasSnapshots`, `HasChildren`, `Invalid` for the pool itself, and for a dataset that cannot
 /// be read in full in a pool that frees all of it at once; `Unsupported`.
-pub fn check_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<AtOnce> {
+pub fn check_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Way> {
     let ds = tx.head(ds_obj)?;
     let dir = tx.dir(ds.dir)?;
     if dir.parent == 0 || dir.head_dataset != ds_obj {
@@ -243,7 +282,7 @@ pub fn check_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<AtOnce> {
     if !tx.zap_is_empty(dir.children)? {
         return Err(DslWriteError::HasChildren);
     }
-    AtOnce::of(tx, &ds)
+    Way::of(tx, &ds)
 }
 
 /// Destroys a file system or volume, with its directory. Its blocks are freed by
@@ -252,14 +291,14 @@ pub fn check_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<AtOnce> {
 ///
 /// Errors: those of [`check_head`]; `Busy` if there is an intent log, which has to be destroyed before.
 pub fn destroy_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
-    let at_once = check_head(tx, ds_obj)?;
-    destroy_checked(tx, ds_obj, at_once)
+    let way = check_head(tx, ds_obj)?;
+    destroy_checked(tx, ds_obj, way)
 }
 
 /// As [`destroy_head`], of a head that was checked and has not changed since, but for its intent log.
 ///
 /// Errors: `Busy` if there is an intent log.
-pub fn destroy_checked(tx: &mut Tx<'_>, ds_obj: u64, at_once: AtOnce) -> Result<()> {
+pub fn destroy_checked(tx: &mut Tx<'_>, ds_obj: u64, way: Way) -> Result<()> {
     let ds = tx.head(ds_obj)?;
     let prev = if ds.prev_snap == 0 { None } else { Some(tx.dataset(ds.prev_snap)?) };
     let contents = ObjectSet::open(tx.mos.synced().store().clone(), ds_obj, ds.bp)?;
@@ -272,7 +311,7 @@ pub fn destroy_checked(tx: &mut Tx<'_>, ds_obj: u64, at_once: AtOnce) -> Result<
         let marked = prev.flags & DS_FLAG_DEFER_DESTROY != 0 && prev.num_children == 2;
         with_origin = marked && holds(tx, prev)? == 0;
     }
-    remove_head(tx, ds_obj, at_once)?;
+    remove_head(tx, ds_obj, way)?;
     if with_origin {
         destroy_snapshot(tx, ds.prev_snap, false)?;
     }
@@ -280,9 +319,11 @@ pub fn destroy_checked(tx: &mut Tx<'_>, ds_obj: u64, at_once: AtOnce) -> Result<
 }
 
 /// Destroys a head without checks (`dsl_destroy_head_sync_impl`).
-fn remove_head(tx: &mut Tx<'_>, ds_obj: u64, at_once: AtOnce) -> Result<()> {
+fn remove_head(tx: &mut Tx<'_>, ds_obj: u64, way: Way) -> Result<()> {
     let ds = tx.head(ds_obj)?;
-    dataset::drop_livelist(tx, ds.dir)?;
+    if !matches!(way, Way::Livelist(_)) {
+        livelist::remove(tx, ds.dir)?;
+    }
     if space::refreservation(tx, &ds)? != 0 {
         space::set_refreservation(tx, ds_obj, 0)?;
     }
@@ -293,7 +334,10 @@ fn remove_head(tx: &mut Tx<'_>, ds_obj: u64, at_once: AtOnce) -> Result<()> {
     let dir = tx.dir(ds.dir)?;
     let all = Sizes { used: dir.used, compressed: dir.compressed, uncompressed: dir.uncompressed };
     space::charge(tx, ds.dir, Part::Head, Delta::less(all))?;
-    free_tree(tx, at_once, (&ds.bp, ds.prev_snap_txg), all)?;
+    match way {
+        Way::Livelist(list) => drop(livelist::delete::queue(tx, ds.dir, list.object)?),
+        way => free_tree(tx, way, (&ds.bp, ds.prev_snap_txg), all)?,
+    }
     tx.edit_dir(ds.dir, |dir| dir.head_dataset = 0)?;
     tx.mos.free(ds.snap_names)?;
     bookmarks::free(tx, ds_obj)?;
@@ -306,17 +350,17 @@ fn remove_head(tx: &mut Tx<'_>, ds_obj: u64, at_once: AtOnce) -> Result<()> {
 /// Frees a head's tree: the blocks born after `since`, which are `all` in size.
 pub(super) fn free_tree(
     tx: &mut Tx<'_>,
-    at_once: AtOnce,
+    way: Way,
     (root, since): (&BlockPointer, u64),
     all: Sizes,
 ) -> Result<()> {
-    match at_once {
-        AtOnce(Some(below)) => {
+    match way {
+        Way::AtOnce(below) => {
             let root = (deadlist::birth(root) > since).then_some(root);
             below.iter().chain(root).for_each(|bp| tx.free(bp));
             Ok(())
         }
-        AtOnce(None) => {
+        Way::Tree | Way::Livelist(_) => {
             queue_tree(tx, root, since, all)?;
             pool::charge_free(tx, Delta::more(all))
         }

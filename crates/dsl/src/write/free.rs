@@ -1,7 +1,8 @@
 //! Freeing what was destroyed, some in each txg.
 //!
-//! Two things wait: the list `free_bpobj`, of blocks that destroyed snapshots had, and the queue
-//! `bptree_obj`, of root blocks of destroyed datasets. The directory `$FREE` is charged for all of
+//! Three things wait: the list `free_bpobj`, of blocks that destroyed snapshots had, the queue
+//! `bptree_obj`, of root blocks of destroyed datasets, and [livelists](super::livelist::delete) of destroyed
+//! clones. The directory `$FREE` is charged for all of
 //! it, less with each block freed. While there is a queue, `async_destroy` is active.
 //!
 //! The queue's entries lie one after the other in the object's data, from number `begin` to `end` of
@@ -27,7 +28,7 @@
 
 use super::mos::{WORDS_METADATA, corrupt};
 use super::space::Delta;
-use super::{DslWriteError, Result, Sizes, Tx, bpobj, dataset, deadlist, features, pool};
+use super::{DslWriteError, Result, Sizes, Tx, bpobj, dataset, deadlist, features, livelist, pool};
 use crate::{bounds, tunables};
 use cenote_dmu::object::SPILL_BLKID;
 use cenote_dmu::write::NewObject;
@@ -36,6 +37,8 @@ use cenote_format::dmu::{DNODE_SLOT, DnodePhys, ObjsetPhys};
 use cenote_format::{ByteOrder, Bytes};
 use cenote_store::{Access, Block, Bookmark, Store};
 use std::sync::Arc;
+
+mod reads;
 
 const ASYNC_DESTROY: &str = "com.delphix:async_destroy";
 /// Entry of the object directory.
@@ -160,7 +163,7 @@ pub struct Budget<'b> {
     pub is_late: &'b dyn Fn() -> bool,
 }
 
-/// Frees some of what is waiting (`free_bpobj` and `bptree_obj` of the object directory;
+/// Frees some of what is waiting (`free_bpobj`, `bptree_obj` and `deleted_clones` of the object directory;
 /// `dsl_process_async_destroys`); true if there is more that can be freed. Progress is in the MOS. To be
 /// called once in a txg, after the sync tasks.
 pub fn destroy_step(tx: &mut Tx<'_>, budget: Budget<'_>) -> Result<bool> {
@@ -183,13 +186,16 @@ pub fn destroy_step(tx: &mut Tx<'_>, budget: Budget<'_>) -> Result<bool> {
             pool::charge_leak(tx, lost)?;
         }
     }
+    if livelist::delete::step(tx, &mut left, budget)? {
+        return Ok(true);
+    }
     if let Some(queue) = pool::entry(tx, QUEUE)? {
         let more = free_trees(tx, queue, Budget { blocks: left, ..budget })?;
         if more || pool::entry(tx, QUEUE)?.is_some() {
             return Ok(more);
         }
     }
-    if tunables::FREE_LEAK_ON_EIO.get() != 0 {
+    if tunables::FREE_LEAK_ON_EIO.get() != 0 && !livelist::delete::is_waiting(tx)? {
         pool::leak_rest(tx)?;
     }
     Ok(false)
@@ -211,6 +217,15 @@ pub(super) fn below_root(
     // The root comes last, unless it is somebody else's, as all the rest is then.
     walk.freed.pop();
     Ok(walk.freed)
+}
+
+/// Whether walking all below `root` that was born after `after_txg` takes fewer than `than` reads. They are
+/// counted level by level: a level is read only if the count goes on. What was read stays in the ARC for the
+/// walk. A walk that cannot be made reads no less.
+pub(super) fn walk_reads_less(tx: &Tx<'_>, root: &BlockPointer, after_txg: u64, than: u64) -> bool {
+    let entry = Entry { root: *root, after_txg, resume: None };
+    let walk = Walk::new(tx, &entry, Budget { blocks: u64::MAX, is_late: &|| false });
+    reads::count(walk, root, than).is_ok_and(|n| n < than)
 }
 
 /// Bytes that are waiting to be freed (pool property `freeing`).

@@ -31,6 +31,7 @@
 //! | [`props`] | properties |
 //! | [`space`] | accounting of space up the tree; quotas and reservations |
 //! | [`bpobj`], [`deadlist`] | lists of block pointers |
+//! | [`livelist`] | what clones have of their own: kept, condensed, freed |
 //! | `error` | the three kinds of failure |
 //! | `limits` | counts of file systems and snapshots |
 //! | `names` | what names may be |
@@ -46,6 +47,7 @@ pub mod features;
 pub mod free;
 pub mod holds;
 mod limits;
+pub mod livelist;
 mod mos;
 mod names;
 pub mod pool;

@@ -10,7 +10,7 @@
 
 use super::space::{self, Delta, Part};
 use super::{DslWriteError, Result, Sizes, Tx};
-use super::{bookmarks, dataset, deadlist, destroy, limits, names, pool, snapshot};
+use super::{bookmarks, dataset, deadlist, destroy, limits, livelist, names, pool, snapshot};
 use crate::name_of;
 use cenote_format::dsl::{DD_FLAG_USED_BREAKDOWN, DslDatasetPhys, DslDirPhys};
 use std::collections::HashMap;
@@ -140,8 +140,8 @@ pub fn promote(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
     };
     let (clone_part, old_part) = snapshot_parts(tx, &p)?;
 
-    dataset::drop_livelist(tx, p.head.1.dir)?;
-    dataset::drop_livelist(tx, p.old_dir_obj)?;
+    livelist::remove(tx, p.head.1.dir)?;
+    livelist::remove(tx, p.old_dir_obj)?;
     swap_origins(tx, &p, unique)?;
     for (entry, name) in &p.shared {
         move_snapshot(tx, &p, entry, name)?;

@@ -8,11 +8,10 @@
 //! OpenZFS does the same in three steps: it clones the snapshot, swaps clone and head, and destroys the
 //! clone (`dsl_dataset_rollback_sync`).
 
-use super::destroy::{AtOnce, refuse_unsupported};
-use super::free::below_root;
+use super::destroy::{Way, refuse_unsupported};
 use super::space::{self, Delta, Part};
 use super::{DslWriteError, Result, Sizes, Tx};
-use super::{bookmarks, dataset, deadlist, destroy, features, snapshot};
+use super::{bookmarks, dataset, deadlist, destroy, features, livelist, snapshot};
 use cenote_format::dsl::{DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys};
 
 fn less(a: Sizes, b: Sizes) -> Sizes {
@@ -32,7 +31,7 @@ fn referenced(ds: &DslDatasetPhys) -> Sizes {
 ///
 /// Errors: `NotFound` if it has no snapshot, `Again` if that was taken in this txg, `Exists` if there are
 /// later bookmarks, `NoSpace` if there is no room for the refreservation, `Unsupported`.
-pub fn check_rollback(tx: &mut Tx<'_>, ds_obj: u64) -> Result<AtOnce> {
+pub fn check_rollback(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Way> {
     let ds = tx.head(ds_obj)?;
     refuse_unsupported(tx, ds_obj, ds.dir)?;
     if ds.prev_snap == 0 || tx.dataset(ds.prev_snap)?.next_snap != ds_obj {
@@ -48,7 +47,7 @@ pub fn check_rollback(tx: &mut Tx<'_>, ds_obj: u64) -> Result<AtOnce> {
     if reserved > space::available_to_dir(tx, ds.dir, None)? {
         return Err(DslWriteError::NoSpace);
     }
-    AtOnce::of(tx, &ds)
+    Way::through_tree(tx, &ds)
 }
 
 /// Whether a snapshot is the newest one of the head `ds_obj`.
@@ -61,19 +60,19 @@ pub fn is_newest(tx: &mut Tx<'_>, ds_obj: u64, snap_obj: u64) -> Result<bool> {
 /// Rolls a head back that was [checked](check_rollback) and has not changed since, but for its intent log.
 ///
 /// Errors: `Busy` if there is an intent log, which has to be destroyed before.
-pub fn rollback(tx: &mut Tx<'_>, ds_obj: u64, at_once: AtOnce) -> Result<()> {
+pub fn rollback(tx: &mut Tx<'_>, ds_obj: u64, way: Way) -> Result<()> {
     let mut ds = tx.head(ds_obj)?;
     if snapshot::has_log(tx, ds_obj, &ds)? {
         return Err(DslWriteError::Busy);
     }
     let snap = tx.snapshot(ds.prev_snap)?;
-    dataset::drop_livelist(tx, ds.dir)?;
+    livelist::remove(tx, ds.dir)?;
 
     let dead = deadlist::total(tx, ds.deadlist)?;
     let mut born = referenced(&ds);
     born.add(dead);
     let born = less(born, referenced(&snap));
-    destroy::free_tree(tx, at_once, (&ds.bp, ds.prev_snap_txg), born)?;
+    destroy::free_tree(tx, way, (&ds.bp, ds.prev_snap_txg), born)?;
     space::charge(tx, ds.dir, Part::Head, Delta::less(born))?;
     let dir = tx.dir(ds.dir)?;
     let origin_txg = dataset::origin_txg(tx, &dir)?;
@@ -96,14 +95,4 @@ pub fn rollback(tx: &mut Tx<'_>, ds_obj: u64, at_once: AtOnce) -> Result<()> {
     tx.set_dataset(ds_obj, &ds)?;
     tx.edit_dataset(ds.prev_snap, |snap| snap.unique = 0)?;
     bookmarks::next_changed(tx, ds_obj, ds.prev_snap)
-}
-
-impl AtOnce {
-    /// What is to be freed at once of a head's tree, beyond its newest snapshot and below its root block.
-    pub(super) fn of(tx: &mut Tx<'_>, ds: &DslDatasetPhys) -> Result<AtOnce> {
-        match features::is_enabled(tx, destroy::ASYNC_DESTROY)? {
-            true => Ok(AtOnce(None)),
-            false => Ok(AtOnce(Some(below_root(tx, &ds.bp, ds.prev_snap_txg)?))),
-        }
-    }
 }

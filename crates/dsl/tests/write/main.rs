@@ -2,12 +2,16 @@
 //! memory, and compared with a model that knows which blocks each of them has.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod livelists;
 mod model;
 
 use cenote_dmu::ObjectSet;
 use cenote_dmu::outside::Outside;
 use cenote_dmu::write::{NewObject, OpenObjectSet, Synced};
 use cenote_dsl::deadlist::Sizes;
+use cenote_dsl::tunables::{LIVELIST_MAX_ENTRIES, LIVELIST_MIN_PERCENT_SHARED};
+use cenote_dsl::write::deadlist::Keys;
+use cenote_dsl::write::livelist::{Condensed, Pair};
 use cenote_dsl::write::{
     DslWriteError, Tx, bookmarks, dataset, destroy, features, free, holds, pool,
 };
@@ -17,6 +21,7 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{DmuType, ObjsetType};
 use cenote_format::features::FEATURES;
 use cenote_testsink::{EMBEDDED, MemSink};
+use livelists::Seen;
 use model::{Bookmark, Head, Model, Snapshot};
 use props::{NewValue, Target};
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,6 +88,10 @@ struct Rig {
     rolled_back: usize,
     /// Snapshots that went with their last hold.
     released: usize,
+    /// Sub-lists of a livelist that can be condensed, and what was read of two.
+    pair: Option<Pair>,
+    condensed: Option<Condensed>,
+    seen: Seen,
 }
 
 const POOL: &str = "pool";
@@ -104,6 +113,9 @@ impl Rig {
             promoted: 0,
             rolled_back: 0,
             released: 0,
+            pair: None,
+            condensed: None,
+            seen: Seen::default(),
         };
         rig.txg(|rig, tx| {
             let dirs = pool::create_pool_dirs(tx).unwrap();
@@ -127,8 +139,11 @@ impl Rig {
         let space = sizes;
         let (now, outside) = (1_700_000_000 + self.txg, Outside::default());
         let tx = Tx::new(&mut mos, self.txg, &outside, &space);
-        let mut tx = Tx { now, usable: Some(1 << 40), pool: POOL, ..tx };
+        let mut keys = Keys::default();
+        let deadlists = Some(&mut keys);
+        let mut tx = Tx { now, usable: Some(1 << 40), pool: POOL, deadlists, ..tx };
         change(self, &mut tx);
+        self.condense(&mut tx);
         let blocks = self.random.below(self.budget) as u64;
         let budget = free::Budget { blocks, is_late: &|| false };
         let more = free::destroy_step(&mut tx, budget).unwrap();
@@ -143,6 +158,7 @@ impl Rig {
         self.mos = synced.root;
         self.last_mos = Some(synced);
         self.check(mos.synced());
+        self.read_pair(mos.synced());
         self.txg += 1;
         more
     }
@@ -196,7 +212,10 @@ impl Rig {
         for bp in synced.born.iter().filter(|bp| !bp.is_hole()) {
             assert!(head.blocks.insert(key(bp), sizes(bp)).is_none());
         }
+        // Other changes were made since.
+        tx.deadlists.as_deref_mut().unwrap().forget();
         dataset::synced(tx, head.object, &synced).unwrap();
+        self.pair = self.pair.or(tx.deadlists.as_deref_mut().unwrap().take_condensable());
     }
 
     /// Opens the contents of a head as they are now.
@@ -433,7 +452,11 @@ impl Rig {
         let heads = self.heads();
         let Some(name) = self.random.pick(&heads).cloned() else { return };
         let head = &self.model.heads[&name];
-        let done = destroy::destroy_head(tx, head.object);
+        let way = destroy::check_head(tx, head.object);
+        let done = way.and_then(|way| {
+            self.seen.goes(&way);
+            destroy::destroy_checked(tx, head.object, way)
+        });
         if !head.snapshots.is_empty() {
             assert!(matches!(done, Err(DslWriteError::HasSnapshots)));
         } else if self.model.children(&name).next().is_some() {
@@ -512,8 +535,9 @@ impl Rig {
     }
 
     /// Compares what is on disk with the model.
-    fn check(&self, mos: &Arc<ObjectSet>) {
+    fn check(&mut self, mos: &Arc<ObjectSet>) {
         let dsl = Dsl::open(mos.clone(), POOL).unwrap();
+        let mut heads = Vec::new();
         for (name, head) in &self.model.heads {
             let found = dsl.find(name).unwrap().unwrap_or_else(|| panic!("no {name}"));
             assert_eq!((found.dir_obj, found.ds_obj), (head.dir, head.object));
@@ -546,8 +570,13 @@ impl Rig {
                 assert_eq!(dsl.holds(&found).unwrap().len(), snap.holds.len());
             }
             Rig::check_bookmarks(&dsl, &found, head);
+            heads.push((found, name.clone()));
         }
-        self.check_lists(mos, &dsl);
+        let mut livelists = self.check_deleted(mos, &dsl);
+        for (found, name) in heads {
+            livelists += u64::from(self.check_livelist(mos, &dsl, &found, &name));
+        }
+        self.check_lists(mos, &dsl, livelists);
     }
 
     /// Bookmarks, and what was freed since the snapshots that they are of.
@@ -569,7 +598,7 @@ impl Rig {
     }
 
     /// Deadlists and counts of features.
-    fn check_lists(&self, mos: &Arc<ObjectSet>, dsl: &Dsl) {
+    fn check_lists(&self, mos: &Arc<ObjectSet>, dsl: &Dsl, livelists: u64) {
         let empty = is_shared_empty(mos);
         let (mut shared, mut zapified, mut from) = (0u64, 0u64, 0);
         while let Some(number) = mos.next_object(from).unwrap() {
@@ -581,17 +610,22 @@ impl Rig {
                 for (_, bpobj) in &list.lists {
                     shared += u64::from(Some(*bpobj) == empty);
                     let header = bpobj::header(mos, *bpobj).unwrap();
-                    total.used += header.bytes;
-                    total.compressed += header.compressed;
-                    total.uncompressed += header.uncompressed;
+                    // Of a livelist, what died may be more than what was born in the same sub-list's time.
+                    total.used = total.used.wrapping_add(header.bytes);
+                    total.compressed = total.compressed.wrapping_add(header.compressed);
+                    total.uncompressed = total.uncompressed.wrapping_add(header.uncompressed);
                 }
                 assert_eq!(total, list.total, "deadlist {number}");
                 let mut counted = Sizes::default();
                 dsl.iterate_deadlist(&list, &mut |e| {
                     let s = sizes(&e.bp);
-                    counted.used += s.used;
-                    counted.compressed += s.compressed;
-                    counted.uncompressed += s.uncompressed;
+                    let sign = if e.freed { -1 } else { 1 };
+                    let add = |sum: &mut u64, n: u64| {
+                        *sum = sum.wrapping_add_signed(sign * n as i64);
+                    };
+                    add(&mut counted.used, s.used);
+                    add(&mut counted.compressed, s.compressed);
+                    add(&mut counted.uncompressed, s.uncompressed);
                     Ok(())
                 })
                 .unwrap();
@@ -608,6 +642,7 @@ impl Rig {
         assert_eq!(uses("com.delphix:empty_bpobj"), Some(shared));
         assert_eq!(uses("com.delphix:extensible_dataset"), Some(zapified));
         assert_eq!(uses("com.delphix:enabled_txg"), Some(enabled_later()));
+        assert_eq!(uses("com.delphix:livelist"), Some(livelists));
         let bookmarks = self.model.heads.values().map(|h| h.bookmarks.len() as u64);
         for feature in ["com.delphix:bookmark_written", "com.datto:bookmark_v2"] {
             assert_eq!(uses(feature), Some(bookmarks.clone().sum()), "{feature}");
@@ -659,8 +694,10 @@ fn enabled_later() -> u64 {
 
 #[test]
 fn datasets_at_random() {
-    let mut happened = [0; 3];
+    let (mut happened, mut seen) = ([0; 3], Seen::default());
+    LIVELIST_MAX_ENTRIES.set(8).unwrap();
     for seed in 0..16 {
+        LIVELIST_MIN_PERCENT_SHARED.set([0, 0, 20, 75][seed as usize % 4]).unwrap();
         let mut rig = Rig::new(seed);
         let objects = rig.objects();
         for _ in 0..50 {
@@ -671,6 +708,8 @@ fn datasets_at_random() {
         for (sum, n) in happened.iter_mut().zip([rig.promoted, rig.rolled_back, rig.released]) {
             *sum += n;
         }
+        seen.add(rig.seen);
     }
     assert!(happened.iter().all(|n| *n > 0), "{happened:?}");
+    assert!(seen.is_all(), "{seen:?}");
 }

@@ -184,15 +184,15 @@ impl Changes {
         let name = name.to_string();
         self.task((SpaceCheck::Nothing, 0), move |context| {
             let (_, head) = find_head(&mut context.tx, &name)?;
-            let at_once = destroy::check_head(&mut context.tx, head)?;
+            let way = destroy::check_head(&mut context.tx, head)?;
             context.check_intent_log(head)?;
             context.retire(head)?;
             // A log that was not claimed went when the pool was imported.
             context.destroy_intent_log(head, 0)?;
             let tx = &mut context.tx;
             let since = phys(tx, head)?.prev_snap_txg;
-            let how = format!("({}, mintxg={since})", at_once.name());
-            destroy::destroy_checked(tx, head, at_once)?;
+            let how = way.describe(since);
+            destroy::destroy_checked(tx, head, way)?;
             record(tx, "destroy", &how, (&name, head))?;
             Ok(Ok(()))
         })

@@ -1,0 +1,247 @@
+//! Livelists: what a clone has of its own, so that destroying it costs what was written to it.
+//!
+//! # Idea
+//!
+//! To destroy a clone by walking its tree takes a read of each indirect block that differs from the origin,
+//! to find the few blocks in it that are the clone's. The livelist records these blocks while they are
+//! written and freed. Destroying the clone then reads the list, and no tree.
+//!
+//! # Structures
+//!
+//! ```text
+//! directory of the clone ── field com.delphix:livelist ── deadlist (ZAP, sums in its bonus buffer)
+//!     key k: the sub-list of blocks born after k, up to the next key ── bpobj
+//!         ALLOC a   ALLOC b   FREE a   ALLOC c …      in the order in which it happened
+//! ```
+//!
+//! An entry is a block pointer; the lowest bit of its fill count says that it is a FREE. Sums count ALLOC
+//! entries less FREE ones. The feature `livelist` has one use for each livelist, those of destroyed clones
+//! included.
+//!
+//! # Invariants
+//!
+//! - A livelist exists from the creation of its clone, or not at all: it has every block that the clone's
+//!   head has and its origin has not, but for embedded ones, which need no freeing.
+//! - Both entries of a block are in the same sub-list, the FREE after the ALLOC: sub-lists are told apart by
+//!   births, and a key is added only for a group that has no blocks in the list yet.
+//! - With no snapshots of its own, the clone's directory uses as much as the sums of its livelist say.
+//!
+//! # Algorithm
+//!
+//! Each sync of the head appends what was born and what was killed ([`synced`]). Entries of a batch are
+//! sorted, so that they compress. The newest sub-list ends when it has more than `zfs_livelist_max_entries`
+//! allocations. Neighbours that have become small are made into one in the background ([`condense`]). When
+//! the clone has little in common with its origin any more (`zfs_livelist_min_percent_shared`), or becomes
+//! the clone of another snapshot, its list is removed, and it is destroyed by walking. What becomes of the
+//! list of a destroyed clone is in [`delete`].
+//!
+//! A list that cannot be read is given up on: its clone goes on without.
+
+pub mod condense;
+pub(super) mod delete;
+
+use super::bpobj::{self, Counts, Mark};
+use super::deadlist::{self, Lists};
+use super::{DslWriteError, Result, Tx, dataset, features};
+use crate::deadlist::LIVELIST;
+use crate::tunables;
+use cenote_dmu::write::Synced;
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::dsl::DslDatasetPhys;
+pub use condense::{Condensed, Pair};
+use std::collections::BTreeMap;
+
+/// The feature; each livelist is a use.
+const FEATURE: &str = "com.delphix:livelist";
+
+/// Starts the livelist of a new clone, if the pool has the feature.
+pub(super) fn start(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
+    if !features::is_enabled(tx, FEATURE)? {
+        return Ok(());
+    }
+    features::increment(tx, FEATURE)?;
+    tx.zapify(dir_obj)?;
+    let livelist = deadlist::create(tx)?;
+    tx.zap_set(dir_obj, LIVELIST, livelist)
+}
+
+/// The livelist of a directory's head, if it has one.
+fn of_dir(tx: &mut Tx<'_>, dir_obj: u64) -> Result<Option<u64>> {
+    tx.field_number(dir_obj, LIVELIST)
+}
+
+/// Removes the livelist of a directory's head, if it has one (`dsl_dir_remove_livelist`): from now on it
+/// would be wrong, or is not worth its keep.
+pub(super) fn remove(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
+    let Some(livelist) = of_dir(tx, dir_obj)? else { return Ok(()) };
+    tx.zap_remove(dir_obj, LIVELIST)?;
+    let what = format!("livelist {livelist} is not freed");
+    tx.unless_unreadable(&what, |tx| deadlist::free(tx, livelist))?;
+    features::decrement(tx, FEATURE)
+}
+
+/// Records what a sync of the head `ds` wrote and killed (`dsl_flush_pending_livelist`), and removes the
+/// list if it is not worth its keep any more.
+pub(super) fn synced(
+    tx: &mut Tx<'_>,
+    (ds_obj, ds): (u64, &DslDatasetPhys),
+    synced: &Synced,
+) -> Result<()> {
+    let Some(livelist) = of_dir(tx, ds.dir)? else { return Ok(()) };
+    let dir = tx.dir(ds.dir)?;
+    let origin_txg = dataset::origin_txg(tx, &dir)?;
+    let (allocs, frees) = (own(&synced.born, origin_txg), own(&synced.killed, origin_txg));
+    if allocs.is_empty() && frees.is_empty() {
+        return Ok(());
+    }
+    let what = format!("dataset {ds_obj:#x} goes on without its livelist");
+    let added = tx.unless_unreadable(&what, |tx| add(tx, (ds.dir, livelist), allocs, frees))?;
+    if added.is_none() || !is_worth_it(ds.referenced, dir.used_breakdown[0]) {
+        return remove(tx, ds.dir);
+    }
+    Ok(())
+}
+
+/// The blocks among these that a livelist records, sorted so that they compress: of each level and kind, in
+/// the order in which they lie on the devices.
+fn own(blocks: &[BlockPointer], origin_txg: u64) -> Vec<BlockPointer> {
+    let is_own = |bp: &&BlockPointer| {
+        dataset::counts(bp) && !bp.is_embedded() && deadlist::birth(bp) > origin_txg
+    };
+    let mut own: Vec<_> = blocks.iter().filter(is_own).copied().collect();
+    own.sort_unstable_by_key(|bp| (bp.0[6], bp.0[0] >> 32, bp.0[1]));
+    own
+}
+
+/// Whether a clone shares enough with its origin (`dsl_livelist_should_disable`): `used` of `referenced`
+/// bytes are its own.
+fn is_worth_it(referenced: u64, used: u64) -> bool {
+    let shared = u128::from(referenced.saturating_sub(used)) * 100;
+    match shared.checked_div(referenced.into()) {
+        Some(percent) => percent > tunables::LIVELIST_MIN_PERCENT_SHARED.get().into(),
+        None => true,
+    }
+}
+
+/// Adds entries, and looks for neighbours that can be condensed.
+fn add(
+    tx: &mut Tx<'_>,
+    (dir_obj, livelist): (u64, u64),
+    allocs: Vec<BlockPointer>,
+    frees: Vec<BlockPointer>,
+) -> Result<()> {
+    let known = tx.deadlists.as_deref_mut().and_then(|keys| keys.take(livelist));
+    let is_new_here = known.is_none();
+    let mut lists = match known {
+        Some(known) => known,
+        None => deadlist::lists(tx, livelist)?,
+    };
+    let started = start_sub_list(tx, livelist, &mut lists)?;
+    let mut sorted: BTreeMap<u64, [Vec<BlockPointer>; 2]> = BTreeMap::new();
+    let mut sum = deadlist::total(tx, livelist)?;
+    for (blocks, mark) in [(allocs, Mark::Alloc), (frees, Mark::Free)] {
+        for bp in blocks {
+            let Some((key, _)) = lists.range(..deadlist::birth(&bp)).next_back() else {
+                let why = format!("livelist without a key for {bp:?}");
+                return Err(super::mos::corrupt(livelist, why));
+            };
+            let sizes = (tx.space)(&bp);
+            match mark {
+                Mark::Alloc => sum.add(sizes),
+                Mark::Free => sum.take(sizes),
+            }
+            sorted.entry(*key).or_default()[mark as usize].push(bp);
+        }
+    }
+    let mut freed_from = Vec::new();
+    for (key, [allocs, frees]) in sorted {
+        let mut list = lists.get(&key).copied().unwrap_or_default();
+        if bpobj::shared_empty(tx)? == Some(list) {
+            list = deadlist::start_list(tx, livelist, key)?;
+            lists.insert(key, list);
+        }
+        bpobj::enqueue_as(tx, list, &allocs, Mark::Alloc)?;
+        bpobj::enqueue_as(tx, list, &frees, Mark::Free)?;
+        if !frees.is_empty() {
+            freed_from.push(key);
+        }
+    }
+    deadlist::set_total(tx, livelist, sum)?;
+    let changed = |key: &u64| is_new_here || started || freed_from.contains(key);
+    let pair = condense::find(tx, (dir_obj, livelist), &lists, changed)?;
+    if let Some(keys) = tx.deadlists.as_deref_mut() {
+        keys.condensable = keys.condensable.or(pair);
+        keys.keep(livelist, lists);
+    }
+    Ok(())
+}
+
+/// Starts a new sub-list for this group if there is none yet, or the newest has enough allocations. Not
+/// twice in a group: its blocks are in one sub-list.
+fn start_sub_list(tx: &mut Tx<'_>, livelist: u64, lists: &mut Lists) -> Result<bool> {
+    let key = tx.txg.saturating_sub(1);
+    if let Some((newest, list)) = lists.last_key_value() {
+        let Counts { entries, freed } = bpobj::counts(tx, *list)?;
+        if *newest >= key || entries - freed <= tunables::LIVELIST_MAX_ENTRIES.get() {
+            return Ok(false);
+        }
+    }
+    let list = deadlist::add_key(tx, livelist, key)?;
+    lists.insert(key, list);
+    Ok(true)
+}
+
+/// Gives back a sub-list that is no part of a livelist any more.
+fn free_sub_list(tx: &mut Tx<'_>, list: u64) -> Result<()> {
+    match bpobj::shared_empty(tx)? == Some(list) {
+        true => bpobj::release_empty(tx),
+        false => bpobj::free(tx, list),
+    }
+}
+
+/// How a destroyed clone's livelist is read: what it is, and where it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usable {
+    /// The livelist.
+    pub(super) object: u64,
+    /// Its first key: no block of it is older.
+    pub(super) since: u64,
+    /// Blocks that are read of it.
+    pub(super) reads: u64,
+    /// Blocks of the clone that are in it.
+    pub(super) live: u64,
+}
+
+/// The livelist of a head that is to be destroyed, and what it takes to read it. `None` if there is none, or
+/// it cannot be read, or it does not add up to what the clone uses (`dsl_clone_destroy_assert`): the tree is
+/// right then.
+pub(super) fn usable(tx: &mut Tx<'_>, ds: &DslDatasetPhys) -> Result<Option<Usable>> {
+    match look(tx, ds) {
+        Err(DslWriteError::Unreadable(why)) => {
+            tracing::warn!("a clone is destroyed without its livelist: {why}");
+            Ok(None)
+        }
+        found => found,
+    }
+}
+
+fn look(tx: &mut Tx<'_>, ds: &DslDatasetPhys) -> Result<Option<Usable>> {
+    let Some(object) = of_dir(tx, ds.dir)? else { return Ok(None) };
+    let (dir, sum) = (tx.dir(ds.dir)?, deadlist::total(tx, object)?);
+    // Embedded blocks count in the directory, with their logical size.
+    if (dir.used, dir.compressed) != (sum.used, sum.compressed)
+        || dir.uncompressed < sum.uncompressed
+    {
+        tracing::warn!("livelist {object} does not add up to what its clone uses: it is not used");
+        return Ok(None);
+    }
+    let lists = deadlist::lists(tx, object)?;
+    let since = lists.first_key_value().map_or(0, |(key, _)| *key);
+    let (mut reads, mut live) = (0u64, 0u64);
+    for list in lists.into_values() {
+        let Counts { entries, freed } = bpobj::counts(tx, list)?;
+        reads = reads.saturating_add(entries.div_ceil(bpobj::BATCH));
+        live = live.saturating_add(entries.saturating_sub(freed.saturating_mul(2)));
+    }
+    Ok(Some(Usable { object, since, reads, live }))
+}
