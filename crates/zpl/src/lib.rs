@@ -26,6 +26,7 @@
 
 mod acl;
 mod attr;
+mod diff;
 mod dir;
 mod error;
 mod file;
@@ -43,6 +44,7 @@ mod znode;
 pub use attr::Attr;
 pub use cenote_dmu::outside::{Clock, Time};
 pub use cenote_store::PrimaryCache;
+pub use diff::{Change, Difference, Stop as DiffStop, differences};
 pub use dir::DirEntry;
 pub use error::{Error, Result};
 pub use file::File;

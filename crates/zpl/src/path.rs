@@ -64,12 +64,26 @@ impl FileSystem {
     /// extended attributes is at `/a/b/<xattrdir>/NAME`. Not found: the object is no file, or it was
     /// unlinked and is still open.
     pub fn path_of(&self, ino: u64) -> Result<Vec<u8>> {
-        if let Some(set) = self.unlinked_set() {
-            let queue = Zap::open(&self.object(set)?)?;
-            if queue.lookup(format!("{ino:x}").as_bytes())?.is_some() {
-                return Err(Error::NotFound(format!("object {ino} was unlinked")));
-            }
+        if self.is_unlinked(ino)? {
+            return Err(Error::NotFound(format!("object {ino} was unlinked")));
         }
+        self.path_by(ino, &mut |parent, ino| self.name_of(parent, ino))
+    }
+
+    /// Whether a file was unlinked and is still open, or was when the object set was written.
+    pub(crate) fn is_unlinked(&self, ino: u64) -> Result<bool> {
+        let Some(set) = self.unlinked_set() else { return Ok(false) };
+        let queue = Zap::open(&self.object(set)?)?;
+        Ok(queue.lookup(format!("{ino:x}").as_bytes())?.is_some())
+    }
+
+    /// As [`FileSystem::path_of`], of a file that was not unlinked; `name_of` finds the name of an object in a
+    /// directory.
+    pub(crate) fn path_by(
+        &self,
+        ino: u64,
+        name_of: &mut dyn FnMut(u64, u64) -> Result<Vec<u8>>,
+    ) -> Result<Vec<u8>> {
         let mut names: Vec<Vec<u8>> = Vec::new();
         // Every directory is searched once at most, so a cycle ends, soon.
         let mut seen = HashSet::new();
@@ -81,7 +95,7 @@ impl FileSystem {
             let z = self.znode(at)?;
             let parent = z.required(ZplAttr::Parent)?;
             let hidden = z.required(ZplAttr::Flags)? & FLAG_XATTR != 0 && z.is_dir()?;
-            names.push(if hidden { XATTR_DIR.to_vec() } else { self.name_of(parent, at)? });
+            names.push(if hidden { XATTR_DIR.to_vec() } else { name_of(parent, at)? });
             at = parent;
         }
         let mut path = Vec::new();

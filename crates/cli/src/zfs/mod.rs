@@ -11,6 +11,7 @@
 //! | [`mount`] | `zfs mount`, `zfs unmount` |
 //! | [`mount_helper`] | `mount.zfs`, which mount(8) runs |
 //! | [`holds`] | `zfs hold`, `zfs holds`, `zfs release` |
+//! | [`diff`] | `zfs diff` |
 //! | [`send`] | `zfs send` |
 //! | [`allow`], [`upgrade`], [`wait`] | the commands of these names |
 //! | [`select`] | which datasets a command works on, and in which order |
@@ -22,6 +23,7 @@ pub mod change;
 pub mod clone;
 pub mod create;
 pub mod destroy;
+pub mod diff;
 pub mod get;
 pub mod holds;
 pub mod list;
@@ -58,7 +60,7 @@ const TOOL: Tool = Tool {
         row("promote", Runs::Pools(clone::promote), usage::PROMOTE),
         row("rename", Runs::Pools(rename::run), usage::RENAME),
         row("bookmark", Runs::Pools(bookmark::run), usage::BOOKMARK),
-        row("diff", Runs::Missing, usage::DIFF),
+        row("diff", Runs::Pools(diff::run), usage::DIFF),
         None,
         row("list", Runs::Pools(list::run), usage::LIST),
         None,

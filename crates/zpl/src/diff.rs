@@ -1,0 +1,289 @@
+//! What differs between two states of a file system (`dmu_diff`, `zfs_show_diffs`).
+//!
+//! The blocks of dnodes that changed since the earlier state are walked; no data is read. Every object in
+//! such a block is looked at in both states. A dnode that did not change lies beside one that did: it is told
+//! apart by its time of change. A path follows from an object's parent, and a search of the directory for the
+//! object: of a file with several links, one of them.
+//!
+//! Directories that were searched are kept as maps from objects to names, of each state up to [`MAX_NAMES`]
+//! names, so that a directory with many changes is read once.
+
+use super::dir::DirEntry;
+use super::{Error, FileSystem, Result};
+use cenote_dmu::objset::META_DNODE;
+use cenote_dmu::{Changed, ObjectSet};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Slots in a block of dnodes.
+const DNODES: u64 = 32;
+/// Names of searched directories that are kept.
+const MAX_NAMES: usize = 1 << 18;
+/// Entries of a directory that are read at once.
+const BATCH: usize = 1024;
+/// Where OpenZFS says that files are which were unlinked and are still open.
+const UNLINKED: &[u8] = b"(on_delete_queue)";
+/// Type of a file in its mode.
+const S_IFMT: u32 = 0o170_000;
+const S_IFDIR: u32 = 0o040_000;
+
+/// What happened to a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// It is new.
+    Added,
+    /// It is gone.
+    Removed,
+    /// It was changed.
+    Modified,
+    /// It has another path now: this one.
+    Renamed(Vec<u8>),
+    /// It has so many links more, or less.
+    Links(i64),
+}
+
+/// A file that differs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// What happened to it.
+    pub change: Change,
+    /// Its path from the root directory; for a renamed one the old path.
+    pub path: Vec<u8>,
+    /// Type and permissions.
+    pub mode: u32,
+    /// When it was changed last, in seconds and nanoseconds: for what is gone, before that.
+    pub ctime: (i64, u32),
+}
+
+/// What is known of an object in one state.
+#[derive(Debug, Clone)]
+struct Seen {
+    /// `None`: there is no name where its parent should have one.
+    path: Option<Vec<u8>>,
+    gen_: u64,
+    mode: u32,
+    links: u64,
+    ctime: (i64, u32),
+}
+
+impl Seen {
+    fn is_dir(&self) -> bool {
+        self.mode & S_IFMT == S_IFDIR
+    }
+
+    /// How many links more there are; of directories, and of what has none, they do not count.
+    fn more_links(old: &Seen, new: &Seen) -> i64 {
+        let counted = !old.is_dir() && !new.is_dir() && old.links != 0 && new.links != 0;
+        if counted { (new.links as i64).wrapping_sub(old.links as i64) } else { 0 }
+    }
+
+    /// A difference at `path`, with this state's type and time.
+    fn differs(&self, change: Change, path: Vec<u8>) -> Difference {
+        Difference { change, path, mode: self.mode, ctime: self.ctime }
+    }
+}
+
+/// One state, and names of directories that were searched.
+struct State {
+    fs: Arc<FileSystem>,
+    names: HashMap<u64, HashMap<u64, Vec<u8>>>,
+    kept: usize,
+}
+
+impl State {
+    fn open(objset: Arc<ObjectSet>) -> Result<State> {
+        Ok(State { fs: FileSystem::open(objset)?, names: HashMap::new(), kept: 0 })
+    }
+
+    /// The name under which an object is in a directory.
+    fn name_of(&mut self, dir: u64, ino: u64) -> Result<Vec<u8>> {
+        if !self.names.contains_key(&dir) {
+            let names = names(&self.fs, dir)?;
+            if self.kept + names.len() > MAX_NAMES {
+                self.names.clear();
+                self.kept = 0;
+            }
+            self.kept += names.len();
+            self.names.insert(dir, names);
+        }
+        let found = self.names.get(&dir).and_then(|names| names.get(&ino));
+        found.cloned().ok_or_else(|| Error::NotFound(format!("object {ino} in directory {dir}")))
+    }
+
+    /// What is known of an object (`zfs_obj_to_stats`); `None` if it is no file here, or cannot be found.
+    fn look(&mut self, ino: u64) -> Result<Option<Seen>> {
+        if self.fs.shares() == Some(ino) {
+            return Ok(None);
+        }
+        match self.seen(ino) {
+            Err(e) if e.is_absence() => Ok(None),
+            seen => seen.map(Some),
+        }
+    }
+
+    fn seen(&mut self, ino: u64) -> Result<Seen> {
+        let fs = self.fs.clone();
+        let attr = fs.attr(ino)?;
+        let path = match fs.is_unlinked(ino)? {
+            true => Some(UNLINKED.to_vec()),
+            false => match fs.path_by(ino, &mut |dir, ino| self.name_of(dir, ino)) {
+                Err(e) if e.is_absence() => None,
+                path => Some(path?),
+            },
+        };
+        let (gen_, mode, links, ctime) = (attr.gen_, attr.mode, attr.nlink, attr.ctime);
+        Ok(Seen { path, gen_, mode, links, ctime })
+    }
+}
+
+/// The names in a directory, by object: of several that lead to one, the first.
+fn names(fs: &FileSystem, dir: u64) -> Result<HashMap<u64, Vec<u8>>> {
+    let (mut names, mut cookie) = (HashMap::new(), 0);
+    loop {
+        let batch: Vec<DirEntry> = fs.readdir(dir, cookie, BATCH)?;
+        let Some(last) = batch.last() else { return Ok(names) };
+        cookie = last.cookie;
+        for entry in batch {
+            names.entry(entry.ino).or_insert(entry.name);
+        }
+    }
+}
+
+/// Why differences could not be told to the end.
+#[derive(Debug)]
+pub enum Stop<E> {
+    /// The file system cannot be read.
+    Read(Error),
+    /// Who was told failed.
+    Told(E),
+}
+
+impl<E> From<cenote_dmu::Error> for Stop<E> {
+    fn from(e: cenote_dmu::Error) -> Stop<E> {
+        Stop::Read(e.into())
+    }
+}
+
+impl<E> From<Error> for Stop<E> {
+    fn from(e: Error) -> Stop<E> {
+        Stop::Read(e)
+    }
+}
+
+/// Tells what differs between the object set `from`, of transaction group `after`, and the later `to`, in the
+/// order of objects. An object that cannot be read in full is told to `unknown`, and left out.
+///
+/// # Errors
+/// No file system; dnodes cannot be read; those of `tell` and `unknown`.
+pub fn differences<E>(
+    (from, after): (Arc<ObjectSet>, u64),
+    to: Arc<ObjectSet>,
+    tell: &mut dyn FnMut(Difference) -> std::result::Result<(), E>,
+    unknown: &mut dyn FnMut(u64, Error) -> std::result::Result<(), E>,
+) -> std::result::Result<(), Stop<E>> {
+    let mut differ = Differ { from: State::open(from.clone())?, to: State::open(to.clone())? };
+    let meta = to.special(META_DNODE)?;
+    meta.walk_changed(after, &mut |changed: Changed| {
+        let first = changed.first.saturating_mul(DNODES);
+        let end = first.saturating_add(changed.span.saturating_mul(DNODES));
+        let (mut number, is_hole) = (first.max(1), changed.bp.is_hole());
+        while number < end {
+            let there = if is_hole { None } else { slots(&to, number)? };
+            if is_hole {
+                // Only what was there before can be gone.
+                match from.next_object(number)? {
+                    Some(next) if next < end => number = next,
+                    _ => break,
+                }
+            }
+            match differ.look(number, there.is_some()) {
+                Ok(differences) => {
+                    for difference in differences {
+                        tell(difference).map_err(Stop::Told)?;
+                    }
+                }
+                Err(e) => unknown(number, e).map_err(Stop::Told)?,
+            }
+            number = number.saturating_add(there.unwrap_or(1));
+        }
+        Ok(())
+    })
+}
+
+/// Both states.
+struct Differ {
+    from: State,
+    to: State,
+}
+
+impl Differ {
+    /// How an object differs (`write_inuse_diffs_one`, `describe_free`): as two files if its number was used
+    /// again. `is_there` says whether the later state has an object of this number.
+    fn look(&mut self, ino: u64, is_there: bool) -> Result<Vec<Difference>> {
+        let old = self.from.look(ino)?;
+        if !is_there {
+            let gone = old.and_then(|old| Some((old.path.clone()?, old)));
+            let gone = gone.filter(|(path, _)| path != UNLINKED);
+            return Ok(gone
+                .map(|(path, old)| old.differs(Change::Removed, path))
+                .into_iter()
+                .collect());
+        }
+        let new = self.to.look(ino)?;
+        let links = match (&old, &new) {
+            (Some(old), Some(new)) => Seen::more_links(old, new),
+            _ => 0,
+        };
+        let path = |seen: &Option<Seen>| seen.as_ref().and_then(|seen| seen.path.clone());
+        let (old_path, new_path) = match (path(&old), path(&new), old, new) {
+            (Some(old_path), Some(new_path), Some(old), Some(new)) => {
+                return Ok(Differ::both((old, old_path), (new, new_path), links));
+            }
+            (Some(path), None, Some(old), _) if links != 0 => {
+                return Ok(vec![old.differs(Change::Links(links), path)]);
+            }
+            (None, Some(path), _, Some(new)) if links != 0 => {
+                return Ok(vec![new.differs(Change::Links(links), path)]);
+            }
+            (old_path, new_path, old, new) => (old_path.zip(old), new_path.zip(new)),
+        };
+        let gone = old_path.map(|(path, old)| old.differs(Change::Removed, path));
+        let made = new_path.map(|(path, new)| new.differs(Change::Added, path));
+        Ok(gone.into_iter().chain(made).collect())
+    }
+
+    /// How an object differs that has a path in both states.
+    fn both(
+        (old, old_path): (Seen, Vec<u8>),
+        (new, new_path): (Seen, Vec<u8>),
+        links: i64,
+    ) -> Vec<Difference> {
+        if old.gen_ != new.gen_ || old.mode & S_IFMT != new.mode & S_IFMT {
+            let gone = old.differs(Change::Removed, old_path);
+            return vec![gone, new.differs(Change::Added, new_path)];
+        }
+        if old.ctime == new.ctime {
+            return vec![];
+        }
+        let (change, path) = match () {
+            // The path that there was when there were fewer links.
+            () if links > 0 => (Change::Links(links), old_path),
+            () if links < 0 => (Change::Links(links), new_path),
+            () if old_path == new_path => (Change::Modified, old_path),
+            () => (Change::Renamed(new_path), old_path),
+        };
+        vec![new.differs(change, path)]
+    }
+}
+
+/// Slots of an object's dnode; `None` if there is none.
+fn slots(
+    objset: &Arc<ObjectSet>,
+    number: u64,
+) -> std::result::Result<Option<u64>, cenote_dmu::Error> {
+    match objset.object(number) {
+        Ok(object) => Ok(Some(1 + u64::from(object.dnode().extra_slots))),
+        Err(cenote_dmu::Error::NoObject { .. }) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
