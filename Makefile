@@ -4,7 +4,7 @@ export PREFIX DESTDIR BINARY LINKS MOUNTDIR SYSTEMDDIR
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 
-.PHONY: help run build install deb test lint deny fuzz-long damage-long torture-long bench bench-build bench-write bench-alloc bench-spacemap bench-zil programs clean
+.PHONY: help run build install deb test lint deny fuzz-long damage-long torture-long bench bench-build bench-write bench-alloc bench-clone bench-spacemap bench-zil programs clean
 
 help:
 	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
@@ -20,6 +20,7 @@ help:
 	@echo "make programs     real programs, and a daemon that is killed, for long"
 	@echo "make bench        reads and metadata walks against the raw device file"
 	@echo "make bench-alloc  spoiled metaslabs: loading their space maps, and allocations meanwhile"
+	@echo "make bench-clone  destroying clones, by livelist and by walking, against OpenZFS's own engine"
 	@echo "make bench-write  writes against OpenZFS's own engine; mounts against btrfs and zfs-fuse"
 	@echo "make bench-spacemap  log space maps on and off, and OpenZFS's own engine, in a pool that has aged"
 	@echo "make bench-zil    synchronous writes: the intent log beside the file system below"
@@ -83,6 +84,9 @@ bench: bench-build
 
 bench-alloc: bench-build
 	target/release/cenote-bench alloc --peer $(PEER) $(BENCH_ARGS)
+
+bench-clone: bench-build
+	target/release/cenote-bench clone --peer $(PEER) $(BENCH_ARGS)
 
 bench-write: bench-build
 	target/release/cenote-bench write --peer $(PEER) $(BENCH_ARGS)

@@ -13,8 +13,10 @@
 #include <sys/zfs_file.h>
 #include <sys/zio.h>
 #include <dlfcn.h>
+#include <unistd.h>
 
 struct counters counted;
+int device_latency_us;
 
 #define	ADD(to, n)	__atomic_fetch_add(&(to), (n), __ATOMIC_RELAXED)
 #define	NEXT(name)	((__typeof__(&name))dlsym(RTLD_NEXT, #name))
@@ -104,6 +106,21 @@ zfs_file_pwrite(zfs_file_t *file, const void *data, size_t len, loff_t at,
 		next = NEXT(zfs_file_pwrite);
 	ADD(counted.device_writes, 1);
 	ADD(counted.device_bytes, len);
+	if (device_latency_us != 0)
+		usleep(device_latency_us);
+	return (next(file, data, len, at, left));
+}
+
+int
+zfs_file_pread(zfs_file_t *file, void *data, size_t len, loff_t at,
+    ssize_t *left)
+{
+	static __typeof__(&zfs_file_pread) next;
+	if (next == NULL)
+		next = NEXT(zfs_file_pread);
+	ADD(counted.device_reads, 1);
+	if (device_latency_us != 0)
+		usleep(device_latency_us);
 	return (next(file, data, len, at, left));
 }
 

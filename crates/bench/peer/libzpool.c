@@ -4,6 +4,7 @@
  *   libzpool-peer read FILE SIZE_MIB CACHE_MIB
  *   libzpool-peer write FILE SIZE_MIB OVERWRITES
  *   libzpool-peer spacemap ...: see spacemap.c
+ *   libzpool-peer clone ...: see clone.c
  *   libzpool-peer alloc ...: see alloc.c
  *   libzpool-peer alloc-blocks ...: see blocks.c
  *
@@ -125,6 +126,13 @@ print_row(const char *row, uint64_t bytes, uint64_t ops, struct clocks start)
 void
 make_pool(int with_log_space_maps)
 {
+	make_pool_without(with_log_space_maps ? SPA_FEATURES :
+	    SPA_FEATURE_LOG_SPACEMAP);
+}
+
+void
+make_pool_without(int feature)
+{
 	nvlist_t *file = fnvlist_alloc(), *root = fnvlist_alloc();
 	nvlist_t *props = fnvlist_alloc();
 
@@ -135,7 +143,7 @@ make_pool(int with_log_space_maps)
 	fnvlist_add_nvlist_array(root, ZPOOL_CONFIG_CHILDREN, &file, 1);
 	for (int i = 0; i < SPA_FEATURES; i++) {
 		char name[128];
-		if (i == SPA_FEATURE_LOG_SPACEMAP && !with_log_space_maps)
+		if (i == feature)
 			continue;
 		snprintf(name, sizeof (name), "feature@%s",
 		    spa_feature_table[i].fi_uname);
@@ -371,6 +379,10 @@ main(int argc, char **argv)
 	if (argc > 3 && strcmp(argv[1], "spacemap") == 0) {
 		path = argv[2];
 		return (spacemap_rows(argc - 3, argv + 3));
+	}
+	if (argc > 3 && strcmp(argv[1], "clone") == 0) {
+		path = argv[2];
+		return (clone_rows(argc - 3, argv + 3));
 	}
 	if (argc > 1 && strcmp(argv[1], "alloc") == 0)
 		return (alloc_mode(argc - 2, argv + 2));

@@ -21,10 +21,13 @@ double cpu(void);
 char *noise(size_t len, size_t of);
 void make_file(uint64_t size);
 void make_pool(int with_log_space_maps);
+/* With all features but one; SPA_FEATURES: with all. */
+void make_pool_without(int feature);
 void write_bytes(objset_t *os, uint64_t object, uint64_t at, uint64_t len,
     const char *data);
 
 int spacemap_rows(int argc, char **argv);
+int clone_rows(int argc, char **argv);
 int alloc_mode(int argc, char **argv);
 int blocks_mode(int argc, char **argv);
 
@@ -38,10 +41,12 @@ enum kind { DATA, INDIRECT, SPACE_MAP, OTHER, KINDS };
 /* What stands in front of the engine's functions has counted so far. */
 struct counters {
 	uint64_t ios[KINDS], bytes[KINDS];
-	uint64_t device_writes, device_bytes;
+	uint64_t device_writes, device_bytes, device_reads;
 	uint64_t txgs, passes;
 	double sync_seconds, first_pass_seconds, passes_seconds;
 };
 extern struct counters counted;
+/* What each operation of a device takes beyond what it takes. */
+extern int device_latency_us;
 
 #endif

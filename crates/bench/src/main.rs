@@ -2,6 +2,8 @@
 //!
 //! `cenote-bench alloc`: see [`mod@alloc`].
 //!
+//! `cenote-bench clone`: see [`mod@clone`].
+//!
 //! `cenote-bench spacemap`: see [`spacemap`].
 //!
 //! `cenote-bench zil`: see [`zil`]; `cenote-bench replay`: see [`replay`].
@@ -20,6 +22,7 @@
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 mod alloc;
+mod clone;
 mod measure;
 mod mounted;
 mod noise;
@@ -53,6 +56,8 @@ enum What {
     Alloc(alloc::AllocArgs),
     /// What transaction groups cost in a pool that has aged, with log space maps and without.
     Spacemap(spacemap::SpaceMapArgs),
+    /// Destroying clones, by livelist and by walking.
+    Clone(clone::CloneArgs),
     /// Synchronous writes: the intent log beside the device's file system.
     Zil(zil::ZilArgs),
     /// Importing a pool with a long intent log, on devices that answer late.
@@ -183,6 +188,7 @@ fn main() -> anyhow::Result<()> {
         What::Write(args) => write_rows(&args),
         What::Alloc(args) => alloc::run(&args),
         What::Replay(args) => replay::run(&args),
+        What::Clone(args) => clone::run(&args),
         What::Zil(args) => zil::run(&args),
         What::Spacemap(args) => spacemap::run(&args),
         What::SpacemapOurs(args) => spacemap::run_ours(&args),

@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
+pub use ours::check;
 use progress::Progress;
 use serde::{Deserialize, Serialize};
 
