@@ -10,8 +10,9 @@
 //! ```
 //!
 //! XDR ([`xdr`]) is what labels, configs and attributes use. The native encoding ([`native`]) is
-//! written in one place on disk, the records of the pool's history, and in send streams; it is
-//! only decoded here, from machines of either byte order.
+//! written in one place on disk, the records of the pool's history, in send streams and in the tokens
+//! that resume them; it is decoded from machines of either byte order, and encoded as little-endian
+//! machines do.
 //!
 //! Invariants: decoding takes time and memory linear in the input (every element that is built
 //! consumed at least four bytes of it, nothing is reserved by a count that the input claims),
@@ -202,6 +203,13 @@ impl NvList {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![ENCODE_XDR, 1, 0, 0];
         xdr::encode_list(self, &mut out);
+        out
+    }
+
+    /// Packs the list in the native encoding of a little-endian machine (`fnvlist_pack`), with its header.
+    pub fn encode_native(&self) -> Vec<u8> {
+        let mut out = vec![ENCODE_NATIVE, 1, 0, 0];
+        native::encode_list(self, &mut out);
         out
     }
 

@@ -14,11 +14,14 @@
 //! (`DMU_BACKUP_FEATURE_*`) that a receiver has to know. Objects follow in the order of their numbers, and what
 //! belongs to an object in the order of its offsets. END holds the checksum of all before it.
 //!
+//! A receiver that was interrupted tells where to go on with a [token].
+//!
 //! [`Encoder`] and [`Decoder`] keep the running checksum. They do no I/O: a caller hands them headers and
 //! payloads as they come. Invariant: a payload's length is checked before anybody allocates it.
 
 mod decode;
 mod encode;
+pub mod token;
 
 pub use decode::Decoder;
 pub use encode::Encoder;

@@ -19,6 +19,17 @@ use crate::{ByteOrder, Bytes, DecodeError, Result};
 
 /// Bytes of `nvpair_t` before its name.
 const PAIR: usize = 16;
+/// `NV_UNIQUE_NAME`.
+const UNIQUE_NAMES: u64 = 1;
+
+/// Appends a list, as a little-endian machine packs it, behind the packed header.
+pub(super) fn encode_list(list: &NvList, out: &mut Vec<u8>) {
+    let mut writer = Writer { out: std::mem::take(out), order: ByteOrder::Little };
+    writer.int(0, 4);
+    writer.int(UNIQUE_NAMES, 4);
+    writer.body(list);
+    *out = writer.out;
+}
 
 /// Decodes a list that begins after the packed header, whose second byte was `endian`.
 pub(super) fn decode(data: &[u8], endian: u8) -> Result<Vec<(Vec<u8>, NvValue)>> {
@@ -161,111 +172,111 @@ impl Pair<'_> {
     }
 }
 
+/// Encodes lists by the layout above, as a machine of either byte order does.
+struct Writer {
+    out: Vec<u8>,
+    order: ByteOrder,
+}
+
+impl Writer {
+    fn int(&mut self, v: u64, size: usize) {
+        match self.order {
+            ByteOrder::Little => self.out.extend(&v.to_le_bytes()[..size]),
+            ByteOrder::Big => self.out.extend(&v.to_be_bytes()[8 - size..]),
+        }
+    }
+
+    fn body(&mut self, l: &NvList) {
+        for (name, value) in &l.pairs {
+            self.pair(name, value);
+        }
+        self.int(0, 4);
+    }
+
+    fn ints(&mut self, v: impl IntoIterator<Item = u64>, size: usize) -> u64 {
+        let mut n = 0;
+        for x in v {
+            self.int(x, size);
+            n += 1;
+        }
+        n
+    }
+
+    fn pair(&mut self, name: &str, value: &NvValue) {
+        use NvValue::*;
+        let order = self.order;
+        let mut v = Writer { out: vec![], order };
+        let one = |w: &mut Writer, x, size| w.ints([x], size);
+        let (kind, count) = match value {
+            Boolean => (1, 0),
+            BooleanValue(x) => (21, one(&mut v, u64::from(*x), 4)),
+            Byte(x) => (2, one(&mut v, u64::from(*x), 1)),
+            Int8(x) => (22, one(&mut v, *x as u64, 1)),
+            Uint8(x) => (23, one(&mut v, u64::from(*x), 1)),
+            Int16(x) => (3, one(&mut v, *x as u64, 2)),
+            Uint16(x) => (4, one(&mut v, u64::from(*x), 2)),
+            Int32(x) => (5, one(&mut v, *x as u64, 4)),
+            Uint32(x) => (6, one(&mut v, u64::from(*x), 4)),
+            Int64(x) => (7, one(&mut v, *x as u64, 8)),
+            Uint64(x) => (8, one(&mut v, *x, 8)),
+            Hrtime(x) => (18, one(&mut v, *x as u64, 8)),
+            Double(x) => (27, one(&mut v, x.to_bits(), 8)),
+            String(s) => {
+                v.out.extend(s.as_bytes());
+                (9, one(&mut v, 0, 1))
+            }
+            ByteArray(x) => (10, v.ints(x.iter().map(|x| u64::from(*x)), 1)),
+            BooleanArray(x) => (24, v.ints(x.iter().map(|x| u64::from(*x)), 4)),
+            Int8Array(x) => (25, v.ints(x.iter().map(|x| *x as u64), 1)),
+            Uint8Array(x) => (26, v.ints(x.iter().map(|x| u64::from(*x)), 1)),
+            Int16Array(x) => (11, v.ints(x.iter().map(|x| *x as u64), 2)),
+            Uint16Array(x) => (12, v.ints(x.iter().map(|x| u64::from(*x)), 2)),
+            Int32Array(x) => (13, v.ints(x.iter().map(|x| *x as u64), 4)),
+            Uint32Array(x) => (14, v.ints(x.iter().map(|x| u64::from(*x)), 4)),
+            Int64Array(x) => (15, v.ints(x.iter().map(|x| *x as u64), 8)),
+            Uint64Array(x) => (16, v.ints(x.iter().copied(), 8)),
+            StringArray(x) => {
+                let n = v.ints(x.iter().map(|_| 0), 8);
+                for s in x {
+                    v.out.extend(s.as_bytes());
+                    v.out.push(0);
+                }
+                (17, n)
+            }
+            NvList(_) => {
+                v.ints([0, 0, 0], 8);
+                (19, 1)
+            }
+            NvListArray(x) => {
+                v.ints(std::iter::repeat_n(0, 4 * x.len()), 8);
+                (20, x.len() as u64)
+            }
+        };
+        let head = (16 + name.len() + 1).next_multiple_of(8);
+        let size = head + v.out.len().next_multiple_of(8);
+        let end = self.out.len() + size;
+        self.int(size as u64, 4);
+        self.int(name.len() as u64 + 1, 2);
+        self.int(0, 2);
+        self.int(count, 4);
+        self.int(kind, 4);
+        self.out.extend(name.as_bytes());
+        self.out.resize(end - size + head, 0);
+        self.out.extend(v.out);
+        self.out.resize(end, 0);
+        match value {
+            NvList(l) => self.body(l),
+            NvListArray(ls) => ls.iter().for_each(|l| self.body(l)),
+            _ => {}
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::{NvList, NvValue};
+    use super::Writer;
     use crate::ByteOrder;
     use proptest::prelude::*;
-
-    /// The reference encoder of the property test: written from the layout above, in either order.
-    struct Writer {
-        out: Vec<u8>,
-        order: ByteOrder,
-    }
-
-    impl Writer {
-        fn int(&mut self, v: u64, size: usize) {
-            match self.order {
-                ByteOrder::Little => self.out.extend(&v.to_le_bytes()[..size]),
-                ByteOrder::Big => self.out.extend(&v.to_be_bytes()[8 - size..]),
-            }
-        }
-
-        fn body(&mut self, l: &NvList) {
-            for (name, value) in &l.pairs {
-                self.pair(name, value);
-            }
-            self.int(0, 4);
-        }
-
-        fn ints(&mut self, v: impl IntoIterator<Item = u64>, size: usize) -> u64 {
-            let mut n = 0;
-            for x in v {
-                self.int(x, size);
-                n += 1;
-            }
-            n
-        }
-
-        fn pair(&mut self, name: &str, value: &NvValue) {
-            use NvValue::*;
-            let order = self.order;
-            let mut v = Writer { out: vec![], order };
-            let one = |w: &mut Writer, x, size| w.ints([x], size);
-            let (kind, count) = match value {
-                Boolean => (1, 0),
-                BooleanValue(x) => (21, one(&mut v, u64::from(*x), 4)),
-                Byte(x) => (2, one(&mut v, u64::from(*x), 1)),
-                Int8(x) => (22, one(&mut v, *x as u64, 1)),
-                Uint8(x) => (23, one(&mut v, u64::from(*x), 1)),
-                Int16(x) => (3, one(&mut v, *x as u64, 2)),
-                Uint16(x) => (4, one(&mut v, u64::from(*x), 2)),
-                Int32(x) => (5, one(&mut v, *x as u64, 4)),
-                Uint32(x) => (6, one(&mut v, u64::from(*x), 4)),
-                Int64(x) => (7, one(&mut v, *x as u64, 8)),
-                Uint64(x) => (8, one(&mut v, *x, 8)),
-                Hrtime(x) => (18, one(&mut v, *x as u64, 8)),
-                Double(x) => (27, one(&mut v, x.to_bits(), 8)),
-                String(s) => {
-                    v.out.extend(s.as_bytes());
-                    (9, one(&mut v, 0, 1))
-                }
-                ByteArray(x) => (10, v.ints(x.iter().map(|x| u64::from(*x)), 1)),
-                BooleanArray(x) => (24, v.ints(x.iter().map(|x| u64::from(*x)), 4)),
-                Int8Array(x) => (25, v.ints(x.iter().map(|x| *x as u64), 1)),
-                Uint8Array(x) => (26, v.ints(x.iter().map(|x| u64::from(*x)), 1)),
-                Int16Array(x) => (11, v.ints(x.iter().map(|x| *x as u64), 2)),
-                Uint16Array(x) => (12, v.ints(x.iter().map(|x| u64::from(*x)), 2)),
-                Int32Array(x) => (13, v.ints(x.iter().map(|x| *x as u64), 4)),
-                Uint32Array(x) => (14, v.ints(x.iter().map(|x| u64::from(*x)), 4)),
-                Int64Array(x) => (15, v.ints(x.iter().map(|x| *x as u64), 8)),
-                Uint64Array(x) => (16, v.ints(x.iter().copied(), 8)),
-                StringArray(x) => {
-                    let n = v.ints(x.iter().map(|_| 0), 8);
-                    for s in x {
-                        v.out.extend(s.as_bytes());
-                        v.out.push(0);
-                    }
-                    (17, n)
-                }
-                NvList(_) => {
-                    v.ints([0, 0, 0], 8);
-                    (19, 1)
-                }
-                NvListArray(x) => {
-                    v.ints(std::iter::repeat_n(0, 4 * x.len()), 8);
-                    (20, x.len() as u64)
-                }
-            };
-            let head = (16 + name.len() + 1).next_multiple_of(8);
-            let size = head + v.out.len().next_multiple_of(8);
-            let end = self.out.len() + size;
-            self.int(size as u64, 4);
-            self.int(name.len() as u64 + 1, 2);
-            self.int(0, 2);
-            self.int(count, 4);
-            self.int(kind, 4);
-            self.out.extend(name.as_bytes());
-            self.out.resize(end - size + head, 0);
-            self.out.extend(v.out);
-            self.out.resize(end, 0);
-            match value {
-                NvList(l) => self.body(l),
-                NvListArray(ls) => ls.iter().for_each(|l| self.body(l)),
-                _ => {}
-            }
-        }
-    }
 
     proptest! {
         #[test]
@@ -275,9 +286,12 @@ mod tests {
             w.int(0, 4);
             w.int(1, 4);
             w.body(&l);
-            prop_assert_eq!(super::super::NvList::decode(&w.out).unwrap(), l);
+            prop_assert_eq!(super::super::NvList::decode(&w.out).unwrap(), l.clone());
             let short = &w.out[..w.out.len() - 1];
             prop_assert!(super::super::NvList::decode(short).is_err());
+            if little {
+                prop_assert_eq!(l.encode_native(), w.out);
+            }
         }
     }
 }
