@@ -25,6 +25,7 @@
 //! | [`dataset`] | finding and listing datasets |
 //! | [`dir`] | DSL directories and their names |
 //! | [`props`] | properties: table, inheritance, computed values, display |
+//! | [`resume`] | what it takes to resume a receive |
 //! | [`send`] | send streams |
 //! | [`space`] | space that is available, space written since a snapshot |
 //! | [`bpobj`], [`deadlist`] | lists of block pointers |
@@ -47,6 +48,7 @@ pub mod dir;
 pub mod human;
 pub mod permissions;
 pub mod props;
+pub mod resume;
 pub mod send;
 pub mod space;
 pub mod tunables;

@@ -34,6 +34,17 @@ const UNREADABLE: &str =
 /// Most datasets of a pool.
 const MAX_DATASETS: usize = 1 << 24;
 
+/// What a dataset is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// For whoever uses it.
+    Use,
+    /// To replay its intent log.
+    Replay,
+    /// To receive into it: it is incomplete.
+    Receive,
+}
+
 /// Whether a pool that uses the feature of this name can be written.
 fn in_use(name: &str) -> bool {
     let known = cenote_format::features::by_name(name).is_some_and(writable);
@@ -204,7 +215,7 @@ fn is_encrypted(pool: &Pool, dataset: &Dataset) -> Result<bool, EngineError> {
     Ok(pool.dsl().features(dataset)?.iter().any(|(guid, _)| guid == ENCRYPTION))
 }
 
-/// Refuses a dataset that cannot be written. `replaying`: its intent log is going to be replayed.
+/// Refuses a dataset that cannot be written, or not for this purpose.
 ///
 /// # Errors
 /// [`EngineError::Unsupported`] names what it uses.
@@ -212,7 +223,7 @@ pub(super) fn check_dataset(
     pool: &Pool,
     dataset: &Dataset,
     set: &ObjectSet,
-    replaying: bool,
+    purpose: Purpose,
 ) -> Result<(), EngineError> {
     let unsupported =
         |what: &str| Err(EngineError::Unsupported(format!("'{}': {what}", dataset.name)));
@@ -220,11 +231,11 @@ pub(super) fn check_dataset(
         return unsupported("native encryption");
     }
     match log_state(pool, dataset, &set.phys().zil, &Kept::nothing())? {
-        Log::Waiting if !replaying => return unsupported(UNREPLAYED),
+        Log::Waiting if purpose != Purpose::Replay => return unsupported(UNREPLAYED),
         Log::Unreadable => return unsupported(UNREADABLE),
         Log::None | Log::Finished | Log::Waiting => {}
     }
-    if dataset.is_inconsistent() {
+    if dataset.is_inconsistent() && purpose != Purpose::Receive {
         return unsupported("an incomplete dataset");
     }
     Ok(())

@@ -28,13 +28,14 @@
 //!
 //! Quotas are about figures, not about space that has to be there: see [`super::quota`].
 
+use super::capable::{self, Purpose};
 use super::gate::{EXPORTED, Inside};
 use super::policy::Policy;
 use super::quota::{self, Answer};
 use super::room::{self, Reserved, Room, Write};
 use super::task::EngineError;
 use super::zil::{self, Log, Scope, Suspended, Suspension};
-use super::{Shared, capable, space};
+use super::{Shared, space};
 use ahash::HashMap;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{Cost, Entered, Hold, LiveObjectSet, TxgGate};
@@ -348,14 +349,14 @@ impl Drop for Opening<'_> {
 fn load(
     shared: &Arc<Shared>,
     ds_obj: u64,
-    replaying: bool,
+    purpose: Purpose,
 ) -> Result<(Arc<LiveObjectSet>, Arc<Door>), EngineError> {
     let view = shared.view();
     let dataset = view.dsl().by_object(ds_obj)?;
     let dataset = dataset.filter(|d| d.is_head());
     let dataset = dataset.ok_or(DslWriteError::NotFound)?;
     let base = ObjectSet::open(view.store().clone(), ds_obj, dataset.ds.bp)?;
-    capable::check_dataset(&view, &dataset, &base, replaying)?;
+    capable::check_dataset(&view, &dataset, &base, purpose)?;
     shared.datasets.check_sync(shared, &view, &dataset, &base)?;
     let closed = AtomicBool::new(false);
     let readers = shared.disk.allocator.readers().clone();
@@ -367,13 +368,12 @@ fn load(
 }
 
 impl Datasets {
-    /// See [`super::Engine::live`]. `replaying`: although its intent log was not replayed, which is what
-    /// it is opened for.
+    /// See [`super::Engine::live`].
     pub fn open(
         &self,
         shared: &Arc<Shared>,
         ds_obj: u64,
-        replaying: bool,
+        purpose: Purpose,
     ) -> Result<Arc<LiveObjectSet>, EngineError> {
         let mut open = self.open.lock();
         loop {
@@ -393,7 +393,7 @@ impl Datasets {
         }
         drop(open);
         let _opening = Opening { datasets: self, ds_obj };
-        let (live, door) = load(shared, ds_obj, replaying)?;
+        let (live, door) = load(shared, ds_obj, purpose)?;
         self.open.lock().sets.insert(ds_obj, (live.clone(), door));
         Ok(live)
     }

@@ -21,7 +21,7 @@
 //! device fails: such a pool is not imported for writing.
 
 use super::accounting;
-use super::capable::Left;
+use super::capable::{Left, Purpose};
 use super::policy::{Policy, Sink};
 use super::{Engine, EngineError, SyncContext};
 use cenote_dmu::ObjectSet;
@@ -275,7 +275,7 @@ impl Engine {
         replay: &ReplayLog<'_>,
         kept: &Kept,
     ) -> std::result::Result<std::result::Result<(), String>, EngineError> {
-        let live = self.shared.datasets.open(&self.shared, ds_obj, true);
+        let live = self.shared.datasets.open(&self.shared, ds_obj, Purpose::Replay);
         let done = live.map_err(|e| e.to_string());
         let done = done.and_then(|live| replay(&live, kept));
         self.close(ds_obj)?;

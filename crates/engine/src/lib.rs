@@ -46,6 +46,7 @@
 //! | `capable` | what this software can write to |
 //! | `intent_log` | logs that OpenZFS left |
 //! | [`figures`] | what each transaction group did |
+//! | `receives` | datasets that are being received: who has them, how far they are |
 //! | `zil` | the intent logs of open datasets |
 //! | `verify` | what holds between two groups, in debug builds |
 //!
@@ -99,6 +100,7 @@ pub mod open;
 mod outage;
 mod policy;
 mod quota;
+mod receives;
 mod room;
 mod space;
 pub mod space_write;
@@ -119,8 +121,10 @@ pub use outage::OfflineError;
 pub use task::{EngineError, SpaceCheck, SyncContext};
 
 use crate::space_write::Loader;
+use capable::Purpose;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::outside::{Clock, Outside};
+use cenote_dsl::write::DslWriteError;
 use cenote_pool::Pool;
 use cenote_pool::props::{self, PropChange};
 use cenote_store::Store;
@@ -133,6 +137,7 @@ use datasets::Datasets;
 use figures::{Figure, History};
 use gate::{Gate, Turn};
 use parking_lot::{Mutex, RwLock};
+use receives::Receives;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -197,6 +202,7 @@ pub(crate) struct Shared {
     pub datasets: Datasets,
     pub queue: Queue,
     pub history: History,
+    pub receives: Arc<Receives>,
     /// What write calls of files and volumes took.
     pub write_calls: Latencies,
     pub condenser: Condenser,
@@ -254,7 +260,15 @@ impl Engine {
     /// # Errors
     /// It is no head, cannot be read, or is one that this software cannot write.
     pub fn live(&self, ds_obj: u64) -> Result<Arc<LiveObjectSet>, EngineError> {
-        self.shared.datasets.open(&self.shared, ds_obj, false)
+        if self.shared.receives.has(ds_obj) {
+            return Err(DslWriteError::Busy.into());
+        }
+        self.shared.datasets.open(&self.shared, ds_obj, Purpose::Use)
+    }
+
+    /// As [`Engine::live`], for whoever receives into the dataset, which is incomplete.
+    pub(crate) fn live_to_receive(&self, ds_obj: u64) -> Result<Arc<LiveObjectSet>, EngineError> {
+        self.shared.datasets.open(&self.shared, ds_obj, Purpose::Receive)
     }
 
     /// Forgets an open dataset, once all of it is on disk. Whoever still holds it cannot change it

@@ -100,6 +100,7 @@ impl Engine {
             datasets: Datasets::default(),
             queue: Queue::default(),
             history: History::default(),
+            receives: Arc::default(),
             write_calls: Latencies::default(),
             condenser: Condenser::default(),
             options,

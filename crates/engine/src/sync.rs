@@ -14,7 +14,7 @@ use cenote_dsl::bpobj;
 use cenote_dsl::tunables::FREE_MIN_TIME_MS;
 use cenote_dsl::write::deadlist::Keys;
 use cenote_dsl::write::free::{Budget, destroy_step};
-use cenote_dsl::write::{DslWriteError, Result, Sizes, Tx, pool};
+use cenote_dsl::write::{DslWriteError, Result, Sizes, Tx, pool, receive};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dsl::BpobjPhys;
 use cenote_format::label::Uberblock;
@@ -245,6 +245,9 @@ impl Core {
                 }
             }
             accounting::sync_dataset(&mut tx, set, live.id(), &sink)?;
+            if let Some(point) = shared.receives.take(live.id(), txg) {
+                receive::save_point(&mut tx, live.id(), point)?;
+            }
             self.frees = tx.frees;
         }
         Ok(())

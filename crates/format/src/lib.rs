@@ -72,6 +72,12 @@ pub enum DecodeError {
         /// What is wrong, with the value.
         why: String,
     },
+    /// The bytes are not those that their checksum was computed of.
+    #[error("{what}: checksum mismatch")]
+    Checksum {
+        /// Name of the structure.
+        what: &'static str,
+    },
     /// A valid value that this program does not support.
     #[error("{what}: {name} is not supported")]
     Unsupported {

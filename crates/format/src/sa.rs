@@ -198,6 +198,8 @@ pub struct FileInfo {
     pub gid: u64,
     /// Project; 0 if the file has none.
     pub projid: u64,
+    /// Transaction group in which the file was created: files that take a number one after the other differ.
+    pub generation: u64,
 }
 
 /// Whom the space of an object with this bonus buffer is counted for; `None` if it is no file, or
@@ -206,6 +208,7 @@ pub struct FileInfo {
 /// In every layout that files have, the first seven attributes are mode, size, generation, owner,
 /// group, parent and flags, and the project, if the flags say that there is one, has its place too.
 pub fn file_info(kind: DmuType, bonus: &[u8], order: ByteOrder) -> Option<FileInfo> {
+    const GENERATION: usize = 16;
     const UID: usize = 24;
     const GID: usize = 32;
     const FLAGS: usize = 48;
@@ -215,7 +218,8 @@ pub fn file_info(kind: DmuType, bonus: &[u8], order: ByteOrder) -> Option<FileIn
     match kind {
         DmuType::ZNODE => {
             let b = Bytes::new(bonus, order, WHAT);
-            Some(FileInfo { uid: b.u64(128).ok()?, gid: b.u64(136).ok()?, projid: 0 })
+            let (uid, gid, generation) = (b.u64(128).ok()?, b.u64(136).ok()?, b.u64(64).ok()?);
+            Some(FileInfo { uid, gid, projid: 0, generation })
         }
         DmuType::SA => {
             let header = SaHeader::decode(bonus).ok()?;
@@ -225,7 +229,8 @@ pub fn file_info(kind: DmuType, bonus: &[u8], order: ByteOrder) -> Option<FileIn
             let b = Bytes::new(bonus.get(header.size..)?, header.order, WHAT);
             let has_project = b.u64(FLAGS).ok()? & FLAG_PROJID != 0;
             let projid = if has_project { b.u64(PROJID).ok()? } else { 0 };
-            Some(FileInfo { uid: b.u64(UID).ok()?, gid: b.u64(GID).ok()?, projid })
+            let (uid, gid) = (b.u64(UID).ok()?, b.u64(GID).ok()?);
+            Some(FileInfo { uid, gid, projid, generation: b.u64(GENERATION).ok()? })
         }
         _ => None,
     }

@@ -19,6 +19,7 @@
 //! [`Encoder`] and [`Decoder`] keep the running checksum. They do no I/O: a caller hands them headers and
 //! payloads as they come. Invariant: a payload's length is checked before anybody allocates it.
 
+mod check;
 mod decode;
 mod encode;
 pub mod token;
@@ -53,8 +54,32 @@ pub mod feature {
     pub const RAW: u64 = 1 << 24;
     pub const ZSTD: u64 = 1 << 25;
     pub const HOLDS: u64 = 1 << 26;
+    pub const SWITCH_TO_LARGE_BLOCKS: u64 = 1 << 27;
+    pub const LONGNAME: u64 = 1 << 28;
+    pub const LARGE_MICROZAP: u64 = 1 << 29;
+    /// What streams had until they were no longer deduplicated.
+    pub const DEDUP: u64 = 1;
+    /// All that a receiver of OpenZFS 2.4 knows (`DMU_BACKUP_FEATURE_MASK`).
+    pub const KNOWN: u64 = SA_SPILL
+        | EMBED_DATA
+        | LZ4
+        | LARGE_BLOCKS
+        | RESUMING
+        | REDACTED
+        | COMPRESSED
+        | LARGE_DNODE
+        | RAW
+        | ZSTD
+        | HOLDS
+        | SWITCH_TO_LARGE_BLOCKS
+        | LONGNAME
+        | LARGE_MICROZAP;
 }
 
+/// [`Begin::header_type`] of the stream of one snapshot (`DMU_SUBSTREAM`).
+pub const SUBSTREAM: u8 = 1;
+/// [`Begin::header_type`] of the head of a package (`DMU_COMPOUNDSTREAM`).
+pub const COMPOUND: u8 = 2;
 /// The stream starts from a snapshot of another dataset (`DRR_FLAG_CLONE`).
 pub const FLAG_CLONE: u32 = 1;
 /// Names are looked up without regard to case (`DRR_FLAG_CI_DATA`).
@@ -75,7 +100,7 @@ pub const TO_END: u64 = u64::MAX;
 /// The first record (`drr_begin`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begin {
-    /// 1: one snapshot (`DMU_SUBSTREAM`); 2: a package of such streams (`DMU_COMPOUNDSTREAM`).
+    /// [`SUBSTREAM`] or [`COMPOUND`].
     pub header_type: u8,
     /// [`feature`] bits.
     pub features: u64,

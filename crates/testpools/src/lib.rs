@@ -13,11 +13,13 @@
 mod deadline;
 mod judge;
 mod space_said;
+mod streams;
 mod writer;
 
 pub use deadline::{output, wait};
 pub use judge::{judge, try_judge, try_judge_space, try_zdb, zdb, zdb_command, zdb_output};
 pub use space_said::{LogSaid, MetaslabSaid, SpaceSaid};
+pub use streams::streams;
 pub use writer::{openzfs, try_openzfs};
 
 use std::fs::{self, File};

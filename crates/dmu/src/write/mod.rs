@@ -64,6 +64,7 @@ use crate::objset::{META_DNODE, PROJECT_USED};
 use crate::tree::Tree;
 use crate::{Error, ObjectSet};
 use cenote_format::DecodeError;
+use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{
     DNODE_BLOCK, DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys, ObjsetType, ZilHeader,
@@ -645,6 +646,20 @@ impl OpenObjectSet {
         self.with(number, |object, place| {
             object.prepare_write(place, offset, data.len())?;
             object.write(place, offset, &Chunk::uncut(data))
+        })
+    }
+
+    /// As [`OpenObjectSet::write`]; what is a whole block is not copied.
+    pub fn write_abd(&mut self, number: u64, offset: u64, data: &Abd) -> Result<()> {
+        self.with(number, |object, place| object.write_abd(place, offset, data))
+    }
+
+    /// Changes the numbers of the functions that an object's blocks are written with from now on
+    /// (`dmu_object_set_checksum`, `dmu_object_set_compress`); 0: those of the data set.
+    pub fn set_functions(&mut self, number: u64, checksum: u8, compress: u8) -> Result<()> {
+        self.with(number, |object, _| {
+            object.set_functions(checksum, compress);
+            Ok(())
         })
     }
 

@@ -530,6 +530,28 @@ impl OpenObject {
         Ok(())
     }
 
+    /// Makes `data`, which is as long as a block, the block at byte `offset`, and otherwise writes its bytes there.
+    pub(super) fn write_abd(&mut self, place: &Place<'_>, offset: u64, data: &Abd) -> Result<()> {
+        let (size, len) = (self.phys().block_size, data.len());
+        if len as u64 != size || !offset.is_multiple_of(size) {
+            self.prepare_write(place, offset, len)?;
+            return self.write(place, offset, &Chunk::uncut(&data.bytes()));
+        }
+        self.check_write(place, offset, len)?;
+        self.check_end(place, offset / size)?;
+        self.tree(place).read_indirect(offset / size, offset / size)?;
+        self.put(offset / size, data.clone());
+        Ok(())
+    }
+
+    /// Changes the numbers of the checksum and compression functions of its blocks.
+    pub(super) fn set_functions(&mut self, checksum: u8, compress: u8) {
+        if (self.phys().checksum, self.phys().compress) != (checksum, compress) {
+            let phys = self.phys_mut();
+            (phys.checksum, phys.compress) = (checksum, compress);
+        }
+    }
+
     fn check_write(&mut self, place: &Place<'_>, offset: u64, len: usize) -> Result<()> {
         if offset.checked_add(len as u64).is_none_or(|end| end > MAX_OFFSET) {
             return place.invalid(format!("{len} bytes at {offset}"));

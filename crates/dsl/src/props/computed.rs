@@ -109,6 +109,13 @@ impl Dsl {
             "usedbychildren" if broken_down => number(children.wrapping_add(children_reserved)),
             "usedbyrefreservation" if broken_down => number(refreservation),
             "available" => Ok(self.available(d)?.map(Value::Number)),
+            "receive_resume_token" => match self.resume_token(d)? {
+                Some(token) => {
+                    let text = token.encode().map_err(|e| self.undecodable(d.ds_obj, e))?;
+                    Ok(Some(Value::Text(text)))
+                }
+                None => Ok(None),
+            },
             "origin" => Ok(self.origin(d)?.map(|o| Value::Text(o.name))),
             "prevsnap" => self.previous_snapshot(d),
             "filesystem_count" => self.dir_field(d, FILESYSTEM_COUNT),

@@ -10,9 +10,7 @@
 //!
 //! Every value has an exact form (`zfs get -p`) and a human one, and a [`Source`].
 //!
-//! Not offered: `receive_resume_token`, which OpenZFS shows of a dataset whose receive was
-//! interrupted and which is absent here; the properties of the development version after
-//! OpenZFS 2.4.
+//! Not offered: the properties of the development version after OpenZFS 2.4.
 
 mod computed;
 mod display;

@@ -129,7 +129,7 @@ pub(super) fn create_dir(tx: &mut Tx<'_>, parent: Option<(u64, &str)>) -> Result
         let children = tx.dir(parent)?.children;
         tx.zap_add(children, name, object)?;
         dir.parent = parent;
-        limits::adjust(tx, parent, limits::FILESYSTEMS, 1)?;
+        limits::adjust(tx, parent, limits::FILESYSTEMS, limits::counts(name))?;
     }
     dir.props = tx.plain_zap(DmuType::DSL_PROPS)?;
     dir.children = tx.plain_zap(DmuType::DSL_DIR_CHILD_MAP)?;

@@ -390,9 +390,9 @@ fn leave_origin(tx: &mut Tx<'_>, ds_obj: u64, ds: &DslDatasetPhys) -> Result<()>
 fn remove_dir(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
     space::reserve(tx, dir_obj, 0)?;
     let dir = tx.dir(dir_obj)?;
-    limits::adjust(tx, dir.parent, limits::FILESYSTEMS, -1)?;
     let siblings = tx.dir(dir.parent)?.children;
     let name = names::name_in(tx, siblings, dir_obj)?;
+    limits::adjust(tx, dir.parent, limits::FILESYSTEMS, -limits::counts(&name))?;
     tx.zap_remove(siblings, &name)?;
     for permissions in tx.zap_entries(dir.deleg)?.iter().filter_map(|e| e.u64()) {
         tx.mos.free(permissions)?;

@@ -154,10 +154,13 @@ pub(super) fn of_dataset(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Vec<(&'static s
 
 /// Gives the dataset `to` the features of `from`.
 pub(super) fn inherit(tx: &mut Tx<'_>, from: u64, to: u64) -> Result<()> {
-    for (guid, value) in of_dataset(tx, from)? {
-        activate_with(tx, to, guid, &value)?;
-    }
-    Ok(())
+    let used = of_dataset(tx, from)?;
+    give(tx, to, &used)
+}
+
+/// Gives a dataset features, with the values of their entries.
+pub(super) fn give(tx: &mut Tx<'_>, to: u64, used: &[(&'static str, Vec<u64>)]) -> Result<()> {
+    used.iter().try_for_each(|(guid, value)| activate_with(tx, to, guid, value))
 }
 
 /// Takes all features from a dataset, which is about to be freed.

@@ -28,6 +28,11 @@ pub(super) fn adjust(tx: &mut Tx<'_>, dir_obj: u64, field: &str, delta: i64) -> 
     Err(corrupt(dir_obj, "directory is not below the root"))
 }
 
+/// How much a directory of this name counts for: those that a receive works in do not count.
+pub(super) fn counts(name: &str) -> i64 {
+    i64::from(!name.starts_with('%'))
+}
+
 /// Gives a new directory its counts, if there are limits in the pool.
 pub(super) fn start(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
     if features::is_active(tx, FEATURE)? {

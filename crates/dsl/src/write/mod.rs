@@ -26,6 +26,7 @@
 //! | [`destroy`] | destroying snapshots and datasets |
 //! | [`free`] | freeing what was destroyed, some in each txg |
 //! | [`promote`], [`rollback`] | the commands of these names |
+//! | [`receive`], [`swap`] | datasets that are received; a head and its clone swapped |
 //! | [`holds`], [`bookmarks`] | holds on snapshots; bookmarks and what becomes of them |
 //! | [`rename`] | moving directories |
 //! | [`props`] | properties |
@@ -53,10 +54,12 @@ mod names;
 pub mod pool;
 pub mod promote;
 pub mod props;
+pub mod receive;
 pub mod rename;
 pub mod rollback;
 pub mod snapshot;
 pub mod space;
+pub mod swap;
 
 pub use crate::deadlist::Sizes;
 use cenote_dmu::outside::{Chance, Outside};

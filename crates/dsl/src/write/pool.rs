@@ -103,6 +103,14 @@ pub(super) fn origin_snap(tx: &mut Tx<'_>) -> Result<Option<u64>> {
     Ok(Some(tx.dataset(head)?.prev_snap))
 }
 
+/// The snapshot that datasets start from which are no clones; `None` in pools from before there was one.
+///
+/// # Errors
+/// The MOS cannot be read.
+pub fn empty_snapshot(tx: &mut Tx<'_>) -> Result<Option<u64>> {
+    origin_snap(tx)
+}
+
 /// Charges `$FREE` for what is waiting to be freed, or is not any more.
 pub(super) fn charge_free(tx: &mut Tx<'_>, delta: Delta) -> Result<()> {
     charge_special(tx, FREE_DIR, delta)

@@ -18,6 +18,7 @@
 //! | `create` | new file systems and volumes |
 //! | `clone` | clones, and promoting them |
 //! | `destroy` | destroying; what goes with it, what that frees |
+//! | [`receive`] | receiving streams |
 //! | `rename` | renaming |
 //! | `set` | setting and inheriting properties |
 //! | `snapshot` | taking and renaming snapshots |
@@ -36,6 +37,7 @@ mod error;
 mod holds;
 pub mod names;
 pub mod props;
+pub mod receive;
 mod rename;
 pub mod reserve;
 mod rollback;

@@ -1,5 +1,6 @@
 //! Decoding records, in either byte order.
 
+use super::check::check;
 use super::{
     Begin, CHECKSUM_AT, EmbeddedRecord, MAGIC, MAX_NVLIST, NAME_SIZE, ObjectRecord, RECORD_SIZE,
     Record, SpillRecord, WriteRecord,
@@ -9,7 +10,7 @@ use crate::checksum::Fletcher4;
 use crate::dmu::DmuType;
 use crate::{ByteOrder, Bytes, DecodeError, MAX_BLOCK, Result};
 
-const WHAT: &str = "send stream";
+pub(super) const WHAT: &str = "send stream";
 /// Most slots of a dnode.
 const MAX_SLOTS: u8 = 32;
 /// Names of the records that are not decoded, by the number of their type.
@@ -23,11 +24,20 @@ const REFUSED: [(u32, &str); 3] = [
 pub struct Decoder {
     sum: Fletcher4,
     order: ByteOrder,
-    to_guid: Option<u64>,
+    /// What BEGIN said that records depend on.
+    head: Option<Head>,
     ended: bool,
 }
 
-fn invalid<T>(why: impl Into<String>) -> Result<T> {
+/// What BEGIN says of the records behind it.
+#[derive(Clone, Copy)]
+pub(super) struct Head {
+    pub(super) to_guid: u64,
+    pub(super) features: u64,
+    pub(super) flags: u32,
+}
+
+pub(super) fn invalid<T>(why: impl Into<String>) -> Result<T> {
     Err(DecodeError::invalid(WHAT, why))
 }
 
@@ -42,7 +52,7 @@ impl Decoder {
             Some(order) => order,
             None => return invalid("bad magic number"),
         };
-        Ok(Decoder { sum: Fletcher4::new(order), order, to_guid: None, ended: false })
+        Ok(Decoder { sum: Fletcher4::new(order), order, head: None, ended: false })
     }
 
     /// Byte order of the sender, and of every payload.
@@ -58,8 +68,11 @@ impl Decoder {
     /// The record in these bytes. [`Record::payload_len`] bytes follow, which go through
     /// [`Decoder::payload`] before the next record.
     ///
+    /// The END behind the list of a package has no checksum of its own, and records of old senders have
+    /// none: it is 0 then.
+    ///
     /// # Errors
-    /// The checksum is wrong, or the record makes no sense where it is.
+    /// The checksum is wrong ([`DecodeError::Checksum`]), or the record makes no sense where it is.
     pub fn record(&mut self, bytes: &[u8; RECORD_SIZE]) -> Result<Record> {
         let b = Bytes::new(bytes, self.order, WHAT);
         let before = self.sum.finish();
@@ -68,21 +81,25 @@ impl Decoder {
         if self.ended {
             return invalid("a record after END");
         }
-        if kind != 0 && b.u64s::<4>(CHECKSUM_AT)? != self.sum.finish() {
-            return invalid("checksum mismatch");
+        let sum = b.u64s::<4>(CHECKSUM_AT)?;
+        if kind != 0 && sum != [0; 4] && sum != self.sum.finish() {
+            return Err(DecodeError::Checksum { what: WHAT });
         }
         self.sum.update(&bytes[CHECKSUM_AT..]);
         let (record, guid) = decode(kind, &b.sub(8, RECORD_SIZE - 8, WHAT)?, b.u32(4)?)?;
-        match (&record, self.to_guid) {
-            (Record::Begin(_), None) => self.to_guid = Some(guid),
+        match (&record, self.head) {
+            (Record::Begin(begin), None) => {
+                let (features, flags) = (begin.features, begin.flags);
+                self.head = Some(Head { to_guid: guid, features, flags });
+            }
             (Record::Begin(_), Some(_)) => return invalid("a second BEGIN"),
-            (_, Some(expected)) if expected == guid => {}
+            (_, Some(head)) if head.to_guid == guid => check(&record, head)?,
             (_, None) => return invalid(format!("{} before BEGIN", record.name())),
             (..) => return invalid(format!("{} of another stream", record.name())),
         }
         if let Record::End { checksum } = record {
             if checksum != before {
-                return invalid("checksum mismatch at the end");
+                return Err(DecodeError::Checksum { what: WHAT });
             }
             self.ended = true;
         }

@@ -1,0 +1,342 @@
+//! The sync task that a receive begins with (`dmu_recv_begin_check`, `dmu_recv_begin_sync`, and their counterparts of a
+//! receive that is resumed).
+
+use super::error::{ReceiveError, Result};
+use super::{Incoming, NewReceive, Receiving, Target};
+use crate::change::{ChangeError, Changes, dirs, find_snapshot, names, record};
+use crate::receives::Receives;
+use crate::{SpaceCheck, SyncContext};
+use cenote_dsl::write::receive::{self, Resume};
+use cenote_dsl::write::{DslWriteError, Tx, features, pool, swap};
+use cenote_dsl::{DatasetKind, resume};
+use cenote_format::dmu::ObjsetType;
+use cenote_format::nvlist::NvList;
+use cenote_format::stream::{
+    Begin, FLAG_CI_DATA, FLAG_CLONE, FLAG_FREERECORDS, FLAG_SPILL_BLOCK, feature,
+};
+use std::sync::Arc;
+
+/// Features of a stream, and those of the pool that they need.
+const NEEDED: [(u64, &str); 7] = [
+    (feature::LZ4, "org.illumos:lz4_compress"),
+    (feature::ZSTD, "org.freebsd:zstd_compress"),
+    (feature::EMBED_DATA, "com.delphix:embedded_data"),
+    (feature::LARGE_BLOCKS, LARGE_BLOCKS),
+    (feature::LARGE_DNODE, "org.zfsonlinux:large_dnode"),
+    (feature::LARGE_MICROZAP, "com.klarasystems:large_microzap"),
+    (feature::LONGNAME, "org.zfsonlinux:longname"),
+];
+const LARGE_BLOCKS: &str = "org.open-zfs:large_blocks";
+/// Features that a dataset uses from when it is received, whether it has such things or not.
+const AT_ONCE: [u64; 3] = [feature::LARGE_BLOCKS, feature::LARGE_MICROZAP, feature::LONGNAME];
+/// What a stream may have, and the field that remembers it for who resumes.
+const REMEMBERED: [(u64, &str); 3] = [
+    (feature::LARGE_BLOCKS, resume::LARGE_BLOCKS),
+    (feature::EMBED_DATA, resume::EMBEDDED),
+    (feature::COMPRESSED, resume::COMPRESSED),
+];
+
+/// What is known before the task.
+struct Plan {
+    head: String,
+    snapshot: String,
+    /// Name of the origin.
+    origin: Option<String>,
+    force: bool,
+    from_guid: u64,
+    begin: Begin,
+    kind: ObjsetType,
+    copies: usize,
+    incoming: Incoming,
+    receives: Arc<Receives>,
+}
+
+/// What a task says: done, or refused.
+type Outcome<T> = std::result::Result<Result<T>, DslWriteError>;
+
+/// Refuses with this error.
+macro_rules! refuse {
+    ($error:expr) => {
+        return Ok(Err($error))
+    };
+}
+
+impl Changes {
+    /// Begins to receive: makes the dataset that the stream goes into, or finds the one that an interrupted receive
+    /// left. `list` is what follows the stream's head.
+    ///
+    /// # Errors
+    /// The stream does not fit to what is there, or needs what the pool does not have. Nothing was made then.
+    pub fn receive(&self, new: &NewReceive, begin: &Begin, list: &NvList) -> Result<Receiving> {
+        let plan = self.plan_receive(new, begin)?;
+        let resuming = begin.features & feature::RESUMING != 0;
+        let at = resuming.then(|| (list.u64("resume_object"), list.u64("resume_offset")));
+        let incoming = plan.incoming.clone();
+        let (head, snapshot) = (plan.head.clone(), plan.snapshot.clone());
+        let target = self.receive_task((SpaceCheck::Normal, 8), move |context| match at {
+            None => start(context, &plan),
+            Some(at) => go_on(context, &plan, at),
+        })?;
+        let receives = self.engine.shared.receives.clone();
+        Receiving::open(self.engine.clone(), receives, target, (head, snapshot), incoming, begin)
+            .inspect_err(|_| {
+                if let Err(e) = self.give_up(target) {
+                    tracing::warn!("what was to be received into is left: {e}");
+                }
+            })
+    }
+
+    /// Runs a task of a receive. What is refused there is told as it is.
+    pub(super) fn receive_task<T: Send + 'static>(
+        &self,
+        limits: (SpaceCheck, u64),
+        f: impl FnOnce(&mut SyncContext<'_>) -> Outcome<T> + Send + 'static,
+    ) -> Result<T> {
+        let task = move |context: &mut SyncContext<'_>| match f(context) {
+            Ok(done) => Ok(Ok(done)),
+            Err(e @ (DslWriteError::Fatal(_) | DslWriteError::Unreadable(_))) => Err(e),
+            Err(refused) => Ok(Ok(Err(refused.into()))),
+        };
+        self.recorded(limits, None, std::result::Result::is_ok, task)?
+    }
+
+    fn plan_receive(&self, new: &NewReceive, begin: &Begin) -> Result<Plan> {
+        names::check_new(&new.to, names::Expected::SNAPSHOT)?;
+        let (head, snapshot) = new.to.split_once('@').ok_or(ReceiveError::NoDataset)?;
+        let kind = match begin.kind {
+            2 => ObjsetType::Zfs,
+            3 => ObjsetType::Zvol,
+            other => return Err(ReceiveError::Stream(format!("invalid record type: {other:#x}"))),
+        };
+        let refused = [
+            (feature::RAW, "a raw stream of an encrypted dataset"),
+            (feature::REDACTED, "a redacted stream"),
+        ];
+        if let Some((_, what)) = refused.iter().find(|(flag, _)| begin.features & flag != 0) {
+            return Err(ReceiveError::Unsupported((*what).into()));
+        }
+        if begin.flags & FLAG_CLONE != 0
+            && new.origin.is_none()
+            && begin.features & feature::RESUMING == 0
+        {
+            return Err(ReceiveError::Stream("the stream needs an origin".into()));
+        }
+        let view = self.engine.pool();
+        let dsl = view.dsl();
+        let there = dsl.find(head)?;
+        let above = match &there {
+            Some(there) => Some(there.clone()),
+            None => dsl.find(names::split(head)?.0)?,
+        };
+        let above = above.ok_or(ChangeError::NoParent)?;
+        if there.is_none() && above.kind != DatasetKind::Filesystem {
+            return Err(ChangeError::ParentKind.into());
+        }
+        let copies = dsl.get(&above, "copies")?.and_then(|v| v.exact.parse().ok()).unwrap_or(1);
+        Ok(Plan {
+            head: head.into(),
+            snapshot: snapshot.into(),
+            origin: new.origin.clone(),
+            force: new.force,
+            from_guid: begin.from_guid,
+            begin: begin.clone(),
+            kind,
+            copies,
+            incoming: incoming(begin, new.resumable),
+            receives: self.engine.shared.receives.clone(),
+        })
+    }
+}
+
+fn incoming(begin: &Begin, resumable: bool) -> Incoming {
+    let has = |flag: u64| begin.features & flag != 0;
+    let at_once = NEEDED.iter().filter(|(flag, _)| AT_ONCE.contains(flag) && has(*flag));
+    let remembered = REMEMBERED.iter().filter(|(flag, _)| has(*flag));
+    Incoming {
+        to_guid: begin.to_guid,
+        creation_time: begin.creation_time,
+        ignores_case: begin.flags & FLAG_CI_DATA != 0,
+        features: at_once.map(|(_, guid)| *guid).collect(),
+        resume: resumable.then(|| Resume {
+            from_guid: Some(begin.from_guid).filter(|guid| *guid != 0),
+            to_name: begin.to_name.clone(),
+            flags: remembered.map(|(_, field)| *field).collect(),
+        }),
+    }
+}
+
+/// Whether the pool has what the stream needs (`recv_begin_check_feature_flags_impl`).
+fn check_features(tx: &mut Tx<'_>, begin: &Begin) -> Outcome<()> {
+    for (flag, guid) in NEEDED {
+        if begin.features & flag != 0 && !features::is_enabled(tx, guid)? {
+            refuse!(ReceiveError::Upgrade);
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// A stream that cuts large blocks does not go on where they are whole (`recv_check_large_blocks`).
+fn cuts_blocks(
+    tx: &mut Tx<'_>,
+    ds_obj: u64,
+    begin: &Begin,
+) -> std::result::Result<bool, DslWriteError> {
+    let whole = receive::uses_feature(tx, ds_obj, LARGE_BLOCKS)?;
+    Ok(whole && begin.features & feature::LARGE_BLOCKS == 0)
+}
+
+/// Makes the dataset that a stream from its beginning goes into.
+fn start(context: &mut SyncContext<'_>, plan: &Plan) -> Outcome<Target> {
+    let tx = &mut context.tx;
+    if let Err(e) = check_features(tx, &plan.begin)? {
+        refuse!(e);
+    }
+    let dir = dirs::find_dir(tx, &plan.head)?;
+    let found = match dir {
+        Some(dir) => check_existing(tx, plan, dir)?,
+        None => check_new(tx, plan)?,
+    };
+    let (head, parent, origin) = match found {
+        Ok(found) => found,
+        Err(e) => refuse!(e),
+    };
+    let leaf = match head {
+        Some(_) => resume::CLONE,
+        None => plan.head.rsplit('/').next().unwrap_or_default(),
+    };
+    let made = receive::begin(tx, (parent, leaf), origin, &plan.incoming)?;
+    if origin.is_none() {
+        context.create_objset(made.ds_obj, plan.kind, plan.copies, |_| Ok(()))?;
+    }
+    let name = match head {
+        Some(_) => format!("{}/{leaf}", plan.head),
+        None => plan.head.clone(),
+    };
+    record(&mut context.tx, "receive", " ", (&name, made.ds_obj))?;
+    enter(plan, Target { ds_obj: made.ds_obj, head, resumable: plan.incoming.resume.is_some() })
+}
+
+fn enter(plan: &Plan, target: Target) -> Outcome<Target> {
+    match plan.receives.enter(target.ds_obj) {
+        true => Ok(Ok(target)),
+        false => Ok(Err(ReceiveError::Busy)),
+    }
+}
+
+/// The head that is there, the directory for what is made, and the snapshot that it starts from.
+type Found = (Option<u64>, u64, Option<u64>);
+
+/// Whether a stream can be received where there is a dataset (`recv_begin_check_existing_impl`).
+fn check_existing(tx: &mut Tx<'_>, plan: &Plan, dir: u64) -> Outcome<Found> {
+    let head = dirs::head_of(tx, dir)?;
+    if plan.origin.is_some() || plan.begin.flags & FLAG_CLONE != 0 {
+        refuse!(ReceiveError::Exists);
+    }
+    let unfinished = receive::field(tx, head, resume::TO_GUID)?.is_some();
+    if unfinished || receive::clone_below(tx, dir)?.is_some() || receive::is_incomplete(tx, head)? {
+        refuse!(ReceiveError::Busy);
+    }
+    if cenote_dsl::write::snapshot::find_snapshot(tx, head, &plan.snapshot)?.is_some() {
+        refuse!(ReceiveError::Exists);
+    }
+    if plan.kind == ObjsetType::Zvol && receive::has_children(tx, dir)? {
+        refuse!(ChangeError::HasChildren("destination").into());
+    }
+    if plan.from_guid == 0 {
+        return match plan.force {
+            true => Ok(Ok((Some(head), dir, None))),
+            false => Ok(Err(ReceiveError::Exists)),
+        };
+    }
+    let Some(from) = receive::snapshot_of_guid(tx, head, plan.from_guid)? else {
+        refuse!(ReceiveError::NoMatch);
+    };
+    if cuts_blocks(tx, from, &plan.begin)? {
+        refuse!(ReceiveError::LargeBlocks);
+    }
+    if plan.force {
+        return Ok(Ok((Some(head), dir, Some(from))));
+    }
+    if swap::is_modified_since(tx, head, from)? {
+        refuse!(ReceiveError::Modified);
+    }
+    let newest = receive::previous(tx, head)?;
+    Ok(Ok((Some(head), dir, Some(newest))))
+}
+
+/// Whether a stream can become a new dataset.
+fn check_new(tx: &mut Tx<'_>, plan: &Plan) -> Outcome<Found> {
+    if plan.from_guid != 0 && plan.origin.is_none() {
+        refuse!(ReceiveError::NoDataset);
+    }
+    let parent = plan.head.rsplit_once('/').map(|(parent, _)| parent);
+    let Some(parent) = parent.map(|p| dirs::find_dir(tx, p)).transpose()?.flatten() else {
+        refuse!(ChangeError::NoParent.into());
+    };
+    let Some(origin) = &plan.origin else { return Ok(Ok((None, parent, None))) };
+    let (_, origin) = find_snapshot(tx, origin)?;
+    if plan.from_guid == 0 && plan.begin.flags & FLAG_FREERECORDS == 0 {
+        refuse!(ReceiveError::Stream("it does not say what is free".into()));
+    }
+    if plan.from_guid != 0 && receive::guid_of(tx, origin)? != plan.from_guid {
+        refuse!(ReceiveError::NoMatch);
+    }
+    if cuts_blocks(tx, origin, &plan.begin)? {
+        refuse!(ReceiveError::LargeBlocks);
+    }
+    Ok(Ok((None, parent, Some(origin))))
+}
+
+/// Finds the dataset that a stream goes on in (`dmu_recv_resume_begin_check`). `at`: the record that it begins with.
+fn go_on(
+    context: &mut SyncContext<'_>,
+    plan: &Plan,
+    at: (Option<u64>, Option<u64>),
+) -> Outcome<Target> {
+    let tx = &mut context.tx;
+    if let Err(e) = check_features(tx, &plan.begin)? {
+        refuse!(e);
+    }
+    let wrong =
+        || ReceiveError::Stream("the stream does not go on where the last one ended".into());
+    let Some(dir) = dirs::find_dir(tx, &plan.head)? else { refuse!(ReceiveError::NoDataset) };
+    let head = dirs::head_of(tx, dir)?;
+    let clone = receive::clone_below(tx, dir)?;
+    if clone.is_some() && plan.from_guid == 0 && !plan.force {
+        refuse!(ReceiveError::ResumeExists);
+    }
+    let ds_obj = clone.unwrap_or(head);
+    if !receive::is_incomplete(tx, ds_obj)? {
+        refuse!(wrong());
+    }
+    let mut number = |name: &str| receive::field(tx, ds_obj, name);
+    let guids = (number(resume::TO_GUID)?, number(resume::FROM_GUID)?.unwrap_or(0));
+    let point = (number(resume::OBJECT)?, number(resume::OFFSET)?);
+    if guids != (Some(plan.begin.to_guid), plan.from_guid) || point != at {
+        refuse!(wrong());
+    }
+    if cuts_blocks(tx, ds_obj, &plan.begin)? {
+        refuse!(ReceiveError::LargeBlocks);
+    }
+    let name = match clone {
+        Some(_) => format!("{}/{}", plan.head, resume::CLONE),
+        None => plan.head.clone(),
+    };
+    record(tx, "resume receive", " ", (&name, ds_obj))?;
+    enter(plan, Target { ds_obj, head: clone.map(|_| head), resumable: true })
+}
+
+/// Whether spill blocks that did not change are in the stream.
+pub(super) fn has_spills(begin: &Begin) -> bool {
+    begin.flags & FLAG_SPILL_BLOCK != 0
+}
+
+/// Whether a full stream goes on an origin: then what it does not name is not in the snapshot.
+pub(super) fn is_full_clone(
+    tx: &mut Tx<'_>,
+    target: Target,
+    begin: &Begin,
+) -> std::result::Result<bool, DslWriteError> {
+    let empty = pool::empty_snapshot(tx)?;
+    Ok(begin.from_guid == 0 && Some(receive::previous(tx, target.ds_obj)?) != empty)
+}

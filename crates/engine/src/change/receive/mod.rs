@@ -1,0 +1,239 @@
+//! Receiving streams (`zfs receive`, `dmu_recv.c`).
+//!
+//! # Idea
+//!
+//! ```text
+//! head of the stream ── receive ── sync task: a dataset that is marked as incomplete
+//!                          │
+//! records ── Source ── Apply ── changes of its object set, spread over transaction groups
+//!                          │
+//! END ── finish ── sync task: swap with what was there, snapshot with guid and time, mark taken away
+//! ```
+//!
+//! A receive has three steps, which whoever receives calls one after another: [`Changes::receive`],
+//! [`Receiving::stream`], and [`Changes::finish_receive`] or [`Changes::give_up_receive`]. Between the second and the third
+//! the receiver can unmount what is going to be replaced.
+//!
+//! | room | what |
+//! |---|---|
+//! | `begin` | whether a stream can be received; the dataset that it goes into |
+//! | [`source`] | records as they come in |
+//! | `apply` | records put into the object set |
+//! | `error` | why a stream is not received |
+//!
+//! # Invariants
+//!
+//! - Nobody sees what was received before all of it has come and its checksum was right: the dataset is incomplete, or
+//!   it is the hidden clone `%recv`. A receive that fails destroys it, unless it is to be resumed.
+//! - A crash leaves such a dataset. The next import destroys it, unless it is to be resumed
+//!   ([`Engine::destroy_unfinished`](crate::Engine::destroy_unfinished)).
+//! - Whatever the dataset says of where to go on, all records up to there are on disk.
+
+mod apply;
+mod begin;
+mod error;
+pub mod source;
+
+pub use error::{ReceiveError, Result};
+pub use source::Source;
+
+use super::{Changes, record};
+use crate::receives::Receives;
+use crate::{Engine, SpaceCheck};
+use apply::{Apply, Kind};
+use cenote_dmu::live::LiveObjectSet;
+use cenote_dsl::write::destroy;
+use cenote_dsl::write::receive::{self as dsl, Incoming};
+use cenote_format::stream::{Begin, Record};
+use std::sync::Arc;
+
+/// Times that it is tried again, when a snapshot is from the same transaction group.
+const TRIES: usize = 16;
+
+/// What is to be received, and how.
+#[derive(Clone, Debug, Default)]
+pub struct NewReceive {
+    /// Full name of the snapshot.
+    pub to: String,
+    /// Full name of the snapshot that the new dataset is a clone of.
+    pub origin: Option<String>,
+    /// What was changed at the destination is lost (`-F`).
+    pub force: bool,
+    /// What has come stays if the receive is interrupted (`-s`).
+    pub resumable: bool,
+}
+
+/// Where a stream goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Target {
+    /// The dataset.
+    ds_obj: u64,
+    /// The head that it takes the place of; `None`: it is new itself.
+    head: Option<u64>,
+    /// It stays if the receive fails.
+    resumable: bool,
+}
+
+/// A receive that has begun.
+pub struct Receiving {
+    engine: Arc<Engine>,
+    receives: Arc<Receives>,
+    target: Target,
+    /// Names of the head and the snapshot.
+    names: (String, String),
+    incoming: Incoming,
+    live: Arc<LiveObjectSet>,
+    kind: Kind,
+    /// What the stream does not name is not in the snapshot.
+    frees_rest: bool,
+    /// Bytes of the stream that an earlier receive took.
+    before: u64,
+}
+
+impl Receiving {
+    fn open(
+        engine: Arc<Engine>,
+        receives: Arc<Receives>,
+        target: Target,
+        names: (String, String),
+        incoming: Incoming,
+        begin: &Begin,
+    ) -> Result<Receiving> {
+        let live = engine.live_to_receive(target.ds_obj)?;
+        let stream = begin.clone();
+        let (frees_rest, before) = engine.sync_task(move |context| {
+            let tx = &mut context.tx;
+            let before = dsl::field(tx, target.ds_obj, cenote_dsl::resume::BYTES)?;
+            Ok((begin::is_full_clone(tx, target, &stream)?, before.unwrap_or(0)))
+        })?;
+        let kind = Kind { full: begin.from_guid == 0, spills: begin::has_spills(begin) };
+        let open =
+            Receiving { engine, receives, target, names, incoming, live, kind, frees_rest, before };
+        Ok(open)
+    }
+
+    /// Whether the dataset is new.
+    pub fn is_new(&self) -> bool {
+        self.target.head.is_none()
+    }
+
+    /// Whether what has come stays if the receive fails.
+    pub fn is_resumable(&self) -> bool {
+        self.target.resumable
+    }
+
+    /// Takes all records of a stream whose head was read. `progress` is told how many bytes have come.
+    ///
+    /// # Errors
+    /// The stream ends early, is damaged, or does not fit to what is there; it cannot be written.
+    pub fn stream(&self, source: &mut Source<'_>, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        let mut apply = Apply::new(self.live.clone(), &self.receives, self.kind);
+        loop {
+            let (record, payload) = source.record()?;
+            if let Record::End { .. } = record {
+                return apply.finish(self.frees_rest);
+            }
+            let bytes = self.before.saturating_add(source.bytes());
+            apply.record(record, payload, bytes)?;
+            progress(source.bytes());
+        }
+    }
+}
+
+impl Changes {
+    /// Makes what has come the snapshot, and what is there the dataset. What was there may not be open.
+    ///
+    /// # Errors
+    /// What was there is in use, or there is no room for it. The dataset that was received into is gone then, unless it
+    /// is to be resumed.
+    pub fn finish_receive(&self, receiving: Receiving, force: bool) -> Result<()> {
+        let Receiving { engine, receives, target, names, incoming, live, .. } = receiving;
+        // Whoever still has it cannot change it any more.
+        let closed = engine.close(target.ds_obj);
+        drop(live);
+        let done = match closed {
+            Ok(()) => self.complete(target, &names, &incoming, force),
+            Err(e) => Err(e.into()),
+        };
+        match done {
+            Ok(()) => {
+                receives.leave(target.ds_obj);
+                Ok(())
+            }
+            Err(e) => {
+                self.leave_or_destroy(&receives, target);
+                Err(e)
+            }
+        }
+    }
+
+    /// Ends a receive that failed (`dmu_recv_cleanup_ds`): what has come is on disk if it is to be resumed, and else it
+    /// is gone.
+    pub fn give_up_receive(&self, receiving: Receiving) {
+        let Receiving { engine, receives, target, live, .. } = receiving;
+        let closed = engine.close(target.ds_obj);
+        drop(live);
+        if let Err(e) = closed {
+            tracing::warn!("what was received: {e}");
+        }
+        self.leave_or_destroy(&receives, target);
+    }
+
+    fn leave_or_destroy(&self, receives: &Receives, target: Target) {
+        if target.resumable {
+            receives.leave(target.ds_obj);
+        } else if let Err(e) = self.give_up(target) {
+            tracing::warn!("what was received in part is left: {e}");
+        }
+    }
+
+    /// Destroys the dataset that was to be received into.
+    fn give_up(&self, target: Target) -> Result<()> {
+        let done = self.receive_task((SpaceCheck::Nothing, 0), move |context| {
+            context.retire(target.ds_obj)?;
+            context.destroy_intent_log(target.ds_obj, 0)?;
+            destroy::destroy_head(&mut context.tx, target.ds_obj)?;
+            Ok(Ok(()))
+        });
+        self.engine.shared.receives.leave(target.ds_obj);
+        done
+    }
+
+    fn complete(
+        &self,
+        target: Target,
+        names: &(String, String),
+        incoming: &Incoming,
+        force: bool,
+    ) -> Result<()> {
+        for _ in 0..TRIES {
+            let ((head_name, snapshot), incoming) = (names.clone(), incoming.clone());
+            let done = self.receive_task((SpaceCheck::Normal, 8), move |context| {
+                let object = target.head.unwrap_or(target.ds_obj);
+                if dsl::has_snapshot_of_now(&mut context.tx, object)? {
+                    return Ok(Ok(false));
+                }
+                let name = format!("{head_name}@{snapshot}");
+                let snap = match target.head {
+                    None => dsl::complete(&mut context.tx, target.ds_obj, &snapshot, &incoming)?,
+                    Some(head) => {
+                        context.check_intent_log(head)?;
+                        context.retire(head)?;
+                        context.destroy_intent_log(head, 0)?;
+                        context.retire(target.ds_obj)?;
+                        let pair = (target.ds_obj, head);
+                        dsl::complete_clone(&mut context.tx, pair, (&snapshot, force), &incoming)?
+                    }
+                };
+                let tx = &mut context.tx;
+                record(tx, "finish receiving", &format!("snap={snapshot}"), (&head_name, object))?;
+                record(tx, "snapshot", " ", (&name, snap))?;
+                Ok(Ok(true))
+            });
+            if done? {
+                return Ok(());
+            }
+        }
+        Err(ReceiveError::Busy)
+    }
+}

@@ -1,0 +1,122 @@
+//! Streams as they come in: heads, records and what follows them.
+//!
+//! The input is one stream, or a package: a head with a list of what is in it, an END, the streams one after another,
+//! and an END that is nobody's. Each stream has a [`Decoder`] of its own. Nothing is read beyond the record that was
+//! asked for.
+
+use super::error::{ReceiveError, Result};
+use cenote_format::ByteOrder;
+use cenote_format::abd::Abd;
+use cenote_format::nvlist::NvList;
+use cenote_format::stream::{Begin, Decoder, RECORD_SIZE, Record};
+use std::io::{self, Read};
+
+/// Number of the type of an END record.
+const END: u32 = 5;
+
+/// A stream that is being read.
+pub struct Source<'a> {
+    input: &'a mut (dyn Read + Send),
+    decoder: Option<Decoder>,
+    /// Bytes of this stream that were read.
+    bytes: u64,
+}
+
+impl<'a> Source<'a> {
+    /// For what comes from `input`.
+    pub fn new(input: &'a mut (dyn Read + Send)) -> Source<'a> {
+        Source { input, decoder: None, bytes: 0 }
+    }
+
+    /// Bytes that were read of the stream that began last.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The head of the next stream; `None` for the END of a package.
+    ///
+    /// # Errors
+    /// The input ends; what comes is no stream.
+    pub fn begin(&mut self) -> Result<Option<Begin>> {
+        self.bytes = 0;
+        let head = self.head()?;
+        let kind = [0, 1, 2, 3].map(|i| head.get(i).copied().unwrap_or(0));
+        if u32::from_le_bytes(kind) == END || u32::from_be_bytes(kind) == END {
+            return Ok(None);
+        }
+        let Ok(mut decoder) = Decoder::new(&head) else {
+            return Err(ReceiveError::Stream("bad magic number".into()));
+        };
+        if decoder.order() == ByteOrder::Big {
+            let what = "a stream of a big-endian system";
+            return Err(ReceiveError::Unsupported(what.into()));
+        }
+        let Record::Begin(begin) = decoder.record(&head)? else {
+            return Err(ReceiveError::Stream("bad magic number".into()));
+        };
+        self.decoder = Some(decoder);
+        Ok(Some(begin))
+    }
+
+    /// The list behind a head that was just read; an empty one if there is none.
+    ///
+    /// # Errors
+    /// The input ends; it is no list.
+    pub fn list(&mut self, begin: &Begin) -> Result<NvList> {
+        let bytes = self.payload(begin.payload.into())?;
+        if bytes.is_empty() {
+            return Ok(NvList::default());
+        }
+        NvList::decode(&bytes).map_err(|_| ReceiveError::Stream("malformed nvlist".into()))
+    }
+
+    /// The next record, with what follows it. END is the last one.
+    ///
+    /// # Errors
+    /// The input ends; the record is damaged or makes no sense.
+    pub fn record(&mut self) -> Result<(Record, Abd)> {
+        let head = self.head()?;
+        let before = || ReceiveError::Stream("a record before BEGIN".into());
+        let record = self.decoder.as_mut().ok_or_else(before)?.record(&head)?;
+        let payload = self.payload(record.payload_len())?;
+        Ok((record, Abd::from_vec(payload)))
+    }
+
+    /// Reads to the end of the stream (`recv_skip`).
+    ///
+    /// # Errors
+    /// Those of [`Source::record`].
+    pub fn skip(&mut self) -> Result<()> {
+        while !matches!(self.record()?, (Record::End { .. }, _)) {}
+        Ok(())
+    }
+
+    fn head(&mut self) -> Result<[u8; RECORD_SIZE]> {
+        let mut head = [0; RECORD_SIZE];
+        self.input.read_exact(&mut head).map_err(failed)?;
+        self.bytes = self.bytes.saturating_add(RECORD_SIZE as u64);
+        Ok(head)
+    }
+
+    /// So many bytes. Memory is taken as they come, not as the record says.
+    fn payload(&mut self, len: u64) -> Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(len.min(1 << 20) as usize);
+        let mut limited = Read::take(&mut *self.input, len);
+        limited.read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 != len {
+            return Err(ReceiveError::Truncated);
+        }
+        self.bytes = self.bytes.saturating_add(len);
+        if let Some(decoder) = &mut self.decoder {
+            decoder.payload(&bytes);
+        }
+        Ok(bytes)
+    }
+}
+
+fn failed(e: io::Error) -> ReceiveError {
+    match e.kind() {
+        io::ErrorKind::UnexpectedEof => ReceiveError::Truncated,
+        _ => ReceiveError::Input(e),
+    }
+}

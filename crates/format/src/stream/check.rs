@@ -1,0 +1,155 @@
+//! Whether a record can be in its stream (`recv_check_drr_object`, `recv_check_drr_write` and so on).
+//!
+//! What a record says is checked before anybody acts on it: numbers of objects, sizes, ranges that would pass the
+//! end of what can be counted, types and functions that there are none of, and features that BEGIN does not name.
+
+use super::decode::{Head, invalid};
+use super::{
+    EmbeddedRecord, FLAG_SPILL_BLOCK, OBJECT_SPILL, ObjectRecord, Record, SpillRecord, TO_END,
+    WriteRecord, feature,
+};
+use crate::checksum::Checksum;
+use crate::compress::Compression;
+use crate::dmu::{DNODE_CORE, DNODE_SLOT, DmuType};
+use crate::{Result, SECTOR};
+
+/// Numbers of objects are below (`DN_MAX_OBJECT`).
+const MAX_OBJECT: u64 = 1 << 48;
+/// Largest block without the feature `LARGE_BLOCKS`, and largest spill block (`SPA_OLD_MAXBLOCKSIZE`).
+const OLD_MAX_BLOCK: u64 = 128 << 10;
+/// Bytes of a block pointer.
+const POINTER: usize = crate::blkptr::BLKPTR_SIZE;
+
+/// Checks a record that comes behind BEGIN.
+pub(super) fn check(record: &Record, head: Head) -> Result<()> {
+    match record {
+        Record::Begin(_) | Record::End { .. } => Ok(()),
+        Record::Object(object) => check_object(object, head),
+        Record::FreeObjects { first, count } => match first.checked_add(*count) {
+            Some(_) => Ok(()),
+            None => invalid(format!("FREEOBJECTS of {count} objects from {first}")),
+        },
+        Record::Write(write) => check_write(write, head),
+        Record::Free { object, offset, length } => {
+            check_number(*object)?;
+            match offset.checked_add(*length) {
+                None if *length != TO_END => {
+                    invalid(format!("object {object}: FREE of {length} bytes at {offset}"))
+                }
+                _ => Ok(()),
+            }
+        }
+        Record::Spill(spill) => check_spill(spill, head),
+        Record::WriteEmbedded(embedded) => check_embedded(embedded, head),
+    }
+}
+
+fn check_number(object: u64) -> Result<()> {
+    match (1..MAX_OBJECT).contains(&object) {
+        true => Ok(()),
+        false => invalid(format!("object {object}")),
+    }
+}
+
+fn has(head: Head, features: u64) -> bool {
+    head.features & features == features
+}
+
+/// A block of so many bytes can be in the stream.
+fn check_size(object: u64, size: u64, head: Head) -> Result<()> {
+    let large = size > OLD_MAX_BLOCK && !has(head, feature::LARGE_BLOCKS);
+    match large || !size.is_multiple_of(SECTOR) {
+        true => invalid(format!("object {object}: a block of {size} bytes")),
+        false => Ok(()),
+    }
+}
+
+/// A compressed payload can be in the stream, and is of a function that there is.
+fn check_packed(object: u64, function: u8, needed: u64, head: Head) -> Result<()> {
+    let known = Compression::from_u8(function)?;
+    let needed = needed
+        | match known {
+            Compression::Lz4 => feature::LZ4,
+            Compression::Zstd => feature::ZSTD,
+            _ => 0,
+        };
+    match has(head, needed) {
+        true => Ok(()),
+        false => invalid(format!("object {object}: data compressed with {}", known.name())),
+    }
+}
+
+fn check_object(o: &ObjectRecord, head: Head) -> Result<()> {
+    let bad = |what: String| invalid(format!("object {}: {what}", o.object));
+    check_number(o.object)?;
+    check_size(o.object, o.block_size.into(), head)?;
+    let slots = usize::from(o.slots.max(1));
+    if o.kind == DmuType::NONE || !o.kind.is_valid() || !o.bonus_kind.is_valid() {
+        return bad(format!("type {}, bonus of type {}", o.kind.0, o.bonus_kind.0));
+    }
+    let room = (slots * DNODE_SLOT).saturating_sub(DNODE_CORE + POINTER);
+    let spill = o.flags & OBJECT_SPILL != 0;
+    if o.bonus_len as usize > room || o.bonus_kind == DmuType::NONE && o.bonus_len != 0 {
+        return bad(format!("{} bytes of bonus in {slots} slots", o.bonus_len));
+    }
+    if slots > 1 && !has(head, feature::LARGE_DNODE) {
+        return bad(format!("{slots} slots"));
+    }
+    if o.object.saturating_add(slots as u64) > MAX_OBJECT {
+        return bad(format!("{slots} slots"));
+    }
+    if o.flags & !OBJECT_SPILL != 0 || spill && head.flags & FLAG_SPILL_BLOCK == 0 {
+        return bad(format!("flags {:#x}", o.flags));
+    }
+    Checksum::from_u8(o.checksum)?;
+    // 0 is what the dataset goes by.
+    if o.compress != 0 {
+        Compression::from_u8(o.compress)?;
+    }
+    Ok(())
+}
+
+fn check_write(w: &WriteRecord, head: Head) -> Result<()> {
+    let bad = |what: String| invalid(format!("object {}: {what}", w.object));
+    check_number(w.object)?;
+    check_size(w.object, w.logical_size, head)?;
+    if w.offset.checked_add(w.logical_size).is_none() || !w.kind.is_valid() {
+        return bad(format!("{} bytes at {}", w.logical_size, w.offset));
+    }
+    match w.compression {
+        0 if w.compressed_size != 0 => bad("a compressed size of what is not compressed".into()),
+        0 => Ok(()),
+        function => {
+            check_packed(w.object, function, feature::COMPRESSED, head)?;
+            match w.compressed_size <= w.logical_size {
+                true => Ok(()),
+                false => bad(format!("{} bytes in {}", w.logical_size, w.compressed_size)),
+            }
+        }
+    }
+}
+
+fn check_spill(s: &SpillRecord, head: Head) -> Result<()> {
+    check_number(s.object)?;
+    check_size(s.object, s.length, head)?;
+    match s.length <= OLD_MAX_BLOCK && s.compression == 0 && s.compressed_size == 0 {
+        true => Ok(()),
+        false => invalid(format!("object {}: a spill block of {} bytes", s.object, s.length)),
+    }
+}
+
+fn check_embedded(e: &EmbeddedRecord, head: Head) -> Result<()> {
+    let bad = |what: String| invalid(format!("object {}: {what}", e.object));
+    check_number(e.object)?;
+    check_size(e.object, e.length, head)?;
+    if !has(head, feature::EMBED_DATA) || e.etype != 0 {
+        return bad(format!("embedded data of type {}", e.etype));
+    }
+    if u64::from(e.lsize) != e.length {
+        return bad(format!("an embedded block of {} bytes in one of {}", e.lsize, e.length));
+    }
+    if e.offset.checked_add(e.length).is_none() {
+        return bad(format!("{} bytes at {}", e.length, e.offset));
+    }
+    check_packed(e.object, e.compression, 0, head)
+}
