@@ -22,6 +22,7 @@
 mod check;
 mod decode;
 mod encode;
+pub mod package;
 pub mod token;
 
 pub use decode::Decoder;
@@ -78,8 +79,6 @@ pub mod feature {
 
 /// [`Begin::header_type`] of the stream of one snapshot (`DMU_SUBSTREAM`).
 pub const SUBSTREAM: u8 = 1;
-/// [`Begin::header_type`] of the head of a package (`DMU_COMPOUNDSTREAM`).
-pub const COMPOUND: u8 = 2;
 /// The stream starts from a snapshot of another dataset (`DRR_FLAG_CLONE`).
 pub const FLAG_CLONE: u32 = 1;
 /// Names are looked up without regard to case (`DRR_FLAG_CI_DATA`).
@@ -100,7 +99,7 @@ pub const TO_END: u64 = u64::MAX;
 /// The first record (`drr_begin`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begin {
-    /// [`SUBSTREAM`] or [`COMPOUND`].
+    /// [`SUBSTREAM`] or [`package::HEADER_TYPE`].
     pub header_type: u8,
     /// [`feature`] bits.
     pub features: u64,
