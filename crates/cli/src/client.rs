@@ -5,6 +5,7 @@
 //! to end for want of work), so it is tried again; after the Hello nothing is repeated. No wait for
 //! the daemon is without end (`link`).
 
+use crate::dispatch::reads_input;
 use crate::link::{Limits, Link, Wait};
 use crate::protocol::{Hello, Kind, PROTOCOL, Request, Run, read_frame, read_json, write_json};
 use crate::socket::{Place, open_own};
@@ -215,6 +216,7 @@ pub fn run(connection: Connection, tool: &str, args: &[OsString]) -> io::Result<
         terminal: caller.terminal,
         umask: caller.umask,
         namespace: cenote_fuse::namespace(),
+        input: reads_input(tool, args),
     };
     converse(connection, &Request::Run(run))
 }
@@ -233,9 +235,8 @@ fn check_version(hello: &Hello) -> io::Result<()> {
     )))
 }
 
-/// Starts to send a request, with a socket on which this process serves as the daemon's agent in its mount
-/// namespace. Returns how many bytes were sent.
-fn offer_agent(stream: &UnixStream, wire: &[u8]) -> io::Result<usize> {
+/// A socket on which this process serves as the daemon's agent in its mount namespace: the daemon's end.
+fn offer_agent() -> io::Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
     let serve = || {
         if let Err(e) = cenote_fuse::agent::serve(ours) {
@@ -243,7 +244,22 @@ fn offer_agent(stream: &UnixStream, wire: &[u8]) -> io::Result<usize> {
         }
     };
     std::thread::Builder::new().name("agent".into()).spawn(serve)?;
-    Channel::new(stream.try_clone()?).send_with(wire, theirs.as_fd())
+    Ok(theirs)
+}
+
+/// Starts to send a request with the descriptors that go with it. Returns how many bytes were sent.
+fn send_descriptors(connection: &Connection, run: &Run, wire: &[u8]) -> io::Result<usize> {
+    let input = io::stdin();
+    let agent = match run.namespace != connection.hello.namespace {
+        true => Some(offer_agent()?),
+        false => None,
+    };
+    let input = run.input.then(|| input.as_fd());
+    let descriptors: Vec<_> = input.into_iter().chain(agent.as_ref().map(AsFd::as_fd)).collect();
+    if descriptors.is_empty() {
+        return Ok(0);
+    }
+    Channel::new(connection.link.stream().try_clone()?).send_with(wire, &descriptors)
 }
 
 /// Sends a request and passes on what is answered; returns the exit code.
@@ -254,9 +270,7 @@ pub fn converse(mut connection: Connection, request: &Request) -> io::Result<i32
     let mut wire = Vec::new();
     write_json(&mut wire, Kind::Request, request)?;
     let sent = match request {
-        Request::Run(run) if run.namespace != connection.hello.namespace => {
-            offer_agent(connection.link.stream(), &wire)?
-        }
+        Request::Run(run) => send_descriptors(&connection, run, &wire)?,
         _ => 0,
     };
     connection.link.write_all(wire.get(sent..).unwrap_or_default())?;

@@ -11,6 +11,7 @@
 //! that works for longer than a moment looks at [`Context::cancelled`] now and then, which turns
 //! true when the client has gone away or was interrupted.
 
+use crate::input::Input;
 use crate::pools::{Imported, PoolTable};
 use cenote_command::outcome::{self, Outcome};
 use cenote_command::output::Output;
@@ -27,6 +28,8 @@ pub struct Context {
     pub out: Output,
     /// Standard error of the command.
     pub err: Output,
+    /// Standard input of the command, if it reads it.
+    pub input: Option<Input>,
     /// The process that the user started.
     pub caller: Caller,
     /// The imported pools. Empty in a process that is not the daemon.
@@ -56,6 +59,7 @@ impl Context {
         Context {
             out: Output::new(streams.out, caller.terminal.out),
             err: Output::new(streams.err, caller.terminal.err),
+            input: None,
             caller,
             pools,
             callers_agent: None,

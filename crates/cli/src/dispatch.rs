@@ -170,6 +170,11 @@ pub fn place(tool: &str, args: &[OsString]) -> Where {
     }
 }
 
+/// Whether a command reads the user's standard input.
+pub fn reads_input(tool: &str, args: &[OsString]) -> bool {
+    tool == "zfs" && zfs::reads_input(args)
+}
+
 /// Runs a command in `ctx`; returns the exit code.
 pub fn run(tool: &str, args: &[OsString], ctx: &mut Context) -> i32 {
     set_posix(ctx.var("POSIXLY_CORRECT").is_some());

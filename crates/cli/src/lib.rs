@@ -41,6 +41,7 @@ pub mod copy;
 pub mod daemon;
 pub mod dispatch;
 pub mod generate;
+pub mod input;
 pub mod interval;
 pub mod json;
 pub mod link;

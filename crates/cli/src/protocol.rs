@@ -10,8 +10,9 @@
 //! daemon -> client   Exit    JSON number, last
 //! ```
 //!
-//! A client that is in another mount namespace than the daemon is its agent there
-//! ([`cenote_fuse::agent`]): a socket for that comes with the first byte of its Request.
+//! Descriptors come with the first byte of a Request: the client's standard input, if the command reads it; then, if the
+//! client is in another mount namespace than the daemon and so is its agent there ([`cenote_fuse::agent`]), a socket for
+//! that.
 //!
 //! The client cancels by closing the connection. Frames are bounded: [`MAX_JSON`] for the two
 //! headers, [`MAX_DATA`] for output; a longer frame is an error and ends the connection.
@@ -22,7 +23,7 @@ use std::io::{self, Read, Write};
 use std::time::Duration;
 
 /// Number of this conversation: client and daemon understand each other if they have the same one.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 /// How often the daemon says that it lives.
 pub const BEAT: Duration = Duration::from_secs(2);
 /// Longest Hello or Request, in bytes.
@@ -108,6 +109,9 @@ pub struct Run {
     /// Number of the mount namespace of the user's process.
     #[serde(default)]
     pub namespace: u64,
+    /// The command reads the user's standard input, which comes with the request.
+    #[serde(default)]
+    pub input: bool,
 }
 
 /// Writes a frame. Longer data goes out as several frames.

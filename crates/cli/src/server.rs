@@ -15,6 +15,7 @@ mod boot;
 
 use crate::context::{Context, Streams};
 use crate::dispatch;
+use crate::input::Input;
 use crate::mounts::Directory;
 use crate::mounts::table::Way;
 use crate::pools::PoolTable;
@@ -301,7 +302,7 @@ fn converse(
     write_json(&mut stream, Kind::Hello, &hello)?;
     let mut channel = Channel::new(stream);
     let request: Request = read_json(&mut channel, Kind::Request)?;
-    let socket = channel.take_descriptor();
+    let mut descriptors = channel.take_descriptors().into_iter();
     let stream = channel.into_stream();
     stream.set_read_timeout(None)?;
     watch(stream.try_clone()?, cancel.clone())?;
@@ -309,8 +310,12 @@ fn converse(
     daemon.keep_informed(&wire);
     let code = match request {
         Request::Run(run) => {
-            let mut ctx = context(daemon, &wire, (&run, user), cancel);
-            if let Some(socket) = socket.filter(|_| run.namespace != cenote_fuse::namespace()) {
+            let mut ctx = context(daemon, &wire, (&run, user), cancel.clone());
+            let input = if run.input { descriptors.next() } else { None };
+            ctx.input = input.map(|input| Input::new(input.into(), cancel));
+            if let Some(socket) =
+                descriptors.next().filter(|_| run.namespace != cenote_fuse::namespace())
+            {
                 ctx.callers_agent = Some(Arc::new(Remote::new(socket.into(), run.namespace)?));
             }
             let args: Vec<OsString> = run.args.into_iter().map(OsString::from_vec).collect();

@@ -32,6 +32,9 @@ pub struct Terminal {
     pub out: bool,
     /// Standard error is a terminal.
     pub err: bool,
+    /// Standard input is a terminal.
+    #[serde(default)]
+    pub input: bool,
     /// Columns of the terminal, where there is one.
     pub width: Option<u16>,
     /// Rows of the terminal, where there is one.
@@ -91,6 +94,7 @@ fn terminal() -> Terminal {
     Terminal {
         out: io::stdout().is_terminal(),
         err: io::stderr().is_terminal(),
+        input: io::stdin().is_terminal(),
         width: size.map(|s| s.ws_col),
         height: size.map(|s| s.ws_row),
     }

@@ -45,6 +45,8 @@ pub const ALL: [&str; 11] = [
     RAW,
     BOOK_REDACT_SNAPS,
 ];
+/// Datasets of one kind that are sought at once.
+const MAX_UNFINISHED: usize = 1 << 16;
 /// Name of the clone that a stream is received into where there is a dataset (`recv_clone_name`).
 pub const CLONE: &str = "%recv";
 
@@ -92,6 +94,28 @@ impl Dsl {
             redact_snaps: guids(REDACTED)?,
             book_redact_snaps: guids(BOOK_REDACT_SNAPS)?,
         }))
+    }
+
+    /// Datasets that were being received when the pool was left, and that cannot be resumed
+    /// (`dsl_destroy_inconsistent`).
+    ///
+    /// # Errors
+    /// The datasets cannot be listed.
+    pub fn unfinished(&self) -> Result<Vec<Dataset>> {
+        let (mut found, mut waiting) = (Vec::new(), vec![self.root()?]);
+        while let Some(dataset) = waiting.pop() {
+            if found.len() > MAX_UNFINISHED {
+                break;
+            }
+            waiting.extend(self.children(&dataset)?);
+            let clone = self.find_hidden(&dataset, CLONE)?;
+            for dataset in clone.into_iter().chain([dataset]) {
+                if dataset.is_inconsistent() && self.token_of(&dataset)?.is_none() {
+                    found.push(dataset);
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// The dataset `name`, which users do not see, in the directory of `d`.

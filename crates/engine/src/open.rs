@@ -63,6 +63,9 @@ impl Engine {
         config.set_host(options.hostid.unwrap_or_else(host::system_hostid));
         let engine = Engine::over(pool, config, synced, engine).map_err(refused)?;
         engine.first(logs, last).map_err(refused)?;
+        if let Err(e) = engine.destroy_unfinished() {
+            tracing::warn!("what was not received in full is left: {e}");
+        }
         Ok(engine)
     }
 

@@ -313,14 +313,14 @@ mod tests {
             v.extend([0; 2]);
             (0..17).for_each(|n| v.extend(word(if n == 6 { 1 << 47 } else { 100 + n })));
             let found = file_info(DmuType::SA, &v, ByteOrder::Little);
-            assert_eq!(found, Some(FileInfo { uid: 103, gid: 104, projid: 116 }));
+            assert_eq!(found, Some(FileInfo { uid: 103, gid: 104, projid: 116, generation: 102 }));
             v[8 + 48..][..8].fill(0);
             let found = file_info(DmuType::SA, &v, ByteOrder::Little);
-            assert_eq!(found, Some(FileInfo { uid: 103, gid: 104, projid: 0 }));
+            assert_eq!(found, Some(FileInfo { uid: 103, gid: 104, projid: 0, generation: 102 }));
             assert_eq!(file_info(DmuType::SA, &v[..50], order), None);
             let old: Vec<u8> = (0..33).flat_map(word).collect();
             let found = file_info(DmuType::ZNODE, &old, order);
-            assert_eq!(found, Some(FileInfo { uid: 16, gid: 17, projid: 0 }));
+            assert_eq!(found, Some(FileInfo { uid: 16, gid: 17, projid: 0, generation: 8 }));
             assert_eq!(file_info(DmuType::DSL_DIR, &old, order), None);
         }
     }

@@ -12,7 +12,7 @@
 //! | [`mount_helper`] | `mount.zfs`, which mount(8) runs |
 //! | [`holds`] | `zfs hold`, `zfs holds`, `zfs release` |
 //! | [`diff`] | `zfs diff` |
-//! | [`send`] | `zfs send` |
+//! | [`send`], [`receive`] | `zfs send`, `zfs receive` |
 //! | [`allow`], [`upgrade`], [`wait`] | the commands of these names |
 //! | [`select`] | which datasets a command works on, and in which order |
 //! | [`properties`] | the table of dataset properties and their columns |
@@ -30,6 +30,7 @@ pub mod list;
 pub mod mount;
 pub mod mount_helper;
 pub mod properties;
+pub mod receive;
 pub mod rename;
 pub mod rollback;
 pub mod select;
@@ -81,7 +82,7 @@ const TOOL: Tool = Tool {
         row("unshare", Runs::Missing, usage::UNSHARE),
         None,
         row("send", Runs::Pools(send::run), usage::SEND),
-        row("receive", Runs::Missing, usage::RECEIVE),
+        row("receive", Runs::Pools(receive::run), usage::RECEIVE),
         row("redact", Runs::Missing, usage::REDACT),
         None,
         row("allow", Runs::Pools(allow::run), usage::ALLOW),
@@ -134,6 +135,11 @@ pub const fn tool() -> &'static Tool {
 /// Where a command of `zfs` runs.
 pub fn place(args: &[OsString]) -> Where {
     TOOL.place(args)
+}
+
+/// Whether a command reads standard input.
+pub fn reads_input(args: &[OsString]) -> bool {
+    args.first().is_some_and(|name| name == "receive" || name == "recv")
 }
 
 /// Runs a command of `zfs`; returns the exit code.

@@ -47,21 +47,22 @@ impl Channel {
         let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
         bytes.extend_from_slice(&body);
         let sent = match device {
-            Some(device) => self.send_with(&bytes, device)?,
+            Some(device) => self.send_with(&bytes, &[device])?,
             None => 0,
         };
         self.stream.write_all(bytes.get(sent..).unwrap_or_default())
     }
 
-    /// Sends bytes, at least the first with a descriptor; returns how many.
+    /// Sends bytes, at least the first with these descriptors, of which there may be four; returns how many.
     ///
     /// # Errors
     /// Those of the system.
-    pub fn send_with(&mut self, bytes: &[u8], device: BorrowedFd<'_>) -> io::Result<usize> {
-        let devices = [device];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    pub fn send_with(&mut self, bytes: &[u8], devices: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(&devices));
+        if !control.push(SendAncillaryMessage::ScmRights(devices)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
+        }
         let flags = SendFlags::NOSIGNAL;
         let send = || sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut control, flags);
         Ok(rustix::io::retry_on_intr(send)?)
@@ -88,9 +89,12 @@ impl Channel {
 
     /// The descriptor that came with what was read last, if one did.
     pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
-        let first = self.received.pop_front();
-        self.received.clear();
-        first
+        self.take_descriptors().into_iter().next()
+    }
+
+    /// The descriptors that came with what was read last.
+    pub fn take_descriptors(&mut self) -> Vec<OwnedFd> {
+        self.received.drain(..).collect()
     }
 
     /// The stream, for who sends and receives nothing but bytes from now on.

@@ -19,6 +19,9 @@ pub enum ReceiveError {
     /// The input cannot be read, or the receive was cancelled.
     #[error("{0}")]
     Input(io::Error),
+    /// What comes is no stream.
+    #[error("invalid stream ({0})")]
+    NoStream(&'static str),
     /// A record makes no sense.
     #[error("invalid backup stream ({0})")]
     Stream(String),

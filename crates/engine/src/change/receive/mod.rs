@@ -19,6 +19,7 @@
 //! | `begin` | whether a stream can be received; the dataset that it goes into |
 //! | [`source`] | records as they come in |
 //! | `apply` | records put into the object set |
+//! | `unfinished` | what a crash left |
 //! | `error` | why a stream is not received |
 //!
 //! # Invariants
@@ -33,6 +34,7 @@ mod apply;
 mod begin;
 mod error;
 pub mod source;
+mod unfinished;
 
 pub use error::{ReceiveError, Result};
 pub use source::Source;

@@ -8,6 +8,7 @@ use super::error::{ReceiveError, Result};
 use cenote_format::ByteOrder;
 use cenote_format::abd::Abd;
 use cenote_format::nvlist::NvList;
+use cenote_format::stream::package::Package;
 use cenote_format::stream::{Begin, Decoder, RECORD_SIZE, Record};
 use std::io::{self, Read};
 
@@ -45,14 +46,14 @@ impl<'a> Source<'a> {
             return Ok(None);
         }
         let Ok(mut decoder) = Decoder::new(&head) else {
-            return Err(ReceiveError::Stream("bad magic number".into()));
+            return Err(ReceiveError::NoStream("bad magic number"));
         };
         if decoder.order() == ByteOrder::Big {
             let what = "a stream of a big-endian system";
             return Err(ReceiveError::Unsupported(what.into()));
         }
         let Record::Begin(begin) = decoder.record(&head)? else {
-            return Err(ReceiveError::Stream("bad magic number".into()));
+            return Err(ReceiveError::NoStream("bad magic number"));
         };
         self.decoder = Some(decoder);
         Ok(Some(begin))
@@ -67,7 +68,19 @@ impl<'a> Source<'a> {
         if bytes.is_empty() {
             return Ok(NvList::default());
         }
-        NvList::decode(&bytes).map_err(|_| ReceiveError::Stream("malformed nvlist".into()))
+        NvList::decode(&bytes).map_err(|_| ReceiveError::NoStream("malformed nvlist"))
+    }
+
+    /// What a package says of its streams, behind a head that was just read; `None` if it says nothing.
+    ///
+    /// # Errors
+    /// The input ends; it is no list, or not that of a package.
+    pub fn package(&mut self, begin: &Begin) -> Result<Option<Package>> {
+        let bytes = self.payload(begin.payload.into())?;
+        match bytes.is_empty() {
+            true => Ok(None),
+            false => Ok(Some(Package::decode(&bytes)?)),
+        }
     }
 
     /// The next record, with what follows it. END is the last one.

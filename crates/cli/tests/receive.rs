@@ -1,0 +1,130 @@
+//! `zfs receive`, with streams of OpenZFS and of `zfs send`; OpenZFS's `zdb` judges the pool.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
+mod common;
+
+use common::tank::Tank;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::process::Stdio;
+
+/// A pool, and streams in files beside it.
+struct Receiver {
+    tank: Tank,
+    streams: BTreeMap<String, Vec<u8>>,
+}
+
+/// What a command said and returned.
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Receiver {
+    fn new(tank: Tank) -> Receiver {
+        Receiver { tank, streams: cenote_testpools::streams() }
+    }
+
+    /// Runs `zfs LINE` with these bytes on its standard input.
+    fn run(&self, line: &str, stream: &[u8]) -> Said {
+        let path = self.tank.session.path("stream");
+        fs::write(&path, stream).unwrap();
+        let mut command = self.tank.session.command();
+        command.arg("zfs").args(line.split(' ')).stdin(Stdio::from(File::open(&path).unwrap()));
+        let output = cenote_testpools::output(&mut command);
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        let code = output.status.code().unwrap();
+        Said { code, out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    #[track_caller]
+    fn take(&self, line: &str, stream: &str) -> String {
+        let said = self.run(line, &self.streams[stream]);
+        assert!(said.code == 0, "{line}: {}", said.err);
+        said.out
+    }
+
+    #[track_caller]
+    fn refused(&self, line: &str, stream: &[u8]) -> String {
+        let said = self.run(line, stream);
+        assert!(said.code == 1, "{line}: {} {}", said.code, said.out);
+        said.err.trim_end().to_string()
+    }
+
+    /// What `zfs send` writes.
+    fn sent(&self, line: &str) -> Vec<u8> {
+        let mut command = self.tank.session.command();
+        command.args(["zfs", "send"]).args(line.split(' '));
+        let output = cenote_testpools::output(&mut command);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    }
+}
+
+#[test]
+fn streams_become_snapshots_or_nothing() {
+    let r = Receiver::new(Tank::unmounted());
+    let said = r.take("receive -v tank/a@one", "full-s1");
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[0], "receiving full stream of streams/origin@s1 into tank/a@one");
+    assert!(lines[1].starts_with("received 3.73M stream in "), "{said}");
+    assert_eq!(r.tank.get("guid", "tank/a@one"), "5004574961756506888");
+    let before = r.tank.names();
+
+    // What is refused leaves nothing.
+    let full = &r.streams["full-s1"];
+    let new = "cannot receive new filesystem stream: ";
+    assert_eq!(
+        r.refused("receive tank/a@one", full),
+        format!("{new}destination 'tank/a' exists\nmust specify -F to overwrite it")
+    );
+    assert_eq!(
+        r.refused("receive -F tank/a", full),
+        format!(
+            "{new}destination has snapshots (eg. tank/a@one)\nmust destroy them to overwrite it"
+        )
+    );
+    let mut damaged = full.clone();
+    damaged[1_000_000] ^= 4;
+    assert_eq!(r.refused("receive tank/b", &damaged), format!("{new}checksum mismatch"));
+    for cut in [400, 40_000, 2_000_000, full.len() - 1] {
+        let said = r.refused("receive tank/b", &full[..cut]);
+        assert_eq!(said, format!("{new}incomplete stream"), "{cut}");
+    }
+    let short = "cannot receive: failed to read from stream";
+    assert_eq!(r.refused("receive tank/b", b""), short);
+    assert_eq!(r.refused("receive tank/b", &full[..200]), short);
+    let no_stream = "cannot receive: invalid stream (bad magic number)";
+    assert_eq!(r.refused("receive tank/b", &[7; 1000]), no_stream);
+    let mut strange = full.clone();
+    strange[16 + 7] |= 0x40;
+    assert!(r.refused("receive tank/b", &strange).contains("stream has unsupported feature"));
+    assert_eq!(r.tank.names(), before);
+
+    // Incremental streams go on the snapshot that they start from.
+    let inc = &r.streams["inc-s2-s3"];
+    assert_eq!(
+        r.refused("receive tank/a", inc),
+        "cannot receive incremental stream: most recent snapshot of tank/a does not\n\
+         match incremental source"
+    );
+    assert_eq!(
+        r.refused("receive tank/x", inc),
+        "cannot receive incremental stream: destination 'tank/x' does not exist"
+    );
+    r.take("receive tank/a", "inc-s1-s2");
+    r.take("recv tank/a@three", "inc-mark-s3");
+    assert_eq!(r.tank.get("guid", "tank/a@three"), "10859438038493005559");
+    assert_eq!(r.take("recv -nv tank/q", "quirk").lines().count(), 1);
+    assert!(!r.tank.names().contains(&"tank/q".to_string()));
+    assert!(r.tank.session.run("zfs receive -c tank/a").fails(2).starts_with("unsupported option"));
+
+    // What was sent from here comes back.
+    let back = r.sent("-i @one tank/a@s2");
+    r.take("receive tank/b@one", "full-s1");
+    assert_eq!(r.run("receive tank/b", &back).code, 0);
+    assert_eq!(r.tank.get("guid", "tank/b@s2"), "6800842420516419548");
+    r.tank.finish();
+}
