@@ -12,7 +12,7 @@
 //! that the same transaction group has, so that they fit to what is on disk whenever the receive ends.
 
 use super::dataset::{self, Created};
-use super::destroy::{self, AtOnce};
+use super::destroy::{self, Way};
 use super::{DslWriteError, Result, Tx, features, limits, names, pool, snapshot, space, swap};
 use crate::resume;
 use cenote_format::dsl::{DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT};
@@ -297,7 +297,7 @@ pub fn complete_clone(
     swap::swap(tx, clone_obj, head_obj)?;
     let snap = complete(tx, head_obj, name, what)?;
     let clone = tx.head(clone_obj)?;
-    let at_once = AtOnce::of(tx, &clone)?;
-    destroy::destroy_checked(tx, clone_obj, at_once)?;
+    let way = Way::through_tree(tx, &clone)?;
+    destroy::destroy_checked(tx, clone_obj, way)?;
     Ok(snap)
 }

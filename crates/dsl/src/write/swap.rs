@@ -10,7 +10,7 @@
 //! head's from now on.
 
 use super::space::{self, Delta, Part};
-use super::{DslWriteError, Result, Tx, bookmarks, dataset, deadlist, features};
+use super::{DslWriteError, Result, Tx, bookmarks, dataset, deadlist, features, livelist};
 use cenote_format::dsl::DslDatasetPhys;
 
 /// Bytes by which a head that is received may pass its refquota: what one transaction may write
@@ -58,8 +58,8 @@ fn unused_reservation(
 pub fn swap(tx: &mut Tx<'_>, clone_obj: u64, head_obj: u64) -> Result<()> {
     swap_features(tx, clone_obj, head_obj)?;
     let (mut clone, mut head) = (tx.head(clone_obj)?, tx.head(head_obj)?);
-    dataset::drop_livelist(tx, clone.dir)?;
-    dataset::drop_livelist(tx, head.dir)?;
+    livelist::remove(tx, clone.dir)?;
+    livelist::remove(tx, head.dir)?;
     let reservation = unused_reservation(tx, &clone, &head)?;
     let since = tx.dataset(head.prev_snap)?.prev_snap_txg;
     let unique = deadlist::range(tx, clone.deadlist, since, u64::MAX)?.used;

@@ -3,7 +3,7 @@
 
 use super::error::{ReceiveError, Result};
 use super::{Incoming, NewReceive, Receiving, Target};
-use crate::change::{ChangeError, Changes, dirs, find_snapshot, names, record};
+use crate::change::{ChangeError, Changes, Logs, dirs, find_snapshot, names, record};
 use crate::receives::Receives;
 use crate::{SpaceCheck, SyncContext};
 use cenote_dsl::write::receive::{self, Resume};
@@ -97,7 +97,7 @@ impl Changes {
             Err(e @ (DslWriteError::Fatal(_) | DslWriteError::Unreadable(_))) => Err(e),
             Err(refused) => Ok(Ok(Err(refused.into()))),
         };
-        self.recorded(limits, None, std::result::Result::is_ok, task)?
+        self.recorded(limits, None, std::result::Result::is_ok, Logs::End, task)?
     }
 
     fn plan_receive(&self, new: &NewReceive, begin: &Begin) -> Result<Plan> {
