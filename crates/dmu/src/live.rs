@@ -148,6 +148,21 @@ fn what(panic: &(dyn Any + Send)) -> String {
     format!("panicked: {}", text.unwrap_or("see the log"))
 }
 
+/// A data block that the open txg is going to write.
+#[derive(Debug, Clone)]
+pub struct OpenBlock {
+    /// Its bytes, as they are now.
+    pub data: Abd,
+    /// Its number.
+    pub blkid: u64,
+    /// Type of the object.
+    pub kind: DmuType,
+    /// The object's own checksum function (`dn_checksum`); 0: that of the dataset.
+    pub checksum: u8,
+    /// The object's own compression function (`dn_compress`); 0: that of the dataset.
+    pub compress: u8,
+}
+
 /// Someone frees, in the background, what was removed; as long as this lives.
 pub struct Freeing(Arc<LiveObjectSet>);
 
@@ -225,6 +240,12 @@ impl LiveObjectSet {
     /// `len` bytes of object `number` from byte `offset`, not copied ([`Object::read_abd`]).
     pub fn read_abd(&self, number: u64, offset: u64, len: usize) -> crate::Result<Abd> {
         self.retry(|| self.look(number, Some((offset, len as u64)))?.read_abd(offset, len))
+    }
+
+    /// The block of object `number` with byte `offset`, if it was changed in the open txg. Whoever has a place
+    /// in that txg knows which one it is.
+    pub fn open_block(&self, number: u64, offset: u64) -> Option<OpenBlock> {
+        self.set.lock().open_block(number, offset)
     }
 
     /// Reads the blocks of object `number` that hold `len` bytes from byte `offset`, to be written

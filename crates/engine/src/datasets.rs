@@ -30,11 +30,11 @@
 
 use super::capable::{self, Purpose};
 use super::gate::{EXPORTED, Inside};
-use super::policy::Policy;
+use super::policy::{Abilities, Policy};
 use super::quota::{self, Answer};
 use super::room::{self, Reserved, Room, Write};
 use super::task::EngineError;
-use super::zil::{self, Log, Scope, Suspended, Suspension};
+use super::zil::{self, Early, Log, Scope, Suspended, Suspension};
 use super::{Shared, space};
 use ahash::HashMap;
 use cenote_dmu::ObjectSet;
@@ -206,6 +206,8 @@ pub(crate) struct Datasets {
     left: Mutex<Left>,
     /// How the blocks of each are written, as far as its properties could be read.
     policies: Mutex<HashMap<u64, Policy>>,
+    /// What the pool's features allowed the last group.
+    abilities: Mutex<Option<Abilities>>,
     logs: Suspended,
     /// Groups, not on disk yet, in which blocks of logs were allocated.
     log_groups: Mutex<BTreeSet<u64>>,
@@ -432,6 +434,21 @@ impl Datasets {
                 policies.get(&dataset.ds_obj).cloned().ok_or_else(|| why.into())
             }
         }
+    }
+
+    /// How the blocks of a dataset were written in the last group that wrote it; `None`: nobody knows yet.
+    pub fn last_policy(&self, ds_obj: u64) -> Option<(Policy, Abilities)> {
+        Some((self.policies.lock().get(&ds_obj)?.clone(), (*self.abilities.lock())?))
+    }
+
+    /// Notes what the pool's features allow.
+    pub fn set_abilities(&self, abilities: Abilities) {
+        *self.abilities.lock() = Some(abilities);
+    }
+
+    /// What was written early of an open dataset.
+    pub fn early(&self, ds_obj: u64) -> Option<Arc<Early>> {
+        self.open.lock().sets.get(&ds_obj).map(|(_, door)| door.log.early().clone())
     }
 
     /// Whether a dataset is open for writing.

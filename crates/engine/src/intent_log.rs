@@ -142,6 +142,7 @@ impl SyncContext<'_> {
             pass: 1,
             log: None,
             born: Some(&self.born),
+            early: None,
         };
         accounting::sync_dataset(&mut self.tx, &mut set, ds_obj, &sink)
     }

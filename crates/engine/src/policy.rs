@@ -6,6 +6,7 @@
 //! everything. Large blocks of data follow the dataset's properties.
 
 use super::space::deflated;
+use super::zil::Early;
 use cenote_dmu::write::{BlockSink, NewBlock, Result, WriteError};
 use cenote_dsl::{Dataset, Dsl};
 use cenote_format::blkptr::BlockPointer;
@@ -41,6 +42,8 @@ pub(crate) struct Policy {
     pub redundant: Redundant,
     /// `special_small_blocks`: data blocks of up to so many bytes are for the special class.
     pub small_blocks: u64,
+    /// `logbias=throughput`: blocks that are committed are written for good.
+    pub throughput: bool,
 }
 
 /// What holds for all of the pool.
@@ -64,6 +67,7 @@ impl Policy {
             copies: MAX_COPIES,
             redundant: Redundant::All,
             small_blocks: 0,
+            throughput: false,
         }
     }
 
@@ -94,10 +98,11 @@ impl Policy {
                 _ => Redundant::All,
             },
             small_blocks: get("special_small_blocks")?.parse().unwrap_or(0),
+            throughput: get("logbias")? == "throughput",
         })
     }
 
-    fn props(&self, block: &NewBlock, abilities: Abilities) -> WriteProps {
+    pub fn props(&self, block: &NewBlock, abilities: Abilities) -> WriteProps {
         let metadata = block.level > 0 || block.kind.is_metadata();
         let own = Compression::from_u8(block.compress).ok();
         let (compression, level) = match own {
@@ -232,6 +237,8 @@ pub(crate) struct Sink<'a> {
     pub log: Option<u64>,
     /// Where to note what is written, for who may have to take it back.
     pub born: Option<&'a Mutex<Vec<BlockPointer>>>,
+    /// What of the object set was written already.
+    pub early: Option<&'a Early>,
 }
 
 impl Sink<'_> {
@@ -256,13 +263,21 @@ impl BlockSink for Sink<'_> {
             previous: block.previous,
             pass: self.pass,
         };
-        let requests: Vec<WriteRequest> = blocks.into_iter().map(request).collect();
+        let taken = |block: &NewBlock| self.early.and_then(|early| early.take(txg, block));
+        let early: Vec<Option<BlockPointer>> = blocks.iter().map(taken).collect();
+        let rest = blocks.into_iter().zip(&early).filter(|(_, bp)| bp.is_none());
+        let requests: Vec<WriteRequest> = rest.map(|(block, _)| request(block)).collect();
         let written = self.writer.write_behind(txg, &requests);
         if let Some(born) = self.born {
             let new = written.iter().flatten().zip(&requests).filter(|(bp, r)| **bp != r.previous);
             born.lock().extend(new.map(|(bp, _)| *bp));
         }
-        written.into_iter().map(|r| r.map_err(|e| WriteError::Sink(Box::new(e)))).collect()
+        let mut written = written.into_iter().map(|r| r.map_err(|e| WriteError::Sink(Box::new(e))));
+        let pointer = |early: Option<BlockPointer>| match early {
+            Some(bp) => Ok(bp),
+            None => written.next().unwrap_or(Err(WriteError::Failed)),
+        };
+        early.into_iter().map(pointer).collect()
     }
 
     fn space(&self, bp: &BlockPointer) -> u64 {

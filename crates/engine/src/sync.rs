@@ -221,6 +221,8 @@ impl Core {
             let Some(dataset) = view.dsl().by_object(live.id())? else {
                 // It was destroyed while someone held on to it.
                 tracing::warn!("changes of dataset {}, which is gone, are dropped", live.id());
+                let early = shared.datasets.early(live.id());
+                self.frees.extend(early.iter().flat_map(|early| early.left(txg)));
                 continue;
             };
             if let Some((header, freed)) = shared.datasets.sync_log(live.id(), txg) {
@@ -230,7 +232,10 @@ impl Core {
             let policy = shared.datasets.policy(&view, &dataset)?;
             let (writer, tree) = (&shared.disk.writer, &**shared.disk.tree());
             let (pass, log, born) = (1, None, None);
-            let sink = Sink { writer, tree, policy: &policy, abilities, pass, log, born };
+            let early = shared.datasets.early(live.id());
+            let policy = &policy;
+            let sink =
+                Sink { writer, tree, policy, abilities, pass, log, born, early: early.as_deref() };
             let mut tx = Tx {
                 pool: view.name(),
                 frees: std::mem::take(&mut self.frees),
@@ -249,7 +254,9 @@ impl Core {
                 receive::save_point(&mut tx, live.id(), point)?;
             }
             self.frees = tx.frees;
+            self.frees.extend(early.iter().flat_map(|early| early.left(txg)));
         }
+        shared.datasets.set_abilities(abilities);
         Ok(())
     }
 
@@ -288,7 +295,8 @@ impl Core {
             let (writer, tree) = (&disk.writer, &**disk.tree());
             let log = self.maps.log_of(txg);
             let born = None;
-            let sink = Sink { writer, tree, policy: &policy, abilities, pass, log, born };
+            let sink =
+                Sink { writer, tree, policy: &policy, abilities, pass, log, born, early: None };
             let synced = self.mos.sync(txg, &sink as &dyn BlockSink)?;
             landed(disk)?;
             self.frees.extend(&synced.killed);

@@ -149,6 +149,7 @@ impl SyncContext<'_> {
             pass: 1,
             log: None,
             born: Some(&self.born),
+            early: None,
         };
         if kind == ObjsetType::Zfs {
             return accounting::sync_new(&mut self.tx, &mut os, ds_obj, &sink);

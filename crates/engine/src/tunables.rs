@@ -27,6 +27,8 @@ declare_tunables! {
         "Dirty data at which a transaction group is closed, if the share is not less; 0: only the share counts";
     DIRTY_DATA_SYNC_PERCENT "zfs_dirty_data_sync_percent" Now Percent 20 (1, 100),
         "Share of the most dirty data at which a transaction group is closed";
+    IMMEDIATE_WRITE_SZ "zfs_immediate_write_sz" Now Bytes 32_768 ANY,
+        "Least bytes of a write whose block is written for good when it is committed, without log vdevs";
     KEEP_LOGS_AT_EXPORT "zfs_keep_log_spacemaps_at_export" Now Switch 0 SWITCH,
         "Whether log space maps are kept at export rather than flushed";
     MAX_LOG_WALKING "zfs_max_log_walking" Now Count 5 SOME,
@@ -69,10 +71,14 @@ declare_tunables! {
         "Metaslabs of a new top-level vdev that is small";
     VDEV_MS_COUNT_LIMIT "zfs_vdev_ms_count_limit" Now Count 131_072 (16, 131_072),
         "Most metaslabs of a new top-level vdev";
+    ZIL_MAXBLOCKSIZE "zil_maxblocksize" Now Bytes 131_072 (8192, 131_072),
+        "Largest block of an intent log; one record may need a larger one";
     ZIL_NOCACHEFLUSH "zil_nocacheflush" Now Switch 0 SWITCH,
         "Whether devices are not flushed after a write to an intent log: a loss of power may take it";
     ZIL_SLOG_BULK "zil_slog_bulk" Now Bytes 67_108_864 ANY,
-        "Most that one commit writes to an intent log; more waits for its transaction group";
+        "Most that one commit writes to an intent log as urgent; the rest is written like a transaction group";
+    ZVOL_IMMEDIATE_WRITE_SZ "zvol_immediate_write_sz" Now Bytes 32_768 ANY,
+        "The same as zfs_immediate_write_sz, for volumes";
 }
 
 /// All tunables of all floors, by name.

@@ -44,6 +44,7 @@ mod indirect;
 pub mod intent;
 mod nested;
 mod object;
+mod open_block;
 mod quiesce;
 mod rewrite;
 mod run;

@@ -1,6 +1,6 @@
 //! The chain of log blocks of one dataset (`lwb_t`).
 
-use super::itxs::Encoded;
+use super::encoder::Encoded;
 use crate::{Disk, tunables};
 use cenote_dsl::zil::NO_LOG;
 use cenote_format::abd::Abd;
@@ -10,12 +10,12 @@ use cenote_format::compress::Compression;
 use cenote_format::dmu::{DmuType, ZilHeader};
 use cenote_format::encode::EncodeError;
 use cenote_format::encode::blkptr::BlockProps;
-use cenote_format::encode::zil::chain_block;
+use cenote_format::encode::zil::{capacity, chain_block};
 use cenote_format::zil::chain::CHAIN_SIZE;
 use cenote_store::alloc::{AllocError, Class, Request};
 use cenote_vdev::traffic::Content;
 use cenote_vdev::{BlockWrite, Priority, VdevError};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Sizes of log blocks in bytes (`zil_block_buckets`).
 const SIZES: [usize; 5] = [8 << 10, 16 << 10, 32 << 10, 64 << 10, LARGEST];
@@ -68,7 +68,9 @@ pub(super) struct Chain {
 /// The block size for so many bytes of records.
 fn size_for(records: usize) -> usize {
     let needed = records.saturating_add(CHAIN_SIZE);
-    SIZES.into_iter().find(|size| *size >= needed).unwrap_or(LARGEST)
+    let most = usize::try_from(tunables::ZIL_MAXBLOCKSIZE.get()).unwrap_or(LARGEST);
+    let sizes = SIZES.into_iter().filter(|size| *size <= most);
+    sizes.clone().find(|size| *size >= needed).or_else(|| sizes.last()).unwrap_or(LARGEST)
 }
 
 /// Allocates a block (`zio_alloc_zil`) whose checksum is seeded with `words`.
@@ -125,7 +127,8 @@ fn divide(first: usize, records: Vec<Encoded>) -> Vec<(usize, Vec<Encoded>)> {
     for record in records {
         let len = record.bytes.len();
         if len > room {
-            let size = size_for(left).max(size_for(len));
+            let least = SIZES.into_iter().find(|size| capacity(*size) >= len).unwrap_or(LARGEST);
+            let size = size_for(left).max(least);
             blocks.push((size, Vec::new()));
             room = size.saturating_sub(CHAIN_SIZE);
         }
@@ -265,20 +268,28 @@ fn encode_all(
     Ok(writes)
 }
 
-/// Writes blocks and makes them durable.
+/// Writes blocks, which are durable when the vdevs that they are on are flushed ([`flush`]).
 ///
 /// # Errors
-/// A block is not there for sure.
-pub(super) fn write(disk: &Disk, writes: &[BlockWrite]) -> Result<(), VdevError> {
-    let tree = disk.tree();
-    tree.write_many_as(Priority::SyncWrite, writes).into_iter().collect::<Result<(), _>>()?;
+/// A block was not written.
+pub(super) fn write(
+    disk: &Disk,
+    priority: Priority,
+    writes: &[BlockWrite],
+) -> Result<(), VdevError> {
+    disk.tree().write_many_as(priority, writes).into_iter().collect()
+}
+
+/// Makes durable what was written to these vdevs.
+///
+/// # Errors
+/// Some of it is not there for sure.
+pub(super) fn flush(disk: &Disk, tops: &BTreeSet<u64>) -> Result<(), VdevError> {
     if tunables::ZIL_NOCACHEFLUSH.is_on() {
         return Ok(());
     }
-    let mut tops: Vec<u64> = writes.iter().map(|write| write.vdev).collect();
-    tops.sort_unstable();
-    tops.dedup();
-    tree.flush_tops(&tops)
+    let tops: Vec<u64> = tops.iter().copied().collect();
+    disk.tree().flush_tops(&tops)
 }
 
 #[cfg(test)]

@@ -9,27 +9,21 @@
 //! [`MAX_BYTES`] are not kept: the changes count as unlogged then.
 
 use ahash::HashMap;
-use cenote_dmu::Error;
-use cenote_dmu::live::LiveObjectSet;
-use cenote_dmu::write::WriteError;
 use cenote_dmu::write::intent::{About, Intent, Itx};
-use cenote_format::blkptr::BlockPointer;
-use cenote_format::zil::{Body, Record, Write, kind};
+use cenote_format::zil::kind;
 use std::collections::VecDeque;
 
 /// Most bytes of itxs that are kept.
 const MAX_BYTES: u64 = 16 << 20;
 /// What an itx takes besides its record.
 const ITX: u64 = 96;
-/// Most data of one record: it fits into the largest block.
-const PIECE: u64 = 64 << 10;
 
 /// An itx that waits.
 pub(super) struct Queued {
-    txg: u64,
+    pub txg: u64,
     /// Number of the change.
-    change: u64,
-    itx: Itx,
+    pub change: u64,
+    pub itx: Itx,
 }
 
 /// Changes of a dataset that are not on disk.
@@ -64,8 +58,6 @@ pub(super) struct Batch {
     pub itxs: Vec<Queued>,
     /// Some change is not among them, or was taken before and not written.
     pub unlogged: bool,
-    /// Bytes of all records.
-    pub bytes: u64,
     /// How far the queue is written with it.
     pub end: u64,
 }
@@ -171,13 +163,7 @@ impl Itxs {
         let taken = waiting.iter().map(|queued| size(&queued.itx)).fold(0, u64::saturating_add);
         self.bytes = self.bytes.saturating_sub(taken);
         let itxs: Vec<Queued> = waiting.into_iter().filter(|q| q.txg > synced).collect();
-        let data = |queued: &Queued| match &queued.itx {
-            Itx::Record { bytes, .. } => bytes.len() as u64,
-            Itx::Write { length, .. } => *length,
-            Itx::Created(_) | Itx::Unlogged => 0,
-        };
-        let bytes = itxs.iter().map(data).fold(0, u64::saturating_add);
-        Batch { itxs, unlogged: self.unlogged > synced, bytes, end: self.queued }
+        Batch { itxs, unlogged: self.unlogged > synced, end: self.queued }
     }
 
     /// Whether there is an unlogged change that is not on disk; `synced` is the last group that is.
@@ -189,58 +175,6 @@ impl Itxs {
     pub fn is_reused(&self, object: u64, change: u64) -> bool {
         self.created.get(&object).is_some_and(|(_, created)| *created > change)
     }
-}
-
-/// A record that is to be written: its sequence number is filled in there.
-pub(super) struct Encoded {
-    pub txg: u64,
-    pub bytes: Vec<u8>,
-}
-
-/// The records of a batch. Data of writes is read as it is now (`zfs_get_data`, `zvol_get_data`): that of
-/// later changes, which are logged after it, may be in it. `is_reused` tells whether an object is another one
-/// than it was when a change was made.
-///
-/// # Errors
-/// Data cannot be read.
-pub(super) fn records(
-    live: &LiveObjectSet,
-    batch: &Batch,
-    is_reused: &dyn Fn(u64, u64) -> bool,
-) -> Result<Vec<Encoded>, WriteError> {
-    let mut all = Vec::with_capacity(batch.itxs.len());
-    for Queued { txg, change, itx } in &batch.itxs {
-        let (object, offset, length) = match itx {
-            Itx::Record { bytes, .. } => {
-                all.push(Encoded { txg: *txg, bytes: bytes.clone() });
-                continue;
-            }
-            Itx::Write { object, offset, length } => (*object, *offset, *length),
-            Itx::Created(_) | Itx::Unlogged => continue,
-        };
-        let mut done = 0;
-        while done < length {
-            let size = PIECE.min(length - done);
-            let mut data = vec![0; usize::try_from(size).unwrap_or(0)];
-            let at = offset.saturating_add(done);
-            match live.read(object, at, &mut data) {
-                Ok(()) => {}
-                // It was removed since; that is logged, too.
-                Err(Error::NoObject { .. }) => break,
-                Err(e) => return Err(e.into()),
-            }
-            if is_reused(object, *change) {
-                break;
-            }
-            let (block_offset, block, data) = (0, BlockPointer::HOLE, Some(data.as_slice()));
-            let write = Write { object, offset: at, length: size, block_offset, block, data };
-            let body = Body::Write(write);
-            let record = Record { txg: *txg, seq: 0, ignore_case: false, body };
-            all.push(Encoded { txg: *txg, bytes: record.encode()? });
-            done += size;
-        }
-    }
-    Ok(all)
 }
 
 #[cfg(test)]

@@ -24,15 +24,15 @@
 //! # The order that makes it safe
 //!
 //! 1. The header that leads to the first block is on disk before any block is written.
-//! 2. All blocks of a commit are written, to log vdevs if there are any.
+//! 2. All blocks of a commit are written, to log vdevs if there are any, and those that records point to
+//!    ([`early`]).
 //! 3. The vdevs that they are on are flushed, unless `zil_nocacheflush` is set.
 //! 4. Who asked is told.
 //!
 //! # When the log cannot be used
 //!
 //! Then the commit waits for the open transaction group, which has the same effect: some change was
-//! unlogged, there is no space for a block, a device failed, there is too much to write
-//! ([`tunables::ZIL_SLOG_BULK`]), the chain has to be started, or logs are suspended. After a block could not be
+//! unlogged, there is no space for a block, a device failed, the chain has to be started, or logs are suspended. After a block could not be
 //! written the chain ends before it; a new one is started once all its records are on disk.
 //!
 //! While a sync task that may make an object set the base of another waits for its turn, logs are suspended
@@ -48,9 +48,12 @@
 //! - Who holds `chain` waits for no transaction group. The sync thread takes `chain` and `itxs` only.
 
 mod chain;
+mod early;
+mod encoder;
 mod itxs;
 
 use super::Shared;
+use super::policy::{Abilities, Policy};
 use crate::tunables;
 use cenote_dmu::live::{Cost, LiveObjectSet};
 use cenote_dmu::write::WriteError;
@@ -60,13 +63,20 @@ use cenote_dsl::write::{Tx, features};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_pool::Pool;
+use cenote_vdev::Priority;
 use chain::Chain;
+pub(crate) use early::Early;
+use encoder::{Encoded, Encoder, Indirect, WriteBlock};
 pub(crate) use itxs::Scope;
 use itxs::{Batch, Itxs};
 use parking_lot::Mutex;
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// Bytes of records that are in memory at once.
+const AT_ONCE: u64 = 4 << 20;
 /// The feature of datasets whose logs may have `TX_SETSAXATTR`.
 const SA_XATTRS: &str = "org.openzfs:zilsaxattr";
 
@@ -103,6 +113,7 @@ pub(super) struct Log {
     chain: Mutex<Chain>,
     /// How far the queue of itxs is known to be stable. Who holds this writes.
     committed: Mutex<u64>,
+    early: Arc<Early>,
     suspended: Suspended,
     closed: AtomicBool,
     /// Records of extended attributes among the system attributes may be in it: the dataset has the feature
@@ -127,6 +138,7 @@ impl Log {
             itxs,
             chain,
             committed,
+            early: Arc::default(),
             suspended,
             closed,
             sa_xattrs,
@@ -200,32 +212,105 @@ impl Log {
             return Ok(true);
         }
         let unusable = self.suspended.is_now() || self.closed.load(Ordering::SeqCst);
-        if self.foreign || unusable || batch.bytes > tunables::ZIL_SLOG_BULK.get() {
+        if self.foreign || unusable {
             return Ok(false);
         }
         if !self.chain.lock().is_started() {
             return self.start(shared, live).map(|()| true);
         }
         let is_reused = |object, seq| self.itxs.lock().is_reused(object, seq);
-        let Ok(records) = itxs::records(live, &batch, &is_reused) else {
+        let tops = Cell::new(BTreeSet::new());
+        let indirect = Indirect::of(shared, self.ds_obj, live);
+        let written = indirect.as_ref().map(|(how, policy, abilities)| {
+            let write = |object, offset| {
+                let bp = self.write_early(shared, live, (policy, *abilities), (object, offset))?;
+                let mut all = tops.take();
+                all.extend(bp.dvas().map(|dva| u64::from(dva.vdev)));
+                tops.set(all);
+                Some(bp)
+            };
+            (how, write)
+        });
+        let written = written.as_ref().map(|(how, write)| (*how, write as &WriteBlock<'_>));
+        let encoder = Encoder { live, is_reused: &is_reused, indirect: written };
+        let (mut records, mut bytes, mut done) = (Vec::new(), 0, 0_u64);
+        let last = batch.itxs.len();
+        for (n, queued) in batch.itxs.iter().enumerate() {
             // What cannot be read now may be read when its group is written.
+            let Ok(more) = encoder.records(queued, &mut records) else { return Ok(false) };
+            bytes += more;
+            if bytes < AT_ONCE && n + 1 < last {
+                continue;
+            }
+            done = done.saturating_add(bytes);
+            let urgent = done <= tunables::ZIL_SLOG_BULK.get();
+            let priority = if urgent { Priority::SyncWrite } else { Priority::AsyncWrite };
+            let mut all = tops.take();
+            let placed = self.put(shared, priority, std::mem::take(&mut records), &mut all)?;
+            tops.set(all);
+            if !placed {
+                return Ok(false);
+            }
+            bytes = 0;
+        }
+        if let Err(why) = chain::flush(&shared.disk, &tops.take()) {
+            tracing::warn!("intent log of dataset {}: {why}", self.ds_obj);
+            self.chain.lock().fail();
             return Ok(false);
-        };
+        }
+        Ok(true)
+    }
+
+    /// Puts records into the chain; adds the vdevs that have to be flushed to `tops`. False: they have to be
+    /// waited for.
+    fn put(
+        &self,
+        shared: &Shared,
+        priority: Priority,
+        records: Vec<Encoded>,
+        tops: &mut BTreeSet<u64>,
+    ) -> Result<bool, WriteError> {
         if self.itxs.lock().has_unlogged(shared.gate.synced_txg()) {
             // What was read may be of an object that it made under a number that was another's.
             return Ok(false);
+        }
+        if records.is_empty() {
+            return Ok(true);
         }
         let inside = shared.gate.enter(0, true)?;
         let placed = self.chain.lock().place(&shared.disk, inside.txg, records);
         shared.datasets.allocated_for_logs(inside.txg);
         drop(inside);
         let Ok(writes) = placed else { return Ok(false) };
-        if let Err(why) = chain::write(&shared.disk, &writes) {
+        tops.extend(writes.iter().map(|write| write.vdev));
+        if let Err(why) = chain::write(&shared.disk, priority, &writes) {
             tracing::warn!("intent log of dataset {}: {why}", self.ds_obj);
             self.chain.lock().fail();
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// Writes a block for good that the open group is going to write.
+    fn write_early(
+        &self,
+        shared: &Shared,
+        live: &LiveObjectSet,
+        (policy, abilities): (&Policy, Abilities),
+        at: (u64, u64),
+    ) -> Option<BlockPointer> {
+        // The group stays open until the block is written, for it may not be closed with a block that is
+        // neither written nor to be written.
+        let inside = shared.gate.enter(0, true).ok()?;
+        let how = early::How { writer: &shared.disk.writer, policy, abilities };
+        let bp = self.early.write(how, live, inside.txg, at);
+        shared.datasets.allocated_for_logs(inside.txg);
+        bp
+    }
+
+    /// What was written early of the dataset.
+    pub fn early(&self) -> &Arc<Early> {
+        &self.early
     }
 
     /// Starts a chain (`zil_create`), and waits until everything is on disk with the header that leads to it.

@@ -27,6 +27,16 @@ pub(super) trait Lent: AsRef<[u8]> + Send + Sync {}
 impl<T: AsRef<[u8]> + Send + Sync> Lent for T {}
 
 impl Leaf {
+    pub(super) fn is_same(&self, other: &Leaf) -> bool {
+        let memory = match (&self.memory, &other.memory) {
+            (Memory::Linear(a), Memory::Linear(b)) => Arc::ptr_eq(a, b),
+            (Memory::Scatter(a), Memory::Scatter(b)) => Arc::ptr_eq(a, b),
+            (Memory::Lent(a), Memory::Lent(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        };
+        memory && (self.at, self.len) == (other.at, other.len)
+    }
+
     pub(super) fn linear(v: Vec<u8>) -> Leaf {
         let len = v.len();
         Leaf { memory: Memory::Linear(Arc::new(v)), at: 0, len }

@@ -92,6 +92,18 @@ impl Abd {
         Abd(Shape::One(Leaf::linear(v)))
     }
 
+    /// Whether both are the same bytes in the same memory. While one of them is held the other is not changed
+    /// in place.
+    pub fn is_same(&self, other: &Abd) -> bool {
+        match (&self.0, &other.0) {
+            (Shape::One(a), Shape::One(b)) => a.is_same(b),
+            (Shape::Gang(a, _), Shape::Gang(b, _)) => {
+                a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| a.is_same(b))
+            }
+            _ => false,
+        }
+    }
+
     /// Bytes of someone else's memory, who takes it back when the last buffer in it is dropped; no copy.
     /// `as_ref` must give the same bytes each time.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Abd {

@@ -1,0 +1,123 @@
+//! Blocks that are written for good before their transaction group is (`dmu_sync`).
+//!
+//! A record of a large write points to the block that has the data, instead of holding the data
+//! (`WR_INDIRECT`). The block is written where the group's sync would write it, allocated in the open group, as
+//! the properties of the dataset have it. The sync then finds it here and uses its pointer, if the block is
+//! still what was written: data is written once. If it was changed meanwhile the sync writes it again, and what
+//! is here is freed in the group in which it was allocated.
+//!
+//! Whether a block is still the same is told by its memory: whoever changes a block that somebody else holds
+//! copies it first, and this holds what it wrote.
+//!
+//! # Invariants
+//!
+//! - A block is written early only if the open group is going to write it: who calls has a place in that
+//!   group, and the block is dirty in it.
+//! - Each pointer is either used by the sync of its group, or freed by it.
+//! - No pointer that is returned is a hole, embedded, or one of a divided block: the next import could not
+//!   claim it.
+
+use crate::policy::{Abilities, Policy};
+use cenote_dmu::live::{LiveObjectSet, OpenBlock};
+use cenote_dmu::write::NewBlock;
+use cenote_format::abd::Abd;
+use cenote_format::blkptr::BlockPointer;
+use cenote_store::Bookmark;
+use cenote_store::write::{WriteProps, WriteRequest, Writer};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+
+/// A block that was written.
+struct Written {
+    /// What was written.
+    data: Abd,
+    bp: BlockPointer,
+}
+
+/// What was written early in a group.
+#[derive(Default)]
+struct Group {
+    /// By object and number.
+    blocks: HashMap<(u64, u64), Written>,
+    /// What nobody is going to refer to.
+    stale: Vec<BlockPointer>,
+}
+
+/// How blocks of a dataset are written.
+#[derive(Clone, Copy)]
+pub(super) struct How<'a> {
+    pub writer: &'a Writer,
+    pub policy: &'a Policy,
+    pub abilities: Abilities,
+}
+
+/// What was written early of a dataset, by groups that are not on disk.
+#[derive(Default)]
+pub(crate) struct Early(Mutex<BTreeMap<u64, Group>>);
+
+impl Early {
+    /// Writes the block of `object` with byte `offset`, which the open group `txg` is going to write. `None`: it
+    /// is not, or cannot be written in one piece; the data belongs in the record.
+    pub(super) fn write(
+        &self,
+        how: How<'_>,
+        live: &LiveObjectSet,
+        txg: u64,
+        (object, offset): (u64, u64),
+    ) -> Option<BlockPointer> {
+        let OpenBlock { data, blkid, kind, checksum, compress } =
+            live.open_block(object, offset)?;
+        let key = (object, blkid);
+        let is_same = |written: &&Written| written.data.is_same(&data);
+        let found = |group: &Group| group.blocks.get(&key).filter(is_same).map(|w| w.bp);
+        if let Some(bp) = self.0.lock().get(&txg).and_then(found) {
+            return Some(bp);
+        }
+        let at = Bookmark { objset: live.id(), object, level: 0, blkid };
+        let (level, fill, previous, forced) = (0, 1, BlockPointer::HOLE, true);
+        let block = NewBlock { data, at, kind, level, checksum, compress, fill, previous, forced };
+        let props = how.policy.props(&block, how.abilities);
+        let request = WriteRequest {
+            props: WriteProps { embed: false, ..props },
+            data: block.data.clone(),
+            at,
+            previous,
+            pass: 1,
+        };
+        let bp = how.writer.write_many(txg, &[request]).pop()?.ok()?;
+        if bp.is_hole() {
+            return None;
+        }
+        let mut groups = self.0.lock();
+        let group = groups.entry(txg).or_default();
+        if bp.is_gang() {
+            group.stale.push(bp);
+            return None;
+        }
+        let old = group.blocks.insert(key, Written { data: block.data, bp });
+        group.stale.extend(old.map(|old| old.bp));
+        Some(bp)
+    }
+
+    /// The pointer to a block that group `txg` is to write, if it was written early and is still the same.
+    pub fn take(&self, txg: u64, block: &NewBlock) -> Option<BlockPointer> {
+        if block.level != 0 {
+            return None;
+        }
+        let mut groups = self.0.lock();
+        let group = groups.get_mut(&txg)?;
+        let written = group.blocks.remove(&(block.at.object, block.at.blkid))?;
+        if written.data.is_same(&block.data) {
+            return Some(written.bp);
+        }
+        group.stale.push(written.bp);
+        None
+    }
+
+    /// What was written early for group `txg` and is not used by it.
+    pub fn left(&self, txg: u64) -> Vec<BlockPointer> {
+        let group = self.0.lock().remove(&txg).unwrap_or_default();
+        let unused = group.blocks.into_values().map(|written| written.bp);
+        group.stale.into_iter().chain(unused).collect()
+    }
+}
