@@ -16,6 +16,7 @@ use cenote_dsl::write::deadlist::Keys;
 use cenote_dsl::write::free::{Budget, destroy_step};
 use cenote_dsl::write::{DslWriteError, Result, Sizes, Tx, pool, receive};
 use cenote_format::blkptr::BlockPointer;
+use cenote_format::dmu::ObjsetType;
 use cenote_format::dsl::BpobjPhys;
 use cenote_format::label::Uberblock;
 use cenote_pool::config_write::{self, PoolConfig};
@@ -242,12 +243,11 @@ impl Core {
                 deadlists: Some(&mut self.deadlists),
                 ..Tx::new(&mut self.mos, txg, &shared.disk.outside, &sizes)
             };
-            if set.synced().phys().kind == cenote_format::dmu::ObjsetType::Zfs
+            if set.synced().phys().kind == ObjsetType::Zfs
                 && shared.datasets.lacks_sa_xattrs(live.id())
+                && super::zil::activate_sa_xattrs(&mut tx, live.id())?
             {
-                if super::zil::activate_sa_xattrs(&mut tx, live.id())? {
-                    shared.datasets.activates_sa_xattrs(live.id(), txg);
-                }
+                shared.datasets.activates_sa_xattrs(live.id(), txg);
             }
             accounting::sync_dataset(&mut tx, set, live.id(), &sink)?;
             if let Some(point) = shared.receives.take(live.id(), txg) {

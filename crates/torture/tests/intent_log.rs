@@ -267,8 +267,7 @@ fn look(fs: &FileSystem) -> Tree {
         let names = fs.listxattr(entry.ino).unwrap().into_iter();
         let value = |name: &[u8]| fs.getxattr(entry.ino, name).unwrap().unwrap();
         let xattrs = names.map(|name| (name.clone(), value(&name))).collect();
-        let (mode, owner, flags) =
-            (attr.mode as u32 & 0o7777, attr.uid, attr.flags & flags::NO_DUMP);
+        let (mode, owner, flags) = (attr.mode & 0o7777, attr.uid, attr.flags & flags::NO_DUMP);
         tree.insert(entry.name.clone(), Seen { content, mode, owner, flags, xattrs });
     }
     tree
@@ -309,7 +308,7 @@ fn tell(seed: u64, shape: &Shape, steps: usize) -> Story {
     log_for_throughput(&engine, seed % 3 == 1);
     engine.sync().unwrap();
     let (rng, tree) = (SmallRng::seed_from_u64(seed), Tree::new());
-    let mut world = World { rng, fs: root(&engine, seed % 2 == 0), engine, tree };
+    let mut world = World { rng, fs: root(&engine, seed.is_multiple_of(2)), engine, tree };
     let begun = journal.len();
     let mut states = vec![(begun, Tree::new())];
     for _ in 0..steps {

@@ -69,8 +69,8 @@ pub(super) struct Chain {
 fn size_for(records: usize) -> usize {
     let needed = records.saturating_add(CHAIN_SIZE);
     let most = usize::try_from(tunables::ZIL_MAXBLOCKSIZE.get()).unwrap_or(LARGEST);
-    let sizes = SIZES.into_iter().filter(|size| *size <= most);
-    sizes.clone().find(|size| *size >= needed).or_else(|| sizes.last()).unwrap_or(LARGEST)
+    let mut sizes = SIZES.into_iter().filter(|size| *size <= most);
+    sizes.clone().find(|size| *size >= needed).or_else(|| sizes.next_back()).unwrap_or(LARGEST)
 }
 
 /// Allocates a block (`zio_alloc_zil`) whose checksum is seeded with `words`.

@@ -316,7 +316,7 @@ impl Log {
     /// Starts a chain (`zil_create`), and waits until everything is on disk with the header that leads to it.
     fn start(&self, shared: &Shared, live: &LiveObjectSet) -> Result<(), WriteError> {
         self.prepare(shared, live)?;
-        Ok(shared.gate.wait_synced()?)
+        shared.gate.wait_synced()
     }
 
     /// Has the open group write a header that leads to a new chain; whether it will.
