@@ -1,5 +1,5 @@
-//! Fuzzing the decoders of the on-disk format and of the kernel's requests, and what changes blocks in
-//! place.
+//! Fuzzing the decoders of the on-disk format, of send streams and of the kernel's requests, and what changes
+//! blocks in place.
 //!
 //! A target ([`TARGETS`]) is a plain function of bytes that must return, whatever the bytes are:
 //! no panic, no endless loop, no memory beyond a small multiple of the input. Where there is an
@@ -17,6 +17,7 @@ mod change;
 pub mod mutate;
 mod request;
 pub mod seeds;
+mod stream;
 mod targets;
 pub mod walk;
 
@@ -41,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "request", run: request::request },
     Target { name: "sa", run: targets::sa },
     Target { name: "spacemap", run: targets::spacemap },
+    Target { name: "stream", run: stream::stream },
     Target { name: "zap", run: targets::zap },
     Target { name: "zap_change", run: change::zap_change },
     Target { name: "zil", run: targets::zil },
