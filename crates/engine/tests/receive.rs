@@ -10,8 +10,11 @@ use cenote_dsl::Dataset;
 use cenote_engine::Engine;
 use cenote_engine::change::receive::{NewReceive, ReceiveError, Source};
 use cenote_engine::change::{Changes, Contents, Format};
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_format::stream::token::Token;
+use cenote_format::stream::{Decoder, Encoder, RECORD_SIZE, Record, feature};
 use cenote_manifest_check::{Checks, ZplTree, check_tree, check_volume};
-use cenote_zpl::{FileSystem, Volume};
+use cenote_zpl::{FileSystem, Settings, Volume};
 use rig::Rig;
 use serde_json::Value;
 use std::sync::Arc;
@@ -122,6 +125,155 @@ fn streams_of_openzfs_are_received() {
     check("tank/quirk@q", "streams/quirk@q");
     // What OpenZFS loses of this stream is received here.
     check("tank/quirke@q", "streams/quirk@q");
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+}
+
+/// A stream that is received goes on from a record of `stream`, as a sender makes it of a token.
+fn resumed(stream: &[u8], object: u64, offset: u64) -> Vec<u8> {
+    let mut parts = records(stream);
+    let (Record::Begin(begin), list) = &mut parts[0] else { panic!("no BEGIN") };
+    let mut nvl = NvList::default();
+    nvl.set("resume_object", NvValue::Uint64(object));
+    nvl.set("resume_offset", NvValue::Uint64(offset));
+    *list = nvl.encode();
+    begin.features |= feature::RESUMING;
+    begin.payload = list.len() as u32;
+    let goes_on = |record: &Record| match record {
+        Record::Object(o) => o.object >= object,
+        Record::FreeObjects { first, .. } => *first >= object,
+        Record::Write(w) => (w.object, w.offset) >= (object, offset),
+        Record::WriteEmbedded(e) => (e.object, e.offset) >= (object, offset),
+        Record::Free { object: of, offset: at, .. } => (*of, *at) >= (object, offset),
+        Record::Spill(s) => s.object >= object,
+        Record::Begin(_) | Record::End { .. } => true,
+    };
+    parts.retain(|(record, _)| goes_on(record));
+    encoded(&parts)
+}
+
+/// The records of a stream, with what follows each.
+fn records(mut stream: &[u8]) -> Vec<(Record, Vec<u8>)> {
+    let (mut decoder, mut out) = (None, Vec::new());
+    while let Some((head, rest)) = stream.split_first_chunk::<RECORD_SIZE>() {
+        let decoder = decoder.get_or_insert_with(|| Decoder::new(head).unwrap());
+        let record = decoder.record(head).unwrap();
+        let (payload, rest) = rest.split_at(record.payload_len() as usize);
+        decoder.payload(payload);
+        out.push((record, payload.to_vec()));
+        stream = rest;
+    }
+    out
+}
+
+fn encoded(parts: &[(Record, Vec<u8>)]) -> Vec<u8> {
+    let Some((Record::Begin(begin), _)) = parts.first() else { panic!("no BEGIN") };
+    let mut encoder = Encoder::new(begin.to_guid);
+    let mut out = Vec::new();
+    for (record, payload) in parts {
+        out.extend(match record {
+            Record::End { .. } => encoder.end().unwrap(),
+            record => encoder.record(record).unwrap(),
+        });
+        encoder.payload(payload);
+        out.extend(payload);
+    }
+    out
+}
+
+#[test]
+fn interrupted_receives_go_on() {
+    let rig = Rig::new(256 << 20);
+    let engine = rig.create("a", 12);
+    let (streams, manifest) =
+        (cenote_testpools::streams(), cenote_testpools::pool("streams").manifest());
+    let new = |to: &str| NewReceive { to: to.into(), resumable: true, ..NewReceive::default() };
+    let token = |name: &str| {
+        let dataset = find(&engine, name);
+        engine.pool().dsl().resume_token(&dataset).unwrap()
+    };
+    for (stream, to, sample) in [
+        ("full-s1", "tank/a@s1", "streams/origin@s1"),
+        ("inc-s1-s2", "tank/a@s2", "streams/origin@s2"),
+        ("full-s1-Lec", "tank/b@s1", "streams/origin@s1"),
+    ] {
+        let (whole, head) = (&streams[stream], to.split('@').next().unwrap());
+        let mut rest = whole.clone();
+        for part in 1..4 {
+            // A part of the stream that is left.
+            let cut = rest.len() * part / 5;
+            let error = receive(&engine, &new(to), &rest[..cut]).unwrap_err();
+            assert!(matches!(error, ReceiveError::Truncated), "{to}: {error}");
+            let token = token(head).unwrap();
+            assert_eq!(Token::decode(&token.encode().unwrap()).unwrap(), token);
+            assert!(token.object > 0 && token.bytes > 0, "{token:?}");
+            assert!(receive(&engine, &new(to), whole).is_err(), "another stream is let in");
+            rest = resumed(whole, token.object, token.offset);
+            // One that does not go on where this one ended.
+            let wrong = resumed(whole, token.object + 1, 0);
+            assert!(matches!(receive(&engine, &new(to), &wrong), Err(ReceiveError::Stream(_))));
+        }
+        receive(&engine, &new(to), &rest).unwrap_or_else(|e| panic!("{to}: {e}"));
+        assert!(token(head).is_none());
+        check(&engine, to, &manifest, sample);
+    }
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+}
+
+#[test]
+fn clones_and_forced_receives() {
+    let rig = Rig::new(256 << 20);
+    let engine = rig.create("a", 12);
+    let (streams, manifest) =
+        (cenote_testpools::streams(), cenote_testpools::pool("streams").manifest());
+    let take = |new: &NewReceive, stream: &str| receive(&engine, new, &streams[stream]);
+    let check = |name: &str, sample: &str| check(&engine, name, &manifest, sample);
+    let forced = |to: &str| NewReceive { to: to.into(), force: true, ..NewReceive::default() };
+    take(&to("tank/a@s1"), "full-s1").unwrap();
+    take(&to("tank/a@s2"), "inc-s1-s2").unwrap();
+    let on = |to: &str, origin: &str| NewReceive {
+        to: to.into(),
+        origin: Some(origin.into()),
+        ..NewReceive::default()
+    };
+    // An incremental stream on an origin is a clone, and so is a full one.
+    take(&on("tank/clone@s3", "tank/a@s2"), "inc-s2-s3").unwrap();
+    check("tank/clone@s3", "streams/origin@s3");
+    take(&on("tank/full@s1", "tank/a@s2"), "full-s1").unwrap();
+    check("tank/full@s1", "streams/origin@s1");
+    assert!(matches!(
+        take(&on("tank/no@s2", "tank/a@s2"), "inc-s1-s2"),
+        Err(ReceiveError::NoMatch)
+    ));
+    // What was changed since is lost with force, later snapshots with it.
+    let live = engine.live(find(&engine, "tank/a").ds_obj).unwrap();
+    let fs = FileSystem::open_live(live, Settings::default()).unwrap();
+    rig::fill(&fs, 0..20, 10_000);
+    drop(fs);
+    assert!(matches!(take(&to("tank/a@s3"), "inc-s2-s3"), Err(ReceiveError::Modified)));
+    take(&forced("tank/a@s3"), "inc-s2-s3").unwrap();
+    check("tank/a", "streams/origin@s3");
+    assert!(matches!(take(&to("tank/a@again"), "inc-s1-s2"), Err(ReceiveError::Modified)));
+    // The snapshot @s2 has clones.
+    assert!(take(&forced("tank/a@again"), "inc-s1-s2").is_err());
+    take(&to("tank/b@s1"), "full-s1").unwrap();
+    take(&to("tank/b@s2"), "inc-s1-s2").unwrap();
+    take(&to("tank/b@s3"), "inc-s2-s3").unwrap();
+    take(&forced("tank/b@again"), "inc-s1-s2").unwrap();
+    check("tank/b@again", "streams/origin@s2");
+    let all = engine.pool();
+    let names: Vec<String> = all
+        .dsl()
+        .snapshots(&find(&engine, "tank/b"))
+        .unwrap()
+        .into_iter()
+        .map(|d| d.name)
+        .collect();
+    assert_eq!(names, ["tank/b@s1", "tank/b@again"]);
+    drop(all);
     engine.export(false).unwrap();
     drop(engine);
     rig.judge();
