@@ -128,3 +128,90 @@ fn streams_become_snapshots_or_nothing() {
     assert_eq!(r.tank.get("guid", "tank/b@s2"), "6800842420516419548");
     r.tank.finish();
 }
+
+#[test]
+fn packages_bring_their_datasets_and_properties() {
+    let r = Receiver::new(Tank::unmounted());
+    let value = |property: &str, dataset: &str| {
+        r.tank.zfs(&format!("get -Hpo value,source,received {property} {dataset}"))
+    };
+    r.take("receive tank/all", "R-s3");
+    for (dataset, guid) in [
+        ("tank/all@s1", "5004574961756506888"),
+        ("tank/all@s3", "10859438038493005559"),
+        ("tank/all/disk@s3", "6167801645607531575"),
+        ("tank/all/leaf/tip@s2", "941574505188168652"),
+        ("tank/all/branch@s3", "11220535454257397127"),
+    ] {
+        assert_eq!(r.tank.get("guid", dataset), guid, "{dataset}");
+    }
+    assert_eq!(r.tank.get("origin", "tank/all/branch"), "tank/all/leaf@s2");
+    assert_eq!(value("recordsize", "tank/all"), "524288\treceived\t524288\n");
+    assert_eq!(value("compression", "tank/all/leaf"), "gzip\treceived\tgzip\n");
+    assert_eq!(value("org.pub:k", "tank/all/leaf"), "z\treceived\tz\n");
+    let inherited = "z\tinherited from tank/all/leaf\t-\n";
+    assert_eq!(value("org.pub:k", "tank/all/leaf/tip"), inherited);
+
+    // What is set here counts, until it is inherited with -S.
+    r.tank.zfs("set compression=off tank/all/leaf");
+    assert_eq!(value("compression", "tank/all/leaf"), "off\tlocal\tgzip\n");
+    r.tank.zfs("inherit -S compression tank/all/leaf");
+    assert_eq!(value("compression", "tank/all/leaf"), "gzip\treceived\tgzip\n");
+    r.tank.zfs("inherit compression tank/all/leaf");
+    assert_eq!(value("compression", "tank/all/leaf"), "off\tdefault\tgzip\n");
+    let received = r.tank.zfs("get -rHo name -s received recordsize tank/all");
+    assert_eq!(received, "tank/all\ntank/all/leaf/tip\n");
+
+    // The same again is passed over; what is new goes on it.
+    r.take("receive tank/all", "R-s3");
+    let said = r.take("receive -v tank/a@s1", "full-s1");
+    assert!(said.contains("full stream"), "{said}");
+    r.take("receive tank/a", "Inc-s1-s3");
+    assert_eq!(r.tank.get("guid", "tank/a@s3"), "10859438038493005559");
+
+    // Set and left out by whoever receives.
+    r.take("receive -o atime=off -x compression -o org.pub:here=1 tank/one@s1", "leaf-p-s1");
+    assert_eq!(value("atime", "tank/one"), "off\tlocal\t-\n");
+    assert_eq!(value("compression", "tank/one"), "on\tdefault\tgzip\n");
+    assert_eq!(value("org.pub:here", "tank/one"), "1\tlocal\t-\n");
+    assert_eq!(value("org.pub:k", "tank/one"), "z\treceived\tz\n");
+    let refused = |line: &str| r.refused(line, &r.streams["leaf-p-s1"]);
+    assert_eq!(refused("receive -o used=1 tank/x"), "cannot receive: invalid property 'used'");
+    assert!(refused("receive -o atime=maybe tank/x").contains("must be one of 'on | off'"));
+    assert!(refused("receive -o volsize=1G tank/x").contains("invalid property 'volsize'"));
+    assert!(!r.tank.names().iter().any(|name| name.starts_with("tank/x")));
+    r.take("receive -d tank/one", "leaf-p-s1");
+    assert_eq!(r.tank.get("type", "tank/one/origin/leaf@s1"), "snapshot");
+    r.take("receive -e tank/one", "tip-e-s1");
+    assert_eq!(r.tank.get("type", "tank/one/tip@s1"), "snapshot");
+    r.tank.finish();
+}
+
+#[test]
+fn an_interrupted_receive_can_be_resumed_or_given_up() {
+    let r = Receiver::new(Tank::unmounted());
+    let full = &r.streams["full-s1"];
+    let said = r.refused("receive -s tank/a", &full[..full.len() / 2]);
+    let token = r.tank.get("receive_resume_token", "tank/a");
+    assert!(said.ends_with(&format!("zfs send -t {token}")), "{said}");
+    assert!(token.starts_with("1-"), "{token}");
+    let said = r.refused("receive -F tank/a", full);
+    assert!(said.contains("contains partially-complete state"), "{said}");
+    r.tank.session.run("zpool export tank").ok();
+    let dir = r.tank.session.dir.path().display().to_string();
+    r.tank.session.run(&format!("zpool import -d {dir} tank")).ok();
+    assert_eq!(r.tank.get("receive_resume_token", "tank/a"), token);
+    r.tank.zfs("receive -A tank/a");
+    assert_eq!(r.tank.names(), ["tank"]);
+    assert!(
+        r.tank.refused("receive -A tank").contains("does not have any resumable receive state")
+    );
+    r.take("receive tank/a@s1", "full-s1");
+    let inc = &r.streams["inc-s1-s2"];
+    r.refused("receive -s tank/a", &inc[..inc.len() / 2]);
+    assert_ne!(r.tank.get("receive_resume_token", "tank/a"), "-");
+    r.tank.zfs("receive -A tank/a");
+    assert_eq!(r.tank.get("receive_resume_token", "tank/a"), "-");
+    r.take("receive tank/a", "inc-s1-s2");
+    r.tank.finish();
+}

@@ -228,11 +228,7 @@ fn zap_of(tx: &mut Tx<'_>, target: Target) -> Result<u64> {
 
 /// Stores a local value (`dsl_prop_set_sync_impl`).
 pub(super) fn store(tx: &mut Tx<'_>, target: Target, name: &str, value: &NewValue) -> Result<()> {
-    let mut zap = zap_of(tx, target)?;
-    if let (0, Target::Snapshot(object)) = (zap, target) {
-        zap = tx.plain_zap(cenote_format::dmu::DmuType::DSL_PROPS)?;
-        tx.edit_dataset(object, |ds| ds.props = zap)?;
-    }
+    let zap = zap_for(tx, target)?;
     tx.zap_remove(zap, &format!("{name}{INHERIT}"))?;
     let beside = format!("{name}{UNKNOWN_BEFORE}");
     let number = match value {
@@ -313,6 +309,109 @@ fn remove(tx: &mut Tx<'_>, target: Target, name: &str, to_received: bool) -> Res
         tx.mos.free(zap)?;
     }
     Ok(())
+}
+
+/// Notes that a dataset was received with properties (`dsl_prop_set_hasrecvd`): from now on values that are inherited
+/// hide received ones.
+///
+/// Errors: the MOS cannot be changed.
+pub fn mark_received(tx: &mut Tx<'_>, target: Target) -> Result<()> {
+    let zap = zap_for(tx, target)?;
+    tx.zap_set(zap, HAS_RECEIVED, 0)
+}
+
+/// Puts down the value that a property was received with. It counts unless one is set here, or the property is set to
+/// be inherited.
+///
+/// Errors: `Invalid` for a property that cannot be received, or a value of the wrong type; those of [`space`] for a
+/// quota or reservation that counts.
+pub fn receive(tx: &mut Tx<'_>, target: Target, name: &str, value: &NewValue) -> Result<()> {
+    check(name, value)?;
+    if find(name).is_some_and(Property::is_setonce) {
+        return invalid(format!("'{name}' is readonly"));
+    }
+    let zap = zap_for(tx, target)?;
+    if counts_received(tx, zap, name)? {
+        account_received(tx, target, zap, (name, value))?;
+    }
+    let entry = received_entry(name)?;
+    match value {
+        NewValue::Number(number) => tx.zap_set(zap, &entry, *number),
+        NewValue::Text(text) => {
+            let bytes: Vec<u8> = text.bytes().chain([0]).collect();
+            tx.zap_put(zap, &entry, &Value::U8(&bytes))
+        }
+    }
+}
+
+/// Forgets the values that were received before, but for those of the properties in `kept`.
+///
+/// Errors: those of [`space`].
+pub fn forget_received(tx: &mut Tx<'_>, target: Target, kept: &[&str]) -> Result<()> {
+    let zap = zap_of(tx, target)?;
+    for entry in tx.zap_entries(zap)? {
+        let entry = crate::name_of(&entry);
+        let Some(name) = entry.strip_suffix(RECEIVED).filter(|name| !kept.contains(name)) else {
+            continue;
+        };
+        if counts_received(tx, zap, name)? {
+            account_received(tx, target, zap, (name, &NewValue::Number(0)))?;
+        }
+        tx.zap_remove(zap, &entry)?;
+    }
+    Ok(())
+}
+
+/// The name of the entry that a received value has.
+fn received_entry(name: &str) -> Result<String> {
+    let entry = format!("{name}{RECEIVED}");
+    if entry.len() >= MAX_NAME {
+        return invalid(format!("property name '{name}' is too long"));
+    }
+    Ok(entry)
+}
+
+/// Whether a received value counts.
+fn counts_received(tx: &mut Tx<'_>, zap: u64, name: &str) -> Result<bool> {
+    for suffix in ["", INHERIT, UNKNOWN_BEFORE] {
+        if tx.zap_get(zap, &format!("{name}{suffix}"))?.is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Has a received quota or reservation take effect, which leaves no value that is set here.
+fn account_received(
+    tx: &mut Tx<'_>,
+    target: Target,
+    zap: u64,
+    (name, value): (&str, &NewValue),
+) -> Result<()> {
+    let accounted = matches!(
+        name,
+        "quota"
+            | "reservation"
+            | "refquota"
+            | "refreservation"
+            | "filesystem_limit"
+            | "snapshot_limit"
+    );
+    if !accounted || !matches!(target, Target::Dir(_)) {
+        return Ok(());
+    }
+    apply(tx, target, name, value)?;
+    tx.zap_remove(zap, name).map(drop)
+}
+
+/// The property ZAP, which a snapshot gets with its first property.
+fn zap_for(tx: &mut Tx<'_>, target: Target) -> Result<u64> {
+    let mut zap = zap_of(tx, target)?;
+    if let (0, Target::Snapshot(object)) = (zap, target) {
+        zap = tx.plain_zap(cenote_format::dmu::DmuType::DSL_PROPS)?;
+        tx.edit_dataset(object, |ds| ds.props = zap)?;
+    }
+    Ok(zap)
 }
 
 /// The number of a property that is set, or was received, at `dir_obj` itself.

@@ -15,7 +15,10 @@ use cenote_dsl::{Dataset, DatasetKind};
 use cenote_pool::Pool;
 
 /// What the properties of a dataset or snapshot are set of, as it is now, and its object.
-fn find_target(tx: &mut Tx<'_>, name: &str) -> std::result::Result<(Target, u64), DslWriteError> {
+pub(super) fn find_target(
+    tx: &mut Tx<'_>,
+    name: &str,
+) -> std::result::Result<(Target, u64), DslWriteError> {
     if name.contains('@') {
         let (_, object) = find_snapshot(tx, name)?;
         return Ok((Target::Snapshot(object), object));
@@ -51,7 +54,7 @@ pub(super) fn activate(
 }
 
 /// Whether a value was refused: then the others are set all the same.
-fn is_refusal(e: &DslWriteError) -> bool {
+pub(super) fn is_refusal(e: &DslWriteError) -> bool {
     !matches!(e, DslWriteError::Unreadable(_) | DslWriteError::Fatal(_))
 }
 
@@ -248,7 +251,7 @@ fn reservation_of_volume(
 }
 
 /// Sets what can be set, and records it.
-fn set_all(
+pub(super) fn set_all(
     context: &mut SyncContext<'_>,
     (name, object): (&str, u64),
     target: Target,

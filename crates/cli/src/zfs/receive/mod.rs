@@ -5,6 +5,7 @@
 //! | `one` | one stream (`zfs_receive_one`) |
 //! | `names` | what the snapshot is called here, and what it starts from |
 //! | `package` | a package of streams (`zfs_receive_package`) |
+//! | `props` | properties and holds of what is received |
 //! | `said` | why a stream was not received, in OpenZFS's words |
 //! | `abort` | `zfs receive -A` |
 //!
@@ -15,14 +16,16 @@ mod abort;
 mod names;
 mod one;
 mod package;
+mod props;
 mod said;
 
 use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::pools::Imported;
-use cenote_command::outcome::{Outcome, Stop, fail, usage};
+use cenote_command::outcome::{Outcome, fail, usage};
 use cenote_engine::change::receive::Source;
 use cenote_format::stream::package::Package;
+use props::Asked;
 use std::ffi::OsString;
 use std::io::{self, BufReader, Read};
 use std::sync::Arc;
@@ -61,6 +64,8 @@ struct Job {
     target: String,
     /// `-o origin=`
     origin: Option<String>,
+    /// `-o`, `-x`
+    asked: Asked,
     imported: Arc<Imported>,
     /// The uppermost dataset that was received.
     top: Option<String>,
@@ -81,7 +86,7 @@ struct Within<'a> {
 /// Runs `zfs receive`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let parsed = parse(args, SPEC)?;
-    let (mut flags, mut abort, mut origin) = (Flags::default(), false, None);
+    let (mut flags, mut abort, mut asked) = (Flags::default(), false, Asked::default());
     for opt in &parsed.options {
         match opt.letter {
             'd' | 'e' if flags.prefix && flags.tail != (opt.letter == 'e') => {
@@ -97,7 +102,8 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             's' => flags.resumable = true,
             'F' => flags.force = true,
             'A' => abort = true,
-            _ => origin = Some(origin_of(&opt.text(), opt.letter)?),
+            'o' => asked.set(&opt.text())?,
+            _ => asked.leave_out(&opt.text())?,
         }
     }
     let names = parsed.names();
@@ -126,18 +132,11 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         Some(input) => Box::new(BufReader::with_capacity(BUFFER, input)),
         None => Box::new(BufReader::with_capacity(BUFFER, io::stdin())),
     };
+    let origin = asked.take_origin();
+    asked.check()?;
     let (top, mount, holds) = (None, false, false);
-    let mut job = Job { flags, target, origin, imported, top, mount, holds };
+    let mut job = Job { flags, target, origin, asked, imported, top, mount, holds };
     one::next(&mut job, &mut Source::new(&mut *input), None, ctx)?;
     let good = job.flags.no_mount || !job.mount || one::mount_all(&job, ctx);
     Ok(i32::from(!good))
-}
-
-/// `-o origin=SNAPSHOT`, which is all that can be set so far.
-fn origin_of(text: &str, letter: char) -> Result<String, Stop> {
-    match (letter, text.split_once('=')) {
-        ('o', Some(("origin", snapshot))) => Ok(snapshot.to_string()),
-        ('o', None) => fail("missing '=' for property=value argument"),
-        _ => usage(format!("unsupported option: -{letter} {text}")),
-    }
 }

@@ -3,7 +3,7 @@
 use super::super::change::changes;
 use super::super::create::ancestors;
 use super::names::{destination, of_guid};
-use super::{Job, Within, package, said};
+use super::{Job, Within, package, props, said};
 use crate::context::Context;
 use crate::mounts::moving::{Away, family};
 use crate::mounts::table::Way;
@@ -12,7 +12,7 @@ use cenote_command::outcome::{Stop, fail};
 use cenote_dsl::human::nicebytes;
 use cenote_dsl::{Dataset, DatasetKind};
 use cenote_engine::change::Changes;
-use cenote_engine::change::receive::{NewReceive, ReceiveError, Receiving, Source};
+use cenote_engine::change::receive::{NewReceive, Properties, ReceiveError, Receiving, Source};
 use cenote_format::stream::package::HEADER_TYPE;
 use cenote_format::stream::{Begin, FLAG_CLONE, SUBSTREAM, feature};
 use std::sync::Arc;
@@ -261,9 +261,13 @@ impl<'b> Stream<'b> {
             None => self.check_parent(job, &changes, ctx)?,
         }
         self.announce(job, ctx)?;
+        let uppermost = job.top.as_ref().is_none_or(|top| top == self.head());
         if job.top.is_none() {
             job.top = Some(self.head().into());
         }
+        let what = (self.begin, self.head());
+        let props = props::of_dataset(job, within, what, uppermost, ctx);
+        let props = props.map_err(|why| self.cannot(&why))?;
         if job.flags.dry_run {
             let skipped = source.list(self.begin).and_then(|_| source.skip());
             return skipped.map_err(|e| self.cannot(&e));
@@ -273,8 +277,10 @@ impl<'b> Stream<'b> {
         drop(change);
         let is_new = there.is_none();
         match begun {
-            Ok(receiving) => match self.stream(job, &changes, receiving, source, ctx) {
-                Ok(()) => {}
+            Ok(receiving) => match self.stream(job, &changes, receiving, (source, &props), ctx) {
+                Ok(()) => {
+                    props::give_snapshot(job, within, (&changes, &self.to), self.begin, ctx);
+                }
                 Err(Failed::Stop(stop)) => return Err(stop),
                 Err(Failed::Receive(e)) => return fail(self.message(job, is_new, &e)),
             },
@@ -322,9 +328,16 @@ impl<'b> Stream<'b> {
         job: &Job,
         changes: &Changes,
         receiving: Receiving,
-        source: &mut Source<'_>,
+        (source, props): (&mut Source<'_>, &Properties),
         ctx: &mut Context,
     ) -> Result<(), Failed> {
+        // So that they hold for what is written. Those of a dataset that is there wait until all has come, and so does
+        // what would keep it from coming (`extract_delay_props`).
+        let is_new = receiving.is_new();
+        let (early, delayed) = props.without_refquota();
+        if is_new {
+            props::give(changes, self.head(), &early, ctx);
+        }
         if let Err(e) = receiving.stream(source, &mut |_| {}) {
             changes.give_up_receive(receiving);
             return Err(e.into());
@@ -339,6 +352,9 @@ impl<'b> Stream<'b> {
             }
         };
         let done = changes.finish_receive(receiving, job.flags.force);
+        if done.is_ok() && (!is_new || delayed) {
+            props::give(changes, self.head(), props, ctx);
+        }
         away.back(&job.imported, ctx);
         done?;
         job.imported.mounts.snapshots_changed([&self.to]);

@@ -19,6 +19,7 @@
 //! | `begin` | whether a stream can be received; the dataset that it goes into |
 //! | [`source`] | records as they come in |
 //! | `apply` | records put into the object set |
+//! | `properties` | properties that come with a stream |
 //! | `unfinished` | what a crash left |
 //! | `error` | why a stream is not received |
 //!
@@ -33,10 +34,12 @@
 mod apply;
 mod begin;
 mod error;
+mod properties;
 pub mod source;
 mod unfinished;
 
 pub use error::{ReceiveError, Result};
+pub use properties::Properties;
 pub use source::Source;
 
 use super::{Changes, record};

@@ -1,0 +1,140 @@
+//! Properties that come with a stream, and those that whoever receives it sets or leaves out (`zfs_ioc_recv_impl`).
+
+use super::error::Result;
+use crate::SpaceCheck;
+use crate::change::props::{self, On, Setting};
+use crate::change::set::{find_target, is_refusal};
+use crate::change::{ChangeError, Changes, Failed, record, set};
+use cenote_dsl::write::props::{
+    NewValue, Target, forget_received, in_contents, inherit, mark_received, receive,
+};
+use cenote_dsl::write::{DslWriteError, Tx};
+use cenote_dsl::{DatasetKind, Source};
+use cenote_format::nvlist::{NvList, NvValue};
+
+const REFQUOTA: &str = "refquota";
+
+/// The properties of a dataset that is received.
+#[derive(Clone, Debug, Default)]
+pub struct Properties {
+    /// Those that come with the stream; `None`: it has none.
+    pub received: Option<NvList>,
+    /// Those that are set, as users write them (`-o`).
+    pub set: Vec<(String, String)>,
+    /// Those that are to be inherited, whatever the stream says (`-x`).
+    pub inherited: Vec<String>,
+}
+
+impl Properties {
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.received.is_none() && self.set.is_empty() && self.inherited.is_empty()
+    }
+
+    /// The same without a `refquota`, and whether there is one.
+    pub fn without_refquota(&self) -> (Properties, bool) {
+        let mut less = self.clone();
+        let count = |p: &Properties| {
+            p.set.len() + p.received.as_ref().map_or(0, |received| received.pairs.len())
+        };
+        less.set.retain(|(name, _)| name != REFQUOTA);
+        if let Some(received) = &mut less.received {
+            received.pairs.retain(|(name, _)| name != REFQUOTA);
+        }
+        let delayed = count(&less) != count(self);
+        (less, delayed)
+    }
+}
+
+/// What was received as a value: in the stream numbers and texts have types.
+fn received(list: &NvList) -> Vec<(String, NewValue)> {
+    let value = |value: &NvValue| match value {
+        NvValue::Uint64(number) => Some(NewValue::Number(*number)),
+        NvValue::String(text) => Some(NewValue::Text(text.clone())),
+        // Some senders put the value beside its source.
+        NvValue::NvList(both) => match both.get("value")? {
+            NvValue::Uint64(number) => Some(NewValue::Number(*number)),
+            NvValue::String(text) => Some(NewValue::Text(text.clone())),
+            _ => None,
+        },
+        _ => None,
+    };
+    let pairs = list.pairs.iter().filter(|(name, _)| !in_contents(name));
+    pairs.filter_map(|(name, v)| Some((name.clone(), value(v)?))).collect()
+}
+
+impl Changes {
+    /// Gives a dataset or snapshot that is received, or was, its properties. Returns those that were refused.
+    ///
+    /// # Errors
+    /// A property that is to be set cannot be, or has no such value, then nothing is done; the pool is suspended.
+    pub fn receive_properties(&self, name: &str, props: &Properties) -> Result<Vec<Failed>> {
+        let view = self.engine.pool();
+        let dataset = view.dsl().find(name)?.ok_or(ChangeError::NotFound)?;
+        let settings = props::check(&props.set, On::There(view.dsl(), &dataset))?;
+        let came = props.received.as_ref().map(received);
+        let full = name.to_string();
+        let mut inherited = Vec::new();
+        for property in &props.inherited {
+            // A value that is set here counts before a received one anyway.
+            let value = view.dsl().get(&dataset, property)?;
+            if value.is_none_or(|value| value.source != Source::Local) {
+                inherited.push(property.clone());
+            }
+        }
+        let is_snapshot = dataset.kind == DatasetKind::Snapshot;
+        self.receive_task((SpaceCheck::Reserved, 4), move |context| {
+            let tx = &mut context.tx;
+            let (target, object) = find_target(tx, &full)?;
+            let mut failed = Vec::new();
+            if let Some(came) = &came {
+                failed.extend(take(tx, target, came, &inherited, is_snapshot)?);
+            }
+            let inheritable =
+                |p: &&String| props::find(p).is_none_or(|native| native.is_inheritable());
+            for property in inherited.iter().filter(inheritable) {
+                inherit(tx, target, property)?;
+                record(tx, "inherit", &format!("{property}="), (&full, object))?;
+            }
+            failed.extend(set::set_all(context, (&full, object), target, &settings)?);
+            Ok(Ok(failed))
+        })
+    }
+}
+
+/// Takes the values that came. Of a dataset they replace all that came before.
+fn take(
+    tx: &mut Tx<'_>,
+    target: Target,
+    came: &[(String, NewValue)],
+    inherited: &[String],
+    is_snapshot: bool,
+) -> std::result::Result<Vec<Failed>, DslWriteError> {
+    if !is_snapshot {
+        mark_received(tx, target)?;
+        let names: Vec<&str> = came.iter().map(|(name, _)| name.as_str()).collect();
+        forget_received(tx, target, &names)?;
+    }
+    let mut failed = Vec::new();
+    for (name, value) in came {
+        // What cannot be inherited is left out instead.
+        let native = props::find(name);
+        let left_out = native.is_some_and(|p| !p.is_inheritable()) && inherited.contains(name);
+        if left_out {
+            continue;
+        }
+        let setting = Setting { name: name.clone(), value: value.clone() };
+        let unknown = props::feature_for(&setting)
+            .map(|guid| cenote_dsl::write::features::is_enabled(tx, guid).map(|on| !on));
+        if unknown.transpose()?.unwrap_or(false) {
+            failed.push(Failed { name: name.clone(), error: ChangeError::NeedsUpgrade });
+            continue;
+        }
+        match tx.whole(|tx| receive(tx, target, name, value)) {
+            Ok(()) => {}
+            Err(e) if !is_refusal(&e) => return Err(e),
+            Err(e) => failed.push(Failed { name: name.clone(), error: e.into() }),
+        }
+    }
+    Ok(failed)
+}
