@@ -223,6 +223,18 @@ struct Open {
     frozen: HashSet<u64>,
     /// Those that are destroyed in the group that is being written: the view still has them.
     retired: HashSet<u64>,
+    /// Those with long holds, and how many.
+    held: HashMap<u64, usize>,
+}
+
+impl Open {
+    /// Whether somebody has a dataset open for writing, or is opening it.
+    fn in_use(&self, ds_obj: u64) -> bool {
+        // One reference is ours, one that of the sync which writes it.
+        let ours = 1 + usize::from(self.frozen.contains(&ds_obj));
+        self.opening.contains(&ds_obj)
+            || self.sets.get(&ds_obj).is_some_and(|(live, _)| Arc::strong_count(live) > ours)
+    }
 }
 
 /// What a dataset asks before it is changed.
@@ -379,6 +391,9 @@ impl Datasets {
     ) -> Result<Arc<LiveObjectSet>, EngineError> {
         let mut open = self.open.lock();
         loop {
+            if open.held.contains_key(&ds_obj) {
+                return Err(DslWriteError::Busy.into());
+            }
             if let Some((live, door)) = open.sets.get(&ds_obj) {
                 return match door.closed.load(Ordering::SeqCst) {
                     true => Err(DslWriteError::Busy.into()),
@@ -469,21 +484,45 @@ impl Datasets {
         self.policies.lock().remove(&ds_obj);
     }
 
-    /// Forgets a dataset that is destroyed in the group that is being written, unless somebody has
+    /// Forgets a dataset that is destroyed in the group that is being written, unless somebody holds it or has
     /// it open: its number may be another dataset's soon. Returns whether it is forgotten.
     pub fn retire(&self, ds_obj: u64) -> bool {
         let mut open = self.open.lock();
-        if open.opening.contains(&ds_obj) {
-            return false;
-        }
-        // One reference is ours, one that of the sync which writes it.
-        let ours = 1 + usize::from(open.frozen.contains(&ds_obj));
-        if open.sets.get(&ds_obj).is_some_and(|(live, _)| Arc::strong_count(live) > ours) {
+        if open.in_use(ds_obj) || open.held.contains_key(&ds_obj) {
             return false;
         }
         open.sets.remove(&ds_obj);
         open.retired.insert(ds_obj);
         true
+    }
+
+    /// Gives a dataset one more long hold, unless somebody writes to it or destroys it.
+    pub fn hold(&self, ds_obj: u64) -> bool {
+        let mut open = self.open.lock();
+        let free = !open.in_use(ds_obj) && !open.retired.contains(&ds_obj);
+        if free {
+            *open.held.entry(ds_obj).or_default() += 1;
+        }
+        free
+    }
+
+    /// Takes a long hold away.
+    pub fn release(&self, ds_obj: u64) {
+        let mut open = self.open.lock();
+        if let Some(count) = open.held.get_mut(&ds_obj) {
+            *count = count.saturating_sub(1);
+        }
+        open.held.retain(|_, count| *count > 0);
+    }
+
+    /// Whether a dataset has a long hold.
+    pub fn is_held(&self, ds_obj: u64) -> bool {
+        self.open.lock().held.contains_key(&ds_obj)
+    }
+
+    /// Whether any dataset has one.
+    pub fn has_holds(&self) -> bool {
+        !self.open.lock().held.is_empty()
     }
 
     /// Takes over what every open dataset collected in group `txg`. Nobody is inside the gate.

@@ -96,6 +96,7 @@ mod datasets;
 pub mod figures;
 mod gate;
 mod intent_log;
+mod long_hold;
 pub mod open;
 mod outage;
 mod policy;
@@ -117,6 +118,7 @@ pub use figures::TxgFigures;
 use intent_log::Unreplayed;
 pub use intent_log::progress::LogProgress;
 pub use intent_log::{NotReplayed, ReplayLog};
+pub use long_hold::LongHold;
 pub use outage::OfflineError;
 pub use task::{EngineError, SpaceCheck, SyncContext};
 

@@ -113,8 +113,8 @@ impl SyncContext<'_> {
         &self.disk.allocator
     }
 
-    /// Makes sure that the head `ds_obj`, which is to be destroyed, is not changed any more: nobody
-    /// has it open for writing, and nobody can open it.
+    /// Makes sure that the dataset `ds_obj`, which is to be destroyed, is not in use any more: nobody holds it or
+    /// has it open for writing, and nobody can hold or open it.
     ///
     /// # Errors
     /// `Busy`: somebody has.

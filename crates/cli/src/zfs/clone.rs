@@ -6,6 +6,7 @@ use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::zfs::select::{Kinds, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
+use cenote_dsl::Dataset;
 use cenote_engine::change::names::{Expected, check_new};
 use cenote_engine::change::{ChangeError, NewClone};
 use std::ffi::OsString;
@@ -77,6 +78,10 @@ pub fn promote(args: &[OsString], ctx: &mut Context) -> Outcome {
     let head = dsl.find(old).map_err(|e| cannot(&e))?.ok_or_else(|| cannot(&"no origin"))?;
     let snapshots = dsl.snapshots(&head).map_err(|e| cannot(&e))?;
     let until = snapshots.iter().position(|s| s.name == origin).map_or(0, |i| i + 1);
+    let held = |s: &Dataset| imported.engine().is_some_and(|engine| engine.is_held(s.ds_obj));
+    if snapshots.iter().take(until).any(held) {
+        return Err(cannot(&ChangeError::Busy));
+    }
     let moved: Vec<String> = snapshots.into_iter().take(until).map(|s| s.name).collect();
     let changes = changes(imported, ctx).map_err(|e| cannot(&e))?;
     if imported.mounts.close_snapshots(&moved).is_err() {

@@ -46,6 +46,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
 }
 
 fn export(imported: &Imported, force: bool, ctx: &Context) -> Result<(), String> {
+    if imported.engine().is_some_and(|engine| engine.has_holds()) {
+        return Err(format!("cannot export '{}': pool is busy", imported.name()));
+    }
     let by = ctx.agent();
     let way = Way { force, directory: Directory::Inherited, by: &*by };
     imported.mounts.close(way).map_err(|e| e.to_string())?;

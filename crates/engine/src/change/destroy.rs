@@ -146,9 +146,9 @@ impl Changes {
         }
         let names = names.to_vec();
         let done = self.request((SpaceCheck::Nothing, 0), request, move |context| {
-            let tx = &mut context.tx;
             let (mut found, mut refused) = (Vec::new(), Vec::new());
             for name in names {
+                let tx = &mut context.tx;
                 let snapshot = match super::find_snapshot(tx, &name) {
                     Ok((_, snapshot)) => snapshot,
                     Err(DslWriteError::NotFound) => continue,
@@ -156,8 +156,11 @@ impl Changes {
                 };
                 match in_the_way(tx, &name, snapshot)?.filter(|_| !defer) {
                     Some(why) => refused.push((name, why)),
+                    None if context.retire(snapshot).is_err() => {
+                        refused.push((name, ChangeError::Busy));
+                    }
                     None => {
-                        destroy::check_snapshot(tx, snapshot)?;
+                        destroy::check_snapshot(&mut context.tx, snapshot)?;
                         found.push((name, snapshot));
                     }
                 }
@@ -165,6 +168,7 @@ impl Changes {
             if !refused.is_empty() {
                 return Ok(Ok(Err(refused)));
             }
+            let tx = &mut context.tx;
             for (name, snapshot) in found {
                 let gone = destroy::destroy_snapshot(tx, snapshot, defer)?;
                 let what = if gone { "destroy" } else { "defer_destroy" };

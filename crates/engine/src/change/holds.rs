@@ -68,9 +68,9 @@ impl Changes {
         let request = Request { name: "release", input: held };
         let (names, tag) = (names.to_vec(), tag.to_string());
         let done = self.request((SpaceCheck::Nothing, 0), request, move |context| {
-            let tx = &mut context.tx;
             let mut gone = Vec::new();
             for name in names {
+                let tx = &mut context.tx;
                 let object = match find_snapshot(tx, &name) {
                     Ok((_, object)) => object,
                     Err(DslWriteError::NotFound) => {
@@ -81,6 +81,7 @@ impl Changes {
                 let left = match holds::release(tx, object, &tag) {
                     Ok(Released::Left(left)) => left,
                     Ok(Released::Destroyed) => {
+                        context.retire(object)?;
                         gone.push(name.clone());
                         0
                     }
@@ -90,7 +91,12 @@ impl Changes {
                     }
                     Err(e) => return Err(e),
                 };
-                record(tx, "release", &format!("tag={tag} refs={left}"), (&name, object))?;
+                record(
+                    &mut context.tx,
+                    "release",
+                    &format!("tag={tag} refs={left}"),
+                    (&name, object),
+                )?;
             }
             Ok(Ok(Ok(gone)))
         });
