@@ -3,39 +3,46 @@
 //! A stream says what changed since a transaction group: for a full stream the first of all, for an incremental
 //! one that of the snapshot it starts from. The blocks of dnodes are walked in order; each that changed brings
 //! an OBJECT record for every object in it, and FREEOBJECTS for every free slot. Behind its OBJECT record come
-//! the object's changed blocks: WRITE, FREE for holes, SPILL.
+//! the object's changed blocks: WRITE, FREE for holes, SPILL. A stream that is resumed leaves out what lies before the
+//! object and offset where it goes on, and says so in a list behind BEGIN.
 //!
-//! ```text
-//! walk of the meta dnode ── walk of each dnode ── queue ── flush: read as one batch ── records ── out
-//! ```
+//! | file | what |
+//! |---|---|
+//! | [`walk`] | finds what is to be sent |
+//! | [`pipeline`] | the threads: walking, reading and writing overlap |
+//! | [`emit`] | makes records of it |
+//! | [`estimate`] | how long a stream will be |
+//! | [`package`] | which streams a package has, and what its head says |
 //!
 //! Invariants:
-//! - What is queued is bounded ([`QUEUE_BYTES`], [`QUEUE_LENGTH`]), whatever the snapshot holds.
-//! - Free ranges that touch each other become one record, in the way in which OpenZFS joins them, so that the
-//!   same snapshot gives the same bytes.
+//! - What is in memory is bounded, whatever the snapshot holds ([`pipeline`]).
+//! - The same snapshot gives the same bytes, which are those of OpenZFS.
 //! - A block that cannot be read ends the stream, without an END record: no receiver takes it for whole.
 
-mod queue;
+mod emit;
+mod estimate;
+pub mod package;
+mod pipeline;
+mod walk;
 
 use crate::{Dataset, DatasetKind, Dsl};
-use cenote_dmu::objset::META_DNODE;
-use cenote_dmu::{Changed, Error, ObjectSet};
-use cenote_format::dmu::{DNODE_SLOT, DmuType};
+use cenote_dmu::{Error, ObjectSet};
+use cenote_format::dmu::{DNODE_SLOT, DmuType, ObjsetType};
 use cenote_format::dsl::DS_FLAG_CI_DATASET;
 use cenote_format::encode::EncodeError;
+use cenote_format::nvlist::{NvList, NvValue};
 use cenote_format::stream::{
     Begin, FLAG_CI_DATA, FLAG_CLONE, FLAG_FREERECORDS, FLAG_SPILL_BLOCK, feature,
 };
-use queue::{Data, Item, Queue};
+use emit::{Emitter, Output};
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
-/// Bytes of data that are read at once.
-const QUEUE_BYTES: u64 = 16 << 20;
-/// Most items of the queue.
-const QUEUE_LENGTH: usize = 8192;
 /// Slots in a block of dnodes.
 const DNODES: u64 = 32;
+/// Slot 0 stands for the meta dnode, of which nothing is said.
+const FIRST_DNODE: u64 = 1;
 /// Version of file systems from which on their attributes are system attributes (`ZPL_VERSION_SA`).
 const VERSION_SA: u64 = 5;
 
@@ -52,6 +59,44 @@ pub struct SendOptions {
     pub pool_embeds: bool,
     /// The pool's feature `lz4_compress` is active.
     pub pool_has_lz4: bool,
+    /// Where a stream that was interrupted goes on (`-t`).
+    pub resume: Option<Resume>,
+}
+
+/// Where a stream goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resume {
+    /// The object that the receiver had last.
+    pub object: u64,
+    /// Byte in it.
+    pub offset: u64,
+}
+
+/// How far a stream is (`dmu_sendstatus_t`).
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Bytes written.
+    pub bytes: AtomicU64,
+    /// Blocks, holes and objects that were visited.
+    pub blocks: AtomicU64,
+}
+
+/// What the parts of a stream have in common.
+struct Params {
+    /// Those of BEGIN.
+    features: u64,
+    /// What was born later is sent.
+    from_txg: u64,
+    resume: Option<Resume>,
+}
+
+/// A stream before its first record.
+struct Prepared {
+    objset: Arc<ObjectSet>,
+    params: Params,
+    begin: Begin,
+    /// The list behind BEGIN.
+    list: Vec<u8>,
 }
 
 /// Why a stream could not be written to its end.
@@ -66,6 +111,14 @@ pub enum SendError {
     /// A value does not fit into the stream.
     #[error(transparent)]
     Encode(#[from] EncodeError),
+    /// A stream cannot go on in an object that is not there.
+    #[error("object {0}, at which the stream is to be resumed, does not exist")]
+    NothingToResume(u64),
+    /// Micro ZAPs of more than 128 KiB cannot be sent in parts.
+    #[error(
+        "source snapshot contains large microzaps, need -L (--large-block) or -w (--raw) to generate stream"
+    )]
+    LargeMicroZap,
     /// The start of an incremental stream does not come before its end.
     #[error("not an earlier snapshot from the same fs")]
     NotEarlier,
@@ -77,50 +130,92 @@ pub enum SendError {
 type Result<T> = std::result::Result<T, SendError>;
 
 impl Dsl {
-    /// Writes the stream of `snapshot` to `out`; an incremental one from `from`, a snapshot or a bookmark.
+    /// Writes the stream of `dataset` to `out`; an incremental one from `from`, a snapshot or a bookmark. `dataset` is a
+    /// snapshot, or a head that does not change meanwhile.
     ///
     /// # Errors
     /// See [`SendError`].
     pub fn send(
         &self,
-        snapshot: &Dataset,
+        dataset: &Dataset,
         from: Option<&Dataset>,
         options: SendOptions,
         out: &mut dyn Write,
     ) -> Result<()> {
-        if snapshot.kind != DatasetKind::Snapshot {
-            return Err(SendError::Refused("only snapshots can be sent".into()));
-        }
-        let start = from.map(|from| self.start(snapshot, from)).transpose()?;
-        let objset = self.open_objset(snapshot)?;
-        let features = self.stream_features(snapshot, &objset, options)?;
+        self.send_and_tell(dataset, from, options, out, &Progress::default())
+    }
+
+    /// As [`Dsl::send`]; `progress` is told how far the stream is.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    pub fn send_and_tell(
+        &self,
+        dataset: &Dataset,
+        from: Option<&Dataset>,
+        options: SendOptions,
+        out: &mut dyn Write,
+        progress: &Progress,
+    ) -> Result<()> {
+        let Prepared { objset, params, begin, list } = self.prepare(dataset, from, options)?;
+        let out = Some(Output { to: out, progress });
+        let mut emitter = Emitter::new(objset.id(), &params, (begin, &list), out)?;
+        pipeline::run(&objset, &params, &mut emitter)?;
+        emitter.finish().map(|_| ())
+    }
+
+    /// What is known of a stream before it is made (`dmu_send_impl`).
+    fn prepare(
+        &self,
+        dataset: &Dataset,
+        from: Option<&Dataset>,
+        options: SendOptions,
+    ) -> Result<Prepared> {
+        let to_name = match dataset.kind {
+            DatasetKind::Snapshot => dataset.name.clone(),
+            DatasetKind::Filesystem | DatasetKind::Volume => format!("{}@--head--", dataset.name),
+            DatasetKind::Bookmark => {
+                return Err(SendError::Refused("bookmarks cannot be sent".into()));
+            }
+        };
+        let start = from.map(|from| self.start(dataset, from)).transpose()?;
+        let objset = self.open_objset(dataset)?;
         let (from_guid, from_txg, clone) = start.unwrap_or((0, 0, false));
+        let mut features = self.stream_features(dataset, &objset, options)?;
         let mut flags = FLAG_FREERECORDS | FLAG_SPILL_BLOCK;
         if clone {
             flags |= FLAG_CLONE;
         }
-        if snapshot.ds.flags & DS_FLAG_CI_DATASET != 0 {
+        if dataset.ds.flags & DS_FLAG_CI_DATASET != 0 {
             flags |= FLAG_CI_DATA;
         }
         let kind = match objset.phys().kind {
-            cenote_format::dmu::ObjsetType::Zfs => 2,
-            cenote_format::dmu::ObjsetType::Zvol => 3,
+            ObjsetType::Zfs => 2,
+            ObjsetType::Zvol => 3,
             _ => return Err(SendError::Refused("neither a file system nor a volume".into())),
         };
+        let mut list = Vec::new();
+        if let Some(at) = options.resume {
+            match objset.object(at.object) {
+                Err(Error::NoObject { .. }) => return Err(SendError::NothingToResume(at.object)),
+                found => drop(found?),
+            }
+            features |= feature::RESUMING;
+            list = resume_list(at).encode();
+        }
         let begin = Begin {
             header_type: 1,
             features,
-            creation_time: snapshot.ds.creation_time,
+            creation_time: dataset.ds.creation_time,
             kind,
             flags,
-            to_guid: snapshot.ds.guid,
+            to_guid: dataset.ds.guid,
             from_guid,
-            to_name: snapshot.name.clone().into_bytes(),
-            payload: 0,
+            to_name: to_name.into_bytes(),
+            payload: list.len() as u32,
         };
-        let mut queue = Queue::new(objset.clone(), begin, from_txg, out)?;
-        objects(&objset, from_txg, &mut queue)?;
-        queue.finish()
+        let params = Params { features, from_txg, resume: options.resume };
+        Ok(Prepared { objset, params, begin, list })
     }
 
     /// Guid and transaction group that an incremental stream starts from, and whether they are those of another
@@ -135,7 +230,7 @@ impl Dsl {
         if redacted {
             return Err(SendError::Refused("redaction bookmarks are not supported".into()));
         }
-        if txg >= snapshot.ds.creation_txg {
+        if snapshot.kind == DatasetKind::Snapshot && txg >= snapshot.ds.creation_txg {
             return Err(SendError::NotEarlier);
         }
         let mut later = snapshot.clone();
@@ -144,7 +239,7 @@ impl Dsl {
             match self.origin(&later)? {
                 Some(origin)
                     if origin.ds.creation_txg >= txg
-                        && origin.ds.creation_txg < later.ds.creation_txg =>
+                        && (later.is_head() || origin.ds.creation_txg < later.ds.creation_txg) =>
                 {
                     later = origin;
                 }
@@ -171,7 +266,7 @@ impl Dsl {
                 return Err(SendError::Refused(format!("{what} are not supported")));
             }
         }
-        let is_fs = matches!(objset.phys().kind, cenote_format::dmu::ObjsetType::Zfs);
+        let is_fs = matches!(objset.phys().kind, ObjsetType::Zfs);
         let mut features = 0;
         if is_fs && self.version(objset)? >= VERSION_SA {
             features |= feature::SA_SPILL;
@@ -194,9 +289,14 @@ impl Dsl {
         if has("org.zfsonlinux:large_dnode") {
             features |= feature::LARGE_DNODE;
         }
-        if has("com.klarasystems:large_microzap") || has("org.zfsonlinux:longname") {
-            let why = "long names and large micro ZAPs are not supported in streams";
-            return Err(SendError::Refused(why.into()));
+        if has("org.zfsonlinux:longname") {
+            features |= feature::LONGNAME;
+        }
+        if has("com.klarasystems:large_microzap") {
+            if features & feature::LARGE_BLOCKS == 0 {
+                return Err(SendError::LargeMicroZap);
+            }
+            features |= feature::LARGE_MICROZAP;
         }
         Ok(features)
     }
@@ -209,58 +309,12 @@ impl Dsl {
     }
 }
 
-/// Walks the blocks of dnodes that changed, and every object in them.
-fn objects(objset: &Arc<ObjectSet>, after: u64, queue: &mut Queue<'_>) -> Result<()> {
-    let meta = objset.special(META_DNODE)?;
-    meta.walk_changed(after, &mut |changed: Changed| {
-        let first = changed.first.saturating_mul(DNODES);
-        if changed.bp.is_hole() {
-            return queue
-                .push(Item::FreeObjects { first, count: changed.span.saturating_mul(DNODES) });
-        }
-        // Slot 0 stands for the meta dnode, of which nothing is said.
-        let mut number = first.max(1);
-        while number < first.saturating_add(DNODES) {
-            match objset.object(number) {
-                Ok(object) => {
-                    queue.object(&object)?;
-                    blocks(&object, after, queue)?;
-                    number += 1 + u64::from(object.dnode().extra_slots);
-                }
-                Err(Error::NoObject { .. }) => {
-                    queue.push(Item::FreeObjects { first: number, count: 1 })?;
-                    number += 1;
-                }
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(())
-    })
-}
-
-/// The changed blocks of an object.
-fn blocks(object: &cenote_dmu::Object, after: u64, queue: &mut Queue<'_>) -> Result<()> {
-    let dnode = object.dnode();
-    let (number, block_size, kind) = (object.number(), dnode.block_size, dnode.kind);
-    object.walk_changed(after, &mut |changed: Changed| {
-        // Holes behind the end are sent of metadata only.
-        if !kind.is_metadata() && changed.first > dnode.max_block {
-            return Ok(());
-        }
-        let Some(offset) = changed.first.checked_mul(block_size) else { return Ok(()) };
-        if changed.bp.is_hole() {
-            let end = changed.first.checked_add(changed.span);
-            let end = end.and_then(|end| end.checked_mul(block_size)).unwrap_or(u64::MAX);
-            let length = end.saturating_sub(offset);
-            return queue.push(Item::Free { object: number, offset, length });
-        }
-        let (blkid, bp) = (changed.first, changed.bp);
-        queue.push(Item::Data(Data { object: number, kind, blkid, offset, bp }))
-    })?;
-    match dnode.spill {
-        Some(bp) if !bp.is_hole() && bp.logical_birth() > after => queue.spill(number, bp),
-        _ => Ok(()),
-    }
+/// The list behind BEGIN of a stream that is resumed (`setup_resume_points`).
+fn resume_list(at: Resume) -> NvList {
+    let mut list = NvList::default();
+    list.set("resume_object", NvValue::Uint64(at.object));
+    list.set("resume_offset", NvValue::Uint64(at.offset));
+    list
 }
 
 /// Dnode slots that the meta dnode has room for: numbers of objects are below.

@@ -164,7 +164,7 @@ impl Dsl {
         Ok(self.sizes_since(d, earlier)?.map(|s| s.used))
     }
 
-    /// As [`Dsl::written_since`]; all sums (`dsl_dataset_space_written`).
+    /// As [`Dsl::written_since`], with compressed and uncompressed bytes as well (`dsl_dataset_space_written`).
     pub fn sizes_since(&self, d: &Dataset, earlier: &Dataset) -> Result<Option<Sizes>> {
         let since = match (&earlier.bookmark, earlier.kind) {
             (Some(b), _) if b.flags & ZBM_FLAG_HAS_FBN == 0 => return Ok(None),
@@ -173,7 +173,11 @@ impl Dsl {
                 referenced: b.referenced,
                 compressed: b.compressed,
                 uncompressed: b.uncompressed,
-                freed: Some(b.freed),
+                freed: Some(Sizes {
+                    used: b.freed,
+                    compressed: b.freed_compressed,
+                    uncompressed: b.freed_uncompressed,
+                }),
             },
             (None, DatasetKind::Snapshot) => Earlier::snapshot(&earlier.ds),
             (None, _) => return Ok(None),
@@ -226,7 +230,7 @@ impl Dsl {
             at = (*previous).clone();
         }
         match since.freed {
-            Some(freed) => sum.add(Sizes { used: freed, ..Sizes::default() }),
+            Some(freed) => sum.add(freed),
             None => sum.add(self.deadlist_total(at.deadlist)?),
         }
         Ok(sum)
@@ -240,7 +244,7 @@ struct Earlier {
     compressed: u64,
     uncompressed: u64,
     /// What was freed between it and the snapshot after it, where that is known.
-    freed: Option<u64>,
+    freed: Option<Sizes>,
 }
 
 impl Earlier {

@@ -20,6 +20,7 @@
 //! lossily, except through [`decode_raw_names`].
 
 mod native;
+mod print;
 mod xdr;
 
 use crate::{DecodeError, Result};

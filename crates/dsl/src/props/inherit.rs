@@ -19,6 +19,7 @@ use super::{Source, is_user};
 use crate::dir::Dir;
 use crate::{Dataset, DatasetKind, Dsl, name_of};
 use cenote_dmu::Result;
+use cenote_format::nvlist::NvValue;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -87,6 +88,41 @@ impl Dsl {
             }
         }
         Ok(props)
+    }
+
+    /// Properties that are set on a dataset or snapshot itself, or were received and count, in the ZAP's order
+    /// (`dsl_prop_get_all`); with `received` all that were received, whether they count or not.
+    pub(crate) fn own_props(&self, d: &Dataset, received: bool) -> Result<Vec<(String, NvValue)>> {
+        let own = self.levels(d)?.into_iter().next().filter(|(.., inherited)| !inherited);
+        let Some((props, ..)) = own else { return Ok(Vec::new()) };
+        let mut found: Vec<(String, NvValue)> = Vec::new();
+        for stored in &props.names {
+            let name = match stored.split_once('$') {
+                None if received => continue,
+                None => stored,
+                Some((name, suffix)) if suffix == RECEIVED.trim_start_matches('$') => name,
+                Some((name, suffix))
+                    if !received && suffix == UNKNOWN_BEFORE.trim_start_matches('$') =>
+                {
+                    name
+                }
+                Some(_) => continue,
+            };
+            let value = match received {
+                true => props.get(name, RECEIVED),
+                false => props.lookup(name, super::table::find(name)).map(|(value, _)| value),
+            };
+            if let Some(value) = value
+                && found.iter().all(|(known, _)| known != name)
+            {
+                let value = match value {
+                    Value::Number(number) => NvValue::Uint64(*number),
+                    Value::Text(text) => NvValue::String(text.clone()),
+                };
+                found.push((name.to_string(), value));
+            }
+        }
+        Ok(found)
     }
 
     fn props_of(&self, dir: &Dir) -> Result<Arc<LocalProps>> {

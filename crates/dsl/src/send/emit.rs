@@ -1,24 +1,24 @@
-//! What is going to be sent, in order; data is read in batches just before it is written out.
+//! The records of a stream: what was found becomes records, with what was read behind them.
+//!
+//! Free ranges that touch each other become one record, in the way in which OpenZFS joins them, so that the same
+//! snapshot gives the same bytes. END, and so every record before it, is written only if all was.
 
-use super::{QUEUE_BYTES, QUEUE_LENGTH, Result, SendError, has_no_order, max_objects};
+use super::pipeline::Read;
+use super::walk::{Data, Item, OLD_MAX_BLOCK};
+use super::{Params, Progress, Result, SendError, has_no_order};
+use cenote_dmu::Error;
 use cenote_dmu::object::SPILL_BLKID;
-use cenote_dmu::{Error, Object, ObjectSet};
 use cenote_format::ByteOrder;
 use cenote_format::abd::Abd;
-use cenote_format::blkptr::BlockPointer;
 use cenote_format::checksum::Checksum;
 use cenote_format::dmu::DmuType;
 use cenote_format::stream::{
-    Begin, CHECKSUM_DEDUP, EmbeddedRecord, Encoder, OBJECT_SPILL, ObjectRecord, Record,
-    SPILL_UNMODIFIED, SpillRecord, TO_END, WriteRecord, feature,
+    Begin, CHECKSUM_DEDUP, EmbeddedRecord, Encoder, RECORD_SIZE, Record, SPILL_UNMODIFIED,
+    SpillRecord, TO_END, WriteRecord, feature,
 };
-use cenote_store::{Block, BlockError, Bookmark};
-use std::collections::VecDeque;
 use std::io::Write;
-use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
-/// Largest block that every receiver takes (`SPA_OLD_MAXBLOCKSIZE`).
-const OLD_MAX_BLOCK: u64 = 128 << 10;
 /// Number of the first compression function that is a feature (`ZIO_COMPRESS_LEGACY_FUNCTIONS`): lz4.
 const FIRST_FEATURE: u8 = 15;
 /// Number of zstd.
@@ -30,33 +30,9 @@ const COMPRESS_OFF: u8 = 2;
 /// Embedded type of data (`BP_EMBEDDED_TYPE_DATA`).
 const EMBEDDED_DATA: u8 = 0;
 
-/// A block of data.
-#[derive(Debug)]
-pub(super) struct Data {
-    pub object: u64,
-    pub kind: DmuType,
-    pub blkid: u64,
-    /// Byte in the object.
-    pub offset: u64,
-    pub bp: BlockPointer,
-}
-
-/// What is going to be sent.
-#[derive(Debug)]
-pub(super) enum Item {
-    /// An object with its bonus buffer.
-    Object(ObjectRecord, Vec<u8>),
-    /// Objects that are not there.
-    FreeObjects { first: u64, count: u64 },
-    /// A hole.
-    Free { object: u64, offset: u64, length: u64 },
-    /// Data.
-    Data(Data),
-}
-
 /// How the bytes of a block are to be read.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
+pub(super) enum How {
     /// They are in the block pointer.
     Pointer,
     /// As they are on disk.
@@ -65,204 +41,176 @@ enum How {
     Plain,
 }
 
-/// The queue with the stream behind it.
-pub(super) struct Queue<'a> {
-    objset: Arc<ObjectSet>,
-    features: u64,
-    from_txg: u64,
-    /// FREE and FREEOBJECTS that may still grow.
-    pending: Option<Record>,
-    items: Vec<Item>,
-    bytes: u64,
-    encoder: Encoder,
-    out: &'a mut dyn Write,
+/// How the data of an item is read.
+pub(super) fn how(item: &Item, features: u64) -> How {
+    let Item::Data(data) = item else { return How::Pointer };
+    let (bp, has) = (&data.bp, |bit: u64| features & bit != 0);
+    let compression = bp.compression();
+    if bp.is_embedded() {
+        let known = compression < FIRST_FEATURE || has(feature::LZ4);
+        let known = known && (compression != ZSTD || has(feature::ZSTD));
+        let sent = known
+            && data.blkid != SPILL_BLKID
+            && bp.checksum_type() == EMBEDDED_DATA
+            && has(feature::EMBED_DATA);
+        return if sent { How::Pointer } else { How::Plain };
+    }
+    let split = bp.lsize() > OLD_MAX_BLOCK && !has(feature::LARGE_BLOCKS);
+    let packed = has(feature::COMPRESSED)
+        && !split
+        && bp.byte_order() == ByteOrder::Little
+        && compression != COMPRESS_OFF
+        && !DmuType(bp.object_type()).is_metadata();
+    if packed { How::Packed } else { How::Plain }
 }
 
-impl<'a> Queue<'a> {
-    /// Writes BEGIN.
+/// What is written behind a record.
+#[derive(Clone, Copy)]
+enum Payload<'a> {
+    Nothing,
+    Bytes(&'a [u8]),
+    /// A block, or a part of one.
+    Data(&'a Abd),
+    /// So many bytes that are counted only.
+    Length(u64),
+}
+
+impl Payload<'_> {
+    fn len(&self) -> u64 {
+        match self {
+            Payload::Nothing => 0,
+            Payload::Bytes(bytes) => bytes.len() as u64,
+            Payload::Data(data) => data.len() as u64,
+            Payload::Length(length) => *length,
+        }
+    }
+}
+
+/// Where a stream goes, and who is told how far it is.
+pub(super) struct Output<'a> {
+    pub to: &'a mut dyn Write,
+    pub progress: &'a Progress,
+}
+
+/// Writes records, or only counts their bytes.
+pub(super) struct Emitter<'a> {
+    objset: u64,
+    params: &'a Params,
+    /// FREE and FREEOBJECTS that may still grow.
+    pending: Option<Record>,
+    encoder: Encoder,
+    /// `None`: nothing is written.
+    out: Option<Output<'a>>,
+    /// Bytes written or counted.
+    bytes: u64,
+}
+
+impl<'a> Emitter<'a> {
+    /// Writes BEGIN, with a packed list behind it.
     pub(super) fn new(
-        objset: Arc<ObjectSet>,
-        begin: Begin,
-        from_txg: u64,
-        out: &'a mut dyn Write,
-    ) -> Result<Queue<'a>> {
-        let mut queue = Queue {
-            objset,
-            features: begin.features,
-            from_txg,
-            pending: None,
-            items: Vec::new(),
-            bytes: 0,
-            encoder: Encoder::new(begin.to_guid),
-            out,
-        };
-        queue.write(&Record::Begin(begin), &[])?;
-        Ok(queue)
+        objset: u64,
+        params: &'a Params,
+        (begin, list): (Begin, &[u8]),
+        out: Option<Output<'a>>,
+    ) -> Result<Emitter<'a>> {
+        let encoder = Encoder::new(begin.to_guid);
+        let mut emitter = Emitter { objset, params, pending: None, encoder, out, bytes: 0 };
+        emitter.write(&Record::Begin(begin), Payload::Bytes(list))?;
+        Ok(emitter)
     }
 
-    /// Queues an object: its record, what is free behind its last block, and its spill block if that did
-    /// not change (`dump_dnode`).
-    pub(super) fn object(&mut self, object: &Object) -> Result<()> {
-        let dnode = object.dnode();
-        if object.order() == ByteOrder::Big {
-            let why = format!("object {} was written in big-endian byte order", object.number());
-            return Err(SendError::Refused(why));
-        }
-        let number = object.number();
-        let large = self.features & feature::LARGE_BLOCKS != 0;
-        let block_size = if large { dnode.block_size } else { dnode.block_size.min(OLD_MAX_BLOCK) };
-        let bonus_len = dnode.bonus.len() as u32;
-        let record = ObjectRecord {
-            object: number,
-            kind: dnode.kind,
-            bonus_kind: dnode.bonus_kind,
-            block_size: block_size as u32,
-            bonus_len,
-            checksum: dnode.checksum,
-            compress: dnode.compress,
-            slots: dnode.extra_slots.saturating_add(1),
-            flags: if dnode.spill.is_some() { OBJECT_SPILL } else { 0 },
-        };
-        let mut bonus = dnode.bonus.clone();
-        bonus.resize(bonus.len().next_multiple_of(8), 0);
-        self.push(Item::Object(record, bonus))?;
-        let offset = dnode.max_block.saturating_add(1).saturating_mul(dnode.block_size);
-        self.push(Item::Free { object: number, offset, length: TO_END })?;
-        match dnode.spill {
-            Some(bp) if !bp.is_hole() && bp.logical_birth() <= self.from_txg => {
-                self.spill(number, bp)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Queues a spill block.
-    pub(super) fn spill(&mut self, object: u64, bp: BlockPointer) -> Result<()> {
-        let kind = DmuType::SA;
-        self.push(Item::Data(Data { object, kind, blkid: SPILL_BLKID, offset: 0, bp }))
-    }
-
-    /// Queues an item.
-    pub(super) fn push(&mut self, item: Item) -> Result<()> {
-        if let Item::Data(data) = &item {
-            self.bytes = self.bytes.saturating_add(data.bp.lsize());
-        }
-        self.items.push(item);
-        match self.bytes >= QUEUE_BYTES || self.items.len() >= QUEUE_LENGTH {
-            true => self.flush(),
-            false => Ok(()),
-        }
-    }
-
-    /// Writes what is queued, and END.
-    pub(super) fn finish(mut self) -> Result<()> {
-        self.flush()?;
+    /// Writes END. Returns the bytes of the whole stream.
+    pub(super) fn finish(mut self) -> Result<u64> {
         self.settle()?;
         let end = self.encoder.end()?;
-        self.out.write_all(&end)?;
-        Ok(self.out.flush()?)
-    }
-
-    fn how(&self, data: &Data) -> How {
-        let (bp, has) = (&data.bp, |bit: u64| self.features & bit != 0);
-        let compression = bp.compression();
-        if bp.is_embedded() {
-            let known = compression < FIRST_FEATURE || has(feature::LZ4);
-            let known = known && (compression != ZSTD || has(feature::ZSTD));
-            let sent = known
-                && data.blkid != SPILL_BLKID
-                && bp.checksum_type() == EMBEDDED_DATA
-                && has(feature::EMBED_DATA);
-            return if sent { How::Pointer } else { How::Plain };
+        self.bytes = self.bytes.saturating_add(end.len() as u64);
+        if let Some(out) = self.out {
+            out.to.write_all(&end)?;
+            out.to.flush()?;
         }
-        let split = bp.lsize() > OLD_MAX_BLOCK && !has(feature::LARGE_BLOCKS);
-        let packed = has(feature::COMPRESSED)
-            && !split
-            && bp.byte_order() == ByteOrder::Little
-            && compression != COMPRESS_OFF
-            && !DmuType(bp.object_type()).is_metadata();
-        if packed { How::Packed } else { How::Plain }
+        Ok(self.bytes)
     }
 
-    /// Reads the data of all items as two batches, and writes all records.
-    fn flush(&mut self) -> Result<()> {
-        let items = std::mem::take(&mut self.items);
-        self.bytes = 0;
-        let (mut plain, mut packed) = (Vec::new(), Vec::new());
-        for item in &items {
-            if let Item::Data(data) = item {
-                let (objset, object, blkid) = (self.objset.id(), data.object, data.blkid);
-                let request = (data.bp, Bookmark { objset, object, level: 0, blkid });
-                match self.how(data) {
-                    How::Plain => plain.push(request),
-                    How::Packed => packed.push(request),
-                    How::Pointer => {}
+    /// Writes the records of an item (`do_dump`).
+    pub(super) fn item(&mut self, item: Item, read: Read) -> Result<()> {
+        if let Some(out) = &self.out {
+            out.progress.blocks.fetch_add(1, Relaxed);
+        }
+        let how = how(&item, self.params.features);
+        let data = match item {
+            Item::Object(record, bonus) => {
+                return self.record(&Record::Object(record), Payload::Bytes(&bonus));
+            }
+            Item::FreeObjects { first, count } => return self.free_objects(first, count),
+            Item::Free { object, offset, length } => return self.free(object, offset, length),
+            Item::Data(data) => data,
+        };
+        match (how, read) {
+            (How::Pointer, _) => self.embedded(&data),
+            (_, Read::Plain(block)) => {
+                let block = block.map_err(Error::from)?;
+                if block.order == ByteOrder::Big && !has_no_order(data.kind) {
+                    let why =
+                        format!("object {} was written in big-endian byte order", data.object);
+                    return Err(SendError::Refused(why));
                 }
+                self.plain(&data, Payload::Data(&block.data))
             }
-        }
-        let store = self.objset.store().clone();
-        let mut plain: VecDeque<_> = store.read_many(&plain).into();
-        let mut packed: VecDeque<_> = store.read_many_physical(&packed).into();
-        for item in items {
-            match item {
-                Item::Object(record, bonus) => self.record(&Record::Object(record), &bonus)?,
-                Item::FreeObjects { first, count } => self.free_objects(first, count)?,
-                Item::Free { object, offset, length } => self.free(object, offset, length)?,
-                Item::Data(data) => match self.how(&data) {
-                    How::Pointer => self.embedded(&data)?,
-                    How::Plain => self.plain(&data, take(&mut plain, &data)?)?,
-                    How::Packed => self.packed(&data, take(&mut packed, &data)?)?,
-                },
+            (_, Read::Packed(physical)) => {
+                let physical = physical.map_err(Error::from)?;
+                self.packed(&data, Payload::Data(&physical))
             }
+            (How::Plain, Read::Nothing) => self.plain(&data, Payload::Length(data.bp.lsize())),
+            (How::Packed, Read::Nothing) => self.packed(&data, Payload::Length(data.bp.psize())),
         }
-        Ok(())
     }
 
-    fn plain(&mut self, data: &Data, block: Block) -> Result<()> {
-        if block.order == ByteOrder::Big && !has_no_order(data.kind) {
-            let why = format!("object {} was written in big-endian byte order", data.object);
-            return Err(SendError::Refused(why));
-        }
-        let bytes = block.data.bytes();
+    /// A block that is sent unpacked, in pieces if the receiver may not take it whole.
+    fn plain(&mut self, data: &Data, payload: Payload<'_>) -> Result<()> {
+        let length = payload.len();
         if data.blkid == SPILL_BLKID {
-            let unmodified = data.bp.logical_birth() <= self.from_txg;
+            let unmodified = data.bp.logical_birth() <= self.params.from_txg;
             let record = SpillRecord {
                 object: data.object,
-                length: bytes.len() as u64,
+                length,
                 flags: if unmodified { SPILL_UNMODIFIED } else { 0 },
                 compression: 0,
                 compressed_size: 0,
             };
-            return self.record(&Record::Spill(record), &bytes);
+            return self.record(&Record::Spill(record), payload);
         }
-        let whole =
-            self.features & feature::LARGE_BLOCKS != 0 || bytes.len() as u64 <= OLD_MAX_BLOCK;
-        if whole {
-            return self.record(&Record::Write(write_record(data, false)), &bytes);
+        if self.params.features & feature::LARGE_BLOCKS != 0 || length <= OLD_MAX_BLOCK {
+            return self.record(&Record::Write(write_record(data, false)), payload);
         }
-        let mut offset = data.offset;
-        for part in bytes.chunks(OLD_MAX_BLOCK as usize) {
+        let mut at = 0;
+        while at < length {
+            let part = OLD_MAX_BLOCK.min(length - at);
             let record = WriteRecord {
-                offset,
-                logical_size: part.len() as u64,
+                offset: data.offset.saturating_add(at),
+                logical_size: part,
                 checksum: CHECKSUM_OFF,
                 flags: 0,
                 key: [0; 5],
                 ..write_record(data, false)
             };
-            self.record(&Record::Write(record), part)?;
-            offset = offset.saturating_add(part.len() as u64);
+            let piece = match payload {
+                Payload::Data(block) => block.slice(at as usize, part as usize),
+                _ => None,
+            };
+            let payload = piece.as_ref().map_or(Payload::Length(part), Payload::Data);
+            self.record(&Record::Write(record), payload)?;
+            at += part;
         }
         Ok(())
     }
 
-    fn packed(&mut self, data: &Data, physical: Abd) -> Result<()> {
-        self.record(&Record::Write(write_record(data, true)), &physical.bytes())
+    fn packed(&mut self, data: &Data, payload: Payload<'_>) -> Result<()> {
+        self.record(&Record::Write(write_record(data, true)), payload)
     }
 
+    /// A block that lies in its pointer (`dump_write_embedded`).
     fn embedded(&mut self, data: &Data) -> Result<()> {
-        let decode =
-            |source| Error::Decode { objset: self.objset.id(), object: data.object, source };
+        let decode = |source| Error::Decode { objset: self.objset, object: data.object, source };
         let mut payload = data.bp.embedded_payload().map_err(decode)?;
         let record = EmbeddedRecord {
             object: data.object,
@@ -274,7 +222,7 @@ impl<'a> Queue<'a> {
             psize: data.bp.psize() as u32,
         };
         payload.resize(payload.len().next_multiple_of(8), 0);
-        self.record(&Record::WriteEmbedded(record), &payload)
+        self.record(&Record::WriteEmbedded(record), Payload::Bytes(&payload))
     }
 
     /// A FREE record, or more of the one before (`dump_free`).
@@ -295,20 +243,14 @@ impl<'a> Queue<'a> {
         let length = if end.is_some() { length } else { TO_END };
         let record = Record::Free { object, offset, length };
         if to_end {
-            return self.write(&record, &[]);
+            return self.write(&record, Payload::Nothing);
         }
         self.pending = Some(record);
         Ok(())
     }
 
-    /// A FREEOBJECTS record, or more of the one before (`dump_freeobjects`). Numbers that the meta dnode has no
-    /// room for are not said to be free.
+    /// A FREEOBJECTS record, or more of the one before (`dump_freeobjects`).
     fn free_objects(&mut self, first: u64, count: u64) -> Result<()> {
-        let max = max_objects(&self.objset);
-        if first >= max {
-            return Ok(());
-        }
-        let count = count.min(max - first);
         if let Some(Record::FreeObjects { first: from, count: before }) = &mut self.pending
             && from.checked_add(*before) == Some(first)
         {
@@ -323,29 +265,34 @@ impl<'a> Queue<'a> {
     /// Writes what may have grown.
     fn settle(&mut self) -> Result<()> {
         match self.pending.take() {
-            Some(record) => self.write(&record, &[]),
+            Some(record) => self.write(&record, Payload::Nothing),
             None => Ok(()),
         }
     }
 
     /// Writes a record behind what is pending.
-    fn record(&mut self, record: &Record, payload: &[u8]) -> Result<()> {
+    fn record(&mut self, record: &Record, payload: Payload<'_>) -> Result<()> {
         self.settle()?;
         self.write(record, payload)
     }
 
-    fn write(&mut self, record: &Record, payload: &[u8]) -> Result<()> {
-        self.out.write_all(&self.encoder.record(record)?)?;
-        self.encoder.payload(payload);
-        Ok(self.out.write_all(payload)?)
-    }
-}
-
-/// The next of what was read.
-fn take<T>(read: &mut VecDeque<std::result::Result<T, BlockError>>, data: &Data) -> Result<T> {
-    match read.pop_front() {
-        Some(result) => Ok(result.map_err(Error::from)?),
-        None => Err(SendError::Refused(format!("object {}: a block was not read", data.object))),
+    fn write(&mut self, record: &Record, payload: Payload<'_>) -> Result<()> {
+        let length = (RECORD_SIZE as u64).saturating_add(payload.len());
+        self.bytes = self.bytes.saturating_add(length);
+        let Some(out) = &mut self.out else { return Ok(()) };
+        out.to.write_all(&self.encoder.record(record)?)?;
+        let encoder = &mut self.encoder;
+        let mut put = |bytes: &[u8]| {
+            encoder.payload(bytes);
+            out.to.write_all(bytes)
+        };
+        match payload {
+            Payload::Bytes(bytes) => put(bytes)?,
+            Payload::Data(data) => data.chunks().try_for_each(&mut put)?,
+            Payload::Nothing | Payload::Length(_) => {}
+        }
+        out.progress.bytes.fetch_add(length, Relaxed);
+        Ok(())
     }
 }
 
