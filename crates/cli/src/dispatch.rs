@@ -53,6 +53,12 @@ enum Tool {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// Look at streams of zfs send and change them, as zstream(8)
+    #[command(disable_help_flag = true)]
+    Zstream {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
     /// List files of a dataset without mounting it
     Ls(list::LsArgs),
     /// Write files of a dataset to standard output without mounting it
@@ -84,10 +90,14 @@ pub fn main(argv: Vec<OsString>) -> i32 {
     let args: Vec<OsString> = argv.collect();
     let name = Path::new(&called).file_name().and_then(|n| n.to_str()).unwrap_or("cenote");
     match name {
-        "zpool" | "zfs" | "zdb" | "mount.zfs" => launch(name, &args),
+        "zpool" | "zfs" | "zdb" | "zstream" | "mount.zfs" => launch(name, &args),
+        "zstreamdump" => {
+            let args: Vec<OsString> = std::iter::once("dump".into()).chain(args).collect();
+            launch("zstream", &args)
+        }
         _ => match args.split_first() {
             // The classic tools have their own habits, so clap does not look at their arguments.
-            Some((tool, rest)) if tool == "zpool" || tool == "zfs" || tool == "zdb" => {
+            Some((tool, rest)) if ["zpool", "zfs", "zdb", "zstream"].iter().any(|t| tool == t) => {
                 launch(&tool.to_string_lossy(), rest)
             }
             _ => match parse(&args) {
@@ -156,6 +166,7 @@ pub fn place(tool: &str, args: &[OsString]) -> Where {
         // Tunables that it sets are its own process's.
         "zdb" if cenote_zdb::sets_tunables(args) => Where::Here,
         "zdb" => Where::DaemonIfRunning,
+        "zstream" => Where::Here,
         "mount.zfs" => Where::DaemonIfRunning,
         _ => match parse(args) {
             Ok(Tool::Ls(a)) if a.needs_imported_pool() => Where::DaemonIfRunning,
@@ -182,6 +193,7 @@ pub fn run(tool: &str, args: &[OsString], ctx: &mut Context) -> i32 {
         "zpool" => zpool::run(args, ctx),
         "zfs" => zfs::run(args, ctx),
         "zdb" => zdb(args, ctx),
+        "zstream" => zstream(args, ctx),
         "mount.zfs" => zfs::mount_helper::run(args, ctx),
         _ => run_cenote(args, ctx),
     }
@@ -201,11 +213,24 @@ fn zdb(args: &[OsString], ctx: &mut Context) -> i32 {
     cenote_zdb::run(args, surroundings)
 }
 
+/// `zstream`, which needs no pool.
+fn zstream(args: &[OsString], ctx: &mut Context) -> i32 {
+    // A stream is no text, whatever it is shown on.
+    let out: &mut (dyn Write + Send) =
+        match args.first().is_some_and(|a| a == "dump" || a == "token") {
+            true => &mut ctx.out,
+            false => ctx.out.raw(),
+        };
+    let surroundings = cenote_zstream::Surroundings { out, err: &mut ctx.err, caller: &ctx.caller };
+    cenote_zstream::run(args, surroundings)
+}
+
 fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
     match parse(args) {
         Ok(Tool::Zpool { args }) => zpool::run(&args, ctx),
         Ok(Tool::Zfs { args }) => zfs::run(&args, ctx),
         Ok(Tool::Zdb { args }) => zdb(&args, ctx),
+        Ok(Tool::Zstream { args }) => zstream(&args, ctx),
         Ok(Tool::Ls(args)) => list::ls(&args, ctx),
         Ok(Tool::Cat(args)) => list::cat(&args, ctx),
         Ok(Tool::Cp(args)) => copy::cp(&args, ctx),

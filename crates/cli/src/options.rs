@@ -56,7 +56,8 @@ pub fn parse(args: &[OsString], spec: Spec) -> Result<Parsed, Stop> {
     parse_with_long(args, spec, &[])
 }
 
-/// The same with long options, each with the letter that it is reported as. None takes a value.
+/// The same with long options, each with the letter that it is reported as. It takes a value if the letter
+/// does.
 pub fn parse_with_long(
     args: &[OsString],
     spec: Spec,
@@ -80,9 +81,21 @@ pub fn parse_with_long(
                 }
             }
             lexopt::Arg::Long(name) if long.iter().any(|(known, _)| *known == name) => {
-                let letters = long.iter().filter(|(known, _)| *known == name);
-                let opts = letters.map(|(_, l)| Opt { letter: *l, value: OsString::new() });
-                parsed.options.extend(opts);
+                let letters: Vec<char> =
+                    long.iter().filter(|(known, _)| *known == name).map(|(_, l)| *l).collect();
+                let option = format!("--{name}");
+                for letter in letters {
+                    let value = match find(spec.short, letter) {
+                        Some(true) => match attached_or_next(&mut parser) {
+                            Some(value) => value,
+                            None => {
+                                return usage(format!("missing argument for '{option}' option"));
+                            }
+                        },
+                        _ => OsString::new(),
+                    };
+                    parsed.options.push(Opt { letter, value });
+                }
             }
             lexopt::Arg::Long(name) if spec.refused_long.contains(&name) => {
                 return usage(format!("unsupported option: --{name}"));

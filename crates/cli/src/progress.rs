@@ -2,7 +2,7 @@
 //! socket: what is drawn is collected and goes out through the command's standard error.
 
 use crate::context::Context;
-use cenote_command::output::printable;
+use cenote_command::output::{Output, printable};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use std::fmt::Display;
 use std::io;
@@ -55,15 +55,17 @@ impl Bar {
     }
 
     fn with_form(form: &str, ctx: &Context) -> Option<Bar> {
-        ctx.caller.terminal.err.then(|| {
-            let screen = Screen::new(ctx.caller.terminal.width.unwrap_or(80));
-            let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
-            let bar = ProgressBar::with_draw_target(Some(0), target);
-            if let Ok(style) = ProgressStyle::with_template(form) {
-                bar.set_style(style);
-            }
-            Bar { bar, screen }
-        })
+        ctx.caller.terminal.err.then(|| Bar::on_screen(form, ctx.caller.terminal.width))
+    }
+
+    fn on_screen(form: &str, width: Option<u16>) -> Bar {
+        let screen = Screen::new(width.unwrap_or(80));
+        let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
+        let bar = ProgressBar::with_draw_target(Some(0), target);
+        if let Ok(style) = ProgressStyle::with_template(form) {
+            bar.set_style(style);
+        }
+        Bar { bar, screen }
     }
 
     /// There are so many bytes more to do.
@@ -103,6 +105,33 @@ impl Bar {
     }
 }
 
+/// A bar of bytes for a thread that has standard error to itself.
+pub struct Drawn(Bar);
+
+impl Drawn {
+    /// A bar on a terminal of so many columns, of so many bytes in all.
+    pub fn new(width: Option<u16>, total: u64) -> Drawn {
+        let bar = Bar::on_screen(FORM, width);
+        bar.expect(total);
+        Drawn(bar)
+    }
+
+    /// So many bytes are done. What is more than there should be lets the bar grow.
+    pub fn draw(&self, done: u64, err: &mut Output) {
+        let Drawn(Bar { bar, screen }) = self;
+        bar.set_length(bar.length().unwrap_or(0).max(done));
+        bar.set_position(done);
+        screen.send(err);
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self, err: &mut Output) {
+        let Drawn(Bar { bar, screen }) = self;
+        bar.finish_and_clear();
+        screen.send(err);
+    }
+}
+
 /// A terminal for the bar that collects what is drawn, to be sent to the user's own terminal,
 /// which may be at the other end of a socket.
 #[derive(Clone, Debug)]
@@ -122,10 +151,14 @@ impl Screen {
 
     /// Sends what has been drawn. A user who has gone away cancels the command by other means.
     fn show(&self, ctx: &mut Context) {
+        self.send(&mut ctx.err);
+    }
+
+    fn send(&self, err: &mut Output) {
         let text = std::mem::take(&mut *self.text.lock().unwrap_or_else(PoisonError::into_inner));
         if !text.is_empty() {
             // Names in it were made printable before.
-            let err = ctx.err.raw();
+            let err = err.raw();
             let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
         }
     }

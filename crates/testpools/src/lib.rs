@@ -11,12 +11,14 @@
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)]
 
 mod deadline;
+mod dumps;
 mod judge;
 mod space_said;
 mod streams;
 mod writer;
 
 pub use deadline::{output, wait};
+pub use dumps::dumps;
 pub use judge::{judge, try_judge, try_judge_space, try_zdb, zdb, zdb_command, zdb_output};
 pub use space_said::{LogSaid, MetaslabSaid, SpaceSaid};
 pub use streams::streams;

@@ -75,8 +75,10 @@ pub struct Sent {
     pub snap_holds: Option<Vec<(String, NvList)>>,
 }
 
-/// Whether a record is the one behind the last stream.
+/// Whether a record is the one behind the last stream. `zstream` gives it a checksum of its own where it writes a
+/// package anew.
 pub fn is_end(record: &[u8; RECORD_SIZE]) -> bool {
+    let (record, _) = record.split_at(super::CHECKSUM_AT);
     let (kind, rest) = record.split_at(8);
     let (little, big) = ([5, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 5, 0, 0, 0, 0]);
     (kind == little || kind == big) && rest.iter().all(|byte| *byte == 0)
