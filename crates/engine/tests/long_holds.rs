@@ -113,7 +113,7 @@ fn holds_and_destroying_exclude_each_other() {
     let rig = Rig::new(128 << 20);
     let engine = rig.create("a", 12);
     let changes = Changes::new(engine.clone(), Arc::new(FileSystems), None);
-    for round in 0..8 {
+    for round in 0..4 {
         let name = format!("tank@{round}");
         changes.snapshot(&NewSnapshot { names: vec![name.clone()], props: vec![] }).unwrap();
         let snapshot = find(&engine, &name);

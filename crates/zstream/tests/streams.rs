@@ -14,6 +14,7 @@ use cenote_zstream::dump::{self, Shown};
 use cenote_zstream::{Surroundings, blocks, redup};
 use proptest::prelude::*;
 use std::fs::File;
+use std::sync::LazyLock;
 
 /// What a command writes; its error is its last line of standard error.
 fn output(
@@ -258,6 +259,9 @@ fn tokens_are_shown() {
     assert!(done.unwrap_err().starts_with("Unable to parse resume token: "));
 }
 
+/// A small stream.
+static SMALL: LazyLock<Vec<u8>> = LazyLock::new(|| streams().remove("branch-from-leaf").unwrap());
+
 fn try_everything(stream: &[u8]) {
     let shown = Shown { checksums: true, contents: true, ..RECORDS };
     let _ = dump(stream, shown);
@@ -281,7 +285,7 @@ proptest! {
         bytes[..24].copy_from_slice(&words(0, &[0x2_f5ba_cbac, 1])[..24]);
         bytes[312] %= 11;
         try_everything(&bytes);
-        let mut stream = streams().remove("branch-from-leaf").unwrap();
+        let mut stream = SMALL.clone();
         for (at, value) in flips {
             let at = at % stream.len();
             stream[at] = value;
