@@ -8,14 +8,14 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`walk`] | finds what is to be sent |
-//! | [`pipeline`] | the threads: walking, reading and writing overlap |
-//! | [`emit`] | makes records of it |
-//! | [`estimate`] | how long a stream will be |
+//! | `walk` | finds what is to be sent |
+//! | `pipeline` | the threads: walking, reading and writing overlap |
+//! | `emit` | makes records of it |
+//! | `estimate` | how long a stream will be |
 //! | [`package`] | which streams a package has, and what its head says |
 //!
 //! Invariants:
-//! - What is in memory is bounded, whatever the snapshot holds ([`pipeline`]).
+//! - What is in memory is bounded, whatever the snapshot holds (`pipeline`).
 //! - The same snapshot gives the same bytes, which are those of OpenZFS.
 //! - A block that cannot be read ends the stream, without an END record: no receiver takes it for whole.
 

@@ -2,11 +2,11 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`one`] | one stream, with properties and holds if they are asked for (`zfs_send_one`) |
-//! | [`many`] | packages of streams: `-R` and `-I` (`zfs_send`) |
-//! | [`resume`] | a stream that goes on: `-t` (`zfs_send_resume`) |
-//! | [`stream`] | the snapshot is held, the stream is written, progress is told |
-//! | [`report`] | what `-v` and `-P` say |
+//! | `one` | one stream, with properties and holds if they are asked for (`zfs_send_one`) |
+//! | `many` | packages of streams: `-R` and `-I` (`zfs_send`) |
+//! | `resume` | a stream that goes on: `-t` (`zfs_send_resume`) |
+//! | `stream` | the snapshot is held, the stream is written, progress is told |
+//! | `report` | what `-v` and `-P` say |
 
 mod many;
 mod one;

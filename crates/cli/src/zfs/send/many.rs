@@ -49,7 +49,7 @@ pub(super) fn run(
         list = Some(gathered.map_err(|e| failure(name, e))?);
     }
     let plan = dsl.plan(&node.dataset, list.as_ref(), wanted, &mut |line| ctx.complain(line));
-    let plan = plan.map_err(|e| failure(name, e.into()))?;
+    let plan = plan.map_err(|e| failure(name, e))?;
     let size = estimates(imported, &plan, &flags, ctx)?;
     if !plan.reached {
         return Ok(1);
