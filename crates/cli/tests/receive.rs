@@ -158,12 +158,14 @@ fn packages_bring_their_datasets_and_properties() {
     r.tank.zfs("inherit -S compression tank/all/leaf");
     assert_eq!(value("compression", "tank/all/leaf"), "gzip\treceived\tgzip\n");
     r.tank.zfs("inherit compression tank/all/leaf");
-    assert_eq!(value("compression", "tank/all/leaf"), "off\tdefault\tgzip\n");
+    assert_eq!(value("compression", "tank/all/leaf"), "on\tdefault\tgzip\n");
     let received = r.tank.zfs("get -rHo name -s received recordsize tank/all");
     assert_eq!(received, "tank/all\ntank/all/leaf/tip\n");
 
-    // The same again is passed over; what is new goes on it.
-    r.take("receive tank/all", "R-s3");
+    // What is there already is passed over; what is new goes on it.
+    assert!(r.refused("receive tank/all", &r.streams["R-s3"]).contains("must specify -F"));
+    let said = r.take("receive -v tank/all", "Inc-s1-s3");
+    assert_eq!(said.matches("already exists; ignoring").count(), 2, "{said}");
     let said = r.take("receive -v tank/a@s1", "full-s1");
     assert!(said.contains("full stream"), "{said}");
     r.take("receive tank/a", "Inc-s1-s3");
