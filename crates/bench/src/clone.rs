@@ -160,7 +160,8 @@ fn their_rows(args: &CloneArgs, job: &Job, livelists: bool) -> anyhow::Result<Ve
 /// A pool with an object, and a snapshot of it.
 struct Bench {
     image: PathBuf,
-    engine: Arc<Engine>,
+    /// `None` only while the pool is exported.
+    open: Option<Arc<Engine>>,
     object: u64,
     blocks: u64,
     noise: Noise,
@@ -189,23 +190,28 @@ impl Bench {
         }
         engine.sync()?;
         let blocks = (mib << 20) / BLOCK;
-        let mut bench = Bench { image, engine, object, blocks, noise, block, origin: 0 };
+        let open = Some(engine);
+        let mut bench = Bench { image, open, object, blocks, noise, block, origin: 0 };
         bench.origin = bench.snapshot("origin")?;
         Ok(bench)
     }
 
+    fn engine(&self) -> anyhow::Result<&Arc<Engine>> {
+        self.open.as_ref().context("the pool is exported")
+    }
+
     fn snapshot(&self, name: &str) -> anyhow::Result<u64> {
-        let (head, name) = (self.engine.pool().dsl().root()?.ds_obj, name.to_string());
-        Ok(self.engine.sync_task(move |c| snapshot::snapshot(&mut c.tx, head, &name))?)
+        let (head, name) = (self.engine()?.pool().dsl().root()?.ds_obj, name.to_string());
+        Ok(self.engine()?.sync_task(move |c| snapshot::snapshot(&mut c.tx, head, &name))?)
     }
 
     /// A clone of the snapshot.
     fn clone_it(&self) -> anyhow::Result<Arc<LiveObjectSet>> {
-        let (root, origin) = (self.engine.pool().dsl().root()?.dir_obj, self.origin);
+        let (root, origin) = (self.engine()?.pool().dsl().root()?.dir_obj, self.origin);
         let new = self
-            .engine
+            .engine()?
             .sync_task(move |c| dataset::create(&mut c.tx, root, "clone", &[], Some(origin)))?;
-        Ok(self.engine.live(new.ds_obj)?)
+        Ok(self.engine()?.live(new.ds_obj)?)
     }
 
     fn overwrite(&mut self, set: &LiveObjectSet, sparse: bool, count: u64) -> anyhow::Result<()> {
@@ -218,33 +224,39 @@ impl Bench {
             let data = self.block.get(..BLOCK as usize).context("a block too short")?;
             write(set, self.object, at * BLOCK, data)?;
         }
-        Ok(self.engine.sync()?)
+        Ok(self.engine()?.sync()?)
     }
 
     /// Exports and imports, so that nothing is cached.
     fn again(&mut self) -> anyhow::Result<()> {
-        self.engine.export(false)?;
+        let engine = self.open.take().context("the pool is exported")?;
+        engine.export(false)?;
+        drop(engine);
         let dir = self.image.parent().context("no directory")?.to_path_buf();
         let found = discover(&[dir]);
         let pool = found.first().context("the pool is gone")?;
         let import = ImportOptions { force: true, ..ImportOptions::default() };
-        self.engine = Engine::import(pool, &import, options())?;
-        Ok(self.engine.sync()?)
+        let engine = Engine::import(pool, &import, options())?;
+        engine.sync()?;
+        self.open = Some(engine);
+        Ok(())
     }
 
     fn reads(&self) -> u64 {
-        let pool = self.engine.pool();
+        let Some(engine) = &self.open else { return 0 };
+        let pool = engine.pool();
         pool.store().vdevs().leaves().iter().map(|leaf| leaf.io_stats().0).sum()
     }
 
     fn freeing(&self) -> bool {
-        self.engine.pool().get("freeing").is_some_and(|v| v.exact != "0")
+        let freeing = self.open.as_ref().and_then(|engine| engine.pool().get("freeing"));
+        freeing.is_some_and(|v| v.exact != "0")
     }
 
     /// What it takes to destroy what a row made.
     fn destroy(&mut self, pattern: &str, count: u64) -> anyhow::Result<(f64, u64, u64)> {
         self.again()?;
-        let pool = self.engine.pool();
+        let pool = self.engine()?.pool();
         let found = pool.dsl().find(&format!("{}/clone", pool.name()))?;
         let snapshots: Vec<u64> = match pattern {
             "snapshots" => {
@@ -255,7 +267,7 @@ impl Bench {
         };
         ensure!(snapshots.len() as u64 == count || found.is_some(), "nothing to destroy");
         let (reads, txg, begun) = (self.reads(), pool.uberblock().txg, Instant::now());
-        self.engine.sync_task(move |c| {
+        self.engine()?.sync_task(move |c| {
             for snapshot in snapshots {
                 destroy::destroy_snapshot(&mut c.tx, snapshot, false)?;
             }
@@ -265,15 +277,15 @@ impl Bench {
             }
         })?;
         while self.freeing() {
-            self.engine.sync()?;
+            self.engine()?.sync()?;
         }
         let seconds = begun.elapsed().as_secs_f64();
-        Ok((seconds, self.reads() - reads, self.engine.pool().uberblock().txg - txg))
+        Ok((seconds, self.reads() - reads, self.engine()?.pool().uberblock().txg - txg))
     }
 
     /// Exports the pool and has OpenZFS's `zdb` judge it.
     fn end(self) -> anyhow::Result<()> {
-        self.engine.export(false)?;
+        self.engine()?.export(false)?;
         let dir = self.image.parent().context("no directory")?;
         let judged = crate::spacemap::check(dir);
         fs::remove_file(&self.image)?;
@@ -293,7 +305,7 @@ fn our_rows(args: &CloneArgs, job: &Job) -> anyhow::Result<Vec<Row>> {
     for (pattern, count) in &job.patterns {
         if pattern == "snapshots" {
             for i in 0..*count {
-                let set = bench.engine.live(bench.engine.pool().dsl().root()?.ds_obj)?;
+                let set = bench.engine()?.live(bench.engine()?.pool().dsl().root()?.ds_obj)?;
                 bench.overwrite(&set, true, 10)?;
                 bench.snapshot(&format!("s{i}"))?;
             }
