@@ -203,3 +203,58 @@ fn a_mounted_file_system_is_rolled_back() {
     fs::write(tank.path("tank/a/after"), "x").unwrap();
     tank.finish();
 }
+
+#[test]
+fn snapshots_are_taken_in_the_control_directory() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create tank/a");
+    fs::write(tank.path("tank/a/file"), "one").unwrap();
+    let at = |name: &str| tank.path("tank/a/.zfs/snapshot").join(name);
+    let refused = |done: std::io::Result<()>| done.unwrap_err().raw_os_error().unwrap();
+    // Off by default.
+    assert_eq!(refused(fs::create_dir(at("one"))), 13);
+    tank.session.run("tunables set zfs_admin_snapshot=1").ok();
+    fs::create_dir(at("one")).unwrap();
+    assert_eq!(fs::read_to_string(at("one/file")).unwrap(), "one");
+    assert_eq!(refused(fs::create_dir(at("one"))), 17);
+    assert_eq!(refused(fs::create_dir(at("no@name"))), 84);
+    fs::write(tank.path("tank/a/file"), "two").unwrap();
+    fs::create_dir(at("two")).unwrap();
+    assert_eq!(tank.zfs("list -Ho name -t snapshot"), "tank/a@one\ntank/a@two\n");
+    fs::rename(at("one"), at("first")).unwrap();
+    assert_eq!(fs::read_to_string(at("first/file")).unwrap(), "one");
+    assert!(!at("one").exists() && at("two/file").exists());
+    assert_eq!(refused(fs::rename(at("first"), at("two"))), 17);
+    assert_eq!(refused(fs::rename(at("first"), tank.path("tank/a/out"))), 18);
+    let listed = || {
+        let names = fs::read_dir(at("")).unwrap().map(|e| e.unwrap().file_name());
+        let mut names: Vec<_> = names.map(|n| n.into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(listed(), ["first", "two"]);
+    // One that is in use, held or cloned stays.
+    let open = fs::File::open(at("two/file")).unwrap();
+    assert_eq!(refused(fs::remove_dir(at("two"))), 16);
+    drop(open);
+    tank.zfs("hold keep tank/a@two");
+    assert_eq!(refused(fs::remove_dir(at("two"))), 16);
+    tank.zfs("release keep tank/a@two");
+    tank.zfs("clone tank/a@first tank/c");
+    assert_eq!(refused(fs::remove_dir(at("first"))), 17);
+    fs::remove_dir(at("two")).unwrap();
+    assert!(!at("two").exists() && at("first/file").exists());
+    assert_eq!(listed(), ["first"]);
+    assert_eq!(refused(fs::remove_dir(at("two"))), 2);
+    // The name can be used again.
+    fs::create_dir(at("two")).unwrap();
+    assert_eq!(fs::read_to_string(at("two/file")).unwrap(), "two");
+    tank.zfs("destroy tank/a@two");
+    assert_eq!(listed(), ["first"]);
+    tank.session.run("tunables reset zfs_admin_snapshot").ok();
+    assert_eq!(refused(fs::remove_dir(at("first"))), 13);
+    tank.finish();
+}

@@ -11,6 +11,8 @@ pub use cenote_store::tunable::{ANY, Counts, Refused, SOME, SWITCH, Tunable, Uni
 pub(crate) use cenote_store::tunables::physical_memory;
 
 declare_tunables! {
+    ADMIN_SNAPSHOT "zfs_admin_snapshot" Now Switch 0 SWITCH,
+        "Whether directories that are made, removed or renamed in .zfs/snapshot are snapshots that are";
     ASYNC_BLOCK_MAX_BLOCKS "zfs_async_block_max_blocks" Now Count 100_000 SOME,
         "Most blocks of destroyed datasets that are freed in one transaction group";
     DELAY_MIN_DIRTY_PERCENT "zfs_delay_min_dirty_percent" Now Percent 60 (0, 100),

@@ -120,7 +120,7 @@ pub(crate) struct Table {
     /// Slots from 1 on, of grafts and made directories.
     slots: Vec<Slot>,
     /// Slots of snapshots.
-    of_snapshots: BTreeMap<u16, Slot>,
+    pub(crate) of_snapshots: BTreeMap<u16, Slot>,
     /// Slots of snapshots by the slot of their file system and their name.
     pub(crate) snapshots: HashMap<(u16, String), u16>,
     /// Snapshots, named like that, that nothing leads to for the moment.

@@ -75,7 +75,7 @@ pub use rewrite::{RewriteRange, file_system_of, is_control_directory, rewrite};
 pub use rustix::mount::MountFlags;
 pub use session::is_request;
 pub use syncer::{SyncHook, SyncPolicy};
-pub use tree::{SnapDir, SnapshotEntry, Snapshots};
+pub use tree::{SnapDir, SnapshotChange, SnapshotEntry, Snapshots};
 pub use watcher::Watcher;
 
 use attach::Allowed;

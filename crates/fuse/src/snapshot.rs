@@ -80,13 +80,33 @@ impl Tree {
 
     /// Forgets what was known of a snapshot's name, and makes the kernel forget it.
     pub(crate) fn snapshot_changed(&self, branch: &Arc<Branch>, name: &str) {
+        self.forget_snapshot(branch, name);
+        self.announce(Node::Snapshots(branch.clone()).ino(), name.as_bytes());
+    }
+
+    /// A snapshot has another name: it keeps its slot, by which the kernel goes on knowing it, and what is open
+    /// in it.
+    pub(crate) fn renamed_snapshot(&self, branch: &Arc<Branch>, from: &str, to: &str) {
+        self.forget_snapshot(branch, to);
+        let mut table = self.table_mut();
+        let key = |name: &str| (branch.slot, name.to_owned());
+        table.closed.remove(&key(from));
+        let Some(slot) = table.snapshots.remove(&key(from)) else { return };
+        if let Some(Slot::Snapshot(snapshot)) = table.of_snapshots.get_mut(&slot) {
+            let renamed =
+                Snapshot { branch: branch.clone(), name: to.to_owned(), fs: snapshot.fs.clone() };
+            *snapshot = Arc::new(renamed);
+            table.snapshots.insert(key(to), slot);
+        }
+    }
+
+    /// Forgets what was known of a snapshot's name; the kernel learns of it in another way.
+    pub(crate) fn forget_snapshot(&self, branch: &Arc<Branch>, name: &str) {
         let mut table = self.table_mut();
         let key = (branch.slot, name.to_owned());
         if let Some(slot) = table.snapshots.get(&key).copied() {
             table.forget(&HashSet::from([slot]));
         }
         table.closed.remove(&key);
-        drop(table);
-        self.announce(Node::Snapshots(branch.clone()).ino(), name.as_bytes());
     }
 }

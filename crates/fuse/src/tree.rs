@@ -23,6 +23,7 @@ use crate::session::{FileAttr, INodeNo, Notifier};
 use crate::snapshot::Snapshot;
 use cenote_zpl::{Attr, CaseSensitivity, Error, FileSystem, Time};
 use rustix::fs::FileType;
+use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 /// The kernel's number of the root directory.
@@ -58,6 +59,17 @@ pub struct SnapshotEntry {
     pub created: i64,
 }
 
+/// A change of the snapshots of a file system, by names after the `@`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnapshotChange<'a> {
+    /// One is taken.
+    Take(&'a str),
+    /// One goes, to which nothing leads any more in this mount.
+    Destroy(&'a str),
+    /// The first gets the second name.
+    Rename(&'a str, &'a str),
+}
+
 /// The snapshots of a file system.
 pub trait Snapshots: Send + Sync {
     /// All snapshots, in order of creation.
@@ -66,6 +78,17 @@ pub trait Snapshots: Send + Sync {
     fn open(&self, name: &str) -> Result<Arc<FileSystem>, Error>;
     /// The txg of the newest snapshot, which shares what was born in it or before; 0 if there is none.
     fn newest(&self) -> u64;
+    /// Whether snapshots are taken, destroyed and renamed in `.zfs/snapshot` (`zfs_admin_snapshot`).
+    fn are_administered(&self) -> bool {
+        false
+    }
+    /// Makes a change, and waits for it. To be told to nobody else's mount.
+    ///
+    /// # Errors
+    /// Those of the system calls `mkdir`, `rmdir` and `rename`, by number.
+    fn change(&self, _change: SnapshotChange<'_>) -> io::Result<()> {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
 }
 
 /// What an inode number stands for.

@@ -1,10 +1,15 @@
 //! What a mount asks the pool while it is used: space, snapshots, and to be on disk.
 
 use crate::pools::Opened;
+use cenote::contents::Files;
 use cenote_dsl::Dataset;
 use cenote_engine::EngineError;
-use cenote_fuse::{SnapshotEntry, Snapshots, Space, SpaceHook, SyncHook};
+use cenote_engine::change::{ChangeError, Changes, NewSnapshot};
+use cenote_engine::tunables::ADMIN_SNAPSHOT;
+use cenote_fuse::{SnapshotChange, SnapshotEntry, Snapshots, Space, SpaceHook, SyncHook};
 use cenote_zpl::FileSystem;
+use rustix::io::Errno;
+use std::io;
 use std::sync::Arc;
 
 /// Figures for `statfs`, as they are when it is called.
@@ -81,5 +86,49 @@ impl Snapshots for OfDataset {
         let snapshot = pool.dsl().find(&format!("{}@{name}", head.name))?.ok_or_else(missing)?;
         let settings = cenote::contents::whole(&pool, &snapshot)?;
         FileSystem::open_as(pool.dsl().open_objset(&snapshot)?, settings)
+    }
+
+    fn are_administered(&self) -> bool {
+        ADMIN_SNAPSHOT.is_on()
+    }
+
+    fn change(&self, change: SnapshotChange<'_>) -> io::Result<()> {
+        let engine = self.pool.engine().ok_or(Errno::ROFS)?.clone();
+        let head = engine.pool().dsl().by_object(self.id).map_err(|_| Errno::IO)?;
+        let head = head.ok_or(Errno::NOENT)?.name;
+        let changes = Changes::new(engine, Arc::new(Files), None);
+        let full = |short: &str| format!("{head}@{short}");
+        let done = match change {
+            SnapshotChange::Take(short) => {
+                let names = vec![full(short)];
+                changes.snapshot(&NewSnapshot { names, props: Vec::new() }).map_err(|(_, e)| e)
+            }
+            SnapshotChange::Destroy(short) => {
+                let gone = changes.destroy_snapshots(&[full(short)], false);
+                gone.map_err(|refused| {
+                    refused.into_iter().next().map_or(ChangeError::Busy, |r| r.1)
+                })
+            }
+            SnapshotChange::Rename(from, to) => {
+                changes.rename_snapshot(&full(from), to, false).map_err(|(_, e)| e)
+            }
+        };
+        Ok(done.map_err(|e| number(&e))?)
+    }
+}
+
+/// What a system call says of a change that was refused.
+fn number(e: &ChangeError) -> Errno {
+    match e {
+        ChangeError::Exists | ChangeError::Cloned => Errno::EXIST,
+        ChangeError::NotFound => Errno::NOENT,
+        ChangeError::Busy | ChangeError::Held(_) => Errno::BUSY,
+        ChangeError::NoSpace => Errno::NOSPC,
+        ChangeError::TooLong => Errno::NAMETOOLONG,
+        ChangeError::Name(_) => Errno::ILSEQ,
+        ChangeError::ReadOnly | ChangeError::ReadOnlyDataset => Errno::ROFS,
+        ChangeError::Unsupported(_) => Errno::OPNOTSUPP,
+        ChangeError::Io(_) | ChangeError::Suspended => Errno::IO,
+        _ => Errno::INVAL,
     }
 }

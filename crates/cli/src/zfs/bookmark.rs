@@ -9,7 +9,7 @@ use cenote_engine::change::ChangeError;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-const SPEC: Spec = Spec { short: "", refused: "r", refused_long: &[] };
+const SPEC: Spec = Spec { short: "", refused: "", refused_long: &[] };
 
 /// Runs `zfs bookmark`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {

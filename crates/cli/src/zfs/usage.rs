@@ -61,7 +61,7 @@ pub const HOLD: &str = "\thold [-r] <tag> <snapshot> ...\n";
 pub const HOLDS: &str = "\tholds [-rHp] <snapshot> ...\n";
 pub const RELEASE: &str = "\trelease [-r] <tag> <snapshot> ...\n";
 pub const DIFF: &str = "\tdiff [-FHth] <snapshot> [snapshot|filesystem]\n";
-pub const BOOKMARK: &str = "\tbookmark [-r] <snapshot|bookmark> <newbookmark>\n";
+pub const BOOKMARK: &str = "\tbookmark <snapshot|bookmark> <newbookmark>\n";
 pub const PROGRAM: &str = "\tprogram [-jn] [-t <instruction limit>] [-m <memory limit (b)>]\n\
     \t    <pool> <program file> [lua args...]\n";
 pub const LOAD_KEY: &str = "\tload-key [-rn] [-L <keylocation>] <-a | filesystem|volume>\n";

@@ -127,6 +127,9 @@ impl Server {
         wanted: Wanted,
     ) -> Result<(Node, Entry), Errno> {
         let dir = self.tree.node(parent).map_err(|e| errno(&e))?;
+        if let (Node::Snapshots(branch), Some(name), NodeKind::Dir) = (&dir, name, &wanted.kind) {
+            return self.take_snapshot(who, &dir, branch, name);
+        }
         let target = self.changeable(&dir)?;
         let Wanted { kind, modes: Modes { mode, umask } } = wanted;
         let keep_setgid = kind == NodeKind::Dir
@@ -236,12 +239,17 @@ impl Server {
     /// `unlink`, `rmdir`.
     pub(super) fn reply_remove(
         &self,
+        who: Caller,
         parent: INodeNo,
         name: &OsStr,
         directory: bool,
         reply: ReplyEmpty,
     ) {
         let removed = self.tree.node(parent).map_err(|e| errno(&e)).and_then(|dir| {
+            if let (Node::Snapshots(branch), true) = (&dir, directory) {
+                self.destroy_snapshot(who, branch, name)?;
+                return Ok(dir);
+            }
             let target = self.changeable(&dir)?;
             self.removable(&dir, &target, name)?;
             let in_use = |object| self.tree.inodes.knows(target.other(object).ino());
@@ -270,6 +278,7 @@ impl Server {
 
     pub(super) fn reply_rename(
         &self,
+        who: Caller,
         (parent, name): (INodeNo, &OsStr),
         (new_parent, new_name): (INodeNo, &OsStr),
         flags: rustix::fs::RenameFlags,
@@ -278,6 +287,10 @@ impl Server {
         let node = |ino| self.tree.node(ino).map_err(|e| errno(&e));
         let renamed = node(parent).and_then(|dir| {
             let new_dir = node(new_parent)?;
+            if matches!(&dir, Node::Snapshots(_)) {
+                self.rename_snapshot(who, (&dir, name), (&new_dir, new_name), flags)?;
+                return Ok(dir);
+            }
             self.rename((&dir, name), (&new_dir, new_name), flags)?;
             Ok(dir)
         });

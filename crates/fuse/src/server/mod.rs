@@ -12,14 +12,15 @@
 //! | `attr` | `stat`, extended attributes, flags |
 //! | `data` | open files and their contents |
 //! | `rewrite` | files written anew as they are |
+//! | `snapshots` | snapshots taken, destroyed and renamed in `.zfs/snapshot` |
 //! | `space` | `statfs` |
 //! | `direct` | new files that are only written to, past the kernel's pages |
 //! | `aside` | what has to wait for the kernel |
 //! | `handles` | what is open |
 //! | `reply` | what the kernel may keep of an answer, and for how long |
 //!
-//! The kernel checks permissions. What is checked here is that what is to be changed can be: it is no
-//! snapshot or control directory, its file system is not `readonly`, nothing is mounted there.
+//! The kernel checks permissions. What is checked here is that what is to be changed can be: it is in no
+//! snapshot or control directory (but for snapshots themselves), its file system is not `readonly`, nothing is mounted there.
 
 mod aside;
 mod attr;
@@ -30,6 +31,7 @@ mod handles;
 mod list;
 mod reply;
 mod rewrite;
+mod snapshots;
 mod space;
 
 use crate::MountSpec;
@@ -228,22 +230,23 @@ impl Filesystem for Server {
         self.reply_link(ino, parent, name, reply);
     }
 
-    fn unlink(&self, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.reply_remove(parent, name, false, reply);
+    fn unlink(&self, who: Caller, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.reply_remove(who, parent, name, false, reply);
     }
 
-    fn rmdir(&self, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.reply_remove(parent, name, true, reply);
+    fn rmdir(&self, who: Caller, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.reply_remove(who, parent, name, true, reply);
     }
 
     fn rename(
         &self,
+        who: Caller,
         from: (INodeNo, &OsStr),
         to: (INodeNo, &OsStr),
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.reply_rename(from, to, flags, reply);
+        self.reply_rename(who, from, to, flags, reply);
     }
 
     fn open(&self, _who: Caller, ino: INodeNo, flags: OFlags, reply: ReplyOpen) {

@@ -83,10 +83,11 @@ pub(crate) trait Filesystem: Send + Sync + 'static {
             _who: Caller, _parent: INodeNo, _name: &OsStr, _modes: Modes, _rdev: u32; ReplyEntry
         );
         fn mkdir(_who: Caller, _parent: INodeNo, _name: &OsStr, _modes: Modes; ReplyEntry);
-        fn unlink(_parent: INodeNo, _name: &OsStr; ReplyEmpty);
-        fn rmdir(_parent: INodeNo, _name: &OsStr; ReplyEmpty);
+        fn unlink(_who: Caller, _parent: INodeNo, _name: &OsStr; ReplyEmpty);
+        fn rmdir(_who: Caller, _parent: INodeNo, _name: &OsStr; ReplyEmpty);
         fn rename(
-            _from: (INodeNo, &OsStr), _to: (INodeNo, &OsStr), _flags: RenameFlags; ReplyEmpty
+            _who: Caller, _from: (INodeNo, &OsStr), _to: (INodeNo, &OsStr), _flags: RenameFlags;
+            ReplyEmpty
         );
         fn link(_ino: INodeNo, _parent: INodeNo, _name: &OsStr; ReplyEntry);
         fn create(
@@ -147,10 +148,10 @@ pub(super) fn serve<F: Filesystem>(
             fs.mknod(who, ino, name, modes, rdev, ReplyEntry(reply));
         }
         Operation::MkDir { name, modes } => fs.mkdir(who, ino, name, modes, ReplyEntry(reply)),
-        Operation::Unlink(name) => fs.unlink(ino, name, ReplyEmpty(reply)),
-        Operation::RmDir(name) => fs.rmdir(ino, name, ReplyEmpty(reply)),
+        Operation::Unlink(name) => fs.unlink(who, ino, name, ReplyEmpty(reply)),
+        Operation::RmDir(name) => fs.rmdir(who, ino, name, ReplyEmpty(reply)),
         Operation::Rename { name, to, flags } => {
-            fs.rename((ino, name), to, flags, ReplyEmpty(reply));
+            fs.rename(who, (ino, name), to, flags, ReplyEmpty(reply));
         }
         Operation::Link { ino: old, name } => fs.link(old, ino, name, ReplyEntry(reply)),
         Operation::Open(flags) => fs.open(who, ino, flags, ReplyOpen(reply)),
