@@ -226,3 +226,22 @@ fn permissions_are_shown_and_not_changed() {
     );
     tank.finish();
 }
+
+#[test]
+fn tunables_say_what_new_devices_and_names_may_be() {
+    let s = Session::new();
+    fs::File::create(s.path("disk")).unwrap().set_len(128 << 20).unwrap();
+    let disk = s.path("disk").display().to_string();
+    let root = "-O canmount=off -O mountpoint=none";
+    // What is set in a daemon without pools counts as long as it runs.
+    s.run("tunables set vdev_file_physical_ashift=12 zfs_max_dataset_nesting=2").ok();
+    s.run(&format!("zpool create {root} tank {disk}")).ok();
+    assert_eq!(s.run(&format!("zpool get -Ho value ashift tank {disk}")).ok(), "12\n");
+    s.run("zfs create tank/a").ok();
+    let why = s.run("zfs create tank/a/b").fails(1);
+    assert!(why.ends_with("maximum name nesting depth exceeded"), "{why}");
+    s.run("tunables reset zfs_max_dataset_nesting vdev_file_physical_ashift").ok();
+    s.run("zfs create tank/a/b").ok();
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(s.dir.path(), "tank");
+}

@@ -11,6 +11,10 @@ pub use cenote_store::tunable::{ANY, Counts, Refused, SOME, SWITCH, Tunable, Uni
 pub(crate) use cenote_store::tunables::physical_memory;
 
 declare_tunables! {
+    FILE_LOGICAL_ASHIFT "vdev_file_logical_ashift" Now Log2 9 (9, 16),
+        "Logical sector size that files have when they become devices of a pool";
+    FILE_PHYSICAL_ASHIFT "vdev_file_physical_ashift" Now Log2 9 (9, 16),
+        "Physical sector size that files have when they become devices of a pool";
     ADMIN_SNAPSHOT "zfs_admin_snapshot" Now Switch 0 SWITCH,
         "Whether directories that are made, removed or renamed in .zfs/snapshot are snapshots that are";
     ASYNC_BLOCK_MAX_BLOCKS "zfs_async_block_max_blocks" Now Count 100_000 SOME,
@@ -33,6 +37,8 @@ declare_tunables! {
         "Least bytes of a write whose block is written for good when it is committed, without log vdevs";
     KEEP_LOGS_AT_EXPORT "zfs_keep_log_spacemaps_at_export" Now Switch 0 SWITCH,
         "Whether log space maps are kept at export rather than flushed";
+    MAX_DATASET_NESTING "zfs_max_dataset_nesting" Now Count 50 (1, 255),
+        "Levels that names of new datasets may have";
     MAX_LOG_WALKING "zfs_max_log_walking" Now Count 5 SOME,
         "Newest log space maps that tell how fast the log grows";
     MAX_LOGSM_SUMMARY_LENGTH "zfs_max_logsm_summary_length" Now Count 1000 SOME,

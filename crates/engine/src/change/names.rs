@@ -1,10 +1,8 @@
 //! What names of datasets may be: the checks that are made before a name is looked up or given.
 
 use super::ChangeError;
+use crate::tunables;
 use cenote_dsl::dir::MAX_NAME;
-
-/// Levels below the pool's root that names may have (`zfs_max_dataset_nesting`).
-const MAX_NESTING: usize = 50;
 
 /// Which names are expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +77,7 @@ pub fn check_new(name: &str, expected: Expected) -> Result<(), ChangeError> {
         return Err(ChangeError::Name(why));
     }
     let depth = name.split(['@', '#']).next().unwrap_or_default().matches('/').count();
-    if depth >= MAX_NESTING {
+    if depth as u64 >= tunables::MAX_DATASET_NESTING.get() {
         return Err(ChangeError::Name("maximum name nesting depth exceeded".into()));
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! The devices that a pool is to be made of: what they are, their sizes and sectors.
 
 use super::loops::{self, LoopUser};
+use crate::tunables;
 use cenote_pool::devices::patiently;
 use cenote_vdev::{Device, open_device, open_device_rw};
 use std::io;
@@ -87,7 +88,8 @@ impl OpenDevices for SystemDevices {
             Ok((path, Opened { kind: LeafKind::Disk, identity, logical_shift, physical_shift }))
         } else if meta.is_file() {
             let identity = (meta.dev(), meta.ino());
-            let (logical_shift, physical_shift) = (9, 9);
+            let logical_shift = tunables::FILE_LOGICAL_ASHIFT.get();
+            let physical_shift = tunables::FILE_PHYSICAL_ASHIFT.get();
             Ok((path, Opened { kind: LeafKind::File, identity, logical_shift, physical_shift }))
         } else {
             Err(io::ErrorKind::InvalidInput.into())
