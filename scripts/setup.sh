@@ -136,7 +136,7 @@ fi
 # What the tests of real programs run. Of PostgreSQL only the programs are wanted, no server.
 if [ "$purpose" = test ]; then
     missing=()
-    for program in git make ar:binutils diff:diffutils ps:procps fio python3 rsync sqlite3; do
+    for program in git make ar:binutils objcopy:binutils diff:diffutils ps:procps fio python3 rsync sqlite3; do
         command -v "${program%:*}" >/dev/null || missing+=("${program#*:}")
     done
     [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
@@ -146,6 +146,10 @@ if [ "$purpose" = test ]; then
             /etc/postgresql-common/createcluster.conf
         apt_install postgresql
     fi
+    if ! python3 -m venv --help >/dev/null 2>&1 || ! python3 -c 'import ensurepip' 2>/dev/null; then
+        apt_install python3-venv
+    fi
+    "$here/scripts/tools.sh"
     if ! command -v fsx >/dev/null; then
         say "building fsx, the file system exerciser, for $(id -un) only"
         cargo install --quiet --locked --debug fsx
