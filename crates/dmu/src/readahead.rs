@@ -8,6 +8,20 @@
 use crate::{Object, tunables};
 use cenote_store::Access;
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Reads that went on where one before ended (`zfetchstat_hits`).
+static HITS: AtomicU64 = AtomicU64::new(0);
+/// Reads elsewhere (`zfetchstat_misses`).
+static MISSES: AtomicU64 = AtomicU64::new(0);
+/// Ranges that were read ahead (`zfetchstat_io_issued`).
+static ISSUED: AtomicU64 = AtomicU64::new(0);
+
+/// What all readers of the process did so far: reads that went on where one before ended, reads elsewhere, and
+/// ranges that were read ahead.
+pub fn counts() -> (u64, u64, u64) {
+    (HITS.load(Relaxed), MISSES.load(Relaxed), ISSUED.load(Relaxed))
+}
 
 /// State of one sequential reader.
 #[derive(Debug, Default)]
@@ -52,8 +66,10 @@ impl ReadAhead {
         let starts = offset == 0 && state.window == 0;
         if !starts && offset.abs_diff(state.expected) > slack {
             *state = State { expected: end, window: 0, ahead: end };
+            MISSES.fetch_add(1, Relaxed);
             return None;
         }
+        HITS.fetch_add(1, Relaxed);
         state.window = state.window.saturating_mul(2).max(least).min(most);
         state.expected = state.expected.max(end);
         let from = state.ahead.max(state.expected);
@@ -63,6 +79,7 @@ impl ReadAhead {
             return None;
         }
         state.ahead = to;
+        ISSUED.fetch_add(1, Relaxed);
         Some((from, to - from))
     }
 }

@@ -20,7 +20,7 @@
 
 use super::figures::Birth;
 use super::throttle::{LEAST, Throttle};
-use crate::tunables;
+use crate::{kstat, tunables};
 use cenote_dmu::live::Hold;
 use cenote_dmu::outside::Timer;
 use cenote_dmu::write::WriteError;
@@ -186,6 +186,7 @@ impl Gate {
     /// The pool is suspended or exported.
     pub fn enter(self: &Arc<Self>, bytes: u64, frees: bool) -> Result<Inside, WriteError> {
         let mut state = self.delay(bytes);
+        let mut waited = false;
         loop {
             if let Some(e) = state.failure() {
                 return Err(e);
@@ -198,12 +199,16 @@ impl Gate {
                 break;
             }
             if full {
+                if !std::mem::replace(&mut waited, true) {
+                    kstat::TX_DIRTY_OVER_MAX.add(1);
+                }
                 state.wanted = state.wanted.max(state.open);
                 self.changed.notify_all();
             }
             self.changed.wait(&mut state);
         }
         let txg = state.open;
+        kstat::TX_ASSIGNED.add(1);
         state.inside += 1;
         state.throttle.enter(txg, bytes);
         self.work(&mut state);
@@ -222,6 +227,7 @@ impl Gate {
             return state;
         };
         drop(state);
+        kstat::TX_DIRTY_DELAY.add(1);
         self.timer.sleep(until.saturating_sub(self.timer.now()));
         self.state.lock()
     }

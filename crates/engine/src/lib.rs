@@ -96,6 +96,7 @@ mod datasets;
 pub mod figures;
 mod gate;
 mod intent_log;
+pub mod kstat;
 mod long_hold;
 pub mod open;
 mod outage;

@@ -91,6 +91,7 @@ enum List {
 struct Node {
     key: Key,
     size: u64,
+    metadata: bool,
     data: Option<Abd>,
     /// Why it came, as long as nobody has wanted it.
     unread: Option<Access>,
@@ -104,7 +105,22 @@ struct Ends {
     head: usize,
     tail: usize,
     bytes: u64,
+    /// Those of them that are metadata's.
+    metadata: u64,
     len: usize,
+}
+
+/// What was asked for of one kind: by who needed it (`demand_*`), and ahead of that (`prefetch_*`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lookups {
+    /// Blocks that somebody needed and that were there.
+    pub demand_hits: u64,
+    /// Blocks that somebody needed and that were not there.
+    pub demand_misses: u64,
+    /// Blocks that were to be read ahead and were there.
+    pub prefetch_hits: u64,
+    /// Blocks that were read ahead.
+    pub prefetch_misses: u64,
 }
 
 /// Sizes and counts of an [`ArcCache`], named as OpenZFS's `arcstats`.
@@ -128,7 +144,33 @@ pub struct ArcStats {
     pub mru_ghost_hits: u64,
     /// Misses whose key was still in the frequent ghost list.
     pub mfu_ghost_hits: u64,
+    /// Lookups of data, blocks of level 0 of files and volumes.
+    pub data: Lookups,
+    /// Lookups of all else.
+    pub metadata: Lookups,
+    /// Hits of the recent side.
+    pub mru_hits: u64,
+    /// Hits of the frequent side.
+    pub mfu_hits: u64,
+    /// Hits of passed blocks (`uncached_hits`).
+    pub passed_hits: u64,
+    /// Blocks that were put out to make room.
+    pub deleted: u64,
+    /// Blocks resident, and keys of those that were.
+    pub elements: u64,
+    /// Most of these that there were.
+    pub elements_max: u64,
+    /// Resident bytes of passed blocks.
+    pub passed_size: u64,
+    /// Resident bytes of metadata: of the recent side, the frequent side, passed.
+    pub metadata_sizes: [u64; 3],
+    /// Bytes that the keys of the recent ghost list stand for.
+    pub mru_ghost_size: u64,
+    /// Bytes that the keys of the frequent ghost list stand for.
+    pub mfu_ghost_size: u64,
 }
+
+const EMPTY: Ends = Ends { head: NIL, tail: NIL, bytes: 0, metadata: 0, len: 0 };
 
 /// The cache. Not synchronised; the owner holds it in a mutex.
 pub struct ArcCache {
@@ -146,19 +188,25 @@ impl ArcCache {
             nodes: Vec::new(),
             free: Vec::new(),
             map: HashMap::default(),
-            lists: [Ends { head: NIL, tail: NIL, bytes: 0, len: 0 }; 5],
+            lists: [EMPTY; 5],
             stats: ArcStats { c: budget, p: budget / 2, ..ArcStats::default() },
         }
     }
 
     /// The block's bytes if they are resident; a hit makes the block frequent, but for the first
-    /// hit of one that was read ahead, and for those that are passed.
-    pub fn get(&mut self, key: &Key) -> Option<Abd> {
+    /// hit of one that was read ahead, and for those that are passed. `metadata`: what is asked for.
+    pub fn get(&mut self, key: &Key, metadata: bool) -> Option<Abd> {
         let found = self.map.get(key).copied();
         if let Some(i) = found
             && let Some(data) = self.nodes[i].data.clone()
         {
             self.stats.hits += 1;
+            self.lookups(metadata).demand_hits += 1;
+            match self.nodes[i].list {
+                List::Passed => self.stats.passed_hits += 1,
+                List::Frequent => self.stats.mfu_hits += 1,
+                _ => self.stats.mru_hits += 1,
+            }
             let unread = self.nodes[i].unread.take();
             match (unread, self.nodes[i].list) {
                 (Some(Access::Once), _) | (_, List::Passed) => self.pass(i),
@@ -168,7 +216,23 @@ impl ArcCache {
             return Some(data);
         }
         self.stats.misses += 1;
+        self.lookups(metadata).demand_misses += 1;
         None
+    }
+
+    /// Whether a block that is to be read ahead is resident.
+    pub fn has_ahead(&mut self, key: &Key, metadata: bool) -> bool {
+        let there = self.contains(key);
+        let lookups = self.lookups(metadata);
+        match there {
+            true => lookups.prefetch_hits += 1,
+            false => lookups.prefetch_misses += 1,
+        }
+        there
+    }
+
+    fn lookups(&mut self, metadata: bool) -> &mut Lookups {
+        if metadata { &mut self.stats.metadata } else { &mut self.stats.data }
     }
 
     /// Whether the block is resident; no effect on the lists.
@@ -178,7 +242,7 @@ impl ArcCache {
 
     /// Adds a block after a miss. A block larger than a quarter of the budget is not kept: it
     /// would push out too much for one reader.
-    pub fn insert(&mut self, key: Key, data: Abd, access: Access) {
+    pub fn insert(&mut self, key: Key, data: Abd, metadata: bool, access: Access) {
         let size = data.len() as u64;
         if size > self.stats.c / 4 {
             return;
@@ -195,7 +259,8 @@ impl ArcCache {
         };
         self.make_room(size);
         let unread = Some(access).filter(|access| *access != Access::Demand);
-        let node = Node { key, size, data: Some(data), unread, list, prev: NIL, next: NIL };
+        let (prev, next) = (NIL, NIL);
+        let node = Node { key, size, metadata, data: Some(data), unread, list, prev, next };
         let i = match self.free.pop() {
             Some(i) => {
                 self.nodes[i] = node;
@@ -208,15 +273,16 @@ impl ArcCache {
         };
         self.map.insert(key, i);
         self.link(i, list);
+        self.stats.elements_max = self.stats.elements_max.max(self.map.len() as u64);
         self.trim_ghosts();
     }
 
     /// Puts a block that was just written in place of what may be there under its key.
-    pub fn replace(&mut self, key: Key, data: Abd) {
+    pub fn replace(&mut self, key: Key, data: Abd, metadata: bool) {
         if let Some(i) = self.map.get(&key).copied() {
             self.remove(i);
         }
-        self.insert(key, data, Access::Demand);
+        self.insert(key, data, metadata, Access::Demand);
     }
 
     /// Forgets a block, which will not be read again. Its bytes are given back to be dropped.
@@ -232,13 +298,24 @@ impl ArcCache {
         self.nodes.clear();
         self.free.clear();
         self.map.clear();
-        self.lists = [Ends { head: NIL, tail: NIL, bytes: 0, len: 0 }; 5];
+        self.lists = [EMPTY; 5];
     }
 
     /// Sizes and counts.
     pub fn stats(&self) -> ArcStats {
         let (recent, frequent) = (self.bytes(List::Recent), self.bytes(List::Frequent));
-        ArcStats { size: self.resident(), mru_size: recent, mfu_size: frequent, ..self.stats }
+        let resident = [List::Recent, List::Frequent, List::Passed];
+        ArcStats {
+            size: self.resident(),
+            mru_size: recent,
+            mfu_size: frequent,
+            elements: self.map.len() as u64,
+            passed_size: self.bytes(List::Passed),
+            metadata_sizes: resident.map(|list| self.lists[list as usize].metadata),
+            mru_ghost_size: self.bytes(List::RecentGhost),
+            mfu_ghost_size: self.bytes(List::FrequentGhost),
+            ..self.stats
+        }
     }
 
     fn resident(&self) -> u64 {
@@ -288,6 +365,7 @@ impl ArcCache {
             if victim == NIL {
                 return;
             }
+            self.stats.deleted += 1;
             self.nodes[victim].data = None;
             self.move_to(victim, to);
         }
@@ -325,6 +403,7 @@ impl ArcCache {
             ends.tail = i;
         }
         ends.bytes += self.nodes[i].size;
+        ends.metadata += if self.nodes[i].metadata { self.nodes[i].size } else { 0 };
         ends.len += 1;
         if old != NIL {
             self.nodes[old].prev = i;
@@ -334,7 +413,7 @@ impl ArcCache {
     }
 
     fn unlink(&mut self, i: usize) {
-        let Node { prev, next, size, list, .. } = self.nodes[i];
+        let Node { prev, next, size, metadata, list, .. } = self.nodes[i];
         let ends = &mut self.lists[list as usize];
         if prev == NIL {
             ends.head = next;
@@ -343,6 +422,7 @@ impl ArcCache {
             ends.tail = prev;
         }
         ends.bytes -= size;
+        ends.metadata -= if metadata { size } else { 0 };
         ends.len -= 1;
         if prev != NIL {
             self.nodes[prev].next = next;
@@ -368,19 +448,25 @@ mod tests {
         assert!(arc.bytes(List::Passed) <= MAX_PASSED || arc.lists[2].len == 1);
         let ghosts = arc.bytes(List::RecentGhost) + arc.bytes(List::FrequentGhost);
         assert!(ghosts <= s.c);
+        let counted = |l: Lookups| (l.demand_hits, l.demand_misses);
+        let ((a, b), (c, d)) = (counted(s.data), counted(s.metadata));
+        assert_eq!((a + c, b + d), (s.hits, s.misses));
+        assert_eq!(s.mru_hits + s.mfu_hits + s.passed_hits, s.hits);
+        assert_eq!(s.mru_size + s.mfu_size + s.passed_size, s.size);
         let mut seen = 0;
         for (which, ends) in arc.lists.iter().enumerate() {
-            let (mut at, mut bytes, mut len) = (ends.head, 0, 0);
+            let (mut at, mut bytes, mut metadata, mut len) = (ends.head, 0, 0, 0);
             while at != NIL {
                 let node = &arc.nodes[at];
                 assert_eq!(node.list as usize, which);
                 assert_eq!(node.data.is_some(), which < 3);
                 assert_eq!(arc.map[&node.key], at);
                 bytes += node.size;
+                metadata += if node.metadata { node.size } else { 0 };
                 len += 1;
                 at = node.next;
             }
-            assert_eq!((bytes, len), (ends.bytes, ends.len));
+            assert_eq!((bytes, metadata, len), (ends.bytes, ends.metadata, ends.len));
             seen += len;
         }
         assert_eq!(seen, arc.map.len());
@@ -392,13 +478,14 @@ mod tests {
             let mut arc = ArcCache::new(40_000);
             for (n, size) in ops {
                 let access = [Access::Ahead, Access::Demand, Access::Once][size % 3];
-                if arc.get(&key(n)).is_none() {
-                    arc.insert(key(n), Abd::from_vec(vec![n as u8; size]), access);
+                let metadata = n % 5 == 0;
+                if arc.get(&key(n), metadata).is_none() && !arc.has_ahead(&key(n), metadata) {
+                    arc.insert(key(n), Abd::from_vec(vec![n as u8; size]), metadata, access);
                 }
                 if size % 7 == 0 {
                     let had = arc.contains(&key(n));
                     assert_eq!(arc.forget(&key(n)).is_some(), had);
-                    assert!(arc.get(&key(n)).is_none());
+                    assert!(arc.get(&key(n), false).is_none());
                 }
                 check(&arc);
             }
@@ -411,16 +498,16 @@ mod tests {
             let mut arc = ArcCache::new(100 * 1000);
             let block = || Abd::from_vec(vec![0; 1000]);
             for n in (0..40).cycle().take(120) {
-                if arc.get(&key(n)).is_none() {
-                    arc.insert(key(n), block(), Access::Demand);
+                if arc.get(&key(n), false).is_none() {
+                    arc.insert(key(n), block(), false, Access::Demand);
                 }
             }
             for n in 1000..5000 {
                 if access != Access::Demand {
-                    arc.insert(key(n), block(), access);
+                    arc.insert(key(n), block(), false, access);
                 }
-                if arc.get(&key(n)).is_none() {
-                    arc.insert(key(n), block(), access);
+                if arc.get(&key(n), false).is_none() {
+                    arc.insert(key(n), block(), false, access);
                 }
             }
             let kept = (0..40).filter(|n| arc.contains(&key(*n))).count();
@@ -435,21 +522,21 @@ mod tests {
         let block = || Abd::zeros(1 << 20);
         let kept = (budget >> 20) - (MAX_PASSED >> 20) - 4;
         for n in 0..kept {
-            arc.insert(key(n), block(), Access::Demand);
+            arc.insert(key(n), block(), false, Access::Demand);
         }
         for n in 1000..3000 {
-            arc.insert(key(n), block(), Access::Once);
-            arc.insert(key(n + 1), block(), Access::Once);
+            arc.insert(key(n), block(), false, Access::Once);
+            arc.insert(key(n + 1), block(), false, Access::Once);
             for _ in 0..8 {
-                assert!(arc.get(&key(n)).is_some());
+                assert!(arc.get(&key(n), false).is_some());
             }
             check(&arc);
         }
         assert!((0..kept).all(|n| arc.contains(&key(n))));
         assert_eq!(arc.stats().mfu_size, 0);
         // One that is larger than all that may be passed, too.
-        arc.insert(key(5000), Abd::zeros(MAX_PASSED as usize + 1), Access::Once);
-        assert!(arc.get(&key(5000)).is_some() && arc.get(&key(5000)).is_some());
+        arc.insert(key(5000), Abd::zeros(MAX_PASSED as usize + 1), false, Access::Once);
+        assert!(arc.get(&key(5000), false).is_some() && arc.get(&key(5000), false).is_some());
         check(&arc);
     }
 }

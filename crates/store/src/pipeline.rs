@@ -150,7 +150,7 @@ impl Store {
                 false => drop(self.decoded.remove(&key)),
             }
             match self.policies.keeps(bp, at) {
-                true => self.arc.lock().replace(key, physical),
+                true => self.arc.lock().replace(key, physical, is_metadata(bp)),
                 false => drop(self.arc.lock().forget(&key)),
             }
         }
@@ -228,7 +228,7 @@ impl Store {
         // What is on its way to the devices is in no cache yet.
         let cached = match self.behind.may_hold(key.birth) {
             true => None,
-            false => self.cached(&key),
+            false => self.cached(&key, bp),
         };
         match cached {
             Some(physical) => {
@@ -239,9 +239,9 @@ impl Store {
     }
 
     /// The physical bytes of a block, if the ARC has them.
-    fn cached(&self, key: &Key) -> Option<Abd> {
+    fn cached(&self, key: &Key, bp: &BlockPointer) -> Option<Abd> {
         let mut arc = self.arc.lock();
-        if arc.contains(key) { arc.get(key) } else { None }
+        if arc.contains(key) { arc.get(key, is_metadata(bp)) } else { None }
     }
 
     /// Reads a block that may never have been written, past the ARC: it is no error if it was not.
@@ -395,7 +395,7 @@ impl Store {
         let wanted: Vec<_> = sound.filter_map(|(bp, at)| Some((*bp, *at, Key::of(bp)?))).collect();
         let (mut mine, mut own) = (Vec::new(), Vec::new());
         for wanted in &wanted {
-            if !self.arc.lock().contains(&wanted.2)
+            if !self.arc.lock().has_ahead(&wanted.2, is_metadata(&wanted.0))
                 && let Flight::Own(guard) = self.flights.begin(wanted.2)
             {
                 mine.push(*wanted);
@@ -484,7 +484,7 @@ impl Store {
 
     /// The verified physical bytes of one block, from the ARC or the devices.
     fn physical(&self, bp: &BlockPointer, at: Bookmark, key: Key) -> Result<Abd, BlockError> {
-        if let Some(data) = self.arc.lock().get(&key) {
+        if let Some(data) = self.arc.lock().get(&key, is_metadata(bp)) {
             return Ok(data);
         }
         let own = match self.flights.begin(key) {
@@ -495,12 +495,12 @@ impl Store {
             Flight::Own(guard) => Some(guard),
         };
         // Another reader may have finished in the meantime.
-        if let Some(data) = self.cached(&key) {
+        if let Some(data) = self.cached(&key, bp) {
             return Ok(data);
         }
         let data = self.fetch(bp, at, 0)?;
         if own.is_some() && self.policies.keeps(bp, at) {
-            self.arc.lock().insert(key, data.clone(), Access::Demand);
+            self.arc.lock().insert(key, data.clone(), is_metadata(bp), Access::Demand);
         }
         Ok(data)
     }
@@ -509,7 +509,7 @@ impl Store {
     fn physical_many(&self, wanted: &[Wanted]) -> Vec<Result<Abd, BlockError>> {
         let (mut mine, mut own) = (Vec::new(), Vec::new());
         let mut look = |request: &Wanted| {
-            if let Some(data) = self.arc.lock().get(&request.2) {
+            if let Some(data) = self.arc.lock().get(&request.2, is_metadata(&request.0)) {
                 return Found::Cached(data);
             }
             match self.flights.begin(request.2) {
@@ -571,7 +571,7 @@ impl Store {
             };
             if sound && self.policies.keeps(bp, *at) {
                 let access = ahead.unwrap_or(Access::Demand);
-                self.arc.lock().insert(*key, data.clone(), access);
+                self.arc.lock().insert(*key, data.clone(), is_metadata(bp), access);
             }
             Ok(data)
         };
@@ -728,7 +728,12 @@ pub(crate) fn vdev_error(bp: &BlockPointer, at: Bookmark, source: VdevError) -> 
 
 /// Metadata that was compressed is kept unpacked; what was not is in the ARC as it is.
 fn keeps_decoded(bp: &BlockPointer) -> bool {
-    is_packed(bp) && (bp.level() > 0 || DmuType(bp.object_type()).is_metadata())
+    is_packed(bp) && is_metadata(bp)
+}
+
+/// Whether a block is none of level 0 of a file or volume.
+fn is_metadata(bp: &BlockPointer) -> bool {
+    bp.level() > 0 || DmuType(bp.object_type()).is_metadata()
 }
 
 /// Whether there is work in unpacking a block that was read.

@@ -176,7 +176,9 @@ impl FileSystem {
 
     /// Reads from a file; returns the bytes read (short at its end).
     pub fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.open_file(ino)?.read(offset, buf)
+        let n = self.open_file(ino)?.read(offset, buf)?;
+        self.io.count_read(n as u64);
+        Ok(n)
     }
 
     /// `SEEK_DATA` and `SEEK_HOLE`; see [`File::seek`].

@@ -24,6 +24,7 @@ use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::{Object, ObjectSet, zap::Zap};
 use cenote_format::dmu::ObjsetType;
 use cenote_format::zap::norm::TO_UPPER;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// The master node's object number.
@@ -57,6 +58,35 @@ impl Default for Visibility {
     }
 }
 
+/// Reads and writes of the files of a file system (`dataset_kstats_t`).
+#[derive(Debug, Default)]
+pub struct IoCounts {
+    reads: AtomicU64,
+    read: AtomicU64,
+    writes: AtomicU64,
+    written: AtomicU64,
+}
+
+impl IoCounts {
+    /// Counts a read of so many bytes.
+    pub fn count_read(&self, bytes: u64) {
+        self.reads.fetch_add(1, Relaxed);
+        self.read.fetch_add(bytes, Relaxed);
+    }
+
+    /// Counts a write of so many bytes.
+    pub fn count_write(&self, bytes: u64) {
+        self.writes.fetch_add(1, Relaxed);
+        self.written.fetch_add(bytes, Relaxed);
+    }
+
+    /// Reads and their bytes, writes and their bytes.
+    pub fn now(&self) -> ((u64, u64), (u64, u64)) {
+        let of = |n: &AtomicU64| n.load(Relaxed);
+        ((of(&self.reads), of(&self.read)), (of(&self.writes), of(&self.written)))
+    }
+}
+
 /// An open file system, live or snapshot. Shared by any number of threads.
 pub struct FileSystem {
     pub(crate) source: Source,
@@ -69,6 +99,8 @@ pub struct FileSystem {
     normalization: u64,
     utf8_only: bool,
     registry: Option<Arc<SharedRegistry>>,
+    /// What was read and written since it was opened.
+    pub(crate) io: IoCounts,
     settings: RwLock<Arc<Settings>>,
     pub(crate) directories: Directories,
     /// Files that are in use without a name; whether they may get one.
@@ -164,6 +196,7 @@ impl FileSystem {
             normalization,
             utf8_only,
             registry,
+            io: IoCounts::default(),
             settings: RwLock::new(Arc::new(settings)),
             directories: Directories::default(),
             orphans: Mutex::default(),
@@ -171,6 +204,11 @@ impl FileSystem {
             this: this.clone(),
             source,
         }))
+    }
+
+    /// What was read from its files and written to them since it was opened.
+    pub fn io(&self) -> &IoCounts {
+        &self.io
     }
 
     /// The object set; of a live file system as the last txg left it.

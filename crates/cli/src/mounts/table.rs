@@ -10,6 +10,7 @@ use super::one::How;
 use super::settings::{Kernels, Settings};
 use crate::pools::Imported;
 use cenote_engine::Engine;
+use cenote_engine::kstat::DatasetFigures;
 use cenote_fuse::{Agent, Elsewhere, Force, MountError, MountHandle, MountSpec};
 use cenote_zpl::FileSystem;
 use rustix::io::Errno;
@@ -227,6 +228,16 @@ impl Mounts {
             Some(Listed { dataset, mountpoint: place.mountpoint })
         });
         Ok(own.collect())
+    }
+
+    /// What was done to the files of each mounted dataset, by the number of its object set.
+    pub fn figures(&self) -> Vec<(u64, DatasetFigures)> {
+        let of = |m: &Mounted| {
+            let ((reads, read), (writes, written)) = m.fs.io().now();
+            let name = m.listed.dataset.clone();
+            (m.id, DatasetFigures { name, reads: (reads, read), writes: (writes, written) })
+        };
+        self.lock().mounted.iter().map(of).collect()
     }
 
     /// Mount options of a dataset, if it is mounted.

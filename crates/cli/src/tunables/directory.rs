@@ -5,6 +5,12 @@
 //! DIR/kstat/zfs/POOL/state     ONLINE, DEGRADED, …, or SUSPENDED
 //! DIR/kstat/zfs/POOL/guid      the pool's guid
 //! DIR/kstat/zfs/POOL/txgs      what the last transaction groups did; of pools that are written
+//! DIR/kstat/zfs/POOL/io        what the devices did
+//! DIR/kstat/zfs/POOL/iostats   blocks read past the cache, and blocks written; of pools that are written
+//! DIR/kstat/zfs/POOL/reads     nothing: the last reads are not kept
+//! DIR/kstat/zfs/POOL/objset-0x…  reads and writes of a mounted dataset
+//! DIR/kstat/zfs/arcstats       the caches of all pools; likewise dmu_tx, vdev_cache_stats, zfetchstats,
+//!                              zil
 //! ```
 //!
 //! `DIR/parameters` is as `/sys/module/zfs/parameters`, `DIR/kstat/zfs` as `/proc/spl/kstat/zfs`. Names of
@@ -17,6 +23,7 @@ use crate::mounts::agents::watcher;
 use crate::pools::{Imported, PoolTable};
 use cenote_command::outcome::{Outcome, fail};
 use cenote_engine::figures::kstat_txgs;
+use cenote_engine::kstat;
 use cenote_engine::tunables;
 use cenote_fuse::Force;
 use cenote_fuse::pseudo::{Contents, Entry, Mount, Refusal};
@@ -97,6 +104,14 @@ impl Files {
     }
 }
 
+/// The files about all pools.
+const OF_ALL: [&str; 5] = ["arcstats", "dmu_tx", "vdev_cache_stats", "zfetchstats", "zil"];
+
+/// The file about a dataset, by the number of its object set.
+fn objset_file(id: u64) -> String {
+    format!("objset-0x{id:x}")
+}
+
 /// The parts of a path.
 fn parts(path: &Path) -> Option<Vec<&str>> {
     path.iter().map(OsStr::to_str).collect()
@@ -110,12 +125,23 @@ impl Contents for Files {
             ["kstat"] => Some(all(&["zfs"], Entry::Directory)),
             ["kstat", "zfs"] => {
                 let pools = self.pools.upgrade()?.all();
-                Some(pools.iter().map(|p| (p.name().to_string(), Entry::Directory)).collect())
+                let named = |name: &str| pools.iter().any(|pool| pool.name() == name);
+                let mut list: Vec<_> =
+                    pools.iter().map(|p| (p.name().to_string(), Entry::Directory)).collect();
+                let files = OF_ALL.iter().filter(|name| !named(name));
+                list.extend(files.map(|name| (name.to_string(), Entry::File)));
+                Some(list)
             }
-            ["kstat", "zfs", pool] => match self.pool(pool)?.engine() {
-                Some(_) => Some(all(&["guid", "state", "txgs"], Entry::File)),
-                None => Some(all(&["guid", "state"], Entry::File)),
-            },
+            ["kstat", "zfs", pool] => {
+                let imported = self.pool(pool)?;
+                let mut files: Vec<_> = all(&["guid", "io", "reads", "state"], Entry::File);
+                if imported.engine().is_some() {
+                    files.extend::<Vec<_>>(all(&["iostats", "txgs"], Entry::File));
+                }
+                let datasets = imported.mounts.figures();
+                files.extend(datasets.iter().map(|(id, _)| (objset_file(*id), Entry::File)));
+                Some(files)
+            }
             ["parameters"] => {
                 let setting = |t: &&tunables::Tunable| (t.name.to_string(), Entry::Setting);
                 Some(tunables::all().iter().map(setting).collect())
@@ -127,6 +153,20 @@ impl Contents for Files {
     fn read(&self, file: &Path) -> Option<String> {
         match *parts(file)?.as_slice() {
             ["parameters", name] => Some(format!("{}\n", tunables::find(name)?.get())),
+            ["kstat", "zfs", name] => {
+                let pools = self.pools.upgrade()?;
+                match name {
+                    "arcstats" => {
+                        let pools: Vec<_> = pools.all().iter().map(|p| p.pool()).collect();
+                        Some(kstat::arcstats(&pools))
+                    }
+                    "dmu_tx" => Some(kstat::dmu_tx()),
+                    "vdev_cache_stats" => Some(kstat::vdev_cache_stats()),
+                    "zfetchstats" => Some(kstat::zfetchstats()),
+                    "zil" => Some(kstat::zil()),
+                    _ => None,
+                }
+            }
             ["kstat", "zfs", pool, name] => {
                 let imported = self.pool(pool)?;
                 match name {
@@ -136,7 +176,14 @@ impl Contents for Files {
                         Some(format!("{}\n", health.exact))
                     }
                     "txgs" => Some(kstat_txgs(imported.engine()?)),
-                    _ => None,
+                    "io" => Some(kstat::io(&imported.pool())),
+                    "iostats" => Some(kstat::iostats(imported.engine()?)),
+                    "reads" => Some(kstat::reads()),
+                    name => {
+                        let datasets = imported.mounts.figures();
+                        let of = |(id, _): &&(u64, _)| objset_file(*id) == name;
+                        datasets.iter().find(of).map(|(_, figures)| kstat::objset(figures))
+                    }
                 }
             }
             _ => None,

@@ -62,6 +62,18 @@ pub(super) struct Batch {
     pub end: u64,
 }
 
+impl Batch {
+    /// Bytes of data and of records that are not of data.
+    pub fn bytes(&self) -> u64 {
+        let data = |queued: &Queued| match &queued.itx {
+            Itx::Record { bytes, .. } => bytes.len() as u64,
+            Itx::Write { length, .. } => *length,
+            Itx::Created(_) | Itx::Unlogged => 0,
+        };
+        self.itxs.iter().map(data).fold(0, u64::saturating_add)
+    }
+}
+
 fn size(itx: &Itx) -> u64 {
     match itx {
         Itx::Record { bytes, .. } => ITX.saturating_add(bytes.len() as u64),

@@ -54,7 +54,7 @@ mod itxs;
 
 use super::Shared;
 use super::policy::{Abilities, Policy};
-use crate::tunables;
+use crate::{kstat, tunables};
 use cenote_dmu::live::{Cost, LiveObjectSet};
 use cenote_dmu::write::WriteError;
 use cenote_dmu::write::intent::Intent;
@@ -184,6 +184,7 @@ impl Log {
         live: &LiveObjectSet,
         scope: Scope<'_>,
     ) -> Result<(), WriteError> {
+        kstat::ZIL_COMMITS.add(1);
         let wanted = self.itxs.lock().want(scope);
         let mut committed = self.committed.lock();
         if *committed >= wanted {
@@ -191,6 +192,9 @@ impl Log {
         }
         let batch = self.itxs.lock().take(shared.gate.synced_txg());
         let end = batch.end;
+        kstat::ZIL_WRITERS.add(1);
+        kstat::ZIL_ITXS.add(batch.itxs.len() as u64);
+        kstat::ZIL_ITX_BYTES.add(batch.bytes());
         if !self.write(shared, live, batch)? {
             shared.gate.wait_synced()?;
         }
@@ -282,6 +286,7 @@ impl Log {
         shared.datasets.allocated_for_logs(inside.txg);
         drop(inside);
         let Ok(writes) = placed else { return Ok(false) };
+        kstat::log_blocks(&shared.disk, &writes);
         tops.extend(writes.iter().map(|write| write.vdev));
         if let Err(why) = chain::write(&shared.disk, priority, &writes) {
             tracing::warn!("intent log of dataset {}: {why}", self.ds_obj);

@@ -177,6 +177,7 @@ impl Server {
         }
         match result {
             Ok(data) => {
+                handle.fs.io().count_read(data.len() as u64);
                 if handle.notes_access(seconds()) {
                     self.note_access(&handle.node);
                 }

@@ -309,6 +309,7 @@ impl FileSystem {
     pub fn write(&self, ino: u64, offset: u64, data: &[u8], clear_ids: bool) -> Result<usize> {
         let at = Offset::At(offset);
         self.source.write_call(|| self.write_at(ino, at, data, clear_ids))?;
+        self.io.count_write(data.len() as u64);
         Ok(data.len())
     }
 
@@ -320,13 +321,16 @@ impl FileSystem {
             let cost = self.cost_of(ino, Offset::At(at), chunk);
             let cut = self.cut(ino, at, chunk)?;
             self.change_if_read_only(cost, |cx| write_back_chunk(cx, ino, at, &cut))?;
+            self.io.count_write(chunk.len() as u64);
         }
         Ok(())
     }
 
     /// As [`FileSystem::write`] at the end of the file; returns the offset.
     pub fn append(&self, ino: u64, data: &[u8], clear_ids: bool) -> Result<u64> {
-        self.source.write_call(|| self.write_at(ino, Offset::End, data, clear_ids))
+        let at = self.source.write_call(|| self.write_at(ino, Offset::End, data, clear_ids))?;
+        self.io.count_write(data.len() as u64);
+        Ok(at)
     }
 
     /// `fallocate`. Space cannot be reserved in a file system that never overwrites.

@@ -1,0 +1,186 @@
+//! Figures as OpenZFS's kstat files, and the tools that read those.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A failure fails the test.
+
+mod common;
+
+use common::tank::Tank;
+use common::{can_mount, skip};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A mounted pool, and the directory of its figures.
+fn tank() -> (Tank, PathBuf) {
+    let tank = Tank::new("-O compression=off -O recordsize=16K");
+    let dir = tank.session.path("figures");
+    fs::create_dir(&dir).unwrap();
+    tank.session.run(&format!("tunables mount {}", dir.display())).ok();
+    let kstat = dir.join("kstat/zfs");
+    (tank, kstat)
+}
+
+fn finish(tank: Tank) {
+    let dir = tank.session.path("figures");
+    tank.session.run(&format!("tunables unmount {}", dir.display())).ok();
+    tank.finish();
+}
+
+/// The figures of a file, and the numbers in its first line.
+fn figures(file: &Path) -> BTreeMap<String, String> {
+    let text = fs::read_to_string(file).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let head: Vec<&str> = lines[0].split_whitespace().collect();
+    assert_eq!((head.len(), head[1], head[2]), (7, "1", "0x01"), "{text}");
+    assert_eq!(head[3].parse::<usize>().unwrap(), lines.len() - 2);
+    assert_eq!(lines[1].split_whitespace().collect::<Vec<_>>(), ["name", "type", "data"]);
+    let row = |line: &&str| {
+        let mut words = line.splitn(2, ' ');
+        let name = words.next().unwrap().to_string();
+        let rest = words.next().unwrap().trim_start();
+        let (kind, value) = rest.split_once(' ').unwrap();
+        assert!(["4", "7"].contains(&kind), "{line}");
+        (name, value.trim_start().to_string())
+    };
+    lines[2..].iter().map(row).collect()
+}
+
+fn number(file: &Path, name: &str) -> u64 {
+    figures(file)[name].parse().unwrap()
+}
+
+/// Drops what the kernel has of a file.
+fn read_anew(path: &Path) -> usize {
+    let mut file = fs::File::open(path).unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let mut all = Vec::new();
+    file.read_to_end(&mut all).unwrap()
+}
+
+#[test]
+fn figures_count_what_is_done() {
+    if !can_mount() {
+        return;
+    }
+    let (tank, kstat) = tank();
+    let arc = kstat.join("arcstats");
+    let before = figures(&kstat.join("zil"));
+    let path = tank.path("tank/f");
+    let mut file = fs::File::create(&path).unwrap();
+    file.write_all(&[7; 300_000]).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let after = figures(&kstat.join("zil"));
+    let n = |of: &BTreeMap<String, String>, name: &str| of[name].parse::<u64>().unwrap();
+    assert!(n(&after, "zil_commit_count") > n(&before, "zil_commit_count"));
+    assert!(n(&after, "zil_itx_copied_bytes") >= n(&before, "zil_itx_copied_bytes"));
+    tank.session.run("zpool sync tank").ok();
+
+    // Of the file system: one writer, and what the kernel asked for.
+    let objset = fs::read_dir(kstat.join("tank"))
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .find(|p| p.file_name().unwrap().to_str().unwrap().starts_with("objset-0x"))
+        .unwrap();
+    let id: u64 = tank.get("objsetid", "tank").parse().unwrap();
+    assert_eq!(objset.file_name().unwrap().to_str().unwrap(), format!("objset-0x{id:x}"));
+    assert_eq!(figures(&objset)["dataset_name"], "tank");
+    assert_eq!(number(&objset, "nwritten"), 300_000);
+    assert!(number(&objset, "writes") >= 1);
+
+    // Through a pool that was just imported all is read from devices, then found.
+    let (root, dir) = (tank.session.root(), tank.session.dir.path().display().to_string());
+    tank.session.run("zpool export tank").ok();
+    assert!(!kstat.join("tank").exists());
+    tank.session.run(&format!("zpool import -R {root} -d {dir} tank")).ok();
+    let misses = |name: &str| number(&arc, name);
+    let (demand, ahead) = (misses("demand_data_misses"), misses("prefetch_data_misses"));
+    assert_eq!(read_anew(&path), 300_000);
+    let read = misses("demand_data_misses") + misses("prefetch_data_misses") - demand - ahead;
+    assert!(read >= 300_000 / (16 << 10), "{read}");
+    assert_eq!(number(&objset, "nread"), 300_000);
+    let all = figures(&arc);
+    let parts = ["demand_data", "demand_metadata", "prefetch_data", "prefetch_metadata"];
+    for what in ["hits", "misses"] {
+        let sum: u64 = parts.iter().map(|part| n(&all, &format!("{part}_{what}"))).sum();
+        assert_eq!(n(&all, what), sum);
+    }
+    assert_eq!(
+        n(&all, "compressed_size"),
+        n(&all, "mru_size") + n(&all, "mfu_size") + n(&all, "uncached_size")
+    );
+    assert!(n(&all, "size") <= n(&all, "c") + n(&all, "overhead_size"));
+    assert!(n(&all, "memory_all_bytes") > n(&all, "memory_free_bytes"));
+
+    // Of the devices the same as "zpool iostat" knows.
+    let io = fs::read_to_string(kstat.join("tank/io")).unwrap();
+    let lines: Vec<&str> = io.lines().collect();
+    let cells = |line: &str| line.split_whitespace().map(String::from).collect::<Vec<_>>();
+    assert_eq!(cells(lines[1])[..4], ["nread", "nwritten", "reads", "writes"]);
+    let vdev = tank.session.run("zpool get -Hpo value read_bytes,read_ops tank root").ok();
+    let now = cells(lines[2]);
+    let vdev: Vec<u64> = vdev.lines().map(|v| v.parse().unwrap()).collect();
+    assert!(now[0].parse::<u64>().unwrap() > 0 && now[0].parse::<u64>().unwrap() <= vdev[0]);
+    assert!(now[2].parse::<u64>().unwrap() <= vdev[1]);
+    let iostats = kstat.join("tank/iostats");
+    let written = number(&iostats, "arc_write_bytes");
+    fs::write(tank.path("tank/g"), vec![1; 100_000]).unwrap();
+    tank.session.run("zpool sync tank").ok();
+    assert!(number(&iostats, "arc_write_bytes") >= written + 100_000);
+    assert!(number(&kstat.join("dmu_tx"), "dmu_tx_assigned") > 0);
+    assert!(fs::read_to_string(kstat.join("tank/reads")).unwrap().contains("UID"));
+    finish(tank);
+}
+
+/// Runs a tool where it finds `kstat` and `parameters` under the names that it knows.
+fn run_tool(kstat: &Path, line: &str) -> (bool, String) {
+    let parameters = kstat.join("../../parameters");
+    let script = format!(
+        "set -e\n\
+         mount -t tmpfs none /proc; mkdir -p /proc/spl/kstat/zfs; mount --bind {} /proc/spl/kstat/zfs\n\
+         mount -t tmpfs none /sys; mkdir -p /sys/module/zfs/parameters /sys/module/spl/parameters\n\
+         mount --bind {} /sys/module/zfs/parameters\n\
+         {line}\n",
+        kstat.display(),
+        parameters.display()
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c", &script]);
+    let output = cenote_testpools::output(&mut command);
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), text.into_owned())
+}
+
+#[test]
+fn arcstat_and_arc_summary_show_them() {
+    if !can_mount() {
+        return;
+    }
+    if !Path::new("/usr/sbin/arc_summary").exists() {
+        return skip("no arcstat and arc_summary");
+    }
+    let (tank, kstat) = tank();
+    let path = tank.path("tank/f");
+    fs::write(&path, vec![7; 2_000_000]).unwrap();
+    tank.session.run("zpool sync tank").ok();
+    read_anew(&path);
+    let (good, text) = run_tool(&kstat, "arcstat -f hits,miss,read,size,c 1 1");
+    assert!(good, "{text}");
+    let values: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
+    assert_eq!(values.len(), 5, "{text}");
+    // Its section "vdev" is about a cache that OpenZFS has not had since 2.2.
+    for (section, title) in [
+        ("arc", "ARC size (current):"),
+        ("archits", "Cache hit ratio:"),
+        ("dmu", "DMU prefetch efficiency:"),
+        ("l2arc", "L2ARC"),
+        ("zil", "ZIL committed transactions:"),
+        ("tunables", "zfs_txg_timeout"),
+    ] {
+        let (good, text) = run_tool(&kstat, &format!("arc_summary -s {section}"));
+        assert!(good && text.contains(title), "{section}: {text}");
+    }
+    finish(tank);
+}

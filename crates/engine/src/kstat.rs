@@ -1,0 +1,495 @@
+//! Figures in the text of OpenZFS's kstat files (`/proc/spl/kstat/zfs`), for tools that read those: `arcstat`,
+//! `arc_summary`, exporters.
+//!
+//! A file of named figures begins with a line of numbers about itself and a line of headings. Then comes a line
+//! for each figure: its name, its type (4: 64 bits without sign, 7: text) and its value
+//! (`kstat_seq_show_headers`, `kstat_seq_show_named`). A file of operations (`KSTAT_TYPE_IO`) has one line of
+//! values under its headings.
+//!
+//! What is counted is counted since the process started, or since the pool was imported where it is the pool's.
+//! Of what cenote does not do at all, such as caching on devices (`l2_*`), the figure is 0. Figures of OpenZFS
+//! that mean nothing here are left out.
+
+use crate::{Disk, Engine};
+use cenote_dmu::readahead;
+use cenote_pool::Pool;
+use cenote_store::arc::{ArcStats, Lookups};
+use cenote_vdev::BlockWrite;
+use std::fmt::{Display, Write};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+/// A figure that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Counts `n` more.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
+    }
+
+    fn now(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    const fn new() -> Counter {
+        Counter(AtomicU64::new(0))
+    }
+}
+
+/// Changes that entered a transaction group (`dmu_tx_assigned`).
+pub(crate) static TX_ASSIGNED: Counter = Counter::new();
+/// Those that the throttle made wait (`dmu_tx_dirty_delay`).
+pub(crate) static TX_DIRTY_DELAY: Counter = Counter::new();
+/// Those that waited until less was dirty (`dmu_tx_dirty_over_max`).
+pub(crate) static TX_DIRTY_OVER_MAX: Counter = Counter::new();
+/// Commits of intent logs (`zil_commit_count`).
+pub(crate) static ZIL_COMMITS: Counter = Counter::new();
+/// Those that wrote (`zil_commit_writer_count`).
+pub(crate) static ZIL_WRITERS: Counter = Counter::new();
+/// Records that they wrote or that their group wrote for them (`zil_itx_count`).
+pub(crate) static ZIL_ITXS: Counter = Counter::new();
+/// Bytes of these (`zil_itx_copied_bytes`).
+pub(crate) static ZIL_ITX_BYTES: Counter = Counter::new();
+
+/// Log blocks on vdevs for data, and their bytes (`zil_itx_metaslab_normal_*`).
+static ZIL_NORMAL: [Counter; 2] = [Counter::new(), Counter::new()];
+/// Log blocks on log vdevs, and their bytes (`zil_itx_metaslab_slog_*`).
+static ZIL_SLOG: [Counter; 2] = [Counter::new(), Counter::new()];
+
+/// Counts log blocks that are written.
+pub(crate) fn log_blocks(disk: &Disk, writes: &[BlockWrite]) {
+    for write in writes {
+        let on_log = disk.tree().top(write.vdev).is_some_and(|top| top.is_log());
+        let [blocks, bytes] = if on_log { &ZIL_SLOG } else { &ZIL_NORMAL };
+        blocks.add(1);
+        bytes.add(write.data.len() as u64);
+    }
+}
+
+/// Nanoseconds since the process asked first.
+fn uptime() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let passed = START.get_or_init(Instant::now).elapsed();
+    u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A file of named figures.
+struct Named {
+    rows: Vec<(&'static str, u8, String)>,
+}
+
+/// `KSTAT_DATA_UINT64`.
+const NUMBER: u8 = 4;
+/// `KSTAT_DATA_STRING`.
+const TEXT: u8 = 7;
+
+impl Named {
+    fn new() -> Named {
+        Named { rows: Vec::new() }
+    }
+
+    fn number(mut self, name: &'static str, value: u64) -> Named {
+        self.rows.push((name, NUMBER, value.to_string()));
+        self
+    }
+
+    fn numbers(mut self, list: &[(&'static str, u64)]) -> Named {
+        for (name, value) in list {
+            self = self.number(name, *value);
+        }
+        self
+    }
+
+    /// Figures of what is never done here.
+    fn nothing_of(mut self, names: &[&'static str]) -> Named {
+        for name in names {
+            self = self.number(name, 0);
+        }
+        self
+    }
+
+    fn text(mut self, name: &'static str, value: &str) -> Named {
+        self.rows.push((name, TEXT, value.to_string()));
+        self
+    }
+
+    fn file(&self) -> String {
+        let (rows, bytes) = (self.rows.len(), self.rows.len() * 48);
+        let mut file = format!("0 1 0x01 {rows} {bytes} 0 {}\n", uptime());
+        let mut line = |name: &str, kind: &dyn Display, value: &str| {
+            // A string takes everything.
+            let _ = writeln!(file, "{name:<31} {kind:<4} {value}");
+        };
+        line("name", &"type", "data");
+        for (name, kind, value) in &self.rows {
+            line(name, kind, value);
+        }
+        file
+    }
+}
+
+/// What caches there are, put together.
+fn sum(all: &[ArcStats]) -> ArcStats {
+    let add_lookups = |a: Lookups, b: &Lookups| Lookups {
+        demand_hits: a.demand_hits + b.demand_hits,
+        demand_misses: a.demand_misses + b.demand_misses,
+        prefetch_hits: a.prefetch_hits + b.prefetch_hits,
+        prefetch_misses: a.prefetch_misses + b.prefetch_misses,
+    };
+    all.iter().fold(ArcStats::default(), |a, b| ArcStats {
+        hits: a.hits + b.hits,
+        misses: a.misses + b.misses,
+        size: a.size + b.size,
+        c: a.c + b.c,
+        p: a.p + b.p,
+        mru_size: a.mru_size + b.mru_size,
+        mfu_size: a.mfu_size + b.mfu_size,
+        mru_ghost_hits: a.mru_ghost_hits + b.mru_ghost_hits,
+        mfu_ghost_hits: a.mfu_ghost_hits + b.mfu_ghost_hits,
+        data: add_lookups(a.data, &b.data),
+        metadata: add_lookups(a.metadata, &b.metadata),
+        mru_hits: a.mru_hits + b.mru_hits,
+        mfu_hits: a.mfu_hits + b.mfu_hits,
+        passed_hits: a.passed_hits + b.passed_hits,
+        deleted: a.deleted + b.deleted,
+        elements: a.elements + b.elements,
+        elements_max: a.elements_max + b.elements_max,
+        passed_size: a.passed_size + b.passed_size,
+        metadata_sizes: [0, 1, 2].map(|i| a.metadata_sizes[i] + b.metadata_sizes[i]),
+        mru_ghost_size: a.mru_ghost_size + b.mru_ghost_size,
+        mfu_ghost_size: a.mfu_ghost_size + b.mfu_ghost_size,
+    })
+}
+
+/// `arcstats`: the caches of these pools together.
+pub fn arcstats(pools: &[std::sync::Arc<Pool>]) -> String {
+    let stats: Vec<_> = pools.iter().map(|pool| pool.store().stats()).collect();
+    let decoded: u64 = stats.iter().map(|s| s.decoded_bytes).sum();
+    let a = sum(&stats.iter().map(|s| s.arc).collect::<Vec<_>>());
+    let prefetched = |l: &Lookups| (l.prefetch_hits, l.prefetch_misses);
+    let ((data_hits, data_misses), (metadata_hits, metadata_misses)) =
+        (prefetched(&a.data), prefetched(&a.metadata));
+    let [mru_metadata, mfu_metadata, passed_metadata] = a.metadata_sizes;
+    let metadata = mru_metadata + mfu_metadata + passed_metadata;
+    let memory = Memory::now();
+    Named::new()
+        .numbers(&[
+            ("hits", a.hits + data_hits + metadata_hits),
+            ("misses", a.misses + data_misses + metadata_misses),
+            ("demand_data_hits", a.data.demand_hits),
+            ("demand_data_misses", a.data.demand_misses),
+            ("demand_metadata_hits", a.metadata.demand_hits),
+            ("demand_metadata_misses", a.metadata.demand_misses),
+            ("prefetch_data_hits", data_hits),
+            ("prefetch_data_misses", data_misses),
+            ("prefetch_metadata_hits", metadata_hits),
+            ("prefetch_metadata_misses", metadata_misses),
+            ("mru_hits", a.mru_hits),
+            ("mru_ghost_hits", a.mru_ghost_hits),
+            ("mfu_hits", a.mfu_hits),
+            ("mfu_ghost_hits", a.mfu_ghost_hits),
+            ("uncached_hits", a.passed_hits),
+            ("deleted", a.deleted),
+            ("hash_elements", a.elements),
+            ("hash_elements_max", a.elements_max),
+            ("p", a.p),
+            ("c", a.c),
+            // The budget stays as it is. Readers divide by it.
+            ("c_min", a.c.max(1)),
+            ("c_max", a.c.max(1)),
+            ("size", a.size + decoded),
+            ("compressed_size", a.size),
+            ("overhead_size", decoded),
+            ("data_size", a.size - metadata),
+            ("metadata_size", metadata + decoded),
+            ("mru_size", a.mru_size),
+            ("mru_data", a.mru_size - mru_metadata),
+            ("mru_metadata", mru_metadata),
+            ("mru_evictable_data", a.mru_size - mru_metadata),
+            ("mru_evictable_metadata", mru_metadata),
+            ("mru_ghost_size", a.mru_ghost_size),
+            ("mfu_size", a.mfu_size),
+            ("mfu_data", a.mfu_size - mfu_metadata),
+            ("mfu_metadata", mfu_metadata),
+            ("mfu_evictable_data", a.mfu_size - mfu_metadata),
+            ("mfu_evictable_metadata", mfu_metadata),
+            ("mfu_ghost_size", a.mfu_ghost_size),
+            ("uncached_size", a.passed_size),
+            ("uncached_data", a.passed_size - passed_metadata),
+            ("uncached_metadata", passed_metadata),
+            ("arc_meta_used", metadata + decoded),
+            // Metadata may take all of it.
+            ("arc_meta_limit", a.c),
+            ("arc_dnode_limit", a.c),
+            ("memory_all_bytes", memory.all),
+            ("memory_free_bytes", memory.free),
+            ("memory_available_bytes", memory.available),
+        ])
+        .nothing_of(&NEVER)
+        .file()
+}
+
+/// Figures of `arcstats` about what is never done: eviction that has to skip or to wait, caches on devices,
+/// giving memory back because the kernel asks for it.
+const NEVER: [&str; 52] = [
+    "mutex_miss",
+    "access_skip",
+    "evict_skip",
+    "evict_not_enough",
+    "evict_l2_cached",
+    "evict_l2_eligible",
+    "evict_l2_eligible_mfu",
+    "evict_l2_eligible_mru",
+    "evict_l2_ineligible",
+    "evict_l2_skip",
+    "hash_collisions",
+    "hash_chains",
+    "hash_chain_max",
+    "hdr_size",
+    "dbuf_size",
+    "dnode_size",
+    "bonus_size",
+    "other_size",
+    "anon_size",
+    "l2_hits",
+    "l2_misses",
+    "l2_prefetch_asize",
+    "l2_mru_asize",
+    "l2_mfu_asize",
+    "l2_bufc_data_asize",
+    "l2_bufc_metadata_asize",
+    "l2_feeds",
+    "l2_rw_clash",
+    "l2_read_bytes",
+    "l2_write_bytes",
+    "l2_writes_sent",
+    "l2_writes_done",
+    "l2_writes_error",
+    "l2_writes_lock_retry",
+    "l2_evict_lock_retry",
+    "l2_evict_reading",
+    "l2_evict_l1cached",
+    "l2_free_on_write",
+    "l2_abort_lowmem",
+    "l2_cksum_bad",
+    "l2_io_error",
+    "l2_size",
+    "l2_asize",
+    "l2_hdr_size",
+    "memory_throttle_count",
+    "memory_direct_count",
+    "memory_indirect_count",
+    "arc_no_grow",
+    "arc_prune",
+    "arc_need_free",
+    "arc_raw_size",
+    "abd_chunk_waste_size",
+];
+
+/// The machine's memory, in bytes.
+#[derive(Default)]
+struct Memory {
+    all: u64,
+    free: u64,
+    available: u64,
+}
+
+impl Memory {
+    /// As the kernel has it.
+    fn now() -> Memory {
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let of = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+            kib.unwrap_or(0).saturating_mul(1024)
+        };
+        Memory { all: of("MemTotal"), free: of("MemFree"), available: of("MemAvailable") }
+    }
+}
+
+/// `dmu_tx`: changes on their way into transaction groups.
+pub fn dmu_tx() -> String {
+    Named::new()
+        .numbers(&[
+            ("dmu_tx_assigned", TX_ASSIGNED.now()),
+            ("dmu_tx_dirty_delay", TX_DIRTY_DELAY.now()),
+            ("dmu_tx_dirty_over_max", TX_DIRTY_OVER_MAX.now()),
+        ])
+        .nothing_of(&["dmu_tx_memory_reserve", "dmu_tx_memory_reclaim", "dmu_tx_wrlog_delay"])
+        .file()
+}
+
+/// `zil`: commits of intent logs.
+pub fn zil() -> String {
+    let (itxs, bytes) = (ZIL_ITXS.now(), ZIL_ITX_BYTES.now());
+    Named::new()
+        .numbers(&[
+            ("zil_commit_count", ZIL_COMMITS.now()),
+            ("zil_commit_writer_count", ZIL_WRITERS.now()),
+            ("zil_itx_count", itxs),
+        ])
+        // Data never lies behind a pointer.
+        .nothing_of(&["zil_itx_indirect_count", "zil_itx_indirect_bytes"])
+        .numbers(&[("zil_itx_copied_count", itxs), ("zil_itx_copied_bytes", bytes)])
+        .nothing_of(&["zil_itx_needcopy_count", "zil_itx_needcopy_bytes"])
+        .numbers(&[
+            ("zil_itx_metaslab_normal_count", ZIL_NORMAL[0].now()),
+            ("zil_itx_metaslab_normal_bytes", ZIL_NORMAL[1].now()),
+            ("zil_itx_metaslab_slog_count", ZIL_SLOG[0].now()),
+            ("zil_itx_metaslab_slog_bytes", ZIL_SLOG[1].now()),
+        ])
+        .file()
+}
+
+/// `vdev_cache_stats`, which OpenZFS had up to 2.1: there is no such cache.
+pub fn vdev_cache_stats() -> String {
+    Named::new().nothing_of(&["delegations", "hits", "misses"]).file()
+}
+
+/// `zfetchstats`: reading ahead of sequential readers.
+pub fn zfetchstats() -> String {
+    let (hits, misses, issued) = readahead::counts();
+    Named::new()
+        .numbers(&[("hits", hits), ("misses", misses)])
+        .nothing_of(&["future", "stride", "past", "max_streams"])
+        .numbers(&[("io_issued", issued)])
+        .file()
+}
+
+/// `POOL/io`: what the devices of a pool did. Times are not kept.
+pub fn io(pool: &Pool) -> String {
+    let root = pool.store().vdevs().root();
+    let (reads, writes, read, written) = root.io_stats();
+    let queues = root.queues();
+    let (waiting, active) = (queues.pending.iter().sum::<u64>(), queues.active.iter().sum::<u64>());
+    let heads = [
+        "nread", "nwritten", "reads", "writes", "wtime", "wlentime", "wupdate", "rtime",
+        "rlentime", "rupdate", "wcnt", "rcnt",
+    ];
+    let values = [read, written, reads, writes, 0, 0, 0, 0, 0, 0, waiting, active];
+    let line = |cells: Vec<String>| {
+        cells.iter().map(|cell| format!("{cell:<8}")).collect::<Vec<_>>().join(" ")
+    };
+    format!(
+        "0 3 0x00 1 80 0 {}\n{}\n{}\n",
+        uptime(),
+        line(heads.iter().map(|h| h.to_string()).collect()),
+        line(values.iter().map(|v| v.to_string()).collect())
+    )
+}
+
+/// `POOL/iostats`: blocks read past the cache, and blocks written.
+pub fn iostats(engine: &Engine) -> String {
+    let disk = &engine.shared.disk;
+    let arc = disk.store.stats().arc;
+    let total = disk.writer.written().total();
+    let misses = |l: &Lookups| l.demand_misses + l.prefetch_misses;
+    Named::new()
+        .nothing_of(&TRIMS)
+        .numbers(&[
+            ("arc_read_count", misses(&arc.data) + misses(&arc.metadata)),
+            ("arc_write_count", total.count),
+            ("arc_write_bytes", total.bytes),
+        ])
+        .nothing_of(&["direct_read_count", "direct_read_bytes"])
+        .nothing_of(&["direct_write_count", "direct_write_bytes"])
+        .file()
+}
+
+/// Devices are told nothing of what is free.
+const TRIMS: [&str; 18] = [
+    "trim_extents_written",
+    "trim_bytes_written",
+    "trim_extents_skipped",
+    "trim_bytes_skipped",
+    "trim_extents_failed",
+    "trim_bytes_failed",
+    "autotrim_extents_written",
+    "autotrim_bytes_written",
+    "autotrim_extents_skipped",
+    "autotrim_bytes_skipped",
+    "autotrim_extents_failed",
+    "autotrim_bytes_failed",
+    "simple_trim_extents_written",
+    "simple_trim_bytes_written",
+    "simple_trim_extents_skipped",
+    "simple_trim_bytes_skipped",
+    "simple_trim_extents_failed",
+    "simple_trim_bytes_failed",
+];
+
+/// `POOL/reads`: the last reads, of which none are kept (`zfs_read_history` is 0 in OpenZFS, too, unless it is
+/// set).
+pub fn reads() -> String {
+    format!(
+        "0 0 0x01 0 0 0 {}\n{:<8} {:<16} {:<8} {:<8} {:<8} {:<8} {:<8} {:<24} {:<16} {:<16}\n",
+        uptime(),
+        "UID",
+        "start",
+        "objset",
+        "object",
+        "level",
+        "blkid",
+        "aflags",
+        "origin",
+        "pid",
+        "process"
+    )
+}
+
+/// What was read from and written to the files of a mounted dataset.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DatasetFigures {
+    /// Name of the dataset.
+    pub name: String,
+    /// Reads, and their bytes.
+    pub reads: (u64, u64),
+    /// Writes, and their bytes.
+    pub writes: (u64, u64),
+}
+
+/// `POOL/objset-0x…`: what was done to a dataset since it was mounted.
+pub fn objset(d: &DatasetFigures) -> String {
+    Named::new()
+        .text("dataset_name", &d.name)
+        .numbers(&[
+            ("writes", d.writes.0),
+            ("nwritten", d.writes.1),
+            ("reads", d.reads.0),
+            ("nread", d.reads.1),
+        ])
+        .file()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn files_have_the_form_of_kstats() {
+        let text = Named::new().number("hits", 12).text("dataset_name", "tank/a b").file();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 4);
+        let head: Vec<&str> = lines[0].split(' ').collect();
+        assert_eq!((head.len(), head[1], head[2], head[3]), (7, "1", "0x01", "2"));
+        assert_eq!(lines[1], "name                            type data");
+        assert_eq!(lines[2], "hits                            4    12");
+        assert_eq!(lines[3], "dataset_name                    7    tank/a b");
+    }
+
+    #[test]
+    fn no_figure_is_there_twice() {
+        for file in [arcstats(&[]), dmu_tx(), zil(), zfetchstats()] {
+            let mut names: Vec<&str> =
+                file.lines().skip(2).map(|l| l.split(' ').next().unwrap()).collect();
+            let all = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), all, "{file}");
+        }
+    }
+}
