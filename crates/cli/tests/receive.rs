@@ -217,3 +217,77 @@ fn an_interrupted_receive_can_be_resumed_or_given_up() {
     r.take("receive tank/a", "inc-s1-s2");
     r.tank.finish();
 }
+
+#[test]
+fn what_the_sender_renamed_and_destroyed_is_so_here() {
+    let r = Receiver::new(Tank::unmounted());
+    r.take("receive tank/two@s1", "full-s1");
+    r.take("receive tank/two/leaf@s1", "leaf-p-s1");
+    r.take("receive tank/two/leaf/tip@s1", "tip-e-s1");
+    r.take("receive tank/two/disk@s1", "disk-s1");
+    r.tank.zfs("rename tank/two/leaf tank/two/blatt");
+    r.tank.zfs("rename tank/two/disk@s1 @first");
+    r.tank.zfs("create tank/two/extra");
+    r.tank.zfs("snapshot tank/two@mine");
+    let said = r.take("receive -v -F tank/two", "R-Inc-s1-s3");
+    for what in [
+        "attempting rename tank/two/blatt to tank/two/leaf\nsuccess\n",
+        "attempting rename tank/two/disk@first to tank/two/disk@s1\nsuccess\n",
+        "attempting destroy tank/two/extra\nsuccess\n",
+        "attempting destroy tank/two@mine\nsuccess\n",
+        "found clone origin tank/two/leaf@s2\n",
+    ] {
+        assert!(said.contains(what), "{what}: {said}");
+    }
+    let mut names = r.tank.names();
+    names.retain(|name| name.starts_with("tank/two"));
+    names.sort();
+    let heads = ["two", "two/disk", "two/leaf", "two/leaf/tip"];
+    let snaps = |head: &&str| ["", "@s1", "@s2", "@s3"].map(|s| format!("tank/{head}{s}"));
+    let mut expected: Vec<String> = heads.iter().flat_map(snaps).collect();
+    expected.extend(["tank/two/branch".to_string(), "tank/two/branch@s3".to_string()]);
+    expected.sort();
+    assert_eq!(names, expected);
+    r.tank.finish();
+}
+
+#[test]
+fn mounted_file_systems_are_replaced() {
+    if !common::can_mount() {
+        return;
+    }
+    // Else reading changes it.
+    let r = Receiver::new(Tank::new("-O atime=off"));
+    r.tank.zfs("create tank/from");
+    let file = |name: &str| r.tank.path(&format!("tank/{name}"));
+    fs::write(file("from/a"), "first").unwrap();
+    r.tank.zfs("snapshot tank/from@one");
+    let full = r.sent("tank/from@one");
+    assert_eq!(r.run("receive tank/to", &full).code, 0);
+    assert_eq!(fs::read(file("to/a")).unwrap(), b"first");
+    assert_eq!(r.run("receive -u tank/hidden", &full).code, 0);
+    assert_eq!(r.tank.get("mounted", "tank/hidden"), "no");
+    fs::write(file("from/a"), "second").unwrap();
+    r.tank.zfs("snapshot tank/from@two");
+    let inc = r.sent("-i @one tank/from@two");
+    let said = r.run("receive tank/to", &inc);
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    assert_eq!(fs::read(file("to/a")).unwrap(), b"second");
+    assert_eq!(fs::read(file("to/.zfs/snapshot/one/a")).unwrap(), b"first");
+
+    // What was changed is lost with -F only, and what is in use with -M only.
+    fs::write(file("from/b"), "third").unwrap();
+    r.tank.zfs("snapshot tank/from@three");
+    let inc = r.sent("-i @two tank/from@three");
+    fs::write(file("to/mine"), "mine").unwrap();
+    r.tank.session.run("zpool sync tank").ok();
+    assert!(r.refused("receive tank/to", &inc).contains("has been modified\nsince most recent"));
+    let open = File::open(file("to/a")).unwrap();
+    assert!(r.refused("receive -F tank/to", &inc).contains("busy"));
+    assert!(file("to/mine").exists() && !file("to/b").exists());
+    assert_eq!(r.run("receive -F -M tank/to", &inc).code, 0);
+    drop(open);
+    assert!(!file("to/mine").exists());
+    assert_eq!(fs::read(file("to/b")).unwrap(), b"third");
+    r.tank.finish();
+}

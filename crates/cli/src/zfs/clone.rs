@@ -4,11 +4,11 @@ use super::change::{add_property, changes};
 use super::create::{ancestors, mount};
 use crate::context::Context;
 use crate::options::{Spec, parse};
-use crate::zfs::select::{Kinds, open};
+use crate::zfs::select::{Kinds, Node, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::Dataset;
 use cenote_engine::change::names::{Expected, check_new};
-use cenote_engine::change::{ChangeError, NewClone};
+use cenote_engine::change::{ChangeError, Changes, NewClone};
 use std::ffi::OsString;
 use std::sync::Arc;
 
@@ -65,7 +65,14 @@ pub fn promote(args: &[OsString], ctx: &mut Context) -> Outcome {
     let pools = Arc::clone(&ctx.pools);
     let _change = pools.change();
     let node = open(ctx, name, HEADS).map_err(Stop::Fail)?;
-    let imported = &node.imported;
+    let cannot = |e: String| Stop::Fail(format!("cannot promote '{name}': {e}"));
+    let changes = changes(&node.imported, ctx).map_err(cannot)?;
+    promote_node(&node, &changes)
+}
+
+/// Makes a clone independent of its origin.
+pub(super) fn promote_node(node: &Node, changes: &Changes) -> Outcome {
+    let (imported, name) = (&node.imported, &node.dataset.name);
     let cannot = |e: &dyn std::fmt::Display| Stop::Fail(format!("cannot promote '{name}': {e}"));
     let pool = imported.pool();
     let dsl = pool.dsl();
@@ -83,7 +90,6 @@ pub fn promote(args: &[OsString], ctx: &mut Context) -> Outcome {
         return Err(cannot(&ChangeError::Busy));
     }
     let moved: Vec<String> = snapshots.into_iter().take(until).map(|s| s.name).collect();
-    let changes = changes(imported, ctx).map_err(|e| cannot(&e))?;
     if imported.mounts.close_snapshots(&moved).is_err() {
         return Err(cannot(&ChangeError::Busy));
     }

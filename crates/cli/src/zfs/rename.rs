@@ -7,6 +7,7 @@ use crate::mounts::Directory;
 use crate::mounts::moving::{Away, family};
 use crate::mounts::table::Way;
 use crate::options::{Spec, parse};
+use crate::pools::Imported;
 use crate::zfs::select::{Kinds, Node, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::DatasetKind;
@@ -57,7 +58,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     match node.dataset.kind {
         DatasetKind::Snapshot => snapshot(&node, &changes, to, recursive),
-        _ => head(&node, &changes, to, stay, force, ctx),
+        _ => move_head(&node, &changes, to, (stay, force), ctx),
     }
 }
 
@@ -75,16 +76,27 @@ fn snapshot(node: &Node, changes: &Changes, to: &str, recursive: bool) -> Outcom
     if let Err(e) = check_new(&full, Expected::SNAPSHOT) {
         return fail(format!("cannot rename to '{full}': {e}"));
     }
+    rename_snapshot(&node.imported, changes, from, short, recursive)
+}
+
+/// Gives a snapshot another short name, with `recursive` those of the same name below its dataset as well.
+pub(super) fn rename_snapshot(
+    imported: &Imported,
+    changes: &Changes,
+    from: &str,
+    short: &str,
+    recursive: bool,
+) -> Outcome {
+    let (head, old) = from.split_once('@').unwrap_or((from, ""));
     match changes.rename_snapshot(from, short, recursive) {
         Ok(()) => {
-            let old = from.split('@').nth(1).unwrap_or_default();
             let below = |d: &str| d.strip_prefix(head).is_some_and(|rest| rest.starts_with('/'));
-            let mounted = node.imported.mounts.list().into_iter().map(|m| m.dataset);
+            let mounted = imported.mounts.list().into_iter().map(|m| m.dataset);
             let heads = mounted.filter(|d| d == head || (recursive && below(d)));
             let names: Vec<String> =
                 heads.flat_map(|h| [format!("{h}@{old}"), format!("{h}@{short}")]).collect();
-            node.imported.mounts.renamed_snapshot(head, recursive, old, short);
-            node.imported.mounts.snapshots_changed(&names);
+            imported.mounts.renamed_snapshot(head, recursive, old, short);
+            imported.mounts.snapshots_changed(&names);
             Ok(0)
         }
         Err((name, ChangeError::Exists)) if recursive => fail(format!(
@@ -94,12 +106,13 @@ fn snapshot(node: &Node, changes: &Changes, to: &str, recursive: bool) -> Outcom
     }
 }
 
-fn head(
+/// Gives a file system or volume another name, with all that is below it. `stay`: what is mounted stays where it is;
+/// `force`: it is unmounted by force.
+pub(super) fn move_head(
     node: &Node,
     changes: &Changes,
     to: &str,
-    stay: bool,
-    force: bool,
+    (stay, force): (bool, bool),
     ctx: &mut Context,
 ) -> Outcome {
     let (imported, from) = (&node.imported, &node.dataset.name);

@@ -5,6 +5,7 @@
 //! | `one` | one stream (`zfs_receive_one`) |
 //! | `names` | what the snapshot is called here, and what it starts from |
 //! | `package` | a package of streams (`zfs_receive_package`) |
+//! | `follow` | what was renamed, promoted or destroyed at the sender |
 //! | `props` | properties and holds of what is received |
 //! | `said` | why a stream was not received, in OpenZFS's words |
 //! | `abort` | `zfs receive -A` |
@@ -13,16 +14,19 @@
 //! keep others out.
 
 mod abort;
+mod follow;
 mod names;
 mod one;
 mod package;
 mod props;
 mod said;
 
+use super::change::changes;
 use crate::context::Context;
 use crate::options::{Spec, parse};
 use crate::pools::Imported;
-use cenote_command::outcome::{Outcome, fail, usage};
+use cenote_command::outcome::{Outcome, Stop, fail, usage};
+use cenote_engine::change::Changes;
 use cenote_engine::change::receive::Source;
 use cenote_format::stream::package::Package;
 use props::Asked;
@@ -67,6 +71,7 @@ struct Job {
     /// `-o`, `-x`
     asked: Asked,
     imported: Arc<Imported>,
+    changes: Arc<Changes>,
     /// The uppermost dataset that was received.
     top: Option<String>,
     /// Something was received that is to be mounted.
@@ -135,7 +140,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let origin = asked.take_origin();
     asked.check()?;
     let (top, mount, holds) = (None, false, false);
-    let mut job = Job { flags, target, origin, asked, imported, top, mount, holds };
+    let changes = changes(&imported, ctx);
+    let changes = Arc::new(changes.map_err(|e| Stop::Fail(format!("cannot receive: {e}")))?);
+    let mut job = Job { flags, target, origin, asked, imported, changes, top, mount, holds };
     one::next(&mut job, &mut Source::new(&mut *input), None, ctx)?;
     let good = job.flags.no_mount || !job.mount || one::mount_all(&job, ctx);
     Ok(i32::from(!good))

@@ -1,6 +1,5 @@
 //! One stream (`zfs_receive_impl`, `zfs_receive_one`).
 
-use super::super::change::changes;
 use super::super::create::ancestors;
 use super::names::{destination, of_guid};
 use super::{Job, Within, package, props, said};
@@ -255,7 +254,7 @@ impl<'b> Stream<'b> {
         let pools = Arc::clone(&ctx.pools);
         let change = pools.change();
         let there = job.head(self.head()).map_err(|e| self.cannot(&e))?;
-        let changes = changes(&job.imported, ctx).map_err(|e| self.cannot(&e))?;
+        let changes = Arc::clone(&job.changes);
         match &there {
             Some(there) => self.check_there(job, there)?,
             None => self.check_parent(job, &changes, ctx)?,

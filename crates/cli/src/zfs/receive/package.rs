@@ -1,5 +1,7 @@
 //! Packages of streams (`zfs_receive_package`).
 
+use super::follow::follow;
+use super::names::destination;
 use super::one::{Next, next};
 use super::{Job, Within};
 use crate::context::Context;
@@ -37,6 +39,23 @@ pub(super) fn receive(
     }
     let sent = name.split('@').next().unwrap_or_default();
     let within = Within { list: list.as_ref(), sent };
+    let top = match job.flags.prefix {
+        true => destination(&job.flags, &job.target, (sent, name), !recursive),
+        false => Ok(job.target.clone()),
+    };
+    let top = top.map_err(|e| cannot(&e))?;
+    let top = top.split('@').next().unwrap_or_default();
+    let mut followed = true;
+    if let Some(list) = &list {
+        // What is not there yet is not followed.
+        follow(job, list, top, ctx)?;
+    }
     while next(job, source, Some(&within), ctx)? == Next::Received {}
-    Ok(())
+    if let Some(list) = &list {
+        followed = follow(job, list, top, ctx)?;
+    }
+    match followed {
+        true => Ok(()),
+        false => Err(Stop::Said(1)),
+    }
 }
