@@ -23,7 +23,7 @@ help:
 	@echo "make bench-clone  destroying clones, by livelist and by walking, against OpenZFS's own engine"
 	@echo "make bench-write  writes against OpenZFS's own engine; mounts against btrfs and zfs-fuse"
 	@echo "make bench-spacemap  log space maps on and off, and OpenZFS's own engine, in a pool that has aged"
-	@echo "make bench-zil    synchronous writes: the intent log beside the file system below"
+	@echo "make bench-zil    synchronous writes beside other file systems (BENCH_DIR=storage); replay on slow devices"
 
 run:
 	scripts/setup.sh run
@@ -92,8 +92,10 @@ bench-write: bench-build
 	target/release/cenote-bench write --peer $(PEER) $(BENCH_ARGS)
 
 bench-zil:
-	$(CARGO) build --release --locked -p cenote-bench
-	target/release/cenote-bench zil $(BENCH_ARGS)
+	$(CARGO) build --release --locked -p cenote-bench -p cenote-cli
+	scripts/bench-zil.sh $(or $(BENCH_DIR),/dev/shm/cenote-bench) target/release/cenote \
+		target/release/cenote-bench $(BENCH_ARGS)
+	target/release/cenote-bench replay $(REPLAY_ARGS)
 
 bench-spacemap: bench-build
 	target/release/cenote-bench spacemap --peer $(PEER) $(BENCH_ARGS)

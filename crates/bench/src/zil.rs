@@ -3,7 +3,9 @@
 //! Each thread overwrites blocks of a file of its own, at random, and waits after each write until it is
 //! stable. Through the library that is a commit of the intent log. The raw row has each thread write to a
 //! file of its own in the same directory, and `fdatasync` it: on a file system in memory that costs next to
-//! nothing, on a disk it is what the device and the host's file system take.
+//! nothing, on a disk it is what the device and the host's file system take. With `--at NAME=DIR` the same is
+//! done in other directories, such as file systems that are mounted there (`scripts/bench-zil.sh` mounts
+//! cenote, ext4 and btrfs on files of the same storage).
 
 use crate::noise::Noise;
 use crate::write;
@@ -37,6 +39,9 @@ pub struct ZilArgs {
     /// MiB of each thread's file.
     #[arg(long, default_value_t = 4)]
     size: u64,
+    /// Further directories in which files are written and synced, as NAME=DIR.
+    #[arg(long)]
+    at: Vec<String>,
 }
 
 /// What a row took.
@@ -143,6 +148,10 @@ pub fn run(args: &ZilArgs) -> anyhow::Result<()> {
     println!("{:<22} {:>7} {:>9} {:>9} {:>12}", "row", "threads", "p50 us", "p99 us", "writes/s");
     for threads in &args.threads {
         print("file, fdatasync", *threads, &raw(args, &args.dir, *threads)?);
+        for at in &args.at {
+            let (name, dir) = at.split_once('=').context("--at is NAME=DIR")?;
+            print(&format!("{name}, mounted"), *threads, &raw(args, Path::new(dir), *threads)?);
+        }
         let path = args.dir.join("zil");
         File::create(&path)?.set_len(DEVICE).context("device file")?;
         let options = EngineOptions::default();

@@ -15,6 +15,7 @@ use cenote_format::dmu::ZilHeader;
 use cenote_format::zil::RawRecord;
 use cenote_pool::Pool;
 use cenote_pool::features::writable;
+use cenote_vdev::VdevState;
 use std::sync::Arc;
 
 /// Features that do no harm while nothing uses them. In use they ask for more than is done here:
@@ -166,6 +167,11 @@ fn log_state(
     if zil.log.is_hole() {
         return Ok(Log::None);
     }
+    if lacks_log_vdev(pool) {
+        // Whoever imports the pool without it gives up what is in the logs (`SPA_LOG_CLEAR`).
+        tracing::warn!("'{}': the intent log is given up: a log vdev is missing", dataset.name);
+        return Ok(Log::Finished);
+    }
     if is_encrypted(pool, dataset)? {
         // It cannot be read.
         return Ok(Log::Waiting);
@@ -185,6 +191,12 @@ fn log_state(
         End::Unreadable | End::Complete => Ok(Log::Finished),
         End::Failed(e) => Err(EngineError::Read(e.into())),
     }
+}
+
+/// Whether a log vdev is not there, and was not taken offline.
+fn lacks_log_vdev(pool: &Pool) -> bool {
+    let tops = pool.store().vdevs().root().children();
+    tops.iter().any(|top| top.is_log() && matches!(top.state(), VdevState::CantOpen(_)))
 }
 
 /// Names of the datasets of a pool that is not written to whose intent logs have changes that are not in the

@@ -10,6 +10,7 @@
 mod common;
 mod contents;
 mod databases;
+mod durable;
 mod killed;
 mod names;
 mod posix;

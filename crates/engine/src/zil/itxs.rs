@@ -149,9 +149,10 @@ impl Itxs {
         match scope {
             Scope::Objects(objects) => objects.iter().for_each(|object| self.pull(*object)),
             Scope::All => {
-                let mut all: Vec<_> = self.objects.drain().flat_map(|(_, its)| its).collect();
-                all.sort_by_key(|queued| queued.change);
+                let all: Vec<_> = self.objects.drain().flat_map(|(_, its)| its).collect();
                 self.queue(all);
+                // Should a crash leave a part of it, that is how far the changes were.
+                self.next_commit.make_contiguous().sort_by_key(|queued| queued.change);
             }
         }
         self.queued

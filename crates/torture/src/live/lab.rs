@@ -162,6 +162,19 @@ impl Lab {
         };
         let top = |devices| VdevSpec::new(shape.redundancy, devices);
         let layout = Layout { tops: groups.into_iter().map(top).collect(), ..Layout::default() };
+        self.create_layout(&layout, shape.ashift, logs)
+    }
+
+    /// Makes a pool of this layout.
+    ///
+    /// # Errors
+    /// A disk failed.
+    pub fn create_layout(
+        &self,
+        layout: &Layout,
+        ashift: u64,
+        logs: Logs,
+    ) -> Result<Arc<Engine>, CreateError> {
         let named = [("log_spacemap".to_string(), logs == Logs::On)];
         let choice = FeatureChoice { none: false, compatibility: None, named: &named };
         let (features, _) = choose_features(&choice).unwrap();
@@ -170,8 +183,8 @@ impl Lab {
             temporary_name: None,
             spec: CreateSpec {
                 name: POOL,
-                layout: &layout,
-                ashift: shape.ashift,
+                layout,
+                ashift,
                 force: true,
                 pool: None,
                 txg: FIRST_TXG,
@@ -230,9 +243,20 @@ impl Lab {
     /// # Errors
     /// See [`ImportError`].
     pub fn import(&self, candidate: &Candidate) -> Result<Arc<Engine>, ImportError> {
-        let force = true;
-        let arc_bytes = Some(16 << 20);
-        let how = ImportOptions { force, arc_bytes, hostid: Some(1), ..ImportOptions::default() };
+        self.import_with(candidate, ImportOptions::default())
+    }
+
+    /// As [`Lab::import`], with some of these options.
+    ///
+    /// # Errors
+    /// See [`ImportError`].
+    pub fn import_with(
+        &self,
+        candidate: &Candidate,
+        options: ImportOptions,
+    ) -> Result<Arc<Engine>, ImportError> {
+        let (force, arc_bytes, hostid) = (true, Some(16 << 20), Some(1));
+        let how = ImportOptions { force, arc_bytes, hostid, ..options };
         Engine::import(candidate, &how, self.options(candidate.txg))
     }
 }
