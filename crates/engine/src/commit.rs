@@ -10,6 +10,7 @@ use cenote_dsl::write::DslWriteError;
 use cenote_dsl::{Dsl, PoolSpace};
 use cenote_format::label::{MMP_MAGIC, Uberblock};
 use cenote_format::{ByteOrder, nvlist::NvValue};
+use cenote_pool::Pool;
 use cenote_pool::config::{self, STATE_DESTROYED, STATE_EXPORTED};
 use cenote_pool::directory::Directory;
 use cenote_pool::features::PoolFeatures;
@@ -31,6 +32,7 @@ impl Core {
         dsl.set_pool_space(pool_space(&shared.disk));
         let loaded = self.loaded(before.mapping_bytes(), dsl, before.features())?;
         let view = before.after(loaded);
+        tell_savings(&view, &shared.disk);
         shared.disk.loader.advance(view.mos().clone(), txg);
         *shared.view.write() = Arc::new(view);
         let deferred = shared.disk.allocator.sync_done(txg);
@@ -116,6 +118,14 @@ impl Core {
             self.maps.flush_all();
         }
         self.sync(shared)
+    }
+}
+
+/// Tells datasets what cloned blocks save, if there are some.
+pub(super) fn tell_savings(view: &Pool, disk: &Disk) {
+    if view.features().is_active("block_cloning") {
+        let clone_saved = view.savings().clone_saved;
+        view.dsl().set_pool_space(PoolSpace { clone_saved, ..pool_space(disk) });
     }
 }
 

@@ -7,7 +7,7 @@
 //! Its number is above that of every uberblock that is on the devices, also when the import stepped
 //! back: what was given up must never look newer than what is written from now on.
 
-use super::commit::pool_space;
+use super::commit::{pool_space, tell_savings};
 use super::condense::Condenser;
 use super::datasets::Datasets;
 use super::figures::History;
@@ -110,6 +110,7 @@ impl Engine {
         });
         shared.disk.allocator.readers().group_done(synced);
         shared.view().dsl().set_pool_space(pool_space(&shared.disk));
+        tell_savings(&shared.view(), &shared.disk);
         Ok(Engine::start(shared, core))
     }
 

@@ -14,7 +14,7 @@ use cenote_dsl::bpobj;
 use cenote_dsl::tunables::FREE_MIN_TIME_MS;
 use cenote_dsl::write::deadlist::Keys;
 use cenote_dsl::write::free::{Budget, destroy_step};
-use cenote_dsl::write::{DslWriteError, Result, Sizes, Tx, pool, receive};
+use cenote_dsl::write::{DslWriteError, Result, Sizes, Tx, pool, receive, references};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
 use cenote_format::dsl::BpobjPhys;
@@ -183,7 +183,8 @@ impl Core {
             blocks.push(entry.bp);
             Ok(())
         });
-        free_now(disk, txg, &blocks)?;
+        let free = self.release(disk, txg, blocks.clone())?;
+        free_now(disk, txg, &free)?;
         if let Err(why) = all {
             tracing::warn!("blocks that the last group left to this one are leaked: {why}");
             let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
@@ -277,7 +278,8 @@ impl Core {
             // With logs all that is freed in a pass costs one block, so nothing is put off.
             let at_once = u64::from(pass) < tunables::SYNC_PASS_DEFERRED_FREE.get();
             if at_once || self.maps.logs_changes(&mut self.mos, txg)? {
-                free_now(disk, txg, &frees)?;
+                let free = self.release(disk, txg, frees)?;
+                free_now(disk, txg, &free)?;
             } else {
                 self.defer(disk, txg, &frees)?;
             }
@@ -350,6 +352,18 @@ impl Core {
         let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
         let mut tx = Tx { usable, ..Tx::new(&mut self.mos, txg, &disk.outside, &sizes) };
         pool::charge_mos(&mut tx, &synced)
+    }
+
+    /// Those of freed blocks that nobody has any more, since none is a clone of them.
+    fn release(
+        &mut self,
+        disk: &Disk,
+        txg: u64,
+        blocks: Vec<BlockPointer>,
+    ) -> Result<Vec<BlockPointer>> {
+        let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
+        let mut tx = Tx::new(&mut self.mos, txg, &disk.outside, &sizes);
+        references::release(&mut tx, blocks)
     }
 
     /// Leaves blocks to the next group.

@@ -260,6 +260,11 @@ fn generations_of_clones() {
 }
 
 #[test]
+fn a_pool_with_cloned_blocks() {
+    orders("bclone", false);
+}
+
+#[test]
 fn a_pool_of_few_features() {
     orders("legacyd", true);
 }

@@ -25,6 +25,7 @@
 //! | [`snapshot`] | taking and renaming snapshots |
 //! | [`destroy`] | destroying snapshots and datasets |
 //! | [`free`] | freeing what was destroyed, some in each txg |
+//! | [`references`] | freeing blocks that were cloned |
 //! | [`promote`], [`rollback`] | the commands of these names |
 //! | [`receive`], [`swap`] | datasets that are received; a head and its clone swapped |
 //! | [`holds`], [`bookmarks`] | holds on snapshots; bookmarks and what becomes of them |
@@ -55,6 +56,7 @@ pub mod pool;
 pub mod promote;
 pub mod props;
 pub mod receive;
+pub mod references;
 pub mod rename;
 pub mod rollback;
 pub mod snapshot;
