@@ -186,7 +186,9 @@ pub(super) fn enqueue_as(
         } else {
             add_sizes(&mut phys, sizes);
         }
-        data.extend(stored.0.iter().flat_map(|w| w.to_le_bytes()));
+        for word in stored.0 {
+            data.extend_from_slice(&word.to_le_bytes());
+        }
     }
     tx.mos.write(object, phys.entries.wrapping_mul(BLKPTR_SIZE as u64), &data)?;
     let count = blocks.len() as u64;

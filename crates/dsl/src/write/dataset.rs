@@ -13,7 +13,7 @@
 //! ([`check_synced`]). Should a deadlist or the bookmarks become unreadable later, the pool goes on: blocks
 //! that cannot be put on the deadlist are leaked when the snapshots that have them are gone.
 //!
-//! A clone keeps a livelist of what was born and killed in it: see [`livelist`](super::livelist).
+//! A clone keeps a livelist of what was born and killed in it: see [`livelist`].
 
 use super::mos::SMALL_BLOCK;
 use super::props::{self, NewValue, Target};

@@ -7,7 +7,7 @@
 //!
 //! *A dataset.* It has no snapshots of its own any more; what it has beyond its origin is all that
 //! was born after it. Its root block goes on the queue `bptree_obj`, and the tree is walked in the
-//! txgs to come, see [`free`](super::free). Of a clone with a [livelist](super::livelist) that takes less
+//! txgs to come, see [`free`](super::free). Of a clone with a [`livelist`] that takes less
 //! to read, the list is queued instead. A pool without the feature `async_destroy` has no such
 //! queue: there the tree is walked before anything is changed, and all of it is freed in the txg that
 //! destroys the dataset.
