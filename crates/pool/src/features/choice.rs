@@ -28,8 +28,14 @@ const NOT_WRITABLE: [(&str, &str); 12] = [
     ("draid", "dRAID is not implemented"),
     ("draid_failure_domains", "dRAID is not implemented"),
     ("raidz_expansion", "RAID-Z is not expanded here"),
-    ("block_cloning", "the block reference table is not written"),
-    ("block_cloning_endian", "the block reference table is not written"),
+    (
+        "block_cloning",
+        "blocks are not cloned; what OpenZFS cloned is freed with its last reference",
+    ),
+    (
+        "block_cloning_endian",
+        "blocks are not cloned; what OpenZFS cloned is freed with its last reference",
+    ),
     ("fast_dedup", "deduplication tables are not written"),
     ("dynamic_gang_header", "gang headers of one size only are written"),
     ("physical_rewrite", "rewritten blocks get new births"),
