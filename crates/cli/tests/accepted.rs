@@ -245,3 +245,30 @@ fn tunables_say_what_new_devices_and_names_may_be() {
     s.run("zpool export tank").ok();
     cenote_testpools::judge(s.dir.path(), "tank");
 }
+
+#[test]
+fn status_shows_deduplication_as_zdb_does() {
+    let s = Session::new();
+    for pool in ["dedupold", "deduplog"] {
+        s.import(pool);
+        let text = s.run(&format!("zpool status -D {pool}")).ok();
+        let (head, table) = text.split_once("\n dedup: DDT entries ").unwrap();
+        assert!(head.contains("errors: "), "{text}");
+        let zdb = s.run(&format!("zdb -DD {pool}")).ok();
+        let start = zdb.find("DDT histogram (aggregated over all DDTs):\n").unwrap();
+        let (_, table) = table.split_once('\n').unwrap();
+        assert!(zdb[start..].contains(table.trim_end()), "{table}\n{zdb}");
+        let json: Value =
+            serde_json::from_str(&s.run(&format!("zpool status -jD --json-int {pool}")).ok())
+                .unwrap();
+        let stats = &json["pools"][pool]["dedup_stats"];
+        assert!(stats["obj_count"].as_u64().unwrap() > 0 && stats["dspace"].is_u64());
+        let total = &stats["ddt_stats"]["total"];
+        let buckets = stats["ddt_stats"]["histogram"].as_object().unwrap();
+        let sum: u64 = buckets.values().map(|b| b["ref_blocks"].as_u64().unwrap()).sum();
+        assert_eq!(total["ref_blocks"].as_u64(), Some(sum));
+        s.run(&format!("zpool export {pool}")).ok();
+    }
+    s.import("basic");
+    assert!(s.run("zpool status -D basic").ok().ends_with("\n dedup: no DDT entries\n"));
+}

@@ -27,7 +27,7 @@
 //! | [`history`] | the log of commands |
 //! | [`vdev_figures`], [`vdev_props`] | sizes, space and properties of single vdevs |
 //! | [`spacemap`], [`logsm`], [`metaslab`] | free space |
-//! | [`brt`], [`ddt`] | tables of cloned and of deduplicated blocks |
+//! | [`brt`], [`ddt`], [`ddt_stats`] | tables of cloned and of deduplicated blocks |
 
 pub mod brt;
 pub mod cachefile;
@@ -35,6 +35,7 @@ pub mod compat;
 pub mod config;
 pub mod config_write;
 pub mod ddt;
+pub mod ddt_stats;
 pub mod devices;
 pub mod directory;
 pub mod discover;

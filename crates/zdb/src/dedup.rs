@@ -3,52 +3,16 @@
 use super::print::{self, blkptr};
 use super::{Zdb, failed};
 use cenote_command::outcome::Stop;
-use cenote_dmu::zap::Zap;
 use cenote_format::blkptr::BlockPointer;
 use cenote_pool::brt;
 use cenote_pool::ddt::{self, Entry, LOG_CHECKPOINT, LOG_FLUSHING, Table};
-
-/// Buckets of a histogram: one per power of two of the references.
-const BUCKETS: usize = 64;
-
-/// `ddt_stat_t`: blocks and bytes, once, and as often as they are referenced.
-#[derive(Clone, Copy, Default)]
-struct Stat([u64; 8]);
-
-impl Stat {
-    fn add(&mut self, other: &Stat) {
-        for (a, b) in self.0.iter_mut().zip(other.0) {
-            *a = a.saturating_add(b);
-        }
-    }
-}
-
-/// Stats by power of two of the references.
-#[derive(Clone)]
-struct Histogram(Vec<Stat>);
-
-impl Histogram {
-    fn new() -> Histogram {
-        Histogram(vec![Stat::default(); BUCKETS])
-    }
-
-    fn add(&mut self, other: &Histogram) {
-        self.0.iter_mut().zip(&other.0).for_each(|(a, b)| a.add(b));
-    }
-
-    fn total(&self) -> Stat {
-        self.0.iter().fold(Stat::default(), |mut sum, s| {
-            sum.add(s);
-            sum
-        })
-    }
-}
+use cenote_pool::ddt_stats::{Histogram, TableSize};
 
 impl Zdb<'_> {
     /// `-D`.
     pub fn dedup_tables(&mut self) -> Result<(), Stop> {
         let pool = self.pool.clone();
-        let mut all = Histogram::new();
+        let mut all = Histogram::default();
         for table in ddt::load(pool.mos()).map_err(failed)? {
             self.dedup_table(&table, &mut all)?;
         }
@@ -60,7 +24,7 @@ impl Zdb<'_> {
         writeln!(self.out())?;
         if self.level('D') > 1 {
             writeln!(self.out(), "DDT histogram (aggregated over all DDTs):")?;
-            self.dedup_histogram(&all, Some(total))?;
+            self.dedup_histogram(&all, true)?;
         }
         let [_, _, _, dsize, _, ref_lsize, ref_psize, ref_dsize] = total.0.map(|n| n as f64);
         let (dedup, compress, copies) =
@@ -97,7 +61,7 @@ impl Zdb<'_> {
         for (n, log) in table.logs.iter().enumerate() {
             self.dedup_log(table, n, log)?;
             for entry in log.entries.values() {
-                self.count_entry(entry, all);
+                all.count(&self.pool, entry);
             }
         }
         Ok(())
@@ -111,27 +75,25 @@ impl Zdb<'_> {
     ) -> Result<(), Stop> {
         let pool = self.pool.clone();
         let mos = pool.mos();
-        let histogram = self.stored_histogram(&stored.name)?;
+        let histogram = Histogram::stored(&pool, &stored.name).map_err(failed)?;
         all.add(&histogram);
-        let object = mos.object(stored.object).map_err(failed)?;
-        let count = Zap::open(&object).map_err(failed)?.len();
-        if count == 0 {
+        let size = TableSize::of_stored(&pool, stored).map_err(failed)?;
+        if size.entries == 0 {
             return Ok(());
         }
-        let dnode = object.dnode();
-        let filled = dnode.pointers.iter().filter(|p| !p.is_hole()).map(print::fill).sum::<u64>();
         let name = &stored.name;
         writeln!(
             self.out(),
-            "{name}: dspace={}; mspace={}; entries={count}",
-            dnode.used.saturating_add(256) >> 9 << 9,
-            filled.saturating_mul(dnode.block_size)
+            "{name}: dspace={}; mspace={}; entries={}",
+            size.on_disk,
+            size.in_core,
+            size.entries
         )?;
         if self.level('D') < 3 {
             return Ok(());
         }
         writeln!(self.out(), "{name}: object={}", stored.object)?;
-        self.dedup_histogram(&histogram, None)?;
+        self.dedup_histogram(&histogram, false)?;
         const UNIQUE: usize = 2;
         if self.level('D') < 4 || (self.level('D') < 5 && stored.class == UNIQUE) {
             return Ok(());
@@ -151,43 +113,6 @@ impl Zdb<'_> {
         }
         writeln!(self.out())?;
         Ok(())
-    }
-
-    /// The histogram that is kept beside one of a table's ZAPs.
-    fn stored_histogram(&mut self, name: &str) -> Result<Histogram, Stop> {
-        let mut histogram = Histogram::new();
-        let Some(stats) = self.directory()?.u64(b"DDT-statistics").map_err(failed)? else {
-            return Ok(histogram);
-        };
-        let zap = Zap::open(&self.pool.mos().object(stats).map_err(failed)?).map_err(failed)?;
-        if let Some(entry) = zap.lookup(name.as_bytes()).map_err(failed)? {
-            let (words, _) = entry.value.as_chunks::<8>();
-            histogram.0.iter_mut().zip(words).for_each(|(stat, w)| stat.0 = *w);
-        }
-        Ok(histogram)
-    }
-
-    fn count_entry(&self, entry: &Entry, all: &mut Histogram) {
-        let vdevs = self.pool.store().vdevs();
-        let mut stat = Stat::default();
-        for phys in entry.phys.iter().filter(|p| p.birth != 0) {
-            let copies = phys.copies(entry.key.is_encrypted());
-            let deflated = copies.iter().filter_map(|d| {
-                let top = vdevs.root().children().iter().find(|v| v.id() == u64::from(d.vdev))?;
-                Some(top.deflate(d.asize))
-            });
-            let once = [1, entry.key.lsize(), entry.key.psize(), deflated.sum()];
-            let n = phys.refcount;
-            let often = once.map(|b: u64| b.saturating_mul(n));
-            stat.add(&Stat([
-                once[0], once[1], once[2], once[3], often[0], often[1], often[2], often[3],
-            ]));
-        }
-        if let Some(bucket) = stat.0[4].checked_ilog2()
-            && let Some(slot) = all.0.get_mut(bucket as usize)
-        {
-            slot.add(&stat);
-        }
     }
 
     fn dedup_log(&mut self, table: &Table, n: usize, log: &ddt::Log) -> Result<(), Stop> {
@@ -225,38 +150,9 @@ impl Zdb<'_> {
         Ok(())
     }
 
-    fn dedup_histogram(&mut self, h: &Histogram, total: Option<Stat>) -> Result<(), Stop> {
-        let row = |w: [&str; 9]| {
-            format!(
-                "{:>6}   {:>6}   {:>5}   {:>5}   {:>5}   {:>6}   {:>5}   {:>5}   {:>5}",
-                w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8]
-            )
-        };
-        let line = |n: usize| "_".repeat(n);
-        writeln!(
-            self.out(),
-            "\nbucket              allocated                       referenced          "
-        )?;
-        writeln!(self.out(), "{}   {}   {}", line(6), line(30), line(30))?;
-        let titles =
-            ["refcnt", "blocks", "LSIZE", "PSIZE", "DSIZE", "blocks", "LSIZE", "PSIZE", "DSIZE"];
-        let dashes =
-            ["------", "------", "-----", "-----", "-----", "------", "-----", "-----", "-----"];
-        writeln!(self.out(), "{}\n{}", row(titles), row(dashes))?;
-        let buckets = h.0.iter().enumerate().map(|(i, s)| (self.args.number(1 << i), *s));
-        let rows: Vec<(String, Stat)> =
-            buckets.chain(total.map(|t| ("Total".to_string(), t))).collect();
-        for (name, stat) in rows.iter().filter(|(_, s)| s.0[0] != 0) {
-            let mut cells = vec![name.clone()];
-            for (i, n) in stat.0.iter().enumerate() {
-                cells.push(if i % 4 == 0 { self.args.number(*n) } else { self.args.bytes(*n) });
-            }
-            let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
-            if let Ok(cells) = <[&str; 9]>::try_from(cells) {
-                writeln!(self.out(), "{}", row(cells))?;
-            }
-        }
-        writeln!(self.out())?;
+    fn dedup_histogram(&mut self, h: &Histogram, with_total: bool) -> Result<(), Stop> {
+        let text = h.text(with_total, &|n| self.args.number(n), &|n| self.args.bytes(n));
+        write!(self.out(), "{text}")?;
         Ok(())
     }
 

@@ -13,7 +13,8 @@ use crate::zpool::select::select;
 use cenote_command::clock::ctime;
 use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_dsl::Dataset;
-use cenote_dsl::human::nicenum;
+use cenote_dsl::human::{nicebytes, nicenum};
+use cenote_pool::ddt_stats;
 use cenote_pool::status::{ConfigTree, NameStyle, Texts, VdevLine};
 use cenote_pool::vdev_props::{Activity, Progress};
 use cenote_pool::{Pool, PoolStatus};
@@ -24,7 +25,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-const SPEC: Spec = Spec { short: "degijLPpstT:vx", refused: "c:D", refused_long: &["power"] };
+const SPEC: Spec = Spec { short: "DdegijLPpstT:vx", refused: "c:", refused_long: &["power"] };
 /// Letter of `--json-flat-vdevs`.
 const FLAT: char = '\u{3}';
 
@@ -35,6 +36,7 @@ struct Show {
     literal: bool,
     only_troubled_pools: bool,
     only_troubled_vdevs: bool,
+    dedup: bool,
     slow: bool,
     direct: bool,
     initialized: bool,
@@ -59,6 +61,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         literal: letters.contains('p'),
         only_troubled_pools: letters.contains('x'),
         only_troubled_vdevs: letters.contains('e'),
+        dedup: letters.contains('D'),
         slow: letters.contains('s'),
         direct: letters.contains('d'),
         initialized: letters.contains('i'),
@@ -190,8 +193,28 @@ fn print(imported: &Imported, s: &PoolStatus, show: &Show, ctx: &mut Context) ->
     }
     text += &config(&imported.pool(), &s.tree, show, &time);
     text += &errors(imported, s, show)?;
+    if show.dedup {
+        text += &dedup(&imported.pool(), show)?;
+    }
     ctx.out.write_all(text.as_bytes())?;
     Ok(())
+}
+
+/// The deduplication tables (`print_dedup_stats`).
+fn dedup(pool: &Pool, show: &Show) -> Result<String, Stop> {
+    let (size, histogram) = ddt_stats::all(pool).map_err(|e| Stop::Fail(e.to_string()))?;
+    if size.entries == 0 {
+        return Ok("\n dedup: no DDT entries\n".into());
+    }
+    let number = |n: u64| if show.literal { n.to_string() } else { nicenum(n) };
+    let bytes = |n: u64| if show.literal { n.to_string() } else { nicebytes(n) };
+    Ok(format!(
+        "\n dedup: DDT entries {}, size {} on disk, {} in core\n{}",
+        size.entries,
+        number(size.on_disk),
+        number(size.in_core),
+        histogram.text(true, &number, &bytes)
+    ))
 }
 
 /// The tree of vdevs with their states and errors.

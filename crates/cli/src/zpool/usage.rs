@@ -33,7 +33,7 @@ pub const SCRUB: &str = "\tscrub [-e | -s | -p | -t | -C [-t] | [-S date] [-E da
     \t    <-a | <pool> [<pool> ...]>\n";
 pub const RESILVER: &str = "\tresilver <pool> ...\n";
 pub const TRIM: &str = "\ttrim [-dw] [-r <rate>] [-c | -s] <-a | <pool> [<device> ...]>\n";
-pub const STATUS: &str = "\tstatus [-degiLPpstvx] [-j|--json [--json-flat-vdevs] [--json-int] [--json-pool-key-guid]]\n\t    [-T d|u] [pool] ... [interval [count]]\n";
+pub const STATUS: &str = "\tstatus [-DdegiLPpstvx] [-j|--json [--json-flat-vdevs] [--json-int] [--json-pool-key-guid]]\n\t    [-T d|u] [pool] ... [interval [count]]\n";
 pub const UPGRADE: &str = "\tupgrade\n\tupgrade -v\n\tupgrade [-V version] <-a | pool ...>\n";
 pub const EVENTS: &str = "\tevents [-vHf [pool] | -c]\n";
 pub const GET: &str = "\tget [-Hjp] [-o \"all\" | field[,...]]\n\

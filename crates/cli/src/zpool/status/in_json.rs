@@ -13,6 +13,7 @@ use crate::json::{Form, Json};
 use crate::pools::Imported;
 use crate::zpool::vdev_json::{aux_text, class_of, head};
 use cenote_command::outcome::Stop;
+use cenote_pool::ddt_stats::{self, Stat};
 use cenote_pool::scan::{CheckpointStatus, RemovalStatus, ScanKind, ScanState, ScanStatus};
 use cenote_pool::status::VdevLine;
 use cenote_pool::vdev_figures::VdevFigures;
@@ -54,6 +55,10 @@ pub fn pool(
     }
     let tree = Tree { figures, pool: &pool, show };
     tree.sections(s, &mut item);
+    if show.dedup {
+        let stats = tree.figures.dedup(&pool)?;
+        item.insert("dedup_stats".into(), stats.into());
+    }
     tree.figures.errors(imported, s, show, &mut item);
     Ok((key, Value::Object(item)))
 }
@@ -160,6 +165,44 @@ impl Figures<'_> {
             ("start_time".to_string(), self.time(c.created.unwrap_or(0))),
             ("space".to_string(), self.bytes(c.space)),
         ])
+    }
+
+    /// The deduplication tables (`dedup_stats_nvlist`).
+    fn dedup(&self, pool: &Pool) -> Result<Map<String, Value>, Stop> {
+        let (size, histogram) = ddt_stats::all(pool).map_err(|e| Stop::Fail(e.to_string()))?;
+        let mut stats = Map::new();
+        stats.insert("obj_count".into(), self.number(size.entries));
+        if size.entries == 0 {
+            stats.insert("ddt_object_stats".into(), Map::new().into());
+            return Ok(stats);
+        }
+        stats.insert("dspace".into(), self.number(size.on_disk));
+        stats.insert("mspace".into(), self.number(size.in_core));
+        let buckets = histogram.buckets().iter().enumerate().filter(|(_, stat)| stat.0[0] != 0);
+        let buckets: Map<String, Value> =
+            buckets.map(|(at, stat)| (at.to_string(), self.stat(stat).into())).collect();
+        let mut tables = Map::new();
+        tables.insert("total".into(), self.stat(&histogram.total()).into());
+        tables.insert("histogram".into(), buckets.into());
+        stats.insert("ddt_stats".into(), tables.into());
+        Ok(stats)
+    }
+
+    fn stat(&self, stat: &Stat) -> Map<String, Value> {
+        const NAMES: [&str; 8] = [
+            "blocks",
+            "logical_size",
+            "physical_size",
+            "deflated_size",
+            "ref_blocks",
+            "ref_lsize",
+            "ref_psize",
+            "ref_dsize",
+        ];
+        let value =
+            |(at, n): (usize, u64)| if at % 4 == 0 { self.number(n) } else { self.bytes(n) };
+        let values = stat.0.into_iter().enumerate().map(value);
+        NAMES.map(String::from).into_iter().zip(values).collect()
     }
 
     /// How many data errors there are, with `-v` which (`errors_nvlist`).
