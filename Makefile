@@ -4,7 +4,7 @@ export PREFIX DESTDIR BINARY LINKS MOUNTDIR SYSTEMDDIR
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 
-.PHONY: help run build install deb test lint deny fuzz-long damage-long torture-long bench bench-build bench-write bench-alloc bench-clone bench-spacemap bench-zil programs clean
+.PHONY: help run build install deb test lint deny fuzz-long damage-long torture-long bench bench-build bench-write bench-alloc bench-clone bench-spacemap bench-send bench-zil programs clean
 
 help:
 	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench-clone  destroying clones, by livelist and by walking, against OpenZFS's own engine"
 	@echo "make bench-write  writes against OpenZFS's own engine; mounts against btrfs and zfs-fuse"
 	@echo "make bench-spacemap  log space maps on and off, and OpenZFS's own engine, in a pool that has aged"
+	@echo "make bench-send   send streams, full and of 1% changed, against the raw file and OpenZFS's own engine"
 	@echo "make bench-zil    synchronous writes beside other file systems (BENCH_DIR=storage); replay on slow devices"
 
 run:
@@ -90,6 +91,9 @@ bench-clone: bench-build
 
 bench-write: bench-build
 	target/release/cenote-bench write --peer $(PEER) $(BENCH_ARGS)
+
+bench-send: bench-build
+	target/release/cenote-bench send --peer $(PEER) $(BENCH_ARGS)
 
 bench-zil:
 	$(CARGO) build --release --locked -p cenote-bench -p cenote-cli

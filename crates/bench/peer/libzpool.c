@@ -98,20 +98,15 @@ stolen(void)
 	return (ticks / (double)sysconf(_SC_CLK_TCK));
 }
 
-/* The clocks that a row is measured by. */
-struct clocks {
-	double wall, cpu, user, stolen;
-};
-
-static struct clocks
+struct clocks
 clocks(void)
 {
 	struct clocks now = { wall(), cpu(), user(), stolen() };
 	return (now);
 }
 
-static void
-print_row(const char *row, uint64_t bytes, uint64_t ops, struct clocks start)
+void
+print_run(const char *row, uint64_t bytes, uint64_t ops, struct clocks start)
 {
 	struct clocks end = clocks();
 
@@ -231,7 +226,7 @@ read_row(objset_t *os, const char *row, struct object *o, int is_random)
 		VERIFY0(dmu_read(os, o->number, at, o->block_size, buf,
 		    is_random ? DMU_READ_NO_PREFETCH : DMU_READ_PREFETCH));
 	}
-	print_row(row, object_bytes, blocks, start);
+	print_run(row, object_bytes, blocks, start);
 	free(buf);
 }
 
@@ -334,7 +329,7 @@ sequential_row(const char *row, struct object *o, size_t noisy)
 		write_block(os, o, at, block);
 	}
 	txg_wait_synced(dmu_objset_pool(os), 0);
-	print_row(row, object_bytes, object_bytes / o->block_size, start);
+	print_run(row, object_bytes, object_bytes / o->block_size, start);
 	free(block);
 	drop_pool(os);
 }
@@ -356,7 +351,7 @@ overwrites_row(const char *row, struct object *o, uint64_t count)
 		    o->block_size, block);
 	}
 	txg_wait_synced(dmu_objset_pool(os), 0);
-	print_row(row, count * o->block_size, count, start);
+	print_run(row, count * o->block_size, count, start);
 	free(block);
 	drop_pool(os);
 }
@@ -384,6 +379,8 @@ main(int argc, char **argv)
 		path = argv[2];
 		return (clone_rows(argc - 3, argv + 3));
 	}
+	if (argc > 1 && strcmp(argv[1], "send") == 0)
+		return (send_mode(argc - 2, argv + 2));
 	if (argc > 1 && strcmp(argv[1], "alloc") == 0)
 		return (alloc_mode(argc - 2, argv + 2));
 	if (argc > 1 && strcmp(argv[1], "alloc-blocks") == 0)

@@ -14,6 +14,13 @@
 /* The device file. */
 extern char *path;
 
+/* The clocks that a row is measured by. */
+struct clocks {
+	double wall, cpu, user, stolen;
+};
+
+struct clocks clocks(void);
+void print_run(const char *row, uint64_t bytes, uint64_t ops, struct clocks);
 uint64_t random64(void);
 double wall(void);
 double cpu(void);
@@ -30,6 +37,7 @@ int spacemap_rows(int argc, char **argv);
 int clone_rows(int argc, char **argv);
 int alloc_mode(int argc, char **argv);
 int blocks_mode(int argc, char **argv);
+int send_mode(int argc, char **argv);
 
 /* Pools with spoiled metaslabs: see alloc.c. */
 spa_t *import_pool(char *directory, char *pool);

@@ -8,6 +8,8 @@
 //!
 //! `cenote-bench zil`: see [`zil`]; `cenote-bench replay`: see [`replay`].
 //!
+//! `cenote-bench send`: see [`send`].
+//!
 //! `cenote-bench read`: reads through the library, beside the raw device file and beside OpenZFS's
 //! own engine, in one run.
 //!
@@ -29,6 +31,7 @@ mod noise;
 mod read;
 mod replay;
 mod report;
+mod send;
 mod spacemap;
 mod write;
 mod zil;
@@ -62,6 +65,8 @@ enum What {
     Zil(zil::ZilArgs),
     /// Importing a pool with a long intent log, on devices that answer late.
     Replay(replay::ReplayArgs),
+    /// Send streams, full and incremental.
+    Send(send::SendArgs),
     /// The part of `spacemap` that measures this software once.
     #[command(hide = true)]
     SpacemapOurs(spacemap::OursArgs),
@@ -190,6 +195,7 @@ fn main() -> anyhow::Result<()> {
         What::Replay(args) => replay::run(&args),
         What::Clone(args) => clone::run(&args),
         What::Zil(args) => zil::run(&args),
+        What::Send(args) => send::run(&args),
         What::Spacemap(args) => spacemap::run(&args),
         What::SpacemapOurs(args) => spacemap::run_ours(&args),
         What::Mounted(args) => mounted::inside(&args),

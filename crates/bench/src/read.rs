@@ -121,7 +121,8 @@ fn raw_rows(kind: &Kind, image: &Path, bytes: u64) -> anyhow::Result<[Run; 2]> {
     Ok([row(kind.cold)?, row(kind.warm)?])
 }
 
-fn import(dir: &Path, name: &str, cache: u64) -> anyhow::Result<Arc<Pool>> {
+/// A pool of the directory, imported read-only.
+pub fn import(dir: &Path, name: &str, cache: u64) -> anyhow::Result<Arc<Pool>> {
     let found = discover(&[dir.to_path_buf()]);
     let candidate = found.iter().find(|c| c.name == name);
     let candidate = candidate.with_context(|| format!("no pool {name} in {}", dir.display()))?;

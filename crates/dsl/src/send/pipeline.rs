@@ -1,14 +1,17 @@
 //! The threads of a stream: one walks, [`READERS`] read, the caller writes.
 //!
 //! ```text
-//!            ┌─> reader 0 ─┐
-//!   walk ────┤             ├──> emit (checksum, write)
-//!            └─> reader 1 ─┘
+//!            ┌─> reader ─┐
+//!   walk ────┼─> reader ─┼──> emit (checksum, write)
+//!            └─> reader ─┘
 //! ```
 //!
-//! Batches go to the readers in turn and are taken from them in turn, so their order stays. Every channel holds one
-//! batch: not more than ten batches exist at a time, whatever the snapshot holds. Whoever stops lets go of its channels,
-//! which stops the others: the walk when the caller cannot write, the caller when the walk is done or failed.
+//! Batches go to the readers in turn and are taken from them in turn, so their order stays. Many small batches that are
+//! read at the same time keep a device busy; a large one is waited for at its end. What all batches together may hold is
+//! bounded by [`BUDGET`]: the walk waits for its share, which a batch gives back when it is written or let go of.
+//!
+//! Whoever stops lets go of its channels, which stops the others: the walk when the caller cannot write, the caller when
+//! the walk is done or failed.
 
 use super::emit::{Emitter, How, how};
 use super::walk::{Item, Walk};
@@ -17,11 +20,46 @@ use cenote_dmu::ObjectSet;
 use cenote_format::abd::Abd;
 use cenote_store::{Block, BlockError, Bookmark};
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Threads that read.
-const READERS: usize = 2;
+const READERS: usize = 8;
+/// Logical bytes of data that are in memory at most; more only where a single batch has more.
+const BUDGET: u64 = 64 << 20;
+
+/// Bytes that are in batches.
+#[derive(Default)]
+struct Budget {
+    taken: Mutex<u64>,
+    given_back: Condvar,
+}
+
+/// The bytes of a batch, until it is dropped.
+struct Share {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Budget {
+    /// Waits until there is room for so many bytes.
+    fn take(self: &Arc<Budget>, bytes: u64) -> Share {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        while *taken > 0 && taken.saturating_add(bytes) > BUDGET {
+            taken = self.given_back.wait(taken).unwrap_or_else(PoisonError::into_inner);
+        }
+        *taken = taken.saturating_add(bytes);
+        Share { budget: self.clone(), bytes }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut taken = self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        *taken = taken.saturating_sub(self.bytes);
+        self.budget.given_back.notify_one();
+    }
+}
 
 /// What an item needs of the devices.
 pub(super) enum Read {
@@ -33,6 +71,9 @@ pub(super) enum Read {
     Packed(std::result::Result<Abd, BlockError>),
 }
 
+/// What was found, with its share of the memory.
+type Found = (Vec<Item>, Share);
+/// What was read.
 type Batch = Vec<(Item, Read)>;
 
 /// Reads the data of a batch (`send_reader_thread`).
@@ -73,11 +114,11 @@ pub(super) fn run(
         let spawn = |name: &str| std::thread::Builder::new().name(name.into());
         let (mut to_readers, mut from_readers) = (Vec::new(), Vec::new());
         for _ in 0..READERS {
-            let (to_reader, items): (SyncSender<Vec<Item>>, Receiver<_>) = sync_channel(1);
+            let (to_reader, found): (SyncSender<Found>, Receiver<_>) = sync_channel(1);
             let (done, from_reader) = sync_channel(1);
             let read_all = move || {
-                for items in items {
-                    if done.send(read(objset, params.features, items)).is_err() {
+                for (items, share) in found {
+                    if done.send((read(objset, params.features, items), share)).is_err() {
                         return;
                     }
                 }
@@ -86,19 +127,24 @@ pub(super) fn run(
             to_readers.push(to_reader);
             from_readers.push(from_reader);
         }
+        let budget = Arc::new(Budget::default());
         let walk = move || {
             let mut turns = to_readers.iter().cycle();
-            let mut put = |items| match turns.next().map(|reader| reader.send(items)) {
-                Some(Ok(())) => Ok(()),
-                _ => Err(SendError::Io(io::ErrorKind::BrokenPipe.into())),
+            let mut put = |items, bytes| {
+                let share = budget.take(bytes);
+                match turns.next().map(|reader| reader.send((items, share))) {
+                    Some(Ok(())) => Ok(()),
+                    _ => Err(SendError::Io(io::ErrorKind::BrokenPipe.into())),
+                }
             };
             Walk::new(objset, params, &mut put).objects()
         };
         let walk = spawn("send-walk").spawn_scoped(scope, walk)?;
         let turns = from_readers.iter().cycle();
-        let written = turns.map_while(|reader| reader.recv().ok()).try_for_each(|batch| {
-            batch.into_iter().try_for_each(|(item, read)| emitter.item(item, read))
-        });
+        let written =
+            turns.map_while(|reader| reader.recv().ok()).try_for_each(|(batch, _share)| {
+                batch.into_iter().try_for_each(|(item, read)| emitter.item(item, read))
+            });
         // The walk may wait for a reader, and that for us.
         drop(from_readers);
         let walked = walk.join();
@@ -113,7 +159,31 @@ pub(super) fn measure(
     params: &Params,
     emitter: &mut Emitter<'_>,
 ) -> Result<()> {
-    let mut count =
-        |items: Vec<Item>| items.into_iter().try_for_each(|item| emitter.item(item, Read::Nothing));
+    let mut count = |items: Vec<Item>, _| {
+        items.into_iter().try_for_each(|item| emitter.item(item, Read::Nothing))
+    };
     Walk::new(objset, params, &mut count).objects()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_memory_is_bounded() {
+        let budget = Arc::new(Budget::default());
+        // More than there is to give, and nothing else meanwhile.
+        let large = budget.take(BUDGET + 1);
+        let waiting = std::thread::spawn({
+            let budget = budget.clone();
+            move || [budget.take(BUDGET / 2), budget.take(BUDGET / 2)]
+        });
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!waiting.is_finished());
+        drop(large);
+        let halves = waiting.join().unwrap();
+        assert_eq!(*budget.taken.lock().unwrap(), BUDGET);
+        drop(halves);
+        assert_eq!(*budget.taken.lock().unwrap(), 0);
+    }
 }

@@ -10,9 +10,9 @@ use cenote_format::stream::{OBJECT_SPILL, ObjectRecord, TO_END, feature};
 use std::sync::Arc;
 
 /// Logical bytes of data in a batch, but for its last block.
-const BATCH_BYTES: u64 = 8 << 20;
+const BATCH_BYTES: u64 = 2 << 20;
 /// Most items of a batch.
-const BATCH_LENGTH: usize = 4096;
+const BATCH_LENGTH: usize = 1024;
 /// Largest block that every receiver takes (`SPA_OLD_MAXBLOCKSIZE`).
 pub(super) const OLD_MAX_BLOCK: u64 = 128 << 10;
 
@@ -40,11 +40,12 @@ pub(super) enum Item {
     Data(Data),
 }
 
-/// Collects items into batches. `put` takes a batch that is full; its error ends the walk.
+/// Collects items into batches. `put` takes a batch that is full, with the logical bytes of its data; its error ends the
+/// walk.
 pub(super) struct Walk<'a> {
     objset: &'a Arc<ObjectSet>,
     params: &'a Params,
-    put: &'a mut dyn FnMut(Vec<Item>) -> Result<()>,
+    put: &'a mut dyn FnMut(Vec<Item>, u64) -> Result<()>,
     items: Vec<Item>,
     bytes: u64,
 }
@@ -53,7 +54,7 @@ impl<'a> Walk<'a> {
     pub(super) fn new(
         objset: &'a Arc<ObjectSet>,
         params: &'a Params,
-        put: &'a mut dyn FnMut(Vec<Item>) -> Result<()>,
+        put: &'a mut dyn FnMut(Vec<Item>, u64) -> Result<()>,
     ) -> Walk<'a> {
         Walk { objset, params, put, items: Vec::new(), bytes: 0 }
     }
@@ -186,10 +187,10 @@ impl<'a> Walk<'a> {
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.bytes = 0;
+        let bytes = std::mem::take(&mut self.bytes);
         match std::mem::take(&mut self.items) {
             items if items.is_empty() => Ok(()),
-            items => (self.put)(items),
+            items => (self.put)(items, bytes),
         }
     }
 }
