@@ -104,6 +104,7 @@ impl Round<'_> {
             compressed: self.random.below(2) == 0,
             pool_embeds: true,
             pool_has_lz4: true,
+            resume: None,
         };
         let from = from.map(|from| find(self.engine, from));
         let mut stream = Vec::new();
