@@ -6,14 +6,13 @@ mod receiver;
 mod rig;
 
 use cenote_engine::Engine;
-use cenote_engine::change::receive::{NewReceive, ReceiveError};
+use cenote_engine::change::receive::{NewReceive, ReceiveError, Source};
 use cenote_format::stream::token::Token;
 use cenote_manifest_check::{Checks, ZplTree, check_tree, check_volume};
 use cenote_zpl::{FileSystem, Settings, Volume};
-use receiver::{find, receive, resumed};
+use receiver::{changes, find, receive, resumed};
 use rig::Rig;
 use serde_json::Value;
-use std::sync::Arc;
 
 fn to(name: &str) -> NewReceive {
     NewReceive { to: name.into(), ..NewReceive::default() }
@@ -125,6 +124,50 @@ fn interrupted_receives_go_on() {
         assert!(token(head).is_none());
         check(&engine, to, &manifest, sample);
     }
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+}
+
+#[test]
+fn a_crash_leaves_nothing_that_was_received_in_part() {
+    let rig = Rig::new(256 << 20);
+    let engine = rig.create("a", 12);
+    let streams = cenote_testpools::streams();
+    receive(&engine, &to("tank/a@s1"), &streams["full-s1"]).unwrap();
+    let begun = |to: &str, stream: &str, resumable: bool| {
+        let new = NewReceive { to: to.into(), resumable, ..NewReceive::default() };
+        let mut part = &streams[stream][..streams[stream].len() / 2];
+        let mut source = Source::new(&mut part);
+        let begin = source.begin().unwrap().unwrap();
+        let list = source.list(&begin).unwrap();
+        let receiving = changes(&engine).receive(&new, &begin, &list).unwrap();
+        let ended = receiving.stream(&mut source, &mut |_| {});
+        assert!(matches!(ended, Err(ReceiveError::Truncated)));
+        receiving
+    };
+    let open = [
+        begun("tank/a@s2", "inc-s1-s2", false),
+        begun("tank/new@s1", "full-s1", false),
+        begun("tank/kept@s1", "full-s1", true),
+    ];
+    // While a stream comes, another one is kept out, and nobody writes to what is there of it.
+    let again = receive(&engine, &to("tank/a@s2"), &streams["inc-s1-s2"]);
+    assert!(matches!(again, Err(ReceiveError::Busy)));
+    assert!(engine.live(find(&engine, "tank/new").ds_obj).is_err());
+    assert!(changes(&engine).destroy("tank/new").is_err());
+    engine.sync().unwrap();
+    drop(open);
+    drop(engine);
+
+    let engine = rig.import();
+    let pool = engine.pool();
+    let there = |name: &str| pool.dsl().find(name).unwrap().is_some();
+    assert!(there("tank/a@s1") && there("tank/kept"));
+    assert!(!there("tank/a/%recv") && !there("tank/new"));
+    assert!(pool.dsl().resume_token(&find(&engine, "tank/kept")).unwrap().is_some());
+    drop(pool);
+    receive(&engine, &to("tank/a@s2"), &streams["inc-s1-s2"]).unwrap();
     engine.export(false).unwrap();
     drop(engine);
     rig.judge();

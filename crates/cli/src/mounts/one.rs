@@ -323,6 +323,12 @@ fn check(
     if value("keystatus")? == "unavailable" {
         return not_meant("encryption key not loaded");
     }
+    if d.is_inconsistent() {
+        return not_meant(
+            "Contains partially-completed state from \"zfs receive -s\", which can be resumed with \
+             \"zfs send -t\"",
+        );
+    }
     if value("redacted")? == "1" && !how.force {
         return not_meant(
             "Dataset is not complete, was created by receiving a redacted zfs send stream.",
