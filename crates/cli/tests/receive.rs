@@ -197,8 +197,6 @@ fn an_interrupted_receive_can_be_resumed_or_given_up() {
     let token = r.tank.get("receive_resume_token", "tank/a");
     assert!(said.ends_with(&format!("zfs send -t {token}")), "{said}");
     assert!(token.starts_with("1-"), "{token}");
-    assert!(r.tank.refused("mount tank/a").contains("partially-completed state"));
-    assert!(r.tank.refused("snapshot tank/a@x").contains("busy"));
     let said = r.refused("receive -F tank/a", full);
     assert!(said.contains("contains partially-complete state"), "{said}");
     r.tank.session.run("zpool export tank").ok();
