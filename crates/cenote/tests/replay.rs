@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use cenote::contents::{replay_logs, settings};
-use cenote_dsl::zil::{Item, walk};
+use cenote_dsl::zil::{Item, Kept, walk, walk_kept};
 use cenote_engine::{Engine, EngineOptions, tunables};
 use cenote_inspect::traverse::{Options, Subject, Verify, run};
 use cenote_manifest_check::{
@@ -118,13 +118,48 @@ fn log_blocks_are_read_together() {
     assert!(blocks > 1000 && asked < blocks / 5, "{blocks} blocks, {asked} reads");
 }
 
-/// What is read ahead changes nothing in what a replay gives.
+/// What was read of a log for its check is not read again for its claim, replay and end.
+#[test]
+fn a_log_is_read_once() {
+    let temp = cenote_testpools::copy("zilmain");
+    let pool = read_only(&temp);
+    let store = pool.store();
+    let reads = || store.vdevs().root().io_stats().0;
+    let mut logs = Vec::new();
+    for dataset in datasets_with_files(&cenote_testpools::pool("zilmain").manifest()) {
+        let found = pool.dsl().find(dataset["name"].as_str().unwrap()).unwrap().unwrap();
+        logs.push(pool.dsl().open_objset(&found).unwrap().phys().zil);
+    }
+    let records = |kept: &Kept| {
+        let mut records = 0;
+        for header in &logs {
+            walk_kept(store, header, kept, &mut |item| {
+                records += u64::from(matches!(item, Item::Record(_)));
+                true
+            });
+        }
+        records
+    };
+    for (bound, again) in [(u64::MAX, false), (1 << 20, true), (0, true)] {
+        let kept = Kept::up_to(bound);
+        let all = records(&kept);
+        let before = reads();
+        assert_eq!(records(&kept), all);
+        // The end of a log, which was not written, is looked for each time.
+        assert_eq!(reads() - before > 2 * logs.len() as u64, again, "{bound}");
+        assert!(all > 1000);
+    }
+}
+
+/// What is read ahead, and what is gathered, changes nothing in what a replay gives.
 #[test]
 fn zilslog_without_reading_ahead() {
-    let prime = tunables::find("zil_replay_prime").unwrap();
-    prime.set(0).unwrap();
+    let all = ["zil_replay_prime", "zil_replay_gather"].map(|name| tunables::find(name).unwrap());
+    for (tunable, value) in all.iter().zip([0, 1]) {
+        tunable.set(value).unwrap();
+    }
     replays("zilslog");
-    prime.set(1).unwrap();
+    all.iter().for_each(|tunable| tunable.reset());
 }
 
 /// Replays a few records, crashes, and goes on after the next import, again and again.
