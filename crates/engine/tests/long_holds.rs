@@ -9,7 +9,7 @@ use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::Dataset;
 use cenote_dsl::write::DslWriteError;
 use cenote_engine::change::{
-    ChangeError, Changes, Contents, Format, Kind, NewDataset, NewSnapshot,
+    ChangeError, Changes, Contents, Format, Kind, NewClone, NewDataset, NewSnapshot,
 };
 use cenote_engine::{Engine, EngineError};
 use cenote_zpl::CreateProps;
@@ -75,7 +75,15 @@ fn a_snapshot_that_is_held_stays() {
     assert!(matches!(changes.release(&["tank@one".into()], "tag"), Err((_, ChangeError::Busy))));
     drop(held);
     changes.release(&["tank@one".into()], "tag").unwrap();
-    destroy(&["tank@two"], false).unwrap();
+    // As would the last clone.
+    let clone = NewClone { name: "tank/c".into(), origin: "tank@two".into(), props: vec![] };
+    changes.clone_snapshot(&clone).unwrap();
+    destroy(&["tank@two"], true).unwrap();
+    let (held, _) = engine.hold(&two).unwrap();
+    assert!(matches!(changes.destroy("tank/c"), Err(ChangeError::Busy)));
+    drop(held);
+    changes.destroy("tank/c").unwrap();
+    assert!(matches!(engine.hold(&two), Err(EngineError::Dsl(DslWriteError::NotFound))));
     assert!(matches!(engine.hold(&one), Err(EngineError::Dsl(DslWriteError::NotFound))));
     drop((fs, changes));
     engine.export(false).unwrap();

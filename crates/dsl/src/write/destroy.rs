@@ -300,22 +300,29 @@ pub fn destroy_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
 /// Errors: `Busy` if there is an intent log.
 pub fn destroy_checked(tx: &mut Tx<'_>, ds_obj: u64, way: Way) -> Result<()> {
     let ds = tx.head(ds_obj)?;
-    let prev = if ds.prev_snap == 0 { None } else { Some(tx.dataset(ds.prev_snap)?) };
     let contents = ObjectSet::open(tx.mos.synced().store().clone(), ds_obj, ds.bp)?;
     if !contents.phys().zil.log.is_hole() {
         return Err(DslWriteError::Busy);
     }
-    // Whether the origin goes with its last clone.
-    let mut with_origin = false;
-    if let Some(prev) = &prev {
-        let marked = prev.flags & DS_FLAG_DEFER_DESTROY != 0 && prev.num_children == 2;
-        with_origin = marked && holds(tx, prev)? == 0;
-    }
+    let origin = goes_along(tx, ds_obj)?;
     remove_head(tx, ds_obj, way)?;
-    if with_origin {
-        destroy_snapshot(tx, ds.prev_snap, false)?;
+    if let Some(origin) = origin {
+        destroy_snapshot(tx, origin, false)?;
     }
     Ok(())
+}
+
+/// The origin of a clone that goes with it: one that is marked for destruction, and kept by nothing else.
+///
+/// Errors: the MOS cannot be read.
+pub fn goes_along(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Option<u64>> {
+    let origin = tx.head(ds_obj)?.prev_snap;
+    if origin == 0 {
+        return Ok(None);
+    }
+    let snapshot = tx.dataset(origin)?;
+    let marked = snapshot.flags & DS_FLAG_DEFER_DESTROY != 0 && snapshot.num_children == 2;
+    Ok((marked && holds(tx, &snapshot)? == 0).then_some(origin))
 }
 
 /// Destroys a head without checks (`dsl_destroy_head_sync_impl`).

@@ -191,6 +191,9 @@ impl Changes {
             let way = destroy::check_head(&mut context.tx, head)?;
             context.check_intent_log(head)?;
             context.retire(head)?;
+            if let Some(origin) = destroy::goes_along(&mut context.tx, head)? {
+                context.retire(origin)?;
+            }
             // A log that was not claimed went when the pool was imported.
             context.destroy_intent_log(head, 0)?;
             let tx = &mut context.tx;
