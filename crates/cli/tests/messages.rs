@@ -74,7 +74,7 @@ fn commands_of_the_future_are_refused_by_name() {
         let said = s.run(&format!("zpool {command} tank a b")).fails(1);
         assert_eq!(said, format!("zpool {command}: not supported yet"));
     }
-    assert_eq!(s.run("zfs receive tank").fails(1), "zfs receive: not supported yet");
+    assert_eq!(s.run("zfs userspace tank").fails(1), "zfs userspace: not supported yet");
     assert_eq!(s.run("zpool events").fails(1), "zpool events: not supported yet");
     assert_eq!(s.run("zpool comment=x tank").fails(22), "cannot open 'tank': is not a pool");
 }
@@ -143,7 +143,7 @@ fn formats_of_the_future_are_refused_by_name() {
 fn usage_lists_what_works() {
     let s = Session::new();
     for (tool, there, absent) in
-        [("zpool", "\tcreate ", "\tscrub "), ("zfs", "\tholds ", "\treceive ")]
+        [("zpool", "\tcreate ", "\tscrub "), ("zfs", "\treceive ", "\tuserspace ")]
     {
         let text = s.run(&format!("{tool} --help")).ok();
         assert!(text.contains(there) && !text.contains(absent), "{text}");

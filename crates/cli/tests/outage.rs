@@ -303,7 +303,7 @@ fn refusals() {
         ("zpool online tank c", 1, "cannot online c: no such device in pool"),
         ("zpool offline tank", 2, "missing device name"),
         ("zpool offline -f tank b", 2, "unsupported option: -f"),
-        ("zpool online -e tank b", 2, "unsupported option: -e"),
+        ("zpool online -e tank c", 1, "cannot online c: no such device in pool"),
         (
             "zpool offline tank mirror-0",
             1,

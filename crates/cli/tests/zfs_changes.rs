@@ -336,11 +336,13 @@ fn sync_says_who_waits_for_a_group() {
         let line = tank.session.run("txgs -H -p -n 1 tank").ok();
         line.split('\t').nth(1).unwrap().parse::<u64>().unwrap()
     };
-    let mut file = fs::File::create(tank.path("tank/file")).unwrap();
+    // Each file system begins without a log.
     for (value, write_waits, fsync_waits) in
         [("standard", false, true), ("disabled", false, false), ("always", true, true)]
     {
-        tank.zfs(&format!("set sync={value} tank"));
+        tank.zfs(&format!("create tank/{value}"));
+        let mut file = fs::File::create(tank.path(&format!("tank/{value}/file"))).unwrap();
+        tank.zfs(&format!("set sync={value} tank/{value}"));
         tank.session.run("zpool sync tank").ok();
         let before = newest();
         file.write_all(b"some").unwrap();
@@ -352,8 +354,13 @@ fn sync_says_who_waits_for_a_group() {
         file.write_all(b"more").unwrap();
         file.sync_all().unwrap();
         assert_eq!(newest(), logged, "{value}: fsync with a log");
+        // A property that is set leaves the log as it is.
+        tank.zfs(&format!("set sync=always tank/{value}"));
+        let set = newest();
+        file.write_all(b"last").unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(newest() > set, value == "disabled", "{value}: a log that goes on");
     }
-    drop(file);
     tank.finish();
 }
 
