@@ -196,6 +196,81 @@ fn python_tools() {
     tank.finish();
 }
 
+/// Adds a pool that is sent to.
+fn backup(tank: &Tank) {
+    let disk = tank.session.path("backup");
+    fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
+    let root = "-O canmount=off -O mountpoint=none";
+    tank.session.run(&format!("zpool create {root} backup {}", disk.display())).ok();
+}
+
+/// Whether the newest snapshot of a dataset is the same on both sides, by its guid.
+#[track_caller]
+fn assert_same(tank: &Tank, source: &str, target: &str) {
+    let newest = |dataset: &str| {
+        let list = format!("list -H -t snapshot -o name,guid -s createtxg -d 1 {dataset}");
+        let list = tank.zfs(&list);
+        let (name, guid) = list.lines().last().unwrap().split_once('\t').unwrap();
+        (name.split_once('@').unwrap().1.to_string(), guid.to_string())
+    };
+    assert_eq!(newest(source), newest(target));
+}
+
+fn finish(tank: Tank) {
+    tank.session.run("zpool export backup").ok();
+    cenote_testpools::judge(tank.session.dir.path(), "backup");
+    tank.finish();
+}
+
+#[test]
+fn syncoid_replicates() {
+    if !have("debian/usr/sbin/syncoid") {
+        return;
+    }
+    let tank = tank();
+    backup(&tank);
+    let syncoid = "syncoid --no-privilege-elevation --compress=none -r tank/data backup/data";
+    shell(&tank, syncoid);
+    fs::write(tank.path("tank/data/sub/g"), vec![7; 500_000]).unwrap();
+    // Names of its snapshots end in the second.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    shell(&tank, syncoid);
+    assert_same(&tank, "tank/data", "backup/data");
+    assert_same(&tank, "tank/data/sub", "backup/data/sub");
+    finish(tank);
+}
+
+#[test]
+fn python_tools_replicate() {
+    if !have("python/bin/zfs-autobackup") {
+        return;
+    }
+    let tank = tank();
+    backup(&tank);
+    tank.zfs("set autobackup:test=true tank/data");
+    shell(&tank, "zfs-autobackup test backup --no-progress --verbose");
+    fs::write(tank.path("tank/data/g"), vec![7; 500_000]).unwrap();
+    // What was written is known once its transaction group is on disk.
+    tank.session.run("zpool sync tank").ok();
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    shell(&tank, "zfs-autobackup test backup --no-progress --verbose");
+    assert_same(&tank, "tank/data", "backup/tank/data");
+    assert_eq!(snapshots(&tank, "backup/tank/data@test-").len(), 2);
+
+    tank.zfs("create -u backup/pyznap");
+    let config = "[tank/data]\nhourly = 1\nsnap = yes\ndest = backup/pyznap\n";
+    fs::write(tank.session.path("pyznap.conf"), config).unwrap();
+    shell(&tank, "pyznap --config pyznap.conf snap && pyznap --config pyznap.conf send");
+    assert_same(&tank, "tank/data", "backup/pyznap");
+
+    shell(&tank, "bzfs tank/data backup/bzfs --recursive");
+    tank.zfs("snapshot -r tank/data@later");
+    shell(&tank, "bzfs tank/data backup/bzfs --recursive");
+    assert_same(&tank, "tank/data", "backup/bzfs");
+    assert_same(&tank, "tank/data/sub", "backup/bzfs/sub");
+    finish(tank);
+}
+
 #[test]
 fn node_exporter() {
     let exporter = "debian/usr/bin/prometheus-node-exporter";
