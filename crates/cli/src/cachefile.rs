@@ -2,9 +2,8 @@
 //!
 //! Every pool is in the default cache file unless it was imported or created with an alternate root, or
 //! `cachefile` says otherwise: `none`, or a file. A file is written when a command has changed what it is
-//! about. It keeps the entries of pools that are not imported here, be it that a daemon before this one had
-//! them or that another program keeps the file; an export takes an entry away, the end of the daemon takes
-//! none.
+//! about. It keeps the entries of pools that are not imported here: an earlier daemon had them, or another
+//! program wrote them. An export takes an entry away. The end of the daemon takes none.
 //!
 //! The default file is the one that `CENOTE_CACHEFILE` names (`none`: there is none). Without it a daemon
 //! whose socket `CENOTE_SOCKET` names has its file beside the socket; another one of root has

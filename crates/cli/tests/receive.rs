@@ -171,7 +171,7 @@ fn packages_bring_their_datasets_and_properties() {
     r.take("receive tank/a", "Inc-s1-s3");
     assert_eq!(r.tank.get("guid", "tank/a@s3"), "10859438038493005559");
 
-    // Set and left out by whoever receives.
+    // The receiver sets properties and leaves some out.
     r.take("receive -o atime=off -x compression -o org.pub:here=1 tank/one@s1", "leaf-p-s1");
     assert_eq!(value("atime", "tank/one"), "off\tlocal\t-\n");
     assert_eq!(value("compression", "tank/one"), "on\tdefault\tgzip\n");

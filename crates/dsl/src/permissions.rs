@@ -9,7 +9,7 @@
 //! | `u`, `U` | the user with number WHO |
 //! | `g`, `G` | the group with number WHO |
 //! | `e`, `E` | everyone |
-//! | `c`, `C` | whoever creates a dataset below |
+//! | `c`, `C` | the creator of a dataset below |
 //! | `s`, `S` | the set of permissions called WHO |
 //!
 //! Place: `l`, the dataset itself; `d`, those below; `-`, for kinds without one.

@@ -40,7 +40,7 @@ const MAX_DATASETS: usize = 1 << 24;
 /// What a dataset is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// For whoever uses it.
+    /// A command or a mount uses it.
     Use,
     /// To replay its intent log.
     Replay,

@@ -269,7 +269,7 @@ impl Engine {
         self.shared.datasets.open(&self.shared, ds_obj, Purpose::Use)
     }
 
-    /// As [`Engine::live`], for whoever receives into the dataset, which is incomplete.
+    /// As [`Engine::live`], to receive into the dataset, which is incomplete.
     pub(crate) fn live_to_receive(&self, ds_obj: u64) -> Result<Arc<LiveObjectSet>, EngineError> {
         self.shared.datasets.open(&self.shared, ds_obj, Purpose::Receive)
     }

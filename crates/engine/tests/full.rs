@@ -6,33 +6,17 @@
 
 mod rig;
 
-use cenote_dmu::live::LiveObjectSet;
-use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::write::space::{set_quota, set_refquota};
-use cenote_engine::change::{Changes, Contents, Format, Kind, NewDataset, NewSnapshot};
+use cenote_engine::change::{Kind, NewDataset, NewSnapshot};
 use cenote_engine::{Engine, SpaceCheck, SyncContext};
 use cenote_pool::{ImportOptions, Pool, discover};
-use cenote_zpl::{CreateProps, Error, FileSystem, Settings};
-use rig::{NODE, Rig, bytes, open};
+use cenote_zpl::{Error, FileSystem, Settings};
+use rig::{NODE, Rig, bytes, changes, open};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Files by number, with their sizes.
 type Files = BTreeMap<u64, usize>;
-
-/// There are only file systems.
-struct FileSystems;
-
-impl Contents for FileSystems {
-    fn fill(&self, os: &mut OpenObjectSet, _: &Format, txg: u64) -> Result<(), WriteError> {
-        let formatted = cenote_zpl::format(os, &CreateProps::default(), txg);
-        formatted.map_err(|e| WriteError::Sink(Box::new(e)))
-    }
-
-    fn resize(&self, _: Arc<LiveObjectSet>, _: u64) -> Result<(), WriteError> {
-        Ok(())
-    }
-}
 
 /// Writes files of the sizes that `size` says until there is no space.
 fn fill(fs: &FileSystem, files: &mut Files, size: &dyn Fn(u64) -> usize) -> Error {
@@ -229,7 +213,7 @@ fn a_refquota() {
     let root = || engine.pool().dsl().root().unwrap();
     let head = root().ds_obj;
     engine.sync_task(move |ctx| set_refquota(&mut ctx.tx, head, QUOTA)).unwrap();
-    let changes = Changes::new(engine.clone(), Arc::new(FileSystems), None);
+    let changes = changes(&engine);
     let fs = open(&engine);
     let mut files = Files::new();
     for round in 1..=3 {
@@ -335,7 +319,7 @@ fn what_is_reserved_is_there_when_the_rest_is_full() {
     const RESERVED: u64 = 40 << 20;
     let rig = Rig::new(512 << 20);
     let engine = rig.create("a", 12);
-    let changes = Changes::new(engine.clone(), Arc::new(FileSystems), None);
+    let changes = changes(&engine);
     let kept = RESERVED.to_string();
     for (name, props) in [
         ("tank/own", vec![("refreservation", &kept)]),
@@ -418,7 +402,7 @@ fn small_records(
     record_size: u64,
     props: &[(&str, &str)],
 ) -> Arc<FileSystem> {
-    let changes = Changes::new(engine.clone(), Arc::new(FileSystems), None);
+    let changes = changes(engine);
     let props: Vec<_> = props.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
     assert!(changes.set("tank", &props).unwrap().is_empty());
     let root = engine.pool().dsl().root().unwrap();
@@ -537,7 +521,7 @@ fn overwriting_in_place_needs_no_more_space() {
     const PIECE: usize = 1 << 20;
     let rig = Rig::new(512 << 20);
     let engine = rig.create("a", 12);
-    let changes = Changes::new(engine.clone(), Arc::new(FileSystems), None);
+    let changes = changes(&engine);
     let limits = [("quota", 20 << 20), ("refquota", 20 << 20), ("above", 0), ("pool", 0)];
     for (name, limit) in limits {
         let props = vec![("compression".to_string(), "off".to_string())];

@@ -5,17 +5,15 @@
 
 mod rig;
 
-use cenote_dmu::live::LiveObjectSet;
-use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::deadlist::{Deadlist, live_blocks};
 use cenote_dsl::tunables::{
     LIVELIST_CONDENSE_ZTHR_CANCEL, LIVELIST_CONDENSE_ZTHR_PAUSE, LIVELIST_MAX_ENTRIES,
 };
-use cenote_engine::change::{Changes, Contents, Format, NewClone, NewSnapshot};
+use cenote_engine::change::{NewClone, NewSnapshot};
 use cenote_engine::{Engine, EngineOptions};
 use cenote_pool::{ImportOptions, discover};
 use cenote_zpl::{FileSystem, Settings};
-use rig::Rig;
+use rig::{Rig, changes};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,23 +23,6 @@ const FILES: u64 = 32;
 const LEN: usize = 2 << 20;
 /// The tunables are the process's: one test at a time.
 static ALONE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
-
-/// Nothing is created here but clones.
-struct Nothing;
-
-impl Contents for Nothing {
-    fn fill(&self, _: &mut OpenObjectSet, _: &Format, _: u64) -> Result<(), WriteError> {
-        Ok(())
-    }
-
-    fn resize(&self, _: Arc<LiveObjectSet>, _: u64) -> Result<(), WriteError> {
-        Ok(())
-    }
-}
-
-fn changes(engine: &Arc<Engine>) -> Changes {
-    Changes::new(engine.clone(), Arc::new(Nothing), None)
-}
 
 /// A pool with a snapshot of files that compress to nothing smaller.
 fn begin(rig: &Rig) -> Arc<Engine> {

@@ -4,31 +4,11 @@
 
 mod rig;
 
-use cenote_dmu::live::LiveObjectSet;
-use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::Dataset;
 use cenote_dsl::write::DslWriteError;
-use cenote_engine::change::{
-    ChangeError, Changes, Contents, Format, Kind, NewClone, NewDataset, NewSnapshot,
-};
+use cenote_engine::change::{ChangeError, Kind, NewClone, NewDataset, NewSnapshot};
 use cenote_engine::{Engine, EngineError};
-use cenote_zpl::CreateProps;
-use rig::{Rig, fill, open};
-use std::sync::Arc;
-
-/// There are only file systems.
-struct FileSystems;
-
-impl Contents for FileSystems {
-    fn fill(&self, os: &mut OpenObjectSet, _: &Format, txg: u64) -> Result<(), WriteError> {
-        let formatted = cenote_zpl::format(os, &CreateProps::default(), txg);
-        formatted.map_err(|e| WriteError::Sink(Box::new(e)))
-    }
-
-    fn resize(&self, _: Arc<LiveObjectSet>, _: u64) -> Result<(), WriteError> {
-        Ok(())
-    }
-}
+use rig::{Rig, changes, fill, open};
 
 fn find(engine: &Engine, name: &str) -> Dataset {
     engine.pool().dsl().find(name).unwrap().unwrap()
@@ -42,7 +22,7 @@ fn busy<T>(result: Result<T, EngineError>) -> bool {
 fn a_snapshot_that_is_held_stays() {
     let rig = Rig::new(128 << 20);
     let engine = rig.create("a", 12);
-    let changes = Changes::new(engine.clone(), Arc::new(FileSystems), None);
+    let changes = changes(&engine);
     let fs = open(&engine);
     fill(&fs, 0..3, 5000);
     let take = |name: &str| {
@@ -95,7 +75,7 @@ fn a_snapshot_that_is_held_stays() {
 fn a_head_that_is_held_is_not_opened() {
     let rig = Rig::new(128 << 20);
     let engine = rig.create("a", 12);
-    let changes = Changes::new(engine.clone(), Arc::new(FileSystems), None);
+    let changes = changes(&engine);
     let new = NewDataset { name: "tank/a".into(), kind: Kind::Filesystem, props: vec![] };
     changes.create(&new).unwrap();
     let head = find(&engine, "tank/a");
@@ -120,7 +100,7 @@ fn a_head_that_is_held_is_not_opened() {
 fn holds_and_destroying_exclude_each_other() {
     let rig = Rig::new(128 << 20);
     let engine = rig.create("a", 12);
-    let changes = Changes::new(engine.clone(), Arc::new(FileSystems), None);
+    let changes = changes(&engine);
     for round in 0..4 {
         let name = format!("tank@{round}");
         changes.snapshot(&NewSnapshot { names: vec![name.clone()], props: vec![] }).unwrap();

@@ -7,10 +7,10 @@ mod rig;
 
 use cenote_dmu::Object;
 use cenote_engine::Engine;
-use cenote_engine::change::{Changes, Contents, Format, NewSnapshot};
+use cenote_engine::change::{Changes, NewSnapshot};
 use cenote_format::blkptr::BlockPointer;
 use cenote_zpl::{FileSystem, Rewrite, SetAttr, SetTime, Settings};
-use rig::{NODE, Rig, bytes};
+use rig::{NODE, Rig, bytes, changes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,28 +22,6 @@ fn numbers(seed: u64) -> impl Iterator<Item = usize> {
     let bytes = bytes(seed, 16 << 10);
     let words: Vec<_> = bytes.as_chunks::<4>().0.to_vec();
     words.into_iter().map(|word| u32::from_le_bytes(word) as usize)
-}
-
-/// There are only files.
-struct Files;
-
-impl Contents for Files {
-    fn fill(
-        &self,
-        _: &mut cenote_dmu::write::OpenObjectSet,
-        _: &Format,
-        _: u64,
-    ) -> Result<(), cenote_dmu::write::WriteError> {
-        Ok(())
-    }
-
-    fn resize(
-        &self,
-        _: Arc<cenote_dmu::live::LiveObjectSet>,
-        _: u64,
-    ) -> Result<(), cenote_dmu::write::WriteError> {
-        Ok(())
-    }
 }
 
 struct Test {
@@ -61,7 +39,7 @@ impl Test {
     fn new(line: &str) -> Test {
         let rig = Rig::new(256 << 20);
         let engine = rig.create(line, 12);
-        let changes = Changes::new(engine.clone(), Arc::new(Files), None);
+        let changes = changes(&engine);
         let root = engine.pool().dsl().root().unwrap();
         let settings = Settings { record_size: BLOCK, ..Settings::default() };
         let fs = FileSystem::open_live(engine.live(root.ds_obj).unwrap(), settings).unwrap();

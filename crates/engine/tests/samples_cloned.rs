@@ -6,34 +6,18 @@
 
 mod rig;
 
-use cenote_dmu::live::LiveObjectSet;
-use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::{Dataset, DatasetKind};
-use cenote_engine::change::{ChangeError, Changes, Contents, Format, NewClone, NewSnapshot};
+use cenote_engine::change::{ChangeError, Changes, NewClone, NewSnapshot};
 use cenote_engine::{Engine, EngineOptions};
-use cenote_inspect::traverse::{self, Options, Subject, Verify};
-use cenote_pool::metaslab::PoolSpace;
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_testpools::TempPool;
 use cenote_zpl::{FileSystem, Settings};
+use rig::{account, changes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Steps of an order.
 const STEPS: usize = 60;
-
-/// Only clones are created here.
-struct Nothing;
-
-impl Contents for Nothing {
-    fn fill(&self, _: &mut OpenObjectSet, _: &Format, _: u64) -> Result<(), WriteError> {
-        Ok(())
-    }
-
-    fn resize(&self, _: Arc<LiveObjectSet>, _: u64) -> Result<(), WriteError> {
-        Ok(())
-    }
-}
 
 /// Random numbers, the same in each run (splitmix64).
 struct Random(u64);
@@ -214,18 +198,12 @@ impl Order {
     }
 }
 
-/// Every block is readable, and the space maps have exactly what there is.
-fn account(temp: &TempPool) {
+/// As [`account`], of a pool that is exported.
+fn account_exported(temp: &TempPool) {
     let found = discover(std::slice::from_ref(&temp.pool.dir));
     let options = ImportOptions { readonly: true, ..Default::default() };
     let pool = Pool::import(&found[0], &options).unwrap();
-    let space = PoolSpace::load(pool.mos(), pool.config()).unwrap();
-    let subject =
-        Subject { mos: pool.mos().clone(), config: pool.config(), uberblock: pool.uberblock() };
-    let options = Options { verify: Verify::All, leaks: true, workers: 2 };
-    let report = traverse::run(&subject, &space, &options, &|_| {}, &|| false).unwrap();
-    assert!(report.is_clean(), "{}: {:?}", pool.name(), report.leaks);
-    assert_eq!(report.found(), report.allocated, "{}", pool.name());
+    account(&pool);
 }
 
 fn orders(name: &str, judged: bool) {
@@ -233,7 +211,7 @@ fn orders(name: &str, judged: bool) {
     for seed in 0..3 {
         let temp = cenote_testpools::copy(name);
         let engine = import(&temp);
-        let changes = Changes::new(engine.clone(), Arc::new(Nothing), None);
+        let changes = changes(&engine);
         let (held, random) = (BTreeMap::new(), Random(seed));
         let mut order = Order { engine, changes, random, held, done, names: 0 };
         order.check();
@@ -246,7 +224,7 @@ fn orders(name: &str, judged: bool) {
         order.check();
         order.engine.export(false).unwrap();
         done = order.done;
-        account(&temp);
+        account_exported(&temp);
         if judged {
             cenote_testpools::judge(&temp.pool.dir, name);
         }

@@ -86,7 +86,7 @@ impl Payload<'_> {
     }
 }
 
-/// Where a stream goes, and who is told how far it is.
+/// The receiver of a stream, and the counters of its progress.
 pub(super) struct Output<'a> {
     pub to: &'a mut dyn Write,
     pub progress: &'a Progress,

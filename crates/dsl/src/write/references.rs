@@ -63,8 +63,6 @@ impl Table {
         }
         let mut counts = vec![0; bytes as usize];
         tx.mos.read(object, 0, &mut counts)?;
-        let changed = false;
-        let (name, object) = (name, object);
         Ok(Some(Table {
             name,
             object,
@@ -76,13 +74,15 @@ impl Table {
             used,
             saved,
             counts,
-            changed,
+            changed: false,
         }))
     }
 
     /// Where the count of a block's range is.
     fn at(&self, offset: u64) -> usize {
-        usize::try_from(offset / self.range_size * COUNT).unwrap_or(usize::MAX)
+        // Sizes of ranges are from the disk: what is past all numbers is past all counts, too.
+        let at = (offset / self.range_size).saturating_mul(COUNT);
+        usize::try_from(at).unwrap_or(usize::MAX)
     }
 
     fn entries_near(&self, offset: u64) -> u16 {

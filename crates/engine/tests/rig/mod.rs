@@ -2,11 +2,16 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::outside::Chance;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_engine::change::{Changes, Contents, Format};
 use cenote_engine::create::{CreateSpec, FIRST_TXG, OpenDevices, Opened, SystemDevices, parse};
 use cenote_engine::{CreateRequest, Engine, EngineOptions};
+use cenote_inspect::traverse::{self, Options, Subject, Verify};
+use cenote_pool::Pool;
 use cenote_pool::features::{FeatureChoice, choose_features};
+use cenote_pool::metaslab::PoolSpace;
 use cenote_pool::{ImportOptions, discover};
 use cenote_vdev::Device;
 use cenote_vdev::inject::FaultyDevice;
@@ -129,6 +134,36 @@ impl Rig {
     pub fn judge_blocks(&self) {
         cenote_testpools::judge(self.path(), "tank");
     }
+}
+
+/// What is created is a file system, whatever it was to be.
+struct FileSystems;
+
+impl Contents for FileSystems {
+    fn fill(&self, os: &mut OpenObjectSet, _: &Format, txg: u64) -> Result<(), WriteError> {
+        let formatted = cenote_zpl::format(os, &CreateProps::default(), txg);
+        formatted.map_err(|e| WriteError::Sink(Box::new(e)))
+    }
+
+    fn resize(&self, _: Arc<LiveObjectSet>, _: u64) -> Result<(), WriteError> {
+        Ok(())
+    }
+}
+
+/// Changes of the pool's datasets, of which no command is recorded.
+pub fn changes(engine: &Arc<Engine>) -> Changes {
+    Changes::new(engine.clone(), Arc::new(FileSystems), None)
+}
+
+/// Every block is readable, and the space maps have exactly what there is.
+pub fn account(pool: &Pool) {
+    let space = PoolSpace::load(pool.mos(), pool.config()).unwrap();
+    let subject =
+        Subject { mos: pool.mos().clone(), config: pool.config(), uberblock: pool.uberblock() };
+    let options = Options { verify: Verify::All, leaks: true, workers: 2 };
+    let report = traverse::run(&subject, &space, &options, &|_| {}, &|| false).unwrap();
+    assert!(report.is_clean(), "{}: {:?}", pool.name(), report.leaks);
+    assert_eq!(report.found(), report.allocated, "{}", pool.name());
 }
 
 /// Files that can be made to fail.

@@ -6,7 +6,7 @@
 //!
 //! A sub-list that has more than one group may free is replaced by one of what is left of it. That has ALLOC
 //! entries only, so that further groups take it from the end bit by bit. So what is on disk between two groups
-//! is a right livelist, for whoever goes on with it after a crash.
+//! is a right livelist. After a crash, the next import goes on with it.
 //!
 //! A sub-list that cannot be read stays, with all of its livelist; with `zfs_free_leak_on_eio` what it has is
 //! leaked instead.

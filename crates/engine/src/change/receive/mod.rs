@@ -10,7 +10,7 @@
 //! END ── finish ── sync task: swap with what was there, snapshot with guid and time, mark taken away
 //! ```
 //!
-//! A receive has three steps, which whoever receives calls one after another: [`Changes::receive`],
+//! A receive has three steps. The caller takes them one after another: [`Changes::receive`],
 //! [`Receiving::stream`], and [`Changes::finish_receive`] or [`Changes::give_up_receive`]. Between the second and the third
 //! the receiver can unmount what is going to be replaced.
 //!

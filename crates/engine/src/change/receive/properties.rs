@@ -1,4 +1,4 @@
-//! Properties that come with a stream, and those that whoever receives it sets or leaves out (`zfs_ioc_recv_impl`).
+//! Properties that come with a stream, and those that the receiver sets or leaves out (`zfs_ioc_recv_impl`).
 
 use super::error::Result;
 use crate::SpaceCheck;
