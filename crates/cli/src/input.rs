@@ -1,15 +1,15 @@
 //! Standard input of a command that runs in the daemon: the client's own, whose descriptor came with the request.
 //!
-//! Whoever waits for input looks now and then whether the command was cancelled: a pipe may stay open, with nothing in
-//! it, long after the client is gone.
+//! A read that waits checks now and then whether the command was cancelled: a pipe may stay open, with nothing in it,
+//! long after the client is gone.
 
 use cenote_command::Cancel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io::{self, Read};
 
-/// How long nobody looks whether the command was cancelled, in nanoseconds.
-const PATIENCE: i64 = 200_000_000;
+/// Longest time between two checks, in nanoseconds.
+const POLL_TIMEOUT: i64 = 200_000_000;
 
 /// See the [module](self).
 pub struct Input {
@@ -26,7 +26,7 @@ impl Input {
 
 impl Read for Input {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        let pause = Timespec { tv_sec: 0, tv_nsec: PATIENCE };
+        let pause = Timespec { tv_sec: 0, tv_nsec: POLL_TIMEOUT };
         loop {
             if self.cancel.is_cancelled() {
                 // Not `Interrupted`, after which it would be read again.

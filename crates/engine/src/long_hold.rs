@@ -1,7 +1,7 @@
 //! Long holds (`dsl_dataset_long_hold`): datasets that somebody reads for longer than a transaction group.
 //!
 //! A snapshot with a long hold is not destroyed. A head with one is owned (`dsl_dataset_own`): nobody opens it for
-//! writing, rolls it back or destroys it. Whoever tries is told that the dataset is busy. Holds live in memory: they
+//! writing, rolls it back or destroys it. An attempt gets `Busy`. Holds live in memory: they
 //! end with the process, and a pool that was imported again has none.
 //!
 //! Invariant: a hold and the destruction of its dataset never both succeed. The hold is noted first and the dataset

@@ -6,13 +6,13 @@
 //! still what was written: data is written once. If it was changed meanwhile the sync writes it again, and what
 //! is here is freed in the group in which it was allocated.
 //!
-//! Whether a block is still the same is told by its memory: whoever changes a block that somebody else holds
-//! copies it first, and this holds what it wrote.
+//! Memory tells whether a block is still the same: a change copies a block that is also held elsewhere, and
+//! the blocks that were written early are held here.
 //!
 //! # Invariants
 //!
-//! - A block is written early only if the open group is going to write it: who calls has a place in that
-//!   group, and the block is dirty in it.
+//! - A block is written early only if the open group is going to write it: the caller holds that group open,
+//!   and the block is dirty in it.
 //! - Each pointer is either used by the sync of its group, or freed by it.
 //! - No pointer that is returned is a hole, embedded, or one of a divided block: the next import could not
 //!   claim it.
