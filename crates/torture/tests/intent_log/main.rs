@@ -64,13 +64,23 @@ fn tell(seed: u64, shape: &Shape, steps: usize) -> Story {
     log_for_throughput(&engine, seed % 3 == 1);
     engine.sync().unwrap();
     let (rng, tree) = (SmallRng::seed_from_u64(seed), Tree::new());
-    let mut world = World { rng, fs: root(&engine, seed.is_multiple_of(2)), engine, tree };
+    let fs = root(&engine, seed.is_multiple_of(2));
+    let mut world = World { rng, fs, engine: engine.clone(), tree, nameless: Vec::new() };
     let begun = journal.len();
     let mut states = vec![(begun, vec![Tree::new()])];
+    // A group is written while changes of the next one are committed, which may give out numbers that were
+    // freed in it.
+    let mut syncing = None::<std::thread::JoinHandle<()>>;
     for _ in 0..steps {
+        if syncing.as_ref().is_none_or(|sync| sync.is_finished()) && world.rng.random_bool(0.3) {
+            world.release_all();
+            let engine = engine.clone();
+            syncing = Some(std::thread::spawn(move || engine.sync().unwrap()));
+        }
         let trees = world.step();
         states.push((journal.len(), trees));
     }
+    syncing.into_iter().for_each(|sync| sync.join().unwrap());
     let end = journal.len();
     Story { first, journal, begun, end, states }
 }

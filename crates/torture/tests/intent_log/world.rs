@@ -55,6 +55,8 @@ pub struct World {
     pub engine: Arc<Engine>,
     pub fs: Arc<FileSystem>,
     pub tree: Tree,
+    /// Files without a name that are in use.
+    pub nameless: Vec<u64>,
 }
 
 impl World {
@@ -179,11 +181,58 @@ impl World {
         let root = self.fs.root();
         let ino = self.fs.tmpfile(root, &node).unwrap().ino;
         self.fs.write(ino, 0, b"nameless", false).unwrap();
+        self.nameless.push(ino);
         if self.rng.random_bool(0.5) {
+            self.nameless.pop();
             self.fs.link(ino, root, &name).unwrap();
             let content = Some(b"nameless".to_vec());
             let (flags, xattrs) = (0, BTreeMap::new());
             self.tree.insert(name, Seen { content, mode, owner: uid, flags, xattrs });
+        }
+    }
+
+    /// Takes the name of a file away, which stays in use or not.
+    fn unlink(&mut self, name: &[u8]) {
+        let (ino, used) = (self.ino(name), self.rng.random_bool(0.5));
+        self.fs.unlink(self.fs.root(), name, &|_| used).unwrap();
+        self.tree.remove(name);
+        if used {
+            self.nameless.push(ino);
+        }
+    }
+
+    /// Ends the use of all files without a name.
+    pub fn release_all(&mut self) {
+        for ino in self.nameless.drain(..) {
+            self.fs.release(ino).unwrap();
+        }
+    }
+
+    /// Changes a file without a name, or ends its use.
+    fn change_nameless(&mut self) {
+        if self.nameless.is_empty() {
+            return;
+        }
+        let at = self.rng.random_range(0..self.nameless.len());
+        let ino = self.nameless[at];
+        match self.rng.random_range(0..5) {
+            0 => {
+                let length = self.rng.random_range(1..9000);
+                self.fs.write(ino, 0, &vec![1; length], false).unwrap();
+            }
+            1 => {
+                let key = format!("user.{}", self.rng.random_range(0..3)).into_bytes();
+                let value = vec![2; [10, 60_000][self.rng.random_range(0..2)]];
+                self.fs.set_xattr(ino, &key, &value, SetXattr::default()).unwrap();
+                if self.rng.random_bool(0.5) {
+                    self.fs.remove_xattr(ino, &key).unwrap();
+                }
+            }
+            2 => {
+                self.nameless.swap_remove(at);
+                self.fs.release(ino).unwrap();
+            }
+            _ => {}
         }
     }
 
@@ -201,10 +250,7 @@ impl World {
                 self.tree.remove(&name);
             }
             Some(true) => match what {
-                4 => {
-                    self.fs.unlink(root, &name, &|_| false).unwrap();
-                    self.tree.remove(&name);
-                }
+                4 => self.unlink(&name),
                 5 | 6 => self.rename(&name),
                 7 | 8 => self.allocate(&name),
                 _ => self.write(&name, if large { 150_000 } else { 2000 }),
@@ -219,6 +265,7 @@ impl World {
             1 => self.engine.sync_task(|_| Ok(())).unwrap(),
             _ => {}
         }
+        self.change_nameless();
         let large = self.rng.random_bool(0.1);
         let mut trees = Vec::new();
         for _ in 0..if large { 1 } else { self.rng.random_range(1..=3) } {

@@ -145,13 +145,34 @@ pub(super) fn pack(
     }
 }
 
+/// Whether the node has no name (`zfs_xattr_owner_unlinked`). It does not survive a crash, so nothing is logged of
+/// its hidden directory: replay frees the node at the record that takes its last name.
+fn is_nameless(cx: &Cx<'_>, node: &NodeMut) -> Result<bool> {
+    Ok(node.required(cx, ZplAttr::Links)? == 0)
+}
+
+/// Logs that `made` was created in the hidden directory of `of`, or is that directory.
+fn log_made(
+    cx: &mut Cx<'_>,
+    of: &NodeMut,
+    (dir, name): (u64, &[u8]),
+    what: Creates,
+    made: &NodeMut,
+) -> Result<()> {
+    if is_nameless(cx, of)? {
+        cx.os.log_created(made.ino);
+        return Ok(());
+    }
+    super::create::log(cx, dir, name, (what, &[]), made)
+}
+
 /// The hidden directory, which is made if there is none.
 fn make_hidden_dir(cx: &mut Cx<'_>, node: &mut NodeMut) -> Result<u64> {
     if let Some(dir) = hidden_dir(cx, node) {
         return Ok(dir);
     }
     let made = create_hidden(cx, node, node.ino, S_IFDIR | 0o1777, 2)?;
-    super::create::log(cx, node.ino, b"", (Creates::XattrDirectory, &[]), &made)?;
+    log_made(cx, node, (node.ino, b""), Creates::XattrDirectory, &made)?;
     let dir = made.ino;
     node.set(cx, ZplAttr::Xattr, &[dir])?;
     Ok(dir)
@@ -185,7 +206,7 @@ fn put_file(cx: &mut Cx<'_>, node: &mut NodeMut, name: &[u8], value: &[u8]) -> R
         Some(entry) => entry.ino,
         None => {
             let made = create_hidden(cx, node, dir, S_IFREG | 0o644, 1)?;
-            super::create::log(cx, dir, name, (Creates::File, &[]), &made)?;
+            log_made(cx, node, (dir, name), Creates::File, &made)?;
             names::add(cx, dir, name, made.ino)?;
             names::count(cx, dir, 1, 0)?;
             made.ino
@@ -208,7 +229,11 @@ fn remove_file(cx: &mut Cx<'_>, node: &NodeMut, name: &[u8]) -> Result<()> {
     let Some(entry) = names::find(cx, dir, name, false)? else { return Ok(()) };
     names::remove(cx, dir, &entry.name)?;
     names::count(cx, dir, -1, 0)?;
-    cx.os.log(Body::Remove { dir, name: &entry.name })?;
+    if is_nameless(cx, node)? {
+        cx.os.log_nothing();
+    } else {
+        cx.os.log(Body::Remove { dir, name: &entry.name })?;
+    }
     Ok(cx.os.free(entry.ino)?)
 }
 

@@ -87,7 +87,10 @@ impl Applier<'_> {
     /// Applies a record.
     fn one(&mut self, raw: &RawRecord<'_>) -> Result<()> {
         let record = Record::decode(raw).map_err(|e| cannot(raw, &Error::decode(0)(e)))?;
-        let again = |e| if self.supervisor.sync() { self.replay.record(&record) } else { Err(e) };
+        let again = |e| {
+            self.replay.finish_freeing();
+            if self.supervisor.sync() { self.replay.record(&record) } else { Err(e) }
+        };
         let bytes = self.replay.record(&record).or_else(again).map_err(|e| cannot(raw, &e))?;
         self.tell(std::slice::from_ref(raw), bytes);
         Ok(())

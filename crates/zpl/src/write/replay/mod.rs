@@ -14,8 +14,13 @@
 //! taken as they are, and neither permissions nor properties such as `readonly` are asked again.
 //!
 //! Some records are not in order with those of other objects (`TX_OOO`): their object may be gone by the time,
-//! and then they are passed over. Object numbers become free only when a transaction group is on disk, so
-//! a record that fails is tried once more after the open group was written.
+//! and then they are passed over.
+//!
+//! A record may create an object under a number that a file without a name still has on disk. The file was
+//! freed, which no record says, and its number given out again, before the crash. So what is in the
+//! unlinked set is freed before the first record (`zfs_unlinked_drain`), and what records leave there is freed as
+//! the replay goes on. Large files are freed in the background. A record that fails waits for that and for the
+//! open group, and is tried once more.
 //!
 //! # Invariants
 //!
@@ -107,11 +112,12 @@ pub fn replay(
         kind => return Err(Error::Unsupported(format!("an intent log of {kind:?}"))),
     };
     let replay = Replay { live, store, target };
+    replay.free_unlinked();
     let done = Replayed::default();
     let mut applier = Applier { replay, supervisor, done, stopped: false };
     let (send, receive) = sync_channel(1);
     let feed = Feed::new(&base, send);
-    let (applied, end) = std::thread::scope(|scope| {
+    let outcome = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("zil-feed".into());
         let feeding = thread.spawn_scoped(scope, || feed.run(kept));
         let feeding =
@@ -127,7 +133,9 @@ pub fn replay(
         let end =
             feeding.join().map_err(|_| Error::Invalid("internal error (see the log)".into()))?;
         Ok::<_, Error>((applied, end))
-    })?;
+    });
+    applier.replay.stop_freeing();
+    let (applied, end) = outcome?;
     applied?;
     if applier.stopped {
         return Err(interrupted());
@@ -168,6 +176,29 @@ impl FileSystem {
 }
 
 impl Replay<'_> {
+    /// Frees the files that have no names, large ones in the background.
+    fn free_unlinked(&self) {
+        let Target::Files(fs) = &self.target else { return };
+        if let Err(e) = fs.drain_unlinked() {
+            // It matters only if a record needs the number of one.
+            tracing::warn!("files without names could not be freed before a replay: {e}");
+        }
+    }
+
+    /// Waits until the large files that lost their names are freed.
+    fn finish_freeing(&self) {
+        if let Target::Files(fs) = &self.target {
+            fs.finish_freeing();
+        }
+    }
+
+    /// Ends freeing in the background. What is left is freed when the file system is mounted.
+    fn stop_freeing(&self) {
+        if let Target::Files(fs) = &self.target {
+            fs.stop_freeing();
+        }
+    }
+
     /// What a write of data in its record may cost.
     fn cost_of(&self, write: &Write<'_>) -> Cost {
         let data = write.data.unwrap_or_default();

@@ -102,7 +102,7 @@ impl FileSystem {
         name: &[u8],
         is_dir: bool,
     ) -> Result<()> {
-        self.replay_change(seq, crate::write::remove::REMOVE, |cx| {
+        let removed = self.replay_change(seq, crate::write::remove::REMOVE, |cx| {
             let parent = NodeMut::load(cx, dir)?;
             let entry = names::find(cx, dir, name, false)?;
             let entry = entry.ok_or_else(|| Error::NotFound(show(name)))?;
@@ -115,8 +115,10 @@ impl FileSystem {
             }
             names::remove(cx, dir, &entry.name)?;
             names::count_in(cx, parent, -1, -i64::from(is_dir))?;
-            self.drop_link(cx, node, true, NOBODY).map(drop)
-        })
+            self.drop_link(cx, node, true, NOBODY)
+        })?;
+        self.let_go(removed, NOBODY);
+        Ok(())
     }
 
     pub(super) fn replay_link(&self, seq: u64, dir: u64, ino: u64, name: &[u8]) -> Result<()> {
@@ -144,16 +146,21 @@ impl FileSystem {
         let exchange = *how == Renames::Exchange;
         let flags = RenameFlags { exchange, ..RenameFlags::default() };
         let cost = Cost { write: 3 * CREATE, objects: 1, frees: false };
-        self.replay_change(seq, cost, |cx| {
-            self.rename_entry(cx, (*from_dir, from), (*to_dir, to), flags, NOBODY)?;
-            let Renames::Whiteout(new) = how else { return Ok(()) };
+        let lost = self.replay_change(seq, cost, |cx| {
+            let lost = self.rename_entry(cx, (*from_dir, from), (*to_dir, to), flags, NOBODY)?;
+            let Renames::Whiteout(new) = how else { return Ok(lost) };
             let parent = NodeMut::load(cx, *from_dir)?;
             let now = std::mem::replace(&mut cx.now, time(new));
             let made = make(cx, &parent, new, None)?;
             cx.now = now;
             names::add_known(cx, *from_dir, from, made.ino, new.mode)?;
-            names::count_in(cx, parent, 1, 0)
-        })
+            names::count_in(cx, parent, 1, 0)?;
+            Ok(lost)
+        })?;
+        if let Some(removed) = lost {
+            self.let_go(removed, NOBODY);
+        }
+        Ok(())
     }
 }
 
