@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 /// A daemon without pools and commands ends after this long.
 const IDLE: Duration = Duration::from_secs(10);
 /// A client must have sent its request after this long.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long cancelled commands may take to end when the daemon ends.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -292,7 +292,7 @@ fn converse(
     cancel: Cancel,
 ) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let hello = Hello {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),

@@ -29,7 +29,7 @@
 //! - An [`Object`] is as it was when it was looked up, however it is changed afterwards. The blocks on
 //!   disk that it stands on can be overwritten once they were freed, some txgs later; then reads
 //!   fail. What is read through the [`LiveObjectSet`] itself is not overwritten before it is read
-//!   ([`Readers`]); only where space is short it may be, and is read again.
+//!   ([`ReadEpochs`]); only where space is short it may be, and is read again.
 
 use crate::write::intent::Intent;
 use crate::write::zap::AtHand;
@@ -39,7 +39,7 @@ use cenote_format::abd::Abd;
 use cenote_format::blkptr::BLKPTR_SIZE;
 use cenote_format::dmu::DmuType;
 use cenote_store::Store;
-use cenote_store::alloc::Readers;
+use cenote_store::alloc::ReadEpochs;
 use cenote_store::held::Holds;
 use parking_lot::Mutex;
 use std::any::Any;
@@ -77,20 +77,20 @@ struct Plain<T>(T);
 impl<T: Send> Hold for Plain<T> {}
 
 /// A place in the open txg: the txg is not synced before this is dropped.
-pub struct Entered {
+pub struct Assigned {
     txg: u64,
     hold: Box<dyn Hold>,
 }
 
-impl Entered {
+impl Assigned {
     /// A place in `txg`, which stays open until `hold` is dropped.
-    pub fn new(txg: u64, hold: impl Send + 'static) -> Entered {
-        Entered::settling(txg, Plain(hold))
+    pub fn new(txg: u64, hold: impl Send + 'static) -> Assigned {
+        Assigned::settling(txg, Plain(hold))
     }
 
-    /// As [`Entered::new`], for a gate that wants to know what changes made dirty.
-    pub fn settling(txg: u64, hold: impl Hold + 'static) -> Entered {
-        Entered { txg, hold: Box::new(hold) }
+    /// As [`Assigned::new`], for a gate that wants to know what changes made dirty.
+    pub fn settling(txg: u64, hold: impl Hold + 'static) -> Assigned {
+        Assigned { txg, hold: Box::new(hold) }
     }
 
     /// The open txg.
@@ -100,17 +100,17 @@ impl Entered {
 }
 
 /// Who lets changes into transaction groups.
-pub trait TxgGate: Send + Sync {
+pub trait TxAssign: Send + Sync {
     /// Those who read the pool. They are told of a group when every object set that was in it stands on
     /// what was written.
-    fn readers(&self) -> Arc<Readers>;
+    fn readers(&self) -> Arc<ReadEpochs>;
 
     /// Enters the open txg with a change of object set `objset`, which at the moment has `dirty` bytes
     /// to be written; waits as long as changes come faster than they can be written.
     ///
     /// Errors: [`WriteError::NoSpace`], [`WriteError::Quota`], [`WriteError::ReadOnly`],
     /// [`WriteError::Suspended`].
-    fn enter(&self, objset: u64, cost: &Cost, dirty: &AtomicU64) -> Result<Entered>;
+    fn assign(&self, objset: u64, cost: &Cost, dirty: &AtomicU64) -> Result<Assigned>;
 
     /// A change panicked, and may have left half of itself in memory: nothing may be written any more.
     fn panicked(&self, _why: &str) {}
@@ -132,11 +132,11 @@ pub trait TxgGate: Send + Sync {
 pub struct LiveObjectSet {
     id: u64,
     store: Arc<Store>,
-    gate: Arc<dyn TxgGate>,
+    gate: Arc<dyn TxAssign>,
     set: Mutex<OpenObjectSet>,
     /// Bytes that are to be written: as the set has it, but for who has changed it and still has the lock.
     dirty: AtomicU64,
-    readers: Arc<Readers>,
+    readers: Arc<ReadEpochs>,
     /// Those who free what nobody refers to any more.
     freeing: AtomicUsize,
 }
@@ -174,7 +174,7 @@ impl Drop for Freeing {
 
 impl LiveObjectSet {
     /// Puts `set` to use.
-    pub fn new(mut set: OpenObjectSet, gate: Arc<dyn TxgGate>) -> Arc<LiveObjectSet> {
+    pub fn new(mut set: OpenObjectSet, gate: Arc<dyn TxAssign>) -> Arc<LiveObjectSet> {
         set.set_least(gate.least_block());
         let id = set.id();
         let (readers, freeing) = (gate.readers(), AtomicUsize::new(0));
@@ -356,7 +356,7 @@ impl LiveObjectSet {
     ) -> std::result::Result<U, E> {
         let mut holds = Holds::default();
         loop {
-            let mut entered = self.gate.enter(self.id, &cost, &self.dirty)?;
+            let mut entered = self.gate.assign(self.id, &cost, &self.dirty)?;
             let mut set = self.set.lock();
             let before = set.dirty_bytes();
             let done = self.run(&mut set, &mut holds, |set| f(set, entered.txg()))?;

@@ -1,7 +1,7 @@
 //! The end of a transaction group (`spa_sync_rewrite_vdev_config`, `vdev_config_sync`): flush, labels,
 //! uberblock; then the view of it.
 
-use super::sync::{Core, landed};
+use super::sync::{Core, drain};
 use super::task::EngineError;
 use super::{Disk, Shared};
 use crate::tunables;
@@ -65,7 +65,7 @@ impl Core {
         txg: u64,
     ) -> Result<Result<(), EngineError>, EngineError> {
         // What was written behind the passes' backs is flushed, too.
-        landed(disk)?;
+        drain(disk)?;
         let uberblock = self.next_uberblock(disk, txg);
         let labels = match self.config_dirty {
             true => self.config.all_labels(txg),

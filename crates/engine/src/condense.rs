@@ -99,7 +99,7 @@ fn run(shared: &Arc<Shared>, pair: Pair) {
         Ok(())
     };
     // A suspended pool takes none.
-    let _ = shared.queue.later(&shared.gate, apply);
+    let _ = shared.queue.later(&shared.tx_state, apply);
 }
 
 fn read(shared: &Shared, pair: Pair) -> Option<Condensed> {

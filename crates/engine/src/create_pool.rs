@@ -5,10 +5,10 @@
 //! root file system. One sync writes it, and the uberblock at its end makes the pool.
 
 use super::commit::pool_space;
-use super::figures::{Birth, Recorder};
-use super::gate::Closed;
+use super::figures::{OpenedAt, Recorder};
 use super::sync::{Core, count_feature};
 use super::task::EngineError;
+use super::txg::Closed;
 use super::{Disk, Engine, EngineOptions, SyncContext, space};
 use crate::create::{self, CreateError, CreateSpec, FIRST_TXG, NewPool, Prepared};
 use crate::space_write::SpaceMaps;
@@ -87,7 +87,7 @@ impl Engine {
         engine: EngineOptions,
         format: impl FnOnce(&mut OpenObjectSet) -> Result<(), WriteError>,
     ) -> Result<Arc<Engine>, CreateError> {
-        let birth = Birth::now();
+        let birth = OpenedAt::now();
         let prepared = create::prepare(&request.spec)?;
         create::check_features(&request.spec, request.features)?;
         let name = request.temporary_name.unwrap_or(request.spec.name);

@@ -29,16 +29,16 @@
 //! Quotas are about figures, not about space that has to be there: see [`super::quota`].
 
 use super::capable::{self, Purpose};
-use super::gate::{EXPORTED, Inside};
 use super::policy::{Abilities, Policy};
 use super::quota::{self, Answer};
 use super::room::{self, Reserved, Room, Write};
 use super::task::EngineError;
+use super::txg::{EXPORTED, TxgHandle};
 use super::zil::{self, Early, Log, Scope, Suspended, Suspension};
 use super::{Shared, space};
 use ahash::HashMap;
 use cenote_dmu::ObjectSet;
-use cenote_dmu::live::{Cost, Entered, Hold, LiveObjectSet, TxgGate};
+use cenote_dmu::live::{Assigned, Cost, Hold, LiveObjectSet, TxAssign};
 use cenote_dmu::write::intent::Intent;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::write::dataset::check_synced;
@@ -47,7 +47,7 @@ use cenote_dsl::{Dataset, Dsl, Quotas};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_pool::Pool;
-use cenote_store::alloc::{MAX_COPIES, Readers, TXG_DEFER_SIZE};
+use cenote_store::alloc::{MAX_COPIES, ReadEpochs, TXG_DEFER_SIZE};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -59,7 +59,7 @@ const OBJECT_BYTES: u64 = 4096;
 /// In place of a group, for changes that have room but are not in a group yet.
 const ENTERING: u64 = u64::MAX;
 /// Groups that are committed for the sake of one change, so that freed space comes back.
-const PATIENCE: u64 = TXG_DEFER_SIZE + 1;
+const DEFERRED_RETRIES: u64 = TXG_DEFER_SIZE + 1;
 
 /// Space that is left.
 #[derive(Default)]
@@ -216,11 +216,11 @@ pub(crate) struct Datasets {
 /// See [`Datasets`].
 #[derive(Default)]
 struct Open {
-    sets: HashMap<u64, (Arc<LiveObjectSet>, Arc<Door>)>,
+    sets: HashMap<u64, (Arc<LiveObjectSet>, Arc<DatasetTx>)>,
     /// Those that somebody is opening, which reads devices.
     opening: HashSet<u64>,
     /// Those whose changes are being written.
-    frozen: HashSet<u64>,
+    quiesced: HashSet<u64>,
     /// Those that are destroyed in the group that is being written: the view still has them.
     retired: HashSet<u64>,
     /// Those with long holds, and how many.
@@ -231,16 +231,16 @@ impl Open {
     /// Whether somebody has a dataset open for writing, or is opening it.
     fn in_use(&self, ds_obj: u64) -> bool {
         // One reference is ours, one that of the sync which writes it.
-        let ours = 1 + usize::from(self.frozen.contains(&ds_obj));
+        let ours = 1 + usize::from(self.quiesced.contains(&ds_obj));
         self.opening.contains(&ds_obj)
             || self.sets.get(&ds_obj).is_some_and(|(live, _)| Arc::strong_count(live) > ours)
     }
 }
 
 /// What a dataset asks before it is changed.
-struct Door {
+struct DatasetTx {
     shared: Weak<Shared>,
-    readers: Arc<Readers>,
+    readers: Arc<ReadEpochs>,
     /// Bytes that the smallest block takes.
     least_block: u64,
     /// The dataset was closed: whoever still has it cannot change it.
@@ -248,27 +248,27 @@ struct Door {
     log: Log,
 }
 
-impl TxgGate for Door {
+impl TxAssign for DatasetTx {
     fn changed(&self, txg: u64, intent: Intent) {
         self.log.note(txg, intent);
     }
 
-    fn readers(&self) -> Arc<Readers> {
+    fn readers(&self) -> Arc<ReadEpochs> {
         self.readers.clone()
     }
 
-    fn enter(&self, objset: u64, cost: &Cost, dirty: &AtomicU64) -> Result<Entered, WriteError> {
+    fn assign(&self, objset: u64, cost: &Cost, dirty: &AtomicU64) -> Result<Assigned, WriteError> {
         let ended = || WriteError::Suspended(EXPORTED.into());
         let shared = self.shared.upgrade().ok_or_else(ended)?;
         let bytes = estimate(cost);
         shared.datasets.reserve(&shared, objset, (cost, bytes), dirty)?;
         let most = cost.write.saturating_add(cost.objects.saturating_mul(OBJECT_BYTES));
-        let entered = shared.gate.enter(most, cost.frees).and_then(|inside| {
-            // Not before: whoever closes it waits for those who are inside, but not for those at the
-            // gate.
+        let entered = shared.tx_state.assign(most, cost.frees).and_then(|held| {
+            // Checked after the group is held: closing waits for changes that hold a group, and not for
+            // those that wait for one.
             match self.closed.load(Ordering::SeqCst) {
                 true => Err(WriteError::Suspended("the dataset was closed".into())),
-                false => Ok(inside),
+                false => Ok(held),
             }
         });
         let inside = match entered {
@@ -281,7 +281,7 @@ impl TxgGate for Door {
         let txg = inside.txg;
         shared.datasets.charge(txg, objset, bytes);
         let least = cost.objects.saturating_mul(OBJECT_BYTES);
-        Ok(Entered::settling(txg, Charged { inside, shared, objset, least, bytes, now: bytes }))
+        Ok(Assigned::settling(txg, Charged { inside, shared, objset, least, bytes, now: bytes }))
     }
 
     fn least_block(&self) -> u64 {
@@ -291,7 +291,7 @@ impl TxgGate for Door {
     fn panicked(&self, why: &str) {
         tracing::error!("{why}");
         if let Some(shared) = self.shared.upgrade() {
-            shared.gate.fail(why.to_owned());
+            shared.tx_state.fail(why.to_owned());
             shared.queue.fail_all(why);
         }
     }
@@ -305,7 +305,7 @@ impl TxgGate for Door {
 
 /// A change that is being made: in the end it is charged with what it made dirty.
 struct Charged {
-    inside: Inside,
+    inside: TxgHandle,
     shared: Arc<Shared>,
     objset: u64,
     /// What it counts for at least, and what it was charged with.
@@ -364,7 +364,7 @@ fn load(
     shared: &Arc<Shared>,
     ds_obj: u64,
     purpose: Purpose,
-) -> Result<(Arc<LiveObjectSet>, Arc<Door>), EngineError> {
+) -> Result<(Arc<LiveObjectSet>, Arc<DatasetTx>), EngineError> {
     let view = shared.view();
     let dataset = view.dsl().by_object(ds_obj)?;
     let dataset = dataset.filter(|d| d.is_head());
@@ -377,8 +377,9 @@ fn load(
     let least_block = room::least_block(shared.disk.tree());
     let sa_xattrs = zil::may_have_sa_xattrs(&view, &dataset)?;
     let log = Log::new(ds_obj, &base.phys().zil, shared.datasets.logs.clone(), sa_xattrs);
-    let door = Arc::new(Door { shared: Arc::downgrade(shared), readers, least_block, closed, log });
-    Ok((LiveObjectSet::new(OpenObjectSet::open(base)?, door.clone()), door))
+    let handle =
+        Arc::new(DatasetTx { shared: Arc::downgrade(shared), readers, least_block, closed, log });
+    Ok((LiveObjectSet::new(OpenObjectSet::open(base)?, handle.clone()), handle))
 }
 
 impl Datasets {
@@ -394,8 +395,8 @@ impl Datasets {
             if open.held.contains_key(&ds_obj) {
                 return Err(DslWriteError::Busy.into());
             }
-            if let Some((live, door)) = open.sets.get(&ds_obj) {
-                return match door.closed.load(Ordering::SeqCst) {
+            if let Some((live, handle)) = open.sets.get(&ds_obj) {
+                return match handle.closed.load(Ordering::SeqCst) {
                     true => Err(DslWriteError::Busy.into()),
                     false => Ok(live.clone()),
                 };
@@ -410,8 +411,8 @@ impl Datasets {
         }
         drop(open);
         let _opening = Opening { datasets: self, ds_obj };
-        let (live, door) = load(shared, ds_obj, purpose)?;
-        self.open.lock().sets.insert(ds_obj, (live.clone(), door));
+        let (live, handle) = load(shared, ds_obj, purpose)?;
+        self.open.lock().sets.insert(ds_obj, (live.clone(), handle));
         Ok(live)
     }
 
@@ -463,7 +464,7 @@ impl Datasets {
 
     /// What was written early of an open dataset.
     pub fn early(&self, ds_obj: u64) -> Option<Arc<Early>> {
-        self.open.lock().sets.get(&ds_obj).map(|(_, door)| door.log.early().clone())
+        self.open.lock().sets.get(&ds_obj).map(|(_, handle)| handle.log.early().clone())
     }
 
     /// Whether a dataset is open for writing.
@@ -473,8 +474,8 @@ impl Datasets {
 
     /// Lets nobody change an open dataset any more.
     pub fn shut(&self, ds_obj: u64) {
-        if let Some((_, door)) = self.open.lock().sets.get(&ds_obj) {
-            door.closed.store(true, Ordering::SeqCst);
+        if let Some((_, handle)) = self.open.lock().sets.get(&ds_obj) {
+            handle.closed.store(true, Ordering::SeqCst);
         }
     }
 
@@ -525,30 +526,30 @@ impl Datasets {
         !self.open.lock().held.is_empty()
     }
 
-    /// Takes over what every open dataset collected in group `txg`. Nobody is inside the gate.
-    pub fn freeze(&self, txg: u64) -> Vec<(Arc<LiveObjectSet>, OpenObjectSet)> {
+    /// Takes over what every open dataset collected in group `txg`. No change holds it.
+    pub fn quiesce(&self, txg: u64) -> Vec<(Arc<LiveObjectSet>, OpenObjectSet)> {
         let mut open = self.open.lock();
         let dirty = open.sets.values().map(|(live, _)| live).filter(|live| live.is_dirty());
-        let mut frozen: Vec<_> = dirty.map(|live| (live.clone(), live.quiesce())).collect();
-        frozen.sort_by_key(|(live, _)| live.id());
-        open.frozen = frozen.iter().map(|(live, _)| live.id()).collect();
+        let mut quiesced: Vec<_> = dirty.map(|live| (live.clone(), live.quiesce())).collect();
+        quiesced.sort_by_key(|(live, _)| live.id());
+        open.quiesced = quiesced.iter().map(|(live, _)| live.id()).collect();
         drop(open);
         let mut left = self.left.lock();
-        for (live, set) in &frozen {
+        for (live, set) in &quiesced {
             // A change of a few bytes writes a whole block.
             let known = left.pending.entry(txg).or_default().entry(live.id()).or_default();
             *known = (*known).max(set.dirty_bytes());
         }
-        frozen
+        quiesced
     }
 
     /// Group `txg` is on disk.
     pub fn synced(&self, txg: u64) {
         {
             let mut open = self.open.lock();
-            open.frozen.clear();
+            open.quiesced.clear();
             open.retired.clear();
-            open.sets.values().for_each(|(_, door)| door.log.synced(txg));
+            open.sets.values().for_each(|(_, handle)| handle.log.synced(txg));
         }
         let mut left = self.left.lock();
         left.pending.retain(|t, _| *t > txg);
@@ -560,16 +561,16 @@ impl Datasets {
     pub fn commit(&self, shared: &Shared, ds_obj: u64, scope: Scope<'_>) -> Result<(), WriteError> {
         let found = self.open.lock().sets.get(&ds_obj).cloned();
         match found {
-            Some((live, door)) => door.log.commit(shared, &live, scope),
+            Some((live, handle)) => handle.log.commit(shared, &live, scope),
             // It was closed, which put all of it on disk.
-            None => shared.gate.wait_synced(),
+            None => shared.tx_state.wait_synced(),
         }
     }
 
     /// Until what is returned is dropped, no log is written to; in the open group those that there are end.
     pub fn suspend_logs(&self) -> Result<Suspension, WriteError> {
         let suspension = Suspension::new(&self.logs);
-        self.with_logs().iter().try_for_each(|(live, door)| door.log.empty(live))?;
+        self.with_logs().iter().try_for_each(|(live, handle)| handle.log.empty(live))?;
         Ok(suspension)
     }
 
@@ -578,49 +579,49 @@ impl Datasets {
     pub fn restart_logs(&self, shared: &Shared) {
         let all: Vec<_> = self.open.lock().sets.values().cloned().collect();
         let mut restarted = false;
-        for (live, door) in &all {
-            restarted |= door.log.restart(shared, live);
+        for (live, handle) in &all {
+            restarted |= handle.log.restart(shared, live);
         }
         if restarted {
-            shared.gate.ask();
+            shared.tx_state.ask();
         }
     }
 
     /// Ends the log of an open dataset in the open group.
     pub fn close_log(&self, ds_obj: u64) -> Result<(), WriteError> {
         let found = self.open.lock().sets.get(&ds_obj).cloned();
-        found.map_or(Ok(()), |(live, door)| door.log.close(&live))
+        found.map_or(Ok(()), |(live, handle)| handle.log.close(&live))
     }
 
     /// As [`Datasets::close_log`], of all that are open.
     pub fn close_logs(&self) -> Result<(), WriteError> {
         let all: Vec<_> = self.open.lock().sets.values().cloned().collect();
-        all.iter().try_for_each(|(live, door)| door.log.close(live))
+        all.iter().try_for_each(|(live, handle)| handle.log.close(live))
     }
 
-    fn with_logs(&self) -> Vec<(Arc<LiveObjectSet>, Arc<Door>)> {
+    fn with_logs(&self) -> Vec<(Arc<LiveObjectSet>, Arc<DatasetTx>)> {
         let open = self.open.lock();
-        open.sets.values().filter(|(_, door)| door.log.is_in_use()).cloned().collect()
+        open.sets.values().filter(|(_, handle)| handle.log.is_in_use()).cloned().collect()
     }
 
     /// Whether the log of an open dataset is written from this group on, and may not have extended
     /// attributes yet.
     pub fn lacks_sa_xattrs(&self, ds_obj: u64) -> bool {
-        let door = self.open.lock().sets.get(&ds_obj).map(|(_, door)| door.clone());
-        door.is_some_and(|door| door.log.lacks_sa_xattrs())
+        let handle = self.open.lock().sets.get(&ds_obj).map(|(_, handle)| handle.clone());
+        handle.is_some_and(|handle| handle.log.lacks_sa_xattrs())
     }
 
     /// When group `txg` is on disk the log of an open dataset may have extended attributes.
     pub fn activates_sa_xattrs(&self, ds_obj: u64, txg: u64) {
-        if let Some((_, door)) = self.open.lock().sets.get(&ds_obj) {
-            door.log.activates_sa_xattrs(txg);
+        if let Some((_, handle)) = self.open.lock().sets.get(&ds_obj) {
+            handle.log.activates_sa_xattrs(txg);
         }
     }
 
     /// What group `txg`, which is being written, does to the log of an open dataset ([`Log::sync`]).
     pub fn sync_log(&self, ds_obj: u64, txg: u64) -> Option<(ZilHeader, Vec<BlockPointer>)> {
-        let door = self.open.lock().sets.get(&ds_obj).map(|(_, door)| door.clone());
-        door?.log.sync(txg)
+        let handle = self.open.lock().sets.get(&ds_obj).map(|(_, handle)| handle.clone());
+        handle?.log.sync(txg)
     }
 
     /// Blocks of a log were allocated in group `txg`, which is open.
@@ -655,18 +656,18 @@ impl Datasets {
             )? {
                 Verdict::Room => return Ok(()),
                 Verdict::Later => {}
-                Verdict::Deferred(_) if committed < PATIENCE => {
+                Verdict::Deferred(_) if committed < DEFERRED_RETRIES => {
                     committed += 1;
                     shared.disk.allocator.let_go();
-                    shared.gate.ask();
+                    shared.tx_state.ask();
                 }
                 // What was removed a moment ago is room as soon as it is freed.
                 Verdict::Deferred(_) | Verdict::No(_) if !cost.frees && self.is_freeing() => {
-                    shared.gate.ask();
+                    shared.tx_state.ask();
                 }
                 Verdict::Deferred(refused) | Verdict::No(refused) => return Err(refused),
             }
-            shared.gate.wait_synced()?;
+            shared.tx_state.wait_synced()?;
         }
     }
 

@@ -32,7 +32,7 @@ mod table;
 
 pub use table::{Figure, Kind, LATENCIES, LatencyFigure};
 
-use super::gate::Closed;
+use super::txg::Closed;
 use super::{Disk, Engine};
 use crate::space_write::{SpaceMaps, Stats};
 use crate::tunables;
@@ -156,17 +156,17 @@ impl TxgFigures {
 
 /// A moment at which a group is opened.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Birth {
+pub(crate) struct OpenedAt {
     pub at: Instant,
     time: SystemTime,
     uptime: Duration,
 }
 
-impl Birth {
+impl OpenedAt {
     /// Now.
-    pub fn now() -> Birth {
+    pub fn now() -> OpenedAt {
         let uptime = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
-        Birth { at: Instant::now(), time: SystemTime::now(), uptime }
+        OpenedAt { at: Instant::now(), time: SystemTime::now(), uptime }
     }
 }
 
@@ -373,7 +373,7 @@ pub fn kstat_txgs(engine: &Engine) -> String {
             &passed.as_nanos(),
         ]);
     }
-    let (txg, birth) = engine.shared.gate.open_group();
+    let (txg, birth) = engine.shared.tx_state.open_group();
     line([&txg, &birth.uptime.as_nanos(), &'O', &0, &0, &0, &0, &0, &0, &0, &0, &0]);
     text
 }

@@ -4,10 +4,10 @@
 //! # Idea
 //!
 //! ```text
-//!  LiveObjectSet ── gate ── open group        sync task ── queue
+//!  LiveObjectSet ── assign ── open group        sync task ── queue
 //!        │                                          │
 //!        │  close: every open dataset hands over    │
-//!        ▼  what it collected (freeze)              ▼
+//!        ▼  what it collected (quiesce)              ▼
 //!  ┌──────────────────────── one sync ────────────────────────────┐
 //!  │ pass 1   datasets ── accounting ── sync tasks ── destroying  │
 //!  │ passes   frees ── space maps ── config ── MOS   until nothing │
@@ -15,7 +15,7 @@
 //!  │ commit   flush ── labels ── uberblock ── labels               │
 //!  └───────────────────────────────────────────────────────────────┘
 //!        ▼
-//!  a new view (Pool) ── datasets go on from what was written (thaw) ── who waits wakes up
+//!  a new view (Pool) ── datasets go on from what was written (sync_done) ── who waits wakes up
 //! ```
 //!
 //! An [`Engine`] owns a pool that is imported for writing. One thread writes transaction groups, one
@@ -25,7 +25,7 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | `gate` | the open group, and how it is closed |
+//! | `txg` | the open group, and how it is quiesced |
 //! | `throttle` | how fast changes enter groups |
 //! | `datasets` | datasets that are open for writing; who may write how much |
 //! | `room` | what is left in the pool, and what of it is reserved for whom |
@@ -82,7 +82,7 @@
 //!
 //! - The MOS is changed by the sync thread only.
 //! - A [`Pool`] view is of a group that is on disk.
-//! - Locks are taken in this order: gate, dataset, queue; the core's lock is the sync thread's.
+//! - Locks are taken in this order: `TxState`, dataset, queue; the core's lock is the sync thread's.
 
 mod accounting;
 mod add;
@@ -94,7 +94,6 @@ pub mod create;
 mod create_pool;
 mod datasets;
 pub mod figures;
-mod gate;
 mod intent_log;
 pub mod kstat;
 mod long_hold;
@@ -110,6 +109,7 @@ mod sync;
 pub mod task;
 mod throttle;
 pub mod tunables;
+mod txg;
 mod verify;
 mod zil;
 
@@ -138,7 +138,6 @@ use cenote_vdev::stats::Latencies;
 use condense::Condenser;
 use datasets::Datasets;
 use figures::{Figure, History};
-use gate::{Gate, Turn};
 use parking_lot::{Mutex, RwLock};
 use receives::Receives;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -147,6 +146,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use sync::Core;
 use task::Queue;
+use txg::{TxState, Work};
 use zil::Scope;
 
 /// Passes after which a sync has failed.
@@ -199,7 +199,7 @@ pub(crate) struct Disk {
 
 /// What the sync thread and everybody else share.
 pub(crate) struct Shared {
-    pub gate: Arc<Gate>,
+    pub tx_state: Arc<TxState>,
     pub view: RwLock<Arc<Pool>>,
     pub disk: Disk,
     pub datasets: Datasets,
@@ -243,7 +243,7 @@ impl Engine {
         let thread = std::thread::Builder::new()
             .name("txg-sync".into())
             .spawn(run)
-            .inspect_err(|e| shared.gate.fail(format!("no thread for transaction groups: {e}")))
+            .inspect_err(|e| shared.tx_state.fail(format!("no thread for transaction groups: {e}")))
             .ok();
         Arc::new(Engine { shared, core, thread: Mutex::new(thread), unreplayed: Mutex::default() })
     }
@@ -293,7 +293,7 @@ impl Engine {
     /// # Errors
     /// The pool is suspended.
     pub fn sync(&self) -> Result<(), EngineError> {
-        Ok(self.shared.gate.wait_synced()?)
+        Ok(self.shared.tx_state.wait_synced()?)
     }
 
     /// Waits until everything that was changed so far in the dataset `ds_obj`, which is open for writing, is
@@ -335,7 +335,7 @@ impl Engine {
         is_done: fn(&T) -> bool,
     ) -> Result<T, EngineError> {
         let suspension = self.shared.datasets.suspend_logs()?;
-        let done = self.shared.queue.run(&self.shared.gate, change, is_done);
+        let done = self.shared.queue.run(&self.shared.tx_state, change, is_done);
         drop(suspension);
         self.shared.datasets.restart_logs(&self.shared);
         done
@@ -351,7 +351,7 @@ impl Engine {
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
         is_done: fn(&T) -> bool,
     ) -> Result<T, EngineError> {
-        self.shared.queue.run(&self.shared.gate, change, is_done)
+        self.shared.queue.run(&self.shared.tx_state, change, is_done)
     }
 
     /// Runs `change` in syncing context, in a transaction group that is written when there is other
@@ -363,7 +363,7 @@ impl Engine {
         &self,
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<()> + Send + 'static,
     ) -> Result<(), EngineError> {
-        self.shared.queue.later(&self.shared.gate, change)
+        self.shared.queue.later(&self.shared.tx_state, change)
     }
 
     /// Sets properties of the pool, and enables features.
@@ -389,7 +389,7 @@ impl Engine {
 
     /// Why nothing can be written any more; `None`: all is well.
     pub fn suspended(&self) -> Option<String> {
-        self.shared.gate.failure()
+        self.shared.tx_state.failure()
     }
 
     /// Where space comes from: to look at free space as it is in memory.
@@ -410,7 +410,7 @@ impl Engine {
 
     /// Bytes that are not on disk yet.
     pub fn dirty(&self) -> u64 {
-        self.shared.gate.dirty()
+        self.shared.tx_state.dirty()
     }
 
     /// Writes everything, marks the pool as exported (or destroyed) in its labels, and ends.
@@ -422,7 +422,7 @@ impl Engine {
         self.shared.condenser.stop();
         self.shared.datasets.close_logs()?;
         self.sync()?;
-        self.shared.gate.end();
+        self.shared.tx_state.end();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
@@ -436,7 +436,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.condenser.stop();
-        self.shared.gate.end();
+        self.shared.tx_state.end();
         if let Some(thread) = self.thread.lock().take()
             && thread.thread().id() != std::thread::current().id()
         {
@@ -447,8 +447,8 @@ impl Drop for Engine {
 
 /// The sync thread.
 fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
-    while shared.gate.next_turn(&|| shared.options.txg_timeout()) == Turn::Sync {
-        let txg = shared.gate.synced_txg();
+    while shared.tx_state.next_work(&|| shared.options.txg_timeout()) == Work::Sync {
+        let txg = shared.tx_state.synced_txg();
         // Those who wait are told, whatever happens.
         let synced = catch_unwind(AssertUnwindSafe(|| Store::vouch(|| core.lock().sync(shared))));
         let why = match synced {
@@ -456,12 +456,12 @@ fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
             Ok(Err(e)) => e.to_string(),
             Err(_) => "internal error (see the log)".to_string(),
         };
-        match shared.gate.synced_txg() > txg {
+        match shared.tx_state.synced_txg() > txg {
             true => tracing::error!("transaction group {} is on disk, but then: {why}", txg + 1),
             false => tracing::error!("transaction group {}: {why}", txg + 1),
         }
-        shared.gate.fail(why.clone());
+        shared.tx_state.fail(why.clone());
         shared.queue.fail_all(&why);
     }
-    shared.gate.ended();
+    shared.tx_state.ended();
 }

@@ -11,9 +11,9 @@ use super::commit::{pool_space, tell_savings};
 use super::condense::Condenser;
 use super::datasets::Datasets;
 use super::figures::History;
-use super::gate::Gate;
 use super::sync::Core;
 use super::task::{EngineError, Queue};
+use super::txg::TxState;
 use super::{Disk, Engine, EngineOptions, Shared, Unreplayed, capable};
 use crate::space_write::SpaceMaps;
 use cenote_dmu::write::OpenObjectSet;
@@ -97,7 +97,7 @@ impl Engine {
         disk: Disk,
     ) -> Result<Arc<Engine>, EngineError> {
         let shared = Arc::new(Shared {
-            gate: Gate::new(synced, options.dirty_max, options.outside.timer.clone()),
+            tx_state: TxState::new(synced, options.dirty_max, options.outside.timer.clone()),
             view: RwLock::new(Arc::new(pool)),
             disk,
             datasets: Datasets::default(),

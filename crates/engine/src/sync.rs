@@ -63,7 +63,7 @@ fn mos_bookmark() -> Bookmark {
 }
 
 /// The datasets of a transaction group, with what they handed over.
-type Frozen = Vec<(Arc<LiveObjectSet>, OpenObjectSet)>;
+type Quiesced = Vec<(Arc<LiveObjectSet>, OpenObjectSet)>;
 
 impl Core {
     /// Writes the open transaction group.
@@ -71,28 +71,28 @@ impl Core {
     /// # Errors
     /// The pool has to be suspended.
     pub fn sync(&mut self, shared: &Arc<Shared>) -> std::result::Result<(), EngineError> {
-        let (closed, mut frozen, tasks) =
-            shared.gate.close(|txg| shared.datasets.freeze(txg), || shared.queue.take());
+        let (closed, mut quiesced, tasks) =
+            shared.tx_state.close(|txg| shared.datasets.quiesce(txg), || shared.queue.take());
         let txg = closed.txg;
         // Freed space comes back when further groups are on disk.
         let deferred = shared.disk.allocator.deferred() > 0;
         let logs = shared.datasets.has_log_blocks(txg);
-        let idle = frozen.is_empty() && tasks.is_empty() && !deferred && !logs;
+        let idle = quiesced.is_empty() && tasks.is_empty() && !deferred && !logs;
         if idle && !self.config_dirty && !self.destroying {
-            shared.gate.synced(txg);
+            shared.tx_state.synced(txg);
             return Ok(());
         }
         self.missed.clear();
         let checked = shared.disk.tree().recheck();
         checked.map_err(|e| EngineError::Unsupported(e.to_string()))?;
-        shared.disk.tree().set_dirty_percent(shared.gate.dirty_percent());
+        shared.disk.tree().set_dirty_percent(shared.tx_state.dirty_percent());
         let mut recorder = Recorder::begin(&shared.disk, txg);
         recorder.closed(&closed);
         shared.history.writing(recorder.so_far());
         let abilities = self.pending_features()?;
         self.free_deferred(&shared.disk, txg)?;
         let begun = Instant::now();
-        self.sync_datasets(shared, txg, abilities, &mut frozen)?;
+        self.sync_datasets(shared, txg, abilities, &mut quiesced)?;
         recorder.datasets(begun.elapsed());
         let usable = shared.view().dsl().usable_space()?;
         self.run_tasks(shared, (txg, usable), abilities, tasks)?;
@@ -102,21 +102,21 @@ impl Core {
         let after = self.write_labels(&shared.disk, txg)?;
         let shown = after.and_then(|()| self.show(shared, txg));
         if cfg!(debug_assertions) && shown.is_ok() {
-            verify::datasets(&shared.view(), frozen.iter().map(|(live, _)| live.id()));
+            verify::datasets(&shared.view(), quiesced.iter().map(|(live, _)| live.id()));
         }
         let figures = recorder.end(&shared.disk, &self.maps, begun.elapsed());
         tracing::debug!(txg, passes = figures.passes.len(), self.destroying, "synced");
         shared.history.add(figures, &shared.disk.allocator.load_latency());
-        for (live, synced) in &frozen {
+        for (live, synced) in &quiesced {
             live.sync_done(synced);
         }
         shared.disk.allocator.readers().group_done(txg);
         self.condense_livelists(shared);
         // Asked before who waits is told, so that whoever then waits for everything waits for that.
         if self.destroying {
-            shared.gate.ask_for_more();
+            shared.tx_state.ask_for_more();
         }
-        shared.gate.synced(txg);
+        shared.tx_state.synced(txg);
         drop(shown?);
         shared.disk.writer.forget_freed();
         Ok(())
@@ -215,11 +215,11 @@ impl Core {
         shared: &Shared,
         txg: u64,
         abilities: Abilities,
-        frozen: &mut Frozen,
+        quiesced: &mut Quiesced,
     ) -> Result<()> {
         let view = shared.view();
         let sizes = |bp: &BlockPointer| space::sizes(shared.disk.tree(), bp);
-        for (live, set) in frozen {
+        for (live, set) in quiesced {
             let Some(dataset) = view.dsl().by_object(live.id())? else {
                 // It was destroyed while someone held on to it.
                 tracing::warn!("changes of dataset {}, which is gone, are dropped", live.id());
@@ -300,7 +300,7 @@ impl Core {
             let sink =
                 Sink { writer, tree, policy: &policy, abilities, pass, log, born, early: None };
             let synced = self.mos.sync(txg, &sink as &dyn BlockSink)?;
-            landed(disk)?;
+            drain(disk)?;
             self.frees.extend(&synced.killed);
             recorder.pass(disk);
             if !synced.born.is_empty() || !synced.killed.is_empty() {
@@ -327,7 +327,7 @@ impl Core {
             self.maps.sync_changes(&mut self.mos, txg, pass, &disk.allocator, &mut count)?;
         recorder.space(stats);
         // All that devices missed is known when all is written.
-        landed(disk)?;
+        drain(disk)?;
         let before = self.missed.len();
         self.missed.extend(disk.tree().take_missed());
         if self.missed.len() > before {
@@ -411,8 +411,8 @@ fn free_destroyed(shared: &Shared, tx: &mut Tx<'_>) -> Result<bool> {
 }
 
 /// Waits for all blocks that are being written.
-pub(super) fn landed(disk: &Disk) -> Result<()> {
-    Ok(disk.writer.landed().map_err(|e| WriteError::Sink(Box::new(e)))?)
+pub(super) fn drain(disk: &Disk) -> Result<()> {
+    Ok(disk.writer.drain().map_err(|e| WriteError::Sink(Box::new(e)))?)
 }
 
 /// Frees blocks in this group.

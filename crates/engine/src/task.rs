@@ -10,8 +10,8 @@
 
 use super::commit::pool_space;
 use super::datasets::Datasets;
-use super::gate::Gate;
 use super::policy::{Abilities, Policy, Sink};
+use super::txg::TxState;
 use super::{Disk, accounting};
 use crate::space_write::SpaceMaps;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
@@ -27,7 +27,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 /// How often who waits looks whether the pool is suspended.
-const PATIENCE: Duration = Duration::from_millis(500);
+const LOOK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Why something was not done to a pool.
 #[derive(Debug, thiserror::Error)]
@@ -224,43 +224,43 @@ impl Queue {
     /// See [`super::Engine::sync_task`].
     pub fn run<T: Send + 'static>(
         &self,
-        gate: &Gate,
+        tx: &TxState,
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
         is_done: fn(&T) -> bool,
     ) -> Result<T, EngineError> {
         let (tell, told) = mpsc::sync_channel(1);
         let task: Task = Box::new(move |context| {
             let done = context.whole(change, is_done);
-            // The caller learns why it failed from the gate: the whole group fails.
+            // The caller learns why it failed from the group, which fails as a whole.
             let fatal = fatal(&done);
             let _ = tell.send((context.tx.txg, done));
             fatal
         });
-        if let Some(why) = gate.closed() {
+        if let Some(why) = tx.closed() {
             return Err(EngineError::Suspended(why));
         }
         self.waiting.lock().push_back(task);
-        gate.ask();
-        let suspended = || EngineError::Suspended(gate.closed().unwrap_or_default());
+        tx.ask();
+        let suspended = || EngineError::Suspended(tx.closed().unwrap_or_default());
         let (txg, done) = loop {
-            match told.recv_timeout(PATIENCE) {
+            match told.recv_timeout(LOOK_TIMEOUT) {
                 Ok(told) => break told,
-                Err(RecvTimeoutError::Timeout) if gate.closed().is_none() => {}
+                Err(RecvTimeoutError::Timeout) if tx.closed().is_none() => {}
                 Err(_) => return Err(suspended()),
             }
         };
         let done = done?;
-        gate.wait_for(txg)?;
+        tx.wait_for(txg)?;
         Ok(done)
     }
 
     /// See [`super::Engine::sync_task_later`].
     pub fn later(
         &self,
-        gate: &Gate,
+        tx: &TxState,
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<()> + Send + 'static,
     ) -> Result<(), EngineError> {
-        if let Some(why) = gate.closed() {
+        if let Some(why) = tx.closed() {
             return Err(EngineError::Suspended(why));
         }
         self.waiting.lock().push_back(Box::new(move |context| {
@@ -270,7 +270,7 @@ impl Queue {
             }
             fatal(&done)
         }));
-        gate.note();
+        tx.note();
         Ok(())
     }
 

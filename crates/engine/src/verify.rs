@@ -7,7 +7,7 @@
 //! | what a dataset refers to | blocks born less blocks killed | [`referenced`] |
 //! | what is used by a directory | its parts; its head; the deadlists of its snapshots | [`datasets`] |
 //! | allocated bytes of a metaslab | its space map and the logs | [`crate::space_write`] |
-//! | dirty bytes | nothing, when all groups are on disk | the gate |
+//! | dirty bytes | nothing, when all groups are on disk | [`crate::txg`] |
 
 use cenote_dmu::write::Synced;
 use cenote_dsl::write::Tx;

@@ -17,7 +17,7 @@ const CACHE: &str = "512";
 /// Where zfs-fuse listens.
 const SOCKET: &str = "/run/zfs/zfs_socket";
 /// How long a daemon may take to start, and a mount to be let go.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DAEMON_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A mounted file system.
 pub trait System {
@@ -60,7 +60,7 @@ fn patiently(mut f: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
     let start = Instant::now();
     loop {
         match f() {
-            Err(e) if start.elapsed() > PATIENCE => return Err(e),
+            Err(e) if start.elapsed() > DAEMON_TIMEOUT => return Err(e),
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
             Ok(()) => return Ok(()),
         }
@@ -161,7 +161,7 @@ impl Daemon {
             if let Some(status) = self.0.try_wait()? {
                 bail!("the daemon ended: {status}");
             }
-            ensure!(start.elapsed() < PATIENCE, "the daemon does not answer");
+            ensure!(start.elapsed() < DAEMON_TIMEOUT, "the daemon does not answer");
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())

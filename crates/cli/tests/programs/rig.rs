@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Size of a pool's device, which is sparse.
 const DEVICE: u64 = 2 << 30;
 /// Seconds that a program may take.
-const PATIENCE: &str = "300";
+const COMMAND_TIMEOUT: &str = "300";
 /// Whether there is time for a long test.
 pub fn long() -> bool {
     std::env::var("CENOTE_PROGRAMS").is_ok_and(|v| v == "long")
@@ -141,7 +141,7 @@ impl Rig {
     /// A program that is to work in the pool; it is ended if it takes forever.
     pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new("timeout");
-        command.args(["-k", "5", PATIENCE]).arg(self.reachable(find(name).unwrap()));
+        command.args(["-k", "5", COMMAND_TIMEOUT]).arg(self.reachable(find(name).unwrap()));
         self.become_user(&mut command);
         self.at_home(&mut command);
         command

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
+use cenote_dmu::live::{Assigned, Cost, LiveObjectSet, TxAssign};
 use cenote_dmu::write::zap::ZapFormat;
 use cenote_dmu::write::{Chunk, NewObject, OpenObjectSet, Result, WriteError, ZapMut};
 use cenote_dmu::zap::{Match, Zap};
@@ -12,22 +12,22 @@ use cenote_dmu::{Error, ObjectSet};
 use cenote_format::dmu::{DmuType, ObjsetType};
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::zap::norm::TO_UPPER;
-use cenote_store::alloc::Readers;
+use cenote_store::alloc::ReadEpochs;
 
 use cenote_testsink::MemSink;
 
 /// Lets everything in, but for what is too large.
-struct Gate(AtomicU64, Arc<Readers>, Mutex<Option<String>>);
+struct Gate(AtomicU64, Arc<ReadEpochs>, Mutex<Option<String>>);
 
-impl TxgGate for Gate {
-    fn readers(&self) -> Arc<Readers> {
+impl TxAssign for Gate {
+    fn readers(&self) -> Arc<ReadEpochs> {
         self.1.clone()
     }
 
-    fn enter(&self, objset: u64, cost: &Cost, _: &AtomicU64) -> Result<Entered> {
+    fn assign(&self, objset: u64, cost: &Cost, _: &AtomicU64) -> Result<Assigned> {
         assert_eq!(objset, 7);
         match cost.write {
-            0..1_000_000 => Ok(Entered::new(self.0.load(Ordering::SeqCst), ())),
+            0..1_000_000 => Ok(Assigned::new(self.0.load(Ordering::SeqCst), ())),
             _ => Err(WriteError::NoSpace),
         }
     }

@@ -190,13 +190,13 @@ impl Log {
         if *committed >= wanted {
             return Ok(());
         }
-        let batch = self.itxs.lock().take(shared.gate.synced_txg());
+        let batch = self.itxs.lock().take(shared.tx_state.synced_txg());
         let end = batch.end;
         kstat::ZIL_WRITERS.add(1);
         kstat::ZIL_ITXS.add(batch.itxs.len() as u64);
         kstat::ZIL_ITX_BYTES.add(batch.bytes());
         if !self.write(shared, live, batch)? {
-            shared.gate.wait_synced()?;
+            shared.tx_state.wait_synced()?;
         }
         *committed = end;
         Ok(())
@@ -274,14 +274,14 @@ impl Log {
         records: Vec<Encoded>,
         tops: &mut BTreeSet<u64>,
     ) -> Result<bool, WriteError> {
-        if self.itxs.lock().has_unlogged(shared.gate.synced_txg()) {
+        if self.itxs.lock().has_unlogged(shared.tx_state.synced_txg()) {
             // What was read may be of an object that it made under a number that was another's.
             return Ok(false);
         }
         if records.is_empty() {
             return Ok(true);
         }
-        let inside = shared.gate.enter(0, true)?;
+        let inside = shared.tx_state.assign(0, true)?;
         let placed = self.chain.lock().place(&shared.disk, inside.txg, records);
         shared.datasets.allocated_for_logs(inside.txg);
         drop(inside);
@@ -306,7 +306,7 @@ impl Log {
     ) -> Option<BlockPointer> {
         // The group stays open until the block is written, for it may not be closed with a block that is
         // neither written nor to be written.
-        let inside = shared.gate.enter(0, true).ok()?;
+        let inside = shared.tx_state.assign(0, true).ok()?;
         let how = early::How { writer: &shared.disk.writer, policy, abilities };
         let bp = self.early.write(how, live, inside.txg, at);
         shared.datasets.allocated_for_logs(inside.txg);
@@ -321,12 +321,12 @@ impl Log {
     /// Starts a chain (`zil_create`), and waits until everything is on disk with the header that leads to it.
     fn start(&self, shared: &Shared, live: &LiveObjectSet) -> Result<(), WriteError> {
         self.prepare(shared, live)?;
-        shared.gate.wait_synced()
+        shared.tx_state.wait_synced()
     }
 
     /// Has the open group write a header that leads to a new chain; whether it will.
     fn prepare(&self, shared: &Shared, live: &LiveObjectSet) -> Result<bool, WriteError> {
-        let inside = shared.gate.enter(0, true)?;
+        let inside = shared.tx_state.assign(0, true)?;
         let started = self.chain.lock().start(&shared.disk, (self.ds_obj, inside.txg));
         shared.datasets.allocated_for_logs(inside.txg);
         drop(inside);

@@ -1,7 +1,7 @@
 //! A file system in memory that is mounted to be written to, and synced all the time.
 
 use cenote_dmu::ObjectSet;
-use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
+use cenote_dmu::live::{Assigned, Cost, LiveObjectSet, TxAssign};
 use cenote_dmu::write::{OpenObjectSet, Result, ZapMut};
 use cenote_format::dmu::ObjsetType;
 use cenote_format::encode::zap::{Key, Value};
@@ -9,7 +9,7 @@ use cenote_fuse::{
     Force, Local, MountFlags, MountHandle, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space,
     SyncPolicy, mount,
 };
-use cenote_store::alloc::Readers;
+use cenote_store::alloc::ReadEpochs;
 use cenote_testsink::MemSink;
 use cenote_zpl::{CreateProps, FileSystem, Settings, format};
 use std::fs::Permissions;
@@ -29,7 +29,7 @@ struct Gate {
     /// The open txg, who is in it, and whether it is being closed.
     state: Mutex<(u64, usize, bool)>,
     changed: Condvar,
-    readers: Arc<Readers>,
+    readers: Arc<ReadEpochs>,
 }
 
 struct Inside(Arc<Gate>);
@@ -43,16 +43,16 @@ impl Drop for Inside {
 
 struct Door(Arc<Gate>);
 
-impl TxgGate for Door {
-    fn readers(&self) -> Arc<Readers> {
+impl TxAssign for Door {
+    fn readers(&self) -> Arc<ReadEpochs> {
         self.0.readers.clone()
     }
 
-    fn enter(&self, objset: u64, _: &Cost, _: &AtomicU64) -> Result<Entered> {
+    fn assign(&self, objset: u64, _: &Cost, _: &AtomicU64) -> Result<Assigned> {
         assert_eq!(objset, OBJSET);
         let mut state = self.0.changed.wait_while(self.0.state.lock().unwrap(), |s| s.2).unwrap();
         state.1 += 1;
-        Ok(Entered::new(state.0, Inside(self.0.clone())))
+        Ok(Assigned::new(state.0, Inside(self.0.clone())))
     }
 }
 

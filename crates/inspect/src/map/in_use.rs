@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The sync thread waits no longer than this, but for the metaslab at hand.
-const PATIENCE: Duration = Duration::from_millis(50);
+const LOOK_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A pool in use, as one transaction group left it.
 pub struct InUse {
@@ -75,7 +75,7 @@ fn in_memory(allocator: &Allocator, txg: u64) -> InMemory {
         for metaslab in group.metaslabs().iter().filter(|m| m.is_loaded()) {
             let place = (group.vdev(), metaslab.id());
             loaded.insert(place);
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > LOOK_TIMEOUT {
                 continue;
             }
             if let Some(free) = metaslab.free_after(txg) {

@@ -16,7 +16,7 @@ use super::group::{Choice, Group, Outcome, ToLoad, VdevInfo, Want};
 use super::hold::{Hold, Holds};
 use super::loader::{Background, LoadMetaslab};
 use super::metaslab::{Changes, Metaslab, TXG_DEFER_SIZE};
-use super::readers::Readers;
+use super::readers::ReadEpochs;
 use super::watched::LockWaits;
 use crate::gang::OLD_HEADER;
 use crate::rangetree::RangeError;
@@ -175,7 +175,7 @@ pub struct Allocator {
     background: OnceLock<Background>,
     deferred: OnceLock<DeferThread>,
     holds: Holds,
-    readers: Arc<Readers>,
+    readers: Arc<ReadEpochs>,
     /// The last txg that is known to be on disk.
     synced: AtomicU64,
     allocations: Latencies,
@@ -530,7 +530,7 @@ impl Allocator {
     }
 
     /// Who reads datasets in use.
-    pub fn readers(&self) -> &Arc<Readers> {
+    pub fn readers(&self) -> &Arc<ReadEpochs> {
         &self.readers
     }
 

@@ -39,7 +39,7 @@
 //! | [`Group`] | the metaslabs of one vdev |
 //! | [`Allocator`] | classes, copies, changes |
 //! | [`Hold`] | keeps frees back while someone reads an older group |
-//! | [`Readers`] | keep frees back while they read what is in use |
+//! | [`ReadEpochs`] | keep frees back while they read what is in use |
 //! | [`LoadMetaslab`] | what the pool implements |
 //! | [`LockWaits`] | how long allocations wait for each other and for the sync |
 
@@ -72,7 +72,7 @@ pub use group::{Group, VdevInfo};
 pub use hold::Hold;
 pub use loader::{LoadMetaslab, Loaded};
 pub use metaslab::{Changes, Metaslab, MetaslabInfo, TXG_DEFER_SIZE};
-pub use readers::{Readers, Reading};
+pub use readers::{ReadEpoch, ReadEpochs};
 pub use space::{Extent, FreeSpace, Loading, SEGMENT_BITS};
 pub use watched::LockWaits;
 pub use weight::Weight;

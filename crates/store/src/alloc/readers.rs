@@ -7,7 +7,7 @@
 //! makes those look older that begin in the same one.
 //!
 //! Readers must not fill the pool: when space is short they are let go, as [holds](super::hold) are.
-//! Then what they read may have been overwritten, and they can ask ([`Reading::is_safe`]).
+//! Then what they read may have been overwritten, and they can ask ([`ReadEpoch::is_safe`]).
 //!
 //! Invariant: who begins while group `txg` is the last on disk, be it during the end of the next one,
 //! needs nothing that was freed up to `txg`; nothing younger is given out before two more groups are
@@ -26,7 +26,7 @@ struct Slot {
 
 /// Who reads, of one pool.
 #[derive(Debug, Default)]
-pub struct Readers {
+pub struct ReadEpochs {
     /// The last group on disk.
     last: AtomicU64,
     slots: [Slot; SLOTS],
@@ -36,22 +36,22 @@ pub struct Readers {
 
 /// Somebody who reads, until this is dropped.
 #[derive(Debug)]
-pub struct Reading<'a> {
-    readers: &'a Readers,
+pub struct ReadEpoch<'a> {
+    readers: &'a ReadEpochs,
     txg: u64,
 }
 
-impl Readers {
+impl ReadEpochs {
     fn slot(&self, txg: u64) -> &Slot {
         &self.slots[txg as usize % SLOTS]
     }
 
     /// Begins to read.
-    pub fn begin(&self) -> Reading<'_> {
+    pub fn begin(&self) -> ReadEpoch<'_> {
         loop {
             let txg = self.last.load(SeqCst);
             self.slot(txg).readers.fetch_add(1, SeqCst);
-            let reading = Reading { readers: self, txg };
+            let reading = ReadEpoch { readers: self, txg };
             if self.last.load(SeqCst) == txg {
                 return reading;
             }
@@ -80,7 +80,7 @@ impl Readers {
     }
 }
 
-impl Reading<'_> {
+impl ReadEpoch<'_> {
     /// Whether what was read cannot have been overwritten meanwhile.
     pub fn is_safe(&self) -> bool {
         let since = self.readers.slot(self.txg).since.load(SeqCst);
@@ -90,7 +90,7 @@ impl Reading<'_> {
     }
 }
 
-impl Drop for Reading<'_> {
+impl Drop for ReadEpoch<'_> {
     fn drop(&mut self) {
         self.readers.slot(self.txg).readers.fetch_sub(1, SeqCst);
     }
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_oldest_reader_counts_until_it_ends() {
-        let readers = Readers::default();
+        let readers = ReadEpochs::default();
         (0..30).for_each(|txg| readers.group_done(txg));
         assert_eq!(readers.oldest(), None);
         let first = readers.begin();
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn who_was_let_go_knows() {
-        let readers = Readers::default();
+        let readers = ReadEpochs::default();
         readers.group_done(9);
         let old = readers.begin();
         readers.let_go();
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn many_begin_and_end_while_groups_pass() {
-        let readers = Readers::default();
+        let readers = ReadEpochs::default();
         readers.group_done(1);
         std::thread::scope(|scope| {
             for _ in 0..3 {

@@ -15,7 +15,7 @@
 //! - Not more than [`BATCH`] bytes wait, unless it is one batch: who brings more waits.
 //! - A block that is under way is in no cache, and may not be on the devices either: whoever reads one
 //!   that may be among them waits until there are none ([`Behind::wait_for`]).
-//! - What fails first is told to all who ask from then on ([`Behind::landed`]).
+//! - What fails first is told to all who ask from then on ([`Behind::drain`]).
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -145,7 +145,7 @@ impl Behind {
     /// Waits until nothing is under way.
     ///
     /// Errors: the first that there was.
-    pub(super) fn landed(&self) -> Result<(), WriteError> {
+    pub(super) fn drain(&self) -> Result<(), WriteError> {
         self.wait().failed.clone().map_or(Ok(()), Err)
     }
 }
@@ -177,7 +177,7 @@ mod tests {
         go.send(()).unwrap();
         behind.wait_for(7);
         assert_eq!(order.try_iter().collect::<Vec<_>>(), [0, 1, 2]);
-        assert!(behind.landed().is_ok() && !behind.may_hold(7));
+        assert!(behind.drain().is_ok() && !behind.may_hold(7));
     }
 
     #[test]
@@ -186,9 +186,9 @@ mod tests {
         let why = || VdevError::Unsupported("no".into()).into();
         behind.push(7, 1, Box::new(move || Err(why())));
         behind.push(7, 1, Box::new(|| Ok(())));
-        assert!(behind.landed().is_err() && behind.landed().is_err());
+        assert!(behind.drain().is_err() && behind.drain().is_err());
         let behind = Arc::new(Behind::default());
         behind.push(8, 1, Box::new(|| panic!("for the test")));
-        assert!(behind.landed().is_err());
+        assert!(behind.drain().is_err());
     }
 }

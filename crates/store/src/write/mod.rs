@@ -243,7 +243,7 @@ impl Writer {
     }
 
     /// As [`Writer::write_many`], but that blocks may still be being written when it returns: whether
-    /// they could be says [`Writer::landed`]. They can be read at once. Where everything happens in
+    /// they could be says [`Writer::drain`]. They can be read at once. Where everything happens in
     /// the calling threads ([`alloc::Options`](crate::alloc::Options)) nothing is put off.
     pub fn write_behind(
         &self,
@@ -288,8 +288,8 @@ impl Writer {
     /// Waits for what [`Writer::write_behind`] began.
     ///
     /// Errors: a block could not be written, now or at any time before.
-    pub fn landed(&self) -> Result<(), WriteError> {
-        self.store.behind().landed()
+    pub fn drain(&self) -> Result<(), WriteError> {
+        self.store.behind().drain()
     }
 
     /// Writes a batch of blocks in `txg`; their pointers in the order of `requests`. What was

@@ -1,11 +1,11 @@
 //! Volumes whose size changes.
 
 use crate::world::OBJSET;
-use cenote_dmu::live::{Cost, Entered, Hold, LiveObjectSet, TxgGate};
+use cenote_dmu::live::{Assigned, Cost, Hold, LiveObjectSet, TxAssign};
 use cenote_dmu::tunables::DELETE_BLOCKS;
 use cenote_dmu::write::{OpenObjectSet, Result, WriteError};
 use cenote_format::dmu::ObjsetType;
-use cenote_store::alloc::Readers;
+use cenote_store::alloc::ReadEpochs;
 use cenote_testsink::MemSink;
 use cenote_zpl::{Volume, format_volume};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const SIZE: u64 = 48 << 20;
 struct Gate {
     left: AtomicU64,
     most: Arc<AtomicU64>,
-    readers: Arc<Readers>,
+    readers: Arc<ReadEpochs>,
 }
 
 struct Counted(Arc<AtomicU64>);
@@ -32,16 +32,16 @@ impl Hold for Counted {
     }
 }
 
-impl TxgGate for Gate {
-    fn readers(&self) -> Arc<Readers> {
+impl TxAssign for Gate {
+    fn readers(&self) -> Arc<ReadEpochs> {
         self.readers.clone()
     }
 
-    fn enter(&self, _: u64, _: &Cost, _: &AtomicU64) -> Result<Entered> {
+    fn assign(&self, _: u64, _: &Cost, _: &AtomicU64) -> Result<Assigned> {
         let take = |left: u64| left.checked_sub(1);
         let taken = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take);
         taken.map_err(|_| WriteError::NoSpace)?;
-        Ok(Entered::settling(7, Counted(self.most.clone())))
+        Ok(Assigned::settling(7, Counted(self.most.clone())))
     }
 }
 

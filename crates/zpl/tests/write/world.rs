@@ -1,11 +1,11 @@
 //! A live file system over a pool in memory, with transaction groups on demand.
 
 use cenote_dmu::ObjectSet;
-use cenote_dmu::live::{Cost, Entered, LiveObjectSet, TxgGate};
+use cenote_dmu::live::{Assigned, Cost, LiveObjectSet, TxAssign};
 use cenote_dmu::write::{OpenObjectSet, Result};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
-use cenote_store::alloc::Readers;
+use cenote_store::alloc::ReadEpochs;
 use cenote_testsink::MemSink;
 use cenote_zpl::{Clock, CreateProps, FileSystem, Settings, Time, format};
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const OBJSET: u64 = 54;
 
 #[derive(Default)]
-pub struct Gate(pub AtomicU64, Arc<Readers>);
+pub struct Gate(pub AtomicU64, Arc<ReadEpochs>);
 
-impl TxgGate for Gate {
-    fn readers(&self) -> Arc<Readers> {
+impl TxAssign for Gate {
+    fn readers(&self) -> Arc<ReadEpochs> {
         self.1.clone()
     }
 
-    fn enter(&self, objset: u64, _: &Cost, _: &AtomicU64) -> Result<Entered> {
+    fn assign(&self, objset: u64, _: &Cost, _: &AtomicU64) -> Result<Assigned> {
         assert_eq!(objset, OBJSET);
-        Ok(Entered::new(self.0.load(Ordering::SeqCst), ()))
+        Ok(Assigned::new(self.0.load(Ordering::SeqCst), ()))
     }
 }
 

@@ -1,24 +1,24 @@
-//! The gate through which changes enter a transaction group (`dmu_tx_assign`, `txg_hold_open`), how fast
-//! (`dmu_tx_delay`, `dsl_pool_need_dirty_delay`), and how groups are closed (`txg_quiesce`).
+//! The transaction groups of a pool (`tx_state_t`): how a change is assigned to the open one
+//! (`dmu_tx_assign`, `txg_hold_open`), how fast (`dmu_tx_delay`, `dsl_pool_need_dirty_delay`), and how groups are
+//! quiesced (`txg_quiesce`).
 //!
 //! ```text
-//!   enter ── open ──────> quiescing ─────> syncing ─────> synced
-//!            changes      no new ones,     written by
-//!            enter        those inside     the sync
-//!                         leave            thread
+//!   open ────────────────> quiescing ────────────> syncing ─────────> synced
+//!   changes are assigned   changes that hold it    the sync thread
+//!   to it                  end, none is added      writes it
 //! ```
 //!
-//! One transaction group is *open*. The sync thread *closes* it: whoever is inside may finish, who
-//! comes later waits for the moment in which every open dataset hands its changes over, and then
-//! enters the next group, while the closed one is written.
+//! One transaction group is *open*. A change holds it ([`TxgHandle`]) while it is made. The sync thread
+//! quiesces it: changes that hold the group end, and changes that begin wait. Every open dataset then hands
+//! its changes over, and the next group is open while this one is written.
 //!
-//! How fast changes enter, and when a group is closed for what it has, is for the
-//! [throttle](super::throttle).
+//! The [throttle](super::throttle) decides how fast changes are assigned, and when a group is quiesced for
+//! what it has.
 //!
-//! Invariants: the number of the open group only grows; a group is closed only when no one is
-//! inside; what waits here holds no other lock.
+//! Invariants: the number of the open group only grows; a group is written only when no change holds it;
+//! a change that waits here has no other lock.
 
-use super::figures::Birth;
+use super::figures::OpenedAt;
 use super::throttle::{LEAST, Throttle};
 use crate::{kstat, tunables};
 use cenote_dmu::live::Hold;
@@ -29,7 +29,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Why nothing enters a pool that is not in use any more.
+/// Why no change is assigned in a pool that is not in use any more.
 pub(super) const EXPORTED: &str = "the pool is exported";
 /// While changes wait for their time, it is looked at again after this long: it may have become shorter.
 const LOOK: Duration = Duration::from_millis(500);
@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 struct State {
     open: u64,
-    birth: Birth,
+    birth: OpenedAt,
     inside: usize,
     closing: bool,
     synced: u64,
@@ -60,7 +60,7 @@ impl State {
     fn new(synced: u64) -> State {
         State {
             open: synced + 1,
-            birth: Birth::now(),
+            birth: OpenedAt::now(),
             inside: 0,
             closing: false,
             synced,
@@ -80,9 +80,9 @@ impl State {
     }
 }
 
-/// The gate of a pool.
+/// The transaction groups of a pool (`tx_state_t`).
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct TxState {
     state: Mutex<State>,
     changed: Condvar,
     /// Most dirty bytes; `None`: as [`tunables::DIRTY_DATA_MAX`] says.
@@ -96,7 +96,7 @@ pub(crate) struct Closed {
     /// Its number.
     pub txg: u64,
     /// When it was opened.
-    pub birth: Birth,
+    pub birth: OpenedAt,
     /// Its dirty bytes.
     pub dirty: u64,
     /// How long changes could enter it.
@@ -109,7 +109,7 @@ pub(crate) struct Closed {
 
 impl Closed {
     /// A group that nothing but who opened it entered.
-    pub fn at_once(txg: u64, birth: Birth) -> Closed {
+    pub fn at_once(txg: u64, birth: OpenedAt) -> Closed {
         let at = Instant::now();
         let open = at.saturating_duration_since(birth.at);
         Closed { txg, birth, dirty: 0, open, quiescing: Duration::ZERO, at }
@@ -118,16 +118,16 @@ impl Closed {
 
 /// What the sync thread is to do.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum Work {
     /// Close the open group and write it.
     Sync,
     /// End.
     End,
 }
 
-/// Someone inside the open group.
-pub(crate) struct Inside {
-    gate: Arc<Gate>,
+/// A hold on the open group (`txg_handle_t`).
+pub(crate) struct TxgHandle {
+    tx: Arc<TxState>,
     /// The group.
     pub txg: u64,
     /// Bytes that it entered with and that turned out not to be written.
@@ -139,7 +139,7 @@ pub(crate) struct Inside {
     freed: u64,
 }
 
-impl Hold for Inside {
+impl Hold for TxgHandle {
     fn settle(&mut self, bytes: u64, freed: u64) {
         self.spare = self.bytes.saturating_sub(bytes.max(LEAST));
         self.made = bytes;
@@ -147,24 +147,24 @@ impl Hold for Inside {
     }
 }
 
-impl Drop for Inside {
+impl Drop for TxgHandle {
     fn drop(&mut self) {
-        let mut state = self.gate.state.lock();
+        let mut state = self.tx.state.lock();
         state.inside -= 1;
         state.throttle.leave(self.txg, self.spare, self.made, self.freed);
         // Only who closes the group waits for this; everyone else is not to be woken.
         if state.inside == 0 && state.closing {
-            self.gate.changed.notify_all();
+            self.tx.changed.notify_all();
         }
     }
 }
 
-impl Gate {
-    /// A gate whose first open group follows `synced`, the last one on disk. Delays and the time of a
+impl TxState {
+    /// Groups of which the first open one follows `synced`, the last one on disk. Delays and the time of a
     /// group go by `timer`.
-    pub fn new(synced: u64, limit: Option<u64>, timer: Timer) -> Arc<Gate> {
+    pub fn new(synced: u64, limit: Option<u64>, timer: Timer) -> Arc<TxState> {
         let state = Mutex::new(State::new(synced));
-        Arc::new(Gate { state, changed: Condvar::new(), limit, timer })
+        Arc::new(TxState { state, changed: Condvar::new(), limit, timer })
     }
 
     /// Most dirty bytes at the moment.
@@ -184,7 +184,7 @@ impl Gate {
     ///
     /// # Errors
     /// The pool is suspended or exported.
-    pub fn enter(self: &Arc<Self>, bytes: u64, frees: bool) -> Result<Inside, WriteError> {
+    pub fn assign(self: &Arc<Self>, bytes: u64, frees: bool) -> Result<TxgHandle, WriteError> {
         let mut state = self.delay(bytes);
         let mut waited = false;
         loop {
@@ -217,7 +217,7 @@ impl Gate {
             state.wanted = txg;
             self.changed.notify_all();
         }
-        Ok(Inside { gate: self.clone(), txg, spare: 0, bytes, made: 0, freed: 0 })
+        Ok(TxgHandle { tx: self.clone(), txg, spare: 0, bytes, made: 0, freed: 0 })
     }
 
     /// Sleeps as long as the throttle says.
@@ -238,7 +238,7 @@ impl Gate {
     }
 
     /// The open group, and when it was opened.
-    pub fn open_group(&self) -> (u64, Birth) {
+    pub fn open_group(&self) -> (u64, OpenedAt) {
         let state = self.state.lock();
         (state.open, state.birth)
     }
@@ -308,21 +308,21 @@ impl Gate {
 
     /// Waits until there is something to do: the open group is wanted, or has had something to
     /// write for as long as `interval` says, which is asked again and again.
-    pub fn next_turn(&self, interval: &dyn Fn() -> Duration) -> Turn {
+    pub fn next_work(&self, interval: &dyn Fn() -> Duration) -> Work {
         let mut state = self.state.lock();
         loop {
             if state.failed.is_some() {
                 if state.ending {
-                    return Turn::End;
+                    return Work::End;
                 }
                 self.changed.wait(&mut state);
                 continue;
             }
             if state.wanted >= state.open {
-                return Turn::Sync;
+                return Work::Sync;
             }
             if state.ending {
-                return if state.work.is_some() { Turn::Sync } else { Turn::End };
+                return if state.work.is_some() { Work::Sync } else { Work::End };
             }
             let Some(since) = state.work else {
                 self.changed.wait(&mut state);
@@ -331,7 +331,7 @@ impl Gate {
             let passed = self.timer.now().saturating_sub(since);
             let left = interval().saturating_sub(passed);
             if left.is_zero() {
-                return Turn::Sync;
+                return Work::Sync;
             }
             self.timer.wait(&self.changed, &mut state, left.min(LOOK));
         }
@@ -359,7 +359,7 @@ impl Gate {
         let mut state = self.state.lock();
         let tasks = tasks();
         state.throttle.closed();
-        let birth = std::mem::replace(&mut state.birth, Birth::now());
+        let birth = std::mem::replace(&mut state.birth, OpenedAt::now());
         let closed = Closed {
             txg,
             birth,
@@ -424,14 +424,14 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    fn gate(synced: u64, limit: Option<u64>) -> Arc<Gate> {
-        Gate::new(synced, limit, Timer::default())
+    fn gate(synced: u64, limit: Option<u64>) -> Arc<TxState> {
+        TxState::new(synced, limit, Timer::default())
     }
 
     #[test]
     fn who_comes_while_a_group_closes_enters_the_next() {
         let gate = gate(9, Some(1 << 20));
-        let first = gate.enter(1, false).unwrap();
+        let first = gate.assign(1, false).unwrap();
         assert_eq!(first.txg, 10);
         let other = gate.clone();
         let closer = std::thread::spawn(move || other.close(|txg| txg, || ()).0.txg);
@@ -439,7 +439,7 @@ mod tests {
             std::thread::yield_now();
         }
         let other = gate.clone();
-        let late = std::thread::spawn(move || other.enter(1, false).unwrap().txg);
+        let late = std::thread::spawn(move || other.assign(1, false).unwrap().txg);
         drop(first);
         assert_eq!(closer.join().unwrap(), 10);
         assert_eq!(late.join().unwrap(), 11);
@@ -456,7 +456,7 @@ mod tests {
         let (.., seen) = gate.close(
             |_| {
                 writer = Some(std::thread::spawn(move || {
-                    late.store(other.enter(1, false).unwrap().txg, Ordering::SeqCst);
+                    late.store(other.assign(1, false).unwrap().txg, Ordering::SeqCst);
                 }));
                 std::thread::sleep(Duration::from_millis(20));
             },
@@ -472,9 +472,9 @@ mod tests {
     #[test]
     fn nothing_is_delayed_up_to_where_delays_begin() {
         let timer = Timer::simulated();
-        let gate = Gate::new(0, Some(1000), timer.clone());
+        let gate = TxState::new(0, Some(1000), timer.clone());
         for (bytes, delayed) in [(600, false), (300, false), (1, true)] {
-            drop(gate.enter(bytes, false).unwrap());
+            drop(gate.assign(bytes, false).unwrap());
             assert_eq!(timer.now() > Duration::ZERO, delayed);
         }
     }
@@ -482,10 +482,10 @@ mod tests {
     #[test]
     fn at_the_limit_changes_wait_and_ask_for_a_sync() {
         let gate = gate(0, Some(1000));
-        drop(gate.enter(1000, false).unwrap());
-        assert_eq!(gate.next_turn(&|| Duration::from_secs(60)), Turn::Sync);
+        drop(gate.assign(1000, false).unwrap());
+        assert_eq!(gate.next_work(&|| Duration::from_secs(60)), Work::Sync);
         let other = gate.clone();
-        let waiting = std::thread::spawn(move || other.enter(10, false).unwrap().txg);
+        let waiting = std::thread::spawn(move || other.assign(10, false).unwrap().txg);
         std::thread::sleep(Duration::from_millis(20));
         assert!(!waiting.is_finished());
         let (closed, (), ()) = gate.close(|_| (), || ());
@@ -498,25 +498,25 @@ mod tests {
         let fill = tunables::DIRTY_DATA_SYNC.default;
         for (limit, fill) in [(fill * 100, fill), (fill, fill / 100 * 20)] {
             let gate = gate(0, Some(limit));
-            drop(gate.enter(fill - 1, false).unwrap());
+            drop(gate.assign(fill - 1, false).unwrap());
             assert_eq!(gate.state.lock().wanted, 0);
-            drop(gate.enter(1, false).unwrap());
-            assert_eq!(gate.next_turn(&|| Duration::from_secs(60)), Turn::Sync);
+            drop(gate.assign(1, false).unwrap());
+            assert_eq!(gate.next_work(&|| Duration::from_secs(60)), Work::Sync);
         }
     }
 
     #[test]
     fn what_was_not_made_dirty_does_not_count() {
         let gate = gate(0, Some(1 << 20));
-        let mut inside = gate.enter(64 << 10, false).unwrap();
+        let mut inside = gate.assign(64 << 10, false).unwrap();
         assert_eq!(gate.dirty(), 64 << 10);
         inside.settle(30_000, 0);
         drop(inside);
         assert_eq!(gate.dirty(), 30_000);
         // Without an answer the bound counts.
-        drop(gate.enter(5000, false).unwrap());
+        drop(gate.assign(5000, false).unwrap());
         assert_eq!(gate.dirty(), 35_000);
-        let mut inside = gate.enter(64 << 10, false).unwrap();
+        let mut inside = gate.assign(64 << 10, false).unwrap();
         inside.settle(0, 0);
         drop(inside);
         assert_eq!(gate.dirty(), 35_000 + LEAST);
@@ -526,7 +526,7 @@ mod tests {
     fn a_few_bytes_count_for_the_block_that_they_make_dirty() {
         let gate = gate(0, Some(1 << 20));
         let write = |made| {
-            let mut inside = gate.enter(LEAST + 20, false).unwrap();
+            let mut inside = gate.assign(LEAST + 20, false).unwrap();
             inside.settle(made, 0);
         };
         write(128 << 10);
@@ -537,7 +537,7 @@ mod tests {
         (0..40).for_each(|_| write(0));
         assert_eq!(gate.dirty(), LEAST + 20 + 43 * LEAST);
         // Pointers that are freed count besides.
-        let mut inside = gate.enter(LEAST, true).unwrap();
+        let mut inside = gate.assign(LEAST, true).unwrap();
         inside.settle(0, 10);
         drop(inside);
         assert_eq!(gate.dirty(), LEAST + 20 + 44 * LEAST + 10 * BLKPTR_SIZE as u64);
@@ -546,13 +546,13 @@ mod tests {
     #[test]
     fn nobody_waits_for_an_engine_that_has_ended() {
         let gate = gate(5, Some(1000));
-        drop(gate.enter(1, false).unwrap());
+        drop(gate.assign(1, false).unwrap());
         gate.end();
-        assert!(gate.enter(1, false).is_err());
-        assert_eq!(gate.next_turn(&|| Duration::ZERO), Turn::Sync);
+        assert!(gate.assign(1, false).is_err());
+        assert_eq!(gate.next_work(&|| Duration::ZERO), Work::Sync);
         let (closed, (), ()) = gate.close(|_| (), || ());
         gate.synced(closed.txg);
-        assert_eq!(gate.next_turn(&|| Duration::ZERO), Turn::End);
+        assert_eq!(gate.next_work(&|| Duration::ZERO), Work::End);
         gate.ended();
         gate.ask();
         assert!(gate.wait_synced().is_err() && gate.wait_for(6).is_ok());
@@ -565,48 +565,48 @@ mod tests {
         let (other, hours) = (gate.clone(), Arc::new(AtomicU64::new(1)));
         let left = hours.clone();
         let interval = move || Duration::from_secs(3600 * left.load(Ordering::SeqCst));
-        let turn = std::thread::spawn(move || other.next_turn(&interval));
+        let turn = std::thread::spawn(move || other.next_work(&interval));
         // The sync thread finds nothing to do and waits for something.
         std::thread::sleep(Duration::from_millis(20));
-        drop(gate.enter(1, false).unwrap());
+        drop(gate.assign(1, false).unwrap());
         std::thread::sleep(Duration::from_millis(20));
         assert!(!turn.is_finished());
         // The time may become shorter while it is waited for.
         hours.store(0, Ordering::SeqCst);
-        assert_eq!(turn.join().unwrap(), Turn::Sync);
+        assert_eq!(turn.join().unwrap(), Work::Sync);
     }
 
     #[test]
     fn a_failure_reaches_everyone() {
         let gate = gate(0, Some(1000));
         gate.fail("device is gone".into());
-        assert!(gate.enter(1, false).is_err());
+        assert!(gate.assign(1, false).is_err());
         assert!(gate.wait_for(1).is_err());
     }
 
     #[test]
     fn in_simulated_time_nobody_waits() {
         let timer = Timer::simulated();
-        let gate = Gate::new(0, Some(1000), timer.clone());
+        let gate = TxState::new(0, Some(1000), timer.clone());
         let began = Instant::now();
         for _ in 0..300 {
-            drop(gate.enter(3, false).unwrap());
+            drop(gate.assign(3, false).unwrap());
         }
         // Delays are over at once, and no other time passes.
-        drop(gate.enter(90, false).unwrap());
+        drop(gate.assign(90, false).unwrap());
         let delayed = timer.now();
         assert!(delayed > Duration::ZERO);
         gate.close(|_| (), || ());
         gate.synced(1);
-        drop(gate.enter(1, false).unwrap());
+        drop(gate.assign(1, false).unwrap());
         assert_eq!(timer.now(), delayed);
         // The time of a group passes while it is waited for.
         let other = gate.clone();
-        let turn = std::thread::spawn(move || other.next_turn(&|| Duration::from_secs(3600)));
+        let turn = std::thread::spawn(move || other.next_work(&|| Duration::from_secs(3600)));
         std::thread::sleep(Duration::from_millis(20));
         assert!(!turn.is_finished());
         timer.sleep(Duration::from_secs(3600));
-        assert_eq!(turn.join().unwrap(), Turn::Sync);
+        assert_eq!(turn.join().unwrap(), Work::Sync);
         assert!(began.elapsed() < Duration::from_secs(60));
     }
 }
