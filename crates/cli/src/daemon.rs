@@ -1,11 +1,12 @@
 //! `cenote daemon`: start, look at and stop the daemon by hand.
 
 use crate::client;
+use crate::dispatch;
 use crate::mounts::agents;
-use crate::protocol::Request;
 use crate::server;
 use crate::socket::Place;
 use cenote_command::outcome::plain;
+use cenote_daemon::protocol::Request;
 use clap::{Args, Subcommand};
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, Write};
@@ -64,14 +65,14 @@ pub fn run(args: &DaemonArgs) -> i32 {
 fn foreground(place: &Place, args: &DaemonArgs) -> io::Result<i32> {
     tracing_subscriber::fmt().with_ansi(false).with_writer(io::stderr).init();
     std::panic::set_hook(Box::new(log_panic));
-    for warning in crate::tunables::startup::load() {
+    for warning in cenote_daemon::tunables::startup::load() {
         tracing::warn!("{warning}");
     }
     if args.detach {
         // A session of its own: no terminal, and no signal that is meant for the user's command.
         rustix::process::setsid()?;
     }
-    if !server::serve(place, args.import)? {
+    if !server::serve(place, args.import, dispatch::run)? {
         tracing::info!("another daemon serves {}", place.socket.display());
     }
     Ok(0)

@@ -4,10 +4,10 @@ use crate::client;
 use crate::context::Context;
 use crate::pools::PoolTable;
 use crate::socket::Place;
-use crate::tunables::{self, startup};
-use crate::{age, copy, daemon, generate, list, map, rewrite, txgs, zfs, zpool};
+use crate::{age, copy, daemon, generate, list, map, rewrite, tunables, txgs, zfs, zpool};
 use cenote_command::outcome::plain;
 use cenote_command::posix::set_posix;
+use cenote_daemon::tunables::startup;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
@@ -128,7 +128,7 @@ fn launch(tool: &str, args: &[OsString]) -> i32 {
         Some(Ok(Some(connection))) => {
             let ready =
                 if ends_in_order(tool, args) { connection.ask_on_interrupt() } else { Ok(()) };
-            ready.and_then(|()| client::run(connection, tool, args))
+            ready.and_then(|()| client::run(connection, (tool, args), reads_input(tool, args)))
         }
         None | Some(Ok(None)) => run_here(tool, args),
         Some(Err(e)) => Err(e),
@@ -182,7 +182,7 @@ pub fn place(tool: &str, args: &[OsString]) -> Where {
 }
 
 /// Whether a command reads the user's standard input.
-pub fn reads_input(tool: &str, args: &[OsString]) -> bool {
+fn reads_input(tool: &str, args: &[OsString]) -> bool {
     tool == "zfs" && zfs::reads_input(args)
 }
 

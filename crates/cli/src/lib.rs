@@ -1,7 +1,8 @@
-//! The `cenote` command: `zpool`, `zfs` and `zdb` as OpenZFS's users know them, reading of pools
-//! without mounting, and the daemon that owns imported pools.
+//! The `cenote` command: `zpool`, `zfs` and `zdb` as OpenZFS's users know them, and reading of pools without
+//! mounting.
 //!
-//! Floor 8 of cenote: argument parsing, columns and messages; no engine logic.
+//! Floor 11 of cenote: argument parsing, columns and messages; no engine logic. The daemon that owns imported
+//! pools is a crate of its own, [`cenote_daemon`].
 //!
 //! ```text
 //! user's process                        daemon (one per user)
@@ -9,19 +10,16 @@
 //!              └ no daemon needed: command(args, Context) right here
 //! ```
 //!
-//! A command is one function of its arguments and a [`context::Context`]; the same function runs
+//! A command is one function of its arguments and a [`Context`](context::Context); the same function runs
 //! in the daemon and in the user's process. [`dispatch::place`] says which command runs where.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`dispatch`] | tool and command by name; where it runs |
-//! | [`context`], [`pools`], [`mounts`] | what commands run in: streams, pools, mounts |
-//! | [`client`], [`server`], [`protocol`], [`socket`] | the two ends of the socket |
 //! | [`commands`] | tables of commands, usage messages |
 //! | [`options`] | `getopt` habits, usage errors |
 //! | [`interval`], [`table`], [`json`], [`vdevs`] | repeated reports, columns, JSON, the vdev tree |
 //! | [`zpool`], [`zfs`] | the commands, one room per group; `zdb` is a crate of its own |
-//! | [`cachefile`] | which cache file names a pool, and when it is written |
 //! | [`locate`], [`list`], [`copy`] | `cenote ls`, `cat` and `cp` |
 //! | [`rewrite`] | `zfs rewrite`, `cenote rewrite` |
 //! | [`progress`] | a bar on the user's terminal |
@@ -33,29 +31,19 @@
 //! | [`generate`] | man pages and shell completions |
 
 pub mod age;
-pub mod cachefile;
-pub mod client;
 pub mod commands;
-pub mod context;
 pub mod copy;
 pub mod daemon;
 pub mod dispatch;
 pub mod generate;
-pub mod input;
 pub mod interval;
 pub mod json;
-pub mod link;
 pub mod list;
 pub mod locate;
 pub mod map;
-pub mod mounts;
 pub mod options;
-pub mod pools;
 pub mod progress;
-pub mod protocol;
 pub mod rewrite;
-pub mod server;
-pub mod socket;
 pub mod table;
 pub mod tunables;
 pub mod txgs;
@@ -64,3 +52,5 @@ pub mod zfs;
 pub mod zpool;
 
 pub use dispatch::main;
+
+use cenote_daemon::{cachefile, client, context, mounts, pools, server, socket};

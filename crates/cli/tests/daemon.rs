@@ -249,7 +249,7 @@ fn commands_give_up_on_a_stopped_daemon() {
 
 #[test]
 fn the_daemon_says_that_it_lives_while_a_command_runs() {
-    use cenote_cli::protocol::{
+    use cenote_daemon::protocol::{
         BEAT, Hello, Kind, Request, Run, read_frame, read_json, write_json,
     };
     let s = Session::new();

@@ -4,11 +4,11 @@
 
 mod common;
 
-use cenote_cli::context::Context;
 use cenote_cli::map::terminal::{Drawing, Paint};
 use cenote_cli::map::view::{By, Scene};
 use cenote_cli::map::{html, svg};
 use cenote_command::output::Output;
+use cenote_daemon::context::Context;
 use cenote_inspect::map::owners::{Owner, OwnerKind, Owners};
 use cenote_inspect::map::{MetaslabMap, Share, SpaceMapReport, VERSION, VdevMap};
 use cenote_pool::metaslab::AllocClass;

@@ -3,24 +3,17 @@
 //! They are of the daemon (see [`cenote_engine::tunables`]). Without one the listing shows what it would
 //! start with; setting one starts it, and it then stays until it is stopped or the values are again
 //! those that it started with.
-//!
-//! | room | what |
-//! |---|---|
-//! | [`startup`] | what a file and the environment set at start |
-//! | [`directory`] | a mount that shows them as `/sys/module/zfs/parameters` does |
-
-pub mod directory;
-pub mod startup;
 
 use crate::context::Context;
 use crate::dispatch::Where;
 use crate::options::bytes;
 use crate::table::{Column, Table};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
+use cenote_daemon::tunables::startup::find;
+use cenote_daemon::tunables::{directory, startup};
 use cenote_engine::tunables::{self, Tunable, Unit};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
-use startup::find;
 use std::ffi::OsString;
 use std::io;
 

@@ -8,7 +8,6 @@ use crate::context::Context;
 use crate::mounts::Directory;
 use crate::mounts::table::Way;
 use crate::options::{Spec, parse};
-use crate::zpool::export::close;
 use crate::zpool::select::open;
 use cenote_command::outcome::{Outcome, fail, usage};
 use std::ffi::OsString;
@@ -42,7 +41,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         return fail(format!("could not destroy '{name}': could not unmount datasets"));
     }
     imported.record(ctx);
-    if let Err(message) = close(&imported, true) {
+    if let Err(message) = imported.close(true) {
         return fail(message);
     }
     pools.remove(name);

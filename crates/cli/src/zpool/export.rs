@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::mounts::Directory;
 use crate::mounts::table::Way;
 use crate::options::{Spec, parse};
-use crate::pools::{Imported, reason};
+use crate::pools::Imported;
 use crate::zpool::select::select;
 use cenote_command::outcome::{Outcome, usage};
 use std::ffi::OsString;
@@ -57,14 +57,5 @@ fn export(imported: &Imported, force: bool, ctx: &Context) -> Result<(), String>
         return Ok(());
     }
     imported.record(ctx);
-    close(imported, false)
-}
-
-/// Writes what a pool without mounts still holds, and lets go of it. The error is for the user.
-pub fn close(imported: &Imported, destroyed: bool) -> Result<(), String> {
-    let Some(engine) = imported.engine() else { return Ok(()) };
-    let what = if destroyed { "destroy" } else { "export" };
-    engine
-        .export(destroyed)
-        .map_err(|e| format!("cannot {what} '{}': {}", imported.name(), reason(&e)))
+    imported.close(false)
 }

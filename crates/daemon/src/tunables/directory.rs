@@ -59,7 +59,7 @@ impl Directories {
 }
 
 /// `cenote tunables mount DIR`.
-pub(super) fn mount(ctx: &mut Context, dir: &OsStr) -> Outcome {
+pub fn mount(ctx: &mut Context, dir: &OsStr) -> Outcome {
     let dir = ctx.path(dir);
     let watcher = watcher(ctx);
     let pools = Arc::downgrade(&ctx.pools);
@@ -76,7 +76,7 @@ pub(super) fn mount(ctx: &mut Context, dir: &OsStr) -> Outcome {
 }
 
 /// `cenote tunables unmount DIR`.
-pub(super) fn unmount(ctx: &mut Context, dir: &OsStr) -> Outcome {
+pub fn unmount(ctx: &mut Context, dir: &OsStr) -> Outcome {
     let dir = ctx.path(dir);
     let mut mounts = ctx.pools.directories.lock();
     let found = ctx.pools.agent().canonicalize(&dir).ok().and_then(|dir| {

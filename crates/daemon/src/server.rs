@@ -14,7 +14,6 @@
 mod boot;
 
 use crate::context::{Context, Streams};
-use crate::dispatch;
 use crate::input::Input;
 use crate::mounts::Directory;
 use crate::mounts::table::Way;
@@ -45,8 +44,12 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long cancelled commands may take to end when the daemon ends.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// Runs a command, which is `args` of the tool that is named first; returns its exit code.
+pub type RunCommand = fn(&str, &[OsString], &mut Context) -> i32;
+
 /// What the connections share.
 struct Daemon {
+    run: RunCommand,
     pools: Arc<PoolTable>,
     running: Mutex<Running>,
     /// A byte written here wakes the main loop.
@@ -121,8 +124,9 @@ fn start_beating(daemon: &Arc<Daemon>) -> io::Result<()> {
 }
 
 /// Serves until there is nothing to do or somebody says stop. Ok(false): another daemon runs. `import`:
-/// the pools of the cache file are imported first, and having nothing to do is no reason to end.
-pub fn serve(place: &Place, import: bool) -> io::Result<bool> {
+/// the pools of the cache file are imported first, and having nothing to do is no reason to end. `run` runs the
+/// commands.
+pub fn serve(place: &Place, import: bool, run: RunCommand) -> io::Result<bool> {
     allow_many_files();
     place.prepare()?;
     let Some(_lock) = lock(place)? else { return Ok(false) };
@@ -139,6 +143,7 @@ pub fn serve(place: &Place, import: bool) -> io::Result<bool> {
         signals.push(ours);
     }
     let daemon = Arc::new(Daemon {
+        run,
         pools: Arc::new(PoolTable::of_daemon()?),
         running: Mutex::default(),
         wake: Mutex::new(wake_out),
@@ -322,7 +327,7 @@ fn converse(
             if let Some((title, _)) = daemon.running().commands.get_mut(&id) {
                 *title = title_of(&run.tool, &args);
             }
-            run_guarded(&run.tool, &args, &mut ctx)
+            run_guarded(daemon.run, &run.tool, &args, &mut ctx)
         }
         Request::Status => {
             let mut out = Frames { wire: Arc::clone(&wire), kind: Kind::Out };
@@ -380,8 +385,8 @@ fn context(daemon: &Daemon, wire: &Arc<Wire>, (run, user): (&Run, u32), cancel: 
 }
 
 /// Runs a command so that a fault in it ends the command and not the daemon.
-fn run_guarded(tool: &str, args: &[OsString], ctx: &mut Context) -> i32 {
-    let ran = catch_unwind(AssertUnwindSafe(|| dispatch::run(tool, args, ctx)));
+fn run_guarded(run: RunCommand, tool: &str, args: &[OsString], ctx: &mut Context) -> i32 {
+    let ran = catch_unwind(AssertUnwindSafe(|| run(tool, args, ctx)));
     ran.unwrap_or_else(|_| {
         tracing::error!("internal error in {}", title_of(tool, args));
         ctx.complain("internal error: the command was aborted (see the daemon's log)");
@@ -447,7 +452,7 @@ fn finish(daemon: &Daemon) {
         if let Err(e) = imported.mounts.close(way) {
             tracing::warn!("{name}: {e}");
         }
-        if let Err(e) = crate::zpool::export::close(&imported, false) {
+        if let Err(e) = imported.close(false) {
             tracing::warn!("{e}");
         }
         daemon.pools.remove(&name);

@@ -5,7 +5,6 @@
 //! to end for want of work), so it is tried again; after the Hello nothing is repeated. No wait for
 //! the daemon is without end (`link`).
 
-use crate::dispatch::reads_input;
 use crate::link::{Limits, Link, Wait};
 use crate::protocol::{Hello, Kind, PROTOCOL, Request, Run, read_frame, read_json, write_json};
 use crate::socket::{Place, open_own};
@@ -203,8 +202,13 @@ fn output(e: io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("cannot write output: {}", plain(&e)))
 }
 
-/// Has the daemon run a command for this process; returns its exit code.
-pub fn run(connection: Connection, tool: &str, args: &[OsString]) -> io::Result<i32> {
+/// Has the daemon run a command for this process; returns its exit code. `input`: the command reads standard
+/// input.
+pub fn run(
+    connection: Connection,
+    (tool, args): (&str, &[OsString]),
+    input: bool,
+) -> io::Result<i32> {
     check_version(&connection.hello)?;
     let caller = Caller::of_process();
     let bytes = |s: &OsStr| s.as_bytes().to_vec();
@@ -216,7 +220,7 @@ pub fn run(connection: Connection, tool: &str, args: &[OsString]) -> io::Result<
         terminal: caller.terminal,
         umask: caller.umask,
         namespace: cenote_fuse::namespace(),
-        input: reads_input(tool, args),
+        input,
     };
     converse(connection, &Request::Run(run))
 }

@@ -33,7 +33,7 @@ pub(super) fn start(daemon: &Arc<Daemon>) -> io::Result<()> {
             let mut ctx = Context::of_process(Arc::clone(&daemon.pools));
             ctx.cancel = cancel;
             let args = ["import".into(), "-a".into(), "-c".into(), OsString::from(path)];
-            match run_guarded("zpool", &args, &mut ctx) {
+            match run_guarded(daemon.run, "zpool", &args, &mut ctx) {
                 0 => tracing::info!("{title}"),
                 code => tracing::warn!("{title}: exit code {code}"),
             }

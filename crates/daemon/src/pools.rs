@@ -127,6 +127,15 @@ impl Imported {
         Some(value)
     }
 
+    /// Writes what a pool without mounts still holds, and lets go of it. The error is for the user.
+    pub fn close(&self, destroyed: bool) -> Result<(), String> {
+        let Some(engine) = self.engine() else { return Ok(()) };
+        let what = if destroyed { "destroy" } else { "export" };
+        engine
+            .export(destroyed)
+            .map_err(|e| format!("cannot {what} '{}': {}", self.name(), reason(&e)))
+    }
+
     /// Whether nothing can be written any more.
     pub fn suspended(&self) -> bool {
         self.engine().is_some_and(|engine| engine.suspended().is_some())

@@ -1,0 +1,30 @@
+//! The daemon that owns imported pools, and the two ends of its socket.
+//!
+//! Floor 10 of cenote, below the commands: it knows neither their arguments nor what they print. Commands are
+//! handed in as a function ([`server::RunCommand`]).
+//!
+//! ```text
+//! user's process                        daemon (one per user)
+//!   client ─ link ══════ socket ══════ server ─ RunCommand(tool, args, Context)
+//!                                        └ pools ─ mounts
+//! ```
+//!
+//! | module | what |
+//! |---|---|
+//! | [`context`], [`input`] | what a command runs in: streams, its caller, standard input |
+//! | [`pools`], [`mounts`] | imported pools, and where their datasets are mounted |
+//! | [`client`], [`server`], [`protocol`], [`socket`], [`link`] | the two ends of the socket, and what is between |
+//! | [`cachefile`] | which cache file names a pool, and when it is written |
+//! | [`tunables`] | what tunables start with, and the mount that shows them |
+
+pub mod cachefile;
+pub mod client;
+pub mod context;
+pub mod input;
+pub mod link;
+pub mod mounts;
+pub mod pools;
+pub mod protocol;
+pub mod server;
+pub mod socket;
+pub mod tunables;
