@@ -51,8 +51,8 @@ pub struct Created {
 /// Creates the directory `name` (one component) in `parent_dir`, with a head and its properties.
 /// With the snapshot object `origin` it is a clone.
 ///
-/// Errors: `Exists`, `TooLong`, `Invalid` name or property, `NoSpace` for a reservation or
-/// refreservation. After an error about a property the dataset must not stay: the transaction group
+/// Errors: `Exists`, `TooLong`, `Invalid` name or property, `Quota` if `filesystem_limit` would be exceeded,
+/// `NoSpace` for a reservation or refreservation. After an error about a property the dataset must not stay: the transaction group
 /// must not be completed, unless the caller destroys it.
 pub fn create(
     tx: &mut Tx<'_>,
@@ -69,6 +69,7 @@ pub fn create(
     if tx.zap_number(parent.children, name)?.is_some() {
         return Err(DslWriteError::Exists);
     }
+    limits::check(tx, parent_dir, limits::FILESYSTEMS, 1, None)?;
     destroy::refuse_encrypted(tx, parent_dir)?;
     let (len, depth) = names::length(tx, parent_dir)?;
     names::fits(len, name.len())?;
@@ -129,7 +130,7 @@ pub(super) fn create_dir(tx: &mut Tx<'_>, parent: Option<(u64, &str)>) -> Result
         let children = tx.dir(parent)?.children;
         tx.zap_add(children, name, object)?;
         dir.parent = parent;
-        limits::adjust(tx, parent, limits::FILESYSTEMS, limits::counts(name))?;
+        limits::adjust(tx, parent, limits::FILESYSTEMS, 1)?;
     }
     dir.props = tx.plain_zap(DmuType::DSL_PROPS)?;
     dir.children = tx.plain_zap(DmuType::DSL_DIR_CHILD_MAP)?;

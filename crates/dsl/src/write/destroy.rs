@@ -399,7 +399,7 @@ fn remove_dir(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
     let dir = tx.dir(dir_obj)?;
     let siblings = tx.dir(dir.parent)?.children;
     let name = names::name_in(tx, siblings, dir_obj)?;
-    limits::adjust(tx, dir.parent, limits::FILESYSTEMS, -limits::counts(&name))?;
+    limits::adjust(tx, dir.parent, limits::FILESYSTEMS, -1)?;
     tx.zap_remove(siblings, &name)?;
     for permissions in tx.zap_entries(dir.deleg)?.iter().filter_map(|e| e.u64()) {
         tx.mos.free(permissions)?;

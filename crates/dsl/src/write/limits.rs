@@ -1,20 +1,75 @@
-//! Counts of file systems and snapshots below a directory, for the properties `filesystem_limit`
-//! and `snapshot_limit`.
+//! Counts of file systems and snapshots below a directory, and their limits: the properties
+//! `filesystem_limit` and `snapshot_limit`.
+//!
+//! # Idea
 //!
 //! A directory has the two counts, as further fields, if it or one above it has or had a limit:
-//! from such a directory all below have them. The limits themselves hold for users to whom the
-//! administrator gave the right to create datasets, never for the administrator, and so not here.
+//! from such a directory all below have them. Each change of the tree adds to the counts of a
+//! directory and of those above it, up to the first one without ([`adjust`]). A limit counts as many
+//! levels: each directory on the way up must have room ([`check`]). The clone `%recv` that a receive works
+//! in counts as any other file system.
+//!
+//! # Whom limits bind
+//!
+//! A limit binds who may not change it. Root may, so root exceeds limits, and recursive snapshots of an
+//! administrator never fail because of a user's limit. Everybody else is bound, in a pool of their
+//! own, too ([`Tx::bound`]). Work of the pool itself is never bound.
 
 use super::mos::{MAX_DEPTH, corrupt};
-use super::{Result, Tx, features};
+use super::{DslWriteError, Result, Tx, features, props};
 
 const FEATURE: &str = "com.joyent:filesystem_limits";
 /// Field: file systems and volumes below a directory.
-pub(super) const FILESYSTEMS: &str = "com.joyent:filesystem_count";
+pub const FILESYSTEMS: &str = "com.joyent:filesystem_count";
 /// Field: snapshots of a directory and all below.
-pub(super) const SNAPSHOTS: &str = "com.joyent:snapshot_count";
+pub const SNAPSHOTS: &str = "com.joyent:snapshot_count";
 
-/// Adds to a count of a directory and those above it that have it.
+/// Whether a directory and those above it have room for so many more (`dsl_fs_ss_limit_check`). `field` is
+/// [`FILESYSTEMS`] or [`SNAPSHOTS`]; directories from `until` on, which is above `dir_obj`, are not asked.
+///
+/// # Errors
+/// `Quota`: a limit would be exceeded, and it binds. The MOS cannot be read.
+pub fn check(
+    tx: &mut Tx<'_>,
+    dir_obj: u64,
+    field: &str,
+    delta: u64,
+    until: Option<u64>,
+) -> Result<()> {
+    if !tx.bound || delta == 0 {
+        return Ok(());
+    }
+    let property = if field == SNAPSHOTS { "snapshot_limit" } else { "filesystem_limit" };
+    for (object, _) in tx.ancestry(dir_obj)? {
+        if Some(object) == until {
+            break;
+        }
+        let Some(count) = tx.field_number(object, field)? else { break };
+        let limit = props::local_number(tx, object, property)?.unwrap_or(u64::MAX);
+        if count.saturating_add(delta) > limit {
+            return Err(DslWriteError::Quota);
+        }
+    }
+    Ok(())
+}
+
+/// Whether what is at `from`, so much of each kind, may move to `to`: what both are in is not asked.
+///
+/// # Errors
+/// As [`check`].
+pub(super) fn check_move(
+    tx: &mut Tx<'_>,
+    (from, to): (u64, u64),
+    filesystems: u64,
+    snapshots: u64,
+) -> Result<()> {
+    let (old, new) = (tx.ancestry(from)?, tx.ancestry(to)?);
+    let common = new.iter().map(|(at, _)| *at).find(|at| old.iter().any(|(other, _)| other == at));
+    check(tx, to, FILESYSTEMS, filesystems, common)?;
+    check(tx, to, SNAPSHOTS, snapshots, common)
+}
+
+/// Adds to a count of a directory and those above it that have it (`dsl_fs_ss_count_adjust`).
 pub(super) fn adjust(tx: &mut Tx<'_>, dir_obj: u64, field: &str, delta: i64) -> Result<()> {
     let mut at = dir_obj;
     for _ in 0..MAX_DEPTH {
@@ -28,11 +83,6 @@ pub(super) fn adjust(tx: &mut Tx<'_>, dir_obj: u64, field: &str, delta: i64) -> 
     Err(corrupt(dir_obj, "directory is not below the root"))
 }
 
-/// How much a directory of this name counts for: those that a receive works in do not count.
-pub(super) fn counts(name: &str) -> i64 {
-    i64::from(!name.starts_with('%'))
-}
-
 /// Gives a new directory its counts, if there are limits in the pool.
 pub(super) fn start(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
     if features::is_active(tx, FEATURE)? {
@@ -43,7 +93,8 @@ pub(super) fn start(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes the counts of a directory and all below it right, before it is given a limit.
+/// Makes the counts of a directory and all below it right, before it is given a limit
+/// (`dsl_dir_activate_fs_ss_limit`).
 pub(super) fn activate(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
     if !features::is_active(tx, FEATURE)? {
         features::increment(tx, FEATURE)?;
@@ -52,12 +103,12 @@ pub(super) fn activate(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
 }
 
 /// The counts of a directory that is to be moved, itself included among the file systems.
-pub(super) fn moved(tx: &mut Tx<'_>, dir_obj: u64) -> Result<(i64, i64)> {
+pub(super) fn moved(tx: &mut Tx<'_>, dir_obj: u64) -> Result<(u64, u64)> {
     if !features::is_active(tx, FEATURE)? {
         return Ok((0, 0));
     }
     let (filesystems, snapshots) = count(tx, dir_obj, 0)?;
-    Ok((filesystems.saturating_add(1) as i64, snapshots as i64))
+    Ok((filesystems.saturating_add(1), snapshots))
 }
 
 /// Counts what is not counted yet (`dsl_dir_init_fs_ss_count`).

@@ -35,7 +35,7 @@
 //! | [`bpobj`], [`deadlist`] | lists of block pointers |
 //! | [`livelist`] | what clones have of their own: kept, condensed, freed |
 //! | `error` | the three kinds of failure |
-//! | `limits` | counts of file systems and snapshots |
+//! | [`limits`] | counts of file systems and snapshots, and their limits |
 //! | `names` | what names may be |
 //! | `mos` | objects of the MOS, read and written as structures |
 
@@ -48,7 +48,7 @@ mod error;
 pub mod features;
 pub mod free;
 pub mod holds;
-mod limits;
+pub mod limits;
 pub mod livelist;
 mod mos;
 mod names;
@@ -86,6 +86,8 @@ pub struct Tx<'a> {
     pub usable: Option<u64>,
     /// The name that the pool is imported under: with it, names of datasets are limited in length.
     pub pool: &'a str,
+    /// Whether `filesystem_limit` and `snapshot_limit` bind whose change it is: see [`limits`].
+    pub bound: bool,
     /// Blocks that are free from this txg on. The caller takes them.
     pub frees: Vec<BlockPointer>,
     /// Keys of deadlists, for who keeps them from group to group. They have to be
@@ -104,6 +106,7 @@ impl<'a> Tx<'a> {
     ) -> Tx<'a> {
         let (now, chance) = (outside.clock.seconds(), &outside.chance);
         let (frees, deadlists) = (Vec::new(), None);
-        Tx { mos, txg, now, chance, space, usable: None, pool: "", frees, deadlists }
+        let bound = false;
+        Tx { mos, txg, now, chance, space, usable: None, pool: "", bound, frees, deadlists }
     }
 }

@@ -120,7 +120,8 @@ pub fn conflicts(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Vec<String>> {
 /// Promotes the clone `ds_obj` (`dsl_dataset_promote_check`, `dsl_dataset_promote_sync`).
 ///
 /// Errors: `Invalid` if it is no clone, `Exists` if there are [`conflicts`], `TooLong` for the name of a
-/// snapshot, `NoSpace` if the clone's directory has no room for what moves, `Unsupported`.
+/// snapshot, `NoSpace` if the clone's directory has no room for what moves, `Quota` if `snapshot_limit` would be
+/// exceeded, `Unsupported`.
 pub fn promote(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
     if !conflicts(tx, ds_obj)?.is_empty() {
         return Err(DslWriteError::Exists);
@@ -132,6 +133,7 @@ pub fn promote(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
     }
     let moved = moved_space(tx, &p)?;
     space::check_transfer(tx, p.old_dir_obj, p.head.1.dir, moved.used)?;
+    limits::check_move(tx, (p.old_dir_obj, p.head.1.dir), 0, p.shared.len() as u64)?;
     let unique = match p.own.last() {
         Some((_, oldest)) => {
             deadlist::range(tx, oldest.deadlist, p.origin.1.prev_snap_txg, u64::MAX)?.used

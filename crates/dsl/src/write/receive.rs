@@ -58,13 +58,14 @@ pub struct Point {
 /// Makes the dataset `name` in `parent_dir`, of the contents of the snapshot `origin` if there is one, and marks it
 /// as incomplete. If there is none, its object set is still to be made.
 ///
-/// Errors: `Exists`, `TooLong`, `Invalid` name, `Unsupported`.
+/// Errors: `Exists`, `TooLong`, `Invalid` name, `Quota` if a limit would be exceeded, `Unsupported`.
 pub fn begin(
     tx: &mut Tx<'_>,
     (parent_dir, name): (u64, &str),
     origin: Option<u64>,
     what: &Incoming,
 ) -> Result<Created> {
+    limits::check(tx, parent_dir, limits::SNAPSHOTS, 1, None)?;
     let made = match name {
         resume::CLONE => create_clone(tx, parent_dir, origin)?,
         _ => dataset::create(tx, parent_dir, name, &[], origin)?,
@@ -238,8 +239,8 @@ pub fn guid_of(tx: &mut Tx<'_>, snap_obj: u64) -> Result<u64> {
 /// Takes the snapshot `name` of a head whose contents have come, with the guid and time of the stream. The head is
 /// complete from now on.
 ///
-/// Errors: `Exists`, `TooLong`, `Again` if a snapshot was taken in this transaction group, `NoSpace` for the
-/// refreservation.
+/// Errors: `Exists`, `TooLong`, `Again` if a snapshot was taken in this transaction group, `Quota` if
+/// `snapshot_limit` would be exceeded, `NoSpace` for the refreservation.
 pub fn complete(tx: &mut Tx<'_>, head_obj: u64, name: &str, what: &Incoming) -> Result<u64> {
     names::check(name)?;
     let mut ds = tx.head(head_obj)?;
@@ -251,6 +252,7 @@ pub fn complete(tx: &mut Tx<'_>, head_obj: u64, name: &str, what: &Incoming) -> 
     }
     let (len, _) = names::length(tx, ds.dir)?;
     names::fits(len, name.len())?;
+    limits::check(tx, ds.dir, limits::SNAPSHOTS, 1, None)?;
     let reserved = space::refreservation(tx, &ds)?.min(ds.unique);
     if reserved > space::available_to_dir(tx, ds.dir, None)? {
         return Err(DslWriteError::NoSpace);

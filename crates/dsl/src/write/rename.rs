@@ -6,7 +6,7 @@ use super::{DslWriteError, Result, Tx, destroy, limits, names};
 /// Moves the directory `dir_obj` into `new_parent` as `name`.
 ///
 /// Errors: `Exists`, `TooLong` (of any descendant or snapshot), `Invalid` name, or a place that is
-/// below itself, `NoSpace` if the new parents have no room.
+/// below itself, `NoSpace` if the new parents have no room, `Quota` if a limit would be exceeded.
 pub fn rename(tx: &mut Tx<'_>, dir_obj: u64, new_parent: u64, name: &str) -> Result<()> {
     names::check(name)?;
     let mut dir = tx.dir(dir_obj)?;
@@ -21,7 +21,7 @@ pub fn rename(tx: &mut Tx<'_>, dir_obj: u64, new_parent: u64, name: &str) -> Res
     check_lengths(tx, dir_obj, new_parent, name)?;
     if new_parent != parent {
         check_room(tx, dir_obj, new_parent)?;
-        move_counts(tx, dir_obj, new_parent)?;
+        move_counts(tx, dir_obj, parent, new_parent)?;
         for (at, sign) in [(parent, -1), (new_parent, 1)] {
             let delta = Delta {
                 used: (dir.used as i64).wrapping_mul(sign),
@@ -65,12 +65,12 @@ fn check_room(tx: &mut Tx<'_>, dir_obj: u64, new_parent: u64) -> Result<()> {
     space::check_transfer(tx, dir.parent, new_parent, dir.used.max(dir.reserved))
 }
 
-fn move_counts(tx: &mut Tx<'_>, dir_obj: u64, new_parent: u64) -> Result<()> {
+fn move_counts(tx: &mut Tx<'_>, dir_obj: u64, parent: u64, new_parent: u64) -> Result<()> {
     let (filesystems, snapshots) = limits::moved(tx, dir_obj)?;
-    let parent = tx.dir(dir_obj)?.parent;
+    limits::check_move(tx, (parent, new_parent), filesystems, snapshots)?;
     for (at, sign) in [(parent, -1), (new_parent, 1)] {
-        limits::adjust(tx, at, limits::FILESYSTEMS, filesystems.wrapping_mul(sign))?;
-        limits::adjust(tx, at, limits::SNAPSHOTS, snapshots.wrapping_mul(sign))?;
+        limits::adjust(tx, at, limits::FILESYSTEMS, (filesystems as i64).wrapping_mul(sign))?;
+        limits::adjust(tx, at, limits::SNAPSHOTS, (snapshots as i64).wrapping_mul(sign))?;
     }
     Ok(())
 }

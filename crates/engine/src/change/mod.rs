@@ -92,6 +92,9 @@ pub struct Command {
     pub who: u64,
 }
 
+/// Number of the user whom `filesystem_limit` and `snapshot_limit` do not bind.
+const ROOT: u64 = 0;
+
 /// The datasets of a pool, to be changed.
 pub struct Changes {
     engine: Arc<Engine>,
@@ -199,7 +202,11 @@ impl Changes {
             if !context.has_room(check, blocks)? {
                 return Ok(Err(ChangeError::NoSpace));
             }
-            let done = match change(context) {
+            // Who may change limits is not bound by them.
+            context.tx.bound = who != ROOT;
+            let changed = change(context);
+            context.tx.bound = false;
+            let done = match changed {
                 Ok(done) => done,
                 Err(DslWriteError::Fatal(e)) => return Err(e.into()),
                 Err(refused) => Err(refused.into()),

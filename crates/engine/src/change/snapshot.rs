@@ -2,13 +2,13 @@
 
 use super::names::{Expected, check_new};
 use super::props::{self, On, Setting};
-use super::{ChangeError, Changes, Request, Result, find_head, record, snaps};
+use super::{ChangeError, Changes, Request, Result, dirs, find_head, record, snaps};
 use crate::SpaceCheck;
 use cenote_dsl::DatasetKind;
-use cenote_dsl::write::DslWriteError;
 use cenote_dsl::write::props::{Target, set};
+use cenote_dsl::write::{DslWriteError, Tx, limits};
 use cenote_format::nvlist::NvValue;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Times that it is tried again, when there is a snapshot from the same transaction group already.
 const TRIES: usize = 16;
@@ -48,6 +48,9 @@ impl Changes {
             request.input.set("props", NvValue::NvList(Setting::list(&settings)));
             let done = self.request((SpaceCheck::Normal, added), request, move |context| {
                 let tx = &mut context.tx;
+                if let Some(level) = over_limit(tx, &names)? {
+                    return Ok(Ok(Err((false, level, ChangeError::NoSpace))));
+                }
                 let mut taken = Vec::new();
                 for name in &names {
                     match take(tx, name) {
@@ -136,7 +139,36 @@ impl Changes {
     }
 }
 
-fn take(tx: &mut cenote_dsl::write::Tx<'_>, name: &str) -> std::result::Result<u64, DslWriteError> {
+/// The file system at which all these snapshots together would exceed `snapshot_limit`, its own or that of one
+/// above it (`dsl_dataset_snapshot_check`).
+fn over_limit(
+    tx: &mut Tx<'_>,
+    names: &[String],
+) -> std::result::Result<Option<String>, DslWriteError> {
+    let (mut levels, mut added): (Vec<&str>, HashMap<&str, u64>) = (Vec::new(), HashMap::new());
+    for name in names {
+        let mut at = name.split('@').next();
+        while let Some(level) = at {
+            let count = added.entry(level).or_insert_with(|| {
+                levels.push(level);
+                0
+            });
+            *count += 1;
+            at = level.rsplit_once('/').map(|(above, _)| above);
+        }
+    }
+    for level in levels {
+        let Some(dir) = dirs::find_dir(tx, level)? else { continue };
+        let count = added.get(level).copied().unwrap_or(0);
+        match limits::check(tx, dir, limits::SNAPSHOTS, count, None) {
+            Err(DslWriteError::Quota) => return Ok(Some(level.to_string())),
+            checked => checked?,
+        }
+    }
+    Ok(None)
+}
+
+fn take(tx: &mut Tx<'_>, name: &str) -> std::result::Result<u64, DslWriteError> {
     let (head, short) = name.split_once('@').ok_or(DslWriteError::NotFound)?;
     let (_, head) = find_head(tx, head)?;
     snaps::snapshot(tx, head, short)

@@ -5,7 +5,7 @@
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::outside::Chance;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
-use cenote_engine::change::{Changes, Contents, Format};
+use cenote_engine::change::{Changes, Command, Contents, Format};
 use cenote_engine::create::{CreateSpec, FIRST_TXG, OpenDevices, Opened, SystemDevices, parse};
 use cenote_engine::{CreateRequest, Engine, EngineOptions};
 use cenote_inspect::traverse::{self, Options, Subject, Verify};
@@ -153,6 +153,12 @@ impl Contents for FileSystems {
 /// Changes of the pool's datasets, of which no command is recorded.
 pub fn changes(engine: &Arc<Engine>) -> Changes {
     Changes::new(engine.clone(), Arc::new(FileSystems), None)
+}
+
+/// Changes that the user with the number `who` makes.
+pub fn changes_of(engine: &Arc<Engine>, who: u64) -> Changes {
+    let command = Command { line: "zfs".into(), who };
+    Changes::new(engine.clone(), Arc::new(FileSystems), Some(command))
 }
 
 /// Every block is readable, and the space maps have exactly what there is.
