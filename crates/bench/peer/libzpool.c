@@ -3,6 +3,7 @@
  *
  *   libzpool-peer read FILE SIZE_MIB CACHE_MIB
  *   libzpool-peer write FILE SIZE_MIB OVERWRITES
+ *   libzpool-peer cached ...: see cached.c
  *   libzpool-peer spacemap ...: see spacemap.c
  *   libzpool-peer clone ...: see clone.c
  *   libzpool-peer alloc ...: see alloc.c
@@ -48,6 +49,7 @@ static struct object objects[] = {
 };
 
 char *path;
+int sector_shift = 12;
 static uint64_t object_bytes;
 static uint64_t rng_state = 1;
 
@@ -133,7 +135,7 @@ make_pool_without(int feature)
 
 	fnvlist_add_string(file, ZPOOL_CONFIG_TYPE, VDEV_TYPE_FILE);
 	fnvlist_add_string(file, ZPOOL_CONFIG_PATH, path);
-	fnvlist_add_uint64(file, ZPOOL_CONFIG_ASHIFT, 12);
+	fnvlist_add_uint64(file, ZPOOL_CONFIG_ASHIFT, sector_shift);
 	fnvlist_add_string(root, ZPOOL_CONFIG_TYPE, VDEV_TYPE_ROOT);
 	fnvlist_add_nvlist_array(root, ZPOOL_CONFIG_CHILDREN, &file, 1);
 	for (int i = 0; i < SPA_FEATURES; i++) {
@@ -196,7 +198,7 @@ make_objects(void)
 }
 
 /* Exports and imports the pool: nothing is cached after it, here or by the host. */
-static void
+void
 cycle(void)
 {
 	nvlist_t *config = NULL;
@@ -385,7 +387,8 @@ main(int argc, char **argv)
 		return (alloc_mode(argc - 2, argv + 2));
 	if (argc > 1 && strcmp(argv[1], "alloc-blocks") == 0)
 		return (blocks_mode(argc - 2, argv + 2));
-	if (argc != 5) {
+	int cached = argc == 6 && strcmp(argv[1], "cached") == 0;
+	if (argc != 5 && !cached) {
 		fprintf(stderr, "usage: %s read FILE SIZE_MIB CACHE_MIB\n"
 		    "       %s write FILE SIZE_MIB OVERWRITES\n", argv[0], argv[0]);
 		return (2);
@@ -405,11 +408,16 @@ main(int argc, char **argv)
 	}
 	close(fd);
 	kernel_init(SPA_MODE_READ | SPA_MODE_WRITE);
+	if (cached) {
+		cached_rows(object_bytes, strtoull(argv[5], NULL, 10));
+		goto out;
+	}
 	make_pool(1);
 	make_objects();
 	cold_and_warm("sequential 128K cold", "sequential 128K warm", 0, 0);
 	cold_and_warm("sequential 128K lz4 cold", "sequential 128K lz4 warm", 1, 0);
 	cold_and_warm("random 8K cold", "random 8K warm", 2, 1);
+out:
 	VERIFY0(spa_export(POOL, NULL, B_FALSE, B_FALSE));
 	kernel_fini();
 	return (0);

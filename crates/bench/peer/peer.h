@@ -13,6 +13,8 @@
 
 /* The device file. */
 extern char *path;
+/* Sectors of the pools that are made, as a power of two. */
+extern int sector_shift;
 
 /* The clocks that a row is measured by. */
 struct clocks {
@@ -27,12 +29,15 @@ double cpu(void);
 /* Fills `len` bytes of a new buffer of `of` bytes with what does not compress. */
 char *noise(size_t len, size_t of);
 void make_file(uint64_t size);
+/* Exports and imports the pool: nothing is cached after it, here or by the host. */
+void cycle(void);
 void make_pool(int with_log_space_maps);
 /* With all features but one; SPA_FEATURES: with all. */
 void make_pool_without(int feature);
 void write_bytes(objset_t *os, uint64_t object, uint64_t at, uint64_t len,
     const char *data);
 
+void cached_rows(uint64_t bytes, uint64_t reads);
 int spacemap_rows(int argc, char **argv);
 int clone_rows(int argc, char **argv);
 int alloc_mode(int argc, char **argv);

@@ -18,12 +18,15 @@
 //! import; the median counts. "Cold" means that neither the engine nor the host's page cache has
 //! the data (where the directory is in memory, tmpfs, the page cache *is* the device). The raw row
 //! of the same kind reads the device file with the same request size and order.
+//!
+//! `read` ends with reads of small compressed records that are cached: see [`cached`].
 
 /// Large buffers come and go with every transaction group: an allocator that keeps pages for a while.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 mod alloc;
+mod cached;
 mod clone;
 mod measure;
 mod mounted;
@@ -179,6 +182,12 @@ pub struct ReadArgs {
     /// MiB of each engine's cache.
     #[arg(long, default_value_t = 2048)]
     cache: u64,
+    /// Reads of each thread in the rows of cached records.
+    #[arg(long, default_value_t = 300_000)]
+    cached_reads: u64,
+    /// Only the rows of cached records.
+    #[arg(long)]
+    only_cached: bool,
     /// Runs of each row; the median counts.
     #[arg(long, default_value_t = 3)]
     runs: usize,

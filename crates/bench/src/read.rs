@@ -12,6 +12,7 @@ use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_zpl::FileSystem;
 
 use crate::ReadArgs;
+use crate::cached;
 use crate::measure::{Run, forget, measure, medians};
 use crate::report;
 
@@ -51,6 +52,13 @@ const KINDS: [Kind; 3] = [
 /// Runs everything and prints the table.
 pub fn run(args: &ReadArgs) -> anyhow::Result<()> {
     fs::create_dir_all(&args.dir)?;
+    if !args.only_cached {
+        large_and_cold(args)?;
+    }
+    cached::run(args)
+}
+
+fn large_and_cold(args: &ReadArgs) -> anyhow::Result<()> {
     let image = args.dir.join("bench.img");
     eprintln!("libzpool makes a pool of 3 x {} MiB and reads it ...", args.size);
     let peer = peer(args, &image)?;
@@ -70,14 +78,20 @@ pub fn run(args: &ReadArgs) -> anyhow::Result<()> {
 
 /// Runs the peer, which makes the pool, and returns its rows.
 fn peer(args: &ReadArgs, image: &Path) -> anyhow::Result<Vec<Run>> {
-    let out = Command::new(&args.peer)
-        .arg("read")
-        .arg(image)
-        .args([args.size.to_string(), args.cache.to_string()])
-        .output()
-        .with_context(|| format!("running {}", args.peer.display()))?;
+    rows_of(
+        Command::new(&args.peer)
+            .arg("read")
+            .arg(image)
+            .args([args.size.to_string(), args.cache.to_string()]),
+    )
+}
+
+/// Runs the peer, which prints a line for each row.
+pub fn rows_of(peer: &mut Command) -> anyhow::Result<Vec<Run>> {
+    let program = peer.get_program().to_string_lossy().into_owned();
+    let out = peer.output().with_context(|| format!("running {program}"))?;
     if !out.status.success() {
-        bail!("{} failed: {}", args.peer.display(), String::from_utf8_lossy(&out.stderr));
+        bail!("{program} failed: {}", String::from_utf8_lossy(&out.stderr));
     }
     let lines = String::from_utf8(out.stdout)?;
     let rows = lines.lines().filter(|l| l.starts_with('{'));
@@ -134,14 +148,19 @@ pub fn import(dir: &Path, name: &str, cache: u64) -> anyhow::Result<Arc<Pool>> {
 fn our_rows(kind: &Kind, image: &Path, args: &ReadArgs) -> anyhow::Result<[Run; 2]> {
     forget(image)?;
     let pool = import(&args.dir, "bench", args.cache << 20)?;
-    let dataset = pool.dsl().find("bench/data")?.context("no dataset bench/data")?;
-    let objset = pool.dsl().open_objset(&dataset)?;
-    let names = Zap::open(&objset.object(1)?)?;
-    let number = names.u64(kind.object.as_bytes())?.context("object is not in the directory")?;
-    let object = objset.object(number)?;
+    let object = open(&pool, kind.object)?;
     forget(image)?;
     let row = |name| read_object(name, kind, &object, args.size << 20);
     Ok([row(kind.cold)?, row(kind.warm)?])
+}
+
+/// An object that the peer made.
+pub fn open(pool: &Pool, name: &str) -> anyhow::Result<Object> {
+    let dataset = pool.dsl().find("bench/data")?.context("no dataset bench/data")?;
+    let objset = pool.dsl().open_objset(&dataset)?;
+    let names = Zap::open(&objset.object(1)?)?;
+    let number = names.u64(name.as_bytes())?.context("object is not in the directory")?;
+    Ok(objset.object(number)?)
 }
 
 fn read_object(row: &str, kind: &Kind, object: &Object, bytes: u64) -> anyhow::Result<Run> {
