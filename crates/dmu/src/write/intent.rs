@@ -31,6 +31,9 @@ pub enum Itx {
     },
     /// No record, but the object has a number from now on that may have been another's.
     Created(u64),
+    /// No record, but what waits of this object is written with the next commit, as names are: the object belongs
+    /// to another one, which is what is committed.
+    WithNames(u64),
     /// A part of the change that no record says: the change is unlogged.
     Unlogged,
 }
@@ -105,6 +108,11 @@ impl OpenObjectSet {
     /// The change that is being made makes `object`, which does not have to survive a crash.
     pub fn log_created(&mut self, object: u64) {
         self.itxs().push(Itx::Created(object));
+    }
+
+    /// What was logged of `object` is written with the next commit, whatever that is of.
+    pub fn log_with_names(&mut self, object: u64) {
+        self.itxs().push(Itx::WithNames(object));
     }
 
     /// Nothing of the change that is being made has to survive a crash.

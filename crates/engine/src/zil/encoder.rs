@@ -94,7 +94,7 @@ impl Encoder<'_> {
                     }
                 }
             }
-            Itx::Created(_) | Itx::Unlogged => {}
+            Itx::Created(_) | Itx::WithNames(_) | Itx::Unlogged => {}
         }
         Ok(out.iter().skip(before).map(|record| record.bytes.len() as u64).sum())
     }

@@ -4,6 +4,8 @@
 //! wait until that object is committed, or gets another name: they are *pulled* behind what the next commit
 //! writes already. So a commit of one file writes its own changes and the names, and not what others
 //! wrote to other files. A record about an object that is gone by then is passed over when it is replayed.
+//! What waits of an object is dropped when its number becomes another's. An extended attribute that is a file of
+//! its own is written with the names, because a commit names the file that has it.
 //!
 //! Itxs are kept until their transaction group is on disk or they are taken to be written. More than
 //! [`MAX_BYTES`] are not kept: the changes count as unlogged then.
@@ -68,7 +70,7 @@ impl Batch {
         let data = |queued: &Queued| match &queued.itx {
             Itx::Record { bytes, .. } => bytes.len() as u64,
             Itx::Write { length, .. } => *length,
-            Itx::Created(_) | Itx::Unlogged => 0,
+            Itx::Created(_) | Itx::WithNames(_) | Itx::Unlogged => 0,
         };
         self.itxs.iter().map(data).fold(0, u64::saturating_add)
     }
@@ -77,7 +79,7 @@ impl Batch {
 fn size(itx: &Itx) -> u64 {
     match itx {
         Itx::Record { bytes, .. } => ITX.saturating_add(bytes.len() as u64),
-        Itx::Write { .. } | Itx::Created(_) | Itx::Unlogged => ITX,
+        Itx::Write { .. } | Itx::Created(_) | Itx::WithNames(_) | Itx::Unlogged => ITX,
     }
 }
 
@@ -101,17 +103,19 @@ impl Itxs {
                 Itx::Record { about: About::Renamed(object), .. } => (None, Some(*object)),
                 Itx::Record { about: About::New(object), .. } | Itx::Created(object) => {
                     self.created.insert(*object, (txg, change));
+                    self.drop_before(*object, change);
                     (None, None)
                 }
                 Itx::Write { object, .. } => (Some(*object), None),
+                Itx::WithNames(object) => (None, Some(*object)),
                 Itx::Record { about: About::Names, .. } | Itx::Unlogged => (None, None),
             };
-            if matches!(itx, Itx::Created(_)) {
+            // What a name leads to is stable before the name is.
+            pulls.into_iter().for_each(|object| self.pull(object));
+            if matches!(itx, Itx::Created(_) | Itx::WithNames(_)) {
                 continue;
             }
             self.bytes = self.bytes.saturating_add(size(&itx));
-            // What a name leads to is stable before the name is.
-            pulls.into_iter().for_each(|object| self.pull(object));
             let queued = Queued { txg, change, itx };
             match object {
                 Some(object) => self.objects.entry(object).or_default().push(queued),
@@ -122,6 +126,18 @@ impl Itxs {
             (self.next_commit, self.objects) = Default::default();
             self.bytes = 0;
             self.miss(txg);
+        }
+    }
+
+    /// Drops what waits of the file that had this number before change number `change`: it is gone, and a commit
+    /// of the new one would apply that to it (`zil_remove_async`).
+    fn drop_before(&mut self, object: u64, change: u64) {
+        let Some(its) = self.objects.get_mut(&object) else { return };
+        let gone = its.extract_if(.., |queued| queued.change < change);
+        let bytes = gone.map(|queued| size(&queued.itx)).fold(0, u64::saturating_add);
+        self.bytes = self.bytes.saturating_sub(bytes);
+        if its.is_empty() {
+            self.objects.remove(&object);
         }
     }
 

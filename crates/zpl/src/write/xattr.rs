@@ -214,10 +214,15 @@ fn put_file(cx: &mut Cx<'_>, node: &mut NodeMut, name: &[u8], value: &[u8]) -> R
     };
     let mut file = NodeMut::load(cx, ino)?;
     data::resize(cx, &mut file, 0)?;
-    cx.os.log(Body::Truncate { object: ino, offset: 0, length: 0 })?;
     data::put(cx, ino, 0, 0, value)?;
-    if !value.is_empty() {
-        cx.os.log_write(ino, 0, value.len() as u64);
+    if is_nameless(cx, node)? {
+        cx.os.log_nothing();
+    } else {
+        cx.os.log(Body::Truncate { object: ino, offset: 0, length: 0 })?;
+        if !value.is_empty() {
+            cx.os.log_write(ino, 0, value.len() as u64);
+        }
+        cx.os.log_with_names(ino);
     }
     file.set(cx, ZplAttr::Size, &[value.len() as u64])?;
     file.modified(cx)?;

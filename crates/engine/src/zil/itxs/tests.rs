@@ -75,6 +75,23 @@ fn a_number_is_reused_from_its_creation_on() {
 }
 
 #[test]
+fn what_waits_of_a_file_is_not_written_as_that_of_another_with_its_number() {
+    let mut itxs = Itxs::default();
+    itxs.note(4, record(About::Object(7), 8), false);
+    itxs.note(4, write_to(7, 1), false);
+    itxs.note(4, record(About::Object(8), 8), false);
+    itxs.note(4, record(About::Names, 8), false);
+    let made = [record(About::New(7), 8), write_to(7, 1)].into_iter().flatten().flatten();
+    itxs.note(4, Some(made.collect()), false);
+    itxs.note(4, record(About::Object(7), 8), false);
+    itxs.want(Scope::Objects(&[7]));
+    assert_eq!(changes(&itxs.take(3)), [3, 4, 4, 5]);
+    itxs.note(4, Some(vec![Itx::Created(8)]), false);
+    assert!(itxs.take_all(3).itxs.is_empty());
+    assert_eq!(itxs.bytes, 0);
+}
+
+#[test]
 fn a_commit_writes_names_and_its_own_object() {
     let mut itxs = Itxs::default();
     itxs.note(4, create(7, 8), false);
@@ -88,6 +105,17 @@ fn a_commit_writes_names_and_its_own_object() {
     assert_eq!(itxs.want(Scope::Objects(&[7])), 3);
     assert_eq!(itxs.want(Scope::Objects(&[8, 9])), 5);
     assert_eq!(changes(&itxs.take(3)), [2, 4]);
+}
+
+#[test]
+fn what_belongs_to_another_object_is_written_with_the_names() {
+    let mut itxs = Itxs::default();
+    itxs.note(4, write_to(7, 1), false);
+    let mut put = record(About::Object(8), 8).unwrap();
+    put.extend([Itx::Write { object: 8, offset: 0, length: 1 }, Itx::WithNames(8)]);
+    itxs.note(4, Some(put), false);
+    itxs.want(Scope::Objects(&[6]));
+    assert_eq!(changes(&itxs.take(3)), [1, 1]);
 }
 
 #[test]
