@@ -8,7 +8,7 @@
 //! Blocks of a log are written in a group that is still open, so those of the group that a crash took
 //! are in no space map. The first group after the import claims them ([`cenote_dsl::zil::claim`]), before
 //! it allocates anything else. Whatever is in a claimed log is allocated, records' data included, until
-//! it is replayed ([`Engine::replay_logs`]): its dataset is opened for that alone, and once all is on disk
+//! it is replayed, and what it clones has a reference more ([`Engine::replay_logs`]): its dataset is opened for that alone, and once all is on disk
 //! the log is destroyed. Until then no snapshot is taken of the dataset, and nobody else writes to it.
 //!
 //! All logs are read before the first group, several at once, which also tells how much there is to be
@@ -28,7 +28,7 @@ use cenote_dmu::ObjectSet;
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::tunables::REPLAY_THREADS;
-use cenote_dsl::write::{DslWriteError, Result};
+use cenote_dsl::write::{DslWriteError, Result, references};
 use cenote_dsl::zil::{self, Claim, Item, Kept, NO_LOG, parallel};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
@@ -43,16 +43,20 @@ use std::sync::Arc;
 
 pub mod progress;
 
-/// The blocks of a log that are in space maps. Of one that is not claimed, `last` is the last group
+/// The blocks of a log that are in space maps, and those that it has references to. Of one that is not claimed, `last` is the last group
 /// that was on disk when it was left.
 fn allocated(store: &Arc<Store>, header: &ZilHeader, last: u64, kept: &Kept) -> Vec<BlockPointer> {
     let claimed = header.claim_txg != 0;
-    let (mut blocks, mut seen) = (Vec::new(), HashSet::new());
+    let (mut blocks, mut cloned, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
     zil::walk_kept(store, header, kept, &mut |item| {
         let found = match item {
             Item::Block(bp) => Some(*bp).filter(|bp| claimed || bp.logical_birth() <= last),
             // What was on disk before is the dataset's.
             Item::Record(record) => {
+                if claimed {
+                    // The claim added a reference to each.
+                    cloned.extend(record.cloned_blocks());
+                }
                 record.write_block().filter(|bp| claimed && bp.logical_birth() >= header.claim_txg)
             }
         };
@@ -61,6 +65,7 @@ fn allocated(store: &Arc<Store>, header: &ZilHeader, last: u64, kept: &Kept) -> 
         blocks.extend(found.filter(first));
         true
     });
+    blocks.extend(cloned);
     blocks
 }
 
@@ -69,7 +74,7 @@ impl SyncContext<'_> {
     /// the youngest birth of a block that was claimed.
     ///
     /// # Errors
-    /// `Unsupported`: a gang block in a log; `Damaged`: a block of a log where something else is.
+    /// `Unsupported`: a gang block in a log, or cloned blocks that the pool does not count; `Damaged`: a block of a log where something else is.
     pub(super) fn claim_intent_logs(&mut self, claims: Vec<(u64, Claim)>) -> Result<u64> {
         let mut newest = 0;
         for bp in claims.iter().flat_map(|(_, claim)| &claim.blocks) {
@@ -82,6 +87,8 @@ impl SyncContext<'_> {
             }
             newest = newest.max(bp.logical_birth());
         }
+        let cloned: Vec<_> = claims.iter().flat_map(|(_, c)| c.cloned.iter().copied()).collect();
+        references::add(&mut self.tx, &cloned)?;
         for (ds_obj, claim) in claims {
             self.set_intent_log(ds_obj, claim.header)?;
         }

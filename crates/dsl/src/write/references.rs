@@ -1,8 +1,9 @@
-//! Freeing blocks that were cloned (`zio_brt_free`, `brt_entry_decref`).
+//! References to cloned blocks: adding them (`brt_pending_apply`, `brt_sync_table`), and freeing what was
+//! cloned (`zio_brt_free`, `brt_entry_decref`).
 //!
 //! A block that several files or datasets have by cloning is in the block reference table of its vdev, with
-//! the number of references beyond the first. Freeing it takes one of them; it is free when it is freed once
-//! more after the last. Tables are made by OpenZFS only: nothing is cloned here.
+//! the number of references beyond the first. A clone adds one. Freeing the block takes one of them; it is
+//! free when it is freed once more after the last.
 //!
 //! ```text
 //! object directory: com.fudosecurity:brt:vdev:ID
@@ -11,26 +12,40 @@
 //! entries ── ZAP: offset of the block's first copy -> references beyond the first
 //! ```
 //!
-//! Most blocks are told apart by their range, which has no entry. A table without entries goes, and with it a
-//! use of the feature. The sums are `bcloneused` and `bclonesaved`.
+//! Most blocks are told apart by their range, which has no entry. The first clone on a vdev makes its table,
+//! with a use of the feature. A table without entries goes, and its use with it. The sums are `bcloneused` and
+//! `bclonesaved`.
+//!
+//! Invariant: in each transaction group the references of all clones are added before any reference is taken
+//! that the same group frees. So a block that is cloned and freed in one group stays.
 //!
 //! If a table cannot be read, nobody knows which blocks are free: those in ranges that may have entries are
 //! leaked, as many as are freed in the group.
 
-use super::mos::{WORDS_METADATA, corrupt};
-use super::{Result, Sizes, Tx, features, pool};
-use cenote_dmu::write::ZapMut;
+use super::mos::{SMALL_BLOCK, WORDS_METADATA, ZAP_METADATA, corrupt};
+use super::{DslWriteError, Result, Sizes, Tx, features, pool};
+use cenote_dmu::write::zap::ZapFormat;
+use cenote_dmu::write::{NewObject, ZapMut};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::{Key, Value};
+use cenote_format::zap::{FLAG_HASH64, FLAG_UINT64_KEY};
 use cenote_format::{ByteOrder, Bytes};
 use std::collections::BTreeMap;
 
 const CLONING: &str = "com.fudosecurity:block_cloning";
 /// The entries' counts are whole numbers, not their bytes.
 const ENDIAN: &str = "com.truenas:block_cloning_endian";
+/// Words of `brt_vdev_phys_t`.
+const WORDS: usize = 7;
 /// Bytes of a count of entries in a range.
 const COUNT: u64 = 2;
+/// Bytes of a range in new tables (`BRT_RANGESIZE`).
+const RANGE: u64 = 16 << 20;
+/// Bytes of a block of counts (`BRT_BLOCKSIZE`).
+const COUNTS_BLOCK: u64 = 32 << 10;
+/// log2 of the bytes of a block of entries, and of pointers to such blocks (`brt_zap_default_bs`).
+const ENTRIES_SHIFT: u8 = 13;
 /// Most bytes of all such counts of a vdev.
 const MAX_COUNTS: u64 = 1 << 30;
 
@@ -55,7 +70,8 @@ impl Table {
         let name = format!("com.fudosecurity:brt:vdev:{vdev}");
         let Some(object) = pool::entry(tx, &name)? else { return Ok(None) };
         let bonus = tx.mos.dnode(object)?.bonus.clone();
-        let words = Bytes::new(&bonus, ByteOrder::Little, "block reference table").u64s::<7>(0)?;
+        let words =
+            Bytes::new(&bonus, ByteOrder::Little, "block reference table").u64s::<WORDS>(0)?;
         let [entries, ranges, order, count, range_size, used, saved] = words;
         let bytes = ranges.saturating_mul(COUNT);
         if order != 0 || range_size == 0 || bytes > MAX_COUNTS || entries == 0 {
@@ -78,6 +94,112 @@ impl Table {
         }))
     }
 
+    /// Makes the table of a vdev (`brt_vdev_create`).
+    fn create(tx: &mut Tx<'_>, vdev: u64) -> Result<Table> {
+        let new = NewObject {
+            indirect_shift: ENTRIES_SHIFT,
+            ..NewObject::new(ZAP_METADATA, SMALL_BLOCK)
+        };
+        let format = ZapFormat {
+            flags: FLAG_HASH64 | FLAG_UINT64_KEY,
+            block_shift: ENTRIES_SHIFT.into(),
+            ..tx.zap_format()?
+        };
+        let entries = ZapMut::create(tx.mos, &new, format)?;
+        let object = tx.mos.allocate(&NewObject {
+            bonus_kind: WORDS_METADATA,
+            bonus: vec![0; WORDS * 8],
+            ..NewObject::new(WORDS_METADATA, COUNTS_BLOCK)
+        })?;
+        let name = format!("com.fudosecurity:brt:vdev:{vdev}");
+        pool::set_entry(tx, &name, object)?;
+        let first = !features::is_active(tx, CLONING)?;
+        if features::is_enabled(tx, ENDIAN)? && (first || features::is_active(tx, ENDIAN)?) {
+            features::increment(tx, ENDIAN)?;
+        }
+        features::increment(tx, CLONING)?;
+        let (ranges, order, count, used, saved, counts) = Default::default();
+        let (range_size, changed) = (RANGE, true);
+        Ok(Table {
+            name,
+            object,
+            entries,
+            ranges,
+            order,
+            count,
+            range_size,
+            used,
+            saved,
+            counts,
+            changed,
+        })
+    }
+
+    /// References of a block beyond the first, and whether they are stored as bytes; `None` if it has no
+    /// entry.
+    fn references(&self, tx: &mut Tx<'_>, offset: u64) -> Result<Option<(u64, bool)>> {
+        if self.entries_near(offset) == 0 {
+            return Ok(None);
+        }
+        let found = ZapMut::open(tx.mos, self.entries).lookup(&Key::Words(&[offset]))?;
+        match found {
+            None => Ok(None),
+            Some((8, words)) if words.len() == 1 => {
+                Ok(Some((words.first().copied().unwrap_or(0), false)))
+            }
+            Some((1, bytes)) if bytes.len() == 8 => {
+                Ok(Some((bytes.iter().rev().fold(0, |n, b| n << 8 | (b & 0xff)), true)))
+            }
+            Some(_) => Err(corrupt(self.entries, "bad block reference")),
+        }
+    }
+
+    /// Says how many references a block has beyond the first.
+    fn set_references(&self, tx: &mut Tx<'_>, offset: u64, (n, bytes): (u64, bool)) -> Result<()> {
+        let (key, words, in_bytes) = ([offset], [n], n.to_le_bytes());
+        let value = if bytes { Value::U8(&in_bytes) } else { Value::U64(&words) };
+        Ok(ZapMut::open(tx.mos, self.entries).update(&Key::Words(&key), &value)?)
+    }
+
+    /// Changes the number of entries in the range of a block.
+    fn count_near(&mut self, tx: &mut Tx<'_>, offset: u64, near: u16) -> Result<()> {
+        let (at, range) = (self.at(offset), offset / self.range_size);
+        if range >= self.ranges {
+            // Part of the vdev had no counts yet (`brt_vdev_realloc`).
+            let bytes = range.saturating_add(1).saturating_mul(COUNT);
+            if bytes > MAX_COUNTS {
+                return Err(corrupt(self.object, "a block past all counts of references"));
+            }
+            self.ranges = range + 1;
+            self.counts.resize(bytes as usize, 0);
+        }
+        if let Some(count) = self.counts.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+            *count = near.to_le_bytes();
+        }
+        Ok(tx.mos.write(self.object, at as u64, &near.to_le_bytes())?)
+    }
+
+    /// Adds references to a block of `size` bytes (`brt_vdev_addref`).
+    fn add(&mut self, tx: &mut Tx<'_>, offset: u64, size: u64, more: u64) -> Result<()> {
+        let known = self.references(tx, offset)?;
+        let bytes = match known {
+            Some((_, bytes)) => bytes,
+            None => !features::is_active(tx, ENDIAN)?,
+        };
+        let before = known.map_or(0, |(n, _)| n);
+        self.changed = true;
+        self.set_references(tx, offset, (before.saturating_add(more), bytes))?;
+        self.saved = self.saved.saturating_add(size.saturating_mul(more));
+        if known.is_some() {
+            return Ok(());
+        }
+        self.used = self.used.saturating_add(size);
+        self.count += 1;
+        let near = self.entries_near(offset).checked_add(1);
+        let near = near.ok_or_else(|| corrupt(self.object, "too many references in a range"))?;
+        self.count_near(tx, offset, near)
+    }
+
     /// Where the count of a block's range is.
     fn at(&self, offset: u64) -> usize {
         // Sizes of ranges are from the disk: what is past all numbers is past all counts, too.
@@ -93,38 +215,18 @@ impl Table {
 
     /// Takes a reference of a block. False: there is none but the first (`brt_entry_decref`).
     fn release(&mut self, tx: &mut Tx<'_>, offset: u64, size: u64) -> Result<bool> {
-        if self.entries_near(offset) == 0 {
-            return Ok(false);
-        }
-        let key = [offset];
-        let found = ZapMut::open(tx.mos, self.entries).lookup(&Key::Words(&key))?;
-        let (count, bytes) = match found {
-            None => return Ok(false),
-            Some((8, words)) if words.len() == 1 => (words.first().copied().unwrap_or(0), false),
-            Some((1, bytes)) if bytes.len() == 8 => {
-                (bytes.iter().rev().fold(0, |n, b| n << 8 | (b & 0xff)), true)
-            }
-            Some(_) => return Err(corrupt(self.entries, "bad block reference")),
-        };
+        let Some((count, bytes)) = self.references(tx, offset)? else { return Ok(false) };
         self.changed = true;
         self.saved = self.saved.wrapping_sub(size);
-        let mut zap = ZapMut::open(tx.mos, self.entries);
         if count > 1 {
-            let left = count - 1;
-            match bytes {
-                true => zap.update(&Key::Words(&key), &Value::U8(&left.to_le_bytes()))?,
-                false => zap.update(&Key::Words(&key), &Value::U64(&[left]))?,
-            }
+            self.set_references(tx, offset, (count - 1, bytes))?;
             return Ok(true);
         }
-        zap.remove(&Key::Words(&key))?;
+        ZapMut::open(tx.mos, self.entries).remove(&Key::Words(&[offset]))?;
         self.used = self.used.wrapping_sub(size);
         self.count = self.count.saturating_sub(1);
-        let (at, near) = (self.at(offset), self.entries_near(offset).saturating_sub(1));
-        if let Some(stored) = self.counts.get_mut(at..at + COUNT as usize) {
-            stored.copy_from_slice(&near.to_le_bytes());
-        }
-        tx.mos.write(self.object, at as u64, &near.to_le_bytes())?;
+        let near = self.entries_near(offset).saturating_sub(1);
+        self.count_near(tx, offset, near)?;
         // One without references beyond the first is none.
         Ok(count == 1)
     }
@@ -149,6 +251,39 @@ impl Table {
         }
         Ok(())
     }
+}
+
+/// Adds a reference to each of these blocks, which were cloned.
+///
+/// # Errors
+/// `Unsupported`: the pool has not the feature. Others are fatal where what refers to the clones is written
+/// already.
+pub fn add(tx: &mut Tx<'_>, blocks: &[BlockPointer]) -> Result<()> {
+    if blocks.is_empty() {
+        return Ok(());
+    }
+    if !features::is_enabled(tx, CLONING)? {
+        let what = "cloned blocks in a pool without the feature 'block_cloning'";
+        return Err(DslWriteError::Unsupported(what.into()));
+    }
+    let mut sorted: BTreeMap<u64, BTreeMap<u64, (u64, u64)>> = BTreeMap::new();
+    for bp in blocks {
+        let Some(dva) = bp.dva(0) else { continue };
+        let size = (tx.space)(bp).used;
+        let of_vdev = sorted.entry(dva.vdev.into()).or_default();
+        of_vdev.entry(dva.offset).or_insert((size, 0)).1 += 1;
+    }
+    for (vdev, blocks) in sorted {
+        let mut table = match Table::open(tx, vdev)? {
+            Some(table) => table,
+            None => Table::create(tx, vdev)?,
+        };
+        for (offset, (size, more)) in blocks {
+            table.add(tx, offset, size, more)?;
+        }
+        table.close(tx)?;
+    }
+    Ok(())
 }
 
 /// Takes a reference of each of these blocks, which are freed. Those that nobody has any more are left.

@@ -5,6 +5,10 @@
 //! header notes how far the log goes ([`ZilHeader::claim_blk_seq`], [`ZilHeader::claim_lr_seq`]): what
 //! could not be read then is no part of it, even if it can be read later.
 //!
+//! A `TX_CLONE_RANGE` refers to blocks that other files have, and may not have any more when it is replayed. So
+//! the claim adds a reference to each of them, which goes when the log is destroyed (`zil_claim_clone_range`,
+//! `zil_free_clone_range`).
+//!
 //! Besides the blocks of the chain a log has the blocks that its `TX_WRITE` records point to
 //! (`zil_claim_write`). One that cannot be read ends the log: nobody was told that the write is
 //! stable, since the record is acknowledged only after its block was written. Many of these blocks are read
@@ -33,6 +37,8 @@ const AT_ONCE: usize = 1024;
 pub struct Claim {
     /// Blocks that have to be allocated, each once.
     pub blocks: Vec<BlockPointer>,
+    /// Blocks that have to get a reference more, for each time that they are here.
+    pub cloned: Vec<BlockPointer>,
     /// The header that says so.
     pub header: ZilHeader,
     /// Records that are claimed.
@@ -46,6 +52,8 @@ pub struct Claim {
 struct Mark {
     /// Blocks that are to be allocated.
     taken: usize,
+    /// References that are to be added.
+    cloned: usize,
     /// Blocks of the chain, and the number of the last one.
     blocks: u64,
     block_seq: u64,
@@ -70,6 +78,7 @@ struct Claiming<'a> {
     /// The first transaction group that is not on disk.
     first: u64,
     taken: Vec<BlockPointer>,
+    cloned: Vec<BlockPointer>,
     seen: HashSet<Dva>,
     mark: Mark,
     pending: Vec<Pointed>,
@@ -87,8 +96,8 @@ pub fn claim(
     first: u64,
     kept: &Kept,
 ) -> Result<Claim, BlockError> {
-    let (taken, seen, mark, pending) = Default::default();
-    let mut claiming = Claiming { store, objset, first, taken, seen, mark, pending };
+    let (taken, cloned, seen, mark, pending) = Default::default();
+    let mut claiming = Claiming { store, objset, first, taken, cloned, seen, mark, pending };
     let mut verified = Ok(true);
     let end = walk_kept(store, header, kept, &mut |item| match item {
         Item::Block(bp) => {
@@ -96,7 +105,9 @@ pub fn claim(
             true
         }
         Item::Record(record) => {
-            claiming.record(&record);
+            if !claiming.record(&record) {
+                return false;
+            }
             if claiming.pending.len() >= AT_ONCE {
                 verified = claiming.verify();
             }
@@ -134,8 +145,15 @@ impl Claiming<'_> {
         self.take(bp);
     }
 
-    fn record(&mut self, record: &RawRecord<'_>) {
+    /// Takes a record. False: the log ends before it, for it refers to what is not on disk.
+    fn record(&mut self, record: &RawRecord<'_>) -> bool {
         let before = self.mark;
+        let cloned = record.cloned_blocks();
+        if cloned.iter().any(|bp| bp.physical_birth() >= self.first) {
+            return false;
+        }
+        self.mark.cloned += cloned.len();
+        self.cloned.extend(cloned);
         if let Some(bp) = record.write_block()
             && self.take(&bp)
         {
@@ -147,6 +165,7 @@ impl Claiming<'_> {
         self.mark.records += 1;
         self.mark.bytes = self.mark.bytes.saturating_add(record.len);
         self.mark.record_seq = record.seq;
+        true
     }
 
     /// Reads the blocks that wait for it. False: the log ends before one of them.
@@ -165,6 +184,7 @@ impl Claiming<'_> {
                 Some(Err(_)) => {
                     self.mark = pointed.before;
                     self.taken.truncate(self.mark.taken);
+                    self.cloned.truncate(self.mark.cloned);
                     return Ok(false);
                 }
             }
@@ -182,6 +202,6 @@ impl Claiming<'_> {
             flags: header.flags | needed | CLAIM_LR_SEQ_VALID,
             ..*header
         };
-        Claim { blocks: self.taken, header, records, bytes }
+        Claim { blocks: self.taken, cloned: self.cloned, header, records, bytes }
     }
 }

@@ -79,8 +79,9 @@ fn claim(context: &SyncContext<'_>, bp: &BlockPointer) {
 }
 
 /// Claims all that is younger than `last` of a log; the header that says so.
-fn claim_log(context: &SyncContext<'_>, mut header: ZilHeader, last: u64) -> ZilHeader {
+fn claim_log(context: &mut SyncContext<'_>, mut header: ZilHeader, last: u64) -> ZilHeader {
     let (store, mut data) = (context.tx.mos.synced().store().clone(), 0);
+    let mut cloned = Vec::new();
     let (mut block, mut record) = (0, 0);
     zil::walk(&store, &header, &mut |item| {
         let bp = match item {
@@ -90,6 +91,7 @@ fn claim_log(context: &SyncContext<'_>, mut header: ZilHeader, last: u64) -> Zil
             }
             Item::Record(found) => {
                 record = found.seq;
+                cloned.extend(found.cloned_blocks());
                 found.write_block().inspect(|_| data += 1)
             }
         };
@@ -98,6 +100,7 @@ fn claim_log(context: &SyncContext<'_>, mut header: ZilHeader, last: u64) -> Zil
         }
         true
     });
+    references::add(&mut context.tx, &cloned).unwrap();
     header.claim_txg = last + 1;
     (header.claim_blk_seq, header.claim_lr_seq, header.flags) = (block, record, CLAIMED);
     header

@@ -10,7 +10,7 @@
 //! identify the log, the object set, and a sequence number that grows by one from block to block. So it
 //! does in the pointer to the next block, which is written before that block is.
 
-use super::{RECORD_HEADER, kind};
+use super::{Body, RECORD_HEADER, Record, kind};
 use crate::blkptr::{BLKPTR_SIZE, BlockPointer};
 use crate::checksum::Checksum;
 use crate::{Bytes, DecodeError, Result};
@@ -85,6 +85,18 @@ impl RawRecord<'_> {
             return None;
         }
         BlockPointer::decode(&self.data, RECORD_HEADER + 32).ok().filter(|bp| !bp.is_hole())
+    }
+
+    /// The blocks that a `TX_CLONE_RANGE` refers to; neither holes nor embedded ones, which are no blocks on
+    /// disk. Nothing of a record that is not as it must be.
+    pub fn cloned_blocks(&self) -> Vec<BlockPointer> {
+        match (self.kind == kind::TX_CLONE_RANGE).then(|| Record::decode(self)) {
+            Some(Ok(Record { body: Body::CloneRange { mut blocks, .. }, .. })) => {
+                blocks.retain(|bp| !bp.is_hole() && !bp.is_embedded());
+                blocks
+            }
+            _ => Vec::new(),
+        }
     }
 }
 
