@@ -35,6 +35,7 @@
 
 mod blocks;
 mod cache;
+mod clones;
 mod delete_chunk;
 pub mod live;
 pub mod object;

@@ -126,6 +126,23 @@ pub trait TxAssign: Send + Sync {
 
     /// Tells how long a write call took, waiting included.
     fn wrote(&self, _time: Duration) {}
+
+    /// Whether the pool counts references to blocks, so that they can be cloned (feature `block_cloning`).
+    fn counts_references(&self) -> bool {
+        false
+    }
+
+    /// Whether the object set was closed, as it is before it is destroyed: nobody clones what is in it.
+    fn is_closed(&self) -> bool {
+        false
+    }
+
+    /// Waits until all that was changed so far is on disk (`txg_wait_synced`).
+    ///
+    /// Errors: [`WriteError::Suspended`].
+    fn wait_synced(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// An object set in use.
@@ -283,6 +300,29 @@ impl LiveObjectSet {
         self.freeing.load(Ordering::Acquire) > 0
     }
 
+    /// The object `number` as it is now, for who looks at it from within a change of another object set, or
+    /// of this one ([`LiveObjectSet::transact_after`]).
+    ///
+    /// Errors: [`WriteError::Suspended`] if the object set was closed.
+    pub fn look_from_a_change(&self, number: u64) -> Result<Object> {
+        if self.gate.is_closed() {
+            return Err(WriteError::Suspended("the dataset was closed".into()));
+        }
+        Ok(self.look(number, None)?)
+    }
+
+    /// Whether blocks can be cloned into this object set.
+    pub fn counts_references(&self) -> bool {
+        self.gate.counts_references()
+    }
+
+    /// Waits until all that was changed so far is on disk.
+    ///
+    /// Errors: [`WriteError::Suspended`].
+    pub fn wait_synced(&self) -> Result<()> {
+        self.gate.wait_synced()
+    }
+
     /// The object; what is on disk is read without the lock.
     fn look(&self, number: u64, range: Option<(u64, u64)>) -> crate::Result<Object> {
         let base = {
@@ -352,14 +392,36 @@ impl LiveObjectSet {
         &self,
         cost: Cost,
         mut f: impl FnMut(&mut OpenObjectSet, u64) -> std::result::Result<T, E>,
+        then: impl FnMut(T) -> U,
+    ) -> std::result::Result<U, E> {
+        self.transact_after(cost, || Ok(()), |(), set, txg| f(set, txg), then)
+    }
+
+    /// As [`LiveObjectSet::transact_then`], after a look at something else: `look` is called in the open
+    /// txg, without the lock, and `f` with what it returned. `look` may take the lock of an object set for
+    /// moments; what it has to read from a device is read without holding up anybody.
+    pub fn transact_after<A, T, U, E: From<WriteError>>(
+        &self,
+        cost: Cost,
+        mut look: impl FnMut() -> std::result::Result<A, E>,
+        mut f: impl FnMut(&A, &mut OpenObjectSet, u64) -> std::result::Result<T, E>,
         mut then: impl FnMut(T) -> U,
     ) -> std::result::Result<U, E> {
         let mut holds = Holds::default();
         loop {
             let mut entered = self.gate.assign(self.id, &cost, &self.dirty)?;
+            let seen = holds.during(&mut look);
+            if holds.has_missed() {
+                // What was looked at is on disk as long as the txg is open.
+                let reading = self.readers.begin();
+                drop(entered);
+                self.fetch(&mut holds, &|| reading.is_safe());
+                continue;
+            }
+            let seen = seen?;
             let mut set = self.set.lock();
             let before = set.dirty_bytes();
-            let done = self.run(&mut set, &mut holds, |set| f(set, entered.txg()))?;
+            let done = self.run(&mut set, &mut holds, |set| f(&seen, set, entered.txg()))?;
             let done = done.map(|done| done.map(&mut then));
             let (after, freed) = (set.dirty_bytes(), set.take_freed());
             let intent = set.take_intent();
@@ -376,16 +438,21 @@ impl LiveObjectSet {
                 (Some(done), _) => return done,
                 (None, reading) => {
                     drop(entered);
-                    let (read, notes) = Store::attempt(|| holds.fetch(&self.store));
                     let is_safe = || reading.as_ref().is_some_and(|reading| reading.is_safe());
-                    let safe = is_safe();
-                    if safe {
-                        notes.confirm(&self.store, &is_safe);
-                    }
-                    holds.keep(read, safe);
+                    self.fetch(&mut holds, &is_safe);
                 }
             }
         }
+    }
+
+    /// Reads what was missed; nobody waits for it but who missed it.
+    fn fetch(&self, holds: &mut Holds, is_safe: &dyn Fn() -> bool) {
+        let (read, notes) = Store::attempt(|| holds.fetch(&self.store));
+        let safe = is_safe();
+        if safe {
+            notes.confirm(&self.store, is_safe);
+        }
+        holds.keep(read, safe);
     }
 
     /// Runs a change as a whole or not at all; `None` if it misses a block.

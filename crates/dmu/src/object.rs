@@ -5,7 +5,7 @@
 //! pointers.
 
 use crate::overlay::{Overlay, Pending, pending_pointer};
-use crate::tree::Tree;
+use crate::tree::{Node, Tree};
 use crate::{ObjectSet, Result};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DnodePhys;
@@ -74,6 +74,12 @@ impl Object {
         Some(tree).filter(|_| same_size || self.overlay.is_none())
     }
 
+    /// The dnode as it is going to be: what clones of blocks on disk are read by.
+    pub(crate) fn pending_tree(&self) -> Tree<'_> {
+        let (store, objset) = (self.objset.store(), self.objset.id());
+        Tree { store, objset, object: self.dnode.number, dnode: &self.dnode.phys }
+    }
+
     pub(crate) fn arc_dnode(&self) -> &Arc<Dnode> {
         &self.dnode
     }
@@ -117,13 +123,14 @@ impl Object {
 
     /// The block pointer of block `blkid` of level `level`; a hole where an ancestor is a hole, past
     /// the last block, and above the top level. For a data block that is pending, some pointer that
-    /// is no hole and cannot be read; for indirect blocks the pointer on disk.
+    /// is no hole and cannot be read, unless it is a clone; for indirect blocks the pointer on disk.
     pub fn block_pointer(&self, level: u8, blkid: u64) -> Result<BlockPointer> {
         if let Some(overlay) = self.overlay().filter(|_| level == 0) {
             match overlay.block(blkid) {
                 Some(Pending::Data(data)) => {
                     return Ok(pending_pointer(self.dnode.phys.kind, data.len()));
                 }
+                Some(Pending::Clone(bp)) => return Ok(*bp),
                 Some(Pending::Hole) => return Ok(BlockPointer::HOLE),
                 None => {}
             }
@@ -137,6 +144,9 @@ impl Object {
         match self.overlay().and_then(|overlay| overlay.block(blkid)) {
             Some(Pending::Data(data)) => {
                 Ok(Some(Block { data: data.clone(), order: ByteOrder::Little }))
+            }
+            Some(Pending::Clone(bp)) => {
+                self.pending_tree().read_node(&Node { level: 0, blkid, bp: *bp }).map(Some)
             }
             Some(Pending::Hole) => Ok(None),
             None => self.visible_tree().map_or(Ok(None), |tree| tree.block(blkid)),

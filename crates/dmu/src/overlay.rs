@@ -1,16 +1,20 @@
 //! Changes of an object that are not on disk yet, above what is (`dbuf_dirty_record_t`).
 //!
 //! There are up to two layers: what the open transaction group changed, and below it what a quiesced
-//! one changed that is just being written. A layer has *dirty* blocks and *freed* ranges; a dirty
-//! block takes precedence over a freed range of its layer, and a layer over what is below it.
+//! one changed that is just being written. A layer has *dirty* blocks, *cloned* ones and *freed* ranges; a
+//! dirty or cloned block takes precedence over a freed range of its layer, and a layer over what is below
+//! it. A cloned block has no bytes in memory: it is going to have the pointer of a block that is on disk.
 //!
 //! An overlay is a snapshot: whoever changes an object copies what others still hold. Blocks and
 //! tables are shared until then.
 //!
 //! Invariant: a block that can be seen has the size that the pending dnode says. If the one on disk
 //! says another, nothing that is on disk can be seen.
+//!
+//! Invariant: a block of a layer is dirty or cloned, never both.
 
 use crate::blocks::Blocks;
+use crate::clones::Clones;
 use crate::object::Dnode;
 use crate::ranges::Ranges;
 use cenote_format::ByteOrder;
@@ -22,10 +26,14 @@ use cenote_store::Block;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+/// Bytes that a cloned block counts for: its entry in a table of references makes about so much dirty.
+const CLONE_BYTES: u64 = 4096;
+
 /// What one transaction group changed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Layer {
     dirty: Blocks,
+    cloned: Clones,
     freed: Ranges,
     /// Dirty blocks that get a new place even if they are what they were.
     forced: Ranges,
@@ -51,14 +59,27 @@ impl Layer {
         let each = each.checked_next_multiple_of(least).unwrap_or(each);
         let blocks = count.saturating_mul(each);
         let pointers = self.indirect.saturating_add(count.saturating_mul(BLKPTR_SIZE as u64));
+        let clones = (self.cloned.len() as u64).saturating_mul(CLONE_BYTES);
+        let pointers = pointers.saturating_add(clones);
         let spill: u64 =
             self.spill.iter().flatten().map(|data| (data.len() as u64).max(least)).sum();
         blocks.saturating_add(pointers).saturating_add(spill)
     }
 
-    /// Whether one of the blocks from `first` to before `end` is dirty.
+    /// Whether one of the blocks from `first` to before `end` is dirty or cloned.
     pub(crate) fn has_dirty(&self, first: u64, end: u64) -> bool {
-        self.dirty.range(first..end).next().is_some()
+        self.dirty.range(first..end).next().is_some() || self.cloned.any_in(first..end)
+    }
+
+    /// The pointer that a cloned block is going to have.
+    pub(crate) fn cloned(&self, blkid: u64) -> Option<&BlockPointer> {
+        self.cloned.get(blkid)
+    }
+
+    /// Has a block become one with another that is on disk.
+    pub(crate) fn put_clone(&mut self, blkid: u64, bp: BlockPointer) {
+        self.remove(blkid);
+        self.cloned.insert(blkid, bp);
     }
 
     /// Notes an indirect block that has to be written for the sake of blocks, with so many bytes.
@@ -78,6 +99,7 @@ impl Layer {
 
     /// Replaces a block.
     pub(crate) fn put(&mut self, blkid: u64, data: Abd) {
+        self.cloned.remove(blkid);
         self.bytes = self.bytes.saturating_add(data.len() as u64);
         let old = self.dirty.insert(blkid, data);
         self.bytes = self.bytes.saturating_sub(old.map_or(0, |data| data.len() as u64));
@@ -101,16 +123,18 @@ impl Layer {
         }
     }
 
-    /// Has a block not be dirty.
+    /// Has a block be neither dirty nor cloned.
     pub(crate) fn remove(&mut self, blkid: u64) {
+        self.cloned.remove(blkid);
         let gone = self.dirty.remove(blkid);
         self.bytes = self.bytes.saturating_sub(gone.map_or(0, |data| data.len() as u64));
     }
 
-    /// The dirty blocks from `first` to before `end`; with `rest` also all after.
+    /// The dirty and cloned blocks from `first` to before `end`; with `rest` also all after.
     pub(crate) fn dirty_in(&self, first: u64, end: u64, rest: bool) -> Vec<u64> {
         let end = if rest { u64::MAX } else { end };
-        self.dirty.range(first..end).map(|(blkid, _)| blkid).collect()
+        let dirty = self.dirty.range(first..end).map(|(blkid, _)| blkid);
+        dirty.chain(self.cloned.range(first..end).map(|(blkid, _)| blkid)).collect()
     }
 
     /// Frees the blocks from `first` to before `end`; with `rest` also all after.
@@ -133,8 +157,8 @@ impl Layer {
 
     /// What is to be written.
     pub(crate) fn into_parts(self) -> Parts {
-        let Layer { dirty, freed, forced, spill, .. } = self;
-        Parts { dirty, freed, forced, spill }
+        let Layer { dirty, cloned, freed, forced, spill, .. } = self;
+        Parts { dirty, cloned, freed, forced, spill }
     }
 
     /// The layer as far as it concerns some blocks.
@@ -142,17 +166,22 @@ impl Layer {
         let dirty = self.dirty.range(blocks.clone());
         let dirty = dirty.map(|(blkid, data)| (blkid, data.clone())).collect();
         let (freed, spill) = (self.freed.clone(), self.spill.clone());
-        Layer { dirty, freed, spill, ..Layer::default() }
+        let end = blocks.end().saturating_add(1);
+        let cloned = self.cloned.within(*blocks.start()..end);
+        Layer { dirty, cloned, freed, spill, ..Layer::default() }
     }
 
     fn next_dirty(&self, from: u64) -> Option<u64> {
-        self.dirty.range(from..).next().map(|(blkid, _)| blkid)
+        let dirty = self.dirty.range(from..).next().map(|(blkid, _)| blkid);
+        let cloned = self.cloned.range(from..u64::MAX).next().map(|(blkid, _)| blkid);
+        dirty.into_iter().chain(cloned).min()
     }
 }
 
 /// What a layer has to be written.
 pub(crate) struct Parts {
     pub(crate) dirty: Blocks,
+    pub(crate) cloned: Clones,
     pub(crate) freed: Ranges,
     pub(crate) forced: Ranges,
     pub(crate) spill: Option<Option<Abd>>,
@@ -162,6 +191,8 @@ pub(crate) struct Parts {
 pub(crate) enum Pending<'a> {
     /// These bytes, little-endian.
     Data(&'a Abd),
+    /// What is behind this pointer, which is of a block on disk, and no hole.
+    Clone(&'a BlockPointer),
     /// A hole.
     Hole,
 }
@@ -191,6 +222,9 @@ impl Overlay {
         for layer in self.layers() {
             if let Some(data) = layer.dirty.get(blkid) {
                 return Some(Pending::Data(data));
+            }
+            if let Some(bp) = layer.cloned.get(blkid) {
+                return Some(Pending::Clone(bp));
             }
             if layer.freed.contains(blkid) {
                 return Some(Pending::Hole);
@@ -229,9 +263,25 @@ impl Overlay {
         all.into_iter().filter_map(shown).collect()
     }
 
+    /// The pending clones among some blocks, with their pointers.
+    pub(crate) fn clones(&self, blocks: RangeInclusive<u64>) -> Vec<(u64, BlockPointer)> {
+        let end = blocks.end().saturating_add(1);
+        let range = |layer: &Layer| {
+            layer.cloned.range(*blocks.start()..end).map(|(blkid, _)| blkid).collect::<Vec<_>>()
+        };
+        let mut all: Vec<u64> = self.layers().flat_map(range).collect();
+        all.sort_unstable();
+        all.dedup();
+        let shown = |blkid: u64| match self.block(blkid) {
+            Some(Pending::Clone(bp)) => Some((blkid, *bp)),
+            _ => None,
+        };
+        all.into_iter().filter_map(shown).collect()
+    }
+
     /// The first block after `blkid`, whose state is known, that may be in another state.
     pub(crate) fn next_change(&self, blkid: u64) -> u64 {
-        if let Some(Pending::Data(_)) = self.block(blkid) {
+        if let Some(Pending::Data(_) | Pending::Clone(_)) = self.block(blkid) {
             return blkid.saturating_add(1);
         }
         let next = |layer: &Layer| {

@@ -66,16 +66,22 @@ impl Object {
             return Ok(Vec::new());
         };
         let mut blocks = self.overlay().map_or_else(Vec::new, |o| o.data(first..=last));
+        let mut nodes = self.clones(first, last);
+        let mut pending = !blocks.is_empty();
+        if !nodes.is_empty() {
+            pending = true;
+            let read = read_nodes(&self.pending_tree(), &nodes)?;
+            blocks.extend(nodes.drain(..).map(|n| n.blkid).zip(read));
+        }
         if (blocks.len() as u64) < count
             && let Some(tree) = self.visible_tree()
         {
             let nodes = self.stored(&tree, first, last)?;
             let read = read_nodes(&tree, &nodes)?;
-            let pending = !blocks.is_empty();
             blocks.extend(nodes.iter().map(|n| n.blkid).zip(read));
-            if pending {
-                blocks.sort_unstable_by_key(|(blkid, _)| *blkid);
-            }
+        }
+        if pending {
+            blocks.sort_unstable_by_key(|(blkid, _)| *blkid);
         }
         Ok(blocks)
     }
@@ -90,12 +96,17 @@ impl Object {
     pub(crate) fn prefetch_for(&self, offset: u64, len: u64, access: Access) {
         let size = self.dnode().block_size.max(1);
         let len = len.min(tunables::DMU_PREFETCH_MAX.get());
-        let Some(tree) = self.visible_tree().filter(|_| len > 0) else { return };
-        let (first, last) = (offset / size, offset.saturating_add(len - 1) / size);
-        let Ok(nodes) = self.stored(&tree, first, last) else { return };
-        let wanted: Vec<_> = requests(&tree, &nodes).collect();
-        if !wanted.is_empty() && nodes.iter().all(|n| tree.check_node(n).is_ok()) {
-            self.objset().store().prefetch(wanted, access);
+        let Some(last) = len.checked_sub(1).map(|len| offset.saturating_add(len) / size) else {
+            return;
+        };
+        let first = offset / size;
+        let (visible, pending) = (self.visible_tree(), self.pending_tree());
+        let stored = visible.and_then(|tree| Some((tree, self.stored(&tree, first, last).ok()?)));
+        for (tree, nodes) in stored.into_iter().chain([(pending, self.clones(first, last))]) {
+            let wanted: Vec<_> = requests(&tree, &nodes).collect();
+            if !wanted.is_empty() && nodes.iter().all(|n| tree.check_node(n).is_ok()) {
+                self.objset().store().prefetch(wanted, access);
+            }
         }
     }
 
@@ -107,6 +118,12 @@ impl Object {
             nodes.retain(|n| overlay.is_clean(n.blkid));
         }
         Ok(nodes)
+    }
+
+    /// The pending clones among the blocks from `first` to `last`.
+    fn clones(&self, first: u64, last: u64) -> Vec<Node> {
+        let clones = self.overlay().map_or_else(Vec::new, |overlay| overlay.clones(first..=last));
+        clones.into_iter().map(|(blkid, bp)| Node { level: 0, blkid, bp }).collect()
     }
 
     /// A batch of `len` bytes from byte `at`, in order: what blocks hold of it, and zeros.

@@ -50,7 +50,8 @@ impl Object {
         while blkid <= self.dnode().max_block {
             let state = overlay.block(blkid);
             match (&state, what) {
-                (Some(Pending::Data(_)), Seek::Data) | (Some(Pending::Hole), Seek::Hole) => {
+                (Some(Pending::Data(_) | Pending::Clone(_)), Seek::Data)
+                | (Some(Pending::Hole), Seek::Hole) => {
                     return Ok(Some(blkid));
                 }
                 _ => {}

@@ -18,7 +18,7 @@ use cenote_format::{ByteOrder, LABEL_START, SECTOR};
 use cenote_store::Store;
 use cenote_vdev::inject::{FaultyDevice, MemDevice};
 use cenote_vdev::{Device, VdevTree};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -38,8 +38,8 @@ pub struct MemSink {
     pub faults: Arc<FaultyDevice>,
     /// Offset of the first byte that was never used.
     next: Mutex<u64>,
-    /// What is referred to, as far as it was [followed](MemSink::follow).
-    live: Mutex<HashSet<BlockPointer>>,
+    /// What is referred to, and how often, as far as it was [followed](MemSink::follow).
+    live: Mutex<HashMap<BlockPointer, u64>>,
     embeds: bool,
     batches: AtomicUsize,
     fails: AtomicBool,
@@ -151,16 +151,24 @@ impl MemSink {
     pub fn follow(&self, synced: &Synced) {
         let mut live = self.live.lock().unwrap();
         for bp in &synced.killed {
-            assert!(live.remove(bp), "{bp:?} was not there");
+            let references = live.get_mut(bp).unwrap_or_else(|| panic!("{bp:?} was not there"));
+            *references -= 1;
+            if *references == 0 {
+                live.remove(bp);
+            }
         }
         for bp in &synced.born {
-            assert!(live.insert(*bp), "{bp:?} was there");
+            let references = live.entry(*bp).or_insert(0);
+            *references += 1;
+            // Clones that one group makes of one block are alike.
+            let alike = bp.is_embedded() || synced.cloned.contains(bp);
+            assert!(*references == 1 || alike, "{bp:?} was there");
         }
     }
 
     /// The blocks that should be there, as far as syncs were followed.
     pub fn live(&self) -> HashSet<BlockPointer> {
-        self.live.lock().unwrap().clone()
+        self.live.lock().unwrap().keys().copied().collect()
     }
 
     /// Batches of blocks that were to be written so far.

@@ -16,6 +16,7 @@
 //! |---|---|
 //! | `object` | the changes of one object: blocks, ranges, bonus, sizes |
 //! | `rewrite` | blocks written anew as they are |
+//! | `clone` | blocks of other objects, whose pointers are taken over |
 //! | `chunk` | bytes to be written, copied before the lock is taken |
 //! | `slots` | which dnode slots are free |
 //! | [`sink`] | who writes blocks: the floor below |
@@ -40,6 +41,7 @@
 //!   block that is valid.
 
 mod chunk;
+mod clone;
 mod indirect;
 pub mod intent;
 mod nested;
@@ -56,6 +58,7 @@ mod work;
 pub mod zap;
 
 pub use chunk::Chunk;
+pub use clone::{ClonePointers, NotClonable, is_clonable};
 pub use rewrite::Gather;
 pub use sink::{BlockSink, NewBlock};
 pub use zap::ZapMut;
@@ -225,6 +228,9 @@ pub struct Synced {
     /// Blocks that are not referred to any more, the former root block included: to be freed, or
     /// for a deadlist. Blocks of the same txg may be among them, from an earlier pass.
     pub killed: Vec<BlockPointer>,
+    /// Those of the blocks that were born which are clones of blocks on disk: each has one reference more
+    /// than before.
+    pub cloned: Vec<BlockPointer>,
     /// Objects whose dnode was written or freed, in the order of their numbers, accounting objects
     /// left out.
     pub changed: Vec<ObjectChange>,
@@ -662,6 +668,20 @@ impl OpenObjectSet {
             object.set_functions(checksum, compress);
             Ok(())
         })
+    }
+
+    /// Makes blocks of object `number` from block `first` on clones of blocks on disk (`dmu_brt_clone`): they
+    /// get these pointers. Where the pointer is a hole there will be a hole.
+    ///
+    /// The caller sees to it that the blocks are not freed before the group that is open. Errors: a block
+    /// of another size than the object's.
+    pub fn clone_blocks(
+        &mut self,
+        number: u64,
+        first: u64,
+        pointers: &[BlockPointer],
+    ) -> Result<()> {
+        self.with(number, |object, place| object.clone_blocks(place, first, pointers))
     }
 
     /// Makes zeros of `len` bytes from `offset`: whole blocks become holes, parts of blocks are

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::object::{Dnode, SPILL_BLKID};
 use crate::overlay::{Overlay, Pending, pending_pointer};
-use crate::tree::Tree;
+use crate::tree::{Node, Tree};
 use crate::{Object, ObjectSet};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
@@ -395,6 +395,12 @@ impl OpenObject {
     pub(super) fn block(&self, place: &Place<'_>, blkid: u64) -> Result<Option<Abd>> {
         match self.pending.block(blkid) {
             Some(Pending::Data(data)) => return Ok(Some(data.clone())),
+            Some(Pending::Clone(bp)) => {
+                let Place { store, objset, object } = *place;
+                let tree = Tree { store, objset, object, dnode: self.phys() };
+                let block = tree.read_node(&Node { level: 0, blkid, bp: *bp })?;
+                return self.turn(place, block).map(Some);
+            }
             Some(Pending::Hole) => return Ok(None),
             None => {}
         }
@@ -408,7 +414,7 @@ impl OpenObject {
     /// Replaces block `blkid`, which was not too far; the index of a micro ZAP stays.
     pub(super) fn put(&mut self, blkid: u64, data: Abd) {
         self.note_block(blkid);
-        if self.pending.top.dirty(blkid).is_none() {
+        if !self.pending.top.has_dirty(blkid, blkid.saturating_add(1)) {
             let indirect = self.leads_to(blkid);
             self.pending.top.note_indirect(indirect);
         }
@@ -423,6 +429,44 @@ impl OpenObject {
             Some(end) if end <= MAX_OFFSET => Ok(()),
             _ => place.invalid(format!("block {blkid} is too far")),
         }
+    }
+
+    /// Makes blocks from `first` on clones of blocks on disk, holes where those are holes
+    /// (`dmu_brt_clone`).
+    ///
+    /// Errors: one has another size, or is too far.
+    pub(super) fn clone_blocks(
+        &mut self,
+        place: &Place<'_>,
+        first: u64,
+        pointers: &[BlockPointer],
+    ) -> Result<()> {
+        let Some(last) = (pointers.len() as u64).checked_sub(1) else { return Ok(()) };
+        let last = first.saturating_add(last);
+        self.check_end(place, last)?;
+        self.tree(place).read_indirect(first, last)?;
+        let size = self.phys().block_size;
+        if let Some(bp) = pointers.iter().find(|bp| !bp.is_hole() && bp.lsize() != size) {
+            return place.invalid(format!("a clone of {} bytes among {size}", bp.lsize()));
+        }
+        for (blkid, bp) in (first..).zip(pointers) {
+            if bp.is_hole() {
+                if blkid <= self.phys().max_block {
+                    self.free_blocks(blkid, blkid + 1);
+                }
+                continue;
+            }
+            self.note_block(blkid);
+            if !self.pending.top.has_dirty(blkid, blkid + 1) {
+                let indirect = self.leads_to(blkid);
+                self.pending.top.note_indirect(indirect);
+            }
+            self.pending.top.put_clone(blkid, *bp);
+            let phys = self.phys_mut();
+            phys.max_block = phys.max_block.max(blkid);
+        }
+        self.pending.micro = None;
+        Ok(())
     }
 
     /// Makes `data`, which is as long as a block, block `blkid`.

@@ -96,6 +96,7 @@ impl OpenObject {
                 _ if open => None,
                 Some(Pending::Hole) => continue,
                 Some(Pending::Data(quiesced)) => Some(quiesced.clone()),
+                Some(Pending::Clone(_)) => self.block(place, *blkid)?,
                 None if bp.is_hole() || self.on_disk(place, *blkid)? != *bp => continue,
                 None => Some(self.turn(place, block.clone())?),
             };

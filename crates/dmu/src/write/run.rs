@@ -11,7 +11,8 @@
 //!    (`dnode_sync_free_range`, `free_children`). What is below one that cannot be read is not found: it
 //!    stays allocated, and is leaked.
 //! 4. *Write*, from the bottom up: one batch of all dirty data and spill blocks, then one for each
-//!    level. An indirect block of holes is written as zeros, so that it becomes a hole.
+//!    level. Cloned blocks are not written: they get their pointers. An
+//!    indirect block of holes is written as zeros, so that it becomes a hole.
 //!
 //! Invariant: what takes a block's place is in `born`, and the block in `killed`, exactly if they are
 //! not the same block on disk.
@@ -23,6 +24,7 @@ use super::work::{At, Work};
 use super::{Result, WriteError};
 use crate::Error;
 use crate::blocks::Blocks;
+use crate::clones::Clones;
 use crate::object::{Dnode, SPILL_BLKID};
 use crate::ranges::Ranges;
 use crate::tree::Node;
@@ -62,6 +64,8 @@ pub(super) struct Run<'a> {
     pub(super) doomed: Vec<Doomed>,
     pub(super) born: Vec<BlockPointer>,
     pub(super) killed: Vec<BlockPointer>,
+    /// See [`super::Synced::cloned`].
+    pub(super) cloned: Vec<BlockPointer>,
     /// Objects with an indirect block that could not be read when what is below it was freed.
     pub(super) damaged: BTreeSet<u64>,
     /// See [`super::Synced::leaked`].
@@ -86,6 +90,7 @@ impl Run<'_> {
         }
         self.kill(works)?;
         self.write_data(works)?;
+        self.place_clones(works);
         for level in 1..=top {
             self.write_indirect(works, level)?;
         }
@@ -278,6 +283,20 @@ impl Run<'_> {
         self.place(works, blocks, &places)
     }
 
+    /// Gives cloned blocks the pointers of what they are clones of, with the births that these have here.
+    fn place_clones(&mut self, works: &mut [Work]) {
+        for work in works {
+            for (blkid, bp) in std::mem::take(&mut work.cloned).range(0..u64::MAX) {
+                let (old, new) = (work.pointer(0, blkid), bp.cloned(self.txg));
+                self.born.push(new);
+                self.killed.extend(Some(old).filter(|bp| !bp.is_hole()));
+                self.cloned.extend(Some(new).filter(|bp| !bp.is_embedded()));
+                work.count(self, self.sink.space(&new), &old);
+                work.set_pointer(0, blkid, new);
+            }
+        }
+    }
+
     fn write_indirect(&mut self, works: &mut [Work], level: u8) -> Result<()> {
         let (mut nodes, mut places) = (Vec::new(), Vec::new());
         for (index, work) in works.iter_mut().enumerate() {
@@ -321,6 +340,7 @@ impl Run<'_> {
             number: *number,
             phys: dnode.phys.clone(),
             dirty: Blocks::None,
+            cloned: Clones::default(),
             freed: Ranges::default(),
             forced: Ranges::default(),
             spill: None,

@@ -50,8 +50,9 @@ impl OpenObjectSet {
             works.push(Work::new(number, &object));
         }
         let (store, objset) = (self.base.store().clone(), self.base.id());
-        let (doomed, born, killed, damaged) = Default::default();
-        let mut run = Run { store, objset, txg, sink, doomed, born, killed, damaged, leaked: 0 };
+        let (doomed, born, killed, cloned, damaged) = Default::default();
+        let mut run =
+            Run { store, objset, txg, sink, doomed, born, killed, cloned, damaged, leaked: 0 };
         if dirty {
             run.destroy(&gone)?;
             run.run(&mut works)?;
@@ -64,8 +65,8 @@ impl OpenObjectSet {
         }
         self.failed = false;
         let (root, phys) = (*self.base.root_bp(), self.phys.clone());
-        let Run { born, killed, leaked, .. } = run;
-        Ok(Synced { root, phys, born, killed, changed, leaked })
+        let Run { born, killed, cloned, leaked, .. } = run;
+        Ok(Synced { root, phys, born, killed, cloned, changed, leaked })
     }
 
     /// Takes note of the dnodes that were written; those of accounting objects are in the root
@@ -109,8 +110,8 @@ impl OpenObjectSet {
         let last = dirty.last_key_value().map_or(0, |(blkid, _)| *blkid);
         phys.max_block = phys.max_block.max(last);
         let dirty = dirty.into_iter().map(|(n, block)| (n, Abd::from_vec(block))).collect();
-        let (freed, forced, spill, nodes) = Default::default();
-        Ok(Work { number: META_DNODE, phys, dirty, freed, forced, spill, nodes })
+        let (cloned, freed, forced, spill, nodes) = Default::default();
+        Ok(Work { number: META_DNODE, phys, dirty, cloned, freed, forced, spill, nodes })
     }
 
     fn put_dnode(

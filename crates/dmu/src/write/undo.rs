@@ -34,6 +34,7 @@ use super::{Chunk, OpenObjectSet, Result, WriteError};
 use crate::object::Dnode;
 use crate::ranges::Ranges;
 use cenote_format::abd::Abd;
+use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_store::{BlockError, Bookmark, held};
 use std::ops::Range;
@@ -49,6 +50,8 @@ enum Before {
     Clean,
     /// It was this.
     Whole(Abd),
+    /// It was to be a clone with this pointer.
+    Clone(BlockPointer),
     /// It had these bytes at this offset.
     Part(usize, Vec<u8>),
     /// It was as long as this.
@@ -141,7 +144,10 @@ impl OpenObject {
         if self.undo().is_none() {
             return;
         }
-        let before = self.pending.top.dirty(blkid).map_or(Before::Clean, before);
+        let before = match self.pending.top.cloned(blkid) {
+            Some(bp) => Before::Clone(*bp),
+            None => self.pending.top.dirty(blkid).map_or(Before::Clean, before),
+        };
         self.undo().into_iter().for_each(|undo| undo.blocks.push((blkid, before.clone())));
     }
 
@@ -154,7 +160,8 @@ impl OpenObject {
     pub(super) fn note_bytes(&mut self, blkid: u64) {
         let Some(undo) = self.undo() else { return };
         let known = |(noted, before): &(u64, Before)| {
-            *noted == blkid && matches!(before, Before::Clean | Before::Whole(_))
+            let whole = matches!(before, Before::Clean | Before::Whole(_) | Before::Clone(_));
+            *noted == blkid && whole
         };
         if !undo.blocks.iter().rev().take(RECENT).any(known) {
             self.note_block(blkid);
@@ -207,6 +214,7 @@ impl OpenObject {
             match before {
                 Before::Clean => top.remove(blkid),
                 Before::Whole(data) => top.put(blkid, data),
+                Before::Clone(bp) => top.put_clone(blkid, bp),
                 Before::Length(len) => top.resize(blkid, len),
                 Before::Part(at, old) => {
                     let data = top.dirty_mut(blkid);

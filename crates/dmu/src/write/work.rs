@@ -8,6 +8,7 @@ use super::indirect::Indirect;
 use super::object::OpenObject;
 use super::run::{Doomed, Run};
 use crate::blocks::Blocks;
+use crate::clones::Clones;
 use crate::overlay::Parts;
 use crate::ranges::Ranges;
 use crate::tree::Tree;
@@ -41,6 +42,8 @@ pub(super) struct Work {
     pub(super) number: u64,
     pub(super) phys: DnodePhys,
     pub(super) dirty: Blocks,
+    /// Blocks that get pointers of blocks that are on disk.
+    pub(super) cloned: Clones,
     pub(super) freed: Ranges,
     /// Blocks that get a new place whatever they hold.
     pub(super) forced: Ranges,
@@ -60,8 +63,8 @@ pub(super) struct At {
 impl Work {
     pub(super) fn new(number: u64, object: &OpenObject) -> Work {
         let phys = object.phys().clone();
-        let Parts { dirty, freed, forced, spill } = object.pending.top.clone().into_parts();
-        Work { number, phys, dirty, freed, forced, spill, nodes: BTreeMap::new() }
+        let Parts { dirty, cloned, freed, forced, spill } = object.pending.top.clone().into_parts();
+        Work { number, phys, dirty, cloned, freed, forced, spill, nodes: BTreeMap::new() }
     }
 
     pub(super) fn tree<'t>(&'t self, store: &'t Arc<Store>, objset: u64) -> Tree<'t> {
@@ -164,13 +167,15 @@ impl Work {
         if level > 0 {
             let above = |b: u64| b.checked_shr(shift).unwrap_or(0);
             wanted.extend(self.dirty.iter().map(|(blkid, _)| above(blkid)));
+            wanted.extend(self.cloned.range(0..u64::MAX).map(|(blkid, _)| above(blkid)));
         }
         if self.freed.is_empty() {
             return Ok(wanted);
         }
         for (blkid, bp) in self.stored(level) {
             let below = self.below(level, blkid);
-            let dirty = level > 0 && self.dirty.range(below.clone()).next().is_some();
+            let written = self.dirty.range(below.clone()).next().is_some();
+            let dirty = level > 0 && (written || self.cloned.any_in(below.clone()));
             if self.freed.covers(&below) && !dirty {
                 run.doomed.push(Doomed { at: At { work: index, level, blkid }, bp });
                 let hole = run.hole(self.phys.kind, level, &bp)?;

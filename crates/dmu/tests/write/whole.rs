@@ -25,6 +25,7 @@ enum Op {
     Put { object: usize, names: u16, long: bool },
     Remove { object: usize, names: u16 },
     Rewrite { object: usize, at: u64 },
+    Clone { object: usize, from: usize, first: u64, to: u64 },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -44,6 +45,8 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(object, names, long)| Op::Put { object, names, long }),
         2 => (object(), 1u16..40).prop_map(|(object, names)| Op::Remove { object, names }),
         1 => (object(), at()).prop_map(|(object, at)| Op::Rewrite { object, at }),
+        3 => (object(), object(), 0u64..12, 0u64..12)
+            .prop_map(|(object, from, first, to)| Op::Clone { object, from, first, to }),
     ]
 }
 
@@ -148,6 +151,14 @@ fn apply(os: &mut OpenObjectSet, ops: &[Op], all: &[u64]) -> Result<()> {
                 }
                 None => continue,
             },
+            Op::Clone { object, from, first, to } => {
+                let (object, from) = (file(os, pick(object))?, file(os, pick(from))?);
+                let (Some(object), Some(from)) = (object, from) else { continue };
+                match os.view(from)?.clone_pointers(first, 3)? {
+                    Ok(pointers) => os.clone_blocks(object, to, &pointers),
+                    Err(_) => continue,
+                }
+            }
             Op::BlockSize { object, sectors } => match file(os, pick(object))? {
                 Some(number) => {
                     let shift = os.dnode(number)?.indirect_shift;

@@ -17,9 +17,10 @@
 
 use super::mos::SMALL_BLOCK;
 use super::props::{self, NewValue, Target};
+use super::snapshot;
 use super::space::{self, Delta, Part, charged};
 use super::{DslWriteError, Result, Sizes, Tx};
-use super::{bookmarks, deadlist, destroy, features, limits, livelist, names, pool, snapshot};
+use super::{bookmarks, deadlist, destroy, features, limits, livelist, names, pool, references};
 use cenote_dmu::write::{NewObject, ObjectChange, Synced};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{DmuType, ObjsetPhys};
@@ -288,6 +289,7 @@ struct Killed {
 /// Errors: `Invalid` for a snapshot; `Unsupported` for deadlists of the oldest format.
 pub fn synced(tx: &mut Tx<'_>, ds_obj: u64, synced: &Synced) -> Result<()> {
     let mut ds = tx.head(ds_obj)?;
+    references::add(tx, &synced.cloned)?;
     for guid in features_of(&synced.born) {
         features::activate_dataset_feature(tx, ds_obj, guid)?;
     }
@@ -355,8 +357,9 @@ pub fn check_synced(tx: &mut Tx<'_>, ds_obj: u64, phys: &ObjsetPhys) -> Result<(
     let ds = tx.head(ds_obj)?;
     deadlist::check(tx, ds.deadlist)?;
     bookmarks::blocks_killed(tx, (ds_obj, &ds), &[])?;
-    let (born, killed, changed) = Default::default();
-    let nothing = Synced { root: ds.bp, phys: phys.clone(), born, killed, changed, leaked: 0 };
+    let (born, killed, cloned, changed) = Default::default();
+    let (root, phys) = (ds.bp, phys.clone());
+    let nothing = Synced { root, phys, born, killed, cloned, changed, leaked: 0 };
     tx.whole(|tx| synced(tx, ds_obj, &nothing))
 }
 

@@ -166,6 +166,19 @@ impl BlockPointer {
         Ok(BlockPointer(w))
     }
 
+    /// The pointer to the same block that a clone made in group `txg` has: born in `txg` as the tree of
+    /// blocks sees it, written when it was (`BP_SET_BIRTH` in `dmu_brt_clone`). An embedded block has its
+    /// contents with it, and so one birth.
+    pub fn cloned(&self, txg: u64) -> BlockPointer {
+        let mut new = *self;
+        if !self.is_embedded() {
+            let written = self.physical_birth();
+            new.0[9] = if written == txg { 0 } else { written };
+        }
+        new.0[10] = txg;
+        new
+    }
+
     /// The 128 bytes on disk.
     pub fn encode(&self) -> [u8; BLKPTR_SIZE] {
         let mut out = [0; BLKPTR_SIZE];
