@@ -61,6 +61,37 @@ impl File {
         Ok(handle.fs()?.append(handle.ino(), data, false)?)
     }
 
+    /// Copies `len` bytes of `source` from `source_offset` on to `offset`; returns the bytes copied, fewer than
+    /// asked for at the end of `source` only. Where both files are of one pool and can be changed, whole blocks
+    /// are cloned: they take no space of their own, whichever datasets the files are in.
+    pub fn copy_from(
+        &self,
+        offset: u64,
+        source: &File,
+        source_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let handle = self.writable()?;
+        let (fs, ino) = (handle.fs()?, handle.ino());
+        let Some(other) = source.handle.as_deref() else {
+            // Nothing keeps a snapshot here from being destroyed while its blocks are cloned.
+            return Ok(fs.copy_data_from(&source.inner, source_offset, (ino, offset), len)?);
+        };
+        let (from, mut done) = (other.fs()?, 0);
+        if !fs.is_in_pool_of(from) {
+            return Ok(fs.copy_data_from(&source.inner, source_offset, (ino, offset), len)?);
+        }
+        while done < len {
+            let at = (other.ino(), source_offset.saturating_add(done));
+            let to = (ino, offset.saturating_add(done));
+            match fs.copy_range_from(from, at, to, len - done)? {
+                0 => break,
+                n => done = done.saturating_add(n),
+            }
+        }
+        Ok(done)
+    }
+
     /// Makes the file so long: cuts it off, or adds a hole.
     pub fn set_len(&self, size: u64) -> Result<()> {
         let handle = self.writable()?;

@@ -23,8 +23,6 @@ use std::sync::Arc;
 const UNUSED_ONLY: [&str; 3] = ["zpool_checkpoint", "device_removal", "obsolete_counts"];
 /// What it is used by is refused one by one.
 const BY_DATASET: [&str; 1] = ["encryption"];
-/// What nothing new is done with, but what is there is freed as it must be.
-const FREED_ONLY: [&str; 2] = ["block_cloning", "block_cloning_endian"];
 /// Entry of the object directory that stays when there is no deduplication table any more.
 const DEDUP_STATISTICS: &[u8] = b"DDT-statistics";
 /// How the names of the entries of deduplication tables begin.
@@ -51,9 +49,7 @@ pub(super) enum Purpose {
 /// Whether a pool that uses the feature of this name can be written.
 fn in_use(name: &str) -> bool {
     let known = cenote_format::features::by_name(name).is_some_and(writable);
-    known && !UNUSED_ONLY.contains(&name)
-        || BY_DATASET.contains(&name)
-        || FREED_ONLY.contains(&name)
+    known && !UNUSED_ONLY.contains(&name) || BY_DATASET.contains(&name)
 }
 
 /// The intent logs of a pool, by heads.

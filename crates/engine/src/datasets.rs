@@ -196,6 +196,9 @@ impl Left {
     }
 }
 
+/// The feature of pools that count references to cloned blocks.
+const CLONING: &str = "block_cloning";
+
 /// Datasets that are open for writing.
 #[derive(Default)]
 pub(crate) struct Datasets {
@@ -300,6 +303,21 @@ impl TxAssign for DatasetTx {
         if let Some(shared) = self.shared.upgrade() {
             shared.write_calls.add(time);
         }
+    }
+
+    fn counts_references(&self) -> bool {
+        let shared = self.shared.upgrade();
+        shared.is_some_and(|shared| shared.view().features().is_enabled(CLONING))
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    fn wait_synced(&self) -> Result<(), WriteError> {
+        let shared = self.shared.upgrade();
+        let shared = shared.ok_or_else(|| WriteError::Suspended(EXPORTED.into()))?;
+        shared.tx_state.wait_synced()
     }
 }
 

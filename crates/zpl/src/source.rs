@@ -22,6 +22,14 @@ impl Source {
         }
     }
 
+    /// The object as it is now, for who looks at it from within a change.
+    pub(crate) fn look_from_a_change(&self, number: u64) -> crate::Result<Object> {
+        Ok(match self {
+            Source::Fixed(os) => os.object(number)?,
+            Source::Live(live) => live.look_from_a_change(number)?,
+        })
+    }
+
     /// Reads from byte `offset` of an object.
     pub(crate) fn read(&self, number: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
         match self {

@@ -20,8 +20,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Largest read that is answered; the kernel asks for 1 MiB at most.
 const MAX_READ: u32 = 16 << 20;
-/// Most bytes copied for one request; the caller asks again for the rest.
-const MAX_COPY: u64 = 16 << 20;
+/// Most bytes cloned for one request, in whole blocks of every size; the caller asks again for the rest.
+const MAX_COPY: u64 = 1 << 30;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 /// Flag of an `open` that is part of running a program.
@@ -390,7 +390,7 @@ impl Server {
     ) {
         let copied = self.handles.get(from).and_then(|from| {
             let to = self.handle_to_change(to)?;
-            if !Arc::ptr_eq(&from.fs, &to.fs) {
+            if !to.fs.is_in_pool_of(&from.fs) {
                 // The kernel copies by itself then.
                 return Err(Errno::XDEV);
             }
@@ -398,7 +398,7 @@ impl Server {
             let len = len.min(MAX_COPY);
             let n = to
                 .fs
-                .copy_range(from.object, from_offset, to.object, to_offset, len)
+                .copy_range_from(&from.fs, (from.object, from_offset), (to.object, to_offset), len)
                 .map_err(|e| missing(&e))?;
             Ok((to, u32::try_from(n).unwrap_or(u32::MAX)))
         });

@@ -117,6 +117,9 @@ pub(crate) enum Operation<'a> {
     CopyFileRange { from: (FileHandle, u64), to: (FileHandle, u64), len: u64 },
 }
 
+/// `FUSE_COPY_FILE_RANGE_64`, of Linux 6.18: the answer may be larger than 4 GiB.
+const FUSE_COPY_FILE_RANGE_64: u32 = 53;
+
 /// The opcodes, as numbers to compare with.
 macro_rules! opcodes {
     ($($name:ident)*) => { $(const $name: u32 = fuse_opcode::$name as u32;)* };
@@ -269,7 +272,9 @@ impl<'a> Operation<'a> {
                 let fuse_lseek_in { fh, offset, whence, .. } = r.take()?;
                 Operation::Lseek { fh: FileHandle(fh), offset, whence }
             }
-            FUSE_COPY_FILE_RANGE => {
+            // The answer is a number of 64 bits then, and 32 of them are used: on little-endian machines the
+            // same bytes. Elsewhere the kernel asks again, for the other one.
+            FUSE_COPY_FILE_RANGE | FUSE_COPY_FILE_RANGE_64 if answers_copy(header.opcode) => {
                 let copy: fuse_copy_file_range_in = r.take()?;
                 let from = (FileHandle(copy.fh_in), copy.off_in);
                 let to = (FileHandle(copy.fh_out), copy.off_out);
@@ -280,6 +285,10 @@ impl<'a> Operation<'a> {
             _ => return Err(Errno::NOSYS),
         })
     }
+}
+
+fn answers_copy(opcode: u32) -> bool {
+    opcode == FUSE_COPY_FILE_RANGE || cfg!(target_endian = "little")
 }
 
 fn open_flags(flags: u32) -> OFlags {

@@ -20,7 +20,7 @@ const NOT_BY_DEFAULT: [&str; 2] = ["head_errlog", "vdev_zaps_v2"];
 
 /// Features that pools can have, but this program cannot write, and why. `docs/features.md` is this list
 /// for people.
-const NOT_WRITABLE: [(&str, &str); 12] = [
+const NOT_WRITABLE: [(&str, &str); 10] = [
     ("encryption", "native encryption is not implemented"),
     ("redaction_bookmarks", "redacted sends are not implemented"),
     ("redacted_datasets", "redacted sends are not implemented"),
@@ -28,14 +28,6 @@ const NOT_WRITABLE: [(&str, &str); 12] = [
     ("draid", "dRAID is not implemented"),
     ("draid_failure_domains", "dRAID is not implemented"),
     ("raidz_expansion", "RAID-Z is not expanded here"),
-    (
-        "block_cloning",
-        "blocks are not cloned; what OpenZFS cloned is freed with its last reference",
-    ),
-    (
-        "block_cloning_endian",
-        "blocks are not cloned; what OpenZFS cloned is freed with its last reference",
-    ),
     ("fast_dedup", "deduplication tables are not written"),
     ("dynamic_gang_header", "gang headers of one size only are written"),
     ("physical_rewrite", "rewritten blocks get new births"),
@@ -152,7 +144,15 @@ mod tests {
         let new: Vec<_> =
             FEATURES.iter().filter(|f| f.since > (2, 1) && all.contains(&f.name)).collect();
         let new: Vec<_> = new.into_iter().map(|f| f.name).collect();
-        assert_eq!(new, ["zilsaxattr", "blake3", "longname", "large_microzap"]);
+        let expected = [
+            "zilsaxattr",
+            "blake3",
+            "block_cloning",
+            "longname",
+            "large_microzap",
+            "block_cloning_endian",
+        ];
+        assert_eq!(new, expected);
         assert!(all.contains(&"zstd_compress") && all.contains(&"log_spacemap"));
         assert!(!all.contains(&"draid") && !all.contains(&"encryption"));
         for f in choose_features(&FeatureChoice::default()).unwrap().0 {

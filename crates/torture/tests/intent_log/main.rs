@@ -15,7 +15,7 @@ use cenote_engine::create::Redundancy;
 use cenote_format::zil::{Body, Record};
 use cenote_torture::live::disk::{Disk, Image, Journal, Replay};
 use cenote_torture::live::driver::Seed;
-use cenote_torture::live::lab::{Logs, Shape, disks, judge, lab};
+use cenote_torture::live::lab::{Logs, Shape, account_for_clones, disks, judge, lab};
 use cenote_torture::live::side_by_side;
 use cenote_torture::long;
 use cenote_zpl::{FileSystem, NewNode, NodeKind, RenameFlags, SetAttr};
@@ -155,6 +155,7 @@ fn survive(story: &Story, shape: &Shape, point: &Point, count: &Count) {
     check(&look(&root(&engine, true)), "");
     let end = journal.len();
     engine.export(false).unwrap();
+    account_for_clones(&lab(&disks)).unwrap();
     if point.judged {
         judge(&disks.iter().map(|disk| disk.image()).collect::<Vec<_>>()).unwrap();
     }

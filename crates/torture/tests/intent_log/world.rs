@@ -82,6 +82,19 @@ impl World {
         content[offset..offset + len].copy_from_slice(&data);
     }
 
+    /// Copies a file to another one, which clones whole blocks.
+    fn copy(&mut self, name: &[u8]) {
+        let to = self.name();
+        let other = self.tree.get(&to).and_then(|seen| seen.content.clone());
+        let (Some(mut other), true) = (other, to != name) else { return };
+        let content = self.seen(name).content.clone().unwrap();
+        let done = self.fs.copy_range(self.ino(name), 0, self.ino(&to), 0, u64::MAX).unwrap();
+        assert_eq!(done, content.len() as u64);
+        other.resize(other.len().max(content.len()), 0);
+        other[..content.len()].copy_from_slice(&content);
+        self.seen(&to).content = Some(other);
+    }
+
     fn create(&mut self, name: Vec<u8>) {
         let is_dir = self.rng.random_bool(0.2);
         let kind = if is_dir { NodeKind::Dir } else { NodeKind::File };
@@ -253,6 +266,7 @@ impl World {
                 4 => self.unlink(&name),
                 5 | 6 => self.rename(&name),
                 7 | 8 => self.allocate(&name),
+                9 | 10 => self.copy(&name),
                 _ => self.write(&name, if large { 150_000 } else { 2000 }),
             },
         }

@@ -24,8 +24,6 @@ use cenote_format::zil::Body;
 const CHUNK: usize = 16 << 20;
 /// Fewer bytes are copied under the lock: finding out where to takes as long.
 const WORTH_CUTTING: usize = 16 << 10;
-/// Bytes that are copied at once.
-const COPY: u64 = 4 << 20;
 /// Longest file.
 pub(super) const MAX_SIZE: u64 = i64::MAX as u64;
 /// `zp_flags`: `ZFS_SPARSE`.
@@ -90,13 +88,13 @@ pub(super) fn writable(cx: &mut Cx<'_>, ino: u64) -> Result<(NodeMut, u64)> {
 }
 
 /// Fails if whose file it is has no space left.
-fn check_quota(cx: &mut Cx<'_>, node: &NodeMut) -> Result<()> {
+pub(super) fn check_quota(cx: &mut Cx<'_>, node: &NodeMut) -> Result<()> {
     let id = |attr| node.word(cx, attr).unwrap_or(0);
     let (uid, gid, projid) = (id(ZplAttr::Uid), id(ZplAttr::Gid), id(ZplAttr::ProjId));
     super::quota::check(cx, uid, gid, projid, false)
 }
 
-fn not_appended<T>(ino: u64) -> Result<T> {
+pub(super) fn not_appended<T>(ino: u64) -> Result<T> {
     Err(Error::NotPermitted(format!("object {ino} is append-only")))
 }
 
@@ -229,7 +227,7 @@ fn extend(cx: &mut Cx<'_>, ino: u64, end: u64) -> Result<()> {
 }
 
 /// Bytes that a write takes besides those of data: a dnode.
-const DNODE: u64 = 4096;
+pub(super) const DNODE: u64 = 4096;
 
 impl FileSystem {
     /// Largest length of a file in bytes.
@@ -377,42 +375,6 @@ impl FileSystem {
                 }
             }
         })
-    }
-
-    /// Copies within the file system, in transactions of some MiB; returns the bytes copied, fewer
-    /// than asked for at the end of `from`, or before an error. Errors: [`Error::Invalid`] if the
-    /// ranges overlap.
-    pub fn copy_range(
-        &self,
-        from: u64,
-        from_offset: u64,
-        to: u64,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        let source = self.open_file(from)?;
-        // What the copy itself adds to the file is not copied.
-        let len = len.min(source.size().saturating_sub(from_offset));
-        if from == to && from_offset.abs_diff(to_offset) < len {
-            return Err(Error::Invalid("ranges overlap".into()));
-        }
-        let mut buf = vec![0; usize::try_from(len.min(COPY)).unwrap_or(0)];
-        let mut done = 0u64;
-        while done < len {
-            let want = usize::try_from((len - done).min(COPY)).unwrap_or(0);
-            let part = buf.get_mut(..want).unwrap_or_default();
-            let copied = source.read(from_offset.saturating_add(done), part).and_then(|n| {
-                let part = part.get(..n).unwrap_or_default();
-                self.write(to, to_offset.saturating_add(done), part, false)
-            });
-            match copied {
-                Ok(0) => break,
-                Ok(n) => done = done.saturating_add(n as u64),
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
     }
 }
 

@@ -18,6 +18,7 @@
 //! | `legacy` | nodes from before version 5 become nodes of today |
 //! | `names` | entries of directories |
 //! | `create`, `remove`, `rename`, `setattr`, `data`, `xattr` | the operations |
+//! | `clone` | ranges of files copied by cloning their blocks |
 //! | `unlinked` | much that is freed, a piece in each transaction |
 //! | `replay` | records of intent logs |
 //! | `rewrite` | blocks of files written anew as they are |
@@ -35,6 +36,7 @@
 //! - Permissions are not checked here, but what the files' own flags forbid is.
 
 mod acl;
+mod clone;
 mod context;
 mod create;
 mod data;
@@ -322,13 +324,24 @@ impl FileSystem {
         cost: Cost,
         mut f: impl FnMut(&mut Cx<'_>) -> Result<T>,
     ) -> Result<T> {
+        self.change_after(cost, || Ok(()), |(), cx| f(cx))
+    }
+
+    /// As [`FileSystem::change_if_read_only`], after a look at something else
+    /// ([`cenote_dmu::live::LiveObjectSet::transact_after`]).
+    fn change_after<A, T>(
+        &self,
+        cost: Cost,
+        look: impl FnMut() -> Result<A>,
+        mut f: impl FnMut(&A, &mut Cx<'_>) -> Result<T>,
+    ) -> Result<T> {
         let live = self.source.live().ok_or(Error::ReadOnly)?;
         let settings = self.settings();
         let Some(shared) = self.registry() else {
             let version = self.version();
             return Err(Error::Unsupported(format!("changing a file system of version {version}")));
         };
-        let change = |os: &mut OpenObjectSet, txg| {
+        let change = |seen: &A, os: &mut OpenObjectSet, txg| {
             let mut cx = Cx {
                 os,
                 txg,
@@ -344,10 +357,10 @@ impl FileSystem {
                 quotas: self.quotas(),
                 unlinked_set: self.unlinked_set(),
             };
-            let done = f(&mut cx)?;
+            let done = f(seen, &mut cx)?;
             Ok((done, cx.after))
         };
-        live.transact_then(cost, change, |(done, After { registry, orphans })| {
+        live.transact_after(cost, look, change, |(done, After { registry, orphans })| {
             if let Some(registry) = registry {
                 shared.publish(registry);
             }

@@ -4,7 +4,7 @@ use fuse_abi::linux::{
 };
 use proptest::prelude::*;
 
-const OPCODES: [u32; 39] = [
+const OPCODES: [u32; 40] = [
     FUSE_INIT,
     FUSE_DESTROY,
     FUSE_FORGET,
@@ -43,6 +43,7 @@ const OPCODES: [u32; 39] = [
     FUSE_FALLOCATE,
     FUSE_LSEEK,
     FUSE_COPY_FILE_RANGE,
+    FUSE_COPY_FILE_RANGE_64,
     FUSE_SYNCFS,
 ];
 

@@ -271,7 +271,14 @@ impl Replay<'_> {
             Body::SetSaXattr { object, name, value } => {
                 fs.replay_set_sa_xattr(seq, *object, name, value)?;
             }
-            Body::CloneRange { object, offset, length, blocks, .. } => {
+            Body::CloneRange { object, offset, length, block_size, blocks } => {
+                // The claim of the log holds a reference to each block.
+                let place = (*offset, *length, *block_size);
+                if self.live.counts_references()
+                    && fs.replay_clone(seq, *object, place, blocks).is_ok()
+                {
+                    return Ok(*length);
+                }
                 let data = self.cloned(*object, *length, blocks)?;
                 let end = offset.saturating_add(*length);
                 fs.replay_write(seq, *object, *offset, &data, end)?;
@@ -308,7 +315,7 @@ impl Replay<'_> {
         Ok(block.data.bytes().to_vec())
     }
 
-    /// What a range was cloned from. It is copied: the pool may not have the feature that counts references.
+    /// What a range was cloned from. It is copied where it cannot be cloned again.
     fn cloned(&self, object: u64, length: u64, blocks: &[BlockPointer]) -> Result<Vec<u8>> {
         let mut data = Vec::new();
         for bp in blocks {

@@ -2,12 +2,15 @@
 
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
+use crate::write::clone::{ENTRY, put_clones};
 use crate::write::context::Cx;
-use crate::write::data::{put, resize, zero};
+use crate::write::data::{MAX_SIZE, put, resize, zero};
 use crate::write::node::NodeMut;
 use crate::write::{SetAttr, SetTime, setattr, xattr, xvattr};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
+use cenote_dmu::write::is_clonable;
+use cenote_format::blkptr::BlockPointer;
 use cenote_format::zil;
 
 /// What a change of attributes writes, at most, in bytes.
@@ -43,6 +46,35 @@ impl FileSystem {
             put(cx, ino, now, offset, data)?;
             node.modified(cx)?;
             node.store(cx)
+        })
+    }
+
+    /// `TX_CLONE_RANGE` (`zfs_replay_clone_range`): the blocks become the file's, of which each has `block` bytes.
+    ///
+    /// Errors: they cannot be cloned into the file as it is; nothing is changed then.
+    pub(super) fn replay_clone(
+        &self,
+        seq: u64,
+        ino: u64,
+        (offset, length, block): (u64, u64, u64),
+        blocks: &[BlockPointer],
+    ) -> Result<()> {
+        let invalid = || Error::Invalid(format!("object {ino}: cloned blocks in an intent log"));
+        let end = offset.checked_add(length).filter(|end| *end <= MAX_SIZE && block > 0);
+        let end = end.ok_or_else(invalid)?;
+        let whole = offset.is_multiple_of(block) && length.div_ceil(block) == blocks.len() as u64;
+        if !whole || !blocks.iter().all(is_clonable) {
+            return Err(invalid());
+        }
+        let entries = (blocks.len() as u64).saturating_mul(ENTRY);
+        let cost = Cost { write: ATTRIBUTES.write.saturating_add(entries), ..ATTRIBUTES };
+        self.replay_change(seq, cost, |cx| {
+            let node = NodeMut::load(cx, ino)?;
+            let size = node.required(cx, ZplAttr::Size)?;
+            if !length.is_multiple_of(block) && end < size {
+                return Err(invalid());
+            }
+            put_clones(cx, node, (offset, end, size), block, blocks)
         })
     }
 
