@@ -18,6 +18,7 @@
 //! | `random` | random changes to pools of every layout |
 //! | `crash` | the power goes at any moment, again after that |
 //! | `logs` | the same with many log space maps, and with few |
+//! | `snapshots` | the power goes while snapshots and clones are made, promoted, rolled back to and destroyed |
 //! | `faults` | devices fail writes and flushes |
 //! | `metadata` | metadata that cannot be read, in all its copies, while datasets and files are changed |
 //! | `leaks` | metadata that cannot be read is freed |

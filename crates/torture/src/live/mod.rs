@@ -11,6 +11,7 @@
 //! | [`driver`] | random changes to both, all from one seed |
 //! | [`crash`] | crashes at any point, and what comes after |
 //! | [`space`] | whether what is counted adds up |
+//! | [`tree`] | trees of snapshots and clones: a model, and random changes |
 
 pub mod crash;
 pub mod damage;
@@ -21,6 +22,7 @@ pub mod lab;
 pub mod model;
 pub mod setup;
 pub mod space;
+pub mod tree;
 
 /// Why something is not as it should be.
 pub type Verdict = Result<(), String>;

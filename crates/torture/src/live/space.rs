@@ -71,8 +71,13 @@ fn check_unique(snapshot: &Dataset, own: &Blocks, next: &Blocks) -> Verdict {
     Ok(())
 }
 
-/// Whether the figures of a file system and its snapshots are right. There are no clones, no
-/// reservations.
+/// The transaction group of a clone's origin, which has what was born in it or before; 0 for what is no clone.
+fn origin_txg(pool: &Pool, head: &Dataset) -> Result<u64, String> {
+    let origin = pool.dsl().by_object(head.dir.origin).map_err(failed)?;
+    Ok(origin.map_or(0, |origin| origin.ds.creation_txg))
+}
+
+/// Whether the figures of a dataset and its snapshots are right. There are no reservations.
 ///
 /// # Errors
 /// What is not as it should be.
@@ -95,9 +100,13 @@ pub fn check_dataset(pool: &Pool, head: &Dataset, snapshots: &[Dataset]) -> Verd
         all.extend(&own);
         last = Some((d, own));
     }
-    let held: u64 = all.values().map(|(size, _)| size).sum();
+    let origin = origin_txg(pool, head)?;
+    let own = |blocks: &Blocks| -> u64 {
+        blocks.values().filter(|(_, birth)| *birth > origin).map(|(size, _)| size).sum()
+    };
+    let (held, of_head) = (own(&all), last.map_or(0, |(_, blocks)| own(&blocks)));
     let [by_head, by_snapshots, by_children, ..] = head.dir.used_breakdown;
-    demand!(by_head == head.ds.referenced, "usedbydataset {by_head}, not {}", head.ds.referenced);
+    demand!(by_head == of_head, "usedbydataset {by_head}, not {of_head}");
     demand!(by_head + by_snapshots == held, "usedbysnapshots {by_snapshots} of {held}");
     let sum: u64 = head.dir.used_breakdown.iter().sum();
     demand!(sum == head.dir.used, "used {}, not {sum}", head.dir.used);

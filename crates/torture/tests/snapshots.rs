@@ -1,0 +1,170 @@
+//! Trees of snapshots, clones, promotions, rollbacks and holds, with livelists that are split, condensed and given up
+//! all the time; and the loss of power at any moment of that. After each crash the pool is what its last group held,
+//! what every dataset counts adds up, OpenZFS's `zdb` finds nothing wrong with blocks and livelists, and it goes on.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use cenote_dsl::tunables::{LIVELIST_MAX_ENTRIES, LIVELIST_MIN_PERCENT_SHARED};
+use cenote_engine::create::Redundancy;
+use cenote_torture::live::disk::{Image, Journal, Replay};
+use cenote_torture::live::driver::Seed;
+use cenote_torture::live::lab::{Shape, disks, keep, lab};
+use cenote_torture::live::tree::{Committed, Gardener};
+use cenote_torture::live::{side_by_side, space};
+use cenote_torture::{Progress, long};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const SHAPES: [Shape; 3] = [
+    Shape { redundancy: Redundancy::Single, disks: 1, ashift: 9, size: 96 << 20 },
+    Shape { redundancy: Redundancy::Mirror, disks: 2, ashift: 12, size: 128 << 20 },
+    Shape { redundancy: Redundancy::RaidZ(1), disks: 3, ashift: 9, size: 64 << 20 },
+];
+
+/// `zdb` finds nothing wrong, with livelists neither.
+fn judge(images: &[Image]) -> Result<(), String> {
+    let dir = tempfile::tempdir().unwrap();
+    for (i, image) in images.iter().enumerate() {
+        image.save(&dir.path().join(format!("d{i}")));
+    }
+    let judged = cenote_testpools::try_judge(dir.path(), "tank")
+        .and_then(|()| cenote_testpools::try_zdb(dir.path(), "tank", &["-y"]).map(drop));
+    judged.map_err(|why| format!("{why} (images in {:?})", dir.keep()))
+}
+
+/// What was done, from beginning to end.
+struct Story {
+    first: Vec<Image>,
+    journal: Arc<Journal>,
+    committed: Committed,
+    /// Groups that were committed, each with the number of operations until then.
+    known: Vec<(u64, usize)>,
+}
+
+fn tell(seed: u64, shape: &Shape, steps: usize) -> Story {
+    let journal = Arc::new(Journal::default());
+    let first = vec![Image::new(shape.size); shape.disks];
+    let disks = disks(&first, Some(&journal));
+    let lab = lab(&disks);
+    let mut gardener = Gardener::of_new(seed, lab.create(shape).unwrap());
+    let mut known: Vec<(u64, usize)> = Vec::new();
+    let mut mark = |gardener: &Gardener| {
+        let last = *gardener.committed.keys().next_back().unwrap();
+        if known.last().is_none_or(|(txg, _)| *txg < last) {
+            known.push((last, journal.len()));
+        }
+    };
+    for step in 0..steps {
+        gardener.step();
+        mark(&gardener);
+        if step == steps / 2 {
+            gardener.reimport(&lab);
+        }
+        if step % 40 == 39 {
+            let same = gardener.check();
+            assert!(same.is_ok(), "step {step}: {same:?}");
+        }
+    }
+    let committed = gardener.export();
+    let images: Vec<Image> = disks.iter().map(|d| d.image()).collect();
+    let verdict = judge(&images);
+    assert!(verdict.is_ok(), "{verdict:?}");
+    Story { first, journal, committed, known }
+}
+
+/// What a crash left of a pool is what one of its groups held, and goes on.
+fn survive(story: &Story, (at, images, seed): (usize, Vec<Image>, u64), judged: bool) -> bool {
+    let durable = story.known.iter().rev().find(|(_, n)| *n <= at).map(|(txg, _)| *txg);
+    let disks = disks(&images, None);
+    let lab = lab(&disks);
+    let wrong = |why: String| -> ! { panic!("{why}; images in {}", keep(&images)) };
+    let Some(found) = lab.find() else {
+        if durable.is_some() {
+            wrong("the pool is gone".into());
+        }
+        return false;
+    };
+    let (engine, pool) = match (lab.look(), lab.import(&found)) {
+        (Ok(pool), Ok(engine)) => (engine, pool),
+        (_, Err(e)) => wrong(format!("it cannot be imported: {e}")),
+        (Err(e), _) => wrong(format!("it cannot be read: {e}")),
+    };
+    let txg = pool.uberblock().txg;
+    if durable.is_some_and(|durable| txg < durable) {
+        wrong(format!("group {txg} is the newest, but {durable:?} was committed"));
+    }
+    let Some(states) = story.committed.get(&txg) else {
+        // The first groups make the pool.
+        return if durable.is_none() { false } else { wrong(format!("there was no group {txg}")) };
+    };
+    let mut whys = Vec::new();
+    let state = states.iter().rev().find(|state| match state.compare(&pool) {
+        Ok(()) => true,
+        Err(why) => {
+            whys.push(why);
+            false
+        }
+    });
+    let Some(state) = state.cloned() else {
+        wrong(format!("group {txg}: {}", whys.first().cloned().unwrap_or_default()))
+    };
+    if judged && let Err(why) = judge(&images) {
+        panic!("after a crash at group {txg}: {why}");
+    }
+    drop(pool);
+    if state.is_empty() {
+        return true;
+    }
+    let mut gardener = Gardener::new(seed, engine, state);
+    (0..6).for_each(|_| gardener.step());
+    let same = gardener.check().and_then(|()| space::check_metaslabs(gardener.engine()).map(drop));
+    if let Err(why) = same {
+        wrong(format!("after a crash at group {txg}: {why}"));
+    }
+    gardener.export();
+    if judged && let Err(why) = judge(&disks.iter().map(|d| d.image()).collect::<Vec<_>>()) {
+        wrong(format!("in the end, after group {txg}: {why}"));
+    }
+    true
+}
+
+/// `CENOTE_SEED` runs a single seed.
+#[test]
+fn trees_of_clones_survive_crashes() {
+    let only = std::env::var("CENOTE_SEED").ok().map(|s| s.parse::<u64>().unwrap());
+    let (rounds, steps, points, sample) =
+        if long() { (60, 400, 150, 10) } else { (4, 160, 30, 10) };
+    let seeds = only.map_or(0..rounds, |seed| seed..seed + 1);
+    let progress = Progress::of("trees of clones", (seeds.end - seeds.start) as usize);
+    let pools = AtomicUsize::new(0);
+    for seed in seeds {
+        let named = || Seed(format!("seed {seed}"));
+        let _seed = named();
+        let mut rng = SmallRng::seed_from_u64(seed ^ 0x7ee5);
+        // Sub-lists that end at once, some that do not; lists that are given up on soon, late and never.
+        LIVELIST_MAX_ENTRIES.set([2, 10, 60][rng.random_range(0..3)]).unwrap();
+        LIVELIST_MIN_PERCENT_SHARED.set([0, 40, 75][rng.random_range(0..3)]).unwrap();
+        let story = tell(seed, &SHAPES[seed as usize % SHAPES.len()], steps);
+        let mut at: Vec<usize> =
+            (0..points).map(|_| rng.random_range(0..=story.journal.len())).collect();
+        at.sort_unstable();
+        let mut replay = Replay::new(story.first.clone(), &story.journal);
+        let crashes = at.into_iter().enumerate().map(|(i, at)| {
+            replay.advance(at);
+            (i, (at, replay.crash(rng.random()), rng.random()))
+        });
+        side_by_side(crashes, |(i, crash)| {
+            let _seed = named();
+            let left = survive(&story, crash, i % sample == sample / 2);
+            pools.fetch_add(usize::from(left), Ordering::Relaxed);
+        });
+        progress.done(format_args!("seed {seed}"));
+    }
+    LIVELIST_MAX_ENTRIES.reset();
+    LIVELIST_MIN_PERCENT_SHARED.reset();
+    let pools = pools.into_inner();
+    println!("{pools} crashes left a pool");
+    assert!(only.is_some() || pools >= points * 2, "only {pools} crashes left a pool");
+}
