@@ -422,3 +422,40 @@ fn ordinary_users_can_mount() {
         eprintln!("not tested: needs root, and a /dev/fuse that is open to everyone");
     }
 }
+
+/// How many descriptors of this process belong to a connection; `None` if the kernel does not tell.
+fn descriptors(m: &Mounted) -> Option<usize> {
+    let minor = m.handle.id().split([':', ' ']).nth(1).unwrap().to_owned();
+    let infos = fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+    let texts: Vec<_> = infos.filter_map(|info| fs::read_to_string(info.path()).ok()).collect();
+    let of = |text: &String| {
+        let line = text.lines().find_map(|line| line.strip_prefix("fuse_connection:"));
+        line.map(|line| line.trim() == minor)
+    };
+    let told: Vec<bool> = texts.iter().filter_map(of).collect();
+    (!told.is_empty()).then(|| told.into_iter().filter(|own| *own).count())
+}
+
+#[test]
+fn threads_answer_through_descriptors_of_their_own_and_let_go_of_them() {
+    let (pool, _) = sample("bclone");
+    let mut m = Mounted::new(&pool, "bclone", |_| {});
+    let other = Mounted::new(&pool, "bclone/second", |_| {});
+    assert!(!names(m.path("")).is_empty());
+    if descriptors(&m).is_none() {
+        return eprintln!("not tested: the kernel does not tell whose descriptors are");
+    }
+    let comes_true = |used: &Mounted, condition: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        // Threads get them and let go of them when they have something to do.
+        while !condition() {
+            assert!(start.elapsed() < Duration::from_secs(25));
+            statvfs(used.dir.path()).unwrap();
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    };
+    // Other tests may have as many as the process gets.
+    comes_true(&m, &|| descriptors(&m) > Some(1));
+    unmount(&mut m);
+    comes_true(&other, &|| descriptors(&m) == Some(0));
+}

@@ -17,7 +17,9 @@
 //! | `notify` | what the kernel is told unasked |
 //! | `init` | the first request |
 //! | `readers` | the threads |
+//! | `clones` | descriptors of their own |
 
+mod clones;
 mod filesystem;
 mod init;
 mod notify;

@@ -22,6 +22,9 @@
 //! the threads of the others alone. A thread that finds more requests of such a connection turns away
 //! from it: it watches it no longer, until fewer than half as many serve it.
 //!
+//! A thread reads and answers through a descriptor of its own of each connection that it serves ([`Clones`]), which it lets
+//! go of after [`REST`] without a request. Connections are watched by their first descriptor: all have one queue.
+//!
 //! Threads are started when they are needed. One that has waited for [`REST`] without a request ends,
 //! unless there are no more than the processors that the process may use (cgroups and affinity count).
 //!
@@ -38,6 +41,7 @@
 //!
 //! A connection's `away`, then [`Readers`]' `all`.
 
+use super::clones::Clones;
 use super::{Buffer, receive};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -93,6 +97,8 @@ pub(super) struct Readers {
     idle: AtomicUsize,
     /// Threads that stay although there is nothing to do.
     kept: usize,
+    /// Connections that were forgotten so far.
+    forgotten: AtomicUsize,
 }
 
 /// Those of the process.
@@ -102,6 +108,7 @@ pub(super) fn readers() -> &'static Readers {
         all: RwLock::default(),
         idle: AtomicUsize::new(0),
         kept: std::thread::available_parallelism().map_or(1, usize::from),
+        forgotten: AtomicUsize::new(0),
     })
 }
 
@@ -161,16 +168,22 @@ impl Readers {
 
     fn run(&'static self, epoll: &Arc<OwnedFd>) {
         let mut buffer = Buffer::new();
-        while let Some(token) = self.next(epoll) {
+        let (mut clones, mut forgotten) = (Clones::default(), 0);
+        while let Some(token) = self.next(epoll, &mut clones) {
+            let ended = self.forgotten.load(Ordering::SeqCst);
+            if std::mem::replace(&mut forgotten, ended) != ended {
+                clones.prune();
+            }
             let connection = self.read().connections.get(&token).cloned();
             if let Some(connection) = connection {
-                self.serve(epoll, token, &connection, &mut buffer);
+                let device = clones.of(token, &connection, &connection.device);
+                self.serve(epoll, token, &connection, &device, &mut buffer);
             }
         }
     }
 
     /// Waits for a connection that has a request. `None`: this thread is not needed any more.
-    fn next(&self, epoll: &Arc<OwnedFd>) -> Option<u64> {
+    fn next(&self, epoll: &Arc<OwnedFd>, clones: &mut Clones<Connection>) -> Option<u64> {
         let mut events = Vec::with_capacity(1);
         loop {
             let waited = {
@@ -180,7 +193,7 @@ impl Readers {
             match (waited, events.first()) {
                 (Ok(_), Some(event)) => return Some(event.data.u64()),
                 (Err(Errno::INTR), _) => {}
-                (Ok(_), None) if !self.leave(epoll, self.kept) => {}
+                (Ok(_), None) if !self.leave(epoll, self.kept) => clones.clear(),
                 (Ok(_), None) => return None,
                 (Err(e), _) => {
                     tracing::warn!("cannot wait for requests: {e}");
@@ -203,12 +216,13 @@ impl Readers {
         leaves
     }
 
-    /// Reads a request and serves it.
+    /// Reads a request by `device`, and serves it.
     fn serve(
         &'static self,
         epoll: &Arc<OwnedFd>,
         token: u64,
         connection: &Connection,
+        device: &Arc<OwnedFd>,
         buffer: &mut Buffer,
     ) {
         let one_more = |serving: usize| (serving < MOST).then_some(serving + 1);
@@ -216,8 +230,8 @@ impl Readers {
         if serving.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_err() {
             return connection.turn_away(epoll);
         }
-        match receive(&connection.device, buffer.room()) {
-            Ok(Some(bytes)) => self.handle(connection, bytes),
+        match receive(device, buffer.room()) {
+            Ok(Some(bytes)) => self.handle(connection, device, bytes),
             Ok(None) => {}
             Err(e) => self.forget(token, connection, e),
         }
@@ -227,13 +241,13 @@ impl Readers {
     }
 
     /// Serves a request. Another thread waits meanwhile.
-    fn handle(&'static self, connection: &Connection, bytes: &[u8]) {
+    fn handle(&'static self, connection: &Connection, device: &Arc<OwnedFd>, bytes: &[u8]) {
         if self.idle.fetch_sub(1, Ordering::SeqCst) == 1
             && let Err(e) = self.start(&mut self.write())
         {
             tracing::warn!("no further thread for requests: {e}");
         }
-        let handle = || connection.server.handle(&connection.device, bytes);
+        let handle = || connection.server.handle(device, bytes);
         // The answer says EIO as it is dropped. A thread outlives a panic: others wait for it.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(handle)).is_err() {
             tracing::error!("a request made its thread panic");
@@ -260,6 +274,7 @@ impl Readers {
         if all.connections.remove(&token).is_none() {
             return;
         }
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
         if why.kind() != io::ErrorKind::UnexpectedEof {
             connection.server.failed(why);
         }
