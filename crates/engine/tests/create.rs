@@ -237,7 +237,15 @@ fn the_default_features_are_those_of_openzfs() {
     assert_eq!(missing, ["draid", "encryption", "redacted_datasets", "redaction_bookmarks"]);
     // What is newer keeps nobody out as long as nothing uses it.
     let newer: Vec<&String> = has.difference(&listed).collect();
-    assert_eq!(newer, ["blake3", "large_microzap", "longname", "zilsaxattr"]);
+    let expected = [
+        "blake3",
+        "block_cloning",
+        "block_cloning_endian",
+        "large_microzap",
+        "longname",
+        "zilsaxattr",
+    ];
+    assert_eq!(newer, expected);
     let state = |name: &str| pool.get(&format!("feature@{name}")).map(|value| value.exact);
     for name in newer {
         assert_eq!(state(name).as_deref(), Some("enabled"), "{name}");
