@@ -241,7 +241,7 @@ impl Simulation {
     fn of(spec: Spec, tops: &[Top], model: Option<PoolModel>) -> Result<Simulation, AgeError> {
         let time = Arc::default();
         let (engine, bays) = create(&spec, tops, options(&spec, &time))?;
-        let groups: Vec<_> = engine.allocator().groups().cloned().collect();
+        let groups: Vec<_> = engine.allocator().groups().collect();
         let cut = |(group, bay): (&Arc<Group>, &Bay)| {
             let extent = group.metaslabs().first().map(|m| m.extent())?;
             Some(Cut {
@@ -474,7 +474,7 @@ impl Simulation {
     /// began, in seconds since 1970.
     pub fn map(&self, time: u64) -> SpaceMapReport {
         let pool = self.engine.pool();
-        let vdev = |group: &Arc<Group>| {
+        let vdev = |group: Arc<Group>| {
             let metaslab = |m: &Metaslab| {
                 let Extent { start, size, .. } = m.extent();
                 let map = MetaslabMap::new(m.id(), start, size, m.allocated());
@@ -521,8 +521,9 @@ impl Simulation {
     /// Bytes of memory: of the devices' contents, and of what the workload knows.
     fn memory(&self) -> u64 {
         let disks: u64 = self.disks().map(|d| d.memory()).sum();
-        let loaded = self.engine.allocator().groups().flat_map(|g| g.metaslabs());
-        disks + self.world().workload.memory() + loaded.map(|m| m.memory()).sum::<u64>()
+        let of = |group: Arc<Group>| group.metaslabs().iter().map(|m| m.memory()).sum::<u64>();
+        let loaded: u64 = self.engine.allocator().groups().map(of).sum();
+        disks + self.world().workload.memory() + loaded
     }
 
     /// Ends it: exports the pool and writes its devices to sparse files in `dir`.

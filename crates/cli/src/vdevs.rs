@@ -86,7 +86,8 @@ fn name_of(vdev: &Vdev, style: &NameStyle) -> String {
 /// The lines below a pool's own. Holes are left out.
 pub fn items(imported: &Imported, style: &NameStyle) -> Vec<Item> {
     let pool = imported.pool();
-    let root = pool.store().vdevs().root();
+    let vdevs = pool.store().vdevs();
+    let root = vdevs.root();
     let mut items = Vec::new();
     let tops = |class: Option<&'static str>| {
         root.children().iter().filter(move |v| section(v) == class && v.kind() != "hole")

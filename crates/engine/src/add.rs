@@ -74,7 +74,7 @@ impl SyncContext<'_> {
         let mut infos = self.maps.allocator_vdevs(None, &tree);
         infos.retain(|(_, info)| prepared.new_tops.contains(&info.id));
         self.disk.added.lock().extend(infos);
-        self.disk.store.replace_vdevs(&tree);
+        self.disk.store.replace_vdevs(tree);
         *self.config = joined;
         self.config_changed = true;
         Ok(())

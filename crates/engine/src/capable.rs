@@ -195,7 +195,8 @@ fn log_state(
 
 /// Whether a log vdev is not there, and was not taken offline.
 fn lacks_log_vdev(pool: &Pool) -> bool {
-    let tops = pool.store().vdevs().root().children();
+    let vdevs = pool.store().vdevs();
+    let tops = vdevs.root().children();
     tops.iter().any(|top| top.is_log() && matches!(top.state(), VdevState::CantOpen(_)))
 }
 

@@ -135,7 +135,7 @@ pub(super) fn pool_space(disk: &Disk) -> PoolSpace {
         let groups =
             disk.allocator.groups().filter(|g| disk.allocator.class_of(g.vdev()) == Some(class));
         let deflated =
-            groups.map(|g| disk.tree().top(g.vdev()).map_or(0, |top| top.deflate(of(g))));
+            groups.map(|g| disk.tree().top(g.vdev()).map_or(0, |top| top.deflate(of(&g))));
         deflated.fold(0, u64::saturating_add)
     };
     PoolSpace {

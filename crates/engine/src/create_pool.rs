@@ -100,9 +100,9 @@ impl Engine {
         let store = Store::new(tree, request.arc_bytes.unwrap_or_else(arc_max));
         store.set_salt(Salt::new(salt));
         let mut mos = OpenObjectSet::create(store.clone(), 0, ObjsetType::Meta).map_err(failed)?;
-        let sizes = |bp: &BlockPointer| space::sizes(store.vdevs(), bp);
+        let sizes = |bp: &BlockPointer| space::sizes(&store.vdevs(), bp);
         let mut tx = Tx { pool: name, ..Tx::new(&mut mos, FIRST_TXG, outside, &sizes) };
-        let root_ds = fill_mos(&mut tx, store.vdevs(), request, &prepared, &mut config, salt)?;
+        let root_ds = fill_mos(&mut tx, &store.vdevs(), request, &prepared, &mut config, salt)?;
         let maps = vdev_objects(&mut mos, &prepared, &mut config, outside)?;
         let mut core = Core::new(mos, maps, config, no_uberblock());
         let disk = Disk::new(&store, None, &core, &engine).map_err(failed)?;
@@ -187,7 +187,7 @@ impl Core {
     ) -> Result<(), EngineError> {
         let begun = Instant::now();
         let features = self.pending_features()?;
-        let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
+        let sizes = |bp: &BlockPointer| space::sizes(&disk.tree(), bp);
         let pool = self.config.name.clone();
         let mut context = SyncContext {
             tx: Tx { pool: &pool, ..Tx::new(&mut self.mos, FIRST_TXG, &disk.outside, &sizes) },

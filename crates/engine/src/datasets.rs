@@ -392,7 +392,7 @@ fn load(
     shared.datasets.check_sync(shared, &view, &dataset, &base)?;
     let closed = AtomicBool::new(false);
     let readers = shared.disk.allocator.readers().clone();
-    let least_block = room::least_block(shared.disk.tree());
+    let least_block = room::least_block(&shared.disk.tree());
     let sa_xattrs = zil::may_have_sa_xattrs(&view, &dataset)?;
     let log = Log::new(ds_obj, &base.phys().zil, shared.datasets.logs.clone(), sa_xattrs);
     let handle =
@@ -445,7 +445,7 @@ impl Datasets {
         let policy = Policy::of(view.dsl(), dataset)?;
         // Not the one that is being written: what the check does to it is forgotten.
         let mut mos = OpenObjectSet::open(view.mos().clone())?;
-        let sizes = |bp: &BlockPointer| space::sizes(shared.disk.tree(), bp);
+        let sizes = |bp: &BlockPointer| space::sizes(&shared.disk.tree(), bp);
         let txg = view.uberblock().txg.saturating_add(1);
         let mut tx =
             Tx { pool: view.name(), ..Tx::new(&mut mos, txg, &shared.disk.outside, &sizes) };

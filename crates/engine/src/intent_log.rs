@@ -141,9 +141,10 @@ impl SyncContext<'_> {
         let mut set = OpenObjectSet::open(self.head_objset(ds_obj)?)?;
         set.set_zil_header(header);
         let policy = Policy::of_new(1);
+        let tree = self.disk.tree();
         let sink = Sink {
             writer: &self.disk.writer,
-            tree: self.disk.tree(),
+            tree: &tree,
             policy: &policy,
             abilities: self.abilities,
             pass: 1,

@@ -361,7 +361,8 @@ pub fn zfetchstats() -> String {
 
 /// `POOL/io`: what the devices of a pool did. Times are not kept.
 pub fn io(pool: &Pool) -> String {
-    let root = pool.store().vdevs().root();
+    let vdevs = pool.store().vdevs();
+    let root = vdevs.root();
     let (reads, writes, read, written) = root.io_stats();
     let queues = root.queues();
     let (waiting, active) = (queues.pending.iter().sum::<u64>(), queues.active.iter().sum::<u64>());

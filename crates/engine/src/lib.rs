@@ -130,9 +130,9 @@ use cenote_dmu::outside::{Clock, Outside};
 use cenote_dsl::write::DslWriteError;
 use cenote_pool::Pool;
 use cenote_pool::props::{self, PropChange};
-use cenote_store::Store;
 use cenote_store::alloc::{Allocator, Class, VdevInfo};
 use cenote_store::write::Writer;
+use cenote_store::{Current, Store};
 use cenote_vdev::VdevTree;
 use cenote_vdev::stats::Latencies;
 use condense::Condenser;
@@ -221,7 +221,7 @@ impl Shared {
 
 impl Disk {
     /// The devices.
-    pub fn tree(&self) -> &Arc<VdevTree> {
+    pub fn tree(&self) -> Current<VdevTree> {
         self.store.vdevs()
     }
 }

@@ -148,7 +148,7 @@ impl Disk {
         core: &Core,
         options: &EngineOptions,
     ) -> Result<Disk, EngineError> {
-        let vdevs = core.maps.allocator_vdevs(space, store.vdevs());
+        let vdevs = core.maps.allocator_vdevs(space, &store.vdevs());
         let background = !options.deterministic;
         let usual = if background { Options::default().allocators } else { 1 };
         let allocators = options.allocators.unwrap_or(usual);

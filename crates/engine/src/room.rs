@@ -81,7 +81,7 @@ impl Room {
         let taken = dsl.root()?.dir.used.saturating_add(deferred);
         let normal = Limit::new(usable, taken);
         let emptying = Limit::new(usable.saturating_add(kept), taken);
-        let padding = padding(disk.tree());
+        let padding = padding(&disk.tree());
         Ok(Room {
             normal,
             emptying,

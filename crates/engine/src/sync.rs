@@ -131,7 +131,7 @@ impl Core {
         tasks: VecDeque<Task>,
     ) -> Result<()> {
         let view = shared.view();
-        let sizes = |bp: &BlockPointer| space::sizes(shared.disk.tree(), bp);
+        let sizes = |bp: &BlockPointer| space::sizes(&shared.disk.tree(), bp);
         let mut context = SyncContext {
             tx: Tx {
                 usable,
@@ -187,7 +187,7 @@ impl Core {
         free_now(disk, txg, &free)?;
         if let Err(why) = all {
             tracing::warn!("blocks that the last group left to this one are leaked: {why}");
-            let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
+            let sizes = |bp: &BlockPointer| space::sizes(&disk.tree(), bp);
             let found = blocks.iter().map(|bp| sizes(bp).used).fold(0, u64::saturating_add);
             let used = header.bytes.saturating_sub(found);
             let mut tx = Tx::new(&mut self.mos, txg, &disk.outside, &sizes);
@@ -218,7 +218,7 @@ impl Core {
         quiesced: &mut Quiesced,
     ) -> Result<()> {
         let view = shared.view();
-        let sizes = |bp: &BlockPointer| space::sizes(shared.disk.tree(), bp);
+        let sizes = |bp: &BlockPointer| space::sizes(&shared.disk.tree(), bp);
         for (live, set) in quiesced {
             let Some(dataset) = view.dsl().by_object(live.id())? else {
                 // It was destroyed while someone held on to it.
@@ -232,7 +232,8 @@ impl Core {
                 self.frees.extend(freed);
             }
             let policy = shared.datasets.policy(&view, &dataset)?;
-            let (writer, tree) = (&shared.disk.writer, &**shared.disk.tree());
+            let tree = shared.disk.tree();
+            let (writer, tree) = (&shared.disk.writer, &**tree);
             let (pass, log, born) = (1, None, None);
             let early = shared.datasets.early(live.id());
             let policy = &policy;
@@ -294,7 +295,8 @@ impl Core {
             if !self.mos.is_dirty() {
                 return Ok(());
             }
-            let (writer, tree) = (&disk.writer, &**disk.tree());
+            let tree = disk.tree();
+            let (writer, tree) = (&disk.writer, &**tree);
             let log = self.maps.log_of(txg);
             let born = None;
             let sink =
@@ -349,7 +351,7 @@ impl Core {
     /// Charges the MOS for what the last pass wrote of it.
     fn charge(&mut self, disk: &Disk, txg: u64, usable: Option<u64>) -> Result<()> {
         let Some(synced) = self.uncharged.take() else { return Ok(()) };
-        let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
+        let sizes = |bp: &BlockPointer| space::sizes(&disk.tree(), bp);
         let mut tx = Tx { usable, ..Tx::new(&mut self.mos, txg, &disk.outside, &sizes) };
         pool::charge_mos(&mut tx, &synced)
     }
@@ -361,7 +363,7 @@ impl Core {
         txg: u64,
         blocks: Vec<BlockPointer>,
     ) -> Result<Vec<BlockPointer>> {
-        let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
+        let sizes = |bp: &BlockPointer| space::sizes(&disk.tree(), bp);
         let mut tx = Tx::new(&mut self.mos, txg, &disk.outside, &sizes);
         references::release(&mut tx, blocks)
     }
@@ -373,7 +375,7 @@ impl Core {
         }
         let object =
             config_write::entry(&mut self.mos, DEFERRED)?.ok_or(DslWriteError::NotFound)?;
-        let sizes = |bp: &BlockPointer| space::sizes(disk.tree(), bp);
+        let sizes = |bp: &BlockPointer| space::sizes(&disk.tree(), bp);
         let mut tx = Tx::new(&mut self.mos, txg, &disk.outside, &sizes);
         cenote_dsl::write::bpobj::enqueue(&mut tx, object, blocks)
     }

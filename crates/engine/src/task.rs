@@ -141,9 +141,10 @@ impl SyncContext<'_> {
         let mut os = OpenObjectSet::create(store, ds_obj, kind)?;
         fill(&mut os)?;
         let policy = Policy::of_new(copies);
+        let tree = self.disk.tree();
         let sink = Sink {
             writer: &self.disk.writer,
-            tree: self.disk.tree(),
+            tree: &tree,
             policy: &policy,
             abilities: self.abilities,
             pass: 1,

@@ -9,6 +9,9 @@ use cenote_dmu::outside::Chance;
 use cenote_engine::create::{CreateError, CreateSpec, FIRST_TXG, SystemDevices, parse, prepare};
 use cenote_engine::{Engine, EngineError};
 use rig::{Rig, check, fill, open};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// `zpool add tank LINE`; single letters are files.
 fn add(rig: &Rig, engine: &Engine, line: &str) -> Result<(), EngineError> {
@@ -96,6 +99,55 @@ fn vdevs_of_every_class_join_a_pool_in_use() {
     rig.judge();
     let engine = rig.import();
     check(&open(&engine), 0..files + 16, 700_000);
+}
+
+/// Vdevs join one after another while files are read and written: trees that were replaced are let go.
+#[test]
+fn trees_that_were_replaced_are_let_go() {
+    const FILES: u64 = 12;
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("a", 12);
+    let fs = open(&engine);
+    fill(&fs, 0..4, 300_000);
+    engine.sync().unwrap();
+    let stop = AtomicBool::new(false);
+    let old: Vec<_> = std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    engine.pool().store().drop_caches();
+                    check(&fs, 0..4, 300_000);
+                }
+            });
+        }
+        let joins = ["b", "c", "log d", "e", "mirror f g", "h", "i", "special j"];
+        let old = (4..).zip(joins).map(|(file, line)| {
+            let old = Arc::downgrade(&engine.pool().store().vdevs());
+            fill(&fs, file..file + 1, 300_000);
+            add(&rig, &engine, line).unwrap();
+            old
+        });
+        let old = old.collect();
+        stop.store(true, Ordering::Relaxed);
+        old
+    });
+    // What was read ahead may still be on its way.
+    let end = Instant::now() + Duration::from_secs(60);
+    while old.iter().any(|tree| tree.strong_count() > 0) {
+        assert!(
+            Instant::now() < end,
+            "{:?}",
+            old.iter().map(Weak::strong_count).collect::<Vec<_>>()
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(engine.pool().store().vdevs().root().children().len(), 1 + old.len());
+    check(&fs, 0..FILES, 300_000);
+    drop(fs);
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge_blocks();
+    check(&open(&rig.import()), 0..FILES, 300_000);
 }
 
 #[test]

@@ -169,10 +169,10 @@ impl Pool {
         self.tell_altroot();
         let Some(space) = self.space() else { return };
         let vdevs = self.store().vdevs();
-        let of = |class| space.deflated(class, vdevs);
+        let of = |class| space.deflated(class, &vdevs);
         self.dsl().set_pool_space(cenote_dsl::PoolSpace {
             normal: of(AllocClass::Normal).size,
-            nonallocating: space.deflated_non_allocating(AllocClass::Normal, vdevs).size,
+            nonallocating: space.deflated_non_allocating(AllocClass::Normal, &vdevs).size,
             embedded_log: of(AllocClass::EmbeddedLog).size,
             special_allocated: of(AllocClass::Special)
                 .alloc
@@ -251,7 +251,7 @@ impl Pool {
     /// What deduplication and block cloning save.
     pub fn savings(&self) -> &Savings {
         self.savings.get_or_init(|| {
-            Savings::load(self.mos(), &self.loaded.directory, self.store().vdevs())
+            Savings::load(self.mos(), &self.loaded.directory, &self.store().vdevs())
                 .inspect_err(|e| tracing::warn!(pool = self.name, "savings are not known: {e}"))
                 .unwrap_or_default()
         })
@@ -274,7 +274,8 @@ impl Pool {
 
     /// `ONLINE`, `DEGRADED`, …
     pub fn health(&self) -> &'static str {
-        let root = self.store().vdevs().root();
+        let vdevs = self.store().vdevs();
+        let root = vdevs.root();
         status::state_name(root.state())
     }
 
@@ -308,7 +309,8 @@ impl Pool {
 
     /// Bytes by which devices have grown without being used (`expandsize`).
     pub fn expandable(&self) -> u64 {
-        let tops = self.store().vdevs().root().children().iter();
+        let vdevs = self.store().vdevs();
+        let tops = vdevs.root().children().iter();
         tops.map(|v| expandable(v)).fold(0, u64::saturating_add)
     }
 

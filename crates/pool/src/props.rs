@@ -234,7 +234,7 @@ impl Pool {
         let mut sum = SpaceStats::default();
         let Some(space) = self.space() else { return sum };
         for class in [Normal, Special, Dedup, EmbeddedLog] {
-            let one = space.deflated(class, self.store().vdevs());
+            let one = space.deflated(class, &self.store().vdevs());
             sum.size = sum.size.saturating_add(one.size);
             sum.alloc = sum.alloc.saturating_add(one.alloc);
         }

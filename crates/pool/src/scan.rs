@@ -228,7 +228,8 @@ impl RemovalStatus {
             return Ok(None);
         };
         let Some(state) = ScanState::of(state) else { return Ok(None) };
-        let tops = pool.store().vdevs().root().children();
+        let vdevs = pool.store().vdevs();
+        let tops = vdevs.root().children();
         let config = tops.iter().find(|v| v.id() == vdev).map(|v| v.config());
         let name = config.map(|c| crate::status::vdev_name(c, &Default::default()));
         let vdev_name = name.unwrap_or_else(|| vdev.to_string());

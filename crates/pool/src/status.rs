@@ -51,7 +51,8 @@ pub struct PoolStatus {
 
 impl PoolStatus {
     pub(crate) fn of(pool: &Pool) -> Result<PoolStatus> {
-        let root = pool.store().vdevs().root();
+        let vdevs = pool.store().vdevs();
+        let root = vdevs.root();
         let tree = ConfigTree::of_pool(pool);
         let error_count = pool.error_count()?;
         let scan = ScanStatus::load(pool.directory())?;

@@ -37,7 +37,8 @@ impl VdevFigures {
     /// Those of the root: all space but that of log vdevs.
     pub fn of_root(pool: &Pool) -> VdevFigures {
         let Some(space) = pool.space() else { return VdevFigures::default() };
-        let tops = pool.store().vdevs().root().children().iter();
+        let vdevs = pool.store().vdevs();
+        let tops = vdevs.root().children().iter();
         let mut sum = VdevFigures::default();
         for (top, stats) in
             tops.filter(|t| !t.is_log()).filter_map(|t| Some((t, space.vdev(t.id())?)))
@@ -52,7 +53,8 @@ impl VdevFigures {
     /// Those of the vdev with this guid, which is neither a spare nor a cache device; `None`: there is
     /// none.
     pub fn of_vdev(pool: &Pool, guid: u64) -> Option<VdevFigures> {
-        let tops = pool.store().vdevs().root().children().iter();
+        let vdevs = pool.store().vdevs();
+        let tops = vdevs.root().children().iter();
         let (top, vdev, least) = tops.filter_map(|top| find(top, guid)).next()?;
         let mut figures = VdevFigures { replacement: least, ..VdevFigures::default() };
         if vdev.guid() == top.guid() {

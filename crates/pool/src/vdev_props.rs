@@ -4,6 +4,8 @@
 //! Most are facts about the vdev. Settings and user properties are in the vdev's ZAP in the MOS; what is
 //! not there has its default. None is acted on here; those that OpenZFS set are shown.
 
+use std::sync::Arc;
+
 use crate::Pool;
 use crate::config;
 use crate::features::text;
@@ -238,7 +240,7 @@ impl<'a> VdevProps<'a> {
             "physpath" => maybe(config.str("phys_path")),
             "encpath" => maybe(config.str("vdev_enc_sysfs_path")),
             "fru" => maybe(config.str("fru")),
-            "parent" => maybe(self.parent().map(named)),
+            "parent" => maybe(self.parent().map(|parent| named(&parent))),
             "children" => {
                 let names: Vec<String> = v.children().iter().map(|c| named(c)).collect();
                 maybe((!names.is_empty()).then(|| names.join(",")))
@@ -316,24 +318,26 @@ impl<'a> VdevProps<'a> {
     }
 
     fn is_top(&self) -> bool {
-        let tops = self.pool.store().vdevs().root().children();
+        let vdevs = self.pool.store().vdevs();
+        let tops = vdevs.root().children();
         tops.iter().any(|top| top.guid() == self.vdev.guid())
     }
 
     fn under_raidz(&self) -> bool {
-        let tops = self.pool.store().vdevs().root().children().iter();
+        let vdevs = self.pool.store().vdevs();
+        let tops = vdevs.root().children().iter();
         tops.filter(|top| top.kind() == "raidz").any(|top| parent(top, self.vdev.guid()).is_some())
     }
 
-    fn parent(&self) -> Option<&Vdev> {
+    fn parent(&self) -> Option<Arc<Vdev>> {
         parent(self.pool.store().vdevs().root(), self.vdev.guid())
     }
 }
 
 /// The vdev at or below `above` that has a vdev of this guid as a child.
-fn parent(above: &Vdev, guid: u64) -> Option<&Vdev> {
+fn parent(above: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
     match above.children().iter().any(|child| child.guid() == guid) {
-        true => Some(above),
+        true => Some(above.clone()),
         false => above.children().iter().find_map(|child| parent(child, guid)),
     }
 }

@@ -116,7 +116,7 @@ impl<'a> Assembly<'a> {
         let good = |data: &Abd| verify::gang_header(bp, &data.bytes()).is_some();
         let (vdev, offset, txg) = (dva.vdev.into(), dva.offset, bp.physical_birth());
         let outcome = vdevs.read_one(&BlockRead { vdev, offset, size, txg, verify: &good });
-        self.store.note_faults(vdevs, txg, outcome.faults);
+        self.store.note_faults(&vdevs, txg, outcome.faults);
         let data = outcome.block.map_err(|source| vdev_error(bp, self.at, source))?;
         let data = data.bytes();
         let Some(header) = verify::gang_header(bp, &data) else {
@@ -139,7 +139,8 @@ impl<'a> Assembly<'a> {
     /// Bytes of the largest header that `bp` can have: the smallest allocation of the vdevs that
     /// its copies are on (`vdev_gang_header_psize`).
     fn header_size(&self, bp: &BlockPointer) -> u64 {
-        let tops = bp.dvas().filter_map(|dva| self.store.vdevs().top(dva.vdev.into()));
+        let vdevs = self.store.vdevs();
+        let tops = bp.dvas().filter_map(|dva| vdevs.top(dva.vdev.into()));
         let shift = tops.map(|top| top.ashift()).min().unwrap_or(0);
         (1u64 << shift.min(MAX_HEADER_SHIFT)).max(OLD_HEADER as u64)
     }

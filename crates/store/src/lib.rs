@@ -21,7 +21,6 @@
 //! | `notes` | who gave wrong bytes, and when that counts |
 //! | `primary` | which datasets' blocks the ARC keeps |
 //! | [`verify`] | which bytes satisfy a block pointer's checksum |
-//! | `versions` | what is replaced while it is in use |
 //! | [`rangetree`], [`histogram`] | free space of a metaslab in memory |
 //! | [`alloc`] | where blocks go: metaslabs, classes, the changes of each txg |
 //! | [`mod@write`] | the write pipeline |
@@ -47,7 +46,6 @@ mod stretch;
 pub mod tamper;
 pub mod tunables;
 pub mod verify;
-mod versions;
 pub mod write;
 
 pub use arc::Access;
@@ -56,3 +54,7 @@ pub use error::{BlockError, Bookmark};
 pub use notes::Notes;
 pub use pipeline::{Block, Store, StoreStats};
 pub use primary::PrimaryCache;
+
+/// What can be replaced while it is in use, as it was when somebody asked. It is kept as long as they hold this; what
+/// was replaced goes with the last who holds it.
+pub type Current<T> = arc_swap::Guard<std::sync::Arc<T>>;

@@ -11,9 +11,9 @@
 //!    `zpool status -v`. Whether any of that counts is said in `crate::notes`.
 
 use std::collections::BTreeSet;
-use std::convert::Infallible;
 use std::sync::{Arc, Once, OnceLock};
 
+use arc_swap::ArcSwap;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum::{Checksum, Salt};
@@ -24,6 +24,7 @@ use cenote_vdev::{BlockRead, Fault, Outcome, Priority, VdevError, VdevTree};
 use parking_lot::{Mutex, RwLock};
 use rayon::prelude::*;
 
+use crate::Current;
 use crate::arc::{Access, ArcCache, ArcStats, Key};
 use crate::decoded::{self, DecodedCache};
 use crate::error::{BlockError, Bookmark};
@@ -33,7 +34,6 @@ use crate::prefetch::Prefetcher;
 use crate::primary::{Policies, PrimaryCache};
 use crate::single_flight::{Flight, SingleFlight};
 use crate::verify;
-use crate::versions::Versions;
 use crate::write::Behind;
 
 /// Embedded type of plain data (`BP_EMBEDDED_TYPE_DATA`).
@@ -63,7 +63,7 @@ pub struct StoreStats {
 
 /// The blocks of one pool.
 pub struct Store {
-    vdevs: Versions<Arc<VdevTree>>,
+    vdevs: ArcSwap<VdevTree>,
     salt: RwLock<Arc<Salt>>,
     arc: Mutex<ArcCache>,
     policies: Policies,
@@ -112,7 +112,7 @@ impl Store {
     pub fn new(vdevs: Arc<VdevTree>, arc_bytes: u64) -> Arc<Store> {
         start_workers();
         Arc::new(Store {
-            vdevs: Versions::new(vdevs),
+            vdevs: ArcSwap::new(vdevs),
             salt: RwLock::new(Arc::new(Salt::new([0; 32]))),
             arc: Mutex::new(ArcCache::new(arc_bytes)),
             policies: Policies::default(),
@@ -178,16 +178,16 @@ impl Store {
         &self.behind
     }
 
-    /// The devices.
-    pub fn vdevs(&self) -> &Arc<VdevTree> {
-        self.vdevs.newest()
+    /// The devices as they are now. Taking them costs neither a lock nor a counter that threads share.
+    pub fn vdevs(&self) -> Current<VdevTree> {
+        self.vdevs.load()
     }
 
-    /// From now on `tree`, which has all that the one before has ([`VdevTree::extended`]), is what
-    /// is read. What is being read goes on with the tree that it began with.
-    pub fn replace_vdevs(&self, tree: &Arc<VdevTree>) {
-        let replaced: Result<(), Infallible> = self.vdevs.replace(|_| Ok(tree.clone()));
-        let Ok(()) = replaced;
+    /// From now on `tree` is read and written, such as one that has more than the one before
+    /// ([`VdevTree::extended`]). What is under way goes on with the tree that it began with. With the last
+    /// of these the old tree goes, and devices that only it had are closed.
+    pub fn replace_vdevs(&self, tree: Arc<VdevTree>) {
+        self.vdevs.store(tree);
     }
 
     /// Reads a block. A hole is `lsize` zeros.
@@ -559,7 +559,7 @@ impl Store {
             let (bp, at, key) = request;
             let outcome = first(request).and_then(|_| results.next());
             let read = || match outcome {
-                Some(outcome) => self.first_copy(bp, *at, tree, outcome),
+                Some(outcome) => self.first_copy(bp, *at, &tree, outcome),
                 None => self.fetch(bp, *at, 0),
             };
             let (data, sound) = match ahead {
@@ -621,8 +621,8 @@ impl Store {
                 false => {
                     let (block, faults) = self.read_plain(bp, dva, at);
                     match block.is_ok() {
-                        true => self.note_faults(self.vdevs(), birth, faults),
-                        false => lost.push((self.vdevs().clone(), dva, faults)),
+                        true => self.note_faults(&self.vdevs(), birth, faults),
+                        false => lost.push((Arc::clone(&self.vdevs()), dva, faults)),
                     }
                     block
                 }
@@ -658,7 +658,7 @@ impl Store {
         at: Bookmark,
     ) -> Result<Abd, BlockError> {
         let (block, faults) = self.read_plain(bp, dva, at);
-        self.note_faults(self.vdevs(), bp.physical_birth(), faults);
+        self.note_faults(&self.vdevs(), bp.physical_birth(), faults);
         block
     }
 

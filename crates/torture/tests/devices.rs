@@ -74,7 +74,8 @@ fn every_byte_reads(name: &str, damage: fn(&Path)) {
         let wrong = compare(&pool, &temp.pool.manifest());
         assert!(wrong.is_empty(), "{name} without {lost:?}: {wrong:#?}");
         assert!(pool.store().errors().is_empty(), "{name} without {lost:?}");
-        let root = pool.store().vdevs().root();
+        let vdevs = pool.store().vdevs();
+        let root = vdevs.root();
         assert!(
             matches!(root.state(), VdevState::Degraded | VdevState::Healthy),
             "{name} {lost:?}"

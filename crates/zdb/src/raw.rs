@@ -123,7 +123,8 @@ impl Zdb<'_> {
     }
 
     fn find_vdev(&self, name: &str) -> Option<Arc<Vdev>> {
-        let root = self.pool.store().vdevs().root();
+        let vdevs = self.pool.store().vdevs();
+        let root = vdevs.root();
         let mut at = root.clone();
         let mut numbers = name.split('.').map(str::parse::<usize>);
         if numbers.clone().all(|n| n.is_ok()) {

@@ -157,7 +157,7 @@ fn import(dir: &Path, metaslabs: Vec<u64>) -> anyhow::Result<Spoiled> {
     let pool = Pool::import(candidate, &options)?;
     let space = pool.space().context("no space maps")?;
     let maps = SpaceMaps::open(space, pool.config(), pool.mos(), pool.uberblock().txg)?;
-    let vdevs = maps.allocator_vdevs(Some(space), pool.store().vdevs());
+    let vdevs = maps.allocator_vdevs(Some(space), &pool.store().vdevs());
     Ok(Spoiled { loader: maps.loader(), vdevs, metaslabs, pool })
 }
 

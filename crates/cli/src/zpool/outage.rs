@@ -64,7 +64,8 @@ pub fn clear(args: &[OsString], ctx: &mut Context) -> Outcome {
         return cannot(name, why);
     }
     let pool = imported.pool();
-    let root = pool.store().vdevs().root();
+    let vdevs = pool.store().vdevs();
+    let root = vdevs.root();
     let vdev = match device {
         None => Arc::clone(root),
         Some(device) => match find_vdev(&imported, device) {
@@ -173,7 +174,8 @@ pub fn online(args: &[OsString], ctx: &mut Context) -> Outcome {
 /// Whether the top-level vdev above a leaf could grow.
 fn grown(imported: &Imported, leaf: &Vdev) -> bool {
     let pool = imported.pool();
-    let tops = pool.store().vdevs().root().children().iter();
+    let vdevs = pool.store().vdevs();
+    let tops = vdevs.root().children().iter();
     let above = |top: &&Arc<Vdev>| leaves(top).contains(&leaf.guid());
     // A device that is open has the size that it had when it was opened.
     let size = |leaf: &Vdev| Some(open_device(leaf.path()?).ok()?.size());

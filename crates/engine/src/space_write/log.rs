@@ -313,9 +313,10 @@ impl LoggedPass<'_, '_> {
         Ok(())
     }
 
-    fn metaslab(&self, (vdev, ms): Place) -> Option<&Metaslab> {
-        let group = self.allocator.groups().find(|group| group.vdev() == vdev)?;
-        group.metaslabs().get(usize::try_from(ms).ok()?)
+    /// What `of` says of the metaslab in memory, if there is one.
+    fn metaslab<T>(&self, (vdev, ms): Place, of: impl FnOnce(&Metaslab) -> T) -> Option<T> {
+        let group = self.allocator.group(vdev)?;
+        group.metaslabs().get(usize::try_from(ms).ok()?).map(of)
     }
 
     /// Brings what a metaslab has unflushed to its own map. `changes` are those of this txg, which
@@ -328,7 +329,7 @@ impl LoggedPass<'_, '_> {
             return invalid(0, format!("vdev {vdev}, metaslab {ms}: no space map"));
         };
         let (allocs, frees) = self.space.unflushed.flush(place);
-        let known = self.metaslab(place).map(Metaslab::known_histogram);
+        let known = self.metaslab(place, Metaslab::known_histogram);
         let free = known.as_ref().map_or(Free::Same, Free::Are);
         let bytes = |ranges: &[(u64, u64)]| {
             ranges.iter().map(|(start, end)| i128::from(*end) - i128::from(*start)).sum::<i128>()
@@ -338,7 +339,10 @@ impl LoggedPass<'_, '_> {
             Some(known) => self.maps.worth_condensing(object, &covered, known)?,
             None => false,
         };
-        let after = self.metaslab(place).filter(|_| worth).and_then(|m| m.free_after(txg));
+        let after = match worth {
+            true => self.metaslab(place, |m| m.free_after(txg)).flatten(),
+            false => None,
+        };
         let before = after.map(|after| free_before(after, changes));
         let adds_up =
             |free: &RangeTree| i128::from(covered.size) - i128::from(free.space()) == expected;
@@ -412,7 +416,7 @@ impl LoggedPass<'_, '_> {
     fn verify(&mut self, place: Place, object: u64) -> Result<()> {
         let said = i128::from(self.maps.header(object)?.alloc);
         let said = said + self.space.unflushed.allocated(place);
-        if let Some(is) = self.metaslab(place).map(Metaslab::allocated_on_disk) {
+        if let Some(is) = self.metaslab(place, Metaslab::allocated_on_disk) {
             assert_eq!(said, i128::from(is), "vdev {}, metaslab {}", place.0, place.1);
         }
         Ok(())
@@ -427,7 +431,7 @@ impl LoggedPass<'_, '_> {
         covered: &Covered,
         allocated: bool,
     ) -> Result<()> {
-        let Some(known) = self.metaslab(place).map(Metaslab::known_histogram) else {
+        let Some(known) = self.metaslab(place, Metaslab::known_histogram) else {
             return Ok(());
         };
         let Some(said) = self.maps.header(object)?.histogram else { return Ok(()) };

@@ -386,7 +386,7 @@ impl SpaceMaps {
         if changes.is_empty() {
             return Ok(stats);
         }
-        let groups: BTreeMap<u64, &Arc<Group>> =
+        let groups: BTreeMap<u64, Arc<Group>> =
             allocator.groups().map(|group| (group.vdev(), group)).collect();
         let mut maps = Maps::open(mos, txg, pass, count)?;
         for changes in &changes {

@@ -74,7 +74,7 @@ impl Account {
         let report = Report { allocated: allocated.sum(), ..Report::default() };
         Ok(Account {
             tables: ddt::load(&mos)?,
-            vdevs: mos.store().vdevs().clone(),
+            vdevs: Arc::clone(&mos.store().vdevs()),
             claims,
             metaslab_shifts: space.vdevs.iter().map(|v| v.metaslab_shift).collect(),
             dedup: HashMap::new(),

@@ -202,7 +202,8 @@ fn open(c: &Candidate, devices: &DeviceSet, hostid: u32) -> Opened {
         LoadOptions { name: c.name.clone(), arc_bytes: 16 << 20, allow_missing_log: true };
     match import::load(c, devices, newest, &options) {
         Ok(loaded) => {
-            let root = loaded.store.vdevs().root();
+            let vdevs = loaded.store.vdevs();
+            let root = vdevs.root();
             let mut tree = ConfigTree::of_root(root, false);
             add_aux(&mut tree, &loaded.directory, devices);
             tree.note_refusals(devices);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use arc_swap::ArcSwap;
 use cenote_format::blkptr::Dva;
 use cenote_vdev::stats::{Latencies, LatencyFigures};
 use parking_lot::Mutex;
@@ -18,10 +19,10 @@ use super::loader::{Background, LoadMetaslab};
 use super::metaslab::{Changes, Metaslab, TXG_DEFER_SIZE};
 use super::readers::ReadEpochs;
 use super::watched::LockWaits;
+use crate::Current;
 use crate::gang::OLD_HEADER;
 use crate::rangetree::RangeError;
 use crate::tunables;
-use crate::versions::Versions;
 
 /// Metaslabs whose changes are worth another thread.
 const METASLABS_PER_THREAD: usize = 16;
@@ -168,7 +169,9 @@ struct Layout {
 
 /// Space of one pool; see the documentation of [`crate::alloc`].
 pub struct Allocator {
-    layout: Versions<Layout>,
+    layout: ArcSwap<Layout>,
+    /// Held by who makes the next layout from the one that there is.
+    replacing: Mutex<()>,
     sizes: Arc<dyn AllocatedSize>,
     loader: Arc<dyn LoadMetaslab>,
     options: Options,
@@ -199,7 +202,8 @@ impl Allocator {
             layout.with(*class, info, options.allocators)
         })?;
         Ok(Arc::new(Allocator {
-            layout: Versions::new(layout),
+            layout: ArcSwap::from_pointee(layout),
+            replacing: Mutex::default(),
             sizes,
             loader,
             options,
@@ -220,13 +224,22 @@ impl Allocator {
     ///
     /// Errors: [`AllocError::BadVdev`].
     pub fn add_vdev(self: &Arc<Self>, class: Class, info: &VdevInfo) -> Result<(), AllocError> {
-        self.layout.replace(|layout| layout.with(class, info, self.options.allocators))?;
+        let replacing = self.replacing.lock();
+        self.layout.store(Arc::new(self.layout().with(class, info, self.options.allocators)?));
+        drop(replacing);
         self.preload();
         Ok(())
     }
 
-    fn layout(&self) -> &Layout {
-        self.layout.newest()
+    /// The vdevs as they are now; who works with them keeps this as long.
+    fn layout(&self) -> Current<Layout> {
+        self.layout.load()
+    }
+
+    /// The layout, to see whether it is let go.
+    #[cfg(test)]
+    pub(super) fn layout_in_use(&self) -> std::sync::Weak<impl Sized + use<>> {
+        Arc::downgrade(&self.layout())
     }
 
     /// Allocates `request.copies` DVAs in `txg`, on different vdevs if there are so many, else far
@@ -263,7 +276,8 @@ impl Allocator {
     }
 
     fn in_class(self: &Arc<Self>, class: Class, txg: u64, request: &Request) -> Option<Vec<Dva>> {
-        let class = self.layout().classes.get(&class)?;
+        let layout = self.layout();
+        let class = layout.classes.get(&class)?;
         let mut dvas = Vec::with_capacity(request.copies);
         while dvas.len() < request.copies {
             let on_its_way = self.deferred.get().is_some_and(DeferThread::is_busy);
@@ -377,7 +391,8 @@ impl Allocator {
 
     /// The most physical bytes below `psize` that are sure to fit in a segment of the class.
     fn largest(&self, class: Class, psize: u64) -> u64 {
-        let groups = self.layout().classes.get(&class).map_or(&[][..], |class| &class.groups);
+        let layout = self.layout();
+        let groups = layout.classes.get(&class).map_or(&[][..], |class| &class.groups);
         let fit = |group: &Arc<Group>| {
             let room = group.largest();
             let fits = |sectors: u64| {
@@ -406,7 +421,8 @@ impl Allocator {
         metaslab: u64,
         wanted: impl Iterator<Item = (u64, u64)>,
     ) -> Result<u64, AllocError> {
-        let group = self.layout().vdevs.get(&vdev).map(|(_, group)| group);
+        let layout = self.layout();
+        let group = layout.group(vdev);
         let group = group.filter(|_| self.load(vdev, metaslab)).ok_or(AllocError::NoVdev(vdev))?;
         let found = group.metaslabs().get(metaslab as usize).ok_or(AllocError::NoVdev(vdev))?;
         let (bytes, view) =
@@ -421,7 +437,8 @@ impl Allocator {
     /// Errors: some of it is allocated already; it is not where space is allocated; its metaslab cannot be
     /// loaded.
     pub fn claim_dva(&self, txg: u64, dva: &Dva) -> Result<(), AllocError> {
-        let (_, metaslab, end) = self.place(dva)?;
+        let layout = self.layout();
+        let (_, metaslab, end) = self.place(&layout, dva)?;
         let (vdev, range) = (u64::from(dva.vdev), (dva.offset, end));
         let claimed = self.claim(txg, vdev, metaslab.id(), [range].into_iter())?;
         if claimed != end - dva.offset {
@@ -433,7 +450,8 @@ impl Allocator {
 
     /// Takes back an allocation of `txg` that nothing was written to.
     pub fn unallocate(&self, txg: u64, dva: &Dva) -> Result<(), AllocError> {
-        let (group, metaslab, end) = self.place(dva)?;
+        let layout = self.layout();
+        let (group, metaslab, end) = self.place(&layout, dva)?;
         let range = |source| AllocError::Range { vdev: dva.vdev.into(), source };
         let view = metaslab.unalloc(txg, dva.offset, end).map_err(range)?;
         group.allocated.fetch_sub(dva.asize, Ordering::Relaxed);
@@ -447,14 +465,20 @@ impl Allocator {
     ///
     /// Errors: the DVA is not where space is allocated, or is free already.
     pub fn free(&self, txg: u64, dva: &Dva) -> Result<(), AllocError> {
-        let (_, metaslab, end) = self.place(dva)?;
+        let layout = self.layout();
+        let (_, metaslab, end) = self.place(&layout, dva)?;
         let range = |source| AllocError::Range { vdev: dva.vdev.into(), source };
         metaslab.free(txg, dva.offset, end).map_err(range)
     }
 
-    fn place(&self, dva: &Dva) -> Result<(&Arc<Group>, &Metaslab, u64), AllocError> {
+    /// The vdev and the metaslab of a DVA, and where it ends.
+    fn place<'a>(
+        &self,
+        layout: &'a Layout,
+        dva: &Dva,
+    ) -> Result<(&'a Group, &'a Metaslab, u64), AllocError> {
         let vdev = u64::from(dva.vdev);
-        let (_, group) = self.layout().vdevs.get(&vdev).ok_or(AllocError::NoVdev(vdev))?;
+        let group = layout.group(vdev).ok_or(AllocError::NoVdev(vdev))?;
         let size = match dva.gang {
             true => self
                 .sizes
@@ -503,7 +527,7 @@ impl Allocator {
         let due = txg.checked_sub(TXG_DEFER_SIZE).map(|last| held.map_or(last, |h| h.min(last)));
         self.groups().for_each(|group| group.account(txg, due));
         self.layout().classes.values().for_each(|class| class.balance());
-        let groups = self.groups().cloned().collect();
+        let groups = self.groups().collect();
         let work = Work { groups, txg, due, unload_after: self.options.unload_after };
         let deferred = match self.options.background {
             true => self.deferred.get_or_init(DeferThread::start).give(work),
@@ -547,7 +571,7 @@ impl Allocator {
         }
         let worth = self.groups().flat_map(|group| {
             let best = group.worth_loading(tunables::PRELOAD_LIMIT.count());
-            best.into_iter().map(|metaslab| (group.vdev(), metaslab))
+            best.into_iter().map(move |metaslab| (group.vdev(), metaslab))
         });
         let worth: Vec<(u64, u64)> = worth.collect();
         // What is loaded beyond the limit would only push out what is in use. All metaslabs are
@@ -584,7 +608,8 @@ impl Allocator {
 
     /// Loads a metaslab in this thread; whether it is loaded now.
     pub fn load(&self, vdev: u64, metaslab: u64) -> bool {
-        let Some((_, group)) = self.layout().vdevs.get(&vdev) else { return false };
+        let layout = self.layout();
+        let Some(group) = layout.group(vdev) else { return false };
         let Some(found) = group.metaslabs().get(metaslab as usize) else { return false };
         self.make_room(memory_limit());
         match found.load(self.synced.load(Ordering::Relaxed), &*self.loader, &self.loads) {
@@ -605,26 +630,15 @@ impl Allocator {
 
     /// Bytes of memory of the metaslabs that are loaded.
     pub fn memory(&self) -> u64 {
-        self.loaded_metaslabs().map(|(memory, ..)| memory).sum()
-    }
-
-    /// Memory, last txg of use, and place of each metaslab that is loaded.
-    fn loaded_metaslabs(&self) -> impl Iterator<Item = (u64, u64, &Group, &Metaslab)> {
-        let metaslabs = self.groups().flat_map(|group| {
-            let group: &Group = group;
-            group.metaslabs().iter().map(move |metaslab| (group, metaslab))
-        });
-        metaslabs.filter_map(|(group, metaslab)| {
-            let (used, memory) = metaslab.loaded_since()?;
-            Some((memory, used, group, metaslab))
-        })
+        self.layout().loaded_metaslabs().map(|(memory, ..)| memory).sum()
     }
 
     /// Unloads metaslabs, those first that were not used for longest, as long as all that are
     /// loaded take more than `limit` bytes. Active ones stay, and those with allocations that are
     /// not on disk.
     pub(super) fn make_room(&self, limit: u64) {
-        let mut all: Vec<_> = self.loaded_metaslabs().collect();
+        let layout = self.layout();
+        let mut all: Vec<_> = layout.loaded_metaslabs().collect();
         let mut memory: u64 = all.iter().map(|(memory, ..)| memory).sum();
         if memory <= limit {
             return;
@@ -655,8 +669,15 @@ impl Allocator {
     }
 
     /// The vdevs that are allocated from.
-    pub fn groups(&self) -> impl Iterator<Item = &Arc<Group>> {
-        self.layout().vdevs.values().map(|(_, group)| group)
+    pub fn groups(&self) -> impl Iterator<Item = Arc<Group>> + use<> {
+        let layout = self.layout();
+        let groups: Vec<Arc<Group>> = layout.vdevs.values().map(|(_, g)| g.clone()).collect();
+        groups.into_iter()
+    }
+
+    /// The vdev `vdev`; `None` if it is not allocated from.
+    pub fn group(&self, vdev: u64) -> Option<Arc<Group>> {
+        self.layout().group(vdev).cloned()
     }
 
     /// What a vdev is for; `None` if it is not allocated from.
@@ -716,6 +737,22 @@ fn memory_limit() -> u64 {
 }
 
 impl Layout {
+    fn group(&self, vdev: u64) -> Option<&Arc<Group>> {
+        self.vdevs.get(&vdev).map(|(_, group)| group)
+    }
+
+    /// Memory, last txg of use, and place of each metaslab that is loaded.
+    fn loaded_metaslabs(&self) -> impl Iterator<Item = (u64, u64, &Group, &Metaslab)> {
+        let metaslabs = self.vdevs.values().flat_map(|(_, group)| {
+            let group: &Group = group;
+            group.metaslabs().iter().map(move |metaslab| (group, metaslab))
+        });
+        metaslabs.filter_map(|(group, metaslab)| {
+            let (used, memory) = metaslab.loaded_since()?;
+            Some((memory, used, group, metaslab))
+        })
+    }
+
     /// This one with one more vdev.
     fn with(&self, class: Class, info: &VdevInfo, allocators: usize) -> Result<Layout, AllocError> {
         let bad = || AllocError::BadVdev(info.id);

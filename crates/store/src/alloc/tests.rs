@@ -1,8 +1,9 @@
 //! The allocator against a model: blocks never overlap, freed space waits, and what is handed out
 //! to be written down is what happened.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_format::blkptr::Dva;
 use proptest::prelude::*;
@@ -462,7 +463,8 @@ fn little_that_is_free_is_used_for_what_just_fits() {
 #[test]
 fn little_used_metaslabs_make_room() {
     let (a, maps) = allocator(&[(Class::Normal, vdev(0, 20, 6))]);
-    let metaslabs = a.groups().next().unwrap().metaslabs();
+    let group = a.groups().next().unwrap();
+    let metaslabs = group.metaslabs();
     let (_, dvas) = a.allocate(1, &request(4 << 10)).unwrap();
     let active = (dvas[0].offset >> 20) as usize;
     let others: Vec<usize> = (0..6).filter(|i| *i != active).collect();
@@ -527,7 +529,8 @@ fn frees_during_a_load_are_not_lost() {
             }
         }
     }));
-    let metaslab = &b.groups().next().unwrap().metaslabs()[0];
+    let group = b.groups().next().unwrap();
+    let metaslab = &group.metaslabs()[0];
     assert!(b.load(0, 0));
     *maps.pause.lock() = None;
     let free = metaslab.free_after(6).unwrap();
@@ -608,4 +611,39 @@ fn what_is_guessed_is_not_known() {
     assert_eq!(of(4096, None), (one((1 << 24) - 4096), Histogram::default()));
     assert_eq!(of(4096, Some(one(8192))), (one(8192), one(8192)));
     assert_eq!(of(0, None), (one(1 << 24), one(1 << 24)));
+}
+
+/// Vdevs join while two threads allocate and free: layouts that were replaced are gone, and all vdevs are in use.
+#[test]
+fn replaced_layouts_are_let_go() {
+    const VDEVS: u64 = 24;
+    let (a, _maps) = allocator(&[(Class::Normal, vdev(0, 20, 8))]);
+    let stop = AtomicBool::new(false);
+    let old = std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let (_, dvas) = a.allocate(1, &request(512)).unwrap();
+                    dvas.iter().for_each(|dva| a.unallocate(1, dva).unwrap());
+                }
+            });
+        }
+        let mut old = Vec::new();
+        for id in 1..VDEVS {
+            old.push(a.layout_in_use());
+            a.add_vdev(Class::Normal, &vdev(id, 20, 8)).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+        old
+    });
+    assert!(old.iter().all(|layout| layout.strong_count() == 0));
+    assert_eq!(
+        a.groups().map(|group| group.vdev()).collect::<Vec<_>>(),
+        (0..VDEVS).collect::<Vec<_>>()
+    );
+    let mut used = BTreeSet::new();
+    while used.len() < VDEVS as usize {
+        let (_, dvas) = a.allocate(1, &request(512)).unwrap();
+        used.extend(dvas.iter().map(|dva| dva.vdev));
+    }
 }

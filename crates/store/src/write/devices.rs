@@ -32,6 +32,6 @@ impl AllocatedSize for Store {
 
 impl BlockDevices for Store {
     fn write_many(&self, writes: &[BlockWrite]) -> Vec<Result<(), VdevError>> {
-        VdevTree::write_many(self.vdevs(), writes)
+        VdevTree::write_many(&self.vdevs(), writes)
     }
 }

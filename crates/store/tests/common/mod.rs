@@ -28,6 +28,25 @@ fn list(pairs: &[(&str, NvValue)]) -> NvList {
     NvList { pairs: pairs.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect() }
 }
 
+/// The config of a tree with one top-level vdev, a file with the guid 100 or more, for each ashift.
+pub fn config(ashifts: &[u64]) -> NvList {
+    let top = |(id, ashift): (usize, &u64)| {
+        list(&[
+            ("type", NvValue::String("file".into())),
+            ("id", NvValue::Uint64(id as u64)),
+            ("guid", NvValue::Uint64(100 + id as u64)),
+            ("ashift", NvValue::Uint64(*ashift)),
+            ("asize", NvValue::Uint64(SIZE)),
+        ])
+    };
+    let children = ashifts.iter().enumerate().map(top).collect();
+    list(&[
+        ("type", NvValue::String("root".into())),
+        ("guid", NvValue::Uint64(1)),
+        ("children", NvValue::NvListArray(children)),
+    ])
+}
+
 impl Pool {
     /// One top-level vdev for each ashift.
     pub fn new(ashifts: &[u64], arc_bytes: u64) -> Pool {
@@ -36,21 +55,7 @@ impl Pool {
             .map(|_| MemDevice::new("memory", vec![0; (LABEL_START + SIZE) as usize]))
             .collect();
         let disks: Vec<_> = memory.iter().map(|m| FaultyDevice::new(m.clone())).collect();
-        let top = |(id, ashift): (usize, &u64)| {
-            list(&[
-                ("type", NvValue::String("file".into())),
-                ("id", NvValue::Uint64(id as u64)),
-                ("guid", NvValue::Uint64(100 + id as u64)),
-                ("ashift", NvValue::Uint64(*ashift)),
-                ("asize", NvValue::Uint64(SIZE)),
-            ])
-        };
-        let children = ashifts.iter().enumerate().map(top).collect();
-        let root = list(&[
-            ("type", NvValue::String("root".into())),
-            ("guid", NvValue::Uint64(1)),
-            ("children", NvValue::NvListArray(children)),
-        ]);
+        let root = config(ashifts);
         let mut open =
             |guid: u64, _: &NvList| Some(disks[guid as usize - 100].clone() as Arc<dyn Device>);
         let vdevs = VdevTree::build(&root, &mut open).unwrap();

@@ -59,7 +59,8 @@ impl Setup {
     pub fn compare(&self, pool: &Pool) -> Verdict {
         let is = Setup::of(pool);
         demand!(is == *self, "the pool is {is:?}, not {self:?}");
-        let root = pool.store().vdevs().root();
+        let vdevs = pool.store().vdevs();
+        let root = vdevs.root();
         demand!(
             root.children().len() == self.tops.len(),
             "{} top-level vdevs are in use, not {}",

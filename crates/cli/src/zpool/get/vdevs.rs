@@ -29,7 +29,8 @@ pub(super) fn run(
     ctx: &mut Context,
 ) -> Outcome {
     let pool = imported.pool();
-    let root = pool.store().vdevs().root();
+    let vdevs = pool.store().vdevs();
+    let root = vdevs.root();
     let vdevs: Vec<(String, Arc<Vdev>)> = match names {
         [one] if one == "root" => vec![(ROOT.into(), Arc::clone(root))],
         [one] if one == "all-vdevs" => all(root),
@@ -70,7 +71,8 @@ impl Shown {
             None => props.all(),
             Some(list) => list.iter().filter_map(|p| Some((p.clone(), props.get(p)?))).collect(),
         };
-        let tops = pool.store().vdevs().root().children().iter();
+        let vdevs = pool.store().vdevs();
+        let tops = vdevs.root().children().iter();
         let top = tops.clone().find(|top| holds(top, vdev.guid()));
         let class = top.map_or("normal", |top| class_of(top.config())).to_string();
         Shown { name: name.into(), vdev: Arc::clone(vdev), class, values }

@@ -140,7 +140,8 @@ impl Figures<'_> {
 
     /// The last removal of a vdev (`removal_status_nvlist`).
     fn removal(&self, r: &RemovalStatus, pool: &Pool) -> Map<String, Value> {
-        let tops = pool.store().vdevs().root().children();
+        let vdevs = pool.store().vdevs();
+        let tops = vdevs.root().children();
         let mut stats = match tops.iter().find(|top| top.id() == r.vdev) {
             Some(top) => {
                 let config = top.config();
