@@ -464,15 +464,16 @@ impl LiveObjectSet {
         holds: &mut Holds,
         f: impl FnOnce(&mut OpenObjectSet) -> std::result::Result<T, E>,
     ) -> Result<Option<std::result::Result<T, E>>> {
-        set.begin()?;
+        set.usable()?;
+        set.begin_change();
         let done = holds.during(|| catch_unwind(AssertUnwindSafe(|| f(set))));
         let done = match done {
             Ok(done) => Some(done).filter(|_| !holds.has_missed()),
             Err(panic) => return Err(self.poison(set, &what(&*panic))),
         };
         match done {
-            Some(Ok(_)) => set.commit(),
-            _ if set.roll_back() => {}
+            Some(Ok(_)) => set.keep_change(),
+            _ if set.undo_change() => {}
             _ => return Err(self.poison(set, "failed after its last write")),
         }
         Ok(done)

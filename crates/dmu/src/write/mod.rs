@@ -25,9 +25,8 @@
 //! | `run` | the blocks of all objects written, level by level |
 //! | `work` | one object that is written |
 //! | [`intent`] | what a change leaves for the intent log |
-//! | `undo` | changes that are taken back |
+//! | `undo` | changes, within each other, that are made whole or not at all |
 //! | `quiesce` | what is pending: views of it, quiescing it, standing on what was written |
-//! | `nested` | changes of the MOS, within each other, that are made whole or not at all |
 //! | [`zap`] | ZAPs: entries, growth from micro to fat, splits |
 //!
 //! # Invariants
@@ -44,7 +43,6 @@ mod chunk;
 mod clone;
 mod indirect;
 pub mod intent;
-mod nested;
 mod object;
 mod open_block;
 mod quiesce;
@@ -76,7 +74,6 @@ use cenote_format::dmu::{
 use cenote_format::encode::EncodeError;
 use cenote_store::{BlockError, Store};
 use intent::Intent;
-use nested::Undo;
 use object::OpenObject;
 pub(crate) use quiesce::on_disk;
 use quiesce::{Below, Found};
@@ -313,10 +310,8 @@ pub struct OpenObjectSet {
     syncing: bool,
     /// The dnodes that a syncing set has written; `None` for those it freed.
     written: BTreeMap<u64, Option<Arc<Dnode>>>,
-    /// The change that is being made.
+    /// The changes that are being made.
     change: Change,
-    /// What there was before the changes that are being made, the innermost one last.
-    undos: Vec<Undo>,
     /// What the change that is being made leaves for the intent log.
     intent: Intent,
     failed: bool,
@@ -357,7 +352,6 @@ impl OpenObjectSet {
             syncing: false,
             written,
             change: Change::default(),
-            undos: Vec::new(),
             intent: None,
             failed: false,
         }
@@ -396,6 +390,7 @@ impl OpenObjectSet {
 
     /// `os_flags`, to be changed with care.
     pub fn set_flags(&mut self, flags: u64) {
+        self.note_root();
         (self.phys.flags, self.flags) = (flags, Some(flags));
         self.changed = true;
     }
@@ -407,7 +402,7 @@ impl OpenObjectSet {
 
     /// Changes the header of the intent log; before the last write of a change, so that it can be taken back.
     pub fn set_zil_header(&mut self, zil: ZilHeader) {
-        self.note_header();
+        self.note_root();
         (self.phys.zil, self.zil) = (zil, Some(zil));
         self.changed = true;
     }
@@ -427,7 +422,7 @@ impl OpenObjectSet {
         }
     }
 
-    fn usable(&self) -> Result<()> {
+    pub(crate) fn usable(&self) -> Result<()> {
         if self.failed { Err(WriteError::Failed) } else { Ok(()) }
     }
 
@@ -447,7 +442,6 @@ impl OpenObjectSet {
     }
 
     fn insert(&mut self, number: u64, object: OpenObject) {
-        self.touch(number);
         self.dirty = self.dirty.saturating_add(object.bytes(self.least));
         self.objects.insert(number, Arc::new(object));
     }
@@ -465,7 +459,6 @@ impl OpenObjectSet {
         let number = taken?;
         let mut object = OpenObject::new(number, phys);
         self.change.allocated(number, slots, &mut object);
-        self.note_taken(number, slots);
         self.insert(number, object);
         self.more += 1;
         Ok(number)
@@ -485,7 +478,6 @@ impl OpenObjectSet {
             return Err(WriteError::Taken(number));
         }
         self.change.allocated(number, count, &mut object);
-        self.note_taken(number, count);
         self.insert(number, object);
         self.more += 1;
         Ok(())
@@ -499,13 +491,14 @@ impl OpenObjectSet {
     pub fn create_accounting(&mut self, number: u64, new: &NewObject) -> Result<()> {
         self.usable()?;
         self.settle();
-        let object = OpenObject::new(number, object::new_dnode(new)?);
+        let mut object = OpenObject::new(number, object::new_dnode(new)?);
         let quiesced = self.quiesced.as_ref().is_some_and(|f| f.objects.contains_key(&number));
         let there =
             quiesced || self.objects.contains_key(&number) || self.base.special(number).is_ok();
         if number < PROJECT_USED || there || object.phys().slots() != 1 {
             return Err(WriteError::Taken(number));
         }
+        self.change.created(number, &mut object);
         self.insert(number, object);
         Ok(())
     }
@@ -539,22 +532,12 @@ impl OpenObjectSet {
         self.slots = map;
         known?;
         self.slots.give(number, slots);
-        if let Some(undo) = self.undos.last_mut() {
-            undo.given.push((number, slots));
-        }
-        self.touch_doomed(number);
         let object = self.objects.remove(&number);
         self.change.freed(number, slots, object, below.is_some());
         self.doomed.extend(below.map(|dnode| (number, dnode)));
         self.dirty = self.dirty.saturating_sub(bytes);
         self.more -= 1;
         Ok(())
-    }
-
-    fn note_taken(&mut self, number: u64, slots: u64) {
-        if let Some(undo) = self.undos.last_mut() {
-            undo.taken.push((number, slots));
-        }
     }
 
     /// Notes that a change frees so many pointers, for whoever bounds what a transaction group frees.
@@ -578,7 +561,6 @@ impl OpenObjectSet {
     fn object(&mut self, number: u64) -> Result<&mut OpenObject> {
         self.usable()?;
         self.settle();
-        self.touch(number);
         let below = Below::new(&self.base, &self.doomed, self.quiesced.as_ref());
         take_in(&mut self.objects, &below, number)
     }
@@ -591,7 +573,6 @@ impl OpenObjectSet {
     ) -> Result<T> {
         self.usable()?;
         self.settle();
-        self.touch(number);
         let below = Below::new(&self.base, &self.doomed, self.quiesced.as_ref());
         let object = take_in(&mut self.objects, &below, number)?;
         let place =

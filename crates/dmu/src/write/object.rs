@@ -143,7 +143,7 @@ impl OpenObject {
         let (top, under, micro) = Default::default();
         let disk = if on_disk { dnode.clone() } else { without_blocks() };
         let pending = Overlay { top, under, disk, on_disk, micro };
-        let journal = Journal::Off;
+        let journal = Journal::default();
         OpenObject { dnode, pending, quiesced_levels: 0, changed: !on_disk, journal }
     }
 

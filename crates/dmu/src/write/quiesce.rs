@@ -23,6 +23,7 @@
 
 use super::object::OpenObject;
 use super::slots::PER_BLOCK;
+use super::undo::Change;
 use super::zap::{AtHand, at_hand};
 use super::{Doomed, OpenObjectSet, Quiesced};
 use crate::objset::{META_DNODE, PROJECT_USED};
@@ -198,6 +199,7 @@ impl OpenObjectSet {
         syncing.syncing = true;
         self.failed |= self.quiesced.is_some();
         syncing.failed = self.failed;
+        syncing.change = Change::after(&self.change);
         syncing.phys = self.phys.clone();
         (syncing.accounted, syncing.least) = (self.accounted, self.least);
         syncing.dirty = std::mem::take(&mut self.dirty);

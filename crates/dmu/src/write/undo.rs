@@ -1,10 +1,11 @@
-//! Changes that are made as a whole or not at all (what `dmu_tx_hold_*` is for in OpenZFS).
+//! Changes that are made as a whole or not at all (what `dmu_tx_hold_*` and `dmu_tx_check_ioerr` are for in
+//! OpenZFS).
 //!
 //! # Idea
 //!
-//! A change of a live object set reads and changes in turn. Any of its reads may fail: a block cannot
-//! be read, or its contents make no sense. So whatever a change does to the object set is noted, and
-//! taken back if the change does not come to its end.
+//! A change reads and changes in turn. Any of its reads may fail: a block cannot be read, or its contents make
+//! no sense. So whatever a change does to the object set is noted, and taken back if the change does not come
+//! to its end. It is so for changes of data sets in use and for those of the meta object set.
 //!
 //! OpenZFS reads all that a change will touch before it begins. That list has to be kept by hand for
 //! each operation, and whatever fails later than that is fatal there. Here nothing has to be
@@ -17,31 +18,45 @@
 //!   ZAP, a pointer, the header of a fat ZAP); else the block is shared, and copied when it is changed;
 //! - the bytes of a write that comes last in its change: nothing ([`OpenObjectSet::write_last`]).
 //!
+//! Changes nest: sync tasks are made of steps that may fail for themselves. What is kept of an inner change is
+//! part of the outer one, and is taken back with it.
+//!
 //! # Structures
 //!
-//! The set has a list of [`Event`]s, oldest first; an object that is changed has an [`Undo`] of its own
-//! in its [`Journal`]. Both are empty when no change is being made.
+//! The set has one list of [`Event`]s, oldest first, and knows for each change under way where in the list it
+//! began. An object that is being changed has the list meanwhile ([`Journal`]), and notes there what it was.
+//! Changes have numbers that grow; an object remembers the number of the change in which it last noted its
+//! dnode. If that is the innermost change or a later one, it need not do so again.
 //!
 //! # Invariants
 //!
-//! - Events, and what an [`Undo`] has of blocks, are taken back in reverse order.
-//! - What can be seen after [`OpenObjectSet::roll_back`] is what could be seen before
-//!   [`OpenObjectSet::begin`]. What a change has only read may stay in memory.
+//! - Events are taken back in reverse order, up to where the change began.
+//! - What can be seen after [`OpenObjectSet::undo_change`] is what could be seen before
+//!   [`OpenObjectSet::begin_change`]. What a change has only read may stay in memory.
+//! - In what a change noted, the dnode of an object comes before all else of that object.
 //! - After a sealed change began to copy it cannot be taken back: nothing may fail then.
+//! - An object set is neither synced nor quiesced in the middle of a change.
 
 use super::object::OpenObject;
+use super::slots::PER_BLOCK;
 use super::{Chunk, OpenObjectSet, Result, WriteError};
 use crate::object::Dnode;
+use crate::objset::PROJECT_USED;
+use crate::overlay::Parts;
 use crate::ranges::Ranges;
+use crate::tree::Tree;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_store::{BlockError, Bookmark, held};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Blocks noted last among which one is sought that has to be noted only once.
-const RECENT: usize = 16;
+/// Events noted last among which a block is sought that has to be noted only once.
+const RECENT: usize = 64;
+/// Events for which the list keeps its memory from change to change.
+const KEPT: usize = 1024;
 
 /// A block as it was before.
 #[derive(Debug, Clone)]
@@ -58,97 +73,111 @@ enum Before {
     Length(usize),
 }
 
-/// What an object was before the change.
+/// What changes of the root block consist of: flags, header of the intent log; what of them is to be set when
+/// another group was written; whether the root block is to be written.
 #[derive(Debug, Clone)]
-pub(super) struct Undo {
-    dnode: Arc<Dnode>,
+struct Root {
+    phys: (u64, ZilHeader),
+    set: (Option<u64>, Option<ZilHeader>),
     changed: bool,
-    blocks: Vec<(u64, Before)>,
-    /// The freed and the forced ranges, if they were changed.
-    ranges: Option<(Ranges, Ranges)>,
-    /// Bytes of the indirect blocks that lead to dirty blocks.
-    indirect: u64,
-    /// The pending spill block, if it was changed.
-    spill: Option<Option<Option<Abd>>>,
-    /// The set knows of it.
-    listed: bool,
-    /// Nothing is noted any more.
-    sealed: bool,
 }
 
-/// Whether an object notes what it was.
+/// What a change did, and how to take it back. Numbers of objects come first.
+#[derive(Debug, Clone)]
+enum Event {
+    /// It changed an object first: the dnode before, whether anything was changed, bytes of the indirect blocks
+    /// that lead to dirty blocks.
+    Dnode(u64, Arc<Dnode>, bool, u64),
+    /// It changed a block.
+    Block(u64, u64, Before),
+    /// It changed the freed and the forced ranges.
+    Ranges(u64, Box<(Ranges, Ranges)>),
+    /// It changed the pending spill block.
+    Spill(u64, Option<Option<Abd>>),
+    /// It allocated an object of so many slots.
+    Allocated(u64, u64),
+    /// It created an accounting object.
+    Created(u64),
+    /// It freed an object of so many slots, and noted it as doomed if it did.
+    Freed(u64, u64, Option<Arc<OpenObject>>, bool),
+    /// It changed what the root block says.
+    Root(Box<Root>),
+}
+
+/// What was done, oldest first.
 #[derive(Debug, Clone, Default)]
-pub(super) enum Journal {
-    /// It does not: no change is being made.
-    #[default]
-    Off,
-    /// It will, when it is changed first.
-    Armed,
-    /// It need not in this change: it was allocated in it, or nothing is taken back any more.
-    New(u64),
-    /// It does.
-    On(Box<Undo>),
+struct Log {
+    events: Vec<Event>,
+    /// Number of the innermost change, and which event is its first; number 0: no change is being made.
+    change: u64,
+    start: usize,
+    /// The object that has the log.
+    object: u64,
 }
 
-impl Journal {
-    /// Readies it for change number `change`; 0: there is none.
-    fn arm(&mut self, change: u64) {
-        *self = match std::mem::take(self) {
-            Journal::On(undo) if change != 0 => Journal::On(undo),
-            Journal::New(number) if change == number && change != 0 => Journal::New(number),
-            _ if change != 0 => Journal::Armed,
-            _ => Journal::Off,
-        };
+impl Log {
+    /// What the innermost change did.
+    fn of_change(&self) -> &[Event] {
+        self.events.get(self.start..).unwrap_or_default()
     }
+}
 
-    /// Whether it has begun, and the set does not know yet.
-    fn began(&mut self) -> bool {
-        match self {
-            Journal::On(undo) => !std::mem::replace(&mut undo.listed, true),
-            _ => false,
-        }
-    }
-
-    /// Nothing is noted any more in change number `change`.
-    fn seal(&mut self, change: u64) {
-        match self {
-            Journal::On(undo) => undo.sealed = true,
-            other => *other = Journal::New(change),
-        }
-    }
+/// What an object noted of what it was.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Journal {
+    /// The set's, while the object may be changed.
+    log: Log,
+    /// The last change in which the dnode was noted, and the one in which the ranges were.
+    dnode: u64,
+    ranges: u64,
+    /// The change in which nothing has to be noted: the object was allocated in it, or nothing is taken back
+    /// any more.
+    nothing: u64,
 }
 
 impl OpenObject {
-    /// Where to note what the object was, if that is to be noted: before the object is changed.
-    fn undo(&mut self) -> Option<&mut Undo> {
-        if matches!(self.journal, Journal::Armed) {
-            let (dnode, changed) = self.before();
-            let indirect = self.pending.top.indirect();
-            let (blocks, ranges, spill) = Default::default();
-            let (listed, sealed) = (false, false);
-            let undo = Undo { dnode, changed, blocks, ranges, indirect, spill, listed, sealed };
-            self.journal = Journal::On(Box::new(undo));
+    /// Whether what is going to be changed is to be noted. The dnode is noted here.
+    fn notes(&mut self) -> bool {
+        let Journal { log, dnode, nothing, .. } = &self.journal;
+        let (change, object) = (log.change, log.object);
+        if change == 0 || *nothing >= change {
+            return false;
         }
-        match &mut self.journal {
-            Journal::On(undo) if !undo.sealed => Some(undo),
-            _ => None,
+        if *dnode < change {
+            let (before, changed) = self.before();
+            let event = Event::Dnode(object, before, changed, self.pending.top.indirect());
+            self.journal.dnode = change;
+            self.journal.log.events.push(event);
         }
+        true
     }
 
     /// The dnode or whether there are changes is going to be changed.
     pub(super) fn note_dnode(&mut self) {
-        self.undo();
+        self.notes();
     }
 
     fn note(&mut self, blkid: u64, before: impl FnOnce(&Abd) -> Before) {
-        if self.undo().is_none() {
-            return;
+        if self.notes() {
+            let before = match self.pending.top.cloned(blkid) {
+                Some(bp) => Before::Clone(*bp),
+                None => self.pending.top.dirty(blkid).map_or(Before::Clean, before),
+            };
+            let Log { events, object, .. } = &mut self.journal.log;
+            events.push(Event::Block(*object, blkid, before));
         }
-        let before = match self.pending.top.cloned(blkid) {
-            Some(bp) => Before::Clone(*bp),
-            None => self.pending.top.dirty(blkid).map_or(Before::Clean, before),
+    }
+
+    /// Whether the innermost change has just noted all of block `blkid`, so that its bytes need not be noted.
+    fn has_noted(&self, blkid: u64) -> bool {
+        let log = &self.journal.log;
+        let whole = |event: &Event| match event {
+            Event::Block(object, noted, Before::Clean | Before::Whole(_) | Before::Clone(_)) => {
+                *object == log.object && *noted == blkid
+            }
+            _ => false,
         };
-        self.undo().into_iter().for_each(|undo| undo.blocks.push((blkid, before.clone())));
+        log.of_change().iter().rev().take(RECENT).any(whole)
     }
 
     /// Block `blkid` is going to be replaced or to go.
@@ -158,18 +187,16 @@ impl OpenObject {
 
     /// Block `blkid` is going to be changed in place.
     pub(super) fn note_bytes(&mut self, blkid: u64) {
-        let Some(undo) = self.undo() else { return };
-        let known = |(noted, before): &(u64, Before)| {
-            let whole = matches!(before, Before::Clean | Before::Whole(_) | Before::Clone(_));
-            *noted == blkid && whole
-        };
-        if !undo.blocks.iter().rev().take(RECENT).any(known) {
+        if self.notes() && !self.has_noted(blkid) {
             self.note_block(blkid);
         }
     }
 
     /// Some bytes of block `blkid`, which is dirty, are going to be changed in place.
     pub(super) fn note_part(&mut self, blkid: u64, range: Range<usize>) {
+        if !self.notes() || self.has_noted(blkid) {
+            return;
+        }
         self.note(blkid, |data| {
             let mut old = vec![0; range.len()];
             match data.copy_to(range.start, &mut old) {
@@ -191,83 +218,92 @@ impl OpenObject {
 
     /// Ranges are going to be freed or forced.
     pub(super) fn note_ranges(&mut self) {
-        if self.undo().is_some_and(|undo| undo.ranges.is_none()) {
-            let ranges = self.pending.top.ranges();
-            self.undo().into_iter().for_each(|undo| undo.ranges = Some(ranges.clone()));
+        if self.notes() && self.journal.ranges < self.journal.log.change {
+            let ranges = Box::new(self.pending.top.ranges());
+            let Journal { log, ranges: noted, .. } = &mut self.journal;
+            *noted = log.change;
+            log.events.push(Event::Ranges(log.object, ranges));
         }
     }
 
     /// The spill block is going to be changed.
     pub(super) fn note_spill(&mut self) {
-        if self.undo().is_some_and(|undo| undo.spill.is_none()) {
+        if self.notes() {
             let spill = self.pending.top.spill.clone();
-            self.undo().into_iter().for_each(|undo| undo.spill = Some(spill.clone()));
+            let log = &mut self.journal.log;
+            log.events.push(Event::Spill(log.object, spill));
         }
     }
 
-    /// Makes the object what it was before the change.
-    fn take_back(&mut self) {
-        let Journal::On(undo) = std::mem::take(&mut self.journal) else { return };
-        let Undo { dnode, changed, blocks, ranges, indirect, spill, .. } = *undo;
+    /// Makes block `blkid` what it was.
+    fn take_back(&mut self, blkid: u64, before: Before) {
         let top = &mut self.pending.top;
-        for (blkid, before) in blocks.into_iter().rev() {
-            match before {
-                Before::Clean => top.remove(blkid),
-                Before::Whole(data) => top.put(blkid, data),
-                Before::Clone(bp) => top.put_clone(blkid, bp),
-                Before::Length(len) => top.resize(blkid, len),
-                Before::Part(at, old) => {
-                    let data = top.dirty_mut(blkid);
-                    if let Some(part) = data.and_then(|data| data.get_mut(at..at + old.len())) {
-                        part.copy_from_slice(&old);
-                    }
+        match before {
+            Before::Clean => top.remove(blkid),
+            Before::Whole(data) => top.put(blkid, data),
+            Before::Clone(bp) => top.put_clone(blkid, bp),
+            Before::Length(len) => top.resize(blkid, len),
+            Before::Part(at, old) => {
+                let data = top.dirty_mut(blkid);
+                if let Some(part) = data.and_then(|data| data.get_mut(at..at + old.len())) {
+                    part.copy_from_slice(&old);
                 }
             }
         }
-        top.set_indirect(indirect);
-        if let Some(ranges) = ranges {
-            top.set_ranges(ranges);
-        }
-        if let Some(spill) = spill {
-            top.spill = spill;
-        }
-        self.pending.micro = None;
-        self.restore(dnode, changed);
     }
 }
 
-/// What a change did to the set.
+/// A change under way.
 #[derive(Debug)]
-enum Event {
-    /// It changed an object.
-    Changed(u64),
-    /// It allocated an object of so many slots.
-    Allocated(u64, u64),
-    /// It freed an object of so many slots, and noted it as doomed if it did.
-    Freed(u64, u64, Option<Arc<OpenObject>>, bool),
+struct Level {
+    number: u64,
+    /// Which event is its first.
+    start: usize,
+    /// Figures of the set as they were: bytes to be written, pointers freed, objects more than on disk.
+    figures: (u64, u64, i64),
 }
 
-/// The change that is being made.
+/// The changes that are being made, each within the one before.
 #[derive(Debug, Default)]
 pub(super) struct Change {
-    /// Its number; 0 if there is none.
-    number: u64,
-    /// Number of the last one.
+    log: Log,
+    levels: Vec<Level>,
+    /// Number of the last change that was begun.
     last: u64,
-    events: Vec<Event>,
-    /// Figures of the set as they were.
-    figures: (u64, u64, i64),
-    /// The header of the intent log, what of it is to be written, and whether the root block is, as they
-    /// were before the change set the header.
-    header: Option<(ZilHeader, Option<ZilHeader>, bool)>,
-    /// It cannot be taken back any more.
+    /// What was done cannot be taken back any more.
     sealed: bool,
 }
 
 impl Change {
-    fn log(&mut self, event: Event) {
-        if self.number != 0 {
-            self.events.push(event);
+    /// None yet, of a set with objects that `of` may have changed.
+    pub(super) fn after(of: &Change) -> Change {
+        Change { last: of.last, ..Change::default() }
+    }
+
+    fn begin(&mut self, figures: (u64, u64, i64)) {
+        self.last += 1;
+        let (number, start) = (self.last, self.log.events.len());
+        self.levels.push(Level { number, start, figures });
+        (self.log.change, self.log.start) = (number, start);
+    }
+
+    /// Ends the innermost change. Nothing is forgotten as long as there is another one around it.
+    fn end(&mut self) -> Option<Level> {
+        let ended = self.levels.pop();
+        let outer = self.levels.last();
+        (self.log.change, self.log.start) =
+            outer.map_or((0, 0), |outer| (outer.number, outer.start));
+        if outer.is_none() {
+            self.log.events.clear();
+            self.log.events.shrink_to(KEPT);
+            self.sealed = false;
+        }
+        ended
+    }
+
+    fn note(&mut self, event: Event) {
+        if self.log.change != 0 {
+            self.log.events.push(event);
         }
     }
 
@@ -278,20 +314,23 @@ impl Change {
         object: &mut OpenObject,
         f: impl FnOnce(&mut OpenObject) -> T,
     ) -> T {
-        object.journal.arm(self.number);
+        self.log.object = number;
+        object.journal.log = std::mem::take(&mut self.log);
         let done = f(object);
-        if object.journal.began() {
-            self.events.push(Event::Changed(number));
-        }
+        self.log = std::mem::take(&mut object.journal.log);
         done
     }
 
     /// An object of so many slots was allocated.
     pub(super) fn allocated(&mut self, number: u64, slots: u64, object: &mut OpenObject) {
-        if self.number != 0 {
-            object.journal = Journal::New(self.number);
-            self.events.push(Event::Allocated(number, slots));
-        }
+        object.journal.nothing = self.log.change;
+        self.note(Event::Allocated(number, slots));
+    }
+
+    /// An accounting object was created.
+    pub(super) fn created(&mut self, number: u64, object: &mut OpenObject) {
+        object.journal.nothing = self.log.change;
+        self.note(Event::Created(number));
     }
 
     /// An object of so many slots was freed.
@@ -302,86 +341,95 @@ impl Change {
         object: Option<Arc<OpenObject>>,
         doomed: bool,
     ) {
-        self.log(Event::Freed(number, slots, object, doomed));
+        self.note(Event::Freed(number, slots, object, doomed));
     }
 }
 
 impl OpenObjectSet {
-    /// Begins a change, which ends with [`OpenObjectSet::commit`] or [`OpenObjectSet::roll_back`].
-    ///
-    /// Errors: the object set is of no use any more.
-    pub(crate) fn begin(&mut self) -> Result<()> {
-        self.usable()?;
+    /// Begins a change, which ends with [`OpenObjectSet::keep_change`] or [`OpenObjectSet::undo_change`]. It
+    /// may be within another one.
+    pub fn begin_change(&mut self) {
         self.settle();
-        let change = &mut self.change;
-        change.last = change.last.wrapping_add(1).max(1);
-        change.number = change.last;
-        change.figures = (self.dirty, self.freed, self.more);
-        change.sealed = false;
-        Ok(())
+        self.change.begin((self.dirty, self.freed, self.more));
     }
 
-    /// Ends a change, and keeps what it did.
-    pub(crate) fn commit(&mut self) {
-        let mut events = std::mem::take(&mut self.change.events);
-        for event in events.drain(..) {
-            if let Event::Changed(number) = event
-                && let Some(object) = self.objects.get_mut(&number)
-            {
-                Arc::make_mut(object).journal = Journal::Off;
-            }
-        }
-        // The list keeps its memory.
-        self.change.events = events;
-        self.change.header = None;
-        self.change.number = 0;
+    /// Ends the change that was begun last, and keeps what it did.
+    pub fn keep_change(&mut self) {
+        self.change.end();
     }
 
-    /// Ends a change, and takes back what it did; false if that is not possible any more.
-    pub(crate) fn roll_back(&mut self) -> bool {
+    /// Ends the change that was begun last, and takes back what it did; false if that is not possible any
+    /// more, after [`OpenObjectSet::write_last`].
+    pub fn undo_change(&mut self) -> bool {
         if self.change.sealed {
             return false;
         }
-        while let Some(event) = self.change.events.pop() {
-            match event {
-                Event::Changed(number) => {
-                    if let Some(object) = self.objects.get_mut(&number) {
-                        Arc::make_mut(object).take_back();
-                    }
-                }
-                Event::Allocated(number, slots) => {
-                    self.objects.remove(&number);
-                    self.slots.put_back(number, slots);
-                }
-                Event::Freed(number, slots, object, doomed) => {
-                    self.objects.extend(object.map(|object| (number, object)));
-                    if doomed {
-                        self.doomed.remove(&number);
-                    }
-                    self.slots.take_back(number, slots);
-                }
-            }
+        while self.change.log.events.len() > self.change.log.start
+            && let Some(event) = self.change.log.events.pop()
+        {
+            self.take_back(event);
         }
-        if let Some(before) = self.change.header.take() {
-            (self.phys.zil, self.zil, self.changed) = before;
+        if let Some(level) = self.change.end() {
+            (self.dirty, self.freed, self.more) = level.figures;
         }
-        (self.dirty, self.freed, self.more) = self.change.figures;
-        self.change.number = 0;
         true
     }
 
-    /// The header of the intent log is going to be changed.
-    pub(super) fn note_header(&mut self) {
-        if self.change.number != 0 && self.change.header.is_none() {
-            self.change.header = Some((self.phys.zil, self.zil, self.changed));
+    fn take_back(&mut self, event: Event) {
+        match event {
+            Event::Dnode(number, dnode, changed, indirect) => self.back(number, |object| {
+                object.journal.dnode = 0;
+                object.pending.top.set_indirect(indirect);
+                object.pending.micro = None;
+                object.restore(dnode, changed);
+            }),
+            Event::Block(number, blkid, before) => {
+                self.back(number, |object| object.take_back(blkid, before));
+            }
+            Event::Ranges(number, ranges) => self.back(number, |object| {
+                object.journal.ranges = 0;
+                object.pending.top.set_ranges(*ranges);
+            }),
+            Event::Spill(number, spill) => {
+                self.back(number, |object| object.pending.top.spill = spill);
+            }
+            Event::Allocated(number, slots) => {
+                self.objects.remove(&number);
+                self.slots.put_back(number, slots);
+            }
+            Event::Created(number) => drop(self.objects.remove(&number)),
+            Event::Freed(number, slots, object, doomed) => {
+                self.objects.extend(object.map(|object| (number, object)));
+                if doomed {
+                    self.doomed.remove(&number);
+                }
+                self.slots.take_back(number, slots);
+            }
+            Event::Root(root) => {
+                (self.phys.flags, self.phys.zil) = root.phys;
+                (self.flags, self.zil) = root.set;
+                self.changed = root.changed;
+            }
         }
+    }
+
+    fn back(&mut self, number: u64, f: impl FnOnce(&mut OpenObject)) {
+        if let Some(object) = self.objects.get_mut(&number) {
+            f(Arc::make_mut(object));
+        }
+    }
+
+    /// What the root block says is going to be changed.
+    pub(super) fn note_root(&mut self) {
+        let phys = (self.phys.flags, self.phys.zil);
+        let root = Root { phys, set: (self.flags, self.zil), changed: self.changed };
+        self.change.note(Event::Root(Box::new(root)));
     }
 
     /// Half of a change was made: nothing of this object set may be written.
     pub(crate) fn poison(&mut self) {
         self.failed = true;
-        self.change.events.clear();
-        self.change.number = 0;
+        self.change = Change::after(&self.change);
     }
 
     /// As [`OpenObjectSet::write`], as the last thing that a change does: what is overwritten is not
@@ -399,14 +447,52 @@ impl OpenObjectSet {
             let at = Bookmark { objset: self.id(), object: number, level: 0, blkid: 0 };
             return Err(WriteError::from(BlockError::NotHeld { at }));
         }
-        let change = self.change.number;
+        let change = self.change.log.change;
         if change != 0 {
             self.change.sealed = true;
             self.with(number, |object, _| {
-                object.journal.seal(change);
+                object.journal.nothing = change;
                 Ok(())
             })?;
         }
         Ok(())
+    }
+
+    /// Reads what the sync will have to read for the change that was begun last: blocks of dnodes, and indirect
+    /// blocks above dirty and freed blocks. What cannot be read is found while the change can still be undone.
+    ///
+    /// # Errors
+    /// A block of dnodes or an indirect block cannot be read.
+    pub fn check_change(&self) -> Result<()> {
+        let (mut changed, mut dnode_blocks) = (BTreeSet::new(), BTreeSet::new());
+        for event in self.change.log.of_change() {
+            match event {
+                Event::Dnode(number, ..) | Event::Allocated(number, _) => {
+                    changed.insert(*number);
+                }
+                Event::Freed(number, _, _, true) => {
+                    dnode_blocks.insert(number / PER_BLOCK);
+                }
+                _ => {}
+            }
+        }
+        for number in changed {
+            let Some(object) = self.objects.get(&number).filter(|object| object.changed) else {
+                continue;
+            };
+            if number < PROJECT_USED {
+                dnode_blocks.insert(number / PER_BLOCK);
+            }
+            let Some(disk) = object.disk().filter(|disk| disk.phys.levels > 1) else { continue };
+            let (store, objset) = (self.base.store(), self.base.id());
+            let tree = Tree { store, objset, object: number, dnode: &disk.phys };
+            let Parts { dirty, freed, .. } = object.pending.top.clone().into_parts();
+            let edges = freed.edges().filter(|edge| *edge <= disk.phys.max_block);
+            for blkid in dirty.iter().map(|(blkid, _)| blkid).chain(edges) {
+                tree.read_indirect(blkid, blkid)?;
+            }
+        }
+        let meta = self.meta_tree();
+        dnode_blocks.into_iter().try_for_each(|blkid| Ok(meta.block(blkid).map(drop)?))
     }
 }

@@ -168,6 +168,9 @@ enum Op {
     SyncQuiesced,
     SyncDone,
     Look,
+    Begin,
+    Keep,
+    Undo,
 }
 
 fn place() -> impl Strategy<Value = u64> {
@@ -204,6 +207,9 @@ fn op() -> impl Strategy<Value = Op> {
         3 => Just(Op::SyncQuiesced),
         3 => Just(Op::SyncDone),
         2 => Just(Op::Look),
+        3 => Just(Op::Begin),
+        2 => Just(Op::Keep),
+        2 => Just(Op::Undo),
     ]
 }
 
@@ -217,6 +223,8 @@ struct Test {
     seen: Vec<(Object, Model)>,
     /// What is to be rewritten, of which object.
     gathered: Option<(u64, Gather)>,
+    /// What there was before each change that is being made, and bytes to be written.
+    changes: Vec<(BTreeMap<u64, Model>, u64)>,
     txg: u64,
 }
 
@@ -224,8 +232,22 @@ impl Test {
     fn new(kind: ObjsetType) -> Test {
         let sink = MemSink::new(96 << 20);
         let set = OpenObjectSet::create(sink.store.clone(), 7, kind).unwrap();
-        let (model, quiesced, seen, gathered) = Default::default();
-        Test { sink, set, model, quiesced, seen, gathered, txg: 10 }
+        let (model, quiesced, seen, gathered, changes) = Default::default();
+        Test { sink, set, model, quiesced, seen, gathered, changes, txg: 10 }
+    }
+
+    fn keep(&mut self) {
+        self.set.check_change().unwrap();
+        self.set.keep_change();
+        self.changes.pop();
+    }
+
+    fn undo(&mut self) {
+        let Some((before, dirty)) = self.changes.pop() else { return };
+        assert!(self.set.undo_change());
+        assert_eq!(self.set.dirty_bytes(), dirty);
+        self.model = before;
+        self.look();
     }
 
     fn sync(&mut self) {
@@ -452,7 +474,17 @@ impl Test {
     }
 
     fn apply(&mut self, which: usize, op: &Op) {
+        if matches!(op, Op::Sync | Op::Quiesce | Op::SyncDone) {
+            (0..self.changes.len()).for_each(|_| self.keep());
+        }
         match op {
+            Op::Begin => {
+                self.changes.push((self.model.clone(), self.set.dirty_bytes()));
+                self.set.begin_change();
+            }
+            Op::Keep if !self.changes.is_empty() => self.keep(),
+            Op::Undo => self.undo(),
+            Op::Keep => {}
             Op::Rewrite => self.rewrite(),
             Op::Sync => self.sync(),
             Op::Quiesce => self.quiesce(),
@@ -492,7 +524,7 @@ proptest! {
         for (which, op) in &ops {
             test.apply(*which, op);
         }
-        test.sync();
+        test.apply(0, &Op::Sync);
         // Nothing changed, so nothing is written.
         let root = *test.set.synced().root_bp();
         let synced = test.set.sync(99, &test.sink).unwrap();
