@@ -66,6 +66,8 @@ const DEFERRED_RETRIES: u64 = TXG_DEFER_SIZE + 1;
 struct Left {
     /// Group that the figures are of.
     txg: u64,
+    /// How often figures were forgotten: what was read before that is of no use.
+    forgotten: u64,
     /// Bytes that the pool has.
     pool: Option<Room>,
     /// What is known of each dataset.
@@ -129,13 +131,19 @@ impl Left {
         bytes
     }
 
-    fn known(&mut self, dsl: &Dsl, dataset: u64) -> Result<Arc<Known>, WriteError> {
-        if let Some(known) = self.datasets.get(&dataset) {
-            return Ok(known.clone());
+    /// From now on figures are of group `txg`.
+    fn forget(&mut self, txg: u64) {
+        (self.txg, self.pool) = (txg, None);
+        self.datasets.clear();
+        self.forgotten += 1;
+    }
+
+    /// Takes in what was read, if it is not out of date.
+    fn learn(&mut self, figures: Figures) {
+        if self.forgotten == figures.missing.forgotten {
+            self.pool = self.pool.or(figures.pool);
+            self.datasets.extend(figures.datasets);
         }
-        let known = Arc::new(Known::of(dsl, dataset)?);
-        self.datasets.insert(dataset, known.clone());
-        Ok(known)
     }
 
     fn add(&mut self, txg: u64, dataset: u64, bytes: u64) {
@@ -149,27 +157,26 @@ impl Left {
     }
 
     /// Whether there is room for a change. `dirty`: bytes that the dataset has to be written.
+    ///
+    /// Errors: what has to be read first.
     fn verdict(
-        &mut self,
-        (shared, view): (&Shared, &Pool),
+        &self,
         objset: u64,
         (frees, bytes): (bool, u64),
         dirty: u64,
-    ) -> Result<Verdict, WriteError> {
-        if self.txg != view.uberblock().txg {
-            self.txg = view.uberblock().txg;
-            self.pool = None;
-            self.datasets.clear();
-        }
-        let room = match self.pool {
-            Some(room) => room,
-            None => *self.pool.insert(Room::of(shared, view)?),
-        };
+    ) -> Result<Verdict, Missing> {
         let own = self.pending_of(objset).max(dirty);
-        let mut all = Vec::new();
+        let (mut all, mut datasets) = (Vec::new(), Vec::new());
         for (dataset, pending) in self.pending(objset, own) {
-            all.push((self.known(view.dsl(), dataset)?, pending));
+            match self.datasets.get(&dataset) {
+                Some(known) => all.push((known.clone(), pending)),
+                None => datasets.push(dataset),
+            }
         }
+        let Some(room) = self.pool.filter(|_| datasets.is_empty()) else {
+            let (pool, forgotten) = (self.pool.is_none(), self.forgotten);
+            return Err(Missing { pool, datasets, forgotten });
+        };
         let idle = all.iter().all(|(_, pending)| *pending == 0);
         let mut writes: Vec<Write> =
             all.iter().map(|(known, pending)| known.write(*pending)).collect();
@@ -199,6 +206,31 @@ impl Left {
 /// The feature of pools that count references to cloned blocks.
 const CLONING: &str = "block_cloning";
 
+/// What is not known yet of a group.
+struct Missing {
+    /// What the pool has.
+    pool: bool,
+    datasets: Vec<u64>,
+    /// [`Left::forgotten`] at the time.
+    forgotten: u64,
+}
+
+/// What was read of the MOS, which takes as long as devices take.
+struct Figures {
+    missing: Missing,
+    pool: Option<Room>,
+    datasets: Vec<(u64, Arc<Known>)>,
+}
+
+impl Figures {
+    fn read(shared: &Shared, view: &Pool, missing: Missing) -> Result<Figures, WriteError> {
+        let pool = missing.pool.then(|| Room::of(shared, view)).transpose()?;
+        let known = |dataset: &u64| Ok((*dataset, Arc::new(Known::of(view.dsl(), *dataset)?)));
+        let datasets = missing.datasets.iter().map(known).collect::<Result<_, WriteError>>()?;
+        Ok(Figures { missing, pool, datasets })
+    }
+}
+
 /// Datasets that are open for writing.
 #[derive(Default)]
 pub(crate) struct Datasets {
@@ -206,6 +238,7 @@ pub(crate) struct Datasets {
     open: Mutex<Open>,
     /// A dataset that was being opened is open, or could not be.
     opened: Condvar,
+    /// Held for moments: every change needs it.
     left: Mutex<Left>,
     /// How the blocks of each are written, as far as its properties could be read.
     policies: Mutex<HashMap<u64, Policy>>,
@@ -572,7 +605,7 @@ impl Datasets {
         let mut left = self.left.lock();
         left.pending.retain(|t, _| *t > txg);
         // What is freed counts as deferred from now on.
-        left.txg = 0;
+        left.forget(0);
     }
 
     /// Waits until what was changed in an open dataset is stable, as far as `scope` goes.
@@ -702,13 +735,30 @@ impl Datasets {
         change: (bool, u64),
         dirty: u64,
     ) -> Result<Verdict, WriteError> {
-        let view = shared.view();
-        let mut left = self.left.lock();
-        let verdict = left.verdict((shared, &view), objset, change, dirty)?;
-        if matches!(verdict, Verdict::Room) {
-            left.add(ENTERING, objset, change.1);
+        loop {
+            let view = shared.view();
+            let missing = {
+                let mut left = self.left.lock();
+                match view.uberblock().txg {
+                    // There is a newer view by now.
+                    txg if txg < left.txg => continue,
+                    txg if txg > left.txg => left.forget(txg),
+                    _ => {}
+                }
+                match left.verdict(objset, change, dirty) {
+                    Ok(verdict) => {
+                        if matches!(verdict, Verdict::Room) {
+                            left.add(ENTERING, objset, change.1);
+                        }
+                        return Ok(verdict);
+                    }
+                    Err(missing) => missing,
+                }
+            };
+            // Others go on while it is read.
+            let figures = Figures::read(shared, &view, missing)?;
+            self.left.lock().learn(figures);
         }
-        Ok(verdict)
     }
 
     fn charge(&self, txg: u64, objset: u64, bytes: u64) {

@@ -6,15 +6,17 @@
 
 mod rig;
 
+use cenote_engine::change::{Kind, NewDataset};
 use cenote_engine::{Engine, EngineOptions};
 use cenote_pool::config;
 use cenote_pool::reopen::Restore;
 use cenote_vdev::VdevState;
 use cenote_vdev::inject::FaultyDevice;
-use rig::{Faulty, Rig, check, fill, open};
+use cenote_zpl::{FileSystem, Settings};
+use rig::{Faulty, NODE, Rig, changes, check, fill, open};
 use std::io;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LEN: usize = 200_000;
 
@@ -349,6 +351,45 @@ fn groups_are_closed_while_a_dataset_is_being_opened() {
     });
     device.repair();
     check(&open(&engine), 0..2, LEN);
+    engine.export(false).unwrap();
+    drop((engine, devices, device));
+    rig.judge_blocks();
+}
+
+/// Who has to read how much a dataset may write keeps nobody waiting who writes to another one.
+#[test]
+fn writers_do_not_wait_for_what_others_read_of_the_mos() {
+    let (rig, devices) = (Rig::new(64 << 20), Faulty::default());
+    let engine = rig.create_on("a", 12, EngineOptions::default(), &devices);
+    let new = NewDataset { name: "tank/a".into(), kind: Kind::Filesystem, props: vec![] };
+    changes(&engine).create(&new).unwrap();
+    let other = engine.pool().dsl().find("tank/a").unwrap().unwrap().ds_obj;
+    let other = FileSystem::open_live(engine.live(other).unwrap(), Settings::default()).unwrap();
+    let fs = open(&engine);
+    let mine = fs.create(fs.root(), b"mine", &NODE).unwrap().ino;
+    let theirs = other.create(other.root(), b"theirs", &NODE).unwrap().ino;
+    engine.sync().unwrap();
+    fs.write(mine, 0, &[1; 4096], false).unwrap();
+    // What the next write to the other one needs to know of the MOS is in no cache.
+    engine.pool().store().drop_caches();
+    let device = devices.device(&rig, "a");
+    let (delay, before) = (Duration::from_secs(1), device.reads());
+    device.set_delay(delay);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| other.write(theirs, 0, &[2; 4096], false).unwrap());
+        while device.reads() == before {
+            std::thread::yield_now();
+        }
+        let began = Instant::now();
+        for byte in 0..100 {
+            fs.write(mine, 0, &[byte; 4096], false).unwrap();
+        }
+        assert!(began.elapsed() < delay / 2, "{:?}", began.elapsed());
+        assert!(!waits.is_finished());
+        device.repair();
+        waits.join().unwrap();
+    });
+    drop((fs, other));
     engine.export(false).unwrap();
     drop((engine, devices, device));
     rig.judge_blocks();
