@@ -51,11 +51,14 @@ fn status_shows_how_far_a_replay_is() {
     command.args(["zpool", "import", "-f", "-N", "-d", &dir.to_string(), "zilmain"]);
     let mut import = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
-    let mut seen = Vec::new();
+    let (mut seen, mut stats) = (Vec::new(), Vec::new());
     while import.try_wait().unwrap().is_none() {
         assert!(Instant::now() < deadline, "the import does not end");
         let text = s.run("zpool status").out;
         seen.extend(text.lines().find(|l| l.starts_with("replay: ")).map(str::to_string));
+        let json = s.run("zpool status -j --json-int").out;
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap_or_default();
+        stats.extend(json["pools"]["zilmain"].get("replay_stats").cloned());
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(import.wait().unwrap().success());
@@ -64,7 +67,14 @@ fn status_shows_how_far_a_replay_is() {
     for part in ["intent logs: replaying, ", " datasets, ", " records, ", "/s, "] {
         assert!(first.contains(part), "{first}");
     }
+    let first = stats.first().expect("JSON never showed the replay");
+    assert_eq!(first["state"], "replaying", "{first}");
+    for figure in ["datasets", "datasets_done", "records", "records_done", "bytes", "bytes_done"] {
+        assert!(first[figure].is_u64(), "{figure}: {first}");
+    }
+    assert!(first["records"].as_u64() > Some(0) && first["bytes_per_second"].is_u64(), "{first}");
     assert!(!s.run("zpool status").ok().contains("replay: "));
+    assert!(!s.run("zpool status -j").ok().contains("replay_stats"));
     s.run("tunables set vdev_simulated_latency=0").ok();
 }
 

@@ -15,7 +15,7 @@ use crate::zpool::vdev_json::{aux_text, class_of, head};
 use cenote_command::outcome::Stop;
 use cenote_pool::ddt_stats::{self, Stat};
 use cenote_pool::scan::{CheckpointStatus, RemovalStatus, ScanKind, ScanState, ScanStatus};
-use cenote_pool::status::VdevLine;
+use cenote_pool::status::{ReplayStatus, VdevLine};
 use cenote_pool::vdev_figures::VdevFigures;
 use cenote_pool::vdev_props::{Activity, Progress};
 use cenote_pool::{Pool, PoolStatus, config};
@@ -52,6 +52,9 @@ pub fn pool(
     }
     if let Some(checkpoint) = &s.checkpoint {
         item.insert("checkpoint_stats".into(), figures.checkpoint(checkpoint).into());
+    }
+    if let Some(replay) = &s.replay {
+        item.insert("replay_stats".into(), figures.replay(replay).into());
     }
     let tree = Tree { figures, pool: &pool, show };
     tree.sections(s, &mut item);
@@ -156,6 +159,24 @@ impl Figures<'_> {
         stats.insert("to_copy".into(), self.bytes(r.to_copy));
         stats.insert("copied".into(), self.bytes(r.copied));
         stats.insert("mapping_memory".into(), self.bytes(r.mapping_bytes));
+        stats
+    }
+
+    /// The replay of intent logs that is under way. OpenZFS has no such thing.
+    fn replay(&self, r: &ReplayStatus) -> Map<String, Value> {
+        let mut stats = Map::from_iter([
+            ("state".to_string(), r.stage.name().into()),
+            ("datasets".to_string(), self.number(r.datasets)),
+            ("datasets_done".to_string(), self.number(r.datasets_done)),
+            ("records".to_string(), self.number(r.records)),
+            ("records_done".to_string(), self.number(r.records_done)),
+            ("bytes".to_string(), self.bytes(r.bytes)),
+            ("bytes_done".to_string(), self.bytes(r.bytes_done)),
+            ("bytes_per_second".to_string(), self.bytes(r.rate())),
+        ]);
+        if let Some(left) = r.left() {
+            stats.insert("seconds_left".into(), self.json.number(left.as_secs()));
+        }
         stats
     }
 
