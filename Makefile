@@ -95,10 +95,10 @@ bench-write: bench-build
 bench-send: bench-build
 	target/release/cenote-bench send --peer $(PEER) $(BENCH_ARGS)
 
-bench-zil:
-	$(CARGO) build --release --locked -p cenote-bench -p cenote-cli
+# BENCH_DIR: the storage of the first part. Its rows on a file system in memory say what the log itself takes.
+bench-zil: bench-build
 	scripts/bench-zil.sh $(or $(BENCH_DIR),/dev/shm/cenote-bench) target/release/cenote \
-		target/release/cenote-bench $(BENCH_ARGS)
+		target/release/cenote-bench --peer $(PEER) $(BENCH_ARGS)
 	target/release/cenote-bench replay $(REPLAY_ARGS)
 
 bench-spacemap: bench-build

@@ -6,6 +6,7 @@
  *   libzpool-peer cached ...: see cached.c
  *   libzpool-peer spacemap ...: see spacemap.c
  *   libzpool-peer clone ...: see clone.c
+ *   libzpool-peer zil ...: see zil.c
  *   libzpool-peer alloc ...: see alloc.c
  *   libzpool-peer alloc-blocks ...: see blocks.c
  *
@@ -380,6 +381,10 @@ main(int argc, char **argv)
 	if (argc > 3 && strcmp(argv[1], "clone") == 0) {
 		path = argv[2];
 		return (clone_rows(argc - 3, argv + 3));
+	}
+	if (argc > 3 && strcmp(argv[1], "zil") == 0) {
+		path = argv[2];
+		return (zil_rows(argc - 3, argv + 3));
 	}
 	if (argc > 1 && strcmp(argv[1], "send") == 0)
 		return (send_mode(argc - 2, argv + 2));

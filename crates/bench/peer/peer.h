@@ -40,6 +40,7 @@ void write_bytes(objset_t *os, uint64_t object, uint64_t at, uint64_t len,
 void cached_rows(uint64_t bytes, uint64_t reads);
 int spacemap_rows(int argc, char **argv);
 int clone_rows(int argc, char **argv);
+int zil_rows(int argc, char **argv);
 int alloc_mode(int argc, char **argv);
 int blocks_mode(int argc, char **argv);
 int send_mode(int argc, char **argv);

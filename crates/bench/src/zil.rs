@@ -6,16 +6,23 @@
 //! nothing, on a disk it is what the device and the host's file system take. With `--at NAME=DIR` the same is
 //! done in other directories, such as file systems that are mounted there (`scripts/bench-zil.sh` mounts
 //! cenote, ext4 and btrfs on files of the same storage).
+//!
+//! With `--peer` OpenZFS's own engine makes a pool on a file in the same directory and does the same
+//! (`peer/zil.c`). It is the packaged one, with its assertions, so the known figures of a newer one
+//! without them are printed beside it ([`KNOWN`]).
 
+use crate::mounted::make_image;
 use crate::noise::Noise;
 use crate::write;
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use cenote_engine::{Engine, EngineOptions};
 use cenote_format::compress::Compression;
 use cenote_zpl::{FileSystem, NodeKind};
+use serde::Deserialize;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Bytes of a write.
@@ -23,6 +30,9 @@ const WRITE: usize = 4 << 10;
 /// Bytes of the device file.
 const DEVICE: u64 = 1 << 30;
 const ARC: u64 = 256 << 20;
+/// What libzpool 2.4.4 without assertions took on another machine, the pool on a tmpfs: threads, median in
+/// microseconds, writes a second.
+const KNOWN: [(usize, f64, f64); 2] = [(1, 74.0, 11_900.0), (4, f64::NAN, 16_900.0)];
 
 /// What `zil` runs on.
 #[derive(clap::Args)]
@@ -42,6 +52,17 @@ pub struct ZilArgs {
     /// Further directories in which files are written and synced, as NAME=DIR.
     #[arg(long)]
     at: Vec<String>,
+    /// The peer's program.
+    #[arg(long)]
+    peer: Option<PathBuf>,
+}
+
+/// A row that the peer prints.
+#[derive(Deserialize)]
+struct PeerRow {
+    p50: f64,
+    p99: f64,
+    rate: f64,
 }
 
 /// What a row took.
@@ -93,12 +114,32 @@ fn row(
 }
 
 fn print(name: &str, threads: usize, row: &Row) {
-    println!(
-        "{name:<22} {threads:>7} {:>9.0} {:>9.0} {:>12.0}",
-        row.percentile(50),
-        row.percentile(99),
-        row.latencies.len() as f64 / row.seconds
-    );
+    let rate = row.latencies.len() as f64 / row.seconds;
+    print_figures(name, threads, [row.percentile(50), row.percentile(99), rate]);
+}
+
+fn print_figures(name: &str, threads: usize, [p50, p99, rate]: [f64; 3]) {
+    println!("{name:<22} {threads:>7} {p50:>9.0} {p99:>9.0} {rate:>12.0}");
+}
+
+/// What OpenZFS's own engine takes.
+fn peer(args: &ZilArgs, peer: &Path, threads: usize) -> anyhow::Result<()> {
+    let image = args.dir.join("peer");
+    let mut command = Command::new(peer);
+    command.arg("zil").arg(&image);
+    command.args([args.seconds, args.size, threads as u64].map(|n| n.to_string()));
+    let out = command.output().with_context(|| peer.display().to_string())?;
+    fs::remove_file(&image).or_else(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => Ok(()),
+        _ => Err(e),
+    })?;
+    ensure!(out.status.success(), "{}: {}", peer.display(), String::from_utf8_lossy(&out.stderr));
+    let row: PeerRow = serde_json::from_slice(&out.stdout)?;
+    print_figures("libzpool (packaged)", threads, [row.p50, row.p99, row.rate]);
+    for (_, p50, rate) in KNOWN.iter().filter(|(known, ..)| *known == threads) {
+        print_figures("known of 2.4.4, tmpfs", threads, [*p50, f64::NAN, *rate]);
+    }
+    Ok(())
 }
 
 fn library(args: &ZilArgs, engine: &Engine, threads: usize) -> anyhow::Result<Row> {
@@ -153,12 +194,16 @@ pub fn run(args: &ZilArgs) -> anyhow::Result<()> {
             print(&format!("{name}, mounted"), *threads, &raw(args, Path::new(dir), *threads)?);
         }
         let path = args.dir.join("zil");
-        File::create(&path)?.set_len(DEVICE).context("device file")?;
+        make_image(&path, DEVICE)?;
         let options = EngineOptions::default();
         let engine = write::create(path.clone(), Compression::Off, ARC, &[], options)?;
         print("cenote, library", *threads, &library(args, &engine, *threads)?);
         engine.export(false)?;
         fs::remove_file(&path)?;
+        match &args.peer {
+            Some(program) => peer(args, program, *threads)?,
+            None => println!("libzpool: no --peer, no row"),
+        }
     }
     Ok(())
 }
