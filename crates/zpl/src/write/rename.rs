@@ -110,6 +110,10 @@ impl FileSystem {
             let target = End { dir: names::writable_dir(cx, new_dir)?, name: new_name };
             let how = How { flags, free, in_use };
             let moved = names::find(cx, dir, name, false)?.map_or(0, |entry| entry.ino);
+            let back = match flags.exchange {
+                true => names::find(cx, new_dir, new_name, false)?.map(|entry| entry.ino),
+                false => None,
+            };
             let lost = self.rename_in(cx, &source, &target, how)?;
             // Where names have several forms, the record would not say which entries were meant.
             if cx.names.flags == 0 {
@@ -120,6 +124,7 @@ impl FileSystem {
                     from: name,
                     to: new_name,
                 });
+                back.into_iter().for_each(|ino| cx.os.log_with_names(ino));
                 cx.os.log_rename(record, moved)?;
             }
             Ok(lost)
