@@ -90,6 +90,20 @@ impl Image {
         }
     }
 
+    /// What is in a file; pages of zeros are left out.
+    pub fn load(path: &Path) -> Image {
+        let file = File::open(path).unwrap();
+        let mut image = Image::new(file.metadata().unwrap().len());
+        let mut data = [0; PAGE];
+        for i in 0..image.pages.len() {
+            file.read_exact_at(&mut data, (i * PAGE) as u64).unwrap();
+            if data.iter().any(|byte| *byte != 0) {
+                image.pages[i] = Some(Arc::new(data));
+            }
+        }
+        image
+    }
+
     /// Makes a sparse file of it.
     pub fn save(&self, path: &Path) {
         let file = File::create(path).unwrap();

@@ -87,6 +87,8 @@ pub struct Lab {
     disks: Vec<Arc<dyn Device>>,
     in_order: bool,
     throttle: Throttle,
+    /// Features that new pools lack.
+    without: Vec<&'static str>,
 }
 
 impl OpenDevices for Lab {
@@ -110,7 +112,13 @@ impl OpenDevices for Lab {
 impl Lab {
     /// With these disks.
     pub fn new(disks: Vec<Arc<dyn Device>>) -> Lab {
-        Lab { disks, in_order: true, throttle: Throttle::default() }
+        Lab { disks, in_order: true, throttle: Throttle::default(), without: Vec::new() }
+    }
+
+    /// Pools that are made here lack this feature.
+    pub fn without(mut self, feature: &'static str) -> Lab {
+        self.without.push(feature);
+        self
     }
 
     /// Engines hold changes back so.
@@ -176,7 +184,8 @@ impl Lab {
         ashift: u64,
         logs: Logs,
     ) -> Result<Arc<Engine>, CreateError> {
-        let named = [("log_spacemap".to_string(), logs == Logs::On)];
+        let mut named = vec![("log_spacemap".to_string(), logs == Logs::On)];
+        named.extend(self.without.iter().map(|name| (name.to_string(), false)));
         let choice = FeatureChoice { none: false, compatibility: None, named: &named };
         let (features, _) = choose_features(&choice).unwrap();
         let options = self.options(0);
@@ -320,15 +329,27 @@ pub fn account_for_clones(lab: &Lab) -> super::Verdict {
 /// # Errors
 /// What it said, and where the images are kept.
 pub fn hand_over(images: &[Image]) -> super::Verdict {
+    hand_over_and_back(images).map(drop)
+}
+
+/// As [`hand_over`]; returns what it left, exported, or the images themselves if there are clones, which it does not
+/// take. What intent logs have it has claimed then.
+///
+/// # Errors
+/// What it said, and where the images are kept.
+pub fn hand_over_and_back(images: &[Image]) -> Result<Vec<Image>, String> {
     if has_clones(&*lab(&disks(images, None)).look()?) {
-        return Ok(());
+        return Ok(images.to_vec());
     }
     let dir = tempfile::tempdir().unwrap();
+    let path = |i: usize| dir.path().join(format!("d{i}"));
     for (i, image) in images.iter().enumerate() {
-        image.save(&dir.path().join(format!("d{i}")));
+        image.save(&path(i));
     }
-    let taken = cenote_testpools::try_openzfs(dir.path(), POOL, "import\nsync\nexport\n");
-    taken.map_err(|text| format!("{text} (images in {:?})", dir.keep()))
+    match cenote_testpools::try_openzfs(dir.path(), POOL, "import\nsync\nexport\n") {
+        Ok(()) => Ok((0..images.len()).map(|i| Image::load(&path(i))).collect()),
+        Err(text) => Err(format!("{text} (images in {:?})", dir.keep())),
+    }
 }
 
 /// Whether zdb has said of metaslabs and log space maps what is read here.
