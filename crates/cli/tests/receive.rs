@@ -7,6 +7,7 @@ mod common;
 use common::tank::Tank;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::Read;
 use std::process::Stdio;
 
 /// A pool, and streams in files beside it.
@@ -275,19 +276,27 @@ fn mounted_file_systems_are_replaced() {
     assert_eq!(fs::read(file("to/a")).unwrap(), b"second");
     assert_eq!(fs::read(file("to/.zfs/snapshot/one/a")).unwrap(), b"first");
 
-    // What was changed is lost with -F only, and what is in use with -M only.
+    // What was changed is lost with -F only. What is in use goes on, if the stream has it as well.
     fs::write(file("from/b"), "third").unwrap();
     r.tank.zfs("snapshot tank/from@three");
     let inc = r.sent("-i @two tank/from@three");
     fs::write(file("to/mine"), "mine").unwrap();
     r.tank.session.run("zpool sync tank").ok();
     assert!(r.refused("receive tank/to", &inc).contains("has been modified\nsince most recent"));
-    let open = File::open(file("to/a")).unwrap();
-    assert!(r.refused("receive -F tank/to", &inc).contains("busy"));
-    assert!(file("to/mine").exists() && !file("to/b").exists());
-    assert_eq!(r.run("receive -F -M tank/to", &inc).code, 0);
-    drop(open);
-    assert!(!file("to/mine").exists());
+    let (mut open, mut mine) =
+        (File::open(file("to/a")).unwrap(), File::open(file("to/mine")).unwrap());
+    assert_eq!(r.run("receive -F tank/to", &inc).code, 0);
+    let mut text = String::new();
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "second");
+    assert!(mine.read(&mut [0; 4]).is_err() && !file("to/mine").exists());
     assert_eq!(fs::read(file("to/b")).unwrap(), b"third");
+    // With -M it is unmounted all the same.
+    fs::write(file("from/b"), "fourth").unwrap();
+    r.tank.zfs("snapshot tank/from@four");
+    let inc = r.sent("-i @three tank/from@four");
+    assert_eq!(r.run("receive -F -M tank/to", &inc).code, 0);
+    drop((open, mine));
+    assert_eq!(fs::read(file("to/b")).unwrap(), b"fourth");
     r.tank.finish();
 }

@@ -47,6 +47,16 @@ fn files_are_told_by_what_happened_to_them() {
     fs::remove_file(at("again")).unwrap();
     fs::create_dir(at("again")).unwrap();
     tank.zfs("snapshot tank/a@two");
+    let told = |setting: &str| {
+        tank.session.on_terminal(&format!("{setting} cenote zfs diff tank/a@one tank/a@two"))
+    };
+    let painted = told("ZFS_COLOR=1 TERM=xterm");
+    for (colour, letter) in [("0;32", '+'), ("0;31", '-'), ("0;33", 'M'), ("1;34", 'R')] {
+        assert!(painted.contains(&format!("\x1b[{colour}m{letter}\t")), "{painted:?}");
+    }
+    for setting in ["TERM=xterm", "ZFS_COLOR=1 TERM=dumb", "ZFS_COLOR=1 NO_COLOR=1 TERM=xterm"] {
+        assert!(!told(setting).contains('\x1b'), "{setting}");
+    }
     fs::remove_file(at("link")).unwrap();
 
     let mut expected = vec![

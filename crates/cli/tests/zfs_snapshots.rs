@@ -8,6 +8,10 @@ mod common;
 use common::can_mount;
 use common::tank::Tank;
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn clones_are_promoted_in_openzfs_words() {
@@ -188,9 +192,6 @@ fn a_mounted_file_system_is_rolled_back() {
         "cannot rollback to 'tank/a@one': clones of previous snapshots exist\n\
          use '-R' to force deletion of the following clones and dependents:\ntank/c"
     );
-    let in_use = fs::File::open(tank.path("tank/a/more")).unwrap();
-    tank.refused("rollback tank/a@two");
-    drop(in_use);
     tank.refused("rollback tank/a");
     tank.zfs("rollback tank/a@two");
     assert_eq!(fs::read_to_string(tank.path("tank/a/kept")).unwrap(), "new");
@@ -201,6 +202,120 @@ fn a_mounted_file_system_is_rolled_back() {
     assert_eq!(tank.names(), ["tank", "tank/a", "tank/a@one"]);
     assert_eq!(tank.get("usedbysnapshots,written", "tank/a"), "0\n0");
     fs::write(tank.path("tank/a/after"), "x").unwrap();
+    tank.finish();
+}
+
+#[test]
+fn a_file_system_in_use_is_rolled_back() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create tank/a");
+    fs::create_dir_all(tank.path("tank/a/dir/inner")).unwrap();
+    for name in ["file", "dir/inner/kept", "removed"] {
+        fs::write(tank.path("tank/a").join(name), "one").unwrap();
+    }
+    tank.zfs("snapshot tank/a@one");
+    let open = |name: &str| {
+        let path = tank.path("tank/a").join(name);
+        fs::File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+    };
+    let kept = open("file");
+    kept.write_all_at(b"two and more", 0).unwrap();
+    let removed = open("removed");
+    fs::remove_file(tank.path("tank/a/removed")).unwrap();
+    let young = open("young");
+    young.write_all_at(b"new", 0).unwrap();
+    fs::rename(tank.path("tank/a/dir"), tank.path("tank/a/moved")).unwrap();
+    fs::write(tank.path("tank/a/moved/inner/young"), "").unwrap();
+    assert!(!tank.path("tank/a/dir").exists());
+    // A program works in a directory, and one is mounted in a directory that is not in the snapshot.
+    let mut shell = Command::new("sh");
+    shell.current_dir(tank.path("tank/a/moved/inner")).args(["-c", "read go; pwd; ls; cat kept"]);
+    let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    tank.zfs("create tank/a/child");
+    fs::write(tank.path("tank/a/child/file"), "child").unwrap();
+    let inside = fs::File::open(tank.path("tank/a/child/file")).unwrap();
+
+    tank.zfs("rollback tank/a@one");
+    let mut text = [0; 16];
+    assert_eq!(kept.read_at(&mut text, 0).unwrap(), 3);
+    assert_eq!(&text[..3], b"one");
+    assert_eq!(removed.read_at(&mut text, 0).unwrap(), 3, "it has its name again");
+    let lost = |e: std::io::Error| [5, 116].contains(&e.raw_os_error().unwrap());
+    assert!(lost(young.read_at(&mut text, 0).unwrap_err()));
+    assert!(lost(young.write_at(b"x", 0).unwrap_err()));
+    assert!(!tank.path("tank/a/young").exists() && !tank.path("tank/a/moved").exists());
+    assert_eq!(fs::read_to_string(tank.path("tank/a/file")).unwrap(), "one");
+    assert_eq!(fs::read_to_string(tank.path("tank/a/dir/inner/kept")).unwrap(), "one");
+    shell.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let told = shell.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(told.ends_with("kept\none") && !told.contains("young"), "{told}");
+    assert_eq!(fs::read_to_string(tank.path("tank/a/child/file")).unwrap(), "child");
+    assert_eq!(inside.read_at(&mut text, 0).unwrap(), 5);
+    // What goes on goes on.
+    kept.write_all_at(b"three", 0).unwrap();
+    removed.write_all_at(b"three", 0).unwrap();
+    assert_eq!(fs::read_to_string(tank.path("tank/a/removed")).unwrap(), "three");
+    assert_eq!(tank.get("mounted", "tank/a"), "yes");
+    drop((kept, removed, young, inside));
+    tank.zfs("rollback tank/a@one");
+    assert_eq!(fs::read_to_string(tank.path("tank/a/file")).unwrap(), "one");
+    assert_eq!(tank.get("usedbysnapshots", "tank/a"), "0");
+    tank.finish();
+}
+
+#[test]
+fn a_file_system_is_rolled_back_while_programs_change_it() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create tank/a");
+    for file in 0..20 {
+        fs::write(tank.path(&format!("tank/a/{file}")), vec![file; 50_000]).unwrap();
+    }
+    tank.zfs("snapshot tank/a@one");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for worker in 0..3u8 {
+            let (tank, stop) = (&tank, &stop);
+            scope.spawn(move || {
+                let at = |n: u64| tank.path(&format!("tank/a/{n}"));
+                let mut round = u64::from(worker);
+                while !stop.load(Ordering::SeqCst) {
+                    round += 7;
+                    // What fails fails since the file is not there any more.
+                    let open = fs::File::options()
+                        .write(true)
+                        .create(true)
+                        .truncate(false)
+                        .open(at(round % 40));
+                    if let Ok(file) = open {
+                        let _ = file.write_all_at(&[worker; 9000], round * 1000 % 60_000);
+                        let _ = file.sync_data();
+                    }
+                    let _ = fs::rename(at(round % 33), at(round % 29));
+                    let _ = fs::remove_file(at(round % 31));
+                    let _ = fs::read(at(round % 20));
+                }
+            });
+        }
+        for _ in 0..8 {
+            tank.zfs("rollback tank/a@one");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    tank.zfs("rollback tank/a@one");
+    for file in 0..20 {
+        let found = fs::read(tank.path(&format!("tank/a/{file}"))).unwrap();
+        assert!(found == vec![file; 50_000], "{file}");
+    }
+    assert_eq!(fs::read_dir(tank.path("tank/a")).unwrap().count(), 20);
+    assert_eq!(tank.get("usedbysnapshots", "tank/a"), "0");
     tank.finish();
 }
 
@@ -240,6 +355,10 @@ fn snapshots_are_taken_in_the_control_directory() {
     let open = fs::File::open(at("two/file")).unwrap();
     assert_eq!(refused(fs::remove_dir(at("two"))), 16);
     drop(open);
+    let open = fs::read_dir(at("two")).unwrap();
+    assert_eq!(refused(fs::remove_dir(at("two"))), 16);
+    assert!(tank.refused("destroy tank/a@two").contains("dataset is busy"));
+    assert_eq!(open.count(), 1);
     tank.zfs("hold keep tank/a@two");
     assert_eq!(refused(fs::remove_dir(at("two"))), 16);
     tank.zfs("release keep tank/a@two");

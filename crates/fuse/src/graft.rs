@@ -52,7 +52,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, PoisonError, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
 /// Slots of grafts and made directories; those from here on are of snapshots.
@@ -69,7 +69,8 @@ pub(crate) struct Branch {
     pub(crate) slot: u16,
     /// Name of the dataset, for messages.
     pub(crate) dataset: String,
-    pub(crate) fs: Arc<FileSystem>,
+    /// Changes when it is exchanged ([`exchange`](crate::exchange)).
+    fs: RwLock<Arc<FileSystem>>,
     pub(crate) snapshots: Option<Arc<dyn Snapshots>>,
     snapdir: AtomicU8,
     space: SpaceHook,
@@ -193,7 +194,7 @@ impl Table {
     }
 
     /// The slots of a branch and of all that is in it, and whether grafts are among these.
-    fn within(&self, branch: &Branch) -> (HashSet<u16>, bool) {
+    pub(crate) fn within(&self, branch: &Branch) -> (HashSet<u16>, bool) {
         let mut slots = HashSet::from([branch.slot]);
         let mut grafts = false;
         for (number, slot) in self.numbered() {
@@ -258,7 +259,7 @@ impl Branch {
         Branch {
             slot,
             dataset: spec.dataset.clone(),
-            fs: spec.fs.clone(),
+            fs: RwLock::new(spec.fs.clone()),
             snapshots: spec.snapshots.clone(),
             snapdir: AtomicU8::new(spec.snapdir as u8),
             space: spec.space.clone(),
@@ -272,10 +273,26 @@ impl Branch {
         }
     }
 
+    /// What it serves.
+    pub(crate) fn fs(&self) -> Arc<FileSystem> {
+        self.fs.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Serves another file system from now on.
+    pub(crate) fn set_fs(&self, fs: Arc<FileSystem>) {
+        *self.fs.write().unwrap_or_else(PoisonError::into_inner) = fs;
+    }
+
+    /// An object of it.
+    pub(crate) fn file(self: &Arc<Self>, object: u64) -> Node {
+        Node::File { branch: self.clone(), fs: self.fs(), slot: self.slot, object }
+    }
+
     /// The root directory.
     pub(crate) fn root(self: &Arc<Self>) -> Node {
-        let object = self.fs.root();
-        Node::File { branch: self.clone(), fs: self.fs.clone(), slot: self.slot, object }
+        let fs = self.fs();
+        let object = fs.root();
+        Node::File { branch: self.clone(), fs, slot: self.slot, object }
     }
 
     /// Whether there is a `.zfs`.
@@ -299,10 +316,8 @@ impl Branch {
 
     /// The control directory `.zfs/shares`: the file system's own directory if it has one.
     pub(crate) fn shares(self: &Arc<Self>) -> Node {
-        match self.fs.shares() {
-            Some(object) if object != 0 => {
-                Node::File { branch: self.clone(), fs: self.fs.clone(), slot: self.slot, object }
-            }
+        match self.fs().shares() {
+            Some(object) if object != 0 => self.file(object),
             _ => Node::Shares(self.clone()),
         }
     }
@@ -351,6 +366,12 @@ impl InUse {
     /// Whether the branch was taken away meanwhile.
     pub(crate) fn is_gone(&self) -> bool {
         self.0.is_gone()
+    }
+
+    /// One more of the same.
+    pub(crate) fn again(&self) -> InUse {
+        self.0.users.fetch_add(1, Ordering::SeqCst);
+        InUse(self.0.clone())
     }
 }
 
@@ -587,24 +608,6 @@ impl Tree {
         self.inodes.take_orphans(of).into_iter().for_each(inodes::release);
     }
 
-    /// Makes the kernel forget what it knows of a file system: names, attributes, contents.
-    pub(crate) fn invalidate(&self, branch: &Arc<Branch>) {
-        let mut known = self.inodes.known(|ino| slot_of(ino) == branch.slot);
-        known.push(branch.root().ino());
-        for ino in known {
-            if let Ok(Node::File { fs, object, .. }) = self.node(INodeNo(ino)) {
-                let mut cookie = 0;
-                while let Ok(batch) = fs.readdir(object, cookie, 128)
-                    && let Some(last) = batch.last()
-                {
-                    cookie = last.cookie;
-                    batch.iter().for_each(|e| self.announce(ino, &e.name));
-                }
-            }
-            self.tell(|notifier| notifier.inval_inode(self.kernels(ino), 0, 0));
-        }
-    }
-
     /// Shows or hides the control directory, and makes the kernel look again.
     pub(crate) fn set_snapdir(&self, branch: &Arc<Branch>, snapdir: SnapDir) {
         if branch.snapdir.swap(snapdir as u8, Ordering::Relaxed) != snapdir as u8 {
@@ -659,6 +662,11 @@ impl Tree {
         {
             tracing::debug!("the kernel did not forget: {e}");
         }
+    }
+
+    /// Makes the kernel forget what a name in a directory leads to.
+    pub(crate) fn forget_name(&self, dir: u64, name: &[u8]) {
+        self.tell(|notifier| notifier.inval_entry(self.kernels(dir), name));
     }
 
     /// Makes the kernel forget an entry and the listing of its directory.

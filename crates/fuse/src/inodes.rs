@@ -16,7 +16,8 @@
 //! processor's caches.
 
 use cenote_zpl::FileSystem;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Number of shards.
@@ -43,16 +44,21 @@ struct Inode {
     capable: bool,
     /// Files that are open to be read and written, which may be changed in mappings.
     mappable: u64,
+    /// It stood for a file that is no more, and the kernel was not told it again since.
+    stale: bool,
 }
 
 /// The inode numbers that the kernel knows.
 pub(crate) struct Inodes {
     shards: Vec<Mutex<BTreeMap<u64, Inode>>>,
+    /// Whether any number was ever stale.
+    staled: AtomicBool,
 }
 
 impl Default for Inodes {
     fn default() -> Inodes {
-        Inodes { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Inodes { shards, staled: AtomicBool::new(false) }
     }
 }
 
@@ -67,6 +73,7 @@ impl Inodes {
         if let Some(mut shard) = self.shard(ino) {
             let inode = shard.entry(ino).or_default();
             inode.lookups = inode.lookups.saturating_add(1);
+            inode.stale = false;
         }
     }
 
@@ -79,6 +86,21 @@ impl Inodes {
             return None;
         }
         shard.remove(&ino)?.orphan
+    }
+
+    /// These numbers, as far as the kernel knows them, stand for nothing until it is told them again.
+    pub(crate) fn set_stale(&self, numbers: &HashSet<u64>) {
+        if !numbers.is_empty() {
+            self.staled.store(true, Ordering::Release);
+        }
+        for ino in numbers {
+            self.with(*ino, |inode| inode.stale = true);
+        }
+    }
+
+    /// Whether a number stands for nothing.
+    pub(crate) fn is_stale(&self, ino: u64) -> bool {
+        self.staled.load(Ordering::Acquire) && self.with(ino, |inode| inode.stale) == Some(true)
     }
 
     /// Whether the kernel knows a number.
@@ -244,6 +266,20 @@ mod tests {
         inodes.forget(7, 1);
         assert!(!inodes.knows(7) && !inodes.is_setid(7) && inodes.knows(7 + SHARDS * NEIGHBOURS));
         inodes.forget(7, u64::MAX);
+    }
+
+    #[test]
+    fn a_stale_number_stands_for_nothing_until_it_is_told_again() {
+        let inodes = Inodes::default();
+        inodes.learn(7);
+        inodes.learn(8);
+        inodes.set_stale(&HashSet::from([7, 9]));
+        assert!(inodes.is_stale(7) && !inodes.is_stale(8) && !inodes.is_stale(9));
+        inodes.learn(7);
+        assert!(!inodes.is_stale(7));
+        // The kernel forgets the file that is gone, and knows the new one still.
+        inodes.forget(7, 1);
+        assert!(inodes.knows(7));
     }
 
     #[test]

@@ -22,6 +22,7 @@
 //! | `rewrite` | having files written anew as they are |
 //! | `tree` | inode numbers, the snapshots under `.zfs`, attributes |
 //! | `graft` | file systems that are served inside another one's mount |
+//! | `exchange` | other contents of a file system in use |
 //! | `snapshot` | snapshots in `.zfs/snapshot`, and which of them are in use |
 //! | [`pseudo`] | a mount of small files that are made up when they are read |
 //!
@@ -37,8 +38,8 @@
 //! Whatever changes below a mount changes through it, so the kernel may keep names (also that there is
 //! none), attributes, directory listings, link targets and file contents as long as it likes: it
 //! knows itself what its requests change, and every answer carries the new attributes. What changes
-//! without a request (grafts that come and go, bits that a write takes away, access times of files
-//! that the kernel has in memory) it is told. Two things it may keep for a moment only: how much
+//! without a request (grafts that come and go, other contents after a rollback, bits that a write takes
+//! away, access times of files that the kernel has in memory) it is told. Two things it may keep for a moment only: how much
 //! space a file takes is not known before it is on disk, and in a file system in which a name can be
 //! written in several ways a change under one of them is a change under all.
 //!
@@ -53,6 +54,7 @@ pub mod agent;
 mod attach;
 mod caller;
 mod detach;
+mod exchange;
 mod flags;
 mod graft;
 mod inodes;
@@ -294,8 +296,8 @@ impl MountHandle {
         flags: MountFlags,
     ) -> Result<bool, MountError> {
         let Some(tree) = self.tree.upgrade() else { return Ok(false) };
-        let fs = &tree.root.fs;
-        let (writable, times) = (fs.is_writable(), attach::access_times(fs));
+        let fs = tree.root.fs();
+        let (writable, times) = (fs.is_writable(), attach::access_times(&fs));
         let allowed = Allowed { writable, setuid, devices, exec };
         self.served.remount(allowed.flags(times | flags))
     }
@@ -321,12 +323,19 @@ impl MountHandle {
         }
     }
 
-    /// Makes the kernel forget what it knows of the file system, grafts not included: for changes
-    /// that do not come through the mount, such as a rollback. To be called before such a change,
-    /// while the old names can be listed, and after it; not while requests are held up.
-    pub fn invalidate(&self) {
-        if let Some(tree) = self.tree.upgrade() {
-            tree.invalidate(&tree.root);
+    /// Whether file systems are grafted into the one that is mounted: then it cannot be
+    /// [exchanged](MountHandle::exchange).
+    pub fn has_grafts(&self) -> bool {
+        self.tree.upgrade().is_some_and(|tree| tree.is_host(&tree.root))
+    }
+
+    /// Has `change` give the file system other contents while it is in use: requests wait meanwhile. What
+    /// `change` returns is served from then on; open files that are in it as well go on, others give
+    /// errors. With `None` whoever uses it gets errors: the mount should be taken away then.
+    pub fn exchange<T>(&self, change: impl FnOnce() -> (T, Option<Arc<FileSystem>>)) -> T {
+        match self.tree.upgrade() {
+            Some(tree) => tree.exchange(&tree.root, change),
+            None => change().0,
         }
     }
 

@@ -19,6 +19,7 @@
 use crate::MountSpec;
 use crate::graft::{Branch, Made, Slot, Table};
 use crate::inodes::Inodes;
+use crate::server::handles::Handles;
 use crate::session::{FileAttr, INodeNo, Notifier};
 use crate::snapshot::Snapshot;
 use cenote_zpl::{Attr, CaseSensitivity, Error, FileSystem, Time};
@@ -179,9 +180,7 @@ fn in_branch(branch: &Arc<Branch>, object: u64) -> Node {
         INO_CONTROL => Node::Control(branch.clone()),
         INO_SHARES => Node::Shares(branch.clone()),
         INO_SNAPSHOTS => Node::Snapshots(branch.clone()),
-        _ => {
-            Node::File { branch: branch.clone(), fs: branch.fs.clone(), slot: branch.slot, object }
-        }
+        _ => branch.file(object),
     }
 }
 
@@ -198,6 +197,10 @@ pub(crate) struct Tree {
     pub(crate) changes: bool,
     /// The numbers that the kernel knows of what can change.
     pub(crate) inodes: Inodes,
+    /// What is open.
+    pub(crate) handles: Arc<Handles>,
+    /// Held by each request while it is served, and alone by who exchanges a file system.
+    pub(crate) gate: RwLock<()>,
 }
 
 pub(crate) fn not_found(what: impl Into<String>) -> Error {
@@ -213,6 +216,8 @@ impl Tree {
             notifier: OnceLock::new(),
             changes: spec.fs.may_become_writable(),
             inodes: Inodes::default(),
+            handles: Arc::new(Handles::new()),
+            gate: RwLock::default(),
         }
     }
 
@@ -222,6 +227,9 @@ impl Tree {
 
     /// What an inode number stands for.
     pub(crate) fn node(&self, ino: INodeNo) -> Result<Node, Error> {
+        if self.inodes.is_stale(ino.0) {
+            return Err(Error::Stale(ino.0));
+        }
         let (slot, object) = (slot_of(ino.0), ino.0 & OBJECT_MASK);
         if ino.0 == FUSE_ROOT {
             return Ok(self.root.root());
@@ -372,7 +380,7 @@ pub(crate) fn file_type(kind: u32) -> Option<FileType> {
 
 /// What tells a file from others that had its number, in the 32 bits that the kernel keeps of it. The
 /// transaction group of its creation alone does not: in one group a number can be given several times.
-fn generation(a: &Attr) -> u64 {
+pub(crate) fn generation(a: &Attr) -> u64 {
     let (seconds, nanoseconds) = (a.crtime.0 as u32, a.crtime.1);
     let group = (a.gen_ as u32).wrapping_mul(0x9e37_79b1);
     u64::from(group ^ seconds.rotate_left(16) ^ nanoseconds)

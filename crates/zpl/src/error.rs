@@ -65,6 +65,9 @@ pub enum Error {
     /// The kind of file cannot have this.
     #[error("not allowed: {0}")]
     Denied(String),
+    /// A file that somebody knew by this number is not in the file system any more.
+    #[error("stale number of a file: {0:#x}")]
+    Stale(u64),
 }
 
 impl From<WriteError> for Error {
@@ -107,6 +110,7 @@ impl Error {
         const ENODATA: i32 = 61;
         const EILSEQ: i32 = 84;
         const EOPNOTSUPP: i32 = 95;
+        const ESTALE: i32 = 116;
         const EDQUOT: i32 = 122;
         match self {
             Error::Dmu(e) => match **e {
@@ -115,6 +119,7 @@ impl Error {
                 _ => EIO,
             },
             Error::NotFound(_) => ENOENT,
+            Error::Stale(_) => ESTALE,
             Error::Corrupt(..) => EIO,
             Error::NotDir(_) => ENOTDIR,
             Error::IsDir(_) => EISDIR,

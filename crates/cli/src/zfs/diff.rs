@@ -11,7 +11,7 @@ use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::{Dataset, Dsl};
 use cenote_engine::change::{Changes, NewSnapshot};
 use cenote_zpl::{Change, DiffStop, Difference, differences};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -34,12 +34,40 @@ struct Style {
     times: bool,
     /// `-h`: with bytes as they are.
     raw: bool,
+    /// In colours, by what happened.
+    paints: bool,
+}
+
+/// Ends a colour.
+const PLAIN: &[u8] = b"\x1b[0m";
+
+/// Whether the user wants colours and the terminal has them (`use_color`).
+fn paints(ctx: &Context) -> bool {
+    let var = |name: &str| ctx.var(name).and_then(OsStr::to_str).unwrap_or("");
+    let is_set = |name: &str| {
+        let value = var(name);
+        let digits: String = value.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse::<u64>().is_ok_and(|n| n > 0)
+            || ["yes", "on"].iter().any(|word| value.eq_ignore_ascii_case(word))
+    };
+    let has_colours = ctx.caller.terminal.out && !["", "dumb", "unknown"].contains(&var("TERM"));
+    has_colours && is_set("ZFS_COLOR") && !is_set("NO_COLOR")
+}
+
+/// The colour of a change (`type_to_color`).
+fn colour(change: &Change) -> &'static [u8] {
+    match change {
+        Change::Added => b"\x1b[0;32m",
+        Change::Removed => b"\x1b[0;31m",
+        Change::Modified | Change::Links(_) => b"\x1b[0;33m",
+        Change::Renamed(_) => b"\x1b[1;34m",
+    }
 }
 
 /// Runs `zfs diff`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let parsed = parse(args, SPEC)?;
-    let mut style = Style::default();
+    let mut style = Style { paints: paints(ctx), ..Style::default() };
     for option in &parsed.options {
         match option.letter {
             'F' => style.types = true,
@@ -218,6 +246,9 @@ fn show(
 
 /// One line (`print_file`, `print_rename`, `print_link_change`).
 fn line(out: &mut dyn Write, root: &[u8], style: Style, d: &Difference) -> io::Result<()> {
+    if style.paints {
+        out.write_all(colour(&d.change))?;
+    }
     if style.times {
         write!(out, "{:10}.{:09}\t", d.ctime.0, d.ctime.1)?;
     }
@@ -240,7 +271,8 @@ fn line(out: &mut dyn Write, root: &[u8], style: Style, d: &Difference) -> io::R
         Change::Links(more) => write!(out, "\t({more:+})")?,
         _ => {}
     }
-    out.write_all(b"\n")
+    out.write_all(b"\n")?;
+    if style.paints { out.write_all(PLAIN) } else { Ok(()) }
 }
 
 /// A path; bytes that are no visible ASCII as four octal digits, unless they are wanted as they are

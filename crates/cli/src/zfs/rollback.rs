@@ -1,7 +1,7 @@
 //! `zfs rollback`.
 //!
-//! A mounted file system is unmounted for it, with what is mounted inside, and mounted again afterwards: so
-//! the kernel keeps nothing of what was rolled back. One that is in use is not rolled back.
+//! A mounted file system stays mounted, in use or not: see [`crate::mounts::exchange`]. Only one in which others
+//! are grafted, as an ordinary user's are, is unmounted for it and mounted again, and has to be out of use.
 
 use super::change::changes;
 use super::destroy::{How, destroy_batch, destroy_head};
@@ -60,12 +60,40 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             names.join("\n")
         ));
     }
+    let found = pool.dsl().find(head).map_err(|e| cannot(&e))?;
+    let id = found.map_or(0, |d| d.ds_obj);
+    if !imported.mounts.can_exchange(id) {
+        return unmounted(imported, id, ctx, |ctx| {
+            let cleared = clear(imported, &changes, (depending, &later), force, ctx);
+            cleared
+                .and_then(|all| if all { changes.rollback(name).map(|()| true) } else { Ok(false) })
+        })
+        .map_err(|e| cannot(&e));
+    }
+    if !clear(imported, &changes, (depending, &later), force, ctx).map_err(|e| cannot(&e))? {
+        return Ok(1);
+    }
+    let inside = imported.mounts.inside(id);
+    let done = imported.mounts.exchange(imported, id, || changes.rollback(name));
+    let restored = imported.mounts.restore(imported, inside, ctx);
+    match done {
+        Ok(done) => done.map_err(|e| cannot(&e))?,
+        Err(e) => return fail(e.to_string()),
+    }
+    Ok(i32::from(!restored))
+}
+
+/// Unmounts a file system for a change, with what is mounted inside.
+fn unmounted(
+    imported: &Imported,
+    id: u64,
+    ctx: &mut Context,
+    change: impl FnOnce(&mut Context) -> Result<bool, ChangeError>,
+) -> Result<i32, ChangeError> {
     // First what can be refused without a loss: the unmount.
     let by = ctx.agent();
     let way = Way { force: false, directory: Directory::Kept, by: &*by };
-    let found = pool.dsl().find(head).map_err(|e| cannot(&e))?;
-    let ids: Vec<u64> = found.iter().map(|d| d.ds_obj).collect();
-    let away = match imported.mounts.take_away(&ids, way) {
+    let away = match imported.mounts.take_away(&[id], way) {
         Ok(away) => away,
         Err((away, e)) => {
             ctx.complain(e);
@@ -73,13 +101,9 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             return Ok(1);
         }
     };
-    let done = match clear(imported, &changes, (depending, &later), force, ctx) {
-        Ok(true) => changes.rollback(name).map(|()| true),
-        other => other,
-    };
+    let done = change(ctx);
     let back = away.back(imported, ctx);
-    let good = done.map_err(|e| cannot(&e))?;
-    Ok(i32::from(!good || !back))
+    Ok(i32::from(!done? || !back))
 }
 
 /// Destroys what is later than the snapshot: clones of later snapshots and what depends on them, the

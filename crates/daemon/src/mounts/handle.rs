@@ -2,7 +2,9 @@
 
 use super::settings::Kernels;
 use cenote_fuse::{Agent, Force, Graft, MountError, MountHandle, SnapDir, SyncPolicy};
+use cenote_zpl::FileSystem;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What keeps a file system mounted.
@@ -94,6 +96,22 @@ impl Handle {
     pub(super) fn abort(&self) {
         if let Handle::Mount(mount) = self {
             mount.abort();
+        }
+    }
+
+    /// Whether file systems are grafted into it.
+    pub(super) fn has_grafts(&self) -> bool {
+        match self {
+            Handle::Mount(mount) => mount.has_grafts(),
+            Handle::Graft(graft) => graft.has_grafts(),
+        }
+    }
+
+    /// Has `change` give the file system other contents: see [`MountHandle::exchange`].
+    pub(super) fn exchange<T>(&self, change: impl FnOnce() -> (T, Option<Arc<FileSystem>>)) -> T {
+        match self {
+            Handle::Mount(mount) => mount.exchange(change),
+            Handle::Graft(graft) => graft.exchange(change),
         }
     }
 

@@ -26,10 +26,12 @@
 //! | `handle` | what keeps a file system mounted: a mount or a graft |
 //! | `hooks` | what a mount asks the pool |
 //! | `settings` | what properties and options say about a mount |
+//! | [`exchange`] | other contents for what is mounted |
 //! | [`moving`] | mounts that follow changes of properties and names |
 //! | [`agents`] | the processes beside the daemon |
 
 pub mod agents;
+pub mod exchange;
 mod handle;
 mod hooks;
 pub mod many;

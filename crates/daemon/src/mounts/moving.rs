@@ -24,6 +24,11 @@ use cenote_fuse::MountError;
 pub struct Away(Vec<(u64, How)>);
 
 impl Away {
+    /// Those with these objects, last mounted first.
+    pub(super) fn of(datasets: Vec<(u64, How)>) -> Away {
+        Away(datasets)
+    }
+
     /// Their objects.
     pub fn ids(&self) -> Vec<u64> {
         self.0.iter().map(|(id, _)| *id).collect()

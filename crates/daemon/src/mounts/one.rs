@@ -82,7 +82,7 @@ pub fn mount_one(
             host
         }
     };
-    let (fs, engine) = open(imported, d, &settings).map_err(|e| failed(name, &e))?;
+    let (fs, engine) = open(imported, d, &settings.files).map_err(|e| failed(name, &e))?;
     let spec = spec(imported, d, &spec_at, how, &settings, &fs, ctx);
     let mounted = match host {
         Some(mounts) => mounts.graft(&spec),
@@ -345,15 +345,15 @@ fn holds_files(imported: &Imported, d: &Dataset) -> bool {
 }
 
 /// Opens a file system, for writing if the pool is; then with what has it open.
-fn open(
+pub(super) fn open(
     imported: &Imported,
     d: &Dataset,
-    settings: &Settings,
+    settings: &cenote_zpl::Settings,
 ) -> Result<(Arc<FileSystem>, Option<Arc<Engine>>), String> {
     let words = |e: cenote_zpl::Error| e.to_string();
     let fixed = || {
         let os = imported.pool().dsl().open_objset(d).map_err(|e| e.to_string())?;
-        let fs = FileSystem::open_as(os, settings.files.clone()).map_err(words)?;
+        let fs = FileSystem::open_as(os, settings.clone()).map_err(words)?;
         Ok((fs, None))
     };
     let engine = match imported.engine() {
@@ -362,10 +362,10 @@ fn open(
     };
     let live = match engine.live(d.ds_obj) {
         Ok(live) => live,
-        Err(EngineError::Unsupported(_)) if settings.files.read_only => return fixed(),
+        Err(EngineError::Unsupported(_)) if settings.read_only => return fixed(),
         Err(e) => return Err(reason(&e)),
     };
-    let opened = FileSystem::open_live(live, settings.files.clone()).and_then(|fs| {
+    let opened = FileSystem::open_live(live, settings.clone()).and_then(|fs| {
         if fs.is_writable() {
             fs.drain_unlinked()?;
         }

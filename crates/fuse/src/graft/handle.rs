@@ -4,6 +4,7 @@ use super::{Branch, LATE_CLOSE};
 use crate::syncer::SyncPolicy;
 use crate::tree::{Tree, slot_of};
 use crate::{Force, MountError, MountHandle, MountSpec, SnapDir};
+use cenote_zpl::FileSystem;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -86,10 +87,16 @@ impl Graft {
         }
     }
 
-    /// As [`MountHandle::invalidate`].
-    pub fn invalidate(&self) {
-        if let Some(tree) = self.tree.upgrade() {
-            tree.invalidate(&self.branch);
+    /// As [`MountHandle::has_grafts`].
+    pub fn has_grafts(&self) -> bool {
+        self.tree.upgrade().is_some_and(|tree| tree.is_host(&self.branch))
+    }
+
+    /// As [`MountHandle::exchange`]; requests of the whole mount wait.
+    pub fn exchange<T>(&self, change: impl FnOnce() -> (T, Option<Arc<FileSystem>>)) -> T {
+        match self.tree.upgrade() {
+            Some(tree) => tree.exchange(&self.branch, change),
+            None => change().0,
         }
     }
 

@@ -14,35 +14,38 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 const SHARDS: usize = 16;
 
 /// How a file was opened.
-pub(super) struct Opening {
+#[derive(Clone, Copy)]
+pub(crate) struct Opening {
     /// To be written to.
-    pub(super) writes: bool,
+    pub(crate) writes: bool,
     /// Past the kernel's pages.
-    pub(super) direct: bool,
+    pub(crate) direct: bool,
     /// So that it may be changed in a mapping.
-    pub(super) maps: bool,
+    pub(crate) maps: bool,
     /// Who changes it waits until that is on disk (`O_DSYNC`).
-    pub(super) durable: bool,
+    pub(crate) durable: bool,
     /// Reading changes the access time, if the file system's properties want it.
-    pub(super) notes_access: bool,
+    pub(crate) notes_access: bool,
 }
 
 /// An open file.
-pub(super) struct Handle {
-    pub(super) node: Node,
-    pub(super) fs: Arc<FileSystem>,
-    pub(super) object: u64,
+pub(crate) struct Handle {
+    pub(crate) node: Node,
+    pub(crate) fs: Arc<FileSystem>,
+    pub(crate) object: u64,
     /// The file to read from, once it was read from.
     file: OnceLock<File>,
-    pub(super) ahead: ReadAhead,
+    pub(crate) ahead: ReadAhead,
     used: InUse,
-    pub(super) how: Opening,
+    pub(crate) how: Opening,
     /// The second in which its access time was changed last.
     noted: AtomicU64,
+    /// It is not in the file system any more, which has other contents now.
+    lost: bool,
 }
 
 impl Handle {
-    pub(super) fn new(
+    pub(crate) fn new(
         node: Node,
         fs: Arc<FileSystem>,
         object: u64,
@@ -50,23 +53,30 @@ impl Handle {
         how: Opening,
     ) -> Handle {
         let (file, ahead) = (OnceLock::new(), ReadAhead::new());
-        Handle { node, fs, object, file, ahead, used, how, noted: AtomicU64::new(0) }
+        let (noted, lost) = (AtomicU64::new(0), false);
+        Handle { node, fs, object, file, ahead, used, how, noted, lost }
     }
 
-    /// Whether its file system was taken away by force.
-    pub(super) fn is_gone(&self) -> bool {
-        self.used.is_gone()
+    /// The same open file where the file system has other contents now, in which it is `lost` or not.
+    pub(crate) fn moved(&self, node: Node, fs: Arc<FileSystem>, lost: bool) -> Handle {
+        let moved = Handle::new(node, fs, self.object, self.used.again(), self.how);
+        Handle { lost: lost || self.lost, ..moved }
+    }
+
+    /// Whether its file system was taken away by force, or it is lost.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.lost || self.used.is_gone()
     }
 
     /// Whether a read in this second is to change the access time. Once a second is enough.
-    pub(super) fn notes_access(&self, second: u64) -> bool {
+    pub(crate) fn notes_access(&self, second: u64) -> bool {
         self.how.notes_access
             && self.noted.load(Ordering::Relaxed) != second
             && self.noted.swap(second, Ordering::Relaxed) != second
     }
 
     /// The file to read from.
-    pub(super) fn file(&self) -> Result<&File, Error> {
+    pub(crate) fn file(&self) -> Result<&File, Error> {
         if let Some(file) = self.file.get() {
             return Ok(file);
         }
@@ -75,16 +85,24 @@ impl Handle {
     }
 }
 
-/// Open files, and open directories of grafts.
-pub(super) struct Handles {
+/// An open directory.
+pub(crate) struct Directory {
+    /// It is in a graft, which cannot be taken away meanwhile.
+    pub(crate) _used: Option<InUse>,
+    /// It is in this snapshot, which cannot be destroyed meanwhile.
+    pub(crate) _snapshot: Option<Arc<FileSystem>>,
+}
+
+/// Open files, and open directories of grafts and snapshots.
+pub(crate) struct Handles {
     files: Vec<Mutex<HashMap<u64, Arc<Handle>>>>,
-    directories: Mutex<HashMap<u64, InUse>>,
+    directories: Mutex<HashMap<u64, Directory>>,
     /// Number of the next open file or directory.
     next: AtomicU64,
 }
 
 impl Handles {
-    pub(super) fn new() -> Handles {
+    pub(crate) fn new() -> Handles {
         Handles {
             files: (0..SHARDS).map(|_| Mutex::default()).collect(),
             directories: Mutex::default(),
@@ -101,7 +119,7 @@ impl Handles {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) fn open(&self, handle: Handle) -> FileHandle {
+    pub(crate) fn open(&self, handle: Handle) -> FileHandle {
         let number = self.number();
         if let Some(mut shard) = self.shard(number) {
             shard.insert(number, Arc::new(handle));
@@ -110,7 +128,7 @@ impl Handles {
     }
 
     /// An open file; an error after its file system was taken away by force.
-    pub(super) fn get(&self, fh: FileHandle) -> Result<Arc<Handle>, Errno> {
+    pub(crate) fn get(&self, fh: FileHandle) -> Result<Arc<Handle>, Errno> {
         match self.shard(fh.0).and_then(|shard| shard.get(&fh.0).cloned()) {
             Some(handle) if handle.is_gone() => Err(Errno::IO),
             Some(handle) => Ok(handle),
@@ -118,21 +136,33 @@ impl Handles {
         }
     }
 
-    pub(super) fn close(&self, fh: FileHandle) -> Option<Arc<Handle>> {
+    pub(crate) fn close(&self, fh: FileHandle) -> Option<Arc<Handle>> {
         self.shard(fh.0).and_then(|mut shard| shard.remove(&fh.0))
     }
 
-    fn directories(&self) -> MutexGuard<'_, HashMap<u64, InUse>> {
+    /// Puts in the place of each open file what `renewed` makes of it; with `None` it stays.
+    pub(crate) fn renew(&self, renewed: impl Fn(&Handle) -> Option<Handle>) {
+        for shard in &self.files {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            for handle in shard.values_mut() {
+                if let Some(new) = renewed(handle) {
+                    *handle = Arc::new(new);
+                }
+            }
+        }
+    }
+
+    fn directories(&self) -> MutexGuard<'_, HashMap<u64, Directory>> {
         self.directories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn open_directory(&self, used: InUse) -> FileHandle {
+    pub(crate) fn open_directory(&self, directory: Directory) -> FileHandle {
         let number = self.number();
-        self.directories().insert(number, used);
+        self.directories().insert(number, directory);
         FileHandle(number)
     }
 
-    pub(super) fn close_directory(&self, fh: FileHandle) {
+    pub(crate) fn close_directory(&self, fh: FileHandle) {
         if fh.0 != 0 {
             let _closed = self.directories().remove(&fh.0);
         }

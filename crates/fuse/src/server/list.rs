@@ -3,6 +3,7 @@
 //! Offsets of entries: 1 and 2 follow `.` and `..`, 3 follows `.zfs`; those of the file system's own
 //! entries are its cookies and a bit more; at the end are entries that lead to grafts, by their slots.
 
+use super::handles::Directory;
 use super::{FOREVER, Server, errno};
 use crate::session::{
     FileHandle, INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry, ReplyOpen,
@@ -162,18 +163,22 @@ impl Server {
         file_type(kind.into()).unwrap_or_else(by_mode)
     }
 
-    /// The number of an open directory: 0 in the mounted file system, where the kernel keeps count
-    /// of what is open.
-    /// Tells what the kernel is told it as.
+    /// The number of an open directory, and what the kernel is told it as. The number is 0 in the mounted
+    /// file system, where the kernel keeps count of what is open.
     fn open_directory(&self, ino: INodeNo) -> Result<(FileHandle, u32), Error> {
         let node = self.tree.node(ino)?;
         let keep = if self.listing_is_noted(&node) { 0 } else { FOPEN_KEEP_CACHE };
         let how = FOPEN_CACHE_DIR | keep;
-        if node.branch().slot == 0 {
+        let snapshot = match &node {
+            Node::File { branch, fs, slot, .. } if *slot != branch.slot => Some(fs.clone()),
+            _ => None,
+        };
+        let is_graft = node.branch().slot != 0;
+        if !is_graft && snapshot.is_none() {
             return Ok((FileHandle(0), how));
         }
-        let used = self.tree.enter(node.branch())?;
-        Ok((self.handles.open_directory(used), how))
+        let used = is_graft.then(|| self.tree.enter(node.branch())).transpose()?;
+        Ok((self.handles.open_directory(Directory { _used: used, _snapshot: snapshot }), how))
     }
 
     pub(super) fn reply_lookup(&self, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {

@@ -27,7 +27,7 @@ mod attr;
 mod change;
 mod data;
 mod direct;
-mod handles;
+pub(crate) mod handles;
 mod list;
 mod reply;
 mod rewrite;
@@ -59,7 +59,7 @@ use rustix::fs::{FallocateFlags, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
+use std::sync::{Arc, RwLockReadGuard};
 use std::time::Duration;
 
 /// How long the kernel may keep what does not change without a request.
@@ -70,7 +70,7 @@ const NAME_MAX: u32 = 255;
 /// The server of one mount.
 pub(crate) struct Server {
     tree: Arc<Tree>,
-    handles: Handles,
+    handles: Arc<Handles>,
     syncer: Arc<Syncer>,
     direct: Direct,
     aside: Aside,
@@ -96,10 +96,11 @@ impl Server {
     pub(crate) fn new(spec: &MountSpec) -> Server {
         // Where there may be grafts, some of them may have ACLs.
         let kernel_asks_for_acls = spec.fs.visibility().posix_acl || !crate::can_nest();
+        let tree = Arc::new(Tree::new(spec));
         Server {
             kernel_asks_for_acls,
-            tree: Arc::new(Tree::new(spec)),
-            handles: Handles::new(),
+            handles: tree.handles.clone(),
+            tree,
             syncer: Arc::default(),
             direct: Direct::default(),
             aside: Aside::default(),
@@ -145,6 +146,10 @@ impl Filesystem for Server {
 
     fn agreed(&self, minor: u32, flags: u64) {
         self.direct.agreed(minor, flags);
+    }
+
+    fn pass(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        Some(self.tree.pass())
     }
 
     fn destroy(&self) {

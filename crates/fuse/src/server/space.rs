@@ -47,7 +47,7 @@ impl Server {
             _ => None,
         };
         let branch = node.branch();
-        statfs(&branch.space(), branch.fs.used_objects(), project)
+        statfs(&branch.space(), branch.fs().used_objects(), project)
     }
 }
 

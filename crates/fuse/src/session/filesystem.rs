@@ -10,6 +10,7 @@ use fuse_abi::linux::{fuse_in_header, fuse_kstatfs};
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
+use std::sync::RwLockReadGuard;
 
 /// Default of requests that a server need not know: `ENOSYS`, after which the kernel does without
 /// where it can.
@@ -40,6 +41,11 @@ pub(crate) trait Filesystem: Send + Sync + 'static {
 
     /// The kernel, which speaks this minor version, has agreed to these of the flags.
     fn agreed(&self, _minor: u32, _flags: u64) {}
+
+    /// Waits until a request may be served; it is served before what is returned is dropped.
+    fn pass(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        None
+    }
 
     /// There will be no more requests.
     fn destroy(&self) {}
@@ -122,6 +128,7 @@ pub(super) fn serve<F: Filesystem>(
     operation: Operation<'_>,
     reply: Reply,
 ) {
+    let _pass = fs.pass();
     let ino = INodeNo(header.nodeid);
     let who = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
     match operation {

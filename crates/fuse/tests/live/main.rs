@@ -8,6 +8,7 @@
 mod attrs;
 mod data;
 mod direct;
+mod exchange;
 mod load;
 mod mapped;
 mod names;

@@ -159,24 +159,6 @@ fn grafts_are_other_file_systems() {
     fs::write(w.path("file"), "still").unwrap();
 }
 
-#[test]
-fn changes_behind_the_kernels_back_are_seen_after_invalidation() {
-    let w = World::new();
-    fs::create_dir(w.path("d")).unwrap();
-    fs::write(w.path("d/old"), "1").unwrap();
-    fs::write(w.path("d/same"), "before").unwrap();
-    assert!(!w.path("d/new").exists());
-    fs::read(w.path("d/same")).unwrap();
-    let d = w.fs.resolve(b"d").unwrap();
-    w.handle.invalidate();
-    w.fs.rename(d, b"old", d, b"new", Default::default(), &|_| true).unwrap();
-    w.fs.write(w.fs.resolve(b"d/same").unwrap(), 0, b"afterwards", false).unwrap();
-    w.handle.invalidate();
-    assert!(w.path("d/new").exists() && !w.path("d/old").exists());
-    assert_eq!(fs::read(w.path("d/same")).unwrap(), b"afterwards");
-    assert_eq!(fs::read_dir(w.path("d")).unwrap().count(), 2);
-}
-
 /// A user who has no privilege.
 const USER: u32 = 65534;
 

@@ -4,7 +4,7 @@ use super::super::create::ancestors;
 use super::names::{destination, of_guid};
 use super::{Job, Within, package, props, said};
 use crate::context::Context;
-use crate::mounts::moving::{Away, family};
+use crate::mounts::moving::{Away, family, refresh};
 use crate::mounts::table::Way;
 use crate::mounts::{Directory, How, NotMounted, mount_one};
 use cenote_command::outcome::{Stop, fail};
@@ -19,6 +19,13 @@ use std::time::Instant;
 
 /// `dmu_objset_type_t` of a volume.
 const VOLUME: u32 = 3;
+
+/// A file system that stays mounted, and why.
+struct Stays {
+    /// Its object, if it could be found.
+    id: Option<u64>,
+    why: String,
+}
 
 /// Whether there was a stream, or the end of a package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -344,36 +351,76 @@ impl<'b> Stream<'b> {
         let pools = Arc::clone(&ctx.pools);
         let _change = pools.change();
         let away = match self.take_away(job, &receiving, ctx) {
-            Ok(away) => away,
-            Err(stop) => {
+            Ok(away) => Some(away),
+            Err(Stays { id: Some(id), .. }) if job.imported.mounts.can_exchange(id) => None,
+            Err(Stays { why, .. }) => {
+                ctx.complain(why);
                 changes.give_up_receive(receiving);
-                return Err(Failed::Stop(stop));
+                return Err(Failed::Stop(Stop::Said(1)));
             }
         };
-        let done = changes.finish_receive(receiving, job.flags.force);
-        if done.is_ok() && (!is_new || delayed) {
-            props::give(changes, self.head(), props, ctx);
-        }
-        away.back(&job.imported, ctx);
+        let finish = || changes.finish_receive(receiving, job.flags.force);
+        let give = |ctx: &mut Context| {
+            if !is_new || delayed {
+                props::give(changes, self.head(), props, ctx);
+            }
+        };
+        let done = match away {
+            Some(away) => {
+                let done = finish();
+                if done.is_ok() {
+                    give(ctx);
+                }
+                away.back(&job.imported, ctx);
+                done
+            }
+            None => self.exchange(job, finish, give, ctx)?,
+        };
         done?;
         job.imported.mounts.snapshots_changed([&self.to]);
         Ok(())
     }
 
     /// Unmounts what is going to be replaced.
-    fn take_away(&self, job: &Job, receiving: &Receiving, ctx: &mut Context) -> Result<Away, Stop> {
+    fn take_away(
+        &self,
+        job: &Job,
+        receiving: &Receiving,
+        ctx: &mut Context,
+    ) -> Result<Away, Stays> {
         if receiving.is_new() {
             return Ok(Away::default());
         }
-        let found = job.head(self.head()).map_err(|e| self.cannot(&e))?;
+        let unknown = |e: &dyn std::fmt::Display| Stays { id: None, why: e.to_string() };
+        let found = job.head(self.head()).map_err(|e| unknown(&e))?;
         let ids: Vec<u64> = found.iter().map(|d| d.ds_obj).collect();
         let by = ctx.agent();
         let way = Way { force: job.flags.force_unmount, directory: Directory::Kept, by: &*by };
         job.imported.mounts.take_away(&ids, way).map_err(|(away, e)| {
-            ctx.complain(e);
             away.back(&job.imported, ctx);
-            Stop::Said(1)
+            Stays { id: ids.first().copied(), why: e.to_string() }
         })
+    }
+
+    /// Puts what has come in the place of a file system that is mounted and in use.
+    fn exchange(
+        &self,
+        job: &Job,
+        finish: impl FnOnce() -> Result<(), ReceiveError>,
+        give: impl FnOnce(&mut Context),
+        ctx: &mut Context,
+    ) -> Result<Result<(), ReceiveError>, Failed> {
+        let imported = &job.imported;
+        let found = job.head(self.head()).map_err(|e| Failed::Stop(self.cannot(&e)))?;
+        let id = found.map_or(0, |d| d.ds_obj);
+        let inside = imported.mounts.inside(id);
+        let done = imported.mounts.exchange(imported, id, finish);
+        if matches!(done, Ok(Ok(()))) {
+            give(ctx);
+            refresh(imported, ctx);
+        }
+        imported.mounts.restore(imported, inside, ctx);
+        done.map_err(|e| Failed::Stop(self.cannot(&e)))
     }
 
     fn message(&self, job: &Job, is_new: bool, e: &ReceiveError) -> String {

@@ -1,0 +1,100 @@
+//! Other contents for a dataset that is mounted and may be in use: a rollback (`zfs_ioc_rollback`), or what a
+//! receive brought (`zfs_ioc_recv_impl`).
+//!
+//! The mount stays. Requests wait while the dataset is closed, changed and opened again; what is open in it
+//! goes on where it is in the new contents as well (see [`cenote_fuse`]'s `exchange`). What is mounted at a
+//! directory that is gone now is mounted again at a new one.
+//!
+//! A file system with grafts in it cannot be exchanged: its directories that they cover may be gone.
+
+use super::moving::Away;
+use super::one::open;
+use super::table::{All, Mounted};
+use super::{How, Mounts, StaysMounted};
+use crate::context::Context;
+use crate::pools::{Imported, reason};
+
+/// File systems that are mounted inside one that is exchanged.
+pub struct Inside(Vec<(u64, How)>);
+
+impl Mounts {
+    /// Whether a dataset can get other contents while it is mounted, if it is.
+    pub fn can_exchange(&self, id: u64) -> bool {
+        let mut all = self.lock();
+        of(&mut all, id).is_none_or(|m| !m.handle.has_grafts())
+    }
+
+    /// What is mounted inside the mount of a dataset, last mounted first.
+    pub fn inside(&self, id: u64) -> Inside {
+        let mut all = self.lock();
+        let Some(place) = of(&mut all, id).map(|m| m.listed.mountpoint.clone()) else {
+            return Inside(Vec::new());
+        };
+        let inside = all.mounted.iter().rev();
+        let inside = inside.filter(|m| m.id != id && m.listed.mountpoint.starts_with(&place));
+        Inside(inside.map(|m| (m.id, m.how.clone())).collect())
+    }
+
+    /// Mounts again what is not mounted any more. Says what fails; returns whether all went well.
+    pub fn restore(&self, imported: &Imported, mut inside: Inside, ctx: &mut Context) -> bool {
+        {
+            let all = self.lock();
+            inside.0.retain(|(id, _)| all.mounted.iter().all(|m| m.id != *id));
+        }
+        Away::of(inside.0).back(imported, ctx)
+    }
+
+    /// Has `change` give a dataset other contents. If it is mounted, nobody can use it meanwhile, and what is
+    /// there afterwards is served.
+    ///
+    /// # Errors
+    /// The dataset cannot be closed, then nothing was changed, or not be opened again. Then whoever uses it
+    /// gets errors.
+    pub fn exchange<T>(
+        &self,
+        imported: &Imported,
+        id: u64,
+        change: impl FnOnce() -> T,
+    ) -> Result<T, StaysMounted> {
+        let mut all = self.lock();
+        let Some(mounted) = of(&mut all, id) else {
+            drop(all);
+            return Ok(change());
+        };
+        let Mounted { listed, handle, fs, engine, drained, .. } = mounted;
+        let settings = (*fs.settings()).clone();
+        handle.write_mapped();
+        let exchanged = handle.exchange(|| {
+            fs.stop_freeing();
+            if let Some(engine) = &engine
+                && let Err(e) = engine.close(id)
+            {
+                return (Err(reason(&e)), None);
+            }
+            let done = change();
+            let dataset = imported.pool().dsl().by_object(id).map_err(|e| e.to_string());
+            let dataset = dataset.and_then(|d| d.ok_or_else(|| "dataset does not exist".into()));
+            match dataset.and_then(|d| open(imported, &d, &settings)) {
+                Ok((opened, engine)) => (Ok((done, opened.clone(), engine)), Some(opened)),
+                Err(why) => (Err(why), None),
+            }
+        });
+        match exchanged {
+            Ok((done, opened, reopened)) => {
+                *drained = opened.is_writable();
+                (*fs, *engine) = (opened, reopened);
+                Ok(done)
+            }
+            Err(why) => {
+                handle.abort();
+                Err(StaysMounted(format!("cannot open '{}' again: {why}", listed.dataset)))
+            }
+        }
+    }
+}
+
+/// What is or was mounted of a dataset: it has one connection.
+fn of(all: &mut All, id: u64) -> Option<&mut Mounted> {
+    let All { mounted, lingering, .. } = all;
+    mounted.iter_mut().chain(lingering).find(|m| m.id == id)
+}
