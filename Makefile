@@ -4,7 +4,7 @@ export PREFIX DESTDIR BINARY LINKS MOUNTDIR SYSTEMDDIR
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 
-.PHONY: help run build install deb test lint deny fuzz-long damage-long torture-long bench bench-build bench-write bench-alloc bench-clone bench-spacemap bench-send bench-zil programs clean
+.PHONY: help run build install deb test lint deny fuzz-long damage-long torture-long bench bench-build bench-write bench-alloc bench-clone bench-list bench-spacemap bench-send bench-zil programs clean
 
 help:
 	@echo "make run          build, make a pool in a file, mount it, show it, leave you in it"
@@ -21,6 +21,7 @@ help:
 	@echo "make bench        reads and metadata walks against the raw device file"
 	@echo "make bench-alloc  spoiled metaslabs: loading their space maps, and allocations meanwhile"
 	@echo "make bench-clone  destroying clones, by livelist and by walking, against OpenZFS's own engine"
+	@echo "make bench-list   listing 10,000 snapshots and 1,000 clones, beside what reading their metadata takes"
 	@echo "make bench-write  writes against OpenZFS's own engine; mounts against btrfs and zfs-fuse"
 	@echo "make bench-spacemap  log space maps on and off, and OpenZFS's own engine, in a pool that has aged"
 	@echo "make bench-send   send streams, full and of 1% changed, against the raw file and OpenZFS's own engine"
@@ -88,6 +89,10 @@ bench-alloc: bench-build
 
 bench-clone: bench-build
 	target/release/cenote-bench clone --peer $(PEER) $(BENCH_ARGS)
+
+bench-list:
+	$(CARGO) build --release --locked -p cenote-bench -p cenote-cli
+	target/release/cenote-bench list $(BENCH_ARGS)
 
 bench-write: bench-build
 	target/release/cenote-bench write --peer $(PEER) $(BENCH_ARGS)

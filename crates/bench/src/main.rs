@@ -4,6 +4,8 @@
 //!
 //! `cenote-bench clone`: see [`mod@clone`].
 //!
+//! `cenote-bench list`: see [`mod@list`].
+//!
 //! `cenote-bench spacemap`: see [`spacemap`].
 //!
 //! `cenote-bench zil`: see [`zil`]; `cenote-bench replay`: see [`replay`].
@@ -28,6 +30,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 mod alloc;
 mod cached;
 mod clone;
+mod list;
 mod measure;
 mod mounted;
 mod noise;
@@ -64,6 +67,8 @@ enum What {
     Spacemap(spacemap::SpaceMapArgs),
     /// Destroying clones, by livelist and by walking.
     Clone(clone::CloneArgs),
+    /// Listing many file systems, snapshots and clones.
+    List(list::ListArgs),
     /// Synchronous writes: the intent log beside the device's file system.
     Zil(zil::ZilArgs),
     /// Importing a pool with a long intent log, on devices that answer late.
@@ -203,6 +208,7 @@ fn main() -> anyhow::Result<()> {
         What::Alloc(args) => alloc::run(&args),
         What::Replay(args) => replay::run(&args),
         What::Clone(args) => clone::run(&args),
+        What::List(args) => list::run(&args),
         What::Zil(args) => zil::run(&args),
         What::Send(args) => send::run(&args),
         What::Spacemap(args) => spacemap::run(&args),
