@@ -5,9 +5,10 @@
 use cenote_dsl::send::package::{Step, Wanted};
 use cenote_dsl::send::{Progress, Resume, SendError, SendOptions};
 use cenote_dsl::{Dataset, Dsl};
-use cenote_format::stream::{Decoder, Encoder, RECORD_SIZE, Record, feature, package};
+use cenote_format::stream::{Decoder, RECORD_SIZE, Record, feature, package};
 use cenote_manifest_check::import;
 use cenote_pool::Pool;
+use cenote_testpools::{encoded, records};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -93,42 +94,6 @@ fn package(dsl: &Dsl, asked: &Asked, wanted: &Wanted) -> Vec<u8> {
 
 fn find(dsl: &Dsl, name: &str) -> Dataset {
     dsl.find(name).unwrap().unwrap_or_else(|| panic!("{name}"))
-}
-
-/// The records of a stream, with what follows each.
-fn records(mut stream: &[u8]) -> Vec<(Record, Vec<u8>)> {
-    let (mut decoder, mut out): (Option<Decoder>, _) = (None, Vec::new());
-    while let Some((head, rest)) = stream.split_first_chunk::<RECORD_SIZE>() {
-        if decoder.as_ref().is_some_and(Decoder::ended) {
-            if package::is_end(head) {
-                assert!(rest.is_empty());
-                return out;
-            }
-            decoder = None;
-        }
-        let decoder = decoder.get_or_insert_with(|| Decoder::new(head).unwrap());
-        let record = decoder.record(head).unwrap();
-        let (payload, rest) = rest.split_at(record.payload_len() as usize);
-        decoder.payload(payload);
-        out.push((record, payload.to_vec()));
-        stream = rest;
-    }
-    assert!(stream.is_empty() && decoder.unwrap().ended());
-    out
-}
-
-/// The streams that have these records, one after the other.
-fn encoded(records: &[(Record, Vec<u8>)]) -> Vec<u8> {
-    let (mut encoder, mut out) = (Encoder::new(0), Vec::new());
-    for (record, payload) in records {
-        if let Record::Begin(begin) = record {
-            encoder = Encoder::new(begin.to_guid);
-        }
-        out.extend(encoder.record(record).unwrap());
-        encoder.payload(payload);
-        out.extend(payload);
-    }
-    out
 }
 
 fn streams(pool: &Arc<Pool>, manifest: &Value) -> Vec<(String, Vec<u8>, u64, String)> {

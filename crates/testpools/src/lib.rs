@@ -21,7 +21,7 @@ pub use deadline::{output, wait};
 pub use dumps::dumps;
 pub use judge::{judge, try_judge, try_judge_space, try_zdb, zdb, zdb_command, zdb_output};
 pub use space_said::{LogSaid, MetaslabSaid, SpaceSaid};
-pub use streams::streams;
+pub use streams::{encoded, records, streams};
 pub use writer::{openzfs, try_openzfs};
 
 use std::fs::{self, File};

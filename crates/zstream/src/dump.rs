@@ -155,51 +155,10 @@ fn begin(raw: &Raw, shown: Shown, out: &mut dyn Write) -> io::Result<()> {
 fn line(raw: &Raw) -> String {
     let (w, d, b) = (|at| raw.u64(at), |at| raw.u32(at), |at| raw.u8(at));
     match raw.kind() {
-        kind::OBJECT => format!(
-            "OBJECT object = {} type = {} bonustype = {} blksz = {} bonuslen = {} dn_slots = {} raw_bonuslen = {} \
-             flags = {} maxblkid = {} indblkshift = {} nlevels = {} nblkptr = {}",
-            w(0),
-            d(8),
-            d(12),
-            d(16),
-            d(20),
-            b(26),
-            d(28),
-            b(27),
-            w(48),
-            b(40),
-            b(41),
-            b(42),
-        ),
+        kind::OBJECT => object_line(raw),
         kind::FREEOBJECTS => format!("FREEOBJECTS firstobj = {} numobjs = {}", w(0), w(8)),
-        kind::WRITE => format!(
-            "WRITE object = {} type = {} checksum type = {} compression type = {} flags = {} offset = {} \
-             logical_size = {} compressed_size = {} payload_size = {} props = {:x} {}",
-            w(0),
-            d(8),
-            b(40),
-            b(42),
-            b(41),
-            w(16),
-            w(24),
-            w(88),
-            raw.payload_len(),
-            w(80),
-            secrets(raw, 96),
-        ),
-        kind::WRITE_BYREF => format!(
-            "WRITE_BYREF object = {} checksum type = {} props = {:x} offset = {} length = {} toguid = {:x} \
-             refguid = {:x} refobject = {} refoffset = {}",
-            w(0),
-            b(56),
-            w(96),
-            w(8),
-            w(16),
-            w(24),
-            w(32),
-            w(40),
-            w(48),
-        ),
+        kind::WRITE => write_line(raw),
+        kind::WRITE_BYREF => byref_line(raw),
         kind::FREE => {
             format!("FREE object = {} offset = {} length = {}", w(0), w(8), w(16).cast_signed())
         }
@@ -235,6 +194,62 @@ fn line(raw: &Raw) -> String {
         ),
         _ => format!("REDACT object = {} offset = {} length = {}", w(0), w(8), w(16)),
     }
+}
+
+fn object_line(raw: &Raw) -> String {
+    let (w, d, b) = (|at| raw.u64(at), |at| raw.u32(at), |at| raw.u8(at));
+    format!(
+        "OBJECT object = {} type = {} bonustype = {} blksz = {} bonuslen = {} dn_slots = {} raw_bonuslen = {} \
+         flags = {} maxblkid = {} indblkshift = {} nlevels = {} nblkptr = {}",
+        w(0),
+        d(8),
+        d(12),
+        d(16),
+        d(20),
+        b(26),
+        d(28),
+        b(27),
+        w(48),
+        b(40),
+        b(41),
+        b(42),
+    )
+}
+
+fn write_line(raw: &Raw) -> String {
+    let (w, b) = (|at| raw.u64(at), |at| raw.u8(at));
+    format!(
+        "WRITE object = {} type = {} checksum type = {} compression type = {} flags = {} offset = {} \
+         logical_size = {} compressed_size = {} payload_size = {} props = {:x} {}",
+        w(0),
+        raw.u32(8),
+        b(40),
+        b(42),
+        b(41),
+        w(16),
+        w(24),
+        w(88),
+        raw.payload_len(),
+        w(80),
+        secrets(raw, 96),
+    )
+}
+
+fn byref_line(raw: &Raw) -> String {
+    let w = |at| raw.u64(at);
+    format!(
+        "WRITE_BYREF object = {} checksum type = {} props = {:x} offset = {} length = {} toguid = {:x} \
+         refguid = {:x} refobject = {} refoffset = {}",
+        w(0),
+        raw.u8(56),
+        w(96),
+        w(8),
+        w(16),
+        w(24),
+        w(32),
+        w(40),
+        w(48),
+    )
 }
 
 /// Contents in hexadecimal and as text (`print_block`).

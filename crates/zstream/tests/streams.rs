@@ -8,8 +8,8 @@ use cenote_format::ByteOrder;
 use cenote_format::checksum::Fletcher4;
 use cenote_format::compress::Compression;
 use cenote_format::stream::token::Token;
-use cenote_format::stream::{Decoder, RECORD_SIZE, Record, package};
-use cenote_testpools::{dumps, streams};
+use cenote_format::stream::{RECORD_SIZE, Record};
+use cenote_testpools::{dumps, records, streams};
 use cenote_zstream::dump::{self, Shown};
 use cenote_zstream::{Surroundings, blocks, redup};
 use proptest::prelude::*;
@@ -79,26 +79,6 @@ fn contents_are_shown() {
     assert_eq!(line.len(), 53 + 1 + 16 + 3, "{line}");
     assert!(line.contains("  ZP/. "), "{line}");
     assert!(text.contains("    checksum = "));
-}
-
-/// The records of a stream or package that a receiver would take.
-fn records(mut stream: &[u8]) -> Vec<(Record, Vec<u8>)> {
-    let (mut decoder, mut out): (Option<Decoder>, _) = (None, Vec::new());
-    while let Some((head, rest)) = stream.split_first_chunk::<RECORD_SIZE>() {
-        if decoder.as_ref().is_some_and(Decoder::ended) {
-            if package::is_end(head) {
-                return out;
-            }
-            decoder = None;
-        }
-        let decoder = decoder.get_or_insert_with(|| Decoder::new(head).unwrap());
-        let record = decoder.record(head).unwrap();
-        let (payload, rest) = rest.split_at(record.payload_len() as usize);
-        decoder.payload(payload);
-        out.push((record, payload.to_vec()));
-        stream = rest;
-    }
-    out
 }
 
 fn recompressed(stream: &[u8], by: Compression, level: u8) -> Vec<u8> {
