@@ -4,7 +4,7 @@
 //! table. That block needs no map. Two blocks and more are in a map that is shared until one of those
 //! who hold it changes it.
 
-use cenote_format::abd::Abd;
+use cenote_store::write::Payload;
 use std::collections::{BTreeMap, btree_map};
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use std::sync::Arc;
 pub(crate) enum Blocks {
     #[default]
     None,
-    One(u64, Abd),
-    Many(Arc<BTreeMap<u64, Abd>>),
+    One(u64, Payload),
+    Many(Arc<BTreeMap<u64, Payload>>),
 }
 
 impl Blocks {
-    pub(crate) fn get(&self, blkid: u64) -> Option<&Abd> {
+    pub(crate) fn get(&self, blkid: u64) -> Option<&Payload> {
         match self {
             Blocks::One(number, data) if *number == blkid => Some(data),
             Blocks::Many(map) => map.get(&blkid),
@@ -27,7 +27,7 @@ impl Blocks {
         }
     }
 
-    pub(crate) fn get_mut(&mut self, blkid: u64) -> Option<&mut Abd> {
+    pub(crate) fn get_mut(&mut self, blkid: u64) -> Option<&mut Payload> {
         match self {
             Blocks::One(number, data) if *number == blkid => Some(data),
             Blocks::Many(map) => Arc::make_mut(map).get_mut(&blkid),
@@ -45,7 +45,7 @@ impl Blocks {
     }
 
     /// Returns what was there before.
-    pub(crate) fn insert(&mut self, blkid: u64, data: Abd) -> Option<Abd> {
+    pub(crate) fn insert(&mut self, blkid: u64, data: Payload) -> Option<Payload> {
         match self {
             Blocks::None => *self = Blocks::One(blkid, data),
             Blocks::One(number, old) if *number == blkid => {
@@ -60,7 +60,7 @@ impl Blocks {
         None
     }
 
-    pub(crate) fn remove(&mut self, blkid: u64) -> Option<Abd> {
+    pub(crate) fn remove(&mut self, blkid: u64) -> Option<Payload> {
         match self {
             Blocks::One(number, _) if *number == blkid => {
                 std::mem::take(self).into_iter().next().map(|(_, data)| data)
@@ -74,7 +74,7 @@ impl Blocks {
     pub(crate) fn range(
         &self,
         range: impl RangeBounds<u64>,
-    ) -> impl DoubleEndedIterator<Item = (u64, &Abd)> {
+    ) -> impl DoubleEndedIterator<Item = (u64, &Payload)> {
         let bounds = (range.start_bound().cloned(), range.end_bound().cloned());
         let (one, many) = match self {
             Blocks::None => (None, None),
@@ -87,13 +87,13 @@ impl Blocks {
     }
 
     /// All blocks, in order.
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, &Abd)> {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, &Payload)> {
         self.range(..)
     }
 }
 
-impl FromIterator<(u64, Abd)> for Blocks {
-    fn from_iter<I: IntoIterator<Item = (u64, Abd)>>(blocks: I) -> Blocks {
+impl FromIterator<(u64, Payload)> for Blocks {
+    fn from_iter<I: IntoIterator<Item = (u64, Payload)>>(blocks: I) -> Blocks {
         let mut all = Blocks::None;
         for (blkid, data) in blocks {
             all.insert(blkid, data);
@@ -103,10 +103,10 @@ impl FromIterator<(u64, Abd)> for Blocks {
 }
 
 impl IntoIterator for Blocks {
-    type Item = (u64, Abd);
+    type Item = (u64, Payload);
     type IntoIter = std::iter::Chain<
-        std::option::IntoIter<(u64, Abd)>,
-        std::iter::Flatten<std::option::IntoIter<btree_map::IntoIter<u64, Abd>>>,
+        std::option::IntoIter<(u64, Payload)>,
+        std::iter::Flatten<std::option::IntoIter<btree_map::IntoIter<u64, Payload>>>,
     >;
 
     fn into_iter(self) -> Self::IntoIter {
@@ -120,16 +120,22 @@ impl IntoIterator for Blocks {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // A failure fails the test.
 mod tests {
     use super::*;
+    use cenote_format::abd::Abd;
     use proptest::prelude::*;
 
-    fn block(tag: u8) -> Abd {
-        Abd::from_vec(vec![tag])
+    fn block(tag: u8) -> Payload {
+        Abd::from_vec(vec![tag]).into()
     }
 
-    fn shown<'a>(blocks: impl Iterator<Item = (u64, &'a Abd)>) -> Vec<(u64, Vec<u8>)> {
-        blocks.map(|(number, data)| (number, data.to_vec())).collect()
+    fn bytes(data: &Payload) -> Vec<u8> {
+        data.unpacked().unwrap().to_vec()
+    }
+
+    fn shown<'a>(blocks: impl Iterator<Item = (u64, &'a Payload)>) -> Vec<(u64, Vec<u8>)> {
+        blocks.map(|(number, data)| (number, bytes(data))).collect()
     }
 
     proptest! {
@@ -141,7 +147,7 @@ mod tests {
                 let (before, was) = (blocks.clone(), shown(blocks.iter()));
                 match what {
                     0 => {
-                        let old = blocks.remove(number).map(|data| data.to_vec());
+                        let old = blocks.remove(number).map(|data| bytes(&data));
                         prop_assert_eq!(old, model.remove(&number));
                     }
                     1 => {
@@ -149,12 +155,12 @@ mod tests {
                         prop_assert_eq!(found, model.get_mut(&number).map(|v| *v = vec![tag]));
                     }
                     _ => {
-                        let old = blocks.insert(number, block(tag)).map(|data| data.to_vec());
+                        let old = blocks.insert(number, block(tag)).map(|data| bytes(&data));
                         prop_assert_eq!(old, model.insert(number, vec![tag]));
                     }
                 }
                 prop_assert_eq!(shown(before.iter()), was);
-                let get = blocks.get(number).map(Abd::to_vec);
+                let get = blocks.get(number).map(bytes);
                 prop_assert_eq!(get.as_ref(), model.get(&number));
                 for from in 0..4 {
                     let part = shown(blocks.range(from..=3));
@@ -163,7 +169,7 @@ mod tests {
                     prop_assert_eq!(part, wanted);
                 }
             }
-            let all: Vec<_> = blocks.clone().into_iter().map(|(n, d)| (n, d.to_vec())).collect();
+            let all: Vec<_> = blocks.clone().into_iter().map(|(n, d)| (n, bytes(&d))).collect();
             prop_assert_eq!(&all, &model.into_iter().collect::<Vec<_>>());
             let again: Blocks = blocks.into_iter().collect();
             prop_assert_eq!(shown(again.iter()), all);

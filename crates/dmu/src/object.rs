@@ -6,10 +6,10 @@
 
 use crate::overlay::{Overlay, Pending, pending_pointer};
 use crate::tree::{Node, Tree};
-use crate::{ObjectSet, Result};
+use crate::{Error, ObjectSet, Result};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DnodePhys;
-use cenote_format::{ByteOrder, Bytes};
+use cenote_format::{ByteOrder, Bytes, DecodeError};
 use cenote_store::{Block, Bookmark};
 use std::sync::Arc;
 
@@ -139,11 +139,17 @@ impl Object {
         tree.map_or(Ok(BlockPointer::HOLE), |tree| tree.pointer(level, blkid))
     }
 
+    /// What is pending of the object makes no sense.
+    pub(crate) fn undecodable(&self, source: DecodeError) -> Error {
+        Error::Decode { objset: self.objset.id(), object: self.dnode.number, source }
+    }
+
     /// Data block `blkid`; `None` for a hole.
     pub fn block(&self, blkid: u64) -> Result<Option<Block>> {
         match self.overlay().and_then(|overlay| overlay.block(blkid)) {
             Some(Pending::Data(data)) => {
-                Ok(Some(Block { data: data.clone(), order: ByteOrder::Little }))
+                let data = data.unpacked().map_err(|e| self.undecodable(e))?;
+                Ok(Some(Block { data, order: ByteOrder::Little }))
             }
             Some(Pending::Clone(bp)) => {
                 self.pending_tree().read_node(&Node { level: 0, blkid, bp: *bp }).map(Some)

@@ -17,12 +17,13 @@ use crate::blocks::Blocks;
 use crate::clones::Clones;
 use crate::object::Dnode;
 use crate::ranges::Ranges;
-use cenote_format::ByteOrder;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::DmuType;
 use cenote_format::encode::zap::micro::MicroIndex;
+use cenote_format::{ByteOrder, Result as DecodeResult};
 use cenote_store::Block;
+use cenote_store::write::Payload;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    pub(crate) fn dirty(&self, blkid: u64) -> Option<&Abd> {
+    pub(crate) fn dirty(&self, blkid: u64) -> Option<&Payload> {
         self.dirty.get(blkid)
     }
 
@@ -98,7 +99,7 @@ impl Layer {
     }
 
     /// Replaces a block.
-    pub(crate) fn put(&mut self, blkid: u64, data: Abd) {
+    pub(crate) fn put(&mut self, blkid: u64, data: Payload) {
         self.cloned.remove(blkid);
         self.bytes = self.bytes.saturating_add(data.len() as u64);
         let old = self.dirty.insert(blkid, data);
@@ -110,14 +111,14 @@ impl Layer {
         self.forced.insert(blkid..blkid.saturating_add(1));
     }
 
-    /// A dirty block, to be changed.
+    /// A dirty block, to be changed, if it is not compressed.
     pub(crate) fn dirty_mut(&mut self, blkid: u64) -> Option<&mut [u8]> {
-        self.dirty.get_mut(blkid).map(Abd::make_mut)
+        self.dirty.get_mut(blkid).and_then(Payload::plain_mut).map(Abd::make_mut)
     }
 
-    /// Gives a dirty block another size, if there is one.
+    /// Gives a dirty block another size, if there is one that is not compressed.
     pub(crate) fn resize(&mut self, blkid: u64, len: usize) {
-        if let Some(data) = self.dirty.get_mut(blkid) {
+        if let Some(data) = self.dirty.get_mut(blkid).and_then(Payload::plain_mut) {
             self.bytes = self.bytes.saturating_sub(data.len() as u64).saturating_add(len as u64);
             data.resize(len);
         }
@@ -190,7 +191,7 @@ pub(crate) struct Parts {
 /// What is pending for a block.
 pub(crate) enum Pending<'a> {
     /// These bytes, little-endian.
-    Data(&'a Abd),
+    Data(&'a Payload),
     /// What is behind this pointer, which is of a block on disk, and no hole.
     Clone(&'a BlockPointer),
     /// A hole.
@@ -244,10 +245,13 @@ impl Overlay {
     }
 
     /// The pending data among some blocks.
-    pub(crate) fn data(&self, blocks: RangeInclusive<u64>) -> Vec<(u64, Block)> {
+    ///
+    /// # Errors
+    /// A block that came compressed cannot be unpacked.
+    pub(crate) fn data(&self, blocks: RangeInclusive<u64>) -> DecodeResult<Vec<(u64, Block)>> {
         let shown = |blkid: u64| match self.block(blkid) {
             Some(Pending::Data(data)) => {
-                Some((blkid, Block { data: data.clone(), order: ByteOrder::Little }))
+                Some(data.unpacked().map(|data| (blkid, Block { data, order: ByteOrder::Little })))
             }
             _ => None,
         };

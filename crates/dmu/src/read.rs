@@ -8,6 +8,7 @@ use crate::tree::{Node, Tree};
 use crate::{Object, Result, tunables};
 use cenote_format::abd::Abd;
 use cenote_store::{Access, Block, Bookmark};
+use std::ops::RangeInclusive;
 
 /// Bytes of data blocks in one batch.
 const BATCH: u64 = 32 << 20;
@@ -65,7 +66,7 @@ impl Object {
         let Some(last) = first.checked_add(count).and_then(|end| end.checked_sub(1)) else {
             return Ok(Vec::new());
         };
-        let mut blocks = self.overlay().map_or_else(Vec::new, |o| o.data(first..=last));
+        let mut blocks = self.pending_data(first..=last)?;
         let mut nodes = self.clones(first, last);
         let mut pending = !blocks.is_empty();
         if !nodes.is_empty() {
@@ -84,6 +85,12 @@ impl Object {
             blocks.sort_unstable_by_key(|(blkid, _)| *blkid);
         }
         Ok(blocks)
+    }
+
+    /// What is pending among some blocks.
+    pub(crate) fn pending_data(&self, blocks: RangeInclusive<u64>) -> Result<Vec<(u64, Block)>> {
+        let Some(overlay) = self.overlay() else { return Ok(Vec::new()) };
+        overlay.data(blocks).map_err(|e| self.undecodable(e))
     }
 
     /// Starts background reads of the blocks that hold `len` bytes (at most [`tunables::DMU_PREFETCH_MAX`]) from byte

@@ -41,6 +41,7 @@
 
 pub mod bounds;
 pub mod bpobj;
+pub mod budget;
 mod cache;
 pub mod dataset;
 pub mod deadlist;

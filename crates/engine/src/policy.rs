@@ -299,7 +299,7 @@ mod tests {
             let policy = Policy { redundant, copies, ..Policy::of_new(copies) };
             let at = cenote_store::Bookmark { objset: 5, object: 7, level: 0, blkid: 0 };
             let block = NewBlock {
-                data: cenote_format::abd::Abd::from_vec(vec![1; 512]),
+                data: cenote_format::abd::Abd::from_vec(vec![1; 512]).into(),
                 at,
                 kind,
                 level,

@@ -8,11 +8,14 @@ mod rig;
 use cenote_engine::Engine;
 use cenote_engine::change::receive::{NewReceive, ReceiveError, Source};
 use cenote_format::stream::token::Token;
+use cenote_format::stream::{FLAG_CLONE, Record};
 use cenote_manifest_check::{Checks, ZplTree, check_tree, check_volume};
+use cenote_testpools::records;
 use cenote_zpl::{FileSystem, Settings, Volume};
 use receiver::{changes, find, receive, resumed};
 use rig::Rig;
 use serde_json::Value;
+use std::sync::Arc;
 
 fn to(name: &str) -> NewReceive {
     NewReceive { to: name.into(), ..NewReceive::default() }
@@ -43,6 +46,35 @@ fn check(engine: &Engine, name: &str, manifest: &Value, sample: &str) {
     }
     let fs = FileSystem::open(set).unwrap();
     check_tree(theirs, &ZplTree::new(fs), &Checks::EXACT).unwrap();
+}
+
+/// Blocks that came compressed in `stream` are on disk as they came. Returns how many came so.
+fn as_they_came(engine: &Engine, name: &str, stream: &[u8]) -> usize {
+    const SECTOR: u64 = 4096;
+    let set = engine.pool().dsl().open_objset(&find(engine, name)).unwrap();
+    let pointer = |object: u64, offset: u64| {
+        let object = set.object(object).unwrap();
+        object.block_pointer(0, offset / object.dnode().block_size).unwrap()
+    };
+    let mut found = 0;
+    for (record, _) in records(stream) {
+        match record {
+            Record::Write(w) if w.compression != 0 => {
+                let bp = pointer(w.object, w.offset);
+                let psize = w.compressed_size.next_multiple_of(SECTOR).min(w.logical_size);
+                let said = (bp.compression(), bp.psize(), bp.lsize());
+                assert_eq!(said, (w.compression, psize, w.logical_size), "{name}: {w:?}");
+                found += 1;
+            }
+            Record::WriteEmbedded(e) if e.offset < 1 << 60 => {
+                let bp = pointer(e.object, e.offset);
+                assert!(bp.is_embedded() && bp.compression() == e.compression, "{name}: {e:?}");
+                found += 1;
+            }
+            _ => {}
+        }
+    }
+    found
 }
 
 #[test]
@@ -83,6 +115,57 @@ fn streams_of_openzfs_are_received() {
     check("tank/quirk@q", "streams/quirk@q");
     // What OpenZFS loses of this stream is received here.
     check("tank/quirke@q", "streams/quirk@q");
+    for (ours, stream) in [("packed@s1", "full-s1-c"), ("Lec@s1", "full-s1-Lec")] {
+        assert!(as_they_came(&engine, &format!("tank/{ours}"), &streams[stream]) > 0, "{stream}");
+    }
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+}
+
+/// Receives the streams of a package into datasets at and below `top`.
+fn take_package(engine: &Arc<Engine>, top: &str, mut stream: &[u8]) {
+    let changes = changes(engine);
+    let mut source = Source::new(&mut stream);
+    let begin = source.begin().unwrap().unwrap();
+    source.package(&begin).unwrap();
+    source.skip().unwrap();
+    while let Some(begin) = source.begin().unwrap() {
+        let list = source.list(&begin).unwrap();
+        let name = String::from_utf8(begin.to_name.clone()).unwrap();
+        let to = name.replacen("streams/origin", top, 1);
+        let origin = (begin.flags & FLAG_CLONE != 0).then(|| format!("{top}/leaf@s2"));
+        let new = NewReceive { to, origin, ..NewReceive::default() };
+        let receiving = changes.receive(&new, &begin, &list).unwrap();
+        receiving.stream(&mut source, &mut |_| {}).unwrap();
+        changes.finish_receive(receiving, false).unwrap();
+    }
+}
+
+#[test]
+fn compressed_packages_have_all_contents() {
+    let rig = Rig::new(256 << 20);
+    let engine = rig.create("a", 12);
+    let (streams, manifest) =
+        (cenote_testpools::streams(), cenote_testpools::pool("streams").manifest());
+    take_package(&engine, "tank/all", &streams["R-s3-Lec"]);
+    for name in ["@s1", "@s2", "@s3", "/disk@s3", "/leaf@s2", "/leaf/tip@s2", "/branch@s3"] {
+        let (ours, sample) = (format!("tank/all{name}"), format!("streams/origin{name}"));
+        check(&engine, &ours, &manifest, &sample);
+    }
+    let on = |origin: &str| NewReceive { origin: Some(origin.into()), ..to("tank/twig@s3") };
+    // That stream cuts large blocks, and they are whole here.
+    let cut = receive(&engine, &on("tank/all/leaf@s2"), &streams["branch-from-leaf"]);
+    assert!(matches!(cut, Err(ReceiveError::LargeBlocks)));
+    take_package(&engine, "tank/plain", &streams["R-s3"]);
+    receive(&engine, &on("tank/plain/leaf@s2"), &streams["branch-from-leaf"]).unwrap();
+    check(&engine, "tank/twig@s3", &manifest, "streams/origin/branch@s3");
+    receive(&engine, &to("tank/inc@s1"), &streams["full-s1-Lec"]).unwrap();
+    take_package(&engine, "tank/inc", &streams["Inc-s1-s3-Lec"]);
+    for snap in ["s2", "s3"] {
+        let (ours, sample) = (format!("tank/inc@{snap}"), format!("streams/origin@{snap}"));
+        check(&engine, &ours, &manifest, &sample);
+    }
     engine.export(false).unwrap();
     drop(engine);
     rig.judge();

@@ -150,7 +150,7 @@ fn run(what: &str, kind: &str, devices: Vec<Arc<dyn Device>>, contents: Contents
         let request = |data: &Abd| {
             blkid += 1;
             let at = Bookmark { objset: 54, object: 2, level: 0, blkid };
-            let (data, props) = (data.clone(), props.clone());
+            let (data, props) = (data.clone().into(), props.clone());
             WriteRequest { data, at, props, previous: BlockPointer::HOLE, pass: 1 }
         };
         let requests: Vec<WriteRequest> = data.iter().map(request).collect();

@@ -141,13 +141,19 @@ impl Store {
         self.salt.read().clone()
     }
 
-    /// Takes in the physical and the logical bytes of a block that was just written. Metadata is
+    /// Takes in the physical and, if they are known, the logical bytes of a block that was just written. Metadata is
     /// kept unpacked: what changes in one transaction group is mostly changed in the next.
-    pub(crate) fn written(&self, bp: &BlockPointer, at: Bookmark, physical: Abd, logical: Abd) {
+    pub(crate) fn written(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        physical: Abd,
+        logical: Option<Abd>,
+    ) {
         if let Some(key) = Key::of(bp) {
-            match keeps_decoded(bp) {
-                true => self.decoded.insert(key, Block { data: logical, order: bp.byte_order() }),
-                false => drop(self.decoded.remove(&key)),
+            match logical.filter(|_| keeps_decoded(bp)) {
+                Some(data) => self.decoded.insert(key, Block { data, order: bp.byte_order() }),
+                None => drop(self.decoded.remove(&key)),
             }
             match self.policies.keeps(bp, at) {
                 true => self.arc.lock().replace(key, physical, is_metadata(bp)),

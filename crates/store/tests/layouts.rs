@@ -157,12 +157,12 @@ impl Rig {
                 ..WriteProps::default()
             };
             let (at, previous) = (place(i), BlockPointer::HOLE);
-            WriteRequest { data: Abd::from_vec(data), at, props, previous, pass: 1 }
+            WriteRequest { data: Abd::from_vec(data).into(), at, props, previous, pass: 1 }
         };
         let requests: Vec<WriteRequest> = (0..60).map(request).collect();
         let written = self.writer.write_many(TXG, &requests);
         let pairs = written.into_iter().zip(&requests);
-        pairs.map(|(bp, r)| (bp.unwrap(), r.data.bytes().into_owned())).collect()
+        pairs.map(|(bp, r)| (bp.unwrap(), r.data.unpacked().unwrap().to_vec())).collect()
     }
 
     fn check(&self, blocks: &[(BlockPointer, Vec<u8>)], what: &str) {

@@ -10,14 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum::Checksum;
-use cenote_format::compress::Compression;
+use cenote_format::compress::{Compression, LEVEL_DEFAULT, compress};
 use cenote_format::dmu::DmuType;
 use cenote_store::alloc::{
     AllocError, AllocatedSize, Allocator, Class, Extent, LoadMetaslab, Loaded, Loading,
     MetaslabInfo, Options, Request, TXG_DEFER_SIZE, VdevInfo,
 };
 use cenote_store::rangetree::RangeTree;
-use cenote_store::write::{BlockDevices, WriteError, WriteProps, WriteRequest, Writer};
+use cenote_store::write::{
+    BlockDevices, Packed, Payload, WriteError, WriteProps, WriteRequest, Writer,
+};
 use cenote_vdev::{BlockWrite, VdevError};
 use common::{BIRTH, Pool, SIZE, at, pattern};
 use proptest::prelude::*;
@@ -120,7 +122,7 @@ fn props() -> WriteProps {
 }
 
 fn request(data: Vec<u8>, props: WriteProps) -> WriteRequest {
-    let (data, previous) = (Abd::from_vec(data), BlockPointer::HOLE);
+    let (data, previous) = (Abd::from_vec(data).into(), BlockPointer::HOLE);
     WriteRequest { data, at: at(0), props, previous, pass: 1 }
 }
 
@@ -162,15 +164,59 @@ fn every_compression_checksum_and_number_of_copies() {
         assert_eq!(bp.psize() < bp.lsize(), packed, "{:?}", request.props.compression);
         assert_eq!(bp.dvas().count(), request.props.copies);
         assert_eq!((bp.logical_birth(), bp.fill(), bp.object_type()), (5, 1, 19));
-        assert_eq!(rig.pool.read(bp).unwrap(), request.data.to_vec());
+        assert_eq!(rig.pool.read(bp).unwrap(), request.data.unpacked().unwrap().to_vec());
     }
     assert_eq!(rig.pool.reads(), before, "written blocks are in the ARC");
     rig.pool.store.drop_caches();
     for (request, bp) in batch.iter().zip(&pointers) {
-        assert_eq!(rig.pool.read(bp.as_ref().unwrap()).unwrap(), request.data.to_vec());
+        assert_eq!(
+            rig.pool.read(bp.as_ref().unwrap()).unwrap(),
+            request.data.unpacked().unwrap().to_vec()
+        );
         let copies = rig.pool.store.verify_all_copies(bp.as_ref().unwrap(), at(0));
         assert!(copies.len() == request.props.copies && copies.iter().all(Result::is_ok));
     }
+}
+
+#[test]
+fn what_came_compressed_is_written_as_it_came() {
+    let rig = Rig::new(&[12], 4 << 20);
+    // The dataset says otherwise.
+    let gzip = WriteProps { compression: Compression::Gzip6, embed: true, ..props() };
+    for (compression, bytes, lsize) in [
+        (Compression::Lz4, 3000, 32 << 10),
+        (Compression::Zstd, 5000, 32 << 10),
+        (Compression::Zle, 5000, 8192),
+        (Compression::Lz4, 3000, 3584),
+    ] {
+        let mut plain = pattern(7, bytes);
+        plain.resize(lsize, 0);
+        let data = Abd::from_vec(compress(compression, LEVEL_DEFAULT, &plain, lsize).unwrap());
+        let psize = (data.len() as u64).next_multiple_of(4096).min(lsize as u64);
+        let packed = Packed { data, compression, lsize };
+        let request =
+            WriteRequest { data: Payload::Packed(packed), ..request(Vec::new(), gzip.clone()) };
+        let bp = rig.write(5, request).unwrap();
+        assert_eq!(
+            (bp.compression(), bp.psize(), bp.lsize()),
+            (compression as u8, psize, lsize as u64)
+        );
+        assert_eq!(rig.read(&bp), plain);
+    }
+    // What fits into a pointer lies there.
+    let plain = vec![7; 4096];
+    let data = Abd::from_vec(compress(Compression::Lz4, LEVEL_DEFAULT, &plain, 4096).unwrap());
+    let packed = Packed { data, compression: Compression::Lz4, lsize: 4096 };
+    let request = |props| WriteRequest {
+        data: Payload::Packed(packed.clone()),
+        ..request(Vec::new(), props)
+    };
+    let bp = rig.write(5, request(gzip.clone())).unwrap();
+    assert!(bp.is_embedded() && bp.compression() == Compression::Lz4 as u8);
+    assert_eq!(rig.pool.read(&bp).unwrap(), plain);
+    let bp = rig.write(5, request(WriteProps { embed: false, ..gzip })).unwrap();
+    assert_eq!((bp.is_embedded(), bp.psize()), (false, 4096));
+    assert_eq!(rig.read(&bp), plain);
 }
 
 #[test]
@@ -533,7 +579,7 @@ fn large_batches_are_written_in_lots() {
         data
     };
     let mut requests: Vec<_> = (0..45).map(|i| request(contents(i), lz4.clone())).collect();
-    requests[20].data = Abd::from_vec(vec![1; 77]);
+    requests[20].data = Abd::from_vec(vec![1; 77]).into();
     let written = rig.writer.write_many(BIRTH, &requests);
     assert_eq!(written.len(), 45);
     for (i, bp) in written.into_iter().enumerate() {

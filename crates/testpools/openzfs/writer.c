@@ -21,6 +21,9 @@
  *   find NAME OBJ FROM TO           looks them up
  *   snapshot NAME@SNAP, clone NAME@SNAP NAME, promote NAME, destroy NAME[@SNAP]
  *   rename NAME NAME, bookmark NAME@SNAP NAME#MARK, hold NAME@SNAP TAG, release NAME@SNAP TAG
+ *   receive NAME@SNAP FILE          receives the stream in a file
+ *   receive-some NAME@SNAP FILE     receives one that ends early, and keeps what has come (-s)
+ *   receive-on NAME@SNAP FILE NAME@SNAP   receives a clone of a snapshot
  *   number NAME PROP N              sets a property that is a number or an index
  *   string NAME PROP TEXT           sets one that is a text
  *   quota, reservation, refreservation, limit NAME N
@@ -34,6 +37,9 @@
 #include <sys/txg.h>
 #include <sys/zap.h>
 #include <sys/zfeature.h>
+/* Debian's headers leave out what this is. */
+typedef struct dmu_replay_record dmu_replay_record_t;
+#include <sys/dmu_recv.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -465,6 +471,34 @@ hold(const char *name, const char *tag, int release)
 	return (dsl_dataset_user_release(wanted, errors));
 }
 
+/* Bytes of a record of a stream. */
+#define	RECORD	312
+
+static int
+receive(char *name, const char *path, char *origin, boolean_t part)
+{
+	uint64_t begin[RECORD / sizeof (uint64_t)];
+	zfs_file_t file = { .f_fd = open(path, O_RDONLY), .f_dump_fd = -1 };
+	dmu_recv_cookie_t cookie;
+	offset_t off = RECORD;
+	char *at = strchr(name, '@');
+
+	if (at == NULL || file.f_fd < 0 ||
+	    read(file.f_fd, begin, RECORD) != RECORD)
+		return (EINVAL);
+	*at = '\0';
+	int error = dmu_recv_begin(name, at + 1, (dmu_replay_record_t *)begin,
+	    B_FALSE, part, NULL, NULL, origin, &cookie, &file, &off);
+	if (error != 0)
+		return (error);
+	error = dmu_recv_stream(&cookie, &off);
+	close(file.f_fd);
+	/* A stream that ends early is to be refused as such. */
+	if (part)
+		return (error == 0 ? EEXIST : 0);
+	return (error != 0 ? error : dmu_recv_end(&cookie, NULL));
+}
+
 /* Limits take effect for the datasets below. */
 static int
 limit(const char *name, uint64_t count)
@@ -525,6 +559,10 @@ run(char **w, int count)
 		return (bookmark(w[1], w[2]));
 	if (IS("hold", 2) || IS("release", 2))
 		return (hold(w[1], w[2], w[0][0] == 'r'));
+	if (IS("receive", 2) || IS("receive-some", 2))
+		return (receive(w[1], w[2], NULL, w[0][7] == '-'));
+	if (IS("receive-on", 3))
+		return (receive(w[1], w[2], w[3], B_FALSE));
 	if (IS("number", 3))
 		return (dsl_prop_set_int(w[1], w[2], ZPROP_SRC_LOCAL, number(w[3])));
 	if (IS("string", 3))

@@ -96,7 +96,7 @@ impl MemSink {
     }
 
     fn write(&self, txg: u64, block: &NewBlock) -> Result<BlockPointer> {
-        let data = block.data.to_vec();
+        let data = block.data.unpacked()?.to_vec();
         let lsize = data.len() as u64;
         if data.iter().all(|b| *b == 0) {
             return match block.previous.logical_birth() {

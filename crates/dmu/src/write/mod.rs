@@ -66,12 +66,12 @@ use crate::objset::{META_DNODE, PROJECT_USED};
 use crate::tree::Tree;
 use crate::{Error, ObjectSet};
 use cenote_format::DecodeError;
-use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{
     DNODE_BLOCK, DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys, ObjsetType, ZilHeader,
 };
 use cenote_format::encode::EncodeError;
+use cenote_store::write::Payload;
 use cenote_store::{BlockError, Store};
 use intent::Intent;
 use object::OpenObject;
@@ -637,9 +637,9 @@ impl OpenObjectSet {
         })
     }
 
-    /// As [`OpenObjectSet::write`]; what is a whole block is not copied.
-    pub fn write_abd(&mut self, number: u64, offset: u64, data: &Abd) -> Result<()> {
-        self.with(number, |object, place| object.write_abd(place, offset, data))
+    /// As [`OpenObjectSet::write`]; what is a whole block is not copied, and stays compressed if it is.
+    pub fn write_payload(&mut self, number: u64, offset: u64, data: &Payload) -> Result<()> {
+        self.with(number, |object, place| object.write_payload(place, offset, data))
     }
 
     /// Changes the numbers of the functions that an object's blocks are written with from now on

@@ -12,11 +12,13 @@ use crate::tree::{Node, Tree};
 use crate::{Object, ObjectSet};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
+use cenote_format::compress::Compression;
 use cenote_format::dmu::{
     DNODE_CORE, DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DNODE_SLOT, DmuType, DnodePhys,
 };
 use cenote_format::encode::zap::to_little_endian;
 use cenote_format::{ByteOrder, MAX_BLOCK, SECTOR};
+use cenote_store::write::{Packed, Payload};
 use cenote_store::{Block, Bookmark, Store};
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -318,11 +320,11 @@ impl OpenObject {
             return place.invalid("has indirect blocks");
         }
         if size != self.phys().block_size {
-            if self.pending.top.dirty(0).is_none()
+            if !self.is_open(0)
                 && let Some(data) = self.block(place, 0)?
             {
                 self.note_block(0);
-                self.pending.top.put(0, data);
+                self.pending.top.put(0, data.into());
             }
             match self.pending.top.dirty(0) {
                 Some(data) if data.len() as u64 > size => self.note_block(0),
@@ -394,7 +396,7 @@ impl OpenObject {
     /// Block `blkid` as it is now; `None` for a hole.
     pub(super) fn block(&self, place: &Place<'_>, blkid: u64) -> Result<Option<Abd>> {
         match self.pending.block(blkid) {
-            Some(Pending::Data(data)) => return Ok(Some(data.clone())),
+            Some(Pending::Data(data)) => return Ok(Some(data.unpacked()?)),
             Some(Pending::Clone(bp)) => {
                 let Place { store, objset, object } = *place;
                 let tree = Tree { store, objset, object, dnode: self.phys() };
@@ -412,7 +414,7 @@ impl OpenObject {
     }
 
     /// Replaces block `blkid`, which was not too far; the index of a micro ZAP stays.
-    pub(super) fn put(&mut self, blkid: u64, data: Abd) {
+    pub(super) fn put(&mut self, blkid: u64, data: Payload) {
         self.note_block(blkid);
         if !self.pending.top.has_dirty(blkid, blkid.saturating_add(1)) {
             let indirect = self.leads_to(blkid);
@@ -473,17 +475,22 @@ impl OpenObject {
     pub(super) fn put_block(&mut self, place: &Place<'_>, blkid: u64, data: Vec<u8>) -> Result<()> {
         self.check_end(place, blkid)?;
         self.tree(place).read_indirect(blkid, blkid)?;
-        self.put(blkid, Abd::from_vec(data));
+        self.put(blkid, Abd::from_vec(data).into());
         Ok(())
+    }
+
+    /// Whether block `blkid` is dirty in the open group, and not compressed.
+    fn is_open(&self, blkid: u64) -> bool {
+        self.pending.top.dirty(blkid).is_some_and(|data| data.plain().is_some())
     }
 
     /// Makes block `blkid` dirty as it is (`dmu_buf_will_dirty`).
     fn make_dirty(&mut self, place: &Place<'_>, blkid: u64) -> Result<()> {
-        if self.pending.top.dirty(blkid).is_none() {
+        if !self.is_open(blkid) {
             self.check_end(place, blkid)?;
             let size = self.phys().block_size as usize;
             let loaded = self.block(place, blkid)?;
-            self.put(blkid, loaded.unwrap_or_else(|| Abd::from_vec(vec![0; size])));
+            self.put(blkid, loaded.unwrap_or_else(|| Abd::from_vec(vec![0; size])).into());
         }
         Ok(())
     }
@@ -563,7 +570,7 @@ impl OpenObject {
             let (now, later) = rest.split_at(rest.len().min(size as usize - skip));
             if now.len() as u64 == size {
                 let block = chunk.block(offset, size, blkid);
-                self.put(blkid, block.unwrap_or_else(|| Abd::copy_of(now)));
+                self.put(blkid, block.unwrap_or_else(|| Abd::copy_of(now)).into());
             } else {
                 let range = skip..skip + now.len();
                 self.part_mut(place, blkid, range)?.copy_from_slice(now);
@@ -574,18 +581,40 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Makes `data`, which is as long as a block, the block at byte `offset`, and otherwise writes its bytes there.
-    pub(super) fn write_abd(&mut self, place: &Place<'_>, offset: u64, data: &Abd) -> Result<()> {
+    /// Makes `data`, which is as long as a block, the block at byte `offset`, and otherwise writes its bytes there
+    /// (`dmu_assign_arcbuf_by_dnode`).
+    pub(super) fn write_payload(
+        &mut self,
+        place: &Place<'_>,
+        offset: u64,
+        data: &Payload,
+    ) -> Result<()> {
         let (size, len) = (self.phys().block_size, data.len());
         if len as u64 != size || !offset.is_multiple_of(size) {
+            let data = data.unpacked()?;
             self.prepare_write(place, offset, len)?;
             return self.write(place, offset, &Chunk::uncut(&data.bytes()));
+        }
+        if let Payload::Packed(packed) = data {
+            self.check_packed(place, packed)?;
         }
         self.check_write(place, offset, len)?;
         self.check_end(place, offset / size)?;
         self.tree(place).read_indirect(offset / size, offset / size)?;
         self.put(offset / size, data.clone());
         Ok(())
+    }
+
+    /// Whether a block can be on disk as it is packed.
+    fn check_packed(&self, place: &Place<'_>, packed: &Packed) -> Result<()> {
+        use Compression::{Empty, Inherit, Off, On};
+        let (len, function) = (packed.data.len(), packed.compression);
+        // Of dnodes it has to be known how many there are.
+        let kind = self.phys().kind;
+        match matches!(function, Inherit | On | Off | Empty) || kind == DmuType::DNODE {
+            false if (1..=packed.lsize).contains(&len) => Ok(()),
+            _ => place.invalid(format!("{} bytes in {len}, by {function:?}", packed.lsize)),
+        }
     }
 
     /// Changes the numbers of the checksum and compression functions of its blocks.

@@ -55,9 +55,7 @@ impl Object {
         };
         let first = offset / block_size;
         let (mut nodes, mut pending) = (Vec::new(), BTreeMap::new());
-        if let Some(overlay) = self.overlay() {
-            pending.extend(overlay.data(first..=last));
-        }
+        pending.extend(self.pending_data(first..=last)?);
         let tree = self.visible_tree();
         if let Some(tree) = &tree {
             nodes = tree.data_pointers(first, (last - first).saturating_add(1))?;
@@ -96,9 +94,9 @@ impl OpenObject {
                 _ if open => None,
                 Some(Pending::Hole) => continue,
                 Some(Pending::Data(quiesced)) => Some(quiesced.clone()),
-                Some(Pending::Clone(_)) => self.block(place, *blkid)?,
+                Some(Pending::Clone(_)) => self.block(place, *blkid)?.map(Into::into),
                 None if bp.is_hole() || self.on_disk(place, *blkid)? != *bp => continue,
-                None => Some(self.turn(place, block.clone())?),
+                None => Some(self.turn(place, block.clone())?.into()),
             };
             if let Some(data) = below {
                 self.put(*blkid, data);

@@ -31,6 +31,7 @@ use crate::tree::Node;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::dmu::{DNODE_FLAG_SPILL, DNODE_FLAG_USED_BYTES, DmuType};
+use cenote_store::write::Payload;
 use cenote_store::{Block, Bookmark, Store};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -234,7 +235,7 @@ impl Run<'_> {
         Ok(out)
     }
 
-    fn new_block(&self, work: &Work, at: At, data: Abd, fill: u64) -> NewBlock {
+    fn new_block(&self, work: &Work, at: At, data: Payload, fill: u64) -> NewBlock {
         let (objset, object) = (self.objset, work.number);
         NewBlock {
             data,
@@ -254,8 +255,10 @@ impl Run<'_> {
         for (index, work) in works.iter_mut().enumerate() {
             for (blkid, data) in std::mem::take(&mut work.dirty) {
                 let at = At { work: index, level: 0, blkid };
-                let fill = match work.phys.kind {
-                    DmuType::DNODE => starts(&data.bytes()).len() as u64,
+                let fill = match data.plain() {
+                    Some(data) if work.phys.kind == DmuType::DNODE => {
+                        starts(&data.bytes()).len() as u64
+                    }
                     _ => 1,
                 };
                 blocks.push(self.new_block(work, at, data, fill));
@@ -265,7 +268,7 @@ impl Run<'_> {
             match work.spill.take() {
                 Some(Some(data)) => {
                     let at = At { work: index, level: 0, blkid: SPILL_BLKID };
-                    let block = self.new_block(work, at, data, 1);
+                    let block = self.new_block(work, at, data.into(), 1);
                     // It goes by the type of what it continues.
                     let kind = work.phys.bonus_kind;
                     blocks.push(NewBlock { kind, previous: old, ..block });
@@ -313,7 +316,7 @@ impl Run<'_> {
         let filled: Vec<(Vec<u8>, u64)> = nodes.map(Indirect::into_block).collect();
         let block = |((data, fill), at): ((Vec<u8>, u64), &At)| {
             let work = works.get(at.work)?;
-            Some(self.new_block(work, *at, Abd::from_vec(data), fill))
+            Some(self.new_block(work, *at, Abd::from_vec(data).into(), fill))
         };
         let blocks = filled.into_iter().zip(&places).filter_map(block).collect();
         self.place(works, blocks, &places)

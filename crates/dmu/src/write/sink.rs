@@ -1,17 +1,17 @@
 //! What an object set asks of the floor below: to write a batch of blocks.
 
 use crate::write::Result;
-use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
 use cenote_store::Bookmark;
+use cenote_store::write::Payload;
 
 /// A block that is to be written. Copies, class of vdevs and the like follow from what it is and
 /// from the properties of the data set, which the sink knows.
 #[derive(Debug, Clone)]
 pub struct NewBlock {
-    /// The logical bytes, little-endian.
-    pub data: Abd,
+    /// The block, little-endian; compressed if it came so.
+    pub data: Payload,
     /// The block in its owner's eyes. Level -1 is the root block of the object set.
     pub at: Bookmark,
     /// Type of the object.

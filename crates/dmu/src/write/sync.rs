@@ -109,7 +109,7 @@ impl OpenObjectSet {
         let mut phys = self.phys.meta_dnode.clone();
         let last = dirty.last_key_value().map_or(0, |(blkid, _)| *blkid);
         phys.max_block = phys.max_block.max(last);
-        let dirty = dirty.into_iter().map(|(n, block)| (n, Abd::from_vec(block))).collect();
+        let dirty = dirty.into_iter().map(|(n, block)| (n, Abd::from_vec(block).into())).collect();
         let (cloned, freed, forced, spill, nodes) = Default::default();
         Ok(Work { number: META_DNODE, phys, dirty, cloned, freed, forced, spill, nodes })
     }
@@ -147,7 +147,7 @@ impl OpenObjectSet {
         // As who reads it will see it.
         let phys = ObjsetPhys::decode(&Bytes::new(&data, ByteOrder::Little, "object set"))?;
         let block = NewBlock {
-            data: Abd::from_vec(data),
+            data: Abd::from_vec(data).into(),
             at: Bookmark::root(self.base.id()),
             kind: DmuType::OBJSET,
             level: 0,

@@ -48,6 +48,7 @@ use crate::tree::Tree;
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
+use cenote_store::write::Payload;
 use cenote_store::{BlockError, Bookmark, held};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -64,7 +65,7 @@ enum Before {
     /// It was not dirty.
     Clean,
     /// It was this.
-    Whole(Abd),
+    Whole(Payload),
     /// It was to be a clone with this pointer.
     Clone(BlockPointer),
     /// It had these bytes at this offset.
@@ -157,7 +158,7 @@ impl OpenObject {
         self.notes();
     }
 
-    fn note(&mut self, blkid: u64, before: impl FnOnce(&Abd) -> Before) {
+    fn note(&mut self, blkid: u64, before: impl FnOnce(&Payload) -> Before) {
         if self.notes() {
             let before = match self.pending.top.cloned(blkid) {
                 Some(bp) => Before::Clone(*bp),
@@ -199,7 +200,7 @@ impl OpenObject {
         }
         self.note(blkid, |data| {
             let mut old = vec![0; range.len()];
-            match data.copy_to(range.start, &mut old) {
+            match data.plain().and_then(|data| data.copy_to(range.start, &mut old)) {
                 Some(()) => Before::Part(range.start, old),
                 None => Before::Whole(data.clone()),
             }

@@ -31,6 +31,7 @@ use cenote_format::zap::micro::Micro;
 use cenote_format::zap::norm::{self, normalize};
 use cenote_format::zap::{BlockKind, block_kind};
 use cenote_format::{ByteOrder, Bytes, DecodeError};
+use cenote_store::write::Payload;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -240,7 +241,7 @@ fn bytes(data: &[u8]) -> Bytes<'_> {
 
 /// A block of a ZAP, which cannot be a hole.
 fn block<'o>(object: &'o OpenObject, place: &Place<'_>, blkid: u64) -> Result<Cow<'o, Abd>> {
-    if let Some(Pending::Data(data)) = object.pending.block(blkid) {
+    if let Some(Pending::Data(Payload::Plain(data))) = object.pending.block(blkid) {
         return Ok(Cow::Borrowed(data));
     }
     let block = object.block(place, blkid)?.map(Cow::Owned);
@@ -268,7 +269,7 @@ fn load_index(object: &mut OpenObject, place: &Place<'_>) -> Result<()> {
 pub(super) fn at_hand(object: &OpenObject, name: &[u8]) -> AtHand {
     let find = || {
         let (index, block) = (object.pending.micro.as_ref()?, object.pending.block(0)?);
-        let Pending::Data(block) = block else { return None };
+        let Pending::Data(Payload::Plain(block)) = block else { return None };
         let found = index.find(&block.bytes(), name).ok()?;
         Some(found.map_or(AtHand::Absent, |found| AtHand::Value(found.value)))
     };

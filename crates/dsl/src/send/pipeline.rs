@@ -16,50 +16,18 @@
 use super::emit::{Emitter, How, how};
 use super::walk::{Item, Walk};
 use super::{Params, Result, SendError};
+use crate::budget::{Budget, Share};
 use cenote_dmu::ObjectSet;
 use cenote_format::abd::Abd;
 use cenote_store::{Block, BlockError, Bookmark};
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Threads that read.
 const READERS: usize = 8;
 /// Logical bytes of data that are in memory at most; more only where a single batch has more.
 const BUDGET: u64 = 64 << 20;
-
-/// Bytes that are in batches.
-#[derive(Default)]
-struct Budget {
-    taken: Mutex<u64>,
-    given_back: Condvar,
-}
-
-/// The bytes of a batch, until it is dropped.
-struct Share {
-    budget: Arc<Budget>,
-    bytes: u64,
-}
-
-impl Budget {
-    /// Waits until there is room for so many bytes.
-    fn take(self: &Arc<Budget>, bytes: u64) -> Share {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        while *taken > 0 && taken.saturating_add(bytes) > BUDGET {
-            taken = self.given_back.wait(taken).unwrap_or_else(PoisonError::into_inner);
-        }
-        *taken = taken.saturating_add(bytes);
-        Share { budget: self.clone(), bytes }
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        let mut taken = self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        *taken = taken.saturating_sub(self.bytes);
-        self.budget.given_back.notify_one();
-    }
-}
 
 /// What an item needs of the devices.
 pub(super) enum Read {
@@ -127,7 +95,7 @@ pub(super) fn run(
             to_readers.push(to_reader);
             from_readers.push(from_reader);
         }
-        let budget = Arc::new(Budget::default());
+        let budget = Budget::new(BUDGET);
         let walk = move || {
             let mut turns = to_readers.iter().cycle();
             let mut put = |items, bytes| {
@@ -163,27 +131,4 @@ pub(super) fn measure(
         items.into_iter().try_for_each(|item| emitter.item(item, Read::Nothing))
     };
     Walk::new(objset, params, &mut count).objects()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_in_memory_is_bounded() {
-        let budget = Arc::new(Budget::default());
-        // More than there is to give, and nothing else meanwhile.
-        let large = budget.take(BUDGET + 1);
-        let waiting = std::thread::spawn({
-            let budget = budget.clone();
-            move || [budget.take(BUDGET / 2), budget.take(BUDGET / 2)]
-        });
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(!waiting.is_finished());
-        drop(large);
-        let halves = waiting.join().unwrap();
-        assert_eq!(*budget.taken.lock().unwrap(), BUDGET);
-        drop(halves);
-        assert_eq!(*budget.taken.lock().unwrap(), 0);
-    }
 }

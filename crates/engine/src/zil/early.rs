@@ -75,11 +75,13 @@ impl Early {
         }
         let at = Bookmark { objset: live.id(), object, level: 0, blkid };
         let (level, fill, previous, forced) = (0, 1, BlockPointer::HOLE, true);
-        let block = NewBlock { data, at, kind, level, checksum, compress, fill, previous, forced };
+        let payload = data.clone().into();
+        let block =
+            NewBlock { data: payload, at, kind, level, checksum, compress, fill, previous, forced };
         let props = how.policy.props(&block, how.abilities);
         let request = WriteRequest {
             props: WriteProps { embed: false, ..props },
-            data: block.data.clone(),
+            data: block.data,
             at,
             previous,
             pass: 1,
@@ -94,7 +96,7 @@ impl Early {
             group.stale.push(bp);
             return None;
         }
-        let old = group.blocks.insert(key, Written { data: block.data, bp });
+        let old = group.blocks.insert(key, Written { data, bp });
         group.stale.extend(old.map(|old| old.bp));
         Some(bp)
     }
@@ -107,7 +109,7 @@ impl Early {
         let mut groups = self.0.lock();
         let group = groups.get_mut(&txg)?;
         let written = group.blocks.remove(&(block.at.object, block.at.blkid))?;
-        if written.data.is_same(&block.data) {
+        if block.data.plain().is_some_and(|data| written.data.is_same(data)) {
             return Some(written.bp);
         }
         group.stale.push(written.bp);

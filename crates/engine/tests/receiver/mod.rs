@@ -2,6 +2,8 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod trees;
+
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::Dataset;
@@ -9,7 +11,8 @@ use cenote_engine::Engine;
 use cenote_engine::change::receive::{NewReceive, ReceiveError, Source};
 use cenote_engine::change::{Changes, Contents, Format};
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_format::stream::{Decoder, Encoder, RECORD_SIZE, Record, feature};
+use cenote_format::stream::{Record, feature};
+use cenote_testpools::{encoded, records};
 use std::sync::Arc;
 
 /// Nothing new is filled here.
@@ -74,33 +77,4 @@ pub fn resumed(stream: &[u8], object: u64, offset: u64) -> Vec<u8> {
     };
     parts.retain(|(record, _)| goes_on(record));
     encoded(&parts)
-}
-
-/// The records of a stream, with what follows each.
-fn records(mut stream: &[u8]) -> Vec<(Record, Vec<u8>)> {
-    let (mut decoder, mut out) = (None, Vec::new());
-    while let Some((head, rest)) = stream.split_first_chunk::<RECORD_SIZE>() {
-        let decoder = decoder.get_or_insert_with(|| Decoder::new(head).unwrap());
-        let record = decoder.record(head).unwrap();
-        let (payload, rest) = rest.split_at(record.payload_len() as usize);
-        decoder.payload(payload);
-        out.push((record, payload.to_vec()));
-        stream = rest;
-    }
-    out
-}
-
-fn encoded(parts: &[(Record, Vec<u8>)]) -> Vec<u8> {
-    let Some((Record::Begin(begin), _)) = parts.first() else { panic!("no BEGIN") };
-    let mut encoder = Encoder::new(begin.to_guid);
-    let mut out = Vec::new();
-    for (record, payload) in parts {
-        out.extend(match record {
-            Record::End { .. } => encoder.end().unwrap(),
-            record => encoder.record(record).unwrap(),
-        });
-        encoder.payload(payload);
-        out.extend(payload);
-    }
-    out
 }

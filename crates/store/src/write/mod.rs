@@ -23,7 +23,8 @@
 //!
 //! # Rules of the format that are kept here
 //!
-//! - A block is stored compressed only if that saves an eighth, in whole sectors.
+//! - A block is stored compressed only if that saves an eighth, in whole sectors. One that came compressed
+//!   ([`Payload`]) is stored as it came, filled up to whole sectors.
 //! - From pass [`SYNC_PASS_DONT_COMPRESS`](tunables::SYNC_PASS_DONT_COMPRESS) of a sync on blocks that were born in it are not compressed any
 //!   more, so that their size does not change, and from pass [`SYNC_PASS_REWRITE`](tunables::SYNC_PASS_REWRITE) on a block whose size did
 //!   not change is written in place. So a sync ends: there comes a pass that allocates nothing.
@@ -41,6 +42,7 @@ mod behind;
 mod devices;
 mod dva;
 mod pack;
+mod payload;
 
 use std::sync::Arc;
 
@@ -61,10 +63,11 @@ use crate::gang::GANG_DEPTH;
 use crate::pipeline::Store;
 use crate::tunables;
 use dva::DvaAllocation;
-use pack::{Packed, Physical, pack};
+use pack::{Physical, Placeable, pack};
 
 pub(crate) use behind::Behind;
 pub use devices::BlockDevices;
+pub use payload::{Packed, Payload};
 
 /// Bytes of a batch.
 const BATCH: usize = 16 << 20;
@@ -132,8 +135,8 @@ impl Default for WriteProps {
 /// One block of a batch.
 #[derive(Clone, Debug)]
 pub struct WriteRequest {
-    /// The block as its owner sees it: a multiple of 512 bytes, at most 16 MiB.
-    pub data: Abd,
+    /// The block: a multiple of 512 bytes, at most 16 MiB.
+    pub data: Payload,
     /// The block in its owner's eyes.
     pub at: Bookmark,
     /// How to write it.
@@ -201,7 +204,8 @@ struct Flying {
     bp: BlockPointer,
     at: Bookmark,
     physical: Physical,
-    logical: Abd,
+    /// The block unpacked, unless it came compressed.
+    logical: Option<Abd>,
     writes: usize,
     content: Content,
     /// Of all writes.
@@ -333,7 +337,7 @@ impl Writer {
         txg: u64,
         unit: u64,
         salt: &Salt,
-    ) -> Vec<Result<Packed, WriteError>> {
+    ) -> Vec<Result<Placeable, WriteError>> {
         let bytes: usize = requests.iter().map(|request| request.data.len()).sum();
         // Another thread is woken, and waited for, only where it is worth it.
         let each = WORTH_A_THREAD.checked_div(bytes / requests.len().max(1)).unwrap_or(1);
@@ -345,13 +349,13 @@ impl Writer {
     fn place(
         &self,
         request: &WriteRequest,
-        packed: Result<Packed, WriteError>,
+        packed: Result<Placeable, WriteError>,
         txg: u64,
         batch: &mut Vec<BlockWrite>,
     ) -> Stage {
         let physical = match packed {
-            Ok(Packed::Physical(physical)) => physical,
-            Ok(Packed::Pointer(bp)) => return Stage::Done(Ok(bp)),
+            Ok(Placeable::Physical(physical)) => physical,
+            Ok(Placeable::Pointer(bp)) => return Stage::Done(Ok(bp)),
             Err(e) => return Stage::Done(Err(e)),
         };
         if self.is_nop(request, &physical, txg) {
@@ -374,7 +378,7 @@ impl Writer {
             Ok(bp) => {
                 let (content, count) = (request.props.content, writes.len());
                 let bytes = writes.iter().map(|w| w.data.len() as u64).sum();
-                let logical = request.data.clone();
+                let logical = request.data.plain().cloned();
                 let at = request.at;
                 let flying =
                     Flying { bp, at, physical, logical, writes: count, content, bytes, taken };

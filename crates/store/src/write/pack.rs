@@ -9,11 +9,11 @@ use cenote_format::compress::{Compression, compress, is_zero, max_compressed_siz
 use cenote_format::dmu::DmuType;
 use cenote_format::{ByteOrder, DecodeError, MAX_BLOCK, SECTOR};
 
-use super::{WriteError, WriteRequest};
+use super::{Packed, Payload, WriteError, WriteRequest};
 use crate::tunables;
 
 /// A block that is ready to be placed.
-pub(super) enum Packed {
+pub(super) enum Placeable {
     /// It needs no space: a hole or an embedded block.
     Pointer(BlockPointer),
     /// It does.
@@ -41,31 +41,33 @@ pub(super) fn pack(
     txg: u64,
     unit: u64,
     salt: &Salt,
-) -> Result<Packed, WriteError> {
-    let (props, data) = (&request.props, &request.data);
-    let lsize = data.len() as u64;
+) -> Result<Placeable, WriteError> {
+    let props = &request.props;
+    let lsize = request.data.len() as u64;
     if lsize == 0 || lsize > MAX_BLOCK || !lsize.is_multiple_of(SECTOR) {
         let why = format!("a block of {lsize} bytes");
         return Err(DecodeError::invalid("block to be written", why).into());
     }
+    let data = match &request.data {
+        Payload::Plain(data) => data,
+        Payload::Packed(packed) => return keep(request, packed, txg, unit, salt),
+    };
     let late = request.rewrites(txg) && request.pass >= tunables::SYNC_PASS_DONT_COMPRESS.small();
     let wanted = if late { Compression::Off } else { props.compression };
     if wanted == Compression::Off {
         return physical(request, data.clone(), lsize, Compression::Off, salt);
     }
     if data.chunks().all(is_zero) {
-        return hole(request, txg, lsize).map(Packed::Pointer);
+        return hole(request, txg, lsize).map(Placeable::Pointer);
     }
     let bytes = data.bytes();
     let limit = max_compressed_size(wanted, bytes.len(), unit as usize, unit as usize);
     let Some(mut packed) = compress(wanted, props.compression_level, &bytes, limit) else {
         return physical(request, data.clone(), lsize, Compression::Off, salt);
     };
-    // The pointers of dnodes and object sets have to hold a fill count.
-    let fill = matches!(props.object_type, DmuType::DNODE | DmuType::OBJSET);
-    if packed.len() <= EMBEDDED_PAYLOAD && props.embed && props.level == 0 && !fill {
+    if embeds(request, packed.len()) {
         let bp = BlockPointer::embedded(props.object_type, wanted, lsize, &packed, txg)?;
-        return Ok(Packed::Pointer(bp));
+        return Ok(Placeable::Pointer(bp));
     }
     let psize = packed.len().next_multiple_of(unit as usize);
     if psize as u64 >= lsize {
@@ -73,6 +75,36 @@ pub(super) fn pack(
     }
     packed.resize(psize, 0);
     physical(request, Abd::from_vec(packed), lsize, wanted, salt)
+}
+
+/// Whether a block of so many compressed bytes goes into its pointer.
+fn embeds(request: &WriteRequest, len: usize) -> bool {
+    let props = &request.props;
+    // The pointers of dnodes and object sets have to hold a fill count.
+    let fill = matches!(props.object_type, DmuType::DNODE | DmuType::OBJSET);
+    len <= EMBEDDED_PAYLOAD && props.embed && props.level == 0 && !fill
+}
+
+/// A block that came compressed: as it is, in whole sectors (`zio_write_compress` with `ZIO_FLAG_RAW_COMPRESS`).
+fn keep(
+    request: &WriteRequest,
+    packed: &Packed,
+    txg: u64,
+    unit: u64,
+    salt: &Salt,
+) -> Result<Placeable, WriteError> {
+    let (data, compression, lsize) = (&packed.data, packed.compression, packed.lsize as u64);
+    if embeds(request, data.len()) {
+        let kind = request.props.object_type;
+        let bp = BlockPointer::embedded(kind, compression, lsize, &data.bytes(), txg)?;
+        return Ok(Placeable::Pointer(bp));
+    }
+    let psize = (data.len() as u64).next_multiple_of(unit).min(lsize);
+    let mut data = data.clone();
+    if data.len() as u64 != psize {
+        data.resize(psize as usize);
+    }
+    physical(request, data, lsize, compression, salt)
 }
 
 fn hole(request: &WriteRequest, txg: u64, lsize: u64) -> Result<BlockPointer, WriteError> {
@@ -90,7 +122,7 @@ fn physical(
     lsize: u64,
     compression: Compression,
     salt: &Salt,
-) -> Result<Packed, WriteError> {
+) -> Result<Placeable, WriteError> {
     let sum = checksum::compute(request.props.checksum, &data, ByteOrder::Little, salt)?;
-    Ok(Packed::Physical(Physical { data, lsize, compression, sum }))
+    Ok(Placeable::Physical(Physical { data, lsize, compression, sum }))
 }

@@ -1,6 +1,7 @@
 //! The sync task that a receive begins with (`dmu_recv_begin_check`, `dmu_recv_begin_sync`, and their counterparts of a
 //! receive that is resumed).
 
+use super::batch::Packings;
 use super::error::{ReceiveError, Result};
 use super::{Incoming, NewReceive, Receiving, Target};
 use crate::change::{ChangeError, Changes, Logs, dirs, find_snapshot, names, record};
@@ -324,6 +325,12 @@ fn go_on(
     };
     record(tx, "resume receive", " ", (&name, ds_obj))?;
     enter(plan, Target { ds_obj, head: clone.map(|_| head), resumable: true })
+}
+
+/// Which of the functions that a pool has to allow it allows.
+pub(super) fn packings(tx: &mut Tx<'_>) -> std::result::Result<Packings, DslWriteError> {
+    let (lz4, zstd) = ("org.illumos:lz4_compress", "org.freebsd:zstd_compress");
+    Ok(Packings { lz4: features::is_enabled(tx, lz4)?, zstd: features::is_enabled(tx, zstd)? })
 }
 
 /// Whether spill blocks that did not change are in the stream.

@@ -18,7 +18,10 @@
 //! |---|---|
 //! | `begin` | whether a stream can be received; the dataset that it goes into |
 //! | [`source`] | records as they come in |
+//! | `ahead` | the thread that reads them |
 //! | `apply` | records put into the object set |
+//! | `batch` | what is put in with one change |
+//! | `object` | objects made, changed, made anew |
 //! | `properties` | properties that come with a stream |
 //! | `unfinished` | what a crash left |
 //! | `error` | why a stream is not received |
@@ -31,9 +34,12 @@
 //!   ([`Engine::destroy_unfinished`](crate::Engine::destroy_unfinished)).
 //! - Whatever the dataset says of where to go on, all records up to there are on disk.
 
+mod ahead;
 mod apply;
+mod batch;
 mod begin;
 mod error;
+mod object;
 mod properties;
 pub mod source;
 mod unfinished;
@@ -49,7 +55,7 @@ use apply::{Apply, Kind};
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dsl::write::destroy;
 use cenote_dsl::write::receive::{self as dsl, Incoming};
-use cenote_format::stream::{Begin, Record};
+use cenote_format::stream::Begin;
 use std::sync::Arc;
 
 /// Times that it is tried again, when a snapshot is from the same transaction group.
@@ -106,12 +112,13 @@ impl Receiving {
     ) -> Result<Receiving> {
         let live = engine.live_to_receive(target.ds_obj)?;
         let stream = begin.clone();
-        let (frees_rest, before) = engine.sync_task(move |context| {
+        let (frees_rest, before, packings) = engine.sync_task(move |context| {
             let tx = &mut context.tx;
             let before = dsl::field(tx, target.ds_obj, cenote_dsl::resume::BYTES)?;
-            Ok((begin::is_full_clone(tx, target, &stream)?, before.unwrap_or(0)))
+            let rest = begin::is_full_clone(tx, target, &stream)?;
+            Ok((rest, before.unwrap_or(0), begin::packings(tx)?))
         })?;
-        let kind = Kind { full: begin.from_guid == 0, spills: begin::has_spills(begin) };
+        let kind = Kind { full: begin.from_guid == 0, spills: begin::has_spills(begin), packings };
         let open =
             Receiving { engine, receives, target, names, incoming, live, kind, frees_rest, before };
         Ok(open)
@@ -133,15 +140,20 @@ impl Receiving {
     /// The stream ends early, is damaged, or does not fit to what is there; it cannot be written.
     pub fn stream(&self, source: &mut Source<'_>, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let mut apply = Apply::new(self.live.clone(), &self.receives, self.kind);
-        loop {
-            let (record, payload) = source.record()?;
-            if let Record::End { .. } = record {
-                return apply.finish(self.frees_rest);
-            }
-            let bytes = self.before.saturating_add(source.bytes());
-            apply.record(record, payload, bytes)?;
-            progress(source.bytes());
+        let read = ahead::each(source, |read| {
+            let bytes = self.before.saturating_add(read.bytes);
+            apply.record(read.record, read.payload, bytes)?;
+            progress(read.bytes);
+            Ok(())
+        });
+        if read.is_ok() || !self.target.resumable {
+            return read.and_then(|()| apply.finish(self.frees_rest));
         }
+        // A receive that goes on later has all that came, as far as it was right.
+        if let Err(e) = apply.flush() {
+            tracing::warn!("the last records that came are lost: {e}");
+        }
+        read
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The input is one stream, or a package: a head with a list of what is in it, an END, the streams one after another,
 //! and an END that is nobody's. Each stream has a [`Decoder`] of its own. Nothing is read beyond the record that was
-//! asked for.
+//! asked for, but that the head of the first one is read with the list: it has the checksum of BEGIN, which nobody may act
+//! on before.
 
 use super::error::{ReceiveError, Result};
 use cenote_format::ByteOrder;
@@ -19,6 +20,8 @@ const END: u32 = 5;
 pub struct Source<'a> {
     input: &'a mut (dyn Read + Send),
     decoder: Option<Decoder>,
+    /// The first record, whose head was read with the list.
+    first: Option<Record>,
     /// Bytes of this stream that were read.
     bytes: u64,
 }
@@ -26,7 +29,7 @@ pub struct Source<'a> {
 impl<'a> Source<'a> {
     /// For what comes from `input`.
     pub fn new(input: &'a mut (dyn Read + Send)) -> Source<'a> {
-        Source { input, decoder: None, bytes: 0 }
+        Source { input, decoder: None, first: None, bytes: 0 }
     }
 
     /// Bytes that were read of the stream that began last.
@@ -39,7 +42,7 @@ impl<'a> Source<'a> {
     /// # Errors
     /// The input ends; what comes is no stream.
     pub fn begin(&mut self) -> Result<Option<Begin>> {
-        self.bytes = 0;
+        (self.bytes, self.first) = (0, None);
         let head = self.head()?;
         let kind = [0, 1, 2, 3].map(|i| head.get(i).copied().unwrap_or(0));
         if u32::from_le_bytes(kind) == END || u32::from_be_bytes(kind) == END {
@@ -59,12 +62,13 @@ impl<'a> Source<'a> {
         Ok(Some(begin))
     }
 
-    /// The list behind a head that was just read; an empty one if there is none.
+    /// The list behind a head that was just read; an empty one if there is none. Both are verified.
     ///
     /// # Errors
-    /// The input ends; it is no list.
+    /// The input ends; it or the head is damaged; it is no list.
     pub fn list(&mut self, begin: &Begin) -> Result<NvList> {
         let bytes = self.payload(begin.payload.into())?;
+        self.first = Some(self.record_head()?);
         if bytes.is_empty() {
             return Ok(NvList::default());
         }
@@ -88,9 +92,10 @@ impl<'a> Source<'a> {
     /// # Errors
     /// The input ends; the record is damaged or makes no sense.
     pub fn record(&mut self) -> Result<(Record, Abd)> {
-        let head = self.head()?;
-        let before = || ReceiveError::Stream("a record before BEGIN".into());
-        let record = self.decoder.as_mut().ok_or_else(before)?.record(&head)?;
+        let record = match self.first.take() {
+            Some(first) => first,
+            None => self.record_head()?,
+        };
         let payload = self.payload(record.payload_len())?;
         Ok((record, Abd::from_vec(payload)))
     }
@@ -102,6 +107,12 @@ impl<'a> Source<'a> {
     pub fn skip(&mut self) -> Result<()> {
         while !matches!(self.record()?, (Record::End { .. }, _)) {}
         Ok(())
+    }
+
+    fn record_head(&mut self) -> Result<Record> {
+        let head = self.head()?;
+        let before = || ReceiveError::Stream("a record before BEGIN".into());
+        Ok(self.decoder.as_mut().ok_or_else(before)?.record(&head)?)
     }
 
     fn head(&mut self) -> Result<[u8; RECORD_SIZE]> {

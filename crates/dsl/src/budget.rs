@@ -1,0 +1,65 @@
+//! Bytes in memory between threads of a stream: whoever makes them waits until there is room.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// How many bytes there may be, and are.
+pub struct Budget {
+    most: u64,
+    taken: Mutex<u64>,
+    given_back: Condvar,
+}
+
+/// Some bytes of a budget, until it is dropped.
+pub struct Share {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Budget {
+    /// A budget of `most` bytes, of which none are taken.
+    pub fn new(most: u64) -> Arc<Budget> {
+        Arc::new(Budget { most, taken: Mutex::default(), given_back: Condvar::new() })
+    }
+
+    /// Waits until there is room for so many bytes. If they are more than the whole budget, it waits until nothing else
+    /// is taken.
+    pub fn take(self: &Arc<Budget>, bytes: u64) -> Share {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        while *taken > 0 && taken.saturating_add(bytes) > self.most {
+            taken = self.given_back.wait(taken).unwrap_or_else(PoisonError::into_inner);
+        }
+        *taken = taken.saturating_add(bytes);
+        Share { budget: self.clone(), bytes }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut taken = self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        *taken = taken.saturating_sub(self.bytes);
+        self.budget.given_back.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_memory_is_bounded() {
+        let budget = Budget::new(100);
+        // More than there is to give, and nothing else meanwhile.
+        let large = budget.take(101);
+        let waiting = std::thread::spawn({
+            let budget = budget.clone();
+            move || [budget.take(50), budget.take(50)]
+        });
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!waiting.is_finished());
+        drop(large);
+        let halves = waiting.join().unwrap();
+        assert_eq!(*budget.taken.lock().unwrap(), 100);
+        drop(halves);
+        assert_eq!(*budget.taken.lock().unwrap(), 0);
+    }
+}

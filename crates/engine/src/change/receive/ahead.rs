@@ -1,0 +1,94 @@
+//! Records that are read ahead of who applies them (`receive_read_record`, `receive_writer_thread`).
+//!
+//! ```text
+//! input ── reader: head, payload, checksum ── queue of at most QUEUE bytes ──> the caller applies
+//! ```
+//!
+//! Invariant: what is applied was verified. A record's checksum is in the head of the next one, so each is held back until
+//! that has come.
+//!
+//! The reader waits when the queue is full, so a sender is slowed down to what can be written. It stops behind END, at
+//! the first error, and when the caller stops taking records. The caller then waits for it: a reader that waits for
+//! input ends with what comes next, as OpenZFS's does.
+
+use super::error::{ReceiveError, Result};
+use super::source::Source;
+use cenote_dsl::budget::{Budget, Share};
+use cenote_format::abd::Abd;
+use cenote_format::stream::Record;
+use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+/// Bytes of records that wait to be applied (`zfs_recv_queue_length`).
+const QUEUE: u64 = 16 << 20;
+/// Records that wait to be applied.
+const RECORDS: usize = 4096;
+
+/// A record, what follows it, and the bytes of the stream with both.
+pub(super) struct Read {
+    pub(super) record: Record,
+    pub(super) payload: Abd,
+    pub(super) bytes: u64,
+    _share: Share,
+}
+
+/// Reads a stream in another thread, and hands its records to `apply`, in order. END is the last one.
+///
+/// # Errors
+/// Those of [`Source::record`], behind the records before it, and those of `apply`.
+pub(super) fn each(
+    source: &mut Source<'_>,
+    mut apply: impl FnMut(Read) -> Result<()>,
+) -> Result<()> {
+    std::thread::scope(|scope| {
+        let (to_caller, records) = sync_channel(RECORDS);
+        let reader = std::thread::Builder::new().name("receive-read".into());
+        reader
+            .spawn_scoped(scope, move || read(source, &to_caller))
+            .map_err(ReceiveError::Input)?;
+        take(&records, &mut apply)
+    })
+}
+
+fn read(source: &mut Source<'_>, to_caller: &SyncSender<Result<Read>>) {
+    let budget = Budget::new(QUEUE);
+    let mut held: Option<Read> = None;
+    loop {
+        let next = source.record().map(|(record, payload)| {
+            let _share = budget.take(payload.len() as u64);
+            Read { record, payload, bytes: source.bytes(), _share }
+        });
+        let is_last = !matches!(&next, Ok(next) if !matches!(next.record, Record::End { .. }));
+        // The head of what comes next has the checksum of what is held. It is let go of if nothing right comes next.
+        let ready = match (held.take(), &next) {
+            (Some(held), Ok(_)) => to_caller.send(Ok(held)),
+            _ => Ok(()),
+        };
+        let sent = match (ready, next) {
+            (Ok(()), Ok(next)) if !is_last => {
+                held = Some(next);
+                Ok(())
+            }
+            (Ok(()), next) => to_caller.send(next),
+            (gone, _) => gone,
+        };
+        if sent.is_err() || is_last {
+            return;
+        }
+    }
+}
+
+fn take(
+    records: &Receiver<Result<Read>>,
+    apply: &mut impl FnMut(Read) -> Result<()>,
+) -> Result<()> {
+    loop {
+        let gone = |_| Err(ReceiveError::Input(io::Error::other("internal error")));
+        let read = records.recv().unwrap_or_else(gone)?;
+        let last = matches!(read.record, Record::End { .. });
+        apply(read)?;
+        if last {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What is to be written of a block (`arc_buf_t`, which may hold compressed data).
+//!
+//! Most blocks are plain: the write compresses them as the dataset says. A block that came compressed, in a stream of
+//! `zfs send -c`, is written as it came (`ZIO_FLAG_RAW_COMPRESS`). It is unpacked if somebody reads or changes it before.
+
+use cenote_format::Result;
+use cenote_format::abd::Abd;
+use cenote_format::compress::{Compression, decompress};
+
+/// A block that is compressed.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    /// The compressed bytes. Those behind their end are zeros.
+    pub data: Abd,
+    /// What they are compressed with: a function that compresses.
+    pub compression: Compression,
+    /// Bytes of the block when it is unpacked.
+    pub lsize: usize,
+}
+
+impl Packed {
+    /// The block, unpacked.
+    ///
+    /// # Errors
+    /// The bytes are none that the function makes of a block of this size.
+    pub fn unpack(&self) -> Result<Abd> {
+        let mut plain = vec![0; self.lsize];
+        decompress(self.compression, &self.data.bytes(), &mut plain)?;
+        Ok(Abd::from_vec(plain))
+    }
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub enum Payload {
+    /// The block as its owner sees it.
+    Plain(Abd),
+    /// The block as it is to be on disk.
+    Packed(Packed),
+}
+
+impl Payload {
+    /// Bytes of the block when it is unpacked.
+    #[allow(clippy::len_without_is_empty)] // No block is empty.
+    pub fn len(&self) -> usize {
+        match self {
+            Payload::Plain(data) => data.len(),
+            Payload::Packed(packed) => packed.lsize,
+        }
+    }
+
+    /// The block as its owner sees it.
+    ///
+    /// # Errors
+    /// It is compressed, and cannot be unpacked.
+    pub fn unpacked(&self) -> Result<Abd> {
+        match self {
+            Payload::Plain(data) => Ok(data.clone()),
+            Payload::Packed(packed) => packed.unpack(),
+        }
+    }
+
+    /// The block, if it is not compressed.
+    pub fn plain(&self) -> Option<&Abd> {
+        match self {
+            Payload::Plain(data) => Some(data),
+            Payload::Packed(_) => None,
+        }
+    }
+
+    /// The block, to be changed, if it is not compressed.
+    pub fn plain_mut(&mut self) -> Option<&mut Abd> {
+        match self {
+            Payload::Plain(data) => Some(data),
+            Payload::Packed(_) => None,
+        }
+    }
+}
+
+impl From<Abd> for Payload {
+    fn from(data: Abd) -> Payload {
+        Payload::Plain(data)
+    }
+}
