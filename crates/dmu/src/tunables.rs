@@ -6,16 +6,16 @@ use cenote_store::tunable::{ANY, SWITCH};
 declare_tunables! {
     DMU_PREFETCH_MAX "dmu_prefetch_max" Now Bytes 67_108_864 ANY,
         "Most data that is read ahead at one request";
-    BCLONE_ENABLED "zfs_bclone_enabled" Now Switch 1 SWITCH,
-        "Whether copies that the kernel asks for clone blocks instead of writing them again";
-    BCLONE_WAIT_DIRTY "zfs_bclone_wait_dirty" Now Switch 1 SWITCH,
-        "Whether cloning waits for blocks that were changed and are not on disk; else they are copied";
     ZAP_ITERATE_PREFETCH "zap_iterate_prefetch" Now Switch 1 SWITCH,
         "Whether a large directory is read ahead when a listing of it starts";
     MAX_DISTANCE "zfetch_max_distance" Now Bytes 16_777_216 ANY,
         "Most data that is read ahead of a sequential reader";
     MIN_DISTANCE "zfetch_min_distance" Now Bytes 524_288 ANY,
         "Data that is read ahead at first of a reader that seems to be sequential";
+    BCLONE_ENABLED "zfs_bclone_enabled" Now Switch 1 SWITCH,
+        "Whether copies that the kernel asks for clone blocks instead of writing them again";
+    BCLONE_WAIT_DIRTY "zfs_bclone_wait_dirty" Now Switch 1 SWITCH,
+        "Whether cloning waits for blocks that were changed and are not on disk; else they are copied";
     DELETE_BLOCKS "zfs_delete_blocks" Now Count 20_480 (1, 1 << 20),
         "Blocks of a file that one transaction frees; a file that has more is deleted in the background";
     PREFETCH_DISABLE "zfs_prefetch_disable" Now Switch 0 SWITCH,
