@@ -39,10 +39,7 @@ install: build
 	scripts/install.sh
 
 deb: build
-	command -v cargo-deb >/dev/null || $(CARGO) install cargo-deb --locked
-	rm -rf target/package
-	DESTDIR=$(CURDIR)/target/package PREFIX=/usr MOUNTDIR=/usr/sbin LINKS=no scripts/install.sh
-	$(CARGO) deb -p cenote-cli --no-build --no-strip
+	scripts/deb.sh
 
 test:
 	scripts/setup.sh test

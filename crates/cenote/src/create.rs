@@ -3,7 +3,7 @@
 use crate::contents::Files;
 use crate::{Pool, Result};
 use cenote_dmu::outside::Chance;
-use cenote_engine::change::{Contents, root_filesystem};
+use cenote_engine::change::{Contents, is_quota, root_filesystem};
 use cenote_engine::create::{CreateError, CreateSpec, FIRST_TXG, SystemDevices, parse};
 use cenote_engine::{CreateRequest, Engine, EngineOptions};
 use cenote_pool::features::{FeatureChoice, choose_features};
@@ -94,6 +94,9 @@ impl CreatePool {
         let (features, warnings) = choose_features(&choice).map_err(refused)?;
         warnings.iter().for_each(|w| tracing::warn!("{w}"));
         let project_quota = features.iter().any(|f| f.name == "project_quota");
+        if let Some((name, _)) = self.fs_props.iter().find(|(name, _)| is_quota(name)) {
+            return Err(refused(format!("'{name}' cannot be set as a pool is created")).into());
+        }
         let (root_props, format) =
             root_filesystem(&self.fs_props, project_quota).map_err(|e| refused(e.to_string()))?;
         let request = CreateRequest {

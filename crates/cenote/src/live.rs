@@ -105,7 +105,12 @@ impl Registry {
         let all: Vec<_> = self.0.lock().values().filter_map(Weak::upgrade).collect();
         for set in all {
             match (&set.contents, settings(set.id)) {
-                (Contents::Files(fs), Some(settings)) => fs.set_settings(settings),
+                (Contents::Files(fs), Some(settings)) => {
+                    fs.set_settings(settings);
+                    if let Err(e) = fs.reread_quotas() {
+                        tracing::warn!("{}: quotas are as they were: {e}", set.name);
+                    }
+                }
                 (Contents::Volume(volume), Some(settings)) => {
                     volume.set_primary_cache(settings.cache);
                 }

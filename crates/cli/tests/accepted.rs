@@ -116,6 +116,107 @@ fn vdevs_have_properties() {
 }
 
 #[test]
+fn properties_of_vdevs_are_set() {
+    let tank = Tank::unmounted();
+    let disk = tank.session.path("disk").display().to_string();
+    let s = &tank.session;
+    let get = |property: &str| {
+        let line = format!("zpool get -Hpo value,source {property} tank {disk}");
+        s.run(&line).ok().trim_end().to_string()
+    };
+    for (property, value) in [
+        ("comment", "slot-7"),
+        ("com.example:slot", "7"),
+        ("checksum_n", "20"),
+        ("failfast", "off"),
+    ] {
+        s.run(&format!("zpool set {property}={value} tank {disk}")).ok();
+        assert_eq!(get(property), format!("{value}\tlocal"));
+    }
+    s.run(&format!("zpool set com.example:slot= tank {disk}")).ok();
+    assert_eq!(get("com.example:slot"), "-\tdefault");
+    s.run(&format!("zpool set checksum_n=none tank {disk}")).ok();
+    assert_eq!(get("checksum_n"), "-\tdefault");
+    for (setting, why) in [
+        ("guid=1", "'guid' is readonly"),
+        ("failfast=maybe", "'failfast' must be one of 'on | off'"),
+        ("io_n=many", "bad numeric value 'many'"),
+        ("allocating=off", "to set 'allocating' is not supported yet"),
+        ("nosuch=1", "invalid property 'nosuch'"),
+    ] {
+        let property = setting.split('=').next().unwrap();
+        let said = s.run(&format!("zpool set {setting} tank {disk}")).fails(1);
+        assert_eq!(said, format!("cannot set property {property} for {disk} on tank: {why}"));
+    }
+    let history = s.run("zpool history -i tank").ok();
+    assert!(history.contains(": com.example:slot=7"), "{history}");
+    s.run("zpool export tank").ok();
+    let dir = s.dir.path().display().to_string();
+    s.run(&format!("zpool import -N -d {dir} tank")).ok();
+    assert_eq!(get("comment"), "slot-7\tlocal");
+    tank.finish();
+}
+
+#[test]
+fn programs_add_columns_for_each_device() {
+    let tank = Tank::unmounted();
+    let s = &tank.session;
+    let dir = s.path("programs");
+    fs::create_dir(&dir).unwrap();
+    let program = |name: &str, text: &str| {
+        fs::write(dir.join(name), format!("#!/bin/sh\n{text}\n")).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(dir.join(name), mode).unwrap();
+    };
+    program("place", "echo bay=7; echo \"home=${HOME:-none}\"; echo \"$(basename $VDEV_PATH)\"");
+    program("slow", "sleep 600");
+    let run = |args: &[&str], root: &str| {
+        let mut command = s.command();
+        command.env("ZPOOL_SCRIPTS_PATH", &dir).env("ZPOOL_SCRIPTS_AS_ROOT", root).args(args);
+        let output = cenote_testpools::output(&mut command);
+        let text =
+            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        (output.status.code(), text.into_owned())
+    };
+    let (code, text) = run(&["zpool", "status", "-c", "place,none,../place", "tank"], "yes");
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.lines().any(|l| l.ends_with("CKSUM  bay  home")), "{text}");
+    assert!(text.lines().any(|l| l.ends_with("0     0     0    7  none  disk")), "{text}");
+    assert!(text.lines().any(|l| l.ends_with("tank        ONLINE       0     0     0")), "{text}");
+    let (code, text) = run(&["zpool", "iostat", "-vc", "place", "tank"], "1");
+    assert_eq!(code, Some(0), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[1].ends_with("write  bay  home") && lines[2].ends_with("  ---  ----"), "{text}");
+    assert!(lines[4].ends_with("    7  none  disk"), "{text}");
+    let (code, text) = run(&["zpool", "status", "-c"], "");
+    assert_eq!(
+        (code, text.as_str()),
+        (Some(0), "Available 'zpool status -c' commands:\n  place\n  slow\n")
+    );
+    let twice = run(&["zpool", "status", "-c", "place", "-c", "place"], "1");
+    assert_eq!(twice, (Some(1), "Can't set -c flag twice\n".into()));
+    if rustix::process::geteuid().is_root() {
+        let why = "Can't run -c with root privileges unless ZPOOL_SCRIPTS_AS_ROOT is set.\n";
+        assert_eq!(run(&["zpool", "status", "-c", "place"], "no"), (Some(1), why.into()));
+    }
+    // An interrupt ends what runs.
+    let mut command = s.interruptible();
+    command.env("ZPOOL_SCRIPTS_PATH", &dir).env("ZPOOL_SCRIPTS_AS_ROOT", "1");
+    let mut child = command.args(["zpool", "status", "-c", "slow", "tank"]).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let id = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    cenote_testpools::wait(&mut child);
+    let idle = || s.run("daemon status").out.lines().all(|l| !l.contains("running:"));
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !idle() {
+        assert!(std::time::Instant::now() < until, "{:?}", s.run("daemon status"));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    tank.finish();
+}
+
+#[test]
 fn status_shows_what_is_asked_for() {
     let tank = Tank::unmounted();
     let disk = tank.session.path("disk").display().to_string();

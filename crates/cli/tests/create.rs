@@ -729,6 +729,28 @@ fn latencies_of_writes_are_shown() {
     let wide = b.run("zpool iostat -Hpwv tank").ok();
     let writes = wide.lines().filter_map(|l| l.split('\t').nth(2)?.parse::<u64>().ok());
     assert!(writes.sum::<u64>() > 0, "{wide}");
+    // Sizes: each request is counted once, those of labels too.
+    let sizes = b.run("zpool iostat -Hpr tank").ok();
+    let rows: Vec<Vec<u64>> = sizes
+        .lines()
+        .filter_map(|l| l.split('\t').map(|n| n.parse().ok()).collect::<Option<Vec<u64>>>())
+        .collect();
+    assert_eq!((rows.len(), rows[0][0], rows[15][0]), (16, 512, 16 << 20), "{sizes}");
+    let writes: u64 = rows.iter().map(|row| row[3] + row[4] + row[7] + row[8]).sum();
+    let done = b.run("zpool get -Hpo value write_ops tank root-0").ok();
+    assert_eq!(writes, done.trim_end().parse::<u64>().unwrap(), "{sizes}");
+    let text = b.run("zpool iostat -r tank").ok();
+    let titles: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();
+    assert_eq!((titles.len(), titles[0], titles[1], titles[14]), (15, "req_size", "ind", "agg"));
+    let first: Vec<&str> = text.lines().nth(4).unwrap().split_whitespace().collect();
+    assert_eq!((first.len(), first[0]), (15, "512"));
+    for (line, why) in [
+        ("zpool iostat -rw tank", "Only one of [-r|-w] can be passed at a time"),
+        ("zpool iostat -rq tank", "[-r|-w] isn't allowed with [-c|-l|-q]"),
+    ] {
+        let said = b.run(line).fails(2);
+        assert_eq!(said.lines().next(), Some(why), "{line}");
+    }
     let long = b.run("zpool iostat -lq tank").ok();
     let titles: Vec<&str> = long.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(titles[3..6], ["total_wait", "disk_wait", "syncq_wait"]);

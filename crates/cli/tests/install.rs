@@ -107,6 +107,108 @@ fn what_is_installed_runs_the_first_example() {
     run("cenote daemon stop");
 }
 
+/// What makes a directory a root in which nothing but the package is installed, for the shell in a mount
+/// namespace of its own. The machine's own programs and libraries are seen through links, below `/host`.
+const CLEAN_ROOT: &str = r#"
+set -eu
+root=$1
+cd "$root"
+mkdir -p host dev proc tmp run etc media/usb
+arch=$(basename "$(dirname "$(ldd /bin/sh | awk '/libc\.so/ {print $3}')")")
+ln -s host/bin bin
+ln -s "../../host/usr/lib/$arch" "usr/lib/$arch"
+ln -s usr/lib lib
+ln -s host/lib64 lib64
+cp /etc/ld.so.cache /etc/passwd /etc/group etc/
+for dir in dev proc; do mount --rbind "/$dir" "$dir"; done
+mount --rbind / host
+chroot . /bin/sh -c "$2"
+"#;
+
+/// The Debian package of the program that is tested.
+fn package(out: &Path) -> PathBuf {
+    let mut command = Command::new(repository().join("scripts/deb.sh"));
+    command.env("BINARY", env!("CARGO_BIN_EXE_cenote")).env("OUT", out).env("COMPRESSION", "gzip");
+    let output = cenote_testpools::output(&mut command);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut made = fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
+    made.find(|path| path.extension().is_some_and(|e| e == "deb")).unwrap()
+}
+
+#[test]
+fn the_package_is_installed_in_a_clean_root_and_runs_the_first_example() {
+    let has = |program: &str| {
+        let mut sh = Command::new("sh");
+        cenote_testpools::output(sh.args(["-c", &format!("command -v {program}")])).status.success()
+    };
+    let root = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !root || !has("dpkg-shlibdeps") || !has("unshare") {
+        assert!(std::env::var_os("CI").is_none(), "no root, no FUSE, or no dpkg-dev");
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let package = package(&place.path().join("out"));
+    let root = place.path().join("root");
+    fs::create_dir_all(root.join("var/lib/dpkg/info")).unwrap();
+    fs::create_dir_all(root.join("var/lib/dpkg/updates")).unwrap();
+    fs::write(root.join("var/lib/dpkg/status"), "").unwrap();
+    let dpkg = |args: &[&str]| {
+        let mut command = Command::new("dpkg");
+        command.arg(format!("--root={}", root.display())).arg("--log=/dev/null").args(args);
+        let output = cenote_testpools::output(&mut command);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    // What it depends on is the machine's own.
+    dpkg(&["--force-depends", "--install", package.to_str().unwrap()]);
+    assert_eq!(dpkg(&["--verify", "cenote"]), "");
+    let files = dpkg(&["--listfiles", "cenote"]);
+    assert!(files.lines().any(|f| f == "/usr/bin/cenote"), "{files}");
+    assert!(files.lines().all(|f| !f.ends_with("/zpool") && !f.ends_with("/zdb")), "{files}");
+
+    let example = first_example();
+    let lines: Vec<&str> = example.iter().map(|(command, _)| command.as_str()).collect();
+    let script = format!(
+        "set -e; export CENOTE_SOCKET=/run/cenote TZ=UTC LC_ALL=C PATH=/usr/bin:/bin\n{}\n\
+         cenote daemon stop",
+        lines.join("\n")
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", CLEAN_ROOT, "sh", root.to_str().unwrap(), &script]);
+    let output = cenote_testpools::output(&mut command);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{complaint}");
+    let printed: String = example.iter().map(|(_, printed)| printed.as_str()).collect();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), printed, "{complaint}");
+    cenote_testpools::judge(&root.join("media/usb/new"), "tank");
+}
+
+#[test]
+fn systemd_understands_the_units() {
+    let root = tempfile::tempdir().unwrap();
+    install(root.path(), &[("PREFIX", "/usr")]);
+    let mut version = Command::new("sh");
+    let version = version.args(["-c", "command -v systemd-analyze"]);
+    if !cenote_testpools::output(version).status.success() {
+        return;
+    }
+    for kind in ["system", "user"] {
+        let unit = root.path().join("usr/lib/systemd").join(kind).join("cenote.service");
+        let text = fs::read_to_string(&unit).unwrap();
+        let program = root.path().join("usr/bin/cenote");
+        fs::write(&unit, text.replace("/usr/bin/cenote", program.to_str().unwrap())).unwrap();
+        let mut command = Command::new("systemd-analyze");
+        command.env("XDG_RUNTIME_DIR", root.path()).args(["--man=no", "verify"]).arg(&unit);
+        if kind == "user" {
+            command.arg("--user");
+        }
+        let output = cenote_testpools::output(&mut command);
+        let said = String::from_utf8_lossy(&output.stderr);
+        // What it does not understand it passes over with a line that names the unit.
+        assert!(output.status.success() && !said.contains("cenote.service"), "{said}");
+    }
+}
+
 #[test]
 fn programs_of_openzfs_are_left_alone() {
     let root = tempfile::tempdir().unwrap();

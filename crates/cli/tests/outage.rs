@@ -88,6 +88,42 @@ fn offline_and_online() {
 }
 
 #[test]
+fn a_device_that_was_faulted_stays_so_until_it_is_cleared() {
+    const FAULTED: [&str; 4] =
+        ["tank DEGRADED", "mirror-0 DEGRADED", "a ONLINE", "b FAULTED external device fault"];
+    let s = mirror();
+    let (a, b) = (s.path("a").display().to_string(), s.path("b").display().to_string());
+    s.run(&format!("zpool offline -f tank {b}")).ok();
+    assert_eq!(shown(&s), FAULTED);
+    let refused = s.run(&format!("zpool offline -f tank {a}")).fails(1);
+    assert_eq!(refused, format!("cannot offline {a}: no valid replicas"));
+    s.run("zfs create tank/one").ok();
+    // Neither its device nor an import brings it back.
+    let warned = s.run(&format!("zpool online tank {b}")).ok();
+    assert!(warned.contains("use 'zpool clear' to restore a faulted device"), "{warned}");
+    s.run("zpool reopen tank").ok();
+    assert_eq!(shown(&s), FAULTED);
+    judge(&s);
+    import(&s);
+    assert_eq!(shown(&s), FAULTED);
+    s.run("zfs create tank/two").ok();
+    s.run("zpool clear tank").ok();
+    assert_eq!(shown(&s), BEHIND);
+    s.run("zfs create tank/three").ok();
+    judge(&s);
+    import(&s);
+    assert_eq!(shown(&s), BEHIND);
+    // For the time being: until it is cleared, or the next import.
+    s.run(&format!("zpool offline -ft tank {b}")).ok();
+    s.run("zpool reopen tank").ok();
+    assert_eq!(shown(&s), FAULTED);
+    judge(&s);
+    import(&s);
+    assert_eq!(shown(&s), BEHIND);
+    judge(&s);
+}
+
+#[test]
 fn a_device_that_was_missing_comes_back() {
     let s = mirror();
     s.run("zpool export tank").ok();
@@ -302,7 +338,6 @@ fn refusals() {
         ("zpool online tank", 2, "missing device name"),
         ("zpool online tank c", 1, "cannot online c: no such device in pool"),
         ("zpool offline tank", 2, "missing device name"),
-        ("zpool offline -f tank b", 2, "unsupported option: -f"),
         ("zpool online -e tank c", 1, "cannot online c: no such device in pool"),
         (
             "zpool offline tank mirror-0",

@@ -50,6 +50,69 @@ fn nothing_is_mounted_at_a_file() {
 }
 
 #[test]
+fn what_is_mounted_by_name_is_unmounted_by_name() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create tank/a");
+    tank.zfs("create -u -o canmount=noauto tank/b");
+    tank.zfs("mount tank/b");
+    tank.zfs("unmount -a");
+    assert_eq!(tank.zfs("get -Ho value mounted tank tank/a tank/b"), "no\nno\nyes\n");
+    tank.zfs("mount -a");
+    tank.zfs("unmount tank/b");
+    assert_eq!(tank.zfs("get -Ho value mounted tank tank/a tank/b"), "yes\nyes\nno\n");
+    tank.finish();
+}
+
+/// A number in a file below `/proc/PID`.
+fn in_proc(process: i32, file: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{process}/{file}")).unwrap();
+    let line = text.lines().find_map(|l| l.strip_prefix(name)).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// What listing properties costs goes with the number of mounts, not with its square; idle mounts cost no thread and
+/// little memory. Costs are counted in bytes that the daemon reads, so that no clock has a say.
+#[test]
+fn many_mounts_cost_little_each() {
+    const FEW: usize = 20;
+    const MANY: usize = 80;
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    let daemon = tank.session.daemon().unwrap();
+    let threads = || in_proc(daemon, "status", "Threads:");
+    let resident = || in_proc(daemon, "status", "VmRSS:");
+    let read_by = |line: &str| {
+        tank.zfs(line);
+        let before = in_proc(daemon, "io", "rchar:");
+        let lines = tank.zfs(line).lines().count() as u64;
+        (in_proc(daemon, "io", "rchar:") - before, lines)
+    };
+    let mount = |range: std::ops::Range<usize>| {
+        for i in range {
+            tank.zfs(&format!("create tank/f{i}"));
+        }
+    };
+    mount(0..FEW);
+    let (few, few_lines) = read_by("get -rH all tank");
+    let (threads_before, resident_before) = (threads(), resident());
+    mount(FEW..MANY);
+    let (many, many_lines) = read_by("get -rH all tank");
+    assert!(many_lines > 3 * few_lines, "{few_lines} lines, {many_lines} lines");
+    // Four times the mounts: four times the cost, where the square is sixteen times.
+    assert!(many < 7 * few.max(64 << 10), "{few} and {many} bytes read");
+    assert!(threads() <= threads_before + 20, "{threads_before} threads, {}", threads());
+    let each = resident().saturating_sub(resident_before) / (MANY - FEW) as u64;
+    assert!(each < 400, "{each} KiB for each mount");
+    println!("{few} and {many} bytes read, {each} KiB for each mount, {} threads", threads());
+    tank.finish();
+}
+
+#[test]
 fn a_file_system_that_cannot_be_mounted_is_created_and_the_exit_code_says_so() {
     if !can_mount() {
         return;

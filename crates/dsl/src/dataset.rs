@@ -332,7 +332,7 @@ impl Dsl {
     }
 
     /// The kind of the file system or volume that a dataset belongs to, or is.
-    pub(crate) fn kind_of_head(&self, d: &Dataset) -> Result<DatasetKind> {
+    pub fn kind_of_head(&self, d: &Dataset) -> Result<DatasetKind> {
         if d.is_head() {
             return Ok(d.kind);
         }

@@ -110,6 +110,7 @@ pub mod task;
 mod throttle;
 pub mod tunables;
 mod txg;
+mod vdev_props;
 mod verify;
 mod zil;
 
@@ -120,7 +121,7 @@ use intent_log::Unreplayed;
 pub use intent_log::progress::LogProgress;
 pub use intent_log::{NotReplayed, ReplayLog};
 pub use long_hold::LongHold;
-pub use outage::OfflineError;
+pub use outage::{OfflineError, TakeOut};
 pub use task::{EngineError, SpaceCheck, SyncContext};
 
 use crate::space_write::Loader;

@@ -9,6 +9,7 @@ use cenote_dsl::write::DslWriteError;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::config;
 use cenote_pool::reopen::Restore;
+use cenote_vdev::VdevState;
 
 /// Why a device was not taken out of use.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +20,28 @@ pub enum OfflineError {
     /// The change could not be written.
     #[error(transparent)]
     Engine(#[from] EngineError),
+}
+
+/// How an administrator takes a device out of use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeOut {
+    /// Offline until the pool is imported again (`zpool offline -t`).
+    OfflineForNow,
+    /// Offline until it is brought online.
+    Offline,
+    /// Faulted until the pool is imported again, or that is cleared (`zpool offline -ft`).
+    FaultForNow,
+    /// Faulted until that is cleared (`zpool offline -f`, `vdev_fault`).
+    Fault,
+}
+
+impl TakeOut {
+    fn state(self) -> VdevState {
+        match self {
+            TakeOut::OfflineForNow | TakeOut::Offline => VdevState::Offline,
+            TakeOut::FaultForNow | TakeOut::Fault => VdevState::Faulted,
+        }
+    }
 }
 
 /// Takes the pairs off the configs of the leaves below `vdev`. Returns whether there were any.
@@ -67,15 +90,15 @@ impl Engine {
         })
     }
 
-    /// Takes a leaf out of use; `temporary`: until the pool is imported again.
+    /// Takes a leaf out of use.
     ///
     /// # Errors
     /// The pool could not do without it; the pool is suspended.
-    pub fn offline(&self, leaf: u64, temporary: bool) -> Result<(), OfflineError> {
+    pub fn take_out(&self, leaf: u64, how: TakeOut) -> Result<(), OfflineError> {
         let taken = {
             let _core = self.core.lock();
             let pool = self.pool();
-            let taken = pool.store().vdevs().take_offline(leaf);
+            let taken = pool.store().vdevs().take_out(leaf, how.state());
             if taken {
                 pool.devices().forget(leaf);
             }
@@ -84,20 +107,28 @@ impl Engine {
         if !taken {
             return Err(OfflineError::Required);
         }
-        if temporary {
+        if matches!(how, TakeOut::OfflineForNow | TakeOut::FaultForNow) {
             return Ok(());
         }
-        Ok(self.sync_task(move |context| note_offline(context, leaf))?)
+        Ok(self.sync_task(move |context| note(context, leaf, how))?)
     }
 }
 
-/// Puts down that a leaf is offline.
-fn note_offline(context: &mut SyncContext<'_>, guid: u64) -> Result<(), DslWriteError> {
+/// Puts down that a leaf is out of use.
+fn note(context: &mut SyncContext<'_>, guid: u64, how: TakeOut) -> Result<(), DslWriteError> {
     config::for_each_leaf_mut(&mut context.config.vdev_tree, &mut |leaf| {
-        if config::number(leaf, "guid") == guid {
-            leaf.set("offline", NvValue::Uint64(1));
-            context.config_changed = true;
+        if config::number(leaf, "guid") != guid {
+            return;
         }
+        match how {
+            TakeOut::OfflineForNow | TakeOut::FaultForNow => return,
+            TakeOut::Offline => leaf.set("offline", NvValue::Uint64(1)),
+            TakeOut::Fault => {
+                leaf.set("faulted", NvValue::Uint64(1));
+                leaf.set("aux_state", NvValue::String(config::BY_HAND.into()));
+            }
+        }
+        context.config_changed = true;
     });
     Ok(())
 }

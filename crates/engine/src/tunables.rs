@@ -218,7 +218,9 @@ mod tests {
     fn every_tunable_is_read_somewhere() {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let mut code = String::new();
-        for floor in ["vdev", "store", "dmu", "dsl", "pool", "engine", "zpl", "fuse", "daemon", "cli"] {
+        for floor in
+            ["vdev", "store", "dmu", "dsl", "pool", "engine", "zpl", "fuse", "daemon", "cli"]
+        {
             collect(&crates.join(floor).join("src"), &mut code);
         }
         let (mut rows, mut dead) = (0, Vec::new());

@@ -7,7 +7,7 @@
 mod rig;
 
 use cenote_engine::change::{Kind, NewDataset};
-use cenote_engine::{Engine, EngineOptions};
+use cenote_engine::{Engine, EngineOptions, TakeOut};
 use cenote_pool::config;
 use cenote_pool::reopen::Restore;
 use cenote_vdev::VdevState;
@@ -243,7 +243,7 @@ fn devices_of_old() {
         }
         let leaves = engine.pool().store().vdevs().leaves();
         let leaf = leaves.iter().find(|l| l.path() == Some(&rig.file(out))).unwrap();
-        engine.offline(leaf.guid(), true).unwrap();
+        engine.take_out(leaf.guid(), TakeOut::OfflineForNow).unwrap();
         overwrite(&rig.file(out), &old);
         engine.restore(&[leaf.guid()], Restore::Offline).unwrap();
         assert_eq!(engine.pool().health(), "ONLINE");

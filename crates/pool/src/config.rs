@@ -53,6 +53,14 @@ pub fn children(vdev: &NvList) -> &[NvList] {
     vdev.lists("children").unwrap_or_default()
 }
 
+/// The vdev with this guid at or below `vdev`.
+pub fn find(vdev: &NvList, guid: u64) -> Option<&NvList> {
+    match number(vdev, "guid") == guid {
+        true => Some(vdev),
+        false => children(vdev).iter().find_map(|child| find(child, guid)),
+    }
+}
+
 /// The value `name`, 0 if there is none.
 pub fn number(list: &NvList, name: &str) -> u64 {
     list.u64(name).unwrap_or(0)
@@ -62,6 +70,9 @@ pub fn number(list: &NvList, name: &str) -> u64 {
 pub fn flag(list: &NvList, name: &str) -> bool {
     number(list, name) != 0
 }
+
+/// The pair `aux_state` of a leaf that an administrator has faulted (`VDEV_AUX_EXTERNAL`).
+pub const BY_HAND: &str = "external";
 
 /// Calls `f` for every leaf below `vdev` (or for itself).
 pub fn for_each_leaf(vdev: &NvList, f: &mut dyn FnMut(&NvList)) {

@@ -1,6 +1,6 @@
 //! Devices that come back (`vdev_reopen`): what may be undone of why a leaf is out of use.
 
-use crate::Pool;
+use crate::{Pool, config};
 use cenote_vdev::{Reopen, Vdev, VdevError, VdevState};
 
 /// What an administrator takes back from a leaf, by the names of the config.
@@ -26,6 +26,20 @@ impl Restore {
 }
 
 impl Pool {
+    /// Leaves that an administrator has faulted.
+    fn faulted_by_hand(&self) -> Vec<u64> {
+        let mut leaves = Vec::new();
+        if let Some(root) = self.config().list("vdev_tree") {
+            config::for_each_leaf(root, &mut |leaf| {
+                let external = leaf.str("aux_state") == Some(config::BY_HAND);
+                if external && config::number(leaf, "faulted") != 0 {
+                    leaves.push(config::number(leaf, "guid"));
+                }
+            });
+        }
+        leaves
+    }
+
     /// Brings back the leaves with these guids as far as their devices answer and are theirs. Returns
     /// whether any came back. For pools that nothing is written to; else the engine restores them.
     ///
@@ -33,9 +47,12 @@ impl Pool {
     /// The config is not what the vdevs were opened by.
     pub fn restore(&self, leaves: &[u64], what: Restore) -> Result<bool, VdevError> {
         let tree = self.store().vdevs();
+        let by_hand = self.faulted_by_hand();
         let out = |leaf: &Vdev| {
             let offline = leaf.state() == VdevState::Offline && what != Restore::Offline;
-            leaves.contains(&leaf.guid()) && !offline
+            let faulted = (leaf.is_faulted_by_hand() || by_hand.contains(&leaf.guid()))
+                && what != Restore::Failure;
+            leaves.contains(&leaf.guid()) && !offline && !faulted
         };
         let stripped = |leaf: &Vdev| {
             let mut config = leaf.config().clone();

@@ -2,7 +2,8 @@
 //! sources of OpenZFS 2.4.
 //!
 //! Most are facts about the vdev. Settings and user properties are in the vdev's ZAP in the MOS; what is
-//! not there has its default. None is acted on here; those that OpenZFS set are shown.
+//! not there has its default. They are kept for OpenZFS and its daemon, which act on them; none is acted on here. Those
+//! that would have to be acted on at once (`allocating`, `path`) cannot be set.
 
 use std::sync::Arc;
 
@@ -13,10 +14,15 @@ use crate::status::{NameStyle, state_name, vdev_name};
 use crate::vdev_figures::{VdevFigures, whole_labels};
 use cenote_dmu::zap::{Zap, ZapEntry};
 use cenote_dsl::human::nicenum;
+use cenote_dsl::props::is_user;
+use cenote_dsl::write::props::NewValue;
 use cenote_dsl::{PropValue, Source};
 use cenote_format::nvlist::NvList;
 use cenote_vdev::{Vdev, VdevState};
 
+/// Bytes that names (`ZAP_MAXNAMELEN`) and texts (`ZAP_MAXVALUELEN`) may not reach.
+const MAX_NAME: usize = 256;
+const MAX_TEXT: usize = 8192;
 /// All native properties in the order of `zpool get all`.
 const NATIVE: &[&str] = &[
     "capacity",
@@ -140,6 +146,49 @@ pub fn is_native(name: &str) -> bool {
     name == "name" || NATIVE.contains(&name)
 }
 
+/// The ZAP in the MOS that keeps the properties of a vdev: as the config on disk has it, since vdevs of a new
+/// pool are opened before there is one.
+pub fn zap_of(pool: &Pool, vdev: &Vdev) -> Option<u64> {
+    let tree = pool.config().list("vdev_tree");
+    let current = tree.and_then(|root| config::find(root, vdev.guid())).unwrap_or(vdev.config());
+    let keys =
+        ["com.klarasystems:vdev_zap_root", "com.delphix:vdev_zap_top", "com.delphix:vdev_zap_leaf"];
+    keys.iter().find_map(|key| current.u64(key)).filter(|n| *n != 0)
+}
+
+/// What a user sets a property of a vdev to, as it is stored (`vdev_props_set_sync`). An empty text takes a
+/// property away.
+///
+/// # Errors
+/// There is no such property, it cannot be set, or not to that: in the words of OpenZFS.
+pub fn parse(name: &str, value: &str) -> Result<NewValue, String> {
+    let most = if is_user(name) || name == "comment" { MAX_TEXT } else { usize::MAX };
+    if name.len() >= MAX_NAME || value.len() >= most {
+        return Err(format!("property name or value of '{name}' is too long"));
+    }
+    match name {
+        "comment" => Ok(NewValue::Text(value.into())),
+        name if is_user(name) => Ok(NewValue::Text(value.into())),
+        "failfast" | "slow_io_events" => match value {
+            "on" => Ok(NewValue::Number(1)),
+            "off" => Ok(NewValue::Number(0)),
+            _ => Err(format!("'{name}' must be one of 'on | off'")),
+        },
+        "checksum_n" | "checksum_t" | "io_n" | "io_t" | "slow_io_n" | "slow_io_t" => match value {
+            "none" => Ok(NewValue::Number(u64::MAX)),
+            value => match value.parse() {
+                Ok(number) => Ok(NewValue::Number(number)),
+                Err(_) => Err(format!("bad numeric value '{value}'")),
+            },
+        },
+        "allocating" | "path" | "sit_out" | "autosit" => {
+            Err(format!("to set '{name}' is not supported yet"))
+        }
+        name if is_native(name) => Err(format!("'{name}' is readonly")),
+        name => Err(format!("invalid property '{name}'")),
+    }
+}
+
 /// A vdev and what is known of it.
 pub struct VdevProps<'a> {
     pool: &'a Pool,
@@ -173,13 +222,7 @@ impl<'a> VdevProps<'a> {
             true => VdevFigures::of_root(pool),
             false => VdevFigures::of_vdev(pool, vdev.guid()).unwrap_or_default(),
         };
-        let keys = [
-            "com.klarasystems:vdev_zap_root",
-            "com.delphix:vdev_zap_top",
-            "com.delphix:vdev_zap_leaf",
-        ];
-        let object = keys.iter().find_map(|key| vdev.config().u64(key)).filter(|n| *n != 0);
-        let zap = object.and_then(|n| Zap::open(&pool.mos().object(n).ok()?).ok());
+        let zap = zap_of(pool, vdev).and_then(|n| Zap::open(&pool.mos().object(n).ok()?).ok());
         VdevProps { pool, vdev, figures, zap }
     }
 

@@ -20,6 +20,7 @@ use crate::device::Device;
 use crate::labels;
 use crate::probe::StateWith;
 use crate::queue::Queue;
+use crate::request_sizes::RequestSizes;
 use crate::state::{Aux, VdevState};
 use crate::stats::Stats;
 use crate::vdev::{Dtl, Kind, Opened, Vdev};
@@ -81,6 +82,8 @@ pub(crate) fn extended(
         suspect: AtomicBool::new(false),
         dtl,
         stats: Stats::default(),
+        sizes: RequestSizes::default(),
+        faulted_by_hand: AtomicBool::default(),
         written: Mutex::default(),
         queue: Queue::default(),
     }))
@@ -207,6 +210,8 @@ fn build(
         suspect: AtomicBool::new(false),
         dtl: RwLock::new(if has_dtl { Dtl::Unread } else { Dtl::Ranges(Vec::new()) }),
         stats: Stats::default(),
+        sizes: RequestSizes::default(),
+        faulted_by_hand: AtomicBool::default(),
         written: Mutex::default(),
         queue: Queue::default(),
     }))

@@ -241,7 +241,7 @@ mod tests {
         t.set_dtl(t.leaves()[0].guid(), vec![5..20]).unwrap();
         assert_eq!(t.heal(TXG, &found.faults, &|| true), 0);
         t.set_dtl(t.leaves()[0].guid(), vec![]).unwrap();
-        assert!(t.take_offline(t.leaves()[0].guid()));
+        assert!(t.take_out(t.leaves()[0].guid(), VdevState::Offline));
         assert_eq!(t.heal(TXG, &found.faults, &|| true), 0);
         assert_eq!(t.leaves()[0].state(), VdevState::Offline);
     }

@@ -271,7 +271,7 @@ impl LeafWork for Labels {
 impl Work for Labels {
     fn run(&mut self) {
         self.leaf.written().mark();
-        submit(&self.leaf, &mut self.reqs, |_| true);
+        submit(&self.leaf, Priority::SyncWrite, &mut self.reqs, |_| true);
         self.leaf.written().mark();
     }
 }

@@ -183,6 +183,7 @@ impl VdevTree {
             if well && (!how.doubt || is_well(leaf, &state_with)) {
                 return;
             }
+            leaf.faulted_by_hand.store(false, Relaxed);
             match last_hope(self.root(), leaf) {
                 // What it holds is nowhere else.
                 true => leaf.set_state(VdevState::Degraded),
@@ -194,11 +195,11 @@ impl VdevTree {
 }
 
 impl VdevTree {
-    /// Takes the leaf with this guid offline and lets go of its device. False: its top-level vdev
-    /// could not do without it, or there is no such leaf.
+    /// Takes the leaf with this guid out of use, offline or faulted, and lets go of its device. False: its
+    /// top-level vdev could not do without it, or there is no such leaf.
     ///
     /// To be called while nothing is written to the tree.
-    pub fn take_offline(&self, guid: u64) -> bool {
+    pub fn take_out(&self, guid: u64, state: VdevState) -> bool {
         let _one = self.writer.probing.lock().unwrap_or_else(PoisonError::into_inner);
         for top in self.root().children() {
             let mut leaves = Vec::new();
@@ -206,7 +207,8 @@ impl VdevTree {
             let Some(leaf) = leaves.iter().find(|l| l.guid() == guid) else { continue };
             let spared = !leaf.state().readable() || !required(top, leaf);
             if spared {
-                leaf.replace(Opened { device: None, state: VdevState::Offline });
+                leaf.faulted_by_hand.store(state == VdevState::Faulted, Relaxed);
+                leaf.replace(Opened { device: None, state });
             }
             return spared;
         }

@@ -139,6 +139,7 @@ struct Batch {
     reqs: Vec<ReadReq>,
     /// How many of them the device has at once, as the queue counts.
     active: usize,
+    class: Priority,
 }
 
 /// Makes one batch for each leaf, or several where its device gains from that, or the class has a smaller
@@ -164,7 +165,7 @@ fn split(reads: &[LeafRead], order: &[usize], runs: Vec<Run>, priority: Priority
         };
         for (runs, active) in pieces {
             let reqs = runs.iter().map(|r| request(&leaf, r)).collect();
-            batches.push(Batch { leaf: leaf.clone(), runs, reqs, active });
+            batches.push(Batch { leaf: leaf.clone(), runs, reqs, active, class: priority });
         }
     }
     batches
@@ -263,6 +264,7 @@ impl Work for Batch {
             match &req.result {
                 Some(Ok(data)) if data.len() == req.len => {
                     self.leaf.stats.reads.completed(req.len, elapsed);
+                    self.leaf.sizes.count(self.class, run.members.len() > 1, req.len);
                     continue;
                 }
                 Some(Ok(_)) => req.result = Some(Err(io::ErrorKind::UnexpectedEof.into())),

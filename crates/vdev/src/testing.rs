@@ -11,6 +11,7 @@ use crate::device::Device;
 use crate::inject::{FaultyDevice, MemDevice};
 use crate::queue::Queue;
 use crate::raidz::math;
+use crate::request_sizes::RequestSizes;
 use crate::state::VdevState;
 use crate::stats::Stats;
 use crate::vdev::{Dtl, Kind, Opened, Vdev};
@@ -80,6 +81,8 @@ fn vdev_on(
         suspect: AtomicBool::new(false),
         dtl: RwLock::new(Dtl::Ranges(Vec::new())),
         stats: Stats::default(),
+        sizes: RequestSizes::default(),
+        faulted_by_hand: AtomicBool::default(),
         written: Mutex::default(),
         queue: Queue::default(),
     })

@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use cenote_format::nvlist::NvList;
@@ -20,6 +20,7 @@ use cenote_format::{SECTOR, SECTOR_SHIFT};
 use crate::device::Device;
 use crate::queue::{Queue, QueueFigures};
 use crate::raidz::map::{ColumnExtent, Geometry};
+use crate::request_sizes::{RequestSizes, SizeFigures};
 use crate::state::{self, VdevState};
 use crate::stats::{Io, LATENCY_BUCKETS, LatencyHistogram, Stats};
 use crate::write::Written;
@@ -141,6 +142,9 @@ pub struct Vdev {
     pub(crate) suspect: AtomicBool,
     pub(crate) dtl: RwLock<Dtl>,
     pub(crate) stats: Stats,
+    pub(crate) sizes: RequestSizes,
+    /// An administrator is why it is faulted, if it is.
+    pub(crate) faulted_by_hand: AtomicBool,
     /// What of a leaf's writes is not known to be durable.
     pub(crate) written: Mutex<Written>,
     /// The requests of a leaf's device.
@@ -266,6 +270,23 @@ impl Vdev {
         let mut sum = self.queue.figures();
         self.children.iter().for_each(|c| sum.add(&c.queues()));
         sum
+    }
+
+    /// Whether somebody has faulted this leaf since it was opened.
+    pub fn is_faulted_by_hand(&self) -> bool {
+        self.faulted_by_hand.load(Relaxed) && self.state() == VdevState::Faulted
+    }
+
+    /// Sizes of the requests that the leaves did.
+    pub fn request_sizes(&self) -> SizeFigures {
+        let mut sum = SizeFigures::default();
+        self.add_sizes(&mut sum);
+        sum
+    }
+
+    fn add_sizes(&self, sum: &mut SizeFigures) {
+        self.sizes.add_to(sum);
+        self.children.iter().for_each(|c| c.add_sizes(sum));
     }
 
     /// Latencies of the reads of the leaves.

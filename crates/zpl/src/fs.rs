@@ -94,7 +94,7 @@ pub struct FileSystem {
     root: u64,
     unlinked_set: Option<u64>,
     shares: Option<u64>,
-    quotas: Quotas,
+    quotas: RwLock<Quotas>,
     case: CaseSensitivity,
     normalization: u64,
     utf8_only: bool,
@@ -173,17 +173,7 @@ impl FileSystem {
         };
         let (root, unlinked_set) = (required("ROOT")?, entry("DELETE_QUEUE")?);
         let shares = entry("SHARES")?;
-        let default = |name: &str| Ok::<_, Error>(entry(name)?.unwrap_or(0));
-        let quotas = Quotas {
-            user: (entry("userquota@")?, entry("userobjquota@")?),
-            group: (entry("groupquota@")?, entry("groupobjquota@")?),
-            project: (entry("projectquota@")?, entry("projectobjquota@")?),
-            defaults: [
-                (default("defaultuserquota")?, default("defaultuserobjquota")?),
-                (default("defaultgroupquota")?, default("defaultgroupobjquota")?),
-                (default("defaultprojectquota")?, default("defaultprojectobjquota")?),
-            ],
-        };
+        let quotas = RwLock::new(Quotas::read(&master)?);
         let normalization = entry("normalization")?.unwrap_or(0);
         let utf8_only = entry("utf8only")?.unwrap_or(0) != 0;
         Ok(Arc::new_cyclic(|this| FileSystem {
@@ -260,7 +250,18 @@ impl FileSystem {
 
     /// ZAPs of quotas.
     pub(crate) fn quotas(&self) -> Quotas {
-        self.quotas
+        *self.quotas.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes by the quotas of users, groups and projects that are set now.
+    ///
+    /// # Errors
+    /// They cannot be read: it goes by those that it knew.
+    pub fn reread_quotas(&self) -> Result<()> {
+        let master = Zap::open(&self.source.object(MASTER_NODE)?)?;
+        let quotas = Quotas::read(&master)?;
+        *self.quotas.write().unwrap_or_else(PoisonError::into_inner) = quotas;
+        Ok(())
     }
 
     /// How the case of names counts.

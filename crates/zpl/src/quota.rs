@@ -28,6 +28,28 @@ pub(crate) struct Quotas {
     pub(crate) defaults: [(u64, u64); 3],
 }
 
+impl Quotas {
+    /// What the master node says.
+    pub(crate) fn read(master: &Zap) -> Result<Quotas> {
+        let entry = |name: &str| Ok::<_, crate::Error>(master.u64(name.as_bytes())?);
+        let tables = |who: &str| {
+            let bytes = entry(&format!("{who}quota@"))?;
+            Ok::<_, crate::Error>((bytes, entry(&format!("{who}objquota@"))?))
+        };
+        let default = |who: &str| {
+            let bytes = entry(&format!("default{who}quota"))?;
+            let objects = entry(&format!("default{who}objquota"))?;
+            Ok::<_, crate::Error>((bytes.unwrap_or(0), objects.unwrap_or(0)))
+        };
+        Ok(Quotas {
+            user: tables("user")?,
+            group: tables("group")?,
+            project: tables("project")?,
+            defaults: [default("user")?, default("group")?, default("project")?],
+        })
+    }
+}
+
 /// What a project uses and may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProjectSpace {

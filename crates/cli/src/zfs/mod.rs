@@ -13,6 +13,7 @@
 //! | [`holds`] | `zfs hold`, `zfs holds`, `zfs release` |
 //! | [`diff`] | `zfs diff` |
 //! | [`send`], [`receive`] | `zfs send`, `zfs receive` |
+//! | [`userspace`] | `zfs userspace`, `zfs groupspace`, `zfs projectspace` |
 //! | [`allow`], [`upgrade`], [`wait`] | the commands of these names |
 //! | [`select`] | which datasets a command works on, and in which order |
 //! | [`properties`] | the table of dataset properties and their columns |
@@ -39,6 +40,7 @@ pub mod set;
 pub mod snapshot;
 pub mod upgrade;
 mod usage;
+pub mod userspace;
 pub mod wait;
 
 use crate::commands::{Command, Runs, Tool, row, zfs_version};
@@ -70,9 +72,9 @@ const TOOL: Tool = Tool {
         row("inherit", Runs::Pools(set::inherit), usage::INHERIT),
         row("upgrade", Runs::Pools(upgrade::run), usage::UPGRADE),
         None,
-        row("userspace", Runs::Missing, usage::USERSPACE),
-        row("groupspace", Runs::Missing, usage::GROUPSPACE),
-        row("projectspace", Runs::Missing, usage::PROJECTSPACE),
+        row("userspace", Runs::Pools(userspace::user), usage::USERSPACE),
+        row("groupspace", Runs::Pools(userspace::group), usage::GROUPSPACE),
+        row("projectspace", Runs::Pools(userspace::project), usage::PROJECTSPACE),
         None,
         row("project", Runs::Missing, usage::PROJECT),
         None,

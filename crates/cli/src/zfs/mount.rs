@@ -8,6 +8,7 @@ use crate::mounts::moving::refresh;
 use crate::mounts::table::{Way, unmount_each};
 use crate::mounts::{Directory, How, Listed, NotMounted, mount_one, mount_or_say, mountable};
 use crate::options::{Spec, commas, parse, parse_with_long};
+use crate::pools::Imported;
 use crate::zfs::select::{Kinds, Node, mounted, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use progress::Progress;
@@ -152,7 +153,7 @@ pub fn unmount(args: &[OsString], ctx: &mut Context) -> Outcome {
         [] if all => {
             let by = ctx.agent();
             let way = Way { force, directory: Directory::Kept, by: &*by };
-            let stay = unmount_each(&pools.all(), way);
+            let stay = unmount_each(&pools.all(), &is_automatic, way);
             let code = i32::from(!stay.is_empty());
             stay.into_iter().for_each(|e| ctx.complain(e));
             Ok(code)
@@ -161,6 +162,16 @@ pub fn unmount(args: &[OsString], ctx: &mut Context) -> Outcome {
         [name] if !all => unmount_named(name, force, ctx),
         _ => usage("too many arguments"),
     }
+}
+
+/// Whether `zfs unmount -a` is about a dataset: it leaves alone what has to be mounted by name.
+fn is_automatic(imported: &Imported, dataset: &str) -> bool {
+    let pool = imported.pool();
+    let Ok(Some(dataset)) = pool.dsl().find(dataset) else { return true };
+    let is = |property: &str, value: &str| {
+        pool.dsl().get(&dataset, property).ok().flatten().is_some_and(|v| v.exact == value)
+    };
+    !is("mountpoint", "legacy") && !is("canmount", "noauto")
 }
 
 fn unmount_named(name: &str, force: bool, ctx: &mut Context) -> Outcome {

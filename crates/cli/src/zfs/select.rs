@@ -255,7 +255,7 @@ impl Walk<'_> {
 }
 
 /// Rows without the property go to the bottom whatever the direction.
-fn compare_keys(a: Option<&Key>, b: Option<&Key>, descending: bool) -> Ordering {
+pub fn compare_keys(a: Option<&Key>, b: Option<&Key>, descending: bool) -> Ordering {
     let order = match (a, b) {
         (None, None) => return Ordering::Equal,
         (None, Some(_)) => return Ordering::Greater,
@@ -282,7 +282,7 @@ fn compare_names(a: &Dataset, b: &Dataset) -> Ordering {
 
 /// Opens a dataset by name, or the file system that an absolute path (or one that starts with
 /// `./`) is in.
-fn open_or_path(ctx: &Context, name: &str, kinds: Kinds) -> Result<Node, String> {
+pub fn open_or_path(ctx: &Context, name: &str, kinds: Kinds) -> Result<Node, String> {
     if !name.starts_with('/') && !name.starts_with("./") {
         return open(ctx, name, kinds);
     }

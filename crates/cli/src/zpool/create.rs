@@ -25,7 +25,7 @@ use cenote_dsl::props::table::find as fs_find;
 use cenote_dsl::props::{is_user, is_userspace};
 use cenote_dsl::write::props::NewValue;
 use cenote_engine::change::props::{Setting, feature_for};
-use cenote_engine::change::{Changes, Format, is_accounted, root_filesystem};
+use cenote_engine::change::{Changes, Format, is_accounted, is_quota, root_filesystem};
 use cenote_engine::create::prepare;
 use cenote_engine::create::{self, CreateSpec, FIRST_TXG, SystemDevices};
 use cenote_engine::{CreateRequest, Engine, EngineOptions};
@@ -278,9 +278,10 @@ fn make(request: &Request, spec: CreateSpec<'_>, ctx: &mut Context) -> Outcome {
 /// Sets quotas and reservations of the root file system. If the new pool is too small for them it is
 /// destroyed again.
 fn account(engine: &Arc<Engine>, request: &Request) -> Result<(), Stop> {
-    let of_space =
-        |(name, _): &&(String, String)| fs_find(name).is_some_and(|p| is_accounted(p.name));
-    let list: Vec<_> = request.root_props.iter().filter(of_space).cloned().collect();
+    let later = |(name, _): &&(String, String)| {
+        is_quota(name) || fs_find(name).is_some_and(|p| is_accounted(p.name))
+    };
+    let list: Vec<_> = request.root_props.iter().filter(later).cloned().collect();
     if list.is_empty() {
         return Ok(());
     }

@@ -12,7 +12,7 @@ use crate::zpool::create::refuse_unsupported;
 use crate::zpool::properties::find;
 use cenote_command::clock::ctime;
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
-use cenote_engine::{Engine, EngineOptions};
+use cenote_engine::{Engine, EngineOptions, LogProgress};
 use cenote_pool::cachefile::CacheFile;
 use cenote_pool::history;
 use cenote_pool::host::system_hostid;
@@ -293,15 +293,9 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
         ctx.complain(format_args!("cannot import {target}: pool already exists"));
         return Ok(false);
     }
-    let changes = match changes(name, &request.props) {
-        Ok(changes) => changes,
-        Err(why) => {
-            ctx.complain(format_args!("cannot import '{name}': {why}"));
-            return Ok(false);
-        }
-    };
-    let cachefile = match cachefile(name, request) {
-        Ok(setting) => setting,
+    let asked = changes(name, &request.props).and_then(|all| Ok((all, cachefile(name, request)?)));
+    let (changes, cachefile) = match asked {
+        Ok(asked) => asked,
         Err(why) => {
             ctx.complain(format_args!("cannot import '{name}': {why}"));
             return Ok(false);
@@ -309,25 +303,8 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
     };
     // Looking how far a rewind would have to go changes nothing.
     options.readonly |= request.dry_run;
-    let engine = EngineOptions::default();
-    let logs = Arc::clone(&engine.logs);
-    let opened = match options.readonly {
-        true => Pool::import(candidate, &options).map(Opened::ReadOnly),
-        false => replay::watched(&logs, ctx, || {
-            Engine::import(candidate, &options, engine).map(Opened::Writable)
-        }),
-    };
-    let opened = match opened {
-        Ok(opened) => opened,
-        Err(e) => {
-            if let Some(notes) = e.notes() {
-                write!(ctx.out, "{notes}")?;
-                ctx.out.flush()?;
-            }
-            ctx.complain(e);
-            return Ok(false);
-        }
-    };
+    let logs = Arc::<LogProgress>::default();
+    let Some(opened) = open_pool(candidate, &options, &logs, ctx)? else { return Ok(false) };
     if let Some(rewind) = opened.pool().rewind() {
         let text = match request.dry_run {
             true => would_return(rewind, &candidate.name, ctx),
@@ -348,6 +325,44 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
         Some(engine) => replay::run(engine, &logs, ctx),
         None => replay::not_done(&imported.pool(), ctx),
     }
+    settle(&imported, changes, request, ctx);
+    Ok(true)
+}
+
+/// Opens a pool. `None`: it failed, and why was said.
+fn open_pool(
+    candidate: &Candidate,
+    options: &ImportOptions,
+    logs: &Arc<LogProgress>,
+    ctx: &mut Context,
+) -> Result<Option<Opened>, Stop> {
+    let engine = EngineOptions { logs: Arc::clone(logs), ..EngineOptions::default() };
+    let opened = match options.readonly {
+        true => Pool::import(candidate, options).map(Opened::ReadOnly),
+        false => replay::watched(logs, ctx, || {
+            Engine::import(candidate, options, engine).map(Opened::Writable)
+        }),
+    };
+    match opened {
+        Ok(opened) => Ok(Some(opened)),
+        Err(e) => {
+            if let Some(notes) = e.notes() {
+                write!(ctx.out, "{notes}")?;
+                ctx.out.flush()?;
+            }
+            ctx.complain(e);
+            Ok(None)
+        }
+    }
+}
+
+/// What is done with a pool once it is imported: history, cache file, properties, mounts.
+fn settle(
+    imported: &Arc<Imported>,
+    changes: Vec<PropChange>,
+    request: &Request,
+    ctx: &mut Context,
+) {
     if let Some(engine) = imported.engine() {
         let noted = engine.sync_task(|context| {
             for what in ["open", "import"] {
@@ -357,9 +372,9 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
             Ok(())
         });
         if let Err(e) = noted {
-            tracing::warn!("history of {name}: {e}");
+            tracing::warn!("history of {}: {e}", imported.name());
         }
-        ctx.changed(&imported);
+        ctx.changed(imported);
     }
     cachefile::update(&ctx.pools);
     // A pool that is read-only is imported as if it had not been asked for.
@@ -368,19 +383,19 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
     {
         ctx.complain(format_args!("cannot set property for '{}': {why}", imported.name()));
     }
-    if request.mount {
-        let mounted = match imported.pool().dsl().root() {
-            Ok(root) => mount_all(&imported, &root, &request.how, ctx),
-            Err(e) => {
-                ctx.complain(format_args!("cannot open '{}': {e}", imported.name()));
-                false
-            }
-        };
-        if !mounted {
-            ctx.complain("Import was successful, but unable to mount some datasets");
-        }
+    if !request.mount {
+        return;
     }
-    Ok(true)
+    let mounted = match imported.pool().dsl().root() {
+        Ok(root) => mount_all(imported, &root, &request.how, ctx),
+        Err(e) => {
+            ctx.complain(format_args!("cannot open '{}': {e}", imported.name()));
+            false
+        }
+    };
+    if !mounted {
+        ctx.complain("Import was successful, but unable to mount some datasets");
+    }
 }
 
 /// What `-o cachefile=` asks for.

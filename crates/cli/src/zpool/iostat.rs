@@ -1,11 +1,10 @@
 //! `zpool iostat`: space, operations and bandwidth per pool and vdev, latencies, queues.
 //!
 //! Figures are per second: since the import in the first report (all of them, for histograms),
-//! since the previous report in those that follow. Queues are shown as they are at the moment. Latencies
-//! are those of the devices alone, and are not told apart by class: reads are in the columns of
-//! synchronous ones, writes in those of asynchronous ones, and the columns of other classes stay empty.
+//! since the previous report in those that follow. Queues are shown as they are at the moment.
 
 mod choice;
+mod histogram;
 
 use crate::context::Context;
 use crate::interval::Schedule;
@@ -13,6 +12,7 @@ use crate::interval::Stamp;
 use crate::options::{Spec, parse};
 use crate::pools::Imported;
 use crate::vdevs::{Item, items, names_width, style};
+use crate::zpool::scripts::{self, Columns, Scripts};
 use crate::zpool::select::select;
 use cenote_command::outcome::{Outcome, usage};
 use cenote_dsl::human::{nicenum, nicetime};
@@ -20,13 +20,14 @@ use cenote_pool::status::NameStyle;
 use cenote_vdev::stats::LatencyHistogram;
 use cenote_vdev::{Priority, QueueFigures, Vdev};
 use choice::{Choice, take_schedule};
+use histogram::{Counted, Histogram};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const SPEC: Spec = Spec { short: "gHhlLnpPqT:vwy", refused: "c:r", refused_long: &[] };
+const SPEC: Spec = Spec { short: "c:gHhlLnpPqrT:vwy", refused: "", refused_long: &[] };
 
 /// A group of columns: titles over several columns each, and the columns.
 struct Group {
@@ -72,18 +73,6 @@ const QUEUES: Group = Group {
     ],
     exact_width: 10,
 };
-const HISTOGRAM: Group = Group {
-    top: &[("total_wait", 2), ("disk_wait", 2), ("syncq_wait", 2), ("asyncq_wait", 2)],
-    bottom: &[
-        "read", "write", "read", "write", "read", "write", "read", "write", "scrub", "trim",
-        "rebuild",
-    ],
-    exact_width: 10,
-};
-/// Columns of [`LATENCY`] and [`HISTOGRAM`] that reads fill: waiting is all at the device.
-const READ_COLUMNS: [usize; 2] = [0, 2];
-/// Columns that writes fill.
-const WRITE_COLUMNS: [usize; 2] = [1, 3];
 /// The classes of [`QUEUES`], each with two columns.
 const CLASSES: [Priority; 7] = [
     Priority::SyncRead,
@@ -103,13 +92,14 @@ struct Show {
     verbose: bool,
     scripted: bool,
     literal: bool,
-    histogram: bool,
+    histogram: Option<Histogram>,
     headers_once: bool,
     skip_first: bool,
     latency: bool,
     queues: bool,
     groups: Vec<&'static Group>,
     style: NameStyle,
+    scripts: Option<Scripts>,
 }
 
 /// Counters of a vdev at a moment.
@@ -117,40 +107,14 @@ struct Show {
 struct Sample {
     when: Instant,
     io: (u64, u64, u64, u64),
-    latency: Latency,
-}
-
-/// Histograms of what reads and writes took.
-#[derive(Clone)]
-struct Latency {
-    read: LatencyHistogram,
-    write: LatencyHistogram,
-}
-
-impl Latency {
-    fn of(vdev: &Vdev) -> Latency {
-        Latency { read: vdev.read_latency(), write: vdev.write_latency() }
-    }
-
-    fn since(&self, old: Option<&Latency>) -> Latency {
-        Latency {
-            read: difference(&self.read, old.map(|o| &o.read)),
-            write: difference(&self.write, old.map(|o| &o.write)),
-        }
-    }
-
-    /// The histogram that belongs in column `at`.
-    fn column(&self, at: usize) -> Option<&LatencyHistogram> {
-        match at {
-            at if READ_COLUMNS.contains(&at) => Some(&self.read),
-            at if WRITE_COLUMNS.contains(&at) => Some(&self.write),
-            _ => None,
-        }
-    }
+    counted: Counted,
 }
 
 /// Runs `zpool iostat`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
+    if let Some(listed) = scripts::list(args, "iostat", ctx) {
+        return listed;
+    }
     let parsed = parse(args, SPEC)?;
     let letters: String = parsed.options.iter().map(|o| o.letter).collect();
     if letters.contains('h') {
@@ -161,9 +125,17 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         schedule.stamp = Some(Stamp::from_arg(&opt.text()).map_or_else(|| usage(""), Ok)?);
     }
     let has = |letter| letters.contains(letter);
-    if has('w') && (has('l') || has('q')) {
+    if (has('r') || has('w')) && (has('c') || has('l') || has('q')) {
         return usage("[-r|-w] isn't allowed with [-c|-l|-q]");
     }
+    if has('r') && has('w') {
+        return usage("Only one of [-r|-w] can be passed at a time");
+    }
+    let histogram = match (has('r'), has('w')) {
+        (true, _) => Some(Histogram::Sizes),
+        (_, true) => Some(Histogram::Latencies),
+        _ => None,
+    };
     let mut names = parsed.names();
     (schedule.interval, schedule.count) = take_schedule(&mut names, ctx)?;
     let show = Show {
@@ -171,11 +143,11 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         verbose: has('v'),
         scripted: has('H'),
         literal: has('p'),
-        histogram: has('w'),
+        histogram,
         headers_once: has('n') || ctx.caller.terminal.height.is_none() || !ctx.caller.terminal.out,
         skip_first: has('y'),
-        groups: match (has('w'), has('l'), has('q')) {
-            (true, ..) => vec![&HISTOGRAM],
+        groups: match (histogram, has('l'), has('q')) {
+            (Some(histogram), ..) => vec![histogram.group()],
             (_, true, true) => vec![&BASIC, &LATENCY, &QUEUES],
             (_, true, _) => vec![&BASIC, &LATENCY],
             (_, _, true) => vec![&BASIC, &QUEUES],
@@ -184,6 +156,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         latency: has('l'),
         queues: has('q'),
         style: style(&letters, ctx),
+        scripts: Scripts::of(&parsed.options, ctx)?,
     };
     if show.skip_first {
         // The report that is left out is not counted, and there is one after it.
@@ -202,7 +175,10 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             ctx.complain("no pools available");
             return Ok(i32::from(schedule.interval.is_none()));
         }
-        Report { show: &show, before: &mut before, number, names_width: 0 }.print(&pools, ctx)?;
+        let columns = show.scripts.as_ref().map(|scripts| scripts.run(&pools)).unwrap_or_default();
+        let mut report =
+            Report { show: &show, columns, before: &mut before, number, names_width: 0 };
+        report.print(&pools, ctx)?;
         number = number.saturating_add(1);
         Ok(0)
     })
@@ -210,6 +186,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
 
 struct Report<'a> {
     show: &'a Show,
+    columns: Columns,
     /// Counters at the previous report, by guid of pool and vdev.
     before: &'a mut HashMap<(u64, u64), Sample>,
     number: u64,
@@ -235,7 +212,7 @@ impl Report<'_> {
         let page = u64::from(ctx.caller.terminal.height.unwrap_or(24).max(1));
         let again = !show.headers_once && self.number.saturating_add(1).is_multiple_of(page);
         let header = (self.number == 0 && !skip) || (skip != show.verbose) || again;
-        if header && !show.histogram && !show.scripted {
+        if header && show.histogram.is_none() && !show.scripted {
             self.header(None, WIDTH, ctx)?;
         }
         for (imported, items) in pools.iter().zip(&below) {
@@ -245,7 +222,7 @@ impl Report<'_> {
             }
         }
         let closing = single || (pools.len() > 1 && !show.verbose);
-        if !skip && closing && !show.histogram && !show.scripted {
+        if !skip && closing && show.histogram.is_none() && !show.scripted {
             self.dashes(None, WIDTH, ctx)?;
         }
         Ok(())
@@ -271,16 +248,18 @@ impl Report<'_> {
                 }
                 // Spares do nothing.
                 Item::Section("spare") => break,
-                Item::Section(title) if !skip && !self.show.histogram && !self.show.scripted => {
+                Item::Section(title)
+                    if !skip && self.show.histogram.is_none() && !self.show.scripted =>
+                {
                     self.dashes(Some(title), WIDTH, ctx)?;
                 }
-                Item::Aux { name, space, .. } if !skip && !self.show.histogram => {
+                Item::Aux { name, space, .. } if !skip && self.show.histogram.is_none() => {
                     self.idle(name, 2, space.map(|s| (s.alloc, s.free())), ctx)?;
                 }
                 Item::Section(_) | Item::Aux { .. } => {}
             }
         }
-        if !skip && self.show.verbose && !self.show.histogram && !self.show.scripted {
+        if !skip && self.show.verbose && self.show.histogram.is_none() && !self.show.scripted {
             self.dashes(None, WIDTH, ctx)?;
         }
         Ok(())
@@ -304,7 +283,7 @@ impl Report<'_> {
                     self.vdev(imported, name, 0, vdev, space, skip, ctx)?;
                 }
                 Item::Aux { name, guid, space, .. }
-                    if guids.contains(guid) && !skip && !self.show.histogram =>
+                    if guids.contains(guid) && !skip && self.show.histogram.is_none() =>
                 {
                     self.idle(name, 0, space.map(|s| (s.alloc, s.free())), ctx)?;
                 }
@@ -334,7 +313,7 @@ impl Report<'_> {
             _ => self.number(0),
         };
         let cells: Vec<String> = (0..widths.len()).map(cell).collect();
-        self.line(name, depth, &cells, &widths, ctx)
+        self.line(name, depth, (&cells, &widths), "", ctx)
     }
 
     #[allow(clippy::too_many_arguments)] // One line of output: all of it belongs together.
@@ -348,17 +327,18 @@ impl Report<'_> {
         skip: bool,
         ctx: &mut Context,
     ) -> io::Result<()> {
-        let now = Sample { when: Instant::now(), io: vdev.io_stats(), latency: Latency::of(vdev) };
+        let now = Sample { when: Instant::now(), io: vdev.io_stats(), counted: Counted::of(vdev) };
         let old = self.before.insert((imported.guid(), vdev.guid()), now.clone());
         if skip {
             return Ok(());
         }
         let since = old.as_ref().map_or(imported.since, |o| o.when);
         let seconds = now.when.duration_since(since).as_secs_f64().max(1e-9);
-        let scale = if self.show.histogram && old.is_none() { 1.0 } else { 1.0 / seconds };
-        let latency = now.latency.since(old.as_ref().map(|o| &o.latency));
-        if self.show.histogram {
-            return self.histogram(name, &latency, scale, ctx);
+        let all = self.show.histogram.is_some() && old.is_none();
+        let scale = if all { 1.0 } else { 1.0 / seconds };
+        let counted = now.counted.since(old.as_ref().map(|o| &o.counted));
+        if let Some(histogram) = self.show.histogram {
+            return self.histogram(histogram, name, &counted, scale, ctx);
         }
         let rate = |new: u64, old: u64| (new.saturating_sub(old) as f64 * scale) as u64;
         let was = old.map_or((0, 0, 0, 0), |o| o.io);
@@ -373,7 +353,7 @@ impl Report<'_> {
         let mut widths = vec![self.width(&BASIC); cells.len()];
         if self.show.latency {
             for at in 0..LATENCY.bottom.len() {
-                let ns = latency.column(at).map_or(0, mean_latency);
+                let ns = counted.latency(at).map_or(0, mean_latency);
                 cells.push(match (self.show.literal, ns) {
                     (true, 1..) => ns.to_string(),
                     _ => nicetime(ns),
@@ -388,26 +368,26 @@ impl Report<'_> {
                 widths.extend([self.width(&QUEUES); 2]);
             }
         }
-        self.line(name, depth, &cells, &widths, ctx)
+        self.line(name, depth, (&cells, &widths), &self.columns.of(vdev.guid()), ctx)
     }
 
     fn line(
         &self,
         name: &str,
         depth: usize,
-        cells: &[String],
-        widths: &[usize],
+        (cells, widths): (&[String], &[usize]),
+        more: &str,
         ctx: &mut Context,
     ) -> io::Result<()> {
         if self.show.scripted {
-            return writeln!(ctx.out, "{name}\t{}", cells.join("\t"));
+            return writeln!(ctx.out, "{name}\t{}{more}", cells.join("\t"));
         }
         let width = self.names_width.saturating_sub(depth);
         write!(ctx.out, "{:depth$}{name:<width$}", "")?;
         for (cell, width) in cells.iter().zip(widths) {
             write!(ctx.out, "  {cell:>width$}")?;
         }
-        writeln!(ctx.out)
+        writeln!(ctx.out, "{more}")
     }
 
     fn number(&self, n: u64) -> String {
@@ -422,46 +402,6 @@ impl Report<'_> {
         if self.show.literal { group.exact_width } else { WIDTH }
     }
 
-    /// `-w`: one table per vdev.
-    fn histogram(
-        &self,
-        name: &str,
-        latency: &Latency,
-        scale: f64,
-        ctx: &mut Context,
-    ) -> io::Result<()> {
-        let scaled = |n: &u64| (*n as f64 * scale) as u64;
-        let most = latency.read.iter().chain(&latency.write).map(scaled).max();
-        let digits = most.map_or(1, |n| n.to_string().len());
-        let width = if self.show.literal { digits.max(WIDTH) } else { WIDTH };
-        writeln!(ctx.out)?;
-        match self.show.scripted {
-            true => writeln!(ctx.out, "{name}")?,
-            false => self.header(Some(name), width, ctx)?,
-        }
-        let names = self.names_width.max("latency".len());
-        for bucket in 0..latency.read.len() {
-            let end = (1u64 << bucket).saturating_mul(2) - 1;
-            let count = |at| latency.column(at).and_then(|h| h.get(bucket)).map_or(0, scaled);
-            let cells = (0..HISTOGRAM.bottom.len()).map(|at| self.number(count(at)));
-            if self.show.scripted {
-                let cells: Vec<String> = cells.collect();
-                writeln!(ctx.out, "{end}\t{}", cells.join("\t"))?;
-                continue;
-            }
-            write!(ctx.out, "{:<names$}", nicetime(end))?;
-            for cell in cells {
-                write!(ctx.out, "  {cell:>width$}")?;
-            }
-            writeln!(ctx.out)?;
-        }
-        if !self.show.scripted {
-            let all = names + (width + 2) * HISTOGRAM.bottom.len();
-            writeln!(ctx.out, "{:-<all$}", "")?;
-        }
-        Ok(())
-    }
-
     /// The two lines of titles and the line of dashes below; `vdev` is whose histogram it is.
     fn header(
         &self,
@@ -470,7 +410,7 @@ impl Report<'_> {
         ctx: &mut Context,
     ) -> io::Result<()> {
         let title = match vdev {
-            Some(_) => "latency",
+            Some(_) => self.show.histogram.map_or("", Histogram::title),
             None if self.show.of.vdevs.is_empty() => "pool",
             None => "vdev",
         };
@@ -489,13 +429,14 @@ impl Report<'_> {
                 write!(ctx.out, "{}", centered(title, 1, column(group)))?;
             }
         }
-        writeln!(ctx.out)?;
+        writeln!(ctx.out, "{}", self.columns.titles())?;
         self.dashes_of(names, None, &column, &mut ctx.out)
     }
 
     fn dashes(&self, section: Option<&str>, width: usize, ctx: &mut Context) -> io::Result<()> {
         let names = self.names_width.max(section.map_or(0, str::len));
-        let column = |group: &Group| if self.show.histogram { width } else { self.width(group) };
+        let column =
+            |group: &Group| if self.show.histogram.is_some() { width } else { self.width(group) };
         self.dashes_of(names, section, &column, &mut ctx.out)
     }
 
@@ -519,7 +460,7 @@ impl Report<'_> {
                 }
             }
         }
-        writeln!(out)
+        writeln!(out, "{}", if section.is_none() { self.columns.dashes() } else { String::new() })
     }
 }
 
@@ -536,14 +477,6 @@ fn centered(title: &str, span: usize, width: usize) -> String {
     let start = (whole / span).saturating_sub(title.len() / span);
     let rest = whole.saturating_sub(start + title.len());
     format!("  {:start$}{title}{:rest$}", "", "")
-}
-
-fn difference(new: &LatencyHistogram, old: Option<&LatencyHistogram>) -> LatencyHistogram {
-    let mut result = *new;
-    if let Some(old) = old {
-        result.iter_mut().zip(old).for_each(|(n, o)| *n = n.saturating_sub(*o));
-    }
-    result
 }
 
 /// The mean, each operation taken to be in the middle of its bucket.

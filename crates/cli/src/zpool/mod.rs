@@ -33,6 +33,7 @@ pub mod layout;
 pub mod list;
 pub mod outage;
 pub mod properties;
+pub mod scripts;
 pub mod select;
 pub mod set;
 pub mod status;

@@ -9,7 +9,7 @@ use crate::options::{Spec, parse};
 use crate::pools::{Imported, Opened, reason};
 use crate::zpool::select::{find_vdev, open, select};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
-use cenote_engine::OfflineError;
+use cenote_engine::{OfflineError, TakeOut};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::expandable_to;
 use cenote_pool::reopen::Restore;
@@ -184,9 +184,15 @@ fn grown(imported: &Imported, leaf: &Vdev) -> bool {
 
 /// Runs `zpool offline`.
 pub fn offline(args: &[OsString], ctx: &mut Context) -> Outcome {
-    let spec = Spec { short: "t", refused: "f", refused_long: &["power"] };
+    let spec = Spec { short: "ft", refused: "", refused_long: &["power"] };
     let parsed = parse(args, spec)?;
-    let temporary = !parsed.options.is_empty();
+    let has = |letter| parsed.options.iter().any(|o| o.letter == letter);
+    let how = match (has('f'), has('t')) {
+        (true, true) => TakeOut::FaultForNow,
+        (true, false) => TakeOut::Fault,
+        (false, true) => TakeOut::OfflineForNow,
+        (false, false) => TakeOut::Offline,
+    };
     let (imported, devices) = operands(&parsed.names(), ctx)?;
     let engine = match imported.writable() {
         Ok(engine) => Arc::clone(engine),
@@ -195,7 +201,7 @@ pub fn offline(args: &[OsString], ctx: &mut Context) -> Outcome {
     let mut good = true;
     for name in devices {
         let taken = match leaf(&imported, "offline", &name, ctx) {
-            Some(vdev) => engine.offline(vdev.guid(), temporary),
+            Some(vdev) => engine.take_out(vdev.guid(), how),
             None => {
                 good = false;
                 continue;

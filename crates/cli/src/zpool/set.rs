@@ -2,15 +2,16 @@
 
 use crate::cachefile::{self, Setting};
 use crate::context::Context;
-use crate::pools::Imported;
+use crate::pools::{Imported, reason};
 use crate::zpool::create::refuse_unsupported;
-use crate::zpool::select::{IN_THIS_POOL, kind, open};
+use crate::zpool::select::{IN_THIS_POOL, find_vdev, kind, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::DatasetKind;
 use cenote_format::features::{FEATURES, by_name};
 use cenote_pool::compat;
 use cenote_pool::host::system_hostid;
 use cenote_pool::props::{self, PropChange, PropContext, When};
+use cenote_pool::vdev_props;
 use std::ffi::OsString;
 use std::sync::Arc;
 
@@ -43,13 +44,31 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
             ctx.complain(format_args!("cannot find '{vdev}' in '{name}': device not in pool"));
             return Ok(NOT_A_POOL);
         }
-        return fail(format!("zpool set: properties of vdevs are not supported yet ('{vdev}')"));
+        set_of_vdev(&imported, vdev, property, value).map_err(|why| {
+            Stop::Fail(format!("cannot set property {property} for {vdev} on {name}: {why}"))
+        })?;
+        ctx.changed(&imported);
+        return Ok(0);
     }
     check_compatibility(&imported, property, value, ctx)?;
     set(&imported, property, value)?;
     ctx.changed(&imported);
     cachefile::update(&ctx.pools);
     Ok(0)
+}
+
+/// Sets a property of a vdev. The error is what comes after `cannot …: `.
+fn set_of_vdev(imported: &Imported, name: &str, property: &str, value: &str) -> Result<(), String> {
+    let value = vdev_props::parse(property, value)?;
+    let pool = imported.pool();
+    let vdev = match name {
+        "root" => Some(Arc::clone(pool.store().vdevs().root())),
+        name => find_vdev(imported, name),
+    };
+    let vdev = vdev.ok_or("operation not supported on this type of vdev")?;
+    let zap = vdev_props::zap_of(&pool, &vdev).ok_or("this vdev has no place for properties")?;
+    let engine = imported.writable()?;
+    engine.set_vdev_property((vdev.guid(), zap), property, value).map_err(|e| reason(&e))
 }
 
 /// Sets a property of a pool.

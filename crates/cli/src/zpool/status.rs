@@ -9,15 +9,16 @@ use crate::json::{self, Json, document_with};
 use crate::options::{Spec, interval_and_count, parse_with_long};
 use crate::pools::{Imported, SUSPENDED};
 use crate::vdevs::style;
+use crate::zpool::scripts::{self, Columns, Scripts};
 use crate::zpool::select::select;
 use cenote_command::clock::ctime;
 use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_dsl::Dataset;
 use cenote_dsl::human::{nicebytes, nicenum};
-use cenote_pool::ddt_stats;
 use cenote_pool::status::{ConfigTree, NameStyle, Texts, VdevLine};
 use cenote_pool::vdev_props::{Activity, Progress};
 use cenote_pool::{Pool, PoolStatus};
+use cenote_pool::{config, ddt_stats};
 use cenote_zpl::FileSystem;
 use serde_json::Map;
 use std::cell::RefCell;
@@ -25,7 +26,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-const SPEC: Spec = Spec { short: "DdegijLPpstT:vx", refused: "c:", refused_long: &["power"] };
+const SPEC: Spec = Spec { short: "c:DdegijLPpstT:vx", refused: "", refused_long: &["power"] };
 /// Letter of `--json-flat-vdevs`.
 const FLAT: char = '\u{3}';
 
@@ -44,10 +45,14 @@ struct Show {
     style: NameStyle,
     json: Option<Json>,
     flat: bool,
+    scripts: Option<Scripts>,
 }
 
 /// Runs `zpool status`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
+    if let Some(listed) = scripts::list(args, "status", ctx) {
+        return listed;
+    }
     let long: Vec<(&str, char)> =
         json::LONG.iter().copied().chain([("json-flat-vdevs", FLAT)]).collect();
     let parsed = parse_with_long(args, SPEC, &long)?;
@@ -69,7 +74,11 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         style: style(&letters, ctx),
         json: Json::of(&letters)?,
         flat: letters.contains(FLAT),
+        scripts: Scripts::of(&parsed.options, ctx)?,
     };
+    if show.json.is_some() && show.scripts.is_some() {
+        return usage("'-c' with '-j' is not supported");
+    }
     if show.flat && show.json.is_none() {
         return usage("'--json-flat-vdevs' only works with '-j' option");
     }
@@ -136,6 +145,7 @@ fn report(names: &[String], show: &Show, first: &mut bool, ctx: &mut Context) ->
         ctx.complain("no pools available");
         return Ok(0);
     }
+    let columns = show.scripts.as_ref().map(|scripts| scripts.run(&pools)).unwrap_or_default();
     for imported in &pools {
         let Some((status, well)) = status_of(imported, ctx) else {
             good = false;
@@ -151,7 +161,7 @@ fn report(names: &[String], show: &Show, first: &mut bool, ctx: &mut Context) ->
         if !std::mem::take(first) {
             writeln!(ctx.out)?;
         }
-        print(imported, &status, show, ctx)?;
+        print(imported, &status, show, &columns, ctx)?;
     }
     if show.only_troubled_pools && *first && names.is_empty() && good {
         writeln!(ctx.out, "all pools are healthy")?;
@@ -173,7 +183,13 @@ fn suspended(status: PoolStatus, goes_on: bool) -> PoolStatus {
     PoolStatus { state: SUSPENDED, texts, ..status }
 }
 
-fn print(imported: &Imported, s: &PoolStatus, show: &Show, ctx: &mut Context) -> Result<(), Stop> {
+fn print(
+    imported: &Imported,
+    s: &PoolStatus,
+    show: &Show,
+    columns: &Columns,
+    ctx: &mut Context,
+) -> Result<(), Stop> {
     let mut text = format!("  pool: {}\n state: {}\n", s.name, s.state);
     for (label, lines) in [("status", &s.texts.status), ("action", &s.texts.action)] {
         if let Some(lines) = lines {
@@ -191,7 +207,7 @@ fn print(imported: &Imported, s: &PoolStatus, show: &Show, ctx: &mut Context) ->
     for lines in [scan, removal, checkpoint, replay].into_iter().flatten() {
         text += &format!("{lines}\n");
     }
-    text += &config(&imported.pool(), &s.tree, show, &time);
+    text += &config(&imported.pool(), &s.tree, show, columns, &time);
     text += &errors(imported, s, show)?;
     if show.dedup {
         text += &dedup(&imported.pool(), show)?;
@@ -218,7 +234,13 @@ fn dedup(pool: &Pool, show: &Show) -> Result<String, Stop> {
 }
 
 /// The tree of vdevs with their states and errors.
-fn config(pool: &Pool, tree: &ConfigTree, show: &Show, time: &dyn Fn(u64) -> String) -> String {
+fn config(
+    pool: &Pool,
+    tree: &ConfigTree,
+    show: &Show,
+    columns: &Columns,
+    time: &dyn Fn(u64) -> String,
+) -> String {
     let sections = [
         ("dedup", &tree.dedup),
         ("special", &tree.special),
@@ -239,8 +261,9 @@ fn config(pool: &Pool, tree: &ConfigTree, show: &Show, time: &dyn Fn(u64) -> Str
     if show.direct {
         text += &format!(" {:>5}", "DIO");
     }
+    text += &columns.titles();
     text.push('\n');
-    let mut printer = Printer { text: &mut text, width, show, pool, time, spares: false };
+    let mut printer = Printer { text: &mut text, width, show, columns, pool, time, spares: false };
     printer.line(&tree.root, pool.name(), 0);
     for (title, lines) in sections {
         if lines.is_empty() {
@@ -266,6 +289,7 @@ struct Printer<'a> {
     text: &'a mut String,
     width: usize,
     show: &'a Show,
+    columns: &'a Columns,
     pool: &'a Pool,
     time: &'a dyn Fn(u64) -> String,
     spares: bool,
@@ -316,6 +340,7 @@ impl Printer<'_> {
                 };
             }
         }
+        text += &self.columns.of(config::number(&line.config, "guid"));
         self.text.push_str(&text);
         self.text.push('\n');
         for child in &line.children {

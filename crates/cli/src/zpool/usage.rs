@@ -23,7 +23,7 @@ pub const LABELCLEAR: &str = "\tlabelclear [-f] <vdev>\n";
 pub const LIST: &str = "\tlist [-gHjLpPv] [-o property[,...]] [-T d|u] [pool] ...\n\
     \t    [interval [count]]\n";
 pub const PREFETCH: &str = "\tprefetch [-t <type>] <pool>\n";
-pub const OFFLINE: &str = "\toffline [-t] <pool> <device> ...\n";
+pub const OFFLINE: &str = "\toffline [[-f][-t]] <pool> <device> ...\n";
 pub const ONLINE: &str = "\tonline [-e] <pool> <device> ...\n";
 pub const REPLACE: &str = "\treplace [-fsw] [-o property=value] <pool> <device> [new-device]\n";
 pub const REMOVE: &str = "\tremove [-npsw] <pool> <device> ...\n";

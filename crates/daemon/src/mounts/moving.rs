@@ -78,6 +78,9 @@ impl Mounted {
             self.handle.write_mapped();
         }
         self.fs.set_settings(files);
+        if let Err(e) = self.fs.reread_quotas() {
+            tracing::warn!("{}: quotas are as they were: {e}", self.listed.dataset);
+        }
         if acls_change {
             self.handle.acls_changed();
         }

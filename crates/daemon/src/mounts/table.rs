@@ -445,13 +445,19 @@ fn take(
     Ok(vec![directories])
 }
 
-/// Unmounts everything of all these pools that can be unmounted, last mounted first; returns what stays.
-pub fn unmount_each(pools: &[Arc<Imported>], way: Way<'_>) -> Vec<StaysMounted> {
+/// Unmounts everything of all these pools that is `wanted`, by the names of datasets, and can be unmounted, last
+/// mounted first; returns what stays.
+pub fn unmount_each(
+    pools: &[Arc<Imported>],
+    wanted: &dyn Fn(&Imported, &str) -> bool,
+    way: Way<'_>,
+) -> Vec<StaysMounted> {
     let mut order = Vec::new();
     for imported in pools {
-        let all = imported.mounts.lock();
         let of = |m: &Mounted| (m.turn, m.listed.clone(), Arc::clone(&imported.mounts));
-        order.extend(all.mounted.iter().map(of));
+        let mut all: Vec<_> = imported.mounts.lock().mounted.iter().map(of).collect();
+        all.retain(|(_, listed, _)| wanted(imported, &listed.dataset));
+        order.extend(all);
     }
     order.sort_by_key(|(turn, ..)| std::cmp::Reverse(*turn));
     order.iter().filter_map(|(_, listed, mounts)| mounts.take(listed, way).err()).collect()

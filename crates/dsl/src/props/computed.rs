@@ -25,7 +25,7 @@ const KEY_ROOT: &[u8] = b"DSL_CRYPTO_ROOT_DDOBJ";
 /// Value of `keystatus` while the key is not loaded.
 const KEY_UNAVAILABLE: u64 = 1;
 /// The master node of a file system, and the two objects of a volume.
-pub(super) const MASTER_NODE: u64 = 1;
+pub(crate) const MASTER_NODE: u64 = 1;
 const VOLUME_DATA: u64 = 1;
 const VOLUME_PROPS: u64 = 2;
 /// Version of a file system that does not say.

@@ -12,7 +12,7 @@
 //!
 //! Not offered: the properties of the development version after OpenZFS 2.4.
 
-mod computed;
+pub(crate) mod computed;
 mod display;
 mod inherit;
 pub mod table;
@@ -24,7 +24,7 @@ use cenote_dmu::Result;
 pub(crate) use inherit::LocalProps;
 use inherit::Value;
 use table::{Property, Type};
-pub use userspace::is_userspace;
+pub use userspace::{Account, NotAQuota, QuotaOf, Who, is_userspace, quota_of};
 
 /// A value with its source.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use crate::{Dataset, Dsl};
 use cenote_dmu::zap::Zap;
 use cenote_dmu::{Object, ObjectSet, Result};
 use cenote_format::dmu::ObjsetType;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// `os_flags`: objects per user and group are counted; space and objects per project are.
@@ -22,10 +23,14 @@ const OBJECTS: &str = "obj-";
 /// Largest user or group id.
 const MAX_ID: u64 = i32::MAX as u64;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Who {
+/// Whose space is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Owners of files.
     User,
+    /// Their groups.
     Group,
+    /// Projects that files are put into.
     Project,
 }
 
@@ -76,6 +81,50 @@ pub fn is_userspace(name: &str) -> bool {
     parse(name).is_some()
 }
 
+/// The quota that a property like `userquota@alice` stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaOf {
+    /// The entry of the master node that leads to the table of such quotas: `userquota@`.
+    pub table: &'static str,
+    /// Number of the user, group or project.
+    pub id: u64,
+    /// Whether it is of a project.
+    pub project: bool,
+}
+
+/// Why a name is none of a quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAQuota {
+    /// It is no property of a user, group or project.
+    Other,
+    /// It says what is used.
+    ReadOnly,
+    /// There is no such user, group or project.
+    Nobody,
+}
+
+/// The quota that a property stands for (`userquota_propname_decode`).
+///
+/// # Errors
+/// It stands for none.
+pub fn quota_of(name: &str) -> std::result::Result<QuotaOf, NotAQuota> {
+    let (family, whose) = parse(name).ok_or(NotAQuota::Other)?;
+    let id = id_of(family.who, whose).ok_or(NotAQuota::Nobody)?;
+    match family.quota {
+        true => Ok(QuotaOf { table: family.prefix, id, project: family.who == Who::Project }),
+        false => Err(NotAQuota::ReadOnly),
+    }
+}
+
+/// What a user, group or project uses and may use; `None` where nothing is counted of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Bytes used, and the quota of bytes; 0 for none.
+    pub bytes: Option<(u64, u64)>,
+    /// Objects used, and the quota of objects; 0 for none.
+    pub objects: Option<(u64, u64)>,
+}
+
 /// The number that a name of the local system, or a number, stands for.
 fn id_of(who: Who, name: &str) -> Option<u64> {
     let named = match who {
@@ -93,15 +142,7 @@ impl Dsl {
         let Some((family, name)) = parse(property) else { return Ok(None) };
         let Some(id) = id_of(family.who, name) else { return Ok(None) };
         let objset = self.open_objset(d)?;
-        let mut needed = USERACCOUNTING_COMPLETE;
-        if family.objects {
-            needed |= USEROBJACCOUNTING_COMPLETE;
-        }
-        if family.who == Who::Project {
-            needed |= PROJECTQUOTA_COMPLETE;
-        }
-        let phys = objset.phys();
-        if phys.kind != ObjsetType::Zfs || phys.flags & needed != needed {
+        if !counts(&objset, family) {
             return Ok(None);
         }
         let (object, prefix) = if family.quota {
@@ -122,6 +163,65 @@ impl Dsl {
         };
         Ok(Some(PropValue { exact: value.to_string(), human, source: Source::Local }))
     }
+
+    /// What all users, groups or projects of a file system or snapshot use and may use, by number
+    /// (`zfs_userspace_many`). The upper 32 bits of a number are the index of a domain of other systems.
+    /// `None` if nothing is counted.
+    ///
+    /// # Errors
+    /// The tables cannot be read.
+    pub fn accounts(&self, d: &Dataset, who: Who) -> Result<Option<BTreeMap<u64, Account>>> {
+        let objset = self.open_objset(d)?;
+        let mut accounts: BTreeMap<u64, Account> = BTreeMap::new();
+        let mut counted = false;
+        for family in FAMILIES.iter().filter(|family| family.who == who) {
+            if !counts(&objset, family) {
+                continue;
+            }
+            counted = true;
+            for (id, value) in table(&objset, family)? {
+                let account = accounts.entry(id).or_default();
+                let place = if family.objects { &mut account.objects } else { &mut account.bytes };
+                let (used, quota) = place.get_or_insert_default();
+                *(if family.quota { quota } else { used }) = value;
+            }
+        }
+        Ok(counted.then_some(accounts))
+    }
+}
+
+/// Whether an object set counts what a family is about.
+fn counts(objset: &ObjectSet, family: &Family) -> bool {
+    let mut needed = USERACCOUNTING_COMPLETE;
+    if family.objects {
+        needed |= USEROBJACCOUNTING_COMPLETE;
+    }
+    if family.who == Who::Project {
+        needed |= PROJECTQUOTA_COMPLETE;
+    }
+    let phys = objset.phys();
+    phys.kind == ObjsetType::Zfs && phys.flags & needed == needed
+}
+
+/// The entries of a family, by number. Names that are no numbers are passed over.
+fn table(objset: &Arc<ObjectSet>, family: &Family) -> Result<Vec<(u64, u64)>> {
+    let (object, prefix) = match (family.quota, family.objects) {
+        (true, _) => (quotas(objset, family.prefix)?, ""),
+        (false, true) => (accounting(objset, family.who)?, OBJECTS),
+        (false, false) => (accounting(objset, family.who)?, ""),
+    };
+    let Some(object) = object else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    for entry in Zap::open(&object)?.iter() {
+        let entry = entry?;
+        let name = crate::name_of(&entry);
+        // What is counted of objects does not read as a number without its prefix.
+        let id = name.strip_prefix(prefix).and_then(|id| u64::from_str_radix(id, 16).ok());
+        if let (Some(id), Some(value)) = (id, entry.u64()) {
+            found.push((id, value));
+        }
+    }
+    Ok(found)
 }
 
 fn accounting(objset: &Arc<ObjectSet>, who: Who) -> Result<Option<Object>> {
@@ -151,5 +251,15 @@ mod tests {
         assert_eq!(id_of(Who::Project, "4294967294"), Some(4294967294));
         assert_eq!(id_of(Who::User, "no such user"), None);
         assert!(is_userspace("userobjused@x") && !is_userspace("used@x"));
+    }
+
+    #[test]
+    fn quotas_are_told_from_what_is_used() {
+        let quota = |table, id, project| Ok(QuotaOf { table, id, project });
+        assert_eq!(quota_of("userquota@root"), quota("userquota@", 0, false));
+        assert_eq!(quota_of("projectobjquota@7"), quota("projectobjquota@", 7, true));
+        assert_eq!(quota_of("groupused@7"), Err(NotAQuota::ReadOnly));
+        assert_eq!(quota_of("groupquota@no such group"), Err(NotAQuota::Nobody));
+        assert_eq!(quota_of("quota"), Err(NotAQuota::Other));
     }
 }

@@ -31,6 +31,7 @@
 //! | [`holds`], [`bookmarks`] | holds on snapshots; bookmarks and what becomes of them |
 //! | [`rename`] | moving directories |
 //! | [`props`] | properties |
+//! | [`quotas`] | quotas of users, groups and projects, in the contents of a file system |
 //! | [`space`] | accounting of space up the tree; quotas and reservations |
 //! | [`bpobj`], [`deadlist`] | lists of block pointers |
 //! | [`livelist`] | what clones have of their own: kept, condensed, freed |
@@ -55,6 +56,7 @@ mod names;
 pub mod pool;
 pub mod promote;
 pub mod props;
+pub mod quotas;
 pub mod receive;
 pub mod references;
 pub mod rename;

@@ -12,7 +12,7 @@
 use super::{DslWriteError, Result, Tx, limits, space};
 use crate::human::nicebytes;
 use crate::props::table::{Property, Type, find};
-use crate::props::{is_user, table};
+use crate::props::{is_user, is_userspace, table};
 use crate::tunables;
 use cenote_format::encode::zap::{MAX_NAME, MAX_VALUE, Value};
 
@@ -57,6 +57,7 @@ pub fn in_contents(name: &str) -> bool {
         name,
         "version" | "volsize" | "volblocksize" | "normalization" | "utf8only" | "casesensitivity"
     ) || QUOTAS.contains(&name)
+        || is_userspace(name)
 }
 
 fn invalid<T>(why: String) -> Result<T> {

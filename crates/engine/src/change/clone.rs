@@ -3,12 +3,14 @@
 use super::create::needs_upgrade;
 use super::props::{self, On, Setting};
 use super::{
-    ChangeError, Changes, Request, Result, dirs, find_head, find_snapshot, names, record, set,
+    ChangeError, Changes, Request, Result, dirs, find_head, find_snapshot, is_quota, names, quotas,
+    record, set,
 };
 use crate::SpaceCheck;
 use cenote_dsl::write::dataset;
 use cenote_dsl::write::promote::{conflicts, promote};
 use cenote_dsl::write::props::{NewValue, in_contents};
+use cenote_dsl::write::quotas::Quota;
 use cenote_dsl::{DatasetKind, Dsl};
 use cenote_format::nvlist::{NvList, NvValue};
 
@@ -31,6 +33,8 @@ struct Plan {
     /// Quotas and reservations.
     accounted: Vec<Setting>,
     request: Request,
+    /// Quotas of users, groups and projects.
+    quotas: Vec<Quota>,
 }
 
 impl Changes {
@@ -41,7 +45,8 @@ impl Changes {
     /// what is to be reserved: then it is not there.
     pub fn clone_snapshot(&self, new: &NewClone) -> Result<()> {
         let plan = self.plan_clone(new)?;
-        let (request, new) = (plan.request.clone(), new.clone());
+        let (request, quotas) = (plan.request.clone(), plan.quotas.clone());
+        let (new, name) = (new.clone(), new.name.clone());
         let done = self.request((SpaceCheck::Normal, 5), request, move |context| {
             let tx = &mut context.tx;
             let (_, origin) = find_snapshot(tx, &new.origin)?;
@@ -74,7 +79,14 @@ impl Changes {
             }
             Ok(Ok(Ok(())))
         });
-        done.flatten()
+        done.flatten()?;
+        // It is there now, and has the tables of its origin.
+        let view = self.engine.pool();
+        let clone = view.dsl().find(&name)?.ok_or(ChangeError::NotFound)?;
+        match self.set_quotas(&view, &clone, &quotas)?.into_iter().next() {
+            Some(refused) => Err(refused.error),
+            None => Ok(()),
+        }
     }
 
     fn plan_clone(&self, new: &NewClone) -> Result<Plan> {
@@ -92,7 +104,9 @@ impl Changes {
             return Err(ChangeError::Exists);
         }
         let kind = self.kind_of(view.dsl(), &new.origin)?;
-        let settings = props::check(&new.props, On::New(kind))?;
+        let mut settings = props::check(&new.props, On::New(kind))?;
+        let quotas = quotas::asked(&settings);
+        settings.retain(|s| !is_quota(&s.name));
         if let Some(fixed) = settings.iter().find(|s| in_contents(&s.name)) {
             return Err(ChangeError::Property(format!("'{}' is readonly", fixed.name)));
         }
@@ -111,6 +125,7 @@ impl Changes {
             stored,
             accounted,
             request: Request { name: "clone", input },
+            quotas,
         })
     }
 

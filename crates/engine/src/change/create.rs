@@ -1,9 +1,12 @@
 //! New file systems and volumes (`dmu_objset_create`).
 
 use super::props::{self, On, Setting};
-use super::{ChangeError, Changes, Contents, Request, Result, dirs, names, record, reserve, set};
+use super::{
+    ChangeError, Changes, Contents, Request, Result, dirs, names, quotas, record, reserve, set,
+};
 use crate::{SpaceCheck, SyncContext};
 use cenote_dsl::write::props::{NewValue, in_contents};
+use cenote_dsl::write::quotas::Quota;
 use cenote_dsl::write::{DslWriteError, Tx, dataset, features};
 use cenote_dsl::{Dataset, DatasetKind, Dsl};
 use cenote_format::dmu::{DmuType, ObjsetType};
@@ -108,7 +111,8 @@ pub fn missing_ancestors(pool: &Pool, name: &str) -> Result<Vec<String>> {
     Ok(missing)
 }
 
-/// The root file system of a new pool: the properties that are stored, and what is in it.
+/// The root file system of a new pool: the properties that are stored, and what is in it. Quotas of users, groups and
+/// projects ([`is_quota`](super::is_quota)) are to be set once it is there.
 ///
 /// # Errors
 /// A property is not right.
@@ -139,6 +143,8 @@ struct Plan {
     stored: Vec<Setting>,
     /// Quotas and reservations.
     accounted: Vec<Setting>,
+    /// Quotas of users, groups and projects.
+    quotas: Vec<Quota>,
     /// What was asked for.
     request: Request,
     insensitive: bool,
@@ -208,6 +214,7 @@ impl Changes {
         };
         let insensitive = matches!(format, Format::Filesystem { case: INSENSITIVE, .. });
         let request = request(&format, &settings);
+        let quotas = quotas::asked(&settings);
         settings.retain(|s| !in_contents(&s.name));
         let (accounted, stored) =
             settings.into_iter().partition(|s: &Setting| set::is_accounted(&s.name));
@@ -222,6 +229,7 @@ impl Changes {
             format,
             stored,
             accounted,
+            quotas,
             request,
             insensitive,
             copies: usize::try_from(copies).unwrap_or(1),
@@ -332,7 +340,10 @@ fn create(
         set_insensitive(tx, made.ds_obj)?;
     }
     let (txg, format) = (tx.txg, plan.format);
-    let fill = |os: &mut _| contents.fill(os, &format, txg);
+    let fill = |os: &mut _| {
+        contents.fill(os, &format, txg)?;
+        quotas::set(os, &plan.quotas, txg)
+    };
     context.create_objset(made.ds_obj, plan.kind, plan.copies, fill)?;
     let tx = &mut context.tx;
     record(tx, "create", " ", (&plan.name, made.ds_obj))?;

@@ -15,6 +15,7 @@
 //! |---|---|
 //! | [`names`] | what names may be |
 //! | [`props`] | properties: which may be set to what |
+//! | `quotas` | quotas of users, groups and projects |
 //! | `create` | new file systems and volumes |
 //! | `clone` | clones, and promoting them |
 //! | `destroy` | destroying; what goes with it, what that frees |
@@ -37,6 +38,7 @@ mod error;
 mod holds;
 pub mod names;
 pub mod props;
+mod quotas;
 pub mod receive;
 mod rename;
 pub mod reserve;
@@ -50,6 +52,7 @@ pub use create::{
 };
 pub use destroy::{Dependent, Dependents, dependents, reclaimed, snapshots_of};
 pub use error::{ChangeError, Result};
+pub use quotas::is_quota;
 pub use rollback::Later;
 pub use set::{Failed, is_accounted};
 pub use snapshot::NewSnapshot;

@@ -7,7 +7,7 @@
 use super::{ChangeError, Result};
 use cenote_dsl::human::nicebytes;
 use cenote_dsl::props::table::{self, PROPERTIES, Property, Type};
-use cenote_dsl::props::{is_user, is_userspace, is_written};
+use cenote_dsl::props::{NotAQuota, is_user, is_written, quota_of};
 use cenote_dsl::write::DslWriteError;
 use cenote_dsl::write::props::{NewValue, parse};
 use cenote_dsl::{Dataset, DatasetKind, Dsl};
@@ -149,13 +149,18 @@ fn check_one(name: &str, text: &str, on: On<'_>) -> Result<Setting> {
         if is_written(name) {
             return wrong(format!("'{name}' is readonly"));
         }
-        if is_userspace(name) {
-            return match name.split('@').next().is_some_and(|p| p.ends_with("quota")) {
-                true => Err(ChangeError::Unsupported(format!("'{name}'"))),
-                false => wrong(format!("'{name}' is readonly")),
-            };
-        }
-        return wrong(format!("invalid property '{name}'"));
+        return match quota_of(name) {
+            Err(NotAQuota::Other) => wrong(format!("invalid property '{name}'")),
+            Err(NotAQuota::ReadOnly) => wrong(format!("'{name}' is readonly")),
+            Err(NotAQuota::Nobody) => wrong(format!("'{name}' has an invalid user/group name")),
+            Ok(_) if on.kind() != DatasetKind::Filesystem => {
+                wrong(format!("'{name}' does not apply to datasets of this type"))
+            }
+            Ok(_) => {
+                let most = if text == "none" { 0 } else { size(text)? };
+                Ok(Setting::number(name, most))
+            }
+        };
     };
     if !property.applies_to.contains(on.kind()) {
         return wrong(format!("'{name}' does not apply to datasets of this type"));
@@ -185,7 +190,8 @@ fn value_of(property: &Property, text: &str, on: On<'_>) -> Result<NewValue> {
             return unsupported(&format!("'{name}'"));
         }
         _ if name.starts_with("default") && name.ends_with("quota") => {
-            return unsupported(&format!("'{name}'"));
+            let most = if text == "none" { 0 } else { size(text)? };
+            return Ok(NewValue::Number(most));
         }
         "version" => return version(property, text, on),
         "volsize" | "volblocksize" => return volume_size(name, text, on),

@@ -5,7 +5,7 @@
 //! tried again after the others.
 
 use super::props::{self, On, Setting, ZSTD};
-use super::{ChangeError, Changes, Result, find_head, find_snapshot, record, reserve};
+use super::{ChangeError, Changes, Result, find_head, find_snapshot, quotas, record, reserve};
 use crate::{SpaceCheck, SyncContext};
 use cenote_dsl::props::is_user;
 use cenote_dsl::props::table::Property;
@@ -117,7 +117,13 @@ impl Changes {
         let old_size = number(&view, &dataset, "volsize")?;
         let synthetic = reservation_of_volume(&view, &dataset, &mut settings)?;
         let size = settings.iter().find(|s| s.name == "volsize").and_then(Setting::as_number);
+        let quotas = quotas::asked(&settings);
         settings.retain(|s| !cenote_dsl::write::props::in_contents(&s.name));
+        let mut unset = self.set_quotas(&view, &dataset, &quotas)?;
+        unset.extend(fixed);
+        if !quotas.is_empty() && settings.is_empty() {
+            return Ok(unset);
+        }
         let resized = match size.filter(|s| *s != old_size) {
             Some(size) => {
                 self.resize(&dataset, size)?;
@@ -140,7 +146,7 @@ impl Changes {
             // The size goes with its reservation.
             self.resize(&dataset, old_size)?;
         }
-        failed.extend(fixed);
+        failed.extend(unset);
         Ok(failed)
     }
 

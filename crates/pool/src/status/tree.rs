@@ -3,7 +3,7 @@
 use crate::Pool;
 use crate::config;
 use crate::devices::DeviceSet;
-use cenote_format::nvlist::NvList;
+use cenote_format::nvlist::{NvList, NvValue};
 use cenote_vdev::{Aux, Vdev, VdevState};
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -111,14 +111,17 @@ impl VdevLine {
     }
 
     fn of_vdev(v: &Vdev, mark_absent: bool) -> VdevLine {
-        let (state, mut note) = describe(v.state(), v.config());
+        let mut config = v.config().clone();
+        if v.is_faulted_by_hand() {
+            config::set(&mut config, "aux_state", NvValue::String(config::BY_HAND.into()));
+        }
+        let (state, mut note) = describe(v.state(), &config);
         let gone = v.device().is_some_and(|device| !device.is_there());
         if gone {
             note = Some("was deleted or replaced".into());
         }
-        let mut config = v.config().clone();
         if mark_absent && v.is_leaf() && matches!(v.state(), VdevState::CantOpen(_)) {
-            config::set(&mut config, "not_present", cenote_format::nvlist::NvValue::Uint64(1));
+            config::set(&mut config, "not_present", NvValue::Uint64(1));
         }
         if config::flag(&config, "not_present") && v.is_leaf() {
             note = v.path().map(|p| format!("was {}", p.display()));
@@ -213,6 +216,10 @@ pub fn state_name(state: VdevState) -> &'static str {
     }
 }
 
+/// Why a device is out of use that somebody faulted, and one that failed.
+const BY_HAND: &str = "external device fault";
+const BY_ERRORS: &str = "too many errors";
+
 /// Name of a state and what to say about it.
 pub(crate) fn describe(state: VdevState, config: &NvList) -> (&'static str, Option<String>) {
     let note = match state {
@@ -232,7 +239,7 @@ fn aux_text(aux: Aux) -> &'static str {
         Aux::NoReplicas => "insufficient replicas",
         Aux::VersionNewer => "newer version",
         Aux::BadLabel => "invalid label",
-        Aux::External => "external device fault",
+        Aux::External => BY_HAND,
         Aux::SplitPool => "split into new pool",
         Aux::None | Aux::CorruptData | Aux::TooSmall => "corrupted data",
     }
@@ -241,8 +248,8 @@ fn aux_text(aux: Aux) -> &'static str {
 /// Why a vdev was faulted, as its config has it.
 fn fault_text(config: &NvList) -> &'static str {
     match config.str("aux_state") {
-        Some("external") => "external device fault",
-        _ => "too many errors",
+        Some(config::BY_HAND) => BY_HAND,
+        _ => BY_ERRORS,
     }
 }
 

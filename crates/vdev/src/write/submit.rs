@@ -110,7 +110,7 @@ fn perform(
     results: &mut [io::Result<()>],
 ) -> Vec<Range<usize>> {
     let mut failed = Vec::new();
-    let batches = batches(writes, order, runs);
+    let batches = batches(priority, writes, order, runs);
     let dirty = writer.dirty_percent.load(Relaxed);
     batches.iter().for_each(|batch| batch.leaf.queue.set_dirty_percent(dirty));
     for done in queue::run(&writer.pool, priority, batches) {
@@ -151,10 +151,16 @@ struct Batch {
     runs: Vec<Range<usize>>,
     reqs: Vec<WriteReq>,
     txgs: Range<u64>,
+    class: Priority,
 }
 
 /// Makes one batch for each leaf.
-fn batches(writes: &[LeafWrite], order: &[usize], runs: Vec<Range<usize>>) -> Vec<Batch> {
+fn batches(
+    class: Priority,
+    writes: &[LeafWrite],
+    order: &[usize],
+    runs: Vec<Range<usize>>,
+) -> Vec<Batch> {
     let mut batches: Vec<Batch> = Vec::new();
     for run in runs {
         let members = order.get(run.clone()).unwrap_or_default();
@@ -176,7 +182,7 @@ fn batches(writes: &[LeafWrite], order: &[usize], runs: Vec<Range<usize>>) -> Ve
             }
             _ => {
                 let leaf = first.leaf.clone();
-                batches.push(Batch { leaf, runs: vec![run], reqs: vec![req], txgs });
+                batches.push(Batch { leaf, runs: vec![run], reqs: vec![req], txgs, class });
             }
         }
     }
@@ -221,14 +227,20 @@ impl Work for Batch {
     fn run(&mut self) {
         self.leaf.written().mark_blocks(self.txgs.clone());
         let members = |run: &Range<usize>| run.len();
-        submit(&self.leaf, &mut self.reqs, |i| self.runs.get(i).map_or(1, members) == 1);
+        let alone = |i: usize| self.runs.get(i).map_or(1, members) == 1;
+        submit(&self.leaf, self.class, &mut self.reqs, alone);
         self.leaf.written().mark_blocks(self.txgs.clone());
     }
 }
 
-/// Has `leaf`'s device perform those of `reqs` that have no result yet. Counts them at the leaf; a
-/// failure of request `i` counts as an error if `counts(i)`.
-pub(crate) fn submit(leaf: &Vdev, reqs: &mut [WriteReq], counts: impl Fn(usize) -> bool) {
+/// Has `leaf`'s device perform those of `reqs` that have no result yet. Counts them at the leaf. `alone(i)`: request
+/// `i` is not aggregated of several. Only then its failure counts as an error, since those are tried again.
+pub(crate) fn submit(
+    leaf: &Vdev,
+    class: Priority,
+    reqs: &mut [WriteReq],
+    alone: impl Fn(usize) -> bool,
+) {
     let Some(device) = leaf.device() else { return };
     let stats = &leaf.stats.writes;
     stats.begin(reqs.len());
@@ -244,9 +256,12 @@ pub(crate) fn submit(leaf: &Vdev, reqs: &mut [WriteReq], counts: impl Fn(usize) 
     let elapsed = started.elapsed();
     for (i, req) in reqs.iter().enumerate() {
         match &req.result {
-            Some(Ok(())) => stats.completed(req.data.len(), elapsed),
+            Some(Ok(())) => {
+                stats.completed(req.data.len(), elapsed);
+                leaf.sizes.count(class, !alone(i), req.data.len());
+            }
             failure => {
-                stats.failed(counts(i));
+                stats.failed(alone(i));
                 leaf.suspected();
                 if let Some(Err(why)) = failure {
                     leaf.stats.write_failed(why);

@@ -459,7 +459,7 @@ fn quotas_that_are_full() {
         ZapMut::open(os, zap).update(&key, &Value::U64(&[value]))
     };
     let set = |os: &mut OpenObjectSet, _| {
-        let kind = NewObject::new(DmuType(38), 512);
+        let kind = NewObject::new(DmuType::USERGROUP_QUOTA, 512);
         let quota = ZapMut::create(os, &kind, ZapFormat { salt: 1, ..ZapFormat::default() })?;
         put(os, 1, "userquota@", quota)?;
         put(os, 1, "userobjquota@", quota)?;
@@ -495,7 +495,7 @@ fn default_quotas_hold_for_who_has_no_own() {
         ZapMut::open(os, zap).update(&key, &Value::U64(&[value]))
     };
     let set = |os: &mut OpenObjectSet, _| {
-        let kind = NewObject::new(DmuType(38), 512);
+        let kind = NewObject::new(DmuType::USERGROUP_QUOTA, 512);
         let quota = ZapMut::create(os, &kind, ZapFormat { salt: 1, ..ZapFormat::default() })?;
         put(os, 1, "userquota@", quota)?;
         put(os, quota, "7", 5000)?;
