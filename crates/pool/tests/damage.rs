@@ -457,7 +457,11 @@ fn the_list_of_pools_is_laid_out_as_openzfs_does() {
     assert_eq!(
         lines(&c),
         "  pool: special\n    id: 5293512467123093676\n state: ONLINE\n\
-         action: The pool can be imported using its name or numeric identifier.\n\
+         status: Some supported features are not enabled on the pool.\n\
+         \t(Note that they may be intentionally disabled if the\n\
+         \t'compatibility' property is set.)\n\
+         action: The pool can be imported using its name or numeric identifier, though\n\
+         \tsome features will not be available without an explicit 'zpool upgrade'.\n\
          config:\n\n\
          \tspecial ONLINE\n\
          \t  /dir/special.0.img ONLINE\n\
@@ -470,9 +474,9 @@ fn the_list_of_pools_is_laid_out_as_openzfs_does() {
     c.state = cenote_pool::config::STATE_DESTROYED;
     assert!(lines(&c).starts_with(
         "   pool: special\n     id: 5293512467123093676\n  state: ONLINE (DESTROYED)\n \
-         action: The pool can be imported using its name or numeric identifier.\n\
-         comment: backup\n config:\n\n"
+         status: Some supported features are not enabled on the pool.\n"
     ));
+    assert!(lines(&c).contains("comment: backup\n config:\n\n"));
 }
 
 #[test]

@@ -136,7 +136,15 @@ fn status_equals_the_manifests() {
         let manifest = cenote_testpools::pool(name).manifest();
         let lines: Vec<String> = serde_json::from_value(manifest["status"].clone()).unwrap();
         let (head, tree) = manifest_status(&lines);
-        let status = import(name).status().unwrap();
+        let pool = import(name);
+        let mut status = pool.status().unwrap();
+        let quiet = !head.iter().any(|line| line.starts_with("status:"));
+        if quiet && let Some(text) = status.texts.status.take() {
+            // OpenZFS 2.3, which made the pools, does not know this feature.
+            assert!(text.starts_with("Some supported and requested features are not"), "{text}");
+            assert!(!pool.features().is_enabled("block_cloning_endian"), "{name}");
+            status.texts.action = None;
+        }
         let mut shown = format!("  pool: {}\n state: {}\n", status.name, status.state);
         if let Some(text) = &status.texts.status {
             shown += &format!("status: {text}\n");
@@ -145,8 +153,6 @@ fn status_equals_the_manifests() {
             shown += &format!("action: {text}\n");
         }
         assert_eq!(status.texts.msgid, None);
-        // OpenZFS misses the feature fast_dedup, which cannot be enabled here.
-        let head = if name == "dedupold" { head[..2].to_vec() } else { head };
         // Times are printed in the zone of the machine that made the pools.
         let ctime = |_: u64| "TIME".to_string();
         assert_eq!(status.scan, None, "{name}");
