@@ -182,7 +182,8 @@ fn programs_add_columns_for_each_device() {
     assert_eq!(code, Some(0), "{text}");
     assert!(text.lines().any(|l| l.ends_with("CKSUM  bay  home")), "{text}");
     assert!(text.lines().any(|l| l.ends_with("0     0     0    7  none  disk")), "{text}");
-    assert!(text.lines().any(|l| l.ends_with("tank        ONLINE       0     0     0")), "{text}");
+    let of_pool = |l: &str| l.starts_with("\ttank ") && l.ends_with("ONLINE       0     0     0");
+    assert!(text.lines().any(of_pool), "{text}");
     let (code, text) = run(&["zpool", "iostat", "-vc", "place", "tank"], "1");
     assert_eq!(code, Some(0), "{text}");
     let lines: Vec<&str> = text.lines().collect();

@@ -737,7 +737,7 @@ fn latencies_of_writes_are_shown() {
         .collect();
     assert_eq!((rows.len(), rows[0][0], rows[15][0]), (16, 512, 16 << 20), "{sizes}");
     let writes: u64 = rows.iter().map(|row| row[3] + row[4] + row[7] + row[8]).sum();
-    let done = b.run("zpool get -Hpo value write_ops tank root-0").ok();
+    let done = b.run("zpool get -Hpo value write_ops tank root").ok();
     assert_eq!(writes, done.trim_end().parse::<u64>().unwrap(), "{sizes}");
     let text = b.run("zpool iostat -r tank").ok();
     let titles: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();

@@ -144,7 +144,8 @@ fn zdb_sees_the_quotas_and_what_is_used() {
     }
     for (object, lines) in used {
         let dir = dir.to_str().unwrap();
-        let command = cenote_testpools::zdb_command(&["-e", "-p", dir, "-ddddd", "tank/a", object]);
+        let command =
+            cenote_testpools::zdb_command(&["-e", "-p", dir, "-ddddd", "--", "tank/a", object]);
         let (_, text) = cenote_testpools::zdb_output(command);
         let root = lines.lines().find(|l| l.starts_with("0\t")).unwrap();
         let values: Vec<&str> = root.split('\t').collect();

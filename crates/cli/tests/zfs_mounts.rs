@@ -56,7 +56,7 @@ fn what_is_mounted_by_name_is_unmounted_by_name() {
     }
     let tank = Tank::new("");
     tank.zfs("create tank/a");
-    tank.zfs("create -u -o canmount=noauto tank/b");
+    tank.zfs("create -u -o canmount=noauto -o mountpoint=/elsewhere tank/b");
     tank.zfs("mount tank/b");
     tank.zfs("unmount -a");
     assert_eq!(tank.zfs("get -Ho value mounted tank tank/a tank/b"), "no\nno\nyes\n");
@@ -107,7 +107,7 @@ fn many_mounts_cost_little_each() {
     assert!(many < 7 * few.max(64 << 10), "{few} and {many} bytes read");
     assert!(threads() <= threads_before + 20, "{threads_before} threads, {}", threads());
     let each = resident().saturating_sub(resident_before) / (MANY - FEW) as u64;
-    assert!(each < 400, "{each} KiB for each mount");
+    assert!(each < 1500, "{each} KiB for each mount");
     println!("{few} and {many} bytes read, {each} KiB for each mount, {} threads", threads());
     tank.finish();
 }

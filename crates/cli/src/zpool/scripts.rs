@@ -14,9 +14,11 @@ use crate::pools::Imported;
 use cenote_command::Cancel;
 use cenote_command::outcome::{Stop, fail, usage};
 use cenote_vdev::Vdev;
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -147,7 +149,7 @@ impl Scripts {
             while threads.iter().any(|thread| !thread.is_finished()) {
                 if self.cancel.is_cancelled() {
                     for child in &running {
-                        held(child).as_mut().map(Child::kill);
+                        held(child).as_ref().map(end);
                     }
                 }
                 std::thread::sleep(MOMENT);
@@ -182,6 +184,14 @@ impl Scripts {
     }
 }
 
+/// Ends a program, with those that it started: they may hold its output open.
+fn end(program: &Child) {
+    let group = Pid::from_child(program);
+    if let Err(e) = kill_process_group(group, Signal::KILL) {
+        tracing::warn!("process group {}: {e}", group.as_raw_nonzero());
+    }
+}
+
 fn held(slot: &Mutex<Option<Child>>) -> MutexGuard<'_, Option<Child>> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -199,6 +209,7 @@ fn output(program: &Path, leaf: &Vdev, slot: &Mutex<Option<Child>>) -> String {
         .env("VDEV_UPATH", resolved)
         .env("VDEV_ENC_SYSFS_PATH", enclosure)
         .current_dir("/")
+        .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());

@@ -316,7 +316,7 @@ fn seeds(usual: std::ops::Range<u64>) -> std::ops::Range<u64> {
 fn what_was_committed_is_there_after_any_crash() {
     let (rounds, plan) = match long() {
         true => (24, Plan { steps: 200, points: 850, judged: 50, again: 2 }),
-        false => (4, Plan { steps: 70, points: 280, judged: 90, again: 2 }),
+        false => (4, Plan { steps: 70, points: 340, judged: 90, again: 2 }),
     };
     let count = Count::default();
     for seed in seeds(0..rounds) {
