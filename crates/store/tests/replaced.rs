@@ -12,11 +12,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use cenote_format::LABEL_START;
-use cenote_format::abd::Abd;
 use cenote_store::Store;
-use cenote_store::write::BlockDevices;
-use cenote_vdev::traffic::Content;
-use cenote_vdev::{BlockWrite, VdevTree, open_device_rw};
+use cenote_vdev::{VdevTree, open_device_rw};
 use common::{BIRTH, Bp, at, config, pattern};
 
 /// Where the block is that is read, and the one that is written.
