@@ -74,10 +74,12 @@ fn owner(pool: &Pool, dataset: &Dataset, birth: u64) -> u64 {
     dir.0
 }
 
+/// Whose a block is: directory, object, number and birth.
+type Place = (u64, u64, u64, u64);
+
 /// Bytes of blocks that more than one pointer leads to, and bytes that this saves, as a walk finds them.
 fn shared(pool: &Pool) -> (u64, u64) {
-    let mut references: BTreeMap<(u32, u64), (u64, BTreeSet<(u64, u64, u64, u64)>)> =
-        BTreeMap::new();
+    let mut references: BTreeMap<(u32, u64), (u64, BTreeSet<Place>)> = BTreeMap::new();
     for dataset in all(pool) {
         let os = pool.dsl().open_objset(&dataset).unwrap();
         let fs = FileSystem::open(os).unwrap();
