@@ -248,6 +248,8 @@ impl Test {
         assert!(self.set.undo_change());
         assert_eq!(self.set.dirty_bytes(), dirty);
         self.model = before;
+        // Nobody else gathers what a change under way has done.
+        self.gathered = None;
         self.look();
     }
 
