@@ -1,4 +1,4 @@
-//! Trees of vdevs are replaced while they are read and written: what is under way ends well, and then the old
+//! Trees of vdevs are replaced while they are read: what is under way ends well, and then the old
 //! tree and the devices that only it had are gone.
 #![allow(clippy::unwrap_used)]
 
@@ -13,23 +13,21 @@ use std::time::{Duration, Instant};
 
 use cenote_format::LABEL_START;
 use cenote_store::Store;
-use cenote_vdev::{VdevTree, open_device_rw};
-use common::{BIRTH, Bp, at, config, pattern};
+use cenote_vdev::{VdevTree, open_device};
+use common::{BIRTH, Bp, SIZE, at, config, pattern};
 
-/// Where the block is that is read, and the one that is written.
-const PLACES: (u64, u64) = (8192, 65536);
-/// Bytes of a file, most of it a hole: no device is smaller.
-const FILE: u64 = 64 << 20;
+/// Where the block is.
+const PLACE: u64 = 8192;
 /// Trees after the first one.
 const REPLACED: usize = 40;
 
 /// A tree of one new file, in which is a block.
 fn tree(path: &Path, block: &[u8]) -> Arc<VdevTree> {
     let file = File::create(path).unwrap();
-    file.set_len(FILE).unwrap();
-    file.write_all_at(block, LABEL_START + PLACES.0).unwrap();
+    file.set_len(LABEL_START + SIZE).unwrap();
+    file.write_all_at(block, LABEL_START + PLACE).unwrap();
     drop(file);
-    let mut open = |_: u64, _: &_| Some(open_device_rw(path).unwrap());
+    let mut open = |_: u64, _: &_| Some(open_device(path).unwrap());
     VdevTree::build(&config(&[9]), &mut open).unwrap()
 }
 
@@ -61,7 +59,7 @@ fn wait_until(what: &str, done: impl Fn() -> bool) {
 fn replaced_trees_are_let_go_under_load() {
     let dir = tempfile::tempdir().unwrap();
     let block = pattern(1, 8192);
-    let bp = Bp::of(&block).at(0, PLACES.0).make();
+    let bp = Bp::of(&block).at(0, PLACE).make();
     let first = tree(&dir.path().join("first"), &block);
     let each = descriptors(dir.path());
     let mut old: Vec<Weak<VdevTree>> = vec![Arc::downgrade(&first)];
@@ -91,7 +89,7 @@ fn replaced_trees_are_let_go_under_load() {
             old[1..REPLACED].iter().all(|tree| tree.strong_count() == 0)
         });
         wait_until("and their devices", || descriptors(dir.path()) == 2 * each);
-        let read = under_way.read(0, PLACES.0, 8192, BIRTH, &|read| *read.bytes() == block);
+        let read = under_way.read(0, PLACE, 8192, BIRTH, &|read| *read.bytes() == block);
         assert!(read.is_ok());
         drop(under_way);
         wait_until("the first tree is gone", || old[0].strong_count() == 0);
