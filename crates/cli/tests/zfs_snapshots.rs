@@ -261,6 +261,13 @@ fn a_file_system_in_use_is_rolled_back() {
     assert_eq!(fs::read_to_string(tank.path("tank/a/removed")).unwrap(), "three");
     assert_eq!(tank.get("mounted", "tank/a"), "yes");
     drop((kept, removed, young, inside));
+    // What is mounted inside goes with its directory, and is mounted again at a new one.
+    for _ in 0..10 {
+        tank.zfs("rollback tank/a@one");
+        assert_eq!(fs::read_to_string(tank.path("tank/a/file")).unwrap(), "one");
+        assert_eq!(fs::read_to_string(tank.path("tank/a/child/file")).unwrap(), "child");
+    }
+    assert_eq!(tank.get("usedbysnapshots", "tank/a"), "0");
     tank.finish();
 }
 

@@ -48,8 +48,7 @@ impl Mounts {
     /// there afterwards is served.
     ///
     /// # Errors
-    /// The dataset cannot be closed, then nothing was changed, or not be opened again. Then whoever uses it
-    /// gets errors.
+    /// The dataset cannot be closed: nothing was changed. It cannot be opened again: programs that use it get errors.
     pub fn exchange<T>(
         &self,
         imported: &Imported,

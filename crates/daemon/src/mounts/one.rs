@@ -20,6 +20,10 @@ use cenote_zpl::FileSystem;
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A connection whose mount is gone ends within this time.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How to mount.
 #[derive(Clone, Debug, Default)]
@@ -63,8 +67,10 @@ pub fn mount_one(
     let name = &d.name;
     let mountpoint = check(imported, d, explicit, how)?;
     let settings = Settings::new(imported, d, how).map_err(|e| failed(name, &e))?;
-    if let Some(known) = Known::of(imported, name) {
-        return known.mount_again(imported, d, &mountpoint, how, settings, ctx);
+    if let Some(known) = Known::of(imported, name)
+        && known.mount_again(imported, d, &mountpoint, how, &settings, ctx)?
+    {
+        return Ok(());
     }
     let mut spec_at = mountpoint.clone();
     let host = match cenote_fuse::can_nest() {
@@ -195,16 +201,16 @@ impl Known {
         lingers.then_some(Known::Lingering)
     }
 
-    /// Mounts once more what is or was mounted.
+    /// Mounts once more what is or was mounted. False: it has ended meanwhile, and nothing is left of it.
     fn mount_again(
         self,
         imported: &Imported,
         d: &Dataset,
         mountpoint: &Path,
         how: &How,
-        settings: Settings,
+        settings: &Settings,
         ctx: &Context,
-    ) -> Result<(), NotMounted> {
+    ) -> Result<bool, NotMounted> {
         let name = &d.name;
         let by = ctx.agent();
         let is_mounted =
@@ -227,15 +233,23 @@ impl Known {
         let lingers = all.lingering.iter().position(|m| m.listed.dataset == *name);
         let mut lingering = lingers.map(|at| all.lingering.remove(at));
         let Some(mounted) = lingering.as_mut().or_else(|| all.of(name)) else {
-            return Err(failed(name, &"it has just been unmounted; try again"));
+            return Ok(false);
         };
-        let spec = spec(imported, d, mountpoint, how, &settings, &mounted.fs, ctx);
+        let spec = spec(imported, d, mountpoint, how, settings, &mounted.fs, ctx);
         let done = match &mut mounted.handle {
             Handle::Mount(handle) => handle.mount_again(&spec, &*by),
             Handle::Graft(_) => return Err(is_mounted()),
         };
-        let Some(mut mounted) = lingering else { return done.map_err(|e| words(name, e)) };
+        let Some(mut mounted) = lingering else {
+            return done.map(|()| true).map_err(|e| words(name, e));
+        };
         if let Err(e) = done {
+            // The kernel says so when it has just let go of the last that was open in it.
+            let ends = matches!(e, MountError::Mount(_, Errno::NOTCONN));
+            if ends && mounted.handle.wait(Instant::now() + END_TIMEOUT) {
+                mounted.close();
+                return Ok(false);
+            }
             all.lingering.push(mounted);
             return Err(words(name, e));
         }
@@ -244,9 +258,9 @@ impl Known {
         mounted.made = mounted.handle.as_mount().map(|m| m.made().to_vec()).unwrap_or_default();
         mounted.inherited = inherits(imported, d, how);
         mounted.kernels = settings.kernels();
-        mounted.take_settings(settings);
+        mounted.take_settings(settings.clone());
         all.mounted.push(mounted);
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -79,7 +79,7 @@ impl Mounted {
     }
 
     /// Nobody has anything of it any more.
-    fn close(self) {
+    pub(super) fn close(self) {
         self.fs.stop_freeing();
         let Mounted { listed, id, engine, handle, fs, .. } = self;
         drop(handle);
