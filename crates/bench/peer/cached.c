@@ -75,11 +75,7 @@ make_packed(uint64_t blocks)
 	uint64_t number;
 	objset_t *os;
 
-	VERIFY0(dmu_objset_create(DATASET, DMU_OST_OTHER, 0, NULL, NULL, NULL));
-	VERIFY0(dsl_prop_set_int(DATASET, "compression", ZPROP_SRC_LOCAL,
-	    ZIO_COMPRESS_LZ4));
-	VERIFY0(dmu_objset_own(DATASET, DMU_OST_OTHER, B_FALSE, B_FALSE, FTAG,
-	    &os));
+	os = make_dataset(ZIO_COMPRESS_LZ4, FTAG);
 	dmu_tx_t *tx = dmu_tx_create(os);
 	dmu_tx_hold_bonus(tx, DMU_NEW_OBJECT);
 	dmu_tx_hold_zap(tx, DMU_NEW_OBJECT, B_TRUE, NULL);

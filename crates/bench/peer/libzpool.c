@@ -173,6 +173,19 @@ fill_object(objset_t *os, struct object *o)
 	txg_wait_synced(dmu_objset_pool(os), 0);
 }
 
+objset_t *
+make_dataset(uint64_t compression, void *owner)
+{
+	objset_t *os;
+
+	VERIFY0(dmu_objset_create(DATASET, DMU_OST_OTHER, 0, NULL, NULL, NULL));
+	VERIFY0(dsl_prop_set_int(DATASET, "compression", ZPROP_SRC_LOCAL,
+	    compression));
+	VERIFY0(dmu_objset_own(DATASET, DMU_OST_OTHER, B_FALSE, B_FALSE, owner,
+	    &os));
+	return (os);
+}
+
 static void
 make_objects(void)
 {
@@ -296,11 +309,7 @@ fresh_pool(enum zio_compress compression)
 
 	make_file(2 * object_bytes + (256 << 20));
 	make_pool(1);
-	VERIFY0(dmu_objset_create(DATASET, DMU_OST_OTHER, 0, NULL, NULL, NULL));
-	VERIFY0(dsl_prop_set_int(DATASET, "compression", ZPROP_SRC_LOCAL,
-	    compression));
-	VERIFY0(dmu_objset_own(DATASET, DMU_OST_OTHER, B_FALSE, B_FALSE, OWNER,
-	    &os));
+	os = make_dataset(compression, OWNER);
 	dmu_tx_t *tx = dmu_tx_create(os);
 	dmu_tx_hold_bonus(tx, DMU_NEW_OBJECT);
 	VERIFY0(dmu_tx_assign(tx, TXG_WAIT));

@@ -34,6 +34,8 @@ void cycle(void);
 void make_pool(int with_log_space_maps);
 /* With all features but one; SPA_FEATURES: with all. */
 void make_pool_without(int feature);
+/* Makes the data set of a new pool, held by `owner` for writing. */
+objset_t *make_dataset(uint64_t compression, void *owner);
 void write_bytes(objset_t *os, uint64_t object, uint64_t at, uint64_t len,
     const char *data);
 

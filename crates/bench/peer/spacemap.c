@@ -46,11 +46,7 @@ progress(uint64_t more)
 static void
 make_objects(void)
 {
-	VERIFY0(dmu_objset_create(DATASET, DMU_OST_OTHER, 0, NULL, NULL, NULL));
-	VERIFY0(dsl_prop_set_int(DATASET, "compression", ZPROP_SRC_LOCAL,
-	    ZIO_COMPRESS_OFF));
-	VERIFY0(dmu_objset_own(DATASET, DMU_OST_OTHER, B_FALSE, B_FALSE,
-	    objects, &os));
+	os = make_dataset(ZIO_COMPRESS_OFF, objects);
 	dmu_tx_t *tx = dmu_tx_create(os);
 	dmu_tx_hold_bonus(tx, DMU_NEW_OBJECT);
 	VERIFY0(dmu_tx_assign(tx, TXG_WAIT));

@@ -141,11 +141,7 @@ row(double seconds, uint64_t mib, int threads)
 
 	make_file(1 << 30);
 	make_pool(1);
-	VERIFY0(dmu_objset_create(DATASET, DMU_OST_OTHER, 0, NULL, NULL, NULL));
-	VERIFY0(dsl_prop_set_int(DATASET, "compression", ZPROP_SRC_LOCAL,
-	    ZIO_COMPRESS_OFF));
-	VERIFY0(dmu_objset_own(DATASET, DMU_OST_OTHER, B_FALSE, B_FALSE, OWNER,
-	    &os));
+	os = make_dataset(ZIO_COMPRESS_OFF, OWNER);
 	zilog_t *log = zil_open(os, no_data);
 	for (int i = 0; i < threads; i++) {
 		struct writer *w = &writers[i];

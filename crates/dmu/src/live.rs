@@ -2,7 +2,7 @@
 //!
 //! # Idea
 //!
-//! A [`LiveObjectSet`] is an [`OpenObjectSet`] behind one lock. A change asks the gate (whoever runs
+//! A [`LiveObjectSet`] is an [`OpenObjectSet`] behind one lock. A change asks [`TxAssign`] (the engine, which runs
 //! the transaction groups) for a place in the open txg, then runs under the lock. The txg thread
 //! [quiesces](LiveObjectSet::quiesce) what was collected, writes it while further changes come in, and
 //! then lets the object set [stand](LiveObjectSet::sync_done) on what was written.
@@ -20,7 +20,7 @@
 //!
 //! A change that fails is taken back as well ([`crate::write`], `undo`): because a block cannot be
 //! read, because its contents make no sense, or because the change is refused. One that panics leaves
-//! the object set of no use: nothing of it is written any more, and the gate suspends the pool.
+//! the object set of no use: nothing of it is written any more, and the engine suspends the pool.
 //!
 //! # Invariants
 //!
@@ -66,8 +66,8 @@ pub struct Cost {
 
 /// What keeps the open txg open.
 pub trait Hold: Send {
-    /// Tells how many bytes the change made dirty, which the gate knew only an upper bound of, and how
-    /// many pointers it freed, which the gate did not know.
+    /// Tells how many bytes the change made dirty, which the engine knew only an upper bound of, and how
+    /// many pointers it freed, which the engine did not know.
     fn settle(&mut self, _bytes: u64, _freed: u64) {}
 }
 
@@ -88,7 +88,7 @@ impl Assigned {
         Assigned::settling(txg, Plain(hold))
     }
 
-    /// As [`Assigned::new`], for a gate that wants to know what changes made dirty.
+    /// As [`Assigned::new`], for an engine that wants to know what changes made dirty.
     pub fn settling(txg: u64, hold: impl Hold + 'static) -> Assigned {
         Assigned { txg, hold: Box::new(hold) }
     }
@@ -149,7 +149,7 @@ pub trait TxAssign: Send + Sync {
 pub struct LiveObjectSet {
     id: u64,
     store: Arc<Store>,
-    gate: Arc<dyn TxAssign>,
+    assign: Arc<dyn TxAssign>,
     set: Mutex<OpenObjectSet>,
     /// Bytes that are to be written: as the set has it, but for who has changed it and still has the lock.
     dirty: AtomicU64,
@@ -191,13 +191,13 @@ impl Drop for Freeing {
 
 impl LiveObjectSet {
     /// Puts `set` to use.
-    pub fn new(mut set: OpenObjectSet, gate: Arc<dyn TxAssign>) -> Arc<LiveObjectSet> {
-        set.set_least(gate.least_block());
+    pub fn new(mut set: OpenObjectSet, assign: Arc<dyn TxAssign>) -> Arc<LiveObjectSet> {
+        set.set_least(assign.least_block());
         let id = set.id();
-        let (readers, freeing) = (gate.readers(), AtomicUsize::new(0));
+        let (readers, freeing) = (assign.readers(), AtomicUsize::new(0));
         let dirty = AtomicU64::new(set.dirty_bytes());
         let store = set.synced().store().clone();
-        Arc::new(LiveObjectSet { id, store, gate, set: Mutex::new(set), dirty, readers, freeing })
+        Arc::new(LiveObjectSet { id, store, assign, set: Mutex::new(set), dirty, readers, freeing })
     }
 
     /// The dataset's object number.
@@ -305,7 +305,7 @@ impl LiveObjectSet {
     ///
     /// Errors: [`WriteError::Suspended`] if the object set was closed.
     pub fn look_from_a_change(&self, number: u64) -> Result<Object> {
-        if self.gate.is_closed() {
+        if self.assign.is_closed() {
             return Err(WriteError::Suspended("the dataset was closed".into()));
         }
         Ok(self.look(number, None)?)
@@ -313,14 +313,14 @@ impl LiveObjectSet {
 
     /// Whether blocks can be cloned into this object set.
     pub fn counts_references(&self) -> bool {
-        self.gate.counts_references()
+        self.assign.counts_references()
     }
 
     /// Waits until all that was changed so far is on disk.
     ///
     /// Errors: [`WriteError::Suspended`].
     pub fn wait_synced(&self) -> Result<()> {
-        self.gate.wait_synced()
+        self.assign.wait_synced()
     }
 
     /// The object; what is on disk is read without the lock.
@@ -357,17 +357,17 @@ impl LiveObjectSet {
     /// have `block_size` bytes; pointers to them included.
     pub fn cost_of_blocks(&self, offset: u64, len: u64, block_size: u64) -> u64 {
         let block_size = block_size.max(1);
-        let each = block_size.checked_next_multiple_of(self.gate.least_block());
+        let each = block_size.checked_next_multiple_of(self.assign.least_block());
         let each = each.unwrap_or(block_size).saturating_add(BLKPTR_SIZE as u64);
         (offset % block_size).saturating_add(len).div_ceil(block_size).saturating_mul(each)
     }
 
-    /// Makes a write call of a file or volume, which may be several changes, and tells the gate how
+    /// Makes a write call of a file or volume, which may be several changes, and tells the engine how
     /// long it took.
     pub fn write_call<T>(&self, write: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let done = write();
-        self.gate.wrote(started.elapsed());
+        self.assign.wrote(started.elapsed());
         done
     }
 
@@ -377,7 +377,7 @@ impl LiveObjectSet {
     ///
     /// If `f` fails the object set is as it was before.
     ///
-    /// Errors: those of `f` and of the gate; [`WriteError::Suspended`] if `f` panics.
+    /// Errors: those of `f` and of the engine; [`WriteError::Suspended`] if `f` panics.
     pub fn transact<T, E: From<WriteError>>(
         &self,
         cost: Cost,
@@ -409,7 +409,7 @@ impl LiveObjectSet {
     ) -> std::result::Result<U, E> {
         let mut holds = Holds::default();
         loop {
-            let mut entered = self.gate.assign(self.id, &cost, &self.dirty)?;
+            let mut entered = self.assign.assign(self.id, &cost, &self.dirty)?;
             let seen = holds.during(&mut look);
             if holds.has_missed() {
                 // What was looked at is on disk as long as the txg is open.
@@ -427,7 +427,7 @@ impl LiveObjectSet {
             let intent = set.take_intent();
             if let Some(Ok(_)) = &done {
                 // In the order in which changes are made.
-                self.gate.changed(entered.txg(), intent);
+                self.assign.changed(entered.txg(), intent);
             }
             self.dirty.store(after, Ordering::Relaxed);
             // What the missed pointers are of is on disk as long as the lock is held.
@@ -483,7 +483,7 @@ impl LiveObjectSet {
     fn poison(&self, set: &mut OpenObjectSet, why: &str) -> WriteError {
         set.poison();
         let why = format!("a change of dataset {} {why}", self.id);
-        self.gate.panicked(&why);
+        self.assign.panicked(&why);
         WriteError::Suspended(why)
     }
 

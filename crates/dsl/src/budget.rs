@@ -1,4 +1,4 @@
-//! Bytes in memory between threads of a stream: whoever makes them waits until there is room.
+//! Bytes in memory between threads of a stream. The thread that makes them waits until there is room.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -37,7 +37,7 @@ impl Drop for Share {
     fn drop(&mut self) {
         let mut taken = self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner);
         *taken = taken.saturating_sub(self.bytes);
-        self.budget.given_back.notify_one();
+        self.budget.given_back.notify_all();
     }
 }
 

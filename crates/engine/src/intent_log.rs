@@ -8,8 +8,8 @@
 //! Blocks of a log are written in a group that is still open, so those of the group that a crash took
 //! are in no space map. The first group after the import claims them ([`cenote_dsl::zil::claim`]), before
 //! it allocates anything else. Whatever is in a claimed log is allocated, records' data included, until
-//! it is replayed, and what it clones has a reference more ([`Engine::replay_logs`]): its dataset is opened for that alone, and once all is on disk
-//! the log is destroyed. Until then no snapshot is taken of the dataset, and nobody else writes to it.
+//! it is replayed ([`Engine::replay_logs`]), and what it clones has a reference more. Its dataset is opened for the replay
+//! alone, and once all is on disk the log is destroyed. Until then no snapshot is taken of the dataset, and nobody else writes to it.
 //!
 //! All logs are read before the first group, several at once, which also tells how much there is to be
 //! replayed ([`progress`]); several are replayed at once. What was read is kept, within a bound
@@ -43,8 +43,8 @@ use std::sync::Arc;
 
 pub mod progress;
 
-/// The blocks of a log that are in space maps, and those that it has references to. Of one that is not claimed, `last` is the last group
-/// that was on disk when it was left.
+/// The blocks of a log that are in space maps, and those that it has references to. Of one that is not claimed,
+/// `last` is the last group that was on disk when it was left.
 fn allocated(store: &Arc<Store>, header: &ZilHeader, last: u64, kept: &Kept) -> Vec<BlockPointer> {
     let claimed = header.claim_txg != 0;
     let (mut blocks, mut cloned, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
@@ -74,7 +74,8 @@ impl SyncContext<'_> {
     /// the youngest birth of a block that was claimed.
     ///
     /// # Errors
-    /// `Unsupported`: a gang block in a log, or cloned blocks that the pool does not count; `Damaged`: a block of a log where something else is.
+    /// `Unsupported`: a gang block in a log, or cloned blocks that the pool does not count; `Damaged`: a block of a
+    /// log where something else is.
     pub(super) fn claim_intent_logs(&mut self, claims: Vec<(u64, Claim)>) -> Result<u64> {
         let mut newest = 0;
         for bp in claims.iter().flat_map(|(_, claim)| &claim.blocks) {

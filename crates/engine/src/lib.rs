@@ -15,7 +15,7 @@
 //!  │ commit   flush ── labels ── uberblock ── labels               │
 //!  └───────────────────────────────────────────────────────────────┘
 //!        ▼
-//!  a new view (Pool) ── datasets go on from what was written (sync_done) ── who waits wakes up
+//!  a new view (Pool) ── datasets go on from what was written (sync_done) ── waiters wake up
 //! ```
 //!
 //! An [`Engine`] owns a pool that is imported for writing. One thread writes transaction groups, one

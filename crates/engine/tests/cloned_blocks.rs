@@ -10,6 +10,7 @@ use cenote_dsl::Dataset;
 use cenote_engine::change::{Kind, NewClone, NewDataset, NewSnapshot};
 use cenote_engine::{Engine, EngineOptions};
 use cenote_pool::Pool;
+use cenote_testpools::Random;
 use cenote_zpl::{FileSystem, SetAttr, Settings};
 use rig::{Rig, account, changes};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,22 +19,6 @@ use std::time::Duration;
 
 const SIZE: u64 = 192 << 20;
 const K: u64 = 1 << 10;
-
-/// Random numbers, the same in each run (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % n.max(1)
-    }
-
-    fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
-        from.get(self.below(from.len() as u64) as usize).cloned()
-    }
-}
 
 fn find(pool: &Pool, name: &str) -> Dataset {
     pool.dsl().find(name).unwrap().unwrap()
@@ -226,12 +211,12 @@ fn overwrite(file: &mut Vec<u8>, at: usize, data: &[u8]) {
 impl World {
     fn head(&mut self) -> String {
         let names: Vec<String> = self.heads.keys().cloned().collect();
-        self.random.pick(&names).unwrap()
+        self.random.pick(&names).cloned().unwrap()
     }
 
     fn file(&mut self, head: &str) -> Option<u64> {
         let files: Vec<u64> = self.heads[head].1.keys().copied().collect();
-        self.random.pick(&files)
+        self.random.pick(&files).cloned()
     }
 
     /// A place in a file: mostly where a block begins.
@@ -315,7 +300,7 @@ impl World {
 
     fn drop_snapshot(&mut self) {
         let names: Vec<String> = self.snapshots.keys().cloned().collect();
-        let Some(name) = self.random.pick(&names) else { return };
+        let Some(name) = self.random.pick(&names).cloned() else { return };
         // One with clones stays.
         if changes(&self.engine).destroy_snapshots(std::slice::from_ref(&name), false).is_ok() {
             self.snapshots.remove(&name);
@@ -324,7 +309,8 @@ impl World {
 
     fn clone_snapshot(&mut self) {
         let names: Vec<String> = self.snapshots.keys().cloned().collect();
-        let Some(origin) = self.random.pick(&names).filter(|_| self.heads.len() < 4) else {
+        let Some(origin) = self.random.pick(&names).cloned().filter(|_| self.heads.len() < 4)
+        else {
             return;
         };
         self.names += 1;

@@ -129,7 +129,7 @@ fn limits_bind_who_may_not_change_them() {
 /// Where the random tree's datasets are, and what is in them.
 const HEADS: [&str; 6] = ["tank/a", "tank/a/b", "tank/a/c", "tank/other", "tank/other/d", "tank/e"];
 
-/// One change of the tree, whatever comes of it: refusals leave the counts alone.
+/// Tries one change of the tree. The engine may refuse it: counts do not change then.
 fn change(engine: &Arc<Engine>, chance: &mut impl FnMut(usize) -> usize) {
     let changes = changes_of(engine, if chance(3) == 0 { USER } else { ROOT });
     let head = HEADS[chance(HEADS.len())];

@@ -10,7 +10,7 @@ use cenote_dsl::{Dataset, DatasetKind};
 use cenote_engine::change::{ChangeError, Changes, NewClone, NewSnapshot};
 use cenote_engine::{Engine, EngineOptions};
 use cenote_pool::{ImportOptions, Pool, discover};
-use cenote_testpools::TempPool;
+use cenote_testpools::{Random, TempPool};
 use cenote_zpl::{FileSystem, Settings};
 use rig::{account, changes};
 use std::collections::BTreeMap;
@@ -18,22 +18,6 @@ use std::sync::Arc;
 
 /// Steps of an order.
 const STEPS: usize = 60;
-
-/// Random numbers, the same in each run (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) % n as u64) as usize
-    }
-
-    fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
-        if from.is_empty() { None } else { from.get(self.below(from.len())) }
-    }
-}
 
 /// A sum of the contents of each file of a root directory.
 type Files = BTreeMap<Vec<u8>, u64>;
@@ -111,7 +95,7 @@ impl Order {
         let Some(head) = self.random.pick(&heads) else { return Ok(()) };
         let live = self.engine.live(head.ds_obj).unwrap();
         let fs = FileSystem::open_live(live, Settings::default()).unwrap();
-        let first = 9000 + self.random.below(1000) as u64;
+        let first = 9000 + self.random.below(1000);
         let entries = fs.readdir(fs.root(), 0, 1000).unwrap();
         if let Some(entry) = self.random.pick(&entries) {
             let attr = fs.attr(entry.ino).unwrap();

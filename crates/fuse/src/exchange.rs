@@ -10,8 +10,8 @@
 //! 2. What the kernel knows is noted: of each inode number which file it is, of each directory what its
 //!    names lead to.
 //! 3. The caller makes the change, and opens the file system anew.
-//! 4. A number that stands for the same file as before goes on standing for it, and who has it open goes
-//!    on: same object, same generation, with a name. Any other number is *stale*: reading and writing what is
+//! 4. A number keeps its file, and programs that have it open go on, if the object has the same generation as
+//!    before and a name. Any other number is *stale*: reading and writing what is
 //!    open gives `EIO`, and all else `ESTALE`, until the kernel is told the number again for another file.
 //! 5. Requests go on. The kernel is made to forget attributes, contents, and the names that lead
 //!    elsewhere now.
@@ -65,7 +65,7 @@ impl Tree {
     }
 
     /// Has `change` make the file system of a branch another one, and serves what it returns from then on.
-    /// With `None` whoever uses the branch gets errors.
+    /// With `None` programs that use the branch get errors.
     pub(crate) fn exchange<T>(
         &self,
         branch: &Arc<Branch>,

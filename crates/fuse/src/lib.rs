@@ -331,7 +331,7 @@ impl MountHandle {
 
     /// Has `change` give the file system other contents while it is in use: requests wait meanwhile. What
     /// `change` returns is served from then on; open files that are in it as well go on, others give
-    /// errors. With `None` whoever uses it gets errors: the mount should be taken away then.
+    /// errors. With `None` programs that use it get errors: the mount should be taken away then.
     pub fn exchange<T>(&self, change: impl FnOnce() -> (T, Option<Arc<FileSystem>>)) -> T {
         match self.tree.upgrade() {
             Some(tree) => tree.exchange(&tree.root, change),

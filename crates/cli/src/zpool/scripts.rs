@@ -230,7 +230,7 @@ fn output(program: &Path, leaf: &Vdev, slot: &Mutex<Option<Child>>) -> String {
     {
         tracing::warn!("{}: {e}", program.display());
     }
-    // It is not held while the program ends: whoever kills it has to get at it.
+    // The slot is not locked while the program runs: an interrupt has to get at it.
     loop {
         let mut child = held(slot);
         match child.as_mut().map(Child::try_wait) {

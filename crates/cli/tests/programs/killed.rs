@@ -1,7 +1,8 @@
 //! The daemon is killed while programs work: what was synced is there afterwards.
 
-use crate::recorder::{Random, Recorder, check_files};
+use crate::recorder::{Recorder, check_files};
 use crate::rig::{Rig, can_run, run, times};
+use cenote_testpools::Random;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -1,5 +1,6 @@
 //! Changes files, waits until the change is on disk, and remembers what must be there then.
 
+use cenote_testpools::Random;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -42,13 +43,13 @@ impl Recorder {
             _ if self.files.len() >= MOST => self.remove()?,
             0..=3 => self.create()?,
             4 => self.change(|file, content, random| {
-                let more = random.bytes(LARGEST / 4);
+                let more = bytes(random, LARGEST / 4);
                 content.extend_from_slice(&more);
                 (&mut &*file).write_all(&more)
             })?,
             5 | 6 => self.change(|file, content, random| {
                 let at = random.below(content.len() as u64 + 1);
-                let new = random.bytes(LARGEST / 8);
+                let new = bytes(random, LARGEST / 8);
                 let end = at as usize + new.len();
                 content.resize(end.max(content.len()), 0);
                 content[at as usize..end].copy_from_slice(&new);
@@ -78,7 +79,7 @@ impl Recorder {
     }
 
     fn create(&mut self) -> io::Result<()> {
-        let (name, content) = (self.name(), self.random.bytes(LARGEST));
+        let (name, content) = (self.name(), bytes(&mut self.random, LARGEST));
         self.open = vec![name.clone()];
         let mut file = File::create(self.dir.join(&name))?;
         file.write_all(&content)?;
@@ -190,31 +191,14 @@ fn difference(found: &[u8], wanted: &[u8]) -> Option<String> {
     Some(format!("{} bytes instead of {}, different {at}", found.len(), wanted.len()))
 }
 
-/// Numbers without a pattern (xorshift).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
+/// Up to `most` bytes; half of the time they compress well.
+fn bytes(random: &mut Random, most: u64) -> Vec<u8> {
+    let len = random.below(most) as usize;
+    let mask = if random.below(2) == 0 { 0x0101_0101_0101_0101 } else { u64::MAX };
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        out.extend_from_slice(&(random.next() & mask).to_le_bytes());
     }
-
-    /// A number less than `end`, which is not 0.
-    pub fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 11) % end
-    }
-
-    /// Up to `most` bytes; half of the time they compress well.
-    pub fn bytes(&mut self, most: u64) -> Vec<u8> {
-        let len = self.below(most) as usize;
-        let mask = if self.below(2) == 0 { 0x0101_0101_0101_0101 } else { u64::MAX };
-        let mut out = Vec::with_capacity(len + 8);
-        while out.len() < len {
-            out.extend_from_slice(&(self.next() & mask).to_le_bytes());
-        }
-        out.truncate(len);
-        out
-    }
+    out.truncate(len);
+    out
 }

@@ -50,6 +50,7 @@ const ENTRIES_SHIFT: u8 = 13;
 const MAX_COUNTS: u64 = 1 << 30;
 
 /// The table of one vdev (`brt_vdev_t`).
+#[derive(Default)]
 struct Table {
     name: String,
     object: u64,
@@ -118,21 +119,8 @@ impl Table {
             features::increment(tx, ENDIAN)?;
         }
         features::increment(tx, CLONING)?;
-        let (ranges, order, count, used, saved, counts) = Default::default();
         let (range_size, changed) = (RANGE, true);
-        Ok(Table {
-            name,
-            object,
-            entries,
-            ranges,
-            order,
-            count,
-            range_size,
-            used,
-            saved,
-            counts,
-            changed,
-        })
+        Ok(Table { name, object, entries, range_size, changed, ..Table::default() })
     }
 
     /// References of a block beyond the first, and whether they are stored as bytes; `None` if it has no

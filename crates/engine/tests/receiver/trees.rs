@@ -4,24 +4,9 @@ use super::find;
 use crate::rig::{NODE, bytes};
 use cenote_engine::Engine;
 use cenote_manifest_check::{TreeReader, ZplTree};
+use cenote_testpools::Random;
 use cenote_zpl::{FileSystem, SetAttr, SetXattr};
 use std::collections::BTreeMap;
-
-/// Numbers from a seed.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
-    }
-}
 
 /// Changes files of the root directory at random.
 pub fn scribble(fs: &FileSystem, random: &mut Random, changes: u64) {
