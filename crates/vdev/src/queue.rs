@@ -28,7 +28,7 @@
 //! # Invariants
 //!
 //! - Nothing waits that may be issued.
-//! - A batch that is issued gives its place back, also if it panics.
+//! - A batch that is issued gives its place back, also if it panics, and before its call returns.
 //! - A class with nothing issued may always issue, whatever its batch counts as, unless the device has
 //!   `zfs_vdev_max_active` requests.
 
@@ -198,15 +198,17 @@ struct Ticket {
     /// Tells the batches of one call from others.
     call: u64,
     threads: Arc<Threads>,
-    job: Job,
+    /// Does the batch and does not panic. Returns what gives the batch back to the call that waits for it.
+    job: Box<dyn FnOnce() -> Job + Send>,
 }
 
 impl Ticket {
-    /// Does it. Returns what may be issued now.
+    /// Does it, gives its place back, and then gives the batch back. Returns what may be issued now.
     fn run(self) -> Vec<Ticket> {
-        // Whoever waits for the batch finds out that it does not come back.
-        drop(catch_unwind(AssertUnwindSafe(self.job)));
-        self.leaf.queue.done(self.priority, self.size)
+        let give_back = (self.job)();
+        let issued = self.leaf.queue.done(self.priority, self.size);
+        give_back();
+        issued
     }
 
     /// Has a thread do it, and after it what gets its place.
@@ -387,9 +389,13 @@ pub(crate) fn run<W: LeafWork>(pool: &IoPool, priority: Priority, mut batches: V
         let (leaf, size) = (batch.leaf().clone(), Size::of(&batch));
         let (done, threads, queued) = (done.clone(), pool.threads().clone(), leaf.clone());
         let job = Box::new(move || {
-            batch.run();
-            // The receiver waits for all senders: it is still there.
-            let _ = done.send(batch);
+            let ran = catch_unwind(AssertUnwindSafe(|| batch.run()));
+            Box::new(move || {
+                if ran.is_ok() {
+                    // The receiver waits for all senders: it is still there.
+                    let _ = done.send(batch);
+                }
+            }) as Job
         });
         let ticket = Ticket { leaf, priority, size, call, threads, job };
         take(&mut own, queued.queue.add(ticket));
@@ -512,8 +518,7 @@ mod tests {
                 door.let_out(most + 1);
                 assert_eq!(full.join().unwrap().len(), most + 2);
             });
-            // Who waited may be told before the last place is given back.
-            wait_until(|| leaf.queues() == QueueFigures::default());
+            assert_eq!(leaf.queues(), QueueFigures::default());
         }
     }
 
@@ -551,7 +556,7 @@ mod tests {
             size: Size { requests: active, active },
             call: 0,
             threads: Arc::default(),
-            job: Box::new(|| {}),
+            job: Box::new(|| Box::new(|| {})),
         };
         // By turns from the last class to the first.
         for _ in 0..2 {
@@ -595,9 +600,10 @@ mod tests {
         let (pool, leaf) = (IoPool::new(), leaf());
         let bad = |n| (0..n).map(|_| Bad(leaf.clone())).collect::<Vec<_>>();
         assert!(run(&pool, Priority::SyncRead, bad(30)).is_empty());
+        assert_eq!(leaf.queues(), QueueFigures::default());
         let alone = AssertUnwindSafe(|| run(&pool, Priority::SyncRead, bad(1)));
         assert!(catch_unwind(alone).is_err());
-        wait_until(|| leaf.queues() == QueueFigures::default());
+        assert_eq!(leaf.queues(), QueueFigures::default());
     }
 
     /// A device that has all reads of a batch at once, and notes the most that it had.
