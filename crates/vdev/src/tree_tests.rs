@@ -1,6 +1,6 @@
 //! Mirrors, stale leaves, removed vdevs and odd requests, over devices in memory.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::state::VdevState;
 use crate::testing::{self, Leaf, Shape, checksum_errors, file, leaves, read, tree};
@@ -8,6 +8,7 @@ use crate::vdev::Kind;
 use crate::{BlockRead, IndirectMap, Remap, VdevError, VdevTree};
 
 const DATA: [u8; 1024] = [0x5a; 1024];
+const LONG: Duration = Duration::from_secs(60);
 
 /// A mirror of `n` that holds [`DATA`] at every KiB.
 fn mirror(n: usize) -> (VdevTree, Vec<Leaf>) {
@@ -178,13 +179,21 @@ fn a_bad_sector_costs_only_its_block() {
 fn devices_of_a_batch_work_in_parallel() {
     let disks = leaves(6, 1 << 20);
     let t = tree(testing::files(&disks));
-    disks.iter().for_each(|d| d.faults.set_delay(Duration::from_millis(100)));
+    disks.iter().for_each(|d| d.faults.set_hung(true));
     let verify = |_: &cenote_format::abd::Abd| true;
     let ask = |vdev| BlockRead { vdev, offset: 0, size: 512, txg: 1, verify: &verify };
     let reqs: Vec<BlockRead<'_>> = (0..6).map(ask).collect();
-    let started = std::time::Instant::now();
-    assert!(t.read_many(&reqs).iter().all(|r| r.block.is_ok()));
-    assert!(started.elapsed() < Duration::from_millis(450));
+    std::thread::scope(|scope| {
+        let read = scope.spawn(|| t.read_many(&reqs));
+        // Each device has its request while none of them answers.
+        let began = Instant::now();
+        while disks.iter().any(|d| d.faults.waiting() == 0) && began.elapsed() < LONG {
+            std::thread::yield_now();
+        }
+        disks.iter().for_each(|d| d.faults.set_hung(false));
+        assert!(began.elapsed() < LONG);
+        assert!(read.join().unwrap().iter().all(|r| r.block.is_ok()));
+    });
 }
 
 /// A mapping given by a function.
