@@ -243,7 +243,7 @@ impl Simulation {
         let (engine, bays) = create(&spec, tops, options(&spec, &time))?;
         let groups: Vec<_> = engine.allocator().groups().collect();
         let cut = |(group, bay): (&Arc<Group>, &Bay)| {
-            let extent = group.metaslabs().first().map(|m| m.extent())?;
+            let extent = group.metaslabs().get(0).map(|m| m.extent())?;
             Some(Cut {
                 ashift: group.ashift(),
                 ms_shift: extent.size.ilog2(),
@@ -487,7 +487,7 @@ impl Simulation {
                 name: format!("vdev-{}", group.vdev()),
                 class: AllocClass::Normal,
                 ashift: group.ashift(),
-                metaslab_shift: group.metaslabs().first().map_or(0, |m| m.extent().size.ilog2()),
+                metaslab_shift: group.metaslabs().get(0).map_or(0, |m| m.extent().size.ilog2()),
                 fragmentation: None,
                 metaslabs: group.metaslabs().iter().map(metaslab).collect(),
             }

@@ -120,11 +120,16 @@ impl SyncContext<'_> {
 }
 
 impl Disk {
-    /// The group that adds vdevs is on disk: they are allocated from.
+    /// The group that adds vdevs, and space to vdevs, is on disk: it is allocated from.
     pub(super) fn join_added(&self) -> std::result::Result<(), EngineError> {
         for (class, info) in self.added.lock().drain(..) {
             self.allocator
                 .add_vdev(class, &info)
+                .map_err(|e| EngineError::Unsupported(e.to_string()))?;
+        }
+        for (vdev, count) in self.grown.lock().drain(..) {
+            self.allocator
+                .grow_vdev(vdev, count)
                 .map_err(|e| EngineError::Unsupported(e.to_string()))?;
         }
         Ok(())

@@ -31,6 +31,7 @@
 //! | `room` | what is left in the pool, and what of it is reserved for whom |
 //! | `quota` | whether quotas let a change in |
 //! | [`task`] | sync tasks |
+//! | `expand` | vdevs that grow into devices that have grown |
 //! | `outage` | devices that go out of use and come back |
 //! | `sync` | one transaction group: its passes |
 //! | `commit` | config, uberblock, labels |
@@ -93,6 +94,7 @@ mod condense;
 pub mod create;
 mod create_pool;
 mod datasets;
+mod expand;
 pub mod figures;
 mod intent_log;
 pub mod kstat;
@@ -196,6 +198,8 @@ pub(crate) struct Disk {
     pub outside: Outside,
     /// Vdevs that the group that is being written adds.
     pub added: Mutex<Vec<(Class, VdevInfo)>>,
+    /// Vdevs that grow with it, and by how many metaslabs.
+    pub grown: Mutex<Vec<(u64, usize)>>,
 }
 
 /// What the sync thread and everybody else share.

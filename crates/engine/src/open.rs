@@ -66,6 +66,9 @@ impl Engine {
         if let Err(e) = engine.destroy_unfinished() {
             tracing::warn!("what was not received in full is left: {e}");
         }
+        if let Err(e) = engine.expand_if_wanted() {
+            tracing::warn!("devices that have grown are not grown into: {e}");
+        }
         Ok(engine)
     }
 
@@ -158,9 +161,9 @@ impl Disk {
             .map_err(|e| EngineError::Unsupported(e.to_string()))?;
         allocator.preload();
         let writer = Writer::new(store.clone(), allocator.clone(), store.clone());
-        let (store, added) = (store.clone(), Mutex::default());
+        let (store, added, grown) = (store.clone(), Mutex::default(), Mutex::default());
         let outside = options.outside.clone();
-        Ok(Disk { store, allocator, loader, writer, outside, added })
+        Ok(Disk { store, allocator, loader, writer, outside, added, grown })
     }
 }
 

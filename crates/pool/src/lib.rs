@@ -382,17 +382,10 @@ fn random() -> u64 {
 /// What a top-level vdev could grow by, in whole metaslabs: the smallest growth of its devices,
 /// times their number for RAID-Z.
 pub fn expandable(top: &cenote_vdev::Vdev) -> u64 {
-    expandable_to(top, &|leaf| Some(leaf.device()?.size()))
-}
-
-/// The same with the sizes that the devices of leaves have by now.
-pub fn expandable_to(
-    top: &cenote_vdev::Vdev,
-    size: &dyn Fn(&cenote_vdev::Vdev) -> Option<u64>,
-) -> u64 {
     let shift = config::number(top.config(), "metaslab_shift").min(63);
     let usable = |v: &cenote_vdev::Vdev| {
-        size(v)?.checked_sub(cenote_format::LABEL_START + cenote_format::label::LABEL_END)
+        let size = v.device()?.size_by_now();
+        size.checked_sub(cenote_format::LABEL_START + cenote_format::label::LABEL_END)
     };
     let smallest = |children: &[Arc<cenote_vdev::Vdev>]| {
         children.iter().map(|c| usable(c)).collect::<Option<Vec<_>>>()?.into_iter().min()

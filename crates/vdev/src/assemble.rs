@@ -9,7 +9,7 @@
 //! anything is read by it.
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 
 use cenote_format::LABEL_START;
@@ -86,6 +86,7 @@ pub(crate) fn extended(
         faulted_by_hand: AtomicBool::default(),
         written: Mutex::default(),
         queue: Queue::default(),
+        asize: AtomicU64::default(),
     }))
 }
 
@@ -108,7 +109,7 @@ impl Above {
             1 => Above {
                 ashift: top_ashift(config, kind)?,
                 top_guid: config.u64("guid").unwrap_or(0),
-                min_asize: top_min_asize(config),
+                min_asize: top_min_asize(config, config.u64("asize").unwrap_or(0)),
                 ..self
             },
             _ => self,
@@ -136,7 +137,10 @@ pub(crate) fn for_each_leaf(
         above: Above,
         f: &mut dyn FnMut(&Vdev, StateWith<'_>),
     ) -> Result<(), VdevError> {
-        let own = above.of(v.config(), v.vdev_kind())?;
+        let mut own = above.of(v.config(), v.vdev_kind())?;
+        if above.depth == 1 {
+            own.min_asize = top_min_asize(v.config(), v.asize());
+        }
         if v.is_leaf() {
             f(v, &|config, device| leaf_state(config, v.guid(), own, device));
         }
@@ -214,6 +218,7 @@ fn build(
         faulted_by_hand: AtomicBool::default(),
         written: Mutex::default(),
         queue: Queue::default(),
+        asize: AtomicU64::new(config.u64("asize").unwrap_or(0)),
     }))
 }
 
@@ -241,8 +246,7 @@ fn top_ashift(config: &NvList, kind: Kind) -> Result<u32, VdevError> {
 }
 
 /// Allocatable bytes that a top-level vdev needs: its size in whole metaslabs.
-fn top_min_asize(config: &NvList) -> u64 {
-    let asize = config.u64("asize").unwrap_or(0);
+fn top_min_asize(config: &NvList, asize: u64) -> u64 {
     match config.u64("metaslab_shift") {
         Some(shift @ 1..=63) => asize >> shift << shift,
         _ => asize,

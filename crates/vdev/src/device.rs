@@ -22,6 +22,7 @@ use std::io::{self, ErrorKind, IoSlice, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cenote_format::abd::Abd;
 use rustix::fs::{Advice, FlockOperation, OFlags};
@@ -82,6 +83,16 @@ impl WriteReq {
 pub trait Device: Send + Sync {
     /// Size in bytes.
     fn size(&self) -> u64;
+
+    /// Looks at how large the device is by now, which may have grown since it was opened.
+    fn size_by_now(&self) -> u64 {
+        self.size()
+    }
+
+    /// From now on the device has at least so many bytes, as [`Device::size_by_now`] said.
+    fn grow(&self, size: u64) {
+        let _ = size;
+    }
 
     /// Path for messages.
     fn path(&self) -> &Path;
@@ -231,7 +242,7 @@ pub fn first_partition(disk: &Path) -> PathBuf {
 /// A file or block device.
 struct FileDevice {
     file: File,
-    size: u64,
+    size: AtomicU64,
     path: PathBuf,
     writable: bool,
     rings: Rings,
@@ -248,13 +259,13 @@ impl FileDevice {
         let size = file.seek(SeekFrom::End(0))?;
         let path = path.to_path_buf();
         let (writable, direct, rings) = (held.is_some(), Direct::open(&file), Rings::default());
-        let _held = held.unwrap_or_default();
+        let (size, _held) = (AtomicU64::new(size), held.unwrap_or_default());
         Ok(Arc::new(FileDevice { file, size, path, writable, rings, direct, _held }))
     }
 
     fn write(&self, req: &WriteReq) -> io::Result<()> {
         let end = req.offset.checked_add(req.data.len() as u64);
-        if end.is_none_or(|end| end > self.size) {
+        if end.is_none_or(|end| end > self.size()) {
             // A file would grow.
             return Err(io::Error::new(ErrorKind::InvalidInput, "a write beyond the end"));
         }
@@ -272,7 +283,16 @@ impl FileDevice {
 
 impl Device for FileDevice {
     fn size(&self) -> u64 {
-        self.size
+        self.size.load(Relaxed)
+    }
+
+    fn size_by_now(&self) -> u64 {
+        let now = (&self.file).seek(SeekFrom::End(0)).unwrap_or(0);
+        now.max(self.size())
+    }
+
+    fn grow(&self, size: u64) {
+        self.size.fetch_max(size, Relaxed);
     }
 
     fn path(&self) -> &Path {
@@ -326,7 +346,7 @@ impl Device for FileDevice {
         // its name by then.
         let (Ok(own), Ok(now)) = (self.file.metadata(), self.path.metadata()) else { return false };
         let same = (own.dev(), own.ino()) == (now.dev(), now.ino()) && now.is_file();
-        same && now.len() == self.size
+        same && now.len() == self.size()
     }
 
     fn is_there(&self) -> bool {

@@ -119,6 +119,14 @@ impl Device for SlowDevice {
         self.inner.size()
     }
 
+    fn size_by_now(&self) -> u64 {
+        self.inner.size_by_now()
+    }
+
+    fn grow(&self, size: u64) {
+        self.inner.grow(size);
+    }
+
     fn path(&self) -> &Path {
         self.inner.path()
     }

@@ -1,6 +1,6 @@
 //! Small trees over devices in memory, for the unit tests of this crate.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 
 use cenote_format::LABEL_START;
@@ -85,6 +85,7 @@ fn vdev_on(
         faulted_by_hand: AtomicBool::default(),
         written: Mutex::default(),
         queue: Queue::default(),
+        asize: AtomicU64::default(),
     })
 }
 

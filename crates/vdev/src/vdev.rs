@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use cenote_format::nvlist::NvList;
@@ -149,6 +149,8 @@ pub struct Vdev {
     pub(crate) written: Mutex<Written>,
     /// The requests of a leaf's device.
     pub(crate) queue: Queue,
+    /// Allocatable bytes of a top-level vdev: the config's, or more since it has grown.
+    pub(crate) asize: AtomicU64,
 }
 
 impl Vdev {
@@ -318,9 +320,14 @@ impl Vdev {
         self.ashift
     }
 
-    /// Allocatable bytes of a top-level vdev, as the config has it.
+    /// Allocatable bytes of a top-level vdev.
     pub fn asize(&self) -> u64 {
-        self.config.u64("asize").unwrap_or(0)
+        self.asize.load(Relaxed)
+    }
+
+    /// The top-level vdev has grown to so many allocatable bytes (`vdev_expand`).
+    pub fn grow(&self, asize: u64) {
+        self.asize.fetch_max(asize, Relaxed);
     }
 
     /// Number of parity columns; 0 if this is not RAID-Z.

@@ -11,9 +11,8 @@ use crate::zpool::select::{find_vdev, open, select};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_engine::{OfflineError, TakeOut};
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_pool::expandable_to;
 use cenote_pool::reopen::Restore;
-use cenote_vdev::{Vdev, VdevState, open_device};
+use cenote_vdev::{Vdev, VdevState};
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Instant;
@@ -98,8 +97,10 @@ pub fn reopen(args: &[OsString], ctx: &mut Context) -> Outcome {
         let begin = Instant::now();
         let pool = imported.pool();
         let all = leaves(pool.store().vdevs().root());
-        match restore(&imported, &all, Restore::Nothing) {
-            Ok(()) => {
+        let restored = restore(&imported, &all, Restore::Nothing);
+        let grown = || imported.engine().map_or(Ok(false), |engine| engine.expand_if_wanted());
+        match restored.and_then(|()| grown().map_err(|e| reason(&e))) {
+            Ok(_) => {
                 imported.record_request("reopen", input.clone(), begin.elapsed(), ctx);
                 imported.record(ctx);
             }
@@ -150,10 +151,8 @@ pub fn online(args: &[OsString], ctx: &mut Context) -> Outcome {
             good = false;
             continue;
         }
-        if expand && grown(&imported, &vdev) {
-            ctx.complain(format_args!(
-                "cannot expand {name}: the device has grown, and to grow into it is not supported yet"
-            ));
+        if let Err(why) = grow(&imported, &vdev, expand) {
+            ctx.complain(format_args!("cannot expand {name}: {why}"));
             good = false;
         }
         let advice = match vdev.state() {
@@ -171,15 +170,16 @@ pub fn online(args: &[OsString], ctx: &mut Context) -> Outcome {
     Ok(i32::from(!good))
 }
 
-/// Whether the top-level vdev above a leaf could grow.
-fn grown(imported: &Imported, leaf: &Vdev) -> bool {
+/// Lets the top-level vdev above a leaf grow (`ZFS_ONLINE_EXPAND`): if asked to, or if the pool does so by itself.
+fn grow(imported: &Imported, leaf: &Vdev, asked: bool) -> Result<(), String> {
+    let Some(engine) = imported.engine() else { return Ok(()) };
     let pool = imported.pool();
     let vdevs = pool.store().vdevs();
     let tops = vdevs.root().children().iter();
-    let above = |top: &&Arc<Vdev>| leaves(top).contains(&leaf.guid());
-    // A device that is open has the size that it had when it was opened.
-    let size = |leaf: &Vdev| Some(open_device(leaf.path()?).ok()?.size());
-    tops.filter(above).any(|top| expandable_to(top, &size) > 0)
+    let above = tops.filter(|top| leaves(top).contains(&leaf.guid()));
+    let above: Vec<u64> = above.map(|top| top.id()).collect();
+    let grown = if asked { engine.expand(&above) } else { engine.expand_if_wanted() };
+    grown.map(drop).map_err(|e| reason(&e))
 }
 
 /// Runs `zpool offline`.

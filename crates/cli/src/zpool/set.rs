@@ -92,8 +92,9 @@ pub fn set(imported: &Imported, property: &str, value: &str) -> Result<(), Stop>
         imported.set_cachefile(Setting::of(value).map_err(cannot)?);
         return Ok(());
     }
-    imported.writable().map_err(cannot)?;
-    imported.set(vec![change]).map_err(cannot)
+    let engine = Arc::clone(imported.writable().map_err(cannot)?);
+    imported.set(vec![change]).map_err(cannot)?;
+    engine.expand_if_wanted().map(drop).map_err(|e| cannot(reason(&e)))
 }
 
 /// What a pool's compatibility set has to say to a new one, and to a feature.

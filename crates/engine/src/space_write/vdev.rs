@@ -90,6 +90,32 @@ impl SpaceMaps {
     }
 }
 
+impl SpaceMaps {
+    /// A vdev has grown to `asize` bytes: makes room in the pending MOS for the numbers of more space maps
+    /// (`vdev_metaslab_init`). Returns how many metaslabs there are more, which can be allocated from as soon as this group
+    /// is on disk.
+    ///
+    /// Errors: there is no such vdev, or it would have too many metaslabs.
+    pub fn grow_vdev(&mut self, mos: &mut OpenObjectSet, vdev: u64, asize: u64) -> Result<usize> {
+        let Some(v) = self.vdevs.get_mut(&vdev) else {
+            return invalid(0, format!("no vdev {vdev}"));
+        };
+        let count = asize.checked_shr(v.ms_shift).unwrap_or(0);
+        let Some(more) = count.checked_sub(v.maps.len() as u64).filter(|_| count <= MAX_METASLABS)
+        else {
+            return invalid(v.array, format!("vdev {vdev}: {asize} bytes, {}", v.ms_shift));
+        };
+        if let Some(last) = count.checked_sub(1).filter(|_| more > 0) {
+            for array in [v.array, v.unflushed].into_iter().filter(|array| *array != 0) {
+                mos.write(array, last.saturating_mul(8), &0u64.to_le_bytes())?;
+            }
+        }
+        let more = usize::try_from(more).unwrap_or(0);
+        v.maps.resize(v.maps.len().saturating_add(more), 0);
+        Ok(more)
+    }
+}
+
 /// Creates a ZAP.
 pub(super) fn new_zap(mos: &mut OpenObjectSet, chance: &Chance) -> Result<u64> {
     let salt = chance.number().map_err(|e| WriteError::Sink(Box::new(e)))? | 1;

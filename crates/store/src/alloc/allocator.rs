@@ -231,6 +231,20 @@ impl Allocator {
         Ok(())
     }
 
+    /// From now on a vdev has `count` metaslabs more, all of them empty, which the pool that is on disk has to have
+    /// (`vdev_metaslab_init`).
+    ///
+    /// Errors: [`AllocError::BadVdev`].
+    pub fn grow_vdev(self: &Arc<Self>, vdev: u64, count: usize) -> Result<(), AllocError> {
+        let replacing = self.replacing.lock();
+        if !self.layout().group(vdev).is_some_and(|group| group.grow(count)) {
+            return Err(AllocError::BadVdev(vdev));
+        }
+        drop(replacing);
+        self.preload();
+        Ok(())
+    }
+
     /// The vdevs as they are now; who works with them keeps this as long.
     fn layout(&self) -> Current<Layout> {
         self.layout.load()

@@ -39,6 +39,7 @@ use parking_lot::Mutex;
 
 use super::affinity::{Affinities, Affinity};
 use super::metaslab::{Attempt, Metaslab, MetaslabInfo, View};
+use super::row::Metaslabs;
 use super::space::Extent;
 use super::watched::{LockWaits, Watched};
 use super::weight::Weight;
@@ -146,6 +147,28 @@ struct Order {
     affinities: Affinities,
 }
 
+impl Order {
+    /// A metaslab comes behind the others.
+    fn join(&mut self, metaslab: &Metaslab) {
+        let (view, i) = (metaslab.view(), self.views.len());
+        self.sorted.insert((Reverse(view.weight), i));
+        self.by_largest.insert((Reverse(view.surely_holds()), i));
+        self.views.push(view);
+    }
+}
+
+/// The metaslabs of a vdev, of which the first has the number `first`; `None` if they are not what can be.
+fn made(info: &VdevInfo, first: u64) -> Option<Vec<Metaslab>> {
+    let size = 1u64.checked_shl(info.ms_shift)?;
+    let mut metaslabs = Vec::with_capacity(info.metaslabs.len());
+    for (id, known) in (first..).zip(&info.metaslabs) {
+        let extent = Extent { start: id.checked_mul(size)?, size, shift: info.ashift };
+        super::space::FreeSpace::new(extent).ok()?;
+        metaslabs.push(Metaslab::new(info.id, id, extent, known.clone()));
+    }
+    Some(metaslabs)
+}
+
 /// A metaslab to try.
 #[derive(Clone, Copy)]
 struct Candidate {
@@ -177,7 +200,7 @@ pub struct Group {
     ashift: u32,
     ms_shift: u32,
     width: u64,
-    metaslabs: Vec<Metaslab>,
+    metaslabs: Metaslabs,
     order: Watched<Order>,
     pub(super) allocated: AtomicU64,
     pub(super) deferred: AtomicU64,
@@ -190,27 +213,16 @@ pub struct Group {
 impl Group {
     /// `None` if the metaslabs are not what can be.
     pub(super) fn new(info: &VdevInfo) -> Option<Group> {
-        let size = 1u64.checked_shl(info.ms_shift)?;
-        let mut metaslabs = Vec::with_capacity(info.metaslabs.len());
-        for (id, known) in (0u64..).zip(&info.metaslabs) {
-            let extent = Extent { start: id.checked_mul(size)?, size, shift: info.ashift };
-            super::space::FreeSpace::new(extent).ok()?;
-            metaslabs.push(Metaslab::new(info.id, id, extent, known.clone()));
-        }
+        let metaslabs = made(info, 0)?;
         let mut order = Order::default();
-        for (i, metaslab) in metaslabs.iter().enumerate() {
-            let view = metaslab.view();
-            order.sorted.insert((Reverse(view.weight), i));
-            order.by_largest.insert((Reverse(view.surely_holds()), i));
-            order.views.push(view);
-        }
+        metaslabs.iter().for_each(|metaslab| order.join(metaslab));
         let allocated = AtomicU64::new(metaslabs.iter().map(Metaslab::allocated).sum());
         Some(Group {
             vdev: info.id,
             ashift: info.ashift,
             ms_shift: info.ms_shift,
             width: info.width.max(1),
-            metaslabs,
+            metaslabs: Metaslabs::new(metaslabs),
             order: Watched::new(order),
             allocated,
             deferred: AtomicU64::new(0),
@@ -234,8 +246,21 @@ impl Group {
         self.width
     }
 
+    /// The vdev has grown: more metaslabs join, all of them empty. False: they are not what can be.
+    pub(super) fn grow(&self, count: usize) -> bool {
+        let (id, ashift, width, ms_shift) = (self.vdev, self.ashift, self.width, self.ms_shift);
+        let metaslabs = vec![MetaslabInfo::default(); count];
+        let info = VdevInfo { id, ashift, width, ms_shift, metaslabs };
+        let first = self.metaslabs.len();
+        let Some(more) = made(&info, first as u64) else { return false };
+        self.metaslabs.push(more);
+        let mut order = self.order.lock();
+        self.metaslabs.iter().skip(first).for_each(|metaslab| order.join(metaslab));
+        true
+    }
+
     /// The metaslabs, in order.
-    pub fn metaslabs(&self) -> &[Metaslab] {
+    pub fn metaslabs(&self) -> &Metaslabs {
         &self.metaslabs
     }
 

@@ -55,6 +55,7 @@ mod hold;
 mod loader;
 mod metaslab;
 mod readers;
+mod row;
 mod space;
 mod sparse;
 #[cfg(test)]
@@ -73,6 +74,7 @@ pub use hold::Hold;
 pub use loader::{LoadMetaslab, Loaded};
 pub use metaslab::{Changes, Metaslab, MetaslabInfo, TXG_DEFER_SIZE};
 pub use readers::{ReadEpoch, ReadEpochs};
+pub use row::Metaslabs;
 pub use space::{Extent, FreeSpace, Loading, SEGMENT_BITS};
 pub use watched::LockWaits;
 pub use weight::Weight;

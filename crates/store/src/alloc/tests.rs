@@ -89,7 +89,7 @@ fn check_sum(a: &Allocator, maps: &Maps, model: &Model, txg: u64) {
     for group in a.groups() {
         let used = model.used.get(&group.vdev()).map_or(0, RangeTree::space);
         assert_eq!(group.allocated(), used, "vdev {}", group.vdev());
-        for m in group.metaslabs() {
+        for m in group.metaslabs().iter() {
             let Some(free) = m.free_after(txg) else { continue };
             let on_disk = maps.allocated(group.vdev(), m.id());
             assert_eq!(free.space() + on_disk.space(), m.extent().size, "metaslab {}", m.id());
@@ -403,7 +403,7 @@ fn what_joined_unseen_is_looked_for_last() {
     let sync = |txg: u64| {
         maps.write(&a.take_changes(txg));
         maps.commit(txg);
-        for m in metaslabs {
+        for m in metaslabs.iter() {
             group.note(m.id() as usize, synced(m, txg));
         }
     };
@@ -470,20 +470,24 @@ fn little_used_metaslabs_make_room() {
     let others: Vec<usize> = (0..6).filter(|i| *i != active).collect();
     for (txg, i) in (1..).zip(&others) {
         sync(&a, &maps, txg);
-        metaslabs[*i].evict(txg);
+        metaslabs.get(*i).unwrap().evict(txg);
         assert!(a.load(0, *i as u64));
     }
-    let memory = |all: &[usize]| all.iter().map(|i| metaslabs[*i].memory()).sum::<u64>();
+    let memory =
+        |all: &[usize]| all.iter().map(|i| metaslabs.get(*i).unwrap().memory()).sum::<u64>();
     assert_eq!((a.loaded(), a.memory()), (6, memory(&[0, 1, 2, 3, 4, 5])));
     a.make_room(a.memory());
     assert_eq!(a.loaded(), 6);
     a.make_room(memory(&others[2..]) + memory(&[active]));
-    let is_loaded = |i: &usize| metaslabs[*i].is_loaded();
+    let is_loaded = |i: &usize| metaslabs.get(*i).unwrap().is_loaded();
     assert!(!others[..2].iter().any(is_loaded) && others[2..].iter().all(is_loaded));
     assert_eq!(a.loaded(), 4);
     // What is allocated since the last txg on disk is in no space map.
     let used = others[4];
-    assert!(matches!(metaslabs[used].alloc(6, 4096).0, super::metaslab::Attempt::Got(_)));
+    assert!(matches!(
+        metaslabs.get(used).unwrap().alloc(6, 4096).0,
+        super::metaslab::Attempt::Got(_)
+    ));
     a.make_room(0);
     assert!(others.iter().all(|i| is_loaded(i) == (*i == used)) && is_loaded(&active));
 }
@@ -523,14 +527,14 @@ fn frees_during_a_load_are_not_lost() {
             disk.write(&during.take_changes(txg));
             disk.commit(txg);
             for group in during.groups() {
-                for m in group.metaslabs() {
+                for m in group.metaslabs().iter() {
                     synced(m, txg);
                 }
             }
         }
     }));
     let group = b.groups().next().unwrap();
-    let metaslab = &group.metaslabs()[0];
+    let metaslab = group.metaslabs().get(0).unwrap();
     assert!(b.load(0, 0));
     *maps.pause.lock() = None;
     let free = metaslab.free_after(6).unwrap();

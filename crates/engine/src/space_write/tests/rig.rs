@@ -347,7 +347,7 @@ impl Rig {
             assert!(least <= free.space() && (free.space() < most || free.is_empty()));
         }
         let group = self.allocator().groups().find(|g| g.vdev() == v.id).unwrap().clone();
-        let metaslab = &group.metaslabs()[ms.id as usize];
+        let metaslab = group.metaslabs().get(ms.id as usize).unwrap();
         if let Some(known) = metaslab.free_after(self.txg) {
             assert_eq!(known, free);
             let header = ms.header.as_ref().and_then(|h| h.histogram);

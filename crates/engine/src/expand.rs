@@ -1,0 +1,96 @@
+//! Vdevs that grow into devices that have grown (`vdev_expand`).
+//!
+//! A sync task does all of it: the devices have their new sizes from then on, the config says how large the vdev is, and
+//! the metaslab array has room for more metaslabs. The group that ends with it writes the labels at the new ends of the
+//! devices; its uberblock makes the space part of the pool, and only from then on blocks go there. A crash before that
+//! leaves the pool as it was, by the labels at the beginnings of the devices: what is at their old ends is not looked for
+//! any more once they have grown.
+
+use super::task::EngineError;
+use super::{Engine, SyncContext};
+use crate::space_write::top_level_asize;
+use cenote_dsl::write::{DslWriteError, Result};
+use cenote_format::nvlist::NvValue;
+use cenote_pool::config;
+use cenote_vdev::{Device, Vdev, VdevState};
+use std::sync::Arc;
+
+impl Engine {
+    /// Lets the top-level vdevs with these ids grow as far as their devices allow. Returns whether any did.
+    ///
+    /// # Errors
+    /// The pool is suspended, or cannot be written.
+    pub fn expand(&self, tops: &[u64]) -> std::result::Result<bool, EngineError> {
+        let tree = self.pool().store().vdevs();
+        let can = |id: &u64| tree.top(*id).is_some_and(|top| room(top).is_some());
+        let tops: Vec<u64> = tops.iter().copied().filter(can).collect();
+        if tops.is_empty() {
+            return Ok(false);
+        }
+        self.sync_task(move |context| {
+            tops.iter().try_fold(false, |any, id| Ok(context.grow(*id)? || any))
+        })
+    }
+
+    /// As [`Engine::expand`], of all vdevs, if the pool is to grow by itself (`autoexpand`).
+    ///
+    /// # Errors
+    /// Those of [`Engine::expand`].
+    pub fn expand_if_wanted(&self) -> std::result::Result<bool, EngineError> {
+        let pool = self.pool();
+        if pool.get("autoexpand").is_none_or(|set| set.exact != "on") {
+            return Ok(false);
+        }
+        let tops: Vec<u64> =
+            pool.store().vdevs().root().children().iter().map(|t| t.id()).collect();
+        self.expand(&tops)
+    }
+}
+
+/// A size that a vdev can have by now, with those of its devices.
+struct Room {
+    asize: u64,
+    devices: Vec<(Arc<dyn Device>, u64)>,
+}
+
+/// The size that a vdev can have by now, if it has whole metaslabs more then.
+fn room(top: &Vdev) -> Option<Room> {
+    let leaves: Vec<&Vdev> = match top.is_leaf() {
+        true => vec![top],
+        false => top.children().iter().map(|child| &**child).collect(),
+    };
+    let device = |leaf: &&Vdev| {
+        let device = leaf.device().filter(|_| leaf.state() == VdevState::Healthy)?;
+        let size = device.size_by_now();
+        Some((device, size))
+    };
+    let devices: Vec<_> = leaves.iter().map(device).collect::<Option<_>>()?;
+    let sizes: Vec<u64> = devices.iter().map(|(_, size)| *size).collect();
+    let shift = config::number(top.config(), "metaslab_shift").min(63);
+    let asize = top_level_asize(top.kind(), &sizes);
+    let grows = shift > 0 && asize >> shift > top.asize() >> shift;
+    grows.then_some(Room { asize, devices })
+}
+
+impl SyncContext<'_> {
+    /// See [`Engine::expand`].
+    fn grow(&mut self, id: u64) -> Result<bool> {
+        let tree = self.disk.tree();
+        let found = tree.top(id).and_then(|top| Some((top, room(top)?)));
+        let Some((top, Room { asize, devices })) = found else { return Ok(false) };
+        let tops = self.config.vdev_tree.pairs.iter_mut().find(|(name, _)| name == "children");
+        let Some((_, NvValue::NvListArray(tops))) = tops else { return Ok(false) };
+        let Some(of_top) = tops.iter_mut().find(|c| config::number(c, "id") == id) else {
+            return Ok(false);
+        };
+        of_top.set("asize", NvValue::Uint64(asize));
+        // What is known of space is not undone: what fails here takes the group with it.
+        let more = self.maps.grow_vdev(self.tx.mos, id, asize);
+        let more = more.map_err(|e| DslWriteError::from(e).into_fatal())?;
+        devices.iter().for_each(|(device, size)| device.grow(*size));
+        top.grow(asize);
+        self.disk.grown.lock().push((id, more));
+        self.config_changed = true;
+        Ok(true)
+    }
+}
