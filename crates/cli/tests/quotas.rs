@@ -7,7 +7,7 @@ mod common;
 use common::can_mount;
 use common::tank::Tank;
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::chown;
 use std::path::Path;
@@ -100,6 +100,60 @@ fn listed(tank: &Tank) {
     tank.zfs("snapshot tank/a@s");
     assert_eq!(tank.zfs("groupspace -o name,objused,objquota tank/a@s"), text);
     assert_eq!(tank.zfs("projectspace -Hp -o type,name,objquota tank/a"), "Project\t0\t0\n");
+}
+
+#[test]
+fn files_are_put_into_projects() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create tank/a");
+    let top = tank.path("tank/a/top");
+    fs::create_dir_all(top.join("inner")).unwrap();
+    for name in ["one", "inner/two"] {
+        fs::write(top.join(name), [3; 100_000]).unwrap();
+    }
+    std::os::unix::fs::symlink("/etc/hostname", top.join("link")).unwrap();
+    let dir = top.display().to_string();
+    let project = |line: &str| tank.zfs(&format!("project {line}"));
+    assert_eq!(project(&format!("-d {dir}")), format!("    0 - {dir}\n"));
+    project(&format!("-p 7 -s {dir}"));
+    fs::write(top.join("new"), "new").unwrap();
+    let listed =
+        format!("    7 P {dir}\n    0 - {dir}/inner\n    7 P {dir}/new\n    0 - {dir}/one\n");
+    assert_eq!(project(&dir), listed);
+    let said = project(&format!("-c -p 7 {dir}/one"));
+    assert_eq!(
+        said,
+        format!(
+            "{dir}/one - project ID is not set properly (0/7)\n{dir}/one - project inherit flag is \
+             not set\n"
+        )
+    );
+    assert_eq!(project(&format!("-c -0 -d -p 9 {dir}")), format!("{dir}\0"));
+    project(&format!("-p 7 -r {dir}"));
+    tank.session.run("zpool sync").ok();
+    let used = tank.zfs("projectspace -Hpo name,objused tank/a");
+    assert!(used.lines().any(|line| line == "7\t5"), "{used}");
+    project(&format!("-C -k -r {dir}"));
+    assert_eq!(project(&format!("-d {dir}")), format!("    7 - {dir}\n"));
+    project(&format!("-C -r {dir}"));
+    assert_eq!(project(&format!("-r {dir}/inner")).matches("    0 - ").count(), 2);
+    for (line, why) in [
+        ("-C -s x", "cannot specify '-C' '-c' '-s' together"),
+        ("-k x", "'-k' is only valid together with '-C'"),
+        ("-p 4294967295 x", "invalid project ID"),
+        ("-d", "missing file or directory target(s)"),
+    ] {
+        let said = tank.session.run(&format!("zfs project {line}")).fails(2);
+        assert!(said.starts_with(why), "{said}");
+    }
+    let said = tank.refused(&format!("project -r {dir}/one"));
+    assert_eq!(said, format!("'-r' option on non-dir target {dir}/one"));
+    let said = tank.refused("project /proc/version");
+    assert!(said.starts_with("failed to get xattr for /proc/version: "), "{said}");
+    tank.finish();
 }
 
 #[test]

@@ -13,6 +13,7 @@
 //! | [`holds`] | `zfs hold`, `zfs holds`, `zfs release` |
 //! | [`diff`] | `zfs diff` |
 //! | [`send`], [`receive`] | `zfs send`, `zfs receive` |
+//! | [`project`] | `zfs project` |
 //! | [`userspace`] | `zfs userspace`, `zfs groupspace`, `zfs projectspace` |
 //! | [`allow`], [`upgrade`], [`wait`] | the commands of these names |
 //! | [`select`] | which datasets a command works on, and in which order |
@@ -30,6 +31,7 @@ pub mod holds;
 pub mod list;
 pub mod mount;
 pub mod mount_helper;
+pub mod project;
 pub mod properties;
 pub mod receive;
 pub mod rename;
@@ -76,7 +78,7 @@ const TOOL: Tool = Tool {
         row("groupspace", Runs::Pools(userspace::group), usage::GROUPSPACE),
         row("projectspace", Runs::Pools(userspace::project), usage::PROJECTSPACE),
         None,
-        row("project", Runs::Missing, usage::PROJECT),
+        row("project", Runs::Here(project::run), usage::PROJECT),
         None,
         row("mount", Runs::Pools(mount::mount), usage::MOUNT),
         row("unmount", Runs::Pools(mount::unmount), usage::UNMOUNT),
