@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 const FORM: &str = "{bar:24} {percent:>3}% {binary_bytes} of {binary_total_bytes}  \
                     {binary_bytes_per_sec}  {eta} left";
 
+/// The line where nobody knows how many bytes there will be.
+const FORM_WITHOUT_END: &str = "{binary_bytes}  {binary_bytes_per_sec}  {elapsed} so far";
+
 /// The line of a bar that says itself how far things are.
 const FORM_OF_OTHERS: &str = "{bar:24} {percent:>3}%  {msg}";
 /// Without a terminal, a line is written this often.
@@ -114,6 +117,11 @@ impl Drawn {
         let bar = Bar::on_screen(FORM, width);
         bar.expect(total);
         Drawn(bar)
+    }
+
+    /// A line on a terminal of so many columns, of bytes whose number nobody knows before their end.
+    pub fn without_end(width: Option<u16>) -> Drawn {
+        Drawn(Bar::on_screen(FORM_WITHOUT_END, width))
     }
 
     /// So many bytes are done. What is more than there should be lets the bar grow.

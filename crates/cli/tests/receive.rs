@@ -131,6 +131,21 @@ fn streams_become_snapshots_or_nothing() {
 }
 
 #[test]
+fn a_terminal_is_shown_how_far_a_stream_is() {
+    let r = Receiver::new(Tank::unmounted());
+    let path = r.tank.session.path("stream");
+    fs::write(&path, &r.streams["full-s1"]).unwrap();
+    let (path, part) = (path.display(), 1_000_000);
+    let slowly = format!("(head -c {part} {path}; sleep 3; tail -c +{} {path})", part + 1);
+    let said = r.tank.session.on_terminal(&format!("{slowly} | cenote zfs receive -v tank/a@one"));
+    assert!(said.contains("KiB/s  ") && said.contains(" so far"), "{said}");
+    assert!(said.contains("received 3.73M stream in "), "{said}");
+    let quiet = r.tank.session.on_terminal(&format!("cenote zfs receive tank/b@one <{path}"));
+    assert_eq!(quiet, "");
+    r.tank.finish();
+}
+
+#[test]
 fn packages_bring_their_datasets_and_properties() {
     let r = Receiver::new(Tank::unmounted());
     let value = |property: &str, dataset: &str| {

@@ -8,6 +8,7 @@
 //! | `follow` | what was renamed, promoted or destroyed at the sender |
 //! | `props` | properties and holds of what is received |
 //! | `said` | why a stream was not received, in OpenZFS's words |
+//! | `told` | how far a stream has come |
 //! | `abort` | `zfs receive -A` |
 //!
 //! The pools may be changed by other commands while a stream comes in. Only the beginning and the end of each stream
@@ -20,6 +21,7 @@ mod one;
 mod package;
 mod props;
 mod said;
+mod told;
 
 use super::change::changes;
 use crate::context::Context;

@@ -2,6 +2,7 @@
 
 use super::super::create::ancestors;
 use super::names::{destination, of_guid};
+use super::told::while_told;
 use super::{Job, Within, package, props, said};
 use crate::context::Context;
 use crate::mounts::moving::{Away, family, refresh};
@@ -15,6 +16,7 @@ use cenote_engine::change::receive::{NewReceive, Properties, ReceiveError, Recei
 use cenote_format::stream::package::HEADER_TYPE;
 use cenote_format::stream::{Begin, FLAG_CLONE, SUBSTREAM, feature};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// `dmu_objset_type_t` of a volume.
@@ -344,7 +346,10 @@ impl<'b> Stream<'b> {
         if is_new {
             props::give(changes, self.head(), &early, ctx);
         }
-        if let Err(e) = receiving.stream(source, &mut |_| {}) {
+        let taken = while_told(&job.flags, ctx, |told| {
+            receiving.stream(source, &mut |bytes| told.store(bytes, Relaxed))
+        });
+        if let Err(e) = taken.unwrap_or_else(|e| Err(ReceiveError::Input(e))) {
             changes.give_up_receive(receiving);
             return Err(e.into());
         }
