@@ -7,6 +7,8 @@
  *   libzpool-peer spacemap ...: see spacemap.c
  *   libzpool-peer clone ...: see clone.c
  *   libzpool-peer zil ...: see zil.c
+ *   libzpool-peer send ...: see send.c
+ *   libzpool-peer receive ...: see receive.c
  *   libzpool-peer alloc ...: see alloc.c
  *   libzpool-peer alloc-blocks ...: see blocks.c
  *
@@ -397,6 +399,8 @@ main(int argc, char **argv)
 	}
 	if (argc > 1 && strcmp(argv[1], "send") == 0)
 		return (send_mode(argc - 2, argv + 2));
+	if (argc > 1 && strcmp(argv[1], "receive") == 0)
+		return (receive_mode(argc - 2, argv + 2));
 	if (argc > 1 && strcmp(argv[1], "alloc") == 0)
 		return (alloc_mode(argc - 2, argv + 2));
 	if (argc > 1 && strcmp(argv[1], "alloc-blocks") == 0)

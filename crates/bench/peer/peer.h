@@ -46,6 +46,7 @@ int zil_rows(int argc, char **argv);
 int alloc_mode(int argc, char **argv);
 int blocks_mode(int argc, char **argv);
 int send_mode(int argc, char **argv);
+int receive_mode(int argc, char **argv);
 
 /* Pools with spoiled metaslabs: see alloc.c. */
 spa_t *import_pool(char *directory, char *pool);

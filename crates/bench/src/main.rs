@@ -10,7 +10,7 @@
 //!
 //! `cenote-bench zil`: see [`zil`]; `cenote-bench replay`: see [`replay`].
 //!
-//! `cenote-bench send`: see [`send`].
+//! `cenote-bench send`: see [`send`] and [`receive`].
 //!
 //! `cenote-bench read`: reads through the library, beside the raw device file and beside OpenZFS's
 //! own engine, in one run.
@@ -35,6 +35,7 @@ mod measure;
 mod mounted;
 mod noise;
 mod read;
+mod receive;
 mod replay;
 mod report;
 mod send;
