@@ -5,9 +5,9 @@
 //! A change of an object set runs under a lock, and whoever holds that lock must not wait for a
 //! device. So a change runs [with its holds](Holds::during): on that thread [`Store::read`] takes
 //! blocks from the holds and from the caches, and goes to no device. A block that is in neither is
-//! *missed*: the read fails with [`BlockError::NotHeld`], and the block is noted. Whoever runs the
-//! change takes back what it did, lets go of the lock, [reads](Holds::fetch) what was missed and runs
-//! the change again.
+//! *missed*, and so is data that the ARC has compressed: the read fails with [`BlockError::NotHeld`], and the
+//! block is noted. Whoever runs the change takes back what it did, lets go of the lock,
+//! [reads](Holds::fetch) what was missed and runs the change again.
 //!
 //! OpenZFS lists in advance what a change will touch. Here the change itself finds out, so the list
 //! cannot be incomplete.
@@ -16,7 +16,8 @@
 //!
 //! - What is held is found by the identity of the block on disk ([`Key`]): it is never out of date.
 //! - A block that could not be read is held as its error: the next run sees that error.
-//! - While a thread runs with holds it neither reads from a device nor waits for one.
+//! - While a thread runs with holds it neither reads from a device nor waits for one. It decompresses
+//!   metadata only, which is kept so.
 
 use crate::arc::Key;
 use crate::{Block, BlockError, Bookmark, Store};

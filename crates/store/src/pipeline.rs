@@ -237,10 +237,11 @@ impl Store {
             false => self.cached(&key, bp),
         };
         match cached {
-            Some(physical) => {
+            // Unpacking data takes too long for who waits for the lock. Metadata is kept unpacked.
+            Some(physical) if !is_packed(bp) || keeps_decoded(bp) => {
                 self.unpacked(bp, at, key, Ok(physical)).inspect_err(|e| self.remember(e))
             }
-            None => Err(held::miss(bp, at)),
+            _ => Err(held::miss(bp, at)),
         }
     }
 
