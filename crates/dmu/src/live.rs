@@ -18,6 +18,10 @@
 //! block in its hands. So one slow read keeps only the change waiting that needs it, and a volume is
 //! read for many writes at the same time.
 //!
+//! What takes long is done before the lock is taken: a [`Chunk`](LiveObjectSet::chunk) has the bytes of a write
+//! copied, and blocks that are written in part read and merged. The change only puts the blocks in their places.
+//! Where this lock stands among those of the engine says ARCHITECTURE.md, "Locks".
+//!
 //! A change that fails is taken back as well ([`crate::write`], `undo`): because a block cannot be
 //! read, because its contents make no sense, or because the change is refused. One that panics leaves
 //! the object set of no use: nothing of it is written any more, and the engine suspends the pool.
@@ -33,8 +37,8 @@
 
 use crate::write::intent::Intent;
 use crate::write::zap::AtHand;
-use crate::write::{Gather, OpenObjectSet, Result, WriteError, on_disk};
-use crate::{DeleteChunk, Object, ObjectSet};
+use crate::write::{Chunk, Gather, OpenObjectSet, Result, Was, WriteError, on_disk};
+use crate::{DeleteChunk, Error, Object, ObjectSet};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::BLKPTR_SIZE;
 use cenote_format::dmu::DmuType;
@@ -263,6 +267,48 @@ impl LiveObjectSet {
     /// in that txg knows which one it is.
     pub fn open_block(&self, number: u64, offset: u64) -> Option<OpenBlock> {
         self.set.lock().open_block(number, offset)
+    }
+
+    /// Makes `data` ready to be written at byte `offset` of object `number`, whose blocks have or are going to
+    /// have `block_size` bytes: all that can be copied and read without the lock.
+    ///
+    /// # Errors
+    /// A block that is going to be written in part cannot be read.
+    pub fn chunk<'d>(
+        &self,
+        number: u64,
+        offset: u64,
+        data: &'d [u8],
+        block_size: u64,
+    ) -> crate::Result<Chunk<'d>> {
+        let mut chunk = Chunk::new(offset, data, block_size);
+        for blkid in chunk.partly() {
+            match self.retry(|| self.beneath(number, blkid, block_size)) {
+                Ok(Some((was, old))) => chunk.merge(blkid, was, old.as_ref()),
+                // That is for the change to say.
+                Ok(None) | Err(Error::NoObject { .. }) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(chunk)
+    }
+
+    /// A block that a write is merged into ([`Object::beneath`]), unless it is dirty in the open txg.
+    fn beneath(
+        &self,
+        number: u64,
+        blkid: u64,
+        size: u64,
+    ) -> crate::Result<Option<(Was, Option<Abd>)>> {
+        let set = self.set.lock();
+        if set.is_dirty_block(number, blkid) {
+            return Ok(None);
+        }
+        let of_block = (blkid.saturating_mul(size), size.saturating_sub(1));
+        let (pending, base) = (set.pending_view(number, Some(of_block))?, set.synced().clone());
+        drop(set);
+        let object = pending.map_or_else(|| on_disk(&base, number), Ok)?;
+        object.beneath(blkid, size)
     }
 
     /// Reads the blocks of object `number` that hold `len` bytes from byte `offset`, to be written

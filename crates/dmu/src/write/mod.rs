@@ -17,7 +17,7 @@
 //! | `object` | the changes of one object: blocks, ranges, bonus, sizes |
 //! | `rewrite` | blocks written anew as they are |
 //! | `clone` | blocks of other objects, whose pointers are taken over |
-//! | `chunk` | bytes to be written, copied before the lock is taken |
+//! | `chunk` | bytes to be written, made ready before the lock is taken |
 //! | `slots` | which dnode slots are free |
 //! | [`sink`] | who writes blocks: the floor below |
 //! | `indirect` | an indirect block while its pointers change |
@@ -56,6 +56,7 @@ mod work;
 pub mod zap;
 
 pub use chunk::Chunk;
+pub(crate) use chunk::Was;
 pub use clone::{ClonePointers, NotClonable, is_clonable};
 pub use rewrite::Gather;
 pub use sink::{BlockSink, NewBlock};
@@ -631,9 +632,10 @@ impl OpenObjectSet {
     /// Writes `data` at byte `offset`. Blocks that are written in part are read first.
     /// Errors: the end would be beyond 2^63 bytes.
     pub fn write(&mut self, number: u64, offset: u64, data: &[u8]) -> Result<()> {
+        let chunk = Chunk::uncut(data);
         self.with(number, |object, place| {
-            object.prepare_write(place, offset, data.len())?;
-            object.write(place, offset, &Chunk::uncut(data))
+            object.prepare_write(place, offset, &chunk)?;
+            object.write(place, offset, &chunk)
         })
     }
 

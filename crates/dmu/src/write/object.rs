@@ -425,7 +425,7 @@ impl OpenObject {
         phys.max_block = phys.max_block.max(blkid);
     }
 
-    fn check_end(&self, place: &Place<'_>, blkid: u64) -> Result<()> {
+    pub(super) fn check_end(&self, place: &Place<'_>, blkid: u64) -> Result<()> {
         let end = blkid.checked_add(1).and_then(|end| end.checked_mul(self.phys().block_size));
         match end {
             Some(end) if end <= MAX_OFFSET => Ok(()),
@@ -485,7 +485,7 @@ impl OpenObject {
     }
 
     /// Makes block `blkid` dirty as it is (`dmu_buf_will_dirty`).
-    fn make_dirty(&mut self, place: &Place<'_>, blkid: u64) -> Result<()> {
+    pub(super) fn make_dirty(&mut self, place: &Place<'_>, blkid: u64) -> Result<()> {
         if !self.is_open(blkid) {
             self.check_end(place, blkid)?;
             let size = self.phys().block_size as usize;
@@ -515,7 +515,7 @@ impl OpenObject {
     }
 
     /// Some bytes of block `blkid`, which are to be changed.
-    fn part_mut(
+    pub(super) fn part_mut(
         &mut self,
         place: &Place<'_>,
         blkid: u64,
@@ -532,55 +532,6 @@ impl OpenObject {
         self.pending.top.dirty_mut(blkid).ok_or(WriteError::Failed)
     }
 
-    /// Gets what a write of `len` bytes needs of what is on disk: the blocks that it changes in part,
-    /// and the indirect blocks, which the sync reads.
-    pub(super) fn prepare_write(
-        &mut self,
-        place: &Place<'_>,
-        offset: u64,
-        len: usize,
-    ) -> Result<()> {
-        self.check_write(place, offset, len)?;
-        let (size, end) = (self.phys().block_size, offset + len as u64);
-        let partly = |at: u64| (!at.is_multiple_of(size)).then_some(at / size);
-        for blkid in [partly(offset), partly(end)].into_iter().flatten() {
-            self.make_dirty(place, blkid)?;
-        }
-        match end.checked_sub(1) {
-            Some(last) if len > 0 => {
-                self.check_end(place, last / size)?;
-                Ok(self.tree(place).read_indirect(offset / size, last / size)?)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Writes what was [prepared](OpenObject::prepare_write).
-    pub(super) fn write(
-        &mut self,
-        place: &Place<'_>,
-        offset: u64,
-        chunk: &Chunk<'_>,
-    ) -> Result<()> {
-        let data = chunk.data();
-        self.check_write(place, offset, data.len())?;
-        let (size, mut at, mut rest) = (self.phys().block_size, offset, data);
-        while !rest.is_empty() {
-            let (blkid, skip) = (at / size, (at % size) as usize);
-            let (now, later) = rest.split_at(rest.len().min(size as usize - skip));
-            if now.len() as u64 == size {
-                let block = chunk.block(offset, size, blkid);
-                self.put(blkid, block.unwrap_or_else(|| Abd::copy_of(now)).into());
-            } else {
-                let range = skip..skip + now.len();
-                self.part_mut(place, blkid, range)?.copy_from_slice(now);
-            }
-            at += now.len() as u64;
-            rest = later;
-        }
-        Ok(())
-    }
-
     /// Makes `data`, which is as long as a block, the block at byte `offset`, and otherwise writes its bytes there
     /// (`dmu_assign_arcbuf_by_dnode`).
     pub(super) fn write_payload(
@@ -592,8 +543,10 @@ impl OpenObject {
         let (size, len) = (self.phys().block_size, data.len());
         if len as u64 != size || !offset.is_multiple_of(size) {
             let data = data.unpacked()?;
-            self.prepare_write(place, offset, len)?;
-            return self.write(place, offset, &Chunk::uncut(&data.bytes()));
+            let bytes = data.bytes();
+            let chunk = Chunk::uncut(&bytes);
+            self.prepare_write(place, offset, &chunk)?;
+            return self.write(place, offset, &chunk);
         }
         if let Payload::Packed(packed) = data {
             self.check_packed(place, packed)?;
@@ -625,7 +578,7 @@ impl OpenObject {
         }
     }
 
-    fn check_write(&mut self, place: &Place<'_>, offset: u64, len: usize) -> Result<()> {
+    pub(super) fn check_write(&mut self, place: &Place<'_>, offset: u64, len: usize) -> Result<()> {
         if offset.checked_add(len as u64).is_none_or(|end| end > MAX_OFFSET) {
             return place.invalid(format!("{len} bytes at {offset}"));
         }

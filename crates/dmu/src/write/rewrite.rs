@@ -109,7 +109,7 @@ impl OpenObject {
     }
 
     /// The pointer on disk of a block of which nothing is pending.
-    fn on_disk(&self, place: &Place<'_>, blkid: u64) -> Result<BlockPointer> {
+    pub(super) fn on_disk(&self, place: &Place<'_>, blkid: u64) -> Result<BlockPointer> {
         let tree = self.tree(place);
         match tree.dnode.block_size == self.phys().block_size {
             true => Ok(tree.pointer(0, blkid)?),

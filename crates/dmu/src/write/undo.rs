@@ -436,13 +436,13 @@ impl OpenObjectSet {
     /// As [`OpenObjectSet::write`], as the last thing that a change does: what is overwritten is not
     /// kept to be taken back.
     pub fn write_last(&mut self, number: u64, offset: u64, chunk: &Chunk<'_>) -> Result<()> {
-        self.seal(number, offset, chunk.data().len())?;
+        self.seal(number, offset, chunk)?;
         self.with(number, |object, place| object.write(place, offset, chunk))
     }
 
     /// Gets what a write reads, after which nothing can fail.
-    fn seal(&mut self, number: u64, offset: u64, len: usize) -> Result<()> {
-        self.with(number, |object, place| object.prepare_write(place, offset, len))?;
+    fn seal(&mut self, number: u64, offset: u64, chunk: &Chunk<'_>) -> Result<()> {
+        self.with(number, |object, place| object.prepare_write(place, offset, chunk))?;
         if held::has_missed() {
             // Something before did not mind. The change is not going to be kept.
             let at = Bookmark { objset: self.id(), object: number, level: 0, blkid: 0 };

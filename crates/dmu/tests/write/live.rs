@@ -67,12 +67,16 @@ impl Live {
     }
 
     pub fn sync(&self) -> Arc<ObjectSet> {
-        let txg = self.gate.0.fetch_add(1, Ordering::SeqCst);
-        let mut quiesced = self.set.quiesce();
-        quiesced.sync(txg, &self.sink).unwrap();
-        self.set.sync_done(&quiesced);
-        self.gate.1.group_done(txg);
+        self.write_group(&mut self.set.quiesce());
         self.set.base()
+    }
+
+    /// Writes what was quiesced.
+    pub fn write_group(&self, quiesced: &mut OpenObjectSet) {
+        let txg = self.gate.0.fetch_add(1, Ordering::SeqCst);
+        quiesced.sync(txg, &self.sink).unwrap();
+        self.set.sync_done(quiesced);
+        self.gate.1.group_done(txg);
     }
 
     pub fn file(&self) -> u64 {

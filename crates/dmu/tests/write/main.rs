@@ -4,6 +4,7 @@
 
 mod check;
 mod live;
+mod merge;
 mod packed;
 mod readahead;
 mod whole;
