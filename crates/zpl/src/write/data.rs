@@ -6,11 +6,11 @@
 //!
 //! Invariant: what is in the last block past the end of the file is zeros.
 
-use super::Allocate;
 use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE};
 use super::node::NodeMut;
 use super::setattr::{CONTENTS, set_mode, without_ids};
+use super::{Allocate, Settings};
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::znode::{S_IFDIR, S_IFMT, S_IFREG};
@@ -22,8 +22,6 @@ use cenote_format::zil::Body;
 
 /// Most bytes that are written in one transaction: the largest block.
 const CHUNK: usize = 16 << 20;
-/// Fewer bytes are copied under the lock: finding out where to takes as long.
-const WORTH_CUTTING: usize = 16 << 10;
 /// Longest file.
 pub(super) const MAX_SIZE: u64 = i64::MAX as u64;
 /// `zp_flags`: `ZFS_SPARSE`.
@@ -34,6 +32,23 @@ const FLAG_SPARSE: u64 = 0x0000_2000_0000_0000;
 enum Offset {
     At(u64),
     End,
+}
+
+/// The blocks of a file: the size of one, and the number of the last one.
+#[derive(Clone, Copy)]
+struct Shape {
+    block_size: u64,
+    max_block: u64,
+}
+
+impl Shape {
+    /// The size that blocks have when the file is `end` bytes long at least.
+    fn block_size_to(&self, record_size: u64, end: u64) -> u64 {
+        match self.max_block {
+            0 => grown(self.block_size, record_size, 0, end),
+            _ => self.block_size,
+        }
+    }
 }
 
 /// The block size that a file gets which has blocks of `now` bytes and is to be `end` bytes long.
@@ -47,9 +62,14 @@ fn grown(now: u64, record_size: u64, size: u64, end: u64) -> u64 {
     most.min(whole).max(now)
 }
 
+/// The largest block of a new file that the format has.
+fn record_size(settings: &Settings) -> u64 {
+    settings.record_size.clamp(SECTOR, cenote_format::MAX_BLOCK)
+}
+
 /// Lets the block of a file of one block grow, if it is to be `end` bytes long.
 fn grow(cx: &mut Cx<'_>, ino: u64, size: u64, end: u64) -> Result<()> {
-    let record_size = cx.settings.record_size.clamp(SECTOR, cenote_format::MAX_BLOCK);
+    let record_size = record_size(cx.settings);
     let dnode = cx.os.dnode(ino)?;
     let (mut now, levels, shift) = (dnode.block_size, dnode.levels, dnode.indirect_shift);
     let new = grown(now, record_size, size, end);
@@ -235,49 +255,56 @@ impl FileSystem {
         MAX_SIZE
     }
 
-    /// Copies what is going to be written at byte `offset` into blocks of the size that the file has,
-    /// or is going to have.
-    fn cut<'d>(&self, ino: u64, offset: u64, data: &'d [u8]) -> Result<Chunk<'d>> {
-        let Some(live) = self.source.live().filter(|_| data.len() >= WORTH_CUTTING) else {
+    /// The blocks of a file, if they can be told; if not, that fails when the change is made.
+    fn shape_of(&self, ino: u64) -> Option<Shape> {
+        let object = self.source.live()?.attributes(ino).ok()?;
+        let (block_size, max_block) = (object.dnode().block_size, object.dnode().max_block);
+        Some(Shape { block_size, max_block })
+    }
+
+    /// Makes what is going to be written ready, in blocks of the size that the file has, or is going to have.
+    fn cut<'d>(
+        &self,
+        ino: u64,
+        shape: Option<Shape>,
+        offset: Offset,
+        data: &'d [u8],
+    ) -> Result<Chunk<'d>> {
+        let at = match offset {
+            Offset::At(at) => Some(at),
+            // Where the end is by then shows.
+            Offset::End => self.attr(ino).ok().map(|attr| attr.size),
+        };
+        let (Some(live), Some(shape), Some(at)) = (self.source.live(), shape, at) else {
             return Ok(Chunk::uncut(data));
         };
-        let object = live.attributes(ino)?;
-        let dnode = object.dnode();
-        let end = offset.saturating_add(data.len() as u64);
-        let size = match dnode.max_block {
-            0 => grown(dnode.block_size, self.settings().record_size, 0, end),
-            _ => dnode.block_size,
-        };
-        Ok(Chunk::new(offset, data, size.max(SECTOR)))
+        let end = at.saturating_add(data.len() as u64);
+        let block_size = shape.block_size_to(record_size(&self.settings()), end);
+        Ok(live.chunk(ino, at, data, block_size)?)
     }
 
     /// What writing a part of a file takes: whole blocks, of the size that they have or get.
-    fn cost_of(&self, ino: u64, offset: Offset, chunk: &[u8]) -> Cost {
+    fn cost_of(&self, shape: Option<Shape>, offset: Offset, chunk: &[u8]) -> Cost {
         let len = chunk.len() as u64;
-        let record_size = self.settings().record_size.clamp(SECTOR, cenote_format::MAX_BLOCK);
+        let record_size = record_size(&self.settings());
         let Some(live) = self.source.live() else { return Cost::default() };
-        // What cannot be read fails when the change is made.
-        let known = live.attributes(ino).ok().map(|o| (o.dnode().block_size, o.dnode().max_block));
-        let offset = match (offset, known) {
+        let offset = match (offset, shape) {
             (Offset::At(at), _) => at,
             // It may begin anywhere in a block.
-            (Offset::End, Some((now, blocks))) => {
-                now.saturating_mul(blocks.saturating_add(1)).saturating_sub(1)
+            (Offset::End, Some(Shape { block_size, max_block })) => {
+                block_size.saturating_mul(max_block.saturating_add(1)).saturating_sub(1)
             }
             (Offset::End, None) => record_size - 1,
         };
-        let block_size = match known {
-            Some((now, 0)) => grown(now, record_size, 0, offset.saturating_add(len)),
-            Some((now, _)) => now,
-            None => record_size,
-        };
+        let end = offset.saturating_add(len);
+        let block_size = shape.map_or(record_size, |shape| shape.block_size_to(record_size, end));
         let write = live.cost_of_blocks(offset, len, block_size).saturating_add(DNODE);
         Cost { write, objects: 0, frees: false }
     }
 
     /// What a write of a record in a log takes, at most.
     pub(super) fn cost_of_replay(&self, ino: u64, offset: u64, data: &[u8]) -> Cost {
-        self.cost_of(ino, Offset::At(offset), data)
+        self.cost_of(self.shape_of(ino), Offset::At(offset), data)
     }
 
     fn write_at(&self, ino: u64, offset: Offset, data: &[u8], clear_ids: bool) -> Result<u64> {
@@ -287,11 +314,9 @@ impl FileSystem {
                 (Some(first), _) => Offset::At(done as u64 + first),
                 (None, offset) => offset,
             };
-            let cost = self.cost_of(ino, offset, chunk);
-            let cut = match offset {
-                Offset::At(at) => self.cut(ino, at, chunk)?,
-                Offset::End => Chunk::uncut(chunk),
-            };
+            let shape = self.shape_of(ino);
+            let cost = self.cost_of(shape, offset, chunk);
+            let cut = self.cut(ino, shape, offset, chunk)?;
             let at = self.change(cost, |cx| write_chunk(cx, ino, offset, &cut, clear_ids))?;
             first = first.or(Some(at));
             done += chunk.len();
@@ -316,8 +341,9 @@ impl FileSystem {
     /// since. The file does not get longer: what is past its end is left out.
     pub fn write_back(&self, ino: u64, offset: u64, data: &[u8]) -> Result<()> {
         for (chunk, at) in data.chunks(CHUNK).zip((offset..).step_by(CHUNK)) {
-            let cost = self.cost_of(ino, Offset::At(at), chunk);
-            let cut = self.cut(ino, at, chunk)?;
+            let (shape, offset) = (self.shape_of(ino), Offset::At(at));
+            let cost = self.cost_of(shape, offset, chunk);
+            let cut = self.cut(ino, shape, offset, chunk)?;
             self.change_if_read_only(cost, |cx| write_back_chunk(cx, ino, at, &cut))?;
             self.io.count_write(chunk.len() as u64);
         }

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 use cenote_dmu::DeleteChunk;
 use cenote_dmu::live::Cost;
 use cenote_dmu::tunables::DELETE_BLOCKS;
-use cenote_dmu::write::{Chunk, OpenObjectSet, ZapMut};
+use cenote_dmu::write::{OpenObjectSet, ZapMut};
 use cenote_format::encode::zap::{Key, Value};
 use cenote_format::zil::Body;
 use std::ops::Range;
@@ -71,7 +71,7 @@ impl Volume {
             let live = self.source.live().ok_or(Error::ReadOnly)?;
             let write = live.cost_of_blocks(at, chunk.len() as u64, self.block_size());
             let cost = Cost { write, objects: 0, frees: false };
-            let cut = Chunk::new(at, chunk, self.block_size());
+            let cut = live.chunk(DATA, at, chunk, self.block_size())?;
             self.change_within(cost, &(at..end), |os| {
                 os.log_write(DATA, at, chunk.len() as u64);
                 Ok(os.write_last(DATA, at, &cut)?)

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod acl;
+mod beside;
 mod damage;
 mod model;
 mod names;
