@@ -12,7 +12,7 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_zpl::{FileSystem, Rewrite, SetAttr, SetTime, Settings};
 use rig::{NODE, Rig, bytes, changes};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const BLOCK: u64 = 16 << 10;
 const BLOCKS: u64 = 96;
@@ -205,12 +205,14 @@ fn blocks_get_the_properties_of_today() {
 #[test]
 fn others_write_meanwhile() {
     let mut test = Test::new("A B");
-    let done = AtomicBool::new(false);
+    let (done, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut data = std::mem::take(&mut test.data);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let mut random = numbers(3);
-            for round in 0..600u64 {
+            // On a busy machine until there were some rewrites.
+            let enough = |round| round >= 600 && rounds.load(Ordering::Relaxed) > 2;
+            for round in (0..20_000u64).take_while(|round| !enough(*round)) {
                 let at = random.next().unwrap() % (data.len() - 40_000);
                 let new = bytes(round, random.next().unwrap() % 40_000 + 1);
                 test.fs.write(test.ino, at as u64, &new, false).unwrap();
@@ -223,12 +225,12 @@ fn others_write_meanwhile() {
                 test.engine.sync().unwrap();
             }
         });
-        let mut rounds = 0;
         while !done.load(Ordering::Relaxed) {
-            test.rewrite(Rewrite { offset: (rounds % 3) * 9 * BLOCK, ..Rewrite::default() });
-            rounds += 1;
+            let offset = (rounds.load(Ordering::Relaxed) % 3) * 9 * BLOCK;
+            test.rewrite(Rewrite { offset, ..Rewrite::default() });
+            rounds.fetch_add(1, Ordering::Relaxed);
         }
-        assert!(rounds > 2, "{rounds}");
+        assert!(rounds.load(Ordering::Relaxed) > 2, "{rounds:?}");
         writer.join().unwrap();
     });
     test.data = data;
