@@ -9,7 +9,7 @@ use crate::graft::Branch;
 use crate::inodes;
 use crate::session::{Found, INodeNo, Modes, ReplyCreate, ReplyEmpty, ReplyEntry, waits_for_disk};
 use crate::tree::{CONTROL, Node};
-use cenote_zpl::{Error, FileSystem, NewNode, NodeKind, Removed, RenameFlags};
+use cenote_zpl::{Error, FileSystem, NewNode, NodeKind, Owner, Removed, RenameFlags};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -291,7 +291,7 @@ impl Server {
                 self.rename_snapshot(who, (&dir, name), (&new_dir, new_name), flags)?;
                 return Ok(dir);
             }
-            self.rename((&dir, name), (&new_dir, new_name), flags)?;
+            self.rename(who, (&dir, name), (&new_dir, new_name), flags)?;
             Ok(dir)
         });
         match renamed {
@@ -302,6 +302,7 @@ impl Server {
 
     fn rename(
         &self,
+        who: Caller,
         (dir, name): (&Node, &OsStr),
         (new_dir, new_name): (&Node, &OsStr),
         flags: rustix::fs::RenameFlags,
@@ -326,7 +327,9 @@ impl Server {
         } else {
             self.removable(new_dir, &to, new_name)?;
         }
-        let how = RenameFlags { no_replace, exchange, whiteout: flags.contains(Flags::WHITEOUT) };
+        let whiteout = Some(Owner { uid: who.uid, gid: who.gid });
+        let whiteout = whiteout.filter(|_| flags.contains(Flags::WHITEOUT));
+        let how = RenameFlags { no_replace, exchange, whiteout };
         let in_use = |object| self.tree.inodes.knows(from.other(object).ino());
         let (old, new) = (name.as_bytes(), new_name.as_bytes());
         let lost = from.fs.rename(from.object, old, to.object, new, how, &in_use);

@@ -125,6 +125,30 @@ fn renames_replace_exchange_and_refuse() {
     assert_eq!(names(w.path("f")), set(&["b", "e"]));
 }
 
+/// Overlay file systems move a name away like this.
+#[test]
+fn whiteouts_take_the_old_place() {
+    let w = World::new();
+    let rename = |a: &str, b: &str, f| renameat_with(CWD, w.path(a), CWD, w.path(b), f);
+    fs::write(w.path("a"), "A").unwrap();
+    fs::create_dir(w.path("d")).unwrap();
+    let whiteout = RenameFlags::WHITEOUT;
+    assert_eq!(rename("a", "d", whiteout | RenameFlags::EXCHANGE), Err(Errno::INVAL));
+    assert_eq!(rename("a", "d", whiteout | RenameFlags::NOREPLACE), Err(Errno::EXIST));
+    rename("a", "d/b", whiteout | RenameFlags::NOREPLACE).unwrap();
+    let left = fs::symlink_metadata(w.path("a")).unwrap();
+    assert!(left.file_type().is_char_device());
+    assert_eq!((left.rdev(), left.nlink(), left.mode() & 0o7777), (0, 1, 0));
+    assert_eq!(fs::read_to_string(w.path("d/b")).unwrap(), "A");
+    rename("d", "e", whiteout).unwrap();
+    assert_eq!((names(w.dir.path()), names(w.path("e"))), (set(&["a", "d", "e"]), set(&["b"])));
+    // What takes a whiteout's place is there, and it can be removed.
+    rename("e/b", "a", RenameFlags::empty()).unwrap();
+    assert_eq!(fs::read_to_string(w.path("a")).unwrap(), "A");
+    fs::remove_file(w.path("d")).unwrap();
+    assert_eq!((names(w.dir.path()), names(w.path("e"))), (set(&["a", "e"]), set(&[])));
+}
+
 #[test]
 fn links_share_a_file() {
     let w = World::new();

@@ -22,7 +22,7 @@ use cenote_torture::live::lab::{
 };
 use cenote_torture::live::side_by_side;
 use cenote_torture::long;
-use cenote_zpl::{FileSystem, NewNode, NodeKind, RenameFlags, SetAttr, Settings, Volume};
+use cenote_zpl::{FileSystem, NewNode, NodeKind, SetAttr, Settings, Volume};
 use history::History;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -34,6 +34,7 @@ use world::{Sync, World, look, root};
 mod block;
 mod devices;
 mod history;
+mod records;
 mod world;
 
 const SHAPES: [Shape; 3] = [
@@ -335,58 +336,6 @@ fn what_was_committed_is_there_after_any_crash() {
         assert!(points + again >= if long() { 20_000 } else { 2000 }, "{points} and {again}");
         assert!(handed_over > 0);
     }
-}
-
-/// Each operation is one record, of the type that OpenZFS has for it, and says what it did.
-#[test]
-fn openzfs_reads_the_records() {
-    let shape = &SHAPES[0];
-    let disks = disks(&vec![Image::new(shape.size); shape.disks], None);
-    let engine = lab(&disks).create_with(shape, Logs::On).unwrap();
-    let fs = root(&engine, true);
-    let (root, id) = (fs.root(), fs.objset().id());
-    let node = |kind| NewNode { kind, mode: 0o640, umask: 0, uid: 5, gid: 6, keep_setgid: true };
-    let create = |name: &[u8], kind| fs.create(root, name, &node(kind)).unwrap().ino;
-    create(b"first", NodeKind::File);
-    // The log starts with this.
-    engine.commit(id).unwrap();
-    let file = create(b"file", NodeKind::File);
-    create(b"dir", NodeKind::Dir);
-    create(b"link", NodeKind::Symlink(b"target".to_vec()));
-    fs.write(file, 1000, b"some bytes", false).unwrap();
-    fs.link(file, root, b"hard").unwrap();
-    fs.rename(root, b"hard", root, b"renamed", RenameFlags::default(), &|_| false).unwrap();
-    let set = SetAttr { size: Some(500), uid: Some(77), ..SetAttr::default() };
-    fs.setattr(file, &set).unwrap();
-    fs.allocate(file, 100, 50, cenote_zpl::Allocate::PunchHole).unwrap();
-    fs.unlink(root, b"first", &|_| false).unwrap();
-    fs.rmdir(root, b"dir", &|_| false).unwrap();
-    engine.commit(id).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    for (i, disk) in disks.iter().enumerate() {
-        disk.image().save(&dir.path().join(format!("d{i}")));
-    }
-    let said = cenote_testpools::zdb(dir.path(), "tank", &["-iiii"]);
-    let records = [
-        "TX_CREATE",
-        "TX_MKDIR",
-        "TX_SYMLINK",
-        "TX_WRITE",
-        "TX_LINK",
-        "TX_RENAME",
-        "TX_SETATTR",
-        "TX_TRUNCATE",
-        "TX_REMOVE",
-        "TX_RMDIR",
-    ];
-    for record in records {
-        let all = said.lines().filter(|l| l.contains(&format!("{record} "))).count();
-        assert!(all >= 1, "{record}: {said}");
-    }
-    for detail in ["file", "renamed", "target"] {
-        assert!(said.contains(detail), "{detail}: {said}");
-    }
-    engine.export(false).unwrap();
 }
 
 /// How many `TX_WRITE` of the root dataset's log point to blocks, and how many have their data, in these images.

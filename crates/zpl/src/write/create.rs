@@ -179,11 +179,16 @@ fn file_type(kind: &NodeKind) -> u64 {
 }
 
 /// Lists that a node inherits: those of new nodes below it, and its own.
-type Lists = [Option<acl::PosixAcl>; 2];
+pub(super) type Lists = [Option<acl::PosixAcl>; 2];
 
 /// Creates a node that inherits from `dir`. `links`: 0 for a file without a name. The lists are not put to
 /// it yet ([`give`]).
-fn inherit(cx: &mut Cx<'_>, dir: &NodeMut, new: &NewNode, links: u64) -> Result<(NodeMut, Lists)> {
+pub(super) fn inherit(
+    cx: &mut Cx<'_>,
+    dir: &NodeMut,
+    new: &NewNode,
+    links: u64,
+) -> Result<(NodeMut, Lists)> {
     let kind = file_type(&new.kind);
     let (rdev, target) = match &new.kind {
         NodeKind::Symlink(target) => (None, Some(target.as_slice())),
@@ -248,16 +253,10 @@ fn give(cx: &mut Cx<'_>, node: NodeMut, lists: Lists) -> Result<NodeMut> {
     super::xattr::endow(cx, node.ino, lists.filter_map(|(list, name)| Some((name, list?.encode()))))
 }
 
-/// Logs that `made` was created (`zfs_log_create`).
-pub(super) fn log(
-    cx: &mut Cx<'_>,
-    dir: u64,
-    name: &[u8],
-    (what, target): (zil::Creates, &[u8]),
-    made: &NodeMut,
-) -> Result<()> {
+/// What a record says of a node that was just made.
+pub(super) fn logged(cx: &mut Cx<'_>, made: &NodeMut) -> Result<zil::NewObject> {
     let slots = u64::from(cx.os.dnode(made.ino)?.extra_slots).saturating_add(1);
-    let new = zil::NewObject {
+    Ok(zil::NewObject {
         object: made.ino,
         slots,
         mode: made.mode(cx)?,
@@ -266,7 +265,18 @@ pub(super) fn log(
         generation: made.required(cx, ZplAttr::Gen)?,
         crtime: [cx.now.0 as u64, u64::from(cx.now.1)],
         rdev: made.word(cx, ZplAttr::Rdev).unwrap_or(0),
-    };
+    })
+}
+
+/// Logs that `made` was created (`zfs_log_create`).
+pub(super) fn log(
+    cx: &mut Cx<'_>,
+    dir: u64,
+    name: &[u8],
+    (what, target): (zil::Creates, &[u8]),
+    made: &NodeMut,
+) -> Result<()> {
+    let new = logged(cx, made)?;
     let (attrs, acl, domains) = (None, None, Vec::new());
     let record = zil::Create { what, dir, new, attrs, acl, domains, name, target };
     Ok(cx.os.log(zil::Body::Create(record))?)

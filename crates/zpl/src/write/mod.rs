@@ -211,15 +211,24 @@ pub mod flags {
     pub const PROJECT_INHERIT: u64 = 0x0000_4000_0000_0000;
 }
 
-/// How a rename treats what is at the new name.
+/// User and group of who makes a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+}
+
+/// How a rename treats what is at the new name, and what it leaves at the old one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RenameFlags {
     /// There must be nothing (`RENAME_NOREPLACE`).
     pub no_replace: bool,
     /// There must be something; the two change places (`RENAME_EXCHANGE`).
     pub exchange: bool,
-    /// A whiteout takes the old place (`RENAME_WHITEOUT`).
-    pub whiteout: bool,
+    /// A whiteout of this owner takes the old place (`RENAME_WHITEOUT`).
+    pub whiteout: Option<Owner>,
 }
 
 /// What became of a file that lost a name.

@@ -4,14 +4,14 @@ use super::context::Cx;
 use super::names::{self, Entry};
 use super::node::NodeMut;
 use super::remove::{check_empty, check_removable};
-use super::{InUse, Removed, RenameFlags};
+use super::{InUse, NewNode, NodeKind, Owner, Removed, RenameFlags, create};
 use crate::error::show;
 use crate::fs::{CaseSensitivity, FileSystem};
 use crate::sa::ZplAttr;
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
 use cenote_format::zap::norm::{TO_UPPER, normalize};
-use cenote_format::zil::{Body, Rename, Renames};
+use cenote_format::zil::{Body, NewObject, Rename, Renames};
 use std::collections::HashSet;
 
 /// `zp_flags`: `ZFS_AV_MODIFIED`.
@@ -87,8 +87,8 @@ impl FileSystem {
     /// Renames `name` in `dir` to `new_name` in `new_dir`; returns what was there and lost its name.
     /// Two names of the same file: nothing is done.
     ///
-    /// Errors: [`Error::Invalid`] for a directory that would be inside of itself, and for a
-    /// whiteout; [`Error::NotDir`], [`Error::IsDir`], [`Error::NotEmpty`] by what is there;
+    /// Errors: [`Error::Invalid`] for a directory that would be inside of itself, and for an exchange
+    /// with other flags; [`Error::NotDir`], [`Error::IsDir`], [`Error::NotEmpty`] by what is there;
     /// [`Error::Exists`] with `no_replace`; [`Error::NotFound`] with `exchange`;
     /// [`Error::CrossesProject`]; and those of creating and removing.
     pub fn rename(
@@ -100,33 +100,38 @@ impl FileSystem {
         flags: RenameFlags,
         in_use: InUse<'_>,
     ) -> Result<Option<Removed>> {
-        if flags.whiteout || flags.exchange && flags.no_replace {
+        if flags.exchange && (flags.no_replace || flags.whiteout.is_some()) {
             return Err(Error::Invalid("flags of rename".into()));
         }
-        let cost = Cost { write: 2 * super::create::CREATE, objects: 0, frees: false };
+        let whiteouts = u64::from(flags.whiteout.is_some());
+        let cost =
+            Cost { write: (2 + whiteouts) * create::CREATE, objects: whiteouts, frees: false };
         let lost = self.change_names(cost, |cx, free| {
             names::check_new_name(cx, new_name)?;
             let source = End { dir: names::shrinkable_dir(cx, dir)?, name };
             let target = End { dir: names::writable_dir(cx, new_dir)?, name: new_name };
             let how = How { flags, free, in_use };
-            let moved = names::find(cx, dir, name, false)?.map_or(0, |entry| entry.ino);
+            let moved = names::find(cx, dir, name, false)?;
             let back = match flags.exchange {
                 true => names::find(cx, new_dir, new_name, false)?.map(|entry| entry.ino),
                 false => None,
             };
             let lost = self.rename_in(cx, &source, &target, how)?;
-            // Where names have several forms, the record would not say which entries were meant.
-            if cx.names.flags == 0 {
-                let record = Body::Rename(Rename {
-                    how: if flags.exchange { Renames::Exchange } else { Renames::Plain },
-                    from_dir: dir,
-                    to_dir: new_dir,
-                    from: name,
-                    to: new_name,
-                });
-                back.into_iter().for_each(|ino| cx.os.log_with_names(ino));
-                cx.os.log_rename(record, moved)?;
-            }
+            let whiteout = match flags.whiteout {
+                Some(owner) => whiteout(cx, dir, name, owner)?,
+                None => None,
+            };
+            let how = match (flags.exchange, whiteout) {
+                (true, _) => Renames::Exchange,
+                (false, Some(new)) => Renames::Whiteout(new),
+                (false, None) => Renames::Plain,
+            };
+            // The name as it was stored: it may have been asked for in another form.
+            let (from, moved) = moved.map_or((name.into(), 0), |entry| (entry.name, entry.ino));
+            let (from_dir, to_dir, to) = (dir, new_dir, new_name);
+            let record = Body::Rename(Rename { how, from_dir, to_dir, from: &from, to });
+            back.into_iter().for_each(|ino| cx.os.log_with_names(ino));
+            cx.os.log_rename(record, moved)?;
             Ok(lost)
         })?;
         Ok(lost.map(|removed| self.let_go(removed, in_use)))
@@ -256,6 +261,26 @@ impl FileSystem {
         settle(cx, moved.node, &target.dir)?;
         there.map(|old| self.drop_link(cx, old.node, how.free, how.in_use)).transpose()
     }
+}
+
+/// Puts a whiteout, a character device 0:0, where a name was that was moved away; `None` if it is still there: nothing was
+/// moved then. It has no lists of its own.
+fn whiteout(
+    cx: &mut Cx<'_>,
+    dir: u64,
+    name: &[u8],
+    Owner { uid, gid }: Owner,
+) -> Result<Option<NewObject>> {
+    if names::find(cx, dir, name, false)?.is_some() {
+        return Ok(None);
+    }
+    let kind = NodeKind::CharDevice(0, 0);
+    let node = NewNode { kind, mode: 0, umask: 0, uid, gid, keep_setgid: true };
+    let parent = NodeMut::load(cx, dir)?;
+    let made = create::inherit(cx, &parent, &node, 1)?.0;
+    names::add(cx, dir, name, made.ino)?;
+    names::count_in(cx, parent, 1, 0)?;
+    create::logged(cx, &made).map(Some)
 }
 
 /// Lets two nodes change places.

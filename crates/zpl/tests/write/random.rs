@@ -280,7 +280,7 @@ impl Test {
             Op::Rename { from, to, no_replace, exchange } => {
                 let (from, to) = ((self.dir(&from.0), name(from.1)), (self.dir(&to.0), name(to.1)));
                 let flags =
-                    RenameFlags { no_replace: *no_replace, exchange: *exchange, whiteout: false };
+                    RenameFlags { no_replace: *no_replace, exchange: *exchange, whiteout: None };
                 let open = self.model.clone();
                 let in_use = |ino| open.nodes[&ino].open;
                 let done = fs.rename(from.0, &from.1, to.0, &to.1, flags, &in_use);

@@ -172,7 +172,7 @@ impl Driver {
             1 | 2 => (false, true),
             _ => (false, false),
         };
-        let flags = RenameFlags { no_replace, exchange, whiteout: false };
+        let flags = RenameFlags { no_replace, exchange, whiteout: None };
         let (now, nodes) = (self.now(), self.files(ds).nodes.clone());
         let in_use = |ino| nodes[&ino].open;
         let done = fs.rename(dir, &name, to, &new, flags, &in_use);

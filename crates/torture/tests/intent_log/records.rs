@@ -1,0 +1,187 @@
+//! The records of our logs as OpenZFS's `zdb -i` shows them, and as they are replayed.
+
+use super::{SHAPES, recover};
+use crate::world::{self, root};
+use cenote_engine::Engine;
+use cenote_engine::change::{Changes, Kind, NewDataset};
+use cenote_torture::live::disk::{Disk, Image};
+use cenote_torture::live::lab::{Logs, disks, lab};
+use cenote_zpl::{
+    Allocate, FileSystem, NewNode, NodeKind, Owner, RenameFlags, SetAttr, SetTime, SetXattr,
+    Settings,
+};
+use std::sync::Arc;
+
+fn new(kind: NodeKind) -> NewNode {
+    NewNode { kind, mode: 0o640, umask: 0, uid: 5, gid: 6, keep_setgid: true }
+}
+
+/// A pool with a file `first` and a log that is begun.
+fn begun(settings: Settings) -> (Vec<Arc<Disk>>, Arc<Engine>, Arc<FileSystem>) {
+    let shape = &SHAPES[0];
+    let disks = disks(&vec![Image::new(shape.size); shape.disks], None);
+    let engine = lab(&disks).create_with(shape, Logs::On).unwrap();
+    let fs = root(&engine, true);
+    fs.set_settings(settings);
+    fs.create(fs.root(), b"first", &new(NodeKind::File)).unwrap();
+    engine.commit(fs.objset().id()).unwrap();
+    (disks, engine, fs)
+}
+
+fn images(disks: &[Arc<Disk>]) -> Vec<Image> {
+    disks.iter().map(|disk| disk.image()).collect()
+}
+
+/// The disks as files: what a crash leaves.
+fn saved(disks: &[Arc<Disk>]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (i, image) in images(disks).iter().enumerate() {
+        image.save(&dir.path().join(format!("d{i}")));
+    }
+    dir
+}
+
+/// One record of each type that OpenZFS 2.1 knows and that we write, and more of those that have several forms.
+fn one_of_each(fs: &FileSystem) {
+    let root = fs.root();
+    let create = |name: &[u8], kind| fs.create(root, name, &new(kind)).unwrap().ino;
+    let file = create(b"file", NodeKind::File);
+    create(b"dir", NodeKind::Dir);
+    create(b"link", NodeKind::Symlink(b"target".to_vec()));
+    create(b"device", NodeKind::BlockDevice(8, 1));
+    create(b"fifo", NodeKind::Fifo);
+    fs.write(file, 1000, b"some bytes \x01\xff", false).unwrap();
+    fs.write(file, 128 << 10, &[b'x'; 128 << 10], false).unwrap();
+    fs.link(file, root, b"hard").unwrap();
+    fs.rename(root, b"hard", root, b"renamed", RenameFlags::default(), &|_| false).unwrap();
+    let time = Some(SetTime::To((1_000_000_000, 5)));
+    for set in [
+        SetAttr { size: Some(200 << 10), uid: Some(77), ..SetAttr::default() },
+        SetAttr { mode: Some(0o4711), gid: Some(78), ..SetAttr::default() },
+        SetAttr { atime: time, mtime: time, ..SetAttr::default() },
+        SetAttr { flags: Some(cenote_zpl::flags::NO_DUMP), ..SetAttr::default() },
+    ] {
+        fs.setattr(file, &set).unwrap();
+    }
+    fs.allocate(file, 100, 50, Allocate::PunchHole).unwrap();
+    // In the hidden directory: such an attribute is a file.
+    fs.set_xattr(file, b"user.x", b"value", SetXattr::default()).unwrap();
+    fs.unlink(root, b"first", &|_| false).unwrap();
+    fs.rmdir(root, b"dir", &|_| false).unwrap();
+}
+
+/// Each operation is one record, of the type that OpenZFS has for it, and says what it did.
+#[test]
+fn openzfs_reads_the_records() {
+    let (disks, engine, fs) = begun(Settings { xattr_sa: false, ..world::settings(true) });
+    one_of_each(&fs);
+    engine.commit(fs.objset().id()).unwrap();
+    let said = cenote_testpools::zdb(saved(&disks).path(), "tank", &["-iiii"]);
+    let records = [
+        "TX_CREATE",
+        "TX_MKDIR",
+        "TX_MKXATTR",
+        "TX_SYMLINK",
+        "TX_WRITE",
+        "TX_LINK",
+        "TX_RENAME",
+        "TX_SETATTR",
+        "TX_TRUNCATE",
+        "TX_REMOVE",
+        "TX_RMDIR",
+    ];
+    for record in records {
+        let all = said.lines().filter(|l| l.contains(&format!("{record} "))).count();
+        assert!(all >= 1, "{record}: {said}");
+    }
+    for detail in ["file", "renamed", "target"] {
+        assert!(said.contains(detail), "{detail}: {said}");
+    }
+    engine.export(false).unwrap();
+}
+
+/// What takes the place of a name that is moved away is there after a crash, whoever owns it.
+#[test]
+fn whiteouts_are_replayed() {
+    let (disks, engine, fs) = begun(world::settings(true));
+    let (root, idle) = (fs.root(), |_| false);
+    let dir = fs.create(root, b"dir", &new(NodeKind::Dir)).unwrap().ino;
+    engine.sync().unwrap();
+    engine.commit(fs.objset().id()).unwrap();
+    let flags = RenameFlags { whiteout: Some(Owner { uid: 7, gid: 8 }), ..RenameFlags::default() };
+    let moved = fs.lookup(root, b"first").unwrap();
+    fs.rename(root, b"first", dir, b"second", flags, &idle).unwrap();
+    // The same file under both names: nothing is moved.
+    fs.link(moved, root, b"other").unwrap();
+    fs.rename(root, b"other", dir, b"second", flags, &idle).unwrap();
+    let txg = engine.pool().uberblock().txg;
+    engine.commit(fs.objset().id()).unwrap();
+    assert_eq!(engine.pool().uberblock().txg, txg, "a commit waited for its group");
+    let check = |fs: &FileSystem| {
+        let attr = fs.attr(fs.lookup(root, b"first").unwrap()).unwrap();
+        assert_eq!((attr.mode, attr.uid, attr.gid, attr.nlink), (0o020_000, 7, 8, 1));
+        assert_eq!(attr.rdev, (0, 0));
+        assert_eq!(fs.lookup(dir, b"second").unwrap(), moved);
+        assert_eq!(fs.lookup(root, b"other").unwrap(), moved);
+        assert_eq!(fs.readdir(root, 0, 10).unwrap().len(), 3);
+    };
+    check(&fs);
+    let crashed = cenote_torture::live::lab::disks(&images(&disks), None);
+    let (again, records) = recover(&crashed);
+    assert_eq!(records, 3);
+    check(&world::root(&again, true));
+    again.export(false).unwrap();
+    cenote_torture::live::lab::judge(&images(&crashed)).unwrap();
+    engine.export(false).unwrap();
+}
+
+/// A renaming is in the log also where names have several forms: the entry is named as it is stored.
+#[test]
+fn renamings_are_replayed_where_case_does_not_count() {
+    let (disks, engine, _) = begun(world::settings(true));
+    let changes = Changes::new(engine.clone(), Arc::new(cenote::contents::Files), None);
+    let named = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let props = vec![named("casesensitivity", "insensitive"), named("normalization", "formD")];
+    let name = "tank/names".to_owned();
+    changes.create(&NewDataset { name, kind: Kind::Filesystem, props }).unwrap();
+    let open = |engine: &Engine| world::open(engine, "tank/names", true);
+    let fs = open(&engine);
+    let (root, id, idle) = (fs.root(), fs.objset().id(), |_| false);
+    for name in ["Foo", "caf\u{e9}", "Other", "Back"] {
+        fs.create(root, name.as_bytes(), &new(NodeKind::File)).unwrap();
+    }
+    engine.commit(id).unwrap();
+    engine.sync().unwrap();
+    let rename = |from: &str, to: &str, flags| {
+        fs.rename(root, from.as_bytes(), root, to.as_bytes(), flags, &idle).unwrap();
+    };
+    let usual = RenameFlags::default();
+    fs.create(root, b"begin", &new(NodeKind::File)).unwrap();
+    engine.commit(id).unwrap();
+    let txg = engine.pool().uberblock().txg;
+    rename("Foo", "FOO", usual);
+    rename("fOO", "moved", usual);
+    rename("CAFE\u{301}", "Tea", usual);
+    rename("tea", "OTHER", usual);
+    rename("MOVED", "bACK", RenameFlags { exchange: true, ..usual });
+    engine.commit(id).unwrap();
+    assert_eq!(engine.pool().uberblock().txg, txg, "a commit waited for its group");
+    let listed = |fs: &FileSystem| {
+        let entries = fs.readdir(root, 0, 10).unwrap();
+        let mut all: Vec<_> = entries.into_iter().map(|e| (e.name, e.ino)).collect();
+        all.sort();
+        all
+    };
+    let before = listed(&fs);
+    assert_eq!(
+        before.iter().map(|(name, _)| &name[..]).collect::<Vec<_>>(),
+        [&b"Back"[..], b"OTHER", b"begin", b"moved"]
+    );
+    let crashed = cenote_torture::live::lab::disks(&images(&disks), None);
+    let (again, records) = recover(&crashed);
+    assert_eq!(records, 6);
+    assert_eq!(listed(&open(&again)), before);
+    again.export(false).unwrap();
+    cenote_torture::live::lab::judge(&images(&crashed)).unwrap();
+    engine.export(false).unwrap();
+}
