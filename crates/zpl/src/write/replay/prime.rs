@@ -6,6 +6,10 @@
 //! gathered from them, and read by many threads at once into the caches. The bytes of data of a batch
 //! are bounded ([`PRIME_MEMORY`]), and so are the threads ([`PRIME_THREADS`]).
 //!
+//! Many records touch the same blocks: 32 files share a block of dnodes. Threads that wait for one block have no
+//! other one read meanwhile. So the first record that touches a block comes before all others
+//! ([`Batch::leaders`]).
+//!
 //! What is read ahead is a hint: an error is left to who needs the block, and is not counted. It is read from
 //! the object set as it is on disk, where objects that the log itself makes are not found.
 
@@ -33,6 +37,10 @@ enum Touch {
     Logged(BlockPointer),
 }
 
+/// Dnode slots of a block (`DNODES_PER_BLOCK`).
+const SLOTS: u64 = 32;
+/// Bytes of a block of dnodes (`DNODE_BLOCK_SHIFT`).
+const DNODES: u64 = 16 << 10;
 /// No block is smaller than this, in most objects.
 const UNIT: u64 = 4096;
 /// Most objects whose block sizes are remembered.
@@ -40,11 +48,25 @@ const MOST_SIZES: usize = 1 << 16;
 /// Bytes that a block counts for as long as its size is not known.
 const GUESS: u64 = 128 << 10;
 
+impl Touch {
+    /// What is told beforehand of the block that is read: touches that are alike in it read the same one.
+    fn block(&self) -> Option<(u64, u64)> {
+        match self {
+            Touch::Object(number) => Some((0, number / SLOTS)),
+            Touch::Block(object, at) => Some((*object, at / GUESS)),
+            Touch::Name(..) | Touch::Logged(_) => None,
+        }
+    }
+}
+
 /// What a batch of records is going to read.
 #[derive(Default)]
 pub(super) struct Batch {
-    touches: Vec<Touch>,
+    /// Those that are the first to touch a block, as far as can be told, and of unknown blocks.
+    leaders: Vec<Touch>,
+    followers: Vec<Touch>,
     seen: HashSet<Touch>,
+    blocks: HashSet<(u64, u64)>,
     /// Bytes of data, as far as can be told.
     bytes: u64,
     /// Block sizes of objects, as far as they are known.
@@ -75,15 +97,19 @@ impl Batch {
     }
 
     fn touch(&mut self, touch: Touch) {
+        if !self.seen.insert(touch.clone()) {
+            return;
+        }
+        let leads = touch.block().is_none_or(|block| self.blocks.insert(block));
         let bytes = match &touch {
-            Touch::Object(_) | Touch::Name(..) => 4096,
+            Touch::Object(_) if leads => DNODES,
+            Touch::Object(_) => 0,
+            Touch::Name(..) => 4096,
             Touch::Block(object, _) => self.sizes.get(object).copied().unwrap_or(GUESS),
             Touch::Logged(bp) => bp.lsize(),
         };
-        if self.seen.insert(touch.clone()) {
-            self.bytes = self.bytes.saturating_add(bytes);
-            self.touches.push(touch);
-        }
+        self.bytes = self.bytes.saturating_add(bytes);
+        if leads { self.leaders.push(touch) } else { self.followers.push(touch) }
     }
 
     fn name(&mut self, dir: u64, name: &[u8]) {
@@ -140,7 +166,8 @@ impl Batch {
     /// Reads all of it, and returns when it is read.
     pub(super) fn read(&mut self, base: &Arc<ObjectSet>) {
         let class = Priority::of_reads();
-        parallel::each(PRIME_THREADS.count(), &self.touches, |touch| {
+        let touches: Vec<&Touch> = self.leaders.iter().chain(&self.followers).collect();
+        parallel::each(PRIME_THREADS.count(), &touches, |touch| {
             // Nobody is blamed for what is wrong here.
             let read = || Store::attempt(|| read(base, touch, &self.told).unwrap_or(()));
             let ((), _) = class.for_reads(read);
@@ -175,5 +202,32 @@ fn read(
             let at = Bookmark { objset: base.id(), object: 0, level: ZIL_LEVEL, blkid: 0 };
             Ok(base.store().warm(bp, at)?)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of many files in a few blocks of dnodes, one of each block comes before all others.
+    #[test]
+    fn blocks_are_read_side_by_side() {
+        let mut batch = Batch::default();
+        let names: Vec<String> = (0..96).map(|n| format!("name{n}")).collect();
+        for (name, object) in names.iter().zip(SLOTS..) {
+            let body = Body::Link { dir: 1, object, name: name.as_bytes() };
+            batch.add(&Record { txg: 1, seq: object, ignore_case: false, body });
+        }
+        let objects = |touches: &[Touch]| -> Vec<u64> {
+            let number = |touch: &Touch| match touch {
+                Touch::Object(number) => Some(*number),
+                _ => None,
+            };
+            touches.iter().filter_map(number).collect()
+        };
+        assert_eq!(objects(&batch.leaders), [1, 32, 64, 96]);
+        assert_eq!(objects(&batch.followers).len(), 93);
+        assert_eq!(batch.leaders.len(), 4 + names.len());
+        assert_eq!(batch.bytes(), 4 * DNODES + 96 * 4096);
     }
 }
