@@ -155,7 +155,7 @@ impl Dsl {
         Ok(children)
     }
 
-    /// The streams of a package (`dump_filesystems`). `say` gets warnings.
+    /// The streams of a package (`dump_filesystems`). `say` gets warnings. What cannot be sent makes the plan incomplete.
     ///
     /// # Errors
     /// The pool's metadata cannot be read.
@@ -193,7 +193,18 @@ impl Dsl {
                 }
                 sent.insert(dataset.guid);
             }
-            if sent.len() == package.datasets.len() || sent.len() == before {
+            if sent.len() == package.datasets.len() {
+                return Ok(plan);
+            }
+            if sent.len() == before {
+                // A dataset waits for one that is inside it: OpenZFS does not get any further either.
+                let left = package.datasets.iter().filter(|s| !sent.contains(&s.guid));
+                left.for_each(|s| {
+                    let (name, to) = (&s.name, &wanted.to);
+                    let why = "it or a dataset above it is a clone of what is below it";
+                    say(format!("WARNING: could not send {name}@{to}: {why}"));
+                });
+                plan.incomplete = true;
                 return Ok(plan);
             }
         }
