@@ -153,7 +153,11 @@ impl Round {
                 }
             }
             8 => {
-                if let Some(clone) = self.any("filesystem,volume") {
+                let Some(clone) = self.any("filesystem,volume") else { return };
+                let origin = self.tank.get("origin", &clone);
+                // No package has a clone of what is below it.
+                let of = origin.split('@').next().unwrap_or_default();
+                if !clone.starts_with(&format!("{of}/")) {
                     self.tries(&["promote", &clone]);
                 }
             }
