@@ -97,11 +97,11 @@ bench-write: bench-build
 bench-send: bench-build
 	target/release/cenote-bench send --peer $(PEER) $(BENCH_ARGS)
 
-# BENCH_DIR: the storage of the first part. Its rows on a file system in memory say what the log itself takes.
+# BENCH_DIR: the storage. Rows on a file system in memory say what the log itself takes.
 bench-zil: bench-build
 	scripts/bench-zil.sh $(or $(BENCH_DIR),/dev/shm/cenote-bench) target/release/cenote \
 		target/release/cenote-bench --peer $(PEER) $(BENCH_ARGS)
-	target/release/cenote-bench replay $(REPLAY_ARGS)
+	target/release/cenote-bench replay --dir $(or $(BENCH_DIR),/dev/shm/cenote-bench) $(REPLAY_ARGS)
 
 bench-spacemap: bench-build
 	target/release/cenote-bench spacemap --peer $(PEER) $(BENCH_ARGS)

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | `write` | 4 KiB that are not aligned, in a block of 128 KiB of its own | that block |
 //! | `link` | a further name of another file, in one large directory | a block of dnodes that has this file alone (`dnodesize=16k`); leaves of the directory |
-//! | `link-near` | the same | a block of 32 dnodes, which are wanted one after another or not; leaves |
+//! | `link-near` | the same, in the order of the files | a block of 32 dnodes, for 32 records; leaves |
 //!
 //! Of a block of 128 KiB 4 KiB are noise, and the rest compresses to nothing. The records are put into the log without
 //! the changes that they describe, so the size of a log is not bounded by memory. The image is copied then: that
@@ -15,8 +15,11 @@
 //! for the pool on, and how many reads the device had. The device and the log are in one file; with the latency each
 //! read, write and flush takes so much longer.
 //!
-//! Without reading ahead the rows may be given fewer records, for they take a latency for each. The last column
-//! compares the records a second of a row with reading ahead and the row without it.
+//! Without reading ahead a replay is ended after `--seconds`: one read after another, each with its latency, would take
+//! hours. How many records a row applied, and the reads for them, are printed. The column `all s` says what the whole
+//! log takes. Of a replay that was ended that is an estimate, marked with `~`: the further reads are those that the row with
+//! reading ahead made beyond it, each with the time that one took so far. The last column compares `all s` of the two rows.
+//! Where a latency is 0 reads say nothing, and the rest is taken to go as fast as what was done.
 
 use crate::noise::Noise;
 use crate::write;
@@ -29,9 +32,15 @@ use cenote_format::compress::Compression;
 use cenote_format::zil::{Body, Write};
 use cenote_pool::{ImportOptions, discover};
 use cenote_zpl::{FileSystem, NodeKind, Settings};
+use nix::errno::Errno;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use nix::unistd::{Whence, lseek};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 const ARC: u64 = 1 << 30;
@@ -39,7 +48,7 @@ const BLOCK: u64 = 128 << 10;
 /// Bytes of a dnode that fills a block of dnodes.
 const WIDE_DNODE: usize = 16 << 10;
 /// Records that are committed together.
-const COMMIT: u64 = 64;
+const COMMIT: u64 = 512;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Kind {
@@ -64,12 +73,12 @@ pub struct ReplayArgs {
     /// Directory for the device files.
     #[arg(long, default_value = "/dev/shm/cenote-bench")]
     dir: PathBuf,
-    /// Records of each log. Of 1,000,000 writes the images take 20 GiB.
-    #[arg(long, default_value_t = 100_000)]
-    records: u64,
-    /// Records of the logs of rows without reading ahead, where the device has a latency.
-    #[arg(long, default_value_t = 2000)]
-    serial_records: u64,
+    /// Records of each log. Of 1,000,000 writes the image and its copy take 20 GiB: there are no rows where there is no room.
+    #[arg(long, value_delimiter = ',', default_values_t = [100_000, 1_000_000])]
+    records: Vec<u64>,
+    /// Most seconds that a replay without reading ahead takes; one that is not done then is ended.
+    #[arg(long, default_value_t = 20)]
+    seconds: u64,
     /// Latencies in milliseconds.
     #[arg(long, value_delimiter = ',', default_values_t = [0, 1, 10, 50])]
     latencies: Vec<u64>,
@@ -95,9 +104,9 @@ fn image(dir: &Path, kind: Kind, records: u64) -> anyhow::Result<PathBuf> {
         Kind::Write => writes(&engine, &fs, records)?,
         Kind::Link => {
             fs.set_settings(Settings { dnode_size: WIDE_DNODE, ..(*fs.settings()).clone() });
-            links(&engine, &fs, records)?;
+            links(&engine, &fs, records, false)?;
         }
-        Kind::LinkNear => links(&engine, &fs, records)?,
+        Kind::LinkNear => links(&engine, &fs, records, true)?,
     }
     copy(&path, &image)?;
     drop(fs);
@@ -112,17 +121,28 @@ fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     let size = from.metadata()?.len();
     to.set_len(size)?;
     let mut piece = vec![0; 1 << 20];
-    for at in (0..size).step_by(piece.len()) {
-        let length = (size - at).min(piece.len() as u64) as usize;
+    let mut at = 0;
+    while let Some(data) = next_data(&from, at)? {
+        let length = (size - data).min(piece.len() as u64) as usize;
         let piece = &mut piece[..length];
-        from.read_exact_at(piece, at)?;
+        from.read_exact_at(piece, data)?;
         for (i, page) in piece.chunks(4096).enumerate() {
             if page.iter().any(|byte| *byte != 0) {
-                to.write_all_at(page, at + i as u64 * 4096)?;
+                to.write_all_at(page, data + i as u64 * 4096)?;
             }
         }
+        at = data + length as u64;
     }
     Ok(())
+}
+
+/// Where a file has data, from `at` on.
+fn next_data(file: &File, at: u64) -> anyhow::Result<Option<u64>> {
+    match lseek(file, at.try_into()?, Whence::SeekData) {
+        Ok(data) => Ok(Some(data.try_into()?)),
+        Err(Errno::ENXIO) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
 }
 
 /// Has records in the log on disk, and the group that has it never.
@@ -133,6 +153,8 @@ fn log(
     mut record: impl FnMut(u64, &LiveObjectSet) -> Result<(), WriteError>,
 ) -> anyhow::Result<()> {
     let id = fs.objset().id();
+    // More than the log keeps in memory may wait so far: then a commit waits for its group and starts no log.
+    engine.sync()?;
     // The first commit starts the log, and has all on disk.
     fs.create(fs.root(), b"start", &write::node(NodeKind::File))?;
     engine.commit(id)?;
@@ -181,7 +203,7 @@ fn writes(engine: &Engine, fs: &FileSystem, records: u64) -> anyhow::Result<()> 
     })
 }
 
-fn links(engine: &Engine, fs: &FileSystem, records: u64) -> anyhow::Result<()> {
+fn links(engine: &Engine, fs: &FileSystem, records: u64, in_order: bool) -> anyhow::Result<()> {
     let mut inos = Vec::new();
     for n in 0..records {
         let name = format!("file{n}");
@@ -189,24 +211,37 @@ fn links(engine: &Engine, fs: &FileSystem, records: u64) -> anyhow::Result<()> {
     }
     let dir = fs.root();
     log(engine, fs, records, |record, live| {
-        let object = inos[scattered(record, records) as usize];
+        let at = if in_order { record } else { scattered(record, records) };
+        let object = inos[at as usize];
         note(live, &Body::Link { dir, object, name: format!("link{record}").as_bytes() })
     })
 }
 
+/// Processor time of this process.
+fn cpu_seconds() -> anyhow::Result<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    let both = [usage.user_time(), usage.system_time()];
+    Ok(both.iter().map(|time| time.num_microseconds() as f64 / 1e6).sum())
+}
+
+/// What a row took.
 struct Row {
+    /// Records that were applied.
     records: u64,
     import: f64,
     replay: f64,
-    reads: u64,
+    /// Reads of the import and of the replay.
+    reads: [u64; 2],
+    /// Processor time of the import and the replay, which other programs on the machine do not change.
+    cpu: f64,
 }
 
-fn row(dir: &Path, image: &Path, latency: u64, prime: bool) -> anyhow::Result<Row> {
-    let copy = dir.join("crashed");
+fn row(args: &ReplayArgs, image: &Path, latency: u64, prime: bool) -> anyhow::Result<Row> {
+    let copy = args.dir.join("crashed");
     self::copy(image, &copy)?;
     set("vdev_simulated_latency", latency * 1_000_000)?;
     set("zil_replay_prime", u64::from(prime))?;
-    let begun = Instant::now();
+    let (begun, busy) = (Instant::now(), cpu_seconds()?);
     let candidates = discover::search(std::slice::from_ref(&copy)).candidates;
     let candidate = candidates.first().context("no pool in the copy")?;
     let engine = Engine::import(
@@ -214,67 +249,114 @@ fn row(dir: &Path, image: &Path, latency: u64, prime: bool) -> anyhow::Result<Ro
         &ImportOptions { arc_bytes: Some(ARC), ..ImportOptions::default() },
         EngineOptions::default(),
     )?;
-    let import = begun.elapsed().as_secs_f64();
-    let records = std::sync::atomic::AtomicU64::new(0);
+    let reads = || engine.pool().store().vdevs().root().io_stats().0;
+    let (imported, first) = (Instant::now(), reads());
+    let most = Duration::from_secs(args.seconds);
+    let (records, ended) = (AtomicU64::new(0), AtomicBool::new(false));
     let failed = cenote::contents::replay_logs(&engine, &|_, done| {
-        records.store(done.records, std::sync::atomic::Ordering::Relaxed);
-        true
+        records.store(done.records, Relaxed);
+        ended.store(!prime && imported.elapsed() >= most, Relaxed);
+        !ended.load(Relaxed)
     })?;
-    ensure!(failed.is_empty(), "{failed:?}");
-    let replay = begun.elapsed().as_secs_f64() - import;
-    let reads = engine.pool().store().vdevs().root().io_stats().0;
+    let (replay, cpu) = (imported.elapsed().as_secs_f64(), cpu_seconds()? - busy);
+    ensure!(failed.is_empty() || ended.into_inner(), "{failed:?}");
+    let reads = [first, reads().saturating_sub(first)];
     set("vdev_simulated_latency", 0)?;
     set("zil_replay_prime", 1)?;
     engine.export(false)?;
     fs::remove_file(&copy)?;
-    Ok(Row { records: records.into_inner(), import, replay, reads })
+    let import = (imported - begun).as_secs_f64();
+    Ok(Row { records: records.into_inner(), import, replay, reads, cpu })
 }
 
 impl Row {
-    fn rate(&self) -> f64 {
-        self.records as f64 / (self.import + self.replay)
+    /// What the whole log takes, of so many records; `whole` is the row that had all of it.
+    fn all(&self, latency: u64, records: u64, whole: &Row) -> f64 {
+        let left = records.saturating_sub(self.records) as f64;
+        let rest = match latency {
+            _ if left == 0.0 => 0.0,
+            0 => left / self.records.max(1) as f64,
+            _ => whole.reads[1].saturating_sub(self.reads[1]) as f64 / self.reads[1].max(1) as f64,
+        };
+        self.import + self.replay * (1.0 + rest)
     }
+}
+
+/// Bytes of memory that programs can have (`MemAvailable`).
+fn memory_available() -> anyhow::Result<u64> {
+    let info = fs::read_to_string("/proc/meminfo")?;
+    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kilobytes =
+        line.and_then(|line| line.trim().split(' ').next()).context("no MemAvailable")?;
+    Ok(kilobytes.parse::<u64>()? << 10)
+}
+
+/// Whether there is room for the image of so many records and its copy.
+fn fits(dir: &Path, kind: Kind, records: u64) -> anyhow::Result<bool> {
+    let each = match kind {
+        Kind::Write => 20 << 10,
+        Kind::Link | Kind::LinkNear => 8 << 10,
+    };
+    let stat = nix::sys::statfs::statfs(dir)?;
+    let mut free = stat.blocks_available() * stat.block_size() as u64;
+    if stat.filesystem_type() == nix::sys::statfs::TMPFS_MAGIC {
+        free = free.min(memory_available()?.saturating_sub(4 << 30));
+    }
+    let fits = free > records * each + (1 << 30);
+    if !fits {
+        let (name, dir) = (kind.name(), dir.display());
+        println!("{name:<9} {records:>8} no room for the images in {dir}: no rows");
+    }
+    Ok(fits)
+}
+
+/// Runs the rows of one log.
+fn rows(args: &ReplayArgs, kind: Kind, records: u64) -> anyhow::Result<()> {
+    let image = image(&args.dir, kind, records)?;
+    for latency in &args.latencies {
+        let ahead = row(args, &image, *latency, true)?;
+        let serial = row(args, &image, *latency, false)?;
+        let all = |row: &Row| row.all(*latency, records, &ahead);
+        for (row, name) in [(&serial, "no"), (&ahead, "yes")] {
+            println!(
+                "{:<9} {records:>8} {latency:>5} ms {name:>6} {:>8} {:>9.2} {:>9.2} {:>7.2} {:>8} {:>10} {:>6.1}",
+                kind.name(),
+                row.records,
+                row.import,
+                row.replay,
+                row.cpu,
+                row.reads.iter().sum::<u64>(),
+                format!("{}{:.1}", if row.records < records { "~" } else { "" }, all(row)),
+                all(&serial) / all(row)
+            );
+        }
+    }
+    Ok(fs::remove_file(&image)?)
 }
 
 /// Runs all rows.
 pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     fs::create_dir_all(&args.dir)?;
     println!(
-        "{:<9} {:>8} {:>6} {:>8} {:>9} {:>9} {:>8} {:>10} {:>6}",
+        "{:<9} {:>8} {:>8} {:>6} {:>8} {:>9} {:>9} {:>7} {:>8} {:>10} {:>6}",
         "kind",
+        "records",
         "latency",
         "ahead",
-        "records",
+        "applied",
         "import s",
         "replay s",
+        "cpu s",
         "reads",
-        "records/s",
+        "all s",
         "times"
     );
-    for kind in &args.kinds {
-        let long = image(&args.dir, *kind, args.records)?;
-        let short = image(&args.dir, *kind, args.serial_records)?;
-        for latency in &args.latencies {
-            let mut serial = None;
-            for prime in [false, true] {
-                let image = if prime || *latency == 0 { &long } else { &short };
-                let row = row(&args.dir, image, *latency, prime)?;
-                let serial = *serial.get_or_insert(row.rate());
-                println!(
-                    "{:<9} {latency:>5} ms {:>6} {:>8} {:>9.2} {:>9.2} {:>8} {:>10.0} {:>6.1}",
-                    kind.name(),
-                    if prime { "yes" } else { "no" },
-                    row.records,
-                    row.import,
-                    row.replay,
-                    row.reads,
-                    row.rate(),
-                    row.rate() / serial
-                );
+    for records in &args.records {
+        for kind in &args.kinds {
+            if fits(&args.dir, *kind, *records)? {
+                rows(args, *kind, *records)?;
             }
         }
-        fs::remove_file(&long)?;
-        fs::remove_file(&short)?;
     }
     Ok(())
 }
