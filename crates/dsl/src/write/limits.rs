@@ -71,6 +71,10 @@ pub(super) fn check_move(
 
 /// Adds to a count of a directory and those above it that have it (`dsl_fs_ss_count_adjust`).
 pub(super) fn adjust(tx: &mut Tx<'_>, dir_obj: u64, field: &str, delta: i64) -> Result<()> {
+    // Without limits there are no counts, and the fields of directories need not be read.
+    if !features::is_active(tx, FEATURE)? {
+        return Ok(());
+    }
     let mut at = dir_obj;
     for _ in 0..MAX_DEPTH {
         if at == 0 || delta == 0 {
