@@ -21,6 +21,7 @@ use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::DmuType;
 use cenote_format::dsl::BpobjPhys;
 use cenote_format::{ByteOrder, Bytes};
+use cenote_store::{Access, Bookmark};
 use std::ops::Range;
 
 const EMPTY_BPOBJ: &str = "com.delphix:empty_bpobj";
@@ -32,12 +33,16 @@ const HEADER: usize = 48;
 const HEADER_WITH_FREED: usize = 56;
 /// Bytes of a block of a list (`SPA_OLD_MAXBLOCKSIZE`).
 pub(super) const BLOCK: u64 = 128 << 10;
+/// Bytes of a block of a list of which little is added to at a time: the last block is written anew each time.
+pub(super) const SMALL: u64 = 16 << 10;
 /// Bytes of an entry of a list of sub-lists.
 const WORD: u64 = 8;
 /// Sub-lists within each other that are followed.
 const MAX_NESTING: usize = 1 << 12;
 /// Entries of livelists that are read at once: from many blocks.
 const READ_AT_ONCE: u64 = 64 * BATCH;
+/// Blocks of one list that are read ahead.
+const MOST_AHEAD: u64 = 1 << 12;
 /// Entries that are read at once.
 pub(super) const BATCH: u64 = BLOCK / BLKPTR_SIZE as u64;
 
@@ -59,7 +64,18 @@ pub(super) fn shared_empty(tx: &mut Tx<'_>) -> Result<Option<u64>> {
 
 /// An empty list that is not to be changed before it is replaced (`bpobj_alloc_empty`).
 pub(super) fn create_empty(tx: &mut Tx<'_>) -> Result<u64> {
-    let Some(uses) = features::count(tx, EMPTY_BPOBJ)? else { return create(tx, BLOCK) };
+    match share_empty(tx, 1)? {
+        Some(empty) => Ok(empty),
+        None => create(tx, BLOCK),
+    }
+}
+
+/// As many references to the shared empty list; `None` if the pool has none.
+pub(super) fn share_empty(tx: &mut Tx<'_>, count: usize) -> Result<Option<u64>> {
+    if count == 0 {
+        return Ok(None);
+    }
+    let Some(uses) = features::count(tx, EMPTY_BPOBJ)? else { return Ok(None) };
     let empty = match shared_empty(tx)? {
         Some(empty) => empty,
         None if uses == 0 => {
@@ -69,13 +85,21 @@ pub(super) fn create_empty(tx: &mut Tx<'_>) -> Result<u64> {
         }
         None => return Err(corrupt(0, "no empty_bpobj")),
     };
-    features::increment(tx, EMPTY_BPOBJ)?;
-    Ok(empty)
+    features::change(tx, EMPTY_BPOBJ, count as i64)?;
+    Ok(Some(empty))
 }
 
 /// Gives back a reference to the shared empty list (`bpobj_decr_empty`).
 pub(super) fn release_empty(tx: &mut Tx<'_>) -> Result<()> {
-    features::decrement(tx, EMPTY_BPOBJ)?;
+    release_empties(tx, 1)
+}
+
+/// Gives back as many of them.
+pub(super) fn release_empties(tx: &mut Tx<'_>, count: usize) -> Result<()> {
+    if count == 0 {
+        return Ok(());
+    }
+    features::change(tx, EMPTY_BPOBJ, (count as i64).wrapping_neg())?;
     if !features::is_active(tx, EMPTY_BPOBJ)?
         && let Some(empty) = shared_empty(tx)?
     {
@@ -149,6 +173,55 @@ fn take_sizes(phys: &mut BpobjPhys, sizes: Sizes) {
     phys.bytes = phys.bytes.wrapping_sub(sizes.used);
     phys.compressed = phys.compressed.wrapping_sub(sizes.compressed);
     phys.uncompressed = phys.uncompressed.wrapping_sub(sizes.uncompressed);
+}
+
+/// Reads the entries of lists that are so short that they are copied when they become part of another one.
+pub(super) fn read_short_ahead(
+    tx: &mut Tx<'_>,
+    lists: impl IntoIterator<Item = u64>,
+) -> Result<()> {
+    let mut wanted = Vec::new();
+    for list in lists {
+        let dnode = tx.mos.dnode(list)?;
+        if dnode.max_block == 0 && dnode.levels == 1 {
+            let stored = dnode.pointers.first().copied().filter(|bp| !bp.is_hole());
+            wanted.extend(stored.map(|bp| (bp, at(tx, list, 0, 0))));
+        }
+    }
+    load(tx, &wanted);
+    Ok(())
+}
+
+/// Reads entries of lists ahead of who goes through them: of all lists at once, level by level. What cannot be
+/// read is left to him.
+pub(super) fn read_ahead(tx: &mut Tx<'_>, lists: &[u64]) {
+    let on_disk = lists.iter().filter_map(|list| tx.mos.synced().object(*list).ok());
+    let on_disk: Vec<_> = on_disk.collect();
+    let (mut roots, mut below) = (Vec::new(), Vec::new());
+    for object in &on_disk {
+        let level = object.dnode().levels.saturating_sub(1);
+        let stored = (0..).zip(&object.dnode().pointers).filter(|(_, bp)| !bp.is_hole());
+        roots.extend(stored.map(|(blkid, bp)| (*bp, at(tx, object.number(), level, blkid))));
+    }
+    load(tx, &roots);
+    for object in on_disk.iter().filter(|object| object.dnode().levels == 2) {
+        for blkid in 0..=object.dnode().max_block.min(MOST_AHEAD) {
+            let stored = object.block_pointer(0, blkid).ok().filter(|bp| !bp.is_hole());
+            below.extend(stored.map(|bp| (bp, at(tx, object.number(), 0, blkid))));
+        }
+    }
+    load(tx, &below);
+}
+
+fn at(tx: &Tx<'_>, object: u64, level: u8, blkid: u64) -> Bookmark {
+    Bookmark { objset: tx.mos.synced().id(), object, level: level.into(), blkid }
+}
+
+/// What is a single block is read by who needs it.
+fn load(tx: &Tx<'_>, blocks: &[(BlockPointer, Bookmark)]) {
+    if blocks.len() > 1 {
+        tx.mos.synced().store().load(blocks, Access::Once);
+    }
 }
 
 /// Adds block pointers to a list (`bpobj_enqueue`).

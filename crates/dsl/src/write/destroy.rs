@@ -177,8 +177,7 @@ fn move_blocks(tx: &mut Tx<'_>, snap: &DslDatasetPhys, next: u64, linear: bool) 
     };
     deadlist::move_from(tx, next, snap.prev_snap_txg, free)?;
     pool::charge_free(tx, Delta::more(freed))?;
-    deadlist::merge(tx, next, snap.deadlist)?;
-    deadlist::free(tx, snap.deadlist)
+    deadlist::merge(tx, next, snap.deadlist)
 }
 
 /// Removes the key of a destroyed snapshot from the deadlists of clones of later snapshots, and of

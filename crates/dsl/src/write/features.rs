@@ -101,7 +101,8 @@ pub(super) fn is_active(tx: &mut Tx<'_>, guid: &str) -> Result<bool> {
     Ok(count(tx, guid)?.is_some_and(|n| n > 0))
 }
 
-fn change(tx: &mut Tx<'_>, guid: &str, delta: i64) -> Result<()> {
+/// Adds to the number of uses. Errors: not enabled, fewer uses than are taken.
+pub(super) fn change(tx: &mut Tx<'_>, guid: &str, delta: i64) -> Result<()> {
     let counts = counts(tx, known(guid)?)?.unwrap_or_default();
     let old = if counts == 0 { None } else { tx.zap_number(counts, guid)? };
     let Some(old) = old else {

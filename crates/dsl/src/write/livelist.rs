@@ -30,7 +30,9 @@
 //!
 //! Each sync of the head appends what was born and what was killed ([`synced`]). Entries of a batch are
 //! sorted, so that they compress. The newest sub-list ends when it has more than `zfs_livelist_max_entries`
-//! allocations. Neighbours that have become small are made into one in the background ([`condense`]). When
+//! allocations. Each group that overwrites scattered blocks adds FREEs to most sub-lists, and writes the last
+//! block of each anew: so all but the first sub-list, which is all of a short livelist, have small blocks.
+//! Neighbours that have become small are made into one in the background ([`condense`]). When
 //! the clone has little in common with its origin any more (`zfs_livelist_min_percent_shared`), or becomes
 //! the clone of another snapshot, its list is removed, and it is destroyed by walking. What becomes of the
 //! list of a destroyed clone is in [`delete`].
@@ -157,7 +159,10 @@ fn add(
     for (key, [allocs, frees]) in sorted {
         let mut list = lists.get(&key).copied().unwrap_or_default();
         if bpobj::shared_empty(tx)? == Some(list) {
-            list = deadlist::start_list(tx, livelist, key)?;
+            // Of a list with few parts little is read; of one with many each group adds to most.
+            let is_first = lists.first_key_value().is_some_and(|(first, _)| *first == key);
+            let block_size = if is_first { bpobj::BLOCK } else { bpobj::SMALL };
+            list = deadlist::start_list(tx, livelist, key, block_size)?;
             lists.insert(key, list);
         }
         bpobj::enqueue_as(tx, list, &allocs, Mark::Alloc)?;
@@ -206,7 +211,7 @@ pub struct Usable {
     pub(super) object: u64,
     /// Its first key: no block of it is older.
     pub(super) since: u64,
-    /// Blocks that are read of it.
+    /// What is read of it, in blocks of 128 KiB: smaller ones lie one after the other.
     pub(super) reads: u64,
     /// Blocks of the clone that are in it.
     pub(super) live: u64,

@@ -124,7 +124,8 @@ pub fn apply(tx: &mut Tx<'_>, condensed: Condensed) -> Result<bool> {
             }
         }
     }
-    let new = bpobj::create(tx, bpobj::BLOCK)?;
+    let block_size = tx.mos.dnode(pair.first.1)?.block_size;
+    let new = bpobj::create(tx, block_size)?;
     bpobj::enqueue_as(tx, new, &keep, Mark::Alloc)?;
     bpobj::enqueue_as(tx, new, &frees, Mark::Free)?;
     tx.zap_set(pair.livelist, &deadlist::name(pair.first.0), new)?;

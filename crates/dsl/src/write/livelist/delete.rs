@@ -21,6 +21,8 @@ use crate::write::{DslWriteError, Result, Sizes, Tx, features, pool};
 use bpobj::Mark;
 use cenote_format::blkptr::BlockPointer;
 
+/// Entries of sub-lists that are read ahead: 32 MiB before compression.
+const READ_AHEAD: u64 = 1 << 18;
 /// Entry of the object directory (`DMU_POOL_DELETED_CLONES`).
 const DELETED: &str = "com.delphix:deleted_clones";
 
@@ -90,7 +92,12 @@ fn free_some(
     budget: Budget<'_>,
     freed: &mut Vec<BlockPointer>,
 ) -> Result<bool> {
-    for (key, list) in deadlist::lists(tx, livelist)? {
+    let lists = deadlist::lists(tx, livelist)?;
+    let ahead = first_lists(tx, lists.values().copied(), *left)?;
+    if ahead.len() > 1 {
+        bpobj::read_ahead(tx, &ahead);
+    }
+    for (key, list) in lists {
         if *left == 0 || (budget.is_late)() && !freed.is_empty() {
             return Ok(false);
         }
@@ -110,6 +117,21 @@ fn free_some(
         }
     }
     Ok(true)
+}
+
+/// Those sub-lists from the first on that have so many entries together, and that can be read.
+fn first_lists(tx: &mut Tx<'_>, lists: impl Iterator<Item = u64>, most: u64) -> Result<Vec<u64>> {
+    let (empty, mut entries, mut first) = (bpobj::shared_empty(tx)?, 0u64, Vec::new());
+    for list in lists.filter(|list| Some(*list) != empty) {
+        if entries >= most.min(READ_AHEAD) {
+            break;
+        }
+        if let Ok(counts) = bpobj::counts(tx, list) {
+            entries = entries.saturating_add(counts.entries);
+            first.push(list);
+        }
+    }
+    Ok(first)
 }
 
 /// What was taken out of a sub-list, and whether that was all.
