@@ -9,6 +9,8 @@
 //! checksum: if it does not verify, the copies of each piece are compared, and combinations of
 //! those that differ are tried within a bound.
 //!
+//! Who frees such a block wants to know as well where it was on each removed vdev on the way ([`remapped`]).
+//!
 //! Invariants: what is resolved has exactly the size asked for, in at most [`MAX_PIECES`]
 //! pieces, through at most [`MAX_HOPS`] mappings, whatever the mappings say.
 
@@ -20,7 +22,7 @@ use cenote_format::abd::Abd;
 use crate::submit::Submit;
 use crate::tree::Place;
 use crate::vdev::{Kind, Trust, Vdev};
-use crate::{Fault, IndirectMap, VdevError, Verify, mirror, raidz, tunables};
+use crate::{Fault, IndirectMap, Remap, Remapped, VdevError, Verify, mirror, raidz, tunables};
 
 /// Most pieces that a block may be in: 16 MiB in sectors of 512 bytes.
 const MAX_PIECES: usize = 32 << 10;
@@ -36,6 +38,28 @@ pub(crate) fn resolve<'a>(
     maps: &Maps,
     place: Place<'a>,
 ) -> Result<Vec<Place<'a>>, VdevError> {
+    follow(tops, maps, place, &mut |_| ())
+}
+
+/// Finds where `place` really is, and what it takes of removed vdevs (`vdev_indirect_remap`).
+pub(crate) fn remapped(
+    tops: &[Arc<Vdev>],
+    maps: &Maps,
+    place: Place<'_>,
+) -> Result<Remapped, VdevError> {
+    let remap = |p: Place<'_>| Remap { vdev: p.vdev.id(), offset: p.offset, size: p.size as u64 };
+    let mut removed = Vec::new();
+    let pieces = follow(tops, maps, place, &mut |passed| removed.push(remap(passed)))?;
+    Ok(Remapped { pieces: pieces.into_iter().map(remap).collect(), removed })
+}
+
+/// As [`resolve`]; `passed` is told each place on a removed vdev on the way.
+fn follow<'a>(
+    tops: &'a [Arc<Vdev>],
+    maps: &Maps,
+    place: Place<'a>,
+    passed: &mut dyn FnMut(Place<'a>),
+) -> Result<Vec<Place<'a>>, VdevError> {
     let mut pieces = vec![place];
     for _ in 0..MAX_HOPS {
         if pieces.iter().all(|p| p.vdev.vdev_kind() != Kind::Indirect) {
@@ -44,6 +68,7 @@ pub(crate) fn resolve<'a>(
         let mut next = Vec::with_capacity(pieces.len());
         for piece in pieces {
             if piece.vdev.vdev_kind() == Kind::Indirect {
+                passed(piece);
                 remap(tops, maps, piece, &mut next)?;
             } else {
                 next.push(piece);

@@ -189,6 +189,15 @@ pub struct Remap {
     pub size: u64,
 }
 
+/// Bytes of a top-level vdev that may have been removed, followed through mappings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remapped {
+    /// Where they are, in order: on vdevs that hold data.
+    pub pieces: Vec<Remap>,
+    /// Where they were: on each removed vdev on the way.
+    pub removed: Vec<Remap>,
+}
+
 /// The mapping of an indirect vdev, supplied once the meta object set can be read.
 pub trait IndirectMap: Send + Sync {
     /// The pieces that cover bytes `offset..offset + size` of the removed vdev, in order. `None`

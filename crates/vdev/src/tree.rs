@@ -21,7 +21,8 @@ use crate::threads::IoPool;
 use crate::vdev::{Kind, Vdev};
 use crate::write::Writer;
 use crate::{
-    BlockRead, Fault, FindDevice, IndirectMap, Outcome, VdevError, Verify, assemble, mirror, raidz,
+    BlockRead, Fault, FindDevice, IndirectMap, Outcome, Remapped, VdevError, Verify, assemble,
+    mirror, raidz,
 };
 
 /// The assembled tree of vdevs of a pool.
@@ -275,6 +276,20 @@ impl VdevTree {
             return Err(place.error(&format!("a block of {} bytes", req.size)));
         }
         Ok((place, indirect::resolve(tops, &self.maps, place)?))
+    }
+
+    /// Where `size` bytes at `offset` of top-level vdev `vdev` are now, and where they were if it was
+    /// removed.
+    ///
+    /// Errors: there is no such vdev; they are in no mapping, or in too many pieces.
+    pub fn remapped(&self, vdev: u64, offset: u64, size: u64) -> Result<Remapped, VdevError> {
+        let tops = self.root.children();
+        let vdev = top(tops, vdev)?;
+        let place = Place { vdev, offset, size: size as usize, txg: 0 };
+        if size == 0 {
+            return Err(place.error("no bytes"));
+        }
+        indirect::remapped(tops, &self.maps, place)
     }
 
     /// Reads raw bytes without verification: of a leaf or mirror at any level, given by guid, or

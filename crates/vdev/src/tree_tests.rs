@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::state::VdevState;
 use crate::testing::{self, Leaf, Shape, checksum_errors, file, leaves, read, tree};
 use crate::vdev::Kind;
-use crate::{BlockRead, IndirectMap, Remap, VdevError, VdevTree};
+use crate::{BlockRead, IndirectMap, Remap, Remapped, VdevError, VdevTree};
 
 const DATA: [u8; 1024] = [0x5a; 1024];
 const LONG: Duration = Duration::from_secs(60);
@@ -229,6 +229,12 @@ fn removed_vdevs_are_followed() {
     assert!(t.set_indirect(2, Box::new(Map(second))).is_err());
     assert_eq!(*read(&t, 512, &data).unwrap().bytes(), *data);
     assert!(read(&t, 513, &data).is_err());
+    let found = t.remapped(0, 512, 4096).unwrap();
+    assert_eq!(found.pieces, [to(2, 10_240, 1024), to(2, 20_480, 2048), to(2, 0, 1024)]);
+    assert_eq!(found.removed, [to(0, 512, 4096), to(1, 77, 3072)]);
+    let whole = Remapped { pieces: vec![to(2, 7, 9)], removed: vec![] };
+    assert_eq!(t.remapped(2, 7, 9).unwrap(), whole);
+    assert!(t.remapped(0, 513, 1).is_err() && t.remapped(0, 512, 0).is_err());
     // Different pieces spoiled on different sides.
     disks[0].faults.corrupt((4 << 20) + 10_240..(4 << 20) + 10_241, 1);
     disks[1].faults.corrupt((4 << 20) + 20_480..(4 << 20) + 20_500, 1);
