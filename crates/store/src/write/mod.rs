@@ -43,6 +43,7 @@ mod devices;
 mod dva;
 mod pack;
 mod payload;
+mod removed;
 
 use std::sync::Arc;
 
@@ -64,6 +65,7 @@ use crate::pipeline::Store;
 use crate::tunables;
 use dva::DvaAllocation;
 use pack::{Physical, Placeable, pack};
+use removed::Obsolete;
 
 pub(crate) use behind::Behind;
 pub use devices::BlockDevices;
@@ -181,6 +183,7 @@ pub struct Writer {
     allocator: Arc<Allocator>,
     devices: Arc<dyn BlockDevices>,
     written: Arc<Meter>,
+    obsolete: Arc<Obsolete>,
 }
 
 /// A block between the stages.
@@ -231,7 +234,7 @@ impl Writer {
         allocator: Arc<Allocator>,
         devices: Arc<dyn BlockDevices>,
     ) -> Writer {
-        Writer { store, allocator, devices, written: Arc::default() }
+        Writer { store, allocator, devices, written: Arc::default(), obsolete: Arc::default() }
     }
 
     /// The allocator.
@@ -495,7 +498,7 @@ impl Writer {
             }
         }
         for dva in bp.dvas() {
-            result = result.and(self.allocator.free(txg, &dva).map_err(WriteError::from));
+            result = result.and(self.free_dva(txg, &dva));
         }
         self.store.freed(bp);
         result
