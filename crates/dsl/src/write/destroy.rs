@@ -17,7 +17,7 @@ use super::mos::{DIRECTORY, MAX_DEPTH, corrupt};
 use super::space::{self, Delta, Part};
 use super::{
     DslWriteError, Result, Sizes, Tx, bookmarks, dataset, deadlist, features, limits, livelist,
-    names, pool, props, snapshot,
+    names, pool, props, remaps, snapshot,
 };
 use cenote_dmu::ObjectSet;
 use cenote_format::blkptr::BlockPointer;
@@ -31,24 +31,11 @@ const CRYPTO_KEY: &str = "com.datto:crypto_key_obj";
 const POINTERS: u64 = 1 << 10;
 /// What a walk reads besides: the root block, and dnodes.
 const LEAST_READS: u64 = 2;
-/// Field of a dataset: its blocks' old places on removed devices.
-const REMAP_DEADLIST: &str = "com.delphix:remap_deadlist";
 
 /// Errors: `Unsupported` for an encrypted dataset.
 pub(super) fn refuse_encrypted(tx: &mut Tx<'_>, dir_obj: u64) -> Result<()> {
     match tx.field(dir_obj, CRYPTO_KEY)? {
         Some(_) => Err(DslWriteError::Unsupported("changing encrypted datasets".into())),
-        None => Ok(()),
-    }
-}
-
-/// Errors: `Unsupported` for datasets that take more than is done here.
-pub(super) fn refuse_unsupported(tx: &mut Tx<'_>, ds_obj: u64, dir_obj: u64) -> Result<()> {
-    refuse_encrypted(tx, dir_obj)?;
-    match tx.field(ds_obj, REMAP_DEADLIST)? {
-        Some(_) => {
-            Err(DslWriteError::Unsupported("a dataset with blocks on removed devices".into()))
-        }
         None => Ok(()),
     }
 }
@@ -85,11 +72,7 @@ pub fn destroy_snapshot(tx: &mut Tx<'_>, snap_obj: u64, defer: bool) -> Result<b
 /// Errors: `Unsupported`.
 pub fn check_snapshot(tx: &mut Tx<'_>, snap_obj: u64) -> Result<()> {
     let snap = tx.snapshot(snap_obj)?;
-    let head_obj = tx.dir(snap.dir)?.head_dataset;
-    for object in [snap_obj, snap.next_snap, head_obj] {
-        refuse_unsupported(tx, object, snap.dir)?;
-    }
-    Ok(())
+    refuse_encrypted(tx, snap.dir)
 }
 
 /// Destroys a snapshot without checks (`dsl_destroy_snapshot_sync_impl`).
@@ -111,6 +94,7 @@ fn remove_snapshot(
         next.prev_snap_txg = snap.prev_snap_txg;
     })?;
     move_blocks(tx, snap, next.deadlist, linear)?;
+    remaps::snapshot_destroyed(tx, (snap_obj, snap), snap.next_snap)?;
     if !keep_keys {
         remove_clones_key(tx, snap.dir, snap.creation_txg)?;
     }
@@ -124,6 +108,7 @@ fn remove_snapshot(
             let head = tx.dataset(head_obj)?.deadlist;
             deadlist::remove_key(tx, head, snap.creation_txg)?;
         }
+        remaps::remove_key(tx, head_obj, snap.creation_txg)?;
     } else {
         recount_head(tx, snap.next_snap)?;
     }
@@ -189,11 +174,12 @@ pub(super) fn remove_clones_key(tx: &mut Tx<'_>, dir_obj: u64, key: u64) -> Resu
             return Err(corrupt(object, "clones of each other"));
         }
         let clones = tx.dir(object)?.clones;
-        for clone in tx.zap_entries(clones)?.iter().filter_map(|e| e.u64()) {
-            let clone = tx.dataset(clone)?;
+        for clone_obj in tx.zap_entries(clones)?.iter().filter_map(|e| e.u64()) {
+            let clone = tx.dataset(clone_obj)?;
             let dir = tx.dir(clone.dir)?;
             if dataset::origin_txg(tx, &dir)? > key {
                 deadlist::remove_key(tx, clone.deadlist, key)?;
+                remaps::remove_key(tx, clone_obj, key)?;
                 waiting.push((clone.dir, depth + 1));
             }
         }
@@ -274,7 +260,7 @@ pub fn check_head(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Way> {
     if dir.parent == 0 || dir.head_dataset != ds_obj {
         return Err(DslWriteError::Invalid("is no dataset that can be destroyed".into()));
     }
-    refuse_unsupported(tx, ds_obj, ds.dir)?;
+    refuse_encrypted(tx, ds.dir)?;
     if ds.prev_snap != 0 && tx.dataset(ds.prev_snap)?.next_snap == ds_obj {
         return Err(DslWriteError::HasSnapshots);
     }
@@ -337,6 +323,7 @@ fn remove_head(tx: &mut Tx<'_>, ds_obj: u64, way: Way) -> Result<()> {
     leave_origin(tx, ds_obj, &ds)?;
     // A clone's deadlist holds what its origin still has.
     deadlist::free(tx, ds.deadlist)?;
+    remaps::destroy(tx, ds_obj)?;
     let dir = tx.dir(ds.dir)?;
     let all = Sizes { used: dir.used, compressed: dir.compressed, uncompressed: dir.uncompressed };
     space::charge(tx, ds.dir, Part::Head, Delta::less(all))?;

@@ -28,7 +28,9 @@
 
 use super::mos::{WORDS_METADATA, corrupt};
 use super::space::Delta;
-use super::{DslWriteError, Result, Sizes, Tx, bpobj, dataset, deadlist, features, livelist, pool};
+use super::{
+    DslWriteError, Result, Sizes, Tx, bpobj, dataset, deadlist, features, livelist, pool, remaps,
+};
 use crate::{bounds, tunables};
 use cenote_dmu::object::SPILL_BLKID;
 use cenote_dmu::write::NewObject;
@@ -168,6 +170,9 @@ pub struct Budget<'b> {
 /// called once in a txg, after the sync tasks.
 pub fn destroy_step(tx: &mut Tx<'_>, budget: Budget<'_>) -> Result<bool> {
     let mut left = budget.blocks;
+    if remaps::step(tx, &mut left)? {
+        return Ok(true);
+    }
     if let Some(list) = pool::entry(tx, pool::FREE_BPOBJ)? {
         let blocks = bpobj::take(tx, list, left)?;
         left = left.saturating_sub(blocks.len() as u64);

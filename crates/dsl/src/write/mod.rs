@@ -59,6 +59,7 @@ pub mod props;
 pub mod quotas;
 pub mod receive;
 pub mod references;
+mod remaps;
 pub mod rename;
 pub mod rollback;
 pub mod snapshot;
@@ -68,7 +69,7 @@ pub mod swap;
 pub use crate::deadlist::Sizes;
 use cenote_dmu::outside::{Chance, Outside};
 use cenote_dmu::write::OpenObjectSet;
-use cenote_format::blkptr::BlockPointer;
+use cenote_format::blkptr::{BlockPointer, Dva};
 pub use error::{DslWriteError, Fatal, Result, Unreadable};
 
 /// A transaction group in syncing context: the pending MOS.
@@ -92,6 +93,9 @@ pub struct Tx<'a> {
     pub bound: bool,
     /// Blocks that are free from this txg on. The caller takes them.
     pub frees: Vec<BlockPointer>,
+    /// Parts of removed vdevs that nobody refers to from this txg on, though what was there is not free. The
+    /// caller takes them.
+    pub obsolete: Vec<Dva>,
     /// Keys of deadlists, for who keeps them from group to group. They have to be
     /// [forgotten](deadlist::Keys::forget) when deadlists change without them.
     pub deadlists: Option<&'a mut deadlist::Keys>,
@@ -107,8 +111,8 @@ impl<'a> Tx<'a> {
         space: &'a dyn Fn(&BlockPointer) -> Sizes,
     ) -> Tx<'a> {
         let (now, chance) = (outside.clock.seconds(), &outside.chance);
-        let (frees, deadlists) = (Vec::new(), None);
-        let bound = false;
-        Tx { mos, txg, now, chance, space, usable: None, pool: "", bound, frees, deadlists }
+        let (frees, obsolete, deadlists) = (Vec::new(), Vec::new(), None);
+        let (usable, pool, bound) = (None, "", false);
+        Tx { mos, txg, now, chance, space, usable, pool, bound, frees, obsolete, deadlists }
     }
 }

@@ -80,7 +80,7 @@ impl Tx<'_> {
     /// # Errors
     /// Those of `change`; what its sync needs cannot be read.
     pub fn whole<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        let frees = self.frees.len();
+        let (frees, obsolete) = (self.frees.len(), self.obsolete.len());
         self.mos.begin_change();
         let done = change(self).and_then(|done| {
             self.mos.check_change()?;
@@ -91,6 +91,7 @@ impl Tx<'_> {
             Err(_) => {
                 self.mos.undo_change();
                 self.frees.truncate(frees);
+                self.obsolete.truncate(obsolete);
             }
         }
         done

@@ -8,10 +8,10 @@
 //! OpenZFS does the same in three steps: it clones the snapshot, swaps clone and head, and destroys the
 //! clone (`dsl_dataset_rollback_sync`).
 
-use super::destroy::{Way, refuse_unsupported};
+use super::destroy::{Way, refuse_encrypted};
 use super::space::{self, Delta, Part};
 use super::{DslWriteError, Result, Sizes, Tx};
-use super::{bookmarks, dataset, deadlist, destroy, features, livelist, snapshot};
+use super::{bookmarks, dataset, deadlist, destroy, features, livelist, remaps, snapshot};
 use cenote_format::dsl::{DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys};
 
 fn less(a: Sizes, b: Sizes) -> Sizes {
@@ -33,7 +33,7 @@ fn referenced(ds: &DslDatasetPhys) -> Sizes {
 /// later bookmarks, `NoSpace` if there is no room for the refreservation, `Unsupported`.
 pub fn check_rollback(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Way> {
     let ds = tx.head(ds_obj)?;
-    refuse_unsupported(tx, ds_obj, ds.dir)?;
+    refuse_encrypted(tx, ds.dir)?;
     if ds.prev_snap == 0 || tx.dataset(ds.prev_snap)?.next_snap != ds_obj {
         return Err(DslWriteError::NotFound);
     }
@@ -83,6 +83,8 @@ pub fn rollback(tx: &mut Tx<'_>, ds_obj: u64, way: Way) -> Result<()> {
 
     let empty = deadlist::clone(tx, ds.deadlist, u64::MAX)?;
     deadlist::free(tx, ds.deadlist)?;
+    // The snapshot still refers to what it lists.
+    remaps::destroy(tx, ds_obj)?;
     features::deactivate_all(tx, ds_obj)?;
     features::inherit(tx, ds.prev_snap, ds_obj)?;
     ds.deadlist = empty;

@@ -7,7 +7,7 @@
 
 use super::space::{self, Delta, Part};
 use super::{DslWriteError, Result, Tx, bookmarks, dataset, deadlist, features, limits, names};
-use super::{destroy, pool};
+use super::{destroy, pool, remaps};
 use crate::name_of;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::zap::{Match, Zap};
@@ -29,7 +29,7 @@ const EXTENSIBLE: &str = "com.delphix:extensible_dataset";
 pub fn snapshot(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     names::check(name)?;
     let ds = tx.head(ds_obj)?;
-    destroy::refuse_unsupported(tx, ds_obj, ds.dir)?;
+    destroy::refuse_encrypted(tx, ds.dir)?;
     if ds.prev_snap_txg >= tx.txg {
         return Err(DslWriteError::Again);
     }
@@ -94,6 +94,7 @@ pub(super) fn take(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     for key in bookmarks::keys(tx, (ds_obj, &ds))? {
         deadlist::add_key(tx, new, key)?;
     }
+    remaps::swap(tx, ds_obj, snap_obj)?;
     ds.deadlist = new;
     ds.prev_snap = snap_obj;
     ds.prev_snap_txg = txg;

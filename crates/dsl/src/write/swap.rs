@@ -10,7 +10,7 @@
 //! head's from now on.
 
 use super::space::{self, Delta, Part};
-use super::{DslWriteError, Result, Tx, bookmarks, dataset, deadlist, features, livelist};
+use super::{DslWriteError, Result, Tx, bookmarks, dataset, deadlist, features, livelist, remaps};
 use cenote_format::dsl::DslDatasetPhys;
 
 /// Bytes by which a head that is received may pass its refquota: what one transaction may write
@@ -93,6 +93,7 @@ pub fn swap(tx: &mut Tx<'_>, clone_obj: u64, head_obj: u64) -> Result<()> {
     std::mem::swap(&mut clone.unique, &mut head.unique);
     tx.set_dataset(clone_obj, &clone)?;
     tx.set_dataset(head_obj, &head)?;
+    remaps::swap(tx, clone_obj, head_obj)?;
     bookmarks::next_changed(tx, head_obj, head.prev_snap)
 }
 
