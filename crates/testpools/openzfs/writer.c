@@ -29,12 +29,15 @@
  *   quota, reservation, refreservation, limit NAME N
  *   features                        enables all that there are
  *   scrub                           reads everything; an error counts as failure
+ *   remove N                        removes a top-level vdev, and waits until it is empty
  */
 #include <sys/zfs_context.h>
 #include <sys/dmu.h>
 #include <sys/dsl_prop.h>
 #include <sys/spa.h>
+#include <sys/spa_impl.h>
 #include <sys/txg.h>
+#include <sys/vdev_impl.h>
 #include <sys/zap.h>
 #include <sys/zfeature.h>
 /* Debian's headers leave out what this is. */
@@ -310,6 +313,27 @@ scrub(void)
 }
 
 static int
+remove_vdev(uint64_t id)
+{
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	if (id < spa->spa_root_vdev->vdev_children)
+		error = spa_vdev_remove(spa,
+		    spa->spa_root_vdev->vdev_child[id]->vdev_guid, B_FALSE);
+	else
+		error = ENODEV;
+	while (error == 0 && spa->spa_vdev_removal != NULL)
+		txg_wait_synced(spa_get_dsl(spa), 0);
+	if (error == 0)
+		txg_wait_synced(spa_get_dsl(spa), 0);
+	spa_close(spa, FTAG);
+	return (error);
+}
+
+static int
 assign(dmu_tx_t *tx)
 {
 	int error = dmu_tx_assign(tx, TXG_WAIT);
@@ -530,6 +554,8 @@ run(char **w, int count)
 		return (features());
 	if (IS("scrub", 0))
 		return (scrub());
+	if (IS("remove", 1))
+		return (remove_vdev(number(w[1])));
 	if (IS("dataset", 1))
 		return (dmu_objset_create(w[1], DMU_OST_OTHER, 0, NULL, NULL, NULL));
 	if (IS("write", 5))
