@@ -1,8 +1,8 @@
 //! What this software can write to.
 //!
 //! A pool may use features that reading understands and writing does not: changing such a pool
-//! would break what the feature promises (a deduplication table would count wrong, a removed vdev
-//! would get blocks). Such a pool, or dataset, is refused by the feature's name.
+//! would break what the feature promises (a deduplication table would count wrong, a checkpoint would
+//! lose blocks). Such a pool, or dataset, is refused by the feature's name.
 //!
 //! Invariant: what a new pool may have enabled and what may be in use differ by what is named here.
 
@@ -19,8 +19,8 @@ use cenote_vdev::VdevState;
 use std::sync::Arc;
 
 /// Features that do no harm while nothing uses them. In use they ask for more than is done here:
-/// frees that a checkpoint or a removed vdev has to be told of.
-const UNUSED_ONLY: [&str; 3] = ["zpool_checkpoint", "device_removal", "obsolete_counts"];
+/// frees that a checkpoint has to be told of.
+const UNUSED_ONLY: [&str; 1] = ["zpool_checkpoint"];
 /// What it is used by is refused one by one.
 const BY_DATASET: [&str; 1] = ["encryption"];
 /// Entry of the object directory that stays when there is no deduplication table any more.

@@ -155,6 +155,10 @@ impl Core {
             task(&mut context)?;
         }
         self.destroying = free_destroyed(shared, &mut context.tx)?;
+        for dva in &context.tx.obsolete {
+            let marked = shared.disk.writer.mark_obsolete(dva);
+            marked.map_err(|e| WriteError::Sink(Box::new(e)))?;
+        }
         self.config_dirty = context.config_changed;
         self.frees = context.tx.frees;
         Ok(())
@@ -325,6 +329,8 @@ impl Core {
         let mut count = |mos: &mut OpenObjectSet, guid: &str, delta: i64| {
             count_feature(mos, txg, &disk.outside, guid, delta)
         };
+        let obsolete = disk.writer.take_obsolete();
+        self.maps.sync_obsolete(&mut self.mos, (txg, pass), &obsolete, &mut count)?;
         let stats =
             self.maps.sync_changes(&mut self.mos, txg, pass, &disk.allocator, &mut count)?;
         recorder.space(stats);

@@ -26,6 +26,24 @@ pub fn check_features(spec: &CreateSpec<'_>, features: &[&Feature]) -> Result<()
     Ok(())
 }
 
+/// Refuses RAID-Z in a pool that has removed vdevs (`spa_vdev_add`).
+///
+/// # Errors
+/// [`CreateError::Refused`].
+pub(super) fn beside_removed(spec: &CreateSpec<'_>) -> Result<(), CreateError> {
+    let tops =
+        spec.pool.and_then(|p| p.list("vdev_tree")).map(config::children).unwrap_or_default();
+    let removed = tops.iter().any(|top| top.str("type") == Some("indirect"));
+    let raidz = spec.layout.tops.iter().any(|t| matches!(t.redundancy, Redundancy::RaidZ(_)));
+    if removed && raidz {
+        return Err(spec.refuse(
+            "invalid config; a pool with removing/removed vdevs does not support adding raidz or \
+             dRAID vdevs",
+        ));
+    }
+    Ok(())
+}
+
 /// Bytes by which devices of a group may differ in size.
 const FUZZ: u64 = 16 << 20;
 

@@ -131,6 +131,7 @@ pub(super) fn prepare(spec: &CreateSpec<'_>) -> Result<Prepared, CreateError> {
             ASHIFTS.end()
         )));
     }
+    check::beside_removed(spec)?;
     let mut found = find(spec)?;
     check::in_use(spec, &found)?;
     for leaf in found.all_mut() {

@@ -24,6 +24,7 @@
 //! | [`loader`] | free space for the allocator, out of the last synced MOS |
 //! | [`mod@plan`] | sizes of new vdevs and of their metaslabs |
 //! | `vdev` | what a new top-level vdev has in the MOS: ZAPs, metaslab array |
+//! | `obsolete` | what nobody refers to any more of removed vdevs |
 //! | `log` | log space maps: what all metaslabs change in a txg |
 //! | `unflushed` | what each metaslab has unflushed, in memory |
 //! | `flushing` | how many metaslabs a txg flushes |
@@ -59,6 +60,7 @@ mod flushing;
 pub mod loader;
 mod log;
 pub(crate) mod map;
+mod obsolete;
 pub mod plan;
 #[cfg(test)]
 mod tests;
@@ -84,6 +86,7 @@ use cenote_vdev::VdevTree;
 use flushing::Limits;
 use log::{LogSpace, LoggedPass};
 use map::{Covered, Free, Maps};
+use obsolete::Removed;
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -93,6 +96,8 @@ use unflushed::UnflushedSpace;
 pub const CONDENSE_BLOCKS: u64 = 4;
 /// Bytes of a block of a metaslab's space map (`zfs_metaslab_sm_blksz_no_log`).
 const MAP_BLOCK: u64 = 16 << 10;
+/// Entry of the object directory while a mapping is made shorter (`DMU_POOL_CONDENSING_INDIRECT`).
+const CONDENSING: &str = "com.delphix:condensing_indirect";
 
 /// Adds 1 or -1 to the refcount of a feature, given by its guid, in the pending MOS.
 pub type CountFeature<'a> = &'a mut dyn FnMut(&mut OpenObjectSet, &str, i64) -> Result<()>;
@@ -106,9 +111,11 @@ pub enum OpenError {
     /// A top-level vdev is being removed.
     #[error("vdev {0} is being removed, writing to such pools is not supported yet")]
     Removing(u64),
-    /// A top-level vdev was removed, and its space is on others.
-    #[error("vdev {0} was removed, writing to such pools is not supported yet")]
-    Removed(u64),
+    /// The mapping of a vdev that was removed is being made shorter.
+    #[error(
+        "the mapping of a removed vdev is being condensed, writing to such pools is not supported yet"
+    )]
+    Condensing,
     /// A top-level vdev takes no allocations.
     #[error("vdev {0} is non-allocating, writing to such pools is not supported yet")]
     NonAllocating(u64),
@@ -188,6 +195,7 @@ impl VdevMaps {
 #[derive(Debug)]
 pub struct SpaceMaps {
     vdevs: BTreeMap<u64, VdevMaps>,
+    removed: BTreeMap<u64, Removed>,
     log: LogSpace,
     unflushed: Arc<UnflushedSpace>,
     limits: fn() -> Limits,
@@ -213,6 +221,7 @@ impl SpaceMaps {
         let loader = Arc::new(Loader::new(mos, txg, unflushed.clone()));
         SpaceMaps {
             vdevs: BTreeMap::new(),
+            removed: BTreeMap::new(),
             log: LogSpace::default(),
             unflushed,
             limits: Limits::now,
@@ -255,6 +264,9 @@ impl SpaceMaps {
                 unflushed: v.unflushed_object,
             };
             maps.vdevs.insert(v.id, of_vdev);
+        }
+        for v in space.vdevs.iter().filter(|v| v.kind == "indirect") {
+            maps.removed.insert(v.id, Removed { asize: v.asize, top_zap: v.top_zap });
         }
         if active {
             maps.log = logs_of(space, mos, txg)?;
@@ -417,9 +429,11 @@ fn check(
             return Err(OpenError::Removing(id));
         }
     }
+    if directory.entry(CONDENSING)?.is_some() {
+        return Err(OpenError::Condensing);
+    }
     for v in &space.vdevs {
         match v.kind.as_str() {
-            "indirect" => return Err(OpenError::Removed(v.id)),
             "draid" => return Err(OpenError::Draid(v.id)),
             _ if v.concrete && v.non_allocating => return Err(OpenError::NonAllocating(v.id)),
             _ => {}

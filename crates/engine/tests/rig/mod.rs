@@ -2,6 +2,8 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod orders;
+
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::outside::Chance;
 use cenote_dmu::write::{OpenObjectSet, WriteError};

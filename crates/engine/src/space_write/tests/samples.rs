@@ -221,13 +221,3 @@ fn degraded_pools_note_what_devices_miss() {
         }
     }
 }
-
-#[test]
-fn pools_with_removed_vdevs_are_refused() {
-    let found = discover(&[cenote_testpools::pool("removal").dir]);
-    let options = ImportOptions { readonly: true, ..Default::default() };
-    let pool = Pool::import(&found[0], &options).unwrap();
-    let opened =
-        SpaceMaps::open(pool.space().unwrap(), pool.config(), pool.mos(), pool.uberblock().txg);
-    assert!(matches!(opened, Err(OpenError::Removed(_))));
-}
