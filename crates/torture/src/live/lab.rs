@@ -341,12 +341,21 @@ pub fn hand_over_and_back(images: &[Image]) -> Result<Vec<Image>, String> {
     if has_clones(&*lab(&disks(images, None)).look()?) {
         return Ok(images.to_vec());
     }
+    by_openzfs(images, "import\nsync\nexport\n")
+}
+
+/// Has OpenZFS's own engine, with its assertions, run a script ([`cenote_testpools::try_openzfs`]) on the pool on
+/// these disks; what it left.
+///
+/// # Errors
+/// What it said, and where the images are kept.
+pub fn by_openzfs(images: &[Image], script: &str) -> Result<Vec<Image>, String> {
     let dir = tempfile::tempdir().unwrap();
     let path = |i: usize| dir.path().join(format!("d{i}"));
     for (i, image) in images.iter().enumerate() {
         image.save(&path(i));
     }
-    match cenote_testpools::try_openzfs(dir.path(), POOL, "import\nsync\nexport\n") {
+    match cenote_testpools::try_openzfs(dir.path(), POOL, script) {
         Ok(()) => Ok((0..images.len()).map(|i| Image::load(&path(i))).collect()),
         Err(text) => Err(format!("{text} (images in {:?})", dir.keep())),
     }
