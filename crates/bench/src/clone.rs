@@ -7,7 +7,8 @@
 //!
 //! The rows: (1) snapshots of several sizes with as many overwrites; (2) a snapshot with more and more
 //! overwrites, scattered and in one piece; (3) what a transaction group of overwrites takes in a clone, by the
-//! number of sub-lists that the overwritten blocks lie in, beside a clone without a livelist; (4) many
+//! number of sub-lists that the overwritten blocks lie in, beside a clone of the same pool without a livelist, in
+//! turns; (4) many
 //! snapshots at once; (5) rows of the first kind again, with a device that answers late.
 
 use std::fs;
@@ -19,7 +20,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use cenote_dmu::live::{Cost, LiveObjectSet};
 use cenote_dmu::write::{NewObject, WriteError};
-use cenote_dsl::tunables::{LIVELIST_MAX_ENTRIES, LIVELIST_MIN_PERCENT_SHARED};
+use cenote_dsl::tunables::{
+    LIVELIST_CONDENSE_ZTHR_PAUSE, LIVELIST_MAX_ENTRIES, LIVELIST_MIN_PERCENT_SHARED,
+};
 use cenote_dsl::write::{dataset, destroy, snapshot};
 use cenote_engine::{Engine, EngineOptions};
 use cenote_format::compress::Compression;
@@ -28,7 +31,7 @@ use cenote_pool::{ImportOptions, discover};
 use cenote_vdev::tunables::SIMULATED_LATENCY;
 use serde::{Deserialize, Serialize};
 
-use crate::measure::medians_by;
+use crate::measure::{self, medians_by};
 use crate::mounted::make_image;
 use crate::noise::Noise;
 use crate::write::create;
@@ -38,8 +41,11 @@ const BLOCK: u64 = 8 << 10;
 const FILL: u64 = 1 << 20;
 /// MiB of each engine's cache.
 const CACHE: u64 = 1024;
-/// Overwrites of the third kind of rows.
+/// The clone that is destroyed.
+const CLONE: &str = "clone";
+/// Overwrites of the third kind of rows, and how often each is measured.
 const WRITES: u64 = 4000;
+const ROUNDS: usize = 15;
 /// Sub-lists of the third kind of rows.
 const SUB_LISTS: [u64; 3] = [1, 10, 50];
 
@@ -64,6 +70,9 @@ pub struct CloneArgs {
     /// Runs of each row; the median counts.
     #[arg(long, default_value_t = 3)]
     runs: usize,
+    /// Only the third kind of rows.
+    #[arg(long)]
+    only_writes: bool,
     /// The peer's program.
     #[arg(long)]
     peer: Option<PathBuf>,
@@ -120,14 +129,14 @@ pub fn run(args: &CloneArgs) -> anyhow::Result<()> {
     }
     let (mut ours, mut theirs, mut writes) = (Vec::new(), Vec::new(), Vec::new());
     for run in 1..=args.runs {
-        for job in &jobs {
+        writes.extend(cost_of_writes(args)?);
+        for job in jobs.iter().filter(|_| !args.only_writes) {
             eprintln!("run {run} of {}: {} MiB, {} us ...", args.runs, job.mib, job.latency);
             ours.extend(our_rows(args, job)?);
             for livelists in [true, false] {
                 theirs.extend(their_rows(args, job, livelists)?);
             }
         }
-        writes.extend(cost_of_writes(args)?);
     }
     print(
         &medians_by(&ours, Row::key, |r| r.seconds),
@@ -206,11 +215,12 @@ impl Bench {
     }
 
     /// A clone of the snapshot.
-    fn clone_it(&self) -> anyhow::Result<Arc<LiveObjectSet>> {
+    fn clone_it(&self, name: &str) -> anyhow::Result<Arc<LiveObjectSet>> {
         let (root, origin) = (self.engine()?.pool().dsl().root()?.dir_obj, self.origin);
+        let name = name.to_string();
         let new = self
             .engine()?
-            .sync_task(move |c| dataset::create(&mut c.tx, root, "clone", &[], Some(origin)))?;
+            .sync_task(move |c| dataset::create(&mut c.tx, root, &name, &[], Some(origin)))?;
         Ok(self.engine()?.live(new.ds_obj)?)
     }
 
@@ -257,7 +267,7 @@ impl Bench {
     fn destroy(&mut self, pattern: &str, count: u64) -> anyhow::Result<(f64, u64, u64)> {
         self.again()?;
         let pool = self.engine()?.pool();
-        let found = pool.dsl().find(&format!("{}/clone", pool.name()))?;
+        let found = pool.dsl().find(&format!("{}/{CLONE}", pool.name()))?;
         let snapshots: Vec<u64> = match pattern {
             "snapshots" => {
                 let all = pool.dsl().snapshots(&pool.dsl().root()?)?;
@@ -310,7 +320,7 @@ fn our_rows(args: &CloneArgs, job: &Job) -> anyhow::Result<Vec<Row>> {
                 bench.snapshot(&format!("s{i}"))?;
             }
         } else {
-            let set = bench.clone_it()?;
+            let set = bench.clone_it(CLONE)?;
             bench.overwrite(&set, pattern == "sparse", *count)?;
         }
         SIMULATED_LATENCY.set(job.latency * 1000)?;
@@ -328,35 +338,47 @@ fn our_rows(args: &CloneArgs, job: &Job) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Sub-lists of a clone's livelist (0: it has none), and seconds of a group of overwrites.
-fn cost_of_writes(args: &CloneArgs) -> anyhow::Result<Vec<(u64, f64)>> {
+/// What a group of overwrites takes in a clone with so many sub-lists (0: it has no livelist).
+#[derive(Clone)]
+struct Write {
+    lists: u64,
+    seconds: f64,
+    /// Processor time of all threads.
+    cpu_seconds: f64,
+}
+
+fn cost_of_writes(args: &CloneArgs) -> anyhow::Result<Vec<Write>> {
     const MIB: u64 = 1024;
-    let mut rows = Vec::new();
-    // The first one finds a device that was never written to, and does not count.
-    for (turn, lists) in [0, 0].into_iter().chain(SUB_LISTS).enumerate() {
-        let mut bench = Bench::new(&args.dir, MIB)?;
+    let mut bench = Bench::new(&args.dir, MIB)?;
+    // Sub-lists stay as many as they are.
+    LIVELIST_CONDENSE_ZTHR_PAUSE.set(1)?;
+    let mut clones = Vec::new();
+    for lists in [0].into_iter().chain(SUB_LISTS) {
         LIVELIST_MIN_PERCENT_SHARED.set(if lists == 0 { 100 } else { 0 })?;
         LIVELIST_MAX_ENTRIES.set(if lists > 1 { 1 } else { LIVELIST_MAX_ENTRIES.default })?;
-        let set = bench.clone_it()?;
+        let set = bench.clone_it(&format!("clone{lists}"))?;
         // As many blocks of the clone's own in each case, in so many groups.
         for _ in 0..lists.max(1) {
             bench.overwrite(&set, true, bench.blocks / 4 / lists.max(1))?;
         }
-        LIVELIST_MAX_ENTRIES.reset();
-        let mut times = Vec::new();
-        for _ in 0..15 {
-            let begun = Instant::now();
-            bench.overwrite(&set, true, WRITES)?;
-            times.push(begun.elapsed().as_secs_f64());
-        }
-        times.sort_by(f64::total_cmp);
-        if turn > 0 {
-            rows.push((lists, times.get(times.len() / 2).copied().unwrap_or_default()));
-        }
-        drop(set);
-        bench.end()?;
+        clones.push((lists, set));
     }
+    LIVELIST_MAX_ENTRIES.reset();
+    let mut rows = Vec::new();
+    for _ in 0..ROUNDS {
+        // In turns, so that what else the machine does spoils all alike.
+        for (lists, set) in &clones {
+            let (begun, cpu) = (Instant::now(), measure::cpu_seconds()?);
+            bench.overwrite(set, true, WRITES)?;
+            let (seconds, cpu_seconds) =
+                (begun.elapsed().as_secs_f64(), measure::cpu_seconds()? - cpu);
+            rows.push(Write { lists: *lists, seconds, cpu_seconds });
+        }
+    }
+    drop(clones);
+    bench.end()?;
     LIVELIST_MIN_PERCENT_SHARED.reset();
+    LIVELIST_CONDENSE_ZTHR_PAUSE.reset();
     Ok(rows)
 }
 
@@ -405,11 +427,25 @@ fn print(ours: &[Row], theirs: &[Row]) {
     }
 }
 
-fn print_writes(rows: &[(u64, f64)]) {
-    let rows = medians_by(rows, |r| r.0, |r| r.1);
-    let without = rows.iter().find(|r| r.0 == 0).map_or(f64::NAN, |r| r.1);
-    println!("\n{:>10} {:>28} {:>6}", "sub-lists", "ms for 4,000 overwrites", "times");
-    for (lists, seconds) in rows {
-        println!("{lists:>10} {:>28.2} {:>6.2}", seconds * 1e3, seconds / without);
+fn print_writes(rows: &[Write]) {
+    let wall = medians_by(rows, |r| r.lists, |r| r.seconds);
+    let cpu = medians_by(rows, |r| r.lists, |r| r.cpu_seconds);
+    let base = |rows: &[Write], of: fn(&Write) -> f64| {
+        rows.iter().find(|r| r.lists == 0).map_or(f64::NAN, of)
+    };
+    let (wall_base, cpu_base) = (base(&wall, |r| r.seconds), base(&cpu, |r| r.cpu_seconds));
+    println!(
+        "\n{:>10} {:>22} {:>6} {:>7} {:>6}",
+        "sub-lists", "ms for 4,000 overwrites", "times", "CPU ms", "times"
+    );
+    for (wall, cpu) in wall.iter().zip(&cpu) {
+        println!(
+            "{:>10} {:>23.2} {:>6.2} {:>7.2} {:>6.2}",
+            wall.lists,
+            wall.seconds * 1e3,
+            wall.seconds / wall_base,
+            cpu.cpu_seconds * 1e3,
+            cpu.cpu_seconds / cpu_base
+        );
     }
 }

@@ -62,6 +62,13 @@ fn cpu(server: Option<u32>) -> anyhow::Result<Cpu> {
     Ok(cpu)
 }
 
+/// Processor time of this process so far, user and system, in seconds.
+pub fn cpu_seconds() -> anyhow::Result<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    Ok(micros as f64 / 1e6)
+}
+
 /// Of all threads of another process.
 fn server_cpu(pid: u32) -> anyhow::Result<Cpu> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
