@@ -8,13 +8,14 @@
 use cenote_engine::create::{LeafKind, OpenDevices, Opened};
 use cenote_format::LABEL_START;
 use cenote_vdev::{Device, ReadReq, Vdev, WriteReq};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a page.
 const PAGE: usize = 4 << 10;
@@ -89,7 +90,7 @@ impl SparseDisk {
     }
 
     fn chunks(&self) -> MutexGuard<'_, BTreeMap<u64, Chunk>> {
-        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.chunks.lock()
     }
 
     /// What was done to it so far.

@@ -32,11 +32,12 @@ use cenote_pool::metaslab::AllocClass;
 use cenote_store::alloc::{Allocator, Class, Extent, Group, Metaslab, Options, TXG_DEFER_SIZE};
 use cenote_store::tunables;
 use cenote_vdev::Device;
+use parking_lot::{Mutex, MutexGuard};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes of the pool's cache.
@@ -150,7 +151,7 @@ fn options(spec: &Spec, time: &Arc<AtomicU64>) -> EngineOptions {
 /// The time of the simulation, in seconds since it began, and guids from its seed.
 fn outside(seed: u64, time: Arc<AtomicU64>) -> Outside {
     let rng = Mutex::new(SmallRng::seed_from_u64(seed));
-    let chance = move || Ok(rng.lock().unwrap_or_else(PoisonError::into_inner).random());
+    let chance = move || Ok(rng.lock().random());
     let now = move || (BEGINNING.saturating_add_unsigned(time.load(Ordering::Relaxed)), 0);
     Outside { clock: Clock::new(now), timer: Timer::simulated(), chance: Chance::new(chance) }
 }
@@ -279,7 +280,7 @@ impl Simulation {
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+        self.world.lock()
     }
 
     /// Bytes that simulated blocks hold.
@@ -299,7 +300,7 @@ impl Simulation {
     ) -> Result<Option<T>, AgeError> {
         let world = self.world.clone();
         let task = move |context: &mut SyncContext<'_>| {
-            let mut world = world.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut world = world.lock();
             let World { workload, books, bays, sector } = &mut *world;
             let (allocator, txg) = (context.allocator(), context.tx.txg);
             let mut space = Space { allocator, txg, bays, books, sector: *sector };

@@ -112,7 +112,8 @@ fn stop(place: &Place) -> io::Result<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::{Arc, Mutex};
+    use parking_lot::Mutex;
+    use std::sync::Arc;
 
     /// A log in memory.
     #[derive(Clone, Default)]
@@ -120,7 +121,7 @@ mod tests {
 
     impl Write for Log {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
+            self.0.lock().write(bytes)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -141,7 +142,7 @@ mod tests {
         });
         std::panic::set_hook(before);
         assert!(ended.is_err());
-        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(log.0.lock().clone()).unwrap();
         assert!(text.contains("ERROR") && text.contains("crates/cli/src/daemon.rs:"), "{text}");
         assert!(text.contains("nothing is left of it"), "{text}");
     }

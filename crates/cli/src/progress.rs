@@ -4,9 +4,10 @@
 use crate::context::Context;
 use cenote_command::output::{Output, printable};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
+use parking_lot::Mutex;
 use std::fmt::Display;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The bar's line.
@@ -154,7 +155,7 @@ impl Screen {
     }
 
     fn text(&self, text: &str) {
-        self.text.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
+        self.text.lock().push_str(text);
     }
 
     /// Sends what has been drawn. A user who has gone away cancels the command by other means.
@@ -163,7 +164,7 @@ impl Screen {
     }
 
     fn send(&self, err: &mut Output) {
-        let text = std::mem::take(&mut *self.text.lock().unwrap_or_else(PoisonError::into_inner));
+        let text = std::mem::take(&mut *self.text.lock());
         if !text.is_empty() {
             // Names in it were made printable before.
             let err = err.raw();

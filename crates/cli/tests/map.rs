@@ -219,17 +219,17 @@ fn more_metaslabs_than_fit_share_cells() {
 
 /// What was written.
 #[derive(Clone, Default)]
-struct Shared(Arc<std::sync::Mutex<Vec<u8>>>);
+struct Shared(Arc<parking_lot::Mutex<Vec<u8>>>);
 
 impl Shared {
     fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        String::from_utf8(self.0.lock().clone()).unwrap()
     }
 }
 
 impl std::io::Write for Shared {
     fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(data);
+        self.0.lock().extend_from_slice(data);
         Ok(data.len())
     }
 

@@ -7,12 +7,12 @@ mod common;
 
 use common::tank::Tank;
 use common::{Done, can_mount, mounts_below};
+use parking_lot::RwLock;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// Runs a program that has to succeed.
@@ -78,7 +78,7 @@ fn a_bind_mount_is_left_alone_and_makes_its_file_system_busy() {
     if !can_mount() {
         return;
     }
-    let _turn = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
+    let _turn = NAMESPACES.read();
     let tank = Tank::new("");
     tank.zfs("create tank/a");
     fs::write(tank.path("tank/a/f"), "data").unwrap();
@@ -118,7 +118,7 @@ fn other_namespaces_keep_a_pool_from_being_exported() {
     if !can_mount() {
         return;
     }
-    let _turn = NAMESPACES.write().unwrap_or_else(PoisonError::into_inner);
+    let _turn = NAMESPACES.write();
     let tank = Tank::new("");
     (1..=12).for_each(|n| drop(tank.zfs(&format!("create tank/f{n}"))));
     let file = tank.path("tank/f1/x");
@@ -167,7 +167,7 @@ fn copies_that_follow_do_not_keep_a_pool_from_being_exported() {
     if !can_mount() {
         return;
     }
-    let _turn = NAMESPACES.write().unwrap_or_else(PoisonError::into_inner);
+    let _turn = NAMESPACES.write();
     let tank = Tank::new("");
     tank.zfs("create tank/a");
     // As services of systemd have it: what is mounted and unmounted outside is inside as well.
@@ -196,7 +196,7 @@ fn what_was_exported_can_be_imported_at_once() {
     if !can_mount() {
         return;
     }
-    let _turn = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
+    let _turn = NAMESPACES.read();
     let tank = Tank::new("");
     for n in 1..=4 {
         tank.zfs(&format!("create tank/d{n}"));
@@ -225,7 +225,7 @@ fn commands_act_in_the_mount_namespace_of_their_caller() {
     if !can_mount() {
         return;
     }
-    let _turn = NAMESPACES.write().unwrap_or_else(PoisonError::into_inner);
+    let _turn = NAMESPACES.write();
     let tank = Tank::new("");
     tank.zfs("create -o mountpoint=legacy tank/l");
     tank.zfs("create -u tank/own");
@@ -275,7 +275,7 @@ fn a_file_system_and_its_snapshots_are_mounted_in_several_places() {
     if !can_mount() {
         return;
     }
-    let _turn = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
+    let _turn = NAMESPACES.read();
     let tank = Tank::new("");
     tank.zfs("create -o mountpoint=legacy tank/l");
     let dirs = ["one", "two", "snap"].map(|name| tank.session.path(name));
@@ -313,7 +313,7 @@ fn mount_takes_every_option_of_openzfs() {
     if !can_mount() {
         return;
     }
-    let _turn = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
+    let _turn = NAMESPACES.read();
     let tank = Tank::new("");
     tank.zfs("create -o mountpoint=legacy tank/l");
     let dir = tank.session.path("dir");
@@ -390,7 +390,7 @@ fn directories_keep_their_access_times_if_asked_for() {
     if !can_mount() {
         return;
     }
-    let _turn = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
+    let _turn = NAMESPACES.read();
     let tank = Tank::new("");
     tank.zfs("create -o mountpoint=legacy tank/l");
     let dir = tank.session.path("dir");
@@ -416,7 +416,7 @@ fn files_that_are_open_outlive_a_lazy_unmount_and_the_next_mount() {
     if !can_mount() {
         return;
     }
-    let _turn = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
+    let _turn = NAMESPACES.read();
     let tank = Tank::new("");
     tank.zfs("create tank/a");
     let place = tank.path("tank/a");
@@ -442,7 +442,7 @@ fn pools_inside_each_other_are_unmounted_at_once() {
     if !can_mount() {
         return;
     }
-    let _turn = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
+    let _turn = NAMESPACES.read();
     let tank = Tank::new("");
     let disk = tank.session.path("other");
     fs::File::create(&disk).unwrap().set_len(128 << 20).unwrap();
@@ -463,7 +463,7 @@ fn an_unmounted_directory_stays_and_an_exported_one_goes() {
     if !can_mount() {
         return;
     }
-    let _turn = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
+    let _turn = NAMESPACES.read();
     let tank = Tank::new("");
     tank.zfs("create -o mountpoint=/place tank/a");
     tank.zfs("create -o mountpoint=legacy tank/l");
@@ -485,7 +485,7 @@ fn what_cannot_be_mounted_for_want_of_descriptors_leaves_nothing_behind() {
     if !can_mount() {
         return;
     }
-    let _turn = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
+    let _turn = NAMESPACES.read();
     for (limit, fails) in [("-Sn 64", false), ("-n 64", true)] {
         let tank = Tank::unmounted();
         tank.session.run("zpool export tank").ok();
@@ -524,7 +524,7 @@ fn a_killed_daemon_is_gone_while_it_mounts() {
     if !can_mount() {
         return;
     }
-    let _turn = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
+    let _turn = NAMESPACES.read();
     let tank = Tank::new("");
     let rounds = if std::env::var("CENOTE_TORTURE").is_ok_and(|v| v == "long") { 40 } else { 4 };
     for round in 0..rounds {

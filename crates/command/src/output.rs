@@ -171,14 +171,15 @@ fn escaped_but_end(data: &[u8], returns: bool) -> (String, &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::{Arc, Mutex};
+    use parking_lot::Mutex;
+    use std::sync::Arc;
 
     #[derive(Clone, Default)]
     struct Sink(Arc<Mutex<Vec<u8>>>);
 
     impl Write for Sink {
         fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(data);
+            self.0.lock().extend_from_slice(data);
             Ok(data.len())
         }
 
@@ -194,7 +195,7 @@ mod tests {
             out.write_all(piece).unwrap();
         }
         out.flush().unwrap();
-        let got = sink.0.lock().unwrap();
+        let got = sink.0.lock();
         got.clone()
     }
 
@@ -236,11 +237,11 @@ mod tests {
         out.raw().write_all(b"\x1b[1m").unwrap();
         out.write_all(b"\x1b").unwrap();
         out.flush().unwrap();
-        assert_eq!(*sink.0.lock().unwrap(), b"\x1b[1m\\033");
+        assert_eq!(*sink.0.lock(), b"\x1b[1m\\033");
         out.write_all(b"\r").unwrap();
         out.pass_returns();
         out.write_all(b"\r\x08").unwrap();
         out.flush().unwrap();
-        assert!(sink.0.lock().unwrap().ends_with(b"\\015\r\\010"));
+        assert!(sink.0.lock().ends_with(b"\\015\r\\010"));
     }
 }

@@ -22,10 +22,11 @@ use cenote_fuse::{Agent, Local, Watcher};
 use cenote_pool::Pool;
 use cenote_pool::history;
 use cenote_pool::props::PropChange;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Health of a pool that nothing can be written to any more.
@@ -87,12 +88,12 @@ impl Imported {
 
     /// The cache file that names the pool.
     pub fn cachefile(&self) -> Setting {
-        self.cachefile.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.cachefile.lock().clone()
     }
 
     /// From now on this cache file names the pool, once it is written.
     pub fn set_cachefile(&self, setting: Setting) {
-        *self.cachefile.lock().unwrap_or_else(PoisonError::into_inner) = setting;
+        *self.cachefile.lock() = setting;
     }
 
     /// What writes the pool. The error is what comes after `cannot …: `.
@@ -246,12 +247,12 @@ impl PoolTable {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Imported>>> {
-        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pools.lock()
     }
 
     /// Held while pools are imported or exported and file systems mounted or unmounted.
     pub fn change(&self) -> MutexGuard<'_, ()> {
-        self.change.lock().unwrap_or_else(PoisonError::into_inner)
+        self.change.lock()
     }
 
     /// The process that takes mounts away should this one die; `start` starts it.
@@ -261,12 +262,12 @@ impl PoolTable {
 
     /// The cache files that were written so far.
     pub fn cachefiles(&self) -> BTreeSet<PathBuf> {
-        self.cachefiles.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.cachefiles.lock().clone()
     }
 
     /// Notes which cache files are written.
     pub fn note_cachefiles(&self, paths: BTreeSet<PathBuf>) {
-        *self.cachefiles.lock().unwrap_or_else(PoisonError::into_inner) = paths;
+        *self.cachefiles.lock() = paths;
     }
 
     /// The pool imported under `name`.

@@ -24,6 +24,7 @@ use crate::socket::{Place, at, open_own};
 use crate::tunables::startup;
 use cenote_command::{Caller, Cancel};
 use cenote_fuse::agent::{Channel, Remote};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -34,7 +35,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// A daemon without pools and commands ends after this long.
@@ -66,7 +67,7 @@ struct Daemon {
 type Wire = Mutex<UnixStream>;
 
 fn lock_wire(wire: &Wire) -> MutexGuard<'_, UnixStream> {
-    wire.lock().unwrap_or_else(PoisonError::into_inner)
+    wire.lock()
 }
 
 #[derive(Default)]
@@ -78,30 +79,30 @@ struct Running {
 
 impl Daemon {
     fn running(&self) -> MutexGuard<'_, Running> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock()
     }
 
     fn wake(&self) {
-        let mut wake = self.wake.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wake = self.wake.lock();
         // A full pipe wakes as well as a byte more.
         let _ = wake.write(&[0]);
     }
 
     /// From now on the client at the other end is told that the daemon lives.
     fn keep_informed(&self, wire: &Arc<Wire>) {
-        let mut wires = self.wires.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wires = self.wires.lock();
         wires.retain(|w| w.strong_count() > 0);
         wires.push(Arc::downgrade(wire));
     }
 
     /// Tells every client that the daemon lives, except those who are being written to.
     fn beat(&self) {
-        let wires = self.wires.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let wires = self.wires.lock().clone();
         let mut frame = Vec::new();
         let framed = write_frame(&mut frame, Kind::Alive, &[]);
         for wire in wires.iter().filter_map(Weak::upgrade) {
             // So short a message is sent as a whole or, to who reads nothing, not at all.
-            if let (Ok(()), Ok(wire)) = (&framed, wire.try_lock()) {
+            if let (Ok(()), Some(wire)) = (&framed, wire.try_lock()) {
                 let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
                 let _ = rustix::net::send(&*wire, &frame, flags);
             }
@@ -336,7 +337,7 @@ fn converse(
         }
         Request::Stop => {
             lock_wire(&wire).set_write_timeout(Some(GRACE))?;
-            daemon.leaving.lock().unwrap_or_else(PoisonError::into_inner).push(wire);
+            daemon.leaving.lock().push(wire);
             daemon.running().stop = true;
             return Ok(());
         }
@@ -458,7 +459,7 @@ fn finish(daemon: &Daemon) {
         daemon.pools.remove(&name);
         tracing::info!("exported {name}");
     }
-    for wire in daemon.leaving.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+    for wire in daemon.leaving.lock().drain(..) {
         // Who does not wait any longer does not have to know.
         let _ = dismiss(&wire, 0);
     }

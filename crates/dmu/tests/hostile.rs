@@ -6,8 +6,9 @@ mod common;
 use cenote_dmu::zap::{Match, Zap};
 use cenote_dmu::{Object, ObjectSet, Seek};
 use cenote_store::tamper;
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// xorshift64: the same damage in every run.
@@ -95,7 +96,7 @@ static HOOK: Mutex<()> = Mutex::new(());
 
 #[test]
 fn tampered_metadata() {
-    let _hook = HOOK.lock().unwrap();
+    let _hook = HOOK.lock();
     let start = Instant::now();
     for name in ["basic", "dedupold", "ldnode", "clones"] {
         let pool = cenote_testpools::pool(name);
@@ -138,7 +139,7 @@ fn repeat_first_pointer(block: &mut [u8]) {
 
 #[test]
 fn a_tree_that_reaches_its_blocks_from_everywhere() {
-    let _hook = HOOK.lock().unwrap();
+    let _hook = HOOK.lock();
     let pool = cenote_testpools::pool("basic");
     let mos = common::mos(&pool);
     let deep = |set: &Arc<ObjectSet>| {
@@ -172,7 +173,7 @@ fn a_tree_that_reaches_its_blocks_from_everywhere() {
 
 #[test]
 fn indirect_blocks_inside_of_pointers() {
-    let _hook = HOOK.lock().unwrap();
+    let _hook = HOOK.lock();
     let pool = cenote_testpools::pool("basic");
     let mos = common::mos(&pool);
     let deep = |set: &Arc<ObjectSet>| {
@@ -198,7 +199,7 @@ fn indirect_blocks_inside_of_pointers() {
 
 #[test]
 fn empty_blocks_of_dnodes_without_end() {
-    let _hook = HOOK.lock().unwrap();
+    let _hook = HOOK.lock();
     let pool = cenote_testpools::pool("basic");
     let mos = common::mos(&pool);
     let levels = |set: &ObjectSet| set.phys().meta_dnode.levels;

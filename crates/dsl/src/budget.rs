@@ -1,6 +1,7 @@
 //! Bytes in memory between threads of a stream. The thread that makes them waits until there is room.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
 
 /// How many bytes there may be, and are.
 pub struct Budget {
@@ -24,9 +25,9 @@ impl Budget {
     /// Waits until there is room for so many bytes. If they are more than the whole budget, it waits until nothing else
     /// is taken.
     pub fn take(self: &Arc<Budget>, bytes: u64) -> Share {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
         while *taken > 0 && taken.saturating_add(bytes) > self.most {
-            taken = self.given_back.wait(taken).unwrap_or_else(PoisonError::into_inner);
+            self.given_back.wait(&mut taken);
         }
         *taken = taken.saturating_add(bytes);
         Share { budget: self.clone(), bytes }
@@ -35,7 +36,7 @@ impl Budget {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut taken = self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.budget.taken.lock();
         *taken = taken.saturating_sub(self.bytes);
         self.budget.given_back.notify_all();
     }
@@ -58,8 +59,8 @@ mod tests {
         assert!(!waiting.is_finished());
         drop(large);
         let halves = waiting.join().unwrap();
-        assert_eq!(*budget.taken.lock().unwrap(), 100);
+        assert_eq!(*budget.taken.lock(), 100);
         drop(halves);
-        assert_eq!(*budget.taken.lock().unwrap(), 0);
+        assert_eq!(*budget.taken.lock(), 0);
     }
 }

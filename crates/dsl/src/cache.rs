@@ -1,8 +1,8 @@
 //! A map of bounded size that may forget.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, PoisonError};
 
 /// Remembers up to a number of values; forgets all of them when one more comes.
 pub(crate) struct Cache<K, V> {
@@ -16,11 +16,11 @@ impl<K: Hash + Eq, V: Clone> Cache<K, V> {
     }
 
     pub(crate) fn get(&self, key: &K) -> Option<V> {
-        self.map.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+        self.map.lock().get(key).cloned()
     }
 
     pub(crate) fn put(&self, key: K, value: V) {
-        let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut map = self.map.lock();
         if map.len() >= self.capacity {
             map.clear();
         }
@@ -38,7 +38,7 @@ mod tests {
         for i in 0..100 {
             cache.put(i, i);
             assert_eq!(cache.get(&i), Some(i));
-            assert!(cache.map.lock().unwrap().len() <= 3);
+            assert!(cache.map.lock().len() <= 3);
         }
     }
 }

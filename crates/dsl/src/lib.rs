@@ -64,9 +64,10 @@ use cenote_format::dmu::DmuType;
 use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
 pub use dataset::{Dataset, DatasetKind};
 use dir::Dir;
+use parking_lot::RwLock;
 pub use props::{PropValue, Source};
 pub use space::{PoolSpace, Quotas};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// Object number of the object directory in the MOS.
 const OBJECT_DIRECTORY: u64 = 1;
@@ -184,11 +185,11 @@ impl Dsl {
     }
 
     fn around_mut(&self, change: impl FnOnce(&mut Surroundings)) {
-        change(&mut self.around.write().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.around.write());
     }
 
     fn around<T>(&self, ask: impl FnOnce(&Surroundings) -> T) -> T {
-        ask(&self.around.read().unwrap_or_else(PoisonError::into_inner))
+        ask(&self.around.read())
     }
 
     /// An object of the MOS whose bonus buffer must be of type `bonus`.

@@ -11,16 +11,17 @@ use cenote_pool::props::{self, PropContext, When};
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_testpools::{SpaceSaid, zdb};
 use cenote_zpl::FileSystem;
+use parking_lot::{Mutex, MutexGuard};
 use rig::Rig;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// Tunables are of the process: tests that set them, or rely on them, take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(|e| e.into_inner())
+    TURN.lock()
 }
 
 /// OpenZFS finds nothing wrong, and what it says of the logs is what we say.

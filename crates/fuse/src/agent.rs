@@ -22,13 +22,13 @@ pub use channel::{Channel, serve};
 use crate::attach::{self, Force, MountError, all_as_bytes, as_bytes, remove_made, resolve};
 use crate::detach;
 use crate::mountinfo::{self, Table};
+use parking_lot::Mutex;
 use rustix::mount::MountFlags;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long an agent may take: longer than any lookup that is going to end.
@@ -340,7 +340,7 @@ impl Agent for Remote {
         request: &Request,
         device: Option<BorrowedFd<'_>>,
     ) -> Result<(Reply, Option<OwnedFd>), MountError> {
-        let mut channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut channel = self.channel.lock();
         ask(&mut channel, request, device)
     }
 
@@ -381,7 +381,7 @@ impl Helper {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_read_timeout(Some(TIMEOUT))?;
         ours.set_write_timeout(Some(TIMEOUT))?;
-        let mut command = self.command.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut command = self.command.lock();
         let child = command.stdin(OwnedFd::from(theirs)).spawn();
         // The command keeps the child's end, which would hide that the child has ended.
         command.stdin(Stdio::null());
@@ -395,7 +395,7 @@ impl Agent for Helper {
         request: &Request,
         device: Option<BorrowedFd<'_>>,
     ) -> Result<(Reply, Option<OwnedFd>), MountError> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.running.lock();
         // One that was killed meanwhile has read nothing.
         if running.as_mut().is_some_and(|(child, _)| !matches!(child.try_wait(), Ok(None))) {
             *running = None;
@@ -421,7 +421,7 @@ impl Agent for Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let running = self.running.get_mut();
         if let Some((mut child, channel)) = running.take() {
             drop(channel);
             let _ = child.wait();

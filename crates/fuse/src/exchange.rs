@@ -27,8 +27,9 @@ use crate::graft::Branch;
 use crate::session::INodeNo;
 use crate::tree::{Node, Tree, generation, slot_of};
 use cenote_zpl::FileSystem;
+use parking_lot::RwLockReadGuard;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, PoisonError, RwLockReadGuard};
+use std::sync::Arc;
 
 /// Entries read from a directory at a time.
 const BATCH: usize = 128;
@@ -56,7 +57,7 @@ fn names(fs: &FileSystem, dir: u64) -> BTreeMap<Vec<u8>, u64> {
 impl Tree {
     /// Lets a request be served: until what is returned is dropped nothing is exchanged.
     pub(crate) fn pass(&self) -> RwLockReadGuard<'_, ()> {
-        self.gate.read().unwrap_or_else(PoisonError::into_inner)
+        self.gate.read()
     }
 
     /// Whether other file systems are grafted into this one.
@@ -71,7 +72,7 @@ impl Tree {
         branch: &Arc<Branch>,
         change: impl FnOnce() -> (T, Option<Arc<FileSystem>>),
     ) -> T {
-        let closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let closed = self.gate.write();
         let inside = |ino: u64| slot_of(ino) == branch.slot;
         let mut numbers = self.inodes.known(inside);
         numbers.push(branch.root().ino());

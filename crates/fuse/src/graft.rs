@@ -44,15 +44,16 @@ use crate::tree::{CONTROL, FUSE_ROOT, Node, Tree, not_found, slot_of};
 use crate::{Force, MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, SpaceHook};
 use ahash::HashMap;
 use cenote_zpl::{Clock, Error, FileSystem, Time};
+use parking_lot::{RwLock, RwLockWriteGuard};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
 /// Slots of grafts and made directories; those from here on are of snapshots.
@@ -275,12 +276,12 @@ impl Branch {
 
     /// What it serves.
     pub(crate) fn fs(&self) -> Arc<FileSystem> {
-        self.fs.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.fs.read().clone()
     }
 
     /// Serves another file system from now on.
     pub(crate) fn set_fs(&self, fs: Arc<FileSystem>) {
-        *self.fs.write().unwrap_or_else(PoisonError::into_inner) = fs;
+        *self.fs.write() = fs;
     }
 
     /// An object of it.
@@ -393,7 +394,7 @@ struct Walk<'a> {
 
 impl Tree {
     pub(crate) fn table_mut(&self) -> RwLockWriteGuard<'_, Table> {
-        self.table.write().unwrap_or_else(PoisonError::into_inner)
+        self.table.write()
     }
 
     /// Registers someone who opens something in a branch.
@@ -508,7 +509,7 @@ impl Tree {
 
     /// Grafts a file system at a path below the root directory.
     fn graft(&self, spec: &MountSpec, path: &Path) -> Result<Arc<Branch>, String> {
-        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let _change = self.change.lock();
         let walk = self.walk(path)?;
         // The entry that changes in the file system: the kernel may know it by its own name, too.
         let mut changed = vec![match walk.missing.first() {
@@ -572,7 +573,7 @@ impl Tree {
 
     /// Takes a graft away; with force, those in it as well. False: it is in use, and stays.
     fn remove(&self, branch: &Branch, force: Force) -> bool {
-        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let _change = self.change.lock();
         let Some(place) = &branch.place else { return false };
         let mut table = self.table_mut();
         if branch.is_gone() {

@@ -16,9 +16,10 @@
 //! processor's caches.
 
 use cenote_zpl::FileSystem;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Number of shards.
 const SHARDS: u64 = 64;
@@ -65,7 +66,7 @@ impl Default for Inodes {
 impl Inodes {
     fn shard(&self, ino: u64) -> Option<MutexGuard<'_, BTreeMap<u64, Inode>>> {
         let shard = self.shards.get((ino / NEIGHBOURS % SHARDS) as usize)?;
-        Some(shard.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(shard.lock())
     }
 
     /// The kernel is about to be told a number.
@@ -221,7 +222,7 @@ impl Inodes {
     fn choose(&self, of: impl Fn(u64, &Inode) -> bool) -> Vec<u64> {
         let mut all = Vec::new();
         for shard in &self.shards {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let shard = shard.lock();
             all.extend(shard.iter().filter(|(ino, inode)| of(**ino, inode)).map(|(ino, _)| *ino));
         }
         all
@@ -231,7 +232,7 @@ impl Inodes {
     pub(crate) fn take_orphans(&self, of: impl Fn(u64) -> bool) -> Vec<Orphan> {
         let mut all = Vec::new();
         for shard in &self.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shard = shard.lock();
             let chosen = shard.iter_mut().filter(|(ino, _)| of(**ino));
             all.extend(chosen.filter_map(|(_, inode)| inode.orphan.take()));
         }

@@ -13,6 +13,7 @@
 //! The tags say where a mount or an unmount shows as well: `shared:N` is a member of peer group `N`,
 //! `master:N` follows it. Numbers of groups hold in all namespaces.
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
@@ -22,7 +23,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// A mount of a FUSE connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,7 +135,7 @@ static KEPT: Mutex<Option<(File, Arc<Table>)>> = Mutex::new(None);
 
 /// The mounts of this process's namespace.
 pub(crate) fn current() -> Arc<Table> {
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut kept = KEPT.lock();
     if let Some((file, table)) = kept.as_mut() {
         // Has to come before reading: what happens meanwhile marks the file again.
         if !has_changed(file) {

@@ -19,13 +19,14 @@ use crate::session::{
 use crate::watcher::Watcher;
 use cenote_zpl::{Clock, Time};
 use fuse_abi::linux::FOPEN_DIRECT_IO;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What stands under a name.
@@ -134,7 +135,7 @@ struct Server {
 
 impl Server {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn path(&self, ino: INodeNo) -> Option<PathBuf> {

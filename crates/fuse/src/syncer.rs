@@ -6,7 +6,8 @@
 //! programs cost one wait, and reads go on meanwhile.
 
 use cenote_zpl::Error;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Waits until the changes of a file system so far are on disk: those of these objects with all names, or, with
@@ -96,7 +97,7 @@ impl Drop for Syncer {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     fn run(&self) {
@@ -121,10 +122,8 @@ impl Shared {
             if queue.closed {
                 return None;
             }
-            let waited = self.more.wait_timeout(queue, REST);
-            let (woken, rest) = waited.unwrap_or_else(PoisonError::into_inner);
-            queue = woken;
-            if rest.timed_out() && queue.waiting.is_empty() {
+            let waited = self.more.wait_for(&mut queue, REST);
+            if waited.timed_out() && queue.waiting.is_empty() {
                 queue.running = false;
                 return None;
             }

@@ -23,9 +23,10 @@ use crate::server::handles::Handles;
 use crate::session::{FileAttr, INodeNo, Notifier};
 use crate::snapshot::Snapshot;
 use cenote_zpl::{Attr, CaseSensitivity, Error, FileSystem, Time};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::fs::FileType;
 use std::io;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, OnceLock};
 
 /// The kernel's number of the root directory.
 pub(crate) const FUSE_ROOT: u64 = 1;
@@ -222,7 +223,7 @@ impl Tree {
     }
 
     pub(crate) fn table(&self) -> RwLockReadGuard<'_, Table> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner)
+        self.table.read()
     }
 
     /// What an inode number stands for.
@@ -312,7 +313,7 @@ impl Tree {
         if !branch.list_snapshots().iter().any(|e| e.name == name) {
             return Err(not_found(name));
         }
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         if let Some(slot) = table.snapshots.get(&key) {
             return Ok(in_slot(*slot, 0));
         }

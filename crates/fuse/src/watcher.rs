@@ -14,6 +14,7 @@
 //! group reaches it.
 
 use crate::detach::take_away;
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -21,7 +22,6 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// The signal by which the kernel tells of the server's death.
@@ -71,7 +71,7 @@ impl Watcher {
     }
 
     fn tell(&self, sign: char, id: &str) {
-        let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pipe = self.pipe.lock();
         if let Some(pipe) = pipe.as_mut()
             && let Err(e) = pipe.write_all(format!("{sign}{id}\n").as_bytes())
         {
@@ -82,7 +82,7 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        drop(self.pipe.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.pipe.get_mut().take());
         if let Some(life) = self.life.take() {
             let _ = life.join();
         }

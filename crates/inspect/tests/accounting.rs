@@ -14,7 +14,7 @@ use cenote_inspect::traverse::{self, Event, Options, Subject, Verify};
 use cenote_manifest_check::{import, try_import};
 use cenote_pool::Pool;
 use cenote_pool::metaslab::{AllocClass, PoolSpace};
-use std::sync::Mutex;
+use parking_lot::Mutex;
 
 /// Not imported yet: dRAID, and native encryption.
 const REFUSED: [&str; 2] = ["dr1", "crypt"];
@@ -205,11 +205,11 @@ fn every_block_is_accounted_for() {
                 Event::Damaged(e) => e.to_string(),
                 _ => return,
             };
-            complaints.lock().unwrap().push(complaint);
+            complaints.lock().push(complaint);
         };
         let space = pool.space().unwrap();
         let report = traverse::run(&subject(&pool), space, &options, &event, &|| false).unwrap();
-        assert_eq!(*complaints.lock().unwrap(), [""; 0], "{name}");
+        assert_eq!(*complaints.lock(), [""; 0], "{name}");
         assert!(report.is_clean(), "{name}: {:?} {:?}", report.leaks, report.obsolete);
         assert_eq!(report.found(), report.allocated, "{name}");
         let total = report.blocks.total();
@@ -251,11 +251,11 @@ fn damage_is_found() {
             && found.bp.level() == 0
             && let Some(dva) = found.bp.dva(0)
         {
-            victim.lock().unwrap().get_or_insert((found.at, dva));
+            victim.lock().get_or_insert((found.at, dva));
         }
     };
     traverse::run(&subject(&pool), space, &options, &pick, &|| false).unwrap();
-    let (at, dva) = victim.lock().unwrap().unwrap();
+    let (at, dva) = victim.lock().unwrap();
     {
         use std::os::unix::fs::FileExt;
         let file = std::fs::File::options().write(true).open(&copy.pool.files[0]).unwrap();
@@ -265,11 +265,11 @@ fn damage_is_found() {
     let options = Options { verify: Verify::All, leaks: true, workers: 2 };
     let event = |e: Event<'_>| {
         if let Event::Unreadable { at, .. } = e {
-            damaged.lock().unwrap().push(at);
+            damaged.lock().push(at);
         }
     };
     let report = traverse::run(&subject(&pool), space, &options, &event, &|| false).unwrap();
-    assert_eq!(*damaged.lock().unwrap(), [at]);
+    assert_eq!(*damaged.lock(), [at]);
     assert_eq!((report.unreadable, report.leaks.len()), (1, 0));
     assert!(!report.is_clean());
 }

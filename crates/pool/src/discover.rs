@@ -18,13 +18,14 @@ use crate::error::ImportError;
 use crate::status::ImportReport;
 use cenote_format::nvlist::NvList;
 use cenote_vdev::{Device, DeviceLabels, Partition, open_device, partitions, read_labels};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Smallest file that is looked at: it has room for the first two labels. OpenZFS looks at none
 /// below 64 MiB, but an image may have lost its end.
@@ -298,11 +299,11 @@ fn read_all(groups: &[(usize, Vec<PathBuf>)]) -> (Vec<Seen>, Vec<PathBuf>) {
         while let Some((order, names)) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
             match read_one(names) {
                 Ok(found) => {
-                    let mut seen = seen.lock().unwrap_or_else(|e| e.into_inner());
+                    let mut seen = seen.lock();
                     seen.extend(found.into_iter().map(|labels| Seen { order: *order, labels }));
                 }
                 Err(e) if e.kind() == ErrorKind::PermissionDenied => {
-                    let mut forbidden = forbidden.lock().unwrap_or_else(|e| e.into_inner());
+                    let mut forbidden = forbidden.lock();
                     forbidden.extend(names.first().cloned());
                 }
                 Err(_) => {}
@@ -315,9 +316,9 @@ fn read_all(groups: &[(usize, Vec<PathBuf>)]) -> (Vec<Seen>, Vec<PathBuf>) {
         }
         work();
     });
-    let mut seen = seen.into_inner().unwrap_or_else(|e| e.into_inner());
+    let mut seen = seen.into_inner();
     seen.sort_by_key(|s| s.order);
-    let mut forbidden = forbidden.into_inner().unwrap_or_else(|e| e.into_inner());
+    let mut forbidden = forbidden.into_inner();
     forbidden.sort();
     (seen, forbidden)
 }

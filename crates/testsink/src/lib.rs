@@ -18,9 +18,10 @@ use cenote_format::{ByteOrder, LABEL_START, SECTOR};
 use cenote_store::Store;
 use cenote_vdev::inject::{FaultyDevice, MemDevice};
 use cenote_vdev::{Device, VdevTree};
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// First byte of file contents that become an embedded block, where that is wanted.
 pub const EMBEDDED: u8 = 0xee;
@@ -87,7 +88,7 @@ impl MemSink {
     }
 
     fn place(&self, data: &[u8]) -> Dva {
-        let mut next = self.next.lock().unwrap();
+        let mut next = self.next.lock();
         let offset = *next;
         *next += data.len() as u64;
         let at = (LABEL_START + offset) as usize;
@@ -149,7 +150,7 @@ impl MemSink {
 
     /// Follows what a sync did: nothing is born twice, nothing is killed that is not there.
     pub fn follow(&self, synced: &Synced) {
-        let mut live = self.live.lock().unwrap();
+        let mut live = self.live.lock();
         for bp in &synced.killed {
             let references = live.get_mut(bp).unwrap_or_else(|| panic!("{bp:?} was not there"));
             *references -= 1;
@@ -168,7 +169,7 @@ impl MemSink {
 
     /// The blocks that should be there, as far as syncs were followed.
     pub fn live(&self) -> HashSet<BlockPointer> {
-        self.live.lock().unwrap().keys().copied().collect()
+        self.live.lock().keys().copied().collect()
     }
 
     /// Batches of blocks that were to be written so far.

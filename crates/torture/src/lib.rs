@@ -31,12 +31,13 @@
 
 pub mod live;
 
+use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cenote_dmu::zap::Zap;
@@ -274,7 +275,7 @@ impl Watchdog {
         let watched = Arc::downgrade(&variant);
         std::thread::spawn(move || {
             while let Some(watched) = watched.upgrade() {
-                let (name, since) = watched.lock().unwrap().clone();
+                let (name, since) = watched.lock().clone();
                 let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
                 let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
                 if since.elapsed() > limit || pages * 4096 > 6 << 30 {
@@ -290,7 +291,7 @@ impl Watchdog {
 
     /// The variant `name` begins.
     pub fn variant(&self, name: String) {
-        *self.variant.lock().unwrap() = (name, Instant::now());
+        *self.variant.lock() = (name, Instant::now());
     }
 }
 

@@ -10,7 +10,7 @@ use cenote_engine::tunables::{self, Tunable};
 use cenote_torture::live::crash::{Figures, Plan, matrix};
 use cenote_torture::live::lab::{Logs, Shape};
 use cenote_torture::{Progress, long};
-use std::sync::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
 
 /// Tunables are of the process: tests that set them take turns.
 static TURN: Mutex<()> = Mutex::new(());
@@ -23,7 +23,7 @@ struct Tuned {
 
 impl Tuned {
     fn new(changed: &'static [(&'static Tunable, u64)]) -> Tuned {
-        let turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
+        let turn = TURN.lock();
         changed.iter().for_each(|(tunable, value)| tunable.set(*value).unwrap());
         Tuned { changed, _turn: turn }
     }

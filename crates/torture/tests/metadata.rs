@@ -248,13 +248,13 @@ fn run(seed: u64) -> (usize, usize) {
 fn unreadable_metadata_fails_the_change_that_needs_it_and_nothing_else() {
     let seeds = if long() { 1000 } else { 12 };
     let progress = Progress::of("unreadable metadata", seeds as usize);
-    let total = std::sync::Mutex::new((0, 0));
+    let total = parking_lot::Mutex::new((0, 0));
     side_by_side(0..seeds, |seed| {
         let (made, unreadable) = run(seed);
-        let mut total = total.lock().unwrap();
+        let mut total = total.lock();
         (total.0, total.1) = (total.0 + made, total.1 + unreadable);
         progress.done(format_args!("seed {seed}"));
     });
-    let (made, unreadable) = total.into_inner().unwrap();
+    let (made, unreadable) = total.into_inner();
     assert!(made > 0 && unreadable > 0, "{made} made, {unreadable} unreadable");
 }

@@ -1,8 +1,8 @@
 //! Hostile blocks with right checksums: nothing panics, loops or eats memory.
 
+use parking_lot::Mutex;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use cenote_store::tamper;
@@ -46,7 +46,7 @@ fn change(seed: u64, rarity: u64) -> tamper::Tamper {
 
 #[test]
 fn tampered_blocks_are_clean_errors() {
-    let _turn = ONE_AT_A_TIME.lock().unwrap();
+    let _turn = ONE_AT_A_TIME.lock();
     let watchdog = Watchdog::start(Duration::from_secs(120));
     let rounds = if long() { 400 } else { 30 };
     for name in POOLS {
@@ -70,7 +70,7 @@ fn tampered_blocks_are_clean_errors() {
 /// The fuzz target `pool`, for a moment.
 #[test]
 fn the_fuzz_target_of_whole_pools_returns() {
-    let _turn = ONE_AT_A_TIME.lock().unwrap();
+    let _turn = ONE_AT_A_TIME.lock();
     let watchdog = Watchdog::start(Duration::from_secs(120));
     for seed in 0..40 {
         watchdog.variant(format!("fuzz target, seed {seed}"));

@@ -19,7 +19,7 @@
 //! Invariants: only leaves that take writes are healed, so a pool that is open read-only is never
 //! written to. What is healed is flushed with the next transaction group.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use cenote_format::abd::Abd;
 
@@ -141,7 +141,7 @@ impl VdevTree {
         if !faults.iter().any(|fault| fault.repair(txg).is_some()) {
             return 0;
         }
-        let alone = self.writer.healing.write().unwrap_or_else(PoisonError::into_inner);
+        let alone = self.writer.healing.write();
         if !current() {
             return 0;
         }

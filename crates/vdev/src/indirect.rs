@@ -14,8 +14,9 @@
 //! Invariants: what is resolved has exactly the size asked for, in at most [`MAX_PIECES`]
 //! pieces, through at most [`MAX_HOPS`] mappings, whatever the mappings say.
 
+use parking_lot::RwLock;
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use cenote_format::abd::Abd;
 
@@ -90,7 +91,7 @@ fn remap<'a>(
     out: &mut Vec<Place<'a>>,
 ) -> Result<(), VdevError> {
     let map = {
-        let maps = maps.read().unwrap_or_else(PoisonError::into_inner);
+        let maps = maps.read();
         maps.get(&place.vdev.id()).cloned()
     };
     let map = map.ok_or_else(|| place.error("the mapping of the removed vdev is not loaded"))?;

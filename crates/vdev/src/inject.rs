@@ -3,11 +3,12 @@
 //! They implement [`Device`] as files do, so that every path above can be driven through I/O
 //! errors, silent corruption, vanished devices, delays and the loss of power, deterministically.
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::device::{Device, ReadReq, WriteReq};
@@ -30,7 +31,7 @@ impl MemDevice {
 
     /// The bytes, to look at or to change.
     pub fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bytes.lock()
     }
 }
 
@@ -111,7 +112,7 @@ impl FaultyDevice {
     }
 
     fn faults(&self) -> MutexGuard<'_, Faults> {
-        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+        self.faults.lock()
     }
 
     /// Reads that touch `range` (bytes of the device) fail from now on.
@@ -180,9 +181,7 @@ impl FaultyDevice {
     fn pause(&self) {
         let mut faults = self.faults();
         faults.waiting += 1;
-        let hung = |faults: &mut Faults| faults.hung;
-        let wait = self.answers.wait_while(faults, hung);
-        let mut faults = wait.unwrap_or_else(PoisonError::into_inner);
+        self.answers.wait_while(&mut faults, |faults| faults.hung);
         faults.waiting -= 1;
         let delay = faults.delay;
         drop(faults);

@@ -10,9 +10,10 @@
 //! ended. So no threads are needed, and the answers come at the times at which a device with so many lanes
 //! would give them.
 
+use parking_lot::Mutex;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::device::{Device, ReadReq, WriteReq};
@@ -64,7 +65,7 @@ impl SlowDevice {
         let now = Instant::now();
         let mut end = now;
         {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.state.lock();
             for bytes in operations {
                 end = end.max(state.end_of(&self.slowness, now, bytes));
             }

@@ -20,8 +20,8 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
 
 use cenote_format::label;
 use cenote_format::nvlist::NvList;
@@ -90,7 +90,7 @@ impl Vdev {
 
     /// Whether there are transaction groups that this leaf missed: it holds less than it should.
     pub fn is_behind(&self) -> bool {
-        match &*self.dtl.read().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.dtl.read() {
             Dtl::Unread => true,
             Dtl::Ranges(ranges) => !ranges.is_empty(),
         }
@@ -123,7 +123,7 @@ impl VdevTree {
             return;
         }
         // Who comes meanwhile waits: it is about to be told what to expect of the device.
-        let _one = self.writer.probing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.writer.probing.lock();
         for top in self.root().children() {
             let mut leaves = Vec::new();
             top.collect_leaves(&mut leaves);
@@ -142,7 +142,7 @@ impl VdevTree {
     ///
     /// Errors: none if the config is the one that the tree was built from.
     pub fn recheck(&self) -> Result<(), VdevError> {
-        let _one = self.writer.probing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.writer.probing.lock();
         assemble::for_each_leaf(self.root(), &mut |leaf, state_with| {
             let Some(device) = leaf.device().filter(|_| leaf.state() == VdevState::Degraded) else {
                 return;
@@ -171,7 +171,7 @@ impl VdevTree {
     ///
     /// Errors: none if the config is the one that the tree was built from.
     pub fn reopen(&self, how: &mut Reopen<'_>) -> Result<bool, VdevError> {
-        let _one = self.writer.probing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.writer.probing.lock();
         let mut any = false;
         assemble::for_each_leaf(self.root(), &mut |leaf, state_with| {
             if !(how.which)(leaf) {
@@ -200,7 +200,7 @@ impl VdevTree {
     ///
     /// To be called while nothing is written to the tree.
     pub fn take_out(&self, guid: u64, state: VdevState) -> bool {
-        let _one = self.writer.probing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.writer.probing.lock();
         for top in self.root().children() {
             let mut leaves = Vec::new();
             top.collect_leaves(&mut leaves);

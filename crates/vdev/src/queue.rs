@@ -32,12 +32,13 @@
 //! - A class with nothing issued may always issue, whatever its batch counts as, unless the device has
 //!   `zfs_vdev_max_active` requests.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::threads::{IoPool, Job, Threads, Work};
 use crate::tunables as t;
@@ -308,7 +309,7 @@ pub(crate) struct Queue {
 
 impl Queue {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn set_dirty_percent(&self, percent: u64) {
@@ -413,8 +414,8 @@ mod tests {
     use crate::device::{Device, ReadReq};
     use crate::testing::{self, Leaf};
     use crate::{BlockRead, VdevTree};
+    use parking_lot::Condvar;
     use std::path::Path;
-    use std::sync::Condvar;
     use std::sync::atomic::AtomicUsize;
     use std::time::{Duration, Instant};
 
@@ -429,15 +430,13 @@ mod tests {
 
     impl Door {
         fn let_out(&self, batches: usize) {
-            *self.open.lock().unwrap() += batches;
+            *self.open.lock() += batches;
             self.changed.notify_all();
         }
 
         fn wait(&self) {
-            let open = self.open.lock().unwrap();
-            let (mut open, waited) =
-                self.changed.wait_timeout_while(open, LONG, |open| *open == 0).unwrap();
-            assert!(!waited.timed_out());
+            let mut open = self.open.lock();
+            assert!(!self.changed.wait_while_for(&mut open, |open| *open == 0, LONG).timed_out());
             *open -= 1;
         }
     }

@@ -20,9 +20,9 @@
 
 #![allow(unsafe_code)]
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a slot: a block of the default record size.
 pub(crate) const SLOT: usize = 128 << 10;
@@ -59,7 +59,7 @@ fn mask(count: usize) -> u16 {
 
 impl Slots {
     fn lock(&self) -> MutexGuard<'_, Vec<Page>> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pages.lock()
     }
 
     /// A buffer of `len` bytes that hold anything, if there is room. It starts at a multiple of

@@ -1,7 +1,8 @@
 //! Small trees over devices in memory, for the unit tests of this crate.
 
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, RwLock};
 
 use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;

@@ -7,10 +7,11 @@
 //!
 //! Invariant: a job that was handed over runs, if need be in the thread that brings it.
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ pub(crate) struct Threads {
 
 impl Threads {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Hands a job to a thread, or runs it here if there is none to be had.
@@ -91,11 +92,9 @@ impl Threads {
                 break;
             }
             state.idle += 1;
-            let waited =
-                self.work.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
-            state = waited.0;
+            let waited = self.work.wait_for(&mut state, IDLE);
             state.idle -= 1;
-            if waited.1.timed_out() && state.jobs.is_empty() {
+            if waited.timed_out() && state.jobs.is_empty() {
                 break;
             }
         }

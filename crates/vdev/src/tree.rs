@@ -6,9 +6,10 @@
 //! not right, read otherwise until it is or nothing is left to try. Whoever turned out to be wrong on the
 //! way is reported as a [`Fault`].
 
+use parking_lot::RwLock;
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
@@ -193,7 +194,7 @@ impl VdevTree {
         if top.vdev_kind() != Kind::Indirect {
             return Err(VdevError::NoVdev(vdev));
         }
-        let mut maps = self.maps.write().unwrap_or_else(PoisonError::into_inner);
+        let mut maps = self.maps.write();
         maps.insert(vdev, Arc::from(map));
         Ok(())
     }

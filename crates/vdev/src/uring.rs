@@ -23,11 +23,11 @@
 
 #![allow(unsafe_code)]
 
+use parking_lot::{Mutex, MutexGuard};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cenote_format::abd::Abd;
 use io_uring::{IoUring, opcode, types};
@@ -103,7 +103,7 @@ impl Rings {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<IoUring>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock()
     }
 }
 

@@ -9,10 +9,11 @@
 //! to 16; everything below it has the same. Offsets within a vdev are those of DVAs: byte 0
 //! is the first allocatable byte, on a leaf the byte at [`cenote_format::LABEL_START`] of the device.
 
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use cenote_format::nvlist::NvList;
 use cenote_format::{SECTOR, SECTOR_SHIFT};
@@ -195,17 +196,17 @@ impl Vdev {
     }
 
     fn opened(&self) -> RwLockReadGuard<'_, Opened> {
-        self.opened.read().unwrap_or_else(PoisonError::into_inner)
+        self.opened.read()
     }
 
     /// From now on this leaf has this device, or none, and is in this state.
     pub(crate) fn set_opened(&self, opened: Opened) {
-        *self.opened.write().unwrap_or_else(PoisonError::into_inner) = opened;
+        *self.opened.write() = opened;
     }
 
     /// From now on this leaf, with the device that it has, is in this state.
     pub(crate) fn set_state(&self, state: VdevState) {
-        self.opened.write().unwrap_or_else(PoisonError::into_inner).state = state;
+        self.opened.write().state = state;
     }
 
     /// The children, in order of their ids.
@@ -398,7 +399,7 @@ impl Vdev {
                 return Some(Trust::LastResort);
             }
         }
-        let missing = match &*self.dtl.read().unwrap_or_else(PoisonError::into_inner) {
+        let missing = match &*self.dtl.read() {
             Dtl::Unread => true,
             Dtl::Ranges(ranges) => {
                 let after = ranges.partition_point(|r| r.end <= txg);
@@ -411,7 +412,7 @@ impl Vdev {
     pub(crate) fn set_dtl(&self, mut missing: Vec<Range<u64>>) {
         // What was missed since the list was stored stays missing.
         missing.extend_from_slice(self.written().missed());
-        *self.dtl.write().unwrap_or_else(PoisonError::into_inner) = Dtl::Ranges(merged(missing));
+        *self.dtl.write() = Dtl::Ranges(merged(missing));
     }
 
     /// From now on the leaf counts as lacking the transaction groups `txgs`.
@@ -420,7 +421,7 @@ impl Vdev {
             return;
         }
         self.written().add_missed(txgs.clone());
-        let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
+        let mut dtl = self.dtl.write();
         if let Dtl::Ranges(ranges) = &mut *dtl
             && !ranges.iter().any(|r| r.start <= txgs.start && txgs.end <= r.end)
         {
@@ -430,7 +431,7 @@ impl Vdev {
     }
 
     pub(crate) fn written(&self) -> MutexGuard<'_, Written> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+        self.written.lock()
     }
 
     /// Whether this is a leaf that takes writes (`vdev_writeable`).

@@ -10,9 +10,9 @@ use cenote_inspect::traverse::stats::{
 use cenote_inspect::traverse::{self, Event, Options, Report, Verify};
 use cenote_pool::metaslab::{AllocClass, PoolSpace};
 use cenote_store::BlockError;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// `errno` of a checksum error in OpenZFS on Linux.
@@ -195,18 +195,18 @@ impl Zdb<'_> {
         });
         let failure = Mutex::new(None);
         let event = |event: Event<'_>| {
-            let mut reporter = reporter.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut reporter = reporter.lock();
             if let Err(e) = reporter.event(&event) {
-                *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+                *failure.lock() = Some(e);
                 cancel.cancel();
             }
         };
         let stopped = || cancel.is_cancelled();
         let report = traverse::run(&Self::subject(&pool), space, options, &event, &stopped);
-        if let Some(e) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(e) = failure.into_inner() {
             return Err(Stop::Io(e));
         }
-        let errors = reporter.into_inner().unwrap_or_else(PoisonError::into_inner).errors;
+        let errors = reporter.into_inner().errors;
         Ok((report.map_err(failed)?, errors))
     }
 

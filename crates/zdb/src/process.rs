@@ -6,8 +6,9 @@
 use crate::args::Args;
 use cenote_command::outcome::{Outcome, Stop, fail};
 use cenote_engine::tunables::{self, Tunable};
+use parking_lot::Mutex;
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Sets and shows the tunables that `-o` names, in order.
 pub fn tunables(args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
@@ -57,7 +58,7 @@ struct Messages(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Messages {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+        self.0.lock().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -80,7 +81,7 @@ pub fn with_messages(command: impl FnOnce() -> Outcome) -> (Outcome, Vec<u8>) {
         tracing::debug!("end");
         outcome
     });
-    let text = std::mem::take(&mut *messages.0.lock().unwrap_or_else(PoisonError::into_inner));
+    let text = std::mem::take(&mut *messages.0.lock());
     (outcome, text)
 }
 

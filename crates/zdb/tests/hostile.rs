@@ -5,7 +5,7 @@
 mod support;
 
 use cenote_store::tamper;
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
 /// What is installed is installed for the whole process.
@@ -29,7 +29,7 @@ const DETAILS: [&str; 3] = ["-bcc", "-ddddddmmmmi", "-DDDDDTTTThhs"];
 
 #[test]
 fn changed_blocks() {
-    let _turn = ONE_AT_A_TIME.lock().unwrap();
+    let _turn = ONE_AT_A_TIME.lock();
     for pool in ["bclone", "clones", "dedup", "deduplog", "fraglogsm", "removal", "zilslog"] {
         for seed in 1..=6u64 {
             let rarity = [6, 60, 600][seed as usize % 3];
@@ -60,7 +60,7 @@ fn changed_blocks() {
 /// that spells out to more than anyone can visit.
 #[test]
 fn trees_that_repeat_themselves() {
-    let _turn = ONE_AT_A_TIME.lock().unwrap();
+    let _turn = ONE_AT_A_TIME.lock();
     let start = Instant::now();
     for pool in ["basic", "fraglogsm"] {
         for mos_too in [false, true] {

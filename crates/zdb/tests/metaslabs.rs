@@ -25,9 +25,10 @@ use cenote_engine::Engine;
 use cenote_engine::tunables;
 use cenote_pool::metaslab::PoolSpace;
 use cenote_zpl::{FileSystem, Settings};
+use parking_lot::{Mutex, MutexGuard};
 use rig::Rig;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// Bytes of a record.
 const RECORD: u64 = 8 << 10;
@@ -42,7 +43,7 @@ struct Tuned(#[allow(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 impl Tuned {
     fn new(keep_logs: bool) -> Tuned {
-        let turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
+        let turn = TURN.lock();
         let shift = &tunables::VDEV_DEFAULT_MS_SHIFT;
         shift.set(shift.range.0).unwrap();
         tunables::KEEP_LOGS_AT_EXPORT.set(u64::from(keep_logs)).unwrap();

@@ -13,8 +13,9 @@ use crate::{Error, Result};
 use cenote_dmu::write::zap::AtHand;
 use cenote_dmu::zap::{Match, Zap};
 use cenote_format::dmu::DmuType;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Directories kept open.
 const MAX_OPEN: usize = 64;
@@ -53,7 +54,7 @@ struct Open {
 
 impl Directories {
     fn get(&self, ino: u64) -> Option<Arc<Zap>> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.0.lock();
         open.tick = open.tick.wrapping_add(1);
         let tick = open.tick;
         let (used, zap) = open.zaps.get_mut(&ino)?;
@@ -62,7 +63,7 @@ impl Directories {
     }
 
     fn put(&self, ino: u64, zap: Arc<Zap>) {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.0.lock();
         let oldest = open.zaps.iter().min_by_key(|(_, (used, _))| *used).map(|(ino, _)| *ino);
         if let Some(oldest) = oldest.filter(|_| open.zaps.len() >= MAX_OPEN) {
             open.zaps.remove(&oldest);

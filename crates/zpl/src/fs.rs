@@ -24,8 +24,9 @@ use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::{Object, ObjectSet, zap::Zap};
 use cenote_format::dmu::ObjsetType;
 use cenote_format::zap::norm::TO_UPPER;
+use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 
 /// The master node's object number.
 pub(crate) const MASTER_NODE: u64 = 1;
@@ -209,18 +210,17 @@ impl FileSystem {
     /// Changes the properties that can change. Open files follow.
     pub fn set_settings(&self, settings: Settings) {
         self.source.base().store().set_primary_cache(self.source.id(), settings.cache);
-        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+        *self.settings.write() = Arc::new(settings);
     }
 
     /// The properties that can change.
     pub fn settings(&self) -> Arc<Settings> {
-        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.settings.read().clone()
     }
 
     /// Whether files can be changed: a live file system of version 5, not `readonly`.
     pub fn is_writable(&self) -> bool {
-        self.may_become_writable()
-            && !self.settings.read().unwrap_or_else(PoisonError::into_inner).read_only
+        self.may_become_writable() && !self.settings.read().read_only
     }
 
     /// Whether nothing but the `readonly` property can keep files from being changed.
@@ -250,7 +250,7 @@ impl FileSystem {
 
     /// ZAPs of quotas.
     pub(crate) fn quotas(&self) -> Quotas {
-        *self.quotas.read().unwrap_or_else(PoisonError::into_inner)
+        *self.quotas.read()
     }
 
     /// Goes by the quotas of users, groups and projects that are set now.
@@ -260,7 +260,7 @@ impl FileSystem {
     pub fn reread_quotas(&self) -> Result<()> {
         let master = Zap::open(&self.source.object(MASTER_NODE)?)?;
         let quotas = Quotas::read(&master)?;
-        *self.quotas.write().unwrap_or_else(PoisonError::into_inner) = quotas;
+        *self.quotas.write() = quotas;
         Ok(())
     }
 

@@ -15,7 +15,8 @@ use crate::{Error, Result};
 use ahash::HashMap;
 use cenote_dmu::zap::Zap;
 use cenote_format::sa::{AttrDef, Layout, SaHeader, SaValue};
-use std::sync::{Arc, PoisonError, RwLock};
+use parking_lot::RwLock;
+use std::sync::Arc;
 
 /// The attributes that files have (`zpl_attr_t`), by what they mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,11 +225,11 @@ impl SharedRegistry {
 
     /// The registry as it is now.
     pub(crate) fn current(&self) -> Arc<Registry> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().clone()
     }
 
     /// Shows what was added to it.
     pub(crate) fn publish(&self, registry: Arc<Registry>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = registry;
+        *self.0.write() = registry;
     }
 }

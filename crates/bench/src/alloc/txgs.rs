@@ -5,8 +5,9 @@
 //! group is on disk. Each group frees [`FREES`] single sectors all over the metaslabs that were
 //! allocated there long ago; those of the group before the last come back into circulation.
 
+use parking_lot::{RwLock, RwLockReadGuard};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use anyhow::Context;
 use cenote_format::blkptr::Dva;
@@ -40,7 +41,7 @@ impl Drop for Done<'_> {
 impl Txgs {
     /// The open group, which stays open as long as this is held.
     pub fn hold(&self) -> RwLockReadGuard<'_, u64> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.0.read()
     }
 
     /// Syncs some groups, while `work` goes on until it is told to stop.
@@ -91,7 +92,7 @@ impl Txgs {
             allocator.free(*self.hold(), &dva)?;
         }
         let txg = {
-            let mut open = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            let mut open = self.0.write();
             *open += 1;
             *open - 1
         };

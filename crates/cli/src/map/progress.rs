@@ -4,7 +4,7 @@
 use crate::context::Context;
 use crate::progress::{Bar, Seldom};
 use cenote_dsl::human::nicebytes;
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 /// Shows how far a traversal is. Threads may share it.
 pub struct Progress<'a> {
@@ -21,7 +21,7 @@ impl<'a> Progress<'a> {
 
     /// `done` bytes of blocks are accounted for, out of about `total`.
     pub fn show(&self, done: u64, total: u64) {
-        let (ctx, seldom) = &mut *self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let (ctx, seldom) = &mut *self.shown.lock();
         match &self.bar {
             Some(bar) => bar.set(done, total.max(done), ctx),
             None if seldom.is_due() => {
@@ -36,7 +36,7 @@ impl<'a> Progress<'a> {
 impl Drop for Progress<'_> {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
-            let (ctx, _) = &mut *self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+            let (ctx, _) = &mut *self.shown.lock();
             bar.finish(ctx);
         }
     }

@@ -14,6 +14,7 @@ use crate::pools::Imported;
 use cenote_command::Cancel;
 use cenote_command::outcome::{Stop, fail, usage};
 use cenote_vdev::Vdev;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -21,7 +22,7 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Where the system's programs are.
@@ -193,7 +194,7 @@ fn end(program: &Child) {
 }
 
 fn held(slot: &Mutex<Option<Child>>) -> MutexGuard<'_, Option<Child>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
+    slot.lock()
 }
 
 /// What a program prints about a leaf; nothing if it cannot be run.

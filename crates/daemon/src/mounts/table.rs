@@ -13,11 +13,12 @@ use cenote_engine::Engine;
 use cenote_engine::kstat::DatasetFigures;
 use cenote_fuse::{Agent, Elsewhere, Force, MountError, MountHandle, MountSpec};
 use cenote_zpl::FileSystem;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the kernel may take to let go of unmounted file systems, all of them together.
@@ -194,7 +195,7 @@ impl StaysMounted {
 
 impl Mounts {
     pub(super) fn lock(&self) -> MutexGuard<'_, All> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.sort();
         all
     }

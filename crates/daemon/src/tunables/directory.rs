@@ -27,9 +27,10 @@ use cenote_engine::kstat;
 use cenote_engine::tunables;
 use cenote_fuse::Force;
 use cenote_fuse::pseudo::{Contents, Entry, Mount, Refusal};
+use parking_lot::{Mutex, MutexGuard};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// The directories that are mounted.
 #[derive(Default)]
@@ -37,7 +38,7 @@ pub struct Directories(Mutex<Vec<Mount>>);
 
 impl Directories {
     fn lock(&self) -> MutexGuard<'_, Vec<Mount>> {
-        let mut mounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mounts = self.0.lock();
         mounts.retain(Mount::is_mounted);
         mounts
     }

@@ -1,7 +1,8 @@
 //! Object sets in use: read and changed by several threads while they are synced.
 
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 
 use cenote_dmu::live::{Assigned, Cost, LiveObjectSet, TxAssign};
@@ -33,7 +34,7 @@ impl TxAssign for Gate {
     }
 
     fn panicked(&self, why: &str) {
-        *self.2.lock().unwrap() = Some(why.to_owned());
+        *self.2.lock() = Some(why.to_owned());
     }
 }
 
@@ -46,7 +47,7 @@ pub struct Live {
 impl Live {
     /// What the gate was told of a panic.
     pub fn panicked(&self) -> Option<String> {
-        self.gate.2.lock().unwrap().clone()
+        self.gate.2.lock().clone()
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::live::{COST, Live};
 use cenote_dmu::write::{Chunk, OpenObjectSet, Result, WriteError};
+use parking_lot::Mutex;
 use proptest::prelude::*;
-use std::sync::Mutex;
 use std::thread;
 
 const BLOCK: u64 = 1024;
@@ -164,7 +164,7 @@ fn writers_of_parts_of_the_same_blocks_lose_nothing() {
     let file = live.file();
     let models: Vec<Mutex<Vec<u8>>> = (0..WRITERS).map(|_| Mutex::new(vec![0; LEN])).collect();
     let write = &|writer: u64| {
-        let mut model = models[writer as usize].lock().unwrap();
+        let mut model = models[writer as usize].lock();
         for i in 0..1200u64 {
             // Some part of a block that is this writer's.
             let part = (i * 7 % (LEN as u64 / PART / WRITERS)) * WRITERS + writer;
@@ -193,7 +193,7 @@ fn writers_of_parts_of_the_same_blocks_lose_nothing() {
     live.sink.store.drop_caches();
     let mut found = vec![0; LEN];
     live.set.read(file, 0, &mut found).unwrap();
-    let models: Vec<_> = models.into_iter().map(|model| model.into_inner().unwrap()).collect();
+    let models: Vec<_> = models.into_iter().map(|model| model.into_inner()).collect();
     for (at, byte) in found.iter().enumerate() {
         let writer = at as u64 / PART % WRITERS;
         assert_eq!(*byte, models[writer as usize][at], "byte {at}");

@@ -8,8 +8,9 @@
 
 use cenote_format::ByteOrder;
 use cenote_format::blkptr::BlockPointer;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A log block, taken apart.
 #[derive(Debug)]
@@ -50,13 +51,12 @@ impl Kept {
     }
 
     pub(super) fn find(&self, bp: &BlockPointer) -> Option<Arc<Parsed>> {
-        let found =
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).all.get(&bp.checksum()).cloned();
+        let found = self.0.lock().all.get(&bp.checksum()).cloned();
         found.filter(|block| block.bp == *bp)
     }
 
     pub(super) fn keep(&self, block: &Arc<Parsed>) {
-        let mut blocks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = self.0.lock();
         let size = BLOCK.saturating_add(block.records.len() as u64);
         if let Some(left) = blocks.left.checked_sub(size) {
             let before = blocks.all.insert(block.bp.checksum(), block.clone());

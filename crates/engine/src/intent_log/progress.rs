@@ -4,8 +4,8 @@
 //! may ask meanwhile.
 
 use cenote_pool::status::{ReplayStage, ReplayStatus};
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// See the [module](self).
@@ -23,7 +23,7 @@ pub struct LogProgress {
 impl LogProgress {
     /// How far it is now.
     pub fn figures(&self) -> ReplayStatus {
-        let (stage, since) = *self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        let (stage, since) = *self.stage.lock();
         ReplayStatus {
             stage,
             datasets: self.datasets.load(Relaxed),
@@ -38,7 +38,7 @@ impl LogProgress {
 
     pub(super) fn begin(&self, stage: ReplayStage) {
         let now = (stage != ReplayStage::Idle).then(Instant::now);
-        *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = (stage, now);
+        *self.stage.lock() = (stage, now);
     }
 
     /// A log was read that has so much to be replayed.

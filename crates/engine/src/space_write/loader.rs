@@ -13,8 +13,9 @@ use cenote_format::Bytes;
 use cenote_format::spacemap::{Change, Entry};
 use cenote_pool::spacemap::{Region, SpaceMap};
 use cenote_store::alloc::{Extent, LoadMetaslab, Loaded, Loading};
+use parking_lot::RwLock;
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// Times that a load begins anew.
 const MAX_TRIES: usize = 8;
@@ -50,11 +51,11 @@ impl Loader {
     }
 
     fn view(&self) -> Arc<View> {
-        self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.view.read().clone()
     }
 
     fn change(&self, f: impl FnOnce(&mut View)) {
-        let mut shared = self.view.write().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.view.write();
         f(Arc::make_mut(&mut shared));
     }
 

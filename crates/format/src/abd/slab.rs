@@ -7,7 +7,7 @@
 //! to be filled; debug builds poison them first so that a byte nobody filled shows in tests, and is
 //! the same in every run.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 /// Bytes in a chunk of a scatter buffer.
 pub const CHUNK: usize = 4096;
@@ -31,7 +31,7 @@ impl Chunks {
         let want = bytes.div_ceil(CHUNK);
         let mut chunks = {
             // The list is whole whatever panicked while holding it.
-            let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut free = FREE.lock();
             let keep = free.len().saturating_sub(want);
             free.split_off(keep)
         };
@@ -61,7 +61,7 @@ impl Chunks {
 
 impl Drop for Chunks {
     fn drop(&mut self) {
-        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = FREE.lock();
         let room = KEEP.saturating_sub(free.len()).min(self.0.len());
         let excess = self.0.split_off(room);
         free.append(&mut self.0);

@@ -5,8 +5,9 @@
 //! these: a thread of its own makes the kernel forget, and answers who waits for that.
 
 use crate::tree::Tree;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ pub(super) struct Aside(Arc<Mutex<Option<Sender<Work>>>>);
 
 impl Aside {
     fn lock(&self) -> MutexGuard<'_, Option<Sender<Work>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Has the thread do something. Where there is none to be had it is done here: better than not at all.

@@ -47,11 +47,12 @@ use crate::tree::Tree;
 use ahash::HashMap;
 use cenote_zpl::Error;
 use fuse_abi::linux::{FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FUSE_DIRECT_IO_ALLOW_MMAP};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The extended attribute that has a file's capabilities.
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
@@ -100,7 +101,7 @@ impl Guard {
 
 impl Guards {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Vec<Arc<Guard>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Makes a write that is guarded from now on.

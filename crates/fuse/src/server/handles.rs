@@ -6,9 +6,10 @@ use crate::tree::Node;
 use ahash::HashMap;
 use cenote_dmu::readahead::ReadAhead;
 use cenote_zpl::{Error, File, FileSystem};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// Number of shards, so that opening and closing different files do not wait for each other.
 const SHARDS: usize = 16;
@@ -112,7 +113,7 @@ impl Handles {
 
     fn shard(&self, number: u64) -> Option<MutexGuard<'_, HashMap<u64, Arc<Handle>>>> {
         let shard = self.files.get(number as usize % SHARDS)?;
-        Some(shard.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(shard.lock())
     }
 
     fn number(&self) -> u64 {
@@ -143,7 +144,7 @@ impl Handles {
     /// Puts in the place of each open file what `renewed` makes of it; with `None` it stays.
     pub(crate) fn renew(&self, renewed: impl Fn(&Handle) -> Option<Handle>) {
         for shard in &self.files {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shard = shard.lock();
             for handle in shard.values_mut() {
                 if let Some(new) = renewed(handle) {
                     *handle = Arc::new(new);
@@ -153,7 +154,7 @@ impl Handles {
     }
 
     fn directories(&self) -> MutexGuard<'_, HashMap<u64, Directory>> {
-        self.directories.lock().unwrap_or_else(PoisonError::into_inner)
+        self.directories.lock()
     }
 
     pub(crate) fn open_directory(&self, directory: Directory) -> FileHandle {

@@ -55,11 +55,12 @@ use fuse_abi::linux::{
     FUSE_POSIX_ACL, FUSE_READDIRPLUS_AUTO, fuse_kstatfs,
 };
 use handles::Handles;
+use parking_lot::RwLockReadGuard;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Arc, RwLockReadGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the kernel may keep what does not change without a request.

@@ -7,10 +7,10 @@ use super::reply::{
 use super::request::{Asked, FileHandle, INodeNo, Operation, Writing};
 use crate::caller::Caller;
 use fuse_abi::linux::{fuse_in_header, fuse_kstatfs};
+use parking_lot::RwLockReadGuard;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
-use std::sync::RwLockReadGuard;
 
 /// Default of requests that a server need not know: `ENOSYS`, after which the kernel does without
 /// where it can.

@@ -36,6 +36,7 @@ pub(crate) use reply::{
 pub(crate) use request::{Asked, FileHandle, INodeNo, Writing, waits_for_disk};
 
 use fuse_abi::linux::{fuse_in_header, fuse_write_in};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use readers::{Serve, readers};
 use reply::Reply;
 use request::Operation;
@@ -43,7 +44,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Largest write that the kernel is to send, in bytes.
 const MAX_WRITE: usize = 1 << 20;
@@ -84,7 +85,7 @@ struct End {
 
 impl End {
     fn lock(&self) -> MutexGuard<'_, (bool, Option<io::Error>)> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -134,7 +135,7 @@ impl Session {
     pub(crate) fn join(self) -> io::Result<()> {
         let mut state = self.end.lock();
         while !state.0 {
-            state = self.end.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.end.changed.wait(&mut state);
         }
         state.1.take().map_or(Ok(()), Err)
     }

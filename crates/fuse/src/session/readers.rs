@@ -43,15 +43,14 @@
 
 use super::clones::Clones;
 use super::{Buffer, receive};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
-};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::Builder;
 
 /// Most threads that serve one connection at the same time.
@@ -113,16 +112,16 @@ pub(super) fn readers() -> &'static Readers {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Readers {
     fn read(&self) -> RwLockReadGuard<'_, All> {
-        self.all.read().unwrap_or_else(PoisonError::into_inner)
+        self.all.read()
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, All> {
-        self.all.write().unwrap_or_else(PoisonError::into_inner)
+        self.all.write()
     }
 
     /// Has the requests that come from `device` served, until it ends. The descriptor does not block.

@@ -1,10 +1,10 @@
 use super::*;
 use fuse_abi::linux::{fuse_opcode, fuse_out_header};
+use parking_lot::Mutex;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::ffi::OsStr;
 use std::io::Read;
-use std::sync::Mutex;
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -17,7 +17,7 @@ struct Nothing {
 
 impl Filesystem for Nothing {
     fn lookup(&self, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
-        let _names = self.names.lock().unwrap();
+        let _names = self.names.lock();
         reply.error(Errno::NOENT);
     }
 
@@ -141,7 +141,7 @@ fn finishes(session: Session) {
 fn slow_requests_keep_no_other_waiting() {
     let fs = Nothing::default();
     let (kernel, session) = connect(&fs);
-    let names = fs.names.lock().unwrap();
+    let names = fs.names.lock();
     let slow = readers::MOST as u64 - 1;
     (1..=slow).for_each(|unique| kernel.ask(unique, fuse_opcode::FUSE_LOOKUP, b"a\0"));
     for unique in 100..200 {
@@ -161,7 +161,7 @@ fn a_connection_that_is_stuck_leaves_the_others_their_threads() {
     let (stuck, fs) = (Nothing::default(), Nothing::default());
     let (first, one) = connect(&stuck);
     let (second, other) = connect(&fs);
-    let names = stuck.names.lock().unwrap();
+    let names = stuck.names.lock();
     let all = 3 * readers::MOST as u64;
     (1..=all).for_each(|unique| first.ask(unique, fuse_opcode::FUSE_LOOKUP, b"a\0"));
     for unique in 1..=100 {

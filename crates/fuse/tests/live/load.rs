@@ -3,12 +3,13 @@
 use crate::world::{World, settings};
 use cenote_fuse::{Force, MountError, Space};
 use cenote_zpl::CreateProps;
+use parking_lot::{Condvar, Mutex};
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long anything here may take.
@@ -48,8 +49,7 @@ fn slow_requests_of_programs_keep_no_others_waiting() {
     let w = World::with(settings(), &CreateProps::default(), |s| {
         s.space = Arc::new(move || {
             count.fetch_add(1, Ordering::SeqCst);
-            let open = hook.0.lock().unwrap();
-            drop(hook.1.wait_while(open, |open| !*open).unwrap());
+            hook.1.wait_while(&mut hook.0.lock(), |open| !*open);
             Space::default()
         });
     });
@@ -65,7 +65,7 @@ fn slow_requests_of_programs_keep_no_others_waiting() {
         }
         let others: Vec<_> = (0..4).map(|_| done.recv_timeout(TIMEOUT)).collect();
         // Whatever went wrong, nobody waits any longer.
-        *gate.0.lock().unwrap() = true;
+        *gate.0.lock() = true;
         gate.1.notify_all();
         assert!(all_wait, "{asked:?} of {SLOW} slow requests were read");
         assert!(others.iter().all(|other| *other == Ok(true)), "{others:?}");

@@ -12,12 +12,13 @@ use cenote_fuse::{
 use cenote_store::alloc::ReadEpochs;
 use cenote_testsink::MemSink;
 use cenote_zpl::{CreateProps, FileSystem, Settings, format};
+use parking_lot::{Condvar, Mutex};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ struct Inside(Arc<Gate>);
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        self.0.state.lock().unwrap().1 -= 1;
+        self.0.state.lock().1 -= 1;
         self.0.changed.notify_all();
     }
 }
@@ -50,7 +51,8 @@ impl TxAssign for Door {
 
     fn assign(&self, objset: u64, _: &Cost, _: &AtomicU64) -> Result<Assigned> {
         assert_eq!(objset, OBJSET);
-        let mut state = self.0.changed.wait_while(self.0.state.lock().unwrap(), |s| s.2).unwrap();
+        let mut state = self.0.state.lock();
+        self.0.changed.wait_while(&mut state, |s| s.2);
         state.1 += 1;
         Ok(Assigned::new(state.0, Inside(self.0.clone())))
     }
@@ -68,10 +70,10 @@ pub struct Store {
 impl Store {
     /// Writes what has changed; returns it as it is on disk.
     pub fn sync(&self) -> Arc<ObjectSet> {
-        let _one = self.syncing.lock().unwrap();
-        self.gate.state.lock().unwrap().2 = true;
-        let state = self.gate.state.lock().unwrap();
-        let mut state = self.gate.changed.wait_while(state, |s| s.1 > 0).unwrap();
+        let _one = self.syncing.lock();
+        self.gate.state.lock().2 = true;
+        let mut state = self.gate.state.lock();
+        self.gate.changed.wait_while(&mut state, |s| s.1 > 0);
         let mut frozen = self.live.quiesce();
         let txg = state.0;
         *state = (txg + 1, 0, false);

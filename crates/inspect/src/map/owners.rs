@@ -30,10 +30,10 @@ use cenote_pool::Pool;
 use cenote_pool::indirect::Mapping;
 use cenote_pool::metaslab::PoolSpace;
 use cenote_pool::spacemap::{Region, SpaceMap};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 /// The owners of a pool's blocks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,7 +111,7 @@ impl SpaceMapReport {
         let books = Mutex::new(books);
         let event = |event: Event<'_>| match event {
             Event::Placed { found, vdev, offset, size } => {
-                let mut books = books.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut books = books.lock();
                 let owner = books.owner_of(found);
                 books.charge(owner, vdev, offset, size);
             }
@@ -120,7 +120,7 @@ impl SpaceMapReport {
         };
         let options = Options { verify: Verify::Nothing, leaks: false, workers };
         let report = traverse::run(&subject, space, &options, &event, cancelled)?;
-        let mut books = books.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut books = books.into_inner();
         let lost = report.unreadable.saturating_add(report.damaged);
         books.missed = books.missed.saturating_add(lost).saturating_add(report.not_claimed);
         books.close(self);

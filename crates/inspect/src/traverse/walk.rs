@@ -8,9 +8,9 @@ use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::{DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys};
 use cenote_format::{Bytes, DecodeError};
 use cenote_store::{Block, Bookmark};
+use parking_lot::{Condvar, Mutex};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Blocks in one verification task.
@@ -56,10 +56,6 @@ struct Walker<'a> {
     last_progress: Mutex<Instant>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Traverses `roots`, the first one first, and returns the account.
 pub(super) fn walk(
     subject: &Subject<'_>,
@@ -86,7 +82,7 @@ pub(super) fn walk(
         }
         walker.work();
     });
-    walker.account.into_inner().unwrap_or_else(PoisonError::into_inner)
+    walker.account.into_inner()
 }
 
 /// `BP_GET_BIRTH`: when the block was allocated for this tree. Blocks that 2.4 has rewritten say
@@ -117,7 +113,7 @@ impl Walker<'_> {
                 Task::Verify(batch) => self.verify(&batch),
             }
             self.progress();
-            let tasks = lock(&self.tasks);
+            let tasks = self.tasks.lock();
             self.busy.fetch_sub(1, Ordering::SeqCst);
             drop(tasks);
             self.wake.notify_all();
@@ -126,7 +122,7 @@ impl Walker<'_> {
 
     /// The next task; `None` when all work is done.
     fn next(&self) -> Option<Task> {
-        let mut tasks = lock(&self.tasks);
+        let mut tasks = self.tasks.lock();
         loop {
             if (self.stopped)() {
                 tasks.clear();
@@ -138,29 +134,29 @@ impl Walker<'_> {
             if self.busy.load(Ordering::SeqCst) == 0 {
                 return None;
             }
-            tasks = self.wake.wait(tasks).unwrap_or_else(PoisonError::into_inner);
+            self.wake.wait(&mut tasks);
         }
     }
 
     fn push(&self, new: Vec<Task>) {
         if !new.is_empty() {
-            lock(&self.tasks).extend(new);
+            self.tasks.lock().extend(new);
             self.wake.notify_all();
         }
     }
 
     fn progress(&self) {
-        let mut last = lock(&self.last_progress);
+        let mut last = self.last_progress.lock();
         if last.elapsed() >= Duration::from_secs(1) {
             *last = Instant::now();
-            let account = lock(&self.account);
+            let account = self.account.lock();
             let done = account.report.blocks.total().asize;
             (self.event)(Event::Progress { done, total: account.total });
         }
     }
 
     fn damaged(&self, e: &Error) {
-        lock(&self.account).damaged(e, self.event);
+        self.account.lock().damaged(e, self.event);
     }
 
     fn decode_error(&self, at: Bookmark, source: DecodeError) {
@@ -212,7 +208,7 @@ impl Walker<'_> {
         });
         // Records may refer to one block several times.
         let mut seen = HashSet::new();
-        let mut account = lock(&self.account);
+        let mut account = self.account.lock();
         for f in found.iter().filter(|f| seen.insert(f.bp.dva(0))) {
             account.add(store, f, self.event);
         }
@@ -222,7 +218,7 @@ impl Walker<'_> {
         match self.subject.store().read(bp, at) {
             Ok(block) => Some(block),
             Err(e) => {
-                lock(&self.account).report.unreadable += 1;
+                self.account.lock().report.unreadable += 1;
                 (self.event)(Event::Unreadable { at, bp, errors: &[e] });
                 None
             }
@@ -321,7 +317,7 @@ impl Walker<'_> {
         let (mut tasks, mut batch) = (Vec::new(), Vec::new());
         let mut misplaced = Vec::new();
         {
-            let mut account = lock(&self.account);
+            let mut account = self.account.lock();
             for (at, bp) in pointers {
                 let done = |mark: &Bookmark| is_before(&at, indirect_shift, mark);
                 let freed = tree.freed_to.as_ref().is_some_and(done);
@@ -384,7 +380,7 @@ impl Walker<'_> {
             if errors.is_empty() {
                 continue;
             }
-            let mut account = lock(&self.account);
+            let mut account = self.account.lock();
             if errors.len() >= copies {
                 account.report.unreadable += 1;
             } else {

@@ -12,13 +12,14 @@
 use cenote_format::SECTOR;
 use cenote_format::abd::Abd;
 use cenote_vdev::{Device, ReadReq, WriteReq};
+use parking_lot::{Mutex, MutexGuard};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 const PAGE: usize = 16 << 10;
 
@@ -129,7 +130,7 @@ pub struct Journal(Mutex<Vec<Event>>);
 
 impl Journal {
     fn events(&self) -> MutexGuard<'_, Vec<Event>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Number of operations so far.
@@ -159,7 +160,7 @@ impl Disk {
     }
 
     fn lock(&self) -> MutexGuard<'_, Image> {
-        self.image.lock().unwrap_or_else(PoisonError::into_inner)
+        self.image.lock()
     }
 
     /// What is on it now.

@@ -20,11 +20,12 @@ use cenote_pool::{ImportError, ImportOptions, Pool};
 use cenote_testpools::{LogSaid, MetaslabSaid, SpaceSaid};
 use cenote_vdev::Device;
 use cenote_zpl::{CreateProps, format};
+use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The pool's name.
@@ -76,8 +77,7 @@ impl Default for Throttle {
 /// A clock that stands still, and numbers that look random but come again.
 fn repeated(seed: u64) -> Outside {
     let rng = Mutex::new(SmallRng::seed_from_u64(seed));
-    let chance =
-        Chance::new(move || Ok(rng.lock().unwrap_or_else(PoisonError::into_inner).random()));
+    let chance = Chance::new(move || Ok(rng.lock().random()));
     Outside { clock: Clock::new(|| time(0)), timer: Timer::simulated(), chance }
 }
 

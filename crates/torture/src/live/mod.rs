@@ -40,10 +40,10 @@ pub(crate) use demand;
 /// Runs `test` for each item, on two threads: the tests of a workspace share the machine. A failure
 /// ends it.
 pub fn side_by_side<T: Send>(items: impl Iterator<Item = T> + Send, test: impl Fn(T) + Sync) {
-    let items = std::sync::Mutex::new(items);
+    let items = parking_lot::Mutex::new(items);
     let work = || {
         loop {
-            let next = items.lock().unwrap().next();
+            let next = items.lock().next();
             match next {
                 Some(item) => test(item),
                 None => break,

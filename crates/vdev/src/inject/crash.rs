@@ -9,9 +9,10 @@
 //! A [`Power`] supply, which several devices share, fails after a number of operations, so
 //! that a crash can be put at any point of what is tested.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use cenote_format::SECTOR;
 use cenote_format::abd::Abd;
@@ -37,7 +38,7 @@ impl Power {
     }
 
     fn supply(&self) -> MutexGuard<'_, Supply> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The supply fails after `n` more writes and flushes: the next write after those is cut off,
@@ -105,7 +106,7 @@ impl CrashDevice {
     }
 
     fn contents(&self) -> MutexGuard<'_, Contents> {
-        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+        self.contents.lock()
     }
 
     /// What was written since the last flush: (offset, bytes).

@@ -44,11 +44,12 @@ mod sums;
 #[cfg(test)]
 mod tests;
 
+use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use cenote_format::MAX_BLOCK;
 use cenote_format::abd::Abd;
@@ -144,7 +145,7 @@ impl VdevTree {
             .zip(laid_out)
             .map(|(block, columns)| self.plan_write(block, columns?, &mut writes))
             .collect();
-        let beside = self.writer.healing.read().unwrap_or_else(PoisonError::into_inner);
+        let beside = self.writer.healing.read();
         let results = write_leaves(&self.writer, priority, &writes);
         drop(beside);
         let finish = |(block, plan): (&BlockWrite, Result<Plan<'_>, VdevError>)| {
@@ -245,7 +246,7 @@ impl VdevTree {
     }
 
     fn flush_leaves(&self, tops: Vec<&Arc<Vdev>>) -> Result<(), VdevError> {
-        let mut lost = self.writer.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lost = self.writer.lost.lock();
         let mut leaves = Vec::new();
         tops.iter().for_each(|t| t.collect_leaves(&mut leaves));
         // The marks before the counts: a write marks its leaf last.

@@ -68,7 +68,7 @@ use cenote_dmu::outside::{Clock, Time};
 use cenote_dmu::write::OpenObjectSet;
 use cenote_store::PrimaryCache;
 use context::{After, Cx, NameRules};
-use std::sync::{MutexGuard, PoisonError};
+use parking_lot::MutexGuard;
 
 /// When reading a file changes its access time: the properties `atime` and `relatime`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -316,7 +316,7 @@ pub type InUse<'a> = &'a dyn Fn(u64) -> bool;
 impl FileSystem {
     /// Files that are in use without a name, by number; whether they may get a name.
     fn orphans(&self) -> MutexGuard<'_, HashMap<u64, bool>> {
-        self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
+        self.orphans.lock()
     }
 
     /// Makes a change in one transaction, as a whole or not at all. `f` may be called several times.

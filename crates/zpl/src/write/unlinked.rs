@@ -25,9 +25,10 @@ use cenote_dmu::DeleteChunk;
 use cenote_dmu::live::Cost;
 use cenote_dmu::tunables::DELETE_BLOCKS;
 use cenote_dmu::zap::Zap;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Weak;
 
 /// What freeing a piece writes, at most, in bytes.
 const PIECE: Cost = Cost { write: 64 << 10, objects: 0, frees: true };
@@ -52,7 +53,7 @@ struct Queue {
 
 impl UnlinkedDrain {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// What is to be freed next; `None`: the thread has to end.
@@ -179,7 +180,7 @@ impl FileSystem {
         let mut queue = self.drain.queue();
         queue.stopped = true;
         while queue.running {
-            queue = self.drain.idle.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            self.drain.idle.wait(&mut queue);
         }
     }
 
@@ -187,7 +188,7 @@ impl FileSystem {
     pub fn finish_freeing(&self) {
         let mut queue = self.drain.queue();
         while queue.running {
-            queue = self.drain.idle.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            self.drain.idle.wait(&mut queue);
         }
     }
 }

@@ -254,7 +254,7 @@ fn loads_merge_what_is_unflushed_while_txgs_are_written() {
                     let loaded = loader.load(0, ms, Extent { start, size, shift: 9 }).unwrap();
                     let mut free = RangeTree::new();
                     free.add(start, start + size).unwrap();
-                    let history = history.lock().unwrap();
+                    let history = history.lock();
                     for (s, e) in history[&loaded.txg].get(&0).unwrap().iter() {
                         free.clear(s, e);
                     }

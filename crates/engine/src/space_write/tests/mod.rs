@@ -101,7 +101,7 @@ fn loads_are_of_one_txg_while_others_are_written() {
                     let loaded = loader.load(0, ms, Extent { start, size, shift: 9 }).unwrap();
                     let mut free = RangeTree::new();
                     free.add(start, start + size).unwrap();
-                    let history = history.lock().unwrap();
+                    let history = history.lock();
                     for (s, e) in history[&loaded.txg].get(&0).unwrap().iter() {
                         free.clear(s, e);
                     }

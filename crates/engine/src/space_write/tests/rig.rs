@@ -17,8 +17,8 @@ use cenote_store::write::{WriteProps, WriteRequest, Writer};
 use cenote_store::{Bookmark, Store};
 use cenote_vdev::inject::MemDevice;
 use cenote_vdev::{Device, init_labels};
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::Mutex;
 
 pub const HISTOGRAM: &str = "com.delphix:spacemap_histogram";
 pub const TWO_WORDS: &str = "com.delphix:spacemap_v2";
@@ -257,7 +257,7 @@ impl Rig {
             let synced = self.mos.sync(txg, &sink).unwrap();
             self.account(synced);
         }
-        self.history.lock().unwrap().insert(self.txg, self.allocated.clone());
+        self.history.lock().insert(self.txg, self.allocated.clone());
         self.maps.loader().advance(self.mos.synced().clone(), self.txg);
         self.allocator().clone().sync_done(self.txg);
     }

@@ -21,8 +21,9 @@ use cenote_dsl::zil::{ZIL_LEVEL, parallel};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::zil::{Body, Record};
 use cenote_store::{Bookmark, Priority, Store};
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// What a record is going to read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -84,7 +85,7 @@ impl Batch {
 
     /// Takes over what reading `other` told of objects.
     pub(super) fn learn(&mut self, other: &Batch) {
-        let told = std::mem::take(&mut *other.told.lock().unwrap_or_else(PoisonError::into_inner));
+        let told = std::mem::take(&mut *other.told.lock());
         if self.sizes.len() >= MOST_SIZES {
             self.sizes.clear();
         }
@@ -185,7 +186,7 @@ fn read(
         Touch::Block(number, at) => {
             let object = base.object(*number)?;
             let size = object.dnode().block_size.max(1);
-            told.lock().unwrap_or_else(PoisonError::into_inner).insert(*number, size);
+            told.lock().insert(*number, size);
             let (level, blkid) = (0, at / size);
             let bp = object.block_pointer(level, blkid)?;
             let at = Bookmark { objset: base.id(), object: *number, level: 0, blkid };
