@@ -46,7 +46,7 @@ use cenote_dsl::zil::{End, Kept, ZIL_LEVEL};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ObjsetType;
 use cenote_format::zil::{Body, Record, Write};
-use cenote_store::{Bookmark, Store};
+use cenote_store::{Bookmark, Store, held};
 use feed::Feed;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -152,6 +152,22 @@ pub fn replay(
 
 fn interrupted() -> Error {
     Error::Invalid("the replay was interrupted".into())
+}
+
+/// Does `one` for all, as parts of one change. If it misses a block it goes on: the blocks of all others are missed in
+/// the same run of the change, and read together before the next one.
+fn miss_together<T>(
+    all: impl IntoIterator<Item = T>,
+    mut one: impl FnMut(T) -> Result<()>,
+) -> Result<()> {
+    let mut missed = Ok(());
+    for item in all {
+        match one(item) {
+            Err(e) if held::has_missed() => missed = Err(e),
+            done => done?,
+        }
+    }
+    missed
 }
 
 /// Notes in the header that the record `seq` is applied (`zil_replaying`).

@@ -6,6 +6,7 @@ use crate::write::clone::{ENTRY, put_clones};
 use crate::write::context::Cx;
 use crate::write::data::{MAX_SIZE, put, resize, zero};
 use crate::write::node::NodeMut;
+use crate::write::replay::miss_together;
 use crate::write::{SetAttr, SetTime, setattr, xattr, xvattr};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
@@ -90,10 +91,11 @@ impl FileSystem {
                 let before = node.required(cx, ZplAttr::Size)?;
                 let mut size = before;
                 let its = writes.iter().filter(|(_, write)| write.object == *ino);
-                for write in its.map(|(_, write)| write) {
+                miss_together(its, |(_, write)| {
                     put(cx, *ino, size, write.offset, write.data.unwrap_or_default())?;
                     size = size.max(write.offset.saturating_add(write.length));
-                }
+                    Ok(())
+                })?;
                 if size > before {
                     node.set(cx, ZplAttr::Size, &[size])?;
                 }

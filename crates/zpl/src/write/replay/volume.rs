@@ -1,6 +1,6 @@
 //! Records of volumes (`zvol_replay_write`, `zvol_replay_truncate`).
 
-use super::{Replay, note};
+use super::{Replay, miss_together, note};
 use crate::volume::{DATA, Volume};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
@@ -52,11 +52,10 @@ impl Replay<'_> {
     ) -> Result<()> {
         let last = writes.last().map_or(0, |(seq, _)| *seq);
         let write = |os: &mut OpenObjectSet| {
-            for (_, write) in writes {
+            miss_together(writes, |(_, write)| {
                 let data = inside(volume, write.offset, write.data.unwrap_or_default());
-                os.write(DATA, write.offset, data)?;
-            }
-            Ok(())
+                Ok(os.write(DATA, write.offset, data)?)
+            })
         };
         self.change(last, cost, write).map(drop)
     }
