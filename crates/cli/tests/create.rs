@@ -706,7 +706,7 @@ fn labels_are_cleared() {
 fn reports_in_intervals_are_current() {
     let b = Bench::new();
     b.run("zpool create -m none tank a").ok();
-    assert_eq!(b.run("zpool list -Hp -o comment tank 0.1 3").ok(), "-\n-\n-\n");
+    assert_eq!(b.run("zpool list -Hp -o comment tank 0.1 10").ok(), "-\n".repeat(10));
     let mut list = b.s.command();
     let mut child = list
         .args(["zpool", "list", "-Hp", "-o", "comment", "tank", "0.2"])
