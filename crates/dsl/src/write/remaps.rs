@@ -46,6 +46,11 @@ pub(super) fn swap(tx: &mut Tx<'_>, one: u64, other: u64) -> Result<()> {
 pub(super) fn destroy(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
     let Some(list) = tx.field_number(ds_obj, FIELD)? else { return Ok(()) };
     deadlist::free(tx, list)?;
+    forget(tx, ds_obj)
+}
+
+/// A dataset's list is gone.
+fn forget(tx: &mut Tx<'_>, ds_obj: u64) -> Result<()> {
     set(tx, ds_obj, None)?;
     features::decrement(tx, FEATURE)
 }
@@ -84,7 +89,7 @@ pub(super) fn snapshot_destroyed(
     if let Some(list) = tx.field_number(snap_obj, FIELD)? {
         let into = of_dataset(tx, next)?;
         deadlist::merge(tx, into, list)?;
-        destroy(tx, snap_obj)?;
+        forget(tx, snap_obj)?;
     }
     Ok(())
 }
