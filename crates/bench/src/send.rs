@@ -10,7 +10,7 @@
 //! The raw row reads as many bytes of the device file as the compressed stream has, 1 MiB at a time, and writes them to
 //! `/dev/null`. The peer makes the same streams of the same pool (`dmu_send_obj`), and only counts their bytes.
 //!
-//! Then the streams are received: see [`receive`](crate::receive).
+//! Then the streams are received: see [`crate::receive`].
 
 use crate::measure::{Run, forget, measure, medians};
 use crate::mounted::make_image;
