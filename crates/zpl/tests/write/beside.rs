@@ -2,6 +2,7 @@
 //! thread has a model of what is its own.
 
 use crate::world::World;
+use cenote_testpools::Random;
 use cenote_zpl::{
     Allocate, CreateProps, FileSystem, NewNode, NodeKind, RenameFlags, SetAttr, Settings,
 };
@@ -13,19 +14,8 @@ const RECORD: u64 = 16 << 10;
 /// Bytes of the file that all write to. Each record has a part of each writer's.
 const SHARED: u64 = 8 * RECORD;
 const PART: u64 = 2000;
-/// Parts that writers write as a whole, so that whoever reads finds one version of each.
+/// Parts that writers write as a whole, so that each read finds one version of it.
 const WHOLE: u64 = 24_000;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
 
 fn file(fs: &FileSystem, name: &str) -> u64 {
     let kind = NodeKind::File;
