@@ -40,7 +40,7 @@ struct Round {
     large: bool,
     /// Numbers names that are new.
     names: u32,
-    /// What was done, for who has to find out.
+    /// What was done: a failure prints it.
     done: Vec<String>,
 }
 

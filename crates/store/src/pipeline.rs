@@ -237,7 +237,7 @@ impl Store {
             false => self.cached(&key, bp),
         };
         match cached {
-            // Unpacking data takes too long for who waits for the lock. Metadata is kept unpacked.
+            // A thread that waits for the lock must not wait for data to be unpacked. Metadata is kept unpacked.
             Some(physical) if !is_packed(bp) || keeps_decoded(bp) => {
                 self.unpacked(bp, at, key, Ok(physical)).inspect_err(|e| self.remember(e))
             }

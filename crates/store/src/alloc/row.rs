@@ -1,5 +1,5 @@
 //! The metaslabs of a vdev, in order (`vdev_ms`). A vdev that grows gets more of them at the end; those that are there stay
-//! where they are, for whoever works with them.
+//! where they are, for all that work with them.
 
 use super::metaslab::Metaslab;
 use std::iter::successors;

@@ -170,7 +170,7 @@ fn zdb_prints_logs_as_openzfs_does() {
     engine.export(false).unwrap();
 }
 
-/// What takes the place of a name that is moved away is there after a crash, whoever owns it.
+/// What takes the place of a name that is moved away is there after a crash. Its owner does not matter.
 #[test]
 fn whiteouts_are_replayed() {
     let (disks, engine, fs) = begun(world::settings(true));
