@@ -176,6 +176,22 @@ fn only_one_daemon_and_none_without_work() {
 }
 
 #[test]
+fn a_daemon_that_is_ending_makes_way_for_the_next() {
+    // It has removed its socket, and holds its lock until all is exported.
+    let s = Session::new();
+    let ending = std::fs::File::create(s.path("socket.lock")).unwrap();
+    ending.lock().unwrap();
+    std::thread::scope(|scope| {
+        let log = || std::fs::read_to_string(s.path("socket.log")).unwrap_or_default();
+        let waiting = scope.spawn(|| s.run("daemon").ok());
+        wait_until("a daemon finds the lock taken", || log().contains("another daemon serves"));
+        ending.unlock().unwrap();
+        waiting.join().unwrap();
+    });
+    s.run("daemon status").ok();
+}
+
+#[test]
 fn a_client_that_goes_away_cancels_its_command() {
     let s = Session::new();
     s.import("degr");

@@ -113,11 +113,15 @@ pub fn connect_or_start(place: &Place) -> io::Result<Connection> {
         if let Some(connection) = connect(place)? {
             return Ok(connection);
         }
-        // A daemon that finds another one running ends with success, and the other one answers.
-        if let Some(status) = child.try_wait()?
-            && !status.success()
-        {
-            return Err(io::Error::other(format!("the daemon ended: {}", last_words(&place.log))));
+        // A daemon that finds another one running ends with success. The other one answers, or it was
+        // about to end: then one is started again.
+        match child.try_wait()? {
+            Some(status) if !status.success() => {
+                let why = format!("the daemon ended: {}", last_words(&place.log));
+                return Err(io::Error::other(why));
+            }
+            Some(_) if !place.is_held()? => child = start(place)?,
+            _ => {}
         }
         if Instant::now() >= deadline {
             return Err(io::Error::new(io::ErrorKind::TimedOut, no_answer(place)));

@@ -20,7 +20,7 @@ use crate::mounts::table::Way;
 use crate::pools::PoolTable;
 use crate::protocol::{BEAT, Hello, Kind, MAX_DATA, PROTOCOL, Request, Run};
 use crate::protocol::{read_frame, read_json, write_frame, write_json};
-use crate::socket::{Place, at, open_own};
+use crate::socket::{Place, at};
 use crate::tunables::startup;
 use cenote_command::{Caller, Cancel};
 use cenote_fuse::agent::{Channel, Remote};
@@ -28,7 +28,6 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
@@ -130,7 +129,7 @@ fn start_beating(daemon: &Arc<Daemon>) -> io::Result<()> {
 pub fn serve(place: &Place, import: bool, run: RunCommand) -> io::Result<bool> {
     allow_many_files();
     place.prepare()?;
-    let Some(_lock) = lock(place)? else { return Ok(false) };
+    let Some(_lock) = place.take_lock()? else { return Ok(false) };
     let listener = bind(place)?;
     let (wake_in, wake_out) = UnixStream::pair()?;
     wake_in.set_nonblocking(true)?;
@@ -175,19 +174,6 @@ fn allow_many_files() {
     if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
         tracing::warn!("no more than {current:?} files can be open: {e}");
     }
-}
-
-/// The lock file, locked, with the number of this process in it; `None` if another daemon has it.
-fn lock(place: &Place) -> io::Result<Option<File>> {
-    let mut file = open_own(&place.lock, OpenOptions::new().create(true).read(true).write(true))?;
-    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
-        Err(e) => return Err(at(&place.lock, e.into())),
-    }
-    file.set_len(0)?;
-    writeln!(file, "{}", std::process::id())?;
-    Ok(Some(file))
 }
 
 fn bind(place: &Place) -> io::Result<UnixListener> {

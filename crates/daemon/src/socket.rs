@@ -16,12 +16,16 @@
 //!   of the user whose directory it is.
 
 use cenote_command::outcome::plain;
-use rustix::fs::OFlags;
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::process::{Uid, geteuid};
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long to leave the lock to those who only look at it.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Paths of one daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,6 +156,27 @@ impl Place {
         }
     }
 
+    /// The lock file, locked, with the number of this process in it; `None` if another daemon has it.
+    ///
+    /// # Errors
+    /// The lock file is not to be trusted, or cannot be opened or written.
+    pub fn take_lock(&self) -> io::Result<Option<File>> {
+        let mut file =
+            open_own(&self.lock, OpenOptions::new().create(true).read(true).write(true))?;
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(rustix::io::Errno::WOULDBLOCK) if self.is_held()? => return Ok(None),
+                // Somebody only looks whether it is held, and shares it for a moment.
+                Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(LOOK),
+                Err(e) => return Err(at(&self.lock, e.into())),
+            }
+        }
+        file.set_len(0)?;
+        writeln!(file, "{}", std::process::id())?;
+        Ok(Some(file))
+    }
+
     /// Whether a daemon holds the lock file.
     ///
     /// # Errors
@@ -161,7 +186,7 @@ impl Place {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
             opened => opened?,
         };
-        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared) {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
             Ok(()) => Ok(false),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
             Err(e) => Err(at(&self.lock, e.into())),
@@ -222,6 +247,7 @@ pub fn at(path: &Path, e: io::Error) -> io::Error {
 mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     fn says<T: std::fmt::Debug>(done: io::Result<T>, why: &str) {
         let error = done.unwrap_err();
@@ -326,5 +352,28 @@ mod tests {
         assert_eq!(place.holder(), Some(123));
         fs::write(&place.lock, "?").unwrap();
         assert_eq!(place.holder(), None);
+    }
+
+    #[test]
+    fn looking_at_the_lock_keeps_nobody_from_taking_it() {
+        let tmp = tempfile::tempdir().unwrap();
+        let place = Place::at(&tmp.path().join("s"), false);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        place.holder();
+                    }
+                });
+            }
+            // Whatever fails, those who look have to end.
+            let taken: Vec<_> = (0..200).map(|_| place.take_lock().map(|l| l.is_some())).collect();
+            done.store(true, Ordering::Relaxed);
+            assert!(taken.into_iter().all(|t| t.unwrap()));
+        });
+        let held = place.take_lock().unwrap();
+        assert!(held.is_some() && place.take_lock().unwrap().is_none());
+        assert_eq!(place.holder(), Some(std::process::id()));
     }
 }
