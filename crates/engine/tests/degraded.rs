@@ -16,9 +16,20 @@ use cenote_zpl::{FileSystem, Settings};
 use rig::{Faulty, NODE, Rig, changes, check, fill, open};
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const LEN: usize = 200_000;
+const LONG: Duration = Duration::from_secs(30);
+
+/// Waits for it, for so long that only what never comes is missed; whether it came.
+fn until(done: impl Fn() -> bool) -> bool {
+    let end = Instant::now() + LONG;
+    while !done() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    done()
+}
 
 /// Moves devices out of sight.
 fn hide(rig: &Rig, names: &[&str]) -> tempfile::TempDir {
@@ -337,19 +348,24 @@ fn groups_are_closed_while_a_dataset_is_being_opened() {
     engine.close(dataset).unwrap();
     engine.pool().store().drop_caches();
     let device = devices.device(&rig, "a");
-    let (delay, before) = (Duration::from_millis(300), device.reads());
-    device.set_delay(delay);
+    device.set_hung(true);
+    let syncing = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let opened = scope.spawn(|| engine.live(dataset).unwrap());
-        while device.reads() == before {
-            std::thread::yield_now();
-        }
-        engine.sync_task(|_| Ok(())).unwrap();
-        let quiescing = engine.figures().last().unwrap().quiescing;
-        assert!(quiescing < delay / 2, "{quiescing:?}");
+        until(|| device.waiting() > 0);
+        let synced = scope.spawn(|| {
+            engine.sync_task(|_| {
+                syncing.store(true, Ordering::SeqCst);
+                Ok(())
+            })
+        });
+        let closed = until(|| syncing.load(Ordering::SeqCst));
+        let opens = !opened.is_finished();
+        device.repair();
+        assert!(closed && opens);
+        synced.join().unwrap().unwrap();
         assert_eq!(opened.join().unwrap().id(), dataset);
     });
-    device.repair();
     check(&open(&engine), 0..2, LEN);
     engine.export(false).unwrap();
     drop((engine, devices, device));
@@ -373,20 +389,18 @@ fn writers_do_not_wait_for_what_others_read_of_the_mos() {
     // What the next write to the other one needs to know of the MOS is in no cache.
     engine.pool().store().drop_caches();
     let device = devices.device(&rig, "a");
-    let (delay, before) = (Duration::from_secs(1), device.reads());
-    device.set_delay(delay);
+    device.set_hung(true);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| other.write(theirs, 0, &[2; 4096], false).unwrap());
-        while device.reads() == before {
-            std::thread::yield_now();
-        }
-        let began = Instant::now();
-        for byte in 0..100 {
-            fs.write(mine, 0, &[byte; 4096], false).unwrap();
-        }
-        assert!(began.elapsed() < delay / 2, "{:?}", began.elapsed());
-        assert!(!waits.is_finished());
+        until(|| device.waiting() > 0);
+        let written = scope.spawn(|| {
+            (0..100).for_each(|byte| drop(fs.write(mine, 0, &[byte; 4096], false).unwrap()));
+        });
+        let done = until(|| written.is_finished());
+        let waited = !waits.is_finished();
         device.repair();
+        assert!(done && waited);
+        written.join().unwrap();
         waits.join().unwrap();
     });
     drop((fs, other));
