@@ -335,19 +335,6 @@ fn versions_of_file_systems_are_listed() {
 }
 
 #[test]
-fn permissions_are_shown_and_not_changed() {
-    let tank = Tank::unmounted();
-    assert_eq!(tank.zfs("allow tank"), "");
-    let why = tank.refused("allow -u root snapshot tank");
-    assert!(why.contains("not supported yet"), "{why}");
-    assert_eq!(
-        tank.session.run("zfs allow tank/no").fails(1),
-        "cannot open 'tank/no': dataset does not exist\nFailed to open dataset: tank/no"
-    );
-    tank.finish();
-}
-
-#[test]
 fn tunables_say_what_new_devices_and_names_may_be() {
     let s = Session::new();
     fs::File::create(s.path("disk")).unwrap().set_len(128 << 20).unwrap();

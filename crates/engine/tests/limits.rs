@@ -126,6 +126,36 @@ fn limits_bind_who_may_not_change_them() {
     rig.judge();
 }
 
+#[test]
+fn who_may_change_a_limit_is_bound_by_those_above_only() {
+    let rig = Rig::new(SIZE);
+    let engine = begin(&rig);
+    let (root, user) = (|| changes_of(&engine, ROOT), || changes_of(&engine, USER));
+    set(&engine, "tank/a", "filesystem_limit", "3");
+    set(&engine, "tank/a/b", "filesystem_limit", "0");
+    assert!(is_full(create(&user(), "tank/a/b/e")));
+    let grant = |key: &str, permission: &str| (key.into(), Some(vec![permission.into()]));
+    // By a set that is in a set, which is defined further up.
+    root().allow("tank", &[grant("S-$@all", "@limits")]).unwrap();
+    root().allow("tank", &[grant("s-$@limits", "filesystem_limit")]).unwrap();
+    root().allow("tank/a/b", &[grant(&format!("Ul${USER}"), "@all")]).unwrap();
+    assert!(is_full(create(&changes_of(&engine, USER + 1), "tank/a/b/e")), "another user");
+    create(&user(), "tank/a/b/e").unwrap();
+    assert!(is_full(create(&user(), "tank/a/b/f")), "the limit of tank/a binds");
+    root().allow("tank/a", &[grant("el$", "filesystem_limit")]).unwrap();
+    create(&user(), "tank/a/b/f").unwrap();
+    set(&engine, "tank/a/b", "zoned", "on");
+    assert!(is_full(create(&user(), "tank/a/b/g")), "what is zoned binds everybody");
+    set(&engine, "tank/a/b", "zoned", "off");
+    root().unallow(&["tank/a".into()], &[("el$".into(), None)]).unwrap();
+    assert!(is_full(create(&user(), "tank/a/b/g")));
+    compare_all(&engine);
+    engine.export(false).unwrap();
+    drop(engine);
+    // `zdb -d` does not follow the lists of permissions.
+    rig.judge_blocks();
+}
+
 /// Where the random tree's datasets are, and what is in them.
 const HEADS: [&str; 6] = ["tank/a", "tank/a/b", "tank/a/c", "tank/other", "tank/other/d", "tank/e"];
 

@@ -89,8 +89,8 @@ const TOOL: Tool = Tool {
         row("receive", Runs::Pools(receive::run), usage::RECEIVE),
         row("redact", Runs::Missing, usage::REDACT),
         None,
-        row("allow", Runs::Pools(allow::run), usage::ALLOW),
-        row("unallow", Runs::Missing, usage::UNALLOW),
+        row("allow", Runs::Pools(allow::allow), usage::ALLOW),
+        row("unallow", Runs::Pools(allow::unallow), usage::UNALLOW),
         None,
         row("hold", Runs::Pools(holds::hold), usage::HOLD),
         row("holds", Runs::Pools(holds::run), usage::HOLDS),
@@ -124,6 +124,7 @@ const TOOL: Tool = Tool {
 fn command_tail(command: &Command) -> String {
     match command.name {
         "set" | "get" | "inherit" | "list" => properties::help(),
+        "allow" | "unallow" => allow::help(),
         _ => "\nFor the property list, run: zfs set|get\n\
               \nFor the delegated permission list, run: zfs allow|unallow\n\
               \nFor further help on a command or topic, run: zfs help [<topic>]\n"

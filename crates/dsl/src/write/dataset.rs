@@ -19,8 +19,8 @@ use super::mos::SMALL_BLOCK;
 use super::props::{self, NewValue, Target};
 use super::snapshot;
 use super::space::{self, Delta, Part, charged};
-use super::{DslWriteError, Result, Sizes, Tx};
-use super::{bookmarks, deadlist, destroy, features, limits, livelist, names, pool, references};
+use super::{DslWriteError, Result, Sizes, Tx, references};
+use super::{bookmarks, deadlist, destroy, features, limits, livelist, names, permissions, pool};
 use cenote_dmu::write::{NewObject, ObjectChange, Synced};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::{DmuType, ObjsetPhys};
@@ -97,6 +97,7 @@ pub fn create(
         livelist::start(tx, dir_obj)?;
     }
     limits::start(tx, dir_obj)?;
+    permissions::start(tx, dir_obj)?;
     for (name, value) in props {
         props::apply(tx, Target::Dir(dir_obj), name, value)?;
     }

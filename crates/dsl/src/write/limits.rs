@@ -13,10 +13,11 @@
 //!
 //! A limit binds who may not change it. Root may, so root exceeds limits, and recursive snapshots of an
 //! administrator never fail because of a user's limit. Everybody else is bound, in a pool of their
-//! own, too ([`Tx::bound`]). Work of the pool itself is never bound.
+//! own, too, but by those that they have the permission to change ([`permissions::has`]) only if the file system
+//! is zoned (`dsl_enforce_ds_ss_limits`). Work of the pool itself is never bound ([`Tx::who`]).
 
 use super::mos::{MAX_DEPTH, corrupt};
-use super::{DslWriteError, Result, Tx, features, props};
+use super::{DslWriteError, Result, Tx, features, permissions, props};
 
 const FEATURE: &str = "com.joyent:filesystem_limits";
 /// Field: file systems and volumes below a directory.
@@ -36,9 +37,9 @@ pub fn check(
     delta: u64,
     until: Option<u64>,
 ) -> Result<()> {
-    if !tx.bound || delta == 0 {
+    let Some(who) = tx.who.clone().filter(|who| !who.is_root() && delta > 0) else {
         return Ok(());
-    }
+    };
     let property = if field == SNAPSHOTS { "snapshot_limit" } else { "filesystem_limit" };
     for (object, _) in tx.ancestry(dir_obj)? {
         if Some(object) == until {
@@ -46,11 +47,22 @@ pub fn check(
         }
         let Some(count) = tx.field_number(object, field)? else { break };
         let limit = props::local_number(tx, object, property)?.unwrap_or(u64::MAX);
-        if count.saturating_add(delta) > limit {
+        let is_over = count.saturating_add(delta) > limit;
+        if is_over && (is_zoned(tx, object)? || !permissions::has(tx, object, &who, property)?) {
             return Err(DslWriteError::Quota);
         }
     }
     Ok(())
+}
+
+/// Whether a directory is for a zone, by itself or by one above it.
+fn is_zoned(tx: &mut Tx<'_>, dir_obj: u64) -> Result<bool> {
+    for (object, _) in tx.ancestry(dir_obj)? {
+        if let Some(zoned) = props::local_number(tx, object, "zoned")? {
+            return Ok(zoned != 0);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether what is at `from`, so much of each kind, may move to `to`: what both are in is not asked.

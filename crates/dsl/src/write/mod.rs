@@ -30,6 +30,7 @@
 //! | [`receive`], [`swap`] | datasets that are received; a head and its clone swapped |
 //! | [`holds`], [`bookmarks`] | holds on snapshots; bookmarks and what becomes of them |
 //! | [`rename`] | moving directories |
+//! | [`permissions`] | delegated permissions |
 //! | [`props`] | properties |
 //! | [`quotas`] | quotas of users, groups and projects, in the contents of a file system |
 //! | [`space`] | accounting of space up the tree; quotas and reservations |
@@ -53,6 +54,7 @@ pub mod limits;
 pub mod livelist;
 mod mos;
 mod names;
+pub mod permissions;
 pub mod pool;
 pub mod promote;
 pub mod props;
@@ -71,6 +73,7 @@ use cenote_dmu::outside::{Chance, Outside};
 use cenote_dmu::write::OpenObjectSet;
 use cenote_format::blkptr::{BlockPointer, Dva};
 pub use error::{DslWriteError, Fatal, Result, Unreadable};
+use std::sync::Arc;
 
 /// A transaction group in syncing context: the pending MOS.
 pub struct Tx<'a> {
@@ -89,8 +92,8 @@ pub struct Tx<'a> {
     pub usable: Option<u64>,
     /// The name that the pool is imported under: with it, names of datasets are limited in length.
     pub pool: &'a str,
-    /// Whether `filesystem_limit` and `snapshot_limit` bind whose change it is: see [`limits`].
-    pub bound: bool,
+    /// The user whose change it is; `None`: it is work of the pool itself.
+    pub who: Option<Arc<permissions::Who>>,
     /// Blocks that are free from this txg on. The caller takes them.
     pub frees: Vec<BlockPointer>,
     /// Parts of removed vdevs that nobody refers to from this txg on, though what was there is not free. The
@@ -112,7 +115,7 @@ impl<'a> Tx<'a> {
     ) -> Tx<'a> {
         let (now, chance) = (outside.clock.seconds(), &outside.chance);
         let (frees, obsolete, deadlists) = (Vec::new(), Vec::new(), None);
-        let (usable, pool, bound) = (None, "", false);
-        Tx { mos, txg, now, chance, space, usable, pool, bound, frees, obsolete, deadlists }
+        let (usable, pool, who) = (None, "", None);
+        Tx { mos, txg, now, chance, space, usable, pool, who, frees, obsolete, deadlists }
     }
 }

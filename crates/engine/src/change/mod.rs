@@ -14,6 +14,7 @@
 //! | room | what |
 //! |---|---|
 //! | [`names`] | what names may be |
+//! | `permissions` | delegated permissions |
 //! | [`props`] | properties: which may be set to what |
 //! | `quotas` | quotas of users, groups and projects |
 //! | `create` | new file systems and volumes |
@@ -37,6 +38,7 @@ mod destroy;
 mod error;
 mod holds;
 pub mod names;
+mod permissions;
 pub mod props;
 mod quotas;
 pub mod receive;
@@ -52,6 +54,7 @@ pub use create::{
 };
 pub use destroy::{Dependent, Dependents, dependents, reclaimed, snapshots_of};
 pub use error::{ChangeError, Result};
+pub use permissions::is_delegatable;
 pub use quotas::is_quota;
 pub use rollback::Later;
 pub use set::{Failed, is_accounted};
@@ -60,6 +63,7 @@ pub use snapshot::NewSnapshot;
 use crate::{Engine, SpaceCheck, SyncContext};
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dsl::write::permissions::Who;
 use cenote_dsl::write::{DslWriteError, Tx, rename as dirs, snapshot as snaps};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::history;
@@ -95,17 +99,14 @@ pub struct Command {
     pub who: u64,
 }
 
-/// Number of the user whom `filesystem_limit` and `snapshot_limit` do not bind.
-const ROOT: u64 = 0;
-
 /// The datasets of a pool, to be changed.
 pub struct Changes {
     engine: Arc<Engine>,
     contents: Arc<dyn Contents>,
     /// The command that is not recorded yet.
     command: Mutex<Option<Command>>,
-    /// Number of the user who makes the changes.
-    who: u64,
+    /// The user who makes the changes.
+    who: Arc<Who>,
 }
 
 /// How history calls a change that is a request of its own to OpenZFS's kernel module, and what it
@@ -147,7 +148,8 @@ impl Changes {
         command: Option<Command>,
     ) -> Changes {
         let own = || u64::from(nix::unistd::getuid().as_raw());
-        let who = command.as_ref().map_or_else(own, |command| command.who);
+        let user = command.as_ref().map_or_else(own, |command| command.who);
+        let who = Arc::new(permissions::who(user));
         Changes { engine, contents, command: Mutex::new(command), who }
     }
 
@@ -199,16 +201,15 @@ impl Changes {
     ) -> Result<T> {
         let command = self.command.lock().take();
         let again = command.clone();
-        let (who, clock) = (self.who, self.engine.clock());
+        let (who, clock) = (Arc::clone(&self.who), self.engine.clock());
         let begin = clock.now();
         let task = move |context: &mut SyncContext<'_>| {
             if !context.has_room(check, blocks)? {
                 return Ok(Err(ChangeError::NoSpace));
             }
-            // Who may change limits is not bound by them.
-            context.tx.bound = who != ROOT;
+            context.tx.who = Some(Arc::clone(&who));
             let changed = change(context);
-            context.tx.bound = false;
+            context.tx.who = None;
             let done = match changed {
                 Ok(done) => done,
                 Err(DslWriteError::Fatal(e)) => return Err(e.into()),
@@ -221,7 +222,7 @@ impl Changes {
             if let Some(Request { name, input }) = request {
                 append(
                     &mut context.tx,
-                    &history::ioctl(name, input, who, clock.since(begin), now),
+                    &history::ioctl(name, input, who.user, clock.since(begin), now),
                 )?;
             }
             if let Some(command) = command {
