@@ -3,11 +3,12 @@
 use crate::contents::Files;
 use crate::{Pool, Result};
 use cenote_dmu::outside::Chance;
-use cenote_engine::change::{Contents, is_quota, root_filesystem};
+use cenote_engine::change::{Changes, Contents, is_quota, root_filesystem};
 use cenote_engine::create::{CreateError, CreateSpec, FIRST_TXG, SystemDevices, parse};
 use cenote_engine::{CreateRequest, Engine, EngineOptions};
 use cenote_pool::features::{FeatureChoice, choose_features};
 use cenote_pool::props::{PropChange, PropContext, When};
+use std::sync::Arc;
 
 /// A pool that is to be created, as `zpool create` does it.
 ///
@@ -94,9 +95,6 @@ impl CreatePool {
         let (features, warnings) = choose_features(&choice).map_err(refused)?;
         warnings.iter().for_each(|w| tracing::warn!("{w}"));
         let project_quota = features.iter().any(|f| f.name == "project_quota");
-        if let Some((name, _)) = self.fs_props.iter().find(|(name, _)| is_quota(name)) {
-            return Err(refused(format!("'{name}' cannot be set as a pool is created")).into());
-        }
         let (root_props, format) =
             root_filesystem(&self.fs_props, project_quota).map_err(|e| refused(e.to_string()))?;
         let request = CreateRequest {
@@ -121,6 +119,22 @@ impl CreatePool {
         let engine = Engine::create(&request, EngineOptions::default(), |os| {
             Files.fill(os, &format, FIRST_TXG)
         })?;
+        if let Err(why) = self.set_quotas(&engine) {
+            engine.export(true)?;
+            return Err(refused(why).into());
+        }
         Ok(Pool::writable(engine))
+    }
+
+    /// Sets quotas of users, groups and projects, which are in the contents of the root file system.
+    fn set_quotas(&self, engine: &Arc<Engine>) -> std::result::Result<(), String> {
+        let quotas: Vec<_> =
+            self.fs_props.iter().filter(|(name, _)| is_quota(name)).cloned().collect();
+        if quotas.is_empty() {
+            return Ok(());
+        }
+        let changes = Changes::new(Arc::clone(engine), Arc::new(Files), None);
+        let failed = changes.set(&self.name, &quotas).map_err(|e| e.to_string())?;
+        failed.first().map_or(Ok(()), |failed| Err(format!("'{}': {}", failed.name, failed.error)))
     }
 }

@@ -299,3 +299,28 @@ fn volumes_and_snapshots_are_cached_as_the_property_says() {
     drop((home, disk, pool));
     judge(dir.path(), "tank");
 }
+
+#[test]
+fn quotas_of_users_are_set_as_a_pool_is_created() {
+    let dir = tempfile::tempdir().unwrap();
+    let create = |name: &str, value: &str| {
+        CreatePool::new("tank", disks(dir.path(), 1))
+            .force()
+            .filesystem_property("compression", "lz4")
+            .filesystem_property(name, value)
+            .create()
+    };
+    let why = create("userquota@nobody/here", "1M").err().unwrap().to_string();
+    assert!(why.contains("'userquota@nobody/here' has an invalid user/group name"), "{why}");
+    create("defaultprojectobjquota", "7").unwrap().export().unwrap();
+    let zdb = |object: &str| {
+        let dir = dir.path().to_str().unwrap();
+        let zdb = cenote_testpools::zdb_command(&["-e", "-p", dir, "-dddd", "tank/", object]);
+        cenote_testpools::zdb_output(zdb).1
+    };
+    let text = zdb("1");
+    assert!(text.contains("defaultprojectobjquota = 7"), "{text}");
+    create("userquota@4000", "3M").unwrap().export().unwrap();
+    assert!(zdb("1").contains("userquota@ = "), "{}", zdb("1"));
+    judge(dir.path(), "tank");
+}

@@ -127,6 +127,16 @@ fn streams_become_snapshots_or_nothing() {
     r.take("receive tank/b@one", "full-s1");
     assert_eq!(r.run("receive tank/b", &back).code, 0);
     assert_eq!(r.tank.get("guid", "tank/b@s2"), "6800842420516419548");
+
+    // Quotas are in the contents, which come with the stream.
+    assert_eq!(
+        r.refused("receive -o userquota@root=1M tank/d", full),
+        "cannot receive: invalid property 'userquota@root'"
+    );
+    let done = r.run("receive -o defaultuserquota=1M tank/d", full);
+    let why = "cannot receive defaultuserquota property on tank/d: pool or dataset is busy";
+    assert_eq!((done.code, done.err.trim_end()), (0, why));
+    assert_eq!(r.tank.get("defaultuserquota", "tank/d"), "0");
     r.tank.finish();
 }
 

@@ -71,7 +71,9 @@ impl Changes {
     pub fn receive_properties(&self, name: &str, props: &Properties) -> Result<Vec<Failed>> {
         let view = self.engine.pool();
         let dataset = view.dsl().find(name)?.ok_or(ChangeError::NotFound)?;
-        let settings = props::check(&props.set, On::There(view.dsl(), &dataset))?;
+        let mut settings = props::check(&props.set, On::There(view.dsl(), &dataset))?;
+        // They are in the contents, which are being received or have been (`zfs_set_prop_nvlist` gets `EBUSY`).
+        let busy: Vec<Setting> = settings.extract_if(.., |s| in_contents(&s.name)).collect();
         let came = props.received.as_ref().map(received);
         let full = name.to_string();
         let mut inherited = Vec::new();
@@ -86,7 +88,7 @@ impl Changes {
         self.receive_task((SpaceCheck::Reserved, 4), move |context| {
             let tx = &mut context.tx;
             let (target, object) = find_target(tx, &full)?;
-            let mut failed = Vec::new();
+            let mut failed: Vec<Failed> = busy.into_iter().map(is_busy).collect();
             if let Some(came) = &came {
                 failed.extend(take(tx, target, came, &inherited, is_snapshot)?);
             }
@@ -100,6 +102,12 @@ impl Changes {
             Ok(Ok(failed))
         })
     }
+}
+
+/// A setting of what cannot be changed while it is received.
+fn is_busy(setting: Setting) -> Failed {
+    let error = ChangeError::Property("pool or dataset is busy".into());
+    Failed { name: setting.name, error }
 }
 
 /// Takes the values that came. Of a dataset they replace all that came before.
