@@ -63,7 +63,6 @@ impl Opened {
 pub struct Imported {
     opened: Opened,
     name: String,
-    guid: u64,
     /// Alternate root (`-R`) that mountpoints lie under.
     pub altroot: Option<PathBuf>,
     /// Its mounted file systems.
@@ -80,10 +79,10 @@ impl Imported {
         let lookup = Arc::downgrade(&mounts);
         let pool = opened.pool();
         pool.dsl().set_mounts(Arc::new(move |name: &str| lookup.upgrade()?.options_of(name)));
-        let (name, guid) = (pool.name().to_string(), pool.guid());
+        let name = pool.name().to_string();
         let cachefile = if altroot.is_some() { Setting::None } else { Setting::Default };
         let (since, cachefile) = (Instant::now(), Mutex::new(cachefile));
-        Imported { opened, name, guid, altroot, mounts, since, cachefile }
+        Imported { opened, name, altroot, mounts, since, cachefile }
     }
 
     /// The cache file that names the pool.
@@ -174,7 +173,7 @@ impl Imported {
 
     /// The pool's guid.
     pub fn guid(&self) -> u64 {
-        self.guid
+        self.pool().guid()
     }
 
     /// How the pool is open.

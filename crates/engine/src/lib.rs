@@ -32,6 +32,7 @@
 //! | `quota` | whether quotas let a change in |
 //! | [`task`] | sync tasks |
 //! | `expand` | vdevs that grow into devices that have grown |
+//! | `reguid` | another guid for the pool |
 //! | `outage` | devices that go out of use and come back |
 //! | `sync` | one transaction group: its passes |
 //! | `commit` | config, uberblock, labels |
@@ -104,6 +105,7 @@ mod outage;
 mod policy;
 mod quota;
 mod receives;
+mod reguid;
 mod room;
 mod space;
 pub mod space_write;

@@ -10,6 +10,9 @@
 //! image): the one with the newest label is taken, then the one whose path is the path in its
 //! label, then the one with most labels intact, then the one that the search found first.
 //!
+//! Where the change of a pool's guid was cut short (`spa_change_guid`), labels of one device name both guids: then
+//! devices with either are of one pool, whose guid is the one that belongs to the newest uberblock.
+//!
 //! Invariants: a candidate's devices have distinct guids; its config is what [`config::assemble`]
 //! makes of them.
 
@@ -129,13 +132,8 @@ pub fn search(paths: &[PathBuf]) -> Found {
     let (members, aux): (Vec<_>, Vec<_>) =
         devices.into_iter().partition(|s| Membership::of(&s.labels.config).is_some());
     let aux: Vec<DeviceLabels> = aux.into_iter().map(|s| s.labels).collect();
-    let mut pools: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
-    for seen in members {
-        if let Some(m) = Membership::of(&seen.labels.config) {
-            pools.entry(m.pool).or_default().push(seen);
-        }
-    }
-    found.candidates = pools.into_values().filter_map(|devices| candidate(devices, &aux)).collect();
+    let pools = by_pool(members);
+    found.candidates = pools.into_iter().filter_map(|devices| candidate(devices, &aux)).collect();
     found.candidates.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
     found
 }
@@ -144,14 +142,14 @@ pub fn search(paths: &[PathBuf]) -> Found {
 /// destroyed ones too. An import uses these devices and opens none.
 pub fn on_devices(devices: &[Arc<dyn Device>]) -> Vec<Candidate> {
     let mut opened = Opened::default();
-    let mut pools: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
+    let mut members = Vec::new();
     for (order, device) in devices.iter().enumerate() {
         let Ok(Some(labels)) = read_labels(device.as_ref()) else { continue };
         let Some(m) = Membership::of(&labels.config) else { continue };
         opened.0.insert(m.guid, device.clone());
-        pools.entry(m.pool).or_default().push(Seen { order, labels });
+        members.push(Seen { order, labels });
     }
-    let found = pools.into_values().filter_map(|devices| candidate(devices, &[]));
+    let found = by_pool(members).into_iter().filter_map(|devices| candidate(devices, &[]));
     found.map(|c| Candidate { opened: opened.clone(), ..c }).collect()
 }
 
@@ -196,6 +194,51 @@ fn at_home(labels: &DeviceLabels) -> bool {
     same
 }
 
+/// The guids that a device's labels name its pool by, that of the newest first: more than one only where the pool's
+/// guid was changed. A pool that was split off is another one.
+fn guids(labels: &DeviceLabels) -> Vec<u64> {
+    let Some(newest) = Membership::of(&labels.config) else { return Vec::new() };
+    let mut guids = vec![newest.pool];
+    if labels.config.u64("split_guid").is_some() {
+        return guids;
+    }
+    for m in labels.labels.iter().flatten().filter_map(Membership::of) {
+        if (m.guid, m.top) == (newest.guid, newest.top) && !guids.contains(&m.pool) {
+            guids.push(m.pool);
+        }
+    }
+    guids
+}
+
+/// The devices of each pool, by its guid.
+fn by_pool(members: Vec<Seen>) -> Vec<Vec<Seen>> {
+    // What a guid was, or is going to be.
+    let mut same: HashMap<u64, u64> = HashMap::new();
+    for seen in &members {
+        if let [newest, older @ ..] = guids(&seen.labels).as_slice() {
+            same.extend(older.iter().map(|guid| (*guid, *newest)));
+        }
+    }
+    let mut pools: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
+    for seen in members {
+        let Some(m) = Membership::of(&seen.labels.config) else { continue };
+        let guid = same.get(&m.pool).copied().unwrap_or(m.pool);
+        pools.entry(guid).or_default().push(seen);
+    }
+    pools.into_values().collect()
+}
+
+/// The config that the labels make. Where they name the pool by several guids, it is the one that was right when
+/// the newest uberblock was written.
+fn assembled(devices: &[DeviceLabels]) -> Option<NvList> {
+    if devices.iter().all(|labels| guids(labels).len() < 2) {
+        return config::assemble(devices);
+    }
+    let uberblocks = devices.iter().flat_map(|d| d.uberblocks.iter().map(|(_, _, ub)| ub));
+    let newest = uberblocks.max_by_key(|ub| ub.rank())?;
+    config::assemble_as_of(devices, newest.txg)
+}
+
 fn candidate(devices: Vec<Seen>, aux: &[DeviceLabels]) -> Option<Candidate> {
     let mut best: BTreeMap<u64, Seen> = BTreeMap::new();
     for seen in devices {
@@ -206,7 +249,7 @@ fn candidate(devices: Vec<Seen>, aux: &[DeviceLabels]) -> Option<Candidate> {
         }
     }
     let devices: Vec<DeviceLabels> = best.into_values().map(|s| s.labels).collect();
-    let config = config::assemble(&devices)?;
+    let config = assembled(&devices)?;
     Some(Candidate {
         name: config.str("name")?.to_string(),
         guid: config.u64("pool_guid")?,

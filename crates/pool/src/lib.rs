@@ -144,7 +144,7 @@ impl Pool {
     pub fn after(&self, loaded: Loaded) -> Pool {
         Pool {
             name: self.name.clone(),
-            guid: self.guid,
+            guid: config::number(&loaded.config, "pool_guid"),
             load_guid: self.load_guid,
             altroot: self.altroot.clone(),
             readonly: self.readonly,

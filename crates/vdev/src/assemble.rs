@@ -49,7 +49,7 @@ pub(crate) fn root(config: &NvList, open: FindDevice<'_>) -> Result<Arc<Vdev>, V
     build(config, 0, Above::root(config)?, open)
 }
 
-/// Builds the root from a config that has more top-level vdevs than `old`, whose vdevs are shared.
+/// Builds the root from a config that has more top-level vdevs than `old`, whose vdevs are shared, or another guid.
 pub(crate) fn extended(
     old: &Arc<Vdev>,
     config: &NvList,
@@ -60,7 +60,6 @@ pub(crate) fn extended(
     let mut tops = old.children.clone();
     let guid = |config: &NvList| config.u64("guid").unwrap_or(0);
     let same = configs.len() >= tops.len()
-        && guid(config) == old.guid
         && tops.iter().zip(configs).all(|(top, config)| top.guid == guid(config));
     if !same {
         return unsupported("a config of other vdevs");
@@ -72,7 +71,7 @@ pub(crate) fn extended(
     let dtl = RwLock::new(Dtl::Ranges(Vec::new()));
     Ok(Arc::new(Vdev {
         kind: Kind::Root,
-        guid: old.guid,
+        guid: guid(config),
         id: old.id,
         path: None,
         children: tops,
@@ -294,7 +293,9 @@ fn label_fault(device: &dyn Device, guid: u64, above: Above) -> Option<Aux> {
     if label.u64("split_guid").is_some_and(|g| g == above.pool_guid) {
         return Some(Aux::SplitPool);
     }
-    let wrong_pool = above.pool_guid != 0 && label.u64("pool_guid") != Some(above.pool_guid);
+    // Of a change of the pool's guid that was cut short some labels have the one, some the other.
+    let of_pool = |label: &NvList| label.u64("pool_guid") == Some(above.pool_guid);
+    let wrong_pool = above.pool_guid != 0 && !configs.iter().flatten().any(of_pool);
     let (own, top) = (label.u64("guid"), label.u64("top_guid"));
     if wrong_pool || own.is_none() || top.is_none() || label.u64("state").is_none() {
         return Some(Aux::CorruptData);

@@ -136,7 +136,7 @@ impl VdevTree {
         VdevTree { root, maps, pool, writer: Arc::new(Writer::new()) }
     }
 
-    /// A tree that has more top-level vdevs: those of this one, shared with it (devices, counters,
+    /// A tree that has more top-level vdevs, or another guid of the pool: those of this one, shared with it (devices, counters,
     /// what is known to be durable and what was missed), and after them those that `config`, the
     /// config of the whole new root, has besides. `open` finds the devices of the new ones. Both
     /// trees can be used side by side.

@@ -9,7 +9,7 @@
 //! | [`status`] | `zpool status` |
 //! | [`get`], [`set`] | `zpool get`, `zpool set` |
 //! | [`upgrade`] | `zpool upgrade` |
-//! | [`sync`] | `zpool sync` |
+//! | [`sync`], [`reguid`] | `zpool sync`, `zpool reguid` |
 //! | [`labelclear`] | `zpool labelclear` |
 //! | [`history`] | `zpool history` |
 //! | [`iostat`] | `zpool iostat` |
@@ -33,6 +33,7 @@ pub mod layout;
 pub mod list;
 pub mod outage;
 pub mod properties;
+pub mod reguid;
 pub mod scripts;
 pub mod select;
 pub mod set;
@@ -87,7 +88,7 @@ const TOOL: Tool = Tool {
         row("import", Runs::Placed(import::place, import::run), usage::IMPORT),
         row("export", Runs::Pools(export::run), usage::EXPORT),
         row("upgrade", Runs::Pools(upgrade::run), usage::UPGRADE),
-        row("reguid", Runs::Missing, usage::REGUID),
+        row("reguid", Runs::Pools(reguid::run), usage::REGUID),
         None,
         row("history", Runs::Pools(history::run), usage::HISTORY),
         row("events", Runs::Missing, usage::EVENTS),
