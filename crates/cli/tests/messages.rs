@@ -74,7 +74,6 @@ fn commands_of_the_future_are_refused_by_name() {
         assert_eq!(said, format!("zpool {command}: not supported yet"));
     }
     assert_eq!(s.run("zfs program tank x").fails(1), "zfs program: not supported yet");
-    assert_eq!(s.run("zpool events").fails(1), "zpool events: not supported yet");
     assert_eq!(s.run("zpool comment=x tank").fails(22), "cannot open 'tank': is not a pool");
 }
 

@@ -17,6 +17,7 @@ use cenote_format::nvlist::{NvList, NvValue};
 use cenote_pool::Pool;
 use cenote_pool::config::{self, children};
 use cenote_pool::config_write::{aux, sync_aux};
+use cenote_pool::events::Sysevent;
 
 /// Without this feature there are no special and no deduplication vdevs.
 const CLASSES: &str = "org.zfsonlinux:allocation_classes";
@@ -30,8 +31,14 @@ impl Engine {
     /// be written; a feature is needed that is not enabled; the pool is suspended.
     pub fn add(&self, prepared: Prepared) -> std::result::Result<(), EngineError> {
         let devices: Vec<_> = prepared.devices().collect();
+        let tops = prepared.new_tops.clone();
         self.sync_task(move |ctx| ctx.add(prepared))?;
-        self.pool().devices().insert(devices);
+        let pool = self.pool();
+        pool.devices().insert(devices);
+        for top in tops.iter().filter_map(|id| pool.store().vdevs().top(*id).cloned()) {
+            let added = Sysevent { vdev: Some(&top), ..Sysevent::of_pool("vdev_add") };
+            added.post(pool.store());
+        }
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ use cenote_format::{ByteOrder, nvlist::NvValue};
 use cenote_pool::Pool;
 use cenote_pool::config::{self, STATE_DESTROYED, STATE_EXPORTED};
 use cenote_pool::directory::Directory;
+use cenote_pool::events::{self, Sysevent};
 use cenote_pool::features::PoolFeatures;
 use cenote_pool::import::{Loaded, VERSION_FEATURES};
 use cenote_store::alloc::{Class, DeferredFrees};
@@ -37,7 +38,25 @@ impl Core {
         *shared.view.write() = Arc::new(view);
         let deferred = shared.disk.allocator.sync_done(txg);
         shared.datasets.synced(txg);
+        self.tell_events(shared, &before);
         Ok(deferred)
+    }
+
+    /// Lists what the group has done to the pool, of which `before` is the view before it.
+    fn tell_events(&mut self, shared: &Shared, before: &Pool) {
+        let store = &shared.disk.store;
+        if std::mem::take(&mut self.config_written) {
+            Sysevent::of_pool("config_sync").post(store);
+        }
+        let place = self.history_end.map_or_else(|| Ok(before.history_since(None)?.1), Ok);
+        let told = place.and_then(|place| shared.view().history_since(Some(place)));
+        match told {
+            Ok((records, end)) => {
+                events::recorded(store, &records);
+                self.history_end = Some(end);
+            }
+            Err(e) => tracing::debug!("the pool's history cannot be read: {e}"),
+        }
     }
 
     fn next_uberblock(&self, disk: &Disk, txg: u64) -> Uberblock {
@@ -78,7 +97,7 @@ impl Core {
             Err(e @ VdevError::Committed(_)) => Err(device(e).into()),
             done => Ok(done.map_err(device)?),
         };
-        self.config_dirty = false;
+        self.config_written |= std::mem::take(&mut self.config_dirty);
         self.uberblock = uberblock;
         Ok(after)
     }

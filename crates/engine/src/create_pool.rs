@@ -24,6 +24,7 @@ use cenote_format::dmu::ObjsetType;
 use cenote_format::features::Feature;
 use cenote_format::label::{MMP_MAGIC, Uberblock};
 use cenote_format::nvlist::NvValue;
+use cenote_pool::config::STATE_ACTIVE;
 use cenote_pool::config_write::PoolConfig;
 use cenote_pool::devices::DeviceSet;
 use cenote_pool::import::{Imported, VERSION_FEATURES};
@@ -117,6 +118,7 @@ impl Engine {
         let loads = disk.allocator.load_latency();
         let engine = Engine::assemble(pool, core, FIRST_TXG, engine, disk).map_err(failed)?;
         engine.shared.history.add(figures, &loads);
+        engine.tell("pool_create", STATE_ACTIVE);
         Ok(engine)
     }
 }

@@ -134,6 +134,8 @@ use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::outside::{Clock, Outside};
 use cenote_dsl::write::DslWriteError;
 use cenote_pool::Pool;
+use cenote_pool::config::{STATE_DESTROYED, STATE_EXPORTED};
+use cenote_pool::events::Sysevent;
 use cenote_pool::props::{self, PropChange};
 use cenote_store::alloc::{Allocator, Class, VdevInfo};
 use cenote_store::write::Writer;
@@ -436,7 +438,17 @@ impl Engine {
         if let Some(why) = self.suspended() {
             return Err(EngineError::Suspended(why));
         }
-        self.core.lock().mark_exported(&self.shared, destroyed)
+        self.core.lock().mark_exported(&self.shared, destroyed)?;
+        match destroyed {
+            true => self.tell("pool_destroy", STATE_DESTROYED),
+            false => self.tell("pool_export", STATE_EXPORTED),
+        }
+        Ok(())
+    }
+
+    /// Lists that something was done to the pool, which is in this state now.
+    fn tell(&self, name: &str, state: u64) {
+        Sysevent { state, ..Sysevent::of_pool(name) }.post(&self.shared.disk.store);
     }
 }
 

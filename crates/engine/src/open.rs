@@ -69,6 +69,7 @@ impl Engine {
         if let Err(e) = engine.expand_if_wanted() {
             tracing::warn!("devices that have grown are not grown into: {e}");
         }
+        engine.tell("pool_import", config::STATE_ACTIVE);
         Ok(engine)
     }
 
@@ -186,6 +187,8 @@ impl Core {
             destroying: true,
             deadlists: Keys::default(),
             missed: Vec::new(),
+            config_written: false,
+            history_end: None,
         }
     }
 }

@@ -18,7 +18,9 @@ impl Engine {
     /// # Errors
     /// A device is not there: it could not be told. The guid is 0 or that of a vdev. The pool is suspended.
     pub fn reguid(&self, guid: Option<u64>) -> std::result::Result<(), EngineError> {
-        self.sync_task(move |context| context.reguid(guid))
+        self.sync_task(move |context| context.reguid(guid))?;
+        self.tell("pool_reguid", config::STATE_ACTIVE);
+        Ok(())
     }
 }
 

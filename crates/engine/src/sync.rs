@@ -55,6 +55,10 @@ pub(crate) struct Core {
     /// What devices missed, as far as it is known in this group, by leaf. Asked for several times, so
     /// that a leaf may be in it more than once.
     pub missed: Vec<(u64, Vec<Range<u64>>)>,
+    /// The config was written, which is not listed as an event yet.
+    pub config_written: bool,
+    /// Up to where records of the history are listed as events.
+    pub history_end: Option<u64>,
 }
 
 /// The number that errors of the MOS are reported under.

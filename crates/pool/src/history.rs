@@ -41,6 +41,16 @@ pub(crate) fn read(directory: &Directory) -> Result<Vec<NvList>> {
     }
 }
 
+/// The records behind a place, and the place behind them all; see [`crate::Pool::history_since`].
+pub(crate) fn read_since(directory: &Directory, place: Option<u64>) -> Result<(Vec<NvList>, u64)> {
+    let Some(object) = directory.object_of("history")? else { return Ok((Vec::new(), 0)) };
+    let (ring, mut records) = (Ring::open(object)?, Vec::new());
+    if let Some(place) = place.filter(|place| *place < ring.eof) {
+        ring.records_of(place.max(ring.bof), ring.eof, &mut records)?;
+    }
+    Ok((records, ring.eof))
+}
+
 struct Ring {
     object: Object,
     create_len: u64,

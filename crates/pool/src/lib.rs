@@ -42,6 +42,7 @@ pub mod discover;
 pub mod dtl;
 pub mod errlog;
 pub mod error;
+pub mod events;
 pub mod features;
 pub mod history;
 pub mod host;
@@ -116,6 +117,7 @@ impl Pool {
         imported.settle();
         let pool = Pool::around(Origin::of(candidate, options), imported, devices);
         pool.tell_dsl();
+        events::Sysevent::of_pool("pool_import").post(pool.store());
         Ok(Arc::new(pool))
     }
 
@@ -124,6 +126,7 @@ impl Pool {
         let loaded = imported.loaded;
         // What was met on the way to an open pool is no error of its data.
         loaded.store.clear_errors();
+        events::register(&imported.name, &loaded.store);
         Pool {
             guid: origin.guid,
             load_guid: random(),
@@ -293,6 +296,15 @@ impl Pool {
     /// The history cannot be read.
     pub fn history(&self) -> Result<Vec<NvList>> {
         history::read(self.directory())
+    }
+
+    /// The records of the pool's history behind this place in it, and the place behind them all; without a place
+    /// the latter only.
+    ///
+    /// # Errors
+    /// The history cannot be read.
+    pub fn history_since(&self, place: Option<u64>) -> Result<(Vec<NvList>, u64)> {
+        history::read_since(self.directory(), place)
     }
 
     /// Bytes that only the checkpoint holds.

@@ -6,10 +6,14 @@ pub use cenote_store::tunable::{ANY, Tunable};
 declare_tunables! {
     ARC_MAX "zfs_arc_max" NextOpen Bytes 0 ANY,
         "Cache of a pool for which none is asked for; 0: 256 MiB";
+    EREPORTS "zfs_checksum_events_per_second" Now Count 20 (0, 1_000_000),
+        "Most events of wrong bytes, and of failed requests, that are listed in a second (zpool events)";
     MULTIHOST_IMPORT_INTERVALS "zfs_multihost_import_intervals" Now Count 20 (1, 10_000),
         "Intervals for which a pool that another host may have in use is watched before import";
     MULTIHOST_INTERVAL "zfs_multihost_interval" Now Milliseconds 1000 (100, 1_000_000),
         "Interval between writes of another host that does not say its own";
+    ZEVENT_LEN_MAX "zfs_zevent_len_max" Now Count 512 (1, 1 << 20),
+        "Most events that are kept (zpool events)";
 }
 
 /// Bytes of cache of a pool for which the caller asks for none.

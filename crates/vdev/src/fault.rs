@@ -21,8 +21,10 @@
 
 use std::sync::Arc;
 
+use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 
+use crate::events::{self, Happening};
 use crate::mirror;
 use crate::queue::Priority;
 use crate::traffic::Content;
@@ -81,6 +83,9 @@ impl Fault {
     pub fn charge(&self) {
         if self.mismatch {
             self.blamed.stats.checksum_error();
+            let (offset, size) = (self.offset.saturating_add(LABEL_START), self.right.as_ref());
+            let size = size.map_or(0, |right| right.len() as u64);
+            events::tell(&self.leaf, &Happening::Mismatch { offset, size });
         }
     }
 

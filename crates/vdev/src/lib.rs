@@ -49,6 +49,7 @@ mod assemble;
 mod backing;
 pub mod device;
 mod direct;
+pub mod events;
 mod fault;
 mod indirect;
 pub mod inject;

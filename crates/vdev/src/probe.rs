@@ -187,7 +187,11 @@ impl VdevTree {
             match last_hope(self.root(), leaf) {
                 // What it holds is nowhere else.
                 true => leaf.set_state(VdevState::Degraded),
-                false => any |= reopen(leaf, &state_with, how),
+                false => {
+                    let before = leaf.state();
+                    any |= reopen(leaf, &state_with, how);
+                    leaf.tell_state(before);
+                }
             }
         })?;
         Ok(any)
@@ -208,7 +212,9 @@ impl VdevTree {
             let spared = !leaf.state().readable() || !required(top, leaf);
             if spared {
                 leaf.faulted_by_hand.store(state == VdevState::Faulted, Relaxed);
+                let before = leaf.state();
                 leaf.replace(Opened { device: None, state });
+                leaf.tell_state(before);
             }
             return spared;
         }
@@ -281,7 +287,8 @@ fn reopen(leaf: &Vdev, state_with: StateOf<'_>, how: &mut Reopen<'_>) -> bool {
         // Blocks that were laid out without it since the last flush are not on it.
         leaf.written().write_failed();
         leaf.add_missing(missed);
-        leaf.set_state(state);
+        let now = Opened { device: leaf.device(), state };
+        leaf.set_opened(now);
         return true;
     }
     // A device is open for writing once at a time, so the old one goes first.

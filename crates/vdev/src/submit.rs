@@ -16,6 +16,7 @@ use cenote_format::LABEL_START;
 use cenote_format::abd::Abd;
 
 use crate::device::ReadReq;
+use crate::events::{self, Happening};
 use crate::queue::{self, LeafWork, Priority};
 use crate::threads::{IoPool, Work};
 use crate::tunables;
@@ -272,7 +273,13 @@ impl Work for Batch {
             }
             self.leaf.suspected();
             // The members of an aggregated read are going to be read again.
-            self.leaf.stats.reads.failed(run.members.len() == 1);
+            let counts = run.members.len() == 1;
+            self.leaf.stats.reads.failed(counts);
+            if let (true, Some(Err(why))) = (counts, &req.result) {
+                let (offset, size) = (req.offset, req.len as u64);
+                let what = Happening::Failed { offset, size, write: false, why };
+                events::tell(&self.leaf, &what);
+            }
         }
     }
 }

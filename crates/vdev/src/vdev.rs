@@ -19,6 +19,7 @@ use cenote_format::nvlist::NvList;
 use cenote_format::{SECTOR, SECTOR_SHIFT};
 
 use crate::device::Device;
+use crate::events::{self, Happening};
 use crate::queue::{Queue, QueueFigures};
 use crate::raidz::map::{ColumnExtent, Geometry};
 use crate::request_sizes::{RequestSizes, SizeFigures};
@@ -206,7 +207,15 @@ impl Vdev {
 
     /// From now on this leaf, with the device that it has, is in this state.
     pub(crate) fn set_state(&self, state: VdevState) {
-        self.opened.write().state = state;
+        let before = std::mem::replace(&mut self.opened.write().state, state);
+        self.tell_state(before);
+    }
+
+    /// Tells that the leaf is in another state than before, if it is.
+    pub(crate) fn tell_state(&self, before: VdevState) {
+        if before != self.state() {
+            events::tell(self, &Happening::State(before));
+        }
     }
 
     /// The children, in order of their ids.

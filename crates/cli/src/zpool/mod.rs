@@ -11,7 +11,7 @@
 //! | [`upgrade`] | `zpool upgrade` |
 //! | [`sync`], [`reguid`] | `zpool sync`, `zpool reguid` |
 //! | [`labelclear`] | `zpool labelclear` |
-//! | [`history`] | `zpool history` |
+//! | [`history`], [`events`] | `zpool history`, `zpool events` |
 //! | [`iostat`] | `zpool iostat` |
 //! | [`outage`] | `zpool online`, `zpool offline`, `zpool clear`, `zpool reopen` |
 //! | [`wait`] | `zpool wait` |
@@ -23,6 +23,7 @@
 pub mod add;
 pub mod create;
 pub mod destroy;
+pub mod events;
 pub mod export;
 pub mod get;
 pub mod history;
@@ -91,7 +92,7 @@ const TOOL: Tool = Tool {
         row("reguid", Runs::Pools(reguid::run), usage::REGUID),
         None,
         row("history", Runs::Pools(history::run), usage::HISTORY),
-        row("events", Runs::Missing, usage::EVENTS),
+        row("events", Runs::Pools(events::run), usage::EVENTS),
         None,
         row("get", Runs::Pools(get::run), usage::GET),
         row("set", Runs::Pools(set::run), usage::SET),

@@ -86,7 +86,7 @@ pub fn kind(ctx: &Context, pool: &str, name: &str) -> &'static str {
 }
 
 /// Why `name` cannot be the name of a pool.
-fn misnamed(name: &str) -> Option<String> {
+pub fn misnamed(name: &str) -> Option<String> {
     let allowed = |c: &char| c.is_ascii_alphanumeric() || "-_.: ".contains(*c);
     if name.len() > MAX_NAME {
         Some("name is too long".into())

@@ -16,6 +16,7 @@ use cenote_format::abd::Abd;
 use cenote_format::label::{LABEL_END, LABEL_SIZE};
 
 use crate::device::WriteReq;
+use crate::events::{self, Happening};
 use crate::queue::{self, LeafWork, Priority};
 use crate::threads::Work;
 use crate::traffic::{Content, Meter};
@@ -265,6 +266,10 @@ pub(crate) fn submit(
                 leaf.suspected();
                 if let Some(Err(why)) = failure {
                     leaf.stats.write_failed(why);
+                    if alone(i) {
+                        let (offset, size) = (req.offset, req.data.len() as u64);
+                        events::tell(leaf, &Happening::Failed { offset, size, write: true, why });
+                    }
                 }
                 tracing::debug!(?leaf, offset = req.offset, ?failure, "write failed");
             }

@@ -1,0 +1,50 @@
+//! What happens to vdevs, told to who keeps a list of it (`zfs_ereport_post`, `zfs_post_state_change`).
+//!
+//! Nothing is known here of pools: there is one listener for the whole process, which finds out whose vdev it is.
+
+use crate::VdevState;
+use crate::vdev::Vdev;
+use std::io;
+use std::sync::OnceLock;
+
+/// Something that happened to a vdev.
+#[derive(Debug)]
+pub enum Happening<'a> {
+    /// It gave wrong bytes at this byte of its device.
+    Mismatch {
+        /// Where on the device.
+        offset: u64,
+        /// How many; 0 if that is not known.
+        size: u64,
+    },
+    /// A read or write failed.
+    Failed {
+        /// Where on the device.
+        offset: u64,
+        /// How many bytes.
+        size: u64,
+        /// Whether it was a write.
+        write: bool,
+        /// Why.
+        why: &'a io::Error,
+    },
+    /// It is in another state than this one, which it was in before.
+    State(VdevState),
+}
+
+/// Who is told. It is called with no lock held, and must not wait for devices.
+pub type Listener = fn(&Vdev, &Happening<'_>);
+
+static LISTENER: OnceLock<Listener> = OnceLock::new();
+
+/// From now on `listener` is told what happens, unless there is another one.
+pub fn listen(listener: Listener) {
+    let _ = LISTENER.set(listener);
+}
+
+/// Tells the listener, if there is one.
+pub(crate) fn tell(vdev: &Vdev, what: &Happening<'_>) {
+    if let Some(listener) = LISTENER.get() {
+        listener(vdev, what);
+    }
+}
