@@ -40,7 +40,7 @@ use crate::write::zap::AtHand;
 use crate::write::{Chunk, Gather, OpenObjectSet, Result, Was, WriteError, on_disk};
 use crate::{DeleteChunk, Error, Object, ObjectSet};
 use cenote_format::abd::Abd;
-use cenote_format::blkptr::BLKPTR_SIZE;
+use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::DmuType;
 use cenote_store::Store;
 use cenote_store::alloc::ReadEpochs;
@@ -134,6 +134,14 @@ pub trait TxAssign: Send + Sync {
     /// Whether the pool counts references to blocks, so that they can be cloned (feature `block_cloning`).
     fn counts_references(&self) -> bool {
         false
+    }
+
+    /// Whether references to these blocks, which are to be cloned, can be added: all that this reads of the
+    /// block reference tables can be read.
+    ///
+    /// Errors: it cannot be read.
+    fn check_references(&self, _blocks: &[BlockPointer]) -> Result<()> {
+        Ok(())
     }
 
     /// Whether the object set was closed, as it is before it is destroyed: nobody clones what is in it.
@@ -362,6 +370,14 @@ impl LiveObjectSet {
         self.assign.counts_references()
     }
 
+    /// Whether references to these blocks can be added. To be asked before the change that clones them: the
+    /// sync of its group can only fail as a whole.
+    ///
+    /// Errors: what that needs of the block reference tables cannot be read.
+    pub fn check_references(&self, blocks: &[BlockPointer]) -> Result<()> {
+        self.retry(|| self.assign.check_references(blocks))
+    }
+
     /// Waits until all that was changed so far is on disk.
     ///
     /// Errors: [`WriteError::Suspended`].
@@ -383,7 +399,10 @@ impl LiveObjectSet {
 
     /// Reads until what was read was not free to be overwritten meanwhile. What was wrong counts only if
     /// it was not.
-    fn retry<T>(&self, mut read: impl FnMut() -> crate::Result<T>) -> crate::Result<T> {
+    pub fn retry<T, E>(
+        &self,
+        mut read: impl FnMut() -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
         let mut tries = 0;
         loop {
             let reading = self.readers.begin();

@@ -42,7 +42,7 @@ use cenote_dmu::live::{Assigned, Cost, Hold, LiveObjectSet, TxAssign};
 use cenote_dmu::write::intent::Intent;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::write::dataset::check_synced;
-use cenote_dsl::write::{DslWriteError, Tx};
+use cenote_dsl::write::{DslWriteError, Tx, references};
 use cenote_dsl::{Dataset, Dsl, Quotas};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
@@ -343,6 +343,14 @@ impl TxAssign for DatasetTx {
         shared.is_some_and(|shared| shared.view().features().is_enabled(CLONING))
     }
 
+    fn check_references(&self, blocks: &[BlockPointer]) -> Result<(), WriteError> {
+        let ended = || WriteError::Suspended(EXPORTED.into());
+        let shared = self.shared.upgrade().ok_or_else(ended)?;
+        let view = shared.view();
+        let tried = try_on(&shared, &view, |tx| tx.whole(|tx| references::add(tx, blocks)));
+        tried.map_err(WriteError::from)
+    }
+
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
@@ -395,6 +403,20 @@ enum Verdict {
     /// Not before freed space comes back.
     Deferred(WriteError),
     No(WriteError),
+}
+
+/// Makes a change of the MOS that is forgotten at once: to see whether all that it needs can be read.
+fn try_on(
+    shared: &Shared,
+    view: &Pool,
+    change: impl FnOnce(&mut Tx<'_>) -> Result<(), DslWriteError>,
+) -> Result<(), DslWriteError> {
+    // Not the one that is being written.
+    let mut mos = OpenObjectSet::open(view.mos().clone())?;
+    let sizes = |bp: &BlockPointer| space::sizes(&shared.disk.tree(), bp);
+    let txg = view.uberblock().txg.saturating_add(1);
+    let tx = Tx::new(&mut mos, txg, &shared.disk.outside, &sizes);
+    change(&mut Tx { pool: view.name(), ..tx })
 }
 
 /// Somebody is opening a dataset, as long as this lives.
@@ -476,13 +498,7 @@ impl Datasets {
         base: &ObjectSet,
     ) -> Result<(), EngineError> {
         let policy = Policy::of(view.dsl(), dataset)?;
-        // Not the one that is being written: what the check does to it is forgotten.
-        let mut mos = OpenObjectSet::open(view.mos().clone())?;
-        let sizes = |bp: &BlockPointer| space::sizes(&shared.disk.tree(), bp);
-        let txg = view.uberblock().txg.saturating_add(1);
-        let mut tx =
-            Tx { pool: view.name(), ..Tx::new(&mut mos, txg, &shared.disk.outside, &sizes) };
-        check_synced(&mut tx, dataset.ds_obj, base.phys())?;
+        try_on(shared, view, |tx| check_synced(tx, dataset.ds_obj, base.phys()))?;
         self.policies.lock().insert(dataset.ds_obj, policy);
         Ok(())
     }

@@ -8,6 +8,7 @@ use cenote_engine::Engine;
 use cenote_engine::change::{Changes, Kind, NewDataset};
 use cenote_engine::create::Redundancy;
 use cenote_format::blkptr::BlockPointer;
+use cenote_pool::brt;
 use cenote_torture::live::damage::Damage;
 use cenote_torture::live::disk::{Disk, Image};
 use cenote_torture::live::lab::{Lab, POOL, Plain, Shape, disks, judge, lab};
@@ -204,4 +205,82 @@ fn a_destroyed_dataset_waits_or_is_leaked_as_the_tunable_says() {
     assert_eq!(engine.suspended(), None);
     engine.export(false).unwrap();
     only_leaks(&disk, damage);
+}
+
+/// A pool with files of two file systems that share their blocks, and one that shares none. Nothing can be read of
+/// an object of the block reference table: the one with entries, or the one with counts.
+fn damaged_references(entries: bool) -> (Arc<Disk>, Lab, u64) {
+    let disk = disks(&[Image::new(SHAPE.size)], None).remove(0);
+    let lab = lab(std::slice::from_ref(&disk));
+    let engine = lab.create(&SHAPE).unwrap();
+    let changes = Changes::new(engine.clone(), Arc::new(Plain), None);
+    for name in ["one", "two"] {
+        let name = format!("{POOL}/{name}");
+        changes.create(&NewDataset { name, kind: Kind::Filesystem, props: Vec::new() }).unwrap();
+    }
+    let (one, two) = (open(&engine, "one"), open(&engine, "two"));
+    let file = create_file(&one, "file", SIZE);
+    create_file(&one, "other", SIZE);
+    let copy = create_file(&two, "copy", 0);
+    assert_eq!(two.copy_range_from(&one, (file, 0), (copy, 0), SIZE as u64).unwrap(), SIZE as u64);
+    engine.sync().unwrap();
+    let (pool, mut blocks) = (engine.pool(), Vec::new());
+    let table = brt::load(pool.mos(), 1).unwrap()[0];
+    assert_eq!(table.count, 8);
+    let object = if entries { table.entries } else { table.object };
+    let mut add = |_: i64, _: u64, bp: &BlockPointer| {
+        blocks.push(*bp);
+        Ok(())
+    };
+    pool.mos().object(object).unwrap().walk(&mut add).unwrap();
+    drop((one, two, pool, changes));
+    engine.export(false).unwrap();
+    let mut damage = Damage::default();
+    blocks.iter().for_each(|bp| damage.add(&disk, bp));
+    (disk, lab, object)
+}
+
+/// What a file holds.
+fn contents(fs: &FileSystem, name: &str) -> Vec<u8> {
+    let ino = fs.lookup(fs.root(), name.as_bytes()).unwrap();
+    let mut data = vec![0; fs.attr(ino).unwrap().size as usize];
+    fs.read(ino, 0, &mut data).unwrap();
+    data
+}
+
+#[test]
+fn a_damaged_block_reference_table_fails_clones_and_leaks_what_may_be_cloned() {
+    for entries in [false, true] {
+        let (_disk, lab, object) = damaged_references(entries);
+        let engine = lab.import(&lab.find().unwrap()).unwrap();
+        let (one, two) = (open(&engine, "one"), open(&engine, "two"));
+        let data = contents(&one, "other");
+        let other = one.lookup(one.root(), b"other").unwrap();
+        let new = create_file(&two, "new", 0);
+        let refused = two.copy_range_from(&one, (other, 0), (new, 0), SIZE as u64).unwrap_err();
+        let said = refused.to_string();
+        assert!(refused.errno() == 5 && said.contains(&format!("object {object} ")), "{said}");
+        assert!(contents(&two, "new").is_empty());
+        engine.sync().unwrap();
+        // Data is still copied.
+        assert_eq!(
+            two.copy_data_from(&one.open_file(other).unwrap(), 0, (new, 0), SIZE as u64).unwrap(),
+            SIZE as u64
+        );
+        engine.sync().unwrap();
+        assert_eq!((engine.suspended(), property(&engine, "leaked")), (None, 0));
+
+        two.unlink(two.root(), b"copy", &|_| false).unwrap();
+        engine.sync().unwrap();
+        let leaked = property(&engine, "leaked");
+        assert!((SIZE as u64..SIZE as u64 + (64 << 10)).contains(&leaked), "{leaked}");
+        assert!(contents(&one, "file") == data && contents(&two, "new") == data);
+        assert_eq!(engine.suspended(), None);
+        drop((one, two));
+        engine.export(false).unwrap();
+        // What is left can be read.
+        let engine = lab.import(&lab.find().unwrap()).unwrap();
+        assert!(contents(&open(&engine, "one"), "file") == data);
+        engine.export(false).unwrap();
+    }
 }

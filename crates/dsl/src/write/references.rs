@@ -48,6 +48,8 @@ const COUNTS_BLOCK: u64 = 32 << 10;
 const ENTRIES_SHIFT: u8 = 13;
 /// Most bytes of all such counts of a vdev.
 const MAX_COUNTS: u64 = 1 << 30;
+/// What happens where a table cannot be read.
+const LEAKED: &str = "blocks that may be cloned are leaked";
 
 /// The table of one vdev (`brt_vdev_t`).
 #[derive(Default)]
@@ -282,16 +284,42 @@ pub fn release(tx: &mut Tx<'_>, blocks: Vec<BlockPointer>) -> Result<Vec<BlockPo
     if blocks.is_empty() || !features::is_active(tx, CLONING)? {
         return Ok(blocks);
     }
-    let what = "blocks that may be cloned are leaked";
-    let released = tx.unless_unreadable(what, |tx| release_all(tx, &blocks))?;
-    if let Some(left) = released {
+    if let Some(left) = tx.unless_unreadable(LEAKED, |tx| release_all(tx, &blocks))? {
         return Ok(left);
     }
-    let (leaked, left): (Vec<_>, Vec<_>) = blocks.into_iter().partition(may_be_cloned);
+    let mut tables = BTreeMap::new();
+    let (mut leaked, mut rest) = (Vec::new(), Vec::with_capacity(blocks.len()));
+    for bp in blocks {
+        let readable = is_readable(tx, &mut tables, &bp);
+        if readable { rest.push(bp) } else { leaked.push(bp) }
+    }
+    let left = match tx.unless_unreadable(LEAKED, |tx| release_all(tx, &rest))? {
+        Some(left) => left,
+        None => {
+            let (more, left) = rest.into_iter().partition(may_be_cloned);
+            leaked.extend::<Vec<_>>(more);
+            left
+        }
+    };
     let mut sum = Sizes::default();
     leaked.iter().for_each(|bp| sum.add((tx.space)(bp)));
     pool::charge_leak(tx, sum)?;
     Ok(left)
+}
+
+/// Whether it can be read how many references a block has; tables that were opened are kept.
+fn is_readable(
+    tx: &mut Tx<'_>,
+    tables: &mut BTreeMap<u64, Result<Option<Table>>>,
+    bp: &BlockPointer,
+) -> bool {
+    let Some(dva) = bp.dva(0).filter(|_| may_be_cloned(bp)) else { return true };
+    let vdev = u64::from(dva.vdev);
+    match tables.entry(vdev).or_insert_with(|| Table::open(tx, vdev)) {
+        Ok(Some(table)) => table.references(tx, dva.offset).is_ok(),
+        Ok(None) => true,
+        Err(_) => false,
+    }
 }
 
 /// Only data is cloned.

@@ -7,12 +7,16 @@
 //! read and written: where the sizes of blocks differ, at ends that are not those of blocks, where the
 //! pool has not the feature, where a block is divided or encrypted.
 //!
+//! Before the change it is seen whether the references can be added: a group in which they could not would
+//! fail as a whole. So a block reference table that cannot be read fails the clone.
+//!
 //! Blocks that were changed in a transaction group that is not on disk have no pointers yet. With
 //! `zfs_bclone_wait_dirty` that is waited for.
 //!
 //! # Invariants
 //!
 //! - Size and pointers of the source are of one moment of the transaction group in which the clone is made.
+//! - The blocks that are cloned are those that were checked before.
 //! - What is past the end of the file in its last block is zeros: a last block that is not whole is cloned
 //!   only if the source ends with it, and the file does too then.
 
@@ -28,7 +32,7 @@ use cenote_dmu::live::Cost;
 use cenote_dmu::tunables::{BCLONE_ENABLED, BCLONE_WAIT_DIRTY};
 use cenote_dmu::write::{ClonePointers, NotClonable, indirect_shift};
 use cenote_format::SECTOR;
-use cenote_format::blkptr::BlockPointer;
+use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::zil::Body;
 use std::sync::Arc;
 
@@ -54,11 +58,26 @@ struct Seen {
     pointers: ClonePointers,
 }
 
+/// Where the blocks are to which references can be added.
+struct Checked(Vec<Option<Dva>>);
+
+impl Checked {
+    fn is_for(&self, seen: &Seen) -> bool {
+        self.0 == places(seen)
+    }
+}
+
+/// Where blocks that may be cloned are; tables know them by that.
+fn places(seen: &Seen) -> Vec<Option<Dva>> {
+    let blocks = seen.pointers.as_deref().unwrap_or_default();
+    blocks.iter().map(|bp| bp.dva(0)).collect()
+}
+
 /// What became of an attempt to clone.
 enum Outcome {
     /// So many bytes were cloned.
     Cloned(u64),
-    /// Blocks are not on disk yet.
+    /// Blocks are not on disk yet, or were others a moment ago.
     Dirty,
     /// Something among these blocks is not cloned.
     Not,
@@ -272,7 +291,11 @@ impl FileSystem {
         if self.settings().read_only {
             return Err(Error::ReadOnly);
         }
+        let checked = self.check_references(look)?;
         let done = self.change_after(cost, look, |seen, cx| {
+            if !checked.is_for(seen) {
+                return Ok(Outcome::Dirty);
+            }
             let most = seen.block_size.saturating_mul(MAX_BLOCKS);
             clone_seen(cx, seen, ino, (offset, to, len.min(most)))
         })?;
@@ -280,6 +303,18 @@ impl FileSystem {
             self.io.count_write(n);
         }
         Ok(done)
+    }
+
+    /// Whether references can be added to what is seen of a file that is to be cloned.
+    ///
+    /// Errors: a block reference table cannot be read.
+    fn check_references(&self, look: impl FnMut() -> Result<Seen>) -> Result<Checked> {
+        let live = self.source.live().ok_or(Error::ReadOnly)?;
+        let seen = live.retry(look)?;
+        if let Ok(blocks) = &seen.pointers {
+            live.check_references(blocks)?;
+        }
+        Ok(Checked(places(&seen)))
     }
 
     /// Looks at a file that is to be cloned, from within the change that clones it.

@@ -291,6 +291,7 @@ impl Replay<'_> {
                 // The claim of the log holds a reference to each block.
                 let place = (*offset, *length, *block_size);
                 if self.live.counts_references()
+                    && self.live.check_references(blocks).is_ok()
                     && fs.replay_clone(seq, *object, place, blocks).is_ok()
                 {
                     return Ok(*length);
