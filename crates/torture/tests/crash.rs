@@ -44,13 +44,34 @@ fn a_crash_leaves_the_last_group() {
         let shape = SHAPES[seed as usize % SHAPES.len()];
         let logs = if seed % 2 == 1 { Logs::Off } else { Logs::On };
         let in_order = seed % 3 == 1;
-        matrix(seed, &Plan { shape, logs, in_order, steps, points, sample }, &figures);
+        let plan = Plan { shape, logs, in_order, steps, copies: 0, points, sample };
+        matrix(seed, &plan, &figures);
         progress.done(format_args!("seed {seed}"));
     }
     println!("{figures:?}");
     if only.is_none() {
         assert_enough(&figures);
     }
+}
+
+/// Blocks are cloned within and between file systems. `CENOTE_SEED` runs a single seed.
+#[test]
+fn a_crash_leaves_clones_and_what_they_are_of() {
+    let figures = Figures::default();
+    let only = std::env::var("CENOTE_SEED").ok().map(|s| s.parse::<u64>().unwrap());
+    let (rounds, points, sample) = if long() { (20, 200, 40) } else { (2, 18, 3) };
+    let seeds = only.map_or(0..rounds, |seed| seed..seed + 1);
+    let progress = Progress::of("crashes between clones", (seeds.end - seeds.start) as usize);
+    for seed in seeds {
+        let shape = SHAPES[seed as usize % SHAPES.len()];
+        let (logs, in_order, steps, copies) = (Logs::On, seed % 2 == 0, 120, 40);
+        let plan = Plan { shape, logs, in_order, steps, copies, points, sample };
+        matrix(seed, &plan, &figures);
+        progress.done(format_args!("seed {seed}"));
+    }
+    println!("{figures:?}");
+    let (pools, cloned) = (figures.pools.into_inner(), figures.cloned.into_inner());
+    assert!(only.is_some() || cloned * 3 >= pools, "{cloned} of {pools} had clones");
 }
 
 /// A thousand crashes, nearly all of which leave a pool; of a hundred zdb judges what is left, of

@@ -34,6 +34,8 @@ pub struct Plan {
     pub in_order: bool,
     /// Changes.
     pub steps: u64,
+    /// Of a hundred changes of files, how many more copy than usual; then there are several file systems.
+    pub copies: u32,
     /// Crashes.
     pub points: usize,
     /// Crashes of which zdb judges what is left; of half of these, or of all if they are all, it judges
@@ -86,7 +88,11 @@ fn tell(seed: u64, plan: &Plan) -> Story {
     };
     let mut driver = Driver::of_new(seed, &lab, lab.create_with(&shape, logs).unwrap(), ALL);
     driver.largest = 30_000;
+    driver.copies = plan.copies;
     let mut known = Vec::new();
+    if plan.copies > 0 {
+        driver.create_more_filesystems();
+    }
     work(&mut driver, &journal, &mut known, steps / 2);
     if logs == Logs::Midway {
         driver.enable_logs();
@@ -124,6 +130,8 @@ pub struct Figures {
     pub again: AtomicU64,
     /// Second crashes of which zdb judged what there was in the end.
     pub judged_again: AtomicU64,
+    /// Crashes that left a pool with cloned blocks.
+    pub cloned: AtomicU64,
     /// Most log space maps that a crash left.
     pub logs: AtomicUsize,
     /// Metaslabs whose free space was compared after crashes.
@@ -233,6 +241,8 @@ fn survive(story: &Story, point: &Point, figures: &Figures) {
     figures.pools.fetch_add(1, Ordering::Relaxed);
     let (driver, txg) = (&mut recovered.driver, recovered.txg);
     let kept = || keep(&point.left.images);
+    let has_clones = driver.engine().pool().savings().clone_saved > 0;
+    figures.cloned.fetch_add(has_clones.into(), Ordering::Relaxed);
     let as_left = lab(&disks(&point.left.images, None)).look();
     if let Err(why) = as_left.and_then(|pool| space::check_promises(&pool)) {
         panic!("what a crash left at group {txg}: {why}; images in {}", kept());

@@ -57,6 +57,8 @@ pub struct Driver {
     /// File systems that are open, by name.
     open: BTreeMap<String, Arc<FileSystem>>,
     ticks: Arc<AtomicU64>,
+    /// Of a hundred changes of files, how many more copy than usual.
+    pub copies: u32,
     /// Most bytes of one write, but for a few if they may be large.
     pub largest: usize,
     /// Changes that were refused for want of space.
@@ -130,6 +132,7 @@ impl Driver {
             open: BTreeMap::new(),
             // Later than everything in the model.
             ticks: Arc::new(AtomicU64::new(0)),
+            copies: 0,
             largest: LARGE,
             refused: 0,
             how,

@@ -25,26 +25,29 @@ fn failed(e: cenote_dmu::Error) -> String {
     e.to_string()
 }
 
-/// Where a block is, with what it takes and when it was born.
-type Blocks = HashMap<(u32, u64), (u64, u64)>;
+/// Pointers to blocks: vdev and offset, whose it is (object, level, number) and its birth; with what the block takes
+/// and its birth. Each pointer to a cloned block counts.
+type Blocks = HashMap<((u32, u64), (u64, i64, u64), u64), (u64, u64)>;
 
 /// The blocks of an object set.
 fn blocks(pool: &Pool, objset: &Arc<ObjectSet>) -> Result<Blocks, String> {
     let tree = pool.store().vdevs();
     let mut all = Blocks::new();
-    let mut add = |bp: &BlockPointer| {
+    let mut add = |of_block: (u64, i64, u64), bp: &BlockPointer| {
         let of = |d: &cenote_format::blkptr::Dva| {
             tree.top(u64::from(d.vdev)).map_or(0, |t| t.deflate(d.asize))
         };
         let size = bp.dvas().map(|d| of(&d)).sum();
         if let Some(first) = bp.dvas().next() {
-            all.insert((first.vdev, first.offset), (size, bp.logical_birth()));
+            let birth = bp.logical_birth();
+            all.insert(((first.vdev, first.offset), of_block, birth), (size, birth));
         }
     };
-    add(objset.root_bp());
+    add((0, -1, 0), objset.root_bp());
     let mut walk = |object: Object| {
-        object.walk(&mut |_, _, bp| {
-            add(bp);
+        let number = object.number();
+        object.walk(&mut |level, blkid, bp| {
+            add((number, level, blkid), bp);
             Ok(())
         })
     };

@@ -72,6 +72,25 @@ impl Driver {
             false if self.chance(50) => (Kind::Filesystem, vec![self.property()]),
             false => (Kind::Filesystem, Vec::new()),
         };
+        self.create_as(name, kind, props);
+    }
+
+    /// Makes two file systems besides the first one, with files in all of them.
+    pub fn create_more_filesystems(&mut self) {
+        for leaf in ["a", "b"] {
+            let before = self.model.clone();
+            self.create_as(format!("{POOL}/{leaf}"), Kind::Filesystem, Vec::new());
+            self.note(&before, true);
+        }
+        let names: Vec<String> = self.model.datasets.keys().cloned().collect();
+        for name in names {
+            let fs = self.fs(&name);
+            self.fill(&name, &fs);
+            self.settle();
+        }
+    }
+
+    fn create_as(&mut self, name: String, kind: Kind, props: Vec<(String, String)>) {
         let new = NewDataset { name: name.clone(), kind, props: props.clone() };
         let there = self.model.datasets.contains_key(&name);
         match self.changes.create(&new) {

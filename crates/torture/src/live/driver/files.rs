@@ -71,6 +71,9 @@ impl Driver {
     /// Changes something in a file system.
     pub(super) fn change_files(&mut self, ds: &str, fs: &FileSystem) {
         let full = crowded(self.files(ds));
+        if self.copies > 0 && self.chance(self.copies) {
+            return self.copy(ds, fs);
+        }
         match self.rng.random_range(0..100) {
             0..22 if !full => self.create(ds, fs),
             0..30 => self.remove(ds, fs),
@@ -89,6 +92,12 @@ impl Driver {
             }
             _ => self.release(ds, fs),
         }
+    }
+
+    /// Makes some files.
+    pub(super) fn fill(&mut self, ds: &str, fs: &FileSystem) {
+        (0..10).for_each(|_| self.create(ds, fs));
+        (0..15).for_each(|_| self.write(ds, fs));
     }
 
     fn create(&mut self, ds: &str, fs: &FileSystem) {
@@ -253,18 +262,25 @@ impl Driver {
     }
 
     fn copy(&mut self, ds: &str, fs: &FileSystem) {
-        let Some(from) = self.some(ds, Node::is_file) else { return };
+        // Often of another file system, and mostly all of a file: that can be cloned.
+        let of = if self.chance(50) { self.any_filesystem() } else { ds.to_string() };
+        let source = self.fs(&of);
+        let is_some = |n: &Node| matches!(&n.body, Body::File(data) if !data.is_empty());
+        let Some(from) = self.some(&of, is_some) else { return };
         let Some(to) = self.some(ds, Node::is_file) else { return };
-        let (at, to_at) = (self.place(), self.place());
-        let (len, now) = (self.rng.random_range(1..150_000u64), self.now());
-        let Body::File(data) = self.files(ds).nodes[&from].body.clone() else { return };
+        let (at, to_at, len) = match self.chance(60) {
+            true => (0, 0, LONGEST),
+            false => (self.place(), self.place(), self.rng.random_range(1..150_000u64)),
+        };
+        let now = self.now();
+        let Body::File(data) = self.files(&of).nodes[&from].body.clone() else { return };
         let end = (data.len() as u64).min(at + len);
         let part = data.get(at as usize..end as usize).unwrap_or_default().to_vec();
-        let done = fs.copy_range(from, at, to, to_at, len);
+        let done = fs.copy_range_from(&source, (from, at), (to, to_at), len);
         if self.no_space(&done) {
             return;
         }
-        if from == to && at.abs_diff(to_at) < part.len() as u64 {
+        if of == ds && from == to && at.abs_diff(to_at) < part.len() as u64 {
             assert_eq!(errno(done), Err(EINVAL));
             return;
         }
