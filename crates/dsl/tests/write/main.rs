@@ -2,6 +2,7 @@
 //! memory, and compared with a model that knows which blocks each of them has.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod figures;
 mod livelists;
 mod model;
 
@@ -312,9 +313,10 @@ impl Rig {
         match snapshot::snapshot(tx, head.object, &name) {
             Err(DslWriteError::Again) => return,
             done => {
-                let blocks = Arc::new(head.blocks.clone());
+                let (object, blocks) = (done.unwrap(), Arc::new(head.blocks.clone()));
                 head.snapshots.push(Snapshot {
-                    object: done.unwrap(),
+                    object,
+                    guid: figures::guid(tx, object),
                     name: name.clone(),
                     txg: tx.txg,
                     blocks,
@@ -387,18 +389,18 @@ impl Rig {
         let name = self.name();
         let head = self.model.heads.get_mut(&of).unwrap();
         let snap = head.snapshots[i].clone();
-        let (mut source, mut txg, mut blocks) =
-            (bookmarks::Source::Snapshot(snap.object), snap.txg, snap.blocks);
+        let mut source = bookmarks::Source::Snapshot(snap.object);
+        let (mut guid, mut txg, mut blocks) = (snap.guid, snap.txg, snap.blocks);
         if self.random.below(3) == 0
             && let Some(other) = self.random.pick(&head.bookmarks)
         {
             source = bookmarks::Source::Bookmark(other.name.clone());
-            (txg, blocks) = (other.txg, other.blocks.clone());
+            (guid, txg, blocks) = (other.guid, other.txg, other.blocks.clone());
         }
         assert_eq!(bookmarks::create(tx, head.object, &name, &source).unwrap(), txg);
         let again = bookmarks::create(tx, head.object, &name, &source);
         assert!(matches!(again, Err(DslWriteError::Exists)));
-        head.bookmarks.push(Bookmark { name, txg, blocks });
+        head.bookmarks.push(Bookmark { name, guid, txg, blocks });
     }
 
     fn destroy_bookmark(&mut self, tx: &mut Tx<'_>) {
@@ -570,6 +572,7 @@ impl Rig {
                 assert_eq!(dsl.holds(&found).unwrap().len(), snap.holds.len());
             }
             Rig::check_bookmarks(&dsl, &found, head);
+            self.check_shown(&dsl, &found, name);
             heads.push((found, name.clone()));
         }
         let mut livelists = self.check_deleted(mos, &dsl);

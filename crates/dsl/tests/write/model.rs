@@ -11,6 +11,7 @@ pub type Blocks = BTreeMap<u64, Sizes>;
 pub struct Snapshot {
     pub name: String,
     pub object: u64,
+    pub guid: u64,
     pub txg: u64,
     pub blocks: Arc<Blocks>,
     pub holds: BTreeSet<String>,
@@ -21,8 +22,9 @@ pub struct Snapshot {
 #[derive(Clone)]
 pub struct Bookmark {
     pub name: String,
+    /// These are those of the snapshot that it is of.
+    pub guid: u64,
     pub txg: u64,
-    /// Those of the snapshot that it is of.
     pub blocks: Arc<Blocks>,
 }
 
