@@ -268,19 +268,17 @@ impl Bench {
         self.again()?;
         let pool = self.engine()?.pool();
         let found = pool.dsl().find(&format!("{}/{CLONE}", pool.name()))?;
-        let snapshots: Vec<u64> = match pattern {
-            "snapshots" => {
-                let all = pool.dsl().snapshots(&pool.dsl().root()?)?;
-                all.iter().map(|s| s.ds_obj).filter(|s| *s != self.origin).collect()
-            }
+        let mut snapshots = match pattern {
+            "snapshots" => pool.dsl().snapshots(&pool.dsl().root()?)?,
             _ => Vec::new(),
         };
+        snapshots.retain(|s| s.ds_obj != self.origin);
         ensure!(snapshots.len() as u64 == count || found.is_some(), "nothing to destroy");
         let (reads, txg, begun) = (self.reads(), pool.uberblock().txg, Instant::now());
         self.engine()?.sync_task(move |c| {
-            for snapshot in snapshots {
-                destroy::destroy_snapshot(&mut c.tx, snapshot, false)?;
-            }
+            let short = |name| str::rsplit_once(name, '@').map_or("", |(_, short)| short);
+            let all: Vec<_> = snapshots.iter().map(|s| (s.ds_obj, short(&s.name))).collect();
+            destroy::destroy_snapshots(&mut c.tx, &all, false)?;
             match found {
                 Some(clone) => destroy::destroy_head(&mut c.tx, clone.ds_obj),
                 None => Ok(()),

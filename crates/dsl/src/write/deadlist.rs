@@ -7,7 +7,8 @@
 //! before.
 //!
 //! There is a key for each snapshot. Those of a deadlist that was added to stay in memory ([`Keys`]) from
-//! group to group, until some other change is made to the pool.
+//! group to group, until some other change is made to the pool. A change that destroys many snapshots
+//! keeps those of all deadlists that it meets ([`keeping_keys`]).
 
 use super::livelist::Pair;
 use super::mos::{SMALL_BLOCK, corrupt};
@@ -35,6 +36,8 @@ pub(super) fn birth(bp: &BlockPointer) -> u64 {
 pub struct Keys {
     known: HashMap<u64, Lists>,
     reads: u64,
+    /// Whether every deadlist is kept, for one change.
+    all: bool,
     /// Sub-lists of a livelist that can become one.
     pub(super) condensable: Option<Pair>,
 }
@@ -138,14 +141,52 @@ pub(super) fn set_total(tx: &mut Tx<'_>, object: u64, total: Sizes) -> Result<()
     Ok(tx.mos.set_bonus(object, DmuType::DEADLIST_HDR, &bonus)?)
 }
 
+/// Makes a change that meets the same deadlists again and again: their keys are read once.
+pub(super) fn keeping_keys<T>(
+    tx: &mut Tx<'_>,
+    change: impl FnOnce(&mut Tx<'_>) -> Result<T>,
+) -> Result<T> {
+    let mut keys = Keys { all: true, ..Keys::default() };
+    let (frees, obsolete) = (std::mem::take(&mut tx.frees), std::mem::take(&mut tx.obsolete));
+    let Tx { txg, now, chance, space, usable, pool, bound, .. } = *tx;
+    let (mos, deadlists) = (&mut *tx.mos, Some(&mut keys));
+    let mut inner =
+        Tx { mos, txg, now, chance, space, usable, pool, bound, frees, obsolete, deadlists };
+    let done = change(&mut inner);
+    (tx.frees, tx.obsolete) = (inner.frees, inner.obsolete);
+    if let Some(outer) = tx.deadlists.as_deref_mut() {
+        outer.forget();
+        outer.reads += keys.reads;
+    }
+    done
+}
+
+/// Keys and lists, of which the change that changes them keeps what they are then.
+fn take(tx: &mut Tx<'_>, object: u64) -> Result<Lists> {
+    let known = tx.deadlists.as_deref_mut().filter(|keys| keys.all);
+    match known.and_then(|keys| keys.take(object)) {
+        Some(known) => Ok(known),
+        None => lists(tx, object),
+    }
+}
+
+/// Keeps what a deadlist is now, if that is done in this change.
+fn keep(tx: &mut Tx<'_>, object: u64, lists: Lists) {
+    if let Some(keys) = tx.deadlists.as_deref_mut().filter(|keys| keys.all) {
+        keys.keep(object, lists);
+    }
+}
+
 /// Sums over the blocks born after `after` and not after `until`, which must be keys.
 pub(super) fn range(tx: &mut Tx<'_>, object: u64, after: u64, until: u64) -> Result<Sizes> {
     let (mut sum, empty) = (Sizes::default(), bpobj::shared_empty(tx)?);
-    for (key, list) in lists(tx, object)? {
-        if (after..until).contains(&key) && Some(list) != empty {
-            sum.add(bpobj::space(tx, list)?);
+    let lists = take(tx, object)?;
+    for (_, list) in lists.range(after..until.max(after)) {
+        if Some(*list) != empty {
+            sum.add(bpobj::space(tx, *list)?);
         }
     }
+    keep(tx, object, lists);
     Ok(sum)
 }
 
@@ -159,13 +200,16 @@ pub(super) fn add_key(tx: &mut Tx<'_>, object: u64, key: u64) -> Result<u64> {
 
 /// Removes a key; its list becomes part of the one before (`dsl_deadlist_remove_key`).
 pub(super) fn remove_key(tx: &mut Tx<'_>, object: u64, key: u64) -> Result<()> {
-    let lists = lists(tx, object)?;
+    let mut lists = take(tx, object)?;
     let (Some(&list), Some((&before, &into))) = (lists.get(&key), lists.range(..key).next_back())
     else {
         return Err(corrupt(object, format!("deadlist without key {key}")));
     };
-    add_list(tx, object, before, into, list)?;
-    tx.zap_remove(object, &name(key)).map(drop)
+    lists.insert(before, add_list(tx, object, before, into, list)?);
+    tx.zap_remove(object, &name(key))?;
+    lists.remove(&key);
+    keep(tx, object, lists);
+    Ok(())
 }
 
 /// Adds the list `list` to the one of `key`, which is `into`; the list that `key` has then.
@@ -237,7 +281,7 @@ pub(super) fn clone(tx: &mut Tx<'_>, object: u64, before: u64) -> Result<u64> {
 
 /// Frees a deadlist, not the blocks in it (`dsl_deadlist_free`).
 pub(super) fn free(tx: &mut Tx<'_>, object: u64) -> Result<()> {
-    let lists = lists(tx, object)?;
+    let lists = take(tx, object)?;
     let (own, empties) = without_empties(tx, lists)?;
     own.into_values().try_for_each(|list| bpobj::free(tx, list))?;
     bpobj::release_empties(tx, empties)?;
@@ -255,8 +299,8 @@ fn without_empties(tx: &mut Tx<'_>, mut lists: Lists) -> Result<(Lists, usize)> 
 /// Moves all blocks of the deadlist `from`, which goes, to `object` (`dsl_deadlist_merge`).
 pub(super) fn merge(tx: &mut Tx<'_>, object: u64, from: u64) -> Result<()> {
     let mut sum = total(tx, object)?;
-    let mut all = lists(tx, object)?;
-    let theirs = lists(tx, from)?;
+    let mut all = take(tx, object)?;
+    let theirs = take(tx, from)?;
     if let Some(key) = theirs.keys().next().filter(|key| all.range(..=*key).next().is_none()) {
         return Err(corrupt(object, format!("deadlist without key {key}")));
     }
@@ -273,6 +317,7 @@ pub(super) fn merge(tx: &mut Tx<'_>, object: u64, from: u64) -> Result<()> {
     }
     bpobj::release_empties(tx, empties)?;
     set_total(tx, object, sum)?;
+    keep(tx, object, all);
     Ok(tx.mos.free(from)?)
 }
 
@@ -280,7 +325,8 @@ pub(super) fn merge(tx: &mut Tx<'_>, object: u64, from: u64) -> Result<()> {
 /// (`dsl_deadlist_move_bpobj`).
 pub(super) fn move_from(tx: &mut Tx<'_>, object: u64, key: u64, bpobj: u64) -> Result<()> {
     let mut sum = total(tx, object)?;
-    let moved = lists(tx, object)?.split_off(&key);
+    let mut lists = take(tx, object)?;
+    let moved = lists.split_off(&key);
     let (filled, _) = without_empties(tx, moved.clone())?;
     bpobj::read_short_ahead(tx, filled.into_values())?;
     for (key, list) in moved {
@@ -291,6 +337,7 @@ pub(super) fn move_from(tx: &mut Tx<'_>, object: u64, key: u64, bpobj: u64) -> R
         bpobj::enqueue_list(tx, bpobj, list)?;
         tx.zap_remove(object, &name(key))?;
     }
+    keep(tx, object, lists);
     set_total(tx, object, sum)
 }
 
@@ -364,6 +411,33 @@ mod tests {
             for (key, object) in lists(tx, into).unwrap() {
                 assert_eq!(bpobj::space(tx, object).unwrap().used, 2 * 512, "{key}");
             }
+        });
+    }
+
+    #[test]
+    fn keys_that_are_kept_are_read_once_and_are_what_is_stored() {
+        let mut keys = Keys::default();
+        with_tx(&mut keys, |tx| {
+            let (list, free) = (with_keys(tx), bpobj::create(tx, bpobj::BLOCK).unwrap());
+            let blocks: Vec<_> = (0..KEYS).map(|key| born(key * 10 + 3)).collect();
+            insert(tx, list, &blocks).unwrap();
+            let before = tx.deadlists.as_deref().unwrap().reads();
+            keeping_keys(tx, |tx| {
+                for key in (1..KEYS / 2).step_by(2) {
+                    remove_key(tx, list, key * 10)?;
+                    let both = range(tx, list, (key - 1) * 10, (key + 1) * 10)?;
+                    assert_eq!(both.used, 2 * 512);
+                }
+                move_from(tx, list, KEYS / 2 * 10, free)?;
+                let kept = take(tx, list)?;
+                assert_eq!(kept, lists(tx, list)?);
+                Ok(())
+            })
+            .unwrap();
+            // By the change, and by the test itself.
+            assert_eq!(tx.deadlists.as_deref().unwrap().reads() - before, 2);
+            assert_eq!(total(tx, list).unwrap().used, KEYS / 2 * 512);
+            assert_eq!(bpobj::space(tx, free).unwrap().used, KEYS / 2 * 512);
         });
     }
 }

@@ -44,11 +44,30 @@ fn holds(tx: &mut Tx<'_>, ds: &DslDatasetPhys) -> Result<usize> {
     Ok(tx.zap_entries(ds.userrefs)?.len())
 }
 
+/// Destroys snapshots, which are known by these short names, as [`destroy_snapshot`] does; returns for each whether
+/// it is gone. What they have in common is read once.
+///
+/// Errors: those of [`destroy_snapshot`].
+pub fn destroy_snapshots(
+    tx: &mut Tx<'_>,
+    snapshots: &[(u64, &str)],
+    defer: bool,
+) -> Result<Vec<bool>> {
+    deadlist::keeping_keys(tx, |tx| {
+        let destroy = |(object, name): &(u64, &str)| destroy_named(tx, *object, Some(name), defer);
+        snapshots.iter().map(destroy).collect()
+    })
+}
+
 /// Destroys a snapshot. With `defer`, one that is held or has clones is marked instead, to go with
 /// the last of them; returns whether it is gone.
 ///
 /// Errors: `Held`, `HasClones`, `Unsupported`.
 pub fn destroy_snapshot(tx: &mut Tx<'_>, snap_obj: u64, defer: bool) -> Result<bool> {
+    destroy_named(tx, snap_obj, None, defer)
+}
+
+fn destroy_named(tx: &mut Tx<'_>, snap_obj: u64, name: Option<&str>, defer: bool) -> Result<bool> {
     let snap = tx.snapshot(snap_obj)?;
     let (held, has_clones) = (holds(tx, &snap)? > 0, snap.num_children > 1);
     if defer && (held || has_clones) {
@@ -63,7 +82,7 @@ pub fn destroy_snapshot(tx: &mut Tx<'_>, snap_obj: u64, defer: bool) -> Result<b
     }
     check_snapshot(tx, snap_obj)?;
     let head_obj = tx.dir(snap.dir)?.head_dataset;
-    remove_snapshot(tx, snap_obj, &snap, head_obj)?;
+    remove_snapshot(tx, (snap_obj, name), &snap, head_obj)?;
     Ok(true)
 }
 
@@ -78,7 +97,7 @@ pub fn check_snapshot(tx: &mut Tx<'_>, snap_obj: u64) -> Result<()> {
 /// Destroys a snapshot without checks (`dsl_destroy_snapshot_sync_impl`).
 fn remove_snapshot(
     tx: &mut Tx<'_>,
-    snap_obj: u64,
+    (snap_obj, name): (u64, Option<&str>),
     snap: &DslDatasetPhys,
     head_obj: u64,
 ) -> Result<()> {
@@ -113,8 +132,7 @@ fn remove_snapshot(
         recount_head(tx, snap.next_snap)?;
     }
     let head = tx.dataset(head_obj)?;
-    let name = names::name_in(tx, head.snap_names, snap_obj)?;
-    tx.zap_remove(head.snap_names, &name)?;
+    remove_name(tx, head.snap_names, snap_obj, name)?;
     snapshot::changed(tx, snap.dir)?;
     limits::adjust(tx, snap.dir, limits::SNAPSHOTS, -1)?;
     props::clear_bootfs(tx, snap_obj)?;
@@ -124,6 +142,17 @@ fn remove_snapshot(
         }
     }
     tx.free_zapified(snap_obj)
+}
+
+/// Removes a snapshot from `names`. By its name, if it is known; all of them are gone through else.
+fn remove_name(tx: &mut Tx<'_>, names: u64, snap_obj: u64, known: Option<&str>) -> Result<()> {
+    if let Some(name) = known
+        && tx.zap_number(names, name)? == Some(snap_obj)
+    {
+        return tx.zap_remove(names, name).map(drop);
+    }
+    let name = names::name_in(tx, names, snap_obj)?;
+    tx.zap_remove(names, &name).map(drop)
 }
 
 /// Takes a snapshot out of what its previous one says comes after it; whether that is of the same

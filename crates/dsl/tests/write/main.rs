@@ -350,6 +350,31 @@ impl Rig {
         }
     }
 
+    /// Several at once, those that nothing keeps.
+    fn destroy_snapshots(&mut self, tx: &mut Tx<'_>) {
+        let goes = |rig: &Rig, (of, i): &(String, usize)| {
+            let snap = &rig.model.heads[of].snapshots[*i];
+            snap.holds.is_empty() && rig.model.clones(snap.object) == 0
+        };
+        let mut chosen: Vec<(u64, String)> = Vec::new();
+        for at in self.snapshots() {
+            if goes(self, &at) && self.random.below(2) == 0 {
+                let snap = &self.model.heads[&at.0].snapshots[at.1];
+                // A name that is wrong is not gone by.
+                let wrong = self.random.below(8) == 0;
+                chosen.push((snap.object, if wrong { "wrong".into() } else { snap.name.clone() }));
+            }
+        }
+        let list: Vec<(u64, &str)> = chosen.iter().map(|(o, name)| (*o, name.as_str())).collect();
+        let gone = destroy::destroy_snapshots(tx, &list, self.random.below(2) == 0).unwrap();
+        assert!(gone.len() == chosen.len() && gone.iter().all(|gone| *gone));
+        for (object, _) in chosen {
+            let (of, i) = self.model.find(object).unwrap();
+            let gone = self.model.heads.get_mut(&of).unwrap().snapshots.remove(i);
+            self.model.leave(&gone.blocks);
+        }
+    }
+
     fn hold(&mut self, tx: &mut Tx<'_>) {
         let snapshots = self.snapshots();
         let Some((of, i)) = self.random.pick(&snapshots).cloned() else { return };
@@ -522,7 +547,8 @@ impl Rig {
                 0 | 1 => self.create(tx),
                 2 | 3 => self.clone(tx),
                 4..=8 => self.snapshot(tx),
-                9..=12 => self.destroy_snapshot(tx),
+                9..=11 => self.destroy_snapshot(tx),
+                12 => self.destroy_snapshots(tx),
                 13 => self.destroy_head(tx),
                 14 => self.rename(tx),
                 15 | 16 => self.promote(tx),

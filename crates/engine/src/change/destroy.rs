@@ -169,10 +169,12 @@ impl Changes {
                 return Ok(Ok(Err(refused)));
             }
             let tx = &mut context.tx;
-            for (name, snapshot) in found {
-                let gone = destroy::destroy_snapshot(tx, snapshot, defer)?;
+            let short = |name| str::rsplit_once(name, '@').map_or("", |(_, short)| short);
+            let all: Vec<_> = found.iter().map(|(name, object)| (*object, short(name))).collect();
+            let gone = destroy::destroy_snapshots(tx, &all, defer)?;
+            for ((name, snapshot), gone) in found.iter().zip(gone) {
                 let what = if gone { "destroy" } else { "defer_destroy" };
-                record(tx, what, " ", (&name, snapshot))?;
+                record(tx, what, " ", (name, *snapshot))?;
             }
             Ok(Ok(Ok(())))
         });
