@@ -148,10 +148,10 @@ pub(super) fn keeping_keys<T>(
 ) -> Result<T> {
     let mut keys = Keys { all: true, ..Keys::default() };
     let (frees, obsolete) = (std::mem::take(&mut tx.frees), std::mem::take(&mut tx.obsolete));
-    let Tx { txg, now, chance, space, usable, pool, bound, .. } = *tx;
-    let (mos, deadlists) = (&mut *tx.mos, Some(&mut keys));
+    let Tx { txg, now, chance, space, usable, pool, .. } = *tx;
+    let (mos, who, deadlists) = (&mut *tx.mos, tx.who.clone(), Some(&mut keys));
     let mut inner =
-        Tx { mos, txg, now, chance, space, usable, pool, bound, frees, obsolete, deadlists };
+        Tx { mos, txg, now, chance, space, usable, pool, who, frees, obsolete, deadlists };
     let done = change(&mut inner);
     (tx.frees, tx.obsolete) = (inner.frees, inner.obsolete);
     if let Some(outer) = tx.deadlists.as_deref_mut() {
