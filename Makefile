@@ -114,7 +114,7 @@ torture-long:
 	scripts/setup.sh test
 	CENOTE_TEST_DEADLINE=0 CENOTE_TORTURE=long $(CARGO) test --locked -p cenote-torture \
 		--test random --test crash --test logs --test large --test full --test faults \
-		--test metadata --test leaks --test intent_log --test snapshots -- --nocapture
+		--test metadata --test leaks --test intent_log --test snapshots --test reguid -- --nocapture
 
 programs:
 	scripts/setup.sh test

@@ -222,6 +222,8 @@ pub struct LoadOptions {
     pub arc_bytes: u64,
     /// `-m`: whether log vdevs may be missing.
     pub allow_missing_log: bool,
+    /// How many other top-level vdevs may be missing (`spa_missing_tvds_allowed`).
+    pub missing_tops: u64,
 }
 
 /// Opens the pool at an uberblock.
@@ -325,17 +327,17 @@ fn add_biases(mos: &Arc<ObjectSet>, root: &mut NvList) {
     }
 }
 
-/// Every top-level vdev must be there, but for logs that the caller gives up. A log that was taken
+/// Every top-level vdev must be there, but for those that the caller gives up. A log that was taken
 /// offline is not missed.
-fn check_devices(tree: &VdevTree, allow_missing_log: bool) -> Result<(), Cause> {
+fn check_devices(tree: &VdevTree, o: &LoadOptions) -> Result<(), Cause> {
     let (logs, others): (Vec<_>, Vec<_>) =
         tree.root().children().iter().filter(|v| is_missing(v)).partition(|v| v.is_log());
-    if !others.is_empty() {
+    if others.len() as u64 > o.missing_tops {
         return Err(Cause::Missing(others.into_iter().map(|v| describe_missing(v)).collect()));
     }
     let lost = logs.into_iter().filter(|v| matches!(v.state(), VdevState::CantOpen(_)));
     let lost: Vec<MissingVdev> = lost.map(|v| describe_missing(v)).collect();
-    if lost.is_empty() || allow_missing_log { Ok(()) } else { Err(Cause::MissingLogs(lost)) }
+    if lost.is_empty() || o.allow_missing_log { Ok(()) } else { Err(Cause::MissingLogs(lost)) }
 }
 
 fn open_trusted(
@@ -345,7 +347,7 @@ fn open_trusted(
     o: &LoadOptions,
     seen_features: &mut Option<Arc<PoolFeatures>>,
 ) -> Result<Loaded, Cause> {
-    check_devices(tree, o.allow_missing_log)?;
+    check_devices(tree, o)?;
     let root = config.list("vdev_tree").cloned().unwrap_or_default();
     if config::guid_sum(&root) != ub.guid_sum {
         return Err(Cause::GuidSum);
@@ -505,6 +507,7 @@ fn choose(
         name: name.clone(),
         arc_bytes: o.arc_bytes.unwrap_or_else(tunables::arc_max),
         allow_missing_log: o.allow_missing_log,
+        missing_tops: if o.readonly { tunables::MAX_MISSING_TVDS.get() } else { 0 },
     };
     let start = o.txg.unwrap_or(u64::MAX);
     let tried: Vec<&Uberblock> = list.iter().filter(|ub| ub.txg <= start).collect();

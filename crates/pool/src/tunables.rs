@@ -8,6 +8,8 @@ declare_tunables! {
         "Cache of a pool for which none is asked for; 0: 256 MiB";
     EREPORTS "zfs_checksum_events_per_second" Now Count 20 (0, 1_000_000),
         "Most events of wrong bytes, and of failed requests, that are listed in a second (zpool events)";
+    MAX_MISSING_TVDS "zfs_max_missing_tvds" Now Count 0 (0, 1 << 16),
+        "Most top-level vdevs that may be missing where a pool is imported read-only: what is there can be saved then";
     MULTIHOST_IMPORT_INTERVALS "zfs_multihost_import_intervals" Now Count 20 (1, 10_000),
         "Intervals for which a pool that another host may have in use is watched before import";
     MULTIHOST_INTERVAL "zfs_multihost_interval" Now Milliseconds 1000 (100, 1_000_000),

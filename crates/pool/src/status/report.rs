@@ -198,8 +198,8 @@ fn open(c: &Candidate, devices: &DeviceSet, hostid: u32) -> Opened {
             return in_use(&root_config, devices, Reason::Active { hostname, hostid });
         }
     }
-    let options =
-        LoadOptions { name: c.name.clone(), arc_bytes: 16 << 20, allow_missing_log: true };
+    let (name, arc_bytes) = (c.name.clone(), 16 << 20);
+    let options = LoadOptions { name, arc_bytes, allow_missing_log: true, missing_tops: 0 };
     match import::load(c, devices, newest, &options) {
         Ok(loaded) => {
             let vdevs = loaded.store.vdevs();
