@@ -21,7 +21,7 @@
 //! | `blocks`, `ranges` | dirty blocks by number; sets of block numbers |
 //! | `seek` | next data, next hole |
 //! | `piece` | which part of an object one transaction may free |
-//! | `walk` | every block pointer of an object; those born after a transaction group |
+//! | `walk` | every block pointer of an object |
 //! | [`readahead`] | when to read ahead, how far |
 //! | [`zap`] | names to values |
 //! | [`mod@write`] | changing an object set, transaction group by transaction group |
@@ -56,7 +56,7 @@ pub use delete_chunk::DeleteChunk;
 pub use object::Object;
 pub use objset::ObjectSet;
 pub use seek::Seek;
-pub use walk::Changed;
+pub use tree::{Node, Tree};
 
 use cenote_format::DecodeError;
 use cenote_store::BlockError;

@@ -18,24 +18,31 @@ use std::sync::Arc;
 
 /// A dnode with what it takes to read the blocks below it.
 #[derive(Clone, Copy)]
-pub(crate) struct Tree<'a> {
-    pub(crate) store: &'a Arc<Store>,
-    pub(crate) objset: u64,
-    pub(crate) object: u64,
-    pub(crate) dnode: &'a DnodePhys,
+pub struct Tree<'a> {
+    /// Where the blocks are read.
+    pub store: &'a Arc<Store>,
+    /// The object set, by the number that it has in bookmarks.
+    pub objset: u64,
+    /// The object.
+    pub object: u64,
+    /// Its dnode.
+    pub dnode: &'a DnodePhys,
 }
 
 /// A block pointer and its place: level and number within the level.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Node {
-    pub(crate) level: u8,
-    pub(crate) blkid: u64,
-    pub(crate) bp: BlockPointer,
+pub struct Node {
+    /// 0 for data.
+    pub level: u8,
+    /// Number within the level.
+    pub blkid: u64,
+    /// The pointer.
+    pub bp: BlockPointer,
 }
 
 impl<'a> Tree<'a> {
     /// log2 of the pointers in an indirect block.
-    pub(crate) fn fan(&self) -> u32 {
+    pub fn fan(&self) -> u32 {
         u32::from(self.dnode.indirect_shift).saturating_sub(BLKPTR_SIZE.trailing_zeros())
     }
 
@@ -55,7 +62,10 @@ impl<'a> Tree<'a> {
     }
 
     /// Checks that the tree is deep enough for the last block.
-    pub(crate) fn check(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn check(&self) -> Result<()> {
         let d = self.dnode;
         let roots = self.ancestor(d.max_block, self.top());
         if roots < d.pointers.len() as u64 {
@@ -65,26 +75,32 @@ impl<'a> Tree<'a> {
         Err(self.corrupt(format!("{levels} levels, {n} pointers, but last block {}", d.max_block)))
     }
 
-    pub(crate) fn corrupt(&self, why: impl Into<String>) -> Error {
+    /// What is wrong with the object.
+    pub fn corrupt(&self, why: impl Into<String>) -> Error {
         Error::Corrupt { objset: self.objset, object: self.object, why: why.into() }
     }
 
-    pub(crate) fn decode_error(&self, source: DecodeError) -> Error {
+    /// Something of the object that cannot be decoded.
+    pub fn decode_error(&self, source: DecodeError) -> Error {
         Error::Decode { objset: self.objset, object: self.object, source }
     }
 
-    pub(crate) fn bookmark(&self, level: u8, blkid: u64) -> Bookmark {
+    /// The block's name in errors and error logs.
+    pub fn bookmark(&self, level: u8, blkid: u64) -> Bookmark {
         Bookmark { objset: self.objset, object: self.object, level: level.into(), blkid }
     }
 
     /// The pointers in the dnode.
-    pub(crate) fn roots(&self) -> impl Iterator<Item = Node> + use<'a> {
+    pub fn roots(&self) -> impl Iterator<Item = Node> + use<'a> {
         let level = self.top();
         (0u64..).zip(&self.dnode.pointers).map(move |(blkid, bp)| Node { level, blkid, bp: *bp })
     }
 
     /// Checks that a pointer that is not a hole fits its place.
-    pub(crate) fn check_node(&self, node: &Node) -> Result<()> {
+    ///
+    /// # Errors
+    /// It has another level or size.
+    pub fn check_node(&self, node: &Node) -> Result<()> {
         let size = match node.level {
             0 => self.dnode.block_size,
             _ => 1 << self.dnode.indirect_shift.min(63),
@@ -125,12 +141,15 @@ impl<'a> Tree<'a> {
     }
 
     /// Pointers in an indirect block.
-    pub(crate) fn fan_out(&self) -> u64 {
+    pub fn fan_out(&self) -> u64 {
         1 << self.fan()
     }
 
     /// Pointer `index` of the indirect block behind `node`, with its place.
-    pub(crate) fn child(&self, node: &Node, block: &Block, index: u64) -> Result<Node> {
+    ///
+    /// # Errors
+    /// The block is too short, or the pointer cannot be decoded.
+    pub fn child(&self, node: &Node, block: &Block, index: u64) -> Result<Node> {
         let blkid = node.blkid.saturating_mul(self.fan_out()).saturating_add(index);
         let bp = self.child_pointer(block, index)?;
         Ok(Node { level: node.level.saturating_sub(1), blkid, bp })

@@ -31,6 +31,7 @@
 //! | [`bpobj`], [`deadlist`] | lists of block pointers |
 //! | [`bounds`] | how much a pool can hold: when to stop |
 //! | [`human`] | numbers, sizes and dates for people |
+//! | [`traverse`] | the walk over the blocks of an object set |
 //! | [`mod@write`] | changing datasets, in syncing context |
 //! | [`zil`] | intent logs |
 //!
@@ -52,6 +53,7 @@ pub mod props;
 pub mod resume;
 pub mod send;
 pub mod space;
+pub mod traverse;
 pub mod tunables;
 pub mod write;
 pub mod zil;

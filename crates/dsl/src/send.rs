@@ -27,7 +27,7 @@ mod walk;
 
 use crate::{Dataset, DatasetKind, Dsl};
 use cenote_dmu::{Error, ObjectSet};
-use cenote_format::dmu::{DNODE_SLOT, DmuType, ObjsetType};
+use cenote_format::dmu::{DmuType, ObjsetType};
 use cenote_format::dsl::DS_FLAG_CI_DATASET;
 use cenote_format::encode::EncodeError;
 use cenote_format::nvlist::{NvList, NvValue};
@@ -39,10 +39,6 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Slots in a block of dnodes.
-const DNODES: u64 = 32;
-/// Slot 0 stands for the meta dnode, of which nothing is said.
-const FIRST_DNODE: u64 = 1;
 /// Version of file systems from which on their attributes are system attributes (`ZPL_VERSION_SA`).
 const VERSION_SA: u64 = 5;
 
@@ -319,7 +315,6 @@ fn resume_list(at: Resume) -> NvList {
 
 /// Dnode slots that the meta dnode has room for: numbers of objects are below.
 fn max_objects(objset: &ObjectSet) -> u64 {
-    debug_assert_eq!(DNODES * DNODE_SLOT as u64, cenote_format::dmu::DNODE_BLOCK);
     objset.max_object()
 }
 

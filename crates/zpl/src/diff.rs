@@ -10,13 +10,14 @@
 
 use super::dir::DirEntry;
 use super::{Error, FileSystem, Result};
-use cenote_dmu::objset::META_DNODE;
-use cenote_dmu::{Changed, ObjectSet};
+use cenote_dmu::{ObjectSet, Tree};
+use cenote_dsl::traverse::{self, DNODES, Place, Traversal, Visitor};
+use cenote_format::ByteOrder;
+use cenote_format::blkptr::BlockPointer;
+use cenote_store::Bookmark;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Slots in a block of dnodes.
-const DNODES: u64 = 32;
 /// Names of searched directories that are kept.
 const MAX_NAMES: usize = 1 << 18;
 /// Entries of a directory that are read at once.
@@ -181,33 +182,73 @@ pub fn differences<E>(
     tell: &mut dyn FnMut(Difference) -> std::result::Result<(), E>,
     unknown: &mut dyn FnMut(u64, Error) -> std::result::Result<(), E>,
 ) -> std::result::Result<(), Stop<E>> {
-    let mut differ = Differ { from: State::open(from.clone())?, to: State::open(to.clone())? };
-    let meta = to.special(META_DNODE)?;
-    meta.walk_changed(after, &mut |changed: Changed| {
-        let first = changed.first.saturating_mul(DNODES);
-        let end = first.saturating_add(changed.span.saturating_mul(DNODES));
-        let (mut number, is_hole) = (first.max(1), changed.bp.is_hole());
-        while number < end {
-            let there = if is_hole { None } else { slots(&to, number)? };
-            if is_hole {
-                // Only what was there before can be gone.
-                match from.next_object(number)? {
-                    Some(next) if next < end => number = next,
-                    _ => break,
-                }
+    let states = Differ { from: State::open(from.clone())?, to: State::open(to.clone())? };
+    let mut walk = Walk { from, after, states, tell, unknown };
+    let walked = Traversal::new(to.store(), to.id(), None, &mut walk).objects(to.phys());
+    walked.map_err(|stopped| stopped.why)
+}
+
+/// The walk over the dnodes that changed.
+struct Walk<'w, E> {
+    from: Arc<ObjectSet>,
+    after: u64,
+    states: Differ,
+    tell: &'w mut dyn FnMut(Difference) -> std::result::Result<(), E>,
+    unknown: &'w mut dyn FnMut(u64, Error) -> std::result::Result<(), E>,
+}
+
+impl<E> Walk<'_, E> {
+    fn look(&mut self, number: u64, is_there: bool) -> std::result::Result<(), Stop<E>> {
+        match self.states.look(number, is_there) {
+            Ok(differences) => {
+                differences.into_iter().try_for_each(&mut self.tell).map_err(Stop::Told)
             }
-            match differ.look(number, there.is_some()) {
-                Ok(differences) => {
-                    for difference in differences {
-                        tell(difference).map_err(Stop::Told)?;
-                    }
-                }
-                Err(e) => unknown(number, e).map_err(Stop::Told)?,
-            }
-            number = number.saturating_add(there.unwrap_or(1));
+            Err(e) => (self.unknown)(number, e).map_err(Stop::Told),
         }
-        Ok(())
-    })
+    }
+}
+
+impl<E> Visitor for Walk<'_, E> {
+    type Stop = Stop<E>;
+
+    fn wants(&self, bp: &BlockPointer) -> bool {
+        traverse::is_changed(bp, self.after)
+    }
+
+    fn free_slot(&mut self, number: u64) -> std::result::Result<(), Stop<E>> {
+        self.look(number, false)
+    }
+
+    /// Its blocks do not matter.
+    fn object(
+        &mut self,
+        tree: &Tree<'_>,
+        _: ByteOrder,
+    ) -> std::result::Result<bool, Stop<E>> {
+        self.look(tree.object, true).map(|()| false)
+    }
+
+    /// In a hole, what was there before is gone.
+    fn pre(&mut self, place: &Place<'_>) -> std::result::Result<bool, Stop<E>> {
+        if place.node.bp.is_hole() {
+            let (first, end) = place.span();
+            let (mut number, end) = (first.saturating_mul(DNODES).max(1), end.saturating_mul(DNODES));
+            while let Some(gone) = self.from.next_object(number)?.filter(|next| *next < end) {
+                self.look(gone, false)?;
+                number = gone.saturating_add(1);
+            }
+        }
+        Ok(true)
+    }
+
+    fn damaged(
+        &mut self,
+        _: Bookmark,
+        _: &BlockPointer,
+        why: cenote_dmu::Error,
+    ) -> std::result::Result<(), Stop<E>> {
+        Err(why.into())
+    }
 }
 
 /// Both states.
@@ -273,17 +314,5 @@ impl Differ {
             () => (Change::Renamed(new_path), old_path),
         };
         vec![new.differs(change, path)]
-    }
-}
-
-/// Slots of an object's dnode; `None` if there is none.
-fn slots(
-    objset: &Arc<ObjectSet>,
-    number: u64,
-) -> std::result::Result<Option<u64>, cenote_dmu::Error> {
-    match objset.object(number) {
-        Ok(object) => Ok(Some(1 + u64::from(object.dnode().extra_slots))),
-        Err(cenote_dmu::Error::NoObject { .. }) => Ok(None),
-        Err(e) => Err(e),
     }
 }

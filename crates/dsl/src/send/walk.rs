@@ -1,12 +1,16 @@
-//! What is going to be sent, found by walking the dnodes that changed, and the blocks of each.
+//! What is going to be sent: a [walk](traverse) over the objects that changed, and the blocks of each.
 
-use super::{DNODES, FIRST_DNODE, Params, Result, SendError, max_objects};
+use super::{Params, Result, SendError, max_objects};
+use crate::traverse::{self, DNODES, Mark, Place, Traversal, Visitor};
+use cenote_dmu::objset::META_DNODE;
 use cenote_dmu::object::SPILL_BLKID;
-use cenote_dmu::{Changed, Error, Object, ObjectSet};
+use cenote_dmu::{Error, ObjectSet, Tree};
 use cenote_format::ByteOrder;
-use cenote_format::blkptr::BlockPointer;
+use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::dmu::DmuType;
 use cenote_format::stream::{OBJECT_SPILL, ObjectRecord, TO_END, feature};
+use cenote_store::Bookmark;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Logical bytes of data in a batch, but for its last block.
@@ -48,6 +52,8 @@ pub(super) struct Walk<'a> {
     put: &'a mut dyn FnMut(Vec<Item>, u64) -> Result<()>,
     items: Vec<Item>,
     bytes: u64,
+    /// Indirect blocks that were met: of the meta dnode, and of the object.
+    seen: [HashSet<Dva>; 2],
 }
 
 impl<'a> Walk<'a> {
@@ -56,107 +62,40 @@ impl<'a> Walk<'a> {
         params: &'a Params,
         put: &'a mut dyn FnMut(Vec<Item>, u64) -> Result<()>,
     ) -> Walk<'a> {
-        Walk { objset, params, put, items: Vec::new(), bytes: 0 }
+        Walk { objset, params, put, items: Vec::new(), bytes: 0, seen: Default::default() }
     }
 
-    /// Walks the blocks of dnodes that changed, and every object in them (`send_traverse_thread`). What lies before
-    /// the point that a stream is resumed at is left out.
+    /// Walks every object in the blocks of dnodes that changed (`send_traverse_thread`), from the point on that a stream
+    /// is resumed at.
     pub(super) fn objects(mut self) -> Result<()> {
-        let meta = self.objset.special(cenote_dmu::objset::META_DNODE)?;
-        let resumed = self.params.resume.map_or(0, |at| at.object);
-        meta.walk_changed(self.params.from_txg, &mut |changed: Changed| {
-            let first = changed.first.saturating_mul(DNODES);
-            let count = changed.span.saturating_mul(DNODES);
-            if first.saturating_add(count) <= resumed {
-                return Ok(());
-            }
-            if changed.bp.is_hole() {
-                return self.push(Item::FreeObjects { first, count });
-            }
-            let mut number = first.max(FIRST_DNODE);
-            while number < first.saturating_add(DNODES) {
-                match self.objset.object(number) {
-                    Ok(object) => {
-                        if number >= resumed {
-                            self.object(&object)?;
-                        }
-                        number += 1 + u64::from(object.dnode().extra_slots);
-                    }
-                    Err(Error::NoObject { .. }) => {
-                        if number >= resumed {
-                            self.push(Item::FreeObjects { first: number, count: 1 })?;
-                        }
-                        number += 1;
-                    }
-                    Err(e) => return Err(e.into()),
-                }
-            }
-            Ok(())
-        })?;
+        let objset = self.objset;
+        let mark = |at: super::Resume| -> Result<Mark> {
+            let block_size = objset.object(at.object)?.dnode().block_size.max(1);
+            Ok(Mark { object: at.object, blkid: at.offset / block_size })
+        };
+        let resume = self.params.resume.map(mark).transpose()?;
+        let walked = Traversal::new(objset.store(), objset.id(), resume, &mut self)
+            .objects(objset.phys());
+        walked.map_err(|stopped| stopped.why)?;
         self.flush()
     }
 
-    /// An object: its record, what is free behind its last block, its spill block if that did not change, then the
-    /// blocks that did (`dump_dnode`).
-    fn object(&mut self, object: &Object) -> Result<()> {
-        let dnode = object.dnode();
-        let number = object.number();
-        if object.order() == ByteOrder::Big {
-            let why = format!("object {number} was written in big-endian byte order");
-            return Err(SendError::Refused(why));
+    /// A hole, or a block of data.
+    fn block(&mut self, place: &Place<'_>) -> Result<()> {
+        let Place { tree, node } = place;
+        let (object, dnode, (first, end)) = (tree.object, tree.dnode, place.span());
+        let (kind, block_size) = (dnode.kind, dnode.block_size);
+        // Holes behind the end are sent of metadata only.
+        if !kind.is_metadata() && first > dnode.max_block {
+            return Ok(());
         }
-        let large = self.params.features & feature::LARGE_BLOCKS != 0;
-        let block_size = if large { dnode.block_size } else { dnode.block_size.min(OLD_MAX_BLOCK) };
-        let record = ObjectRecord {
-            object: number,
-            kind: dnode.kind,
-            bonus_kind: dnode.bonus_kind,
-            block_size: block_size as u32,
-            bonus_len: dnode.bonus.len() as u32,
-            checksum: dnode.checksum,
-            compress: dnode.compress,
-            slots: dnode.extra_slots.saturating_add(1),
-            flags: if dnode.spill.is_some() { OBJECT_SPILL } else { 0 },
-        };
-        let mut bonus = dnode.bonus.clone();
-        bonus.resize(bonus.len().next_multiple_of(8), 0);
-        self.push(Item::Object(record, bonus))?;
-        let offset = dnode.max_block.saturating_add(1).saturating_mul(dnode.block_size);
-        self.push(Item::Free { object: number, offset, length: TO_END })?;
-        let spill = dnode.spill.filter(|bp| !bp.is_hole());
-        let (old, new) = match spill {
-            Some(bp) if bp.logical_birth() <= self.params.from_txg => (Some(bp), None),
-            other => (None, other),
-        };
-        old.map_or(Ok(()), |bp| self.spill(number, bp))?;
-        self.blocks(object)?;
-        new.map_or(Ok(()), |bp| self.spill(number, bp))
-    }
-
-    /// The changed blocks of an object.
-    fn blocks(&mut self, object: &Object) -> Result<()> {
-        let dnode = object.dnode();
-        let (number, block_size, kind) = (object.number(), dnode.block_size, dnode.kind);
-        let resume = self.params.resume.filter(|at| at.object == number);
-        let resumed = resume.map_or(0, |at| at.offset / block_size.max(1));
-        object.walk_changed(self.params.from_txg, &mut |changed: Changed| {
-            // Holes behind the end are sent of metadata only.
-            if !kind.is_metadata() && changed.first > dnode.max_block {
-                return Ok(());
-            }
-            if changed.first.saturating_add(changed.span) <= resumed {
-                return Ok(());
-            }
-            let Some(offset) = changed.first.checked_mul(block_size) else { return Ok(()) };
-            if changed.bp.is_hole() {
-                let end = changed.first.checked_add(changed.span);
-                let end = end.and_then(|end| end.checked_mul(block_size)).unwrap_or(u64::MAX);
-                let length = end.saturating_sub(offset);
-                return self.push(Item::Free { object: number, offset, length });
-            }
-            let (blkid, bp) = (changed.first, changed.bp);
-            self.push(Item::Data(Data { object: number, kind, blkid, offset, bp }))
-        })
+        let Some(offset) = first.checked_mul(block_size) else { return Ok(()) };
+        if node.bp.is_hole() {
+            let length = end.saturating_mul(block_size).saturating_sub(offset);
+            return self.push(Item::Free { object, offset, length });
+        }
+        tree.check_node(node)?;
+        self.push(Item::Data(Data { object, kind, blkid: first, offset, bp: node.bp }))
     }
 
     fn spill(&mut self, object: u64, bp: BlockPointer) -> Result<()> {
@@ -192,5 +131,77 @@ impl<'a> Walk<'a> {
             items if items.is_empty() => Ok(()),
             items => (self.put)(items, bytes),
         }
+    }
+}
+
+impl Visitor for Walk<'_> {
+    type Stop = SendError;
+
+    fn wants(&self, bp: &BlockPointer) -> bool {
+        traverse::is_changed(bp, self.params.from_txg)
+    }
+
+    fn free_slot(&mut self, number: u64) -> Result<()> {
+        self.push(Item::FreeObjects { first: number, count: 1 })
+    }
+
+    /// An object: its record, what is free behind its last block, its spill block if that did not change; then come
+    /// the blocks that did (`dump_dnode`).
+    fn object(&mut self, tree: &Tree<'_>, order: ByteOrder) -> Result<bool> {
+        let (number, dnode) = (tree.object, tree.dnode);
+        if order == ByteOrder::Big {
+            let why = format!("object {number} was written in big-endian byte order");
+            return Err(SendError::Refused(why));
+        }
+        let large = self.params.features & feature::LARGE_BLOCKS != 0;
+        let block_size = if large { dnode.block_size } else { dnode.block_size.min(OLD_MAX_BLOCK) };
+        let record = ObjectRecord {
+            object: number,
+            kind: dnode.kind,
+            bonus_kind: dnode.bonus_kind,
+            block_size: block_size as u32,
+            bonus_len: dnode.bonus.len() as u32,
+            checksum: dnode.checksum,
+            compress: dnode.compress,
+            slots: dnode.extra_slots.saturating_add(1),
+            flags: if dnode.spill.is_some() { OBJECT_SPILL } else { 0 },
+        };
+        let mut bonus = dnode.bonus.clone();
+        bonus.resize(bonus.len().next_multiple_of(8), 0);
+        self.push(Item::Object(record, bonus))?;
+        let offset = dnode.max_block.saturating_add(1).saturating_mul(dnode.block_size);
+        self.push(Item::Free { object: number, offset, length: TO_END })?;
+        if let Some(bp) = dnode.spill.filter(|bp| !bp.is_hole() && !self.wants(bp)) {
+            self.spill(number, bp)?;
+        }
+        self.seen[1].clear();
+        Ok(true)
+    }
+
+    fn pre(&mut self, place: &Place<'_>) -> Result<bool> {
+        let Place { tree, node } = place;
+        let is_meta = tree.object == META_DNODE;
+        if place.leads_on() {
+            let twice = |dva| !self.seen[usize::from(!is_meta)].insert(dva);
+            if node.level > 0 && node.bp.dva(0).is_some_and(twice) {
+                let why = format!("block {} of level {} is linked twice", node.blkid, node.level);
+                return Err(tree.corrupt(why).into());
+            }
+        } else if place.is_spill() {
+            if !node.bp.is_hole() && !is_meta {
+                self.spill(tree.object, node.bp)?;
+            }
+        } else if is_meta {
+            let (first, end) = place.span();
+            let (first, end) = (first.saturating_mul(DNODES), end.saturating_mul(DNODES));
+            self.push(Item::FreeObjects { first, count: end.saturating_sub(first) })?;
+        } else {
+            self.block(place)?;
+        }
+        Ok(true)
+    }
+
+    fn damaged(&mut self, _: Bookmark, _: &BlockPointer, why: Error) -> Result<()> {
+        Err(why.into())
     }
 }

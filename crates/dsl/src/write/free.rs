@@ -13,13 +13,11 @@
 //! entry    root block pointer (128) | only blocks born after this txg | bookmark (4 words)
 //! ```
 //!
-//! A tree is walked in the order of its blocks, and a block is freed after all that is below it, so
+//! A tree is [walked](traverse) in the order of its blocks, and a block is freed after all that is below it, so
 //! that the walk can be taken up again: the *bookmark* is the first block of level 0 that was not
-//! freed yet. Everything before it in that order, and every indirect block that has nothing from
-//! there on, is gone and must not be read.
+//! freed yet. What lies before it is gone and must not be read.
 //!
-//! One transaction group frees so many blocks, and takes so much time (`zfs_free_min_time_ms`). Blocks that
-//! the walk is going to need are read in batches ahead of it.
+//! One transaction group frees so many blocks, and takes so much time (`zfs_free_min_time_ms`).
 //!
 //! A tree that cannot be read in full stays in the queue with its bookmark; those behind it are
 //! freed all the same, and marked as done. With `zfs_free_leak_on_eio` what is below a block that cannot
@@ -31,13 +29,12 @@ use super::space::Delta;
 use super::{
     DslWriteError, Result, Sizes, Tx, bpobj, dataset, deadlist, features, livelist, pool, remaps,
 };
+use crate::traverse::{self, Mark, Place, Stopped, Traversal, Visitor};
 use crate::{bounds, tunables};
-use cenote_dmu::object::SPILL_BLKID;
 use cenote_dmu::write::NewObject;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
-use cenote_format::dmu::{DNODE_SLOT, DnodePhys, ObjsetPhys};
 use cenote_format::{ByteOrder, Bytes};
-use cenote_store::{Access, Block, Bookmark, Store};
+use cenote_store::{Bookmark, Store};
 use std::sync::Arc;
 
 mod reads;
@@ -50,20 +47,8 @@ const HEADER: usize = 40;
 const ENTRY: usize = BLKPTR_SIZE + 40;
 /// Number by which the object sets of destroyed datasets go in bookmarks.
 const DESTROYED: u64 = u64::MAX;
-/// Accounting objects in the order in which they are walked.
-const PROJECT_USED: u64 = u64::MAX - 2;
-const GROUP_USED: u64 = u64::MAX - 1;
-const USER_USED: u64 = u64::MAX;
-/// The meta dnode.
-const META: u64 = 0;
-/// Dnodes in a block of them.
-const DNODES: u64 = 32;
-/// Blocks that are read at once ahead of the walk.
-const AHEAD: usize = 64;
 /// Blocks that are freed between two looks at the clock.
 const LOOK_AT_CLOCK: usize = 64;
-/// Deepest tree of an object.
-const MAX_LEVELS: u8 = 20;
 
 /// The queue's header.
 struct Header {
@@ -93,13 +78,6 @@ struct Entry {
     root: BlockPointer,
     after_txg: u64,
     resume: Option<Mark>,
-}
-
-/// Where a walk is taken up again: a block of level 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Mark {
-    object: u64,
-    blkid: u64,
 }
 
 fn entry_offset(index: u64) -> u64 {
@@ -216,7 +194,7 @@ pub(super) fn below_root(
 ) -> Result<Vec<BlockPointer>> {
     let entry = Entry { root: *root, after_txg, resume: None };
     let mut walk = Walk::new(tx, &entry, Budget { blocks: u64::MAX, is_late: &|| false });
-    if let Err(Stop::Failed(why)) = walk.root(root) {
+    if let Err((Stop::Failed(why), _)) = walk.root(&entry) {
         return Err(DslWriteError::Invalid(format!("not all of it can be read: {why}")));
     }
     // The root comes last, unless it is somebody else's, as all the rest is then.
@@ -228,9 +206,8 @@ pub(super) fn below_root(
 /// counted level by level: a level is read only if the count goes on. What was read stays in the ARC for the
 /// walk. A walk that cannot be made reads no less.
 pub(super) fn walk_reads_less(tx: &Tx<'_>, root: &BlockPointer, after_txg: u64, than: u64) -> bool {
-    let entry = Entry { root: *root, after_txg, resume: None };
-    let walk = Walk::new(tx, &entry, Budget { blocks: u64::MAX, is_late: &|| false });
-    reads::count(walk, root, than).is_ok_and(|n| n < than)
+    let store = tx.mos.synced().store();
+    reads::count(store, root, after_txg, than).is_ok_and(|n| n < than)
 }
 
 /// Bytes that are waiting to be freed (pool property `freeing`).
@@ -250,8 +227,8 @@ fn free_trees(tx: &mut Tx<'_>, queue: u64, budget: Budget<'_>) -> Result<bool> {
         let mut entry = Entry::read(tx, queue, index)?;
         let mut walk = Walk::new(tx, &entry, Budget { blocks: left, ..budget });
         walk.leaks = tunables::FREE_LEAK_ON_EIO.get() != 0;
-        let done = walk.root(&entry.root);
-        let (freed, sum, resume) = (walk.freed, walk.sum, walk.stopped_at);
+        let done = walk.root(&entry);
+        let (freed, sum) = (walk.freed, walk.sum);
         left = walk.left;
         header.sizes.used = header.sizes.used.wrapping_sub(sum.used);
         header.sizes.compressed = header.sizes.compressed.wrapping_sub(sum.compressed);
@@ -259,10 +236,10 @@ fn free_trees(tx: &mut Tx<'_>, queue: u64, budget: Budget<'_>) -> Result<bool> {
         freed.iter().for_each(|bp| tx.free(bp));
         pool::charge_free(tx, Delta::less(sum))?;
         match done {
-            Err(stop) => {
-                entry.resume = resume.or(entry.resume);
+            Err((why, at)) => {
+                entry.resume = at.or(entry.resume);
                 entry.write(tx, queue, index)?;
-                if let Stop::Failed(why) = stop {
+                if let Stop::Failed(why) = why {
                     tracing::warn!("destroyed dataset {index} cannot be freed in full: {why}");
                     failed = true;
                     continue;
@@ -296,61 +273,11 @@ enum Stop {
     Failed(String),
 }
 
-type Step = std::result::Result<(), Stop>;
-
-fn failed(why: impl ToString) -> Stop {
-    Stop::Failed(why.to_string())
-}
-
-/// A block in a walk.
-#[derive(Clone, Copy)]
-struct At {
-    object: u64,
-    level: u8,
-    blkid: u64,
-    /// log2 of the pointers of an indirect block of the object.
-    fan: u32,
-}
-
-impl At {
-    fn bookmark(&self) -> Bookmark {
-        let At { object, level, blkid, .. } = *self;
-        Bookmark { objset: DESTROYED, object, level: level.into(), blkid }
-    }
-
-    /// The first block of level 0 below the block `blkid` of this level.
-    fn first(&self, blkid: u64) -> u64 {
-        let shift = self.fan.saturating_mul(self.level.into());
-        let scaled = u128::from(blkid).checked_shl(shift).unwrap_or(u128::MAX);
-        if blkid == 0 { 0 } else { u64::try_from(scaled).unwrap_or(u64::MAX) }
-    }
-
-    /// Whether all of the block, and what is below, comes before `mark`.
-    fn is_before(&self, mark: Mark) -> bool {
-        let end = self.first(self.blkid.saturating_add(1));
-        let own = match self.object {
-            META => (end.saturating_mul(DNODES), 0),
-            object => (object, end),
-        };
-        let other = match mark.object {
-            META => (mark.blkid.saturating_mul(DNODES), 0),
-            object => (object, mark.blkid),
-        };
-        if own != other {
-            return own < other;
-        }
-        // The higher one comes first; blocks of dnodes are above the objects in them.
-        let height = |object: u64, level: u8| (object == META, level);
-        height(self.object, self.level) >= height(mark.object, 0)
-    }
-}
-
 /// A walk through the tree of a destroyed dataset.
 struct Walk<'t> {
     store: Arc<Store>,
     space: &'t dyn Fn(&BlockPointer) -> Sizes,
     after_txg: u64,
-    resume: Option<Mark>,
     /// Blocks of level 0 that may still be freed.
     left: u64,
     is_late: &'t dyn Fn() -> bool,
@@ -360,7 +287,11 @@ struct Walk<'t> {
     reads_left: u64,
     freed: Vec<BlockPointer>,
     sum: Sizes,
-    stopped_at: Option<Mark>,
+}
+
+/// Whether a block was born too early to be freed with what is younger than `after_txg`, or is none.
+fn is_foreign(bp: &BlockPointer, after_txg: u64) -> bool {
+    bp.logical_birth() == 0 || deadlist::birth(bp) <= after_txg || !dataset::counts(bp)
 }
 
 impl<'t> Walk<'t> {
@@ -370,20 +301,13 @@ impl<'t> Walk<'t> {
             store: mos.store().clone(),
             space: tx.space,
             after_txg: entry.after_txg,
-            resume: entry.resume,
             left: budget.blocks,
             is_late: budget.is_late,
             leaks: false,
             reads_left: bounds::max_blocks(mos),
             freed: Vec::new(),
             sum: Sizes::default(),
-            stopped_at: None,
         }
-    }
-
-    /// Whether a block was born too early to be freed here, or is none.
-    fn is_foreign(&self, bp: &BlockPointer) -> bool {
-        bp.logical_birth() == 0 || deadlist::birth(bp) <= self.after_txg || !dataset::counts(bp)
     }
 
     fn free(&mut self, bp: &BlockPointer) {
@@ -391,235 +315,70 @@ impl<'t> Walk<'t> {
         self.freed.push(*bp);
     }
 
-    fn read(&mut self, bp: &BlockPointer, at: Bookmark) -> std::result::Result<Block, Stop> {
-        let Some(left) = self.reads_left.checked_sub(1) else {
-            return Err(failed("more blocks than the pool has"));
-        };
-        self.reads_left = left;
-        self.store.read(bp, at).map_err(failed)
-    }
-
-    /// What was read; `None` if it cannot be, and what is below is to be leaked.
-    fn or_leak<T>(
-        &self,
-        read: std::result::Result<T, Stop>,
-    ) -> std::result::Result<Option<T>, Stop> {
-        match read {
-            Ok(read) => Ok(Some(read)),
-            Err(Stop::Failed(why)) if self.leaks => {
-                tracing::warn!("blocks of a destroyed dataset are leaked: {why}");
-                Ok(None)
-            }
-            Err(stop) => Err(stop),
+    /// What is below a block cannot be read: it is leaked, or ends the walk.
+    fn lose(&self, why: impl ToString) -> std::result::Result<(), Stop> {
+        if !self.leaks {
+            return Err(Stop::Failed(why.to_string()));
         }
-    }
-
-    /// Reads the blocks among these that the walk is going to need, all at once.
-    fn read_ahead(&self, blocks: &[(BlockPointer, At)]) {
-        let needed = |(bp, at): &&(BlockPointer, At)| {
-            let done = self.resume.is_some_and(|mark| at.is_before(mark));
-            (at.level > 0 || at.object == META) && !done && !self.is_foreign(bp)
-        };
-        let needed = blocks.iter().filter(needed).map(|(bp, at)| (*bp, at.bookmark()));
-        let needed: Vec<_> = needed.collect();
-        if needed.len() > 1 {
-            self.store.load(&needed, Access::Once);
-        }
-    }
-
-    fn visit_all(&mut self, blocks: &[(BlockPointer, At)]) -> Step {
-        for some in blocks.chunks(AHEAD) {
-            self.read_ahead(some);
-            some.iter().try_for_each(|(bp, at)| self.visit(bp, *at))?;
-        }
+        tracing::warn!("blocks of a destroyed dataset are leaked: {}", why.to_string());
         Ok(())
     }
 
-    fn read_root(&mut self, bp: &BlockPointer) -> std::result::Result<ObjsetPhys, Stop> {
-        let at = Bookmark { objset: DESTROYED, object: META, level: -1, blkid: 0 };
-        let block = self.read(bp, at)?;
-        let data = block.data.bytes();
-        ObjsetPhys::decode(&Bytes::new(&data, block.order, "object set")).map_err(failed)
+    /// The root block of an entry and all below it. If that ends early: why, and where to go on.
+    fn root(&mut self, entry: &Entry) -> std::result::Result<(), (Stop, Option<Mark>)> {
+        if is_foreign(&entry.root, self.after_txg) {
+            return Ok(());
+        }
+        let store = self.store.clone();
+        match traverse::read_root(&store, DESTROYED, &entry.root) {
+            Ok(phys) => {
+                let walked = Traversal::new(&store, DESTROYED, entry.resume, self).all(&phys);
+                walked.map_err(|Stopped { why, at }| (why, Some(at)))?;
+            }
+            Err(why) => self.lose(why).map_err(|why| (why, None))?,
+        }
+        self.free(&entry.root);
+        Ok(())
+    }
+}
+
+impl Visitor for Walk<'_> {
+    type Stop = Stop;
+
+    fn wants(&self, bp: &BlockPointer) -> bool {
+        !is_foreign(bp, self.after_txg)
     }
 
-    /// The root block and all below it.
-    fn root(&mut self, bp: &BlockPointer) -> Step {
-        if self.is_foreign(bp) {
-            return Ok(());
+    fn pre(&mut self, place: &Place<'_>) -> std::result::Result<bool, Stop> {
+        if !place.leads_on() {
+            return Ok(false);
         }
-        let read = self.read_root(bp);
-        let Some(phys) = self.or_leak(read)? else {
-            self.free(bp);
-            return Ok(());
-        };
-        self.dnode(META, &phys.meta_dnode)?;
-        let accounting = [
-            (PROJECT_USED, &phys.project_used),
-            (GROUP_USED, &phys.group_used),
-            (USER_USED, &phys.user_used),
-        ];
-        for (number, dnode) in accounting {
-            if let Some(dnode) = dnode {
-                self.dnode(number, dnode)?;
+        if self.reads_left == 0 {
+            return self.lose("more blocks than the pool has").map(|()| false);
+        }
+        self.reads_left -= 1;
+        Ok(true)
+    }
+
+    /// Frees a block, after all that is below it.
+    fn post(&mut self, place: &Place<'_>) -> std::result::Result<(), Stop> {
+        if place.node.level == 0 {
+            let late = self.freed.len().is_multiple_of(LOOK_AT_CLOCK) && (self.is_late)();
+            if late && !self.freed.is_empty() {
+                return Err(Stop::Paused);
             }
+            self.left = self.left.checked_sub(1).ok_or(Stop::Paused)?;
         }
-        self.free(bp);
+        self.free(&place.node.bp);
         Ok(())
     }
 
-    fn dnode(&mut self, object: u64, dnode: &DnodePhys) -> Step {
-        if object != META && self.resume.is_some_and(|mark| object < mark.object) {
-            return Ok(());
-        }
-        if dnode.levels == 0 || dnode.levels > MAX_LEVELS {
-            self.stop_before(object);
-            let bad = Err(failed(format!("object {object} of {} levels", dnode.levels)));
-            return self.or_leak(bad).map(|_: Option<()>| ());
-        }
-        let fan = u32::from(dnode.indirect_shift).saturating_sub(7);
-        self.visit_all(&roots(object, dnode))?;
-        match &dnode.spill {
-            Some(bp) => self.visit(bp, At { object, level: 0, blkid: SPILL_BLKID, fan }),
-            None => Ok(()),
-        }
-    }
-
-    /// The walk goes on with this object; those before it are done.
-    fn stop_before(&mut self, object: u64) {
-        self.stopped_at = Some(Mark { object: object.max(1), blkid: 0 });
-    }
-
-    fn visit(&mut self, bp: &BlockPointer, at: At) -> Step {
-        if self.resume.is_some_and(|mark| at.is_before(mark)) || self.is_foreign(bp) {
-            return Ok(());
-        }
-        let here = Mark { object: at.object, blkid: at.blkid };
-        // What is below the block where the walk stopped was freed before.
-        let resumed = at.level == 0 && self.resume == Some(here);
-        let below = if resumed { Ok(()) } else { self.below(bp, at) };
-        let done = below.and_then(|()| {
-            if at.level == 0 {
-                let late = self.freed.len().is_multiple_of(LOOK_AT_CLOCK) && (self.is_late)();
-                if late && !self.freed.is_empty() {
-                    return Err(Stop::Paused);
-                }
-                self.left = self.left.checked_sub(1).ok_or(Stop::Paused)?;
-            }
-            self.free(bp);
-            Ok(())
-        });
-        if let Err(stop) = &done
-            && self.stopped_at.is_none()
-        {
-            self.stopped_at = Some(stopped(stop, at));
-        }
-        done
-    }
-
-    /// What is below a block: blocks below an indirect one, or objects in a block of dnodes.
-    fn below(&mut self, bp: &BlockPointer, at: At) -> Step {
-        if at.level == 0 && at.object != META {
-            return Ok(());
-        }
-        let read = self.read(bp, at.bookmark());
-        let Some(block) = self.or_leak(read)? else { return Ok(()) };
-        let data = block.data.bytes();
-        let bytes = Bytes::new(&data, block.order, "block of a destroyed dataset");
-        if at.level > 0 {
-            let child = |i: usize| -> std::result::Result<(BlockPointer, At), Stop> {
-                let child = BlockPointer::decode(&bytes, i * BLKPTR_SIZE).map_err(failed)?;
-                let blkid = at.blkid.checked_shl(at.fan).unwrap_or(0).saturating_add(i as u64);
-                Ok((child, At { level: at.level - 1, blkid, ..at }))
-            };
-            let children = (0..data.len() / BLKPTR_SIZE).map(child);
-            return self.visit_all(&children.collect::<std::result::Result<Vec<_>, _>>()?);
-        }
-        self.objects(at, &bytes)
-    }
-
-    /// The objects in a block of dnodes.
-    fn objects(&mut self, at: At, bytes: &Bytes<'_>) -> Step {
-        let (mut slot, mut dnodes) = (0, Vec::new());
-        let mut bad = Ok(());
-        while slot < bytes.len() / DNODE_SLOT {
-            let number = at.blkid.wrapping_mul(DNODES).wrapping_add(slot as u64);
-            let dnode = DnodePhys::decode(bytes, slot * DNODE_SLOT).map_err(failed);
-            slot += 1;
-            match dnode {
-                Ok(Some(dnode)) => {
-                    slot += usize::from(dnode.extra_slots);
-                    dnodes.extend((number != META).then_some((number, dnode)));
-                }
-                Ok(None) => {}
-                Err(stop) if self.leaks => drop(self.or_leak::<()>(Err(stop))),
-                Err(stop) => {
-                    bad = Err((number, stop));
-                    break;
-                }
-            }
-        }
-        let roots: Vec<_> =
-            dnodes.iter().flat_map(|(number, dnode)| roots(*number, dnode)).collect();
-        roots.chunks(AHEAD).for_each(|some| self.read_ahead(some));
-        dnodes.iter().try_for_each(|(number, dnode)| self.dnode(*number, dnode))?;
-        bad.map_err(|(number, stop)| {
-            self.stop_before(number);
-            stop
-        })
-    }
-}
-
-/// The pointers in a dnode.
-fn roots(object: u64, dnode: &DnodePhys) -> Vec<(BlockPointer, At)> {
-    let fan = u32::from(dnode.indirect_shift).saturating_sub(7);
-    let level = dnode.levels.saturating_sub(1);
-    let at = |blkid| At { object, level, blkid, fan };
-    (0..).zip(&dnode.pointers).map(|(blkid, bp)| (*bp, at(blkid))).collect()
-}
-
-/// Where to go on after a stop at a block, below which nothing was freed if it failed.
-fn stopped(stop: &Stop, at: At) -> Mark {
-    match stop {
-        // The first object in the block of dnodes: the block itself would mean that they are done.
-        Stop::Failed(_) if at.object == META => {
-            let first = at.first(at.blkid).saturating_mul(DNODES);
-            Mark { object: first.max(1), blkid: 0 }
-        }
-        _ => Mark { object: at.object, blkid: at.first(at.blkid) },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(object: u64, level: u8, blkid: u64) -> At {
-        At { object, level, blkid, fan: 10 }
-    }
-
-    #[test]
-    fn blocks_come_in_the_order_of_the_walk() {
-        let mark = Mark { object: 40, blkid: 1030 };
-        // Blocks of dnodes: 0 has objects up to 31, 1 those up to 63.
-        assert!(at(META, 0, 0).is_before(mark));
-        assert!(!at(META, 0, 1).is_before(mark) && !at(META, 1, 0).is_before(mark));
-        // Blocks of the object and of its neighbours.
-        assert!(at(40, 0, 1029).is_before(mark) && !at(40, 0, 1030).is_before(mark));
-        assert!(at(40, 1, 0).is_before(mark) && !at(40, 1, 1).is_before(mark));
-        assert!(at(39, 2, 0).is_before(mark) && !at(41, 0, 0).is_before(mark));
-        assert!(!at(USER_USED, 0, 0).is_before(mark));
-        // Stopped at a block of dnodes itself: all before it is done, and so are its objects.
-        let mark = Mark { object: META, blkid: 2 };
-        assert!(at(META, 0, 1).is_before(mark) && !at(META, 0, 2).is_before(mark));
-        assert!(at(META, 0, 0).is_before(Mark { object: PROJECT_USED, blkid: 0 }));
-    }
-
-    #[test]
-    fn a_block_of_dnodes_that_failed_is_gone_through_again() {
-        let mark = stopped(&failed("bad"), at(META, 0, 3));
-        assert_eq!(mark, Mark { object: 96, blkid: 0 });
-        assert!(!at(META, 0, 3).is_before(mark) && at(META, 0, 2).is_before(mark));
-        assert_eq!(stopped(&failed("bad"), at(META, 0, 0)), Mark { object: 1, blkid: 0 });
-        assert_eq!(stopped(&Stop::Paused, at(META, 0, 3)), Mark { object: META, blkid: 3 });
+    fn damaged(
+        &mut self,
+        _: Bookmark,
+        _: &BlockPointer,
+        why: cenote_dmu::Error,
+    ) -> std::result::Result<(), Stop> {
+        self.lose(why)
     }
 }

@@ -1,43 +1,47 @@
 //! What a walk is going to read, counted ahead of it.
 
-use super::{AHEAD, At, DNODE_SLOT, META, Stop, Walk, failed, roots};
+use super::{DESTROYED, is_foreign};
+use crate::traverse::{self, AHEAD_BLOCKS};
+use cenote_dmu::objset::{META_DNODE, USER_USED};
+use cenote_dmu::{Error, Result};
 use cenote_format::Bytes;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::DnodePhys;
-use cenote_store::{Access, Block};
+use cenote_store::{Access, Block, Bookmark, Store};
+use std::sync::Arc;
 
-/// Blocks that are looked at at once.
-type Level = Vec<(BlockPointer, At)>;
+/// Blocks that are looked at at once. Their numbers are not right: nobody needs them.
+type Level = Vec<(BlockPointer, Bookmark)>;
 
 /// How many blocks the walk below `root` reads; not fewer than `most` if it is as many.
 pub(super) fn count(
-    mut walk: Walk<'_>,
+    store: &Arc<Store>,
     root: &BlockPointer,
+    after_txg: u64,
     most: u64,
-) -> std::result::Result<u64, Stop> {
-    if walk.is_foreign(root) {
+) -> Result<u64> {
+    if is_foreign(root, after_txg) {
         return Ok(0);
     }
-    let phys = walk.read_root(root)?;
-    let mut level = roots(META, &phys.meta_dnode);
+    let phys = traverse::read_root(store, DESTROYED, root)?;
+    let mut level = Level::new();
+    roots(META_DNODE, &phys.meta_dnode, &mut level);
     let accounting = [&phys.project_used, &phys.group_used, &phys.user_used];
-    for dnode in accounting.into_iter().flatten() {
-        level.extend(roots(super::USER_USED, dnode));
-    }
+    accounting.into_iter().flatten().for_each(|dnode| roots(USER_USED, dnode, &mut level));
     let mut reads = 1;
     while !level.is_empty() {
-        level.retain(|(bp, at)| (at.level > 0 || at.object == META) && !walk.is_foreign(bp));
+        level.retain(|(bp, at)| {
+            (at.level > 0 || at.object == META_DNODE) && !is_foreign(bp, after_txg)
+        });
         reads += level.len() as u64;
         if reads >= most {
             return Ok(reads);
         }
         let mut below = Level::new();
-        for some in level.chunks(AHEAD) {
-            let ahead: Vec<_> = some.iter().map(|(bp, at)| (*bp, at.bookmark())).collect();
-            walk.store.load(&ahead, Access::Once);
+        for some in level.chunks(AHEAD_BLOCKS) {
+            store.load(some, Access::Once);
             for (bp, at) in some {
-                let block = walk.read(bp, at.bookmark())?;
-                below_block(&block, *at, &mut below)?;
+                below_block(&store.read(bp, *at)?, *at, &mut below)?;
             }
         }
         level = below;
@@ -45,24 +49,29 @@ pub(super) fn count(
     Ok(reads)
 }
 
+/// The pointers in a dnode.
+fn roots(object: u64, dnode: &DnodePhys, out: &mut Level) {
+    let level = i64::from(dnode.levels) - 1;
+    let at = |blkid| Bookmark { objset: DESTROYED, object, level, blkid };
+    out.extend((0..).zip(&dnode.pointers).map(|(blkid, bp)| (*bp, at(blkid))));
+}
+
 /// What is below a block: blocks below an indirect one, or the trees of objects in a block of dnodes.
-fn below_block(block: &Block, at: At, below: &mut Level) -> std::result::Result<(), Stop> {
-    let data = block.data.bytes();
-    let bytes = Bytes::new(&data, block.order, "block of a destroyed dataset");
+fn below_block(block: &Block, at: Bookmark, below: &mut Level) -> Result<()> {
     if at.level > 0 {
+        let data = block.data.bytes();
+        let bytes = Bytes::new(&data, block.order, "block of a destroyed dataset");
         for i in 0..data.len() / BLKPTR_SIZE {
-            let child = BlockPointer::decode(&bytes, i * BLKPTR_SIZE).map_err(failed)?;
-            below.push((child, At { level: at.level - 1, ..at }));
+            let child = BlockPointer::decode(&bytes, i * BLKPTR_SIZE);
+            let Bookmark { objset, object, .. } = at;
+            let child = child.map_err(|source| Error::Decode { objset, object, source })?;
+            below.push((child, Bookmark { level: at.level - 1, ..at }));
         }
         return Ok(());
     }
-    let mut slot = 0;
-    while slot < bytes.len() / DNODE_SLOT {
-        let dnode = DnodePhys::decode(&bytes, slot * DNODE_SLOT).map_err(failed)?;
-        slot += 1;
-        if let Some(dnode) = dnode {
-            slot += usize::from(dnode.extra_slots);
-            below.extend(roots(1, &dnode));
+    for (number, dnode) in traverse::slots(at.objset, at.blkid, block) {
+        if let Some(dnode) = dnode? {
+            roots(number, &dnode, below);
         }
     }
     Ok(())
