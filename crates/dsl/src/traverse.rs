@@ -29,6 +29,8 @@ use cenote_store::{Block, BlockError, Bookmark, Store};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// Number by which the object sets of destroyed datasets go in bookmarks (`ZB_DESTROYED_OBJSET`).
+pub const DESTROYED: u64 = u64::MAX;
 /// Dnode slots in a block of them.
 pub const DNODES: u64 = DNODE_BLOCK / DNODE_SLOT as u64;
 /// Blocks that are read at once.
@@ -335,7 +337,9 @@ impl<'v, V: Visitor> Traversal<'v, V> {
         let (mut children, tree) = (Vec::new(), place.tree);
         for index in 0..tree.fan_out() {
             match tree.child(&place.node, block, index) {
-                Ok(node) => children.extend(Some(Place { tree, node }).filter(|p| self.is_wanted(p))),
+                Ok(node) => {
+                    children.extend(Some(Place { tree, node }).filter(|p| self.is_wanted(p)))
+                }
                 Err(why) => {
                     return self.damaged(place.at(), &place.node.bp, place.start(), why);
                 }

@@ -17,14 +17,12 @@
 //! **Claims.** With leak detection, [`claims::Claims`] starts with all space that space maps have
 //! as allocated, each block takes its own out, and the rest is leaked. See there.
 //!
-//! **Work.** [`run`] keeps a stack of tasks that worker threads take from: *descend* into a block
-//! (read it, count all its children under one lock, push tasks for those that lead on) or *verify*
-//! a batch of data blocks (read every copy, check its checksum). The stack is last in, first out,
-//! so it holds at most the children of one block per level and worker.
+//! **Work.** Worker threads take trees, and walk each as all do ([`cenote_dsl::traverse`]). The account is kept under one
+//! lock. Blocks to be checked (every copy of them) are put together in batches, which any worker takes.
 //!
 //! Invariants, which bound the time a hostile pool can take: a child's level is one less than its
 //! parent's; only blocks of the meta dnode are taken for dnodes; a block that leads to others is
-//! descended into once, by the address of its first copy and its birth: no such block belongs to
+//! gone below once, by the address of its first copy and its birth: no such block belongs to
 //! two trees, since what is older than a dataset's previous snapshot is passed over.
 
 pub mod account;
@@ -37,6 +35,7 @@ use account::Account;
 use bptree::Destroyed;
 use cenote_dmu::{Error, ObjectSet, Result};
 use cenote_dsl::deadlist::{Deadlist, live_blocks};
+use cenote_dsl::traverse::DESTROYED;
 use cenote_dsl::{bounds, bpobj as lists};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::DmuType;
@@ -256,8 +255,8 @@ pub(crate) struct Root {
     pub min_txg: u64,
     /// Whether its intent log is part of it.
     pub with_log: bool,
-    /// Blocks up to this one are freed already; they are only counted, as freed.
-    pub freed_to: Option<Bookmark>,
+    /// A destroyed dataset: what is left of it is counted as freed.
+    pub destroyed: Option<Destroyed>,
 }
 
 /// Traverses the pool. `event` is called from several threads; `cancelled` ends the traversal
@@ -292,7 +291,13 @@ pub fn run(
     let stopped = || stop.load(Ordering::Relaxed) || cancelled();
     let mut roots = Vec::new();
     prepare(subject, space, &mappings, &mut account, &mut roots, event);
-    roots.push(Root { objset: 0, bp: *mos.root_bp(), min_txg: 0, with_log: false, freed_to: None });
+    roots.push(Root {
+        objset: 0,
+        bp: *mos.root_bp(),
+        min_txg: 0,
+        with_log: false,
+        destroyed: None,
+    });
     if let Err(e) = datasets(mos, &mut roots, &mut |e| account.damaged(&e, event)) {
         account.damaged(&e, event);
     }
@@ -322,9 +327,10 @@ fn prepare(
         }
         account.removing(mos, space, mappings, &directory)?;
         if let Some(number) = directory.u64("bptree_obj")? {
-            for Destroyed { bp, min_txg, resume } in bptree::destroyed(mos, number)? {
-                let freed_to = Some(resume);
-                roots.push(Root { objset: u64::MAX, bp, min_txg, with_log: false, freed_to });
+            for destroyed in bptree::destroyed(mos, number)? {
+                let (bp, min_txg, objset) = (destroyed.bp, destroyed.min_txg, DESTROYED);
+                let destroyed = Some(destroyed);
+                roots.push(Root { objset, bp, min_txg, with_log: false, destroyed });
             }
         }
         if let Some(clones) = directory.zap_of("com.delphix:deleted_clones")? {
@@ -376,7 +382,7 @@ fn datasets(
             bp: phys.bp,
             min_txg: phys.prev_snap_txg,
             with_log: phys.num_children == 0,
-            freed_to: None,
+            destroyed: None,
         });
     }
     Ok(())

@@ -220,11 +220,7 @@ impl<E> Visitor for Walk<'_, E> {
     }
 
     /// Its blocks do not matter.
-    fn object(
-        &mut self,
-        tree: &Tree<'_>,
-        _: ByteOrder,
-    ) -> std::result::Result<bool, Stop<E>> {
+    fn object(&mut self, tree: &Tree<'_>, _: ByteOrder) -> std::result::Result<bool, Stop<E>> {
         self.look(tree.object, true).map(|()| false)
     }
 
@@ -232,7 +228,8 @@ impl<E> Visitor for Walk<'_, E> {
     fn pre(&mut self, place: &Place<'_>) -> std::result::Result<bool, Stop<E>> {
         if place.node.bp.is_hole() {
             let (first, end) = place.span();
-            let (mut number, end) = (first.saturating_mul(DNODES).max(1), end.saturating_mul(DNODES));
+            let (mut number, end) =
+                (first.saturating_mul(DNODES).max(1), end.saturating_mul(DNODES));
             while let Some(gone) = self.from.next_object(number)?.filter(|next| *next < end) {
                 self.look(gone, false)?;
                 number = gone.saturating_add(1);

@@ -2,8 +2,8 @@
 
 use super::{Params, Result, SendError, max_objects};
 use crate::traverse::{self, DNODES, Mark, Place, Traversal, Visitor};
-use cenote_dmu::objset::META_DNODE;
 use cenote_dmu::object::SPILL_BLKID;
+use cenote_dmu::objset::META_DNODE;
 use cenote_dmu::{Error, ObjectSet, Tree};
 use cenote_format::ByteOrder;
 use cenote_format::blkptr::{BlockPointer, Dva};
@@ -74,8 +74,8 @@ impl<'a> Walk<'a> {
             Ok(Mark { object: at.object, blkid: at.offset / block_size })
         };
         let resume = self.params.resume.map(mark).transpose()?;
-        let walked = Traversal::new(objset.store(), objset.id(), resume, &mut self)
-            .objects(objset.phys());
+        let walked =
+            Traversal::new(objset.store(), objset.id(), resume, &mut self).objects(objset.phys());
         walked.map_err(|stopped| stopped.why)?;
         self.flush()
     }

@@ -29,7 +29,7 @@ use super::space::Delta;
 use super::{
     DslWriteError, Result, Sizes, Tx, bpobj, dataset, deadlist, features, livelist, pool, remaps,
 };
-use crate::traverse::{self, Mark, Place, Stopped, Traversal, Visitor};
+use crate::traverse::{self, DESTROYED, Mark, Place, Stopped, Traversal, Visitor};
 use crate::{bounds, tunables};
 use cenote_dmu::write::NewObject;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
@@ -45,8 +45,6 @@ const QUEUE: &str = "bptree_obj";
 /// Bytes of the queue's header and of an entry.
 const HEADER: usize = 40;
 const ENTRY: usize = BLKPTR_SIZE + 40;
-/// Number by which the object sets of destroyed datasets go in bookmarks.
-const DESTROYED: u64 = u64::MAX;
 /// Blocks that are freed between two looks at the clock.
 const LOOK_AT_CLOCK: usize = 64;
 

@@ -5,9 +5,9 @@
 //! freeing has come. The bonus (`bptree_phys_t`) says which entries count: `begin..end`.
 
 use cenote_dmu::{Error, Object, ObjectSet, Result};
+use cenote_dsl::traverse::{DESTROYED, Mark};
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::{Bytes, DecodeError};
-use cenote_store::Bookmark;
 use std::sync::Arc;
 
 /// Bytes of an entry.
@@ -16,14 +16,14 @@ const ENTRY: usize = BLKPTR_SIZE + 40;
 const MAX_ENTRIES: u64 = 1 << 20;
 
 /// A destroyed dataset.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Destroyed {
     /// Its object set.
     pub bp: BlockPointer,
     /// Only blocks born after this transaction group are freed.
     pub min_txg: u64,
     /// Blocks before this one are freed already.
-    pub resume: Bookmark,
+    pub resume: Option<Mark>,
 }
 
 fn undecodable(object: &Object) -> impl Fn(DecodeError) -> Error {
@@ -56,7 +56,7 @@ pub fn destroyed(mos: &Arc<ObjectSet>, number: u64) -> Result<Vec<Destroyed>> {
 }
 
 fn decode(b: &Bytes<'_>) -> cenote_format::Result<Destroyed> {
-    let [min_txg, objset, object, level, blkid] = b.u64s(BLKPTR_SIZE)?;
-    let resume = Bookmark { objset, object, level: level.cast_signed(), blkid };
+    let [min_txg, objset, object, _, blkid] = b.u64s(BLKPTR_SIZE)?;
+    let resume = (objset == DESTROYED).then_some(Mark { object, blkid });
     Ok(Destroyed { bp: BlockPointer::decode(b, 0)?, min_txg, resume })
 }

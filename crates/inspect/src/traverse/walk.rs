@@ -1,13 +1,14 @@
-//! The worker threads of a traversal and what they do with a block.
+//! The worker threads of a traversal: each walks trees, and checks the blocks that were found in any.
 
 use super::account::Account;
 use super::{Event, Found, Options, Root, Subject, Verify, stats};
 use cenote_dmu::Error;
+use cenote_dsl::traverse::{self, Place, Traversal, Visitor};
 use cenote_dsl::zil;
-use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
-use cenote_format::dmu::{DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys};
-use cenote_format::{Bytes, DecodeError};
-use cenote_store::{Block, Bookmark};
+use cenote_format::DecodeError;
+use cenote_format::blkptr::BlockPointer;
+use cenote_format::dmu::DmuType;
+use cenote_store::Bookmark;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,33 +16,22 @@ use std::time::{Duration, Instant};
 
 /// Blocks in one verification task.
 const VERIFY_BATCH: usize = 32;
-/// Object numbers of the accounting dnodes (`DMU_USERUSED_OBJECT` and so on).
-const ACCOUNTING: [u64; 3] = [u64::MAX, u64::MAX - 1, u64::MAX - 2];
-/// Block number of a spill block (`DMU_SPILL_BLKID`).
-const SPILL_BLKID: u64 = u64::MAX - 1;
+/// Batches for each worker that may wait; whoever finds more checks them.
+const WAITING: usize = 2;
 
-/// What a block's contents are.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Holds {
-    /// An object set.
-    Objset,
-    /// Block pointers, which lead to dnodes if it belongs to the meta dnode.
-    Pointers { dnodes: bool },
-    /// Dnodes.
-    Dnodes,
-}
+/// Blocks to check.
+type Batch = Vec<(Bookmark, BlockPointer)>;
 
-/// The tree that a block belongs to, as far as it matters below the root.
-#[derive(Clone, Copy)]
-struct Tree {
-    min_txg: u64,
-    freed_to: Option<Bookmark>,
-}
-
+/// What is left to do.
 enum Task {
-    Root(Root),
-    Descend { tree: Tree, at: Bookmark, bp: BlockPointer, holds: Holds, indirect_shift: u8 },
-    Verify(Vec<(Bookmark, BlockPointer)>),
+    Root(Box<Root>),
+    Verify(Batch),
+}
+
+struct Tasks {
+    /// The last one comes first.
+    roots: Vec<Root>,
+    checks: Vec<Batch>,
 }
 
 struct Walker<'a> {
@@ -49,8 +39,9 @@ struct Walker<'a> {
     options: &'a Options,
     event: &'a (dyn Fn(Event<'_>) + Sync),
     stopped: &'a (dyn Fn() -> bool + Sync),
+    workers: usize,
     account: Mutex<Account>,
-    tasks: Mutex<Vec<Task>>,
+    tasks: Mutex<Tasks>,
     wake: Condvar,
     busy: AtomicUsize,
     last_progress: Mutex<Instant>,
@@ -70,14 +61,15 @@ pub(super) fn walk(
         options,
         event,
         stopped,
+        workers: options.workers.clamp(1, 64),
         account: Mutex::new(account),
-        tasks: Mutex::new(roots.into_iter().rev().map(Task::Root).collect()),
+        tasks: Mutex::new(Tasks { roots: roots.into_iter().rev().collect(), checks: Vec::new() }),
         wake: Condvar::new(),
         busy: AtomicUsize::new(0),
         last_progress: Mutex::new(Instant::now()),
     };
     std::thread::scope(|scope| {
-        for _ in 1..options.workers.clamp(1, 64) {
+        for _ in 1..walker.workers {
             scope.spawn(|| walker.work());
         }
         walker.work();
@@ -92,24 +84,11 @@ pub(super) fn birth(bp: &BlockPointer) -> u64 {
     if rewritten { bp.physical_birth() } else { bp.logical_birth() }
 }
 
-/// Whether the subtree at `at` lies wholly before `mark` (`zbookmark_subtree_completed`).
-fn is_before(at: &Bookmark, indirect_shift: u8, mark: &Bookmark) -> bool {
-    let per_level = u32::from(indirect_shift).saturating_sub(7);
-    let span =
-        1u64.checked_shl(per_level.saturating_mul(at.level.max(0) as u32)).unwrap_or(u64::MAX);
-    let end = at.blkid.saturating_add(1).saturating_mul(span);
-    let end = if at.object == 0 { (end.saturating_mul(32), 0) } else { (at.object, end) };
-    at.level >= 0 && end <= (mark.object, mark.blkid)
-}
-
 impl Walker<'_> {
     fn work(&self) {
         while let Some(task) = self.next() {
             match task {
-                Task::Root(root) => self.root(root),
-                Task::Descend { tree, at, bp, holds, indirect_shift } => {
-                    self.descend(tree, at, &bp, holds, indirect_shift);
-                }
+                Task::Root(root) => self.root(&root),
                 Task::Verify(batch) => self.verify(&batch),
             }
             self.progress();
@@ -125,9 +104,11 @@ impl Walker<'_> {
         let mut tasks = self.tasks.lock();
         loop {
             if (self.stopped)() {
-                tasks.clear();
+                tasks.roots.clear();
+                tasks.checks.clear();
             }
-            if let Some(task) = tasks.pop() {
+            let check = tasks.checks.pop().map(Task::Verify);
+            if let Some(task) = check.or_else(|| tasks.roots.pop().map(Box::new).map(Task::Root)) {
                 self.busy.fetch_add(1, Ordering::SeqCst);
                 return Some(task);
             }
@@ -138,9 +119,14 @@ impl Walker<'_> {
         }
     }
 
-    fn push(&self, new: Vec<Task>) {
-        if !new.is_empty() {
-            self.tasks.lock().extend(new);
+    /// Has a batch checked by whoever is free.
+    fn check(&self, batch: Batch) {
+        let mut tasks = self.tasks.lock();
+        if tasks.checks.len() >= self.workers.saturating_mul(WAITING) {
+            drop(tasks);
+            self.verify(&batch);
+        } else if !batch.is_empty() {
+            tasks.checks.push(batch);
             self.wake.notify_all();
         }
     }
@@ -159,32 +145,31 @@ impl Walker<'_> {
         self.account.lock().damaged(e, self.event);
     }
 
-    fn decode_error(&self, at: Bookmark, source: DecodeError) {
-        self.damaged(&Error::Decode { objset: at.objset, object: at.object, source });
-    }
-
-    fn root(&self, root: Root) {
-        if root.bp.is_hole() {
-            return;
-        }
+    fn root(&self, root: &Root) {
         if root.with_log {
-            self.intent_log(&root);
+            self.intent_log(root);
         }
-        let at = Bookmark { objset: root.objset, object: 0, level: -1, blkid: 0 };
-        let tree = Tree { min_txg: root.min_txg, freed_to: root.freed_to };
-        self.children(tree, vec![(at, root.bp)], 0, None, Some(Holds::Objset));
+        let (store, at) = (self.subject.store(), Bookmark::root(root.objset));
+        let mut blocks = Blocks { walker: self, root, batch: Batch::new() };
+        if blocks.wants(&root.bp) && blocks.count(at, &root.bp, true) {
+            match traverse::read_root(store, root.objset, &root.bp) {
+                // It ends early only where all is to end.
+                Ok(phys) => {
+                    let mark = root.destroyed.and_then(|destroyed| destroyed.resume);
+                    let _ = Traversal::new(store, root.objset, mark, &mut blocks).all(&phys);
+                }
+                Err(why) => self.unreadable(at, &root.bp, why),
+            }
+        }
+        self.check(blocks.batch);
     }
 
     /// The parts of an intent log that are in the space maps: claimed but not replayed, or of
     /// transaction groups that are synced.
     fn intent_log(&self, root: &Root) {
         let store = self.subject.store();
-        let at = Bookmark { objset: root.objset, object: 0, level: -1, blkid: 0 };
-        let Ok(block) = store.read(&root.bp, at) else { return };
-        let data = block.data.bytes();
-        let Ok(phys) = ObjsetPhys::decode(&Bytes::new(&data, block.order, "object set")) else {
-            return;
-        };
+        let at = Bookmark::root(root.objset);
+        let Ok(phys) = traverse::read_root(store, root.objset, &root.bp) else { return };
         let header = phys.zil;
         let mut found = Vec::new();
         zil::walk(store, &header, &mut |item| {
@@ -214,148 +199,14 @@ impl Walker<'_> {
         }
     }
 
-    fn read(&self, at: Bookmark, bp: &BlockPointer) -> Option<Block> {
-        match self.subject.store().read(bp, at) {
-            Ok(block) => Some(block),
-            Err(e) => {
+    fn unreadable(&self, at: Bookmark, bp: &BlockPointer, why: Error) {
+        match why {
+            Error::Block(e) => {
                 self.account.lock().report.unreadable += 1;
                 (self.event)(Event::Unreadable { at, bp, errors: &[e] });
-                None
             }
+            why => self.damaged(&why),
         }
-    }
-
-    fn descend(
-        &self,
-        tree: Tree,
-        at: Bookmark,
-        bp: &BlockPointer,
-        holds: Holds,
-        indirect_shift: u8,
-    ) {
-        let Some(block) = self.read(at, bp) else { return };
-        let data = block.data.bytes();
-        let b = Bytes::new(&data, block.order, "block");
-        match holds {
-            Holds::Objset => self.objset(tree, at, &b),
-            Holds::Dnodes => self.dnodes(tree, at, &b),
-            Holds::Pointers { dnodes } => {
-                let count = (data.len() / BLKPTR_SIZE) as u64;
-                let children = (0..count).filter_map(|i| {
-                    let child = BlockPointer::decode(&b, i as usize * BLKPTR_SIZE).ok()?;
-                    let blkid = at.blkid.saturating_mul(count).saturating_add(i);
-                    Some((Bookmark { level: at.level - 1, blkid, ..at }, child))
-                });
-                let below = dnodes.then_some(Holds::Dnodes);
-                self.children(tree, children.collect(), indirect_shift, below, None);
-            }
-        }
-    }
-
-    fn objset(&self, tree: Tree, at: Bookmark, b: &Bytes<'_>) {
-        let phys = match ObjsetPhys::decode(b) {
-            Ok(phys) => phys,
-            Err(e) => return self.decode_error(at, e),
-        };
-        let accounting = [&phys.user_used, &phys.group_used, &phys.project_used];
-        for (dnode, object) in accounting.into_iter().zip(ACCOUNTING) {
-            if let Some(dnode) = dnode {
-                self.dnode(tree, at.objset, object, dnode, None);
-            }
-        }
-        self.dnode(tree, at.objset, 0, &phys.meta_dnode, Some(Holds::Dnodes));
-    }
-
-    fn dnodes(&self, tree: Tree, at: Bookmark, b: &Bytes<'_>) {
-        let slots = (b.len() / DNODE_SLOT) as u64;
-        let mut slot = 0;
-        while slot < slots {
-            let object = at.blkid.saturating_mul(slots).saturating_add(slot);
-            match DnodePhys::decode(b, slot as usize * DNODE_SLOT) {
-                Ok(None) => slot += 1,
-                Ok(Some(dnode)) => {
-                    self.dnode(tree, at.objset, object, &dnode, None);
-                    slot += dnode.slots();
-                }
-                Err(e) => {
-                    self.decode_error(Bookmark { object, ..at }, e);
-                    slot += 1;
-                }
-            }
-        }
-    }
-
-    /// The block pointers of a dnode. `leaves` says what its data blocks hold, if they lead on.
-    fn dnode(
-        &self,
-        tree: Tree,
-        objset: u64,
-        object: u64,
-        dnode: &DnodePhys,
-        leaves: Option<Holds>,
-    ) {
-        let level = i64::from(dnode.levels) - 1;
-        let pointers = (0..).zip(&dnode.pointers);
-        let data = pointers.map(|(blkid, bp)| (Bookmark { objset, object, level, blkid }, *bp));
-        self.children(tree, data.collect(), dnode.indirect_shift, leaves, None);
-        if let Some(spill) = dnode.spill {
-            let at = Bookmark { objset, object, level: 0, blkid: SPILL_BLKID };
-            self.children(tree, vec![(at, spill)], dnode.indirect_shift, None, None);
-        }
-    }
-
-    /// Accounts for block pointers and pushes the tasks that follow from them. `leaves`: what
-    /// level-0 blocks hold if they lead on; `all`: what every block holds (object sets).
-    fn children(
-        &self,
-        tree: Tree,
-        pointers: Vec<(Bookmark, BlockPointer)>,
-        indirect_shift: u8,
-        leaves: Option<Holds>,
-        all: Option<Holds>,
-    ) {
-        let (mut tasks, mut batch) = (Vec::new(), Vec::new());
-        let mut misplaced = Vec::new();
-        {
-            let mut account = self.account.lock();
-            for (at, bp) in pointers {
-                let done = |mark: &Bookmark| is_before(&at, indirect_shift, mark);
-                let freed = tree.freed_to.as_ref().is_some_and(done);
-                if bp.is_hole() || is_redacted(&bp) || birth(&bp) <= tree.min_txg || freed {
-                    continue;
-                }
-                let mut found = Found::new(at, bp);
-                if tree.freed_to.is_some() {
-                    found.kind = stats::DEFERRED;
-                }
-                account.add(self.subject.store(), &found, self.event);
-                if self.wants_check(&bp) {
-                    batch.push((at, bp));
-                }
-                if i64::from(bp.level()) != at.level.max(0) {
-                    misplaced.push((at, bp.level()));
-                    continue;
-                }
-                let holds = match (all, at.level) {
-                    (Some(holds), _) => Some(holds),
-                    (None, 0) => leaves,
-                    (None, _) => Some(Holds::Pointers { dnodes: leaves.is_some() }),
-                };
-                if let Some(holds) = holds
-                    && account.first_descent(&bp)
-                {
-                    tasks.push(Task::Descend { tree, at, bp, holds, indirect_shift });
-                }
-            }
-        }
-        for (at, level) in misplaced {
-            let why = format!("block of level {level} where level {} belongs", at.level);
-            self.decode_error(at, DecodeError::invalid("block pointer", why));
-        }
-        // Tasks are taken from the end: keep the order of the blocks.
-        tasks.reverse();
-        tasks.extend(batch.chunks(VERIFY_BATCH).map(|c| Task::Verify(c.to_vec())));
-        self.push(tasks);
     }
 
     fn wants_check(&self, bp: &BlockPointer) -> bool {
@@ -395,4 +246,65 @@ impl Walker<'_> {
 /// Whether the block was left out of a redacted send stream (embedded type `REDACTED`).
 fn is_redacted(bp: &BlockPointer) -> bool {
     bp.is_embedded() && bp.checksum_type() == 2
+}
+
+/// The blocks of a tree.
+struct Blocks<'w> {
+    walker: &'w Walker<'w>,
+    root: &'w Root,
+    /// Blocks to check.
+    batch: Batch,
+}
+
+impl Blocks<'_> {
+    /// Accounts for a block. Whether to go on below it, if it leads on.
+    fn count(&mut self, at: Bookmark, bp: &BlockPointer, leads_on: bool) -> bool {
+        let walker = self.walker;
+        let mut found = Found::new(at, *bp);
+        if self.root.destroyed.is_some() {
+            found.kind = stats::DEFERRED;
+        }
+        let mut account = walker.account.lock();
+        account.add(walker.subject.store(), &found, walker.event);
+        let in_place = i64::from(bp.level()) == at.level.max(0);
+        if !in_place {
+            let why = format!("block of level {} where level {} belongs", bp.level(), at.level);
+            let source = DecodeError::invalid("block pointer", why);
+            let Bookmark { objset, object, .. } = at;
+            account.damaged(&Error::Decode { objset, object, source }, walker.event);
+        }
+        let goes_on = in_place && leads_on && account.first_descent(bp);
+        drop(account);
+        if walker.wants_check(bp) {
+            self.batch.push((at, *bp));
+            if self.batch.len() >= VERIFY_BATCH {
+                walker.check(std::mem::take(&mut self.batch));
+            }
+        }
+        goes_on
+    }
+}
+
+impl Visitor for Blocks<'_> {
+    /// All is to end.
+    type Stop = ();
+
+    fn wants(&self, bp: &BlockPointer) -> bool {
+        !bp.is_hole() && !is_redacted(bp) && birth(bp) > self.root.min_txg
+    }
+
+    fn pre(&mut self, place: &Place<'_>) -> Result<bool, ()> {
+        if place.leads_on() {
+            self.walker.progress();
+            if (self.walker.stopped)() {
+                return Err(());
+            }
+        }
+        Ok(self.count(place.at(), &place.node.bp, place.leads_on()))
+    }
+
+    fn damaged(&mut self, at: Bookmark, bp: &BlockPointer, why: Error) -> Result<(), ()> {
+        self.walker.unreadable(at, bp, why);
+        Ok(())
+    }
 }

@@ -1,7 +1,7 @@
 //! What a walk is going to read, counted ahead of it.
 
-use super::{DESTROYED, is_foreign};
-use crate::traverse::{self, AHEAD_BLOCKS};
+use super::is_foreign;
+use crate::traverse::{self, AHEAD_BLOCKS, DESTROYED};
 use cenote_dmu::objset::{META_DNODE, USER_USED};
 use cenote_dmu::{Error, Result};
 use cenote_format::Bytes;
