@@ -20,6 +20,9 @@
 //! log takes. Of a replay that was ended that is an estimate, marked with `~`: the further reads are those that the row with
 //! reading ahead made beyond it, each with the time that one took so far. The last column compares `all s` of the two rows.
 //! Where a latency is 0 reads say nothing, and the rest is taken to go as fast as what was done.
+//!
+//! All of it ends after `--minutes`, which the kinds of a length share: a row with reading ahead that takes longer is ended, and estimated as well,
+//! and what there is no time left for is named at the end ([`Budget`]).
 
 use crate::noise::Noise;
 use crate::write;
@@ -77,8 +80,11 @@ pub struct ReplayArgs {
     #[arg(long, value_delimiter = ',', default_values_t = [100_000, 1_000_000])]
     records: Vec<u64>,
     /// Most seconds that a replay without reading ahead takes; one that is not done then is ended.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 8)]
     seconds: u64,
+    /// Minutes that all rows take together.
+    #[arg(long, default_value_t = 6)]
+    minutes: u64,
     /// Latencies in milliseconds.
     #[arg(long, value_delimiter = ',', default_values_t = [0, 1, 10, 50])]
     latencies: Vec<u64>,
@@ -236,7 +242,13 @@ struct Row {
     cpu: f64,
 }
 
-fn row(args: &ReplayArgs, image: &Path, latency: u64, prime: bool) -> anyhow::Result<Row> {
+/// Imports a copy of the image and replays its log, for `most` at most.
+fn row(
+    args: &ReplayArgs,
+    image: &Path,
+    latency: u64,
+    (prime, most): (bool, Duration),
+) -> anyhow::Result<Row> {
     let copy = args.dir.join("crashed");
     self::copy(image, &copy)?;
     set("vdev_simulated_latency", latency * 1_000_000)?;
@@ -251,11 +263,10 @@ fn row(args: &ReplayArgs, image: &Path, latency: u64, prime: bool) -> anyhow::Re
     )?;
     let reads = || engine.pool().store().vdevs().root().io_stats().0;
     let (imported, first) = (Instant::now(), reads());
-    let most = Duration::from_secs(args.seconds);
     let (records, ended) = (AtomicU64::new(0), AtomicBool::new(false));
     let failed = cenote::contents::replay_logs(&engine, &|_, done| {
         records.store(done.records, Relaxed);
-        ended.store(!prime && imported.elapsed() >= most, Relaxed);
+        ended.store(imported.elapsed() >= most, Relaxed);
         !ended.load(Relaxed)
     })?;
     let (replay, cpu) = (imported.elapsed().as_secs_f64(), cpu_seconds()? - busy);
@@ -275,7 +286,7 @@ impl Row {
         let left = records.saturating_sub(self.records) as f64;
         let rest = match latency {
             _ if left == 0.0 => 0.0,
-            0 => left / self.records.max(1) as f64,
+            _ if latency == 0 || whole.records < records => left / self.records.max(1) as f64,
             _ => whole.reads[1].saturating_sub(self.reads[1]) as f64 / self.reads[1].max(1) as f64,
         };
         self.import + self.replay * (1.0 + rest)
@@ -310,12 +321,66 @@ fn fits(dir: &Path, kind: Kind, records: u64) -> anyhow::Result<bool> {
     Ok(fits)
 }
 
-/// Runs the rows of one log.
-fn rows(args: &ReplayArgs, kind: Kind, records: u64) -> anyhow::Result<()> {
+/// The time that there is.
+struct Budget {
+    end: Instant,
+    /// Records of an image that are made in a second, by kind.
+    pace: [(Kind, f64); 3],
+    left_out: Vec<String>,
+}
+
+/// Records of an image that are made in a second, as long as no image was made.
+const PACE: f64 = 4000.0;
+/// A row has so long, whatever was left for it.
+const LEAST: Duration = Duration::from_secs(3);
+
+impl Budget {
+    fn new(minutes: u64) -> Budget {
+        let pace = [Kind::Write, Kind::Link, Kind::LinkNear].map(|kind| (kind, PACE));
+        let end = Instant::now() + Duration::from_secs(minutes.saturating_mul(60));
+        Budget { end, pace, left_out: Vec::new() }
+    }
+
+    fn pace(&mut self, kind: Kind) -> &mut f64 {
+        let at = self.pace.iter().position(|(known, _)| *known == kind).unwrap_or(0);
+        &mut self.pace[at].1
+    }
+
+    fn leave_out(&mut self, kind: Kind, records: u64, what: &str) {
+        self.left_out.push(format!("{} {records} {what}", kind.name()));
+    }
+
+    fn left(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+}
+
+/// Runs the rows of one log, in `share` of the time.
+fn rows(
+    args: &ReplayArgs,
+    kind: Kind,
+    records: u64,
+    (budget, share): (&mut Budget, Duration),
+) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let needed = Duration::from_secs_f64(records as f64 / budget.pace(kind).max(1.0));
+    if needed >= share {
+        budget.leave_out(kind, records, "");
+        return Ok(());
+    }
     let image = image(&args.dir, kind, records)?;
+    *budget.pace(kind) = records as f64 / begun.elapsed().as_secs_f64().max(0.001);
     for latency in &args.latencies {
-        let ahead = row(args, &image, *latency, true)?;
-        let serial = row(args, &image, *latency, false)?;
+        let left = share.saturating_sub(begun.elapsed());
+        if left.is_zero() {
+            budget.leave_out(kind, records, &format!("{latency} ms"));
+            continue;
+        }
+        let serial_takes = Duration::from_secs(args.seconds);
+        let ahead = left.saturating_sub(serial_takes).max(LEAST);
+        let ahead = row(args, &image, *latency, (true, ahead))?;
+        let left = share.saturating_sub(begun.elapsed());
+        let serial = row(args, &image, *latency, (false, serial_takes.min(left).max(LEAST)))?;
         let all = |row: &Row| row.all(*latency, records, &ahead);
         for (row, name) in [(&serial, "no"), (&ahead, "yes")] {
             println!(
@@ -351,12 +416,18 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
         "all s",
         "times"
     );
+    let mut budget = Budget::new(args.minutes);
     for records in &args.records {
-        for kind in &args.kinds {
+        for (n, kind) in args.kinds.iter().enumerate() {
             if fits(&args.dir, *kind, *records)? {
-                rows(args, *kind, *records)?;
+                let share = budget.left() / u32::try_from(args.kinds.len() - n).unwrap_or(1);
+                rows(args, *kind, *records, (&mut budget, share))?;
             }
         }
+    }
+    if !budget.left_out.is_empty() {
+        let (minutes, all) = (args.minutes, budget.left_out.join(", "));
+        println!("left out, for all was to end after {minutes} minutes (--minutes): {all}");
     }
     Ok(())
 }
