@@ -3,9 +3,10 @@
 
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dsl::zil::Kept;
 use cenote_dsl::{Dataset, DatasetKind};
 use cenote_engine::change::{Contents, Format};
-use cenote_engine::{Engine, EngineError, NotReplayed};
+use cenote_engine::{Engine, EngineError, NotReplayed, Replayer};
 use cenote_zpl::{
     Atime, CaseSensitivity, Clock, CreateProps, PrimaryCache, Replayed, Settings, Supervisor,
     Visibility, Volume, format, format_volume,
@@ -131,7 +132,12 @@ pub fn cache_snapshots(
     Ok(())
 }
 
-/// Replays the intent logs that the import of a pool found, several at once. After each change, which applies
+/// Replays the intent log of a dataset that is opened, for [`cenote_engine::EngineOptions`].
+pub fn replayer() -> Replayer {
+    Replayer::new(|engine, live, kept| replay_log(engine, live, kept, &|_, _| true))
+}
+
+/// Replays all intent logs that wait in a pool, several at once. After each change, which applies
 /// one record or several, `go_on` is told the name of the dataset and what was done of its log so far; false
 /// ends the replay of this log for now. Returns the
 /// datasets whose logs could not be replayed: they keep them, and cannot be written to.
@@ -142,30 +148,49 @@ pub fn replay_logs(
     engine: &Engine,
     go_on: &(dyn Fn(&str, &Replayed) -> bool + Sync),
 ) -> Result<Vec<NotReplayed>, EngineError> {
-    engine.replay_logs(&|live, kept| {
-        let pool = engine.pool();
-        let words = |e: cenote_dmu::Error| e.to_string();
-        let dataset = pool.dsl().by_object(live.id()).map_err(words)?;
-        let dataset = dataset.ok_or_else(|| "the dataset is gone".to_string())?;
-        let settings = match dataset.kind {
-            DatasetKind::Volume => Settings::default(),
-            _ => settings(&pool, &dataset).map_err(words)?,
-        };
-        let told = Cell::default();
-        let supervisor = Watch { engine, name: &dataset.name, go_on, told };
-        let done = cenote_zpl::replay(live, settings, &supervisor, kept);
-        let done = done.map_err(|e| e.to_string())?;
-        let (records, bytes) = (done.records, done.bytes);
-        tracing::info!("'{}': replayed {records} records, {bytes} bytes", dataset.name);
-        Ok(())
-    })
+    engine.replay_logs(&|live, kept| replay_log(engine, live, kept, go_on))
+}
+
+/// As [`replay_logs`], those of these datasets, which are about to be opened.
+///
+/// # Errors
+/// The pool is suspended.
+pub fn replay_these_logs(
+    engine: &Engine,
+    datasets: &[u64],
+) -> Result<Vec<NotReplayed>, EngineError> {
+    engine.replay_these_logs(datasets, &|live, kept| replay_log(engine, live, kept, &|_, _| true))
+}
+
+fn replay_log(
+    engine: &Engine,
+    live: &Arc<LiveObjectSet>,
+    kept: &Kept,
+    go_on: &dyn Fn(&str, &Replayed) -> bool,
+) -> Result<(), String> {
+    let pool = engine.pool();
+    let words = |e: cenote_dmu::Error| e.to_string();
+    let dataset = pool.dsl().by_object(live.id()).map_err(words)?;
+    let dataset = dataset.ok_or_else(|| "the dataset is gone".to_string())?;
+    let settings = match dataset.kind {
+        DatasetKind::Volume => Settings::default(),
+        _ => settings(&pool, &dataset).map_err(words)?,
+    };
+    let (name, told) = (dataset.name.as_str(), Cell::default());
+    let supervisor = Watch { engine, name, ds_obj: live.id(), go_on, told };
+    let done = cenote_zpl::replay(live, settings, &supervisor, kept);
+    let done = done.map_err(|e| e.to_string())?;
+    let (records, bytes) = (done.records, done.bytes);
+    tracing::info!("'{name}': replayed {records} records, {bytes} bytes");
+    Ok(())
 }
 
 /// Watches the replay of a dataset's log.
 struct Watch<'a> {
     engine: &'a Engine,
     name: &'a str,
-    go_on: &'a (dyn Fn(&str, &Replayed) -> bool + Sync),
+    ds_obj: u64,
+    go_on: &'a dyn Fn(&str, &Replayed) -> bool,
     /// What the engine was told of.
     told: Cell<Replayed>,
 }
@@ -178,7 +203,7 @@ impl Supervisor for Watch<'_> {
     fn go_on(&self, so_far: &Replayed) -> bool {
         let told = self.told.replace(*so_far);
         let (records, bytes) = (so_far.records - told.records, so_far.logged - told.logged);
-        self.engine.note_replayed(records, bytes);
+        self.engine.note_replayed(self.ds_obj, records, bytes);
         (self.go_on)(self.name, so_far)
     }
 }

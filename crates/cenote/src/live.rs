@@ -73,6 +73,8 @@ impl Registry {
         dataset: &Dataset,
         open: impl FnOnce(Arc<cenote_dmu::live::LiveObjectSet>) -> Result<Contents>,
     ) -> Result<Arc<LiveSet>> {
+        // Others go on meanwhile.
+        engine.replay_log(dataset.ds_obj)?;
         let mut all = self.0.lock();
         if let Some(set) = all.get(&dataset.ds_obj).and_then(Weak::upgrade) {
             return Ok(set);

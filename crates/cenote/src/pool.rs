@@ -1,6 +1,6 @@
 //! Pools.
 
-use crate::contents::{Files, settings};
+use crate::contents::{Files, replayer, settings};
 use crate::live::Registry;
 use crate::{Dataset, Datasets, Error, Result};
 use cenote_engine::change::{ChangeError, Changes, Kind, NewDataset, NewSnapshot};
@@ -48,16 +48,14 @@ impl Found {
         self.open_with(&ImportOptions::default())
     }
 
-    /// Opens the pool as `zpool import` would.
+    /// Opens the pool as `zpool import -N` would: the intent log that a crash left of a dataset is replayed when
+    /// the dataset is opened.
     pub fn open_with(&self, options: &ImportOptions) -> Result<Pool> {
         Ok(match options.readonly {
             true => Pool::around(Opened::ReadOnly(cenote_pool::Pool::import(&self.0, options)?)),
             false => {
-                let engine = Engine::import(&self.0, options, EngineOptions::default())?;
-                for failed in crate::contents::replay_logs(&engine, &|_, _| true)? {
-                    tracing::warn!("'{}': {}", failed.name, failed.why);
-                }
-                Pool::around(Opened::Writable(engine))
+                let engine = EngineOptions { replay: replayer(), ..EngineOptions::default() };
+                Pool::around(Opened::Writable(Engine::import(&self.0, options, engine)?))
             }
         })
     }

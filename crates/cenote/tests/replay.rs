@@ -96,6 +96,35 @@ fn fragcrash() {
     replays("fragcrash");
 }
 
+/// The library replays the log of what it opens, and leaves the others.
+#[test]
+fn what_is_opened_is_replayed() {
+    let temp = cenote_testpools::copy("zilslog");
+    let open = || cenote::Pool::find([&temp.pool.dir]).remove(0).open_with(&options()).unwrap();
+    let logs = |pool: &cenote::Pool| pool.engine().unwrap().waiting_logs().len();
+    let pool = open();
+    let all = logs(&pool);
+    assert!(all > 0);
+    pool.export().unwrap();
+    drop(pool);
+    let pool = open();
+    assert_eq!(logs(&pool), all);
+    for dataset in pool.datasets() {
+        let (dataset, before) = (dataset.unwrap(), logs(&pool));
+        match dataset.property("volsize").unwrap() {
+            Some(_) => drop(dataset.volume().unwrap()),
+            None => drop(dataset.filesystem().unwrap()),
+        }
+        assert!(logs(&pool) + 1 >= before);
+    }
+    assert_eq!(logs(&pool), 0);
+    pool.export().unwrap();
+    drop(pool);
+    let pool = read_only(&temp);
+    traverse(&pool);
+    compare(&pool, "zilslog");
+}
+
 /// A chain whose blocks lie side by side takes far fewer reads than it has blocks.
 #[test]
 fn log_blocks_are_read_together() {

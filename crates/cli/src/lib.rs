@@ -23,6 +23,7 @@
 //! | [`locate`], [`list`], [`copy`] | `cenote ls`, `cat` and `cp` |
 //! | [`rewrite`] | `zfs rewrite`, `cenote rewrite` |
 //! | [`progress`] | a bar on the user's terminal |
+//! | `replay` | intent logs, replayed before what has them is mounted |
 //! | [`txgs`] | `cenote txgs`: figures of transaction groups |
 //! | [`map`] | `cenote map`: the map of free space |
 //! | [`age`] | `cenote age` |
@@ -43,6 +44,7 @@ pub mod locate;
 pub mod map;
 pub mod options;
 pub mod progress;
+mod replay;
 pub mod rewrite;
 pub mod table;
 pub mod tunables;

@@ -4,7 +4,7 @@
 //! opened for this command alone.
 
 use crate::context::Context;
-use crate::pools::{Imported, Opened};
+use crate::pools::{Imported, Opened, reason};
 use crate::zfs::select::{Kinds, Node, open};
 use cenote_dsl::DatasetKind;
 use cenote_inspect::map::InUse;
@@ -159,8 +159,13 @@ impl Locator {
 
     /// Opens what `name` leads to. The error is for the user.
     pub fn open(&mut self, name: &Name, follow: bool, ctx: &Context) -> Result<Place, String> {
-        let node = self.dataset(&name.dataset, ctx)?;
+        let mut node = self.dataset(&name.dataset, ctx)?;
         let cannot = |e: &dyn std::fmt::Display| format!("cannot open '{}': {e}", name.show());
+        if let Some(engine) = node.imported.engine().filter(|_| node.dataset.is_head()) {
+            engine.replay_log(node.dataset.ds_obj).map_err(|e| cannot(&reason(&e)))?;
+            // It is as it was found before.
+            node = self.dataset(&name.dataset, ctx)?;
+        }
         let pool = node.imported.pool();
         let dsl = pool.dsl();
         let volume = dsl.get(&node.dataset, "volsize").map_err(|e| cannot(&e))?.is_some();

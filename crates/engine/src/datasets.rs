@@ -28,6 +28,8 @@
 //!
 //! Quotas are about figures, not about space that has to be there: see [`super::quota`].
 
+mod opening;
+
 use super::capable::{self, Purpose};
 use super::policy::{Abilities, Policy};
 use super::quota::{self, Answer};
@@ -53,6 +55,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+pub(crate) use opening::{Entered, Opening};
 
 /// Bytes that a new object is taken to need: its dnode and an entry in a directory, with copies.
 const OBJECT_BYTES: u64 = 4096;
@@ -253,8 +257,10 @@ pub(crate) struct Datasets {
 #[derive(Default)]
 struct Open {
     sets: HashMap<u64, (Arc<LiveObjectSet>, Arc<DatasetTx>)>,
-    /// Those that somebody is opening, which reads devices.
+    /// Those that somebody is opening, which reads devices, and may replay an intent log.
     opening: HashSet<u64>,
+    /// Those of them whose intent logs are being replayed.
+    replaying: HashSet<u64>,
     /// Those whose changes are being written.
     quiesced: HashSet<u64>,
     /// Those that are destroyed in the group that is being written: the view still has them.
@@ -419,19 +425,6 @@ fn try_on(
     change(&mut Tx { pool: view.name(), ..tx })
 }
 
-/// Somebody is opening a dataset, as long as this lives.
-struct Opening<'a> {
-    datasets: &'a Datasets,
-    ds_obj: u64,
-}
-
-impl Drop for Opening<'_> {
-    fn drop(&mut self) {
-        self.datasets.open.lock().opening.remove(&self.ds_obj);
-        self.datasets.opened.notify_all();
-    }
-}
-
 /// Reads a dataset that is not open (`dmu_objset_own`).
 fn load(
     shared: &Arc<Shared>,
@@ -456,39 +449,6 @@ fn load(
 }
 
 impl Datasets {
-    /// See [`super::Engine::live`].
-    pub fn open(
-        &self,
-        shared: &Arc<Shared>,
-        ds_obj: u64,
-        purpose: Purpose,
-    ) -> Result<Arc<LiveObjectSet>, EngineError> {
-        let mut open = self.open.lock();
-        loop {
-            if open.held.contains_key(&ds_obj) {
-                return Err(DslWriteError::Busy.into());
-            }
-            if let Some((live, handle)) = open.sets.get(&ds_obj) {
-                return match handle.closed.load(Ordering::SeqCst) {
-                    true => Err(DslWriteError::Busy.into()),
-                    false => Ok(live.clone()),
-                };
-            }
-            if open.retired.contains(&ds_obj) {
-                return Err(DslWriteError::NotFound.into());
-            }
-            if open.opening.insert(ds_obj) {
-                break;
-            }
-            self.opened.wait(&mut open);
-        }
-        drop(open);
-        let _opening = Opening { datasets: self, ds_obj };
-        let (live, handle) = load(shared, ds_obj, purpose)?;
-        self.open.lock().sets.insert(ds_obj, (live.clone(), handle));
-        Ok(live)
-    }
-
     /// Whether all that a sync of a dataset needs, besides what is in it, can be read.
     fn check_sync(
         &self,
@@ -534,9 +494,10 @@ impl Datasets {
         self.open.lock().sets.get(&ds_obj).map(|(_, handle)| handle.log.early().clone())
     }
 
-    /// Whether a dataset is open for writing.
+    /// Whether a dataset is open for writing, or being opened.
     pub fn is_open(&self, ds_obj: u64) -> bool {
-        self.open.lock().sets.contains_key(&ds_obj)
+        let open = self.open.lock();
+        open.sets.contains_key(&ds_obj) || open.opening.contains(&ds_obj)
     }
 
     /// Lets nobody change an open dataset any more.

@@ -8,12 +8,19 @@
 //! Blocks of a log are written in a group that is still open, so those of the group that a crash took
 //! are in no space map. The first group after the import claims them ([`cenote_dsl::zil::claim`]), before
 //! it allocates anything else. Whatever is in a claimed log is allocated, records' data included, until
-//! it is replayed ([`Engine::replay_logs`]), and what it clones has a reference more. Its dataset is opened for the replay
-//! alone, and once all is on disk the log is destroyed. Until then no snapshot is taken of the dataset, and nobody else writes to it.
+//! it is replayed, and what it clones has a reference more.
+//!
+//! A claimed log waits until somebody opens its dataset ([`Engine::live`]), also in further imports. Whoever opens it first
+//! replays the log: the dataset is opened for that alone, and once all is on disk the log is destroyed. Others who open the
+//! dataset wait meanwhile ([`Opening`]), and no snapshot is taken of it. Logs of datasets that are about to be
+//! opened are replayed several at once ([`Engine::replay_these_logs`]).
+//!
+//! A snapshot of a dataset whose log waits is of the state before it. Its root block names the log, which is the head's alone: nobody looks
+//! for a log in a snapshot, and what is made of one is given none ([`SyncContext::zero_intent_log`]).
 //!
 //! All logs are read before the first group, several at once, which also tells how much there is to be
-//! replayed ([`progress`]); several are replayed at once. What was read is kept, within a bound
-//! ([`Kept`]), so that a block of a log is read once.
+//! replayed ([`progress`]). What was read is kept for the replay, within a bound ([`Kept`]), so that a block of a log
+//! is read once; where nothing is opened it is let go.
 //!
 //! A log that cannot be replayed stays: one that has a record which cannot be applied, or that cannot be
 //! read in full. Its dataset is not written to until the log is cleared by the dataset's name
@@ -22,6 +29,7 @@
 
 use super::accounting;
 use super::capable::{Left, Purpose};
+use super::datasets::{Entered, Opening};
 use super::policy::{Policy, Sink};
 use super::{Engine, EngineError, SyncContext};
 use cenote_dmu::ObjectSet;
@@ -38,10 +46,16 @@ use cenote_pool::status::{ReplayStage, ReplayStatus};
 use cenote_store::Store;
 use parking_lot::Mutex;
 
+use progress::LogProgress;
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 pub mod progress;
+
+/// So long what was read of logs at an import is kept for their replay, up to the next group then.
+const KEEP_FOR: Duration = Duration::from_secs(60);
 
 /// The blocks of a log that are in space maps, and those that it has references to. Of one that is not claimed,
 /// `last` is the last group that was on disk when it was left.
@@ -137,6 +151,18 @@ impl SyncContext<'_> {
         self.set_intent_log(ds_obj, NO_LOG)
     }
 
+    /// Gives a head that was made of a snapshot no log: the snapshot's root block may name that of the dataset
+    /// that it was taken of (`dsl_dataset_zero_zil`).
+    ///
+    /// # Errors
+    /// The object set cannot be read; a device failed.
+    pub(super) fn zero_intent_log(&mut self, ds_obj: u64) -> Result<()> {
+        match self.head_objset(ds_obj)?.phys().zil.log.is_hole() {
+            true => Ok(()),
+            false => self.set_intent_log(ds_obj, NO_LOG),
+        }
+    }
+
     /// Writes the header of a head that is not open.
     fn set_intent_log(&mut self, ds_obj: u64, header: ZilHeader) -> Result<()> {
         let mut set = OpenObjectSet::open(self.head_objset(ds_obj)?)?;
@@ -175,18 +201,52 @@ fn left_to_replay(store: &Arc<Store>, header: &ZilHeader, kept: &Kept) -> (u64, 
 /// A dataset whose intent log was not replayed, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotReplayed {
-    /// Name of the dataset.
+    /// Object of the dataset.
+    pub ds_obj: u64,
+    /// Its name when the pool was imported.
     pub name: String,
     /// What is in the way.
     pub why: String,
 }
 
+/// An intent log that waits for its dataset to be opened.
+#[derive(Debug, Clone)]
+pub(crate) struct Waiting {
+    ds_obj: u64,
+    name: String,
+    /// What is still to be replayed.
+    records: u64,
+    bytes: u64,
+}
+
 /// Intent logs that are to be replayed.
 #[derive(Debug, Default)]
 pub(crate) struct Unreplayed {
-    pub waiting: Vec<Left>,
-    /// What was read of them.
-    pub kept: Arc<Kept>,
+    waiting: Vec<Waiting>,
+    /// What was read of them, and when.
+    kept: Arc<Kept>,
+    read: Option<Instant>,
+}
+
+impl Unreplayed {
+    /// Nothing is left to be replayed of this log, or it is gone.
+    fn done(&mut self, ds_obj: u64) {
+        self.waiting.retain(|log| log.ds_obj != ds_obj);
+        if self.waiting.is_empty() {
+            self.kept = Arc::default();
+        }
+    }
+
+    /// Lets go what was read of logs that nobody opened in time.
+    pub fn let_go_in_time(&mut self) {
+        if self.read.take_if(|read| read.elapsed() >= KEEP_FOR).is_some() {
+            self.kept = Arc::default();
+        }
+    }
+
+    fn find(&self, ds_obj: u64) -> Option<Waiting> {
+        self.waiting.iter().find(|log| log.ds_obj == ds_obj).cloned()
+    }
 }
 
 /// Replays the log of a dataset that nobody else uses; blocks of the log that were read already are in what
@@ -194,36 +254,71 @@ pub(crate) struct Unreplayed {
 pub type ReplayLog<'a> =
     dyn Fn(&Arc<LiveObjectSet>, &Kept) -> std::result::Result<(), String> + Sync + 'a;
 
+/// What was replayed of a dataset.
+enum Found {
+    Log,
+    /// There is no log any more.
+    Nothing,
+}
+
+type Replays =
+    dyn Fn(&Engine, &Arc<LiveObjectSet>, &Kept) -> std::result::Result<(), String> + Send + Sync;
+
+/// What replays the intent log of a dataset that is opened. Without it such a dataset is not opened.
+#[derive(Clone, Default)]
+pub struct Replayer(Option<Arc<Replays>>);
+
+impl Replayer {
+    /// One that does it so ([`ReplayLog`]).
+    pub fn new(
+        replay: impl Fn(&Engine, &Arc<LiveObjectSet>, &Kept) -> std::result::Result<(), String>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Replayer {
+        Replayer(Some(Arc::new(replay)))
+    }
+}
+
+impl fmt::Debug for Replayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Replayer").field(&self.0.is_some()).finish()
+    }
+}
+
 impl Engine {
-    /// Reads the logs that wait, many at once. Returns what is to be claimed.
+    /// Reads the logs that wait, many at once, and notes them. Returns what is to be claimed.
     ///
     /// Errors: a device failed to read a log that is not claimed.
     pub(super) fn read_logs(
         &self,
-        waiting: &[Left],
-        kept: &Kept,
+        logs: &[Left],
+        kept: Arc<Kept>,
         last: u64,
     ) -> std::result::Result<Vec<(u64, Claim)>, EngineError> {
-        let progress = &self.shared.options.logs;
-        if waiting.is_empty() {
+        if logs.is_empty() {
             return Ok(Vec::new());
         }
-        progress.begin(ReplayStage::Reading);
+        let progress = self.logs();
+        progress.read();
         let store = &self.shared.disk.store;
-        let claims = Mutex::new(Vec::new());
-        parallel::each(REPLAY_THREADS.count(), waiting, |Left { ds_obj, header, .. }| {
-            if header.claim_txg == 0 {
-                let claim = zil::claim(store, *ds_obj, header, last.saturating_add(1), kept);
-                if let Ok(claim) = &claim {
-                    progress.found(claim.records, claim.bytes);
-                }
+        let (claims, waiting) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        parallel::each(REPLAY_THREADS.count(), logs, |Left { ds_obj, name, header }| {
+            let (records, bytes) = if header.claim_txg == 0 {
+                let claim = zil::claim(store, *ds_obj, header, last.saturating_add(1), &kept);
+                let found = claim.as_ref().map_or((0, 0), |claim| (claim.records, claim.bytes));
                 claims.lock().push((*ds_obj, claim));
+                found
             } else {
-                let (records, bytes) = left_to_replay(store, header, kept);
-                progress.found(records, bytes);
-            }
+                left_to_replay(store, header, &kept)
+            };
+            progress.found(records, bytes);
+            waiting.lock().push(Waiting { ds_obj: *ds_obj, name: name.clone(), records, bytes });
         });
-        progress.begin(ReplayStage::Idle);
+        progress.has_read();
+        let mut waiting = waiting.into_inner();
+        waiting.sort_by(|a, b| a.name.cmp(&b.name));
+        *self.shared.unreplayed.lock() = Unreplayed { waiting, kept, read: Some(Instant::now()) };
         let claims = claims.into_inner().into_iter().map(|(ds_obj, claim)| {
             let claim = claim.map_err(|e| DslWriteError::from(cenote_dmu::Error::from(e)))?;
             Ok((ds_obj, claim))
@@ -231,10 +326,17 @@ impl Engine {
         claims.collect()
     }
 
-    /// Has `replay` replay the intent logs that the import found, several at once, and destroys those that
-    /// it replayed (`zil_replay`). What it does not replay it can be asked for again.
-    ///
-    /// Returns the datasets whose logs could not be replayed: they stay as they are, and are not written to.
+    /// Keeps nothing in memory any more of what was read of logs at the import.
+    pub fn let_logs_go(&self) {
+        self.shared.unreplayed.lock().kept = Arc::default();
+    }
+
+    /// Objects of the datasets whose intent logs wait for them to be opened.
+    pub fn waiting_logs(&self) -> Vec<u64> {
+        self.shared.unreplayed.lock().waiting.iter().map(|log| log.ds_obj).collect()
+    }
+
+    /// Has `replay` replay all intent logs that wait, as [`Engine::replay_these_logs`].
     ///
     /// # Errors
     /// The pool is suspended.
@@ -242,38 +344,117 @@ impl Engine {
         &self,
         replay: &ReplayLog<'_>,
     ) -> std::result::Result<Vec<NotReplayed>, EngineError> {
-        let Unreplayed { waiting, kept } = std::mem::take(&mut *self.unreplayed.lock());
-        if waiting.is_empty() {
+        self.replay_these_logs(&self.waiting_logs(), replay)
+    }
+
+    /// Has `replay` replay the intent logs that wait for these datasets, several at once, and destroys those that
+    /// it replayed (`zil_replay`). What it does not replay it can be asked for again. Datasets that somebody
+    /// opens are left to him.
+    ///
+    /// Returns the datasets whose logs could not be replayed: they stay as they are, and are not written to.
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn replay_these_logs(
+        &self,
+        datasets: &[u64],
+        replay: &ReplayLog<'_>,
+    ) -> std::result::Result<Vec<NotReplayed>, EngineError> {
+        let waiting = self.shared.unreplayed.lock().waiting.clone();
+        let wanted = waiting.into_iter().filter(|log| datasets.contains(&log.ds_obj));
+        let alone = |log: Waiting| Some((self.shared.datasets.enter_alone(log.ds_obj)?, log));
+        let logs: Vec<(Opening<'_>, Waiting)> = wanted.filter_map(alone).collect();
+        self.replay_entered(&logs, replay)
+    }
+
+    /// Replays the intent log of a dataset if it waits for that, so that opening it takes no time.
+    ///
+    /// # Errors
+    /// Those of [`Engine::live`].
+    pub fn replay_log(&self, ds_obj: u64) -> std::result::Result<(), EngineError> {
+        if self.shared.unreplayed.lock().find(ds_obj).is_none() {
+            return Ok(());
+        }
+        match self.shared.datasets.enter(ds_obj)? {
+            Entered::Open(_) => Ok(()),
+            Entered::Opening(opening) => self.replay_first(opening).map(drop),
+        }
+    }
+
+    /// Replays the intent log of a dataset that is being opened, if it has one that waits for that.
+    ///
+    /// Errors: `Unsupported`: it cannot be replayed; the pool is suspended.
+    pub(super) fn replay_first<'a>(
+        &self,
+        opening: Opening<'a>,
+    ) -> std::result::Result<Opening<'a>, EngineError> {
+        let ds_obj = opening.ds_obj();
+        let Some(log) = self.shared.unreplayed.lock().find(ds_obj) else { return Ok(opening) };
+        // It may have been renamed.
+        let dataset = self.pool().dsl().by_object(ds_obj).ok().flatten();
+        let name = dataset.map_or(log.name.clone(), |dataset| dataset.name);
+        let failed = match &self.shared.options.replay.0 {
+            Some(replay) => {
+                let replay = |live: &Arc<LiveObjectSet>, kept: &Kept| replay(self, live, kept);
+                let logs = [(opening, log)];
+                let failed = self.replay_entered(&logs, &replay)?;
+                let [(opening, _)] = logs;
+                match failed.into_iter().next() {
+                    None => return Ok(opening),
+                    Some(failed) => failed.why,
+                }
+            }
+            None => "nothing here replays it".into(),
+        };
+        Err(EngineError::Unsupported(format!(
+            "'{name}': an intent log that was not replayed: {failed} ('zpool clear POOL {name}' gives \
+             up what is in it)"
+        )))
+    }
+
+    /// Replays logs of datasets that nobody else can open.
+    ///
+    /// Errors: the pool is suspended.
+    fn replay_entered(
+        &self,
+        logs: &[(Opening<'_>, Waiting)],
+        replay: &ReplayLog<'_>,
+    ) -> std::result::Result<Vec<NotReplayed>, EngineError> {
+        if logs.is_empty() {
             return Ok(Vec::new());
         }
-        let progress = &self.shared.options.logs;
-        progress.begin(ReplayStage::Replaying);
+        let kept = Arc::clone(&self.shared.unreplayed.lock().kept);
+        let running = self.logs().replay(logs.iter().map(|(_, log)| (log.records, log.bytes)));
         // What replay frees may be what a later record still has to copy.
         let hold = self.shared.disk.allocator.hold(self.pool().uberblock().txg);
         let done = Mutex::new(Vec::new());
-        parallel::each(REPLAY_THREADS.count(), &waiting, |left| {
-            let outcome = self.replay_one(left.ds_obj, replay, &kept);
-            progress.dataset_done();
-            done.lock().push((left.clone(), outcome));
+        parallel::each(REPLAY_THREADS.count(), logs, |(opening, log)| {
+            let outcome = self.replay_one(opening, replay, &kept);
+            self.logs().dataset_done();
+            done.lock().push((log.clone(), outcome));
         });
         drop(hold);
-        progress.begin(ReplayStage::Idle);
-        let (mut replayed, mut failed) = (Vec::new(), Vec::new());
-        for (left, outcome) in done.into_inner() {
+        let (mut gone, mut replayed, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        for (log, outcome) in done.into_inner() {
+            let Waiting { ds_obj, name, .. } = log;
             match outcome? {
-                Ok(()) => replayed.push(left.ds_obj),
-                Err(why) => failed.push((left, why)),
+                Ok(Found::Log) => replayed.push(ds_obj),
+                Ok(Found::Nothing) => gone.push(ds_obj),
+                Err(why) => failed.push(NotReplayed { ds_obj, name, why }),
             }
         }
-        let its = Arc::clone(&kept);
-        self.sync_task(move |context| {
-            replayed.iter().try_for_each(|ds_obj| context.destroy_replayed(*ds_obj, &its))
-        })?;
-        failed.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
-        let waiting = failed.iter().map(|(left, _)| left.clone()).collect();
-        *self.unreplayed.lock() = Unreplayed { waiting, kept };
-        let named = |(left, why): (Left, String)| NotReplayed { name: left.name, why };
-        Ok(failed.into_iter().map(named).collect())
+        if !replayed.is_empty() {
+            let (logs, its) = (replayed.clone(), Arc::clone(&kept));
+            let destroy = move |context: &mut SyncContext<'_>| {
+                logs.iter().try_for_each(|ds_obj| context.destroy_replayed(*ds_obj, &its))
+            };
+            self.sync_task_beside_logs(destroy, |()| true)?;
+        }
+        drop(running);
+        let mut unreplayed = self.shared.unreplayed.lock();
+        replayed.into_iter().chain(gone).for_each(|ds_obj| unreplayed.done(ds_obj));
+        failed.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(failed)
     }
 
     /// Replays one log, and returns when that is on disk.
@@ -281,25 +462,39 @@ impl Engine {
     /// Errors: the pool is suspended.
     fn replay_one(
         &self,
-        ds_obj: u64,
+        opening: &Opening<'_>,
         replay: &ReplayLog<'_>,
         kept: &Kept,
-    ) -> std::result::Result<std::result::Result<(), String>, EngineError> {
-        let live = self.shared.datasets.open(&self.shared, ds_obj, Purpose::Replay);
-        let done = live.map_err(|e| e.to_string());
-        let done = done.and_then(|live| replay(&live, kept));
-        self.close(ds_obj)?;
+    ) -> std::result::Result<std::result::Result<Found, String>, EngineError> {
+        let done = match opening.load(&self.shared, Purpose::Replay) {
+            // It was given up, rolled back or destroyed.
+            Ok(live) if live.base().phys().zil.log.is_hole() => Ok(Found::Nothing),
+            Ok(live) => replay(&live, kept).map(|()| Found::Log),
+            Err(EngineError::Dsl(DslWriteError::NotFound)) => return Ok(Ok(Found::Nothing)),
+            Err(e) => Err(e.to_string()),
+        };
+        self.close(opening.ds_obj())?;
         Ok(done)
+    }
+
+    /// How far logs are.
+    pub fn logs(&self) -> &Arc<LogProgress> {
+        &self.shared.options.logs
     }
 
     /// How far the replay of intent logs is; `None`: none is read or replayed.
     pub fn log_progress(&self) -> Option<ReplayStatus> {
-        Some(self.shared.options.logs.figures()).filter(|f| f.stage != ReplayStage::Idle)
+        Some(self.logs().figures()).filter(|f| f.stage != ReplayStage::Idle)
     }
 
-    /// Notes that so much more of a log was replayed.
-    pub fn note_replayed(&self, records: u64, bytes: u64) {
-        self.shared.options.logs.replayed(records, bytes);
+    /// Notes that so much more of the log of a dataset was replayed.
+    pub fn note_replayed(&self, ds_obj: u64, records: u64, bytes: u64) {
+        self.logs().replayed(records, bytes);
+        let mut unreplayed = self.shared.unreplayed.lock();
+        if let Some(log) = unreplayed.waiting.iter_mut().find(|log| log.ds_obj == ds_obj) {
+            log.records = log.records.saturating_sub(records);
+            log.bytes = log.bytes.saturating_sub(bytes);
+        }
     }
 
     /// Destroys the intent log of a head that is not open, because it cannot be read or replayed. What is in
@@ -315,7 +510,9 @@ impl Engine {
             }
             context.check_intent_log(ds_obj)?;
             context.destroy_intent_log(ds_obj, 0)
-        })
+        })?;
+        self.shared.unreplayed.lock().done(ds_obj);
+        Ok(())
     }
 }
 

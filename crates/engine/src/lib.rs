@@ -46,7 +46,7 @@
 //! | [`space_write`] | space maps, written |
 //! | `add` | vdevs, spares and cache devices that join the pool |
 //! | `capable` | what this software can write to |
-//! | `intent_log` | logs that OpenZFS left |
+//! | `intent_log` | logs that a crash left |
 //! | [`figures`] | what each transaction group did |
 //! | `receives` | datasets that are being received: who has them, how far they are |
 //! | `zil` | the intent logs of open datasets |
@@ -123,7 +123,7 @@ pub use create_pool::CreateRequest;
 pub use figures::TxgFigures;
 use intent_log::Unreplayed;
 pub use intent_log::progress::LogProgress;
-pub use intent_log::{NotReplayed, ReplayLog};
+pub use intent_log::{NotReplayed, ReplayLog, Replayer};
 pub use long_hold::LongHold;
 pub use outage::{OfflineError, TakeOut};
 pub use task::{EngineError, SpaceCheck, SyncContext};
@@ -143,7 +143,7 @@ use cenote_store::{Current, Store};
 use cenote_vdev::VdevTree;
 use cenote_vdev::stats::Latencies;
 use condense::Condenser;
-use datasets::Datasets;
+use datasets::{Datasets, Entered};
 use figures::{Figure, History};
 use parking_lot::{Mutex, RwLock};
 use receives::Receives;
@@ -181,6 +181,8 @@ pub struct EngineOptions {
     pub outside: Outside,
     /// Told how far the replay of intent logs is, from the import on.
     pub logs: Arc<LogProgress>,
+    /// Replays the intent log of a dataset that is opened.
+    pub replay: Replayer,
 }
 
 impl EngineOptions {
@@ -219,6 +221,8 @@ pub(crate) struct Shared {
     pub write_calls: Latencies,
     pub condenser: Condenser,
     pub options: EngineOptions,
+    /// Intent logs that are to be replayed.
+    pub unreplayed: Mutex<Unreplayed>,
 }
 
 impl Shared {
@@ -240,8 +244,6 @@ pub struct Engine {
     shared: Arc<Shared>,
     core: Arc<Mutex<Core>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Intent logs that are to be replayed.
-    unreplayed: Mutex<Unreplayed>,
 }
 
 impl Engine {
@@ -254,7 +256,7 @@ impl Engine {
             .spawn(run)
             .inspect_err(|e| shared.tx_state.fail(format!("no thread for transaction groups: {e}")))
             .ok();
-        Arc::new(Engine { shared, core, thread: Mutex::new(thread), unreplayed: Mutex::default() })
+        Arc::new(Engine { shared, core, thread: Mutex::new(thread) })
     }
 
     /// The pool as the last transaction group left it.
@@ -267,15 +269,22 @@ impl Engine {
         self.shared.disk.outside.clock.clone()
     }
 
-    /// Opens the head dataset `ds_obj` for writing, or finds it open.
+    /// Opens the head dataset `ds_obj` for writing, or finds it open. The first one replays its intent log, if it
+    /// has one.
     ///
     /// # Errors
-    /// It is no head, cannot be read, or is one that this software cannot write.
+    /// It is no head, cannot be read, or is one that this software cannot write; its intent log cannot be
+    /// replayed.
     pub fn live(&self, ds_obj: u64) -> Result<Arc<LiveObjectSet>, EngineError> {
         if self.shared.receives.has(ds_obj) {
             return Err(DslWriteError::Busy.into());
         }
-        self.shared.datasets.open(&self.shared, ds_obj, Purpose::Use)
+        match self.shared.datasets.enter(ds_obj)? {
+            Entered::Open(live) => Ok(live),
+            Entered::Opening(opening) => {
+                self.replay_first(opening)?.load(&self.shared, Purpose::Use)
+            }
+        }
     }
 
     /// As [`Engine::live`], to receive into the dataset, which is incomplete.
@@ -471,7 +480,10 @@ fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
         // Those who wait are told, whatever happens.
         let synced = catch_unwind(AssertUnwindSafe(|| Store::vouch(|| core.lock().sync(shared))));
         let why = match synced {
-            Ok(Ok(())) => continue,
+            Ok(Ok(())) => {
+                shared.unreplayed.lock().let_go_in_time();
+                continue;
+            }
             Ok(Err(e)) => e.to_string(),
             Err(_) => "internal error (see the log)".to_string(),
         };

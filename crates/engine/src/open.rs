@@ -14,7 +14,7 @@ use super::figures::History;
 use super::sync::Core;
 use super::task::{EngineError, Queue};
 use super::txg::TxState;
-use super::{Disk, Engine, EngineOptions, Shared, Unreplayed, capable};
+use super::{Disk, Engine, EngineOptions, Shared, capable};
 use crate::space_write::SpaceMaps;
 use cenote_dmu::write::OpenObjectSet;
 use cenote_dsl::write::deadlist::Keys;
@@ -111,6 +111,7 @@ impl Engine {
             write_calls: Latencies::default(),
             condenser: Condenser::default(),
             options,
+            unreplayed: Mutex::default(),
         });
         shared.disk.allocator.readers().group_done(synced);
         shared.view().dsl().set_pool_space(pool_space(&shared.disk));
@@ -122,8 +123,7 @@ impl Engine {
     /// the group that the pool was in.
     pub(super) fn first(&self, logs: capable::Logs, last: u64) -> Result<(), EngineError> {
         let capable::Logs { finished, waiting, kept } = logs;
-        let claims = self.read_logs(&waiting, &kept, last)?;
-        *self.unreplayed.lock() = Unreplayed { waiting, kept };
+        let claims = self.read_logs(&waiting, kept, last)?;
         let pool = self.pool();
         let newest = self.sync_task(move |context| {
             // Before anything is allocated.

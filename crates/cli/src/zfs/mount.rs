@@ -9,8 +9,10 @@ use crate::mounts::table::{Way, unmount_each};
 use crate::mounts::{Directory, How, Listed, NotMounted, mount_one, mount_or_say, mountable};
 use crate::options::{Spec, commas, parse, parse_with_long};
 use crate::pools::Imported;
+use crate::replay;
 use crate::zfs::select::{Kinds, Node, mounted, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
+use cenote_dsl::Dataset;
 use progress::Progress;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
@@ -98,6 +100,11 @@ fn mount_many(names: &[String], how: &How, verbose: bool, ctx: &mut Context) -> 
         let found = mountable(&imported, &root, ctx);
         todo.extend(found.into_iter().map(|d| (Arc::clone(&imported), d)));
     }
+    for each in todo.chunk_by(|a, b| Arc::ptr_eq(&a.0, &b.0)) {
+        let Some((imported, _)) = each.first() else { continue };
+        let datasets: Vec<Dataset> = each.iter().map(|(_, d)| d.clone()).collect();
+        replay::before_mounting(imported, &datasets, false, how, ctx);
+    }
     let mut progress = Progress::of(todo.len(), Instant::now());
     let mut good = true;
     for (imported, d) in &todo {
@@ -125,7 +132,9 @@ fn mount_named(name: &str, how: &How, ctx: &mut Context) -> Outcome {
             Err(why) => fail(format!("cannot mount '{name}': {why}")),
         };
     }
-    match mount_one(&node.imported, &node.dataset, true, how, ctx) {
+    let Node { imported, dataset } = &node;
+    replay::before_mounting(imported, std::slice::from_ref(dataset), true, how, ctx);
+    match mount_one(imported, dataset, true, how, ctx) {
         Ok(()) => Ok(0),
         Err(NotMounted::NotMeant(message) | NotMounted::Failed(message)) => fail(message),
     }

@@ -1,13 +1,12 @@
 //! `zpool import`: what could be imported, and importing it.
 
-mod replay;
-
 use crate::cachefile::{self, Setting};
 use crate::context::Context;
 use crate::dispatch::Where;
-use crate::mounts::{How, mount_all};
+use crate::mounts::{How, mount_each, mountable};
 use crate::options::{Spec, bytes, parse};
 use crate::pools::{Imported, Opened};
+use crate::replay;
 use crate::zpool::create::refuse_unsupported;
 use crate::zpool::properties::find;
 use cenote_command::clock::ctime;
@@ -321,11 +320,14 @@ fn import(candidate: &Candidate, request: &Request, ctx: &mut Context) -> Result
         ctx.complain(format_args!("cannot import '{}': pool already exists", candidate.name));
         return Ok(false);
     }
-    match imported.engine() {
-        Some(engine) => replay::run(engine, &logs, ctx),
-        None => replay::not_done(&imported.pool(), ctx),
+    if imported.engine().is_none() {
+        replay::not_done(&imported.pool(), ctx);
     }
     settle(&imported, changes, request, ctx);
+    if let Some(engine) = imported.engine() {
+        // Nobody is going to open the others at once.
+        engine.let_logs_go();
+    }
     Ok(true)
 }
 
@@ -336,7 +338,8 @@ fn open_pool(
     logs: &Arc<LogProgress>,
     ctx: &mut Context,
 ) -> Result<Option<Opened>, Stop> {
-    let engine = EngineOptions { logs: Arc::clone(logs), ..EngineOptions::default() };
+    let replay = cenote::contents::replayer();
+    let engine = EngineOptions { logs: Arc::clone(logs), replay, ..EngineOptions::default() };
     let opened = match options.readonly {
         true => Pool::import(candidate, options).map(Opened::ReadOnly),
         false => replay::watched(logs, ctx, || {
@@ -387,7 +390,11 @@ fn settle(
         return;
     }
     let mounted = match imported.pool().dsl().root() {
-        Ok(root) => mount_all(imported, &root, &request.how, ctx),
+        Ok(root) => {
+            let all = mountable(imported, &root, ctx);
+            replay::before_mounting(imported, &all, false, &request.how, ctx);
+            mount_each(imported, &all, &request.how, ctx)
+        }
         Err(e) => {
             ctx.complain(format_args!("cannot open '{}': {e}", imported.name()));
             false

@@ -43,14 +43,14 @@ pub fn mountable(imported: &Imported, below: &Dataset, ctx: &mut Context) -> Vec
     found.into_iter().map(|(_, d)| d).collect()
 }
 
-/// Mounts what is meant to be mounted; says what fails. Returns whether all went well.
-pub fn mount_all(imported: &Imported, below: &Dataset, how: &How, ctx: &mut Context) -> bool {
+/// Mounts those that are meant to be mounted; says what fails. Returns whether all went well.
+pub fn mount_each(imported: &Imported, all: &[Dataset], how: &How, ctx: &mut Context) -> bool {
     let mut good = true;
-    for d in mountable(imported, below, ctx) {
+    for d in all {
         if ctx.cancelled() {
             return false;
         }
-        good &= mount_or_say(imported, &d, how, ctx);
+        good &= mount_or_say(imported, d, how, ctx);
     }
     good
 }

@@ -40,7 +40,7 @@ pub mod one;
 mod settings;
 pub mod table;
 
-pub use many::{mount_all, mount_or_say, mountable};
-pub use one::{How, NotMounted, mount_one};
+pub use many::{mount_each, mount_or_say, mountable};
+pub use one::{How, NotMounted, is_meant, mount_one};
 pub use settings::is_option;
 pub use table::{Directory, Listed, Mounts, StaysMounted};

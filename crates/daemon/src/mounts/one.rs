@@ -291,6 +291,11 @@ fn words(dataset: &str, e: MountError) -> NotMounted {
     failed(&dataset, &why)
 }
 
+/// Whether a file system is meant to be mounted, and is not.
+pub fn is_meant(imported: &Imported, d: &Dataset, explicit: bool, how: &How) -> bool {
+    check(imported, d, explicit, how).is_ok() && Known::of(imported, &d.name).is_none()
+}
+
 /// Where to mount a file system, if it is meant to be mounted.
 fn check(
     imported: &Imported,

@@ -17,7 +17,6 @@
 
 use super::mos::SMALL_BLOCK;
 use super::props::{self, NewValue, Target};
-use super::snapshot;
 use super::space::{self, Delta, Part, charged};
 use super::{DslWriteError, Result, Sizes, Tx, references};
 use super::{bookmarks, deadlist, destroy, features, limits, livelist, names, permissions, pool};
@@ -50,7 +49,7 @@ pub struct Created {
 }
 
 /// Creates the directory `name` (one component) in `parent_dir`, with a head and its properties.
-/// With the snapshot object `origin` it is a clone.
+/// With the snapshot object `origin` it is a clone, whose root block may name a log that is not its own.
 ///
 /// Errors: `Exists`, `TooLong`, `Invalid` name or property, `Quota` if `filesystem_limit` would be exceeded,
 /// `NoSpace` for a reservation or refreservation. After an error about a property the dataset must not stay: the transaction group
@@ -76,13 +75,6 @@ pub fn create(
     names::fits(len, name.len())?;
     if depth >= names::MAX_NESTING {
         return Err(DslWriteError::TooLong);
-    }
-    if let Some(origin) = origin {
-        let snap = tx.snapshot(origin)?;
-        if snapshot::has_log(tx, origin, &snap)? {
-            let what = "a clone of a snapshot with an intent log";
-            return Err(DslWriteError::Unsupported(what.into()));
-        }
     }
     for (name, value) in props {
         props::check(name, value)?;

@@ -62,7 +62,7 @@ pub fn is_newest(tx: &mut Tx<'_>, ds_obj: u64, snap_obj: u64) -> Result<bool> {
 /// Errors: `Busy` if there is an intent log, which has to be destroyed before.
 pub fn rollback(tx: &mut Tx<'_>, ds_obj: u64, way: Way) -> Result<()> {
     let mut ds = tx.head(ds_obj)?;
-    if snapshot::has_log(tx, ds_obj, &ds)? {
+    if snapshot::has_log(tx, ds_obj)? {
         return Err(DslWriteError::Busy);
     }
     let snap = tx.snapshot(ds.prev_snap)?;

@@ -11,6 +11,7 @@ use super::{destroy, pool, remaps};
 use crate::name_of;
 use cenote_dmu::ObjectSet;
 use cenote_dmu::zap::{Match, Zap};
+use cenote_format::dmu::ZilHeader;
 use cenote_format::dsl::{
     DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT, DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys,
 };
@@ -23,9 +24,11 @@ const EXTENSIBLE: &str = "com.delphix:extensible_dataset";
 /// Takes a snapshot of the head `ds_obj` as its last sync left it, and returns its object. The
 /// head's contents must have been synced in this txg before, if they were changed.
 ///
+/// A log that an import claimed and nobody replayed stays the head's alone: the snapshot has the state before it.
+///
 /// Errors: `Exists`, `TooLong`, `Invalid` name, `Again` if one was taken in this txg, `Busy` if the
-/// contents are incomplete or there is an intent log, `NoSpace` if a refreservation could not be
-/// honoured, `Unsupported`.
+/// contents are incomplete or there is an intent log that is not claimed, `NoSpace` if a refreservation could not
+/// be honoured, `Unsupported`.
 pub fn snapshot(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     names::check(name)?;
     let ds = tx.head(ds_obj)?;
@@ -36,7 +39,8 @@ pub fn snapshot(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     if find(tx, &ds, name)?.is_some() {
         return Err(DslWriteError::Exists);
     }
-    if ds.flags & DS_FLAG_INCONSISTENT != 0 || has_log(tx, ds_obj, &ds)? {
+    let is_live = |zil: ZilHeader| !zil.log.is_hole() && zil.claim_txg == 0;
+    if ds.flags & DS_FLAG_INCONSISTENT != 0 || log_header(tx, ds_obj, &ds)?.is_some_and(is_live) {
         return Err(DslWriteError::Busy);
     }
     let (len, _) = names::length(tx, ds.dir)?;
@@ -48,17 +52,22 @@ pub fn snapshot(tx: &mut Tx<'_>, ds_obj: u64, name: &str) -> Result<u64> {
     take(tx, ds_obj, name)
 }
 
-/// Whether a head has an intent log, which every clone of a snapshot would take for its own. One that is
-/// written to has none.
+/// The header of a head's intent log; `None`: its root block is of this group.
+fn log_header(tx: &Tx<'_>, ds_obj: u64, ds: &DslDatasetPhys) -> Result<Option<ZilHeader>> {
+    if ds.bp.logical_birth() >= tx.txg {
+        return Ok(None);
+    }
+    let set = ObjectSet::open(tx.mos.synced().store().clone(), ds_obj, ds.bp)?;
+    Ok(Some(set.phys().zil))
+}
+
+/// Whether a head has an intent log. One that is written to has none.
 ///
 /// # Errors
 /// `Unreadable`: the root block, which would say so, cannot be read.
-pub(super) fn has_log(tx: &Tx<'_>, ds_obj: u64, ds: &DslDatasetPhys) -> Result<bool> {
-    if ds.bp.logical_birth() >= tx.txg {
-        return Ok(false);
-    }
-    let set = ObjectSet::open(tx.mos.synced().store().clone(), ds_obj, ds.bp)?;
-    Ok(!set.phys().zil.log.is_hole())
+pub fn has_log(tx: &mut Tx<'_>, ds_obj: u64) -> Result<bool> {
+    let ds = tx.head(ds_obj)?;
+    Ok(log_header(tx, ds_obj, &ds)?.is_some_and(|zil| !zil.log.is_hole()))
 }
 
 /// Takes a snapshot without checks (`dsl_dataset_snapshot_sync_impl`).

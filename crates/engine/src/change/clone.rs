@@ -61,6 +61,8 @@ impl Changes {
             let made = dataset::create(tx, parent, &plan.leaf, &stored, Some(origin))?;
             let what = format!("origin={} ({origin})", new.origin);
             record(tx, "clone", &what, (&new.name, made.ds_obj))?;
+            context.zero_intent_log(made.ds_obj)?;
+            let tx = &mut context.tx;
             for setting in &plan.stored {
                 set::activate(tx, made.ds_obj, setting)?;
                 record(tx, "set", &setting.recorded(), (&new.name, made.ds_obj))?;

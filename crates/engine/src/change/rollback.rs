@@ -61,6 +61,7 @@ impl Changes {
                 let tx = &mut context.tx;
                 rollback::rollback(tx, head, at_once)?;
                 record(tx, "rollback", " ", (name, head))?;
+                context.zero_intent_log(head)?;
                 Ok(Ok(true))
             });
             if done? {

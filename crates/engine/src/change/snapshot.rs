@@ -4,6 +4,7 @@ use super::names::{Expected, check_new};
 use super::props::{self, On, Setting};
 use super::{ChangeError, Changes, Request, Result, dirs, find_head, record, snaps};
 use crate::SpaceCheck;
+use crate::datasets::Datasets;
 use cenote_dsl::DatasetKind;
 use cenote_dsl::write::props::{Target, set};
 use cenote_dsl::write::{DslWriteError, Tx, limits};
@@ -47,13 +48,14 @@ impl Changes {
             let mut request = Request::of_snapshots("snapshot", &names);
             request.input.set("props", NvValue::NvList(Setting::list(&settings)));
             let done = self.request((SpaceCheck::Normal, added), request, move |context| {
+                let datasets = context.datasets;
                 let tx = &mut context.tx;
                 if let Some(level) = over_limit(tx, &names)? {
                     return Ok(Ok(Err((false, level, ChangeError::NoSpace))));
                 }
                 let mut taken = Vec::new();
                 for name in &names {
-                    match take(tx, name) {
+                    match take(tx, name, datasets) {
                         Ok(object) => taken.push((name, object)),
                         Err(DslWriteError::Fatal(e)) => return Err(e.into()),
                         Err(e) => {
@@ -168,8 +170,16 @@ fn over_limit(
     Ok(None)
 }
 
-fn take(tx: &mut Tx<'_>, name: &str) -> std::result::Result<u64, DslWriteError> {
+fn take(
+    tx: &mut Tx<'_>,
+    name: &str,
+    datasets: Option<&Datasets>,
+) -> std::result::Result<u64, DslWriteError> {
     let (head, short) = name.split_once('@').ok_or(DslWriteError::NotFound)?;
     let (_, head) = find_head(tx, head)?;
+    // Its state is of no moment that anybody knows.
+    if datasets.is_some_and(|datasets| datasets.is_replaying(head)) {
+        return Err(DslWriteError::Busy);
+    }
     snaps::snapshot(tx, head, short)
 }

@@ -136,6 +136,7 @@ impl Lab {
             txg_timeout: Some(txg_timeout),
             dirty_max: Some(dirty_max),
             free_budget: Some(40),
+            replay: cenote::contents::replayer(),
             deterministic: self.in_order,
             ..EngineOptions::default()
         }

@@ -35,6 +35,7 @@ mod block;
 mod devices;
 mod history;
 mod records;
+mod unreplayed;
 mod world;
 
 const SHAPES: [Shape; 3] = [
@@ -184,10 +185,19 @@ struct Count {
     handed_over: AtomicUsize,
 }
 
-/// Imports the pool and replays its logs. Returns the engine, and how many records there were.
-fn recover(disks: &[Arc<Disk>]) -> (Arc<Engine>, usize) {
+/// Imports the pool and replays its logs, some of them in another import than the one that claimed them. Returns the
+/// engine, and how many records there were.
+fn recover(disks: &[Arc<Disk>], at: usize) -> (Arc<Engine>, usize) {
     let lab = lab(disks);
-    let engine = lab.import(&lab.find().unwrap()).unwrap();
+    let mut engine = lab.import(&lab.find().unwrap()).unwrap();
+    if at.is_multiple_of(4) {
+        match at.is_multiple_of(8) {
+            true => engine.export(false).unwrap(),
+            // As a crash would leave it: no write is lost.
+            false => drop(engine),
+        }
+        engine = lab.import(&lab.find().unwrap()).unwrap();
+    }
     let records = AtomicUsize::new(0);
     let count = |_: &str, done: &cenote_zpl::Replayed| {
         records.fetch_max(done.records as usize, Ordering::Relaxed);
@@ -235,7 +245,7 @@ fn survive(story: &Story, shape: &Shape, point: &Point, count: &Count) {
     }
     let journal = Arc::new(Journal::default());
     let disks = disks(&point.images, Some(&journal));
-    let (engine, records) = recover(&disks);
+    let (engine, records) = recover(&disks, point.at);
     survives(&engine, "");
     let end = journal.len();
     engine.export(false).unwrap();
@@ -252,7 +262,7 @@ fn survive(story: &Story, shape: &Shape, point: &Point, count: &Count) {
     }
     if point.handed_over {
         let claimed = hand_over_and_back(&point.images).unwrap();
-        let (engine, _) = recover(&cenote_torture::live::lab::disks(&claimed, None));
+        let (engine, _) = recover(&cenote_torture::live::lab::disks(&claimed, None), point.at);
         survives(&engine, " and a claim by OpenZFS");
         count.handed_over.fetch_add(1, Ordering::Relaxed);
     }
@@ -265,7 +275,7 @@ fn survive(story: &Story, shape: &Shape, point: &Point, count: &Count) {
         images = replay.crash(rng.random());
         journal = Arc::new(Journal::default());
         let disks = cenote_torture::live::lab::disks(&images, Some(&journal));
-        let (engine, _) = recover(&disks);
+        let (engine, _) = recover(&disks, point.at);
         survives(&engine, &format!(" and {} more during replay", round + 1));
         end = journal.len();
         count.again.fetch_add(1, Ordering::Relaxed);

@@ -197,7 +197,7 @@ fn whiteouts_are_replayed() {
     };
     check(&fs);
     let crashed = cenote_torture::live::lab::disks(&images(&disks), None);
-    let (again, records) = recover(&crashed);
+    let (again, records) = recover(&crashed, 1);
     assert_eq!(records, 3);
     check(&world::root(&again, true));
     again.export(false).unwrap();
@@ -248,7 +248,7 @@ fn renamings_are_replayed_where_case_does_not_count() {
         [&b"Back"[..], b"OTHER", b"begin", b"moved"]
     );
     let crashed = cenote_torture::live::lab::disks(&images(&disks), None);
-    let (again, records) = recover(&crashed);
+    let (again, records) = recover(&crashed, 1);
     assert_eq!(records, 6);
     assert_eq!(listed(&open(&again)), before);
     again.export(false).unwrap();

@@ -206,8 +206,9 @@ fn start(context: &mut SyncContext<'_>, plan: &Plan) -> Outcome<Target> {
         None => plan.head.rsplit('/').next().unwrap_or_default(),
     };
     let made = receive::begin(tx, (parent, leaf), origin, &plan.incoming)?;
-    if origin.is_none() {
-        context.create_objset(made.ds_obj, plan.kind, plan.copies, |_| Ok(()))?;
+    match origin {
+        None => context.create_objset(made.ds_obj, plan.kind, plan.copies, |_| Ok(()))?,
+        Some(_) => context.zero_intent_log(made.ds_obj)?,
     }
     let name = match head {
         Some(_) => format!("{}/{leaf}", plan.head),
@@ -258,7 +259,8 @@ fn check_existing(tx: &mut Tx<'_>, plan: &Plan, dir: u64) -> Outcome<Found> {
     if plan.force {
         return Ok(Ok((Some(head), dir, Some(from))));
     }
-    if swap::is_modified_since(tx, head, from)? {
+    // What is in a log that was not replayed would be lost.
+    if swap::is_modified_since(tx, head, from)? || cenote_dsl::write::snapshot::has_log(tx, head)? {
         refuse!(ReceiveError::Modified);
     }
     let newest = receive::previous(tx, head)?;

@@ -1,9 +1,12 @@
-//! Replaying the intent logs of a pool that is imported, and showing how far that is: a bar on a terminal, a
-//! line now and then otherwise. Of what is done soon nothing is said.
+//! Replaying the intent logs of file systems that are to be mounted, and showing how far that is: a bar on a
+//! terminal, a line now and then otherwise. Of what is done soon nothing is said.
 
 use crate::context::Context;
+use crate::mounts::{How, is_meant};
+use crate::pools::Imported;
 use crate::progress::{Bar, Seldom};
-use cenote_engine::{Engine, LogProgress, NotReplayed};
+use cenote_dsl::Dataset;
+use cenote_engine::LogProgress;
 use cenote_pool::Pool;
 use cenote_pool::status::ReplayStage;
 use std::panic::resume_unwind;
@@ -48,19 +51,26 @@ pub(super) fn watched<T: Send>(
     })
 }
 
-/// Replays intent logs; says which could not be.
-pub(super) fn run(engine: &Engine, logs: &LogProgress, ctx: &mut Context) {
-    let replayed = watched(logs, ctx, || cenote::contents::replay_logs(engine, &|_, _| true));
-    match replayed {
-        Ok(failed) => {
-            for NotReplayed { name, why } in failed {
-                ctx.complain(format_args!(
-                    "intent log of '{name}' was not replayed: {why}\n\
-                     'zpool clear POOL {name}' gives up what is in it"
-                ));
-            }
-        }
-        Err(e) => ctx.complain(format_args!("intent logs were not replayed: {e}")),
+/// Replays the intent logs of those file systems that are meant to be mounted, several at once. Which could not be
+/// is said by who mounts them.
+pub(super) fn before_mounting(
+    imported: &Imported,
+    all: &[Dataset],
+    explicit: bool,
+    how: &How,
+    ctx: &mut Context,
+) {
+    let Some(engine) = imported.engine() else { return };
+    let mut waiting = engine.waiting_logs();
+    let is_wanted = |d: &&Dataset| is_meant(imported, d, explicit, how);
+    let wanted: Vec<u64> = all.iter().filter(is_wanted).map(|d| d.ds_obj).collect();
+    waiting.retain(|ds_obj| wanted.contains(ds_obj));
+    if waiting.is_empty() {
+        return;
+    }
+    let replay = || cenote::contents::replay_these_logs(engine, &waiting);
+    if let Err(e) = watched(engine.logs(), ctx, replay) {
+        ctx.complain(format_args!("intent logs were not replayed: {e}"));
     }
 }
 

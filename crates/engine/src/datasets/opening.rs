@@ -1,0 +1,112 @@
+//! Opening a dataset: one does it, who may have to replay its intent log first, and others wait for him.
+
+use super::{Datasets, load};
+use crate::Shared;
+use crate::capable::Purpose;
+use crate::task::EngineError;
+use cenote_dmu::live::LiveObjectSet;
+use cenote_dsl::write::DslWriteError;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Somebody is opening a dataset, as long as this lives; others wait.
+pub(crate) struct Opening<'a> {
+    datasets: &'a Datasets,
+    ds_obj: u64,
+}
+
+impl Opening<'_> {
+    /// The dataset.
+    pub fn ds_obj(&self) -> u64 {
+        self.ds_obj
+    }
+
+    /// Opens it. For a replay it is open for who has this alone.
+    pub fn load(
+        &self,
+        shared: &Arc<Shared>,
+        purpose: Purpose,
+    ) -> Result<Arc<LiveObjectSet>, EngineError> {
+        let (live, handle) = load(shared, self.ds_obj, purpose)?;
+        let mut open = self.datasets.open.lock();
+        if purpose == Purpose::Replay {
+            open.replaying.insert(self.ds_obj);
+        }
+        open.sets.insert(self.ds_obj, (live.clone(), handle));
+        Ok(live)
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        let mut open = self.datasets.open.lock();
+        open.opening.remove(&self.ds_obj);
+        open.replaying.remove(&self.ds_obj);
+        drop(open);
+        self.datasets.opened.notify_all();
+    }
+}
+
+/// What somebody finds who wants a dataset.
+pub(crate) enum Entered<'a> {
+    /// It is open.
+    Open(Arc<LiveObjectSet>),
+    /// It is to be opened.
+    Opening(Opening<'a>),
+}
+
+impl Datasets {
+    /// Finds a dataset open, or becomes the one who opens it. Waits for who opens it.
+    pub fn enter(&self, ds_obj: u64) -> Result<Entered<'_>, EngineError> {
+        let mut open = self.open.lock();
+        while open.opening.contains(&ds_obj) {
+            self.opened.wait(&mut open);
+        }
+        if open.held.contains_key(&ds_obj) {
+            return Err(DslWriteError::Busy.into());
+        }
+        if let Some((live, handle)) = open.sets.get(&ds_obj) {
+            return match handle.closed.load(Ordering::SeqCst) {
+                true => Err(DslWriteError::Busy.into()),
+                false => Ok(Entered::Open(live.clone())),
+            };
+        }
+        if open.retired.contains(&ds_obj) {
+            return Err(DslWriteError::NotFound.into());
+        }
+        open.opening.insert(ds_obj);
+        Ok(Entered::Opening(Opening { datasets: self, ds_obj }))
+    }
+
+    /// As [`Datasets::enter`], if nobody has it open, opens it or keeps it from being opened.
+    pub fn enter_alone(&self, ds_obj: u64) -> Option<Opening<'_>> {
+        let mut open = self.open.lock();
+        let free = !open.in_use(ds_obj)
+            && !open.sets.contains_key(&ds_obj)
+            && !open.held.contains_key(&ds_obj)
+            && !open.retired.contains(&ds_obj);
+        if !free {
+            return None;
+        }
+        open.opening.insert(ds_obj);
+        Some(Opening { datasets: self, ds_obj })
+    }
+
+    /// Opens a dataset for writing, or finds it open.
+    pub fn open(
+        &self,
+        shared: &Arc<Shared>,
+        ds_obj: u64,
+        purpose: Purpose,
+    ) -> Result<Arc<LiveObjectSet>, EngineError> {
+        match self.enter(ds_obj)? {
+            Entered::Open(live) => Ok(live),
+            Entered::Opening(opening) => opening.load(shared, purpose),
+        }
+    }
+
+    /// Whether the intent log of a dataset is being replayed.
+    pub fn is_replaying(&self, ds_obj: u64) -> bool {
+        self.open.lock().replaying.contains(&ds_obj)
+    }
+}
