@@ -16,6 +16,7 @@ use cenote_zpl::{FileSystem, Settings};
 use rig::{Faulty, NODE, Rig, changes, check, fill, open};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -349,13 +350,14 @@ fn groups_are_closed_while_a_dataset_is_being_opened() {
     engine.pool().store().drop_caches();
     let device = devices.device(&rig, "a");
     device.set_hung(true);
-    let syncing = AtomicBool::new(false);
+    let syncing = Arc::new(AtomicBool::new(false));
+    let seen = syncing.clone();
     std::thread::scope(|scope| {
         let opened = scope.spawn(|| engine.live(dataset).unwrap());
         until(|| device.waiting() > 0);
         let synced = scope.spawn(|| {
-            engine.sync_task(|_| {
-                syncing.store(true, Ordering::SeqCst);
+            engine.sync_task(move |_| {
+                seen.store(true, Ordering::SeqCst);
                 Ok(())
             })
         });
@@ -394,7 +396,9 @@ fn writers_do_not_wait_for_what_others_read_of_the_mos() {
         let waits = scope.spawn(|| other.write(theirs, 0, &[2; 4096], false).unwrap());
         until(|| device.waiting() > 0);
         let written = scope.spawn(|| {
-            (0..100).for_each(|byte| drop(fs.write(mine, 0, &[byte; 4096], false).unwrap()));
+            for byte in 0..100 {
+                fs.write(mine, 0, &[byte; 4096], false).unwrap();
+            }
         });
         let done = until(|| written.is_finished());
         let waited = !waits.is_finished();
