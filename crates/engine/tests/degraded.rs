@@ -16,8 +16,6 @@ use cenote_zpl::{FileSystem, Settings};
 use rig::{Faulty, NODE, Rig, changes, check, fill, open};
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const LEN: usize = 200_000;
@@ -349,25 +347,21 @@ fn groups_are_closed_while_a_dataset_is_being_opened() {
     engine.close(dataset).unwrap();
     engine.pool().store().drop_caches();
     let device = devices.device(&rig, "a");
-    device.set_hung(true);
-    let syncing = Arc::new(AtomicBool::new(false));
-    let seen = syncing.clone();
+    let before = device.reads();
+    device.set_delay(Duration::from_millis(600));
     std::thread::scope(|scope| {
-        let opened = scope.spawn(|| engine.live(dataset).unwrap());
-        until(|| device.waiting() > 0);
-        let synced = scope.spawn(|| {
-            engine.sync_task(move |_| {
-                seen.store(true, Ordering::SeqCst);
-                Ok(())
-            })
+        let opened = scope.spawn(|| {
+            let began = Instant::now();
+            assert_eq!(engine.live(dataset).unwrap().id(), dataset);
+            began.elapsed()
         });
-        let closed = until(|| syncing.load(Ordering::SeqCst));
-        let opens = !opened.is_finished();
-        device.repair();
-        assert!(closed && opens);
-        synced.join().unwrap().unwrap();
-        assert_eq!(opened.join().unwrap().id(), dataset);
+        until(|| device.reads() > before);
+        engine.sync_task(|_| Ok(())).unwrap();
+        let quiescing = engine.figures().last().unwrap().quiescing;
+        let opening = opened.join().unwrap();
+        assert!(quiescing < opening / 2, "{quiescing:?} of {opening:?}");
     });
+    device.repair();
     check(&open(&engine), 0..2, LEN);
     engine.export(false).unwrap();
     drop((engine, devices, device));
