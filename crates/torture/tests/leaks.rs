@@ -14,6 +14,7 @@ use cenote_torture::live::disk::{Disk, Image};
 use cenote_torture::live::lab::{Lab, POOL, Plain, Shape, disks, judge, lab};
 use cenote_vdev::{Device, ReadReq, WriteReq};
 use cenote_zpl::{FileSystem, NewNode, NodeKind, Settings};
+use parking_lot::Mutex;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,12 +22,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const SHAPE: Shape =
     Shape { redundancy: Redundancy::Single, disks: 1, ashift: 12, size: 128 << 20 };
+/// Held by whoever sets `zfs_free_leak_on_eio`, and by whoever needs that it is not set.
+static LEAKS: Mutex<()> = Mutex::new(());
 /// Bytes of a file with an indirect block, which do not compress.
 const SIZE: usize = 1 << 20;
 
 fn open(engine: &Engine, name: &str) -> Arc<FileSystem> {
     let dataset = engine.pool().dsl().find(&format!("{POOL}/{name}")).unwrap().unwrap();
     FileSystem::open_live(engine.live(dataset.ds_obj).unwrap(), Settings::default()).unwrap()
+}
+
+/// The same, for files with records of 4 KiB.
+fn open_small(engine: &Engine, name: &str) -> Arc<FileSystem> {
+    let dataset = engine.pool().dsl().find(&format!("{POOL}/{name}")).unwrap().unwrap();
+    let settings = Settings { record_size: 4096, ..Settings::default() };
+    FileSystem::open_live(engine.live(dataset.ds_obj).unwrap(), settings).unwrap()
 }
 
 fn create_file(fs: &FileSystem, name: &str, size: usize) -> u64 {
@@ -184,6 +194,7 @@ fn a_file_with_a_damaged_indirect_block_is_removed_and_what_is_below_it_leaked()
 
 #[test]
 fn a_destroyed_dataset_waits_or_is_leaked_as_the_tunable_says() {
+    let _leaks = LEAKS.lock();
     let (disk, lab, damage) = damaged();
     let engine = lab.import(&lab.find().unwrap()).unwrap();
     let changes = Changes::new(engine.clone(), Arc::new(Plain), None);
@@ -202,6 +213,7 @@ fn a_destroyed_dataset_waits_or_is_leaked_as_the_tunable_says() {
     assert_eq!(property(&engine, "freeing"), 0);
     let leaked = property(&engine, "leaked");
     assert!((SIZE as u64..SIZE as u64 + (64 << 10)).contains(&leaked), "{leaked}");
+    FREE_LEAK_ON_EIO.set(0).unwrap();
     assert_eq!(engine.suspended(), None);
     engine.export(false).unwrap();
     only_leaks(&disk, damage);
@@ -283,4 +295,55 @@ fn a_damaged_block_reference_table_fails_clones_and_leaks_what_may_be_cloned() {
         assert!(contents(&open(&engine, "one"), "file") == data);
         engine.export(false).unwrap();
     }
+}
+
+/// A destroy that paused in the middle of a file reads the file's indirect block again. Where it cannot, it goes on
+/// from where it paused once it can.
+#[test]
+fn what_a_paused_destroy_has_freed_is_not_freed_again() {
+    let _leaks = LEAKS.lock();
+    let disk = disks(&[Image::new(SHAPE.size)], None).remove(0);
+    let lab = lab(std::slice::from_ref(&disk));
+    let engine = lab.create(&SHAPE).unwrap();
+    let changes = Changes::new(engine.clone(), Arc::new(Plain), None);
+    for name in ["bad", "good"] {
+        let (name, props) = (format!("{POOL}/{name}"), vec![("recordsize".into(), "4K".into())]);
+        changes.create(&NewDataset { name, kind: Kind::Filesystem, props }).unwrap();
+    }
+    let ino = create_file(&open_small(&engine, "bad"), "file", SIZE);
+    engine.sync().unwrap();
+    let blocks = indirect(&engine, "bad", ino);
+    let free = || property(&engine, "freeing");
+    changes.destroy(&format!("{POOL}/bad")).unwrap();
+    for _ in 0..20 {
+        if (1..SIZE as u64 / 2).contains(&free()) {
+            break;
+        }
+        engine.sync().unwrap();
+    }
+    // What is free already has other owners meanwhile.
+    let fs = open_small(&engine, "good");
+    let half = SIZE / 2;
+    engine.pool().store().drop_caches();
+    let mut damage = Damage::default();
+    blocks.iter().for_each(|bp| damage.add(&disk, bp));
+    let left = free();
+    assert!(left > 0);
+    for i in 0..4 {
+        create_file(&fs, &format!("f{i}"), half);
+        engine.sync().unwrap();
+        assert_eq!(free(), left, "nothing can be freed");
+    }
+    damage.mend(&disk);
+    engine.pool().store().drop_caches();
+    for i in 0..20 {
+        // A group without changes frees nothing where nothing could be freed before.
+        create_file(&fs, &format!("g{i}"), 1);
+        engine.sync().unwrap();
+    }
+    assert_eq!(free(), 0);
+    assert!((0..4).all(|i| contents(&fs, &format!("f{i}")).len() == half));
+    drop((fs, changes));
+    engine.export(false).unwrap();
+    judge(&[disk.image()]).unwrap();
 }

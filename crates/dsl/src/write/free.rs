@@ -235,7 +235,12 @@ fn free_trees(tx: &mut Tx<'_>, queue: u64, budget: Budget<'_>) -> Result<bool> {
         pool::charge_free(tx, Delta::less(sum))?;
         match done {
             Err((why, at)) => {
-                entry.resume = at.or(entry.resume);
+                entry.resume = match (&why, entry.resume) {
+                    // What is above the mark is read again. Where that failed, what is before the mark is free
+                    // already.
+                    (Stop::Failed(_), Some(mark)) if freed.is_empty() => Some(mark),
+                    (_, mark) => at.or(mark),
+                };
                 entry.write(tx, queue, index)?;
                 if let Stop::Failed(why) = why {
                     tracing::warn!("destroyed dataset {index} cannot be freed in full: {why}");
