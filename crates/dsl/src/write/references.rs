@@ -19,8 +19,9 @@
 //! Invariant: in each transaction group the references of all clones are added before any reference is taken
 //! that the same group frees. So a block that is cloned and freed in one group stays.
 //!
-//! If a table cannot be read, nobody knows which blocks are free: those in ranges that may have entries are
-//! leaked, as many as are freed in the group.
+//! Where a table cannot be read, nobody knows which blocks are free: those that are freed and cannot be looked up
+//! are leaked. Of the counts only those blocks are read that somebody asks for, so that a change costs what it clones
+//! or frees, however large the vdev is.
 
 use super::mos::{SMALL_BLOCK, WORDS_METADATA, ZAP_METADATA, corrupt};
 use super::{DslWriteError, Result, Sizes, Tx, features, pool};
@@ -48,6 +49,8 @@ const COUNTS_BLOCK: u64 = 32 << 10;
 const ENTRIES_SHIFT: u8 = 13;
 /// Most bytes of all such counts of a vdev.
 const MAX_COUNTS: u64 = 1 << 30;
+/// Blocks that are looked up in vain before a table is taken for unreadable.
+const MOST_FAILURES: u32 = 16;
 /// What happens where a table cannot be read.
 const LEAKED: &str = "blocks that may be cloned are leaked";
 
@@ -63,8 +66,8 @@ struct Table {
     range_size: u64,
     used: u64,
     saved: u64,
-    /// Entries in each range.
-    counts: Vec<u8>,
+    /// Entries in each range: the blocks of counts that were looked at, by their numbers.
+    counts: BTreeMap<u64, Vec<u8>>,
     changed: bool,
 }
 
@@ -80,8 +83,6 @@ impl Table {
         if order != 0 || range_size == 0 || bytes > MAX_COUNTS || entries == 0 {
             return Err(corrupt(object, "bad block reference table"));
         }
-        let mut counts = vec![0; bytes as usize];
-        tx.mos.read(object, 0, &mut counts)?;
         Ok(Some(Table {
             name,
             object,
@@ -92,7 +93,7 @@ impl Table {
             range_size,
             used,
             saved,
-            counts,
+            counts: BTreeMap::new(),
             changed: false,
         }))
     }
@@ -127,8 +128,8 @@ impl Table {
 
     /// References of a block beyond the first, and whether they are stored as bytes; `None` if it has no
     /// entry.
-    fn references(&self, tx: &mut Tx<'_>, offset: u64) -> Result<Option<(u64, bool)>> {
-        if self.entries_near(offset) == 0 {
+    fn references(&mut self, tx: &mut Tx<'_>, offset: u64) -> Result<Option<(u64, bool)>> {
+        if self.entries_near(tx, offset)? == 0 {
             return Ok(None);
         }
         let found = ZapMut::open(tx.mos, self.entries).lookup(&Key::Words(&[offset]))?;
@@ -161,12 +162,14 @@ impl Table {
                 return Err(corrupt(self.object, "a block past all counts of references"));
             }
             self.ranges = range + 1;
-            self.counts.resize(bytes as usize, 0);
         }
-        if let Some(count) = self.counts.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+        // Those that are stored are known: who changes a count has looked at it.
+        let counts = self.counts.entry(at / COUNTS_BLOCK).or_insert_with(no_counts);
+        let within = (at % COUNTS_BLOCK) as usize;
+        if let Some(count) = counts.get_mut(within..).and_then(<[u8]>::first_chunk_mut) {
             *count = near.to_le_bytes();
         }
-        Ok(tx.mos.write(self.object, at as u64, &near.to_le_bytes())?)
+        Ok(tx.mos.write(self.object, at, &near.to_le_bytes())?)
     }
 
     /// Adds references to a block of `size` bytes (`brt_vdev_addref`).
@@ -185,22 +188,35 @@ impl Table {
         }
         self.used = self.used.saturating_add(size);
         self.count += 1;
-        let near = self.entries_near(offset).checked_add(1);
+        let near = self.entries_near(tx, offset)?.checked_add(1);
         let near = near.ok_or_else(|| corrupt(self.object, "too many references in a range"))?;
         self.count_near(tx, offset, near)
     }
 
     /// Where the count of a block's range is.
-    fn at(&self, offset: u64) -> usize {
+    fn at(&self, offset: u64) -> u64 {
         // Sizes of ranges are from the disk: what is past all numbers is past all counts, too.
-        let at = (offset / self.range_size).saturating_mul(COUNT);
-        usize::try_from(at).unwrap_or(usize::MAX)
+        (offset / self.range_size).saturating_mul(COUNT)
     }
 
-    fn entries_near(&self, offset: u64) -> u16 {
+    /// Entries in the range of a block.
+    fn entries_near(&mut self, tx: &mut Tx<'_>, offset: u64) -> Result<u16> {
         let at = self.at(offset);
-        let count = self.counts.get(at..).and_then(<[u8]>::first_chunk);
-        count.copied().map_or(0, u16::from_le_bytes)
+        let (block, within) = (at / COUNTS_BLOCK, (at % COUNTS_BLOCK) as usize);
+        if !self.counts.contains_key(&block) {
+            let begin = block * COUNTS_BLOCK;
+            let stored = self.ranges.saturating_mul(COUNT).saturating_sub(begin).min(COUNTS_BLOCK);
+            if stored == 0 {
+                return Ok(0);
+            }
+            let mut counts = no_counts();
+            counts.truncate(stored as usize);
+            tx.mos.read(self.object, begin, &mut counts)?;
+            counts.resize(COUNTS_BLOCK as usize, 0);
+            self.counts.insert(block, counts);
+        }
+        let count = self.counts.get(&block).and_then(|counts| counts.get(within..)?.first_chunk());
+        Ok(count.copied().map_or(0, u16::from_le_bytes))
     }
 
     /// Takes a reference of a block. False: there is none but the first (`brt_entry_decref`).
@@ -215,7 +231,7 @@ impl Table {
         ZapMut::open(tx.mos, self.entries).remove(&Key::Words(&[offset]))?;
         self.used = self.used.wrapping_sub(size);
         self.count = self.count.saturating_sub(1);
-        let near = self.entries_near(offset).saturating_sub(1);
+        let near = self.entries_near(tx, offset)?.saturating_sub(1);
         self.count_near(tx, offset, near)?;
         // One without references beyond the first is none.
         Ok(count == 1)
@@ -241,6 +257,11 @@ impl Table {
         }
         Ok(())
     }
+}
+
+/// A block of counts of ranges without entries.
+fn no_counts() -> Vec<u8> {
+    vec![0; COUNTS_BLOCK as usize]
 }
 
 /// Adds a reference to each of these blocks, which were cloned.
@@ -307,19 +328,29 @@ pub fn release(tx: &mut Tx<'_>, blocks: Vec<BlockPointer>) -> Result<Vec<BlockPo
     Ok(left)
 }
 
-/// Whether it can be read how many references a block has; tables that were opened are kept.
-fn is_readable(
-    tx: &mut Tx<'_>,
-    tables: &mut BTreeMap<u64, Result<Option<Table>>>,
-    bp: &BlockPointer,
-) -> bool {
+/// A table that may be unreadable, or a part of it.
+struct Doubtful {
+    /// `None`: nothing is cloned on its vdev, or the table cannot be opened.
+    table: Option<Table>,
+    /// Blocks that could not be looked up.
+    failures: u32,
+}
+
+/// Whether it can be read how many references a block has. Tables that were opened are kept. One in which too many
+/// blocks could not be looked up is asked no more: each of them waits for the devices.
+fn is_readable(tx: &mut Tx<'_>, tables: &mut BTreeMap<u64, Doubtful>, bp: &BlockPointer) -> bool {
     let Some(dva) = bp.dva(0).filter(|_| may_be_cloned(bp)) else { return true };
     let vdev = u64::from(dva.vdev);
-    match tables.entry(vdev).or_insert_with(|| Table::open(tx, vdev)) {
-        Ok(Some(table)) => table.references(tx, dva.offset).is_ok(),
-        Ok(None) => true,
-        Err(_) => false,
+    let doubtful = tables.entry(vdev).or_insert_with(|| match Table::open(tx, vdev) {
+        Ok(table) => Doubtful { table, failures: 0 },
+        Err(_) => Doubtful { table: None, failures: MOST_FAILURES },
+    });
+    if doubtful.failures >= MOST_FAILURES {
+        return false;
     }
+    let readable = doubtful.table.as_mut().is_none_or(|t| t.references(tx, dva.offset).is_ok());
+    doubtful.failures += u32::from(!readable);
+    readable
 }
 
 /// Only data is cloned.
