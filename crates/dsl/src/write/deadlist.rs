@@ -35,6 +35,8 @@ pub(super) fn birth(bp: &BlockPointer) -> u64 {
 #[derive(Debug, Default)]
 pub struct Keys {
     known: HashMap<u64, Lists>,
+    /// Keys of all that are known.
+    total: usize,
     reads: u64,
     /// Whether every deadlist is kept, for one change.
     all: bool,
@@ -52,6 +54,7 @@ impl Keys {
     /// Forgets all: deadlists may have changed in another way than by adding to them.
     pub fn forget(&mut self) {
         self.known.clear();
+        self.total = 0;
     }
 
     /// How often the keys of a deadlist were read.
@@ -67,13 +70,18 @@ impl Keys {
 
     /// The keys of a deadlist, as far as they are known. Whoever changes them gives them [back](Keys::keep).
     pub(super) fn take(&mut self, object: u64) -> Option<Lists> {
-        self.known.remove(&object)
+        let lists = self.known.remove(&object)?;
+        self.total -= lists.len();
+        Some(lists)
     }
 
     pub(super) fn keep(&mut self, object: u64, lists: Lists) {
-        if self.known.values().map(BTreeMap::len).sum::<usize>() + lists.len() > MAX_KEYS {
-            self.known.clear();
+        // Whoever keeps them has taken what was known.
+        drop(self.take(object));
+        if self.total + lists.len() > MAX_KEYS {
+            self.forget();
         }
+        self.total += lists.len();
         self.known.insert(object, lists);
     }
 }
