@@ -259,12 +259,22 @@ fn check_existing(tx: &mut Tx<'_>, plan: &Plan, dir: u64) -> Outcome<Found> {
     if plan.force {
         return Ok(Ok((Some(head), dir, Some(from))));
     }
-    // What is in a log that was not replayed would be lost.
-    if swap::is_modified_since(tx, head, from)? || cenote_dsl::write::snapshot::has_log(tx, head)? {
+    if is_modified_since(tx, head, from)? {
         refuse!(ReceiveError::Modified);
     }
     let newest = receive::previous(tx, head)?;
     Ok(Ok((Some(head), dir, Some(newest))))
+}
+
+/// Whether a head was changed since its newest snapshot (`dsl_dataset_clone_swap_check_impl`).
+pub(super) fn is_modified(tx: &mut Tx<'_>, head: u64) -> cenote_dsl::write::Result<bool> {
+    let newest = receive::previous(tx, head)?;
+    is_modified_since(tx, head, newest)
+}
+
+/// Whether what was changed in a head since a snapshot would be lost, be it in an intent log that was not replayed.
+fn is_modified_since(tx: &mut Tx<'_>, head: u64, snap: u64) -> cenote_dsl::write::Result<bool> {
+    Ok(swap::is_modified_since(tx, head, snap)? || cenote_dsl::write::snapshot::has_log(tx, head)?)
 }
 
 /// Whether a stream can become a new dataset.

@@ -234,6 +234,9 @@ impl Changes {
                 let snap = match target.head {
                     None => dsl::complete(&mut context.tx, target.ds_obj, &snapshot, &incoming)?,
                     Some(head) => {
+                        if !force && begin::is_modified(&mut context.tx, head)? {
+                            return Ok(Err(ReceiveError::Modified));
+                        }
                         context.check_intent_log(head)?;
                         context.retire(head)?;
                         context.destroy_intent_log(head, 0)?;
