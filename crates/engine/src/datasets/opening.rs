@@ -41,7 +41,11 @@ impl Drop for Opening<'_> {
     fn drop(&mut self) {
         let mut open = self.datasets.open.lock();
         open.opening.remove(&self.ds_obj);
-        open.replaying.remove(&self.ds_obj);
+        let replayed = open.replaying.remove(&self.ds_obj);
+        // It is closed after a replay. One that was left in the middle of it, by a panic, is nobody's.
+        if let Some((_, handle)) = open.sets.get(&self.ds_obj).filter(|_| replayed) {
+            handle.closed.store(true, Ordering::SeqCst);
+        }
         drop(open);
         self.datasets.opened.notify_all();
     }
