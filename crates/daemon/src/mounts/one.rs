@@ -65,6 +65,9 @@ pub fn mount_one(
     ctx: &Context,
 ) -> Result<(), NotMounted> {
     let name = &d.name;
+    // Its intent log may have been replayed since it was found.
+    let now = as_it_is(imported, d).map_err(|e| failed(name, &e))?;
+    let d = &now;
     let mountpoint = check(imported, d, explicit, how)?;
     let settings = Settings::new(imported, d, how).map_err(|e| failed(name, &e))?;
     if let Some(known) = Known::of(imported, name)
@@ -109,6 +112,11 @@ pub fn mount_one(
             Err(words(name, e))
         }
     }
+}
+
+/// A dataset as it is now, if it is still there.
+fn as_it_is(imported: &Imported, d: &Dataset) -> Result<Dataset, cenote_dmu::Error> {
+    Ok(imported.pool().dsl().by_object(d.ds_obj)?.unwrap_or_else(|| d.clone()))
 }
 
 /// What is to be mounted.
@@ -371,7 +379,9 @@ pub(super) fn open(
 ) -> Result<(Arc<FileSystem>, Option<Arc<Engine>>), String> {
     let words = |e: cenote_zpl::Error| e.to_string();
     let fixed = || {
-        let os = imported.pool().dsl().open_objset(d).map_err(|e| e.to_string())?;
+        // A replay that was tried has changed it.
+        let d = as_it_is(imported, d).map_err(|e| e.to_string())?;
+        let os = imported.pool().dsl().open_objset(&d).map_err(|e| e.to_string())?;
         let fs = FileSystem::open_as(os, settings.clone()).map_err(words)?;
         Ok((fs, None))
     };
