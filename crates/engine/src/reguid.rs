@@ -49,6 +49,8 @@ impl SyncContext<'_> {
         let record = history::internal("guid change", &message, None, txg, now);
         let append = |tx: &mut cenote_dsl::write::Tx<'_>| Ok(history::append(tx.mos, &record)?);
         self.tx.unless_unreadable("the pool's history is not written", append)?;
+        // Nothing that comes after can fail: the tree would not be put back.
+        self.tx.mos.check_change()?;
         self.disk.store.replace_vdevs(same);
         self.config_changed = true;
         Ok(())

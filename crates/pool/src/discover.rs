@@ -22,7 +22,7 @@ use crate::status::ImportReport;
 use cenote_format::nvlist::NvList;
 use cenote_vdev::{Device, DeviceLabels, Partition, open_device, partitions, read_labels};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -213,19 +213,29 @@ fn guids(labels: &DeviceLabels) -> Vec<u64> {
 /// The devices of each pool, by its guid.
 fn by_pool(members: Vec<Seen>) -> Vec<Vec<Seen>> {
     // What a guid was, or is going to be.
-    let mut same: HashMap<u64, u64> = HashMap::new();
-    for seen in &members {
-        if let [newest, older @ ..] = guids(&seen.labels).as_slice() {
-            same.extend(older.iter().map(|guid| (*guid, *newest)));
-        }
-    }
+    let mut same: BTreeMap<u64, u64> = BTreeMap::new();
     let mut pools: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
     for seen in members {
-        let Some(m) = Membership::of(&seen.labels.config) else { continue };
-        let guid = same.get(&m.pool).copied().unwrap_or(m.pool);
-        pools.entry(guid).or_default().push(seen);
+        if let [newest, older @ ..] = guids(&seen.labels).as_slice() {
+            same.extend(older.iter().map(|guid| (*guid, *newest)));
+            pools.entry(*newest).or_default().push(seen);
+        }
+    }
+    for (older, newest) in same {
+        let devices = |guid| pools.get(&guid).into_iter().flatten().map(device_guid);
+        let known: HashSet<u64> = devices(newest).collect();
+        // Of one pool each device has the one guid or the other. With the same devices on both sides it is a copy
+        // whose guid was changed, and what it was copied from.
+        if devices(older).all(|device| !known.contains(&device)) {
+            let rest = pools.remove(&older).unwrap_or_default();
+            pools.entry(newest).or_default().extend(rest);
+        }
     }
     pools.into_values().collect()
+}
+
+fn device_guid(seen: &Seen) -> u64 {
+    config::number(&seen.labels.config, "guid")
 }
 
 /// The config that the labels make. Where they name the pool by several guids, it is the one that was right when
@@ -242,7 +252,7 @@ fn assembled(devices: &[DeviceLabels]) -> Option<NvList> {
 fn candidate(devices: Vec<Seen>, aux: &[DeviceLabels]) -> Option<Candidate> {
     let mut best: BTreeMap<u64, Seen> = BTreeMap::new();
     for seen in devices {
-        let guid = config::number(&seen.labels.config, "guid");
+        let guid = device_guid(&seen);
         match best.get(&guid) {
             Some(other) if other.merit() >= seen.merit() => (),
             _ => drop(best.insert(guid, seen)),

@@ -49,6 +49,20 @@ fn recover(left: &[Image], judged: bool) -> u64 {
     guid
 }
 
+/// A copy of a pool whose guid was being changed, beside the pool that it was copied from: they are two pools.
+fn stays_apart(original: &[Image], copy: &[Image]) {
+    let all = disks(&[original, copy].concat(), None);
+    let devices: Vec<Arc<dyn Device>> = all.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+    let named = |device: &Arc<dyn Device>| {
+        let labels = cenote_vdev::read_labels(device.as_ref()).unwrap().unwrap().labels;
+        labels.iter().flatten().any(|label| label.u64("pool_guid") == Some(NEW))
+    };
+    // Before that nothing tells them apart.
+    if devices.iter().any(named) {
+        assert_eq!(on_devices(&devices).len(), 2);
+    }
+}
+
 #[test]
 fn a_crash_leaves_the_one_guid_or_the_other() {
     for shape in SHAPES {
@@ -72,8 +86,11 @@ fn a_crash_leaves_the_one_guid_or_the_other() {
         let mut guids: BTreeMap<u64, u64> = BTreeMap::new();
         let seeds = if long() { 0..8 } else { 0..2 };
         let begin = if long() { begin } else { begin.max(done.saturating_sub(LAST)) };
+        replay.advance(begin);
+        let original = replay.crash(0);
         for at in begin..=done {
             replay.advance(at);
+            stays_apart(&original, &replay.crash(at as u64));
             for seed in seeds.clone() {
                 let left = replay.crash((at as u64) << 8 | seed);
                 let judged = long() || (at % 20 == 0 && seed == 0);
