@@ -12,7 +12,7 @@ use cenote_store::Store;
 use cenote_vdev::events::{Happening, listen};
 use cenote_vdev::{Aux, Vdev, VdevState};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -30,8 +30,8 @@ struct Ring {
     events: VecDeque<Event>,
     /// Number of the newest event so far.
     newest: u64,
-    /// The second in which reports of errors were last listed, and how many.
-    reports: (u64, u64),
+    /// The second in which errors were last reported, and how many of each vdev.
+    reports: (u64, HashMap<u64, u64>),
 }
 
 struct Known {
@@ -84,15 +84,16 @@ fn post(mut payload: NvList) {
     ring.events.drain(..surplus);
 }
 
-/// Whether one more report of an error may be listed in this second.
-fn may_report() -> bool {
+/// Whether one more report of an error of this vdev may be listed in this second (`zfs_is_ratelimiting_event`).
+fn may_report(vdev: &Vdev) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let mut ring = RING.lock();
     if ring.reports.0 != now {
-        ring.reports = (now, 0);
+        ring.reports = (now, HashMap::new());
     }
-    ring.reports.1 += 1;
-    ring.reports.1 <= EREPORTS.get()
+    let reports = ring.reports.1.entry(vdev.guid()).or_default();
+    *reports += 1;
+    *reports <= EREPORTS.get()
 }
 
 /// Something that was done to a pool, or to a vdev of it (`spa_event_notify`).
@@ -220,7 +221,7 @@ pub fn state_name(number: u64) -> &'static str {
 
 /// Lists what happened to a vdev.
 fn happened(vdev: &Vdev, what: &Happening<'_>) {
-    if !matches!(what, Happening::State(_)) && !may_report() {
+    if !matches!(what, Happening::State(_)) && !may_report(vdev) {
         return;
     }
     // A pool that is being opened or closed is nobody's.
