@@ -29,9 +29,11 @@ impl Opening<'_> {
     ) -> Result<Arc<LiveObjectSet>, EngineError> {
         let (live, handle) = load(shared, self.ds_obj, purpose)?;
         let mut open = self.datasets.open.lock();
-        if purpose == Purpose::Replay {
-            open.replaying.insert(self.ds_obj);
-        }
+        match purpose {
+            Purpose::Replay => open.replaying.insert(self.ds_obj),
+            // What was replayed is on disk.
+            Purpose::Use | Purpose::Receive => open.replaying.remove(&self.ds_obj),
+        };
         open.sets.insert(self.ds_obj, (live.clone(), handle));
         Ok(live)
     }
