@@ -71,6 +71,9 @@ fn is_for_openzfs(seed: u64) -> bool {
     seed % 4 == 3
 }
 
+/// One in so many logs is handed over to OpenZFS, if it may be.
+const HANDED_OVER: usize = 10;
+
 /// What was done.
 struct Story {
     first: Vec<Image>,
@@ -164,8 +167,8 @@ struct Point {
     at: usize,
     images: Vec<Image>,
     judged: bool,
-    /// OpenZFS's own engine claims the logs before they are replayed.
-    handed_over: bool,
+    /// OpenZFS's own engine may claim the logs before they are replayed.
+    for_openzfs: bool,
     /// Crashes during the replays after it.
     again: usize,
 }
@@ -256,11 +259,11 @@ fn survive(story: &Story, shape: &Shape, point: &Point, count: &Count) {
     if records == 0 {
         return;
     }
-    count.logs.fetch_add(1, Ordering::Relaxed);
+    let earlier = count.logs.fetch_add(1, Ordering::Relaxed);
     if !is_enough_without_log(story, point) {
         count.needed.fetch_add(1, Ordering::Relaxed);
     }
-    if point.handed_over {
+    if point.for_openzfs && earlier.is_multiple_of(HANDED_OVER) {
         let claimed = hand_over_and_back(&point.images).unwrap();
         let (engine, _) = recover(&cenote_torture::live::lab::disks(&claimed, None), point.at);
         survives(&engine, " and a claim by OpenZFS");
@@ -307,8 +310,8 @@ fn crash(seed: u64, shape: &Shape, plan: &Plan, count: &Count) {
     let points = at.into_iter().enumerate().map(|(i, at)| {
         replay.advance(at);
         let judged = i % plan.judged == plan.judged / 2;
-        let handed_over = is_for_openzfs(seed) && i % (plan.judged / 3) == 1;
-        Point { at, images: replay.crash(rng.random()), judged, handed_over, again: plan.again }
+        let (images, for_openzfs) = (replay.crash(rng.random()), is_for_openzfs(seed));
+        Point { at, images, judged, for_openzfs, again: plan.again }
     });
     side_by_side(points, |point| {
         let _seed = Seed(format!("seed {seed}, {shape:?}"));
