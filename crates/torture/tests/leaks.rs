@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const SHAPE: Shape =
     Shape { redundancy: Redundancy::Single, disks: 1, ashift: 12, size: 128 << 20 };
-/// Held by whoever sets `zfs_free_leak_on_eio`, and by whoever needs that it is not set.
+/// A test that sets `zfs_free_leak_on_eio`, or needs that it is not set, holds this.
 static LEAKS: Mutex<()> = Mutex::new(());
 /// Bytes of a file with an indirect block, which do not compress.
 const SIZE: usize = 1 << 20;

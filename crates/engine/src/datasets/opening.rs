@@ -21,7 +21,7 @@ impl Opening<'_> {
         self.ds_obj
     }
 
-    /// Opens it. For a replay it is open for who has this alone.
+    /// Opens it. While its log is replayed nobody else finds it open.
     pub fn load(
         &self,
         shared: &Arc<Shared>,

@@ -272,7 +272,7 @@ pub(super) fn is_modified(tx: &mut Tx<'_>, head: u64) -> cenote_dsl::write::Resu
     is_modified_since(tx, head, newest)
 }
 
-/// Whether what was changed in a head since a snapshot would be lost, be it in an intent log that was not replayed.
+/// Whether a head was changed since a snapshot. An intent log that was not replayed is such a change, too.
 fn is_modified_since(tx: &mut Tx<'_>, head: u64, snap: u64) -> cenote_dsl::write::Result<bool> {
     Ok(swap::is_modified_since(tx, head, snap)? || cenote_dsl::write::snapshot::has_log(tx, head)?)
 }
