@@ -7,6 +7,7 @@
 
 use crate::config;
 use crate::tunables::{EREPORTS, ZEVENT_LEN_MAX};
+use crate::vdev_props::{parent, state_number};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_store::Store;
 use cenote_vdev::events::{Happening, listen};
@@ -187,22 +188,9 @@ fn of_pool(pool: &str, store: &Store, state: u64, payload: &mut NvList) {
 
 fn describe(vdev: &Vdev, payload: &mut NvList) {
     payload.set("vdev_guid", NvValue::Uint64(vdev.guid()));
-    payload.set("vdev_state", NvValue::Uint64(number(vdev.state())));
+    payload.set("vdev_state", NvValue::Uint64(state_number(vdev.state())));
     if let Some(path) = vdev.path() {
         payload.set("vdev_path", NvValue::String(path.display().to_string()));
-    }
-}
-
-/// `vdev_state_t`
-fn number(state: VdevState) -> u64 {
-    match state {
-        VdevState::Closed => 1,
-        VdevState::Offline => 2,
-        VdevState::Removed => 3,
-        VdevState::CantOpen(_) => 4,
-        VdevState::Faulted => 5,
-        VdevState::Degraded => 6,
-        VdevState::Healthy => 7,
     }
 }
 
@@ -231,7 +219,7 @@ fn happened(vdev: &Vdev, what: &Happening<'_>) {
             let class = "resource.fs.zfs.statechange";
             let mut payload = begun(class, &pool, &store, config::STATE_ACTIVE);
             describe(vdev, &mut payload);
-            payload.set("vdev_laststate", NvValue::Uint64(number(*before)));
+            payload.set("vdev_laststate", NvValue::Uint64(state_number(*before)));
             post(payload);
         }
         Happening::Mismatch { offset, size } => {
@@ -279,7 +267,7 @@ fn report(
     ] {
         list.set(name, NvValue::Uint64(value));
     }
-    if let Some(parent) = parent_of(tree.root(), vdev) {
+    if let Some(parent) = parent(tree.root(), vdev.guid()) {
         list.set("parent_guid", NvValue::Uint64(parent.guid()));
         list.set("parent_type", NvValue::String(parent.kind().into()));
     }
@@ -287,13 +275,6 @@ fn report(
     list.set("zio_offset", NvValue::Uint64(offset));
     list.set("zio_size", NvValue::Uint64(size));
     list
-}
-
-fn parent_of(at: &Arc<Vdev>, vdev: &Vdev) -> Option<Arc<Vdev>> {
-    if at.children().iter().any(|child| child.guid() == vdev.guid()) {
-        return Some(Arc::clone(at));
-    }
-    at.children().iter().find_map(|child| parent_of(child, vdev))
 }
 
 /// A number that no other report of this second has (`fm_ena_generate`, format 1).

@@ -378,7 +378,7 @@ impl<'a> VdevProps<'a> {
 }
 
 /// The vdev at or below `above` that has a vdev of this guid as a child.
-fn parent(above: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
+pub(crate) fn parent(above: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
     match above.children().iter().any(|child| child.guid() == guid) {
         true => Some(above.clone()),
         false => above.children().iter().find_map(|child| parent(child, guid)),
@@ -386,7 +386,7 @@ fn parent(above: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
 }
 
 /// `vdev_state_t`.
-fn state_number(state: VdevState) -> u64 {
+pub(crate) fn state_number(state: VdevState) -> u64 {
     match state {
         VdevState::Closed => 1,
         VdevState::Offline => 2,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Blocks in one verification task.
 const VERIFY_BATCH: usize = 32;
-/// Batches for each worker that may wait; whoever finds more checks them.
+/// Batches for each worker that may wait. A worker that finds more checks them itself.
 const WAITING: usize = 2;
 
 /// Blocks to check.
@@ -119,7 +119,7 @@ impl Walker<'_> {
         }
     }
 
-    /// Has a batch checked by whoever is free.
+    /// Has a free worker check a batch.
     fn check(&self, batch: Batch) {
         let mut tasks = self.tasks.lock();
         if tasks.checks.len() >= self.workers.saturating_mul(WAITING) {

@@ -1,5 +1,5 @@
 //! Logs that an import claimed and that wait for their datasets to be opened: further imports and crashes leave them,
-//! snapshots and clones do not have them, and whoever opens a dataset finds all that was committed.
+//! snapshots and clones do not have them, and a dataset that is opened has all that was committed.
 
 use crate::world::{self, look};
 use cenote_engine::Engine;
