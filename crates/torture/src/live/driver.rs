@@ -13,12 +13,12 @@ mod pools;
 mod volumes;
 
 use super::demand;
-use super::files::{Files, errno};
 use super::lab::{Lab, Plain};
 use super::model::Model;
 use cenote_engine::Engine;
 use cenote_engine::change::Changes;
 use cenote_pool::Pool;
+use cenote_testfiles::{Files, errno};
 use cenote_zpl::{Clock, FileSystem, Settings, Time};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

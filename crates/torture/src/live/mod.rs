@@ -5,7 +5,6 @@
 //! | [`disk`] | disks in memory, and what a crash leaves of them |
 //! | [`damage`] | blocks of such a disk that cannot be read |
 //! | [`lab`] | making and importing pools of such disks; OpenZFS's judgement |
-//! | [`files`] | a model of a file system |
 //! | [`setup`] | a model of what a pool is made of |
 //! | [`model`] | a model of a pool: that, and its datasets |
 //! | [`driver`] | random changes to both, all from one seed |
@@ -17,25 +16,14 @@ pub mod crash;
 pub mod damage;
 pub mod disk;
 pub mod driver;
-pub mod files;
 pub mod lab;
 pub mod model;
 pub mod setup;
 pub mod space;
 pub mod tree;
 
-/// Why something is not as it should be.
-pub type Verdict = Result<(), String>;
-
-/// Refuses with a message unless something holds.
-macro_rules! demand {
-    ($holds:expr, $($why:tt)*) => {
-        if !$holds {
-            return Err(format!($($why)*));
-        }
-    };
-}
-pub(crate) use demand;
+pub use cenote_testfiles::Verdict;
+pub(crate) use cenote_testfiles::demand;
 
 /// Runs `test` for each item, on two threads: the tests of a workspace share the machine. A failure
 /// ends it.

@@ -1,11 +1,11 @@
 //! A model of a pool: what it is made of, its datasets, their snapshots and properties.
 
-use super::files::Files;
 use super::lab::POOL;
 use super::setup::Setup;
 use super::{Verdict, demand, space};
 use cenote_dsl::Dataset;
 use cenote_pool::Pool;
+use cenote_testfiles::Files;
 use cenote_zpl::{FileSystem, Volume};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

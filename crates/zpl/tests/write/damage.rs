@@ -1,14 +1,17 @@
 //! File systems some of whose blocks cannot be read: each operation is done as a whole or not at all.
 
-use crate::model::{Body, Done, ENODATA, Model, Node};
 use crate::random::{check_disk, overwrite};
-use crate::world::World;
+use crate::world::{World, time};
+use cenote_testfiles::errno::ENODATA;
+use cenote_testfiles::{Body, Done, Files, Node};
+use cenote_zpl::Time;
 use cenote_zpl::{
     Allocate, CreateProps, Error, NewNode, NodeKind, RenameFlags, SetAttr, SetXattr, Settings,
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const EIO: i32 = 5;
@@ -77,7 +80,8 @@ fn xattr(n: u8) -> Vec<u8> {
 
 struct Test {
     world: World,
-    model: Model,
+    model: Files,
+    now: Time,
     /// Operations that failed.
     failed: u32,
 }
@@ -87,8 +91,8 @@ impl Test {
         let props = CreateProps { time: (0, 0), ..CreateProps::default() };
         let settings = Settings { record_size: 4096, xattr_sa, ..Settings::default() };
         let world = World::new(&props, settings);
-        let model = Model::new(world.fs.root());
-        Test { world, model, failed: 0 }
+        let model = Files::new(world.fs.root());
+        Test { world, model, now: (0, 0), failed: 0 }
     }
 
     fn pick(&self, index: &Index, f: impl Fn(&Node) -> bool) -> Option<u64> {
@@ -104,11 +108,15 @@ impl Test {
         self.pick(index, |n| matches!(n.body, Body::File(_)))
     }
 
+    fn tick(&mut self) {
+        self.now = time(self.world.tick());
+    }
+
     /// What an operation did is what the model does, unless it could not be done, and did nothing.
     fn judge<T>(
         &mut self,
         done: Result<T, Error>,
-        model: impl FnOnce(&mut Model, Option<T>) -> Done<()>,
+        model: impl FnOnce(&mut Files, Option<T>) -> Done<()>,
     ) {
         match done {
             Err(e) if e.errno() == EIO => self.failed += 1,
@@ -121,11 +129,11 @@ impl Test {
         let (kind, body) = match kind {
             0 => (NodeKind::Dir, Body::Dir(BTreeMap::new())),
             1 => (NodeKind::Symlink(vec![b'/'; 700]), Body::Symlink(vec![b'/'; 700])),
-            _ => (NodeKind::File, Body::File(Vec::new())),
+            _ => (NodeKind::File, Body::File(Arc::default())),
         };
         let mode = if kind == NodeKind::Dir { 0o755 } else { 0o644 };
         let new = NewNode { kind, mode, umask: 0o022, uid: 7, gid: 8, keep_setgid: true };
-        let done = self.world.fs.create(dir, name, &new);
+        let (done, now) = (self.world.fs.create(dir, name, &new), self.now);
         self.judge(done, |model, attr| {
             model.can_create(dir, name)?;
             let is_dir = matches!(body, Body::Dir(_));
@@ -133,7 +141,7 @@ impl Test {
             let inherited = model.node(dir).xattrs.get(DEFAULT_ACL).cloned();
             let inherited = inherited.filter(|_| is_dir);
             let xattrs = inherited.into_iter().map(|list| (DEFAULT_ACL.to_vec(), list)).collect();
-            let (mtime, ctime) = (model.now, model.now);
+            let (mtime, ctime) = (now, now);
             let nlink = if is_dir { 2 } else { 1 };
             let (uid, gid, parent, open) = (7, 8, dir, false);
             let node = Node { body, mode, uid, gid, nlink, parent, mtime, ctime, xattrs, open };
@@ -143,9 +151,8 @@ impl Test {
     }
 
     fn set(&mut self, ino: u64, set: &SetAttr) {
-        let done = self.world.fs.setattr(ino, set);
+        let (done, now) = (self.world.fs.setattr(ino, set), self.now);
         self.judge(done, |model, _| {
-            let now = model.now;
             let node = model.node(ino);
             node.mode = set.mode.unwrap_or(node.mode);
             node.uid = set.uid.unwrap_or(node.uid);
@@ -156,8 +163,8 @@ impl Test {
 
     fn set_xattr(&mut self, ino: u64, name: Vec<u8>, value: Vec<u8>) {
         let done = self.world.fs.set_xattr(ino, &name, &value, SetXattr::default());
+        let now = self.now;
         self.judge(done, |model, _| {
-            let now = model.now;
             let node = model.node(ino);
             node.xattrs.insert(name, value);
             node.ctime = now;
@@ -166,8 +173,8 @@ impl Test {
     }
 
     fn apply(&mut self, op: &Op) {
-        self.model.tick(self.world.tick());
-        let fs = self.world.fs.clone();
+        self.tick();
+        let (fs, now) = (self.world.fs.clone(), self.now);
         match op {
             Op::Create { dir, name: n, kind } => self.create(self.dir(dir), &name(*n), *kind),
             Op::Remove { dir, name: n, is_dir } => {
@@ -176,20 +183,20 @@ impl Test {
                     true => fs.rmdir(dir, &name, &|_| false),
                     false => fs.unlink(dir, &name, &|_| false),
                 };
-                self.judge(done, |model, _| model.remove(dir, &name, *is_dir));
+                self.judge(done, |model, _| model.remove(dir, &name, *is_dir, now));
             }
             Op::Rename { from, to, exchange } => {
                 let (from, to) = ((self.dir(&from.0), name(from.1)), (self.dir(&to.0), name(to.1)));
                 let flags = RenameFlags { exchange: *exchange, ..RenameFlags::default() };
                 let done = fs.rename(from.0, &from.1, to.0, &to.1, flags, &|_| false);
                 self.judge(done, |model, _| {
-                    model.rename((from.0, &from.1), (to.0, &to.1), false, *exchange)
+                    model.rename((from.0, &from.1), (to.0, &to.1), (false, *exchange), now)
                 });
             }
             Op::Link { node, dir, name: n } => {
                 let (ino, dir) = (self.pick(node, |_| true).unwrap(), self.dir(dir));
                 let done = fs.link(ino, dir, &name(*n));
-                self.judge(done, |model, _| model.link(ino, dir, &name(*n)));
+                self.judge(done, |model, _| model.link(ino, dir, &name(*n), now));
             }
             Op::Chmod { node, mode } => {
                 if let Some(ino) = self.pick(node, |n| !matches!(n.body, Body::Symlink(_))) {
@@ -209,7 +216,6 @@ impl Test {
                 let (ino, name) = (self.pick(node, |_| true).unwrap(), xattr(*name));
                 let done = fs.remove_xattr(ino, &name);
                 self.judge(done, |model, _| {
-                    let now = model.now;
                     let node = model.node(ino);
                     node.xattrs.remove(&name).ok_or(ENODATA)?;
                     node.ctime = now;
@@ -228,33 +234,34 @@ impl Test {
     }
 
     fn change_contents(&mut self, op: &Op, ino: u64) {
-        let fs = self.world.fs.clone();
+        let (fs, now) = (self.world.fs.clone(), self.now);
         match *op {
             Op::Write { at, len, .. } => {
                 let done = fs.write(ino, at, &vec![len as u8; len], false);
                 self.judge(done, |model, _| {
-                    model.modify(ino, |old| overwrite(old, at, &vec![len as u8; len]));
+                    model.modify(ino, now, |old| overwrite(old, at, &vec![len as u8; len]));
                     Ok(())
                 });
             }
             Op::Append { len, .. } => {
                 let done = fs.append(ino, &vec![len as u8; len], false);
                 self.judge(done, |model, at| {
-                    model.modify(ino, |old| overwrite(old, at.unwrap(), &vec![len as u8; len]));
+                    model
+                        .modify(ino, now, |old| overwrite(old, at.unwrap(), &vec![len as u8; len]));
                     Ok(())
                 });
             }
             Op::Truncate { size, .. } => {
                 let done = fs.setattr(ino, &SetAttr { size: Some(size), ..SetAttr::default() });
                 self.judge(done, |model, _| {
-                    model.modify(ino, |old| old.resize(size as usize, 0));
+                    model.modify(ino, now, |old| old.resize(size as usize, 0));
                     Ok(())
                 });
             }
             Op::Punch { at, len, .. } => {
                 let done = fs.allocate(ino, at, len, Allocate::PunchHole);
                 self.judge(done, |model, _| {
-                    model.modify(ino, |old| {
+                    model.modify(ino, now, |old| {
                         let end = (at + len).min(old.len() as u64) as usize;
                         old.get_mut(at as usize..end).unwrap_or_default().fill(0);
                     });
@@ -311,7 +318,7 @@ fn run(build: &[Op], ops: &[(Op, u64, bool)], one_in: u64, xattr_sa: bool) -> u3
             test.world.write_group(|| {});
         }
         test.world.sink.faults.repair();
-        test.model.compare(&test.world.fs, false);
+        test.model.compare(&test.world.fs).unwrap();
     }
     test.finish()
 }
@@ -335,7 +342,7 @@ fn what_cannot_be_read_leaves_nothing_half_done() {
 fn a_file_whose_attributes_are_lost_can_be_removed() {
     let mut test = Test::new(false);
     let root = test.model.root;
-    test.model.tick(test.world.tick());
+    test.tick();
     test.create(root, b"f", 2);
     let ino = test.model.lookup(root, b"f").unwrap();
     test.set_xattr(ino, xattr(1), vec![1; 100]);
@@ -344,10 +351,10 @@ fn a_file_whose_attributes_are_lost_can_be_removed() {
     let entries = test.world.fs.object(hidden).unwrap().block_pointer(0, 0).unwrap();
     test.world.sink.store.drop_caches();
     test.world.sink.lose(&entries);
-    test.model.tick(test.world.tick());
+    test.tick();
     test.world.fs.unlink(root, b"f", &|_| false).unwrap();
-    test.model.remove(root, b"f", false).unwrap();
-    test.model.compare(&test.world.fs, false);
+    test.model.remove(root, b"f", false, test.now).unwrap();
+    test.model.compare(&test.world.fs).unwrap();
     // It waits for somebody to free it.
     assert_eq!(test.world.fs.attr(ino).unwrap().nlink, 0);
     test.world.sink.faults.repair();

@@ -5,7 +5,6 @@
 mod acl;
 mod beside;
 mod damage;
-mod model;
 mod names;
 mod openzfs;
 mod random;

@@ -1,11 +1,12 @@
 //! Random operations.
 
-use crate::model::{Body, Done, EEXIST, ENODATA, Model, Node};
 use crate::world::{World, time};
 use cenote_dmu::ObjectSet;
+use cenote_testfiles::errno::{EEXIST, ENODATA};
+use cenote_testfiles::{Body, Done, Files, Node};
 use cenote_zpl::{
     Allocate, CreateProps, Error, FileSystem, NewNode, NodeKind, RenameFlags, SetAttr, SetTime,
-    SetXattr, Settings,
+    SetXattr, Settings, Time,
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -97,7 +98,8 @@ fn errno<T>(done: Result<T, Error>) -> Done<T> {
 
 struct Test {
     world: World,
-    model: Model,
+    model: Files,
+    now: Time,
     steps: u64,
 }
 
@@ -105,8 +107,8 @@ impl Test {
     fn new() -> Test {
         let props = CreateProps { time: (0, 0), ..CreateProps::default() };
         let world = World::new(&props, Settings { record_size: 16 << 10, ..Settings::default() });
-        let model = Model::new(world.fs.root());
-        Test { world, model, steps: 0 }
+        let model = Files::new(world.fs.root());
+        Test { world, model, now: (0, 0), steps: 0 }
     }
 
     fn pick(&self, index: &Index, f: impl Fn(&Node) -> bool) -> Option<u64> {
@@ -127,7 +129,7 @@ impl Test {
     }
 
     fn node(&self, dir: u64, body: Body, mode: u32) -> Node {
-        let now = self.model.now;
+        let now = self.now;
         let parent = &self.model.nodes[&dir];
         let is_dir = matches!(body, Body::Dir(_));
         let mut mode = if matches!(body, Body::Symlink(_)) { 0o777 } else { mode & !0o022 };
@@ -150,7 +152,7 @@ impl Test {
 
     fn create(&mut self, dir: u64, name: &[u8], kind: u8, mode: u32, target: usize) {
         let (kind, body) = match kind {
-            0..3 => (NodeKind::File, Body::File(Vec::new())),
+            0..3 => (NodeKind::File, Body::File(Arc::default())),
             3..6 => (NodeKind::Dir, Body::Dir(BTreeMap::new())),
             6 => {
                 let target = vec![b'/'; target.min(4095)];
@@ -173,11 +175,11 @@ impl Test {
         let (kind, mode) = (NodeKind::File, 0o600);
         let new = NewNode { kind, mode, umask: 0, uid: 1000, gid: 100, keep_setgid: true };
         let ino = self.world.fs.tmpfile(dir, &new).unwrap().ino;
-        let mut node = self.node(dir, Body::File(Vec::new()), mode);
+        let mut node = self.node(dir, Body::File(Arc::default()), mode);
         (node.open, node.nlink) = (true, 0);
-        assert!(self.model.nodes.insert(ino, node).is_none());
+        assert!(self.model.nodes.insert(ino, Arc::new(node)).is_none());
         if let Some(name) = new_name {
-            let expected = self.model.link(ino, dir, &name);
+            let expected = self.model.link(ino, dir, &name, self.now);
             assert_eq!(errno(self.world.fs.link(ino, dir, &name)).map(drop), expected);
         }
     }
@@ -193,7 +195,7 @@ impl Test {
         }
         assert_eq!(done.unwrap(), part.len() as u64);
         if !part.is_empty() {
-            self.model.modify(to, |data| overwrite(data, to_at, &part));
+            self.model.modify(to, self.now, |data| overwrite(data, to_at, &part));
         }
     }
 
@@ -207,7 +209,7 @@ impl Test {
         };
         assert_eq!(errno(self.world.fs.set_xattr(ino, name, &value, how)), expected);
         if expected.is_ok() {
-            let now = self.model.now;
+            let now = self.now;
             let node = self.model.node(ino);
             node.xattrs.insert(name.to_vec(), value);
             node.ctime = now;
@@ -229,7 +231,7 @@ impl Test {
         if what == Allocate::KeepSize || what == Allocate::Extend && !longer {
             return;
         }
-        self.model.modify(ino, |data| {
+        self.model.modify(ino, self.now, |data| {
             if longer && matches!(what, Allocate::Extend | Allocate::Zero) {
                 data.resize((at + len) as usize, 0);
             }
@@ -242,7 +244,7 @@ impl Test {
 
     fn attrs(&mut self, ino: u64, set: &SetAttr) {
         let attr = self.world.fs.setattr(ino, set).unwrap();
-        let now = self.model.now;
+        let now = self.now;
         let node = self.model.node(ino);
         node.mode = set.mode.unwrap_or(node.mode);
         node.uid = set.uid.unwrap_or(node.uid);
@@ -255,7 +257,7 @@ impl Test {
     }
 
     fn apply(&mut self, op: &Op) {
-        self.model.tick(self.world.tick());
+        self.now = time(self.world.tick());
         let fs = self.world.fs.clone();
         match op {
             Op::Create { dir, name: n, kind, mode, target } => {
@@ -264,7 +266,7 @@ impl Test {
             Op::Tmpfile { dir, name: n } => self.tmpfile(self.dir(dir), n.map(name)),
             Op::Link { node, dir, name: n } => {
                 let (ino, dir) = (self.any(node), self.dir(dir));
-                let expected = self.model.link(ino, dir, &name(*n));
+                let expected = self.model.link(ino, dir, &name(*n), self.now);
                 assert_eq!(errno(fs.link(ino, dir, &name(*n))).map(drop), expected);
             }
             Op::Remove { dir, name: n, is_dir } => {
@@ -275,7 +277,10 @@ impl Test {
                     true => fs.rmdir(dir, &name(*n), &in_use),
                     false => fs.unlink(dir, &name(*n), &in_use),
                 };
-                assert_eq!(errno(done).map(drop), self.model.remove(dir, &name(*n), *is_dir));
+                assert_eq!(
+                    errno(done).map(drop),
+                    self.model.remove(dir, &name(*n), *is_dir, self.now)
+                );
             }
             Op::Rename { from, to, no_replace, exchange } => {
                 let (from, to) = ((self.dir(&from.0), name(from.1)), (self.dir(&to.0), name(to.1)));
@@ -284,21 +289,25 @@ impl Test {
                 let open = self.model.clone();
                 let in_use = |ino| open.nodes[&ino].open;
                 let done = fs.rename(from.0, &from.1, to.0, &to.1, flags, &in_use);
-                let expected =
-                    self.model.rename((from.0, &from.1), (to.0, &to.1), *no_replace, *exchange);
+                let expected = self.model.rename(
+                    (from.0, &from.1),
+                    (to.0, &to.1),
+                    (*no_replace, *exchange),
+                    self.now,
+                );
                 assert_eq!(errno(done).map(drop), expected);
             }
             Op::Write { node, at, len, byte } => {
                 let Some(ino) = self.file(node) else { return };
                 let data = bytes(*byte, *len, self.steps);
                 assert_eq!(fs.write(ino, *at, &data, false).unwrap(), *len);
-                self.model.modify(ino, |old| overwrite(old, *at, &data));
+                self.model.modify(ino, self.now, |old| overwrite(old, *at, &data));
             }
             Op::Append { node, len, byte } => {
                 let Some(ino) = self.file(node) else { return };
                 let data = bytes(*byte, *len, self.steps);
                 let at = fs.append(ino, &data, false).unwrap();
-                self.model.modify(ino, |old| {
+                self.model.modify(ino, self.now, |old| {
                     assert_eq!(at, old.len() as u64);
                     overwrite(old, at, &data);
                 });
@@ -306,7 +315,7 @@ impl Test {
             Op::Resize { node, size } => {
                 let Some(ino) = self.file(node) else { return };
                 fs.setattr(ino, &SetAttr { size: Some(*size), ..SetAttr::default() }).unwrap();
-                self.model.modify(ino, |old| old.resize(*size as usize, 0));
+                self.model.modify(ino, self.now, |old| old.resize(*size as usize, 0));
             }
             Op::Allocate { node, at, len, what } => {
                 if let Some(ino) = self.file(node) {
@@ -348,7 +357,7 @@ impl Test {
                 let expected = if there { Ok(()) } else { Err(ENODATA) };
                 assert_eq!(errno(fs.remove_xattr(ino, &name)), expected);
                 if there {
-                    self.model.node(ino).ctime = self.model.now;
+                    self.model.node(ino).ctime = self.now;
                 }
             }
             Op::Open { node } => {
@@ -403,28 +412,26 @@ impl Test {
         check_disk(&before, synced);
         if let Some((ino, name)) = late {
             let root = self.model.root;
-            let node = self.node(root, Body::File(name.clone().into_bytes()), 0o644);
+            let node = self.node(root, Body::File(Arc::new(name.clone().into_bytes())), 0o644);
             self.model.create(root, name.as_bytes(), ino, node);
         }
-        self.model.compare(&self.world.fs, true);
+        self.model.compare(&self.world.fs).unwrap();
     }
 
     fn reopen(&mut self) {
         self.world.reopen();
-        self.model.nodes.values_mut().for_each(|n| n.open = false);
-        let root = self.model.root;
-        self.model.node(root).open = true;
-        let orphans = self.model.nodes.values().filter(|n| n.nlink == 0).count();
-        self.model.nodes.retain(|_, n| n.nlink > 0);
+        self.model.close_all();
+        let orphans = self.model.orphans();
+        self.model.drain();
         assert_eq!(self.world.fs.drain_unlinked().unwrap(), orphans as u64);
         check_disk(&self.model, self.world.sync(|| {}));
     }
 }
 
 /// What is on disk is the model, and there is nothing else.
-pub fn check_disk(model: &Model, os: Arc<ObjectSet>) {
+pub fn check_disk(model: &Files, os: Arc<ObjectSet>) {
     let fs = FileSystem::open(os.clone()).unwrap();
-    let mut seen = model.compare(&fs, true);
+    let mut seen = model.compare(&fs).unwrap();
     // Master node, SA master node, unlinked set, registry, layouts.
     seen.extend([1, 2, 3, 4, 5]);
     let mut objects = BTreeSet::new();
@@ -457,11 +464,11 @@ fn run(ops: &[Op]) {
         test.steps += 1;
         test.apply(op);
         if test.steps.is_multiple_of(16) {
-            test.model.compare(&test.world.fs, true);
+            test.model.compare(&test.world.fs).unwrap();
         }
     }
     test.sync(false);
-    assert_eq!(test.model.now, time(test.world.ticks.load(std::sync::atomic::Ordering::SeqCst)));
+    assert_eq!(test.now, time(test.world.ticks.load(std::sync::atomic::Ordering::SeqCst)));
 }
 
 proptest! {

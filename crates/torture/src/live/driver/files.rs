@@ -1,8 +1,8 @@
 //! Random changes to files.
 
-use super::super::files::errno::*;
-use super::super::files::{Body, Done, Files, Node};
 use super::{Driver, LARGE, bytes, crowded, overwrite};
+use cenote_testfiles::errno::*;
+use cenote_testfiles::{Body, Done, Files, Node};
 use cenote_zpl::{
     Allocate, FileSystem, NewNode, NodeKind, RenameFlags, Rewrite, SetAttr, SetTime, SetXattr,
 };

@@ -1,8 +1,9 @@
-//! A model of a file system: what it should hold, and what operations should say.
+//! A model of a file system, for tests: what it should hold, and what operations should say.
 //!
 //! Everything is counted by object numbers, which the file system itself gives out.
 
-use super::demand;
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use cenote_zpl::{FileSystem, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +24,19 @@ pub mod errno {
 }
 use errno::*;
 
+/// Why something is not as it should be.
+pub type Verdict = Result<(), String>;
+
+/// Refuses with a message unless something holds.
+#[macro_export]
+macro_rules! demand {
+    ($holds:expr, $($why:tt)*) => {
+        if !$holds {
+            return Err(format!($($why)*));
+        }
+    };
+}
+
 /// What an operation says.
 pub type Done<T> = Result<T, i32>;
 
@@ -35,6 +49,8 @@ pub enum Body {
     Dir(BTreeMap<Vec<u8>, u64>),
     /// A target.
     Symlink(Vec<u8>),
+    /// A device, or a pipe: the type's bits of the mode, and the device's numbers.
+    Special(u32, (u32, u32)),
 }
 
 /// A node.
@@ -77,6 +93,7 @@ impl Node {
             Body::File(_) => 0o100_000,
             Body::Dir(_) => 0o040_000,
             Body::Symlink(_) => 0o120_000,
+            Body::Special(kind, _) => *kind,
         }
     }
 }
@@ -327,7 +344,7 @@ impl Files {
         ino: u64,
         node: &Node,
         seen: &mut BTreeSet<u64>,
-    ) -> super::Verdict {
+    ) -> Verdict {
         fn failed(e: cenote_zpl::Error) -> String {
             e.to_string()
         }
@@ -363,7 +380,9 @@ impl Files {
             Body::Symlink(target) => {
                 let is = fs.readlink(ino).map_err(failed)?;
                 demand!(is == *target, "leads to {is:?}");
+                demand!(attr.size == target.len() as u64, "{} bytes of {is:?}", attr.size);
             }
+            Body::Special(_, rdev) => demand!(attr.rdev == *rdev, "{:?}, not {rdev:?}", attr.rdev),
         }
         let names: BTreeSet<Vec<u8>> = fs.listxattr(ino).map_err(failed)?.into_iter().collect();
         let want: BTreeSet<Vec<u8>> = node.xattrs.keys().cloned().collect();
@@ -375,7 +394,11 @@ impl Files {
         if attr.xattr != 0 {
             seen.insert(attr.xattr);
             let hidden = fs.readdir(attr.xattr, 0, 1 << 20).map_err(failed)?;
-            seen.extend(hidden.iter().map(|e| e.ino));
+            let size = fs.attr(attr.xattr).map_err(failed)?.size;
+            demand!(size == hidden.len() as u64 + 2, "{size} hidden files, not {}", hidden.len());
+            for e in hidden {
+                demand!(seen.insert(e.ino), "hidden file {:?} is another object too", e.name);
+            }
         }
         Ok(())
     }
