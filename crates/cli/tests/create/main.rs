@@ -3,11 +3,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod history;
+mod reports;
 
 use common::{Done, Session, can_mount, mounts_below, skip};
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -572,110 +574,6 @@ fn a_pool_that_is_too_small_for_what_its_root_is_to_have_is_not_made() {
 }
 
 #[test]
-fn commands_go_into_the_history() {
-    let b = Bench::new();
-    b.run("zpool create -m none tank a").ok();
-    b.run("zpool set comment=x tank").ok();
-    b.run("zpool set nope=x tank").fails(1);
-    b.run("zpool list").ok();
-    for line in ["create -p tank/x/y", "inherit -r atime tank", "set atime=off tank tank/x"] {
-        b.run(&format!("zfs {line}")).ok();
-    }
-    for line in ["set reservation=1T tank/x", "set atime=on tank tank/nope"] {
-        b.run(&format!("zfs {line}")).fails(1);
-    }
-    b.run("zpool export tank").ok();
-    b.import("tank");
-    let history = b.short(&b.run("zpool history tank").ok());
-    let lines: Vec<&str> = history
-        .lines()
-        .map(|l| l.split_once(' ').filter(|_| l.starts_with("20")).map_or(l, |(_, rest)| rest))
-        .collect();
-    let import = format!("zpool import -d {} -R {} tank", b.devices().display(), b.s.root());
-    assert_eq!(
-        lines,
-        [
-            "History for 'tank':",
-            "zpool create -m none tank a",
-            "zpool set comment=x tank",
-            "zfs create -p tank/x/y",
-            "zfs inherit -r atime tank",
-            "zfs set atime=off tank tank/x",
-            "zpool export tank",
-            &import,
-            "",
-        ]
-    );
-    let long = b.run("zpool history -il tank").ok();
-    let me = rustix::process::getuid().as_raw();
-    assert!(long.contains(&format!("zpool set comment=x tank [user {me} ")), "{long}");
-    assert!(long.contains("create pool version 5000; software version cenote-"), "{long}");
-    assert!(long.contains("import pool version 5000; software version cenote-"), "{long}");
-    assert!(long.contains("] set comment=x ["), "{long}");
-    b.run("zpool export tank").ok();
-    let told = zdb(&b.devices(), &["-h"]);
-    assert!(told.contains("zpool set comment=x tank"), "{told}");
-}
-
-/// What `zpool history -i` says of the requests that commands have made, by their command lines.
-fn requests(b: &Bench, pool: &str) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    let (mut request, mut open) = (String::new(), false);
-    for line in b.run(&format!("zpool history -i {pool}")).ok().lines() {
-        if let Some((_, name)) = line.split_once("ms) ioctl ") {
-            (request, open) = (format!("{request}{name}\n"), true);
-        } else if open {
-            request += &format!("{line}\n");
-            open = !line.is_empty();
-        } else if let Some((_, command)) = line.split_once(' ').filter(|(_, c)| c.starts_with('z'))
-        {
-            found.push((command.to_string(), std::mem::take(&mut request)));
-        }
-    }
-    found
-}
-
-#[test]
-fn requests_are_in_the_internal_history_as_openzfs_has_them() {
-    let b = Bench::new();
-    // By OpenZFS, of the sample.
-    b.s.import("clones");
-    let theirs = requests(&b, "clones");
-    b.run("zpool export clones").ok();
-    b.run("zpool create -m none clones a").ok();
-    let chosen = |line: &str| {
-        ["create clones/gen", "create -V", "create -s -V", "snapshot clones/gen", "destroy"]
-            .iter()
-            .any(|start| line.starts_with(&format!("zfs {start}")))
-    };
-    let lines: Vec<_> = theirs.iter().filter(|(line, _)| chosen(line)).collect();
-    for (line, _) in &lines {
-        assert_eq!(b.run(line).code, 0, "{line}");
-    }
-    let ours = requests(&b, "clones");
-    for (line, request) in &lines {
-        let own = ours.iter().rfind(|(own, _)| own == line);
-        assert_eq!(own.map(|(_, own)| own), Some(request), "{line}");
-    }
-    let kinds: Vec<&str> = lines.iter().map(|(_, r)| r.lines().next().unwrap_or("")).collect();
-    for kind in ["create", "snapshot", "destroy_snaps"] {
-        assert!(kinds.contains(&kind), "{kind}: {kinds:?}");
-    }
-    // What is refused is not on record.
-    b.run("zfs snapshot clones/gen@new").ok();
-    b.run("zfs snapshot clones/gen@new").fails(1);
-    b.run("zpool reopen -n clones").ok();
-    let ours = requests(&b, "clones");
-    assert_eq!(ours.iter().filter(|(line, _)| line == "zfs snapshot clones/gen@new").count(), 1);
-    let reopen = "reopen\n    input:\n        scrub_restart: false\n\n".to_string();
-    assert_eq!(ours.last(), Some(&("zpool reopen -n clones".into(), reopen)));
-    b.run("zpool export clones").ok();
-    let told = cenote_testpools::zdb(&b.devices(), "clones", &["-hh"]);
-    assert!(told.contains("ioctl: 'destroy_snaps'"), "{told}");
-    cenote_testpools::judge(&b.devices(), "clones");
-}
-
-#[test]
 fn labels_are_cleared() {
     let b = Bench::new();
     b.run("zpool create -m none tank a").ok();
@@ -698,66 +596,6 @@ fn labels_are_cleared() {
     );
     assert!(said("zpool labelclear", 2).starts_with("missing vdev name\n"));
     b.run("zpool create -m none tank a").ok();
-    b.run("zpool export tank").ok();
-    b.judge();
-}
-
-#[test]
-fn reports_in_intervals_are_current() {
-    let b = Bench::new();
-    b.run("zpool create -m none tank a").ok();
-    assert_eq!(b.run("zpool list -Hp -o comment tank 0.1 10").ok(), "-\n".repeat(10));
-    let mut list = b.s.command();
-    let mut child = list
-        .args(["zpool", "list", "-Hp", "-o", "comment", "tank", "0.2"])
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    assert_eq!(lines.next().as_deref(), Some("-"));
-    b.run("zpool set comment=late tank").ok();
-    // Nothing but the new comment ends the old one.
-    assert_eq!(lines.find(|line| line != "-").as_deref(), Some("late"));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    b.run("zpool export tank").ok();
-    b.judge();
-}
-
-#[test]
-fn latencies_of_writes_are_shown() {
-    let b = Bench::new();
-    b.run("zpool create -m none tank a").ok();
-    b.run("zpool sync -f").ok();
-    let wide = b.run("zpool iostat -Hpwv tank").ok();
-    let writes = wide.lines().filter_map(|l| l.split('\t').nth(2)?.parse::<u64>().ok());
-    assert!(writes.sum::<u64>() > 0, "{wide}");
-    // Sizes: each request is counted once, those of labels too.
-    let sizes = b.run("zpool iostat -Hpr tank").ok();
-    let rows: Vec<Vec<u64>> = sizes
-        .lines()
-        .filter_map(|l| l.split('\t').map(|n| n.parse().ok()).collect::<Option<Vec<u64>>>())
-        .collect();
-    assert_eq!((rows.len(), rows[0][0], rows[15][0]), (16, 512, 16 << 20), "{sizes}");
-    let writes: u64 = rows.iter().map(|row| row[3] + row[4] + row[7] + row[8]).sum();
-    let done = b.run("zpool get -Hpo value write_ops tank root").ok();
-    assert_eq!(writes, done.trim_end().parse::<u64>().unwrap(), "{sizes}");
-    let text = b.run("zpool iostat -r tank").ok();
-    let titles: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();
-    assert_eq!((titles.len(), titles[0], titles[1], titles[14]), (15, "req_size", "ind", "agg"));
-    let first: Vec<&str> = text.lines().nth(4).unwrap().split_whitespace().collect();
-    assert_eq!((first.len(), first[0]), (15, "512"));
-    for (line, why) in [
-        ("zpool iostat -rw tank", "Only one of [-r|-w] can be passed at a time"),
-        ("zpool iostat -rq tank", "[-r|-w] isn't allowed with [-c|-l|-q]"),
-    ] {
-        let said = b.run(line).fails(2);
-        assert_eq!(said.lines().next(), Some(why), "{line}");
-    }
-    let long = b.run("zpool iostat -lq tank").ok();
-    let titles: Vec<&str> = long.lines().next().unwrap().split_whitespace().collect();
-    assert_eq!(titles[3..6], ["total_wait", "disk_wait", "syncq_wait"]);
-    assert_eq!(titles.last(), Some(&"rebuildq_write"));
     b.run("zpool export tank").ok();
     b.judge();
 }
