@@ -2,11 +2,22 @@
 //! refused by name.
 
 use crate::context::Context;
-use crate::dispatch::Where;
 use crate::json;
 use crate::options::{Spec, parse_with_long};
 use cenote_command::outcome::{Outcome, fail, usage as wrong};
 use std::ffi::OsString;
+
+/// Where a command runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Where {
+    /// In the user's process: it needs no imported pool.
+    Here,
+    /// In the daemon if there is one; else there are no imported pools, and the command says so
+    /// from the user's process.
+    DaemonIfRunning,
+    /// In the daemon, which is started if need be: the command imports pools.
+    Daemon,
+}
 
 /// The function behind a command.
 pub type Function = fn(&[OsString], &mut Context) -> Outcome;

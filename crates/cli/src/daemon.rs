@@ -1,9 +1,8 @@
 //! `cenote daemon`: start, look at and stop the daemon by hand.
 
 use crate::client;
-use crate::dispatch;
 use crate::mounts::agents;
-use crate::server;
+use crate::server::{self, RunCommand};
 use crate::socket::Place;
 use cenote_command::outcome::plain;
 use cenote_daemon::protocol::Request;
@@ -42,8 +41,8 @@ enum Action {
     Stop,
 }
 
-/// Runs `cenote daemon`; returns the exit code.
-pub fn run(args: &DaemonArgs) -> i32 {
+/// Runs `cenote daemon`, which runs commands by `run`; returns the exit code.
+pub fn main(args: &DaemonArgs, run: RunCommand) -> i32 {
     if args.watch_mounts {
         return i32::from(cenote_fuse::watcher::watch().is_err());
     }
@@ -51,7 +50,7 @@ pub fn run(args: &DaemonArgs) -> i32 {
         return i32::from(agents::serve().is_err());
     }
     let done = Place::of_process().and_then(|place| match args.action {
-        None if args.foreground => foreground(&place, args),
+        None if args.foreground => foreground(&place, args, run),
         None => client::connect_or_start(&place).map(|_| 0),
         Some(Action::Status) => ask(&place, &Request::Status, 1),
         Some(Action::Stop) => stop(&place),
@@ -62,7 +61,7 @@ pub fn run(args: &DaemonArgs) -> i32 {
     })
 }
 
-fn foreground(place: &Place, args: &DaemonArgs) -> io::Result<i32> {
+fn foreground(place: &Place, args: &DaemonArgs, run: RunCommand) -> io::Result<i32> {
     tracing_subscriber::fmt().with_ansi(false).with_writer(io::stderr).init();
     std::panic::set_hook(Box::new(log_panic));
     for warning in cenote_daemon::tunables::startup::load() {
@@ -72,7 +71,7 @@ fn foreground(place: &Place, args: &DaemonArgs) -> io::Result<i32> {
         // A session of its own: no terminal, and no signal that is meant for the user's command.
         rustix::process::setsid()?;
     }
-    if !server::serve(place, args.import, dispatch::run)? {
+    if !server::serve(place, args.import, run)? {
         tracing::info!("another daemon serves {}", place.socket.display());
     }
     Ok(0)

@@ -1,6 +1,7 @@
 //! From a command line to the function that runs it, and the process it runs in.
 
 use crate::client;
+use crate::commands::Where;
 use crate::context::Context;
 use crate::pools::PoolTable;
 use crate::socket::Place;
@@ -13,18 +14,6 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-
-/// Where a command runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Where {
-    /// In the user's process: it needs no imported pool.
-    Here,
-    /// In the daemon if there is one; else there are no imported pools, and the command says so
-    /// from the user's process.
-    DaemonIfRunning,
-    /// In the daemon, which is started if need be: the command imports pools.
-    Daemon,
-}
 
 #[derive(Debug, Parser)]
 #[command(name = "cenote", version, about = "OpenZFS pools in user space", max_term_width = 100)]
@@ -101,7 +90,7 @@ pub fn main(argv: Vec<OsString>) -> i32 {
                 launch(&tool.to_string_lossy(), rest)
             }
             _ => match parse(&args) {
-                Ok(Tool::Daemon(args)) => daemon::run(&args),
+                Ok(Tool::Daemon(args)) => daemon::main(&args, run),
                 _ => launch("cenote", &args),
             },
         },

@@ -4,8 +4,8 @@
 //! start with; setting one starts it, and it then stays until it is stopped or the values are again
 //! those that it started with.
 
+use crate::commands::Where;
 use crate::context::Context;
-use crate::dispatch::Where;
 use crate::options::bytes;
 use crate::table::{Column, Table};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};

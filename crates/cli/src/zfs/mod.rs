@@ -45,9 +45,8 @@ mod usage;
 pub mod userspace;
 pub mod wait;
 
-use crate::commands::{Command, Runs, Tool, row, zfs_version};
+use crate::commands::{Command, Runs, Tool, Where, row, zfs_version};
 use crate::context::Context;
-use crate::dispatch::Where;
 use crate::rewrite;
 use std::ffi::OsString;
 

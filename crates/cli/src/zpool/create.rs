@@ -5,8 +5,8 @@
 //! The pool is made by [`Engine::create`]; its root file system is mounted as any other.
 
 use crate::cachefile;
+use crate::commands::Where;
 use crate::context::Context;
-use crate::dispatch::Where;
 use crate::mounts::{How, NotMounted, mount_one};
 use crate::options::{Spec, parse};
 use crate::pools::{Imported, Opened, PoolTable};
@@ -14,7 +14,7 @@ use crate::vdevs::style;
 use crate::zfs::properties as fs_properties;
 use crate::zpool::import::arc_bytes;
 use crate::zpool::layout;
-use crate::zpool::properties::find;
+use crate::zpool::properties::{find, refuse_unsupported};
 use crate::zpool::select::check_new;
 use cenote::contents::Files;
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, plain, usage};
@@ -42,9 +42,6 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const SPEC: Spec = Spec { short: "fndR:m:o:O:t:", refused: "", refused_long: &[] };
-
-/// What `failmode=panic` is stored as.
-const FAILMODE_PANIC: u64 = 2;
 
 /// A command line taken apart.
 #[derive(Debug, Default)]
@@ -323,18 +320,6 @@ fn pool_properties(request: &Request) -> Result<Vec<PropChange>, Stop> {
         changes.push(change);
     }
     Ok(changes)
-}
-
-/// Values that OpenZFS has and this program cannot give their meaning.
-pub fn refuse_unsupported(change: &PropChange) -> Result<(), String> {
-    let unsupported = |what: &str| Err(format!("property '{what}' is not supported yet"));
-    match change {
-        PropChange::Number("multihost", 1) => unsupported("multihost=on"),
-        PropChange::Number("autoreplace", 1) => unsupported("autoreplace=on"),
-        PropChange::Number("failmode", FAILMODE_PANIC) => unsupported("failmode=panic"),
-        PropChange::Memory("tname", _) => unsupported("tname"),
-        _ => Ok(()),
-    }
 }
 
 /// The root file system: the properties that are stored as it is made, and what is in it. `enabled` are

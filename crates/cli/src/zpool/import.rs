@@ -1,14 +1,13 @@
 //! `zpool import`: what could be imported, and importing it.
 
 use crate::cachefile::{self, Setting};
+use crate::commands::Where;
 use crate::context::Context;
-use crate::dispatch::Where;
 use crate::mounts::{How, mount_each, mountable};
 use crate::options::{Spec, bytes, parse};
 use crate::pools::{Imported, Opened};
 use crate::replay;
-use crate::zpool::create::refuse_unsupported;
-use crate::zpool::properties::find;
+use crate::zpool::properties::{find, refuse_unsupported};
 use cenote_command::clock::ctime;
 use cenote_command::outcome::{Outcome, Stop, fail, given_twice, usage};
 use cenote_engine::{Engine, EngineOptions, LogProgress};

@@ -45,9 +45,8 @@ mod usage;
 pub mod vdev_json;
 pub mod wait;
 
-use crate::commands::{Command, Runs, Tool, row, zpool_version};
+use crate::commands::{Command, Runs, Tool, Where, row, zpool_version};
 use crate::context::Context;
-use crate::dispatch::Where;
 use std::ffi::OsString;
 
 const TOOL: Tool = Tool {

@@ -3,6 +3,10 @@
 use crate::table::Column;
 use cenote_command::outcome::{Stop, usage};
 use cenote_dsl::props::is_user;
+use cenote_pool::props::PropChange;
+
+/// What `failmode=panic` is stored as.
+const FAILMODE_PANIC: u64 = 2;
 
 /// A property of pools.
 #[derive(Clone, Copy, Debug)]
@@ -159,6 +163,18 @@ pub fn help() -> String {
     text += "\nThe feature@ properties must be appended with a feature name.\n\
              See zpool-features(7).\n";
     text
+}
+
+/// Values that OpenZFS has and this program cannot give their meaning.
+pub fn refuse_unsupported(change: &PropChange) -> Result<(), String> {
+    let unsupported = |what: &str| Err(format!("property '{what}' is not supported yet"));
+    match change {
+        PropChange::Number("multihost", 1) => unsupported("multihost=on"),
+        PropChange::Number("autoreplace", 1) => unsupported("autoreplace=on"),
+        PropChange::Number("failmode", FAILMODE_PANIC) => unsupported("failmode=panic"),
+        PropChange::Memory("tname", _) => unsupported("tname"),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

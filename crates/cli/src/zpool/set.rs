@@ -3,7 +3,7 @@
 use crate::cachefile::{self, Setting};
 use crate::context::Context;
 use crate::pools::{Imported, reason};
-use crate::zpool::create::refuse_unsupported;
+use crate::zpool::properties::refuse_unsupported;
 use crate::zpool::select::{IN_THIS_POOL, find_vdev, kind, open};
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::DatasetKind;

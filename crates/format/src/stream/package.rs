@@ -119,6 +119,13 @@ pub fn head(to_name: &str, features: u64, package: Option<&Package>) -> encode::
 }
 
 impl Package {
+    /// The dataset that has the snapshot with this guid, and the snapshot's name (`fsavl_find`).
+    pub fn sent(&self, guid: u64) -> Option<(&Sent, &str)> {
+        let each = self.datasets.iter().flat_map(|sent| sent.snaps.iter().map(move |s| (sent, s)));
+        let mut found = each.filter(|(_, (_, known))| *known == guid);
+        found.next().map(|(sent, (name, _))| (sent, name.as_str()))
+    }
+
     /// The list behind the BEGIN of a package.
     ///
     /// # Errors

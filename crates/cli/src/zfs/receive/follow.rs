@@ -10,7 +10,7 @@
 use super::super::clone::promote_node;
 use super::super::destroy::{How, destroy_batch, destroy_head};
 use super::super::rename::{move_head, rename_snapshot};
-use super::{Job, package};
+use super::Job;
 use crate::context::Context;
 use crate::mounts::moving::family;
 use crate::zfs::select::Node;
@@ -128,7 +128,7 @@ impl Follow<'_> {
     }
 
     fn one(&mut self, local: &Local, locals: &[Local], ctx: &mut Context) -> Result<Pass, Stop> {
-        let sent_of = |guid: u64| package::sent_of(self.package, guid);
+        let sent_of = |guid: u64| self.package.sent(guid);
         let mut sent = local.snaps.iter().find_map(|(_, guid)| sent_of(*guid)).map(|(s, _)| s);
         if let Some(theirs) = sent {
             let origin = theirs.origin.unwrap_or(0);

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `one` | one stream (`zfs_receive_one`) |
 //! | `names` | what the snapshot is called here, and what it starts from |
-//! | `package` | a package of streams (`zfs_receive_package`) |
+//! | `package` | the next stream, or a package of them (`zfs_receive_package`) |
 //! | `follow` | what was renamed, promoted or destroyed at the sender |
 //! | `props` | properties and holds of what is received |
 //! | `said` | why a stream was not received, in OpenZFS's words |
@@ -145,7 +145,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let changes = changes(&imported, ctx);
     let changes = Arc::new(changes.map_err(|e| Stop::Fail(format!("cannot receive: {e}")))?);
     let mut job = Job { flags, target, origin, asked, imported, changes, top, mount, holds };
-    one::next(&mut job, &mut Source::new(&mut *input), None, ctx)?;
+    package::next(&mut job, &mut Source::new(&mut *input), None, ctx)?;
     let good = job.flags.no_mount || !job.mount || one::mount_all(&job, ctx);
     Ok(i32::from(!good))
 }

@@ -3,7 +3,7 @@
 use super::super::create::ancestors;
 use super::names::{destination, of_guid};
 use super::told::while_told;
-use super::{Job, Within, package, props, said};
+use super::{Job, Within, props, said};
 use crate::context::Context;
 use crate::mounts::moving::{Away, family, refresh};
 use crate::mounts::table::Way;
@@ -13,8 +13,7 @@ use cenote_dsl::human::nicebytes;
 use cenote_dsl::{Dataset, DatasetKind};
 use cenote_engine::change::Changes;
 use cenote_engine::change::receive::{NewReceive, Properties, ReceiveError, Receiving, Source};
-use cenote_format::stream::package::HEADER_TYPE;
-use cenote_format::stream::{Begin, FLAG_CLONE, SUBSTREAM, feature};
+use cenote_format::stream::{Begin, FLAG_CLONE, feature};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -29,71 +28,8 @@ struct Stays {
     why: String,
 }
 
-/// Whether there was a stream, or the end of a package.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    Received,
-    End,
-}
-
-/// Receives the next stream of the input, or all streams of the package that begins there.
-pub(super) fn next(
-    job: &mut Job,
-    source: &mut Source<'_>,
-    within: Option<&Within<'_>>,
-    ctx: &mut Context,
-) -> Result<Next, Stop> {
-    let cannot = |why: String| Stop::Fail(format!("cannot receive: {why}"));
-    if job.flags.prefix {
-        let name = &job.target;
-        let there = job.head(name).map_err(|e| cannot(e.to_string()))?;
-        if there.is_none() && !name.contains('@') {
-            return Err(cannot(format!("specified fs ({name}) does not exist")));
-        }
-    }
-    let begin = match source.begin() {
-        Ok(Some(begin)) => begin,
-        Ok(None) => return Ok(Next::End),
-        Err(ReceiveError::Truncated) => return Err(cannot("failed to read from stream".into())),
-        Err(e) => return Err(cannot(e.to_string())),
-    };
-    let unknown = begin.features & !feature::KNOWN;
-    if begin.features & feature::DEDUP != 0 {
-        return Err(cannot(
-            "stream has deprecated feature: dedup, try \
-             'zstream redup [send in a file] | zfs recv [...]'"
-                .into(),
-        ));
-    }
-    if unknown != 0 || !matches!(begin.header_type, SUBSTREAM | HEADER_TYPE) {
-        let features = begin.features;
-        return Err(cannot(format!(
-            "stream has unsupported feature, feature flags = {features:x} (unknown flags = \
-             {unknown:x})"
-        )));
-    }
-    job.holds |= begin.features & feature::HOLDS != 0;
-    let name = String::from_utf8_lossy(&begin.to_name).into_owned();
-    let Some((of, _)) = name.split_once('@') else {
-        return Err(cannot("invalid stream (bad snapshot name)".into()));
-    };
-    if begin.header_type == HEADER_TYPE {
-        return match within {
-            None => package::receive(job, source, &begin, &name, ctx).map(|()| Next::Received),
-            Some(_) => Err(cannot("invalid stream (a package in a package)".into())),
-        };
-    }
-    let alone = Within { list: None, sent: of };
-    let within = within.unwrap_or(&alone);
-    if !name.starts_with(within.sent) {
-        return Err(cannot("invalid stream (bad snapshot name)".into()));
-    }
-    let stream = Stream::new(job, &begin, &name, within)?;
-    stream.receive(job, source, within, ctx).map(|()| Next::Received)
-}
-
 /// A stream whose head was read.
-struct Stream<'b> {
+pub(super) struct Stream<'b> {
     begin: &'b Begin,
     /// Its snapshot at the sender.
     name: &'b str,
@@ -108,7 +44,7 @@ struct Stream<'b> {
 }
 
 impl<'b> Stream<'b> {
-    fn new(
+    pub(super) fn new(
         job: &Job,
         begin: &'b Begin,
         name: &'b str,
@@ -168,7 +104,7 @@ impl<'b> Stream<'b> {
         let head = self.head().to_string();
         if self.wants_new {
             let Some((above, leaf)) = head.rsplit_once('/') else { return Ok(()) };
-            let parent = within.list.and_then(|list| package::sent_of(list, self.begin.to_guid));
+            let parent = within.list.and_then(|list| list.sent(self.begin.to_guid));
             let Some(parent) = parent.map(|(sent, _)| sent.parent_from_snap) else { return Ok(()) };
             if job.head(above).map_err(|e| failed(self, e))?.is_none()
                 && let Some(found) =
@@ -252,7 +188,7 @@ impl<'b> Stream<'b> {
         }
     }
 
-    fn receive(
+    pub(super) fn receive(
         &self,
         job: &mut Job,
         source: &mut Source<'_>,

@@ -1,24 +1,80 @@
-//! Packages of streams (`zfs_receive_package`).
+//! What the input has: one stream, or a package of them (`zfs_receive_package`).
 
 use super::follow::follow;
 use super::names::destination;
-use super::one::{Next, next};
+use super::one::Stream;
 use super::{Job, Within};
 use crate::context::Context;
 use cenote_command::outcome::Stop;
 use cenote_engine::change::receive::{ReceiveError, Source};
-use cenote_format::stream::package::{Package, Sent};
-use cenote_format::stream::{Begin, Record};
+use cenote_format::stream::package::HEADER_TYPE;
+use cenote_format::stream::{Begin, Record, SUBSTREAM, feature};
 
-/// The dataset of a package that has the snapshot with this guid, and the snapshot's name (`fsavl_find`).
-pub(super) fn sent_of(package: &Package, guid: u64) -> Option<(&Sent, &str)> {
-    let each = package.datasets.iter().flat_map(|sent| sent.snaps.iter().map(move |s| (sent, s)));
-    let mut found = each.filter(|(_, (_, known))| *known == guid);
-    found.next().map(|(sent, (name, _))| (sent, name.as_str()))
+/// Whether there was a stream, or the end of a package.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Received,
+    End,
+}
+
+/// Receives the next stream of the input, or all streams of the package that begins there.
+pub(super) fn next(
+    job: &mut Job,
+    source: &mut Source<'_>,
+    within: Option<&Within<'_>>,
+    ctx: &mut Context,
+) -> Result<Next, Stop> {
+    let cannot = |why: String| Stop::Fail(format!("cannot receive: {why}"));
+    if job.flags.prefix {
+        let name = &job.target;
+        let there = job.head(name).map_err(|e| cannot(e.to_string()))?;
+        if there.is_none() && !name.contains('@') {
+            return Err(cannot(format!("specified fs ({name}) does not exist")));
+        }
+    }
+    let begin = match source.begin() {
+        Ok(Some(begin)) => begin,
+        Ok(None) => return Ok(Next::End),
+        Err(ReceiveError::Truncated) => return Err(cannot("failed to read from stream".into())),
+        Err(e) => return Err(cannot(e.to_string())),
+    };
+    let unknown = begin.features & !feature::KNOWN;
+    if begin.features & feature::DEDUP != 0 {
+        return Err(cannot(
+            "stream has deprecated feature: dedup, try \
+             'zstream redup [send in a file] | zfs recv [...]'"
+                .into(),
+        ));
+    }
+    if unknown != 0 || !matches!(begin.header_type, SUBSTREAM | HEADER_TYPE) {
+        let features = begin.features;
+        return Err(cannot(format!(
+            "stream has unsupported feature, feature flags = {features:x} (unknown flags = \
+             {unknown:x})"
+        )));
+    }
+    job.holds |= begin.features & feature::HOLDS != 0;
+    let name = String::from_utf8_lossy(&begin.to_name).into_owned();
+    let Some((of, _)) = name.split_once('@') else {
+        return Err(cannot("invalid stream (bad snapshot name)".into()));
+    };
+    if begin.header_type == HEADER_TYPE {
+        return match within {
+            None => receive(job, source, &begin, &name, ctx).map(|()| Next::Received),
+            Some(_) => Err(cannot("invalid stream (a package in a package)".into())),
+        };
+    }
+    let alone = Within { list: None, sent: of };
+    let within = within.unwrap_or(&alone);
+    if !name.starts_with(within.sent) {
+        return Err(cannot("invalid stream (bad snapshot name)".into()));
+    }
+    let stream = Stream::new(job, &begin, &name, within)?;
+    stream.receive(job, source, within, ctx).map(|()| Next::Received)
 }
 
 /// Receives all streams of a package whose head was read. `name` is the snapshot that was sent.
-pub(super) fn receive(
+fn receive(
     job: &mut Job,
     source: &mut Source<'_>,
     begin: &Begin,

@@ -1,6 +1,6 @@
 //! Properties and holds of what is received: those of the package, and those that were asked for.
 
-use super::{Job, Within, package};
+use super::{Job, Within};
 use crate::context::Context;
 use cenote_command::outcome::{Stop, fail, given_twice};
 use cenote_dsl::DatasetKind;
@@ -86,7 +86,7 @@ pub(super) fn of_dataset(
 ) -> Result<Properties, String> {
     let kind = if begin.kind == 3 { DatasetKind::Volume } else { DatasetKind::Filesystem };
     let recursive = within.list.is_some_and(|list| list.recursive);
-    let sent = within.list.and_then(|list| package::sent_of(list, begin.to_guid));
+    let sent = within.list.and_then(|list| list.sent(begin.to_guid));
     let received = sent.and_then(|(sent, _)| sent.props.clone());
     let mut props = Properties { received, ..Properties::default() };
     for name in &job.asked.left_out {
@@ -135,7 +135,7 @@ pub(super) fn give_snapshot(
     begin: &Begin,
     ctx: &mut Context,
 ) {
-    let sent = within.list.and_then(|list| package::sent_of(list, begin.to_guid));
+    let sent = within.list.and_then(|list| list.sent(begin.to_guid));
     let Some((sent, short)) = sent else { return };
     let own = sent.snap_props.iter().find(|(name, _)| name == short);
     if let Some((_, list)) = own.filter(|(_, list)| !list.pairs.is_empty()) {
