@@ -208,7 +208,7 @@ impl Locator {
         let full = format!("{}{rest}", imported.name());
         match imported.pool().dsl().find(&full) {
             Ok(Some(dataset)) if Kinds::DATASET.meets(Kinds::of(&dataset)) => {
-                Ok(Node { imported, dataset })
+                Ok(Node { imported, dataset, seen: None })
             }
             Ok(Some(_)) => Err(format!(
                 "cannot open '{name}': operation not applicable to datasets of this type"

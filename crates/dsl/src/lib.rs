@@ -81,6 +81,9 @@ const CACHED_DIRS: usize = 1 << 16;
 /// Mount options of a dataset by its name (`rw,noatime,xattr`), or `None` if it is not mounted.
 pub type MountLookup = dyn Fn(&str) -> Option<String> + Send + Sync;
 
+/// The same for one question.
+pub type Mountings<'a> = &'a dyn Fn(&str) -> Option<String>;
+
 /// What the assembled pool and the doors above tell this floor.
 #[derive(Default)]
 struct Surroundings {

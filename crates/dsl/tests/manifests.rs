@@ -9,6 +9,7 @@ use cenote_manifest_check::import;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Native encryption and dRAID.
 const UNSUPPORTED: [&str; 2] = ["crypt", "dr1"];
@@ -303,4 +304,23 @@ fn mount_options_override_for_a_time() {
     assert_eq!(get("exec"), "off temporary");
     assert_eq!(get("devices"), "on default");
     assert_eq!(get("mounted"), "yes -");
+}
+
+#[test]
+fn mounts_are_asked_for_once_for_all_properties() {
+    let pool = import("basic");
+    let (dsl, asked) = (pool.dsl(), Arc::new(AtomicU64::new(0)));
+    let count = asked.clone();
+    dsl.set_mounts(Arc::new(move |_: &str| {
+        count.fetch_add(1, Relaxed);
+        Some("ro,noexec".into())
+    }));
+    let root = dsl.root().unwrap();
+    let all = dsl.get_all(&root).unwrap();
+    assert_eq!(asked.swap(0, Relaxed), 1);
+    let known = |name: &str| (name == "basic").then(|| "ro,noexec".to_string());
+    assert_eq!(dsl.get_all_as_mounted(&root, &known).unwrap(), all);
+    let shown = dsl.get_as_mounted(&root, "mounted", &|_| None).unwrap().unwrap();
+    assert_eq!((shown.exact.as_str(), asked.load(Relaxed)), ("no", 0));
+    assert!(all.iter().any(|(name, v)| name == "exec" && v.source == Source::Temporary));
 }

@@ -215,7 +215,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     let mut lines = Vec::new();
     for node in &nodes {
         let values = match &properties {
-            None => node.imported.pool().dsl().get_all(&node.dataset),
+            None => node.values(),
             Some(properties) => Ok(named_values(node, properties, ctx, &mut good)),
         };
         match values {

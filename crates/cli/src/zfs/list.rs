@@ -74,7 +74,7 @@ fn property_list(fields: &str) -> Result<Vec<String>, Stop> {
 fn user_properties(nodes: &[Node], ctx: &mut Context) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for node in nodes {
-        match node.imported.pool().dsl().get_all(&node.dataset) {
+        match node.values() {
             Ok(all) => {
                 for (name, _) in all {
                     if is_user(&name) && !found.contains(&name) {

@@ -132,7 +132,7 @@ fn mount_named(name: &str, how: &How, ctx: &mut Context) -> Outcome {
             Err(why) => fail(format!("cannot mount '{name}': {why}")),
         };
     }
-    let Node { imported, dataset } = &node;
+    let Node { imported, dataset, .. } = &node;
     replay::before_mounting(imported, std::slice::from_ref(dataset), true, how, ctx);
     match mount_one(imported, dataset, true, how, ctx) {
         Ok(()) => Ok(0),

@@ -5,7 +5,7 @@
 //! name with snapshots behind their dataset in order of creation.
 
 use crate::context::Context;
-use crate::mounts::Listed;
+use crate::mounts::{Listed, Seen};
 use crate::pools::Imported;
 use crate::zfs::properties::Key;
 use cenote_command::outcome::{Stop, plain, usage};
@@ -13,7 +13,7 @@ use cenote_dmu::Error;
 use cenote_dsl::{Dataset, DatasetKind, PropValue};
 use cenote_engine::change::names::{self, Expected};
 use std::cmp::Ordering;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// A set of kinds of datasets.
@@ -81,12 +81,30 @@ pub struct Node {
     pub imported: Arc<Imported>,
     /// The dataset.
     pub dataset: Dataset,
+    /// What a selection has seen of the pool's mounts; without it they are asked for anew.
+    pub seen: Option<Arc<Seen>>,
 }
 
 impl Node {
     /// A property as this command's user sees it; `None` if the dataset does not have it.
     pub fn value(&self, name: &str) -> Result<Option<PropValue>, Error> {
-        self.imported.pool().dsl().get(&self.dataset, name)
+        let mounts = |dataset: &str| self.options_of(dataset);
+        self.imported.pool().dsl().get_as_mounted(&self.dataset, name, &mounts)
+    }
+
+    /// All properties that `zfs get all` shows.
+    pub fn values(&self) -> Result<Vec<(String, PropValue)>, Error> {
+        let mounts = |dataset: &str| self.options_of(dataset);
+        self.imported.pool().dsl().get_all_as_mounted(&self.dataset, &mounts)
+    }
+
+    /// Mount options of a dataset, if it is mounted.
+    fn options_of(&self, dataset: &str) -> Option<String> {
+        let mounts = &self.imported.mounts;
+        match &self.seen {
+            Some(seen) => seen.options_of(mounts, dataset),
+            None => mounts.options_of(dataset),
+        }
     }
 
     /// Like [`Node::value`]; a failure to read is said and shown as no value.
@@ -137,11 +155,12 @@ pub fn depth(text: &str) -> Result<u32, Stop> {
 pub fn select(ctx: &mut Context, names: &[String], what: &Selection) -> (Vec<Node>, bool) {
     let everything = Selection { recurse: what.recurse || names.is_empty(), ..what.clone() };
     let what = &everything;
-    let mut walk = Walk { ctx, what, nodes: Vec::new(), seen: HashSet::new(), good: true };
+    let (taken, seen) = (HashSet::new(), HashMap::new());
+    let mut walk = Walk { ctx, what, nodes: Vec::new(), taken, seen, good: true };
     if names.is_empty() {
         for imported in walk.ctx.pools.all() {
             match imported.pool().dsl().root() {
-                Ok(dataset) => walk.visit(Node { imported, dataset }, 0),
+                Ok(dataset) => walk.visit(Node { imported, dataset, seen: None }, 0),
                 Err(e) => walk.bad(format!("cannot open '{}': {e}", imported.name())),
             }
         }
@@ -167,7 +186,10 @@ struct Walk<'a> {
     ctx: &'a mut Context,
     what: &'a Selection,
     nodes: Vec<Node>,
-    seen: HashSet<String>,
+    /// The names of those.
+    taken: HashSet<String>,
+    /// What is seen of the mounts of each pool, by its name.
+    seen: HashMap<String, Arc<Seen>>,
     good: bool,
 }
 
@@ -192,8 +214,10 @@ impl Walk<'_> {
         let kind = Kinds::of(&node.dataset);
         let snapshots = self.shows_snapshots(&node);
         let wanted = self.what.kinds.meets(kind) || (kind == Kinds::SNAPSHOT && snapshots);
-        if wanted && self.seen.insert(node.dataset.name.clone()) {
-            self.nodes.push(node.clone());
+        if wanted && self.taken.insert(node.dataset.name.clone()) {
+            let pool = node.imported.name();
+            let seen = Arc::clone(self.seen.entry(pool.to_string()).or_default());
+            self.nodes.push(Node { seen: Some(seen), ..node.clone() });
         }
         let deeper = self.what.depth.is_none_or(|limit| depth < limit);
         if !self.what.recurse || !deeper || kind.meets(Kinds::SNAPSHOT.with(Kinds::BOOKMARK)) {
@@ -220,7 +244,8 @@ impl Walk<'_> {
             Err(e) => self.bad(format!("cannot list what is in '{}': {e}", of.dataset.name)),
             Ok(found) => {
                 for dataset in found {
-                    self.visit(Node { imported: Arc::clone(&of.imported), dataset }, depth);
+                    let imported = Arc::clone(&of.imported);
+                    self.visit(Node { imported, dataset, seen: None }, depth);
                 }
             }
         }
@@ -327,7 +352,7 @@ pub fn open(ctx: &Context, name: &str, kinds: Kinds) -> Result<Node, String> {
     if !kinds.meets(Kinds::of(&dataset)) {
         return cannot("operation not applicable to datasets of this type");
     }
-    Ok(Node { imported, dataset })
+    Ok(Node { imported, dataset, seen: None })
 }
 
 /// Why `name` cannot be the name of a dataset of these kinds.

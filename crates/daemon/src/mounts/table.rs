@@ -15,10 +15,10 @@ use cenote_fuse::{Agent, Elsewhere, Force, MountError, MountHandle, MountSpec};
 use cenote_zpl::FileSystem;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long the kernel may take to let go of unmounted file systems, all of them together.
@@ -246,6 +246,12 @@ impl Mounts {
         self.lock().of(dataset).map(|m| m.options.clone())
     }
 
+    /// Mount options of each dataset that is mounted.
+    fn options(&self) -> HashMap<String, String> {
+        let all = self.lock();
+        all.mounted.iter().map(|m| (m.listed.dataset.clone(), m.options.clone())).collect()
+    }
+
     /// Whether a dataset is mounted.
     pub fn has(&self, dataset: &str) -> bool {
         self.lock().of(dataset).is_some()
@@ -392,6 +398,18 @@ impl Mounts {
     pub(super) fn uses_snapshot(&self, name: &str) -> bool {
         let all = self.lock();
         all.mounted.iter().chain(&all.lingering).any(|m| m.listed.dataset == name)
+    }
+}
+
+/// The mounts of a pool as they are when it is first asked: for a command that shows many datasets, which goes
+/// through the table of mounts, and asks the kernel, once.
+#[derive(Default)]
+pub struct Seen(OnceLock<HashMap<String, String>>);
+
+impl Seen {
+    /// Mount options of a dataset, if it was mounted. `mounts` are those of the pool.
+    pub fn options_of(&self, mounts: &Mounts, dataset: &str) -> Option<String> {
+        self.0.get_or_init(|| mounts.options()).get(dataset).cloned()
     }
 }
 

@@ -19,10 +19,11 @@ pub mod table;
 mod userspace;
 mod values;
 
-use crate::{Dataset, DatasetKind, Dsl};
+use crate::{Dataset, DatasetKind, Dsl, Mountings};
 use cenote_dmu::Result;
 pub(crate) use inherit::LocalProps;
 use inherit::Value;
+use std::cell::OnceCell;
 use table::{Property, Type};
 pub use userspace::{Account, NotAQuota, QuotaOf, Who, is_userspace, quota_of};
 
@@ -112,8 +113,21 @@ impl Dsl {
     /// # Errors
     /// Something that the value is computed from cannot be read.
     pub fn get(&self, d: &Dataset, prop: &str) -> Result<Option<PropValue>> {
+        self.get_as_mounted(d, prop, &|name| self.mount_options(name))
+    }
+
+    /// The same, where `mounts` knows what is mounted: for who asks of many datasets, or properties.
+    ///
+    /// # Errors
+    /// As for [`Dsl::get`].
+    pub fn get_as_mounted(
+        &self,
+        d: &Dataset,
+        prop: &str,
+        mounts: Mountings<'_>,
+    ) -> Result<Option<PropValue>> {
         if let Some(property) = table::find(prop) {
-            self.native(d, property)
+            self.native(d, property, mounts)
         } else if is_userspace(prop) {
             if d.kind == DatasetKind::Bookmark { Ok(None) } else { self.userspace(d, prop) }
         } else if is_written(prop) {
@@ -132,9 +146,23 @@ impl Dsl {
     /// All properties that `zfs get all` shows, in its order: native ones, then user ones. One
     /// that cannot be read is left out and logged.
     pub fn get_all(&self, d: &Dataset) -> Result<Vec<(String, PropValue)>> {
+        let options = OnceCell::new();
+        let look = |name: &str| options.get_or_init(|| self.mount_options(name)).clone();
+        self.get_all_as_mounted(d, &look)
+    }
+
+    /// The same, where `mounts` knows what is mounted.
+    ///
+    /// # Errors
+    /// As for [`Dsl::get_all`].
+    pub fn get_all_as_mounted(
+        &self,
+        d: &Dataset,
+        mounts: Mountings<'_>,
+    ) -> Result<Vec<(String, PropValue)>> {
         let mut all = Vec::new();
         for property in table::PROPERTIES.iter().filter(|p| p.visible) {
-            match self.native(d, property) {
+            match self.native(d, property, mounts) {
                 Ok(Some(value)) if shown_unasked(property, &value) => {
                     all.push((property.name.to_string(), value));
                 }
@@ -166,7 +194,12 @@ impl Dsl {
         })
     }
 
-    fn native(&self, d: &Dataset, property: &Property) -> Result<Option<PropValue>> {
+    fn native(
+        &self,
+        d: &Dataset,
+        property: &Property,
+        mounts: Mountings<'_>,
+    ) -> Result<Option<PropValue>> {
         if !property.applies_to.contains(d.kind) {
             return Ok(None);
         }
@@ -180,10 +213,11 @@ impl Dsl {
             }
         }
         if property.name == "mounted" {
-            return Ok(Some(self.mounted(d)));
+            let mounted = if mounts(&d.name).is_some() { "yes" } else { "no" };
+            return Ok(Some(plain(mounted.into(), Source::None)));
         }
         let Some((value, source)) = self.value(d, property)? else { return Ok(None) };
-        let (value, source) = self.with_mount_options(d, property, value, source);
+        let (value, source) = with_mount_options(d, property, (value, source), mounts);
         Ok(self.display(d, property, value, source))
     }
 
@@ -205,34 +239,9 @@ impl Dsl {
         })
     }
 
-    fn mounted(&self, d: &Dataset) -> PropValue {
-        let mounted = self.mount_options(&d.name).is_some();
-        plain(if mounted { "yes" } else { "no" }.into(), Source::None)
-    }
-
     fn mount_options(&self, name: &str) -> Option<String> {
         let mounts = self.around(|a| a.mounts.clone())?;
         mounts(name)
-    }
-
-    fn with_mount_options(
-        &self,
-        d: &Dataset,
-        property: &Property,
-        value: Value,
-        source: Source,
-    ) -> (Value, Source) {
-        let Some((_, on, off)) = MOUNT_OPTIONS.iter().find(|(name, ..)| *name == property.name)
-        else {
-            return (value, source);
-        };
-        let Some(options) = self.mount_options(&d.name) else { return (value, source) };
-        let has = |option: &str| options.split(',').any(|o| o == option);
-        match value {
-            Value::Number(0) if has(on) => (Value::Number(1), Source::Temporary),
-            Value::Number(n) if n != 0 && has(off) => (Value::Number(0), Source::Temporary),
-            value => (value, source),
-        }
     }
 
     /// `written@snap` (of the same file system), `written@pool/fs@snap`, and the same with `#`.
@@ -252,6 +261,25 @@ impl Dsl {
             human: crate::human::nicebytes(bytes),
             source: Source::Local,
         }))
+    }
+}
+
+/// A value, if no option of the dataset's mount overrides it.
+fn with_mount_options(
+    d: &Dataset,
+    property: &Property,
+    (value, source): (Value, Source),
+    mounts: Mountings<'_>,
+) -> (Value, Source) {
+    let Some((_, on, off)) = MOUNT_OPTIONS.iter().find(|(name, ..)| *name == property.name) else {
+        return (value, source);
+    };
+    let Some(options) = mounts(&d.name) else { return (value, source) };
+    let has = |option: &str| options.split(',').any(|o| o == option);
+    match value {
+        Value::Number(0) if has(on) => (Value::Number(1), Source::Temporary),
+        Value::Number(n) if n != 0 && has(off) => (Value::Number(0), Source::Temporary),
+        value => (value, source),
     }
 }
 

@@ -194,7 +194,8 @@ impl Follow<'_> {
     }
 
     fn node(&self, local: &Local) -> Node {
-        Node { imported: Arc::clone(&self.job.imported), dataset: local.dataset.clone() }
+        let imported = Arc::clone(&self.job.imported);
+        Node { imported, dataset: local.dataset.clone(), seen: None }
     }
 
     fn say(&self, what: std::fmt::Arguments<'_>, ctx: &mut Context) -> Result<(), Stop> {
