@@ -4,9 +4,12 @@
 
 mod common;
 
-use common::Session;
+use common::loops::Loop;
+use common::tank::Tank;
+use common::{Session, can_mount};
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
 use std::process::Stdio;
 
 fn disk(s: &Session, name: &str) -> String {
@@ -52,6 +55,19 @@ fn events_are_listed_shown_and_cleared() {
     let changes: Vec<&str> =
         text.split("\n\n").filter(|e| e.contains("fs.zfs.statechange\n")).collect();
     assert_eq!(changes.len(), 2, "{text}");
+    s.run(&format!("zpool offline -f tank {device}")).ok();
+    s.run(&format!("zpool clear tank {device}")).ok();
+    for class in ["vdev_online", "vdev_clear"] {
+        let (class, path) =
+            (format!("\"sysevent.fs.zfs.{class}\"\n"), format!("vdev_path = \"{device}\"\n"));
+        let text = s.run("zpool events -v tank").ok();
+        let event =
+            text.split("\n\n").find(|e| e.contains(&class)).unwrap_or_else(|| panic!("{text}"));
+        assert!(
+            event.contains(&path) && event.contains("vdev_state = \"ONLINE\" (0x7)\n"),
+            "{event}"
+        );
+    }
     assert!(changes[0].contains("\n        vdev_state = \"OFFLINE\" (0x2)\n"), "{changes:?}");
     assert!(changes[0].contains("\n        vdev_laststate = \"ONLINE\" (0x7)\n"), "{changes:?}");
     assert!(changes[0].contains(&format!("        vdev_path = \"{device}\"\n")), "{changes:?}");
@@ -136,4 +152,148 @@ fn events_are_followed() {
     let process = rustix::process::Pid::from_raw(follows.id() as i32).unwrap();
     rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
     follows.wait().unwrap();
+}
+
+/// The events of a class, with all that they say.
+fn reports(s: &Session, class: &str) -> Vec<String> {
+    let text = s.run("zpool events -vH").ok();
+    let class = format!("class = \"{class}\"\n");
+    text.split("\n\n").filter(|event| event.contains(&class)).map(String::from).collect()
+}
+
+/// Every slow request is counted and reported, and none of a vdev that is to be left out.
+#[test]
+fn slow_requests_are_reported() {
+    let s = Session::new();
+    mirror(&s, "tank");
+    s.run("tunables set zfs_zevent_len_max=1000000 vdev_simulated_latency=2000000").ok();
+    s.run("zpool export tank").ok();
+    let dir = s.path("").display().to_string();
+    s.run(&format!("zpool import -N -d {dir} tank")).ok();
+    let (a, b) = (s.path("tank-a").display().to_string(), s.path("tank-b").display().to_string());
+    s.run(&format!("zpool set slow_io_events=off tank {b}")).ok();
+    let counted = |device: &str| {
+        let count = s.run(&format!("zpool get -Hpo value slow_ios tank {device}")).ok();
+        count.trim().parse::<usize>().unwrap()
+    };
+    // What is done with this many events a second listed.
+    let slow = |events: u64, name: &str| {
+        s.run(&format!("tunables set zfs_slow_io_events_per_second={events}")).ok();
+        s.run("zpool clear tank").ok();
+        s.run("zpool events -c").ok();
+        s.run("tunables set zio_slow_io_ms=1").ok();
+        s.run(&format!("zfs create tank/{name}")).ok();
+        s.run("tunables set zio_slow_io_ms=30000").ok();
+        // What was under way has come back.
+        s.run("zpool sync tank").ok();
+        reports(&s, "ereport.fs.zfs.delay")
+    };
+    let all = slow(1_000_000, "all");
+    let is_of =
+        |event: &&String, device: &str| event.contains(&format!("vdev_path = \"{device}\"\n"));
+    assert!(counted(&a) > 0 && counted(&b) > 0);
+    assert_eq!(all.iter().filter(|e| is_of(e, &a)).count(), counted(&a));
+    assert_eq!(all.iter().filter(|e| is_of(e, &b)).count(), 0);
+    let delays = format!("vdev_delays = {:#x}\n", counted(&a));
+    assert!(all.iter().any(|e| e.contains(&delays)), "{delays}");
+    for line in
+        ["zio_err = 0x0\n", "zio_delay = 0x", "zio_type = 0x2\n", "pool_failmode = \"wait\"\n"]
+    {
+        assert!(all.iter().any(|e| e.contains(line)), "{line}: {all:?}");
+    }
+    assert!(slow(0, "none").is_empty());
+    assert!(counted(&a) > 0);
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(&s.path(""), "tank");
+}
+
+/// Turns over the bits of every place in the file that begins with `with`.
+fn spoil(path: &Path, with: &[u8]) -> usize {
+    let mut bytes = fs::read(path).unwrap();
+    let mut places = 0;
+    for chunk in bytes.chunks_mut(512).filter(|chunk| chunk.starts_with(with)) {
+        chunk.iter_mut().for_each(|b| *b = !*b);
+        places += 1;
+    }
+    fs::write(path, bytes).unwrap();
+    places
+}
+
+#[test]
+fn data_that_nobody_can_read_is_reported() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("-O compression=off -O recordsize=4K");
+    let (s, disk) = (&tank.session, tank.session.path("disk"));
+    s.run("zpool set failmode=continue tank").ok();
+    let sector: Vec<u8> = (0..512u32).map(|i| (i * 7 + 3) as u8).collect();
+    fs::write(tank.path("tank/f"), sector.repeat(24)).unwrap();
+    let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(tank.path("tank/f")).unwrap());
+    s.run("zpool export tank").ok();
+    assert_eq!(spoil(&disk, &sector), 24);
+    let dir = s.path("").display().to_string();
+    s.run(&format!("zpool import -N -d {dir} tank")).ok();
+    for _ in 0..2 {
+        assert_ne!(s.run("cat tank:/f").code, 0);
+    }
+    let reports = reports(s, "ereport.fs.zfs.data");
+    // Each block once, however often it is asked for.
+    assert!((1..=3).contains(&reports.len()), "{reports:?}");
+    for line in [
+        &format!("zio_object = {inode:#x}"),
+        "zio_level = 0x0",
+        "zio_err = 0x34",
+        "pool_failmode = \"continue\"",
+    ] {
+        assert!(reports[0].contains(&format!("        {line}\n")), "{line}: {reports:?}");
+    }
+    let status = s.run("zpool status -v tank").ok();
+    assert!(status.contains("Permanent errors"), "{status}");
+    s.run("zpool export tank").ok();
+    let turned: Vec<u8> = sector.iter().map(|b| !b).collect();
+    assert_eq!(spoil(&disk, &turned), 24);
+    s.run(&format!("zpool import -N -d {dir} tank")).ok();
+    tank.finish();
+}
+
+#[test]
+fn a_device_that_does_not_answer_and_a_suspended_pool_are_reported() {
+    let s = Session::new();
+    let (a, b) = (disk(&s, "a"), disk(&s, "b"));
+    let (Some(first), Some(second)) = (Loop::over(Path::new(&a)), Loop::over(Path::new(&b))) else {
+        return;
+    };
+    let root = "-O canmount=off -O mountpoint=none";
+    s.run(&format!("zpool create {root} tank mirror {} {}", first.name(), second.name())).ok();
+    let shrink = |path: &str, bytes| {
+        OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
+    };
+    let kept = fs::read(&a).unwrap();
+    shrink(&b, 0);
+    second.resize();
+    s.run("zfs create tank/one").ok();
+    let failed = reports(&s, "ereport.fs.zfs.probe_failure");
+    assert!(failed.len() == 1 && failed[0].contains("prev_state = "), "{failed:?}");
+    assert!(!reports(&s, "ereport.fs.zfs.io").is_empty());
+    // It cannot be opened either.
+    s.run("zpool clear tank").ok();
+    s.run("zfs create tank/two").ok();
+    let classes = classes(&s, "");
+    assert!(classes.iter().any(|class| class.starts_with("ereport.fs.zfs.vdev.")), "{classes:?}");
+    assert!(reports(&s, "ereport.fs.zfs.io_failure").is_empty());
+
+    shrink(&a, 0);
+    first.resize();
+    s.run("zfs create tank/three").fails(1);
+    let suspended = reports(&s, "ereport.fs.zfs.io_failure");
+    assert_eq!(suspended.len(), 1, "{suspended:?}");
+    assert!(suspended[0].contains("pool = \"tank\"\n") && !suspended[0].contains("vdev_guid"));
+    s.run("zpool export -f tank");
+    drop((first, second));
+    fs::write(&a, kept).unwrap();
+    fs::remove_file(&b).unwrap();
+    s.run(&format!("zpool import -N -d {} tank", s.path("").display())).ok();
+    s.run("zpool export tank").ok();
+    cenote_testpools::judge(&s.path(""), "tank");
 }

@@ -30,7 +30,7 @@ use cenote_pool::devices::DeviceSet;
 use cenote_pool::import::{Imported, VERSION_FEATURES};
 use cenote_pool::props::PropChange;
 use cenote_pool::tunables::arc_max;
-use cenote_pool::{Origin, Pool, config};
+use cenote_pool::{Origin, Pool, config, events};
 use cenote_store::{Notes, Store};
 use cenote_vdev::VdevTree;
 use parking_lot::Mutex;
@@ -118,6 +118,7 @@ impl Engine {
         let loads = disk.allocator.load_latency();
         let engine = Engine::assemble(pool, core, FIRST_TXG, engine, disk).map_err(failed)?;
         engine.shared.history.add(figures, &loads);
+        events::learn(&engine.pool());
         engine.tell("pool_create", STATE_ACTIVE);
         Ok(engine)
     }

@@ -135,7 +135,7 @@ use cenote_dmu::outside::{Clock, Outside};
 use cenote_dsl::write::DslWriteError;
 use cenote_pool::Pool;
 use cenote_pool::config::{STATE_DESTROYED, STATE_EXPORTED};
-use cenote_pool::events::Sysevent;
+use cenote_pool::events::{self, Sysevent};
 use cenote_pool::props::{self, PropChange};
 use cenote_store::alloc::{Allocator, Class, VdevInfo};
 use cenote_store::write::Writer;
@@ -395,7 +395,9 @@ impl Engine {
             }
             Ok(())
         };
-        self.sync_task_beside_logs(apply, |()| true)
+        self.sync_task_beside_logs(apply, |()| true)?;
+        events::learn(&self.pool());
+        Ok(())
     }
 
     /// Calls `f` with the pool and its allocator while no transaction group is being written: what
@@ -492,6 +494,7 @@ fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
             false => tracing::error!("transaction group {}: {why}", txg + 1),
         }
         shared.tx_state.fail(why.clone());
+        events::suspended(&shared.disk.store);
         shared.queue.fail_all(&why);
     }
     shared.tx_state.ended();

@@ -24,7 +24,7 @@ use cenote_pool::devices::DeviceSet;
 use cenote_pool::error::{ImportError, Target};
 use cenote_pool::import::{self, ImportOptions};
 use cenote_pool::metaslab::PoolSpace;
-use cenote_pool::{Candidate, Origin, Pool, config, host};
+use cenote_pool::{Candidate, Origin, Pool, config, events, host};
 use cenote_store::Store;
 use cenote_store::alloc::{Allocator, Options};
 use cenote_store::write::Writer;
@@ -69,6 +69,7 @@ impl Engine {
         if let Err(e) = engine.expand_if_wanted() {
             tracing::warn!("devices that have grown are not grown into: {e}");
         }
+        events::learn(&engine.pool());
         engine.tell("pool_import", config::STATE_ACTIVE);
         Ok(engine)
     }

@@ -5,7 +5,7 @@ use cenote_dmu::write::ZapMut;
 use cenote_dsl::write::Tx;
 use cenote_dsl::write::props::NewValue;
 use cenote_format::encode::zap::{Key, Value};
-use cenote_pool::history;
+use cenote_pool::{events, history};
 
 impl Engine {
     /// Sets a property of the vdev with this guid, which keeps its properties in the ZAP `zap`; an empty text takes it
@@ -45,6 +45,8 @@ impl Engine {
             let appended = |tx: &mut Tx<'_>| Ok(history::append(tx.mos, &record)?);
             tx.unless_unreadable("the pool's history is not written", appended).map(drop)
         };
-        self.sync_task_beside_logs(apply, |()| true)
+        self.sync_task_beside_logs(apply, |()| true)?;
+        events::learn(&self.pool());
+        Ok(())
     }
 }

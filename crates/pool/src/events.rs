@@ -5,17 +5,19 @@
 //! (`resource.fs.zfs.statechange`). The last two are told by vdevs, which do not know whose they are: pools are
 //! registered here with their stores.
 
-use crate::config;
-use crate::tunables::{EREPORTS, ZEVENT_LEN_MAX};
-use crate::vdev_props::{parent, state_number};
+use crate::tunables::{EREPORTS, SLOW_IO_EVENTS, ZEVENT_LEN_MAX};
+use crate::vdev_props::{number_of, parent, state_number};
+use crate::{Pool, config};
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_store::Store;
+use cenote_store::notes::{self, Unreadable};
+use cenote_store::{Bookmark, Store};
 use cenote_vdev::events::{Happening, listen};
 use cenote_vdev::{Aux, Vdev, VdevState};
+use nix::errno::Errno;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// An event.
 #[derive(Clone, Debug)]
@@ -31,14 +33,21 @@ struct Ring {
     events: VecDeque<Event>,
     /// Number of the newest event so far.
     newest: u64,
-    /// The second in which errors were last reported, and how many of each vdev.
-    reports: (u64, HashMap<u64, u64>),
+    /// The second in which something was last reported of vdevs, and how many errors and slow requests of each.
+    reports: (u64, HashMap<(u64, bool), u64>),
 }
 
 struct Known {
     name: String,
     store: Weak<Store>,
+    /// The pool's property of this name.
+    failmode: String,
+    /// The vdevs whose slow requests are not listed (`slow_io_events=off`).
+    quiet: Vec<u64>,
 }
+
+/// `ECKSUM`, which is `EBADE`.
+const ECKSUM: i32 = Errno::EBADE as i32;
 
 static RING: LazyLock<Mutex<Ring>> = LazyLock::new(Mutex::default);
 static POOLS: LazyLock<Mutex<Vec<Known>>> = LazyLock::new(Mutex::default);
@@ -46,9 +55,27 @@ static POOLS: LazyLock<Mutex<Vec<Known>>> = LazyLock::new(Mutex::default);
 /// From now on events of this pool are listed.
 pub(crate) fn register(name: &str, store: &Arc<Store>) {
     listen(happened);
+    notes::listen(unreadable);
     let mut pools = POOLS.lock();
     pools.retain(|known| known.store.strong_count() > 0);
-    pools.push(Known { name: name.into(), store: Arc::downgrade(store) });
+    let (store, failmode) = (Arc::downgrade(store), "wait".into());
+    pools.push(Known { name: name.into(), store, failmode, quiet: Vec::new() });
+}
+
+/// Notes the properties of a registered pool, and of its vdevs, that decide what is listed. To be called whenever
+/// they may be others.
+pub fn learn(pool: &Pool) {
+    let tree = pool.store().vdevs();
+    let is_quiet = |vdev: &Vdev| number_of(pool, vdev, "slow_io_events") == Some(0);
+    let leaves = tree.leaves();
+    let quiet: Vec<u64> = leaves.iter().filter(|v| is_quiet(v)).map(|v| v.guid()).collect();
+    let failmode = pool.get("failmode").map(|value| value.exact);
+    let mut pools = POOLS.lock();
+    let same = |known: &&mut Known| std::ptr::eq(known.store.as_ptr(), Arc::as_ptr(pool.store()));
+    if let Some(known) = pools.iter_mut().rev().find(same) {
+        known.quiet = quiet;
+        known.failmode = failmode.unwrap_or_else(|| "wait".into());
+    }
 }
 
 /// The events after the one with this number, oldest first, and how many of them are not kept any more.
@@ -85,16 +112,22 @@ fn post(mut payload: NvList) {
     ring.events.drain(..surplus);
 }
 
-/// Whether one more report of an error of this vdev may be listed in this second (`zfs_is_ratelimiting_event`).
-fn may_report(vdev: &Vdev) -> bool {
+/// Whether one more report of an error, or of a slow request, of this vdev may be listed in this second
+/// (`zfs_is_ratelimiting_event`).
+fn may_report(vdev: &Vdev, what: &Happening<'_>) -> bool {
+    let (slow, most) = match what {
+        Happening::Mismatch { .. } | Happening::Failed { .. } => (false, EREPORTS.get()),
+        Happening::Slow { .. } => (true, SLOW_IO_EVENTS.get()),
+        Happening::State(_) | Happening::ProbeFailed => return true,
+    };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let mut ring = RING.lock();
     if ring.reports.0 != now {
         ring.reports = (now, HashMap::new());
     }
-    let reports = ring.reports.1.entry(vdev.guid()).or_default();
+    let reports = ring.reports.1.entry((vdev.guid(), slow)).or_default();
     *reports += 1;
-    *reports <= EREPORTS.get()
+    *reports <= most
 }
 
 /// Something that was done to a pool, or to a vdev of it (`spa_event_notify`).
@@ -157,17 +190,38 @@ fn name_of(store: &Arc<Store>) -> Option<String> {
     pools.iter().rev().find(same).map(|known| known.name.clone())
 }
 
+/// A pool that something happened to.
+struct Owner {
+    name: String,
+    store: Arc<Store>,
+    failmode: String,
+    quiet: Vec<u64>,
+}
+
+impl Known {
+    /// The pool, if it is still there.
+    fn owner(&self) -> Option<Owner> {
+        let store = self.store.upgrade()?;
+        let (failmode, quiet) = (self.failmode.clone(), self.quiet.clone());
+        Some(Owner { name: self.name.clone(), store, failmode, quiet })
+    }
+}
+
 /// The pool that has a vdev.
-fn owner(vdev: &Vdev) -> Option<(String, Arc<Store>)> {
-    let pools: Vec<(String, Arc<Store>)> = {
-        let pools = POOLS.lock();
-        pools.iter().filter_map(|k| Some((k.name.clone(), k.store.upgrade()?))).collect()
-    };
-    let has = |store: &Store| {
-        let found = store.vdevs().find(vdev.guid());
+fn owner(vdev: &Vdev) -> Option<Owner> {
+    let has = |owner: &Owner| {
+        let found = owner.store.vdevs().find(vdev.guid());
         found.is_some_and(|found| std::ptr::eq(Arc::as_ptr(&found), vdev))
     };
-    pools.into_iter().find(|(_, store)| has(store))
+    // Not while the pools are locked: one may end here that nobody else has any more.
+    let owners: Vec<Owner> = POOLS.lock().iter().filter_map(Known::owner).collect();
+    owners.into_iter().find(has)
+}
+
+/// The pool of a store.
+fn owner_of(store: &Store) -> Option<Owner> {
+    let pools = POOLS.lock();
+    pools.iter().rev().find(|known| std::ptr::eq(known.store.as_ptr(), store))?.owner()
 }
 
 /// What every event of a pool says first (`zfs_event_create`).
@@ -209,49 +263,132 @@ pub fn state_name(number: u64) -> &'static str {
 
 /// Lists what happened to a vdev.
 fn happened(vdev: &Vdev, what: &Happening<'_>) {
-    if !matches!(what, Happening::State(_)) && !may_report(vdev) {
+    if !may_report(vdev, what) {
         return;
     }
     // A pool that is being opened or closed is nobody's.
-    let Some((pool, store)) = owner(vdev) else { return };
-    match what {
+    let Some(owner) = owner(vdev) else { return };
+    let errno_of = |why: &std::io::Error| why.raw_os_error().unwrap_or(Errno::EIO as i32);
+    match *what {
         Happening::State(before) => {
-            let class = "resource.fs.zfs.statechange";
-            let mut payload = begun(class, &pool, &store, config::STATE_ACTIVE);
+            if let (VdevState::CantOpen(aux), false) = (vdev.state(), before == vdev.state()) {
+                let mut payload = report(open_failure(aux), &owner, Some(vdev));
+                payload.set("prev_state", NvValue::Uint64(state_number(before)));
+                post(payload);
+            }
+            let (class, state) = ("resource.fs.zfs.statechange", config::STATE_ACTIVE);
+            let mut payload = begun(class, &owner.name, &owner.store, state);
             describe(vdev, &mut payload);
-            payload.set("vdev_laststate", NvValue::Uint64(state_number(*before)));
+            payload.set("vdev_laststate", NvValue::Uint64(state_number(before)));
+            post(payload);
+        }
+        Happening::ProbeFailed => {
+            let mut payload = report("probe_failure", &owner, Some(vdev));
+            payload.set("prev_state", NvValue::Uint64(0));
             post(payload);
         }
         Happening::Mismatch { offset, size } => {
-            // `ECKSUM`, which is `EBADE`.
-            let errno = nix::errno::Errno::EBADE as i32;
-            post(report("checksum", (&pool, &store), vdev, (errno, *offset, *size)));
+            let mut payload = report("checksum", &owner, Some(vdev));
+            of_request(Request { errno: ECKSUM, offset, size, ..Request::default() }, &mut payload);
+            post(payload);
         }
-        Happening::Failed { offset, size, why, .. } => {
-            let errno = why.raw_os_error().unwrap_or(nix::errno::Errno::EIO as i32);
-            post(report("io", (&pool, &store), vdev, (errno, *offset, *size)));
+        Happening::Failed { offset, size, write, why } => {
+            let mut payload = report("io", &owner, Some(vdev));
+            let (errno, kind) = (errno_of(why), Some(zio_type(write)));
+            of_request(Request { errno, offset, size, kind, took: None }, &mut payload);
+            post(payload);
+        }
+        Happening::Slow { .. } if owner.quiet.contains(&vdev.guid()) => {}
+        Happening::Slow { offset, size, write, took } => {
+            let mut payload = report("delay", &owner, Some(vdev));
+            let (kind, took) = (Some(zio_type(write)), Some(took));
+            of_request(Request { errno: 0, offset, size, kind, took }, &mut payload);
+            post(payload);
         }
     }
 }
 
-/// Something that went wrong (`zfs_ereport_start`).
-fn report(
-    kind: &str,
-    (pool, store): (&str, &Store),
-    vdev: &Vdev,
-    (errno, offset, size): (i32, u64, u64),
-) -> NvList {
-    let tree = store.vdevs();
+/// Lists a block that nobody can read (`FM_EREPORT_ZFS_DATA`).
+fn unreadable(store: &Store, what: &Unreadable) {
+    let Some(owner) = owner_of(store) else { return };
+    let mut payload = report("data", &owner, None);
+    let errno = if what.mismatch { ECKSUM } else { Errno::EIO as i32 };
+    payload.set("zio_err", NvValue::Int32(errno));
+    payload.set("zio_type", NvValue::Uint32(zio_type(false)));
+    let Bookmark { objset, object, level, blkid } = what.at;
+    payload.set("zio_objset", NvValue::Uint64(objset));
+    payload.set("zio_object", NvValue::Uint64(object));
+    payload.set("zio_level", NvValue::Int64(level));
+    payload.set("zio_blkid", NvValue::Uint64(blkid));
+    post(payload);
+}
+
+/// Lists that nothing can be written to the pool any more (`zio_suspend`).
+pub fn suspended(store: &Store) {
+    if let Some(owner) = owner_of(store) {
+        post(report("io_failure", &owner, None));
+    }
+}
+
+/// What a vdev that cannot be opened is reported as.
+fn open_failure(aux: Aux) -> &'static str {
+    match aux {
+        Aux::OpenFailed => "vdev.open_failed",
+        Aux::CorruptData => "vdev.corrupt_data",
+        Aux::NoReplicas => "vdev.no_replicas",
+        Aux::BadGuidSum => "vdev.bad_guid_sum",
+        Aux::TooSmall => "vdev.too_small",
+        Aux::BadLabel => "vdev.bad_label",
+        _ => "vdev.unknown",
+    }
+}
+
+/// `zio_type_t`.
+fn zio_type(write: bool) -> u32 {
+    if write { 2 } else { 1 }
+}
+
+/// The request that a report is about.
+#[derive(Default)]
+struct Request {
+    errno: i32,
+    /// Where on the device.
+    offset: u64,
+    size: u64,
+    /// `zio_type_t`, if it is known.
+    kind: Option<u32>,
+    /// What its device took, if that is why it is reported.
+    took: Option<Duration>,
+}
+
+fn of_request(request: Request, list: &mut NvList) {
+    list.set("zio_err", NvValue::Int32(request.errno));
+    if let Some(took) = request.took {
+        let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        list.set("zio_delay", NvValue::Uint64(nanoseconds));
+    }
+    if let Some(kind) = request.kind {
+        list.set("zio_type", NvValue::Uint32(kind));
+    }
+    list.set("zio_offset", NvValue::Uint64(request.offset));
+    list.set("zio_size", NvValue::Uint64(request.size));
+}
+
+/// Something that went wrong with a pool, or a vdev of it (`zfs_ereport_start`).
+fn report(kind: &str, owner: &Owner, vdev: Option<&Vdev>) -> NvList {
+    let tree = owner.store.vdevs();
     let mut detector = NvList::default();
     detector.set("version", NvValue::Uint8(0));
     detector.set("scheme", NvValue::String("zfs".into()));
     detector.set("pool", NvValue::Uint64(tree.root().guid()));
-    detector.set("vdev", NvValue::Uint64(vdev.guid()));
+    detector.set("vdev", NvValue::Uint64(vdev.map_or(0, Vdev::guid)));
     let mut list = NvList::default();
     list.set("class", NvValue::String(format!("ereport.fs.zfs.{kind}")));
     list.set("ena", NvValue::Uint64(ena()));
     list.set("detector", NvValue::NvList(detector));
-    of_pool(pool, store, config::STATE_ACTIVE, &mut list);
+    of_pool(&owner.name, &owner.store, config::STATE_ACTIVE, &mut list);
+    list.set("pool_failmode", NvValue::String(owner.failmode.clone()));
+    let Some(vdev) = vdev else { return list };
     list.set("vdev_guid", NvValue::Uint64(vdev.guid()));
     list.set("vdev_type", NvValue::String(vdev.kind().into()));
     if let Some(path) = vdev.path() {
@@ -271,9 +408,6 @@ fn report(
         list.set("parent_guid", NvValue::Uint64(parent.guid()));
         list.set("parent_type", NvValue::String(parent.kind().into()));
     }
-    list.set("zio_err", NvValue::Int32(errno));
-    list.set("zio_offset", NvValue::Uint64(offset));
-    list.set("zio_size", NvValue::Uint64(size));
     list
 }
 

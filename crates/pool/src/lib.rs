@@ -117,6 +117,7 @@ impl Pool {
         imported.settle();
         let pool = Pool::around(Origin::of(candidate, options), imported, devices);
         pool.tell_dsl();
+        events::learn(&pool);
         events::Sysevent::of_pool("pool_import").post(pool.store());
         Ok(Arc::new(pool))
     }

@@ -1,5 +1,6 @@
 //! Devices that come back (`vdev_reopen`): what may be undone of why a leaf is out of use.
 
+use crate::events::Sysevent;
 use crate::{Pool, config};
 use cenote_vdev::{Reopen, Vdev, VdevError, VdevState};
 
@@ -59,6 +60,8 @@ impl Pool {
             config.pairs.retain(|(name, _)| !what.pairs().contains(&name.as_str()));
             config
         };
+        let before: Vec<(u64, VdevState)> =
+            tree.leaves().iter().map(|leaf| (leaf.guid(), leaf.state())).collect();
         let any = tree.reopen(&mut Reopen {
             which: &out,
             doubt: what == Restore::Nothing,
@@ -71,6 +74,26 @@ impl Pool {
         for leaf in tree.leaves().iter().filter(|leaf| out(leaf) && !leaf.state().readable()) {
             self.devices.forget(leaf.guid());
         }
+        for leaf in tree.leaves().iter().filter(|leaf| leaves.contains(&leaf.guid())) {
+            if let Some((_, before)) = before.iter().find(|(guid, _)| *guid == leaf.guid()) {
+                self.tell_restored(leaf, *before, what);
+            }
+        }
         any
+    }
+
+    /// Lists what became of a leaf that was in another state before.
+    fn tell_restored(&self, leaf: &Vdev, before: VdevState, what: Restore) {
+        let name = match what {
+            Restore::Offline
+                if before == VdevState::Offline
+                    || !before.readable() && leaf.state().readable() =>
+            {
+                "vdev_online"
+            }
+            Restore::Failure if before != VdevState::Healthy => "vdev_clear",
+            _ => return,
+        };
+        Sysevent { vdev: Some(leaf), ..Sysevent::of_pool(name) }.post(self.store());
     }
 }

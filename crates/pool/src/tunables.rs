@@ -14,6 +14,8 @@ declare_tunables! {
         "Intervals for which a pool that another host may have in use is watched before import";
     MULTIHOST_INTERVAL "zfs_multihost_interval" Now Milliseconds 1000 (100, 1_000_000),
         "Interval between writes of another host that does not say its own";
+    SLOW_IO_EVENTS "zfs_slow_io_events_per_second" Now Count 20 (0, 1_000_000),
+        "Most events of slow requests (zio_slow_io_ms) of a vdev that are listed in a second (zpool events)";
     ZEVENT_LEN_MAX "zfs_zevent_len_max" Now Count 512 (1, 1 << 20),
         "Most events that are kept (zpool events)";
 }

@@ -156,6 +156,12 @@ pub fn zap_of(pool: &Pool, vdev: &Vdev) -> Option<u64> {
     keys.iter().find_map(|key| current.u64(key)).filter(|n| *n != 0)
 }
 
+/// The number that a property of a vdev is set to; `None`: it is not set.
+pub(crate) fn number_of(pool: &Pool, vdev: &Vdev, name: &str) -> Option<u64> {
+    let zap = Zap::open(&pool.mos().object(zap_of(pool, vdev)?).ok()?).ok()?;
+    zap.u64(name.as_bytes()).ok()?
+}
+
 /// What a user sets a property of a vdev to, as it is stored (`vdev_props_set_sync`). An empty text takes a
 /// property away.
 ///

@@ -34,7 +34,7 @@ mod error;
 pub mod gang;
 pub mod held;
 pub mod histogram;
-mod notes;
+pub mod notes;
 pub mod pipeline;
 mod prefetch;
 mod primary;

@@ -23,7 +23,7 @@
 //! - Bytes are healed only by a pointer that is current: see `cenote_vdev`'s `fault`.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cenote_vdev::{Fault, VdevTree};
 
@@ -43,7 +43,34 @@ struct Faults {
 #[must_use = "notes are confirmed, or dropped on purpose"]
 pub struct Notes {
     faults: Vec<Faults>,
-    unreadable: Vec<Bookmark>,
+    unreadable: Vec<Unreadable>,
+}
+
+/// A block that nobody could read.
+#[derive(Clone, Copy, Debug)]
+pub struct Unreadable {
+    /// The block in its owner's eyes.
+    pub at: Bookmark,
+    /// It was read, and was wrong.
+    pub mismatch: bool,
+}
+
+/// Who is told of blocks that nobody can read and that were not known before. It is called with no lock held, and
+/// must not wait for devices.
+pub type Listener = fn(&Store, &Unreadable);
+
+static LISTENER: OnceLock<Listener> = OnceLock::new();
+
+/// From now on `listener` is told, unless there is another one.
+pub fn listen(listener: Listener) {
+    let _ = LISTENER.set(listener);
+}
+
+/// Tells the listener, if there is one.
+pub(crate) fn tell(store: &Store, what: &Unreadable) {
+    if let Some(listener) = LISTENER.get() {
+        listener(store, what);
+    }
 }
 
 impl Notes {
@@ -126,8 +153,8 @@ impl Store {
     }
 
     /// Notes that nobody could read a block.
-    pub(crate) fn note_unreadable(&self, at: Bookmark) {
-        self.note(Notes { faults: Vec::new(), unreadable: vec![at] });
+    pub(crate) fn note_unreadable(&self, what: Unreadable) {
+        self.note(Notes { faults: Vec::new(), unreadable: vec![what] });
     }
 
     fn note(&self, mut new: Notes) {

@@ -30,6 +30,7 @@ use crate::decoded::{self, DecodedCache};
 use crate::error::{BlockError, Bookmark};
 use crate::gang::Assembly;
 use crate::held;
+use crate::notes::{self, Unreadable};
 use crate::prefetch::Prefetcher;
 use crate::primary::{Policies, PrimaryCache};
 use crate::single_flight::{Flight, SingleFlight};
@@ -690,15 +691,20 @@ impl Store {
     }
 
     fn remember(&self, error: &BlockError) {
-        self.note_unreadable(error.bookmark());
+        let mismatch = matches!(error, BlockError::Checksum { .. });
+        self.note_unreadable(Unreadable { at: error.bookmark(), mismatch });
     }
 
     /// Lists blocks that nobody could read.
-    pub(crate) fn list_unreadable(&self, blocks: Vec<Bookmark>) {
-        if !blocks.is_empty() {
-            let mut errors = self.errors.lock();
-            let room = MAX_ERRORS.saturating_sub(errors.len());
-            errors.extend(blocks.into_iter().take(room));
+    pub(crate) fn list_unreadable(&self, blocks: Vec<Unreadable>) {
+        for block in blocks {
+            let new = {
+                let mut errors = self.errors.lock();
+                errors.len() < MAX_ERRORS && errors.insert(block.at)
+            };
+            if new {
+                notes::tell(self, &block);
+            }
         }
     }
 }

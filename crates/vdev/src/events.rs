@@ -6,6 +6,7 @@ use crate::VdevState;
 use crate::vdev::Vdev;
 use std::io;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// Something that happened to a vdev.
 #[derive(Debug)]
@@ -28,6 +29,19 @@ pub enum Happening<'a> {
         /// Why.
         why: &'a io::Error,
     },
+    /// A read or write took `zio_slow_io_ms` or longer.
+    Slow {
+        /// Where on the device.
+        offset: u64,
+        /// How many bytes.
+        size: u64,
+        /// Whether it was a write.
+        write: bool,
+        /// What it took, without waiting in the queue.
+        took: Duration,
+    },
+    /// It did not answer when it was probed.
+    ProbeFailed,
     /// It is in another state than this one, which it was in before.
     State(VdevState),
 }

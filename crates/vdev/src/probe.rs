@@ -27,6 +27,7 @@ use cenote_format::label;
 use cenote_format::nvlist::NvList;
 
 use crate::device::{Device, ReadReq, WriteReq};
+use crate::events::{self, Happening};
 use crate::labels::read_labels;
 use crate::state::{self, Aux};
 use crate::vdev::{Dtl, Kind, Opened, Vdev};
@@ -232,6 +233,7 @@ fn look_after(top: &Arc<Vdev>, leaf: &Vdev) {
         false => VdevState::Faulted,
     };
     tracing::error!(?leaf, ?state, "the device does not answer");
+    events::tell(leaf, &Happening::ProbeFailed);
     leaf.set_state(state);
 }
 

@@ -103,16 +103,18 @@ impl Io {
         self.in_flight.fetch_add(n as u64, Relaxed);
     }
 
-    /// One operation of `begin`'s came back well after `latency`.
-    pub(crate) fn completed(&self, bytes: usize, latency: Duration) {
+    /// One operation of `begin`'s came back well after `latency`. Returns whether it was slow.
+    pub(crate) fn completed(&self, bytes: usize, latency: Duration) -> bool {
         self.in_flight.fetch_sub(1, Relaxed);
         self.ops.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes as u64, Relaxed);
         let limit = SLOW_IO_MS.get();
-        if limit != 0 && latency >= Duration::from_millis(limit) {
+        let slow = limit != 0 && latency >= Duration::from_millis(limit);
+        if slow {
             self.slow.fetch_add(1, Relaxed);
         }
         self.latency.add(latency);
+        slow
     }
 
     /// One operation of `begin`'s failed; `counts` if that is an error of the device.

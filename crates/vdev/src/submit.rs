@@ -264,7 +264,11 @@ impl Work for Batch {
         for (req, run) in self.reqs.iter_mut().zip(&self.runs) {
             match &req.result {
                 Some(Ok(data)) if data.len() == req.len => {
-                    self.leaf.stats.reads.completed(req.len, elapsed);
+                    if self.leaf.stats.reads.completed(req.len, elapsed) {
+                        let (offset, size, took) = (req.offset, req.len as u64, elapsed);
+                        let what = Happening::Slow { offset, size, write: false, took };
+                        events::tell(&self.leaf, &what);
+                    }
                     self.leaf.sizes.count(self.class, run.members.len() > 1, req.len);
                     continue;
                 }

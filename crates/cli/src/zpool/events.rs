@@ -102,6 +102,8 @@ fn shown(name: &str, value: &NvValue) -> String {
         NvValue::Uint64(n) if matches!(name, "vdev_state" | "vdev_laststate") => {
             format!("\"{}\" ({n:#x})", state_name(*n))
         }
+        NvValue::Uint32(n) => format!("{n:#x}"),
+        NvValue::Int64(n) => format!("{n:#x}"),
         NvValue::Uint64(n) => format!("{n:#x}"),
         NvValue::String(text) => format!("\"{text}\""),
         NvValue::Int64Array(list) => list.iter().map(|n| format!("{n:#x} ")).collect(),

@@ -258,7 +258,10 @@ pub(crate) fn submit(
     for (i, req) in reqs.iter().enumerate() {
         match &req.result {
             Some(Ok(())) => {
-                stats.completed(req.data.len(), elapsed);
+                if stats.completed(req.data.len(), elapsed) {
+                    let (offset, size, took) = (req.offset, req.data.len() as u64, elapsed);
+                    events::tell(leaf, &Happening::Slow { offset, size, write: true, took });
+                }
                 leaf.sizes.count(class, !alone(i), req.data.len());
             }
             failure => {
