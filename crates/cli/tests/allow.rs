@@ -81,6 +81,15 @@ fn refusals(tank: &Tank) {
     let wrong = run("allow -u root tank");
     assert!(wrong.starts_with("wrong number of parameters\nusage:\n\tallow <file"), "{wrong}");
     assert!(wrong.contains("\nsnapshot                 subcommand\n"), "{wrong}");
+    // Asked for, help is no mistake; with more beside it, it is.
+    for (line, text) in [("allow -h", "  -c "), ("unallow -h", "  -r ")] {
+        let asked = tank.zfs(line);
+        assert!(asked.starts_with("Usage: \t") && asked.contains(text), "{asked}");
+        assert!(asked.contains("\nsnapshot                 subcommand\n"), "{asked}");
+    }
+    for line in ["allow -h tank", "allow -lh", "allow -?", "unallow --help", "list -h"] {
+        assert!(run(line).contains("usage:\n"), "{line}");
+    }
     assert!(run("allow nobody/here mount tank").starts_with("invalid user/group nobody/here\n"));
 }
 

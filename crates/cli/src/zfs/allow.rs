@@ -6,6 +6,7 @@ use crate::context::Context;
 use crate::mounts::moving::family;
 use crate::options::{Spec, parse};
 use crate::zfs::select::{Kinds, Node, open};
+use crate::zfs::usage as texts;
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dsl::permissions::Grant;
 use cenote_dsl::props::table::PROPERTIES;
@@ -23,6 +24,9 @@ const KINDS: &str = "scuge";
 
 /// Runs `zfs allow`.
 pub fn allow(args: &[OsString], ctx: &mut Context) -> Outcome {
+    if is_help(args, SHOW_OR_ALLOW)? {
+        return explain(texts::ALLOW, false, ctx);
+    }
     let request = Request::parse(args, false)?;
     match request.whose {
         None => show(&request.dataset, ctx),
@@ -32,8 +36,42 @@ pub fn allow(args: &[OsString], ctx: &mut Context) -> Outcome {
 
 /// Runs `zfs unallow`.
 pub fn unallow(args: &[OsString], ctx: &mut Context) -> Outcome {
+    if is_help(args, UNALLOW)? {
+        return explain(texts::UNALLOW, true, ctx);
+    }
     change(&Request::parse(args, true)?, ctx)
 }
+
+/// Whether a command line asks for help and nothing else.
+fn is_help(args: &[OsString], spec: Spec) -> Result<bool, Stop> {
+    let parsed = parse(args, spec)?;
+    let only = parsed.operands.is_empty() && parsed.options.iter().all(|o| o.letter == 'h');
+    Ok(only && !parsed.options.is_empty())
+}
+
+/// Shows the options and every permission that there is (`allow_usage`).
+fn explain(lines: &str, take: bool, ctx: &mut Context) -> Outcome {
+    let out = &mut ctx.out;
+    writeln!(out, "Usage: {lines}\nOptions:")?;
+    let recursive = take.then_some(("-r", "from the datasets below as well"));
+    for (option, what) in OPTIONS.into_iter().chain(recursive) {
+        writeln!(out, "  {option:<10}  {what}")?;
+    }
+    write!(out, "{}", help())?;
+    Ok(0)
+}
+
+/// The options of both commands.
+const OPTIONS: [(&str, &str); 8] = [
+    ("-h", "this text"),
+    ("-l", "on the dataset itself"),
+    ("-d", "on the datasets below"),
+    ("-u", "of users"),
+    ("-g", "of groups"),
+    ("-e", "of everyone"),
+    ("-c", "of who creates a dataset, on that"),
+    ("-s", "in a set of permissions"),
+];
 
 /// Whose permissions change.
 #[derive(Clone, Debug, PartialEq, Eq)]
