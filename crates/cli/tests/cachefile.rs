@@ -167,6 +167,31 @@ fn pools_are_imported_from_a_file() {
     cenote_testpools::judge(s.dir.path(), "a");
 }
 
+/// A crash may come after a change of the guid is in the labels and before it is in the file.
+#[test]
+fn a_pool_whose_guid_the_file_does_not_know_yet_is_imported() {
+    let s = Session::new();
+    create(&s, "", "a");
+    let before = fs::read(default(&s)).unwrap();
+    s.run("zpool reguid -g 4711 a").ok();
+    s.run("daemon stop").ok();
+    fs::write(default(&s), &before).unwrap();
+    s.run(&format!("zpool import -a -c {}", default(&s).display())).ok();
+    assert_eq!(s.run("zpool get -Hpo value guid a").ok(), "4711\n");
+    let file = CacheFile::read(&default(&s)).unwrap();
+    assert_eq!(file.entries().map(|e| e.guid).collect::<Vec<_>>(), [4711]);
+    s.run("zpool export a").ok();
+    // Another pool in the same place is not meant, whatever its name.
+    let disk = disk(&s, "a.img");
+    s.run(&format!("zpool create -f -o cachefile=none -m none a {disk}")).ok();
+    s.run("zpool export a").ok();
+    fs::write(default(&s), &before).unwrap();
+    let done = s.run(&format!("zpool import -a -c {}", default(&s).display()));
+    assert!(done.err.contains("no pools available to import"), "{done:?}");
+    assert_eq!(s.run("zpool list -H").ok(), "");
+    cenote_testpools::judge(s.dir.path(), "a");
+}
+
 #[test]
 fn a_daemon_imports_its_pools_when_it_starts() {
     let s = Session::new();

@@ -132,16 +132,41 @@ impl CacheFile {
     /// The pools as they are on the devices that the file names; those of which no device is there are
     /// left out.
     pub fn candidates(&self) -> Vec<Candidate> {
-        self.search(|leaf| Some(leaf.to_path_buf()))
+        self.search(
+            |leaf| Some(leaf.to_path_buf()),
+            |entry, found| found.guid == entry.guid || self.got_another_guid(entry, found),
+        )
+    }
+
+    /// Whether a pool is the one of the entry, whose guid was changed right before a crash (`spa_change_guid`):
+    /// it has the same devices, and no entry is about it.
+    fn got_another_guid(&self, entry: &Entry<'_>, found: &Candidate) -> bool {
+        let leaves = |config: &NvList| {
+            let mut guids = BTreeSet::new();
+            if let Some(tree) = config.list("vdev_tree") {
+                config::for_each_leaf(tree, &mut |leaf| drop(guids.insert(leaf.u64("guid"))));
+            }
+            guids
+        };
+        found.name == entry.name
+            && leaves(&found.config) == leaves(entry.config)
+            && !self.entries().any(|other| other.guid == found.guid)
     }
 
     /// The pools as they are on the devices in the directories that the file names, should devices have
     /// got other names.
     pub fn candidates_nearby(&self) -> Vec<Candidate> {
-        self.search(|leaf| leaf.parent().map(Path::to_path_buf))
+        self.search(
+            |leaf| leaf.parent().map(Path::to_path_buf),
+            |entry, found| found.guid == entry.guid,
+        )
     }
 
-    fn search(&self, place: impl Fn(&Path) -> Option<PathBuf>) -> Vec<Candidate> {
+    fn search(
+        &self,
+        place: impl Fn(&Path) -> Option<PathBuf>,
+        is_meant: impl Fn(&Entry<'_>, &Candidate) -> bool,
+    ) -> Vec<Candidate> {
         let mut found = Vec::new();
         for entry in self.entries() {
             let mut places = BTreeSet::new();
@@ -160,7 +185,7 @@ impl CacheFile {
             }
             let places: Vec<PathBuf> = places.into_iter().collect();
             let candidates = discover::search(&places).candidates;
-            found.extend(candidates.into_iter().filter(|c| c.guid == entry.guid));
+            found.extend(candidates.into_iter().filter(|c| is_meant(&entry, c)));
         }
         found
     }
