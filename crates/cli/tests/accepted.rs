@@ -353,6 +353,58 @@ fn tunables_say_what_new_devices_and_names_may_be() {
     cenote_testpools::judge(s.dir.path(), "tank");
 }
 
+/// Under either of their names on disk, attributes have one name for programs.
+#[test]
+fn extended_attributes_have_the_names_of_other_systems_if_told_to() {
+    if !can_mount() {
+        return;
+    }
+    use rustix::fs::XattrFlags;
+    let tank = Tank::new("-O xattr=sa");
+    let s = &tank.session;
+    let file = tank.path("tank/f");
+    fs::write(&file, "x").unwrap();
+    let set = |name: &str, value: &str, flags| {
+        rustix::fs::setxattr(&file, format!("user.{name}"), value.as_bytes(), flags)
+    };
+    let get = |name: &str| {
+        let mut value = [0; 16];
+        let length = rustix::fs::getxattr(&file, format!("user.{name}"), &mut value).unwrap();
+        String::from_utf8_lossy(&value[..length]).into_owned()
+    };
+    set("kept", "one", XattrFlags::CREATE).unwrap();
+    set("changed", "one", XattrFlags::CREATE).unwrap();
+    set("gone", "one", XattrFlags::CREATE).unwrap();
+    s.run("tunables set zfs_xattr_compat=1").ok();
+    assert!(set("changed", "two", XattrFlags::CREATE).is_err());
+    set("changed", "two", XattrFlags::REPLACE).unwrap();
+    set("new", "two", XattrFlags::CREATE).unwrap();
+    rustix::fs::removexattr(&file, "user.gone").unwrap();
+    assert_eq!(["kept", "changed", "new"].map(get), ["one", "two", "two"]);
+    let mut names = vec![0; 256];
+    let length = rustix::fs::listxattr(&file, &mut names).unwrap();
+    let mut names: Vec<&[u8]> = names[..length].split(|b| *b == 0).collect();
+    names.sort_unstable();
+    assert_eq!(names, [&b""[..], b"user.changed", b"user.kept", b"user.new"]);
+    let root = s.root();
+    s.run("zpool export tank").ok();
+    let text = cenote_testpools::zdb(s.dir.path(), "tank", &["-dddd"]);
+    for line in ["\t\tuser.kept = one\n", "\t\tchanged = two\n", "\t\tnew = two\n"] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(!text.contains("user.changed") && !text.contains("gone ="), "{text}");
+    s.run("tunables reset zfs_xattr_compat").ok();
+    s.run(&format!("zpool import -R {root} -d {} tank", s.dir.path().display())).ok();
+    set("changed", "three", XattrFlags::REPLACE).unwrap();
+    rustix::fs::removexattr(&file, "user.new").unwrap();
+    s.run("zpool export tank").ok();
+    let text = cenote_testpools::zdb(s.dir.path(), "tank", &["-dddd"]);
+    assert!(text.contains("\t\tuser.changed = three\n"), "{text}");
+    assert!(!text.contains("\t\tchanged =") && !text.contains("\t\tnew ="), "{text}");
+    s.run(&format!("zpool import -N -d {} tank", s.dir.path().display())).ok();
+    tank.finish();
+}
+
 #[test]
 fn status_shows_deduplication_as_zdb_does() {
     let s = Session::new();

@@ -68,7 +68,9 @@ fn figures_count_what_is_done() {
     let arc = kstat.join("arcstats");
     let before = figures(&kstat.join("zil"));
     let path = tank.path("tank/f");
+    let objects = number(&kstat.join("dnodestats"), "dnode_allocate");
     let mut file = fs::File::create(&path).unwrap();
+    assert!(number(&kstat.join("dnodestats"), "dnode_allocate") > objects);
     file.write_all(&[7; 300_000]).unwrap();
     file.sync_all().unwrap();
     drop(file);
@@ -97,7 +99,12 @@ fn figures_count_what_is_done() {
     tank.session.run(&format!("zpool import -R {root} -d {dir} tank")).ok();
     let misses = |name: &str| number(&arc, name);
     let (demand, ahead) = (misses("demand_data_misses"), misses("prefetch_data_misses"));
+    let looked_for = number(&kstat.join("dnodestats"), "dnode_hold_alloc_hits");
     assert_eq!(read_anew(&path), 300_000);
+    assert!(number(&kstat.join("dnodestats"), "dnode_hold_alloc_hits") > looked_for);
+    let buffers = figures(&kstat.join("abdstats"));
+    assert!(n(&buffers, "linear_data_size") + n(&buffers, "scatter_data_size") >= 300_000);
+    assert!(n(&buffers, "linear_cnt") + n(&buffers, "scatter_cnt") > 0);
     let read = misses("demand_data_misses") + misses("prefetch_data_misses") - demand - ahead;
     assert!(read >= 300_000 / (16 << 10), "{read}");
     assert_eq!(number(&objset, "nread"), 300_000);
@@ -131,6 +138,23 @@ fn figures_count_what_is_done() {
     assert!(number(&iostats, "arc_write_bytes") >= written + 100_000);
     assert!(number(&kstat.join("dmu_tx"), "dmu_tx_assigned") > 0);
     assert!(fs::read_to_string(kstat.join("tank/reads")).unwrap().contains("UID"));
+
+    // One disk alone is no choice.
+    let choices = || {
+        let of = figures(&kstat.join("vdev_mirror_stats"));
+        n(&of, "preferred_found") + n(&of, "preferred_not_found")
+    };
+    assert_eq!(choices(), 0);
+    let sides = ["m-a", "m-b"].map(|name| tank.session.path(name));
+    for side in &sides {
+        fs::File::create(side).unwrap().set_len(64 << 20).unwrap();
+    }
+    let [a, b] = sides.map(|side| side.display().to_string());
+    tank.session.run(&format!("zpool create -m none sides mirror {a} {b}")).ok();
+    tank.session.run("zpool export sides").ok();
+    tank.session.run(&format!("zpool import -N -d {dir} sides")).ok();
+    assert!(choices() > 0);
+    tank.session.run("zpool export sides").ok();
     finish(tank);
 }
 

@@ -224,7 +224,8 @@ fn directory(s: &Session, dir: &Path, run: &dyn Fn(&str) -> Done) {
     assert!(fs::remove_file(format!("{parameters}/zfs_txg_timeout")).is_err());
     // Pools come and go.
     let kstat = format!("{place}/kstat/zfs");
-    let of_all = "arcstats\ndmu_tx\nvdev_cache_stats\nzfetchstats\nzil\n";
+    let of_all = "abdstats\narcstats\ndmu_tx\ndnodestats\nvdev_cache_stats\nvdev_mirror_stats\n\
+                  zfetchstats\nzil\n";
     assert_eq!(shell(&format!("ls {kstat}")).ok(), of_all);
     let dev = s.path("dev/a");
     run(&format!("zpool create -m none tank {}", dev.display())).ok();

@@ -37,6 +37,7 @@ mod blocks;
 mod cache;
 mod clones;
 mod delete_chunk;
+mod dnode_counts;
 pub mod live;
 pub mod object;
 pub mod objset;
@@ -53,6 +54,7 @@ pub mod write;
 pub mod zap;
 
 pub use delete_chunk::DeleteChunk;
+pub use dnode_counts::{DnodeCounts, dnode_counts};
 pub use object::Object;
 pub use objset::ObjectSet;
 pub use seek::Seek;

@@ -35,6 +35,7 @@
 //!   fail. What is read through the [`LiveObjectSet`] itself is not overwritten before it is read
 //!   ([`ReadEpochs`]); only where space is short it may be, and is read again.
 
+use crate::dnode_counts::{What, count};
 use crate::write::intent::Intent;
 use crate::write::zap::AtHand;
 use crate::write::{Chunk, Gather, OpenObjectSet, Result, Was, WriteError, on_disk};
@@ -390,6 +391,7 @@ impl LiveObjectSet {
         let base = {
             let set = self.set.lock();
             if let Some(object) = set.pending_view(number, range)? {
+                count(What::Found);
                 return Ok(object);
             }
             set.synced().clone()

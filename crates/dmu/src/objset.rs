@@ -10,6 +10,7 @@
 //! [`USER_USED`], [`GROUP_USED`] and [`PROJECT_USED`].
 
 use crate::cache::ObjectCache;
+use crate::dnode_counts::{What, count};
 use crate::object::{Dnode, Object};
 use crate::seek::Seek;
 use crate::tree::Tree;
@@ -142,6 +143,16 @@ impl ObjectSet {
     /// The object `number`. [`Error::NoObject`] if there is none, which includes numbers of slots
     /// inside a larger dnode.
     pub fn object(self: &Arc<Self>, number: u64) -> Result<Object> {
+        let found = self.look_up(number);
+        count(match &found {
+            Ok(_) => What::Found,
+            Err(Error::NoObject { .. }) => What::Absent,
+            Err(_) => What::Unreadable,
+        });
+        found
+    }
+
+    fn look_up(self: &Arc<Self>, number: u64) -> Result<Object> {
         if let Some(dnode) = self.cache.dnode(number) {
             return Ok(Object::new(self.clone(), dnode));
         }

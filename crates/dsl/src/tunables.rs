@@ -26,6 +26,8 @@ declare_tunables! {
         "Share of a clone that it has in common with its origin, at or below which its livelist is given up";
     MAX_RECORDSIZE "zfs_max_recordsize" Now Bytes 16_777_216 (512, 16_777_216),
         "Largest value that the property recordsize can be given";
+    XATTR_COMPAT "zfs_xattr_compat" Now Switch 0 SWITCH,
+        "Whether extended attributes of users are stored without `user.` in front, as other systems do";
     REPLAY_GATHER "zil_replay_gather" Now Count 256 (1, 65_536),
         "Most writes of an intent log that are replayed as one change";
     REPLAY_KEEP "zil_replay_keep_max_bytes" Now Bytes 268_435_456 ANY,

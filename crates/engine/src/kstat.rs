@@ -12,6 +12,7 @@
 
 use crate::{Disk, Engine};
 use cenote_dmu::readahead;
+use cenote_format::abd::{self, AbdCounts};
 use cenote_pool::Pool;
 use cenote_store::arc::{ArcStats, Lookups};
 use cenote_vdev::BlockWrite;
@@ -349,6 +350,55 @@ pub fn vdev_cache_stats() -> String {
     Named::new().nothing_of(&["delegations", "hits", "misses"]).file()
 }
 
+/// `abdstats`: the buffers that own their bytes. Of what OpenZFS's buffers are in beside that, such as pages of
+/// several sizes, nothing is said.
+pub fn abdstats() -> String {
+    let AbdCounts { linear, scatter } = abd::counts();
+    Named::new()
+        .numbers(&[
+            ("linear_cnt", linear.buffers),
+            ("linear_data_size", linear.bytes),
+            ("scatter_cnt", scatter.buffers),
+            ("scatter_data_size", scatter.bytes),
+            ("scatter_chunk_waste", scatter.waste),
+        ])
+        .file()
+}
+
+/// `dnodestats`: looking for objects and making them. Nobody waits for a dnode here, and none is moved.
+pub fn dnodestats() -> String {
+    let counts = cenote_dmu::dnode_counts();
+    Named::new()
+        .numbers(&[
+            ("dnode_hold_dbuf_read", counts.unreadable),
+            ("dnode_hold_alloc_hits", counts.found),
+            ("dnode_hold_alloc_misses", counts.absent),
+            ("dnode_hold_free_hits", counts.allocated),
+            ("dnode_hold_free_misses", counts.taken),
+            ("dnode_allocate", counts.allocated),
+        ])
+        .nothing_of(&[
+            "dnode_hold_alloc_lock_retry",
+            "dnode_hold_free_lock_retry",
+            "dnode_free_interior_lock_retry",
+            "dnode_alloc_race",
+            "dnode_move_invalid",
+            "dnode_move_recheck1",
+            "dnode_move_recheck2",
+            "dnode_move_special",
+            "dnode_move_handle",
+            "dnode_move_rwlock",
+            "dnode_move_active",
+        ])
+        .file()
+}
+
+/// `vdev_mirror_stats`: which side of a mirror is read from. The distance to the read before does not count.
+pub fn vdev_mirror_stats() -> String {
+    let (preferred, equal) = cenote_vdev::mirror_choices();
+    Named::new().numbers(&[("preferred_found", preferred), ("preferred_not_found", equal)]).file()
+}
+
 /// `zfetchstats`: reading ahead of sequential readers.
 pub fn zfetchstats() -> String {
     let (hits, misses, issued) = readahead::counts();
@@ -484,7 +534,7 @@ mod tests {
 
     #[test]
     fn no_figure_is_there_twice() {
-        for file in [arcstats(&[]), dmu_tx(), zil(), zfetchstats()] {
+        for file in [arcstats(&[]), dmu_tx(), zil(), zfetchstats(), abdstats(), dnodestats()] {
             let mut names: Vec<&str> =
                 file.lines().skip(2).map(|l| l.split(' ').next().unwrap()).collect();
             let all = names.len();

@@ -88,6 +88,7 @@ pub use fault::{Fault, Outcome};
 pub use label_init::{LabelOwner, LabelState, clear_labels, init_labels, label_owner};
 pub use label_sync::LabelUpdate;
 pub use labels::{DeviceLabels, read_labels};
+pub use mirror::choices as mirror_choices;
 pub use partition::{Partition, partitions};
 pub use probe::Reopen;
 pub use queue::{CLASSES, Priority, QueueFigures};

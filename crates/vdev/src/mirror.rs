@@ -9,12 +9,24 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cenote_format::abd::Abd;
 
 use crate::submit::{LeafRead, Piece, Submit, read_leaves};
 use crate::vdev::{Kind, Trust, Vdev};
 use crate::{Fault, VdevError, Verify};
+
+/// Reads for which one leaf was better than all others (`preferred_found`).
+static PREFERRED: AtomicU64 = AtomicU64::new(0);
+/// Reads for which several were equal (`preferred_not_found`).
+static EQUAL: AtomicU64 = AtomicU64::new(0);
+
+/// How often one leaf of a mirror was better than all others for a read, and how often several were equal
+/// (`mirror_stats_t`).
+pub fn choices() -> (u64, u64) {
+    (PREFERRED.load(Relaxed), EQUAL.load(Relaxed))
+}
 
 /// The leaves below `vdev` that hold the same data, in the order in which to try them. Those
 /// without a device are left out.
@@ -31,6 +43,11 @@ pub(crate) fn leaves_by_trust(vdev: &Arc<Vdev>, offset: u64, txg: u64) -> Vec<Ar
         }
     }
     ranked.sort_by_key(|(trust, busy, order, _)| (*trust, *busy, *order));
+    if let [(trust, busy, ..), (next_trust, next_busy, ..), ..] = ranked.as_slice() {
+        let preferred = (trust, busy) != (next_trust, next_busy);
+        let count = if preferred { &PREFERRED } else { &EQUAL };
+        count.fetch_add(1, Relaxed);
+    }
     ranked.into_iter().map(|(_, _, _, leaf)| leaf).collect()
 }
 

@@ -106,7 +106,16 @@ impl Files {
 }
 
 /// The files about all pools.
-const OF_ALL: [&str; 5] = ["arcstats", "dmu_tx", "vdev_cache_stats", "zfetchstats", "zil"];
+const OF_ALL: [&str; 8] = [
+    "abdstats",
+    "arcstats",
+    "dmu_tx",
+    "dnodestats",
+    "vdev_cache_stats",
+    "vdev_mirror_stats",
+    "zfetchstats",
+    "zil",
+];
 
 /// The file about a dataset, by the number of its object set.
 fn objset_file(id: u64) -> String {
@@ -161,8 +170,11 @@ impl Contents for Files {
                         let pools: Vec<_> = pools.all().iter().map(|p| p.pool()).collect();
                         Some(kstat::arcstats(&pools))
                     }
+                    "abdstats" => Some(kstat::abdstats()),
                     "dmu_tx" => Some(kstat::dmu_tx()),
+                    "dnodestats" => Some(kstat::dnodestats()),
                     "vdev_cache_stats" => Some(kstat::vdev_cache_stats()),
+                    "vdev_mirror_stats" => Some(kstat::vdev_mirror_stats()),
                     "zfetchstats" => Some(kstat::zfetchstats()),
                     "zil" => Some(kstat::zil()),
                     _ => None,

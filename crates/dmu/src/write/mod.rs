@@ -62,6 +62,7 @@ pub use rewrite::Gather;
 pub use sink::{BlockSink, NewBlock};
 pub use zap::ZapMut;
 
+use crate::dnode_counts::{What, count};
 use crate::object::Dnode;
 use crate::objset::{META_DNODE, PROJECT_USED};
 use crate::tree::Tree;
@@ -462,6 +463,7 @@ impl OpenObjectSet {
         self.change.allocated(number, slots, &mut object);
         self.insert(number, object);
         self.more += 1;
+        count(What::Allocated);
         Ok(number)
     }
 
@@ -471,16 +473,18 @@ impl OpenObjectSet {
     pub fn claim(&mut self, number: u64, new: &NewObject) -> Result<()> {
         self.may_allocate()?;
         let mut object = OpenObject::new(number, object::new_dnode(new)?);
-        let count = object.phys().slots();
+        let slots_taken = object.phys().slots();
         let mut slots = std::mem::take(&mut self.slots);
-        let taken = slots.take(number, count, &self.meta_tree());
+        let taken = slots.take(number, slots_taken, &self.meta_tree());
         self.slots = slots;
         if !taken? {
+            count(What::Taken);
             return Err(WriteError::Taken(number));
         }
-        self.change.allocated(number, count, &mut object);
+        self.change.allocated(number, slots_taken, &mut object);
         self.insert(number, object);
         self.more += 1;
+        count(What::Allocated);
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::counts::{LINEAR, SCATTER};
 use super::slab::{CHUNK, Chunks};
 
 /// A range of a shared allocation.
@@ -16,9 +17,43 @@ pub(super) struct Leaf {
 
 #[derive(Clone)]
 enum Memory {
-    Linear(Arc<Vec<u8>>),
-    Scatter(Arc<Chunks>),
+    Linear(Arc<Counted>),
+    Scatter(Arc<Scattered>),
     Lent(Arc<dyn Lent>),
+}
+
+/// One allocation, which is counted.
+struct Counted(Vec<u8>);
+
+impl Counted {
+    fn new(v: Vec<u8>) -> Counted {
+        LINEAR.came(v.len(), 0);
+        Counted(v)
+    }
+
+    fn resize(&mut self, len: usize) {
+        LINEAR.went(self.0.len(), 0);
+        self.0.resize(len, 0);
+        LINEAR.came(self.0.len(), 0);
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        LINEAR.went(self.0.len(), 0);
+    }
+}
+
+/// Chunks of which so many bytes are used; they are counted.
+struct Scattered {
+    chunks: Chunks,
+    len: usize,
+}
+
+impl Drop for Scattered {
+    fn drop(&mut self) {
+        SCATTER.went(self.len, self.chunks.capacity() - self.len);
+    }
 }
 
 /// Memory of someone else's, who takes it back when this is dropped.
@@ -39,13 +74,14 @@ impl Leaf {
 
     pub(super) fn linear(v: Vec<u8>) -> Leaf {
         let len = v.len();
-        Leaf { memory: Memory::Linear(Arc::new(v)), at: 0, len }
+        Leaf { memory: Memory::Linear(Arc::new(Counted::new(v))), at: 0, len }
     }
 
     /// The first `len` bytes of `chunks`, which hold at least so many.
     pub(super) fn scatter(chunks: Chunks, len: usize) -> Leaf {
         debug_assert!(len <= chunks.capacity());
-        Leaf { memory: Memory::Scatter(Arc::new(chunks)), at: 0, len }
+        SCATTER.came(len, chunks.capacity() - len);
+        Leaf { memory: Memory::Scatter(Arc::new(Scattered { chunks, len })), at: 0, len }
     }
 
     pub(super) fn lent(owner: impl Lent + 'static) -> Leaf {
@@ -68,7 +104,9 @@ impl Leaf {
     /// The bytes, if they are all of one allocation that nobody shares.
     pub(super) fn owned_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.memory {
-            Memory::Linear(v) if v.len() == self.len => Arc::get_mut(v).map(Vec::as_mut_slice),
+            Memory::Linear(v) if v.0.len() == self.len => {
+                Arc::get_mut(v).map(|v| v.0.as_mut_slice())
+            }
             _ => None,
         }
     }
@@ -77,11 +115,11 @@ impl Leaf {
     /// that nobody shares. Whether they were.
     pub(super) fn resize(&mut self, len: usize) -> bool {
         let owned = match &mut self.memory {
-            Memory::Linear(v) if v.len() == self.len => Arc::get_mut(v),
+            Memory::Linear(v) if v.0.len() == self.len => Arc::get_mut(v),
             _ => None,
         };
         let Some(v) = owned else { return false };
-        v.resize(len, 0);
+        v.resize(len);
         self.len = len;
         true
     }
@@ -97,12 +135,12 @@ impl Leaf {
         let start = self.at + at;
         let left = self.len - at;
         match &self.memory {
-            Memory::Linear(v) => &v[start..start + left],
+            Memory::Linear(v) => &v.0[start..start + left],
             Memory::Lent(owner) => &(**owner).as_ref()[start..start + left],
-            Memory::Scatter(chunks) => {
+            Memory::Scatter(scattered) => {
                 let within = start % CHUNK;
                 let take = left.min(CHUNK - within);
-                &chunks.get(start / CHUNK)[within..within + take]
+                &scattered.chunks.get(start / CHUNK)[within..within + take]
             }
         }
     }

@@ -23,6 +23,7 @@
 //! - Every copy made here is counted in [`copies`], so that a benchmark can show what a path costs.
 
 mod builder;
+mod counts;
 mod leaf;
 mod slab;
 
@@ -33,6 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 pub use builder::AbdMut;
+pub use counts::{AbdCounts, ShapeCount, counts};
 pub use slab::CHUNK;
 
 use leaf::Leaf;

@@ -26,6 +26,7 @@ use crate::xattr::{RESERVED, USER};
 use crate::znode::{FLAG_XATTR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
+use cenote_dsl::tunables::XATTR_COMPAT;
 use cenote_format::encode::sa::encode_xattrs;
 use cenote_format::sa::decode_xattrs;
 use cenote_format::zil::{Body, Creates};
@@ -335,16 +336,18 @@ fn change(
     how: SetXattr,
 ) -> Result<()> {
     let mut node = writable(cx, ino)?;
-    let exists = locate(cx, &node, name)?;
-    let mut exists = exists.packed || exists.file.is_some();
-    // Other systems store the names of users without the namespace.
-    let bare = name.strip_prefix(USER);
-    let mut bare_exists = false;
-    if let Some(bare) = bare {
-        let at = locate(cx, &node, bare)?;
-        bare_exists = at.packed || at.file.is_some();
-        exists |= bare_exists;
-    }
+    // Other systems store the names of users without the namespace. Under the other one of the two it goes.
+    let (name, other) = match name.strip_prefix(USER) {
+        Some(bare) if XATTR_COMPAT.is_on() => (bare, Some(name)),
+        Some(bare) => (name, Some(bare)),
+        None => (name, None),
+    };
+    let there = |cx: &mut Cx<'_>, name| -> Result<bool> {
+        let at = locate(cx, &node, name)?;
+        Ok(at.packed || at.file.is_some())
+    };
+    let other_exists = other.map_or(Ok(false), |other| there(cx, other))?;
+    let exists = there(cx, name)? || other_exists;
     let is_acl = NAMES.contains(&name);
     if how.create && exists {
         return Err(Error::Exists(show(name)));
@@ -353,8 +356,8 @@ fn change(
     if !exists && (how.replace || value.is_none() && !is_acl) {
         return Err(Error::NoAttribute(show(name)));
     }
-    if let Some(bare) = bare.filter(|_| bare_exists) {
-        put(cx, &mut node, bare, None)?;
+    if let Some(other) = other.filter(|_| other_exists) {
+        put(cx, &mut node, other, None)?;
     }
     if is_acl {
         set_acl(cx, &mut node, name, value, how)?;
