@@ -4,8 +4,8 @@
 
 mod common;
 
-use common::Session;
 use common::tank::Tank;
+use common::{Session, can_mount};
 use serde_json::Value;
 use std::fs;
 

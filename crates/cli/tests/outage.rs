@@ -333,6 +333,7 @@ fn refusals() {
     let s = mirror();
     for (line, code, message) in [
         ("zpool clear", 2, "missing pool name"),
+        ("zpool clear -F tank", 2, "invalid option 'F'"),
         ("zpool clear tank c", 1, "cannot clear errors for c: no such device in pool"),
         ("zpool clear none", 1, "cannot open 'none': no such pool"),
         ("zpool online tank", 2, "missing device name"),

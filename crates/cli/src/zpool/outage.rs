@@ -45,7 +45,8 @@ fn clear_log(imported: &Imported, name: &str) -> Option<Result<(), String>> {
 
 /// Runs `zpool clear`. In place of a device it takes a dataset, whose intent log is given up.
 pub fn clear(args: &[OsString], ctx: &mut Context) -> Outcome {
-    let spec = Spec { short: "", refused: "nFX", refused_long: &["power"] };
+    // A pool that is imported was opened: there is nothing to go back from, as `-F` did in older versions.
+    let spec = Spec { short: "", refused: "", refused_long: &["power"] };
     let names = parse(args, spec)?.names();
     let (name, device) = match names.as_slice() {
         [] => return usage("missing pool name"),
