@@ -14,6 +14,7 @@
 use crate::pools::{Imported, PoolTable};
 use crate::socket::Place;
 use cenote_pool::cachefile::CacheFile;
+use cenote_pool::events::PoolFailure;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::DirBuilder;
@@ -117,6 +118,9 @@ fn write_all(pools: &PoolTable, gone: Option<&Imported>) {
         }
         if let Err(e) = make_directory(path).and_then(|()| new.write(path)) {
             tracing::warn!("cache file {}: {e}", path.display());
+            for pool in imported.iter().filter(listed) {
+                PoolFailure::CacheFile.post(pool.pool().store());
+            }
         }
     }
     pools.note_cachefiles(paths);

@@ -49,6 +49,7 @@ use cenote_dsl::{Dataset, Dsl, Quotas};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_pool::Pool;
+use cenote_pool::events::PoolFailure;
 use cenote_store::alloc::{MAX_COPIES, ReadEpochs, TXG_DEFER_SIZE};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -333,7 +334,9 @@ impl TxAssign for DatasetTx {
     fn panicked(&self, why: &str) {
         tracing::error!("{why}");
         if let Some(shared) = self.shared.upgrade() {
-            shared.tx_state.fail(why.to_owned());
+            if shared.tx_state.fail(why.to_owned()) {
+                PoolFailure::Suspended.post(&shared.disk.store);
+            }
             shared.queue.fail_all(why);
         }
     }

@@ -135,7 +135,7 @@ use cenote_dmu::outside::{Clock, Outside};
 use cenote_dsl::write::DslWriteError;
 use cenote_pool::Pool;
 use cenote_pool::config::{STATE_DESTROYED, STATE_EXPORTED};
-use cenote_pool::events::{self, Sysevent};
+use cenote_pool::events::{self, PoolFailure, Sysevent};
 use cenote_pool::props::{self, PropChange};
 use cenote_store::alloc::{Allocator, Class, VdevInfo};
 use cenote_store::write::Writer;
@@ -254,7 +254,9 @@ impl Engine {
         let thread = std::thread::Builder::new()
             .name("txg-sync".into())
             .spawn(run)
-            .inspect_err(|e| shared.tx_state.fail(format!("no thread for transaction groups: {e}")))
+            .inspect_err(|e| {
+                shared.tx_state.fail(format!("no thread for transaction groups: {e}"));
+            })
             .ok();
         Arc::new(Engine { shared, core, thread: Mutex::new(thread) })
     }
@@ -493,8 +495,9 @@ fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
             true => tracing::error!("transaction group {} is on disk, but then: {why}", txg + 1),
             false => tracing::error!("transaction group {}: {why}", txg + 1),
         }
-        shared.tx_state.fail(why.clone());
-        events::suspended(&shared.disk.store);
+        if shared.tx_state.fail(why.clone()) {
+            PoolFailure::Suspended.post(&shared.disk.store);
+        }
         shared.queue.fail_all(&why);
     }
     shared.tx_state.ended();

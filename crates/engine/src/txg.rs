@@ -400,11 +400,13 @@ impl TxState {
         self.changed.notify_all();
     }
 
-    /// Nothing can be written any more.
-    pub fn fail(&self, why: String) {
+    /// Nothing can be written any more. Returns whether that is news.
+    pub fn fail(&self, why: String) -> bool {
         let mut state = self.state.lock();
+        let is_first = state.failed.is_none();
         state.failed.get_or_insert(why);
         self.changed.notify_all();
+        is_first
     }
 
     /// Why nothing can be written any more.

@@ -323,10 +323,25 @@ fn unreadable(store: &Store, what: &Unreadable) {
     post(payload);
 }
 
-/// Lists that nothing can be written to the pool any more (`zio_suspend`).
-pub fn suspended(store: &Store) {
-    if let Some(owner) = owner_of(store) {
-        post(report("io_failure", &owner, None));
+/// Something that went wrong with a whole pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolFailure {
+    /// Nothing can be written to it any more (`zio_suspend`).
+    Suspended,
+    /// A cache file that names it cannot be written (`spa_write_cachefile`).
+    CacheFile,
+}
+
+impl PoolFailure {
+    /// Lists it, if the pool of the store is registered.
+    pub fn post(self, store: &Store) {
+        let kind = match self {
+            PoolFailure::Suspended => "io_failure",
+            PoolFailure::CacheFile => "config_cache_write",
+        };
+        if let Some(owner) = owner_of(store) {
+            post(report(kind, &owner, None));
+        }
     }
 }
 
