@@ -131,6 +131,9 @@ fn figures_count_what_is_done() {
     let vdev: Vec<u64> = vdev.lines().map(|v| v.parse().unwrap()).collect();
     assert!(now[0].parse::<u64>().unwrap() > 0 && now[0].parse::<u64>().unwrap() <= vdev[0]);
     assert!(now[2].parse::<u64>().unwrap() <= vdev[1]);
+    assert_eq!(cells(lines[1])[8], "rlentime");
+    // A request takes a microsecond at least.
+    assert!(now[8].parse::<u64>().unwrap() > 1000 * now[2].parse::<u64>().unwrap(), "{io}");
     let iostats = kstat.join("tank/iostats");
     let written = number(&iostats, "arc_write_bytes");
     fs::write(tank.path("tank/g"), vec![1; 100_000]).unwrap();

@@ -409,7 +409,8 @@ pub fn zfetchstats() -> String {
         .file()
 }
 
-/// `POOL/io`: what the devices of a pool did. Times are not kept.
+/// `POOL/io`: what the devices of a pool did. Of times there is `rlentime`, the sum over all requests that came back;
+/// when a device had something to do, and how long requests waited, is not kept.
 pub fn io(pool: &Pool) -> String {
     let vdevs = pool.store().vdevs();
     let root = vdevs.root();
@@ -420,7 +421,8 @@ pub fn io(pool: &Pool) -> String {
         "nread", "nwritten", "reads", "writes", "wtime", "wlentime", "wupdate", "rtime",
         "rlentime", "rupdate", "wcnt", "rcnt",
     ];
-    let values = [read, written, reads, writes, 0, 0, 0, 0, 0, 0, waiting, active];
+    let busy = u64::try_from(root.io_time().as_nanos()).unwrap_or(u64::MAX);
+    let values = [read, written, reads, writes, 0, 0, 0, 0, busy, 0, waiting, active];
     let line = |cells: Vec<String>| {
         cells.iter().map(|cell| format!("{cell:<8}")).collect::<Vec<_>>().join(" ")
     };

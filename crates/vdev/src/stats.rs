@@ -140,6 +140,11 @@ impl Io {
         (self.ops.load(Relaxed), self.bytes.load(Relaxed))
     }
 
+    /// What all that is done took together.
+    pub(crate) fn time(&self) -> Duration {
+        self.latency.now().total
+    }
+
     pub(crate) fn add_latency(&self, sum: &mut LatencyHistogram) {
         for (s, n) in sum.iter_mut().zip(self.latency.now().histogram) {
             *s += n;

@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use cenote_format::nvlist::NvList;
 use cenote_format::{SECTOR, SECTOR_SHIFT};
@@ -318,6 +319,12 @@ impl Vdev {
     fn add_latency(&self, sum: &mut LatencyHistogram, which: fn(&Stats) -> &Io) {
         which(&self.stats).add_latency(sum);
         self.children.iter().for_each(|c| c.add_latency(sum, which));
+    }
+
+    /// What the reads and writes of the leaves took, all together, without waiting in their queues.
+    pub fn io_time(&self) -> Duration {
+        let own = self.stats.reads.time().saturating_add(self.stats.writes.time());
+        self.children.iter().map(|c| c.io_time()).fold(own, Duration::saturating_add)
     }
 
     /// The nvlist of the pool's config that this was built from.
