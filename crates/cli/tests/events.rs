@@ -98,6 +98,15 @@ fn events_are_listed_shown_and_cleared() {
     {
         assert!(s.run(&format!("zpool events {line}")).fails(2).starts_with(why));
     }
+    // An import that fails.
+    let stripe = [disk(&s, "s-a"), disk(&s, "s-b")].join(" ");
+    s.run(&format!("zpool create -m none stripe {stripe}")).ok();
+    s.run("zpool export stripe").ok();
+    fs::remove_file(s.path("s-b")).unwrap();
+    let from = s.path("s-a").display().to_string();
+    assert_ne!(s.run(&format!("zpool import -d {from} stripe")).code, 0);
+    let failed = reports(&s, "ereport.fs.zfs.zpool");
+    assert!(failed.len() == 1 && failed[0].contains("pool_context = 0x2\n"), "{failed:?}");
     // No more are kept than that; who follows is told of those that are gone.
     s.run("tunables set zfs_zevent_len_max=3").ok();
     let dir = s.path("").display().to_string();

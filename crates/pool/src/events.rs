@@ -5,9 +5,10 @@
 //! (`resource.fs.zfs.statechange`). The last two are told by vdevs, which do not know whose they are: pools are
 //! registered here with their stores.
 
+use crate::error::ImportError;
 use crate::tunables::{EREPORTS, SLOW_IO_EVENTS, ZEVENT_LEN_MAX};
 use crate::vdev_props::{number_of, parent, state_number};
-use crate::{Pool, config};
+use crate::{Candidate, Pool, config};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_store::notes::{self, Unreadable};
 use cenote_store::{Bookmark, Store};
@@ -229,13 +230,13 @@ fn begun(class: &str, pool: &str, store: &Store, state: u64) -> NvList {
     let mut payload = NvList::default();
     payload.set("version", NvValue::Uint8(0));
     payload.set("class", NvValue::String(class.into()));
-    of_pool(pool, store, state, &mut payload);
+    of_pool(pool, store.vdevs().root().guid(), state, &mut payload);
     payload
 }
 
-fn of_pool(pool: &str, store: &Store, state: u64, payload: &mut NvList) {
+fn of_pool(pool: &str, guid: u64, state: u64, payload: &mut NvList) {
     payload.set("pool", NvValue::String(pool.into()));
-    payload.set("pool_guid", NvValue::Uint64(store.vdevs().root().guid()));
+    payload.set("pool_guid", NvValue::Uint64(guid));
     payload.set("pool_state", NvValue::Uint64(state));
     payload.set("pool_context", NvValue::Int32(0));
 }
@@ -392,16 +393,9 @@ fn of_request(request: Request, list: &mut NvList) {
 /// Something that went wrong with a pool, or a vdev of it (`zfs_ereport_start`).
 fn report(kind: &str, owner: &Owner, vdev: Option<&Vdev>) -> NvList {
     let tree = owner.store.vdevs();
-    let mut detector = NvList::default();
-    detector.set("version", NvValue::Uint8(0));
-    detector.set("scheme", NvValue::String("zfs".into()));
-    detector.set("pool", NvValue::Uint64(tree.root().guid()));
-    detector.set("vdev", NvValue::Uint64(vdev.map_or(0, Vdev::guid)));
-    let mut list = NvList::default();
-    list.set("class", NvValue::String(format!("ereport.fs.zfs.{kind}")));
-    list.set("ena", NvValue::Uint64(ena()));
-    list.set("detector", NvValue::NvList(detector));
-    of_pool(&owner.name, &owner.store, config::STATE_ACTIVE, &mut list);
+    let guids = (tree.root().guid(), vdev.map_or(0, Vdev::guid));
+    let mut list = report_head(kind, guids);
+    of_pool(&owner.name, guids.0, config::STATE_ACTIVE, &mut list);
     list.set("pool_failmode", NvValue::String(owner.failmode.clone()));
     let Some(vdev) = vdev else { return list };
     list.set("vdev_guid", NvValue::Uint64(vdev.guid()));
@@ -424,6 +418,39 @@ fn report(kind: &str, owner: &Owner, vdev: Option<&Vdev>) -> NvList {
         list.set("parent_type", NvValue::String(parent.kind().into()));
     }
     list
+}
+
+/// What every report says first, of the pool and the vdev with these guids (`fm_ereport_set`, `fm_fmri_zfs_set`).
+fn report_head(kind: &str, (pool, vdev): (u64, u64)) -> NvList {
+    let mut detector = NvList::default();
+    detector.set("version", NvValue::Uint8(0));
+    detector.set("scheme", NvValue::String("zfs".into()));
+    detector.set("pool", NvValue::Uint64(pool));
+    detector.set("vdev", NvValue::Uint64(vdev));
+    let mut list = NvList::default();
+    list.set("class", NvValue::String(format!("ereport.fs.zfs.{kind}")));
+    list.set("ena", NvValue::Uint64(ena()));
+    list.set("detector", NvValue::NvList(detector));
+    list
+}
+
+/// Lists that a pool could not be imported (`spa_load`), unless it was refused before it was looked at.
+pub fn import_failed(candidate: &Candidate, why: &ImportError) {
+    let kind = match why {
+        ImportError::NotFound(_)
+        | ImportError::Ambiguous(_)
+        | ImportError::InvalidName { .. }
+        | ImportError::ReadWrite(_)
+        | ImportError::Checkpoint(_)
+        | ImportError::OtherHost { .. } => return,
+        ImportError::MissingLogs { .. } => "log_replay",
+        _ => "zpool",
+    };
+    let mut list = report_head(kind, (candidate.guid, 0));
+    of_pool(&candidate.name, candidate.guid, config::STATE_ACTIVE, &mut list);
+    // `SPA_LOAD_IMPORT`.
+    list.set("pool_context", NvValue::Int32(2));
+    post(list);
 }
 
 /// A number that no other report of this second has (`fm_ena_generate`, format 1).

@@ -15,7 +15,7 @@ use cenote_pool::cachefile::CacheFile;
 use cenote_pool::history;
 use cenote_pool::host::system_hostid;
 use cenote_pool::props::{self, PropChange, PropContext, When};
-use cenote_pool::{Candidate, ImportOptions, Pool, Rewind, discover};
+use cenote_pool::{Candidate, ImportOptions, Pool, Rewind, discover, events};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -348,6 +348,7 @@ fn open_pool(
     match opened {
         Ok(opened) => Ok(Some(opened)),
         Err(e) => {
+            events::import_failed(candidate, &e);
             if let Some(notes) = e.notes() {
                 write!(ctx.out, "{notes}")?;
                 ctx.out.flush()?;
