@@ -144,7 +144,9 @@ impl CacheFile {
         let leaves = |config: &NvList| {
             let mut guids = BTreeSet::new();
             if let Some(tree) = config.list("vdev_tree") {
-                config::for_each_leaf(tree, &mut |leaf| drop(guids.insert(leaf.u64("guid"))));
+                config::for_each_leaf(tree, &mut |leaf| {
+                    guids.insert(leaf.u64("guid"));
+                });
             }
             guids
         };
