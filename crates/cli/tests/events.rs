@@ -76,14 +76,14 @@ fn events_are_listed_shown_and_cleared() {
         assert!(created.contains(&format!("        {line}\n")), "{line}: {created}");
     }
 
+    fs::create_dir(s.path("gone")).unwrap();
+    s.run(&format!("zpool set cachefile={} tank", s.path("gone/file").display())).ok();
+    fs::remove_dir_all(s.path("gone")).unwrap();
     assert!(reports(&s, "ereport.fs.zfs.config_cache_write").is_empty());
-    let nowhere = s.path("missing/file").display().to_string();
-    s.run(&format!("zpool set cachefile={nowhere} tank")).ok();
+    s.run("zpool reguid tank").ok();
     let failed = reports(&s, "ereport.fs.zfs.config_cache_write");
     assert!(failed.len() == 1 && failed[0].contains("pool = \"tank\"\n"), "{failed:?}");
     s.run("zpool set cachefile=none tank").ok();
-
-    s.run("zpool reguid tank").ok();
     s.run("zpool export tank").ok();
     s.run("zpool destroy other").ok();
     let all = classes(&s, "");
