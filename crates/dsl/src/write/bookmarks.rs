@@ -4,6 +4,9 @@
 //! snapshot, so that what was written since can be told. That grows as blocks die in the head while
 //! the bookmark's snapshot is the newest, and when the next snapshot is destroyed. The deadlist key
 //! of such a bookmark's txg stays even when its snapshot goes.
+//!
+//! A change that destroys many snapshots reads the bookmarks of a head once, and writes those that changed at
+//! its end ([`Kept`]).
 
 use super::mos::{SMALL_BLOCK, ZAP_METADATA};
 use super::{DslWriteError, Result, Sizes, Tx, deadlist, destroy, features, names};
@@ -15,7 +18,7 @@ use cenote_format::dsl::{BookmarkPhys, DS_FLAG_CI_DATASET, DslDatasetPhys, ZBM_F
 use cenote_format::encode::dsl::{BOOKMARK_WORDS_V1, BOOKMARK_WORDS_V2};
 use cenote_format::encode::zap::Value;
 use cenote_format::zap::norm::TO_UPPER;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Field of a head: the ZAP of bookmarks.
 const BOOKMARKS: &str = "com.delphix:bookmarks";
@@ -94,6 +97,87 @@ pub(super) fn keys(
     Ok(txgs.filter(|txg| *txg > head.prev_snap_txg).collect())
 }
 
+/// Bookmarks of one head that say how much was freed before the next snapshot.
+#[derive(Debug, Default)]
+struct Marks {
+    zap: u64,
+    by_txg: BTreeMap<u64, Vec<Mark>>,
+}
+
+#[derive(Debug)]
+struct Mark {
+    name: String,
+    bookmark: BookmarkPhys,
+    /// It is not yet in the ZAP as it is here.
+    changed: bool,
+}
+
+/// Bookmarks of the heads whose snapshots one change destroys.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    heads: BTreeMap<u64, Marks>,
+    /// How often the bookmarks of a head were read, and how many bookmarks were written.
+    pub(super) reads: u64,
+    pub(super) writes: u64,
+}
+
+impl Kept {
+    /// Adds what another one counted.
+    pub(super) fn count(&mut self, other: &Kept) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+    }
+}
+
+impl Marks {
+    fn read(tx: &mut Tx<'_>, head_obj: u64) -> Result<Marks> {
+        let (zap, bookmarks) = with_sizes(tx, head_obj)?;
+        let mut by_txg: BTreeMap<u64, Vec<Mark>> = BTreeMap::new();
+        for (name, bookmark) in bookmarks {
+            let mark = Mark { name, bookmark, changed: false };
+            by_txg.entry(mark.bookmark.creation_txg).or_default().push(mark);
+        }
+        Ok(Marks { zap, by_txg })
+    }
+
+    /// Puts what changed into the ZAP; how many that were.
+    fn write(self, tx: &mut Tx<'_>) -> Result<u64> {
+        let mut writes = 0;
+        for mark in self.by_txg.values().flatten().filter(|mark| mark.changed) {
+            put(tx, self.zap, &mark.name, &mark.bookmark)?;
+            writes += 1;
+        }
+        Ok(writes)
+    }
+
+    /// See [`snapshot_destroyed`].
+    fn snapshot_destroyed(
+        &mut self,
+        tx: &mut Tx<'_>,
+        snap: &DslDatasetPhys,
+        next_deadlist: u64,
+    ) -> Result<bool> {
+        let (mut kept, mut summed, mut more) = (false, 0, Sizes::default());
+        let since = snap.prev_snap_txg.min(snap.creation_txg);
+        for (txg, marks) in self.by_txg.range_mut(since..=snap.creation_txg) {
+            let is_of_it = *txg == snap.creation_txg;
+            kept |= is_of_it;
+            if !is_of_it {
+                more.add(deadlist::range(tx, next_deadlist, summed, *txg)?);
+                summed = *txg;
+            }
+            for Mark { bookmark, changed, .. } in marks {
+                match is_of_it {
+                    true => bookmark.flags &= !SNAPSHOT_EXISTS,
+                    false => freed_more(bookmark, more),
+                }
+                *changed |= is_of_it || more != Sizes::default();
+            }
+        }
+        Ok(kept)
+    }
+}
+
 /// A snapshot is being destroyed; `next_deadlist` is the deadlist of what comes after it. Whether
 /// the deadlist keys of its txg are to stay (`dsl_bookmark_ds_destroyed`).
 pub(super) fn snapshot_destroyed(
@@ -102,21 +186,38 @@ pub(super) fn snapshot_destroyed(
     snap: &DslDatasetPhys,
     next_deadlist: u64,
 ) -> Result<bool> {
-    let (zap, bookmarks) = with_sizes(tx, head_obj)?;
-    let mut kept = false;
-    for (name, mut bookmark) in bookmarks {
-        if bookmark.creation_txg == snap.creation_txg {
-            bookmark.flags &= !SNAPSHOT_EXISTS;
-            kept = true;
-        } else if (snap.prev_snap_txg..snap.creation_txg).contains(&bookmark.creation_txg) {
-            let more = deadlist::range(tx, next_deadlist, 0, bookmark.creation_txg)?;
-            freed_more(&mut bookmark, more);
-        } else {
-            continue;
+    let mut marks = match kept(tx).and_then(|kept| kept.heads.remove(&head_obj)) {
+        Some(marks) => marks,
+        None => {
+            if let Some(kept) = kept(tx) {
+                kept.reads += 1;
+            }
+            Marks::read(tx, head_obj)?
         }
-        put(tx, zap, &name, &bookmark)?;
+    };
+    let keep_keys = marks.snapshot_destroyed(tx, snap, next_deadlist)?;
+    match kept(tx) {
+        Some(kept) => drop(kept.heads.insert(head_obj, marks)),
+        None => drop(marks.write(tx)?),
     }
-    Ok(kept)
+    Ok(keep_keys)
+}
+
+/// What is kept by a change that destroys many snapshots.
+fn kept<'t>(tx: &'t mut Tx<'_>) -> Option<&'t mut Kept> {
+    tx.deadlists.as_deref_mut().and_then(deadlist::Keys::kept_bookmarks)
+}
+
+/// Writes what was kept, at the end of a change that destroys many snapshots.
+pub(super) fn write_kept(tx: &mut Tx<'_>) -> Result<()> {
+    let heads = kept(tx).map(|kept| std::mem::take(&mut kept.heads));
+    for marks in heads.into_iter().flat_map(BTreeMap::into_values) {
+        let writes = marks.write(tx)?;
+        if let Some(kept) = kept(tx) {
+            kept.writes += writes;
+        }
+    }
+    Ok(())
 }
 
 /// Frees the bookmarks of a head that is being destroyed.
@@ -344,4 +445,80 @@ pub(super) fn promoted(tx: &mut Tx<'_>, from: u64, to: u64, origin: u64) -> Resu
         add(tx, to, name, bookmark)?;
     }
     next_changed(tx, to, origin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::deadlist::Keys;
+    use super::super::pool::create_pool_dirs;
+    use super::*;
+    use crate::write::snapshot;
+    use cenote_dmu::outside::Outside;
+    use cenote_dmu::write::OpenObjectSet;
+    use cenote_format::dmu::ObjsetType;
+    use cenote_format::features::FEATURES;
+    use cenote_testsink::MemSink;
+
+    const SNAPSHOTS: u64 = 30;
+
+    fn born(txg: u64) -> BlockPointer {
+        let mut bp = BlockPointer::HOLE;
+        (bp.0[0], bp.0[1], bp.0[10]) = (1, txg << 9, txg);
+        bp
+    }
+
+    /// Takes snapshots of a head, each with a bookmark. Between two of them a block of each older one dies.
+    fn with_bookmarks(tx: &mut Tx<'_>) -> (u64, Vec<(u64, String)>) {
+        let head_obj = create_pool_dirs(tx).unwrap().root_ds;
+        for feature in FEATURES {
+            features::enable(tx, feature.guid).unwrap();
+        }
+        let mut snapshots = Vec::new();
+        for n in 1..=SNAPSHOTS {
+            tx.txg = n * 10;
+            let dead: Vec<_> = (1..n).map(|older| born(older * 10 - 1)).collect();
+            let head = tx.head(head_obj).unwrap();
+            deadlist::insert(tx, head.deadlist, &dead).unwrap();
+            let name = format!("s{n}");
+            let object = snapshot::snapshot(tx, head_obj, &name).unwrap();
+            create(tx, head_obj, &name, &Source::Snapshot(object)).unwrap();
+            snapshots.push((object, name));
+        }
+        (head_obj, snapshots)
+    }
+
+    /// Destroys all snapshots but the last, so many at a time. For each bookmark, whether its snapshot is there, and
+    /// the bytes that were freed before the next one; how often bookmarks were read, and how many were written.
+    fn destroyed(at_once: usize) -> (Vec<(bool, u64)>, u64, u64) {
+        let (sink, outside) = (MemSink::new(64 << 20), Outside::default());
+        let mut mos = OpenObjectSet::create(sink.store.clone(), 0, ObjsetType::Meta).unwrap();
+        let sizes = |_: &BlockPointer| Sizes { used: 512, compressed: 512, uncompressed: 512 };
+        let mut keys = Keys::default();
+        let mut tx = Tx::new(&mut mos, 4, &outside, &sizes);
+        let (head_obj, snapshots) = with_bookmarks(&mut tx);
+        tx.deadlists = Some(&mut keys);
+        for some in snapshots[..SNAPSHOTS as usize - 1].chunks(at_once) {
+            let some: Vec<_> = some.iter().map(|(object, name)| (*object, name.as_str())).collect();
+            let gone = destroy::destroy_snapshots(&mut tx, &some, false).unwrap();
+            assert!(gone.iter().all(|gone| *gone));
+        }
+        let (_, mut left) = all(&mut tx, head_obj).unwrap();
+        left.sort_by_key(|(_, bookmark)| bookmark.creation_txg);
+        let said = |(_, b): &(String, BookmarkPhys)| (b.flags & SNAPSHOT_EXISTS != 0, b.freed);
+        let Kept { reads, writes, .. } = keys.bookmarks_counted();
+        (left.iter().map(said).collect(), *reads, *writes)
+    }
+
+    #[test]
+    fn bookmarks_are_read_and_written_once_however_many_snapshots_go() {
+        let gone = SNAPSHOTS - 1;
+        let (one_by_one, reads, _) = destroyed(1);
+        assert_eq!(reads, gone);
+        let (at_once, reads, writes) = destroyed(SNAPSHOTS as usize);
+        assert_eq!((reads, writes), (1, gone));
+        assert_eq!(at_once, one_by_one);
+        // The first one's snapshot had a block that died before each of those behind the next one.
+        assert_eq!(at_once[0], (false, 512 * (gone - 1)));
+        assert!(at_once[gone as usize].0);
+    }
 }

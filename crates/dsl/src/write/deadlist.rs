@@ -8,11 +8,11 @@
 //!
 //! There is a key for each snapshot. Those of a deadlist that was added to stay in memory ([`Keys`]) from
 //! group to group, until some other change is made to the pool. A change that destroys many snapshots
-//! keeps those of all deadlists that it meets ([`keeping_keys`]).
+//! keeps those of all deadlists that it meets, and the bookmarks of the heads ([`keeping_keys`]).
 
 use super::livelist::Pair;
 use super::mos::{SMALL_BLOCK, corrupt};
-use super::{DslWriteError, Result, Sizes, Tx, bpobj};
+use super::{DslWriteError, Result, Sizes, Tx, bookmarks, bpobj};
 use crate::number_in_name;
 use cenote_dmu::write::NewObject;
 use cenote_format::blkptr::BlockPointer;
@@ -40,6 +40,7 @@ pub struct Keys {
     reads: u64,
     /// Whether every deadlist is kept, for one change.
     all: bool,
+    bookmarks: bookmarks::Kept,
     /// Sub-lists of a livelist that can become one.
     pub(super) condensable: Option<Pair>,
 }
@@ -60,6 +61,16 @@ impl Keys {
     /// How often the keys of a deadlist were read.
     pub fn reads(&self) -> u64 {
         self.reads
+    }
+
+    /// Bookmarks that are kept for one change.
+    pub(super) fn kept_bookmarks(&mut self) -> Option<&mut bookmarks::Kept> {
+        self.all.then_some(&mut self.bookmarks)
+    }
+
+    #[cfg(test)]
+    pub(super) fn bookmarks_counted(&self) -> &bookmarks::Kept {
+        &self.bookmarks
     }
 
     /// Sub-lists of a livelist that can become one (`spa_to_condense`), if some were found since this was
@@ -149,7 +160,8 @@ pub(super) fn set_total(tx: &mut Tx<'_>, object: u64, total: Sizes) -> Result<()
     Ok(tx.mos.set_bonus(object, DmuType::DEADLIST_HDR, &bonus)?)
 }
 
-/// Makes a change that meets the same deadlists again and again: their keys are read once.
+/// Makes a change that meets the same deadlists and bookmarks again and again: they are read once, and bookmarks
+/// are written at its end.
 pub(super) fn keeping_keys<T>(
     tx: &mut Tx<'_>,
     change: impl FnOnce(&mut Tx<'_>) -> Result<T>,
@@ -161,10 +173,12 @@ pub(super) fn keeping_keys<T>(
     let mut inner =
         Tx { mos, txg, now, chance, space, usable, pool, who, frees, obsolete, deadlists };
     let done = change(&mut inner);
+    let done = done.and_then(|done| bookmarks::write_kept(&mut inner).map(|()| done));
     (tx.frees, tx.obsolete) = (inner.frees, inner.obsolete);
     if let Some(outer) = tx.deadlists.as_deref_mut() {
         outer.forget();
         outer.reads += keys.reads;
+        outer.bookmarks.count(&keys.bookmarks);
     }
     done
 }
