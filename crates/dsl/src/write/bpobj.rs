@@ -16,7 +16,7 @@
 use super::mos::corrupt;
 use super::{DslWriteError, Result, Sizes, Tx, Unreadable, features, pool};
 use crate::bpobj::FREED;
-use cenote_dmu::write::NewObject;
+use cenote_dmu::write::{NewObject, indirect_shift};
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::dmu::DmuType;
 use cenote_format::dsl::BpobjPhys;
@@ -53,6 +53,7 @@ pub fn create(tx: &mut Tx<'_>, block_size: u64) -> Result<u64> {
     Ok(tx.mos.allocate(&NewObject {
         bonus_kind: DmuType::BPOBJ_HDR,
         bonus: vec![0; header],
+        indirect_shift: indirect_shift(block_size),
         ..NewObject::new(DmuType::BPOBJ, block_size)
     })?)
 }
