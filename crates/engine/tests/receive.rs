@@ -311,3 +311,41 @@ fn clones_and_forced_receives() {
     drop(engine);
     rig.judge();
 }
+
+/// Receives a stream into `tank/a`, whose head is changed once the receive has begun.
+fn changed_meanwhile(engine: &Arc<Engine>, stream: &str, force: bool) -> Result<(), ReceiveError> {
+    let streams = cenote_testpools::streams();
+    let (all, mut input) = (changes(engine), &streams[stream][..]);
+    let mut source = Source::new(&mut input);
+    let begin = source.begin()?.unwrap();
+    let list = source.list(&begin)?;
+    let new = NewReceive { force, ..to("tank/a@s2") };
+    let receiving = all.receive(&new, &begin, &list)?;
+    let live = engine.live(find(engine, "tank/a").ds_obj).unwrap();
+    let fs = FileSystem::open_live(live, Settings::default()).unwrap();
+    rig::fill(&fs, 0..3, 10_000);
+    drop(fs);
+    receiving.stream(&mut source, &mut |_| {})?;
+    all.finish_receive(receiving, force)
+}
+
+#[test]
+fn a_head_that_was_changed_meanwhile_is_lost_by_force_only() {
+    let rig = Rig::new(256 << 20);
+    let engine = rig.create("a", 12);
+    let streams = cenote_testpools::streams();
+    receive(&engine, &to("tank/a@s1"), &streams["full-s1"]).unwrap();
+    let done = changed_meanwhile(&engine, "inc-s1-s2", false);
+    assert!(matches!(done, Err(ReceiveError::Modified)), "{done:?}");
+    let there = |name: &str| engine.pool().dsl().find(name).unwrap().is_some();
+    assert!(!there("tank/a@s2") && !there("tank/a/%recv"));
+    let live = engine.live(find(&engine, "tank/a").ds_obj).unwrap();
+    rig::check(&FileSystem::open_live(live, Settings::default()).unwrap(), 0..3, 10_000);
+    changes(&engine).rollback("tank/a@s1").unwrap();
+    changed_meanwhile(&engine, "inc-s1-s2", true).unwrap();
+    let manifest = cenote_testpools::pool("streams").manifest();
+    check(&engine, "tank/a", &manifest, "streams/origin@s2");
+    engine.export(false).unwrap();
+    drop(engine);
+    rig.judge();
+}
