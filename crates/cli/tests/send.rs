@@ -148,6 +148,30 @@ fn packages_are_sent() {
 }
 
 #[test]
+fn clones_of_what_is_below_them_are_left_out() {
+    let tank = Tank::unmounted();
+    for name in ["top", "top/fine", "top/turned"] {
+        tank.zfs(&format!("create tank/{name}"));
+    }
+    tank.zfs("snapshot tank/top/turned@one");
+    tank.zfs("clone tank/top/turned@one tank/top/turned/below");
+    // Each waits for the other: one for its parent, one for its origin.
+    tank.zfs("promote tank/top/turned/below");
+    tank.zfs("snapshot -r tank/top@two");
+    let mut send = tank.session.command();
+    send.args(["zfs", "send", "-R", "tank/top@two"]);
+    let output = cenote_testpools::output(&mut send);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let why = "it or a dataset above it is a clone of what is below it";
+    let warning = |name| format!("WARNING: could not send tank/top/{name}@two: {why}\n");
+    assert_eq!(said, warning("turned") + &warning("turned/below"));
+    // The package is whole without them: its head, and the streams of the two others.
+    assert_eq!(records(&output.stdout).iter().filter(|name| **name == "BEGIN").count(), 3);
+    tank.finish();
+}
+
+#[test]
 fn estimates_and_progress_are_told() {
     let tank = family();
     let (out, said) = output(&tank.session, "zfs send -nv tank/a@one");
