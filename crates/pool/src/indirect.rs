@@ -10,16 +10,13 @@
 
 mod mapping;
 
-pub use mapping::{Mapping, Segment, births};
+pub use mapping::{Condensing, Header, Mapping, Segment, births};
 
 use crate::directory::Directory;
 use cenote_dmu::{Error, ObjectSet, Result};
 use cenote_vdev::{IndirectMap, Remap, Vdev, VdevTree};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Bytes of an entry on disk.
-const ENTRY_SIZE: u64 = 24;
 
 impl IndirectMap for Mapping {
     fn remap(&self, offset: u64, size: u64) -> Option<Vec<Remap>> {
@@ -64,7 +61,7 @@ fn load(mos: &Arc<ObjectSet>, tree: &VdevTree, v: &Vdev) -> Result<u64> {
         return Ok(0);
     };
     let mapping = Mapping::load(mos, number)?;
-    let bytes = (mapping.segments.len() as u64).saturating_mul(ENTRY_SIZE);
+    let bytes = (mapping.segments.len() as u64).saturating_mul(Mapping::ENTRY_SIZE);
     tree.set_indirect(v.id(), Box::new(mapping)).map_err(|e| Error::Corrupt {
         objset: mos.id(),
         object: number,

@@ -14,7 +14,8 @@ use cenote_dsl::deadlist::Deadlist;
 use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
 use cenote_format::features::FEATURES;
 use cenote_format::nvlist::NvList;
-use cenote_pool::indirect::Mapping;
+use cenote_pool::directory::Directory;
+use cenote_pool::indirect::{self, Condensing, Mapping};
 use cenote_pool::{brt, ddt};
 use std::collections::BTreeSet;
 
@@ -234,18 +235,24 @@ impl Zdb<'_> {
                 refs.add(log.object);
             }
         }
-        if let Some(entry) = directory.lookup(b"com.delphix:condensing_indirect").map_err(failed)? {
-            let next = entry.value.get(1).copied().unwrap_or(0);
-            refs.add(next);
-            refs.add(entry.value.get(2).copied().unwrap_or(0));
-            if next != 0 {
-                refs.add(Mapping::load(mos, next).map_err(failed)?.counts_object);
+        if let Some(condensing) = self.condensing()? {
+            refs.add(condensing.obsolete_map);
+            refs.add(condensing.next);
+            if condensing.next != 0 {
+                let header = indirect::Header::load(mos, condensing.next).map_err(failed)?;
+                refs.add(header.counts_object);
             }
         }
         if let Some(clones) = get("com.delphix:deleted_clones")? {
             self.deleted_livelists(refs, clones)?;
         }
         self.hidden_references(refs)
+    }
+
+    /// The mapping of a removed vdev that is being made shorter.
+    fn condensing(&self) -> Result<Option<Condensing>, Stop> {
+        let directory = Directory::open(self.pool.mos()).map_err(failed)?;
+        Condensing::find(&directory).map_err(failed)
     }
 
     /// Livelists of destroyed clones that are still being freed.
@@ -397,9 +404,7 @@ impl Zdb<'_> {
                 counts += u64::from(self.field(top, "com.delphix:indirect_obsolete_sm")? != 0);
             }
         }
-        if let Some(entry) = directory.lookup(b"com.delphix:condensing_indirect").map_err(failed)?
-            && entry.value.get(1).is_some_and(|next| *next != 0)
-        {
+        if self.condensing()?.is_some_and(|condensing| condensing.next != 0) {
             counts += 2;
         }
         counts +=

@@ -15,7 +15,7 @@ use cenote_dmu::{Error, ObjectSet, Result};
 use cenote_format::blkptr::Dva;
 use cenote_format::spacemap::Change;
 use cenote_pool::directory::Directory;
-use cenote_pool::indirect::{Mapping, Segment};
+use cenote_pool::indirect::{Condensing, Mapping, Segment};
 use cenote_pool::metaslab::{PoolSpace, VdevSpace};
 use cenote_pool::spacemap::{Region, SpaceMap};
 use cenote_store::rangetree::RangeTree;
@@ -311,13 +311,9 @@ impl VdevClaims {
             self.precise = zap.u64(b"com.delphix:obsolete_counts_are_precise")?.unwrap_or(0) != 0;
         }
         // A condensing that was interrupted keeps the map that it was working from.
-        let condensing = Directory::open(mos)?.words("com.delphix:condensing_indirect")?;
-        if let Some([vdev, _, prev]) = condensing.as_deref().and_then(|w| w.first_chunk::<3>())
-            && *vdev == v.id
-            && *prev != 0
-        {
-            maps.push(*prev);
-        }
+        let condensing = Condensing::find(&Directory::open(mos)?)?;
+        let condensing = condensing.filter(|c| c.vdev == v.id && c.obsolete_map != 0);
+        maps.extend(condensing.map(|c| c.obsolete_map));
         for number in maps {
             let map = SpaceMap::open(mos, number, Region::new(0, v.asize, 0))?;
             map.for_each(&mut |c| {

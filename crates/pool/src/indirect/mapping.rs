@@ -7,7 +7,7 @@
 //! map (units of one byte), and those of the last transaction group in the MOS's obsolete bpobj.
 //! The births object says in which transaction group each part was copied.
 
-use crate::directory::read_array;
+use crate::directory::{Directory, read_array};
 use cenote_dmu::{Error, ObjectSet, Result};
 use cenote_format::Bytes;
 use cenote_format::SECTOR_SHIFT;
@@ -29,6 +29,62 @@ pub struct Segment {
     pub offset: u64,
 }
 
+/// The head of a mapping (`vdev_indirect_mapping_phys_t`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Space from here on is not mapped.
+    pub max_offset: u64,
+    /// Bytes mapped.
+    pub bytes_mapped: u64,
+    /// Pieces.
+    pub entries: u64,
+    /// Object of obsolete counts; 0 if none.
+    pub counts_object: u64,
+}
+
+impl Header {
+    /// Reads the head of the mapping object `number`.
+    pub fn load(mos: &Arc<ObjectSet>, number: u64) -> Result<Header> {
+        let object = mos.object(number)?;
+        let bad = |why: String| corrupt(mos, number, why);
+        let b = object.bonus();
+        let [max_offset, bytes_mapped, entries] = b.u64s(0).map_err(|e| bad(e.to_string()))?;
+        let counts_object =
+            if b.len() >= 32 { b.u64(24).map_err(|e| bad(e.to_string()))? } else { 0 };
+        if entries > MAX_ENTRIES {
+            return Err(bad(format!("{entries} entries")));
+        }
+        Ok(Header { max_offset, bytes_mapped, entries, counts_object })
+    }
+}
+
+/// The mapping of a removed vdev that OpenZFS is making shorter (`spa_condensing_indirect_phys_t`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Condensing {
+    /// The vdev.
+    pub vdev: u64,
+    /// Object of the obsolete space map that the new mapping leaves out.
+    pub obsolete_map: u64,
+    /// Object of the new mapping, which is not complete; 0 if there is none.
+    pub next: u64,
+}
+
+impl Condensing {
+    /// Its entry in the object directory (`DMU_POOL_CONDENSING_INDIRECT`).
+    pub const ENTRY: &str = "com.delphix:condensing_indirect";
+
+    /// What the object directory says, if a mapping is being made shorter.
+    pub fn find(directory: &Directory) -> Result<Option<Condensing>> {
+        let words = directory.words(Condensing::ENTRY)?;
+        let found = words.as_deref().and_then(|words| words.first_chunk::<3>());
+        Ok(found.map(|[vdev, map, next]| Condensing {
+            vdev: *vdev,
+            obsolete_map: *map,
+            next: *next,
+        }))
+    }
+}
+
 /// A mapping.
 #[derive(Debug, Clone)]
 pub struct Mapping {
@@ -48,20 +104,25 @@ fn corrupt(mos: &ObjectSet, object: u64, why: String) -> Error {
     Error::Corrupt { objset: mos.id(), object, why: format!("indirect mapping: {why}") }
 }
 
+impl Segment {
+    /// The entry on disk (`vdev_indirect_mapping_entry_phys_t`).
+    pub fn encode(&self) -> [u64; 3] {
+        let dva = u64::from(self.vdev) << 32 | self.size >> SECTOR_SHIFT;
+        [self.source >> SECTOR_SHIFT, dva, self.offset >> SECTOR_SHIFT]
+    }
+}
+
 impl Mapping {
+    /// Bytes of an entry on disk.
+    pub const ENTRY_SIZE: u64 = 24;
+
     /// Reads the mapping object `number`.
     pub fn load(mos: &Arc<ObjectSet>, number: u64) -> Result<Mapping> {
-        let object = mos.object(number)?;
         let bad = |why: String| corrupt(mos, number, why);
-        let b = object.bonus();
-        let [max_offset, bytes_mapped, count] = b.u64s(0).map_err(|e| bad(e.to_string()))?;
-        let counts_object =
-            if b.len() >= 32 { b.u64(24).map_err(|e| bad(e.to_string()))? } else { 0 };
-        if count > MAX_ENTRIES {
-            return Err(bad(format!("{count} entries")));
-        }
-        let words = read_array(mos, number, count * 3)?;
-        let mut segments = Vec::with_capacity(count as usize);
+        let Header { max_offset, bytes_mapped, entries, counts_object } =
+            Header::load(mos, number)?;
+        let words = read_array(mos, number, entries * 3)?;
+        let mut segments = Vec::with_capacity(entries as usize);
         let mut end = 0u64;
         for w in words.chunks_exact(3) {
             let seg = Segment {
