@@ -31,7 +31,9 @@ impl Core {
         let before = shared.view();
         let dsl = before.dsl().after(self.mos.synced().clone())?;
         dsl.set_pool_space(pool_space(&shared.disk));
-        let loaded = self.loaded(before.mapping_bytes(), dsl, before.features())?;
+        let mapping_bytes = before.mapping_bytes().saturating_sub(self.mapping_less);
+        self.mapping_less = 0;
+        let loaded = self.loaded(mapping_bytes, dsl, before.features())?;
         let view = before.after(loaded);
         tell_savings(&view, &shared.disk);
         shared.disk.loader.advance(view.mos().clone(), txg);

@@ -187,6 +187,7 @@ impl Core {
             uncharged: None,
             destroying: true,
             deadlists: Keys::default(),
+            mapping_less: 0,
             missed: Vec::new(),
             config_written: false,
             history_end: None,

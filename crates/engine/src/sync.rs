@@ -5,6 +5,7 @@ use super::policy::{Abilities, Policy, Sink};
 use super::task::{EngineError, Task};
 use super::{Disk, MAX_PASSES, Shared, SyncContext, accounting, space, verify};
 use crate::space_write::map::feature_uses;
+use crate::space_write::mappings::Shorter;
 use crate::space_write::{SpaceMaps, write_dtls};
 use crate::tunables;
 use cenote_dmu::live::LiveObjectSet;
@@ -20,6 +21,7 @@ use cenote_format::dmu::ObjsetType;
 use cenote_format::dsl::BpobjPhys;
 use cenote_format::label::Uberblock;
 use cenote_pool::config_write::{self, PoolConfig};
+use cenote_pool::indirect::Mapping;
 use cenote_store::Bookmark;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -55,6 +57,8 @@ pub(crate) struct Core {
     /// What devices missed, as far as it is known in this group, by leaf. Asked for several times, so
     /// that a leaf may be in it more than once.
     pub missed: Vec<(u64, Vec<Range<u64>>)>,
+    /// Bytes that the mapping of a removed vdev became shorter by in this group.
+    pub mapping_less: u64,
     /// The config was written, which is not listed as an event yet.
     pub config_written: bool,
     /// Up to where records of the history are listed as events.
@@ -95,6 +99,7 @@ impl Core {
         shared.history.writing(recorder.so_far());
         let abilities = self.pending_features()?;
         self.free_deferred(&shared.disk, txg)?;
+        self.condense_mapping(&shared.disk, txg)?;
         let begun = Instant::now();
         self.sync_datasets(shared, txg, abilities, &mut quiesced)?;
         recorder.datasets(begun.elapsed());
@@ -216,6 +221,20 @@ impl Core {
         };
         self.mos.truncate(object, 0)?;
         Ok(self.mos.set_bonus(object, kind, &empty.encode(len)?)?)
+    }
+
+    /// Makes the mapping of a removed vdev shorter, if that is worth it.
+    fn condense_mapping(&mut self, disk: &Disk, txg: u64) -> Result<()> {
+        let (outside, sizes) = (&disk.outside, |_: &BlockPointer| Sizes::default());
+        let mut tx = Tx::new(&mut self.mos, txg, outside, &sizes);
+        let done = self.maps.condense_mapping(&mut tx, outside, &mut self.config.vdev_tree)?;
+        let Some(Shorter { vdev, less, mapping }) = done else { return Ok(()) };
+        tracing::debug!(txg, vdev, less, "made a mapping shorter");
+        let replaced = disk.tree().set_indirect(vdev, Box::new(mapping));
+        replaced.map_err(|e| WriteError::Sink(Box::new(e)))?;
+        self.mapping_less = less.saturating_mul(Mapping::ENTRY_SIZE);
+        self.config_dirty = true;
+        Ok(())
     }
 
     fn sync_datasets(

@@ -19,6 +19,14 @@ declare_tunables! {
         "Whether directories that are made, removed or renamed in .zfs/snapshot are snapshots that are";
     ASYNC_BLOCK_MAX_BLOCKS "zfs_async_block_max_blocks" Now Count 100_000 SOME,
         "Most blocks of destroyed datasets that are freed in one transaction group";
+    CONDENSE_INDIRECT_OBSOLETE_PCT "zfs_condense_indirect_obsolete_pct" Now Percent 25 (0, 100),
+        "Share of a removed vdev's mapping from which on, when it is obsolete, the mapping is made shorter";
+    CONDENSE_INDIRECT_VDEVS_ENABLE "zfs_condense_indirect_vdevs_enable" Now Switch 1 SWITCH,
+        "Whether mappings of removed vdevs are made shorter";
+    CONDENSE_MAX_OBSOLETE_BYTES "zfs_condense_max_obsolete_bytes" Now Bytes 1_073_741_824 SOME,
+        "Bytes of an obsolete space map from which on the mapping of its removed vdev is made shorter";
+    CONDENSE_MIN_MAPPING_BYTES "zfs_condense_min_mapping_bytes" Now Bytes 131_072 ANY,
+        "Bytes of a mapping of a removed vdev up to which a share that is obsolete does not count";
     DELAY_MIN_DIRTY_PERCENT "zfs_delay_min_dirty_percent" Now Percent 60 (0, 100),
         "Share of the most dirty data from which on changes are delayed";
     DELAY_SCALE "zfs_delay_scale" Now Nanoseconds 500_000 SOME,

@@ -10,6 +10,8 @@ use cenote_dmu::outside::Chance;
 use cenote_engine::change::{NewClone, NewSnapshot};
 use cenote_engine::create::{CreateSpec, SystemDevices, parse, prepare};
 use cenote_engine::{Engine, tunables};
+use cenote_pool::directory::Directory;
+use cenote_pool::indirect::{Condensing, Header};
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_zpl::{FileSystem, Settings};
 use rig::orders::{KINDS, Order};
@@ -55,6 +57,9 @@ fn try_removed_twice() -> Result<Rig, String> {
     // Of the whole process: all tests in here want it.
     tunables::find("metaslab_force_ganging").unwrap().set(16 << 10).unwrap();
     tunables::find("metaslab_force_ganging_pct").unwrap().set(10).unwrap();
+    // Mappings are made shorter whenever there is something to leave out.
+    tunables::find("zfs_condense_min_mapping_bytes").unwrap().set(0).unwrap();
+    tunables::find("zfs_condense_indirect_obsolete_pct").unwrap().set(0).unwrap();
     let rig = Rig::new(SIZE);
     let engine = rig.create("a b c", 12);
     let root = rig::open(&engine);
@@ -149,6 +154,7 @@ fn add(rig: &Rig, engine: &Engine, line: &str) -> Result<(), String> {
 fn emptied_and_filled_again() {
     let rig = removed_twice();
     let engine = rig.import();
+    let (before, _) = pieces(&engine.pool());
     let all = changes(&engine);
     for name in ["tank/other", "tank/clone@two", "tank/clone", "tank@one", "tank@three"] {
         match name.contains('@') {
@@ -170,11 +176,55 @@ fn emptied_and_filled_again() {
     drop(engine);
     account(&rig);
     rig.judge();
-    // Two mappings with parts that nobody refers to.
+    // Two mappings, with parts that nobody refers to and without.
     let said = cenote_testpools::zdb(rig.path(), "tank", &["-mmmm"]);
-    assert_eq!(said.matches("obsolete space map object").count(), 2, "{said}");
+    assert_eq!(said.matches("indirect mapping obj").count(), 2, "{said}");
+    let found = discover(&[rig.path().to_path_buf()]);
+    let options = ImportOptions { readonly: true, ..Default::default() };
+    let (after, _) = pieces(&Pool::import(&found[0], &options).unwrap());
+    assert!(after < before, "{before} {after}");
     hand_over(&rig);
     let engine = rig.import();
     rig::check(&rig::open(&engine), 30..34, LEN);
     engine.export(false).unwrap();
+}
+
+/// Pieces of the mapping of the first vdev, and whether somebody is making it shorter.
+fn pieces(pool: &Pool) -> (u64, bool) {
+    let tops = pool.config().list("vdev_tree").unwrap().lists("children").unwrap();
+    let object = tops[0].u64("com.delphix:indirect_object").unwrap();
+    let begun = Condensing::find(&Directory::open(pool.mos()).unwrap()).unwrap();
+    (Header::load(pool.mos(), object).unwrap().entries, begun.is_some())
+}
+
+#[test]
+fn a_mapping_that_openzfs_was_making_shorter() {
+    let rig = Rig::new(SIZE);
+    let _files = ["a", "b"].map(|file| rig.word(file));
+    let openzfs = |script: &str| cenote_testpools::openzfs(rig.path(), "tank", script);
+    openzfs(
+        "create stripe
+         dataset tank/fs
+         write tank/fs 5 131072 8000000 1
+         segment 65536
+         remove 0
+         write tank/fs 5 131072 8000000 2
+         condense 0
+         crash
+        ",
+    );
+    account(&rig);
+    let found = discover(&[rig.path().to_path_buf()]);
+    let options = ImportOptions { readonly: true, ..Default::default() };
+    let (before, begun) = pieces(&Pool::import(&found[0], &options).unwrap());
+    assert!(before > 0 && begun);
+    let engine = rig.import();
+    engine.sync().unwrap();
+    let (after, begun) = pieces(&engine.pool());
+    assert!(after < before && !begun, "{before} {after}");
+    engine.export(false).unwrap();
+    drop(engine);
+    account(&rig);
+    rig.judge();
+    openzfs("import\ncheck tank/fs 5 8000000 2\nscrub\nexport\n");
 }

@@ -30,16 +30,20 @@
  *   features                        enables all that there are
  *   scrub                           reads everything; an error counts as failure
  *   remove N                        removes a top-level vdev, and waits until it is empty
+ *   segment N                       most bytes of a piece of the mapping of a vdev that is removed
+ *   condense N                      starts to make the mapping of a removed vdev shorter, and goes no further
  */
 #include <sys/zfs_context.h>
 #include <sys/dmu.h>
 #include <sys/dsl_prop.h>
+#include <sys/dsl_synctask.h>
 #include <sys/spa.h>
 #include <sys/spa_impl.h>
 #include <sys/txg.h>
 #include <sys/vdev_impl.h>
 #include <sys/zap.h>
 #include <sys/zfeature.h>
+#include <sys/zthr.h>
 /* Debian's headers leave out what this is. */
 typedef struct dmu_replay_record dmu_replay_record_t;
 #include <sys/dmu_recv.h>
@@ -62,6 +66,7 @@ extern int dsl_dir_activate_fs_ss_limit(const char *);
 extern int dsl_bookmark_create(nvlist_t *, nvlist_t *);
 extern boolean_t dsl_scan_scrubbing(const struct dsl_pool *);
 extern char *spa_config_path;
+extern int zfs_remove_max_segment;
 
 #define	CHUNK	(128 << 10)
 #define	MAX_WORDS	8
@@ -333,6 +338,34 @@ remove_vdev(uint64_t id)
 	return (error);
 }
 
+static void
+start_condensing(void *vdev, dmu_tx_t *tx)
+{
+	spa_condense_indirect_start_sync(vdev, tx);
+}
+
+/* The thread that would go on is stopped before. */
+static int
+condense(uint64_t id)
+{
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	vdev_t *vdev = id < spa->spa_root_vdev->vdev_children ?
+	    spa->spa_root_vdev->vdev_child[id] : NULL;
+	if (vdev == NULL || vdev->vdev_obsolete_sm == NULL) {
+		error = ENODEV;
+	} else {
+		zthr_cancel(spa->spa_condense_zthr);
+		error = dsl_sync_task(pool, NULL, start_condensing, vdev, 0,
+		    ZFS_SPACE_CHECK_NONE);
+	}
+	spa_close(spa, FTAG);
+	return (error);
+}
+
 static int
 assign(dmu_tx_t *tx)
 {
@@ -556,6 +589,12 @@ run(char **w, int count)
 		return (scrub());
 	if (IS("remove", 1))
 		return (remove_vdev(number(w[1])));
+	if (IS("segment", 1)) {
+		zfs_remove_max_segment = (int)number(w[1]);
+		return (0);
+	}
+	if (IS("condense", 1))
+		return (condense(number(w[1])));
 	if (IS("dataset", 1))
 		return (dmu_objset_create(w[1], DMU_OST_OTHER, 0, NULL, NULL, NULL));
 	if (IS("write", 5))

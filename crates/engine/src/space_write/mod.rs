@@ -60,6 +60,7 @@ mod flushing;
 pub mod loader;
 mod log;
 pub(crate) mod map;
+pub mod mappings;
 mod obsolete;
 pub mod plan;
 #[cfg(test)]
@@ -96,8 +97,6 @@ use unflushed::UnflushedSpace;
 pub const CONDENSE_BLOCKS: u64 = 4;
 /// Bytes of a block of a metaslab's space map (`zfs_metaslab_sm_blksz_no_log`).
 const MAP_BLOCK: u64 = 16 << 10;
-/// Entry of the object directory while a mapping is made shorter (`DMU_POOL_CONDENSING_INDIRECT`).
-const CONDENSING: &str = "com.delphix:condensing_indirect";
 
 /// Adds 1 or -1 to the refcount of a feature, given by its guid, in the pending MOS.
 pub type CountFeature<'a> = &'a mut dyn FnMut(&mut OpenObjectSet, &str, i64) -> Result<()>;
@@ -111,11 +110,6 @@ pub enum OpenError {
     /// A top-level vdev is being removed.
     #[error("vdev {0} is being removed, writing to such pools is not supported yet")]
     Removing(u64),
-    /// The mapping of a vdev that was removed is being made shorter.
-    #[error(
-        "the mapping of a removed vdev is being condensed, writing to such pools is not supported yet"
-    )]
-    Condensing,
     /// A top-level vdev takes no allocations.
     #[error("vdev {0} is non-allocating, writing to such pools is not supported yet")]
     NonAllocating(u64),
@@ -196,6 +190,8 @@ impl VdevMaps {
 pub struct SpaceMaps {
     vdevs: BTreeMap<u64, VdevMaps>,
     removed: BTreeMap<u64, Removed>,
+    /// More of removed vdevs is obsolete than when their mappings were last looked at.
+    obsolete_grew: bool,
     log: LogSpace,
     unflushed: Arc<UnflushedSpace>,
     limits: fn() -> Limits,
@@ -222,6 +218,7 @@ impl SpaceMaps {
         SpaceMaps {
             vdevs: BTreeMap::new(),
             removed: BTreeMap::new(),
+            obsolete_grew: true,
             log: LogSpace::default(),
             unflushed,
             limits: Limits::now,
@@ -428,9 +425,6 @@ fn check(
         if config::flag(top, "removing") {
             return Err(OpenError::Removing(id));
         }
-    }
-    if directory.entry(CONDENSING)?.is_some() {
-        return Err(OpenError::Condensing);
     }
     for v in &space.vdevs {
         match v.kind.as_str() {

@@ -2,8 +2,8 @@
 //!
 //! Each removed vdev has an *obsolete space map*, made when there is the first entry: allocations only, in units
 //! of one byte, added to in each pass of a sync. The vdev's top ZAP names it, and it is a use of the feature
-//! `obsolete_counts`; without the feature nothing is noted. OpenZFS makes the mapping shorter by it
-//! (`spa_condense_indirect_start_sync`), which is not done here.
+//! `obsolete_counts`; without the feature nothing is noted. By it the mapping is made shorter
+//! ([`super::mappings`]).
 
 use super::map::{Covered, Free, Maps, feature_uses, zap_u64};
 use super::{CountFeature, SpaceMaps, invalid};
@@ -14,8 +14,8 @@ use cenote_format::spacemap::Change;
 /// Bytes of a block of such a map (`zfs_vdev_standard_sm_blksz`).
 const BLOCK: u64 = 128 << 10;
 /// Entry of the top ZAP (`VDEV_TOP_ZAP_INDIRECT_OBSOLETE_SM`).
-const MAP: &str = "com.delphix:indirect_obsolete_sm";
-const FEATURE: &str = "com.delphix:obsolete_counts";
+pub(super) const MAP: &str = "com.delphix:indirect_obsolete_sm";
+pub(super) const FEATURE: &str = "com.delphix:obsolete_counts";
 
 /// A removed vdev.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +31,7 @@ impl SpaceMaps {
     ///
     /// Errors: a vdev that was not removed, or has no such space.
     pub fn sync_obsolete(
-        &self,
+        &mut self,
         mos: &mut OpenObjectSet,
         (txg, pass): (u64, u32),
         obsolete: &[(u64, Vec<(u64, u64)>)],
@@ -60,6 +60,7 @@ impl SpaceMaps {
             };
             let covered = Covered { start: 0, size: asize, shift: 0 };
             maps.append(object, &covered, &[(Change::Alloc, ranges)], Free::Same)?;
+            self.obsolete_grew = true;
         }
         Ok(())
     }
