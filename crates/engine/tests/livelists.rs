@@ -310,3 +310,63 @@ fn openzfs_frees_by_our_livelist_and_we_by_its() {
     LIVELIST_CONDENSE_ZTHR_PAUSE.reset();
     judge(rig.path());
 }
+
+#[test]
+fn what_a_group_writes_is_in_one_sub_list() {
+    let _alone = ALONE.lock();
+    let rig = Rig::new(SIZE);
+    let engine = begin(&rig);
+    LIVELIST_MAX_ENTRIES.set(20).unwrap();
+    LIVELIST_CONDENSE_ZTHR_PAUSE.set(1).unwrap();
+    let fs = clone(&engine, "tank@one", "tank/clone");
+    // New files change what their owner uses: the head is synced once more for that in each group.
+    for round in 0..4 {
+        rig::fill(&fs, FILES + round * 2..FILES + round * 2 + 2, LEN);
+        engine.sync().unwrap();
+    }
+    for file in FILES..FILES + 6 {
+        fs.unlink(fs.root(), format!("file {file}").as_bytes(), &|_| false).unwrap();
+    }
+    engine.sync().unwrap();
+    let list = livelist(&engine, "tank/clone").unwrap();
+    assert!(list.lists.len() > 3, "{list:?}");
+    let pool = engine.pool();
+    for (key, bpobj) in &list.lists {
+        let (mut first, mut last) = (u64::MAX, 0);
+        live_blocks(pool.mos(), *bpobj, &mut |bp| {
+            (first, last) = (first.min(bp.logical_birth()), last.max(bp.logical_birth()));
+        })
+        .unwrap();
+        let end = list.lists.iter().map(|(k, _)| *k).find(|k| k > key).unwrap_or(u64::MAX);
+        assert!(first > *key && last <= end, "{key}: {first} to {last}, the next one is {end}");
+    }
+    drop((pool, fs));
+    destroy(&engine, "tank/clone");
+    until("freed", || freeing(&engine) == 0);
+    rig::check(&rig::open(&engine), 0..FILES, LEN);
+    engine.export(false).unwrap();
+    LIVELIST_MAX_ENTRIES.reset();
+    LIVELIST_CONDENSE_ZTHR_PAUSE.reset();
+    judge(rig.path());
+}
+
+#[test]
+fn a_snapshot_goes_from_under_a_long_line_of_clones() {
+    let rig = Rig::new(SIZE);
+    let engine = rig.create("a", 9);
+    let changes = changes(&engine);
+    take(&engine, "tank@first");
+    take(&engine, "tank@s");
+    let mut last = "tank".to_string();
+    for i in 0..260 {
+        let origin = format!("{last}@s");
+        last = format!("tank/{i}");
+        let new = NewClone { origin, name: last.clone(), props: vec![] };
+        changes.clone_snapshot(&new).unwrap();
+        take(&engine, &format!("{last}@s"));
+    }
+    changes.destroy_snapshots(&["tank@first".into()], false).unwrap();
+    drop(changes);
+    engine.export(false).unwrap();
+    judge(rig.path());
+}

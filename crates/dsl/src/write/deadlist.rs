@@ -20,7 +20,7 @@ use cenote_format::dmu::DmuType;
 use cenote_format::dsl::DeadlistPhys;
 use cenote_format::encode::dsl::DEADLIST_SIZE;
 use cenote_format::{ByteOrder, Bytes};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Bit of word 7 of a block pointer: the block was rewritten, as old as its physical birth says.
 const REWRITTEN: u64 = 1 << 63;
@@ -41,6 +41,8 @@ pub struct Keys {
     /// Whether every deadlist is kept, for one change.
     all: bool,
     bookmarks: bookmarks::Kept,
+    /// Livelists that have blocks of the transaction group.
+    begun: (u64, HashSet<u64>),
     /// Sub-lists of a livelist that can become one.
     pub(super) condensable: Option<Pair>,
 }
@@ -56,6 +58,14 @@ impl Keys {
     pub fn forget(&mut self) {
         self.known.clear();
         self.total = 0;
+    }
+
+    /// Notes that a livelist gets blocks of a transaction group; whether these are the first.
+    pub(super) fn begin(&mut self, txg: u64, livelist: u64) -> bool {
+        if self.begun.0 != txg {
+            self.begun = (txg, HashSet::new());
+        }
+        self.begun.1.insert(livelist)
     }
 
     /// How often the keys of a deadlist were read.

@@ -182,12 +182,16 @@ fn add(
 }
 
 /// Starts a new sub-list for this group if there is none yet, or the newest has enough allocations. Not
-/// twice in a group: its blocks are in one sub-list.
+/// once the group has blocks in the list: all of them are in one sub-list. A head is synced twice in a group
+/// in which accounting adds to it.
 fn start_sub_list(tx: &mut Tx<'_>, livelist: u64, lists: &mut Lists) -> Result<bool> {
     let key = tx.txg.saturating_sub(1);
+    let (txg, keys) = (tx.txg, tx.deadlists.as_deref_mut());
+    let is_first = keys.is_none_or(|keys| keys.begin(txg, livelist));
     if let Some((newest, list)) = lists.last_key_value() {
         let Counts { entries, freed } = bpobj::counts(tx, *list)?;
-        if *newest >= key || entries - freed <= tunables::LIVELIST_MAX_ENTRIES.get() {
+        let is_enough = entries - freed > tunables::LIVELIST_MAX_ENTRIES.get();
+        if !is_first || *newest >= key || !is_enough {
             return Ok(false);
         }
     }
@@ -245,6 +249,12 @@ fn look(tx: &mut Tx<'_>, ds: &DslDatasetPhys) -> Result<Option<Usable>> {
     let (mut reads, mut live) = (0u64, 0u64);
     for list in lists.into_values() {
         let Counts { entries, freed } = bpobj::counts(tx, list)?;
+        if bpobj::space(tx, list)?.used > i64::MAX as u64 {
+            tracing::warn!(
+                "livelist {object}: sub-list {list} has less than nothing: it is not used"
+            );
+            return Ok(None);
+        }
         reads = reads.saturating_add(entries.div_ceil(bpobj::BATCH));
         live = live.saturating_add(entries.saturating_sub(freed.saturating_mul(2)));
     }
