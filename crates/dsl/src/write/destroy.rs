@@ -13,7 +13,7 @@
 //! destroys the dataset.
 
 use super::free::{below_root, queue_tree, walk_reads_less};
-use super::mos::{DIRECTORY, MAX_DEPTH, corrupt};
+use super::mos::{DIRECTORY, corrupt};
 use super::space::{self, Delta, Part};
 use super::{
     DslWriteError, Result, Sizes, Tx, bookmarks, dataset, deadlist, features, limits, livelist,
@@ -22,6 +22,7 @@ use super::{
 use cenote_dmu::ObjectSet;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dsl::{DS_FLAG_DEFER_DESTROY, DslDatasetPhys};
+use std::collections::HashSet;
 
 pub(super) const ASYNC_DESTROY: &str = "com.delphix:async_destroy";
 const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
@@ -197,9 +198,9 @@ fn move_blocks(tx: &mut Tx<'_>, snap: &DslDatasetPhys, next: u64, linear: bool) 
 /// Removes the key of a destroyed snapshot from the deadlists of clones of later snapshots, and of
 /// their clones.
 pub(super) fn remove_clones_key(tx: &mut Tx<'_>, dir_obj: u64, key: u64) -> Result<()> {
-    let mut waiting = vec![(dir_obj, 0usize)];
-    while let Some((object, depth)) = waiting.pop() {
-        if depth > MAX_DEPTH {
+    let (mut waiting, mut seen) = (vec![dir_obj], HashSet::new());
+    while let Some(object) = waiting.pop() {
+        if !seen.insert(object) {
             return Err(corrupt(object, "clones of each other"));
         }
         let clones = tx.dir(object)?.clones;
@@ -209,7 +210,7 @@ pub(super) fn remove_clones_key(tx: &mut Tx<'_>, dir_obj: u64, key: u64) -> Resu
             if dataset::origin_txg(tx, &dir)? > key {
                 deadlist::remove_key(tx, clone.deadlist, key)?;
                 remaps::remove_key(tx, clone_obj, key)?;
-                waiting.push((clone.dir, depth + 1));
+                waiting.push(clone.dir);
             }
         }
     }
