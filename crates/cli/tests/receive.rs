@@ -238,6 +238,10 @@ fn an_interrupted_receive_can_be_resumed_or_given_up() {
     let inc = &r.streams["inc-s1-s2"];
     r.refused("receive -s tank/a", &inc[..inc.len() / 2]);
     assert_ne!(r.tank.get("receive_resume_token", "tank/a"), "-");
+    assert_eq!(
+        r.tank.refused("promote tank/a/%recv"),
+        "cannot promote 'tank/a/%recv': invalid character % in name"
+    );
     r.tank.zfs("receive -A tank/a");
     assert_eq!(r.tank.get("receive_resume_token", "tank/a"), "-");
     r.take("receive tank/a", "inc-s1-s2");
@@ -274,6 +278,23 @@ fn what_the_sender_renamed_and_destroyed_is_so_here() {
     expected.extend(["tank/two/branch".to_string(), "tank/two/branch@s3".to_string()]);
     expected.sort();
     assert_eq!(names, expected);
+    r.tank.finish();
+}
+
+#[test]
+fn properties_of_snapshots_that_are_here_follow_the_sender() {
+    let r = Receiver::new(Tank::unmounted());
+    r.tank.zfs("create tank/a");
+    r.tank.zfs("snapshot -o x:was=old tank/a@one");
+    let all = r.sent("-R tank/a@one");
+    assert_eq!(r.run("receive tank/b", &all).code, 0);
+    r.tank.zfs("set x:later=new tank/a@one");
+    r.tank.zfs("snapshot tank/a@two");
+    let more = r.sent("-R -I tank/a@one tank/a@two");
+    let said = r.run("receive tank/b", &more);
+    assert!(said.code == 0, "{}", said.err);
+    let list = "get -Ho property,value,source x:was,x:later tank/b@one";
+    assert_eq!(r.tank.zfs(list), "x:was\told\treceived\nx:later\tnew\treceived\n");
     r.tank.finish();
 }
 

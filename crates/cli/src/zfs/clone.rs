@@ -74,6 +74,10 @@ pub fn promote(args: &[OsString], ctx: &mut Context) -> Outcome {
 pub(super) fn promote_node(node: &Node, changes: &Changes) -> Outcome {
     let (imported, name) = (&node.imported, &node.dataset.name);
     let cannot = |e: &dyn std::fmt::Display| Stop::Fail(format!("cannot promote '{name}': {e}"));
+    // What is between `%` is a receive's.
+    if name.contains('%') {
+        return Err(cannot(&"invalid character % in name"));
+    }
     let pool = imported.pool();
     let dsl = pool.dsl();
     let origin = dsl.get(&node.dataset, "origin").map_err(|e| cannot(&e))?;

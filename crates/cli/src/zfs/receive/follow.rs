@@ -10,7 +10,7 @@
 use super::super::clone::promote_node;
 use super::super::destroy::{How, destroy_batch, destroy_head};
 use super::super::rename::{move_head, rename_snapshot};
-use super::Job;
+use super::{Job, props};
 use crate::context::Context;
 use crate::mounts::moving::family;
 use crate::zfs::select::Node;
@@ -56,11 +56,12 @@ struct Follow<'a> {
     temporary: u32,
 }
 
-/// Follows the package. Returns whether all could be done.
+/// Follows the package. Returns whether all could be done. `first`: nothing of it was received yet.
 pub(super) fn follow(
     job: &Job,
     package: &Package,
     top: &str,
+    first: bool,
     ctx: &mut Context,
 ) -> Result<bool, Stop> {
     let Some(from) = package.from_snap.as_deref().filter(|_| package.recursive) else {
@@ -76,7 +77,12 @@ pub(super) fn follow(
     let most = 4 * package.datasets.len() + 16;
     for _ in 0..most {
         match follow.pass(ctx)? {
-            Pass::Done => return Ok(true),
+            Pass::Done => {
+                if first {
+                    follow.give_properties(ctx)?;
+                }
+                return Ok(true);
+            }
             Pass::Stuck => return Ok(false),
             Pass::Again => {}
         }
@@ -101,6 +107,18 @@ impl Follow<'_> {
             }
         }
         Ok(if stuck { Pass::Stuck } else { Pass::Done })
+    }
+
+    /// Gives the snapshots that are here already the properties that they have at the sender by now.
+    fn give_properties(&self, ctx: &mut Context) -> Result<(), Stop> {
+        for local in self.locals().map_err(|e| failed(&e))? {
+            for (name, guid) in &local.snaps {
+                let Some(sent) = self.package.sent(*guid) else { continue };
+                let to = format!("{}@{name}", local.dataset.name);
+                props::give_sent(&self.job.changes, sent, &to, ctx);
+            }
+        }
+        Ok(())
     }
 
     /// The datasets at and below the uppermost one, parents before children (`gather_nvlist`).

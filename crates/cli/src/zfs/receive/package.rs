@@ -104,11 +104,11 @@ fn receive(
     let mut followed = true;
     if let Some(list) = &list {
         // What is not there yet is not followed.
-        follow(job, list, top, ctx)?;
+        follow(job, list, top, true, ctx)?;
     }
     while next(job, source, Some(&within), ctx)? == Next::Received {}
     if let Some(list) = &list {
-        followed = follow(job, list, top, ctx)?;
+        followed = follow(job, list, top, false, ctx)?;
     }
     match followed {
         true => Ok(()),

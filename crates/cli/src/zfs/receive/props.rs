@@ -9,6 +9,7 @@ use cenote_engine::change::props::{On, check, find};
 use cenote_engine::change::receive::Properties;
 use cenote_engine::change::{Changes, Failed};
 use cenote_format::stream::Begin;
+use cenote_format::stream::package::Sent;
 
 /// What was asked for with `-o` and `-x`.
 #[derive(Clone, Debug, Default)]
@@ -127,6 +128,20 @@ pub(super) fn give(changes: &Changes, name: &str, props: &Properties, ctx: &mut 
     }
 }
 
+/// Gives a snapshot the properties that it has at the sender.
+pub(super) fn give_sent(
+    changes: &Changes,
+    (sent, short): (&Sent, &str),
+    to: &str,
+    ctx: &mut Context,
+) {
+    let own = sent.snap_props.iter().find(|(name, _)| name == short);
+    if let Some((_, list)) = own.filter(|(_, list)| !list.pairs.is_empty()) {
+        let props = Properties { received: Some(list.clone()), ..Properties::default() };
+        give(changes, to, &props, ctx);
+    }
+}
+
 /// Properties and holds of a snapshot that was received.
 pub(super) fn give_snapshot(
     job: &Job,
@@ -137,11 +152,7 @@ pub(super) fn give_snapshot(
 ) {
     let sent = within.list.and_then(|list| list.sent(begin.to_guid));
     let Some((sent, short)) = sent else { return };
-    let own = sent.snap_props.iter().find(|(name, _)| name == short);
-    if let Some((_, list)) = own.filter(|(_, list)| !list.pairs.is_empty()) {
-        let props = Properties { received: Some(list.clone()), ..Properties::default() };
-        give(changes, to, &props, ctx);
-    }
+    give_sent(changes, (sent, short), to, ctx);
     if !job.holds || job.flags.skip_holds {
         return;
     }
