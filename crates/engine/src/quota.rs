@@ -3,7 +3,7 @@
 //! A quota is full when what is used on disk has reached it. What is pending may free as much as it
 //! takes, as a file that is overwritten does, so that it refuses nobody: where it would fill the quota,
 //! changes wait for it to be written, and then ask again. So one change may exceed a quota by what it
-//! takes, and all that enter one transaction group may exceed the quota of a directory by a 32nd of it:
+//! takes, and all that enter one transaction group may exceed the quota of a directory by a 768th of it:
 //! near a quota groups would be very small otherwise.
 
 use cenote_dsl::Quotas;
@@ -19,8 +19,9 @@ pub(super) enum Answer {
     Full,
 }
 
-/// Part of the quota of a directory by which what is pending may exceed it: one in so many.
-const BEYOND: u64 = 32;
+/// Part of the quota of a directory by which what is pending may exceed it: one in so many. OpenZFS has a
+/// 32nd, but counts what is pending 24 times (`spa_asize_inflation`).
+const BEYOND: u64 = 32 * 24;
 
 /// Asks all quotas of a dataset. `own` bytes are pending of the dataset itself, and `below` says how
 /// many are in and below a directory.
@@ -51,12 +52,12 @@ mod tests {
     fn a_quota_is_full_when_what_is_on_disk_has_reached_it() {
         let of = |used, pending| {
             let quotas =
-                Quotas { own: None, dirs: vec![(7, Some(3200), used), (1, None, 1 << 40)] };
+                Quotas { own: None, dirs: vec![(7, Some(76_800), used), (1, None, 1 << 40)] };
             ask(&quotas, 0, |dir| if dir == 7 { pending } else { 0 })
         };
-        assert_eq!([of(0, 0), of(3199, 0), of(3199, 100)], [Answer::Fits; 3]);
-        assert_eq!([of(3199, 101), of(0, 3300), of(3200, 1)], [Answer::Later; 3]);
-        assert_eq!([of(3200, 0), of(5000, 0)], [Answer::Full; 2]);
+        assert_eq!([of(0, 0), of(76_799, 0), of(76_799, 100)], [Answer::Fits; 3]);
+        assert_eq!([of(76_799, 101), of(0, 76_900), of(76_800, 1)], [Answer::Later; 3]);
+        assert_eq!([of(76_800, 0), of(90_000, 0)], [Answer::Full; 2]);
     }
 
     #[test]
