@@ -11,7 +11,7 @@
 use super::destroy::{Way, refuse_encrypted};
 use super::space::{self, Delta, Part};
 use super::{DslWriteError, Result, Sizes, Tx};
-use super::{bookmarks, dataset, deadlist, destroy, features, livelist, remaps, snapshot};
+use super::{bookmarks, dataset, deadlist, destroy, features, livelist, props, remaps, snapshot};
 use cenote_format::dsl::{DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys};
 
 fn less(a: Sizes, b: Sizes) -> Sizes {
@@ -30,7 +30,8 @@ fn referenced(ds: &DslDatasetPhys) -> Sizes {
 /// (`dsl_dataset_rollback_check`).
 ///
 /// Errors: `NotFound` if it has no snapshot, `Again` if that was taken in this txg, `Exists` if there are
-/// later bookmarks, `NoSpace` if there is no room for the refreservation, `Unsupported`.
+/// later bookmarks, `NoSpace` if there is no room for the refreservation, `Quota` if the snapshot has more than
+/// the refquota, `Unsupported`.
 pub fn check_rollback(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Way> {
     let ds = tx.head(ds_obj)?;
     refuse_encrypted(tx, ds.dir)?;
@@ -42,6 +43,10 @@ pub fn check_rollback(tx: &mut Tx<'_>, ds_obj: u64) -> Result<Way> {
     }
     if bookmarks::latest_txg(tx, ds_obj)? > ds.prev_snap_txg {
         return Err(DslWriteError::Exists);
+    }
+    let quota = props::local_number(tx, ds.dir, "refquota")?.unwrap_or(0);
+    if quota != 0 && tx.dataset(ds.prev_snap)?.referenced > quota {
+        return Err(DslWriteError::Quota);
     }
     let reserved = space::refreservation(tx, &ds)?.min(ds.unique);
     if reserved > space::available_to_dir(tx, ds.dir, None)? {
