@@ -24,6 +24,8 @@ declare_tunables! {
         "Blocks in a part of a livelist after which the next transaction group starts a new one";
     LIVELIST_MIN_PERCENT_SHARED "zfs_livelist_min_percent_shared" Now Percent 75 (0, 100),
         "Share of a clone that it has in common with its origin, at or below which its livelist is given up";
+    MAX_DATASET_NESTING "zfs_max_dataset_nesting" Now Count 50 (1, 255),
+        "Levels that names of new datasets may have";
     MAX_RECORDSIZE "zfs_max_recordsize" Now Bytes 16_777_216 (512, 16_777_216),
         "Largest value that the property recordsize can be given";
     XATTR_COMPAT "zfs_xattr_compat" Now Switch 0 SWITCH,

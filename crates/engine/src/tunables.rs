@@ -45,8 +45,6 @@ declare_tunables! {
         "Least bytes of a write whose block is written for good when it is committed, without log vdevs";
     KEEP_LOGS_AT_EXPORT "zfs_keep_log_spacemaps_at_export" Now Switch 0 SWITCH,
         "Whether log space maps are kept at export rather than flushed";
-    MAX_DATASET_NESTING "zfs_max_dataset_nesting" Now Count 50 (1, 255),
-        "Levels that names of new datasets may have";
     MAX_LOG_WALKING "zfs_max_log_walking" Now Count 5 SOME,
         "Newest log space maps that tell how fast the log grows";
     MAX_LOGSM_SUMMARY_LENGTH "zfs_max_logsm_summary_length" Now Count 1000 SOME,

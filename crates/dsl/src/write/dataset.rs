@@ -73,7 +73,7 @@ pub fn create(
     destroy::refuse_encrypted(tx, parent_dir)?;
     let (len, depth) = names::length(tx, parent_dir)?;
     names::fits(len, name.len())?;
-    if depth >= names::MAX_NESTING {
+    if depth >= names::max_nesting() {
         return Err(DslWriteError::TooLong);
     }
     for (name, value) in props {

@@ -3,10 +3,12 @@
 use super::mos::{MAX_DEPTH, corrupt};
 use super::{DslWriteError, Result, Tx, pool};
 use crate::dir::MAX_NAME;
-use crate::name_of;
+use crate::{name_of, tunables};
 
 /// Directories within each other that a new one may be in (`zfs_max_dataset_nesting`).
-pub(super) const MAX_NESTING: usize = 50;
+pub(super) fn max_nesting() -> usize {
+    usize::try_from(tunables::MAX_DATASET_NESTING.get()).unwrap_or(usize::MAX)
+}
 
 /// Whether `name` is one component of a name. Errors: `Invalid`, `TooLong`.
 pub(super) fn check(name: &str) -> Result<()> {

@@ -47,7 +47,7 @@ fn check_lengths(tx: &mut Tx<'_>, dir_obj: u64, new_parent: u64, name: &str) -> 
     let (len, depth) = names::length(tx, new_parent)?;
     let (longest, deepest) = names::longest_below(tx, dir_obj)?;
     names::fits(len, name.len().saturating_add(longest))?;
-    if depth >= old_depth && depth + deepest >= names::MAX_NESTING {
+    if depth >= old_depth && depth + deepest >= names::max_nesting() {
         return Err(DslWriteError::TooLong);
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! What names of datasets may be: the checks that are made before a name is looked up or given.
 
 use super::ChangeError;
-use crate::tunables;
 use cenote_dsl::dir::MAX_NAME;
+use cenote_dsl::tunables::MAX_DATASET_NESTING;
 
 /// Which names are expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub fn check_new(name: &str, expected: Expected) -> Result<(), ChangeError> {
         return Err(ChangeError::Name(why));
     }
     let depth = name.split(['@', '#']).next().unwrap_or_default().matches('/').count();
-    if depth as u64 >= tunables::MAX_DATASET_NESTING.get() {
+    if depth as u64 >= MAX_DATASET_NESTING.get() {
         return Err(ChangeError::Name("maximum name nesting depth exceeded".into()));
     }
     Ok(())
