@@ -24,11 +24,26 @@ fn settings_for_others_are_kept() {
         assert_eq!(pool_value(&tank, name), shown);
     }
     tank.zfs("create tank/a");
+    tank.zfs("share -a");
+    tank.zfs("unshare -a");
+    let said = tank.refused("share tank/a");
+    assert!(said.starts_with("cannot share 'tank/a': legacy share\nuse exports(5)"), "{said}");
+    for (name, value) in [("sharenfs", "ON"), ("sharenfs", ""), ("sharesmb", "rw")] {
+        let why =
+            format!("cannot set property for 'tank': '{name}' cannot be set to invalid options");
+        assert_eq!(tank.refused(&format!("set {name}={value} tank")), why);
+    }
     for (name, value) in [("sharenfs", "rw=@10.0.0.0/8"), ("sharesmb", "on")] {
         tank.zfs(&format!("set {name}={value} tank"));
         assert_eq!(tank.get(name, "tank/a"), value);
         assert_eq!(tank.zfs(&format!("get -Ho source {name} tank/a")), "inherited from tank\n");
     }
+    let why = "cannot share 'tank/a': sharing by 'sharenfs' is not supported";
+    assert_eq!(tank.refused("share tank/a"), why);
+    assert_eq!(tank.refused("unshare tank/a"), "cannot unshare 'tank/a': not currently shared");
+    tank.zfs("share -a");
+    tank.zfs("create -u -o mountpoint=/nowhere tank/b");
+    assert_eq!(tank.refused("share -a nfs"), why.replace("tank/a", "tank/b"));
     tank.finish();
 }
 
@@ -349,6 +364,11 @@ fn tunables_say_what_new_devices_and_names_may_be() {
     assert!(why.ends_with("maximum name nesting depth exceeded"), "{why}");
     s.run("tunables reset zfs_max_dataset_nesting vdev_file_physical_ashift").ok();
     s.run("zfs create tank/a/b").ok();
+    let deep = format!("zfs create -p tank{}", "/a".repeat(52));
+    let why = s.run(&deep).fails(1);
+    assert!(why.ends_with("maximum name nesting depth exceeded"), "{why}");
+    s.run("tunables set zfs_max_dataset_nesting=60").ok();
+    s.run(&deep).ok();
     s.run("zpool export tank").ok();
     cenote_testpools::judge(s.dir.path(), "tank");
 }

@@ -14,6 +14,7 @@
 //! | [`diff`] | `zfs diff` |
 //! | [`send`], [`receive`] | `zfs send`, `zfs receive` |
 //! | [`project`] | `zfs project` |
+//! | [`share`] | `zfs share`, `zfs unshare` |
 //! | [`userspace`] | `zfs userspace`, `zfs groupspace`, `zfs projectspace` |
 //! | [`allow`], [`upgrade`], [`wait`] | the commands of these names |
 //! | [`select`] | which datasets a command works on, and in which order |
@@ -39,6 +40,7 @@ pub mod rollback;
 pub mod select;
 pub mod send;
 pub mod set;
+pub mod share;
 pub mod snapshot;
 pub mod upgrade;
 mod usage;
@@ -81,8 +83,8 @@ const TOOL: Tool = Tool {
         None,
         row("mount", Runs::Pools(mount::mount), usage::MOUNT),
         row("unmount", Runs::Pools(mount::unmount), usage::UNMOUNT),
-        row("share", Runs::Missing, usage::SHARE),
-        row("unshare", Runs::Missing, usage::UNSHARE),
+        row("share", Runs::Pools(share::share), usage::SHARE),
+        row("unshare", Runs::Pools(share::unshare), usage::UNSHARE),
         None,
         row("send", Runs::Pools(send::run), usage::SEND),
         row("receive", Runs::Pools(receive::run), usage::RECEIVE),

@@ -23,6 +23,7 @@
 //! | [`receive`] | receiving streams |
 //! | `rename` | renaming |
 //! | `set` | setting and inheriting properties |
+//! | `shares` | what may be said of shares |
 //! | `snapshot` | taking and renaming snapshots |
 //! | `rollback` | rolling back to a snapshot |
 //! | `holds` | holds on snapshots; bookmarks |
@@ -46,6 +47,7 @@ mod rename;
 pub mod reserve;
 mod rollback;
 mod set;
+mod shares;
 mod snapshot;
 
 pub use clone::NewClone;

@@ -194,6 +194,7 @@ fn value_of(property: &Property, text: &str, on: On<'_>) -> Result<NewValue> {
             return Ok(NewValue::Number(most));
         }
         "version" => return version(property, text, on),
+        "sharenfs" | "sharesmb" => super::shares::check(name, text)?,
         "volsize" | "volblocksize" => return volume_size(name, text, on),
         "normalization" | "utf8only" | "casesensitivity" => {
             return index(property, text).map(NewValue::Number);
