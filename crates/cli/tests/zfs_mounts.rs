@@ -359,6 +359,12 @@ fn mount_mounts_what_is_legacy() {
     tank.zfs("set canmount=on mountpoint=/own tank/old");
     assert_eq!(fs::read_to_string(tank.path("own/file")).unwrap(), "written");
     assert!(mounts_below(&dir).is_empty());
+    // A snapshot does not become writable.
+    tank.zfs("snapshot tank/old@s");
+    helper(&tank, "tank/old@s other -o rw").ok();
+    helper(&tank, "-o remount,ro tank/old@s other").ok();
+    let said = helper(&tank, "-o remount,rw tank/old@s other").fails(2);
+    assert_eq!(said, "filesystem 'tank/old@s' can not be mounted: Read-only file system");
     // Exporting the pool takes away what is left.
     tank.zfs("set mountpoint=legacy tank/old");
     helper(&tank, "tank/old dir").ok();
