@@ -315,6 +315,10 @@ impl Branch {
         self.snapshots.as_ref().map(|s| s.list()).unwrap_or_default()
     }
 
+    pub(crate) fn snapshots_changed(&self) -> Option<(i64, u32)> {
+        self.snapshots.as_ref().and_then(|s| s.changed())
+    }
+
     /// The control directory `.zfs/shares`: the file system's own directory if it has one.
     pub(crate) fn shares(self: &Arc<Self>) -> Node {
         match self.fs().shares() {

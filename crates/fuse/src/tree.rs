@@ -80,6 +80,11 @@ pub trait Snapshots: Send + Sync {
     fn open(&self, name: &str) -> Result<Arc<FileSystem>, Error>;
     /// The txg of the newest snapshot, which shares what was born in it or before; 0 if there is none.
     fn newest(&self) -> u64;
+    /// When snapshots were last taken, destroyed or renamed (property `snapshots_changed`): seconds since 1970
+    /// and nanoseconds; zeros if never. `None`: that is not known.
+    fn changed(&self) -> Option<(i64, u32)> {
+        None
+    }
     /// Whether snapshots are taken, destroyed and renamed in `.zfs/snapshot` (`zfs_admin_snapshot`).
     fn are_administered(&self) -> bool {
         false
@@ -344,7 +349,8 @@ impl Tree {
             Node::Snapshots(branch) => {
                 let all = branch.list_snapshots();
                 let newest = all.iter().map(|s| s.created).max();
-                let changed = newest.map_or(branch.since, |sec| (sec, 0));
+                let changed = branch.snapshots_changed();
+                let changed = changed.unwrap_or(newest.map_or(branch.since, |sec| (sec, 0)));
                 fixed((all.len() as u64).saturating_add(2), changed)
             }
             Node::Made(made) => fixed(self.table().added_to(node).saturating_add(2), made.since),

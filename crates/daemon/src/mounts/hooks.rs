@@ -68,6 +68,16 @@ impl Snapshots for OfDataset {
         found.into_iter().filter_map(entry).collect()
     }
 
+    fn changed(&self) -> Option<(i64, u32)> {
+        const NANOSECONDS: u64 = 1_000_000_000;
+        let pool = self.pool.pool();
+        let dataset = pool.dsl().by_object(self.id).ok().flatten()?;
+        let time = pool.dsl().get(&dataset, "snapshots_changed_nsecs").ok()?;
+        let time: u64 = time.and_then(|v| v.exact.parse().ok()).unwrap_or(0);
+        let seconds = i64::try_from(time / NANOSECONDS).ok()?;
+        Some((seconds, u32::try_from(time % NANOSECONDS).ok()?))
+    }
+
     fn newest(&self) -> u64 {
         match self.pool.pool().dsl().by_object(self.id) {
             Ok(dataset) => dataset.map_or(0, |d| d.ds.prev_snap_txg),
