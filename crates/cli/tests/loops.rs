@@ -71,6 +71,9 @@ fn a_pool_is_imported_once() {
     refused(&disk);
     two.s.run("zfs create tank/one").ok();
     two.s.run("zpool export tank").ok();
+    let label = two.s.run(&format!("zdb -l {}", disk.name())).ok();
+    let short = disk.name().replace("/dev/", "");
+    assert_eq!(two.s.run(&format!("zdb -l {short}")).ok(), label);
     // The other way around, and through another loop device.
     two.s.run(&format!("zpool import -N -d {} tank", disk.name())).ok();
     let said = two.other(&format!("zpool import -N -d {a} -d {b} tank")).fails(1);

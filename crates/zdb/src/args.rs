@@ -88,6 +88,8 @@ impl Args {
         // -N is -d with numbers for names.
         let letter = if letter == 'd' && !self.has('d') && self.has('N') { 'N' } else { letter };
         match self.counts.get(&letter) {
+            // What -O looks up is shown in more detail than by -d.
+            n if letter == 'd' && self.has('O') => n.map_or(3, |n| 3.max(*n)) + self.verbose,
             Some(n) => n + self.verbose,
             None if self.all && PARTS.contains(letter) && !NOT_IN_ALL.contains(letter) => {
                 1 + self.verbose.max(1)
@@ -287,6 +289,9 @@ mod tests {
         assert_eq!((a.search.len(), &a.operands[..]), (1, &["tank".to_string()][..]));
         let a = parse(&["-ivvvv", "tank"]).unwrap();
         assert_eq!((a.level('i'), a.level('d')), (5, 0));
+        let of = |args: &[&str]| parse(args).unwrap().level('d');
+        assert_eq!((of(&["-O", "tank", "f"]), of(&["-vv", "tank", "-O", "f"])), (3, 5));
+        assert_eq!(of(&["-dddddO", "tank", "f"]), 5);
         let a = parse(&["tank"]).unwrap();
         assert_eq!((a.level('C'), a.level('d'), a.level('R'), a.level('l')), (2, 2, 0, 0));
     }

@@ -32,7 +32,14 @@ struct Label {
 pub fn run(args: &Args, ctx: &mut Surroundings<'_>) -> Outcome {
     let name = args.operands.first().cloned().unwrap_or_default();
     let path = ctx.caller.path(&name);
-    let device = match open_labelled(&path) {
+    let opened = match open_labelled(&path) {
+        // The short name of a device (`zfs_resolve_shortname`).
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && !name.contains('/') => {
+            open_labelled(&Path::new("/dev").join(&name)).map_err(|_| e)
+        }
+        opened => opened,
+    };
+    let device = match opened {
         Ok(device) => device,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && !name.starts_with('/') => {
             writeln!(

@@ -233,7 +233,9 @@ impl Zdb<'_> {
             return self.ranges(os, &ranges);
         }
         self.objset_line(os, dataset)?;
-        if level > 0 && !ranges.is_empty() && self.level('m') == 0 {
+        // With a pool's name and -m they are vdevs and metaslabs.
+        let is_dataset = self.args.operands.first().is_some_and(|name| name.contains(['/', '@']));
+        if level > 0 && !ranges.is_empty() && (is_dataset || self.level('m') == 0) {
             return self.ranges(os, &ranges);
         }
         if dataset.is_some_and(Dataset::is_head) && (self.level('i') > 0 || level >= 2) {
