@@ -206,6 +206,47 @@ fn a_mounted_file_system_is_rolled_back() {
 }
 
 #[test]
+fn clones_take_what_is_said_of_them() {
+    let tank = Tank::unmounted();
+    tank.zfs("create tank/a");
+    tank.zfs("snapshot tank/a@one");
+    tank.zfs("clone -o version=5 tank/a@one tank/b");
+    tank.zfs("create -V 16M tank/full");
+    tank.zfs("create -s -V 16M tank/sparse");
+    tank.zfs("snapshot tank/sparse@one");
+    tank.zfs("clone tank/sparse@one tank/as_it_was");
+    tank.zfs("clone -o refreservation=auto tank/sparse@one tank/auto");
+    let reserved = |name: &str| tank.get("refreservation", name);
+    assert_eq!(reserved("tank/as_it_was"), "0");
+    assert_eq!(reserved("tank/auto"), reserved("tank/full"));
+    // Without options zdb shows all that there is of the object that was named.
+    let shown = tank.session.run("zdb tank/b 1").ok();
+    assert!(shown.contains("ZFS master node") && !shown.contains("Dnode slots"), "{shown}");
+    assert_ne!(tank.session.run("zdb tank/b 9999").code, 0);
+    tank.finish();
+}
+
+#[test]
+fn nothing_is_rolled_back_to_more_than_its_refquota() {
+    if !can_mount() {
+        return;
+    }
+    let tank = Tank::new("");
+    tank.zfs("create -o compression=off tank/a");
+    fs::write(tank.path("tank/a/file"), vec![1; 2 << 20]).unwrap();
+    tank.zfs("snapshot tank/a@one");
+    fs::remove_file(tank.path("tank/a/file")).unwrap();
+    tank.session.run("zpool sync tank").ok();
+    tank.zfs("set refquota=1M tank/a");
+    assert_eq!(tank.refused("rollback tank/a@one"), "cannot rollback 'tank/a': out of space");
+    assert!(!tank.path("tank/a/file").exists());
+    tank.zfs("set refquota=3M tank/a");
+    tank.zfs("rollback tank/a@one");
+    assert!(tank.path("tank/a/file").exists());
+    tank.finish();
+}
+
+#[test]
 fn a_file_system_in_use_is_rolled_back() {
     if !can_mount() {
         return;

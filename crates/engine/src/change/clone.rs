@@ -108,14 +108,14 @@ impl Changes {
         let kind = self.kind_of(view.dsl(), &new.origin)?;
         let mut settings = props::check(&new.props, On::New(kind))?;
         let quotas = quotas::asked(&settings);
-        settings.retain(|s| !is_quota(&s.name));
+        let origin = view.dsl().find(&new.origin)?.ok_or(ChangeError::NotFound)?;
+        let version = view.dsl().get(&origin, "version")?.and_then(|v| v.exact.parse().ok());
+        let as_it_is = |s: &Setting| s.name == "version" && s.as_number() == version;
+        settings.retain(|s| !is_quota(&s.name) && !as_it_is(s));
         if let Some(fixed) = settings.iter().find(|s| in_contents(&s.name)) {
             return Err(ChangeError::Property(format!("'{}' is readonly", fixed.name)));
         }
-        if settings.iter().any(|s| s.as_number() == Some(props::AUTO)) {
-            let what = "refreservation=auto for a clone";
-            return Err(ChangeError::Unsupported(what.into()));
-        }
+        set::reservation_of_clone(&view, (&origin, &above), &mut settings)?;
         let mut input = NvList::default();
         input.set("origin", NvValue::String(new.origin.clone()));
         input.set("props", NvValue::NvList(Setting::list(&settings)));

@@ -256,6 +256,22 @@ fn reservation_of_volume(
     Ok(true)
 }
 
+/// Puts the `refreservation=auto` of a clone of a volume's snapshot into figures.
+pub(super) fn reservation_of_clone(
+    pool: &Pool,
+    (origin, parent): (&Dataset, &Dataset),
+    settings: &mut [Setting],
+) -> Result<()> {
+    let chosen = settings.iter().find(|s| s.name == "copies").and_then(Setting::as_number);
+    let is_auto = |s: &&mut Setting| s.as_number() == Some(props::AUTO);
+    let Some(given) = settings.iter_mut().find(is_auto) else { return Ok(()) };
+    let copies = chosen.map_or_else(|| number(pool, parent, "copies"), Ok)?;
+    let head = pool.dsl().find(origin.head_name())?.ok_or(ChangeError::NotFound)?;
+    let (size, block) = (number(pool, origin, "volsize")?, number(pool, &head, "volblocksize")?);
+    given.value = NewValue::Number(reserve::of_volume(pool.config(), size, block, copies));
+    Ok(())
+}
+
 /// Sets what can be set, and records it.
 pub(super) fn set_all(
     context: &mut SyncContext<'_>,
