@@ -185,7 +185,7 @@ fn create(
             name: POOL,
             layout: &layout,
             ashift: 0,
-            force: true,
+            force: true.into(),
             pool: None,
             txg: FIRST_TXG,
             imported: &[],

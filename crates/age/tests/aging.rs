@@ -223,7 +223,7 @@ fn create(dir: &Path, spec: &Spec) -> Arc<Engine> {
             name: POOL,
             layout: &layout,
             ashift: u64::from(spec.ashift),
-            force: true,
+            force: true.into(),
             pool: None,
             txg: FIRST_TXG,
             imported: &[],

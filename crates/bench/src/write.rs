@@ -84,7 +84,7 @@ pub fn create(
             name: "benchwrite",
             layout: &layout,
             ashift: 12,
-            force: true,
+            force: true.into(),
             pool: None,
             txg: FIRST_TXG,
             imported: &[],

@@ -103,7 +103,7 @@ impl CreatePool {
                 name: &self.name,
                 layout: &layout,
                 ashift,
-                force: self.force,
+                force: self.force.into(),
                 pool: None,
                 txg: FIRST_TXG,
                 imported: &[],

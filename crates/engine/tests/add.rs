@@ -29,7 +29,7 @@ fn prepared(
         name: "tank",
         layout: &parse(&args).unwrap(),
         ashift: 0,
-        force: true,
+        force: true.into(),
         pool: Some(pool.config()),
         txg: FIRST_TXG,
         imported: &[],

@@ -59,7 +59,7 @@ impl Making<'_> {
                 name: "tank",
                 layout: &layout,
                 ashift: self.ashift,
-                force: true,
+                force: true.into(),
                 pool: None,
                 txg: FIRST_TXG,
                 imported: &[],

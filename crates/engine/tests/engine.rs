@@ -55,7 +55,7 @@ impl Place {
                 name: "tank",
                 layout: &layout,
                 ashift,
-                force: false,
+                force: false.into(),
                 pool: None,
                 txg: FIRST_TXG,
                 imported: &[],

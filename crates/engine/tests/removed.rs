@@ -140,7 +140,7 @@ fn add(rig: &Rig, engine: &Engine, line: &str) -> Result<(), String> {
         name: "tank",
         layout: &parse(&args).unwrap(),
         ashift: 12,
-        force: true,
+        force: true.into(),
         pool: Some(pool.config()),
         txg: pool.uberblock().txg + 1,
         imported: &[],

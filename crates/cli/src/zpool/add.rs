@@ -2,7 +2,7 @@
 
 use crate::cachefile;
 use crate::context::Context;
-use crate::options::{Spec, parse};
+use crate::options::{Spec, parse_with_long};
 use crate::pools::reason;
 use crate::vdevs::style;
 use crate::zpool::create::{ashift, in_use};
@@ -10,23 +10,23 @@ use crate::zpool::layout;
 use crate::zpool::select::open;
 use cenote_command::outcome::{Outcome, Stop, fail, usage};
 use cenote_dmu::outside::Chance;
-use cenote_engine::create::{self, CreateSpec, Prepared, SystemDevices, prepare};
+use cenote_engine::create::{self, CreateSpec, Force, Prepared, SystemDevices, prepare};
 use cenote_format::nvlist::NvList;
 use cenote_pool::config;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-const SPEC: Spec = Spec {
-    short: "fgLno:P",
-    refused: "",
-    refused_long: &["allow-in-use", "allow-replication-mismatch", "allow-ashift-mismatch"],
-};
+const SPEC: Spec = Spec { short: "fgLno:P", refused: "", refused_long: &[] };
+/// Parts of `-f`, by letters that are no options.
+const LONG: [(&str, char); 3] =
+    [("allow-in-use", 'I'), ("allow-replication-mismatch", 'R'), ("allow-ashift-mismatch", 'A')];
 
 /// Runs `zpool add`.
 pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
-    let parsed = parse(args, SPEC)?;
+    let parsed = parse_with_long(args, SPEC, &LONG)?;
     let letters: String = parsed.options.iter().map(|o| o.letter).collect();
-    let force = letters.contains('f');
+    let may = |letter| letters.contains(['f', letter]);
+    let force = Force { in_use: may('I'), replication: may('R') };
     let mut asked = None;
     for opt in parsed.options.iter().filter(|o| o.letter == 'o') {
         match opt.text().split_once('=') {
@@ -74,7 +74,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     let cannot = |why: String| Stop::Fail(format!("cannot add to '{name}': {why}"));
     let engine = imported.writable().map_err(cannot)?;
-    if !force && sectors_differ(root, &prepared) {
+    if !may('A') && sectors_differ(root, &prepared) {
         return fail(format!(
             "cannot add to '{name}': adding devices with different physical sector sizes is not \
              allowed"

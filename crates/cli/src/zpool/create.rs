@@ -190,7 +190,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         name: &request.name,
         layout: &layout,
         ashift: sectors,
-        force: request.force,
+        force: request.force.into(),
         pool: None,
         txg: FIRST_TXG,
         imported: &imported,

@@ -36,7 +36,8 @@ pub fn of_addition(
             if !class.is_empty() {
                 text += &format!("\t{title}\n");
             }
-            old.iter().for_each(|top| lines(&vdev_name(top, style), top, 2, style, &mut text));
+            let name = if class.is_empty() { vdev_name } else { new_name };
+            old.iter().for_each(|top| lines(&name(top, style), top, 2, style, &mut text));
             text += &section(None, &new, style);
         }
     }
@@ -66,7 +67,7 @@ fn section(title: Option<&str>, tops: &[&NvList], style: &NameStyle) -> String {
     text
 }
 
-/// A vdev that has no number yet.
+/// A vdev that has no number yet, or is shown without it, as OpenZFS shows those of classes.
 fn new_name(top: &NvList, style: &NameStyle) -> String {
     match (top.str("type"), style.guid) {
         (Some("raidz"), false) => format!("raidz{}", config::number(top, "nparity")),

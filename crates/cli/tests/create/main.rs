@@ -531,6 +531,19 @@ fn devices_are_added() {
     b.judge();
     b.import("tank");
     assert_eq!(b.short(&b.run("zpool status tank").ok()), status);
+    // Vdevs of a class are shown without their numbers.
+    let plan = b.short(&b.run("zpool add -n tank special mirror j k").ok());
+    assert!(
+        plan.contains("\tspecial\n\t  mirror\n\t    h\n\t    i\n\t  mirror\n\t    j\n"),
+        "{plan}"
+    );
+    // What `-f` allows can be allowed one by one.
+    let sectors = b.run("zpool add --allow-replication-mismatch -o ashift=12 tank j").fails(1);
+    assert!(sectors.contains("different physical sector sizes"), "{sectors}");
+    let levels = b.run("zpool add --allow-ashift-mismatch --allow-in-use tank j").fails(1);
+    assert!(levels.contains("mismatched replication level"), "{levels}");
+    let both = "--allow-replication-mismatch --allow-ashift-mismatch";
+    b.run(&format!("zpool add {both} -o ashift=12 tank j")).ok();
     b.run("zpool export tank").ok();
     b.judge();
 }

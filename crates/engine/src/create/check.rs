@@ -88,7 +88,7 @@ fn user<'a>(owner: &'a LabelOwner, imported: &'a [Imported]) -> Option<User<'a>>
 fn objection(spec: &CreateSpec<'_>, leaf: &Leaf, user: &User<'_>) -> Option<String> {
     let path = leaf.path.display();
     let (state, pool) = match *user {
-        User::Potential(_) | User::Exported(_) if spec.force => return None,
+        User::Potential(_) | User::Exported(_) if spec.force.in_use => return None,
         // Spares are shared.
         User::Spare(_) if leaf.spare => return None,
         User::Spare(pool) => {
@@ -108,7 +108,7 @@ fn owner(spec: &CreateSpec<'_>, path: &Path) -> Option<LabelOwner> {
 
 /// What is on a device that belongs to no pool; `-f` overrides it.
 fn content(spec: &CreateSpec<'_>, leaf: &Leaf) -> Option<String> {
-    if spec.force {
+    if spec.force.in_use {
         return None;
     }
     let found = probe::content(spec.devices.open(&leaf.path).ok()?.as_ref())?;
@@ -134,7 +134,7 @@ pub(super) fn loop_devices(spec: &CreateSpec<'_>, found: &Found) -> Result<(), C
     let mut errors = Vec::new();
     for leaf in found.all().filter(|leaf| leaf.facts.kind == LeafKind::File) {
         let users = spec.devices.loop_users(&leaf.facts);
-        for user in users.iter().filter(|user| user.busy || !spec.force) {
+        for user in users.iter().filter(|user| user.busy || !spec.force.in_use) {
             let (path, device) = (leaf.path.display(), user.device.display());
             let how = if user.busy { ", which is mounted or in use" } else { "" };
             errors.push(format!("{path} is behind the loop device {device}{how}"));
@@ -147,7 +147,7 @@ fn overridable(spec: &CreateSpec<'_>, errors: Vec<String>) -> Result<(), CreateE
     if errors.is_empty() {
         return Ok(());
     }
-    Err(CreateError::Override { forced: spec.force, errors })
+    Err(CreateError::Override { forced: spec.force.in_use, errors })
 }
 
 /// The guid of a spare that an imported pool has already: it is shared, and stays as it is.
@@ -216,7 +216,7 @@ struct Member<'a> {
 /// Refuses groups whose redundancy differs among them or from what the pool has, unless forced;
 /// and new pools without a vdev for data.
 pub(super) fn replication(spec: &CreateSpec<'_>, found: &Found) -> Result<(), CreateError> {
-    if !spec.force {
+    if !spec.force.replication {
         levels(spec, found)?;
     }
     let normal = found.tops.iter().any(|(top, _)| top.class == Class::Normal);

@@ -297,7 +297,7 @@ fn cannot_have(spec: &CreateSpec<'_>, leaf: &Leaf, error: &io::Error) -> CreateE
     let active = owner.filter(|owner| owner.state == LabelState::Active);
     match active.and_then(|owner| owner.pool_name) {
         Some(pool) => CreateError::Override {
-            forced: spec.force,
+            forced: spec.force.in_use,
             errors: vec![format!("{} is part of active pool '{pool}'", leaf.path.display())],
         },
         None => check::refers_to_same(spec),

@@ -140,6 +140,21 @@ pub struct Imported {
     pub caches: Vec<u64>,
 }
 
+/// What is done although something speaks against it; `-f` is all of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Force {
+    /// Devices are taken that belonged to something (`--allow-in-use`).
+    pub in_use: bool,
+    /// Vdevs may differ in redundancy (`--allow-replication-mismatch`).
+    pub replication: bool,
+}
+
+impl From<bool> for Force {
+    fn from(all: bool) -> Force {
+        Force { in_use: all, replication: all }
+    }
+}
+
 /// What is to be prepared.
 pub struct CreateSpec<'a> {
     /// Name of the pool.
@@ -148,8 +163,8 @@ pub struct CreateSpec<'a> {
     pub layout: &'a Layout,
     /// Property `ashift`; 0: as the devices ask for.
     pub ashift: u64,
-    /// `-f`.
-    pub force: bool,
+    /// What is not checked.
+    pub force: Force,
     /// To add to a pool: its config. `None`: create one.
     pub pool: Option<&'a NvList>,
     /// Transaction group that creates the vdevs: [`FIRST_TXG`] for a new pool.

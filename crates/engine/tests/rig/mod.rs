@@ -102,7 +102,7 @@ impl Rig {
                 name: "tank",
                 layout: &parse(&args).unwrap(),
                 ashift,
-                force: true,
+                force: true.into(),
                 pool: None,
                 txg: FIRST_TXG,
                 imported: &[],
