@@ -213,7 +213,7 @@ impl Step {
         let figures = engine.allocator().figures(Class::Normal);
         let allocated = figures.allocated - figures.deferred;
         let groups: Vec<_> = engine.allocator().groups().collect();
-        let metaslabs: Vec<&Metaslab> = groups.iter().flat_map(|g| g.metaslabs().iter()).collect();
+        let metaslabs: Vec<&Metaslab> = groups.iter().flat_map(|g| g.members()).collect();
         let (mut segments, mut spoiled, mut with_space) = (Histogram::default(), 0u64, 0u64);
         for metaslab in &metaslabs {
             let histogram = metaslab.histogram();

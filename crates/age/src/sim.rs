@@ -475,12 +475,15 @@ impl Simulation {
     /// began, in seconds since 1970.
     pub fn map(&self, time: u64) -> SpaceMapReport {
         let pool = self.engine.pool();
+        let embedded_logs = self.engine.allocator().embedded_logs();
         let vdev = |group: Arc<Group>| {
+            let embedded_log = embedded_logs.get(&group.vdev()).copied().flatten();
             let metaslab = |m: &Metaslab| {
                 let Extent { start, size, .. } = m.extent();
                 let map = MetaslabMap::new(m.id(), start, size, m.allocated());
                 let mut map = map.with_free_segments(&m.histogram());
                 map.loaded = m.is_loaded();
+                map.embedded_log = embedded_log == Some(m.id());
                 map
             };
             VdevMap {
@@ -546,7 +549,8 @@ impl Simulation {
 /// Whether the pool refuses further data, keeping the rest for itself.
 fn full(allocator: &Arc<Allocator>) -> bool {
     let figures = allocator.figures(Class::Normal);
-    let slop = PoolSpace { normal: figures.space, ..PoolSpace::default() }.slop();
+    let embedded_log = allocator.figures(Class::EmbeddedLog).space;
+    let slop = PoolSpace { normal: figures.space, embedded_log, ..PoolSpace::default() }.slop();
     figures.allocated - figures.deferred + slop > figures.space
 }
 

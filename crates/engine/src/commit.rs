@@ -34,7 +34,7 @@ impl Core {
         let mapping_bytes = before.mapping_bytes().saturating_sub(self.mapping_less);
         self.mapping_less = 0;
         let loaded = self.loaded(mapping_bytes, dsl, before.features())?;
-        let view = before.after(loaded);
+        let view = before.after(loaded, shared.disk.allocator.embedded_logs());
         tell_savings(&view, &shared.disk);
         shared.disk.loader.advance(view.mos().clone(), txg);
         *shared.view.write() = Arc::new(view);
@@ -153,14 +153,14 @@ pub(super) fn tell_savings(view: &Pool, disk: &Disk) {
 /// The pool's size, as datasets are told.
 pub(super) fn pool_space(disk: &Disk) -> PoolSpace {
     let sum = |class: Class, of: &dyn Fn(&cenote_store::alloc::Group) -> u64| {
-        let groups =
-            disk.allocator.groups().filter(|g| disk.allocator.class_of(g.vdev()) == Some(class));
+        let groups = disk.allocator.groups_of(class);
         let deflated =
-            groups.map(|g| disk.tree().top(g.vdev()).map_or(0, |top| top.deflate(of(&g))));
+            groups.iter().map(|g| disk.tree().top(g.vdev()).map_or(0, |top| top.deflate(of(g))));
         deflated.fold(0, u64::saturating_add)
     };
     PoolSpace {
         normal: sum(Class::Normal, &|g| g.space()),
+        embedded_log: sum(Class::EmbeddedLog, &|g| g.space()),
         special_allocated: sum(Class::Special, &|g| g.allocated())
             .saturating_add(sum(Class::Dedup, &|g| g.allocated())),
         ..PoolSpace::default()

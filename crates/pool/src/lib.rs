@@ -78,6 +78,7 @@ use cenote_dsl::Dsl;
 use cenote_format::label::Uberblock;
 use cenote_format::nvlist::NvList;
 use cenote_store::Store;
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -93,6 +94,7 @@ pub struct Pool {
     loaded: Loaded,
     readonly: bool,
     space: OnceLock<Option<PoolSpace>>,
+    embedded_logs: BTreeMap<u64, Option<u64>>,
     savings: OnceLock<Savings>,
     spares: Vec<NvList>,
     caches: Vec<NvList>,
@@ -139,13 +141,15 @@ impl Pool {
             name: imported.name,
             loaded,
             space: OnceLock::new(),
+            embedded_logs: BTreeMap::new(),
             savings: OnceLock::new(),
             devices,
         }
     }
 
-    /// The same pool after another transaction group.
-    pub fn after(&self, loaded: Loaded) -> Pool {
+    /// The same pool after another transaction group. `embedded_logs`: of each vdev the metaslab that is kept for
+    /// intent logs.
+    pub fn after(&self, loaded: Loaded, embedded_logs: BTreeMap<u64, Option<u64>>) -> Pool {
         Pool {
             name: self.name.clone(),
             guid: config::number(&loaded.config, "pool_guid"),
@@ -157,6 +161,7 @@ impl Pool {
             caches: self.devices.listed(&loaded.directory, "l2cache"),
             loaded,
             space: OnceLock::new(),
+            embedded_logs,
             savings: OnceLock::new(),
             devices: self.devices.clone(),
         }
@@ -246,6 +251,7 @@ impl Pool {
     pub fn space(&self) -> Option<&PoolSpace> {
         let load = || {
             PoolSpace::load(self.mos(), &self.loaded.config)
+                .map(|space| space.keeping(&self.embedded_logs))
                 .inspect_err(|e| tracing::warn!(pool = self.name, "free space is not known: {e}"))
                 .ok()
         };

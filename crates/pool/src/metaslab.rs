@@ -33,9 +33,10 @@ use cenote_dmu::zap::Zap;
 use cenote_dmu::{Error, ObjectSet, Result};
 use cenote_format::nvlist::NvList;
 use cenote_format::spacemap::{Change, SpaceMapPhys};
+use cenote_store::alloc::embedded_log;
 use cenote_store::rangetree::{RangeError, RangeTree};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -45,9 +46,6 @@ const MAX_METASLABS: u64 = 1 << 20;
 /// Range of the log2 of a smallest allocation, and of the bytes of a metaslab.
 const ASHIFTS: RangeInclusive<u32> = 9..=16;
 const METASLAB_SHIFTS: RangeInclusive<u32> = 9..=63;
-/// A normal vdev with more metaslabs than this keeps one for the intent log
-/// (`zfs_embedded_slog_min_ms`).
-const EMBEDDED_LOG_MIN: u64 = 64;
 
 /// What a top-level vdev's space is for (`metaslab_class_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -156,6 +154,11 @@ pub struct VdevSpace {
 }
 
 impl VdevSpace {
+    /// This metaslab and no other is kept for the intent log.
+    fn keep(&mut self, kept: Option<u64>) {
+        self.metaslabs.iter_mut().for_each(|ms| ms.embedded_log = kept == Some(ms.id));
+    }
+
     /// Bytes allocated in metaslab `ms`, unflushed changes included.
     pub fn alloc_of(&self, ms: &Metaslab) -> u64 {
         let (a, f) =
@@ -199,6 +202,17 @@ impl PoolSpace {
         space.check_lengths(mos)?;
         space.replay_logs(mos, &directory)?;
         Ok(space)
+    }
+
+    /// The same where it is known which metaslab of these vdevs is kept for the intent log. Of others the emptiest is, as if
+    /// the pool were opened now.
+    pub fn keeping(mut self, embedded_logs: &BTreeMap<u64, Option<u64>>) -> PoolSpace {
+        for v in &mut self.vdevs {
+            if let Some(kept) = embedded_logs.get(&v.id) {
+                v.keep(*kept);
+            }
+        }
+        self
     }
 
     /// Space maps may share blocks in a pool that is made to do harm, but not add up to more than
@@ -409,11 +423,9 @@ fn load_metaslabs(mos: &Arc<ObjectSet>, v: &mut VdevSpace, histograms: bool) -> 
         }
         v.metaslabs.push(ms);
     }
-    if v.class == AllocClass::Normal
-        && count > EMBEDDED_LOG_MIN
-        && let Some(emptiest) = v.metaslabs.iter_mut().min_by_key(|m| m.flushed_alloc())
-    {
-        emptiest.embedded_log = true;
+    if v.class == AllocClass::Normal {
+        let kept = embedded_log(v.metaslabs.len(), v.metaslabs.iter().map(Metaslab::flushed_alloc));
+        v.keep(kept.map(|i| i as u64));
     }
     Ok(())
 }

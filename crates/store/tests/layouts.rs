@@ -131,6 +131,7 @@ impl Rig {
             width: layout.disks as u64 - layout.parity,
             ms_shift: MS_SHIFT,
             metaslabs: vec![MetaslabInfo::default(); (layout.asize() >> MS_SHIFT) as usize],
+            embedded_log: None,
         };
         let options = Options { background: false, ..Options::default() };
         let vdevs = [(Class::Normal, info)];

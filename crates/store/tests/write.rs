@@ -85,8 +85,8 @@ impl Rig {
         let disks = Arc::new(Disks { pool: pool.clone(), writes, broken });
         let info = |(id, ashift): (u64, &u64)| {
             let metaslabs = vec![MetaslabInfo::default(); (SIZE >> 18) as usize];
-            let ashift = *ashift as u32;
-            (class(id), VdevInfo { id, ashift, width: 1, ms_shift: 18, metaslabs })
+            let (ashift, embedded_log) = (*ashift as u32, None);
+            (class(id), VdevInfo { id, ashift, width: 1, ms_shift: 18, metaslabs, embedded_log })
         };
         let vdevs: Vec<_> = (0u64..).zip(ashifts).map(info).collect();
         let options = Options { background: false, ..Options::default() };
@@ -542,6 +542,7 @@ fn a_vdev_joins() {
         width: 1,
         ms_shift: 18,
         metaslabs: vec![MetaslabInfo::default(); 8],
+        embedded_log: None,
     };
     let options = Options { background: false, ..Options::default() };
     let first = [(Class::Normal, info(0, 9))];

@@ -29,6 +29,8 @@
  *   quota, reservation, refreservation, limit NAME N
  *   features                        enables all that there are
  *   scrub                           reads everything; an error counts as failure
+ *   space SIZE USABLE SLACK         says whether all space but that of log vdevs is SIZE, and what datasets can
+ *                                   have is USABLE, or up to SLACK more
  *   remove N                        removes a top-level vdev, and waits until it is empty
  *   segment N                       most bytes of a piece of the mapping of a vdev that is removed
  *   condense N                      starts to make the mapping of a removed vdev shorter, and goes no further
@@ -37,6 +39,7 @@
 #include <sys/dmu.h>
 #include <sys/dsl_prop.h>
 #include <sys/dsl_synctask.h>
+#include <sys/metaslab.h>
 #include <sys/spa.h>
 #include <sys/spa_impl.h>
 #include <sys/txg.h>
@@ -318,6 +321,28 @@ scrub(void)
 }
 
 static int
+space(uint64_t size, uint64_t usable, uint64_t slack)
+{
+	spa_t *spa;
+	int error = spa_open(pool, &spa, FTAG);
+
+	if (error != 0)
+		return (error);
+	uint64_t is = metaslab_class_get_space(spa_normal_class(spa)) +
+	    metaslab_class_get_space(spa_embedded_log_class(spa)) +
+	    metaslab_class_get_space(spa_special_class(spa)) +
+	    metaslab_class_get_space(spa_dedup_class(spa));
+	uint64_t left = spa_get_dspace(spa) - spa_get_slop_space(spa);
+	if (is != size || left < usable || left - usable > slack) {
+		fprintf(stderr, "size %llu, usable %llu\n", (u_longlong_t)is,
+		    (u_longlong_t)left);
+		error = ERANGE;
+	}
+	spa_close(spa, FTAG);
+	return (error);
+}
+
+static int
 remove_vdev(uint64_t id)
 {
 	spa_t *spa;
@@ -587,6 +612,8 @@ run(char **w, int count)
 		return (features());
 	if (IS("scrub", 0))
 		return (scrub());
+	if (IS("space", 3))
+		return (space(number(w[1]), number(w[2]), number(w[3])));
 	if (IS("remove", 1))
 		return (remove_vdev(number(w[1])));
 	if (IS("segment", 1)) {

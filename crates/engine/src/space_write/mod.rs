@@ -80,7 +80,9 @@ use cenote_format::spacemap::Change;
 use cenote_pool::config;
 use cenote_pool::directory::Directory;
 use cenote_pool::metaslab::{AllocClass, PoolSpace, Unflushed, VdevSpace};
-use cenote_store::alloc::{Allocator, Changes, Class, Group, Metaslab, MetaslabInfo, VdevInfo};
+use cenote_store::alloc::{
+    Allocator, Changes, Class, Group, Metaslab, MetaslabInfo, VdevInfo, embedded_log,
+};
 use cenote_store::histogram::Histogram;
 use cenote_store::rangetree::RangeTree;
 use cenote_vdev::VdevTree;
@@ -342,8 +344,7 @@ impl SpaceMaps {
     }
 
     /// What [`Allocator::new`] wants to know. `space` is what this was opened with; vdevs that are
-    /// not in it are empty. The metaslab that OpenZFS keeps for the intent log is one like any
-    /// other: which one that is, is decided anew at each import and is nowhere on disk.
+    /// not in it are empty.
     pub fn allocator_vdevs(
         &self,
         space: Option<&PoolSpace>,
@@ -351,16 +352,21 @@ impl SpaceMaps {
     ) -> Vec<(Class, VdevInfo)> {
         let info = |(id, v): (&u64, &VdevMaps)| {
             let known = space.and_then(|s| s.vdev_space(*id)).filter(|s| !s.metaslabs.is_empty());
-            let metaslabs = match known {
-                Some(known) => metaslab_infos(known),
-                None => vec![MetaslabInfo::default(); v.maps.len()],
+            let (metaslabs, embedded_log) = match known {
+                Some(known) => {
+                    (metaslab_infos(known), known.metaslabs.iter().position(|ms| ms.embedded_log))
+                }
+                None => {
+                    let kept = embedded_log(v.maps.len(), []).filter(|_| v.class == Class::Normal);
+                    (vec![MetaslabInfo::default(); v.maps.len()], kept)
+                }
             };
             let width = tree.top(*id).map_or(1, |top| match top.kind() {
                 "raidz" => (top.children().len() as u64).saturating_sub(top.nparity()),
                 _ => 1,
             });
-            let (ashift, ms_shift) = (v.ashift, v.ms_shift);
-            (v.class, VdevInfo { id: *id, ashift, width: width.max(1), ms_shift, metaslabs })
+            let (ashift, ms_shift, width) = (v.ashift, v.ms_shift, width.max(1));
+            (v.class, VdevInfo { id: *id, ashift, width, ms_shift, metaslabs, embedded_log })
         };
         self.vdevs.iter().map(info).collect()
     }

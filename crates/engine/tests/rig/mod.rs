@@ -8,7 +8,9 @@ use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::outside::Chance;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_engine::change::{Changes, Command, Contents, Format};
-use cenote_engine::create::{CreateSpec, FIRST_TXG, OpenDevices, Opened, SystemDevices, parse};
+use cenote_engine::create::{
+    CreateSpec, FIRST_TXG, Layout, OpenDevices, Opened, SystemDevices, parse,
+};
 use cenote_engine::{CreateRequest, Engine, EngineOptions};
 use cenote_inspect::traverse::{self, Options, Subject, Verify};
 use cenote_pool::Pool;
@@ -72,7 +74,19 @@ impl Rig {
         options: EngineOptions,
         devices: &dyn OpenDevices,
     ) -> Arc<Engine> {
-        self.create_as(line, ashift, options, devices, &[])
+        self.create_as(&self.layout(line), ashift, options, devices, &[])
+    }
+
+    /// With metaslabs of `1 << shift` bytes.
+    pub fn create_cut(&self, line: &str, ashift: u64, shift: u32) -> Arc<Engine> {
+        let mut layout = self.layout(line);
+        layout.tops.iter_mut().for_each(|top| top.metaslab_shift = Some(shift));
+        self.create_as(&layout, ashift, EngineOptions::default(), &SystemDevices, &[])
+    }
+
+    fn layout(&self, line: &str) -> Layout {
+        let args: Vec<String> = line.split_whitespace().map(|w| self.word(w)).collect();
+        parse(&args).unwrap()
     }
 
     /// With some features more, or less.
@@ -82,25 +96,24 @@ impl Rig {
         ashift: u64,
         named: &[(String, bool)],
     ) -> Arc<Engine> {
-        self.create_as(line, ashift, EngineOptions::default(), &SystemDevices, named)
+        self.create_as(&self.layout(line), ashift, EngineOptions::default(), &SystemDevices, named)
     }
 
     fn create_as(
         &self,
-        line: &str,
+        layout: &Layout,
         ashift: u64,
         options: EngineOptions,
         devices: &dyn OpenDevices,
         named: &[(String, bool)],
     ) -> Arc<Engine> {
-        let args: Vec<String> = line.split_whitespace().map(|w| self.word(w)).collect();
         let choice = FeatureChoice { none: false, compatibility: None, named };
         let (features, _) = choose_features(&choice).unwrap();
         let request = CreateRequest {
             temporary_name: None,
             spec: CreateSpec {
                 name: "tank",
-                layout: &parse(&args).unwrap(),
+                layout,
                 ashift,
                 force: true.into(),
                 pool: None,

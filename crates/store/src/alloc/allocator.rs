@@ -11,10 +11,11 @@ use cenote_vdev::stats::{Latencies, LatencyFigures};
 use parking_lot::Mutex;
 use rayon::prelude::*;
 
-use super::class::ClassGroups;
+use super::class::{Class, ClassGroups};
 use super::deferred::{DeferThread, DeferredFrees, Work};
 use super::group::{Choice, Group, Outcome, ToLoad, VdevInfo, Want};
 use super::hold::{Hold, Holds};
+use super::layout::{Layout, Vdev};
 use super::loader::{Background, LoadMetaslab};
 use super::metaslab::{Changes, Metaslab, TXG_DEFER_SIZE};
 use super::readers::ReadEpochs;
@@ -28,31 +29,6 @@ use crate::tunables;
 const METASLABS_PER_THREAD: usize = 16;
 /// Most copies of a block (`SPA_DVAS_PER_BP`).
 pub const MAX_COPIES: usize = 3;
-
-/// What vdevs are for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Class {
-    /// Everything that no other class is for.
-    Normal,
-    /// The intent log.
-    Log,
-    /// Metadata and small blocks.
-    Special,
-    /// Deduplication tables.
-    Dedup,
-}
-
-impl Class {
-    /// The classes that a block for this one may go to, in order.
-    pub fn fallbacks(self) -> &'static [Class] {
-        match self {
-            Class::Normal => &[Class::Normal],
-            Class::Log => &[Class::Log, Class::Normal],
-            Class::Special => &[Class::Special, Class::Normal],
-            Class::Dedup => &[Class::Dedup, Class::Special, Class::Normal],
-        }
-    }
-}
 
 /// Says how many bytes a block takes on a vdev.
 pub trait AllocatedSize: Send + Sync {
@@ -160,13 +136,6 @@ enum Round {
     LastResort,
 }
 
-/// The vdevs that there are.
-#[derive(Clone, Default)]
-struct Layout {
-    classes: BTreeMap<Class, Arc<ClassGroups>>,
-    vdevs: BTreeMap<u64, (Class, Arc<Group>)>,
-}
-
 /// Space of one pool; see the documentation of [`crate::alloc`].
 pub struct Allocator {
     layout: ArcSwap<Layout>,
@@ -237,9 +206,7 @@ impl Allocator {
     /// Errors: [`AllocError::BadVdev`].
     pub fn grow_vdev(self: &Arc<Self>, vdev: u64, count: usize) -> Result<(), AllocError> {
         let replacing = self.replacing.lock();
-        if !self.layout().group(vdev).is_some_and(|group| group.grow(count)) {
-            return Err(AllocError::BadVdev(vdev));
-        }
+        self.layout.store(Arc::new(self.layout().grown(vdev, count, self.options.allocators)?));
         drop(replacing);
         self.preload();
         Ok(())
@@ -279,14 +246,18 @@ impl Allocator {
         txg: u64,
         request: &Request,
     ) -> Result<(Class, Vec<Dva>), AllocError> {
-        for class in class.fallbacks() {
-            if let Some(dvas) = self.in_class(*class, txg, request) {
-                return Ok((*class, dvas));
+        for classes in [class.fallbacks(), Class::LAST_RESORT] {
+            for class in classes {
+                if let Some(dvas) = self.in_class(*class, txg, request) {
+                    return Ok((*class, dvas));
+                }
+            }
+            let largest = classes.iter().map(|c| self.largest(*c, request.psize)).max();
+            if let Some(largest) = largest.filter(|largest| *largest > 0) {
+                return Err(AllocError::NoSegment { largest });
             }
         }
-        let largest =
-            class.fallbacks().iter().map(|c| self.largest(*c, request.psize)).max().unwrap_or(0);
-        if largest == 0 { Err(AllocError::NoSpace) } else { Err(AllocError::NoSegment { largest }) }
+        Err(AllocError::NoSpace)
     }
 
     fn in_class(self: &Arc<Self>, class: Class, txg: u64, request: &Request) -> Option<Vec<Dva>> {
@@ -341,7 +312,7 @@ impl Allocator {
                 let here: Vec<u64> = here.map(|dva| dva.offset).collect();
                 // Few metaslabs are not divided among allocators.
                 let allocator = request.allocator % self.options.allocators;
-                let enough = allocator < group.metaslabs().len() / 3;
+                let enough = allocator < group.count() / 3;
                 let allocator = if enough { allocator } else { 0 };
                 let want = Want { txg, size, allocator, copies: &here, choice: *choice };
                 let found = match load {
@@ -376,7 +347,7 @@ impl Allocator {
     fn in_group(self: &Arc<Self>, group: &Group, want: &Want<'_>, load: bool) -> Option<u64> {
         let mut waited = false;
         // Each load tells the weight of one more metaslab, so this ends.
-        for _ in 0..=group.metaslabs().len() {
+        for _ in 0..=group.count() {
             let ahead = |metaslab| {
                 if !load {
                     self.request_load(group.vdev(), metaslab);
@@ -436,7 +407,7 @@ impl Allocator {
         wanted: impl Iterator<Item = (u64, u64)>,
     ) -> Result<u64, AllocError> {
         let layout = self.layout();
-        let group = layout.group(vdev);
+        let group = layout.group_with(vdev, metaslab as usize);
         let group = group.filter(|_| self.load(vdev, metaslab)).ok_or(AllocError::NoVdev(vdev))?;
         let found = group.metaslabs().get(metaslab as usize).ok_or(AllocError::NoVdev(vdev))?;
         let (bytes, view) =
@@ -485,14 +456,14 @@ impl Allocator {
         metaslab.free(txg, dva.offset, end).map_err(range)
     }
 
-    /// The vdev and the metaslab of a DVA, and where it ends.
+    /// The group and the metaslab of a DVA, and where it ends.
     fn place<'a>(
         &self,
         layout: &'a Layout,
         dva: &Dva,
     ) -> Result<(&'a Group, &'a Metaslab, u64), AllocError> {
         let vdev = u64::from(dva.vdev);
-        let group = layout.group(vdev).ok_or(AllocError::NoVdev(vdev))?;
+        let of_vdev = layout.group(vdev).ok_or(AllocError::NoVdev(vdev))?;
         let size = match dva.gang {
             true => self
                 .sizes
@@ -501,17 +472,20 @@ impl Allocator {
             false => dva.asize,
         };
         let (start, end) = (dva.offset, dva.offset.saturating_add(size));
-        let absent = AllocError::Range { vdev, source: RangeError::Absent { start, end } };
-        Ok((group, group.metaslab_at(start).ok_or(absent)?, end))
+        let absent = || AllocError::Range { vdev, source: RangeError::Absent { start, end } };
+        let metaslab = of_vdev.metaslab_at(start).ok_or_else(absent)?;
+        let group = layout.group_with(vdev, metaslab.id() as usize).ok_or_else(absent)?;
+        Ok((group, metaslab, end))
     }
 
     /// The changes of `txg` since the last call, of each metaslab that has any. A pass of a sync
     /// writes them to space maps, which makes changes for the next pass.
     pub fn take_changes(&self, txg: u64) -> Vec<Changes> {
         let mut all = Vec::new();
-        for group in self.groups() {
+        let layout = self.layout();
+        for group in layout.all_groups() {
             // In all passes but the first these are few.
-            let changed = group.metaslabs().iter().filter(|metaslab| metaslab.has_changes(txg));
+            let changed = group.members().filter(|metaslab| metaslab.has_changes(txg));
             let changed: Vec<&Metaslab> = changed.collect();
             let changes: Vec<(Changes, u64)> = match self.options.background {
                 true => {
@@ -525,6 +499,7 @@ impl Allocator {
             let any = |(c, kept): &(Changes, u64)| *kept > 0 || !c.allocs.is_empty();
             all.extend(changes.into_iter().filter(any).map(|(changes, _)| changes));
         }
+        all.sort_by_key(|changes| (changes.vdev, changes.metaslab));
         all
     }
 
@@ -539,9 +514,10 @@ impl Allocator {
         }
         let held = self.holds.oldest().into_iter().chain(self.readers.oldest()).min();
         let due = txg.checked_sub(TXG_DEFER_SIZE).map(|last| held.map_or(last, |h| h.min(last)));
-        self.groups().for_each(|group| group.account(txg, due));
-        self.layout().classes.values().for_each(|class| class.balance());
-        let groups = self.groups().collect();
+        let layout = self.layout();
+        layout.all_groups().for_each(|group| group.account(txg, due));
+        layout.classes.values().for_each(|class| class.balance());
+        let groups = layout.all_groups().cloned().collect();
         let work = Work { groups, txg, due, unload_after: self.options.unload_after };
         let deferred = match self.options.background {
             true => self.deferred.get_or_init(DeferThread::start).give(work),
@@ -583,7 +559,8 @@ impl Allocator {
         if !tunables::PRELOAD_ENABLED.is_on() {
             return;
         }
-        let worth = self.groups().flat_map(|group| {
+        let layout = self.layout();
+        let worth = layout.all_groups().flat_map(|group| {
             let best = group.worth_loading(tunables::PRELOAD_LIMIT.count());
             best.into_iter().map(move |metaslab| (group.vdev(), metaslab))
         });
@@ -623,7 +600,7 @@ impl Allocator {
     /// Loads a metaslab in this thread; whether it is loaded now.
     pub fn load(&self, vdev: u64, metaslab: u64) -> bool {
         let layout = self.layout();
-        let Some(group) = layout.group(vdev) else { return false };
+        let Some(group) = layout.group_with(vdev, metaslab as usize) else { return false };
         let Some(found) = group.metaslabs().get(metaslab as usize) else { return false };
         self.make_room(memory_limit());
         match found.load(self.synced.load(Ordering::Relaxed), &*self.loader, &self.loads) {
@@ -685,8 +662,20 @@ impl Allocator {
     /// The vdevs that are allocated from.
     pub fn groups(&self) -> impl Iterator<Item = Arc<Group>> + use<> {
         let layout = self.layout();
-        let groups: Vec<Arc<Group>> = layout.vdevs.values().map(|(_, g)| g.clone()).collect();
+        let groups: Vec<Arc<Group>> = layout.vdevs.values().map(|v| v.group.clone()).collect();
         groups.into_iter()
+    }
+
+    /// The groups of a class.
+    pub fn groups_of(&self, class: Class) -> Vec<Arc<Group>> {
+        self.layout().classes.get(&class).map_or_else(Vec::new, |class| class.groups.clone())
+    }
+
+    /// For each vdev the metaslab that is kept for intent logs.
+    pub fn embedded_logs(&self) -> BTreeMap<u64, Option<u64>> {
+        let kept = |group: &Arc<Group>| group.members().next().map(Metaslab::id);
+        let of = |(id, v): (&u64, &Vdev)| (*id, v.embedded.as_ref().and_then(kept));
+        self.layout().vdevs.iter().map(of).collect()
     }
 
     /// The vdev `vdev`; `None` if it is not allocated from.
@@ -696,12 +685,12 @@ impl Allocator {
 
     /// What a vdev is for; `None` if it is not allocated from.
     pub fn class_of(&self, vdev: u64) -> Option<Class> {
-        self.layout().vdevs.get(&vdev).map(|(class, _)| *class)
+        self.layout().vdevs.get(&vdev).map(|v| v.class)
     }
 
     /// Bytes that were freed by txgs that are on disk, and are kept back.
     pub fn deferred(&self) -> u64 {
-        self.groups().map(|group| group.deferred.load(Ordering::Relaxed)).sum()
+        self.layout().all_groups().map(|group| group.deferred.load(Ordering::Relaxed)).sum()
     }
 
     /// What allocations took that made sense, waiting for metaslabs to be loaded included.
@@ -722,20 +711,21 @@ impl Allocator {
 
     /// Waits for the locks that allocations need, since the last call.
     pub fn take_lock_waits(&self) -> LockWaits {
-        self.groups()
+        self.layout()
+            .all_groups()
             .map(|group| group.take_lock_waits())
             .fold(LockWaits::default(), LockWaits::and)
     }
 
     /// Metaslabs that are loaded now.
     pub fn loaded(&self) -> u64 {
-        self.groups().map(|group| group.loaded()).sum()
+        self.layout().all_groups().map(|group| group.loaded()).sum()
     }
 
     /// Bytes of a class.
     pub fn figures(&self, class: Class) -> SpaceFigures {
         let mut sum = SpaceFigures::default();
-        for group in self.layout().classes.get(&class).iter().flat_map(|class| &class.groups) {
+        for group in self.groups_of(class) {
             sum.space += group.space();
             sum.allocated += group.allocated();
             sum.deferred += group.deferred.load(Ordering::Relaxed);
@@ -748,39 +738,4 @@ impl Allocator {
 fn memory_limit() -> u64 {
     let share = |memory: u64| (memory / 100).saturating_mul(tunables::MEM_LIMIT.get());
     tunables::physical_memory().map_or(u64::MAX, share)
-}
-
-impl Layout {
-    fn group(&self, vdev: u64) -> Option<&Arc<Group>> {
-        self.vdevs.get(&vdev).map(|(_, group)| group)
-    }
-
-    /// Memory, last txg of use, and place of each metaslab that is loaded.
-    fn loaded_metaslabs(&self) -> impl Iterator<Item = (u64, u64, &Group, &Metaslab)> {
-        let metaslabs = self.vdevs.values().flat_map(|(_, group)| {
-            let group: &Group = group;
-            group.metaslabs().iter().map(move |metaslab| (group, metaslab))
-        });
-        metaslabs.filter_map(|(group, metaslab)| {
-            let (used, memory) = metaslab.loaded_since()?;
-            Some((memory, used, group, metaslab))
-        })
-    }
-
-    /// This one with one more vdev.
-    fn with(&self, class: Class, info: &VdevInfo, allocators: usize) -> Result<Layout, AllocError> {
-        let bad = || AllocError::BadVdev(info.id);
-        let group = Arc::new(Group::new(info).ok_or_else(bad)?);
-        let mut new = self.clone();
-        if new.vdevs.insert(info.id, (class, group.clone())).is_some() {
-            return Err(bad());
-        }
-        let mut groups = self.classes.get(&class).map_or_else(Vec::new, |c| c.groups.clone());
-        groups.push(group);
-        let rotors = std::iter::repeat_with(Mutex::default).take(allocators).collect();
-        let of_class = ClassGroups { groups, rotors };
-        of_class.balance();
-        new.classes.insert(class, Arc::new(of_class));
-        Ok(new)
-    }
 }

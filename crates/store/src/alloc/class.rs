@@ -1,4 +1,4 @@
-//! The top-level vdevs of one class (`metaslab_class_t`), and which of them is next (`mca_rotor`).
+//! The classes of space, the top-level vdevs of one (`metaslab_class_t`), and which of them is next (`mca_rotor`).
 //!
 //! Each allocator has a rotor. It stays at a vdev until the vdev has had its share, its *aliquot*, and moves
 //! on to the next one then. Shares are balanced so that all vdevs fill up at the same time.
@@ -10,6 +10,50 @@ use cenote_format::blkptr::Dva;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// What space is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Everything that no other class is for.
+    Normal,
+    /// The intent log, on vdevs of its own.
+    Log,
+    /// The intent log, in one metaslab of each vdev of the normal class that has many
+    /// (`spa_embedded_log_class`).
+    EmbeddedLog,
+    /// Metadata and small blocks.
+    Special,
+    /// Deduplication tables.
+    Dedup,
+}
+
+impl Class {
+    /// Where a block goes that must be written and for which there is not a sector elsewhere: OpenZFS suspends the pool
+    /// then.
+    pub(super) const LAST_RESORT: &[Class] = &[Class::EmbeddedLog];
+
+    /// The classes that a block for this one may go to, in order. Space for intent logs is not among those for other
+    /// blocks, so that logs find it unfragmented (`zio_dva_allocate`, `zio_alloc_zil`).
+    pub fn fallbacks(self) -> &'static [Class] {
+        match self {
+            Class::Normal => &[Class::Normal],
+            Class::Log => &[Class::Log, Class::EmbeddedLog, Class::Normal],
+            Class::EmbeddedLog => &[Class::EmbeddedLog, Class::Normal],
+            Class::Special => &[Class::Special, Class::Normal],
+            Class::Dedup => &[Class::Dedup, Class::Special, Class::Normal],
+        }
+    }
+}
+
+/// Which of `count` metaslabs of a vdev of the normal class is kept for intent logs: the one with the least allocated
+/// according to its space map, log space maps left aside; those behind the end of `allocated` are empty
+/// (`vdev_metaslab_init`). Nothing on disk says which one it is: it is chosen anew when a pool is opened.
+pub fn embedded_log(count: usize, allocated: impl IntoIterator<Item = i64>) -> Option<usize> {
+    let enough = count as u64 > tunables::EMBEDDED_SLOG_MIN_MS.get();
+    let allocated = allocated.into_iter().chain(std::iter::repeat(0)).take(count);
+    let emptiest = allocated.enumerate().min_by_key(|(_, allocated)| *allocated);
+    emptiest.filter(|_| enough).map(|(i, _)| i)
+}
 
 #[derive(Default)]
 pub(super) struct Rotor {

@@ -45,7 +45,8 @@ impl Work {
     pub(super) fn run(&self) {
         for group in &self.groups {
             let best = group.best(tunables::PRELOAD_LIMIT.count());
-            for (i, metaslab) in group.metaslabs().iter().enumerate() {
+            for metaslab in group.members() {
+                let i = metaslab.id() as usize;
                 let keep = best.contains(&i) || group.is_active(i);
                 group.note(i, metaslab.sync_done(self.txg, self.due, keep, self.unload_after));
             }

@@ -1,6 +1,10 @@
 //! The metaslabs of one top-level vdev, and which of them is next (`metaslab_group_t`,
 //! `metaslab_group_alloc`).
 //!
+//! Where one of them is kept for intent logs, the vdev has two groups, which share the list of its metaslabs:
+//! one of all but that one (`vdev_mg`), and one of it alone (`vdev_log_mg`). Each chooses among its
+//! *members* only.
+//!
 //! Metaslabs are kept in order of their weight, the best first. An allocator that is given one
 //! makes it its *active* one and goes on with it until the largest segments have become
 //! [`SWITCH_THRESHOLD`](tunables::SWITCH_THRESHOLD) powers of two smaller than they were, or half as large if they are for data;
@@ -34,6 +38,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
@@ -65,6 +70,8 @@ pub struct VdevInfo {
     pub ms_shift: u32,
     /// Its metaslabs, in order.
     pub metaslabs: Vec<MetaslabInfo>,
+    /// The one that is kept for intent logs ([`embedded_log`](super::embedded_log)).
+    pub embedded_log: Option<usize>,
 }
 
 /// How choosy an allocation is. Each is less so than the one before.
@@ -148,13 +155,23 @@ struct Order {
 }
 
 impl Order {
-    /// A metaslab comes behind the others.
-    fn join(&mut self, metaslab: &Metaslab) {
-        let (view, i) = (metaslab.view(), self.views.len());
-        self.sorted.insert((Reverse(view.weight), i));
-        self.by_largest.insert((Reverse(view.surely_holds()), i));
+    /// A metaslab comes behind the others; one that is not a member has nothing to give.
+    fn join(&mut self, metaslab: &Metaslab, is_member: bool) {
+        let i = self.views.len();
+        let view = if is_member { metaslab.view() } else { View::default() };
+        if is_member {
+            self.sorted.insert((Reverse(view.weight), i));
+            self.by_largest.insert((Reverse(view.surely_holds()), i));
+        }
         self.views.push(view);
     }
+}
+
+/// Which metaslabs of a vdev a group has.
+enum Members {
+    /// All but this one.
+    AllBut(OnceLock<usize>),
+    Only(usize),
 }
 
 /// The metaslabs of a vdev, of which the first has the number `first`; `None` if they are not what can be.
@@ -200,7 +217,8 @@ pub struct Group {
     ashift: u32,
     ms_shift: u32,
     width: u64,
-    metaslabs: Metaslabs,
+    metaslabs: Arc<Metaslabs>,
+    members: Members,
     order: Watched<Order>,
     pub(super) allocated: AtomicU64,
     pub(super) deferred: AtomicU64,
@@ -211,24 +229,70 @@ pub struct Group {
 }
 
 impl Group {
-    /// `None` if the metaslabs are not what can be.
-    pub(super) fn new(info: &VdevInfo) -> Option<Group> {
-        let metaslabs = made(info, 0)?;
-        let mut order = Order::default();
-        metaslabs.iter().for_each(|metaslab| order.join(metaslab));
-        let allocated = AtomicU64::new(metaslabs.iter().map(Metaslab::allocated).sum());
-        Some(Group {
+    /// The group of a vdev, and that of the metaslab that is kept for intent logs; `None` if the metaslabs are not
+    /// what can be.
+    pub(super) fn of_vdev(info: &VdevInfo) -> Option<(Group, Option<Group>)> {
+        let metaslabs = Arc::new(Metaslabs::new(made(info, 0)?));
+        if info.embedded_log.is_some_and(|kept| kept >= metaslabs.len()) {
+            return None;
+        }
+        let kept = info.embedded_log.map_or_else(OnceLock::new, OnceLock::from);
+        let group = |members| Group::new(info, metaslabs.clone(), members);
+        let embedded = info.embedded_log.map(|kept| group(Members::Only(kept)));
+        Some((group(Members::AllBut(kept)), embedded))
+    }
+
+    fn new(info: &VdevInfo, metaslabs: Arc<Metaslabs>, members: Members) -> Group {
+        let group = Group {
             vdev: info.id,
             ashift: info.ashift,
             ms_shift: info.ms_shift,
             width: info.width.max(1),
-            metaslabs: Metaslabs::new(metaslabs),
-            order: Watched::new(order),
-            allocated,
+            metaslabs,
+            members,
+            order: Watched::new(Order::default()),
+            allocated: AtomicU64::new(0),
             deferred: AtomicU64::new(0),
             kept: Mutex::default(),
             aliquot: AtomicU64::new(0),
-        })
+        };
+        group.join(0);
+        let allocated = group.members().map(Metaslab::allocated).sum();
+        group.allocated.store(allocated, Ordering::Relaxed);
+        group
+    }
+
+    /// The metaslabs from number `first` on come behind the others.
+    fn join(&self, first: usize) {
+        let mut order = self.order.lock();
+        for (i, metaslab) in self.metaslabs.iter().enumerate().skip(first) {
+            order.join(metaslab, self.has(i));
+        }
+    }
+
+    /// Whether metaslab `i` of the vdev is a member.
+    pub(super) fn has(&self, i: usize) -> bool {
+        match &self.members {
+            Members::AllBut(kept) => kept.get() != Some(&i),
+            Members::Only(kept) => *kept == i,
+        }
+    }
+
+    /// Its own metaslabs, in order.
+    pub fn members(&self) -> impl Iterator<Item = &Metaslab> {
+        self.metaslabs
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| self.has(*i))
+            .map(|(_, metaslab)| metaslab)
+    }
+
+    /// How many metaslabs are its own.
+    pub(super) fn count(&self) -> usize {
+        match &self.members {
+            Members::AllBut(kept) => self.metaslabs.len() - usize::from(kept.get().is_some()),
+            Members::Only(_) => 1,
+        }
     }
 
     /// Id of the top-level vdev.
@@ -246,30 +310,37 @@ impl Group {
         self.width
     }
 
-    /// The vdev has grown: more metaslabs join, all of them empty. False: they are not what can be.
-    pub(super) fn grow(&self, count: usize) -> bool {
+    /// The vdev has grown: more metaslabs join, all of them empty. If it has none that is kept for intent logs,
+    /// and is to have one (`keep`), that is the first of them, and its group is returned.
+    ///
+    /// `None`: they are not what can be.
+    pub(super) fn grow(&self, count: usize, keep: bool) -> Option<Option<Group>> {
         let (id, ashift, width, ms_shift) = (self.vdev, self.ashift, self.width, self.ms_shift);
-        let metaslabs = vec![MetaslabInfo::default(); count];
-        let info = VdevInfo { id, ashift, width, ms_shift, metaslabs };
+        let (metaslabs, embedded_log) = (vec![MetaslabInfo::default(); count], None);
+        let info = VdevInfo { id, ashift, width, ms_shift, metaslabs, embedded_log };
         let first = self.metaslabs.len();
-        let Some(more) = made(&info, first as u64) else { return false };
-        self.metaslabs.push(more);
-        let mut order = self.order.lock();
-        self.metaslabs.iter().skip(first).for_each(|metaslab| order.join(metaslab));
-        true
+        self.metaslabs.push(made(&info, first as u64)?);
+        let embedded = match &self.members {
+            Members::AllBut(kept) if keep && count > 0 && kept.set(first).is_ok() => {
+                Some(Group::new(&info, self.metaslabs.clone(), Members::Only(first)))
+            }
+            _ => None,
+        };
+        self.join(first);
+        Some(embedded)
     }
 
-    /// The metaslabs, in order.
+    /// All metaslabs of the vdev, in order.
     pub fn metaslabs(&self) -> &Metaslabs {
         &self.metaslabs
     }
 
-    /// Bytes in all metaslabs.
+    /// Bytes in its own metaslabs.
     pub fn space(&self) -> u64 {
-        (self.metaslabs.len() as u64) << self.ms_shift
+        (self.count() as u64) << self.ms_shift
     }
 
-    /// Bytes of them that are not allocatable.
+    /// Bytes of these that are not allocatable.
     pub fn allocated(&self) -> u64 {
         self.allocated.load(Ordering::Relaxed)
     }
@@ -436,7 +507,10 @@ impl Group {
     /// A transaction group is over: affinities are balanced, and what was taken for want of
     /// something rich is let go of.
     pub(super) fn settle(&self) {
-        let used: Vec<u64> = self.metaslabs.iter().map(Metaslab::allocated).collect();
+        // To affinities what is not its own is full.
+        let full = 1 << self.ms_shift;
+        let used = |(i, m): (usize, &Metaslab)| if self.has(i) { m.allocated() } else { full };
+        let used: Vec<u64> = self.metaslabs.iter().enumerate().map(used).collect();
         let mut order = self.order.lock();
         let Order { active, owners, affinities, .. } = &mut *order;
         active.retain(|_, active| {
@@ -445,7 +519,7 @@ impl Group {
             }
             active.rich
         });
-        affinities.balance(&used, 1 << self.ms_shift, |i| owners.contains_key(&i));
+        affinities.balance(&used, full, |i| owners.contains_key(&i));
     }
 
     /// Notes that nothing can be allocated from a metaslab.
@@ -457,9 +531,8 @@ impl Group {
     /// Notes what has become of a metaslab, unless something later is known.
     pub(super) fn note(&self, i: usize, view: View) {
         let mut order = self.order.lock();
-        let Some(before) = order.views.get_mut(i).filter(|v| v.number <= view.number) else {
-            return;
-        };
+        let before = order.views.get_mut(i).filter(|v| self.has(i) && v.number <= view.number);
+        let Some(before) = before else { return };
         let old = std::mem::replace(before, view);
         if old.weight != view.weight {
             order.sorted.remove(&(Reverse(old.weight), i));
@@ -482,7 +555,7 @@ impl Group {
 
     /// Waits for locks since the last call, of the metaslabs and of their order.
     pub(super) fn take_lock_waits(&self) -> LockWaits {
-        let of_metaslabs = self.metaslabs.iter().map(Metaslab::take_lock_waits);
+        let of_metaslabs = self.members().map(Metaslab::take_lock_waits);
         of_metaslabs.fold(self.order.take_waits(), LockWaits::and)
     }
 

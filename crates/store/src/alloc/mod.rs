@@ -8,7 +8,7 @@
 //! changed in each txg and metaslab for the pool to write down.
 //!
 //! ```text
-//!   Allocator ── Class (normal, log, special, dedup) ── Group (a top-level vdev) ── Metaslab
+//!   Allocator ── Class (normal, log, special, ...) ── Group (a top-level vdev) ── Metaslab
 //!      │           rotor: whose turn it is              order by weight, active     FreeSpace
 //!      └─ LoadMetaslab (the pool)                       metaslab per allocator      allocs, frees
 //! ```
@@ -23,6 +23,11 @@
 //! block goes to where the last one ended, else to the largest segment, or, if little is free, to one
 //! of just its size. A block for which there is no segment is returned to the caller, who can divide
 //! it.
+//!
+//! A vdev with many metaslabs keeps one for intent logs, the emptiest: a group of its own in a class of its own
+//! ([`embedded_log`]). Log blocks go to log vdevs first, then there, then anywhere. Others go there only
+//! where the pool would fail otherwise. Its space counts in the size of the pool, but not in
+//! what datasets can have.
 //!
 //! # Locks
 //!
@@ -52,6 +57,7 @@ mod deferred;
 mod dense;
 mod group;
 mod hold;
+mod layout;
 mod loader;
 mod metaslab;
 mod readers;
@@ -66,8 +72,9 @@ mod watched;
 mod weight;
 
 pub use allocator::{
-    AllocError, AllocatedSize, Allocator, Class, MAX_COPIES, Options, Request, SpaceFigures,
+    AllocError, AllocatedSize, Allocator, MAX_COPIES, Options, Request, SpaceFigures,
 };
+pub use class::{Class, embedded_log};
 pub use deferred::DeferredFrees;
 pub use group::{Group, VdevInfo};
 pub use hold::Hold;

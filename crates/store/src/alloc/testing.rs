@@ -76,7 +76,12 @@ impl AllocatedSize for Sectors {
 /// An empty vdev with sectors of 512 bytes.
 pub(crate) fn vdev(id: u64, ms_shift: u32, metaslabs: usize) -> VdevInfo {
     let metaslabs = vec![MetaslabInfo::default(); metaslabs];
-    VdevInfo { id, ashift: 9, width: 1, ms_shift, metaslabs }
+    VdevInfo { id, ashift: 9, width: 1, ms_shift, metaslabs, embedded_log: None }
+}
+
+/// The same that keeps this metaslab for intent logs.
+pub(crate) fn keeping(kept: usize, info: VdevInfo) -> VdevInfo {
+    VdevInfo { embedded_log: Some(kept), ..info }
 }
 
 pub(crate) fn allocator(vdevs: &[(Class, VdevInfo)]) -> (Arc<Allocator>, Arc<Maps>) {

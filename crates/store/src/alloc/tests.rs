@@ -1,6 +1,8 @@
 //! The allocator against a model: blocks never overlap, freed space waits, and what is handed out
 //! to be written down is what happened.
 
+mod embedded;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +11,7 @@ use cenote_format::blkptr::Dva;
 use proptest::prelude::*;
 
 use super::metaslab::View;
-use super::testing::{Maps, Sectors, allocator, sync, vdev};
+use super::testing::{Maps, Sectors, allocator, keeping, sync, vdev};
 use super::*;
 use crate::histogram::Histogram;
 use crate::rangetree::RangeTree;
@@ -88,7 +90,10 @@ fn check_sum(a: &Allocator, maps: &Maps, model: &Model, txg: u64) {
     assert_eq!(on_disk as i64, expected, "bytes on disk after txg {txg}");
     for group in a.groups() {
         let used = model.used.get(&group.vdev()).map_or(0, RangeTree::space);
-        assert_eq!(group.allocated(), used, "vdev {}", group.vdev());
+        let embedded = a.groups_of(Class::EmbeddedLog);
+        let embedded = embedded.iter().filter(|g| g.vdev() == group.vdev());
+        let allocated = embedded.map(|g| g.allocated()).sum::<u64>() + group.allocated();
+        assert_eq!(allocated, used, "vdev {}", group.vdev());
         for m in group.metaslabs().iter() {
             let Some(free) = m.free_after(txg) else { continue };
             let on_disk = maps.allocated(group.vdev(), m.id());
@@ -103,7 +108,7 @@ proptest! {
     #[test]
     fn nothing_overlaps_and_frees_wait(ops in prop::collection::vec(op(), 1..300)) {
         let (a, maps) = allocator(&[
-            (Class::Normal, vdev(0, 18, 8)),
+            (Class::Normal, keeping(2, vdev(0, 18, 8))),
             (Class::Normal, vdev(1, 19, 3)),
             (Class::Special, vdev(2, 18, 2)),
             (Class::Log, vdev(3, 18, 1)),
@@ -119,7 +124,8 @@ proptest! {
                     match a.allocate(txg + u64::from(later), &want) {
                         Ok((class, dvas)) => {
                             prop_assert_eq!(dvas.len(), copies);
-                            prop_assert!(want.class.fallbacks().contains(&class));
+                            let may = [want.class.fallbacks(), Class::LAST_RESORT].concat();
+                            prop_assert!(may.contains(&class));
                             prop_assert!(dvas.iter().all(|d| d.asize == psize));
                             model.take(txg + u64::from(later), dvas);
                         }
@@ -161,8 +167,10 @@ proptest! {
             model.synced(txg);
             check_sum(&a, &maps, &model, txg);
         }
-        prop_assert_eq!(a.figures(Class::Normal).allocated, 0);
-        prop_assert_eq!(a.figures(Class::Normal).deferred, 0);
+        for class in [Class::Normal, Class::EmbeddedLog] {
+            prop_assert_eq!(a.figures(class).allocated, 0);
+            prop_assert_eq!(a.figures(class).deferred, 0);
+        }
     }
 }
 
