@@ -42,6 +42,7 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::{ByteOrder, Bytes};
+use cenote_pool::Pool;
 use cenote_pool::status::{ReplayStage, ReplayStatus};
 use cenote_store::Store;
 use parking_lot::Mutex;
@@ -198,6 +199,18 @@ fn left_to_replay(store: &Arc<Store>, header: &ZilHeader, kept: &Kept) -> (u64, 
     (records, bytes)
 }
 
+/// Whether a dataset that had an intent log has it still; true if that cannot be read.
+fn may_have_log(pool: &Pool, ds_obj: u64) -> bool {
+    let dsl = pool.dsl();
+    match dsl.by_object(ds_obj) {
+        Ok(None) => false,
+        Ok(Some(dataset)) => {
+            !dsl.open_objset(&dataset).is_ok_and(|set| set.phys().zil.log.is_hole())
+        }
+        Err(_) => true,
+    }
+}
+
 /// A dataset whose intent log was not replayed, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotReplayed {
@@ -331,9 +344,16 @@ impl Engine {
         self.shared.unreplayed.lock().kept = Arc::default();
     }
 
-    /// Objects of the datasets whose intent logs wait for them to be opened.
+    /// Objects of the datasets whose intent logs wait for them to be opened. Logs that went with their datasets, or were
+    /// given up in a rollback or a receive, are not waited for any more.
     pub fn waiting_logs(&self) -> Vec<u64> {
-        self.shared.unreplayed.lock().waiting.iter().map(|log| log.ds_obj).collect()
+        let pool = self.pool();
+        let waiting = self.shared.unreplayed.lock().waiting.clone();
+        let all = waiting.iter().map(|log| log.ds_obj);
+        let (there, gone): (Vec<u64>, _) = all.partition(|ds_obj| may_have_log(&pool, *ds_obj));
+        let mut unreplayed = self.shared.unreplayed.lock();
+        gone.into_iter().for_each(|ds_obj| unreplayed.done(ds_obj));
+        there
     }
 
     /// Has `replay` replay all intent logs that wait, as [`Engine::replay_these_logs`].

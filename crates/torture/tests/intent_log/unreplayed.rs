@@ -2,7 +2,7 @@
 //! snapshots and clones do not have them, and a dataset that is opened has all that was committed.
 
 use crate::world::{self, look};
-use cenote_engine::Engine;
+use cenote_dsl::write::DslWriteError;
 use cenote_engine::change::{Changes, Kind, NewClone, NewDataset, NewSnapshot};
 use cenote_format::dmu::ZilHeader;
 use cenote_pool::Pool;
@@ -77,6 +77,10 @@ fn names(fs: &FileSystem) -> Vec<String> {
 }
 
 fn snapshot(engine: &Arc<Engine>, name: &str) {
+fn ds_obj(engine: &Engine, name: &str) -> u64 {
+    engine.pool().dsl().find(name).unwrap().unwrap().ds_obj
+}
+
     let names = vec![name.to_string()];
     changes(engine).snapshot(&NewSnapshot { names, props: Vec::new() }).unwrap();
 }
@@ -162,6 +166,7 @@ fn a_rollback_and_a_destroy_free_a_log_that_was_not_replayed() {
     changes(&engine).rollback("tank/second@before").unwrap();
     assert!(header(&engine.pool(), "tank/second").log.is_hole());
     engine.export(false).unwrap();
+    assert_eq!(engine.waiting_logs(), [ds_obj(&engine, ALL[0])]);
     judge(&images(&disks)).unwrap();
     let engine = import(&disks);
     assert_eq!(ALL.map(|name| opened(&engine, name).len()), [2, 1]);
@@ -172,6 +177,7 @@ fn a_rollback_and_a_destroy_free_a_log_that_was_not_replayed() {
     let engine = import(&disks);
     changes(&engine).destroy("tank/second").unwrap();
     assert_eq!(cenote::contents::replay_logs(&engine, &|_, _| true).unwrap(), []);
+    assert_eq!(engine.waiting_logs(), [ds_obj(&engine, ALL[0])], "one has nothing to wait for");
     engine.export(false).unwrap();
     judge(&images(&disks)).unwrap();
     assert_eq!(headers_by_openzfs(&images(&disks)), 0);
@@ -185,7 +191,7 @@ fn a_rollback_and_a_destroy_free_a_log_that_was_not_replayed() {
 fn a_log_is_replayed_once_for_all_who_open_its_dataset() {
     let disks = crashed();
     let engine = import(&disks);
-    let ds_obj = engine.pool().dsl().find(ALL[1]).unwrap().unwrap().ds_obj;
+    let ds_obj = ds_obj(&engine, ALL[1]);
     let sets: Vec<_> = std::thread::scope(|scope| {
         let open = |_| scope.spawn(|| engine.live(ds_obj).unwrap());
         let opening: Vec<_> = (0..8).map(open).collect();
