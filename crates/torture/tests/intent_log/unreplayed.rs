@@ -4,6 +4,7 @@
 use crate::world::{self, look};
 use cenote_dsl::write::DslWriteError;
 use cenote_engine::change::{Changes, Kind, NewClone, NewDataset, NewSnapshot};
+use cenote_engine::{Engine, EngineError};
 use cenote_format::dmu::ZilHeader;
 use cenote_pool::Pool;
 use cenote_testpools::zdb;
@@ -76,11 +77,11 @@ fn names(fs: &FileSystem) -> Vec<String> {
     look(fs).keys().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
 }
 
-fn snapshot(engine: &Arc<Engine>, name: &str) {
 fn ds_obj(engine: &Engine, name: &str) -> u64 {
     engine.pool().dsl().find(name).unwrap().unwrap().ds_obj
 }
 
+fn snapshot(engine: &Arc<Engine>, name: &str) {
     let names = vec![name.to_string()];
     changes(engine).snapshot(&NewSnapshot { names, props: Vec::new() }).unwrap();
 }
@@ -165,8 +166,8 @@ fn a_rollback_and_a_destroy_free_a_log_that_was_not_replayed() {
     snapshot(&engine, "tank/second@before");
     changes(&engine).rollback("tank/second@before").unwrap();
     assert!(header(&engine.pool(), "tank/second").log.is_hole());
-    engine.export(false).unwrap();
     assert_eq!(engine.waiting_logs(), [ds_obj(&engine, ALL[0])]);
+    engine.export(false).unwrap();
     judge(&images(&disks)).unwrap();
     let engine = import(&disks);
     assert_eq!(ALL.map(|name| opened(&engine, name).len()), [2, 1]);
@@ -176,8 +177,8 @@ fn a_rollback_and_a_destroy_free_a_log_that_was_not_replayed() {
     let disks = crashed();
     let engine = import(&disks);
     changes(&engine).destroy("tank/second").unwrap();
-    assert_eq!(cenote::contents::replay_logs(&engine, &|_, _| true).unwrap(), []);
     assert_eq!(engine.waiting_logs(), [ds_obj(&engine, ALL[0])], "one has nothing to wait for");
+    assert_eq!(cenote::contents::replay_logs(&engine, &|_, _| true).unwrap(), []);
     engine.export(false).unwrap();
     judge(&images(&disks)).unwrap();
     assert_eq!(headers_by_openzfs(&images(&disks)), 0);
@@ -199,6 +200,30 @@ fn a_log_is_replayed_once_for_all_who_open_its_dataset() {
     });
     assert!(sets.iter().all(|set| Arc::ptr_eq(set, &sets[0])));
     assert_eq!(opened(&engine, ALL[1]), [LOGGED, SYNCED]);
+    engine.export(false).unwrap();
+    judge(&images(&disks)).unwrap();
+}
+
+/// A replay that panics leaves nobody a dataset that is open without its log: it is busy until it is closed, and whoever
+/// opens it then replays all of the log.
+#[test]
+fn a_replay_that_panics_closes_its_dataset() {
+    let disks = crashed();
+    let engine = import(&disks);
+    let dataset = ds_obj(&engine, ALL[1]);
+    let replayed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        engine.replay_these_logs(&[dataset], &|_, _| panic!("for this test"))
+    }));
+    assert!(replayed.is_err());
+    assert_eq!(engine.suspended(), None);
+    for _ in 0..2 {
+        let busy = engine.live(dataset).err();
+        assert!(matches!(busy, Some(EngineError::Dsl(DslWriteError::Busy))), "{busy:?}");
+        engine.sync().unwrap();
+    }
+    engine.close(dataset).unwrap();
+    assert_eq!(opened(&engine, ALL[1]), [LOGGED, SYNCED]);
+    assert_eq!(opened(&engine, ALL[0]), [LOGGED, SYNCED]);
     engine.export(false).unwrap();
     judge(&images(&disks)).unwrap();
 }
