@@ -241,17 +241,19 @@ pub(super) enum Mark {
 
 /// Adds block pointers to a list with a mark. The sums of a livelist are those of allocated blocks less
 /// those of freed ones.
-pub(super) fn enqueue_as(
+pub(super) fn enqueue_as<'b>(
     tx: &mut Tx<'_>,
     object: u64,
-    blocks: &[BlockPointer],
+    blocks: impl IntoIterator<Item = &'b BlockPointer, IntoIter: ExactSizeIterator>,
     mark: Mark,
 ) -> Result<()> {
-    if blocks.is_empty() {
+    let blocks = blocks.into_iter();
+    let count = blocks.len();
+    if count == 0 {
         return Ok(());
     }
     let (mut phys, len) = header(tx, object)?;
-    let mut data = Vec::with_capacity(blocks.len() * BLKPTR_SIZE);
+    let mut data = Vec::with_capacity(count * BLKPTR_SIZE);
     for bp in blocks {
         let (sizes, mut stored) = ((tx.space)(bp), stored(bp));
         if mark == Mark::Free {
@@ -265,7 +267,7 @@ pub(super) fn enqueue_as(
         }
     }
     tx.mos.write(object, phys.entries.wrapping_mul(BLKPTR_SIZE as u64), &data)?;
-    let count = blocks.len() as u64;
+    let count = count as u64;
     phys.entries = phys.entries.wrapping_add(count);
     if mark == Mark::Free {
         phys.freed = phys.freed.wrapping_add(count);
@@ -305,7 +307,8 @@ pub(super) fn entries(
     if range.end.saturating_mul(BLKPTR_SIZE as u64) > room {
         return Err(corrupt(object, format!("{} entries", range.end)));
     }
-    let (mut found, mut at) = (Vec::new(), range.start);
+    let count = range.end.saturating_sub(range.start).min(READ_AT_ONCE);
+    let (mut found, mut at) = (Vec::with_capacity(count as usize), range.start);
     while at < range.end {
         let count = (range.end - at).min(READ_AT_ONCE);
         let data = read(tx, object, at * BLKPTR_SIZE as u64, count * BLKPTR_SIZE as u64)?;

@@ -45,6 +45,8 @@ const QUEUE: &str = "bptree_obj";
 /// Bytes of the queue's header and of an entry.
 const HEADER: usize = 40;
 const ENTRY: usize = BLKPTR_SIZE + 40;
+/// Blocks that room is made for at once.
+const MOST: usize = 1 << 14;
 /// Blocks that are freed between two looks at the clock.
 const LOOK_AT_CLOCK: usize = 64;
 
@@ -231,6 +233,7 @@ fn free_trees(tx: &mut Tx<'_>, queue: u64, budget: Budget<'_>) -> Result<bool> {
         header.sizes.used = header.sizes.used.wrapping_sub(sum.used);
         header.sizes.compressed = header.sizes.compressed.wrapping_sub(sum.compressed);
         header.sizes.uncompressed = header.sizes.uncompressed.wrapping_sub(sum.uncompressed);
+        tx.frees.reserve(freed.len());
         freed.iter().for_each(|bp| tx.free(bp));
         pool::charge_free(tx, Delta::less(sum))?;
         match done {
@@ -308,7 +311,8 @@ impl<'t> Walk<'t> {
             is_late: budget.is_late,
             leaks: false,
             reads_left: bounds::max_blocks(mos),
-            freed: Vec::new(),
+            // Memory that is not used is not touched.
+            freed: Vec::with_capacity(usize::try_from(budget.blocks).unwrap_or(MOST).min(MOST)),
             sum: Sizes::default(),
         }
     }

@@ -51,7 +51,6 @@ use cenote_dmu::write::Synced;
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dsl::DslDatasetPhys;
 pub use condense::{Condensed, Pair};
-use std::collections::BTreeMap;
 
 /// The feature; each livelist is a use.
 const FEATURE: &str = "com.delphix:livelist";
@@ -106,11 +105,11 @@ pub(super) fn synced(
 
 /// The blocks among these that a livelist records, sorted so that they compress: of each level and kind, in
 /// the order in which they lie on the devices.
-fn own(blocks: &[BlockPointer], origin_txg: u64) -> Vec<BlockPointer> {
+fn own(blocks: &[BlockPointer], origin_txg: u64) -> Vec<&BlockPointer> {
     let is_own = |bp: &&BlockPointer| {
         dataset::counts(bp) && !bp.is_embedded() && deadlist::birth(bp) > origin_txg
     };
-    let mut own: Vec<_> = blocks.iter().filter(is_own).copied().collect();
+    let mut own: Vec<_> = blocks.iter().filter(is_own).collect();
     own.sort_unstable_by_key(|bp| (bp.0[6], bp.0[0] >> 32, bp.0[1]));
     own
 }
@@ -129,8 +128,8 @@ fn is_worth_it(referenced: u64, used: u64) -> bool {
 fn add(
     tx: &mut Tx<'_>,
     (dir_obj, livelist): (u64, u64),
-    allocs: Vec<BlockPointer>,
-    frees: Vec<BlockPointer>,
+    allocs: Vec<&BlockPointer>,
+    frees: Vec<&BlockPointer>,
 ) -> Result<()> {
     let known = tx.deadlists.as_deref_mut().and_then(|keys| keys.take(livelist));
     let is_new_here = known.is_none();
@@ -139,36 +138,30 @@ fn add(
         None => deadlist::lists(tx, livelist)?,
     };
     let started = start_sub_list(tx, livelist, &mut lists)?;
-    let mut sorted: BTreeMap<u64, [Vec<BlockPointer>; 2]> = BTreeMap::new();
-    let mut sum = deadlist::total(tx, livelist)?;
+    let (mut freed_from, mut sum) = (Vec::new(), deadlist::total(tx, livelist)?);
     for (blocks, mark) in [(allocs, Mark::Alloc), (frees, Mark::Free)] {
+        let mut by_key = Vec::with_capacity(blocks.len());
         for bp in blocks {
-            let Some((key, _)) = lists.range(..deadlist::birth(&bp)).next_back() else {
+            let Some((key, _)) = lists.range(..deadlist::birth(bp)).next_back() else {
                 let why = format!("livelist without a key for {bp:?}");
                 return Err(super::mos::corrupt(livelist, why));
             };
-            let sizes = (tx.space)(&bp);
+            let sizes = (tx.space)(bp);
             match mark {
                 Mark::Alloc => sum.add(sizes),
                 Mark::Free => sum.take(sizes),
             }
-            sorted.entry(*key).or_default()[mark as usize].push(bp);
+            by_key.push((*key, bp));
         }
-    }
-    let mut freed_from = Vec::new();
-    for (key, [allocs, frees]) in sorted {
-        let mut list = lists.get(&key).copied().unwrap_or_default();
-        if bpobj::shared_empty(tx)? == Some(list) {
-            // Of a list with few parts little is read; of one with many each group adds to most.
-            let is_first = lists.first_key_value().is_some_and(|(first, _)| *first == key);
-            let block_size = if is_first { bpobj::BLOCK } else { bpobj::SMALL };
-            list = deadlist::start_list(tx, livelist, key, block_size)?;
-            lists.insert(key, list);
-        }
-        bpobj::enqueue_as(tx, list, &allocs, Mark::Alloc)?;
-        bpobj::enqueue_as(tx, list, &frees, Mark::Free)?;
-        if !frees.is_empty() {
-            freed_from.push(key);
+        // In a sub-list they stay in their order.
+        by_key.sort_by_key(|(key, _)| *key);
+        for of_key in by_key.chunk_by(|(a, _), (b, _)| a == b) {
+            let Some((key, _)) = of_key.first() else { continue };
+            let list = own_list(tx, livelist, *key, &mut lists)?;
+            bpobj::enqueue_as(tx, list, of_key.iter().map(|(_, bp)| *bp), mark)?;
+            if mark == Mark::Free {
+                freed_from.push(*key);
+            }
         }
     }
     deadlist::set_total(tx, livelist, sum)?;
@@ -179,6 +172,20 @@ fn add(
         keys.keep(livelist, lists);
     }
     Ok(())
+}
+
+/// The list of a key, which is started if there is none yet.
+fn own_list(tx: &mut Tx<'_>, livelist: u64, key: u64, lists: &mut Lists) -> Result<u64> {
+    let list = lists.get(&key).copied().unwrap_or_default();
+    if bpobj::shared_empty(tx)? != Some(list) {
+        return Ok(list);
+    }
+    // Of a list with few parts little is read; of one with many each group adds to most.
+    let is_first = lists.first_key_value().is_some_and(|(first, _)| *first == key);
+    let block_size = if is_first { bpobj::BLOCK } else { bpobj::SMALL };
+    let list = deadlist::start_list(tx, livelist, key, block_size)?;
+    lists.insert(key, list);
+    Ok(list)
 }
 
 /// Starts a new sub-list for this group if there is none yet, or the newest has enough allocations. Not

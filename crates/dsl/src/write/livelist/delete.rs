@@ -76,6 +76,7 @@ pub(in crate::write) fn step(tx: &mut Tx<'_>, left: &mut u64, budget: Budget<'_>
         }
     }
     freed.sort_unstable_by_key(|bp: &BlockPointer| (bp.0[0] >> 32, bp.0[1]));
+    tx.frees.reserve(freed.len());
     freed.iter().for_each(|bp| tx.free(bp));
     if !paused && stuck == 0 {
         pool::remove_entry(tx, DELETED)?;
@@ -111,7 +112,10 @@ fn free_some(
             taken => taken?,
         };
         *left = left.saturating_sub(taken.blocks.len() as u64);
-        freed.extend(taken.blocks);
+        match freed.is_empty() {
+            true => *freed = taken.blocks,
+            false => freed.extend(taken.blocks),
+        }
         if !taken.is_all {
             return Ok(false);
         }
@@ -147,8 +151,9 @@ fn take(tx: &mut Tx<'_>, (livelist, key, list): (u64, u64, u64), most: u64) -> R
     // Without frees nothing before the end has to be known.
     let from = if counts.freed == 0 { counts.entries.saturating_sub(most) } else { 0 };
     let mut freed = Freed::default();
-    let mut blocks = Vec::new();
-    for (bp, mark) in bpobj::entries(tx, list, from..counts.entries)?.iter().rev() {
+    let entries = bpobj::entries(tx, list, from..counts.entries)?;
+    let mut blocks = Vec::with_capacity(entries.len());
+    for (bp, mark) in entries.iter().rev() {
         match mark {
             Mark::Free => freed.free(bp),
             Mark::Alloc if freed.is_live(bp) => blocks.push(*bp),
