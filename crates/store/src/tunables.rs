@@ -30,10 +30,10 @@ declare_tunables! {
         "How long a metaslab is kept loaded at least without an allocation";
     NUM_ALLOCATORS "spa_num_allocators" NextOpen Count 2 (1, 2),
         "Metaslabs of each top-level vdev that are allocated from at once: one for data and one for metadata, or one for both";
-    FIND_MAX_TRIES "zfs_metaslab_find_max_tries" Now Count 100 SOME,
-        "Metaslabs that are looked at for one allocation before it is made less choosy";
     EMBEDDED_SLOG_MIN_MS "zfs_embedded_slog_min_ms" NextOpen Count 64 ANY,
         "Metaslabs beyond which a top-level vdev of the normal class keeps one for intent logs";
+    FIND_MAX_TRIES "zfs_metaslab_find_max_tries" Now Count 100 SOME,
+        "Metaslabs that are looked at for one allocation before it is made less choosy";
     MEM_LIMIT "zfs_metaslab_mem_limit" Now Percent 25 (0, 100),
         "Share of memory beyond which a pool unloads the metaslabs that were used longest ago";
     SWITCH_THRESHOLD "zfs_metaslab_switch_threshold" Now Log2 2 (1, 64),

@@ -263,12 +263,14 @@ impl Allocator {
     fn in_class(self: &Arc<Self>, class: Class, txg: u64, request: &Request) -> Option<Vec<Dva>> {
         let layout = self.layout();
         let class = layout.classes.get(&class)?;
+        // Whoever writes a log holds what the end of a group needs before freed space is given out.
+        let waits = !matches!(request.class, Class::Log | Class::EmbeddedLog);
         let mut dvas = Vec::with_capacity(request.copies);
         while dvas.len() < request.copies {
             let on_its_way = self.deferred.get().is_some_and(DeferThread::is_busy);
             match self.one(class, txg, request, &dvas) {
                 Some(dva) => dvas.push(dva),
-                None if on_its_way => self.wait_deferred(),
+                None if on_its_way && waits => self.wait_deferred(),
                 None => {
                     dvas.iter().for_each(|dva| drop(self.unallocate(txg, dva)));
                     return None;
@@ -686,6 +688,12 @@ impl Allocator {
     /// What a vdev is for; `None` if it is not allocated from.
     pub fn class_of(&self, vdev: u64) -> Option<Class> {
         self.layout().vdevs.get(&vdev).map(|v| v.class)
+    }
+
+    /// Whether somebody needs what was freed after group `txg`, or before.
+    pub fn is_held_since(&self, txg: u64) -> bool {
+        let held = self.holds.oldest().into_iter().chain(self.readers.oldest()).min();
+        held.is_some_and(|held| held <= txg)
     }
 
     /// Bytes that were freed by txgs that are on disk, and are kept back.

@@ -100,3 +100,27 @@ fn a_metaslab_that_is_not_there_cannot_be_kept() {
     let made = Allocator::new(&vdevs, Arc::new(Sectors(9)), Arc::new(Maps::default()), options);
     assert_eq!(made.err(), Some(AllocError::BadVdev(0)));
 }
+
+/// Whoever writes a log may hold what the end of a group waits for: it takes another metaslab instead of waiting.
+#[test]
+fn a_log_does_not_wait_for_freed_space() {
+    let maps = Arc::new(Maps::default());
+    let vdevs = [(Class::Normal, keeping(5, vdev(0, 20, 8)))];
+    let a = Allocator::new(&vdevs, Arc::new(Sectors(9)), maps.clone(), Options::default()).unwrap();
+    for _ in 0..2 {
+        assert_eq!(place(&a, 1, &log(512 << 10)), Ok((Class::EmbeddedLog, 5)));
+    }
+    let changes = a.take_changes(1);
+    maps.write(&changes);
+    maps.commit(1);
+    // The end of the group, in which freed space does not come back yet.
+    let on_its_way = a.sync_done(1);
+    let (done, finished) = std::sync::mpsc::channel();
+    let writer = a.clone();
+    let thread = std::thread::spawn(move || done.send(place(&writer, 2, &log(512 << 10))));
+    let (class, metaslab) =
+        finished.recv_timeout(std::time::Duration::from_secs(60)).unwrap().unwrap();
+    assert!(class == Class::Normal && metaslab != 5, "{class:?} {metaslab}");
+    drop(on_its_way);
+    thread.join().unwrap().unwrap();
+}
