@@ -10,11 +10,11 @@
 //! from the same obsolete space map, in the first group after the import; its new mapping goes. What became obsolete
 //! since then is in a space map of its own, which stays.
 //!
-//! Who reads by the old mapping at that moment, or has just read a pointer to what was freed, finds what he would
-//! have found before, or nothing.
+//! A pointer to what was freed leads nowhere then. So nothing is made shorter while somebody reads who began
+//! before the last group was on disk.
 
 use super::SpaceMaps;
-use super::map::{DIRECTORY_OBJECT, Maps, zap_u64};
+use super::map::{DIRECTORY_OBJECT, Maps, feature_uses, zap_u64};
 use super::obsolete::{FEATURE, MAP, Removed};
 use crate::sync::count_feature;
 use crate::tunables::{
@@ -86,6 +86,9 @@ impl SpaceMaps {
         vdevs: &mut NvList,
     ) -> Result<Option<Shorter>> {
         if self.removed.is_empty() || !std::mem::take(&mut self.obsolete_grew) {
+            return Ok(None);
+        }
+        if feature_uses(tx.mos, FEATURE)?.is_none() {
             return Ok(None);
         }
         let what = "the mapping of a removed vdev is not made shorter";
