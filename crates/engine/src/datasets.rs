@@ -334,9 +334,8 @@ impl TxAssign for DatasetTx {
     fn panicked(&self, why: &str) {
         tracing::error!("{why}");
         if let Some(shared) = self.shared.upgrade() {
-            if shared.tx_state.fail(why.to_owned()) {
-                PoolFailure::Suspended.post(&shared.disk.store);
-            }
+            let suspended = || PoolFailure::Suspended.post(&shared.disk.store);
+            shared.tx_state.fail(why.to_owned(), suspended);
             shared.queue.fail_all(why);
         }
     }

@@ -255,7 +255,7 @@ impl Engine {
             .name("txg-sync".into())
             .spawn(run)
             .inspect_err(|e| {
-                shared.tx_state.fail(format!("no thread for transaction groups: {e}"));
+                shared.tx_state.fail(format!("no thread for transaction groups: {e}"), || ());
             })
             .ok();
         Arc::new(Engine { shared, core, thread: Mutex::new(thread) })
@@ -495,9 +495,7 @@ fn run(shared: &Arc<Shared>, core: &Mutex<Core>) {
             true => tracing::error!("transaction group {} is on disk, but then: {why}", txg + 1),
             false => tracing::error!("transaction group {}: {why}", txg + 1),
         }
-        if shared.tx_state.fail(why.clone()) {
-            PoolFailure::Suspended.post(&shared.disk.store);
-        }
+        shared.tx_state.fail(why.clone(), || PoolFailure::Suspended.post(&shared.disk.store));
         shared.queue.fail_all(&why);
     }
     shared.tx_state.ended();

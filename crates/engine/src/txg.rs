@@ -400,13 +400,14 @@ impl TxState {
         self.changed.notify_all();
     }
 
-    /// Nothing can be written any more. Returns whether that is news.
-    pub fn fail(&self, why: String) -> bool {
+    /// Nothing can be written any more. If that is news, `tell` is called before whoever waits goes on.
+    pub fn fail(&self, why: String, tell: impl FnOnce()) {
         let mut state = self.state.lock();
-        let is_first = state.failed.is_none();
-        state.failed.get_or_insert(why);
+        if state.failed.is_none() {
+            tell();
+            state.failed = Some(why);
+        }
         self.changed.notify_all();
-        is_first
     }
 
     /// Why nothing can be written any more.
@@ -581,7 +582,9 @@ mod tests {
     #[test]
     fn a_failure_reaches_everyone() {
         let gate = gate(0, Some(1000));
-        gate.fail("device is gone".into());
+        let mut told = 0;
+        (0..2).for_each(|_| gate.fail("device is gone".into(), || told += 1));
+        assert_eq!(told, 1);
         assert!(gate.assign(1, false).is_err());
         assert!(gate.wait_for(1).is_err());
     }

@@ -2,8 +2,9 @@
 //!
 //! An event is an nvlist, with the names that OpenZFS gives its pairs. There are three kinds: what was done to a pool
 //! (`sysevent.fs.zfs.*`), what went wrong (`ereport.fs.zfs.*`), and vdevs that are in another state
-//! (`resource.fs.zfs.statechange`). The last two are told by vdevs, which do not know whose they are: pools are
-//! registered here with their stores.
+//! (`resource.fs.zfs.statechange`). Vdevs and stores tell what they meet, and do not know whose they are: pools are
+//! registered here with their stores. What stops a whole pool is told by those who see it ([`PoolFailure`],
+//! [`import_failed`]).
 
 use crate::error::ImportError;
 use crate::tunables::{EREPORTS, SLOW_IO_EVENTS, ZEVENT_LEN_MAX};
@@ -448,6 +449,8 @@ pub fn import_failed(candidate: &Candidate, why: &ImportError) {
     };
     let mut list = report_head(kind, (candidate.guid, 0));
     of_pool(&candidate.name, candidate.guid, config::STATE_ACTIVE, &mut list);
+    // The default of a pool that nothing is known of.
+    list.set("pool_failmode", NvValue::String("wait".into()));
     // `SPA_LOAD_IMPORT`.
     list.set("pool_context", NvValue::Int32(2));
     post(list);

@@ -233,7 +233,10 @@ fn look_after(top: &Arc<Vdev>, leaf: &Vdev) {
         false => VdevState::Faulted,
     };
     tracing::error!(?leaf, ?state, "the device does not answer");
-    events::tell(leaf, &Happening::ProbeFailed);
+    // One that its vdev cannot do without is probed again with each request that fails.
+    if leaf.state() != state {
+        events::tell(leaf, &Happening::ProbeFailed);
+    }
     leaf.set_state(state);
 }
 
