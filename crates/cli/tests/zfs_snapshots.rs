@@ -9,7 +9,7 @@ use common::can_mount;
 use common::tank::Tank;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -323,6 +323,8 @@ fn a_file_system_is_rolled_back_while_programs_change_it() {
         fs::write(tank.path(&format!("tank/a/{file}")), vec![file; 50_000]).unwrap();
     }
     tank.zfs("snapshot tank/a@one");
+    let dated = fs::metadata(tank.path("tank/a/.zfs/snapshot")).unwrap().mtime();
+    assert_eq!(tank.get("snapshots_changed", "tank/a"), dated.to_string());
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for worker in 0..3u8 {

@@ -145,7 +145,7 @@ impl Request {
                 node.dataset.kind == DatasetKind::Snapshot || node.imported.writable().is_err();
             if stays && self.options.iter().any(|o| o == "rw") {
                 let why = "Read-only file system";
-                return Err((SYSTEM, format!("filesystem '{dataset}' can not be mounted: {why}")));
+                return Err((WRONG, format!("filesystem '{dataset}' can not be mounted: {why}")));
             }
             return match remount(&node, &self.options, ctx) {
                 Ok(true) => Ok(()),

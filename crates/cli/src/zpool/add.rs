@@ -42,6 +42,12 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         Some((_, [])) => return usage("missing vdev specification"),
         Some((name, vdevs)) => (name, vdevs),
     };
+    if letters.contains('f') && letters.contains(['I', 'R', 'A']) {
+        return usage(
+            "'-f' option is not allowed with '--allow-replication-mismatch', \
+             '--allow-ashift-mismatch', or '--allow-in-use'",
+        );
+    }
     let pools = Arc::clone(&ctx.pools);
     let _change = pools.change();
     let imported = open(ctx, name).map_err(Stop::Fail)?;

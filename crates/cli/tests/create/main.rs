@@ -542,6 +542,8 @@ fn devices_are_added() {
     assert!(sectors.contains("different physical sector sizes"), "{sectors}");
     let levels = b.run("zpool add --allow-ashift-mismatch --allow-in-use tank j").fails(1);
     assert!(levels.contains("mismatched replication level"), "{levels}");
+    let twice = b.run("zpool add -f --allow-in-use tank j").fails(2);
+    assert!(twice.starts_with("'-f' option is not allowed with"), "{twice}");
     let both = "--allow-replication-mismatch --allow-ashift-mismatch";
     b.run(&format!("zpool add {both} -o ashift=12 tank j")).ok();
     b.run("zpool export tank").ok();

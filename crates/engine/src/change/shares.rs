@@ -59,7 +59,7 @@ pub(super) fn check(name: &str, text: &str) -> Result<()> {
 fn is_option(option: &str) -> bool {
     let (key, value) = option.split_once('=').unwrap_or((option, ""));
     match key {
-        "" => value.is_empty(),
+        "" => option.is_empty(),
         "ro" | "rw" => are_hosts(value),
         key => OPTIONS.contains(&key),
     }
@@ -67,22 +67,23 @@ fn is_option(option: &str) -> bool {
 
 /// Hosts between colons; an address that has colons itself is in brackets.
 fn are_hosts(mut hosts: &str) -> bool {
-    while let Some(literal) = hosts.strip_prefix('[') {
-        let Some((_, rest)) = literal.split_once(']') else { return false };
-        let rest = match rest.split_at_checked(1) {
-            None => return true,
-            Some(("/", prefix)) => prefix.split_once(':').map(|(_, rest)| rest),
-            Some((":", rest)) => Some(rest),
-            Some(_) => return false,
+    loop {
+        let rest = match hosts.strip_prefix('[') {
+            None => hosts.split_once(':').map(|(_, rest)| rest),
+            Some(literal) => {
+                let Some((_, rest)) = literal.split_once(']') else { return false };
+                match rest.split_at_checked(1) {
+                    None => None,
+                    Some(("/", prefix)) => prefix.split_once(':').map(|(_, rest)| rest),
+                    Some((":", rest)) => Some(rest),
+                    Some(_) => return false,
+                }
+            }
         };
         match rest {
             None => return true,
             Some(rest) => hosts = rest,
         }
-    }
-    match hosts.split_once(':') {
-        Some((_, rest)) => are_hosts(rest),
-        None => true,
     }
 }
 
@@ -102,10 +103,11 @@ mod tests {
         ] {
             assert!(check("sharenfs", good).is_ok(), "{good}");
         }
-        for bad in ["", "ON", "yes", "rw=[::1", "rw=[::1]x", "rw,bogus=1", "=3"] {
+        for bad in ["", "ON", "yes", "rw=[::1", "rw=[::1]x", "rw,bogus=1", "=3", "="] {
             let why = check("sharenfs", bad).unwrap_err().to_string();
             assert_eq!(why, "'sharenfs' cannot be set to invalid options", "{bad}");
         }
+        assert!(check("sharenfs", &format!("rw={}", ":".repeat(200_000))).is_ok());
         assert!(check("sharesmb", "on").is_ok());
         assert!(check("sharesmb", "rw").is_err());
     }
