@@ -26,6 +26,10 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Longer than any test: no transaction group is written because of the time.
+const TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// A directory of sparse files; a pool of some of them.
 pub struct Rig {
@@ -81,7 +85,8 @@ impl Rig {
     pub fn create_cut(&self, line: &str, ashift: u64, shift: u32) -> Arc<Engine> {
         let mut layout = self.layout(line);
         layout.tops.iter_mut().for_each(|top| top.metaslab_shift = Some(shift));
-        self.create_as(&layout, ashift, EngineOptions::default(), &SystemDevices, &[])
+        let options = EngineOptions { txg_timeout: Some(TIMEOUT), ..EngineOptions::default() };
+        self.create_as(&layout, ashift, options, &SystemDevices, &[])
     }
 
     fn layout(&self, line: &str) -> Layout {
