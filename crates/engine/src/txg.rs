@@ -400,7 +400,8 @@ impl TxState {
         self.changed.notify_all();
     }
 
-    /// Nothing can be written any more. If that is news, `tell` is called before whoever waits goes on.
+    /// Nothing can be written any more. The first failure calls `tell`, then wakes whoever waits. `tell` must not take
+    /// part in transaction groups: their lock is held.
     pub fn fail(&self, why: String, tell: impl FnOnce()) {
         let mut state = self.state.lock();
         if state.failed.is_none() {

@@ -690,7 +690,7 @@ impl Allocator {
         self.layout().vdevs.get(&vdev).map(|v| v.class)
     }
 
-    /// Whether somebody needs what was freed after group `txg`, or before.
+    /// Whether somebody reads who began while group `txg`, or an earlier one, was the last on disk.
     pub fn is_held_since(&self, txg: u64) -> bool {
         let held = self.holds.oldest().into_iter().chain(self.readers.oldest()).min();
         held.is_some_and(|held| held <= txg)

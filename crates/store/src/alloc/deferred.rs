@@ -17,7 +17,8 @@
 //! may run before the one that wakes it goes on, and nobody is to wait for that.
 //!
 //! To accounts the space is free from `sync_done` on. An allocation that finds no room waits for the
-//! thread and looks again ([`DeferThread::wait`]), so that none is refused for what is on its way.
+//! thread and looks again ([`DeferThread::wait`]), so that none is refused for what is on its way. One for a log
+//! block does not wait: who writes a log holds what the sync needs before the thread begins.
 //!
 //! Invariants: work of one txg at a time; work holds no part of the pool but its metaslabs, so that a
 //! pool that is exported meanwhile lets go of its devices.

@@ -204,8 +204,8 @@ fn a_log_is_replayed_once_for_all_who_open_its_dataset() {
     judge(&images(&disks)).unwrap();
 }
 
-/// A replay that panics leaves nobody a dataset that is open without its log: it is busy until it is closed, and whoever
-/// opens it then replays all of the log.
+/// A replay that panics keeps its dataset busy: nobody gets it without its log. Once the dataset is closed, the next one
+/// who opens it replays the whole log.
 #[test]
 fn a_replay_that_panics_closes_its_dataset() {
     let disks = crashed();
