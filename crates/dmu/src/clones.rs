@@ -27,10 +27,10 @@ impl Clones {
         Arc::make_mut(self.0.get_or_insert_default()).insert(blkid, bp);
     }
 
-    pub(crate) fn remove(&mut self, blkid: u64) {
-        if let Some(map) = self.0.as_mut().filter(|map| map.contains_key(&blkid)) {
-            Arc::make_mut(map).remove(&blkid);
-        }
+    /// Returns whether it was there.
+    pub(crate) fn remove(&mut self, blkid: u64) -> bool {
+        let map = self.0.as_mut().filter(|map| map.contains_key(&blkid));
+        map.is_some_and(|map| Arc::make_mut(map).remove(&blkid).is_some())
     }
 
     /// The clones in a range, in order.

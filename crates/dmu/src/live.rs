@@ -235,6 +235,15 @@ impl LiveObjectSet {
         self.retry(|| self.look(number, Some((0, 0))))
     }
 
+    /// The size of the blocks of object `number`, and the number of its last block.
+    pub fn shape(&self, number: u64) -> crate::Result<(u64, u64)> {
+        if let Some(shape) = self.set.lock().pending_shape(number) {
+            return Ok(shape);
+        }
+        let object = self.attributes(number)?;
+        Ok((object.dnode().block_size, object.dnode().max_block))
+    }
+
     /// What can be told of the entry of ZAP `number`, a `kind`, that is called exactly `name`, where the ZAP
     /// is being changed: nothing has to be copied for that, as it has for a view of the object.
     pub fn entry_at_hand(&self, number: u64, kind: DmuType, name: &[u8]) -> AtHand {

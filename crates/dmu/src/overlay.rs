@@ -67,6 +67,11 @@ impl Layer {
         blocks.saturating_add(pointers).saturating_add(spill)
     }
 
+    /// Whether a block is dirty or cloned.
+    pub(crate) fn is_dirty(&self, blkid: u64) -> bool {
+        self.dirty.get(blkid).is_some() || self.cloned.get(blkid).is_some()
+    }
+
     /// Whether one of the blocks from `first` to before `end` is dirty or cloned.
     pub(crate) fn has_dirty(&self, first: u64, end: u64) -> bool {
         self.dirty.range(first..end).next().is_some() || self.cloned.any_in(first..end)
@@ -98,12 +103,14 @@ impl Layer {
         self.indirect = bytes;
     }
 
-    /// Replaces a block.
-    pub(crate) fn put(&mut self, blkid: u64, data: Payload) {
-        self.cloned.remove(blkid);
+    /// Replaces a block. Returns whether it was dirty or cloned before.
+    pub(crate) fn put(&mut self, blkid: u64, data: Payload) -> bool {
+        let was_cloned = self.cloned.remove(blkid);
         self.bytes = self.bytes.saturating_add(data.len() as u64);
         let old = self.dirty.insert(blkid, data);
+        let was_dirty = old.is_some();
         self.bytes = self.bytes.saturating_sub(old.map_or(0, |data| data.len() as u64));
+        was_cloned || was_dirty
     }
 
     /// Has a dirty block written to a new place whatever it holds.

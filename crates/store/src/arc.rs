@@ -46,7 +46,7 @@ pub const MIN_GHOSTS: usize = 1024;
 pub const MAX_PASSED: u64 = 8 << 20;
 
 /// Identity of a physical block: its first DVA and when it was written (`BP_IDENTITY`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// First word of the first DVA.
     pub dva0: u64,

@@ -21,10 +21,9 @@
 
 use crate::arc::Key;
 use crate::{Block, BlockError, Bookmark, Store};
-use ahash::RandomState;
 use cenote_format::blkptr::BlockPointer;
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 thread_local! {
     static CURRENT: RefCell<Option<Holds>> = const { RefCell::new(None) };
@@ -33,7 +32,7 @@ thread_local! {
 /// The blocks that one change holds; see the [module](self).
 #[derive(Debug, Default)]
 pub struct Holds {
-    blocks: HashMap<Key, Result<Block, BlockError>, RandomState>,
+    blocks: BTreeMap<Key, Result<Block, BlockError>>,
     missed: Vec<(BlockPointer, Bookmark)>,
 }
 

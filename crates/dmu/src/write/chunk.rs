@@ -174,7 +174,7 @@ impl OpenObject {
     }
 
     /// Gets what a write needs of what is on disk: the blocks that it changes in part, and the indirect
-    /// blocks, which the sync reads.
+    /// blocks, which the sync reads. Those above a block that is dirty were read when it became so.
     pub(super) fn prepare_write(
         &mut self,
         place: &Place<'_>,
@@ -183,7 +183,12 @@ impl OpenObject {
     ) -> Result<()> {
         let len = chunk.data().len();
         self.check_write(place, offset, len)?;
-        let (size, end) = (self.phys().block_size, offset + len as u64);
+        let Some(last_byte) = (offset + len as u64).checked_sub(1).filter(|_| len > 0) else {
+            return Ok(());
+        };
+        let size = self.phys().block_size;
+        let (first, last) = (offset / size, last_byte / size);
+        let all_dirty = (first..=last).all(|blkid| self.is_dirty_block(blkid));
         for blkid in edges(offset, len, size) {
             match chunk.edge(offset, size, blkid).filter(|_| !self.is_dirty_block(blkid)) {
                 Some(edge) if self.is_still(place, blkid, &edge.was)? => {
@@ -193,12 +198,10 @@ impl OpenObject {
                 _ => self.make_dirty(place, blkid)?,
             }
         }
-        match end.checked_sub(1) {
-            Some(last) if len > 0 => {
-                self.check_end(place, last / size)?;
-                Ok(self.tree(place).read_indirect(offset / size, last / size)?)
-            }
-            _ => Ok(()),
+        self.check_end(place, last)?;
+        match all_dirty {
+            true => Ok(()),
+            false => Ok(self.tree(place).read_indirect(first, last)?),
         }
     }
 
@@ -239,7 +242,7 @@ impl OpenObject {
 
     /// Whether block `blkid` is dirty in the open group.
     fn is_dirty_block(&self, blkid: u64) -> bool {
-        self.pending.top.has_dirty(blkid, blkid.saturating_add(1))
+        self.pending.top.is_dirty(blkid)
     }
 }
 

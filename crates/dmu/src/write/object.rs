@@ -222,8 +222,8 @@ impl OpenObject {
         }
     }
 
-    /// Bytes that pointers take in the indirect blocks which become dirty with block `blkid`, while it is
-    /// not dirty itself: those that lead to no other dirty block.
+    /// Bytes that pointers take in the indirect blocks which become dirty with block `blkid`: those that
+    /// lead to no other dirty block.
     fn leads_to(&self, blkid: u64) -> u64 {
         let phys = self.phys();
         let fan = u32::from(phys.indirect_shift).saturating_sub(7);
@@ -234,7 +234,9 @@ impl OpenObject {
                 break;
             }
             let first = blkid - blkid % span;
-            if self.pending.top.has_dirty(first, first.saturating_add(span)) {
+            let (end, after) = (first.saturating_add(span), blkid.saturating_add(1));
+            let top = &self.pending.top;
+            if top.has_dirty(first, blkid) || (after < end && top.has_dirty(after, end)) {
                 break;
             }
             let below = span >> fan;
@@ -416,11 +418,10 @@ impl OpenObject {
     /// Replaces block `blkid`, which was not too far; the index of a micro ZAP stays.
     pub(super) fn put(&mut self, blkid: u64, data: Payload) {
         self.note_block(blkid);
-        if !self.pending.top.has_dirty(blkid, blkid.saturating_add(1)) {
+        if !self.pending.top.put(blkid, data) {
             let indirect = self.leads_to(blkid);
             self.pending.top.note_indirect(indirect);
         }
-        self.pending.top.put(blkid, data);
         let phys = self.phys_mut();
         phys.max_block = phys.max_block.max(blkid);
     }
@@ -459,7 +460,7 @@ impl OpenObject {
                 continue;
             }
             self.note_block(blkid);
-            if !self.pending.top.has_dirty(blkid, blkid + 1) {
+            if !self.pending.top.is_dirty(blkid) {
                 let indirect = self.leads_to(blkid);
                 self.pending.top.note_indirect(indirect);
             }

@@ -135,6 +135,14 @@ impl OpenObjectSet {
         }
     }
 
+    /// The size of the blocks of object `number` and the number of its last one, if it is pending.
+    pub(crate) fn pending_shape(&self, number: u64) -> Option<(u64, u64)> {
+        match self.seen(number) {
+            Seen::Pending(object) => Some((object.phys().block_size, object.phys().max_block)),
+            Seen::Gone | Seen::Clean => None,
+        }
+    }
+
     /// What can be told of the entry of ZAP `number`, a `kind`, that is called exactly `name`.
     pub(crate) fn entry_at_hand(&self, number: u64, kind: DmuType, name: &[u8]) -> AtHand {
         match self.objects.get(&number) {

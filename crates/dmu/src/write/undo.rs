@@ -241,7 +241,9 @@ impl OpenObject {
         let top = &mut self.pending.top;
         match before {
             Before::Clean => top.remove(blkid),
-            Before::Whole(data) => top.put(blkid, data),
+            Before::Whole(data) => {
+                top.put(blkid, data);
+            }
             Before::Clone(bp) => top.put_clone(blkid, bp),
             Before::Length(len) => top.resize(blkid, len),
             Before::Part(at, old) => {

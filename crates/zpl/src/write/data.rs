@@ -257,8 +257,7 @@ impl FileSystem {
 
     /// The blocks of a file, if they can be told; if not, that fails when the change is made.
     fn shape_of(&self, ino: u64) -> Option<Shape> {
-        let object = self.source.live()?.attributes(ino).ok()?;
-        let (block_size, max_block) = (object.dnode().block_size, object.dnode().max_block);
+        let (block_size, max_block) = self.source.live()?.shape(ino).ok()?;
         Some(Shape { block_size, max_block })
     }
 
