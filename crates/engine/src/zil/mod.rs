@@ -5,8 +5,8 @@
 //! Every change leaves *itxs* ([`itxs`]). Nobody writes them, unless
 //! somebody asks for what was changed to be stable ([`Log::commit`], `zil_commit`): then the itxs of the
 //! objects that are asked for, and all those about names, become records in log blocks, if their transaction
-//! groups are not on disk. A commit holds
-//! the lock `committed`. Commits that come meanwhile queue their itxs and wait for it. The next one writes
+//! groups are not on disk. One commit
+//! writes at a time ([`issuer`]). Commits that come meanwhile queue their itxs and wait. The next one writes
 //! the changes of all of them. So any number of threads share few writes and flushes.
 //!
 //! # The chain ([`chain`])
@@ -50,6 +50,7 @@
 mod chain;
 mod early;
 mod encoder;
+mod issuer;
 mod itxs;
 
 use super::Shared;
@@ -67,6 +68,7 @@ use cenote_vdev::Priority;
 use chain::Chain;
 pub(crate) use early::Early;
 use encoder::{Encoded, Encoder, Indirect, WriteBlock};
+use issuer::Issuer;
 pub(crate) use itxs::Scope;
 use itxs::{Batch, Itxs};
 use parking_lot::Mutex;
@@ -111,8 +113,7 @@ pub(super) struct Log {
     ds_obj: u64,
     itxs: Mutex<Itxs>,
     chain: Mutex<Chain>,
-    /// How far the queue of itxs is known to be stable. Who holds this writes.
-    committed: Mutex<u64>,
+    issuer: Issuer,
     early: Arc<Early>,
     suspended: Suspended,
     closed: AtomicBool,
@@ -131,13 +132,13 @@ impl Log {
     /// The log of a dataset whose header is `header`. `sa_xattrs`: the dataset has the feature `zilsaxattr`.
     pub fn new(ds_obj: u64, header: &ZilHeader, suspended: Suspended, sa_xattrs: bool) -> Log {
         let foreign = !header.log.is_hole();
-        let (itxs, chain, committed, closed, sa_xattrs_from, interrupted) = Default::default();
+        let (itxs, chain, issuer, closed, sa_xattrs_from, interrupted) = Default::default();
         let sa_xattrs = AtomicBool::new(sa_xattrs);
         Log {
             ds_obj,
             itxs,
             chain,
-            committed,
+            issuer,
             early: Arc::default(),
             suspended,
             closed,
@@ -186,10 +187,7 @@ impl Log {
     ) -> Result<(), WriteError> {
         kstat::ZIL_COMMITS.add(1);
         let wanted = self.itxs.lock().want(scope);
-        let mut committed = self.committed.lock();
-        if *committed >= wanted {
-            return Ok(());
-        }
+        let Some(issuing) = self.issuer.wait_for(wanted) else { return Ok(()) };
         let batch = self.itxs.lock().take(shared.tx_state.synced_txg());
         let end = batch.end;
         kstat::ZIL_WRITERS.add(1);
@@ -198,7 +196,7 @@ impl Log {
         if !self.write(shared, live, batch)? {
             shared.tx_state.wait_synced()?;
         }
-        *committed = end;
+        issuing.has_written(end);
         Ok(())
     }
 
@@ -343,14 +341,14 @@ impl Log {
             return false;
         }
         // Who commits now starts it.
-        let Some(_committed) = self.committed.try_lock() else { return false };
+        let Some(_issuing) = self.issuer.try_keep_out() else { return false };
         self.interrupted.store(false, Ordering::SeqCst);
         self.prepare(shared, live).unwrap_or(false)
     }
 
     /// Whether there is anything of it on disk, or may soon be.
     pub fn is_in_use(&self) -> bool {
-        self.committed.try_lock().is_none() || self.chain.lock().is_there()
+        self.issuer.try_keep_out().is_none() || self.chain.lock().is_there()
     }
 
     /// Waits for who commits; nobody writes to the log then, as long as logs are suspended. It is empty when
@@ -359,7 +357,7 @@ impl Log {
     /// # Errors
     /// The pool is suspended.
     pub fn empty(&self, live: &LiveObjectSet) -> Result<(), WriteError> {
-        let _committed = self.committed.lock();
+        let _issuing = self.issuer.keep_out();
         let ends_already = self.closed.load(Ordering::SeqCst) || !self.chain.lock().is_there();
         if ends_already { Ok(()) } else { touch(live) }
     }
@@ -370,7 +368,7 @@ impl Log {
     /// # Errors
     /// The pool is suspended.
     pub fn close(&self, live: &LiveObjectSet) -> Result<(), WriteError> {
-        let _committed = self.committed.lock();
+        let _issuing = self.issuer.keep_out();
         self.closed.store(true, Ordering::SeqCst);
         if self.chain.lock().is_there() { touch(live) } else { Ok(()) }
     }
