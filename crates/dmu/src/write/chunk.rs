@@ -174,7 +174,7 @@ impl OpenObject {
     }
 
     /// Gets what a write needs of what is on disk: the blocks that it changes in part, and the indirect
-    /// blocks, which the sync reads. Those above a block that is dirty were read when it became so.
+    /// blocks, which the sync reads.
     pub(super) fn prepare_write(
         &mut self,
         place: &Place<'_>,
@@ -188,7 +188,6 @@ impl OpenObject {
         };
         let size = self.phys().block_size;
         let (first, last) = (offset / size, last_byte / size);
-        let all_dirty = (first..=last).all(|blkid| self.is_dirty_block(blkid));
         for blkid in edges(offset, len, size) {
             match chunk.edge(offset, size, blkid).filter(|_| !self.is_dirty_block(blkid)) {
                 Some(edge) if self.is_still(place, blkid, &edge.was)? => {
@@ -199,10 +198,7 @@ impl OpenObject {
             }
         }
         self.check_end(place, last)?;
-        match all_dirty {
-            true => Ok(()),
-            false => Ok(self.tree(place).read_indirect(first, last)?),
-        }
+        self.read_above(place, first, last)
     }
 
     /// Writes what was [prepared](OpenObject::prepare_write).

@@ -20,6 +20,7 @@ use cenote_format::encode::zap::to_little_endian;
 use cenote_format::{ByteOrder, MAX_BLOCK, SECTOR};
 use cenote_store::write::{Packed, Payload};
 use cenote_store::{Block, Bookmark, Store};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
@@ -57,6 +58,9 @@ pub(super) struct OpenObject {
     pub(super) changed: bool,
     /// What it was before the change that is being made.
     pub(super) journal: Journal,
+    /// Indirect blocks of level 1 on disk that were read since it stands on what is on disk, with all above
+    /// them.
+    read_above: BTreeSet<u64>,
 }
 
 /// Bytes of bonus buffer that a dnode has room for; `None` if there is none for the pointers.
@@ -142,11 +146,11 @@ fn without_blocks() -> Arc<Dnode> {
 
 impl OpenObject {
     fn around(dnode: Arc<Dnode>, on_disk: bool) -> OpenObject {
-        let (top, under, micro) = Default::default();
+        let (top, under, micro, read_above) = Default::default();
         let disk = if on_disk { dnode.clone() } else { without_blocks() };
         let pending = Overlay { top, under, disk, on_disk, micro };
         let journal = Journal::default();
-        OpenObject { dnode, pending, quiesced_levels: 0, changed: !on_disk, journal }
+        OpenObject { dnode, pending, quiesced_levels: 0, changed: !on_disk, journal, read_above }
     }
 
     /// A new object.
@@ -158,6 +162,7 @@ impl OpenObject {
     /// The object on top of what is quiesced of it.
     pub(super) fn above(quiesced: &OpenObject) -> OpenObject {
         let mut this = quiesced.clone();
+        this.read_above.clear();
         if this.changed {
             this.pending.under = Some(Box::new(std::mem::take(&mut this.pending.top)));
             this.quiesced_levels = grown_levels(this.phys());
@@ -173,6 +178,7 @@ impl OpenObject {
         (dnode.levels, dnode.used, dnode.flags) = (levels, used, flags);
         (dnode.pointers, dnode.spill) = (pointers, spill);
         self.pending.disk = disk.clone();
+        self.read_above.clear();
         self.pending.on_disk = true;
         self.pending.under = None;
         self.quiesced_levels = 0;
@@ -290,6 +296,18 @@ impl OpenObject {
     pub(super) fn tree<'t>(&'t self, place: &'t Place<'_>) -> Tree<'t> {
         let (objset, object) = (place.objset, place.object);
         Tree { store: place.store, objset, object, dnode: &self.pending.disk.phys }
+    }
+
+    /// Reads the indirect blocks above the blocks from `first` to `last`, but for those that were read for
+    /// other blocks already.
+    pub(super) fn read_above(&mut self, place: &Place<'_>, first: u64, last: u64) -> Result<()> {
+        let fan = self.tree(place).fan();
+        let parents = first >> fan..=last >> fan;
+        if !parents.clone().all(|blkid| self.read_above.contains(&blkid)) {
+            self.tree(place).read_indirect(first, last)?;
+            self.read_above.extend(parents);
+        }
+        Ok(())
     }
 
     pub(super) fn set_bonus(
