@@ -105,16 +105,19 @@ fn after(bp: &BlockPointer) -> [u64; 4] {
     [a, b, objset, seq.wrapping_add(1)]
 }
 
-/// A block with records, sealed (`zil_lwb_write_issue`).
+/// A block with records, sealed (`zil_lwb_write_issue`): the part of it that is used, or, if it is to be `whole`,
+/// all of it.
 fn encode(
     bp: &BlockPointer,
     next: &BlockPointer,
-    records: &[Encoded],
+    (records, whole): (&[Encoded], bool),
 ) -> Result<Vec<u8>, EncodeError> {
-    let records: Vec<u8> = records.iter().flat_map(|record| &record.bytes).copied().collect();
-    let mut block = chain_block(bp, *next, &records)?;
-    // Where the block lies on RAID-Z goes by its size.
-    block.resize(usize::try_from(bp.psize()).unwrap_or(0), 0);
+    let mut bytes = Vec::with_capacity(records.iter().map(|record| record.bytes.len()).sum());
+    records.iter().for_each(|record| bytes.extend_from_slice(&record.bytes));
+    let mut block = chain_block(bp, *next, &bytes)?;
+    if whole {
+        block.resize(usize::try_from(bp.psize()).unwrap_or(0), 0);
+    }
     Ok(block)
 }
 
@@ -211,7 +214,7 @@ impl Chain {
             pointers.push(allocate(disk, (size, txg), words)?);
             Ok(())
         });
-        let writes = placed.and_then(|()| encode_all(&pointers, &blocks));
+        let writes = placed.and_then(|()| encode_all(disk, &pointers, &blocks));
         if writes.is_err() {
             for dva in pointers.iter().skip(1).flat_map(BlockPointer::dvas) {
                 if let Err(e) = disk.allocator.unallocate(txg, &dva) {
@@ -249,13 +252,18 @@ impl Chain {
 }
 
 fn encode_all(
+    disk: &Disk,
     pointers: &[BlockPointer],
     blocks: &[(usize, Vec<Encoded>)],
 ) -> Result<Vec<BlockWrite>, ChainError> {
+    let tree = disk.tree();
+    // Where a block lies on RAID-Z goes by its size, so that all of it has to be written (`zio_shrink`).
+    let by_size = |vdev: u32| tree.top(vdev.into()).is_none_or(|top| top.nparity() > 0);
     let mut writes = Vec::new();
     for (pair, (_, records)) in pointers.windows(2).zip(blocks) {
         let [bp, next] = pair else { continue };
-        let data = Abd::from_vec(encode(bp, next, records)?);
+        let whole = bp.dvas().any(|dva| by_size(dva.vdev));
+        let data = Abd::from_vec(encode(bp, next, (records, whole))?);
         let (txg, content) = (bp.logical_birth(), Content::Metadata);
         writes.extend(bp.dvas().map(|dva| BlockWrite {
             vdev: dva.vdev.into(),
