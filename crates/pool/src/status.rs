@@ -10,11 +10,13 @@
 mod reason;
 mod replay;
 mod report;
+mod texts;
 mod tree;
 
-pub use reason::{Reason, Texts};
+pub use reason::Reason;
 pub use replay::{ReplayStage, ReplayStatus};
 pub use report::ImportReport;
+pub use texts::Texts;
 pub use tree::{ConfigTree, NameStyle, VdevLine, state_name, vdev_name};
 
 use crate::Pool;
