@@ -5,6 +5,7 @@
 
 use super::handles::Directory;
 use super::{FOREVER, Server, errno};
+use crate::graft::Branch;
 use crate::session::{
     FileHandle, INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry, ReplyOpen,
 };
@@ -14,6 +15,7 @@ use fuse_abi::linux::{FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE};
 use rustix::fs::FileType;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 /// Longest name in a listing that every kernel takes (`FUSE_NAME_MAX`).
 const NAME_MAX: usize = 1024;
@@ -70,17 +72,8 @@ impl Server {
         }
         match &node {
             Node::File { .. } | Node::Made(_) => {
-                if self.list_entries(&node, offset, emit)? {
-                    return Ok(());
-                }
-                for (slot, name, node) in self.tree.additions(&node) {
-                    let next = ADDED.saturating_add(slot.into());
-                    let (ino, kind) = (node.ino(), FileType::Directory);
-                    if offset < next
-                        && emit(Item { name: &name, ino, kind, next, node: Some(node) })
-                    {
-                        break;
-                    }
+                if !self.list_entries(&node, offset, emit)? {
+                    self.list_additions(&node, offset, emit);
                 }
             }
             Node::Control(branch) => {
@@ -93,22 +86,34 @@ impl Server {
                 }
             }
             Node::Shares(_) => {}
-            Node::Snapshots(branch) => {
-                let all = branch.list_snapshots();
-                for (entry, at) in all.iter().zip(FIRST_COOKIE..).filter(|(_, at)| *at >= offset) {
-                    let ino = self.tree.snapshot_ino(branch, &entry.name)?;
-                    // Listing does not open every snapshot: no node, no attributes.
-                    let item = Item {
-                        name: entry.name.as_bytes(),
-                        ino,
-                        kind: FileType::Directory,
-                        next: at + 1,
-                        node: None,
-                    };
-                    if emit(item) {
-                        break;
-                    }
-                }
+            Node::Snapshots(branch) => self.list_snapshots(branch, offset, emit)?,
+        }
+        Ok(())
+    }
+
+    /// Lists the entries that were added to a directory: they lead to grafts.
+    fn list_additions(&self, node: &Node, offset: u64, emit: &mut dyn FnMut(Item<'_>) -> bool) {
+        for (slot, name, node) in self.tree.additions(node) {
+            let next = ADDED.saturating_add(slot.into());
+            let (ino, kind) = (node.ino(), FileType::Directory);
+            if offset < next && emit(Item { name: &name, ino, kind, next, node: Some(node) }) {
+                break;
+            }
+        }
+    }
+
+    /// Lists `.zfs/snapshot`. That opens no snapshot: there is no node, and there are no attributes.
+    fn list_snapshots(
+        &self,
+        branch: &Arc<Branch>,
+        offset: u64,
+        emit: &mut dyn FnMut(Item<'_>) -> bool,
+    ) -> Result<(), Error> {
+        let all = branch.list_snapshots();
+        for (entry, at) in all.iter().zip(FIRST_COOKIE..).filter(|(_, at)| *at >= offset) {
+            let (name, ino) = (entry.name.as_bytes(), self.tree.snapshot_ino(branch, &entry.name)?);
+            if emit(Item { name, ino, kind: FileType::Directory, next: at + 1, node: None }) {
+                break;
             }
         }
         Ok(())

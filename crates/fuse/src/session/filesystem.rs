@@ -128,80 +128,59 @@ pub(super) fn serve<F: Filesystem>(
     operation: Operation<'_>,
     reply: Reply,
 ) {
+    use Operation as Op;
     let _pass = fs.pass();
     let ino = INodeNo(header.nodeid);
     let who = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
     match operation {
-        Operation::Init(_) => reply.error(Errno::IO),
+        Op::Init(_) => reply.error(Errno::IO),
         // Nobody waits for an answer to these.
-        Operation::Forget(count) => {
+        Op::Forget(count) => {
             reply.none();
             fs.forget(ino, count);
         }
-        Operation::BatchForget(all) => {
+        Op::BatchForget(all) => {
             reply.none();
             all.iter().for_each(|(ino, count)| fs.forget(ino, count));
         }
         // The end of requests is seen without it.
-        Operation::Destroy => ReplyEmpty(reply).ok(),
-        Operation::Lookup(name) => fs.lookup(ino, name, ReplyEntry(reply)),
-        Operation::GetAttr => fs.getattr(ino, ReplyAttr(reply)),
-        Operation::SetAttr(asked) => fs.setattr(who, ino, asked, ReplyAttr(reply)),
-        Operation::ReadLink => fs.readlink(ino, ReplyData(reply)),
-        Operation::Symlink { name, target } => {
-            fs.symlink(who, ino, name, target, ReplyEntry(reply));
-        }
-        Operation::MkNod { name, modes, rdev } => {
-            fs.mknod(who, ino, name, modes, rdev, ReplyEntry(reply));
-        }
-        Operation::MkDir { name, modes } => fs.mkdir(who, ino, name, modes, ReplyEntry(reply)),
-        Operation::Unlink(name) => fs.unlink(who, ino, name, ReplyEmpty(reply)),
-        Operation::RmDir(name) => fs.rmdir(who, ino, name, ReplyEmpty(reply)),
-        Operation::Rename { name, to, flags } => {
-            fs.rename(who, (ino, name), to, flags, ReplyEmpty(reply));
-        }
-        Operation::Link { ino: old, name } => fs.link(old, ino, name, ReplyEntry(reply)),
-        Operation::Open(flags) => fs.open(who, ino, flags, ReplyOpen(reply)),
-        Operation::Create { name, modes, flags } => {
-            fs.create(who, ino, name, modes, flags, ReplyCreate(reply));
-        }
-        Operation::TmpFile { modes, flags } => {
-            fs.tmpfile(who, ino, modes, flags, ReplyCreate(reply));
-        }
-        Operation::Read { fh, offset, size, flags } => {
-            fs.read(fh, offset, size, flags, ReplyData(reply));
-        }
-        Operation::Write { fh, offset, data, how } => {
-            fs.write(ino, fh, offset, data, how, ReplyWrite(reply));
-        }
-        Operation::Flush => fs.flush(ino, ReplyEmpty(reply)),
-        Operation::Release(fh) => fs.release(fh, ReplyEmpty(reply)),
-        Operation::FSync => fs.fsync(ino, ReplyEmpty(reply)),
-        Operation::SyncFs => fs.syncfs(ReplyEmpty(reply)),
-        Operation::OpenDir => fs.opendir(ino, ReplyOpen(reply)),
-        Operation::ReadDir { offset, size } => {
-            fs.readdir(ino, offset, ReplyDirectory::new(reply, size));
-        }
-        Operation::ReadDirPlus { offset, size } => {
+        Op::Destroy => ReplyEmpty(reply).ok(),
+        Op::Lookup(name) => fs.lookup(ino, name, reply.into()),
+        Op::GetAttr => fs.getattr(ino, reply.into()),
+        Op::SetAttr(asked) => fs.setattr(who, ino, asked, reply.into()),
+        Op::ReadLink => fs.readlink(ino, reply.into()),
+        Op::Symlink { name, target } => fs.symlink(who, ino, name, target, reply.into()),
+        Op::MkNod { name, modes, rdev } => fs.mknod(who, ino, name, modes, rdev, reply.into()),
+        Op::MkDir { name, modes } => fs.mkdir(who, ino, name, modes, reply.into()),
+        Op::Unlink(name) => fs.unlink(who, ino, name, reply.into()),
+        Op::RmDir(name) => fs.rmdir(who, ino, name, reply.into()),
+        Op::Rename { name, to, flags } => fs.rename(who, (ino, name), to, flags, reply.into()),
+        Op::Link { ino: old, name } => fs.link(old, ino, name, reply.into()),
+        Op::Open(flags) => fs.open(who, ino, flags, reply.into()),
+        Op::Create { name, modes, flags } => fs.create(who, ino, name, modes, flags, reply.into()),
+        Op::TmpFile { modes, flags } => fs.tmpfile(who, ino, modes, flags, reply.into()),
+        Op::Read { fh, offset, size, flags } => fs.read(fh, offset, size, flags, reply.into()),
+        Op::Write { fh, offset, data, how } => fs.write(ino, fh, offset, data, how, reply.into()),
+        Op::Flush => fs.flush(ino, reply.into()),
+        Op::Release(fh) => fs.release(fh, reply.into()),
+        Op::FSync => fs.fsync(ino, reply.into()),
+        Op::SyncFs => fs.syncfs(reply.into()),
+        Op::OpenDir => fs.opendir(ino, reply.into()),
+        Op::ReadDir { offset, size } => fs.readdir(ino, offset, ReplyDirectory::new(reply, size)),
+        Op::ReadDirPlus { offset, size } => {
             fs.readdirplus(ino, offset, ReplyDirectoryPlus::new(reply, size));
         }
-        Operation::ReleaseDir(fh) => fs.releasedir(fh, ReplyEmpty(reply)),
-        Operation::StatFs => fs.statfs(ino, ReplyStatfs(reply)),
-        Operation::SetXattr { name, value, flags } => {
-            fs.setxattr(who, ino, (name, value), flags, ReplyEmpty(reply));
+        Op::ReleaseDir(fh) => fs.releasedir(fh, reply.into()),
+        Op::StatFs => fs.statfs(ino, reply.into()),
+        Op::SetXattr { name, value, flags } => {
+            fs.setxattr(who, ino, (name, value), flags, reply.into());
         }
-        Operation::GetXattr { name, size } => fs.getxattr(ino, name, size, ReplyXattr(reply)),
-        Operation::ListXattr { size } => fs.listxattr(who, ino, size, ReplyXattr(reply)),
-        Operation::RemoveXattr(name) => fs.removexattr(ino, name, ReplyEmpty(reply)),
-        Operation::Ioctl { fh, command, data } => {
-            fs.ioctl(ino, fh, command, data, ReplyIoctl(reply));
-        }
-        Operation::Fallocate { fh, range, mode } => {
-            fs.fallocate(who, fh, range, mode, ReplyEmpty(reply));
-        }
-        Operation::Lseek { fh, offset, whence } => fs.lseek(fh, offset, whence, ReplyLseek(reply)),
-        Operation::CopyFileRange { from, to, len } => {
-            fs.copy_file_range(who, from, to, len, ReplyWrite(reply));
-        }
+        Op::GetXattr { name, size } => fs.getxattr(ino, name, size, reply.into()),
+        Op::ListXattr { size } => fs.listxattr(who, ino, size, reply.into()),
+        Op::RemoveXattr(name) => fs.removexattr(ino, name, reply.into()),
+        Op::Ioctl { fh, command, data } => fs.ioctl(ino, fh, command, data, reply.into()),
+        Op::Fallocate { fh, range, mode } => fs.fallocate(who, fh, range, mode, reply.into()),
+        Op::Lseek { fh, offset, whence } => fs.lseek(fh, offset, whence, reply.into()),
+        Op::CopyFileRange { from, to, len } => fs.copy_file_range(who, from, to, len, reply.into()),
     }
 }

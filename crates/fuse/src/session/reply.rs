@@ -191,6 +191,12 @@ macro_rules! kinds {
         $(#[$doc])*
         pub(crate) struct $name(pub(super) Reply);
 
+        impl From<Reply> for $name {
+            fn from(reply: Reply) -> $name {
+                $name(reply)
+            }
+        }
+
         impl $name {
             pub(crate) fn error(self, e: Errno) {
                 self.0.error(e);

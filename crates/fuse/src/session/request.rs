@@ -170,66 +170,30 @@ impl<'a> Operation<'a> {
             FUSE_INIT => Operation::Init(r.take_up_to(std::mem::offset_of!(fuse_init_in, flags2))?),
             FUSE_DESTROY => Operation::Destroy,
             FUSE_FORGET => Operation::Forget(r.take::<fuse_forget_in>()?.nlookup),
-            FUSE_BATCH_FORGET => {
-                let count = r.take::<fuse_batch_forget_in>()?.count as usize;
-                let size = count.checked_mul(size_of::<fuse_forget_one>()).ok_or(Errno::INVAL)?;
-                Operation::BatchForget(Forgets(r.bytes(size)?))
-            }
+            FUSE_BATCH_FORGET => Operation::batch_forget(r)?,
             FUSE_LOOKUP => Operation::Lookup(r.name()?),
             FUSE_GETATTR => Operation::GetAttr,
             FUSE_SETATTR => Operation::SetAttr(Asked::new(&r.take()?)),
             FUSE_READLINK => Operation::ReadLink,
             FUSE_SYMLINK => Operation::Symlink { name: r.name()?, target: r.name()? },
-            FUSE_MKNOD => {
-                let fuse_mknod_in { mode, rdev, umask, .. } = r.take()?;
-                Operation::MkNod { name: r.name()?, modes: Modes { mode, umask }, rdev }
-            }
-            FUSE_MKDIR => {
-                let fuse_mkdir_in { mode, umask } = r.take()?;
-                Operation::MkDir { name: r.name()?, modes: Modes { mode, umask } }
-            }
+            FUSE_MKNOD => Operation::mknod(r)?,
+            FUSE_MKDIR => Operation::mkdir(r)?,
             FUSE_UNLINK => Operation::Unlink(r.name()?),
             FUSE_RMDIR => Operation::RmDir(r.name()?),
-            FUSE_RENAME => {
-                let dir = INodeNo(r.take::<fuse_rename_in>()?.newdir);
-                let (name, to) = (r.name()?, (dir, r.name()?));
-                Operation::Rename { name, to, flags: RenameFlags::empty() }
-            }
+            FUSE_RENAME => Operation::rename(r.take::<fuse_rename_in>()?.newdir, 0, r)?,
             FUSE_RENAME2 => {
                 let fuse_rename2_in { newdir, flags, .. } = r.take()?;
-                let (name, to) = (r.name()?, (INodeNo(newdir), r.name()?));
-                Operation::Rename { name, to, flags: RenameFlags::from_bits_retain(flags) }
+                Operation::rename(newdir, flags, r)?
             }
             FUSE_LINK => {
                 let ino = INodeNo(r.take::<fuse_link_in>()?.oldnodeid);
                 Operation::Link { ino, name: r.name()? }
             }
             FUSE_OPEN => Operation::Open(open_flags(r.take::<fuse_open_in>()?.flags)),
-            FUSE_CREATE => {
-                let fuse_create_in { flags, mode, umask, .. } = r.take()?;
-                let (modes, flags) = (Modes { mode, umask }, open_flags(flags));
-                Operation::Create { name: r.name()?, modes, flags }
-            }
-            // A name follows that means nothing.
-            FUSE_TMPFILE => {
-                let fuse_create_in { flags, mode, umask, .. } = r.take()?;
-                Operation::TmpFile { modes: Modes { mode, umask }, flags: open_flags(flags) }
-            }
-            FUSE_READ => {
-                let fuse_read_in { fh, offset, size, flags, .. } = r.take()?;
-                Operation::Read { fh: FileHandle(fh), offset, size, flags: open_flags(flags) }
-            }
-            FUSE_WRITE => {
-                let fuse_write_in { fh, offset, size, write_flags, flags, .. } = r.take()?;
-                let how = Writing {
-                    kill_ids: write_flags & FUSE_WRITE_KILL_SUIDGID != 0,
-                    durable: waits_for_disk(open_flags(flags)),
-                    cached: write_flags & FUSE_WRITE_CACHE != 0,
-                    direct: open_flags(flags).contains(OFlags::DIRECT),
-                };
-                let data = r.bytes(size as usize)?;
-                Operation::Write { fh: FileHandle(fh), offset, data, how }
-            }
+            FUSE_CREATE => Operation::create(r)?,
+            FUSE_TMPFILE => Operation::tmpfile(r)?,
+            FUSE_READ => Operation::read(&r.take()?),
+            FUSE_WRITE => Operation::write(r)?,
             FUSE_FLUSH => Operation::Flush,
             FUSE_RELEASE => Operation::Release(FileHandle(r.take::<fuse_release_in>()?.fh)),
             FUSE_FSYNC | FUSE_FSYNCDIR => Operation::FSync,
@@ -245,45 +209,109 @@ impl<'a> Operation<'a> {
             }
             FUSE_RELEASEDIR => Operation::ReleaseDir(FileHandle(r.take::<fuse_release_in>()?.fh)),
             FUSE_STATFS => Operation::StatFs,
-            FUSE_SETXATTR => {
-                // The rest of the structure comes only to servers that ask for it (`FUSE_SETXATTR_EXT`).
-                let set = r.bytes(FUSE_COMPAT_SETXATTR_IN_SIZE as usize)?;
-                let fuse_setxattr_in { size, flags, .. } = Reader(set).take_up_to(set.len())?;
-                let name = r.name()?;
-                Operation::SetXattr { name, value: r.bytes(size as usize)?, flags }
-            }
+            FUSE_SETXATTR => Operation::setxattr(r)?,
             FUSE_GETXATTR => {
                 let size = r.take::<fuse_getxattr_in>()?.size;
                 Operation::GetXattr { name: r.name()?, size }
             }
             FUSE_LISTXATTR => Operation::ListXattr { size: r.take::<fuse_getxattr_in>()?.size },
             FUSE_REMOVEXATTR => Operation::RemoveXattr(r.name()?),
-            FUSE_IOCTL => {
-                let fuse_ioctl_in { fh, cmd: command, in_size, .. } = r.take()?;
-                let data = r.bytes(in_size as usize)?;
-                Operation::Ioctl { fh: FileHandle(fh), command, data }
-            }
-            FUSE_FALLOCATE => {
-                let fuse_fallocate_in { fh, offset, length, mode, .. } = r.take()?;
-                let mode = FallocateFlags::from_bits_retain(mode);
-                Operation::Fallocate { fh: FileHandle(fh), range: (offset, length), mode }
-            }
-            FUSE_LSEEK => {
-                let fuse_lseek_in { fh, offset, whence, .. } = r.take()?;
-                Operation::Lseek { fh: FileHandle(fh), offset, whence }
-            }
+            FUSE_IOCTL => Operation::ioctl(r)?,
+            FUSE_FALLOCATE => Operation::fallocate(&r.take()?),
+            FUSE_LSEEK => Operation::lseek(&r.take()?),
             // The answer is a number of 64 bits then, and 32 of them are used: on little-endian machines the
             // same bytes. Elsewhere the kernel asks again, for the other one.
             FUSE_COPY_FILE_RANGE | FUSE_COPY_FILE_RANGE_64 if answers_copy(header.opcode) => {
-                let copy: fuse_copy_file_range_in = r.take()?;
-                let from = (FileHandle(copy.fh_in), copy.off_in);
-                let to = (FileHandle(copy.fh_out), copy.off_out);
-                Operation::CopyFileRange { from, to, len: copy.len }
+                Operation::copy_file_range(&r.take()?)
             }
             // Among them are interrupts: nothing here can be interrupted, and the kernel, told so, sends no
             // more of them.
             _ => return Err(Errno::NOSYS),
         })
+    }
+}
+
+/// The requests that take more than a line.
+impl<'a> Operation<'a> {
+    fn batch_forget(r: &mut Reader<'a>) -> Result<Self, Errno> {
+        let count = r.take::<fuse_batch_forget_in>()?.count as usize;
+        let size = count.checked_mul(size_of::<fuse_forget_one>()).ok_or(Errno::INVAL)?;
+        Ok(Operation::BatchForget(Forgets(r.bytes(size)?)))
+    }
+
+    fn mknod(r: &mut Reader<'a>) -> Result<Self, Errno> {
+        let fuse_mknod_in { mode, rdev, umask, .. } = r.take()?;
+        Ok(Operation::MkNod { name: r.name()?, modes: Modes { mode, umask }, rdev })
+    }
+
+    fn mkdir(r: &mut Reader<'a>) -> Result<Self, Errno> {
+        let fuse_mkdir_in { mode, umask } = r.take()?;
+        Ok(Operation::MkDir { name: r.name()?, modes: Modes { mode, umask } })
+    }
+
+    fn rename(newdir: u64, flags: u32, r: &mut Reader<'a>) -> Result<Self, Errno> {
+        let (name, to) = (r.name()?, (INodeNo(newdir), r.name()?));
+        Ok(Operation::Rename { name, to, flags: RenameFlags::from_bits_retain(flags) })
+    }
+
+    fn create(r: &mut Reader<'a>) -> Result<Self, Errno> {
+        let fuse_create_in { flags, mode, umask, .. } = r.take()?;
+        let (modes, flags) = (Modes { mode, umask }, open_flags(flags));
+        Ok(Operation::Create { name: r.name()?, modes, flags })
+    }
+
+    /// A name follows that means nothing.
+    fn tmpfile(r: &mut Reader<'a>) -> Result<Self, Errno> {
+        let fuse_create_in { flags, mode, umask, .. } = r.take()?;
+        Ok(Operation::TmpFile { modes: Modes { mode, umask }, flags: open_flags(flags) })
+    }
+
+    fn read(read: &fuse_read_in) -> Self {
+        let fuse_read_in { fh, offset, size, flags, .. } = *read;
+        Operation::Read { fh: FileHandle(fh), offset, size, flags: open_flags(flags) }
+    }
+
+    fn write(r: &mut Reader<'a>) -> Result<Self, Errno> {
+        let fuse_write_in { fh, offset, size, write_flags, flags, .. } = r.take()?;
+        let how = Writing {
+            kill_ids: write_flags & FUSE_WRITE_KILL_SUIDGID != 0,
+            durable: waits_for_disk(open_flags(flags)),
+            cached: write_flags & FUSE_WRITE_CACHE != 0,
+            direct: open_flags(flags).contains(OFlags::DIRECT),
+        };
+        let data = r.bytes(size as usize)?;
+        Ok(Operation::Write { fh: FileHandle(fh), offset, data, how })
+    }
+
+    fn setxattr(r: &mut Reader<'a>) -> Result<Self, Errno> {
+        // The rest of the structure comes only to servers that ask for it (`FUSE_SETXATTR_EXT`).
+        let set = r.bytes(FUSE_COMPAT_SETXATTR_IN_SIZE as usize)?;
+        let fuse_setxattr_in { size, flags, .. } = Reader(set).take_up_to(set.len())?;
+        let name = r.name()?;
+        Ok(Operation::SetXattr { name, value: r.bytes(size as usize)?, flags })
+    }
+
+    fn ioctl(r: &mut Reader<'a>) -> Result<Self, Errno> {
+        let fuse_ioctl_in { fh, cmd: command, in_size, .. } = r.take()?;
+        let data = r.bytes(in_size as usize)?;
+        Ok(Operation::Ioctl { fh: FileHandle(fh), command, data })
+    }
+
+    fn fallocate(range: &fuse_fallocate_in) -> Self {
+        let fuse_fallocate_in { fh, offset, length, mode, .. } = *range;
+        let mode = FallocateFlags::from_bits_retain(mode);
+        Operation::Fallocate { fh: FileHandle(fh), range: (offset, length), mode }
+    }
+
+    fn lseek(seek: &fuse_lseek_in) -> Self {
+        let fuse_lseek_in { fh, offset, whence, .. } = *seek;
+        Operation::Lseek { fh: FileHandle(fh), offset, whence }
+    }
+
+    fn copy_file_range(copy: &fuse_copy_file_range_in) -> Self {
+        let from = (FileHandle(copy.fh_in), copy.off_in);
+        let to = (FileHandle(copy.fh_out), copy.off_out);
+        Operation::CopyFileRange { from, to, len: copy.len }
     }
 }
 
