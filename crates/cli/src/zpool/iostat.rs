@@ -14,7 +14,7 @@ use crate::pools::Imported;
 use crate::vdevs::{Item, items, names_width, style};
 use crate::zpool::scripts::{self, Columns, Scripts};
 use crate::zpool::select::select;
-use cenote_command::outcome::{Outcome, usage};
+use cenote_command::outcome::{Outcome, Stop, usage};
 use cenote_dsl::human::{nicenum, nicetime};
 use cenote_pool::status::NameStyle;
 use cenote_vdev::stats::LatencyHistogram;
@@ -110,11 +110,8 @@ struct Sample {
     counted: Counted,
 }
 
-/// Runs `zpool iostat`.
-pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
-    if let Some(listed) = scripts::list(args, "iostat", ctx) {
-        return listed;
-    }
+/// What the arguments ask for, and when.
+fn asked(args: &[OsString], ctx: &mut Context) -> Result<(Show, Schedule), Stop> {
     let parsed = parse(args, SPEC)?;
     let letters: String = parsed.options.iter().map(|o| o.letter).collect();
     if letters.contains('h') {
@@ -166,6 +163,15 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         };
         schedule.interval.get_or_insert(Duration::ZERO);
     }
+    Ok((show, schedule))
+}
+
+/// Runs `zpool iostat`.
+pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
+    if let Some(listed) = scripts::list(args, "iostat", ctx) {
+        return listed;
+    }
+    let (show, schedule) = asked(args, ctx)?;
     let mut before = HashMap::new();
     // Reports of no pools do not count: the header comes with the first pool.
     let mut number = 0u64;
