@@ -1,13 +1,13 @@
-//! Which part of an object one transaction may free.
+//! Which part of an object one transaction may free: a *delete chunk* (`get_next_chunk`).
 //!
 //! A transaction group has all pointers that are freed in it in memory, and reads every indirect block
-//! that they are in. So long ranges are freed in pieces, from their end, with a transaction for each
+//! that they are in. So long ranges are freed in chunks, from their end, with a transaction for each
 //! (`dmu_free_long_range`). Fill counts tell how much is below an indirect block, so that a block of
-//! each level is all that has to be read to find where a piece begins.
+//! each level is all that has to be read to find where a chunk begins.
 //!
 //! What is pending does not count: it is in memory anyway, and more of it than its pointers.
 //!
-//! Invariants: a piece is not empty unless the range is, so that pieces come to an end; a search reads
+//! Invariants: a chunk is not empty unless the range is, so that chunks come to an end; a search reads
 //! one block of each level at most, whatever fill counts say.
 
 use crate::tree::{Node, Tree};
@@ -25,7 +25,7 @@ pub struct DeleteChunk {
     pub pointers: u64,
 }
 
-/// The search for the start of a piece, in numbers of data blocks.
+/// The search for the start of a chunk, in numbers of data blocks.
 struct Search {
     first: u64,
     end: u64,
@@ -68,7 +68,7 @@ impl Tree<'_> {
         data.saturating_add(indirect)
     }
 
-    /// Takes from the end what is below `node`; the block that the piece begins with, if not all of
+    /// Takes from the end what is below `node`; the block that the chunk begins with, if not all of
     /// it fits.
     fn cut(&self, node: &Node, search: &mut Search) -> Result<Option<u64>> {
         let span = self.span(node.level);

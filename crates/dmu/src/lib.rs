@@ -20,7 +20,7 @@
 //! | `overlay` | pending changes above what is on disk |
 //! | `blocks`, `ranges` | dirty blocks by number; sets of block numbers |
 //! | `seek` | next data, next hole |
-//! | `piece` | which part of an object one transaction may free |
+//! | `delete_chunk` | which part of an object one transaction may free |
 //! | `walk` | every block pointer of an object |
 //! | [`readahead`] | when to read ahead, how far |
 //! | [`zap`] | names to values |

@@ -8,7 +8,7 @@ use super::commit::pool_space;
 use super::figures::{OpenedAt, Recorder};
 use super::sync::{Core, count_feature};
 use super::task::EngineError;
-use super::txg::Closed;
+use super::txg::QuiescedTxg;
 use super::{Disk, Engine, EngineOptions, SyncContext, space};
 use crate::create::{self, CreateError, CreateSpec, FIRST_TXG, NewPool, Prepared};
 use crate::space_write::SpaceMaps;
@@ -108,7 +108,7 @@ impl Engine {
         let mut core = Core::new(mos, maps, config, no_uberblock());
         let disk = Disk::new(&store, None, &core, &engine).map_err(failed)?;
         let mut recorder = Recorder::begin(&disk, FIRST_TXG);
-        recorder.closed(&Closed::at_once(FIRST_TXG, birth));
+        recorder.quiesced(&QuiescedTxg::at_once(FIRST_TXG, birth));
         let copies = copies_of(request.root_props);
         core.write_first(&disk, (root_ds, copies), format, &mut recorder).map_err(failed)?;
         let begun = Instant::now();

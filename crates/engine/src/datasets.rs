@@ -16,7 +16,7 @@
 //!                                                                       ^ changes          ^ frees
 //! ```
 //!
-//! Space that was freed counts as used as long as it is kept back
+//! Space that was freed counts as used as long as it is deferred
 //! ([`cenote_store::alloc::TXG_DEFER_SIZE`]); before a change is refused for that, groups are
 //! committed until it is not. Changes that free may go beyond that, into half of the slop, so that a
 //! full pool can be emptied.
@@ -61,8 +61,8 @@ pub(crate) use opening::{Entered, Opening};
 
 /// Bytes that a new object is taken to need: its dnode and an entry in a directory, with copies.
 const OBJECT_BYTES: u64 = 4096;
-/// In place of a group, for changes that have room but are not in a group yet.
-const ENTERING: u64 = u64::MAX;
+/// In place of a group, for changes that have room but are not assigned to a group yet.
+const ASSIGNING: u64 = u64::MAX;
 /// Groups that are committed for the sake of one change, so that freed space comes back.
 const DEFERRED_RETRIES: u64 = TXG_DEFER_SIZE + 1;
 
@@ -77,7 +77,7 @@ struct Left {
     pool: Option<Room>,
     /// What is known of each dataset.
     datasets: HashMap<u64, Arc<Known>>,
-    /// Bytes that entered since, by group and dataset; those that are entering are in [`ENTERING`].
+    /// Bytes that were assigned since, by group and dataset; those of changes that are being assigned are in [`ASSIGNING`].
     pending: BTreeMap<u64, HashMap<u64, u64>>,
 }
 
@@ -306,25 +306,25 @@ impl TxAssign for DatasetTx {
         let bytes = estimate(cost);
         shared.datasets.reserve(&shared, objset, (cost, bytes), dirty)?;
         let most = cost.write.saturating_add(cost.objects.saturating_mul(OBJECT_BYTES));
-        let entered = shared.tx_state.assign(most, cost.frees).and_then(|held| {
-            // Checked after the group is held: closing waits for changes that hold a group, and not for
+        let assigned = shared.tx_state.assign(most, cost.frees).and_then(|held| {
+            // Checked after the group is held: closing a dataset waits for changes that hold a group, and not for
             // those that wait for one.
             match self.closed.load(Ordering::SeqCst) {
                 true => Err(WriteError::Suspended("the dataset was closed".into())),
                 false => Ok(held),
             }
         });
-        let inside = match entered {
-            Ok(inside) => inside,
+        let tx_hold = match assigned {
+            Ok(tx_hold) => tx_hold,
             Err(e) => {
-                shared.datasets.give_back(ENTERING, objset, bytes);
+                shared.datasets.give_back(ASSIGNING, objset, bytes);
                 return Err(e);
             }
         };
-        let txg = inside.txg;
+        let txg = tx_hold.txg;
         shared.datasets.charge(txg, objset, bytes);
         let least = cost.objects.saturating_mul(OBJECT_BYTES);
-        Ok(Assigned::settling(txg, Charged { inside, shared, objset, least, bytes, now: bytes }))
+        Ok(Assigned::settling(txg, Charged { tx_hold, shared, objset, least, bytes, now: bytes }))
     }
 
     fn least_block(&self) -> u64 {
@@ -372,7 +372,7 @@ impl TxAssign for DatasetTx {
 
 /// A change that is being made: in the end it is charged with what it made dirty.
 struct Charged {
-    inside: TxgHandle,
+    tx_hold: TxgHandle,
     shared: Arc<Shared>,
     objset: u64,
     /// What it counts for at least, and what it was charged with.
@@ -385,16 +385,16 @@ struct Charged {
 impl Hold for Charged {
     fn settle(&mut self, bytes: u64, freed: u64) {
         self.now = bytes.max(self.least);
-        self.inside.settle(bytes, freed);
+        self.tx_hold.settle(bytes, freed);
     }
 }
 
 impl Drop for Charged {
     fn drop(&mut self) {
-        // The group cannot be closed before `inside` is dropped, which is after this.
+        // The group cannot be quiesced before `tx_hold` is dropped, which is after this.
         let mut left = self.shared.datasets.left.lock();
-        left.take(self.inside.txg, self.objset, self.bytes);
-        left.add(self.inside.txg, self.objset, self.now);
+        left.take(self.tx_hold.txg, self.objset, self.bytes);
+        left.add(self.tx_hold.txg, self.objset, self.now);
     }
 }
 
@@ -727,7 +727,7 @@ impl Datasets {
                 match left.verdict(objset, change, dirty) {
                     Ok(verdict) => {
                         if matches!(verdict, Verdict::Room) {
-                            left.add(ENTERING, objset, change.1);
+                            left.add(ASSIGNING, objset, change.1);
                         }
                         return Ok(verdict);
                     }
@@ -743,7 +743,7 @@ impl Datasets {
     fn charge(&self, txg: u64, objset: u64, bytes: u64) {
         if bytes > 0 {
             let mut left = self.left.lock();
-            left.take(ENTERING, objset, bytes);
+            left.take(ASSIGNING, objset, bytes);
             left.add(txg, objset, bytes);
         }
     }

@@ -5,10 +5,10 @@
 //! The write pipeline counts blocks and the devices count operations, for ever upwards
 //! ([`cenote_vdev::traffic`]). The sync thread is the only one that writes blocks, so what was
 //! counted between two moments of it is what it wrote between them. A `Recorder` notes the counters
-//! when a group was closed, after each pass, and when the group is on disk:
+//! when a group was quiesced, after each pass, and when the group is on disk:
 //!
 //! ```text
-//!  birth     closed                        pass 1    pass 2 ...     commit      on disk
+//!  birth                                   pass 1    pass 2 ...     commit      on disk
 //!    ├── open ──┼─ quiescing ─┼─ waiting ─┼────┼─────────┼───── ... ┼────────┼──────┤
 //!                                         ├ datasets ┤
 //!                                         ├──────────────── total ──────────────────┤
@@ -21,7 +21,7 @@
 //!   what devices are asked for after aggregation, with mirroring, parity and padding.
 //! - Labels and uberblocks are apart: the commit writes them, no pass does.
 //! - Reads are everyone's while the group was being written.
-//! - A group hardly *waits* to be written: the thread that writes is the one that closes.
+//! - A group hardly *waits* to be written: the thread that quiesces it also writes it.
 //! - The first group of a new pool was open while everything in it was thought out.
 //!
 //! # Invariant
@@ -32,7 +32,7 @@ mod table;
 
 pub use table::{Figure, Kind, LATENCIES, LatencyFigure};
 
-use super::txg::Closed;
+use super::txg::QuiescedTxg;
 use super::{Disk, Engine};
 use crate::space_write::{SpaceMaps, Stats};
 use crate::tunables;
@@ -64,11 +64,11 @@ pub struct TxgFigures {
     pub birth: SystemTime,
     /// The same, as time since the system started.
     pub birth_uptime: Duration,
-    /// Dirty bytes when it was closed.
+    /// Dirty bytes when it was quiesced.
     pub dirty: u64,
-    /// How long changes could enter it.
+    /// How long changes were assigned to it.
     pub open: Duration,
-    /// How long those that were inside took to leave, and open datasets to hand over.
+    /// How long it took until no change held it, and open datasets had handed over.
     pub quiescing: Duration,
     /// How long it then waited to be written.
     pub waiting: Duration,
@@ -172,7 +172,7 @@ impl OpenedAt {
 
 /// What the counters say at a moment.
 #[derive(Clone, Copy)]
-struct Reading {
+struct Counters {
     at: Instant,
     blocks: Traffic,
     writes: Traffic,
@@ -180,11 +180,11 @@ struct Reading {
     reads: Amount,
 }
 
-impl Reading {
-    fn of(disk: &Disk) -> Reading {
+impl Counters {
+    fn of(disk: &Disk) -> Counters {
         let tree = disk.tree();
         let (count, _, bytes, _) = tree.root().io_stats();
-        Reading {
+        Counters {
             at: Instant::now(),
             blocks: disk.writer.written(),
             writes: tree.written(),
@@ -197,26 +197,26 @@ impl Reading {
 /// Collects the figures of a group that is being written.
 pub(super) struct Recorder {
     figures: TxgFigures,
-    begun: Reading,
+    begun: Counters,
     /// At the end of the last pass.
-    last: Reading,
+    last: Counters,
 }
 
 impl Recorder {
     /// Group `txg` begins to be written.
     pub fn begin(disk: &Disk, txg: u64) -> Recorder {
-        let begun = Reading::of(disk);
+        let begun = Counters::of(disk);
         let figures = TxgFigures { txg, ..TxgFigures::default() };
         Recorder { figures, begun, last: begun }
     }
 
-    /// How the group was closed.
-    pub fn closed(&mut self, closed: &Closed) {
-        self.figures.birth = closed.birth.time;
-        self.figures.birth_uptime = closed.birth.uptime;
-        self.figures.dirty = closed.dirty;
-        (self.figures.open, self.figures.quiescing) = (closed.open, closed.quiescing);
-        self.figures.waiting = self.begun.at.saturating_duration_since(closed.at);
+    /// How the group was quiesced.
+    pub fn quiesced(&mut self, group: &QuiescedTxg) {
+        self.figures.birth = group.birth.time;
+        self.figures.birth_uptime = group.birth.uptime;
+        self.figures.dirty = group.dirty;
+        (self.figures.open, self.figures.quiescing) = (group.open, group.quiescing);
+        self.figures.waiting = self.begun.at.saturating_duration_since(group.at);
     }
 
     /// What is known so far.
@@ -237,7 +237,7 @@ impl Recorder {
 
     /// A pass ends.
     pub fn pass(&mut self, disk: &Disk) {
-        let now = Reading::of(disk);
+        let now = Counters::of(disk);
         self.figures.passes.push(PassFigures {
             time: now.at.duration_since(self.last.at),
             blocks: now.blocks.since(&self.last.blocks),
@@ -248,7 +248,7 @@ impl Recorder {
 
     /// The group is on disk; its commit took so long.
     pub fn end(self, disk: &Disk, maps: &SpaceMaps, commit: Duration) -> TxgFigures {
-        let (now, begun) = (Reading::of(disk), self.begun);
+        let (now, begun) = (Counters::of(disk), self.begun);
         let (logs, log_blocks) = maps.logs();
         TxgFigures {
             commit,
@@ -357,7 +357,7 @@ pub fn kstat_txgs(engine: &Engine) -> String {
     let newest = done.last().map_or(0, |(_, group)| group.txg);
     let writing = writing.filter(|group| group.txg > newest).map(|group| ('S', group));
     for (state, group) in done.into_iter().chain(writing) {
-        let (written, passed) = (group.writes.total(), group.total);
+        let (written, time) = (group.writes.total(), group.total);
         line([
             &group.txg,
             &group.birth_uptime.as_nanos(),
@@ -370,7 +370,7 @@ pub fn kstat_txgs(engine: &Engine) -> String {
             &group.open.as_nanos(),
             &group.quiescing.as_nanos(),
             &group.waiting.as_nanos(),
-            &passed.as_nanos(),
+            &time.as_nanos(),
         ]);
     }
     let (txg, birth) = engine.shared.tx_state.open_group();

@@ -73,8 +73,8 @@ pub(crate) fn log_blocks(disk: &Disk, writes: &[BlockWrite]) {
 /// Nanoseconds since the process asked first.
 fn uptime() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
-    let passed = START.get_or_init(Instant::now).elapsed();
-    u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX)
+    let elapsed = START.get_or_init(Instant::now).elapsed();
+    u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A file of named figures.
@@ -154,11 +154,11 @@ fn sum(all: &[ArcStats]) -> ArcStats {
         metadata: add_lookups(a.metadata, &b.metadata),
         mru_hits: a.mru_hits + b.mru_hits,
         mfu_hits: a.mfu_hits + b.mfu_hits,
-        passed_hits: a.passed_hits + b.passed_hits,
+        uncached_hits: a.uncached_hits + b.uncached_hits,
         deleted: a.deleted + b.deleted,
         elements: a.elements + b.elements,
         elements_max: a.elements_max + b.elements_max,
-        passed_size: a.passed_size + b.passed_size,
+        uncached_size: a.uncached_size + b.uncached_size,
         metadata_sizes: [0, 1, 2].map(|i| a.metadata_sizes[i] + b.metadata_sizes[i]),
         mru_ghost_size: a.mru_ghost_size + b.mru_ghost_size,
         mfu_ghost_size: a.mfu_ghost_size + b.mfu_ghost_size,
@@ -173,8 +173,8 @@ pub fn arcstats(pools: &[std::sync::Arc<Pool>]) -> String {
     let prefetched = |l: &Lookups| (l.prefetch_hits, l.prefetch_misses);
     let ((data_hits, data_misses), (metadata_hits, metadata_misses)) =
         (prefetched(&a.data), prefetched(&a.metadata));
-    let [mru_metadata, mfu_metadata, passed_metadata] = a.metadata_sizes;
-    let metadata = mru_metadata + mfu_metadata + passed_metadata;
+    let [mru_metadata, mfu_metadata, uncached_metadata] = a.metadata_sizes;
+    let metadata = mru_metadata + mfu_metadata + uncached_metadata;
     let memory = Memory::now();
     Named::new()
         .numbers(&[
@@ -192,7 +192,7 @@ pub fn arcstats(pools: &[std::sync::Arc<Pool>]) -> String {
             ("mru_ghost_hits", a.mru_ghost_hits),
             ("mfu_hits", a.mfu_hits),
             ("mfu_ghost_hits", a.mfu_ghost_hits),
-            ("uncached_hits", a.passed_hits),
+            ("uncached_hits", a.uncached_hits),
             ("deleted", a.deleted),
             ("hash_elements", a.elements),
             ("hash_elements_max", a.elements_max),
@@ -218,9 +218,9 @@ pub fn arcstats(pools: &[std::sync::Arc<Pool>]) -> String {
             ("mfu_evictable_data", a.mfu_size - mfu_metadata),
             ("mfu_evictable_metadata", mfu_metadata),
             ("mfu_ghost_size", a.mfu_ghost_size),
-            ("uncached_size", a.passed_size),
-            ("uncached_data", a.passed_size - passed_metadata),
-            ("uncached_metadata", passed_metadata),
+            ("uncached_size", a.uncached_size),
+            ("uncached_data", a.uncached_size - uncached_metadata),
+            ("uncached_metadata", uncached_metadata),
             ("arc_meta_used", metadata + decoded),
             // Metadata may take all of it.
             ("arc_meta_limit", a.c),

@@ -79,9 +79,9 @@ impl Core {
     /// # Errors
     /// The pool has to be suspended.
     pub fn sync(&mut self, shared: &Arc<Shared>) -> std::result::Result<(), EngineError> {
-        let (closed, mut quiesced, tasks) =
-            shared.tx_state.close(|txg| shared.datasets.quiesce(txg), || shared.queue.take());
-        let txg = closed.txg;
+        let (group, mut quiesced, tasks) =
+            shared.tx_state.quiesce(|txg| shared.datasets.quiesce(txg), || shared.queue.take());
+        let txg = group.txg;
         // Freed space comes back when further groups are on disk.
         let deferred = shared.disk.allocator.deferred() > 0;
         let logs = shared.datasets.has_log_blocks(txg);
@@ -95,7 +95,7 @@ impl Core {
         checked.map_err(|e| EngineError::Unsupported(e.to_string()))?;
         shared.disk.tree().set_dirty_percent(shared.tx_state.dirty_percent());
         let mut recorder = Recorder::begin(&shared.disk, txg);
-        recorder.closed(&closed);
+        recorder.quiesced(&group);
         shared.history.writing(recorder.so_far());
         let abilities = self.pending_features()?;
         self.free_deferred(&shared.disk, txg)?;

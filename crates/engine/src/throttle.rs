@@ -1,7 +1,7 @@
 //! The throttle: how fast changes enter transaction groups (`dmu_tx_delay`,
 //! `dsl_pool_need_dirty_delay`, `dsl_pool_dirty_space`).
 //!
-//! Dirty bytes are those that entered groups that are not on disk yet: at most so many while a change
+//! Dirty bytes are those of changes in groups that are not on disk yet: at most so many while a change
 //! is being made, and what it really made dirty from then on; all changes of a group together count at
 //! least for the blocks that they made dirty. From `zfs_delay_min_dirty_percent` of the limit on, each
 //! change is delayed by `zfs_delay_scale * (dirty - from) / (limit - dirty)`, which grows smoothly, so
@@ -10,11 +10,11 @@
 //! limit changes wait. The limit is `zfs_dirty_data_max`, if the pool was not opened with one of its own.
 //!
 //! From `zfs_dirty_data_sync_percent` on, or `zfs_dirty_data_sync` if that is less, the open group is
-//! closed without waiting for its time: early, so that it is written while changes enter the next one.
+//! quiesced without waiting for its time: early, so that it is written while changes enter the next one.
 //! All these are asked for at each change.
 //!
 //! A group has the pointers that are freed in it in memory, until it is on disk: they count as dirty, too.
-//! One in which so many were freed that it is to be closed lets nobody in who wants to free more.
+//! Once so many were freed in a group that it is to be quiesced, no change is assigned to it that frees more.
 //!
 //! Invariant: when a group is on disk, nothing of it is dirty.
 
@@ -73,13 +73,13 @@ impl Throttle {
         bytes > 0 && self.bytes() >= limit || frees && self.freed >= freed
     }
 
-    /// A change of so many bytes enters a group.
+    /// A change of so many bytes is assigned to a group.
     pub fn enter(&mut self, txg: u64, bytes: u64) {
         let dirty = self.dirty.entry(txg).or_default();
         dirty.entered = dirty.entered.saturating_add(bytes);
     }
 
-    /// A change is made: it did not need `spare` of the bytes that it entered with, `made` so many
+    /// A change is made: it did not need `spare` of the bytes that it was assigned with, `made` so many
     /// dirty, and `freed` so many bytes of pointers.
     pub fn leave(&mut self, txg: u64, spare: u64, made: u64, freed: u64) {
         if let Some(dirty) = self.dirty.get_mut(&txg) {
@@ -89,8 +89,8 @@ impl Throttle {
         self.freed = self.freed.saturating_add(freed);
     }
 
-    /// The open group is closed.
-    pub fn closed(&mut self) {
+    /// The open group is quiesced.
+    pub fn quiesced(&mut self) {
         self.freed = 0;
     }
 

@@ -39,15 +39,16 @@ const LOOK: Duration = Duration::from_millis(500);
 struct State {
     open: u64,
     birth: OpenedAt,
-    inside: usize,
-    closing: bool,
+    /// Changes that hold the open group (`tc_count`).
+    holds: usize,
+    quiescing: bool,
     synced: u64,
     throttle: Throttle,
     /// Highest group that someone waits for.
     wanted: u64,
     /// Since when there has been something to write in the open group.
     work: Option<Duration>,
-    /// Nothing may enter any more, and the sync thread is to end.
+    /// No change is assigned any more, and the sync thread is to end.
     ending: bool,
     /// The sync thread has ended.
     ended: bool,
@@ -56,13 +57,13 @@ struct State {
 }
 
 impl State {
-    /// Before anything has entered the group after `synced`.
+    /// Before anything was assigned to the group after `synced`.
     fn new(synced: u64) -> State {
         State {
             open: synced + 1,
             birth: OpenedAt::now(),
-            inside: 0,
-            closing: false,
+            holds: 0,
+            quiescing: false,
             synced,
             throttle: Throttle::default(),
             wanted: 0,
@@ -90,36 +91,36 @@ pub(crate) struct TxState {
     timer: Timer,
 }
 
-/// A group that was closed.
+/// A group that was quiesced.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Closed {
+pub(crate) struct QuiescedTxg {
     /// Its number.
     pub txg: u64,
     /// When it was opened.
     pub birth: OpenedAt,
     /// Its dirty bytes.
     pub dirty: u64,
-    /// How long changes could enter it.
+    /// How long changes were assigned to it.
     pub open: Duration,
-    /// How long those that were inside took to leave, and its changes to be handed over.
+    /// How long it took until no change held it, and what it has was handed over.
     pub quiescing: Duration,
-    /// When they were.
+    /// When that was done.
     pub at: Instant,
 }
 
-impl Closed {
-    /// A group that nothing but who opened it entered.
-    pub fn at_once(txg: u64, birth: OpenedAt) -> Closed {
+impl QuiescedTxg {
+    /// The first group of a new pool, to which nothing is assigned.
+    pub fn at_once(txg: u64, birth: OpenedAt) -> QuiescedTxg {
         let at = Instant::now();
         let open = at.saturating_duration_since(birth.at);
-        Closed { txg, birth, dirty: 0, open, quiescing: Duration::ZERO, at }
+        QuiescedTxg { txg, birth, dirty: 0, open, quiescing: Duration::ZERO, at }
     }
 }
 
 /// What the sync thread is to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Close the open group and write it.
+    /// Quiesce the open group and write it.
     Sync,
     /// End.
     End,
@@ -130,7 +131,7 @@ pub(crate) struct TxgHandle {
     tx: Arc<TxState>,
     /// The group.
     pub txg: u64,
-    /// Bytes that it entered with and that turned out not to be written.
+    /// Bytes that it was assigned with and that turned out not to be written.
     spare: u64,
     bytes: u64,
     /// Bytes that it made dirty.
@@ -150,10 +151,10 @@ impl Hold for TxgHandle {
 impl Drop for TxgHandle {
     fn drop(&mut self) {
         let mut state = self.tx.state.lock();
-        state.inside -= 1;
+        state.holds -= 1;
         state.throttle.leave(self.txg, self.spare, self.made, self.freed);
-        // Only who closes the group waits for this; everyone else is not to be woken.
-        if state.inside == 0 && state.closing {
+        // Only the sync thread waits for this, to quiesce the group; nobody else is to be woken.
+        if state.holds == 0 && state.quiescing {
             self.tx.changed.notify_all();
         }
     }
@@ -180,7 +181,8 @@ impl TxState {
         }
     }
 
-    /// Enters the open group with `bytes` to be written; `frees`: to free something.
+    /// Assigns a change to the open group (`dmu_tx_assign`, `txg_hold_open`), with `bytes` to be written; `frees`: to
+    /// free something.
     ///
     /// # Errors
     /// The pool is suspended or exported.
@@ -195,7 +197,7 @@ impl TxState {
                 return Err(WriteError::Suspended(EXPORTED.into()));
             }
             let full = state.throttle.is_full(bytes, frees, self.limit());
-            if !state.closing && !full {
+            if !state.quiescing && !full {
                 break;
             }
             if full {
@@ -209,7 +211,7 @@ impl TxState {
         }
         let txg = state.open;
         kstat::TX_ASSIGNED.add(1);
-        state.inside += 1;
+        state.holds += 1;
         state.throttle.enter(txg, bytes);
         self.work(&mut state);
         let enough = tunables::dirty_data_sync(self.limit());
@@ -275,13 +277,13 @@ impl TxState {
         }
     }
 
-    /// Waits until all that has entered so far is on disk; if nothing has, nothing is written.
+    /// Waits until all changes so far are on disk (`txg_wait_synced`); if there are none, nothing is written.
     ///
     /// # Errors
     /// The pool is suspended.
     pub fn wait_synced(&self) -> Result<(), WriteError> {
         let mut state = self.state.lock();
-        let last = if state.work.is_some() || state.closing { state.open } else { state.open - 1 };
+        let last = if state.work.is_some() || state.quiescing { state.open } else { state.open - 1 };
         self.wait_in(&mut state, last)
     }
 
@@ -328,8 +330,8 @@ impl TxState {
                 self.changed.wait(&mut state);
                 continue;
             };
-            let passed = self.timer.now().saturating_sub(since);
-            let left = interval().saturating_sub(passed);
+            let elapsed = self.timer.now().saturating_sub(since);
+            let left = interval().saturating_sub(elapsed);
             if left.is_zero() {
                 return Work::Sync;
             }
@@ -337,43 +339,43 @@ impl TxState {
         }
     }
 
-    /// Closes the open group and waits until no one is inside; `hand_over` then takes what it
-    /// holds, and the next group opens. At that moment `tasks` takes what is to be done in the closed
-    /// one: whoever asked for it before cannot have seen anything of the next group, and whoever asks
-    /// later asks for that. Returns the closed group.
-    pub fn close<T, Q>(
+    /// Quiesces the open group (`txg_quiesce`): waits until no change holds it. `hand_over` then takes what it
+    /// has, and the next group opens. At that moment `tasks` takes the sync tasks of the quiesced group: those
+    /// that were queued before cannot have seen anything of the next group, and later ones are for that.
+    /// Returns the quiesced group.
+    pub fn quiesce<T, Q>(
         &self,
         hand_over: impl FnOnce(u64) -> T,
         tasks: impl FnOnce() -> Q,
-    ) -> (Closed, T, Q) {
+    ) -> (QuiescedTxg, T, Q) {
         let mut state = self.state.lock();
-        let closing = Instant::now();
-        state.closing = true;
-        while state.inside > 0 {
+        let begun = Instant::now();
+        state.quiescing = true;
+        while state.holds > 0 {
             self.changed.wait(&mut state);
         }
         let txg = state.open;
-        // Nobody can enter: the state need not be held.
+        // Nothing is assigned meanwhile: the state need not be held.
         drop(state);
         let taken = hand_over(txg);
         let mut state = self.state.lock();
         let tasks = tasks();
-        state.throttle.closed();
+        state.throttle.quiesced();
         let birth = std::mem::replace(&mut state.birth, OpenedAt::now());
-        let closed = Closed {
+        let quiesced = QuiescedTxg {
             txg,
             birth,
             dirty: state.throttle.bytes_of(txg),
-            open: closing.saturating_duration_since(birth.at),
-            quiescing: state.birth.at.saturating_duration_since(closing),
+            open: begun.saturating_duration_since(birth.at),
+            quiescing: state.birth.at.saturating_duration_since(begun),
             at: state.birth.at,
         };
-        debug_assert!(state.inside == 0 && state.closing && state.open == txg);
+        debug_assert!(state.holds == 0 && state.quiescing && state.open == txg);
         state.open += 1;
-        state.closing = false;
+        state.quiescing = false;
         state.work = None;
         self.changed.notify_all();
-        (closed, taken, tasks)
+        (quiesced, taken, tasks)
     }
 
     /// Group `txg` is on disk.
@@ -382,11 +384,11 @@ impl TxState {
         state.synced = txg;
         state.throttle.synced(txg);
         debug_assert!(state.synced < state.open, "group {txg} is open");
-        debug_assert!(state.work.is_some() || state.inside > 0 || state.throttle.bytes() == 0);
+        debug_assert!(state.work.is_some() || state.holds > 0 || state.throttle.bytes() == 0);
         self.changed.notify_all();
     }
 
-    /// Why nothing will be written any more, be it that the pool is exported.
+    /// Why nothing will be written any more: the pool is suspended, or exported.
     pub fn closed(&self) -> Option<String> {
         match self.state.lock().failure() {
             Some(WriteError::Suspended(why)) => Some(why),
@@ -400,7 +402,7 @@ impl TxState {
         self.changed.notify_all();
     }
 
-    /// Nothing can be written any more. The first failure calls `tell`, then wakes whoever waits. `tell` must not take
+    /// Nothing can be written any more. The first failure calls `tell`, then wakes all that wait. `tell` must not take
     /// part in transaction groups: their lock is held.
     pub fn fail(&self, why: String, tell: impl FnOnce()) {
         let mut state = self.state.lock();
@@ -416,7 +418,7 @@ impl TxState {
         self.state.lock().failed.clone()
     }
 
-    /// Lets nothing in any more, and the sync thread end once all is written.
+    /// Assigns no change any more, and has the sync thread end once all is written.
     pub fn end(&self) {
         self.state.lock().ending = true;
         self.changed.notify_all();
@@ -428,36 +430,36 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    fn gate(synced: u64, limit: Option<u64>) -> Arc<TxState> {
+    fn state(synced: u64, limit: Option<u64>) -> Arc<TxState> {
         TxState::new(synced, limit, Timer::default())
     }
 
     #[test]
-    fn who_comes_while_a_group_closes_enters_the_next() {
-        let gate = gate(9, Some(1 << 20));
-        let first = gate.assign(1, false).unwrap();
+    fn a_change_while_a_group_is_quiesced_is_assigned_to_the_next() {
+        let txgs = state(9, Some(1 << 20));
+        let first = txgs.assign(1, false).unwrap();
         assert_eq!(first.txg, 10);
-        let other = gate.clone();
-        let closer = std::thread::spawn(move || other.close(|txg| txg, || ()).0.txg);
-        while !gate.state.lock().closing {
+        let other = txgs.clone();
+        let quiescer = std::thread::spawn(move || other.quiesce(|txg| txg, || ()).0.txg);
+        while !txgs.state.lock().quiescing {
             std::thread::yield_now();
         }
-        let other = gate.clone();
+        let other = txgs.clone();
         let late = std::thread::spawn(move || other.assign(1, false).unwrap().txg);
         drop(first);
-        assert_eq!(closer.join().unwrap(), 10);
+        assert_eq!(quiescer.join().unwrap(), 10);
         assert_eq!(late.join().unwrap(), 11);
-        gate.synced(10);
-        assert_eq!((gate.synced_txg(), gate.dirty()), (10, 1));
+        txgs.synced(10);
+        assert_eq!((txgs.synced_txg(), txgs.dirty()), (10, 1));
     }
 
     #[test]
     fn tasks_of_a_group_are_taken_before_the_next_one_has_anything() {
-        let gate = gate(9, Some(1 << 20));
-        let (entered, other) = (Arc::new(AtomicU64::new(0)), gate.clone());
+        let txgs = state(9, Some(1 << 20));
+        let (entered, other) = (Arc::new(AtomicU64::new(0)), txgs.clone());
         let late = entered.clone();
         let mut writer = None;
-        let (.., seen) = gate.close(
+        let (.., seen) = txgs.quiesce(
             |_| {
                 writer = Some(std::thread::spawn(move || {
                     late.store(other.assign(1, false).unwrap().txg, Ordering::SeqCst);
@@ -476,103 +478,103 @@ mod tests {
     #[test]
     fn nothing_is_delayed_up_to_where_delays_begin() {
         let timer = Timer::simulated();
-        let gate = TxState::new(0, Some(1000), timer.clone());
+        let txgs = TxState::new(0, Some(1000), timer.clone());
         for (bytes, delayed) in [(600, false), (300, false), (1, true)] {
-            drop(gate.assign(bytes, false).unwrap());
+            drop(txgs.assign(bytes, false).unwrap());
             assert_eq!(timer.now() > Duration::ZERO, delayed);
         }
     }
 
     #[test]
     fn at_the_limit_changes_wait_and_ask_for_a_sync() {
-        let gate = gate(0, Some(1000));
-        drop(gate.assign(1000, false).unwrap());
-        assert_eq!(gate.next_work(&|| Duration::from_secs(60)), Work::Sync);
-        let other = gate.clone();
+        let txgs = state(0, Some(1000));
+        drop(txgs.assign(1000, false).unwrap());
+        assert_eq!(txgs.next_work(&|| Duration::from_secs(60)), Work::Sync);
+        let other = txgs.clone();
         let waiting = std::thread::spawn(move || other.assign(10, false).unwrap().txg);
         std::thread::sleep(Duration::from_millis(20));
         assert!(!waiting.is_finished());
-        let (closed, (), ()) = gate.close(|_| (), || ());
-        gate.synced(closed.txg);
+        let (quiesced, (), ()) = txgs.quiesce(|_| (), || ());
+        txgs.synced(quiesced.txg);
         assert_eq!(waiting.join().unwrap(), 2);
     }
 
     #[test]
-    fn a_group_is_closed_when_it_has_its_fill() {
+    fn a_group_is_quiesced_when_it_has_its_fill() {
         let fill = tunables::DIRTY_DATA_SYNC.default;
         for (limit, fill) in [(fill * 100, fill), (fill, fill / 100 * 20)] {
-            let gate = gate(0, Some(limit));
-            drop(gate.assign(fill - 1, false).unwrap());
-            assert_eq!(gate.state.lock().wanted, 0);
-            drop(gate.assign(1, false).unwrap());
-            assert_eq!(gate.next_work(&|| Duration::from_secs(60)), Work::Sync);
+            let txgs = state(0, Some(limit));
+            drop(txgs.assign(fill - 1, false).unwrap());
+            assert_eq!(txgs.state.lock().wanted, 0);
+            drop(txgs.assign(1, false).unwrap());
+            assert_eq!(txgs.next_work(&|| Duration::from_secs(60)), Work::Sync);
         }
     }
 
     #[test]
     fn what_was_not_made_dirty_does_not_count() {
-        let gate = gate(0, Some(1 << 20));
-        let mut inside = gate.assign(64 << 10, false).unwrap();
-        assert_eq!(gate.dirty(), 64 << 10);
-        inside.settle(30_000, 0);
-        drop(inside);
-        assert_eq!(gate.dirty(), 30_000);
+        let txgs = state(0, Some(1 << 20));
+        let mut hold = txgs.assign(64 << 10, false).unwrap();
+        assert_eq!(txgs.dirty(), 64 << 10);
+        hold.settle(30_000, 0);
+        drop(hold);
+        assert_eq!(txgs.dirty(), 30_000);
         // Without an answer the bound counts.
-        drop(gate.assign(5000, false).unwrap());
-        assert_eq!(gate.dirty(), 35_000);
-        let mut inside = gate.assign(64 << 10, false).unwrap();
-        inside.settle(0, 0);
-        drop(inside);
-        assert_eq!(gate.dirty(), 35_000 + LEAST);
+        drop(txgs.assign(5000, false).unwrap());
+        assert_eq!(txgs.dirty(), 35_000);
+        let mut hold = txgs.assign(64 << 10, false).unwrap();
+        hold.settle(0, 0);
+        drop(hold);
+        assert_eq!(txgs.dirty(), 35_000 + LEAST);
     }
 
     #[test]
     fn a_few_bytes_count_for_the_block_that_they_make_dirty() {
-        let gate = gate(0, Some(1 << 20));
+        let txgs = state(0, Some(1 << 20));
         let write = |made| {
-            let mut inside = gate.assign(LEAST + 20, false).unwrap();
-            inside.settle(made, 0);
+            let mut hold = txgs.assign(LEAST + 20, false).unwrap();
+            hold.settle(made, 0);
         };
         write(128 << 10);
-        assert_eq!(gate.dirty(), 128 << 10);
+        assert_eq!(txgs.dirty(), 128 << 10);
         // More of the same block: it counts once, until what entered is more.
         (0..3).for_each(|_| write(0));
-        assert_eq!(gate.dirty(), 128 << 10);
+        assert_eq!(txgs.dirty(), 128 << 10);
         (0..40).for_each(|_| write(0));
-        assert_eq!(gate.dirty(), LEAST + 20 + 43 * LEAST);
+        assert_eq!(txgs.dirty(), LEAST + 20 + 43 * LEAST);
         // Pointers that are freed count besides.
-        let mut inside = gate.assign(LEAST, true).unwrap();
-        inside.settle(0, 10);
-        drop(inside);
-        assert_eq!(gate.dirty(), LEAST + 20 + 44 * LEAST + 10 * BLKPTR_SIZE as u64);
+        let mut hold = txgs.assign(LEAST, true).unwrap();
+        hold.settle(0, 10);
+        drop(hold);
+        assert_eq!(txgs.dirty(), LEAST + 20 + 44 * LEAST + 10 * BLKPTR_SIZE as u64);
     }
 
     #[test]
     fn nobody_waits_for_an_engine_that_has_ended() {
-        let gate = gate(5, Some(1000));
-        drop(gate.assign(1, false).unwrap());
-        gate.end();
-        assert!(gate.assign(1, false).is_err());
-        assert_eq!(gate.next_work(&|| Duration::ZERO), Work::Sync);
-        let (closed, (), ()) = gate.close(|_| (), || ());
-        gate.synced(closed.txg);
-        assert_eq!(gate.next_work(&|| Duration::ZERO), Work::End);
-        gate.ended();
-        gate.ask();
-        assert!(gate.wait_synced().is_err() && gate.wait_for(6).is_ok());
-        assert_eq!((gate.failure(), gate.closed().as_deref()), (None, Some(EXPORTED)));
+        let txgs = state(5, Some(1000));
+        drop(txgs.assign(1, false).unwrap());
+        txgs.end();
+        assert!(txgs.assign(1, false).is_err());
+        assert_eq!(txgs.next_work(&|| Duration::ZERO), Work::Sync);
+        let (quiesced, (), ()) = txgs.quiesce(|_| (), || ());
+        txgs.synced(quiesced.txg);
+        assert_eq!(txgs.next_work(&|| Duration::ZERO), Work::End);
+        txgs.ended();
+        txgs.ask();
+        assert!(txgs.wait_synced().is_err() && txgs.wait_for(6).is_ok());
+        assert_eq!((txgs.failure(), txgs.closed().as_deref()), (None, Some(EXPORTED)));
     }
 
     #[test]
     fn a_change_after_a_long_rest_has_its_time() {
-        let gate = gate(0, Some(1 << 20));
-        let (other, hours) = (gate.clone(), Arc::new(AtomicU64::new(1)));
+        let txgs = state(0, Some(1 << 20));
+        let (other, hours) = (txgs.clone(), Arc::new(AtomicU64::new(1)));
         let left = hours.clone();
         let interval = move || Duration::from_secs(3600 * left.load(Ordering::SeqCst));
         let turn = std::thread::spawn(move || other.next_work(&interval));
         // The sync thread finds nothing to do and waits for something.
         std::thread::sleep(Duration::from_millis(20));
-        drop(gate.assign(1, false).unwrap());
+        drop(txgs.assign(1, false).unwrap());
         std::thread::sleep(Duration::from_millis(20));
         assert!(!turn.is_finished());
         // The time may become shorter while it is waited for.
@@ -582,32 +584,32 @@ mod tests {
 
     #[test]
     fn a_failure_reaches_everyone() {
-        let gate = gate(0, Some(1000));
+        let txgs = state(0, Some(1000));
         let mut told = 0;
-        (0..2).for_each(|_| gate.fail("device is gone".into(), || told += 1));
+        (0..2).for_each(|_| txgs.fail("device is gone".into(), || told += 1));
         assert_eq!(told, 1);
-        assert!(gate.assign(1, false).is_err());
-        assert!(gate.wait_for(1).is_err());
+        assert!(txgs.assign(1, false).is_err());
+        assert!(txgs.wait_for(1).is_err());
     }
 
     #[test]
     fn in_simulated_time_nobody_waits() {
         let timer = Timer::simulated();
-        let gate = TxState::new(0, Some(1000), timer.clone());
+        let txgs = TxState::new(0, Some(1000), timer.clone());
         let began = Instant::now();
         for _ in 0..300 {
-            drop(gate.assign(3, false).unwrap());
+            drop(txgs.assign(3, false).unwrap());
         }
         // Delays are over at once, and no other time passes.
-        drop(gate.assign(90, false).unwrap());
+        drop(txgs.assign(90, false).unwrap());
         let delayed = timer.now();
         assert!(delayed > Duration::ZERO);
-        gate.close(|_| (), || ());
-        gate.synced(1);
-        drop(gate.assign(1, false).unwrap());
+        txgs.quiesce(|_| (), || ());
+        txgs.synced(1);
+        drop(txgs.assign(1, false).unwrap());
         assert_eq!(timer.now(), delayed);
         // The time of a group passes while it is waited for.
-        let other = gate.clone();
+        let other = txgs.clone();
         let turn = std::thread::spawn(move || other.next_work(&|| Duration::from_secs(3600)));
         std::thread::sleep(Duration::from_millis(20));
         assert!(!turn.is_finished());

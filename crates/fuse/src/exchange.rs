@@ -6,7 +6,8 @@
 //! A rollback or a receive gives a dataset other contents while programs have files of it open. The mount
 //! stays, and what it serves is exchanged ([`Tree::exchange`]):
 //!
-//! 1. Requests that come wait at a gate ([`Tree::pass`]); those that are being served are ended first.
+//! 1. Requests that come wait for a lock ([`Tree::enter`], `z_teardown_lock`); those that are being served are
+//!    ended first.
 //! 2. What the kernel knows is noted: of each inode number which file it is, of each directory what its
 //!    names lead to.
 //! 3. The caller makes the change, and opens the file system anew.
@@ -55,9 +56,9 @@ fn names(fs: &FileSystem, dir: u64) -> BTreeMap<Vec<u8>, u64> {
 }
 
 impl Tree {
-    /// Lets a request be served: until what is returned is dropped nothing is exchanged.
-    pub(crate) fn pass(&self) -> RwLockReadGuard<'_, ()> {
-        self.gate.read()
+    /// Lets a request be served (`zfs_enter`): until what is returned is dropped nothing is exchanged.
+    pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
+        self.teardown.read()
     }
 
     /// Whether other file systems are grafted into this one.
@@ -72,7 +73,7 @@ impl Tree {
         branch: &Arc<Branch>,
         change: impl FnOnce() -> (T, Option<Arc<FileSystem>>),
     ) -> T {
-        let closed = self.gate.write();
+        let closed = self.teardown.write();
         let inside = |ino: u64| slot_of(ino) == branch.slot;
         let mut numbers = self.inodes.known(inside);
         numbers.push(branch.root().ino());

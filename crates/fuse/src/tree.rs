@@ -205,8 +205,8 @@ pub(crate) struct Tree {
     pub(crate) inodes: Inodes,
     /// What is open.
     pub(crate) handles: Arc<Handles>,
-    /// Held by each request while it is served, and alone by who exchanges a file system.
-    pub(crate) gate: RwLock<()>,
+    /// Each request holds it while it is served; an exchange of a file system holds it alone (`z_teardown_lock`).
+    pub(crate) teardown: RwLock<()>,
 }
 
 pub(crate) fn not_found(what: impl Into<String>) -> Error {
@@ -223,7 +223,7 @@ impl Tree {
             changes: spec.fs.may_become_writable(),
             inodes: Inodes::default(),
             handles: Arc::new(Handles::new()),
-            gate: RwLock::default(),
+            teardown: RwLock::default(),
         }
     }
 

@@ -14,10 +14,10 @@
 //! fill the frequent list.
 //!
 //! What is read ahead for a reader that keeps the bytes itself, as the kernel does with the files of a
-//! mount, will hardly be asked for again. Once it was read it is *passed*: it stays for a moment, for
-//! who reads a large block in pieces, and leaves no ghost. So whoever reads a large file goes through
-//! a few MiB of memory over and over again rather than through all of the budget, and all else stays
-//! where it is. (OpenZFS has this as the state `arc_uncached`, for other reasons.)
+//! mount, will hardly be asked for again. Once it was read it is *uncached* (`arc_uncached`): it stays for a
+//! moment, since a large block is often read in parts, and leaves no ghost. So the reading of a large file
+//! goes through a few MiB of memory over and over again rather than through all of the budget, and all else
+//! stays where it is.
 //!
 //! # Structures
 //!
@@ -26,8 +26,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Resident bytes never exceed the budget after a call returns; passed ones never exceed
-//!    [`MAX_PASSED`], but for the latest block.
+//! 1. Resident bytes never exceed the budget after a call returns; uncached ones never exceed
+//!    [`MAX_UNCACHED`], but for the latest block.
 //! 2. Ghost bytes never exceed the budget, and there are never more ghosts than
 //!    [`MIN_GHOSTS`] or the resident entries, whichever is more.
 //! 3. `0 <= target <= budget`.
@@ -42,8 +42,8 @@ use cenote_format::blkptr::BlockPointer;
 /// Ghosts that are always allowed, however few entries are resident.
 pub const MIN_GHOSTS: usize = 1024;
 
-/// Bytes of passed blocks that are kept.
-pub const MAX_PASSED: u64 = 8 << 20;
+/// Bytes of uncached blocks that stay.
+pub const MAX_UNCACHED: u64 = 8 << 20;
 
 /// Identity of a physical block: its first DVA and when it was written (`BP_IDENTITY`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,7 +83,7 @@ const NIL: usize = usize::MAX;
 enum List {
     Recent,
     Frequent,
-    Passed,
+    Uncached,
     RecentGhost,
     FrequentGhost,
 }
@@ -152,17 +152,17 @@ pub struct ArcStats {
     pub mru_hits: u64,
     /// Hits of the frequent side.
     pub mfu_hits: u64,
-    /// Hits of passed blocks (`uncached_hits`).
-    pub passed_hits: u64,
+    /// Hits of uncached blocks (`uncached_hits`).
+    pub uncached_hits: u64,
     /// Blocks that were put out to make room.
     pub deleted: u64,
     /// Blocks resident, and keys of those that were.
     pub elements: u64,
     /// Most of these that there were.
     pub elements_max: u64,
-    /// Resident bytes of passed blocks.
-    pub passed_size: u64,
-    /// Resident bytes of metadata: of the recent side, the frequent side, passed.
+    /// Resident bytes of uncached blocks.
+    pub uncached_size: u64,
+    /// Resident bytes of metadata: of the recent side, the frequent side, uncached.
     pub metadata_sizes: [u64; 3],
     /// Bytes that the keys of the recent ghost list stand for.
     pub mru_ghost_size: u64,
@@ -194,7 +194,7 @@ impl ArcCache {
     }
 
     /// The block's bytes if they are resident; a hit makes the block frequent, but for the first
-    /// hit of one that was read ahead, and for those that are passed. `metadata`: what is asked for.
+    /// hit of one that was read ahead, and for those that are uncached. `metadata`: what is asked for.
     pub fn get(&mut self, key: &Key, metadata: bool) -> Option<Abd> {
         let found = self.map.get(key).copied();
         if let Some(i) = found
@@ -203,13 +203,13 @@ impl ArcCache {
             self.stats.hits += 1;
             self.lookups(metadata).demand_hits += 1;
             match self.nodes[i].list {
-                List::Passed => self.stats.passed_hits += 1,
+                List::Uncached => self.stats.uncached_hits += 1,
                 List::Frequent => self.stats.mfu_hits += 1,
                 _ => self.stats.mru_hits += 1,
             }
             let unread = self.nodes[i].unread.take();
             match (unread, self.nodes[i].list) {
-                (Some(Access::Once), _) | (_, List::Passed) => self.pass(i),
+                (Some(Access::Once), _) | (_, List::Uncached) => self.uncache(i),
                 (Some(_), _) => self.move_to(i, List::Recent),
                 (None, _) => self.move_to(i, List::Frequent),
             }
@@ -304,13 +304,13 @@ impl ArcCache {
     /// Sizes and counts.
     pub fn stats(&self) -> ArcStats {
         let (recent, frequent) = (self.bytes(List::Recent), self.bytes(List::Frequent));
-        let resident = [List::Recent, List::Frequent, List::Passed];
+        let resident = [List::Recent, List::Frequent, List::Uncached];
         ArcStats {
             size: self.resident(),
             mru_size: recent,
             mfu_size: frequent,
             elements: self.map.len() as u64,
-            passed_size: self.bytes(List::Passed),
+            uncached_size: self.bytes(List::Uncached),
             metadata_sizes: resident.map(|list| self.lists[list as usize].metadata),
             mru_ghost_size: self.bytes(List::RecentGhost),
             mfu_ghost_size: self.bytes(List::FrequentGhost),
@@ -319,7 +319,7 @@ impl ArcCache {
     }
 
     fn resident(&self) -> u64 {
-        self.bytes(List::Recent) + self.bytes(List::Frequent) + self.bytes(List::Passed)
+        self.bytes(List::Recent) + self.bytes(List::Frequent) + self.bytes(List::Uncached)
     }
 
     fn bytes(&self, list: List) -> u64 {
@@ -340,18 +340,18 @@ impl ArcCache {
         }
     }
 
-    /// A block is of little use from now on: so are those that were passed before.
-    fn pass(&mut self, i: usize) {
-        self.move_to(i, List::Passed);
-        while self.bytes(List::Passed) > MAX_PASSED && self.lists[List::Passed as usize].len > 1 {
-            self.remove(self.lists[List::Passed as usize].tail);
+    /// A block is of little use from now on (`arc_uncached`): so are those before it.
+    fn uncache(&mut self, i: usize) {
+        self.move_to(i, List::Uncached);
+        while self.bytes(List::Uncached) > MAX_UNCACHED && self.lists[List::Uncached as usize].len > 1 {
+            self.remove(self.lists[List::Uncached as usize].tail);
         }
     }
 
     fn make_room(&mut self, size: u64) {
         while self.resident() + size > self.stats.c {
-            if self.lists[List::Passed as usize].len > 0 {
-                self.remove(self.lists[List::Passed as usize].tail);
+            if self.lists[List::Uncached as usize].len > 0 {
+                self.remove(self.lists[List::Uncached as usize].tail);
                 continue;
             }
             let recent = self.bytes(List::Recent) > self.stats.p
@@ -373,8 +373,8 @@ impl ArcCache {
 
     fn trim_ghosts(&mut self) {
         loop {
-            let [recent, frequent, passed, g1, g2] = self.lists;
-            let allowed = MIN_GHOSTS.max(recent.len + frequent.len + passed.len);
+            let [recent, frequent, uncached, g1, g2] = self.lists;
+            let allowed = MIN_GHOSTS.max(recent.len + frequent.len + uncached.len);
             if g1.bytes + g2.bytes <= self.stats.c && g1.len + g2.len <= allowed {
                 return;
             }
@@ -445,14 +445,14 @@ mod tests {
     fn check(arc: &ArcCache) {
         let s = arc.stats();
         assert!(s.size <= s.c && s.p <= s.c);
-        assert!(arc.bytes(List::Passed) <= MAX_PASSED || arc.lists[2].len == 1);
+        assert!(arc.bytes(List::Uncached) <= MAX_UNCACHED || arc.lists[2].len == 1);
         let ghosts = arc.bytes(List::RecentGhost) + arc.bytes(List::FrequentGhost);
         assert!(ghosts <= s.c);
         let counted = |l: Lookups| (l.demand_hits, l.demand_misses);
         let ((a, b), (c, d)) = (counted(s.data), counted(s.metadata));
         assert_eq!((a + c, b + d), (s.hits, s.misses));
-        assert_eq!(s.mru_hits + s.mfu_hits + s.passed_hits, s.hits);
-        assert_eq!(s.mru_size + s.mfu_size + s.passed_size, s.size);
+        assert_eq!(s.mru_hits + s.mfu_hits + s.uncached_hits, s.hits);
+        assert_eq!(s.mru_size + s.mfu_size + s.uncached_size, s.size);
         let mut seen = 0;
         for (which, ends) in arc.lists.iter().enumerate() {
             let (mut at, mut bytes, mut metadata, mut len) = (ends.head, 0, 0, 0);
@@ -517,10 +517,10 @@ mod tests {
 
     #[test]
     fn who_keeps_what_he_reads_goes_through_little_memory_and_finds_the_rest_of_a_block() {
-        let budget = 8 * MAX_PASSED;
+        let budget = 8 * MAX_UNCACHED;
         let mut arc = ArcCache::new(budget);
         let block = || Abd::zeros(1 << 20);
-        let kept = (budget >> 20) - (MAX_PASSED >> 20) - 4;
+        let kept = (budget >> 20) - (MAX_UNCACHED >> 20) - 4;
         for n in 0..kept {
             arc.insert(key(n), block(), false, Access::Demand);
         }
@@ -534,8 +534,8 @@ mod tests {
         }
         assert!((0..kept).all(|n| arc.contains(&key(n))));
         assert_eq!(arc.stats().mfu_size, 0);
-        // One that is larger than all that may be passed, too.
-        arc.insert(key(5000), Abd::zeros(MAX_PASSED as usize + 1), false, Access::Once);
+        // One that is larger than all that may be uncached, too.
+        arc.insert(key(5000), Abd::zeros(MAX_UNCACHED as usize + 1), false, Access::Once);
         assert!(arc.get(&key(5000), false).is_some() && arc.get(&key(5000), false).is_some());
         check(&arc);
     }

@@ -35,7 +35,7 @@ use crate::prefetch::Prefetcher;
 use crate::primary::{Policies, PrimaryCache};
 use crate::single_flight::{Flight, SingleFlight};
 use crate::verify;
-use crate::write::Behind;
+use crate::write::WriteBehind;
 
 /// Embedded type of plain data (`BP_EMBEDDED_TYPE_DATA`).
 const EMBEDDED_DATA: u8 = 0;
@@ -72,7 +72,7 @@ pub struct Store {
     flights: SingleFlight,
     prefetcher: OnceLock<Prefetcher>,
     errors: Mutex<BTreeSet<Bookmark>>,
-    behind: Arc<Behind>,
+    write_behind: Arc<WriteBehind>,
     /// Blocks that were freed since the caches were last told.
     freed: Mutex<Vec<Key>>,
 }
@@ -121,7 +121,7 @@ impl Store {
             flights: SingleFlight::default(),
             prefetcher: OnceLock::new(),
             errors: Mutex::default(),
-            behind: Arc::default(),
+            write_behind: Arc::default(),
             freed: Mutex::default(),
         })
     }
@@ -180,9 +180,9 @@ impl Store {
         }
     }
 
-    /// What is written behind its caller's back.
-    pub(crate) fn behind(&self) -> &Arc<Behind> {
-        &self.behind
+    /// What is written while its caller goes on.
+    pub(crate) fn write_behind(&self) -> &Arc<WriteBehind> {
+        &self.write_behind
     }
 
     /// The devices as they are now. Taking them costs neither a lock nor a counter that threads share.
@@ -233,7 +233,7 @@ impl Store {
             return block;
         }
         // What is on its way to the devices is in no cache yet.
-        let cached = match self.behind.may_hold(key.birth) {
+        let cached = match self.write_behind.may_hold(key.birth) {
             true => None,
             false => self.cached(&key, bp),
         };
@@ -338,7 +338,7 @@ impl Store {
                 return Err(BlockError::Encrypted { at: *at });
             }
             let key = Key::of(bp).ok_or_else(|| no_copy(bp, *at))?;
-            self.behind.wait_for(key.birth);
+            self.write_behind.wait_for(key.birth);
             Ok((*bp, *at, key))
         };
         let starts: Vec<_> = reqs.iter().map(start).collect();
@@ -371,7 +371,7 @@ impl Store {
         bp: &BlockPointer,
         at: Bookmark,
     ) -> Result<Vec<BlockPointer>, BlockError> {
-        self.behind.wait_for(bp.physical_birth());
+        self.write_behind.wait_for(bp.physical_birth());
         let mut failure = no_copy(bp, at);
         for dva in bp.dvas() {
             match Assembly::new(self, bp, at).header(bp, dva) {
@@ -385,7 +385,7 @@ impl Store {
     /// Starts reading into the ARC in the background, for whoever `access` says; what is cached already
     /// costs nothing, and what the ARC does not keep is left alone.
     pub fn prefetch(self: &Arc<Self>, reqs: Vec<(BlockPointer, Bookmark)>, access: Access) {
-        let absent = |key: Key| !self.behind.may_hold(key.birth) && !self.arc.lock().contains(&key);
+        let absent = |key: Key| !self.write_behind.may_hold(key.birth) && !self.arc.lock().contains(&key);
         let missing = |(bp, at): &(BlockPointer, Bookmark)| {
             Key::of(bp).is_some_and(absent) && self.policies.keeps(bp, *at)
         };
@@ -460,7 +460,7 @@ impl Store {
     /// As [`Store::look`], after waiting for what is on its way to the devices.
     fn start(&self, bp: &BlockPointer, at: Bookmark) -> Result<Start, BlockError> {
         match self.look(bp, at)? {
-            Start::Device(key) if self.behind.wait_for(key.birth) => self.look(bp, at),
+            Start::Device(key) if self.write_behind.wait_for(key.birth) => self.look(bp, at),
             known => Ok(known),
         }
     }

@@ -569,9 +569,9 @@ fn a_vdev_joins() {
     assert!(allocator.take_changes(BIRTH).iter().any(|changes| changes.vdev == 1));
 }
 
-/// A batch of several lots: results are in order, each is right, failures stay where they are.
+/// A request of several batches: results are in order, each is right, failures stay where they are.
 #[test]
-fn large_batches_are_written_in_lots() {
+fn large_requests_are_written_in_batches() {
     let rig = Rig::new(&[9], 1 << 20);
     let lz4 = WriteProps { compression: Compression::Lz4, ..props() };
     let contents = |i: u64| {

@@ -53,9 +53,9 @@ fn a_pool_is_throttled_in_simulated_time() {
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!((engine.pool().uberblock().txg, engine.dirty() > 0), (txg, true));
     timer.sleep(Duration::from_secs(1));
-    let patience = Instant::now();
+    let started = Instant::now();
     while engine.pool().uberblock().txg == txg {
-        assert!(patience.elapsed() < Duration::from_secs(60), "the group is not written");
+        assert!(started.elapsed() < Duration::from_secs(60), "the group is not written");
         std::thread::sleep(Duration::from_millis(1));
     }
     drop(fs);

@@ -423,12 +423,12 @@ mod tests {
 
     /// Lets batches end, one by one.
     #[derive(Default)]
-    struct Door {
+    struct Latch {
         open: Mutex<usize>,
         changed: Condvar,
     }
 
-    impl Door {
+    impl Latch {
         fn let_out(&self, batches: usize) {
             *self.open.lock() += batches;
             self.changed.notify_all();
@@ -441,18 +441,18 @@ mod tests {
         }
     }
 
-    /// A batch of `requests` that counts as `active`, and ends when the door lets it out.
+    /// A batch of `requests` that counts as `active`, and ends when the latch lets it out.
     struct Batch {
         leaf: Arc<Vdev>,
         requests: usize,
         active: usize,
-        door: Option<Arc<Door>>,
+        latch: Option<Arc<Latch>>,
     }
 
     impl Work for Batch {
         fn run(&mut self) {
-            if let Some(door) = &self.door {
-                door.wait();
+            if let Some(latch) = &self.latch {
+                latch.wait();
             }
         }
     }
@@ -475,8 +475,8 @@ mod tests {
         testing::file(0, &Leaf::new(4096))
     }
 
-    fn batch(leaf: &Arc<Vdev>, active: usize, door: Option<&Arc<Door>>) -> Batch {
-        Batch { leaf: leaf.clone(), requests: active, active, door: door.cloned() }
+    fn batch(leaf: &Arc<Vdev>, active: usize, latch: Option<&Arc<Latch>>) -> Batch {
+        Batch { leaf: leaf.clone(), requests: active, active, latch: latch.cloned() }
     }
 
     /// Pending and active requests of a class.
@@ -497,11 +497,11 @@ mod tests {
     fn each_class_keeps_to_its_share_and_stops_no_other() {
         let (pool, leaf) = (IoPool::new(), leaf());
         for priority in Priority::ALL {
-            let (most, door) = (priority.most(), Arc::<Door>::default());
+            let (most, latch) = (priority.most(), Arc::<Latch>::default());
             let dirty = t::ASYNC_WRITE_ACTIVE_MAX_DIRTY_PERCENT.get();
             leaf.queue.set_dirty_percent(dirty);
             std::thread::scope(|scope| {
-                let batches = (0..most + 2).map(|_| batch(&leaf, 1, Some(&door))).collect();
+                let batches = (0..most + 2).map(|_| batch(&leaf, 1, Some(&latch))).collect();
                 let full = scope.spawn(|| run(&pool, priority, batches));
                 wait_until(|| of(&leaf, priority) == (2, most as u64));
                 // All others go past it, whether they bring one batch or several.
@@ -512,9 +512,9 @@ mod tests {
                     }
                 }
                 assert_eq!(of(&leaf, priority), (2, most as u64));
-                door.let_out(1);
+                latch.let_out(1);
                 wait_until(|| of(&leaf, priority) == (1, most as u64));
-                door.let_out(most + 1);
+                latch.let_out(most + 1);
                 assert_eq!(full.join().unwrap().len(), most + 2);
             });
             assert_eq!(leaf.queues(), QueueFigures::default());
@@ -525,12 +525,12 @@ mod tests {
     fn the_background_gives_way() {
         for priority in [Priority::Scrub, Priority::Removal, Priority::Rebuild] {
             let (pool, leaf) = (IoPool::new(), leaf());
-            let (door, others) = (Arc::<Door>::default(), Arc::<Door>::default());
+            let (latch, others) = (Arc::<Latch>::default(), Arc::<Latch>::default());
             std::thread::scope(|scope| {
                 let read = || run(&pool, Priority::SyncRead, vec![batch(&leaf, 1, Some(&others))]);
                 let read = scope.spawn(read);
                 wait_until(|| of(&leaf, Priority::SyncRead).1 == 1);
-                let batches = (0..5).map(|_| batch(&leaf, 1, Some(&door))).collect();
+                let batches = (0..5).map(|_| batch(&leaf, 1, Some(&latch))).collect();
                 let behind = scope.spawn(|| run(&pool, priority, batches));
                 let (least, most) = (priority.least() as u64, priority.most() as u64);
                 assert!(least < most);
@@ -538,7 +538,7 @@ mod tests {
                 others.let_out(1);
                 read.join().unwrap();
                 wait_until(|| of(&leaf, priority) == (5 - most, most));
-                door.let_out(5);
+                latch.let_out(5);
                 assert_eq!(behind.join().unwrap().len(), 5);
             });
         }

@@ -38,9 +38,9 @@ thread_local! {
 }
 
 #[derive(Default)]
-struct Gate(AtomicU64, Arc<ReadEpochs>);
+struct Txgs(AtomicU64, Arc<ReadEpochs>);
 
-impl TxAssign for Gate {
+impl TxAssign for Txgs {
     fn readers(&self) -> Arc<ReadEpochs> {
         self.1.clone()
     }
@@ -60,27 +60,27 @@ impl TxAssign for Gate {
 
 struct World {
     sink: MemSink,
-    gate: Arc<Gate>,
+    txgs: Arc<Txgs>,
     live: Arc<LiveObjectSet>,
 }
 
 impl World {
     fn new(kind: ObjsetType, make: impl FnOnce(&mut OpenObjectSet)) -> World {
         let sink = MemSink::new(8 << 30);
-        let gate = Arc::new(Gate(AtomicU64::new(10), Arc::default()));
+        let txgs = Arc::new(Txgs(AtomicU64::new(10), Arc::default()));
         let mut os = OpenObjectSet::create(sink.store.clone(), 54, kind).unwrap();
         make(&mut os);
         os.sync(10, &sink).unwrap();
-        gate.0.store(11, Ordering::SeqCst);
-        World { sink, live: LiveObjectSet::new(os, gate.clone()), gate }
+        txgs.0.store(11, Ordering::SeqCst);
+        World { sink, live: LiveObjectSet::new(os, txgs.clone()), txgs }
     }
 
     fn sync(&self) {
         let mut quiesced = self.live.quiesce();
-        let txg = self.gate.0.fetch_add(1, Ordering::SeqCst);
+        let txg = self.txgs.0.fetch_add(1, Ordering::SeqCst);
         quiesced.sync(txg, &self.sink).unwrap();
         self.live.sync_done(&quiesced);
-        self.gate.1.group_done(txg);
+        self.txgs.1.group_done(txg);
     }
 }
 

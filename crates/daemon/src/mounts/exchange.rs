@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::pools::{Imported, reason};
 
 /// File systems that are mounted inside one that is exchanged.
-pub struct Inside(Vec<(u64, How)>);
+pub struct NestedMounts(Vec<(u64, How)>);
 
 impl Mounts {
     /// Whether a dataset can get other contents while it is mounted, if it is.
@@ -25,18 +25,18 @@ impl Mounts {
     }
 
     /// What is mounted inside the mount of a dataset, last mounted first.
-    pub fn inside(&self, id: u64) -> Inside {
+    pub fn inside(&self, id: u64) -> NestedMounts {
         let mut all = self.lock();
         let Some(place) = of(&mut all, id).map(|m| m.listed.mountpoint.clone()) else {
-            return Inside(Vec::new());
+            return NestedMounts(Vec::new());
         };
         let inside = all.mounted.iter().rev();
         let inside = inside.filter(|m| m.id != id && m.listed.mountpoint.starts_with(&place));
-        Inside(inside.map(|m| (m.id, m.how.clone())).collect())
+        NestedMounts(inside.map(|m| (m.id, m.how.clone())).collect())
     }
 
     /// Mounts again what is not mounted any more. Says what fails; returns whether all went well.
-    pub fn restore(&self, imported: &Imported, mut inside: Inside, ctx: &mut Context) -> bool {
+    pub fn restore(&self, imported: &Imported, mut inside: NestedMounts, ctx: &mut Context) -> bool {
         {
             let all = self.lock();
             inside.0.retain(|(id, _)| all.mounted.iter().all(|m| m.id != *id));

@@ -433,13 +433,13 @@ fn let_go(mut all: Vec<Mounted>, copies: &HashSet<String>, force: bool) -> Vec<M
 }
 
 /// Unmounts what is listed, if it is mounted still: at `at` only, if that is given. It lingers until nobody
-/// has anything of it, for which `patience` is waited. Returns the directories that go, of each mount.
+/// has anything of it, for at most `timeout`. Returns the directories that go, of each mount.
 fn take(
     all: &mut All,
     listed: &Listed,
     at: Option<&Path>,
     way: Way<'_>,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Vec<Vec<PathBuf>>, StaysMounted> {
     let Some(position) = all.mounted.iter().position(|m| m.listed == *listed) else {
         return Ok(Vec::new());
@@ -456,7 +456,7 @@ fn take(
     }
     let mut gone = all.mounted.remove(position);
     let directories = gone.directories(way.directory);
-    gone.handle.wait(Instant::now() + patience);
+    gone.handle.wait(Instant::now() + timeout);
     match gone.handle.is_finished() {
         true => gone.close(),
         false => all.lingering.push(gone),

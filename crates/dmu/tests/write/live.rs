@@ -18,9 +18,9 @@ use cenote_store::alloc::ReadEpochs;
 use cenote_testsink::MemSink;
 
 /// Lets everything in, but for what is too large.
-struct Gate(AtomicU64, Arc<ReadEpochs>, Mutex<Option<String>>);
+struct Txgs(AtomicU64, Arc<ReadEpochs>, Mutex<Option<String>>);
 
-impl TxAssign for Gate {
+impl TxAssign for Txgs {
     fn readers(&self) -> Arc<ReadEpochs> {
         self.1.clone()
     }
@@ -41,13 +41,13 @@ impl TxAssign for Gate {
 pub struct Live {
     pub sink: MemSink,
     pub set: Arc<LiveObjectSet>,
-    gate: Arc<Gate>,
+    txgs: Arc<Txgs>,
 }
 
 impl Live {
-    /// What the gate was told of a panic.
+    /// What the txgs was told of a panic.
     pub fn panicked(&self) -> Option<String> {
-        self.gate.2.lock().clone()
+        self.txgs.2.lock().clone()
     }
 }
 
@@ -57,10 +57,10 @@ impl Live {
     pub fn new() -> Live {
         let sink = MemSink::new(96 << 20);
         let mut set = OpenObjectSet::create(sink.store.clone(), 7, ObjsetType::Zfs).unwrap();
-        let gate = Arc::new(Gate(AtomicU64::new(5), Arc::default(), Mutex::default()));
+        let txgs = Arc::new(Txgs(AtomicU64::new(5), Arc::default(), Mutex::default()));
         set.sync(4, &sink).unwrap();
-        let set = LiveObjectSet::new(set, gate.clone());
-        Live { sink, set, gate }
+        let set = LiveObjectSet::new(set, txgs.clone());
+        Live { sink, set, txgs }
     }
 
     pub fn change<T>(&self, mut f: impl FnMut(&mut OpenObjectSet) -> Result<T>) -> T {
@@ -74,10 +74,10 @@ impl Live {
 
     /// Writes what was quiesced.
     pub fn write_group(&self, quiesced: &mut OpenObjectSet) {
-        let txg = self.gate.0.fetch_add(1, Ordering::SeqCst);
+        let txg = self.txgs.0.fetch_add(1, Ordering::SeqCst);
         quiesced.sync(txg, &self.sink).unwrap();
         self.set.sync_done(quiesced);
-        self.gate.1.group_done(txg);
+        self.txgs.1.group_done(txg);
     }
 
     pub fn file(&self) -> u64 {

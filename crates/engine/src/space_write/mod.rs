@@ -48,7 +48,7 @@
 //! # Invariants
 //!
 //! - A header's bytes allocated are what the entries add up to.
-//! - A header's histogram counts all free segments, those kept back included, which are not joined
+//! - A header's histogram counts all free segments, deferred ones included, which are not joined
 //!   with others. It is exact for loaded metaslabs; for others frees are added to what is there.
 //!   With logs that is so when the metaslab is flushed, and until then it never promises more than
 //!   there is.

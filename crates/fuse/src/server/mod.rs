@@ -149,8 +149,8 @@ impl Filesystem for Server {
         self.direct.agreed(minor, flags);
     }
 
-    fn pass(&self) -> Option<RwLockReadGuard<'_, ()>> {
-        Some(self.tree.pass())
+    fn enter(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        Some(self.tree.enter())
     }
 
     fn destroy(&self) {

@@ -43,9 +43,9 @@ fn use_files(dir: &Path, name: &str, times: usize) -> std::io::Result<()> {
 #[test]
 fn slow_requests_of_programs_keep_no_others_waiting() {
     const SLOW: usize = 12;
-    let (gate, asked) =
+    let (latch, asked) =
         (Arc::new((Mutex::new(false), Condvar::new())), Arc::new(AtomicUsize::new(0)));
-    let (hook, count) = (gate.clone(), asked.clone());
+    let (hook, count) = (latch.clone(), asked.clone());
     let w = World::with(settings(), &CreateProps::default(), |s| {
         s.space = Arc::new(move || {
             count.fetch_add(1, Ordering::SeqCst);
@@ -65,8 +65,8 @@ fn slow_requests_of_programs_keep_no_others_waiting() {
         }
         let others: Vec<_> = (0..4).map(|_| done.recv_timeout(TIMEOUT)).collect();
         // Whatever went wrong, nobody waits any longer.
-        *gate.0.lock() = true;
-        gate.1.notify_all();
+        *latch.0.lock() = true;
+        latch.1.notify_all();
         assert!(all_wait, "{asked:?} of {SLOW} slow requests were read");
         assert!(others.iter().all(|other| *other == Ok(true)), "{others:?}");
         assert!(slow.into_iter().all(|s| s.join().unwrap().is_ok()));

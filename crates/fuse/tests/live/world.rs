@@ -24,27 +24,27 @@ use std::time::Duration;
 
 const OBJSET: u64 = 54;
 
-/// Lets changes in, but not while a txg is being closed.
+/// Assigns changes to txgs, but not while one is being quiesced.
 #[derive(Default)]
-struct Gate {
-    /// The open txg, who is in it, and whether it is being closed.
+struct Txgs {
+    /// The open txg, how many changes hold it, and whether it is being quiesced.
     state: Mutex<(u64, usize, bool)>,
     changed: Condvar,
     readers: Arc<ReadEpochs>,
 }
 
-struct Inside(Arc<Gate>);
+struct TxHold(Arc<Txgs>);
 
-impl Drop for Inside {
+impl Drop for TxHold {
     fn drop(&mut self) {
         self.0.state.lock().1 -= 1;
         self.0.changed.notify_all();
     }
 }
 
-struct Door(Arc<Gate>);
+struct Assign(Arc<Txgs>);
 
-impl TxAssign for Door {
+impl TxAssign for Assign {
     fn readers(&self) -> Arc<ReadEpochs> {
         self.0.readers.clone()
     }
@@ -54,14 +54,14 @@ impl TxAssign for Door {
         let mut state = self.0.state.lock();
         self.0.changed.wait_while(&mut state, |s| s.2);
         state.1 += 1;
-        Ok(Assigned::new(state.0, Inside(self.0.clone())))
+        Ok(Assigned::new(state.0, TxHold(self.0.clone())))
     }
 }
 
 /// What holds the file system.
 pub struct Store {
     sink: MemSink,
-    gate: Arc<Gate>,
+    txgs: Arc<Txgs>,
     live: Arc<LiveObjectSet>,
     syncing: Mutex<()>,
     pub syncs: AtomicUsize,
@@ -71,19 +71,19 @@ impl Store {
     /// Writes what has changed; returns it as it is on disk.
     pub fn sync(&self) -> Arc<ObjectSet> {
         let _one = self.syncing.lock();
-        self.gate.state.lock().2 = true;
-        let mut state = self.gate.state.lock();
-        self.gate.changed.wait_while(&mut state, |s| s.1 > 0);
-        let mut frozen = self.live.quiesce();
+        self.txgs.state.lock().2 = true;
+        let mut state = self.txgs.state.lock();
+        self.txgs.changed.wait_while(&mut state, |s| s.1 > 0);
+        let mut quiesced = self.live.quiesce();
         let txg = state.0;
         *state = (txg + 1, 0, false);
         drop(state);
-        self.gate.changed.notify_all();
-        self.sink.follow(&frozen.sync(txg, &self.sink).unwrap());
-        self.live.sync_done(&frozen);
-        self.gate.readers.group_done(txg);
+        self.txgs.changed.notify_all();
+        self.sink.follow(&quiesced.sync(txg, &self.sink).unwrap());
+        self.live.sync_done(&quiesced);
+        self.txgs.readers.group_done(txg);
         self.syncs.fetch_add(1, Ordering::SeqCst);
-        let root = *frozen.synced().root_bp();
+        let root = *quiesced.synced().root_bp();
         ObjectSet::open(self.sink.store.clone(), OBJSET, root).unwrap()
     }
 }
@@ -114,11 +114,11 @@ pub fn file_system(settings: Settings, props: &CreateProps) -> (Arc<Store>, Arc<
     let mut os = OpenObjectSet::create(sink.store.clone(), OBJSET, ObjsetType::Zfs).unwrap();
     format(&mut os, props, 10).unwrap();
     sink.follow(&os.sync(10, &sink).unwrap());
-    let gate = Arc::new(Gate { state: Mutex::new((11, 0, false)), ..Gate::default() });
-    let live = LiveObjectSet::new(os, Arc::new(Door(gate.clone())));
+    let txgs = Arc::new(Txgs { state: Mutex::new((11, 0, false)), ..Txgs::default() });
+    let live = LiveObjectSet::new(os, Arc::new(Assign(txgs.clone())));
     let fs = FileSystem::open_live(live.clone(), settings).unwrap();
     let (syncing, syncs) = (Mutex::default(), AtomicUsize::new(0));
-    (Arc::new(Store { sink, gate, live, syncing, syncs }), fs)
+    (Arc::new(Store { sink, txgs, live, syncing, syncs }), fs)
 }
 
 /// A mounted file system.

@@ -18,7 +18,7 @@ use super::hold::{Hold, Holds};
 use super::layout::{Layout, Vdev};
 use super::loader::{Background, LoadMetaslab};
 use super::metaslab::{Changes, Metaslab, TXG_DEFER_SIZE};
-use super::readers::ReadEpochs;
+use super::read_epochs::ReadEpochs;
 use super::watched::LockWaits;
 use crate::Current;
 use crate::gang::OLD_HEADER;
@@ -97,9 +97,9 @@ pub enum AllocError {
 pub struct SpaceFigures {
     /// In all its metaslabs.
     pub space: u64,
-    /// Not allocatable: allocated, or freed and kept back.
+    /// Not allocatable: allocated, or freed and deferred.
     pub allocated: u64,
-    /// Of these, freed by txgs that are on disk, and kept back.
+    /// Of these, freed by txgs that are on disk, and deferred.
     pub deferred: u64,
 }
 
@@ -496,9 +496,9 @@ impl Allocator {
                 }
                 false => changed.iter().map(|metaslab| metaslab.take_changes(txg)).collect(),
             };
-            group.keep_back(txg, changes.iter().map(|(_, kept)| kept).sum());
-            // What was allocated and freed again changes nothing on disk but what is kept back.
-            let any = |(c, kept): &(Changes, u64)| *kept > 0 || !c.allocs.is_empty();
+            group.defer(txg, changes.iter().map(|(_, deferred)| deferred).sum());
+            // What was allocated and freed again changes nothing on disk but what is deferred.
+            let any = |(c, deferred): &(Changes, u64)| *deferred > 0 || !c.allocs.is_empty();
             all.extend(changes.into_iter().filter(any).map(|(changes, _)| changes));
         }
         all.sort_by_key(|changes| (changes.vdev, changes.metaslab));
@@ -696,7 +696,7 @@ impl Allocator {
         held.is_some_and(|held| held <= txg)
     }
 
-    /// Bytes that were freed by txgs that are on disk, and are kept back.
+    /// Bytes that were freed by txgs that are on disk, and are deferred.
     pub fn deferred(&self) -> u64 {
         self.layout().all_groups().map(|group| group.deferred.load(Ordering::Relaxed)).sum()
     }

@@ -1,4 +1,4 @@
-//! Deferred frees: what was freed and is kept back, per txg (`ms_freed`, `ms_defer`).
+//! Deferred frees: what was freed and is not allocatable yet, per txg (`ms_freed`, `ms_defer`).
 //!
 //! A txg's frees can be very many. They are sets that do not change any more, so that whoever has to
 //! look through all of them takes them along ([`DeferSets::sets`]) and leaves the metaslab's lock; and

@@ -222,8 +222,8 @@ pub struct Group {
     order: Watched<Order>,
     pub(super) allocated: AtomicU64,
     pub(super) deferred: AtomicU64,
-    /// Bytes that are kept back, by the txg in which they were freed.
-    kept: Mutex<BTreeMap<u64, u64>>,
+    /// Bytes that are deferred, by the txg in which they were freed.
+    defer: Mutex<BTreeMap<u64, u64>>,
     /// Bytes after which the rotor moves on.
     pub(super) aliquot: AtomicU64,
 }
@@ -253,7 +253,7 @@ impl Group {
             order: Watched::new(Order::default()),
             allocated: AtomicU64::new(0),
             deferred: AtomicU64::new(0),
-            kept: Mutex::default(),
+            defer: Mutex::default(),
             aliquot: AtomicU64::new(0),
         };
         group.join(0);
@@ -345,24 +345,24 @@ impl Group {
         self.allocated.load(Ordering::Relaxed)
     }
 
-    /// So many bytes that were freed in `txg` are kept back from now on.
-    pub(super) fn keep_back(&self, txg: u64, bytes: u64) {
-        *self.kept.lock().entry(txg).or_default() += bytes;
+    /// So many bytes that were freed in `txg` are deferred from now on.
+    pub(super) fn defer(&self, txg: u64, bytes: u64) {
+        *self.defer.lock().entry(txg).or_default() += bytes;
     }
 
-    /// `txg` is on disk, and what was freed in `due` and before is kept back no more.
+    /// `txg` is on disk, and what was freed in `due` and before is deferred no more.
     pub(super) fn account(&self, txg: u64, due: Option<u64>) {
-        let mut kept = self.kept.lock();
+        let mut defer = self.defer.lock();
         if let Some(due) = due {
-            let later = kept.split_off(&(due + 1));
-            let went = std::mem::replace(&mut *kept, later).values().sum();
+            let later = defer.split_off(&(due + 1));
+            let went = std::mem::replace(&mut *defer, later).values().sum();
             self.allocated.fetch_sub(went, Ordering::Relaxed);
         }
-        let deferred = kept.range(..=txg).map(|(_, bytes)| bytes).sum();
+        let deferred = defer.range(..=txg).map(|(_, bytes)| bytes).sum();
         self.deferred.store(deferred, Ordering::Relaxed);
     }
 
-    /// Whether more is kept back than can be allocated.
+    /// Whether more is deferred than can be allocated.
     pub(super) fn is_short(&self) -> bool {
         let left = self.space().saturating_sub(self.allocated());
         self.deferred.load(Ordering::Relaxed) > left

@@ -1,9 +1,9 @@
-//! Holds: whoever reads the pool as some transaction group left it, for longer than frees are kept
-//! back anyway, takes one. What is freed after that group is not allocated as long as the hold
+//! Holds, for reading the pool as some transaction group left it, for longer than frees are deferred
+//! anyway. What is freed after that group is not allocated as long as the hold
 //! lasts, so everything that the group leads to can be read.
 //!
-//! A hold must not fill the pool: when more is kept back on a vdev than can be allocated there, all
-//! holds are let go, and whoever took one can ask ([`Hold::is_broken`]).
+//! A hold must not fill the pool: when more is deferred on a vdev than can be allocated there, all
+//! holds are let go; the owner of one can ask ([`Hold::is_broken`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};

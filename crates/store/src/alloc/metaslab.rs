@@ -12,10 +12,10 @@
 //!             sync_done(txg)          take_changes(txg)
 //! ```
 //!
-//! What was freed in a txg is kept back until two more are on disk ([`TXG_DEFER_SIZE`]), so that
+//! What was freed in a txg is deferred until two more are on disk ([`TXG_DEFER_SIZE`]), so that
 //! the pool can be opened as it was a few txgs ago, and so that a block's address and birth txg
 //! name one content for good; for longer, while someone holds a txg ([`Hold`](super::Hold)). A block that is allocated and freed between two calls of
-//! `take_changes` is not handed out at all, but kept back all the same.
+//! `take_changes` is not handed out at all, but deferred all the same.
 //!
 //! Blocks are placed one after the other, and when the segment is used up, in the largest that there
 //! is: so the blocks of a batch are neighbours, and their writes join. (In a pool two thirds full,
@@ -26,7 +26,7 @@
 //! A metaslab is *loaded* while its free space is in memory. Loading reads the space map as it was
 //! after some txg; the metaslab's lock is not held meanwhile. Frees that came back into circulation
 //! during the load, but after the map was written, are noted and added when the load is done, and
-//! frees that the map has but that are still kept back are taken out.
+//! frees that the map has but that are still deferred are taken out.
 //!
 //! Allocations need the lock, so whatever takes time in proportion to a txg's frees or to the free
 //! segments is done without it, or in pieces of [`BATCH`] segments between which the lock is handed
@@ -210,12 +210,12 @@ impl Metaslab {
         self.state.lock().free.is_some()
     }
 
-    /// Bytes that are not allocatable: allocated ones, and freed ones that are kept back.
+    /// Bytes that are not allocatable: allocated ones, and freed ones that are deferred.
     pub fn allocated(&self) -> u64 {
         self.state.lock().allocated
     }
 
-    /// Bytes that are allocated on disk once all changes that were taken are: what is kept back is free
+    /// Bytes that are allocated on disk once all changes that were taken are: what is deferred is free
     /// there, and so is what was allocated in groups that are open still, for log blocks.
     pub fn allocated_on_disk(&self) -> u64 {
         let state = self.state.lock();
@@ -247,12 +247,12 @@ impl Metaslab {
         self.state.lock().view()
     }
 
-    /// All free segments by size, those that are kept back included, which count apart from what
+    /// All free segments by size, those that are deferred included, which count apart from what
     /// they border on; `None` if not loaded.
     pub fn free_histogram(&self) -> Option<Histogram> {
         let state = self.state.lock();
         let free = state.free.as_ref()?.histogram();
-        Some(with_kept(free, state))
+        Some(with_deferred(free, state))
     }
 
     /// Free segments by size that are surely there: as [`free_histogram`] if loaded, else as they
@@ -265,7 +265,7 @@ impl Metaslab {
         if state.free.is_none() {
             free.remove(state.guessed);
         }
-        with_kept(free, state)
+        with_deferred(free, state)
     }
 
     /// What is free once `txg` is on disk, for writing the space map anew; `None` if not loaded.
@@ -383,7 +383,7 @@ impl Metaslab {
         state.allocs.contains_key(&txg) || state.frees.contains_key(&txg)
     }
 
-    /// The changes of `txg` since the last call, and how many bytes are kept back from now on.
+    /// The changes of `txg` since the last call, and how many bytes are deferred from now on.
     pub(super) fn take_changes(&self, txg: u64) -> (Changes, u64) {
         let (mut allocs, freed) = {
             let mut state = self.state.lock();
@@ -420,7 +420,7 @@ impl Metaslab {
         let state = &mut *guard;
         state.freed.hand_over(txg, &mut state.defer);
         while let Some((freed_in, segments)) = due.and_then(|due| guard.defer.pop(due, BATCH)) {
-            guard.mature(freed_in, &segments);
+            guard.end_defer(freed_in, &segments);
             MutexGuard::bump(&mut guard);
         }
         let idle = guard.is_idle(txg, unload_after);
@@ -494,39 +494,39 @@ impl Metaslab {
         }
     }
 
-    /// Takes what is kept back out of the free space as a map has it that was written in `txg`, and
-    /// adds what is kept back no more, but was when the map was written.
+    /// Takes deferred frees out of the free space as a map has it that was written in `txg`, and
+    /// adds those that are deferred no more, but were when the map was written.
     fn hold_back(&self, free: &mut Loading, txg: u64) {
-        let (matured, kept) = {
+        let (allocatable, deferred) = {
             let mut state = self.state.lock();
-            let matured = state.loading.as_mut().map(std::mem::take).unwrap_or_default();
-            let kept = state.freed.sets(u64::MAX).chain(state.defer.sets(u64::MAX));
-            (matured, kept.collect::<Vec<Set>>())
+            let allocatable = state.loading.as_mut().map(std::mem::take).unwrap_or_default();
+            let deferred = state.freed.sets(u64::MAX).chain(state.defer.sets(u64::MAX));
+            (allocatable, deferred.collect::<Vec<Set>>())
         };
-        for (_, start, end) in matured.into_iter().filter(|(freed_in, ..)| *freed_in > txg) {
+        for (_, start, end) in allocatable.into_iter().filter(|(freed_in, ..)| *freed_in > txg) {
             free.fill(start, end, true);
         }
-        for (start, end) in kept.iter().flat_map(Set::iter) {
+        for (start, end) in deferred.iter().flat_map(Set::iter) {
             free.fill(start, end, false);
         }
     }
 
-    /// Everybody may use the free space now, in which all is held back that was kept back when
-    /// [`Metaslab::hold_back`] looked: what came back since is added.
+    /// Everybody may use the free space now. It lacks all frees that were deferred when
+    /// [`Metaslab::hold_back`] looked: those that came back since are added.
     fn finish_load(&self, result: Result<FreeSpace, String>) {
         let mut result = result.ok();
-        let add = |free: &mut Option<FreeSpace>, matured: Vec<(u64, u64, u64)>| {
+        let add = |free: &mut Option<FreeSpace>, allocatable: Vec<(u64, u64, u64)>| {
             let Some(free) = free else { return };
-            for (_, start, end) in matured {
+            for (_, start, end) in allocatable {
                 free.clear(start, end);
                 let _ = free.add(start, end);
             }
         };
         let mut state = self.state.lock();
-        while let Some(matured) = state.loading.take_if(|noted| noted.len() > BATCH) {
+        while let Some(allocatable) = state.loading.take_if(|noted| noted.len() > BATCH) {
             state.loading = Some(Vec::new());
             drop(state);
-            add(&mut result, matured);
+            add(&mut result, allocatable);
             state = self.state.lock();
         }
         add(&mut result, state.loading.take().unwrap_or_default());
@@ -542,18 +542,18 @@ impl Metaslab {
     }
 }
 
-/// `sum` and what is kept back. The lock is let go of.
-fn with_kept(mut sum: Histogram, state: MutexGuard<'_, State>) -> Histogram {
-    let kept: Vec<Set> = state.freed.sets(u64::MAX).chain(state.defer.sets(u64::MAX)).collect();
+/// `sum` and deferred frees. The lock is let go of.
+fn with_deferred(mut sum: Histogram, state: MutexGuard<'_, State>) -> Histogram {
+    let deferred: Vec<Set> = state.freed.sets(u64::MAX).chain(state.defer.sets(u64::MAX)).collect();
     drop(state);
-    kept.iter().flat_map(Set::iter).for_each(|(start, end)| sum.add(end - start));
+    deferred.iter().flat_map(Set::iter).for_each(|(start, end)| sum.add(end - start));
     sum
 }
 
 /// Ends a load whatever happens.
 struct Landing<'a> {
     metaslab: &'a Metaslab,
-    /// Free space less what is kept back.
+    /// Free space less deferred frees.
     result: Result<FreeSpace, String>,
 }
 
@@ -611,8 +611,8 @@ impl State {
         Some(start)
     }
 
-    /// What was freed in `freed_in` becomes allocatable.
-    fn mature(&mut self, freed_in: u64, segments: &[(u64, u64)]) {
+    /// Deferred frees of `freed_in` become allocatable.
+    fn end_defer(&mut self, freed_in: u64, segments: &[(u64, u64)]) {
         for (start, end) in segments.iter().copied() {
             self.allocated = self.allocated.saturating_sub(end - start);
             if let Some(free) = &mut self.free {

@@ -4,7 +4,7 @@
 //!
 //! A top-level vdev is divided into metaslabs, each with a space map on disk (which the pool reads
 //! and writes) and a set of free segments in memory while it is *loaded*. An [`Allocator`] finds
-//! room for blocks in loaded metaslabs, keeps back what is freed for two txgs, and hands out what
+//! room for blocks in loaded metaslabs, defers what is freed for two txgs, and hands out what
 //! changed in each txg and metaslab for the pool to write down.
 //!
 //! ```text
@@ -60,7 +60,7 @@ mod hold;
 mod layout;
 mod loader;
 mod metaslab;
-mod readers;
+mod read_epochs;
 mod row;
 mod space;
 mod sparse;
@@ -80,7 +80,7 @@ pub use group::{Group, VdevInfo};
 pub use hold::Hold;
 pub use loader::{LoadMetaslab, Loaded};
 pub use metaslab::{Changes, Metaslab, MetaslabInfo, TXG_DEFER_SIZE};
-pub use readers::{ReadEpoch, ReadEpochs};
+pub use read_epochs::{ReadEpoch, ReadEpochs};
 pub use row::Metaslabs;
 pub use space::{Extent, FreeSpace, Loading, SEGMENT_BITS};
 pub use watched::LockWaits;

@@ -19,7 +19,7 @@
 //! blocks are in memory, however many there are. What is not compressed is never copied.
 //!
 //! A sync goes on with the pointers while their blocks are being written ([`Writer::write_behind`],
-//! `behind`), and waits for all of them before it says that a pass is over.
+//! `write_behind`), and waits for all of them before it says that a pass is over.
 //!
 //! # Rules of the format that are kept here
 //!
@@ -38,12 +38,12 @@
 //! - Space that is written to was allocated in the same txg: nothing that an older uberblock can
 //!   reach is overwritten.
 
-mod behind;
 mod devices;
 mod dva;
 mod pack;
 mod payload;
 mod removed;
+mod write_behind;
 
 use std::sync::Arc;
 
@@ -67,9 +67,9 @@ use dva::DvaAllocation;
 use pack::{Physical, Placeable, pack};
 use removed::Obsolete;
 
-pub(crate) use behind::Behind;
 pub use devices::BlockDevices;
 pub use payload::{Packed, Payload};
+pub(crate) use write_behind::WriteBehind;
 
 /// Bytes of a batch.
 const BATCH: usize = 16 << 20;
@@ -275,7 +275,7 @@ impl Writer {
         pointers
     }
 
-    /// Has a batch written behind the caller's back.
+    /// Has a batch written while the caller goes on.
     fn start(&self, txg: u64, batch: Vec<BlockWrite>, staged: Vec<Stage>) {
         if batch.is_empty() {
             return;
@@ -289,14 +289,14 @@ impl Writer {
             let written: Vec<_> = staged.into_iter().map(finish).collect();
             written.into_iter().try_for_each(|result| result.map(drop))
         };
-        self.store.behind().push(txg, bytes, Box::new(write));
+        self.store.write_behind().push(txg, bytes, Box::new(write));
     }
 
     /// Waits for what [`Writer::write_behind`] began.
     ///
     /// Errors: a block could not be written, now or at any time before.
     pub fn drain(&self) -> Result<(), WriteError> {
-        self.store.behind().drain()
+        self.store.write_behind().drain()
     }
 
     /// Writes a batch of blocks in `txg`; their pointers in the order of `requests`. What was

@@ -368,8 +368,8 @@ impl FileSystem {
         let frees = matches!(what, Allocate::PunchHole | Allocate::Zero | Allocate::ZeroKeepSize);
         let (mut freed, mut left) = (0, end);
         if frees {
-            (left, freed) = self.free_chunks(ino, offset..end, |cx, piece| {
-                zero(cx, ino, piece.start, piece.end - piece.start, true)
+            (left, freed) = self.free_chunks(ino, offset..end, |cx, chunk| {
+                zero(cx, ino, chunk.start, chunk.end - chunk.start, true)
             })?;
         }
         let left = left.saturating_sub(offset);

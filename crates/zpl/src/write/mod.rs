@@ -3,7 +3,7 @@
 //! # Idea
 //!
 //! Every operation is one transaction on the live object set, or one for every 16 MiB of data, or for
-//! every piece of what is freed. An operation checks what can be wrong and changes objects in memory,
+//! every chunk of what is freed. An operation checks what can be wrong and changes objects in memory,
 //! under the object set's lock. If anything fails on the way, the object set takes all of it back; if a
 //! block has to be read from a device, the operation begins again once that block is there
 //! ([`cenote_dmu::live`]). So operations are written as if nothing could fail, and change nothing but
@@ -19,7 +19,7 @@
 //! | `names` | entries of directories |
 //! | `create`, `remove`, `rename`, `setattr`, `data`, `xattr` | the operations |
 //! | `clone` | ranges of files copied by cloning their blocks |
-//! | `unlinked` | much that is freed, a piece in each transaction |
+//! | `unlinked` | much that is freed, a chunk in each transaction |
 //! | `replay` | records of intent logs |
 //! | `rewrite` | blocks of files written anew as they are |
 //! | `acl` | access control lists of new and changed nodes |

@@ -1,16 +1,16 @@
-//! Much that is freed: a piece in each transaction.
+//! Much that is freed: a *delete chunk* in each transaction (`dmu_free_long_range_impl`, `get_next_chunk`).
 //!
 //! A transaction group has to have in memory what is freed in it, so a file of many blocks is neither
 //! truncated nor removed in one go (`dmu_free_long_range`). It is freed from its end:
 //!
-//! - A file that is truncated gets shorter with each piece, so that after a crash in between it is as
+//! - A file that is truncated gets shorter with each chunk, so that after a crash in between it is as
 //!   it was, only shorter, and never longer than it was to be.
 //! - A hole that is punched grows from its end.
-//! - A file without a name is in the unlinked set until its last piece is freed. The *unlinked drain*
+//! - A file without a name is in the unlinked set until its last chunk is freed. The *unlinked drain*
 //!   (`zfs_unlinked_drain`), a thread that is there while it is needed, does it in the background;
 //!   where it stops the next mount goes on.
 //!
-//! How much a piece is says the tunable `zfs_delete_blocks`. What fits into one is freed in one
+//! The tunable `zfs_delete_blocks` says how large a chunk is. What fits into one is freed in one
 //! transaction, with everything else that belongs to the change.
 
 use super::context::Cx;
@@ -30,8 +30,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Weak;
 
-/// What freeing a piece writes, at most, in bytes.
-const PIECE: Cost = Cost { write: 64 << 10, objects: 0, frees: true };
+/// What freeing a chunk writes, at most, in bytes.
+const CHUNK: Cost = Cost { write: 64 << 10, objects: 0, frees: true };
 /// Extended attributes in a hidden directory that are removed in one transaction.
 const XATTRS: u64 = 256;
 
@@ -70,17 +70,17 @@ impl UnlinkedDrain {
 
 /// Frees a node that has no names, unless that is too much for one transaction; then false.
 pub(super) fn destroy_small(cx: &mut Cx<'_>, node: &NodeMut) -> Result<bool> {
-    let piece = cx.os.view(node.ino)?.last_delete_chunk(0, u64::MAX, DELETE_BLOCKS.get());
+    let chunk = cx.os.view(node.ino)?.last_delete_chunk(0, u64::MAX, DELETE_BLOCKS.get());
     // What cannot be read cannot be freed, but it can lose its name.
-    let Ok(piece) = piece else { return Ok(false) };
+    let Ok(chunk) = chunk else { return Ok(false) };
     let xattrs = match node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0) {
         Some(dir) => remove::hidden_directory(cx, dir)?.required(cx, ZplAttr::Size)?,
         None => 0,
     };
-    if piece.start > 0 || xattrs > XATTRS + 2 {
+    if chunk.start > 0 || xattrs > XATTRS + 2 {
         return Ok(false);
     }
-    cx.os.note_freed(piece.pointers);
+    cx.os.note_freed(chunk.pointers);
     remove::destroy(cx, node)?;
     Ok(true)
 }
@@ -110,7 +110,7 @@ impl FileSystem {
         Ok(live.last_delete_chunk(ino, range.start, range.end, DELETE_BLOCKS.get())?)
     }
 
-    /// Has `free` free a range piece by piece, from the end, until what is left fits into one
+    /// Has `free` free a range chunk by chunk, from the end, until what is left fits into one
     /// transaction. Returns the end of that, and how many pointers it has.
     pub(super) fn free_chunks(
         &self,
@@ -123,7 +123,7 @@ impl FileSystem {
             if start <= range.start {
                 return Ok((range.end, pointers));
             }
-            self.change(PIECE, |cx| {
+            self.change(CHUNK, |cx| {
                 cx.os.note_freed(pointers);
                 free(cx, start..range.end)
             })?;

@@ -2,7 +2,7 @@
 //!
 //! The size is what the properties say when a change is made: there may be several [`Volume`]s of one
 //! object set, and one that gets smaller while another is written to. What was past an end is freed
-//! [piece by piece](super::unlinked), after the size was set.
+//! [chunk by chunk](super::unlinked), after the size was set.
 //!
 //! Invariant: nothing is written past the end; what is past it is freed before the end moves there.
 
@@ -81,8 +81,8 @@ impl Volume {
         Ok(())
     }
 
-    /// What freeing a piece costs.
-    fn piece(&self) -> Cost {
+    /// What freeing a chunk costs.
+    fn chunk_cost(&self) -> Cost {
         Cost { write: 2 * self.block_size(), objects: 0, frees: true }
     }
 
@@ -92,13 +92,13 @@ impl Volume {
         Ok(live.last_delete_chunk(DATA, range.start, range.end, DELETE_BLOCKS.get())?)
     }
 
-    /// Makes zeros of a range; whole blocks are freed (discard, write zeroes), piece by piece from its
+    /// Makes zeros of a range; whole blocks are freed (discard, write zeroes), chunk by chunk from its
     /// end. Errors: [`Error::Invalid`] past the end.
     pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
         let Some(mut end) = offset.checked_add(len) else { return past_end(offset, len) };
         loop {
             let DeleteChunk { start, pointers } = self.last_delete_chunk(&(offset..end))?;
-            self.change_within(self.piece(), &(start..end), |os| {
+            self.change_within(self.chunk_cost(), &(start..end), |os| {
                 os.note_freed(pointers);
                 let length = end.saturating_sub(start);
                 if length > 0 {
@@ -118,7 +118,7 @@ impl Volume {
         let mut end = u64::MAX;
         loop {
             let DeleteChunk { start, pointers } = self.last_delete_chunk(&(self.size()..end))?;
-            let more = self.change(self.piece(), |os| {
+            let more = self.change(self.chunk_cost(), |os| {
                 let size = self.size_in(os)?;
                 os.note_freed(pointers);
                 let from = start.max(size);

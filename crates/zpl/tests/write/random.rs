@@ -403,7 +403,7 @@ impl Test {
                     keep_setgid: true,
                 };
                 let name =
-                    format!("late{}", world.gate.0.load(std::sync::atomic::Ordering::SeqCst));
+                    format!("late{}", world.txgs.0.load(std::sync::atomic::Ordering::SeqCst));
                 let ino = world.fs.create(world.fs.root(), name.as_bytes(), &new).unwrap().ino;
                 world.fs.write(ino, 0, name.as_bytes(), false).unwrap();
                 late = Some((ino, name));

@@ -1,6 +1,6 @@
 //! What random operations do not reach.
 
-use crate::world::{Gate, OBJSET, World};
+use crate::world::{Txgs, OBJSET, World};
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::objset::USER_USED;
 use cenote_dmu::write::zap::ZapFormat;
@@ -304,7 +304,7 @@ fn volumes_are_written() {
     assert!(format_volume(&mut os, 8192, 3000).is_err());
     format_volume(&mut os, 10 << 20, 8192).unwrap();
     sink.follow(&os.sync(5, &sink).unwrap());
-    let live = LiveObjectSet::new(os, Arc::new(Gate::default()));
+    let live = LiveObjectSet::new(os, Arc::new(Txgs::default()));
     let volume = Volume::open_live(live.clone()).unwrap();
     assert_eq!((volume.size(), volume.block_size()), (10 << 20, 8192));
     let data: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8 + 1).collect();

@@ -18,7 +18,7 @@ const SIZE: u64 = 48 << 20;
 
 /// Counts what each change frees, and lets so many changes in.
 #[derive(Default)]
-struct Gate {
+struct Txgs {
     left: AtomicU64,
     most: Arc<AtomicU64>,
     readers: Arc<ReadEpochs>,
@@ -32,7 +32,7 @@ impl Hold for Counted {
     }
 }
 
-impl TxAssign for Gate {
+impl TxAssign for Txgs {
     fn readers(&self) -> Arc<ReadEpochs> {
         self.readers.clone()
     }
@@ -48,7 +48,7 @@ impl TxAssign for Gate {
 struct World {
     sink: MemSink,
     live: Arc<LiveObjectSet>,
-    gate: Arc<Gate>,
+    txgs: Arc<Txgs>,
 }
 
 impl World {
@@ -57,8 +57,8 @@ impl World {
         let mut os = OpenObjectSet::create(sink.store.clone(), OBJSET, ObjsetType::Zvol).unwrap();
         format_volume(&mut os, SIZE, BLOCK).unwrap();
         sink.follow(&os.sync(5, &sink).unwrap());
-        let gate = Arc::new(Gate { left: AtomicU64::new(u64::MAX), ..Gate::default() });
-        World { sink, live: LiveObjectSet::new(os, gate.clone()), gate }
+        let txgs = Arc::new(Txgs { left: AtomicU64::new(u64::MAX), ..Txgs::default() });
+        World { sink, live: LiveObjectSet::new(os, txgs.clone()), txgs }
     }
 
     fn open(&self) -> Volume {
@@ -69,12 +69,12 @@ impl World {
         let mut quiesced = self.live.quiesce();
         self.sink.follow(&quiesced.sync(8, &self.sink).unwrap());
         self.live.sync_done(&quiesced);
-        self.gate.readers.group_done(8);
+        self.txgs.readers.group_done(8);
     }
 
     /// The next changes, after so many, fail.
     fn allow(&self, changes: u64) {
-        self.gate.left.store(changes, Ordering::SeqCst);
+        self.txgs.left.store(changes, Ordering::SeqCst);
     }
 }
 
@@ -103,7 +103,7 @@ fn nothing_is_written_past_an_end_that_moved() {
 }
 
 #[test]
-fn a_large_volume_is_cut_piece_by_piece() {
+fn a_large_volume_is_cut_chunk_by_chunk() {
     let world = World::new();
     let volume = world.open();
     for at in (0..SIZE).step_by(16 << 20) {
@@ -111,7 +111,7 @@ fn a_large_volume_is_cut_piece_by_piece() {
     }
     world.sync();
     volume.resize(1 << 20).unwrap();
-    let most = world.gate.most.load(Ordering::SeqCst);
+    let most = world.txgs.most.load(Ordering::SeqCst);
     assert!(most > 0 && most < DELETE_BLOCKS.get() * 2, "{most}");
     volume.resize(SIZE).unwrap();
     assert!(is_zeros(&volume, 1 << 20, SIZE) && !is_zeros(&volume, 0, 1 << 20));

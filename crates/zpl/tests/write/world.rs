@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const OBJSET: u64 = 54;
 
 #[derive(Default)]
-pub struct Gate(pub AtomicU64, Arc<ReadEpochs>);
+pub struct Txgs(pub AtomicU64, Arc<ReadEpochs>);
 
-impl TxAssign for Gate {
+impl TxAssign for Txgs {
     fn readers(&self) -> Arc<ReadEpochs> {
         self.1.clone()
     }
@@ -29,7 +29,7 @@ impl TxAssign for Gate {
 
 pub struct World {
     pub sink: MemSink,
-    pub gate: Arc<Gate>,
+    pub txgs: Arc<Txgs>,
     pub live: Arc<LiveObjectSet>,
     pub fs: Arc<FileSystem>,
     pub ticks: Arc<AtomicU64>,
@@ -44,18 +44,18 @@ pub fn time(ticks: u64) -> Time {
 impl World {
     pub fn new(props: &CreateProps, settings: Settings) -> World {
         let sink = MemSink::new(4 << 30);
-        let gate = Arc::new(Gate(AtomicU64::new(10), Arc::default()));
+        let txgs = Arc::new(Txgs(AtomicU64::new(10), Arc::default()));
         let mut os = OpenObjectSet::create(sink.store.clone(), OBJSET, ObjsetType::Zfs).unwrap();
         format(&mut os, props, 10).unwrap();
         sink.follow(&os.sync(10, &sink).unwrap());
-        gate.0.store(11, Ordering::SeqCst);
+        txgs.0.store(11, Ordering::SeqCst);
         let ticks = Arc::new(AtomicU64::new(0));
         let clock = ticks.clone();
         let clock = Clock::new(move || time(clock.load(Ordering::SeqCst)));
         let settings = Settings { clock, ..settings };
-        let live = LiveObjectSet::new(os, gate.clone());
+        let live = LiveObjectSet::new(os, txgs.clone());
         let fs = FileSystem::open_live(live.clone(), settings.clone()).unwrap();
-        World { sink, gate, live, fs, ticks, settings }
+        World { sink, txgs, live, fs, ticks, settings }
     }
 
     pub fn tick(&self) -> u64 {
@@ -72,11 +72,11 @@ impl World {
     /// As [`World::sync`], without looking at what was written; returns the root.
     pub fn write_group(&self, during: impl FnOnce()) -> BlockPointer {
         let mut quiesced = self.live.quiesce();
-        let txg = self.gate.0.fetch_add(1, Ordering::SeqCst);
+        let txg = self.txgs.0.fetch_add(1, Ordering::SeqCst);
         during();
         self.sink.follow(&quiesced.sync(txg, &self.sink).unwrap());
         self.live.sync_done(&quiesced);
-        self.gate.1.group_done(txg);
+        self.txgs.1.group_done(txg);
         *quiesced.synced().root_bp()
     }
 
@@ -84,7 +84,7 @@ impl World {
     pub fn reopen(&mut self) {
         let os = self.sync(|| {});
         let set = OpenObjectSet::open(os).unwrap();
-        self.live = LiveObjectSet::new(set, self.gate.clone());
+        self.live = LiveObjectSet::new(set, self.txgs.clone());
         self.fs = FileSystem::open_live(self.live.clone(), self.settings.clone()).unwrap();
     }
 }

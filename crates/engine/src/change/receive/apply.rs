@@ -1,7 +1,7 @@
 //! Records put into the object set that is being received (`receive_process_record`).
 //!
 //! Records come in the order of objects, and what is of one object in the order of its bytes. They are gathered into
-//! changes of the open transaction group (`batch`). The gate bounds what is in memory. Data that comes compressed stays so.
+//! changes of the open transaction group (`batch`). Their assignment bounds what is in memory. Data that comes compressed stays so.
 //!
 //! Invariant: each change notes the last record that it has, so that a receive that is resumed goes on behind it.
 
@@ -169,7 +169,7 @@ impl<'a> Apply<'a> {
             let Some(last) = numbers.last() else { return Ok(()) };
             at = last.saturating_add(1);
             for number in &numbers {
-                // One that is large goes in pieces.
+                // One that is large goes in parts.
                 if self.live.last_delete_chunk(*number, 0, u64::MAX, POINTERS)?.start > 0 {
                     self.free_range(*number, 0, u64::MAX)?;
                 }
@@ -251,32 +251,32 @@ impl<'a> Apply<'a> {
         self.max_object = self.max_object.max(object);
         let end = if length == TO_END { u64::MAX } else { offset.saturating_add(length) };
         let size = self.block_size(object)?;
-        let piece = match self.live.last_delete_chunk(object, offset, end, POINTERS) {
-            Ok(piece) => piece,
+        let chunk = match self.live.last_delete_chunk(object, offset, end, POINTERS) {
+            Ok(chunk) => chunk,
             // It is new.
             Err(Error::NoObject { .. }) => DeleteChunk { start: offset, pointers: 0 },
             Err(e) => return Err(e.into()),
         };
-        if piece.start > offset {
+        if chunk.start > offset {
             self.flush()?;
             return self.free_range(object, offset, end);
         }
-        let op = Op::Free { object, offset, length, pointers: piece.pointers };
+        let op = Op::Free { object, offset, length, pointers: chunk.pointers };
         // Parts of blocks at both ends are written.
         let parts = [offset, end].into_iter().filter(|at| !at.is_multiple_of(size.max(1)));
         let parts = parts.filter(|at| *at != u64::MAX).count() as u64;
         self.add(op, (parts.saturating_mul(size), 1), None)
     }
 
-    /// Makes the bytes from `offset` to before `end` a hole, in pieces from the end (`dmu_free_long_range`).
+    /// Makes the bytes from `offset` to before `end` a hole, chunk by chunk from the end (`dmu_free_long_range`).
     fn free_range(&mut self, object: u64, offset: u64, end: u64) -> Result<()> {
         let known = self.live.attributes(object).map_err(|e| no_object(object, e))?;
         // Parts of blocks at both ends are written.
         let cost = Cost { write: 2 * known.dnode().block_size, objects: 1, frees: true };
         let mut end = end;
         loop {
-            let piece = self.live.last_delete_chunk(object, offset, end, POINTERS)?;
-            let (start, pointers) = (piece.start.max(offset), piece.pointers);
+            let chunk = self.live.last_delete_chunk(object, offset, end, POINTERS)?;
+            let (start, pointers) = (chunk.start.max(offset), chunk.pointers);
             if start >= end {
                 return Ok(());
             }

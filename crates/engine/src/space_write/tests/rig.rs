@@ -353,7 +353,7 @@ impl Rig {
             let header = ms.header.as_ref().and_then(|h| h.histogram);
             let counted = header.map(|h| Histogram::from_shifted(&h, v.ashift));
             let known = metaslab.free_histogram().unwrap();
-            // Deferred frees that matured have joined with others since.
+            // Deferred frees that became allocatable have joined with others since.
             let total = |h: &Histogram| h.counts().iter().sum::<u64>();
             assert!(in_logs || counted.is_none_or(|c| total(&c) >= total(&known)));
         }

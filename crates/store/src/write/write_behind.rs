@@ -1,4 +1,4 @@
-//! Batches that are written behind their caller's back.
+//! Write-behind: batches that a thread writes while their caller goes on.
 //!
 //! # Idea
 //!
@@ -11,11 +11,11 @@
 //!
 //! - Batches are written one after the other in the order in which they came: of a block that is
 //!   written in place several times the last contents stay.
-//! - A small batch that has nothing to wait for is written by who brings it.
-//! - Not more than [`BATCH`] bytes wait, unless it is one batch: who brings more waits.
-//! - A block that is under way is in no cache, and may not be on the devices either: whoever reads one
-//!   that may be among them waits until there are none ([`Behind::wait_for`]).
-//! - What fails first is told to all who ask from then on ([`Behind::drain`]).
+//! - A small batch that has nothing to wait for is written by the thread that brings it.
+//! - Not more than [`BATCH`] bytes wait, unless it is one batch: a thread that brings more waits.
+//! - A block that is in flight is in no cache, and may not be on the devices either: a read of one that
+//!   may be among them waits until there are none ([`WriteBehind::wait_for`]).
+//! - What fails first is told to all who ask from then on ([`WriteBehind::drain`]).
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,29 +44,29 @@ struct State {
     failed: Option<WriteError>,
 }
 
-/// Batches under way; see the module's documentation.
+/// Batches in flight; see the module's documentation.
 #[derive(Default)]
-pub(crate) struct Behind {
+pub(crate) struct WriteBehind {
     state: Mutex<State>,
     /// A batch was taken up, or all are done.
     changed: Condvar,
-    /// The oldest txg that blocks under way may be of; 0 if there are none.
+    /// The oldest txg that blocks in flight may be of; 0 if there are none.
     txg: AtomicU64,
     /// Where the thread gets its work; it starts with the first batch, and ends when this is dropped.
     /// `None`: there is no thread to be had.
-    thread: OnceLock<Option<Sender<Arc<Behind>>>>,
+    thread: OnceLock<Option<Sender<Arc<WriteBehind>>>>,
 }
 
 /// Starts the thread that writes the batches of one pool.
-fn start_thread() -> Option<Sender<Arc<Behind>>> {
-    let (sender, work) = unbounded::<Arc<Behind>>();
-    let run = move || work.into_iter().for_each(|behind| behind.run());
+fn start_thread() -> Option<Sender<Arc<WriteBehind>>> {
+    let (sender, work) = unbounded::<Arc<WriteBehind>>();
+    let run = move || work.into_iter().for_each(|batches| batches.run());
     let started = std::thread::Builder::new().name("write-behind".into()).spawn(run);
     started.inspect_err(|e| tracing::warn!("no thread to write in the background: {e}")).ok()?;
     Some(sender)
 }
 
-impl Behind {
+impl WriteBehind {
     /// Takes over a batch of `bytes` bytes of `txg`.
     pub(super) fn push(self: &Arc<Self>, txg: u64, bytes: usize, job: Job) {
         let mut state = self.state.lock();
@@ -126,13 +126,13 @@ impl Behind {
         state
     }
 
-    /// Whether a block that was born in txg `birth` may be under way.
+    /// Whether a block that was born in txg `birth` may be in flight.
     pub(crate) fn may_hold(&self, birth: u64) -> bool {
         let txg = self.txg.load(Ordering::Acquire);
         txg != 0 && birth >= txg
     }
 
-    /// Waits until nothing is under way, if a block that was born in txg `birth` may be; whether it
+    /// Waits until nothing is in flight, if a block that was born in txg `birth` may be; whether it
     /// waited. Not for the threads that pack blocks, which never wait for a device.
     pub(crate) fn wait_for(&self, birth: u64) -> bool {
         let may_be = self.may_hold(birth);
@@ -142,7 +142,7 @@ impl Behind {
         may_be
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until nothing is in flight.
     ///
     /// Errors: the first that there was.
     pub(super) fn drain(&self) -> Result<(), WriteError> {
@@ -156,39 +156,39 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn batches_are_written_in_order_and_whoever_needs_one_waits() {
-        let behind = Arc::new(Behind::default());
-        let (go, gate) = channel::<()>();
+    fn batches_are_written_in_order_and_can_be_waited_for() {
+        let batches = Arc::new(WriteBehind::default());
+        let (go, told) = channel::<()>();
         let (done, order) = channel();
-        behind.push(
+        batches.push(
             7,
             BATCH,
             Box::new(move || {
-                gate.recv().unwrap();
+                told.recv().unwrap();
                 Ok(())
             }),
         );
         for i in 0..3 {
             let done = done.clone();
-            behind.push(7, 1, Box::new(move || done.send(i).map_or(Ok(()), |()| Ok(()))));
+            batches.push(7, 1, Box::new(move || done.send(i).map_or(Ok(()), |()| Ok(()))));
         }
-        assert!(behind.may_hold(7) && behind.may_hold(8) && !behind.may_hold(6));
-        assert!(!behind.wait_for(6));
+        assert!(batches.may_hold(7) && batches.may_hold(8) && !batches.may_hold(6));
+        assert!(!batches.wait_for(6));
         go.send(()).unwrap();
-        behind.wait_for(7);
+        batches.wait_for(7);
         assert_eq!(order.try_iter().collect::<Vec<_>>(), [0, 1, 2]);
-        assert!(behind.drain().is_ok() && !behind.may_hold(7));
+        assert!(batches.drain().is_ok() && !batches.may_hold(7));
     }
 
     #[test]
     fn a_failure_stays() {
-        let behind = Arc::new(Behind::default());
+        let batches = Arc::new(WriteBehind::default());
         let why = || VdevError::Unsupported("no".into()).into();
-        behind.push(7, 1, Box::new(move || Err(why())));
-        behind.push(7, 1, Box::new(|| Ok(())));
-        assert!(behind.drain().is_err() && behind.drain().is_err());
-        let behind = Arc::new(Behind::default());
-        behind.push(8, 1, Box::new(|| panic!("for the test")));
-        assert!(behind.drain().is_err());
+        batches.push(7, 1, Box::new(move || Err(why())));
+        batches.push(7, 1, Box::new(|| Ok(())));
+        assert!(batches.drain().is_err() && batches.drain().is_err());
+        let batches = Arc::new(WriteBehind::default());
+        batches.push(8, 1, Box::new(|| panic!("for the test")));
+        assert!(batches.drain().is_err());
     }
 }
