@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use serde::{Deserialize, Serialize};
@@ -94,7 +93,7 @@ fn in_seconds(ticks: &str) -> anyhow::Result<f64> {
 pub fn forget(path: &Path) -> anyhow::Result<()> {
     let file = File::open(path)?;
     file.sync_data()?;
-    Ok(posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?)
+    Ok(rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?)
 }
 
 /// How long a virtual machine's host takes to get back memory that was freed: the kernel reports it

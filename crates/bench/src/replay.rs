@@ -35,10 +35,10 @@ use cenote_format::compress::Compression;
 use cenote_format::zil::{Body, Write};
 use cenote_pool::{ImportOptions, discover};
 use cenote_zpl::{FileSystem, NodeKind, Settings};
-use nix::errno::Errno;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
-use nix::unistd::{Whence, lseek};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -50,6 +50,8 @@ const ARC: u64 = 1 << 30;
 const BLOCK: u64 = 128 << 10;
 /// Bytes of a dnode that fills a block of dnodes.
 const WIDE_DNODE: usize = 16 << 10;
+/// Type of a file system in memory (`statfs(2)`).
+const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Records that are committed together.
 const COMMIT: u64 = 512;
 
@@ -144,9 +146,9 @@ fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
 
 /// Where a file has data, from `at` on.
 fn next_data(file: &File, at: u64) -> anyhow::Result<Option<u64>> {
-    match lseek(file, at.try_into()?, Whence::SeekData) {
-        Ok(data) => Ok(Some(data.try_into()?)),
-        Err(Errno::ENXIO) => Ok(None),
+    match seek(file, SeekFrom::Data(at)) {
+        Ok(data) => Ok(Some(data)),
+        Err(Errno::NXIO) => Ok(None),
         Err(e) => Err(e.into()),
     }
 }
@@ -308,9 +310,9 @@ fn fits(dir: &Path, kind: Kind, records: u64) -> anyhow::Result<bool> {
         Kind::Write => 20 << 10,
         Kind::Link | Kind::LinkNear => 8 << 10,
     };
-    let stat = nix::sys::statfs::statfs(dir)?;
-    let mut free = stat.blocks_available() * stat.block_size() as u64;
-    if stat.filesystem_type() == nix::sys::statfs::TMPFS_MAGIC {
+    let stat = rustix::fs::statfs(dir)?;
+    let mut free = stat.f_bavail * stat.f_bsize as u64;
+    if stat.f_type == TMPFS_MAGIC {
         free = free.min(memory_available()?.saturating_sub(4 << 30));
     }
     let fits = free > records * each + (1 << 30);

@@ -38,8 +38,8 @@ use crate::space_write::{SpaceMaps, Stats};
 use crate::tunables;
 use cenote_vdev::stats::LatencyFigures;
 use cenote_vdev::traffic::{Amount, Traffic};
-use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::time::{Duration, Instant, SystemTime};
@@ -165,7 +165,7 @@ pub(crate) struct OpenedAt {
 impl OpenedAt {
     /// Now.
     pub fn now() -> OpenedAt {
-        let uptime = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
+        let uptime = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
         OpenedAt { at: Instant::now(), time: SystemTime::now(), uptime }
     }
 }

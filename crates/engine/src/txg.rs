@@ -283,7 +283,8 @@ impl TxState {
     /// The pool is suspended.
     pub fn wait_synced(&self) -> Result<(), WriteError> {
         let mut state = self.state.lock();
-        let last = if state.work.is_some() || state.quiescing { state.open } else { state.open - 1 };
+        let last =
+            if state.work.is_some() || state.quiescing { state.open } else { state.open - 1 };
         self.wait_in(&mut state, last)
     }
 

@@ -109,7 +109,7 @@ impl OpenDevices for Locked {
     }
 
     fn open_rw(&self, _: &Path) -> io::Result<Arc<dyn Device>> {
-        Err(nix::errno::Errno::EPERM.into())
+        Err(rustix::io::Errno::PERM.into())
     }
 }
 

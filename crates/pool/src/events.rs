@@ -15,8 +15,8 @@ use cenote_store::notes::{self, Unreadable};
 use cenote_store::{Bookmark, Store};
 use cenote_vdev::events::{Happening, listen};
 use cenote_vdev::{Aux, Vdev, VdevState};
-use nix::errno::Errno;
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -49,7 +49,7 @@ struct Known {
 }
 
 /// `ECKSUM`, which is `EBADE`.
-const ECKSUM: i32 = Errno::EBADE as i32;
+const ECKSUM: i32 = Errno::BADE.raw_os_error();
 
 static RING: LazyLock<Mutex<Ring>> = LazyLock::new(Mutex::default);
 static POOLS: LazyLock<Mutex<Vec<Known>>> = LazyLock::new(Mutex::default);
@@ -270,7 +270,7 @@ fn happened(vdev: &Vdev, what: &Happening<'_>) {
     }
     // A pool that is being opened or closed is nobody's.
     let Some(owner) = owner(vdev) else { return };
-    let errno_of = |why: &std::io::Error| why.raw_os_error().unwrap_or(Errno::EIO as i32);
+    let errno_of = |why: &std::io::Error| why.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
     match *what {
         Happening::State(before) => {
             if let (VdevState::CantOpen(aux), false) = (vdev.state(), before == vdev.state()) {
@@ -314,7 +314,7 @@ fn happened(vdev: &Vdev, what: &Happening<'_>) {
 fn unreadable(store: &Store, what: &Unreadable) {
     let Some(owner) = owner_of(store) else { return };
     let mut payload = report("data", &owner, None);
-    let errno = if what.mismatch { ECKSUM } else { Errno::EIO as i32 };
+    let errno = if what.mismatch { ECKSUM } else { Errno::IO.raw_os_error() };
     payload.set("zio_err", NvValue::Int32(errno));
     payload.set("zio_type", NvValue::Uint32(zio_type(false)));
     let Bookmark { objset, object, level, blkid } = what.at;

@@ -22,7 +22,7 @@ use cenote_format::blkptr::Dva;
 use cenote_store::alloc::{
     AllocError, Allocator, Class, LockWaits, MetaslabInfo, Request, VdevInfo,
 };
-use nix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::Spoiled;
@@ -85,7 +85,7 @@ struct Samples {
 
 /// CPU time of this thread.
 fn cpu_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 fn nanos(time: Duration) -> u32 {

@@ -47,7 +47,7 @@ pub struct Rows {
 
 /// Runs the process inside, and returns the medians of each file system.
 pub fn run(args: &MountArgs, dir: &Path, runs: usize) -> anyhow::Result<Vec<Rows>> {
-    ensure!(nix::unistd::geteuid().is_root(), "mounts are measured as root only");
+    ensure!(rustix::process::geteuid().is_root(), "mounts are measured as root only");
     let work = dir.join("mounted");
     end_on_signals(work.clone())?;
     // `unshare` heeds no signals while it waits, but it ends with this process.

@@ -6,7 +6,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use nix::unistd::syncfs;
 
 use crate::measure::forget;
 
@@ -127,7 +126,7 @@ impl System for Btrfs {
     }
 
     fn settle(&self) -> anyhow::Result<()> {
-        Ok(syncfs(File::open(&self.place)?)?)
+        Ok(rustix::fs::syncfs(File::open(&self.place)?)?)
     }
 
     fn server(&self) -> Option<u32> {

@@ -149,7 +149,7 @@ impl Changes {
         contents: Arc<dyn Contents>,
         command: Option<Command>,
     ) -> Changes {
-        let own = || u64::from(nix::unistd::getuid().as_raw());
+        let own = || u64::from(rustix::process::getuid().as_raw());
         let user = command.as_ref().map_or_else(own, |command| command.who);
         let who = Arc::new(permissions::who(user));
         Changes { engine, contents, command: Mutex::new(command), who }

@@ -40,7 +40,7 @@ pub(super) fn users(found: &Opened) -> Vec<LoopUser> {
 }
 
 fn busy(device: &Path) -> bool {
-    let exclusive = nix::fcntl::OFlag::O_EXCL.bits();
+    let exclusive = rustix::fs::OFlags::EXCL.bits().cast_signed();
     let opened = OpenOptions::new().read(true).custom_flags(exclusive).open(device);
     opened.is_err_and(|e| e.kind() == ErrorKind::ResourceBusy)
 }
