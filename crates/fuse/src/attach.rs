@@ -65,7 +65,7 @@ pub enum MountError {
     Agent(String),
     /// A file system cannot be served inside another one's mount.
     #[error("cannot mount at '{path}': {why}", path = .0.display(), why = .1)]
-    Graft(#[serde(with = "as_bytes")] PathBuf, String),
+    Submount(#[serde(with = "as_bytes")] PathBuf, String),
     /// The kernel did not agree with the server.
     #[error("FUSE session: {0}")]
     Session(String),
@@ -181,9 +181,9 @@ pub fn allows_other_users() -> bool {
 }
 
 /// Whether this process can mount inside its own mounts. An ordinary user may only mount at a
-/// directory that is theirs to write, which none in a read-only mount is; there [`Graft`]s do.
+/// directory that is theirs to write, which none in a read-only mount is; there [`Submount`]s do.
 ///
-/// [`Graft`]: crate::Graft
+/// [`Submount`]: crate::Submount
 pub fn can_nest() -> bool {
     is_root()
 }

@@ -6,7 +6,7 @@
 //! A rollback or a receive gives a dataset other contents while programs have files of it open. The mount
 //! stays, and what it serves is exchanged ([`Tree::exchange`]):
 //!
-//! 1. Requests that come wait for a lock ([`Tree::enter`], `z_teardown_lock`); those that are being served are
+//! 1. Requests that come wait for a lock ([`Tree::admit`], `z_teardown_lock`); those that are being served are
 //!    ended first.
 //! 2. What the kernel knows is noted: of each inode number which file it is, of each directory what its
 //!    names lead to.
@@ -24,8 +24,8 @@
 //! - The kernel is told nothing while requests wait: it may wait for one of them itself.
 //! - Names that lead where they led stay in the kernel: what is mounted below them stays mounted.
 
-use crate::graft::Branch;
 use crate::session::INodeNo;
+use crate::submount::Branch;
 use crate::tree::{Node, Tree, generation, slot_of};
 use cenote_zpl::FileSystem;
 use parking_lot::RwLockReadGuard;
@@ -57,11 +57,11 @@ fn names(fs: &FileSystem, dir: u64) -> BTreeMap<Vec<u8>, u64> {
 
 impl Tree {
     /// Lets a request be served (`zfs_enter`): until what is returned is dropped nothing is exchanged.
-    pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
+    pub(crate) fn admit(&self) -> RwLockReadGuard<'_, ()> {
         self.teardown.read()
     }
 
-    /// Whether other file systems are grafted into this one.
+    /// Whether the file system of a branch has submounts.
     pub(crate) fn is_host(&self, branch: &Branch) -> bool {
         self.table().within(branch).1
     }

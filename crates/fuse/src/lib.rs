@@ -21,7 +21,7 @@
 //! | `flags` | file flags and project ids |
 //! | `rewrite` | having files written anew as they are |
 //! | `tree` | inode numbers, the snapshots under `.zfs`, attributes |
-//! | `graft` | file systems that are served inside another one's mount |
+//! | `submount` | file systems that are served inside another one's mount |
 //! | `exchange` | other contents of a file system in use |
 //! | `snapshot` | snapshots in `.zfs/snapshot`, and which of them are in use |
 //! | [`pseudo`] | a mount of small files that are made up when they are read |
@@ -29,8 +29,8 @@
 //! # Inode numbers
 //!
 //! The kernel's node numbers are the inode numbers that `stat` shows. In the file system itself they
-//! are object numbers, as under OpenZFS. Snapshots and grafts are part of the same mount, so their
-//! files have the number of the snapshot or graft (in order of first use) in the upper 16 bits. The control directories
+//! are object numbers, as under OpenZFS. Snapshots and submounts are part of the same mount, so their
+//! files have the number of the snapshot or submount (in order of first use) in the upper 16 bits. The control directories
 //! have the numbers that OpenZFS gives them.
 //!
 //! # Caching
@@ -38,7 +38,7 @@
 //! Whatever changes below a mount changes through it, so the kernel may keep names (also that there is
 //! none), attributes, directory listings, link targets and file contents as long as it likes: it
 //! knows itself what its requests change, and every answer carries the new attributes. What changes
-//! without a request (grafts that come and go, other contents after a rollback, bits that a write takes
+//! without a request (submounts that come and go, other contents after a rollback, bits that a write takes
 //! away, access times of files that the kernel has in memory) it is told. Two things it may keep for a moment only: how much
 //! space a file takes is not known before it is on disk, and in a file system in which a name can be
 //! written in several ways a change under one of them is a change under all.
@@ -56,7 +56,6 @@ mod caller;
 mod detach;
 mod exchange;
 mod flags;
-mod graft;
 mod inodes;
 mod mountinfo;
 mod project;
@@ -66,18 +65,19 @@ mod served;
 mod server;
 mod session;
 mod snapshot;
+mod submount;
 mod syncer;
 mod tree;
 pub mod watcher;
 
 pub use agent::{Agent, Helper, Local, Remote};
 pub use attach::{Force, MountError, allows_other_users, can_nest};
-pub use graft::Graft;
 pub use mountinfo::{Elsewhere, generation, namespace};
 pub use project::{Project, project, set_project};
 pub use rewrite::{RewriteRange, file_system_of, is_control_directory, rewrite};
 pub use rustix::mount::MountFlags;
 pub use session::is_request;
+pub use submount::Submount;
 pub use syncer::{SyncHook, SyncPolicy};
 pub use tree::{SnapDir, SnapshotChange, SnapshotEntry, Snapshots};
 pub use watcher::Watcher;
@@ -101,8 +101,8 @@ pub struct MountSpec {
     pub make: bool,
     /// Whether the directory need not be empty.
     pub overlay: bool,
-    /// The file system. If it [can be changed](FileSystem::is_writable) so can the mount, and what is
-    /// grafted into it; [`MountHandle::remount`] tells the kernel when that is another. Its unlinked
+    /// The file system. If it [can be changed](FileSystem::is_writable) so can the mount, and its
+    /// submounts; [`MountHandle::remount`] tells the kernel when that is another. Its unlinked
     /// set should have been [drained](FileSystem::drain_unlinked) before it can be changed.
     pub fs: Arc<FileSystem>,
     /// Its snapshots, for `.zfs/snapshot`; `None` if the file system is a snapshot itself.
@@ -259,8 +259,8 @@ impl MountHandle {
     /// Serves another file system inside this mount, without a mount of its own. `spec.mountpoint`
     /// is a path below this mountpoint without symbolic links, and need not exist; `setuid`,
     /// `devices` and `watcher` do not matter.
-    pub fn graft(&self, spec: &MountSpec) -> Result<Graft, MountError> {
-        Graft::new(self, spec)
+    pub fn add_submount(&self, spec: &MountSpec) -> Result<Submount, MountError> {
+        Submount::new(self, spec)
     }
 
     /// The `sync` property has changed.
@@ -325,9 +325,9 @@ impl MountHandle {
         }
     }
 
-    /// Whether file systems are grafted into the one that is mounted: then it cannot be
+    /// Whether the file system that is mounted has submounts: then it cannot be
     /// [exchanged](MountHandle::exchange).
-    pub fn has_grafts(&self) -> bool {
+    pub fn has_submounts(&self) -> bool {
         self.tree.upgrade().is_some_and(|tree| tree.is_host(&tree.root))
     }
 
@@ -341,7 +341,7 @@ impl MountHandle {
         }
     }
 
-    /// Has the kernel write what was changed in mappings of files, grafts not included: for a file system
+    /// Has the kernel write what was changed in mappings of files, submounts not included: for a file system
     /// that becomes read-only. What is changed in them later is written as well. But writes that are
     /// refused then go into the kernel's pages first, and are written with them if they were changed.
     pub fn write_mapped(&self) {
@@ -362,11 +362,11 @@ impl MountHandle {
     }
 
     /// Has `by` unmount it in its mount namespace: at `at`, or everywhere that this process has mounted it.
-    /// By force whoever has files open in it gets errors, and its grafts go. Whether the kernel has let go of
+    /// By force whoever has files open in it gets errors, and its submounts go. Whether the kernel has let go of
     /// it is another matter: see [`MountHandle::wait`].
     ///
     /// # Errors
-    /// Without force: [`MountError::Busy`] where files in it are open or there are grafts in it,
+    /// Without force: [`MountError::Busy`] where files in it are open or there are submounts in it,
     /// [`MountError::Shown`] where somebody else has mounted it in a further place; then it stays.
     pub fn detach(
         &mut self,
@@ -396,7 +396,9 @@ impl MountHandle {
     fn prepare(&self, force: Force) -> Result<(), MountError> {
         let Some(tree) = self.tree.upgrade() else { return Ok(()) };
         match force {
-            Force::No if tree.has_grafts() => Err(MountError::Busy(self.mountpoint().to_owned())),
+            Force::No if tree.has_submounts() => {
+                Err(MountError::Busy(self.mountpoint().to_owned()))
+            }
             Force::No => Ok(()),
             Force::Yes => {
                 tree.write_mapped(|_| true);

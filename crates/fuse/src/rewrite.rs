@@ -2,7 +2,7 @@
 //! as it is.
 //!
 //! The program opens the file to be written to, so the kernel checks that the user may; it needs no
-//! connection to whoever serves the mount, and works in grafts and for every user of the mount. A
+//! connection to whoever serves the mount, and works in submounts and for every user of the mount. A
 //! program that is interrupted ends when the range that it has asked for is done: so whoever wants to
 //! be interrupted asks for one small range after the other.
 //!
@@ -103,7 +103,7 @@ pub fn rewrite(file: &File, range: &RewriteRange) -> io::Result<()> {
 }
 
 /// The file system, of those that one mount serves, that a file is in: files of which this is
-/// different are in different file systems. Directories that only lead to grafts, and snapshots, are
+/// different are in different file systems. Directories that only lead to submounts, and snapshots, are
 /// apart as well.
 pub fn file_system_of(file: &Metadata) -> (u64, u16) {
     (file.dev(), slot_of(file.ino()))

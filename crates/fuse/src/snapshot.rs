@@ -1,6 +1,6 @@
 //! Snapshots in `.zfs/snapshot`.
 //!
-//! A snapshot has a slot of the table ([`graft`](crate::graft)) from when its name was first seen, and is
+//! A snapshot has a slot of the table ([`submount`](crate::submount)) from when its name was first seen, and is
 //! opened when something in it is asked for. Whoever has a file in it open, or is being answered, has a
 //! share in its file system.
 //!
@@ -8,7 +8,7 @@
 //! that. So a snapshot is *closed* first: only if nobody has a share, and from then on nothing leads to
 //! it. Both happen under the table's lock, by which alone one gets a share.
 
-use crate::graft::{Branch, LATE_CLOSE, Slot};
+use crate::submount::{Branch, LATE_CLOSE, Slot};
 use crate::tree::{Node, Tree, not_found};
 use cenote_zpl::{Error, FileSystem};
 use std::collections::HashSet;

@@ -10,18 +10,18 @@
 //!   .zfs etc.       slot of the file system  all ones (and one and two less)
 //! ```
 //!
-//! A slot holds a snapshot, a file system that is grafted into the tree (see `graft`), or a directory
-//! that a graft needs and the file system around it lacks. A snapshot gets its slot when its name is
+//! A slot holds a snapshot, a submount (see `submount`), or a directory
+//! that a submount needs and the file system around it lacks. A snapshot gets its slot when its name is
 //! first seen and is opened when something in it is first asked for. Its slot follows from its name, so
 //! that its files have the same numbers each time, unless two names lead to the same slot. Slots are
 //! never given to anything else while the mount lasts.
 
 use crate::MountSpec;
-use crate::graft::{Branch, Made, Slot, Table};
 use crate::inodes::Inodes;
 use crate::server::handles::Handles;
 use crate::session::{FileAttr, INodeNo, Notifier};
 use crate::snapshot::Snapshot;
+use crate::submount::{Branch, Made, Slot, Table};
 use cenote_zpl::{Attr, CaseSensitivity, Error, FileSystem, Time};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::fs::FileType;
@@ -116,7 +116,7 @@ pub(crate) enum Node {
     Shares(Arc<Branch>),
     /// `.zfs/snapshot`.
     Snapshots(Arc<Branch>),
-    /// A directory that only leads to grafts.
+    /// A directory that only leads to submounts.
     Made(Arc<Made>),
 }
 
@@ -195,7 +195,7 @@ pub(crate) struct Tree {
     /// The file system that is mounted.
     pub(crate) root: Arc<Branch>,
     pub(crate) table: RwLock<Table>,
-    /// Held by who grafts or takes away.
+    /// Held while a submount is added or taken away.
     pub(crate) change: Mutex<()>,
     /// Tells the kernel of changes, once the mount is served.
     pub(crate) notifier: OnceLock<Notifier>,
@@ -245,7 +245,7 @@ impl Tree {
         }
         let found = self.table().open(slot);
         match found {
-            Some(Slot::Graft(branch)) => Ok(in_branch(&branch, object)),
+            Some(Slot::Submount(branch)) => Ok(in_branch(&branch, object)),
             Some(Slot::Made(made)) if object == 0 => Ok(Node::Made(made)),
             Some(Slot::Snapshot(snapshot)) => snapshot.node(slot, object),
             _ => Err(not_found(format!("inode {:#x}", ino.0))),

@@ -343,7 +343,9 @@ impl ArcCache {
     /// A block is of little use from now on (`arc_uncached`): so are those before it.
     fn uncache(&mut self, i: usize) {
         self.move_to(i, List::Uncached);
-        while self.bytes(List::Uncached) > MAX_UNCACHED && self.lists[List::Uncached as usize].len > 1 {
+        while self.bytes(List::Uncached) > MAX_UNCACHED
+            && self.lists[List::Uncached as usize].len > 1
+        {
             self.remove(self.lists[List::Uncached as usize].tail);
         }
     }

@@ -385,7 +385,8 @@ impl Store {
     /// Starts reading into the ARC in the background, for whoever `access` says; what is cached already
     /// costs nothing, and what the ARC does not keep is left alone.
     pub fn prefetch(self: &Arc<Self>, reqs: Vec<(BlockPointer, Bookmark)>, access: Access) {
-        let absent = |key: Key| !self.write_behind.may_hold(key.birth) && !self.arc.lock().contains(&key);
+        let absent =
+            |key: Key| !self.write_behind.may_hold(key.birth) && !self.arc.lock().contains(&key);
         let missing = |(bp, at): &(BlockPointer, Bookmark)| {
             Key::of(bp).is_some_and(absent) && self.policies.keeps(bp, *at)
         };

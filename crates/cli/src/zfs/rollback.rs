@@ -1,7 +1,7 @@
 //! `zfs rollback`.
 //!
-//! A mounted file system stays mounted, in use or not: see [`crate::mounts::exchange`]. Only one in which others
-//! are grafted, as an ordinary user's are, is unmounted for it and mounted again, and has to be out of use.
+//! A mounted file system stays mounted, in use or not: see [`crate::mounts::exchange`]. Only one that has
+//! submounts, as an ordinary user's has, is unmounted for it and mounted again, and has to be out of use.
 
 use super::change::changes;
 use super::destroy::{How, destroy_batch, destroy_head};

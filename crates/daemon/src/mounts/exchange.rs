@@ -5,7 +5,7 @@
 //! goes on where it is in the new contents as well (see [`cenote_fuse`]'s `exchange`). What is mounted at a
 //! directory that is gone now is mounted again at a new one.
 //!
-//! A file system with grafts in it cannot be exchanged: its directories that they cover may be gone.
+//! A file system with submounts in it cannot be exchanged: its directories that they cover may be gone.
 
 use super::moving::Away;
 use super::one::open;
@@ -21,7 +21,7 @@ impl Mounts {
     /// Whether a dataset can get other contents while it is mounted, if it is.
     pub fn can_exchange(&self, id: u64) -> bool {
         let mut all = self.lock();
-        of(&mut all, id).is_none_or(|m| !m.handle.has_grafts())
+        of(&mut all, id).is_none_or(|m| !m.handle.has_submounts())
     }
 
     /// What is mounted inside the mount of a dataset, last mounted first.
@@ -36,7 +36,12 @@ impl Mounts {
     }
 
     /// Mounts again what is not mounted any more. Says what fails; returns whether all went well.
-    pub fn restore(&self, imported: &Imported, mut inside: NestedMounts, ctx: &mut Context) -> bool {
+    pub fn restore(
+        &self,
+        imported: &Imported,
+        mut inside: NestedMounts,
+        ctx: &mut Context,
+    ) -> bool {
         {
             let all = self.lock();
             inside.0.retain(|(id, _)| all.mounted.iter().all(|m| m.id != *id));

@@ -1,7 +1,7 @@
-//! What keeps a file system mounted: a mount of its own, or a graft in another one's.
+//! What keeps a file system mounted: a mount of its own, or a submount in another one's.
 
 use super::settings::Kernels;
-use cenote_fuse::{Agent, Force, Graft, MountError, MountHandle, SnapDir, SyncPolicy};
+use cenote_fuse::{Agent, Force, MountError, MountHandle, SnapDir, Submount, SyncPolicy};
 use cenote_zpl::FileSystem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use std::time::Instant;
 /// What keeps a file system mounted.
 pub(super) enum Handle {
     Mount(MountHandle),
-    Graft(Graft),
+    Submount(Submount),
 }
 
 impl Handle {
     pub(super) fn mountpoint(&self) -> &Path {
         match self {
             Handle::Mount(mount) => mount.mountpoint(),
-            Handle::Graft(graft) => graft.mountpoint(),
+            Handle::Submount(submount) => submount.mountpoint(),
         }
     }
 
     pub(super) fn as_mount(&self) -> Option<&MountHandle> {
         match self {
             Handle::Mount(mount) => Some(mount),
-            Handle::Graft(_) => None,
+            Handle::Submount(_) => None,
         }
     }
 
@@ -39,14 +39,14 @@ impl Handle {
     pub(super) fn is_placed(&self) -> bool {
         match self {
             Handle::Mount(mount) => mount.is_placed(),
-            Handle::Graft(graft) => graft.is_mounted(),
+            Handle::Submount(submount) => submount.is_mounted(),
         }
     }
 
     pub(super) fn is_mounted(&self) -> bool {
         match self {
             Handle::Mount(mount) => mount.is_mounted(),
-            Handle::Graft(graft) => graft.is_mounted(),
+            Handle::Submount(submount) => submount.is_mounted(),
         }
     }
 
@@ -54,7 +54,7 @@ impl Handle {
     pub(super) fn is_finished(&self) -> bool {
         match self {
             Handle::Mount(mount) => mount.is_finished(),
-            Handle::Graft(graft) => !graft.is_mounted(),
+            Handle::Submount(submount) => !submount.is_mounted(),
         }
     }
 
@@ -62,7 +62,7 @@ impl Handle {
     pub(super) fn places(&self) -> Vec<PathBuf> {
         match self {
             Handle::Mount(mount) => mount.places_in(cenote_fuse::namespace()),
-            Handle::Graft(graft) => vec![graft.mountpoint().to_owned()],
+            Handle::Submount(submount) => vec![submount.mountpoint().to_owned()],
         }
     }
 
@@ -80,7 +80,7 @@ impl Handle {
     ) -> Result<(), MountError> {
         match self {
             Handle::Mount(mount) => mount.detach(force, at, by),
-            Handle::Graft(graft) => graft.unmount(force),
+            Handle::Submount(submount) => submount.unmount(force),
         }
     }
 
@@ -88,7 +88,7 @@ impl Handle {
     pub(super) fn wait(&mut self, deadline: Instant) -> bool {
         match self {
             Handle::Mount(mount) => mount.wait(deadline),
-            Handle::Graft(graft) => !graft.is_mounted(),
+            Handle::Submount(submount) => !submount.is_mounted(),
         }
     }
 
@@ -99,11 +99,11 @@ impl Handle {
         }
     }
 
-    /// Whether file systems are grafted into it.
-    pub(super) fn has_grafts(&self) -> bool {
+    /// Whether it has submounts.
+    pub(super) fn has_submounts(&self) -> bool {
         match self {
-            Handle::Mount(mount) => mount.has_grafts(),
-            Handle::Graft(graft) => graft.has_grafts(),
+            Handle::Mount(mount) => mount.has_submounts(),
+            Handle::Submount(submount) => submount.has_submounts(),
         }
     }
 
@@ -111,28 +111,28 @@ impl Handle {
     pub(super) fn exchange<T>(&self, change: impl FnOnce() -> (T, Option<Arc<FileSystem>>)) -> T {
         match self {
             Handle::Mount(mount) => mount.exchange(change),
-            Handle::Graft(graft) => graft.exchange(change),
+            Handle::Submount(submount) => submount.exchange(change),
         }
     }
 
     pub(super) fn close_snapshot(&self, name: &str) -> bool {
         match self {
             Handle::Mount(mount) => mount.close_snapshot(name),
-            Handle::Graft(graft) => graft.close_snapshot(name),
+            Handle::Submount(submount) => submount.close_snapshot(name),
         }
     }
 
     pub(super) fn open_snapshot(&self, name: &str) {
         match self {
             Handle::Mount(mount) => mount.open_snapshot(name),
-            Handle::Graft(graft) => graft.open_snapshot(name),
+            Handle::Submount(submount) => submount.open_snapshot(name),
         }
     }
 
     pub(super) fn snapshot_changed(&self, name: &str) {
         match self {
             Handle::Mount(mount) => mount.snapshot_changed(name),
-            Handle::Graft(graft) => graft.snapshot_changed(name),
+            Handle::Submount(submount) => submount.snapshot_changed(name),
         }
     }
 
@@ -140,35 +140,35 @@ impl Handle {
     pub(super) fn remount(&self, to: &Kernels) -> Result<bool, MountError> {
         match self {
             Handle::Mount(mount) => mount.remount(to.setuid, to.devices, to.exec, to.flags),
-            Handle::Graft(_) => Ok(false),
+            Handle::Submount(_) => Ok(false),
         }
     }
 
     pub(super) fn set_snapdir(&self, snapdir: SnapDir) {
         match self {
             Handle::Mount(mount) => mount.set_snapdir(snapdir),
-            Handle::Graft(graft) => graft.set_snapdir(snapdir),
+            Handle::Submount(submount) => submount.set_snapdir(snapdir),
         }
     }
 
     pub(super) fn write_mapped(&self) {
         match self {
             Handle::Mount(mount) => mount.write_mapped(),
-            Handle::Graft(graft) => graft.write_mapped(),
+            Handle::Submount(submount) => submount.write_mapped(),
         }
     }
 
     pub(super) fn acls_changed(&self) {
         match self {
             Handle::Mount(mount) => mount.acls_changed(),
-            Handle::Graft(graft) => graft.acls_changed(),
+            Handle::Submount(submount) => submount.acls_changed(),
         }
     }
 
     pub(super) fn set_sync_policy(&self, policy: SyncPolicy) {
         match self {
             Handle::Mount(mount) => mount.set_sync_policy(policy),
-            Handle::Graft(graft) => graft.set_sync_policy(policy),
+            Handle::Submount(submount) => submount.set_sync_policy(policy),
         }
     }
 }

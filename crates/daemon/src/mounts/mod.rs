@@ -7,8 +7,8 @@
 //! character.
 //!
 //! A mountpoint inside another mount of this process is a matter of who runs it: root mounts there,
-//! for other users the file system is grafted into that mount (see [`Graft`](cenote_fuse::Graft)), where
-//! no directory need be made.
+//! for other users the file system becomes a submount of that mount (see [`Submount`](cenote_fuse::Submount)),
+//! where no directory need be made.
 //!
 //! The daemon looks up no path that may lead into its own mounts: an agent does, which is a process of its
 //! own (see [`cenote_fuse::agent`]). A command that runs in another mount namespace is the agent itself, so
@@ -23,7 +23,7 @@
 //! | [`table`] | the mounts of a pool, and how they are taken away |
 //! | [`one`] | mounting one file system or snapshot |
 //! | [`many`] | mounting those of a pool |
-//! | `handle` | what keeps a file system mounted: a mount or a graft |
+//! | `handle` | what keeps a file system mounted: a mount or a submount |
 //! | `hooks` | what a mount asks the pool |
 //! | `settings` | what properties and options say about a mount |
 //! | [`exchange`] | other contents for what is mounted |

@@ -6,7 +6,7 @@
 //!
 //! Other properties take effect in the file system as it is. Some the kernel keeps to itself (`exec`,
 //! `setuid`, `devices`, `readonly`, `atime`): where it can be told, which takes root and a mount that is
-//! no graft, it is, in use or not; where it cannot, the file system is mounted anew if need be. So it is
+//! no submount, it is, in use or not; where it cannot, the file system is mounted anew if need be. So it is
 //! when `acltype` becomes `posix`, which the kernel is told when it mounts; until then there are no ACLs.
 //! When they go, the kernel still asks for them, and is told that there are none.
 

@@ -94,7 +94,7 @@ pub fn mount_one(
     let (fs, engine) = open(imported, d, &settings.files).map_err(|e| failed(name, &e))?;
     let spec = spec(imported, d, &spec_at, how, &settings, &fs, ctx);
     let mounted = match host {
-        Some(mounts) => mounts.graft(&spec),
+        Some(mounts) => mounts.add_submount(&spec),
         None => cenote_fuse::mount_by(spec, &*ctx.agent()).map(Handle::Mount),
     };
     match mounted {
@@ -246,7 +246,7 @@ impl Known {
         let spec = spec(imported, d, mountpoint, how, settings, &mounted.fs, ctx);
         let done = match &mut mounted.handle {
             Handle::Mount(handle) => handle.mount_again(&spec, &*by),
-            Handle::Graft(_) => return Err(is_mounted()),
+            Handle::Submount(_) => return Err(is_mounted()),
         };
         let Some(mut mounted) = lingering else {
             return done.map(|()| true).map_err(|e| words(name, e));
@@ -272,7 +272,7 @@ impl Known {
     }
 }
 
-/// The mounts, of whichever pool, that a file system is to be grafted into; `None` if it is to have
+/// The mounts, of whichever pool, that a file system is to be a submount of; `None` if it is to have
 /// a mount of its own.
 fn host(mountpoint: &Path, ctx: &Context) -> Option<Arc<Mounts>> {
     let around = |pool: Arc<Imported>| Some((pool.mounts.around(mountpoint)?, pool.mounts.clone()));
@@ -293,7 +293,7 @@ fn words(dataset: &str, e: MountError) -> NotMounted {
             Errno::PERM => "Insufficient privileges".into(),
             errno => plain(&errno.into()),
         },
-        MountError::Graft(_, why) => why,
+        MountError::Submount(_, why) => why,
         e => e.to_string(),
     };
     failed(&dataset, &why)

@@ -257,20 +257,20 @@ impl Mounts {
         self.lock().of(dataset).is_some()
     }
 
-    /// Length of the longest mountpoint around `path`, without counting grafts.
+    /// Length of the longest mountpoint around `path`, without counting submounts.
     pub(super) fn around(&self, path: &Path) -> Option<usize> {
         let all = self.lock();
         let around = all.mounted.iter().filter_map(|m| mount_around(m, path));
         around.map(|mount| mount.mountpoint().components().count()).max()
     }
 
-    /// Grafts into the innermost mount around the mountpoint.
-    pub(super) fn graft(&self, spec: &MountSpec) -> Result<Handle, MountError> {
+    /// Makes a file system a submount of the innermost mount around the mountpoint.
+    pub(super) fn add_submount(&self, spec: &MountSpec) -> Result<Handle, MountError> {
         let all = self.lock();
         let around = all.mounted.iter().filter_map(|m| mount_around(m, &spec.mountpoint));
         let innermost = around.max_by_key(|mount| mount.mountpoint().components().count());
         let gone = || MountError::Mountpoint(spec.mountpoint.clone(), Errno::NOENT);
-        Ok(Handle::Graft(innermost.ok_or_else(gone)?.graft(spec)?))
+        Ok(Handle::Submount(innermost.ok_or_else(gone)?.add_submount(spec)?))
     }
 
     /// Unmounts everything and waits until nobody has anything of it, or stops at the first that stays. By
@@ -482,7 +482,7 @@ pub fn unmount_each(
     order.iter().filter_map(|(_, listed, mounts)| mounts.take(listed, way).err()).collect()
 }
 
-/// The mount, if it is none of grafts and around `path`.
+/// The mount, if it is no submount and around `path`.
 fn mount_around<'a>(mounted: &'a Mounted, path: &Path) -> Option<&'a MountHandle> {
     mounted.handle.as_mount().filter(|mount| path.starts_with(mount.mountpoint()))
 }

@@ -5,9 +5,9 @@ use super::handles::{Handle, Opening};
 use super::reply::Entry;
 use super::{Server, errno};
 use crate::caller::Caller;
-use crate::graft::Branch;
 use crate::inodes;
 use crate::session::{Found, INodeNo, Modes, ReplyCreate, ReplyEmpty, ReplyEntry, waits_for_disk};
+use crate::submount::Branch;
 use crate::tree::{CONTROL, Node};
 use cenote_zpl::{Error, FileSystem, NewNode, NodeKind, Owner, Removed, RenameFlags};
 use rustix::fs::{FileType, OFlags};
@@ -320,7 +320,7 @@ impl Server {
             self.free_name(new_dir, new_name)?;
         }
         let exchange = flags.contains(Flags::EXCHANGE);
-        // A directory that grafts are in can move; one that is covered cannot.
+        // A directory that submounts are in can move; one that is covered cannot.
         self.movable(dir, &from, name)?;
         if exchange {
             self.movable(new_dir, &to, new_name)?;

@@ -71,7 +71,7 @@ impl Server {
     fn open_file(&self, ino: INodeNo, flags: OFlags) -> Result<(FileHandle, u32), Errno> {
         let node = self.tree.node(ino).map_err(|e| errno(&e))?;
         let Node::File { branch, fs, object, .. } = &node else { return Err(Errno::ISDIR) };
-        // The kernel knows what may be run from the mount as a whole, but nothing of grafts.
+        // The kernel knows what may be run from the mount as a whole, but nothing of submounts.
         if flags.bits() & FMODE_EXEC != 0 && branch.slot != 0 && !branch.exec {
             return Err(Errno::ACCESS);
         }

@@ -1,7 +1,7 @@
 //! Open files and directories, by the numbers that the kernel was given for them.
 
-use crate::graft::InUse;
 use crate::session::FileHandle;
+use crate::submount::InUse;
 use crate::tree::Node;
 use ahash::HashMap;
 use cenote_dmu::readahead::ReadAhead;
@@ -88,13 +88,13 @@ impl Handle {
 
 /// An open directory.
 pub(crate) struct Directory {
-    /// It is in a graft, which cannot be taken away meanwhile.
+    /// It is in a submount, which cannot be taken away meanwhile.
     pub(crate) _used: Option<InUse>,
     /// It is in this snapshot, which cannot be destroyed meanwhile.
     pub(crate) _snapshot: Option<Arc<FileSystem>>,
 }
 
-/// Open files, and open directories of grafts and snapshots.
+/// Open files, and open directories of submounts and snapshots.
 pub(crate) struct Handles {
     files: Vec<Mutex<HashMap<u64, Arc<Handle>>>>,
     directories: Mutex<HashMap<u64, Directory>>,

@@ -1,14 +1,14 @@
 //! Directories: names and what they lead to.
 //!
 //! Offsets of entries: 1 and 2 follow `.` and `..`, 3 follows `.zfs`; those of the file system's own
-//! entries are its cookies and a bit more; at the end are entries that lead to grafts, by their slots.
+//! entries are its cookies and a bit more; at the end are entries that lead to submounts, by their slots.
 
 use super::handles::Directory;
 use super::{FOREVER, Server, errno};
-use crate::graft::Branch;
 use crate::session::{
     FileHandle, INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry, ReplyOpen,
 };
+use crate::submount::Branch;
 use crate::tree::{CONTROL, Node, file_type, ino};
 use cenote_zpl::Error;
 use fuse_abi::linux::{FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE};
@@ -23,7 +23,7 @@ const NAME_MAX: usize = 1024;
 const BATCH: usize = 128;
 /// Offsets of `.`, `..` and `.zfs` in a directory; those of entries follow.
 const FIRST_COOKIE: u64 = 3;
-/// Offset after the file system's own entries; those that lead to grafts follow, at their slots.
+/// Offset after the file system's own entries; those that lead to submounts follow, at their slots.
 const ADDED: u64 = i64::MAX as u64 - (1 << 16);
 
 /// A directory entry on its way to the kernel.
@@ -91,7 +91,7 @@ impl Server {
         Ok(())
     }
 
-    /// Lists the entries that were added to a directory: they lead to grafts.
+    /// Lists the entries that were added to a directory: they lead to submounts.
     fn list_additions(&self, node: &Node, offset: u64, emit: &mut dyn FnMut(Item<'_>) -> bool) {
         for (slot, name, node) in self.tree.additions(node) {
             let next = ADDED.saturating_add(slot.into());
@@ -178,11 +178,11 @@ impl Server {
             Node::File { branch, fs, slot, .. } if *slot != branch.slot => Some(fs.clone()),
             _ => None,
         };
-        let is_graft = node.branch().slot != 0;
-        if !is_graft && snapshot.is_none() {
+        let is_submount = node.branch().slot != 0;
+        if !is_submount && snapshot.is_none() {
             return Ok((FileHandle(0), how));
         }
-        let used = is_graft.then(|| self.tree.enter(node.branch())).transpose()?;
+        let used = is_submount.then(|| self.tree.enter(node.branch())).transpose()?;
         Ok((self.handles.open_directory(Directory { _used: used, _snapshot: snapshot }), how))
     }
 

@@ -95,7 +95,7 @@ fn missing(e: &Error) -> Errno {
 
 impl Server {
     pub(crate) fn new(spec: &MountSpec) -> Server {
-        // Where there may be grafts, some of them may have ACLs.
+        // Where there may be submounts, some of them may have ACLs.
         let kernel_asks_for_acls = spec.fs.visibility().posix_acl || !crate::can_nest();
         let tree = Arc::new(Tree::new(spec));
         Server {
@@ -149,8 +149,8 @@ impl Filesystem for Server {
         self.direct.agreed(minor, flags);
     }
 
-    fn enter(&self) -> Option<RwLockReadGuard<'_, ()>> {
-        Some(self.tree.enter())
+    fn admit(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        Some(self.tree.admit())
     }
 
     fn destroy(&self) {

@@ -4,11 +4,11 @@
 use super::data::seconds;
 use super::{FOREVER, Server, errno};
 use crate::SyncPolicy;
-use crate::graft::Branch;
 use crate::session::{
     FileAttr, Found, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen,
     ReplyWrite,
 };
+use crate::submount::Branch;
 use crate::syncer::Syncer;
 use crate::tree::Node;
 use cenote_zpl::Attr;
@@ -77,7 +77,7 @@ impl Server {
     /// As [`Server::entry`]; the caller counts.
     pub(super) fn entry_in(&self, keeps: bool, node: &Node, attr: (FileAttr, u64)) -> Entry {
         let (attr, generation) = attr;
-        // A graft makes the kernel forget the name of the directory that it covers. It cannot make
+        // A submount makes the kernel forget the name of the directory that it covers. It cannot make
         // it forget all ways to write that name.
         let keeps = keeps || !self.tree.changes && attr.kind != FileType::Directory;
         let name_kept = if keeps { FOREVER } else { Duration::ZERO };

@@ -43,7 +43,7 @@ pub(crate) trait Filesystem: Send + Sync + 'static {
     fn agreed(&self, _minor: u32, _flags: u64) {}
 
     /// Waits until a request may be served; it is served before what is returned is dropped.
-    fn enter(&self) -> Option<RwLockReadGuard<'_, ()>> {
+    fn admit(&self) -> Option<RwLockReadGuard<'_, ()>> {
         None
     }
 
@@ -129,7 +129,7 @@ pub(super) fn serve<F: Filesystem>(
     reply: Reply,
 ) {
     use Operation as Op;
-    let _entered = fs.enter();
+    let _admitted = fs.admit();
     let ino = INodeNo(header.nodeid);
     let who = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
     match operation {

@@ -1,4 +1,4 @@
-//! What is where: snapshots and read-only file systems in a mount that can be written to, grafts,
+//! What is where: snapshots and read-only file systems in a mount that can be written to, submounts,
 //! invalidation.
 
 use crate::world::{World, file_system, settings, spec};
@@ -121,15 +121,15 @@ fn read_only_file_systems_cannot_be_changed() {
 }
 
 #[test]
-fn grafts_are_other_file_systems() {
+fn submounts_are_other_file_systems() {
     let w = World::new();
     fs::create_dir_all(w.path("home/sub")).unwrap();
     fs::write(w.path("file"), "outer").unwrap();
     let (store, inner) = with_file();
-    let graft = |name: &str, fs| {
-        w.handle.graft(&spec(&store, fs, w.dir.path().canonicalize().unwrap().join(name)))
+    let submount = |name: &str, fs| {
+        w.handle.add_submount(&spec(&store, fs, w.dir.path().canonicalize().unwrap().join(name)))
     };
-    let mut live = graft("home", &inner).unwrap();
+    let mut live = submount("home", &inner).unwrap();
     // Written to through the mount of the other.
     fs::write(w.path("home/new"), "inner").unwrap();
     let mut got = [0; 5];
@@ -142,7 +142,7 @@ fn grafts_are_other_file_systems() {
     // The mountpoint stays where it is.
     assert_eq!(errno(fs::remove_dir(w.path("home"))), EBUSY);
     assert_eq!(errno(fs::rename(w.path("home"), w.path("other"))), EBUSY);
-    // An open file without a name goes with its graft.
+    // An open file without a name goes with its submount.
     let open = File::create(w.path("home/gone")).unwrap();
     fs::remove_file(w.path("home/gone")).unwrap();
     assert!(live.unmount(Force::No).is_err());
@@ -154,7 +154,7 @@ fn grafts_are_other_file_systems() {
     drop(open);
     assert!(w.path("home/sub").exists());
     inner.set_settings(Settings { read_only: true, ..settings() });
-    let _fixed = graft("home", &inner).unwrap();
+    let _fixed = submount("home", &inner).unwrap();
     nothing_changes(&w.path("home"), "file");
     fs::write(w.path("file"), "still").unwrap();
 }
@@ -176,13 +176,13 @@ fn child() {
     assert_eq!(fs::read(w.path("g")).unwrap(), b"text");
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&fs::metadata(w.path("g")).unwrap()), USER);
     assert_eq!(errno(std::os::unix::fs::chown(w.path("g"), Some(0), None)), 1);
-    // A graft in it is changed just as well.
+    // A submount in it is changed just as well.
     let (store, inner) = file_system(settings(), &props);
     let at = w.dir.path().canonicalize().unwrap().join("d");
-    let graft = w.handle.graft(&spec(&store, &inner, at)).unwrap();
+    let submount = w.handle.add_submount(&spec(&store, &inner, at)).unwrap();
     fs::write(w.path("d/inner"), "text").unwrap();
     assert!(inner.resolve(b"inner").is_ok());
-    drop(graft);
+    drop(submount);
     let disk = w.unmount();
     assert!(disk.resolve(b"g").is_ok());
 }

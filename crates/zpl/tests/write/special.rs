@@ -1,6 +1,6 @@
 //! What random operations do not reach.
 
-use crate::world::{Txgs, OBJSET, World};
+use crate::world::{OBJSET, Txgs, World};
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::objset::USER_USED;
 use cenote_dmu::write::zap::ZapFormat;

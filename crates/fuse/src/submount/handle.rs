@@ -1,4 +1,4 @@
-//! A graft as its owner holds it: what can be told to it, and how it is taken away.
+//! A submount as its owner holds it: what can be told to it, and how it is taken away.
 
 use super::{Branch, LATE_CLOSE};
 use crate::syncer::SyncPolicy;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 /// A file system that is served inside another one's mount. Dropping it takes it away by force.
-pub struct Graft {
+pub struct Submount {
     dataset: String,
     mountpoint: PathBuf,
     /// The tree that it is in, while that is served.
@@ -19,14 +19,14 @@ pub struct Graft {
     branch: Arc<Branch>,
 }
 
-impl Graft {
-    pub(crate) fn new(host: &MountHandle, spec: &MountSpec) -> Result<Graft, MountError> {
-        let failed = |why: String| MountError::Graft(spec.mountpoint.clone(), why);
+impl Submount {
+    pub(crate) fn new(host: &MountHandle, spec: &MountSpec) -> Result<Submount, MountError> {
+        let failed = |why: String| MountError::Submount(spec.mountpoint.clone(), why);
         let path = spec.mountpoint.strip_prefix(host.mountpoint());
         let path = path.map_err(|_| failed("not inside the mount".into()))?;
         let tree = host.tree.upgrade().ok_or_else(|| failed("not mounted".into()))?;
-        let branch = tree.graft(spec, path).map_err(failed)?;
-        Ok(Graft {
+        let branch = tree.add_submount(spec, path).map_err(failed)?;
+        Ok(Submount {
             dataset: spec.dataset.clone(),
             mountpoint: spec.mountpoint.clone(),
             tree: host.tree.clone(),
@@ -87,8 +87,8 @@ impl Graft {
         }
     }
 
-    /// As [`MountHandle::has_grafts`].
-    pub fn has_grafts(&self) -> bool {
+    /// As [`MountHandle::has_submounts`].
+    pub fn has_submounts(&self) -> bool {
         self.tree.upgrade().is_some_and(|tree| tree.is_host(&self.branch))
     }
 
@@ -108,7 +108,7 @@ impl Graft {
     }
 
     /// Takes it away. Without force, [`MountError::Busy`] says that files or directories in it are
-    /// open, that a process works in one, or that there are grafts in it, and it stays; with force
+    /// open, that a process works in one, or that there are submounts in it, and it stays; with force
     /// it goes away with what is in it, and whoever has files open gets errors.
     pub fn unmount(&mut self, force: Force) -> Result<(), MountError> {
         let Some(tree) = self.tree.upgrade() else { return Ok(()) };
@@ -131,7 +131,7 @@ impl Graft {
     }
 }
 
-impl Drop for Graft {
+impl Drop for Submount {
     fn drop(&mut self) {
         if let Some(tree) = self.tree.upgrade() {
             tree.remove(&self.branch, Force::Yes);

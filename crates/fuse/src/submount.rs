@@ -1,9 +1,10 @@
-//! Grafts: file systems that are served inside another one's mount, without a mount of their own.
+//! Submounts: file systems that are served inside another one's mount, without a mount of their own. (The
+//! kernel has submounts of its own, `FUSE_ATTR_SUBMOUNT`, for `virtiofs` only.)
 //!
 //! An ordinary user can mount at a directory of theirs, but not inside that mount: the directories in
 //! it belong to whom the pool says, and nothing in it can be written, so `fusermount3` refuses. A
-//! file system that belongs there is grafted instead. The mount's tree then has several *branches*:
-//! the file system that is mounted, in slot 0, and one for each graft.
+//! file system that belongs there becomes a submount instead. The mount's tree then has several *branches*:
+//! the file system that is mounted, in slot 0, and one for each submount.
 //!
 //! ```text
 //!   mount ─ slot 0: tank        covers: tank's inode of `home`  → branch in slot 1
@@ -13,8 +14,8 @@
 //!                 db/ ────────▶ slot 3: tank/db
 //! ```
 //!
-//! Where the mountpoint is a directory of the tree, the graft *covers* it: whoever is led to the
-//! directory, by name or by a listing, is led to the root directory of the graft. Where it is
+//! Where the mountpoint is a directory of the tree, the submount *covers* it: a name or a
+//! listing that leads to the directory leads to the root directory of the submount. Where it is
 //! missing, an entry is *added* to the directory around it; the tree makes directories on the way
 //! there, if they are missing too.
 //!
@@ -29,12 +30,12 @@
 //! - Nobody waits for the kernel while holding the table's lock: the kernel may be waiting for an
 //!   answer that needs it.
 //!
-//! A graft is part of its mount in the kernel's eyes: `nosuid` and `nodev` hold anyway for ordinary
-//! users, and a mount that allows no programs to be run allows none in its grafts.
+//! A submount is part of its mount in the kernel's eyes: `nosuid` and `nodev` hold anyway for ordinary
+//! users, and a mount that allows no programs to be run allows none in its submounts.
 
 mod handle;
 
-pub use handle::Graft;
+pub use handle::Submount;
 
 use crate::inodes;
 use crate::session::{INodeNo, Notifier};
@@ -56,7 +57,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Slots of grafts and made directories; those from here on are of snapshots.
+/// Slots of submounts and made directories; those from here on are of snapshots.
 const MAX_SLOTS: usize = FIRST_SNAPSHOT as usize - 1;
 /// First slot of snapshots.
 const FIRST_SNAPSHOT: u16 = 1 << 15;
@@ -65,7 +66,7 @@ pub(crate) const LATE_CLOSE: Duration = Duration::from_millis(200);
 /// How long what was changed in mappings may take to be written, where somebody does not want to wait.
 const MAPPED: Duration = Duration::from_secs(2);
 
-/// A file system in the tree: the one that is mounted, or a graft.
+/// A file system in the tree: the one that is mounted, or a submount.
 pub(crate) struct Branch {
     pub(crate) slot: u16,
     /// Name of the dataset, for messages.
@@ -79,16 +80,16 @@ pub(crate) struct Branch {
     policy: AtomicU8,
     /// Whether programs may be run.
     pub(crate) exec: bool,
-    /// When it was mounted or grafted.
+    /// When it was mounted, by itself or as a submount.
     pub(crate) since: Time,
-    /// Where a graft is.
+    /// Where a submount is.
     pub(crate) place: Option<Place>,
-    /// Open files, and open directories of grafts.
+    /// Open files, and open directories of submounts.
     users: AtomicUsize,
     gone: AtomicBool,
 }
 
-/// Where a graft or a made directory appears.
+/// Where a submount or a made directory appears.
 pub(crate) struct Place {
     /// The branch that the place is in.
     pub(crate) branch: Arc<Branch>,
@@ -100,7 +101,7 @@ pub(crate) struct Place {
     covered: Option<u64>,
 }
 
-/// A directory that leads to a graft.
+/// A directory that leads to a submount.
 pub(crate) struct Made {
     pub(crate) slot: u16,
     pub(crate) place: Place,
@@ -111,7 +112,7 @@ pub(crate) struct Made {
 #[derive(Clone)]
 pub(crate) enum Slot {
     Snapshot(Arc<Snapshot>),
-    Graft(Arc<Branch>),
+    Submount(Arc<Branch>),
     Made(Arc<Made>),
     Gone,
 }
@@ -119,7 +120,7 @@ pub(crate) enum Slot {
 /// Slots and where they lead to each other.
 #[derive(Default)]
 pub(crate) struct Table {
-    /// Slots from 1 on, of grafts and made directories.
+    /// Slots from 1 on, of submounts and made directories.
     slots: Vec<Slot>,
     /// Slots of snapshots.
     pub(crate) of_snapshots: BTreeMap<u16, Slot>,
@@ -127,7 +128,7 @@ pub(crate) struct Table {
     pub(crate) snapshots: HashMap<(u16, String), u16>,
     /// Snapshots, named like that, that nothing leads to for the moment.
     pub(crate) closed: HashSet<(u16, String)>,
-    /// Grafts by the inode numbers of the directories that they cover.
+    /// Submounts by the inode numbers of the directories that they cover.
     covers: HashMap<u64, Arc<Branch>>,
     /// Added entries, slot and name, by the inode number of the directory.
     added: HashMap<u64, BTreeMap<u16, Vec<u8>>>,
@@ -194,31 +195,31 @@ impl Table {
         self.added.get(&dir.ino()).map_or(0, |entries| entries.len() as u64)
     }
 
-    /// The slots of a branch and of all that is in it, and whether grafts are among these.
+    /// The slots of a branch and of all that is in it, and whether submounts are among these.
     pub(crate) fn within(&self, branch: &Branch) -> (HashSet<u16>, bool) {
         let mut slots = HashSet::from([branch.slot]);
-        let mut grafts = false;
+        let mut submounts = false;
         for (number, slot) in self.numbered() {
             let around = match slot {
                 Slot::Snapshot(s) => Some(&s.branch),
-                Slot::Graft(b) => b.place.as_ref().map(|p| &p.branch),
+                Slot::Submount(b) => b.place.as_ref().map(|p| &p.branch),
                 Slot::Made(m) => Some(&m.place.branch),
                 Slot::Gone => None,
             };
             if around.is_some_and(|b| slots.contains(&b.slot)) {
-                grafts |= matches!(slot, Slot::Graft(_));
+                submounts |= matches!(slot, Slot::Submount(_));
                 slots.insert(number);
             }
         }
-        (slots, grafts)
+        (slots, submounts)
     }
 
-    /// Forgets slots and what leads there. Users of grafts among them get errors from now on.
+    /// Forgets slots and what leads there. Users of submounts among them get errors from now on.
     pub(crate) fn forget(&mut self, slots: &HashSet<u16>) {
         let snapshots = self.of_snapshots.iter_mut().map(|(slot, what)| (*slot, what));
         for (number, slot) in (1..).zip(&mut self.slots).chain(snapshots) {
             if slots.contains(&number)
-                && let Slot::Graft(branch) = std::mem::replace(slot, Slot::Gone)
+                && let Slot::Submount(branch) = std::mem::replace(slot, Slot::Gone)
             {
                 branch.set_gone();
             }
@@ -231,7 +232,7 @@ impl Table {
         });
     }
 
-    /// Takes away directories that were made for a graft that is gone from `place`, as far as they
+    /// Takes away directories that were made for a submount that is gone from `place`, as far as they
     /// lead nowhere. Returns the outermost entry that is gone, as directory and name.
     fn tidy<'a>(&mut self, mut place: &'a Place, made: &'a [Arc<Made>]) -> &'a Place {
         loop {
@@ -411,7 +412,7 @@ impl Tree {
         Ok(InUse(branch.clone()))
     }
 
-    /// What is shown in place of `node`: the root directory of the graft that covers it, or itself.
+    /// What is shown in place of `node`: the root directory of the submount that covers it, or itself.
     pub(crate) fn top(&self, mut node: Node) -> Node {
         let table = self.table();
         if table.covers.is_empty() {
@@ -446,7 +447,7 @@ impl Tree {
             let table = self.table();
             let entries = table.added.get(&dir.ino());
             let entry = |(slot, name): (&u16, &Vec<u8>)| match table.slot(*slot)? {
-                Slot::Graft(branch) => Some((*slot, name.clone(), branch.root())),
+                Slot::Submount(branch) => Some((*slot, name.clone(), branch.root())),
                 Slot::Made(made) => Some((*slot, name.clone(), Node::Made(made.clone()))),
                 _ => None,
             };
@@ -457,16 +458,16 @@ impl Tree {
 
     /// All file systems in the tree.
     pub(crate) fn branches(&self) -> Vec<Arc<Branch>> {
-        let graft = |slot: &Slot| match slot {
-            Slot::Graft(branch) => Some(branch.clone()),
+        let submount = |slot: &Slot| match slot {
+            Slot::Submount(branch) => Some(branch.clone()),
             _ => None,
         };
         let table = self.table();
-        std::iter::once(self.root.clone()).chain(table.slots.iter().filter_map(graft)).collect()
+        std::iter::once(self.root.clone()).chain(table.slots.iter().filter_map(submount)).collect()
     }
 
-    /// Whether file systems are grafted into this one.
-    pub(crate) fn has_grafts(&self) -> bool {
+    /// Whether the file system that is mounted has submounts.
+    pub(crate) fn has_submounts(&self) -> bool {
         self.table().within(&self.root).1
     }
 
@@ -498,7 +499,7 @@ impl Tree {
         Ok(walk)
     }
 
-    /// Whether a node is a directory that grafts can be at or in.
+    /// Whether a node is a directory that submounts can be at or in.
     fn check(&self, node: &Node) -> Result<(), String> {
         match node {
             Node::Made(_) => Ok(()),
@@ -511,8 +512,8 @@ impl Tree {
         }
     }
 
-    /// Grafts a file system at a path below the root directory.
-    fn graft(&self, spec: &MountSpec, path: &Path) -> Result<Arc<Branch>, String> {
+    /// Makes a file system a submount at a path below the root directory.
+    fn add_submount(&self, spec: &MountSpec, path: &Path) -> Result<Arc<Branch>, String> {
         let _change = self.change.lock();
         let walk = self.walk(path)?;
         // The entry that changes in the file system: the kernel may know it by its own name, too.
@@ -534,23 +535,23 @@ impl Tree {
         Ok(branch)
     }
 
-    /// Enters a graft into the table. `None`: there are no more slots.
+    /// Enters a submount into the table. `None`: there are no more slots.
     fn attach(&self, spec: &MountSpec, walk: &Walk<'_>) -> Option<Arc<Branch>> {
         let mut table = self.table_mut();
         let around = walk.end.branch().clone();
-        let graft = |table: &mut Table, place| {
+        let submount = |table: &mut Table, place| {
             let mut new = None;
             table.push(|slot| {
                 let branch = Arc::new(Branch::new(spec, slot, Some(place)));
                 new = Some(branch.clone());
-                Slot::Graft(branch)
+                Slot::Submount(branch)
             })?;
             new
         };
         let Some((last, missing)) = walk.missing.split_last() else {
             let (dir, name, ino) = (walk.dir.ino(), walk.name.clone(), walk.end.ino());
             let place = Place { branch: around, dir, name, covered: Some(ino) };
-            let branch = graft(&mut table, place)?;
+            let branch = submount(&mut table, place)?;
             table.covers.insert(ino, branch.clone());
             return Some(branch);
         };
@@ -570,12 +571,12 @@ impl Tree {
                 dir = Node::Made(made.clone()).ino();
             }
         }
-        let branch = graft(&mut table, place(dir, last))?;
+        let branch = submount(&mut table, place(dir, last))?;
         table.added.entry(dir).or_default().insert(branch.slot, last.as_bytes().to_vec());
         Some(branch)
     }
 
-    /// Takes a graft away; with force, those in it as well. False: it is in use, and stays.
+    /// Takes a submount away; with force, those in it as well. False: it is in use, and stays.
     fn remove(&self, branch: &Branch, force: Force) -> bool {
         let _change = self.change.lock();
         let Some(place) = &branch.place else { return false };
@@ -583,8 +584,8 @@ impl Tree {
         if branch.is_gone() {
             return true;
         }
-        let (slots, grafts) = table.within(branch);
-        let used = grafts || branch.users.load(Ordering::SeqCst) > 0;
+        let (slots, submounts) = table.within(branch);
+        let used = submounts || branch.users.load(Ordering::SeqCst) > 0;
         if used && force == Force::No {
             return false;
         }
@@ -597,7 +598,7 @@ impl Tree {
         true
     }
 
-    /// Takes all grafts away, from a mount that is gone.
+    /// Takes all submounts away, from a mount that is gone.
     pub(crate) fn remove_all(&self) {
         let mut table = self.table_mut();
         let (mut slots, _) = table.within(&self.root);

@@ -6,7 +6,7 @@
 
 mod common;
 
-use cenote_fuse::{Force, Graft, MountError, MountHandle, SnapDir};
+use cenote_fuse::{Force, MountError, MountHandle, SnapDir, Submount};
 use cenote_manifest_check::{Checks, FsTree, check_tree, datasets_with_files};
 use cenote_pool::Pool;
 use common::{Mounted, is_mounted, names, sample, spec};
@@ -20,12 +20,12 @@ use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Checks of what grafts show: inode numbers have the slot in front.
-const GRAFTED: Checks = Checks { ino: false, ..Checks::EXACT };
+/// Checks of what submounts show: inode numbers have the slot in front.
+const SUBMOUNTED: Checks = Checks { ino: false, ..Checks::EXACT };
 
-fn graft(pool: &Pool, m: &Mounted, dataset: &str, at: &str) -> Result<Graft, MountError> {
+fn submount(pool: &Pool, m: &Mounted, dataset: &str, at: &str) -> Result<Submount, MountError> {
     let place = m.handle.mountpoint().join(at);
-    m.handle.graft(&spec(pool, dataset, &place))
+    m.handle.add_submount(&spec(pool, dataset, &place))
 }
 
 fn name_of(dataset: &Value) -> &str {
@@ -48,7 +48,7 @@ fn listing_agrees(dir: &Path) {
     }
 }
 
-/// All file systems of a pool grafted into the mount of its root file system, and their snapshots.
+/// All file systems of a pool as submounts of its root file system, and their snapshots.
 fn compare(pool_name: &str) {
     let (pool, manifest) = sample(pool_name);
     let all = datasets_with_files(&manifest);
@@ -62,10 +62,10 @@ fn compare(pool_name: &str) {
     // The kernel learns what is to be covered, so that it has something to forget.
     check(all[0], m.dir.path(), Checks::EXACT);
     let before = names(m.dir.path());
-    let mut grafts = Vec::new();
+    let mut submounts = Vec::new();
     for dataset in all.iter().filter(|d| d["type"] == "filesystem") {
         let Some((_, at)) = name_of(dataset).split_once('/') else { continue };
-        grafts.push(graft(&pool, &m, name_of(dataset), at).unwrap());
+        submounts.push(submount(&pool, &m, name_of(dataset), at).unwrap());
         assert!(fs::read_dir(m.path(at)).unwrap().count() > 0, "{at}");
     }
     for dataset in &all[1..] {
@@ -73,20 +73,20 @@ fn compare(pool_name: &str) {
             Some((fs, snapshot)) => (fs, Some(snapshot)),
             None => (name_of(dataset), None),
         };
-        if fs != pool_name && !grafts.iter().any(|g| g.dataset() == fs) {
+        if fs != pool_name && !submounts.iter().any(|g| g.dataset() == fs) {
             continue;
         }
         let at = m.path(fs.split_once('/').map_or("", |(_, at)| at));
         match snapshot {
-            Some(snapshot) => check(dataset, &at.join(".zfs/snapshot").join(snapshot), GRAFTED),
-            None => check(dataset, &at, GRAFTED),
+            Some(snapshot) => check(dataset, &at.join(".zfs/snapshot").join(snapshot), SUBMOUNTED),
+            None => check(dataset, &at, SUBMOUNTED),
         }
     }
     listing_agrees(m.dir.path());
     is_busy(m.handle.unmount(Force::No));
-    while let Some(mut graft) = grafts.pop() {
-        graft.unmount(Force::No).unwrap();
-        assert!(!graft.is_mounted());
+    while let Some(mut submount) = submounts.pop() {
+        submount.unmount(Force::No).unwrap();
+        assert!(!submount.is_mounted());
     }
     assert_eq!(names(m.dir.path()), before);
     check(all[0], m.dir.path(), Checks::EXACT);
@@ -96,13 +96,13 @@ fn compare(pool_name: &str) {
 }
 
 #[test]
-fn basic_grafted() {
+fn basic_as_submounts() {
     compare("basic");
 }
 
 /// One of them belongs in a directory that does not exist.
 #[test]
-fn clones_grafted() {
+fn clones_as_submounts() {
     compare("clones");
 }
 
@@ -115,8 +115,8 @@ fn covered_directories_come_back() {
     assert_eq!(names(&at), [""; 0]);
     let links = fs::metadata(m.dir.path()).unwrap().nlink();
     for round in 0..3 {
-        let mut graft = graft(&pool, &m, "basic/rec8k", "rec8k").unwrap();
-        assert_eq!(graft.mountpoint(), at.canonicalize().unwrap());
+        let mut submount = submount(&pool, &m, "basic/rec8k", "rec8k").unwrap();
+        assert_eq!(submount.mountpoint(), at.canonicalize().unwrap());
         assert!(names(&at).contains(&"f12m".to_owned()), "round {round}");
         let shown = fs::metadata(&at).unwrap();
         assert_eq!(shown.ino() & 0xffff_ffff_ffff, 0);
@@ -125,7 +125,7 @@ fn covered_directories_come_back() {
         let parent = fs::metadata(m.dir.path()).unwrap();
         assert_eq!(fs::metadata(at.join("..")).unwrap().ino(), parent.ino());
         assert_eq!(parent.nlink(), links);
-        graft.unmount(Force::No).unwrap();
+        submount.unmount(Force::No).unwrap();
         assert_eq!(names(&at), [""; 0]);
         assert_eq!(fs::metadata(&at).unwrap().ino(), covered.ino());
         listing_agrees(m.dir.path());
@@ -139,9 +139,9 @@ fn missing_directories_are_made_and_go_again() {
     let before = names(m.dir.path());
     let links = fs::metadata(m.dir.path()).unwrap().nlink();
     assert!(!m.path("no/such").exists());
-    let mut deep = graft(&pool, &m, "basic/rec8k", "no/such/place").unwrap();
+    let mut deep = submount(&pool, &m, "basic/rec8k", "no/such/place").unwrap();
     assert!(m.path("no/such/place/f12m").exists());
-    let mut beside = graft(&pool, &m, "basic/xdir", "no/other").unwrap();
+    let mut beside = submount(&pool, &m, "basic/xdir", "no/other").unwrap();
     assert_eq!(names(m.path("no")), ["other", "such"]);
     assert_eq!(fs::metadata(m.path("no")).unwrap().nlink(), 4);
     assert_eq!(fs::metadata(m.dir.path()).unwrap().nlink(), links + 1);
@@ -157,7 +157,7 @@ fn missing_directories_are_made_and_go_again() {
     assert!(fs::write(m.path("no/file"), "x").is_err());
 
     // Over a made directory, which stays for what is in it.
-    let mut over = graft(&pool, &m, "basic/ci", "no").unwrap();
+    let mut over = submount(&pool, &m, "basic/ci", "no").unwrap();
     assert!(m.path("no/Dir").exists() && !m.path("no/such").exists());
     beside.unmount(Force::No).unwrap();
     over.unmount(Force::No).unwrap();
@@ -167,27 +167,30 @@ fn missing_directories_are_made_and_go_again() {
     assert!(!m.path("no").exists());
 
     for bad in ["", "acl/f", ".zfs/x", "../x"] {
-        assert!(matches!(graft(&pool, &m, "basic/ci", bad), Err(MountError::Graft(..))), "{bad}");
+        assert!(
+            matches!(submount(&pool, &m, "basic/ci", bad), Err(MountError::Submount(..))),
+            "{bad}"
+        );
     }
 }
 
 #[test]
-fn grafts_nest() {
+fn submounts_nest() {
     let (pool, _) = sample("basic");
     let m = Mounted::new(&pool, "basic", |_| {});
-    let mut ci = graft(&pool, &m, "basic/ci", "ci").unwrap();
+    let mut ci = submount(&pool, &m, "basic/ci", "ci").unwrap();
     // Names in this file system fold case, so there are many of the covered directory.
     for name in ["ci/Dir/Sub", "ci/dir/SUB", "ci/DIR/sub"] {
         assert!(m.path(name).join("File0").exists());
     }
     names(m.path("ci/Dir"));
-    let mut sub = graft(&pool, &m, "basic/xdir", "ci/dir/sub").unwrap();
+    let mut sub = submount(&pool, &m, "basic/xdir", "ci/dir/sub").unwrap();
     let other = Mounted::new(&pool, "basic/xdir", |_| {});
     for name in ["ci/Dir/Sub", "ci/dir/SUB", "ci/DIR/sub", "ci/dir/sub"] {
         assert_eq!(names(m.path(name)), names(other.dir.path()), "{name}");
     }
     listing_agrees(&m.path("ci/Dir"));
-    let mut top = graft(&pool, &m, "basic/rec8k", "ci/Dir/Sub").unwrap();
+    let mut top = submount(&pool, &m, "basic/rec8k", "ci/Dir/Sub").unwrap();
     assert!(m.path("ci/dir/sub/f12m").exists());
     is_busy(ci.unmount(Force::No));
     is_busy(sub.unmount(Force::No));
@@ -195,18 +198,18 @@ fn grafts_nest() {
     assert_eq!(names(m.path("ci/DIR/SUB")), names(other.dir.path()));
     sub.unmount(Force::No).unwrap();
     assert!(m.path("ci/DIR/sub/File0").exists());
-    let sub = graft(&pool, &m, "basic/xdir", "ci/dir/sub").unwrap();
+    let sub = submount(&pool, &m, "basic/xdir", "ci/dir/sub").unwrap();
     ci.unmount(Force::Yes).unwrap();
     assert!(!sub.is_mounted() && !ci.is_mounted());
     assert_eq!(names(m.path("ci")), [""; 0]);
 }
 
 #[test]
-fn grafts_in_use_are_busy() {
+fn submounts_in_use_are_busy() {
     let (pool, _) = sample("basic");
     let mut m = Mounted::new(&pool, "basic", |_| {});
-    let mut g = graft(&pool, &m, "basic/rec8k", "rec8k").unwrap();
-    let eventually = |g: &mut Graft| {
+    let mut g = submount(&pool, &m, "basic/rec8k", "rec8k").unwrap();
+    let eventually = |g: &mut Submount| {
         // The kernel says a little later that something is closed.
         let free = (0..500).any(|_| {
             let done = g.unmount(Force::No).is_ok();
@@ -223,7 +226,7 @@ fn grafts_in_use_are_busy() {
     drop(file);
     eventually(&mut g);
 
-    let mut g = graft(&pool, &m, "basic/rec8k", "rec8k").unwrap();
+    let mut g = submount(&pool, &m, "basic/rec8k", "rec8k").unwrap();
     let dir = fs::read_dir(m.path("rec8k")).unwrap();
     is_busy(g.unmount(Force::No));
     drop(dir);
@@ -235,7 +238,7 @@ fn grafts_in_use_are_busy() {
     eventually(&mut g);
 
     // By force; who has files open gets errors for what the kernel does not have in its cache.
-    let mut g = graft(&pool, &m, "basic/rec8k", "rec8k").unwrap();
+    let mut g = submount(&pool, &m, "basic/rec8k", "rec8k").unwrap();
     let mut file = File::open(m.path("rec8k/f12m")).unwrap();
     file.read_exact(&mut [0; 10]).unwrap();
     g.unmount(Force::Yes).unwrap();
@@ -243,19 +246,19 @@ fn grafts_in_use_are_busy() {
     assert_eq!(names(m.path("rec8k")), [""; 0]);
 
     // The whole mount by force.
-    let mut g = graft(&pool, &m, "basic/rec8k", "rec8k").unwrap();
+    let mut g = submount(&pool, &m, "basic/rec8k", "rec8k").unwrap();
     drop(file);
     m.handle.unmount(Force::Yes).unwrap();
     assert!(!g.is_mounted());
     g.unmount(Force::No).unwrap();
 }
 
-/// Somebody unmounts the mount that the graft is in.
+/// Somebody unmounts the mount that the submount is in.
 #[test]
-fn grafts_go_with_their_mount() {
+fn submounts_go_with_their_mount() {
     let (pool, _) = sample("basic");
     let m = Mounted::new(&pool, "basic", |_| {});
-    let g = graft(&pool, &m, "basic/rec8k", "rec8k").unwrap();
+    let g = submount(&pool, &m, "basic/rec8k", "rec8k").unwrap();
     assert!(Command::new("umount").arg(m.dir.path()).status().unwrap().success());
     assert!((0..500).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -265,15 +268,15 @@ fn grafts_go_with_their_mount() {
 }
 
 #[test]
-fn each_graft_has_its_own_settings() {
+fn each_submount_has_its_own_settings() {
     let (pool, manifest) = sample("clones");
     let m = Mounted::new(&pool, "clones", |_| {});
     let place = m.handle.mountpoint().join("gen");
     let mut visible = spec(&pool, "clones/gen", &place);
     visible.snapdir = SnapDir::Visible;
     visible.exec = false;
-    let _gen = m.handle.graft(&visible).unwrap();
-    let _live = graft(&pool, &m, "clones/live", "live").unwrap();
+    let _gen = m.handle.add_submount(&visible).unwrap();
+    let _live = submount(&pool, &m, "clones/live", "live").unwrap();
     assert!(names(m.path("gen")).contains(&".zfs".to_owned()));
     assert!(!names(m.path("live")).contains(&".zfs".to_owned()));
     assert_eq!(names(m.path("gen/.zfs/snapshot")), ["gen0", "gen3", "gen4", "gen5", "rsnap"]);
@@ -309,7 +312,7 @@ fn programs_run_where_they_may() {
     };
     for (exec, forbidden) in [(true, false), (false, true)] {
         at.exec = exec;
-        let _graft = m.handle.graft(&at).unwrap();
+        let _submount = m.handle.add_submount(&at).unwrap();
         // The shell says 126: permission denied.
         assert_eq!(run() == Some(126), forbidden);
     }
@@ -323,7 +326,7 @@ fn coming_and_going_under_load() {
     let root = names(m.dir.path());
     let handle: &MountHandle = &m.handle;
     let full: Vec<OsString> = {
-        let _g = graft(&pool, &m, "basic/rec8k", "rec8k").unwrap();
+        let _g = submount(&pool, &m, "basic/rec8k", "rec8k").unwrap();
         names(m.path("rec8k")).into_iter().map(OsString::from).collect()
     };
     let stop = std::sync::atomic::AtomicBool::new(false);
@@ -342,8 +345,11 @@ fn coming_and_going_under_load() {
             });
         }
         for _ in 0..50 {
-            let mut g =
-                handle.graft(&spec(&pool, "basic/rec8k", &handle.mountpoint().join("rec8k")));
+            let mut g = handle.add_submount(&spec(
+                &pool,
+                "basic/rec8k",
+                &handle.mountpoint().join("rec8k"),
+            ));
             assert!(m.path("rec8k/f12m").exists());
             g.as_mut().unwrap().unmount(Force::Yes).unwrap();
             assert!(!m.path("rec8k/f12m").exists());
