@@ -1,5 +1,5 @@
 //! What new file systems and volumes have in them, and how the properties of a dataset show in its
-//! file system: the floor of files, for whoever changes datasets.
+//! file system: the floor of files, as changes of datasets need it.
 
 use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::{OpenObjectSet, WriteError};

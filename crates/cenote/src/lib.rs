@@ -57,8 +57,8 @@
 //! handle goes.
 //!
 //! A file system follows its properties (`readonly`, `recordsize`, `compression`, quotas), which
-//! [`Dataset::set`] changes. Permissions of files are kept, not enforced: the program is whoever it
-//! wants to be. New files belong to the process's user.
+//! [`Dataset::set`] changes. Permissions of files are kept, not enforced: the program acts as
+//! any user it likes. New files belong to the process's user.
 //!
 //! | | |
 //! |---|---|

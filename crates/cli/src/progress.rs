@@ -158,7 +158,7 @@ impl Screen {
         self.text.lock().push_str(text);
     }
 
-    /// Sends what has been drawn. A user who has gone away cancels the command by other means.
+    /// Sends what has been drawn. A user that is gone cancels the command by other means.
     fn show(&self, ctx: &mut Context) {
         self.send(&mut ctx.err);
     }

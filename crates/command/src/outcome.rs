@@ -74,7 +74,7 @@ pub fn conclude(outcome: Outcome, usage: &str, out: &mut dyn Write, err: &mut dy
             complain(&message);
             1
         }
-        // Whoever reads the output has had enough: nothing to say, and nobody to say it to.
+        // The reader of the output has ended: there is nobody to tell.
         Err(Stop::Io(e)) if e.kind() == io::ErrorKind::BrokenPipe => 1,
         Err(Stop::Io(e)) => {
             complain(&format!("cannot write output: {}", plain(&e)));

@@ -40,7 +40,7 @@ impl Default for Limits {
     }
 }
 
-/// What a process does, as far as it matters to who waits for it.
+/// What a process does, as far as it matters to the one that waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// It runs, sleeps, or is not to be seen.

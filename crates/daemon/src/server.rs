@@ -5,10 +5,10 @@
 //! its command. The daemon ends by itself when it has owned no pool, run no command, and had nothing
 //! of tunables to remember or to show for [`IDLE`]; on SIGTERM, SIGINT or a Stop request it cancels what runs, unmounts everything and
 //! exports all pools first. A thread of its own tells every client each [`BEAT`] that the daemon
-//! lives, whatever its command waits for; who asked it to stop hears that until all is exported.
+//! lives, whatever its command waits for; the process that asked it to stop hears that until all is exported.
 //!
 //! Invariants: the socket file is removed before the listener is closed and before the lock is
-//! released, so whoever finds a socket file nobody answers on may remove it, given the lock. Only
+//! released, so a process that has the lock may remove a socket file that nobody answers on. Only
 //! the daemon's own user and root are answered.
 
 mod boot;

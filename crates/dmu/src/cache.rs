@@ -1,7 +1,7 @@
 //! What an object set keeps of its objects: decoded dnodes, indexed micro ZAPs.
 //!
 //! An object set that is synced hands its cache on to the one that comes out of the sync, less the
-//! objects that changed. Whoever still holds the old one goes on without a cache, since what is in
+//! objects that changed. Holders of the old one go on without a cache, since what is in
 //! the cache is that of the newest *generation*.
 //!
 //! Invariant: an entry is right for the newest generation. It is put in under a lock that also

@@ -164,7 +164,7 @@ pub struct LiveObjectSet {
     store: Arc<Store>,
     assign: Arc<dyn TxAssign>,
     set: Mutex<OpenObjectSet>,
-    /// Bytes that are to be written: as the set has it, but for who has changed it and still has the lock.
+    /// Bytes that are to be written: as the set has it, but for a change that still has the lock.
     dirty: AtomicU64,
     readers: Arc<ReadEpochs>,
     /// Those who free what nobody refers to any more.
@@ -281,8 +281,8 @@ impl LiveObjectSet {
         self.retry(|| self.look(number, Some((offset, len as u64)))?.read_abd(offset, len))
     }
 
-    /// The block of object `number` with byte `offset`, if it was changed in the open txg. Whoever has a place
-    /// in that txg knows which one it is.
+    /// The block of object `number` with byte `offset`, if it was changed in the open txg. A caller that holds
+    /// that txg knows which one it is.
     pub fn open_block(&self, number: u64, offset: u64) -> Option<OpenBlock> {
         self.set.lock().open_block(number, offset)
     }

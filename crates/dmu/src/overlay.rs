@@ -5,7 +5,7 @@
 //! dirty or cloned block takes precedence over a freed range of its layer, and a layer over what is below
 //! it. A cloned block has no bytes in memory: it is going to have the pointer of a block that is on disk.
 //!
-//! An overlay is a snapshot: whoever changes an object copies what others still hold. Blocks and
+//! An overlay is a snapshot: a change of an object copies what others still hold. Blocks and
 //! tables are shared until then.
 //!
 //! Invariant: a block that can be seen has the size that the pending dnode says. If the one on disk

@@ -168,7 +168,7 @@ fn log_state(
         return Ok(Log::None);
     }
     if lacks_log_vdev(pool) {
-        // Whoever imports the pool without it gives up what is in the logs (`SPA_LOG_CLEAR`).
+        // An import without it gives up what is in the logs (`SPA_LOG_CLEAR`).
         tracing::warn!("'{}': the intent log is given up: a log vdev is missing", dataset.name);
         return Ok(Log::Finished);
     }

@@ -239,7 +239,7 @@ impl Figures {
 /// Datasets that are open for writing.
 #[derive(Default)]
 pub(crate) struct Datasets {
-    /// Held for moments: whoever hands over a group, or has no room, needs it.
+    /// Held for moments: the hand-over of a group needs it, and a change that has no room.
     open: Mutex<Open>,
     /// A dataset that was being opened is open, or could not be.
     opened: Condvar,
@@ -286,7 +286,7 @@ struct DatasetTx {
     readers: Arc<ReadEpochs>,
     /// Bytes that the smallest block takes.
     least_block: u64,
-    /// The dataset was closed: whoever still has it cannot change it.
+    /// The dataset was closed: its users cannot change it any more.
     closed: AtomicBool,
     log: Log,
 }

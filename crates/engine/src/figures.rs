@@ -86,7 +86,7 @@ pub struct TxgFigures {
     pub writes: Traffic,
     /// Flushes of devices.
     pub flushes: u64,
-    /// Reads of devices while it was written, whoever asked for them.
+    /// Reads of devices while it was written, by all callers.
     pub reads: Amount,
     /// Metaslabs whose unflushed changes were brought from logs to their own maps.
     pub flushed: u64,

@@ -48,7 +48,7 @@
 //! | `capable` | what this software can write to |
 //! | `intent_log` | logs that a crash left |
 //! | [`figures`] | what each transaction group did |
-//! | `receives` | datasets that are being received: who has them, how far they are |
+//! | `receives` | datasets that are being received: which are in use, how far they are |
 //! | `zil` | the intent logs of open datasets |
 //! | `verify` | what holds between two groups, in debug builds |
 //!
@@ -294,7 +294,7 @@ impl Engine {
         self.shared.datasets.open(&self.shared, ds_obj, Purpose::Receive)
     }
 
-    /// Forgets an open dataset, once all of it is on disk. Whoever still holds it cannot change it
+    /// Forgets an open dataset, once all of it is on disk. Its users cannot change it
     /// any more.
     ///
     /// # Errors
@@ -375,7 +375,7 @@ impl Engine {
     }
 
     /// Runs `change` in syncing context, in a transaction group that is written when there is other
-    /// reason to, and does not wait for it. What comes of it nobody is told.
+    /// reason to, and does not wait for it. Its outcome is not reported.
     ///
     /// # Errors
     /// The pool is suspended.

@@ -153,8 +153,8 @@ impl Policy {
         }
     }
 
-    /// Copies of the headers, should the block have to be divided (`zp_gang_copies`): who has one copy
-    /// more of metadata has one more of them, since a header is metadata.
+    /// Copies of the headers, should the block have to be divided (`zp_gang_copies`). Where
+    /// metadata has one copy more, so have they, since a header is metadata.
     fn header_copies(&self, block: &NewBlock) -> usize {
         let one_more = match self.redundant {
             Redundant::All => true,

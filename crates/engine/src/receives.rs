@@ -1,4 +1,4 @@
-//! Datasets that are being received: who has them, and how far each transaction group is.
+//! Datasets that are being received: which are in use, and how far they are in each transaction group.
 //!
 //! A receiver enters the dataset in the sync task that makes it, or that finds it again, and takes it out when it
 //! ends. Nobody else opens it meanwhile.

@@ -121,7 +121,7 @@ impl Core {
         }
         shared.disk.allocator.readers().group_done(txg);
         self.condense_livelists(shared);
-        // Asked before who waits is told, so that whoever then waits for everything waits for that.
+        // Asked before waiters are told: one that then waits for everything waits for that too.
         if self.destroying {
             shared.tx_state.ask_for_more();
         }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-/// How often who waits looks whether the pool is suspended.
+/// How often a waiting caller looks whether the pool is suspended.
 const LOOK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Why something was not done to a pool.
@@ -59,7 +59,7 @@ impl From<WriteError> for EngineError {
 pub struct SyncContext<'a> {
     /// The pending MOS.
     pub tx: Tx<'a>,
-    /// The pool's config. Whoever changes it sets [`SyncContext::config_changed`].
+    /// The pool's config. A task that changes it sets [`SyncContext::config_changed`].
     pub config: &'a mut PoolConfig,
     /// The config and all labels are to be written.
     pub config_changed: bool,
@@ -280,7 +280,7 @@ impl Queue {
         std::mem::take(&mut self.waiting.lock())
     }
 
-    /// Nothing will be run any more: whoever waits is told.
+    /// Nothing will be run any more: waiters are told.
     pub fn fail_all(&self, why: &str) {
         let dropped = self.take();
         if !dropped.is_empty() {

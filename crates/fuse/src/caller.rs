@@ -3,7 +3,7 @@
 //! The kernel checks permissions itself. Whether set-group-id bits survive a change depends on the
 //! groups and capabilities of the caller, which requests do not carry; they are looked up in
 //! `/proc`, in the few cases where there is such a bit. Capabilities count that are held where the
-//! server's are: who is in a user namespace of his own has them over what is in that.
+//! server's are: a process in a user namespace of its own has them over what is in that.
 
 use std::fs;
 

@@ -1,8 +1,8 @@
 //! Taking mounts away, and ending connections.
 //!
 //! An unmount names a path, and the kernel looks it up; so a process that serves mounts has an
-//! [agent](crate::agent) do it. Ending a connection (`abort`) needs no path below a mount: whoever waits
-//! for an answer gets an error then, in whatever namespace, and the mounts that are left are dead.
+//! [agent](crate::agent) do it. Ending a connection (`abort`) needs no path below a mount: processes that wait
+//! for an answer get an error then, in whatever namespace, and the mounts that are left are dead.
 
 use crate::attach::{Force, HELPER, MountError, is_root, number};
 use crate::mountinfo::{self, FuseMount, Table};
@@ -72,7 +72,7 @@ fn unmount_at(mountpoint: &Path, force: Force) -> Result<(), MountError> {
         return unmount_by_helper(mountpoint, force);
     }
     let flags = match force {
-        // Whoever uses it gets errors: the server is not to wait for them to end.
+        // Its users get errors: the server is not to wait for them to end.
         Force::Yes => UnmountFlags::DETACH | UnmountFlags::FORCE,
         Force::No => UnmountFlags::empty(),
     };

@@ -12,7 +12,7 @@
 //! Only numbers of file systems that can be changed are counted. The table is cut in shards by number,
 //! so that requests for different files do not wait for each other; nothing else is done under a
 //! shard's lock. Files that were made, listed or removed one after the other mostly have numbers one
-//! after the other, so neighbours are in one shard, in order: who comes to the next one finds it in the
+//! after the other, so neighbours are in one shard, in order: the next one is in the
 //! processor's caches.
 
 use cenote_zpl::FileSystem;

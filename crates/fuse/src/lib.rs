@@ -17,7 +17,7 @@
 //! | `server` | answering the kernel's requests |
 //! | `syncer` | waiting until changes are on disk |
 //! | `inodes` | what the kernel knows, and files without names |
-//! | `caller` | groups and capabilities of whoever sent a request |
+//! | `caller` | groups and capabilities of the process that sent a request |
 //! | `flags` | file flags and project ids |
 //! | `rewrite` | having files written anew as they are |
 //! | `tree` | inode numbers, the snapshots under `.zfs`, attributes |
@@ -362,7 +362,7 @@ impl MountHandle {
     }
 
     /// Has `by` unmount it in its mount namespace: at `at`, or everywhere that this process has mounted it.
-    /// By force whoever has files open in it gets errors, and its submounts go. Whether the kernel has let go of
+    /// By force processes with open files get errors, and its submounts go. Whether the kernel has let go of
     /// it is another matter: see [`MountHandle::wait`].
     ///
     /// # Errors
@@ -378,7 +378,7 @@ impl MountHandle {
         self.served.detach(force, at, by)
     }
 
-    /// Ends the connection, wherever it is mounted: whoever uses it gets errors.
+    /// Ends the connection, wherever it is mounted: its users get errors.
     pub fn abort(&self) {
         self.served.abort();
     }

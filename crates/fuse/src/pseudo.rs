@@ -1,9 +1,9 @@
 //! A mount of small files that are made up when they are read, and that do something when they are
 //! written, as those below `/sys/module` and `/proc`.
 //!
-//! What there is says a [`Contents`], which is asked each time: the kernel keeps nothing, neither names
-//! nor attributes nor what is in files. A file's text is made when the file is opened, so that whoever
-//! reads it piece by piece reads one text. Its size is 0, as in `/proc`.
+//! A [`Contents`] says what there is. It is asked each time: the kernel keeps no names, no attributes and no
+//! file contents. A file's text is made when the file is opened, so that reads of parts of it
+//! fit together. Its size is 0, as in `/proc`.
 //!
 //! An inode number is given to a path when it is first asked about, and stays with it.
 

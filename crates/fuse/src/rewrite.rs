@@ -2,9 +2,9 @@
 //! as it is.
 //!
 //! The program opens the file to be written to, so the kernel checks that the user may; it needs no
-//! connection to whoever serves the mount, and works in submounts and for every user of the mount. A
-//! program that is interrupted ends when the range that it has asked for is done: so whoever wants to
-//! be interrupted asks for one small range after the other.
+//! connection to the mount's server, and works in submounts and for every user of the mount. A
+//! program that is interrupted ends when the range that it has asked for is done. So a program that
+//! can be interrupted asks for one small range after the other.
 //!
 //! # Why the unsafe code is sound
 //!

@@ -213,7 +213,7 @@ impl Served {
         Ok(())
     }
 
-    /// Ends the connection, wherever it is mounted: whoever uses it gets errors.
+    /// Ends the connection, wherever it is mounted: its users get errors.
     pub(crate) fn abort(&self) {
         if !self.is_finished() {
             detach::abort(&self.id);

@@ -1,12 +1,12 @@
 //! Snapshots in `.zfs/snapshot`.
 //!
 //! A snapshot has a slot of the table ([`submount`](crate::submount)) from when its name was first seen, and is
-//! opened when something in it is asked for. Whoever has a file in it open, or is being answered, has a
+//! opened when something in it is asked for. Each open file in it, and each request that is being served, has a
 //! share in its file system.
 //!
-//! What a destroyed snapshot had is soon in use for something else, and who still read it would be given
-//! that. So a snapshot is *closed* first: only if nobody has a share, and from then on nothing leads to
-//! it. Both happen under the table's lock, by which alone one gets a share.
+//! The blocks of a destroyed snapshot are soon in use for something else, which its readers would be given.
+//! So a snapshot is *closed* first: only if there are no shares, and from then on nothing leads to it.
+//! Both happen under the table's lock, and shares are given out under that lock only.
 
 use crate::submount::{Branch, LATE_CLOSE, Slot};
 use crate::tree::{Node, Tree, not_found};
@@ -59,7 +59,7 @@ impl Tree {
         loop {
             let mut table = self.table_mut();
             let slot = table.snapshots.get(&key).and_then(|slot| table.slot(*slot));
-            // Whoever is led to it by the table has a share in what the table has.
+            // A request that the table leads to it has a share in what the table has.
             let used = matches!(slot, Some(Slot::Snapshot(s)) if s.is_shared());
             if !used {
                 table.closed.insert(key);

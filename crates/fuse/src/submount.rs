@@ -338,7 +338,7 @@ impl Branch {
         self.users.load(Ordering::SeqCst) > 0
     }
 
-    /// Whoever uses it gets errors from now on.
+    /// Its users get errors from now on.
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Ordering::SeqCst);
     }
@@ -365,7 +365,7 @@ impl Branch {
     }
 }
 
-/// Someone who has a file or directory of a branch open.
+/// An open file or directory of a branch.
 pub(crate) struct InUse(Arc<Branch>);
 
 impl InUse {

@@ -33,7 +33,7 @@ const REST: Duration = Duration::from_secs(10);
 /// What is to be done when changes are on disk, or could not be written.
 type Answer = Box<dyn FnOnce(&Result<(), Error>) + Send>;
 
-/// Who waits.
+/// A request that waits.
 struct Waiter {
     hook: SyncHook,
     /// The object that it waits for; `None`: all.

@@ -2,8 +2,8 @@
 //! and, on request, whose blocks it holds.
 //!
 //! A [`SpaceMapReport`] is plain data: it can be written to a file and compared with a later one, or
-//! be made up from figures ([`MetaslabMap::new`], [`MetaslabMap::with_free_segments`]) by whoever
-//! knows or predicts them. [`SpaceMapReport::of`] takes it from a pool.
+//! be made from figures that are known or predicted ([`MetaslabMap::new`],
+//! [`MetaslabMap::with_free_segments`]). [`SpaceMapReport::of`] takes it from a pool.
 //!
 //! | figure | from |
 //! |---|---|

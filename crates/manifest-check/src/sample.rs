@@ -4,7 +4,7 @@ use cenote_pool::{ImportError, ImportOptions, Pool, discover};
 use cenote_testpools::TestPool;
 use std::sync::Arc;
 
-/// Imports a sample pool or a copy of one, read-only and whoever had it last.
+/// Imports a sample pool or a copy of one, read-only, by whichever system it was used last.
 ///
 /// # Errors
 /// Those of the import, for tests that spoil what is read.

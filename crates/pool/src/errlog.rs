@@ -111,7 +111,7 @@ impl Pool {
         Ok(search.found.into_iter().collect())
     }
 
-    /// An error met while reading: it concerns whoever shares the block.
+    /// An error met while reading: it concerns all datasets that share the block.
     fn seen_since_import(&self, at: &Bookmark, search: &mut Search<'_>) {
         search.found.insert((at.objset, at.object));
         if at.objset == 0 || !self.features().is_enabled("head_errlog") {

@@ -455,7 +455,7 @@ pub fn import(
     })?;
     let hostid = o.hostid.unwrap_or_else(host::system_hostid);
     check_host(c, newest, hostid, o.force)?;
-    // Not even those of a pool that could do without them: who has them may write to the others.
+    // This holds for devices that the pool could do without as well: their user may write to the others.
     let paths = devices.in_use(c.devices.iter().filter_map(|d| d.config.u64("guid")));
     if !paths.is_empty() {
         return Err(ImportError::InUse { target, paths });

@@ -41,7 +41,7 @@ pub struct PoolStatus {
     pub scan: Option<ScanStatus>,
     /// The last removal of a vdev.
     pub removal: Option<RemovalStatus>,
-    /// The replay of intent logs that is under way; whoever imported the pool for writing fills it in.
+    /// The replay of intent logs that is under way; the engine of a pool that is imported for writing fills it in.
     pub replay: Option<ReplayStatus>,
     /// The pool's checkpoint.
     pub checkpoint: Option<CheckpointStatus>,

@@ -2,11 +2,11 @@
 //!
 //! # Idea
 //!
-//! A change of an object set runs under a lock, and whoever holds that lock must not wait for a
+//! A change of an object set runs under a lock, and a thread that holds that lock must not wait for a
 //! device. So a change runs [with its holds](Holds::during): on that thread [`Store::read`] takes
 //! blocks from the holds and from the caches, and goes to no device. A block that is in neither is
 //! *missed*, and so is data that the ARC has compressed: the read fails with [`BlockError::NotHeld`], and the
-//! block is noted. Whoever runs the change takes back what it did, lets go of the lock,
+//! block is noted. The thread that runs the change takes back what it did, lets go of the lock,
 //! [reads](Holds::fetch) what was missed and runs the change again.
 //!
 //! OpenZFS lists in advance what a change will touch. Here the change itself finds out, so the list

@@ -7,7 +7,7 @@
 //!          ─ embedded ── payload in the pointer ── decompress ───> Block
 //!          ─ decoded cache (unpacked metadata) ──────────────────> Block
 //!          ─ ARC (physical bytes, still compressed) ─ decompress > Block
-//!          ─ in flight: wait for whoever reads it already
+//!          ─ in flight: wait for the read that has begun
 //!          ─ devices: DVA by DVA ── checksum ── ARC ── decompress > Block
 //!                     └ gang: header, constituents, concatenated
 //! ```

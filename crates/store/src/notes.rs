@@ -55,7 +55,7 @@ pub struct Unreadable {
     pub mismatch: bool,
 }
 
-/// Who is told of blocks that nobody can read and that were not known before. It is called with no lock held, and
+/// A function that is told of blocks that cannot be read and were not known before. It is called with no lock held, and
 /// must not wait for devices.
 pub type Listener = fn(&Store, &Unreadable);
 

@@ -168,8 +168,8 @@ impl Store {
         self.freed.lock().extend(Key::of(bp));
     }
 
-    /// Has what was freed make room for other blocks in the caches. Whoever still reads an older state
-    /// of the pool reads it from the devices.
+    /// Has what was freed make room for other blocks in the caches. Readers of an older state of
+    /// the pool read it from the devices.
     pub(crate) fn forget_freed(&self) {
         let freed = std::mem::take(&mut *self.freed.lock());
         for key in freed {
@@ -382,7 +382,7 @@ impl Store {
         Err(failure)
     }
 
-    /// Starts reading into the ARC in the background, for whoever `access` says; what is cached already
+    /// Starts reading into the ARC in the background, for the reader that `access` describes; what is cached already
     /// costs nothing, and what the ARC does not keep is left alone.
     pub fn prefetch(self: &Arc<Self>, reqs: Vec<(BlockPointer, Bookmark)>, access: Access) {
         let absent =
@@ -398,7 +398,7 @@ impl Store {
 
     /// Reads a batch into the ARC, but for what is there or on its way. By the time the pointers may be
     /// stale, so nothing that is wrong counts; and a block with something wrong about it is not kept, so
-    /// that whoever needs it finds that out.
+    /// that its reader finds that out.
     pub fn load(&self, batch: &[(BlockPointer, Bookmark)], access: Access) {
         let sound = batch.iter().filter(|(bp, at)| check(bp, *at).is_ok());
         let wanted: Vec<_> = sound.filter_map(|(bp, at)| Some((*bp, *at, Key::of(bp)?))).collect();

@@ -1,8 +1,8 @@
 //! Single-flight: two readers of one block, or a reader and its own read-ahead, cost one read.
 //!
-//! Who finds no read of a key under way gets a [`Guard`] and reads; dropping the guard ends the read.
+//! A thread that finds no read of a key in flight gets a [`Guard`] and reads; dropping the guard ends the read.
 //! Others wait for that, and then look at the cache, or read for themselves if the read failed.
-//! Invariant: who has a guard does not wait for the read of another ([`crate::pipeline`] drops its own
+//! Invariant: a thread that has a guard does not wait for the read of another ([`crate::pipeline`] drops its own
 //! guards first), so there is no cycle of waiting.
 
 use std::collections::HashMap;
@@ -36,11 +36,11 @@ pub(crate) struct SingleFlight {
     reads: Mutex<HashMap<Key, Arc<Read>, RandomState>>,
 }
 
-/// Who reads a block.
+/// Which thread reads a block.
 pub(crate) enum Flight<'a> {
-    /// Whoever asked.
+    /// The one that asked.
     Own(Guard<'a>),
-    /// Somebody else does already.
+    /// Another one does already.
     Other(Arc<Read>),
 }
 

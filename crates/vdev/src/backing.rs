@@ -1,11 +1,10 @@
 //! What is behind loop devices: a file, which may be used by itself at the same time, or through
 //! another loop device.
 //!
-//! The kernel lets both be written to. So whoever has a loop device for himself holds the file behind it
-//! as if he had opened that: with an exclusive lock (`flock`), or with `O_EXCL` where it is a block
-//! device, and so on if that is a loop device itself. Who has a part of the file only (a partition of
-//! the loop device, or a loop device over a part) shares its lock with those who have other parts, which
-//! keeps off those who want all of it.
+//! The kernel lets both be written to. So a pool that opens a loop device for itself locks the file behind
+//! it as well: with an exclusive lock (`flock`), or with `O_EXCL` where it is a block device, and so on if
+//! that is a loop device itself. A pool on a part of the file (a partition of the loop device, or a loop
+//! device over a part) takes a shared lock. Other parts of the file can be opened then, all of it cannot.
 //!
 //! The kernel tells the path of the file. Where that leads to none (the file was deleted, or is out of
 //! sight) nobody is kept off.

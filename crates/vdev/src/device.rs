@@ -176,7 +176,7 @@ pub fn open_device(path: &Path) -> io::Result<Arc<dyn Device>> {
 }
 
 /// Opens a file, block device or partition for reading and writing, for this caller alone: a block
-/// device with `O_EXCL`, which excludes mounts, other pools and whoever else asks for it so; a file,
+/// device with `O_EXCL`, which excludes mounts, other pools and all others that open it so; a file,
 /// and the one behind a loop device, with an exclusive lock (`flock`). All last until the device is
 /// dropped. [`open_device`] is not kept out.
 ///

@@ -46,7 +46,7 @@ pub enum Happening<'a> {
     State(VdevState),
 }
 
-/// Who is told. It is called with no lock held, and must not wait for devices.
+/// A function that is told of events. It is called with no lock held, and must not wait for devices.
 pub type Listener = fn(&Vdev, &Happening<'_>);
 
 static LISTENER: OnceLock<Listener> = OnceLock::new();

@@ -2,7 +2,7 @@
 //!
 //! A read that finds its block in spite of a bad copy or column knows three things: which leaf gave the
 //! wrong bytes, where, and what should be there. It reports them as [`Fault`]s and changes nothing.
-//! Whoever asked for the block knows whether its pointer was still right, and decides:
+//! The caller that asked for the block knows whether its pointer was still right, and decides:
 //!
 //! - [`Fault::charge`] counts a checksum error at the device that gave wrong bytes
 //!   (`vdev_mirror_io_done`, `vdev_raidz_checksum_error`);

@@ -174,7 +174,7 @@ impl VdevTree {
             self.writer.writes.add(Content::Label, 1, req.data.len() as u64);
         }
         let tops: Vec<u64> = done.iter().map(|job| job.top).collect();
-        // Blocks written meanwhile are another one's concern, who is told by a flush of his own.
+        // Blocks that others write meanwhile do not matter here: their writers flush them, and see what fails.
         if let Err(error) = self.flush_tops(&tops) {
             tracing::warn!(%error, "while labels were written");
         }

@@ -6,7 +6,7 @@
 //! label can be read, or none written, or if its path leads to something else by now (the file was
 //! deleted or replaced), the leaf is *faulted*: it takes no writes, misses what is
 //! written meanwhile, and is read only for what nothing else has. A leaf that its top-level vdev
-//! cannot do without stays in use and is called degraded; what fails then, fails for whoever asked.
+//! cannot do without stays in use and is called degraded; what fails then, fails for its caller.
 //!
 //! A leaf that is out of use, or was never there, comes back with [`VdevTree::reopen`]. What answers at
 //! its path may be another device by then, one of another pool or a blank one, or an older state of
@@ -123,7 +123,7 @@ impl VdevTree {
         if !failed.contains(&true) {
             return;
         }
-        // Who comes meanwhile waits: it is about to be told what to expect of the device.
+        // Other callers wait meanwhile: they are about to be told what to expect of the device.
         let _one = self.writer.probing.lock();
         for top in self.root().children() {
             let mut leaves = Vec::new();

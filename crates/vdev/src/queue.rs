@@ -22,8 +22,8 @@
 //! one count as one, and a batch that is done one request after the other counts as one. A batch larger
 //! than its share is cut up before it gets here.
 //!
-//! Whoever brings a batch does it in its own thread if the class has room. A thread that is done with one
-//! gives its place to what waits.
+//! The thread that brings a batch runs it, if the class has room. A thread that is done with one gives its
+//! place to what waits.
 //!
 //! # Invariants
 //!

@@ -1,8 +1,8 @@
 //! What is written, counted by what it carries: blocks before aggregation, operations of devices
 //! after it.
 //!
-//! A [`Meter`] only counts up, without locks. Whoever wants the figures of a period takes the
-//! [`Traffic`] at its begin and at its end, and the [difference](Traffic::since).
+//! A [`Meter`] only counts up, without locks. The figures of a period are the
+//! [difference](Traffic::since) between the [`Traffic`] at its end and at its begin.
 
 use std::ops::{Add, AddAssign};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

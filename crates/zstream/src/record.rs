@@ -1,6 +1,6 @@
 //! Records as they are in a stream, which may be of any kind, damaged, or of the other byte order.
 //!
-//! `format::stream` refuses what a receiver has to refuse. Whoever looks at a stream wants to see it all the same: so
+//! `format::stream` refuses what a receiver has to refuse. `zstream` shows it all the same: so
 //! fields are read here where they stand, and make no promise. The layout is that of `dmu_replay_record_t`.
 
 use cenote_format::checksum::Fletcher4;

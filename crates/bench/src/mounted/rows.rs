@@ -35,7 +35,7 @@ pub fn run(
 ) -> anyhow::Result<()> {
     let bytes = args.mount_size << 20;
     let file = system.place().join("sequential");
-    // Of the device file of whoever ran before.
+    // Of the device file of the system before.
     rest();
     print(sequential(system, "sequential write", &file, bytes, RECORD)?)?;
     system.remount()?;

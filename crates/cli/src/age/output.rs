@@ -35,7 +35,7 @@ struct Ended<'a> {
 fn print(line: &Line<'_>, ctx: &mut Context) -> Result<(), Stop> {
     serde_json::to_writer(&mut ctx.out, line).map_err(std::io::Error::from)?;
     writeln!(ctx.out)?;
-    // Whoever reads it waits for it.
+    // A program that reads it waits for it.
     Ok(ctx.out.flush()?)
 }
 

@@ -14,7 +14,7 @@ pub fn changes(imported: &Imported, ctx: &Context) -> Result<Changes, String> {
     of(imported, Some(command))
 }
 
-/// As [`changes`], for a command of several changes: whoever makes the last one records it
+/// As [`changes`], for a command of several changes: the last one is recorded by its caller
 /// ([`Context::changed`]).
 pub fn unrecorded(imported: &Imported) -> Result<Changes, String> {
     of(imported, None)

@@ -4,11 +4,11 @@
 //! exit codes are mount(8)'s: 1 for what is wrong with the call, 2 for what the system refuses, 128 for
 //! what is mounted already.
 //!
-//! A file system can be mounted in several places, and in the mount namespace of whoever calls mount(8);
+//! A file system can be mounted in several places, and in the mount namespace that mount(8) runs in;
 //! so can snapshots.
 //!
-//! File systems that have a mountpoint are left to `zfs mount`; the option `zfsutil` is for whoever
-//! knows better, such as an initial ramdisk that mounts the root file system elsewhere.
+//! File systems that have a mountpoint are left to `zfs mount`; the option `zfsutil` is for programs
+//! that know better, such as an initial ramdisk that mounts the root file system elsewhere.
 
 use super::mount::remount;
 use crate::context::Context;

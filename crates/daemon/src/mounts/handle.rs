@@ -92,7 +92,7 @@ impl Handle {
         }
     }
 
-    /// Whoever uses it gets errors.
+    /// Its users get errors.
     pub(super) fn abort(&self) {
         if let Handle::Mount(mount) = self {
             mount.abort();

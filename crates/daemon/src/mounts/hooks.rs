@@ -82,7 +82,7 @@ impl Snapshots for OfDataset {
         match self.pool.pool().dsl().by_object(self.id) {
             Ok(dataset) => dataset.map_or(0, |d| d.ds.prev_snap_txg),
             Err(e) => {
-                // Whoever wants what snapshots share to be left alone is on the safe side.
+                // It is safe to take all blocks for shared with a snapshot.
                 tracing::warn!("snapshots of dataset {}: {e}", self.id);
                 u64::MAX
             }

@@ -274,7 +274,7 @@ impl Mounts {
     }
 
     /// Unmounts everything and waits until nobody has anything of it, or stops at the first that stays. By
-    /// force whoever has gets errors.
+    /// force its users get errors.
     ///
     /// # Errors
     /// Something is in use, also in another place or mount namespace, or as a file of a former mount.

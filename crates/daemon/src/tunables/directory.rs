@@ -1,4 +1,4 @@
-//! Tunables and figures as files, for whoever reads and writes those of OpenZFS's module.
+//! Tunables and figures as files, for programs that read and write those of OpenZFS's module.
 //!
 //! ```text
 //! DIR/parameters/NAME          the value and a newline; writing a number sets it

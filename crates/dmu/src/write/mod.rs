@@ -545,7 +545,7 @@ impl OpenObjectSet {
         Ok(())
     }
 
-    /// Notes that a change frees so many pointers, for whoever bounds what a transaction group frees.
+    /// Notes that a change frees so many pointers: what a transaction group frees is bounded.
     pub fn note_freed(&mut self, pointers: u64) {
         self.freed = self.freed.saturating_add(pointers);
     }

@@ -6,8 +6,8 @@
 //! one that turns out to have no room leaves the list. So an allocation looks at few blocks however many
 //! there are, and whatever was freed.
 //!
-//! Slots that are freed in a transaction group are not given out in it: whoever remembers an object by its
-//! number and the group that it was made in (`zp_gen`) must not find another one.
+//! Slots that are freed in a transaction group are not given out in it. An object that is known by its
+//! number and the group that it was made in (`zp_gen`) must not become another one.
 //!
 //! Blocks whose fill count says that they are full are not read. One that cannot be read has no room.
 

@@ -10,8 +10,8 @@
 //! read at the same time keep a device busy; a large one is waited for at its end. What all batches together may hold is
 //! bounded by [`BUDGET`]: the walk waits for its share, which a batch gives back when it is written or let go of.
 //!
-//! Whoever stops lets go of its channels, which stops the others: the walk when the caller cannot write, the caller when
-//! the walk is done or failed.
+//! A stage that stops lets go of its channels, which stops the others: the walk when the caller cannot write, the caller
+//! when the walk is done or failed.
 
 use super::emit::{Emitter, How, how};
 use super::walk::{Item, Walk};

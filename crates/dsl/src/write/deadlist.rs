@@ -89,7 +89,7 @@ impl Keys {
         self.condensable.take()
     }
 
-    /// The keys of a deadlist, as far as they are known. Whoever changes them gives them [back](Keys::keep).
+    /// The keys of a deadlist, as far as they are known. A caller that changes them gives them [back](Keys::keep).
     pub(super) fn take(&mut self, object: u64) -> Option<Lists> {
         let lists = self.known.remove(&object)?;
         self.total -= lists.len();
@@ -97,7 +97,7 @@ impl Keys {
     }
 
     pub(super) fn keep(&mut self, object: u64, lists: Lists) {
-        // Whoever keeps them has taken what was known.
+        // The caller has taken what was known.
         drop(self.take(object));
         if self.total + lists.len() > MAX_KEYS {
             self.forget();

@@ -87,7 +87,7 @@ fn destroy_named(tx: &mut Tx<'_>, snap_obj: u64, name: Option<&str>, defer: bool
     Ok(true)
 }
 
-/// Whether a snapshot is one that this software can destroy, be it in use or not.
+/// Whether a snapshot is one that this software can destroy. It may be in use.
 ///
 /// Errors: `Unsupported`.
 pub fn check_snapshot(tx: &mut Tx<'_>, snap_obj: u64) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Delegated permissions, granted and looked at (`dsl_deleg_set`, `dsl_deleg_access_impl`).
 //!
 //! [`crate::permissions`] says how they are stored. An entry goes with its last permission; the ZAP of entries
-//! stays once it is there. Whoever makes a dataset gets what is granted to creators in those above it
+//! stays once it is there. The creator of a dataset gets what is granted to creators in those above it
 //! (`dsl_deleg_set_create_perms`).
 
 use super::{DslWriteError, Result, Tx, pool};

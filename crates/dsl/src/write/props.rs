@@ -7,7 +7,7 @@
 //!
 //! Quotas and reservations are properties with an effect on accounting: setting them goes through
 //! [`space`]. Some properties are not stored here but in the contents of the dataset
-//! ([`in_contents`]): they are for whoever owns those.
+//! ([`in_contents`]): the owner of those sets them.
 
 use super::{DslWriteError, Result, Tx, limits, space};
 use crate::human::nicebytes;

@@ -1,6 +1,6 @@
 //! Delegated permissions: `zfs allow` and `zfs unallow` (`zfs_ioc_set_fsacl`).
 //!
-//! Whoever changes a pool is its owner here, or root, and may grant what they like. What is granted counts for
+//! Only its owner and root change a pool here, and they may grant what they like. What is granted counts for
 //! `filesystem_limit` and `snapshot_limit`, and where OpenZFS imports the pool.
 
 use super::{Changes, Result, find_head, props, record};

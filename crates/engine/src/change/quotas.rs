@@ -1,7 +1,7 @@
 //! Quotas of users, groups and projects, and default ones, as properties that are set.
 //!
 //! They are in the contents of a file system, and are set there by a transaction, as files are changed.
-//! Whoever has the file system open is told afterwards
+//! The mount of the file system is told afterwards
 //! (`FileSystem::reread_quotas`).
 
 use super::props::Setting;

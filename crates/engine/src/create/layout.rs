@@ -291,7 +291,7 @@ fn cannot_have(spec: &CreateSpec<'_>, leaf: &Leaf, error: &io::Error) -> CreateE
         let (path, why) = (leaf.path.display(), words(error));
         return CreateError::Spec(format!("cannot open '{path}': {why}"));
     }
-    // Whoever has it may say so in its label. A pool that was exported does not have it: then it is
+    // A pool that uses it says so in its label. One that was exported does not use it: then the user is
     // a file system, swap or the like.
     let owner = spec.devices.open(&leaf.path).and_then(|d| label_owner(d.as_ref())).ok().flatten();
     let active = owner.filter(|owner| owner.state == LabelState::Active);

@@ -1,6 +1,6 @@
 //! Every figure of the engine, declared once: its name, what it counts, and a line about it.
 //!
-//! Whoever shows figures to programs (JSON, Prometheus) goes through these tables, so a figure that
+//! All that shows figures to programs (JSON, Prometheus) goes through these tables, so a figure that
 //! is added here is shown everywhere. Names stay as they are once they are released.
 
 use super::{PassFigures, TxgFigures};
@@ -90,7 +90,7 @@ static GROUP: &[Row<TxgFigures>] = table! {
     "repaired" Counter Bytes |g| g.writes.of(Content::Repair).bytes,
         "Written to devices in the place of wrong bytes";
     "flushes" Counter Count |g| g.flushes, "Device flushes";
-    "reads" Counter Count |g| g.reads.count, "Device reads meanwhile, whoever asked for them";
+    "reads" Counter Count |g| g.reads.count, "Device reads meanwhile, by all callers";
     "read" Counter Bytes |g| g.reads.bytes, "Read from devices meanwhile";
     "metaslabs_flushed" Counter Count |g| g.flushed,
         "Metaslabs whose unflushed changes went from logs to their own space maps";

@@ -61,7 +61,7 @@ pub fn encode_config(list: &NvList, offset: u64) -> Result<Vec<u8>> {
 /// A whole new label, to be written at byte `offset` of the device: no boot environment, `config`,
 /// and a ring in which `uberblocks` have the slots of their transaction groups.
 ///
-/// The first 8 KiB are zeros; whoever writes the label may leave what is there on the device, as
+/// The first 8 KiB are zeros; a caller may leave what is there on the device, as
 /// OpenZFS does. Errors: as those of [`encode_config`].
 pub fn encode_label<'a>(
     config: &NvList,

@@ -6,8 +6,7 @@
 //! | [`fat`] | the header of a fat ZAP and its pointer table: how they grow, which pointers change |
 //! | [`leaf`] | a leaf: entries, chains, free chunks, splits |
 //!
-//! Reading and writing the blocks, and choosing what to do when a block is full, is for whoever
-//! owns the object. Blocks are little-endian; one that was written by a machine of the other
+//! The owner of the object reads and writes the blocks, and decides what to do when one is full. Blocks are little-endian; one that was written by a machine of the other
 //! order is turned with [`to_little_endian`] before it is changed.
 
 pub mod fat;

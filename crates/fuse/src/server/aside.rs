@@ -2,7 +2,7 @@
 //!
 //! Making the kernel forget pages waits for reads and writes of them that are under way, and writes
 //! those that somebody changed in a mapping. The threads that answer requests must be free to serve
-//! these: a thread of its own makes the kernel forget, and answers who waits for that.
+//! these: a thread of its own makes the kernel forget, and answers the requests that wait for that.
 
 use crate::tree::Tree;
 use parking_lot::{Mutex, MutexGuard};

@@ -32,8 +32,8 @@
 //!
 //! # What is left to the server
 //!
-//! Who has a file open with `O_DSYNC` waits until a write is on disk, for which the kernel does not ask
-//! by a request of its own here. Set-user-id bits go as they do with all writes. A file's capabilities have to go with the first
+//! A write to a file that is open with `O_DSYNC` is answered once it is on disk: the kernel sends no request
+//! of its own for that here. Set-user-id bits go as they do with all writes. A file's capabilities have to go with the first
 //! write too, and nobody asks for them: a new file has none, so it is enough to note which files get
 //! some while they are open.
 //!
@@ -190,7 +190,7 @@ impl Server {
         }
     }
 
-    /// `data` was written to a file past the pages: whoever else has mapped it is to see it, and not to
+    /// `data` was written to a file past the pages: processes that have mapped it are to see it, and not to
     /// undo it. `write` makes the same write again. Returns what has to be done before the write is
     /// answered, by calling it with how it is answered.
     pub(super) fn written(

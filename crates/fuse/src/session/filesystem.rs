@@ -27,7 +27,7 @@ macro_rules! unknown {
 pub(crate) struct Modes {
     /// What was asked for, with the type.
     pub(crate) mode: u32,
-    /// What whoever asks wants to be taken away, if no ACL decides.
+    /// What the caller wants to be taken away, if no ACL decides.
     pub(crate) umask: u32,
 }
 

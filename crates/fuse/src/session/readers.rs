@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Connections are watched exclusively (`EPOLLEXCLUSIVE`): a request wakes one thread, the first one
-//! in the order of their start that waits. Whoever asks one thing after the other is served by the
-//! same thread, whose caches are warm. The event is level-triggered, so nothing has to be armed again:
+//! in the order of their start that waits. A program that sends one request after the other is served by
+//! the same thread, whose caches are warm. The event is level-triggered, so nothing has to be armed again:
 //! a request that came while all threads were busy is found by the first that is done.
 //!
 //! At most [`MOST`] threads serve one connection, so that a file system whose disks do not answer leaves

@@ -109,7 +109,7 @@ impl Submount {
 
     /// Takes it away. Without force, [`MountError::Busy`] says that files or directories in it are
     /// open, that a process works in one, or that there are submounts in it, and it stays; with force
-    /// it goes away with what is in it, and whoever has files open gets errors.
+    /// it goes away with what is in it, and processes with open files get errors.
     pub fn unmount(&mut self, force: Force) -> Result<(), MountError> {
         let Some(tree) = self.tree.upgrade() else { return Ok(()) };
         let busy = || MountError::Busy(self.mountpoint.clone());

@@ -179,7 +179,7 @@ fn write_line(out: &mut String, line: &VdevLine, name: &str, depth: usize, width
 /// Opens the pool as far as it goes.
 fn open(c: &Candidate, devices: &DeviceSet, hostid: u32) -> Opened {
     let root_config = c.config.list("vdev_tree").cloned().unwrap_or_default();
-    // Those that were handed in open are held by whoever asks.
+    // The caller holds those that it handed in open.
     if c.opened.0.is_empty() && c.devices.iter().any(|d| is_held(&d.path)) {
         return in_use(&root_config, devices, Reason::InUse);
     }

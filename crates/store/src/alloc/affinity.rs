@@ -132,7 +132,7 @@ mod tests {
             affinities.settle(i, if i == 5 { Affinity::Metadata } else { Affinity::Data })
         });
         affinities.settle(5, Affinity::Data);
-        assert_eq!(of_metadata(&affinities), [5], "whoever settled first stays");
+        assert_eq!(of_metadata(&affinities), [5], "the first to settle stays");
         let mut used = vec![500; 40];
         used[7] = 900;
         (10..40).step_by(10).for_each(|i| used[i + 1] = 400);

@@ -263,7 +263,7 @@ impl Allocator {
     fn in_class(self: &Arc<Self>, class: Class, txg: u64, request: &Request) -> Option<Vec<Dva>> {
         let layout = self.layout();
         let class = layout.classes.get(&class)?;
-        // Whoever writes a log holds what the end of a group needs before freed space is given out.
+        // The writer of a log holds what the end of a group needs before freed space is given out.
         let waits = !matches!(request.class, Class::Log | Class::EmbeddedLog);
         let mut dvas = Vec::with_capacity(request.copies);
         while dvas.len() < request.copies {

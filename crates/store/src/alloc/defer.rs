@@ -1,8 +1,8 @@
 //! Deferred frees: what was freed and is not allocatable yet, per txg (`ms_freed`, `ms_defer`).
 //!
-//! A txg's frees can be very many. They are sets that do not change any more, so that whoever has to
-//! look through all of them takes them along ([`DeferSets::sets`]) and leaves the metaslab's lock; and
-//! what has waited long enough leaves in pieces, from the lowest offset on ([`DeferSets::pop`]).
+//! A txg's frees can be very many. They are sets that do not change any more. So a caller that has
+//! to look through all of them takes them along ([`DeferSets::sets`]) and leaves the metaslab's lock.
+//! What has waited long enough leaves in parts, from the lowest offset on ([`DeferSets::pop`]).
 //!
 //! Invariant: all sets are disjoint.
 

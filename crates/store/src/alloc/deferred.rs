@@ -7,7 +7,7 @@
 //! took. Nobody needs the space at once, so a thread of its own does it while the next txg goes on:
 //!
 //! ```text
-//!   sync ───── sync_done(txg) ── whoever waits is told ───── sync_done(txg + 1) ──>
+//!   sync ───── sync_done(txg) ── waiters are told ────────── sync_done(txg + 1) ──>
 //!                how much comes back is │ counted             ^ waits for the thread
 //!                                       v                     │
 //!   thread                 Work: each metaslab's frees begin to wait or come back; affinities are balanced

@@ -544,8 +544,8 @@ impl Group {
         }
     }
 
-    /// The metaslab of which there is most hope that what was freed since it was unloaded joined to
-    /// `size` bytes, though its histogram has no such segment.
+    /// The unloaded metaslab that is the likeliest to have `size` bytes in a row, though its histogram has no such
+    /// segment: what was freed there since may have joined.
     pub(super) fn last_resort(&self, size: u64) -> Option<u64> {
         let order = self.order.lock();
         let hopes = (0u64..).zip(&order.views);

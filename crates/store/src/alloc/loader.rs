@@ -81,7 +81,7 @@ impl Background {
         if !self.asked.lock().insert(place) {
             return;
         }
-        // A full queue or no thread: whoever needs the metaslab loads it.
+        // A full queue or no thread: the first allocation that needs the metaslab loads it.
         if self.queue.try_send((Arc::downgrade(allocator), place)).is_err() {
             self.asked.lock().remove(&place);
         }

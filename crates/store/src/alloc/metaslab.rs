@@ -30,7 +30,7 @@
 //!
 //! Allocations need the lock, so whatever takes time in proportion to a txg's frees or to the free
 //! segments is done without it, or in pieces of [`BATCH`] segments between which the lock is handed
-//! to whoever waits. The frees of a txg are handed on as whole sets (see [`DeferSets`]); what looks at
+//! to a thread that waits. The frees of a txg are handed on as whole sets (see [`DeferSets`]); what looks at
 //! all free space looks at a copy of the bitmap.
 //!
 //! A metaslab that was not allocated from for `metaslab_unload_delay` txgs and
@@ -454,7 +454,7 @@ impl Metaslab {
         Some((state.used, state.free.as_ref()?.memory()))
     }
 
-    /// Brings the free space into memory, or waits for whoever does so. A load is counted in
+    /// Brings the free space into memory, or waits for a thread that does so. A load is counted in
     /// `loads`.
     ///
     /// Errors: the loader's.

@@ -11,8 +11,8 @@
 //!
 //! None is dropped. A leaf that failed a write counts a write error; a leaf that failed or was not
 //! there to be written *missed* the block's transaction group: from then on reads trust it less
-//! with blocks of that group, and [`VdevTree::take_missed`] hands the group to whoever keeps the
-//! dirty time log. A block that too little was written of fails for its caller.
+//! with blocks of that group, and [`VdevTree::take_missed`] hands the group to the owner of
+//! the dirty time log. A block that too little was written of fails for its caller.
 //!
 //! # Durability
 //!
@@ -21,9 +21,9 @@
 //! so that leaf missed every transaction group written to it since. Blocks that were reported
 //! as written may then have lost more columns than their vdev can make up for, which is not
 //! known by block: if it *may* have happened (see `lossy`), the top-level vdev has *lost* data,
-//! and no flush of it succeeds any more. Whoever asks next may be someone else than the one who
-//! wrote the block, and to flush again would report success. Such a pool goes on by being
-//! opened again at its last uberblock.
+//! and no flush of it succeeds any more. The next flush may come from another caller than the one
+//! that wrote the block, so it must not report success. Such a pool goes on when it is opened again
+//! at its last uberblock.
 //!
 //! Between a write and its flush another flush may come and fail. So that no block slips through:
 //!

@@ -325,7 +325,7 @@ fn a_flush_that_fails_during_a_write_is_not_missed() {
         }
         std::thread::scope(|s| {
             // One side took the write and then fails a flush, before the other side fails the write
-            // or after that: whoever comes last finds out.
+            // or after that: the later one finds out.
             let writing = s.spawn(|| write(&tree, block(0, 512, 2)));
             while disks.iter().any(|d| d.faults.writes() < 2) {
                 std::thread::yield_now();

@@ -165,7 +165,7 @@ impl Changes {
     /// is to be resumed.
     pub fn finish_receive(&self, receiving: Receiving, force: bool) -> Result<()> {
         let Receiving { engine, receives, target, names, incoming, live, .. } = receiving;
-        // Whoever still has it cannot change it any more.
+        // Its users cannot change it any more.
         let closed = engine.close(target.ds_obj);
         drop(live);
         let done = match closed {

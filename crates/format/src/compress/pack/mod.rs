@@ -29,7 +29,7 @@ pub const LEVEL_DEFAULT: u8 = 255;
 /// compressor. `level` is that of zstd as `enum zio_zstd_levels` numbers it (1 to 19, 103 to 123
 /// for the fast ones, [`LEVEL_DEFAULT`]); the other functions have none, or have it in `kind`.
 ///
-/// The result is not padded: whoever writes it fills the last sector with zeros.
+/// The result is not padded: the writer fills the last sector with zeros.
 pub fn compress(kind: Compression, level: u8, src: &[u8], limit: usize) -> Option<Vec<u8>> {
     use Compression::*;
     let limit = limit.min(src.len());

@@ -101,7 +101,7 @@ fn a_metaslab_that_is_not_there_cannot_be_kept() {
     assert_eq!(made.err(), Some(AllocError::BadVdev(0)));
 }
 
-/// Whoever writes a log may hold what the end of a group waits for: it takes another metaslab instead of waiting.
+/// The writer of a log may hold what the end of a group waits for: it takes another metaslab instead of waiting.
 #[test]
 fn a_log_does_not_wait_for_freed_space() {
     let maps = Arc::new(Maps::default());
