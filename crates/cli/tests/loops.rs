@@ -89,7 +89,7 @@ fn a_pool_is_imported_once() {
     cenote_testpools::judge(two.s.dir.path(), "tank");
 }
 
-/// Whoever has a device, it is not the pool that was exported.
+/// A device that is in use is not said to be in use by the pool that was exported.
 #[test]
 fn a_device_that_others_have() {
     let two = Two::new(&["a"]);

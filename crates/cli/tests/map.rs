@@ -309,7 +309,7 @@ fn an_interrupt_leaves_nothing_behind() {
     }
     // Where standard input has ended, `script` ends its session.
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    // Whoever opens one end of a pipe waits for the other: now the command is at work.
+    // Opening one end of a pipe waits for the other end: now the command is at work.
     let mut pipe = std::fs::OpenOptions::new().write(true).open(session.path("then.json")).unwrap();
     let pid = std::fs::read_to_string(session.path("pid")).unwrap().trim().parse().unwrap();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();

@@ -286,7 +286,7 @@ fn user_properties_that_are_not_set() {
     assert!(!s.run("zpool get all degr").ok().contains("a:b"));
 }
 
-/// With `POSIXLY_CORRECT` the first operand ends the options, for whoever runs the command.
+/// With `POSIXLY_CORRECT` the first operand ends the options, by the environment of the command's caller.
 #[test]
 fn options_after_operands() {
     let s = Session::new();

@@ -244,7 +244,7 @@ fn what_is_refused() {
     );
     let missing = tank.run("zfs rewrite nothing").fails(1);
     assert_eq!(missing, "failed to look at nothing: No such file or directory");
-    // Whoever may not write the file may not have it rewritten.
+    // A user who may not write the file may not have it rewritten.
     let mut nobody = tank.0.command();
     nobody.current_dir("/").uid(65534).gid(65534).args(["zfs", "rewrite"]).arg(tank.path("a"));
     fs::set_permissions(tank.0.dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))

@@ -137,7 +137,7 @@ fn a_file_and_the_environment_set_them_at_start() {
     warned(&err);
     run("daemon");
     warned(&fs::read_to_string(s.path("socket.log")).unwrap());
-    // They are the daemon's, whoever asks.
+    // They are the daemon's, for all users.
     assert_eq!(values(&s.run(&format!("tunables -H -p {names}")).out), want);
     assert!(!s.run("daemon status").ok().contains("tunables"));
     s.run("daemon stop").ok();

@@ -722,7 +722,7 @@ fn directories_of_mountpoints_outlive_an_export() {
     tank.session.run("zpool export tank").ok();
     tank.session.run(&format!("zpool import -d {dir} -R {root} -o ro tank")).ok();
     assert_eq!(fs::read_to_string(tank.path("tank/a/file")).unwrap(), "kept");
-    // With the file system its directory goes, whoever made it.
+    // With the file system its directory goes, also one that cenote did not make.
     tank.session.run("zpool export tank").ok();
     tank.session.run(&format!("zpool import -d {dir} -R {root} tank")).ok();
     tank.zfs("destroy tank/a");

@@ -195,7 +195,7 @@ fn what_is_in_use_keeps_nothing_else_mounted() {
         tank.zfs("get -Ho name,value mounted tank/a tank/b tank/b/kid tank/c"),
         "tank/a\tno\ntank/b\tyes\ntank/b/kid\tyes\ntank/c\tyes\n"
     );
-    // Whoever exports the pool wants all of it or none.
+    // An export takes all of the pool or nothing.
     assert_eq!(tank.session.run("zpool export tank").fails(1), busy("c"));
     drop(held);
     tank.zfs("unmount -a");

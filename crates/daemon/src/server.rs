@@ -446,7 +446,7 @@ fn finish(daemon: &Daemon) {
         tracing::info!("exported {name}");
     }
     for wire in daemon.leaving.lock().drain(..) {
-        // Who does not wait any longer does not have to know.
+        // A client that is gone need not be told.
         let _ = dismiss(&wire, 0);
     }
 }

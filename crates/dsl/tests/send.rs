@@ -73,7 +73,7 @@ fn package(dsl: &Dsl, asked: &Asked, wanted: &Wanted) -> Vec<u8> {
     let mut say = |line| said.push(line);
     let listed = wanted.replicate || wanted.props;
     let mut list = listed.then(|| dsl.gather(&head, &wanted, &mut say).unwrap());
-    // Whoever made the pool set this after the streams were made, to look into the snapshots of the volume.
+    // The maker of the pool set this after the streams were made, to look into the snapshots of the volume.
     for props in
         list.iter_mut().flat_map(|list| &mut list.datasets).filter_map(|d| d.props.as_mut())
     {

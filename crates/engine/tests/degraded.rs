@@ -368,7 +368,7 @@ fn groups_are_closed_while_a_dataset_is_being_opened() {
     rig.judge_blocks();
 }
 
-/// Who has to read how much a dataset may write keeps nobody waiting who writes to another one.
+/// A change that has to read how much its dataset may write keeps no other dataset's writers waiting.
 #[test]
 fn writers_do_not_wait_for_what_others_read_of_the_mos() {
     let (rig, devices) = (Rig::new(64 << 20), Faulty::default());

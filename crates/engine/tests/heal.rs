@@ -178,7 +178,7 @@ fn stale_pointers_blame_nobody() {
     assert!(reads() > before);
     std::thread::sleep(Duration::from_millis(100));
     blameless();
-    // Whoever insists on it is told, and nothing is overwritten with what was there.
+    // A caller that insists on it is told, and nothing is overwritten with what was there.
     assert!(store.read(&stale, at).is_err());
     assert_eq!(store.errors(), [at]);
     assert!(counts(&engine.pool()).iter().all(|c| c.1 == 0));

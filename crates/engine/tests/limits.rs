@@ -110,7 +110,7 @@ fn limits_bind_who_may_not_change_them() {
     assert!(matches!(user().promote("tank/a/f"), Err((None, ChangeError::NoSpace))));
     compare_all(&engine);
 
-    // Root is not bound. Who is over a limit can still take away.
+    // Root is not bound. Over a limit one can still take away.
     changes_of(&engine, ROOT).promote("tank/a/f").unwrap();
     create(&changes_of(&engine, ROOT), "tank/a/g").unwrap();
     snapshot(&changes_of(&engine, ROOT), &["tank/a@3", "tank/a/g@3"]).unwrap();

@@ -116,7 +116,7 @@ fn holds_and_destroying_exclude_each_other() {
             let destroyed = changes.destroy_snapshots(std::slice::from_ref(&name), false).is_ok();
             (destroyed, taken.join().unwrap())
         });
-        // Whoever holds it finds it; a hold that was given up in between is no hold.
+        // Its holder finds it; a hold that was given up in between is no hold.
         let there = engine.pool().dsl().find(&name).unwrap().is_some();
         assert_eq!(there, !held.0, "round {round}");
         assert!(held.1.is_none() || there, "round {round}");

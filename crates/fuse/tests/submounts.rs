@@ -237,7 +237,7 @@ fn submounts_in_use_are_busy() {
     sleeper.wait().unwrap();
     eventually(&mut g);
 
-    // By force; who has files open gets errors for what the kernel does not have in its cache.
+    // By force; open files give errors for what the kernel does not have in its cache.
     let mut g = submount(&pool, &m, "basic/rec8k", "rec8k").unwrap();
     let mut file = File::open(m.path("rec8k/f12m")).unwrap();
     file.read_exact(&mut [0; 10]).unwrap();

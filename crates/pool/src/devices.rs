@@ -240,7 +240,7 @@ impl DeviceSet {
     }
 
     /// A vdev tree over the devices. A device that the search did not come upon is looked for at
-    /// its last path; whether it is the right one its labels tell.
+    /// its last path; its labels tell whether it is the right one.
     pub fn build(&self, root: &NvList) -> Result<Arc<VdevTree>, VdevError> {
         VdevTree::build(root, &mut |guid, leaf| {
             self.open(guid).or_else(|| self.open_last(guid, leaf))

@@ -6,7 +6,7 @@
 //! references. New entries of tables with logs are in no histogram until they are moved to the
 //! table's ZAPs, so those of the logs are added.
 //!
-//! What cloning saves the block reference tables ([`brt`]) say.
+//! The block reference tables ([`brt`]) say what cloning saves.
 
 use crate::directory::Directory;
 use crate::{brt, ddt};

@@ -64,7 +64,7 @@ pub struct OursArgs {
 /// The work of each process.
 #[derive(clap::Args, Clone)]
 struct Work {
-    /// Directory for the pools' device files, of which there is one at a time.
+    /// Directory for the pools' device files; there is one at a time.
     #[arg(long, default_value = "/dev/shm/cenote-bench")]
     dir: PathBuf,
     /// MiB of the pool, which is cut into about 256 metaslabs, of 16 MiB at least.

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Who is killed.
+/// Which process is killed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Victim {
     Program,

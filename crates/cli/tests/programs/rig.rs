@@ -147,7 +147,7 @@ impl Rig {
         command
     }
 
-    /// A program that whoever is to run it can reach, unlike those in root's home directory.
+    /// A program at a path that the user who runs it can reach, unlike root's home directory.
     fn reachable(&self, program: PathBuf) -> PathBuf {
         let home = std::env::var_os("HOME").unwrap_or_default();
         if self.user.is_none() || !program.starts_with(&home) {

@@ -27,7 +27,7 @@
 //! 2. All blocks of a commit are written, to log vdevs if there are any, and those that records point to
 //!    ([`early`]).
 //! 3. The vdevs that they are on are flushed, unless `zil_nocacheflush` is set.
-//! 4. Who asked is told.
+//! 4. The caller is told.
 //!
 //! # When the log cannot be used
 //!

@@ -277,7 +277,7 @@ fn only_members_leave_a_set_group_id_bit_of_what_the_group_may_not_run() {
     }
 }
 
-/// Who is in a user namespace of his own has all capabilities, over nothing here.
+/// A process in a user namespace of its own has all capabilities, over nothing here.
 #[test]
 fn capabilities_of_other_namespaces_keep_no_set_id_bits() {
     let w = World::new();

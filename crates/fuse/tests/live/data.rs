@@ -475,7 +475,7 @@ fn a_large_read_is_answered_from_many_small_blocks_and_holes() {
     }
 }
 
-/// What runs is not written to; whoever is refused has not truncated it either.
+/// A program that runs is not written to; an open that is refused has not truncated it either.
 #[test]
 fn a_program_that_runs_stays_whole() {
     let w = World::new();

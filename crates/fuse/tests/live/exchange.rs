@@ -58,7 +58,7 @@ fn what_is_open_goes_on_in_the_other_contents() {
     assert_eq!(errno(gone.write(b"lost")), EIO);
     assert_eq!(fs::read(w.path("d/gone")).unwrap(), b"another");
     assert_eq!(fs::read_dir(w.path("d")).unwrap().count(), 4);
-    // Whoever works in a directory goes on there.
+    // A process that works in a directory goes on there.
     let listed = rustix::fs::Dir::read_from(&inside).unwrap();
     let names: Vec<_> = listed.map(|e| e.unwrap().file_name().to_owned()).collect();
     assert!(names.iter().any(|name| name.to_bytes() == b"young"), "{names:?}");

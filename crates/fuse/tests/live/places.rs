@@ -159,7 +159,7 @@ fn submounts_are_other_file_systems() {
     fs::write(w.path("file"), "still").unwrap();
 }
 
-/// A user who has no privilege.
+/// A user without privileges.
 const USER: u32 = 65534;
 
 /// Not a test: what this program does for [`ordinary_users_can_write`], as an ordinary user.

@@ -26,7 +26,7 @@ fn unnamed(dir: &Path, flags: OFlags, mode: u32) -> Option<File> {
     }
 }
 
-/// Gives a file its first name, through `/proc` as whoever has no privilege does.
+/// Gives a file its first name, through `/proc` as programs without privileges do.
 fn name(file: &File, path: &Path) -> Result<(), Errno> {
     let from = format!("/proc/self/fd/{}", file.as_raw_fd());
     linkat(CWD, from, CWD, path, AtFlags::SYMLINK_FOLLOW)

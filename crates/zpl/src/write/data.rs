@@ -271,7 +271,7 @@ impl FileSystem {
     ) -> Result<Chunk<'d>> {
         let at = match offset {
             Offset::At(at) => Some(at),
-            // Where the end is by then shows.
+            // A guess: the change looks where the end is then.
             Offset::End => self.attr(ino).ok().map(|attr| attr.size),
         };
         let (Some(live), Some(shape), Some(at)) = (self.source.live(), shape, at) else {

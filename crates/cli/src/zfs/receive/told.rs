@@ -1,5 +1,5 @@
-//! How far a stream has come: with `-v`, a line on the user's terminal that is drawn over. How long a stream will be is not in
-//! it, so there is no time left to tell.
+//! How far a stream has come: with `-v`, a line on the user's terminal that is drawn over. A stream does not say how
+//! long it will be, so no time left is shown.
 
 use super::Flags;
 use crate::context::Context;
