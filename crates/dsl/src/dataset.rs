@@ -1,4 +1,10 @@
-//! Finding, listing and opening datasets.
+//! Finding, listing and opening datasets (`dsl_dataset_hold`, `dsl_dir_hold`, `dmu_objset_find`).
+//!
+//! A name is followed from the root directory through the ZAPs of children, component by component. What comes after
+//! `@` is looked up in the head's ZAP of snapshots, what comes after `#` in its ZAP of bookmarks. A [`Dataset`] is
+//! what was on disk when it was found, and does not change with the pool.
+//!
+//! Invariant: listings leave out what cannot be read and log it, so that damage to one dataset hides no other.
 
 use crate::dir::{Dir, FullName, MAX_NAME, is_hidden};
 use crate::{Dsl, name_of};

@@ -1,4 +1,10 @@
-//! One transaction group: its passes (`spa_sync`, `spa_sync_iterate_to_convergence`). See the head of the [module](super).
+//! One transaction group: its passes (`spa_sync`, `spa_sync_iterate_to_convergence`).
+//!
+//! [`Core`] is what the sync thread owns: the pending MOS, the space maps, the config, what is to be freed. The head
+//! of the [module](super) draws the passes and says why they end.
+//!
+//! Invariants: only the sync thread changes the MOS. What fails before the uberblock is on disk suspends the pool and
+//! fails the group; what fails afterwards suspends the pool, but the group is done.
 
 use super::figures::Recorder;
 use super::policy::{Abilities, Policy, Sink};

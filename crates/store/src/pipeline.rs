@@ -8,7 +8,10 @@
 //! 2. **Every copy is tried.** The vdev floor tries what redundancy it has within one DVA; here the
 //!    next DVA is tried if that fails, and the copy that was lost is written anew from the one that
 //!    was found. Only when none is left is the block lost, and then its [`Bookmark`] is remembered for
-//!    `zpool status -v`. Whether any of that counts is said in `crate::notes`.
+//!    `zpool status -v`. `crate::notes` says when that counts.
+//!
+//! A [`Store`] has the tree of vdevs, the ARC, the unpacked metadata, and the reads in flight
+//! (`single_flight`). Each has a lock of its own, and no thread waits for a device with one of them.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Once, OnceLock};

@@ -3,7 +3,7 @@
 //! A read goes through three steps. It is *resolved*: DVAs on removed vdevs are mapped to where
 //! the data are now. It is *planned*: which bytes of which leaves to read first. The reads of a
 //! whole batch are then submitted together, and each block is *finished*: verified, and if it is
-//! not right, read otherwise until it is or nothing is left to try. Each leaf that gave wrong bytes on the
+//! not right, read from elsewhere until it is or nothing is left to try. Each leaf that gave wrong bytes on the
 //! way is reported as a [`Fault`].
 
 use parking_lot::RwLock;

@@ -1,5 +1,12 @@
 //! The changes of one object in a transaction group (`dnode_t`: `dnode_setdirty`, `dbuf_dirty`,
 //! `dnode_free_range`).
+//!
+//! An [`OpenObject`] is the dnode as it will be, and an [`Overlay`] of dirty blocks and freed ranges. The overlay
+//! stands on what is quiesced of the object, if anything is, and that stands on what is on disk: a read looks in
+//! this order. Nothing is allocated here and no pointer is made. The sync does that (`work`, `run`).
+//!
+//! Invariants: pointers, levels and space used of the dnode stay those on disk until the sync has written it. What
+//! a change replaces is noted in the journal first, so that all of the change can be taken back (`undo`).
 
 use super::undo::Journal;
 use super::work::grown_levels;
