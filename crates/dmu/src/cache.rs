@@ -1,4 +1,4 @@
-//! What an object set keeps of its objects: decoded dnodes, indexed micro ZAPs.
+//! What an object set keeps of its objects (`dnode_handle_t`): decoded dnodes, indexed micro ZAPs.
 //!
 //! An object set that is synced hands its cache on to the one that comes out of the sync, less the
 //! objects that changed. Holders of the old one go on without a cache, since what is in

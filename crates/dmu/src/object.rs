@@ -1,4 +1,4 @@
-//! An object: a dnode and the blocks below it.
+//! An object: a dnode and the blocks below it (`dnode_t`).
 //!
 //! An object of an object set that is being written may have an overlay of pending changes. Whatever
 //! reads the object reads through it; only [`Object::walk`] does not, since what is pending has no

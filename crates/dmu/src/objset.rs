@@ -1,4 +1,4 @@
-//! Object sets.
+//! Object sets (`dmu_objset_open_impl`, `dnode_hold_impl`).
 //!
 //! The root block of an object set (`objset_phys_t`) holds the *meta dnode*. Its data blocks are
 //! arrays of slots of 512 bytes; object `n` is the dnode that starts in slot `n`. A dnode may take

@@ -1,4 +1,4 @@
-//! Bytes of an object.
+//! Bytes of an object (`dmu_read_impl`, `dmu_buf_hold_array_by_dnode`).
 //!
 //! A range of bytes is turned into the pointers of the data blocks that it touches; those that are
 //! no holes are read in batches, so that the devices see many requests at once and checksums and

@@ -1,4 +1,4 @@
-//! When to read ahead of a reader, and how far.
+//! When to read ahead of a reader, and how far (`dmu_zfetch`).
 //!
 //! An open file keeps a [`ReadAhead`]. Reads that follow each other (nearly: several threads of a
 //! mount may swap neighbours) open a window that doubles from 512 KiB to 16 MiB

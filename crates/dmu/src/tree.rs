@@ -1,4 +1,4 @@
-//! The tree of blocks below a dnode.
+//! The tree of blocks below a dnode (`dbuf_findbp`).
 //!
 //! A dnode of `levels` levels has 1 to 3 block pointers of level `levels - 1`. A pointer of level
 //! 0 leads to data; one of level *l* to an indirect block, which is an array of 2^`fan` pointers

@@ -1,4 +1,4 @@
-//! Deadlists and livelists.
+//! Deadlists and livelists (`dsl_deadlist_t`).
 //!
 //! The *deadlist* of a dataset holds the blocks that its previous snapshot references and it
 //! does not: what destroying that snapshot might free. It is a ZAP that maps a transaction group

@@ -1,4 +1,4 @@
-//! DSL directories and names.
+//! DSL directories and names (`dsl_dir_t`).
 //!
 //! A directory knows its parent's object but not its own name: the name stands in the parent's
 //! child map only. Going down, names are looked up; going up from an object (an origin, a clone,

@@ -1,4 +1,4 @@
-//! Numbers, sizes, durations and dates in the forms that the OpenZFS commands print for people.
+//! Numbers, sizes, durations and dates in the forms that the OpenZFS commands print for people (`zfs_nicenum_format`).
 //!
 //! A number is scaled by 1024 until it is below 1024 and gets as many decimals, at most two, as
 //! fit into five characters with the unit: `512`, `1.50K`, `96K`, `16.0M`. Exact multiples of

@@ -1,4 +1,5 @@
-//! How much space is available to a dataset, and how much was written since a snapshot.
+//! How much space is available to a dataset, and how much was written since a snapshot
+//! (`dsl_dir_space_available`, `dsl_dataset_space_written`).
 //!
 //! The space that is *available* is the least of what the pool has left and what each quota on
 //! the way up to the root leaves; a reservation that is not used up adds to what the parent

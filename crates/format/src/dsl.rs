@@ -1,4 +1,5 @@
-//! The Dataset and Snapshot Layer's structures, each the bonus buffer of an object in the MOS.
+//! The Dataset and Snapshot Layer's structures (`dsl_dir_phys_t`, `dsl_dataset_phys_t`), each the bonus
+//! buffer of an object in the MOS.
 //!
 //! All are arrays of 64-bit integers in the byte order of the block that holds the dnode.
 

@@ -1,4 +1,4 @@
-//! The feature flags of pools of version 5000: what OpenZFS knows, up to release 2.4.
+//! The feature flags of pools of version 5000 (`spa_feature_table`): what OpenZFS knows, up to release 2.4.
 //!
 //! A pool names the features it uses by guid (`com.delphix:async_destroy`) in two ZAPs of the MOS,
 //! `features_for_read` and `features_for_write`, with a count of uses: 0 is *enabled* (may be used

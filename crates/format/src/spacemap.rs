@@ -1,4 +1,4 @@
-//! Space maps: the log of allocations and frees that is the on-disk form of free space.
+//! Space maps (`space_map_phys_t`): the log of allocations and frees that is the on-disk form of free space.
 //!
 //! A space map is an object whose bonus is a header ([`SpaceMapPhys`]) and whose data is an array
 //! of 64-bit words, appended to and now and then condensed. Three kinds of entry share the array,

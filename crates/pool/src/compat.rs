@@ -1,4 +1,5 @@
-//! Sets of features that other systems understand, by the names of OpenZFS's compatibility files.
+//! Sets of features that other systems understand, by the names of OpenZFS's compatibility files
+//! (`zpool_load_compat`).
 //!
 //! The pool property `compatibility` names files, by their paths or in `/etc/zfs/compatibility.d` or
 //! `/usr/share/zfs/compatibility.d`, each a list of features; several names mean the features that

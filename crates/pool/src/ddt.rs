@@ -1,4 +1,4 @@
-//! The deduplication table: which blocks are shared, and by how many block pointers.
+//! The deduplication table (`ddt_phys_t`): which blocks are shared, and by how many block pointers.
 //!
 //! One table per checksum function. On disk it is up to three ZAPs, by class: `ditto` (obsolete),
 //! `duplicate` (more than one reference), `unique`; keys are five words (the checksum; sizes and

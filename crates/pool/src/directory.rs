@@ -1,4 +1,4 @@
-//! The MOS's object directory: the ZAP (object 1) through which everything else is found, and the
+//! The MOS's object directory (`DMU_POOL_DIRECTORY_OBJECT`): the ZAP (object 1) through which everything else is found, and the
 //! plain forms of what its entries lead to: packed nvlists, arrays of integers.
 
 use cenote_dmu::zap::{Zap, ZapEntry};

@@ -1,4 +1,4 @@
-//! Dirty time logs: which transaction groups a device missed.
+//! Dirty time logs: which transaction groups a device missed (`vdev_dtl_load`).
 //!
 //! A leaf that was offline or absent while the pool was written to has, in its config, `DTL`: the
 //! number of a space map in the MOS whose ranges are transaction groups, not offsets. Blocks born

@@ -1,4 +1,4 @@
-//! Mappings of removed top-level vdevs, for reading through them.
+//! Mappings of removed top-level vdevs, for reading through them (`vdev_indirect_mapping_t`).
 //!
 //! When a vdev is removed, its allocated segments are copied to other vdevs, and it stays behind as
 //! an *indirect* vdev with a mapping from its old offsets to the new places

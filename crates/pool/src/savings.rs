@@ -1,4 +1,4 @@
-//! What deduplication and block cloning save.
+//! What deduplication and block cloning save (`ddt_get_dedup_stats`, `brt_get_used`).
 //!
 //! How many deduplicated blocks there are with how many references is kept beside the deduplication
 //! tables ([`ddt`]) as histograms of 64 buckets by number of references, in the ZAP `DDT-statistics`

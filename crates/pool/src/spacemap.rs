@@ -1,4 +1,4 @@
-//! Space map objects: reading the log of allocations and frees out of the MOS.
+//! Space map objects (`space_map_iterate`): reading the log of allocations and frees out of the MOS.
 //!
 //! A [`SpaceMap`] is an object of the MOS whose entries ([`cenote_format::spacemap`]) describe the
 //! region `start..start + size` of one top-level vdev in units of `1 << shift` bytes, or, for log

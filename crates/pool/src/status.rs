@@ -1,4 +1,4 @@
-//! The health of a pool, as `zpool status` shows it and as `zpool import` lists it.
+//! The health of a pool (`zpool_get_status`), as `zpool status` shows it and as `zpool import` lists it.
 //!
 //! Both show a *reason* (the worst thing that is wrong, [`Reason`]) with an explanation and advice
 //! in OpenZFS's words, and the vdev tree with the state of each vdev in sections: data, dedup,

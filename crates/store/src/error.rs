@@ -1,4 +1,4 @@
-//! Where a block is in its owner's eyes, and why it could not be read.
+//! Where a block is in its owner's eyes (`zbookmark_phys_t`), and why it could not be read.
 
 use cenote_format::DecodeError;
 use cenote_format::blkptr::BlockPointer;

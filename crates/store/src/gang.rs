@@ -1,4 +1,4 @@
-//! Gang blocks: blocks that were split because no free segment was large enough.
+//! Gang blocks (`zio_gang_tree_assemble`): blocks that were split because no free segment was large enough.
 //!
 //! The DVA of a gang block leads to a *gang header*, an array of block pointers with a checksum of
 //! its own at the end (`zio_gbh_phys_t`):

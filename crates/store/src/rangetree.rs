@@ -1,4 +1,4 @@
-//! Range trees: sets of bytes as sorted segments.
+//! Range trees: sets of bytes as sorted segments (`zfs_range_tree_t`).
 //!
 //! A [`RangeTree`] is what a metaslab's free (or allocated) space looks like in memory: segments
 //! `start..end` that neither overlap nor touch, so that each maximal run of bytes is one segment.

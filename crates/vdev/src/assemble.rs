@@ -1,4 +1,4 @@
-//! Building the tree of vdevs from the pool's config.
+//! Building the tree of vdevs from the pool's config (`spa_config_parse`, `vdev_alloc`).
 //!
 //! The config nests `children` below the root. Each leaf's device is asked for by guid, and its
 //! labels must say that it is that leaf of this pool. A device that is there but not to be

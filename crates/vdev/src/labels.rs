@@ -1,4 +1,4 @@
-//! Reading the labels of a device: which of the four are good, and what they say.
+//! Reading the labels of a device (`vdev_label_read_config`): which of the four are good, and what they say.
 //!
 //! See [`cenote_format::label`] for the layout. Labels are read and decoded independently: one
 //! that cannot be read, fails its checksum or does not decode counts as absent, and a device is

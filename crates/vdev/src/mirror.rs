@@ -1,4 +1,4 @@
-//! Mirrors, and the single leaf as a mirror of one.
+//! Mirrors, and the single leaf as a mirror of one (`vdev_mirror_child_select`).
 //!
 //! Mirrors, replacing and spare vdevs hold the same data on every child, so below such a vdev all
 //! leaves are copies of each other. They are tried in order of trust until one verifies: first

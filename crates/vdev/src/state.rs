@@ -1,4 +1,4 @@
-//! Health of a vdev, and how that of its children adds up to it.
+//! Health of a vdev, and how that of its children adds up to it (`vdev_propagate_state`).
 //!
 //! A leaf's state comes from the config (taken offline, faulted by hand) and from opening it (is
 //! the device there, is it large enough, do its labels belong to this vdev). States add up

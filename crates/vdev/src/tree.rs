@@ -1,4 +1,4 @@
-//! The assembled tree: reading blocks by DVA.
+//! The assembled tree (`spa_root_vdev`): reading blocks by DVA.
 //!
 //! A read goes through three steps. It is *resolved*: DVAs on removed vdevs are mapped to where
 //! the data are now. It is *planned*: which bytes of which leaves to read first. The reads of a

@@ -1,4 +1,4 @@
-//! Tunables: numbers under OpenZFS's names that may be changed while pools are in use.
+//! Tunables (`ZFS_MODULE_PARAM`): numbers under OpenZFS's names that may be changed while pools are in use.
 //!
 //! Each is declared once, with [`declare_tunables!`](crate::declare_tunables), in the module
 //! `tunables` of the floor that reads it: its name, when a new value counts, what it is a number of,

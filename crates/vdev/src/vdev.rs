@@ -1,4 +1,4 @@
-//! A node of the vdev tree.
+//! A node of the vdev tree (`vdev_t`).
 //!
 //! The tree is as the pool's config describes it: the root, its top-level vdevs (which DVAs
 //! name by their id), and below them mirrors, RAID-Z, replacing and spare vdevs down to the

@@ -1,4 +1,4 @@
-//! Attributes as `stat` shows them.
+//! Attributes as `stat` shows them (`zfs_getattr`).
 //!
 //! They are the same whether a node is only read or is being changed. Each of the two notes in one go what
 //! it has ([`Words`]); how that is shown is said here.

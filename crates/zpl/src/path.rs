@@ -1,4 +1,4 @@
-//! Paths to objects and back.
+//! Paths to objects and back (`zfs_obj_to_path`).
 
 use crate::error::show;
 use crate::fs::FileSystem;

@@ -1,4 +1,5 @@
-//! Quotas of users, groups and projects, and the space that projects use.
+//! Quotas of users, groups and projects, and the space that projects use
+//! (`zfs_id_overquota`).
 //!
 //! The object set counts what each project uses in a ZAP of its own (the accounting object -3): the
 //! entry named by the project's id, in hexadecimal, is its bytes, the one with `obj-` in front its

@@ -1,4 +1,4 @@
-//! Bytes that are to be written, made ready before a lock is taken.
+//! Bytes that are to be written, made ready before a lock is taken (`dmu_assign_arcbuf_by_dnode`).
 //!
 //! A write copies what it is given once, into the blocks that become dirty. A [`Chunk`] does that before the
 //! change that writes them has the object set's lock: the change only puts the blocks in their places.

@@ -1,4 +1,4 @@
-//! Writing ZAPs.
+//! Writing ZAPs (`zap_add`, `zap_update`, `zap_remove`, `zap_expand_leaf`, `mzap_upgrade`).
 //!
 //! A ZAP begins as a micro ZAP and stays one as long as each value is one 64-bit integer, names are
 //! shorter than 50 bytes and there are no more entries than fit into a block of 128 KiB; the block

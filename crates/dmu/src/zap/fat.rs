@@ -1,4 +1,4 @@
-//! An open fat ZAP: the header; pointers and leafs are read as they are needed.
+//! An open fat ZAP (`fzap_lookup`, `zap_deref_leaf`): the header; pointers and leafs are read as they are needed.
 //!
 //! Every step is checked: a pointer leads to a block of the object that is a leaf, no more
 //! specific than the pointer table, and whose prefix is that of the hash. As a leaf has one prefix,

@@ -1,4 +1,4 @@
-//! An open micro ZAP: its entries, sorted by hash.
+//! An open micro ZAP (`mzap_open`, `mze_find`): its entries, sorted by hash.
 //!
 //! One that is being changed comes with an index of its own, see [`PendingMicro`].
 

@@ -1,4 +1,5 @@
-//! ZAPs: tables in objects, from names (or arrays of 64-bit words) to arrays of integers.
+//! ZAPs (`zap_lookup`, `zap_cursor_retrieve`): tables in objects, from names (or arrays of 64-bit words) to
+//! arrays of integers.
 //!
 //! [`Zap::open`] looks at the first block. A *micro* ZAP is indexed once, by hash, and the index
 //! is kept in the object set's cache (that of one with pending changes, by the open object), so that

@@ -1,4 +1,4 @@
-//! Properties that are not simply stored: sizes and counts from the directory and dataset,
+//! Properties that are not simply stored (`dsl_dataset_stats`): sizes and counts from the directory and dataset,
 //! settings of the file system from its master node, the geometry of a volume, keys.
 
 use super::inherit::Value;

@@ -1,4 +1,4 @@
-//! Values in words: exact and human forms of native properties.
+//! Values in words (`zfs_prop_get`): exact and human forms of native properties.
 
 use super::inherit::Value;
 use super::table::{Property, Type};

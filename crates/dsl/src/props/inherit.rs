@@ -1,4 +1,4 @@
-//! Stored properties: where a value is set and how it is inherited.
+//! Stored properties: where a value is set and how it is inherited (`dsl_prop_get_dd`).
 //!
 //! Each directory has a ZAP of its own properties, and a snapshot may have one too. Strings are
 //! arrays of bytes with a NUL at the end, numbers single integers. A name may have a suffix:

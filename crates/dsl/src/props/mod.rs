@@ -1,4 +1,4 @@
-//! Properties: what `zfs get` shows.
+//! Properties: what `zfs get` shows (`dsl_prop_get_all`).
 //!
 //! | kind | examples | from |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! The table of native dataset properties.
+//! The table of native dataset properties (`zfs_prop_init`).
 //!
 //! One row per property, in the order in which `zfs get all` lists them. Everything that depends
 //! on a property's kind (what applies to which dataset, what is inherited, how a column of

@@ -1,4 +1,4 @@
-//! Space and objects used by users, groups and projects, and their quotas: `userused@alice`,
+//! Space and objects used by users, groups and projects, and their quotas (`zfs_userspace_one`): `userused@alice`,
 //! `groupquota@100`, `projectobjused@7`.
 //!
 //! What is used is accounted in three ZAPs of the object set itself (objects -1, -2 and -3);

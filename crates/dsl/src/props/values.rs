@@ -1,4 +1,5 @@
-//! Value names of the index properties with the numbers that stand for them on disk.
+//! Value names of the index properties with the numbers that stand for them on disk
+//! (`zprop_index_t`).
 //!
 //! Where several names share a number, the first one is shown; the others are accepted as input.
 

@@ -1,4 +1,4 @@
-//! The records of a stream: what was found becomes records, with what was read behind them.
+//! The records of a stream (`do_dump`, `dmu_dump_write`): what was found becomes records, with what was read behind them.
 //!
 //! Free ranges that touch each other become one record, in the way in which OpenZFS joins them, so that the same
 //! snapshot gives the same bytes. END, and so every record before it, is written only if all was.

@@ -1,4 +1,4 @@
-//! The threads of a stream: one walks, [`READERS`] read, the caller writes.
+//! The threads of a stream (`send_traverse_thread`, `send_reader_thread`): one walks, [`READERS`] read, the caller writes.
 //!
 //! ```text
 //!            ┌─> reader ─┐

@@ -1,4 +1,4 @@
-//! What is going to be sent: a [walk](traverse) over the objects that changed, and the blocks of each.
+//! What is going to be sent (`send_cb`): a [walk](traverse) over the objects that changed, and the blocks of each.
 
 use super::{Params, Result, SendError, max_objects};
 use crate::traverse::{self, DNODES, Mark, Place, Traversal, Visitor};

@@ -1,4 +1,5 @@
-//! Bookmarks: creating and destroying them, and what becomes of them when their dataset changes.
+//! Bookmarks (`dsl_bookmark_create`, `dsl_bookmark_destroy`): creating and destroying them, and what
+//! becomes of them when their dataset changes.
 //!
 //! A bookmark of the newer kind says how much of what its snapshot had was freed before the next
 //! snapshot, so that what was written since can be told. That grows as blocks die in the head while

@@ -1,4 +1,4 @@
-//! What every pool has: its directories and lists.
+//! What every pool has: its directories and lists (`dsl_pool_create`).
 //!
 //! | in the root directory | |
 //! |---|---|

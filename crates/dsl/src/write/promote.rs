@@ -1,4 +1,4 @@
-//! Promoting a clone: it and its origin's file system change places.
+//! Promoting a clone (`dsl_dataset_promote_sync`): it and its origin's file system change places.
 //!
 //! The snapshots up to the clone's origin (the *shared* ones) move to the clone's directory, names,
 //! bookmarks and clones included. Deadlists stay with their snapshots. Then the old head is a clone of the

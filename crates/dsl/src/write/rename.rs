@@ -1,4 +1,4 @@
-//! Finding and moving directories.
+//! Finding and moving directories (`dsl_dir_rename`).
 
 use super::space::{self, Delta, Part};
 use super::{DslWriteError, Result, Tx, destroy, limits, names};

@@ -1,4 +1,4 @@
-//! Taking and renaming snapshots.
+//! Taking and renaming snapshots (`dsl_dataset_snapshot_sync_impl`, `dsl_dataset_rename_snapshot`).
 //!
 //! A snapshot takes over the head's root block, its deadlist and its place in the chain. The head
 //! gets a new, empty deadlist, with a key more, and nothing is unique to it any more: what was

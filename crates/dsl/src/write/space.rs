@@ -1,4 +1,4 @@
-//! Accounting of space up the tree, quotas and reservations.
+//! Accounting of space up the tree, quotas and reservations (`dsl_dir_diduse_space`, `dsl_dir_set_reservation`).
 //!
 //! A directory's *used* is what it and all below it use, and what reservations below it keep from
 //! others. It is the sum of five parts: its head, its snapshots, its children, what its children

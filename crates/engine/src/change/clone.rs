@@ -1,4 +1,4 @@
-//! Clones, and promoting them.
+//! Clones, and promoting them (`dsl_dataset_clone_sync`, `dsl_dataset_promote_sync`).
 
 use super::create::needs_upgrade;
 use super::props::{self, On, Setting};

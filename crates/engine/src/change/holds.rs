@@ -1,4 +1,4 @@
-//! Holds on snapshots, and bookmarks.
+//! Holds on snapshots, and bookmarks (`dsl_dataset_user_hold`, `dsl_dataset_user_release`).
 
 use super::names::{Expected, check_new};
 use super::{ChangeError, Changes, Request, Result, find_head, find_snapshot, record};

@@ -1,4 +1,4 @@
-//! What names of datasets may be: the checks that are made before a name is looked up or given.
+//! What names of datasets may be (`dataset_namecheck`): the checks that are made before a name is looked up or given.
 
 use super::ChangeError;
 use cenote_dsl::dir::MAX_NAME;

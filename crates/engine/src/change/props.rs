@@ -1,4 +1,4 @@
-//! Properties that users set: whether a dataset has them, whether they can be set, what their values
+//! Properties that users set (`zfs_valid_proplist`): whether a dataset has them, whether they can be set, what their values
 //! mean, and which features values need.
 //!
 //! Some are fixed when a file system or volume is created, and are kept in its contents

@@ -1,6 +1,7 @@
-//! What speaks against using devices: that others use them, and that redundancy does not match.
+//! What speaks against using devices (`is_device_in_use`, `check_replication`): that others use them, and that
+//! redundancy does not match.
 //!
-//! Most of it `-f` overrides. It does not override that a device is in use: by a pool that is imported,
+//! `-f` overrides most of it, but not that a device is in use: by a pool that is imported,
 //! as a spare, or through a loop device that is mounted.
 
 use super::devices::LeafKind;

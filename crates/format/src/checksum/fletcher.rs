@@ -1,4 +1,4 @@
-//! Fletcher's checksums: running sums, and sums of those sums.
+//! Fletcher's checksums (`fletcher_4_native`): running sums, and sums of those sums.
 //!
 //! *fletcher4* over 32-bit words `w`: for each word `a += w; b += a; c += b; d += c`, modulo 2⁶⁴.
 //! *fletcher2* over 64-bit words: two independent streams, one of the even and one of the odd words,

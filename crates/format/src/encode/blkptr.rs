@@ -1,4 +1,4 @@
-//! Block pointers from their properties, embedded blocks, and gang headers.
+//! Block pointers (`blkptr_t`) from their properties, embedded blocks, and gang headers.
 
 use super::{EncodeError, Result, embedded, field, push_words};
 use crate::blkptr::{BLKPTR_SIZE, BlockPointer, Dva, EMBEDDED_PAYLOAD};

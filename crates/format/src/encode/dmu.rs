@@ -1,4 +1,4 @@
-//! Dnodes and object sets.
+//! Dnodes and object sets (`dnode_phys_t`, `objset_phys_t`).
 
 use super::{EncodeError, Result, push_words, words};
 use crate::blkptr::BLKPTR_SIZE;

@@ -1,4 +1,4 @@
-//! The Dataset and Snapshot Layer's bonus buffers and ZAP values.
+//! The Dataset and Snapshot Layer's bonus buffers and ZAP values (`dsl_dir_phys_t`, `dsl_dataset_phys_t`).
 
 use super::{EncodeError, Result, push_words, words};
 use crate::dsl::{BookmarkPhys, BpobjPhys, DeadlistPhys, DslDatasetPhys, DslDirPhys};

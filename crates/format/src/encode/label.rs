@@ -1,4 +1,4 @@
-//! Uberblocks, configs and whole labels, sealed with their embedded checksums.
+//! Uberblocks, configs and whole labels (`uberblock_t`, `vdev_label_t`), sealed with their embedded checksums.
 
 use super::{EncodeError, Result, embedded, push_words, put};
 use crate::checksum::{Checksum, EMBEDDED_SIZE};

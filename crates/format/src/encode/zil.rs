@@ -1,4 +1,4 @@
-//! Encoding intent logs: records, and the blocks of a chain.
+//! Encoding intent logs (`zil_chain_t`, `lr_t`): records, and the blocks of a chain.
 
 use super::{EncodeError, Result, push_words, put};
 use crate::blkptr::BlockPointer;

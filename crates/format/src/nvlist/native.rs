@@ -1,4 +1,4 @@
-//! The native encoding of nvlists: the structures of the writing machine's memory.
+//! The native encoding of nvlists (`nvs_native`): the structures of the writing machine's memory.
 //!
 //! ```text
 //! outermost list  version(4) flags(4) pair* 0(4)

@@ -1,4 +1,4 @@
-//! The XDR encoding (RFC 4506) of nvlists.
+//! The XDR encoding (RFC 4506) of nvlists (`nvs_xdr`).
 //!
 //! ```text
 //! list    version(4) flags(4) pair* 0(4) 0(4)

@@ -1,4 +1,4 @@
-//! Decoding records, in either byte order.
+//! Decoding records (`dmu_replay_record_t`), in either byte order.
 
 use super::check::check;
 use super::{

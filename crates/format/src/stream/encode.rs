@@ -1,4 +1,4 @@
-//! Encoding records, in little-endian byte order.
+//! Encoding records (`dmu_replay_record_t`), in little-endian byte order.
 
 use super::{Begin, CHECKSUM_AT, MAGIC, NAME_SIZE, RECORD_SIZE, Record};
 use crate::ByteOrder;

@@ -1,4 +1,4 @@
-//! Attributes: of `stat`, extended ones, flags.
+//! Attributes: of `stat`, extended ones, flags (`zpl_getattr`, `zpl_setattr`).
 
 use super::change::Target;
 use super::direct::CAPABILITY;

@@ -1,4 +1,4 @@
-//! Names that come, go and move.
+//! Names that come, go and move (`zpl_create`).
 
 use super::direct;
 use super::handles::{Handle, Opening};

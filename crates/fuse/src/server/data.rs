@@ -1,4 +1,4 @@
-//! Open files and their contents.
+//! Open files and their contents (`zpl_open`, `zpl_iter_read`, `zpl_iter_write`, `zpl_fsync`).
 
 use super::aside::Work;
 use super::direct;

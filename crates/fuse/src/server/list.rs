@@ -1,4 +1,4 @@
-//! Directories: names and what they lead to.
+//! Directories: names and what they lead to (`zpl_lookup`, `zpl_iterate`).
 //!
 //! Offsets of entries: 1 and 2 follow `.` and `..`, 3 follows `.zfs`; those of the file system's own
 //! entries are its cookies and a bit more; at the end are entries that lead to submounts, by their slots.

@@ -1,4 +1,4 @@
-//! Counts of blocks by object type and level: the table that `zdb -bb` prints.
+//! Counts of blocks by object type and level (`dump_block_stats`): the table that `zdb -bb` prints.
 
 use cenote_format::blkptr::BlockPointer;
 

@@ -1,4 +1,4 @@
-//! The worker threads of a traversal: each walks trees, and checks the blocks that were found in any.
+//! The worker threads of a traversal (`traverse_visitbp`): each walks trees, and checks the blocks that were found in any.
 
 use super::account::Account;
 use super::{Event, Found, Options, Root, Subject, Verify, stats};

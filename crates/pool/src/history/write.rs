@@ -1,4 +1,4 @@
-//! Writing the history: records, and the ring they go into.
+//! Writing the history (`spa_history_write`): records, and the ring they go into.
 //!
 //! The records up to and including the first command (`zpool create`) are never overwritten: its end
 //! becomes the start of the ring. Of the others the oldest make room for new ones.

@@ -1,4 +1,5 @@
-//! Figures about space: sizes, bytes allocated, fragmentation, per metaslab, vdev, class and pool.
+//! Figures about space (`metaslab_class_get_alloc`, `metaslab_group_fragmentation`): sizes, bytes allocated,
+//! fragmentation, per metaslab, vdev, class and pool.
 //!
 //! *Fragmentation* is a figure from 0 to 100 that says how small the free segments are, not where
 //! they lie. A segment's size gives it a weight (100 for 512 bytes down to 0 for 512 MiB and

@@ -1,4 +1,4 @@
-//! What `zpool import` lists about a pool that is not imported.
+//! What `zpool import` lists about a pool that is not imported (`show_import`).
 
 use super::reason::{Facts, Reason};
 use super::tree::{ConfigTree, NameStyle, VdevLine, describe};

@@ -1,4 +1,4 @@
-//! The vdev tree with states, by sections.
+//! The vdev tree with states, by sections (`print_status_config`).
 
 use crate::Pool;
 use crate::config;

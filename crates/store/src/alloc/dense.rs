@@ -1,4 +1,5 @@
-//! Free space as a bitmap with summaries: what a metaslab with many free segments looks like.
+//! Free space as a bitmap with summaries: what a metaslab with many free segments looks like (where
+//! `ms_allocatable` is a range tree).
 //!
 //! One bit per sector, set if the sector is free. Above it stands a tree whose leaves sum up
 //! [`LEAF`] sectors each and whose inner nodes sum up [`FANOUT`] nodes below:

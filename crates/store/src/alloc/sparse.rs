@@ -1,4 +1,4 @@
-//! Free space as sorted segments: what a metaslab with few free segments looks like.
+//! Free space as sorted segments: what a metaslab with few free segments looks like (`ms_allocatable`).
 //!
 //! Two maps hold the same segments: by start, and by length and start. Both are exact.
 

@@ -1,4 +1,4 @@
-//! The first stage of a write: from a block as its owner sees it to physical bytes.
+//! The first stage of a write (`zio_write_compress`): from a block as its owner sees it to physical bytes.
 //!
 //! Nothing here depends on any other block, so a batch is packed on all cores.
 

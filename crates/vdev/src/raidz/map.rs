@@ -1,4 +1,4 @@
-//! Where the columns of a RAID-Z block are.
+//! Where the columns of a RAID-Z block are (`vdev_raidz_map_alloc`).
 //!
 //! A block's sectors, parity included, follow one another over the children: sector `s` of the
 //! vdev is on child `s mod columns`, in row `s / columns`. A block of `n` data sectors starts at any

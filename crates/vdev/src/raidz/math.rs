@@ -1,4 +1,4 @@
-//! The arithmetic of RAID-Z parity: the field GF(2^8) with the polynomial 0x11d.
+//! The arithmetic of RAID-Z parity (`vdev_raidz_math_generate`): the field GF(2^8) with the polynomial 0x11d.
 //!
 //! For data columns D0 to Dn-1 (shorter ones as if filled up with zeros) the parities are, byte
 //! by byte,

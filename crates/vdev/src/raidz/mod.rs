@@ -1,4 +1,5 @@
-//! RAID-Z: reading a block from its columns, and reconstructing what is missing or wrong.
+//! RAID-Z: reading a block from its columns, and reconstructing what is missing or wrong (`vdev_raidz_io_done`,
+//! `vdev_raidz_combrec`).
 //!
 //! A healthy block is read from its data columns alone. Columns that cannot be read, or that the
 //! child is known to have missed, are computed from parity. If the result does not verify,

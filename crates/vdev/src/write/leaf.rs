@@ -1,4 +1,4 @@
-//! What of a leaf's writes is not known to be durable, and what it missed.
+//! What of a leaf's writes is not known to be durable, and what it missed (`vdev_dtl_dirty`).
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! The columns of a block, with their parity.
+//! The columns of a block, with their parity (`vdev_raidz_generate_parity`).
 //!
 //! Data columns are slices of the block: nothing is copied. Parity is computed in strips that stay
 //! in the processor's first-level cache: of every data column in turn, a strip is read once and

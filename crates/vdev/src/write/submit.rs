@@ -1,4 +1,4 @@
-//! Submitting writes to leaves: aggregation, one batch per device, devices in parallel.
+//! Submitting writes to leaves: aggregation (`vdev_queue_aggregate`), one batch per device, devices in parallel.
 //!
 //! As for reads (`crate::submit`), with these differences: only writes that follow one another
 //! without a gap become one, which takes no copy, since the pieces of both are handed to the

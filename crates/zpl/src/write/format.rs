@@ -1,4 +1,4 @@
-//! New file systems and volumes.
+//! New file systems and volumes (`zfs_create_fs`).
 
 use super::context::{After, Cx, NameRules};
 use super::create::{Fresh, create_node};

@@ -1,4 +1,4 @@
-//! Contents and size of volumes.
+//! Contents and size of volumes (`zvol_write`, `zvol_set_volsize`).
 //!
 //! The size is what the properties say when a change is made: there may be several [`Volume`]s of one
 //! object set, and one that gets smaller while another is written to. What was past an end is freed

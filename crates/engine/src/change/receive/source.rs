@@ -1,4 +1,4 @@
-//! Streams as they come in: heads, records and what follows them.
+//! Streams as they come in (`receive_read_record`): heads, records and what follows them.
 //!
 //! The input is one stream, or a package: a head with a list of what is in it, an END, the streams one after another,
 //! and an END that is nobody's. Each stream has a [`Decoder`] of its own. Nothing is read beyond the record that was

@@ -1,4 +1,4 @@
-//! Header and pointer table of a fat ZAP: how they are written and how they grow.
+//! Header and pointer table of a fat ZAP (`zap_phys_t`, `zap_table_grow`): how they are written and how they grow.
 //!
 //! While a ZAP is small its pointer table is the second half of the header block. Once a leaf that
 //! has a single pointer must be split, the table doubles: first into a block of its own

@@ -1,4 +1,4 @@
-//! Leaf of a fat ZAP: entries, their chains, and the free chunks.
+//! Leaf of a fat ZAP (`zap_leaf_phys_t`): entries, their chains, and the free chunks.
 //!
 //! Chunks that no entry uses are chained through the free list, from which an entry takes one for
 //! itself and as many as its name and value need. The chains of the buckets are kept sorted by

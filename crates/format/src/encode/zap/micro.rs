@@ -1,4 +1,4 @@
-//! Micro ZAP: one block of fixed entries.
+//! Micro ZAP (`mzap_phys_t`): one block of fixed entries.
 //!
 //! A new entry takes any free slot; slots are not moved. Entries of equal hash have different
 //! collision differentiators, a new one the smallest that is free, so that (hash, differentiator)
