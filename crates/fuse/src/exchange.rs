@@ -24,8 +24,8 @@
 //! - The kernel is told nothing while requests wait: it may wait for one of them itself.
 //! - Names that lead where they led stay in the kernel: what is mounted below them stays mounted.
 
+use crate::branch::Branch;
 use crate::session::INodeNo;
-use crate::submount::Branch;
 use crate::tree::{Node, Tree, generation, slot_of};
 use cenote_zpl::FileSystem;
 use parking_lot::RwLockReadGuard;

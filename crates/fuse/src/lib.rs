@@ -21,7 +21,9 @@
 //! | `flags` | file flags and project ids |
 //! | `rewrite` | having files written anew as they are |
 //! | `tree` | inode numbers, the snapshots under `.zfs`, attributes |
-//! | `submount` | file systems that are served inside another one's mount |
+//! | `branch`, `submount` | the file systems of a mount; those that are served inside another one's mount |
+//! | `slots` | which number leads to which submount or snapshot |
+//! | `invalidate` | what the kernel is to forget |
 //! | `exchange` | other contents of a file system in use |
 //! | `snapshot` | snapshots in `.zfs/snapshot`, and which of them are in use |
 //! | [`pseudo`] | a mount of small files that are made up when they are read |
@@ -52,11 +54,13 @@
 
 pub mod agent;
 mod attach;
+mod branch;
 mod caller;
 mod detach;
 mod exchange;
 mod flags;
 mod inodes;
+mod invalidate;
 mod mountinfo;
 mod project;
 pub mod pseudo;
@@ -64,6 +68,7 @@ mod rewrite;
 mod served;
 mod server;
 mod session;
+mod slots;
 mod snapshot;
 mod submount;
 mod syncer;

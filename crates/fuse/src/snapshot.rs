@@ -1,6 +1,6 @@
 //! Snapshots in `.zfs/snapshot`.
 //!
-//! A snapshot has a slot of the table ([`submount`](crate::submount)) from when its name was first seen, and is
+//! A snapshot has a slot of the table ([`slots`](crate::slots)) from when its name was first seen, and is
 //! opened when something in it is asked for. Each open file in it, and each request that is being served, has a
 //! share in its file system.
 //!
@@ -8,7 +8,9 @@
 //! So a snapshot is *closed* first: only if there are no shares, and from then on nothing leads to it.
 //! Both happen under the table's lock, and shares are given out under that lock only.
 
-use crate::submount::{Branch, LATE_CLOSE, Slot};
+use crate::branch::Branch;
+use crate::slots::Slot;
+use crate::submount::LATE_CLOSE;
 use crate::tree::{Node, Tree, not_found};
 use cenote_zpl::{Error, FileSystem};
 use std::collections::HashSet;

@@ -17,11 +17,12 @@
 //! never given to anything else while the mount lasts.
 
 use crate::MountSpec;
+use crate::branch::Branch;
 use crate::inodes::Inodes;
 use crate::server::handles::Handles;
 use crate::session::{FileAttr, INodeNo, Notifier};
+use crate::slots::{Made, Slot, Table};
 use crate::snapshot::Snapshot;
-use crate::submount::{Branch, Made, Slot, Table};
 use cenote_zpl::{Attr, CaseSensitivity, Error, FileSystem, Time};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::fs::FileType;

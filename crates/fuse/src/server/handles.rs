@@ -1,7 +1,7 @@
 //! Open files and directories, by the numbers that the kernel was given for them.
 
+use crate::branch::InUse;
 use crate::session::FileHandle;
-use crate::submount::InUse;
 use crate::tree::Node;
 use ahash::HashMap;
 use cenote_dmu::readahead::ReadAhead;

@@ -5,10 +5,10 @@
 
 use super::handles::Directory;
 use super::{FOREVER, Server, errno};
+use crate::branch::Branch;
 use crate::session::{
     FileHandle, INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry, ReplyOpen,
 };
-use crate::submount::Branch;
 use crate::tree::{CONTROL, Node, file_type, ino};
 use cenote_zpl::Error;
 use fuse_abi::linux::{FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE};

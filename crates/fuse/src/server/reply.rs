@@ -4,11 +4,11 @@
 use super::data::seconds;
 use super::{FOREVER, Server, errno};
 use crate::SyncPolicy;
+use crate::branch::Branch;
 use crate::session::{
     FileAttr, Found, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen,
     ReplyWrite,
 };
-use crate::submount::Branch;
 use crate::syncer::Syncer;
 use crate::tree::Node;
 use cenote_zpl::Attr;

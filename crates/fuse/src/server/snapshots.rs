@@ -7,8 +7,8 @@
 
 use super::reply::Entry;
 use super::{Server, errno};
+use crate::branch::Branch;
 use crate::caller::Caller;
-use crate::submount::Branch;
 use crate::tree::{Node, SnapshotChange};
 use rustix::io::Errno;
 use std::ffi::OsStr;

@@ -1,0 +1,183 @@
+//! A file system in the tree of a mount: the one that is mounted, or a [submount](crate::submount).
+//!
+//! Invariant: `gone` is set under the lock of the table of slots, and users are counted under it, so none is overlooked.
+
+use crate::slots::Place;
+use crate::syncer::{SyncHook, SyncPolicy};
+use crate::tree::{Node, Tree, not_found};
+use crate::{MountSpec, SnapDir, SnapshotEntry, Snapshots, Space, SpaceHook};
+use cenote_zpl::{Clock, Error, FileSystem, Time};
+use parking_lot::RwLock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+
+/// A file system in the tree: the one that is mounted, or a submount.
+pub(crate) struct Branch {
+    pub(crate) slot: u16,
+    /// Name of the dataset, for messages.
+    pub(crate) dataset: String,
+    /// Changes when it is exchanged ([`exchange`](crate::exchange)).
+    fs: RwLock<Arc<FileSystem>>,
+    pub(crate) snapshots: Option<Arc<dyn Snapshots>>,
+    snapdir: AtomicU8,
+    space: SpaceHook,
+    sync: SyncHook,
+    policy: AtomicU8,
+    /// Whether programs may be run.
+    pub(crate) exec: bool,
+    /// When it was mounted, by itself or as a submount.
+    pub(crate) since: Time,
+    /// Where a submount is.
+    pub(crate) place: Option<Place>,
+    /// Open files, and open directories of submounts.
+    users: AtomicUsize,
+    gone: AtomicBool,
+}
+
+impl Branch {
+    pub(crate) fn new(spec: &MountSpec, slot: u16, place: Option<Place>) -> Branch {
+        Branch {
+            slot,
+            dataset: spec.dataset.clone(),
+            fs: RwLock::new(spec.fs.clone()),
+            snapshots: spec.snapshots.clone(),
+            snapdir: AtomicU8::new(spec.snapdir as u8),
+            space: spec.space.clone(),
+            sync: spec.sync.clone(),
+            policy: AtomicU8::new(spec.sync_policy as u8),
+            exec: spec.exec,
+            since: Clock::default().now(),
+            place,
+            users: AtomicUsize::new(0),
+            gone: AtomicBool::new(false),
+        }
+    }
+
+    /// What it serves.
+    pub(crate) fn fs(&self) -> Arc<FileSystem> {
+        self.fs.read().clone()
+    }
+
+    /// Serves another file system from now on.
+    pub(crate) fn set_fs(&self, fs: Arc<FileSystem>) {
+        *self.fs.write() = fs;
+    }
+
+    /// An object of it.
+    pub(crate) fn file(self: &Arc<Self>, object: u64) -> Node {
+        Node::File { branch: self.clone(), fs: self.fs(), slot: self.slot, object }
+    }
+
+    /// The root directory.
+    pub(crate) fn root(self: &Arc<Self>) -> Node {
+        let fs = self.fs();
+        let object = fs.root();
+        Node::File { branch: self.clone(), fs, slot: self.slot, object }
+    }
+
+    /// Whether there is a `.zfs`.
+    pub(crate) fn has_control(&self) -> bool {
+        self.snapshots.is_some() && self.snapdir.load(Ordering::Relaxed) != SnapDir::Disabled as u8
+    }
+
+    /// Whether `.zfs` is listed in the root directory.
+    pub(crate) fn shows_control(&self) -> bool {
+        self.snapshots.is_some() && self.snapdir.load(Ordering::Relaxed) == SnapDir::Visible as u8
+    }
+
+    /// Changes the `snapdir` property; whether it was another.
+    pub(crate) fn set_snapdir(&self, snapdir: SnapDir) -> bool {
+        self.snapdir.swap(snapdir as u8, Ordering::Relaxed) != snapdir as u8
+    }
+
+    /// The txg of the newest snapshot; 0 if there is none.
+    pub(crate) fn newest_snapshot(&self) -> u64 {
+        self.snapshots.as_ref().map_or(0, |s| s.newest())
+    }
+
+    pub(crate) fn list_snapshots(&self) -> Vec<SnapshotEntry> {
+        self.snapshots.as_ref().map(|s| s.list()).unwrap_or_default()
+    }
+
+    pub(crate) fn snapshots_changed(&self) -> Option<(i64, u32)> {
+        self.snapshots.as_ref().and_then(|s| s.changed())
+    }
+
+    /// The control directory `.zfs/shares`: the file system's own directory if it has one.
+    pub(crate) fn shares(self: &Arc<Self>) -> Node {
+        match self.fs().shares() {
+            Some(object) if object != 0 => self.file(object),
+            _ => Node::Shares(self.clone()),
+        }
+    }
+
+    /// Whether it was taken away.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::SeqCst)
+    }
+
+    /// Whether files in it are open.
+    pub(crate) fn has_users(&self) -> bool {
+        self.users.load(Ordering::SeqCst) > 0
+    }
+
+    /// Its users get errors from now on.
+    pub(crate) fn set_gone(&self) {
+        self.gone.store(true, Ordering::SeqCst);
+    }
+
+    /// Figures for `statfs`.
+    pub(crate) fn space(&self) -> Space {
+        (self.space)()
+    }
+
+    /// What waits until changes are on disk.
+    pub(crate) fn sync_hook(&self) -> &SyncHook {
+        &self.sync
+    }
+
+    /// The `sync` property.
+    pub(crate) fn sync_policy(&self) -> SyncPolicy {
+        let is = |policy: SyncPolicy| self.policy.load(Ordering::Relaxed) == policy as u8;
+        [SyncPolicy::Always, SyncPolicy::Disabled].into_iter().find(|p| is(*p)).unwrap_or_default()
+    }
+
+    /// Changes the `sync` property.
+    pub(crate) fn set_sync_policy(&self, policy: SyncPolicy) {
+        self.policy.store(policy as u8, Ordering::Relaxed);
+    }
+}
+
+/// An open file or directory of a branch.
+pub(crate) struct InUse(Arc<Branch>);
+
+impl InUse {
+    /// Whether the branch was taken away meanwhile.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.is_gone()
+    }
+
+    /// One more of the same.
+    pub(crate) fn again(&self) -> InUse {
+        self.0.users.fetch_add(1, Ordering::SeqCst);
+        InUse(self.0.clone())
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Tree {
+    /// Registers an open file or directory of a branch.
+    pub(crate) fn enter(&self, branch: &Arc<Branch>) -> Result<InUse, Error> {
+        let _table = self.table();
+        if branch.is_gone() {
+            return Err(not_found("the file system was unmounted"));
+        }
+        branch.users.fetch_add(1, Ordering::SeqCst);
+        Ok(InUse(branch.clone()))
+    }
+}
