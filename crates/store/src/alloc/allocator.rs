@@ -1,13 +1,17 @@
 //! The allocator: classes of vdevs, copies, and the changes of each txg (`metaslab_class_t`,
 //! `metaslab_alloc`, `metaslab_free`).
 
-use std::collections::BTreeMap;
+mod figures;
+mod loads;
+
+pub use figures::SpaceFigures;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use cenote_format::blkptr::Dva;
-use cenote_vdev::stats::{Latencies, LatencyFigures};
+use cenote_vdev::stats::Latencies;
 use parking_lot::Mutex;
 use rayon::prelude::*;
 
@@ -15,11 +19,10 @@ use super::class::{Class, ClassGroups};
 use super::deferred::{DeferThread, DeferredFrees, Work};
 use super::group::{Choice, Group, Outcome, ToLoad, VdevInfo, Want};
 use super::hold::{Hold, Holds};
-use super::layout::{Layout, Vdev};
+use super::layout::Layout;
 use super::loader::{Background, LoadMetaslab};
 use super::metaslab::{Changes, Metaslab, TXG_DEFER_SIZE};
 use super::read_epochs::ReadEpochs;
-use super::watched::LockWaits;
 use crate::Current;
 use crate::gang::OLD_HEADER;
 use crate::rangetree::RangeError;
@@ -90,17 +93,6 @@ pub enum AllocError {
     /// A pool that cannot be: vdevs named twice, or metaslabs of impossible sizes.
     #[error("vdev {0}: impossible metaslabs")]
     BadVdev(u64),
-}
-
-/// Bytes of a class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SpaceFigures {
-    /// In all its metaslabs.
-    pub space: u64,
-    /// Not allocatable: allocated, or freed and deferred.
-    pub allocated: u64,
-    /// Of these, freed by txgs that are on disk, and deferred.
-    pub deferred: u64,
 }
 
 /// How an [`Allocator`] works.
@@ -555,195 +547,4 @@ impl Allocator {
         self.holds.let_go();
         self.readers.let_go();
     }
-
-    /// Loads the best metaslabs of each vdev, in the background if there is one.
-    pub fn preload(self: &Arc<Self>) {
-        if !tunables::PRELOAD_ENABLED.is_on() {
-            return;
-        }
-        let layout = self.layout();
-        let worth = layout.all_groups().flat_map(|group| {
-            let best = group.worth_loading(tunables::PRELOAD_LIMIT.count());
-            best.into_iter().map(move |metaslab| (group.vdev(), metaslab))
-        });
-        let worth: Vec<(u64, u64)> = worth.collect();
-        // What is loaded beyond the limit would only push out what is in use. All metaslabs are
-        // asked for their memory only if there is something to load.
-        if worth.is_empty() || self.memory() > memory_limit() {
-            return;
-        }
-        for (vdev, metaslab) in worth {
-            if self.options.background {
-                self.request_load(vdev, metaslab);
-            } else {
-                self.load(vdev, metaslab);
-            }
-        }
-    }
-
-    /// Whether other threads work for those that call ([`Options::background`]).
-    pub fn works_in_background(&self) -> bool {
-        self.options.background
-    }
-
-    /// Whether no metaslab is being loaded, or will be soon, by the thread that loads ahead, and all
-    /// space that has waited long enough is in circulation.
-    pub fn is_settled(&self) -> bool {
-        self.background.get().is_none_or(Background::is_idle)
-            && !self.deferred.get().is_some_and(DeferThread::is_busy)
-    }
-
-    fn request_load(self: &Arc<Self>, vdev: u64, metaslab: u64) {
-        if self.options.background {
-            self.background.get_or_init(Background::start).request(self, vdev, metaslab);
-        }
-    }
-
-    /// Loads a metaslab in this thread; whether it is loaded now.
-    pub fn load(&self, vdev: u64, metaslab: u64) -> bool {
-        let layout = self.layout();
-        let Some(group) = layout.group_with(vdev, metaslab as usize) else { return false };
-        let Some(found) = group.metaslabs().get(metaslab as usize) else { return false };
-        self.make_room(memory_limit());
-        match found.load(self.synced.load(Ordering::Relaxed), &*self.loader, &self.loads) {
-            Ok(view) => {
-                // Added modulo 2^64.
-                group.allocated.fetch_add(found.take_found() as u64, Ordering::Relaxed);
-                group.note(metaslab as usize, view);
-                true
-            }
-            Err(why) => {
-                tracing::warn!("vdev {vdev} metaslab {metaslab} cannot be loaded: {why}");
-                // Nothing can be allocated there.
-                group.give_up(metaslab as usize);
-                false
-            }
-        }
-    }
-
-    /// Bytes of memory of the metaslabs that are loaded.
-    pub fn memory(&self) -> u64 {
-        self.layout().loaded_metaslabs().map(|(memory, ..)| memory).sum()
-    }
-
-    /// Unloads metaslabs, those first that were not used for longest, as long as all that are
-    /// loaded take more than `limit` bytes. Active ones stay, and those with allocations that are
-    /// not on disk.
-    pub(super) fn make_room(&self, limit: u64) {
-        let layout = self.layout();
-        let mut all: Vec<_> = layout.loaded_metaslabs().collect();
-        let mut memory: u64 = all.iter().map(|(memory, ..)| memory).sum();
-        if memory <= limit {
-            return;
-        }
-        all.sort_unstable_by_key(|(_, used, ..)| *used);
-        let synced = self.synced.load(Ordering::Relaxed);
-        for (bytes, _, group, metaslab) in all {
-            let i = metaslab.id() as usize;
-            if memory <= limit || group.is_active(i) {
-                continue;
-            }
-            if let Some(view) = metaslab.evict(synced) {
-                group.note(i, view);
-                memory -= bytes;
-            }
-        }
-    }
-
-    /// Whether space is allocated from the vdev.
-    pub fn has_vdev(&self, vdev: u64) -> bool {
-        self.layout().vdevs.contains_key(&vdev)
-    }
-
-    /// Bytes of the smallest sector of all vdevs.
-    pub fn smallest(&self) -> u64 {
-        let shifts = self.groups().map(|group| group.ashift());
-        1 << shifts.min().unwrap_or(cenote_format::SECTOR_SHIFT)
-    }
-
-    /// The vdevs that are allocated from.
-    pub fn groups(&self) -> impl Iterator<Item = Arc<Group>> + use<> {
-        let layout = self.layout();
-        let groups: Vec<Arc<Group>> = layout.vdevs.values().map(|v| v.group.clone()).collect();
-        groups.into_iter()
-    }
-
-    /// The groups of a class.
-    pub fn groups_of(&self, class: Class) -> Vec<Arc<Group>> {
-        self.layout().classes.get(&class).map_or_else(Vec::new, |class| class.groups.clone())
-    }
-
-    /// For each vdev the metaslab that is kept for intent logs.
-    pub fn embedded_logs(&self) -> BTreeMap<u64, Option<u64>> {
-        let kept = |group: &Arc<Group>| group.members().next().map(Metaslab::id);
-        let of = |(id, v): (&u64, &Vdev)| (*id, v.embedded.as_ref().and_then(kept));
-        self.layout().vdevs.iter().map(of).collect()
-    }
-
-    /// The vdev `vdev`; `None` if it is not allocated from.
-    pub fn group(&self, vdev: u64) -> Option<Arc<Group>> {
-        self.layout().group(vdev).cloned()
-    }
-
-    /// What a vdev is for; `None` if it is not allocated from.
-    pub fn class_of(&self, vdev: u64) -> Option<Class> {
-        self.layout().vdevs.get(&vdev).map(|v| v.class)
-    }
-
-    /// Whether somebody reads who began while group `txg`, or an earlier one, was the last on disk.
-    pub fn is_held_since(&self, txg: u64) -> bool {
-        let held = self.holds.oldest().into_iter().chain(self.readers.oldest()).min();
-        held.is_some_and(|held| held <= txg)
-    }
-
-    /// Bytes that were freed by txgs that are on disk, and are deferred.
-    pub fn deferred(&self) -> u64 {
-        self.layout().all_groups().map(|group| group.deferred.load(Ordering::Relaxed)).sum()
-    }
-
-    /// What allocations took that made sense, waiting for metaslabs to be loaded included.
-    pub fn allocation_latency(&self) -> LatencyFigures {
-        self.allocations.now()
-    }
-
-    /// What loads of metaslabs took that succeeded.
-    pub fn load_latency(&self) -> LatencyFigures {
-        self.loads.now()
-    }
-
-    /// How often an allocation waited for a load, and how often it had done so in vain: nothing
-    /// could serve it even then.
-    pub fn waits(&self) -> (u64, u64) {
-        (self.waits.load(Ordering::Relaxed), self.in_vain.load(Ordering::Relaxed))
-    }
-
-    /// Waits for the locks that allocations need, since the last call.
-    pub fn take_lock_waits(&self) -> LockWaits {
-        self.layout()
-            .all_groups()
-            .map(|group| group.take_lock_waits())
-            .fold(LockWaits::default(), LockWaits::and)
-    }
-
-    /// Metaslabs that are loaded now.
-    pub fn loaded(&self) -> u64 {
-        self.layout().all_groups().map(|group| group.loaded()).sum()
-    }
-
-    /// Bytes of a class.
-    pub fn figures(&self, class: Class) -> SpaceFigures {
-        let mut sum = SpaceFigures::default();
-        for group in self.groups_of(class) {
-            sum.space += group.space();
-            sum.allocated += group.allocated();
-            sum.deferred += group.deferred.load(Ordering::Relaxed);
-        }
-        sum
-    }
-}
-
-/// Bytes of memory that loaded metaslabs may take.
-fn memory_limit() -> u64 {
-    let share = |memory: u64| (memory / 100).saturating_mul(tunables::MEM_LIMIT.get());
-    tunables::physical_memory().map_or(u64::MAX, share)
 }
