@@ -26,7 +26,7 @@ pub struct Limits {
     pub tick: Duration,
     /// For one that is stopped, or dead.
     pub lost: Duration,
-    /// For one that says nothing, and does not look as if it could not.
+    /// For one that is silent, though it looks as if it could speak.
     pub silent: Duration,
 }
 

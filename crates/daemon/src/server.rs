@@ -186,7 +186,7 @@ fn bind(place: &Place) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Removes the socket of a daemon that is no more, and nothing that is not a socket.
+/// Removes the socket of a daemon that has ended. What is there and is no socket stays.
 fn remove_stale(socket: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(socket) {
         Ok(found) if found.file_type().is_socket() => std::fs::remove_file(socket),

@@ -168,7 +168,7 @@ struct Before {
 }
 
 impl SyncContext<'_> {
-    /// Makes a change whole or not at all; what `is_done` says no to is not kept.
+    /// Makes a change whole or not at all: it is kept if `is_done` says so.
     fn whole<T>(
         &mut self,
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T>,

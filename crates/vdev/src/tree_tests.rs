@@ -50,7 +50,7 @@ fn nothing_good_left() {
     assert_eq!(read_errors(&t), [1, 1]);
 }
 
-/// A block that may never have been written: it is found if it was, and nobody's fault if not.
+/// A block that may never have been written: if it is not there, no device is blamed.
 #[test]
 fn what_may_not_be_there_is_no_error() {
     let raidz = testing::raidz(1, 9, testing::files(&leaves(3, 1 << 20)));

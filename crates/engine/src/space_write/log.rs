@@ -445,7 +445,7 @@ impl LoggedPass<'_, '_> {
         Ok(())
     }
 
-    /// Destroys the logs that nobody needs. Metaslabs that have nothing unflushed need none.
+    /// Destroys the logs that no metaslab with unflushed changes needs.
     fn tidy(&mut self) -> Result<()> {
         let txg = self.maps.txg();
         let oldest = self.space.log.oldest_dirty().unwrap_or(txg).min(txg);

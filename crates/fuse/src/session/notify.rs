@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// Tells the kernel. What it does not know it need not forget: that is no error.
+/// Tells the kernel to forget. It is no error if the kernel did not know.
 #[derive(Debug, Clone)]
 pub(crate) struct Notifier(pub(super) Arc<OwnedFd>);
 

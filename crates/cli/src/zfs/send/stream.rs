@@ -12,7 +12,7 @@ use cenote_engine::{EngineError, LongHold};
 use std::io;
 use std::sync::mpsc::channel;
 
-/// Sees to it that a dataset is not destroyed, nor a head changed. In a pool that is imported read-only nothing is.
+/// Keeps a dataset from being destroyed, and a head from being changed. A pool that is imported read-only needs no such hold.
 /// Returns the dataset as it is then. The error is what comes after `cannot send …: `.
 pub(super) fn hold(
     imported: &Imported,
