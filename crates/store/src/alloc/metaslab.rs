@@ -475,19 +475,19 @@ impl Metaslab {
         state.loading = Some(Vec::new());
         drop(state);
         // The loader is the pool's code: if it panics, nobody must wait for it for ever.
-        let mut landing = Landing { metaslab: self, result: Err("the loader panicked".into()) };
+        let mut guard = LoadGuard { metaslab: self, result: Err("the loader panicked".into()) };
         let started = Instant::now();
         let loaded = loader.load(self.vdev, self.id, self.extent);
         // Summing up takes long where there are many segments: not with the lock held.
-        landing.result = loaded.map(|Loaded { mut free, txg }| {
+        guard.result = loaded.map(|Loaded { mut free, txg }| {
             self.hold_back(&mut free, txg);
             free.finish()
         });
-        if landing.result.is_ok() {
+        if guard.result.is_ok() {
             loads.add(started.elapsed());
         }
-        let failed = landing.result.as_ref().err().cloned();
-        drop(landing);
+        let failed = guard.result.as_ref().err().cloned();
+        drop(guard);
         match failed {
             Some(why) => Err(why),
             None => Ok(self.view()),
@@ -551,13 +551,13 @@ fn with_deferred(mut sum: Histogram, state: MutexGuard<'_, State>) -> Histogram 
 }
 
 /// Ends a load whatever happens.
-struct Landing<'a> {
+struct LoadGuard<'a> {
     metaslab: &'a Metaslab,
     /// Free space less deferred frees.
     result: Result<FreeSpace, String>,
 }
 
-impl Drop for Landing<'_> {
+impl Drop for LoadGuard<'_> {
     fn drop(&mut self) {
         let result = std::mem::replace(&mut self.result, Err(String::new()));
         self.metaslab.finish_load(result);

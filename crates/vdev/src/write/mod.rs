@@ -4,7 +4,7 @@
 //! leaf below; on RAID-Z it is the columns of `crate::raidz::map`, parity first, each of which goes
 //! to one child (and to all leaves below that, where the child is being replaced). The writes of a
 //! whole batch are then submitted together. A column is written if at least one leaf took it; a
-//! block is written if no more columns than its vdev can make up for are not: none, or as many as
+//! block is written if its vdev can make up for the columns that are not: that is none of them, or as many as
 //! RAID-Z has parity. Skipped sectors of a RAID-Z allocation are not written.
 //!
 //! # What happens to errors
