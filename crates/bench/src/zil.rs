@@ -119,7 +119,9 @@ fn print(name: &str, threads: usize, row: &Row) {
 }
 
 fn print_figures(name: &str, threads: usize, [p50, p99, rate]: [f64; 3]) {
-    println!("{name:<22} {threads:>7} {p50:>9.0} {p99:>9.0} {rate:>12.0}");
+    let cell = |figure: f64| if figure.is_nan() { "-".into() } else { format!("{figure:.0}") };
+    let [p50, p99, rate] = [p50, p99, rate].map(cell);
+    println!("{name:<22} {threads:>7} {p50:>9} {p99:>9} {rate:>12}");
 }
 
 /// What OpenZFS's own engine takes.
