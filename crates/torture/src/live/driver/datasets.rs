@@ -12,7 +12,8 @@ const MOST: usize = 5;
 
 /// Whether a change was refused for want of space.
 pub(super) fn full(e: &ChangeError) -> bool {
-    matches!(e, ChangeError::NoSpace | ChangeError::QuotaTooSmall)
+    use ChangeError::{NoSpace, QuotaTooSmall, ReservationTooLarge};
+    matches!(e, NoSpace | QuotaTooSmall | ReservationTooLarge)
 }
 
 impl Driver {
