@@ -278,6 +278,23 @@ fn what_is_being_read_is_not_given_out() {
 }
 
 #[test]
+fn a_sector_that_is_not_there_for_each_copy_is_no_room() {
+    let (a, _) = allocator(&[(Class::Normal, keeping(1, vdev(0, 18, 3)))]);
+    let sizes = (9..17).rev().map(|shift| 1 << shift);
+    for psize in [128 << 10; 3].into_iter().chain(sizes) {
+        let (class, _) = a.allocate(1, &request(psize)).unwrap();
+        assert_eq!(class, Class::Normal);
+    }
+    // One sector is left, and the metaslab for intent logs. What can be divided does not go there.
+    let fits_once = AllocError::NoSegment { largest: 512 };
+    assert_eq!(a.allocate(1, &request(1024)), Err(fits_once));
+    let (class, dvas) = a.allocate(1, &Request { copies: 3, ..request(512) }).unwrap();
+    assert_eq!((class, dvas.len()), (Class::EmbeddedLog, 3));
+    let (class, _) = a.allocate(1, &request(512)).unwrap();
+    assert_eq!(class, Class::Normal);
+}
+
+#[test]
 fn requests_that_make_no_sense() {
     let (a, _) = allocator(&[(Class::Normal, vdev(0, 20, 4))]);
     for (psize, copies) in [(0, 1), (512, 0), (512, 4)] {
