@@ -37,7 +37,7 @@ use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dsl::tunables::REPLAY_THREADS;
 use cenote_dsl::write::{DslWriteError, Result, references};
-use cenote_dsl::zil::{self, Claim, Item, Kept, NO_LOG, parallel};
+use cenote_dsl::zil::{self, Claim, Claimed, Item, Kept, NO_LOG, parallel};
 use cenote_format::blkptr::BlockPointer;
 use cenote_format::dmu::ZilHeader;
 use cenote_format::dsl::DslDatasetPhys;
@@ -89,15 +89,11 @@ impl SyncContext<'_> {
     /// the youngest birth of a block that was claimed.
     ///
     /// # Errors
-    /// `Unsupported`: a gang block in a log, or cloned blocks that the pool does not count; `Damaged`: a block of a
-    /// log where something else is.
+    /// `Unsupported`: cloned blocks that the pool does not count; `Damaged`: a block of a log where something else is.
     pub(super) fn claim_intent_logs(&mut self, claims: Vec<(u64, Claim)>) -> Result<u64> {
         let mut newest = 0;
-        for bp in claims.iter().flat_map(|(_, claim)| &claim.blocks) {
-            if bp.is_gang() {
-                return Err(DslWriteError::Unsupported("a gang block in an intent log".into()));
-            }
-            for dva in bp.dvas() {
+        for Claimed { bp, members } in claims.iter().flat_map(|(_, claim)| &claim.blocks) {
+            for dva in members.iter().chain([bp]).flat_map(BlockPointer::dvas) {
                 let claimed = self.disk.allocator.claim_dva(self.tx.txg, &dva);
                 claimed.map_err(|e| WriteError::Sink(Box::new(e)))?;
             }

@@ -43,6 +43,43 @@ pub(crate) const OLD_HEADER: usize = SECTOR as usize;
 /// log2 of the largest header.
 const MAX_HEADER_SHIFT: u32 = 16;
 
+/// What `read` makes of the first copy of `bp` that it can read.
+///
+/// Errors: it can read none. If a device failed the error says so: the block may be there.
+pub(crate) fn first_of<T>(
+    bp: &BlockPointer,
+    at: Bookmark,
+    mut read: impl FnMut(Dva) -> Result<T, BlockError>,
+) -> Result<T, BlockError> {
+    let mut failure = no_copy(bp, at);
+    for dva in bp.dvas() {
+        match read(dva) {
+            Ok(done) => return Ok(done),
+            Err(e) if !matches!(failure, BlockError::Vdev { .. }) => failure = e,
+            Err(_) => {}
+        }
+    }
+    Err(failure)
+}
+
+impl Store {
+    /// The pointers to all that a gang block consists of: its parts, and theirs (`zio_gang_tree_assemble`).
+    ///
+    /// # Errors
+    /// A header cannot be read, or its parts do not make the whole.
+    pub fn gang_members(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+    ) -> Result<Vec<BlockPointer>, BlockError> {
+        check(bp, at)?;
+        self.wait_for_writes(bp);
+        let mut found = Vec::new();
+        Assembly::new(self, bp, at).members(bp, 0, &mut found)?;
+        Ok(found)
+    }
+}
+
 /// The reading of one gang block.
 pub(crate) struct Assembly<'a> {
     store: &'a Store,
@@ -69,23 +106,9 @@ impl<'a> Assembly<'a> {
             self.charge(bp, bp.psize())?;
             return self.store.fetch_plain(bp, dva, self.at);
         }
-        if depth >= GANG_DEPTH {
-            return Err(self.bad(bp, "headers nested too deep"));
-        }
-        let (mut parts, mut len) = (Vec::new(), 0u64);
-        for child in self.header(bp, dva)?.iter().filter(|c| !c.is_hole()) {
-            check(child, self.at)?;
-            len = len.saturating_add(child.psize());
-            let nested = child.is_gang() && child.psize() >= bp.psize();
-            if nested || child.is_embedded() || len > bp.psize() {
-                return Err(self.bad(bp, "parts larger than the whole"));
-            }
-            parts.push(self.any_copy(child, depth + 1)?);
-        }
-        if len != bp.psize() {
-            return Err(self.bad(bp, "parts smaller than the whole"));
-        }
-        let whole = Abd::gang(parts);
+        let parts = self.parts(bp, dva, depth)?;
+        let read = |part: &BlockPointer| self.any_copy(part, depth + 1);
+        let whole = Abd::gang(parts.iter().map(read).collect::<Result<_, _>>()?);
         if self.store.is_right(bp, &whole) {
             Ok(whole)
         } else {
@@ -94,14 +117,50 @@ impl<'a> Assembly<'a> {
     }
 
     fn any_copy(&mut self, bp: &BlockPointer, depth: usize) -> Result<Abd, BlockError> {
-        let mut failure = no_copy(bp, self.at);
-        for dva in bp.dvas() {
-            match self.copy(bp, dva, depth) {
-                Ok(data) => return Ok(data),
-                Err(e) => failure = e,
+        first_of(bp, self.at, |dva| self.copy(bp, dva, depth))
+    }
+
+    /// The pointers to the parts of `bp` in the header at `dva`, which is `depth` headers below the block.
+    fn parts(
+        &mut self,
+        bp: &BlockPointer,
+        dva: Dva,
+        depth: usize,
+    ) -> Result<Vec<BlockPointer>, BlockError> {
+        if depth >= GANG_DEPTH {
+            return Err(self.bad(bp, "headers nested too deep"));
+        }
+        let mut parts = self.header(bp, dva)?;
+        parts.retain(|part| !part.is_hole());
+        let mut len = 0u64;
+        for part in &parts {
+            check(part, self.at)?;
+            len = len.saturating_add(part.psize());
+            let nested = part.is_gang() && part.psize() >= bp.psize();
+            if nested || part.is_embedded() || len > bp.psize() {
+                return Err(self.bad(bp, "parts larger than the whole"));
             }
         }
-        Err(failure)
+        if len != bp.psize() {
+            return Err(self.bad(bp, "parts smaller than the whole"));
+        }
+        Ok(parts)
+    }
+
+    /// Adds all that gang block `bp`, `depth` headers below the block, consists of to `found`.
+    fn members(
+        &mut self,
+        bp: &BlockPointer,
+        depth: usize,
+        found: &mut Vec<BlockPointer>,
+    ) -> Result<(), BlockError> {
+        for part in first_of(bp, self.at, |dva| self.parts(bp, dva, depth))? {
+            found.push(part);
+            if part.is_gang() {
+                self.members(&part, depth + 1, found)?;
+            }
+        }
+        Ok(())
     }
 
     /// The block pointers in the gang header at `dva`.

@@ -31,7 +31,7 @@ use crate::Current;
 use crate::arc::{Access, ArcCache, ArcStats, Key};
 use crate::decoded::{self, DecodedCache};
 use crate::error::{BlockError, Bookmark};
-use crate::gang::Assembly;
+use crate::gang::{Assembly, first_of};
 use crate::held;
 use crate::notes::{self, Unreadable};
 use crate::prefetch::Prefetcher;
@@ -267,22 +267,12 @@ impl Store {
             let read = BlockRead { vdev, offset, size, txg, verify: &verify };
             self.vdevs().read_speculative(&read).map_err(|source| vdev_error(bp, at, source))
         };
-        // Blocks that may not be there are never ganged.
-        let mut data = Err(no_copy(bp, at));
-        for dva in bp.dvas().filter(|dva| !dva.gang) {
-            data = match (read(dva), data) {
-                (Ok(read), _) => Ok(read),
-                // Where a device failed the block may be; where bytes are wrong it is not.
-                (Err(BlockError::Checksum { .. }), Err(worse @ BlockError::Vdev { .. })) => {
-                    Err(worse)
-                }
-                (Err(e), _) => Err(e),
-            };
-            if data.is_ok() {
-                break;
-            }
-        }
-        let data = data?;
+        // Where a device failed the block may be; where bytes are wrong it is not.
+        let data = first_of(bp, at, |dva| match dva.gang {
+            false => read(dva),
+            // Its parts may have been written and the header not, or the other way round: nobody is blamed.
+            true => Store::attempt(|| self.fetch_copy(bp, dva, at)).0,
+        })?;
         let source = |source| BlockError::Decode { at, bp: Box::new(*bp), source };
         Ok(Block { data: unpack(bp, &data).map_err(source)?, order: bp.byte_order() })
     }
@@ -374,15 +364,13 @@ impl Store {
         bp: &BlockPointer,
         at: Bookmark,
     ) -> Result<Vec<BlockPointer>, BlockError> {
+        self.wait_for_writes(bp);
+        first_of(bp, at, |dva| Assembly::new(self, bp, at).header(bp, dva))
+    }
+
+    /// Waits for what is on its way to the devices of the block.
+    pub(crate) fn wait_for_writes(&self, bp: &BlockPointer) {
         self.write_behind.wait_for(bp.physical_birth());
-        let mut failure = no_copy(bp, at);
-        for dva in bp.dvas() {
-            match Assembly::new(self, bp, at).header(bp, dva) {
-                Ok(children) => return Ok(children),
-                Err(e) => failure = e,
-            }
-        }
-        Err(failure)
     }
 
     /// Starts reading into the ARC in the background, for the reader that `access` describes; what is cached already

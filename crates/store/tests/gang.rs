@@ -158,8 +158,9 @@ fn headers_that_lead_to_themselves_or_too_deep() {
     assert!(why(&pool, &itself).contains("larger than the whole"));
     // Each header leads to a smaller gang block and a sector.
     let sized = |n: u64, offset| Bp::of(&data[..(n as usize) << 9]).gang(0, offset).make();
+    let sector = Bp::of(&data[..512]).at(0, 64 << 9).make();
     for n in 2..64u64 {
-        pool.header(&[(0, n << 9)], 512, &[sized(n - 1, (n - 1) << 9)]);
+        pool.header(&[(0, n << 9)], 512, &[sized(n - 1, (n - 1) << 9), sector]);
     }
     assert!(why(&pool, &sized(63, 63 << 9)).contains("too deep"));
 }
@@ -169,17 +170,75 @@ fn copies_that_multiply_end() {
     let pool = Pool::new(&[9], 1 << 20);
     let data = pattern(8, 64 << 9);
     // Three copies of each header; at the bottom there is nothing.
+    let sector = Bp::of(&data[..512]).at(0, 0).make();
     for n in 2..=16u64 {
         let (lower, offset) = (&data[..(n as usize - 1) << 9], (n - 1) << 12);
         let child = (0..3).fold(Bp::of(lower), |bp, i| bp.gang(0, offset + (i << 9))).make();
         for i in 0..3 {
             // Seeded with the place of the first copy.
             let first = n << 12;
-            pool.header(&[(0, first), (0, first + (i << 9))], 512, &[child]);
+            pool.header(&[(0, first), (0, first + (i << 9))], 512, &[child, sector]);
         }
     }
     let top = (0..3).fold(Bp::of(&data[..16 << 9]), |bp, i| bp.gang(0, (16 << 12) + (i << 9)));
     let before = pool.reads();
     assert!(pool.read(&top.make()).is_err());
     assert!(pool.reads() - before < 20_000, "{}", pool.reads() - before);
+}
+
+#[test]
+fn a_gang_block_consists_of_headers_and_parts() {
+    let pool = Pool::new(&[9], 1 << 20);
+    let data = pattern(9, 4096);
+    let parts = pieces(&pool, 16 << 10, &data, &[1024, 2048, 1024]);
+    pool.header(&[(0, 512)], 512, &parts[1..]);
+    let nested = Bp::of(&data[1024..]).gang(0, 512).make();
+    pool.header(&[(0, 0)], 512, &[parts[0], HOLE, nested]);
+    let bp = Bp::of(&data).gang(0, 0).make();
+    let members = || pool.store.gang_members(&bp, at(0));
+    assert_eq!(members().unwrap(), [parts[0], nested, parts[1], parts[2]]);
+    // All or nothing: with a header that is wrong nobody knows the rest.
+    pool.write(0, 512, &[1; 512]);
+    assert!(matches!(members(), Err(BlockError::Checksum { .. })));
+    let itself = Bp::of(&data).gang(0, 1024).make();
+    pool.header(&[(0, 1024)], 512, &[itself; 3]);
+    let before = pool.reads();
+    assert!(pool.store.gang_members(&itself, at(0)).is_err());
+    assert_eq!(pool.reads(), before + 1);
+}
+
+/// Who asks whether a gang block is there learns it of every part, blames nobody, and takes no failure of a device for
+/// bytes that were never written.
+#[test]
+fn gang_blocks_that_may_not_be_there() {
+    let pool = Pool::new(&[9, 9], 1 << 20);
+    let data = pattern(10, 4096);
+    let part = Bp::of(&data).at(0, 8192).at(1, 8192).make();
+    let bp = Bp::of(&data).gang(0, 512).gang(1, 512).make();
+    let ask = || pool.store.read_speculative(&bp, at(0)).map(|block| block.data.to_vec());
+    let wrong = || matches!(ask(), Err(BlockError::Checksum { .. }));
+    let failed = || matches!(ask(), Err(BlockError::Vdev { .. }));
+    let place = |offset: u64| (4 << 20) + offset..(4 << 20) + offset + 512;
+    assert!(wrong());
+    pool.header(&[(0, 512), (1, 512)], 512, &[part]);
+    assert!(wrong(), "its part was not written");
+    pool.block(1, 8192, &data);
+    assert_eq!(ask().unwrap(), data);
+    for offset in [8192, 512] {
+        // One copy is wrong or was never written; the other may be right.
+        pool.disks[1].fail(place(offset));
+        pool.disks[0].corrupt(place(offset), 1);
+        assert!(failed());
+        pool.disks[0].repair();
+        pool.disks[1].repair();
+        pool.disks[1].corrupt(place(offset), 1);
+        pool.disks[0].fail(place(offset));
+        assert!(failed());
+        pool.disks[0].repair();
+        pool.disks[1].repair();
+        assert_eq!(ask().unwrap(), data);
+    }
+    assert_eq!(pool.store.errors(), []);
+    let leaves = pool.store.vdevs().leaves();
+    assert!(leaves.iter().all(|leaf| leaf.errors().2 == 0));
 }

@@ -17,6 +17,8 @@
  *   check NAME OBJ LEN SEED         reads it and compares
  *   punch NAME OBJ FROM LEN         frees a range
  *   free NAME OBJ                   frees an object
+ *   log NAME OBJ BLOCK LEN SEED N   writes all of it, block by block, and logs each as a block that is written for good
+ *                                   (WR_INDIRECT), until N of a group are gang blocks; to be followed by "crash"
  *   names NAME OBJ FROM TO          creates the ZAP if need be, adds "name-N" = N
  *   find NAME OBJ FROM TO           looks them up
  *   snapshot NAME@SNAP, clone NAME@SNAP NAME, promote NAME, destroy NAME[@SNAP]
@@ -46,6 +48,7 @@
 #include <sys/vdev_impl.h>
 #include <sys/zap.h>
 #include <sys/zfeature.h>
+#include <sys/zil.h>
 #include <sys/zthr.h>
 /* Debian's headers leave out what this is. */
 typedef struct dmu_replay_record dmu_replay_record_t;
@@ -70,6 +73,8 @@ extern int dsl_bookmark_create(nvlist_t *, nvlist_t *);
 extern boolean_t dsl_scan_scrubbing(const struct dsl_pool *);
 extern char *spa_config_path;
 extern int zfs_remove_max_segment;
+extern int zfs_txg_timeout;
+extern unsigned long metaslab_force_ganging;
 
 #define	CHUNK	(128 << 10)
 #define	MAX_WORDS	8
@@ -450,6 +455,105 @@ check_object(objset_t *os, uint64_t object, char **args)
 	return (error);
 }
 
+/* Gang blocks that records of the open group point to. */
+static uint64_t gangs, gangs_txg;
+
+static void
+logged(zgd_t *zgd, int error)
+{
+	if (error == 0 && BP_IS_GANG(zgd->zgd_bp))
+		__atomic_fetch_add(&gangs, 1, __ATOMIC_SEQ_CST);
+	dmu_buf_rele(zgd->zgd_db, zgd);
+	free(zgd);
+}
+
+/* Has the block that a record is about written for good. */
+static int
+write_block(void *os, uint64_t generation, lr_write_t *lr, char *buf,
+    struct lwb *lwb, zio_t *zio)
+{
+	zgd_t *zgd = calloc(1, sizeof (zgd_t));
+
+	(void) generation, (void) buf;
+	zgd->zgd_lwb = lwb;
+	zgd->zgd_bp = &lr->lr_blkptr;
+	int error = dmu_buf_hold(os, lr->lr_foid, lr->lr_offset, zgd,
+	    &zgd->zgd_db, DMU_READ_NO_PREFETCH);
+	if (error != 0) {
+		free(zgd);
+		return (error);
+	}
+	error = dmu_sync(zio, lr->lr_common.lrc_txg, logged, zgd);
+	if (error != 0)
+		logged(zgd, error);
+	return (error);
+}
+
+static int
+write_and_log(objset_t *os, zilog_t *log, uint64_t object, uint64_t at,
+    uint64_t block, const char *data)
+{
+	dmu_tx_t *tx = dmu_tx_create(os);
+	dmu_tx_hold_write(tx, object, at, block);
+	int error = assign(tx);
+	if (error != 0)
+		return (error);
+	if (gangs_txg != dmu_tx_get_txg(tx))
+		gangs = 0;
+	gangs_txg = dmu_tx_get_txg(tx);
+	dmu_write(os, object, at, block, data, tx);
+	itx_t *itx = zil_itx_create(TX_WRITE, sizeof (lr_write_t));
+	lr_write_t *record = (lr_write_t *)&itx->itx_lr;
+	itx->itx_wr_state = WR_INDIRECT;
+	record->lr_foid = object;
+	record->lr_offset = at;
+	record->lr_length = block;
+	record->lr_blkoff = 0;
+	BP_ZERO(&record->lr_blkptr);
+	itx->itx_private = os;
+	itx->itx_sync = B_TRUE;
+	zil_itx_assign(log, itx, tx);
+	dmu_tx_commit(tx);
+	zil_commit(log, object);
+	return (0);
+}
+
+/* Every allocation of so many bytes may fail now, three of a hundred do. Log blocks have fewer. */
+#define	DIVIDED		(64 << 10)
+/* Most blocks that are written for the sake of gang blocks. */
+#define	ATTEMPTS	10000
+
+static int
+log_writes(char **words)
+{
+	uint64_t object = number(words[2]), block = number(words[3]);
+	uint64_t len = number(words[4]), state = seeded(number(words[5]));
+	char *data = malloc(len);
+	objset_t *os;
+	int error = dmu_objset_own(words[1], DMU_OST_ANY, B_FALSE, B_FALSE, FTAG,
+	    &os);
+
+	if (error != 0)
+		return (error);
+	zfs_txg_timeout = 3600;
+	zilog_t *log = zil_open(os, write_block);
+	/* The log begins in a group of its own. */
+	noise(&state, data, len);
+	if ((error = write_and_log(os, log, object, 0, block, data)) != 0)
+		return (error);
+	txg_wait_synced(dmu_objset_pool(os), 0);
+	metaslab_force_ganging = DIVIDED;
+	for (uint64_t i = 0; error == 0 && i < ATTEMPTS &&
+	    (i * block < len || gangs < number(words[6])); i++) {
+		uint64_t at = i * block % len;
+		error = write_and_log(os, log, object, at, block, data + at);
+	}
+	if (error == 0 && gangs < number(words[6]))
+		error = ENOSPC;
+	free(data);
+	return (error);
+}
+
 static int
 add_names(objset_t *os, uint64_t object, char **args)
 {
@@ -628,6 +732,8 @@ run(char **w, int count)
 		return (in_objset(w, B_FALSE, write_object));
 	if (IS("check", 4))
 		return (in_objset(w, B_TRUE, check_object));
+	if (IS("log", 6))
+		return (log_writes(w));
 	if (IS("punch", 4))
 		return (in_objset(w, B_FALSE, punch));
 	if (IS("free", 2))

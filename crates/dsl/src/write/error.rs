@@ -1,5 +1,6 @@
 //! Why a change was not made: refused, unreadable or fatal.
 
+use crate::zil::ZIL_LEVEL;
 use cenote_dmu::Error;
 use cenote_dmu::write::WriteError;
 use cenote_format::DecodeError;
@@ -120,6 +121,7 @@ impl Display for Whose {
         let Bookmark { objset, object, level, blkid } = self.0;
         match (objset, level) {
             (0, -1) => write!(f, "the pool's metadata"),
+            (_, ZIL_LEVEL) => write!(f, "the intent log of dataset {objset:#x}"),
             (_, -1) => write!(f, "the root block of dataset {objset:#x}"),
             (0, _) => write!(f, "object {object:#x} of the pool's metadata"),
             _ => write!(f, "object {object:#x} of dataset {objset:#x}"),

@@ -5,7 +5,8 @@
 //! log and which number of block is to be there.
 //!
 //! The chain ends at the first block that is not what its pointer says, because the pointer to the
-//! next block is written before that block is. A device that fails is no end: nobody knows what it has
+//! next block is written before that block is. No block of a chain is a gang block (`zio_alloc_zil`): a pointer
+//! to one ends it, too. A device that fails is no end: nobody knows what it has
 //! (`zil_check_log_chain`). An import *claims* the blocks that it finds ([`mod@super::claim`]): it
 //! notes the last sequence numbers in the header, which end the chain from then on.
 //!
@@ -81,6 +82,9 @@ pub fn walk_kept(
         let seq = bp.checksum()[3];
         if seq > last_block {
             return End::Complete;
+        }
+        if bp.is_gang() {
+            return End::Unreadable;
         }
         if !f(Item::Block(&bp)) {
             return End::Stopped;

@@ -13,7 +13,7 @@
 //! (`zil_claim_write`). One that cannot be read ends the log: nobody was told that the write is
 //! stable, since the record is acknowledged only after its block was written. Many of these blocks are read
 //! at once, while the walk goes on behind the first of them; if one is wrong, the claim goes back to where
-//! it was before its record ([`Mark`]).
+//! it was before its record ([`Mark`]). Of a gang block all headers and parts are claimed (`zio_claim_gang`).
 
 use super::chain::{CLAIM_LR_SEQ_VALID, End, Item, walk_kept};
 use super::kept::Kept;
@@ -32,11 +32,20 @@ pub const REPLAY_NEEDED: u64 = 1;
 /// Most blocks that records point to and that are read at once.
 const AT_ONCE: usize = 1024;
 
+/// A block that is to be claimed.
+#[derive(Debug, Clone)]
+pub struct Claimed {
+    /// The block.
+    pub bp: BlockPointer,
+    /// What it consists of, if it is a gang block: headers and parts.
+    pub members: Vec<BlockPointer>,
+}
+
 /// What is to be claimed of a log.
 #[derive(Debug, Clone)]
 pub struct Claim {
     /// Blocks that have to be allocated, each once.
-    pub blocks: Vec<BlockPointer>,
+    pub blocks: Vec<Claimed>,
     /// Blocks that have to get a reference more, for each time that they are here.
     pub cloned: Vec<BlockPointer>,
     /// The header that says so.
@@ -69,7 +78,8 @@ struct Pointed {
     at: Bookmark,
     /// Where the claim was before the record.
     before: Mark,
-    read: OnceLock<Result<(), BlockError>>,
+    /// What it consists of if it can be read.
+    read: OnceLock<Result<Vec<BlockPointer>, BlockError>>,
 }
 
 struct Claiming<'a> {
@@ -77,7 +87,7 @@ struct Claiming<'a> {
     objset: u64,
     /// The first transaction group that is not on disk.
     first: u64,
-    taken: Vec<BlockPointer>,
+    taken: Vec<Claimed>,
     cloned: Vec<BlockPointer>,
     seen: HashSet<Dva>,
     mark: Mark,
@@ -133,7 +143,7 @@ impl Claiming<'_> {
     fn take(&mut self, bp: &BlockPointer) -> bool {
         let fresh = self.is_fresh(bp) && bp.dva(0).is_some_and(|dva| self.seen.insert(dva));
         if fresh {
-            self.taken.push(*bp);
+            self.taken.push(Claimed { bp: *bp, members: Vec::new() });
             self.mark.taken += 1;
         }
         fresh
@@ -174,12 +184,17 @@ impl Claiming<'_> {
     fn verify(&mut self) -> Result<bool, BlockError> {
         let pending = std::mem::take(&mut self.pending);
         parallel::each(PRIME_THREADS.count(), &pending, |pointed| {
-            let read = || self.store.read_speculative(&pointed.bp, pointed.at).map(drop);
+            let read = || self.read(&pointed.bp, pointed.at);
             let _ = pointed.read.set(Priority::Replay.for_reads(read));
         });
         for pointed in pending {
             match pointed.read.into_inner() {
-                Some(Ok(())) | None => {}
+                Some(Ok(members)) => {
+                    if let Some(taken) = self.taken.get_mut(pointed.before.taken) {
+                        taken.members = members;
+                    }
+                }
+                None => {}
                 Some(Err(e @ BlockError::Vdev { .. })) => return Err(e),
                 Some(Err(_)) => {
                     self.mark = pointed.before;
@@ -190,6 +205,16 @@ impl Claiming<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// Finds out whether a block is there; what it consists of.
+    fn read(&self, bp: &BlockPointer, at: Bookmark) -> Result<Vec<BlockPointer>, BlockError> {
+        self.store.read_speculative(bp, at)?;
+        match bp.is_gang() {
+            // It was read before.
+            true => Store::attempt(|| self.store.gang_members(bp, at)).0,
+            false => Ok(Vec::new()),
+        }
     }
 
     fn done(self, header: &ZilHeader) -> Claim {

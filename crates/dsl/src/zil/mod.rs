@@ -14,7 +14,7 @@ pub mod kept;
 pub mod parallel;
 
 pub use chain::{End, Item, ZIL_LEVEL, bookmark, walk, walk_kept};
-pub use claim::{Claim, claim};
+pub use claim::{Claim, Claimed, claim};
 pub use kept::Kept;
 
 use cenote_format::blkptr::BlockPointer;

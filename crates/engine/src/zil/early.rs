@@ -14,8 +14,7 @@
 //! - A block is written early only if the open group is going to write it: the caller holds that group open,
 //!   and the block is dirty in it.
 //! - Each pointer is either used by the sync of its group, or freed by it.
-//! - No pointer that is returned is a hole, embedded, or one of a divided block: the next import could not
-//!   claim it.
+//! - No pointer that is returned is a hole or embedded. It may be one of a gang block.
 
 use crate::policy::{Abilities, Policy};
 use cenote_dmu::live::{LiveObjectSet, OpenBlock};
@@ -57,7 +56,7 @@ pub(crate) struct Early(Mutex<BTreeMap<u64, Group>>);
 
 impl Early {
     /// Writes the block of `object` with byte `offset`, which the open group `txg` is going to write. `None`: it
-    /// is not, or cannot be written in one piece; the data belongs in the record.
+    /// is not, or cannot be written; the data belongs in the record.
     pub(super) fn write(
         &self,
         how: How<'_>,
@@ -92,10 +91,6 @@ impl Early {
         }
         let mut groups = self.0.lock();
         let group = groups.entry(txg).or_default();
-        if bp.is_gang() {
-            group.stale.push(bp);
-            return None;
-        }
         let old = group.blocks.insert(key, Written { data, bp });
         group.stale.extend(old.map(|old| old.bp));
         Some(bp)

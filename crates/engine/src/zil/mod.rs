@@ -227,7 +227,11 @@ impl Log {
             let write = |object, offset| {
                 let bp = self.write_early(shared, live, (policy, *abilities), (object, offset))?;
                 let mut all = tops.take();
-                all.extend(bp.dvas().map(|dva| u64::from(dva.vdev)));
+                match bp.is_gang() {
+                    false => all.extend(bp.dvas().map(|dva| u64::from(dva.vdev))),
+                    // Its parts may be anywhere.
+                    true => all.extend(shared.disk.tree().root().children().iter().map(|v| v.id())),
+                }
                 tops.set(all);
                 Some(bp)
             };

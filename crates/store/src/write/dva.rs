@@ -91,7 +91,7 @@ impl<'a> DvaAllocation<'a> {
         pointer.inspect_err(|_| self.undo())
     }
 
-    /// Whether the block is one that is divided for the sake of a test.
+    /// Whether a block of this size is one that is divided for the sake of a test.
     fn is_forced(&self, psize: u64) -> bool {
         psize >= tunables::FORCE_GANGING.get()
             && psize > self.writer.unit()
@@ -220,6 +220,9 @@ impl<'a> DvaAllocation<'a> {
         left: u64,
     ) -> Result<(u64, Option<Vec<Dva>>), WriteError> {
         let unit = self.writer.unit();
+        if self.forced && self.is_forced(share) {
+            return Ok((share, None));
+        }
         let mut size = if self.forced { share } else { left };
         loop {
             match self.allocate(class, size, self.props.copies) {

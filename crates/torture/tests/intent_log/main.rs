@@ -33,6 +33,7 @@ use world::{Sync, World, look, root};
 
 mod block;
 mod devices;
+mod gang;
 mod history;
 mod records;
 mod unreplayed;
