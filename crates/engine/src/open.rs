@@ -12,11 +12,12 @@ use super::condense::Condenser;
 use super::datasets::Datasets;
 use super::figures::History;
 use super::sync::Core;
-use super::task::{EngineError, Queue};
+use super::task::{EngineError, Queue, SyncContext};
 use super::txg::TxState;
 use super::{Disk, Engine, EngineOptions, Shared, capable};
 use crate::space_write::SpaceMaps;
-use cenote_dmu::write::OpenObjectSet;
+use cenote_dmu::write::{OpenObjectSet, WriteError};
+use cenote_dsl::write::DslWriteError;
 use cenote_dsl::write::deadlist::Keys;
 use cenote_format::label::Uberblock;
 use cenote_pool::config_write::PoolConfig;
@@ -126,13 +127,19 @@ impl Engine {
         let capable::Logs { finished, waiting, kept } = logs;
         let claims = self.read_logs(&waiting, kept, last)?;
         let pool = self.pool();
-        let newest = self.sync_task(move |context| {
+        let change = move |context: &mut SyncContext<'_>| {
             // Before anything is allocated.
             let newest = context.claim_intent_logs(claims)?;
             finished.iter().try_for_each(|ds_obj| context.destroy_intent_log(*ds_obj, last))?;
             context.note_moved_aux(&pool)?;
             Ok(newest)
-        })?;
+        };
+        // A group that has some of it would have blocks of logs allocated that are not claimed, or overwritten.
+        let fatal = |e| match e {
+            DslWriteError::Fatal(_) => e,
+            e => WriteError::Sink(Box::new(e)).into(),
+        };
+        let newest = self.sync_task(move |context| change(context).map_err(fatal))?;
         // Nothing that is on disk is from the future.
         while self.pool().uberblock().txg < newest {
             self.sync_task(|context| {
