@@ -32,6 +32,7 @@ const ENCRYPTION: &str = "com.datto:encryption";
 const UNREPLAYED: &str = "an intent log that was not replayed";
 const UNREADABLE: &str =
     "an intent log that cannot be read ('zpool clear POOL DATASET' gives up what is in it)";
+const CUT: &str = "an intent log that could not be claimed in full ('zpool clear POOL DATASET' gives up what is left of it)";
 /// Most datasets of a pool.
 const MAX_DATASETS: usize = 1 << 24;
 
@@ -131,7 +132,7 @@ fn check_logs(pool: &Pool) -> Result<Logs, EngineError> {
                         logs.waiting.push(Left { ds_obj, name, header: *zil });
                     }
                     Log::Finished => logs.finished.push(dataset.ds_obj),
-                    Log::None | Log::Unreadable => {}
+                    Log::None | Log::Unreadable | Log::Cut => {}
                 }
             }
             // Its log is lost with it; the other datasets are not.
@@ -156,6 +157,8 @@ enum Log {
     Finished,
     /// There may be changes in what was claimed and cannot be read.
     Unreadable,
+    /// There were changes in it that could not be claimed.
+    Cut,
 }
 
 fn log_state(
@@ -188,6 +191,7 @@ fn log_state(
         End::Stopped => Ok(Log::Waiting),
         // Wrong bytes are where a log ends that was not claimed.
         End::Unreadable | End::Failed(_) if zil.claim_txg != 0 => Ok(Log::Unreadable),
+        End::Cut => Ok(Log::Cut),
         End::Unreadable | End::Complete => Ok(Log::Finished),
         End::Failed(e) => Err(EngineError::Read(e.into())),
     }
@@ -246,6 +250,7 @@ pub(super) fn check_dataset(
     match log_state(pool, dataset, &set.phys().zil, &Kept::nothing())? {
         Log::Waiting if purpose != Purpose::Replay => return unsupported(UNREPLAYED),
         Log::Unreadable => return unsupported(UNREADABLE),
+        Log::Cut => return unsupported(CUT),
         Log::None | Log::Finished | Log::Waiting => {}
     }
     if dataset.is_inconsistent() && purpose != Purpose::Receive {

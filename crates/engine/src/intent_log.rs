@@ -23,7 +23,7 @@
 //! is read once; where nothing is opened it is let go.
 //!
 //! A log that cannot be replayed stays: one that has a record which cannot be applied, or that cannot be
-//! read in full. Its dataset is not written to until the log is cleared by the dataset's name
+//! read or claimed in full. Its dataset is not written to until the log is cleared by the dataset's name
 //! ([`Engine::clear_intent_log`]). A log that was not claimed ends where bytes are wrong, but not where a
 //! device fails: such a pool is not imported for writing.
 
@@ -89,9 +89,11 @@ impl SyncContext<'_> {
     /// the youngest birth of a block that was claimed.
     ///
     /// # Errors
-    /// `Unsupported`: cloned blocks that the pool does not count; `Damaged`: a block of a log where something else is.
+    /// A device failed; a block of a log is where something else is. What was claimed is not taken back.
     pub(super) fn claim_intent_logs(&mut self, claims: Vec<(u64, Claim)>) -> Result<u64> {
         let mut newest = 0;
+        let referring = |(ds_obj, claim)| Ok((ds_obj, self.refer_to_clones(ds_obj, claim)?));
+        let claims = claims.into_iter().map(referring).collect::<Result<Vec<(u64, Claim)>>>()?;
         for Claimed { bp, members } in claims.iter().flat_map(|(_, claim)| &claim.blocks) {
             for dva in members.iter().chain([bp]).flat_map(BlockPointer::dvas) {
                 let claimed = self.disk.allocator.claim_dva(self.tx.txg, &dva);
@@ -99,12 +101,25 @@ impl SyncContext<'_> {
             }
             newest = newest.max(bp.logical_birth());
         }
-        let cloned: Vec<_> = claims.iter().flat_map(|(_, c)| c.cloned.iter().copied()).collect();
-        references::add(&mut self.tx, &cloned)?;
         for (ds_obj, claim) in claims {
             self.set_intent_log(ds_obj, claim.header)?;
         }
         Ok(newest)
+    }
+
+    /// Adds a reference to each block that a log clones. Where their counts are damaged only what comes before is
+    /// claimed: somebody else's blocks may be freed before the rest could be replayed.
+    ///
+    /// Errors: a device failed: it may come back with the counts.
+    fn refer_to_clones(&mut self, ds_obj: u64, claim: Claim) -> Result<Claim> {
+        let why = match self.tx.whole(|tx| references::add(tx, &claim.cloned)) {
+            Ok(()) => return Ok(claim),
+            Err(DslWriteError::Unreadable(why)) if !why.is_of_device() => why.to_string(),
+            Err(why @ DslWriteError::Unsupported(_)) => why.to_string(),
+            Err(e) => return Err(e),
+        };
+        tracing::warn!("dataset {ds_obj}: clones in its intent log are not claimed: {why}");
+        Ok(claim.without_clones())
     }
 
     fn head_objset(&mut self, ds_obj: u64) -> Result<Arc<ObjectSet>> {

@@ -84,6 +84,11 @@ pub struct Fatal(WriteError);
 impl std::error::Error for Unreadable {}
 
 impl Unreadable {
+    /// Whether a device failed: what is there may be right.
+    pub fn is_of_device(&self) -> bool {
+        matches!(&self.0, WriteError::Read(Error::Block(BlockError::Vdev { .. })))
+    }
+
     /// The level of the block that cannot be read; 0 where it is no block.
     pub(super) fn level(&self) -> i64 {
         match &self.0 {

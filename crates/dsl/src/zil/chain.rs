@@ -42,6 +42,9 @@ pub enum Item<'a> {
 pub enum End {
     /// At the end of the chain, or at the last claimed block or record.
     Complete,
+    /// Behind the last record that was claimed of a log that goes on with what could not be claimed
+    /// ([`Claim::without_clones`](super::Claim::without_clones)).
+    Cut,
     /// At a block that is not (or not yet) part of the log.
     Unreadable,
     /// At a block that a device failed to read.
@@ -100,6 +103,7 @@ pub fn walk_kept(
         let records = Bytes::new(&found.records, found.order, "intent log records");
         match walk_records(records, last_record, &mut max_record, f) {
             None => {}
+            Some(End::Complete) if seq < last_block && claimed => return End::Cut,
             Some(end) => return end,
         }
         bp = found.next;

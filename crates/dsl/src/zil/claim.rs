@@ -7,7 +7,10 @@
 //!
 //! A `TX_CLONE_RANGE` refers to blocks that other files have, and may not have any more when it is replayed. So
 //! the claim adds a reference to each of them, which goes when the log is destroyed (`zil_claim_clone_range`,
-//! `zil_free_clone_range`).
+//! `zil_free_clone_range`). Where that is not possible the claim ends before the first such record
+//! ([`Claim::without_clones`]), and its header says that the log goes on: the number of the last block is higher
+//! than that of the block in which the claim ends. No other log has such a header. To OpenZFS it is a log that ends
+//! there.
 //!
 //! Besides the blocks of the chain a log has the blocks that its `TX_WRITE` records point to
 //! (`zil_claim_write`). One that cannot be read ends the log: nobody was told that the write is
@@ -54,6 +57,22 @@ pub struct Claim {
     pub records: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Where the claim is before the first record that clones.
+    before_clones: Option<Mark>,
+}
+
+impl Claim {
+    /// What comes before the first record that clones blocks. The log cannot be replayed in full then.
+    pub fn without_clones(mut self) -> Claim {
+        let Some(mark) = self.before_clones.take() else { return self };
+        self.blocks.truncate(mark.taken);
+        self.cloned.clear();
+        (self.records, self.bytes) = (mark.records, mark.bytes);
+        self.header.claim_blk_seq = mark.block_seq.saturating_add(1);
+        self.header.claim_lr_seq = mark.record_seq;
+        self.header.flags |= REPLAY_NEEDED;
+        self
+    }
 }
 
 /// How far a claim is.
@@ -91,6 +110,7 @@ struct Claiming<'a> {
     cloned: Vec<BlockPointer>,
     seen: HashSet<Dva>,
     mark: Mark,
+    before_clones: Option<Mark>,
     pending: Vec<Pointed>,
 }
 
@@ -106,8 +126,9 @@ pub fn claim(
     first: u64,
     kept: &Kept,
 ) -> Result<Claim, BlockError> {
-    let (taken, cloned, seen, mark, pending) = Default::default();
-    let mut claiming = Claiming { store, objset, first, taken, cloned, seen, mark, pending };
+    let (taken, cloned, seen, mark, before_clones, pending) = Default::default();
+    let mut claiming =
+        Claiming { store, objset, first, taken, cloned, seen, mark, before_clones, pending };
     let mut verified = Ok(true);
     let end = walk_kept(store, header, kept, &mut |item| match item {
         Item::Block(bp) => {
@@ -161,6 +182,9 @@ impl Claiming<'_> {
         let cloned = record.cloned_blocks();
         if cloned.iter().any(|bp| bp.physical_birth() >= self.first) {
             return false;
+        }
+        if !cloned.is_empty() {
+            self.before_clones.get_or_insert(before);
         }
         self.mark.cloned += cloned.len();
         self.cloned.extend(cloned);
@@ -219,6 +243,7 @@ impl Claiming<'_> {
 
     fn done(self, header: &ZilHeader) -> Claim {
         let Mark { blocks, block_seq, records, bytes, record_seq, .. } = self.mark;
+        let before_clones = self.before_clones.filter(|mark| mark.records < records);
         let needed = if records > 0 || blocks > 1 { REPLAY_NEEDED } else { 0 };
         let header = ZilHeader {
             claim_txg: self.first,
@@ -227,6 +252,6 @@ impl Claiming<'_> {
             flags: header.flags | needed | CLAIM_LR_SEQ_VALID,
             ..*header
         };
-        Claim { blocks: self.taken, cloned: self.cloned, header, records, bytes }
+        Claim { blocks: self.taken, cloned: self.cloned, header, records, bytes, before_clones }
     }
 }

@@ -36,6 +36,7 @@ mod devices;
 mod gang;
 mod history;
 mod records;
+mod unclaimed;
 mod unreplayed;
 mod world;
 

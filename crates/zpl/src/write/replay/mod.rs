@@ -144,6 +144,7 @@ pub fn replay(
         End::Complete => Ok(applier.done),
         End::Stopped => Err(interrupted()),
         End::Failed(e) => Err(cenote_dmu::Error::from(e).into()),
+        End::Cut => Err(Error::Invalid("a part of the intent log could not be claimed".into())),
         End::Unreadable => {
             Err(Error::Invalid("what was claimed of the intent log cannot be read".into()))
         }
