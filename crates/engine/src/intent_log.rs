@@ -48,7 +48,7 @@ use cenote_store::Store;
 use parking_lot::Mutex;
 
 use progress::LogProgress;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -474,18 +474,48 @@ impl Engine {
                 Err(why) => failed.push(NotReplayed { ds_obj, name, why }),
             }
         }
-        if !replayed.is_empty() {
-            let (logs, its) = (replayed.clone(), Arc::clone(&kept));
-            let destroy = move |context: &mut SyncContext<'_>| {
-                logs.iter().try_for_each(|ds_obj| context.destroy_replayed(*ds_obj, &its))
-            };
-            self.sync_task_beside_logs(destroy, |()| true)?;
-        }
+        let stay = self.destroy_replayed(&replayed, &kept)?;
         drop(running);
         let mut unreplayed = self.shared.unreplayed.lock();
-        replayed.into_iter().chain(gone).for_each(|ds_obj| unreplayed.done(ds_obj));
+        for ds_obj in replayed.into_iter().chain(gone) {
+            match (stay.get(&ds_obj), unreplayed.find(ds_obj)) {
+                (None, _) => unreplayed.done(ds_obj),
+                (Some(why), log) => {
+                    let name = log.map_or_else(String::new, |log| log.name);
+                    failed.push(NotReplayed { ds_obj, name, why: why.clone() });
+                }
+            }
+        }
         failed.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(failed)
+    }
+
+    /// Destroys logs that were replayed. Returns why some of them stay: the others do not wait for what cannot be
+    /// read of one.
+    ///
+    /// Errors: the pool is suspended.
+    fn destroy_replayed(
+        &self,
+        logs: &[u64],
+        kept: &Arc<Kept>,
+    ) -> std::result::Result<HashMap<u64, String>, EngineError> {
+        let destroy = |logs: Vec<u64>| {
+            let kept = Arc::clone(kept);
+            let destroy = move |context: &mut SyncContext<'_>| {
+                logs.iter().try_for_each(|ds_obj| context.destroy_replayed(*ds_obj, &kept))
+            };
+            match self.sync_task_beside_logs(destroy, |()| true) {
+                Ok(()) => Ok(None),
+                Err(EngineError::Dsl(DslWriteError::Unreadable(why))) => Ok(Some(why.to_string())),
+                Err(e) => Err(e),
+            }
+        };
+        if logs.is_empty() || destroy(logs.to_vec())?.is_none() {
+            return Ok(HashMap::new());
+        }
+        let each = logs.iter().map(|ds_obj| Ok((*ds_obj, destroy(vec![*ds_obj])?)));
+        let each = each.collect::<std::result::Result<Vec<_>, EngineError>>()?;
+        Ok(each.into_iter().filter_map(|(ds_obj, why)| Some((ds_obj, why?))).collect())
     }
 
     /// Replays one log, and returns when that is on disk.

@@ -233,6 +233,26 @@ fn a_dataset_whose_claimed_log_cannot_be_read_is_written_to_when_the_log_is_clea
     engine.export(false).unwrap();
 }
 
+/// Logs that were replayed go, though the head of one among them cannot be read.
+#[test]
+fn one_head_keeps_no_other_log() {
+    /// There is no such object.
+    const BAD: u64 = 1 << 40;
+    let temp = cenote_testpools::copy("zilmain");
+    let engine = import_for_writing(&temp);
+    let waiting = engine.waiting_logs();
+    let all = logs(&engine.pool()).len();
+    assert!(waiting.len() > 2 && waiting.len() == all);
+    let batch = [waiting[0], BAD, waiting[1]];
+    let stay = engine.destroy_replayed(&batch, &Arc::default()).unwrap();
+    assert_eq!(stay.keys().collect::<Vec<_>>(), [&BAD]);
+    assert!(!stay[&BAD].is_empty());
+    assert_eq!(engine.waiting_logs(), waiting[2..]);
+    assert_eq!(logs(&engine.pool()).len(), all - 2);
+    engine.export(false).unwrap();
+    traverse(&temp);
+}
+
 #[test]
 fn a_device_that_fails_is_no_end_of_a_log_and_wrong_bytes_are() {
     let temp = cenote_testpools::copy("zilmain");
