@@ -157,12 +157,16 @@ impl Locator {
         Locator { dirs, opened: HashMap::new(), filesystems: HashMap::new() }
     }
 
-    /// Opens what `name` leads to. The error is for the user.
-    pub fn open(&mut self, name: &Name, follow: bool, ctx: &Context) -> Result<Place, String> {
+    /// Opens what `name` leads to. A dataset whose intent log cannot be replayed is shown as it is without that, which is
+    /// said. The error is for the user.
+    pub fn open(&mut self, name: &Name, follow: bool, ctx: &mut Context) -> Result<Place, String> {
         let mut node = self.dataset(&name.dataset, ctx)?;
         let cannot = |e: &dyn std::fmt::Display| format!("cannot open '{}': {e}", name.show());
         if let Some(engine) = node.imported.engine().filter(|_| node.dataset.is_head()) {
-            engine.replay_log(node.dataset.ds_obj).map_err(|e| cannot(&reason(&e)))?;
+            if let Err(e) = engine.replay_log(node.dataset.ds_obj) {
+                let (name, why) = (&name.dataset, reason(&e));
+                ctx.complain(format_args!("'{name}' is shown without its intent log: {why}"));
+            }
             // It is as it was found before.
             node = self.dataset(&name.dataset, ctx)?;
         }

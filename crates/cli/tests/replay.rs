@@ -6,7 +6,16 @@
 
 mod common;
 
+use cenote_dsl::DatasetKind;
+use cenote_dsl::zil::{Item, walk};
+use cenote_format::LABEL_START;
+use cenote_pool::{ImportOptions, Pool, discover};
+use cenote_testpools::TempPool;
 use common::{Session, can_mount};
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -113,4 +122,89 @@ fn import_shows_how_far_a_replay_is() {
     assert!(shown.contains("intent logs: re"), "{shown}");
     s.run("tunables set vdev_simulated_latency=0").ok();
     nothing_is_left(&s, &dir.to_string());
+}
+
+/// Damages a block in the middle of the claimed log of a file system, the one with the most blocks; its name.
+fn damage_a_log(temp: &TempPool) -> String {
+    let options = ImportOptions { readonly: true, ..ImportOptions::default() };
+    let pool = Pool::import(&discover(std::slice::from_ref(&temp.pool.dir))[0], &options).unwrap();
+    let dsl = pool.dsl();
+    let (mut heads, mut logs) = (vec![dsl.root().unwrap()], Vec::new());
+    while let Some(head) = heads.pop() {
+        heads.extend(dsl.children(&head).unwrap());
+        let header = dsl.open_objset(&head).unwrap().phys().zil;
+        let mut blocks = Vec::new();
+        walk(pool.store(), &header, &mut |item| {
+            if let Item::Block(bp) = item {
+                blocks.push(*bp);
+            }
+            true
+        });
+        if head.kind == DatasetKind::Filesystem {
+            logs.push((blocks, head.name.clone()));
+        }
+    }
+    let (blocks, name) = logs.into_iter().max_by_key(|(blocks, _)| blocks.len()).unwrap();
+    assert!(blocks.len() > 4, "{name}: {}", blocks.len());
+    let file = OpenOptions::new().write(true).open(&temp.pool.files[0]).unwrap();
+    for dva in blocks[blocks.len() / 2].dvas() {
+        file.write_all_at(&[0xa5; 512], dva.offset + LABEL_START).unwrap();
+    }
+    name
+}
+
+/// The files of a directory and below it, with what is in them.
+fn tree(dir: &Path, base: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        let (path, kind) = (entry.path(), entry.file_type().unwrap());
+        if kind.is_dir() {
+            tree(&path, base, found);
+        }
+        let data = if kind.is_file() { std::fs::read(&path).unwrap() } else { Vec::new() };
+        found.insert(path.strip_prefix(base).unwrap().to_path_buf(), data);
+    }
+}
+
+fn tree_of(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    tree(dir, dir, &mut found);
+    found
+}
+
+/// A log that cannot be read up to its end is replayed as far as it goes. Whoever looks at its file system then, by a mount
+/// that is read-only or by a command, sees the same, and is told.
+#[test]
+fn a_log_that_cannot_be_replayed_is_left_out() {
+    if !can_mount() {
+        return;
+    }
+    let s = Session::new();
+    let temp = cenote_testpools::copy("zilmain");
+    let dir = temp.pool.dir.display();
+    let copy = |name: &str, to: &str| {
+        std::fs::create_dir(s.path(to)).unwrap();
+        let done =
+            s.run_args(&["cp", "-r", "-q", &format!("{name}:/"), s.path(to).to_str().unwrap()]);
+        assert_eq!(done.code, 0, "{done:?}");
+        (tree_of(&s.path(to)), done.err)
+    };
+    s.run(&format!("zpool import -f -N -d {dir} zilmain")).ok();
+    s.run("zpool export zilmain").ok();
+    let name = damage_a_log(&temp);
+    s.run(&format!("zpool import -N -o readonly=on -d {dir} zilmain")).ok_but_for_logs();
+    let (before, said) = copy(&name, "before");
+    assert_eq!(said, "");
+    s.run("zpool export zilmain").ok();
+    s.run(&format!("zpool import -N -R {} -d {dir} zilmain", s.root())).ok();
+    s.run(&format!("zfs set readonly=on {name}")).ok();
+    s.run(&format!("zfs mount {name}")).ok();
+    let mountpoint = s.run(&format!("zfs get -H -o value mountpoint {name}")).ok();
+    let mounted = tree_of(Path::new(mountpoint.trim()));
+    let (now, said) = copy(&name, "now");
+    assert!(now == mounted && now != before);
+    for part in [name.as_str(), "is shown without its intent log", "zpool clear"] {
+        assert!(said.contains(part), "{said}");
+    }
+    s.run("zpool export zilmain").ok();
 }
