@@ -6,21 +6,13 @@
 use crate::pipeline::{Block, Store, unpack};
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
-use cenote_vdev::BlockRead;
+use cenote_vdev::Stretch;
 
 impl Store {
-    /// The `size` bytes from `dva` on, not verified. `None` where they are not in one piece (RAID-Z, a removed
-    /// vdev), past the end of the vdev, or where no device has them.
-    pub fn read_stretch(&self, dva: Dva, size: u64) -> Option<Abd> {
-        let vdevs = self.vdevs();
-        let top = vdevs.top(dva.vdev.into())?;
-        let in_one_piece = top.is_leaf() || top.kind() == "mirror";
-        let end = dva.offset.checked_add(size)?;
-        if dva.gang || !in_one_piece || end > top.asize() {
-            return None;
-        }
-        let (vdev, offset) = (dva.vdev.into(), dva.offset);
-        vdevs.read_one(&BlockRead { vdev, offset, size, txg: 0, verify: &|_| true }).block.ok()
+    /// What the devices hold from `dva` on, `size` bytes, not verified. `None` where blocks do not lie side by side (a
+    /// removed vdev), past the end of the vdev, or where no device has them.
+    pub fn read_stretch(&self, dva: Dva, size: u64) -> Option<Stretch> {
+        self.vdevs().read_stretch(dva.vdev.into(), dva.offset, size)
     }
 
     /// The block of `bp`, of which `physical` may be the bytes. `None` if they are not.

@@ -18,6 +18,7 @@
 //! | `state` | health, and how it adds up to the root |
 //! | `vdev`, `assemble` | a node of the tree; building the tree from a config |
 //! | `tree` | reading blocks |
+//! | `stretch` | reading many that lie side by side |
 //! | [`mod@write`] | writing blocks, making them durable |
 //! | `submit` | aggregation, batches, parallel devices |
 //! | `queue` | classes of requests, and their shares of a device |
@@ -68,6 +69,7 @@ mod request_sizes;
 mod slots;
 mod state;
 pub mod stats;
+mod stretch;
 mod submit;
 #[cfg(test)]
 mod testing;
@@ -95,6 +97,7 @@ pub use queue::{CLASSES, Priority, QueueFigures};
 pub use raidz::map::ColumnExtent;
 pub use request_sizes::{SIZE_BUCKETS, SizeFigures, SizeHistogram};
 pub use state::{Aux, VdevState};
+pub use stretch::Stretch;
 pub use tree::VdevTree;
 pub use vdev::Vdev;
 pub use write::BlockWrite;

@@ -11,6 +11,7 @@
 use cenote_format::abd::Abd;
 use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_store::{Block, Store};
+use cenote_vdev::Stretch;
 use std::collections::HashMap;
 
 /// Bytes of the first stretch.
@@ -26,8 +27,7 @@ struct Lane {
     end: u64,
     /// Bytes of the next stretch.
     size: u64,
-    /// Where the stretch begins, and its bytes.
-    stretch: Option<(u64, Abd)>,
+    stretch: Option<Stretch>,
 }
 
 /// Reads the blocks of a chain ahead.
@@ -58,9 +58,9 @@ impl<'a> Ahead<'a> {
             return None;
         }
         let room = self.store.vdevs().top(dva.vdev.into())?.asize().saturating_sub(dva.offset);
-        let size = lane.size.max(bp.psize()).min(room);
+        let size = lane.size.max(dva.asize).min(room);
         lane.size = (lane.size * 2).min(MOST);
-        lane.stretch = self.store.read_stretch(dva, size).map(|bytes| (dva.offset, bytes));
+        lane.stretch = self.store.read_stretch(dva, size);
         self.store.block_of(bp, &lane.find(bp, dva)?)
     }
 }
@@ -68,9 +68,6 @@ impl<'a> Ahead<'a> {
 impl Lane {
     /// The bytes of a block that lies in the stretch.
     fn find(&self, bp: &BlockPointer, dva: Dva) -> Option<Abd> {
-        let (start, bytes) = self.stretch.as_ref()?;
-        let at = usize::try_from(dva.offset.checked_sub(*start)?).ok()?;
-        let size = usize::try_from(bp.psize()).ok()?;
-        bytes.slice(at, size)
+        self.stretch.as_ref()?.block(dva.offset, bp.psize())
     }
 }

@@ -32,6 +32,7 @@ use std::thread::JoinHandle;
 use world::{Sync, World, look, root};
 
 mod block;
+mod chains;
 mod devices;
 mod gang;
 mod history;

@@ -57,6 +57,15 @@ impl Geometry {
         padded.saturating_mul(1 << self.ashift)
     }
 
+    /// What each child has of the `size` bytes from byte `offset` on: where that begins, and how many bytes it is.
+    /// `None` if the numbers overflow.
+    pub(crate) fn rows(&self, offset: u64, size: u64) -> Option<(u64, usize)> {
+        let first = (offset >> self.ashift) / self.columns;
+        let end = offset.checked_add(size)?.div_ceil(1 << self.ashift).div_ceil(self.columns);
+        let bytes = |rows: u64| rows.checked_mul(1 << self.ashift);
+        Some((bytes(first)?, usize::try_from(bytes(end - first)?).ok()?))
+    }
+
     /// The columns of the block of `psize` bytes (rounded up to sectors) at byte `offset`: first
     /// `nparity` of parity, then the data in order. `None` if the numbers overflow.
     pub(crate) fn columns(&self, offset: u64, psize: u64) -> Option<Vec<ColumnExtent>> {
