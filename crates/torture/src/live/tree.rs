@@ -155,6 +155,9 @@ impl Tree {
                 .map_err(|e| format!("@{}: {e}", snapshot.name))?;
             let refs = get(found, "userrefs")?;
             demand!(refs == u64::from(snapshot.held).to_string(), "{refs} holds");
+            // Two states may differ in nothing else.
+            let deferred = found.is_defer_destroyed();
+            demand!(deferred == snapshot.deferred, "deferred destroy: {deferred}");
         }
         space::check_dataset(pool, dataset, snapshots)
     }
@@ -399,10 +402,13 @@ impl Gardener {
         let entry = &self.tree.heads[&head];
         let (snapshot, newest) = (entry.snapshots[at].clone(), at + 1 == entry.snapshots.len());
         self.close(&head);
-        match self.changes.rollback(&format!("{head}@{}", snapshot.name)) {
-            Ok(()) => assert!(newest, "rolled back over later snapshots"),
-            Err(ChangeError::Exists) if !newest => return,
-            Err(e) => panic!("rollback {head}: {e}"),
+        let name = format!("{head}@{}", snapshot.name);
+        // The model has no bookmarks.
+        let marked = !self.changes.later_than(&name).unwrap().bookmarks.is_empty();
+        match self.changes.rollback(&name) {
+            Ok(()) => assert!(newest && !marked, "rolled back over what is later than {name}"),
+            Err(ChangeError::Exists) if !newest || marked => return,
+            Err(e) => panic!("rollback {name}: {e}"),
         }
         self.tree.head(&head).contents = snapshot.contents;
     }
