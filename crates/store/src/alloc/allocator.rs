@@ -428,7 +428,7 @@ impl Allocator {
     /// loaded.
     pub fn claim_dva(&self, txg: u64, dva: &Dva) -> Result<(), AllocError> {
         let layout = self.layout();
-        let (_, metaslab, end) = self.place(&layout, dva)?;
+        let (_, metaslab, end) = self.locate(&layout, dva)?;
         let (vdev, range) = (u64::from(dva.vdev), (dva.offset, end));
         let claimed = self.claim(txg, vdev, metaslab.id(), [range].into_iter())?;
         if claimed != end - dva.offset {
@@ -441,7 +441,7 @@ impl Allocator {
     /// Takes back an allocation of `txg` that nothing was written to.
     pub fn unallocate(&self, txg: u64, dva: &Dva) -> Result<(), AllocError> {
         let layout = self.layout();
-        let (group, metaslab, end) = self.place(&layout, dva)?;
+        let (group, metaslab, end) = self.locate(&layout, dva)?;
         let range = |source| AllocError::Range { vdev: dva.vdev.into(), source };
         let view = metaslab.unalloc(txg, dva.offset, end).map_err(range)?;
         group.allocated.fetch_sub(dva.asize, Ordering::Relaxed);
@@ -456,13 +456,13 @@ impl Allocator {
     /// Errors: the DVA is not where space is allocated, or is free already.
     pub fn free(&self, txg: u64, dva: &Dva) -> Result<(), AllocError> {
         let layout = self.layout();
-        let (_, metaslab, end) = self.place(&layout, dva)?;
+        let (_, metaslab, end) = self.locate(&layout, dva)?;
         let range = |source| AllocError::Range { vdev: dva.vdev.into(), source };
         metaslab.free(txg, dva.offset, end).map_err(range)
     }
 
     /// The group and the metaslab of a DVA, and where it ends.
-    fn place<'a>(
+    fn locate<'a>(
         &self,
         layout: &'a Layout,
         dva: &Dva,

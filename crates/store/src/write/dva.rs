@@ -2,7 +2,7 @@
 //! `zio_write_gang_block`).
 //!
 //! A [`DvaAllocation`] collects, for one block, the writes that make it up, the space that was taken
-//! for them, and in the end its pointer. If a block cannot be placed, all its space is given back.
+//! for them, and in the end its pointer. If there is no room for a block, all its space is given back.
 //!
 //! # Gang blocks
 //!
@@ -68,21 +68,24 @@ impl<'a> DvaAllocation<'a> {
     }
 
     /// Finds space for the block; its pointer.
-    pub(super) fn place(&mut self, physical: &Physical) -> Result<BlockPointer, WriteError> {
+    pub(super) fn allocate_block(
+        &mut self,
+        physical: &Physical,
+    ) -> Result<BlockPointer, WriteError> {
         let class = self.class(physical);
         self.forced = self.is_forced(physical.psize());
         let whole = match self.forced {
             true => Err(AllocError::NoSegment { largest: 0 }),
             false => self.allocate(class, physical.psize(), self.props.copies),
         };
-        let placed = match whole {
+        let dvas = match whole {
             Ok((_, dvas)) => Ok(dvas),
             Err(AllocError::NoSegment { .. }) if physical.psize() > self.writer.unit() => {
                 self.gang(class, &physical.data, 0)
             }
             Err(e) => Err(e.into()),
         };
-        let pointer = placed.and_then(|dvas| {
+        let pointer = dvas.and_then(|dvas| {
             if !dvas.iter().any(|dva| dva.gang) {
                 self.write(&dvas, &physical.data);
             }

@@ -64,7 +64,7 @@ use crate::gang::GANG_DEPTH;
 use crate::pipeline::Store;
 use crate::tunables;
 use dva::DvaAllocation;
-use pack::{Physical, Placeable, pack};
+use pack::{Physical, Ready, pack};
 use removed::Obsolete;
 
 pub use devices::BlockDevices;
@@ -266,8 +266,8 @@ impl Writer {
         while !chunk.is_empty() {
             let packed = self.pack_all(chunk, txg, unit, &salt);
             let mut batch = Vec::with_capacity(chunk.len());
-            let place = |(request, packed)| self.place(request, packed, txg, &mut batch);
-            let staged: Vec<Stage> = chunk.iter().zip(packed).map(place).collect();
+            let allocate = |(request, packed)| self.allocate(request, packed, txg, &mut batch);
+            let staged: Vec<Stage> = chunk.iter().zip(packed).map(allocate).collect();
             pointers.extend(staged.iter().map(Stage::pointer));
             self.start(txg, batch, staged);
             (chunk, rest) = first_batch(rest);
@@ -316,8 +316,8 @@ impl Writer {
         while !chunk.is_empty() {
             let (next, after) = first_batch(rest);
             let mut batch = Vec::with_capacity(chunk.len());
-            let place = |(request, packed)| self.place(request, packed, txg, &mut batch);
-            let staged: Vec<Stage> = chunk.iter().zip(packed).map(place).collect();
+            let allocate = |(request, packed)| self.allocate(request, packed, txg, &mut batch);
+            let staged: Vec<Stage> = chunk.iter().zip(packed).map(allocate).collect();
             let (mut next_packed, mut results) = (Vec::new(), Vec::new());
             if next.is_empty() {
                 results = self.devices.write_many(&batch);
@@ -340,7 +340,7 @@ impl Writer {
         txg: u64,
         unit: u64,
         salt: &Salt,
-    ) -> Vec<Result<Placeable, WriteError>> {
+    ) -> Vec<Result<Ready, WriteError>> {
         let bytes: usize = requests.iter().map(|request| request.data.len()).sum();
         // Another thread is woken, and waited for, only where it is worth it.
         let each = WORTH_A_THREAD.checked_div(bytes / requests.len().max(1)).unwrap_or(1);
@@ -348,17 +348,17 @@ impl Writer {
         requests.map(|request| pack(request, txg, unit, salt)).collect()
     }
 
-    /// Finds the block's place and adds its writes to the batch.
-    fn place(
+    /// Allocates the block's DVAs (`zio_dva_allocate`) and adds its writes to the batch.
+    fn allocate(
         &self,
         request: &WriteRequest,
-        packed: Result<Placeable, WriteError>,
+        packed: Result<Ready, WriteError>,
         txg: u64,
         batch: &mut Vec<BlockWrite>,
     ) -> Stage {
         let physical = match packed {
-            Ok(Placeable::Physical(physical)) => physical,
-            Ok(Placeable::Pointer(bp)) => return Stage::Done(Ok(bp)),
+            Ok(Ready::Physical(physical)) => physical,
+            Ok(Ready::Pointer(bp)) => return Stage::Done(Ok(bp)),
             Err(e) => return Stage::Done(Err(e)),
         };
         if self.is_nop(request, &physical, txg) {
@@ -370,13 +370,13 @@ impl Writer {
             && !previous.is_embedded()
             && previous.psize() == physical.psize()
             && previous.dvas().count() >= request.props.copies;
-        let mut placement = DvaAllocation::new(self, request, txg);
-        let placed = match in_place {
-            true => placement.rewrite(previous, &physical, request),
-            false => placement.place(&physical),
+        let mut allocation = DvaAllocation::new(self, request, txg);
+        let pointer = match in_place {
+            true => allocation.rewrite(previous, &physical, request),
+            false => allocation.allocate_block(&physical),
         };
-        let DvaAllocation { writes, taken, .. } = placement;
-        match placed {
+        let DvaAllocation { writes, taken, .. } = allocation;
+        match pointer {
             Err(e) => Stage::Done(Err(e)),
             Ok(bp) => {
                 let (content, count) = (request.props.content, writes.len());

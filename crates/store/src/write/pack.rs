@@ -12,8 +12,8 @@ use cenote_format::{ByteOrder, DecodeError, MAX_BLOCK, SECTOR};
 use super::{Packed, Payload, WriteError, WriteRequest};
 use crate::tunables;
 
-/// A block that is ready to be placed.
-pub(super) enum Placeable {
+/// A block that is ready for DVA allocation, or needs none.
+pub(super) enum Ready {
     /// It needs no space: a hole or an embedded block.
     Pointer(BlockPointer),
     /// It does.
@@ -41,7 +41,7 @@ pub(super) fn pack(
     txg: u64,
     unit: u64,
     salt: &Salt,
-) -> Result<Placeable, WriteError> {
+) -> Result<Ready, WriteError> {
     let props = &request.props;
     let lsize = request.data.len() as u64;
     if lsize == 0 || lsize > MAX_BLOCK || !lsize.is_multiple_of(SECTOR) {
@@ -58,7 +58,7 @@ pub(super) fn pack(
         return physical(request, data.clone(), lsize, Compression::Off, salt);
     }
     if data.chunks().all(is_zero) {
-        return hole(request, txg, lsize).map(Placeable::Pointer);
+        return hole(request, txg, lsize).map(Ready::Pointer);
     }
     let bytes = data.bytes();
     let limit = max_compressed_size(wanted, bytes.len(), unit as usize, unit as usize);
@@ -67,7 +67,7 @@ pub(super) fn pack(
     };
     if embeds(request, packed.len()) {
         let bp = BlockPointer::embedded(props.object_type, wanted, lsize, &packed, txg)?;
-        return Ok(Placeable::Pointer(bp));
+        return Ok(Ready::Pointer(bp));
     }
     let psize = packed.len().next_multiple_of(unit as usize);
     if psize as u64 >= lsize {
@@ -92,12 +92,12 @@ fn keep(
     txg: u64,
     unit: u64,
     salt: &Salt,
-) -> Result<Placeable, WriteError> {
+) -> Result<Ready, WriteError> {
     let (data, compression, lsize) = (&packed.data, packed.compression, packed.lsize as u64);
     if embeds(request, data.len()) {
         let kind = request.props.object_type;
         let bp = BlockPointer::embedded(kind, compression, lsize, &data.bytes(), txg)?;
-        return Ok(Placeable::Pointer(bp));
+        return Ok(Ready::Pointer(bp));
     }
     let psize = (data.len() as u64).next_multiple_of(unit).min(lsize);
     let mut data = data.clone();
@@ -122,7 +122,7 @@ fn physical(
     lsize: u64,
     compression: Compression,
     salt: &Salt,
-) -> Result<Placeable, WriteError> {
+) -> Result<Ready, WriteError> {
     let sum = checksum::compute(request.props.checksum, &data, ByteOrder::Little, salt)?;
-    Ok(Placeable::Physical(Physical { data, lsize, compression, sum }))
+    Ok(Ready::Physical(Physical { data, lsize, compression, sum }))
 }

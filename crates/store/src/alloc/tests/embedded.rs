@@ -8,7 +8,7 @@ fn log(psize: u64) -> Request {
 }
 
 /// The class and the metaslab that a block goes to.
-fn place(a: &Arc<Allocator>, txg: u64, want: &Request) -> Result<(Class, u64), AllocError> {
+fn allocate(a: &Arc<Allocator>, txg: u64, want: &Request) -> Result<(Class, u64), AllocError> {
     a.allocate(txg, want).map(|(class, dvas)| (class, dvas[0].offset >> 20))
 }
 
@@ -28,18 +28,18 @@ fn log_blocks_go_to_it_and_others_do_not() {
     let vdevs = [(Class::Normal, keeping(5, vdev(0, 20, 8))), (Class::Log, vdev(1, 20, 1))];
     let (a, maps) = allocator(&vdevs);
     for _ in 0..2 {
-        assert_eq!(place(&a, 1, &log(512 << 10)), Ok((Class::Log, 0)), "a log vdev is first");
+        assert_eq!(allocate(&a, 1, &log(512 << 10)), Ok((Class::Log, 0)), "a log vdev is first");
     }
     for _ in 0..2 {
-        assert_eq!(place(&a, 1, &log(512 << 10)), Ok((Class::EmbeddedLog, 5)));
+        assert_eq!(allocate(&a, 1, &log(512 << 10)), Ok((Class::EmbeddedLog, 5)));
     }
-    let (class, metaslab) = place(&a, 1, &log(512 << 10)).unwrap();
+    let (class, metaslab) = allocate(&a, 1, &log(512 << 10)).unwrap();
     assert!(class == Class::Normal && metaslab != 5, "then any");
     a.unallocate(1, &Dva { vdev: 0, offset: 5 << 20, asize: 512 << 10, gang: false }).unwrap();
     // Six metaslabs and a half.
     for n in 0..13 {
         let of = Request { allocator: n % 2, ..request(512 << 10) };
-        let (class, metaslab) = place(&a, 1, &of).unwrap();
+        let (class, metaslab) = allocate(&a, 1, &of).unwrap();
         assert!(class == Class::Normal && metaslab != 5, "{metaslab}");
     }
     let figures = |class| {
@@ -62,13 +62,13 @@ fn log_blocks_go_to_it_and_others_do_not() {
 fn what_must_be_written_is() {
     let (a, _) = allocator(&[(Class::Normal, keeping(0, vdev(0, 20, 4)))]);
     for _ in 0..3 {
-        assert_eq!(place(&a, 1, &request(1 << 20)).unwrap().0, Class::Normal);
+        assert_eq!(allocate(&a, 1, &request(1 << 20)).unwrap().0, Class::Normal);
     }
-    assert_eq!(place(&a, 1, &request(512)), Ok((Class::EmbeddedLog, 0)));
+    assert_eq!(allocate(&a, 1, &request(512)), Ok((Class::EmbeddedLog, 0)));
     let refused = AllocError::NoSegment { largest: (1 << 20) - 512 };
-    assert_eq!(place(&a, 1, &request(1 << 20)), Err(refused), "it can be divided");
+    assert_eq!(allocate(&a, 1, &request(1 << 20)), Err(refused), "it can be divided");
     let special = Request { class: Class::Special, ..request(512) };
-    assert_eq!(place(&a, 1, &special), Ok((Class::EmbeddedLog, 0)));
+    assert_eq!(allocate(&a, 1, &special), Ok((Class::EmbeddedLog, 0)));
 }
 
 #[test]
@@ -86,9 +86,9 @@ fn a_vdev_that_grows_keeps_one_of_the_new_ones() {
     assert_eq!(a.embedded_logs(), kept);
     a.grow_vdev(0, 4).unwrap();
     assert_eq!(a.embedded_logs(), kept, "one is enough");
-    assert_eq!(place(&a, 2, &log(4096)), Ok((Class::EmbeddedLog, 64)));
+    assert_eq!(allocate(&a, 2, &log(4096)), Ok((Class::EmbeddedLog, 64)));
     let metaslabs: BTreeSet<u64> =
-        (0..11).map(|_| place(&a, 2, &request(1 << 20)).unwrap().1).collect();
+        (0..11).map(|_| allocate(&a, 2, &request(1 << 20)).unwrap().1).collect();
     assert_eq!(metaslabs, (60..72).filter(|i| *i != 64).collect());
     assert!(a.grow_vdev(2, 1).is_err());
 }
@@ -108,7 +108,7 @@ fn a_log_does_not_wait_for_freed_space() {
     let vdevs = [(Class::Normal, keeping(5, vdev(0, 20, 8)))];
     let a = Allocator::new(&vdevs, Arc::new(Sectors(9)), maps.clone(), Options::default()).unwrap();
     for _ in 0..2 {
-        assert_eq!(place(&a, 1, &log(512 << 10)), Ok((Class::EmbeddedLog, 5)));
+        assert_eq!(allocate(&a, 1, &log(512 << 10)), Ok((Class::EmbeddedLog, 5)));
     }
     let changes = a.take_changes(1);
     maps.write(&changes);
@@ -117,7 +117,7 @@ fn a_log_does_not_wait_for_freed_space() {
     let on_its_way = a.sync_done(1);
     let (done, finished) = std::sync::mpsc::channel();
     let writer = a.clone();
-    let thread = std::thread::spawn(move || done.send(place(&writer, 2, &log(512 << 10))));
+    let thread = std::thread::spawn(move || done.send(allocate(&writer, 2, &log(512 << 10))));
     let (class, metaslab) =
         finished.recv_timeout(std::time::Duration::from_secs(60)).unwrap().unwrap();
     assert!(class == Class::Normal && metaslab != 5, "{class:?} {metaslab}");
