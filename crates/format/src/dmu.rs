@@ -130,6 +130,7 @@ impl DmuType {
     pub const POOL_PROPS: DmuType = DmuType(31);
     pub const ACL: DmuType = DmuType(33);
     pub const FUID: DmuType = DmuType(35);
+    pub const FUID_SIZE: DmuType = DmuType(36);
     pub const NEXT_CLONES: DmuType = DmuType(37);
     pub const USERGROUP_USED: DmuType = DmuType(39);
     pub const USERGROUP_QUOTA: DmuType = DmuType(40);

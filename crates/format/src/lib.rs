@@ -8,6 +8,7 @@
 //! | module | OpenZFS structures |
 //! |---|---|
 //! | [`abd`] | the buffer every payload travels in |
+//! | [`acl`] | `zfs_ace_hdr_t`, `zfs_ace_t`, `zfs_object_ace_t`, and `ace_t` of the intent log |
 //! | [`blkptr`] | `blkptr_t`, `dva_t`, gang headers (`zio_gbh_phys_t`) |
 //! | [`checksum`] | `zio_checksum` functions and embedded checksums (`zio_eck_t`) |
 //! | [`compress`] | `zio_compress` functions |
@@ -23,6 +24,7 @@
 //! | [`zil`] | `zil_chain_t`, `lr_t` and the records of every `TX_*` |
 
 pub mod abd;
+pub mod acl;
 pub mod blkptr;
 pub mod bytes;
 pub mod checksum;

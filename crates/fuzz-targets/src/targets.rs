@@ -3,12 +3,13 @@
 use std::hint::black_box;
 
 use cenote_format::abd::Abd;
+use cenote_format::acl::Ace;
 use cenote_format::blkptr::{BLKPTR_SIZE, BlockPointer};
 use cenote_format::checksum::{self, Checksum, Salt};
 use cenote_format::compress::{self, Compression};
 use cenote_format::dmu::{DNODE_SLOT, DmuType, DnodePhys, ObjsetPhys};
 use cenote_format::nvlist::{self, NvList};
-use cenote_format::zil::{ChainBlock, Record};
+use cenote_format::zil::{Body, ChainBlock, Record};
 use cenote_format::{ByteOrder, Bytes, dsl as dsl_format, label as label_format};
 use cenote_format::{sa as sa_format, spacemap as spacemap_format};
 use cenote_format::{zap as zap_format, zil as zil_format};
@@ -214,6 +215,11 @@ pub(crate) fn zil(data: &[u8]) {
         let Ok(raw) = raw else { return };
         black_box(raw.write_block());
         let Ok(record) = Record::decode(&raw) else { continue };
+        if let Body::Acl { acl, .. } = &record.body {
+            let list = Bytes::new(acl.aces, acl.order, "fuzz");
+            let _ = black_box(Ace::decode_logged(&list, acl.count, false));
+            let _ = black_box(Ace::decode_stored(&list, acl.count));
+        }
         let Ok(encoded) = record.encode() else { continue };
         let again = Bytes::new(&encoded, ByteOrder::Little, "fuzz");
         let again = zil_format::raw_records(again).next();

@@ -1,6 +1,7 @@
 //! Encoding intent logs (`zil_chain_t`, `lr_t`): records, and the blocks of a chain.
 
 use super::{EncodeError, Result, push_words, put};
+use crate::ByteOrder;
 use crate::blkptr::BlockPointer;
 use crate::checksum::Checksum;
 use crate::encode::embedded::seal;
@@ -54,7 +55,8 @@ impl Body<'_> {
                 Ok(())
             }
             Body::SetAttr(set) => append_set_attr(out, set),
-            Body::AclV0 { object, count, aces } => {
+            Body::AclV0 { object, order, count, aces } => {
+                check_order(*order)?;
                 if aces.len() % 8 != 0 {
                     return refuse(format!("an ACL of {} bytes", aces.len()));
                 }
@@ -63,6 +65,7 @@ impl Body<'_> {
                 Ok(())
             }
             Body::Acl { object, acl } => {
+                check_order(acl.order)?;
                 push_words(out, &[*object]);
                 push_words(out, &acl.sizes());
                 acl.append_to(out)
@@ -111,6 +114,7 @@ fn append_create(out: &mut Vec<u8>, create: &Create<'_>) -> Result<()> {
     push_words(out, &[*dir]);
     append_new_object(out, new)?;
     if let Some(acl) = acl {
+        check_order(acl.order)?;
         push_words(out, &acl.sizes());
     }
     if let Some(attrs) = attrs {
@@ -124,6 +128,14 @@ fn append_create(out: &mut Vec<u8>, create: &Create<'_>) -> Result<()> {
     match what {
         Creates::Symlink => push_string(out, target),
         _ => Ok(()),
+    }
+}
+
+/// Entries of lists are copied as they are.
+fn check_order(order: ByteOrder) -> Result<()> {
+    match order {
+        ByteOrder::Little => Ok(()),
+        ByteOrder::Big => refuse("an ACL in big-endian byte order"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Attributes and ACLs in records.
 
 use crate::encode::EncodeError;
-use crate::{Bytes, DecodeError, Result};
+use crate::{ByteOrder, Bytes, DecodeError, Result};
 
 const WHAT: &str = "attributes in an intent log record";
 /// Bytes of the fields after the bitmap (`lr_attr_end_t`): attributes, time of creation, scan stamp.
@@ -55,13 +55,15 @@ impl Xvattr {
 }
 
 /// An ACL with the FUIDs and domains that it refers to.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl<'a> {
+    /// Byte order of the record, and so of the entries.
+    pub order: ByteOrder,
     /// Number of entries.
     pub count: u64,
     /// Flags of the whole (`VSA_ACE_ACLFLAGS`).
     pub flags: u64,
-    /// The entries (`ace_t` and longer ones), in the byte order of the record.
+    /// The entries ([`Ace::decode_logged`](crate::acl::Ace::decode_logged)).
     pub aces: &'a [u8],
     /// FUIDs of the log's own that stand for ephemeral ids of the entries.
     pub fuids: Vec<u64>,
@@ -103,7 +105,8 @@ impl<'a> Acl<'a> {
         let all = b.slice(at, sizes.fuids.saturating_mul(8))?.len();
         let fuids = (0..sizes.fuids).map(|i| b.u64(at + 8 * i)).collect::<Result<Vec<_>>>()?;
         let (domains, at) = strings(b, at + all, sizes.domains)?;
-        Ok((Acl { count: sizes.count, flags: sizes.flags, aces, fuids, domains }, at))
+        let (order, count, flags) = (b.order(), sizes.count, sizes.flags);
+        Ok((Acl { order, count, flags, aces, fuids, domains }, at))
     }
 
     pub(crate) fn sizes(&self) -> [u64; 5] {

@@ -43,7 +43,7 @@ impl<'a> Record<'a> {
             kind::TX_ACL_V0 => {
                 let [object, count] = b.u64s(BODY)?;
                 let aces = b.slice(BODY + 16, b.len().saturating_sub(BODY + 16))?;
-                Body::AclV0 { object, count, aces }
+                Body::AclV0 { object, order: b.order(), count, aces }
             }
             kind::TX_ACL => {
                 let sizes = AclSizes::decode(b, BODY + 8)?;

@@ -27,6 +27,7 @@ mod tests;
 pub use attr::{Acl, Xvattr};
 pub use chain::{ChainBlock, RawRecord, raw_records};
 
+use crate::ByteOrder;
 use crate::blkptr::BlockPointer;
 
 /// Bytes of `lr_t`.
@@ -134,9 +135,11 @@ pub enum Body<'a> {
     AclV0 {
         /// The object.
         object: u64,
+        /// Byte order of the record, and so of the entries.
+        order: ByteOrder,
         /// Number of entries.
         count: u64,
-        /// The entries, in the byte order of the record.
+        /// The entries, and padding.
         aces: &'a [u8],
     },
     /// `TX_ACL` (`lr_acl_t`).

@@ -88,7 +88,7 @@ fn create<'a>(p: &'a Parts, what: Creates, acl: bool, attrs: bool) -> Body<'a> {
 fn acl_of(p: &Parts) -> Acl<'_> {
     let domains = p.names.iter().skip(1).map(Vec::as_slice).collect();
     let (count, flags) = (p.words[9], p.words[10]);
-    Acl { count, flags, aces: &p.data, fuids: p.fuids.clone(), domains }
+    Acl { order: ByteOrder::Little, count, flags, aces: &p.data, fuids: p.fuids.clone(), domains }
 }
 
 /// A body of each type that `p` has the parts for.
@@ -139,7 +139,7 @@ fn bodies(p: &Parts) -> Vec<Body<'_>> {
         Body::Write2(outside),
         Body::Truncate { object, offset, length: p.words[3] },
         Body::SetAttr(set),
-        Body::AclV0 { object, count: p.words[3], aces },
+        Body::AclV0 { object, order: ByteOrder::Little, count: p.words[3], aces },
         Body::Acl { object, acl: acl_of(p) },
         Body::SetSaXattr { object, name, value: &p.data },
         Body::SetSaXattr { object, name, value: &[] },
