@@ -172,10 +172,11 @@ fn append_write(out: &mut Vec<u8>, write: &Write<'_>, may_have_data: bool) -> Re
 }
 
 fn append_set_attr(out: &mut Vec<u8>, set: &SetAttr<'_>) -> Result<()> {
-    let fuid = |bit, id| if set.mask & bit != 0 { id } else { 0 };
+    let sets = set.sets();
+    let fuid = |bit, id| if sets & bit != 0 { id } else { 0 };
     let needed = domains_of(fuid(SetAttr::UID, set.uid), fuid(SetAttr::GID, set.gid));
     check_domains(&set.domains, needed)?;
-    if set.attrs.is_some() != (set.mask & ATTR_XVATTR != 0) {
+    if set.attrs.is_some() != (sets & ATTR_XVATTR != 0) {
         return refuse("attributes that the mask does not have");
     }
     push_words(out, &[set.object, set.mask, set.mode, set.uid, set.gid, set.size]);

@@ -4,6 +4,7 @@ use super::attr::{AclSizes, string, strings};
 use super::{
     ATTR_XVATTR, Acl, Body, Create, Creates, NewObject, OBJECT_BITS, RECORD_HEADER, RawRecord,
     Record, Rename, Renames, SetAttr, TX_CI, WRITE_SIZE, Write, Xvattr, domains_of, kind,
+    set_attrs,
 };
 use crate::blkptr::{BLKPTR_SIZE, BlockPointer};
 use crate::{Bytes, DecodeError, Result};
@@ -151,12 +152,13 @@ fn set_attr<'a>(b: &Bytes<'a>) -> Result<SetAttr<'a>> {
     let [object, mask, mode, uid, gid, size, a0, a1, m0, m1] = b.u64s(BODY)?;
     let mut at = BODY + 80;
     let mut attrs = None;
-    if mask & ATTR_XVATTR != 0 {
+    let sets = set_attrs(mask, gid, size);
+    if sets & ATTR_XVATTR != 0 {
         let (found, next) = Xvattr::decode(b, at)?;
         (attrs, at) = (Some(found), next);
     }
     // Who sets neither owner nor group leaves their words as they were in memory.
-    let fuid = |bit, id| if mask & bit != 0 { id } else { 0 };
+    let fuid = |bit, id| if sets & bit != 0 { id } else { 0 };
     let count = domains_of(fuid(SetAttr::UID, uid), fuid(SetAttr::GID, gid));
     let (domains, _) = strings(b, at, count)?;
     let (atime, mtime) = ([a0, a1], [m0, m1]);

@@ -276,7 +276,7 @@ pub struct Write<'a> {
 pub struct SetAttr<'a> {
     /// The object.
     pub object: u64,
-    /// Which attributes are set: bits as the system had them that wrote the record ([`SetAttr::MODE`], …).
+    /// Which attributes are set: bits as the system had them that wrote the record ([`SetAttr::sets`]).
     pub mask: u64,
     /// Mode.
     pub mode: u64,
@@ -311,6 +311,38 @@ impl SetAttr<'_> {
     pub const MTIME: u64 = 32;
     /// Time of last change (`ATTR_CTIME`); the record does not have it.
     pub const CTIME: u64 = 64;
+
+    /// Which attributes are set, in the bits of Linux.
+    pub fn sets(&self) -> u64 {
+        set_attrs(self.mask, self.gid, self.size)
+    }
+}
+
+/// The mask of a record in the bits of Linux, whichever system wrote it: FreeBSD and illumos have others (`AT_*`).
+///
+/// The systems are told apart by bits that only one of them has. Linux notes with each change but that of the
+/// size alone that it sets the time of change, too; that bit, and those of mode, times and [`ATTR_XVATTR`], are of what nobody
+/// sets elsewhere. Of FreeBSD, sizes that are not set are `u64::MAX`.
+pub(crate) fn set_attrs(mask: u64, gid: u64, size: u64) -> u64 {
+    const LINUX: u64 =
+        SetAttr::MODE | SetAttr::ATIME | SetAttr::MTIME | SetAttr::CTIME | ATTR_XVATTR;
+    /// `AT_MODE`, `AT_UID`, `AT_GID`, `AT_SIZE`, `AT_ATIME`, `AT_MTIME`, `AT_XVATTR`.
+    const OTHERS: [(u64, u64); 7] = [
+        (0x2, SetAttr::MODE),
+        (0x4, SetAttr::UID),
+        (0x8, SetAttr::GID),
+        (0x80, SetAttr::SIZE),
+        (0x100, SetAttr::ATIME),
+        (0x200, SetAttr::MTIME),
+        (0x1_0000, ATTR_XVATTR),
+    ];
+    /// With a size alone Linux may note `ATTR_FORCE`.
+    const FORCE: u64 = 0x200;
+    let size_alone = mask & !FORCE == SetAttr::SIZE && size != u64::MAX && gid >> 32 == 0;
+    if mask & LINUX != 0 || size_alone {
+        return mask;
+    }
+    OTHERS.iter().filter(|(bit, _)| mask & bit != 0).fold(0, |all, (_, linux)| all | linux)
 }
 
 impl Body<'_> {

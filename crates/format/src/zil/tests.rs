@@ -109,9 +109,15 @@ fn bodies(p: &Parts) -> Vec<Body<'_>> {
         data: Some(&p.data),
     };
     let outside = Write { data: None, length: p.words[5] >> 2, ..inside };
-    let mask = p.words[6] & !ATTR_XVATTR | p.attrs.as_ref().map_or(0, |_| ATTR_XVATTR);
-    let id = |bit, id| if mask & bit != 0 { id } else { 0 };
     let (uid, gid) = (p.words[8], p.words[9]);
+    // Of Linux, or of another system.
+    let (system, xvattr) = match p.words[5] & 1 {
+        0 => (SetAttr::CTIME, ATTR_XVATTR),
+        _ => (0, 0x1_0000),
+    };
+    let mask = p.words[6] & 0x38e | system | p.attrs.as_ref().map_or(0, |_| xvattr);
+    let sets = set_attrs(mask, gid, p.words[10]);
+    let id = |bit, id| if sets & bit != 0 { id } else { 0 };
     let set = SetAttr {
         object,
         mask,
@@ -231,6 +237,36 @@ proptest! {
         let long = vec![0; capacity(bp.lsize() as usize) + 1];
         prop_assert!(chain_block(&bp, next, &long).is_err());
     }
+}
+
+/// What systems write when a file gets another mode, owner, group, size, and other times.
+#[test]
+fn masks_of_all_systems_are_understood() {
+    const M: u64 = SetAttr::MODE;
+    const U: u64 = SetAttr::UID;
+    const G: u64 = SetAttr::GID;
+    const S: u64 = SetAttr::SIZE;
+    const TIMES: u64 = SetAttr::ATIME | SetAttr::MTIME;
+    let set = |mask, gid, size| set_attrs(mask, gid, size) & (M | U | G | S | TIMES | ATTR_XVATTR);
+    for (linux, freebsd, is) in [
+        (0x41, 0x2, M),
+        (0x42, 0x4, U),
+        (0x44, 0x8, G),
+        (0x46, 0xc, U | G),
+        (0x1f0, 0x300, TIMES),
+        (0x8000_0040, 0x1_0000, ATTR_XVATTR),
+    ] {
+        assert_eq!(set(linux, 5, 7), is, "{linux:#x}");
+        assert_eq!(set(freebsd, u64::from(u32::MAX), u64::MAX), is, "{freebsd:#x}");
+    }
+    // A size alone, cut by path, by descriptor, and where privileges go.
+    for mask in [0x8, 0x208, 0x68] {
+        assert_eq!(set(mask, 0, 100) & !TIMES, S, "{mask:#x}");
+    }
+    assert_eq!(set(0x80, 0, 100), S);
+    // A group of a domain, which no record of Linux has.
+    assert_eq!(set(0x8, 1 << 32, 100), G);
+    assert_eq!(set(0, 0, 0), 0);
 }
 
 #[test]

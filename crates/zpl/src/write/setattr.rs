@@ -229,6 +229,8 @@ fn log(cx: &mut Cx<'_>, ino: u64, set: &SetAttr, attr: &Attr) -> Result<()> {
         (set.atime.is_some(), Mask::ATIME),
         (set.mtime.is_some(), Mask::MTIME),
         (attrs.is_some(), cenote_format::zil::ATTR_XVATTR),
+        // As on Linux always: other systems' bits mean other attributes.
+        (true, Mask::CTIME),
     ];
     let record = Mask {
         object: ino,

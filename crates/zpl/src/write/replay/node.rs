@@ -146,7 +146,8 @@ impl FileSystem {
     /// `TX_SETATTR` (`zfs_replay_setattr`).
     pub(super) fn replay_set_attr(&self, seq: u64, set: &zil::SetAttr<'_>) -> Result<()> {
         use zil::SetAttr as Mask;
-        let has = |bit| set.mask & bit != 0;
+        let sets = set.sets();
+        let has = |bit| sets & bit != 0;
         let ino = set.object;
         let size = Some(set.size).filter(|_| has(Mask::SIZE));
         let (mut freed, mut cost) = (0, ATTRIBUTES);
