@@ -77,7 +77,7 @@ impl Zdb<'_> {
             DmuType::PACKED_NVLIST_SIZE => self.packed(object),
             DmuType::SPA_HISTORY_OFFSETS => self.history_offsets(object),
             DmuType::ZNODE | DmuType::SA => self.znode(object),
-            DmuType(36) => self.packed(object),
+            DmuType::FUID_SIZE => self.packed(object),
             kind if kind.is_new() && kind.name() == "uint64" => self.integers_in_bonus(object),
             _ => Ok(()),
         }
@@ -356,7 +356,8 @@ impl Zdb<'_> {
             writeln!(self.out(), "\ttarget\t{}", text(&target))?;
         }
         let raw = fs.stored_attrs(number).map_err(failed)?;
-        writeln!(self.out(), "\tuid     {}\n\tgid     {}", raw.uid, raw.gid)?;
+        self.owner(&fs, "uid", raw.uid)?;
+        self.owner(&fs, "gid", raw.gid)?;
         for (name, time) in [
             ("atime", attr.atime),
             ("mtime", attr.mtime),
@@ -385,6 +386,18 @@ impl Zdb<'_> {
         }
         if let Some(packed) = raw.packed_xattrs {
             self.sa_xattrs(&packed)?;
+        }
+        Ok(())
+    }
+
+    /// An owner or group; those of domains with the domain and their id in it (`print_idstr`).
+    fn owner(&mut self, fs: &FileSystem, what: &str, fuid: u64) -> Result<(), Stop> {
+        match fuid >> 32 {
+            0 => writeln!(self.out(), "\t{what}     {fuid}")?,
+            _ => {
+                let domain = fs.domain_of(fuid).map_err(failed)?.unwrap_or_default();
+                writeln!(self.out(), "\t{what}     {fuid:x} [{domain}-{}]", fuid as i32)?;
+            }
         }
         Ok(())
     }

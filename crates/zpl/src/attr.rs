@@ -164,7 +164,7 @@ pub(crate) fn attr_of(node: &Words, space: Space) -> Result<Attr> {
 
 /// The user or group behind a stored id. The upper 32 bits of a FUID are the index of a domain
 /// (a Windows SID's authority), the lower the id in it; index 0 is the POSIX ids.
-fn local_id(fuid: u64) -> u32 {
+pub(crate) fn local_id(fuid: u64) -> u32 {
     u32::try_from(fuid).unwrap_or(NOBODY)
 }
 

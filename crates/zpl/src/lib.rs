@@ -16,6 +16,7 @@
 //! | `file` | reading files and symbolic links, holes |
 //! | `xattr` | extended attributes: in a system attribute and in hidden directories |
 //! | `acl` | POSIX access control lists |
+//! | `fuid` | domains of owners from other systems |
 //! | `path` | paths to objects and back |
 //! | `quota` | space of projects, tables of quotas |
 //! | `volume` | volumes |
@@ -31,6 +32,7 @@ mod dir;
 mod error;
 mod file;
 mod fs;
+mod fuid;
 mod path;
 mod quota;
 mod sa;

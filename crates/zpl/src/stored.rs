@@ -1,9 +1,11 @@
 //! Attributes as they are stored, where `stat` shows them otherwise or not at all: for `zdb`.
 
-use crate::Result;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::znode::FLAG_PROJID;
+use crate::{Error, Result};
+use cenote_format::Bytes;
+use cenote_format::acl::Ace;
 
 /// Attributes in their stored form.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +25,16 @@ pub struct StoredAttrs {
 }
 
 impl FileSystem {
+    /// The entries of a file's NFSv4 ACL, which names users and groups by FUIDs; none if it has no such list.
+    ///
+    /// Errors: [`Error::Corrupt`] for a list that makes no sense.
+    pub fn nfs4_acl(&self, ino: u64) -> Result<Vec<Ace>> {
+        let z = self.znode(ino)?;
+        let count = z.word(ZplAttr::DaclCount)?.unwrap_or(0);
+        let Some((aces, order)) = z.raw(ZplAttr::DaclAces)? else { return Ok(Vec::new()) };
+        Ace::decode_stored(&Bytes::new(aces, order, "NFSv4 ACL"), count).map_err(Error::decode(ino))
+    }
+
     /// A file's attributes in their stored form.
     pub fn stored_attrs(&self, ino: u64) -> Result<StoredAttrs> {
         let z = self.znode(ino)?;

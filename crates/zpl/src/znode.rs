@@ -88,7 +88,7 @@ impl Znode {
     }
 
     /// The attribute's bytes and their byte order; `None` if the node does not have it.
-    fn raw(&self, attr: ZplAttr) -> Result<Option<(&[u8], ByteOrder)>> {
+    pub(crate) fn raw(&self, attr: ZplAttr) -> Result<Option<(&[u8], ByteOrder)>> {
         let number = self.object.number();
         let bonus = &self.object.dnode().bonus;
         match &self.body {

@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use world::{Sync, World, look, root};
 
+mod acl;
 mod block;
 mod chains;
 mod devices;

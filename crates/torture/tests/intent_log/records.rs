@@ -16,12 +16,12 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
-fn new(kind: NodeKind) -> NewNode {
+pub fn new(kind: NodeKind) -> NewNode {
     NewNode { kind, mode: 0o640, umask: 0, uid: 5, gid: 6, keep_setgid: true }
 }
 
 /// A pool with a file `first` and a log that is begun.
-fn begun(settings: Settings) -> (Vec<Arc<Disk>>, Arc<Engine>, Arc<FileSystem>) {
+pub fn begun(settings: Settings) -> (Vec<Arc<Disk>>, Arc<Engine>, Arc<FileSystem>) {
     let shape = &SHAPES[0];
     let disks = disks(&vec![Image::new(shape.size); shape.disks], None);
     let engine = lab(&disks).create_with(shape, Logs::On).unwrap();
@@ -32,12 +32,12 @@ fn begun(settings: Settings) -> (Vec<Arc<Disk>>, Arc<Engine>, Arc<FileSystem>) {
     (disks, engine, fs)
 }
 
-fn images(disks: &[Arc<Disk>]) -> Vec<Image> {
+pub fn images(disks: &[Arc<Disk>]) -> Vec<Image> {
     disks.iter().map(|disk| disk.image()).collect()
 }
 
 /// The disks as files: what a crash leaves.
-fn saved(disks: &[Arc<Disk>]) -> tempfile::TempDir {
+pub fn saved(disks: &[Arc<Disk>]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (i, image) in images(disks).iter().enumerate() {
         image.save(&dir.path().join(format!("d{i}")));
@@ -108,10 +108,13 @@ fn openzfs_reads_the_records() {
 const NEWER: [&str; 4] =
     ["TX_SETSAXATTR", "TX_RENAME_EXCHANGE", "TX_RENAME_WHITEOUT", "TX_CLONE_RANGE"];
 
-/// What OpenZFS's `zdb` prints of the pool, and what ours does.
-fn said_twice(dir: &Path, option: &str) -> [Vec<String>; 2] {
+/// What OpenZFS's `zdb` prints of the pool, or of these objects of its root dataset, and what ours does.
+pub fn said_twice(dir: &Path, option: &str, objects: &[u64]) -> [Vec<String>; 2] {
     let dir = dir.to_str().unwrap();
-    let args = ["-e", "-p", dir, option, "tank"];
+    let objects: Vec<String> = objects.iter().map(u64::to_string).collect();
+    let subject = if objects.is_empty() { "tank" } else { "tank/" };
+    let mut args = vec!["-e", "-p", dir, option, subject];
+    args.extend(objects.iter().map(String::as_str));
     let mut theirs = cenote_testpools::zdb_command(&args);
     theirs.env("TZ", "UTC");
     let (output, text) = cenote_testpools::zdb_output(theirs);
@@ -159,7 +162,7 @@ fn zdb_prints_logs_as_openzfs_does() {
     engine.commit(fs.objset().id()).unwrap();
     let dir = saved(&disks);
     for option in ["-i", "-ii", "-iii", "-iiii"] {
-        let [theirs, ours] = said_twice(dir.path(), option);
+        let [theirs, ours] = said_twice(dir.path(), option, &[]);
         let records = theirs.iter().filter(|line| line.contains("TX_")).count();
         assert!(records >= 20 || option == "-i", "{option}: {theirs:?}");
         for (i, (theirs, ours)) in theirs.iter().zip(&ours).enumerate() {

@@ -5,7 +5,7 @@
 //! 0 allow, 1 deny), flags (16 bits: whom it is about), permissions (32 bits). The owner's, the
 //! group's and everyone's entry allow what the mode allows. Where the mode gives less to the owner
 //! than to others, or less to the group than to everyone, entries before them deny the difference.
-//! A list that says more (of another system) is replaced when the mode is changed, as
+//! A list that says more (of another system, [`super::nfs4`]) is replaced when the mode is changed, as
 //! `aclmode=discard` has it, and not handed down.
 //!
 //! POSIX lists are extended attributes. What is done with them here is what Linux does for file

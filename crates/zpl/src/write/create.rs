@@ -268,7 +268,7 @@ pub(super) fn logged(cx: &mut Cx<'_>, made: &NodeMut) -> Result<zil::NewObject> 
     })
 }
 
-/// Logs that `made` was created (`zfs_log_create`).
+/// Logs that `made` was created (`zfs_log_create`). The record of a symbolic link has no domains.
 pub(super) fn log(
     cx: &mut Cx<'_>,
     dir: u64,
@@ -276,8 +276,15 @@ pub(super) fn log(
     (what, target): (zil::Creates, &[u8]),
     made: &NodeMut,
 ) -> Result<()> {
-    let new = logged(cx, made)?;
-    let (attrs, acl, domains) = (None, None, Vec::new());
+    let mut new = logged(cx, made)?;
+    let names = cx.logged_domains(&mut new)?;
+    let may_have = |names: &Vec<String>| what != zil::Creates::Symlink || names.is_empty();
+    let Some(names) = names.filter(may_have) else {
+        cx.os.log_cannot();
+        return Ok(());
+    };
+    let domains = names.iter().map(String::as_bytes).collect();
+    let (attrs, acl) = (None, None);
     let record = zil::Create { what, dir, new, attrs, acl, domains, name, target };
     Ok(cx.os.log(zil::Body::Create(record))?)
 }

@@ -23,6 +23,8 @@
 //! | `replay` | records of intent logs |
 //! | `rewrite` | blocks of files written anew as they are |
 //! | `acl` | access control lists of new and changed nodes |
+//! | `nfs4` | what NFSv4 lists of other systems come to |
+//! | `fuid` | owners of domains |
 //! | `quota` | quotas of users, groups and projects |
 //! | `format` | new file systems and volumes |
 //! | `volume` | contents and size of volumes |
@@ -41,8 +43,10 @@ mod context;
 mod create;
 mod data;
 mod format;
+mod fuid;
 mod legacy;
 mod names;
+mod nfs4;
 mod node;
 mod quota;
 mod remove;

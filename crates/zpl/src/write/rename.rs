@@ -280,7 +280,12 @@ fn whiteout(
     let made = create::inherit(cx, &parent, &node, 1)?.0;
     names::add(cx, dir, name, made.ino)?;
     names::count_in(cx, parent, 1, 0)?;
-    create::logged(cx, &made).map(Some)
+    let new = create::logged(cx, &made)?;
+    if (new.uid | new.gid) >> 32 != 0 {
+        // The record of a whiteout has no domains.
+        cx.os.log_cannot();
+    }
+    Ok(Some(new))
 }
 
 /// Lets two nodes change places.

@@ -88,27 +88,50 @@ fn check_kind(cx: &Cx<'_>, node: &NodeMut, set: &SetAttr) -> Result<()> {
     Ok(())
 }
 
+/// Owner and group that are set, as they are stored.
+#[derive(Clone, Copy)]
+pub(super) struct Owners {
+    pub(super) uid: Option<u64>,
+    pub(super) gid: Option<u64>,
+}
+
+impl Owners {
+    fn of(set: &SetAttr) -> Owners {
+        Owners { uid: set.uid.map(u64::from), gid: set.gid.map(u64::from) }
+    }
+}
+
 /// Sets owner, group and project of a hidden directory and its files.
-fn set_owner_of_xattrs(cx: &mut Cx<'_>, dir: u64, set: &SetAttr) -> Result<()> {
+fn set_owner_of_xattrs(
+    cx: &mut Cx<'_>,
+    dir: u64,
+    owners: Owners,
+    projid: Option<u32>,
+) -> Result<()> {
     let entries = Zap::open(&cx.os.view(dir)?)?.entries()?;
     let files = entries.iter().filter_map(|e| e.value.first());
     let files: Vec<u64> = files.map(|v| crate::dir::entry_object(*v)).collect();
     for ino in files.into_iter().chain([dir]) {
         let mut node = NodeMut::load(cx, ino)?;
-        set_owner(cx, &mut node, set)?;
+        set_owner(cx, &mut node, owners, projid)?;
         node.store(cx)?;
     }
     Ok(())
 }
 
-fn set_owner(cx: &mut Cx<'_>, node: &mut NodeMut, set: &SetAttr) -> Result<()> {
-    if let Some(uid) = set.uid {
-        node.set(cx, ZplAttr::Uid, &[uid.into()])?;
+fn set_owner(
+    cx: &mut Cx<'_>,
+    node: &mut NodeMut,
+    owners: Owners,
+    projid: Option<u32>,
+) -> Result<()> {
+    if let Some(uid) = owners.uid {
+        node.set(cx, ZplAttr::Uid, &[uid])?;
     }
-    if let Some(gid) = set.gid {
-        node.set(cx, ZplAttr::Gid, &[gid.into()])?;
+    if let Some(gid) = owners.gid {
+        node.set(cx, ZplAttr::Gid, &[gid])?;
     }
-    match set.projid {
+    match projid {
         Some(projid) => node.set_project(cx, projid.into()),
         None => Ok(()),
     }
@@ -141,16 +164,21 @@ fn apply(cx: &mut Cx<'_>, ino: u64, set: &SetAttr) -> Result<Attr> {
     check_kind(cx, &node, set)?;
     check_flags(cx, &node, set)?;
     check_quota(cx, &node, set)?;
-    apply_to(cx, node, set)
+    apply_to(cx, node, set, Owners::of(set))
 }
 
-/// As [`apply`], what was allowed when it was logged.
-pub(super) fn apply_unchecked(cx: &mut Cx<'_>, ino: u64, set: &SetAttr) -> Result<Attr> {
+/// As [`apply`], what was allowed when it was logged; owner and group are those beside `set`.
+pub(super) fn apply_unchecked(
+    cx: &mut Cx<'_>,
+    ino: u64,
+    set: &SetAttr,
+    owners: Owners,
+) -> Result<Attr> {
     let node = NodeMut::load(cx, ino)?;
-    apply_to(cx, node, set)
+    apply_to(cx, node, set, owners)
 }
 
-fn apply_to(cx: &mut Cx<'_>, mut node: NodeMut, set: &SetAttr) -> Result<Attr> {
+fn apply_to(cx: &mut Cx<'_>, mut node: NodeMut, set: &SetAttr, owners: Owners) -> Result<Attr> {
     let ino = node.ino;
     let hidden = node.word(cx, ZplAttr::Xattr).filter(|dir| *dir != 0);
     if let Some(size) = set.size {
@@ -171,7 +199,7 @@ fn apply_to(cx: &mut Cx<'_>, mut node: NodeMut, set: &SetAttr) -> Result<Attr> {
         set_mode(cx, &mut node, mode)?;
         access = super::xattr::access_acl(cx, &node)?;
     }
-    set_owner(cx, &mut node, set)?;
+    set_owner(cx, &mut node, owners, set.projid)?;
     if let Some(flags) = set.flags {
         let flags = node.flags(cx)? & !SETTABLE | flags;
         node.set(cx, ZplAttr::Flags, &[flags])?;
@@ -195,9 +223,9 @@ fn apply_to(cx: &mut Cx<'_>, mut node: NodeMut, set: &SetAttr) -> Result<Attr> {
         attr = NodeMut::load(cx, ino)?.attr(cx)?;
     }
     if let Some(dir) = hidden
-        && (set.uid.is_some() || set.gid.is_some() || set.projid.is_some())
+        && (owners.uid.is_some() || owners.gid.is_some() || set.projid.is_some())
     {
-        set_owner_of_xattrs(cx, dir, set)?;
+        set_owner_of_xattrs(cx, dir, owners, set.projid)?;
     }
     Ok(attr)
 }

@@ -28,6 +28,7 @@
 //! - A record that cannot be applied ends the replay; nothing after it is applied. The header says how far
 //!   it came, and the log is kept.
 
+mod acl;
 mod apply;
 mod feed;
 mod names;
@@ -83,6 +84,7 @@ struct Replay<'a> {
     live: &'a Arc<LiveObjectSet>,
     store: Arc<Store>,
     target: Target,
+    kept: &'a Kept,
 }
 
 /// Replays the claimed intent log of `live`, which nobody else uses. `settings` are those of the file system;
@@ -111,7 +113,7 @@ pub fn replay(
         ObjsetType::Zvol => Target::Volume(Volume::open_live(live.clone())?),
         kind => return Err(Error::Unsupported(format!("an intent log of {kind:?}"))),
     };
-    let replay = Replay { live, store, target };
+    let replay = Replay { live, store, target, kept };
     replay.free_unlinked();
     let done = Replayed::default();
     let mut applier = Applier { replay, supervisor, done, stopped: false };
@@ -265,9 +267,9 @@ impl Replay<'_> {
     }
 
     fn to_files(&self, fs: &FileSystem, record: &Record<'_>) -> Result<u64> {
-        let seq = record.seq;
+        let (seq, table_at) = (record.seq, self.table_at(&record.body)?);
         match &record.body {
-            Body::Create(create) => fs.replay_create(seq, create)?,
+            Body::Create(create) => fs.replay_create(seq, create, table_at)?,
             Body::Remove { dir, name } => fs.replay_remove(seq, *dir, name, false)?,
             Body::Rmdir { dir, name } => fs.replay_remove(seq, *dir, name, true)?,
             Body::Link { dir, object, name } => fs.replay_link(seq, *dir, *object, name)?,
@@ -284,7 +286,7 @@ impl Replay<'_> {
             Body::Truncate { object, offset, length } => {
                 fs.replay_truncate(seq, *object, *offset, *length)?;
             }
-            Body::SetAttr(set) => fs.replay_set_attr(seq, set)?,
+            Body::SetAttr(set) => fs.replay_set_attr(seq, set, table_at)?,
             Body::SetSaXattr { object, name, value } => {
                 fs.replay_set_sa_xattr(seq, *object, name, value)?;
             }
@@ -302,8 +304,9 @@ impl Replay<'_> {
                 fs.replay_write(seq, *object, *offset, &data, end)?;
                 return Ok(data.len() as u64);
             }
-            Body::AclV0 { .. } | Body::Acl { .. } => {
-                return Err(Error::Unsupported("an NFSv4 ACL in an intent log".into()));
+            Body::Acl { object, acl } => fs.replay_acl(seq, *object, acl, table_at)?,
+            Body::AclV0 { object, order, count, aces } => {
+                fs.replay_acl_v0(seq, *object, (aces, *order, *count))?;
             }
         }
         Ok(0)

@@ -1,13 +1,16 @@
 //! Records that change names, and those that create nodes (`zfs_replay_create`, `zfs_replay_remove`,
 //! `zfs_replay_link`, `zfs_replay_rename`).
 
-use super::node::id;
+use super::acl::{cost_with, entries};
+use crate::attr::local_id;
 use crate::error::show;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::write::context::Cx;
 use crate::write::create::{CREATE, Fresh, Place, create_node_at};
 use crate::write::flags::PROJECT_INHERIT;
+use crate::write::fuid::Domains;
+use crate::write::nfs4::List;
 use crate::write::node::NodeMut;
 use crate::write::remove::{check_empty, forget};
 use crate::write::{RenameFlags, names, xvattr};
@@ -32,6 +35,7 @@ fn make(
     cx: &mut Cx<'_>,
     parent: &NodeMut,
     new: &NewObject,
+    (uid, gid): (u64, u64),
     target: Option<&[u8]>,
 ) -> Result<NodeMut> {
     let kind = new.mode & S_IFMT;
@@ -43,8 +47,8 @@ fn make(
     };
     let fresh = Fresh {
         mode: new.mode,
-        uid: id(new.uid)?.into(),
-        gid: id(new.gid)?.into(),
+        uid,
+        gid,
         parent: parent.ino,
         links: if kind == S_IFDIR { 2 } else { 1 },
         flags: dir_flags & FLAG_XATTR | if inherits { PROJECT_INHERIT } else { 0 },
@@ -63,16 +67,20 @@ fn place(new: &NewObject) -> Place {
 }
 
 impl FileSystem {
-    pub(super) fn replay_create(&self, seq: u64, create: &Create<'_>) -> Result<()> {
-        if create.acl.as_ref().is_some_and(|acl| !acl.aces.is_empty()) {
-            return Err(Error::Unsupported("an NFSv4 ACL in an intent log".into()));
-        }
+    /// `table_at`: where a table of domains goes if there is none.
+    pub(super) fn replay_create(&self, seq: u64, create: &Create<'_>, table_at: u64) -> Result<()> {
+        // Newer systems note how many entries a list has, and leave it out: the mode says what it came to.
+        let acl = create.acl.as_ref().filter(|acl| !acl.aces.is_empty());
+        let names = create.acl.as_ref().map_or(&create.domains, |acl| &acl.domains);
+        let domains = Domains { names, table_at };
         let write = CREATE.saturating_add(create.target.len() as u64);
-        self.replay_change(seq, Cost { write, objects: 1, frees: false }, |cx| {
+        let cost = cost_with(Cost { write, objects: 1, frees: false }, acl, names);
+        self.replay_change(seq, cost, |cx| {
             cx.now = time(&create.new);
             let mut parent = NodeMut::load(cx, create.dir)?;
             if create.what == Creates::XattrDirectory {
-                let made = make_hidden(cx, &parent, &create.new)?;
+                let owners = owners(cx, create, &domains)?;
+                let made = make_hidden(cx, &parent, &create.new, owners)?;
                 parent.set(cx, ZplAttr::Xattr, &[made.ino])?;
                 return parent.store(cx);
             }
@@ -81,7 +89,21 @@ impl FileSystem {
                 return Err(Error::Exists(show(name)));
             }
             let target = Some(create.target).filter(|_| create.what == Creates::Symlink);
-            let mut made = make(cx, &parent, &create.new, target)?;
+            // The list first: its domains come before those of the owners.
+            let list = match acl {
+                None => None,
+                Some(acl) => {
+                    let entries = entries(cx, acl, &domains)?;
+                    Some(List { entries, flags: Some(acl.flags) })
+                }
+            };
+            let owners = owners(cx, create, &domains)?;
+            let mut made = make(cx, &parent, &create.new, owners, target)?;
+            if let Some(list) = list {
+                list.give(cx, &mut made)?;
+                made.store(cx)?;
+                made = NodeMut::load(cx, create.new.object)?;
+            }
             if let Some(attrs) = &create.attrs {
                 if let Some(project) = xvattr::apply(cx, &mut made, attrs)? {
                     made.set_project(cx, project.into())?;
@@ -151,7 +173,9 @@ impl FileSystem {
             let Renames::Whiteout(new) = how else { return Ok(lost) };
             let parent = NodeMut::load(cx, *from_dir)?;
             let now = std::mem::replace(&mut cx.now, time(new));
-            let made = make(cx, &parent, new, None)?;
+            let none = Domains { names: &[], table_at: 0 };
+            let owners = (cx.fuid(new.uid, &none)?, cx.fuid(new.gid, &none)?);
+            let made = make(cx, &parent, new, owners, None)?;
             cx.now = now;
             names::add_known(cx, *from_dir, from, made.ino, new.mode)?;
             names::count_in(cx, parent, 1, 0)?;
@@ -164,12 +188,27 @@ impl FileSystem {
     }
 }
 
+/// Owner and group of what a record creates. Those of a symbolic link are nobody where they are of a domain, which
+/// its record does not have.
+fn owners(cx: &mut Cx<'_>, create: &Create<'_>, domains: &Domains<'_>) -> Result<(u64, u64)> {
+    let NewObject { uid, gid, .. } = create.new;
+    if create.what == Creates::Symlink {
+        return Ok((local_id(uid).into(), local_id(gid).into()));
+    }
+    Ok((cx.fuid(uid, domains)?, cx.fuid(gid, domains)?))
+}
+
 /// Creates the directory of `of`'s extended attributes.
-fn make_hidden(cx: &mut Cx<'_>, of: &NodeMut, new: &NewObject) -> Result<NodeMut> {
+fn make_hidden(
+    cx: &mut Cx<'_>,
+    of: &NodeMut,
+    new: &NewObject,
+    (uid, gid): (u64, u64),
+) -> Result<NodeMut> {
     let fresh = Fresh {
         mode: new.mode,
-        uid: id(new.uid)?.into(),
-        gid: id(new.gid)?.into(),
+        uid,
+        gid,
         parent: of.ino,
         links: 2,
         flags: FLAG_XATTR,

@@ -1,12 +1,15 @@
 //! Records that change one node: contents, attributes, extended attributes.
 
+use super::acl::cost_with;
 use crate::fs::FileSystem;
 use crate::sa::ZplAttr;
 use crate::write::clone::{ENTRY, put_clones};
 use crate::write::context::Cx;
 use crate::write::data::{MAX_SIZE, put, resize, zero};
+use crate::write::fuid::Domains;
 use crate::write::node::NodeMut;
 use crate::write::replay::miss_together;
+use crate::write::setattr::Owners;
 use crate::write::{SetAttr, SetTime, setattr, xattr, xvattr};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
@@ -15,16 +18,10 @@ use cenote_format::blkptr::BlockPointer;
 use cenote_format::zil;
 
 /// What a change of attributes writes, at most, in bytes.
-const ATTRIBUTES: Cost = Cost { write: 64 << 10, objects: 0, frees: false };
+pub(super) const ATTRIBUTES: Cost = Cost { write: 64 << 10, objects: 0, frees: false };
 /// A time of a record.
 fn time([seconds, nanoseconds]: [u64; 2]) -> SetTime {
     SetTime::To((seconds as i64, nanoseconds as u32))
-}
-
-/// An id of a record, which is not one of a domain.
-pub(super) fn id(id: u64) -> Result<u32> {
-    let unsupported = || Error::Unsupported(format!("owner {id:#x} of a domain in an intent log"));
-    u32::try_from(id).map_err(|_| unsupported())
 }
 
 impl FileSystem {
@@ -144,13 +141,18 @@ impl FileSystem {
     }
 
     /// `TX_SETATTR` (`zfs_replay_setattr`).
-    pub(super) fn replay_set_attr(&self, seq: u64, set: &zil::SetAttr<'_>) -> Result<()> {
+    pub(super) fn replay_set_attr(
+        &self,
+        seq: u64,
+        set: &zil::SetAttr<'_>,
+        table_at: u64,
+    ) -> Result<()> {
         use zil::SetAttr as Mask;
         let sets = set.sets();
         let has = |bit| sets & bit != 0;
         let ino = set.object;
         let size = Some(set.size).filter(|_| has(Mask::SIZE));
-        let (mut freed, mut cost) = (0, ATTRIBUTES);
+        let (mut freed, mut cost) = (0, cost_with(ATTRIBUTES, None, &set.domains));
         if let Some(size) = size {
             (_, freed) =
                 self.free_chunks(ino, size..u64::MAX, |cx, piece| shorten(cx, ino, piece.start))?;
@@ -158,14 +160,13 @@ impl FileSystem {
         }
         let mut wanted = SetAttr {
             mode: Some(set.mode as u32 & 0o7777).filter(|_| has(Mask::MODE)),
-            uid: if has(Mask::UID) { Some(id(set.uid)?) } else { None },
-            gid: if has(Mask::GID) { Some(id(set.gid)?) } else { None },
             size,
             atime: Some(time(set.atime)).filter(|_| has(Mask::ATIME)),
             // A change of size has the time of the change with it.
             mtime: Some(time(set.mtime)).filter(|_| has(Mask::MTIME | Mask::SIZE)),
             ..SetAttr::default()
         };
+        let domains = Domains { names: &set.domains, table_at };
         self.replay_change(seq, cost, |cx| {
             cx.os.note_freed(freed);
             if let Some(attrs) = &set.attrs {
@@ -173,7 +174,11 @@ impl FileSystem {
                 wanted.projid = xvattr::apply(cx, &mut node, attrs)?;
                 node.store(cx)?;
             }
-            setattr::apply_unchecked(cx, ino, &wanted).map(drop)
+            let fuid =
+                |cx: &mut Cx<'_>, bit, id| has(bit).then(|| cx.fuid(id, &domains)).transpose();
+            let uid = fuid(cx, Mask::UID, set.uid)?;
+            let owners = Owners { uid, gid: fuid(cx, Mask::GID, set.gid)? };
+            setattr::apply_unchecked(cx, ino, &wanted, owners).map(drop)
         })
     }
 
