@@ -6,7 +6,8 @@
 //! a flush and is begun only after that flush succeeded:
 //!
 //! 1. flush what was written of `T` (to log devices nothing was);
-//! 2. write the even labels, of txg `T`, of the top-level vdevs whose configs changed;
+//! 2. write the even labels, of txg `T`, of the top-level vdevs whose configs changed; those that are new in
+//!    `T` come first, with a flush of their own;
 //! 3. write the uberblock of `T` to all four labels;
 //! 4. write the odd labels.
 //!
@@ -30,6 +31,10 @@
 //! leaf that did) the previous labels stay as they are until step 4 and are too old, which others'
 //! labels show. Devices lose writes in any order and any part of them between two flushes, hence
 //! the flush after each step and not only before the uberblock.
+//!
+//! OpenZFS imports by the first label of a device, too new or not, and only if it finds a label of each
+//! top-level vdev that the newest one counts; it passes over the labels without a txg that a new vdev has before
+//! (`zpool_read_label`, `get_configs`). So where a label counts a new vdev, there is one of that vdev.
 //!
 //! A crash in 3 or 4 leaves odd labels that are one commit behind. So the first commit after a pool
 //! is opened must rewrite the labels of all its top-level vdevs.
@@ -58,6 +63,9 @@ use crate::{VdevError, VdevTree};
 const EVEN: [usize; 2] = [0, 2];
 const ODD: [usize; 2] = [1, 3];
 const ALL: [usize; 4] = [0, 1, 2, 3];
+
+/// A top-level vdev (its id) whose labels are rewritten, with its config.
+type Top = (u64, NvList);
 
 /// What commits a transaction group.
 #[derive(Clone, Debug)]
@@ -88,9 +96,17 @@ impl VdevTree {
         let needed = self.root().children().iter().filter(|t| !t.is_log()).map(|t| t.id());
         self.flush_tops(&needed.collect::<Vec<u64>>())?;
         let configs = self.leaf_configs(update)?;
-        twice(|| self.write_configs(update, &configs, &EVEN))?;
+        let is_new = |top: &Top| {
+            top.1.list("vdev_tree").and_then(|vdev| vdev.u64("create_txg"))
+                == Some(update.uberblock.txg)
+        };
+        let (new, known): (Vec<&Top>, Vec<&Top>) =
+            update.labels.iter().partition(|top| is_new(top));
+        twice(|| self.write_configs(&new, &configs, &EVEN))?;
+        twice(|| self.write_configs(&known, &configs, &EVEN))?;
         twice(|| self.write_uberblock(update))?;
-        twice(|| self.write_configs(update, &configs, &ODD))
+        let all: Vec<&Top> = update.labels.iter().collect();
+        twice(|| self.write_configs(&all, &configs, &ODD))
             .map_err(|e| VdevError::Committed(Box::new(e)))
     }
 
@@ -110,15 +126,15 @@ impl VdevTree {
         Ok(configs)
     }
 
-    /// Writes the labels `which` of the update and flushes them.
+    /// Writes the labels `which` of some top-level vdevs and flushes them.
     fn write_configs(
         &self,
-        update: &LabelUpdate<'_>,
+        tops: &[&Top],
         configs: &HashMap<u64, NvList>,
         which: &[usize],
     ) -> Result<(), VdevError> {
         let mut jobs = Vec::new();
-        for (id, _) in update.labels {
+        for (id, _) in tops {
             for leaf in writable_leaves(tree::top(self.root().children(), *id)?) {
                 let Some(config) = configs.get(&leaf.guid()) else { continue };
                 let encode = |at| encode_config(config, at);
@@ -128,7 +144,7 @@ impl VdevTree {
             }
         }
         let durable = self.write_labels(jobs);
-        for (id, _) in update.labels {
+        for (id, _) in tops {
             let top = tree::top(self.root().children(), *id)?;
             // A pool does without its log devices.
             if !top.is_log() && !durable.contains(id) {

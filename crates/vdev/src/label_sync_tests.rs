@@ -172,6 +172,51 @@ fn a_crash_at_any_point_of_a_commit() {
     assert_eq!(opened_at.into_iter().collect::<Vec<_>>(), all);
 }
 
+/// The config of a vdev that was made in `create_txg`.
+fn config_since(create_txg: u64) -> NvList {
+    let mut config = config("a vdev is added");
+    let create_txg = ("create_txg".to_string(), NvValue::Uint64(create_txg));
+    config.set("vdev_tree", NvValue::NvList(NvList { pairs: vec![create_txg] }));
+    config
+}
+
+#[test]
+fn a_label_that_counts_a_new_vdev_is_not_alone() {
+    let start = at_txg_10();
+    let run = |power: &Arc<Power>| {
+        let devices = powered(&start, power);
+        let (labels, uberblock) = ([(0, config_since(10)), (1, config_since(11))], uberblock(11));
+        let update = LabelUpdate {
+            uberblock: &uberblock,
+            uberblock_on: &[0],
+            labels: &labels,
+            multihost: false,
+        };
+        let _ = tree(&as_devices(&devices)).sync_labels(&update);
+        devices
+    };
+    let power = Power::new();
+    run(&power);
+    let (mut counted, mut is_there) = (0, 0);
+    for cut in 0..=power.operations() {
+        let power = Power::new();
+        power.cut_after(cut);
+        let devices = run(&power);
+        for seed in 0..8 {
+            let of_11 = |i: usize| {
+                let image = devices[i].crash(cut * 1000 + seed * 10 + i as u64);
+                let labels = read_labels(&*MemDevice::new("memory", image)).unwrap().unwrap();
+                labels.labels.iter().flatten().any(|config| config.u64("txg") == Some(11))
+            };
+            let (counts, there) = (of_11(0) || of_11(1), of_11(2));
+            assert!(there || !counts, "after {cut} operations, seed {seed}");
+            counted += usize::from(counts);
+            is_there += usize::from(there);
+        }
+    }
+    assert!(counted > 0 && is_there > counted, "{counted} of {is_there}");
+}
+
 #[test]
 fn every_label_is_written() {
     let devices: Vec<_> = at_txg_10().into_iter().map(|i| MemDevice::new("memory", i)).collect();
