@@ -152,7 +152,7 @@ fn set_attr<'a>(b: &Bytes<'a>) -> Result<SetAttr<'a>> {
     let [object, mask, mode, uid, gid, size, a0, a1, m0, m1] = b.u64s(BODY)?;
     let mut at = BODY + 80;
     let mut attrs = None;
-    let sets = set_attrs(mask, gid, size);
+    let sets = set_attrs(mask, [uid, gid], size);
     if sets & ATTR_XVATTR != 0 {
         let (found, next) = Xvattr::decode(b, at)?;
         (attrs, at) = (Some(found), next);

@@ -314,18 +314,26 @@ impl SetAttr<'_> {
 
     /// Which attributes are set, in the bits of Linux.
     pub fn sets(&self) -> u64 {
-        set_attrs(self.mask, self.gid, self.size)
+        set_attrs(self.mask, [self.uid, self.gid], self.size)
     }
 }
 
 /// The mask of a record in the bits of Linux, whichever system wrote it: FreeBSD and illumos have others (`AT_*`).
 ///
-/// The systems are told apart by bits that only one of them has. Linux notes with each change but that of the
-/// size alone that it sets the time of change, too; that bit, and those of mode, times and [`ATTR_XVATTR`], are of what nobody
-/// sets elsewhere. Of FreeBSD, sizes that are not set are `u64::MAX`.
-pub(crate) fn set_attrs(mask: u64, gid: u64, size: u64) -> u64 {
+/// A record is read as one of Linux unless something in it is of another system's. Some bits nobody sets elsewhere: those of
+/// mode and times, of the time of change, which Linux notes with most changes, of [`ATTR_XVATTR`] and of a file that is open.
+/// Without any of them these are of others:
+///
+/// - a bit that Linux does not log (`ATTR_IATTR_MASK`), but for `ATTR_FORCE` beside a size;
+/// - a size of `u64::MAX`, which FreeBSD notes where none is set;
+/// - an owner or group of a domain;
+/// - `AT_MODE` alone with zeros for all else, as where FreeBSD takes away set-id bits. Read as Linux's, that would give the
+///   file to root.
+pub(crate) fn set_attrs(mask: u64, [uid, gid]: [u64; 2], size: u64) -> u64 {
+    /// `ATTR_FILE`.
+    const FILE: u64 = 0x2000;
     const LINUX: u64 =
-        SetAttr::MODE | SetAttr::ATIME | SetAttr::MTIME | SetAttr::CTIME | ATTR_XVATTR;
+        SetAttr::MODE | SetAttr::ATIME | SetAttr::MTIME | SetAttr::CTIME | ATTR_XVATTR | FILE;
     /// `AT_MODE`, `AT_UID`, `AT_GID`, `AT_SIZE`, `AT_ATIME`, `AT_MTIME`, `AT_XVATTR`.
     const OTHERS: [(u64, u64); 7] = [
         (0x2, SetAttr::MODE),
@@ -336,10 +344,15 @@ pub(crate) fn set_attrs(mask: u64, gid: u64, size: u64) -> u64 {
         (0x200, SetAttr::MTIME),
         (0x1_0000, ATTR_XVATTR),
     ];
-    /// With a size alone Linux may note `ATTR_FORCE`.
     const FORCE: u64 = 0x200;
-    let size_alone = mask & !FORCE == SetAttr::SIZE && size != u64::MAX && gid >> 32 == 0;
-    if mask & LINUX != 0 || size_alone {
+    let forced_size = mask == SetAttr::SIZE | FORCE;
+    let linux_logs = SetAttr::UID | SetAttr::GID | SetAttr::SIZE;
+    let set_ids_go = mask == 0x2 && (uid, gid, size) == (0, 0, 0);
+    let is_others = (mask & !linux_logs != 0 && !forced_size)
+        || size == u64::MAX
+        || (uid | gid) >> 32 != 0
+        || set_ids_go;
+    if mask & LINUX != 0 || !is_others {
         return mask;
     }
     OTHERS.iter().filter(|(bit, _)| mask & bit != 0).fold(0, |all, (_, linux)| all | linux)

@@ -116,7 +116,7 @@ fn bodies(p: &Parts) -> Vec<Body<'_>> {
         _ => (0, 0x1_0000),
     };
     let mask = p.words[6] & 0x38e | system | p.attrs.as_ref().map_or(0, |_| xvattr);
-    let sets = set_attrs(mask, gid, p.words[10]);
+    let sets = set_attrs(mask, [uid, gid], p.words[10]);
     let id = |bit, id| if sets & bit != 0 { id } else { 0 };
     let set = SetAttr {
         object,
@@ -247,7 +247,8 @@ fn masks_of_all_systems_are_understood() {
     const G: u64 = SetAttr::GID;
     const S: u64 = SetAttr::SIZE;
     const TIMES: u64 = SetAttr::ATIME | SetAttr::MTIME;
-    let set = |mask, gid, size| set_attrs(mask, gid, size) & (M | U | G | S | TIMES | ATTR_XVATTR);
+    let set =
+        |mask, gid, size| set_attrs(mask, [0, gid], size) & (M | U | G | S | TIMES | ATTR_XVATTR);
     for (linux, freebsd, is) in [
         (0x41, 0x2, M),
         (0x42, 0x4, U),
@@ -263,6 +264,13 @@ fn masks_of_all_systems_are_understood() {
     for mask in [0x8, 0x208, 0x68] {
         assert_eq!(set(mask, 0, 100) & !TIMES, S, "{mask:#x}");
     }
+    // A core file is cut, and an overlay copies owners: without the time of change.
+    assert_eq!(set(0x2008, 0, 0), S);
+    for (mask, gid, size) in [(6, 5, 0), (6, 0, 0), (2, 5, 0), (4, 5, 0), (4, 0, 0), (0xe, 0, 9)] {
+        assert_eq!(set(mask, gid, size), mask, "{mask:#x} {gid} {size}");
+    }
+    // FreeBSD takes set-id bits away, with all else zero.
+    assert_eq!(set(0x2, 0, 0), M);
     assert_eq!(set(0x80, 0, 100), S);
     // A group of a domain, which no record of Linux has.
     assert_eq!(set(0x8, 1 << 32, 100), G);
