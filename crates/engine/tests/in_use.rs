@@ -82,6 +82,36 @@ fn a_change_that_panics_suspends_the_pool() {
 }
 
 #[test]
+fn a_pool_that_failed_says_of_nothing_that_it_is_stable() {
+    let rig = Rig::new(64 << 20);
+    let engine = rig.create("a", 12);
+    let [head, other] = ["one", "two"].map(|name| create(&engine, name));
+    let fs = open(&engine, head);
+    rig::fill(&fs, 0..3, 10_000);
+    engine.commit(head).unwrap();
+    rig::fill(&fs, 3..5, 10_000);
+    engine.commit(head).unwrap();
+    rig::fill(&fs, 5..6, 10_000);
+    let live = engine.live(other).unwrap();
+    let cost = Cost { write: 1, ..Cost::default() };
+    let done: Result<(), WriteError> = live.transact(cost, |_, _| panic!("nothing is made"));
+    assert!(done.is_err());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..2 {
+                    assert!(engine.commit(head).is_err(), "what is nowhere is stable");
+                }
+            });
+        }
+    });
+    drop((fs, live, engine));
+    // Its log waits to be replayed.
+    rig.import().export(false).unwrap();
+    rig.judge();
+}
+
+#[test]
 fn what_is_open_is_not_destroyed() {
     let rig = Rig::new(64 << 20);
     let engine = rig.create("a", 12);

@@ -1,4 +1,4 @@
-//! Who writes a log, and who waits for it (`zl_issuer_lock`, `zil_commit_waiter_t`).
+//! The right to write a log (`zl_issuer_lock`), and the commits that wait for it (`zil_commit_waiter_t`).
 //!
 //! # Idea
 //!

@@ -89,6 +89,13 @@ fn sets_sa_xattr(itx: &Itx) -> bool {
     bytes.first_chunk::<8>().is_some_and(|kind| u64::from_le_bytes(*kind) == kind::TX_SETSAXATTR)
 }
 
+impl Batch {
+    /// The youngest group that it has changes of.
+    pub fn youngest(&self) -> u64 {
+        self.itxs.iter().map(|queued| queued.txg).max().unwrap_or(0)
+    }
+}
+
 impl Itxs {
     /// A change was made in group `txg`. `sa_xattrs`: the log may have records of extended attributes among
     /// the system attributes.
@@ -193,6 +200,11 @@ impl Itxs {
         self.bytes = self.bytes.saturating_sub(taken);
         let itxs: Vec<Queued> = waiting.into_iter().filter(|q| q.txg > synced).collect();
         Batch { itxs, unlogged: self.unlogged > synced, end: self.queued }
+    }
+
+    /// What was taken was not written: it is on disk with group `youngest`, or nowhere.
+    pub fn lose(&mut self, youngest: u64) {
+        self.unlogged = self.unlogged.max(youngest);
     }
 
     /// Whether there is an unlogged change that is not on disk; `synced` is the last group that is.

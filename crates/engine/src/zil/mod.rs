@@ -189,15 +189,21 @@ impl Log {
         let wanted = self.itxs.lock().want(scope);
         let Some(issuing) = self.issuer.wait_for(wanted) else { return Ok(()) };
         let batch = self.itxs.lock().take(shared.tx_state.synced_txg());
-        let end = batch.end;
+        let (end, youngest) = (batch.end, batch.youngest());
         kstat::ZIL_WRITERS.add(1);
         kstat::ZIL_ITXS.add(batch.itxs.len() as u64);
         kstat::ZIL_ITX_BYTES.add(batch.bytes());
-        if !self.write(shared, live, batch)? {
-            shared.tx_state.wait_synced()?;
+        let done = match self.write(shared, live, batch) {
+            Ok(true) => Ok(()),
+            Ok(false) => shared.tx_state.wait_synced(),
+            Err(e) => Err(e),
+        };
+        match done {
+            Ok(()) => issuing.has_written(end),
+            // Before the next commit has its turn, which finds nothing of it in the queue.
+            Err(_) => self.itxs.lock().lose(youngest),
         }
-        issuing.has_written(end);
-        Ok(())
+        done
     }
 
     /// Writes a batch to the log. False: it has to be waited for.

@@ -53,6 +53,16 @@ fn an_unlogged_change_counts_until_its_group_is_on_disk() {
 }
 
 #[test]
+fn what_was_taken_and_not_written_is_unlogged() {
+    let mut itxs = Itxs::default();
+    itxs.note(4, write(1), false);
+    itxs.note(5, write(1), false);
+    let lost = itxs.take_all(3);
+    itxs.lose(lost.youngest());
+    assert!(itxs.take_all(4).unlogged && !itxs.take_all(5).unlogged);
+}
+
+#[test]
 fn more_than_is_kept_is_unlogged() {
     let mut itxs = Itxs::default();
     itxs.note(4, create(1, usize::try_from(MAX_BYTES).unwrap()), false);
