@@ -78,6 +78,19 @@ impl Store {
         Assembly::new(self, bp, at).members(bp, 0, &mut found)?;
         Ok(found)
     }
+
+    /// The pointers to the parts of `bp`, which is `depth` headers below a block that is freed.
+    ///
+    /// Errors: its header cannot be read, or the parts do not make the whole.
+    pub(crate) fn gang_parts(
+        &self,
+        bp: &BlockPointer,
+        at: Bookmark,
+        depth: usize,
+    ) -> Result<Vec<BlockPointer>, BlockError> {
+        self.wait_for_writes(bp);
+        first_of(bp, at, |dva| Assembly::new(self, bp, at).parts(bp, dva, depth))
+    }
 }
 
 /// The reading of one gang block.

@@ -247,7 +247,7 @@ impl Allocator {
             let largest = classes.iter().map(|c| self.largest(*c, request.psize)).max();
             let Some(largest) = largest.filter(|largest| *largest > 0) else { continue };
             // There is a sector, but not one for each copy: to divide the block does not help.
-            if !classes.iter().any(|c| self.is_one_sector(*c, request.psize)) {
+            if request.psize > self.smallest() {
                 return Err(AllocError::NoSegment { largest });
             }
         }
@@ -368,15 +368,6 @@ impl Allocator {
             }
         }
         None
-    }
-
-    /// Whether a block of `psize` bytes takes no more than the smallest one on a vdev of the class.
-    fn is_one_sector(&self, class: Class, psize: u64) -> bool {
-        let layout = self.layout();
-        let groups = layout.classes.get(&class).map_or(&[][..], |class| &class.groups);
-        let takes = |vdev, psize| self.sizes.psize_to_asize(vdev, psize);
-        let smallest = 1 << cenote_format::SECTOR_SHIFT;
-        groups.iter().any(|g| takes(g.vdev(), psize) == takes(g.vdev(), smallest))
     }
 
     /// The most physical bytes below `psize` that are sure to fit in a segment of the class.

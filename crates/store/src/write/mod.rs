@@ -60,7 +60,6 @@ use rayon::prelude::*;
 
 use crate::alloc::{AllocError, Allocator, Class};
 use crate::error::{BlockError, Bookmark};
-use crate::gang::GANG_DEPTH;
 use crate::pipeline::Store;
 use crate::tunables;
 use dva::DvaAllocation;
@@ -485,11 +484,7 @@ impl Writer {
         }
         let mut result = Ok(());
         if bp.is_gang() {
-            let children = match depth < GANG_DEPTH {
-                true => self.store.gang_children(bp, at).map_err(WriteError::from),
-                false => Err(DecodeError::invalid("gang block", "nested too deep").into()),
-            };
-            let children = children.unwrap_or_else(|e| {
+            let children = self.store.gang_parts(bp, at, depth).unwrap_or_else(|e| {
                 tracing::warn!("{at}: what a gang block consists of is leaked: {e}");
                 Vec::new()
             });
