@@ -80,6 +80,9 @@ fn ls_all(args: &LsArgs, ctx: &mut Context) -> Outcome {
             }
             Ok(Place::File(fs, ino)) => lister.list(&fs, ino, &name, ctx)?,
         }
+        if let Some(message) = locator.left_out() {
+            lister.bad(message, ctx);
+        }
     }
     Ok(i32::from(!lister.good))
 }
@@ -322,6 +325,10 @@ fn cat_all(args: &CatArgs, ctx: &mut Context) -> Outcome {
         };
         if let Err(message) = written {
             ctx.complain(format_args!("cenote cat: {}: {message}", name.show()));
+            good = false;
+        }
+        if let Some(message) = locator.left_out() {
+            ctx.complain(format_args!("cenote cat: {message}"));
             good = false;
         }
     }

@@ -7,10 +7,11 @@ use crate::context::Context;
 use crate::pools::{Imported, Opened, reason};
 use crate::zfs::select::{Kinds, Node, open};
 use cenote_dsl::DatasetKind;
+use cenote_engine::EngineError;
 use cenote_inspect::map::InUse;
 use cenote_pool::{ImportOptions, Pool, discover};
 use cenote_zpl::{FileSystem, Volume};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -148,24 +149,43 @@ pub struct Locator {
     dirs: Vec<PathBuf>,
     opened: HashMap<String, Arc<Imported>>,
     filesystems: HashMap<String, Arc<FileSystem>>,
+    /// Datasets that are shown without a part of their intent logs.
+    incomplete: HashSet<String>,
+    /// What is to be said of one, if it was not said yet.
+    left_out: Option<String>,
 }
 
 impl Locator {
     /// `dirs` are the directories of `-d`, as the user wrote them.
     pub fn new(dirs: &[OsString], ctx: &Context) -> Locator {
         let dirs = dirs.iter().map(|d| ctx.path(d)).collect();
-        Locator { dirs, opened: HashMap::new(), filesystems: HashMap::new() }
+        let (opened, filesystems, incomplete, left_out) = Default::default();
+        Locator { dirs, opened, filesystems, incomplete, left_out }
     }
 
-    /// Opens what `name` leads to. A dataset whose intent log cannot be replayed is shown as it is without that, which is
-    /// said. The error is for the user.
+    /// What is missing in what was opened last, once for each dataset: the command has not done all that it
+    /// was asked for.
+    pub fn left_out(&mut self) -> Option<String> {
+        self.left_out.take()
+    }
+
+    /// Opens what `name` leads to. A dataset whose intent log cannot be replayed is shown as it is without the rest of
+    /// that, which is [left out](Locator::left_out). The error is for the user.
     pub fn open(&mut self, name: &Name, follow: bool, ctx: &mut Context) -> Result<Place, String> {
         let mut node = self.dataset(&name.dataset, ctx)?;
         let cannot = |e: &dyn std::fmt::Display| format!("cannot open '{}': {e}", name.show());
         if let Some(engine) = node.imported.engine().filter(|_| node.dataset.is_head()) {
-            if let Err(e) = engine.replay_log(node.dataset.ds_obj) {
-                let (name, why) = (&name.dataset, reason(&e));
-                ctx.complain(format_args!("'{name}' is shown without its intent log: {why}"));
+            match engine.replay_log(node.dataset.ds_obj) {
+                Ok(()) => {}
+                Err(e @ EngineError::Unsupported(_)) => {
+                    if self.incomplete.insert(name.dataset.clone()) {
+                        let (name, why) = (&name.dataset, reason(&e));
+                        let said =
+                            format!("'{name}' is shown without the rest of its intent log: {why}");
+                        self.left_out = Some(said);
+                    }
+                }
+                Err(e) => return Err(cannot(&reason(&e))),
             }
             // It is as it was found before.
             node = self.dataset(&name.dataset, ctx)?;

@@ -88,6 +88,9 @@ fn cp_all(args: &CpArgs, ctx: &mut Context) -> Outcome {
                 opened.push((name, place, target));
             }
         }
+        if let Some(message) = locator.left_out() {
+            progress.error(message, ctx);
+        }
     }
     if progress.is_shown() {
         for (_, place, _) in &opened {
