@@ -34,7 +34,8 @@
 //!
 //! OpenZFS imports by the first label of a device, too new or not, and only if it finds a label of each
 //! top-level vdev that the newest one counts; it passes over the labels without a txg that a new vdev has before
-//! (`zpool_read_label`, `get_configs`). So where a label counts a new vdev, there is one of that vdev.
+//! (`zpool_read_label`, `get_configs`). So where a label counts a new vdev, there is one of that vdev, unless
+//! it is a log vdev that could take none.
 //!
 //! A crash in 3 or 4 leaves odd labels that are one commit behind. So the first commit after a pool
 //! is opened must rewrite the labels of all its top-level vdevs.
