@@ -1,4 +1,4 @@
-//! Next data, next hole (`SEEK_DATA`, `SEEK_HOLE`).
+//! Next data, next hole (`dnode_next_offset`; `SEEK_DATA`, `SEEK_HOLE`).
 //!
 //! A depth-first search from the given block. A hole in an indirect block answers for its whole
 //! subtree; for holes, so does a pointer whose fill count says that the subtree is full. Hence the

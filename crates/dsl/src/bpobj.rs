@@ -1,4 +1,4 @@
-//! Lists of block pointers on disk (`bpobj_t`).
+//! Lists of block pointers on disk (`bpobj_t`, `bpobj_iterate`).
 //!
 //! A bpobj is an object whose data is an array of block pointers; its bonus buffer holds the
 //! number of entries and sums of their sizes. A bpobj may also take over others whole: the

@@ -1,4 +1,4 @@
-//! Importing a pool for writing (`spa_import`, `spa_load`).
+//! Importing a pool for writing (`spa_import`, `spa_open`, `spa_activate`).
 //!
 //! The pool is opened as for reading, but with devices that can be written, and refused if it uses
 //! something that this software cannot write. Then the first transaction group is written at once:

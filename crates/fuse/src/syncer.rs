@@ -1,4 +1,4 @@
-//! Waiting until changes are on disk, without keeping the threads that answer requests.
+//! Waiting until changes are on disk (`zfs_fsync`), without keeping the threads that answer requests.
 //!
 //! A request that has to wait (`fsync`, any change under `sync=always`) leaves its answer in a queue.
 //! One thread takes all that are queued, calls the file system's [`SyncHook`] once for all of them,

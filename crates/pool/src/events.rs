@@ -1,4 +1,5 @@
-//! What happened to the pools of this process, the newest of it (`zfs_zevent_post`, `zpool events`).
+//! What happened to the pools of this process, the newest of it (`fm_ereport_post`, `zfs_zevent_post`,
+//! `zpool events`).
 //!
 //! An event is an nvlist, with the names that OpenZFS gives its pairs. There are three kinds: what was done to a pool
 //! (`sysevent.fs.zfs.*`), what went wrong (`ereport.fs.zfs.*`), and vdevs that are in another state

@@ -205,7 +205,7 @@ fn vdev_failure(e: VdevError) -> Cause {
     }
 }
 
-/// The uberblocks of all labels, best first, one for each transaction group.
+/// The uberblocks of all labels (`spa_load_best` tries them in turn), best first, one for each transaction group.
 pub fn uberblocks(c: &Candidate) -> Vec<Uberblock> {
     let all = c.devices.iter().flat_map(|d| d.uberblocks.iter().map(|(_, _, ub)| ub));
     let mut list: Vec<Uberblock> = all.filter(|ub| ub.txg > 0).cloned().collect();

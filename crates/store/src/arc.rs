@@ -350,6 +350,7 @@ impl ArcCache {
         }
     }
 
+    /// Evicts blocks until another `size` bytes fit into the budget (`arc_evict`).
     fn make_room(&mut self, size: u64) {
         while self.resident() + size > self.stats.c {
             if self.lists[List::Uncached as usize].len > 0 {

@@ -1,4 +1,4 @@
-//! The read pipeline: from a block pointer to the block it names (`arc_read`, `zio_read`).
+//! The read pipeline: from a block pointer to the block it names (`arc_read`, `zio_read`, `zio_execute`).
 //!
 //! A read passes the stages drawn at the head of the crate. Two rules hold throughout:
 //!

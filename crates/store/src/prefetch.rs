@@ -1,4 +1,5 @@
-//! Read-ahead in the background: a few threads that read blocks into the ARC.
+//! Read-ahead in the background (`dbuf_prefetch`, `arc_read` with `ARC_FLAG_PREFETCH`): a few threads that read blocks
+//! into the ARC.
 //!
 //! Requests that do not fit the queue are dropped: read-ahead is a hint, and a queue that grows
 //! would only serve blocks that the reader has passed already. The threads hold a weak reference,

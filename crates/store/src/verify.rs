@@ -1,4 +1,4 @@
-//! Which bytes satisfy a block pointer.
+//! Which bytes satisfy a block pointer (`zio_checksum_verify`, `zio_checksum_error`).
 //!
 //! A block's checksum is in its pointer, computed over the physical bytes in the byte order of the
 //! writer. Two exceptions: gang headers and intent log blocks carry their checksum in themselves

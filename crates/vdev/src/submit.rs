@@ -1,4 +1,4 @@
-//! Submitting reads to leaves: aggregation (`vdev_queue_aggregate`), one batch per device, devices in parallel.
+//! Submitting reads to leaves: aggregation (`zio_vdev_io_start`, `vdev_queue_aggregate`), one batch per device, devices in parallel.
 //!
 //! The reads of all blocks of a batch come together here. They are sorted by leaf and offset;
 //! small reads next to each other become one (their bytes are then handed out as slices of one

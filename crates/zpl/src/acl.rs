@@ -1,4 +1,4 @@
-//! POSIX access control lists.
+//! POSIX access control lists (`zfs_acl_*`, `zpl_get_acl`).
 //!
 //! OpenZFS on Linux stores them as extended attributes in the form that programs see too: a version
 //! (2), then entries of a tag (16 bits), permissions (16 bits) and an id (32 bits), all

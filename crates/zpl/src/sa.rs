@@ -1,4 +1,4 @@
-//! The registry of a file system's system attributes, and their layouts.
+//! The registry of a file system's system attributes, and their layouts (`sa_attr_table_setup`, `sa_find_layout`).
 //!
 //! The master node's `SA_ATTRS` entry leads to a ZAP of two more: `REGISTRY`, which maps the name of
 //! each attribute to its number, length and byte-swap function, and `LAYOUTS`, which maps the number

@@ -1,4 +1,4 @@
-//! Mounting one file system or snapshot.
+//! Mounting one file system or snapshot (`zfs_mount_at`, `zfsvfs_create`).
 //!
 //! What is asked for is checked, the file system is opened, an agent prepares the directory and mounts, and
 //! threads of the daemon serve it from then on. If any of this fails, what was done before is undone. Where

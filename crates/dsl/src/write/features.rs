@@ -1,4 +1,5 @@
-//! Feature flags: which are enabled, and how many uses each has.
+//! Feature flags: which are enabled, and how many uses each has (`spa_feature_enable`, `spa_feature_incr`,
+//! `spa_feature_decr`).
 //!
 //! The counts are in two ZAPs of the MOS, one for features that every reader must know and one for
 //! those that only writers must. A dataset that uses a feature has an entry of the feature's guid

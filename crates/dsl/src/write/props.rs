@@ -1,4 +1,4 @@
-//! Setting properties.
+//! Setting properties (`dsl_prop_set_sync_impl`, `zfs_prop_set_special`).
 //!
 //! A local value is an entry of the property ZAP of a directory, or of a snapshot (which gets a ZAP
 //! with its first property and loses it with the last): a number as one integer, a string as bytes

@@ -1,4 +1,4 @@
-//! What is to be logged (`itxg_t`, `itx_t`).
+//! What is to be logged (`itxg_t`, `itx_t`, `zil_itx_assign`).
 //!
 //! Records about names are written with the next commit, in the order of the changes. Those about one object
 //! wait until that object is committed, or gets another name: they are *pulled* behind what the next commit

@@ -215,7 +215,7 @@ impl Allocator {
         Arc::downgrade(&self.layout())
     }
 
-    /// Allocates `request.copies` DVAs in `txg`, on different vdevs if there are so many, else far
+    /// Allocates `request.copies` DVAs (`metaslab_alloc_dva`) in `txg`, on different vdevs if there are so many, else far
     /// apart.
     ///
     /// Errors: nothing is allocated if not all copies can be.

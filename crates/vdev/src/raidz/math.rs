@@ -127,7 +127,7 @@ pub(crate) fn parity_of<'a>(
     }
 }
 
-/// Recovers the data columns `lost` (ascending, at most three, as many as `parities`) of
+/// Recovers the data columns (`vdev_raidz_reconstruct`) `lost` (ascending, at most three, as many as `parities`) of
 /// `columns` from parities `(k, bytes)`. The lost columns' buffers have their final length.
 /// Their contents are overwritten; `None` if the parities are fewer or cannot tell them apart.
 pub(crate) fn reconstruct(

@@ -1,4 +1,5 @@
-//! New nodes (`zfs_create`, `zfs_mkdir`, `zfs_symlink`, `zfs_tmpfile`, `zfs_mknode`).
+//! New nodes (`zfs_create`, `zfs_mkdir`, `zfs_symlink`, `zfs_tmpfile`,
+//! `zfs_znode_alloc`, `zfs_mknode`).
 
 use super::context::Cx;
 use super::names::{self, check_new_name};

@@ -1,4 +1,7 @@
 //! Entries of directories that are being changed (`zfs_dirlook`, `zfs_link_create`).
+//!
+//! A change looks a name up and enters it under the lock of the object set, so names have no locks of their own
+//! (`zfs_dirent_lock`).
 
 use super::context::Cx;
 use super::flags::{APPEND_ONLY, IMMUTABLE};

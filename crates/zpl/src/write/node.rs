@@ -1,4 +1,4 @@
-//! A node's attributes, to be changed and stored (`sa_bulk_update`, `sa_modify_attrs`).
+//! A node's attributes, to be changed and stored (`sa_bulk_update`, `sa_modify_attrs`, `sa_build_layouts`).
 //!
 //! A [`NodeMut`] holds the values of all attributes, those of the spill block too, in the order of
 //! their layouts. Setting a value of the same length keeps the layout; everything else makes a new

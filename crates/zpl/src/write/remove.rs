@@ -1,5 +1,5 @@
 //! Names that are taken away, and nodes that go with their last one (`zfs_remove`, `zfs_rmdir`,
-//! `zfs_link_destroy`, `zfs_unlinked_add`).
+//! `zfs_link_destroy`, `zfs_unlinked_add`, `zfs_rmnode`).
 //!
 //! A node that is in use when it loses its last name becomes an *orphan*: it is noted in the unlinked
 //! set (a ZAP: name the object's number in hexadecimal, value the number), and freed when its use
