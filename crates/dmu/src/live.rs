@@ -232,7 +232,23 @@ impl LiveObjectSet {
     /// As [`LiveObjectSet::object`], good for the bonus buffer and the spill block only: what is pending of
     /// the data is not copied for it.
     pub fn attributes(&self, number: u64) -> crate::Result<Object> {
-        self.retry(|| self.look(number, Some((0, 0))))
+        self.read_part(number, 0, 0, Ok)
+    }
+
+    /// Has `read` read from the object as it is now: from its bonus buffer, its spill block and the `len` bytes
+    /// from `offset`, which all are of one moment. Of pending changes no more is copied than lies there, and
+    /// the next change of the object copies nothing for it. `read` may run more than once.
+    ///
+    /// # Errors
+    /// There is no such object, its dnode cannot be read, or what `read` returns.
+    pub fn read_part<T, E: From<crate::Error>>(
+        &self,
+        number: u64,
+        offset: u64,
+        len: u64,
+        mut read: impl FnMut(Object) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        self.retry(|| read(self.look(number, Some((offset, len)))?))
     }
 
     /// The size of the blocks of object `number`, and the number of its last block.
@@ -273,12 +289,12 @@ impl LiveObjectSet {
     /// Reads from object `number` into `buf` from byte `offset`; zeros in holes and past the last
     /// block.
     pub fn read(&self, number: u64, offset: u64, buf: &mut [u8]) -> crate::Result<()> {
-        self.retry(|| self.look(number, Some((offset, buf.len() as u64)))?.read(offset, buf))
+        self.read_part(number, offset, buf.len() as u64, |object| object.read(offset, buf))
     }
 
     /// `len` bytes of object `number` from byte `offset`, not copied ([`Object::read_abd`]).
     pub fn read_abd(&self, number: u64, offset: u64, len: usize) -> crate::Result<Abd> {
-        self.retry(|| self.look(number, Some((offset, len as u64)))?.read_abd(offset, len))
+        self.read_part(number, offset, len as u64, |object| object.read_abd(offset, len))
     }
 
     /// The block of object `number` with byte `offset`, if it was changed in the open txg. A caller that holds

@@ -63,6 +63,11 @@ impl Object {
         }
     }
 
+    /// Whether something of it is not on disk yet, or was not when the caller looked.
+    pub fn is_pending(&self) -> bool {
+        self.overlay.is_some()
+    }
+
     pub(crate) fn overlay(&self) -> Option<&Overlay> {
         self.overlay.as_deref()
     }

@@ -45,15 +45,24 @@ impl ReadAhead {
         ReadAhead::default()
     }
 
-    /// Call before reading `len` bytes at `offset` of `object`: starts background reads of what
-    /// is likely to be read next, by a reader who `keeps` what he has read or does not.
-    pub fn before_read(&self, object: &Object, offset: u64, len: u64, keeps: bool) {
+    /// Call before reading `len` bytes at `offset`: starts background reads of the range (offset and length in
+    /// bytes) that is likely to be read next, by a reader that `keeps` what it has read or does not. `object`
+    /// gives the object, good for that range at least; it is asked only if something is to be read ahead.
+    pub fn before_read(
+        &self,
+        offset: u64,
+        len: u64,
+        keeps: bool,
+        object: impl FnOnce(u64, u64) -> Option<Object>,
+    ) {
         if tunables::PREFETCH_DISABLE.is_on() {
             return;
         }
         if let Some((from, len)) = self.advance(offset, len) {
             let access = if keeps { Access::Once } else { Access::Ahead };
-            object.prefetch_for(from, len, access);
+            if let Some(object) = object(from, len) {
+                object.prefetch_for(from, len, access);
+            }
         }
     }
 

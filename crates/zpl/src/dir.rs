@@ -120,7 +120,7 @@ impl FileSystem {
         match name {
             b"." => return Ok(dir),
             b".." if dir == self.root() => return Ok(dir),
-            b".." => return self.znode(dir)?.required(ZplAttr::Parent),
+            b".." => return self.attributes(dir)?.required(ZplAttr::Parent),
             _ => {}
         }
         if name.is_empty() || name.len() > MAX_NAME {

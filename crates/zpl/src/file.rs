@@ -17,6 +17,10 @@ use cenote_dmu::{Object, Seek};
 use cenote_format::abd::Abd;
 use std::sync::Arc;
 
+/// Bytes that a search for data or a hole looks at first; each further look takes twice as many. Of what is
+/// pending a look copies what lies in its stretch.
+const SEEK_STRETCH: u64 = 16 << 20;
+
 /// Longest target of a symbolic link (`MAXPATHLEN` and a bit), in bytes.
 const MAX_TARGET: u64 = 64 << 10;
 
@@ -42,18 +46,34 @@ impl File {
     }
 
     fn length(&self) -> Result<u64> {
-        match &self.0 {
-            Inner::Fixed { size, .. } => Ok(*size),
-            Inner::Live { live, registry, ino } => {
-                let registry = registry.as_ref().map(|r| r.current());
-                Znode::open(live.attributes(*ino)?, registry)?.required(ZplAttr::Size)
-            }
-        }
+        self.look(0, 0, |_, size| Ok(size))
     }
 
     /// Bytes of a data block; not 0.
     pub fn block_size(&self) -> u64 {
-        self.object().map_or(512, |object| object.dnode().block_size.max(1))
+        let shape = match &self.0 {
+            Inner::Fixed { object, .. } => Ok(object.dnode().block_size),
+            Inner::Live { live, ino, .. } => live.shape(*ino).map(|(size, _)| size),
+        };
+        shape.map_or(512, |size| size.max(1))
+    }
+
+    /// Has `read` look at the file's object and its size, both of one moment. The object is good for the `len`
+    /// bytes from `offset`; no more of what is pending is copied. `read` may run more than once.
+    fn look<T>(
+        &self,
+        offset: u64,
+        len: u64,
+        mut read: impl FnMut(&Object, u64) -> Result<T>,
+    ) -> Result<T> {
+        match &self.0 {
+            Inner::Fixed { object, size } => read(object, *size),
+            Inner::Live { live, registry, ino } => live.read_part(*ino, offset, len, |object| {
+                // The registry has the layout of every object that can be seen before.
+                let z = Znode::open(object, registry.as_ref().map(|r| r.current()))?;
+                read(z.object(), z.required(ZplAttr::Size)?)
+            }),
+        }
     }
 
     /// The file's object, as it is now.
@@ -64,46 +84,30 @@ impl File {
         }
     }
 
-    /// The object and the file's size.
-    fn now(&self) -> Result<(Object, u64)> {
+    /// The file's object, as it is now, good for the `len` bytes from `offset`.
+    pub fn part(&self, offset: u64, len: u64) -> Result<Object> {
         match &self.0 {
-            Inner::Fixed { object, size } => Ok((object.clone(), *size)),
-            Inner::Live { live, registry, ino } => {
-                let object = live.object(*ino)?;
-                let z = Znode::open(object, registry.as_ref().map(|r| r.current()))?;
-                Ok((z.object().clone(), z.required(ZplAttr::Size)?))
-            }
+            Inner::Fixed { object, .. } => Ok(object.clone()),
+            Inner::Live { live, ino, .. } => live.read_part(*ino, offset, len, Ok),
         }
-    }
-
-    /// Of `len` bytes that were read from `offset`, where there were so many, those that are there now.
-    /// What was cut off meanwhile was read as zeros, which the file never had there.
-    fn still_there(&self, offset: u64, len: usize) -> Result<usize> {
-        Ok(len.min(left(self.length()?, offset)))
     }
 
     /// Reads from `offset`; returns the bytes read: fewer than asked for only at the end of the
     /// file. Fails if any block in the range cannot be read.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let n = buf.len().min(left(self.length()?, offset));
-        let Some(buf) = buf.get_mut(..n).filter(|b| !b.is_empty()) else { return Ok(0) };
-        match &self.0 {
-            Inner::Fixed { object, .. } => object.read(offset, buf)?,
-            Inner::Live { live, ino, .. } => live.read(*ino, offset, buf)?,
-        }
-        self.still_there(offset, n)
+        self.look(offset, buf.len() as u64, |object, size| {
+            let n = buf.len().min(left(size, offset));
+            let Some(buf) = buf.get_mut(..n).filter(|b| !b.is_empty()) else { return Ok(0) };
+            object.read(offset, buf)?;
+            Ok(n)
+        })
     }
 
     /// As [`File::read`], but gives the bytes, not copied. The caller bounds `len`.
     pub fn read_abd(&self, offset: u64, len: usize) -> Result<Abd> {
-        let len = len.min(left(self.length()?, offset));
-        let read = match &self.0 {
-            Inner::Fixed { object, .. } => object.read_abd(offset, len)?,
-            Inner::Live { live, ino, .. } => live.read_abd(*ino, offset, len)?,
-        };
-        let still = self.still_there(offset, len)?;
-        let cut = if still < len { read.slice(0, still) } else { None };
-        Ok(cut.unwrap_or(read))
+        self.look(offset, len as u64, |object, size| {
+            Ok(object.read_abd(offset, len.min(left(size, offset)))?)
+        })
     }
 
     /// As [`File::read_abd`], but gives what lies before the first block that cannot be read; fails
@@ -129,9 +133,9 @@ impl File {
 
     /// Starts reading a range into the cache in the background.
     pub fn prefetch(&self, offset: u64, len: u64) {
-        let Ok((object, size)) = self.now() else { return };
+        let Ok(size) = self.length() else { return };
         let len = len.min(size.saturating_sub(offset));
-        if len > 0 {
+        if let Some(object) = (len > 0).then(|| self.part(offset, len).ok()).flatten() {
             object.prefetch(offset, len);
         }
     }
@@ -140,25 +144,60 @@ impl File {
     /// `SEEK_HOLE` and `SEEK_DATA`: the end of the file is a hole; `None` is `ENXIO` (no more data,
     /// or `offset` is not in the file).
     pub fn seek(&self, offset: u64, hole: bool) -> Result<Option<u64>> {
-        let (object, size) = self.now()?;
-        if offset >= size {
-            return Ok(None);
+        let mut from = offset;
+        let mut stretch = SEEK_STRETCH;
+        loop {
+            let end = from.saturating_add(stretch);
+            let found = self.look(from, stretch, |object, size| {
+                if offset >= size {
+                    return Ok(Sought::Nothing);
+                }
+                seek_in(object, size, from, end, hole)
+            })?;
+            match found {
+                Sought::At(at) => return Ok(Some(at)),
+                Sought::Nothing => return Ok(None),
+                Sought::Beyond => from = end,
+            }
+            stretch = stretch.saturating_mul(2);
         }
-        let what = if hole { Seek::Hole } else { Seek::Data };
-        let found = object.seek(offset, what)?.map(|at| at.max(offset));
-        Ok(match found {
-            Some(at) if hole => Some(at.min(size)),
-            Some(at) => Some(at).filter(|at| *at < size),
-            None if hole => Some(object.blocks_end().max(offset).min(size)),
-            None => None,
-        })
     }
+}
+
+/// What a search of a stretch of a file says.
+enum Sought {
+    At(u64),
+    /// There is none in the file.
+    Nothing,
+    /// There is none in the stretch; the search goes on behind it.
+    Beyond,
+}
+
+/// Searches a file of `size` bytes for a hole or data from `from` on, in an object that is good for the bytes
+/// before `end`.
+fn seek_in(object: &Object, size: u64, from: u64, end: u64, hole: bool) -> Result<Sought> {
+    if from >= size {
+        // It was cut off meanwhile, in what was searched already: a hole begins at its end.
+        return Ok(if hole { Sought::At(size) } else { Sought::Nothing });
+    }
+    let found = object.seek(from, if hole { Seek::Hole } else { Seek::Data })?;
+    let past = object.blocks_end().max(from);
+    let found = found.map_or(past, |at| at.max(from));
+    // What is pending past the stretch is not in this view of the object.
+    if found >= end && end < size && object.is_pending() {
+        return Ok(Sought::Beyond);
+    }
+    Ok(match found {
+        at if hole => Sought::At(at.min(size)),
+        at if at < size.min(past) => Sought::At(at),
+        _ => Sought::Nothing,
+    })
 }
 
 impl FileSystem {
     /// Opens a regular file.
     pub fn open_file(&self, ino: u64) -> Result<File> {
-        let z = self.znode(ino)?;
+        let z = self.attributes(ino)?;
         match z.mode()? & S_IFMT {
             S_IFREG => Ok(File(match self.source.live() {
                 None => {

@@ -305,20 +305,33 @@ impl FileSystem {
         norm_flags(self.normalization, self.case)
     }
 
-    /// A file's object with its attributes.
+    /// A file's object with its attributes and its data.
     pub(crate) fn znode(&self, ino: u64) -> Result<Znode> {
+        self.open_znode(ino, Source::object)
+    }
+
+    /// As [`FileSystem::znode`], good for the attributes only: pending data is not copied for it.
+    pub(crate) fn attributes(&self, ino: u64) -> Result<Znode> {
+        self.open_znode(ino, Source::attributes)
+    }
+
+    fn open_znode(
+        &self,
+        ino: u64,
+        look: impl Fn(&Source, u64) -> cenote_dmu::Result<Object>,
+    ) -> Result<Znode> {
         // The numbers of the accounting dnodes are negative and never inodes.
         if ino == 0 || ino > u64::MAX / 2 {
             return Err(Error::NotFound(format!("object {ino}")));
         }
         // The registry has the layout of every object that can be seen before.
-        let object = self.source.object(ino)?;
+        let object = look(&self.source, ino)?;
         Znode::open(object, self.registry.as_ref().map(|r| r.current()))
     }
 
     /// Attributes of a file.
     pub fn attr(&self, ino: u64) -> Result<Attr> {
-        let node = self.znode(ino)?;
+        let node = self.attributes(ino)?;
         attr_of(&node.words()?, node.object().dnode().into())
     }
 }

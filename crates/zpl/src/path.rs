@@ -38,7 +38,7 @@ impl FileSystem {
                 Error::NotDir(_) => Error::NotDir(show(path)),
                 e => e,
             })?;
-            if todo.is_empty() || self.znode(ino)?.mode()? & S_IFMT != S_IFLNK {
+            if todo.is_empty() || self.attributes(ino)?.mode()? & S_IFMT != S_IFLNK {
                 at.push(ino);
                 continue;
             }
@@ -53,7 +53,7 @@ impl FileSystem {
             push_components(&mut todo, &target);
         }
         let last = at.last().copied().unwrap_or_else(|| self.root());
-        if path.ends_with(b"/") && !self.znode(last)?.is_dir()? {
+        if path.ends_with(b"/") && !self.attributes(last)?.is_dir()? {
             return Err(Error::NotDir(show(path)));
         }
         Ok(last)
@@ -92,7 +92,7 @@ impl FileSystem {
             if !seen.insert(at) {
                 return Err(Error::Corrupt(ino, "parent directories form a cycle".into()));
             }
-            let z = self.znode(at)?;
+            let z = self.attributes(at)?;
             let parent = z.required(ZplAttr::Parent)?;
             let hidden = z.required(ZplAttr::Flags)? & FLAG_XATTR != 0 && z.is_dir()?;
             names.push(if hidden { XATTR_DIR.to_vec() } else { name_of(parent, at)? });

@@ -22,7 +22,15 @@ impl Source {
         }
     }
 
-    /// The object as it is now, for who looks at it from within a change.
+    /// The object as it is now, good for its attributes (bonus buffer and spill block) at least.
+    pub(crate) fn attributes(&self, number: u64) -> Result<Object> {
+        match self {
+            Source::Fixed(os) => os.object(number),
+            Source::Live(live) => live.attributes(number),
+        }
+    }
+
+    /// The object as it is now, for a caller that looks at it from within a change.
     pub(crate) fn look_from_a_change(&self, number: u64) -> crate::Result<Object> {
         Ok(match self {
             Source::Fixed(os) => os.object(number)?,

@@ -29,7 +29,7 @@ impl FileSystem {
     ///
     /// Errors: [`Error::Corrupt`] for a list that makes no sense.
     pub fn nfs4_acl(&self, ino: u64) -> Result<Vec<Ace>> {
-        let z = self.znode(ino)?;
+        let z = self.attributes(ino)?;
         let count = z.word(ZplAttr::DaclCount)?.unwrap_or(0);
         let Some((aces, order)) = z.raw(ZplAttr::DaclAces)? else { return Ok(Vec::new()) };
         Ace::decode_stored(&Bytes::new(aces, order, "NFSv4 ACL"), count).map_err(Error::decode(ino))
@@ -37,7 +37,7 @@ impl FileSystem {
 
     /// A file's attributes in their stored form.
     pub fn stored_attrs(&self, ino: u64) -> Result<StoredAttrs> {
-        let z = self.znode(ino)?;
+        let z = self.attributes(ino)?;
         let has_project = z.required(ZplAttr::Flags)? & FLAG_PROJID != 0;
         Ok(StoredAttrs {
             uid: z.required(ZplAttr::Uid)?,

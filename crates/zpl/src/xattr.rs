@@ -48,7 +48,7 @@ impl Names {
 impl FileSystem {
     /// Names of a file's extended attributes, those for the superuser (`trusted.`) included.
     pub fn listxattr(&self, ino: u64) -> Result<Vec<Vec<u8>>> {
-        let z = self.znode(ino)?;
+        let z = self.attributes(ino)?;
         let mut names = Names::default();
         self.packed_xattrs(&z, |name, _| names.push(self.shown_name(name)))?;
         if let Some(dir) = self.xattr_dir(&z)? {
@@ -78,7 +78,7 @@ impl FileSystem {
             if RESERVED.iter().any(|p| bare.starts_with(p)) {
                 return Err(Error::Invalid(crate::error::show(name)));
             }
-            let z = self.znode(ino)?;
+            let z = self.attributes(ino)?;
             return match self.stored_xattr(&z, name)? {
                 Some(v) => Ok(Some(v)),
                 None => self.stored_xattr(&z, bare),
@@ -88,13 +88,13 @@ impl FileSystem {
             if !visible.posix_acl {
                 return Err(Error::Unsupported("POSIX ACLs are off".into()));
             }
-            let value = self.stored_xattr(&self.znode(ino)?, name)?;
+            let value = self.stored_xattr(&self.attributes(ino)?, name)?;
             return value.map_or(Ok(None), |v| acl::check(ino, v));
         }
         if !name.starts_with(b"trusted.") && !name.starts_with(b"security.") {
             return Err(Error::Unsupported(crate::error::show(name)));
         }
-        self.stored_xattr(&self.znode(ino)?, name)
+        self.stored_xattr(&self.attributes(ino)?, name)
     }
 
     /// The Linux name of a stored name; `None` if it is not shown.

@@ -31,7 +31,7 @@ fn what_was_read_for_one_who_keeps_it_leaves_the_lists_of_what_is_used() {
         let stats = || sink.store.stats().arc;
         let read_ahead = (AHEAD * BLOCK) as u64;
         let first = stats();
-        ReadAhead::new().before_read(&object, 0, 4096, keeps);
+        ReadAhead::new().before_read(0, 4096, keeps, |_, _| Some(object.clone()));
         let start = Instant::now();
         while stats().size < first.size + read_ahead {
             assert!(start.elapsed() < Duration::from_secs(20), "nothing was read ahead");

@@ -162,13 +162,14 @@ impl Server {
             Err(e) => return reply.error(e),
         };
         let size = size.min(MAX_READ) as usize;
-        let opened = handle.file().and_then(|file| Ok((file, file.object()?)));
-        let (file, object) = match opened {
-            Ok(opened) => opened,
+        let file = match handle.file() {
+            Ok(file) => file,
             Err(e) => return reply.error(errno(&e)),
         };
         let kernel_keeps = !handle.how.direct && !flags.contains(OFlags::DIRECT);
-        handle.ahead.before_read(&object, offset, size as u64, kernel_keeps);
+        handle.ahead.before_read(offset, size as u64, kernel_keeps, |from, len| {
+            file.part(from, len).ok()
+        });
         let mut result = file.read_abd(offset, size);
         // A direct read may end before a bad block. For the page cache a short answer would be the
         // end of the file; the kernel asks again for smaller pieces when a large one fails.

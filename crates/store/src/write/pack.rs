@@ -74,6 +74,8 @@ pub(super) fn pack(
         return physical(request, data.clone(), lsize, Compression::Off, salt);
     }
     packed.resize(psize, 0);
+    // The ARC keeps it, and counts its length.
+    packed.shrink_to_fit();
     physical(request, Abd::from_vec(packed), lsize, wanted, salt)
 }
 

@@ -329,7 +329,7 @@ impl FileSystem {
                 || mtime >= atime
                 || ctime >= atime)
         };
-        let znode = self.znode(ino)?;
+        let znode = self.attributes(ino)?;
         if !settings.directory_atime && znode.is_dir()? || !stale(&znode)? {
             return Ok(());
         }
