@@ -471,6 +471,7 @@ mod tests {
             flags: 0,
             projid: 0,
             xattr: 0,
+            pending: false,
         }
     }
 
