@@ -191,6 +191,8 @@ pub struct OpenBlock {
     pub checksum: u8,
     /// The object's own compression function (`dn_compress`); 0: that of the dataset.
     pub compress: u8,
+    /// The object set whose block it takes the place of; `None`: a group that is not on disk has another one.
+    pub base: Option<Arc<ObjectSet>>,
 }
 
 /// Someone frees, in the background, what was removed; as long as this lives.
@@ -535,6 +537,22 @@ impl LiveObjectSet {
                 }
             }
         }
+    }
+
+    /// Has the open txg, in which the caller has a place, write the root block (`dsl_dataset_dirty`).
+    ///
+    /// # Errors
+    /// [`WriteError::Failed`]: the object set is of no use any more.
+    pub fn touch(&self) -> Result<()> {
+        let mut set = self.set.lock();
+        let touch = |set: &mut OpenObjectSet| {
+            set.set_flags(set.flags());
+            Ok::<_, WriteError>(())
+        };
+        let done = self.run(&mut set, &mut Holds::default(), touch)?;
+        done.unwrap_or(Err(WriteError::Failed))?;
+        self.dirty.store(set.dirty_bytes(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Reads what was missed; nobody waits for it but who missed it.

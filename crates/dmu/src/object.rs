@@ -43,6 +43,11 @@ impl Object {
         Object { objset, dnode, overlay: None }
     }
 
+    /// Whether some of it is not on disk yet.
+    pub fn is_pending(&self) -> bool {
+        self.overlay.is_some()
+    }
+
     /// The object as `dnode` and `overlay` say that it is going to be.
     pub(crate) fn pending(
         objset: Arc<ObjectSet>,
@@ -61,11 +66,6 @@ impl Object {
             object: self.dnode.number,
             dnode: &on_disk.phys,
         }
-    }
-
-    /// Whether something of it is not on disk yet, or was not when the caller looked.
-    pub fn is_pending(&self) -> bool {
-        self.overlay.is_some()
     }
 
     pub(crate) fn overlay(&self) -> Option<&Overlay> {

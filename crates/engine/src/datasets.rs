@@ -522,7 +522,9 @@ impl Datasets {
         if open.in_use(ds_obj) || open.held.contains_key(&ds_obj) {
             return false;
         }
-        open.sets.remove(&ds_obj);
+        if let Some((_, handle)) = open.sets.remove(&ds_obj) {
+            handle.log.retire();
+        }
         open.retired.insert(ds_obj);
         true
     }
@@ -598,9 +600,9 @@ impl Datasets {
     }
 
     /// Until what is returned is dropped, no log is written to; in the open group those that there are end.
-    pub fn suspend_logs(&self) -> Result<Suspension, WriteError> {
+    pub fn suspend_logs(&self, shared: &Shared) -> Result<Suspension, WriteError> {
         let suspension = Suspension::new(&self.logs);
-        self.with_logs().iter().try_for_each(|(live, handle)| handle.log.empty(live))?;
+        self.with_logs().iter().try_for_each(|(live, handle)| handle.log.empty(shared, live))?;
         Ok(suspension)
     }
 
@@ -610,23 +612,35 @@ impl Datasets {
         let all: Vec<_> = self.open.lock().sets.values().cloned().collect();
         let mut restarted = false;
         for (live, handle) in &all {
-            restarted |= handle.log.restart(shared, live);
+            // A log that does not begin now begins with the next commit.
+            restarted |= handle.log.restart(shared, live).unwrap_or_else(|why| {
+                tracing::debug!("intent log of dataset {}: {why}", live.id());
+                false
+            });
         }
         if restarted {
             shared.tx_state.ask();
         }
     }
 
+    /// Whether group `txg`, which is being written, leads to every log block that it allocated ([`Log::check`]).
+    ///
+    /// # Errors
+    /// It does not: it may not get on disk.
+    pub fn check_logs(&self, txg: u64) -> Result<(), WriteError> {
+        self.open.lock().sets.values().try_for_each(|(_, handle)| handle.log.check(txg))
+    }
+
     /// Ends the log of an open dataset in the open group.
-    pub fn close_log(&self, ds_obj: u64) -> Result<(), WriteError> {
+    pub fn close_log(&self, shared: &Shared, ds_obj: u64) -> Result<(), WriteError> {
         let found = self.open.lock().sets.get(&ds_obj).cloned();
-        found.map_or(Ok(()), |(live, handle)| handle.log.close(&live))
+        found.map_or(Ok(()), |(live, handle)| handle.log.close(shared, &live))
     }
 
     /// As [`Datasets::close_log`], of all that are open.
-    pub fn close_logs(&self) -> Result<(), WriteError> {
+    pub fn close_logs(&self, shared: &Shared) -> Result<(), WriteError> {
         let all: Vec<_> = self.open.lock().sets.values().cloned().collect();
-        all.iter().try_for_each(|(live, handle)| handle.log.close(live))
+        all.iter().try_for_each(|(live, handle)| handle.log.close(shared, live))
     }
 
     fn with_logs(&self) -> Vec<(Arc<LiveObjectSet>, Arc<DatasetTx>)> {

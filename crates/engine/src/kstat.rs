@@ -61,7 +61,7 @@ static ZIL_NORMAL: [Counter; 2] = [Counter::new(), Counter::new()];
 static ZIL_SLOG: [Counter; 2] = [Counter::new(), Counter::new()];
 
 /// Counts log blocks that are written.
-pub(crate) fn log_blocks(disk: &Disk, writes: &[BlockWrite]) {
+pub(crate) fn log_blocks<'w>(disk: &Disk, writes: impl Iterator<Item = &'w BlockWrite>) {
     for write in writes {
         let on_log = disk.tree().top(write.vdev).is_some_and(|top| top.is_log());
         let [blocks, bytes] = if on_log { &ZIL_SLOG } else { &ZIL_NORMAL };

@@ -300,7 +300,7 @@ impl Engine {
     /// # Errors
     /// The pool is suspended.
     pub fn close(&self, ds_obj: u64) -> Result<(), EngineError> {
-        let log_closed = self.shared.datasets.close_log(ds_obj);
+        let log_closed = self.shared.datasets.close_log(&self.shared, ds_obj);
         self.shared.datasets.shut(ds_obj);
         self.sync()?;
         log_closed?;
@@ -354,7 +354,7 @@ impl Engine {
         change: impl FnOnce(&mut SyncContext<'_>) -> cenote_dsl::write::Result<T> + Send + 'static,
         is_done: fn(&T) -> bool,
     ) -> Result<T, EngineError> {
-        let suspension = self.shared.datasets.suspend_logs()?;
+        let suspension = self.shared.datasets.suspend_logs(&self.shared)?;
         let done = self.shared.queue.run(&self.shared.tx_state, change, is_done);
         drop(suspension);
         self.shared.datasets.restart_logs(&self.shared);
@@ -442,7 +442,7 @@ impl Engine {
     /// The pool is suspended: it then stays as the last transaction group left it.
     pub fn export(&self, destroyed: bool) -> Result<(), EngineError> {
         self.shared.condenser.stop();
-        self.shared.datasets.close_logs()?;
+        self.shared.datasets.close_logs(&self.shared)?;
         self.sync()?;
         self.shared.tx_state.end();
         if let Some(thread) = self.thread.lock().take() {

@@ -14,7 +14,7 @@ use cenote_format::checksum::Checksum;
 use cenote_format::compress::{Compression, LEVEL_DEFAULT};
 use cenote_format::dmu::DmuType;
 use cenote_store::alloc::{Class, MAX_COPIES};
-use cenote_store::write::{WriteProps, WriteRequest, Writer};
+use cenote_store::write::{WriteProps, WriteRequest, Writer, is_strong};
 use cenote_vdev::VdevTree;
 use cenote_vdev::traffic::Content;
 use parking_lot::Mutex;
@@ -100,6 +100,11 @@ impl Policy {
             small_blocks: get("special_small_blocks")?.parse().unwrap_or(0),
             throughput: get("logbias")? == "throughput",
         })
+    }
+
+    /// Whether a block that is what is there already need not be written.
+    pub fn finds_same(&self) -> bool {
+        is_strong(self.checksum) && self.compression != Compression::Off
     }
 
     pub fn props(&self, block: &NewBlock, abilities: Abilities) -> WriteProps {

@@ -262,6 +262,8 @@ impl Core {
                 tracing::warn!("changes of dataset {}, which is gone, are dropped", live.id());
                 let early = shared.datasets.early(live.id());
                 self.frees.extend(early.iter().flat_map(|early| early.left(txg)));
+                let log = shared.datasets.sync_log(live.id(), txg);
+                self.frees.extend(log.into_iter().flat_map(|(_, freed)| freed));
                 continue;
             };
             if let Some((header, freed)) = shared.datasets.sync_log(live.id(), txg) {
@@ -295,6 +297,7 @@ impl Core {
             self.frees = tx.frees;
             self.frees.extend(early.iter().flat_map(|early| early.left(txg)));
         }
+        shared.datasets.check_logs(txg)?;
         shared.datasets.set_abilities(abilities);
         Ok(())
     }

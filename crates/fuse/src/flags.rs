@@ -111,6 +111,7 @@ mod tests {
             flags: 0x0000_4010_0000_0004,
             projid: 0x0102_0304,
             xattr: 0,
+            pending: false,
         }
     }
 

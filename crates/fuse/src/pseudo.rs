@@ -188,6 +188,7 @@ impl Server {
             gid: rustix::process::getegid().as_raw(),
             rdev: 0,
             blksize: 4096,
+            pending: false,
         })
     }
 

@@ -377,6 +377,7 @@ fn fixed_attr(node: &Node, links: u64, changed: Time) -> FileAttr {
         gid: 0,
         rdev: 0,
         blksize: 512,
+        pending: false,
     }
 }
 
@@ -414,5 +415,6 @@ fn file_attr(a: &Attr, ino: u64) -> Result<FileAttr, Error> {
         // The form in which device numbers cross the border to the kernel.
         rdev: (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12),
         blksize: a.blksize,
+        pending: a.pending,
     })
 }

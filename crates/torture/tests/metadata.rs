@@ -258,3 +258,31 @@ fn unreadable_metadata_fails_the_change_that_needs_it_and_nothing_else() {
     let (made, unreadable) = total.into_inner();
     assert!(made > 0 && unreadable > 0, "{made} made, {unreadable} unreadable");
 }
+
+/// A change that has to read a block of dnodes first finds the free slots in it: nothing is damaged.
+#[test]
+fn free_slots_are_taken_after_an_import() {
+    let disks = disks(&[Image::new(SHAPE.size)], None);
+    let lab = lab(&disks);
+    let engine = lab.create(&SHAPE).unwrap();
+    let create = |fs: &FileSystem, name: &str| {
+        let (kind, mode, umask, uid, gid) = (NodeKind::File, 0o644, 0, 7, 9);
+        let new = NewNode { kind, mode, umask, uid, gid, keep_setgid: true };
+        fs.create(fs.root(), name.as_bytes(), &new).unwrap().ino
+    };
+    let fs = open(&engine, POOL).unwrap();
+    let old: Vec<u64> = (0..600).map(|n| create(&fs, &format!("old{n}"))).collect();
+    for n in (0..600).step_by(3) {
+        fs.unlink(fs.root(), format!("old{n}").as_bytes(), &|_| false).unwrap();
+    }
+    drop(fs);
+    engine.export(false).unwrap();
+    let engine = lab.import(&lab.find().unwrap()).unwrap();
+    let fs = open(&engine, POOL).unwrap();
+    let highest = old.iter().max().unwrap();
+    let new: Vec<u64> = (0..100).map(|n| create(&fs, &format!("new{n}"))).collect();
+    assert!(new.iter().all(|ino| ino < highest), "{new:?} after {highest}");
+    drop(fs);
+    engine.export(false).unwrap();
+    judge(&[disks[0].image()]).unwrap();
+}

@@ -51,6 +51,8 @@ pub struct Attr {
     pub projid: u64,
     /// The hidden directory of extended attributes; 0 if none.
     pub xattr: u64,
+    /// Some of it is not on disk yet: the space that it takes may change without another change of the file.
+    pub pending: bool,
 }
 
 impl Attr {
@@ -79,11 +81,15 @@ pub(crate) struct Space {
     slots: u64,
     /// Bytes of a data block.
     block_size: u64,
+    /// It may be another one once all of the object is on disk.
+    pending: bool,
 }
 
-impl From<&DnodePhys> for Space {
-    fn from(dnode: &DnodePhys) -> Space {
-        Space { used: dnode.used, slots: dnode.slots(), block_size: dnode.block_size }
+impl Space {
+    /// Of an object with this dnode; `pending`: some of it is not on disk yet.
+    pub(crate) fn of(dnode: &DnodePhys, pending: bool) -> Space {
+        let (used, slots, block_size) = (dnode.used, dnode.slots(), dnode.block_size);
+        Space { used, slots, block_size, pending }
     }
 }
 
@@ -159,6 +165,7 @@ pub(crate) fn attr_of(node: &Words, space: Space) -> Result<Attr> {
         flags,
         projid: projid.unwrap_or(0),
         xattr: node.word(ZplAttr::Xattr).unwrap_or(0),
+        pending: space.pending,
     })
 }
 

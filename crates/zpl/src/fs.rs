@@ -11,7 +11,7 @@
 //! Nothing is kept per file: dnodes and blocks are cached below. Open directories are, in a small
 //! map (see `dir`).
 
-use crate::attr::{Attr, attr_of};
+use crate::attr::{Attr, Space, attr_of};
 use crate::dir::Directories;
 use crate::quota::Quotas;
 use crate::sa::{Registry, SharedRegistry};
@@ -332,7 +332,8 @@ impl FileSystem {
     /// Attributes of a file.
     pub fn attr(&self, ino: u64) -> Result<Attr> {
         let node = self.attributes(ino)?;
-        attr_of(&node.words()?, node.object().dnode().into())
+        let object = node.object();
+        attr_of(&node.words()?, Space::of(object.dnode(), object.is_pending()))
     }
 }
 

@@ -9,12 +9,15 @@
 //! Slots that are freed in a transaction group are not given out in it. An object that is known by its
 //! number and the group that it was made in (`zp_gen`) must not become another one.
 //!
-//! Blocks whose fill count says that they are full are not read. One that cannot be read has no room.
+//! Blocks whose fill count says that they are full are not read. One that cannot be read has no room. One that has to be
+//! read first is left as it is: the change reads it and runs again ([`cenote_store::held`]).
 
 use super::{Result, WriteError};
+use crate::Error;
 use crate::tree::{Node, Tree};
 use ahash::HashMap;
 use cenote_format::dmu::{DNODE_BLOCK, DNODE_SLOT, DmuType};
+use cenote_store::BlockError;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Slots in a block of dnodes.
@@ -60,13 +63,13 @@ impl Slots {
 
     fn take_in(&mut self, room: &mut Room, count: u64, meta: &Tree<'_>) -> Result<u64> {
         while let Some(block) = room.again.first().copied() {
-            if let Some(number) = self.take_within(block, count, meta) {
+            if let Some(number) = self.take_within(block, count, meta)? {
                 return Ok(number);
             }
             room.again.remove(&block);
         }
         while room.frontier < MAX_OBJECT / PER_BLOCK {
-            if let Some(number) = self.take_within(room.frontier, count, meta) {
+            if let Some(number) = self.take_within(room.frontier, count, meta)? {
                 return Ok(number);
             }
             room.frontier += 1;
@@ -75,16 +78,24 @@ impl Slots {
     }
 
     /// Takes `count` slots in a row in a block, if it has them and can be read.
-    fn take_within(&mut self, block: u64, count: u64, meta: &Tree<'_>) -> Option<u64> {
-        let used = self.block(block, meta).unwrap_or_else(|e| {
-            tracing::warn!("objset {}: no object is made beside damaged ones: {e}", meta.objset);
-            self.used.insert(block, u32::MAX);
-            u32::MAX
-        });
+    ///
+    /// Errors: the change has to read the block first.
+    fn take_within(&mut self, block: u64, count: u64, meta: &Tree<'_>) -> Result<Option<u64>> {
+        let used = match self.block(block, meta) {
+            Ok(used) => used,
+            Err(e @ WriteError::Read(Error::Block(BlockError::NotHeld { .. }))) => return Err(e),
+            Err(e) => {
+                let objset = meta.objset;
+                tracing::warn!("objset {objset}: no object is made beside damaged ones: {e}");
+                self.used.insert(block, u32::MAX);
+                u32::MAX
+            }
+        };
         let fits = |slot: &u64| used & mask(*slot, count) == 0;
-        let slot = (0..=PER_BLOCK.saturating_sub(count)).find(fits)?;
+        let slot = (0..=PER_BLOCK.saturating_sub(count)).find(fits);
+        let Some(slot) = slot else { return Ok(None) };
         self.used.insert(block, used | mask(slot, count));
-        Some(block * PER_BLOCK + slot)
+        Ok(Some(block * PER_BLOCK + slot))
     }
 
     /// Takes `count` slots from `number`, for who asks for this number: also if they were freed in this

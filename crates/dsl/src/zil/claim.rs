@@ -14,9 +14,11 @@
 //!
 //! Besides the blocks of the chain a log has the blocks that its `TX_WRITE` records point to
 //! (`zil_claim_write`). One that cannot be read ends the log: nobody was told that the write is
-//! stable, since the record is acknowledged only after its block was written. Many of these blocks are read
+//! stable, since the record is acknowledged only after its block was written. Nobody was told of any other record
+//! of the same log block either, and some of them may be of the same change, which is whole in the log or not
+//! there. So the log ends before all of them. Many of the blocks that records point to are read
 //! at once, while the walk goes on behind the first of them; if one is wrong, the claim goes back to where
-//! it was before its record ([`Mark`]). Of a gang block all headers and parts are claimed (`zio_claim_gang`).
+//! it was before the records of its log block ([`Mark`]). Of a gang block all headers and parts are claimed (`zio_claim_gang`).
 
 use super::chain::{CLAIM_LR_SEQ_VALID, End, Item, walk_kept};
 use super::kept::Kept;
@@ -95,8 +97,10 @@ struct Mark {
 struct Pointed {
     bp: BlockPointer,
     at: Bookmark,
-    /// Where the claim was before the record.
+    /// Where the claim was before the records of the log block.
     before: Mark,
+    /// Its place among what is to be allocated.
+    taken: usize,
     /// What it consists of if it can be read.
     read: OnceLock<Result<Vec<BlockPointer>, BlockError>>,
 }
@@ -110,6 +114,8 @@ struct Claiming<'a> {
     cloned: Vec<BlockPointer>,
     seen: HashSet<Dva>,
     mark: Mark,
+    /// Where it was before the records of the present block.
+    before_block: Mark,
     before_clones: Option<Mark>,
     pending: Vec<Pointed>,
 }
@@ -126,9 +132,18 @@ pub fn claim(
     first: u64,
     kept: &Kept,
 ) -> Result<Claim, BlockError> {
-    let (taken, cloned, seen, mark, before_clones, pending) = Default::default();
-    let mut claiming =
-        Claiming { store, objset, first, taken, cloned, seen, mark, before_clones, pending };
+    let mut claiming = Claiming {
+        store,
+        objset,
+        first,
+        taken: Vec::new(),
+        cloned: Vec::new(),
+        seen: HashSet::new(),
+        mark: Mark::default(),
+        before_block: Mark::default(),
+        before_clones: None,
+        pending: Vec::new(),
+    };
     let mut verified = Ok(true);
     let end = walk_kept(store, header, kept, &mut |item| match item {
         Item::Block(bp) => {
@@ -174,11 +189,12 @@ impl Claiming<'_> {
         self.mark.blocks += 1;
         self.mark.block_seq = bp.checksum()[3];
         self.take(bp);
+        self.before_block = self.mark;
     }
 
     /// Takes a record. False: the log ends before it, for it refers to what is not on disk.
     fn record(&mut self, record: &RawRecord<'_>) -> bool {
-        let before = self.mark;
+        let (before, taken) = (self.mark, self.mark.taken);
         let cloned = record.cloned_blocks();
         if cloned.iter().any(|bp| bp.physical_birth() >= self.first) {
             return false;
@@ -194,7 +210,8 @@ impl Claiming<'_> {
             let object = record.data.u64(RECORD_HEADER).unwrap_or(0);
             let (objset, level) = (self.objset, super::ZIL_LEVEL);
             let at = Bookmark { objset, object, level, blkid: 0 };
-            self.pending.push(Pointed { bp, at, before, read: OnceLock::new() });
+            let before = self.before_block;
+            self.pending.push(Pointed { bp, at, before, taken, read: OnceLock::new() });
         }
         self.mark.records += 1;
         self.mark.bytes = self.mark.bytes.saturating_add(record.len);
@@ -214,7 +231,7 @@ impl Claiming<'_> {
         for pointed in pending {
             match pointed.read.into_inner() {
                 Some(Ok(members)) => {
-                    if let Some(taken) = self.taken.get_mut(pointed.before.taken) {
+                    if let Some(taken) = self.taken.get_mut(pointed.taken) {
                         taken.members = members;
                     }
                 }

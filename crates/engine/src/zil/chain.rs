@@ -1,10 +1,20 @@
 //! The chain of log blocks of one dataset (`lwb_t`).
+//!
+//! # Invariants
+//!
+//! - The records of one change ([`Unit`]) are in one block, which is there as a whole or not at all. Where they
+//!   are more than a block holds, all blocks that [`Chain::place`] found are written and durable before the first of
+//!   them is ([`Placed::write`]): before that nothing leads to them.
+//! - The header that leads to the first block is written in the group that allocates it ([`Chain::check`]), and no block
+//!   is written before that header is on disk.
+//! - A group in which a block was allocated is held until the block that names it is written. So a block that is in a space
+//!   map on disk is also in a chain on disk.
 
-use super::encoder::Encoded;
+use super::encoder::{Encoded, Unit, length};
 use crate::{Disk, tunables};
 use cenote_dsl::zil::NO_LOG;
 use cenote_format::abd::Abd;
-use cenote_format::blkptr::BlockPointer;
+use cenote_format::blkptr::{BlockPointer, Dva};
 use cenote_format::checksum::Checksum;
 use cenote_format::compress::Compression;
 use cenote_format::dmu::{DmuType, ZilHeader};
@@ -38,6 +48,8 @@ pub(super) enum ChainError {
     Chance(#[from] std::io::Error),
     #[error("the log was ended")]
     Ended,
+    #[error("the records of a change would come apart")]
+    Torn,
 }
 
 /// A block that is written, or being written.
@@ -55,8 +67,10 @@ pub(super) struct Chain {
     next: Option<BlockPointer>,
     /// A header that leads to the chain is on disk.
     started: bool,
-    /// The group that has it first, if it is not on disk yet.
+    /// The group that has it first, if it is not on disk yet: that in which the first block was allocated.
     starts_in: Option<u64>,
+    /// That group has the header that leads to the first block.
+    has_header: bool,
     /// A block could not be written: nothing behind it would be found.
     failed: bool,
     /// Sequence number of the last record.
@@ -65,12 +79,16 @@ pub(super) struct Chain {
     bursts: VecDeque<usize>,
 }
 
+/// The sizes that blocks may have.
+fn sizes() -> impl DoubleEndedIterator<Item = usize> + Clone {
+    let most = usize::try_from(tunables::ZIL_MAXBLOCKSIZE.get()).unwrap_or(LARGEST);
+    SIZES.into_iter().filter(move |size| *size <= most)
+}
+
 /// The block size for so many bytes of records.
 fn size_for(records: usize) -> usize {
     let needed = records.saturating_add(CHAIN_SIZE);
-    let most = usize::try_from(tunables::ZIL_MAXBLOCKSIZE.get()).unwrap_or(LARGEST);
-    let mut sizes = SIZES.into_iter().filter(|size| *size <= most);
-    sizes.clone().find(|size| *size >= needed).or_else(|| sizes.next_back()).unwrap_or(LARGEST)
+    sizes().find(|size| *size >= needed).or_else(|| sizes().next_back()).unwrap_or(LARGEST)
 }
 
 /// Allocates a block (`zio_alloc_zil`) whose checksum is seeded with `words`.
@@ -121,26 +139,87 @@ fn encode(
     Ok(block)
 }
 
-/// Divides records, in order, among blocks, the first of which has `first` bytes. Returns the size of each
-/// block and its records.
-fn divide(first: usize, records: Vec<Encoded>) -> Vec<(usize, Vec<Encoded>)> {
-    let mut left: usize = records.iter().map(|r| r.bytes.len()).fold(0, usize::saturating_add);
-    let mut blocks = vec![(first, Vec::new())];
+/// Records, divided among blocks.
+struct Divided {
+    /// The size of each block and its records.
+    blocks: Vec<(usize, Vec<Encoded>)>,
+    /// The records of some change are in several blocks.
+    spans: bool,
+}
+
+/// Divides the records of changes, in order, among blocks, the first of which has `first` bytes. What fits into a
+/// block is not divided.
+fn divide(first: usize, units: Vec<Unit>) -> Divided {
+    let most = size_for(usize::MAX).saturating_sub(CHAIN_SIZE);
+    let mut left: usize = units.iter().map(|unit| length(unit)).fold(0, usize::saturating_add);
+    let (mut blocks, mut spans) = (vec![(first, Vec::new())], false);
     let mut room = first.saturating_sub(CHAIN_SIZE);
-    for record in records {
-        let len = record.bytes.len();
-        if len > room {
-            let least = SIZES.into_iter().find(|size| capacity(*size) >= len).unwrap_or(LARGEST);
-            let size = size_for(left).max(least);
-            blocks.push((size, Vec::new()));
-            room = size.saturating_sub(CHAIN_SIZE);
-        }
-        (room, left) = (room.saturating_sub(len), left.saturating_sub(len));
-        if let Some((_, last)) = blocks.last_mut() {
-            last.push(record);
+    for unit in units {
+        let whole = length(&unit);
+        let mut together = whole <= most && whole > room;
+        for (n, record) in unit.into_iter().enumerate() {
+            let len = record.bytes.len();
+            if together || len > room {
+                let needed = if together { whole } else { len };
+                let least = SIZES.into_iter().find(|size| capacity(*size) >= needed);
+                let size = size_for(left).max(least.unwrap_or(LARGEST));
+                blocks.push((size, Vec::new()));
+                room = size.saturating_sub(CHAIN_SIZE);
+                spans |= n > 0;
+                together = false;
+            }
+            (room, left) = (room.saturating_sub(len), left.saturating_sub(len));
+            if let Some((_, last)) = blocks.last_mut() {
+                last.push(record);
+            }
         }
     }
-    blocks
+    Divided { blocks, spans }
+}
+
+/// Whether the records of some change are in several of these blocks, as they are.
+fn is_torn(blocks: &[(usize, Vec<Encoded>)]) -> bool {
+    let mut full =
+        blocks.iter().filter_map(|(_, records)| Some((records.first()?, records.last()?)));
+    let Some((_, mut last)) = full.next() else { return false };
+    full.any(|(first, end)| std::mem::replace(&mut last, end).change == first.change)
+}
+
+/// Blocks that are to be written.
+pub(super) struct Placed {
+    /// That which the chain on disk leads to.
+    first: Vec<BlockWrite>,
+    /// Those after it.
+    rest: Vec<BlockWrite>,
+    /// The records of some change are in several of them.
+    spans: bool,
+}
+
+impl Placed {
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = &BlockWrite> {
+        self.first.iter().chain(&self.rest)
+    }
+
+    /// Writes the blocks, which are durable when the vdevs that they are on are flushed ([`flush`]). `tops`: what else
+    /// the records need.
+    ///
+    /// # Errors
+    /// A block was not written.
+    pub fn write(
+        mut self,
+        disk: &Disk,
+        priority: Priority,
+        tops: &BTreeSet<u64>,
+    ) -> Result<(), VdevError> {
+        if self.spans {
+            write(disk, priority, &self.rest)?;
+            flush(disk, tops)?;
+        } else {
+            self.first.append(&mut self.rest);
+        }
+        write(disk, priority, &self.first)
+    }
 }
 
 impl Chain {
@@ -157,7 +236,20 @@ impl Chain {
     /// Group `txg` is on disk: with it a header that leads to the chain, if that was started in it.
     pub fn synced(&mut self, txg: u64) {
         if self.starts_in.take_if(|from| *from <= txg).is_some() {
-            self.started = self.next.is_some() && !self.failed;
+            self.started = self.has_header && self.next.is_some() && !self.failed;
+        }
+    }
+
+    /// Whether group `txg`, which is being written, has the header of a chain that starts in it.
+    ///
+    /// # Errors
+    /// It has not: nothing would lead to a block that it allocated.
+    pub fn check(&self, txg: u64) -> Result<(), String> {
+        match self.starts_in {
+            Some(from) if from <= txg && !self.has_header => {
+                Err(format!("no header leads to the log that starts in group {from}"))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -166,7 +258,7 @@ impl Chain {
         (self.failed, self.started) = (true, false);
     }
 
-    /// Allocates the first block in group `txg`.
+    /// Allocates the first block in group `txg`, which is going to write the header.
     pub fn start(&mut self, disk: &Disk, (ds_obj, txg): (u64, u64)) -> Result<(), ChainError> {
         if self.is_there() {
             return Err(ChainError::Ended);
@@ -174,12 +266,12 @@ impl Chain {
         let chance = &disk.outside.chance;
         let words = [chance.number()?, chance.number()?, ds_obj, 1];
         self.next = Some(allocate(disk, (SIZES[1], txg), words)?);
-        self.starts_in = Some(txg);
+        (self.starts_in, self.has_header) = (Some(txg), false);
         Ok(())
     }
 
-    /// Finds places for `records`, and for the block after them; allocates in group `txg`. Returns what is to
-    /// be written.
+    /// Finds places for the records of changes, and for the block after them; allocates in group `txg`. Returns what is
+    /// to be written.
     ///
     /// # Errors
     /// There is no space; nothing is changed then.
@@ -187,11 +279,11 @@ impl Chain {
         &mut self,
         disk: &Disk,
         txg: u64,
-        mut records: Vec<Encoded>,
-    ) -> Result<Vec<BlockWrite>, ChainError> {
+        mut units: Vec<Unit>,
+    ) -> Result<Placed, ChainError> {
         let first = self.next.filter(|_| self.started).ok_or(ChainError::Ended)?;
         let mut seq = self.seq;
-        for record in &mut records {
+        for record in units.iter_mut().flatten() {
             seq += 1;
             let fields = [(TXG_AT, record.txg), (SEQ_AT, seq)];
             for (at, value) in fields {
@@ -200,13 +292,17 @@ impl Chain {
                 }
             }
         }
-        let bytes = records.iter().map(|r| r.bytes.len()).fold(0, usize::saturating_add);
+        let bytes = units.iter().map(|unit| length(unit)).fold(0, usize::saturating_add);
         self.bursts.push_back(bytes);
         if self.bursts.len() > BURSTS {
             self.bursts.pop_front();
         }
         let guess = size_for(self.bursts.iter().copied().max().unwrap_or(0));
-        let blocks = divide(usize::try_from(first.psize()).unwrap_or(0), records);
+        let Divided { blocks, spans } = divide(usize::try_from(first.psize()).unwrap_or(0), units);
+        if is_torn(&blocks) != spans {
+            tracing::error!("intent log: records were divided among blocks in a wrong way");
+            return Err(ChainError::Torn);
+        }
         let sizes = blocks.iter().skip(1).map(|(size, _)| *size).chain([guess]);
         let mut pointers = vec![first];
         let placed = sizes.into_iter().try_for_each(|size| {
@@ -215,20 +311,21 @@ impl Chain {
             Ok(())
         });
         let writes = placed.and_then(|()| encode_all(disk, &pointers, &blocks));
-        if writes.is_err() {
+        let Ok(mut writes) = writes else {
             for dva in pointers.iter().skip(1).flat_map(BlockPointer::dvas) {
                 if let Err(e) = disk.allocator.unallocate(txg, &dva) {
                     tracing::error!("{dva:?} cannot be given back: {e}");
                 }
             }
-            return writes;
-        }
+            return Err(writes.err().unwrap_or(ChainError::Ended));
+        };
         for (bp, (_, records)) in pointers.iter().zip(&blocks) {
             let youngest = records.iter().map(|r| r.txg).max().unwrap_or(0);
             self.blocks.push_back(Written { bp: *bp, txg: youngest.max(bp.logical_birth()) });
         }
         (self.next, self.seq) = (pointers.last().copied(), seq);
-        writes
+        let rest = writes.split_off(writes.len().min(1)).into_iter().flatten().collect();
+        Ok(Placed { first: writes.into_iter().flatten().collect(), rest, spans })
     }
 
     /// What the header of group `txg` says, and the blocks that are freed in it. `end`: no more is written to
@@ -247,15 +344,17 @@ impl Chain {
             (self.started, self.failed, self.starts_in) = (false, false, None);
         }
         let first = self.blocks.front().map(|block| block.bp).or(self.next);
+        self.has_header |= self.starts_in.is_some_and(|from| from <= txg);
         Some((ZilHeader { log: first.unwrap_or(BlockPointer::HOLE), ..NO_LOG }, freed))
     }
 }
 
+/// What is to be written of each block.
 fn encode_all(
     disk: &Disk,
     pointers: &[BlockPointer],
     blocks: &[(usize, Vec<Encoded>)],
-) -> Result<Vec<BlockWrite>, ChainError> {
+) -> Result<Vec<Vec<BlockWrite>>, ChainError> {
     let tree = disk.tree();
     // Where a block lies on RAID-Z goes by its size, so that all of it has to be written (`zio_shrink`).
     let by_size = |vdev: u32| tree.top(vdev.into()).is_none_or(|top| top.nparity() > 0);
@@ -265,26 +364,16 @@ fn encode_all(
         let whole = bp.dvas().any(|dva| by_size(dva.vdev));
         let data = Abd::from_vec(encode(bp, next, (records, whole))?);
         let (txg, content) = (bp.logical_birth(), Content::Metadata);
-        writes.extend(bp.dvas().map(|dva| BlockWrite {
-            vdev: dva.vdev.into(),
-            offset: dva.offset,
-            data: data.clone(),
-            txg,
-            content,
-        }));
+        let write = |dva: Dva| {
+            let (vdev, offset) = (dva.vdev.into(), dva.offset);
+            BlockWrite { vdev, offset, data: data.clone(), txg, content }
+        };
+        writes.push(bp.dvas().map(write).collect());
     }
     Ok(writes)
 }
 
-/// Writes blocks, which are durable when the vdevs that they are on are flushed ([`flush`]).
-///
-/// # Errors
-/// A block was not written.
-pub(super) fn write(
-    disk: &Disk,
-    priority: Priority,
-    writes: &[BlockWrite],
-) -> Result<(), VdevError> {
+fn write(disk: &Disk, priority: Priority, writes: &[BlockWrite]) -> Result<(), VdevError> {
     disk.tree().write_many_as(priority, writes).into_iter().collect()
 }
 
@@ -304,25 +393,47 @@ pub(super) fn flush(disk: &Disk, tops: &BTreeSet<u64>) -> Result<(), VdevError> 
 mod tests {
     use super::*;
 
-    fn records(lengths: &[usize]) -> Vec<Encoded> {
-        lengths.iter().map(|len| Encoded { txg: 1, bytes: vec![0; *len] }).collect()
+    fn unit(change: usize, lengths: &[usize]) -> Unit {
+        let record = |len: &usize| Encoded { txg: 1, change: change as u64, bytes: vec![0; *len] };
+        lengths.iter().map(record).collect()
     }
 
-    fn shape(first: usize, lengths: &[usize]) -> Vec<(usize, Vec<usize>)> {
-        let blocks = divide(first, records(lengths)).into_iter();
-        blocks.map(|(size, r)| (size, r.iter().map(|r| r.bytes.len()).collect())).collect()
+    fn shape(first: usize, units: &[&[usize]]) -> (Vec<(usize, Vec<usize>)>, bool) {
+        let units = units.iter().enumerate().map(|(n, lengths)| unit(n, lengths)).collect();
+        let Divided { blocks, spans } = divide(first, units);
+        assert_eq!(is_torn(&blocks), spans);
+        let lengths = |r: Vec<Encoded>| r.iter().map(|r| r.bytes.len()).collect();
+        (blocks.into_iter().map(|(size, r)| (size, lengths(r))).collect(), spans)
     }
 
     #[test]
     fn records_are_divided_in_order() {
-        assert_eq!(shape(8192, &[4000, 4000]), [(8192, vec![4000, 4000])]);
-        assert_eq!(shape(8192, &[4000, 4000, 200]), [(8192, vec![4000, 4000]), (8192, vec![200])]);
+        let whole = |blocks| (blocks, false);
+        assert_eq!(shape(8192, &[&[4000], &[4000]]), whole(vec![(8192, vec![4000, 4000])]));
+        let two = vec![(8192, vec![4000, 4000]), (8192, vec![200])];
+        assert_eq!(shape(8192, &[&[4000], &[4000], &[200]]), whole(two));
         // One that does not fit leaves the block empty.
-        assert_eq!(shape(8192, &[60_000]), [(8192, vec![]), (64 << 10, vec![60_000])]);
-        let many = shape(8192, &[65_000; 4]);
+        let large = vec![(8192, vec![]), (64 << 10, vec![60_000])];
+        assert_eq!(shape(8192, &[&[60_000]]), whole(large));
+        let (many, spans) = shape(8192, &[&[65_000]; 4]);
         let sizes: Vec<usize> = many.iter().map(|(size, _)| *size).collect();
-        assert_eq!(sizes, [8192, LARGEST, LARGEST]);
+        assert_eq!((sizes, spans), (vec![8192, LARGEST, LARGEST], false));
         assert_eq!(many.iter().map(|(_, r)| r.len()).sum::<usize>(), 4);
+    }
+
+    #[test]
+    fn a_change_is_in_one_block_if_that_can_be() {
+        // It would fit in part.
+        let blocks = vec![(8192, vec![4000]), (8192, vec![4000, 3000])];
+        assert_eq!(shape(8192, &[&[4000], &[4000, 3000]]), (blocks, false));
+        let blocks = vec![(8192, vec![]), (32 << 10, vec![6000; 3])];
+        assert_eq!(shape(8192, &[&[6000, 6000], &[6000]]), (blocks, false));
+        // More than any block has room for.
+        let (found, spans) = shape(8192, &[&[100], &[60_000; 3]]);
+        assert!(spans);
+        assert_eq!(found.iter().map(|(_, r)| r.len()).collect::<Vec<_>>(), [1, 2, 1]);
+        // The rest goes on behind it.
+        assert!(!shape(LARGEST, &[&[60_000; 2], &[60_000; 2]]).1);
     }
 
     #[test]

@@ -9,14 +9,19 @@
 //! Memory tells whether a block is still the same: a change copies a block that is also held elsewhere, and
 //! the blocks that were written early are held here.
 //!
+//! A block that is what is on disk already is not written: the record points to what is there (`dr_nopwrite`). That stays until
+//! a group frees it, and when that group is on disk nothing of the record is needed.
+//!
 //! # Invariants
 //!
 //! - A block is written early only if the open group is going to write it: the caller holds that group open,
 //!   and the block is dirty in it.
-//! - Each pointer is either used by the sync of its group, or freed by it.
+//! - Each pointer to a block that was written is either used by the sync of its group, or freed by it.
+//! - A pointer to what was there before is one that the last group on disk leads to, and no group has changed since.
 //! - No pointer that is returned is a hole or embedded. It may be one of a gang block.
 
 use crate::policy::{Abilities, Policy};
+use cenote_dmu::ObjectSet;
 use cenote_dmu::live::{LiveObjectSet, OpenBlock};
 use cenote_dmu::write::NewBlock;
 use cenote_format::abd::Abd;
@@ -25,6 +30,7 @@ use cenote_store::Bookmark;
 use cenote_store::write::{WriteProps, WriteRequest, Writer};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// A block that was written.
 struct Written {
@@ -40,6 +46,26 @@ struct Group {
     blocks: HashMap<(u64, u64), Written>,
     /// What nobody is going to refer to.
     stale: Vec<BlockPointer>,
+}
+
+/// What is on disk in the place of a block that is to be written early.
+pub(super) struct Beneath {
+    base: Arc<ObjectSet>,
+    bp: BlockPointer,
+}
+
+impl Beneath {
+    /// Looks for the block of `object` with byte `offset`, which may be read from a device. `None`: it cannot be told, or
+    /// is not asked for.
+    pub fn of(live: &LiveObjectSet, policy: &Policy, at: (u64, u64)) -> Option<Beneath> {
+        let base = live.base();
+        let look = || {
+            let found = base.object(at.0)?;
+            found.block_pointer(0, at.1 / found.dnode().block_size.max(1))
+        };
+        let bp = policy.finds_same().then(|| live.retry(look))?.ok()?;
+        Some(Beneath { base, bp })
+    }
 }
 
 /// How blocks of a dataset are written.
@@ -62,9 +88,9 @@ impl Early {
         how: How<'_>,
         live: &LiveObjectSet,
         txg: u64,
-        (object, offset): (u64, u64),
+        ((object, offset), beneath): ((u64, u64), Option<Beneath>),
     ) -> Option<BlockPointer> {
-        let OpenBlock { data, blkid, kind, checksum, compress } =
+        let OpenBlock { data, blkid, kind, checksum, compress, base } =
             live.open_block(object, offset)?;
         let key = (object, blkid);
         let is_same = |written: &&Written| written.data.is_same(&data);
@@ -73,7 +99,9 @@ impl Early {
             return Some(bp);
         }
         let at = Bookmark { objset: live.id(), object, level: 0, blkid };
-        let (level, fill, previous, forced) = (0, 1, BlockPointer::HOLE, true);
+        let is_beneath = |found: &Beneath| base.is_some_and(|base| Arc::ptr_eq(&base, &found.base));
+        let previous = beneath.filter(is_beneath).map_or(BlockPointer::HOLE, |found| found.bp);
+        let (level, fill, forced) = (0, 1, previous.is_hole());
         let payload = data.clone().into();
         let block =
             NewBlock { data: payload, at, kind, level, checksum, compress, fill, previous, forced };
@@ -88,6 +116,9 @@ impl Early {
         let bp = how.writer.write_many(txg, &[request]).pop()?.ok()?;
         if bp.is_hole() {
             return None;
+        }
+        if bp == previous {
+            return Some(bp);
         }
         let mut groups = self.0.lock();
         let group = groups.entry(txg).or_default();

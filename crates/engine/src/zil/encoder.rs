@@ -4,6 +4,8 @@
 //! writes have their data in the record (`WR_NEED_COPY`). Large ones, and all with `logbias=throughput`, point
 //! to the block, which is written for good first (`WR_INDIRECT`, [`super::early`]); a record of that kind
 //! is about one block.
+//!
+//! The records of one change stay together, as one [`Unit`].
 
 use super::itxs::Queued;
 use crate::policy::{Abilities, Policy};
@@ -23,7 +25,25 @@ const PIECE: u64 = 64 << 10;
 /// A record that is to be written: its sequence number is filled in there.
 pub(super) struct Encoded {
     pub txg: u64,
+    /// Number of the change.
+    pub change: u64,
     pub bytes: Vec<u8>,
+}
+
+/// The records of one change, which are all in the log, or none of them.
+pub(super) type Unit = Vec<Encoded>;
+
+/// Bytes of the records of a change.
+pub(super) fn length(unit: &[Encoded]) -> usize {
+    unit.iter().map(|record| record.bytes.len()).fold(0, usize::saturating_add)
+}
+
+/// What became of a change.
+pub(super) struct Found {
+    /// Its records, none where there is nothing left of it.
+    pub unit: Unit,
+    /// It wrote to an object that is gone, or is another one by now.
+    pub gone: bool,
 }
 
 /// Writes the block of an object with some byte for good, if the open group is going to write it.
@@ -71,38 +91,55 @@ pub(super) struct Encoder<'a> {
 }
 
 impl Encoder<'_> {
-    /// Appends the records of an itx; returns their bytes.
+    /// The records of a change.
     ///
     /// # Errors
     /// Data cannot be read.
-    pub fn records(&self, queued: &Queued, out: &mut Vec<Encoded>) -> Result<u64, WriteError> {
-        let Queued { txg, change, itx } = queued;
-        let before = out.len();
-        match itx {
-            Itx::Record { bytes, .. } => out.push(Encoded { txg: *txg, bytes: bytes.clone() }),
-            Itx::Write { object, offset, length } => {
-                let end = offset.saturating_add(*length);
-                let mut at = *offset;
-                while at < end {
-                    match self.write((*txg, *change), *object, at, end - at)? {
-                        Some((record, bytes)) => {
-                            out.push(record);
-                            at = at.saturating_add(bytes);
-                        }
-                        // It was removed since; that is logged, too.
-                        None => break,
+    pub fn records(&self, queued: &Queued) -> Result<Found, WriteError> {
+        let Queued { txg, change, itxs } = queued;
+        let mut found = Found { unit: Vec::with_capacity(itxs.len()), gone: false };
+        for itx in itxs {
+            match itx {
+                Itx::Record { bytes, .. } => {
+                    let (txg, change) = (*txg, *change);
+                    found.unit.push(Encoded { txg, change, bytes: bytes.clone() });
+                }
+                Itx::Write { object, offset, length } => {
+                    let before = found.unit.len();
+                    let range = (*offset, offset.saturating_add(*length));
+                    if !self.write((*txg, *change), *object, range, &mut found.unit)? {
+                        found.unit.truncate(before);
+                        found.gone = true;
                     }
                 }
+                Itx::Created(_) | Itx::WithNames(_) | Itx::Unlogged => {}
             }
-            Itx::Created(_) | Itx::WithNames(_) | Itx::Unlogged => {}
         }
-        Ok(out.iter().skip(before).map(|record| record.bytes.len() as u64).sum())
+        Ok(found)
+    }
+
+    /// Appends the records of a write; false if the object is gone.
+    fn write(
+        &self,
+        of: (u64, u64),
+        object: u64,
+        (mut at, end): (u64, u64),
+        out: &mut Unit,
+    ) -> Result<bool, WriteError> {
+        while at < end {
+            let Some((record, bytes)) = self.piece(of, object, at, end - at)? else {
+                return Ok(false);
+            };
+            out.push(record);
+            at = at.saturating_add(bytes);
+        }
+        Ok(true)
     }
 
     /// The record of the first bytes of a write, and how many; `None`: the object is gone.
-    fn write(
+    fn piece(
         &self,
-        (txg, change): (u64, u64),
+        of: (u64, u64),
         object: u64,
         offset: u64,
         length: u64,
@@ -115,11 +152,11 @@ impl Encoder<'_> {
             let part = size - (offset % size).min(size - 1);
             let length = length.min(part);
             if indirect.is_for(length, size)
-                && !(self.is_reused)(object, change)
+                && !(self.is_reused)(object, of.1)
                 && let Some(bp) = write(object, offset)
                 && bp.lsize() == size
             {
-                return Ok(Some((record(txg, (object, offset, length), bp, None)?, length)));
+                return Ok(Some((record(of, (object, offset, length), bp, None)?, length)));
             }
         }
         let most = PIECE.min(tunables::ZIL_MAXBLOCKSIZE.get() / 2);
@@ -130,23 +167,23 @@ impl Encoder<'_> {
             Err(Error::NoObject { .. }) => return Ok(None),
             Err(e) => return Err(e.into()),
         }
-        if (self.is_reused)(object, change) {
+        if (self.is_reused)(object, of.1) {
             return Ok(None);
         }
-        let record = record(txg, (object, offset, length), BlockPointer::HOLE, Some(&data))?;
+        let record = record(of, (object, offset, length), BlockPointer::HOLE, Some(&data))?;
         Ok(Some((record, length)))
     }
 }
 
 fn record(
-    txg: u64,
+    (txg, change): (u64, u64),
     (object, offset, length): (u64, u64, u64),
     block: BlockPointer,
     data: Option<&[u8]>,
 ) -> Result<Encoded, WriteError> {
     let body = Body::Write(Write { object, offset, length, block_offset: 0, block, data });
     let bytes = Record { txg: 0, seq: 0, ignore_case: false, body }.encode()?;
-    Ok(Encoded { txg, bytes })
+    Ok(Encoded { txg, change, bytes })
 }
 
 #[cfg(test)]

@@ -7,6 +7,14 @@
 //! What waits of an object is dropped when its number becomes another's. An extended attribute that is a file of
 //! its own is written with the names, because a commit names the file that has it.
 //!
+//! # Invariant
+//!
+//! A change is whole in the log, or not there. All its itxs wait together, as one [`Queued`], and are taken and
+//! dropped together. A change that is about names as well as about an object, or about several objects, is
+//! written with the names: a new file comes with the lists that it inherits, an attribute that goes from the hidden
+//! directory to the system attributes is in one of the two. What waits of the objects of such a change is pulled before it.
+//! [`super::encoder`] and [`super::chain`] keep the records of a change together on their way to the disk.
+//!
 //! Itxs are kept until their transaction group is on disk or they are taken to be written. More than
 //! [`MAX_BYTES`] are not kept: the changes count as unlogged then.
 
@@ -20,12 +28,18 @@ const MAX_BYTES: u64 = 16 << 20;
 /// What an itx takes besides its record.
 const ITX: u64 = 96;
 
-/// An itx that waits.
+/// A change that waits, with all that is to be written of it.
 pub(super) struct Queued {
     pub txg: u64,
     /// Number of the change.
     pub change: u64,
-    pub itx: Itx,
+    pub itxs: Vec<Itx>,
+}
+
+impl Queued {
+    fn size(&self) -> u64 {
+        self.itxs.iter().map(size).fold(0, u64::saturating_add)
+    }
 }
 
 /// Changes of a dataset that are not on disk.
@@ -38,7 +52,7 @@ pub(super) struct Itxs {
     bytes: u64,
     /// Number of the next change.
     change: u64,
-    /// How many itxs, and changes that are unlogged, were ever to be written by the next commit.
+    /// How many changes, unlogged ones too, were ever to be written by the next commit.
     queued: u64,
     /// Youngest group with an unlogged change.
     unlogged: u64,
@@ -57,7 +71,7 @@ pub(crate) enum Scope<'a> {
 
 /// What is written at once.
 pub(super) struct Batch {
-    pub itxs: Vec<Queued>,
+    pub changes: Vec<Queued>,
     /// Some change is not among them, or was taken before and not written.
     pub unlogged: bool,
     /// How far the queue is written with it.
@@ -67,12 +81,17 @@ pub(super) struct Batch {
 impl Batch {
     /// Bytes of data and of records that are not of data.
     pub fn bytes(&self) -> u64 {
-        let data = |queued: &Queued| match &queued.itx {
+        let data = |itx: &Itx| match itx {
             Itx::Record { bytes, .. } => bytes.len() as u64,
             Itx::Write { length, .. } => *length,
             Itx::Created(_) | Itx::WithNames(_) | Itx::Unlogged => 0,
         };
-        self.itxs.iter().map(data).fold(0, u64::saturating_add)
+        self.itxs().map(data).fold(0, u64::saturating_add)
+    }
+
+    /// All itxs, in the order in which they are written.
+    pub fn itxs(&self) -> impl Iterator<Item = &Itx> {
+        self.changes.iter().flat_map(|queued| &queued.itxs)
     }
 }
 
@@ -81,6 +100,47 @@ fn size(itx: &Itx) -> u64 {
         Itx::Record { bytes, .. } => ITX.saturating_add(bytes.len() as u64),
         Itx::Write { .. } | Itx::Created(_) | Itx::WithNames(_) | Itx::Unlogged => ITX,
     }
+}
+
+/// Whether there is anything to write of it.
+fn is_written(itx: &Itx) -> bool {
+    matches!(itx, Itx::Record { .. } | Itx::Write { .. })
+}
+
+/// Whether it is written with the next commit, whatever that is of.
+fn is_of_names(itx: &Itx) -> bool {
+    match itx {
+        Itx::Record { about, .. } => !matches!(about, About::Object(_)),
+        Itx::WithNames(_) => true,
+        Itx::Write { .. } | Itx::Created(_) | Itx::Unlogged => false,
+    }
+}
+
+/// The object of which it is about, or whose name it changes.
+fn object_of(itx: &Itx) -> Option<u64> {
+    match itx {
+        Itx::Record { about: About::Object(object) | About::Renamed(object), .. }
+        | Itx::Write { object, .. }
+        | Itx::WithNames(object) => Some(*object),
+        Itx::Record { about: About::Names | About::New(_), .. }
+        | Itx::Created(_)
+        | Itx::Unlogged => None,
+    }
+}
+
+/// The object that it makes.
+fn made_by(itx: &Itx) -> Option<u64> {
+    match itx {
+        Itx::Record { about: About::New(object), .. } | Itx::Created(object) => Some(*object),
+        _ => None,
+    }
+}
+
+/// The only object that a change is about, if it is about no names.
+fn only_object(itxs: &[Itx]) -> Option<u64> {
+    let mut objects = itxs.iter().filter_map(object_of);
+    let first = objects.next()?;
+    (objects.all(|object| object == first) && !itxs.iter().any(is_of_names)).then_some(first)
 }
 
 /// Whether the record is of the type `TX_SETSAXATTR`.
@@ -92,7 +152,7 @@ fn sets_sa_xattr(itx: &Itx) -> bool {
 impl Batch {
     /// The youngest group that it has changes of.
     pub fn youngest(&self) -> u64 {
-        self.itxs.iter().map(|queued| queued.txg).max().unwrap_or(0)
+        self.changes.iter().map(|queued| queued.txg).max().unwrap_or(0)
     }
 }
 
@@ -101,33 +161,27 @@ impl Itxs {
     /// the system attributes.
     pub fn note(&mut self, txg: u64, intent: Intent, sa_xattrs: bool) {
         let intent = intent.filter(|itxs| sa_xattrs || !itxs.iter().any(sets_sa_xattr));
-        let Some(itxs) = intent else { return self.miss(txg) };
+        let Some(mut itxs) = intent else { return self.miss(txg) };
         let change = self.change;
         self.change += 1;
-        for itx in itxs {
-            let (object, pulls) = match &itx {
-                Itx::Record { about: About::Object(object), .. } => (Some(*object), None),
-                Itx::Record { about: About::Renamed(object), .. } => (None, Some(*object)),
-                Itx::Record { about: About::New(object), .. } | Itx::Created(object) => {
-                    self.created.insert(*object, (txg, change));
-                    self.drop_before(*object, change);
-                    (None, None)
-                }
-                Itx::Write { object, .. } => (Some(*object), None),
-                Itx::WithNames(object) => (None, Some(*object)),
-                Itx::Record { about: About::Names, .. } | Itx::Unlogged => (None, None),
-            };
-            // What a name leads to is stable before the name is.
-            pulls.into_iter().for_each(|object| self.pull(object));
-            if matches!(itx, Itx::Created(_) | Itx::WithNames(_)) {
-                continue;
-            }
-            self.bytes = self.bytes.saturating_add(size(&itx));
-            let queued = Queued { txg, change, itx };
-            match object {
-                Some(object) => self.objects.entry(object).or_default().push(queued),
-                None => self.queue([queued]),
-            }
+        for object in itxs.iter().filter_map(made_by) {
+            self.created.insert(object, (txg, change));
+            self.drop_before(object, change);
+        }
+        let only = only_object(&itxs);
+        if only.is_none() {
+            // What a name leads to is stable before the name is, and so is what came before in each object.
+            itxs.iter().filter_map(object_of).for_each(|object| self.pull(object));
+        }
+        itxs.retain(is_written);
+        if itxs.is_empty() {
+            return;
+        }
+        let queued = Queued { txg, change, itxs };
+        self.bytes = self.bytes.saturating_add(queued.size());
+        match only {
+            Some(object) => self.objects.entry(object).or_default().push(queued),
+            None => self.queue([queued]),
         }
         if self.bytes > MAX_BYTES {
             (self.next_commit, self.objects) = Default::default();
@@ -141,7 +195,7 @@ impl Itxs {
     fn drop_before(&mut self, object: u64, change: u64) {
         let Some(its) = self.objects.get_mut(&object) else { return };
         let gone = its.extract_if(.., |queued| queued.change < change);
-        let bytes = gone.map(|queued| size(&queued.itx)).fold(0, u64::saturating_add);
+        let bytes = gone.map(|queued| queued.size()).fold(0, u64::saturating_add);
         self.bytes = self.bytes.saturating_sub(bytes);
         if its.is_empty() {
             self.objects.remove(&object);
@@ -155,9 +209,9 @@ impl Itxs {
         self.unlogged = self.unlogged.max(txg);
     }
 
-    fn queue(&mut self, itxs: impl IntoIterator<Item = Queued>) {
+    fn queue(&mut self, changes: impl IntoIterator<Item = Queued>) {
         let before = self.next_commit.len();
-        self.next_commit.extend(itxs);
+        self.next_commit.extend(changes);
         self.queued += (self.next_commit.len() - before) as u64;
     }
 
@@ -189,17 +243,17 @@ impl Itxs {
             !its.is_empty()
         });
         let all = self.next_commit.iter().chain(self.objects.values().flatten());
-        self.bytes = all.map(|queued| size(&queued.itx)).fold(0, u64::saturating_add);
+        self.bytes = all.map(Queued::size).fold(0, u64::saturating_add);
         self.created.retain(|_, (of, _)| *of > txg);
     }
 
     /// Takes what the next commit writes; `synced` is the last group on disk.
     pub fn take(&mut self, synced: u64) -> Batch {
         let waiting = std::mem::take(&mut self.next_commit);
-        let taken = waiting.iter().map(|queued| size(&queued.itx)).fold(0, u64::saturating_add);
+        let taken = waiting.iter().map(Queued::size).fold(0, u64::saturating_add);
         self.bytes = self.bytes.saturating_sub(taken);
-        let itxs: Vec<Queued> = waiting.into_iter().filter(|q| q.txg > synced).collect();
-        Batch { itxs, unlogged: self.unlogged > synced, end: self.queued }
+        let changes: Vec<Queued> = waiting.into_iter().filter(|q| q.txg > synced).collect();
+        Batch { changes, unlogged: self.unlogged > synced, end: self.queued }
     }
 
     /// What was taken was not written: it is on disk with group `youngest`, or nowhere.
@@ -210,6 +264,11 @@ impl Itxs {
     /// Whether there is an unlogged change that is not on disk; `synced` is the last group that is.
     pub fn has_unlogged(&self, synced: u64) -> bool {
         self.unlogged > synced
+    }
+
+    /// Whether names were changed since a batch was taken: its next commit tells them.
+    pub fn has_names(&self) -> bool {
+        self.next_commit.iter().any(|queued| queued.itxs.iter().any(is_of_names))
     }
 
     /// Whether `object` was created after change number `change`: its number was another's then.

@@ -19,13 +19,15 @@
 //! A block names the next one, which is allocated before (`zio_alloc_zil`). When group `txg` is written, all
 //! blocks whose records are of it or of older groups are freed, and the header names the first one that
 //! remains (`zil_sync`). Blocks are allocated in the open group. If that group does not get on disk they are
-//! in no space map, and the next import claims them.
+//! in no space map, and the next import claims them. If it does, the chain on disk has to lead to them: the group is held
+//! until the block that names them is written, or, for the first one, until its header is to be written
+//! (`zil_create`, `zil_lwb_flush_wait_all`).
 //!
 //! # The order that makes it safe
 //!
 //! 1. The header that leads to the first block is on disk before any block is written.
 //! 2. All blocks of a commit are written, to log vdevs if there are any, and those that records point to
-//!    ([`early`]).
+//!    ([`early`]). The first one comes last where the records of one change are in several blocks.
 //! 3. The vdevs that they are on are flushed, unless `zil_nocacheflush` is set.
 //! 4. The caller is told.
 //!
@@ -42,10 +44,13 @@
 //!
 //! # Invariants
 //!
+//! - A change is in the log with all its records, or not at all ([`itxs`], [`chain`]).
 //! - Records about names are in the chain in the order of the changes, and so are those of one object. Whatever
 //!   is in the log, all earlier changes of names and of the same object are in it, too, or on disk.
+//! - A header leads to every block that is in a space map on disk ([`Log::check`]).
 //! - A block is freed in the group in which it was allocated at the earliest.
-//! - Who holds `chain` waits for no transaction group. The sync thread takes `chain` and `itxs` only.
+//! - Who holds `chain`, or a place in the open group, waits for no transaction group. The sync thread takes `chain` and
+//!   `itxs` only.
 
 mod chain;
 mod early;
@@ -56,7 +61,7 @@ mod itxs;
 use super::Shared;
 use super::policy::{Abilities, Policy};
 use crate::{kstat, tunables};
-use cenote_dmu::live::{Cost, LiveObjectSet};
+use cenote_dmu::live::LiveObjectSet;
 use cenote_dmu::write::WriteError;
 use cenote_dmu::write::intent::Intent;
 use cenote_dsl::Dataset;
@@ -67,7 +72,7 @@ use cenote_pool::Pool;
 use cenote_vdev::Priority;
 use chain::Chain;
 pub(crate) use early::Early;
-use encoder::{Encoded, Encoder, Indirect, WriteBlock};
+use encoder::{Encoder, Found, Indirect, Unit, WriteBlock, length};
 use issuer::Issuer;
 pub(crate) use itxs::Scope;
 use itxs::{Batch, Itxs};
@@ -191,7 +196,7 @@ impl Log {
         let batch = self.itxs.lock().take(shared.tx_state.synced_txg());
         let (end, youngest) = (batch.end, batch.youngest());
         kstat::ZIL_WRITERS.add(1);
-        kstat::ZIL_ITXS.add(batch.itxs.len() as u64);
+        kstat::ZIL_ITXS.add(batch.itxs().count() as u64);
         kstat::ZIL_ITX_BYTES.add(batch.bytes());
         let done = match self.write(shared, live, batch) {
             Ok(true) => Ok(()),
@@ -216,7 +221,7 @@ impl Log {
         if batch.unlogged {
             return Ok(false);
         }
-        if batch.itxs.is_empty() {
+        if batch.changes.is_empty() {
             return Ok(true);
         }
         let unusable = self.suspended.is_now() || self.closed.load(Ordering::SeqCst);
@@ -245,12 +250,17 @@ impl Log {
         });
         let written = written.as_ref().map(|(how, write)| (*how, write as &WriteBlock<'_>));
         let encoder = Encoder { live, is_reused: &is_reused, indirect: written };
-        let (mut records, mut bytes, mut done) = (Vec::new(), 0, 0_u64);
-        let last = batch.itxs.len();
-        for (n, queued) in batch.itxs.iter().enumerate() {
+        let (mut units, mut bytes, mut done) = (Vec::new(), 0, 0_u64);
+        let last = batch.changes.len();
+        for (n, queued) in batch.changes.iter().enumerate() {
             // What cannot be read now may be read when its group is written.
-            let Ok(more) = encoder.records(queued, &mut records) else { return Ok(false) };
-            bytes += more;
+            let Ok(Found { unit, gone }) = encoder.records(queued) else { return Ok(false) };
+            if gone && self.itxs.lock().has_names() {
+                // It may have been removed after this batch was taken: the log would have its name and not what it held.
+                return Ok(false);
+            }
+            bytes += length(&unit) as u64;
+            units.extend(Some(unit).filter(|unit| !unit.is_empty()));
             if bytes < AT_ONCE && n + 1 < last {
                 continue;
             }
@@ -258,7 +268,8 @@ impl Log {
             let urgent = done <= tunables::ZIL_SLOG_BULK.get();
             let priority = if urgent { Priority::SyncWrite } else { Priority::AsyncWrite };
             let mut all = tops.take();
-            let placed = self.put(shared, priority, std::mem::take(&mut records), &mut all)?;
+            let placed =
+                self.put(shared, live, (priority, std::mem::take(&mut units)), &mut all)?;
             tops.set(all);
             if !placed {
                 return Ok(false);
@@ -268,39 +279,43 @@ impl Log {
         if let Err(why) = chain::flush(&shared.disk, &tops.take()) {
             tracing::warn!("intent log of dataset {}: {why}", self.ds_obj);
             self.chain.lock().fail();
+            self.touch(shared, live)?;
             return Ok(false);
         }
         Ok(true)
     }
 
-    /// Puts records into the chain; adds the vdevs that have to be flushed to `tops`. False: they have to be
+    /// Puts the records of changes into the chain; adds the vdevs that have to be flushed to `tops`. False: they have to be
     /// waited for.
     fn put(
         &self,
         shared: &Shared,
-        priority: Priority,
-        records: Vec<Encoded>,
+        live: &LiveObjectSet,
+        (priority, units): (Priority, Vec<Unit>),
         tops: &mut BTreeSet<u64>,
     ) -> Result<bool, WriteError> {
         if self.itxs.lock().has_unlogged(shared.tx_state.synced_txg()) {
             // What was read may be of an object that it made under a number that was another's.
             return Ok(false);
         }
-        if records.is_empty() {
+        if units.is_empty() {
             return Ok(true);
         }
+        // Held until the blocks are written: what they lead to is in the group's space maps.
         let inside = shared.tx_state.assign(0, true)?;
-        let placed = self.chain.lock().place(&shared.disk, inside.txg, records);
+        let placed = self.chain.lock().place(&shared.disk, inside.txg, units);
         shared.datasets.allocated_for_logs(inside.txg);
-        drop(inside);
-        let Ok(writes) = placed else { return Ok(false) };
-        kstat::log_blocks(&shared.disk, &writes);
-        tops.extend(writes.iter().map(|write| write.vdev));
-        if let Err(why) = chain::write(&shared.disk, priority, &writes) {
+        let Ok(placed) = placed else { return Ok(false) };
+        kstat::log_blocks(&shared.disk, placed.all());
+        tops.extend(placed.all().map(|write| write.vdev));
+        if let Err(why) = placed.write(&shared.disk, priority, tops) {
             tracing::warn!("intent log of dataset {}: {why}", self.ds_obj);
             self.chain.lock().fail();
+            // All records are of this group or older ones, so that it ends the chain.
+            live.touch()?;
             return Ok(false);
         }
+        drop(inside);
         Ok(true)
     }
 
@@ -312,11 +327,12 @@ impl Log {
         (policy, abilities): (&Policy, Abilities),
         at: (u64, u64),
     ) -> Option<BlockPointer> {
+        let beneath = early::Beneath::of(live, policy, at);
         // The group stays open until the block is written, for it may not be closed with a block that is
         // neither written nor to be written.
         let inside = shared.tx_state.assign(0, true).ok()?;
         let how = early::How { writer: &shared.disk.writer, policy, abilities };
-        let bp = self.early.write(how, live, inside.txg, at);
+        let bp = self.early.write(how, live, inside.txg, (at, beneath));
         shared.datasets.allocated_for_logs(inside.txg);
         bp
     }
@@ -334,26 +350,39 @@ impl Log {
 
     /// Has the open group write a header that leads to a new chain; whether it will.
     fn prepare(&self, shared: &Shared, live: &LiveObjectSet) -> Result<bool, WriteError> {
+        // Held until the header is to be written in the group that allocates.
         let inside = shared.tx_state.assign(0, true)?;
+        live.touch()?;
         let started = self.chain.lock().start(&shared.disk, (self.ds_obj, inside.txg));
         shared.datasets.allocated_for_logs(inside.txg);
         drop(inside);
-        if started.is_ok() {
-            touch(live)?;
-        }
         Ok(started.is_ok())
     }
 
+    /// Has the open group write the header.
+    fn touch(&self, shared: &Shared, live: &LiveObjectSet) -> Result<(), WriteError> {
+        let inside = shared.tx_state.assign(0, true)?;
+        live.touch()?;
+        drop(inside);
+        Ok(())
+    }
+
     /// Has a chain that ended because logs were suspended begin again; whether the open group writes it.
-    pub fn restart(&self, shared: &Shared, live: &LiveObjectSet) -> bool {
-        let unusable = self.suspended.is_now() || self.closed.load(Ordering::SeqCst);
-        if unusable || !self.interrupted.load(Ordering::SeqCst) {
-            return false;
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub fn restart(&self, shared: &Shared, live: &LiveObjectSet) -> Result<bool, WriteError> {
+        if !self.interrupted.load(Ordering::SeqCst) {
+            return Ok(false);
         }
         // Who commits now starts it.
-        let Some(_issuing) = self.issuer.try_keep_out() else { return false };
+        let Some(_issuing) = self.issuer.try_keep_out() else { return Ok(false) };
+        // Looked at once nobody can close it any more.
+        if self.suspended.is_now() || self.closed.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
         self.interrupted.store(false, Ordering::SeqCst);
-        self.prepare(shared, live).unwrap_or(false)
+        self.prepare(shared, live)
     }
 
     /// Whether there is anything of it on disk, or may soon be.
@@ -366,10 +395,10 @@ impl Log {
     ///
     /// # Errors
     /// The pool is suspended.
-    pub fn empty(&self, live: &LiveObjectSet) -> Result<(), WriteError> {
+    pub fn empty(&self, shared: &Shared, live: &LiveObjectSet) -> Result<(), WriteError> {
         let _issuing = self.issuer.keep_out();
         let ends_already = self.closed.load(Ordering::SeqCst) || !self.chain.lock().is_there();
-        if ends_already { Ok(()) } else { touch(live) }
+        if ends_already { Ok(()) } else { self.touch(shared, live) }
     }
 
     /// The dataset is going to be closed: as [`Log::empty`], and nothing is written to the log any more
@@ -377,10 +406,24 @@ impl Log {
     ///
     /// # Errors
     /// The pool is suspended.
-    pub fn close(&self, live: &LiveObjectSet) -> Result<(), WriteError> {
+    pub fn close(&self, shared: &Shared, live: &LiveObjectSet) -> Result<(), WriteError> {
         let _issuing = self.issuer.keep_out();
         self.closed.store(true, Ordering::SeqCst);
-        if self.chain.lock().is_there() { touch(live) } else { Ok(()) }
+        if self.chain.lock().is_there() { self.touch(shared, live) } else { Ok(()) }
+    }
+
+    /// The dataset is destroyed, while logs are suspended: who found it before does not start its log again.
+    pub fn retire(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether group `txg`, which is being written, is whole as far as the log goes ([`Chain::check`]).
+    ///
+    /// # Errors
+    /// It would leave a block that nothing leads to, and have commits acknowledged that no header leads to.
+    pub fn check(&self, txg: u64) -> Result<(), WriteError> {
+        let invalid = |why| WriteError::Invalid { object: self.ds_obj, why };
+        self.chain.lock().check(txg).map_err(invalid)
     }
 
     /// The header for group `txg`, which is being written, and the blocks that are freed in it (`zil_sync`).
@@ -417,13 +460,4 @@ pub(super) fn activate_sa_xattrs(tx: &mut Tx<'_>, ds_obj: u64) -> cenote_dsl::wr
         features::activate_dataset_feature(tx, ds_obj, SA_XATTRS)?;
     }
     Ok(enabled)
-}
-
-/// Has the root block of a dataset written in the open group.
-fn touch(live: &LiveObjectSet) -> Result<(), WriteError> {
-    live.transact(Cost { frees: true, ..Cost::default() }, |os, _| {
-        os.set_flags(os.flags());
-        os.log_nothing();
-        Ok(())
-    })
 }

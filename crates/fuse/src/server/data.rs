@@ -472,6 +472,7 @@ mod tests {
             flags: 0,
             projid: 0,
             xattr: 0,
+            pending: false,
         }
     }
 

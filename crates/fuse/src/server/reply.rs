@@ -1,7 +1,6 @@
 //! Answers: what the kernel may keep of them and for how long, and answers that wait until changes
 //! are on disk.
 
-use super::data::seconds;
 use super::{FOREVER, Server, errno};
 use crate::SyncPolicy;
 use crate::branch::Branch;
@@ -17,10 +16,8 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A file that changed in so many seconds may not be on disk yet, and how much space it takes may
-/// change without a request.
-const UNSETTLED: i64 = 30;
-/// How long the attributes of such a file may be kept.
+/// How long the attributes of a directory may be kept while some of it is not on disk: how much space it takes may
+/// change without a request. The kernel asks for them for each name that it looks up there.
 const A_MOMENT: Duration = Duration::from_secs(1);
 
 /// A file as the kernel is told about it.
@@ -51,11 +48,11 @@ answers!(ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, 
 impl Server {
     /// How long attributes may be kept.
     pub(super) fn attr_kept(&self, node: &Node, attr: &FileAttr) -> Duration {
-        let settled = !self.tree.changes
-            || attr.kind != FileType::RegularFile
-            || !node.may_change()
-            || (seconds() as i64).saturating_sub(attr.ctime.0) > UNSETTLED;
-        if settled { FOREVER } else { A_MOMENT }
+        match attr.kind {
+            _ if !attr.pending || !self.tree.changes || !node.may_change() => FOREVER,
+            FileType::Directory => A_MOMENT,
+            _ => Duration::ZERO,
+        }
     }
 
     /// Whether the kernel may keep what the names in a directory lead to. Not if they can be written

@@ -50,6 +50,8 @@ pub(crate) struct FileAttr {
     pub(crate) gid: u32,
     pub(crate) rdev: u32,
     pub(crate) blksize: u32,
+    /// The space may become another one without a request.
+    pub(crate) pending: bool,
 }
 
 impl From<&FileAttr> for fuse_attr {

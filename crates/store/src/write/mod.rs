@@ -78,6 +78,11 @@ const BLOCKS_PER_THREAD: usize = 64;
 /// Bytes that are worth another thread to pack.
 const WORTH_A_THREAD: usize = 64 << 10;
 
+/// Whether two blocks with the same checksum are the same (`ZCHECKSUM_FLAG_NOPWRITE`).
+pub fn is_strong(checksum: Checksum) -> bool {
+    checksum.is_dedup() || checksum == Checksum::Edonr
+}
+
 /// How a block is to be written (`zio_prop_t`).
 #[derive(Clone, Debug)]
 pub struct WriteProps {
@@ -393,10 +398,9 @@ impl Writer {
     /// Whether the block is what is there already (`zio_nop_write`).
     fn is_nop(&self, request: &WriteRequest, physical: &Physical, txg: u64) -> bool {
         let (props, previous) = (&request.props, &request.previous);
-        let strong = props.checksum.is_dedup() || props.checksum == Checksum::Edonr;
         props.nopwrite
             && tunables::NOPWRITE_ENABLED.is_on()
-            && strong
+            && is_strong(props.checksum)
             && props.level == 0
             && props.compression != Compression::Off
             && !previous.is_hole()

@@ -244,6 +244,17 @@ impl Replay {
         self.at = to;
     }
 
+    /// What is left if the program dies now: all that it wrote.
+    pub fn killed(&self) -> Vec<Image> {
+        let mut left = self.durable.clone();
+        for (image, writes) in left.iter_mut().zip(&self.pending) {
+            for (offset, data) in writes {
+                image.write(*offset, &data.bytes()).unwrap();
+            }
+        }
+        left
+    }
+
     /// What a loss of power could leave now. Some seeds lose all that they can, some nothing.
     pub fn crash(&self, seed: u64) -> Vec<Image> {
         let mut rng = SmallRng::seed_from_u64(seed);

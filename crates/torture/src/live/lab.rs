@@ -309,10 +309,18 @@ fn has_clones(pool: &Pool) -> bool {
 /// # Errors
 /// What is wrong.
 pub fn account_for_clones(lab: &Lab) -> super::Verdict {
-    let pool = lab.look()?;
-    if !has_clones(&pool) {
-        return Ok(());
+    match has_clones(&*lab.look()?) {
+        true => account(lab),
+        false => Ok(()),
     }
+}
+
+/// Whether every block of the pool is accounted for.
+///
+/// # Errors
+/// What is wrong.
+pub fn account(lab: &Lab) -> super::Verdict {
+    let pool = lab.look()?;
     let space = PoolSpace::load(pool.mos(), pool.config()).map_err(|e| e.to_string())?;
     let subject =
         Subject { mos: pool.mos().clone(), config: pool.config(), uberblock: pool.uberblock() };

@@ -35,11 +35,15 @@ mod acl;
 mod block;
 mod chains;
 mod devices;
+mod fields;
 mod gang;
 mod history;
 mod records;
+mod restarts;
+mod same;
 mod unclaimed;
 mod unreplayed;
+mod whole;
 mod world;
 
 const SHAPES: [Shape; 3] = [

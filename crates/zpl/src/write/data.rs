@@ -143,6 +143,17 @@ fn log_extension(cx: &mut Cx<'_>, ino: u64, end: u64) -> Result<()> {
     Ok(())
 }
 
+/// Logs that a file has a hole. What is past its end is no part of it: a record of that would make it longer.
+fn log_hole(cx: &mut Cx<'_>, ino: u64, offset: u64, length: u64) -> Result<()> {
+    cx.os.log_nothing();
+    let size = NodeMut::load(cx, ino)?.required(cx, ZplAttr::Size)?;
+    let length = length.min(size.saturating_sub(offset));
+    if length > 0 {
+        cx.os.log(Body::Truncate { object: ino, offset, length })?;
+    }
+    Ok(())
+}
+
 /// Makes a file `size` bytes long.
 pub(super) fn resize(cx: &mut Cx<'_>, node: &mut NodeMut, size: u64) -> Result<()> {
     let ino = node.ino;
@@ -382,15 +393,11 @@ impl FileSystem {
                     writable(cx, ino).map(drop)
                 }
                 Allocate::PunchHole | Allocate::ZeroKeepSize => {
-                    if left > 0 {
-                        cx.os.log(Body::Truncate { object: ino, offset, length: left })?;
-                    }
+                    log_hole(cx, ino, offset, left)?;
                     zero(cx, ino, offset, left, true)
                 }
                 Allocate::Zero => {
-                    if left > 0 {
-                        cx.os.log(Body::Truncate { object: ino, offset, length: left })?;
-                    }
+                    log_hole(cx, ino, offset, left)?;
                     log_extension(cx, ino, end)?;
                     zero(cx, ino, offset, len, false)
                 }

@@ -12,7 +12,7 @@
 
 use super::context::Cx;
 use super::legacy;
-use crate::attr::{Attr, Words, attr_of};
+use crate::attr::{Attr, Space, Words, attr_of};
 use crate::sa::{Registry, TABLE, ZplAttr};
 use crate::znode::{S_IFDIR, S_IFMT};
 use crate::{Error, Result};
@@ -318,7 +318,7 @@ impl NodeMut {
 
     /// The attributes as `stat` shows them.
     pub(super) fn attr(&self, cx: &mut Cx<'_>) -> Result<Attr> {
-        let space = cx.os.dnode(self.ino)?.into();
+        let space = Space::of(cx.os.dnode(self.ino)?, true);
         let mut words = Words::new(self.ino);
         for field in &self.fields {
             if let Some(attr) = cx.registry.meaning(field.def.id) {

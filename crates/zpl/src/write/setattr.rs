@@ -268,7 +268,8 @@ fn log(cx: &mut Cx<'_>, ino: u64, set: &SetAttr, attr: &Attr) -> Result<()> {
         gid: attr.gid.into(),
         size: set.size.unwrap_or(0),
         atime: words(set.atime, cx),
-        mtime: words(set.mtime, cx),
+        // A change of size sets this time, whether it is asked for or not.
+        mtime: words(set.mtime.or(set.size.map(|_| SetTime::Now)), cx),
         attrs,
         domains: Vec::new(),
     };

@@ -27,9 +27,10 @@ use crate::znode::{FLAG_XATTR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use crate::{Error, Result};
 use cenote_dmu::live::Cost;
 use cenote_dsl::tunables::XATTR_COMPAT;
+use cenote_format::blkptr::BlockPointer;
 use cenote_format::encode::sa::encode_xattrs;
 use cenote_format::sa::decode_xattrs;
-use cenote_format::zil::{Body, Creates};
+use cenote_format::zil::{Body, Creates, Write};
 
 /// `DXATTR_MAX_ENTRY_SIZE`: largest value among the system attributes.
 const MAX_PACKED_VALUE: usize = 32 << 10;
@@ -221,7 +222,11 @@ fn put_file(cx: &mut Cx<'_>, node: &mut NodeMut, name: &[u8], value: &[u8]) -> R
     } else {
         cx.os.log(Body::Truncate { object: ino, offset: 0, length: 0 })?;
         if !value.is_empty() {
-            cx.os.log_write(ino, 0, value.len() as u64);
+            // The value as it is now: a part of the next one would be neither.
+            let (object, offset, length) = (ino, 0, value.len() as u64);
+            let (block_offset, block, data) = (0, BlockPointer::HOLE, Some(value));
+            let write = Write { object, offset, length, block_offset, block, data };
+            cx.os.log(Body::Write(write))?;
         }
         cx.os.log_with_names(ino);
     }

@@ -18,7 +18,7 @@ fn create(object: u64, bytes: usize) -> Intent {
 
 /// Numbers of the changes that are written at once.
 fn changes(batch: &Batch) -> Vec<u64> {
-    batch.itxs.iter().map(|queued| queued.change).collect()
+    batch.changes.iter().map(|queued| queued.change).collect()
 }
 
 impl Itxs {
@@ -36,8 +36,8 @@ fn what_is_on_disk_is_not_logged() {
     itxs.note(5, Some(Vec::new()), false);
     itxs.forget(4);
     let batch = itxs.take_all(4);
-    assert_eq!((batch.itxs.len(), batch.end, batch.unlogged), (1, 1, false));
-    assert!(itxs.take_all(4).itxs.is_empty());
+    assert_eq!((batch.changes.len(), batch.end, batch.unlogged), (1, 1, false));
+    assert!(itxs.take_all(4).changes.is_empty());
     assert_eq!(itxs.bytes, 0);
 }
 
@@ -67,7 +67,7 @@ fn more_than_is_kept_is_unlogged() {
     let mut itxs = Itxs::default();
     itxs.note(4, create(1, usize::try_from(MAX_BYTES).unwrap()), false);
     let batch = itxs.take_all(3);
-    assert!(batch.itxs.is_empty() && batch.unlogged);
+    assert!(batch.changes.is_empty() && batch.unlogged);
     assert_eq!(batch.end, itxs.want(Scope::Objects(&[])));
 }
 
@@ -95,9 +95,9 @@ fn what_waits_of_a_file_is_not_written_as_that_of_another_with_its_number() {
     itxs.note(4, Some(made.collect()), false);
     itxs.note(4, record(About::Object(7), 8), false);
     itxs.want(Scope::Objects(&[7]));
-    assert_eq!(changes(&itxs.take(3)), [3, 4, 4, 5]);
+    assert_eq!(changes(&itxs.take(3)), [3, 4, 5]);
     itxs.note(4, Some(vec![Itx::Created(8)]), false);
-    assert!(itxs.take_all(3).itxs.is_empty());
+    assert!(itxs.take_all(3).changes.is_empty());
     assert_eq!(itxs.bytes, 0);
 }
 
@@ -125,7 +125,49 @@ fn what_belongs_to_another_object_is_written_with_the_names() {
     put.extend([Itx::Write { object: 8, offset: 0, length: 1 }, Itx::WithNames(8)]);
     itxs.note(4, Some(put), false);
     itxs.want(Scope::Objects(&[6]));
-    assert_eq!(changes(&itxs.take(3)), [1, 1]);
+    let batch = itxs.take(3);
+    assert_eq!((changes(&batch), batch.itxs().count()), (vec![1], 2));
+}
+
+/// A change of these parts.
+fn several(parts: &[Intent]) -> Intent {
+    Some(parts.iter().flatten().flatten().cloned().collect())
+}
+
+#[test]
+fn a_change_of_several_records_is_whole() {
+    let mut itxs = Itxs::default();
+    // Of one object: it waits with that.
+    itxs.note(4, several(&[record(About::Object(7), 8), write_to(7, 1)]), false);
+    // Of two objects, and of an object and a name: it is written with the names, and what came before in each object too.
+    itxs.note(4, write_to(8, 1), false);
+    itxs.note(4, several(&[record(About::Object(8), 8), record(About::Object(9), 8)]), false);
+    itxs.note(4, write_to(10, 1), false);
+    itxs.note(4, several(&[record(About::Object(10), 8), record(About::Names, 8)]), false);
+    itxs.note(4, several(&[create(11, 8), record(About::Object(11), 8)]), false);
+    itxs.want(Scope::Objects(&[6]));
+    let batch = itxs.take(3);
+    assert_eq!(changes(&batch), [1, 2, 3, 4, 5]);
+    assert!(
+        [2, 4, 5].iter().all(|n| batch.changes.iter().any(|q| q.change == *n && q.itxs.len() == 2))
+    );
+    itxs.want(Scope::Objects(&[7]));
+    let batch = itxs.take(3);
+    assert_eq!((changes(&batch), batch.itxs().count()), (vec![0], 2));
+    assert_eq!(itxs.bytes, 0);
+}
+
+#[test]
+fn names_that_change_after_a_batch_was_taken_are_seen() {
+    let mut itxs = Itxs::default();
+    itxs.note(4, record(About::Names, 8), false);
+    assert!(itxs.has_names());
+    itxs.take_all(3);
+    itxs.note(4, write_to(7, 1), false);
+    itxs.want(Scope::All);
+    assert!(!itxs.has_names());
+    itxs.note(4, several(&[record(About::Object(8), 8), record(About::Names, 8)]), false);
+    assert!(itxs.has_names());
 }
 
 #[test]
@@ -150,5 +192,5 @@ fn attributes_among_system_attributes_need_the_feature() {
     assert!(!itxs.take_all(3).unlogged);
     itxs.note(4, set(), false);
     let batch = itxs.take_all(3);
-    assert!(batch.unlogged && batch.itxs.is_empty());
+    assert!(batch.unlogged && batch.changes.is_empty());
 }

@@ -30,6 +30,7 @@ fn attr() -> FileAttr {
         gid: 9,
         rdev: 10,
         blksize: 512,
+        pending: false,
     }
 }
 

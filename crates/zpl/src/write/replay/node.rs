@@ -19,6 +19,14 @@ use cenote_format::zil;
 
 /// What a change of attributes writes, at most, in bytes.
 pub(super) const ATTRIBUTES: Cost = Cost { write: 64 << 10, objects: 0, frees: false };
+/// Nanoseconds of a second.
+const SECOND: u64 = 1_000_000_000;
+
+/// Whether a record has a time where its mask does not say so: other systems leave there what was in memory.
+fn is_time([seconds, nanoseconds]: [u64; 2]) -> bool {
+    seconds != 0 && seconds <= i64::MAX as u64 && nanoseconds < SECOND
+}
+
 /// A time of a record.
 fn time([seconds, nanoseconds]: [u64; 2]) -> SetTime {
     SetTime::To((seconds as i64, nanoseconds as u32))
@@ -114,7 +122,8 @@ impl FileSystem {
         })
     }
 
-    /// `TX_TRUNCATE` (`zfs_freesp`): makes a hole, or with length 0 the end.
+    /// `TX_TRUNCATE` (`zfs_freesp`): makes a hole, or with length 0 the end. A hole that begins past the end of the file
+    /// makes it as long (`zfs_extend`).
     pub(super) fn replay_truncate(
         &self,
         seq: u64,
@@ -133,6 +142,12 @@ impl FileSystem {
             if length == 0 {
                 let mut node = NodeMut::load(cx, ino)?;
                 resize(cx, &mut node, offset)?;
+                node.modified(cx)?;
+                return node.store(cx);
+            }
+            let mut node = NodeMut::load(cx, ino)?;
+            if offset > node.required(cx, ZplAttr::Size)? {
+                resize(cx, &mut node, end)?;
                 node.modified(cx)?;
                 return node.store(cx);
             }
@@ -162,8 +177,9 @@ impl FileSystem {
             mode: Some(set.mode as u32 & 0o7777).filter(|_| has(Mask::MODE)),
             size,
             atime: Some(time(set.atime)).filter(|_| has(Mask::ATIME)),
-            // A change of size has the time of the change with it.
-            mtime: Some(time(set.mtime)).filter(|_| has(Mask::MTIME | Mask::SIZE)),
+            // A change of size may have the time of the change with it; if not, it is that of the replay.
+            mtime: Some(time(set.mtime))
+                .filter(|_| has(Mask::MTIME) || has(Mask::SIZE) && is_time(set.mtime)),
             ..SetAttr::default()
         };
         let domains = Domains { names: &set.domains, table_at };
