@@ -17,7 +17,6 @@
 
 #include "peer.h"
 
-extern unsigned long zfs_arc_max, zfs_arc_min;
 extern boolean_t spa_mode_readable_spacemaps;
 
 #define	SPOILED_RECORDS 1000000
@@ -96,8 +95,7 @@ alloc_mode(int argc, char **argv)
 		return (2);
 	}
 	spa_mode_readable_spacemaps = B_TRUE;
-	zfs_arc_max = 1ULL << 30;
-	zfs_arc_min = zfs_arc_max / 2;
+	limit_cache(1ULL << 30);
 	kernel_init(SPA_MODE_READ);
 	spa_t *spa = import_pool(argv[0], argv[1]);
 	vdev_t *vd = spa->spa_root_vdev->vdev_child[0];

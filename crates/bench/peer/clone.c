@@ -30,7 +30,6 @@
 #define	ORIGIN DATASET "@origin"
 #define	CLONE POOL "/clone"
 
-extern unsigned long zfs_arc_max, zfs_arc_min;
 extern int zfs_txg_timeout;
 
 static uint64_t object, blocks;
@@ -125,8 +124,7 @@ clone_rows(int argc, char **argv)
 	uint64_t size = strtoull(argv[0], NULL, 10) << 20;
 	int livelists = atoi(argv[2]);
 
-	zfs_arc_max = strtoull(argv[1], NULL, 10) << 20;
-	zfs_arc_min = zfs_arc_max / 2;
+	limit_cache(strtoull(argv[1], NULL, 10) << 20);
 	zfs_txg_timeout = 3600;
 	make_file(3 * size + (1 << 30));
 	kernel_init(SPA_MODE_READ | SPA_MODE_WRITE);

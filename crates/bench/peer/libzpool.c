@@ -213,6 +213,13 @@ make_objects(void)
 	dmu_objset_disown(os, B_FALSE, FTAG);
 }
 
+void
+limit_cache(uint64_t bytes)
+{
+	zfs_arc_max = bytes;
+	zfs_arc_min = bytes / 2;
+}
+
 /* Exports and imports the pool: nothing is cached after it, here or by the host. */
 void
 cycle(void)
@@ -414,11 +421,10 @@ main(int argc, char **argv)
 	path = argv[2];
 	object_bytes = strtoull(argv[3], NULL, 10) << 20;
 	if (strcmp(argv[1], "write") == 0) {
-		zfs_arc_max = 256 << 20;
+		limit_cache(256 << 20);
 		return (write_rows(strtoull(argv[4], NULL, 10)));
 	}
-	zfs_arc_max = strtoull(argv[4], NULL, 10) << 20;
-	zfs_arc_min = zfs_arc_max / 2;
+	limit_cache(strtoull(argv[4], NULL, 10) << 20);
 	int fd = open(path, O_CREAT | O_TRUNC | O_RDWR, 0600);
 	if (fd < 0 || ftruncate(fd, 4 * object_bytes + (256 << 20)) != 0) {
 		perror(path);

@@ -29,6 +29,9 @@ double cpu(void);
 /* Fills `len` bytes of a new buffer of `of` bytes with what does not compress. */
 char *noise(size_t len, size_t of);
 void make_file(uint64_t size);
+/* Has the ARC keep so many bytes, from the next kernel_init on. Its least size is given too: a most size below the default of
+ * that, which goes by the memory of the machine, would count for nothing. */
+void limit_cache(uint64_t bytes);
 /* Exports and imports the pool: nothing is cached after it, here or by the host. */
 void cycle(void);
 void make_pool(int with_log_space_maps);

@@ -20,8 +20,6 @@ typedef struct dmu_replay_record dmu_replay_record_t;
 /* Bytes of a record of a stream. */
 #define	RECORD	312
 
-extern unsigned long zfs_arc_max;
-
 /* Takes the stream of a pipe; returns its bytes. */
 static uint64_t
 receive(FILE *pipe, char *snapshot)
@@ -49,7 +47,7 @@ receive_mode(int argc, char **argv)
 		return (2);
 	}
 	path = argv[0];
-	zfs_arc_max = 256 << 20;
+	limit_cache(256 << 20);
 	kernel_init(SPA_MODE_READ | SPA_MODE_WRITE);
 	make_pool(1);
 	VERIFY0(dsl_prop_set_int(POOL, "compression", ZPROP_SRC_LOCAL,

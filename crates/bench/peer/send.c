@@ -44,6 +44,7 @@ send_mode(int argc, char **argv)
 		return (2);
 	}
 	snprintf(file, sizeof (file), "%s/send.img", argv[0]);
+	limit_cache(256 << 20);
 	for (int i = 2; i < argc; i += 4) {
 		uint64_t to = strtoull(argv[i], NULL, 10);
 		uint64_t from = strtoull(argv[i + 1], NULL, 10);

@@ -19,7 +19,6 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
-extern unsigned long zfs_arc_max, zfs_arc_min;
 extern int zfs_vdev_default_ms_count, zfs_vdev_default_ms_shift;
 extern int zfs_txg_timeout, spa_asize_inflation;
 
@@ -163,8 +162,7 @@ spacemap_rows(int argc, char **argv)
 	uint64_t txgs = strtoull(argv[3], NULL, 10);
 	int logs = atoi(argv[4]);
 
-	zfs_arc_max = strtoull(argv[5], NULL, 10) << 20;
-	zfs_arc_min = zfs_arc_max / 2;
+	limit_cache(strtoull(argv[5], NULL, 10) << 20);
 	zfs_txg_timeout = 3600;
 	/* What a change may cost at most, in its own bytes: the pool has no RAID-Z and one copy. */
 	spa_asize_inflation = 6;

@@ -57,16 +57,23 @@ impl Dsl {
     /// # Errors
     /// The fields cannot be read.
     pub fn resume_token(&self, d: &Dataset) -> Result<Option<Token>> {
+        Ok(self.saved(d)?.map(|(_, token)| token))
+    }
+
+    /// What an interrupted receive into a file system or volume left: the dataset that it went into, which may be hidden,
+    /// and how far it came.
+    ///
+    /// # Errors
+    /// The fields cannot be read.
+    pub fn saved(&self, d: &Dataset) -> Result<Option<(Dataset, Token)>> {
         if !d.is_head() {
             return Ok(None);
         }
         if let Some(token) = self.token_of(d)? {
-            return Ok(Some(token));
+            return Ok(Some((d.clone(), token)));
         }
-        match self.find_hidden(d, CLONE)? {
-            Some(clone) => self.token_of(&clone),
-            None => Ok(None),
-        }
+        let Some(clone) = self.find_hidden(d, CLONE)? else { return Ok(None) };
+        Ok(self.token_of(&clone)?.map(|token| (clone, token)))
     }
 
     /// The fields of the dataset itself (`dsl_dataset_has_resume_receive_state`).

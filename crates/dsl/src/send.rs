@@ -6,6 +6,9 @@
 //! the object's changed blocks: WRITE, FREE for holes, SPILL. A stream that is resumed leaves out what lies before the
 //! object and offset where it goes on, and says so in a list behind BEGIN.
 //!
+//! What an interrupted receive left can be sent on (`-S`): the part of the stream that had come, under the names and guids
+//! that it had. It has no END, so that its receiver waits for the rest as well.
+//!
 //! | file | what |
 //! |---|---|
 //! | `walk` | finds what is to be sent |
@@ -39,6 +42,8 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+/// What the name of a snapshot ends with in the stream of a head, which has none (`dmu_send_impl`).
+const HEAD: &str = "@--head--";
 /// Version of file systems from which on their attributes are system attributes (`ZPL_VERSION_SA`).
 const VERSION_SA: u64 = 5;
 
@@ -57,6 +62,8 @@ pub struct SendOptions {
     pub pool_has_lz4: bool,
     /// Where a stream that was interrupted goes on (`-t`).
     pub resume: Option<Resume>,
+    /// What an interrupted receive left is sent, as far as it had come (`-S`). The dataset is that of [`Dsl::saved`].
+    pub saved: bool,
 }
 
 /// Where a stream goes on.
@@ -84,6 +91,8 @@ struct Params {
     /// What was born later is sent.
     from_txg: u64,
     resume: Option<Resume>,
+    /// The last object that is sent of a dataset that was received in part.
+    last: Option<u64>,
 }
 
 /// A stream before its first record.
@@ -118,6 +127,9 @@ pub enum SendError {
     /// The start of an incremental stream does not come before its end.
     #[error("not an earlier snapshot from the same fs")]
     NotEarlier,
+    /// No receive was interrupted that left something.
+    #[error("it has no partially-received state")]
+    NothingSaved,
     /// What is not supported.
     #[error("{0}")]
     Refused(String),
@@ -157,7 +169,7 @@ impl Dsl {
         let out = Some(Output { to: out, progress });
         let mut emitter = Emitter::new(objset.id(), &params, (begin, &list), out)?;
         pipeline::run(&objset, &params, &mut emitter)?;
-        emitter.finish().map(|_| ())
+        emitter.finish(!options.saved).map(|_| ())
     }
 
     /// What is known of a stream before it is made (`dmu_send_impl`).
@@ -167,13 +179,7 @@ impl Dsl {
         from: Option<&Dataset>,
         options: SendOptions,
     ) -> Result<Prepared> {
-        let to_name = match dataset.kind {
-            DatasetKind::Snapshot => dataset.name.clone(),
-            DatasetKind::Filesystem | DatasetKind::Volume => format!("{}@--head--", dataset.name),
-            DatasetKind::Bookmark => {
-                return Err(SendError::Refused("bookmarks cannot be sent".into()));
-            }
-        };
+        let (to_name, to_guid, last) = self.target(dataset, options.saved)?;
         let start = from.map(|from| self.start(dataset, from)).transpose()?;
         let objset = self.open_objset(dataset)?;
         let (from_guid, from_txg, clone) = start.unwrap_or((0, 0, false));
@@ -205,13 +211,34 @@ impl Dsl {
             creation_time: dataset.ds.creation_time,
             kind,
             flags,
-            to_guid: dataset.ds.guid,
+            to_guid,
             from_guid,
             to_name: to_name.into_bytes(),
             payload: list.len() as u32,
         };
-        let params = Params { features, from_txg, resume: options.resume };
+        let params = Params { features, from_txg, resume: options.resume, last };
         Ok(Prepared { objset, params, begin, list })
+    }
+
+    /// Name and guid of what is sent. With `saved` they are those of the stream that was received, and the last object
+    /// that came of it is told too.
+    fn target(&self, dataset: &Dataset, saved: bool) -> Result<(String, u64, Option<u64>)> {
+        if saved {
+            let token = self.token_of(dataset)?.ok_or(SendError::NothingSaved)?;
+            return Ok((token.to_name, token.to_guid, Some(token.object)));
+        }
+        let name = match dataset.kind {
+            DatasetKind::Bookmark => {
+                return Err(SendError::Refused("bookmarks cannot be sent".into()));
+            }
+            DatasetKind::Snapshot => dataset.name.clone(),
+            _ if dataset.is_inconsistent() => {
+                let why = "it was received in part; 'zfs send -S' sends what has come";
+                return Err(SendError::Refused(why.into()));
+            }
+            DatasetKind::Filesystem | DatasetKind::Volume => format!("{}{HEAD}", dataset.name),
+        };
+        Ok((name, dataset.ds.guid, None))
     }
 
     /// Guid and transaction group that an incremental stream starts from, and whether they are those of another
@@ -242,7 +269,12 @@ impl Dsl {
                 _ => return Err(SendError::NotEarlier),
             }
         }
-        Ok((guid, txg, from.dir_obj != snapshot.dir_obj))
+        // What is received below a head becomes a snapshot of that.
+        let own = match snapshot.name.rsplit_once('/') {
+            Some((_, crate::resume::CLONE)) => snapshot.dir.parent,
+            _ => snapshot.dir_obj,
+        };
+        Ok((guid, txg, from.dir_obj != own))
     }
 
     /// The features of the stream (`setup_featureflags`).

@@ -32,6 +32,7 @@ impl Round<'_> {
             pool_embeds: true,
             pool_has_lz4: true,
             resume: None,
+            saved: false,
         };
         let from = from.map(|from| find(self.engine, from));
         let mut stream = Vec::new();

@@ -28,6 +28,7 @@ pub mod token;
 pub use decode::Decoder;
 pub use encode::Encoder;
 
+use crate::MAX_BLOCK;
 use crate::dmu::DmuType;
 
 /// Bytes of a record without its payload.
@@ -38,6 +39,8 @@ const CHECKSUM_AT: usize = 280;
 const MAGIC: u64 = 0x2_F5BA_CBAC;
 /// Bytes of a name in BEGIN, the final zero included.
 const NAME_SIZE: usize = 256;
+/// Number of the spill block of an object (`DMU_SPILL_BLKID`).
+const SPILL_BLKID: u64 = u64::MAX - 1;
 /// Longest payload of a BEGIN that is accepted: an nvlist.
 const MAX_NVLIST: u64 = 256 << 20;
 
@@ -197,6 +200,16 @@ pub struct EmbeddedRecord {
     pub lsize: u32,
     /// Bytes of the payload, without padding.
     pub psize: u32,
+}
+
+impl EmbeddedRecord {
+    /// Whether it is a spill block. So OpenZFS sends one that lies in its pointer: at a place that no data can have, the
+    /// number of the spill block (`DMU_SPILL_BLKID`) times the size of the object's blocks, or, from 2.3 on, that of the
+    /// spill block itself.
+    pub fn is_spill(&self) -> bool {
+        let size = self.offset.wrapping_neg() / SPILL_BLKID.wrapping_neg();
+        (1..=MAX_BLOCK).contains(&size) && self.offset == SPILL_BLKID.wrapping_mul(size)
+    }
 }
 
 /// A record (`dmu_replay_record_t`).

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `one` | one stream, with properties and holds if they are asked for (`zfs_send_one`) |
 //! | `many` | packages of streams: `-R` and `-I` (`zfs_send`) |
-//! | `resume` | a stream that goes on: `-t` (`zfs_send_resume`) |
+//! | `resume` | a stream that goes on: `-t` (`zfs_send_resume`); what an interrupted receive left: `-S` (`zfs_send_saved`) |
 //! | `stream` | the snapshot is held, the stream is written, progress is told |
 //! | `report` | what `-v` and `-P` say |
 
@@ -24,7 +24,7 @@ use cenote_engine::change::names::{Expected, misnamed};
 use std::ffi::OsString;
 
 const SPEC: Spec =
-    Spec { short: "DI:LPRVX:bcehi:npst:vw", refused: "Sd:", refused_long: &["redact", "saved"] };
+    Spec { short: "DI:LPRSVX:bcehi:npst:vw", refused: "d:", refused_long: &["redact"] };
 const LONG: &[(&str, char)] = &[
     ("backup", 'b'),
     ("compressed", 'c'),
@@ -40,6 +40,7 @@ const LONG: &[(&str, char)] = &[
     ("raw", 'w'),
     ("replicate", 'R'),
     ("resume", 't'),
+    ("saved", 'S'),
     ("skip-missing", 's'),
     ("verbose", 'v'),
 ];
@@ -111,7 +112,7 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
     let names = parsed.names();
     if token.is_some() {
-        if from.is_some() || flags.wanted.replicate || flags.is_packed() {
+        if from.is_some() || flags.wanted.replicate || flags.is_packed() || flags.options.saved {
             return usage("invalid flags combined with -t");
         }
         if !names.is_empty() {
@@ -124,10 +125,16 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
         ([name], _) => name.as_str(),
         _ => return usage("too many arguments"),
     };
+    if flags.options.saved {
+        check_saved(name, from.as_deref(), &flags)?;
+    }
     if !flags.dry_run && ctx.caller.terminal.out {
         return fail(
             "Error: Stream can not be written to a terminal.\nYou must redirect standard output.",
         );
+    }
+    if flags.options.saved {
+        return resume::saved(name, &flags, ctx);
     }
     if let Some(token) = token {
         return resume::run(&token, &flags, ctx);
@@ -141,12 +148,26 @@ pub fn run(args: &[OsString], ctx: &mut Context) -> Outcome {
     }
 }
 
+/// What goes together with `-S`.
+fn check_saved(name: &str, from: Option<&str>, flags: &Flags) -> Result<(), Stop> {
+    let SendOptions { large_blocks, embedded, compressed, .. } = flags.options;
+    let streams = large_blocks || embedded || compressed;
+    if streams || from.is_some() || flags.wanted.replicate || flags.is_packed() {
+        return usage("incompatible flags combined with saved send flag");
+    }
+    match name.contains('@') {
+        true => usage("saved send must specify the dataset with partially-received state"),
+        false => Ok(()),
+    }
+}
+
 fn set(flags: &mut Flags, letter: char) {
     let Flags { options, wanted, .. } = flags;
     match letter {
         'L' => options.large_blocks = true,
         'e' => options.embedded = true,
         'c' => options.compressed = true,
+        'S' => options.saved = true,
         'w' => {
             (options.large_blocks, options.embedded, options.compressed) = (true, true, true);
             (flags.raw, wanted.raw) = (true, true);

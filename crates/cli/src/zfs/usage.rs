@@ -29,7 +29,8 @@ pub const ROLLBACK: &str = "\trollback [-rRf] <snapshot>\n";
 pub const SEND: &str = "\tsend [-DLPbcehnpsVvw] [-i|-I snapshot]\n\
     \t     [-R [-X dataset[,dataset]...]]     <snapshot>\n\
     \tsend [-DnVvPLecw] [-i snapshot|bookmark] <filesystem|volume|snapshot>\n\
-    \tsend [-nVvPe] -t <receive_resume_token>\n";
+    \tsend [-nVvPe] -t <receive_resume_token>\n\
+    \tsend [-PnVv] --saved filesystem\n";
 pub const SET: &str = "\tset [-u] <property=value> ... <filesystem|volume|snapshot> ...\n";
 pub const SHARE: &str = "\tshare [-l] <-a [nfs|smb] | filesystem>\n";
 pub const SNAPSHOT: &str =

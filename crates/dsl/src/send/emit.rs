@@ -46,16 +46,18 @@ pub(super) fn how(item: &Item, features: u64) -> How {
     let Item::Data(data) = item else { return How::Pointer };
     let (bp, has) = (&data.bp, |bit: u64| features & bit != 0);
     let compression = bp.compression();
+    // The receiver may not take it whole.
+    let split = bp.lsize() > OLD_MAX_BLOCK && !has(feature::LARGE_BLOCKS);
     if bp.is_embedded() {
         let known = compression < FIRST_FEATURE || has(feature::LZ4);
         let known = known && (compression != ZSTD || has(feature::ZSTD));
         let sent = known
+            && !split
             && data.blkid != SPILL_BLKID
             && bp.checksum_type() == EMBEDDED_DATA
             && has(feature::EMBED_DATA);
         return if sent { How::Pointer } else { How::Plain };
     }
-    let split = bp.lsize() > OLD_MAX_BLOCK && !has(feature::LARGE_BLOCKS);
     let packed = has(feature::COMPRESSED)
         && !split
         && bp.byte_order() == ByteOrder::Little
@@ -119,13 +121,14 @@ impl<'a> Emitter<'a> {
         Ok(emitter)
     }
 
-    /// Writes END. Returns the bytes of the whole stream.
-    pub(super) fn finish(mut self) -> Result<u64> {
+    /// Writes END, if the stream is `whole`. Returns the bytes of all of it.
+    pub(super) fn finish(mut self, whole: bool) -> Result<u64> {
         self.settle()?;
         let end = self.encoder.end()?;
+        let end = if whole { &end[..] } else { &[] };
         self.bytes = self.bytes.saturating_add(end.len() as u64);
         if let Some(out) = self.out {
-            out.to.write_all(&end)?;
+            out.to.write_all(end)?;
             out.to.flush()?;
         }
         Ok(self.bytes)

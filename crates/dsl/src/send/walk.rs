@@ -103,11 +103,17 @@ impl<'a> Walk<'a> {
         self.push(Item::Data(Data { object, kind, blkid: SPILL_BLKID, offset: 0, bp }))
     }
 
+    /// Whether an object comes after the last one that is sent.
+    fn is_behind(&self, object: u64) -> bool {
+        self.params.last.is_some_and(|last| object > last)
+    }
+
     /// Numbers that the meta dnode has no room for are not said to be free.
     fn push(&mut self, item: Item) -> Result<()> {
         let item = match item {
             Item::FreeObjects { first, count } => {
-                let max = max_objects(self.objset);
+                let end = self.params.last.map_or(u64::MAX, |last| last.saturating_add(1));
+                let max = max_objects(self.objset).min(end);
                 if first >= max {
                     return Ok(());
                 }
@@ -149,6 +155,10 @@ impl Visitor for Walk<'_> {
     /// the blocks that did (`dump_dnode`).
     fn object(&mut self, tree: &Tree<'_>, order: ByteOrder) -> Result<bool> {
         let (number, dnode) = (tree.object, tree.dnode);
+        // What comes behind it in the same block of dnodes is as it was before the receive.
+        if self.is_behind(number) {
+            return Ok(false);
+        }
         if order == ByteOrder::Big {
             let why = format!("object {number} was written in big-endian byte order");
             return Err(SendError::Refused(why));

@@ -13,9 +13,13 @@ use super::space::{self, Delta, Part};
 use super::{DslWriteError, Result, Tx, bookmarks, dataset, deadlist, features, livelist, remaps};
 use cenote_format::dsl::DslDatasetPhys;
 
-/// Bytes by which a head that is received may pass its refquota: what one transaction may write
-/// (`DMU_MAX_ACCESS` times `spa_asize_inflation`).
-const REFQUOTA_SLACK: u64 = (64 << 20) * 24;
+/// Bytes by which a head that is received may pass its refquota. A change is let in as long as the quota is not full, so one
+/// that is full has passed it by what the last change wrote: no more than a largest block. It can be replicated so. For
+/// quotas of a few such blocks it is an eighth: changes are small there. (OpenZFS allows what a transaction may take at
+/// worst, 1.5 GiB.)
+fn slack(quota: u64) -> u64 {
+    cenote_format::MAX_BLOCK.min(quota / 8)
+}
 
 /// Whether `clone_obj` can be swapped with the head `head_obj`, of which it is a child
 /// (`dsl_dataset_clone_swap_check_impl`).
@@ -38,7 +42,7 @@ pub fn check_swap(tx: &mut Tx<'_>, clone_obj: u64, head_obj: u64) -> Result<()> 
     }
     match super::props::local_number(tx, head.dir, "refquota")?.unwrap_or(0) {
         0 => Ok(()),
-        quota if clone.referenced <= quota.saturating_add(REFQUOTA_SLACK) => Ok(()),
+        quota if clone.referenced <= quota.saturating_add(slack(quota)) => Ok(()),
         _ => Err(DslWriteError::Quota),
     }
 }

@@ -142,7 +142,11 @@ fn check_embedded(e: &EmbeddedRecord, head: Head) -> Result<()> {
     if u64::from(e.lsize) != e.length {
         return bad(format!("an embedded block of {} bytes in one of {}", e.lsize, e.length));
     }
-    if e.offset.checked_add(e.length).is_none() {
+    let room = match e.is_spill() {
+        true => e.length <= OLD_MAX_BLOCK,
+        false => e.offset.checked_add(e.length).is_some(),
+    };
+    if !room {
         return bad(format!("{} bytes at {}", e.length, e.offset));
     }
     check_packed(e.object, e.compression)

@@ -88,7 +88,7 @@ fn receive(
         return Err(cannot(&"cannot specify snapshot name for multi-snapshot stream"));
     }
     match source.record() {
-        Ok((Record::End { .. }, _)) => {}
+        Ok(Record::End { .. }) => {}
         Ok(_) => return Err(cannot(&"invalid backup stream")),
         Err(ReceiveError::Checksum) => return Err(cannot(&"incorrect header checksum")),
         Err(e) => return Err(cannot(&e)),

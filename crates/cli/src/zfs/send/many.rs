@@ -120,7 +120,7 @@ fn estimates(
         // A first stream that starts from an origin counts as a full one, as in OpenZFS.
         let from = step.from.as_ref().filter(|_| !step.from_origin);
         let name = &step.to.name;
-        match pool.dsl().send_estimate(&step.to, from, options, 0) {
+        match pool.dsl().send_estimate(&step.to, from, options) {
             Ok(size) => {
                 sum = sum.saturating_add(size);
                 let short = from.and_then(|f| f.name.split_once('@')).map(|(_, short)| short);

@@ -60,7 +60,7 @@ pub(super) fn run(
     }
     let mut size = 0;
     if flags.verbosity > 0 {
-        let estimate = dsl.send_estimate(&to.dataset, from.as_ref(), options, 0);
+        let estimate = dsl.send_estimate(&to.dataset, from.as_ref(), options);
         size = estimate.map_err(|e| failure(name, e))?;
         if flags.progress || flags.parsable {
             report::estimate(name, from.as_ref().map(|f| f.name.as_str()), size, &flags, ctx)?;

@@ -1,7 +1,9 @@
-//! A stream that goes on where a receiver was interrupted: `-t` (`zfs_send_resume`).
+//! A stream that goes on where a receiver was interrupted: `-t` (`zfs_send_resume`). What it has of the stream: `-S`
+//! (`zfs_send_saved`).
 //!
 //! The token names the snapshot; its guid counts, for it may have another name by now. It is sought under its name, then
 //! among the snapshots of its dataset, then in the whole pool; so is the snapshot or bookmark that the stream starts from.
+//! The stream of a file system itself has the guid of that. Whoever resumes it sees to it that nothing was changed since.
 
 use super::Flags;
 use super::report::{self, Told};
@@ -13,7 +15,7 @@ use crate::zfs::select::{Kinds, open};
 use cenote_command::outcome::{Outcome, Stop, fail};
 use cenote_dsl::Dataset;
 use cenote_dsl::human::nicenum;
-use cenote_dsl::send::Resume;
+use cenote_dsl::send::{Resume, SendError};
 use cenote_format::stream::token::Token;
 use std::sync::Arc;
 
@@ -26,6 +28,38 @@ pub(super) fn run(text: &str, flags: &Flags, ctx: &mut Context) -> Outcome {
         Ok(token) => token,
         Err(e) => return cannot(format_args!("resume token is corrupt ({e})")),
     };
+    let flags = wanted(&token, flags, ctx)?;
+    let name = &token.to_name;
+    let pool = name.split(['/', '@']).next().unwrap_or_default();
+    let Some(imported) = ctx.pools.get(pool) else {
+        return cannot(format_args!("'{name}' used in the initial send no longer exists"));
+    };
+    let Some(to) = target(&imported, name, token.to_guid)? else {
+        return cannot(match open(ctx, name, Kinds::DATASET) {
+            Ok(_) => format!("'{name}' is no longer the same snapshot used in the initial send"),
+            Err(_) => format!("'{name}' used in the initial send no longer exists"),
+        });
+    };
+    let from = start(&imported, &token)?;
+    send(&imported, &to.name, (&to, from.as_ref()), &flags, ctx)
+}
+
+/// Sends what an interrupted receive into `name` left.
+pub(super) fn saved(name: &str, flags: &Flags, ctx: &mut Context) -> Outcome {
+    let node = open(ctx, name, super::many::HEADS).map_err(Stop::Fail)?;
+    let left = node.imported.pool().dsl().saved(&node.dataset).map_err(unreadable)?;
+    let Some((dataset, token)) = left else {
+        return Err(failure(name, SendError::NothingSaved));
+    };
+    // It is sent from its beginning.
+    let token = Token { object: 0, offset: 0, bytes: 0, to_name: name.into(), ..token };
+    let flags = wanted(&token, flags, ctx)?;
+    let from = start(&node.imported, &token)?;
+    send(&node.imported, name, (&dataset, from.as_ref()), &flags, ctx)
+}
+
+/// What the stream of a token is made of, which is told if it is asked for.
+fn wanted(token: &Token, flags: &Flags, ctx: &mut Context) -> Result<Flags, Stop> {
     if flags.verbosity > 0 {
         let lines = report::lines(flags, ctx);
         write!(lines, "resume token contents:\n{}", token.to_list())?;
@@ -33,24 +67,6 @@ pub(super) fn run(text: &str, flags: &Flags, ctx: &mut Context) -> Outcome {
     if token.redact_snaps.is_some() || token.book_redact_snaps.is_some() {
         return cannot("redacted streams are not supported");
     }
-    let name = &token.to_name;
-    let pool = name.split(['/', '@']).next().unwrap_or_default();
-    let Some(imported) = ctx.pools.get(pool) else {
-        return cannot(format_args!("'{name}' used in the initial send no longer exists"));
-    };
-    let Some(to) = snapshot(&imported, name, token.to_guid)? else {
-        return cannot(match open(ctx, name, Kinds::DATASET) {
-            Ok(_) => format!("'{name}' is no longer the same snapshot used in the initial send"),
-            Err(_) => format!("'{name}' used in the initial send no longer exists"),
-        });
-    };
-    let from = match token.from_guid.filter(|guid| *guid != 0) {
-        None => None,
-        Some(guid) => match start(&imported, name, guid)? {
-            Some(from) => Some(from),
-            None => return cannot(format_args!("incremental source {guid:#x} no longer exists")),
-        },
-    };
     let mut flags = flags.clone();
     let options = &mut flags.options;
     options.large_blocks |= token.large_blocks || token.raw;
@@ -58,20 +74,21 @@ pub(super) fn run(text: &str, flags: &Flags, ctx: &mut Context) -> Outcome {
     options.compressed |= token.compressed || token.raw;
     let (object, offset) = (token.object, token.offset);
     options.resume = (object != 0 || offset != 0).then_some(Resume { object, offset });
-    send(&imported, (&to, from.as_ref()), token.bytes, &flags, ctx)
+    Ok(flags)
 }
 
+/// Sends `to` under the name `name`.
 fn send(
     imported: &Arc<Imported>,
+    name: &str,
     (to, from): (&Dataset, Option<&Dataset>),
-    done: u64,
     flags: &Flags,
     ctx: &mut Context,
 ) -> Outcome {
-    let (name, options) = (&to.name, flags.options_in(imported));
+    let options = flags.options_in(imported);
     let mut size = 0;
     if flags.verbosity > 0 {
-        let estimate = imported.pool().dsl().send_estimate(to, from, options, done);
+        let estimate = imported.pool().dsl().send_estimate(to, from, options);
         size = estimate.map_err(|e| failure(name, e))?;
         if flags.progress || flags.parsable {
             report::estimate(name, from.map(|f| f.name.as_str()), size, flags, ctx)?;
@@ -109,8 +126,18 @@ fn snapshot(imported: &Imported, name: &str, guid: u64) -> Result<Option<Dataset
     Ok(None)
 }
 
-/// The snapshot or bookmark of a guid.
-fn start(imported: &Imported, name: &str, guid: u64) -> Result<Option<Dataset>, Stop> {
+/// What was sent: the snapshot of a guid, or the head.
+fn target(imported: &Imported, name: &str, guid: u64) -> Result<Option<Dataset>, Stop> {
+    if let Some(found) = snapshot(imported, name, guid)? {
+        return Ok(Some(found));
+    }
+    Ok(places(imported, name)?.into_iter().find(|head| head.ds.guid == guid))
+}
+
+/// The snapshot or bookmark that the stream of a token starts from; `None`: it starts from nothing.
+fn start(imported: &Imported, token: &Token) -> Result<Option<Dataset>, Stop> {
+    let Some(guid) = token.from_guid.filter(|guid| *guid != 0) else { return Ok(None) };
+    let name = &token.to_name;
     if let Some(found) = snapshot(imported, name, guid)? {
         return Ok(Some(found));
     }
@@ -122,7 +149,7 @@ fn start(imported: &Imported, name: &str, guid: u64) -> Result<Option<Dataset>, 
             return Ok(Some(found));
         }
     }
-    Ok(None)
+    cannot(format_args!("incremental source {guid:#x} no longer exists"))
 }
 
 /// The heads that may have a snapshot, the likeliest first.

@@ -4,12 +4,15 @@
 //! input ── reader: head, payload, checksum ── queue of at most QUEUE bytes ──> the caller applies
 //! ```
 //!
-//! Invariant: what is applied was verified. A record's checksum is in the head of the next one, so each is held back until
-//! that has come.
+//! Invariants:
+//! - What is applied was verified. A record's checksum is in the head of the next one, so each is held back until
+//!   that has come.
+//! - The reader waits for room while it holds nothing back: the head of a record lets the one before it go, and only
+//!   then the record takes its share of the queue. Two large records would wait for each other otherwise.
 //!
-//! The reader waits when the queue is full, so a sender is slowed down to what can be written. It stops behind END, at
-//! the first error, and when the caller stops taking records. The caller then waits for it: a reader that waits for
-//! input ends with what comes next, as OpenZFS's does.
+//! The reader waits when the queue is full, so a sender is slowed down to what can be written. It takes the share of a
+//! record before it reads what follows the head. It stops behind END, at the first error, and when the caller stops taking
+//! records. The caller then waits for it: a reader that waits for input ends with what comes next, as OpenZFS's does.
 
 use super::error::{ReceiveError, Result};
 use super::source::Source;
@@ -54,26 +57,28 @@ fn read(source: &mut Source<'_>, to_caller: &SyncSender<Result<Read>>) {
     let budget = Budget::new(QUEUE);
     let mut held: Option<Read> = None;
     loop {
-        let next = source.record().map(|(record, payload)| {
-            let _share = budget.take(payload.len() as u64);
-            Read { record, payload, bytes: source.bytes(), _share }
-        });
-        let is_last = !matches!(&next, Ok(next) if !matches!(next.record, Record::End { .. }));
-        // The head of what comes next has the checksum of what is held. It is let go of if nothing right comes next.
-        let ready = match (held.take(), &next) {
-            (Some(held), Ok(_)) => to_caller.send(Ok(held)),
-            _ => Ok(()),
-        };
-        let sent = match (ready, next) {
-            (Ok(()), Ok(next)) if !is_last => {
-                held = Some(next);
-                Ok(())
+        // What is held is let go of if nothing right comes next.
+        let (record, before) = match source.record() {
+            Ok(record) => (record, held.take()),
+            Err(e) => {
+                let _ = to_caller.send(Err(e));
+                return;
             }
-            (Ok(()), next) => to_caller.send(next),
-            (gone, _) => gone,
         };
-        if sent.is_err() || is_last {
+        if before.is_some_and(|before| to_caller.send(Ok(before)).is_err()) {
             return;
+        }
+        let _share = budget.take(record.payload_len());
+        let read = source.payload_of(&record).map(|payload| {
+            let bytes = source.bytes();
+            Read { record, payload, bytes, _share }
+        });
+        match read {
+            Ok(read) if !matches!(read.record, Record::End { .. }) => held = Some(read),
+            last => {
+                let _ = to_caller.send(last);
+                return;
+            }
         }
     }
 }

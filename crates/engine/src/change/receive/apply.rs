@@ -7,9 +7,9 @@
 
 use super::batch::{Batch, Op, Packings};
 use super::error::{ReceiveError, Result};
+use super::object;
 use crate::receives::Receives;
 use cenote_dmu::live::{Cost, LiveObjectSet};
-use cenote_dmu::object::SPILL_BLKID;
 use cenote_dmu::write::{OpenObjectSet, WriteError};
 use cenote_dmu::{DeleteChunk, Error};
 use cenote_dsl::write::receive::Point;
@@ -138,14 +138,20 @@ impl<'a> Apply<'a> {
         self.max_object = self.max_object.max(record.object);
         let bytes = payload.bytes();
         let bonus = bytes.get(..record.bonus_len as usize).unwrap_or_default().to_vec();
-        let at = Some((record.object, 0));
-        // What is there of it is in memory then, and its blocks are no larger than the record says.
-        match self.live.attributes(record.object) {
-            Ok(_) | Err(Error::NoObject { .. }) => {}
+        // What is there of it is in memory then.
+        let there = match self.live.attributes(record.object) {
+            Ok(there) => Some(there),
+            Err(Error::NoObject { .. }) => None,
             Err(e) => return Err(e.into()),
-        }
-        self.current = (record.object, record.block_size.into());
-        self.add(Op::Object { record, bonus }, (0, 2), at)
+        };
+        let there = there.as_ref().map(|there| there.dnode());
+        let most = object::most_bytes(&record, there);
+        // A block that grows is written.
+        let grows = there.filter(|there| there.block_size < most).map_or(0, |_| most);
+        self.current = (record.object, most);
+        // No stream goes on from here. One that was received in part and is sent on by OpenZFS (`-S`) names objects
+        // behind the last one that came, as they were before.
+        self.add(Op::Object { record, bonus }, (grows, 2), None)
     }
 
     /// Frees the objects from `first` to before `end`.
@@ -239,8 +245,7 @@ impl<'a> Apply<'a> {
         let missing = || ReceiveError::Stream(format!("{psize} bytes are missing"));
         let packed = payload.slice(0, psize).ok_or_else(missing)?;
         let data = self.kind.packings.payload(record.compression, packed, record.length)?;
-        if record.offset == SPILL_BLKID.wrapping_mul(self.block_size(object)?) {
-            // So OpenZFS sends a spill block that lies in its pointer.
+        if record.is_spill() {
             self.max_object = self.max_object.max(object);
             return self.put_spill(object, data.unpacked()?.to_vec());
         }

@@ -45,9 +45,12 @@ impl Op {
         }
     }
 
-    fn apply(&self, os: &mut OpenObjectSet, kind: Kind) -> Result<(), WriteError> {
+    /// Does it. `behind`: what comes after it.
+    fn apply(&self, os: &mut OpenObjectSet, kind: Kind, behind: &[Op]) -> Result<(), WriteError> {
         match self {
-            Op::Object { record, bonus } => put_object(os, record, bonus, kind),
+            Op::Object { record, bonus } => {
+                put_object(os, (record, bonus), kind, replaced(record.object, behind))
+            }
             Op::Write { object, offset, data } => os.write_payload(*object, *offset, data),
             Op::Free { object, offset, length, pointers } => {
                 os.note_freed(*pointers);
@@ -56,6 +59,16 @@ impl Op {
             Op::Spill { object, data } => os.set_spill(*object, Some(data.clone())),
         }
     }
+}
+
+/// Bytes from the start of an object that `behind`, which comes after its record, replaces.
+fn replaced(object: u64, behind: &[Op]) -> u64 {
+    let own = behind.iter().take_while(|op| !matches!(op, Op::Object { .. }));
+    let first = own.filter_map(|op| match op {
+        Op::Write { object: of, offset: 0, data } if *of == object => Some(data.len() as u64),
+        _ => None,
+    });
+    first.max().unwrap_or(0)
 }
 
 /// See the [module](self).
@@ -109,7 +122,9 @@ impl Batch {
     /// # Errors
     /// A record does not fit to what is there; it cannot be written.
     pub(super) fn apply(&self, os: &mut OpenObjectSet, kind: Kind) -> Result<(), WriteError> {
-        self.ops.iter().try_for_each(|op| op.apply(os, kind))
+        (1..).zip(&self.ops).try_for_each(|(next, op)| {
+            op.apply(os, kind, self.ops.get(next..).unwrap_or_default())
+        })
     }
 }
 

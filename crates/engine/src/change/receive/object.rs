@@ -3,10 +3,18 @@
 //! An object that is there already, from the snapshot that the stream starts from, stays with its contents if it can be
 //! the same one. It is made anew if its number was given to another object at the sender meanwhile: then all of it is
 //! in the stream.
+//!
+//! *Block sizes.* The bytes of a file or volume that a stream does not name are those of the snapshot that it starts from, whatever
+//! blocks they lie in. The blocks here need not be those of the sender: an earlier stream may have cut large ones, or
+//! sender and receiver took turns and each had a file grow to its own record size. So such an object keeps its bytes. Of one
+//! block it grows as the sender's did; of several it keeps its block size. Records that are no whole blocks here then
+//! change parts of them.
+//!
+//! Objects with a structure (ZAPs) have the sender's blocks always: another block size means that all of them come.
 
 use super::apply::Kind;
 use cenote_dmu::Error;
-use cenote_dmu::write::{NewObject, OpenObjectSet, WriteError};
+use cenote_dmu::write::{NewObject, OpenObjectSet, WriteError, indirect_shift};
 use cenote_format::ByteOrder;
 use cenote_format::dmu::{DNODE_CORE, DNODE_SLOT, DmuType, DnodePhys};
 use cenote_format::sa;
@@ -26,59 +34,85 @@ fn pointers(record: &ObjectRecord) -> usize {
 }
 
 /// What is to become of an object that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// It goes, and another one takes its number.
     Anew,
-    /// It stays.
-    Same,
+    /// It stays, with blocks of so many bytes.
+    Same(u64),
 }
 
 /// Whether the object in the record is the one that is there (`receive_handle_existing_object`).
-fn fate(
-    record: &ObjectRecord,
-    bonus: &[u8],
-    there: &DnodePhys,
-    kind: Kind,
-) -> std::result::Result<Fate, WriteError> {
+fn fate(record: &ObjectRecord, bonus: &[u8], there: &DnodePhys, kind: Kind) -> Fate {
     let slots = u64::from(record.slots.max(1));
     let other = record.kind != there.kind
-        || record.bonus_kind != there.bonus_kind
         || pointers(record) < there.pointers.len()
         || slots != there.slots();
-    if other {
-        return Ok(Fate::Anew);
-    }
-    let generation = |bonus: &[u8]| {
-        sa::file_info(record.bonus_kind, bonus, ByteOrder::Little).map(|info| info.generation)
+    let generation = |kind: DmuType, bonus: &[u8]| {
+        sa::file_info(kind, bonus, ByteOrder::Little).map(|info| info.generation)
     };
-    let (now, then) = (generation(bonus), generation(&there.bonus));
-    if now != then {
-        return Ok(Fate::Anew);
+    // A bonus buffer may become one of system attributes; the generation stays.
+    let now = generation(record.bonus_kind, bonus);
+    if other || now != generation(there.bonus_kind, &there.bonus) {
+        return Fate::Anew;
     }
     let size = u64::from(record.block_size);
     if size == there.block_size {
-        return Ok(Fate::Same);
+        return Fate::Same(size);
     }
-    let small = kind.full || record.kind != DmuType::PLAIN_FILE_CONTENTS || there.max_block == 0;
-    if small || now.is_none() {
-        return Ok(Fate::Anew);
-    }
-    // The same file, which was sent in smaller blocks before: it keeps those.
-    match size > there.block_size {
-        true => Ok(Fate::Same),
-        false => {
-            let why = format!("blocks of {size} bytes, where there are larger ones");
-            Err(WriteError::Invalid { object: record.object, why })
-        }
+    // Of another file that is not known by a generation all bytes come as well.
+    let is_bytes = matches!(record.kind, DmuType::PLAIN_FILE_CONTENTS | DmuType::ZVOL);
+    match is_bytes && !kind.full {
+        true => Fate::Same(kept_size(size, there)),
+        false => Fate::Anew,
     }
 }
 
-/// Puts an object where the record says.
+/// Bytes that the blocks have from now on of an object that stays, where the sender's have `size` bytes.
+fn kept_size(size: u64, there: &DnodePhys) -> u64 {
+    let now = there.block_size;
+    match there.max_block {
+        0 if size > now => size,
+        // It may get more blocks, which only blocks of such a size can be followed by.
+        0 => now.checked_next_power_of_two().unwrap_or(now),
+        _ => now,
+    }
+}
+
+/// The most bytes that the blocks of an object may have once its record is put where `there` is.
+pub(super) fn most_bytes(record: &ObjectRecord, there: Option<&DnodePhys>) -> u64 {
+    let size = u64::from(record.block_size);
+    there.map_or(size, |there| kept_size(size, there).max(size))
+}
+
+/// Lets the only block of an object grow; its bytes stay, but for the first `replaced` ones, which are going to be written.
+fn grow(
+    os: &mut OpenObjectSet,
+    number: u64,
+    size: u64,
+    replaced: u64,
+) -> std::result::Result<(), WriteError> {
+    let dnode = os.dnode(number)?;
+    let (now, levels, shift) = (dnode.block_size, dnode.levels, dnode.indirect_shift);
+    if size == now {
+        return Ok(());
+    }
+    if replaced >= now {
+        // So the block need not be read.
+        os.free_range(number, 0, u64::MAX)?;
+    }
+    let suits = if levels == 1 { indirect_shift(size) } else { shift };
+    // If it was larger and is being written so, it keeps its indirect blocks.
+    let done = os.set_block_size(number, size, suits);
+    done.or_else(|_| os.set_block_size(number, size, shift))
+}
+
+/// Puts an object where the record says. The first `replaced` bytes of its contents are going to be written.
 pub(super) fn put_object(
     os: &mut OpenObjectSet,
-    record: &ObjectRecord,
-    bonus: &[u8],
+    (record, bonus): (&ObjectRecord, &[u8]),
     kind: Kind,
+    replaced: u64,
 ) -> std::result::Result<(), WriteError> {
     let number = record.object;
     let there = match os.dnode(number) {
@@ -86,8 +120,8 @@ pub(super) fn put_object(
         Err(WriteError::Read(Error::NoObject { .. })) => None,
         Err(e) => return Err(e),
     };
-    let fate = there.as_ref().map(|there| fate(record, bonus, there, kind)).transpose()?;
-    if let (Some(there), Some(Fate::Same)) = (&there, fate) {
+    let fate = there.as_ref().map(|there| fate(record, bonus, there, kind));
+    if let (Some(there), Some(Fate::Same(block_size))) = (&there, fate) {
         // Old senders do not say whether there is a spill block: they send it where the bonus buffer changes.
         let keeps_spill = match kind.spills {
             true => record.flags & OBJECT_SPILL != 0,
@@ -97,6 +131,7 @@ pub(super) fn put_object(
         if os.dnode_with_spill(number)?.1 && !keeps_spill {
             os.set_spill(number, None)?;
         }
+        grow(os, number, block_size, replaced)?;
         os.set_bonus(number, record.bonus_kind, bonus)?;
         return os.set_functions(number, record.checksum, record.compress);
     }

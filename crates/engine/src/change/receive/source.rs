@@ -87,17 +87,24 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The next record, with what follows it. END is the last one.
+    /// The next record, without what follows it, which [`Source::payload_of`] reads. Its head has the checksum of all
+    /// before it: that is right. END is the last one.
     ///
     /// # Errors
     /// The input ends; the record is damaged or makes no sense.
-    pub fn record(&mut self) -> Result<(Record, Abd)> {
-        let record = match self.first.take() {
-            Some(first) => first,
-            None => self.record_head()?,
-        };
-        let payload = self.payload(record.payload_len())?;
-        Ok((record, Abd::from_vec(payload)))
+    pub fn record(&mut self) -> Result<Record> {
+        match self.first.take() {
+            Some(first) => Ok(first),
+            None => self.record_head(),
+        }
+    }
+
+    /// What follows a record that was just read.
+    ///
+    /// # Errors
+    /// The input ends.
+    pub fn payload_of(&mut self, record: &Record) -> Result<Abd> {
+        Ok(Abd::from_vec(self.payload(record.payload_len())?))
     }
 
     /// Reads to the end of the stream (`recv_skip`).
@@ -105,8 +112,13 @@ impl<'a> Source<'a> {
     /// # Errors
     /// Those of [`Source::record`].
     pub fn skip(&mut self) -> Result<()> {
-        while !matches!(self.record()?, (Record::End { .. }, _)) {}
-        Ok(())
+        loop {
+            let record = self.record()?;
+            self.payload_of(&record)?;
+            if matches!(record, Record::End { .. }) {
+                return Ok(());
+            }
+        }
     }
 
     fn record_head(&mut self) -> Result<Record> {
