@@ -39,13 +39,16 @@ Version: $version-1
 Architecture: $architecture
 Maintainer: The cenote authors
 Installed-Size: $(du -sk "$root/usr" | cut -f 1)
-Depends: $libraries, fuse3
+Depends: $libraries, fuse3, init-system-helpers
 Section: admin
 Priority: optional
 Description: OpenZFS pools in user space
  Makes, imports and mounts OpenZFS pools through FUSE, without a kernel module, and answers zpool, zfs and
  zdb. The program is cenote; its other names can be made as links.
 EOF
+for script in preinst postinst prerm postrm; do
+    install -m 755 "$here/packaging/debian/$script" "$root/DEBIAN/$script"
+done
 (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
 chmod -R go=u,go-w "$root"
 mkdir -p "$out"

@@ -77,10 +77,19 @@ for name in zpool zfs zdb zstream; do
 done
 link mount.zfs "$mountdir"
 
-# Man pages, completions. Those of zpool and zfs only where these names are ours.
+# Man pages, completions. Where a name is ours, its pages go by that name as well.
+man=$destdir$prefix/share/man
 for page in "$made"/man/*; do
-    install -D -m 644 "$page" "$destdir$prefix/share/man/man${page##*.}/$(basename "$page")"
+    install -D -m 644 "$page" "$man/man${page##*.}/$(basename "$page")"
 done
+pages() {
+    local page own
+    for page in "$made/man/cenote-$1".* "$made/man/cenote-$1"-* "$made/man/cenote-$1"props.*; do
+        [ -e "$page" ] || continue
+        own=$(basename "$page")
+        ln -sfn "$own" "$man/man${page##*.}/${own#cenote-}"
+    done
+}
 completions() {
     local name=$1
     install -D -m 644 "$made/bash/$name.bash" "$destdir$prefix/share/bash-completion/completions/$name"
@@ -89,17 +98,20 @@ completions() {
 }
 completions cenote
 for name in ${linked[@]+"${linked[@]}"}; do
-    case $name in zpool | zfs) completions "$name" ;; esac
+    pages "$name"
+    case $name in zpool | zfs | zdb | zstream) completions "$name" ;; esac
 done
 
 unit() {
-    sed "s|@BINDIR@|$bindir|" "$here/packaging/$1" >"$made/unit"
-    install -D -m 644 "$made/unit" "$destdir$systemddir/$2/cenote.service"
+    sed "s|@BINDIR@|$bindir|" "$here/packaging/$1.in" >"$made/unit"
+    install -D -m 644 "$made/unit" "$destdir$systemddir/$2"
 }
-unit cenote.service.in system
-unit cenote-user.service.in user
+unit cenote.service system/cenote.service
+unit cenote-import.service system/cenote-import.service
+unit cenote-user.service user/cenote.service
 
-for text in README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE; do
-    install -D -m 644 "$here/$text" "$destdir$prefix/share/doc/cenote/$text"
+cd "$here"
+for text in README.md CHANGELOG.md ARCHITECTURE.md LICENSE-MIT LICENSE-APACHE docs/*.md; do
+    install -D -m 644 "$text" "$destdir$prefix/share/doc/cenote/$text"
 done
 say "cenote is in $destdir$bindir${linked[*]:+, with the names ${linked[*]}}"

@@ -1,12 +1,15 @@
-//! The report as a picture: what becomes of the free space, and what it costs.
+//! The report as a picture: what becomes of the free space, what it costs, and how long allocations take.
 
 use crate::report::{MOST, Report, Row};
-use crate::spec::AgeError;
+use crate::spec::{AgeError, Spec, Work};
 use plotters::prelude::*;
 
 /// Pixels.
-const SIZE: (u32, u32) = (960, 720);
-const DAY: f64 = 86_400.0;
+const SIZE: (u32, u32) = (1200, 1140);
+/// Of the title with the lines below it.
+const HEAD: u32 = 96;
+/// Pixels at the right for what lines are called.
+const KEY: i32 = 300;
 
 /// A line of the plot: its name, its colour, its values.
 type Line<'a> = (&'a str, RGBColor, &'a dyn Fn(&Row) -> f64);
@@ -16,15 +19,37 @@ const BLUE: RGBColor = RGBColor(40, 90, 200);
 const GREEN: RGBColor = RGBColor(30, 140, 60);
 const GREY: RGBColor = RGBColor(120, 120, 120);
 
-/// The plot as an SVG document: percentages above, metadata per transaction group below.
+/// Units of time for the axis below: seconds, and name.
+const TIMES: [(f64, &str); 4] =
+    [(86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "seconds")];
+/// Units of bytes.
+const BYTES: [(f64, &str); 5] = [
+    (1_099_511_627_776.0, "TiB"),
+    (1_073_741_824.0, "GiB"),
+    (1_048_576.0, "MiB"),
+    (1024.0, "KiB"),
+    (1.0, "bytes"),
+];
+/// Units of time for allocations: nanoseconds, and name.
+const LATENCIES: [(f64, &str); 4] =
+    [(1e9, "seconds"), (1e6, "milliseconds"), (1e3, "microseconds"), (1.0, "nanoseconds")];
+
+/// The largest unit of which there are two or more.
+fn unit(units: &[(f64, &'static str)], most: f64) -> (f64, &'static str) {
+    let fits = units.iter().find(|(size, _)| most >= 2.0 * size);
+    fits.or(units.last()).copied().unwrap_or((1.0, ""))
+}
+
+/// The plot as an SVG document: percentages, bytes per transaction group, and latencies, below one another. `command`
+/// is the line that made it.
 ///
 /// # Errors
 /// It cannot be drawn.
-pub fn svg(report: &Report) -> Result<String, AgeError> {
+pub fn svg(report: &Report, command: &str) -> Result<String, AgeError> {
     let mut text = String::new();
     let drawn = {
         let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-        draw(report, &root)
+        draw(report, command, &root)
     };
     drawn.map_err(|e| AgeError::Plot(e.to_string()))?;
     Ok(text)
@@ -33,61 +58,132 @@ pub fn svg(report: &Report) -> Result<String, AgeError> {
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-fn draw(report: &Report, root: &Area<'_>) -> Drawn {
+/// A number of bytes in the unit that fits.
+fn bytes(bytes: u64) -> String {
+    let (size, name) = unit(&BYTES, bytes as f64);
+    format!("{:.0} {name}", bytes as f64 / size)
+}
+
+/// What was simulated, in a line.
+fn workload(spec: &Spec) -> String {
+    let what = match &spec.work {
+        Work::RandomOverwrite { rate } => format!("random overwrite, {} per second", bytes(*rate)),
+        Work::TimeSeries(series) => {
+            let [minute, five, hours] = series.files;
+            let held = if series.hold { ", the oldest data deleted" } else { "" };
+            format!(
+                "time series, {minute} + {five} + {hours} files, a record of {} each{held}",
+                bytes(series.record)
+            )
+        }
+    };
+    let pool = match &spec.like {
+        Some(name) => format!("like the pool {name}"),
+        None => format!("{} on {} vdevs", bytes(spec.size), spec.vdevs),
+    };
+    format!("{pool}, {:.0}% full at first, blocks of {}; {what}", spec.fill, bytes(spec.block))
+}
+
+fn draw(report: &Report, command: &str, root: &Area<'_>) -> Drawn {
     root.fill(&WHITE)?;
-    let (above, below) = root.split_vertically(SIZE.1 / 2);
+    let (head, rest) = root.split_vertically(HEAD);
+    let lines =
+        [("How the pool ages".to_string(), 26), (workload(&report.spec), 16), (command.into(), 14)];
+    let mut y = 12;
+    for (text, size) in lines {
+        head.draw(&Text::new(text, (16, y), ("sans-serif", size)))?;
+        y += size + 10;
+    }
+    let panels = rest.split_evenly((3, 1));
+    let [above, middle, below] = panels.as_slice() else { return Ok(()) };
     let percent: [Line<'_>; 3] = [
         ("full", GREY, &|row| row.full),
-        ("fragmentation", BLUE, &|row| row.fragmentation.unwrap_or(0) as f64),
+        ("FRAG", BLUE, &|row| row.fragmentation.unwrap_or(0) as f64),
         ("spoiled metaslabs", RED, &|row| row.spoiled),
     ];
-    panel(&above, "percent", &report.rows, &percent, Some(100.0))?;
-    let mib = |bytes: f64| bytes / f64::from(1 << 20);
+    panel(above, "percent", &report.rows, &percent, &[(1.0, "")], Some(100.0))?;
     let cost: [Line<'_>; 3] = [
-        ("space maps and other metadata, written", RED, &|row| mib(row.written.bytes)),
-        ("indirect blocks and dnodes, modelled", BLUE, &|row| mib(row.modelled.bytes)),
-        ("data", GREEN, &|row| mib(row.data.bytes)),
+        ("metadata, written", RED, &|row| row.written.bytes),
+        ("metadata, modelled", BLUE, &|row| row.modelled.bytes),
+        ("data", GREEN, &|row| row.data.bytes),
     ];
     // Nothing was done before the first row.
     let rest = report.rows.get(1..).unwrap_or_default();
-    panel(&below, "MiB per transaction group", rest, &cost, None)?;
+    panel(middle, "per transaction group", rest, &cost, &BYTES, None)?;
+    let latency: [Line<'_>; 3] = [
+        ("99.9% of allocations", RED, &|row| row.timing.p999 as f64),
+        ("99%", BLUE, &|row| row.timing.p99 as f64),
+        ("half", GREEN, &|row| row.timing.p50 as f64),
+    ];
+    panel(below, "at most, on this machine", rest, &latency, &LATENCIES, None)?;
     root.present()?;
     Ok(())
 }
 
-fn panel(area: &Area<'_>, name: &str, rows: &[Row], lines: &[Line<'_>], top: Option<f64>) -> Drawn {
-    let end = rows.last().map_or(1.0, |row| row.time / DAY).max(1e-6);
+fn panel(
+    area: &Area<'_>,
+    name: &str,
+    rows: &[Row],
+    lines: &[Line<'_>],
+    units: &[(f64, &'static str)],
+    top: Option<f64>,
+) -> Drawn {
+    let last = rows.last().map_or(1.0, |row| row.time).max(1.0);
+    let (second, times) = unit(&TIMES, last);
     let values = || rows.iter().flat_map(|row| lines.iter().map(|(_, _, of)| of(row)));
-    let top = top.unwrap_or_else(|| values().fold(1e-3, f64::max) * 1.1);
-    let mut chart = ChartBuilder::on(area)
+    let most = top.unwrap_or_else(|| values().fold(1.0, f64::max));
+    let (size, what) = unit(units, most);
+    let top = if top.is_some() { most } else { most / size * 1.1 };
+    let name = if what.is_empty() { name.into() } else { format!("{what} {name}") };
+    // What lines are called stands beside them, not upon them.
+    let (width, height) = area.dim_in_pixel();
+    let (drawing, key) = area.split_horizontally(width as i32 - KEY);
+    let mut chart = ChartBuilder::on(&drawing)
         .margin(12)
         .x_label_area_size(36)
-        .y_label_area_size(64)
-        .build_cartesian_2d(0.0..end, 0.0..top)?;
-    chart.configure_mesh().x_desc("days").y_desc(name).light_line_style(WHITE).draw()?;
+        .y_label_area_size(72)
+        .build_cartesian_2d(0.0..last / second, 0.0..top)?;
+    chart.configure_mesh().x_desc(times).y_desc(name).light_line_style(WHITE).draw()?;
+    let mut y = 24.min(height as i32);
     for (name, colour, of) in lines {
-        let points = rows.iter().map(|row| (row.time / DAY, of(row)));
-        let line = chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
-        let colour = *colour;
-        let key = move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2));
-        line.label(*name).legend(key);
+        let points = rows.iter().map(|row| (row.time / second, of(row) / size));
+        chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
+        key.draw(&PathElement::new([(0, y + 7), (24, y + 7)], colour.stroke_width(2)))?;
+        let now = rows.last().map_or(0.0, |row| of(row) / size);
+        let text = format!("{name}: {now:.1}{}", if what.is_empty() { "%" } else { "" });
+        key.draw(&Text::new(text, (32, y), ("sans-serif", 14)))?;
+        y += 22;
     }
-    let legend = SeriesLabelPosition::UpperLeft;
-    chart.configure_series_labels().position(legend).background_style(WHITE).draw()?;
     Ok(())
 }
 
-/// A page with the plot and what became of the pool.
+/// A page with the plot and what became of the pool. `command` is the line that made it.
 ///
 /// # Errors
 /// The plot cannot be drawn.
-pub fn html(report: &Report, table: &str) -> Result<String, AgeError> {
-    let escaped = table.replace('&', "&amp;").replace('<', "&lt;");
+pub fn html(report: &Report, table: &str, command: &str) -> Result<String, AgeError> {
+    let escape = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;");
+    let (what, line, table) = (escape(&workload(&report.spec)), escape(command), escape(table));
     Ok(format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <title>How the pool ages</title></head>\n<body>\n\
+         <title>How the pool ages</title>\
+         <style>body{{font:14px/1.4 sans-serif;margin:16px}}svg{{max-width:100%;height:auto}}</style></head>\n<body>\n\
+         <h1>How the pool ages</h1>\n<p>{what}</p>\n<pre>$ {line}</pre>\n\
          <p>A pool is spoiled when more than {MOST}% of its metaslabs with free space cannot hold a \
-         block of 128 KiB.</p>\n{}\n<pre>{escaped}</pre>\n</body></html>\n",
-        svg(report)?
+         block of 128 KiB.</p>\n{}\n<pre>{table}</pre>\n</body></html>\n",
+        svg(report, command)?
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_fit() {
+        assert_eq!(unit(&TIMES, 600.0).1, "minutes");
+        assert_eq!(unit(&TIMES, 40.0 * 86_400.0).1, "days");
+        assert_eq!(unit(&BYTES, 3000.0).1, "KiB");
+        assert_eq!(unit(&LATENCIES, 1.0).1, "nanoseconds");
+    }
 }

@@ -5,7 +5,9 @@ use crate::commands::Where;
 use crate::context::Context;
 use crate::pools::PoolTable;
 use crate::socket::Place;
-use crate::{age, copy, daemon, generate, list, map, rewrite, tunables, txgs, zfs, zpool};
+use crate::{
+    age, complete, copy, daemon, generate, list, map, rewrite, tunables, txgs, zfs, zpool,
+};
 use cenote_command::outcome::plain;
 use cenote_command::posix::set_posix;
 use cenote_daemon::tunables::startup;
@@ -64,11 +66,19 @@ enum Tool {
     Map(map::MapArgs),
     /// Predict when a workload spoils a pool
     Age(Box<age::AgeArgs>),
+    /// Say what may come next on a command line
+    #[command(hide = true)]
+    Complete(complete::CompleteArgs),
     /// Write man pages and shell completions into a directory
     #[command(hide = true)]
     Generate(generate::GenerateArgs),
     /// Start, look at or stop the daemon that owns imported pools
     Daemon(daemon::DaemonArgs),
+}
+
+/// The definition of the program.
+pub fn definition() -> clap::Command {
+    Cli::command()
 }
 
 /// The whole program: `argv` with the program's name in front; returns the exit code.
@@ -91,6 +101,7 @@ pub fn main(argv: Vec<OsString>) -> i32 {
             }
             _ => match parse(&args) {
                 Ok(Tool::Daemon(args)) => daemon::main(&args, run),
+                Ok(Tool::Complete(words)) => complete_line(&words, &args),
                 _ => launch("cenote", &args),
             },
         },
@@ -130,6 +141,23 @@ fn launch(tool: &str, args: &[OsString]) -> i32 {
             let _ = writeln!(std::io::stderr(), "{tool}: {}", plain(&e));
             1
         }
+    }
+}
+
+/// Runs `cenote complete`: in the daemon if pools matter and it answers, else here, and not for long.
+fn complete_line(words: &complete::CompleteArgs, args: &[OsString]) -> i32 {
+    std::thread::spawn(|| {
+        std::thread::sleep(complete::PATIENCE);
+        std::process::exit(0);
+    });
+    let mut ctx = Context::of_process(Arc::new(PoolTable::default()));
+    if let Some(code) = complete::without_pools(words, &Cli::command(), &mut ctx) {
+        return code;
+    }
+    let connection = Place::of_process().and_then(|place| client::connect(&place)).ok().flatten();
+    match connection.map(|connection| client::run(connection, ("cenote", args), false)) {
+        Some(Ok(code)) => code,
+        _ => complete::run(words, &Cli::command(), &mut ctx),
     }
 }
 
@@ -215,6 +243,8 @@ fn zstream(args: &[OsString], ctx: &mut Context) -> i32 {
 }
 
 fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
+    let words = args.iter().map(|word| word.to_string_lossy());
+    ctx.line = std::iter::once("cenote".into()).chain(words).collect::<Vec<_>>().join(" ");
     match parse(args) {
         Ok(Tool::Zpool { args }) => zpool::run(&args, ctx),
         Ok(Tool::Zfs { args }) => zfs::run(&args, ctx),
@@ -231,6 +261,7 @@ fn run_cenote(args: &[OsString], ctx: &mut Context) -> i32 {
         Ok(Tool::Txgs(args)) => txgs::run(&args, ctx),
         Ok(Tool::Map(args)) => map::map(&args, ctx),
         Ok(Tool::Age(args)) => age::age(&args, ctx),
+        Ok(Tool::Complete(args)) => complete::run(&args, &Cli::command(), ctx),
         Ok(Tool::Generate(args)) => generate::run(&args, Cli::command()),
         Ok(Tool::Daemon(_)) => {
             ctx.complain("cenote daemon: only from the command line");

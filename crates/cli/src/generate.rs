@@ -1,20 +1,18 @@
-//! Man pages and shell completions, made from the definitions of the commands: `cenote generate DIR`, which
-//! `make install` runs.
+//! Man pages and shell completions, made from the definitions of the commands and from the manual: `cenote generate
+//! DIR`, which `make install` runs.
 //!
 //! ```text
-//! DIR/man/cenote.1, cenote-ls.1, …        cenote's own commands
-//! DIR/man/cenote-zpool.8, cenote-zfs.8    usage and properties of zpool and zfs
-//! DIR/bash, DIR/zsh, DIR/fish             completions of cenote, zpool and zfs
+//! DIR/man/cenote.1, cenote-ls.1, …              cenote's own commands
+//! DIR/man/cenote-zpool.8, cenote-zfs-list.8, …  zpool, zfs, zdb, zstream, mount.zfs and their sub-commands
+//! DIR/man/cenote-zfsprops.7, …                  properties
+//! DIR/bash, DIR/zsh, DIR/fish                   completions of cenote, zpool, zfs, zdb and zstream
 //! ```
-//!
-//! The pages of `zpool` and `zfs` go by names of their own, so that they may stand beside OpenZFS's.
 
-use crate::commands::Tool;
-use crate::{zfs, zpool};
+use crate::complete::shells;
+use crate::manual::roff;
 use clap::Command;
-use clap_complete::Shell;
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Arguments of `cenote generate`.
@@ -23,6 +21,20 @@ pub struct GenerateArgs {
     /// Directory that they are written to; it is made
     dir: PathBuf,
 }
+
+/// Examples of cenote's own commands.
+#[rustfmt::skip] // A table: one row per line.
+const EXAMPLES: &[(&str, &str, &str)] = &[
+    ("ls", "cenote ls -l tank/home:/anna", "The files of a directory."),
+    ("cat", "cenote cat tank/home@monday:/anna/letter", "A file as it was on Monday."),
+    ("cp", "cenote cp -r tank/home@monday:/anna .", "A tree out of a snapshot."),
+    ("rewrite", "cenote rewrite -r /tank/home/old", "Lay files out afresh."),
+    ("tunables", "cenote tunables", "All numbers that may be changed."),
+    ("txgs", "cenote txgs tank", "What the last transaction groups did."),
+    ("map", "cenote map --svg map.svg tank", "The map of free space as a picture."),
+    ("age", "cenote age --html age.html --size 64G", "How a workload spoils a pool of 64 GiB."),
+    ("daemon", "cenote daemon status", "Whether the daemon runs, and what it has."),
+];
 
 /// Runs `cenote generate` for the program that `cenote` defines; returns the exit code.
 pub fn run(args: &GenerateArgs, cenote: Command) -> i32 {
@@ -38,118 +50,45 @@ pub fn run(args: &GenerateArgs, cenote: Command) -> i32 {
 fn generate(dir: &Path, cenote: Command) -> io::Result<()> {
     let man = dir.join("man");
     fs::create_dir_all(&man)?;
-    let tools = [zpool::tool(), zfs::tool()];
-    for tool in tools {
-        let name = format!("cenote-{}", tool.name);
-        fs::write(man.join(format!("{name}.8")), page(tool))?;
+    for (name, text) in roff::all() {
+        fs::write(man.join(name), text)?;
     }
-    let own = cenote.clone();
-    clap_mangen::generate_to(without_tools(own), &man)?;
-    let mut all = cenote;
-    for tool in tools {
-        all = all.mut_subcommand(tool.name, |command| with_commands(command, tool));
+    clap_mangen::generate_to(without_tools(cenote), &man)?;
+    for entry in fs::read_dir(&man)? {
+        let path = entry?.path();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if path.extension().is_some_and(|section| section == "1") {
+            let mut page = OpenOptions::new().append(true).open(&path)?;
+            page.write_all(roff::surroundings().as_bytes())?;
+            let command = name.strip_prefix("cenote-").unwrap_or_default();
+            let examples = EXAMPLES.iter().filter(|(of, ..)| *of == command);
+            let examples: Vec<_> = examples.map(|(_, line, about)| (*line, *about)).collect();
+            if !examples.is_empty() {
+                page.write_all(roff::examples(&examples).as_bytes())?;
+            }
+        }
     }
-    for (shell, name) in [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")] {
-        let to = dir.join(name);
+    for shell in ["bash", "zsh", "fish"] {
+        let to = dir.join(shell);
         fs::create_dir_all(&to)?;
-        clap_complete::generate_to(shell, &mut all.clone(), "cenote", &to)?;
-        for tool in tools {
-            let mut command = with_commands(Command::new(tool.name), tool);
-            clap_complete::generate_to(shell, &mut command, tool.name, &to)?;
+        for name in shells::NAMES {
+            let (file, text) = shells::script(shell, name);
+            fs::write(to.join(file), text)?;
         }
     }
     Ok(())
 }
 
-/// Without `zpool`, `zfs` and `zdb`, whose arguments are their own affair.
+/// Without `zpool`, `zfs`, `zdb` and `zstream`, whose arguments are their own affair.
 fn without_tools(cenote: Command) -> Command {
     let about = cenote.get_about().cloned().unwrap_or_default();
-    let classic = ["zpool", "zfs", "zdb"];
+    let classic = ["zpool", "zfs", "zdb", "zstream"];
     let mut own = Command::new("cenote").about(about).version(env!("CARGO_PKG_VERSION"));
-    own = own.after_help("cenote zpool, cenote zfs: see cenote-zpool(8) and cenote-zfs(8).");
+    own = own.after_help("cenote zpool, cenote zfs, …: see cenote-zpool(8), cenote-zfs(8), cenote-zdb(8), cenote-zstream(8).");
     for command in cenote.get_subcommands() {
         if !classic.contains(&command.get_name()) && !command.is_hide_set() {
             own = own.subcommand(command.clone());
         }
     }
     own
-}
-
-/// The commands of a tool as those of `command`.
-fn with_commands(command: Command, tool: &'static Tool) -> Command {
-    let own = tool.working().map(|c| Command::new(c.name).about(first_line(c.usage)));
-    let about = command.get_about().cloned().unwrap_or_default();
-    Command::new(tool.name).about(about).subcommands(own)
-}
-
-fn first_line(usage: &'static str) -> &'static str {
-    usage.trim_start().lines().next().unwrap_or_default()
-}
-
-/// The man page of a tool.
-fn page(tool: &Tool) -> String {
-    let name = tool.name;
-    let what = match name {
-        "zpool" => "pools",
-        _ => "datasets",
-    };
-    let mut text = format!(
-        ".TH CENOTE-{} 8 \"\" \"cenote {}\"\n.SH NAME\ncenote-{name} \\- {what} of OpenZFS in user space\n\
-         .SH SYNOPSIS\n.nf\n",
-        name.to_uppercase(),
-        env!("CARGO_PKG_VERSION")
-    );
-    for command in tool.working() {
-        for line in command.usage.lines() {
-            let again = line.strip_prefix("\t    ").is_some();
-            let line = line.trim();
-            match again {
-                true => text += &format!("    {}\n", escaped(line)),
-                false => text += &format!("\\fBcenote {name}\\fR {}\n", escaped(line)),
-            }
-        }
-    }
-    text += &format!(
-        ".fi\n.SH DESCRIPTION\nThe commands of OpenZFS's {name}(8), with its options, output and exit codes, for \
-         pools that cenote has imported.\nUnder the name {name} the program is this command.\n"
-    );
-    let properties = match name {
-        "zpool" => zpool::properties::help(),
-        _ => zfs::properties::help(),
-    };
-    text += &format!(".SH PROPERTIES\n.nf\n{}\n.fi\n", escaped(properties.trim_matches('\n')));
-    text += ".SH SEE ALSO\n.BR cenote (1)\n";
-    text
-}
-
-/// Text as roff takes it literally.
-fn escaped(text: &str) -> String {
-    let escaped = text.replace('\\', "\\\\").replace('-', "\\-");
-    let guarded = |line: &str| match line.starts_with(['.', '\'']) {
-        true => format!("\\&{line}"),
-        false => line.to_string(),
-    };
-    escaped.lines().map(guarded).collect::<Vec<_>>().join("\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pages_name_every_command_that_works() {
-        for tool in [zpool::tool(), zfs::tool()] {
-            let text = page(tool);
-            for command in tool.working() {
-                let start = format!("\\fBcenote {}\\fR {}", tool.name, command.name);
-                assert!(text.contains(&start), "{start}");
-            }
-            assert!(text.lines().all(|l| !l.starts_with('\'')));
-        }
-    }
-
-    #[test]
-    fn text_is_escaped() {
-        assert_eq!(escaped("a -b\\\n.c"), "a \\-b\\\\\n\\&.c");
-    }
 }

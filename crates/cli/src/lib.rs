@@ -29,10 +29,13 @@
 //! | [`age`] | `cenote age` |
 //! | [`daemon`] | `cenote daemon` |
 //! | [`tunables`] | `cenote tunables` |
+//! | [`manual`] | what commands, options and properties mean |
+//! | [`complete`] | what may come next on a command line |
 //! | [`generate`] | man pages and shell completions |
 
 pub mod age;
 pub mod commands;
+pub mod complete;
 pub mod copy;
 pub mod daemon;
 pub mod dispatch;
@@ -41,6 +44,7 @@ pub mod interval;
 pub mod json;
 pub mod list;
 pub mod locate;
+pub mod manual;
 pub mod map;
 pub mod options;
 pub mod progress;

@@ -305,3 +305,23 @@ fn node_exporter() {
     tank.session.run(&format!("tunables unmount {place}")).ok();
     tank.finish();
 }
+
+/// The tests of go-zfs, a library of which Docker and others make use, by themselves: they make and destroy a pool.
+#[test]
+fn go_zfs() {
+    if !have("go-zfs/go-zfs.test") {
+        return;
+    }
+    let tank = tank();
+    let tool = tools().canonicalize().unwrap().join("go-zfs/go-zfs.test");
+    // Its pool is called so, and mounted at the root; the machine's own directories are left alone.
+    if Path::new("/test").exists() {
+        skip("there is a /test");
+        return;
+    }
+    let line = format!("{} -test.v; code=$?; rmdir /test 2>/dev/null; exit $code", tool.display());
+    let (code, text) = try_shell(&tank, &line);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("--- PASS: TestSendSnapshot") && !text.contains("--- FAIL"), "{text}");
+    tank.finish();
+}

@@ -39,7 +39,7 @@ pub struct Context {
     pub callers_agent: Option<Arc<dyn Agent>>,
     /// Stops the command.
     pub cancel: Cancel,
-    /// The command line as it goes into the history of pools: `zpool set comment=x tank`.
+    /// The command line as it goes into the history of pools, and as pages name what made them: `zpool set comment=x tank`.
     pub line: String,
     /// The pool that the command has changed.
     changed: Option<Arc<Imported>>,

@@ -129,8 +129,8 @@ impl CacheFile {
         done
     }
 
-    /// The pools as they are on the devices that the file names; those of which no device is there are
-    /// left out.
+    /// The pools as they are on the devices that the file names; those of which no device is there as the file
+    /// has them.
     pub fn candidates(&self) -> Vec<Candidate> {
         self.search(
             |leaf| Some(leaf.to_path_buf()),
@@ -156,7 +156,7 @@ impl CacheFile {
     }
 
     /// The pools as they are on the devices in the directories that the file names, should devices have
-    /// got other names.
+    /// got other names; those of which no device is there as the file has them.
     pub fn candidates_nearby(&self) -> Vec<Candidate> {
         self.search(
             |leaf| leaf.parent().map(Path::to_path_buf),
@@ -186,8 +186,12 @@ impl CacheFile {
                 continue;
             }
             let places: Vec<PathBuf> = places.into_iter().collect();
-            let candidates = discover::search(&places).candidates;
-            found.extend(candidates.into_iter().filter(|c| is_meant(&entry, c)));
+            let seen = discover::search(&places).candidates.into_iter();
+            let mut meant = seen.filter(|candidate| is_meant(&entry, candidate)).peekable();
+            if meant.peek().is_none() {
+                found.push(Candidate::without_devices(entry.name, entry.guid, entry.config));
+            }
+            found.extend(meant);
         }
         found
     }

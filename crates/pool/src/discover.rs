@@ -63,7 +63,7 @@ pub struct Candidate {
     pub txg: u64,
     /// The untrusted config: see [`crate::config`].
     pub config: NvList,
-    /// The devices found, each guid once.
+    /// The devices found, each guid once; none of a pool that a cache file names and whose devices are missing.
     pub devices: Vec<DeviceLabels>,
     /// Spares and cache devices found by the same search: their labels name no pool.
     pub aux: Vec<DeviceLabels>,
@@ -82,6 +82,21 @@ impl fmt::Debug for Opened {
 }
 
 impl Candidate {
+    /// A pool of which no device was found, by its config in a cache file. It cannot be imported; why not is told
+    /// by the report and by the import.
+    pub(crate) fn without_devices(name: &str, guid: u64, config: &NvList) -> Candidate {
+        Candidate {
+            name: name.into(),
+            guid,
+            state: config::number(config, "state"),
+            txg: config::number(config, "txg"),
+            config: config.clone(),
+            devices: Vec::new(),
+            aux: Vec::new(),
+            opened: Opened::default(),
+        }
+    }
+
     /// Whether the pool was destroyed; such pools are listed and imported only on request (`-D`).
     pub fn is_destroyed(&self) -> bool {
         self.state == STATE_DESTROYED

@@ -243,6 +243,19 @@ pub fn load(
     })
 }
 
+/// Why a pool of which no device was found does not open: each of its top-level vdevs is missing.
+pub fn without_devices(c: &Candidate, devices: &DeviceSet) -> Failure {
+    let root = c.config.list("vdev_tree").cloned().unwrap_or_default();
+    match devices.build(&root) {
+        Ok(tree) => Failure {
+            cause: Cause::Missing(missing_tops(&tree)),
+            tree: Some((c.config.clone(), tree)),
+            features: None,
+        },
+        Err(e) => Failure { cause: vdev_failure(e), tree: None, features: None },
+    }
+}
+
 /// What must hold before the MOS is read at all.
 fn check_label(c: &Candidate, ub: &Uberblock) -> Result<(), Cause> {
     if ub.version != VERSION_FEATURES {
@@ -446,6 +459,10 @@ pub fn import(
     }
     if o.checkpoint {
         return Err(ImportError::Checkpoint(target));
+    }
+    if c.devices.is_empty() {
+        let e = explain(without_devices(c, devices).cause, c, &target);
+        return Err(refused(c, devices, e));
     }
     let list = uberblocks(c);
     let newest = list.first().ok_or_else(|| ImportError::Damaged {

@@ -50,10 +50,10 @@ pub(super) fn row(report: &Report, args: &AgeArgs, ctx: &mut Context) -> Result<
         print(&Line::Sample(row), ctx)?;
     }
     if let Some(path) = &args.plot {
-        write_file(&ctx.path(path), &cenote_age::plot::svg(report).map_err(failed)?)?;
+        write_file(&ctx.path(path), &cenote_age::plot::svg(report, &ctx.line).map_err(failed)?)?;
     }
     if let Some(path) = &args.html {
-        let page = cenote_age::plot::html(report, &show::text(report)?);
+        let page = cenote_age::plot::html(report, &show::text(report)?, &ctx.line);
         write_file(&ctx.path(path), &page.map_err(failed)?)?;
     }
     Ok(())

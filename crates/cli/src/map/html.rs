@@ -5,7 +5,7 @@
 
 use super::scale;
 use super::summary;
-use super::svg::{Drawing, Kind, STYLE, escape, meaning, rules};
+use super::svg::{Drawing, Kind, STYLE, escape, meaning, rules, ticks, unknown};
 use super::view::{By, Scene};
 use crate::context::Context;
 use cenote_inspect::map::SpaceMapReport;
@@ -22,6 +22,9 @@ const PAGE_STYLE: &str = "\
     i{display:inline-block;width:14px;height:12px;background:#8884}\
     path:hover{stroke:currentColor;stroke-width:2px}\
     @media (prefers-color-scheme:dark){body{background:#181818;color:#ddd}}\n";
+
+/// Pixels of a step of the scale in a legend.
+const STEP: usize = 18;
 
 /// The page of a scene.
 pub fn page(scene: &Scene, ctx: &Context) -> String {
@@ -100,17 +103,23 @@ fn legend(kind: Kind, scene: &Scene) -> String {
         }
         return out + "</table>";
     }
-    let (low, high) = meaning(kind, scene);
-    let colours = (0..scale::STEPS).map(|step| match kind {
-        Kind::Change => scale::change_colour(step),
-        Kind::By(_) => scale::colour(step),
-    });
-    let _ = write!(
-        out,
-        "{} {} {}",
-        escape(&low),
-        colours.map(swatch).collect::<String>(),
-        escape(&high)
-    );
+    let width = scale::STEPS * STEP;
+    let mut bar = String::new();
+    for step in 0..scale::STEPS {
+        let colour = match kind {
+            Kind::Change => scale::change_colour(step),
+            Kind::By(_) => scale::colour(step),
+        };
+        let (x, colour) = (step * STEP, scale::hex(colour));
+        let _ = write!(bar, "<rect x=\"{x}\" width=\"{STEP}\" height=\"12\" fill=\"{colour}\"/>");
+    }
+    for (step, label) in ticks(kind) {
+        let x = step * STEP + STEP / 2;
+        let _ = write!(bar, "<text class=\"m\" x=\"{x}\" y=\"24\">{label}</text>");
+    }
+    let _ = write!(out, "{}<br/>{}", escape(&meaning(kind, scene)), svg(width, 28, &bar));
+    if let Some(nothing) = unknown(kind, scene) {
+        let _ = write!(out, "<br/><i></i> {nothing}");
+    }
     out
 }

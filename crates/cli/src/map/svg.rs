@@ -8,9 +8,9 @@
 use super::scale;
 use super::summary::{self, class, optional_percent};
 use super::terminal::heading;
-use super::view::{By, Scene, Shown, free_percent};
+use super::view::{By, Scene, Shown, allocated_percent};
 use crate::context::Context;
-use cenote_dsl::human::nicebytes;
+use cenote_dsl::human::{nicebytes, nicenum};
 use cenote_inspect::map::{MetaslabMap, SpaceMapReport, VdevMap};
 use std::fmt::Write;
 
@@ -60,7 +60,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::By(By::Fullness) => "Fullness",
-            Kind::By(By::Fragmentation) => "Fragmentation",
+            Kind::By(By::Fragmentation) => "Fragmentation (FRAG)",
             Kind::By(By::Owner) => "Owners",
             Kind::Change => "Change",
         }
@@ -130,7 +130,7 @@ pub const STYLE: &str = "\
     text{font:12px sans-serif;fill:#222}\
     .h{font-weight:bold}.l{text-anchor:end;font-size:10px}.n{text-anchor:middle;font-size:11px}\
     .n.k{fill:#000}.n.w{fill:#fff}.m{text-anchor:middle;font-size:9px}\
-    .bg{fill:#fff}path{fill:#8884}.b0{fill:#999}.b1{fill:#2a788e}\
+    .bg{fill:#fff}path{fill:#8884}.x{fill:none;stroke:#8886}.b0{fill:#999}.b1{fill:#2a788e}\
     @media (prefers-color-scheme:dark){text{fill:#ddd}.bg{fill:#181818}}\n";
 
 /// Class of what a cell shows.
@@ -177,6 +177,7 @@ impl<'a> Drawing<'a> {
             y += LINE;
             let title = escape(&heading(v));
             self.put(format_args!("<text class=\"h\" x=\"0\" y=\"{}\">{title}</text>\n", y - 5));
+            y += self.columns(v.metaslabs.len(), y);
             for row in v.metaslabs.chunks(grid.per_row) {
                 self.put(format_args!("<g class=\"c\" transform=\"translate({LABEL} {y})\">"));
                 if let Some(first) = row.first() {
@@ -192,6 +193,20 @@ impl<'a> Drawing<'a> {
             y += LINE / 2;
         }
         y
+    }
+
+    /// Draws how far metaslabs are from the first one of their row, whose number stands at the left; how high that is.
+    fn columns(&mut self, metaslabs: usize, y: usize) -> usize {
+        let Grid { width, gap, per_row, few, .. } = self.grid;
+        let base = y + LINE - 7;
+        let label = LABEL - LABEL / 8;
+        self.put(format_args!("<text class=\"l\" x=\"{label}\" y=\"{base}\">metaslab</text>"));
+        for column in (0..per_row.min(metaslabs)).step_by(if few { 1 } else { 10 }) {
+            let x = LABEL + column * (width + gap) + width / 2;
+            self.put(format_args!("<text class=\"m\" x=\"{x}\" y=\"{base}\">+{column}</text>"));
+        }
+        self.out.push('\n');
+        LINE - 2
     }
 
     fn cell(&mut self, report: &SpaceMapReport, v: &VdevMap, m: &MetaslabMap, x: usize) {
@@ -243,16 +258,16 @@ impl<'a> Drawing<'a> {
 
     fn tooltip(&self, m: &MetaslabMap, change: Option<i64>) -> String {
         let few = self.grid.few;
-        let free = free_percent(std::slice::from_ref(m));
+        let full = allocated_percent(std::slice::from_ref(m));
         let (id, frag, largest) = (m.id, optional_percent(m.fragmentation), class(m.largest));
         let mut text = match few {
             true => format!(
-                "metaslab {id} at {:#x}: {free}% free ({} of {}), FRAG {frag}, largest {largest}",
+                "metaslab {id} at {:#x}: {full}% allocated ({} of {}), FRAG {frag}, largest {largest}",
                 m.offset,
-                nicebytes(m.free),
+                nicebytes(m.allocated),
                 nicebytes(m.size)
             ),
-            false => format!("{id}: {free}% free, FRAG {frag}, largest {largest}"),
+            false => format!("{id}: {full}% allocated, FRAG {frag}, largest {largest}"),
         };
         if let Some(points) = change.filter(|p| *p != 0) {
             let _ = write!(text, ", {points:+}");
@@ -286,10 +301,10 @@ impl<'a> Drawing<'a> {
         text
     }
 
-    /// Draws bars of the free space by size of its segments; `(width, height)`.
+    /// Draws bars of the free space by size of its segments, with their figures; `(width, height)`.
     pub fn histogram(&mut self, y: usize) -> (usize, usize) {
-        const TALL: u128 = 100;
-        const PITCH: usize = 30;
+        const TALL: u128 = 120;
+        const AXIS: usize = 64;
         let all: Vec<_> = self.scene.reports().map(SpaceMapReport::segments).collect();
         let bytes = |counts: &[u64; 64], i: usize| {
             counts.get(i).map_or(0, |n| u128::from(*n).checked_shl(i as u32).unwrap_or(u128::MAX))
@@ -298,27 +313,64 @@ impl<'a> Drawing<'a> {
             all.iter().flat_map(|h| (0..64).map(|i| bytes(h.counts(), i))).max().unwrap_or(0);
         let used = |i: usize| all.iter().any(|h| bytes(h.counts(), i) > 0);
         let last = (9..64).rev().find(|i| used(*i)).unwrap_or(9);
-        let base = y + TALL as usize + 4;
-        let bar = (PITCH - 6) / all.len().max(1);
+        // A bar has room for its figure: that of one series is as wide as that of two.
+        let bar = 36;
+        let pitch = bar * all.len().max(1) + 8;
+        let top = y + LINE;
+        let base = top + TALL as usize;
+        let right = AXIS + (last - 8) * pitch;
+        for (part, of) in [(0u128, 1u128), (1, 2), (1, 1)] {
+            let at = base - (TALL * part / of) as usize;
+            let label = nice(most.saturating_mul(part) / of);
+            self.put(format_args!(
+                "<path class=\"x\" d=\"M{AXIS} {at}H{right}\"/>\
+                 <text class=\"l\" x=\"{}\" y=\"{}\">{label}</text>\n",
+                AXIS - 6,
+                at + 4
+            ));
+        }
         for (column, i) in (9..=last).enumerate() {
-            let size = nicebytes(1 << i);
+            let left = AXIS + column * pitch + 4;
             for (n, h) in all.iter().enumerate() {
                 let part = bytes(h.counts(), i);
                 let tall = (part.saturating_mul(TALL).checked_div(most).unwrap_or(0)) as usize;
                 // A segment, however small, shows.
                 let tall = if part > 0 { tall.max(1) } else { 0 };
-                let (x, y) = (column * PITCH + n * bar, base - tall);
+                let (x, y) = (left + n * bar, base - tall);
                 let count = h.counts().get(i).copied().unwrap_or(0);
                 let series = if n + 1 == all.len() { 1 } else { 0 };
+                let (size, sum) = (nicebytes(1 << i), nice(part));
                 self.put(format_args!(
-                    "<rect class=\"b{series}\" x=\"{x}\" y=\"{y}\" width=\"{bar}\" height=\"{tall}\">\
-                     <title>{count} free segments of {size} and more</title></rect>"
+                    "<rect class=\"b{series}\" x=\"{x}\" y=\"{y}\" width=\"{}\" height=\"{tall}\">\
+                     <title>{count} free segments of {size} and more: {sum}</title></rect>",
+                    bar - 2
                 ));
+                if part > 0 {
+                    let (x, y) = (x + bar / 2 - 1, y - 3);
+                    self.put(format_args!("<text class=\"m\" x=\"{x}\" y=\"{y}\">{sum}</text>"));
+                    let (y, count) = (base + 24, nicenum(count));
+                    self.put(format_args!("<text class=\"m\" x=\"{x}\" y=\"{y}\">{count}</text>"));
+                }
             }
-            let (x, y) = (column * PITCH + (PITCH - 6) / 2, base + 12);
+            let (x, y, size) = (left + bar * all.len() / 2, base + 12, nicebytes(1 << i));
             self.put(format_args!("<text class=\"m\" x=\"{x}\" y=\"{y}\">{size}</text>\n"));
         }
-        ((last - 8) * PITCH, TALL as usize + LINE + 4)
+        for (text, y) in [("free", top - 6), ("size", base + 12), ("number", base + 24)] {
+            let x = AXIS - 6;
+            self.put(format_args!("<text class=\"l\" x=\"{x}\" y=\"{y}\">{text}</text>\n"));
+        }
+        let mut y = base + 24 + LINE;
+        if all.len() > 1 {
+            for (class, text) in [("b0", "before"), ("b1", "after")] {
+                self.put(format_args!(
+                    "<rect class=\"{class}\" x=\"{AXIS}\" y=\"{}\" width=\"14\" height=\"12\"/>",
+                    y - 10
+                ));
+                self.line(AXIS + 20, y, "", text);
+                y += LINE;
+            }
+        }
+        (right, y)
     }
 
     fn line(&mut self, x: usize, y: usize, class: &str, text: &str) {
@@ -345,27 +397,58 @@ impl<'a> Drawing<'a> {
             }
             return y;
         }
-        let (low, high) = meaning(kind, scene);
+        self.line(0, y, "", &meaning(kind, scene));
+        y += LINE;
         for step in 0..scale::STEPS {
             box_of(self, step * 14, y, &format!("{}{step}", kind.letter()));
         }
-        y += LINE;
-        self.line(0, y, "", &format!("{low} to {high}"));
+        y += 14;
+        for (step, label) in ticks(kind) {
+            let x = step * 14 + 7;
+            self.put(format_args!("<text class=\"m\" x=\"{x}\" y=\"{y}\">{label}</text>"));
+        }
+        if let Some(nothing) = unknown(kind, scene) {
+            y += LINE;
+            box_of(self, 0, y, "");
+            self.line(20, y, "", nothing);
+        }
         y + LINE
     }
 }
 
-/// What the ends of the scale stand for.
-pub fn meaning(kind: Kind, scene: &Scene) -> (String, String) {
-    let text = |low: &str, high: &str| (low.to_string(), high.to_string());
+/// A number of bytes, however large.
+fn nice(bytes: u128) -> String {
+    nicebytes(u64::try_from(bytes).unwrap_or(u64::MAX))
+}
+
+/// What colours and numbers say.
+pub fn meaning(kind: Kind, scene: &Scene) -> String {
     match kind {
-        Kind::By(By::Fullness) => text("0% allocated", "100%; the number is what is free"),
-        Kind::By(By::Fragmentation) => text("0% fragmented", "100%"),
+        Kind::By(By::Fullness) => "Allocated, in percent of the metaslab".into(),
+        Kind::By(By::Fragmentation) => "FRAG: fragmentation of the free space, in percent".into(),
         Kind::By(By::Owner) => {
             let name = scene.dataset.map(|d| scene.owner_name(d)).unwrap_or_default();
-            (format!("0% {name}"), "100% of the metaslab".into())
+            format!("Blocks of {name}, in percent of the metaslab")
         }
-        Kind::Change => text("100 percentage points emptier", "100 fuller"),
+        Kind::Change => "How much fuller than before, in percentage points".into(),
+    }
+}
+
+/// Steps of the scale with the numbers that they begin at.
+pub fn ticks(kind: Kind) -> [(usize, &'static str); 5] {
+    match kind {
+        Kind::Change => [(0, "-100"), (5, "-50"), (10, "0"), (15, "+50"), (20, "+100")],
+        Kind::By(_) => [(0, "0"), (5, "25"), (10, "50"), (15, "75"), (20, "100")],
+    }
+}
+
+/// What cells without a colour of the scale are.
+pub fn unknown(kind: Kind, scene: &Scene) -> Option<&'static str> {
+    match kind {
+        Kind::By(_) if scene.dataset.is_some() => Some("nothing of it"),
+        Kind::By(By::Fragmentation) => Some("not known"),
+        Kind::Change => Some("was not there before"),
+        Kind::By(_) => None,
     }
 }
 

@@ -9,7 +9,7 @@
 
 use super::scale::{self, Rgb};
 use super::summary::{self, Row};
-use super::view::{By, Scene, Shown, free_percent};
+use super::view::{By, Scene, Shown, allocated_percent};
 use crate::context::Context;
 use cenote_command::output::printable;
 use cenote_dsl::human::nicebytes;
@@ -156,13 +156,13 @@ pub fn class_name(class: AllocClass) -> &'static str {
 pub fn heading(v: &VdevMap) -> String {
     let name = v.name.rsplit('/').next().unwrap_or(&v.name);
     format!(
-        "vdev {} ({}{}): {} of {}, {}% free, FRAG {}",
+        "vdev {} ({}{}): {} of {}, {}% allocated, FRAG {}",
         v.id,
         printable(name),
         class_name(v.class),
         summary::count(v.metaslabs.len(), "metaslab"),
         1u64.checked_shl(v.metaslab_shift).map_or_else(String::new, nicebytes),
-        free_percent(&v.metaslabs),
+        allocated_percent(&v.metaslabs),
         summary::optional_percent(v.fragmentation)
     )
 }
@@ -291,9 +291,8 @@ impl<'a> Drawing<'a> {
         let scene = self.scene;
         let numbers = layout.form == Form::Numbers;
         let what = match (scene.by, scene.dataset) {
-            (By::Fullness, _) if numbers => "colour: allocated; number: free",
             (By::Fullness, _) => "allocated",
-            (By::Fragmentation, _) => "fragmentation of the free space",
+            (By::Fragmentation, _) => "fragmentation of the free space (FRAG)",
             (By::Owner, Some(_)) => "share of the metaslab",
             (By::Owner, None) if numbers => {
                 "letter: who has most of it; number: percent of the metaslab"

@@ -137,7 +137,8 @@ impl Scene {
         }
         match by {
             By::Fullness => {
-                Shown::Percent(percent(sum(cell, |m| m.allocated), size), free_percent(cell))
+                let full = allocated_percent(cell);
+                Shown::Percent(full, full)
             }
             By::Fragmentation => match fragmentation(cell) {
                 Some(f) => Shown::Percent(f, f),
@@ -170,9 +171,9 @@ impl Scene {
     }
 }
 
-/// Percentage of some metaslabs that is free, rounded down.
-pub fn free_percent(cell: &[MetaslabMap]) -> u64 {
-    percent(sum(cell, |m| m.free), sum(cell, |m| m.size))
+/// Percentage of some metaslabs that is allocated, rounded down.
+pub fn allocated_percent(cell: &[MetaslabMap]) -> u64 {
+    percent(sum(cell, |m| m.allocated), sum(cell, |m| m.size))
 }
 
 /// Fragmentation of some metaslabs: the mean over their free bytes.

@@ -23,6 +23,18 @@ pub struct Property {
     values: &'static str,
 }
 
+impl Property {
+    /// The values it takes, as usage messages show them; `-`: it is for programs.
+    pub fn values(&self) -> &'static str {
+        self.values
+    }
+
+    /// Whether it can be set.
+    pub fn is_settable(&self) -> bool {
+        self.settable
+    }
+}
+
 /// A size, count, ratio or percentage: computed.
 const fn number(name: &'static str, header: &'static str, values: &'static str) -> Property {
     let width = if header.len() > 5 { header.len() } else { 5 };
@@ -105,6 +117,11 @@ const TABLE: &[Property] = &[
 /// The property called `name`, by its name or by its column's header in lower case.
 pub fn find(name: &str) -> Option<&'static Property> {
     TABLE.iter().find(|p| p.name == name || p.header.to_ascii_lowercase() == name)
+}
+
+/// All properties.
+pub fn all() -> impl Iterator<Item = &'static Property> {
+    TABLE.iter()
 }
 
 /// Names of the visible properties, in the order of `zpool get all`.

@@ -1,15 +1,17 @@
-//! What a daemon does that a service manager starts: it imports the pools of the cache file, and says when
-//! it has (`sd_notify`).
+//! What a daemon does that a service manager starts: it imports the pools of the cache file, names those that it
+//! could not, and says when it is done (`sd_notify`).
 
 use super::{Daemon, run_guarded};
 use crate::cachefile;
 use crate::context::Context;
 use cenote_command::Cancel;
+use cenote_pool::cachefile::CacheFile;
 use std::ffi::OsString;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Imports and mounts, in a thread of its own, what the default cache file names. Clients are served
@@ -20,6 +22,7 @@ use std::sync::Arc;
 pub(super) fn start(daemon: &Arc<Daemon>) -> io::Result<()> {
     let daemon = Arc::clone(daemon);
     let run = move || {
+        let mut missing = Vec::new();
         if let Some(path) = cachefile::default_path().filter(|path| path.exists()) {
             let cancel = Cancel::default();
             let title = format!("zpool import -a -c {}", path.display());
@@ -32,22 +35,50 @@ pub(super) fn start(daemon: &Arc<Daemon>) -> io::Result<()> {
             };
             let mut ctx = Context::of_process(Arc::clone(&daemon.pools));
             ctx.cancel = cancel;
-            let args = ["import".into(), "-a".into(), "-c".into(), OsString::from(path)];
+            let args = ["import".into(), "-a".into(), "-c".into(), OsString::from(&path)];
             match run_guarded(daemon.run, "zpool", &args, &mut ctx) {
                 0 => tracing::info!("{title}"),
                 code => tracing::warn!("{title}: exit code {code}"),
             }
+            missing = not_imported(&daemon, &path);
             daemon.running().commands.remove(&id);
             daemon.wake();
         }
         ready();
+        if !missing.is_empty() {
+            tell_manager(&format!("STATUS=Not imported: {}", missing.join(", ")));
+        }
     };
     std::thread::Builder::new().name("import".into()).spawn(run)?;
     Ok(())
 }
 
+/// Logs each pool of a cache file that is not imported, with its state and why. Returns them, as `tank (UNAVAIL)`.
+fn not_imported(daemon: &Daemon, path: &Path) -> Vec<String> {
+    // That the file cannot be read was said by the import.
+    let Ok(file) = CacheFile::read(path) else { return Vec::new() };
+    let guids: Vec<u64> = daemon.pools.all().iter().map(|pool| pool.guid()).collect();
+    if file.entries().all(|entry| guids.contains(&entry.guid)) {
+        return Vec::new();
+    }
+    let left = file.candidates().into_iter().filter(|candidate| !guids.contains(&candidate.guid));
+    let say = |candidate: cenote_pool::Candidate| {
+        let report = candidate.report();
+        let why = report.status.unwrap_or_default().replace("\n\t", " ");
+        let (name, state) = (&candidate.name, report.state);
+        tracing::warn!("pool '{name}' of {} is not imported: {state}. {why}", path.display());
+        format!("{name} ({state})")
+    };
+    left.map(say).collect()
+}
+
 /// Tells the service manager, if one asked for it, that the daemon is ready.
 pub(super) fn ready() {
+    tell_manager("READY=1");
+}
+
+/// Tells the service manager, if one asked for it, what `message` says.
+fn tell_manager(message: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
         return;
     };
@@ -55,7 +86,8 @@ pub(super) fn ready() {
         Some(abstract_name) => SocketAddr::from_abstract_name(abstract_name),
         None => SocketAddr::from_pathname(&name),
     };
-    let sent = address.and_then(|to| UnixDatagram::unbound()?.send_to_addr(b"READY=1", &to));
+    let sent =
+        address.and_then(|to| UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &to));
     if let Err(e) = sent {
         tracing::warn!("service manager: {e}");
     }

@@ -183,6 +183,9 @@ fn open(c: &Candidate, devices: &DeviceSet, hostid: u32) -> Opened {
     if c.opened.0.is_empty() && c.devices.iter().any(|d| is_held(&d.path)) {
         return in_use(&root_config, devices, Reason::InUse);
     }
+    if c.devices.is_empty() {
+        return explain(import::without_devices(c, devices), &root_config, devices);
+    }
     let list = uberblocks(c);
     let Some(newest) = list.first() else {
         return unopened(&root_config, devices, Aux::CorruptData, Some(Reason::CorruptPool));

@@ -1,0 +1,289 @@
+//! Candidates of a kind: names of pools and datasets, properties and their values, words.
+
+use super::Candidate;
+use crate::cachefile;
+use crate::context::Context;
+use crate::manual;
+use crate::pools::PoolTable;
+use crate::vdevs::{Item, items};
+use crate::zfs::properties as datasets;
+use crate::zpool::properties as pool_properties;
+use cenote_dsl::props::table::{self, Attr, Type};
+use cenote_dsl::write::permissions;
+use cenote_dsl::{Dataset, Dsl};
+use cenote_format::features::FEATURES;
+use cenote_pool::cachefile::CacheFile;
+use cenote_pool::status::NameStyle;
+use cenote_pool::vdev_props;
+use std::cell::Cell;
+
+/// Asks the shell for names of files.
+pub const FILES: &str = ":files";
+/// Asks the shell for names of directories.
+pub const DIRECTORIES: &str = ":directories";
+/// The most names of datasets that are offered.
+const MOST: usize = 5000;
+/// Words that begin vdevs.
+const LAYOUT: [&str; 10] =
+    ["mirror", "raidz", "raidz1", "raidz2", "raidz3", "log", "cache", "spare", "special", "dedup"];
+/// The kinds of a pattern.
+const KINDS: [&str; 22] = [
+    "pool",
+    "importable",
+    "new",
+    "dataset",
+    "filesystem",
+    "volume",
+    "new-dataset",
+    "new-snapshot",
+    "snapshot",
+    "bookmark",
+    "mounted",
+    "property",
+    "user-property",
+    "pool-property",
+    "leaf",
+    "vdev",
+    "file",
+    "path",
+    "directory",
+    "permission",
+    "word",
+    "number",
+];
+
+/// Whether patterns may name a kind.
+pub fn is_known(kind: &str) -> bool {
+    KINDS.contains(&kind) || ["value", "size"].contains(&kind)
+}
+
+/// The imported pools, and whether somebody has asked for them.
+#[derive(Clone, Copy)]
+pub struct Pools<'a> {
+    /// They are here.
+    pub ctx: &'a Context,
+    /// Set when somebody asks.
+    pub asked: &'a Cell<bool>,
+}
+
+impl<'a> Pools<'a> {
+    fn ask(self) -> &'a PoolTable {
+        self.asked.set(true);
+        &self.ctx.pools
+    }
+}
+
+/// What a word is completed in.
+pub struct Scope<'a> {
+    /// The imported pools.
+    pub pools: Pools<'a>,
+    /// The operands before it.
+    pub operands: &'a [String],
+}
+
+/// The candidates that a pattern has for a word.
+pub fn fit(pattern: &str, word: &str, scope: &Scope<'_>) -> Vec<Candidate> {
+    let Some(one) = pattern.strip_suffix(",...") else { return alternatives(pattern, word, scope) };
+    // Of a list, the part behind the last comma.
+    let (before, last) = match word.rfind(',') {
+        Some(at) => word.split_at(at + 1),
+        None => ("", word),
+    };
+    let chosen: Vec<&str> = before.split(',').collect();
+    let found = alternatives(one, last, scope).into_iter();
+    let new = found.filter(|c| !chosen.contains(&c.word.as_str()));
+    new.map(|c| Candidate { word: format!("{before}{}", c.word), ..c }).collect()
+}
+
+fn alternatives(pattern: &str, word: &str, scope: &Scope<'_>) -> Vec<Candidate> {
+    if let Some((left, _)) = pattern.split_once('=') {
+        return assignments(left, word);
+    }
+    let mut found = Vec::new();
+    for alternative in pattern.split('|') {
+        match alternative.strip_prefix('<').and_then(|rest| rest.strip_suffix('>')) {
+            Some("snapshot")
+                if pattern.contains("<dataset>") || pattern.contains("<filesystem>") =>
+            {
+                found.extend(parts(word, '@', scope));
+            }
+            Some(kind) => found.extend(of_kind(kind, word, scope)),
+            None => found.push(Candidate::new(alternative, "")),
+        }
+    }
+    found.retain(|c| c.word.starts_with(word) || c.word.starts_with(':'));
+    found
+}
+
+fn of_kind(kind: &str, word: &str, scope: &Scope<'_>) -> Vec<Candidate> {
+    match kind {
+        "pool" => names_of_pools(scope),
+        "importable" => importable(scope),
+        "dataset" | "filesystem" | "volume" => names(word, "", kind, scope),
+        "new-dataset" => names(word, "/", "filesystem", scope),
+        "new-snapshot" => names(word, "@", "dataset", scope),
+        "snapshot" if word.contains('@') => parts(word, '@', scope),
+        "snapshot" => names(word, "@", "dataset", scope),
+        "bookmark" => parts(word, '#', scope),
+        "mounted" if word.starts_with(['/', '.']) => vec![Candidate::new(DIRECTORIES, "")],
+        "property" => datasets::visible().map(|p| about("zfs", p.name)).collect(),
+        "pool-property" => {
+            let own = pool_properties::all().map(|p| about("zpool", p.name));
+            own.chain(features("")).chain(vdev_props::names().map(|n| about("vdev", n))).collect()
+        }
+        "leaf" => leaves(scope),
+        "vdev" => {
+            let words = LAYOUT.iter().map(|word| Candidate::new(*word, ""));
+            words.chain([Candidate::new(FILES, "")]).collect()
+        }
+        "file" | "path" => vec![Candidate::new(FILES, "")],
+        "directory" => vec![Candidate::new(DIRECTORIES, "")],
+        "permission" => {
+            let properties = table::PROPERTIES.iter().map(|p| p.name);
+            let allowed = properties.filter(|name| cenote_engine::change::is_delegatable(name));
+            permissions::NAMES
+                .iter()
+                .copied()
+                .chain(allowed)
+                .map(|n| Candidate::new(n, ""))
+                .collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A property with what it means.
+fn about(kind: &str, name: &str) -> Candidate {
+    Candidate::new(name, manual::property(kind, name).unwrap_or_default())
+}
+
+fn features(behind: &'static str) -> impl Iterator<Item = Candidate> {
+    FEATURES
+        .iter()
+        .map(move |f| Candidate::new(format!("feature@{}{behind}", f.name), f.description))
+}
+
+/// `name=`, or the values of a property.
+fn assignments(kind: &str, word: &str) -> Vec<Candidate> {
+    if let Some((name, _)) = word.split_once('=') {
+        let values = values(kind, name).into_iter();
+        return values.map(|value| Candidate::new(format!("{name}={value}"), "")).collect();
+    }
+    let named = |mut c: Candidate| {
+        c.word.push('=');
+        c
+    };
+    match kind {
+        "<property>" => {
+            let settable =
+                table::PROPERTIES.iter().filter(|p| p.attr != Attr::ReadOnly && p.visible);
+            settable.map(|p| named(about("zfs", p.name))).collect()
+        }
+        "<pool-property>" => {
+            let settable = pool_properties::all().filter(|p| p.is_settable() && p.values() != "-");
+            settable.map(|p| named(about("zpool", p.name))).chain(features("=")).collect()
+        }
+        "<user-property>" | "<word>" => Vec::new(),
+        name => vec![Candidate::new(format!("{name}="), "")],
+    }
+}
+
+/// The values of a property that are words.
+fn values(kind: &str, name: &str) -> Vec<String> {
+    let words = |values: &'static str| {
+        let plain = values.split(" | ").filter(|v| !v.contains(['<', '[', ' ']) && *v != "-");
+        plain.map(String::from).collect::<Vec<_>>()
+    };
+    match kind {
+        "<pool-property>" if name.starts_with("feature@") => {
+            vec!["enabled".into(), "disabled".into()]
+        }
+        "<pool-property>" => {
+            pool_properties::find(name).map(|p| words(p.values())).unwrap_or_default()
+        }
+        _ => match table::find(name) {
+            Some(p) => match p.kind {
+                Type::Index(_, names) => {
+                    names.iter().map(|(name, _)| (*name).to_string()).collect()
+                }
+                _ => words(p.values),
+            },
+            None => Vec::new(),
+        },
+    }
+}
+
+fn names_of_pools(scope: &Scope<'_>) -> Vec<Candidate> {
+    scope.pools.ask().all().iter().map(|pool| Candidate::new(pool.name(), "pool")).collect()
+}
+
+/// The pools of the default cache file that are not imported. Devices are not looked at.
+fn importable(scope: &Scope<'_>) -> Vec<Candidate> {
+    let Some(Ok(file)) = cachefile::default_path().map(|path| CacheFile::read(&path)) else {
+        return Vec::new();
+    };
+    let pools = scope.pools.ask();
+    let others = file.entries().filter(|entry| pools.by_guid(entry.guid).is_none());
+    others.map(|entry| Candidate::new(entry.name, "pool of the cache file")).collect()
+}
+
+/// The devices of the pool that was named before.
+fn leaves(scope: &Scope<'_>) -> Vec<Candidate> {
+    let Some(pool) = scope.operands.iter().find_map(|name| scope.pools.ask().get(name)) else {
+        return Vec::new();
+    };
+    let style = NameStyle { full_path: true, ..NameStyle::default() };
+    let named = |item: Item| match item {
+        Item::Vdev { name, vdev, .. } => vdev.is_leaf().then(|| Candidate::new(name, "device")),
+        _ => None,
+    };
+    items(&pool, &style).into_iter().filter_map(named).collect()
+}
+
+/// Names of datasets that begin as `word` does, with `behind` behind them.
+fn names(word: &str, behind: &str, kind: &str, scope: &Scope<'_>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for pool in scope.pools.ask().all() {
+        let pool = pool.pool();
+        if let Ok(root) = pool.dsl().root() {
+            walk(pool.dsl(), &root, word, &mut |d| {
+                let what = d.kind.name();
+                if kind == "dataset" || kind == what {
+                    found.push(Candidate::new(format!("{}{behind}", d.name), what));
+                }
+                found.len() < MOST && !scope.pools.ctx.cancelled()
+            });
+        }
+    }
+    found
+}
+
+/// Shows `take` the datasets from `d` on whose names may begin as `word` does, until it wants no more. What cannot be
+/// read is left out.
+fn walk(dsl: &Dsl, d: &Dataset, word: &str, take: &mut dyn FnMut(&Dataset) -> bool) -> bool {
+    let fits = d.name.starts_with(word);
+    let leads_there = word.strip_prefix(d.name.as_str()).is_some_and(|rest| rest.starts_with('/'));
+    if fits && !take(d) {
+        return false;
+    }
+    if !fits && !leads_there {
+        return true;
+    }
+    let children = dsl.children(d).unwrap_or_default();
+    children.iter().all(|child| walk(dsl, child, word, take))
+}
+
+/// Snapshots (`@`) or bookmarks (`#`) of the dataset that the word names.
+fn parts(word: &str, sign: char, scope: &Scope<'_>) -> Vec<Candidate> {
+    let Some((name, _)) = word.split_once(sign) else { return Vec::new() };
+    let pool_name = name.split('/').next().unwrap_or_default();
+    let Some(imported) = scope.pools.ask().get(pool_name) else { return Vec::new() };
+    let pool = imported.pool();
+    let Ok(Some(dataset)) = pool.dsl().find(name) else { return Vec::new() };
+    let found = match sign {
+        '@' => pool.dsl().snapshots(&dataset),
+        _ => pool.dsl().bookmarks(&dataset),
+    };
+    let found = found.unwrap_or_default();
+    found.into_iter().take(MOST).map(|d| Candidate::new(d.name.clone(), d.kind.name())).collect()
+}

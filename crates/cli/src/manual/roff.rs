@@ -1,0 +1,341 @@
+//! Man pages of `zpool`, `zfs`, `zdb`, `zstream` and `mount.zfs`, of each of their sub-commands, and of properties.
+//!
+//! They go by names of their own (`cenote-zpool.8`), so that they may stand beside OpenZFS's.
+
+use super::{Opt, Page, dataset_properties, pages, pool_properties};
+use crate::commands::Tool;
+use crate::{zfs, zpool};
+use cenote_dsl::props::table::{self as datasets, Type};
+
+/// Variables of the environment that every command heeds.
+const ENVIRONMENT: &[(&str, &str)] = &[
+    ("CENOTE_SOCKET", "The socket of the daemon that has the pools."),
+    ("CENOTE_CACHEFILE", "The default cache file; none: no file is kept."),
+    (
+        "CENOTE_ARC_MAX",
+        "Bytes that the cache of a pool may take, with K, M, G or T, at its import.",
+    ),
+    ("CENOTE_TUNABLES", "Tunables to set at the start, as name=value with spaces between."),
+    ("CENOTE_TUNABLES_FILE", "The file of tunables, in place of the one below."),
+    ("POSIXLY_CORRECT", "Options come before operands only."),
+    ("TZ", "The time zone of the times that are shown."),
+    ("NO_COLOR", "No colours on a terminal."),
+];
+/// Those of some commands: tool, sub-command, name, meaning.
+const MORE_ENVIRONMENT: &[(&str, &str, &str, &str)] = &[
+    (
+        "zpool",
+        "import",
+        "ZPOOL_IMPORT_PATH",
+        "Where to search, with colons between; without it in /dev.",
+    ),
+    ("zpool", "import", "ZFS_HOSTID", "The number by which this system is known, in hexadecimal."),
+    ("zpool", "iostat", "ZPOOL_SCRIPTS_PATH", "Where programs of -c are, with colons between."),
+    ("zpool", "iostat", "ZPOOL_SCRIPTS_ENABLED", "0: -c is refused."),
+    ("zpool", "iostat", "ZPOOL_SCRIPTS_AS_ROOT", "1: -c runs programs for root as well."),
+    ("zpool", "status", "ZPOOL_SCRIPTS_PATH", "Where programs of -c are, with colons between."),
+    ("zdb", "", "ZDB_NO_ZLE", "Set: -R and -Z try no zle."),
+];
+/// Files.
+const FILES: &[(&str, &str)] = &[
+    (
+        "/run/cenote/socket",
+        "The socket of root's daemon. Other users have $XDG_RUNTIME_DIR/cenote/socket.",
+    ),
+    (
+        "/var/lib/cenote/zpool.cache",
+        "The default cache file of root. Other users have $XDG_STATE_HOME/cenote/zpool.cache, or it below ~/.local/state.",
+    ),
+    (
+        "/etc/cenote/tunables.conf",
+        "Tunables that are set at the start. Other users have $XDG_CONFIG_HOME/cenote/tunables.conf, or it below ~/.config.",
+    ),
+];
+
+/// All pages, with their file names.
+pub fn all() -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for tool in ["zpool", "zfs", "zstream"] {
+        all.push((format!("cenote-{tool}.8"), overview(tool)));
+        for page in pages(tool) {
+            all.push((format!("cenote-{tool}-{}.8", page.command), command(tool, page)));
+        }
+    }
+    for tool in ["zdb", "mount.zfs"] {
+        let text: String = pages(tool).into_iter().map(|page| command(tool, page)).collect();
+        all.push((format!("cenote-{tool}.8"), text));
+    }
+    all.push(("cenote-zpoolprops.7".into(), pool_page()));
+    all.push(("cenote-zfsprops.7".into(), dataset_page()));
+    all
+}
+
+/// What comes at the end of a page of cenote's own: environment, files.
+pub fn surroundings() -> String {
+    let mut text = exit_status("cenote");
+    text += ".SH ENVIRONMENT\n";
+    ENVIRONMENT.iter().for_each(|(name, about)| text += &entry(name, about));
+    text += ".SH FILES\n";
+    FILES.iter().for_each(|(name, about)| text += &entry(name, about));
+    text
+}
+
+/// The section of examples.
+pub fn examples(list: &[(&str, &str)]) -> String {
+    let shown = list.iter().map(|(line, about)| {
+        format!(".PP\n{}\n.PP\n.nf\n.RS 4\n{}\n.RE\n.fi\n", escaped(about), escaped(line))
+    });
+    format!(".SH EXAMPLES\n{}", shown.collect::<String>())
+}
+
+fn head(name: &str, section: u8, about: &str) -> String {
+    let (title, version) = (name.to_uppercase(), env!("CARGO_PKG_VERSION"));
+    let (name, about) = (escaped(name), escaped(about));
+    format!(".TH {title} {section} \"\" \"cenote {version}\"\n.SH NAME\n{name} \\- {about}\n")
+}
+
+/// A word in bold with an explanation.
+fn entry(name: &str, about: &str) -> String {
+    format!(".TP\n.B {}\n{}\n", escaped(name), escaped(about))
+}
+
+fn table_of(tool: &str) -> Option<&'static Tool> {
+    match tool {
+        "zpool" => Some(zpool::tool()),
+        "zfs" => Some(zfs::tool()),
+        _ => None,
+    }
+}
+
+/// The page of a tool with sub-commands.
+fn overview(tool: &str) -> String {
+    let (what, section) = match tool {
+        "zpool" => ("pools of OpenZFS in user space", "cenote-zpoolprops (7)"),
+        "zfs" => ("datasets of OpenZFS in user space", "cenote-zfsprops (7)"),
+        _ => ("streams of zfs send", "cenote-zfs-send (8)"),
+    };
+    let mut text = head(&format!("cenote-{tool}"), 8, what);
+    text += &format!(
+        ".SH SYNOPSIS\n.B cenote {tool}\n.I command\n[\\fIargument\\fR ...]\n.br\n.B {tool}\n.I command\n\
+         [\\fIargument\\fR ...]\n.SH DESCRIPTION\nThe commands of OpenZFS's {tool}(8), with its options, output and exit \
+         codes. Under the name {tool} the program is this command.\n.SH COMMANDS\n"
+    );
+    for page in pages(tool) {
+        text += &format!(
+            ".TP\n.BR cenote\\-{tool}\\-{} (8)\n{}\n",
+            escaped(page.command),
+            escaped(page.about)
+        );
+    }
+    text += ".TP\n.B help\nshow the usage of a command that is named behind it\n";
+    text += &surroundings_of(tool, "");
+    text += &format!(".SH SEE ALSO\n.BR cenote (1),\n.BR {section}\n");
+    text
+}
+
+/// The page of a sub-command, or of a tool without sub-commands.
+fn command(tool: &str, page: &Page) -> String {
+    let name = match page.command {
+        "" => format!("cenote-{tool}"),
+        command => format!("cenote-{tool}-{command}"),
+    };
+    let mut text = head(&name, 8, page.about);
+    text += &format!(".SH SYNOPSIS\n.nf\n{}.fi\n.SH DESCRIPTION\n", synopsis(tool, page));
+    text += &page.text.split("\n\n").map(escaped).collect::<Vec<_>>().join("\n.PP\n");
+    text.push('\n');
+    if !page.options.is_empty() {
+        text += ".SH OPTIONS\n";
+        page.options.iter().for_each(|opt| text += &option(opt));
+    }
+    text += &surroundings_of(tool, page.command);
+    text += &examples(page.examples);
+    let also = match (tool, page.command) {
+        ("zdb" | "mount.zfs", _) => ".BR cenote\\-zpool (8),\n.BR cenote\\-zfs (8)\n".into(),
+        _ => format!(".BR cenote\\-{tool} (8)\n"),
+    };
+    text + ".SH SEE ALSO\n.BR cenote (1),\n" + &also
+}
+
+/// The lines of usage: the commands' own.
+fn synopsis(tool: &str, page: &Page) -> String {
+    let Some(table) = table_of(tool) else {
+        let patterns = match page.options.is_empty() {
+            true => page.operands.to_string(),
+            false => format!("[options] {}", page.operands),
+        };
+        let words: Vec<&str> =
+            [tool, page.command, &patterns].into_iter().filter(|w| !w.is_empty()).collect();
+        return format!("\\fB{}\\fR\n", escaped(&words.join(" ")));
+    };
+    let mut text = String::new();
+    let usage = table.working().find(|c| c.name == page.command).map(|c| c.usage);
+    for line in usage.unwrap_or_default().lines() {
+        // A line that goes on is indented.
+        let goes_on = line.strip_prefix("\t  ").is_some();
+        match goes_on {
+            true => text += &format!("    {}\n", escaped(line.trim())),
+            false => text += &format!("\\fB{tool}\\fR {}\n", escaped(line.trim())),
+        }
+    }
+    text
+}
+
+fn option(opt: &Opt) -> String {
+    let names: Vec<String> = opt.each_name().map(|n| format!("\\fB{}\\fR", escaped(n))).collect();
+    let value = match opt.value {
+        "" => String::new(),
+        value => format!(" \\fI{}\\fR", escaped(&shown(value))),
+    };
+    format!(".TP\n{}{value}\n{}.\n", names.join(", "), escaped(opt.about))
+}
+
+/// A pattern as readers see it.
+fn shown(pattern: &str) -> String {
+    pattern.replace(",...", "[,...]").replace(['<', '>'], "").replace('|', " | ")
+}
+
+fn exit_status(tool: &str) -> String {
+    let codes: &[(&str, &str)] = match tool {
+        "mount.zfs" => &[
+            ("0", "The file system is mounted."),
+            ("1", "The command line is wrong, or there is no such file system."),
+            ("2", "The system refuses."),
+            ("128", "It is mounted already."),
+        ],
+        _ => &[
+            ("0", "All was done."),
+            ("1", "Something was not; a message says what and why."),
+            ("2", "The command line is wrong."),
+        ],
+    };
+    let shown = codes.iter().map(|(code, about)| entry(code, about));
+    format!(".SH EXIT STATUS\n{}", shown.collect::<String>())
+}
+
+fn surroundings_of(tool: &str, command: &str) -> String {
+    let mut text = exit_status(tool);
+    text += ".SH ENVIRONMENT\n";
+    let more = MORE_ENVIRONMENT.iter().filter(|(t, c, ..)| *t == tool && *c == command);
+    more.for_each(|(_, _, name, about)| text += &entry(name, about));
+    ENVIRONMENT.iter().for_each(|(name, about)| text += &entry(name, about));
+    text += ".SH FILES\n";
+    FILES.iter().for_each(|(name, about)| text += &entry(name, about));
+    text
+}
+
+fn pool_page() -> String {
+    let mut text = head("cenote-zpoolprops", 7, "properties of pools and vdevs");
+    text += ".SH DESCRIPTION\nzpool get shows properties, zpool set changes those that can be set.\n.SH POOLS\n";
+    for (name, about) in pool_properties::POOL {
+        let values = zpool::properties::find(name).map(|p| p.values()).unwrap_or_default();
+        text += &property(name, values, about, "");
+    }
+    let feature =
+        "Whether a feature of the format is off (disabled), allowed (enabled), or in use (active).";
+    text += &property("feature@NAME", "disabled | enabled | active", feature, "");
+    text += ".SH VDEVS\n";
+    pool_properties::VDEV.iter().for_each(|(name, about)| text += &property(name, "", about, ""));
+    text += ".SH USER PROPERTIES\nA name with a colon is a property of the user's own, whose value is any text.\n";
+    text + ".SH SEE ALSO\n.BR cenote\\-zpool\\-get (8),\n.BR cenote\\-zpool\\-set (8)\n"
+}
+
+fn dataset_page() -> String {
+    let mut text = head("cenote-zfsprops", 7, "properties of datasets");
+    text += ".SH DESCRIPTION\nzfs get shows properties, zfs set changes those that can be set, and zfs inherit takes such \
+             a change back. Sizes are numbers of bytes, or have a unit behind them: K, M, G, T, P, E.\n";
+    for (title, list) in [
+        ("PROPERTIES THAT CAN BE SET", dataset_properties::SETTINGS),
+        ("PROPERTIES THAT TELL", dataset_properties::FIGURES),
+    ] {
+        text += &format!(".SH {title}\n");
+        for (name, about) in list {
+            let Some(row) = datasets::find(name) else { continue };
+            let default = match row.kind {
+                _ if row.attr == datasets::Attr::ReadOnly => String::new(),
+                Type::Index(number, _) => row.value_name(number).unwrap_or_default().to_string(),
+                Type::Text(text) => text.unwrap_or_default().to_string(),
+                Type::Number(u64::MAX) => "none".into(),
+                Type::Number(number) => number.to_string(),
+            };
+            let inherited = if row.is_inheritable() { " Descendants inherit it." } else { "" };
+            let default = match default.as_str() {
+                "" => inherited.to_string(),
+                value => format!("{inherited} Default: {value}."),
+            };
+            text += &property(name, row.values, about, &default);
+        }
+    }
+    text +=
+        ".SH PROPERTIES OF USERS, GROUPS AND PROJECTS\nBehind the @ stands a name or a number.\n";
+    for family in ["user", "group", "project"] {
+        let of = |what: &str| format!("{what} of a {family}.");
+        text += &property(
+            &format!("{family}used@..."),
+            "<size>",
+            &of("Space that is taken by files"),
+            "",
+        );
+        text +=
+            &property(&format!("{family}objused@..."), "<count>", &of("How many files are"), "");
+        text += &property(
+            &format!("{family}quota@..."),
+            "<size> | none",
+            &of("How much space may be taken by files"),
+            "",
+        );
+        text += &property(
+            &format!("{family}objquota@..."),
+            "<count> | none",
+            &of("How many files may be"),
+            "",
+        );
+    }
+    text += &property("written@SNAPSHOT", "<size>", "What was written since this snapshot.", "");
+    text += ".SH USER PROPERTIES\nA name with a colon is a property of the user's own, whose value is any text. \
+             Descendants inherit it.\n";
+    text + ".SH SEE ALSO\n.BR cenote\\-zfs\\-get (8),\n.BR cenote\\-zfs\\-set (8),\n.BR cenote\\-zfs\\-inherit (8)\n"
+}
+
+fn property(name: &str, values: &str, about: &str, more: &str) -> String {
+    let values = match values {
+        "" | "-" => String::new(),
+        values => format!(" = \\fI{}\\fR", escaped(values)),
+    };
+    format!(".TP\n\\fB{}\\fR{values}\n{}{}\n", escaped(name), escaped(about), escaped(more))
+}
+
+/// Text as roff takes it literally.
+fn escaped(text: &str) -> String {
+    let escaped = text.replace('\\', "\\\\").replace('-', "\\-");
+    let guarded = |line: &str| match line.starts_with(['.', '\'']) {
+        true => format!("\\&{line}"),
+        false => line.to_string(),
+    };
+    escaped.lines().map(guarded).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_escaped() {
+        assert_eq!(escaped("a -b\\\n.c"), "a \\-b\\\\\n\\&.c");
+    }
+
+    #[test]
+    fn every_page_has_its_sections() {
+        for (name, text) in all() {
+            let sections: &[&str] = match name.ends_with(".7") {
+                true => &["NAME", "DESCRIPTION", "SEE ALSO"],
+                false => {
+                    &["NAME", "SYNOPSIS", "DESCRIPTION", "EXIT STATUS", "ENVIRONMENT", "FILES"]
+                }
+            };
+            for section in sections {
+                assert!(text.contains(&format!("\n.SH {section}\n")), "{name}: {section}");
+            }
+            assert!(text.lines().all(|line| !line.starts_with('\'')), "{name}");
+        }
+    }
+}

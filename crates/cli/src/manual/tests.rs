@@ -1,0 +1,138 @@
+//! The manual is compared with what the commands accept.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // A failure fails the test.
+
+use super::*;
+use crate::commands::Tool;
+use crate::context::{Context, Streams};
+use crate::pools::PoolTable;
+use cenote_command::outcome::Stop;
+use cenote_command::{Caller, Cancel};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+/// Output in memory.
+#[derive(Clone, Default)]
+struct Said(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Said {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What a command says to arguments, without pools.
+fn say(tool: &Tool, args: &[&str]) -> String {
+    let said = Said::default();
+    let streams = Streams { out: Box::new(io::sink()), err: Box::new(said.clone()) };
+    let pools = Arc::new(PoolTable::default());
+    let mut ctx = Context::new(streams, Caller::of_process(), pools, Cancel::default());
+    let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+    tool.run(&args, &mut ctx);
+    let bytes = said.0.lock().unwrap().clone();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Whether a command accepts an option, and whether with a value. What no command accepts comes behind it, so that
+/// nothing is done.
+fn accepts(tool: &Tool, command: &str, option: &str) -> Option<bool> {
+    let said = say(tool, &[command, option, "-%", "-$"]);
+    let first = said.lines().next().unwrap_or_default();
+    match first {
+        "invalid option '%'" => Some(false),
+        "invalid option '$'" => Some(true),
+        _ => None,
+    }
+}
+
+#[test]
+fn every_option_of_every_command_is_explained_and_no_other() {
+    for (name, tool) in [("zpool", crate::zpool::tool()), ("zfs", crate::zfs::tool())] {
+        for command in tool.working() {
+            let page =
+                page(name, command.name).unwrap_or_else(|| panic!("{name} {}", command.name));
+            for letter in ('a'..='z').chain('A'..='Z').chain('0'..='9') {
+                let known = page.options.iter().find(|opt| opt.letter() == Some(letter));
+                let value = known.map(|opt| !opt.value.is_empty());
+                let accepted = accepts(tool, command.name, &format!("-{letter}"));
+                assert_eq!(value, accepted, "{name} {} -{letter}", command.name);
+            }
+            let long = page.options.iter().flat_map(|opt| opt.each_name().map(move |n| (n, opt)));
+            for (option, opt) in long.filter(|(option, _)| option.starts_with("--")) {
+                let accepted = accepts(tool, command.name, option);
+                assert_eq!(
+                    accepted,
+                    Some(!opt.value.is_empty()),
+                    "{name} {} {option}",
+                    command.name
+                );
+            }
+        }
+        let known = pages(name).iter().map(|page| page.command).collect::<BTreeSet<_>>();
+        assert_eq!(known, tool.working().map(|c| c.name).collect());
+    }
+}
+
+#[test]
+fn every_option_of_zdb_is_explained() {
+    let parse = |option: &str| {
+        let args: Vec<OsString> = [option, "-%", "-$"].iter().map(OsString::from).collect();
+        match cenote_zdb::args::Args::parse(&args) {
+            Err(Stop::Usage(why)) => why.contains(['%', '$']),
+            _ => false,
+        }
+    };
+    for letter in ('a'..='z').chain('A'..='Z') {
+        let known = zdb::PAGE.options.iter().any(|opt| opt.letter() == Some(letter));
+        assert_eq!(known, parse(&format!("-{letter}")), "-{letter}");
+    }
+    for name in zdb::PAGE.options.iter().flat_map(Opt::each_name).filter(|n| n.starts_with("--")) {
+        assert!(parse(name), "{name}");
+    }
+}
+
+#[test]
+fn every_property_is_explained_and_no_other() {
+    let same = |kind: &str, names: Vec<&str>, tables: &[&[(&'static str, &'static str)]]| {
+        for name in &names {
+            assert!(property(kind, name).is_some(), "{kind} {name}");
+        }
+        for (name, _) in tables.iter().copied().flatten() {
+            assert!(names.contains(name), "{kind} {name}");
+        }
+    };
+    let datasets = cenote_dsl::props::table::PROPERTIES.iter().filter(|p| !p.values.is_empty());
+    let tables = [dataset_properties::SETTINGS, dataset_properties::FIGURES];
+    same("zfs", datasets.map(|p| p.name).collect(), &tables);
+    let pools = crate::zpool::properties::all().filter(|p| p.values() != "-");
+    same("zpool", pools.map(|p| p.name).collect(), &[pool_properties::POOL]);
+    same("vdev", cenote_pool::vdev_props::names().collect(), &[pool_properties::VDEV]);
+}
+
+#[test]
+fn patterns_name_kinds_that_are_known() {
+    for tool in ["zpool", "zfs", "zdb", "zstream", "mount.zfs"] {
+        for page in pages(tool) {
+            let values = page.options.iter().map(|opt| opt.value);
+            for pattern in values.chain(page.operands.split_whitespace()) {
+                let mut rest = pattern;
+                while let Some((_, behind)) = rest.split_once('<') {
+                    let (kind, behind) = behind.split_once('>').unwrap();
+                    assert!(
+                        crate::complete::kind::is_known(kind),
+                        "{tool} {} {kind}",
+                        page.command
+                    );
+                    rest = behind;
+                }
+            }
+            assert!(!page.examples.is_empty() && !page.text.is_empty(), "{tool} {}", page.command);
+        }
+    }
+}

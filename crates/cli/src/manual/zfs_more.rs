@@ -1,0 +1,221 @@
+//! The sub-commands of `zfs`: users, streams, permissions, holds, files.
+
+use super::zfs::{EXACT, SCRIPTED};
+use super::{Opt, Page, flag, takes};
+
+const USER_FIELDS: &str = "type|name|used|quota|objused|objquota,...";
+const USER_OPTIONS: &[Opt] = &[
+    flag("-n", "Show numbers of users and not their names"),
+    SCRIPTED,
+    EXACT,
+    takes("-o", USER_FIELDS, "The columns to show"),
+    takes("-s", "type|name|used|quota|objused|objquota", "Sort by a column, the smallest first"),
+    takes("-S", "type|name|used|quota|objused|objquota", "Sort by a column, the greatest first"),
+    takes("-t", "all|posixuser|smbuser|posixgroup|smbgroup,...", "The kinds to show"),
+    flag("-i", "Turn identities of SMB into names of POSIX"),
+];
+const WHO: &[Opt] = &[
+    flag("-l", "On the dataset itself"),
+    flag("-d", "On the datasets below"),
+    flag("-u", "The names are of users"),
+    flag("-g", "The names are of groups"),
+    flag("-e", "For everyone"),
+    flag("-c", "For who makes a dataset, on that dataset"),
+    flag("-s", "For a set of permissions, whose name begins with @"),
+    flag("-h", "Show permissions that there are"),
+];
+
+/// The pages.
+#[rustfmt::skip] // Tables: one row per line.
+pub const PAGES: &[Page] = &[
+    Page {
+        command: "userspace",
+        about: "show what users take",
+        text: "Prints the space and the number of files of each user in a file system or snapshot, with their quotas.",
+        operands: "<filesystem>|<snapshot>|<mounted>",
+        options: USER_OPTIONS,
+        examples: &[("zfs userspace -S used tank/home", "Who takes most.")],
+    },
+    Page {
+        command: "groupspace",
+        about: "show what groups take",
+        text: "The same as zfs userspace for groups.",
+        operands: "<filesystem>|<snapshot>|<mounted>",
+        options: USER_OPTIONS,
+        examples: &[("zfs groupspace tank/home", "What groups take.")],
+    },
+    Page {
+        command: "projectspace",
+        about: "show what projects take",
+        text: "The same as zfs userspace for projects: see zfs project.",
+        operands: "<filesystem>|<snapshot>|<mounted>",
+        options: USER_OPTIONS,
+        examples: &[("zfs projectspace tank/home", "What projects take.")],
+    },
+    Page {
+        command: "project",
+        about: "put files into projects",
+        text: "Without -p, -s, -C or -c it lists the project of files and directories. New files in a directory with the flag to \
+               inherit are of its project.",
+        operands: "<path> ...",
+        options: &[
+            flag("-0", "With -c: end names with a zero byte and not with a line"),
+            flag("-C", "Take the project away: set it to 0 and take away the flag"),
+            flag("-c", "Check: print the files whose project or flag differs"),
+            flag("-d", "The directory itself, not what is in it"),
+            flag("-k", "With -C: keep the project, take away the flag only"),
+            takes("-p", "<number>", "The project; without it, with -s or -c, that of the first directory"),
+            flag("-r", "What is below as well"),
+            flag("-s", "Set the flag to inherit"),
+        ],
+        examples: &[("zfs project -s -r -p 7 /tank/home/site", "Put a tree into project 7.")],
+    },
+    Page {
+        command: "send",
+        about: "write a stream of a snapshot",
+        text: "Writes to standard output what makes the snapshot elsewhere, by zfs receive: all of it, or with -i or -I what has \
+               changed since another one. A bookmark can be the one to begin at.",
+        operands: "<snapshot>|<dataset>",
+        options: &[
+            flag("-D, --dedup", "Accepted; streams are not deduplicated any more"),
+            takes("-I", "<snapshot>", "All snapshots since this one"),
+            flag("-L, --large-block", "Blocks above 128 KiB as they are"),
+            flag("-P, --parsable", "Say what is sent, for programs"),
+            flag("-R, --replicate", "The dataset with all descendants, snapshots, clones and properties"),
+            flag("-V, --proctitle", "Show in the title of the process how far it is"),
+            takes("-X, --exclude", "<dataset>,...", "With -R: leave out these and what is below"),
+            flag("-b, --backup", "The properties that were received, not those that are set"),
+            flag("-c, --compressed", "Blocks compressed as they are"),
+            flag("-e, --embed", "Small blocks that lie in their pointers as they are"),
+            flag("-h, --holds", "With holds"),
+            takes("-i", "<snapshot>|<bookmark>", "What has changed since this one"),
+            flag("-n, --dryrun", "Send nothing; with -v or -P, estimate how much it would be"),
+            flag("-p, --props", "With properties"),
+            flag("-s, --skip-missing", "With -R: leave out datasets without the snapshot"),
+            takes("-t, --resume", "<word>", "Go on where a receive was interrupted: its receive_resume_token"),
+            flag("-v, --verbose", "Say what is sent, how much, and each second how far it is"),
+            flag("-w, --raw", "Blocks as they are on disk; encrypted ones stay encrypted"),
+        ],
+        examples: &[
+            ("zfs send -R tank/home@monday | zfs receive backup/home", "Copy everything up to Monday."),
+            ("zfs send -i @monday tank/home@tuesday >changes", "What has changed in a day."),
+        ],
+    },
+    Page {
+        command: "receive",
+        about: "make snapshots from a stream",
+        text: "Reads a stream of zfs send from standard input. A full stream makes a dataset; one of changes goes to a dataset \
+               that has the snapshot where it begins.",
+        operands: "<dataset>|<snapshot>",
+        options: &[
+            takes("-o", "<property>=<value>", "Set a property, whatever the stream says"),
+            takes("-x", "<property>", "Take no value of this property from the stream"),
+            flag("-d", "Name it below the operand as it was named, without the pool"),
+            flag("-e", "Name it below the operand by the last part of its name"),
+            flag("-h", "Without the holds in the stream"),
+            flag("-M", "Unmount file systems that are received into although they are in use"),
+            flag("-n", "Receive nothing; with -v, say what would be received"),
+            flag("-u", "Mount nothing"),
+            flag("-v", "Say what is received"),
+            flag("-F", "Go back to the newest snapshot first; of a stream of -R, destroy what the sender does not have"),
+            flag("-s", "Keep what arrived if it is interrupted: zfs send -t goes on"),
+            flag("-A", "Throw away what an interrupted receive has kept"),
+        ],
+        examples: &[("zfs receive -su backup/home <stream", "Receive without mounting, so that it can be resumed.")],
+    },
+    Page {
+        command: "allow",
+        about: "show or grant permissions",
+        text: "With a dataset only, shows which users and groups may do what there. Else grants permissions: names of commands, \
+               of properties, or of sets of permissions that begin with @.",
+        operands: "<dataset>|<word>,... <permission>,... <dataset>",
+        options: WHO,
+        examples: &[("zfs allow -u anna snapshot,mount tank/home", "Anna may take snapshots.")],
+    },
+    Page {
+        command: "unallow",
+        about: "take permissions away",
+        text: "Takes away what zfs allow granted: the permissions that are named, or all.",
+        operands: "<word>,... <permission>,... <dataset>",
+        options: &[
+            flag("-l", "On the dataset itself"),
+            flag("-d", "On the datasets below"),
+            flag("-u", "The names are of users"),
+            flag("-g", "The names are of groups"),
+            flag("-e", "For everyone"),
+            flag("-c", "For who makes a dataset, on that dataset"),
+            flag("-s", "For a set of permissions, whose name begins with @"),
+            flag("-r", "From all descendants as well"),
+            flag("-h", "Show permissions that there are"),
+        ],
+        examples: &[("zfs unallow -u anna tank/home", "Anna may do nothing of her own any more.")],
+    },
+    Page {
+        command: "hold",
+        about: "keep snapshots from being destroyed",
+        text: "Puts a mark on snapshots. As long as a snapshot has one it cannot be destroyed.",
+        operands: "<word> <snapshot> ...",
+        options: &[flag("-r", "The snapshots of this name of all descendants as well")],
+        examples: &[("zfs hold backup tank/home@monday", "Keep Monday.")],
+    },
+    Page {
+        command: "holds",
+        about: "list the marks on snapshots",
+        text: "Prints the marks that zfs hold put on snapshots, with their times.",
+        operands: "<snapshot> ...",
+        options: &[
+            flag("-r", "The snapshots of this name of all descendants as well"),
+            SCRIPTED,
+            flag("-p", "Show times in seconds since 1970"),
+        ],
+        examples: &[("zfs holds tank/home@monday", "Who keeps Monday?")],
+    },
+    Page {
+        command: "release",
+        about: "take marks from snapshots",
+        text: "Takes a mark away that zfs hold put on snapshots.",
+        operands: "<word> <snapshot> ...",
+        options: &[flag("-r", "The snapshots of this name of all descendants as well")],
+        examples: &[("zfs release backup tank/home@monday", "Monday is not needed any more.")],
+    },
+    Page {
+        command: "diff",
+        about: "show what has changed",
+        text: "Prints the files that differ between a snapshot and a later one, or the file system now. The first letter says \
+               how: + new, - gone, M changed, R renamed.",
+        operands: "<snapshot> <snapshot>|<filesystem>",
+        options: &[
+            flag("-F", "Show the kind of each file"),
+            flag("-H", "For scripts: a single tab between columns"),
+            flag("-t", "Show when each was changed"),
+            flag("-h", "Show names as they are, without escapes"),
+        ],
+        examples: &[("zfs diff -F tank/home@monday tank/home", "What has changed since Monday?")],
+    },
+    Page {
+        command: "rewrite",
+        about: "write files anew",
+        text: "Writes files of a mounted file system again as they are, so that properties that were set later, or devices \
+               that were added, hold for them.",
+        operands: "<path> ...",
+        options: &[
+            flag("-C", "Leave out blocks that are shared with clones of blocks"),
+            flag("-P", "Keep the times of birth of blocks: a send of changes leaves them out"),
+            flag("-S", "Leave out blocks that are in a snapshot"),
+            takes("-l", "<size>", "So many bytes"),
+            takes("-o", "<size>", "From this offset on"),
+            flag("-r", "What is below directories as well"),
+            flag("-v", "Name the files"),
+            flag("-x", "Stay in one file system"),
+        ],
+        examples: &[("zfs rewrite -r /tank/home/old", "Compress old files as new ones.")],
+    },
+    Page {
+        command: "wait",
+        about: "wait until something in a file system is over",
+        text: "Waits until what was deleted while it was open is gone from a file system.",
+        operands: "<filesystem>",
+        options: &[takes("-t", "deleteq,...", "What to wait for")],
+        examples: &[("zfs wait tank/home", "Wait for the queue of deletions.")],
+    },
+];

@@ -1,0 +1,317 @@
+//! The sub-commands of `zpool`.
+
+use super::{Opt, Page, flag, takes};
+
+const SCRIPTED: Opt = flag("-H", "For scripts: no headers, and a single tab between columns");
+const EXACT: Opt = flag("-p", "Show numbers exactly, not rounded to a unit");
+const GUIDS: Opt = flag("-g", "Show vdevs by their guids");
+const LINKS: Opt = flag("-L", "Show the real paths of devices, with symbolic links followed");
+const PATHS: Opt = flag("-P", "Show whole paths of devices");
+const TIME: Opt = takes(
+    "-T",
+    "d|u",
+    "Put the time before each report: as a date (d) or in seconds since 1970 (u)",
+);
+const JSON: Opt = flag("-j, --json", "Print JSON");
+const JSON_INT: Opt = flag("--json-int", "In JSON, print numbers as numbers and not as text");
+const JSON_KEY: Opt =
+    flag("--json-pool-key-guid", "In JSON, put pools under their guids instead of their names");
+
+/// The pages.
+#[rustfmt::skip] // Tables: one row per line.
+pub const PAGES: &[Page] = &[
+    Page {
+        command: "version",
+        about: "tell the version",
+        text: "Prints the version of OpenZFS whose commands these are, with cenote's own behind it.",
+        operands: "",
+        options: &[JSON],
+        examples: &[("zpool version", "Print both versions.")],
+    },
+    Page {
+        command: "create",
+        about: "make a pool",
+        text: "Makes a pool of the devices, with a file system of the same name, and mounts it. Devices are files or block \
+               devices. Words between them say how they are put together: mirror, raidz (raidz1), raidz2 and raidz3 begin a \
+               vdev of the devices that follow; log, cache, spare, special and dedup begin devices of another use.\n\n\
+               A device that holds something already is refused without -f.",
+        operands: "<new> <vdev> ...",
+        options: &[
+            flag("-f", "Use devices although something is on them, or although vdevs differ in redundancy"),
+            flag("-n", "Make nothing; show the layout that the pool would have"),
+            flag("-d", "Enable no feature but those that -o feature@NAME=enabled names"),
+            takes("-o", "<pool-property>=<value>", "Set a property of the pool"),
+            takes("-O", "<property>=<value>", "Set a property of its root file system"),
+            takes("-m", "<directory>|legacy|none", "Mount the root file system here"),
+            takes("-R", "<directory>", "Alternate root: all mountpoints are below it. The pool is in no cache file"),
+            takes("-t", "<new>", "Import the pool under this name until it is exported; its own name is on the disks"),
+        ],
+        examples: &[
+            ("zpool create tank mirror /dev/sda /dev/sdb", "A pool of one mirror."),
+            ("zpool create -O compression=zstd -m none usb ./usb.img", "A pool in a file, compressed, whose root is not mounted."),
+        ],
+    },
+    Page {
+        command: "destroy",
+        about: "destroy a pool",
+        text: "Unmounts the file systems of a pool and marks its devices as free. Until these are used again, zpool import -D \
+               can bring the pool back.",
+        operands: "<pool>",
+        options: &[flag("-f", "Unmount file systems although they are in use")],
+        examples: &[("zpool destroy tank", "Destroy the pool tank.")],
+    },
+    Page {
+        command: "add",
+        about: "add vdevs to a pool",
+        text: "Adds vdevs, written as for zpool create, to a pool. What is added stays.",
+        operands: "<pool> <vdev> ...",
+        options: &[
+            flag("-f", "Add devices although something is on them, or although their redundancy is another"),
+            GUIDS, LINKS,
+            flag("-n", "Add nothing; show the layout that the pool would have"),
+            PATHS,
+            takes("-o", "ashift=<number>", "Size of the sectors of what is added, as a power of two"),
+            flag("--allow-in-use", "Add devices that other programs seem to use"),
+            flag("--allow-replication-mismatch", "Add vdevs of another redundancy than the pool's"),
+            flag("--allow-ashift-mismatch", "Add vdevs with sectors of another size than the pool's"),
+        ],
+        examples: &[("zpool add tank log /dev/nvme0n1", "Give the pool a log device.")],
+    },
+    Page {
+        command: "labelclear",
+        about: "remove the labels of a device",
+        text: "Overwrites the labels on a device that is no longer part of a pool.",
+        operands: "<file>",
+        options: &[flag("-f", "Clear the labels of a pool that is exported or seems to be in use elsewhere as well")],
+        examples: &[("zpool labelclear /dev/sdb1", "Forget that this partition was in a pool.")],
+    },
+    Page {
+        command: "list",
+        about: "list pools with their sizes",
+        text: "Prints a line for each pool, or for those that are named. With an interval in seconds it prints again and again, as \
+               often as a count says.",
+        operands: "<pool> ...",
+        options: &[
+            GUIDS, SCRIPTED, JSON, JSON_INT, JSON_KEY, LINKS,
+            takes("-o", "<pool-property>,...", "The properties to show"),
+            EXACT, PATHS, TIME,
+            flag("-v", "Show vdevs as well"),
+        ],
+        examples: &[
+            ("zpool list -v", "Show pools and vdevs."),
+            ("zpool list -Hp -o name,free", "Names and free bytes, for a script."),
+        ],
+    },
+    Page {
+        command: "iostat",
+        about: "show reads and writes of pools and vdevs",
+        text: "Prints operations and bytes per second: since the import at first, then of each interval.",
+        operands: "<pool> ...",
+        options: &[
+            takes("-c", "<word>,...", "Run these programs from ~/.zpool.d or /etc/zfs/zpool.d for each device; columns show what they print. \
+                   Root's are run only with ZPOOL_SCRIPTS_AS_ROOT=1"),
+            GUIDS, SCRIPTED,
+            flag("-h", "Repeat no header"),
+            flag("-l", "Show latencies: of the device, in queues, of scrubs and trims"),
+            LINKS,
+            flag("-n", "Print one header at the start only"),
+            EXACT, PATHS,
+            flag("-q", "Show requests that wait in queues and that devices work on"),
+            flag("-r", "Show histograms of the sizes of requests"),
+            TIME,
+            flag("-v", "Show vdevs as well"),
+            flag("-w", "Show histograms of latencies"),
+            flag("-y", "Leave out the first report, which is since the import"),
+        ],
+        examples: &[("zpool iostat -v tank 5", "Every five seconds, with vdevs.")],
+    },
+    Page {
+        command: "status",
+        about: "show how pools are",
+        text: "Prints for each pool its state, what is wrong and what to do, the last scrub, the vdevs with their errors, and \
+               the files in which data was lost.",
+        operands: "<pool> ...",
+        options: &[
+            takes("-c", "<word>,...", "Run programs for each device, as zpool iostat -c"),
+            flag("-D", "Show statistics of deduplication; given twice, with histograms"),
+            flag("-d", "Show how many Direct I/O writes did not verify"),
+            flag("-e", "Show only vdevs that are not well"),
+            GUIDS,
+            flag("-i", "Show how far initializing has come"),
+            JSON, JSON_INT, JSON_KEY,
+            flag("--json-flat-vdevs", "In JSON, list vdevs side by side and not as a tree"),
+            LINKS, PATHS, EXACT,
+            flag("-s", "Show how many requests were slow"),
+            flag("-t", "Show what is known of TRIM"),
+            TIME,
+            flag("-v", "Name the files that are damaged"),
+            flag("-x", "Show only pools that are not well"),
+        ],
+        examples: &[("zpool status -x", "Say whether all is well."), ("zpool status -v tank", "Name damaged files.")],
+    },
+    Page {
+        command: "online",
+        about: "bring devices back",
+        text: "Takes devices into use again, and writes to them what they missed.",
+        operands: "<pool> <leaf> ...",
+        options: &[flag("-e", "Use all of the device, if it has grown")],
+        examples: &[("zpool online tank /dev/sdb", "Bring one device back.")],
+    },
+    Page {
+        command: "offline",
+        about: "take devices out of use",
+        text: "Stops reading from devices and writing to them. What they miss is noted.",
+        operands: "<pool> <leaf> ...",
+        options: &[
+            flag("-f", "Mark the device as faulted"),
+            flag("-t", "Until the next import only"),
+        ],
+        examples: &[("zpool offline -t tank /dev/sdb", "Take a device away until the next import.")],
+    },
+    Page {
+        command: "clear",
+        about: "clear errors",
+        text: "Sets the counts of errors of a pool, or of one device, to nothing, and tries devices again that failed. A pool \
+               that is suspended goes on. In place of a device it takes a dataset whose intent log cannot be replayed, and \
+               gives that log up.",
+        operands: "<pool> <leaf>",
+        options: &[],
+        examples: &[("zpool clear tank", "Forget the errors of tank.")],
+    },
+    Page {
+        command: "reopen",
+        about: "open all devices anew",
+        text: "Looks for the devices of pools again, as after cables were changed.",
+        operands: "<pool> ...",
+        options: &[flag("-n", "Leave a scrub that runs as it is")],
+        examples: &[("zpool reopen tank", "Look for the devices of tank.")],
+    },
+    Page {
+        command: "import",
+        about: "list pools that can be imported, or import them",
+        text: "Without a name, and without -a, lists the pools that are found and are not imported. With a name or a number it \
+               imports that pool, and mounts its file systems; a second name becomes the pool's name.\n\n\
+               Pools are searched for in /dev, or where -d says. A pool of a cache file whose devices are missing is listed \
+               as UNAVAIL.",
+        operands: "<importable> <new>",
+        options: &[
+            flag("-a", "Import all pools that are found"),
+            takes("-c", "<file>", "Search where this cache file says"),
+            flag("-D", "Destroyed pools only"),
+            takes("-d", "<path>", "Search in this directory, or look at this device. It can be given again"),
+            flag("-f", "Import although the pool seems to be in use by another system"),
+            flag("-F", "If the newest state cannot be opened, go back to an earlier one. The last seconds are lost"),
+            flag("-m", "Import although log devices are missing. What is in them is lost"),
+            flag("-n", "With -F: say how far it would go back, and import nothing"),
+            flag("-N", "Mount nothing"),
+            takes("-o", "<pool-property>=<value>", "Set a property; without = these are mount options for all file systems"),
+            takes("-R", "<directory>", "Alternate root: all mountpoints are below it. The pool is in no cache file"),
+            flag("-s", "Search devices, also where a cache file is the default"),
+            flag("-t", "The new name is for this import only"),
+            takes("-T", "<number>", "Open the pool as it was at this transaction group or before"),
+            flag("-X", "With -F: go back as far as need be"),
+        ],
+        examples: &[
+            ("zpool import -d . usb", "Import the pool usb from an image in this directory."),
+            ("zpool import -o readonly=on -R /mnt tank", "Look at a pool below /mnt, and write nothing to it."),
+        ],
+    },
+    Page {
+        command: "export",
+        about: "give pools back",
+        text: "Unmounts the file systems of pools, writes everything, and leaves the devices to others.",
+        operands: "<pool> ...",
+        options: &[
+            flag("-a", "All pools"),
+            flag("-f", "Unmount file systems although they are in use"),
+        ],
+        examples: &[("zpool export usb", "Give the pool usb back.")],
+    },
+    Page {
+        command: "upgrade",
+        about: "enable features",
+        text: "Without operands, lists pools that lack features. With them, enables all features that are supported: other \
+               systems may not be able to import the pool afterwards.",
+        operands: "<pool> ...",
+        options: &[
+            flag("-a", "All pools"),
+            flag("-v", "List the features that are supported"),
+            takes("-V", "<number>", "Upgrade to this version, for pools of versions without features"),
+        ],
+        examples: &[("zpool upgrade tank", "Enable all features in tank.")],
+    },
+    Page {
+        command: "reguid",
+        about: "give a pool a new guid",
+        text: "Changes the number by which a pool is known, as is needed for a copy that is to be imported beside its original.",
+        operands: "<pool>",
+        options: &[takes("-g", "<number>", "The number; without it one is made up")],
+        examples: &[("zpool reguid tank", "Give tank another guid.")],
+    },
+    Page {
+        command: "history",
+        about: "show the commands that changed pools",
+        text: "Prints the commands that changed each pool since it was made, with their times.",
+        operands: "<pool> ...",
+        options: &[
+            flag("-i", "Show what the pool did by itself as well"),
+            flag("-l", "Show user, host and zone of each command"),
+        ],
+        examples: &[("zpool history -l tank", "What was done to tank, and by whom.")],
+    },
+    Page {
+        command: "events",
+        about: "show what happened to pools",
+        text: "Prints events: imports, errors of devices, changes of the configuration.",
+        operands: "<pool>",
+        options: &[
+            flag("-v", "Show all that is known of each event"),
+            SCRIPTED,
+            flag("-f", "Go on, and print events as they happen"),
+            flag("-c", "Forget all events"),
+        ],
+        examples: &[("zpool events -vf", "Follow events, with everything in them.")],
+    },
+    Page {
+        command: "get",
+        about: "show properties of pools or vdevs",
+        text: "Prints properties of pools, or, if vdevs are named behind a pool, of these. The properties are described in \
+               cenote-zpoolprops(7).",
+        operands: "<pool-property>|all,... <pool> <leaf>|root|all-vdevs ...",
+        options: &[
+            SCRIPTED, JSON, JSON_INT, JSON_KEY, EXACT,
+            takes("-o", "name|property|value|source|all,...", "The columns to show"),
+        ],
+        examples: &[
+            ("zpool get -Ho value health tank", "The state, for a script."),
+            ("zpool get read_errors tank all-vdevs", "Errors of all vdevs."),
+        ],
+    },
+    Page {
+        command: "set",
+        about: "set a property of a pool or vdev",
+        text: "Sets a property of a pool, or of a vdev that is named behind it. See cenote-zpoolprops(7).",
+        operands: "<pool-property>=<value> <pool> <leaf>",
+        options: &[],
+        examples: &[("zpool set autoexpand=on tank", "Use devices in full when they grow.")],
+    },
+    Page {
+        command: "sync",
+        about: "write what is in memory",
+        text: "Returns when everything that was written to the pools before is on their devices.",
+        operands: "<pool> ...",
+        options: &[flag("-f", "Write a transaction group even if nothing has changed")],
+        examples: &[("zpool sync tank", "Write out tank.")],
+    },
+    Page {
+        command: "wait",
+        about: "wait until something in a pool is over",
+        text: "Waits until none of the activities goes on: all of them unless -t names some.",
+        operands: "<pool>",
+        options: &[
+            SCRIPTED, EXACT, TIME,
+            takes("-t", "discard|free|initialize|replace|remove|resilver|scrub|trim|raidz_expand,...", "What to wait for"),
+        ],
+        examples: &[("zpool wait -t free tank", "Wait until destroyed datasets have given their space back.")],
+    },
+];
