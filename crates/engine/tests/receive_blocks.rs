@@ -113,7 +113,9 @@ fn spill_blocks_in_their_pointers_are_received() {
     let engine = rig.create("a", 12);
     let fs = rig::open(&engine);
     // Their spill blocks are larger than the blocks of the files, and smaller.
-    for (i, (len, note)) in [(0, 1500), (300, 3000), (200_000, 700), (7000, 9000)].into_iter().enumerate() {
+    for (i, (len, note)) in
+        [(0, 1500), (300, 3000), (200_000, 700), (7000, 9000)].into_iter().enumerate()
+    {
         let name = format!("f{i}");
         let file = fs.create(fs.root(), name.as_bytes(), &rig::NODE).unwrap().ino;
         fs.write(file, 0, &rig::bytes(3, len), false).unwrap();
