@@ -141,6 +141,27 @@ fn streams_become_snapshots_or_nothing() {
 }
 
 #[test]
+fn what_is_received_keeps_to_a_refquota() {
+    let r = Receiver::new(Tank::unmounted());
+    r.take("receive tank/all@s1", "full-s1");
+    let size: u64 = r.tank.get("referenced", "tank/all").parse().unwrap();
+    r.tank.zfs("create tank/a");
+    let empty = r.tank.get("referenced", "tank/a");
+    for quota in [size / 2, size * 4 / 5] {
+        r.tank.zfs(&format!("set refquota={quota} tank/a"));
+        let said = r.refused("receive -F tank/a@s1", &r.streams["full-s1"]);
+        let why = "destination tank/a space quota exceeded.";
+        assert_eq!(said, format!("cannot receive new filesystem stream: {why}"));
+        assert_eq!(r.tank.get("referenced", "tank/a"), empty);
+        assert_eq!(r.tank.names(), ["tank", "tank/a", "tank/all", "tank/all@s1"]);
+    }
+    // A file system that is full may have passed its quota by a little.
+    r.tank.zfs(&format!("set refquota={} tank/a", size - size / 20));
+    r.take("receive -F tank/a@s1", "full-s1");
+    r.tank.finish();
+}
+
+#[test]
 fn a_terminal_is_shown_how_far_a_stream_is() {
     let r = Receiver::new(Tank::unmounted());
     let path = r.tank.session.path("stream");
@@ -245,6 +266,52 @@ fn an_interrupted_receive_can_be_resumed_or_given_up() {
     r.tank.zfs("receive -A tank/a");
     assert_eq!(r.tank.get("receive_resume_token", "tank/a"), "-");
     r.take("receive tank/a", "inc-s1-s2");
+    r.tank.finish();
+}
+
+#[test]
+fn parts_of_streams_are_sent_on_and_completed() {
+    let r = Receiver::new(Tank::unmounted());
+    let token = |dataset: &str| r.tank.get("receive_resume_token", dataset);
+    let same = |ours: &str, theirs: &str| {
+        assert_eq!(r.tank.get("guid", ours), r.tank.get("guid", theirs), "{ours}");
+    };
+    r.take("receive tank/a@s1", "full-s1");
+    let whole = r.sent("-L tank/a@s1");
+    r.refused("receive -s tank/b@s1", &whole[..whole.len() / 2]);
+    let said = r.tank.refused("send tank/b");
+    let why = "it was received in part; 'zfs send -S' sends what has come";
+    assert_eq!(said, format!("warning: cannot send 'tank/b': {why}"));
+    let saved = r.sent("--saved tank/b");
+    assert!((whole.len() / 3..whole.len() * 2 / 3).contains(&saved.len()), "{}", saved.len());
+    let told = r.tank.zfs("send -nvP -S tank/b");
+    assert!(told.starts_with("resume token contents:\n") && told.contains("full\ttank/b\t"));
+    assert!(told.ends_with(&format!("\nsize\t{}\n", saved.len())), "{told}");
+    r.refused("receive -s tank/c@s1", &saved);
+    for dataset in ["tank/b", "tank/c"] {
+        let rest = r.sent(&format!("-t {}", token(dataset)));
+        let told = r.tank.zfs(&format!("send -nvP -t {}", token(dataset)));
+        assert!(told.ends_with(&format!("\nsize\t{}\n", rest.len())), "{told}");
+        let done = r.run(&format!("receive -s {dataset}@s1"), &rest);
+        assert!(done.code == 0, "{}", done.err);
+        same(&format!("{dataset}@s1"), "tank/a@s1");
+    }
+
+    // The stream of a file system itself.
+    let head = r.sent("tank/a");
+    r.refused("receive -s tank/d@now", &head[..head.len() / 2]);
+    let rest = r.sent(&format!("-t {}", token("tank/d")));
+    assert!(rest.len() < head.len() * 2 / 3);
+    let done = r.run("receive -s tank/d@now", &rest);
+    assert!(done.code == 0, "{}", done.err);
+    same("tank/d@now", "tank/a");
+    r.refused("receive -s tank/e@now", &head[..head.len() / 2]);
+    r.tank.zfs("rename tank/a tank/z");
+    r.sent(&format!("-t {}", token("tank/e")));
+    r.tank.zfs("destroy -r tank/z");
+    let gone = r.tank.refused(&format!("send -t {}", token("tank/e")));
+    let why = "'tank/a@--head--' used in the initial send no longer exists";
+    assert_eq!(gone, format!("cannot resume send: {why}"));
     r.tank.finish();
 }
 

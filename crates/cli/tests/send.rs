@@ -82,7 +82,13 @@ fn snapshots_are_sent() {
     let refused = |line: &str, code| tank.session.run(line).fails(code);
     let not_earlier = "warning: cannot send 'tank/a@one': not an earlier snapshot from the same fs";
     assert_eq!(refused("zfs send -i @two tank/a@one", 1), not_earlier);
-    assert!(refused("zfs send -S tank/a", 2).starts_with("unsupported option: -S\n"));
+    let nothing = "warning: cannot send 'tank/a': it has no partially-received state";
+    assert_eq!(refused("zfs send -S tank/a", 1), nothing);
+    let together = "incompatible flags combined with saved send flag\n";
+    assert!(refused("zfs send -S -L tank/a", 2).starts_with(together));
+    let which = "saved send must specify the dataset with partially-received state\n";
+    assert!(refused("zfs send --saved tank/a@one", 2).starts_with(which));
+    assert!(refused("zfs send -S -t 1-2-3-4", 2).starts_with("invalid flags combined with -t\n"));
     assert!(
         refused("zfs send --redact x tank/a@one", 2).starts_with("unsupported option: --redact")
     );

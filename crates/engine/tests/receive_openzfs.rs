@@ -35,7 +35,7 @@ fn sent(
         pool_embeds: true,
         pool_has_lz4: true,
         resume: None,
-            saved: false,
+        saved: false,
     };
     let from = from.map(|from| find(engine, from));
     let mut stream = Vec::new();

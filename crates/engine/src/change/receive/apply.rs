@@ -45,8 +45,8 @@ pub(super) struct Apply<'a> {
     batch: Batch,
     /// Where the last data was.
     last: (u64, u64),
-    /// The object of the last record, and the bytes that its blocks have at most.
-    current: (u64, u64),
+    /// The object of the last record, and the bytes that its blocks may have.
+    current: (u64, [u64; 2]),
     /// The object of the last data, and the bytes below the indirect block that was read for it.
     loaded: (u64, Range<u64>),
     /// The largest number that the stream named.
@@ -58,7 +58,7 @@ pub(super) struct Apply<'a> {
 impl<'a> Apply<'a> {
     pub(super) fn new(live: Arc<LiveObjectSet>, receives: &'a Receives, kind: Kind) -> Apply<'a> {
         let (batch, last, max_object, bytes) = Default::default();
-        let (current, loaded) = ((0, 0), (0, 0..0));
+        let (current, loaded) = ((0, [0; 2]), (0, 0..0));
         Apply { live, receives, kind, batch, last, current, loaded, max_object, bytes }
     }
 
@@ -145,10 +145,11 @@ impl<'a> Apply<'a> {
             Err(e) => return Err(e.into()),
         };
         let there = there.as_ref().map(|there| there.dnode());
-        let most = object::most_bytes(&record, there);
+        let sizes = object::block_sizes(&record, there);
         // A block that grows is written.
-        let grows = there.filter(|there| there.block_size < most).map_or(0, |_| most);
-        self.current = (record.object, most);
+        let [_, kept] = sizes;
+        let grows = there.filter(|there| there.block_size < kept).map_or(0, |_| kept);
+        self.current = (record.object, sizes);
         // No stream goes on from here. One that was received in part and is sent on by OpenZFS (`-S`) names objects
         // behind the last one that came, as they were before.
         self.add(Op::Object { record, bonus }, (grows, 2), None)
@@ -162,7 +163,7 @@ impl<'a> Apply<'a> {
             return Ok(());
         }
         self.flush()?;
-        self.current = (0, 0);
+        self.current = (0, [0; 2]);
         let mut at = first;
         loop {
             let mut numbers = Vec::new();
@@ -185,11 +186,11 @@ impl<'a> Apply<'a> {
         }
     }
 
-    /// Bytes of a block of an object, at most.
-    fn block_size(&mut self, object: u64) -> Result<u64> {
+    /// Bytes that the blocks of an object may have.
+    fn block_sizes(&mut self, object: u64) -> Result<[u64; 2]> {
         if self.current.0 != object {
             let known = self.live.attributes(object).map_err(|e| no_object(object, e))?;
-            self.current = (object, known.dnode().block_size);
+            self.current = (object, [known.dnode().block_size; 2]);
         }
         Ok(self.current.1)
     }
@@ -212,10 +213,10 @@ impl<'a> Apply<'a> {
     fn put_data(&mut self, at: (u64, u64), data: Payload) -> Result<()> {
         let (object, offset) = at;
         self.max_object = self.max_object.max(object);
-        let size = self.block_size(object)?;
+        let (sizes, len) = (self.block_sizes(object)?, data.len() as u64);
         self.load_above(object, offset)?;
-        let write = self.live.cost_of_blocks(offset, data.len() as u64, size);
-        self.add(Op::Write { object, offset, data }, (write, 1), Some(at))
+        let [a, b] = sizes.map(|size| self.live.cost_of_blocks(offset, len, size));
+        self.add(Op::Write { object, offset, data }, (a.max(b), 1), Some(at))
     }
 
     /// Has the indirect block above data read, so that the change need not wait for it and be made again.
@@ -255,7 +256,7 @@ impl<'a> Apply<'a> {
     fn free(&mut self, object: u64, offset: u64, length: u64) -> Result<()> {
         self.max_object = self.max_object.max(object);
         let end = if length == TO_END { u64::MAX } else { offset.saturating_add(length) };
-        let size = self.block_size(object)?;
+        let sizes = self.block_sizes(object)?;
         let chunk = match self.live.last_delete_chunk(object, offset, end, POINTERS) {
             Ok(chunk) => chunk,
             // It is new.
@@ -268,9 +269,12 @@ impl<'a> Apply<'a> {
         }
         let op = Op::Free { object, offset, length, pointers: chunk.pointers };
         // Parts of blocks at both ends are written.
-        let parts = [offset, end].into_iter().filter(|at| !at.is_multiple_of(size.max(1)));
-        let parts = parts.filter(|at| *at != u64::MAX).count() as u64;
-        self.add(op, (parts.saturating_mul(size), 1), None)
+        let parts = |size: u64| {
+            let ends = [offset, end].into_iter().filter(|at| *at != u64::MAX);
+            ends.filter(|at| !at.is_multiple_of(size.max(1))).count() as u64
+        };
+        let [a, b] = sizes.map(|size| parts(size).saturating_mul(size));
+        self.add(op, (a.max(b), 1), None)
     }
 
     /// Makes the bytes from `offset` to before `end` a hole, chunk by chunk from the end (`dmu_free_long_range`).
@@ -313,7 +317,7 @@ impl<'a> Apply<'a> {
     }
 
     fn put_spill(&mut self, object: u64, data: Vec<u8>) -> Result<()> {
-        self.block_size(object)?;
+        self.block_sizes(object)?;
         let write = data.len() as u64;
         self.add(Op::Spill { object, data }, (write, 1), None)
     }

@@ -122,9 +122,9 @@ impl Batch {
     /// # Errors
     /// A record does not fit to what is there; it cannot be written.
     pub(super) fn apply(&self, os: &mut OpenObjectSet, kind: Kind) -> Result<(), WriteError> {
-        (1..).zip(&self.ops).try_for_each(|(next, op)| {
-            op.apply(os, kind, self.ops.get(next..).unwrap_or_default())
-        })
+        (1..)
+            .zip(&self.ops)
+            .try_for_each(|(next, op)| op.apply(os, kind, self.ops.get(next..).unwrap_or_default()))
     }
 }
 

@@ -79,10 +79,10 @@ fn kept_size(size: u64, there: &DnodePhys) -> u64 {
     }
 }
 
-/// The most bytes that the blocks of an object may have once its record is put where `there` is.
-pub(super) fn most_bytes(record: &ObjectRecord, there: Option<&DnodePhys>) -> u64 {
+/// Bytes that the blocks of an object may have once its record is put where `there` is: as it is made anew, and as it stays.
+pub(super) fn block_sizes(record: &ObjectRecord, there: Option<&DnodePhys>) -> [u64; 2] {
     let size = u64::from(record.block_size);
-    there.map_or(size, |there| kept_size(size, there).max(size))
+    [size, there.map_or(size, |there| kept_size(size, there))]
 }
 
 /// Lets the only block of an object grow; its bytes stay, but for the first `replaced` ones, which are going to be written.
