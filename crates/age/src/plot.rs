@@ -79,6 +79,7 @@ fn workload(spec: &Spec) -> String {
     };
     let pool = match &spec.like {
         Some(name) => format!("like the pool {name}"),
+        None if spec.vdevs == 1 => format!("{} on 1 vdev", bytes(spec.size)),
         None => format!("{} on {} vdevs", bytes(spec.size), spec.vdevs),
     };
     format!("{pool}, {:.0}% full at first, blocks of {}; {what}", spec.fill, bytes(spec.block))

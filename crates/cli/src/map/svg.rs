@@ -389,6 +389,8 @@ impl<'a> Drawing<'a> {
             ));
         };
         if kind == Kind::By(By::Owner) && scene.dataset.is_none() {
+            self.line(0, y, "", WHO);
+            y += LINE;
             for (rank, (name, bytes)) in summary::owners(scene) {
                 let class =
                     if rank < scale::COLOURED { format!("or{rank}") } else { String::new() };
@@ -421,6 +423,9 @@ impl<'a> Drawing<'a> {
 fn nice(bytes: u128) -> String {
     nicebytes(u64::try_from(bytes).unwrap_or(u64::MAX))
 }
+
+/// What colours, letters and numbers of owners say.
+pub const WHO: &str = "Who has most of the metaslab, and how many percent of it";
 
 /// What colours and numbers say.
 pub fn meaning(kind: Kind, scene: &Scene) -> String {
@@ -468,7 +473,12 @@ pub fn picture(scene: &Scene, ctx: &Context) -> String {
     let (mut x, mut bottom) = (0, y);
     for report in scene.reports() {
         drawing.put(format_args!("<g transform=\"translate({x} {y})\">"));
-        bottom = bottom.max(y + drawing.map(report, 0));
+        let title = if scene.before.is_some() { LINE } else { 0 };
+        if title > 0 {
+            let which = if std::ptr::eq(report, &scene.now) { "after" } else { "before" };
+            drawing.line(0, 0, "h", &format!("{which}: {}", summary::moment(report, ctx)));
+        }
+        bottom = bottom.max(y + drawing.map(report, title / 2));
         drawing.out += "</g>\n";
         x += drawing.width() + MARGIN;
     }
