@@ -9,7 +9,7 @@ const SIZE: (u32, u32) = (1200, 1140);
 /// Of the title with the lines below it.
 const HEAD: u32 = 96;
 /// Pixels at the right for what lines are called.
-const KEY: i32 = 300;
+const KEY: i32 = 250;
 
 /// A line of the plot: its name, its colour, its values.
 type Line<'a> = (&'a str, RGBColor, &'a dyn Fn(&Row) -> f64);
@@ -79,6 +79,7 @@ fn workload(spec: &Spec) -> String {
     };
     let pool = match &spec.like {
         Some(name) => format!("like the pool {name}"),
+        None if spec.vdevs == 1 => format!("{} on 1 vdev", bytes(spec.size)),
         None => format!("{} on {} vdevs", bytes(spec.size), spec.vdevs),
     };
     format!("{pool}, {:.0}% full at first, blocks of {}; {what}", spec.fill, bytes(spec.block))
@@ -111,11 +112,11 @@ fn draw(report: &Report, command: &str, root: &Area<'_>) -> Drawn {
     let rest = report.rows.get(1..).unwrap_or_default();
     panel(middle, "per transaction group", rest, &cost, &BYTES, None)?;
     let latency: [Line<'_>; 3] = [
-        ("99.9% of allocations", RED, &|row| row.timing.p999 as f64),
-        ("99%", BLUE, &|row| row.timing.p99 as f64),
-        ("half", GREEN, &|row| row.timing.p50 as f64),
+        ("99.9% at most", RED, &|row| row.timing.p999 as f64),
+        ("99% at most", BLUE, &|row| row.timing.p99 as f64),
+        ("half at most", GREEN, &|row| row.timing.p50 as f64),
     ];
-    panel(below, "at most, on this machine", rest, &latency, &LATENCIES, None)?;
+    panel(below, "for an allocation, on this machine", rest, &latency, &LATENCIES, None)?;
     root.present()?;
     Ok(())
 }
@@ -150,7 +151,10 @@ fn panel(
         chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
         key.draw(&PathElement::new([(0, y + 7), (24, y + 7)], colour.stroke_width(2)))?;
         let now = rows.last().map_or(0.0, |row| of(row) / size);
-        let text = format!("{name}: {now:.1}{}", if what.is_empty() { "%" } else { "" });
+        let text = match what {
+            "" => format!("{name}: {now:.1}%"),
+            what => format!("{name}: {now:.1} {what}"),
+        };
         key.draw(&Text::new(text, (32, y), ("sans-serif", 14)))?;
         y += 22;
     }

@@ -476,6 +476,7 @@ impl Simulation {
     pub fn map(&self, time: u64) -> SpaceMapReport {
         let pool = self.engine.pool();
         let embedded_logs = self.engine.allocator().embedded_logs();
+        let space = pool.space();
         let vdev = |group: Arc<Group>| {
             let embedded_log = embedded_logs.get(&group.vdev()).copied().flatten();
             let metaslab = |m: &Metaslab| {
@@ -492,7 +493,7 @@ impl Simulation {
                 class: AllocClass::Normal,
                 ashift: group.ashift(),
                 metaslab_shift: group.metaslabs().get(0).map_or(0, |m| m.extent().size.ilog2()),
-                fragmentation: None,
+                fragmentation: space.as_ref().and_then(|s| s.vdev(group.vdev())?.fragmentation),
                 metaslabs: group.metaslabs().iter().map(metaslab).collect(),
             }
         };
@@ -502,7 +503,7 @@ impl Simulation {
             guid: pool.guid(),
             txg: pool.uberblock().txg,
             time: time.saturating_add(self.simulated().as_secs()),
-            fragmentation: pool.space().and_then(|space| space.pool().fragmentation),
+            fragmentation: space.as_ref().and_then(|space| space.pool().fragmentation),
             vdevs: self.engine.allocator().groups().map(vdev).collect(),
             owners: None,
         }

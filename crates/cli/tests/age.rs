@@ -62,6 +62,7 @@ fn a_pool_like_another_one() {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let picture = std::fs::read_to_string(picture).unwrap();
     assert!(roxmltree::Document::parse(&picture).unwrap().descendants().count() > 20);
+    assert!(picture.contains(", FRAG ") && !picture.contains("FRAG -"), "{picture}");
 }
 
 /// Interrupted, it says what there is until then; files are there after every row.
@@ -112,7 +113,18 @@ fn a_table_a_plot_and_a_page() {
     }
     let svg = std::fs::read_to_string(svg).unwrap();
     assert!(roxmltree::Document::parse(&svg).unwrap().descendants().count() > 20);
-    assert!(std::fs::read_to_string(html).unwrap().contains("<svg"));
+    let html = std::fs::read_to_string(html).unwrap();
+    assert!(html.contains("<svg"));
+    // What was simulated, with units that fit ten minutes, and what allocations took.
+    for part in [
+        "512 MiB on 1 vdev,",
+        "--size 512M --vdevs 1",
+        "minutes",
+        "99.9% at most",
+        "seconds for an allocation",
+    ] {
+        assert!(svg.contains(part) && html.contains(part), "{part}: {svg}");
+    }
 }
 
 #[test]

@@ -82,8 +82,9 @@ pub fn surroundings() -> String {
 
 /// The section of examples.
 pub fn examples(list: &[(&str, &str)]) -> String {
-    let shown = list.iter().map(|(line, about)| {
-        format!(".PP\n{}\n.PP\n.nf\n.RS 4\n{}\n.RE\n.fi\n", escaped(about), escaped(line))
+    let shown = list.iter().enumerate().map(|(i, (line, about))| {
+        let gap = if i > 0 { ".PP\n" } else { "" };
+        format!("{gap}{}\n.PP\n.nf\n.RS 4\n{}\n.RE\n.fi\n", escaped(about), escaped(line))
     });
     format!(".SH EXAMPLES\n{}", shown.collect::<String>())
 }

@@ -5,7 +5,7 @@
 
 use super::scale;
 use super::summary;
-use super::svg::{Drawing, Kind, STYLE, escape, meaning, rules, ticks, unknown};
+use super::svg::{Drawing, Kind, STYLE, WHO, escape, meaning, rules, ticks, unknown};
 use super::view::{By, Scene};
 use crate::context::Context;
 use cenote_inspect::map::SpaceMapReport;
@@ -95,7 +95,7 @@ fn legend(kind: Kind, scene: &Scene) -> String {
     let swatch = |c| format!("<i style=\"background:{}\"></i>", scale::hex(c));
     let mut out = String::new();
     if kind == Kind::By(By::Owner) && scene.dataset.is_none() {
-        out += "who has most of each metaslab<table>";
+        let _ = write!(out, "{WHO}<table>");
         for (rank, (name, bytes)) in summary::owners(scene) {
             let colour = swatch(scale::owner_colour(rank));
             let (letter, name) = (scale::letter(rank), escape(&name));

@@ -312,13 +312,14 @@ impl<'a> Drawing<'a> {
         let most =
             all.iter().flat_map(|h| (0..64).map(|i| bytes(h.counts(), i))).max().unwrap_or(0);
         let used = |i: usize| all.iter().any(|h| bytes(h.counts(), i) > 0);
+        let first = (9..64).find(|i| used(*i)).unwrap_or(9);
         let last = (9..64).rev().find(|i| used(*i)).unwrap_or(9);
         // A bar has room for its figure: that of one series is as wide as that of two.
         let bar = 36;
         let pitch = bar * all.len().max(1) + 8;
-        let top = y + LINE;
+        let top = y + 2 * LINE;
         let base = top + TALL as usize;
-        let right = AXIS + (last - 8) * pitch;
+        let right = AXIS + (last + 1 - first) * pitch;
         for (part, of) in [(0u128, 1u128), (1, 2), (1, 1)] {
             let at = base - (TALL * part / of) as usize;
             let label = nice(most.saturating_mul(part) / of);
@@ -329,7 +330,7 @@ impl<'a> Drawing<'a> {
                 at + 4
             ));
         }
-        for (column, i) in (9..=last).enumerate() {
+        for (column, i) in (first..=last).enumerate() {
             let left = AXIS + column * pitch + 4;
             for (n, h) in all.iter().enumerate() {
                 let part = bytes(h.counts(), i);
@@ -348,18 +349,18 @@ impl<'a> Drawing<'a> {
                 if part > 0 {
                     let (x, y) = (x + bar / 2 - 1, y - 3);
                     self.put(format_args!("<text class=\"m\" x=\"{x}\" y=\"{y}\">{sum}</text>"));
-                    let (y, count) = (base + 24, nicenum(count));
+                    let (y, count) = (base + 28, nicenum(count));
                     self.put(format_args!("<text class=\"m\" x=\"{x}\" y=\"{y}\">{count}</text>"));
                 }
             }
-            let (x, y, size) = (left + bar * all.len() / 2, base + 12, nicebytes(1 << i));
+            let (x, y, size) = (left + bar * all.len() / 2, base + 16, nicebytes(1 << i));
             self.put(format_args!("<text class=\"m\" x=\"{x}\" y=\"{y}\">{size}</text>\n"));
         }
-        for (text, y) in [("free", top - 6), ("size", base + 12), ("number", base + 24)] {
+        for (text, y) in [("free", top - LINE), ("size", base + 16), ("number", base + 28)] {
             let x = AXIS - 6;
             self.put(format_args!("<text class=\"l\" x=\"{x}\" y=\"{y}\">{text}</text>\n"));
         }
-        let mut y = base + 24 + LINE;
+        let mut y = base + 28 + LINE;
         if all.len() > 1 {
             for (class, text) in [("b0", "before"), ("b1", "after")] {
                 self.put(format_args!(
@@ -388,6 +389,8 @@ impl<'a> Drawing<'a> {
             ));
         };
         if kind == Kind::By(By::Owner) && scene.dataset.is_none() {
+            self.line(0, y, "", WHO);
+            y += LINE;
             for (rank, (name, bytes)) in summary::owners(scene) {
                 let class =
                     if rank < scale::COLOURED { format!("or{rank}") } else { String::new() };
@@ -420,6 +423,9 @@ impl<'a> Drawing<'a> {
 fn nice(bytes: u128) -> String {
     nicebytes(u64::try_from(bytes).unwrap_or(u64::MAX))
 }
+
+/// What colours, letters and numbers of owners say.
+pub const WHO: &str = "Who has most of the metaslab, and how many percent of it";
 
 /// What colours and numbers say.
 pub fn meaning(kind: Kind, scene: &Scene) -> String {
@@ -467,7 +473,12 @@ pub fn picture(scene: &Scene, ctx: &Context) -> String {
     let (mut x, mut bottom) = (0, y);
     for report in scene.reports() {
         drawing.put(format_args!("<g transform=\"translate({x} {y})\">"));
-        bottom = bottom.max(y + drawing.map(report, 0));
+        let title = if scene.before.is_some() { LINE } else { 0 };
+        if title > 0 {
+            let which = if std::ptr::eq(report, &scene.now) { "after" } else { "before" };
+            drawing.line(0, 0, "h", &format!("{which}: {}", summary::moment(report, ctx)));
+        }
+        bottom = bottom.max(y + drawing.map(report, title / 2));
         drawing.out += "</g>\n";
         x += drawing.width() + MARGIN;
     }
